@@ -1,0 +1,85 @@
+"""Argument checks shared by every layer: one wording for one mistake.
+
+Each check returns the value converted to its canonical Python type, and raises
+`ValueError` naming the argument, what was expected and what came.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+import numpy as np
+
+
+def real(name: str, value: Any) -> float:
+  """Returns `value` as a finite float."""
+  if isinstance(value, (bool, np.bool_)) or not isinstance(
+      value, (numbers.Real, np.floating, np.integer)):
+    raise ValueError(f'Expected {name} to be a number, got {name}={value!r}.')
+  if not math.isfinite(value):
+    raise ValueError(f'Expected {name} to be finite, got {name}={value!r}.')
+  return float(value)
+
+
+def positive(name: str, value: Any) -> float:
+  """Returns `value` as a finite float above zero."""
+  value = real(name, value)
+  if value <= 0:
+    raise ValueError(f'Expected {name} > 0, got {name}={value!r}.')
+  return value
+
+
+def non_negative(name: str, value: Any) -> float:
+  """Returns `value` as a finite float of at least zero."""
+  value = real(name, value)
+  if value < 0:
+    raise ValueError(f'Expected {name} >= 0, got {name}={value!r}.')
+  return value
+
+
+def integer(name: str, value: Any, minimum: int) -> int:
+  """Returns `value` as an int of at least `minimum`."""
+  if isinstance(value, (bool, np.bool_)) or not isinstance(
+      value, (numbers.Integral, np.integer)):
+    raise ValueError(f'Expected {name} to be an integer, got {name}={value!r}.')
+  if value < minimum:
+    raise ValueError(f'Expected {name} >= {minimum}, got {name}={value!r}.')
+  return int(value)
+
+
+def delta(value: Any, name: str = 'delta') -> float:
+  """Returns `value` as a float strictly between 0 and 1."""
+  value = real(name, value)
+  if not 0 < value < 1:
+    raise ValueError(f'Expected {name} in (0, 1), got {name}={value!r}.')
+  return value
+
+
+def sampling_prob(value: Any, name: str = 'sampling_prob') -> float:
+  """Returns `value` as a float in (0, 1]."""
+  value = real(name, value)
+  if not 0 < value <= 1:
+    raise ValueError(f'Expected {name} in (0, 1], got {name}={value!r}.')
+  return value
+
+
+def vector(name: str, value: Any) -> np.ndarray:
+  """Returns `value` as a read-only float64 vector of finite entries."""
+  try:
+    array = np.array(value, dtype=np.float64)
+  except (TypeError, ValueError) as error:
+    raise ValueError(
+        f'Expected {name} to be a vector of numbers, got {value!r}.') from error
+  if array.ndim != 1 or array.size == 0:
+    raise ValueError(
+        f'Expected {name} to be a vector with at least one entry, got shape '
+        f'{array.shape}.')
+  if not np.all(np.isfinite(array)):
+    where = int(np.flatnonzero(~np.isfinite(array))[0])
+    raise ValueError(
+        f'Expected finite entries in {name}, got {array[where]} at index '
+        f'{where}.')
+  array.setflags(write=False)
+  return array
