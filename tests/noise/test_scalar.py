@@ -1,0 +1,192 @@
+import math
+
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+from scipy import stats
+from tests.noise.tables import gaussian_scalar
+from tests.noise.tables import truncated_scalar
+from tests.noise.tables import wavy_scalar
+
+from tfcactus import noise
+
+TABLES = [gaussian_scalar(), wavy_scalar(), truncated_scalar(),
+          gaussian_scalar(sigma=0.3, bins=7, cells=20, tail_ratio=0.2)]
+
+
+@pytest.mark.parametrize('table', TABLES, ids=repr)
+class TestLaws:
+
+  def test_mass_is_one(self, table):
+    edges = np.arange(-6000, 6001) / table.bins + 0.5 / table.bins
+    centres = edges[:-1] + 0.5 / table.bins
+    mass = np.sum(np.exp(table.log_density_at(centres))) / table.bins
+    assert mass == pytest.approx(1, abs=1e-12)
+
+  def test_is_symmetric(self, table):
+    z = np.linspace(0.013, 9, 77)
+    np.testing.assert_array_equal(table.log_density_at(z),
+                                  table.log_density_at(-z))
+    np.testing.assert_allclose(table.cdf(-z), 1 - table.cdf(z), atol=1e-15)
+
+  def test_quantile_inverts_cdf(self, table):
+    u = np.array([1e-12, 1e-4, 0.1, 0.499, 0.5, 0.77, 0.999, 1 - 1e-9])
+    np.testing.assert_allclose(table.cdf(table.quantile(u)), u, rtol=1e-6,
+                               atol=1e-15)
+
+  def test_cdf_integrates_the_density(self, table):
+    for low, high in ((-0.4, 0.9), (1.23, 2.81)):
+      points = np.arange(low * table.bins - 1, high * table.bins + 1)
+      breaks = (np.ceil(points) + 0.5) / table.bins
+      breaks = breaks[(breaks > low) & (breaks < high)]
+      edges = np.concatenate([[low], breaks, [high]])
+      mass = np.sum(np.diff(edges) * np.exp(
+          table.log_density_at(0.5 * (edges[1:] + edges[:-1]))))
+      assert table.cdf(high) - table.cdf(low) == pytest.approx(mass, abs=1e-13)
+
+  @pytest.mark.parametrize('power', [1.0, 2.0, 3.5])
+  def test_moments(self, table, power):
+    edges = (np.arange(0, 4000) - 0.5) / table.bins
+    edges[0] = 0
+    cells = np.diff(edges**(power + 1)) / (power + 1)
+    expected = 2 * np.sum(cells * np.exp(
+        table.log_density_at(0.5 * (edges[1:] + edges[:-1]))))
+    assert table.moment(power) == pytest.approx(expected, rel=1e-11)
+
+  def test_file_keeps_the_table(self, table, tmp_path):
+    path = tmp_path / 'table.npz'
+    table.save(path)
+    loaded = noise.load(path)
+    assert loaded.digest == table.digest
+    np.testing.assert_array_equal(loaded.log_density, table.log_density)
+    assert loaded.info == table.info
+    assert loaded.log_tail_ratio == table.log_tail_ratio
+
+  def test_draws_follow_the_table(self, table):
+    z = table.sample(np.random.default_rng(5), 40_000)
+    assert stats.kstest(z, table.cdf).pvalue > 1e-3
+    # The same test tells a wrong scale.
+    assert stats.kstest(1.1 * z, table.cdf).pvalue < 1e-4
+
+  def test_cells_are_hit_as_often_as_they_should_be(self, table):
+    z = table.sample(np.random.default_rng(6), 200_000)
+    cell = np.abs(np.floor(z * table.bins + 0.5)).astype(int)
+    mass = 2 * np.exp(table.half_density) / table.bins
+    mass[0] /= 2
+    last = np.flatnonzero(mass * z.size > 20)[-1]
+    expected = np.append(mass[:last + 1], 1 - mass[:last + 1].sum()) * z.size
+    counts = np.bincount(np.minimum(cell, last + 1), minlength=last + 2)
+    keep = expected > 5
+    statistic = np.sum((counts - expected)[keep]**2 / expected[keep])
+    assert stats.chi2.sf(statistic, keep.sum()) > 1e-3
+
+  def test_draws_are_uniform_inside_cells(self, table):
+    z = table.sample(np.random.default_rng(7), 40_000)
+    inside = np.mod(z * table.bins + 0.5, 1)
+    assert stats.kstest(inside, 'uniform').pvalue > 1e-3
+
+
+def test_tail_is_geometric_and_really_drawn():
+  table = gaussian_scalar(bins=4, cells=2, tail_ratio=0.5)
+  z = np.abs(table.sample(np.random.default_rng(1), 400_000))
+  depth = np.floor(z * 4 + 0.5)[z > 2.5 / 4] - 2
+  counts = np.bincount(depth.astype(int))[1:12]
+  np.testing.assert_allclose(counts[1:] / counts[:-1], 0.5, atol=0.12)
+  assert depth.max() >= 12
+
+
+def test_deep_tail_is_reached_by_small_uniforms():
+
+  class Stub:
+    """All uniforms tiny: the deepest draw there is."""
+
+    def random(self, size):
+      return np.full(size, 1e-300)
+
+  table = gaussian_scalar()
+  assert np.abs(table.sample(Stub(), 1)[0]) > 8.0
+
+
+def test_truncated_noise_never_leaves_its_support():
+  table = truncated_scalar()
+  z = table.sample(np.random.default_rng(2), 1_000_000)
+  assert np.max(np.abs(z)) <= 3.05
+  outermost = np.mean(np.abs(z) > 2.95)
+  assert outermost == pytest.approx(2 * np.exp(table.log_density[-1]) / 10,
+                                    rel=0.1)
+
+
+def test_monotone_is_read_from_the_numbers():
+  assert gaussian_scalar().monotone
+  assert not wavy_scalar().monotone
+  bumped = gaussian_scalar().log_density.copy()
+  bumped[50] = np.nextafter(bumped[49], 1)
+  assert not noise.ScalarTable.normalized(20, bumped, -0.1,
+                                          {'monotone': True}).monotone
+
+
+def test_digest_names_the_numbers_only():
+  table = gaussian_scalar()
+  same = noise.ScalarTable(table.bins, table.log_density, table.log_tail_ratio,
+                           {'note': 'other words'})
+  assert same.digest == table.digest
+  assert gaussian_scalar(tail_ratio=0.5).digest != table.digest
+
+
+def test_tables_are_frozen():
+  table = gaussian_scalar()
+  with pytest.raises(ValueError):
+    table.log_density[0] = 0
+  with pytest.raises(AttributeError):
+    table.bins = 3
+
+
+@pytest.mark.parametrize('change, message', [
+    (dict(bins=0), 'bins'),
+    (dict(bins=2.5), 'bins'),
+    (dict(bins=True), 'bins'),
+    (dict(log_density=[0.0, np.nan]), 'finite entries in log_density'),
+    (dict(log_density=[0.0, np.inf]), 'finite entries in log_density'),
+    (dict(log_density=[0.0, -np.inf]), 'finite entries in log_density'),
+    (dict(log_density=[[0.0, -1.0]]), 'vector'),
+    (dict(log_density=[]), 'vector'),
+    (dict(log_density='noise'), 'vector'),
+    (dict(log_density=[0.0]), 'two cells'),
+    (dict(log_tail_ratio=0.0), 'log_tail_ratio'),
+    (dict(log_tail_ratio=0.3), 'log_tail_ratio'),
+    (dict(log_tail_ratio=np.nan), 'log_tail_ratio'),
+    (dict(log_tail_ratio=np.inf), 'log_tail_ratio'),
+    (dict(info={'x': object()}), 'info'),
+])
+def test_bad_input_is_refused(change, message):
+  arguments = dict(bins=10, log_density=[0.0, -1.0, -2.0], log_tail_ratio=-1.0)
+  arguments.update(change)
+  with pytest.raises(ValueError, match=message):
+    noise.ScalarTable.normalized(**arguments)
+
+
+def test_unnormalised_mass_is_refused_with_the_remedy():
+  with pytest.raises(ValueError, match='normalized'):
+    noise.ScalarTable(10, [0.0, -1.0], -1.0)
+
+
+def test_a_tail_without_end_is_refused():
+  table = noise.ScalarTable.normalized(10, [0.0, -1.0], -1e-9)
+  with pytest.raises(ValueError, match='steeper'):
+    table.moment(2)
+
+
+@given(bins=st.integers(1, 50), slope=st.floats(0.01, 5),
+       cells=st.integers(2, 80))
+@settings(max_examples=40, deadline=None)
+def test_exponential_tables_have_exact_moments(bins, slope, cells):
+  log_density = -slope * np.arange(cells)
+  table = noise.ScalarTable.normalized(bins, log_density, -slope)
+  # A geometric law on |cell|, plus the dither of Definition 6.
+  r = math.exp(-slope)
+  total = 1 + 2 * r / (1 - r)
+  second = 2 * r * (1 + r) / (1 - r)**3 / total
+  assert table.moment(2) == pytest.approx((second + 1 / 12) / bins**2,
+                                          rel=1e-9)

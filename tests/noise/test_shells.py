@@ -1,0 +1,75 @@
+import mpmath
+import numpy as np
+import pytest
+
+from tfcactus.noise import shells
+
+
+@pytest.mark.parametrize('dim', [1, 2, 3, 10, 100, 1000, 26010, 1_000_000])
+def test_cap_error_is_within_its_bound(dim):
+  with mpmath.workdps(40):
+    for z in np.append(np.linspace(-8, 8, 33), [1.413, 1.415]):
+      s = float(z / np.sqrt(dim + 2))
+      if abs(s) >= 1:
+        continue
+      exact = mpmath.betainc((dim + 1) / mpmath.mpf(2), 0.5, 0,
+                             1 - mpmath.mpf(s)**2, regularized=True) / 2
+      exact = exact if s >= 0 else 1 - exact
+      value, bound = shells._cap(dim, np.array([s]))
+      assert abs(float(value[0] - exact)) <= bound[0]
+
+
+def uniform_in_shell(rng, dim, inner, outer, count):
+  u = rng.random(count)
+  radius = outer * np.exp(np.log1p(
+      -u * -np.expm1(dim * np.log(max(inner, 1e-300) / outer))) / dim)
+  direction = rng.standard_normal((count, dim))
+  return direction / np.linalg.norm(direction, axis=1, keepdims=True) * (
+      radius[:, None])
+
+
+@pytest.mark.parametrize('dim, first, width, shell', [
+    (1, 0.1, 0.1, 7), (2, 0.1, 0.1, 0), (3, 1 / 40, 1 / 40, 30),
+    (10, 0.05, 0.05, 25), (200, 6.0, 0.02, 40)])
+def test_transition_against_simulation(dim, first, width, shell):
+  count = 100_000
+  rng = np.random.default_rng(dim)
+  inner = first + width * (shell - 1) if shell else 0.0
+  x = uniform_in_shell(rng, dim, inner, first + width * shell, count)
+  x[:, 0] -= 1
+  moved = np.maximum(np.ceil(
+      (np.linalg.norm(x, axis=1) - first) / width), 0).astype(int)
+  band, _ = shells.transition(dim, first, width, shell + 1)
+  reach = (band.shape[1] - 1) // 2
+  seen = np.bincount(moved, minlength=shell + reach + 1) / count
+  for offset in range(max(-reach, -shell), reach + 1):
+    p = band[shell, reach + offset]
+    assert abs(seen[shell + offset] - p) < 5 * np.sqrt(p / count) + 1e-4
+
+
+@pytest.mark.parametrize('dim, first, width, count', [
+    (1, 0.05, 0.05, 100), (3, 0.02, 0.02, 300), (26010, 200.0, 0.002, 4000)])
+def test_rows_sum_to_one_and_volumes_are_symmetric(dim, first, width, count):
+  band, error = shells.transition(dim, first, width, count)
+  reach = (band.shape[1] - 1) // 2
+  np.testing.assert_allclose(band.sum(axis=1), 1, atol=1e-11)
+  assert np.max(error) < 1e-8
+  log_outer = dim * np.log(first + width * np.arange(count))
+  log_volume = log_outer + np.log(
+      -np.expm1(np.append(-np.inf, -np.diff(log_outer))))
+  rng = np.random.default_rng(0)
+  for i in rng.integers(reach, count - reach, 50):
+    for offset in rng.integers(1, reach, 5):
+      forward = band[i, reach + offset]
+      back = band[i + offset, reach - offset] * np.exp(
+          log_volume[i + offset] - log_volume[i])
+      assert forward == pytest.approx(back, rel=1e-5, abs=1e-10)
+
+
+def test_one_dimension_is_the_line():
+  """In R a shell is two intervals, and a shift by 10 widths moves whole ones."""
+  band, _ = shells.transition(1, 0.1, 0.1, 30)
+  reach = (band.shape[1] - 1) // 2
+  row = np.zeros(band.shape[1])
+  row[[reach - 10, reach + 10]] = 0.5
+  np.testing.assert_allclose(band[20], row, atol=1e-12)

@@ -1,0 +1,129 @@
+"""How a unit shift moves points between shells: exact, in any dimension.
+
+For x uniform in one spherical shell, the probability that x - e (e a unit
+vector) lies in another is a double difference of ball-ball intersection
+volumes. Two balls meet in two spherical caps, and a cap is an incomplete beta
+function, so there is no quadrature here: the only error is rounding.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import special
+
+REACH_TAIL = 1e-24
+"""Probability of a change of radius that is left out of the band."""
+
+BODY_ROUNDOFF = 2e-15
+"""Bound on the error of a central cap's fraction of its ball, and
+`TAIL_ROUNDOFF + dim * TAIL_ROUNDOFF_PER_DIM` on the relative error of a small
+cap's. Seen against mpmath in dimensions 1 to 1e6: less than half of either."""
+
+TAIL_ROUNDOFF = 2e-14
+TAIL_ROUNDOFF_PER_DIM = 2e-16
+
+TAIL_START = 2.0
+"""A cap is computed as a tail where dim * s^2 exceeds this, else as a body."""
+
+
+def reach(dim: int, first_radius: float, width: float) -> int:
+  """How many shells a unit shift can move a point, but for `REACH_TAIL`.
+
+  Args:
+    dim: The dimension m.
+    first_radius: Radius of the innermost ball.
+    width: Width of the other shells.
+
+  Returns:
+    The half bandwidth of `transition`, in shells.
+  """
+  change = 1.0
+  if first_radius > 1 and dim > 1:
+    # A direction's cosine exceeds c with probability I_{1-c^2}(a, 1/2) / 2,
+    # and |x - e| differs from |x| by at most c + 1 / (2 |x|).
+    cosine = np.sqrt(
+        special.betaincinv(0.5, 0.5 * (dim - 1), 0.5)) if dim < 100 else 0.0
+    low, high = cosine, 1.0
+    for _ in range(60):
+      middle = 0.5 * (low + high)
+      tail = special.betainc(0.5 * (dim - 1), 0.5, 1 - middle * middle)
+      low, high = (middle, high) if tail > REACH_TAIL else (low, middle)
+    change = min(1.0, high + 0.5 / first_radius)
+  return int(np.ceil(change / width)) + 1
+
+
+def transition(dim: int, first_radius: float, width: float,
+               shells: int) -> tuple[np.ndarray, np.ndarray]:
+  """Shell-to-shell transition probabilities under a unit shift, as a band.
+
+  Args:
+    dim: The dimension m.
+    first_radius: Radius of the innermost ball (shell 0).
+    width: Width of the other shells.
+    shells: How many shells, counted from the innermost.
+
+  Returns:
+    A pair. First, shape (shells, 2 * reach + 1): entry (i, reach + d) is the
+    probability that x - e lies in shell i + d for x uniform in shell i; zero
+    where i + d < 0. Columns with i + d >= shells are the probabilities of
+    leaving the given shells for shells of the same width beyond. Second, shape
+    (shells,): a bound on how much probability of a row rounding may have moved
+    to neighbouring columns.
+  """
+  band = reach(dim, first_radius, width)
+  radii = first_radius + width * np.arange(shells)
+  offsets = np.arange(-band - 1, band + 1)
+  exists = np.arange(shells)[:, None] + offsets[None, :] >= 0
+  other = np.where(exists, radii[:, None] + width * offsets[None, :], 0.0)
+  own, own_error = _fraction(dim, radii[:, None], other)
+  # The ball below against the same balls.
+  inner = np.maximum(radii - width, 0.0) * (np.arange(shells) > 0)
+  below, below_error = _fraction(dim, inner[:, None], other)
+  with np.errstate(divide='ignore'):
+    log_hollow = dim * np.log1p(-np.minimum(width / radii, 1.0))
+  log_hollow[0] = -np.inf
+  hollow = np.exp(log_hollow)[:, None]
+  solid = -np.expm1(log_hollow)[:, None]
+  within = (own - hollow * below) / solid
+  error = 2 * np.sum((own_error + hollow * below_error) / solid, axis=1)
+  return np.clip(np.diff(within, axis=1), 0.0, 1.0), error
+
+
+def _fraction(dim: int, a: np.ndarray, b: np.ndarray
+              ) -> tuple[np.ndarray, np.ndarray]:
+  """vol(B(0, a) & B(e, b)) / vol(B(0, a)) for a unit vector e, and its error."""
+  a, b = np.broadcast_arrays(a, b)
+  value = np.zeros(a.shape)
+  error = np.zeros(a.shape)
+  full = (a > 0) & (b >= a + 1)
+  value[full] = 1.0
+  swallowed = (b > 0) & (a >= b + 1)
+  value[swallowed] = np.exp(dim * np.log(b[swallowed] / a[swallowed]))
+  meet = (np.abs(a - b) < 1) & (a + b > 1) & (a > 0) & (b > 0)
+  a, b = a[meet], b[meet]
+  # The spheres meet in the plane at distance t from 0 and 1 - t from e.
+  difference = (a - b) * (a + b)
+  own, own_error = _cap(dim, 0.5 * (1 + difference) / a)
+  other, other_error = _cap(dim, 0.5 * (1 - difference) / b)
+  with np.errstate(over='ignore', invalid='ignore'):
+    scale = np.where(other > 0, np.exp(dim * np.log(b / a)), 0.0)
+  value[meet] = own + scale * other
+  error[meet] = own_error + scale * other_error
+  return value, error
+
+
+def _cap(dim: int, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Fraction of a ball beyond the plane at signed distance s, and its error."""
+  s = np.clip(s, -1.0, 1.0)
+  shape = 0.5 * (dim + 1)
+  size = np.abs(s)
+  in_tail = dim * size * size > TAIL_START
+  small = np.empty_like(s)
+  small[in_tail] = 0.5 * special.betainc(
+      shape, 0.5, ((1 - size) * (1 + size))[in_tail])
+  body = size[~in_tail]
+  small[~in_tail] = 0.5 - 0.5 * special.betainc(0.5, shape, body * body)
+  error = np.where(
+      in_tail, (TAIL_ROUNDOFF + dim * TAIL_ROUNDOFF_PER_DIM) * small, 0.0)
+  return np.where(s >= 0, small, 1 - small), error + BODY_ROUNDOFF * (
+      (s < 0) | ~in_tail)
