@@ -1,0 +1,169 @@
+import math
+
+import dp_accounting
+from dp_accounting import pld
+import pytest
+from tests.noise.tables import gaussian_radial
+from tests.noise.tables import gaussian_scalar
+from tests.noise.tables import wavy_scalar
+
+from tfcactus import noise
+from tfcactus import privacy
+from tfcactus.privacy import PhiAccountant
+
+REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
+
+
+def sampled(event, prob=0.01):
+  return dp_accounting.PoissonSampledDpEvent(prob, event)
+
+
+GAUSSIAN = sampled(dp_accounting.GaussianDpEvent(1.0))
+
+
+def test_against_the_peer_accountant():
+  for noise_multiplier, prob, steps in ((1.3, 250 / 60000, 1200), (0.8, 0.1, 50)):
+    event = sampled(dp_accounting.GaussianDpEvent(noise_multiplier), prob)
+    peer = pld.PLDAccountant(value_discretization_interval=1e-4)
+    expected = peer.compose(event, steps).get_epsilon(1e-5)
+    mine = PhiAccountant().compose(event, steps).epsilon_bounds(1e-5)
+    assert mine.upper == pytest.approx(expected, abs=1e-3)
+    assert mine.lower <= mine.estimate <= mine.upper
+
+
+@pytest.mark.parametrize('event', [
+    dp_accounting.NoOpDpEvent(),
+    dp_accounting.NonPrivateDpEvent(),
+    dp_accounting.GaussianDpEvent(2.0),
+    dp_accounting.LaplaceDpEvent(1.0),
+    privacy.NoiseTableDpEvent(gaussian_scalar()),
+    sampled(privacy.NoiseTableDpEvent(gaussian_radial())),
+    dp_accounting.SelfComposedDpEvent(GAUSSIAN, 10),
+    dp_accounting.ComposedDpEvent([GAUSSIAN, dp_accounting.LaplaceDpEvent(2)]),
+    sampled(dp_accounting.SelfComposedDpEvent(
+        dp_accounting.GaussianDpEvent(1.0), 3)),
+])
+def test_supports_what_it_knows(event):
+  assert PhiAccountant().supports(event)
+
+
+@pytest.mark.parametrize('event', [
+    dp_accounting.UnsupportedDpEvent(),
+    sampled(dp_accounting.UnsupportedDpEvent()),
+    dp_accounting.SingleEpochTreeAggregationDpEvent(1.0, 3),
+    dp_accounting.GaussianDpEvent(-1.0),
+    dp_accounting.PoissonSampledDpEvent(1.5, dp_accounting.GaussianDpEvent(1)),
+    sampled(dp_accounting.ComposedDpEvent(
+        [dp_accounting.GaussianDpEvent(1), dp_accounting.LaplaceDpEvent(1)])),
+])
+def test_refuses_the_unknown(event):
+  accountant = PhiAccountant()
+  assert not accountant.supports(event)
+  with pytest.raises(dp_accounting.UnsupportedEventError):
+    accountant.compose(event)
+  assert accountant.get_epsilon(1e-5) == 0
+
+
+def test_poisson_with_replace_is_refused():
+  accountant = PhiAccountant(REPLACE)
+  assert not accountant.supports(GAUSSIAN)
+  with pytest.raises(dp_accounting.UnsupportedEventError, match='replace'):
+    accountant.compose(GAUSSIAN)
+
+
+def test_replace_has_twice_the_sensitivity():
+  one = PhiAccountant(REPLACE).compose(
+      dp_accounting.GaussianDpEvent(2.0), 5).epsilon_bounds(1e-5)
+  other = PhiAccountant().compose(
+      dp_accounting.GaussianDpEvent(1.0), 5).epsilon_bounds(1e-5)
+  assert one.upper == pytest.approx(other.upper, abs=1e-4)
+
+
+def test_releases_from_one_sample_are_one_step():
+  """Two sigma=1 Gaussians, q=.01, 1000 steps: 4.481, not 2.584."""
+  joint = sampled(dp_accounting.ComposedDpEvent(
+      [dp_accounting.GaussianDpEvent(1.0)] * 2))
+  result = PhiAccountant().compose(joint, 1000).epsilon_bounds(1e-5)
+  assert result.lower == pytest.approx(4.481, abs=5e-4)
+  assert result.upper == pytest.approx(4.481, abs=5e-4)
+  apart = PhiAccountant().compose(GAUSSIAN, 2000).get_epsilon(1e-5)
+  assert apart == pytest.approx(2.584, abs=5e-4)
+
+
+def test_counts_add_up():
+  whole = PhiAccountant().compose(GAUSSIAN, 500)
+  parts = PhiAccountant().compose(GAUSSIAN, 200).compose(
+      dp_accounting.SelfComposedDpEvent(GAUSSIAN, 300))
+  assert parts.get_epsilon(1e-5) == whole.get_epsilon(1e-5)
+  builder = dp_accounting.DpEventBuilder()
+  builder.compose(GAUSSIAN, 200)
+  builder.compose(dp_accounting.SelfComposedDpEvent(GAUSSIAN, 300))
+  assert parts.ledger == builder.build()
+
+
+def test_both_directions_are_composed():
+  table = sampled(privacy.NoiseTableDpEvent(wavy_scalar()))
+  sides = {direction: PhiAccountant(direction=direction).compose(
+      table, 100).get_epsilon(1e-5) for direction in ('add', 'remove', 'both')}
+  assert sides['both'] == max(sides['add'], sides['remove'])
+  assert sides['add'] != sides['remove']
+
+
+def test_nothing_costs_nothing_and_no_noise_costs_all():
+  assert PhiAccountant().get_epsilon(1e-5) == 0
+  assert PhiAccountant().get_delta(1.0) == 0
+  for event in (dp_accounting.NonPrivateDpEvent(),
+                dp_accounting.GaussianDpEvent(0.0)):
+    accountant = PhiAccountant().compose(event)
+    assert accountant.get_epsilon(1e-5) == math.inf
+    assert accountant.get_delta(1.0) == 1
+
+
+def test_calibration_by_dp_accounting_works():
+  multiplier = dp_accounting.calibrate_dp_mechanism(
+      PhiAccountant, lambda sigma: dp_accounting.SelfComposedDpEvent(
+          sampled(dp_accounting.GaussianDpEvent(sigma)), 200),
+      target_epsilon=1.0, target_delta=1e-5, tol=1e-3)
+  reached = PhiAccountant().compose(
+      sampled(dp_accounting.GaussianDpEvent(multiplier)), 200).get_epsilon(1e-5)
+  assert 0.98 < reached <= 1.0
+
+
+def test_events_are_equal_when_the_tables_are():
+  assert privacy.NoiseTableDpEvent(gaussian_scalar()) == (
+      privacy.NoiseTableDpEvent(gaussian_scalar()))
+  assert privacy.NoiseTableDpEvent(gaussian_scalar()) != (
+      privacy.NoiseTableDpEvent(wavy_scalar()))
+  assert gaussian_scalar().digest in repr(
+      privacy.NoiseTableDpEvent(gaussian_scalar()))
+
+
+@pytest.mark.parametrize('delta', [0, 1, -1e-5, 2, math.nan, None, '1e-5'])
+def test_bad_delta_is_refused(delta):
+  with pytest.raises(ValueError, match='delta'):
+    PhiAccountant().compose(GAUSSIAN).get_epsilon(delta)
+
+
+@pytest.mark.parametrize('count', [-1, 0, 1.5, math.nan])
+def test_bad_counts_are_refused(count):
+  with pytest.raises(ValueError, match='count'):
+    PhiAccountant().compose(GAUSSIAN, count)
+
+
+def test_bad_construction_is_refused():
+  with pytest.raises(ValueError, match='direction'):
+    PhiAccountant(direction='sideways')
+  with pytest.raises(ValueError, match='direction'):
+    PhiAccountant(REPLACE, direction='add')
+  with pytest.raises(ValueError, match='neighboring_relation'):
+    PhiAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+
+
+def test_closed_form_and_table_agree():
+  event = privacy.noise_event(noise.Gaussian(1.0))
+  assert event == dp_accounting.GaussianDpEvent(1.0)
+  fine = gaussian_scalar(sigma=1.0, bins=200, cells=2400)
+  table = PhiAccountant().compose(
+      sampled(privacy.NoiseTableDpEvent(fine)), 300).get_epsilon(1e-5)
+  exact = PhiAccountant().compose(GAUSSIAN, 300).get_epsilon(1e-5)
+  assert table == pytest.approx(exact, rel=1e-3)

@@ -1,0 +1,271 @@
+"""The one place where noise, clipping, sampling, steps and delta meet."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, Callable, Optional
+
+import dp_accounting
+
+from tfcactus import _checks
+from tfcactus import noise as noise_lib
+from tfcactus import privacy
+
+ACCOUNTANT = 'tfcactus PhiAccountant'
+ACCOUNTINGS = ('proven', 'scalar-unproven')
+
+UNPROVEN = (
+    'NOT a privacy guarantee: the one-dimensional account of paper 000 '
+    '(Alghamdi et al., 2022) applied to i.i.d. scalar noise on a clipped '
+    'vector. It holds for a scalar query only; the true epsilon of the vector '
+    'is larger, often many times.')
+
+
+@dataclasses.dataclass(frozen=True)
+class Guarantee:
+  """What a number of released steps costs.
+
+  Attributes:
+    lower: No epsilon below this holds for the dominating pair accounted.
+    estimate: The best single number for it; not a bound.
+    upper: The epsilon that holds; the one to publish.
+    delta: At this delta.
+    steps: After this many released steps (or epochs, see `statement`).
+    neighboring_relation: 'add-or-remove-one' or 'replace-one'.
+    accountant: Who computed it.
+    proven: False if the number is not a guarantee at all.
+    statement: What the number says, in words.
+  """
+
+  lower: float
+  estimate: float
+  upper: float
+  delta: float
+  steps: int
+  neighboring_relation: str
+  accountant: str
+  proven: bool
+  statement: str
+
+  def __str__(self) -> str:
+    if not self.proven:
+      return (f'epsilon {self.upper:.4f} at delta {self.delta:g} by '
+              f'{self.accountant}: {self.statement}')
+    return (f'epsilon <= {self.upper:.4f} at delta {self.delta:g} '
+            f'({self.neighboring_relation}, {self.accountant})')
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacyPlan:
+  """A private training run, settled before it starts.
+
+  Attributes:
+    noise: Gaussian, Laplace, ScalarTable or RadialTable, in units of the clip
+      norm.
+    l2_norm_clip: Bound on the l2 norm of one example's whole gradient.
+    num_examples: Size of the training set (public).
+    sampling_prob: Probability with which Poisson sampling takes each example
+      into a step.
+    steps: Steps planned.
+    delta: Target delta.
+    dim: Length of the clipped vector; None to check it later, when the model
+      is known.
+    accounting: 'proven', or 'scalar-unproven' to reproduce the published
+      scalar account of i.i.d. scalar noise on vectors, which is labelled as no
+      guarantee wherever it is shown.
+
+  Raises:
+    ValueError: if an argument is out of range, or the noise does not protect
+      what it is put on.
+  """
+
+  noise: noise_lib.Noise
+  l2_norm_clip: float
+  num_examples: int
+  sampling_prob: float
+  steps: int
+  delta: float
+  dim: Optional[int] = None
+  accounting: str = 'proven'
+
+  def __post_init__(self):
+    set_field = functools.partial(object.__setattr__, self)
+    if not isinstance(self.noise, (noise_lib.Gaussian, noise_lib.Laplace,
+                                   noise_lib.ScalarTable,
+                                   noise_lib.RadialTable)):
+      raise ValueError(
+          'Expected noise to be a Gaussian, Laplace, ScalarTable or '
+          f'RadialTable, got {self.noise!r}.')
+    set_field('l2_norm_clip',
+              _checks.positive('l2_norm_clip', self.l2_norm_clip))
+    set_field('num_examples',
+              _checks.integer('num_examples', self.num_examples, 1))
+    set_field('sampling_prob', _checks.sampling_prob(self.sampling_prob))
+    set_field('steps', _checks.integer('steps', self.steps, 1))
+    set_field('delta', _checks.delta(self.delta))
+    if self.accounting not in ACCOUNTINGS:
+      raise ValueError(
+          f'Expected accounting in {ACCOUNTINGS}, got '
+          f'accounting={self.accounting!r}.')
+    if self.accounting == 'scalar-unproven' and self.noise.dim != 1:
+      raise ValueError(
+          "Expected scalar noise with accounting='scalar-unproven', got "
+          f"{self.noise!r}; it has a proven account: use accounting='proven'.")
+    if isinstance(self.noise, noise_lib.RadialTable) and (
+        not self.noise.monotone):
+      raise ValueError(
+          'Expected a radial table whose density never increases with the '
+          f'radius, got {self.noise!r}: no guarantee is known for it.')
+    if self.dim is not None:
+      set_field('dim', _checks.integer('dim', self.dim, 1))
+      self.check_vector(self.dim)
+
+  @property
+  def expected_batch_size(self) -> float:
+    """sampling_prob * num_examples: the public constant to divide sums by."""
+    return self.sampling_prob * self.num_examples
+
+  def check_vector(self, dim: int) -> None:
+    """Checks that the noise protects an l2-clipped vector of length `dim`.
+
+    Raises:
+      ValueError: if it does not, saying what would.
+    """
+    dim = _checks.integer('dim', dim, 1)
+    if self.dim is not None and dim != self.dim:
+      raise ValueError(
+          f'Expected a vector of dim={self.dim}, as the plan says, got {dim}.')
+    if self.noise.dim in (None, dim):
+      return
+    if self.noise.dim != 1:
+      raise ValueError(
+          f'Expected noise for {dim} dimensions, got a radial table for '
+          f'{self.noise.dim}: its guarantee holds in its own dimension only. '
+          f'Solve one for dim={dim}, or use the Gaussian.')
+    if self.accounting == 'scalar-unproven':
+      return
+    raise ValueError(
+        f'Expected noise that protects an l2-clipped vector of length {dim}, '
+        f'got scalar noise ({self.noise.name}): i.i.d. scalar noise other than '
+        'the Gaussian has no valid one-dimensional account for a vector. Use '
+        f'the Gaussian or an isotropic table of dim={dim}; to reproduce the '
+        "published scalar numbers, which are no guarantee, pass "
+        "accounting='scalar-unproven'.")
+
+  @property
+  def step_event(self) -> dp_accounting.DpEvent:
+    """The DpEvent of one Poisson-sampled step."""
+    return dp_accounting.PoissonSampledDpEvent(
+        self.sampling_prob, privacy.noise_event(self.noise))
+
+  def guarantee(self, steps: Optional[int] = None) -> Guarantee:
+    """The cost of `steps` released steps on Poisson-sampled batches.
+
+    Args:
+      steps: How many; default all that are planned. Zero costs nothing.
+
+    Returns:
+      Bounds on epsilon at the plan's delta, for adding or removing one example.
+    """
+    steps = self.steps if steps is None else _checks.integer('steps', steps, 0)
+    statement = (
+        f'For any one example added to or removed from the training set: '
+        f'{steps} noisy sums, each example taken with probability '
+        f'{self.sampling_prob:.6g} per step.')
+    return self._guarantee(
+        self.step_event, steps,
+        dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, statement)
+
+  def guarantee_each_example_once(self, epochs: int) -> Guarantee:
+    """The cost of epochs in which each example is used exactly once.
+
+    What a shuffled `fit` does: no amplification by sampling holds, and an
+    example that is replaced changes one noisy sum per epoch by up to twice the
+    clip norm.
+
+    Args:
+      epochs: How many passes over the data; zero costs nothing.
+    """
+    epochs = _checks.integer('epochs', epochs, 0)
+    statement = (
+        f'For any one example replaced by another: {epochs} passes in which '
+        'each example was used exactly once, no amplification by sampling.')
+    return self._guarantee(
+        privacy.noise_event(self.noise), epochs,
+        dp_accounting.NeighboringRelation.REPLACE_ONE, statement)
+
+  def _guarantee(self, event: dp_accounting.DpEvent, count: int,
+                 relation: dp_accounting.NeighboringRelation,
+                 statement: str) -> Guarantee:
+    accountant = privacy.PhiAccountant(relation)
+    if count:
+      accountant.compose(event, count)
+    bounds = accountant.epsilon_bounds(self.delta)
+    proven = self.accounting == 'proven'
+    return Guarantee(
+        lower=bounds.lower, estimate=bounds.estimate, upper=bounds.upper,
+        delta=self.delta, steps=count,
+        neighboring_relation=relation.name.lower().replace('_', '-'),
+        accountant=ACCOUNTANT, proven=proven,
+        statement=statement if proven else f'{UNPROVEN} {statement}')
+
+  def steps_within(self, epsilon: float) -> int:
+    """The largest number of steps, at most `steps`, that keeps within epsilon.
+
+    Args:
+      epsilon: Budget for the upper bound, at the plan's delta.
+    """
+    epsilon = _checks.positive('epsilon', epsilon)
+    if self.guarantee(self.steps).upper <= epsilon:
+      return self.steps
+    low, high = 0, self.steps
+    while high - low > 1:
+      middle = (low + high) // 2
+      if self.guarantee(middle).upper <= epsilon:
+        low = middle
+      else:
+        high = middle
+    return low
+
+
+def calibrate_noise_multiplier(
+    target_epsilon: float, make_noise: Callable[[float], noise_lib.Noise],
+    *, tolerance: float = 1e-4, **settings: Any) -> noise_lib.Noise:
+  """The least noise of a family that keeps within a target epsilon.
+
+  Args:
+    target_epsilon: Budget for the upper bound.
+    make_noise: Returns the family's noise for a noise multiplier.
+    tolerance: Relative tolerance of the noise multiplier, on the safe side.
+    **settings: Arguments of `PrivacyPlan` other than `noise`.
+
+  Returns:
+    Noise whose plan has `guarantee().upper <= target_epsilon`.
+
+  Raises:
+    ValueError: if no noise multiplier up to 1e4 reaches the target.
+  """
+  target_epsilon = _checks.positive('target_epsilon', target_epsilon)
+
+  def cost(log_multiplier):
+    noise = make_noise(math.exp(log_multiplier))
+    return PrivacyPlan(noise=noise, **settings).guarantee().upper
+
+  low, high = math.log(0.5), math.log(0.5)
+  while cost(high) > target_epsilon:
+    low, high = high, high + math.log(2)
+    if high > math.log(1e4):
+      raise ValueError(
+          f'Expected target_epsilon={target_epsilon!r} to be reachable with a '
+          'noise multiplier up to 1e4; raise the target or lower the steps.')
+  while low == high or cost(low) <= target_epsilon:
+    low, high = low - math.log(2), low
+    if low < math.log(1e-2):
+      return make_noise(math.exp(high))
+  while high - low > tolerance:
+    middle = 0.5 * (low + high)
+    low, high = (low, middle) if cost(middle) <= target_epsilon else (
+        middle, high)
+  return make_noise(math.exp(high))

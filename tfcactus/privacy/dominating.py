@@ -1,0 +1,327 @@
+"""Dominating pairs of noise: what one release under a unit shift costs.
+
+The base pair (P, Q) is the law of the noise against the law of the noise
+shifted by the sensitivity. All noise here is symmetric, so the same pair
+serves for adding and for removing a record; it is passed to subsampling as the
+pair for *add*.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from tfcactus import _checks
+from tfcactus.noise import closed_form
+from tfcactus.noise import radial
+from tfcactus.noise import scalar
+from tfcactus.noise import shells
+from tfcactus.privacy import pair as pair_lib
+
+CELLS = 1 << 14
+"""Cells in which continuous losses are bracketed; the relative error of the
+divergence falls with the square, here below 1e-6."""
+
+GAUSSIAN_REACH = 12.0
+"""Standard deviations kept in cells; the mass beyond is 1e-33."""
+
+SHARE_ROUNDOFF = 1e-8
+"""Bound on the error of the share in which a cell's mass is split."""
+
+PROFILE_ROUNDOFF = 4e-16
+"""Relative error of a sum of masses, as used in a privacy profile."""
+
+ROWS_AT_ONCE = 1024
+"""Shells treated together, to bound memory."""
+
+EMPTY_SHELL = 1e-27
+"""Shells of less mass than this are counted as privacy failures."""
+
+
+@functools.singledispatch
+def dominating_pair(noise: Any, *, shift: int = 1) -> pair_lib.PairBounds:
+  """The pair of `noise` against itself shifted by `shift` sensitivities.
+
+  Args:
+    noise: Gaussian, Laplace, ScalarTable or RadialTable.
+    shift: 1 for neighbours that differ in one record (add or remove), 2 for
+      neighbours where one record is replaced.
+
+  Returns:
+    Pairs that bracket the tight dominating pair over all shifts of at most
+    `shift` sensitivities.
+
+  Raises:
+    ValueError: if no guarantee is known for the noise.
+  """
+  del shift
+  raise ValueError(
+      'Expected noise to be a Gaussian, Laplace, ScalarTable or RadialTable, '
+      f'got {noise!r}.')
+
+
+@dominating_pair.register
+def _(noise: closed_form.Gaussian, *, shift: int = 1) -> pair_lib.PairBounds:
+  mu = _checks.integer('shift', shift, 1) / noise.noise_multiplier
+  # The loss is mu x + mu^2 / 2 with x standard normal under P and
+  # x + mu standard normal under Q.
+  x = np.linspace(-GAUSSIAN_REACH - mu, GAUSSIAN_REACH, CELLS + 1)
+  return _from_cells(mu * x + 0.5 * mu * mu, _normal_cells(x),
+                     _normal_cells(x + mu), special.ndtr(-x[-1]))
+
+
+@dominating_pair.register
+def _(noise: closed_form.Laplace, *, shift: int = 1) -> pair_lib.PairBounds:
+  top = _checks.integer('shift', shift, 1) / noise.scale
+  # In units of the scale: P has its peak at 0, Q at `top`, u runs from the
+  # peak of Q back to that of P.
+  u = np.linspace(0.0, top, CELLS + 1)
+  q = -0.5 * np.diff(np.exp(-u))
+  middle = _from_cells(2 * u - top, q[::-1], q, 0.0)
+  ends = pair_lib.DominatingPair(
+      np.array([-top, top]), np.array([0.5 * np.exp(-top), 0.5]),
+      np.array([0.5, 0.5 * np.exp(-top)]))
+  return pair_lib.PairBounds(*(_union(part, ends)
+                               for part in (middle.lower, middle.upper)))
+
+
+@dominating_pair.register
+def _(noise: scalar.ScalarTable, *, shift: int = 1) -> pair_lib.PairBounds:
+  cells = _checks.integer('shift', shift, 1) * noise.bins
+  if noise.monotone:
+    return pair_lib.PairBounds.exact(shifted_pair(noise, cells))
+  return envelope(noise, cells)
+
+
+@dominating_pair.register
+def _(noise: radial.RadialTable, *, shift: int = 1) -> pair_lib.PairBounds:
+  if not noise.monotone:
+    raise ValueError(
+        'Expected a radial table whose density never increases with the radius '
+        '(only then does the full shift dominate every smaller one), got '
+        f'{noise!r}.')
+  return _radial_bounds(noise, _checks.integer('shift', shift, 1))
+
+
+def shifted_pair(table: scalar.ScalarTable, cells: int
+                 ) -> pair_lib.DominatingPair:
+  """The exact pair of a scalar table against itself shifted by whole cells.
+
+  Args:
+    table: The noise.
+    cells: The shift in cells; `table.bins` is the sensitivity.
+  """
+  last = table.log_density.size - 1
+  ratio = table.log_tail_ratio
+  index = np.arange(-last, last + cells + 1)
+
+  def log_mass(i):
+    i = np.abs(i)
+    beyond = np.maximum(i - last, 0)
+    with np.errstate(invalid='ignore'):
+      tail = np.where(beyond > 0, beyond * ratio, 0.0)
+    return table.log_density[np.minimum(i, last)] + tail - np.log(table.bins)
+
+  log_p, log_q = log_mass(index), log_mass(index - cells)
+  if np.isfinite(ratio):
+    # The outermost two entries stand for whole tails, where the loss is flat.
+    whole = -np.log(-np.expm1(ratio))
+    log_p[[0, -1]] += whole
+    log_q[[0, -1]] += whole
+  total = np.sum(np.exp(log_p))
+  both = np.isfinite(log_p) & np.isfinite(log_q)
+  p, q = np.exp(log_p) / total, np.exp(log_q) / total
+  return pair_lib.DominatingPair(
+      (log_p - log_q)[both], p[both], q[both],
+      float(np.sum(p[np.isneginf(log_q)])),
+      float(np.sum(q[np.isneginf(log_p)])))
+
+
+def envelope(table: scalar.ScalarTable, cells: int) -> pair_lib.PairBounds:
+  """Pairs around the largest privacy profile over the shifts 1..cells.
+
+  The full shift of a density that is not monotone does not dominate smaller
+  shifts, and no single shift does: the profiles' maximum is what holds, and it
+  has a pair of its own. Shifts between whole cells lie below their whole
+  neighbours, since H is convex in the mixture.
+
+  Source: Corollary 25 of Zhu et al. (2022).
+  """
+  pairs = [shifted_pair(table, k) for k in range(1, cells + 1)]
+  log_alpha = _profile_grid(pairs)
+  alpha = np.exp(log_alpha)
+  value = np.zeros_like(alpha)
+  slope = np.zeros_like(alpha)
+  for pair in pairs:
+    order = np.argsort(pair.loss)
+    above = np.searchsorted(pair.loss[order], log_alpha, side='right')
+    p, q = (np.append(np.cumsum(mass[order][::-1])[::-1], 0.0)[above]
+            for mass in (pair.p, pair.q))
+    # The difference of two rounded sums, rounded upwards.
+    profile = p - alpha * q + PROFILE_ROUNDOFF * p + pair.p_inf
+    slope = np.where(profile > value, -q, slope)
+    value = np.maximum(profile, value)
+  upper = pair_lib.DominatingPair.from_symmetric_profile(alpha, value)
+  return pair_lib.PairBounds(_tangent_pair(alpha, value, slope), upper)
+
+
+def _profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
+  """Non-negative losses at which a profile is evaluated: dense where mass is.
+
+  A chord over a cell of width w and mass m costs about m w^2 / 8, so the best
+  density of points goes with the cube root of the density of mass.
+  """
+  top = max(np.max(np.abs(pair.loss)) for pair in pairs)
+  edges = np.linspace(0, top, 4097)
+  mass = sum(np.histogram(pair.loss, edges, weights=pair.p + pair.q)[0]
+             for pair in pairs)
+  density = np.cbrt(mass / np.max(mass)) + 1e-3
+  position = np.append(0.0, np.cumsum(density))
+  return np.interp(np.linspace(0, position[-1], CELLS + 1), position, edges)
+
+
+def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray
+                  ) -> pair_lib.DominatingPair:
+  """The symmetric pair whose profile is the largest tangent of a convex one."""
+  slope = np.minimum(np.maximum.accumulate(slope), 0.0)
+  # Where two slopes hardly differ their crossing is not known: drop one.
+  keep = np.append(np.diff(slope) > 1e-13, True)
+  alpha, value, slope = alpha[keep], value[keep], slope[keep]
+  jump = np.diff(slope)
+  crossing = (np.diff(value) + slope[:-1] * alpha[:-1] -
+              slope[1:] * alpha[1:]) / -jump
+  crossing = np.clip(crossing, alpha[:-1], alpha[1:])
+  return pair_lib.DominatingPair.symmetric(
+      np.log(crossing), crossing * jump, jump, 0.0)
+
+
+def _normal_cells(x: np.ndarray) -> np.ndarray:
+  """Normal probabilities between neighbouring points, accurate in both tails."""
+  lower, upper = x[:-1], x[1:]
+  flip = lower > 0
+  return np.where(flip, special.ndtr(-lower) - special.ndtr(-upper),
+                  special.ndtr(upper) - special.ndtr(lower))
+
+
+def _from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray,
+                p_beyond: float) -> pair_lib.PairBounds:
+  """Bounds from the masses of cells of increasing loss, equally spaced.
+
+  Args:
+    edges: Shape (cells + 1,), the losses at the cells' ends.
+    p: Shape (cells,), P-masses.
+    q: Shape (cells,), Q-masses.
+    p_beyond: Bound on the P-mass of losses above the last edge.
+  """
+  width = edges[1] - edges[0]
+  real = (p > 0) & (q > 0)
+  lower = pair_lib.DominatingPair(
+      np.log(p[real]) - np.log(q[real]), p[real], q[real])
+  share = np.minimum(
+      pair_lib.split_fraction(p, q, edges[:-1], width) + SHARE_ROUNDOFF, 1.0)
+  raised = np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
+  real = raised > 0
+  loss, raised = edges[real], raised[real]
+  mass = raised * np.exp(-loss)
+  return pair_lib.PairBounds(
+      lower, pair_lib.DominatingPair(loss, raised, mass, p_beyond, p_beyond))
+
+
+def _union(first: pair_lib.DominatingPair, second: pair_lib.DominatingPair
+           ) -> pair_lib.DominatingPair:
+  return pair_lib.DominatingPair(
+      np.concatenate([first.loss, second.loss]),
+      np.concatenate([first.p, second.p]), np.concatenate([first.q, second.q]),
+      first.p_inf + second.p_inf, first.q_inf + second.q_inf)
+
+
+def _radial_bounds(table: radial.RadialTable, shift: int
+                   ) -> pair_lib.PairBounds:
+  """Brackets the pair of a radial table by binning shell-to-shell losses."""
+  log_f, mass = table.shell_log_density, table.shell_mass
+  occupied = np.flatnonzero(mass > EMPTY_SHELL)
+  count = int(occupied[-1]) + 1
+  geometry = (table.dim, table.first_radius / shift, table.width / shift, count)
+  band = shells.reach(*geometry[:3])
+  padded = np.append(log_f, np.full(band + 1, -np.inf))
+  top = max(np.max(log_f[:count] - np.maximum(
+      padded[band:count + band], log_f[-1])), 1e-3)
+  grid = _LossGrid(top, max(min(2 * top / CELLS, 1e-3), top / (4 * CELLS)))
+  moved = 0.0
+  transition, error = shells.transition(*geometry)
+  for start in range(0, count, ROWS_AT_ONCE):
+    rows = np.arange(start, min(start + ROWS_AT_ONCE, count))
+    to = rows[:, None] + np.arange(-band, band + 1)[None, :]
+    p = mass[rows, None] * transition[rows]
+    exists = (to >= 0) & (p > 0)
+    density = padded[np.minimum(np.maximum(to, 0), padded.size - 1)]
+    grid.add((log_f[rows, None] - density)[exists], p[exists])
+    moved += float(np.sum(mass[rows] * error[rows]))
+  # Rounding moves mass by one column, hence a loss by one step of log f.
+  step = np.max(-np.diff(log_f)) if log_f.size > 1 else 0.0
+  return grid.bounds(moved, step, float(np.sum(mass[count:])))
+
+
+class _LossGrid:
+  """Accumulates atoms on a grid of losses, once raised and once merged."""
+
+  def __init__(self, top: float, width: float):
+    self._width = width
+    self._first = int(np.floor(-top / width)) - 2
+    size = int(np.ceil(top / width)) - self._first + 4
+    self._raised = np.zeros(size)
+    self._p = np.zeros(size)
+    self._q = np.zeros(size)
+    self._p_inf = 0.0
+
+  def add(self, loss: np.ndarray, p: np.ndarray) -> None:
+    """Adds atoms; a loss of +inf goes to the mass at infinity."""
+    finite = np.isfinite(loss)
+    self._p_inf += float(np.sum(p[~finite]))
+    loss, p = loss[finite], p[finite]
+    cell = np.floor(loss / self._width).astype(np.int64)
+    share = np.clip(
+        -np.expm1(cell * self._width - loss - pair_lib.LOSS_ROUNDOFF) /
+        -np.expm1(-self._width), 0.0, 1.0)
+    cell -= self._first
+    size = self._p.size
+    up = p * share
+    self._raised += np.bincount(cell, p - up, size)
+    self._raised += np.bincount(cell + 1, up, size)
+    self._p += np.bincount(cell, p, size)
+    self._q += np.bincount(cell, p * np.exp(-loss), size)
+
+  def bounds(self, moved: float, step: float, lost: float
+             ) -> pair_lib.PairBounds:
+    """The two pairs, allowing for rounding.
+
+    Args:
+      moved: Probability that rounding may have moved.
+      step: How far it may have moved it, as a loss.
+      lost: Probability left out, counted at infinity.
+    """
+    loss = (self._first + np.arange(self._raised.size)) * self._width
+    jump = int(np.ceil(step / self._width))
+    raised = np.concatenate([self._raised * (1 - moved), np.zeros(jump)])
+    raised[jump:] += moved * self._raised
+    loss = np.append(loss, loss[-1] + self._width * np.arange(1, jump + 1))
+    real = raised > 0
+    loss, raised = loss[real], raised[real]
+    q = raised * np.exp(-loss)
+    p_inf = self._p_inf + lost
+    upper = pair_lib.DominatingPair(loss, raised, q, p_inf,
+                                    max(1 - float(np.sum(q)), p_inf))
+    real = (self._p > 0) & (self._q > 0)
+    p, q = self._p[real], self._q[real]
+    loss = np.log(p) - np.log(q)
+    # Lower: the moved mass goes down, and both sides shrink to stay proper.
+    shrink = 1 / (1 + moved * np.expm1(step))
+    lower = pair_lib.DominatingPair(
+        np.concatenate([loss, loss - step]),
+        shrink * np.concatenate([p * (1 - moved), p * moved]),
+        shrink * np.concatenate([q * (1 - moved), q * moved * np.exp(step)]),
+        self._p_inf * (1 - moved), self._p_inf * (1 - moved))
+    return pair_lib.PairBounds(lower, upper)
