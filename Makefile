@@ -9,7 +9,7 @@ SUITABLE := import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 11))
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-export TF_CPP_MIN_LOG_LEVEL ?= 2
+export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 train: $(STAMP)
 	$(BIN)/python -m training.mnist $(ARGS)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy import special
 from scipy import stats
-from tests.noise.tables import gaussian_radial
 
+from tests.noise.tables import gaussian_radial
 from tfcactus import noise
 
 TABLES = [gaussian_radial(), gaussian_radial(dim=1), gaussian_radial(dim=2),

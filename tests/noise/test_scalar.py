@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 from scipy import stats
+
 from tests.noise.tables import gaussian_scalar
 from tests.noise.tables import truncated_scalar
 from tests.noise.tables import wavy_scalar
-
 from tfcactus import noise
 
 TABLES = [gaussian_scalar(), wavy_scalar(), truncated_scalar(),

@@ -1,6 +1,8 @@
 import mpmath
 import numpy as np
 import pytest
+from scipy import integrate
+from scipy import special
 
 from tfcactus.noise import shells
 
@@ -73,3 +75,30 @@ def test_one_dimension_is_the_line():
   row = np.zeros(band.shape[1])
   row[[reach - 10, reach + 10]] = 0.5
   np.testing.assert_allclose(band[20], row, atol=1e-12)
+
+
+def _lens(dim, r, s):
+  """Volume shared by balls of radii r and s one apart, over the unit ball's."""
+  log_ratio = (special.gammaln(dim / 2 + 1) - special.gammaln(dim / 2 + 0.5) -
+               0.5 * np.log(np.pi))
+
+  def slice_(x):
+    room = min(r * r - x * x, s * s - (x - 1)**2)
+    return max(room, 0.0)**((dim - 1) / 2)
+
+  low, high = max(-r, 1 - s), min(r, 1 + s)
+  if high <= low:
+    return 0.0
+  meet = np.clip((1 + r * r - s * s) / 2, low, high)
+  parts = [integrate.quad(slice_, a, b, epsabs=0, epsrel=1e-12, limit=400)[0]
+           for a, b in ((low, meet), (meet, high)) if b > a]
+  return np.exp(log_ratio) * sum(parts)
+
+
+@pytest.mark.parametrize('dim', [1, 2, 3, 10])
+@pytest.mark.parametrize('r, s', [
+    (0.3, 0.5), (0.3, 0.8), (1.0, 1.0), (0.2, 1.1), (1.5, 0.4), (2.0, 2.9),
+    (3.0, 1.5), (5.0, 5.05)])
+def test_ball_overlap_by_quadrature(dim, r, s):
+  value = shells._fraction(dim, np.array([r]), np.array([s]))[0][0] * r**dim
+  assert value == pytest.approx(_lens(dim, r, s), rel=1e-9, abs=1e-12)

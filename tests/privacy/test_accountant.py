@@ -3,10 +3,10 @@ import math
 import dp_accounting
 from dp_accounting import pld
 import pytest
+
 from tests.noise.tables import gaussian_radial
 from tests.noise.tables import gaussian_scalar
 from tests.noise.tables import wavy_scalar
-
 from tfcactus import noise
 from tfcactus import privacy
 from tfcactus.privacy import PhiAccountant

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import integrate
 from scipy import stats
+
 from tests.noise.tables import gaussian_radial
 from tests.noise.tables import gaussian_scalar
 from tests.noise.tables import truncated_scalar
 from tests.noise.tables import wavy_scalar
-
 from tfcactus import noise
 from tfcactus import privacy
 
@@ -174,7 +174,7 @@ def test_likelihood_ratios_of_the_sampler(table):
 
 def test_high_dimension_is_near_the_gaussian():
   """A radial Gaussian on fine shells costs what the Gaussian costs."""
-  dim, sigma, width = 1000, 1.0, 0.005
+  dim, width = 1000, 0.005
   first = math.sqrt(dim) - 5
   rho = first + width * np.arange(2200)
   table = noise.RadialTable.normalized(

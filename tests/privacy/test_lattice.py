@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+
 from tests.noise.tables import gaussian_scalar
 from tests.noise.tables import wavy_scalar
-
 from tfcactus import noise
 from tfcactus import privacy
 from tfcactus.privacy.lattice import Composition

@@ -6,7 +6,9 @@ import abc
 import hashlib
 import json
 import os
-from typing import Any, Mapping, Union
+from typing import Any
+from typing import Mapping
+from typing import Union
 import zipfile
 
 import numpy as np

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import Any, Optional
+from typing import Any
+from typing import Optional
 
 import numpy as np
 from scipy import special

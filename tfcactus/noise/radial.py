@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Mapping
+from typing import Any
+from typing import Mapping
 
 import numpy as np
 from scipy import special
@@ -69,7 +70,7 @@ class RadialTable(_table.NoiseTable):
   @classmethod
   def normalized(cls, dim: int, first_radius: float, width: float,
                  log_density: Any, log_tail_ratio: float,
-                 info: Mapping[str, Any] | None = None) -> 'RadialTable':
+                 info: Mapping[str, Any] | None = None) -> RadialTable:
     """Builds a table from log densities known up to a constant."""
     log_density = _checks.vector('log_density', log_density)
     log_mass = _table.log_sum_exp(
@@ -98,7 +99,7 @@ class RadialTable(_table.NoiseTable):
 
   @classmethod
   def from_arrays(cls, arrays: Mapping[str, np.ndarray],
-                  info: Mapping[str, Any]) -> 'RadialTable':
+                  info: Mapping[str, Any]) -> RadialTable:
     """Builds the table from the arrays of a file."""
     return cls(int(arrays['dim']), float(arrays['first_radius']),
                float(arrays['width']), arrays['log_density'],

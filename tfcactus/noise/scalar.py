@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Mapping, Union
+from typing import Any
+from typing import Mapping
+from typing import Union
 
 import numpy as np
 
@@ -56,7 +58,7 @@ class ScalarTable(_table.NoiseTable):
 
   @classmethod
   def normalized(cls, bins: int, log_density: Any, log_tail_ratio: float,
-                 info: Mapping[str, Any] | None = None) -> 'ScalarTable':
+                 info: Mapping[str, Any] | None = None) -> ScalarTable:
     """Builds a table from log densities known up to a constant."""
     bins = _checks.integer('bins', bins, 1)
     log_density = _checks.vector('log_density', log_density)
@@ -79,7 +81,7 @@ class ScalarTable(_table.NoiseTable):
 
   @classmethod
   def from_arrays(cls, arrays: Mapping[str, np.ndarray],
-                  info: Mapping[str, Any]) -> 'ScalarTable':
+                  info: Mapping[str, Any]) -> ScalarTable:
     """Builds the table from the arrays of a file."""
     return cls(int(arrays['bins']), arrays['log_density'],
                float(arrays['log_tail_ratio']), info)

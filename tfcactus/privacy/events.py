@@ -14,7 +14,7 @@ def _digest(noise: noise_lib.Noise) -> str:
 
 @attr.s(frozen=True, slots=True, auto_attribs=True, repr=False)
 class NoiseTableDpEvent(dp_accounting.DpEvent):
-  """Noise drawn from a frozen table, added to a query of sensitivity one table unit.
+  """Noise drawn from a frozen table, added to a query of sensitivity one.
 
   Two events are equal when their tables draw the same noise.
 

@@ -231,7 +231,7 @@ class _Window:
   exponents: tuple[float, float]
 
   @classmethod
-  def around(cls, composition: Composition, tilt: float) -> '_Window':
+  def around(cls, composition: Composition, tilt: float) -> _Window:
     """Chooses the window for a composition at a tilt."""
     mgf = composition.log_mgf
     base = mgf(tilt)

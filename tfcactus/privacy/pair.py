@@ -45,7 +45,7 @@ class DominatingPair:
   q_inf: float = 0.0
 
   @classmethod
-  def from_masses(cls, p: Any, q: Any) -> 'DominatingPair':
+  def from_masses(cls, p: Any, q: Any) -> DominatingPair:
     """The pair of two discrete distributions on the same outcomes.
 
     Args:
@@ -74,7 +74,7 @@ class DominatingPair:
 
   @classmethod
   def from_symmetric_profile(cls, alpha: np.ndarray, value: np.ndarray
-                             ) -> 'DominatingPair':
+                             ) -> DominatingPair:
     """The pair whose profile for alpha >= 1 is the hull of the points given.
 
     Args:
@@ -98,7 +98,7 @@ class DominatingPair:
 
   @classmethod
   def symmetric(cls, loss: np.ndarray, p: np.ndarray, q: np.ndarray,
-                p_inf: float) -> 'DominatingPair':
+                p_inf: float) -> DominatingPair:
     """Completes a pair known at positive losses to one that is its reverse."""
     real = (q > 0) & (loss > 0)
     loss, p, q = loss[real], p[real], q[real]
@@ -108,7 +108,7 @@ class DominatingPair:
         np.concatenate([q[::-1], [rest], p]),
         np.concatenate([p[::-1], [rest], q]), p_inf, p_inf)
 
-  def reversed(self) -> 'DominatingPair':
+  def reversed(self) -> DominatingPair:
     """The pair (Q, P)."""
     return DominatingPair(-self.loss, self.q, self.p, self.q_inf, self.p_inf)
 
@@ -119,7 +119,7 @@ class DominatingPair:
     return float(np.sum(self.p[above] * gain) + self.p_inf)
 
   def poisson(self, sampling_prob: float
-              ) -> tuple['DominatingPair', 'DominatingPair']:
+              ) -> tuple[DominatingPair, DominatingPair]:
     """Poisson subsampling of a pair that dominates for add neighbours.
 
     Args:
@@ -162,11 +162,11 @@ class PairBounds:
   upper: DominatingPair
 
   @classmethod
-  def exact(cls, pair: DominatingPair) -> 'PairBounds':
+  def exact(cls, pair: DominatingPair) -> PairBounds:
     """Bounds that meet."""
     return cls(pair, pair)
 
-  def poisson(self, sampling_prob: float) -> tuple['PairBounds', 'PairBounds']:
+  def poisson(self, sampling_prob: float) -> tuple[PairBounds, PairBounds]:
     """(add, remove) of `DominatingPair.poisson`; subsampling keeps the order."""
     if self.lower is self.upper:
       return tuple(map(PairBounds.exact, self.upper.poisson(sampling_prob)))

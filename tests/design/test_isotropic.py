@@ -1,0 +1,89 @@
+"""Laws of the isotropic designs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.design import oracles
+from tfcactus import design
+from tfcactus.design import _grid
+from tfcactus.design import isotropic
+
+REQUESTS = [
+    design.Isotropic(2, 0.5, bins=10),
+    design.Isotropic(3, 0.5, bins=10),
+    design.Isotropic(3, 1.0, bins=8, objective='chi2'),
+    design.Isotropic(10, 0.5, bins=12),
+    design.Isotropic(5, budget=1.5, power=1.0, bins=8),
+]
+
+
+@pytest.fixture(scope='module', params=REQUESTS, ids=str)
+def solved(request):
+  return request.param, request.param.solve()
+
+
+def test_laws(solved):
+  request, table = solved
+  assert table.monotone
+  assert np.sum(table.shell_mass) == pytest.approx(1, abs=1e-12)
+  budget = table.info['parameters']['budget']
+  assert table.moment(request.power) <= budget * (1 + 1e-9)
+  assert table.moment(request.power) >= budget * (1 - 1e-6)
+  info = table.info
+  assert info['lower_bound'] <= info['objective'] * (1 + 1e-12)
+  assert info['objective'] <= info['lower_bound'] * (1 + 1e-6)
+  assert design.verify(table)['objective'] == pytest.approx(
+      info['objective'], rel=1e-13)
+
+
+def test_objective_by_the_law_of_the_moved_radius(solved):
+  request, table = solved
+  value = oracles.radial_divergence(table, request.objective)
+  tolerance = 1e-5 if request.dim == 2 else 1e-6
+  assert value == pytest.approx(table.info['objective'], rel=tolerance)
+
+
+def test_optimum_beats_feasible_perturbations(solved):
+  request, table = solved
+  told = table.info['parameters']
+  program = isotropic.radial_program(
+      request.objective, request.dim, told['bins'], told['cells'],
+      table.log_tail_ratio, request.power, told['budget'])
+  p = np.exp(table.log_density + program.log_volume)
+  rng = np.random.default_rng(11)
+  for size in (1e-2, 0.1, 0.5):
+    for _ in range(5):
+      other = _grid.into_budget(
+          program, p * np.exp(size * rng.standard_normal(p.size)))
+      assert program.divergences(other)[0] >= table.info['lower_bound']
+
+
+def test_one_dimension_is_the_scalar_monotone_design():
+  # The cells are laid out differently (half a cell apart), the optimum is not.
+  radial = design.Isotropic(1, 0.5, bins=60).solve()
+  scalar = design.Monotone(0.25, bins=60).solve()
+  assert radial.info['objective'] == pytest.approx(
+      scalar.info['objective'], rel=1e-5)
+
+
+# KL gain over the Gaussian at sigma=.5 in percent, two digits.
+@pytest.mark.parametrize('dim, gain', [(2, 7.2), (3, 5.8), (5, 4.3), (10, 2.6)])
+def test_gain_over_the_gaussian(dim, gain):
+  value = design.Isotropic(dim, 0.5).solve().info['objective']
+  assert 100 * (1 - value / 2) == pytest.approx(gain, abs=0.1)
+
+
+def test_refining_helps():
+  values = [design.Isotropic(3, 0.5, bins=n).solve().info['objective']
+            for n in (5, 10, 20, 40)]
+  assert values == sorted(values, reverse=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('ratio, value', [(0.98, 1.94807), (0.9, 1.974406)])
+def test_reference_in_ten_dimensions(ratio, value):
+  table = design.Isotropic(10, 0.5, bins=400, cells=1200,
+                           tail_ratio=ratio).solve()
+  assert table.info['objective'] == pytest.approx(value, rel=1e-6)

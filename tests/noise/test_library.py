@@ -1,0 +1,90 @@
+"""The shipped tables and their loader."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+
+import pytest
+
+from tfcactus import design
+from tfcactus import noise
+from tfcactus.noise import library
+
+
+@pytest.mark.parametrize('name', library.names())
+def test_every_shipped_table(name):
+  table = library.get(name)
+  entry = next(e for e in library.entries() if e.name == name)
+  assert table.dim == entry.dim
+  assert table.noise_multiplier == pytest.approx(entry.noise_multiplier,
+                                                 rel=1e-9)
+  if entry.mechanism != 'cactus':
+    assert table.monotone
+  assert table.info['statement']
+  if table.info['objective'] is None:
+    assert 'radial Gaussian quantised on shells' in table.info['statement']
+    assert table.dim == 26010
+  else:
+    assert entry.mechanism == table.info['mechanism']
+    assert table.info['gap'] <= 1e-9
+    fresh = design.verify(table)
+    assert fresh['objective'] == pytest.approx(table.info['objective'],
+                                               rel=1e-12)
+    assert fresh['lower_bound'] == pytest.approx(table.info['lower_bound'],
+                                                 rel=1e-9)
+
+
+def test_what_is_shipped():
+  names = set(library.names())
+  assert {'isotropic-dim26010-sigma1.3', 'isotropic-dim3-sigma0.5',
+          'cactus-budget0.25', 'monotone-budget0.25'} <= names
+  assert list(names) and library.names() == sorted(names)
+
+
+def test_the_files_are_small():
+  folder = pathlib.Path(library.__file__).parent / 'tables'
+  assert sum(f.stat().st_size for f in folder.glob('*.npz')) < 2_000_000
+
+
+def test_find_answers_requests():
+  table = library.find('isotropic', dim=3, noise_multiplier=0.5)
+  assert table is library.get('isotropic-dim3-sigma0.5')
+  assert library.find('isotropic', dim=3, budget=0.75) is table
+  assert library.find('cactus', budget=0.25) is (
+      library.find('cactus', noise_multiplier=0.5))
+  big = library.find('isotropic', dim=26010, noise_multiplier=1.3)
+  assert isinstance(big, noise.RadialTable) and big.dim == 26010
+
+
+@pytest.mark.parametrize('request_, words', [
+    (dict(mechanism='isotropic', dim=3, noise_multiplier=0.51),
+     r'Isotropic\(3, 0.51\)'),
+    (dict(mechanism='isotropic', dim=3, noise_multiplier=0.5 + 1e-6),
+     'Shipped'),
+    (dict(mechanism='isotropic-chi2', dim=4, noise_multiplier=1),
+     r"objective='chi2'"),
+    (dict(mechanism='isotropic', dim=1000, noise_multiplier=1.0),
+     r'RadialGaussian\(1000, 1\)'),
+    (dict(mechanism='cactus', dim=3, noise_multiplier=0.5),
+     'scalar queries only'),
+    (dict(mechanism='cactus', budget=0.2), r'Cactus\(0.2\)'),
+    (dict(mechanism='cactu', budget=0.2), 'mechanism'),
+    (dict(mechanism=None, budget=0.2), 'mechanism'),
+    (dict(mechanism='cactus'), 'exactly one'),
+    (dict(mechanism='cactus', budget=1, noise_multiplier=1), 'exactly one'),
+    (dict(mechanism='cactus', budget=math.nan), 'budget'),
+    (dict(mechanism='cactus', budget=-1), 'budget'),
+    (dict(mechanism='isotropic', dim=0, noise_multiplier=1), 'dim'),
+    (dict(mechanism='isotropic', dim=2.5, noise_multiplier=1), 'dim'),
+])
+def test_find_says_what_to_do_instead(request_, words):
+  with pytest.raises(ValueError, match=words):
+    library.find(**request_)
+
+
+@pytest.mark.parametrize('name', ['', 'nope', '../cactus-budget1', None, 3,
+                                  ['cactus-budget1'], 'cactus-budget1.npz'])
+def test_get_refuses_other_names(name):
+  with pytest.raises(ValueError, match='Shipped'):
+    library.get(name)

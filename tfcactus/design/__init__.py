@@ -1,0 +1,17 @@
+"""How a noise table is made: each mechanism is a request with solve()."""
+
+from __future__ import annotations
+
+from tfcactus.design._program import SolverError
+from tfcactus.design.cactus import Cactus
+from tfcactus.design.certificate import verify
+from tfcactus.design.gaussian import DiscretizedGaussian
+from tfcactus.design.gaussian import RadialGaussian
+from tfcactus.design.isotropic import Isotropic
+from tfcactus.design.laplace import DiscretizedLaplace
+from tfcactus.design.monotone import Monotone
+
+__all__ = [
+    'Cactus', 'DiscretizedGaussian', 'DiscretizedLaplace', 'Isotropic',
+    'Monotone', 'RadialGaussian', 'SolverError', 'verify',
+]

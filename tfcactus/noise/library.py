@@ -1,0 +1,170 @@
+"""Noise tables shipped with the package, solved and certified in advance.
+
+Names read mechanism[-dimM]-sigmaS or mechanism-budgetC; `python -m
+tfcactus.design.build_library` makes them.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+import re
+from typing import Any
+from typing import NamedTuple
+from typing import Optional
+from typing import Union
+
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus import noise
+from tfcactus.noise import radial
+from tfcactus.noise import scalar
+
+Table = Union[scalar.ScalarTable, radial.RadialTable]
+
+_NAME = re.compile(
+    r'(?P<mechanism>[a-z][a-z0-9-]*?)(-dim(?P<dim>\d+))?-'
+    r'(?P<measure>sigma|budget)(?P<value>[0-9.]+)')
+
+_MATCH = 1e-9
+"""How closely, relatively, a request must meet a shipped table."""
+
+
+class Entry(NamedTuple):
+  """What the name of a shipped table says.
+
+  Attributes:
+    name: Its name.
+    mechanism: The mechanism's name.
+    dim: Dimension of the query; 1 for scalar tables.
+    noise_multiplier: Standard deviation of a coordinate over sensitivity.
+  """
+
+  name: str
+  mechanism: str
+  dim: int
+  noise_multiplier: float
+
+
+def names() -> list[str]:
+  """Names of all shipped tables, sorted."""
+  return sorted(entry.name for entry in _entries())
+
+
+def entries() -> list[Entry]:
+  """All shipped tables, by mechanism, dimension and noise multiplier."""
+  return sorted(_entries(), key=lambda entry: entry[1:])
+
+
+def get(name: str) -> Table:
+  """Loads a shipped table by its name.
+
+  Args:
+    name: One of `names()`.
+
+  Returns:
+    The table; the same object for the same name.
+
+  Raises:
+    ValueError: if there is no such table.
+  """
+  if not isinstance(name, str) or name not in names():
+    raise ValueError(
+        f'Expected the name of a shipped table, got {name!r}. Shipped: '
+        f'{", ".join(names())}.')
+  return _load(name)
+
+
+def find(mechanism: str, dim: int = 1, noise_multiplier: Optional[float] = None,
+         budget: Optional[float] = None) -> Table:
+  """Loads the shipped table that answers a request exactly.
+
+  Args:
+    mechanism: 'cactus', 'monotone', 'monotone-chi2', 'isotropic' or
+      'isotropic-chi2'.
+    dim: Dimension of the query.
+    noise_multiplier: Standard deviation of a coordinate over sensitivity.
+    budget: E|Z|^2 in units of sensitivity^2, that is dim * noise_multiplier^2;
+      exactly one of the two is given.
+
+  Returns:
+    The table, whose noise multiplier meets the request within 1e-9.
+
+  Raises:
+    ValueError: if no shipped table answers; it says what is shipped and how to
+      solve one.
+  """
+  dim = _checks.integer('dim', dim, 1)
+  sigma = _requested_sigma(dim, noise_multiplier, budget)
+  mechanisms = sorted({entry.mechanism for entry in _entries()})
+  if mechanism not in mechanisms:
+    raise ValueError(
+        f'Expected mechanism to be one of {", ".join(mechanisms)}, got '
+        f'mechanism={mechanism!r}.')
+  for entry in _entries():
+    if (entry.mechanism == mechanism and entry.dim == dim and
+        abs(entry.noise_multiplier / sigma - 1) <= _MATCH):
+      return get(entry.name)
+  shipped = ', '.join(
+      f'dim={entry.dim} noise_multiplier={entry.noise_multiplier:.6g}'
+      for entry in entries() if entry.mechanism == mechanism)
+  raise ValueError(
+      f'Expected a request that a shipped {mechanism} table answers, got '
+      f'dim={dim} noise_multiplier={sigma:.12g} (budget '
+      f'{dim * sigma**2:.12g}). '
+      f'Shipped: {shipped}. Solve one with '
+      f'{_recipe(mechanism, dim, sigma)}.')
+
+
+@functools.cache
+def _load(name: str) -> Table:
+  with resources.as_file(_folder() / f'{name}.npz') as path:
+    return noise.load(path)
+
+
+def _requested_sigma(dim: int, noise_multiplier: Any, budget: Any) -> float:
+  if (noise_multiplier is None) == (budget is None):
+    raise ValueError(
+        'Expected exactly one of noise_multiplier and budget, got '
+        f'noise_multiplier={noise_multiplier!r} and budget={budget!r}.')
+  if budget is None:
+    return _checks.positive('noise_multiplier', noise_multiplier)
+  return float(np.sqrt(_checks.positive('budget', budget) / dim))
+
+
+def _recipe(mechanism: str, dim: int, sigma: float) -> str:
+  """The call that solves what is not shipped."""
+  objective = ", objective='chi2'" if mechanism.endswith('-chi2') else ''
+  if mechanism.startswith('isotropic'):
+    if dim > 50:
+      return f'tfcactus.design.RadialGaussian({dim}, {sigma:.12g}).solve()'
+    return (f'tfcactus.design.Isotropic({dim}, {sigma:.12g}{objective})'
+            '.solve()')
+  if dim != 1:
+    return (f'tfcactus.design.Isotropic({dim}, {sigma:.12g}{objective})'
+            f'.solve(): {mechanism} noise is for scalar queries only')
+  kind = 'Cactus' if mechanism == 'cactus' else 'Monotone'
+  return f'tfcactus.design.{kind}({sigma**2:.12g}{objective}).solve()'
+
+
+@functools.cache
+def _entries() -> tuple[Entry, ...]:
+  found = []
+  for item in _folder().iterdir():
+    if not item.name.endswith('.npz'):
+      continue
+    name = item.name[:-len('.npz')]
+    parts = _NAME.fullmatch(name)
+    if parts is None:
+      continue
+    dim = int(parts['dim'] or 1)
+    value = float(parts['value'])
+    sigma = value if parts['measure'] == 'sigma' else float(
+        np.sqrt(value / dim))
+    found.append(Entry(name, parts['mechanism'], dim, sigma))
+  return tuple(found)
+
+
+def _folder():
+  return resources.files('tfcactus.noise') / 'tables'
