@@ -1,1 +1,26 @@
-"""tfcactus."""
+"""Private Keras training with designed noise and an exact accountant.
+
+The numbers half needs numpy and scipy only; `tfcactus.keras` needs TensorFlow
+and is imported on request.
+"""
+
+from __future__ import annotations
+
+from tfcactus.noise import Gaussian
+from tfcactus.noise import Laplace
+from tfcactus.noise import library
+from tfcactus.noise import load
+from tfcactus.noise import RadialTable
+from tfcactus.noise import ScalarTable
+from tfcactus.plan import calibrate_noise_multiplier
+from tfcactus.plan import Guarantee
+from tfcactus.plan import PrivacyPlan
+from tfcactus.privacy import NoiseTableDpEvent
+from tfcactus.privacy import PhiAccountant
+
+__all__ = [
+    'Gaussian', 'Guarantee', 'Laplace', 'NoiseTableDpEvent', 'PhiAccountant',
+    'PrivacyPlan', 'RadialTable', 'ScalarTable', 'calibrate_noise_multiplier',
+    'library', 'load',
+]
+__version__ = '0.1.0'

@@ -11,8 +11,10 @@ from tests.noise.tables import gaussian_radial
 from tests.noise.tables import gaussian_scalar
 from tests.noise.tables import truncated_scalar
 from tests.noise.tables import wavy_scalar
+from tfcactus import design
 from tfcactus import noise
 from tfcactus import privacy
+from tfcactus.noise import library
 
 EPSILONS = [0.0, 0.1, 0.5, 1.0, 2.0, 4.0]
 
@@ -132,6 +134,25 @@ def radial_quadrature(table, shift, epsilon):
           epsilon - (log_f(np.array([radius])) - log_f(other)), 0))
       total += table.shell_mass[i] * weight * np.sum(mass * gain)
   return total
+
+
+@pytest.mark.parametrize('name', ['isotropic-dim3-sigma0.5',
+                                  'isotropic-chi2-dim3-sigma0.5'])
+def test_shipped_radial_tables_by_quadrature(name):
+  table = library.get(name)
+  bounds = privacy.dominating_pair(table)
+  for epsilon in (0.0, 0.5, 2.0):
+    exact = radial_quadrature(table, 1, epsilon)
+    assert bracket(bounds, epsilon) == pytest.approx((exact, exact), abs=1e-6)
+
+
+def test_cactus_of_a_conic_solver_by_quadrature():
+  table = design.Cactus(0.25, bins=6, solver='cvxpy').solve()
+  assert not table.monotone
+  bounds = privacy.dominating_pair(table)
+  for epsilon in (0.0, 0.5, 2.0, 4.0):
+    exact = max(scalar_quadrature(table, k / 6, epsilon) for k in range(1, 7))
+    assert bracket(bounds, epsilon) == pytest.approx((exact, exact), abs=1e-6)
 
 
 @pytest.mark.parametrize('dim, sigma', [(3, 0.5), (2, 0.8), (7, 0.5)])

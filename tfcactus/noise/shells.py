@@ -72,13 +72,12 @@ def transition(dim: int, first_radius: float, width: float,
   """
   band = reach(dim, first_radius, width)
   radii = first_radius + width * np.arange(shells)
-  offsets = np.arange(-band - 1, band + 1)
-  exists = np.arange(shells)[:, None] + offsets[None, :] >= 0
-  other = np.where(exists, radii[:, None] + width * offsets[None, :], 0.0)
-  own, own_error = _fraction(dim, radii[:, None], other)
-  # The ball below against the same balls.
-  inner = np.maximum(radii - width, 0.0) * (np.arange(shells) > 0)
-  below, below_error = _fraction(dim, inner[:, None], other)
+  own, own_error = _balls(dim, radii, width, band + 1)
+  # The ball below row i against the same balls is row i - 1, one step on.
+  below, below_error = (
+      np.concatenate([np.zeros((1, part.shape[1] - 1)), part[:-1, 1:]])
+      for part in (own, own_error))
+  own, own_error = own[:, :-1], own_error[:, :-1]
   with np.errstate(divide='ignore'):
     log_hollow = dim * np.log1p(-np.minimum(width / radii, 1.0))
   log_hollow[0] = -np.inf
@@ -87,6 +86,26 @@ def transition(dim: int, first_radius: float, width: float,
   within = (own - hollow * below) / solid
   error = 2 * np.sum((own_error + hollow * below_error) / solid, axis=1)
   return np.clip(np.diff(within, axis=1), 0.0, 1.0), error
+
+
+def _balls(dim: int, radii: np.ndarray, width: float, band: int
+           ) -> tuple[np.ndarray, np.ndarray]:
+  """vol(B(0, R_i) & B(e, R_{i+d})) / vol(B(0, R_i)) for d = -band..band.
+
+  Returns:
+    Values and error bounds, shape (radii.size, 2 * band + 1); zero where
+    i + d < 0.
+  """
+  steps = np.arange(band + 1)
+  forward = _fraction(dim, radii[:, None], radii[:, None] + width * steps)
+  results = tuple(np.zeros((radii.size, 2 * band + 1)) for _ in forward)
+  for result, part in zip(results, forward):
+    result[:, band:] = part
+    # The intersection is symmetric in the two radii.
+    for d in range(1, min(band, radii.size - 1) + 1):
+      scale = np.exp(dim * np.log1p(-width * d / radii[d:]))
+      result[d:, band - d] = part[:-d, d] * scale
+  return results
 
 
 def _fraction(dim: int, a: np.ndarray, b: np.ndarray

@@ -1,0 +1,1 @@
+"""One script per claim; each writes results/*.json and prints a table."""

@@ -1,0 +1,78 @@
+"""A plan whose numbers are easy to predict, for tests of the Keras layer."""
+
+import dataclasses
+import os
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+
+import pytest
+
+from tfcactus import noise as noise_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeGuarantee:
+  upper: float
+  steps: int
+  lower: float = 0.0
+  estimate: float = 0.0
+  delta: float = 1e-5
+  neighboring_relation: str = 'add-or-remove-one'
+  accountant: str = 'fake'
+  proven: bool = True
+  statement: str = 'A fake statement.'
+
+
+@dataclasses.dataclass(frozen=True)
+class FakePlan:
+  """Epsilon is steps / 100, or 5 for each epoch of a plain fit."""
+
+  noise: object
+  l2_norm_clip: float
+  num_examples: int
+  sampling_prob: float
+  delta: float = 1e-5
+  proven: bool = True
+
+  @property
+  def expected_batch_size(self):
+    return self.sampling_prob * self.num_examples
+
+  def check_vector(self, dim):
+    if self.proven and self.noise.dim not in (None, dim):
+      raise ValueError(f'Expected dim={self.noise.dim}, got {dim}.')
+
+  def guarantee(self, steps=None):
+    return FakeGuarantee(steps / 100, steps, proven=self.proven)
+
+  def guarantee_each_example_once(self, epochs):
+    return FakeGuarantee(5.0 * epochs, epochs)
+
+  def steps_within(self, epsilon):
+    return int(epsilon * 100 + 1e-9)
+
+
+@pytest.fixture
+def make_plan():
+  """A function that makes a plan, tiny noise by default."""
+
+  def make(noise=None, l2_norm_clip=1.0, num_examples=40, sampling_prob=0.25,
+           **kwargs):
+    return FakePlan(noise or noise_lib.Gaussian(1e-9), l2_norm_clip,
+                    num_examples, sampling_prob, **kwargs)
+
+  return make
+
+
+@pytest.fixture
+def radial():
+  """A radial table in three dimensions with a fat tail."""
+  return noise_lib.RadialTable.normalized(
+      3, 0.25, 0.25, [-0.8 * i for i in range(12)], -1.0)
+
+
+@pytest.fixture
+def scalar():
+  """A scalar table that is not monotone, with two tails of 5 %."""
+  return noise_lib.ScalarTable.normalized(
+      4, [0.0, 0.4, 0.2, -0.3, -0.5, -0.9, -1.2, -1.6], -0.3)

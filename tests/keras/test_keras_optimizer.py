@@ -1,0 +1,233 @@
+"""The drop-in optimizers against manual DP-SGD and TensorFlow Privacy."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_privacy
+
+from tfcactus import noise as noise_lib
+from tfcactus.keras import DPKerasAdamOptimizer
+from tfcactus.keras import DPKerasSGDOptimizer
+from tfcactus.keras import PoissonBatches
+
+_LOSS = tf.keras.losses.SparseCategoricalCrossentropy(
+    from_logits=True, reduction=tf.keras.losses.Reduction.NONE)
+
+
+def _model():
+  tf.keras.utils.set_random_seed(1)
+  return tf.keras.Sequential([
+      tf.keras.layers.Input((6,)), tf.keras.layers.Dense(5, 'tanh'),
+      tf.keras.layers.Dense(3)])
+
+
+def _data(rows=8):
+  rng = np.random.default_rng(0)
+  return (rng.normal(size=(rows, 6)).astype(np.float32) * 3,
+          rng.integers(0, 3, rows))
+
+
+def _sgd(**kwargs):
+  kwargs = {'noise_multiplier': 1e-9, 'expected_batch_size': 8,
+            'learning_rate': 0.5, **kwargs}
+  return DPKerasSGDOptimizer(kwargs.pop('l2_norm_clip', 0.3), **kwargs)
+
+
+def _fit_once(optimizer, x, y, model=None):
+  model = model or _model()
+  model.compile(optimizer, _LOSS)
+  model.fit(x, y, batch_size=len(x), epochs=1, shuffle=False, verbose=0)
+  return model.get_weights()
+
+
+def _manual_step(x, y, clip, batch, rate):
+  model = _model()
+  total = [np.zeros(v.shape) for v in model.trainable_variables]
+  for xi, yi in zip(x, y):
+    with tf.GradientTape() as tape:
+      loss = _LOSS(yi[None], model(xi[None]))
+    gradient = [g.numpy().astype(float) for g in
+                tape.gradient(loss, model.trainable_variables)]
+    norm = np.sqrt(sum(np.sum(g**2) for g in gradient))
+    if np.isfinite(norm):
+      factor = min(1, clip * (1 - 1e-5) / norm)
+      total = [t + factor * g for t, g in zip(total, gradient)]
+  return [v - rate * t / batch for v, t in zip(model.get_weights(), total)]
+
+
+def _assert_close(left, right, atol=1e-6):
+  for a, b in zip(left, right):
+    np.testing.assert_allclose(a, b, atol=atol)
+
+
+def test_equals_manual_clipped_sgd_divided_by_the_expected_batch():
+  x, y = _data()
+  got = _fit_once(_sgd(expected_batch_size=11), x, y)
+  _assert_close(got, _manual_step(x, y, 0.3, 11, 0.5))
+
+
+@pytest.mark.parametrize('eager', [False, True])
+@pytest.mark.parametrize('rows', [1, 15, 16, 17, 33])
+def test_batches_of_any_size(rows, eager):
+  x, y = _data(rows)
+  model, optimizer = _model(), _sgd()
+
+  def step():
+    with tf.GradientTape() as tape:
+      loss = _LOSS(y, model(x))
+    optimizer.minimize(loss, model.trainable_variables, tape=tape)
+
+  (step if eager else tf.function(step))()
+  _assert_close(model.get_weights(), _manual_step(x, y, 0.3, 8, 0.5))
+
+
+def test_equals_tensorflow_privacy():
+  x, y = _data()
+  peer = tensorflow_privacy.DPKerasSGDOptimizer(0.3, 0.0, learning_rate=0.5)
+  _assert_close(_fit_once(_sgd(), x, y), _fit_once(peer, x, y), 1e-5)
+
+
+def test_adam_equals_tensorflow_privacy():
+  x, y = _data()
+  ours = DPKerasAdamOptimizer(0.3, 1e-9, expected_batch_size=8)
+  peer = tensorflow_privacy.DPKerasAdamOptimizer(0.3, 0.0)
+  _assert_close(_fit_once(ours, x, y), _fit_once(peer, x, y), 1e-5)
+
+
+def test_a_broken_example_in_the_data_is_dropped_and_the_others_are_not():
+  x, y = _data()
+  x[3, 2] = np.nan
+  model = _model()
+  model.compile(_sgd(), _LOSS)
+  model.fit(PoissonBatches(x, y, 1.0), verbose=0)
+  _assert_close(model.get_weights(), _manual_step(x, y, 0.3, 8, 0.5))
+  assert model.optimizer.sound
+
+
+def test_a_gradient_that_overflows_is_owned_up_to():
+  x, y = _data()
+  x[3, 2] = np.nan
+  optimizer = _sgd()
+  assert all(np.all(np.isfinite(w)) for w in _fit_once(optimizer, x, y))
+  assert not optimizer.sound
+
+
+def test_noise_has_the_promised_scale():
+  model = tf.keras.Sequential([tf.keras.layers.Input((100,)),
+                               tf.keras.layers.Dense(50)])
+  before = model.get_weights()
+  optimizer = _sgd(l2_norm_clip=2.0, noise_multiplier=0.5, learning_rate=1.0,
+                   seed=1, expected_batch_size=4)
+  after = _fit_once(optimizer, np.zeros((8, 100), np.float32),
+                    np.zeros(8, np.int64), model)
+  step = (before[0] - after[0]).ravel()
+  assert abs(step.std() / (2.0 * 0.5 / 4) - 1) < 0.04
+  assert optimizer.released_steps == 1
+
+
+def test_empty_batches_release_noise_and_never_nan():
+  x, y = _data()
+  model = _model()
+  before = model.get_weights()
+  batches = PoissonBatches(x, y, 1e-9, steps_per_epoch=3, seed=1)
+  optimizer = _sgd(noise_multiplier=1.0)
+  model.compile(optimizer, _LOSS)
+  model.fit(batches, epochs=2, verbose=0)
+  assert optimizer.released_steps == 6
+  for a, b in zip(before, model.get_weights()):
+    assert np.all(np.isfinite(b)) and np.all(a != b)
+
+
+@pytest.mark.parametrize('eager', [False, True])
+def test_a_batch_of_no_rows_at_all_is_noise(eager):
+  model, optimizer = _model(), _sgd(noise_multiplier=1.0)
+  before = model.get_weights()
+  x, y = _data()
+
+  def step():
+    with tf.GradientTape() as tape:
+      loss = _LOSS(y[:0], model(x[:0]))
+    optimizer.minimize(loss, model.trainable_variables, tape=tape)
+
+  (step if eager else tf.function(step))()
+  for a, b in zip(before, model.get_weights()):
+    assert np.all(np.isfinite(b)) and np.all(a != b)
+
+
+def test_minimize_with_a_callable_in_a_graph_traces_once():
+  model, optimizer = _model(), _sgd()
+  x, y = _data()
+  traces = []
+
+  @tf.function
+  def step():
+    traces.append(1)
+    optimizer.minimize(lambda: _LOSS(y, model(x)), model.trainable_variables)
+
+  step()
+  _assert_close(model.get_weights(), _manual_step(x, y, 0.3, 8, 0.5))
+  step()
+  # The first call traces twice, as the slots are created.
+  assert len(traces) <= 2
+  assert optimizer.released_steps == 2
+
+
+def test_radial_table_trains_only_in_its_dimension(radial):
+  model = tf.keras.Sequential([tf.keras.layers.Input((2,)),
+                               tf.keras.layers.Dense(1)])
+  model.compile(_sgd(noise_multiplier=None, noise=radial),
+                tf.keras.losses.MeanSquaredError('none'))
+  model.fit(np.ones((8, 2)), np.ones((8, 1)), verbose=0)
+  x, y = _data()
+  with pytest.raises(ValueError, match='dim=53'):
+    _fit_once(_sgd(noise_multiplier=None, noise=radial), x, y)
+
+
+def test_from_plan_and_config_round_trip(make_plan, radial):
+  plan = make_plan(noise_lib.Gaussian(1.5), l2_norm_clip=0.7)
+  optimizer = DPKerasSGDOptimizer.from_plan(plan, learning_rate=0.2)
+  assert optimizer.plan is plan and optimizer.expected_batch_size == 10
+  again = DPKerasSGDOptimizer.from_config(optimizer.get_config())
+  assert again.get_config() == optimizer.get_config()
+  assert again.noise == plan.noise and again.l2_norm_clip == 0.7
+  table = _sgd(noise_multiplier=None, noise=radial)
+  with pytest.raises(ValueError, match=radial.digest):
+    DPKerasSGDOptimizer.from_config(table.get_config())
+
+
+@pytest.mark.parametrize('kwargs, words', [
+    ({'expected_batch_size': None}, 'public constant'),
+    ({'expected_batch_size': 0}, 'expected_batch_size > 0'),
+    ({'num_microbatches': 2}, 'one example per microbatch'),
+    ({'gradient_accumulation_steps': 4}, 'privatize'),
+    ({'noise_multiplier': 0.0}, 'noise_multiplier > 0'),
+    ({'noise_multiplier': None}, 'either noise_multiplier'),
+    ({'noise': noise_lib.Gaussian(1.0)}, 'either noise_multiplier'),
+    ({'noise_multiplier': None, 'noise': 1.1}, 'Gaussian'),
+    ({'l2_norm_clip': -1.0}, 'l2_norm_clip > 0'),
+    ({'l2_norm_clip': float('inf')}, 'finite'),
+])
+def test_bad_arguments_are_refused_in_words(kwargs, words):
+  with pytest.raises(ValueError, match=words):
+    _sgd(**kwargs)
+
+
+def test_num_microbatches_may_say_one_example_each():
+  assert _sgd(num_microbatches=8).expected_batch_size == 8
+
+
+def test_a_reduced_loss_is_refused():
+  x, y = _data()
+  model = _model()
+  model.compile(_sgd(), tf.keras.losses.SparseCategoricalCrossentropy(True))
+  with pytest.raises(ValueError, match='Reduction.NONE'):
+    model.fit(x, y, verbose=0)
+
+
+def test_gradients_that_were_never_noised_are_refused():
+  model, optimizer = _model(), _sgd()
+  grads = [tf.ones_like(v) for v in model.trainable_variables]
+  with pytest.raises(ValueError, match='neither clipped nor noisy'):
+    optimizer.apply_gradients(zip(grads, model.trainable_variables))
+  with pytest.raises(NotImplementedError, match='minimize'):
+    optimizer.get_gradients(None, None)

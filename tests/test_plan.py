@@ -1,0 +1,138 @@
+import dataclasses
+import math
+
+import pytest
+
+from tests.noise.tables import gaussian_radial
+from tests.noise.tables import gaussian_scalar
+from tests.noise.tables import wavy_scalar
+import tfcactus
+from tfcactus import noise
+
+SETTINGS = dict(noise=noise.Gaussian(1.3), l2_norm_clip=1.5,
+                num_examples=60_000, sampling_prob=250 / 60_000, steps=1200,
+                delta=1e-5)
+
+
+def plan(**changes):
+  return tfcactus.PrivacyPlan(**{**SETTINGS, **changes})
+
+
+def test_guarantee_is_what_the_accountant_says():
+  guarantee = plan().guarantee()
+  accountant = tfcactus.PhiAccountant().compose(plan().step_event, 1200)
+  assert guarantee.upper == accountant.get_epsilon(1e-5)
+  assert guarantee.lower <= guarantee.estimate <= guarantee.upper
+  assert guarantee.proven
+  assert guarantee.neighboring_relation == 'add-or-remove-one'
+  assert '1200 noisy sums' in guarantee.statement
+  assert 'epsilon <=' in str(guarantee)
+
+
+def test_nothing_released_costs_nothing():
+  assert plan().guarantee(0).upper == 0
+
+
+def test_more_steps_cost_more():
+  costs = [plan().guarantee(steps).upper for steps in (1, 10, 100, 1200)]
+  assert costs == sorted(costs) and costs[0] < costs[-1]
+
+
+def test_expected_batch_size():
+  assert plan().expected_batch_size == pytest.approx(250)
+
+
+def test_steps_within_stops_before_the_budget():
+  steps = plan().steps_within(0.4)
+  assert plan().guarantee(steps).upper <= 0.4
+  assert plan().guarantee(steps + 1).upper > 0.4
+  assert plan().steps_within(100.0) == 1200
+  assert plan().steps_within(1e-6) == 0
+
+
+def test_shuffled_epochs_get_what_holds():
+  """Each example once per epoch: q=1, replace, shift 2."""
+  guarantee = plan(noise=noise.Gaussian(2.0)).guarantee_each_example_once(3)
+  # Three Gaussians of sigma 2 at shift 2 are one of mu = sqrt 3.
+  mu = math.sqrt(3)
+  def normal(x):
+    return 0.5 * math.erfc(-x / math.sqrt(2))
+  epsilon = guarantee.estimate
+  delta = normal(mu / 2 - epsilon / mu) - math.exp(epsilon) * normal(
+      -mu / 2 - epsilon / mu)
+  assert delta == pytest.approx(1e-5, rel=1e-3)
+  assert guarantee.neighboring_relation == 'replace-one'
+  assert 'no amplification' in guarantee.statement
+
+
+@pytest.mark.parametrize('bad', [gaussian_scalar(), wavy_scalar(),
+                                 noise.Laplace(1.0)])
+def test_scalar_noise_for_a_vector_is_refused(bad):
+  with pytest.raises(ValueError, match='no valid one-dimensional account'):
+    plan(noise=bad, dim=26_010)
+  with pytest.raises(ValueError, match='isotropic table of dim=10'):
+    plan(noise=bad).check_vector(10)
+  plan(noise=bad, dim=1).check_vector(1)
+
+
+def test_radial_noise_of_another_dimension_is_refused():
+  with pytest.raises(ValueError, match='its own dimension only'):
+    plan(noise=gaussian_radial(dim=3), dim=4)
+  plan(noise=gaussian_radial(dim=3), dim=3)
+
+
+def test_radial_noise_that_is_not_monotone_is_refused():
+  bad = noise.RadialTable.normalized(3, 0.1, 0.1, [0.0, 0.1, -3.0], -1.0)
+  with pytest.raises(ValueError, match='never increases'):
+    plan(noise=bad)
+
+
+def test_another_vector_than_planned_is_refused():
+  with pytest.raises(ValueError, match='dim=10, as the plan says'):
+    plan(dim=10).check_vector(11)
+
+
+def test_the_published_scalar_account_is_labelled():
+  unproven = plan(noise=wavy_scalar(), dim=26_010,
+                  accounting='scalar-unproven')
+  guarantee = unproven.guarantee(10)
+  assert not guarantee.proven
+  for text in (str(guarantee), guarantee.statement):
+    assert 'NOT a privacy guarantee' in text
+  assert 'epsilon <=' not in str(guarantee)
+  with pytest.raises(ValueError, match='scalar noise'):
+    plan(accounting='scalar-unproven')
+
+
+def test_plans_are_frozen():
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    plan().steps = 3
+
+
+@pytest.mark.parametrize('name', ['noise', 'l2_norm_clip', 'num_examples',
+                                  'sampling_prob', 'steps', 'delta', 'dim',
+                                  'accounting'])
+@pytest.mark.parametrize('value', [math.nan, math.inf, -1, 0, 'x', True, 1e9])
+def test_bad_arguments_are_refused_by_name(name, value):
+  if (name, value) in (('l2_norm_clip', 1e9), ('num_examples', 1e9)):
+    value = [value]
+  with pytest.raises(ValueError, match=name):
+    plan(**{name: value})
+
+
+@pytest.mark.parametrize('name, value', [
+    ('sampling_prob', 1.0000001), ('delta', 1.0), ('steps', 2.5),
+    ('num_examples', 2.5)])
+def test_values_just_outside_are_refused(name, value):
+  with pytest.raises(ValueError, match=name):
+    plan(**{name: value})
+
+
+def test_calibration_reaches_the_target_from_below():
+  settings = {k: v for k, v in SETTINGS.items() if k != 'noise'}
+  found = tfcactus.calibrate_noise_multiplier(
+      1.0, noise.Gaussian, tolerance=1e-3, **settings)
+  reached = plan(noise=found).guarantee().upper
+  assert 0.98 < reached <= 1.0
+  with pytest.raises(ValueError, match='target_epsilon'):
+    tfcactus.calibrate_noise_multiplier(0, noise.Gaussian, **settings)

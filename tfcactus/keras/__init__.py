@@ -1,0 +1,23 @@
+"""Private training in Keras: the only part that imports TensorFlow."""
+
+from __future__ import annotations
+
+from tfcactus.keras.batches import PoissonBatches
+from tfcactus.keras.callbacks import EpsilonCallback
+from tfcactus.keras.model import PrivateModel
+from tfcactus.keras.model import privatize
+from tfcactus.keras.optimizer import DPKerasAdamOptimizer
+from tfcactus.keras.optimizer import DPKerasSGDOptimizer
+from tfcactus.keras.query import TableNoiseQuery
+from tfcactus.keras.sampler import NoiseSampler
+
+__all__ = [
+    'DPKerasAdamOptimizer',
+    'DPKerasSGDOptimizer',
+    'EpsilonCallback',
+    'NoiseSampler',
+    'PoissonBatches',
+    'PrivateModel',
+    'TableNoiseQuery',
+    'privatize',
+]

@@ -1,0 +1,80 @@
+"""Per-example clipping whose bound holds in floating point."""
+
+from __future__ import annotations
+
+from typing import List
+from typing import Sequence
+from typing import Tuple
+
+import tensorflow as tf
+
+CLIP_MARGIN = 1e-5
+"""Clipped norms stay this fraction below the bound. The norm is computed in
+float64; scaling a float32 vector then adds two roundings of 6e-8 each."""
+
+
+_SMALLEST_FACTOR = 1e-37
+"""Smaller factors are denormal in float32: rounded coarsely or flushed to zero.
+A gradient that needs one is as good as not finite."""
+
+
+def check_dtypes(parts: Sequence[tf.Tensor]) -> None:
+  """Refuses dtypes whose rounding error the margin does not cover."""
+  for part in parts:
+    if part.dtype not in (tf.float32, tf.float64):
+      raise ValueError(
+          'Expected gradients in float32 or float64, got '
+          f'{part.dtype.name}: its rounding could exceed the clip norm. Keep '
+          'the variables in float32 (with a mixed_bfloat16 policy they are).')
+
+
+def clip_factors(squared_norms: tf.Tensor,
+                 l2_norm_clip: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+  """The factor each vector is scaled by, and whether it takes part at all.
+
+  Args:
+    squared_norms: float64, any shape; not finite where any entry was not.
+    l2_norm_clip: The bound on the norm.
+
+  Returns:
+    float64 factors of the same shape, and booleans, False where the vector
+    must be replaced by zeros (the factor alone would not do: 0 * NaN = NaN).
+  """
+  bound = tf.cast(l2_norm_clip, tf.float64) * (1 - CLIP_MARGIN)
+  usable = tf.math.is_finite(squared_norms)
+  zero = tf.zeros_like(squared_norms)
+  norm = tf.sqrt(tf.where(usable, squared_norms, zero))
+  factors = bound / tf.maximum(norm, bound)
+  usable = tf.logical_and(usable, factors >= _SMALLEST_FACTOR)
+  return tf.where(usable, factors, zero), usable
+
+
+def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor,
+                 takes_part: tf.Tensor | None = None) -> List[tf.Tensor]:
+  """Clips each example's joint gradient and sums over the examples.
+
+  Args:
+    per_example: Gradients, shape (batch, ...) for each variable.
+    l2_norm_clip: The bound on the norm over all variables together.
+    takes_part: Booleans, shape (batch,); False contributes exactly zero, as
+      does an example with any entry that is not finite.
+
+  Returns:
+    Sums in the shape of each variable.
+  """
+  check_dtypes(per_example)
+  rows = [tf.reshape(part, [tf.shape(part)[0], part.shape[1:].num_elements()])
+          for part in per_example]
+  squared = tf.add_n([
+      tf.reduce_sum(tf.square(tf.cast(row, tf.float64)), axis=1)
+      for row in rows])
+  factors, keep = clip_factors(squared, l2_norm_clip)
+  if takes_part is not None:
+    keep = tf.logical_and(keep, takes_part)
+  sums = []
+  for part, row in zip(per_example, rows):
+    sane = tf.where(keep[:, None], row, tf.zeros_like(row))
+    total = tf.linalg.matvec(
+        sane, tf.cast(factors, row.dtype), transpose_a=True)
+    sums.append(tf.reshape(total, part.shape[1:]))
+  return sums

@@ -1,0 +1,33 @@
+"""The one place that asks for versions: which Keras this package runs on."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+_OLDEST = (2, 14)
+_FIRST_UNSUPPORTED = (2, 16)
+
+
+def check_version(version: str) -> None:
+  """Refuses a TensorFlow whose `tf.keras` is not a supported Keras 2.
+
+  Args:
+    version: A TensorFlow version such as "2.15.1".
+
+  Raises:
+    ImportError: if it is older than 2.14, or 2.16 and later (Keras 3).
+  """
+  parts = tuple(int(part) for part in version.split('.')[:2])
+  if _OLDEST <= parts < _FIRST_UNSUPPORTED:
+    return
+  why = ('its tf.keras is Keras 3, which tfcactus.keras does not support yet'
+         if parts >= _FIRST_UNSUPPORTED else 'it is too old')
+  raise ImportError(
+      f'Expected TensorFlow 2.14 or 2.15, got TensorFlow {version}: {why}. '
+      'Install "tensorflow>=2.14,<2.16".')
+
+
+check_version(tf.__version__)
+keras = tf.keras
+LegacyAdam = tf.keras.optimizers.legacy.Adam
+LegacySGD = tf.keras.optimizers.legacy.SGD

@@ -1,0 +1,175 @@
+"""Sums of clipped per-example gradients over physical batches of fixed size."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Any
+from typing import Callable
+from typing import Iterator
+from typing import List
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfcactus.keras import _clip
+from tfcactus.keras._compat import keras
+
+LossFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+@contextlib.contextmanager
+def quiet_vectorization() -> Iterator[None]:
+  """Drops a note of TensorFlow's that sounds like an error and is none."""
+  logger = tf.get_logger()
+
+  def keep(record: logging.LogRecord) -> bool:
+    return 'uses a while_loop' not in record.getMessage()
+
+  logger.addFilter(keep)
+  try:
+    yield
+  finally:
+    logger.removeFilter(keep)
+
+
+class BatchResult(NamedTuple):
+  """What a pass over one logical batch gives.
+
+  Attributes:
+    sums: Sum of clipped gradients, in the shape of each variable.
+    predictions: Shape (rows, ...), padding included.
+    losses: Shape (rows,), one for each example.
+    targets: Shape (rows, ...).
+    weights: Shape (rows,), zero for padding.
+  """
+
+  sums: List[tf.Tensor]
+  predictions: tf.Tensor
+  losses: tf.Tensor
+  targets: tf.Tensor
+  weights: tf.Tensor
+
+
+def loss_per_example(loss: Any) -> LossFn:
+  """Returns (targets, predictions) -> losses of shape (batch,).
+
+  Args:
+    loss: What `compile` takes: a name, a `Loss` of any reduction (which is
+      ignored), or a function returning a loss per example.
+
+  Raises:
+    ValueError: if there is no loss, or one for each of several outputs.
+  """
+  if loss is None or isinstance(loss, (list, tuple, dict)):
+    raise ValueError(
+        f'Expected one loss in compile(), got loss={loss!r}; a private model '
+        'has one output and one loss, such as '
+        'tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True).')
+  loss = keras.losses.get(loss)
+  call = loss.call if isinstance(loss, keras.losses.Loss) else loss
+
+  def compute(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+    # As compile() does for plain models; losses of rank one targets would
+    # otherwise be averaged over the batch.
+    if targets.shape.rank == 1 and predictions.shape.rank == 2:
+      targets = targets[:, None]
+    if targets.dtype.is_floating and predictions.dtype.is_floating:
+      targets = tf.cast(targets, predictions.dtype)
+    losses = tf.convert_to_tensor(call(targets, predictions))
+    if losses.shape.rank == 0:
+      raise ValueError(
+          'Expected a loss per example, got one number for the whole batch; '
+          'let the loss function return shape (batch,), without reduce_mean.')
+    return tf.reduce_mean(losses, axis=list(range(1, losses.shape.rank)))
+
+  return compute
+
+
+class Engine:
+  """Per-example gradients by vectorising the pass over one example.
+
+  Each physical batch has the same shape, whatever was drawn, so that an
+  example's gradient does not depend on how many others came with it.
+  """
+
+  def __init__(self, model: keras.Model, compute_loss: LossFn, rows: int):
+    """Initialises the engine.
+
+    Args:
+      model: The model, built.
+      compute_loss: As `loss_per_example` returns it.
+      rows: The size of a physical batch.
+    """
+    self._model = model
+    self._compute_loss = compute_loss
+    self._rows = rows
+
+  def run(self, x: Any, targets: tf.Tensor, weights: tf.Tensor,
+          l2_norm_clip: tf.Tensor) -> BatchResult:
+    """Processes one logical batch of any size, zero included.
+
+    Args:
+      x: Inputs, a structure of tensors of shape (batch, ...).
+      targets: Shape (batch, ...).
+      weights: Shape (batch,), multiplied into the losses; an example of weight
+        zero contributes exactly zero.
+      l2_norm_clip: The bound on the norm of each example's gradient.
+
+    Returns:
+      The `BatchResult`; rows are padded to a multiple of the physical batch.
+    """
+    batch = tf.shape(weights)[0]
+    chunks = tf.maximum((batch + self._rows - 1) // self._rows, 1)
+    x, targets, weights = tf.nest.map_structure(
+        lambda part: _pad_rows(part, chunks * self._rows),
+        (x, targets, weights))
+    arrays = [tf.TensorArray(keras.backend.floatx(), chunks) for _ in range(2)]
+    zeros = [tf.zeros_like(v) for v in self._model.trainable_variables]
+
+    def body(index, sums, predictions, losses):
+      part = tf.nest.map_structure(
+          lambda t: self._physical(t, index), (x, targets, weights))
+      more, prediction, loss = self._physical_batch(part, l2_norm_clip)
+      return (index + 1, [a + b for a, b in zip(sums, more)],
+              predictions.write(index, prediction), losses.write(index, loss))
+
+    _, sums, predictions, losses = tf.while_loop(
+        lambda index, *_: index < chunks, body, (0, zeros, *arrays),
+        parallel_iterations=1)
+    return BatchResult(sums, predictions.concat(), losses.concat(), targets,
+                       weights)
+
+  def _physical(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+    part = rows[index * self._rows:(index + 1) * self._rows]
+    return tf.ensure_shape(part, [self._rows] + part.shape[1:])
+
+  def _physical_batch(self, part, l2_norm_clip):
+    """Clipped sums, predictions and losses of one physical batch."""
+    with quiet_vectorization():
+      gradients, predictions, losses = tf.vectorized_map(
+          self._one_example, part, warn=False)
+    takes_part = tf.not_equal(part[2], 0)
+    sums = _clip.clipped_sums(gradients, l2_norm_clip, takes_part)
+    floatx = keras.backend.floatx()
+    return sums, tf.cast(predictions, floatx), tf.cast(losses, floatx)
+
+  def _one_example(self, example):
+    """Gradient, prediction and loss of one example, as a batch of one."""
+    x, target, weight = example
+    variables = self._model.trainable_variables
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+      tape.watch(variables)
+      prediction = self._model(
+          tf.nest.map_structure(lambda part: part[None], x), training=True)
+      loss = self._compute_loss(target[None], prediction)[0]
+      weighted = loss * tf.cast(weight, loss.dtype)
+    gradients = tape.gradient(
+        weighted, variables,
+        unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return [tf.convert_to_tensor(g) for g in gradients], prediction[0], loss
+
+
+def _pad_rows(part: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+  padding = [[0, rows - tf.shape(part)[0]]] + [[0, 0]] * (part.shape.rank - 1)
+  return tf.pad(part, padding)

@@ -1,0 +1,70 @@
+"""Which models have gradients per example at all."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import List
+
+from tfcactus.keras._compat import keras
+
+
+def check_model(model: keras.Model) -> None:
+  """Refuses layers and losses that are not a matter of one example.
+
+  Raises:
+    ValueError: naming the layer and the remedy.
+  """
+  for layer in model._flatten_layers(recursive=True, include_self=False):  # pylint: disable=protected-access
+    _check_layer(layer)
+  if model.built and model.losses:
+    raise ValueError(
+        f'Expected a model without add_loss, got {len(model.losses)} added '
+        'loss(es), which are not clipped per example; move them into the loss '
+        'function, or put weight decay into the optimizer (weight_decay=...).')
+
+
+def check_vectorizable(model: keras.Model) -> None:
+  """Refuses layers whose pass over one example cannot be vectorised.
+
+  Raises:
+    ValueError: naming the layer and the remedy.
+  """
+  for layer in model._flatten_layers(recursive=True, include_self=False):  # pylint: disable=protected-access
+    if isinstance(layer, keras.layers.RNN) and not layer.unroll:
+      raise ValueError(
+          f'Expected recurrent layers with unroll=True, got {layer.name!r} '
+          'without: TensorFlow cannot take gradients per example through its '
+          'loop. Pass unroll=True (and an Input of known length).')
+
+
+def _check_layer(layer: Any) -> None:
+  if (isinstance(layer, keras.layers.BatchNormalization) and layer.trainable):
+    raise ValueError(
+        f'Expected layers that treat each example alone, got {layer.name!r}, a '
+        'BatchNormalization: it mixes the examples of a batch and keeps their '
+        'statistics without noise. Use GroupNormalization or '
+        'LayerNormalization, or freeze it (layer.trainable = False).')
+  for name in _regularizers(layer):
+    raise ValueError(
+        f'Expected a model without regularizers, got {name} in layer '
+        f'{layer.name!r}: its gradient would be clipped with each example\'s. '
+        'Put weight decay into the optimizer (weight_decay=...).')
+  if getattr(layer, 'stateful', False) and isinstance(
+      layer, keras.layers.RNN):
+    raise ValueError(
+        f'Expected layers without state, got {layer.name!r} with stateful='
+        'True, which carries one example\'s state to another; use '
+        'stateful=False.')
+  if getattr(layer, 'compute_dtype', None) == 'float16':
+    raise ValueError(
+        f'Expected layers that compute in float32 or bfloat16, got '
+        f'{layer.name!r} in float16: its loss scaling would scale gradients '
+        'before they are clipped. Use the policy "mixed_bfloat16".')
+
+
+def _regularizers(layer: Any) -> List[str]:
+  names = ('kernel_regularizer', 'bias_regularizer', 'activity_regularizer',
+           'embeddings_regularizer', 'beta_regularizer', 'gamma_regularizer',
+           'recurrent_regularizer', 'depthwise_regularizer',
+           'pointwise_regularizer')
+  return [name for name in names if getattr(layer, name, None) is not None]

@@ -1,0 +1,237 @@
+"""Epsilon in the logs of `fit`, and a budget that stops training in time."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+from typing import Optional
+import warnings
+
+from tfcactus import _checks
+from tfcactus.keras import _layers
+from tfcactus.keras import model as model_lib
+from tfcactus.keras import optimizer as optimizer_lib
+from tfcactus.keras import sampling
+from tfcactus.keras._compat import keras
+from tfcactus.keras.batches import PoissonBatches
+from tfcactus.keras.sampling import Sampling
+
+
+class EpsilonCallback(keras.callbacks.Callback):
+  """Reports what was spent, and stops before a budget would be passed.
+
+  After each epoch `logs` hold `epsilon` (the upper bound) and `delta`. The
+  progress bar and the history show them; put this callback before CSVLogger
+  and TensorBoard in the list, so that they see them too. Under an account that
+  is not proven the key is `epsilon_unproven`.
+
+  Steps are counted by what was released, in this and in earlier calls of
+  `fit`. Where no guarantee is known, nothing is logged and a warning says why.
+
+  With a drop-in optimizer in a plain Keras model nothing shows how batches are
+  chosen: pass the `PoissonBatches` that `fit` is given as `batches`. It is your
+  word that they are the same. Steps are those of the optimizer: after compiling
+  with a new one, count the old one's too.
+
+  Attributes:
+    guarantee: The `Guarantee` after the last epoch, or None.
+    reason: Why there is none, in words, or ''.
+  """
+
+  def __init__(self, plan: Any = None, *,
+               batches: Optional[PoissonBatches] = None,
+               target_epsilon: Optional[float] = None, verbose: int = 0):
+    """Initialises the callback.
+
+    Args:
+      plan: The `PrivacyPlan`; by default that of the model or the optimizer.
+      batches: For a drop-in optimizer, what `fit` is given.
+      target_epsilon: Training stops after the last step at which the upper
+        bound of epsilon is no larger (and at the latest after the steps that
+        the plan accounts for).
+      verbose: 1 to print the statement of the guarantee after each epoch.
+
+    Raises:
+      ValueError: if an argument is invalid.
+    """
+    super().__init__()
+    if plan is not None and not hasattr(plan, 'guarantee'):
+      raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
+    if batches is not None and not isinstance(batches, PoissonBatches):
+      raise ValueError(
+          f'Expected batches to be PoissonBatches, got {batches!r}.')
+    self._given_plan = plan
+    self._batches = batches
+    self._target = (None if target_epsilon is None else
+                    _checks.positive('target_epsilon', target_epsilon))
+    self._verbose = verbose
+    self._plan = None
+    self._max_steps = None
+    self._warned = False
+    self.guarantee = None
+    self.reason = 'No step was released yet.'
+
+  def on_train_begin(self, logs: Any = None) -> None:
+    """Finds the plan and the number of steps the budget allows.
+
+    Raises:
+      ValueError: if training is not private at all, if the plan is not the one
+        trained by, or if the budget cannot be kept or is spent.
+    """
+    del logs
+    self._plan = self._find_plan()
+    self._max_steps = None
+    if self._target is None:
+      return
+    ahead = self._ledger(ahead=True)
+    if ahead.sampling == Sampling.POISSON:
+      self._max_steps = self._plan.steps_within(self._target)
+    self._check_budget(ahead)
+
+  def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    """Refuses a step beyond the budget."""
+    del batch, logs
+    if self._spent():
+      raise ValueError(
+          f'Expected training to stop after {self._max_steps} steps, when the '
+          f'budget target_epsilon={self._target} was spent, got one step more; '
+          'something reset model.stop_training.')
+
+  def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    """Stops training after the last step that the budget allows."""
+    del batch, logs
+    if self._spent():
+      self.model.stop_training = True
+
+  def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    """Logs what was spent so far."""
+    del epoch
+    ledger = self._ledger()
+    self.guarantee, self.reason = ledger.guarantee(self._plan)
+    if self.guarantee is None:
+      self._warn(self.reason)
+    else:
+      self._report(logs if logs is not None else {})
+    if (self._target is not None and
+        ledger.sampling == Sampling.EACH_EXAMPLE_ONCE and
+        not self._within(self._ledger(ahead=True))):
+      self.model.stop_training = True
+
+  def _report(self, logs: dict) -> None:
+    guarantee = self.guarantee
+    logs['epsilon' if guarantee.proven else 'epsilon_unproven'] = (
+        guarantee.upper)
+    logs['delta'] = guarantee.delta
+    if not guarantee.proven:
+      self._warn(guarantee.statement)
+    if self._verbose:
+      seeded = (' Its randomness is seeded: an experiment, not a release.'
+                if self._seeded() else '')
+      sys.stdout.write(
+          f'\n{guarantee}. {guarantee.statement}{seeded}\n')
+
+  def _warn(self, text: str) -> None:
+    if not self._warned:
+      warnings.warn(text, stacklevel=2)
+    self._warned = True
+
+  def _is_private_model(self) -> bool:
+    return isinstance(self.model, model_lib.PrivateModel)
+
+  def _find_plan(self) -> Any:
+    """The plan that is trained by; refuses training that is not private."""
+    source = self.model if self._is_private_model() else self.model.optimizer
+    if not isinstance(
+        source, (model_lib.PrivateModel, optimizer_lib.DPOptimizer)):
+      raise ValueError(
+          'Expected a PrivateModel or an optimizer of tfcactus.keras, got '
+          f'{type(source).__name__}: this training is not private by tfcactus, '
+          'and no epsilon can be reported.')
+    plan = self._given_plan or source.plan
+    if plan is None:
+      raise ValueError(
+          'Expected plan with an optimizer that was not made from one, got '
+          'None; use EpsilonCallback(plan, batches=...).')
+    trained = (source.plan if self._is_private_model() else source)
+    _same('l2_norm_clip', plan.l2_norm_clip, trained.l2_norm_clip)
+    _same('noise', plan.noise.digest, trained.noise.digest)
+    if self._is_private_model():
+      for name in ('num_examples', 'sampling_prob'):
+        _same(name, getattr(plan, name), getattr(trained, name))
+    return plan
+
+  def _released(self) -> int:
+    source = self.model if self._is_private_model() else self.model.optimizer
+    return int(source.released_steps)
+
+  def _ledger(self, ahead: bool = False) -> sampling.Ledger:
+    """What was released so far, or will be after one more step or epoch."""
+    if self._is_private_model():
+      return self.model.next_ledger() if ahead else self.model.ledger()
+    steps = self._released()
+    if self._batches is None:
+      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_NO_BATCHES)
+    model_lib.check_batches(self._batches, self._plan)
+    try:
+      _layers.check_model(self.model)
+    except ValueError as error:
+      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead,
+                             note=f'No epsilon: {error}')
+    if not self.model.optimizer.sound:
+      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_UNSOUND)
+    if steps > self._batches.draws:
+      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_FEW_DRAWS)
+    return sampling.Ledger(Sampling.POISSON, steps + ahead)
+
+  def _check_budget(self, ahead: sampling.Ledger) -> None:
+    """Refuses to start what cannot keep the budget."""
+    guarantee, reason = ahead.guarantee(self._plan)
+    if guarantee is None:
+      raise ValueError(
+          f'Expected batches with a known account for target_epsilon='
+          f'{self._target}, which cannot be kept otherwise. {reason}')
+    if not guarantee.proven:
+      raise ValueError(
+          f'Expected a proven guarantee for target_epsilon={self._target}, '
+          f'got: {guarantee.statement}')
+    if guarantee.upper > self._target or self._spent():
+      raise ValueError(
+          f'Expected target_epsilon={self._target} to allow a step more, but '
+          f'{ahead.steps - 1} were released and the next would bring epsilon '
+          f'to {guarantee.upper:.6g}; raise the budget or stop here.')
+
+  def _within(self, ledger: sampling.Ledger) -> bool:
+    guarantee, _ = ledger.guarantee(self._plan)
+    return guarantee is not None and guarantee.upper <= self._target
+
+  def _spent(self) -> bool:
+    return (self._max_steps is not None and
+            self._released() >= self._max_steps)
+
+  def _seeded(self) -> bool:
+    source = self.model if self._is_private_model() else self.model.optimizer
+    return source.seeded or bool(self._batches and self._batches.seeded)
+
+
+def _same(name: str, planned: Any, trained: Any) -> None:
+  if planned != trained:
+    raise ValueError(
+        f'Expected the plan that is trained by, with {name}={trained!r}, got a '
+        f'plan with {name}={planned!r}.')
+
+
+_NO_BATCHES = (
+    'No epsilon: with a drop-in optimizer the callback cannot see how batches '
+    'are chosen, and epsilon depends on it. Train with fit(batches) on '
+    'PoissonBatches and pass them: EpsilonCallback(plan, batches=batches); or '
+    'use tfcactus.keras.privatize(model, plan).')
+
+_UNSOUND = (
+    'No epsilon: a gradient was not finite, and behind a drop-in optimizer '
+    'that spoils those of the whole batch, beyond the sensitivity accounted '
+    'for. Use tfcactus.keras.privatize(model, plan), which drops that example '
+    'alone.')
+
+_FEW_DRAWS = (
+    'No epsilon: more steps were released than the given PoissonBatches drew '
+    'samples, so that training took other batches too.')

@@ -1,0 +1,407 @@
+"""A Keras model whose `fit` trains by DP-SGD."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+from typing import Iterator
+from typing import Optional
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus import _checks
+from tfcactus.keras import _engine
+from tfcactus.keras import _layers
+from tfcactus.keras import _tfp
+from tfcactus.keras import optimizer as optimizer_lib
+from tfcactus.keras import sampling
+from tfcactus.keras._compat import keras
+from tfcactus.keras.batches import PoissonBatches
+from tfcactus.keras.query import TableNoiseQuery
+from tfcactus.keras.sampling import Sampling
+
+PHYSICAL_BATCH_SIZE = 64
+"""Fast on few cores, and a batch of a few hundred wastes little padding."""
+
+
+class PrivateModel(keras.Model):
+  """Trains `model` privately; evaluates and predicts as `model` does.
+
+  Compile it with any Keras optimizer and any loss per example, and fit it on
+  `PoissonBatches`. Each step clips each example's whole gradient, sums, adds
+  noise once, and divides by the plan's expected batch size. An example whose
+  gradient is not finite contributes exactly zero.
+
+  The loss and the metrics that `fit` logs are computed on the training data
+  without noise: epsilon covers the weights, not those logs.
+
+  `released_steps`, `epochs_begun` and `sampling` are saved with the weights.
+  Setting or loading weights never lowers them, since what was released stays
+  released; the weights of the model alone are `private_model.inner`'s.
+
+  Attributes:
+    inner: The wrapped model, sharing its variables.
+    plan: The `PrivacyPlan`.
+    physical_batch_size: How many examples are processed at once.
+    released_steps: int64 variable, how many noisy updates were released.
+    epochs_begun: int64 variable, passes over arrays given to `fit`.
+    sampling: int64 variable, a `Sampling`.
+    seeded: Whether the noise repeats; see `NoiseSampler`.
+  """
+
+  def __init__(self, model: keras.Model, plan: Any,
+               seed: Optional[int] = None,
+               physical_batch_size: int = PHYSICAL_BATCH_SIZE,
+               name: Optional[str] = None):
+    """Initialises the model.
+
+    Args:
+      model: A Sequential or functional model of one output.
+      plan: A `PrivacyPlan`.
+      seed: For repeatable experiments; None takes the system's entropy.
+      physical_batch_size: Larger draws are processed in parts of this size.
+      name: A name.
+
+    Raises:
+      ValueError: if the model cannot be trained privately, or the plan's noise
+        is not valid for its number of parameters.
+    """
+    if not isinstance(model, keras.Model) or isinstance(model, PrivateModel):
+      raise ValueError(
+          'Expected model to be a Keras model that is not private yet, got '
+          f'{model!r}.')
+    if not hasattr(plan, 'check_vector'):
+      raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
+    super().__init__(name=name or f'private_{model.name}')
+    self.inner = model
+    self.plan = plan
+    self.physical_batch_size = _checks.integer(
+        'physical_batch_size', physical_batch_size, 1)
+    # The query is no trackable: restored noise states would repeat noise.
+    self._query = TableNoiseQuery(plan, seed=seed)
+    self.seeded = self._query.seeded
+    for counter in ('released_steps', 'epochs_begun', 'sampling'):
+      setattr(self, counter, self._counter(counter))
+    self._source = sampling.Source()
+    self._compute_loss = None
+    if model.built:
+      self.built = True
+      self._check_inner()
+
+  def _counter(self, name: str) -> tf.Variable:
+    return self.add_weight(name=name, shape=(), dtype=tf.int64,
+                           initializer='zeros', trainable=False)
+
+  def _check_inner(self) -> None:
+    _layers.check_model(self.inner)
+    _layers.check_vectorizable(self.inner)
+    dim = sum(v.shape.num_elements() for v in self.inner.trainable_variables)
+    if dim == 0:
+      raise ValueError(
+          f'Expected a model with trainable variables, got {self.inner.name!r} '
+          'with none.')
+    self.plan.check_vector(dim)
+
+  def build(self, input_shape: Any) -> None:
+    """Builds the wrapped model."""
+    if not self.inner.built:
+      self.inner.build(input_shape)
+    self.built = True
+    self._check_inner()
+
+  def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
+    """Calls the wrapped model."""
+    return self.inner(inputs, training=training)
+
+  def compile(self, optimizer: Any = 'rmsprop', loss: Any = None,
+              metrics: Any = None, loss_weights: Any = None,
+              weighted_metrics: Any = None, run_eagerly: Any = None,
+              steps_per_execution: Any = None, jit_compile: Any = None,
+              **kwargs: Any) -> None:
+    """Compiles the model; arguments as for any Keras model.
+
+    Args:
+      optimizer: An ordinary Keras optimizer; the model adds the noise.
+      loss: One loss; its reduction is ignored.
+      metrics: Metrics over the examples drawn, without the padding.
+      loss_weights: Refused.
+      weighted_metrics: As in Keras.
+      run_eagerly: As in Keras.
+      steps_per_execution: 1; others are refused.
+      jit_compile: False; XLA is slower on CPUs.
+      **kwargs: As in Keras.
+
+    Raises:
+      ValueError: if an argument is refused.
+    """
+    compute_loss = _engine.loss_per_example(loss)
+    if loss_weights is not None:
+      raise ValueError(
+          f'Expected loss_weights=None, got {loss_weights!r}; there is one '
+          'loss: scale the learning rate instead.')
+    if steps_per_execution not in (None, 1):
+      raise ValueError(
+          'Expected steps_per_execution=1, so that a privacy budget can stop '
+          f'training after any step, got {steps_per_execution!r}.')
+    if jit_compile:
+      raise ValueError(
+          'Expected jit_compile=False, got True: XLA is slower here.')
+    _check_optimizer(optimizer)
+    super().compile(optimizer=optimizer, loss=loss, metrics=metrics,
+                    weighted_metrics=weighted_metrics, run_eagerly=run_eagerly,
+                    jit_compile=False, **kwargs)
+    self._compute_loss = compute_loss
+
+  def fit(self, x: Any = None, y: Any = None, batch_size: Optional[int] = None,
+          epochs: int = 1, verbose: Any = 'auto', callbacks: Any = None,
+          validation_split: float = 0.0, validation_data: Any = None,
+          shuffle: bool = True, class_weight: Any = None,
+          sample_weight: Any = None, initial_epoch: int = 0,
+          steps_per_epoch: Optional[int] = None, **kwargs: Any) -> Any:
+    """Trains the model; arguments as for any Keras model.
+
+    Args:
+      x: `PoissonBatches`, for the guarantee of the plan; or arrays, where each
+        example is seen once an epoch, for a weaker one; or anything Keras
+        takes, for none.
+      y: Targets, if `x` is an array.
+      batch_size: For arrays.
+      epochs: As in Keras.
+      verbose: As in Keras.
+      callbacks: As in Keras; `EpsilonCallback` reports the guarantee.
+      validation_split: Refused.
+      validation_data: As in Keras.
+      shuffle: As in Keras.
+      class_weight: As in Keras; multiplies the losses before clipping.
+      sample_weight: For arrays; likewise.
+      initial_epoch: As in Keras.
+      steps_per_epoch: As in Keras; by default that of the `PoissonBatches`.
+      **kwargs: As in Keras.
+
+    Returns:
+      The `History`.
+
+    Raises:
+      ValueError: if the data are not those of the plan.
+    """
+    if validation_split:
+      raise ValueError(
+          f'Expected validation_split=0, got {validation_split!r}: it would '
+          'take examples away from the num_examples of the plan; split the '
+          'data before and pass validation_data.')
+    source = self._source_of(x, y, batch_size, sample_weight, steps_per_epoch)
+    if source == Sampling.POISSON:
+      steps_per_epoch = steps_per_epoch or x.steps_per_epoch
+      x = x.endless_dataset()
+    if source == Sampling.EACH_EXAMPLE_ONCE:
+      callbacks = _with_callback(callbacks, _CountEpochs())
+    with self._sampled(source):
+      return super().fit(
+          x=x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
+          callbacks=callbacks, validation_data=validation_data,
+          shuffle=shuffle, class_weight=class_weight,
+          sample_weight=sample_weight, initial_epoch=initial_epoch,
+          steps_per_epoch=steps_per_epoch, **kwargs)
+
+  def _source_of(self, x, y, batch_size, sample_weight,
+                 steps_per_epoch) -> Sampling:
+    """How `fit` will choose its batches; refuses data not of the plan."""
+    if isinstance(x, PoissonBatches):
+      if not all(v is None for v in (y, batch_size, sample_weight)):
+        raise ValueError(
+            'Expected y, batch_size and sample_weight to be None with '
+            'PoissonBatches, which hold the targets and draw the sizes.')
+      check_batches(x, self.plan)
+      return Sampling.POISSON
+    lengths = _lengths(x)
+    if not lengths or steps_per_epoch is not None:
+      return Sampling.UNKNOWN
+    if set(lengths) != {self.plan.num_examples}:
+      raise ValueError(
+          f'Expected num_examples={self.plan.num_examples} examples as in the '
+          f'plan, got {lengths[0]}.')
+    return Sampling.EACH_EXAMPLE_ONCE
+
+  @contextlib.contextmanager
+  def _sampled(self, source: Sampling) -> Iterator[None]:
+    """Steps inside are recorded as of `source`; outside, as of unknown."""
+    self._source.kind.assign(int(source))
+    try:
+      yield
+    finally:
+      self._source.kind.assign(int(Sampling.UNKNOWN))
+
+  def ledger(self) -> sampling.Ledger:
+    """Returns what was released so far, and how its batches were chosen."""
+    return sampling.Ledger(Sampling(int(self.sampling)),
+                           int(self.released_steps), int(self.epochs_begun))
+
+  def next_ledger(self) -> sampling.Ledger:
+    """Returns the ledger with one more step of what `fit` is training on."""
+    kind = sampling.combine(self.sampling, self._source.kind)
+    return sampling.Ledger(Sampling(int(kind)), int(self.released_steps) + 1,
+                           int(self.epochs_begun) + 1)
+
+  def guarantee(self) -> Any:
+    """Returns the `Guarantee` of everything released so far.
+
+    Raises:
+      ValueError: saying why there is none.
+    """
+    guarantee, reason = self.ledger().guarantee(self.plan)
+    if guarantee is None:
+      raise ValueError(reason)
+    return guarantee
+
+  def train_step(self, data: Any) -> Any:
+    """One noisy update from one logical batch, which may be empty."""
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+    x = self._prepare(x, y)
+    if weights is None:
+      weights = tf.ones([tf.shape(y)[0]])
+    weights = tf.reshape(tf.cast(weights, tf.float32), [tf.shape(y)[0]])
+    # Counted first: a step that fails later is counted, never the reverse.
+    self.sampling.assign(
+        sampling.combine(self.sampling, self._source.kind))
+    self.released_steps.assign_add(1)
+    state = self._query.initial_global_state()
+    engine = _engine.Engine(self.inner, self._compute_loss,
+                            self.physical_batch_size)
+    batch = engine.run(x, y, weights, self._query.derive_sample_params(state))
+    noisy = self._query.get_noised_result(batch.sums, state)[0]
+    averages = [part / self.plan.expected_batch_size for part in noisy]
+    self.optimizer.apply_gradients(
+        zip(averages, self.inner.trainable_variables))
+    return self._log(x, batch)
+
+  def _prepare(self, x: Any, y: Any) -> Any:
+    """Builds and checks the wrapped model, when the step is traced.
+
+    Returns:
+      `x` in the shape the model expects, which generators do not tell.
+    """
+    if self._compute_loss is None:
+      raise ValueError('Expected compile(...) before training.')
+    if not tf.is_tensor(y):
+      raise ValueError(
+          f'Expected targets y to be one array, got {y!r}; a private model has '
+          'one output and one loss.')
+    optimizer_lib._check_replicas()  # pylint: disable=protected-access
+    shape = getattr(self.inner, 'input_shape', None) if (
+        self.inner.built) else None
+    if tf.is_tensor(x) and isinstance(shape, tuple):
+      x = tf.ensure_shape(x, shape)
+    if any(part.shape.rank is None for part in tf.nest.flatten((x, y))):
+      raise ValueError(
+          'Expected inputs and targets of known rank, got unknown shapes; call '
+          'compile() again before data of another shape, and give generators '
+          'an output_signature.')
+    if not self.inner.built:
+      self.inner(tf.nest.map_structure(lambda part: part[:1], x))
+      self.built = True
+    self._check_inner()
+    return x
+
+  def _log(self, x: Any, batch: _engine.BatchResult) -> Any:
+    """Updates loss and metrics on the examples drawn, padding left out."""
+    shown = tf.logical_and(tf.not_equal(batch.weights, 0),
+                           tf.math.is_finite(batch.losses))
+    y, predictions, weights = (
+        tf.boolean_mask(part, shown)
+        for part in (batch.targets, batch.predictions, batch.weights))
+    self.compiled_loss(y, predictions, weights)
+    return self.compute_metrics(x, y, predictions, weights)
+
+  def set_weights(self, weights: Any) -> None:
+    """Sets all weights; what was released stays counted."""
+    with self._keep_counts():
+      super().set_weights(weights)
+
+  def load_weights(self, *args: Any, **kwargs: Any) -> Any:
+    """Loads weights; what was released stays counted."""
+    with self._keep_counts():
+      return super().load_weights(*args, **kwargs)
+
+  @contextlib.contextmanager
+  def _keep_counts(self) -> Iterator[None]:
+    """Keeps counters from falling when older weights come back."""
+    steps, epochs = int(self.released_steps), int(self.epochs_begun)
+    kind = tf.identity(self.sampling)
+    yield
+    self.released_steps.assign(max(steps, int(self.released_steps)))
+    self.epochs_begun.assign(max(epochs, int(self.epochs_begun)))
+    self.sampling.assign(sampling.combine(kind, self.sampling))
+
+  def get_config(self) -> Any:
+    """Refused: a config does not hold noise tables."""
+    raise NotImplementedError(
+        'Expected save_weights(path), or private_model.inner.save(path) for '
+        'the trained model, got a request for the config of a PrivateModel, '
+        'which does not hold its noise; build it anew with privatize(model, '
+        'plan) and load_weights(path).')
+
+
+def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
+              physical_batch_size: int = PHYSICAL_BATCH_SIZE) -> PrivateModel:
+  """Returns a `PrivateModel` that trains `model` by `plan`.
+
+  Args:
+    model: A Sequential or functional model.
+    plan: A `PrivacyPlan`.
+    seed: For repeatable experiments; None takes the system's entropy.
+    physical_batch_size: Larger draws are processed in parts of this size.
+
+  Raises:
+    ValueError: as `PrivateModel`.
+  """
+  return PrivateModel(model, plan, seed, physical_batch_size)
+
+
+def check_batches(batches: PoissonBatches, plan: Any) -> None:
+  """Refuses batches that are not drawn as the plan accounts for.
+
+  Raises:
+    ValueError: if num_examples or sampling_prob differ.
+  """
+  for name in ('num_examples', 'sampling_prob'):
+    if getattr(batches, name) != getattr(plan, name):
+      raise ValueError(
+          f'Expected batches with {name}={getattr(plan, name)!r} as in the '
+          f'plan, got {name}={getattr(batches, name)!r}; make both from the '
+          'same numbers.')
+
+
+class _CountEpochs(keras.callbacks.Callback):
+  """Counts a pass when it begins, so that a broken one is counted too."""
+
+  def on_epoch_begin(self, epoch, logs=None):
+    del epoch, logs
+    self.model.epochs_begun.assign_add(1)
+
+
+def _with_callback(callbacks: Any, extra: keras.callbacks.Callback) -> Any:
+  if isinstance(callbacks, keras.callbacks.CallbackList):
+    extra.set_model(callbacks.model)
+    callbacks.callbacks.insert(0, extra)
+    return callbacks
+  return [extra] + tf.nest.flatten([] if callbacks is None else callbacks)
+
+
+def _lengths(x: Any) -> list:
+  """Lengths of the arrays `x` is made of; empty if it is anything else."""
+  parts = tf.nest.flatten(x)
+  if not all(isinstance(part, (np.ndarray, tf.Tensor)) and len(part.shape)
+             for part in parts):
+    return []
+  return [int(part.shape[0]) for part in parts]
+
+
+def _check_optimizer(optimizer: Any) -> None:
+  if isinstance(optimizer, optimizer_lib.DPOptimizer) or (
+      not isinstance(optimizer, (str, dict)) and
+      _tfp.is_foreign_dp_optimizer(optimizer)):
+    raise ValueError(
+        f'Expected an ordinary Keras optimizer, got {type(optimizer).__name__}:'
+        ' a private model adds the noise itself, and it would be added twice; '
+        'use tf.keras.optimizers.SGD or Adam.')

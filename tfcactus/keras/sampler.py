@@ -1,0 +1,253 @@
+"""Noise drawn inside TensorFlow graphs, in float64 and with its full tails."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import os
+from typing import Any
+from typing import Callable
+from typing import List
+from typing import Optional
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus import _checks
+from tfcactus import noise as noise_lib
+
+_STEP = 2.0**-52
+"""Grid of TensorFlow's float64 uniforms; a second one fills in below it."""
+
+_SMALLEST = 2.0**-104
+_LARGEST = 1 - 2.0**-53
+
+_Draw = Callable[[int], tf.Tensor]
+
+
+class NoiseSampler(tf.Module):
+  """Draws noise for a sum of vectors of sensitivity one.
+
+  Works eagerly and inside `tf.function`. Every uniform is a float64 whose
+  resolution near zero is 2^-104, so that tails are drawn as far out as the
+  table or the Gaussian has them. (`tf.random.normal` stops at 5.68 standard
+  deviations, and that cut would have to be paid for in delta.)
+
+  The random bits come from Philox. Without a seed its 64-bit key and its
+  counter come from the operating system's entropy; still, Philox is not a
+  cryptographic generator and its 64-bit key can be searched. With a seed the
+  draws repeat, and whoever knows the seed can subtract the noise: use one for
+  experiments only. A forked process inherits the state: make a new sampler.
+
+  A sampler proves nothing about privacy: scalar noise is drawn independently
+  for each coordinate, whatever the shape. `PrivacyPlan` and `TableNoiseQuery`
+  refuse what is not valid.
+
+  Attributes:
+    noise: The distribution that is drawn.
+    dim: The number of coordinates of a draw, or None if it may vary.
+    seeded: Whether the draws repeat.
+
+  Source: Definition 6 of Sommer et al., "Learning Numeric Optimal
+  Differentially Private Truncated Additive Mechanisms" (2021), for tables;
+  Box and Muller (1958) for the Gaussian.
+  """
+
+  def __init__(self, noise: noise_lib.Noise, dim: Optional[int] = None,
+               seed: Optional[int] = None):
+    """Initialises the sampler.
+
+    Args:
+      noise: `Gaussian`, `Laplace`, `ScalarTable` or `RadialTable`.
+      dim: Number of coordinates of each draw; checked at each draw.
+      seed: An integer of at least zero for repeatable experiments, or None.
+
+    Raises:
+      ValueError: if an argument is invalid or `dim` is not the table's.
+    """
+    super().__init__(name='noise_sampler')
+    self.noise = noise
+    self.dim = None if dim is None else _checks.integer('dim', dim, 1)
+    self.seeded = seed is not None
+    with tf.init_scope():
+      self._bits = tf.random.Generator.from_state(_state(seed), alg='philox')
+    self._draw = _make_draw(noise, self._bits)
+    if isinstance(noise, noise_lib.RadialTable):
+      if self.dim not in (None, noise.dim):
+        raise ValueError(
+            f'Expected dim={noise.dim}, the dimension of the radial table, got '
+            f'dim={self.dim}.')
+      self.dim = noise.dim
+
+  def draw(self, size: int) -> tf.Tensor:
+    """Draws one noise vector.
+
+    Args:
+      size: Its number of coordinates.
+
+    Returns:
+      float64, shape (size,), in units of sensitivity.
+
+    Raises:
+      ValueError: if `size` is not the sampler's dimension.
+    """
+    size = _checks.integer('size', size, 1)
+    if self.dim not in (None, size):
+      raise ValueError(
+          f'Expected {self.dim} coordinates in total, as {self.noise!r} was '
+          f'built for, got {size}.')
+    return self._draw(size)
+
+  def __call__(self, template: Any, scale: Any = 1.0) -> Any:
+    """Draws noise in the structure of `template`, jointly over all its parts.
+
+    Args:
+      template: One shape (a tuple or list of ints, or a `TensorShape`), or a
+        nested structure of tensors, variables, arrays or `TensorSpec`s.
+      scale: Multiplies the draw; the sensitivity (clip norm) of the sum.
+
+    Returns:
+      The structure of `template`, noise in the shape and dtype of each part
+      (float64 for a bare shape), computed in float64.
+
+    Raises:
+      ValueError: if a shape is not fully known or the size is not `dim`.
+    """
+    if _is_shape(template):
+      template = tf.TensorSpec(template, tf.float64)
+    parts = tf.nest.flatten(template)
+    shapes = [_static_shape(part) for part in parts]
+    sizes = [math.prod(shape) for shape in shapes]
+    flat = self.draw(sum(sizes)) * tf.cast(scale, tf.float64)
+    pieces = tf.split(flat, sizes) if len(sizes) > 1 else [flat]
+    return tf.nest.pack_sequence_as(template, [
+        tf.cast(tf.reshape(piece, shape), part.dtype)
+        for piece, shape, part in zip(pieces, shapes, parts)
+    ])
+
+
+def _state(seed: Optional[int]) -> np.ndarray:
+  """Philox state: 128 bits of counter and 64 bits of key, as int64."""
+  if seed is None:
+    data = os.urandom(24)
+  else:
+    seed = _checks.integer('seed', seed, 0)
+    # Hashed so that a seed shared with other generators gives other bits.
+    data = hashlib.sha256(f'tfcactus/noise/{seed}'.encode()).digest()[:24]
+  return np.frombuffer(data, dtype=np.int64)
+
+
+def _is_shape(template: Any) -> bool:
+  if isinstance(template, tf.TensorShape):
+    return True
+  return isinstance(template, (tuple, list)) and all(
+      isinstance(entry, (int, np.integer)) for entry in template)
+
+
+def _static_shape(part: Any) -> List[int]:
+  if not hasattr(part, 'dtype') or not hasattr(part, 'shape'):
+    raise ValueError(
+        'Expected template to hold tensors, arrays or TensorSpecs, got '
+        f'{part!r}.')
+  shape = tf.TensorShape(part.shape)
+  if not shape.is_fully_defined():
+    raise ValueError(
+        f'Expected shapes that are fully known, got {shape}; noise is drawn '
+        'for model variables, whose shapes are fixed.')
+  return shape.as_list()
+
+
+def fine_uniform(bits: tf.random.Generator, size: int) -> tf.Tensor:
+  """float64 uniforms in (0, 1), shape (size,), resolved to 2^-104 near zero."""
+  coarse = bits.uniform([size], dtype=tf.float64)
+  fill = bits.uniform([size], dtype=tf.float64)
+  # The sum may round up to one, and both halves may be zero.
+  return tf.clip_by_value(coarse + fill * _STEP, _SMALLEST, _LARGEST)
+
+
+def box_muller(u: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
+  """Turns k pairs of uniforms into 2 k independent standard normals.
+
+  Args:
+    u: float64 in (0, 1), shape (k,); its smallest values are the tails.
+    turn: float64 in [0, 1), shape (k,), the angle as a fraction of a circle.
+
+  Returns:
+    float64, shape (2 k,).
+  """
+  radius = tf.sqrt(-2.0 * tf.math.log(u))
+  angle = 2.0 * math.pi * turn
+  return tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], axis=0)
+
+
+def _standard_normal(bits: tf.random.Generator, size: int) -> tf.Tensor:
+  pairs = (size + 1) // 2
+  turn = bits.uniform([pairs], dtype=tf.float64)
+  return box_muller(fine_uniform(bits, pairs), turn)[:size]
+
+
+def _sign(bits: tf.random.Generator, size: int) -> tf.Tensor:
+  negative = bits.uniform([size], dtype=tf.float64) < 0.5
+  return tf.where(negative, tf.constant(-1.0, tf.float64), 1.0)
+
+
+def _last_above(ascending: tf.Tensor, u: tf.Tensor) -> tf.Tensor:
+  """The largest i with survival[i] > u, given survival in reverse."""
+  below = tf.searchsorted(ascending, u, side='right')
+  return ascending.shape[0] - 1 - below
+
+
+@functools.singledispatch
+def _make_draw(noise: Any, bits: tf.random.Generator) -> _Draw:
+  """Returns the function size -> noise vector in units of sensitivity."""
+  raise ValueError(
+      'Expected noise to be Gaussian, Laplace, ScalarTable or RadialTable, '
+      f'got noise={noise!r}; Gaussian noise is tfcactus.noise.Gaussian('
+      'noise_multiplier).')
+
+
+@_make_draw.register(noise_lib.Gaussian)
+def _gaussian(noise: noise_lib.Gaussian, bits: tf.random.Generator) -> _Draw:
+  return lambda size: noise.noise_multiplier * _standard_normal(bits, size)
+
+
+@_make_draw.register(noise_lib.Laplace)
+def _laplace(noise: noise_lib.Laplace, bits: tf.random.Generator) -> _Draw:
+  return lambda size: (-noise.scale * _sign(bits, size) *
+                       tf.math.log(fine_uniform(bits, size)))
+
+
+@_make_draw.register(noise_lib.ScalarTable)
+def _scalar(noise: noise_lib.ScalarTable, bits: tf.random.Generator) -> _Draw:
+  ascending = np.ascontiguousarray(noise.survival[::-1])
+
+  def draw(size: int) -> tf.Tensor:
+    cell = _last_above(tf.constant(ascending), fine_uniform(bits, size))
+    distance = tf.cast(cell, tf.float64)
+    if np.isfinite(noise.log_tail_ratio):
+      depth = tf.floor(
+          tf.math.log(fine_uniform(bits, size)) / noise.log_tail_ratio)
+      in_tail = tf.equal(cell, ascending.size - 1)
+      distance += tf.where(in_tail, depth, tf.zeros_like(depth))
+    dither = bits.uniform([size], dtype=tf.float64) - 0.5
+    return (_sign(bits, size) * distance + dither) * noise.width
+
+  return draw
+
+
+@_make_draw.register(noise_lib.RadialTable)
+def _radial(noise: noise_lib.RadialTable, bits: tf.random.Generator) -> _Draw:
+  ascending = np.ascontiguousarray(noise.survival[::-1])
+  minus_filled = np.expm1(noise.log_hollow)
+
+  def draw(size: int) -> tf.Tensor:
+    shell = _last_above(tf.constant(ascending), fine_uniform(bits, 1))
+    outside = bits.uniform([1], dtype=tf.float64)
+    # rho^dim is uniform inside a shell; in logarithms, as it overflows.
+    log_fill = tf.math.log1p(outside * tf.gather(minus_filled, shell))
+    radius = tf.gather(noise.radii, shell) * tf.exp(log_fill / noise.dim)
+    direction = _standard_normal(bits, size)
+    return direction * (radius / tf.norm(direction))
+
+  return draw

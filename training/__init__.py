@@ -1,0 +1,1 @@
+"""Training scripts, run from a checkout: `python -m training.mnist`."""

@@ -1,0 +1,103 @@
+"""The data the training scripts use, as arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Optional
+import warnings
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+  """Images in [0, 1] of shape (examples, 28, 28, 1) with labels 0..9.
+
+  Attributes:
+    name: 'mnist' or 'digits'.
+    description: What it is, in words.
+    train: (images, labels) to train on.
+    test: (images, labels) to evaluate on.
+  """
+
+  name: str
+  description: str
+  train: tuple[np.ndarray, np.ndarray]
+  test: tuple[np.ndarray, np.ndarray]
+
+
+class DatasetError(RuntimeError):
+  """A dataset that is neither on disk nor to be had."""
+
+
+def load(name: str, data_dir: Optional[str] = None) -> Dataset:
+  """Loads a dataset by name.
+
+  Args:
+    name: 'mnist'; 'digits', scikit-learn's 1,797 handwritten digits of 8x8
+      pixels resized to 28x28; or 'auto': MNIST where it is on disk or can be
+      downloaded, otherwise digits.
+    data_dir: Where tensorflow-datasets keeps its data; default TFDS_DATA_DIR or
+      its own default.
+
+  Raises:
+    DatasetError: if MNIST was asked for and cannot be had.
+    ValueError: for another name.
+  """
+  if name == 'digits':
+    return digits()
+  if name == 'mnist':
+    return mnist(data_dir)
+  if name != 'auto':
+    raise ValueError(
+        f"Expected dataset 'auto', 'mnist' or 'digits', got {name!r}.")
+  try:
+    return mnist(data_dir)
+  except DatasetError as error:
+    fallback = digits()
+    return dataclasses.replace(
+        fallback, description=f'{fallback.description} (instead of MNIST: '
+        f'{error})')
+
+
+def mnist(data_dir: Optional[str] = None) -> Dataset:
+  """MNIST through tensorflow-datasets, downloaded if it is not on disk."""
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  import tensorflow_datasets as tfds  # Slow to import, and only needed here.
+  where = data_dir or os.environ.get('TFDS_DATA_DIR') or 'the default directory'
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')
+      builder = tfds.builder('mnist', data_dir=data_dir)
+      builder.download_and_prepare()
+      parts = [builder.as_dataset(split=split, batch_size=-1,
+                                  as_supervised=True)
+               for split in ('train', 'test')]
+      train, test = (
+          (np.asarray(images, np.float32) / 255, np.asarray(labels, np.int64))
+          for images, labels in parts)
+  except Exception as error:  # tfds raises what its download libraries raise.
+    reason = str(error).strip().splitlines()
+    raise DatasetError(
+        f'MNIST was not found in {where} and could not be downloaded '
+        f'({type(error).__name__}: {reason[0] if reason else "no reason"})'
+    ) from error
+  return Dataset('mnist', 'MNIST, 60,000 training and 10,000 test images',
+                 train, test)
+
+
+def digits() -> Dataset:
+  """scikit-learn's handwritten digits, 8x8 pixels resized to 28x28."""
+  from scipy import ndimage
+  from sklearn import datasets
+  images, labels = datasets.load_digits(return_X_y=True)
+  images = ndimage.zoom(images.reshape(-1, 8, 8), (1, 3.5, 3.5), order=1)
+  images = np.clip(images / 16, 0, 1).astype(np.float32)[..., None]
+  order = np.random.default_rng(0).permutation(labels.size)
+  train, test = order[:1500], order[1500:]
+  return Dataset(
+      'digits', "scikit-learn's handwritten digits, 1,500 training and 297 "
+      'test images of 8x8 pixels resized to 28x28: no accuracy is promised',
+      (images[train], labels[train].astype(np.int64)),
+      (images[test], labels[test].astype(np.int64)))
