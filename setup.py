@@ -28,6 +28,7 @@ CORE = [
     'attrs',
     'dp-accounting==0.4.3',
     'scikit-learn',
+    'threadpoolctl>=3',
 ]
 TEST = ['pytest>=7', 'hypothesis>=6', 'mpmath>=1.2', 'ruff>=0.4']
 

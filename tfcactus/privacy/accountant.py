@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from typing import Any
 from typing import Optional
 
 import dp_accounting
 
 from tfcactus import _checks
-from tfcactus import noise as noise_lib
-from tfcactus.privacy import dominating
-from tfcactus.privacy import events
-from tfcactus.privacy import lattice
-from tfcactus.privacy import pair as pair_lib
+from tfcactus.privacy import composition
+from tfcactus.privacy import sampling
+from tfcactus.privacy.bounds import Bounds
 
 _ADD_OR_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 _REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
@@ -61,8 +57,7 @@ class PhiAccountant(dp_accounting.PrivacyAccountant):
     super().__init__(neighboring_relation)
     self._direction = direction
     self._non_private = False
-    # By event and sampling probability: the number of steps.
-    self._counts: dict[tuple[Any, float], int] = {}
+    self._counts: dict[sampling.Release, int] = {}
 
   def supports(self, event: dp_accounting.DpEvent) -> bool:
     """Whether `event` can be composed here; False for the unknown."""
@@ -74,20 +69,20 @@ class PhiAccountant(dp_accounting.PrivacyAccountant):
     if do_compose or count != 0:
       count = _checks.integer('count', count, 0 if not do_compose else 1)
     try:
-      steps = list(_flatten(event, 1.0, self.neighboring_relation))
-    except _Unsupported as error:
+      releases = list(sampling.releases(event, self.neighboring_relation))
+    except sampling.Unsupported as error:
       return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
           invalid_event=error.event, error_message=error.message)
     if do_compose:
-      for noise, sampling_prob, repeats in steps:
-        if noise is None:
+      for release, repeats in releases:
+        if release is None:
           self._non_private |= repeats > 0
         elif repeats:
-          key = (_NoiseKey(noise), sampling_prob)
-          self._counts[key] = self._counts.get(key, 0) + repeats * count
+          self._counts[release] = (
+              self._counts.get(release, 0) + repeats * count)
     return None
 
-  def epsilon_bounds(self, target_delta: float) -> lattice.Bounds:
+  def epsilon_bounds(self, target_delta: float) -> Bounds:
     """Bounds on the least epsilon of everything composed so far.
 
     Args:
@@ -100,7 +95,7 @@ class PhiAccountant(dp_accounting.PrivacyAccountant):
     target_delta = _checks.delta(target_delta, 'target_delta')
     return self._bounds(lambda part: part.epsilon(target_delta), math.inf)
 
-  def delta_bounds(self, target_epsilon: float) -> lattice.Bounds:
+  def delta_bounds(self, target_epsilon: float) -> Bounds:
     """Bounds on the least delta at `target_epsilon` >= 0."""
     target_epsilon = _checks.non_negative('target_epsilon', target_epsilon)
     return self._bounds(lambda part: part.delta(target_epsilon), 1.0)
@@ -113,129 +108,23 @@ class PhiAccountant(dp_accounting.PrivacyAccountant):
     """An upper bound on delta at `target_epsilon`."""
     return self.delta_bounds(target_epsilon).upper
 
-  def _bounds(self, solve, worst: float) -> lattice.Bounds:
+  def _bounds(self, solve, worst: float) -> Bounds:
     if self._non_private:
-      return lattice.Bounds(worst, worst, worst)
+      return Bounds(worst, worst, worst)
     if not self._counts:
-      return lattice.Bounds(0.0, 0.0, 0.0)
+      return Bounds(0.0, 0.0, 0.0)
     # Add and remove are composed separately; the larger is the guarantee.
-    parts = [solve(part) for part in self._compositions()]
-    return lattice.Bounds(*(max(getattr(part, name) for part in parts)
-                            for name in ('lower', 'estimate', 'upper')))
+    parts = [solve(part) for part in self.compositions().values()]
+    return Bounds(*(max(getattr(part, name) for part in parts)
+                    for name in ('lower', 'estimate', 'upper')))
 
-  def _compositions(self) -> list[lattice.Composition]:
+  def compositions(self) -> dict[str, composition.Composition]:
+    """What was composed, by direction ('replace' has one)."""
     if self.neighboring_relation == _REPLACE:
-      return [lattice.Composition(tuple(
-          (_base_pair(key, 2), count)
-          for (key, _), count in self._counts.items()))]
-    wanted = {'both': (0, 1), 'add': (0,), 'remove': (1,)}[self._direction]
-    return [lattice.Composition(tuple(
-        (_base_pair(key, 1).poisson(q)[side], count)
-        for (key, q), count in self._counts.items())) for side in wanted]
-
-
-class _Unsupported(Exception):
-  """Names the event that cannot be composed, and why."""
-
-  def __init__(self, event: Any, message: str):
-    super().__init__(message)
-    self.event = event
-    self.message = message
-
-
-class _NoiseKey:
-  """Noise hashed by what it draws."""
-
-  def __init__(self, noise: noise_lib.Noise):
-    self.noise = noise
-
-  def __eq__(self, other: object) -> bool:
-    return isinstance(other, _NoiseKey) and (
-        self.noise.digest == other.noise.digest)
-
-  def __hash__(self) -> int:
-    return hash(self.noise.digest)
-
-
-@functools.lru_cache(maxsize=32)
-def _base_pair(key: _NoiseKey, shift: int) -> pair_lib.PairBounds:
-  return dominating.dominating_pair(key.noise, shift=shift)
-
-
-def _flatten(event: Any, sampling_prob: float,
-             relation: dp_accounting.NeighboringRelation):
-  """Yields (noise or None, sampling probability, repeats) for each step."""
-  if isinstance(event, dp_accounting.NoOpDpEvent):
-    return
-  if isinstance(event, dp_accounting.NonPrivateDpEvent):
-    yield None, 1.0, 1
-  elif isinstance(event, dp_accounting.SelfComposedDpEvent):
-    _refuse_joint(event, sampling_prob, event.count != 1)
-    for noise, prob, repeats in _flatten(event.event, sampling_prob, relation):
-      yield noise, prob, repeats * event.count
-  elif isinstance(event, dp_accounting.ComposedDpEvent):
-    _refuse_joint(event, sampling_prob, len(event.events) != 1)
-    for part in event.events:
-      yield from _flatten(part, sampling_prob, relation)
-  elif isinstance(event, dp_accounting.PoissonSampledDpEvent):
-    yield from _flatten_poisson(event, sampling_prob, relation)
-  else:
-    yield _noise_of(event), sampling_prob, 1
-
-
-def _flatten_poisson(event: dp_accounting.PoissonSampledDpEvent,
-                     sampling_prob: float,
-                     relation: dp_accounting.NeighboringRelation):
-  inner = event.event
-  if not 0 <= event.sampling_probability <= 1:
-    raise _Unsupported(event, 'the sampling probability is not in [0, 1]')
-  prob = sampling_prob * event.sampling_probability
-  if prob == 0:
-    return
-  if relation == _REPLACE and prob < 1:
-    raise _Unsupported(
-        event, 'Poisson sampling has no proved account for the replace '
-        'relation; use ADD_OR_REMOVE_ONE')
-  merged = _merge_gaussians(inner) if prob < 1 else None
-  yield from _flatten(merged or inner, prob, relation)
-
-
-def _merge_gaussians(event: Any) -> Optional[dp_accounting.DpEvent]:
-  """Several Gaussian releases from one sample are one, of combined precision."""
-  if isinstance(event, dp_accounting.SelfComposedDpEvent):
-    parts = [(event.event, event.count)]
-  elif isinstance(event, dp_accounting.ComposedDpEvent):
-    parts = [(part, 1) for part in event.events]
-  else:
-    return None
-  precision = 0.0
-  for part, count in parts:
-    part = _merge_gaussians(part) or part
-    if not isinstance(part, dp_accounting.GaussianDpEvent) or (
-        part.noise_multiplier <= 0):
-      return None
-    precision += count / part.noise_multiplier**2
-  return dp_accounting.GaussianDpEvent(precision**-0.5) if precision else None
-
-
-def _refuse_joint(event: Any, sampling_prob: float, several: bool) -> None:
-  if several and sampling_prob < 1:
-    raise _Unsupported(
-        event, 'several releases from one sample are one step; only Gaussians '
-        'can be merged. Sample anew for each release, or release one query')
-
-
-def _noise_of(event: Any) -> Optional[noise_lib.Noise]:
-  """The noise of a single release; None where nothing is protected."""
-  if isinstance(event, events.NoiseTableDpEvent):
-    return event.noise
-  for kind, build in ((dp_accounting.GaussianDpEvent, noise_lib.Gaussian),
-                      (dp_accounting.LaplaceDpEvent, noise_lib.Laplace)):
-    if isinstance(event, kind):
-      if event.noise_multiplier == 0:
-        return None
-      try:
-        return build(event.noise_multiplier)
-      except ValueError as error:
-        raise _Unsupported(event, str(error)) from error
-  raise _Unsupported(event, 'unknown kind of event')
+      wanted = ('replace',)
+    else:
+      wanted = ('add', 'remove') if self._direction == 'both' else (
+          self._direction,)
+    return {direction: composition.Composition(tuple(
+        (release.step(direction), count)
+        for release, count in self._counts.items())) for direction in wanted}

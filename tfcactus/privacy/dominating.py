@@ -9,7 +9,9 @@ pair for *add*.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
+from typing import Sequence
 
 import numpy as np
 from scipy import special
@@ -28,11 +30,11 @@ divergence falls with the square, here below 1e-6."""
 GAUSSIAN_REACH = 12.0
 """Standard deviations kept in cells; the mass beyond is 1e-33."""
 
-SHARE_ROUNDOFF = 1e-8
-"""Bound on the error of the share in which a cell's mass is split."""
+RATIO_ROUNDOFF = 1e-13
+"""Bound on the relative error of the ratio of a cell's two masses."""
 
-PROFILE_ROUNDOFF = 4e-16
-"""Relative error of a sum of masses, as used in a privacy profile."""
+PROFILE_ROUNDOFF = 2e-14
+"""Relative error of a running sum of thousands of masses."""
 
 ROWS_AT_ONCE = 1024
 """Shells treated together, to bound memory."""
@@ -65,12 +67,25 @@ def dominating_pair(noise: Any, *, shift: int = 1) -> pair_lib.PairBounds:
 
 @dominating_pair.register
 def _(noise: closed_form.Gaussian, *, shift: int = 1) -> pair_lib.PairBounds:
-  mu = _checks.integer('shift', shift, 1) / noise.noise_multiplier
+  return gaussian_bounds(
+      _checks.integer('shift', shift, 1) / noise.noise_multiplier, CELLS)
+
+
+def gaussian_bounds(mu: float, cells: int) -> pair_lib.PairBounds:
+  """Bounds on the pair of a normal law against itself, shifted.
+
+  Args:
+    mu: Shift over standard deviation.
+    cells: Number of cells.
+  """
   # The loss is mu x + mu^2 / 2 with x standard normal under P and
   # x + mu standard normal under Q.
-  x = np.linspace(-GAUSSIAN_REACH - mu, GAUSSIAN_REACH, CELLS + 1)
-  return _from_cells(mu * x + 0.5 * mu * mu, _normal_cells(x),
-                     _normal_cells(x + mu), special.ndtr(-x[-1]))
+  bottom = -GAUSSIAN_REACH - mu
+  width = (GAUSSIAN_REACH - bottom) / cells
+  x = bottom + width * np.arange(cells + 1)
+  return _from_cells(
+      mu * x + 0.5 * mu * mu, mu * width, _normal_cells(bottom, width, cells),
+      _normal_cells(bottom + mu, width, cells), special.ndtr(-GAUSSIAN_REACH))
 
 
 @dominating_pair.register
@@ -79,8 +94,9 @@ def _(noise: closed_form.Laplace, *, shift: int = 1) -> pair_lib.PairBounds:
   # In units of the scale: P has its peak at 0, Q at `top`, u runs from the
   # peak of Q back to that of P.
   u = np.linspace(0.0, top, CELLS + 1)
-  q = -0.5 * np.diff(np.exp(-u))
-  middle = _from_cells(2 * u - top, q[::-1], q, 0.0)
+  q = 0.5 * np.exp(-u[:-1]) * -math.expm1(-top / CELLS)
+  ends_mass = 0.5 + 0.5 * math.exp(-top)
+  middle = _from_cells(2 * u - top, 2 * top / CELLS, q[::-1], q, 0.0, ends_mass)
   ends = pair_lib.DominatingPair(
       np.array([-top, top]), np.array([0.5 * np.exp(-top), 0.5]),
       np.array([0.5, 0.5 * np.exp(-top)]))
@@ -150,22 +166,42 @@ def envelope(table: scalar.ScalarTable, cells: int) -> pair_lib.PairBounds:
 
   Source: Corollary 25 of Zhu et al. (2022).
   """
-  pairs = [shifted_pair(table, k) for k in range(1, cells + 1)]
-  log_alpha = _profile_grid(pairs)
+  return envelope_of([pair_lib.PairBounds.exact(shifted_pair(table, k))
+                      for k in range(1, cells + 1)])
+
+
+def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
+  """Pairs around the pointwise maximum of several privacy profiles.
+
+  Args:
+    parts: Pairs whose maximum is symmetric: with each, its reverse has a
+      profile below the maximum.
+
+  Source: Corollary 25 of Zhu et al. (2022).
+  """
+  log_alpha = _profile_grid([part.upper for part in parts])
   alpha = np.exp(log_alpha)
-  value = np.zeros_like(alpha)
-  slope = np.zeros_like(alpha)
-  for pair in pairs:
-    order = np.argsort(pair.loss)
-    above = np.searchsorted(pair.loss[order], log_alpha, side='right')
-    p, q = (np.append(np.cumsum(mass[order][::-1])[::-1], 0.0)[above]
-            for mass in (pair.p, pair.q))
-    # The difference of two rounded sums, rounded upwards.
-    profile = p - alpha * q + PROFILE_ROUNDOFF * p + pair.p_inf
-    slope = np.where(profile > value, -q, slope)
-    value = np.maximum(profile, value)
-  upper = pair_lib.DominatingPair.from_symmetric_profile(alpha, value)
-  return pair_lib.PairBounds(_tangent_pair(alpha, value, slope), upper)
+  value, slope = np.zeros_like(alpha), np.zeros_like(alpha)
+  upper = np.zeros_like(alpha)
+  for part in parts:
+    below, tangent, _ = _profile(part.lower, log_alpha)
+    slope = np.where(below > value, tangent, slope)
+    value = np.maximum(below, value)
+    profile, _, error = _profile(part.upper, log_alpha)
+    upper = np.maximum(profile + error, upper)
+  return pair_lib.PairBounds(
+      _tangent_pair(alpha, value, slope),
+      pair_lib.DominatingPair.from_symmetric_profile(alpha, upper))
+
+
+def _profile(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
+             ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """A privacy profile with its slope and a bound on its rounding error."""
+  order = np.argsort(pair.loss)
+  above = np.searchsorted(pair.loss[order], log_alpha, side='right')
+  p, q = (np.append(np.cumsum(mass[order][::-1])[::-1], 0.0)[above]
+          for mass in (pair.p, pair.q))
+  return p - np.exp(log_alpha) * q + pair.p_inf, -q, PROFILE_ROUNDOFF * p
 
 
 def _profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
@@ -174,11 +210,12 @@ def _profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
   A chord over a cell of width w and mass m costs about m w^2 / 8, so the best
   density of points goes with the cube root of the density of mass.
   """
-  top = max(np.max(np.abs(pair.loss)) for pair in pairs)
-  edges = np.linspace(0, top, 4097)
+  # What lies beyond the largest float is counted at infinity.
+  top = min(max(np.max(np.abs(pair.loss), initial=0.0) for pair in pairs), 700.0)
+  edges = np.linspace(0, max(top, 1e-6), 4097)
   mass = sum(np.histogram(pair.loss, edges, weights=pair.p + pair.q)[0]
              for pair in pairs)
-  density = np.cbrt(mass / np.max(mass)) + 1e-3
+  density = np.cbrt(mass / max(np.max(mass), 1e-300)) + 1e-3
   position = np.append(0.0, np.cumsum(density))
   return np.interp(np.linspace(0, position[-1], CELLS + 1), position, edges)
 
@@ -198,36 +235,46 @@ def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray
       np.log(crossing), crossing * jump, jump, 0.0)
 
 
-def _normal_cells(x: np.ndarray) -> np.ndarray:
-  """Normal probabilities between neighbouring points, accurate in both tails."""
-  lower, upper = x[:-1], x[1:]
-  flip = lower > 0
-  return np.where(flip, special.ndtr(-lower) - special.ndtr(-upper),
-                  special.ndtr(upper) - special.ndtr(lower))
+def _normal_cells(start: float, width: float, cells: int) -> np.ndarray:
+  """Normal probabilities of equally wide cells, to 1e-14 relatively.
+
+  Differences of the distribution function would lose what narrow cells lack;
+  four Gauss points are exact to rounding where width times |x| is below 0.05.
+  """
+  nodes, weights = np.polynomial.legendre.leggauss(4)
+  first = start + width * np.arange(cells)
+  return sum(
+      (0.5 * weight * width / math.sqrt(2 * math.pi)) *
+      np.exp(-0.5 * (first + 0.5 * width * (1 + node))**2)
+      for node, weight in zip(nodes, weights))
 
 
-def _from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray,
-                p_beyond: float) -> pair_lib.PairBounds:
+def _from_cells(edges: np.ndarray, width: float, p: np.ndarray, q: np.ndarray,
+                p_beyond: float, q_elsewhere: float = 0.0
+                ) -> pair_lib.PairBounds:
   """Bounds from the masses of cells of increasing loss, equally spaced.
 
   Args:
     edges: Shape (cells + 1,), the losses at the cells' ends.
+    width: Their distance.
     p: Shape (cells,), P-masses.
     q: Shape (cells,), Q-masses.
     p_beyond: Bound on the P-mass of losses above the last edge.
+    q_elsewhere: Q-mass that the cells do not cover.
   """
-  width = edges[1] - edges[0]
   real = (p > 0) & (q > 0)
   lower = pair_lib.DominatingPair(
       np.log(p[real]) - np.log(q[real]), p[real], q[real])
-  share = np.minimum(
-      pair_lib.split_fraction(p, q, edges[:-1], width) + SHARE_ROUNDOFF, 1.0)
+  share = np.minimum(pair_lib.split_fraction(p, q, edges[:-1], width) +
+                     RATIO_ROUNDOFF / width, 1.0)
   raised = np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
   real = raised > 0
   loss, raised = edges[real], raised[real]
   mass = raised * np.exp(-loss)
+  # What Q lost by raising losses is seen by Q alone.
+  q_inf = max(1 - float(np.sum(mass)) - q_elsewhere, p_beyond)
   return pair_lib.PairBounds(
-      lower, pair_lib.DominatingPair(loss, raised, mass, p_beyond, p_beyond))
+      lower, pair_lib.DominatingPair(loss, raised, mass, p_beyond, q_inf))
 
 
 def _union(first: pair_lib.DominatingPair, second: pair_lib.DominatingPair
@@ -311,7 +358,8 @@ class _LossGrid:
     real = raised > 0
     loss, raised = loss[real], raised[real]
     q = raised * np.exp(-loss)
-    p_inf = self._p_inf + lost
+    # Where the table ends, what rounding moved may have been moved out.
+    p_inf = self._p_inf + lost + (moved if self._p_inf > 0 else 0.0)
     upper = pair_lib.DominatingPair(loss, raised, q, p_inf,
                                     max(1 - float(np.sum(q)), p_inf))
     real = (self._p > 0) & (self._q > 0)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import attr
 import dp_accounting
 
+from tfcactus import _checks
 from tfcactus import noise as noise_lib
+from tfcactus.privacy import pair as pair_lib
 
 
 def _digest(noise: noise_lib.Noise) -> str:
@@ -27,6 +29,47 @@ class NoiseTableDpEvent(dp_accounting.DpEvent):
   def __repr__(self) -> str:
     return (f'NoiseTableDpEvent({self.noise.name}, dim={self.noise.dim}, '
             f'digest={self.noise.digest})')
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True, repr=False, eq=False)
+class DominatingPairDpEvent(dp_accounting.DpEvent):
+  """A release known by its dominating pair only, such as a discrete mechanism.
+
+  Attributes:
+    pair: Dominates the release; for add neighbours if the relation is add or
+      remove.
+    neighboring_relation: The relation the pair is for.
+  """
+
+  pair: pair_lib.DominatingPair
+  neighboring_relation: dp_accounting.NeighboringRelation = (
+      dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+
+  def __repr__(self) -> str:
+    return (f'DominatingPairDpEvent({self.pair.loss.size} atoms, '
+            f'{self.neighboring_relation.name})')
+
+
+def randomized_response_event(noise_parameter: float, num_buckets: int
+                              ) -> DominatingPairDpEvent:
+  """Randomised response: with probability noise_parameter a uniform bucket.
+
+  Args:
+    noise_parameter: In (0, 1].
+    num_buckets: At least 2.
+
+  Returns:
+    The event, for records that are replaced.
+  """
+  prob = _checks.sampling_prob(noise_parameter, 'noise_parameter')
+  buckets = _checks.integer('num_buckets', num_buckets, 2)
+  other = prob / buckets
+  own = 1 - prob + other
+  rest = [(buckets - 2) * other] if buckets > 2 else []
+  pair = pair_lib.DominatingPair.from_masses(
+      [own, other, *rest], [other, own, *rest])
+  return DominatingPairDpEvent(
+      pair, dp_accounting.NeighboringRelation.REPLACE_ONE)
 
 
 def noise_event(noise: noise_lib.Noise) -> dp_accounting.DpEvent:

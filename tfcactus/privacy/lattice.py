@@ -11,6 +11,9 @@ epsilon is: the result keeps its relative accuracy at any delta.
   every threshold on the sum of labels is a test, and every test is a bound.
 - Wrap-around is bounded by Chernoff's inequality at the tilt, rounding by the
   norm of the transform.
+- Steps whose loss is below a small share of epsilon cannot reach it together.
+  What they weigh without a larger one is left out, exactly, so that a handful
+  of rare large losses is not drowned.
 
 Source: Zhu, Dong and Wang (AISTATS 2022), sections 4.2-4.3, for the phi
 function; the two-sided bounds are this library's.
@@ -21,23 +24,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import Callable
 from typing import Sequence
 
 import numpy as np
 from scipy import fft
 from scipy import optimize
 
+from tfcactus.privacy import _numerics
 from tfcactus.privacy import pair as pair_lib
-
-Group = tuple  # (PairBounds, count)
-
-WIDTH_TOLERANCE = 2e-6
-"""Wanted effect of the lattice on epsilon; the spacing follows from it."""
-
-MAX_POINTS = 1 << 20
-"""Largest lattice; where it binds, the bounds widen and stay true."""
+from tfcactus.privacy.bounds import Bounds
 
 MIN_POINTS = 1 << 12
+"""Smallest lattice."""
 
 LOG_TAIL = 34.0
 """Minus the log of the tilted mass that may fall outside the lattice."""
@@ -48,117 +47,188 @@ FFT_ROUNDOFF = 8 * np.finfo(np.float64).eps
 MAX_EXPONENT = 600.0
 """Exponents beyond this are left out before they overflow."""
 
-TILT_RANGE = (1e-4, 1e5)
+TILT_RANGE = (1e-4, 1e4)
 """Tilts that are searched."""
 
+BULK_SHARES = (0.6, 0.2, 0.0)
+"""Shares of epsilon tried as what small losses together cannot exceed."""
+
+MAX_LABELS = 1 << 23
+"""Most lattice points that the losses of one step may span."""
+
+NEGLIGIBLE = -30.0
+"""Log weight below which small losses alone need no separate treatment."""
+
 
 @dataclasses.dataclass(frozen=True)
-class Bounds:
-  """A number with what is known of it: lower <= truth <= upper."""
-
-  lower: float
-  estimate: float
-  upper: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Composition:
-  """The composition of independent groups of steps, in one direction.
+class Resolution:
+  """How fine a lattice is made.
 
   Attributes:
-    groups: Pairs (bounds on one step's dominating pair, number of steps).
+    tolerance: Wanted effect of the lattice on epsilon; the spacing follows.
+    max_points: Largest lattice; where it binds, bounds widen and stay true.
   """
 
-  groups: Sequence[Group]
+  tolerance: float = 2e-5
+  max_points: int = 1 << 20
 
-  @functools.cached_property
-  def _steps(self) -> int:
-    return sum(count for _, count in self.groups)
+
+FINE = Resolution(1e-9, 1 << 21)
+"""For compositions that have no better method."""
+
+
+class Lattice:
+  """Composes dominating pairs on a lattice of losses."""
+
+  def __init__(self, groups: Sequence[tuple[pair_lib.PairBounds, int]],
+               resolution: Resolution = Resolution()):
+    """Initialises the composition.
+
+    Args:
+      groups: Pairs (bounds on one step's dominating pair, number of steps).
+      resolution: How fine the lattice is made.
+    """
+    self.groups = groups
+    self.resolution = resolution
+    self.steps = sum(count for _, count in groups)
 
   @functools.cached_property
   def p_inf(self) -> tuple[float, float]:
     """(lower, upper) probability of an infinite loss."""
-    logs = [[count * math.log1p(-pair.p_inf) for pair, count in side]
-            for side in (self._side('lower'), self._side('upper'))]
-    lower, upper = (-math.expm1(math.fsum(log)) for log in logs)
-    return lower, upper
-
-  def _side(self, name: str) -> list[tuple[pair_lib.DominatingPair, int]]:
-    return [(getattr(bounds, name), count) for bounds, count in self.groups]
-
-  def log_mgf(self, order: float) -> float:
-    """log E_P[exp(order * loss)] of the upper pairs' finite losses, summed."""
-    total = 0.0
-    for pair, count in self._side('upper'):
-      exponent = order * pair.loss
-      peak = float(np.max(exponent))
-      total += count * (peak + math.log(
-          float(np.dot(pair.p, np.exp(exponent - peak)))))
-    return total
+    return tuple(
+        -math.expm1(math.fsum(
+            count * _numerics.log_complement(getattr(bounds, side).p_inf)
+            for bounds, count in self.groups)) for side in ('lower', 'upper'))
 
   def epsilon(self, delta: float) -> Bounds:
-    """The least epsilon at which the composition is (epsilon, delta)-DP."""
+    """Bounds on the least epsilon at `delta`."""
     p_low, p_high = self.p_inf
     if delta <= p_low:
       return Bounds(math.inf, math.inf, math.inf)
-    tilt, start = self._tilt(
-        lambda c: (self.log_mgf(c) + _log_kernel(c) - math.log(
-            max(delta - p_high, delta * 1e-3))) / c)
-    view = _View(self, tilt, start)
-    upper = view.upper_epsilon(delta - p_high) if delta > p_high else math.inf
-    lower = min(view.lower_epsilon(delta - p_low), upper)
-    return Bounds(lower, _middle(lower, upper), upper)
+    if delta >= 1 or self._empty:
+      return Bounds(0.0, 0.0, math.inf if delta <= p_high else 0.0)
+    log_delta = math.log(max(delta - p_high, delta * 1e-3))
+    def reached(c, log_mass):
+      return (log_mass + _log_kernel(c) - log_delta) / c
+    near = self._tilt(reached, -math.inf)[1]
+    for bulk in self._bulks(near):
+      tilt, bound = self._tilt(reached, bulk)
+      if bulk > 0 and not self.steps * bulk < bound < math.inf:
+        continue
+      view = _View(self, tilt, bound, bulk)
+      upper = view.upper_epsilon(delta - p_high) if delta > p_high else math.inf
+      lower = min(view.lower_epsilon(delta - p_low), upper)
+      if bulk < 0 or lower > self.steps * bulk:
+        break
+    return Bounds(lower, upper if math.isinf(upper) else 0.5 * (lower + upper),
+                  upper)
 
   def delta(self, epsilon: float) -> Bounds:
-    """The least delta at which the composition is (epsilon, delta)-DP."""
+    """Bounds on the least delta at `epsilon` >= 0."""
     p_low, p_high = self.p_inf
-    tilt, _ = self._tilt(
-        lambda c: self.log_mgf(c) - c * epsilon + _log_kernel(c))
-    view = _View(self, tilt, epsilon)
+    if self._empty or epsilon >= self.top * (1 + 1e-12) + 1e-300:
+      return Bounds(p_low, p_high, p_high)
+    bulk = BULK_SHARES[0] * epsilon / self.steps or -math.inf
+    def reached(c, log_mass):
+      return log_mass - c * epsilon + _log_kernel(c)
+    tilt, bound = self._tilt(reached, bulk)
+    if bound < -MAX_EXPONENT:
+      # No finite loss comes near epsilon.
+      return Bounds(p_low, p_high, min(p_high + 1e-250, 1.0))
+    view = _View(self, tilt, epsilon, bulk)
     upper = min(p_high + view.upper_delta(epsilon), 1.0)
     lower = min(p_low + view.lower_delta(epsilon), upper)
     return Bounds(lower, 0.5 * (lower + upper), upper)
 
-  @staticmethod
-  def _tilt(objective) -> tuple[float, float]:
+  @property
+  def _empty(self) -> bool:
+    """Whether some step has no finite loss at all."""
+    return any(not np.any(pair.p > 0) for bounds, _ in self.groups
+               for pair in (bounds.lower, bounds.upper))
+
+  @functools.cached_property
+  def top(self) -> float:
+    """The largest finite total loss."""
+    return math.fsum(
+        count * float(np.max(bounds.upper.loss[bounds.upper.p > 0]))
+        for bounds, count in self.groups)
+
+  def _bulks(self, near: float) -> list[float]:
+    """Thresholds to try, ending with none."""
+    if near <= 0 or not math.isfinite(near):
+      return [-math.inf]
+    return [share * near / self.steps or -math.inf for share in BULK_SHARES]
+
+  def log_mgf(self, order: float, bulk: float = -math.inf) -> float:
+    """log of the product of M(order), minus that of losses up to `bulk` alone."""
+    small, ratio = 0.0, 0.0
+    for bounds, count in self.groups:
+      pair = bounds.upper
+      exponent = _log(pair.p) + order * pair.loss
+      low = (pair.loss <= bulk) & (pair.p > 0)
+      if not np.any(low):
+        return sum(n * float(_numerics.log_sum(
+            _log(b.upper.p) + order * b.upper.loss)) for b, n in self.groups)
+      base = float(_numerics.log_sum(exponent[low]))
+      small += count * base
+      if not np.all(low):
+        ratio += count * float(np.logaddexp(
+            0.0, _numerics.log_sum(exponent[~low]) - base))
+    if ratio <= 0:
+      return -math.inf
+    return small + ratio + math.log(-math.expm1(-ratio))
+
+  def _tilt(self, objective: Callable[[float, float], float], bulk: float
+            ) -> tuple[float, float]:
     """Minimises an upper bound over the tilt; returns (tilt, bound)."""
     result = optimize.minimize_scalar(
-        lambda x: objective(math.exp(x)),
+        lambda x: objective(math.exp(x), self.log_mgf(math.exp(x), bulk)),
         bounds=tuple(map(math.log, TILT_RANGE)), method='bounded',
-        options={'xatol': 1e-3})
+        options={'xatol': 1e-2})
     return math.exp(result.x), float(result.fun)
 
 
 class _View:
   """A composition seen at one tilt, near one epsilon."""
 
-  def __init__(self, composition: Composition, tilt: float, near: float):
-    window = _Window.around(composition, tilt)
+  def __init__(self, lattice: Lattice, tilt: float, near: float, bulk: float):
+    window = _Window.around(lattice, tilt)
     width = window.width
     raised, label_p, label_q = [], [], []
-    for bounds, count in composition.groups:
-      raised.append((*pair_lib.split_to_grid(bounds.upper, width), count))
-      first, p, q = pair_lib.rounded_to_grid(bounds.lower, width)
+    for bounds, _ in lattice.groups:
+      floor = _floor(bounds.upper, tilt, lattice.steps)
+      width = max(width, (np.max(bounds.upper.loss) - floor) / MAX_LABELS)
+    window = dataclasses.replace(
+        window, width=width, start=round(window.start * window.width / width))
+    for bounds, count in lattice.groups:
+      floor = _floor(bounds.upper, tilt, lattice.steps)
+      raised.append((*pair_lib.split_to_grid(bounds.upper, width, floor), count))
+      first, p, q = pair_lib.rounded_to_grid(bounds.lower, width, floor)
       label_p.append((first, p, count))
       label_q.append((first, q, count))
-    self._upper = _TiltedSum(raised, window, tilt)
-    self._lower_p = _TiltedSum(label_p, window, tilt)
-    self._lower_q = _TiltedSum(label_q, window, tilt + 1)
+    self._upper = _TiltedSum(raised, window, tilt, bulk)
+    self._lower_p = _TiltedSum(label_p, window, tilt, bulk)
+    self._lower_q = _TiltedSum(label_q, window, tilt + 1, bulk)
     # Only losses near epsilon matter, and only there is nothing too large.
     self._near = min(near, self._upper.losses[-1])
-    left = self._near - MAX_EXPONENT / (tilt + 1)
+    left = max(self._near - MAX_EXPONENT / (tilt + 1), lattice.steps * bulk)
     self._range = slice(int(np.searchsorted(self._upper.losses, left)), None)
     self._losses = self._upper.losses[self._range]
 
   def _raised(self, shift: int) -> np.ndarray:
-    return self._upper.suffix(self._near, shift)[self._range]
+    upper = self._upper
+    return self._scale * upper.suffix(self._near, shift)[self._range]
+
+  @functools.cached_property
+  def _scale(self) -> float:
+    """The upper pair's factor, rounded up."""
+    upper = self._upper
+    return math.exp(min(upper.log_factor(self._near), 700.0)) * (1 + upper.slack)
 
   @functools.cached_property
   def _excess(self) -> np.ndarray:
     """Bound on what rounding and wrap-around take from the upper delta."""
-    kernel = math.exp(_log_kernel(self._upper.tilt))
-    return kernel * self._upper.outside(self._near)[self._range] + (
-        self._upper.roundoff(self._near)[self._range])
+    return self._scale * self._upper.error(self._near)[self._range]
 
   def upper_epsilon(self, delta: float) -> float:
     """An epsilon >= 0 at which the upper pair's delta is at most `delta`."""
@@ -189,28 +259,27 @@ class _View:
 
   @functools.cached_property
   def _tests(self) -> tuple[np.ndarray, np.ndarray]:
-    """P-mass (from below) and Q-mass (from above) of each threshold test."""
-    p, q = self._lower_p, self._lower_q
-    power = p.suffix(self._near, 0) - p.outside(self._near) - (
-        p.roundoff(self._near))
-    level = q.suffix(self._near, 0) + q.outside(self._near) + (
-        q.roundoff(self._near))
-    return power[self._range], level[self._range]
+    """Threshold tests: P-mass from below, log of Q-mass from above."""
+    p, q, near = self._lower_p, self._lower_q, self._near
+    power = (p.suffix(near, 0) - p.error(near)) * math.exp(
+        min(p.log_factor(near), 700.0)) * (1 - p.slack)
+    level = _log(q.suffix(near, 0) + q.error(near)) + q.log_factor(near)
+    return power[self._range], level[self._range] + q.slack
 
   def lower_epsilon(self, delta: float) -> float:
     """An epsilon >= 0 that no smaller one can undercut at `delta`."""
-    power, level = self._tests
-    useful = (power > delta) & (level > 0)
+    power, log_level = self._tests
+    useful = (power > delta) & np.isfinite(log_level)
     if not np.any(useful):
       return 0.0
     return max(float(np.max(
-        np.log(power[useful] - delta) - np.log(level[useful]))), 0.0)
+        np.log(power[useful] - delta) - log_level[useful])), 0.0)
 
   def lower_delta(self, epsilon: float) -> float:
     """The delta of the best test at `epsilon`."""
-    power, level = self._tests
-    with np.errstate(over='ignore'):
-      return max(float(np.max(power - np.exp(epsilon) * level)), 0.0)
+    power, log_level = self._tests
+    gain = power - np.exp(np.minimum(epsilon + log_level, 700.0))
+    return max(float(np.max(gain, initial=0.0)), 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,80 +300,130 @@ class _Window:
   exponents: tuple[float, float]
 
   @classmethod
-  def around(cls, composition: Composition, tilt: float) -> _Window:
+  def around(cls, lattice: Lattice, tilt: float) -> _Window:
     """Chooses the window for a composition at a tilt."""
-    mgf = composition.log_mgf
+    mgf = lattice.log_mgf
     base = mgf(tilt)
     step = 1e-4 * max(tilt, 1e-2)
     mean = (mgf(tilt + step) - mgf(tilt - step)) / (2 * step)
     (above, u_above), (below, u_below) = (
-        min(((mgf(tilt + sign * u) - base - sign * u * mean + LOG_TAIL) / u, u)
-            for u in np.geomspace(1e-2, 1e3, 51)) for sign in (1, -1))
+        cls._reach(lambda u, s=sign: mgf(tilt + s * u) - base - s * u * mean)
+        for sign in (1, -1))
     # Random labels widen the distribution a little.
     above, below = 1.05 * above, 1.05 * below
     reach = above + below + 1e-9 * (1 + abs(mean))
-    steps = sum(count for _, count in composition.groups)
-    width = math.sqrt(8 * WIDTH_TOLERANCE / (steps * (tilt + 1)))
+    width = math.sqrt(8 * lattice.resolution.tolerance /
+                      (lattice.steps * (tilt + 1)))
     points = 1 << math.ceil(math.log2(max(reach / width, MIN_POINTS)))
-    points = min(points, MAX_POINTS)
+    points = min(points, lattice.resolution.max_points)
     width = reach / points
     return cls(round((mean - below) / width), points, width,
                (u_above, u_below))
+
+  @staticmethod
+  def _reach(growth: Callable[[float], float]) -> tuple[float, float]:
+    """Least distance with a Chernoff bound of exp(-LOG_TAIL), and its exponent."""
+    result = optimize.minimize_scalar(
+        lambda x: math.log(max(growth(math.exp(x)) + LOG_TAIL, 1e-9)) - x,
+        bounds=(math.log(1e-3), math.log(1e4)), method='bounded',
+        options={'xatol': 3e-2})
+    return math.exp(float(result.fun)), math.exp(float(result.x))
 
 
 class _TiltedSum:
   """Masses of a sum of lattice variables under an exponential tilt.
 
   The mass at loss x is exp(log_mgf - tilt * x) times the tilted mass; all
-  results are given with that factor applied.
+  results are given with that factor applied. Sums of losses that are all at
+  most `bulk` are left out.
   """
 
-  def __init__(self, groups: Sequence[tuple], window: _Window, tilt: float):
+  def __init__(self, groups: Sequence[tuple], window: _Window, tilt: float,
+               bulk: float):
     self.tilt = tilt
     self._groups = groups
     self._window = window
     width, points = window.width, window.points
     self._log_mgf = 0.0
-    log_phi = np.zeros(points // 2 + 1, dtype=np.complex128)
-    steps = 0
+    levels = FFT_ROUNDOFF * math.log2(points)
+    steps = sum(count for *_, count in groups)
+    tilted = []
     for first, mass, count in groups:
       x = (first + np.arange(mass.size)) * width
       log_m, weight = _tilt(mass, x, tilt)
       self._log_mgf += count * log_m
-      with np.errstate(divide='ignore'):
-        log_phi += count * np.log(fft.rfft(_fold(weight, first, points)))
-      steps += count
-    mass = fft.irfft(np.exp(log_phi), points)
+      tilted.append((first, weight, x <= bulk, count))
+    alone = sum(count * math.log(max(float(np.sum(weight[low])), 1e-300))
+                for _, weight, low, count in tilted)
+    if alone > NEGLIGIBLE:
+      phi, error = self._without_bulk(tilted, points, steps)
+    else:
+      log_phi = sum(count * _numerics.log(fft.rfft(_fold(weight, first, points)))
+                    for first, weight, _, count in tilted)
+      phi = np.exp(log_phi)
+      error = steps * np.exp((1 - 1 / steps) * log_phi.real)
+    mass = fft.irfft(phi, points)
+    self._norm_error = levels * (
+        math.sqrt(float(np.mean(error * error))) + float(np.linalg.norm(mass)))
     self._mass = np.roll(mass, -(window.start % points))
     self.losses = (window.start + np.arange(points)) * width
-    levels = FFT_ROUNDOFF * math.log2(points)
-    norm = np.mean(np.exp((1 - 1 / steps) * log_phi.real))
-    self._entry_error = levels * (
-        steps * float(norm) + float(np.linalg.norm(mass)))
 
-  def _factor(self, near: float) -> float:
-    return math.exp(self._log_mgf - self.tilt * near)
+  @staticmethod
+  def _without_bulk(tilted: Sequence[tuple], points: int, steps: int
+                    ) -> tuple[np.ndarray, np.ndarray]:
+    """Product of phi minus the product of its small losses' parts.
+
+    Returns:
+      The difference, with relative accuracy, and the size of its error in
+      units of the transform's.
+    """
+    small, ratio, rare = 0.0, 0.0, 0.0
+    for first, weight, low, count in tilted:
+      part = fft.rfft(_fold(np.where(low, weight, 0.0), first, points))
+      # Where the small losses cancel, nothing has to be left out.
+      part = np.where(np.abs(part) < 1e-150, 1e-150, part)
+      rest = fft.rfft(_fold(np.where(low, 0.0, weight), first, points))
+      small = small + count * np.log(part)
+      ratio = ratio + count * _numerics.log1p(rest / part)
+      rare = max(rare, float(np.sum(weight[~low])))
+    phi = np.exp(small) * _numerics.expm1(ratio)
+    return phi, steps * (np.abs(phi) + rare * np.exp(
+        small.real + np.maximum(ratio.real, 0.0)))
+
+  def log_factor(self, near: float) -> float:
+    """log of the weight that turns tilted masses near a loss into masses."""
+    return self._log_mgf - self.tilt * near
+
+  @property
+  def slack(self) -> float:
+    """Relative rounding error of `log_factor` and of what it multiplies."""
+    return FFT_ROUNDOFF * (
+        4 + abs(self._log_mgf) + self.tilt * float(np.max(np.abs(self.losses))))
 
   def suffix(self, near: float, shift: int) -> np.ndarray:
-    """Sums of mass(x) * exp(-shift * (x - near)) over x >= losses[r]."""
+    """Sums of tilted mass(x) exp(-(tilt + shift) (x - near)) from each loss on.
+
+    To be multiplied by exp(log_factor(near)).
+    """
     decay = np.exp(np.minimum(
         -(self.tilt + shift) * (self.losses - near), MAX_EXPONENT + 50))
     terms = np.maximum(self._mass, 0.0) * decay
-    return self._factor(near) * np.cumsum(terms[::-1])[::-1]
+    return np.cumsum(terms[::-1])[::-1]
 
   def _decay(self, near: float) -> np.ndarray:
-    return self._factor(near) * np.exp(np.minimum(
+    return np.exp(np.minimum(
         -self.tilt * (self.losses - near), MAX_EXPONENT + 50))
 
-  def roundoff(self, near: float) -> np.ndarray:
-    """Bound on the rounding error of `suffix` at each loss."""
-    entries = min(1 / -math.expm1(-self.tilt * self._window.width),
-                  self._window.points)
-    return self._decay(near) * self._entry_error * entries
+  def error(self, near: float) -> np.ndarray:
+    """Bound on the error of `suffix` (shift 0), of rounding and wrap-around.
 
-  def outside(self, near: float) -> np.ndarray:
-    """Bound on the effect of mass outside the window on sums from each loss."""
-    return self._decay(near) * self._outside_mass
+    Rounding by Cauchy's inequality: the transform's error in norm, against
+    the norm of the weights that the suffix gives.
+    """
+    weight = (-math.expm1(-2 * self.tilt * self._window.width))**-0.5
+    return self._decay(near) * (
+        self._norm_error * min(weight, self._window.points**0.5) +
+        self._outside_mass)
 
   @functools.cached_property
   def _outside_mass(self) -> float:
@@ -324,11 +443,25 @@ class _TiltedSum:
     return total
 
 
+def _floor(pair: pair_lib.DominatingPair, tilt: float, steps: int) -> float:
+  """A loss below which hardly any tilted mass lies; lower ones are raised."""
+  exponent = _log(pair.p) + tilt * pair.loss
+  weight = np.exp(exponent - np.max(exponent))
+  order = np.argsort(pair.loss)
+  below = np.cumsum(weight[order]) / np.sum(weight)
+  first = int(np.searchsorted(below, 1e-17 / steps))
+  return float(pair.loss[order[min(first, order.size - 1)]])
+
+
+def _log(z: np.ndarray) -> np.ndarray:
+  with np.errstate(divide='ignore'):
+    return np.log(z)
+
+
 def _tilt(mass: np.ndarray, x: np.ndarray, order: float
           ) -> tuple[float, np.ndarray]:
   """log sum(mass e^{order x}) and the normalised summands."""
-  with np.errstate(divide='ignore'):
-    exponent = np.log(mass) + order * x
+  exponent = _log(mass) + order * x
   peak = float(np.max(exponent))
   weight = np.exp(exponent - peak)
   total = float(np.sum(weight))
@@ -346,7 +479,3 @@ def _fold(weight: np.ndarray, first: int, points: int) -> np.ndarray:
 def _log_kernel(tilt: float) -> float:
   """log of max over x of exp(-tilt x) (1 - e^-x)."""
   return tilt * math.log(tilt) - (1 + tilt) * math.log1p(tilt)
-
-
-def _middle(lower: float, upper: float) -> float:
-  return upper if math.isinf(upper) else 0.5 * (lower + upper)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfcactus import _checks
+from tfcactus.privacy import _numerics
 
 MASS_TOLERANCE = 1e-9
 """How far from one the masses of a pair may sum when it is built."""
@@ -118,6 +119,21 @@ class DominatingPair:
     gain = -np.expm1(epsilon - self.loss[above])
     return float(np.sum(self.p[above] * gain) + self.p_inf)
 
+  def log_phi(self, t: np.ndarray) -> np.ndarray:
+    """log of E_P[exp(i t loss)] over finite losses, at real `t` of shape (n,)."""
+    t = np.asarray(t, dtype=np.float64)
+    return np.log(np.exp(1j * np.multiply.outer(t, self.loss)) @ self.p)
+
+  def renyi_divergence(self, order: float) -> float:
+    """D_order(P || Q) for order > 1; inf if P has mass where Q has none."""
+    order = _checks.real('order', order)
+    if order <= 1:
+      raise ValueError(f'Expected order > 1, got order={order!r}.')
+    if self.p_inf > 0:
+      return float('inf')
+    exponent = (order - 1) * self.loss + np.log(self.p)
+    return float(_numerics.log_sum(exponent)) / (order - 1)
+
   def poisson(self, sampling_prob: float
               ) -> tuple[DominatingPair, DominatingPair]:
     """Poisson subsampling of a pair that dominates for add neighbours.
@@ -175,18 +191,23 @@ class PairBounds:
     return tuple(PairBounds(low, up) for low, up in zip(lower, upper))
 
 
-def rounded_to_grid(pair: DominatingPair, width: float
+def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
                     ) -> tuple[int, np.ndarray, np.ndarray]:
   """Lowers the profile: each atom gets a random label on a grid of losses.
 
   The label is unbiased for the loss and independent of P or Q given the atom,
   so the labels are post-processing; a label is no longer the exact loss.
 
+  Args:
+    pair: Any pair.
+    width: Spacing of the grid.
+    floor: Lower losses get the label of this one.
+
   Returns:
     (first, p, q): the index of the first grid point and the masses of the
     labels first, first + 1, ... under P and Q.
   """
-  scaled = pair.loss / width
+  scaled = np.maximum(pair.loss, floor) / width
   cell = np.floor(scaled).astype(np.int64)
   share = scaled - cell
   first = int(cell.min())
@@ -223,21 +244,23 @@ def split_fraction(p: np.ndarray, q: np.ndarray, low: np.ndarray,
   return np.clip(np.nan_to_num(share, nan=1.0, posinf=1.0), 0.0, 1.0)
 
 
-def split_to_grid(pair: DominatingPair, width: float
+def split_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
                   ) -> tuple[int, np.ndarray]:
   """Raises the profile onto the losses (first + j) * width.
 
   Args:
     pair: Any pair.
     width: Spacing of the grid.
+    floor: Lower losses are raised to this one first.
 
   Returns:
     (first, p): the index of the first grid point and the P-masses on the grid;
     the loss of point j is exactly (first + j) * width.
   """
-  cell = np.floor(pair.loss / width).astype(np.int64)
+  loss = np.maximum(pair.loss, floor)
+  cell = np.floor(loss / width).astype(np.int64)
   low = cell * width
-  share = -np.expm1(low - pair.loss - LOSS_ROUNDOFF) / -np.expm1(-width)
+  share = -np.expm1(low - loss - LOSS_ROUNDOFF) / -np.expm1(-width)
   share = np.clip(share, 0.0, 1.0)
   first = int(cell.min())
   size = int(cell.max()) - first + 2

@@ -11,7 +11,7 @@ from tests.noise.tables import gaussian_scalar
 from tests.noise.tables import wavy_scalar
 from tfcactus import noise
 from tfcactus import privacy
-from tfcactus.privacy.lattice import Composition
+from tfcactus.privacy import Composition
 from tfcactus.privacy.pair import DominatingPair
 from tfcactus.privacy.pair import PairBounds
 

@@ -1,0 +1,75 @@
+"""Elementary functions that numpy does not offer with full accuracy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def log1p(z: np.ndarray) -> np.ndarray:
+  """log(1 + z) of complex z, with the digits of small |z| kept.
+
+  The logarithm of zero is -690: finite, so that multiples of it are too.
+  """
+  real, imag = z.real, z.imag
+  square = real * (2 + real) + imag * imag
+  size = np.where(
+      square > -0.5, 0.5 * np.log1p(np.maximum(square, -0.5)),
+      np.log(np.maximum(np.hypot(1 + real, imag), 1e-300)))
+  return size + 1j * np.arctan2(imag, 1 + real)
+
+
+def log(z: np.ndarray) -> np.ndarray:
+  """log of complex z, -690 for zero."""
+  return np.log(np.where(z == 0, 1e-300, z))
+
+
+def expm1(z: np.ndarray) -> np.ndarray:
+  """exp(z) - 1 of complex z, with the digits of small |z| kept."""
+  grown = np.expm1(z.real)
+  half = np.sin(0.5 * z.imag)
+  return grown * np.cos(z.imag) - 2 * half * half + 1j * (
+      (grown + 1) * np.sin(z.imag))
+
+
+def expm1_i(x: np.ndarray) -> np.ndarray:
+  """exp(i x) - 1 of real x."""
+  half = np.sin(0.5 * x)
+  return -2 * half * half + 2j * half * np.cos(0.5 * x)
+
+
+def log_sum(exponent: np.ndarray) -> np.ndarray:
+  """log of the sum of exp over the last axis."""
+  peak = np.max(exponent, axis=-1)
+  return peak + np.log(np.sum(np.exp(exponent - peak[..., None]), axis=-1))
+
+
+def log_phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float,
+                  count: int) -> np.ndarray:
+  """log sum(weight exp(i t loss)) at t = spacing * (0..count-1).
+
+  phi - 1 is summed, not phi, so that a million steps keep their digits; the
+  points being uniform, exponentials factorise into two short lists.
+
+  Args:
+    loss: Shape (n,).
+    weight: Shape (n,), summing to one.
+    spacing: Distance of the points.
+    count: How many points.
+  """
+  short = max(int(math.sqrt(count)), 1)
+  coarse = -(-count // short)
+  fine = expm1_i(np.multiply.outer(spacing * np.arange(short), loss))
+  wide = expm1_i(np.multiply.outer(spacing * short * np.arange(coarse), loss))
+  weighted = wide * weight
+  # e^(i(x+y)) - 1 = (e^ix - 1)(e^iy - 1) + (e^ix - 1) + (e^iy - 1).
+  table = weighted @ fine.T
+  table += np.sum(weighted, axis=1)[:, None]
+  table += (fine @ weight)[None, :]
+  return log1p(table.ravel()[:count])
+
+
+def log_complement(p: float) -> float:
+  """log(1 - p), -inf where p is one."""
+  return math.log1p(-p) if p < 1 else -math.inf

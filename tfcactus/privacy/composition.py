@@ -1,0 +1,200 @@
+"""Composition of steps: picks the method, never the user.
+
+| steps | method | bounds |
+|---|---|---|
+| one Gaussian release, or unsampled ones only | closed form | rounding |
+| subsampled Gaussians | tilted contour | 1e-9 and better, mostly |
+| subsampled Gaussians too few or too rare for it | fine lattice | about 1e-8 |
+| anything discrete among them | lattice; estimate by contour | about 1e-5 |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Callable
+from typing import Optional
+from typing import Sequence
+
+import numpy as np
+from scipy import optimize
+
+from tfcactus import _checks
+from tfcactus.privacy import atoms
+from tfcactus.privacy import contour
+from tfcactus.privacy import lattice
+from tfcactus.privacy.bounds import Bounds
+from tfcactus.privacy.gaussian import GaussianLoss
+from tfcactus.privacy.pair import PairBounds
+
+FINE_CELLS = 1 << 21
+"""Cells of a continuous loss when the lattice is all there is."""
+
+COARSE_CELLS = 1 << 14
+"""Cells of a continuous loss beside discrete ones."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+  """The privacy loss of one step, in one direction.
+
+  Attributes:
+    make_bounds: Returns the step's dominating pair, bracketed in a number of
+      cells if the loss is continuous.
+    loss: The loss in closed form, if it has one.
+  """
+
+  make_bounds: Callable[[int], PairBounds]
+  loss: Optional[GaussianLoss] = None
+
+  @classmethod
+  def of(cls, bounds: PairBounds) -> Step:
+    """The step of a pair."""
+    return cls(lambda cells: bounds)
+
+  def bounds(self, cells: int = COARSE_CELLS) -> PairBounds:
+    """The step's dominating pair from below and above."""
+    return self.make_bounds(cells)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Composition:
+  """Independent groups of steps, in one direction.
+
+  Attributes:
+    groups: Pairs (Step or PairBounds, number of steps).
+  """
+
+  groups: Sequence[tuple[Step, int]]
+
+  def __post_init__(self):
+    groups = tuple(
+        (Step.of(step) if isinstance(step, PairBounds) else step,
+         _checks.integer('count', count, 1)) for step, count in self.groups)
+    if not groups:
+      raise ValueError('Expected at least one group of steps, got none.')
+    object.__setattr__(self, 'groups', groups)
+
+  def epsilon(self, delta: float) -> Bounds:
+    """Bounds on the least epsilon >= 0 at `delta` in (0, 1)."""
+    delta = _checks.delta(delta)
+    if self._losses is None:
+      return self._refined(self._lattice.epsilon(delta), 'epsilon', delta)
+    if self._single is not None:
+      return _solve(self._single, delta)
+    try:
+      return contour.Contour(self._losses).epsilon(delta)
+    except contour.Hard:
+      return self._lattice.epsilon(delta)
+
+  def delta(self, epsilon: float) -> Bounds:
+    """Bounds on the least delta at `epsilon` >= 0."""
+    epsilon = _checks.non_negative('epsilon', epsilon)
+    if self._losses is None:
+      return self._refined(self._lattice.delta(epsilon), 'delta', epsilon)
+    if self._single is not None:
+      value, error = self._single.delta(epsilon)
+      return Bounds(max(value - error, 0.0), value, min(value + error, 1.0))
+    try:
+      return contour.Contour(self._losses).delta(epsilon)
+    except contour.Hard:
+      return self._lattice.delta(epsilon)
+
+  @property
+  def p_inf(self) -> tuple[float, float]:
+    """(lower, upper) probability of an infinite loss."""
+    return (0.0, 0.0) if self._losses is not None else self._lattice.p_inf
+
+  def log_phi(self, t: np.ndarray) -> np.ndarray:
+    """log of E_P[exp(i t loss)] over finite losses, at real `t` of shape (n,).
+
+    Of the pairs that dominate; continuous losses by atoms that bracket them.
+    """
+    t = np.asarray(t, dtype=np.float64)
+    return sum(count * step.bounds().upper.log_phi(t)
+               for step, count in self.groups)
+
+  def renyi_divergence(self, order: float) -> float:
+    """The Renyi divergence D_order(P || Q), order > 1, of the composition."""
+    order = _checks.real('order', order)
+    if order <= 1:
+      raise ValueError(f'Expected order > 1, got order={order!r}.')
+    if self._losses is not None:
+      return float(sum(
+          count * loss.cumulants(np.array([order - 1]))[0, 0]
+          for loss, count in self._losses)) / (order - 1)
+    return sum(count * step.bounds().upper.renyi_divergence(order)
+               for step, count in self.groups)
+
+  @functools.cached_property
+  def _losses(self) -> Optional[tuple[tuple[GaussianLoss, int], ...]]:
+    """The losses, if all are in closed form."""
+    if any(step.loss is None for step, _ in self.groups):
+      return None
+    return tuple((step.loss, count) for step, count in self.groups)
+
+  @functools.cached_property
+  def _single(self) -> Optional[GaussianLoss]:
+    """One Gaussian release that is the same as the whole."""
+    if all(loss.sampling_prob == 1 for loss, _ in self._losses):
+      mu = math.sqrt(math.fsum(
+          count * loss.mu**2 for loss, count in self._losses))
+      return GaussianLoss(mu, 1.0, 'remove')
+    if len(self._losses) == 1 and self._losses[0][1] == 1:
+      return self._losses[0][0]
+    return None
+
+  @functools.cached_property
+  def _lattice(self) -> lattice.Lattice:
+    fine = self._losses is not None
+    return lattice.Lattice(
+        [(step.bounds(FINE_CELLS if fine else COARSE_CELLS), count)
+         for step, count in self.groups],
+        lattice.FINE if fine else lattice.Resolution())
+
+  def _refined(self, bounds: Bounds, name: str, value: float) -> Bounds:
+    """The bounds with an estimate by contour over the atoms, where it works."""
+    p_inf = self._lattice.p_inf[1]
+    try:
+      inner = contour.Contour([
+          (atoms.AtomicLoss(step.bounds().upper), count)
+          for step, count in self.groups])
+      if name == 'epsilon' and value > p_inf:
+        estimate = inner.epsilon(value - p_inf).estimate
+      elif name == 'delta':
+        estimate = p_inf + inner.delta(value).estimate
+      else:
+        return bounds
+    except (contour.Hard, FloatingPointError):
+      return bounds
+    if not math.isfinite(estimate):
+      return bounds
+    estimate = min(max(estimate, bounds.lower), bounds.upper)
+    return Bounds(bounds.lower, estimate, bounds.upper)
+
+
+def _solve(loss: GaussianLoss, delta: float) -> Bounds:
+  """epsilon of a loss whose delta is in closed form."""
+  if loss.delta(0.0)[0] <= delta:
+    at, error = loss.delta(0.0)
+    return Bounds(0.0, 0.0, 0.0 if at + error <= delta else 1e-12)
+  high = 1.0
+  while loss.delta(high)[0] > delta:
+    high *= 2
+  low = 0.0 if high == 1.0 else high / 2
+
+  def excess(epsilon):
+    value, _ = loss.delta(epsilon)
+    return math.log(value) - math.log(delta) if value > 0 else -1e3
+
+  epsilon = optimize.brentq(excess, low, high, xtol=1e-16, rtol=1e-15)
+  margin = 4e-15 * (1 + epsilon)
+  lower, upper = epsilon, epsilon
+  while True:
+    lower, upper = max(epsilon - margin, 0.0), epsilon + margin
+    (below, below_error), (above, above_error) = map(loss.delta, (lower, upper))
+    if (lower == 0 or below - below_error >= delta) and (
+        above + above_error <= delta):
+      return Bounds(lower, epsilon, upper)
+    margin *= 2

@@ -1,0 +1,314 @@
+"""The subsampled Gaussian's privacy loss, analytically.
+
+With z = log(q0 / p0) of the Gaussian pair (P0 without the record, Q0 with it)
+and u = 1 - s + s e^z at sampling probability s, the loss is log u when the
+record is removed and -log u when it is added, so that every moment is an
+integral of a power of u against the normal density:
+
+    M(t) = E[u^(1 + t)] (remove),  M(t) = E[u^-t] (add).
+
+The integrand is analytic for |Im z| < pi, which bounds both the error of the
+trapezoidal rule and, by moving the line of integration, the size of M far up a
+vertical line: no sample of |M| has to be trusted to have become small.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+from scipy import optimize
+from scipy import special
+
+from tfcactus.privacy import _numerics
+
+REACH = 9.5
+"""Standard deviations of quadrature beyond the outermost mode."""
+
+MAX_STRIP = 3.0
+"""Widest strip |Im z| used, below pi so that 1 / cos(strip / 2) stays small."""
+
+ROUNDOFF = 64 * np.finfo(np.float64).eps
+"""Bound on the relative rounding error of a term and of a short sum of them."""
+
+DECAY_SLACK = 1e-6
+"""Relative allowance for the quadrature of the decay bound itself."""
+
+DECAY_ROUNDOFF = 1e-9
+"""Absolute allowance for the same, seen to be below 1e-10."""
+
+PHASE_ROUNDOFF = 8 * np.finfo(np.float64).eps
+"""Bound on the relative rounding error of a phase."""
+
+_STRIPS = np.concatenate([[0.02, 0.05, 0.1, 0.2, 0.4], np.arange(0.7, 3.01, 0.23)])
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianLoss:
+  """The privacy loss of one Gaussian release, subsampled or not.
+
+  Attributes:
+    mu: Shift over standard deviation of the base pair.
+    sampling_prob: Poisson sampling probability; 1 for none.
+    direction: 'add' or 'remove'; the same at sampling probability 1.
+  """
+
+  mu: float
+  sampling_prob: float
+  direction: str
+
+  p_inf = 0.0
+
+  @property
+  def _power(self) -> tuple[float, float]:
+    """(a, b) such that M(t) = E[u^(a t + b)]."""
+    return (1.0, 1.0) if self.direction == 'remove' else (-1.0, 0.0)
+
+  def _log_u(self, y: np.ndarray) -> np.ndarray:
+    """log(1 - s + s e^z) at P0's standard normal variable y."""
+    z = self.mu * y - 0.5 * self.mu * self.mu
+    s = self.sampling_prob
+    small = np.minimum(z, 1.0)
+    return np.where(
+        z < 1.0, np.log1p(s * np.expm1(small)),
+        z + np.log(s) + np.log1p((1 - s) / s * np.exp(-np.maximum(z, 1.0))))
+
+  def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """log M at real orders, with its first two derivatives.
+
+    Args:
+      orders: Shape (n,), positive.
+
+    Returns:
+      Shape (3, n).
+    """
+    if self.sampling_prob == 1:
+      return 0.5 * self.mu**2 * np.stack(
+          [orders * (orders + 1), 2 * orders + 1, np.full_like(orders, 2.0)])
+    y, step = self._nodes(float(np.min(orders)), float(np.max(orders)), 0.0, 1e-16)
+    a, b = self._power
+    log_u = self._log_u(y)
+    exponent = np.multiply.outer(a * orders + b, log_u)
+    log_weight = exponent - 0.5 * y * y
+    weight = np.exp(log_weight - np.max(log_weight, axis=1, keepdims=True))
+    weight /= np.sum(weight, axis=1, keepdims=True)
+    mean = weight @ log_u
+    spread = weight @ (log_u * log_u) - mean * mean
+    return np.stack([_log_mean(exponent, y, step), a * mean, spread])
+
+  def _nodes(self, low: float, high: float, t_max: float, tolerance: float
+             ) -> tuple[np.ndarray, float]:
+    """Quadrature points for orders [low, high] + i [0, t_max], and their step.
+
+    Args:
+      low: Least real order.
+      high: Largest real order.
+      t_max: Largest imaginary order.
+      tolerance: Relative error of M wanted.
+    """
+    strips = _STRIPS
+    log_need = (0.5 * (strips / self.mu)**2 + t_max * strips +
+                self._log_kappa(high, strips) + math.log(2 / tolerance))
+    step = float(np.max(2 * np.pi * strips / (self.mu * log_need)))
+    if self.direction == 'remove':
+      bottom, top = -REACH, self.mu * (1 + high) + REACH
+    else:
+      bottom, top = self._mode(high) - REACH, self._mode(low) + REACH
+    # The mode of the tilted density: beyond it by REACH all terms are tiny.
+    count = int(math.ceil((top - bottom) / step)) + 1
+    return bottom + step * np.arange(count), step
+
+  def _mode(self, order: float) -> float:
+    """Where n(y) u^-order peaks."""
+    if order <= 0:
+      return 0.0
+    logit = math.log(self.sampling_prob) - math.log1p(-self.sampling_prob)
+    return optimize.brentq(
+        lambda y: y + order * self.mu * special.expit(
+            logit + self.mu * y - 0.5 * self.mu**2),
+        -order * self.mu - 1e-9, 1e-9, xtol=1e-3)
+
+  def _log_kappa(self, order: float, strip: np.ndarray) -> np.ndarray:
+    """log of sup |u(z + i strip)|^(a c + b) over its value on the real line."""
+    if self.direction == 'remove':
+      return np.zeros_like(strip)
+    return -order * np.log(np.cos(0.5 * strip))
+
+  def tilted(self, order: float, t_max: float, tolerance: float
+             ) -> TiltedLoss:
+    """The loss under an exponential tilt, ready for characteristic functions.
+
+    Args:
+      order: The tilt c > 0.
+      t_max: Largest argument wanted.
+      tolerance: Relative error of the quadrature wanted at t_max.
+    """
+    if self.sampling_prob == 1:
+      return TiltedLoss(self, order, float(self.cumulants(np.array([order]))[0, 0]),
+                        np.zeros(1), np.ones(1), 1.0, 0.0)
+    y, step = self._nodes(order, order, t_max, tolerance)
+    a, b = self._power
+    log_u = self._log_u(y)
+    exponent = (a * order + b) * log_u
+    log_weight = exponent - 0.5 * y * y
+    weight = np.exp(log_weight - np.max(log_weight))
+    weight /= np.sum(weight)
+    # Beyond the end points the terms fall by exp(-step * REACH) each.
+    cut = float((weight[0] + weight[-1]) / -math.expm1(-step * REACH))
+    log_mgf = float(_log_mean(exponent[None], y, step)[0])
+    return TiltedLoss(self, order, log_mgf, a * log_u, weight, step, cut)
+
+  def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """A bound on log |M(order + i t')| - log M(order) for all t' >= t.
+
+    Args:
+      order: The real part, > 0.
+      t: Shape (n,), positive.
+
+    Returns:
+      Shape (n,), at most zero and falling in t: the line of integration is
+      moved to Im z = b, where |u^(i t)| = exp(-t arg u).
+    """
+    t = np.asarray(t, dtype=np.float64)
+    if self.sampling_prob == 1:
+      return -0.5 * (self.mu * t)**2
+    y, step = self._nodes(order, order, 0.0, 1e-16)
+    a, b = self._power
+    power = a * order + b
+    log_density = -0.5 * y * y
+    base = _numerics.log_sum((log_density + power * self._log_u(y))[None])[0]
+    # The best strip for many small losses, and wide ones for few large losses.
+    narrow = t * self.sampling_prob * self.mu**2
+    strip = np.minimum(np.stack(
+        [0.6 * narrow, 1.5 * narrow, 4 * narrow, np.full_like(t, 0.7),
+         np.full_like(t, MAX_STRIP)]), MAX_STRIP)
+    # u = (1 - s)(1 + r e^z e^{i strip}).
+    e = self.sampling_prob / (1 - self.sampling_prob) * np.exp(
+        np.minimum(self.mu * y - 0.5 * self.mu**2, 300.0))
+    cosine, sine = np.cos(strip)[..., None] * e, np.sin(strip)[..., None] * e
+    exponent = log_density + power * math.log1p(-self.sampling_prob)
+    exponent = exponent + (0.5 * power) * np.log1p(e * e + 2 * cosine)
+    exponent -= t[:, None] * np.arctan2(sine, 1 + cosine)
+    value = _numerics.log_sum(exponent) - base + 0.5 * (strip / self.mu)**2
+    return np.minimum(
+        np.min(value, axis=0) * (1 - DECAY_SLACK) + DECAY_ROUNDOFF, 0.0)
+
+  def delta(self, epsilon: float) -> tuple[float, float]:
+    """delta of one release at `epsilon` (any real number), and its error."""
+    s, mu = self.sampling_prob, self.mu
+    if s == 1:
+      return gaussian_delta(mu, epsilon)
+    if self.direction == 'remove':
+      # s H(Q0 || P0) at e^z = (e^eps - 1 + s) / s.
+      top = math.expm1(epsilon) + s
+      if top <= 0:
+        return -math.expm1(epsilon), 0.0
+      scale, threshold = s, math.log(top) - math.log(s)
+    else:
+      bottom = math.expm1(-epsilon) + s
+      if bottom <= 0:
+        return 0.0, 0.0
+      # e^eps s e^z H(P0 || Q0) at e^-z, z the threshold on log(q0 / p0).
+      threshold = math.log(s) - math.log(bottom)
+      scale = math.exp(epsilon + math.log(s) - threshold)
+    value, error = gaussian_delta(mu, threshold)
+    # The threshold's own rounding moves delta by at most its slope.
+    slip = ROUNDOFF * (1 + abs(threshold)) * math.exp(
+        min(threshold + special.log_ndtr(-0.5 * mu - threshold / mu), 0.0))
+    if self.direction == 'add':
+      slip *= 1 + s / max(math.expm1(-epsilon) + s, 1e-300)
+    return scale * value, scale * (error + slip) + ROUNDOFF * scale * value
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TiltedLoss:
+  """One step's loss under a tilt: quadrature weights and what they are worth.
+
+  Attributes:
+    law: The loss.
+    order: The tilt.
+    log_mgf: log M(order).
+    loss: Shape (nodes,), losses at the nodes.
+    weight: Shape (nodes,), tilted probabilities; sum to one.
+    step: Step of the quadrature.
+    cut: Bound on the relative mass beyond the nodes.
+  """
+
+  law: GaussianLoss
+  order: float
+  log_mgf: float
+  loss: np.ndarray
+  weight: np.ndarray
+  step: float
+  cut: float
+
+  @functools.cached_property
+  def mean_abs(self) -> float:
+    """Tilted mean of |loss|."""
+    return float(np.dot(self.weight, np.abs(self.loss)))
+
+  @functools.cached_property
+  def level(self) -> float:
+    """Size of the numbers whose rounding log_mgf carries."""
+    return (1 + self.order) * self.mean_abs + min(
+        1.0, abs(math.expm1(min(self.log_mgf, 1.0))))
+
+  def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """log of the tilted characteristic function at spacing * (0..count-1)."""
+    if self.law.sampling_prob == 1:
+      t = spacing * np.arange(count)
+      return 0.5 * self.law.mu**2 * t * (1j * (2 * self.order + 1) - t)
+    return _numerics.log_phi_table(self.loss, self.weight, spacing, count)
+
+  def error(self, t: np.ndarray) -> np.ndarray:
+    """Bound on the error of log_phi at `t` times |phi|, and of log_mgf at 0."""
+    if self.law.sampling_prob == 1:
+      return PHASE_ROUNDOFF * 0.5 * self.law.mu**2 * t * (2 * self.order + 1 + t)
+    rounding = (PHASE_ROUNDOFF * t * self.mean_abs +
+                ROUNDOFF * np.minimum(1.0, self.level + t * self.mean_abs))
+    return rounding + self.quadrature(t) + 2 * self.cut
+
+  def quadrature(self, t: np.ndarray) -> np.ndarray:
+    """Bound on the relative error of the trapezoidal rule at order + i t."""
+    law = self.law
+    strips = _STRIPS[:, None]
+    log_error = (0.5 * (strips / law.mu)**2 + strips * t +
+                 law._log_kappa(self.order, strips) + math.log(2))
+    decay = 2 * np.pi * strips / (law.mu * self.step)
+    exponent = log_error - decay - np.log(-np.expm1(-decay))
+    return np.exp(np.minimum(np.min(exponent, axis=0), 0.0))
+
+
+def gaussian_delta(mu: float, epsilon: float) -> tuple[float, float]:
+  """delta of N(mu, 1) against N(0, 1) at `epsilon`, and a bound on its error.
+
+  Source: Balle and Wang (2018), Theorem 8.
+  """
+  log_a = float(special.log_ndtr(0.5 * mu - epsilon / mu))
+  log_b = epsilon + float(special.log_ndtr(-0.5 * mu - epsilon / mu))
+  value = max(-math.exp(log_a) * math.expm1(min(log_b - log_a, 0.0)), 0.0)
+  error = ROUNDOFF * math.exp(log_a) * min(
+      abs(log_a) + abs(log_b) + abs(epsilon), 1e3) + ROUNDOFF * value
+  return value, error
+
+
+def _log_mean(exponent: np.ndarray, y: np.ndarray, step: float) -> np.ndarray:
+  """log of the trapezoidal mean of exp(exponent) under the normal density.
+
+  Args:
+    exponent: Shape (n, nodes).
+    y: Shape (nodes,).
+    step: Spacing of y.
+  """
+  density = np.exp(-0.5 * y * y) * (step / math.sqrt(2 * math.pi))
+  peak = np.max(exponent - 0.5 * y * y, axis=1) + 0.5 * math.log(1e2)
+  # Where nothing is large the mean of exp - 1 keeps the digits of log M.
+  with np.errstate(over='ignore'):
+    excess = np.expm1(np.minimum(exponent, 50.0)) @ density
+  log_terms = exponent - 0.5 * y * y - peak[:, None]
+  full = peak + np.log(np.sum(np.exp(log_terms), axis=1)) + math.log(
+      step / math.sqrt(2 * math.pi))
+  modest = (np.max(exponent, axis=1) < 50.0) & (np.abs(excess) < 0.5)
+  return np.where(modest, np.log1p(np.clip(excess, -0.5, None)), full)

@@ -1,0 +1,224 @@
+"""From DpEvents to steps: what was released, on which sample of the records."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+from typing import Iterator
+from typing import Optional
+
+import dp_accounting
+
+from tfcactus import noise as noise_lib
+from tfcactus.privacy import dominating
+from tfcactus.privacy import events
+from tfcactus.privacy import pair as pair_lib
+from tfcactus.privacy.composition import Step
+from tfcactus.privacy.gaussian import GaussianLoss
+
+_REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
+
+
+class Unsupported(Exception):
+  """Names the event that cannot be composed, and why."""
+
+  def __init__(self, event: Any, message: str):
+    super().__init__(message)
+    self.event = event
+    self.message = message
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+  """What is released: noise, or a mechanism known by its pair."""
+
+  noise: Optional[noise_lib.Noise] = None
+  pair: Optional[pair_lib.DominatingPair] = None
+
+  @property
+  def _key(self) -> Any:
+    return self.noise.digest if self.noise is not None else id(self.pair)
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, Source) and self._key == other._key
+
+  def __hash__(self) -> int:
+    return hash(self._key)
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+  """One step: a source on a sample of the records.
+
+  Attributes:
+    source: What is released.
+    sampling_prob: The share of records in the sample.
+    fixed_size: Whether the sample's size is fixed; else Poisson.
+  """
+
+  source: Source
+  sampling_prob: float = 1.0
+  fixed_size: bool = False
+
+  def step(self, direction: str) -> Step:
+    """The step's privacy loss.
+
+    Args:
+      direction: 'add', 'remove' or 'replace'.
+    """
+    shift = 2 if direction == 'replace' or self.fixed_size else 1
+    noise = self.source.noise
+    loss = None
+    if isinstance(noise, noise_lib.Gaussian) and not (
+        direction == 'replace' and self.sampling_prob < 1):
+      mu = shift / noise.noise_multiplier
+      loss = GaussianLoss(mu, self.sampling_prob,
+                          'add' if direction == 'add' else 'remove')
+      make_base = functools.partial(dominating.gaussian_bounds, mu)
+    else:
+      base = _base_bounds(self.source, shift)
+      make_base = lambda cells: base
+    return Step(lambda cells: _sampled(
+        make_base(cells), self.sampling_prob, direction), loss)
+
+
+@functools.lru_cache(maxsize=32)
+def _base_bounds(source: Source, shift: int) -> pair_lib.PairBounds:
+  if source.pair is not None:
+    return pair_lib.PairBounds.exact(source.pair)
+  return dominating.dominating_pair(source.noise, shift=shift)
+
+
+def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
+             ) -> pair_lib.PairBounds:
+  """The step's pair from the base pair.
+
+  Source: Zhu, Dong and Wang (2022): the amplification theorem of section 4.1,
+  and Proposition 29 for records that are replaced under fixed-size sampling.
+  """
+  if direction == 'replace' and prob == 1:
+    return base
+  add, remove = base.poisson(prob)
+  if direction == 'replace':
+    return dominating.envelope_of([add, remove])
+  return add if direction == 'add' else remove
+
+
+def releases(event: Any, relation: dp_accounting.NeighboringRelation
+             ) -> Iterator[tuple[Optional[Release], int]]:
+  """Yields (release, repeats) for each kind of step; None protects nothing.
+
+  Raises:
+    Unsupported: for an event with no proved account.
+  """
+  yield from _flatten(event, Release(Source()), relation)
+
+
+def _flatten(event: Any, sample: Release,
+             relation: dp_accounting.NeighboringRelation
+             ) -> Iterator[tuple[Optional[Release], int]]:
+  if isinstance(event, dp_accounting.NoOpDpEvent):
+    return
+  if isinstance(event, dp_accounting.NonPrivateDpEvent):
+    yield None, 1
+  elif isinstance(event, dp_accounting.SelfComposedDpEvent):
+    _refuse_joint(event, sample, event.count != 1)
+    for release, repeats in _flatten(event.event, sample, relation):
+      yield release, repeats * event.count
+  elif isinstance(event, dp_accounting.ComposedDpEvent):
+    _refuse_joint(event, sample, len(event.events) != 1)
+    for part in event.events:
+      yield from _flatten(part, sample, relation)
+  elif isinstance(event, (dp_accounting.PoissonSampledDpEvent,
+                          dp_accounting.SampledWithoutReplacementDpEvent)):
+    inner = _sample_of(event, sample, relation)
+    if inner is not None:
+      yield from _flatten(_merge_gaussians(event.event) or event.event
+                          if inner.sampling_prob < 1 else event.event,
+                          inner, relation)
+  else:
+    # Fixed-size sampling is accounted from a pair for replaced records.
+    source = _source_of(event, _REPLACE if sample.fixed_size else relation)
+    yield (None if source is None else
+           dataclasses.replace(sample, source=source)), 1
+
+
+def _sample_of(event: Any, outer: Release,
+               relation: dp_accounting.NeighboringRelation
+               ) -> Optional[Release]:
+  """The sampling an event adds; None if it takes no record at all."""
+  fixed = isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent)
+  if fixed:
+    total, taken = event.source_dataset_size, event.sample_size
+    if not 0 <= taken <= total or total < 1:
+      raise Unsupported(event, 'the sample size is not within the data size')
+    prob = taken / total
+  else:
+    prob = event.sampling_probability
+    if not 0 <= prob <= 1:
+      raise Unsupported(event, 'the sampling probability is not in [0, 1]')
+  if outer.fixed_size or (fixed and outer.sampling_prob < 1):
+    raise Unsupported(event, 'samples of samples are accounted for Poisson only')
+  prob *= outer.sampling_prob
+  if prob == 0:
+    return None
+  if relation == _REPLACE and prob < 1 and not fixed:
+    raise Unsupported(
+        event, 'Poisson sampling has no proved account for the replace '
+        'relation; use ADD_OR_REMOVE_ONE')
+  return Release(Source(), prob, fixed and (prob < 1 or relation != _REPLACE))
+
+
+def _merge_gaussians(event: Any) -> Optional[dp_accounting.DpEvent]:
+  """Several Gaussian releases from one sample are one, of joint precision."""
+  if isinstance(event, dp_accounting.SelfComposedDpEvent):
+    parts = [(event.event, event.count)]
+  elif isinstance(event, dp_accounting.ComposedDpEvent):
+    parts = [(part, 1) for part in event.events]
+  else:
+    return None
+  precision = 0.0
+  for part, count in parts:
+    part = _merge_gaussians(part) or part
+    if not isinstance(part, dp_accounting.GaussianDpEvent) or (
+        part.noise_multiplier <= 0):
+      return None
+    precision += count / part.noise_multiplier**2
+  return dp_accounting.GaussianDpEvent(precision**-0.5) if precision else None
+
+
+def _refuse_joint(event: Any, sample: Release, several: bool) -> None:
+  if several and sample.sampling_prob < 1:
+    raise Unsupported(
+        event, 'several releases from one sample are one step; only Gaussians '
+        'can be merged. Sample anew for each release, or release one query')
+
+
+def _source_of(event: Any, relation: dp_accounting.NeighboringRelation
+               ) -> Optional[Source]:
+  """The source of a single release; None where nothing is protected."""
+  if isinstance(event, events.NoiseTableDpEvent):
+    return Source(noise=event.noise)
+  if isinstance(event, events.DominatingPairDpEvent):
+    if event.neighboring_relation != relation:
+      raise Unsupported(
+          event, f'its pair is for {event.neighboring_relation.name}')
+    return Source(pair=event.pair)
+  # A dp_accounting event that its newer releases have.
+  if type(event).__name__ == 'RandomizedResponseDpEvent':
+    try:
+      return _source_of(events.randomized_response_event(
+          event.noise_parameter, event.num_buckets), relation)
+    except ValueError as error:
+      raise Unsupported(event, str(error)) from error
+  for kind, build in ((dp_accounting.GaussianDpEvent, noise_lib.Gaussian),
+                      (dp_accounting.LaplaceDpEvent, noise_lib.Laplace)):
+    if isinstance(event, kind):
+      if event.noise_multiplier == 0:
+        return None
+      try:
+        return Source(noise=build(event.noise_multiplier))
+      except ValueError as error:
+        raise Unsupported(event, str(error)) from error
+  raise Unsupported(event, 'unknown kind of event')
