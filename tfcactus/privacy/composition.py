@@ -5,7 +5,8 @@
 | one Gaussian release, or unsampled ones only | closed form | rounding |
 | subsampled Gaussians | tilted contour | 1e-9 and better, mostly |
 | subsampled Gaussians too few or too rare for it | fine lattice | about 1e-8 |
-| anything discrete among them | lattice; estimate by contour | about 1e-5 |
+| anything discrete among many | contour, smoothed by 1e-6 | about 1e-6 |
+| few discrete ones, or not certified | lattice | about 1e-5 |
 """
 
 from __future__ import annotations
@@ -24,12 +25,19 @@ from tfcactus import _checks
 from tfcactus.privacy import atoms
 from tfcactus.privacy import contour
 from tfcactus.privacy import lattice
+from tfcactus.privacy import pair as pair_lib
 from tfcactus.privacy.bounds import Bounds
 from tfcactus.privacy.gaussian import GaussianLoss
 from tfcactus.privacy.pair import PairBounds
 
 FINE_CELLS = 1 << 21
 """Cells of a continuous loss when the lattice is all there is."""
+
+SMOOTHING = 5e-6
+"""Range of what is added to discrete total losses, hence width of epsilon."""
+
+MIN_STEPS = 30
+"""Fewer discrete steps go to the lattice."""
 
 COARSE_CELLS = 1 << 14
 """Cells of a continuous loss beside discrete ones."""
@@ -79,27 +87,28 @@ class Composition:
   def epsilon(self, delta: float) -> Bounds:
     """Bounds on the least epsilon >= 0 at `delta` in (0, 1)."""
     delta = _checks.delta(delta)
-    if self._losses is None:
-      return self._refined(self._lattice.epsilon(delta), 'epsilon', delta)
-    if self._single is not None:
+    if self._losses is not None and self._single is not None:
       return _solve(self._single, delta)
     try:
-      return contour.Contour(self._losses).epsilon(delta)
+      if self._losses is not None:
+        return contour.Contour(self._losses).epsilon(delta)
+      return self._smoothed(
+          lambda part, p_inf: part.epsilon(delta - p_inf), 'epsilon')
     except contour.Hard:
       return self._lattice.epsilon(delta)
 
   def delta(self, epsilon: float) -> Bounds:
     """Bounds on the least delta at `epsilon` >= 0."""
     epsilon = _checks.non_negative('epsilon', epsilon)
-    if self._losses is None:
-      return self._refined(self._lattice.delta(epsilon), 'delta', epsilon)
-    if self._single is not None:
+    if self._losses is not None and self._single is not None:
       value, error = self._single.delta(epsilon)
       return Bounds(max(value - error, 0.0), value, min(value + error, 1.0))
     try:
-      return contour.Contour(self._losses).delta(epsilon)
+      if self._losses is not None:
+        return contour.Contour(self._losses).delta(epsilon)
     except contour.Hard:
-      return self._lattice.delta(epsilon)
+      pass
+    return self._lattice.delta(epsilon)
 
   @property
   def p_inf(self) -> tuple[float, float]:
@@ -153,25 +162,42 @@ class Composition:
          for step, count in self.groups],
         lattice.FINE if fine else lattice.Resolution())
 
-  def _refined(self, bounds: Bounds, name: str, value: float) -> Bounds:
-    """The bounds with an estimate by contour over the atoms, where it works."""
-    p_inf = self._lattice.p_inf[1]
-    try:
-      inner = contour.Contour([
-          (atoms.AtomicLoss(step.bounds().upper), count)
-          for step, count in self.groups])
-      if name == 'epsilon' and value > p_inf:
-        estimate = inner.epsilon(value - p_inf).estimate
-      elif name == 'delta':
-        estimate = p_inf + inner.delta(value).estimate
-      else:
-        return bounds
-    except (contour.Hard, FloatingPointError):
-      return bounds
-    if not math.isfinite(estimate):
-      return bounds
-    estimate = min(max(estimate, bounds.lower), bounds.upper)
-    return Bounds(bounds.lower, estimate, bounds.upper)
+  def _smoothed(self, solve: Callable[[contour.Contour, float], Bounds],
+                name: str) -> Bounds:
+    """Epsilon by contours over the atoms, smoothed upwards a little.
+
+    Raises:
+      contour.Hard: if phi could not be shown to stay small.
+    """
+    del name
+    p_low, p_high = self._lattice.p_inf
+    steps = self._lattice.steps
+    if steps < MIN_STEPS:
+      raise contour.Hard
+    results = []
+    for side, p_inf in (('lower', p_low), ('upper', p_high)):
+      groups = tuple((_atomic(step, side), count) for step, count in self.groups)
+      if results and all(
+          new[0] is old[0] for new, old in zip(groups, results[0][1])):
+        results.append(results[0])
+        continue
+      part = contour.Contour(groups, atoms.Smoothing(SMOOTHING))
+      results.append((solve(part, p_inf), groups))
+    (low, _), (high, _) = results
+    slack = steps * pair_lib.LOSS_ROUNDOFF
+    lower = max(low.lower - SMOOTHING - slack, 0.0)
+    upper = high.upper + slack
+    estimate = 0.5 * (low.estimate + high.estimate) - 0.5 * SMOOTHING
+    return Bounds(lower, min(max(estimate, lower), upper), upper)
+
+
+@functools.lru_cache(maxsize=64)
+def _atoms_of(pair: pair_lib.DominatingPair) -> atoms.AtomicLoss:
+  return atoms.AtomicLoss(pair)
+
+
+def _atomic(step: Step, side: str) -> atoms.AtomicLoss:
+  return _atoms_of(getattr(step.bounds(), side))
 
 
 def _solve(loss: GaussianLoss, delta: float) -> Bounds:

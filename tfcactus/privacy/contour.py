@@ -29,6 +29,7 @@ from typing import Sequence
 import numpy as np
 import threadpoolctl
 
+from tfcactus.privacy import atoms
 from tfcactus.privacy import gaussian
 from tfcactus.privacy.bounds import Bounds
 
@@ -40,6 +41,9 @@ MAX_TABLE = 3_000_000_000
 
 BLOCKS = (0.0008, 0.02, 0.5, 12.5, 312.5)
 """Tilts are tried in blocks from each of these to 25 times as much."""
+
+CERTIFICATE_ROOM = 3.0
+"""How far the log of phi, as seen, stays below what is then certified."""
 
 MAX_NEWTON = 60
 
@@ -53,11 +57,14 @@ class Contour:
   """A composition of independent losses with analytic phi functions.
 
   Attributes:
-    groups: Pairs (loss, number of steps); a loss is a `gaussian.GaussianLoss`,
-      or an `atoms.AtomicLoss` where an estimate is enough.
+    groups: Pairs (loss, number of steps); a loss is a `gaussian.GaussianLoss`
+      or an `atoms.AtomicLoss`.
+    smoothing: A small variable added to the total loss, which discrete losses
+      need; results are those of the sum.
   """
 
   groups: Sequence[tuple[Any, int]]
+  smoothing: Optional[atoms.Smoothing] = None
 
   def epsilon(self, delta: float) -> Bounds:
     """Bounds on epsilon at `delta`.
@@ -118,7 +125,12 @@ class Contour:
   def _block(self, low: float, high: float, points: int = 14) -> _Saddles:
     orders = np.geomspace(low, high, points)
     return _Saddles(orders, *sum(
-        count * loss.cumulants(orders) for loss, count in self.groups))
+        count * loss.cumulants(orders) for loss, count in self._all))
+
+  @property
+  def _all(self) -> list[tuple[Any, int]]:
+    extra = [] if self.smoothing is None else [(self.smoothing, 1)]
+    return [*self.groups, *extra]
 
   def _table(self, saddles: _Saddles, epsilon: float, log_delta: float
              ) -> _Table:
@@ -136,10 +148,24 @@ class Contour:
     steps = sum(number for _, number in self.groups)
     tolerance = math.exp(LOG_TOLERANCE) / (10 * steps)
     tilted = [(loss.tilted(order, count * spacing, tolerance), number)
-              for loss, number in self.groups]
-    if count * max(part.loss.size for part, _ in tilted) > MAX_TABLE:
+              for loss, number in self._all]
+    if count * max(getattr(part, 'loss', np.zeros(1)).size
+                   for part, _ in tilted) > MAX_TABLE:
       raise Hard
+    if self.smoothing is not None:
+      self._certify(tilted, spacing * (count - 1), -log_tail)
     return _Table(order, spacing, count, tilted, alias, log_tail)
+
+  def _certify(self, tilted: Sequence[tuple[Any, int]], start: float,
+               log_need: float) -> None:
+    """Shows that phi stays as small as it was seen to be."""
+    discrete = [(part, number) for part, number in tilted
+                if isinstance(part, atoms.TiltedAtoms)]
+    end = self.smoothing.end(log_need, tilted[0][0].order)
+    try:
+      atoms.certify_decay(discrete, start, max(end, start), log_need)
+    except atoms.Uncertified as error:
+      raise Hard from error
 
   def _end(self, order: float, spacing: float, log_need: float
            ) -> tuple[float, float]:
@@ -148,7 +174,9 @@ class Contour:
     for points in (12, 6):
       grid = np.geomspace(low, high, points)
       decay = sum(number * loss.log_decay(order, grid)
-                  for loss, number in self.groups)
+                  for loss, number in self._all)
+      # Room, where what was seen has yet to be certified.
+      decay = decay + (0.0 if self.smoothing is None else CERTIFICATE_ROOM)
       enough = np.flatnonzero(decay - np.log(np.pi * grid) <= -log_need)
       if enough.size == 0:
         raise Hard
