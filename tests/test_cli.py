@@ -56,7 +56,7 @@ def test_tables_are_listed(capsys):
     (['--noise', 'gaussian', '--noise-multiplier', '1', '--delta', '1'],
      'delta'),
     (['--noise', 'gaussian', '--noise-multiplier', '1', '--steps', '0'],
-     'count'),
+     'steps >= 1'),
     (['--noise', 'gaussian', '--noise-multiplier', '1', '--sampling-prob',
       '2'], 'sampling'),
 ])

@@ -3,93 +3,248 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import fractions
 import json
 import sys
 import time
+from typing import Any
+from typing import Callable
 from typing import Optional
 from typing import Sequence
 
 import dp_accounting
 
+from tfcactus import _checks
 from tfcactus import noise as noise_lib
 from tfcactus import privacy
 from tfcactus.noise import library
+from tfcactus.privacy import calibration
 
 _RELATIONS = {
     'add-or-remove': dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
     'replace': dp_accounting.NeighboringRelation.REPLACE_ONE,
 }
+_SAMPLINGS = ('poisson', 'fixed')
 
 
-def _fraction(text: str) -> float:
+def _fraction(text: str) -> fractions.Fraction:
   """A number such as 0.004 or 250/60000."""
   try:
-    return float(fractions.Fraction(text))
+    return fractions.Fraction(text)
   except (ValueError, ZeroDivisionError):
     raise argparse.ArgumentTypeError(
         f'Expected a number or a fraction such as 250/60000, got {text!r}.'
     ) from None
 
 
-def _parser() -> argparse.ArgumentParser:
-  parser = argparse.ArgumentParser(prog='tfcactus', description=__doc__)
-  commands = parser.add_subparsers(dest='command', required=True)
-  epsilon = commands.add_parser(
-      'epsilon', help='epsilon of noisy steps at a given delta')
-  add = epsilon.add_argument
-  add('--noise', required=True,
-      help='gaussian, laplace, the name of a shipped table, or FILE.npz')
+@dataclasses.dataclass(frozen=True)
+class _Group:
+  """Equal steps, as typed."""
+
+  noise: str
+  noise_multiplier: Optional[float] = None
+  sampling_prob: fractions.Fraction = fractions.Fraction(1)
+  steps: int = 1
+  sampling: str = 'poisson'
+
+  @classmethod
+  def parse(cls, text: str) -> _Group:
+    """From `noise=gaussian,noise_multiplier=1,sampling_prob=1/100,steps=9`."""
+    try:
+      return cls.of(dict(part.split('=', 1) for part in text.split(',')))
+    except ValueError as error:
+      raise argparse.ArgumentTypeError(
+          f'Expected a step such as noise=gaussian,noise_multiplier=1,'
+          f'sampling_prob=1/100,steps=50, got {text!r}: {error}') from None
+
+  @classmethod
+  def of(cls, values: dict[str, Any]) -> _Group:
+    """From names and values."""
+    kinds = {'noise': str, 'noise_multiplier': float, 'steps': int,
+             'sampling_prob': lambda v: fractions.Fraction(str(v)),
+             'sampling': str}
+    unknown = set(values) - set(kinds)
+    if unknown or 'noise' not in values:
+      raise ValueError(f'Expected noise and some of {", ".join(kinds)}, got '
+                       f'{", ".join(values)}.')
+    return cls(**{name: kinds[name](value) for name, value in values.items()})
+
+  def event(self) -> dp_accounting.DpEvent:
+    """The event of all its steps."""
+    steps = _checks.integer('steps', self.steps, 1)
+    prob = _checks.sampling_prob(float(self.sampling_prob))
+    if self.sampling not in _SAMPLINGS:
+      raise ValueError(
+          f'Expected sampling in {_SAMPLINGS}, got {self.sampling!r}.')
+    event = privacy.noise_event(self._noise())
+    if self.sampling == 'fixed':
+      ratio = self.sampling_prob.limit_denominator(10**9)
+      event = dp_accounting.SampledWithoutReplacementDpEvent(
+          ratio.denominator, ratio.numerator, event)
+    elif prob < 1:
+      event = dp_accounting.PoissonSampledDpEvent(prob, event)
+    return dp_accounting.SelfComposedDpEvent(event, steps)
+
+  def _noise(self) -> noise_lib.Noise:
+    closed = {'gaussian': noise_lib.Gaussian, 'laplace': noise_lib.Laplace}
+    if self.noise in closed:
+      if self.noise_multiplier is None:
+        raise ValueError(
+            f'Expected --noise-multiplier with --noise {self.noise}.')
+      return closed[self.noise](self.noise_multiplier)
+    if self.noise_multiplier is not None:
+      raise ValueError(
+          'Expected no --noise-multiplier with a table, which has its own, got '
+          f'{self.noise_multiplier}.')
+    if self.noise.endswith('.npz'):
+      return noise_lib.load(self.noise)
+    return library.get(self.noise)
+
+
+def _add_steps(parser: argparse.ArgumentParser) -> None:
+  add = parser.add_argument
+  add('--noise', help='gaussian, laplace, the name of a shipped table, or '
+      'FILE.npz')
   add('--noise-multiplier', type=float,
-      help='standard deviation of the Gaussian, or scale of the Laplace, over '
-      'the sensitivity')
-  add('--sampling-prob', type=_fraction, default=1.0)
-  add('--steps', type=int, required=True)
-  add('--delta', type=float, required=True)
+      help='standard deviation of the Gaussian over the sensitivity; for the '
+      'Laplace its scale b over the sensitivity')
+  add('--sampling-prob', type=_fraction, default=fractions.Fraction(1),
+      help='such as 0.004 or 250/60000')
+  add('--steps', type=int)
+  add('--sampling', choices=_SAMPLINGS, default='poisson')
+  add('--step', action='append', type=_Group.parse, default=[],
+      metavar='NAME=VALUE,...', help='a group of steps; repeat for more')
+  add('--steps-file', metavar='FILE.json',
+      help='a JSON list of such groups, as objects')
   add('--neighbors', choices=sorted(_RELATIONS), default='add-or-remove')
   add('--direction', choices=('both', 'add', 'remove'), default='both')
   add('--json', action='store_true', help='print JSON')
-  commands.add_parser('tables', help='list the shipped noise tables')
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(prog='tfcactus', description=__doc__)
+  commands = parser.add_subparsers(dest='command', required=True)
+  epsilon = commands.add_parser('epsilon', help='epsilon of steps at a delta')
+  _add_steps(epsilon)
+  epsilon.add_argument('--delta', type=float, required=True)
+  epsilon.set_defaults(run=_epsilon)
+  delta = commands.add_parser('delta', help='delta of steps at an epsilon')
+  _add_steps(delta)
+  delta.add_argument('--epsilon', type=float, required=True)
+  delta.set_defaults(run=_delta)
+  calibrate = commands.add_parser(
+      'calibrate', help='the one of noise multiplier, steps and sampling '
+      'probability that is not given, for a target epsilon')
+  _add_steps(calibrate)
+  calibrate.set_defaults(sampling_prob=None)
+  calibrate.add_argument('--target-epsilon', type=float, required=True)
+  calibrate.add_argument('--delta', type=float, required=True)
+  calibrate.set_defaults(run=_calibrate)
+  tables = commands.add_parser('tables', help='list the shipped noise tables')
+  tables.set_defaults(run=_tables)
   return parser
 
 
-def _noise(args: argparse.Namespace) -> noise_lib.Noise:
-  closed = {'gaussian': noise_lib.Gaussian, 'laplace': noise_lib.Laplace}
-  if args.noise in closed:
-    if args.noise_multiplier is None:
-      raise ValueError(f'Expected --noise-multiplier with --noise {args.noise}.')
-    return closed[args.noise](args.noise_multiplier)
-  if args.noise_multiplier is not None:
-    raise ValueError(
-        'Expected no --noise-multiplier with a table, which has its own, got '
-        f'{args.noise_multiplier}.')
-  if args.noise.endswith('.npz'):
-    return noise_lib.load(args.noise)
-  return library.get(args.noise)
+def _groups(args: argparse.Namespace) -> list[_Group]:
+  groups = list(args.step)
+  if args.steps_file:
+    with open(args.steps_file, encoding='utf-8') as file:
+      try:
+        listed = json.load(file)
+      except json.JSONDecodeError as error:
+        raise ValueError(f'Expected JSON in {args.steps_file!r}: {error}.') from None
+    if not isinstance(listed, list) or not all(
+        isinstance(item, dict) for item in listed):
+      raise ValueError(
+          f'Expected a JSON list of objects in {args.steps_file!r}.')
+    groups += [_Group.of(item) for item in listed]
+  if args.noise is not None:
+    if args.steps is None:
+      raise ValueError('Expected --steps with --noise.')
+    groups.append(_Group(args.noise, args.noise_multiplier,
+                         args.sampling_prob, args.steps, args.sampling))
+  if not groups:
+    raise ValueError('Expected --noise and --steps, --step or --steps-file.')
+  return groups
 
 
-def _epsilon(args: argparse.Namespace) -> None:
-  event = privacy.noise_event(_noise(args))
-  if args.sampling_prob != 1:
-    event = dp_accounting.PoissonSampledDpEvent(args.sampling_prob, event)
+def _bounds(args: argparse.Namespace,
+            solve: Callable[[privacy.PhiAccountant], privacy.Bounds]
+            ) -> tuple[privacy.Bounds, float]:
+  events = [group.event() for group in _groups(args)]
   start = time.perf_counter()
   accountant = privacy.PhiAccountant(
       _RELATIONS[args.neighbors], direction=args.direction)
-  accountant.compose(event, args.steps)
-  bounds = accountant.epsilon_bounds(args.delta)
-  seconds = time.perf_counter() - start
+  for event in events:
+    accountant.compose(event)
+  bounds = solve(accountant)
+  return bounds, time.perf_counter() - start
+
+
+def _show(args: argparse.Namespace, name: str, bounds: privacy.Bounds,
+          seconds: float, at: str) -> None:
   if args.json:
     print(json.dumps({
         'lower': bounds.lower, 'estimate': bounds.estimate,
-        'upper': bounds.upper, 'delta': args.delta, 'steps': args.steps,
-        'neighbors': args.neighbors, 'direction': args.direction,
-        'seconds': seconds}))
+        'upper': bounds.upper, 'neighbors': args.neighbors,
+        'direction': args.direction, 'seconds': seconds}))
     return
-  print(f'epsilon <= {bounds.upper:.6f} at delta {args.delta:g} '
-        f'({args.neighbors}; lower bound {bounds.lower:.6f})')
+  print(f'{name} <= {bounds.upper:.10g} at {at} ({args.neighbors}, direction '
+        f'{args.direction}; estimate {bounds.estimate:.10g}, lower bound '
+        f'{bounds.lower:.10g})')
 
 
-def _tables() -> None:
+def _epsilon(args: argparse.Namespace) -> None:
+  bounds, seconds = _bounds(args, lambda a: a.epsilon_bounds(args.delta))
+  _show(args, 'epsilon', bounds, seconds, f'delta {args.delta:g}')
+
+
+def _delta(args: argparse.Namespace) -> None:
+  bounds, seconds = _bounds(args, lambda a: a.delta_bounds(args.epsilon))
+  _show(args, 'delta', bounds, seconds, f'epsilon {args.epsilon:g}')
+
+
+def _calibrate(args: argparse.Namespace) -> None:
+  wanted = [name for name in ('noise_multiplier', 'steps', 'sampling_prob')
+            if getattr(args, name) is None]
+  if args.noise is None or args.step or args.steps_file:
+    raise ValueError('Expected --noise with calibrate, and no other steps.')
+  if args.noise not in ('gaussian', 'laplace') and 'noise_multiplier' in wanted:
+    wanted.remove('noise_multiplier')
+  if len(wanted) == 2 and 'sampling_prob' in wanted:
+    wanted.remove('sampling_prob')
+    args.sampling_prob = fractions.Fraction(1)
+  if len(wanted) != 1:
+    raise ValueError(
+        'Expected two of --noise-multiplier, --steps and --sampling-prob, to '
+        f'find the third, got {3 - len(wanted)} of them.')
+  name, = wanted
+
+  def event(value):
+    values = {'noise_multiplier': args.noise_multiplier, 'steps': args.steps,
+              'sampling_prob': args.sampling_prob}
+    values[name] = fractions.Fraction(value) if name == 'sampling_prob' else value
+    return _Group(args.noise, sampling=args.sampling, **values).event()
+
+  solve = {'noise_multiplier': calibration.calibrate_noise,
+           'steps': calibration.calibrate_steps,
+           'sampling_prob': calibration.calibrate_sampling_prob}[name]
+  start = time.perf_counter()
+  cost = calibration.account(event, args.delta, _RELATIONS[args.neighbors],
+                             args.direction)
+  value = solve(args.target_epsilon, cost)
+  reached = cost(value) if value else 0.0
+  seconds = time.perf_counter() - start
+  if args.json:
+    print(json.dumps({name: value, 'epsilon': reached, 'seconds': seconds}))
+  else:
+    print(f'{name} {value:.10g}: epsilon <= {reached:.10g} at delta '
+          f'{args.delta:g}')
+
+
+def _tables(args: argparse.Namespace) -> None:
+  del args
   for name in library.names():
     table = library.get(name)
     gap = table.info.get('gap')
@@ -102,13 +257,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   """Runs the command; returns its exit code."""
   args = _parser().parse_args(argv)
   try:
-    if args.command == 'epsilon':
-      _epsilon(args)
-    else:
-      _tables()
-  except (ValueError, FileNotFoundError,
-          dp_accounting.UnsupportedEventError) as error:
+    args.run(args)
+  except (ValueError, OSError, dp_accounting.UnsupportedEventError) as error:
     print(f'tfcactus: {error}', file=sys.stderr)
+    return 2
+  except OverflowError as error:
+    print(f'tfcactus: the numbers given are out of range: {error}',
+          file=sys.stderr)
     return 2
   return 0
 

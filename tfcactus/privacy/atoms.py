@@ -130,7 +130,7 @@ class _Atoms:
     self._loss = loss - float(weight @ loss) / self.total
     self._slope = max(float(weight @ np.abs(self._loss)), 1e-300)
 
-  def subset(self) -> '_Atoms':
+  def subset(self) -> _Atoms:
     """The heaviest atom of each of a number of equally heavy stretches."""
     order = np.argsort(self._loss)
     stretch = np.cumsum(self._weight[order]) / self.total * SUBSET
@@ -148,7 +148,7 @@ class _Atoms:
     """The least of a few gaps."""
     return float(np.min(self.gap(start, (end - start) / 40, 41)))
 
-  def certify(self, start: float, end: float, everything: '_Atoms',
+  def certify(self, start: float, end: float, everything: _Atoms,
               level: float) -> None:
     """Shows that |phi| <= level on [start, end] by the gaps of these atoms."""
     need = 1 - level

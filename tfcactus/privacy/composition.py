@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import Any
 from typing import Callable
 from typing import Optional
 from typing import Sequence
@@ -35,6 +36,9 @@ FINE_CELLS = 1 << 21
 
 SMOOTHING = 5e-6
 """Range of what is added to discrete total losses, hence width of epsilon."""
+
+MAX_ATOMS = 6000
+"""Steps of more atoms than this go to the lattice, which minds them less."""
 
 MIN_STEPS = 30
 """Fewer discrete steps go to the lattice."""
@@ -92,8 +96,7 @@ class Composition:
     try:
       if self._losses is not None:
         return contour.Contour(self._losses).epsilon(delta)
-      return self._smoothed(
-          lambda part, p_inf: part.epsilon(delta - p_inf), 'epsilon')
+      return self._smoothed(delta)
     except contour.Hard:
       return self._lattice.epsilon(delta)
 
@@ -124,17 +127,24 @@ class Composition:
     return sum(count * step.bounds().upper.log_phi(t)
                for step, count in self.groups)
 
-  def renyi_divergence(self, order: float) -> float:
-    """The Renyi divergence D_order(P || Q), order > 1, of the composition."""
-    order = _checks.real('order', order)
-    if order <= 1:
+  def renyi_divergence(self, order: Any) -> np.ndarray:
+    """The Renyi divergence D_order(P || Q) of the composition.
+
+    Args:
+      order: Above one, any shape.
+    """
+    order = np.asarray(order, dtype=np.float64)
+    if not np.all(order > 1):
       raise ValueError(f'Expected order > 1, got order={order!r}.')
+    flat = order.ravel()
     if self._losses is not None:
-      return float(sum(
-          count * loss.cumulants(np.array([order - 1]))[0, 0]
-          for loss, count in self._losses)) / (order - 1)
-    return sum(count * step.bounds().upper.renyi_divergence(order)
-               for step, count in self.groups)
+      value = sum(count * loss.cumulants(flat - 1)[0] / (flat - 1)
+                  for loss, count in self._losses)
+    else:
+      value = sum(count * np.array([
+          step.bounds().upper.renyi_divergence(x) for x in flat])
+                  for step, count in self.groups)
+    return value.reshape(order.shape)
 
   @functools.cached_property
   def _losses(self) -> Optional[tuple[tuple[GaussianLoss, int], ...]]:
@@ -162,17 +172,16 @@ class Composition:
          for step, count in self.groups],
         lattice.FINE if fine else lattice.Resolution())
 
-  def _smoothed(self, solve: Callable[[contour.Contour, float], Bounds],
-                name: str) -> Bounds:
+  def _smoothed(self, delta: float) -> Bounds:
     """Epsilon by contours over the atoms, smoothed upwards a little.
 
     Raises:
       contour.Hard: if phi could not be shown to stay small.
     """
-    del name
     p_low, p_high = self._lattice.p_inf
     steps = self._lattice.steps
-    if steps < MIN_STEPS:
+    if steps < MIN_STEPS or delta <= p_high or any(
+        step.bounds().upper.p.size > MAX_ATOMS for step, _ in self.groups):
       raise contour.Hard
     results = []
     for side, p_inf in (('lower', p_low), ('upper', p_high)):
@@ -182,7 +191,7 @@ class Composition:
         results.append(results[0])
         continue
       part = contour.Contour(groups, atoms.Smoothing(SMOOTHING))
-      results.append((solve(part, p_inf), groups))
+      results.append((part.epsilon(delta - p_inf), groups))
     (low, _), (high, _) = results
     slack = steps * pair_lib.LOSS_ROUNDOFF
     lower = max(low.lower - SMOOTHING - slack, 0.0)

@@ -24,6 +24,7 @@ import dataclasses
 import functools
 import math
 from typing import Any
+from typing import Optional
 from typing import Sequence
 
 import numpy as np

@@ -90,7 +90,7 @@ class DominatingPair:
 
     Source: Lemma 9 and Corollary 25 of the paper.
     """
-    keep = _lower_hull(alpha, value)
+    keep = lower_hull(alpha, value)
     alpha, value = alpha[keep], np.minimum.accumulate(value[keep])
     slope = np.append(np.diff(value) / np.diff(alpha), 0.0)
     jump = np.diff(slope)
@@ -270,7 +270,7 @@ def split_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
   return first, p
 
 
-def _lower_hull(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def lower_hull(x: np.ndarray, y: np.ndarray) -> np.ndarray:
   """Indices of the lower convex hull of points with increasing x."""
   hull: list[int] = []
   for i in range(x.size):

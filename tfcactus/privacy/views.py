@@ -1,0 +1,121 @@
+"""The same pair seen otherwise: profile, trade-off function, distribution.
+
+All are lossless: each determines the others (appendix B of Zhu, Dong and Wang,
+AISTATS 2022).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus.privacy.pair import DominatingPair
+from tfcactus.privacy.pair import lower_hull
+
+
+def privacy_profile(pair: DominatingPair, alpha: Any) -> np.ndarray:
+  """H(alpha) = sup_A P(A) - alpha Q(A).
+
+  Args:
+    pair: The pair.
+    alpha: Non-negative, any shape; alpha = e^epsilon.
+  """
+  alpha = np.asarray(alpha, dtype=np.float64)
+  if not np.all(alpha >= 0):
+    raise ValueError(f'Expected alpha >= 0, got {alpha!r}.')
+  with np.errstate(divide='ignore'):
+    epsilon = np.log(alpha)
+  return np.vectorize(pair.hockey_stick, otypes=[np.float64])(epsilon)
+
+
+def pair_from_profile(alpha: Any, value: Any) -> DominatingPair:
+  """The pair with the largest convex profile below some points.
+
+  Args:
+    alpha: Shape (points,), positive and increasing.
+    value: Shape (points,), in [0, 1]: bounds on H at `alpha`, or H itself.
+
+  Returns:
+    A pair that dominates every mechanism whose profile is bounded by the
+    values at the points: between points a convex profile lies below the chord.
+
+  Raises:
+    ValueError: if the points are not increasing or not within bounds.
+
+  Source: Lemma 9 and Corollary 25.
+  """
+  alpha, value = _checks.vector('alpha', alpha), _checks.vector('value', value)
+  if alpha.shape != value.shape:
+    raise ValueError(
+        'Expected alpha and value of the same shape, got '
+        f'{alpha.shape} and {value.shape}.')
+  if alpha[0] <= 0 or np.any(np.diff(alpha) <= 0):
+    raise ValueError('Expected alpha to be positive and increasing.')
+  if np.any(value < 0) or np.any(value > 1):
+    raise ValueError('Expected value in [0, 1].')
+  # No profile lies below 1 - alpha, and all start at one.
+  alpha = np.append(0.0, alpha)
+  value = np.append(1.0, np.maximum(value, 1 - alpha[1:]))
+  keep = lower_hull(alpha, value)
+  alpha, value = alpha[keep], np.minimum.accumulate(value[keep])
+  slope = np.append(np.diff(value) / np.diff(alpha), 0.0)
+  q = np.diff(slope)
+  real = q > 0
+  return DominatingPair(
+      np.log(alpha[1:][real]), (alpha[1:] * q)[real], q[real],
+      float(value[-1]), float(max(1 + slope[0], 0.0)))
+
+
+def tradeoff(pair: DominatingPair, false_positive: Any) -> np.ndarray:
+  """The trade-off function (f-DP): least false negative rate of any test.
+
+  Args:
+    pair: The pair; a test tells P, the alternative, from Q, the null.
+    false_positive: Q-probability of rejecting, in [0, 1], any shape.
+
+  Returns:
+    1 - P-probability of rejecting, of the best test at that level.
+  """
+  level = np.asarray(false_positive, dtype=np.float64)
+  if not np.all((level >= 0) & (level <= 1)):
+    raise ValueError(f'Expected false_positive in [0, 1], got {level!r}.')
+  order = np.argsort(-pair.loss, kind='stable')
+  x = np.append(0.0, np.cumsum(pair.q[order]))
+  y = pair.p_inf + np.append(0.0, np.cumsum(pair.p[order]))
+  return np.maximum(1 - np.interp(level, x, y), 0.0)
+
+
+def pair_from_tradeoff(false_positive: Any, false_negative: Any
+                       ) -> DominatingPair:
+  """The pair of a trade-off function given at points, linear between them.
+
+  Args:
+    false_positive: Shape (points,), increasing from 0 to 1.
+    false_negative: Shape (points,), convex and non-increasing to 0.
+
+  Raises:
+    ValueError: if the points are not those of a trade-off function.
+  """
+  x = _checks.vector('false_positive', false_positive)
+  y = _checks.vector('false_negative', false_negative)
+  if x.shape != y.shape or x[0] != 0 or x[-1] != 1 or np.any(np.diff(x) <= 0):
+    raise ValueError(
+        'Expected false_positive to increase from 0 to 1, with a '
+        'false_negative for each.')
+  q, p = np.diff(x), -np.diff(y)
+  if y[-1] != 0 or not 0 <= y[0] <= 1 or np.any(p < 0) or np.any(
+      np.diff(p / q) > 1e-9):
+    raise ValueError(
+        'Expected false_negative to be convex and fall to 0 within [0, 1].')
+  seen = p > 0
+  return DominatingPair(np.log(p[seen] / q[seen]), p[seen], q[seen],
+                        float(1 - y[0]), float(np.sum(q[~seen])))
+
+
+def loss_cdf(pair: DominatingPair, loss: Any) -> np.ndarray:
+  """P-probability that the privacy loss is at most `loss`, any shape."""
+  order = np.argsort(pair.loss)
+  mass = np.append(0.0, np.cumsum(pair.p[order]))
+  return mass[np.searchsorted(pair.loss[order], np.asarray(loss), side='right')]
