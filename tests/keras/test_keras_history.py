@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tfcactus import noise as noise_lib
 from tfcactus.keras import DPKerasSGDOptimizer
+from tfcactus.keras import EpsilonCallback
 from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
 from tfcactus.keras.sampling import Sampling
@@ -131,3 +132,23 @@ def test_restoring_a_drop_in_optimizer_lowers_nothing(make_plan, tmp_path):
   other = DPKerasSGDOptimizer.from_plan(make_plan())
   tf.train.Checkpoint(optimizer=other).restore(path)
   assert other.released_steps == 4
+
+
+def test_a_new_drop_in_optimizer_forgets_nothing(make_plan):
+  model, batches, plan = _inner(), _batches(), make_plan()
+  spent = []
+  for _ in range(3):
+    model.compile(DPKerasSGDOptimizer.from_plan(plan), _NONE)
+    callback = EpsilonCallback(batches=batches)
+    spent += model.fit(batches, verbose=0,
+                       callbacks=[callback]).history['epsilon']
+    model.fit(batches, verbose=0)  # Steps without the callback count too.
+  assert spent == [0.04, 0.12, 0.2]
+  with pytest.raises(ValueError, match='raise the budget'):
+    model.fit(batches, verbose=0, callbacks=[
+        EpsilonCallback(batches=batches, target_epsilon=0.2)])
+  model.compile(DPKerasSGDOptimizer.from_plan(make_plan(l2_norm_clip=2.0)),
+                _NONE)
+  with pytest.warns(UserWarning, match='by another plan'):
+    model.fit(batches, verbose=0,
+              callbacks=[EpsilonCallback(batches=batches)])
