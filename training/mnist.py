@@ -65,6 +65,9 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
   args = parser.parse_args(argv)
   if args.noise_multiplier is not None and args.target_epsilon is not None:
     parser.error('--noise-multiplier and --target-epsilon exclude each other')
+  if args.noise_multiplier is not None and args.mechanism.endswith('.npz'):
+    parser.error('--noise-multiplier does not go with a table, which has its '
+                 'own; leave it out')
   return args
 
 
@@ -140,6 +143,22 @@ def make_plan(args: argparse.Namespace, num_examples: int
           **settings), **settings)
 
 
+def check_writable(path: Optional[str]) -> None:
+  """Refuses a file that cannot be written, before hours of training."""
+  if path is None:
+    return
+  existed = os.path.exists(path)
+  try:
+    with open(path, 'a', encoding='utf-8'):
+      pass
+  except OSError as error:
+    raise ValueError(
+        f'Expected --json to be a file that can be written, got {path}: '
+        f'{error.strerror}.') from error
+  if not existed:
+    os.remove(path)
+
+
 def announce(args: argparse.Namespace, data: datasets.Dataset,
              plan: tfcactus.PrivacyPlan) -> None:
   """Says what is about to happen."""
@@ -199,6 +218,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   """Runs the script; returns the exit code."""
   args = parse(argv)
   try:
+    check_writable(args.json)
     data = datasets.load(args.dataset, args.data_dir)
     plan = make_plan(args, num_examples=data.train[1].size)
     announce(args, data, plan)

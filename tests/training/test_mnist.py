@@ -122,6 +122,24 @@ def test_both_noise_and_budget_is_a_usage_error(capsys):
   assert 'exclude each other' in capsys.readouterr().err
 
 
+def test_a_table_has_its_own_noise_multiplier(capsys):
+  with pytest.raises(SystemExit) as stop:
+    mnist.parse(['--mechanism', 'table.npz', '--noise-multiplier', '1'])
+  assert stop.value.code == 2
+  assert 'a table, which has its own' in capsys.readouterr().err
+
+
+def test_a_result_that_cannot_be_written_stops_before_training(
+    tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(mnist, 'train', None)
+  for path in (tmp_path / 'none' / 'x.json', tmp_path):
+    assert mnist.main([*QUICK, '--json', str(path)]) == 2
+    err = capsys.readouterr().err
+    assert '--json' in err and len(err.splitlines()) == 1
+  mnist.check_writable(str(tmp_path / 'x.json'))
+  assert not (tmp_path / 'x.json').exists()
+
+
 def test_missing_mnist_fails_clearly_or_falls_back(no_mnist, capsys):
   assert mnist.main(['--dataset', 'mnist']) == 2
   assert 'MNIST was not found' in capsys.readouterr().err

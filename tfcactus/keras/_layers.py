@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from typing import List
 
+from tfcactus.keras import _writes
 from tfcactus.keras._compat import keras
 
 
@@ -21,6 +22,8 @@ def check_model(model: keras.Model) -> None:
         f'Expected a model without add_loss, got {len(model.losses)} added '
         'loss(es), which are not clipped per example; move them into the loss '
         'function, or put weight decay into the optimizer (weight_decay=...).')
+  if model.built:
+    _writes.check_no_writes(model)
 
 
 def check_vectorizable(model: keras.Model) -> None:
@@ -38,7 +41,7 @@ def check_vectorizable(model: keras.Model) -> None:
 
 
 def _check_layer(layer: Any) -> None:
-  if (isinstance(layer, keras.layers.BatchNormalization) and layer.trainable):
+  if _normalizes_batches(layer):
     raise ValueError(
         f'Expected layers that treat each example alone, got {layer.name!r}, a '
         'BatchNormalization: it mixes the examples of a batch and keeps their '
@@ -60,6 +63,14 @@ def _check_layer(layer: Any) -> None:
         f'Expected layers that compute in float32 or bfloat16, got '
         f'{layer.name!r} in float16: its loss scaling would scale gradients '
         'before they are clipped. Use the policy "mixed_bfloat16".')
+
+
+def _normalizes_batches(layer: Any) -> bool:
+  """Whether it is any kind of BatchNormalization that is not frozen."""
+  if not any('BatchNorm' in cls.__name__ for cls in type(layer).__mro__):
+    return False
+  # That of tf.compat.v1 goes on mixing examples when it is not trainable.
+  return layer.trainable or not getattr(layer, '_USE_V2_BEHAVIOR', True)
 
 
 def _regularizers(layer: Any) -> List[str]:

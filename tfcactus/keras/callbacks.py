@@ -8,7 +8,9 @@ from typing import Optional
 import warnings
 
 from tfcactus import _checks
+from tfcactus.keras import _history
 from tfcactus.keras import _layers
+from tfcactus.keras import _loss_check
 from tfcactus.keras import model as model_lib
 from tfcactus.keras import optimizer as optimizer_lib
 from tfcactus.keras import sampling
@@ -30,8 +32,8 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   With a drop-in optimizer in a plain Keras model nothing shows how batches are
   chosen: pass the `PoissonBatches` that `fit` is given as `batches`. It is your
-  word that they are the same. Steps are those of the optimizer: after compiling
-  with a new one, count the old one's too.
+  word that they are the same. Steps are those of all drop-in optimizers that
+  the model was trained by.
 
   Attributes:
     guarantee: The `Guarantee` after the last epoch, or None.
@@ -44,7 +46,8 @@ class EpsilonCallback(keras.callbacks.Callback):
     """Initialises the callback.
 
     Args:
-      plan: The `PrivacyPlan`; by default that of the model or the optimizer.
+      plan: The `PrivacyPlan`; by default that of the model or the optimizer,
+        and if they have one, no other.
       batches: For a drop-in optimizer, what `fit` is given.
       target_epsilon: Training stops after the last step at which the upper
         bound of epsilon is no larger (and at the latest after the steps that
@@ -83,6 +86,8 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._max_steps = None
     if self._target is None:
       return
+    if not self._is_private_model():
+      _check_steps_per_execution(self.model)
     ahead = self._ledger(ahead=True)
     if ahead.sampling == Sampling.POISSON:
       self._max_steps = self._plan.steps_within(self._target)
@@ -155,25 +160,38 @@ class EpsilonCallback(keras.callbacks.Callback):
     trained = (source.plan if self._is_private_model() else source)
     _same('l2_norm_clip', plan.l2_norm_clip, trained.l2_norm_clip)
     _same('noise', plan.noise.digest, trained.noise.digest)
-    if self._is_private_model():
-      for name in ('num_examples', 'sampling_prob'):
-        _same(name, getattr(plan, name), getattr(trained, name))
+    if source.plan is not None:
+      for name in _PLAN_FIELDS:
+        _same(name, getattr(plan, name, None),
+              getattr(source.plan, name, None))
+    if not self._is_private_model() and self.model.built:
+      self._check_vector(plan)
     return plan
 
+  def _check_vector(self, plan: Any) -> None:
+    plan.check_vector(sum(
+        v.shape.num_elements() for v in self.model.trainable_variables))
+
   def _released(self) -> int:
-    source = self.model if self._is_private_model() else self.model.optimizer
-    return int(source.released_steps)
+    if self._is_private_model():
+      return int(self.model.released_steps)
+    return _history.drop_in_steps(self.model.optimizer, self.model)[0]
 
   def _ledger(self, ahead: bool = False) -> sampling.Ledger:
     """What was released so far, or will be after one more step or epoch."""
     if self._is_private_model():
       return self.model.next_ledger() if ahead else self.model.ledger()
-    steps = self._released()
+    steps, problem = _history.drop_in_steps(self.model.optimizer, self.model)
+    if problem:
+      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=problem)
     if self._batches is None:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_NO_BATCHES)
     model_lib.check_batches(self._batches, self._plan)
     try:
       _layers.check_model(self.model)
+      if self.model.built:
+        self._check_vector(self._plan)
+        _loss_check.check_per_example(self.model, self._batches)
     except ValueError as error:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead,
                              note=f'No epsilon: {error}')
@@ -219,6 +237,18 @@ def _same(name: str, planned: Any, trained: Any) -> None:
         f'Expected the plan that is trained by, with {name}={trained!r}, got a '
         f'plan with {name}={planned!r}.')
 
+
+def _check_steps_per_execution(model: keras.Model) -> None:
+  steps = getattr(model, '_steps_per_execution', None)
+  steps = 1 if steps is None else int(steps)
+  if steps != 1 or getattr(model, '_autotune_steps_per_execution', False):
+    raise ValueError(
+        'Expected compile(steps_per_execution=1) with target_epsilon, so that '
+        f'training can stop after any step, got {steps} (or "auto").')
+
+
+_PLAN_FIELDS = ('num_examples', 'sampling_prob', 'steps', 'delta', 'dim',
+                'accounting')
 
 _NO_BATCHES = (
     'No epsilon: with a drop-in optimizer the callback cannot see how batches '

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus.keras import _engine
+from tfcactus.keras import _history
 from tfcactus.keras import _layers
 from tfcactus.keras import _tfp
 from tfcactus.keras import optimizer as optimizer_lib
@@ -36,9 +37,15 @@ class PrivateModel(keras.Model):
   The loss and the metrics that `fit` logs are computed on the training data
   without noise: epsilon covers the weights, not those logs.
 
-  `released_steps`, `epochs_begun` and `sampling` are saved with the weights.
-  Setting or loading weights never lowers them, since what was released stays
-  released; the weights of the model alone are `private_model.inner`'s.
+  `released_steps`, `epochs_begun`, `sampling` and `plan_number` are saved with
+  the weights. Setting or loading weights never lowers them, since what was
+  released stays released; the weights of the model alone are
+  `private_model.inner`'s. Private models of one inner model share the counters.
+
+  Epsilon is for what this model releases, from the weights it was given. If
+  those were trained on the same data before, or if weights change between calls
+  of `fit` other than by methods of this model, there is none: the second is
+  noticed once a `fit` has ended, the first cannot be.
 
   Attributes:
     inner: The wrapped model, sharing its variables.
@@ -47,6 +54,7 @@ class PrivateModel(keras.Model):
     released_steps: int64 variable, how many noisy updates were released.
     epochs_begun: int64 variable, passes over arrays given to `fit`.
     sampling: int64 variable, a `Sampling`.
+    plan_number: int64 variable, which plan the steps were released under.
     seeded: Whether the noise repeats; see `NoiseSampler`.
   """
 
@@ -81,17 +89,14 @@ class PrivateModel(keras.Model):
     # The query is no trackable: restored noise states would repeat noise.
     self._query = TableNoiseQuery(plan, seed=seed)
     self.seeded = self._query.seeded
-    for counter in ('released_steps', 'epochs_begun', 'sampling'):
-      setattr(self, counter, self._counter(counter))
+    self._record = _history.find_record(model, plan)
+    for counter in self._record.counters:
+      setattr(self, counter, self._record.counters[counter])
     self._source = sampling.Source()
     self._compute_loss = None
     if model.built:
       self.built = True
       self._check_inner()
-
-  def _counter(self, name: str) -> tf.Variable:
-    return self.add_weight(name=name, shape=(), dtype=tf.int64,
-                           initializer='zeros', trainable=False)
 
   def _check_inner(self) -> None:
     _layers.check_model(self.inner)
@@ -102,6 +107,7 @@ class PrivateModel(keras.Model):
           f'Expected a model with trainable variables, got {self.inner.name!r} '
           'with none.')
     self.plan.check_vector(dim)
+    _history.remember(self.inner.weights, self._record)
 
   def build(self, input_shape: Any) -> None:
     """Builds the wrapped model."""
@@ -226,22 +232,30 @@ class PrivateModel(keras.Model):
   @contextlib.contextmanager
   def _sampled(self, source: Sampling) -> Iterator[None]:
     """Steps inside are recorded as of `source`; outside, as of unknown."""
+    self._record.look(self.inner)
+    self._record.training = True
     self._source.kind.assign(int(source))
     try:
       yield
     finally:
       self._source.kind.assign(int(Sampling.UNKNOWN))
+      self._record.training = False
+      self._record.keep(self.inner)
 
   def ledger(self) -> sampling.Ledger:
     """Returns what was released so far, and how its batches were chosen."""
-    return sampling.Ledger(Sampling(int(self.sampling)),
-                           int(self.released_steps), int(self.epochs_begun))
+    return self._ledger(self.sampling, 0)
 
   def next_ledger(self) -> sampling.Ledger:
     """Returns the ledger with one more step of what `fit` is training on."""
     kind = sampling.combine(self.sampling, self._source.kind)
-    return sampling.Ledger(Sampling(int(kind)), int(self.released_steps) + 1,
-                           int(self.epochs_begun) + 1)
+    return self._ledger(kind, 1)
+
+  def _ledger(self, kind: tf.Tensor, ahead: int) -> sampling.Ledger:
+    note = self._record.note(self.inner, self.plan)
+    return sampling.Ledger(
+        Sampling.UNKNOWN if note else Sampling(int(kind)),
+        int(self.released_steps) + ahead, int(self.epochs_begun) + ahead, note)
 
   def guarantee(self) -> Any:
     """Returns the `Guarantee` of everything released so far.
@@ -327,11 +341,15 @@ class PrivateModel(keras.Model):
   def _keep_counts(self) -> Iterator[None]:
     """Keeps counters from falling when older weights come back."""
     steps, epochs = int(self.released_steps), int(self.epochs_begun)
-    kind = tf.identity(self.sampling)
+    kind, plan = tf.identity(self.sampling), int(self.plan_number)
+    self._record.look(self.inner)
     yield
+    self.plan_number.assign(_history.merge_plans(
+        steps, plan, int(self.released_steps), int(self.plan_number)))
     self.released_steps.assign(max(steps, int(self.released_steps)))
     self.epochs_begun.assign(max(epochs, int(self.epochs_begun)))
     self.sampling.assign(sampling.combine(kind, self.sampling))
+    self._record.keep(self.inner)
 
   def get_config(self) -> Any:
     """Refused: a config does not hold noise tables."""

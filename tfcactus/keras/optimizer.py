@@ -15,6 +15,7 @@ from tfcactus import noise as noise_lib
 from tfcactus.keras import _clip
 from tfcactus.keras import _compat
 from tfcactus.keras import _engine
+from tfcactus.keras import _history
 from tfcactus.keras.query import TableNoiseQuery
 
 _ROWS = 16
@@ -53,8 +54,15 @@ class DPOptimizer:
 
   @property
   def released_steps(self) -> int:
-    """How many noisy updates were made."""
-    return int(tf.convert_to_tensor(self.iterations))
+    """How many noisy updates were made; restoring never lowers it."""
+    steps = tf.maximum(self._released, self.iterations)
+    self._released.assign(steps)
+    return int(steps)
+
+  def _count_step(self, variables: List[tf.Variable]) -> None:
+    """Counts an update of `variables`, before it is made."""
+    _history.remember(variables, self)
+    self._released.assign(tf.maximum(self._released, self.iterations) + 1)
 
   @property
   def sound(self) -> bool:
@@ -98,6 +106,8 @@ def make_dp_optimizer_class(base: Type[tf.keras.optimizers.legacy.Optimizer]
       self._noised = False
       with tf.init_scope():
         self._sound = tf.Variable(True, trainable=False, name='sound')
+        # Untracked: checkpoints restore `iterations`, also to fewer.
+        self._released = tf.Variable(0, trainable=False, dtype=tf.int64)
 
     def _check_batching(self, expected_batch_size, num_microbatches,
                         gradient_accumulation_steps):
@@ -161,6 +171,8 @@ def make_dp_optimizer_class(base: Type[tf.keras.optimizers.legacy.Optimizer]
             'minimize(loss_per_example, variables, tape=tape), or use '
             'compile() and fit().')
       self._noised = False
+      grads_and_vars = list(grads_and_vars)
+      self._count_step([variable for _, variable in grads_and_vars])
       return super().apply_gradients(grads_and_vars, *args, **kwargs)
 
     def get_gradients(self, loss, params):

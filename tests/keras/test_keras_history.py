@@ -1,0 +1,154 @@
+"""What was released stays released, however the model is wrapped or restored."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfcactus import noise as noise_lib
+from tfcactus.keras import DPKerasSGDOptimizer
+from tfcactus.keras import EpsilonCallback
+from tfcactus.keras import PoissonBatches
+from tfcactus.keras import privatize
+from tfcactus.keras.sampling import Sampling
+
+_X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+_Y = np.arange(40) % 3
+_NONE = tf.keras.losses.SparseCategoricalCrossentropy(
+    from_logits=True, reduction='none')
+
+
+def _inner():
+  return tf.keras.Sequential([tf.keras.layers.Input((6,)),
+                              tf.keras.layers.Dense(3)])
+
+
+def _private(plan, inner=None):
+  private = privatize(inner or _inner(), plan)
+  private.compile('sgd', _NONE)
+  return private
+
+
+def _batches():
+  return PoissonBatches(_X, _Y, 0.25)
+
+
+def _trained(plan, inner=None):
+  private = _private(plan, inner)
+  private.fit(_batches(), verbose=0)
+  return private
+
+
+@pytest.mark.parametrize('change', [
+    {'noise': noise_lib.Gaussian(2.0)}, {'l2_norm_clip': 2.0},
+    {'sampling_prob': 0.5}, {'num_examples': 41}])
+def test_weights_of_another_plan_void_the_account(make_plan, tmp_path, change):
+  _trained(make_plan()).save_weights(tmp_path / 'w.h5')
+  other = _private(make_plan(**change))
+  other.load_weights(tmp_path / 'w.h5')
+  assert other.ledger().sampling == Sampling.UNKNOWN
+  with pytest.raises(ValueError, match='another noise'):
+    other.guarantee()
+  same = _private(make_plan(delta=1e-6))
+  same.load_weights(tmp_path / 'w.h5')
+  assert same.guarantee().steps == 4
+
+
+def test_weights_of_another_plan_never_become_ones_own(make_plan, tmp_path):
+  _trained(make_plan()).save_weights(tmp_path / 'a.h5')
+  other = _trained(make_plan(noise_lib.Gaussian(2.0)))
+  other.save_weights(tmp_path / 'b.h5')
+  other.load_weights(tmp_path / 'a.h5')
+  other.load_weights(tmp_path / 'b.h5')
+  with pytest.raises(ValueError, match='another noise'):
+    other.guarantee()
+  # Weights without any steps bring nothing along.
+  fresh = _trained(make_plan())
+  fresh.set_weights(_private(make_plan(l2_norm_clip=2.0)).get_weights())
+  assert fresh.guarantee().steps == 4
+
+
+def test_a_second_private_model_inherits_the_ledger(make_plan, tmp_path):
+  first = _trained(make_plan())
+  second = _trained(make_plan(), first.inner)
+  assert first.guarantee().steps == second.guarantee().steps == 8
+  again = tf.keras.Model(first.inner.inputs, first.inner.outputs)
+  assert _private(make_plan(), again).guarantee().steps == 8
+  for inner in (first.inner, again):
+    with pytest.raises(ValueError, match='clone_model'):
+      privatize(inner, make_plan(noise_lib.Gaussian(2.0)))
+
+
+def test_private_models_of_two_plans_do_not_hide_each_other(make_plan):
+  inner = _inner()
+  models = [_private(make_plan(l2_norm_clip=c), inner) for c in (1.0, 2.0)]
+  for private in models:
+    private.fit(_batches(), verbose=0)
+  for private in models:
+    with pytest.raises(ValueError, match='same variables'):
+      private.guarantee()
+
+
+def test_training_outside_is_noticed(make_plan):
+  private = _trained(make_plan())
+  assert private.guarantee().steps == 4
+  private.inner.compile('sgd', _NONE)
+  private.inner.fit(_X, _Y, verbose=0)
+  with pytest.raises(ValueError, match='changed outside'):
+    private.guarantee()
+  private.fit(_batches(), verbose=0)
+  with pytest.raises(ValueError, match='changed outside'):
+    private.guarantee()
+
+
+def test_counters_lowered_by_a_checkpoint_are_noticed(make_plan, tmp_path):
+  private = _private(make_plan())
+  path = tf.train.Checkpoint(model=private).save(tmp_path / 'c')
+  private.fit(_batches(), verbose=0)
+  tf.train.Checkpoint(model=private).restore(path)
+  private.fit(_batches(), verbose=0)
+  with pytest.raises(ValueError, match='changed outside'):
+    private.guarantee()
+
+
+def test_a_drop_in_optimizer_counts_for_private_models_too(make_plan):
+  plan, inner = make_plan(), _inner()
+  inner.compile(DPKerasSGDOptimizer.from_plan(plan), _NONE)
+  inner.fit(_batches(), verbose=0)
+  with pytest.raises(ValueError, match='4 steps were released'):
+    privatize(inner, plan)
+
+
+def test_restoring_a_drop_in_optimizer_lowers_nothing(make_plan, tmp_path):
+  model, batches = _inner(), _batches()
+  model.compile(DPKerasSGDOptimizer.from_plan(make_plan()), _NONE)
+  model.fit(batches, verbose=0)
+  checkpoint = tf.train.Checkpoint(optimizer=model.optimizer)
+  path = checkpoint.save(tmp_path / 'c')
+  model.fit(batches, verbose=0)
+  checkpoint.restore(path)
+  assert model.optimizer.released_steps == 8
+  model.fit(batches, verbose=0)
+  assert model.optimizer.released_steps == 12
+  other = DPKerasSGDOptimizer.from_plan(make_plan())
+  tf.train.Checkpoint(optimizer=other).restore(path)
+  assert other.released_steps == 4
+
+
+def test_a_new_drop_in_optimizer_forgets_nothing(make_plan):
+  model, batches, plan = _inner(), _batches(), make_plan()
+  spent = []
+  for _ in range(3):
+    model.compile(DPKerasSGDOptimizer.from_plan(plan), _NONE)
+    callback = EpsilonCallback(batches=batches)
+    spent += model.fit(batches, verbose=0,
+                       callbacks=[callback]).history['epsilon']
+    model.fit(batches, verbose=0)  # Steps without the callback count too.
+  assert spent == [0.04, 0.12, 0.2]
+  with pytest.raises(ValueError, match='raise the budget'):
+    model.fit(batches, verbose=0, callbacks=[
+        EpsilonCallback(batches=batches, target_epsilon=0.2)])
+  model.compile(DPKerasSGDOptimizer.from_plan(make_plan(l2_norm_clip=2.0)),
+                _NONE)
+  with pytest.warns(UserWarning, match='by another plan'):
+    model.fit(batches, verbose=0,
+              callbacks=[EpsilonCallback(batches=batches)])

@@ -1,0 +1,189 @@
+"""What was released from a model's variables, whoever trained them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+from typing import Iterable
+from typing import List
+from typing import Tuple
+
+import tensorflow as tf
+
+from tfcactus.keras._compat import keras
+
+_ATTRIBUTE = '_tfcactus_trainers'
+
+OTHER_PLANS = -1
+"""In place of a plan's number: steps were released under several plans."""
+
+
+def remember(variables: Iterable[tf.Variable], trainer: Any) -> None:
+  """Records on each variable that `trainer` counts releases from it.
+
+  On the variables, since a model is easily wrapped in another one. A copy made
+  of the values alone (get_weights, a file of the wrapped model) forgets.
+  """
+  for variable in variables:
+    seen = trainers([variable])
+    if not any(other is trainer for other in seen):
+      setattr(variable, _ATTRIBUTE, seen + [trainer])
+
+
+def trainers(variables: Iterable[tf.Variable]) -> List[Any]:
+  """Returns who counts releases from any of the variables, each one once."""
+  found = {}
+  for variable in variables:
+    found.update((id(t), t) for t in getattr(variable, _ATTRIBUTE, ()))
+  return list(found.values())
+
+
+def plan_number(plan: Any) -> int:
+  """A positive int64 that stands for what a step of the plan costs."""
+  text = repr((plan.noise.digest, plan.sampling_prob, plan.num_examples,
+               plan.l2_norm_clip))
+  return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], 'big') + 1
+
+
+class Record:
+  """Counters of one set of variables, shared by all `PrivateModel`s of them.
+
+  Keras tracks the variables, so that they are saved with the weights, only
+  where a `PrivateModel` holds them as attributes.
+
+  Attributes:
+    counters: int64 variables by name.
+    changed: Whether the weights were seen to change outside of training.
+    training: Whether `fit` is running, when they may change.
+  """
+
+  NAMES = ('released_steps', 'epochs_begun', 'sampling', 'plan_number')
+
+  def __init__(self, plan: Any):
+    start = {'plan_number': plan_number(plan)}
+    with tf.init_scope():
+      self.counters = {
+          name: tf.Variable(start.get(name, 0), dtype=tf.int64,
+                            trainable=False, name=name)
+          for name in self.NAMES}
+    self.changed = False
+    self.training = False
+    self._seen = None
+
+  @property
+  def released_steps(self) -> int:
+    """How many noisy updates were released."""
+    return int(self.counters['released_steps'])
+
+  def keep(self, model: keras.Model) -> None:
+    """Remembers the weights that training left."""
+    self._seen = self.released_steps, _fingerprint(model)
+
+  def look(self, model: keras.Model) -> bool:
+    """Whether something else than training has changed the weights.
+
+    Steps taken one by one are not looked into: those count as steps whose
+    sampling is unknown.
+    """
+    if self._seen is not None and not self.training:
+      steps, weights = self._seen
+      self.changed = self.changed or self.released_steps < steps or (
+          self.released_steps == steps and weights != _fingerprint(model))
+    return self.changed
+
+  def note(self, model: keras.Model, plan: Any) -> str:
+    """Why the counters are not all there is to account for, or ''."""
+    number = int(self.counters['plan_number'])
+    if self.released_steps and number != plan_number(plan):
+      return _OTHER_PLAN
+    if any(other is not self and other.released_steps
+           for other in trainers(model.weights)):
+      return _OTHER_TRAINER
+    return _CHANGED if self.look(model) else ''
+
+
+def find_record(model: keras.Model, plan: Any) -> Record:
+  """Returns the record of the model's variables, a new one if there is none.
+
+  Raises:
+    ValueError: if steps were released from them that the plan does not cover.
+  """
+  record = None
+  for trainer in trainers(model.weights if model.built else ()):
+    if trainer.released_steps:
+      _check_same(trainer, record, model, plan)
+      record = trainer
+  return Record(plan) if record is None else record
+
+
+def _check_same(trainer: Any, record: Any, model: keras.Model,
+                plan: Any) -> None:
+  """Refuses variables whose releases no one ledger of `plan` can count."""
+  if (record is not None or not isinstance(trainer, Record) or
+      int(trainer.counters['plan_number']) != plan_number(plan)):
+    raise ValueError(
+        f'Expected a model that was not trained privately by another plan, got '
+        f'{model.name!r}, from which {trainer.released_steps} steps were '
+        'released already, and one epsilon for all of them is not known. '
+        'Go on with the model and plan that it was trained by; or start from a '
+        'copy, keras.models.clone_model and set_weights, and add its epsilon '
+        'and delta to those of the first training.')
+
+
+def merge_plans(steps: int, plan: int, other_steps: int, other: int) -> int:
+  """The number of the plan of both counts of steps together."""
+  if not other_steps:
+    return plan
+  return other if not steps or plan == other else OTHER_PLANS
+
+
+def drop_in_steps(optimizer: Any, model: keras.Model) -> Tuple[int, str]:
+  """Steps of all optimizers the model was trained by, and what is wrong.
+
+  Args:
+    optimizer: The one it is compiled with.
+    model: The model.
+
+  Returns:
+    (steps, '') or (steps, why no one account covers them).
+  """
+  earlier = [t for t in trainers(model.trainable_variables)
+             if t is not optimizer and t.released_steps]
+  steps = optimizer.released_steps + sum(t.released_steps for t in earlier)
+  for trainer in earlier:
+    if isinstance(trainer, Record) or (
+        trainer.noise.digest, trainer.l2_norm_clip) != (
+            optimizer.noise.digest, optimizer.l2_norm_clip):
+      return steps, (
+          f'No epsilon: {trainer.released_steps} earlier steps were released '
+          'from this model by another plan, and one epsilon for all of them is '
+          'not known. Add the epsilon and delta of both trainings by hand, or '
+          'train a fresh model.')
+    if not trainer.sound:
+      return steps, (
+          'No epsilon: under an earlier optimizer a gradient was not finite, '
+          'beyond the sensitivity accounted for. Train a fresh model.')
+  return steps, ''
+
+
+def _fingerprint(model: keras.Model) -> bytes:
+  """A digest of the weights, whatever their order."""
+  parts = sorted(hashlib.sha256(weight.numpy().tobytes()).digest()
+                 for weight in model.weights)
+  return hashlib.sha256(b''.join(parts)).digest()
+
+
+_OTHER_PLAN = (
+    'No epsilon: steps were released under a plan with another noise, clip '
+    'norm, sampling_prob or num_examples than this one. Build the model with '
+    'the plan that it was trained by, or train a fresh one.')
+
+_OTHER_TRAINER = (
+    'No epsilon: steps were released from the same variables by another '
+    'optimizer or private model, and one epsilon for all of them is not known. '
+    'Train a fresh model with fit(PoissonBatches(x, y, sampling_prob)).')
+
+_CHANGED = (
+    'No epsilon: the weights changed outside of fit and load_weights of the '
+    'private model, so that they may have been trained without privacy. Train '
+    'a fresh model, and change weights by methods of the private model alone.')

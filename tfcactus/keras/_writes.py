@@ -1,0 +1,102 @@
+"""Which models keep something of the data outside their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Iterator
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+from tfcactus.keras._compat import keras
+
+_HARMLESS = frozenset((
+    # Reads.
+    'ReadVariableOp', 'ResourceGather', 'ResourceGatherNd', 'VariableShape',
+    'VarIsInitializedOp', 'LookupTableFindV2', 'LookupTableSizeV2',
+    # States of random number generators.
+    'RngReadAndSkip', 'RngSkip', 'StatefulUniform', 'StatefulUniformInt',
+    'StatefulUniformFullInt', 'StatefulStandardNormalV2',
+    'StatefulTruncatedNormal', 'StatefulRandomBinomial',
+    # Arrays that live as long as one call.
+    'TensorArrayV3', 'TensorArrayReadV3', 'TensorArrayWriteV3',
+    'TensorArrayGatherV3', 'TensorArrayScatterV3', 'TensorArrayConcatV3',
+    'TensorArraySplitV3', 'TensorArraySizeV3', 'TensorArrayGradV3',
+    'TensorArrayCloseV3',
+))
+"""Operations on resources that leave nothing of the data behind. Whatever else
+touches one is refused, so that an operation nobody thought of is too."""
+
+_PYTHON = frozenset(('PyFunc', 'PyFuncStateless', 'EagerPyFunc'))
+
+
+def check_no_writes(model: keras.Model) -> None:
+  """Refuses models whose pass in training, or its gradient, writes variables.
+
+  What a layer assigns is neither clipped nor noisy, and it is kept with the
+  weights. The pass is traced, not run; Python code that depends on more than
+  the inputs, or that runs eagerly, cannot be seen.
+
+  Args:
+    model: A built model.
+
+  Raises:
+    ValueError: naming the operation and the remedy, or if the inputs of the
+      model are unknown.
+  """
+  spec = _input_spec(model)
+  if spec is None:
+    raise ValueError(
+        f'Expected a model of known inputs, got {model.name!r}, which cannot '
+        'be checked for layers that write variables; build it from '
+        'tf.keras.Input, or call it once on data.')
+
+  def forward_and_back(inputs):
+    with tf.GradientTape() as tape:
+      outputs = tf.nest.flatten(model(inputs, training=True))
+    gradients = tape.gradient(
+        [part for part in outputs if part.dtype.is_floating],
+        model.trainable_variables)
+    return outputs, gradients
+
+  # Not in an init_scope, which would stop the tape from recording.
+  graph = tf.function(forward_and_back).get_concrete_function(spec).graph
+  for node in _nodes(graph.as_graph_def()):
+    if _writes(node.op):
+      raise ValueError(
+          'Expected layers that write no variables when they train, got '
+          f'{node.op} in {node.name!r}: what it keeps of the data is neither '
+          'clipped nor noisy, and stays in the weights. Remove the layer or '
+          'what it assigns, or freeze it before training (for normalization '
+          'use GroupNormalization or LayerNormalization).')
+
+
+def _input_spec(model: keras.Model) -> Any:
+  """What to trace the model with; None if that is not known."""
+  inputs = getattr(model, 'inputs', None)
+  if inputs and getattr(model, '_is_graph_network', False):
+    return tf.nest.map_structure(_spec, model.input)
+  # Keras' record of the first call, for models without tf.keras.Input.
+  saved = getattr(model, '_saved_model_inputs_spec', None)
+  return None if saved is None else tf.nest.map_structure(_spec, saved)
+
+
+def _spec(tensor: Any) -> tf.TensorSpec:
+  return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+
+def _nodes(definition: Any) -> Iterator[Any]:
+  """All operations, those of the functions that are called included."""
+  yield from definition.node
+  for function in definition.library.function:
+    yield from function.node_def
+
+
+def _writes(op: str) -> bool:
+  if op in _PYTHON:
+    return True
+  signature = op_def_registry.get(op)
+  if op in _HARMLESS or signature is None:  # None: a function of the library.
+    return False
+  return any(arg.type == tf.resource.as_datatype_enum or arg.is_ref
+             for arg in signature.input_arg)
