@@ -124,7 +124,7 @@ class Contour:
     return known.joined(fine)
 
   def _block(self, low: float, high: float, points: int = 14) -> _Saddles:
-    orders = np.geomspace(low, high, points)
+    orders = _geometric(low, high, points)
     return _Saddles(orders, *sum(
         count * loss.cumulants(orders) for loss, count in self._all))
 
@@ -173,7 +173,7 @@ class Contour:
     """A point beyond which the integral can be dropped, and log |phi| there."""
     low, high = 2 * spacing, 2e7 * spacing
     for points in (12, 6):
-      grid = np.geomspace(low, high, points)
+      grid = _geometric(low, high, points)
       decay = sum(number * loss.log_decay(order, grid)
                   for loss, number in self._all)
       # Room, where what was seen has yet to be certified.
@@ -366,6 +366,14 @@ class _Table:
 def _one_thread() -> threadpoolctl.ThreadpoolController:
   """Several threads make matrices of this size ten times slower."""
   return threadpoolctl.ThreadpoolController()
+
+
+_STEPS = {points: np.linspace(0.0, 1.0, points) for points in (6, 9, 12, 14)}
+
+
+def _geometric(low: float, high: float, points: int) -> np.ndarray:
+  """`points` numbers from low to high in equal ratios."""
+  return low * (high / low)**_STEPS[points]
 
 
 def _log_expm1(x: np.ndarray) -> np.ndarray:

@@ -19,13 +19,12 @@ import functools
 import math
 
 import numpy as np
-from scipy import optimize
 from scipy import special
 
 from tfcactus.privacy import _numerics
 
 REACH = 9.5
-"""Standard deviations of quadrature beyond the outermost mode."""
+"""Standard deviations of quadrature beyond the outermost mode, at least."""
 
 MAX_STRIP = 3.0
 """Widest strip |Im z| used, below pi so that 1 / cos(strip / 2) stays small."""
@@ -115,20 +114,26 @@ class GaussianLoss:
     if self.direction == 'remove':
       bottom, top = -REACH, self.mu * (1 + high) + REACH
     else:
-      bottom, top = self._mode(high) - REACH, self._mode(low) + REACH
+      bottom, top = self._mode(high) - REACH - 0.01, self._mode(low) + REACH
     # The mode of the tilted density: beyond it by REACH all terms are tiny.
     count = int(math.ceil((top - bottom) / step)) + 1
     return bottom + step * np.arange(count), step
 
   def _mode(self, order: float) -> float:
-    """Where n(y) u^-order peaks."""
+    """Where n(y) u^-order peaks, to 0.01."""
     if order <= 0:
       return 0.0
-    logit = math.log(self.sampling_prob) - math.log1p(-self.sampling_prob)
-    return optimize.brentq(
-        lambda y: y + order * self.mu * special.expit(
-            logit + self.mu * y - 0.5 * self.mu**2),
-        -order * self.mu - 1e-9, 1e-9, xtol=1e-3)
+    odds = self.sampling_prob / (1 - self.sampling_prob) * math.exp(
+        -0.5 * self.mu**2)
+    low, high = -order * self.mu, 0.0
+    while high - low > 1e-2:
+      y = 0.5 * (low + high)
+      grown = odds * math.exp(self.mu * y)
+      if y + order * self.mu * grown / (1 + grown) > 0:
+        high = y
+      else:
+        low = y
+    return high
 
   def _log_kappa(self, order: float, strip: np.ndarray) -> np.ndarray:
     """log of sup |u(z + i strip)|^(a c + b) over its value on the real line."""

@@ -1,0 +1,130 @@
+"""The accountant against its peers: error, gap and time, side by side.
+
+    python -m benchmarks.accountant_speed
+
+One process, one thread, medians of CPU time. Peers: dp_accounting's PLD accountant on its
+1e-4 grid and, where it is installed, prv_accountant at 0.01 (remove only).
+"""
+
+from __future__ import annotations
+
+import os
+
+for _name in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS'):
+  os.environ[_name] = '1'
+
+import math  # noqa: E402
+import statistics  # noqa: E402
+import time  # noqa: E402
+from typing import Any  # noqa: E402
+from typing import Callable  # noqa: E402
+from typing import Optional  # noqa: E402
+
+import dp_accounting  # noqa: E402
+from dp_accounting import pld  # noqa: E402
+import numpy as np  # noqa: E402
+
+from benchmarks import _results  # noqa: E402
+import tfcactus  # noqa: E402
+
+# sigma, sampling probability, steps, delta, epsilon from 200-bit inversions.
+POINTS = (
+    (1, .01, 1000, 1e-5, 1.82823666651657679),
+    (.8, 250 / 60000, 14400, 1e-5, 4.48651006120052287),
+    (1.1, 256 / 60000, 14000, 1e-5, 2.37583762697343115),
+    (4, .1, 2000, 1e-6, 5.70568223040614786),
+    (.5, .001, 2000, 1e-8, 6.53488376567194340),
+    (2, 1, 100, 1e-5, 33.1037323359224653),
+    (1, 1e-4, 10**6, 1e-10, 0.765695019033915791),
+)
+
+
+def timed(run: Callable[[], Any], seconds: float) -> tuple[Any, float]:
+  """The result and the median CPU time in milliseconds of repeated runs."""
+  times, start = [], time.perf_counter()
+  while not times or time.perf_counter() - start < seconds:
+    begin = time.process_time()
+    result = run()
+    times.append(time.process_time() - begin)
+  return result, 1e3 * statistics.median(times)
+
+
+def mine(sigma, prob, steps, delta) -> tfcactus.privacy.Bounds:
+  """Bounds of this library's accountant."""
+  event = dp_accounting.PoissonSampledDpEvent(
+      prob, dp_accounting.GaussianDpEvent(sigma))
+  return tfcactus.PhiAccountant().compose(event, steps).epsilon_bounds(delta)
+
+
+def peer_pld(sigma, prob, steps, delta) -> float:
+  """dp_accounting's pessimistic epsilon."""
+  event = dp_accounting.PoissonSampledDpEvent(
+      prob, dp_accounting.GaussianDpEvent(sigma))
+  accountant = pld.PLDAccountant(value_discretization_interval=1e-4)
+  return accountant.compose(event, steps).get_epsilon(delta)
+
+
+def peer_prv(sigma, prob, steps, delta) -> Optional[float]:
+  """prv_accountant's upper bound, where it is installed and answers."""
+  try:
+    import prv_accountant
+  except ImportError:
+    return None
+  try:
+    mechanism = prv_accountant.PoissonSubsampledGaussianMechanism(
+        noise_multiplier=sigma, sampling_probability=prob)
+    accountant = prv_accountant.PRVAccountant(
+        prvs=[mechanism], max_self_compositions=[steps], eps_error=0.01,
+        delta_error=delta * 1e-3)
+    return accountant.compute_epsilon(delta, [steps])[2]
+  except (MemoryError, RuntimeError, ValueError) as error:
+    print(f'prv_accountant: {type(error).__name__}: {error}')
+    return None
+
+
+def table_time() -> tuple[tfcactus.privacy.Bounds, float]:
+  """Both directions of a table of 3,400 atoms, from its pair on."""
+  z = np.arange(1601) / 200
+  table = tfcactus.ScalarTable.normalized(200, -z * z / 2, math.log(0.9))
+  event = dp_accounting.PoissonSampledDpEvent(
+      0.00417, tfcactus.NoiseTableDpEvent(table))
+  return timed(lambda: tfcactus.PhiAccountant().compose(
+      event, 14400).epsilon_bounds(1e-5), 2.0)
+
+
+def main() -> None:
+  """Runs everything and writes results/accountant_speed.json."""
+  rows, results = [], []
+  for sigma, prob, steps, delta, reference in POINTS:
+    setting = (sigma, prob, steps, delta)
+    bounds, own = timed(lambda s=setting: mine(*s), 0.5)
+    assert bounds.lower <= reference <= bounds.upper
+    upper, slow = timed(lambda s=setting: peer_pld(*s), 0.0)
+    other, slower = timed(lambda s=setting: peer_prv(*s), 0.0)
+    results.append({
+        'sigma': sigma, 'sampling_prob': prob, 'steps': steps, 'delta': delta,
+        'reference': reference, 'lower': bounds.lower,
+        'estimate': bounds.estimate, 'upper': bounds.upper, 'milliseconds': own,
+        'pld': upper, 'pld_milliseconds': slow, 'prv': other,
+        'prv_milliseconds': slower if other is not None else None})
+    rows.append([
+        f'{sigma:g}, {prob:.4g}, {steps:g}, {delta:g}', f'{reference:.12g}',
+        f'{abs(bounds.estimate - reference):.1e}',
+        f'{bounds.upper - bounds.lower:.1e}', f'{own:.1f}',
+        f'{upper - reference:+.1e}', f'{slow / own:.0f} x',
+        '-' if other is None else f'{other - reference:+.1e}',
+        '-' if other is None else f'{slower / own:.0f} x'])
+    print(rows[-1], flush=True)
+  bounds, own = table_time()
+  _results.save('accountant_speed', {'points': results, 'table': {
+      'lower': bounds.lower, 'estimate': bounds.estimate,
+      'upper': bounds.upper, 'milliseconds': own}})
+  _results.show('accountant_speed', _results.markdown(
+      ['sigma, q, steps, delta', 'epsilon', 'error', 'upper - lower', 'ms',
+       'PLD', 'time', 'PRV', 'time'], rows))
+  print(f'A table of 3,400 atoms, both directions: {own:.1f} ms, '
+        f'[{bounds.lower:.7f}, {bounds.upper:.7f}].')
+
+
+if __name__ == '__main__':
+  main()
