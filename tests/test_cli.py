@@ -80,3 +80,68 @@ def test_bad_fractions_are_usage_errors(text, capsys):
   with pytest.raises(SystemExit):
     cli.main(GAUSSIAN + ['--sampling-prob', text])
   assert '250/60000' in capsys.readouterr().err
+
+
+def output(capsys, *arguments):
+  assert cli.main([*arguments, '--json']) == 0
+  return json.loads(capsys.readouterr().out)
+
+
+def test_delta_inverts_epsilon(capsys):
+  epsilon = output(capsys, *GAUSSIAN)['estimate']
+  delta = output(capsys, 'delta', *GAUSSIAN[1:-2], '--epsilon', str(epsilon))
+  assert delta['lower'] <= 1e-5 * (1 + 1e-6)
+  assert delta['upper'] >= 1e-5 * (1 - 1e-6)
+
+
+@pytest.mark.parametrize('given, found', [
+    (['--steps', '500', '--sampling-prob', '1/100'], 'noise_multiplier'),
+    (['--noise-multiplier', '1', '--sampling-prob', '1/100'], 'steps'),
+    (['--noise-multiplier', '1', '--steps', '500'], 'sampling_prob')])
+def test_calibrate_finds_the_third(given, found, capsys):
+  result = output(capsys, 'calibrate', '--noise', 'gaussian', *given,
+                  '--target-epsilon', '1', '--delta', '1e-5')
+  assert 0.98 < result['epsilon'] <= 1 and result[found] > 0
+
+
+def test_groups_of_steps(tmp_path, capsys):
+  step = 'noise=gaussian,noise_multiplier=2,sampling_prob=1/10,steps=5'
+  typed = output(capsys, 'epsilon', '--delta', '1e-6', '--step', step, '--step',
+                 'noise=laplace,noise_multiplier=4,steps=2')
+  path = tmp_path / 'steps.json'
+  path.write_text(json.dumps([
+      {'noise': 'gaussian', 'noise_multiplier': 2, 'sampling_prob': '1/10',
+       'steps': 5}, {'noise': 'laplace', 'noise_multiplier': 4, 'steps': 2}]))
+  read = output(capsys, 'epsilon', '--delta', '1e-6', '--steps-file', str(path))
+  assert read['upper'] == typed['upper'] > 0
+
+
+def test_fixed_size_sampling(capsys):
+  poisson = output(capsys, *GAUSSIAN)['upper']
+  fixed = output(capsys, *GAUSSIAN, '--sampling', 'fixed')['upper']
+  replace = output(capsys, *GAUSSIAN, '--sampling', 'fixed', '--neighbors',
+                   'replace')['upper']
+  assert poisson < fixed <= replace
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['epsilon', '--delta', '1e-5'], '--noise'),
+    (['epsilon', '--delta', '1e-5', '--noise', 'gaussian'], '--steps'),
+    (['epsilon', '--delta', '1e-5', '--steps-file', '/nonexistent'],
+     'No such file'),
+    (['delta', *GAUSSIAN[1:-2], '--epsilon', '-1'], 'epsilon'),
+    (['calibrate', '--noise', 'gaussian', '--target-epsilon', '1', '--delta',
+      '1e-5'], 'two of'),
+])
+def test_other_bad_input(arguments, message, capsys):
+  assert cli.main(arguments) == 2
+  err = capsys.readouterr().err
+  assert message in err and err.count('\n') == 1
+
+
+@pytest.mark.parametrize('step', ['gaussian', 'noise=gaussian,foo=1',
+                                  'noise=gaussian,steps=x', 'steps=3'])
+def test_bad_groups_are_usage_errors(step, capsys):
+  with pytest.raises(SystemExit):
+    cli.main(['epsilon', '--delta', '1e-5', '--step', step])
+  assert 'noise=gaussian' in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import dp_accounting
 import numpy as np
 import pytest
 from scipy import stats
@@ -105,7 +106,18 @@ def test_subsampled_gaussian_reference(sigma, prob, steps, delta, epsilon):
   lower = max(result.lower for result in results)
   upper = max(result.upper for result in results)
   assert lower <= epsilon <= upper
-  assert upper - lower < 1e-3
+  assert max(result.estimate for result in results) == pytest.approx(
+      epsilon, rel=1e-6)
+
+
+@pytest.mark.parametrize('sigma, prob, steps, delta, epsilon', REFERENCE + [
+    (1, 1e-4, 10**6, 1e-10, 0.765695019033915791)])
+def test_accountant_reaches_ten_digits(sigma, prob, steps, delta, epsilon):
+  bounds = privacy.PhiAccountant().compose(dp_accounting.PoissonSampledDpEvent(
+      prob, dp_accounting.GaussianDpEvent(sigma)), steps).epsilon_bounds(delta)
+  assert bounds.lower <= epsilon <= bounds.upper
+  assert bounds.upper - bounds.lower <= 1e-8
+  assert bounds.estimate == pytest.approx(epsilon, rel=1e-10)
 
 
 @pytest.mark.parametrize('log_density, remove, add', [
@@ -168,7 +180,57 @@ def test_delta_below_the_mass_at_infinity_is_infinite():
 
 def test_small_delta_is_not_lost_in_rounding():
   """FFT accountants without a tilt report 3.4152 here; the truth is 3.51718."""
-  sides = privacy.dominating_pair(noise.Gaussian(0.9)).poisson(0.001)
-  results = [Composition([(side, 100_000)]).epsilon(1e-12) for side in sides]
-  assert max(r.lower for r in results) <= 3.51718 + 5e-6
-  assert max(r.upper for r in results) >= 3.51718 - 5e-6
+  bounds = privacy.PhiAccountant().compose(dp_accounting.PoissonSampledDpEvent(
+      0.001, dp_accounting.GaussianDpEvent(0.9)), 100_000).epsilon_bounds(1e-12)
+  assert bounds.estimate == pytest.approx(3.51718, abs=5e-6)
+  assert bounds.upper - bounds.lower < 1e-8
+
+
+@pytest.mark.parametrize('sigma, prob, steps, delta', [
+    (1, 1e-4, 15_000, 1e-10), (1, 1e-4, 15_000, 1e-12), (1, 1e-4, 1000, 1e-10),
+    (.8, 1e-4, 15_000, 1e-12), (1, .01, 20, 1e-6), (50, .5, 10, 1e-5),
+    (.05, 1, 5, 1e-5), (1, 1, 10**6, 1e-5)])
+def test_gaussians_far_from_the_usual_have_tight_bounds(sigma, prob, steps, delta):
+  accountant = privacy.PhiAccountant().compose(
+      dp_accounting.PoissonSampledDpEvent(
+          prob, dp_accounting.GaussianDpEvent(sigma)), steps)
+  bounds = accountant.epsilon_bounds(delta)
+  assert bounds.lower <= bounds.estimate <= bounds.upper
+  assert bounds.upper - bounds.lower < 2e-4 * (1 + bounds.upper)
+  at = accountant.delta_bounds(bounds.estimate)
+  assert at.lower <= delta * (1 + 1e-3) and at.upper >= delta * (1 - 1e-3)
+
+
+@pytest.mark.parametrize('epsilon', [0.0, 5.0, 800.0])
+def test_delta_far_out_is_a_number(epsilon):
+  for sigma, prob, steps in ((1, 1, 1), (1, .004, 3600), (.3, .5, 100)):
+    bounds = privacy.PhiAccountant().compose(
+        dp_accounting.PoissonSampledDpEvent(
+            prob, dp_accounting.GaussianDpEvent(sigma)), steps
+    ).delta_bounds(epsilon)
+    assert 0 <= bounds.lower <= bounds.estimate <= bounds.upper <= 1
+
+
+def test_large_epsilon_has_a_lower_bound():
+  table = gaussian_scalar(sigma=0.2, bins=10, cells=40)
+  bounds = Composition(
+      [(privacy.dominating_pair(table), 400)]).epsilon(1e-5)
+  assert bounds.lower > 700
+  assert bounds.upper - bounds.lower < 1
+
+
+def test_upper_pairs_lose_no_mass():
+  for law in (noise.Gaussian(0.05), noise.Gaussian(1.0), noise.Laplace(0.1)):
+    pair = privacy.dominating_pair(law).upper
+    assert np.sum(pair.p) + pair.p_inf >= 1 - 1e-13
+    assert np.sum(pair.q) + pair.q_inf >= 1 - 1e-13
+
+
+def test_lower_bounds_stay_below_what_is_possible():
+  """Binary response with a loss of exactly five: no epsilon above five."""
+  keep = 1 / (1 + math.exp(-5))
+  pair = PairBounds.exact(DominatingPair.from_masses(
+      [keep, 1 - keep], [1 - keep, keep]))
+  for steps in (1, 100):
+    bounds = Composition([(pair, steps)]).epsilon(1e-15)
+    assert bounds.lower <= 5 * steps <= bounds.upper + 1e-9

@@ -110,14 +110,16 @@ class TiltedAtoms:
     """
     everything = _Atoms(self.weight, self.loss)
     few = everything.subset()
+    seen = float(everything.gap(start, 0.0, 1)[0])
     while start < end:
       gap = few.least_gap(start, 4 * start)
-      part, growth = (everything, 1.5) if gap < 3 * (1 - level) else (few, 4.0)
-      if gap > 0.3 * few.total:
-        # All phases have come apart: it only comes back here and there.
-        growth = math.inf
-      stop = min(growth * start, end)
-      part.certify(start, stop, everything, level)
+      if gap < 3 * (1 - level):
+        stop = min(2 * start, end)
+        seen = everything.certify(start, stop, everything, level, seen)
+      else:
+        # Once all phases have come apart |phi| only comes back here and there.
+        stop = end if gap > 0.3 * few.total else min(4 * start, end)
+        few.certify(start, stop, everything, level, gap)
       start = stop
 
 
@@ -149,10 +151,21 @@ class _Atoms:
     return float(np.min(self.gap(start, (end - start) / 40, 41)))
 
   def certify(self, start: float, end: float, everything: _Atoms,
-              level: float) -> None:
-    """Shows that |phi| <= level on [start, end] by the gaps of these atoms."""
+              level: float, expected: float) -> float:
+    """Shows that |phi| <= level on [start, end] by the gaps of these atoms.
+
+    Args:
+      start: Left end.
+      end: Right end.
+      everything: All atoms, for the points where these do not show it.
+      level: What |phi| must not exceed.
+      expected: About the least gap there is; the grid follows from it.
+
+    Returns:
+      The least gap on the grid.
+    """
     need = 1 - level
-    room = self.least_gap(start, end) - need
+    room = expected - need
     if room <= 0:
       raise Uncertified
     spacing = room / self._slope
@@ -166,6 +179,7 @@ class _Atoms:
     for index in doubtful:
       everything.march(start + spacing * (index - 0.5),
                        start + spacing * (index + 0.5), need)
+    return float(np.min(gap))
 
   def march(self, left: float, right: float, need: float) -> None:
     """Shows it on a short interval, step by step."""

@@ -46,7 +46,13 @@ BLOCKS = (0.0008, 0.02, 0.5, 12.5, 312.5)
 CERTIFICATE_ROOM = 3.0
 """How far the log of phi, as seen, stays below what is then certified."""
 
-MAX_NEWTON = 60
+LOG_NOTHING = -650.0
+"""Log of a delta that is not told from zero."""
+
+MAX_TABLES = 4
+"""Tables made before the last is used as it is."""
+
+MAX_NEWTON = 80
 
 
 class Hard(Exception):
@@ -82,8 +88,15 @@ class Contour:
     guess = float(np.interp(-log_delta, -saddles.log_delta, saddles.epsilon))
     if guess <= 0 and self._delta(0.0).upper <= delta:
       return Bounds(0.0, 0.0, 0.0)
-    table = self._table(saddles, guess, log_delta)
-    return table.bracket(delta, table.solve(delta, guess))
+    # Where a few rare losses compete with many small ones the saddle point's
+    # guess is poor: what a first table finds is where a second one is made.
+    for _ in range(MAX_TABLES):
+      table = self._table(saddles, guess, log_delta)
+      found = table.solve(delta, guess)
+      if abs(found - guess) <= table.margin:
+        break
+      guess = found
+    return table.bracket(delta, found)
 
   def delta(self, epsilon: float) -> Bounds:
     """Bounds on delta at `epsilon`.
@@ -96,6 +109,10 @@ class Contour:
 
   def _delta(self, epsilon: float) -> Bounds:
     saddles = self._saddles(epsilon=epsilon)
+    chernoff = float(np.min(
+        saddles.mgf - saddles.orders * epsilon + _log_kernel(saddles.orders)))
+    if chernoff < LOG_NOTHING:
+      return Bounds(0.0, 0.0, math.exp(LOG_NOTHING))
     log_delta = float(np.interp(epsilon, saddles.epsilon, saddles.log_delta))
     return self._table(saddles, epsilon, min(log_delta, 0.0)).delta_bounds(epsilon)
 
@@ -139,7 +156,7 @@ class Contour:
     best = int(np.argmin(np.abs(saddles.epsilon - epsilon)))
     order = float(saddles.orders[best])
     alias = _Alias(order, saddles.orders, saddles.mgf)
-    margin = 1 / order
+    margin = _margin(order)
     period = alias.period(epsilon - margin, log_delta + LOG_TOLERANCE)
     spacing = 2 * math.pi / period
     log_scale = float(saddles.mgf[best]) - order * (epsilon - margin)
@@ -251,7 +268,7 @@ class _Alias:
     # Order zero: everything below is at most one.
     zero = np.logaddexp(0.0, -log_tolerance) / self.order
     period = max(np.min(high, initial=np.inf), np.min(low, initial=zero))
-    if not math.isfinite(period):
+    if not (math.isfinite(period) and period > 0):
       raise Hard
     return float(period)
 
@@ -319,18 +336,31 @@ class _Table:
     both = scale * (self._noise + abs(epsilon) * self._turning + self._tail)
     return both + self._alias.bound(epsilon, self._period), both
 
+  @property
+  def margin(self) -> float:
+    """How far below the epsilon it was made for the table is still good."""
+    return _margin(self._order)
+
   def solve(self, delta: float, epsilon: float) -> float:
-    """Newton's method on log delta."""
+    """Newton's method on log delta, kept inside a bracket."""
+    low, high = min(0.0, epsilon) - 1.0, math.inf
     for _ in range(MAX_NEWTON):
       value, slope, _ = self._at(epsilon)
-      if not (value > 0 and slope < 0):
-        raise Hard
-      step = math.log(value / delta) * value / slope
-      step = min(max(step, -1.0 / self._order), 1.0 / self._order)
-      epsilon -= step
-      if abs(step) <= 1e-15 * max(abs(epsilon), 1e-3):
-        return epsilon
-    if abs(step) > 1e-10 * max(1.0, abs(epsilon)):
+      if value > delta:
+        low = max(low, epsilon)
+      else:
+        high = min(high, epsilon)
+      if value > 0 and slope < 0:
+        step = math.log(value / delta) * value / slope
+        new = epsilon - min(max(step, -2 / self._order), 2 / self._order)
+      else:
+        new = math.nan
+      if not low < new < high:
+        new = 0.5 * (low + high) if math.isfinite(high) else epsilon + 1 / self._order
+      if abs(new - epsilon) <= 1e-15 * max(abs(epsilon), 1e-3):
+        return new
+      epsilon, before = new, epsilon
+    if abs(epsilon - before) > 1e-9 * max(1.0, abs(epsilon)):
       raise Hard
     return epsilon
 
@@ -374,6 +404,10 @@ _STEPS = {points: np.linspace(0.0, 1.0, points) for points in (6, 9, 12, 14)}
 def _geometric(low: float, high: float, points: int) -> np.ndarray:
   """`points` numbers from low to high in equal ratios."""
   return low * (high / low)**_STEPS[points]
+
+
+def _margin(order: float) -> float:
+  return 1 / order
 
 
 def _log_expm1(x: np.ndarray) -> np.ndarray:
