@@ -2,8 +2,9 @@
 
     python -m benchmarks.accountant_speed
 
-One process, one thread, medians of CPU time. Peers: dp_accounting's PLD accountant on its
-1e-4 grid and, where it is installed, prv_accountant at 0.01 (remove only).
+One process, one thread, medians of CPU time. Peers: dp_accounting's PLD
+accountant on its 1e-4 grid and, where it is installed, prv_accountant at 0.01
+(remove only).
 """
 
 from __future__ import annotations

@@ -323,16 +323,23 @@ class _Table:
         np.sum(size * (order + self._t)))
     self._tail = math.exp(max(log_tail, -745.0)) / (math.pi * self._t[-1])
 
+  def _scale(self, epsilon: float) -> float:
+    """e^{K - c eps}."""
+    log_scale = self._log_mgf - self._order * epsilon
+    if log_scale > 700:
+      raise Hard
+    return math.exp(log_scale)
+
   def _at(self, epsilon: float) -> tuple[float, float, float]:
     """Estimates of delta and its derivative, and the scale e^{K - c eps}."""
-    scale = math.exp(self._log_mgf - self._order * epsilon)
+    scale = self._scale(epsilon)
     turn = np.exp(-1j * self._t * epsilon)
     return (scale * float(np.sum((self._value * turn).real)),
             scale * float(np.sum((self._slope * turn).real)), scale)
 
   def errors(self, epsilon: float) -> tuple[float, float]:
     """How far delta may lie below and above the estimate."""
-    scale = math.exp(self._log_mgf - self._order * epsilon)
+    scale = self._scale(epsilon)
     both = scale * (self._noise + abs(epsilon) * self._turning + self._tail)
     return both + self._alias.bound(epsilon, self._period), both
 
@@ -343,7 +350,7 @@ class _Table:
 
   def solve(self, delta: float, epsilon: float) -> float:
     """Newton's method on log delta, kept inside a bracket."""
-    low, high = min(0.0, epsilon) - 1.0, math.inf
+    low, high = min(0.0, epsilon) - 20 / self._order, math.inf
     for _ in range(MAX_NEWTON):
       value, slope, _ = self._at(epsilon)
       if value > delta:

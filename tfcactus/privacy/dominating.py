@@ -151,7 +151,7 @@ def shifted_pair(table: scalar.ScalarTable, cells: int
   both = np.isfinite(log_p) & np.isfinite(log_q)
   p, q = np.exp(log_p) / total, np.exp(log_q) / total
   return pair_lib.DominatingPair(
-      (log_p - log_q)[both], p[both], q[both],
+      log_p[both] - log_q[both], p[both], q[both],
       float(np.sum(p[np.isneginf(log_q)])),
       float(np.sum(q[np.isneginf(log_p)])))
 
