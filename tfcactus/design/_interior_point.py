@@ -223,11 +223,12 @@ class _Laplacian:
     for d in range(1, width):
       degree[d:] += band[d, :n - d]
       lower[:n - d, d] = -band[d, n - d - 1::-1]
-    # Constant vectors cost nothing (scaling p changes nothing but the mass):
-    # cell 0, eliminated last, is tied down and set free again in the border.
-    self.ground = degree[0] if degree[0] > 0 else 1.0
+    # Constant vectors cost nothing (scaling p changes nothing but the mass): the
+    # heaviest cell is tied down, and set free again in the border.
+    self.heaviest = int(np.argmax(degree))
+    self.ground = degree[self.heaviest]
     lower[:, 0] = (degree + excess)[::-1]
-    lower[-1, 0] += self.ground
+    lower[-1 - self.heaviest, 0] += self.ground
     lower = lower.T
     if not np.all(np.isfinite(lower)):
       raise _program.SolverError(
@@ -284,7 +285,7 @@ class _Bordered:
     self._matrix, self._border = matrix, border
     self._corner, self._k = corner, k
     unit = np.zeros((1, border.shape[1]))
-    unit[0, 0] = 1.0
+    unit[0, matrix.heaviest] = 1.0
     rows = np.vstack([border, unit])
     self._inverse = matrix.solve(rows)
     size = rows.shape[0] + 1
