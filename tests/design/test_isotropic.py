@@ -47,10 +47,10 @@ def test_objective_by_the_law_of_the_moved_radius(solved):
 
 def test_optimum_beats_feasible_perturbations(solved):
   request, table = solved
-  told = table.info['parameters']
+  cost, budget, sigma = request._checked()
   program = isotropic.radial_program(
-      request.objective, request.dim, told['bins'], told['cells'],
-      table.log_tail_ratio, request.power, told['budget'])
+      request.objective, request.dim, request._layout(cost, budget, sigma),
+      cost, budget)
   p = np.exp(table.log_density + program.log_volume)
   rng = np.random.default_rng(11)
   for size in (1e-2, 0.1, 0.5):

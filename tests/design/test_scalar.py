@@ -8,7 +8,6 @@ import pytest
 from tests.design import oracles
 from tfcactus import design
 from tfcactus.design import _grid
-from tfcactus.design import _scalar
 
 REQUESTS = [
     design.Cactus(0.25, bins=12),
@@ -70,7 +69,7 @@ def test_monotone_exactly_where_promised(solved):
 def test_optimum_beats_feasible_perturbations(solved):
   request, table = solved
   spec = request._spec()
-  program = _scalar._scalar_program(spec, np.arange(1, spec.bins + 1))
+  program = spec.program(spec.all_shifts())
   p = np.exp(table.log_density) / table.bins
   rng = np.random.default_rng(7)
   for size in (1e-3, 1e-2, 0.1, 0.5):

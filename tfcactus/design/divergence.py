@@ -49,7 +49,6 @@ class Divergence:
   report: Callable[[float], float]
 
 
-@functools.lru_cache(maxsize=64)
 def parse(name: Any) -> Divergence:
   """Returns the divergence of that name.
 
@@ -66,7 +65,12 @@ def parse(name: Any) -> Divergence:
   (1 - Q) P + Q P' against P of Mironov, Talwar and Zhang, "Renyi Differential
   Privacy of the Sampled Gaussian Mechanism" (2019).
   """
-  form = _FORM.fullmatch(name) if isinstance(name, str) else None
+  return _parse(name if isinstance(name, str) else repr(name))
+
+
+@functools.lru_cache(maxsize=64)
+def _parse(name: str) -> Divergence:
+  form = _FORM.fullmatch(name)
   try:
     order = {'kl': 1.0, 'chi2': 2.0}.get(form['kind']) or float(form['order'])
     rate = float(form['rate']) if form['rate'] else 1.0

@@ -127,7 +127,8 @@ class Isotropic:
       solution = _conic.solve(program, _grid.exponential_start(program))
     else:
       solution = _interior_point.solve(
-          program, _start(program, self.dim, layout, cost))
+          program, _start(program, self.dim, layout, cost),
+          warm=self.dim > _FLAT_DIM and self.objective == 'kl')
     p = _grid.into_budget(program, solution.p)
     log_density = np.minimum.accumulate(np.log(p) - program.log_volume)
     table = radial.RadialTable.normalized(
