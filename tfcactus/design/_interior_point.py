@@ -106,7 +106,7 @@ def solve(program: _program.Program, start: np.ndarray, *, warm: bool = False,
   best: Optional[_State] = None
   least, stale, steps, centering = np.inf, 0, 0, 0.2
   with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
-    for steps in range(_MAX_ITERATIONS):
+    while steps < _MAX_ITERATIONS:
       gap, found = _complementarity(state), 0.0
       if gap < _LOOK:
         found = _certified_gap(program, state, values)
@@ -119,6 +119,7 @@ def solve(program: _program.Program, start: np.ndarray, *, warm: bool = False,
       aim = max(centering * gap, min(_BEHIND * found, gap), 0.01 * target)
       try:
         state, values, length = _step(program, state, values, aim)
+        steps += 1
       except _program.SolverError:
         if best is None:
           raise

@@ -21,7 +21,6 @@ from tfcactus.design import divergence
 from tfcactus.noise import radial
 from tfcactus.noise import shells as shells_lib
 
-
 _MAX_DIM = 1_000_000
 
 _FLAT_DIM = 50
