@@ -25,7 +25,7 @@ from tfcactus.noise import library
 _QUIET_SECONDS = 2.0
 """A solve that takes longer says so, this often."""
 
-_CURVE_POINTS = 40
+_CURVE_POINTS = 20
 
 
 def register(commands: Any) -> None:

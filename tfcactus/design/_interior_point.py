@@ -38,7 +38,7 @@ _LOOK = 1e-2
 _BEHIND = 0.03
 """The barrier parameter stays above this share of the certified gap."""
 
-_PATIENCE = 4
+_PATIENCE = 8
 """Iterations without a better certified gap before rounding is blamed."""
 
 _PROXIMAL = 1e-9
