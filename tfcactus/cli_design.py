@@ -251,7 +251,7 @@ def run_plot(args: argparse.Namespace) -> None:
            title='Noise')
   left.set_ylim(bottom=max(left.get_ylim()[0], 1e-12))
   right.set(xlabel='epsilon', ylabel='delta (upper bound)',
-            title=f'{args.steps} steps at sampling probability '
+            title=f'{args.steps} step(s) at sampling probability '
                   f'{args.sampling_prob:.4g}')
   for axis in (left, right):
     axis.legend(fontsize=8)
