@@ -8,7 +8,6 @@ import pytest
 from tests.design import oracles
 from tfcactus import design
 from tfcactus.design import _grid
-from tfcactus.design import _scalar
 
 REQUESTS = [
     design.Cactus(0.25, bins=12),
@@ -70,7 +69,7 @@ def test_monotone_exactly_where_promised(solved):
 def test_optimum_beats_feasible_perturbations(solved):
   request, table = solved
   spec = request._spec()
-  program = _scalar._scalar_program(spec, np.arange(1, spec.bins + 1))
+  program = spec.program(spec.all_shifts())
   p = np.exp(table.log_density) / table.bins
   rng = np.random.default_rng(7)
   for size in (1e-3, 1e-2, 0.1, 0.5):
@@ -97,6 +96,30 @@ def test_cactus_approaches_the_fine_grid_from_above(budget, fine):
             for n in (10, 20, 40)]
   assert values[0] > values[1] > values[2] > fine * (1 - 1e-9)
   assert values[2] == pytest.approx(fine, rel=4e-4)
+
+
+# Ten digits of an independent structured solver.
+@pytest.mark.slow
+@pytest.mark.parametrize('budget, power, value', [
+    (0.05, 2, 3.952884798), (0.1, 2, 2.967639673), (0.5, 2, 0.967854616),
+    (1, 2, 0.495913918), (2, 2, 0.249442309), (4, 2, 0.125766780),
+    (0.25, 1, 2.17999610), (0.5, 1, 0.98463306), (2, 1, 0.08734821)])
+def test_cactus_digits(budget, power, value):
+  table = design.Cactus(budget, power=float(power), bins=200, cells=1600,
+                        tail_ratio=0.9).solve()
+  assert table.info['objective'] == pytest.approx(value, rel=5e-9, abs=6e-10)
+  assert table.info['gap'] < 1e-10
+
+
+# Where the independent solver had stopped early, the certified bound decides.
+@pytest.mark.slow
+@pytest.mark.parametrize('budget, value', [
+    (0.05, 4.0340908683), (0.1, 3.0368123311), (0.25, 1.7536060322),
+    (0.5, 0.9698469527), (1, 0.4959187672)])
+def test_monotone_kl_digits(budget, value):
+  table = design.Monotone(budget, bins=200, cells=1600, tail_ratio=0.9).solve()
+  assert table.info['objective'] == pytest.approx(value, rel=2e-10)
+  assert table.info['gap'] < 1e-10
 
 
 @pytest.mark.slow

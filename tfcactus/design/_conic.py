@@ -97,7 +97,7 @@ def _relax(program: _program.Program, p: np.ndarray, theta: np.ndarray,
   for _ in range(60):
     slope = p * (theta @ program.gradients(p) + price * program.cost +
                  nu * program.mass)
-    stiff = program.scaled_hessian(p, theta)[cut:, cut:]
+    stiff = _laplacian(program.edges(p, theta))[cut:, cut:]
     scale = 1 / np.sqrt(np.diag(stiff))
     move = -scale * np.linalg.solve(stiff * np.outer(scale, scale),
                                     scale * slope[cut:])
@@ -106,6 +106,14 @@ def _relax(program: _program.Program, p: np.ndarray, theta: np.ndarray,
     if np.max(np.abs(move)) < 1e-12:
       break
   return p
+
+
+def _laplacian(band: np.ndarray) -> np.ndarray:
+  """A graph's Laplacian, dense, from its edges by distance."""
+  n = band.shape[1]
+  edges = sum(np.diag(row[:n - d], d) for d, row in enumerate(band) if d < n)
+  edges = edges + edges.T
+  return np.diag(edges.sum(axis=1)) - edges
 
 
 def _divergence(cp, objective: str, shift: _program.Shift, p, unit):

@@ -2,80 +2,94 @@
 
 from __future__ import annotations
 
-import functools
+from typing import Any
 
 import numpy as np
 from scipy import optimize
 from scipy import special
 
 from tfcactus.design import _program
+from tfcactus.design import divergence
 
 _DROP = 30.0
 """The grid ends where the expected log mass is this far below its peak."""
 
+_ANGLES = 48
+"""Gauss nodes over the cosine between the noise and the shift."""
 
-def tail_slope(radius: np.ndarray, sigma: float, dim: int, objective: str,
-               power: float) -> np.ndarray:
-  """The slope of -log density per unit that stationarity asks for at a radius.
+_STEEPEST = 600.0
 
-  Far out the density is locally exponential with slope s. With F(s) the mean of
-  exp(s cos) over directions, the derivative of the KL divergence with respect
-  to mass there is 1 - F(s), that of chi-square -2 (F(2s) - 2 F(s) + 1); either
-  must balance the price of cost times radius^power. The prices are those of a
-  Gaussian (KL) or of a fit to optimal chi-square values; they need be no better
-  than a factor of two, since slopes depend on their logarithm.
+
+def tail_shape(objective: str, cost: Any, budget: float,
+               dim: int) -> tuple[float, float]:
+  """Where a grid may end and how steep its geometric tail should be.
+
+  Far out the density is locally exponential with some slope s, and stationarity
+  asks that the mean over directions of -d phi / d a at (1, exp(s cos)) equals
+  the price of cost times the cost. Integrating the slopes gives a density for
+  every price; the price is the one at which it costs the budget.
 
   Args:
-    radius: Distances from zero, in units of sensitivity.
-    sigma: Size of a coordinate: budget^(1 / power) / sqrt(dim).
+    objective: The divergence's name.
+    cost: The cost, by distance.
+    budget: The budget.
     dim: Dimension.
-    objective: 'kl' or 'chi2'.
-    power: The cost is |z|^power.
+
+  Returns:
+    The radius at which little enough mass is left, and the slope of minus the
+    log density there, per unit.
   """
-  half = 0.5 * dim
-  # KL is about dim / (2 budget^(2 / power)); this is minus its derivative.
-  log_price = np.log(dim / power) - (2 + power) * np.log(sigma * np.sqrt(dim))
-  if objective == 'chi2':
-    log_price += np.log(2 + sigma**-2)
-  target = log_price + power * np.log(radius)
+  log_s = np.linspace(np.log(1e-5), np.log(_STEEPEST), 700)
+  log_pull = _log_pull(objective, np.exp(log_s), dim)
+  size = cost.size(budget)
+  span = size * (60.0 / np.sqrt(dim) + 3)
+  radius = np.linspace(0.0, span, 1201)[1:]
+  log_cost = np.log(np.maximum(cost.at(radius), 1e-300))
 
-  def log_mean(s):
-    bessel = np.maximum(special.ive(half - 1, s), 1e-300)
-    return (special.gammaln(half) - (half - 1) * np.log(0.5 * s) + s +
-            np.log(bessel))
+  def density(log_price):
+    slope = np.exp(np.interp(log_price + log_cost, log_pull, log_s))
+    log_mass = (dim - 1) * np.log(radius) - np.cumsum(slope) * radius[0]
+    return slope, log_mass - np.max(log_mass)
 
-  def log_pull(s):
-    one = log_mean(s)
-    if objective == 'kl':
-      return np.log(np.maximum(np.expm1(one), 1e-300))
-    two = log_mean(2 * s)
-    return two + np.log(
-        np.maximum(1 - 2 * np.exp(one - two) + np.exp(-two), 1e-300))
+  def excess(log_price):
+    mass = np.exp(density(log_price)[1])
+    return float(np.exp(log_cost) @ mass / np.sum(mass)) / budget - 1
 
-  log_low = np.full(target.shape, np.log(1e-4))
-  log_high = np.full(target.shape, np.log(700.0))
-  for _ in range(50):
-    middle = 0.5 * (log_low + log_high)
-    above = log_pull(np.exp(middle)) > target
-    log_low, log_high = (np.where(above, log_low, middle),
-                         np.where(above, middle, log_high))
-  return np.exp(log_low)
-
-
-@functools.lru_cache(maxsize=256)
-def reach(sigma: float, dim: int, objective: str, power: float) -> float:
-  """The radius where little enough mass is left for a geometric tail."""
-  radius = sigma * np.linspace(0.0, 60.0 + 2 * np.sqrt(dim), 601)[1:]
-  slope = tail_slope(radius, sigma, dim, objective, power)
-  log_mass = (dim - 1) * np.log(radius) - np.cumsum(slope) * (
-      radius[1] - radius[0])
+  low, high = -60.0, 60.0
+  for _ in range(60):
+    middle = 0.5 * (low + high)
+    low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+  slope, log_mass = density(high)
   peak = int(np.argmax(log_mass))
-  beyond = np.flatnonzero(log_mass[peak:] < log_mass[peak] - _DROP)
-  return float(radius[peak + int(beyond[0]) if beyond.size else -1])
+  beyond = np.flatnonzero(log_mass[peak:] < -_DROP)
+  end = peak + int(beyond[0]) if beyond.size else radius.size - 1
+  return float(radius[end]), float(slope[end])
+
+
+def _log_pull(objective: str, slope: np.ndarray, dim: int) -> np.ndarray:
+  """Log of the mean of -d phi / d a over directions; increasing."""
+  parsed = divergence.parse(objective)
+  if dim == 1:
+    cosine, weight = np.array([-1.0, 1.0]), np.array([0.5, 0.5])
+  else:
+    shape = 0.5 * (dim - 3)
+    cosine, weight = special.roots_jacobi(_ANGLES, shape, shape)
+    weight = weight / np.sum(weight)
+  with np.errstate(over='ignore', invalid='ignore'):
+    ratio = np.exp(slope[:, None] * cosine)
+    pull = -parsed.slope(np.ones_like(ratio), ratio) @ weight
+  # Tiny slopes drown in rounding, huge ones overflow: continue by powers.
+  good = np.flatnonzero((slope > 1e-2) & np.isfinite(pull) & (pull > 0))
+  first, last = good[0], good[-1]
+  log_pull = np.log(np.maximum(pull, 1e-300))
+  step = np.log(slope)
+  log_pull[:first] = log_pull[first] + 2 * (step[:first] - step[first])
+  log_pull[last + 1:] = log_pull[last] + 1e3 * (step[last + 1:] - step[last])
+  return np.maximum.accumulate(log_pull)
 
 
 def scalar_program(objective: str, bins: int, cells: int, log_ratio: float,
-                   power: float, budget: float, shifts: np.ndarray,
+                   cost: Any, budget: float, shifts: np.ndarray,
                    monotone: bool) -> _program.Program:
   """Program (20): cells 0..cells, a folded geometric tail, these shifts.
 
@@ -85,14 +99,15 @@ def scalar_program(objective: str, bins: int, cells: int, log_ratio: float,
   mass = np.full(cells + 1, 2.0)
   mass[0] = 1.0
   mass[-1] = -2 / np.expm1(log_ratio)
-  cost = 2 * cell_costs(np.arange(cells + 1), bins, power)
-  cost[0] /= 2
-  cost[-1] = 2 * _tail_cost(cells, bins, ratio, power)
+  tail = np.arange(int(np.ceil(-80.0 / log_ratio)) + 1)
+  prices = 2 * _cell_costs(np.arange(cells + tail.size), bins, cost)
+  prices[0] /= 2
+  folded = np.append(prices[:cells], np.sum(prices[cells:] * ratio**tail))
   return _program.Program(
       objective=objective,
       shifts=[scalar_shift(objective, int(k), cells, log_ratio)
               for k in shifts],
-      mass=mass, cost=cost, budget=budget,
+      mass=mass, cost=folded, budget=budget,
       log_volume=np.zeros(cells + 1) if monotone else None)
 
 
@@ -111,19 +126,10 @@ def scalar_shift(objective: str, k: int, cells: int,
                         float(tail / -np.expm1(log_ratio)))
 
 
-def cell_costs(index: np.ndarray, bins: int, power: float) -> np.ndarray:
-  """The mean of |z|^power over each cell."""
-  outer = (index + 0.5) / bins
-  inner = np.maximum((index - 0.5) / bins, 0.0)
-  width = np.where(index == 0, 0.5, 1.0) / bins
-  return (outer**(power + 1) - inner**(power + 1)) / ((power + 1) * width)
-
-
-def _tail_cost(cells: int, bins: int, ratio: float, power: float) -> float:
-  """sum_{i >= cells} c_i ratio^(i - cells), to rounding."""
-  count = int(np.ceil(-80.0 / np.log(ratio))) + 1
-  steps = np.arange(count)
-  return float(np.sum(cell_costs(cells + steps, bins, power) * ratio**steps))
+def _cell_costs(index: np.ndarray, bins: int, cost: Any) -> np.ndarray:
+  """The mean cost over each cell."""
+  return cost.means(np.maximum((index - 0.5) / bins, 0.0), (index + 0.5) / bins,
+                    1)
 
 
 def exponential_start(program: _program.Program) -> np.ndarray:
@@ -134,7 +140,7 @@ def exponential_start(program: _program.Program) -> np.ndarray:
 
   def tilted(rate):
     log_p = volume - rate * index
-    p = np.exp(log_p - np.max(log_p))
+    p = np.exp(np.maximum(log_p - np.max(log_p), -600.0))
     return p / (program.mass @ p)
 
   def excess(log_rate):
@@ -172,7 +178,7 @@ def into_budget(program: _program.Program, p: np.ndarray) -> np.ndarray:
   high = 1e-6
   while excess(high) > 0:
     high *= 10
-    if high > 10:
+    if high > 10 * p.size:
       raise _program.SolverError(
           'Expected a solution near its budget, got one that costs '
           f'{1 + excess(0.0):.3g} of it.')

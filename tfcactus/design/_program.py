@@ -10,16 +10,15 @@ which is what makes the lower bound below so short.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
-from typing import Callable
 from typing import Optional
 from typing import Sequence
 
 import numpy as np
 from scipy import optimize
 
-OBJECTIVES = ('kl', 'chi2')
-"""Divergences that can be minimised."""
+from tfcactus.design import divergence
 
 FEASIBILITY = 1e-9
 """How far a returned table may violate its constraints, relatively."""
@@ -47,6 +46,11 @@ class Shift:
   weight: np.ndarray
   tail: float
 
+  @functools.cached_property
+  def scale(self) -> np.ndarray:
+    """exp(log_scale)."""
+    return np.exp(self.log_scale)
+
 
 @dataclasses.dataclass(frozen=True)
 class Program:
@@ -69,39 +73,52 @@ class Program:
   budget: float
   log_volume: Optional[np.ndarray] = None
 
+  @property
+  def divergence(self) -> divergence.Divergence:
+    """What is minimised, cell by cell."""
+    return divergence.parse(self.objective)
+
   def divergences(self, p: np.ndarray) -> np.ndarray:
-    """D_k(p) of every shift."""
-    phi = _PAIR[self.objective].value
+    """D_k(p) of every shift: the sums of phi (see `Divergence.report`)."""
+    phi = self.divergence.value
     return np.array([
-        np.sum(s.weight * phi(p[s.first], np.exp(s.log_scale) * p[s.second]))
+        np.sum(s.weight * phi(p[s.first], s.scale * p[s.second]))
         + s.tail * p[-1] for s in self.shifts])
 
   def gradients(self, p: np.ndarray) -> np.ndarray:
     """Shape (shifts, N + 1): the gradient of every D_k."""
-    slope = _PAIR[self.objective].slope
+    slope = self.divergence.slope
     rows = np.zeros((len(self.shifts), p.size))
     for row, s in zip(rows, self.shifts):
-      scale = np.exp(s.log_scale)
-      a, b = p[s.first], scale * p[s.second]
+      a, b = p[s.first], s.scale * p[s.second]
       row += np.bincount(s.first, s.weight * slope(a, b), p.size)
-      row += np.bincount(s.second, s.weight * scale * slope(b, a), p.size)
+      row += np.bincount(s.second, s.weight * s.scale * slope(b, a), p.size)
       row[-1] += s.tail
     return rows
 
-  def scaled_hessian(self, p: np.ndarray, theta: np.ndarray) -> np.ndarray:
-    """diag(p) H diag(p) of sum theta_k D_k: the Laplacian of a graph."""
-    curvature = _PAIR[self.objective].curvature
-    n = p.size
-    where, value = [], []
+  @functools.cached_property
+  def bandwidth(self) -> int:
+    """The largest distance between the ends of an edge; at least one."""
+    return max(1, max(int(np.max(np.abs(s.second - s.first)))
+                      for s in self.shifts))
+
+  def edges(self, p: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """diag(p) H diag(p) of sum theta_k D_k: a graph's Laplacian, as weights.
+
+    Returns:
+      Shape (bandwidth + 1, N + 1): entry (d, i) is the weight of the edge
+      between i and i + d; row 0 is empty.
+    """
+    curvature = self.divergence.curvature
+    band = np.zeros((self.bandwidth + 1) * p.size)
     for t, s in zip(theta, self.shifts):
-      where.append(s.first * n + s.second)
-      value.append(t * s.weight * curvature(
-          p[s.first], np.exp(s.log_scale) * p[s.second]))
-    edges = np.bincount(np.concatenate(where), np.concatenate(value), n * n)
-    edges = edges.reshape(n, n)
-    edges = edges + edges.T
-    np.fill_diagonal(edges, 0.0)
-    return np.diag(edges.sum(axis=1)) - edges
+      low = np.minimum(s.first, s.second)
+      where = np.abs(s.second - s.first) * p.size + low
+      band += np.bincount(where, t * s.weight * curvature(
+          p[s.first], s.scale * p[s.second]), band.size)
+    band = band.reshape(self.bandwidth + 1, p.size)
+    band[0] = 0.0
+    return band
 
   def lower_bound(self, p: np.ndarray, theta: np.ndarray,
                   price: float = 1.0) -> float:
@@ -117,7 +134,9 @@ class Program:
       price: A guess of the price, above zero.
     """
     theta = np.maximum(theta, 0.0)
-    gradient = (theta / theta.sum()) @ self.gradients(p)
+    active = np.flatnonzero(theta)
+    part = dataclasses.replace(self, shifts=[self.shifts[k] for k in active])
+    gradient = (theta[active] / theta.sum()) @ part.gradients(p)
     lead, cost = self._per_mass(gradient), self._per_mass(self.cost)
 
     def bound(log_price):
@@ -137,8 +156,31 @@ class Program:
     if self.log_volume is None:
       return values / self.mass
     # The extreme rays of non-increasing densities are flat up to cell i.
-    volume = np.exp(self.log_volume - np.max(self.log_volume))
-    return np.cumsum(volume * values) / np.cumsum(volume * self.mass)
+    return _running_sum(values, self.log_volume) / _running_sum(
+        self.mass, self.log_volume)
+
+
+def _running_sum(values: np.ndarray, log_volume: np.ndarray) -> np.ndarray:
+  """sum_{j <= i} v_j values_j / v_i, where volumes span thousands of decades."""
+  block = np.floor((log_volume - log_volume[0]) / 300).astype(int)
+  # Outer volumes never fall by much; a fall stays in its block.
+  block = np.maximum.accumulate(block)
+  result = np.empty_like(values)
+  carried, previous = 0.0, float(log_volume[0])
+  for start, end in _runs(block):
+    base = float(log_volume[start])
+    volume = np.exp(log_volume[start:end] - base)
+    carried *= np.exp(previous - base)
+    sums = carried + np.cumsum(volume * values[start:end])
+    result[start:end] = sums / volume
+    carried, previous = float(sums[-1]), base
+  return result
+
+
+def _runs(labels: np.ndarray) -> list[tuple[int, int]]:
+  """Start and end of every run of equal labels."""
+  cuts = np.flatnonzero(np.diff(labels)) + 1
+  return list(zip([0, *cuts], [*cuts, labels.size]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +238,10 @@ def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
     raise SolverError(
         f'Expected a certified optimum, got {"; ".join(failed)}. Try the other '
         'solver, another tail_ratio, more cells or fewer bins.')
-  return {'objective': objective, 'lower_bound': bound, 'gap': max(gap, 0.0)}
+  report = program.divergence.report
+  objective, bound = report(objective), report(bound)
+  return {'objective': objective, 'lower_bound': bound,
+          'gap': max((objective - bound) / objective, 0.0)}
 
 
 def multipliers(theta: np.ndarray, price: float) -> dict[str, Any]:
@@ -208,25 +253,6 @@ def multipliers(theta: np.ndarray, price: float) -> dict[str, Any]:
           'price': float(price)}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Pair:
-  """phi(a, b), its slope in a, and -a b d2 phi / da db."""
-
-  value: Callable[[np.ndarray, np.ndarray], np.ndarray]
-  slope: Callable[[np.ndarray, np.ndarray], np.ndarray]
-  curvature: Callable[[np.ndarray, np.ndarray], np.ndarray]
-
-
-_PAIR = {
-    'kl': _Pair(lambda a, b: (a - b) * np.log(a / b),
-                lambda a, b: np.log(a / b) + 1 - b / a,
-                lambda a, b: a + b),
-    'chi2': _Pair(lambda a, b: (a - b) * (a / b - b / a),
-                  lambda a, b: 2 * a / b - (b / a)**2 - 1,
-                  lambda a, b: 2 * a * (a / b) + 2 * b * (b / a)),
-}
-
-
 def pair_value(objective: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
   """phi(a, b): the divergence of two cells, both directions together."""
-  return _PAIR[objective].value(np.asarray(a), np.asarray(b))
+  return divergence.parse(objective).value(np.asarray(a), np.asarray(b))

@@ -11,16 +11,33 @@ import numpy as np
 from tfcactus import _checks
 from tfcactus.design import _grid
 from tfcactus.design import _program
+from tfcactus.design import cost as cost_lib
+from tfcactus.design import divergence
 from tfcactus.noise import scalar
 
 SOLVERS = ('interior-point', 'cvxpy')
 """Solvers by name."""
 
-TOLERANCE = {'interior-point': 1e-6, 'cvxpy': 1e-3}
+TOLERANCE = {'interior-point': 1e-8, 'cvxpy': 1e-3}
 """Largest relative duality gap with which each solver's table is accepted."""
 
-MAX_UNKNOWNS = 4000
-"""The dense solver's memory and time grow with the square and the cube."""
+MAX_UNKNOWNS = 50_000
+"""More cells than this take minutes and describe nothing better."""
+
+_DEFAULT_CELLS = 1500
+"""Cells that the default resolution does not exceed."""
+
+_REFINE = 5
+"""Cells of the coarse grid that finds the active shifts are wider by this."""
+
+_SMALL = 200
+"""Unknowns below which a coarse grid saves nothing."""
+
+_SKELETON = 20
+"""Shifts of all sizes that are constrained whether they bind or not."""
+
+_ROUNDS = 10
+"""How often violated shifts may be added."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +47,7 @@ class ScalarSpec:
   mechanism: str
   objective: str
   budget: float
-  power: float
+  cost: Any
   bins: int
   cells: int
   log_tail_ratio: float
@@ -39,9 +56,20 @@ class ScalarSpec:
 
   def parameters(self) -> dict[str, Any]:
     """The request as JSON values."""
-    return {'budget': self.budget, 'power': self.power, 'bins': self.bins,
-            'cells': self.cells, 'tail_ratio': float(
+    power = isinstance(self.cost, cost_lib.PowerCost)
+    return {'budget': self.budget, 'power': self.cost.power if power else None,
+            'bins': self.bins, 'cells': self.cells, 'tail_ratio': float(
                 np.exp(self.log_tail_ratio)), 'objective': self.objective}
+
+  def program(self, shifts: np.ndarray) -> _program.Program:
+    """Program (20) with the constraints of these shifts."""
+    return _grid.scalar_program(
+        self.objective, self.bins, self.cells, self.log_tail_ratio, self.cost,
+        self.budget, shifts, self.monotone)
+
+  def all_shifts(self) -> np.ndarray:
+    """Every whole-cell shift of at most the sensitivity."""
+    return np.arange(1, self.bins + 1)
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
@@ -99,20 +127,21 @@ def check_cells(cells: Any, bins: int) -> int:
   return cells
 
 
-def spec(mechanism: str, *, objective: str, budget: Any, power: Any,
+def spec(mechanism: str, *, objective: str, budget: Any, power: Any, cost: Any,
          bins: Optional[int], cells: Optional[int],
          tail_ratio: Optional[float], solver: Any,
          monotone: bool) -> ScalarSpec:
   """Checks a request and fills in the grid and the tail from the budget."""
   budget = _checks.positive('budget', budget)
-  power = _checks.positive('power', power)
+  cost = cost_lib.make(power, cost)
   check_choice('solver', solver, SOLVERS)
-  check_choice('objective', objective, _program.OBJECTIVES)
-  sigma = budget**(1 / power)
+  divergence.parse(objective)
+  sigma = cost.size(budget)
   check_sigma(sigma)
-  reach = _grid.reach(sigma, 1, objective, power)
+  reach, slope = _grid.tail_shape(objective, cost, budget, 1)
   if bins is None:
-    bins = int(np.clip(np.ceil(10 / sigma), 20, max(1500 // reach, 1)))
+    bins = int(np.clip(np.ceil(10 / sigma), 20,
+                       max(_DEFAULT_CELLS // reach, 1)))
   bins = _checks.integer('bins', bins, 1)
   if cells is None:
     cells = max(int(np.ceil(reach * bins)), bins + 1)
@@ -120,9 +149,8 @@ def spec(mechanism: str, *, objective: str, budget: Any, power: Any,
   if tail_ratio is not None:
     log_ratio = check_tail(tail_ratio, bins, cells)
   else:
-    log_ratio = -float(_grid.tail_slope(
-        np.array([cells / bins]), sigma, 1, objective, power)[0]) / bins
-  return ScalarSpec(mechanism, objective, budget, power, bins, cells, log_ratio,
+    log_ratio = -slope / bins
+  return ScalarSpec(mechanism, objective, budget, cost, bins, cells, log_ratio,
                     solver, monotone)
 
 
@@ -134,20 +162,21 @@ def solve(request: ScalarSpec) -> scalar.ScalarTable:
     SolverError: if the result could not be certified.
     ImportError: if solver='cvxpy' and cvxpy is absent.
   """
-  least = request.bins if request.monotone else 1
-  program = _scalar_program(request, np.arange(least, request.bins + 1))
-  start = _grid.exponential_start(program)
-  solution = run(request.solver, program, start)
+  if request.solver == 'cvxpy':
+    from tfcactus.design import _conic  # pylint: disable=import-outside-toplevel
+    program, shifts = _constrained(request)
+    solution = _conic.solve(program, _grid.exponential_start(program))
+  else:
+    program, shifts, solution = _optimum(request)
   p = _grid.into_budget(program, solution.p)
   log_density = np.log(p * request.bins)
   if request.monotone:
     log_density = np.minimum.accumulate(log_density)
   table = scalar.ScalarTable.normalized(request.bins, log_density,
                                         request.log_tail_ratio)
-  theta = solution.theta
-  if request.monotone:
-    # Only the full shift carries a multiplier; the others are checked below it.
-    theta = np.append(np.zeros(request.bins - 1), 1.0)
+  # Shifts without a multiplier are checked to lie below those with one.
+  theta = np.zeros(request.bins)
+  theta[shifts - 1] = solution.theta
   certificate = certify(request, table, theta, solution.price)
   info = {
       'mechanism': request.mechanism, 'parameters': request.parameters(),
@@ -158,30 +187,76 @@ def solve(request: ScalarSpec) -> scalar.ScalarTable:
   return dataclasses.replace(table, info=info)
 
 
-def run(solver: str, program: _program.Program,
-        start: np.ndarray) -> _program.Solution:
-  """Runs a solver by name."""
-  # Imported here so that asking for one never loads the other.
-  if solver == 'cvxpy':
-    from tfcactus.design import _conic  # pylint: disable=import-outside-toplevel
-    return _conic.solve(program, start)
+def _constrained(request: ScalarSpec) -> tuple[_program.Program, np.ndarray]:
+  """The program with every shift that may bind."""
+  shifts = request.all_shifts()[request.bins - 1 if request.monotone else 0:]
+  return request.program(shifts), shifts
+
+
+def _optimum(request: ScalarSpec
+             ) -> tuple[_program.Program, np.ndarray, _program.Solution]:
+  """Coarse to fine: a coarse optimum gives the start and the active shifts."""
   from tfcactus.design import _interior_point  # pylint: disable=import-outside-toplevel
-  return _interior_point.solve(program, start)
+  bins = max(request.bins // _REFINE, 2)
+  if (request.monotone or request.cells < _SMALL or
+      request.bins < 2 * bins):
+    program, shifts = _constrained(request)
+    solution = _interior_point.solve(program, _grid.exponential_start(program))
+    return program, shifts, solution
+  factor = request.bins / bins
+  coarse = dataclasses.replace(
+      request, bins=bins, cells=max(int(request.cells / factor), bins + 1),
+      log_tail_ratio=request.log_tail_ratio * factor)
+  _, found, rough = _optimum(coarse)
+  start = np.interp(np.arange(request.cells + 1) / factor,
+                    np.arange(rough.p.size), np.log(rough.p))
+  # Past the coarse grid the density goes on like its tail.
+  start += request.log_tail_ratio * np.maximum(
+      np.arange(request.cells + 1) - factor * coarse.cells, 0)
+  p, total = np.exp(start), rough.iterations
+  shifts = _near(found[rough.theta > 1e-6] * factor, factor, request.bins)
+  everything = request.program(request.all_shifts())
+  for rounds in range(_ROUNDS):
+    program = dataclasses.replace(
+        everything, shifts=[everything.shifts[k - 1] for k in shifts])
+    solution = _interior_point.solve(program, p, warm=True)
+    total += solution.iterations
+    values = everything.divergences(solution.p)
+    allowed = np.max(values[shifts - 1]) * (1 + 1e-13)
+    if np.max(values) <= allowed:
+      break
+    over = np.flatnonzero(values > allowed) + 1
+    keep = over[np.argsort(values[over - 1])[-8 * (rounds + 1):]]
+    shifts = np.union1d(shifts, keep)
+    p = solution.p
+  return program, shifts, _more(solution, total - solution.iterations)
+
+
+def _more(solution: _program.Solution, earlier: int) -> _program.Solution:
+  """The solution, with the iterations of coarser grids counted in."""
+  return dataclasses.replace(solution,
+                             iterations=solution.iterations + earlier)
+
+
+def _near(shifts: np.ndarray, factor: float, bins: int) -> np.ndarray:
+  """Whole shifts within two coarse cells of these, and a few of all sizes.
+
+  A few too many cost little; with too few, chains of cells come loose.
+  """
+  reach = int(np.ceil(2 * factor))
+  around = np.round(shifts)[:, None] + np.arange(-reach, reach + 1)
+  spread = np.linspace(1, bins, min(bins, _SKELETON))
+  return np.unique(np.clip(np.round(np.append(around, spread)), 1, bins)
+                   ).astype(int)
 
 
 def certify(request: ScalarSpec, table: scalar.ScalarTable, theta: np.ndarray,
             price: float) -> dict[str, float]:
   """The certificate of a frozen table, over every whole-bin shift."""
-  program = _scalar_program(request, np.arange(1, request.bins + 1))
-  return _program.certify(program, np.exp(table.log_density) / table.bins,
-                          theta, price, TOLERANCE[request.solver])
-
-
-def _scalar_program(request: ScalarSpec,
-                    shifts: np.ndarray) -> _program.Program:
-  return _grid.scalar_program(
-      request.objective, request.bins, request.cells, request.log_tail_ratio,
-      request.power, request.budget, shifts, request.monotone)
+  return _program.certify(
+      request.program(request.all_shifts()),
+      np.exp(table.log_density) / table.bins, theta, price,
+      TOLERANCE[request.solver])
 
 
 def _statement(request: ScalarSpec) -> str:

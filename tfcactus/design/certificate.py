@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Callable
+from typing import Optional
 from typing import Union
 
 import numpy as np
 
-from tfcactus.design import _program
 from tfcactus.design import _scalar
+from tfcactus.design import cost as cost_lib
 from tfcactus.design import isotropic
 from tfcactus.noise import radial
 from tfcactus.noise import scalar
 
 
-def verify(table: Union[scalar.ScalarTable, radial.RadialTable]
-          ) -> dict[str, float]:
+def verify(table: Union[scalar.ScalarTable, radial.RadialTable],
+           cost: Optional[Callable[[np.ndarray], np.ndarray]] = None
+           ) -> dict[str, float]:
   """Recomputes the certificate of a designed table.
 
   The density is the table's own; `info` supplies the budget that it claims to
@@ -23,6 +26,8 @@ def verify(table: Union[scalar.ScalarTable, radial.RadialTable]
 
   Args:
     table: A table made by `Cactus`, `Monotone` or `Isotropic`.
+    cost: The cost function, for a table that was designed for one: a file
+      cannot hold it.
 
   Returns:
     objective (the largest divergence over shifts), lower_bound (no table of
@@ -45,21 +50,20 @@ def verify(table: Union[scalar.ScalarTable, radial.RadialTable]
         f'{table.name!r} without {", ".join(missing)} in its info; quantised '
         'Gaussians and Laplaces have none.')
   told = info['parameters']
+  if (told['power'] is None) != (cost is not None):
+    raise ValueError(
+        f'Expected {"the" if cost is None else "no"} cost function for a table '
+        f'designed with power={told["power"]!r}, got cost={cost!r}.')
+  made = cost_lib.make(2.0 if told['power'] is None else told['power'], cost)
   price = float(info['multipliers']['price'])
-  shares = info['multipliers']['shifts']
   if table.kind == 'radial':
-    bins = int(round(1 / table.width))
-    program = isotropic.radial_program(
-        told['objective'], table.dim, bins, table.log_density.size - 1,
-        table.log_tail_ratio, told['power'], told['budget'])
-    p = np.exp(table.log_density + program.log_volume)
-    return _program.certify(program, p, np.ones(1), price,
-                            _scalar.TOLERANCE[info['solver']])
+    return isotropic.certify(table, told['objective'], made, told['budget'],
+                             price, info['solver'])
   theta = np.zeros(table.bins)
-  for shift, share in shares.items():
+  for shift, share in info['multipliers']['shifts'].items():
     theta[int(shift) - 1] = share
   request = _scalar.ScalarSpec(
-      info['mechanism'], told['objective'], told['budget'], told['power'],
+      info['mechanism'], told['objective'], told['budget'], made,
       table.bins, table.log_density.size - 1, table.log_tail_ratio,
-      info['solver'], monotone=info['mechanism'] != 'cactus')
+      info['solver'], monotone=not info['mechanism'].startswith('cactus'))
   return _scalar.certify(request, table, theta, price)

@@ -1,37 +1,60 @@
-"""Isotropic noise: the optimal monotone radial density in small dimensions."""
+"""Isotropic noise: the optimal monotone radial density in any dimension."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
+from typing import Callable
+from typing import NamedTuple
 from typing import Optional
 
 import numpy as np
 
 from tfcactus import _checks
 from tfcactus.design import _grid
+from tfcactus.design import _interior_point
 from tfcactus.design import _program
 from tfcactus.design import _scalar
+from tfcactus.design import cost as cost_lib
+from tfcactus.design import divergence
 from tfcactus.noise import radial
 from tfcactus.noise import shells as shells_lib
 
-_MAX_DIM = 50
-"""Beyond this the masses of inner shells underflow."""
+_MAX_DIM = 1_000_000
 
-_LEAST_CHANCE = 1e-12
-"""Smaller chances of moving between two shells are rounding."""
+_FLAT_DIM = 50
+"""Beyond this the shells leave out a core that holds no mass to speak of."""
+
+_LEAST_CHANCE = 1e-22
+"""Smaller chances of moving between two shells count for nothing."""
 
 _MODEST = 1500
-"""Shells that the default resolution does not exceed: some seconds."""
+"""Shells that the finest default resolution does not exceed."""
 
-_SHELL_COST = 0.003
-"""Largest relative cost of the shells that the default resolution accepts."""
+_MAX_SHELLS = 200_000
+"""More shells than this take minutes."""
 
-_MAX_PAIRS = 10_000_000
+_SHELL_RULE = 0.09
+"""width * sqrt(dim) at most: costs its square over 6, .14 % of KL."""
+
+_COARSE_RULE = 0.4
+"""The same for the coarse solution that tells where the mass is."""
+
+_MAX_PAIRS = 40_000_000
 """More pairs of shells than this need gigabytes."""
 
-_LOG_FORGOTTEN = -90.0
-"""Log mass below which tail shells no longer count towards an objective."""
+_EMPTY = 1e-13
+"""Mass that may lie below the shells, in the core ball, or beyond them."""
+
+
+class _Layout(NamedTuple):
+  """Shells 0..cells: a ball of radius `first`, then shells of one width."""
+
+  first: float
+  width: float
+  cells: int
+  log_ratio: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,18 +64,25 @@ class Isotropic:
   Exactly one of `noise_multiplier` and `budget` is given.
 
   Attributes:
-    dim: Dimension m of the query, 1 to 50. (The gain over the Gaussian falls
-      like 1 / dim: use `RadialGaussian` beyond.)
+    dim: Dimension m of the query, 1 to a million. The gain over the Gaussian
+      falls like 1 / dim: in thousands of dimensions there is none.
     noise_multiplier: sigma; the same as budget = dim * sigma^2 with power 2.
     budget: Bound on E|Z|^power, in units of sensitivity^power.
     power: The cost is |z|^power.
-    bins: Shells per unit of sensitivity (n of the paper); None chooses about
-      20 sqrt(dim), so that the shells cost about .03 % of the objective.
+    bins: Shells per unit of sensitivity (n of the paper); None chooses between
+      11 and 20 sqrt(dim): shells cost dim / (6 bins^2) of KL, less than .2 %.
     cells: Index of the last free shell (N); None chooses it.
     tail_ratio: Density ratio r in (0, 1) of neighbouring shells beyond `cells`;
       None matches it.
-    objective: 'kl' for many full releases, 'chi2' for subsampled training.
+    objective: 'kl' for many full releases, 'chi2' for subsampled training,
+      'renyi:A', or one of them followed by '@Q' for releases subsampled at
+      rate Q (see `divergence.parse`).
     solver: 'interior-point' or 'cvxpy' (small bins only, needs cvxpy).
+    cost: Another cost, as a function of an array of distances in units of
+      sensitivity; it replaces |z|^power and must meet the papers' assumptions.
+
+  With `cells` None in more than 50 dimensions the shells cover the radii that
+  hold the mass, around one core ball; with `cells` given they start at zero.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -71,9 +101,10 @@ class Isotropic:
   tail_ratio: Optional[float] = None
   objective: str = 'kl'
   solver: str = 'interior-point'
+  cost: Optional[Callable[[np.ndarray], np.ndarray]] = None
 
   def __post_init__(self):
-    self._grid()
+    self._checked()
 
   def solve(self) -> radial.RadialTable:
     """Solves for the noise table.
@@ -87,74 +118,71 @@ class Isotropic:
       SolverError: if the optimum could not be certified.
       ImportError: if solver='cvxpy' and cvxpy is absent.
     """
-    budget, _, bins, cells, log_ratio = self._grid()
-    program = radial_program(self.objective, self.dim, bins, cells, log_ratio,
-                             self.power, budget)
-    start = _grid.exponential_start(program)
-    solution = _scalar.run(self.solver, program, start)
+    cost, budget, sigma = self._checked()
+    layout = self._layout(cost, budget, sigma)
+    program = radial_program(self.objective, self.dim, layout, cost, budget)
+    if self.solver == 'cvxpy':
+      from tfcactus.design import _conic  # pylint: disable=import-outside-toplevel
+      solution = _conic.solve(program, _grid.exponential_start(program))
+    else:
+      solution = _interior_point.solve(
+          program, _start(program, self.dim, layout, cost),
+          warm=self.dim > _FLAT_DIM and self.objective == 'kl')
     p = _grid.into_budget(program, solution.p)
     log_density = np.minimum.accumulate(np.log(p) - program.log_volume)
     table = radial.RadialTable.normalized(
-        self.dim, 1.0 / bins, 1.0 / bins, log_density, log_ratio)
-    frozen = np.exp(table.log_density + program.log_volume)
-    certificate = _program.certify(
-        program, frozen, solution.theta, solution.price,
-        _scalar.TOLERANCE[self.solver])
+        self.dim, layout.first, layout.width, log_density, layout.log_ratio)
+    certificate = certify(table, self.objective, cost, budget, solution.price,
+                          self.solver)
     info = {
-        'mechanism': self._mechanism, 'parameters': self._parameters(),
+        'mechanism': self._mechanism,
+        'parameters': self._parameters(cost, budget, sigma, layout),
         **certificate, 'solver': self.solver,
         'iterations': solution.iterations,
         'multipliers': _program.multipliers(solution.theta, solution.price),
         'statement': (
             'Optimal among radial densities non-increasing in |z| within this '
-            f'grid and tail class (shells of width 1/{bins}, geometric '
-            f'tail beyond shell {cells}) up to the stated relative gap; not a '
-            'statement about other grids.')}
+            f'grid and tail class (a ball of radius {layout.first:.6g}, shells '
+            f'of width {layout.width:.6g}, geometric tail beyond shell '
+            f'{layout.cells}) up to the stated relative gap; not a statement '
+            'about other grids.')}
     return dataclasses.replace(table, info=info)
 
   @property
   def _mechanism(self) -> str:
-    return 'isotropic' if self.objective == 'kl' else 'isotropic-chi2'
+    return ('isotropic' if self.objective == 'kl' else
+            f'isotropic-{self.objective}')
 
-  def _parameters(self) -> dict[str, Any]:
-    budget, sigma, bins, cells, log_ratio = self._grid()
-    return {'dim': self.dim, 'budget': budget, 'power': self.power,
-            'noise_multiplier': sigma if self.power == 2 else None,
-            'bins': bins, 'cells': cells,
-            'tail_ratio': float(np.exp(log_ratio)),
+  def _parameters(self, cost: Any, budget: float, sigma: float,
+                  layout: _Layout) -> dict[str, Any]:
+    power = None if self.cost is not None else cost.power
+    return {'dim': self.dim, 'budget': budget, 'power': power,
+            'noise_multiplier': sigma if power == 2 else None,
+            'bins': int(round(1 / layout.width)), 'cells': layout.cells,
+            'first_radius': layout.first,
+            'tail_ratio': float(np.exp(layout.log_ratio)),
             'objective': self.objective}
 
-  def _grid(self) -> tuple[float, float, int, int, float]:
-    """Checks everything; returns (budget, sigma, bins, cells, log ratio)."""
+  def _checked(self) -> tuple[Any, float, float]:
+    """Checks everything that needs no solving; (cost, budget, sigma)."""
     dim = _checks.integer('dim', self.dim, 1)
     if dim > _MAX_DIM:
       raise ValueError(
-          f'Expected dim <= {_MAX_DIM}, got dim={dim}; the '
-          'gain over the Gaussian falls like 1 / dim, so use '
+          f'Expected dim <= {_MAX_DIM}, got dim={dim}; use '
           'RadialGaussian(dim, noise_multiplier).')
-    power = _checks.positive('power', self.power)
+    cost = cost_lib.make(self.power, self.cost)
     _scalar.check_choice('solver', self.solver, _scalar.SOLVERS)
-    _scalar.check_choice('objective', self.objective, _program.OBJECTIVES)
-    budget, sigma = self._budget(dim, power)
+    divergence.parse(self.objective)
+    budget, sigma = self._budget(dim, cost)
     _scalar.check_sigma(sigma)
-    reach = _grid.reach(sigma, dim, self.objective, power)
-    bins = self.bins
-    if bins is None:
-      bins = _default_bins(dim, sigma, reach)
-    bins = _checks.integer('bins', bins, 1)
-    cells = self.cells
-    if cells is None:
-      cells = max(bins + 1, int(np.ceil(reach * bins)))
-    cells = _scalar.check_cells(cells, bins)
+    bins = self._bins(sigma)
+    if self.cells is not None:
+      _scalar.check_cells(self.cells, bins)
     if self.tail_ratio is not None:
-      log_ratio = _scalar.check_tail(self.tail_ratio, bins, cells)
-    else:
-      log_ratio = -float(_grid.tail_slope(
-          np.array([cells / bins]), sigma, dim, self.objective,
-          power)[0]) / bins
-    return budget, sigma, bins, cells, log_ratio
+      _scalar.check_tail(self.tail_ratio, bins, self.cells or bins)
+    return cost, budget, sigma
 
-  def _budget(self, dim: int, power: float) -> tuple[float, float]:
+  def _budget(self, dim: int, cost: Any) -> tuple[float, float]:
     if (self.budget is None) == (self.noise_multiplier is None):
       raise ValueError(
           'Expected exactly one of noise_multiplier and budget, got '
@@ -162,93 +190,186 @@ class Isotropic:
           f'budget={self.budget!r}.')
     if self.noise_multiplier is None:
       budget = _checks.positive('budget', self.budget)
-      return budget, budget**(1 / power) / np.sqrt(dim)
-    if power != 2:
+      return budget, cost.size(budget) / np.sqrt(dim)
+    if self.cost is not None or cost.power != 2:
       raise ValueError(
-          f'Expected power=2 with noise_multiplier, got power={power!r}; give '
-          'budget = E|Z|^power instead.')
+          f'Expected power=2 with noise_multiplier, got power={self.power!r} '
+          f'and cost={self.cost!r}; give budget = E cost(|Z|) instead.')
     sigma = _checks.positive('noise_multiplier', self.noise_multiplier)
     return dim * sigma**2, sigma
 
+  def _bins(self, sigma: float) -> int:
+    """Shells per unit: what the rule asks for, finer where that is cheap."""
+    if self.bins is not None:
+      return _checks.integer('bins', self.bins, 1)
+    dim = self.dim
+    mode = sigma * np.sqrt(dim)
+    reach = mode + 12 * sigma if dim <= _FLAT_DIM else 12 * sigma
+    # On a line whole-cell shifts are exact, however wide the cells.
+    least = np.sqrt(dim) / _SHELL_RULE if dim > 1 else 1
+    wanted = max(min(max(20 * np.sqrt(dim), 10 / sigma), _MODEST / reach), least)
+    if wanted * reach > _MAX_SHELLS:
+      raise ValueError(
+          f'Expected noise that {_MAX_SHELLS} shells can resolve, got dim={dim} '
+          f'and about {sigma:.3g} sensitivities per coordinate. The Gaussian is '
+          'as good as optimal there: use RadialGaussian(dim, noise_multiplier), '
+          'or give bins.')
+    return int(np.ceil(wanted))
 
-def _default_bins(dim: int, sigma: float, reach: float) -> int:
-  """About 20 sqrt(dim) shells per unit, fewer where that were too many."""
-  wanted = np.ceil(max(20 * np.sqrt(dim), 10 / sigma))
-  bins = int(max(min(wanted, _MODEST // reach), 1))
-  # On a line whole-cell shifts are exact, however wide the cells.
-  if dim > 1 and dim / (8 * bins**2) > _SHELL_COST:
-    raise ValueError(
-        f'Expected noise that {_MODEST} shells can resolve, got dim={dim} and '
-        f'about {sigma:.3g} sensitivities per coordinate. The Gaussian is as '
-        'good as optimal there: use RadialGaussian(dim, noise_multiplier), or '
-        'give bins.')
-  return bins
+  def _layout(self, cost: Any, budget: float, sigma: float) -> _Layout:
+    """Where the shells lie and how the tail falls."""
+    bins, dim = self._bins(sigma), self.dim
+    width = 1 / bins
+    if dim > _FLAT_DIM and self.cells is None:
+      found = _locate(self.objective, dim, cost, budget, sigma, width)
+    else:
+      reach, slope = _grid.tail_shape(self.objective, cost, budget, dim)
+      cells = self.cells or max(int(np.ceil(reach * bins)), bins + 1)
+      found = _Layout(width, width, _scalar.check_cells(cells, bins),
+                      -slope * width)
+    if self.tail_ratio is not None:
+      found = found._replace(log_ratio=_scalar.check_tail(
+          self.tail_ratio, bins, found.cells))
+    return found
 
 
-def radial_program(objective: str, dim: int, bins: int, cells: int,
-                   log_ratio: float, power: float,
+def _locate(objective: str, dim: int, cost: Any, budget: float, sigma: float,
+            width: float) -> _Layout:
+  """The shells that hold the mass of a coarse optimum."""
+  mode = sigma * np.sqrt(dim)
+  spread = sigma / np.sqrt(2)
+  rough = max(width, _COARSE_RULE / np.sqrt(dim))
+  low, high = max(mode - 9 * spread, rough), mode + 9 * spread
+  if dim < 2000:
+    # Narrow noise has a law of its own; in more dimensions it is the normal's.
+    wide = _Layout(low, rough, int(np.ceil((high + 4 * spread - low) / rough)),
+                   -rough * (mode + spread) / sigma**2)
+    program = radial_program(objective, dim, wide, cost, budget)
+    p = _interior_point.solve(program, _start(program, dim, wide, cost),
+                              target=1e-5).p
+    held = program.mass * p
+    inner = int(np.argmax(np.cumsum(held) > _EMPTY))
+    outer = p.size - 1 - int(np.argmax(np.cumsum(held[::-1]) > _EMPTY))
+    low = wide.first + rough * inner if inner else wide.first
+    high = wide.first + rough * outer
+    fall = np.diff(np.log(p) - program.log_volume)[max(outer - 8, 0):outer]
+    log_ratio = float(np.mean(fall)) * width / rough
+  else:
+    high = mode + 7.5 * spread
+    low = max(mode - 7.5 * spread, width)
+    log_ratio = -width * high / sigma**2
+  first = width * np.ceil(low / width)
+  return _Layout(float(first), width, int(np.ceil((high - first) / width)),
+                 min(log_ratio, -1.5 * dim * width / high))
+
+
+def _start(program: _program.Program, dim: int, layout: _Layout,
+           cost: Any) -> np.ndarray:
+  """The radial Gaussian where it fits, else exponential tails."""
+  if dim <= _FLAT_DIM:
+    return _grid.exponential_start(program)
+  outer = layout.first + layout.width * np.arange(program.mass.size)
+  middle = np.maximum(outer - 0.5 * layout.width, 0.5 * outer)
+
+  def shaped(log_size):
+    size = np.exp(log_size)
+    # KL bears the Gaussian's slopes anywhere, higher orders do not.
+    cap = size * (np.sqrt(dim) + (6 if program.objective == 'kl' else 0.7))
+    steep = np.maximum(middle - cap, 0.0)
+    log_density = -0.5 / size**2 * (middle**2 - middle[0]**2 - steep**2)
+    log_p = program.log_volume + log_density
+    p = np.exp(np.maximum(log_p - np.max(log_p), -600))
+    return p / (program.mass @ p)
+
+  center = np.log(cost.size(program.budget) / np.sqrt(dim))
+  low, high = center - 1.0, center
+  for _ in range(50):
+    guess = 0.5 * (low + high)
+    over = float(program.cost @ shaped(guess)) > program.budget * (1 - 0.1 / dim)
+    low, high = (low, guess) if over else (guess, high)
+  return shaped(low)
+
+
+def certify(table: radial.RadialTable, objective: str, cost: Any, budget: float,
+            price: float, solver: str) -> dict[str, float]:
+  """The certificate of a frozen table, recomputed from its arrays."""
+  layout = _Layout(table.first_radius, table.width, table.log_density.size - 1,
+                   table.log_tail_ratio)
+  program = radial_program(objective, table.dim, layout, cost, budget)
+  return _program.certify(program, np.exp(table.log_density + program.log_volume),
+                          np.ones(1), price, _scalar.TOLERANCE[solver])
+
+
+def radial_program(objective: str, dim: int, layout: _Layout, cost: Any,
                    budget: float) -> _program.Program:
   """Program (28) in shell masses, the geometric tail folded into the last."""
-  shells = _count_shells(dim, cells, log_ratio) + bins + 1
-  if shells * bins > _MAX_PAIRS:
+  first, width, cells, log_ratio = layout
+  band = shells_lib.reach(dim, first, width)
+  shells = _count_shells(dim, layout) + band
+  if shells * band > _MAX_PAIRS:
     raise ValueError(
-        f'Expected at most {_MAX_PAIRS} pairs of shells, got '
-        f'{shells * bins}: {shells} shells hold the tail. Use a smaller '
-        'tail_ratio or fewer bins.')
-  radii = np.arange(1, shells + 1) / bins
-  hollow = dim * np.log1p(-1 / np.arange(1, shells + 1)[1:])
-  log_volume = dim * np.log(radii * bins)
-  log_volume[1:] += np.log(-np.expm1(hollow))
-  first, second, chance = _overlaps(dim, bins, shells)
+        f'Expected at most {_MAX_PAIRS} pairs of shells, got {shells * band}: '
+        f'{shells} shells hold the tail. Use a smaller tail_ratio or fewer bins.')
+  radii = first + width * np.arange(shells)
+  log_volume = _log_volume(dim, first, width, shells)
+  i, j, chance = _overlaps(dim, first, width, shells)
   # Densities of shells beyond the last are ratios of the last one's.
   beyond = np.maximum(np.arange(shells) - cells, 0) * log_ratio
   index = np.minimum(np.arange(shells), cells)
   relative = beyond + log_volume - log_volume[index]
-  inner = (first < cells) & (first != second)
-  i, j, weight = first[inner], second[inner], chance[inner]
+  inner, far = i < cells, i >= cells
+  tail = np.sum(chance[far] * _program.pair_value(
+      objective, np.exp(relative[i[far]]),
+      np.exp(relative[i[far]] + beyond[j[far]] - beyond[i[far]])))
+  i, j = i[inner], j[inner]
   log_scale = beyond[j] + log_volume[i] - log_volume[index[j]]
-  far = first >= cells
-  fi, fj, fweight = first[far], second[far], chance[far]
-  tail = np.sum(fweight * _program.pair_value(
-      objective, np.exp(relative[fi]),
-      np.exp(relative[fi] + beyond[fj] - beyond[fi])))
-  cost = _shell_costs(dim, radii, power)
+  costs = cost.means(np.append(0.0, radii[:-1]), radii, dim)
   folded = np.exp(relative[cells:])
   return _program.Program(
       objective=objective,
-      shifts=[_program.Shift(i, index[j], log_scale, weight, float(tail))],
+      shifts=[_program.Shift(i, index[j], log_scale, chance[inner], float(tail))],
       mass=np.append(np.ones(cells), np.sum(folded)),
-      cost=np.append(cost[:cells], np.sum(cost[cells:] * folded)),
+      cost=np.append(costs[:cells], np.sum(costs[cells:] * folded)),
       budget=budget, log_volume=log_volume[:cells + 1])
 
 
-def _overlaps(dim: int, bins: int, shells: int
+def _log_volume(dim: int, first: float, width: float, shells: int) -> np.ndarray:
+  """Log volumes of the shells, in units of the innermost ball."""
+  log_outer = dim * np.log1p(np.arange(shells) * (width / first))
+  log_volume = log_outer.copy()
+  log_volume[1:] += np.log(-np.expm1(-np.diff(log_outer)))
+  return log_volume
+
+
+@functools.lru_cache(maxsize=1)
+def _overlaps(dim: int, first: float, width: float, shells: int
               ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Pairs i <= j of shells and the chance that a unit shift moves i to j.
+  """Pairs i < j of shells and the chance that a unit shift moves i to j.
 
-  As v_i T_ij = v_j T_ji, the pairs with i > j follow.
+  v_i T_ij = v_j T_ji, and inward moves are caps known to relative precision,
+  which outward moves, whose caps are nearly whole, are not.
   """
-  band, _ = shells_lib.transition(dim, 1 / bins, 1 / bins, shells)
-  chance = band[:, band.shape[1] // 2:]
-  i, step = np.nonzero(chance > _LEAST_CHANCE)
-  inside = i + step < shells
-  i, step = i[inside], step[inside]
-  return i, i + step, chance[i, step]
+  log_volume = _log_volume(dim, first, width, shells)
+  band, _ = shells_lib.transition(dim, first, width, shells)
+  inward = band[:, band.shape[1] // 2 - 1::-1]
+  j, step = np.nonzero(inward > 0)
+  i = j - step - 1
+  j, step, i = j[i >= 0], step[i >= 0], i[i >= 0]
+  chance = inward[j, step] * np.exp(log_volume[j] - log_volume[i])
+  kept = chance > _LEAST_CHANCE
+  return i[kept], j[kept], chance[kept]
 
 
-def _count_shells(dim: int, cells: int, log_ratio: float) -> int:
-  """Shells until the tail's mass has fallen by exp(_LOG_FORGOTTEN)."""
-  steps = np.arange(1, 40 * (cells + dim) + int(-4 * _LOG_FORGOTTEN /
-                                                -log_ratio))
-  log_mass = steps * log_ratio + (dim - 1) * np.log1p(steps / (cells + 1))
-  below = np.flatnonzero(log_mass < _LOG_FORGOTTEN)
-  return cells + int(steps[below[0]] if below.size else steps[-1])
-
-
-def _shell_costs(dim: int, radii: np.ndarray, power: float) -> np.ndarray:
-  """The mean of |z|^power over each shell."""
-  inner = np.concatenate([[0.0], radii[:-1]])
-  with np.errstate(divide='ignore'):
-    hollow = dim * np.log(inner / radii)
-  ratio = np.expm1(hollow * (1 + power / dim)) / np.expm1(hollow)
-  return radii**power * ratio * dim / (dim + power)
+def _count_shells(dim: int, layout: _Layout) -> int:
+  """Shells until the tail's mass no longer counts towards an objective."""
+  forgotten = -90.0 if dim <= _FLAT_DIM else -45.0
+  first, width, cells, log_ratio = layout
+  count = 1024
+  while True:
+    steps = np.arange(1, count)
+    log_mass = steps * log_ratio + (dim - 1) * np.log1p(
+        steps * width / (first + cells * width))
+    below = np.flatnonzero(log_mass < forgotten)
+    if below.size or count > 10 * _MAX_SHELLS:
+      return cells + int(steps[below[0]] if below.size else steps[-1])
+    count *= 2

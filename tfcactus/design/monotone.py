@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Callable
 from typing import Optional
+
+import numpy as np
 
 from tfcactus.design import _scalar
 from tfcactus.noise import scalar
@@ -19,12 +22,16 @@ class Monotone:
   Attributes:
     budget: Bound on E|Z|^power, in units of sensitivity^power.
     power: The cost is |z|^power.
+    cost: Another cost, as a function of an array of distances in units of
+      sensitivity; it replaces |z|^power and must meet the papers' assumptions.
     bins: Cells per unit of sensitivity (n of the paper); None for 20, more for
       narrow noise and fewer for very wide noise.
     cells: Index of the last free cell (N); None chooses it from the budget.
     tail_ratio: Density ratio r in (0, 1) of neighbouring cells beyond `cells`;
       None matches it to the budget.
-    objective: 'kl' for many full releases, 'chi2' for subsampled training.
+    objective: 'kl' for many full releases, 'chi2' for subsampled training,
+      'renyi:A', or one of them followed by '@Q' for releases subsampled at
+      rate Q (see `divergence.parse`).
     solver: 'interior-point' or 'cvxpy' (small bins only, needs cvxpy).
 
   Raises:
@@ -43,6 +50,7 @@ class Monotone:
   tail_ratio: Optional[float] = None
   objective: str = 'kl'
   solver: str = 'interior-point'
+  cost: Optional[Callable[[np.ndarray], np.ndarray]] = None
 
   def __post_init__(self):
     self._spec()
@@ -51,7 +59,7 @@ class Monotone:
     return _scalar.spec(
         'monotone' if self.objective == 'kl' else f'monotone-{self.objective}',
         objective=self.objective, budget=self.budget, power=self.power,
-        bins=self.bins, cells=self.cells, tail_ratio=self.tail_ratio,
+        cost=self.cost, bins=self.bins, cells=self.cells, tail_ratio=self.tail_ratio,
         solver=self.solver, monotone=True)
 
   def solve(self) -> scalar.ScalarTable:

@@ -137,8 +137,6 @@ def _recipe(mechanism: str, dim: int, sigma: float) -> str:
   """The call that solves what is not shipped."""
   objective = ", objective='chi2'" if mechanism.endswith('-chi2') else ''
   if mechanism.startswith('isotropic'):
-    if dim > 50:
-      return f'tfcactus.design.RadialGaussian({dim}, {sigma:.12g}).solve()'
     return (f'tfcactus.design.Isotropic({dim}, {sigma:.12g}{objective})'
             '.solve()')
   if dim != 1:

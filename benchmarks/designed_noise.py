@@ -1,0 +1,108 @@
+"""The epsilon tables of the design notes, through this project's accountant.
+
+    python -m benchmarks.designed_noise
+
+All at q=250/60000, 14400 steps, delta=1e-5, equal variance; valid accounting.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from benchmarks import _results
+import tfcactus
+from tfcactus import design
+from tfcactus import optimal
+
+SETTINGS = {'sampling_prob': 250 / 60_000, 'steps': 14_400, 'delta': 1e-5}
+
+GRIDS = {0.1: (869, -0.039528), 0.25: (1200, -0.025), 1.0: (2100, -0.0125)}
+"""Cells and log tail ratio at n=200 of the monotone chi-square references."""
+
+EXPECTED = {
+    'gaussian': (133.38, 20.886, 2.784), 'laplace': (22.69, 7.758, 2.762),
+    'cactus': (17.32, 8.581, 2.598), 'monotone KL': (14.98, 7.681, 2.568),
+    'monotone chi2': (14.34, 6.895, 2.440)}
+"""What independent prototypes measured, at budgets .1, .25 and 1."""
+
+RADIAL_EXPECTED = {(2, 0.5): -59, (10, 0.5): -35, (20, 0.5): -23, (50, 0.5): -11,
+                   (100, 0.5): -5.9, (10, 1.0): -4.9, (100, 1.0): -0.6}
+"""Percent of the Gaussian's epsilon, isotropic chi-square."""
+
+
+def epsilon(noise) -> float:
+  """The accountant's upper bound."""
+  return tfcactus.PrivacyPlan(noise=noise, l2_norm_clip=1.0, num_examples=60_000,
+                              **SETTINGS).guarantee().upper
+
+
+def scalar_cell(budget: float, column: int) -> dict:
+  """Every mechanism of the scalar table at one budget."""
+  cells, log_ratio = GRIDS[budget]
+  fine = {'bins': 200, 'cells': 1600, 'tail_ratio': 0.9}
+  noises = {
+      'gaussian': tfcactus.Gaussian(math.sqrt(budget)),
+      'laplace': tfcactus.Laplace(math.sqrt(budget / 2)),
+      'cactus': design.Cactus(budget, **fine).solve(),
+      'monotone KL': design.Monotone(budget, **fine).solve(),
+      'monotone chi2': design.Monotone(
+          budget, bins=200, cells=cells, tail_ratio=float(np.exp(log_ratio)),
+          objective='chi2').solve()}
+  row = {'budget': budget}
+  for name, noise in noises.items():
+    row[name] = {'epsilon': epsilon(noise), 'expected': EXPECTED[name][column]}
+    print(budget, name, row[name], flush=True)
+  best = optimal.optimal_noise(variance=budget, bins=200, progress=print,
+                               **SETTINGS)
+  row['optimal_noise'] = {
+      'epsilon': best.epsilon, 'label': best.label,
+      'candidates': [list(c) for c in best.candidates]}
+  return row
+
+
+def radial_cell(dim: int, sigma: float) -> dict:
+  """Isotropic chi-square against the Gaussian, and the best objective."""
+  gaussian = epsilon(tfcactus.Gaussian(sigma))
+  table = design.Isotropic(dim, sigma, objective='chi2').solve()
+  row = {'dim': dim, 'sigma': sigma, 'gaussian': gaussian,
+         'isotropic chi2': epsilon(table),
+         'expected percent': RADIAL_EXPECTED.get((dim, sigma))}
+  row['percent'] = 100 * (row['isotropic chi2'] / gaussian - 1)
+  if dim <= 10:
+    best = optimal.optimal_noise(noise_multiplier=sigma, dim=dim, **SETTINGS)
+    row['optimal_noise'] = {'epsilon': best.epsilon, 'label': best.label}
+  print(row, flush=True)
+  return row
+
+
+def large_cell(dim: int, sigma: float, steps: int) -> dict:
+  """Isotropic KL where the Gaussian is optimal: what do the shells cost?"""
+  settings = {**SETTINGS, 'steps': steps}
+  cost = [tfcactus.PrivacyPlan(
+      noise=noise, l2_norm_clip=1.0, num_examples=60_000,
+      **settings).guarantee().upper for noise in (
+          tfcactus.Gaussian(sigma), design.Isotropic(dim, sigma).solve())]
+  row = {'dim': dim, 'sigma': sigma, 'steps': steps, 'gaussian': cost[0],
+         'isotropic': cost[1], 'percent': 100 * (cost[1] / cost[0] - 1)}
+  print(row, flush=True)
+  return row
+
+
+def main() -> None:
+  """Accounts all cells and writes results/designed_noise.json."""
+  result = {'settings': SETTINGS, 'scalar': [], 'radial': [], 'large': []}
+  for column, budget in enumerate(GRIDS):
+    result['scalar'].append(scalar_cell(budget, column))
+    _results.save('designed_noise', result)
+  for dim, sigma in RADIAL_EXPECTED:
+    result['radial'].append(radial_cell(dim, sigma))
+    _results.save('designed_noise', result)
+  for dim, sigma in ((1000, 1.0), (26_010, 1.3)):
+    result['large'].append(large_cell(dim, sigma, 3600))
+    _results.save('designed_noise', result)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,98 @@
+"""The commands design, plot and tables."""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import json
+
+import pytest
+
+from tfcactus import cli_design
+from tfcactus import design
+from tfcactus import noise
+from tfcactus.noise import library
+
+
+def run(*argv):
+  parser = argparse.ArgumentParser()
+  cli_design.register(parser.add_subparsers(required=True))
+  args = parser.parse_args(argv)
+  args.run(args)
+
+
+def test_design_writes_a_certified_table(tmp_path, capsys):
+  path = str(tmp_path / 'table.npz')
+  run('design', 'monotone', '--budget', '1/4', '--bins', '10', '--out', path,
+      '--objective', 'renyi:4', '--json')
+  told = json.loads(capsys.readouterr().out)
+  assert set(told) == {'objective', 'lower_bound', 'gap', 'iterations',
+                       'seconds', 'digest'}
+  table = noise.load(path)
+  assert table.digest == told['digest']
+  assert design.verify(table)['objective'] == pytest.approx(told['objective'])
+
+
+@pytest.mark.parametrize('argv', [
+    ('cactus', '--budget', '.25', '--bins', '8', '--cells', '40',
+     '--tail-ratio', '.4'),
+    ('isotropic', '--budget', '.75', '--dim', '3', '--bins', '8'),
+    ('monotone', '--budget', '.5', '--power', '1', '--bins', '8'),
+])
+def test_designs_tell_their_certificate(argv, capsys):
+  run('design', *argv)
+  out = capsys.readouterr().out
+  assert 'no table of this grid below' in out and 'digest' in out
+
+
+def test_design_optimal(tmp_path, capsys):
+  run('design', 'optimal', '--budget', '.25', '--delta', '1e-5', '--steps',
+      '100', '--sampling-prob', '.01', '--bins', '10', '--json')
+  told = json.loads(capsys.readouterr().out)
+  assert told['epsilon'] == min(cost for _, cost in told['candidates'])
+
+
+@pytest.mark.parametrize('argv, words', [
+    (('isotropic', '--budget', '1'), '--dim'),
+    (('cactus', '--budget', '1', '--dim', '3'), 'isotropic'),
+    (('cactus', '--budget', '1', '--steps', '3'), '--steps'),
+    (('optimal', '--budget', '1'), 'Missing'),
+    (('cactus', '--budget', '1', '--out', 'x.txt'), 'npz'),
+    (('cactus', '--budget', '1', '--objective', 'tv'), 'objective'),
+])
+def test_bad_requests(argv, words):
+  with pytest.raises(ValueError, match=words):
+    run('design', *argv)
+
+
+def test_a_long_solve_says_so(monkeypatch, capsys):
+  monkeypatch.setattr(cli_design, '_QUIET_SECONDS', 0.01)
+  run('design', 'cactus', '--budget', '.25', '--bins', '40')
+  assert 'designing cactus' in capsys.readouterr().err
+
+
+def test_tables(capsys):
+  run('tables', '--json')
+  rows = json.loads(capsys.readouterr().out)
+  assert [row['name'] for row in rows] == [e.name for e in library.entries()]
+  assert all(row['gap'] < 2e-9 for row in rows)
+
+
+def test_plot(tmp_path, capsys):
+  pytest.importorskip('matplotlib')
+  path = tmp_path / 'plot.png'
+  run('plot', 'monotone-budget1', 'isotropic-dim3-sigma1', '--out', str(path))
+  assert path.stat().st_size > 10_000
+
+
+def test_plot_without_matplotlib(monkeypatch):
+  known = builtins.__import__
+
+  def missing(name, *args, **kwargs):
+    if name.startswith('matplotlib'):
+      raise ImportError(name)
+    return known(name, *args, **kwargs)
+
+  monkeypatch.setattr(builtins, '__import__', missing)
+  with pytest.raises(ImportError, match='pip install'):
+    run('plot', 'monotone-budget1', '--out', 'x.png')

@@ -1,0 +1,57 @@
+"""The search for the noise of least epsilon."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import tfcactus
+from tfcactus import design
+from tfcactus import optimal
+
+
+def epsilon(noise, **settings):
+  return tfcactus.PrivacyPlan(noise=noise, l2_norm_clip=1.0, num_examples=1,
+                              **settings).guarantee().upper
+
+
+def test_scalar_choice_is_no_worse_than_anything_tried():
+  settings = dict(delta=1e-5, sampling_prob=0.01, steps=500)
+  lines = []
+  found = optimal.optimal_noise(variance=0.25, bins=20, progress=lines.append,
+                                **settings)
+  assert found.epsilon == min(c.epsilon for c in found.candidates)
+  assert len(lines) == len(found.candidates)
+  assert found.noise.noise_multiplier == pytest.approx(0.5, rel=1e-6)
+  for noise in (tfcactus.Gaussian(0.5), tfcactus.Laplace(0.5 / math.sqrt(2)),
+                design.Monotone(0.25, bins=20).solve(),
+                design.Monotone(0.25, bins=20, objective='chi2').solve()):
+    assert found.epsilon <= epsilon(noise, **settings) * (1 + 1e-12)
+  assert found.epsilon < 0.6 * epsilon(tfcactus.Gaussian(0.5), **settings)
+  assert 'below' in found.certified and 'tried' in found.searched
+
+
+def test_vector_choice_is_isotropic_and_beats_the_gaussian():
+  settings = dict(delta=1e-5, sampling_prob=0.01, steps=500)
+  found = optimal.optimal_noise(noise_multiplier=0.5, dim=3, bins=12, **settings)
+  assert found.noise.dim == 3 and found.label.startswith('isotropic')
+  assert found.epsilon < epsilon(tfcactus.Gaussian(0.5), **settings)
+
+
+def test_many_dimensions_get_the_gaussian():
+  found = optimal.optimal_noise(noise_multiplier=1.3, dim=26010, delta=1e-5,
+                                sampling_prob=0.01, steps=10)
+  assert found.label == 'gaussian'
+
+
+@pytest.mark.parametrize('change, words', [
+    (dict(variance=1.0), 'exactly one'),
+    (dict(noise_multiplier=None), 'exactly one'),
+    (dict(noise_multiplier=-1.0), 'noise_multiplier'),
+    (dict(delta=0.0), 'delta'), (dict(sampling_prob=1.5), 'sampling_prob'),
+    (dict(steps=0), 'steps'), (dict(dim=0), 'dim')])
+def test_bad_requests(change, words):
+  request = dict(noise_multiplier=1.0, delta=1e-5, sampling_prob=0.1, steps=3)
+  with pytest.raises(ValueError, match=words):
+    optimal.optimal_noise(**{**request, **change})

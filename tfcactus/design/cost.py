@@ -1,0 +1,152 @@
+"""What noise costs: |z|^power, or a function that meets the papers' demands."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Callable
+from typing import Optional
+
+import numpy as np
+
+from tfcactus import _checks
+
+_NODES = 16
+"""Gauss-Legendre nodes in every cell for a cost without a closed form."""
+
+_JUMP = 1e-3
+"""A cost that rises by more than this share of its size at a point jumps."""
+
+
+class PowerCost:
+  """|z|^power, integrated exactly."""
+
+  def __init__(self, power: float):
+    self.power = power
+
+  def at(self, radius: np.ndarray) -> np.ndarray:
+    """The cost at a distance from zero."""
+    return radius**self.power
+
+  def size(self, budget: float) -> float:
+    """The distance that costs the budget."""
+    return budget**(1 / self.power)
+
+  def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
+    """The mean cost between two radii, by volume in R^dim."""
+    power = self.power
+    with np.errstate(divide='ignore'):
+      # In cells of a thin layer far out the difference of powers would cancel.
+      hollow = dim * np.log1p(-np.minimum((outer - inner) / outer, 1.0))
+    ratio = np.expm1(hollow * (1 + power / dim)) / np.expm1(hollow)
+    return outer**power * ratio * dim / (dim + power)
+
+
+class FunctionCost:
+  """A cost given as a function of the distance from zero, checked.
+
+  Args:
+    function: Maps distances (an array, zero included) to costs.
+
+  Raises:
+    ValueError: naming the assumption that fails.
+
+  Source: Assumption 1 of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022), and
+  Assumption 1 of Alghamdi et al. (ISIT 2023).
+  """
+
+  def __init__(self, function: Callable[[np.ndarray], np.ndarray]):
+    self._function = function
+    radius = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 6001)])
+    values = self.at(radius)
+    if values[0] != 0:
+      raise _violation('cost(0) = 0', f'cost(0) = {values[0]:.6g}')
+    if np.any(values < 0):
+      raise _violation('a cost of at least 0', f'{np.min(values):.6g}')
+    fall = np.flatnonzero(np.diff(values) < 0)
+    if fall.size:
+      at = radius[fall[0]:fall[0] + 2]
+      raise _violation(
+          'a cost that never falls as |z| grows',
+          f'{values[fall[0]]:.6g} at {at[0]:.6g} and '
+          f'{values[fall[0] + 1]:.6g} at {at[1]:.6g}')
+    self._check_tail(radius, values)
+    self._check_jumps(radius, values)
+
+  def _check_tail(self, radius: np.ndarray, values: np.ndarray) -> None:
+    """c ~ beta |z|^alpha: the slope in logs settles above zero."""
+    with np.errstate(divide='ignore', invalid='ignore'):
+      slope = np.diff(np.log(values[[-1001, -501, -1]])) / np.diff(
+          np.log(radius[[-1001, -501, -1]]))
+    if not (np.all(slope > 1e-3) and abs(slope[1] - slope[0]) < 0.05):
+      raise _violation(
+          'a cost that grows like a positive power of |z|',
+          f'local powers {slope[0]:.4g} and {slope[1]:.4g} near |z| = 1e6')
+    self.power = float(slope[1])
+
+  def _check_jumps(self, radius: np.ndarray, values: np.ndarray) -> None:
+    steps = np.diff(values) / np.maximum(values[1:], 1e-300)
+    for i in np.argsort(steps)[-20:]:
+      low, high = radius[i], radius[i + 1]
+      for _ in range(60):
+        middle = 0.5 * (low + high)
+        ends = self.at(np.array([low, middle, high]))
+        low, high = ((low, middle) if ends[1] - ends[0] > ends[2] - ends[1]
+                     else (middle, high))
+      ends = self.at(np.array([low, high]))
+      if low > 0 and ends[1] - ends[0] > _JUMP * ends[1]:
+        raise _violation(
+            'a continuous cost', f'a jump from {ends[0]:.6g} to {ends[1]:.6g} at '
+            f'|z| = {high:.6g}')
+
+  def at(self, radius: np.ndarray) -> np.ndarray:
+    """The cost at a distance from zero."""
+    radius = np.asarray(radius, dtype=np.float64)
+    try:
+      values = np.asarray(self._function(radius), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+      raise _violation('a function of an array of distances', str(error)
+                       ) from error
+    if values.shape != radius.shape or not np.all(np.isfinite(values)):
+      raise _violation(
+          f'finite values of shape {radius.shape}',
+          f'shape {values.shape}' if values.shape != radius.shape else
+          'values that are not finite')
+    return values
+
+  def size(self, budget: float) -> float:
+    """The distance that costs the budget."""
+    low, high = -14.0, 14.0
+    for _ in range(80):
+      middle = 0.5 * (low + high)
+      above = float(self.at(np.array([np.exp(middle)]))[0]) > budget
+      low, high = (low, middle) if above else (middle, high)
+    return float(np.exp(high))
+
+  def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
+    """The mean cost between two radii, by volume in R^dim, by quadrature."""
+    node, weight = np.polynomial.legendre.leggauss(_NODES)
+    share = (inner / outer)[:, None] + (1 - inner / outer)[:, None] * (
+        (node + 1) / 2)
+    weight = weight * share**(dim - 1)
+    return np.sum(self.at(outer[:, None] * share) * weight, axis=1) / np.sum(
+        weight, axis=1)
+
+
+def make(power: Any, function: Optional[Callable] = None):
+  """A cost from a request's `power` and `cost` arguments."""
+  if function is None:
+    return PowerCost(_checks.positive('power', power))
+  if not callable(function):
+    raise ValueError(
+        f'Expected cost to be a function of |z|, got cost={function!r}.')
+  if power != 2:
+    raise ValueError(
+        f'Expected no power beside a cost function, got power={power!r}.')
+  return FunctionCost(function)
+
+
+def _violation(expected: str, got: str) -> ValueError:
+  return ValueError(f'Expected cost to be {expected}, got {got}; the papers '
+                    'prove nothing for such a cost.' if not
+                    expected.startswith('cost(') else
+                    f'Expected {expected}, got {got}.')

@@ -1,0 +1,169 @@
+"""The divergences that can be minimised, as functions of a pair of cells.
+
+Each is an f-divergence of the noise against its shifted self. Two cells with
+masses a and b under the noise hold b and a under the shift, so that they
+contribute phi(a, b) = a g(b / a) + b g(a / b), convex, symmetric and homogeneous
+of degree one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from typing import Any
+from typing import Callable
+
+import numpy as np
+
+_FORM = re.compile(r'(?P<kind>kl|chi2|renyi:(?P<order>[^@]+))(@(?P<rate>.+))?')
+
+_SERIES = 0.05
+"""Below this the series of (1 + v)^order is used: nothing cancels."""
+
+_TERMS = 14
+
+_ORDERS = (0.05, 256.0)
+"""Orders that float64 can carry through a design."""
+
+Pairwise = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Divergence:
+  """An objective.
+
+  Attributes:
+    name: 'kl', 'chi2', 'renyi:A', or one of them followed by '@Q'.
+    value: phi(a, b).
+    slope: The derivative of phi in a.
+    curvature: -a b times the mixed second derivative of phi.
+    report: Maps the minimised sum of phi, which is convex in the density, to
+      the divergence that the name means; increasing.
+  """
+
+  name: str
+  value: Pairwise
+  slope: Pairwise
+  curvature: Pairwise
+  report: Callable[[float], float]
+
+
+def parse(name: Any) -> Divergence:
+  """Returns the divergence of that name.
+
+  Args:
+    name: 'kl' (many full releases); 'chi2' (subsampled training: the small-rate
+      limit); 'renyi:A', the Renyi divergence of order A; or 'kl@Q' and
+      'renyi:A@Q', the divergence of a Poisson-subsampled release at rate Q
+      against the noise alone (the direction that removes a record).
+
+  Raises:
+    ValueError: for anything else.
+
+  Source: Renyi, "On Measures of Entropy and Information" (1961); the mixture
+  (1 - Q) P + Q P' against P of Mironov, Talwar and Zhang, "Renyi Differential
+  Privacy of the Sampled Gaussian Mechanism" (2019).
+  """
+  return _parse(name if isinstance(name, str) else repr(name))
+
+
+@functools.lru_cache(maxsize=64)
+def _parse(name: str) -> Divergence:
+  form = _FORM.fullmatch(name)
+  try:
+    order = {'kl': 1.0, 'chi2': 2.0}.get(form['kind']) or float(form['order'])
+    rate = float(form['rate']) if form['rate'] else 1.0
+    known = _ORDERS[0] <= order <= _ORDERS[1] and 1e-6 <= rate <= 1
+  except (TypeError, ValueError):
+    known = False
+  if not known:
+    raise ValueError(
+        "Expected objective to be 'kl', 'chi2' or 'renyi:A' with A between "
+        f'{_ORDERS[0]:g} and {_ORDERS[1]:g}, optionally followed by @Q with a '
+        f'sampling rate Q in [1e-6, 1], got objective={name!r}.')
+  if rate < 1:
+    return _subsampled(name, order, rate)
+  return _plain(name, order)
+
+
+def _plain(name: str, order: float) -> Divergence:
+  """phi = (b^A a^(1-A) + a^A b^(1-A) - a - b) / (A (A - 1)); KL for A = 1."""
+  chi2 = name == 'chi2'
+  unit = 2.0 if chi2 else 1.0
+  lower = order - 1
+
+  def value(a, b):
+    log_ratio = np.log(b / a)
+    if order == 1:
+      return (b - a) * log_ratio
+    # A product, so that cells that hardly differ lose no digits.
+    return unit * a * np.expm1(lower * log_ratio) * np.expm1(
+        order * log_ratio) * np.exp(-lower * log_ratio) / (order * lower)
+
+  def slope(a, b):
+    log_ratio = np.log(b / a)
+    if order == 1:
+      return 1 - log_ratio - b / a
+    return unit * (order * np.expm1(-lower * log_ratio) -
+                   lower * np.expm1(order * log_ratio)) / (order * lower)
+
+  def curvature(a, b):
+    if order == 1:
+      return a + b
+    log_ratio = np.log(b / a)
+    return unit * a * (np.exp(order * log_ratio) + np.exp(-lower * log_ratio))
+
+  def report(total):
+    if chi2 or order == 1:
+      return float(total)
+    return float(np.log1p(order * lower * total) / lower)
+
+  return Divergence(name, value, slope, curvature, report)
+
+
+def _subsampled(name: str, order: float, rate: float) -> Divergence:
+  """g(t) = G(rate (t - 1)) / rate^2, so that chi2 / 2 is the limit of all."""
+  lower = order - 1
+
+  def generator(v):
+    """((1 + v)^A - 1 - A v) / (A (A - 1))."""
+    series = np.ones_like(v)
+    for k in range(_TERMS, 2, -1):
+      series = 1 + (order - k + 1) / k * v * series
+    if order == 1:
+      direct = (1 + v) * np.log1p(v) - v
+    else:
+      direct = (np.expm1(order * np.log1p(v)) - order * v) / (order * lower)
+    return np.where(np.abs(v) * max(order, 1) < _SERIES,
+                    0.5 * v * v * series, direct)
+
+  def first(v):
+    log = np.log1p(v)
+    return log if order == 1 else np.expm1(lower * log) / lower
+
+  def second(v):
+    return np.exp((order - 2) * np.log1p(v))
+
+  def value(a, b):
+    forth, back = rate * (b - a) / a, rate * (a - b) / b
+    return (a * generator(forth) + b * generator(back)) / rate**2
+
+  def slope(a, b):
+    forth, back = rate * (b - a) / a, rate * (a - b) / b
+    return (generator(forth) / rate - b / a * first(forth) +
+            first(back)) / rate
+
+  def curvature(a, b):
+    forth, back = rate * (b - a) / a, rate * (a - b) / b
+    return b * (b / a) * second(forth) + a * (a / b) * second(back)
+
+  def report(total):
+    total = rate**2 * total
+    if name.startswith('chi2'):
+      return float(2 * total)
+    if order == 1:
+      return float(total)
+    return float(np.log1p(order * lower * total) / lower)
+
+  return Divergence(name, value, slope, curvature, report)
