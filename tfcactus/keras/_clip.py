@@ -8,6 +8,8 @@ from typing import Tuple
 
 import tensorflow as tf
 
+from tfcactus.keras import _parts
+
 CLIP_MARGIN = 1e-5
 """Clipped norms stay this fraction below the bound. The norm is computed in
 float64; scaling a float32 vector then adds two roundings of 6e-8 each."""
@@ -78,3 +80,18 @@ def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor,
         sane, tf.cast(factors, row.dtype), transpose_a=True)
     sums.append(tf.reshape(total, part.shape[1:]))
   return sums
+
+
+def clipped_part_sums(parts: Sequence[_parts.Part], l2_norm_clip: tf.Tensor,
+                      takes_part: tf.Tensor) -> List[tf.Tensor]:
+  """As `clipped_sums`, of gradients in the form that layers have them cheaply.
+
+  Args:
+    parts: One for each variable.
+    l2_norm_clip: The bound on the norm over all variables together.
+    takes_part: Booleans, shape (batch,).
+  """
+  squared = tf.add_n([part.squared_norms() for part in parts])
+  factors, keep = clip_factors(squared, l2_norm_clip)
+  keep = tf.logical_and(keep, takes_part)
+  return [part.weighted_sum(factors, keep) for part in parts]

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfcactus import _checks
 from tfcactus.keras import _engine
 from tfcactus.keras import _layers
+from tfcactus.keras import _routes
 from tfcactus.keras import _tfp
 from tfcactus.keras import optimizer as optimizer_lib
 from tfcactus.keras import sampling
@@ -53,7 +54,7 @@ class PrivateModel(keras.Model):
   def __init__(self, model: keras.Model, plan: Any,
                seed: Optional[int] = None,
                physical_batch_size: int = PHYSICAL_BATCH_SIZE,
-               name: Optional[str] = None):
+               engine: str = 'auto', name: Optional[str] = None):
     """Initialises the model.
 
     Args:
@@ -85,9 +86,13 @@ class PrivateModel(keras.Model):
       setattr(self, counter, self._counter(counter))
     self._source = sampling.Source()
     self._compute_loss = None
+    self._vectorize = engine == 'vectorized'
     if model.built:
       self.built = True
       self._check_inner()
+
+  def _routes(self) -> _routes.Routes:
+    return _routes.routes(self.inner, self._vectorize)
 
   def _counter(self, name: str) -> tf.Variable:
     return self.add_weight(name=name, shape=(), dtype=tf.int64,
@@ -267,7 +272,7 @@ class PrivateModel(keras.Model):
     self.released_steps.assign_add(1)
     state = self._query.initial_global_state()
     engine = _engine.Engine(self.inner, self._compute_loss,
-                            self.physical_batch_size)
+                            self.physical_batch_size, self._routes())
     batch = engine.run(x, y, weights, self._query.derive_sample_params(state))
     noisy = self._query.get_noised_result(batch.sums, state)[0]
     averages = [part / self.plan.expected_batch_size for part in noisy]
@@ -343,7 +348,8 @@ class PrivateModel(keras.Model):
 
 
 def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
-              physical_batch_size: int = PHYSICAL_BATCH_SIZE) -> PrivateModel:
+              physical_batch_size: int = PHYSICAL_BATCH_SIZE,
+              engine: str = 'auto') -> PrivateModel:
   """Returns a `PrivateModel` that trains `model` by `plan`.
 
   Args:
@@ -355,7 +361,7 @@ def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
   Raises:
     ValueError: as `PrivateModel`.
   """
-  return PrivateModel(model, plan, seed, physical_batch_size)
+  return PrivateModel(model, plan, seed, physical_batch_size, engine)
 
 
 def check_batches(batches: PoissonBatches, plan: Any) -> None:
