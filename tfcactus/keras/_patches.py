@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import List
 from typing import NamedTuple
 from typing import Sequence
-from typing import Tuple
 
 import numpy as np
 import tensorflow as tf
 
 _IDENTITY_MAX_DEPTH = 64
 """Up to this patch length a convolution with the identity cuts patches faster
-than slices do, though it multiplies by zeros."""
+than copies do, though it multiplies by zeros."""
+
+_SHORT_COPY = 8
+"""Copies of fewer numbers than this cost more for the call than for the data."""
 
 
 class Window(NamedTuple):
@@ -89,8 +91,7 @@ def taps(images: tf.Tensor, windows: Sequence[Window]) -> List[tf.Tensor]:
   return out
 
 
-def patches(images: tf.Tensor, windows: Sequence[Window]
-           ) -> Tuple[tf.Tensor, np.ndarray]:
+def patches(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
   """Cuts the patches of all windows.
 
   Args:
@@ -98,48 +99,41 @@ def patches(images: tf.Tensor, windows: Sequence[Window]
     windows: Of height and of width.
 
   Returns:
-    Patches of shape (batch, positions, depth), and for each row of the
-    flattened kernel the place in the depth that it multiplies.
+    Shape (batch, positions, depth), the depth in the order of the flattened
+    kernel.
   """
   rows, columns = windows
   channels = images.shape[3]
   depth = rows.kernel * columns.kernel * channels
-  order = np.arange(depth)
-  positions = rows.size * columns.size
+  shape = [images.shape[0], rows.size * columns.size, depth]
   if depth == channels and rows.stride == columns.stride == 1:
-    return tf.reshape(images, [images.shape[0], positions, depth]), order
-  if depth <= _IDENTITY_MAX_DEPTH and max(rows.dilation, columns.dilation) == 1:
-    eye = tf.reshape(tf.eye(depth, dtype=images.dtype),
-                     [rows.kernel, columns.kernel, channels, depth])
-    cut = tf.nn.conv2d(_padded(images, windows), eye,
-                       [rows.stride, columns.stride], 'VALID')
-    cut = cut[:, :rows.size, :columns.size]
-    return tf.reshape(cut, [images.shape[0], positions, depth]), order
-  if max(rows.dilation, columns.dilation) == 1:
-    return _by_blocks(_padded(images, windows), windows)
-  return tf.concat(taps(images, windows), -1), order
+    return tf.reshape(images, shape)
+  images = _padded(images, windows)
+  dense = max(rows.dilation, columns.dilation) == 1
+  if dense and depth <= _IDENTITY_MAX_DEPTH:
+    return tf.reshape(_identity(images, windows), shape)
+  wide = columns.kernel * channels
+  if dense and channels < _SHORT_COPY and wide <= _IDENTITY_MAX_DEPTH:
+    images = _identity(images, [Window(1, 1, 1, 0, images.shape[1]), columns])
+    columns = Window(1, 1, 1, 0, columns.size)
+  return tf.reshape(_gathered(images, [rows, columns]), shape)
 
 
-def _by_blocks(images: tf.Tensor, windows: Sequence[Window]
-              ) -> Tuple[tf.Tensor, np.ndarray]:
-  """Patches by whole strides: few slices with long contiguous rows."""
-  rows, columns = windows
+def _identity(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
+  """Patches by a convolution that multiplies with ones and zeros."""
+  sizes = [w.kernel for w in windows] + [images.shape[3]]
+  depth = int(np.prod(sizes))
+  eye = tf.reshape(tf.eye(depth, dtype=images.dtype), sizes + [depth])
+  cut = tf.nn.conv2d(images, eye, [w.stride for w in windows], 'VALID')
+  return cut[:, :windows[0].size, :windows[1].size]
+
+
+def _gathered(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
+  """Patches by copies of all channels at each place a tap looks at."""
   batch, height, width, channels = images.shape
-  tall, wide = height // rows.stride, width // columns.stride
-  phases = tf.reshape(images, [batch, tall, rows.stride, wide, columns.stride,
-                               channels])
-  phases = tf.transpose(phases, [0, 1, 3, 2, 4, 5])
-  index = np.arange(rows.kernel * columns.kernel * channels).reshape(
-      rows.kernel, columns.kernel, channels)
-  cut, taken = [], []
-  for i in range(0, rows.kernel, rows.stride):
-    for j in range(0, columns.kernel, columns.stride):
-      down = min(rows.stride, rows.kernel - i)
-      right = min(columns.stride, columns.kernel - j)
-      top, left = i // rows.stride, j // columns.stride
-      block = phases[:, top:top + rows.size, left:left + columns.size,
-                     :down, :right]
-      cut.append(tf.reshape(block, [batch, rows.size * columns.size,
-                                    down * right * channels]))
-      taken.append(index[i:i + down, j:j + right].ravel())
-  return tf.concat(cut, -1), np.argsort(np.concatenate(taken))
+  down, right = (
+      w.stride * np.arange(w.size)[:, None] +
+      w.dilation * np.arange(w.kernel)[None, :] for w in windows)
+  places = down[:, None, :, None] * width + right[None, :, None, :]
+  flat = tf.reshape(images, [batch, height * width, channels])
+  return tf.gather(flat, places.ravel().astype(np.int32), axis=1)

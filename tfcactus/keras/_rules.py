@@ -134,11 +134,11 @@ class _ConvRule(Rule):
   def gradients(self, site: Site) -> Gradients:
     layer = site.layer
     images, outputs, windows = _images(site, layer.kernel)
-    cut, order = _patches.patches(images, windows)
+    cut = _patches.patches(images, windows)
     outputs = tf.reshape(
         outputs, [cut.shape[0], cut.shape[1], outputs.shape[-1]])
     values = tf.matmul(outputs, cut, transpose_a=True)
-    found = [(layer.kernel, _parts.Dense(values, layer.kernel.shape, order,
+    found = [(layer.kernel, _parts.Dense(values, layer.kernel.shape,
                                          transposed=True))]
     if layer.use_bias:
       found.append((layer.bias, _parts.Dense(tf.reduce_sum(outputs, 1),
