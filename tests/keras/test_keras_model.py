@@ -389,3 +389,31 @@ def test_fit_refuses_in_words(make_plan, call, words):
 def test_privatize_refuses_in_words(make_plan, call, words):
   with pytest.raises(ValueError, match=words):
     call(make_plan())
+
+
+def test_the_summary_says_which_way_each_layer_takes(make_plan):
+  inputs = tf.keras.Input((4, 3))
+  x = layers.LSTM(3, unroll=True)(layers.Dense(3)(inputs))
+  private = privatize(tf.keras.Model(inputs, layers.Dense(3)(x)), make_plan())
+  lines = private.privacy_summary().splitlines()
+  assert sum('batched' in line for line in lines) == 2
+  assert any('LSTM' in line and 'vectorised: no rule' in line
+             for line in lines)
+  slow = privatize(_dense(), make_plan(), engine='vectorized')
+  assert 'batched' not in slow.privacy_summary()
+  assert 'asked for' in slow.privacy_summary()
+  with pytest.raises(ValueError, match='Input layer'):
+    privatize(tf.keras.Sequential([layers.Dense(3)]),
+              make_plan()).privacy_summary()
+  with pytest.raises(ValueError, match="engine='fast'"):
+    privatize(_dense(), make_plan(), engine='fast')
+
+
+def test_the_physical_batch_holds_most_draws_as_far_as_memory_allows(make_plan):
+  plan = make_plan(num_examples=60_000, sampling_prob=250 / 60_000)
+  assert privatize(_dense(), plan).physical_batch_size == 288
+  wide = tf.keras.Sequential([layers.Input((1000,)), layers.Dense(1000),
+                              layers.Dense(1000)])
+  assert privatize(wide, plan).physical_batch_size == 288
+  assert privatize(wide, plan, engine='vectorized').physical_batch_size < 8
+  assert privatize(_dense(), make_plan()).physical_batch_size == 16

@@ -62,3 +62,11 @@ def graph_layers(model: Any) -> List[Any]:
 def call_arguments(layer: Any) -> List[Any]:
   """What a layer was called with, at each place of a functional model."""
   return [(node.call_args, node.call_kwargs) for node in layer.inbound_nodes]
+
+
+def output_shapes(layer: Any) -> List[Any]:
+  """Shapes of a layer's output at each place of a functional model."""
+  shapes = []
+  for node in layer.inbound_nodes:
+    shapes += [out.shape.as_list() for out in tf.nest.flatten(node.outputs)]
+  return shapes

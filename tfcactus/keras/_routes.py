@@ -54,6 +54,18 @@ class Routes(NamedTuple):
   layers: List[Route]
   whole: str = ''
 
+  def summary(self) -> str:
+    """One line for each layer, and why any is vectorised."""
+    rows = [f'{r.layer.name} ({type(r.layer).__name__})' for r in self.layers]
+    width = max(map(len, rows), default=0)
+    lines = [
+        f'{name:{width}}  {route.way.value}' +
+        (f': {route.reason}' if route.reason else '')
+        for name, route in zip(rows, self.layers)]
+    if self.whole:
+      lines.append(f'The whole model is vectorised: {self.whole}.')
+    return '\n'.join(lines)
+
   def taken(self) -> Dict[int, Route]:
     """Routes of the layers that are run by a rule, by the id of the layer."""
     return {id(route.layer): route for route in self.layers
@@ -152,3 +164,28 @@ def _cannot_stand_alone(layer: Any) -> str:
            for value in tf.nest.flatten(arguments)):
       return f'{layer.name!r} is called with a constant tensor'
   return ''
+
+
+def numbers_per_example(model: keras.Model, found: Routes) -> int:
+  """About how many float32 numbers a pass holds for each example at once."""
+  if found.whole:
+    variables = model.trainable_variables
+    return 2 * sum(v.shape.num_elements() for v in variables)
+  return sum(_layer_numbers(route) for route in found.layers)
+
+
+def _layer_numbers(route: Route) -> int:
+  """Outputs with their gradients, patches, and gradients per example."""
+  layer = route.layer
+  shapes = [shape[1:] for shape in _compat.output_shapes(layer)
+            if None not in shape[1:]]
+  count = 2 * sum(int(np.prod(shape)) for shape in shapes)
+  products = (type(layer) is keras.layers.Embedding or
+              type(layer) is keras.layers.Dense and
+              all(len(shape) == 1 for shape in shapes))
+  if route.way == Way.VECTORIZED or not products:
+    count += sum(v.shape.num_elements() for v in layer.trainable_variables)
+  if type(layer) in (keras.layers.Conv1D, keras.layers.Conv2D) and layer.built:
+    depth = layer.kernel.shape[:-1].num_elements()
+    count += depth * sum(int(np.prod(shape[:-1])) for shape in shapes)
+  return count

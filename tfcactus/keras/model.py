@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any
 from typing import Iterator
 from typing import Optional
@@ -22,8 +23,8 @@ from tfcactus.keras.batches import PoissonBatches
 from tfcactus.keras.query import TableNoiseQuery
 from tfcactus.keras.sampling import Sampling
 
-PHYSICAL_BATCH_SIZE = 64
-"""Fast on few cores, and a batch of a few hundred wastes little padding."""
+_MEMORY = 2**24
+"""Numbers that a physical batch may hold: 64 MB in float32."""
 
 
 class PrivateModel(keras.Model):
@@ -44,7 +45,8 @@ class PrivateModel(keras.Model):
   Attributes:
     inner: The wrapped model, sharing its variables.
     plan: The `PrivacyPlan`.
-    physical_batch_size: How many examples are processed at once.
+    physical_batch_size: How many examples are processed at once; None until
+      the model is built, if it was not given.
     released_steps: int64 variable, how many noisy updates were released.
     epochs_begun: int64 variable, passes over arrays given to `fit`.
     sampling: int64 variable, a `Sampling`.
@@ -53,7 +55,7 @@ class PrivateModel(keras.Model):
 
   def __init__(self, model: keras.Model, plan: Any,
                seed: Optional[int] = None,
-               physical_batch_size: int = PHYSICAL_BATCH_SIZE,
+               physical_batch_size: Optional[int] = None,
                engine: str = 'auto', name: Optional[str] = None):
     """Initialises the model.
 
@@ -61,7 +63,9 @@ class PrivateModel(keras.Model):
       model: A Sequential or functional model of one output.
       plan: A `PrivacyPlan`.
       seed: For repeatable experiments; None takes the system's entropy.
-      physical_batch_size: Larger draws are processed in parts of this size.
+      physical_batch_size: Larger draws are processed in parts of this size;
+        by default it holds most draws, as far as memory allows.
+      engine: 'auto', or 'vectorized' to take no shortcut for any layer.
       name: A name.
 
     Raises:
@@ -75,10 +79,15 @@ class PrivateModel(keras.Model):
     if not hasattr(plan, 'check_vector'):
       raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
     super().__init__(name=name or f'private_{model.name}')
+    self._vectorize = engine == 'vectorized'
     self.inner = model
     self.plan = plan
-    self.physical_batch_size = _checks.integer(
-        'physical_batch_size', physical_batch_size, 1)
+    self.physical_batch_size = (
+        None if physical_batch_size is None else
+        _checks.integer('physical_batch_size', physical_batch_size, 1))
+    if engine not in ('auto', 'vectorized'):
+      raise ValueError(
+          f"Expected engine 'auto' or 'vectorized', got engine={engine!r}.")
     # The query is no trackable: restored noise states would repeat noise.
     self._query = TableNoiseQuery(plan, seed=seed)
     self.seeded = self._query.seeded
@@ -86,10 +95,22 @@ class PrivateModel(keras.Model):
       setattr(self, counter, self._counter(counter))
     self._source = sampling.Source()
     self._compute_loss = None
-    self._vectorize = engine == 'vectorized'
     if model.built:
       self.built = True
       self._check_inner()
+
+  def privacy_summary(self) -> str:
+    """Returns, layer by layer, how gradients per example are taken.
+
+    Raises:
+      ValueError: if the model is not built yet.
+    """
+    if not self.inner.built:
+      raise ValueError(
+          'Expected a built model, got one that never saw an input; give it an '
+          'Input layer or call build(input_shape).')
+    return (f'{self._routes().summary()}\n'
+            f'Physical batch: {self.physical_batch_size} examples.')
 
   def _routes(self) -> _routes.Routes:
     return _routes.routes(self.inner, self._vectorize)
@@ -107,6 +128,8 @@ class PrivateModel(keras.Model):
           f'Expected a model with trainable variables, got {self.inner.name!r} '
           'with none.')
     self.plan.check_vector(dim)
+    if self.physical_batch_size is None:
+      self.physical_batch_size = _rows(self.plan, self.inner, self._vectorize)
 
   def build(self, input_shape: Any) -> None:
     """Builds the wrapped model."""
@@ -348,7 +371,7 @@ class PrivateModel(keras.Model):
 
 
 def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
-              physical_batch_size: int = PHYSICAL_BATCH_SIZE,
+              physical_batch_size: Optional[int] = None,
               engine: str = 'auto') -> PrivateModel:
   """Returns a `PrivateModel` that trains `model` by `plan`.
 
@@ -356,12 +379,24 @@ def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
     model: A Sequential or functional model.
     plan: A `PrivacyPlan`.
     seed: For repeatable experiments; None takes the system's entropy.
-    physical_batch_size: Larger draws are processed in parts of this size.
+    physical_batch_size: Larger draws are processed in parts of this size; by
+      default it holds most draws, as far as memory allows.
+    engine: 'auto', or 'vectorized' to take no shortcut for any layer.
 
   Raises:
     ValueError: as `PrivateModel`.
   """
   return PrivateModel(model, plan, seed, physical_batch_size, engine)
+
+
+def _rows(plan: Any, model: keras.Model, vectorize: bool) -> int:
+  """A physical batch that holds most draws, as far as memory allows."""
+  expected = plan.expected_batch_size
+  usual = expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))
+  routes = _routes.routes(model, vectorize)
+  fitting = _MEMORY // max(1, _routes.numbers_per_example(model, routes))
+  # Whole eights: what vector units like.
+  return max(1, min(-(-int(usual) // 8) * 8, fitting))
 
 
 def check_batches(batches: PoissonBatches, plan: Any) -> None:
