@@ -26,6 +26,7 @@ CORE = [
     'cvxpy>=1.4,<1.8',
     'clarabel>=0.6',
     'attrs',
+    'cryptography>=3.4',
     'dp-accounting==0.4.3',
     'scikit-learn',
 ]
