@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tfcactus.keras.batches import PoissonBatches
 from tfcactus.keras.callbacks import EpsilonCallback
+from tfcactus.keras.journal import Journal
 from tfcactus.keras.model import PrivateModel
 from tfcactus.keras.model import privatize
 from tfcactus.keras.optimizer import DPKerasAdamOptimizer
@@ -15,6 +16,7 @@ __all__ = [
     'DPKerasAdamOptimizer',
     'DPKerasSGDOptimizer',
     'EpsilonCallback',
+    'Journal',
     'NoiseSampler',
     'PoissonBatches',
     'PrivateModel',

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from typing import Any
+from typing import Dict
 from typing import Iterator
 from typing import Optional
 
@@ -20,6 +21,8 @@ from tfcactus.keras import optimizer as optimizer_lib
 from tfcactus.keras import sampling
 from tfcactus.keras._compat import keras
 from tfcactus.keras.batches import PoissonBatches
+from tfcactus.keras.journal import Entry
+from tfcactus.keras.journal import Journal
 from tfcactus.keras.query import TableNoiseQuery
 from tfcactus.keras.sampling import Sampling
 
@@ -56,7 +59,8 @@ class PrivateModel(keras.Model):
   def __init__(self, model: keras.Model, plan: Any,
                seed: Optional[int] = None,
                physical_batch_size: Optional[int] = None,
-               engine: str = 'auto', name: Optional[str] = None):
+               engine: str = 'auto', journal: Any = None,
+               name: Optional[str] = None):
     """Initialises the model.
 
     Args:
@@ -66,6 +70,10 @@ class PrivateModel(keras.Model):
       physical_batch_size: Larger draws are processed in parts of this size;
         by default it holds most draws, as far as memory allows.
       engine: 'auto', or 'vectorized' to take no shortcut for any layer.
+    journal: Path of a file that counts steps before they are released, so that
+      a killed run can be resumed; see `Journal`.
+      journal: Path of a file that counts steps before they are released, so
+        that a killed run can be resumed; see `Journal`.
       name: A name.
 
     Raises:
@@ -94,6 +102,7 @@ class PrivateModel(keras.Model):
     for counter in ('released_steps', 'epochs_begun', 'sampling'):
       setattr(self, counter, self._counter(counter))
     self._source = sampling.Source()
+    self._journal = None if journal is None else self._resumed(journal)
     self._compute_loss = None
     if model.built:
       self.built = True
@@ -114,6 +123,35 @@ class PrivateModel(keras.Model):
 
   def _routes(self) -> _routes.Routes:
     return _routes.routes(self.inner, self._vectorize)
+
+  def _resumed(self, path: Any) -> Journal:
+    """Opens the journal and counts what it says was released."""
+    if self.seeded:
+      raise ValueError(
+          'Expected no seed with a journal, got both: the resumed run would '
+          'draw the noise of the first again.')
+    journal = Journal(path, self.plan)
+    for counter, value in journal.entry._asdict().items():
+      self._counters()[counter].assign(value)
+    return journal
+
+  def _counters(self) -> Dict[str, tf.Variable]:
+    return {'steps': self.released_steps, 'epochs': self.epochs_begun,
+            'sampling': self.sampling}
+
+  def _reserve(self) -> tf.Operation:
+    """Has the counters on disk before anything that depends on it runs."""
+
+    def reserve(*counts):
+      self._journal.reserve(Entry(*map(int, counts)))
+      return np.int64(0)
+
+    values = [tf.identity(v) for v in self._counters().values()]
+    return tf.numpy_function(reserve, values, tf.int64)
+
+  def _entry(self) -> Entry:
+    return Entry(int(self.released_steps), int(self.epochs_begun),
+                 int(self.sampling))
 
   def _counter(self, name: str) -> tf.Variable:
     return self.add_weight(name=name, shape=(), dtype=tf.int64,
@@ -225,12 +263,15 @@ class PrivateModel(keras.Model):
     if source == Sampling.EACH_EXAMPLE_ONCE:
       callbacks = _with_callback(callbacks, _CountEpochs())
     with self._sampled(source):
-      return super().fit(
+      history = super().fit(
           x=x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
           callbacks=callbacks, validation_data=validation_data,
           shuffle=shuffle, class_weight=class_weight,
           sample_weight=sample_weight, initial_epoch=initial_epoch,
           steps_per_epoch=steps_per_epoch, **kwargs)
+    if self._journal is not None:
+      self._journal.settle(self._entry())
+    return history
 
   def _source_of(self, x, y, batch_size, sample_weight,
                  steps_per_epoch) -> Sampling:
@@ -241,6 +282,10 @@ class PrivateModel(keras.Model):
             'Expected y, batch_size and sample_weight to be None with '
             'PoissonBatches, which hold the targets and draw the sizes.')
       check_batches(x, self.plan)
+      if self._journal is not None and x.seeded:
+        raise ValueError(
+            'Expected PoissonBatches without a seed in a run with a journal, '
+            'got seeded ones: resumed, they would draw the same samples again.')
       return Sampling.POISSON
     lengths = _lengths(x)
     if not lengths or steps_per_epoch is not None:
@@ -293,6 +338,12 @@ class PrivateModel(keras.Model):
     self.sampling.assign(
         sampling.combine(self.sampling, self._source.kind))
     self.released_steps.assign_add(1)
+    with tf.control_dependencies(
+        [] if self._journal is None else [self._reserve()]):
+      return self._release(x, y, weights)
+
+  def _release(self, x: Any, y: tf.Tensor, weights: tf.Tensor) -> Any:
+    """Clips, sums, adds noise and updates the weights."""
     state = self._query.initial_global_state()
     engine = _engine.Engine(self.inner, self._compute_loss,
                             self.physical_batch_size, self._routes())
@@ -372,7 +423,7 @@ class PrivateModel(keras.Model):
 
 def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
               physical_batch_size: Optional[int] = None,
-              engine: str = 'auto') -> PrivateModel:
+              engine: str = 'auto', journal: Any = None) -> PrivateModel:
   """Returns a `PrivateModel` that trains `model` by `plan`.
 
   Args:
@@ -382,11 +433,13 @@ def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
     physical_batch_size: Larger draws are processed in parts of this size; by
       default it holds most draws, as far as memory allows.
     engine: 'auto', or 'vectorized' to take no shortcut for any layer.
+    journal: Path of a file that counts steps before they are released, so that
+      a killed run can be resumed; see `Journal`.
 
   Raises:
     ValueError: as `PrivateModel`.
   """
-  return PrivateModel(model, plan, seed, physical_batch_size, engine)
+  return PrivateModel(model, plan, seed, physical_batch_size, engine, journal)
 
 
 def _rows(plan: Any, model: keras.Model, vectorize: bool) -> int:
