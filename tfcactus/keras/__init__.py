@@ -7,13 +7,17 @@ from tfcactus.keras.callbacks import EpsilonCallback
 from tfcactus.keras.journal import Journal
 from tfcactus.keras.model import PrivateModel
 from tfcactus.keras.model import privatize
+from tfcactus.keras.optimizer import DPKerasAdagradOptimizer
 from tfcactus.keras.optimizer import DPKerasAdamOptimizer
+from tfcactus.keras.optimizer import DPKerasRMSpropOptimizer
 from tfcactus.keras.optimizer import DPKerasSGDOptimizer
 from tfcactus.keras.query import TableNoiseQuery
 from tfcactus.keras.sampler import NoiseSampler
 
 __all__ = [
+    'DPKerasAdagradOptimizer',
     'DPKerasAdamOptimizer',
+    'DPKerasRMSpropOptimizer',
     'DPKerasSGDOptimizer',
     'EpsilonCallback',
     'Journal',

@@ -32,8 +32,10 @@ def check_version(version: str) -> None:
 
 check_version(tf.__version__)
 keras = tf.keras
+LegacyAdagrad = tf.keras.optimizers.legacy.Adagrad
 LegacyAdam = tf.keras.optimizers.legacy.Adam
 LegacySGD = tf.keras.optimizers.legacy.SGD
+LegacyRMSprop = tf.keras.optimizers.legacy.RMSprop
 RANDOM_LAYERS = (
     keras.layers.Dropout, keras.layers.GaussianNoise,
     keras.layers.GaussianDropout, keras.layers.AlphaDropout, keras.layers.Lambda)

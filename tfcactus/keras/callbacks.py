@@ -177,6 +177,8 @@ class EpsilonCallback(keras.callbacks.Callback):
     except ValueError as error:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead,
                              note=f'No epsilon: {error}')
+    if self.model.optimizer.gradient_accumulation_steps > 1:
+      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_ACCUMULATED)
     if not self.model.optimizer.sound:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_UNSOUND)
     if steps > self._batches.draws:
@@ -231,6 +233,12 @@ _UNSOUND = (
     'that spoils those of the whole batch, beyond the sensitivity accounted '
     'for. Use tfcactus.keras.privatize(model, plan), which drops that example '
     'alone.')
+
+_ACCUMULATED = (
+    'No epsilon: with gradient_accumulation_steps an example can be in several '
+    'of the samples that one noisy sum adds up, so that it counts several times '
+    'the clip norm. Use tfcactus.keras.privatize(model, plan), which splits one '
+    'sample over physical batches.')
 
 _FEW_DRAWS = (
     'No epsilon: more steps were released than the given PoissonBatches drew '

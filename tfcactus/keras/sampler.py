@@ -25,6 +25,27 @@ _STEP = 2.0**-52
 _SMALLEST = 2.0**-104
 _LARGEST = 1 - 2.0**-53
 
+
+
+class NoNoise:
+  """Adds nothing, to compare with training without noise; protects nothing.
+
+  Attributes:
+    name: 'no noise'.
+    digest: 'none'.
+    dim: None, for any dimension.
+    noise_multiplier: 0.
+  """
+
+  name = 'no noise'
+  digest = 'none'
+  dim = None
+  noise_multiplier = 0.0
+
+  def __repr__(self) -> str:
+    return 'NoNoise()'
+
+
 _Bits = Union[tf.random.Generator, SystemBits]
 _Draw = Callable[[int], tf.Tensor]
 
@@ -214,6 +235,12 @@ def _make_draw(noise: Any, bits: _Bits) -> _Draw:
 @_make_draw.register(noise_lib.Gaussian)
 def _gaussian(noise: noise_lib.Gaussian, bits: _Bits) -> _Draw:
   return lambda size: noise.noise_multiplier * _standard_normal(bits, size)
+
+
+@_make_draw.register(NoNoise)
+def _none(noise: NoNoise, bits: _Bits) -> _Draw:
+  del noise, bits
+  return lambda size: tf.zeros([size], tf.float64)
 
 
 @_make_draw.register(noise_lib.Laplace)
