@@ -46,10 +46,10 @@ def sums_of(model, x, y, clip=0.5, weights=None, vectorize=False, rows=None):
   return engine_of(model, clip, vectorize, rows or len(x))(x, y, weights)
 
 
-def engine_of(model, clip, vectorize, rows):
+def engine_of(model, clip, vectorize, rows, clipping='flat'):
   """(x, y, weights) -> clipped sums, traced once."""
   engine = _engine.Engine(model, _engine.loss_per_example(_LOSS), rows,
-                          _routes.routes(model, vectorize))
+                          _routes.routes(model, vectorize), clipping)
   run = tf.function(lambda *data: engine.run(*data, tf.constant(clip)).sums)
   return lambda *data: np.concatenate(
       [np.ravel(part) for part in run(*map(tf.constant, data))])
@@ -359,3 +359,30 @@ def test_no_clipped_example_exceeds_the_bound(clip):
     assert norm < clip
     clipped += norm > clip * (1 - 2e-5)
   assert clipped > (10 if clip > 1e-6 else -1)
+
+
+@pytest.mark.parametrize('kind', ['per_layer', 'automatic'])
+def test_other_ways_of_clipping_keep_the_same_sensitivity(kind):
+  model = model_of(layers.Dense(5, 'tanh'), layers.LayerNormalization(),
+                   shape=(6,))
+  x, y = data_for(model)
+  groups = np.repeat(_routes.layers_of(model),
+                     [w.size for w in model.get_weights()])
+  assert len(set(groups)) == 3
+  run = engine_of(model, 0.3, False, 6, kind)
+  for i in range(6):
+    # Of weight 1000, so that every layer's gradient is clipped.
+    total = run(x, y, np.float32(1e3) * np.eye(6, dtype=np.float32)[i])
+    norms = [np.linalg.norm(total[groups == g].astype(float))
+             for g in sorted(set(groups))]
+    assert 0.3 * (1 - 1e-3) < np.linalg.norm(norms) < 0.3
+    if kind == 'per_layer':
+      np.testing.assert_allclose(norms, 0.3 / np.sqrt(3), rtol=1e-4)
+  # Short gradients are lengthened by automatic clipping alone.
+  short = run(x, y, np.float32(1e-2) * np.eye(6, dtype=np.float32)[0])
+  assert (np.linalg.norm(short) > 0.1) == (kind == 'automatic')
+  x[1] = np.nan
+  broken = run(x, y, np.ones(6, np.float32))
+  x[1] = 0
+  weights = np.array([1, 0, 1, 1, 1, 1], np.float32)
+  np.testing.assert_array_equal(broken, run(x, y, weights))

@@ -94,7 +94,7 @@ class Engine:
   """
 
   def __init__(self, model: keras.Model, compute_loss: LossFn, rows: int,
-               routes: _routes.Routes):
+               routes: _routes.Routes, clipping: str = 'flat'):
     """Initialises the engine.
 
     Args:
@@ -102,11 +102,13 @@ class Engine:
       compute_loss: As `loss_per_example` returns it.
       rows: The size of a physical batch.
       routes: Which way each layer takes.
+      clipping: 'flat', 'per_layer' or 'automatic'.
     """
     self._model = model
     self._compute_loss = compute_loss
     self._rows = rows
     self._routes = routes
+    self._clipping = clipping
 
   def run(self, x: Any, targets: tf.Tensor, weights: tf.Tensor,
           l2_norm_clip: tf.Tensor) -> BatchResult:
@@ -157,7 +159,8 @@ class Engine:
                               part)
     _clip.check_dtypes(self._model.trainable_variables)
     sums = _clip.clipped_part_sums(
-        found.parts, l2_norm_clip, tf.not_equal(part[2], 0))
+        found.parts, l2_norm_clip, tf.not_equal(part[2], 0), self._clipping,
+        _routes.layers_of(self._model))
     floatx = keras.backend.floatx()
     return (sums, tf.cast(found.predictions, floatx),
             tf.cast(found.losses, floatx))

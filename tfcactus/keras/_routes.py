@@ -119,6 +119,17 @@ def routes(model: keras.Model, vectorize: bool = False) -> Routes:
   return Routes(found, whole)
 
 
+def layers_of(model: keras.Model) -> List[int]:
+  """For each trainable variable, the number of the layer it belongs to."""
+  owner = {}
+  for i, layer in enumerate(_compat.graph_layers(model)):
+    for variable in layer.trainable_variables:
+      owner.setdefault(id(variable), i)
+  variables = model.trainable_variables
+  # A variable of no layer stands for itself.
+  return [owner.get(id(v), -1 - i) for i, v in enumerate(variables)]
+
+
 def _route(layer: Any) -> Route:
   kind = type(layer)
   if not _known_activation(layer):

@@ -8,6 +8,7 @@ from typing import Optional
 import warnings
 
 from tfcactus import _checks
+from tfcactus.keras import _checked
 from tfcactus.keras import _layers
 from tfcactus.keras import model as model_lib
 from tfcactus.keras import optimizer as optimizer_lib
@@ -171,7 +172,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     steps = self._released()
     if self._batches is None:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_NO_BATCHES)
-    model_lib.check_batches(self._batches, self._plan)
+    _checked.check_batches(self._batches, self._plan)
     try:
       _layers.check_model(self.model)
     except ValueError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from typing import Any
 from typing import Dict
 from typing import Iterator
@@ -13,10 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus import _checks
+from tfcactus.keras import _checked
+from tfcactus.keras import _clip
 from tfcactus.keras import _engine
 from tfcactus.keras import _layers
 from tfcactus.keras import _routes
-from tfcactus.keras import _tfp
 from tfcactus.keras import optimizer as optimizer_lib
 from tfcactus.keras import sampling
 from tfcactus.keras._compat import keras
@@ -25,9 +25,6 @@ from tfcactus.keras.journal import Entry
 from tfcactus.keras.journal import Journal
 from tfcactus.keras.query import TableNoiseQuery
 from tfcactus.keras.sampling import Sampling
-
-_MEMORY = 2**24
-"""Numbers that a physical batch may hold: 64 MB in float32."""
 
 
 class PrivateModel(keras.Model):
@@ -54,13 +51,14 @@ class PrivateModel(keras.Model):
     epochs_begun: int64 variable, passes over arrays given to `fit`.
     sampling: int64 variable, a `Sampling`.
     seeded: Whether the noise repeats; see `NoiseSampler`.
+    clipping: 'flat', 'per_layer' or 'automatic'.
   """
 
   def __init__(self, model: keras.Model, plan: Any,
                seed: Optional[int] = None,
                physical_batch_size: Optional[int] = None,
                engine: str = 'auto', journal: Any = None,
-               name: Optional[str] = None):
+               clipping: str = 'flat', name: Optional[str] = None):
     """Initialises the model.
 
     Args:
@@ -72,8 +70,16 @@ class PrivateModel(keras.Model):
       engine: 'auto', or 'vectorized' to take no shortcut for any layer.
     journal: Path of a file that counts steps before they are released, so that
       a killed run can be resumed; see `Journal`.
+    clipping: 'flat': each example's whole gradient at the plan's clip norm C.
+      'per_layer': each of L layers' at C / sqrt(L). 'automatic': normalised to
+      C whether longer or shorter. Each bounds an example's part in the sum by
+      C, and costs the same.
       journal: Path of a file that counts steps before they are released, so
         that a killed run can be resumed; see `Journal`.
+      clipping: 'flat': each example's whole gradient at the plan's clip norm C.
+        'per_layer': each of L layers' at C / sqrt(L). 'automatic': normalised to
+        C whether longer or shorter. Each bounds an example's part in the sum by
+        C, and costs the same.
       name: A name.
 
     Raises:
@@ -93,6 +99,7 @@ class PrivateModel(keras.Model):
     self.physical_batch_size = (
         None if physical_batch_size is None else
         _checks.integer('physical_batch_size', physical_batch_size, 1))
+    self.clipping = _clip.check_kind(clipping)
     if engine not in ('auto', 'vectorized'):
       raise ValueError(
           f"Expected engine 'auto' or 'vectorized', got engine={engine!r}.")
@@ -167,7 +174,8 @@ class PrivateModel(keras.Model):
           'with none.')
     self.plan.check_vector(dim)
     if self.physical_batch_size is None:
-      self.physical_batch_size = _rows(self.plan, self.inner, self._vectorize)
+      self.physical_batch_size = _checked.physical_rows(
+          self.plan, self.inner, self._routes())
 
   def build(self, input_shape: Any) -> None:
     """Builds the wrapped model."""
@@ -213,7 +221,7 @@ class PrivateModel(keras.Model):
     if jit_compile:
       raise ValueError(
           'Expected jit_compile=False, got True: XLA is slower here.')
-    _check_optimizer(optimizer)
+    _checked.check_optimizer(optimizer)
     super().compile(optimizer=optimizer, loss=loss, metrics=metrics,
                     weighted_metrics=weighted_metrics, run_eagerly=run_eagerly,
                     jit_compile=False, **kwargs)
@@ -281,13 +289,13 @@ class PrivateModel(keras.Model):
         raise ValueError(
             'Expected y, batch_size and sample_weight to be None with '
             'PoissonBatches, which hold the targets and draw the sizes.')
-      check_batches(x, self.plan)
+      _checked.check_batches(x, self.plan)
       if self._journal is not None and x.seeded:
         raise ValueError(
             'Expected PoissonBatches without a seed in a run with a journal, '
             'got seeded ones: resumed, they would draw the same samples again.')
       return Sampling.POISSON
-    lengths = _lengths(x)
+    lengths = _checked.lengths(x)
     if not lengths or steps_per_epoch is not None:
       return Sampling.UNKNOWN
     if set(lengths) != {self.plan.num_examples}:
@@ -346,7 +354,8 @@ class PrivateModel(keras.Model):
     """Clips, sums, adds noise and updates the weights."""
     state = self._query.initial_global_state()
     engine = _engine.Engine(self.inner, self._compute_loss,
-                            self.physical_batch_size, self._routes())
+                            self.physical_batch_size, self._routes(),
+                            self.clipping)
     batch = engine.run(x, y, weights, self._query.derive_sample_params(state))
     noisy = self._query.get_noised_result(batch.sums, state)[0]
     averages = [part / self.plan.expected_batch_size for part in noisy]
@@ -423,7 +432,8 @@ class PrivateModel(keras.Model):
 
 def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
               physical_batch_size: Optional[int] = None,
-              engine: str = 'auto', journal: Any = None) -> PrivateModel:
+              engine: str = 'auto', journal: Any = None,
+              clipping: str = 'flat') -> PrivateModel:
   """Returns a `PrivateModel` that trains `model` by `plan`.
 
   Args:
@@ -439,31 +449,8 @@ def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
   Raises:
     ValueError: as `PrivateModel`.
   """
-  return PrivateModel(model, plan, seed, physical_batch_size, engine, journal)
-
-
-def _rows(plan: Any, model: keras.Model, vectorize: bool) -> int:
-  """A physical batch that holds most draws, as far as memory allows."""
-  expected = plan.expected_batch_size
-  usual = expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))
-  routes = _routes.routes(model, vectorize)
-  fitting = _MEMORY // max(1, _routes.numbers_per_example(model, routes))
-  # Whole eights: what vector units like.
-  return max(1, min(-(-int(usual) // 8) * 8, fitting))
-
-
-def check_batches(batches: PoissonBatches, plan: Any) -> None:
-  """Refuses batches that are not drawn as the plan accounts for.
-
-  Raises:
-    ValueError: if num_examples or sampling_prob differ.
-  """
-  for name in ('num_examples', 'sampling_prob'):
-    if getattr(batches, name) != getattr(plan, name):
-      raise ValueError(
-          f'Expected batches with {name}={getattr(plan, name)!r} as in the '
-          f'plan, got {name}={getattr(batches, name)!r}; make both from the '
-          'same numbers.')
+  return PrivateModel(model, plan, seed, physical_batch_size, engine, journal,
+                      clipping)
 
 
 class _CountEpochs(keras.callbacks.Callback):
@@ -480,22 +467,3 @@ def _with_callback(callbacks: Any, extra: keras.callbacks.Callback) -> Any:
     callbacks.callbacks.insert(0, extra)
     return callbacks
   return [extra] + tf.nest.flatten([] if callbacks is None else callbacks)
-
-
-def _lengths(x: Any) -> list:
-  """Lengths of the arrays `x` is made of; empty if it is anything else."""
-  parts = tf.nest.flatten(x)
-  if not all(isinstance(part, (np.ndarray, tf.Tensor)) and len(part.shape)
-             for part in parts):
-    return []
-  return [int(part.shape[0]) for part in parts]
-
-
-def _check_optimizer(optimizer: Any) -> None:
-  if isinstance(optimizer, optimizer_lib.DPOptimizer) or (
-      not isinstance(optimizer, (str, dict)) and
-      _tfp.is_foreign_dp_optimizer(optimizer)):
-    raise ValueError(
-        f'Expected an ordinary Keras optimizer, got {type(optimizer).__name__}:'
-        ' a private model adds the noise itself, and it would be added twice; '
-        'use tf.keras.optimizers.SGD or Adam.')
