@@ -44,12 +44,13 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
       help='standard deviation of the noise over the clip norm (default 1.3)')
   add('--target-epsilon', type=float, default=None,
       help='find the noise multiplier that spends this epsilon instead')
-  add('--l2-norm-clip', type=float, default=1.5,
+  add('--l2-norm-clip', type=float, default=1.0,
       help="bound on the norm of an example's gradient")
   add('--batch-size', type=int, default=250, help='expected batch size')
   add('--epochs', type=int, default=15,
       help='passes over the data, in expectation')
-  add('--learning-rate', type=float, default=0.25, help='of plain SGD')
+  add('--learning-rate', type=float, default=0.5,
+      help='of plain SGD in the first step; it falls to a twentieth')
   add('--delta', type=float, default=1e-5, help='of the guarantee')
   add('--seed', type=int, default=None,
       help='repeat a run exactly; for experiments, not for releases')
@@ -163,7 +164,10 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
     tf.keras.utils.set_random_seed(args.seed)
   model = tfcactus_keras.privatize(build_cnn(), plan, seed=args.seed)
   model.compile(
-      optimizer=tf.keras.optimizers.SGD(args.learning_rate),
+      # Small steps at the end average the noise of many.
+      optimizer=tf.keras.optimizers.SGD(
+          tf.keras.optimizers.schedules.CosineDecay(
+              args.learning_rate, plan.steps, alpha=0.05)),
       loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
       metrics=['accuracy'])
   batches = tfcactus_keras.PoissonBatches(

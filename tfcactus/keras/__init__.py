@@ -12,6 +12,7 @@ from tfcactus.keras.optimizer import DPKerasAdamOptimizer
 from tfcactus.keras.optimizer import DPKerasRMSpropOptimizer
 from tfcactus.keras.optimizer import DPKerasSGDOptimizer
 from tfcactus.keras.query import TableNoiseQuery
+from tfcactus.keras.run_card import make_run_card
 from tfcactus.keras.sampler import NoiseSampler
 
 __all__ = [
@@ -25,5 +26,6 @@ __all__ = [
     'PoissonBatches',
     'PrivateModel',
     'TableNoiseQuery',
+    'make_run_card',
     'privatize',
 ]

@@ -12,6 +12,7 @@ from tfcactus.keras import _checked
 from tfcactus.keras import _layers
 from tfcactus.keras import model as model_lib
 from tfcactus.keras import optimizer as optimizer_lib
+from tfcactus.keras import run_card as run_card_lib
 from tfcactus.keras import sampling
 from tfcactus.keras._compat import keras
 from tfcactus.keras.batches import PoissonBatches
@@ -41,7 +42,8 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   def __init__(self, plan: Any = None, *,
                batches: Optional[PoissonBatches] = None,
-               target_epsilon: Optional[float] = None, verbose: int = 0):
+               target_epsilon: Optional[float] = None, verbose: int = 0,
+               run_card: Any = None):
     """Initialises the callback.
 
     Args:
@@ -51,6 +53,8 @@ class EpsilonCallback(keras.callbacks.Callback):
         bound of epsilon is no larger (and at the latest after the steps that
         the plan accounts for).
       verbose: 1 to print the statement of the guarantee after each epoch.
+      run_card: Path of a JSON file, written anew after each epoch, that says
+        what ran and what it cost; for a `PrivateModel`, see `make_run_card`.
 
     Raises:
       ValueError: if an argument is invalid.
@@ -66,6 +70,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._target = (None if target_epsilon is None else
                     _checks.positive('target_epsilon', target_epsilon))
     self._verbose = verbose
+    self._run_card = run_card
     self._plan = None
     self._max_steps = None
     self._warned = False
@@ -82,6 +87,10 @@ class EpsilonCallback(keras.callbacks.Callback):
     del logs
     self._plan = self._find_plan()
     self._max_steps = None
+    if self._run_card is not None and not self._is_private_model():
+      raise ValueError(
+          'Expected a PrivateModel with run_card, got a drop-in optimizer, '
+          'which does not know its batches; use tfcactus.keras.privatize.')
     if self._target is None:
       return
     ahead = self._ledger(ahead=True)
@@ -113,6 +122,8 @@ class EpsilonCallback(keras.callbacks.Callback):
       self._warn(self.reason)
     else:
       self._report(logs if logs is not None else {})
+    if self._run_card is not None:
+      run_card_lib.write(self.model, self._run_card)
     if (self._target is not None and
         ledger.sampling == Sampling.EACH_EXAMPLE_ONCE and
         not self._within(self._ledger(ahead=True))):

@@ -51,6 +51,7 @@ class PrivateModel(keras.Model):
     epochs_begun: int64 variable, passes over arrays given to `fit`.
     sampling: int64 variable, a `Sampling`.
     seeded: Whether the noise repeats; see `NoiseSampler`.
+    seeded_batches: Whether any batches came from a seed.
     clipping: 'flat', 'per_layer' or 'automatic'.
   """
 
@@ -106,6 +107,7 @@ class PrivateModel(keras.Model):
     # The query is no trackable: restored noise states would repeat noise.
     self._query = TableNoiseQuery(plan, seed=seed)
     self.seeded = self._query.seeded
+    self.seeded_batches = False
     for counter in ('released_steps', 'epochs_begun', 'sampling'):
       setattr(self, counter, self._counter(counter))
     self._source = sampling.Source()
@@ -267,6 +269,7 @@ class PrivateModel(keras.Model):
     source = self._source_of(x, y, batch_size, sample_weight, steps_per_epoch)
     if source == Sampling.POISSON:
       steps_per_epoch = steps_per_epoch or x.steps_per_epoch
+      self.seeded_batches = self.seeded_batches or x.seeded
       x = x.endless_dataset()
     if source == Sampling.EACH_EXAMPLE_ONCE:
       callbacks = _with_callback(callbacks, _CountEpochs())
