@@ -23,6 +23,23 @@ from tfcactus.keras._routes import Way
 LossFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
+_LOSS_SCALE = 2.0**10
+"""Keeps float16 gradients of one example from vanishing. A constant: a scale
+that followed the gradients would tell of them."""
+
+
+def _scale(model: keras.Model) -> float:
+  """What losses are multiplied by, to be divided out before clipping."""
+  layers = model._flatten_layers(recursive=True, include_self=False)  # pylint: disable=protected-access
+  half = any(getattr(layer, 'compute_dtype', None) == 'float16'
+             for layer in layers)
+  return _LOSS_SCALE if half else 1.0
+
+
+def _unscaled(gradient: tf.Tensor, scale: float) -> tf.Tensor:
+  return gradient if scale == 1 else tf.cast(gradient, tf.float32) / scale
+
+
 class PassResult(NamedTuple):
   """What a pass over one physical batch gives.
 
@@ -72,7 +89,7 @@ class _VectorizedRule(_rules.Rule):
         tape.watch(variables)
         outputs = tf.nest.flatten(one(values))[place]
       found = tape.gradient(
-          outputs, variables, outer[None],
+          outputs, variables, tf.cast(outer[None], outputs.dtype),
           unconnected_gradients=tf.UnconnectedGradients.ZERO)
       return [tf.convert_to_tensor(part) for part in found]
 
@@ -120,11 +137,13 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
     # A loss of weight zero may be anything: its gradient must not be 0 * NaN.
     used = tf.where(tf.not_equal(weights, 0), losses * tf.cast(
         weights, losses.dtype), tf.zeros_like(losses))
-    total = tf.reduce_sum(used)
+    scale = _scale(model)
+    total = tf.reduce_sum(tf.cast(used, tf.float32) * scale if scale != 1 else
+                          used)
   gradients = tape.gradient(
       total, [outputs for _, _, outputs in tapped],
       unconnected_gradients=tf.UnconnectedGradients.ZERO)
-  sites = [_rules.Site(layer, inputs, gradient)
+  sites = [_rules.Site(layer, inputs, _unscaled(gradient, scale))
            for (layer, inputs, _), gradient in zip(tapped, gradients)]
   return PassResult(_collect(model, routes, sites, weights.shape[0]),
                     predictions, losses)
@@ -171,6 +190,7 @@ def _collect(model: keras.Model, routes: Routes, sites: List[_rules.Site],
 def vectorized(model: keras.Model, compute_loss: LossFn,
                part: Tuple[Any, tf.Tensor, tf.Tensor]) -> PassResult:
   """The same by vectorising the pass over one example; arguments as there."""
+  scale = _scale(model)
 
   def one(example):
     x, target, weight = example
@@ -181,10 +201,13 @@ def vectorized(model: keras.Model, compute_loss: LossFn,
           tf.nest.map_structure(lambda value: value[None], x), training=True)
       loss = compute_loss(target[None], prediction)[0]
       weighted = loss * tf.cast(weight, loss.dtype)
+      if scale != 1:
+        weighted = tf.cast(weighted, tf.float32) * scale
     gradients = tape.gradient(
         weighted, variables,
         unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return [tf.convert_to_tensor(g) for g in gradients], prediction[0], loss
+    return ([_unscaled(tf.convert_to_tensor(g), scale) for g in gradients],
+            prediction[0], loss)
 
   gradients, predictions, losses = tf.vectorized_map(one, part, warn=False)
   parts = [_parts.Dense(values, variable.shape) for values, variable in

@@ -167,7 +167,7 @@ class PrivateModel(keras.Model):
                            initializer='zeros', trainable=False)
 
   def _check_inner(self) -> None:
-    _layers.check_model(self.inner)
+    _layers.check_model(self.inner, half=True)
     _layers.check_vectorizable(self.inner)
     dim = sum(v.shape.num_elements() for v in self.inner.trainable_variables)
     if dim == 0:
@@ -362,7 +362,9 @@ class PrivateModel(keras.Model):
     batch = engine.run(x, y, weights, self._query.derive_sample_params(state))
     noisy = self._query.get_noised_result(batch.sums, state)[0]
     averages = [part / self.plan.expected_batch_size for part in noisy]
-    self.optimizer.apply_gradients(
+    # Keras wraps it under mixed_float16; nothing is left to unscale here.
+    optimizer = getattr(self.optimizer, 'inner_optimizer', self.optimizer)
+    optimizer.apply_gradients(
         zip(averages, self.inner.trainable_variables))
     return self._log(x, batch)
 
