@@ -445,3 +445,11 @@ def test_float16_behind_a_drop_in_optimizer_is_refused():
                                layers.Dense(2, dtype='mixed_float16')])
   with pytest.raises(ValueError, match='bfloat16'):
     _layers.check_model(model)
+
+
+def test_a_model_without_an_input_layer_trains_eagerly_too(make_plan):
+  private = privatize(tf.keras.Sequential([layers.Dense(3)]), make_plan())
+  private.compile('sgd', _LOSS, run_eagerly=True)
+  private.fit(PoissonBatches(*_data(), 0.25), verbose=0)
+  private.fit(*_data(), batch_size=40, verbose=0)
+  assert private.ledger().steps == 5

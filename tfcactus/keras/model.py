@@ -384,7 +384,8 @@ class PrivateModel(keras.Model):
     shape = getattr(self.inner, 'input_shape', None) if (
         self.inner.built) else None
     if tf.is_tensor(x) and isinstance(shape, tuple):
-      x = tf.ensure_shape(x, shape)
+      # Not of its batch: a Sequential remembers the one it was built on.
+      x = tf.ensure_shape(x, (None,) + shape[1:])
     if any(part.shape.rank is None for part in tf.nest.flatten((x, y))):
       raise ValueError(
           'Expected inputs and targets of known rank, got unknown shapes; call '
