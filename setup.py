@@ -26,10 +26,12 @@ CORE = [
     'cvxpy>=1.4,<1.8',
     'clarabel>=0.6',
     'attrs',
+    'cryptography>=3.4',
     'dp-accounting==0.4.3',
     'scikit-learn',
     'threadpoolctl>=3',
 ]
+PLOT = ['matplotlib>=3.5']
 TEST = ['pytest>=7', 'hypothesis>=6', 'mpmath>=1.2', 'ruff>=0.4']
 
 setuptools.setup(
@@ -45,7 +47,7 @@ setuptools.setup(
     package_data={'tfcactus.noise': ['tables/*.npz']},
     python_requires='>=3.9,<3.12',
     install_requires=CORE + TENSORFLOW,
-    extras_require={'test': TEST},
+    extras_require={'test': TEST + PLOT, 'plot': PLOT},
     entry_points={'console_scripts': ['tfcactus=tfcactus.cli:main']},
     classifiers=[
         'License :: OSI Approved :: Apache Software License',

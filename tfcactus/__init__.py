@@ -12,6 +12,7 @@ from tfcactus.noise import library
 from tfcactus.noise import load
 from tfcactus.noise import RadialTable
 from tfcactus.noise import ScalarTable
+from tfcactus.optimal import optimal_noise
 from tfcactus.plan import calibrate_noise_multiplier
 from tfcactus.plan import Guarantee
 from tfcactus.plan import PrivacyPlan
@@ -21,6 +22,6 @@ from tfcactus.privacy import PhiAccountant
 __all__ = [
     'Gaussian', 'Guarantee', 'Laplace', 'NoiseTableDpEvent', 'PhiAccountant',
     'PrivacyPlan', 'RadialTable', 'ScalarTable', 'calibrate_noise_multiplier',
-    'library', 'load',
+    'library', 'load', 'optimal_noise',
 ]
 __version__ = '0.1.0'

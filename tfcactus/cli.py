@@ -16,6 +16,8 @@ from typing import Sequence
 import dp_accounting
 
 from tfcactus import _checks
+from tfcactus import cli_design
+from tfcactus import design
 from tfcactus import noise as noise_lib
 from tfcactus import privacy
 from tfcactus.noise import library
@@ -141,8 +143,7 @@ def _parser() -> argparse.ArgumentParser:
   calibrate.add_argument('--target-epsilon', type=float, required=True)
   calibrate.add_argument('--delta', type=float, required=True)
   calibrate.set_defaults(run=_calibrate)
-  tables = commands.add_parser('tables', help='list the shipped noise tables')
-  tables.set_defaults(run=_tables)
+  cli_design.register(commands)
   return parser
 
 
@@ -243,22 +244,13 @@ def _calibrate(args: argparse.Namespace) -> None:
           f'{args.delta:g}')
 
 
-def _tables(args: argparse.Namespace) -> None:
-  del args
-  for name in library.names():
-    table = library.get(name)
-    gap = table.info.get('gap')
-    certificate = '' if gap is None else f'  gap {gap:.2g}'
-    print(f'{name:34s} {table.kind:6s} dim {table.dim:<6d} noise multiplier '
-          f'{table.noise_multiplier:<9.6g} {table.digest}{certificate}')
-
-
 def main(argv: Optional[Sequence[str]] = None) -> int:
   """Runs the command; returns its exit code."""
   args = _parser().parse_args(argv)
   try:
     args.run(args)
-  except (ValueError, OSError, dp_accounting.UnsupportedEventError) as error:
+  except (ValueError, OSError, ImportError, design.SolverError,
+          dp_accounting.UnsupportedEventError) as error:
     print(f'tfcactus: {error}', file=sys.stderr)
     return 2
   except OverflowError as error:

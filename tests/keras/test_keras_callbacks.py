@@ -196,15 +196,19 @@ def test_a_drop_in_optimizer_without_plan(make_plan):
 @pytest.mark.parametrize('break_it, words', [
     ('other batches', 'took other batches'),
     ('overflow', 'not finite'),
+    ('accumulation', 'several of the samples'),
     ('normalization', 'GroupNormalization'),
 ])
 def test_drop_in_training_that_was_not_as_accounted(make_plan, break_it, words):
   extra = ([tf.keras.layers.BatchNormalization()]
            if break_it == 'normalization' else [])
   plan = make_plan()
-  model = _plain(DPKerasSGDOptimizer.from_plan(plan), *extra)
+  model = _plain(DPKerasSGDOptimizer.from_plan(
+      plan, gradient_accumulation_steps=2 if break_it == 'accumulation' else 1),
+                 *extra)
   batches = _batches()
   data = {
+      'accumulation': batches,
       'other batches': _batches(),
       'overflow': PoissonBatches(np.full_like(_X, 3e38), _Y, 1.0),
       'normalization': batches,

@@ -8,10 +8,18 @@ from typing import Tuple
 
 import tensorflow as tf
 
+from tfcactus.keras import _parts
+
 CLIP_MARGIN = 1e-5
 """Clipped norms stay this fraction below the bound. The norm is computed in
 float64; scaling a float32 vector then adds two roundings of 6e-8 each."""
 
+
+KINDS = ('flat', 'per_layer', 'automatic')
+
+_NORMALIZING = 0.01
+"""Added to norms before dividing by them, so that an example that is fitted
+already does not weigh as much as others."""
 
 _SMALLEST_FACTOR = 1e-37
 """Smaller factors are denormal in float32: rounded coarsely or flushed to zero.
@@ -28,13 +36,14 @@ def check_dtypes(parts: Sequence[tf.Tensor]) -> None:
           'the variables in float32 (with a mixed_bfloat16 policy they are).')
 
 
-def clip_factors(squared_norms: tf.Tensor,
-                 l2_norm_clip: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
+                 normalize: bool = False) -> Tuple[tf.Tensor, tf.Tensor]:
   """The factor each vector is scaled by, and whether it takes part at all.
 
   Args:
     squared_norms: float64, any shape; not finite where any entry was not.
     l2_norm_clip: The bound on the norm.
+    normalize: Whether to lengthen short vectors too.
 
   Returns:
     float64 factors of the same shape, and booleans, False where the vector
@@ -44,7 +53,8 @@ def clip_factors(squared_norms: tf.Tensor,
   usable = tf.math.is_finite(squared_norms)
   zero = tf.zeros_like(squared_norms)
   norm = tf.sqrt(tf.where(usable, squared_norms, zero))
-  factors = bound / tf.maximum(norm, bound)
+  factors = bound / (norm + _NORMALIZING if normalize else
+                     tf.maximum(norm, bound))
   usable = tf.logical_and(usable, factors >= _SMALLEST_FACTOR)
   return tf.where(usable, factors, zero), usable
 
@@ -78,3 +88,46 @@ def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor,
         sane, tf.cast(factors, row.dtype), transpose_a=True)
     sums.append(tf.reshape(total, part.shape[1:]))
   return sums
+
+
+def check_kind(clipping: str) -> str:
+  """Returns `clipping` if it is a kind of clipping.
+
+  Raises:
+    ValueError: if it is not.
+  """
+  if clipping not in KINDS:
+    raise ValueError(
+        f'Expected clipping in {KINDS}, got clipping={clipping!r}.')
+  return clipping
+
+
+def clipped_part_sums(parts: Sequence[_parts.Part], l2_norm_clip: tf.Tensor,
+                      takes_part: tf.Tensor, clipping: str = 'flat',
+                      groups: Sequence[int] = ()) -> List[tf.Tensor]:
+  """As `clipped_sums`, of gradients in the form that layers have them cheaply.
+
+  Args:
+    parts: One for each variable.
+    l2_norm_clip: The bound on the norm over all variables together.
+    takes_part: Booleans, shape (batch,).
+    clipping: 'flat', 'per_layer' or 'automatic'.
+    groups: For 'per_layer', the number of each variable's layer.
+
+  Source: 'automatic' is AUTO-S of Bu et al., "Automatic Clipping:
+  Differentially Private Deep Learning Made Easier and Stronger" (2023).
+  """
+  if clipping != 'per_layer':
+    groups = [0] * len(parts)
+  numbers = sorted(set(groups))
+  bound = tf.cast(l2_norm_clip, tf.float64) / len(numbers)**0.5
+  found = {}
+  for number in numbers:
+    squared = tf.add_n([part.squared_norms() for part, group in
+                        zip(parts, groups) if group == number])
+    found[number] = clip_factors(squared, bound, clipping == 'automatic')
+  # An example broken in one layer takes no part in any.
+  keep = tf.reduce_all([usable for _, usable in found.values()], 0)
+  keep = tf.logical_and(keep, takes_part)
+  return [part.weighted_sum(found[group][0], keep)
+          for part, group in zip(parts, groups)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+from typing import List
+
 import tensorflow as tf
 
 _OLDEST = (2, 14)
@@ -29,5 +32,43 @@ def check_version(version: str) -> None:
 
 check_version(tf.__version__)
 keras = tf.keras
+LegacyAdagrad = tf.keras.optimizers.legacy.Adagrad
 LegacyAdam = tf.keras.optimizers.legacy.Adam
 LegacySGD = tf.keras.optimizers.legacy.SGD
+LegacyRMSprop = tf.keras.optimizers.legacy.RMSprop
+RANDOM_LAYERS = (
+    keras.layers.Dropout, keras.layers.GaussianNoise,
+    keras.layers.GaussianDropout, keras.layers.AlphaDropout, keras.layers.Lambda)
+_FUNCTIONAL = type(keras.Model(*[keras.Input((1,))] * 2))
+
+
+def is_graph(model: Any) -> bool:
+  """Whether a model is nothing but its layers: Sequential or functional.
+
+  True for the classes themselves only, as a subclass may override `call`.
+  """
+  if type(model) is keras.Sequential:
+    return model.built
+  return type(model) is _FUNCTIONAL
+
+
+def graph_layers(model: Any) -> List[Any]:
+  """The layers a model is made of, models inside it opened up."""
+  found = {}
+  for layer in model.layers:
+    inner = graph_layers(layer) if is_graph(layer) else [layer]
+    found.update((id(part), part) for part in inner)
+  return list(found.values())
+
+
+def call_arguments(layer: Any) -> List[Any]:
+  """What a layer was called with, at each place of a functional model."""
+  return [(node.call_args, node.call_kwargs) for node in layer.inbound_nodes]
+
+
+def output_shapes(layer: Any) -> List[Any]:
+  """Shapes of a layer's output at each place of a functional model."""
+  shapes = []
+  for node in layer.inbound_nodes:
+    shapes += [out.shape.as_list() for out in tf.nest.flatten(node.outputs)]
+  return shapes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from typing import Any
-from typing import Callable
 from typing import Iterator
 from typing import List
 from typing import NamedTuple
@@ -13,9 +12,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfcactus.keras import _clip
+from tfcactus.keras import _pass
+from tfcactus.keras import _routes
 from tfcactus.keras._compat import keras
-
-LossFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+from tfcactus.keras._pass import LossFn
 
 
 @contextlib.contextmanager
@@ -87,23 +87,28 @@ def loss_per_example(loss: Any) -> LossFn:
 
 
 class Engine:
-  """Per-example gradients by vectorising the pass over one example.
+  """Clipped sums over physical batches.
 
   Each physical batch has the same shape, whatever was drawn, so that an
   example's gradient does not depend on how many others came with it.
   """
 
-  def __init__(self, model: keras.Model, compute_loss: LossFn, rows: int):
+  def __init__(self, model: keras.Model, compute_loss: LossFn, rows: int,
+               routes: _routes.Routes, clipping: str = 'flat'):
     """Initialises the engine.
 
     Args:
       model: The model, built.
       compute_loss: As `loss_per_example` returns it.
       rows: The size of a physical batch.
+      routes: Which way each layer takes.
+      clipping: 'flat', 'per_layer' or 'automatic'.
     """
     self._model = model
     self._compute_loss = compute_loss
     self._rows = rows
+    self._routes = routes
+    self._clipping = clipping
 
   def run(self, x: Any, targets: tf.Tensor, weights: tf.Tensor,
           l2_norm_clip: tf.Tensor) -> BatchResult:
@@ -147,27 +152,18 @@ class Engine:
   def _physical_batch(self, part, l2_norm_clip):
     """Clipped sums, predictions and losses of one physical batch."""
     with quiet_vectorization():
-      gradients, predictions, losses = tf.vectorized_map(
-          self._one_example, part, warn=False)
-    takes_part = tf.not_equal(part[2], 0)
-    sums = _clip.clipped_sums(gradients, l2_norm_clip, takes_part)
+      if self._routes.whole:
+        found = _pass.vectorized(self._model, self._compute_loss, part)
+      else:
+        found = _pass.batched(self._model, self._routes, self._compute_loss,
+                              part)
+    _clip.check_dtypes(self._model.trainable_variables)
+    sums = _clip.clipped_part_sums(
+        found.parts, l2_norm_clip, tf.not_equal(part[2], 0), self._clipping,
+        _routes.layers_of(self._model))
     floatx = keras.backend.floatx()
-    return sums, tf.cast(predictions, floatx), tf.cast(losses, floatx)
-
-  def _one_example(self, example):
-    """Gradient, prediction and loss of one example, as a batch of one."""
-    x, target, weight = example
-    variables = self._model.trainable_variables
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-      tape.watch(variables)
-      prediction = self._model(
-          tf.nest.map_structure(lambda part: part[None], x), training=True)
-      loss = self._compute_loss(target[None], prediction)[0]
-      weighted = loss * tf.cast(weight, loss.dtype)
-    gradients = tape.gradient(
-        weighted, variables,
-        unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return [tf.convert_to_tensor(g) for g in gradients], prediction[0], loss
+    return (sums, tf.cast(found.predictions, floatx),
+            tf.cast(found.losses, floatx))
 
 
 def _pad_rows(part: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:

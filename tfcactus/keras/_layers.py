@@ -9,14 +9,19 @@ from tfcactus.keras import _writes
 from tfcactus.keras._compat import keras
 
 
-def check_model(model: keras.Model) -> None:
+def check_model(model: keras.Model, half: bool = False) -> None:
   """Refuses layers and losses that are not a matter of one example.
+
+  Args:
+    model: The model.
+    half: Whether float16 is allowed, since gradients are unscaled before they
+      are clipped.
 
   Raises:
     ValueError: naming the layer and the remedy.
   """
   for layer in model._flatten_layers(recursive=True, include_self=False):  # pylint: disable=protected-access
-    _check_layer(layer)
+    _check_layer(layer, half)
   if model.built and model.losses:
     raise ValueError(
         f'Expected a model without add_loss, got {len(model.losses)} added '
@@ -40,7 +45,7 @@ def check_vectorizable(model: keras.Model) -> None:
           'loop. Pass unroll=True (and an Input of known length).')
 
 
-def _check_layer(layer: Any) -> None:
+def _check_layer(layer: Any, half: bool) -> None:
   if _normalizes_batches(layer):
     raise ValueError(
         f'Expected layers that treat each example alone, got {layer.name!r}, a '
@@ -58,11 +63,12 @@ def _check_layer(layer: Any) -> None:
         f'Expected layers without state, got {layer.name!r} with stateful='
         'True, which carries one example\'s state to another; use '
         'stateful=False.')
-  if getattr(layer, 'compute_dtype', None) == 'float16':
+  if not half and getattr(layer, 'compute_dtype', None) == 'float16':
     raise ValueError(
         f'Expected layers that compute in float32 or bfloat16, got '
         f'{layer.name!r} in float16: its loss scaling would scale gradients '
-        'before they are clipped. Use the policy "mixed_bfloat16".')
+        'before they are clipped. Use the policy "mixed_bfloat16", or '
+        'tfcactus.keras.privatize, which unscales them first.')
 
 
 def _normalizes_batches(layer: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from typing import Any
 from typing import Iterator
@@ -14,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus import _checks
+from tfcactus.keras._bits import KeyStream
 from tfcactus.keras._compat import keras
 
 _Batch = Tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -29,10 +29,9 @@ class PoissonBatches(keras.utils.Sequence):
   example. An example with NaN or infinity in it is treated as padding whenever
   it is drawn, which is a matter of that example alone.
 
-  Without a seed the draws come from a Philox generator keyed with 128 bits of
-  the operating system's entropy (not a cryptographic generator). With a seed
-  they repeat, and amplification by sampling does not hold against whoever
-  knows it: for experiments only.
+  Draws come from AES-256 in counter mode under a fresh key from the operating
+  system. With a seed they repeat, and amplification by sampling does not hold
+  against whoever knows it: for experiments only.
 
   Attributes:
     num_examples: How many examples there are, a public number.
@@ -82,7 +81,9 @@ class PoissonBatches(keras.utils.Sequence):
     self.draws = 0
     self._lock = threading.Lock()
     self._pid = os.getpid()
-    self._rng = np.random.Generator(np.random.Philox(_entropy(seed)))
+    if seed is not None:
+      seed = _checks.integer('seed', seed, 0)
+    self._stream = KeyStream(seed, 'poisson batches')
 
   @property
   def expected_batch_size(self) -> float:
@@ -140,7 +141,7 @@ class PoissonBatches(keras.utils.Sequence):
             'Expected batches to be drawn in the process that made them: a '
             'forked copy would repeat the draws of the others. Use '
             'fit(..., use_multiprocessing=False).')
-      drawn = self._rng.random(self.num_examples) < self.sampling_prob
+      drawn = self._stream.below(self.sampling_prob, self.num_examples)
       self.draws += 1
     index = np.flatnonzero(drawn & self._usable)
     size = self.physical_batch_size
@@ -162,13 +163,6 @@ def _array(name: str, value: Any) -> np.ndarray:
 def _finite_rows(array: np.ndarray) -> np.ndarray:
   axes = tuple(range(1, array.ndim))
   return np.all(np.isfinite(array), axis=axes)
-
-
-def _entropy(seed: Optional[int]) -> np.random.SeedSequence:
-  if seed is None:
-    return np.random.SeedSequence(secrets.randbits(128))
-  return np.random.SeedSequence(
-      [_checks.integer('seed', seed, 0), len('poisson batches')])
 
 
 def _pad(rows: np.ndarray, size: int) -> np.ndarray:

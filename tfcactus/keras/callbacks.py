@@ -8,11 +8,13 @@ from typing import Optional
 import warnings
 
 from tfcactus import _checks
+from tfcactus.keras import _checked
 from tfcactus.keras import _history
 from tfcactus.keras import _layers
 from tfcactus.keras import _loss_check
 from tfcactus.keras import model as model_lib
 from tfcactus.keras import optimizer as optimizer_lib
+from tfcactus.keras import run_card as run_card_lib
 from tfcactus.keras import sampling
 from tfcactus.keras._compat import keras
 from tfcactus.keras.batches import PoissonBatches
@@ -42,7 +44,8 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   def __init__(self, plan: Any = None, *,
                batches: Optional[PoissonBatches] = None,
-               target_epsilon: Optional[float] = None, verbose: int = 0):
+               target_epsilon: Optional[float] = None, verbose: int = 0,
+               run_card: Any = None):
     """Initialises the callback.
 
     Args:
@@ -53,6 +56,8 @@ class EpsilonCallback(keras.callbacks.Callback):
         bound of epsilon is no larger (and at the latest after the steps that
         the plan accounts for).
       verbose: 1 to print the statement of the guarantee after each epoch.
+      run_card: Path of a JSON file, written anew after each epoch, that says
+        what ran and what it cost; for a `PrivateModel`, see `make_run_card`.
 
     Raises:
       ValueError: if an argument is invalid.
@@ -68,6 +73,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._target = (None if target_epsilon is None else
                     _checks.positive('target_epsilon', target_epsilon))
     self._verbose = verbose
+    self._run_card = run_card
     self._plan = None
     self._max_steps = None
     self._warned = False
@@ -84,6 +90,10 @@ class EpsilonCallback(keras.callbacks.Callback):
     del logs
     self._plan = self._find_plan()
     self._max_steps = None
+    if self._run_card is not None and not self._is_private_model():
+      raise ValueError(
+          'Expected a PrivateModel with run_card, got a drop-in optimizer, '
+          'which does not know its batches; use tfcactus.keras.privatize.')
     if self._target is None:
       return
     if not self._is_private_model():
@@ -117,6 +127,8 @@ class EpsilonCallback(keras.callbacks.Callback):
       self._warn(self.reason)
     else:
       self._report(logs if logs is not None else {})
+    if self._run_card is not None:
+      run_card_lib.write(self.model, self._run_card)
     if (self._target is not None and
         ledger.sampling == Sampling.EACH_EXAMPLE_ONCE and
         not self._within(self._ledger(ahead=True))):
@@ -186,7 +198,7 @@ class EpsilonCallback(keras.callbacks.Callback):
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=problem)
     if self._batches is None:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_NO_BATCHES)
-    model_lib.check_batches(self._batches, self._plan)
+    _checked.check_batches(self._batches, self._plan)
     try:
       _layers.check_model(self.model)
       if self.model.built:
@@ -195,6 +207,8 @@ class EpsilonCallback(keras.callbacks.Callback):
     except ValueError as error:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead,
                              note=f'No epsilon: {error}')
+    if self.model.optimizer.gradient_accumulation_steps > 1:
+      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_ACCUMULATED)
     if not self.model.optimizer.sound:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_UNSOUND)
     if steps > self._batches.draws:
@@ -261,6 +275,12 @@ _UNSOUND = (
     'that spoils those of the whole batch, beyond the sensitivity accounted '
     'for. Use tfcactus.keras.privatize(model, plan), which drops that example '
     'alone.')
+
+_ACCUMULATED = (
+    'No epsilon: with gradient_accumulation_steps an example can be in several '
+    'of the samples that one noisy sum adds up, so that it counts several times '
+    'the clip norm. Use tfcactus.keras.privatize(model, plan), which splits one '
+    'sample over physical batches.')
 
 _FEW_DRAWS = (
     'No epsilon: more steps were released than the given PoissonBatches drew '

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from typing import Any
+from typing import Dict
 from typing import Iterator
 from typing import Optional
 
@@ -11,19 +12,20 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus import _checks
+from tfcactus.keras import _checked
+from tfcactus.keras import _clip
 from tfcactus.keras import _engine
 from tfcactus.keras import _history
 from tfcactus.keras import _layers
-from tfcactus.keras import _tfp
+from tfcactus.keras import _routes
 from tfcactus.keras import optimizer as optimizer_lib
 from tfcactus.keras import sampling
 from tfcactus.keras._compat import keras
 from tfcactus.keras.batches import PoissonBatches
+from tfcactus.keras.journal import Entry
+from tfcactus.keras.journal import Journal
 from tfcactus.keras.query import TableNoiseQuery
 from tfcactus.keras.sampling import Sampling
-
-PHYSICAL_BATCH_SIZE = 64
-"""Fast on few cores, and a batch of a few hundred wastes little padding."""
 
 
 class PrivateModel(keras.Model):
@@ -50,25 +52,43 @@ class PrivateModel(keras.Model):
   Attributes:
     inner: The wrapped model, sharing its variables.
     plan: The `PrivacyPlan`.
-    physical_batch_size: How many examples are processed at once.
+    physical_batch_size: How many examples are processed at once; None until
+      the model is built, if it was not given.
     released_steps: int64 variable, how many noisy updates were released.
     epochs_begun: int64 variable, passes over arrays given to `fit`.
     sampling: int64 variable, a `Sampling`.
     plan_number: int64 variable, which plan the steps were released under.
     seeded: Whether the noise repeats; see `NoiseSampler`.
+    seeded_batches: Whether any batches came from a seed.
+    clipping: 'flat', 'per_layer' or 'automatic'.
   """
 
   def __init__(self, model: keras.Model, plan: Any,
                seed: Optional[int] = None,
-               physical_batch_size: int = PHYSICAL_BATCH_SIZE,
-               name: Optional[str] = None):
+               physical_batch_size: Optional[int] = None,
+               engine: str = 'auto', journal: Any = None,
+               clipping: str = 'flat', name: Optional[str] = None):
     """Initialises the model.
 
     Args:
       model: A Sequential or functional model of one output.
       plan: A `PrivacyPlan`.
       seed: For repeatable experiments; None takes the system's entropy.
-      physical_batch_size: Larger draws are processed in parts of this size.
+      physical_batch_size: Larger draws are processed in parts of this size;
+        by default it holds most draws, as far as memory allows.
+      engine: 'auto', or 'vectorized' to take no shortcut for any layer.
+    journal: Path of a file that counts steps before they are released, so that
+      a killed run can be resumed; see `Journal`.
+    clipping: 'flat': each example's whole gradient at the plan's clip norm C.
+      'per_layer': each of L layers' at C / sqrt(L). 'automatic': normalised to
+      C whether longer or shorter. Each bounds an example's part in the sum by
+      C, and costs the same.
+      journal: Path of a file that counts steps before they are released, so
+        that a killed run can be resumed; see `Journal`.
+      clipping: 'flat': each example's whole gradient at the plan's clip norm C.
+        'per_layer': each of L layers' at C / sqrt(L). 'automatic': normalised to
+        C whether longer or shorter. Each bounds an example's part in the sum by
+        C, and costs the same.
       name: A name.
 
     Raises:
@@ -82,24 +102,77 @@ class PrivateModel(keras.Model):
     if not hasattr(plan, 'check_vector'):
       raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
     super().__init__(name=name or f'private_{model.name}')
+    self._vectorize = engine == 'vectorized'
     self.inner = model
     self.plan = plan
-    self.physical_batch_size = _checks.integer(
-        'physical_batch_size', physical_batch_size, 1)
+    self.physical_batch_size = (
+        None if physical_batch_size is None else
+        _checks.integer('physical_batch_size', physical_batch_size, 1))
+    self.clipping = _clip.check_kind(clipping)
+    if engine not in ('auto', 'vectorized'):
+      raise ValueError(
+          f"Expected engine 'auto' or 'vectorized', got engine={engine!r}.")
     # The query is no trackable: restored noise states would repeat noise.
     self._query = TableNoiseQuery(plan, seed=seed)
     self.seeded = self._query.seeded
     self._record = _history.find_record(model, plan)
     for counter in self._record.counters:
       setattr(self, counter, self._record.counters[counter])
+    self.seeded_batches = False
     self._source = sampling.Source()
+    self._journal = None if journal is None else self._resumed(journal)
     self._compute_loss = None
     if model.built:
       self.built = True
       self._check_inner()
 
+  def privacy_summary(self) -> str:
+    """Returns, layer by layer, how gradients per example are taken.
+
+    Raises:
+      ValueError: if the model is not built yet.
+    """
+    if not self.inner.built:
+      raise ValueError(
+          'Expected a built model, got one that never saw an input; give it an '
+          'Input layer or call build(input_shape).')
+    return (f'{self._routes().summary()}\n'
+            f'Physical batch: {self.physical_batch_size} examples.')
+
+  def _routes(self) -> _routes.Routes:
+    return _routes.routes(self.inner, self._vectorize)
+
+  def _resumed(self, path: Any) -> Journal:
+    """Opens the journal and counts what it says was released."""
+    if self.seeded:
+      raise ValueError(
+          'Expected no seed with a journal, got both: the resumed run would '
+          'draw the noise of the first again.')
+    journal = Journal(path, self.plan)
+    for counter, value in journal.entry._asdict().items():
+      self._counters()[counter].assign(value)
+    return journal
+
+  def _counters(self) -> Dict[str, tf.Variable]:
+    return {'steps': self.released_steps, 'epochs': self.epochs_begun,
+            'sampling': self.sampling}
+
+  def _reserve(self) -> tf.Operation:
+    """Has the counters on disk before anything that depends on it runs."""
+
+    def reserve(*counts):
+      self._journal.reserve(Entry(*map(int, counts)))
+      return np.int64(0)
+
+    values = [tf.identity(v) for v in self._counters().values()]
+    return tf.numpy_function(reserve, values, tf.int64)
+
+  def _entry(self) -> Entry:
+    return Entry(int(self.released_steps), int(self.epochs_begun),
+                 int(self.sampling))
+
   def _check_inner(self) -> None:
-    _layers.check_model(self.inner)
+    _layers.check_model(self.inner, half=True)
     _layers.check_vectorizable(self.inner)
     dim = sum(v.shape.num_elements() for v in self.inner.trainable_variables)
     if dim == 0:
@@ -108,6 +181,9 @@ class PrivateModel(keras.Model):
           'with none.')
     self.plan.check_vector(dim)
     _history.remember(self.inner.weights, self._record)
+    if self.physical_batch_size is None:
+      self.physical_batch_size = _checked.physical_rows(
+          self.plan, self.inner, self._routes())
 
   def build(self, input_shape: Any) -> None:
     """Builds the wrapped model."""
@@ -153,7 +229,7 @@ class PrivateModel(keras.Model):
     if jit_compile:
       raise ValueError(
           'Expected jit_compile=False, got True: XLA is slower here.')
-    _check_optimizer(optimizer)
+    _checked.check_optimizer(optimizer)
     super().compile(optimizer=optimizer, loss=loss, metrics=metrics,
                     weighted_metrics=weighted_metrics, run_eagerly=run_eagerly,
                     jit_compile=False, **kwargs)
@@ -199,16 +275,20 @@ class PrivateModel(keras.Model):
     source = self._source_of(x, y, batch_size, sample_weight, steps_per_epoch)
     if source == Sampling.POISSON:
       steps_per_epoch = steps_per_epoch or x.steps_per_epoch
+      self.seeded_batches = self.seeded_batches or x.seeded
       x = x.endless_dataset()
     if source == Sampling.EACH_EXAMPLE_ONCE:
       callbacks = _with_callback(callbacks, _CountEpochs())
     with self._sampled(source):
-      return super().fit(
+      history = super().fit(
           x=x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
           callbacks=callbacks, validation_data=validation_data,
           shuffle=shuffle, class_weight=class_weight,
           sample_weight=sample_weight, initial_epoch=initial_epoch,
           steps_per_epoch=steps_per_epoch, **kwargs)
+    if self._journal is not None:
+      self._journal.settle(self._entry())
+    return history
 
   def _source_of(self, x, y, batch_size, sample_weight,
                  steps_per_epoch) -> Sampling:
@@ -218,9 +298,13 @@ class PrivateModel(keras.Model):
         raise ValueError(
             'Expected y, batch_size and sample_weight to be None with '
             'PoissonBatches, which hold the targets and draw the sizes.')
-      check_batches(x, self.plan)
+      _checked.check_batches(x, self.plan)
+      if self._journal is not None and x.seeded:
+        raise ValueError(
+            'Expected PoissonBatches without a seed in a run with a journal, '
+            'got seeded ones: resumed, they would draw the same samples again.')
       return Sampling.POISSON
-    lengths = _lengths(x)
+    lengths = _checked.lengths(x)
     if not lengths or steps_per_epoch is not None:
       return Sampling.UNKNOWN
     if set(lengths) != {self.plan.num_examples}:
@@ -279,13 +363,22 @@ class PrivateModel(keras.Model):
     self.sampling.assign(
         sampling.combine(self.sampling, self._source.kind))
     self.released_steps.assign_add(1)
+    with tf.control_dependencies(
+        [] if self._journal is None else [self._reserve()]):
+      return self._release(x, y, weights)
+
+  def _release(self, x: Any, y: tf.Tensor, weights: tf.Tensor) -> Any:
+    """Clips, sums, adds noise and updates the weights."""
     state = self._query.initial_global_state()
     engine = _engine.Engine(self.inner, self._compute_loss,
-                            self.physical_batch_size)
+                            self.physical_batch_size, self._routes(),
+                            self.clipping)
     batch = engine.run(x, y, weights, self._query.derive_sample_params(state))
     noisy = self._query.get_noised_result(batch.sums, state)[0]
     averages = [part / self.plan.expected_batch_size for part in noisy]
-    self.optimizer.apply_gradients(
+    # Keras wraps it under mixed_float16; nothing is left to unscale here.
+    optimizer = getattr(self.optimizer, 'inner_optimizer', self.optimizer)
+    optimizer.apply_gradients(
         zip(averages, self.inner.trainable_variables))
     return self._log(x, batch)
 
@@ -305,7 +398,8 @@ class PrivateModel(keras.Model):
     shape = getattr(self.inner, 'input_shape', None) if (
         self.inner.built) else None
     if tf.is_tensor(x) and isinstance(shape, tuple):
-      x = tf.ensure_shape(x, shape)
+      # Not of its batch: a Sequential remembers the one it was built on.
+      x = tf.ensure_shape(x, (None,) + shape[1:])
     if any(part.shape.rank is None for part in tf.nest.flatten((x, y))):
       raise ValueError(
           'Expected inputs and targets of known rank, got unknown shapes; call '
@@ -361,33 +455,26 @@ class PrivateModel(keras.Model):
 
 
 def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
-              physical_batch_size: int = PHYSICAL_BATCH_SIZE) -> PrivateModel:
+              physical_batch_size: Optional[int] = None,
+              engine: str = 'auto', journal: Any = None,
+              clipping: str = 'flat') -> PrivateModel:
   """Returns a `PrivateModel` that trains `model` by `plan`.
 
   Args:
     model: A Sequential or functional model.
     plan: A `PrivacyPlan`.
     seed: For repeatable experiments; None takes the system's entropy.
-    physical_batch_size: Larger draws are processed in parts of this size.
+    physical_batch_size: Larger draws are processed in parts of this size; by
+      default it holds most draws, as far as memory allows.
+    engine: 'auto', or 'vectorized' to take no shortcut for any layer.
+    journal: Path of a file that counts steps before they are released, so that
+      a killed run can be resumed; see `Journal`.
 
   Raises:
     ValueError: as `PrivateModel`.
   """
-  return PrivateModel(model, plan, seed, physical_batch_size)
-
-
-def check_batches(batches: PoissonBatches, plan: Any) -> None:
-  """Refuses batches that are not drawn as the plan accounts for.
-
-  Raises:
-    ValueError: if num_examples or sampling_prob differ.
-  """
-  for name in ('num_examples', 'sampling_prob'):
-    if getattr(batches, name) != getattr(plan, name):
-      raise ValueError(
-          f'Expected batches with {name}={getattr(plan, name)!r} as in the '
-          f'plan, got {name}={getattr(batches, name)!r}; make both from the '
-          'same numbers.')
+  return PrivateModel(model, plan, seed, physical_batch_size, engine, journal,
+                      clipping)
 
 
 class _CountEpochs(keras.callbacks.Callback):
@@ -404,22 +491,3 @@ def _with_callback(callbacks: Any, extra: keras.callbacks.Callback) -> Any:
     callbacks.callbacks.insert(0, extra)
     return callbacks
   return [extra] + tf.nest.flatten([] if callbacks is None else callbacks)
-
-
-def _lengths(x: Any) -> list:
-  """Lengths of the arrays `x` is made of; empty if it is anything else."""
-  parts = tf.nest.flatten(x)
-  if not all(isinstance(part, (np.ndarray, tf.Tensor)) and len(part.shape)
-             for part in parts):
-    return []
-  return [int(part.shape[0]) for part in parts]
-
-
-def _check_optimizer(optimizer: Any) -> None:
-  if isinstance(optimizer, optimizer_lib.DPOptimizer) or (
-      not isinstance(optimizer, (str, dict)) and
-      _tfp.is_foreign_dp_optimizer(optimizer)):
-    raise ValueError(
-        f'Expected an ordinary Keras optimizer, got {type(optimizer).__name__}:'
-        ' a private model adds the noise itself, and it would be added twice; '
-        'use tf.keras.optimizers.SGD or Adam.')

@@ -17,6 +17,7 @@ from tfcactus.keras import _compat
 from tfcactus.keras import _engine
 from tfcactus.keras import _history
 from tfcactus.keras.query import TableNoiseQuery
+from tfcactus.keras.sampler import NoNoise
 
 _ROWS = 16
 """Backward passes at once: enough to keep the cores busy, while memory stays
@@ -91,8 +92,9 @@ def make_dp_optimizer_class(base: Type[tf.keras.optimizers.legacy.Optimizer]
                  expected_batch_size: Optional[float] = None,
                  noise: Optional[noise_lib.Noise] = None,
                  seed: Optional[int] = None, plan: Any = None, **kwargs: Any):
-      self._check_batching(expected_batch_size, num_microbatches,
-                           gradient_accumulation_steps)
+      self._check_batching(expected_batch_size, num_microbatches)
+      self.gradient_accumulation_steps = _checks.integer(
+          'gradient_accumulation_steps', gradient_accumulation_steps, 1)
       super().__init__(**kwargs)
       self.plan = plan
       self.noise = _one_noise(noise, noise_multiplier)
@@ -104,13 +106,17 @@ def make_dp_optimizer_class(base: Type[tf.keras.optimizers.legacy.Optimizer]
       self.l2_norm_clip = self._query.l2_norm_clip
       self.seeded = self._query.seeded
       self._noised = False
+      # Sums without noise: in no checkpoint, which legacy optimizers ensure by
+      # tracking slots only.
+      self._pending = None
       with tf.init_scope():
+        self._parts_seen = tf.Variable(0, trainable=False, dtype=tf.int64,
+                                       name='parts_seen')
         self._sound = tf.Variable(True, trainable=False, name='sound')
         # Untracked: checkpoints restore `iterations`, also to fewer.
         self._released = tf.Variable(0, trainable=False, dtype=tf.int64)
 
-    def _check_batching(self, expected_batch_size, num_microbatches,
-                        gradient_accumulation_steps):
+    def _check_batching(self, expected_batch_size, num_microbatches):
       if expected_batch_size is None:
         raise ValueError(
             'Expected expected_batch_size (sampling_prob * num_examples), got '
@@ -123,12 +129,6 @@ def make_dp_optimizer_class(base: Type[tf.keras.optimizers.legacy.Optimizer]
             f'num_microbatches={num_microbatches!r}: under Poisson sampling '
             'one example more or less moves all others to other microbatches, '
             'so that larger ones have no bounded sensitivity.')
-      if gradient_accumulation_steps != 1:
-        raise ValueError(
-            'Expected gradient_accumulation_steps=1, got '
-            f'{gradient_accumulation_steps!r}: noise belongs once on the sum '
-            'of the whole batch. For batches larger than memory use '
-            'tfcactus.keras.privatize(model, plan, physical_batch_size=...).')
 
     def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
       """Noisy averages of clipped gradients, from a loss per example."""
@@ -148,19 +148,51 @@ def make_dp_optimizer_class(base: Type[tf.keras.optimizers.legacy.Optimizer]
         var_list = var_list() if callable(var_list) else var_list
       var_list = tf.nest.flatten(var_list)
       with tf.name_scope(self._name + '/gradients'):
-        noisy = self._noisy_sums(losses, var_list, tape)
-        averages = [part / self.expected_batch_size for part in noisy]
+        sums = self._sums(losses, var_list, tape)
+        if self.gradient_accumulation_steps == 1:
+          sums = self._averages(sums)
       self._noised = True
-      return list(zip(averages, var_list))
+      return list(zip(sums, var_list))
 
-    def _noisy_sums(self, losses: tf.Tensor, var_list: List[tf.Variable],
-                    tape: tf.GradientTape) -> List[tf.Tensor]:
-      """Sums of clipped gradients with noise, in the shapes of `var_list`."""
+    def _sums(self, losses: tf.Tensor, var_list: List[tf.Variable],
+              tape: tf.GradientTape) -> List[tf.Tensor]:
+      """Sums of clipped gradients, in the shapes of `var_list`."""
       state = self._query.initial_global_state()
       sums, finite = _clipped_sums(
           losses, var_list, tape, self._query.derive_sample_params(state))
       self._sound.assign(tf.logical_and(self._sound, finite))
-      return self._query.get_noised_result(sums, state)[0]
+      return sums
+
+    def _averages(self, sums: List[tf.Tensor]) -> List[tf.Tensor]:
+      """Adds the noise, and divides by the expected batch size."""
+      state = self._query.initial_global_state()
+      noisy = self._query.get_noised_result(sums, state)[0]
+      return [part / self.expected_batch_size for part in noisy]
+
+    def _apply_once_complete(self, grads_and_vars, *args, **kwargs):
+      """Adds up sums, and updates when a whole logical batch was seen."""
+      sums, var_list = zip(*grads_and_vars)
+      with tf.init_scope():
+        if self._pending is None:
+          self._pending = [tf.Variable(tf.zeros(v.shape, v.dtype),
+                                       trainable=False) for v in var_list]
+        self._create_all_weights(var_list)
+      seen = self._parts_seen.assign_add(1)
+      totals = [pending.assign_add(part)
+                for pending, part in zip(self._pending, sums)]
+
+      def update():
+        self._count_step(var_list)
+        averages = self._averages(totals)
+        with tf.control_dependencies(averages):
+          for pending in self._pending:
+            pending.assign(tf.zeros_like(pending))
+        super(_DPOptimizer, self).apply_gradients(
+            list(zip(averages, var_list)), *args, **kwargs)
+        return tf.constant(True)
+
+      return tf.cond(tf.equal(seen % self.gradient_accumulation_steps, 0),
+                     update, lambda: tf.constant(False))
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
       """Applies gradients made by `minimize`; refuses any others."""
@@ -172,6 +204,8 @@ def make_dp_optimizer_class(base: Type[tf.keras.optimizers.legacy.Optimizer]
             'compile() and fit().')
       self._noised = False
       grads_and_vars = list(grads_and_vars)
+      if self.gradient_accumulation_steps > 1:
+        return self._apply_once_complete(grads_and_vars, *args, **kwargs)
       self._count_step([variable for _, variable in grads_and_vars])
       return super().apply_gradients(grads_and_vars, *args, **kwargs)
 
@@ -184,12 +218,13 @@ def make_dp_optimizer_class(base: Type[tf.keras.optimizers.legacy.Optimizer]
     def get_config(self):
       """Returns what `from_config` needs, for closed-form Gaussian noise."""
       config = super().get_config()
-      gaussian = isinstance(self.noise, noise_lib.Gaussian)
+      gaussian = isinstance(self.noise, (noise_lib.Gaussian, NoNoise))
       config.update({
           'l2_norm_clip': self.l2_norm_clip,
           'noise_multiplier': self.noise.noise_multiplier if gaussian else None,
           'noise_digest': self.noise.digest,
           'expected_batch_size': self.expected_batch_size,
+          'gradient_accumulation_steps': self.gradient_accumulation_steps,
       })
       return config
 
@@ -219,7 +254,9 @@ def _one_noise(noise: Optional[noise_lib.Noise],
     raise ValueError(
         'Expected either noise_multiplier (Gaussian) or noise (a table), got '
         f'noise_multiplier={noise_multiplier!r} and noise={noise!r}.')
-  return noise_lib.Gaussian(noise_multiplier) if noise is None else noise
+  if noise is not None:
+    return noise
+  return noise_lib.Gaussian(noise_multiplier) if noise_multiplier else NoNoise()
 
 
 def _loss_per_example(loss: tf.Tensor) -> tf.Tensor:
@@ -303,11 +340,14 @@ class DPKerasSGDOptimizer(make_dp_optimizer_class(_compat.LegacySGD)):
 
   Args:
     l2_norm_clip: The bound on the norm of each example's gradient.
-    noise_multiplier: Standard deviation of Gaussian noise over l2_norm_clip.
+    noise_multiplier: Standard deviation of Gaussian noise over l2_norm_clip;
+      0 for none, which protects nothing.
     num_microbatches: None: one example per microbatch; others are refused.
-    gradient_accumulation_steps: 1; others are refused.
-    expected_batch_size: sampling_prob * num_examples, a public constant that
-      the noisy sum is divided by. Required.
+    gradient_accumulation_steps: Batches to a logical one: their clipped sums
+      are added up, and noise is added once, to the sum of the last. No epsilon
+      is known for it by `EpsilonCallback`.
+    expected_batch_size: Of the logical batch, sampling_prob * num_examples, a
+      public constant that the noisy sum is divided by. Required.
     noise: A noise table, instead of noise_multiplier.
     seed: For repeatable experiments; None takes the system's entropy.
     plan: Set by `from_plan`.
@@ -320,3 +360,11 @@ class DPKerasSGDOptimizer(make_dp_optimizer_class(_compat.LegacySGD)):
 
 class DPKerasAdamOptimizer(make_dp_optimizer_class(_compat.LegacyAdam)):
   """Private Adam; arguments as `DPKerasSGDOptimizer` and of Keras' Adam."""
+
+
+class DPKerasAdagradOptimizer(make_dp_optimizer_class(_compat.LegacyAdagrad)):
+  """Private Adagrad; arguments as `DPKerasSGDOptimizer` and Keras' Adagrad."""
+
+
+class DPKerasRMSpropOptimizer(make_dp_optimizer_class(_compat.LegacyRMSprop)):
+  """Private RMSprop; arguments as `DPKerasSGDOptimizer` and Keras' RMSprop."""

@@ -15,6 +15,7 @@ from tfcactus import privacy
 from tfcactus.keras import _clip
 from tfcactus.keras import _tfp
 from tfcactus.keras.sampler import NoiseSampler
+from tfcactus.keras.sampler import NoNoise
 
 
 class TableNoiseQuery(_tfp.SumAggregationDPQuery):
@@ -134,6 +135,8 @@ class TableNoiseQuery(_tfp.SumAggregationDPQuery):
 
 def _event(noise: noise_lib.Noise, dim: int) -> dp_accounting.DpEvent:
   """What one release of `dim` coordinates is to an accountant."""
+  if isinstance(noise, NoNoise):
+    return dp_accounting.NonPrivateDpEvent()
   if noise.dim not in (None, dim):
     # Scalar noise on a vector, by the plan's labelled unproven accounting.
     return dp_accounting.UnsupportedDpEvent()

@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-import os
 from typing import Any
 from typing import Callable
 from typing import List
 from typing import Optional
+from typing import Union
 
 import numpy as np
 import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus import noise as noise_lib
+from tfcactus.keras._bits import KeyStream
+from tfcactus.keras._bits import SystemBits
 
 _STEP = 2.0**-52
 """Grid of TensorFlow's float64 uniforms; a second one fills in below it."""
@@ -23,6 +25,28 @@ _STEP = 2.0**-52
 _SMALLEST = 2.0**-104
 _LARGEST = 1 - 2.0**-53
 
+
+
+class NoNoise:
+  """Adds nothing, to compare with training without noise; protects nothing.
+
+  Attributes:
+    name: 'no noise'.
+    digest: 'none'.
+    dim: None, for any dimension.
+    noise_multiplier: 0.
+  """
+
+  name = 'no noise'
+  digest = 'none'
+  dim = None
+  noise_multiplier = 0.0
+
+  def __repr__(self) -> str:
+    return 'NoNoise()'
+
+
+_Bits = Union[tf.random.Generator, SystemBits]
 _Draw = Callable[[int], tf.Tensor]
 
 
@@ -34,11 +58,11 @@ class NoiseSampler(tf.Module):
   table or the Gaussian has them. (`tf.random.normal` stops at 5.68 standard
   deviations, and that cut would have to be paid for in delta.)
 
-  The random bits come from Philox. Without a seed its 64-bit key and its
-  counter come from the operating system's entropy; still, Philox is not a
-  cryptographic generator and its 64-bit key can be searched. With a seed the
-  draws repeat, and whoever knows the seed can subtract the noise: use one for
-  experiments only. A forked process inherits the state: make a new sampler.
+  The random bits come from AES-256 in counter mode under a key from the
+  operating system, a fresh one for each sampler and for each forked process;
+  it is never saved. With a seed they come from TensorFlow's Philox generator
+  instead: the draws repeat, and whoever knows the seed can subtract the noise,
+  so use one for experiments only.
 
   A sampler proves nothing about privacy: scalar noise is drawn independently
   for each coordinate, whatever the shape. `PrivacyPlan` and `TableNoiseQuery`
@@ -71,7 +95,9 @@ class NoiseSampler(tf.Module):
     self.dim = None if dim is None else _checks.integer('dim', dim, 1)
     self.seeded = seed is not None
     with tf.init_scope():
-      self._bits = tf.random.Generator.from_state(_state(seed), alg='philox')
+      self._bits = (
+          SystemBits(KeyStream()) if seed is None else
+          tf.random.Generator.from_state(_state(seed), alg='philox'))
     self._draw = _make_draw(noise, self._bits)
     if isinstance(noise, noise_lib.RadialTable):
       if self.dim not in (None, noise.dim):
@@ -127,14 +153,11 @@ class NoiseSampler(tf.Module):
     ])
 
 
-def _state(seed: Optional[int]) -> np.ndarray:
+def _state(seed: int) -> np.ndarray:
   """Philox state: 128 bits of counter and 64 bits of key, as int64."""
-  if seed is None:
-    data = os.urandom(24)
-  else:
-    seed = _checks.integer('seed', seed, 0)
-    # Hashed so that a seed shared with other generators gives other bits.
-    data = hashlib.sha256(f'tfcactus/noise/{seed}'.encode()).digest()[:24]
+  seed = _checks.integer('seed', seed, 0)
+  # Hashed so that a seed shared with other generators gives other bits.
+  data = hashlib.sha256(f'tfcactus/noise/{seed}'.encode()).digest()[:24]
   return np.frombuffer(data, dtype=np.int64)
 
 
@@ -158,7 +181,7 @@ def _static_shape(part: Any) -> List[int]:
   return shape.as_list()
 
 
-def fine_uniform(bits: tf.random.Generator, size: int) -> tf.Tensor:
+def fine_uniform(bits: _Bits, size: int) -> tf.Tensor:
   """float64 uniforms in (0, 1), shape (size,), resolved to 2^-104 near zero."""
   coarse = bits.uniform([size], dtype=tf.float64)
   fill = bits.uniform([size], dtype=tf.float64)
@@ -181,13 +204,15 @@ def box_muller(u: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
   return tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], axis=0)
 
 
-def _standard_normal(bits: tf.random.Generator, size: int) -> tf.Tensor:
+def _standard_normal(bits: _Bits, size: int) -> tf.Tensor:
+  if isinstance(bits, SystemBits):
+    return bits.normal(size)
   pairs = (size + 1) // 2
   turn = bits.uniform([pairs], dtype=tf.float64)
   return box_muller(fine_uniform(bits, pairs), turn)[:size]
 
 
-def _sign(bits: tf.random.Generator, size: int) -> tf.Tensor:
+def _sign(bits: _Bits, size: int) -> tf.Tensor:
   negative = bits.uniform([size], dtype=tf.float64) < 0.5
   return tf.where(negative, tf.constant(-1.0, tf.float64), 1.0)
 
@@ -199,7 +224,7 @@ def _last_above(ascending: tf.Tensor, u: tf.Tensor) -> tf.Tensor:
 
 
 @functools.singledispatch
-def _make_draw(noise: Any, bits: tf.random.Generator) -> _Draw:
+def _make_draw(noise: Any, bits: _Bits) -> _Draw:
   """Returns the function size -> noise vector in units of sensitivity."""
   raise ValueError(
       'Expected noise to be Gaussian, Laplace, ScalarTable or RadialTable, '
@@ -208,18 +233,24 @@ def _make_draw(noise: Any, bits: tf.random.Generator) -> _Draw:
 
 
 @_make_draw.register(noise_lib.Gaussian)
-def _gaussian(noise: noise_lib.Gaussian, bits: tf.random.Generator) -> _Draw:
+def _gaussian(noise: noise_lib.Gaussian, bits: _Bits) -> _Draw:
   return lambda size: noise.noise_multiplier * _standard_normal(bits, size)
 
 
+@_make_draw.register(NoNoise)
+def _none(noise: NoNoise, bits: _Bits) -> _Draw:
+  del noise, bits
+  return lambda size: tf.zeros([size], tf.float64)
+
+
 @_make_draw.register(noise_lib.Laplace)
-def _laplace(noise: noise_lib.Laplace, bits: tf.random.Generator) -> _Draw:
+def _laplace(noise: noise_lib.Laplace, bits: _Bits) -> _Draw:
   return lambda size: (-noise.scale * _sign(bits, size) *
                        tf.math.log(fine_uniform(bits, size)))
 
 
 @_make_draw.register(noise_lib.ScalarTable)
-def _scalar(noise: noise_lib.ScalarTable, bits: tf.random.Generator) -> _Draw:
+def _scalar(noise: noise_lib.ScalarTable, bits: _Bits) -> _Draw:
   ascending = np.ascontiguousarray(noise.survival[::-1])
 
   def draw(size: int) -> tf.Tensor:
@@ -237,7 +268,7 @@ def _scalar(noise: noise_lib.ScalarTable, bits: tf.random.Generator) -> _Draw:
 
 
 @_make_draw.register(noise_lib.RadialTable)
-def _radial(noise: noise_lib.RadialTable, bits: tf.random.Generator) -> _Draw:
+def _radial(noise: noise_lib.RadialTable, bits: _Bits) -> _Draw:
   ascending = np.ascontiguousarray(noise.survival[::-1])
   minus_filled = np.expm1(noise.log_hollow)
 

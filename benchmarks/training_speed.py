@@ -1,0 +1,157 @@
+"""Speed and memory of private training against its peers, in one run.
+
+    python -m benchmarks.training_speed
+
+Each contender trains the tutorial CNN at an (expected) batch of 250 in a process
+of its own, all alternating on the same machine; the best of the rounds counts.
+Opacus takes part where it is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+from benchmarks import _opacus_speed  # noqa: E402
+from benchmarks import _results  # noqa: E402
+
+BATCH, EXAMPLES = 250, 15_000
+CONTENDERS = {
+    'plain': 'plain Keras',
+    'tfcactus': 'tfcactus `privatize`',
+    'vectorized': "tfcactus, `engine='vectorized'`",
+    'tfp_sequential': 'TensorFlow Privacy DPSequential',
+    'tfp_sgd': 'TensorFlow Privacy DPKerasSGDOptimizer',
+    'opacus': 'Opacus, hooks',
+}
+STEPS = {'tfp_sgd': 2, 'tfp_sequential': 20, 'vectorized': 20}
+
+
+def data():
+  """Random images and labels: speed does not depend on what they show."""
+  import numpy as np
+  rng = np.random.default_rng(0)
+  return (rng.random((EXAMPLES, 28, 28, 1), dtype=np.float32),
+          rng.integers(0, 10, EXAMPLES))
+
+
+def keras_contender(name):
+  """Returns a function: steps -> trains so many."""
+  import tensorflow as tf
+
+  from training import mnist
+  x, y = data()
+  loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  apart = tf.keras.losses.SparseCategoricalCrossentropy(
+      from_logits=True, reduction=tf.keras.losses.Reduction.NONE)
+  model = mnist.build_cnn()
+  if name in ('tfcactus', 'vectorized'):
+    import tfcactus
+    from tfcactus import keras as private
+    plan = tfcactus.PrivacyPlan(
+        noise=tfcactus.Gaussian(1.3), l2_norm_clip=1.5, num_examples=EXAMPLES,
+        sampling_prob=BATCH / EXAMPLES, steps=1000, delta=1e-5)
+    model = private.privatize(
+        model, plan, engine='auto' if name == 'tfcactus' else name)
+    batches = private.PoissonBatches(x, y, sampling_prob=plan.sampling_prob)
+    model.compile('sgd', loss, metrics=['accuracy'])
+    return lambda steps: model.fit(batches, steps_per_epoch=steps, verbose=0)
+  if name == 'plain':
+    model.compile('sgd', loss, metrics=['accuracy'])
+  elif name == 'tfp_sgd':
+    import tensorflow_privacy
+    model.compile(tensorflow_privacy.DPKerasSGDOptimizer(
+        1.5, 1.3, num_microbatches=BATCH), apart, metrics=['accuracy'])
+  else:
+    from tensorflow_privacy.privacy.keras_models import dp_keras_model
+    model = dp_keras_model.DPSequential(
+        l2_norm_clip=1.5, noise_multiplier=1.3, layers=model.layers)
+    # Without XLA, which makes it slower on a CPU.
+    model.compile('sgd', apart, metrics=['accuracy'], jit_compile=False)
+  return lambda steps: model.fit(
+      x[:steps * BATCH], y[:steps * BATCH], batch_size=BATCH, verbose=0)
+
+
+def serve(name):
+  """A contender's process: trains on each line of input, reports a line."""
+  train = (_opacus_speed.contender(*data(), batch=BATCH) if name == 'opacus'
+           else keras_contender(name))
+  train(2)
+  for line in sys.stdin:
+    steps = int(line)
+    start = time.perf_counter()
+    train(steps)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({'seconds': seconds, 'steps': steps, 'peak_mb': peak}),
+          flush=True)
+
+
+def measure(rounds):
+  """Alternates the contenders; returns examples per second and peak memory."""
+  names = [name for name in CONTENDERS
+           if name != 'opacus' or importlib.util.find_spec('opacus')]
+  found = {name: {'examples_per_second': 0.0} for name in names}
+  workers = {name: subprocess.Popen(
+      [sys.executable, '-m', 'benchmarks.training_speed', '--serve', name],
+      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+             for name in names if name not in ('tfp_sgd',)}
+  for number in range(rounds):
+    for name in names:
+      if name == 'tfp_sgd':
+        if number:
+          continue  # Gigabytes of memory and minutes: once, and not beside.
+        workers[name] = subprocess.Popen(
+            [sys.executable, '-m', 'benchmarks.training_speed', '--serve',
+             name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+      worker = workers[name]
+      worker.stdin.write(f'{STEPS.get(name, 60)}\n')
+      worker.stdin.flush()
+      result = json.loads(worker.stdout.readline())
+      speed = result['steps'] * BATCH / result['seconds']
+      best = found[name]
+      best['examples_per_second'] = max(best['examples_per_second'], speed)
+      best['peak_mb'] = result['peak_mb']
+      if name == 'tfp_sgd':
+        worker.communicate()
+  for worker in workers.values():
+    if worker.poll() is None:
+      worker.communicate()
+  return found
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--serve', help=argparse.SUPPRESS)
+  parser.add_argument('--rounds', type=int, default=8)
+  args = parser.parse_args()
+  if args.serve:
+    serve(args.serve)
+    return
+  found = measure(args.rounds)
+  plain = found['plain']
+  for result in found.values():
+    result['slowdown'] = (plain['examples_per_second'] /
+                          result['examples_per_second'])
+    result['memory_above_plain_mb'] = result['peak_mb'] - plain['peak_mb']
+  _results.save('training_speed', {
+      'model': 'CNN of the MNIST tutorial, 26,010 parameters', 'batch': BATCH,
+      'cores': len(os.sched_getaffinity(0)), 'rounds': args.rounds,
+      'best_of_rounds': found})
+  _results.show('training_speed', _results.markdown(
+      ['training', 'examples/s', 'slowdown', 'peak memory above plain'],
+      [[CONTENDERS[name], f'{r["examples_per_second"]:,.0f}',
+        f'{r["slowdown"]:.2f}', f'{r["memory_above_plain_mb"]:+,.0f} MB']
+       for name, r in found.items()]))
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,64 @@
+"""A run to be killed: python -m tests.keras.killed_run DIRECTORY.
+
+Writes a line for each noise drawn and, after it, for each update released.
+"""
+
+import hashlib
+import os
+import pathlib
+import sys
+import time
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+import numpy as np
+import tensorflow as tf
+
+import tfcactus
+from tfcactus import keras as private
+from tfcactus.keras import _bits
+
+
+def plan():
+  return tfcactus.PrivacyPlan(
+      noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=40,
+      sampling_prob=0.25, steps=100_000, delta=1e-5)
+
+
+def main(directory):
+  folder = pathlib.Path(directory)
+  log = os.open(folder / 'log', os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+  normals = _bits.KeyStream.normals
+
+  def watched(self, count):
+    values = normals(self, count)
+    digest = hashlib.sha256(values.tobytes()).hexdigest()
+    os.write(log, f'noise {digest}\n'.encode())
+    return values
+
+  _bits.KeyStream.normals = watched
+  model = private.privatize(
+      tf.keras.Sequential([tf.keras.layers.Input((6,)),
+                           tf.keras.layers.Dense(3)]),
+      plan(), journal=folder / 'journal')
+  os.write(log, f'counted {int(model.released_steps)}\n'.encode())
+
+  class Log(tf.keras.callbacks.Callback):
+
+    def on_train_batch_end(self, batch, logs=None):
+      weights = self.model.inner.get_weights()
+      assert all(np.all(np.isfinite(w)) for w in weights)
+      os.write(log, b'released\n')
+      time.sleep(0.002)
+
+  model.compile('sgd', tf.keras.losses.SparseCategoricalCrossentropy(True))
+  rng = np.random.default_rng(0)
+  batches = private.PoissonBatches(
+      rng.normal(size=(40, 6)).astype(np.float32), rng.integers(0, 3, 40),
+      sampling_prob=0.25)
+  model.fit(batches, epochs=1000, steps_per_epoch=50, verbose=0,
+            callbacks=[Log()])
+
+
+if __name__ == '__main__':
+  main(sys.argv[1])

@@ -1,0 +1,94 @@
+"""Random bits: unpredictable, never repeated, and of the promised laws."""
+
+import copy
+import os
+import pickle
+
+from cryptography.hazmat.primitives.ciphers import algorithms
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers import modes
+import numpy as np
+import pytest
+from scipy import stats
+import tensorflow as tf
+
+from tfcactus import noise as noise_lib
+from tfcactus.keras import _bits
+from tfcactus.keras import NoiseSampler
+
+
+def test_words_are_the_key_stream_of_aes(monkeypatch):
+  key = bytes(range(32))
+  monkeypatch.setattr(os, 'urandom', lambda size: key[:size])
+  stream = _bits.KeyStream()
+  words = np.concatenate([stream.words(5), stream.words(200_000)])
+  cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+  expected = np.frombuffer(cipher.update(bytes(8 * words.size)), np.uint64)
+  np.testing.assert_array_equal(words, expected)
+
+
+def test_streams_differ_unless_seeded():
+  assert not set(_bits.KeyStream().words(9)) & set(_bits.KeyStream().words(9))
+  one, two = _bits.KeyStream(1, 'a'), _bits.KeyStream(1, 'a')
+  np.testing.assert_array_equal(one.words(9), two.words(9))
+  assert set(_bits.KeyStream(1, 'b').words(9)).isdisjoint(two.words(9))
+
+
+def test_a_forked_process_has_words_of_its_own():
+  stream = _bits.KeyStream()
+  read, write = os.pipe()
+  child = os.fork()
+  if child == 0:
+    os.write(write, stream.words(4).tobytes())
+    os._exit(0)
+  os.waitpid(child, 0)
+  theirs = np.frombuffer(os.read(read, 32), np.uint64)
+  assert set(theirs).isdisjoint(stream.words(4))
+
+
+@pytest.mark.parametrize('duplicate', [copy.copy, copy.deepcopy, pickle.dumps])
+def test_streams_cannot_be_copied(duplicate):
+  with pytest.raises(TypeError, match='repeat'):
+    duplicate(_bits.KeyStream())
+
+
+@pytest.mark.parametrize('count', [1, 2, 26_011, 400_001])
+def test_normals_have_their_law(count):
+  draws = _bits.KeyStream(1, 'test').normals(count)
+  assert draws.shape == (count,)
+  if count > 1000:
+    assert stats.kstest(draws, 'norm').pvalue > 1e-3
+    assert stats.kstest(1.02 * draws, 'norm').pvalue < (
+        0.1 if count < 1e5 else 1e-6)
+    half = count // 2
+    assert abs(np.corrcoef(draws[:half], draws[half:2 * half])[0, 1]) < 0.02
+
+
+def test_tails_beyond_what_tf_random_normal_can_draw():
+  stream = _bits.KeyStream(2, 'test')
+  stream.words = lambda count: np.full(count, 2**9, np.uint64)
+  assert np.all(stream.normals(4) > 8.0)
+  draws = _bits.KeyStream(3, 'test').normals(4_000_000)
+  assert abs(np.sum(np.abs(draws) > 4.5) - 8e6 * stats.norm.sf(4.5)) < 25
+
+
+def test_selection_compares_whole_words():
+  stream = _bits.KeyStream()
+  edge = int(0.3 * 2.0**64)
+  stream.words = lambda count: np.array(
+      [0, edge - 1, edge, 2**64 - 1], np.uint64)
+  assert stream.below(0.3, 4).tolist() == [True, True, False, False]
+  assert stream.below(1.0, 4).tolist() == [True] * 4
+  assert stream.below(2.0**-64, 4).tolist() == [True, False, False, False]
+  assert stream.below(2.0**-70, 4).tolist() == [False] * 4
+
+
+def test_unseeded_samplers_draw_from_the_system(radial):
+  for noise in (noise_lib.Gaussian(1.0), noise_lib.Laplace(1.0), radial):
+    sampler = NoiseSampler(noise)
+    assert isinstance(sampler._bits, _bits.SystemBits)
+    step = tf.function(lambda s=sampler: s.draw(3))
+    assert len({float(step()[0]) for _ in range(5)}) == 5
+  step = tf.function(lambda: NoiseSampler(noise_lib.Gaussian(1.0)).draw(3))
+  draws = np.ravel([step() for _ in range(5)])
+  assert len(set(draws)) == 15

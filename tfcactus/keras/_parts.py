@@ -1,0 +1,188 @@
+"""Per-example gradients in the form that each kind of layer has them cheaply.
+
+Every form holds float32 (or float64) numbers, and both the norm and the clipped
+sum are taken of these very numbers: what is measured is what is added. So the
+norm needs no allowance for a sum that went another route, only for its own
+rounding. With u = 2^-24:
+
+- squares are summed in float32 over at most `_FLOAT32_TERMS` terms, which errs
+  by at most `_FLOAT32_TERMS` u relative since none is negative, and in float64
+  from there on;
+- squares below 2^-126 may be flushed to zero: 2^-126 for each entry is added;
+- the factor and its product with an entry add two roundings of u.
+
+In norms that is less than 32 u + 2 u + O(u^2) < 2.1e-6, and `CLIP_MARGIN` is
+1e-5. Squares that overflow float32 make the norm infinite, and the example is
+dropped: still a matter of that example alone.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import List
+from typing import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+_FLOAT32_TERMS = 64
+_FLUSHED = 2.0**-126
+
+
+def squared_norms(values: tf.Tensor) -> tf.Tensor:
+  """Squared norms of the rows of (batch, ...), float64, never too small."""
+  if values.dtype == tf.float64:
+    return tf.reduce_sum(tf.square(values), list(range(1, values.shape.rank)))
+  entries = int(np.prod(values.shape[1:], dtype=np.int64))
+  terms = max(n for n in range(1, _FLOAT32_TERMS + 1) if entries % n == 0)
+  if terms > 8:
+    blocks = tf.reshape(values, [values.shape[0], entries // terms, terms])
+    squares = tf.cast(tf.reduce_sum(tf.square(blocks), -1), tf.float64)
+  else:
+    rows = tf.reshape(values, [values.shape[0], entries])
+    squares = tf.square(tf.cast(rows, tf.float64))
+  return tf.reduce_sum(squares, 1) + entries * _FLUSHED
+
+
+def _column(row: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+  return tf.reshape(row, [row.shape[0]] + [1] * (like.shape.rank - 1))
+
+
+def _kept(values: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
+  """`values` with the rows that do not take part replaced by zeros."""
+  # Not tf.where: broadcasting a column of booleans takes twice the time.
+  return tf.raw_ops.Select(condition=keep, x=values, y=tf.zeros_like(values))
+
+
+class Part(abc.ABC):
+  """One variable's gradients of all examples of a physical batch."""
+
+  @abc.abstractmethod
+  def squared_norms(self) -> tf.Tensor:
+    """Squared norms, float64 of shape (batch,), rounded as the module says."""
+
+  @abc.abstractmethod
+  def weighted_sum(self, factors: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
+    """Sum over the examples, in the variable's shape.
+
+    Args:
+      factors: Shape (batch,), multiplied with each example's gradient.
+      keep: Booleans, shape (batch,); False contributes exactly zero, whatever
+        the gradient holds.
+    """
+
+  @abc.abstractmethod
+  def dense(self) -> tf.Tensor:
+    """The gradients themselves, shape (batch, ...) as the variable."""
+
+
+class Dense(Part):
+  """Gradients held as they are.
+
+  Attributes:
+    values: Shape (batch, ...).
+    shape: Of the variable.
+    transposed: Whether `values` is (batch, last axis, all other axes).
+  """
+
+  def __init__(self, values: tf.Tensor, shape: Sequence[int],
+               transposed: bool = False):
+    self.values = values
+    self.shape = list(shape)
+    self.transposed = transposed
+
+  def squared_norms(self) -> tf.Tensor:
+    return squared_norms(self.values)
+
+  def weighted_sum(self, factors: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
+    rows = tf.reshape(_kept(self.values, keep), [self.values.shape[0], -1])
+    factors = tf.where(keep, factors, tf.zeros_like(factors))
+    total = tf.matmul(tf.cast(factors, rows.dtype)[None], rows)
+    return self._arranged(tf.reshape(total, self.values.shape[1:]), 0)
+
+  def dense(self) -> tf.Tensor:
+    return self._arranged(self.values, 1)
+
+  def _arranged(self, values: tf.Tensor, axis: int) -> tf.Tensor:
+    if self.transposed:
+      values = tf.linalg.matrix_transpose(values)
+    return tf.reshape(values, values.shape[:axis] + self.shape)
+
+
+class Outer(Part):
+  """Gradients that are outer products, of a dense layer's kernel.
+
+  Attributes:
+    inputs: Shape (batch, d).
+    outputs: Gradients of the pre-activations, shape (batch, p).
+  """
+
+  def __init__(self, inputs: tf.Tensor, outputs: tf.Tensor):
+    self.inputs = inputs
+    self.outputs = outputs
+
+  def squared_norms(self) -> tf.Tensor:
+    # Few numbers: in float64, so that none of their squares overflows.
+    return (squared_norms(tf.cast(self.inputs, tf.float64)) *
+            squared_norms(tf.cast(self.outputs, tf.float64)))
+
+  def weighted_sum(self, factors: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
+    # The factor goes first: a product of two entries could overflow.
+    scaled = self.outputs * tf.cast(factors, self.outputs.dtype)[:, None]
+    return tf.matmul(_kept(self.inputs, keep), _kept(scaled, keep),
+                     transpose_a=True)
+
+  def dense(self) -> tf.Tensor:
+    return self.inputs[:, :, None] * self.outputs[:, None, :]
+
+
+class Rows(Part):
+  """Gradients of the rows of an embedding that each example looked up.
+
+  Attributes:
+    ids: Integers, shape (batch, t); each looked up at most once with a
+      gradient, see `merged`.
+    values: Shape (batch, t, p).
+    vocabulary: Number of rows.
+  """
+
+  def __init__(self, ids: tf.Tensor, values: tf.Tensor, vocabulary: int):
+    self.ids = ids
+    self.values = values
+    self.vocabulary = vocabulary
+
+  @classmethod
+  def merged(cls, ids: tf.Tensor, values: tf.Tensor, vocabulary: int) -> Rows:
+    """Adds up the gradients of ids that an example looked up several times."""
+    same = tf.equal(ids[:, :, None], ids[:, None, :])
+    earlier = tf.linalg.band_part(
+        tf.ones(same.shape[1:], values.dtype), -1, 0) - tf.eye(
+            ids.shape[1], dtype=values.dtype)
+    seen = tf.reduce_any(tf.logical_and(same, earlier > 0), -1)
+    totals = tf.matmul(tf.cast(same, values.dtype), values)
+    totals = tf.where(seen[:, :, None], tf.zeros_like(totals), totals)
+    return cls(ids, totals, vocabulary)
+
+  def squared_norms(self) -> tf.Tensor:
+    return squared_norms(self.values)
+
+  def weighted_sum(self, factors: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
+    scaled = self.values * _column(tf.cast(factors, self.values.dtype),
+                                   self.values)
+    scaled = _kept(scaled, keep)
+    width = scaled.shape[-1]
+    return tf.math.unsorted_segment_sum(
+        tf.reshape(scaled, [-1, width]), tf.reshape(self.ids, [-1]),
+        self.vocabulary)
+
+  def dense(self) -> tf.Tensor:
+    hot = tf.one_hot(self.ids, self.vocabulary, dtype=self.values.dtype)
+    return tf.matmul(hot, self.values, transpose_a=True)
+
+
+def together(parts: List[Part]) -> Part:
+  """The sum of several gradients of one variable that is used several times."""
+  if len(parts) == 1:
+    return parts[0]
+  total = tf.add_n([part.dense() for part in parts])
+  return Dense(total, total.shape[1:])

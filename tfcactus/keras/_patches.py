@@ -1,0 +1,139 @@
+"""The patches of a convolution: what its kernel is multiplied with."""
+
+from __future__ import annotations
+
+from typing import List
+from typing import NamedTuple
+from typing import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+_IDENTITY_MAX_DEPTH = 64
+"""Up to this patch length a convolution with the identity cuts patches faster
+than copies do, though it multiplies by zeros."""
+
+_SHORT_COPY = 8
+"""Copies of fewer numbers than this cost more for the call than for the data."""
+
+
+class Window(NamedTuple):
+  """One spatial axis of a convolution.
+
+  Attributes:
+    kernel: Length of the kernel.
+    stride: Step between windows.
+    dilation: Step between the kernel's taps.
+    before: Zeros padded before the axis.
+    size: Number of windows.
+  """
+
+  kernel: int
+  stride: int
+  dilation: int
+  before: int
+  size: int
+
+
+def window(padding: str, length: int, size: int, kernel: int, stride: int,
+           dilation: int) -> Window:
+  """Returns the window of an axis of `length` with `size` outputs.
+
+  Args:
+    padding: 'valid', 'same' or 'causal', as Keras has it.
+    length: Of the input axis.
+    size: Of the output axis.
+    kernel: Length of the kernel.
+    stride: Step between windows.
+    dilation: Step between taps.
+  """
+  span = dilation * (kernel - 1) + 1
+  if padding == 'causal':
+    before = span - 1
+  elif padding == 'same':
+    before = max((size - 1) * stride + span - length, 0) // 2
+  else:
+    before = 0
+  return Window(kernel, stride, dilation, before, size)
+
+
+def _padded(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
+  """Pads and cuts, so that windows start at 0 and whole strides remain."""
+  padding, sizes = [[0, 0]], []
+  for length, w in zip(images.shape[1:3], windows):
+    needed = (w.size - 1) * w.stride + w.dilation * (w.kernel - 1) + 1
+    needed = -(-needed // w.stride) * w.stride
+    padding.append([w.before, max(needed - w.before - length, 0)])
+    sizes.append(needed)
+  padded = tf.pad(images, padding + [[0, 0]])
+  return padded[:, :sizes[0], :sizes[1]]
+
+
+def taps(images: tf.Tensor, windows: Sequence[Window]) -> List[tf.Tensor]:
+  """One slice for each tap of the kernel, in row-major order.
+
+  Args:
+    images: Shape (batch, height, width, channels).
+    windows: Of height and of width.
+
+  Returns:
+    Tensors of shape (batch, positions, channels).
+  """
+  images = _padded(images, windows)
+  (rows, columns) = windows
+  ends = [(w.size - 1) * w.stride + 1 for w in windows]
+  out = []
+  for i in range(0, rows.kernel * rows.dilation, rows.dilation):
+    for j in range(0, columns.kernel * columns.dilation, columns.dilation):
+      part = images[:, i:i + ends[0]:rows.stride, j:j + ends[1]:columns.stride]
+      out.append(tf.reshape(
+          part, [images.shape[0], rows.size * columns.size, images.shape[3]]))
+  return out
+
+
+def patches(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
+  """Cuts the patches of all windows.
+
+  Args:
+    images: Shape (batch, height, width, channels).
+    windows: Of height and of width.
+
+  Returns:
+    Shape (batch, positions, depth), the depth in the order of the flattened
+    kernel.
+  """
+  rows, columns = windows
+  channels = images.shape[3]
+  depth = rows.kernel * columns.kernel * channels
+  shape = [images.shape[0], rows.size * columns.size, depth]
+  if depth == channels and rows.stride == columns.stride == 1:
+    return tf.reshape(images, shape)
+  images = _padded(images, windows)
+  dense = max(rows.dilation, columns.dilation) == 1
+  if dense and depth <= _IDENTITY_MAX_DEPTH:
+    return tf.reshape(_identity(images, windows), shape)
+  wide = columns.kernel * channels
+  if dense and channels < _SHORT_COPY and wide <= _IDENTITY_MAX_DEPTH:
+    images = _identity(images, [Window(1, 1, 1, 0, images.shape[1]), columns])
+    columns = Window(1, 1, 1, 0, columns.size)
+  return tf.reshape(_gathered(images, [rows, columns]), shape)
+
+
+def _identity(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
+  """Patches by a convolution that multiplies with ones and zeros."""
+  sizes = [w.kernel for w in windows] + [images.shape[3]]
+  depth = int(np.prod(sizes))
+  eye = tf.reshape(tf.eye(depth, dtype=images.dtype), sizes + [depth])
+  cut = tf.nn.conv2d(images, eye, [w.stride for w in windows], 'VALID')
+  return cut[:, :windows[0].size, :windows[1].size]
+
+
+def _gathered(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
+  """Patches by copies of all channels at each place a tap looks at."""
+  batch, height, width, channels = images.shape
+  down, right = (
+      w.stride * np.arange(w.size)[:, None] +
+      w.dilation * np.arange(w.kernel)[None, :] for w in windows)
+  places = down[:, None, :, None] * width + right[None, :, None, :]
+  flat = tf.reshape(images, [batch, height * width, channels])
+  return tf.gather(flat, places.ravel().astype(np.int32), axis=1)

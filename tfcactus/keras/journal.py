@@ -1,0 +1,161 @@
+"""A write-ahead journal: steps are on disk before they are released."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from typing import Any
+from typing import Dict
+from typing import NamedTuple
+import zlib
+
+from tfcactus import _checks
+
+
+class Entry(NamedTuple):
+  """What was, at most, released when it was written, or would be next.
+
+  Attributes:
+    steps: Noisy updates.
+    epochs: Passes over the data begun.
+    sampling: The `Sampling` of all of them, as an int.
+  """
+
+  steps: int = 0
+  epochs: int = 0
+  sampling: int = 0
+
+
+class Journal:
+  """Counts steps on disk, so that a run that is killed forgets none.
+
+  Before a step runs, a block of steps is reserved: written and synced to disk.
+  A run that is killed at any moment and resumed with the same file therefore
+  counts at least every update that was ever released, and at most a block more.
+  A run that ends in order writes the exact number.
+
+  Only one process at a time may have it open. It says nothing about weights:
+  save those as usual, and load them into the resumed model.
+
+  Attributes:
+    path: The file.
+    block: How many steps are reserved at a time.
+    entry: The `Entry` on disk.
+  """
+
+  def __init__(self, path: Any, plan: Any, block: int = 32):
+    """Opens the journal, or begins it.
+
+    Args:
+      path: The file; begun if there is none.
+      plan: The `PrivacyPlan` of the run.
+      block: How many steps to reserve at a time: what a crash may over-count,
+        against one sync of the disk each.
+
+    Raises:
+      ValueError: if the file belongs to another plan, is open elsewhere, or is
+        not a journal.
+    """
+    self.path = os.fspath(path)
+    self.block = _checks.integer('block', block, 1)
+    self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+    self._pid = os.getpid()
+    try:
+      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+      os.close(self._file)
+      raise ValueError(
+          f'Expected journal {self.path!r} to be free, got one that another '
+          'run has open; give each run a journal of its own.') from error
+    lines = self._read()
+    header = _header(plan)
+    if not lines:
+      _sync_directory(self.path)
+      self._append(header)
+    elif lines[0] != header:
+      raise ValueError(
+          f'Expected journal {self.path!r} of the plan that is trained by, '
+          f'{header}, got the journal of another, {lines[0]}; choose another '
+          'file for another run.')
+    self.entry = Entry(**lines[-1]) if len(lines) > 1 else Entry()
+
+  def reserve(self, wanted: Entry) -> None:
+    """Returns once `wanted` is on disk; call it before the step runs.
+
+    Raises:
+      RuntimeError: in a forked process, whose steps would go uncounted.
+    """
+    if os.getpid() != self._pid:
+      raise RuntimeError(
+          'Expected steps in the process that opened the journal, got a fork; '
+          'open another journal there.')
+    kept = self.entry
+    if (wanted.steps <= kept.steps and wanted.epochs <= kept.epochs and
+        wanted.sampling == kept.sampling):
+      return
+    steps = wanted.steps
+    if steps > kept.steps:
+      steps += self.block - 1
+    self._write(Entry(max(steps, kept.steps), max(wanted.epochs, kept.epochs),
+                      wanted.sampling))
+
+  def settle(self, exact: Entry) -> None:
+    """Writes the exact count, when no step is running."""
+    if exact != self.entry:
+      self._write(exact)
+
+  def close(self) -> None:
+    """Closes the file, for another run to open."""
+    os.close(self._file)
+
+  def _write(self, entry: Entry) -> None:
+    self._append(entry._asdict())
+    self.entry = entry
+
+  def _append(self, record: Dict[str, Any]) -> None:
+    text = json.dumps(record, sort_keys=True)
+    line = f'{zlib.crc32(text.encode()):08x} {text}\n'.encode()
+    while line:
+      line = line[os.write(self._file, line):]
+    os.fsync(self._file)
+
+  def _read(self):
+    """All records; cuts off a last one that was not written to its end.
+
+    Nothing was released on it: the write had not returned.
+    """
+    data = b''
+    while True:
+      more = os.read(self._file, 2**20)
+      if not more:
+        break
+      data += more
+    whole = data.rfind(b'\n') + 1
+    if whole < len(data):
+      os.ftruncate(self._file, whole)
+      os.lseek(self._file, 0, os.SEEK_END)
+    return [self._parsed(line) for line in data[:whole].splitlines()]
+
+  def _parsed(self, line: bytes) -> Dict[str, Any]:
+    head, _, text = line.partition(b' ')
+    if head != f'{zlib.crc32(text):08x}'.encode():
+      raise ValueError(
+          f'Expected journal {self.path!r} to hold its own lines, got '
+          f'{line[:80]!r}, which is damaged or of another file; what was '
+          'released can no longer be known from it.')
+    return json.loads(text)
+
+
+def _header(plan: Any) -> Dict[str, Any]:
+  return {'noise': plan.noise.digest, 'l2_norm_clip': plan.l2_norm_clip,
+          'num_examples': plan.num_examples,
+          'sampling_prob': plan.sampling_prob}
+
+
+def _sync_directory(path: str) -> None:
+  directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+  try:
+    os.fsync(directory)
+  finally:
+    os.close(directory)

@@ -1,0 +1,76 @@
+"""What ran and what it cost, for whoever is to trust the model."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+from typing import Dict
+
+import tensorflow as tf
+
+NOT_COVERED = (
+    'metrics and losses on the training data, printed or logged',
+    'early stopping and choices of hyperparameters on the training data',
+    'num_examples, sampling_prob and all else on this card, taken as public',
+    'the rounding of float32 and float64 addition (mode "float")',
+    'side channels such as timing')
+
+
+def make_run_card(model: Any) -> Dict[str, Any]:
+  """Returns the run card of a `PrivateModel`, ready for JSON.
+
+  Args:
+    model: The model; what it released so far counts.
+  """
+  plan, ledger = model.plan, model.ledger()
+  guarantee, reason = ledger.guarantee(plan)
+  card = {
+      'privacy_unit': 'one example of the training set',
+      'num_examples': plan.num_examples,
+      'sampling_prob': plan.sampling_prob,
+      'expected_batch_size': plan.expected_batch_size,
+      'sampling': ledger.sampling.name.lower(),
+      'released_steps': ledger.steps,
+      'epochs_begun': ledger.epochs,
+      'l2_norm_clip': plan.l2_norm_clip,
+      'clipping': model.clipping,
+      'noise': plan.noise.name,
+      'noise_multiplier': plan.noise.noise_multiplier,
+      'table_digest': plan.noise.digest,
+      'mode': 'float',
+      'randomness': _randomness(model),
+      'layers': model.privacy_summary().splitlines(),
+      'not_covered': list(NOT_COVERED),
+      'tensorflow': tf.__version__,
+  }
+  if guarantee is None:
+    return {**card, 'epsilon': None, 'reason': reason}
+  return {**card, 'delta': guarantee.delta, 'proven': guarantee.proven,
+          'epsilon': {'lower': guarantee.lower, 'estimate': guarantee.estimate,
+                      'upper': guarantee.upper},
+          'neighboring_relation': guarantee.neighboring_relation,
+          'accountant': guarantee.accountant, 'statement': guarantee.statement}
+
+
+def _randomness(model: Any) -> str:
+  seeded = [name for name, value in (('noise', model.seeded),
+                                     ('batches', model.seeded_batches)) if value]
+  if seeded:
+    return (f'SEEDED ({" and ".join(seeded)}): an experiment that can be '
+            'repeated, not a private release')
+  return 'AES-256 in counter mode, keyed by the operating system'
+
+
+def write(model: Any, path: Any) -> None:
+  """Writes the run card as JSON, whole or not at all.
+
+  Args:
+    model: A `PrivateModel`.
+    path: The file.
+  """
+  path = os.fspath(path)
+  with open(f'{path}.part', 'w', encoding='utf-8') as file:
+    json.dump(make_run_card(model), file, indent=2)
+    file.write('\n')
+  os.replace(f'{path}.part', path)
