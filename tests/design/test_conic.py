@@ -35,3 +35,8 @@ def test_too_large_for_cvxpy(monkeypatch):
   monkeypatch.setattr(_conic, 'MAX_EDGES', 100)
   with pytest.raises(design.SolverError, match='interior-point'):
     design.Cactus(0.25, bins=10, solver='cvxpy').solve()
+
+
+def test_other_objectives_are_refused_by_cvxpy():
+  with pytest.raises(ValueError, match='interior-point'):
+    design.Monotone(0.25, bins=6, objective='renyi:3', solver='cvxpy').solve()

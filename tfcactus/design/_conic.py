@@ -6,6 +6,9 @@ import numpy as np
 
 from tfcactus.design import _program
 
+OBJECTIVES = ('kl', 'chi2')
+"""Objectives that are written as cones here."""
+
 MAX_EDGES = 20_000
 """More exponential cones than this take minutes and come back inaccurate."""
 
@@ -23,7 +26,12 @@ def solve(program: _program.Program, start: np.ndarray) -> _program.Solution:
   Raises:
     ImportError: if cvxpy is not installed.
     SolverError: if the program is too large, or the solver fails.
+    ValueError: if its objective has no conic form here.
   """
+  if program.objective not in OBJECTIVES:
+    raise ValueError(
+        f'Expected objective {" or ".join(OBJECTIVES)} with solver="cvxpy", got '
+        f'{program.objective!r}; use solver="interior-point".')
   edges = sum(s.first.size for s in program.shifts)
   if edges > MAX_EDGES:
     raise _program.SolverError(

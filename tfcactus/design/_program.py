@@ -57,7 +57,7 @@ class Program:
   """Minimise the largest D_k(p), with mass one and cost within a budget.
 
   Attributes:
-    objective: 'kl' or 'chi2'.
+    objective: As `divergence.parse` reads it: 'kl', 'chi2', 'renyi:A', ...
     shifts: The divergences whose maximum is minimised.
     mass: Shape (N + 1,), mass @ p = 1.
     cost: Shape (N + 1,), cost @ p <= budget.
