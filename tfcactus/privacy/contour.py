@@ -96,6 +96,7 @@ class Contour:
       if abs(found - guess) <= table.margin:
         break
       guess = found
+    self._certify(table)
     return table.bracket(delta, found)
 
   def delta(self, epsilon: float) -> Bounds:
@@ -114,7 +115,9 @@ class Contour:
     if chernoff < LOG_NOTHING:
       return Bounds(0.0, 0.0, math.exp(LOG_NOTHING))
     log_delta = float(np.interp(epsilon, saddles.epsilon, saddles.log_delta))
-    return self._table(saddles, epsilon, min(log_delta, 0.0)).delta_bounds(epsilon)
+    table = self._table(saddles, epsilon, min(log_delta, 0.0))
+    self._certify(table)
+    return table.delta_bounds(epsilon)
 
   def _saddles(self, log_delta: float = -math.inf, epsilon: float = math.inf
                ) -> _Saddles:
@@ -170,18 +173,18 @@ class Contour:
     if count * max(getattr(part, 'loss', np.zeros(1)).size
                    for part, _ in tilted) > MAX_TABLE:
       raise Hard
-    if self.smoothing is not None:
-      self._certify(tilted, spacing * (count - 1), -log_tail)
     return _Table(order, spacing, count, tilted, alias, log_tail)
 
-  def _certify(self, tilted: Sequence[tuple[Any, int]], start: float,
-               log_need: float) -> None:
-    """Shows that phi stays as small as it was seen to be."""
-    discrete = [(part, number) for part, number in tilted
+  def _certify(self, table: _Table) -> None:
+    """Shows that discrete losses' phi stays as small as it was seen to be."""
+    if self.smoothing is None:
+      return
+    discrete = [(part, number) for part, number in table.tilted
                 if isinstance(part, atoms.TiltedAtoms)]
-    end = self.smoothing.end(log_need, tilted[0][0].order)
+    end = self.smoothing.end(-table.log_tail, table.order)
     try:
-      atoms.certify_decay(discrete, start, max(end, start), log_need)
+      atoms.certify_decay(discrete, table.last, max(end, table.last),
+                          -table.log_tail)
     except atoms.Uncertified as error:
       raise Hard from error
 
@@ -295,7 +298,9 @@ class _Table:
   def __init__(self, order: float, spacing: float, count: int,
                tilted: Sequence[tuple[Any, int]],
                alias: _Alias, log_tail: float):
-    self._order = order
+    self.order = order
+    self.tilted = tilted
+    self.log_tail = log_tail
     self._period = 2 * math.pi / spacing
     self._alias = alias
     self._t = spacing * np.arange(count)
@@ -325,7 +330,7 @@ class _Table:
 
   def _scale(self, epsilon: float) -> float:
     """e^{K - c eps}."""
-    log_scale = self._log_mgf - self._order * epsilon
+    log_scale = self._log_mgf - self.order * epsilon
     if log_scale > 700:
       raise Hard
     return math.exp(log_scale)
@@ -344,13 +349,18 @@ class _Table:
     return both + self._alias.bound(epsilon, self._period), both
 
   @property
+  def last(self) -> float:
+    """The last node."""
+    return float(self._t[-1])
+
+  @property
   def margin(self) -> float:
     """How far below the epsilon it was made for the table is still good."""
-    return _margin(self._order)
+    return _margin(self.order)
 
   def solve(self, delta: float, epsilon: float) -> float:
     """Newton's method on log delta, kept inside a bracket."""
-    low, high = min(0.0, epsilon) - 20 / self._order, math.inf
+    low, high = min(0.0, epsilon) - 20 / self.order, math.inf
     for _ in range(MAX_NEWTON):
       value, slope, _ = self._at(epsilon)
       if value > delta:
@@ -359,11 +369,11 @@ class _Table:
         high = min(high, epsilon)
       if value > 0 and slope < 0:
         step = math.log(value / delta) * value / slope
-        new = epsilon - min(max(step, -2 / self._order), 2 / self._order)
+        new = epsilon - min(max(step, -2 / self.order), 2 / self.order)
       else:
         new = math.nan
       if not low < new < high:
-        new = 0.5 * (low + high) if math.isfinite(high) else epsilon + 1 / self._order
+        new = 0.5 * (low + high) if math.isfinite(high) else epsilon + 1 / self.order
       if abs(new - epsilon) <= 1e-15 * max(abs(epsilon), 1e-3):
         return new
       epsilon, before = new, epsilon
@@ -414,7 +424,7 @@ def _geometric(low: float, high: float, points: int) -> np.ndarray:
 
 
 def _margin(order: float) -> float:
-  return 1 / order
+  return 2 / order
 
 
 def _log_expm1(x: np.ndarray) -> np.ndarray:
