@@ -13,6 +13,7 @@ from tests.noise.tables import wavy_scalar
 from tfcactus import noise
 from tfcactus import privacy
 from tfcactus.privacy import Composition
+from tfcactus.privacy import lattice
 from tfcactus.privacy.pair import DominatingPair
 from tfcactus.privacy.pair import PairBounds
 
@@ -234,3 +235,23 @@ def test_lower_bounds_stay_below_what_is_possible():
   for steps in (1, 100):
     bounds = Composition([(pair, steps)]).epsilon(1e-15)
     assert bounds.lower <= 5 * steps <= bounds.upper + 1e-9
+
+
+def test_two_engines_agree_on_random_pairs():
+  """Contour and lattice share no arithmetic: their bounds must overlap."""
+  contours = 0
+  for seed in range(8):
+    rng = np.random.default_rng(seed)
+    p, q = rng.dirichlet(np.full(int(rng.integers(300, 1500)), 2.0), 2)
+    side = PairBounds.exact(DominatingPair.from_masses(p, q)).poisson(
+        float(rng.uniform(0.003, 0.05)))[seed % 2]
+    groups = [(side, int(rng.integers(500, 6000)))]
+    delta = 10.0**-rng.integers(2, 9)
+    one = Composition(groups).epsilon(delta)
+    other = lattice.Lattice(groups).epsilon(delta)
+    assert one.lower <= other.upper + 1e-9
+    assert other.lower <= one.upper + 1e-9
+    assert one.lower <= one.estimate <= one.upper
+    contours += one != other
+  # The contour answered most of them; else this would compare nothing.
+  assert contours >= 5
