@@ -70,6 +70,11 @@ def log_phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float,
   return log1p(table.ravel()[:count])
 
 
+def log_kernel(order: float | np.ndarray) -> float | np.ndarray:
+  """log of max over x of exp(-order x) (1 - e^-x), for order > 0."""
+  return order * np.log(order) - (1 + order) * np.log1p(order)
+
+
 def log_complement(p: float) -> float:
   """log(1 - p), -inf where p is one."""
   return math.log1p(-p) if p < 1 else -math.inf

@@ -30,6 +30,7 @@ from typing import Sequence
 import numpy as np
 import threadpoolctl
 
+from tfcactus.privacy import _numerics
 from tfcactus.privacy import atoms
 from tfcactus.privacy import gaussian
 from tfcactus.privacy.bounds import Bounds
@@ -111,7 +112,7 @@ class Contour:
   def _delta(self, epsilon: float) -> Bounds:
     saddles = self._saddles(epsilon=epsilon)
     chernoff = float(np.min(
-        saddles.mgf - saddles.orders * epsilon + _log_kernel(saddles.orders)))
+        saddles.mgf - saddles.orders * epsilon + _numerics.log_kernel(saddles.orders)))
     if chernoff < LOG_NOTHING:
       return Bounds(0.0, 0.0, math.exp(LOG_NOTHING))
     log_delta = float(np.interp(epsilon, saddles.epsilon, saddles.log_delta))
@@ -286,7 +287,7 @@ class _Alias:
         np.min(low, initial=zero))
 
   def _log_excess(self, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
-    log_a = self.mgf - self.orders * epsilon + _log_kernel(self.orders)
+    log_a = self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
     # Rounding of log_a itself.
     log_a = log_a + 1e-12 * (1 + np.abs(self.mgf) + np.abs(self.orders * epsilon))
     return log_a, np.minimum(log_a, 0.0)
@@ -430,8 +431,3 @@ def _margin(order: float) -> float:
 def _log_expm1(x: np.ndarray) -> np.ndarray:
   """log(e^x - 1) for x > 0."""
   return x + np.log(-np.expm1(-x))
-
-
-def _log_kernel(order: np.ndarray) -> np.ndarray:
-  """log of max over x of exp(-order x) (1 - e^-x)."""
-  return order * np.log(order) - (1 + order) * np.log1p(order)

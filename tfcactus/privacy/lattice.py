@@ -109,7 +109,7 @@ class Lattice:
       return Bounds(0.0, 0.0, math.inf if delta <= p_high else 0.0)
     log_delta = math.log(max(delta - p_high, delta * 1e-3))
     def reached(c, log_mass):
-      return (log_mass + _log_kernel(c) - log_delta) / c
+      return (log_mass + _numerics.log_kernel(c) - log_delta) / c
     near = self._tilt(reached, -math.inf)[1]
     for bulk in self._bulks(near):
       tilt, bound = self._tilt(reached, bulk)
@@ -130,7 +130,7 @@ class Lattice:
       return Bounds(p_low, p_high, p_high)
     bulk = BULK_SHARES[0] * epsilon / self.steps or -math.inf
     def reached(c, log_mass):
-      return log_mass - c * epsilon + _log_kernel(c)
+      return log_mass - c * epsilon + _numerics.log_kernel(c)
     tilt, bound = self._tilt(reached, bulk)
     if bound < -MAX_EXPONENT:
       # No finite loss comes near epsilon.
@@ -474,8 +474,3 @@ def _fold(weight: np.ndarray, first: int, points: int) -> np.ndarray:
   padded = np.zeros(-(-(offset + weight.size) // points) * points)
   padded[offset:offset + weight.size] = weight
   return padded.reshape(-1, points).sum(axis=0)
-
-
-def _log_kernel(tilt: float) -> float:
-  """log of max over x of exp(-tilt x) (1 - e^-x)."""
-  return tilt * math.log(tilt) - (1 + tilt) * math.log1p(tilt)
