@@ -8,7 +8,7 @@ from typing import Optional
 import warnings
 
 from tfcactus import _checks
-from tfcactus.keras import _checked
+from tfcactus.keras import _feed
 from tfcactus.keras import _history
 from tfcactus.keras import _layers
 from tfcactus.keras import _loss_check
@@ -198,7 +198,7 @@ class EpsilonCallback(keras.callbacks.Callback):
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=problem)
     if self._batches is None:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_NO_BATCHES)
-    _checked.check_batches(self._batches, self._plan)
+    _feed.check_batches(self._batches, self._plan)
     try:
       _layers.check_model(self.model)
       if self.model.built:
