@@ -129,6 +129,21 @@ class PrivacyPlan:
     """sampling_prob * num_examples: the public constant to divide sums by."""
     return self.sampling_prob * self.num_examples
 
+  @property
+  def sample_size(self) -> int:
+    """Examples to a batch of fixed size: sampling_prob * num_examples.
+
+    Raises:
+      ValueError: if that is not a whole number.
+    """
+    size = round(self.expected_batch_size)
+    if not math.isclose(size, self.expected_batch_size, rel_tol=1e-9):
+      raise ValueError(
+          'Expected sampling_prob * num_examples to be a whole number for '
+          f'batches of fixed size, got {self.expected_batch_size!r}; take '
+          f'sampling_prob={max(size, 1)} / {self.num_examples}.')
+    return size
+
   def check_vector(self, dim: int) -> None:
     """Checks that the noise protects an l2-clipped vector of length `dim`.
 
@@ -180,6 +195,33 @@ class PrivacyPlan:
         self.step_event, steps,
         dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, statement)
 
+  def guarantee_fixed_size(self, steps: Optional[int] = None) -> Guarantee:
+    """The cost of released steps on batches of `sample_size` examples.
+
+    Each batch is drawn without replacement, anew for each step. An example that
+    enters displaces another, so that a sum changes by up to twice the clip
+    norm.
+
+    Args:
+      steps: How many; default all that are planned. Zero costs nothing.
+
+    Returns:
+      Bounds on epsilon at the plan's delta, for adding or removing one example.
+
+    Raises:
+      ValueError: if `sample_size` is not a whole number.
+    """
+    steps = self.steps if steps is None else _checks.integer('steps', steps, 0)
+    event = dp_accounting.SampledWithoutReplacementDpEvent(
+        self.num_examples, self.sample_size, privacy.noise_event(self.noise))
+    statement = (
+        f'For any one example added to or removed from the training set: '
+        f'{steps} noisy sums, each over {self.sample_size} of '
+        f'{self.num_examples} examples drawn without replacement.')
+    return self._guarantee(
+        event, steps, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+        statement)
+
   def guarantee_each_example_once(self, epochs: int) -> Guarantee:
     """The cost of epochs in which each example is used exactly once.
 
@@ -213,19 +255,21 @@ class PrivacyPlan:
         accountant=ACCOUNTANT, proven=proven,
         statement=statement if proven else f'{UNPROVEN} {statement}')
 
-  def steps_within(self, epsilon: float) -> int:
+  def steps_within(self, epsilon: float, *, fixed_size: bool = False) -> int:
     """The largest number of steps, at most `steps`, that keeps within epsilon.
 
     Args:
       epsilon: Budget for the upper bound, at the plan's delta.
+      fixed_size: Whether batches are of fixed size; else Poisson.
     """
     epsilon = _checks.positive('epsilon', epsilon)
-    if self.guarantee(self.steps).upper <= epsilon:
+    guarantee = self.guarantee_fixed_size if fixed_size else self.guarantee
+    if guarantee(self.steps).upper <= epsilon:
       return self.steps
     low, high = 0, self.steps
     while high - low > 1:
       middle = (low + high) // 2
-      if self.guarantee(middle).upper <= epsilon:
+      if guarantee(middle).upper <= epsilon:
         low = middle
       else:
         high = middle
