@@ -14,6 +14,7 @@ import dp_accounting
 from tfcactus import _checks
 from tfcactus import noise as noise_lib
 from tfcactus import privacy
+from tfcactus.clipping import AdaptiveClipping
 
 ACCOUNTANT = 'tfcactus PhiAccountant'
 ACCOUNTINGS = ('proven', 'scalar-unproven')
@@ -77,6 +78,8 @@ class PrivacyPlan:
     accounting: 'proven', or 'scalar-unproven' to reproduce the published
       scalar account of i.i.d. scalar noise on vectors, which is labelled as no
       guarantee wherever it is shown.
+    adaptive_clipping: Moves the clip norm, which starts at l2_norm_clip; None
+      keeps it. The noise is then that of the gradient and the count together.
 
   Raises:
     ValueError: if an argument is out of range, or the noise does not protect
@@ -91,6 +94,7 @@ class PrivacyPlan:
   delta: float
   dim: Optional[int] = None
   accounting: str = 'proven'
+  adaptive_clipping: Optional[AdaptiveClipping] = None
 
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
@@ -120,9 +124,37 @@ class PrivacyPlan:
       raise ValueError(
           'Expected a radial table whose density never increases with the '
           f'radius, got {self.noise!r}: no guarantee is known for it.')
+    if self.adaptive_clipping is not None:
+      self._check_adaptive()
     if self.dim is not None:
       set_field('dim', _checks.integer('dim', self.dim, 1))
       self.check_vector(self.dim)
+
+  def _check_adaptive(self) -> None:
+    if not isinstance(self.adaptive_clipping, AdaptiveClipping):
+      raise ValueError(
+          'Expected adaptive_clipping to be an AdaptiveClipping or None, got '
+          f'{self.adaptive_clipping!r}.')
+    if self.noise.dim == 1:
+      raise ValueError(
+          'Expected noise that protects a vector with adaptive_clipping, which '
+          f'releases the gradient and a count together, got {self.noise!r}; use '
+          'the Gaussian, or an isotropic table of one dimension more than the '
+          'model has parameters.')
+    # Raises if the count has too little noise.
+    self.adaptive_clipping.sensitivity(
+        self.noise.noise_multiplier, self.expected_batch_size)
+
+  @property
+  def release_sensitivity(self) -> float:
+    """Norm of what one example adds to a release, in units of the clip norm.
+
+    One, or more where a count is released together with the gradient.
+    """
+    if self.adaptive_clipping is None:
+      return 1.0
+    return self.adaptive_clipping.sensitivity(
+        self.noise.noise_multiplier, self.expected_batch_size)
 
   @property
   def expected_batch_size(self) -> float:
@@ -147,6 +179,8 @@ class PrivacyPlan:
   def check_vector(self, dim: int) -> None:
     """Checks that the noise protects an l2-clipped vector of length `dim`.
 
+    With `adaptive_clipping`, that vector and one number more.
+
     Raises:
       ValueError: if it does not, saying what would.
     """
@@ -154,12 +188,15 @@ class PrivacyPlan:
     if self.dim is not None and dim != self.dim:
       raise ValueError(
           f'Expected a vector of dim={self.dim}, as the plan says, got {dim}.')
+    counted = ''
+    if self.adaptive_clipping is not None:
+      dim, counted = dim + 1, ' (the clipped count is one of them)'
     if self.noise.dim in (None, dim):
       return
     if self.noise.dim != 1:
       raise ValueError(
-          f'Expected noise for {dim} dimensions, got a radial table for '
-          f'{self.noise.dim}: its guarantee holds in its own dimension only. '
+          f'Expected noise for {dim} dimensions{counted}, got a radial table '
+          f'for {self.noise.dim}: its guarantee holds in its own dimension only. '
           f'Solve one for dim={dim}, or use the Gaussian.')
     if self.accounting == 'scalar-unproven':
       return

@@ -34,6 +34,7 @@ class FakePlan:
   sampling_prob: float
   delta: float = 1e-5
   proven: bool = True
+  adaptive_clipping: object = None
 
   @property
   def expected_batch_size(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -148,7 +149,10 @@ class Journal:
 
 
 def _header(plan: Any) -> Dict[str, Any]:
-  return {'noise': plan.noise.digest, 'l2_norm_clip': plan.l2_norm_clip,
+  rule = plan.adaptive_clipping
+  return {'adaptive_clipping': None if rule is None else (
+              dataclasses.asdict(rule)),
+          'noise': plan.noise.digest, 'l2_norm_clip': plan.l2_norm_clip,
           'num_examples': plan.num_examples,
           'sampling_prob': plan.sampling_prob}
 

@@ -49,6 +49,8 @@ class PrivateModel(keras.Model):
     epochs_begun: int64 variable, passes over arrays given to `fit`.
     sampling: int64 variable, a `Sampling`.
     plan_number: int64 variable, which plan the steps were released under.
+    clip_norm: float64 variable, the clip norm of the next step, if the plan has
+      `adaptive_clipping`. It comes out of what is released, and is covered.
     seeded: Whether the noise repeats; see `NoiseSampler`.
     seeded_batches: Whether any batches came from a seed.
     clipping: 'flat', 'per_layer' or 'automatic'.
@@ -95,6 +97,8 @@ class PrivateModel(keras.Model):
     self._books = _books.Books(model, plan, journal, self.seeded)
     for name, counter in self._books.record.counters.items():
       setattr(self, name, counter)
+    if self._step.norm.variable is not None:
+      self.clip_norm = self._step.norm.variable
     self.seeded_batches = False
     self._compute_loss = None
     if model.built:
