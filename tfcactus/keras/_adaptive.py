@@ -8,6 +8,7 @@ from typing import Tuple
 
 import tensorflow as tf
 
+from tfcactus.keras import _compat
 from tfcactus.keras import _engine
 
 _RANGE = 1e6
@@ -35,13 +36,13 @@ class ClipNorm:
       self._noise_multiplier = plan.noise.noise_multiplier
       self._sensitivity = plan.release_sensitivity
       with tf.init_scope():
-        self.variable = tf.Variable(self._start, dtype=tf.float64,
-                                    trainable=False, name='l2_norm_clip')
+        self.variable = _compat.counter(
+            self._start, 'l2_norm_clip', 'float64')
 
   def value(self) -> tf.Tensor:
     """The norm of the next step, float64."""
     return tf.constant(self._start, tf.float64) if self.variable is None else (
-        tf.identity(self.variable))
+        tf.convert_to_tensor(self.variable))
 
   def release(self, batch: _engine.BatchResult
              ) -> Tuple[List[tf.Tensor], tf.Tensor]:

@@ -10,6 +10,7 @@ from typing import Tuple
 
 import tensorflow as tf
 
+from tfcactus.keras import _compat
 from tfcactus.keras._compat import keras
 
 _ATTRIBUTE = '_tfcactus_trainers'
@@ -63,8 +64,7 @@ class Record:
     start = {'plan_number': plan_number(plan)}
     with tf.init_scope():
       self.counters = {
-          name: tf.Variable(start.get(name, 0), dtype=tf.int64,
-                            trainable=False, name=name)
+          name: _compat.counter(start.get(name, 0), name)
           for name in self.NAMES}
     self.changed = False
     self.training = False

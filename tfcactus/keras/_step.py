@@ -13,10 +13,10 @@ import tensorflow as tf
 from tfcactus import _checks
 from tfcactus.keras import _adaptive
 from tfcactus.keras import _clip
+from tfcactus.keras import _drop_in
 from tfcactus.keras import _engine
 from tfcactus.keras import _layers
 from tfcactus.keras import _routes
-from tfcactus.keras import optimizer as optimizer_lib
 from tfcactus.keras._compat import keras
 from tfcactus.keras.query import TableNoiseQuery
 
@@ -70,7 +70,7 @@ class Step:
     """
     _layers.check_model(self._model, half=True)
     _layers.check_vectorizable(self._model)
-    dim = sum(v.shape.num_elements() for v in self._model.trainable_variables)
+    dim = sum(math.prod(v.shape) for v in self._model.trainable_variables)
     if dim == 0:
       raise ValueError(
           f'Expected a model with trainable variables, got '
@@ -92,7 +92,7 @@ class Step:
       raise ValueError(
           f'Expected targets y to be one array, got {y!r}; a private model has '
           'one output and one loss.')
-    optimizer_lib._check_replicas()  # pylint: disable=protected-access
+    _drop_in.check_replicas()
     shape = getattr(self._model, 'input_shape', None) if (
         self._model.built) else None
     if tf.is_tensor(x) and isinstance(shape, tuple):

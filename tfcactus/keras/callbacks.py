@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 from typing import Optional
 import warnings
 
 from tfcactus import _checks
+from tfcactus.keras import _compat
 from tfcactus.keras import _history
 from tfcactus.keras import _layers
 from tfcactus.keras import _loss_check
@@ -181,7 +183,7 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   def _check_vector(self, plan: Any) -> None:
     plan.check_vector(sum(
-        v.shape.num_elements() for v in self.model.trainable_variables))
+        math.prod(v.shape) for v in self.model.trainable_variables))
 
   def _released(self) -> int:
     if self._is_private_model():
@@ -206,7 +208,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     except ValueError as error:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead,
                              note=f'No epsilon: {error}')
-    if self.model.optimizer.gradient_accumulation_steps > 1:
+    if self.model.optimizer.parts_per_step > 1:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_ACCUMULATED)
     if not self.model.optimizer.sound:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_UNSOUND)
@@ -252,12 +254,11 @@ def _same(name: str, planned: Any, trained: Any) -> None:
 
 
 def _check_steps_per_execution(model: keras.Model) -> None:
-  steps = getattr(model, '_steps_per_execution', None)
-  steps = 1 if steps is None else int(steps)
-  if steps != 1 or getattr(model, '_autotune_steps_per_execution', False):
+  steps = _compat.steps_per_execution(model)
+  if steps != 1:
     raise ValueError(
         'Expected compile(steps_per_execution=1) with target_epsilon, so that '
-        f'training can stop after any step, got {steps} (or "auto").')
+        f'training can stop after any step, got {steps or "auto"}.')
 
 
 _PLAN_FIELDS = ('num_examples', 'sampling_prob', 'steps', 'delta', 'dim',

@@ -8,6 +8,7 @@ from typing import Optional
 import tensorflow as tf
 
 from tfcactus.keras import _books
+from tfcactus.keras import _compat
 from tfcactus.keras import _engine
 from tfcactus.keras import _feed
 from tfcactus.keras import _history
@@ -100,7 +101,7 @@ class PrivateModel(keras.Model):
     if self._step.norm.variable is not None:
       self.clip_norm = self._step.norm.variable
     self.seeded_batches = False
-    self._compute_loss = None
+    self._loss_per_example = None
     if model.built:
       self.built = True
       self._check_inner()
@@ -182,10 +183,11 @@ class PrivateModel(keras.Model):
       raise ValueError(
           'Expected jit_compile=False, got True: XLA is slower here.')
     _check_optimizer(optimizer)
-    super().compile(optimizer=optimizer, loss=loss, metrics=metrics,
-                    weighted_metrics=weighted_metrics, run_eagerly=run_eagerly,
-                    jit_compile=False, **kwargs)
-    self._compute_loss = compute_loss
+    super().compile(**_compat.compile_arguments(
+        optimizer=optimizer, loss=loss, metrics=metrics,
+        weighted_metrics=weighted_metrics, run_eagerly=run_eagerly,
+        jit_compile=False, **kwargs))
+    self._loss_per_example = compute_loss
 
   def fit(self, x: Any = None, y: Any = None, batch_size: Optional[int] = None,
           epochs: int = 1, verbose: Any = 'auto', callbacks: Any = None,
@@ -264,16 +266,14 @@ class PrivateModel(keras.Model):
       weights = tf.ones([tf.shape(y)[0]])
     weights = tf.reshape(tf.cast(weights, tf.float32), [tf.shape(y)[0]])
     with self._books.count_step():
-      averages, batch = self._step.run(x, y, weights, self._compute_loss)
-      # Keras wraps it under mixed_float16; nothing is left to unscale here.
-      optimizer = getattr(self.optimizer, 'inner_optimizer', self.optimizer)
-      optimizer.apply_gradients(
+      averages, batch = self._step.run(x, y, weights, self._loss_per_example)
+      _compat.bare_optimizer(self).apply_gradients(
           zip(averages, self.inner.trainable_variables))
       return self._log(x, batch)
 
   def _prepare(self, x: Any, y: Any) -> Any:
     """Builds and checks the wrapped model, when the step is traced."""
-    if self._compute_loss is None:
+    if self._loss_per_example is None:
       raise ValueError('Expected compile(...) before training.')
     x = self._step.shaped(x, y)
     if not self.inner.built:
@@ -289,7 +289,8 @@ class PrivateModel(keras.Model):
     y, predictions, weights = (
         tf.boolean_mask(part, shown)
         for part in (batch.targets, batch.predictions, batch.weights))
-    self.compiled_loss(y, predictions, weights)
+    losses = tf.boolean_mask(batch.losses, shown)
+    _compat.log_loss(self, y, predictions, losses, weights)
     return self.compute_metrics(x, y, predictions, weights)
 
   def set_weights(self, weights: Any) -> None:
