@@ -30,6 +30,7 @@ class Step:
   Attributes:
     rows: How many examples are processed at once; None until `check`, if it
       was not given.
+    engine: 'auto' or 'vectorized'.
     clipping: 'flat', 'per_layer' or 'automatic'.
     norm: The `ClipNorm`.
     seeded: Whether the noise repeats.
@@ -46,7 +47,7 @@ class Step:
     if engine not in ('auto', 'vectorized'):
       raise ValueError(
           f"Expected engine 'auto' or 'vectorized', got engine={engine!r}.")
-    self._vectorize = engine == 'vectorized'
+    self.engine = engine
     if plan.adaptive_clipping is not None and clipping != 'flat':
       raise ValueError(
           "Expected clipping='flat' with a plan of adaptive_clipping, whose "
@@ -60,7 +61,7 @@ class Step:
 
   def routes(self) -> _routes.Routes:
     """Which way each layer takes."""
-    return _routes.routes(self._model, self._vectorize)
+    return _routes.routes(self._model, self.engine == 'vectorized')
 
   def check(self) -> None:
     """Checks the built model, and settles the physical batch.

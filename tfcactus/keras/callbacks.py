@@ -35,8 +35,9 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   With a drop-in optimizer in a plain Keras model nothing shows how batches are
   chosen: pass the `PoissonBatches` or `FixedSizeBatches` that `fit` is given as
-  `batches`. It is your word that they are the same. Steps are those of all
-  drop-in optimizers that the model was trained by.
+  `batches`. It is your word that they are the same, and that steps of which a
+  loaded file tells took such batches too. Steps are those of all drop-in
+  optimizers that the model was trained by.
 
   Attributes:
     guarantee: The `Guarantee` after the last epoch, or None.
@@ -212,7 +213,7 @@ class EpsilonCallback(keras.callbacks.Callback):
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_ACCUMULATED)
     if not self.model.optimizer.sound:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_UNSOUND)
-    if steps > self._batches.draws:
+    if steps - self.model.optimizer.loaded_steps > self._batches.draws:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_FEW_DRAWS)
     return sampling.Ledger(self._batches.sampling, steps + ahead)
 
