@@ -21,7 +21,7 @@ def model_of(*parts, shape, dtype=None):
   inputs = x = tf.keras.Input(shape, dtype=dtype)
   for part in parts:
     x = part(x)
-  if x.shape.rank > 2:
+  if len(x.shape) > 2:
     x = layers.Flatten()(x)
   model = tf.keras.Model(inputs, layers.Dense(3)(x))
   rng = np.random.default_rng(3)

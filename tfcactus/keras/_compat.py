@@ -99,6 +99,16 @@ def tf_variable(variable: Any) -> tf.Variable:
   return variable.value if KERAS_3 else variable
 
 
+def tf_variables(model: Any) -> List[tf.Variable]:
+  """The trainable variables of a model or layer, for tapes to watch."""
+  return [tf_variable(v) for v in model.trainable_variables]
+
+
+def depthwise_kernel(layer: Any) -> Any:
+  """The kernel of a DepthwiseConv2D."""
+  return layer.kernel if KERAS_3 else layer.depthwise_kernel
+
+
 def counter(value: float, name: str, dtype: str = 'int64') -> Any:
   """Returns a variable that a model holding it saves with its weights.
 

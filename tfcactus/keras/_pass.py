@@ -82,7 +82,7 @@ class _VectorizedRule(_rules.Rule):
 
   def gradients(self, site):
     one, values, place = site.inputs
-    variables = site.layer.trainable_variables
+    variables = _compat.tf_variables(site.layer)
 
     def gradient(row):
       values, outer = row
@@ -95,8 +95,8 @@ class _VectorizedRule(_rules.Rule):
       return [tf.convert_to_tensor(part) for part in found]
 
     found = tf.vectorized_map(gradient, (values, site.gradient), warn=False)
-    return [(variable, _parts.Dense(part, variable.shape))
-            for variable, part in zip(variables, found)]
+    return [(variable, _parts.Dense(part, variable.shape)) for variable, part
+            in zip(site.layer.trainable_variables, found)]
 
 
 _VECTORIZED = _VectorizedRule()
@@ -195,7 +195,7 @@ def vectorized(model: keras.Model, compute_loss: LossFn,
 
   def one(example):
     (x, target, weight), seeds = example
-    variables = model.trainable_variables
+    variables = _compat.tf_variables(model)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(variables)
       with _compat.seeded(model, seeds):
