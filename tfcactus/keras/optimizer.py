@@ -108,6 +108,7 @@ class DPOptimizer:
           'Expected tape with a loss that is a tensor, got None; use '
           'minimize(loss, var_list, tape=tape) or pass a callable.')
     _drop_in.check_replicas()
+    _drop_in.check_precision()
     tape = tape if tape is not None else tf.GradientTape()
     with tape:
       if callable(loss):
@@ -261,6 +262,7 @@ class _Keras3Optimizer(DPOptimizer):
       loss: Per example.
     """
     _drop_in.check_replicas()
+    _drop_in.check_precision()
     losses = _drop_in.loss_per_example(loss)
     if tf.executing_eagerly():
       raise ValueError(
