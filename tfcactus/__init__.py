@@ -6,6 +6,7 @@ and is imported on request.
 
 from __future__ import annotations
 
+from tfcactus.clipping import AdaptiveClipping
 from tfcactus.noise import Gaussian
 from tfcactus.noise import Laplace
 from tfcactus.noise import library
@@ -20,8 +21,8 @@ from tfcactus.privacy import NoiseTableDpEvent
 from tfcactus.privacy import PhiAccountant
 
 __all__ = [
-    'Gaussian', 'Guarantee', 'Laplace', 'NoiseTableDpEvent', 'PhiAccountant',
-    'PrivacyPlan', 'RadialTable', 'ScalarTable', 'calibrate_noise_multiplier',
-    'library', 'load', 'optimal_noise',
+    'AdaptiveClipping', 'Gaussian', 'Guarantee', 'Laplace', 'NoiseTableDpEvent',
+    'PhiAccountant', 'PrivacyPlan', 'RadialTable', 'ScalarTable',
+    'calibrate_noise_multiplier', 'library', 'load', 'optimal_noise',
 ]
 __version__ = '0.1.0'

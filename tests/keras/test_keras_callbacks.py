@@ -139,7 +139,7 @@ def test_unknown_sampling_gets_words_and_no_epsilon(make_plan):
 def test_mixed_sampling_gets_words(make_plan):
   private = _private(make_plan())
   _fit(private, _batches(), EpsilonCallback())
-  with pytest.warns(UserWarning, match='in turn'):
+  with pytest.warns(UserWarning, match='some in another'):
     _fit(private, _X, EpsilonCallback(), y=_Y)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfcactus
 from tfcactus import noise as noise_lib
 from tfcactus.keras import _compat
 from tfcactus.keras import _tfp
@@ -228,16 +229,18 @@ def test_radial_table_trains_only_in_its_dimension(radial):
     _fit_once(_sgd(noise_multiplier=None, noise=radial), x, y)
 
 
-def test_from_plan_and_config_round_trip(make_plan, radial):
-  plan = make_plan(noise_lib.Gaussian(1.5), l2_norm_clip=0.7)
+def test_from_plan_and_config_round_trip(radial):
+  plan = tfcactus.PrivacyPlan(
+      noise=noise_lib.Gaussian(1.5), l2_norm_clip=0.7, num_examples=40,
+      sampling_prob=0.25, steps=100, delta=1e-5)
   optimizer = DPKerasSGDOptimizer.from_plan(plan, learning_rate=0.2)
   assert optimizer.plan is plan and optimizer.expected_batch_size == 10
   again = DPKerasSGDOptimizer.from_config(optimizer.get_config())
   assert again.get_config() == optimizer.get_config()
-  assert again.noise == plan.noise and again.l2_norm_clip == 0.7
-  table = _sgd(noise_multiplier=None, noise=radial)
-  with pytest.raises(ValueError, match=radial.digest):
-    DPKerasSGDOptimizer.from_config(table.get_config())
+  assert again.noise == plan.noise and again.plan == plan
+  table = DPKerasSGDOptimizer.from_config(
+      _sgd(noise_multiplier=None, noise=radial).get_config())
+  assert table.noise.digest == radial.digest and table.plan is None
 
 
 @pytest.mark.parametrize('kwargs, words', [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from tfcactus.keras.batches import FixedSizeBatches
 from tfcactus.keras.batches import PoissonBatches
+from tfcactus.keras.batches import ShuffledBatches
 from tfcactus.keras.callbacks import EpsilonCallback
 from tfcactus.keras.journal import Journal
 from tfcactus.keras.model import PrivateModel
@@ -21,10 +23,12 @@ __all__ = [
     'DPKerasRMSpropOptimizer',
     'DPKerasSGDOptimizer',
     'EpsilonCallback',
+    'FixedSizeBatches',
     'Journal',
     'NoiseSampler',
     'PoissonBatches',
     'PrivateModel',
+    'ShuffledBatches',
     'TableNoiseQuery',
     'make_run_card',
     'privatize',

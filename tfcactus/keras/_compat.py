@@ -110,16 +110,18 @@ def depthwise_kernel(layer: Any) -> Any:
   return layer.kernel if KERAS_3 else layer.depthwise_kernel
 
 
-def counter(value: int, name: str) -> Any:
-  """Returns an int64 variable that a model holding it saves with its weights.
+def counter(value: float, name: str, dtype: str = 'int64') -> Any:
+  """Returns a variable that a model holding it saves with its weights.
 
   Args:
     value: To start with.
     name: Its name.
+    dtype: Its dtype.
   """
   if KERAS_3:
-    return keras.Variable(value, dtype='int64', trainable=False, name=name)
-  return tf.Variable(value, dtype=tf.int64, trainable=False, name=name)
+    return keras.Variable(value, dtype=dtype, trainable=False, autocast=False,
+                          name=name)
+  return tf.Variable(value, dtype=dtype, trainable=False, name=name)
 
 
 def flat_layers(model: Any) -> List[Any]:

@@ -18,6 +18,7 @@ from tensorflow.python.ops import gradients_util
 
 from tfcactus.keras import _clip
 from tfcactus.keras import _engine
+from tfcactus.keras._compat import keras
 
 _ROWS = 16
 """Backward passes at once: enough to keep the cores busy, while memory stays
@@ -35,6 +36,20 @@ def check_replicas() -> None:
     raise ValueError(
         f'Expected one replica, got a distribution strategy with {replicas}: '
         'each would add its own noise. Train outside the strategy.')
+
+
+def check_precision() -> None:
+  """Refuses the policy under which Keras scales losses before it asks.
+
+  Raises:
+    ValueError: if it is set.
+  """
+  policy = keras.mixed_precision.global_policy().name
+  if policy == 'mixed_float16':
+    raise ValueError(
+        f'Expected the policy "float32" or "mixed_bfloat16", got "{policy}", '
+        'whose scaled gradients would be clipped as if they were larger; use '
+        'tfcactus.keras.privatize, which unscales them first.')
 
 
 def loss_per_example(loss: tf.Tensor) -> tf.Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras._compat import keras
-from tfcactus.keras.batches import PoissonBatches
+from tfcactus.keras.batches import PrivateBatches
 from tfcactus.keras.sampling import Sampling
 
 
@@ -46,18 +46,24 @@ def make_feed(plan: Any, x: Any, y: Any, batch_size: Any, sample_weight: Any,
   Raises:
     ValueError: if the data are not those of the plan.
   """
-  if isinstance(x, PoissonBatches):
+  if isinstance(x, PrivateBatches):
+    kind = type(x).__name__
     if not all(v is None for v in (y, batch_size, sample_weight)):
       raise ValueError(
           'Expected y, batch_size and sample_weight to be None with '
-          'PoissonBatches, which hold the targets and draw the sizes.')
-    check_batches(x, plan)
+          f'{kind}, which hold the targets and know the sizes.')
+    x.check_plan(plan)
     if journal and x.seeded:
       raise ValueError(
-          'Expected PoissonBatches without a seed in a run with a journal, '
-          'got seeded ones: resumed, they would draw the same samples again.')
-    return Feed(Sampling.POISSON, x.endless_dataset(),
-                steps_per_epoch or x.steps_per_epoch, x.seeded)
+          f'Expected {kind} without a seed in a run with a journal, got seeded '
+          'ones: resumed, they would draw the same samples again.')
+    if x.sampling != Sampling.EACH_EXAMPLE_ONCE:
+      steps_per_epoch = steps_per_epoch or x.steps_per_epoch
+    elif steps_per_epoch is not None:
+      raise ValueError(
+          f'Expected steps_per_epoch=None with {kind}, whose passes are '
+          f'accounted for as a whole, got {steps_per_epoch!r}.')
+    return Feed(x.sampling, x.feed(), steps_per_epoch, x.seeded)
   found = _lengths(x)
   if not found or steps_per_epoch is not None:
     return Feed(Sampling.UNKNOWN, x, steps_per_epoch)
@@ -66,20 +72,6 @@ def make_feed(plan: Any, x: Any, y: Any, batch_size: Any, sample_weight: Any,
         f'Expected num_examples={plan.num_examples} examples as in the '
         f'plan, got {found[0]}.')
   return Feed(Sampling.EACH_EXAMPLE_ONCE, x, None)
-
-
-def check_batches(batches: PoissonBatches, plan: Any) -> None:
-  """Refuses batches that are not drawn as the plan accounts for.
-
-  Raises:
-    ValueError: if num_examples or sampling_prob differ.
-  """
-  for name in ('num_examples', 'sampling_prob'):
-    if getattr(batches, name) != getattr(plan, name):
-      raise ValueError(
-          f'Expected batches with {name}={getattr(plan, name)!r} as in the '
-          f'plan, got {name}={getattr(batches, name)!r}; make both from the '
-          'same numbers.')
 
 
 def _lengths(x: Any) -> list:

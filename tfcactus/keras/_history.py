@@ -42,7 +42,7 @@ def trainers(variables: Iterable[tf.Variable]) -> List[Any]:
 def plan_number(plan: Any) -> int:
   """A positive int64 that stands for what a step of the plan costs."""
   text = repr((plan.noise.digest, plan.sampling_prob, plan.num_examples,
-               plan.l2_norm_clip))
+               plan.l2_norm_clip, plan.adaptive_clipping))
   return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], 'big') + 1
 
 

@@ -11,6 +11,7 @@ from typing import Tuple
 import tensorflow as tf
 
 from tfcactus import _checks
+from tfcactus.keras import _adaptive
 from tfcactus.keras import _clip
 from tfcactus.keras import _drop_in
 from tfcactus.keras import _engine
@@ -29,7 +30,9 @@ class Step:
   Attributes:
     rows: How many examples are processed at once; None until `check`, if it
       was not given.
+    engine: 'auto' or 'vectorized'.
     clipping: 'flat', 'per_layer' or 'automatic'.
+    norm: The `ClipNorm`.
     seeded: Whether the noise repeats.
   """
 
@@ -44,13 +47,21 @@ class Step:
     if engine not in ('auto', 'vectorized'):
       raise ValueError(
           f"Expected engine 'auto' or 'vectorized', got engine={engine!r}.")
-    self._vectorize = engine == 'vectorized'
-    self._query = TableNoiseQuery(plan, seed=seed)
+    self.engine = engine
+    if plan.adaptive_clipping is not None and clipping != 'flat':
+      raise ValueError(
+          "Expected clipping='flat' with a plan of adaptive_clipping, whose "
+          f'count is that of whole gradients, got clipping={clipping!r}.')
+    self.norm = _adaptive.ClipNorm(plan)
+    # Of the noise, not the plan: a release may hold more than the gradient.
+    self._query = (TableNoiseQuery(plan, seed=seed)
+                   if plan.adaptive_clipping is None else
+                   TableNoiseQuery(plan.noise, plan.l2_norm_clip, seed=seed))
     self.seeded = self._query.seeded
 
   def routes(self) -> _routes.Routes:
     """Which way each layer takes."""
-    return _routes.routes(self._model, self._vectorize)
+    return _routes.routes(self._model, self.engine == 'vectorized')
 
   def check(self) -> None:
     """Checks the built model, and settles the physical batch.
@@ -109,12 +120,14 @@ class Step:
     Returns:
       (what to apply, in the shape of each variable; the `BatchResult`).
     """
-    state = self._query.initial_global_state()
     engine = _engine.Engine(self._model, compute_loss, self.rows,
                             self.routes(), self.clipping)
-    batch = engine.run(x, y, weights, self._query.derive_sample_params(state))
-    noisy = self._query.get_noised_result(batch.sums, state)[0]
-    return [part / self._plan.expected_batch_size for part in noisy], batch
+    batch = engine.run(x, y, weights, self.norm.value())
+    release, scale = self.norm.release(batch)
+    state = self._query.initial_global_state()._replace(l2_norm_clip=scale)
+    noisy = self._query.get_noised_result(release, state)[0]
+    sums = self.norm.move(noisy)
+    return [part / self._plan.expected_batch_size for part in sums], batch
 
 
 def _physical_rows(plan: Any, model: keras.Model,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import Dict
 from typing import Optional
 
 import tensorflow as tf
@@ -12,6 +13,7 @@ from tfcactus.keras import _compat
 from tfcactus.keras import _engine
 from tfcactus.keras import _feed
 from tfcactus.keras import _history
+from tfcactus.keras import _saving
 from tfcactus.keras import _step
 from tfcactus.keras import _tfp
 from tfcactus.keras import optimizer as optimizer_lib
@@ -20,6 +22,7 @@ from tfcactus.keras._compat import keras
 from tfcactus.keras.sampling import Sampling
 
 
+@keras.saving.register_keras_serializable('tfcactus')
 class PrivateModel(keras.Model):
   """Trains `model` privately; evaluates and predicts as `model` does.
 
@@ -30,6 +33,10 @@ class PrivateModel(keras.Model):
 
   The loss and the metrics that `fit` logs are computed on the training data
   without noise: epsilon covers the weights, not those logs.
+
+  `save('m.keras')` saves all there is: model, plan, noise table, optimizer and
+  counters, but no randomness; `keras.models.load_model` gets it back, and looks
+  into the journal for what was released since.
 
   `released_steps`, `epochs_begun`, `sampling` and `plan_number` are saved with
   the weights. Setting or loading weights never lowers them, since what was
@@ -50,7 +57,9 @@ class PrivateModel(keras.Model):
     epochs_begun: int64 variable, passes over arrays given to `fit`.
     sampling: int64 variable, a `Sampling`.
     plan_number: int64 variable, which plan the steps were released under.
-    seeded: Whether the noise repeats; see `NoiseSampler`.
+    clip_norm: float64 variable, the clip norm of the next step, if the plan has
+      `adaptive_clipping`. It comes out of what is released, and is covered.
+    seeded: Whether any noise came from a seed; see `NoiseSampler`.
     seeded_batches: Whether any batches came from a seed.
     clipping: 'flat', 'per_layer' or 'automatic'.
   """
@@ -59,7 +68,8 @@ class PrivateModel(keras.Model):
                seed: Optional[int] = None,
                physical_batch_size: Optional[int] = None,
                engine: str = 'auto', journal: Any = None,
-               clipping: str = 'flat', name: Optional[str] = None):
+               clipping: str = 'flat', name: Optional[str] = None,
+               loaded: bool = False):
     """Initialises the model.
 
     Args:
@@ -76,6 +86,7 @@ class PrivateModel(keras.Model):
         C whether longer or shorter. Each bounds an example's part in the sum by
         C, and costs the same.
       name: A name.
+      loaded: Set by `from_config`.
 
     Raises:
       ValueError: if the model cannot be trained privately, or the plan's noise
@@ -93,9 +104,12 @@ class PrivateModel(keras.Model):
     # Neither is a trackable: restored noise states would repeat noise.
     self._step = _step.Step(model, plan, seed, physical_batch_size, engine,
                             clipping)
-    self._books = _books.Books(model, plan, journal, self.seeded)
+    self.seeded = self._step.seeded
+    self._books = _books.Books(model, plan, journal, self.seeded, loaded)
     for name, counter in self._books.record.counters.items():
       setattr(self, name, counter)
+    if self._step.norm.variable is not None:
+      self.clip_norm = self._step.norm.variable
     self.seeded_batches = False
     self._loss_per_example = None
     if model.built:
@@ -111,11 +125,6 @@ class PrivateModel(keras.Model):
   def clipping(self) -> str:
     """'flat', 'per_layer' or 'automatic'."""
     return self._step.clipping
-
-  @property
-  def seeded(self) -> bool:
-    """Whether the noise repeats."""
-    return self._step.seeded
 
   def privacy_summary(self) -> str:
     """Returns, layer by layer, how gradients per example are taken.
@@ -223,7 +232,7 @@ class PrivateModel(keras.Model):
           'take examples away from the num_examples of the plan; split the '
           'data before and pass validation_data.')
     feed = _feed.make_feed(self.plan, x, y, batch_size, sample_weight,
-                           steps_per_epoch, self._books.journal is not None)
+                           steps_per_epoch, self._books.journal_path is not None)
     self.seeded_batches = self.seeded_batches or feed.seeded
     if feed.sampling == Sampling.EACH_EXAMPLE_ONCE:
       callbacks = _feed.with_callback(callbacks, _feed.CountEpochs())
@@ -300,12 +309,60 @@ class PrivateModel(keras.Model):
       return super().load_weights(*args, **kwargs)
 
   def get_config(self) -> Any:
-    """Refused: a config does not hold noise tables."""
-    raise NotImplementedError(
-        'Expected save_weights(path), or private_model.inner.save(path) for '
-        'the trained model, got a request for the config of a PrivateModel, '
-        'which does not hold its noise; build it anew with privatize(model, '
-        'plan) and load_weights(path).')
+    """Returns what `from_config` needs; counters are saved with the weights."""
+    return {
+        'name': self.name, 'model': keras.saving.serialize_keras_object(self.inner),
+        'plan': _saving.plan_config(self.plan), 'engine': self._step.engine,
+        'physical_batch_size': self.physical_batch_size,
+        'clipping': self.clipping, 'journal': self._books.journal_path,
+        'seeded': self.seeded, 'seeded_batches': self.seeded_batches}
+
+  @classmethod
+  def from_config(cls, config: Any, custom_objects: Any = None) -> PrivateModel:
+    """Makes the model anew, with fresh randomness.
+
+    Its journal is read, and taken when it trains.
+    """
+    config = dict(config)
+    model = keras.saving.deserialize_keras_object(
+        config.pop('model'), custom_objects=custom_objects)
+    plan = _saving.plan_from(config.pop('plan'))
+    seeded, batches = config.pop('seeded'), config.pop('seeded_batches')
+    made = cls(model, plan, loaded=True, **config)
+    made.seeded, made.seeded_batches = seeded, batches
+    return made
+
+  def compile_from_config(self, config: Any) -> None:
+    """Compiles a loaded model, its optimizer ready to be restored."""
+    self.compile(**keras.saving.deserialize_keras_object(config))
+    if self.built:
+      _compat.bare_optimizer(self).build(self.inner.trainable_variables)
+
+  def _own_state(self) -> Dict[str, Any]:
+    norm = self._step.norm.variable
+    return {**self._books.record.counters,
+            **({} if norm is None else {'clip_norm': norm})}
+
+  def save_own_variables(self, store: Any) -> None:
+    """Saves the counters, and the clip norm if it moves."""
+    for name, variable in self._own_state().items():
+      store[name] = variable.numpy()
+
+  def load_own_variables(self, store: Any) -> None:
+    """Loads what was saved; what was released stays counted.
+
+    Raises:
+      ValueError: if the file is not of such a model.
+    """
+    missing = set(self._own_state()) - set(store.keys())
+    if missing:
+      raise ValueError(
+          f'Expected a file of a PrivateModel with {sorted(missing)}, got one '
+          "without; load a plain model's weights by private_model.inner."
+          'load_weights.')
+    with self._books.keeping_counts(weights=False):
+      for name, variable in self._own_state().items():
+        variable.assign(store[name][()])
 
 
 def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,

@@ -16,8 +16,11 @@ from tfcactus import noise as noise_lib
 from tfcactus.keras import _compat
 from tfcactus.keras import _drop_in
 from tfcactus.keras import _history
+from tfcactus.keras import _saving
 from tfcactus.keras.query import TableNoiseQuery
 from tfcactus.keras.sampler import NoNoise
+
+_registered = _compat.keras.saving.register_keras_serializable('tfcactus')
 
 
 class DPOptimizer:
@@ -28,10 +31,12 @@ class DPOptimizer:
     noise: The noise, in units of the clip norm.
     l2_norm_clip: The bound on the norm of each example's gradient.
     expected_batch_size: What the noisy sum is divided by.
-    seeded: Whether the noise repeats; see `NoiseSampler`.
+    seeded: Whether any noise came from a seed; see `NoiseSampler`.
+    loaded_steps: How many of the released steps a file told of.
   """
 
   plan: Any = None
+  loaded_steps: int = 0
 
   @classmethod
   def from_plan(cls, plan: Any, *, seed: Optional[int] = None,
@@ -103,6 +108,7 @@ class DPOptimizer:
           'Expected tape with a loss that is a tensor, got None; use '
           'minimize(loss, var_list, tape=tape) or pass a callable.')
     _drop_in.check_replicas()
+    _drop_in.check_precision()
     tape = tape if tape is not None else tf.GradientTape()
     with tape:
       if callable(loss):
@@ -168,15 +174,17 @@ class DPOptimizer:
         'gradients per example from.')
 
   def get_config(self) -> Any:
-    """Returns what `from_config` needs, for closed-form Gaussian noise."""
+    """Returns what `from_config` needs, what was released so far included."""
     config = super().get_config()
-    gaussian = isinstance(self.noise, (noise_lib.Gaussian, NoNoise))
     config.update({
         'l2_norm_clip': self.l2_norm_clip,
-        'noise_multiplier': self.noise.noise_multiplier if gaussian else None,
-        'noise_digest': self.noise.digest,
+        'noise': _saving.noise_config(self.noise),
+        'plan': _saving.plan_config(self.plan),
         'expected_batch_size': self.expected_batch_size,
         'gradient_accumulation_steps': self.parts_per_step,
+        'seeded': self.seeded,
+        'released_steps': self.released_steps,
+        'sound': self.sound,
     })
     return config
 
@@ -184,22 +192,34 @@ class DPOptimizer:
   def from_config(cls, config: Any, custom_objects: Any = None) -> DPOptimizer:
     """Makes the optimizer anew, with fresh randomness.
 
-    Raises:
-      ValueError: if its noise was a table, which a config does not hold.
+    It counts the steps that were released when the config was made.
     """
     config = dict(config)
-    digest = config.pop('noise_digest', None)
-    if config.get('noise_multiplier') is None and 'noise' not in config:
-      raise ValueError(
-          'Expected Gaussian noise in an optimizer config, got the noise '
-          f'table {digest}, which a config does not hold; load the table '
-          f'with tfcactus.noise.load and build {cls.__name__}(noise=table, '
-          '...).')
-    return super().from_config(config, custom_objects)
+    released, sound, seeded, state = (
+        config.pop(name, default) for name, default in (
+            ('released_steps', 0), ('sound', True), ('seeded', False),
+            ('state', None)))
+    config['plan'] = _saving.plan_from(config.get('plan'))
+    if isinstance(config.get('noise'), dict):
+      config['noise'] = _saving.noise_from(config['noise'])
+    made = super().from_config(config, custom_objects)
+    made.seeded = made.seeded or seeded
+    made._private.released.assign(released)
+    made.loaded_steps = released
+    made._private.sound.assign(sound)
+    made._private.saved = state
+    return made
 
 
 class _LegacyOptimizer(DPOptimizer):
   """Under Keras 2, whose `minimize` asks for gradients and applies them."""
+
+  def get_config(self) -> Any:
+    """As `DPOptimizer`, with slots: .keras files hold them nowhere else."""
+    state = self._private.saved or (
+        _saving.arrays_config(self.get_weights()) if int(self.iterations)
+        else None)
+    return {**super().get_config(), 'state': state}
 
   def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any
                       ) -> Any:
@@ -208,6 +228,9 @@ class _LegacyOptimizer(DPOptimizer):
     gradients, var_list = zip(*grads_and_vars)
     with tf.init_scope():
       self._create_all_weights(var_list)
+      if self._private.saved:
+        self.set_weights(_saving.arrays_from(self._private.saved))
+        self._private.saved = None
     base = super()
     return self._apply_when_complete(
         gradients, var_list, lambda averages: base.apply_gradients(
@@ -239,6 +262,7 @@ class _Keras3Optimizer(DPOptimizer):
       loss: Per example.
     """
     _drop_in.check_replicas()
+    _drop_in.check_precision()
     losses = _drop_in.loss_per_example(loss)
     if tf.executing_eagerly():
       raise ValueError(
@@ -278,6 +302,7 @@ class _State:
     parts_seen: Batches seen, when several make a logical one.
     ready: Whether the next gradients applied are clipped.
     losses: Of which `fit` is taking the gradient, or None.
+    saved: State from a config, for when the slots are there.
   """
 
   def __init__(self):
@@ -286,6 +311,7 @@ class _State:
       self.sound = tf.Variable(True, trainable=False)
       self.released = tf.Variable(0, trainable=False, dtype=tf.int64)
     self.ready = False
+    self.saved: Optional[str] = None
     self.losses: Optional[tf.Tensor] = None
     self._pending: List[tf.Variable] = []
 
@@ -355,6 +381,7 @@ def _one_noise(noise: Optional[noise_lib.Noise],
   return noise_lib.Gaussian(noise_multiplier) if noise_multiplier else NoNoise()
 
 
+@_registered
 class DPKerasSGDOptimizer(make_dp_optimizer_class(_compat.SGD)):
   """Private SGD: clipped gradients per example, noise once on their sum.
 
@@ -391,13 +418,16 @@ class DPKerasSGDOptimizer(make_dp_optimizer_class(_compat.SGD)):
   """
 
 
+@_registered
 class DPKerasAdamOptimizer(make_dp_optimizer_class(_compat.Adam)):
   """Private Adam; arguments as `DPKerasSGDOptimizer` and of Keras' Adam."""
 
 
+@_registered
 class DPKerasAdagradOptimizer(make_dp_optimizer_class(_compat.Adagrad)):
   """Private Adagrad; arguments as `DPKerasSGDOptimizer` and Keras' Adagrad."""
 
 
+@_registered
 class DPKerasRMSpropOptimizer(make_dp_optimizer_class(_compat.RMSprop)):
   """Private RMSprop; arguments as `DPKerasSGDOptimizer` and Keras' RMSprop."""
