@@ -16,7 +16,8 @@ from typing import Optional
 from typing import Tuple
 
 import tensorflow as tf
-from tensorflow.python.ops.parallel_for import pfor
+from tensorflow.python.ops.parallel_for.pfor import _pfor_converter_registry
+from tensorflow.python.ops.parallel_for.pfor import wrap
 
 _OLDEST_TENSORFLOW = (2, 14)
 _OLDEST_KERAS_3 = (3, 5)
@@ -278,7 +279,7 @@ def _convert_matmul(pfor_input: Any) -> Any:
   batch = tf.broadcast_dynamic_shape(tf.shape(x)[:-2], tf.shape(y)[:-2])
   x, y = (tf.broadcast_to(part, tf.concat([batch, tf.shape(part)[-2:]], 0))
           for part in (x, y))
-  return pfor.wrap(tf.matmul(
+  return wrap(tf.matmul(
       x, y, adjoint_a=pfor_input.get_attr('adj_x'),
       adjoint_b=pfor_input.get_attr('adj_y')), True)
 
@@ -291,7 +292,7 @@ def sound_matmuls() -> Iterator[None]:
   product broadcasts (8, 1, 5, 4) with (4, 3), which is what a product of one
   example and weights becomes.
   """
-  converters = pfor._pfor_converter_registry  # pylint: disable=protected-access
+  converters = _pfor_converter_registry
   kept = converters['BatchMatMulV2']
   converters['BatchMatMulV2'] = _convert_matmul
   try:
