@@ -16,6 +16,8 @@ from typing import Optional
 from typing import Tuple
 
 import tensorflow as tf
+from tensorflow.python.ops.parallel_for.pfor import _pfor_converter_registry
+from tensorflow.python.ops.parallel_for.pfor import wrap
 
 _OLDEST_TENSORFLOW = (2, 14)
 _OLDEST_KERAS_3 = (3, 5)
@@ -270,6 +272,35 @@ def seeded(model: Any, seeds: List[tf.Tensor]) -> Iterator[None]:
       del generator.__dict__['next']
 
 
+def _convert_matmul(pfor_input: Any) -> Any:
+  """Vectorises a matrix product so that its kernel need not broadcast."""
+  pfor_input.expanddim_inputs_for_broadcast()
+  x, y = pfor_input.input(0)[0], pfor_input.input(1)[0]
+  batch = tf.broadcast_dynamic_shape(tf.shape(x)[:-2], tf.shape(y)[:-2])
+  x, y = (tf.broadcast_to(part, tf.concat([batch, tf.shape(part)[-2:]], 0))
+          for part in (x, y))
+  return wrap(tf.matmul(
+      x, y, adjoint_a=pfor_input.get_attr('adj_x'),
+      adjoint_b=pfor_input.get_attr('adj_y')), True)
+
+
+@contextlib.contextmanager
+def sound_matmuls() -> Iterator[None]:
+  """Has matrix products inside be vectorised without broadcasting.
+
+  TensorFlow 2.16 to 2.21 with oneDNN write past the end of memory when a
+  product broadcasts (8, 1, 5, 4) with (4, 3), which is what a product of one
+  example and weights becomes.
+  """
+  converters = _pfor_converter_registry
+  kept = converters['BatchMatMulV2']
+  converters['BatchMatMulV2'] = _convert_matmul
+  try:
+    yield
+  finally:
+    converters['BatchMatMulV2'] = kept
+
+
 def compile_arguments(**arguments: Any) -> Any:
   """Arguments for `Model.compile` that each Keras understands.
 
@@ -314,6 +345,8 @@ def steps_per_execution(model: Any) -> Optional[int]:
     return None
   steps = (model.steps_per_execution if KERAS_3 else
            getattr(model, '_steps_per_execution', None))
+  if steps == 'auto':
+    return None
   return 1 if steps is None else int(steps)
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfcactus.keras import _clip
+from tfcactus.keras import _compat
 from tfcactus.keras import _pass
 from tfcactus.keras import _routes
 from tfcactus.keras._compat import keras
@@ -20,7 +21,7 @@ from tfcactus.keras._pass import LossFn
 
 @contextlib.contextmanager
 def quiet_vectorization() -> Iterator[None]:
-  """Drops a note of TensorFlow's that sounds like an error and is none."""
+  """Vectorises soundly, without a note that sounds like an error and is none."""
   logger = tf.get_logger()
 
   def keep(record: logging.LogRecord) -> bool:
@@ -28,7 +29,8 @@ def quiet_vectorization() -> Iterator[None]:
 
   logger.addFilter(keep)
   try:
-    yield
+    with _compat.sound_matmuls():
+      yield
   finally:
     logger.removeFilter(keep)
 
