@@ -122,9 +122,14 @@ class KeyStream:
       s = points[0] * points[0]
       s += points[1] * points[1]
       inside = np.flatnonzero((s < 1) & (s > 0))[:pairs - done]
-      points, s = points.take(inside, axis=1), s.take(inside)
-      points *= np.sqrt(-2 * np.log(s) / s)
-      out[:, done:done + inside.size] = points
+      # All indices are valid: mode 'clip' only spares take() to look.
+      s = s.take(inside, mode='clip')
+      stretch = np.log(s)
+      stretch /= s
+      stretch *= -2
+      np.sqrt(stretch, out=stretch)
+      drawn = points.take(inside, axis=1, mode='clip')
+      np.multiply(drawn, stretch, out=out[:, done:done + inside.size])
       done += inside.size
     return out.reshape(-1)[:count]
 
