@@ -14,5 +14,6 @@ from tfcactus.design.sinh_normal import DiscretizedSinhNormal
 
 __all__ = [
     'Cactus', 'DiscretizedGaussian', 'DiscretizedLaplace',
-    'DiscretizedSinhNormal', 'Isotropic', 'Monotone', 'RadialGaussian', 'SolverError', 'verify',
+    'DiscretizedSinhNormal', 'Isotropic', 'Monotone', 'RadialGaussian',
+    'SolverError', 'verify',
 ]

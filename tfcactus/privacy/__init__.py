@@ -18,5 +18,6 @@ from tfcactus.privacy.tcdp_accountant import TCDPDpEvent
 __all__ = [
     'Bounds', 'Composition', 'DominatingPair', 'DominatingPairDpEvent',
     'NoiseTableDpEvent', 'PairBounds', 'PhiAccountant', 'Step',
-    'TCDP', 'TCDPAccountant', 'TCDPDpEvent', 'dominating_pair', 'noise_event', 'randomized_response_event',
+    'TCDP', 'TCDPAccountant', 'TCDPDpEvent', 'dominating_pair', 'noise_event',
+    'randomized_response_event',
 ]

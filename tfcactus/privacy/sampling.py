@@ -79,6 +79,10 @@ class Release:
     else:
       base = _base_bounds(self.source, shift)
       make_base = lambda cells: base
+    if noise is not None and self.sampling_prob == 1:
+      # Noise is symmetric: the pair serves both directions, and its reverse,
+      # from which mass at infinity hides, is not needed.
+      return Step(make_base, loss)
     return Step(lambda cells: _sampled(
         make_base(cells), self.sampling_prob, direction), loss)
 

@@ -75,24 +75,45 @@ def quantile(records: Any, fraction: float, *, low: float, high: float,
   Raises:
     ValueError: if an argument is out of range.
   """
-  low, high = _checks.real('low', low), _checks.real('high', high)
-  if low >= high:
-    raise ValueError(f'Expected low < high, got low={low!r} and high={high!r}.')
   x = _data.vector(records)
-  whole = x.dtype.kind != 'f' and low == int(low) and high == int(high)
-  spacing = _checks.positive('resolution', (
-      (1.0 if whole else (high - low) / 1e6) if resolution is None
-      else resolution))
-  size = int(math.floor((high - low) / spacing + 1e-9)) + 1
+  size = num_values(x, low=low, high=high, resolution=resolution)
+  whole, spacing = _spacing(x, low, high, resolution)
   index = np.rint((np.clip(x, low, high) - low) / spacing)
   index = np.minimum(index.astype(np.int64), size - 1) + 1
   release = interior_point(
       index, num_values=size, fraction=fraction, noise=noise,
       rank_error=rank_error, method=method, seed=seed)
   value = low + spacing * (release.value - 1)
-  if whole and spacing == int(spacing):
+  if whole:
     value = int(round(value))
   return dataclasses.replace(release, value=value)
+
+
+def num_values(records: Any, *, low: float, high: float,
+               resolution: Optional[float] = None) -> int:
+  """How many answers `quantile` chooses among; it looks at the type only.
+
+  Args:
+    records: As for `quantile`.
+    low: As for `quantile`.
+    high: As for `quantile`.
+    resolution: As for `quantile`.
+  """
+  _, spacing = _spacing(_data.vector(records), low, high, resolution)
+  return int(math.floor((high - low) / spacing + 1e-9)) + 1
+
+
+def _spacing(x: np.ndarray, low: float, high: float,
+             resolution: Optional[float]) -> tuple[bool, float]:
+  """Whether answers are whole numbers, and how far apart they are."""
+  low, high = _checks.real('low', low), _checks.real('high', high)
+  if low >= high:
+    raise ValueError(f'Expected low < high, got low={low!r} and high={high!r}.')
+  whole = x.dtype.kind != 'f' and low == int(low) and high == int(high)
+  spacing = _checks.positive('resolution', (
+      (1.0 if whole else (high - low) / 1e6) if resolution is None
+      else resolution))
+  return whole and spacing == int(spacing), spacing
 
 
 def interior_point(records: Any, *, num_values: int, noise: noise_lib.Noise,
