@@ -23,6 +23,7 @@ from tfcactus import _checks
 from tfcactus.noise.sinh_normal import SinhNormal
 from tfcactus.privacy import dominating
 from tfcactus.privacy import pair as pair_lib
+from tfcactus.privacy import tcdp
 
 _REACH = 12.0
 """Standard deviations, of the normal inside, kept in cells."""
@@ -191,6 +192,76 @@ def _log_delta(noise: SinhNormal, epsilon: float, shift: float) -> float:  # pyl
   return float(near + math.log(-math.expm1(far + epsilon - near)))
 
 
+def sinh_normal_bound(noise: SinhNormal) -> tcdp.TCDP:
+  """What Theorem 17 proves of sinh-normal noise: an order of magnitude loose.
+
+  Raises:
+    ValueError: if its hypothesis 1 < 1/sqrt(rho) <= A fails for
+      rho = 1 / (2 sigma^2), or A <= 8, where it says nothing.
+  """
+  rho = 0.5 / noise.sigma**2
+  if noise.bend <= 8:
+    raise ValueError(
+        'Expected bend > 8, since Theorem 17 says nothing below (its omega '
+        f'would be {noise.bend / 8:.4g}), got {noise!r}; account the noise '
+        'exactly.')
+  if not 1 < 1 / math.sqrt(rho) <= noise.bend:
+    raise ValueError(
+        'Expected 1 < sqrt(2) sigma <= bend, the hypothesis of Theorem 17, got '
+        f'{noise!r}; account the noise exactly.')
+  return tcdp.TCDP(16 * rho, noise.bend / 8)
+
+
+def histogram_noise(rho: float, omega: float) -> SinhNormal:
+  """The noise of Corollary 18: a histogram under (rho, omega)-tCDP.
+
+  Args:
+    rho: In (0, 1).
+    omega: At least 1 / sqrt(2 rho), which the proof needs and the printed
+      hypothesis (1 / (8 sqrt rho)) does not give. Below that, the divergence is
+      computed, and refused where it is larger than claimed.
+
+  Returns:
+    Noise for each count; a replaced record changes two counts by one.
+
+  Raises:
+    ValueError: if the claim is false at these parameters.
+  """
+  rho, omega = _checks.positive('rho', rho), tcdp.check_omega(omega)
+  noise = SinhNormal(4 / math.sqrt(rho), 8 * omega)
+  if rho < 1 and omega >= 1 / math.sqrt(2 * rho):
+    return noise
+  limit = renyi_limit(noise)
+  if omega < limit:
+    needed = 2 * tcdp.certificate(
+        lambda order: renyi_divergence(noise, order), omega,
+        orders=300).rho
+    if needed <= rho:
+      return noise
+  else:
+    needed = math.inf
+  raise ValueError(
+      f'Expected omega >= 1 / sqrt(2 rho) = {1 / math.sqrt(2 * rho):.6g}, got '
+      f'omega={omega!r}: Corollary 18 is false there, its noise needs '
+      f'rho={needed:.6g} and claims rho={rho!r}. Raise omega.')
+
+
+def histogram_error(rho: float, omega: float, *, num_bins: int,
+                    beta: float) -> float:
+  """Corollary 18's bound on the largest error of all counts.
+
+  Args:
+    rho: Of the guarantee.
+    omega: Of the guarantee.
+    num_bins: Size of the domain.
+    beta: Probability of a larger error.
+  """
+  histogram_noise(rho, omega)
+  num_bins = _checks.integer('num_bins', num_bins, 1)
+  log_ratio = math.log(num_bins / _checks.delta(beta, 'beta'))
+  return 8 * omega * math.asinh(math.sqrt(log_ratio / (2 * omega**2 * rho)))
+
+
 @dominating.dominating_pair.register
 def _(noise: SinhNormal, *, shift: int = 1) -> pair_lib.PairBounds:
   check_log_concave(noise)
@@ -200,10 +271,22 @@ def _(noise: SinhNormal, *, shift: int = 1) -> pair_lib.PairBounds:
   y = np.linspace(-top, top, dominating.CELLS + 1)
   edges = loss(noise, y, shift)
   p, q = (_cells(noise, y + 0.5 * way * shift) for way in (-1, 1))
-  bounds = dominating.from_cells(
-      edges, np.diff(edges), p, q, float(noise.cdf(0.5 * shift - top)))
-  return pair_lib.PairBounds(bounds.lower, _with_moments(
-      bounds.upper, noise, shift))
+  beyond = float(noise.cdf(0.5 * shift - top))
+  bounds = dominating.from_cells(edges, np.diff(edges), p, q, beyond)
+  return pair_lib.PairBounds(
+      _with_tail(bounds.lower, beyond, float(noise.cdf(-top - 0.5 * shift))),
+      _with_moments(bounds.upper, noise, shift))
+
+
+def _with_tail(pair: pair_lib.DominatingPair, p: float, q: float
+               ) -> pair_lib.DominatingPair:
+  """Adds the tail as one atom, which lowers its losses to their mean."""
+  q = max(q, 1e-300)
+  if p <= q:
+    return pair
+  return pair_lib.DominatingPair(
+      np.append(pair.loss, math.log(p) - math.log(q)), np.append(pair.p, p),
+      np.append(pair.q, q), pair.p_inf, pair.q_inf)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

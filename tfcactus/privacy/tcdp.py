@@ -2,9 +2,9 @@
 
 A mechanism is (rho, omega)-tCDP if its outputs on neighbouring inputs have Renyi
 divergence D_order <= rho order for all orders in (1, omega). Two printed
-statements do not hold as they stand, and are treated so here: Theorem 11 is
-offered by name only and labelled, Corollary 18 asks for the hypothesis that its
-proof uses, or for a numerical check.
+statements do not hold as they stand: Theorem 11 is offered by name only and
+labelled; Corollary 18 (in `tfcactus.privacy.sinh_normal`) asks for the
+hypothesis that its proof uses, or for a numerical check.
 
 Source: Bun, Dwork, Rothblum and Steinke, "Composable and Versatile Privacy via
 Truncated CDP" (STOC 2018), called "the paper" below.
@@ -23,9 +23,7 @@ import numpy as np
 from scipy import optimize
 
 from tfcactus import _checks
-from tfcactus.noise.sinh_normal import SinhNormal
 from tfcactus.privacy import pair as pair_lib
-from tfcactus.privacy import sinh_normal
 
 CERTIFICATE_ORDERS = 2000
 """Orders at which a certificate takes divergences; between them it is chords."""
@@ -56,7 +54,7 @@ class TCDP:
 
   def __post_init__(self):
     object.__setattr__(self, 'rho', _checks.non_negative('rho', self.rho))
-    object.__setattr__(self, 'omega', _omega(self.omega))
+    object.__setattr__(self, 'omega', check_omega(self.omega))
 
   @classmethod
   def from_pure_dp(cls, epsilon: float) -> TCDP:
@@ -84,7 +82,7 @@ class TCDP:
       convex, and zero at order one.
     """
     orders, divergences = _curve(orders, divergences)
-    omega = orders[-1] if omega is None else _omega(omega)
+    omega = orders[-1] if omega is None else check_omega(omega)
     if omega > orders[-1]:
       raise ValueError(
           f'Expected omega <= {orders[-1]:.6g}, the largest order given, got '
@@ -333,7 +331,7 @@ def certificate(divergence: Callable[[float], float], omega: float, *,
   Raises:
     ValueError: if the divergence is infinite below omega.
   """
-  omega = _omega(omega)
+  omega = check_omega(omega)
   if math.isinf(omega):
     raise ValueError(
         'Expected a finite omega, got omega=inf: divergences at all orders '
@@ -387,77 +385,8 @@ def subsampled_divergence(divergence: Callable[[int], float], order: int,
   return float(np.log1p(np.sum(excess))) / (order - 1)
 
 
-def sinh_normal_bound(noise: SinhNormal) -> TCDP:
-  """What Theorem 17 proves of sinh-normal noise: an order of magnitude loose.
-
-  Raises:
-    ValueError: if its hypothesis 1 < 1/sqrt(rho) <= A fails for
-      rho = 1 / (2 sigma^2), or A <= 8, where it says nothing.
-  """
-  rho = 0.5 / noise.sigma**2
-  if noise.bend <= 8:
-    raise ValueError(
-        'Expected bend > 8, since Theorem 17 says nothing below (its omega '
-        f'would be {noise.bend / 8:.4g}), got {noise!r}; account the noise '
-        'exactly.')
-  if not 1 < 1 / math.sqrt(rho) <= noise.bend:
-    raise ValueError(
-        'Expected 1 < sqrt(2) sigma <= bend, the hypothesis of Theorem 17, got '
-        f'{noise!r}; account the noise exactly.')
-  return TCDP(16 * rho, noise.bend / 8)
-
-
-def histogram_noise(rho: float, omega: float) -> SinhNormal:
-  """The noise of Corollary 18: a histogram under (rho, omega)-tCDP.
-
-  Args:
-    rho: In (0, 1).
-    omega: At least 1 / sqrt(2 rho), which the proof needs and the printed
-      hypothesis (1 / (8 sqrt rho)) does not give. Below that, the divergence is
-      computed, and refused where it is larger than claimed.
-
-  Returns:
-    Noise for each count; a replaced record changes two counts by one.
-
-  Raises:
-    ValueError: if the claim is false at these parameters.
-  """
-  rho, omega = _checks.positive('rho', rho), _omega(omega)
-  noise = SinhNormal(4 / math.sqrt(rho), 8 * omega)
-  if rho < 1 and omega >= 1 / math.sqrt(2 * rho):
-    return noise
-  limit = sinh_normal.renyi_limit(noise)
-  if omega < limit:
-    needed = 2 * certificate(
-        lambda order: sinh_normal.renyi_divergence(noise, order), omega,
-        orders=300).rho
-    if needed <= rho:
-      return noise
-  else:
-    needed = math.inf
-  raise ValueError(
-      f'Expected omega >= 1 / sqrt(2 rho) = {1 / math.sqrt(2 * rho):.6g}, got '
-      f'omega={omega!r}: Corollary 18 is false there, its noise needs '
-      f'rho={needed:.6g} and claims rho={rho!r}. Raise omega.')
-
-
-def histogram_error(rho: float, omega: float, *, num_bins: int,
-                    beta: float) -> float:
-  """Corollary 18's bound on the largest error of all counts.
-
-  Args:
-    rho: Of the guarantee.
-    omega: Of the guarantee.
-    num_bins: Size of the domain.
-    beta: Probability of a larger error.
-  """
-  histogram_noise(rho, omega)
-  num_bins = _checks.integer('num_bins', num_bins, 1)
-  log_ratio = math.log(num_bins / _checks.delta(beta, 'beta'))
-  return 8 * omega * math.asinh(math.sqrt(log_ratio / (2 * omega**2 * rho)))
-
-
-def _omega(value: Any) -> float:
+def check_omega(value: Any) -> float:
+  """Returns omega: above one, or infinity."""
   if isinstance(value, (float, np.floating)) and value == math.inf:
     return math.inf
   value = _checks.real('omega', value)

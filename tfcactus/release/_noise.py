@@ -67,22 +67,34 @@ def is_log_concave(noise: noise_lib.Noise) -> bool:
   return bool(np.all(slope <= 0) and np.all(np.diff(slope) <= 1e-9))
 
 
-def spread_noise(noise: Any) -> noise_lib.Noise:
+def spread_noise(noise: Any, *, whole: bool = False) -> noise_lib.Noise:
   """Returns `noise` if independent draws protect a change spread over many.
 
   For log-concave noise a change (a_1, a_2, ...) of several queries with
   independent draws costs no more than the change |a_1| + |a_2| + ... of one:
   with T_a the trade-off curve of a shift by a, the product of T_a and T_b lies
   above T_b(1 - T_a) (transitivity), which is T_(a+b) since the best tests are
-  nested thresholds.
+  nested thresholds. A table's density has steps, so that this holds for it
+  where all changes are whole numbers of sensitivities only.
+
+  Args:
+    noise: The noise.
+    whole: Whether all changes are whole numbers of sensitivities.
 
   Raises:
-    ValueError: for noise that is not log-concave.
+    ValueError: for noise that is not log-concave, or a table whose shifts may
+      be fractions.
   """
   if not is_log_concave(scalar_noise(noise)):
     raise ValueError(
         'Expected log-concave noise, since one record may change several noisy '
         f'numbers here, got {noise!r}; use Gaussian, Laplace or SinhNormal '
+        'noise.')
+  if isinstance(noise, noise_lib.ScalarTable) and not whole:
+    raise ValueError(
+        'Expected closed-form noise, since one record may change several noisy '
+        'numbers by fractions of the sensitivity here, where no account of a '
+        f'table is proved, got {noise!r}; use Gaussian, Laplace or SinhNormal '
         'noise.')
   return noise
 

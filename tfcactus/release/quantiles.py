@@ -9,7 +9,7 @@ g(j - 1) < w: the generalised interior point of f = (g + w) / 2w, clipped to
 
 Two ways to it:
 
-'binary-search' asks ceil(log2(k + 1)) noisy balances. 'recursion' is Theorem 25:
+'binary-search' asks ceil(log2(k)) noisy balances. 'recursion' is Theorem 25:
 the largest increase of f over a node grows with the level of the dyadic tree,
 so a search over log2(k) levels finds one where some node holds more than 1/5
 and no node below it 2/5; a noisy maximum names such a node, and one more noisy
@@ -40,7 +40,7 @@ from tfcactus.release import _noise
 from tfcactus.release.result import Release
 from tfcactus.release.result import repeated
 
-METHODS = ('auto', 'binary-search', 'recursion')
+METHODS = ('binary-search', 'recursion')
 
 _DEFAULT_BETA = 0.05
 """How often a rank error chosen by default is exceeded."""
@@ -50,7 +50,7 @@ _LARGEST_DOMAIN = 2**62
 
 def quantile(records: Any, fraction: float, *, low: float, high: float,
              noise: noise_lib.Noise, resolution: Optional[float] = None,
-             rank_error: Optional[float] = None, method: str = 'auto',
+             rank_error: Optional[float] = None, method: str = 'binary-search',
              seed: Optional[int] = None) -> Release:
   """Releases a value whose rank is near a fraction of the number of records.
 
@@ -65,7 +65,9 @@ def quantile(records: Any, fraction: float, *, low: float, high: float,
     rank_error: For 'recursion', the error w that it is built for; None for the
       least that is exceeded with probability 0.05. Not used by
       'binary-search'.
-    method: 'auto' takes the smaller error at probability 0.05.
+    method: 'binary-search', or 'recursion', which asks fewer questions of a
+      large domain and needs a larger margin for each: below 2^62 values it
+      costs more for the same error.
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
@@ -118,7 +120,7 @@ def _spacing(x: np.ndarray, low: float, high: float,
 
 def interior_point(records: Any, *, num_values: int, noise: noise_lib.Noise,
                    fraction: float = 0.5, rank_error: Optional[float] = None,
-                   method: str = 'auto', seed: Optional[int] = None) -> Release:
+                   method: str = 'binary-search', seed: Optional[int] = None) -> Release:
   """Releases a value of the domain 1..num_values that splits the data.
 
   Args:
@@ -142,10 +144,6 @@ def interior_point(records: Any, *, num_values: int, noise: noise_lib.Noise,
     raise ValueError(f'Expected method in {METHODS}, got method={method!r}.')
   _noise.spread_noise(noise)
   balance = Balance.of(_data.vector(records), fraction, size)
-  if method == 'auto':
-    ways = {way: planned_error(noise, size, fraction, _DEFAULT_BETA, way)
-            for way in METHODS[1:]}
-    method = min(ways, key=ways.get)
   rng = _noise.generator(seed)
   if method == 'binary-search':
     if rank_error is not None:
@@ -224,8 +222,8 @@ def num_queries(size: int, method: str) -> int:
   """
   if method == 'binary-search':
     return _halvings(size)
-  # A search over the levels below the root, a maximum, and a choice of ends.
-  return _halvings(_levels(size)) + 2
+  # A search over the levels, a maximum, and a choice of ends.
+  return _halvings(_levels(size) + 1) + 2
 
 
 def planned_error(noise: noise_lib.Noise, size: int, fraction: float,
@@ -243,7 +241,8 @@ def planned_error(noise: noise_lib.Noise, size: int, fraction: float,
   if method == 'binary-search':
     tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) /
                        _halvings(size))
-    return scale * float(_noise.upper_quantile(noise, tail / 2))
+    # A comparison can err on one side only, where the balance is beyond w.
+    return scale * float(_noise.upper_quantile(noise, tail))
   excess = lambda log_width: _recursion_failure(
       noise, size, math.exp(log_width)) - beta
   low = high = math.log(10 * noise.std)
@@ -262,7 +261,7 @@ def _recursion_failure(noise: noise_lib.Noise, size: int, width: float) -> float
   at sensitivity two.
   """
   above = lambda z: float(noise.cdf(-z))
-  compare = 2 * (_halvings(_levels(size)) + 1) * above(0.2 * width)
+  compare = (_halvings(_levels(size) + 1) + 1) * above(0.2 * width)
   # The node's own noise against that of the largest of the others.
   share = optimize.minimize_scalar(
       lambda log_split: above(0.2 * width * math.exp(log_split)) + min(
@@ -271,9 +270,9 @@ def _recursion_failure(noise: noise_lib.Noise, size: int, width: float) -> float
   return min(compare + share.fun, 1.0)
 
 
-def _halvings(count: int) -> int:
-  """ceil(log2(count + 1)): comparisons among count + 1 outcomes."""
-  return int(count).bit_length()
+def _halvings(outcomes: int) -> int:
+  """ceil(log2(outcomes)): comparisons that single one out."""
+  return (int(outcomes) - 1).bit_length()
 
 
 def _levels(size: int) -> int:
@@ -328,7 +327,7 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.Noise,
   largest = np.array([np.max(value) for _, value in nodes])
   # 2/5 and 1/5 of 2 width: the middle between them.
   level = _search(
-      runs, 0, levels, _halvings(levels),
+      runs, 0, levels, _halvings(levels + 1),
       lambda at: largest[at] + noise.sample(rng, runs) > 0.6 * width)
   answer = np.empty(runs, np.int64)
   for at in np.unique(level):

@@ -160,7 +160,7 @@ def histogram(records: Any, *, num_bins: int, noise: noise_lib.Noise,
     Release whose value has shape (num_bins,), int64.
   """
   counts = exact_counts(records, num_bins=num_bins, outside=outside)
-  _noise.spread_noise(noise)
+  _noise.spread_noise(noise, whole=True)
   drawn = _noise.on_lattice(
       noise.sample(_noise.generator(seed), counts.size), 1.0)
   return Release(

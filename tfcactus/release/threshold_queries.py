@@ -38,7 +38,7 @@ def thresholds(records: Any, *, num_values: int, noise: noise_lib.Noise,
   Continual Observation" (STOC 2010), for the tree.
   """
   counts = query.exact_counts(records, num_bins=num_values, outside=outside)
-  _noise.spread_noise(noise)
+  _noise.spread_noise(noise, whole=True)
   value = threshold_draws(counts, noise, _noise.generator(seed), 1)[0]
   levels = num_levels(counts.size)
   return Release(
