@@ -81,8 +81,7 @@ def test_delta_inverts_epsilon(rho, omega, log_delta):
 
 
 def test_composition_keeps_the_least_omega():
-  assert TCDP(0.1, 5).compose(TCDP(0.2, 3), TCDP(0.3)) == TCDP(
-      pytest.approx(0.6), 3)
+  assert TCDP(0.25, 5).compose(TCDP(0.5, 3), TCDP(0.125)) == TCDP(0.875, 3)
   assert TCDP.from_pure_dp(2.0) == TCDP(2.0, math.inf)
   assert TCDP.from_zcdp(0.3) == TCDP(0.3)
 

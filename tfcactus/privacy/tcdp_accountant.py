@@ -14,7 +14,7 @@ from tfcactus import _checks
 from tfcactus.privacy import tcdp
 from tfcactus.privacy.accountant import PhiAccountant
 
-ORDERS = 1 + np.geomspace(1e-4, 1e5, 800)
+ORDERS = 1 + np.geomspace(1e-4, 1e5, 600)
 """Orders at which the divergences of a composition are taken."""
 
 

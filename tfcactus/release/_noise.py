@@ -145,6 +145,15 @@ def on_lattice(noise: np.ndarray, step: float) -> np.ndarray:
   return np.rint(noise / step).astype(np.int64)
 
 
+def noisy(exact: np.ndarray, scale: float, noise: noise_lib.Noise, rng: Any
+          ) -> np.ndarray:
+  """Exact answers that change by `scale` at most, each with noise of its own.
+
+  For answers that are compared and never published: they are on no grid.
+  """
+  return exact + scale * noise.sample(rng, exact.shape)
+
+
 def to_numbers(steps: np.ndarray, step: float) -> Any:
   """Steps as numbers: int64 on the whole numbers, exact float64 elsewhere."""
   return steps if step == 1.0 else steps * step

@@ -308,7 +308,7 @@ def binary_search_draws(balance: Balance, noise: noise_lib.Noise, rng: Any,
   scale = balance.sensitivity
   return _search(
       runs, 1, balance.size, _halvings(balance.size),
-      lambda j: balance(j) + scale * noise.sample(rng, runs) > 0)
+      lambda j: _noise.noisy(balance(j), scale, noise, rng) > 0)
 
 
 def recursion_draws(balance: Balance, width: float, noise: noise_lib.Noise,
@@ -328,7 +328,7 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.Noise,
   # 2/5 and 1/5 of 2 width: the middle between them.
   level = _search(
       runs, 0, levels, _halvings(levels + 1),
-      lambda at: largest[at] + noise.sample(rng, runs) > 0.6 * width)
+      lambda at: _noise.noisy(largest[at], 1.0, noise, rng) > 0.6 * width)
   answer = np.empty(runs, np.int64)
   for at in np.unique(level):
     here = np.flatnonzero(level == at)
@@ -337,7 +337,7 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.Noise,
     first = (node << int(at)) + 1
     last = np.minimum(first + (1 << int(at)) - 1, balance.size + 1)
     # Below 9/10 of 2 width the last end is an answer, else the first.
-    end = balance.clipped(last, width) + noise.sample(rng, here.size)
+    end = _noise.noisy(balance.clipped(last, width), 1.0, noise, rng)
     answer[here] = np.where(end < 1.8 * width, last, first)
   return np.clip(answer, 1, balance.size)
 
@@ -364,7 +364,8 @@ def _noisy_maximum(places: np.ndarray, value: np.ndarray, size: int, level: int,
   changes along the domain by 0, -q, 1 - q and 0 again. All empty nodes are
   drawn at once, by the law of their largest noise.
   """
-  noisy = value + 2 * noise.sample(rng, (runs, value.size))
+  noisy = _noise.noisy(np.broadcast_to(value, (runs, value.size)), 2.0, noise,
+                       rng)
   best = np.argmax(noisy, axis=1)
   chosen = places[best]
   total = (size >> level) + 1

@@ -150,7 +150,7 @@ def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.Noise
   if gap == 0:
     return rng.integers(0, size, runs)
   threshold = float(_noise.upper_quantile(noise, 1 / size))
-  above = gap + noise.sample(rng, runs) > threshold
+  above = _noise.noisy(np.full(runs, gap), 1.0, noise, rng) > threshold
   other = rng.integers(0, size - 1, runs)
   return np.where(above, best, other + (other >= best))
 
@@ -160,7 +160,7 @@ def top_m_draws(steps: np.ndarray, m: int, scale: float, noise: noise_lib.Noise,
   """Algorithm 21 for m options, `runs` times; shape (runs, m)."""
   after = np.partition(steps, steps.size - m - 1)[steps.size - m - 1]
   gap = np.maximum(steps - after, 0) / (2 * scale)
-  noisy = gap + noise.sample(rng, (runs, steps.size))
+  noisy = _noise.noisy(np.broadcast_to(gap, (runs, steps.size)), 1.0, noise, rng)
   chosen = np.argpartition(-noisy, m - 1, axis=1)[:, :m]
   order = np.argsort(-np.take_along_axis(noisy, chosen, 1), axis=1)
   return np.take_along_axis(chosen, order, 1)
