@@ -120,7 +120,8 @@ def _spacing(x: np.ndarray, low: float, high: float,
 
 def interior_point(records: Any, *, num_values: int, noise: noise_lib.Noise,
                    fraction: float = 0.5, rank_error: Optional[float] = None,
-                   method: str = 'binary-search', seed: Optional[int] = None) -> Release:
+                   method: str = 'binary-search', seed: Optional[int] = None
+                   ) -> Release:
   """Releases a value of the domain 1..num_values that splits the data.
 
   Args:
