@@ -174,8 +174,8 @@ def sum_error(noise: noise_lib.Noise, terms: int, sums: int, beta: float
   log_ratio = math.log(2 * sums / _checks.delta(beta, 'beta'))
   if terms == 1:
     return max_error(noise, sums, beta)
-  bound = lambda log_t: (terms * _log_mgf(noise, math.exp(log_t)) +
-                         log_ratio) / math.exp(log_t)
+  bound = lambda log_t: min((terms * _log_mgf(noise, math.exp(log_t)) +
+                             log_ratio) / math.exp(log_t), 1e100)
   guess = math.log(math.sqrt(2 * log_ratio / terms) / noise.std)
   # Unimodal in log t; infinite beyond the noise's own exponential rate.
   found = optimize.minimize_scalar(
