@@ -24,6 +24,8 @@ import dataclasses
 import functools
 import math
 from typing import Any
+from typing import Callable
+from typing import ContextManager
 from typing import Optional
 from typing import Sequence
 
@@ -38,17 +40,30 @@ from tfcactus.privacy.bounds import Bounds
 LOG_TOLERANCE = math.log(1e-14)
 """Log of the relative error of delta allowed to each cause."""
 
-MAX_TABLE = 3_000_000_000
+MAX_TABLE = 500_000_000
 """Phi values times quadrature nodes beyond which the contour gives up."""
 
-BLOCKS = (0.0008, 0.02, 0.5, 12.5, 312.5)
-"""Tilts are tried in blocks from each of these to 25 times as much."""
+MIN_ORDER = 0.0008
+"""No tilts much below this are tried."""
+
+FIRST_ORDERS = (0.5, 80.0)
+"""Tilts are tried in this range, then beyond."""
+
+BLOCK = 25.0
+"""Ratio of the ends of a range that is tried beyond."""
+
+REACHES = (0.8, 40.0)
+"""The end of the integral is sought in this range, in the ends that it would
+have if the tilted loss were normal; then everywhere."""
 
 CERTIFICATE_ROOM = 3.0
 """How far the log of phi, as seen, stays below what is then certified."""
 
 LOG_NOTHING = -650.0
 """Log of a delta that is not told from zero."""
+
+BELOW_SLACK = 1e-6
+"""Allowance for rounding in the log of a delta that is quickly shown small."""
 
 MAX_TABLES = 4
 """Tables made before the last is used as it is."""
@@ -80,25 +95,20 @@ class Contour:
     Raises:
       Hard: if the composition is too hard for a contour.
     """
-    with _one_thread().limit(limits=1):
+    with one_thread():
       return self._epsilon(delta)
 
   def _epsilon(self, delta: float) -> Bounds:
     log_delta = math.log(delta)
-    saddles = self._saddles(log_delta=log_delta)
-    guess = float(np.interp(-log_delta, -saddles.log_delta, saddles.epsilon))
+    saddles = self.saddles(log_delta=log_delta)
+    guess = saddles.epsilon_at(log_delta)
     if guess <= 0 and self._delta(0.0).upper <= delta:
       return Bounds(0.0, 0.0, 0.0)
-    # Where a few rare losses compete with many small ones the saddle point's
-    # guess is poor: what a first table finds is where a second one is made.
-    for _ in range(MAX_TABLES):
-      table = self._table(saddles, guess, log_delta)
-      found = table.solve(delta, guess)
-      if abs(found - guess) <= table.margin:
-        break
-      guess = found
-    self._certify(table)
-    return table.bracket(delta, found)
+    profile, found = solved(
+        lambda near: Profile([self.table(saddles, near, log_delta)]),
+        delta, guess)
+    self._certify(profile.tables[0])
+    return profile.bracket(delta, found)
 
   def delta(self, epsilon: float) -> Bounds:
     """Bounds on delta at `epsilon`.
@@ -106,58 +116,76 @@ class Contour:
     Raises:
       Hard: if the composition is too hard for a contour.
     """
-    with _one_thread().limit(limits=1):
+    with one_thread():
       return self._delta(epsilon)
 
   def _delta(self, epsilon: float) -> Bounds:
-    saddles = self._saddles(epsilon=epsilon)
-    chernoff = float(np.min(
-        saddles.mgf - saddles.orders * epsilon + _numerics.log_kernel(saddles.orders)))
-    if chernoff < LOG_NOTHING:
+    saddles = self.saddles(epsilon=epsilon)
+    if saddles.log_chernoff(epsilon) < LOG_NOTHING:
       return Bounds(0.0, 0.0, math.exp(LOG_NOTHING))
-    log_delta = float(np.interp(epsilon, saddles.epsilon, saddles.log_delta))
-    table = self._table(saddles, epsilon, min(log_delta, 0.0))
+    table = self.table(
+        saddles, epsilon, min(saddles.log_delta_at(epsilon), 0.0))
     self._certify(table)
-    return table.delta_bounds(epsilon)
+    return Profile([table]).delta_bounds(epsilon)
 
-  def _saddles(self, log_delta: float = -math.inf, epsilon: float = math.inf
-               ) -> _Saddles:
+  @property
+  def _max_order(self) -> float:
+    return min(loss.max_order for loss, _ in self._all)
+
+  def saddles(self, log_delta: float = -math.inf, epsilon: float = math.inf
+               ) -> Saddles:
     """Saddle points on both sides of a delta or of an epsilon."""
-    block = BLOCKS.index(0.5)
-    known = self._block(BLOCKS[block], 25 * BLOCKS[block])
+    known = self._block(*FIRST_ORDERS)
     while True:
       passed = np.flatnonzero(
           (known.log_delta <= log_delta) | (known.epsilon >= epsilon))
       first = int(passed[0]) if passed.size else known.orders.size
-      if first == 0 and known.orders[0] > BLOCKS[0]:
+      if first == 0 and known.orders[0] > MIN_ORDER:
         low = known.orders[0]
-        known = self._block(low / 25, low).joined(known)
+        known = self._block(low / BLOCK, low).joined(known)
       elif first > known.orders.size - 5:
         # Aliasing wants orders well above the best.
-        if known.orders[-1] > BLOCKS[-1]:
+        if known.orders[-1] >= self._max_order:
           break
         low = known.orders[-1]
-        known = known.joined(self._block(low, 25 * low))
+        known = known.joined(self._block(low, BLOCK * low))
       else:
         break
-    first = min(max(first, 1), known.orders.size - 1)
-    fine = self._block(known.orders[first - 1], known.orders[first], 9)
+    # Aliasing also wants some just above the best.
+    first = min(max(first, 1), known.orders.size - 2)
+    fine = self._block(known.orders[first - 1], known.orders[first + 1])
     return known.joined(fine)
 
-  def _block(self, low: float, high: float, points: int = 14) -> _Saddles:
+  def _block(self, low: float, high: float, points: int = 14) -> Saddles:
     orders = _geometric(low, high, points)
-    return _Saddles(orders, *sum(
-        count * loss.cumulants(orders) for loss, count in self._all))
+    try:
+      return Saddles(orders, *sum(
+          count * loss.cumulants(orders) for loss, count in self._all))
+    except gaussian.TooManyNodes as error:
+      raise Hard from error
 
   @property
   def _all(self) -> list[tuple[Any, int]]:
     extra = [] if self.smoothing is None else [(self.smoothing, 1)]
     return [*self.groups, *extra]
 
-  def _table(self, saddles: _Saddles, epsilon: float, log_delta: float
-             ) -> _Table:
-    """Nodes and phi values that suffice near an epsilon."""
-    best = int(np.argmin(np.abs(saddles.epsilon - epsilon)))
+  def table(self, saddles: Saddles, epsilon: float, log_delta: float
+             ) -> Table:
+    """Nodes and phi values that suffice near an epsilon.
+
+    Args:
+      saddles: This composition's, around `epsilon`.
+      epsilon: Where delta is wanted.
+      log_delta: About its log there: errors are a small share of delta.
+
+    Raises:
+      Hard: if that takes too many.
+    """
+    best = saddles.nearest(epsilon)
+    while best > saddles.orders.size - 5 and saddles.orders[-1] < self._max_order:
+      low = saddles.orders[-1]
+      saddles = saddles.joined(self._block(low, BLOCK * low))
+      best = saddles.nearest(epsilon)
     order = float(saddles.orders[best])
     alias = _Alias(order, saddles.orders, saddles.mgf)
     margin = _margin(order)
@@ -165,18 +193,22 @@ class Contour:
     spacing = 2 * math.pi / period
     log_scale = float(saddles.mgf[best]) - order * (epsilon - margin)
     end, log_tail = self._end(
-        order, spacing, log_scale - log_delta - LOG_TOLERANCE)
+        order, float(saddles.variance[best]), spacing,
+        log_scale - log_delta - LOG_TOLERANCE)
     count = int(math.ceil(end / spacing)) + 1
     steps = sum(number for _, number in self.groups)
     tolerance = math.exp(LOG_TOLERANCE) / (10 * steps)
-    tilted = [(loss.tilted(order, count * spacing, tolerance), number)
-              for loss, number in self._all]
+    try:
+      tilted = [(loss.tilted(order, count * spacing, tolerance), number)
+                for loss, number in self._all]
+    except gaussian.TooManyNodes as error:
+      raise Hard from error
     if count * max(getattr(part, 'loss', np.zeros(1)).size
                    for part, _ in tilted) > MAX_TABLE:
       raise Hard
-    return _Table(order, spacing, count, tilted, alias, log_tail)
+    return Table(order, spacing, count, tilted, alias, log_tail)
 
-  def _certify(self, table: _Table) -> None:
+  def _certify(self, table: Table) -> None:
     """Shows that discrete losses' phi stays as small as it was seen to be."""
     if self.smoothing is None:
       return
@@ -189,26 +221,61 @@ class Contour:
     except atoms.Uncertified as error:
       raise Hard from error
 
-  def _end(self, order: float, spacing: float, log_need: float
+  def _end(self, order: float, variance: float, spacing: float, log_need: float
            ) -> tuple[float, float]:
     """A point beyond which the integral can be dropped, and log |phi| there."""
+    normal = max(math.sqrt(2 * max(log_need, 1.0) / max(variance, 1e-300)),
+                 2 * spacing)
+    grid = _geometric(REACHES[0] * normal, REACHES[1] * normal, 14)
+    decay, first = self._decay(order, grid, log_need)
+    if first:
+      return float(grid[first]), float(decay[first])
     low, high = 2 * spacing, 2e7 * spacing
     for points in (12, 6):
       grid = _geometric(low, high, points)
-      decay = sum(number * loss.log_decay(order, grid)
-                  for loss, number in self._all)
-      # Room, where what was seen has yet to be certified.
-      decay = decay + (0.0 if self.smoothing is None else CERTIFICATE_ROOM)
-      enough = np.flatnonzero(decay - np.log(np.pi * grid) <= -log_need)
-      if enough.size == 0:
+      decay, first = self._decay(order, grid, log_need)
+      if first is None:
         raise Hard
-      first = int(enough[0])
       low, high = grid[max(first - 1, 0)], grid[first]
     return float(high), float(decay[first])
 
+  def _decay(self, order: float, grid: np.ndarray, log_need: float
+             ) -> tuple[np.ndarray, Optional[int]]:
+    """log |phi| on a grid, and where it is first small enough."""
+    decay = sum(number * loss.log_decay(order, grid)
+                for loss, number in self._all)
+    # Room, where what was seen has yet to be certified.
+    decay = decay + (0.0 if self.smoothing is None else CERTIFICATE_ROOM)
+    enough = np.flatnonzero(decay - np.log(np.pi * grid) <= -log_need)
+    return decay, int(enough[0]) if enough.size else None
+
+  def stays_below(self, epsilon: float, log_delta: float) -> bool:
+    """Whether delta at `epsilon` is quickly shown to be below; False: unknown.
+
+    The integrand's modulus is integrated, with the bound on |phi| that falls.
+    """
+    known = self._block(*FIRST_ORDERS, 9)
+    best = int(np.argmin(
+        known.mgf - known.orders * epsilon + _numerics.log_kernel(known.orders)))
+    # From there a step of Newton's method, in the logarithm.
+    order, mean, variance = (
+        float(values[best]) for values in (known.orders, known.mean, known.variance))
+    slope = order * (mean - epsilon + math.log(order / (1 + order)))
+    curve = order**2 * variance + order / (1 + order) + slope
+    order *= math.exp(min(max(-slope / max(curve, 1e-9), -0.7), 0.7))
+    mgf, _, variance = sum(
+        count * loss.cumulants(np.array([order])) for loss, count in self._all)[:, 0]
+    grid = _SPREAD / math.sqrt(max(variance, 1e-300))
+    decay = sum(number * loss.log_decay(order, grid) for loss, number in self._all)
+    # |s (s + 1)| >= c (c + 1) + t^2 for s = c + i t.
+    root = math.sqrt(order * (order + 1))
+    shares = np.diff(np.arctan(grid / root), prepend=0.0, append=0.5 * math.pi)
+    total = float(shares @ np.exp(np.append(0.0, decay))) / (math.pi * root)
+    return mgf - order * epsilon + math.log(total) < log_delta - BELOW_SLACK
+
 
 @dataclasses.dataclass(frozen=True)
-class _Saddles:
+class Saddles:
   """Tilts with the epsilon and delta whose saddle point they are.
 
   Attributes:
@@ -238,11 +305,30 @@ class _Saddles:
         self.mgf - c * self.epsilon - np.log(c * (1 + c)) -
         0.5 * np.log(2 * np.pi * curvature))
 
-  def joined(self, other: _Saddles) -> _Saddles:
+  def nearest(self, epsilon: float) -> int:
+    """Index of the tilt whose saddle point is nearest to `epsilon`."""
+    return int(np.argmin(np.abs(self.epsilon - epsilon)))
+
+  def log_chernoff(self, epsilon: float) -> float:
+    """log of a bound on delta."""
+    return float(np.min(
+        self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)))
+
+  def epsilon_at(self, log_delta: float) -> float:
+    """Epsilon, interpolated; beyond the largest tilt that tilt goes on."""
+    beyond = max(float(self.log_delta[-1]) - log_delta, 0.0) / self.orders[-1]
+    return float(np.interp(-log_delta, -self.log_delta, self.epsilon)) + beyond
+
+  def log_delta_at(self, epsilon: float) -> float:
+    """log delta, interpolated; beyond the largest tilt that tilt goes on."""
+    beyond = max(epsilon - float(self.epsilon[-1]), 0.0) * self.orders[-1]
+    return float(np.interp(epsilon, self.epsilon, self.log_delta)) - beyond
+
+  def joined(self, other: Saddles) -> Saddles:
     """Both, in order, each tilt once."""
     orders, index = np.unique(
         np.concatenate([self.orders, other.orders]), return_index=True)
-    return _Saddles(orders, *(
+    return Saddles(orders, *(
         np.concatenate([getattr(self, name), getattr(other, name)])[index]
         for name in ('mgf', 'mean', 'variance')))
 
@@ -293,7 +379,7 @@ class _Alias:
     return log_a, np.minimum(log_a, 0.0)
 
 
-class _Table:
+class Table:
   """Phi on the nodes, and what follows from it at any epsilon nearby."""
 
   def __init__(self, order: float, spacing: float, count: int,
@@ -319,9 +405,9 @@ class _Table:
     s = order + 1j * self._t
     weight = np.full(count, spacing / math.pi)
     weight[0] *= 0.5
-    self._value = weight * phi / (s * (s + 1))
-    self._slope = -weight * phi / (s + 1)
-    size = np.abs(self._value)
+    slope = -weight * phi / (s + 1)
+    self._kernels = np.stack([-slope / s, slope])
+    size = np.abs(self._kernels[0])
     rounding = gaussian.ROUNDOFF + gaussian.PHASE_ROUNDOFF * (
         abs(self._log_mgf) + np.abs(log_phi))
     self._noise = float(np.sum(size * (np.expm1(slack) + rounding)))
@@ -336,18 +422,18 @@ class _Table:
       raise Hard
     return math.exp(log_scale)
 
-  def _at(self, epsilon: float) -> tuple[float, float, float]:
-    """Estimates of delta and its derivative, and the scale e^{K - c eps}."""
+  def at(self, epsilon: float) -> tuple[float, float]:
+    """Estimates of delta and of its derivative."""
     scale = self._scale(epsilon)
-    turn = np.exp(-1j * self._t * epsilon)
-    return (scale * float(np.sum((self._value * turn).real)),
-            scale * float(np.sum((self._slope * turn).real)), scale)
+    value, slope = (self._kernels @ np.exp(-1j * self._t * epsilon)).real
+    return scale * float(value), scale * float(slope)
 
   def errors(self, epsilon: float) -> tuple[float, float]:
     """How far delta may lie below and above the estimate."""
     scale = self._scale(epsilon)
     both = scale * (self._noise + abs(epsilon) * self._turning + self._tail)
-    return both + self._alias.bound(epsilon, self._period), both
+    return (both + self._alias.bound(epsilon, self._period),
+            both)
 
   @property
   def last(self) -> float:
@@ -359,22 +445,47 @@ class _Table:
     """How far below the epsilon it was made for the table is still good."""
     return _margin(self.order)
 
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+  """delta near an epsilon, as the sum of what disjoint measures have of it.
+
+  Attributes:
+    tables: One table for each measure.
+    omitted: Bounds, at any epsilon, the delta of what has no table.
+  """
+
+  tables: Sequence[Table]
+  omitted: Callable[[float], float] = lambda epsilon: 0.0
+
+  def _at(self, epsilon: float) -> tuple[float, float]:
+    """Estimates of delta and of its derivative."""
+    values = [table.at(epsilon) for table in self.tables]
+    return sum(value for value, _ in values), sum(slope for _, slope in values)
+
+  def _errors(self, epsilon: float) -> tuple[float, float]:
+    """How far delta may lie below and above the estimate."""
+    errors = [table.errors(epsilon) for table in self.tables]
+    return (sum(below for below, _ in errors),
+            sum(above for _, above in errors) + self.omitted(epsilon))
+
   def solve(self, delta: float, epsilon: float) -> float:
     """Newton's method on log delta, kept inside a bracket."""
-    low, high = min(0.0, epsilon) - 20 / self.order, math.inf
+    reach = 2 / max(table.order for table in self.tables)
+    low, high = min(0.0, epsilon) - 10 * reach, math.inf
     for _ in range(MAX_NEWTON):
-      value, slope, _ = self._at(epsilon)
+      value, slope = self._at(epsilon)
       if value > delta:
         low = max(low, epsilon)
       else:
         high = min(high, epsilon)
       if value > 0 and slope < 0:
         step = math.log(value / delta) * value / slope
-        new = epsilon - min(max(step, -2 / self.order), 2 / self.order)
+        new = epsilon - min(max(step, -reach), reach)
       else:
         new = math.nan
       if not low < new < high:
-        new = 0.5 * (low + high) if math.isfinite(high) else epsilon + 1 / self.order
+        new = 0.5 * (low + high) if math.isfinite(high) else epsilon + 0.5 * reach
       if abs(new - epsilon) <= 1e-15 * max(abs(epsilon), 1e-3):
         return new
       epsilon, before = new, epsilon
@@ -384,39 +495,67 @@ class _Table:
 
   def bracket(self, delta: float, epsilon: float) -> Bounds:
     """Turns the errors of delta into bounds on epsilon, and checks them."""
-    low, high = epsilon, epsilon
+    _, slope = self._at(epsilon)
+    errors = self._errors(epsilon)
+    ends = []
     for side in (-1, 1):
-      _, slope, _ = self._at(epsilon)
-      error = self.errors(epsilon)[0 if side < 0 else 1]
-      move = 1e-15 * (1 + abs(epsilon)) + 1.01 * error / abs(slope)
+      move = 1e-15 * (1 + abs(epsilon)) + 1.01 * errors[side > 0] / abs(slope)
       for _ in range(8):
-        at = epsilon + side * move
-        below, above = self.errors(at)
-        value = self._at(at)[0]
+        end = epsilon + side * move
+        below, above = self._errors(end)
+        value, _ = self._at(end)
         if (value - below >= delta) if side < 0 else (value + above <= delta):
           break
         move *= 2
       else:
         raise Hard
-      low, high = (at, high) if side < 0 else (low, at)
-    return Bounds(max(low, 0.0), max(epsilon, 0.0), max(high, 0.0))
+      ends.append(max(end, 0.0))
+    return Bounds(ends[0], max(epsilon, 0.0), ends[1])
 
   def delta_bounds(self, epsilon: float) -> Bounds:
     """Bounds on delta."""
-    value, _, _ = self._at(epsilon)
-    below, above = self.errors(epsilon)
+    value, _ = self._at(epsilon)
+    below, above = self._errors(epsilon)
     if not value > 0 or below + above > 1e-3 * value:
       raise Hard
     return Bounds(max(value - below, 0.0), min(value, 1.0), min(value + above, 1.0))
 
 
-@functools.cache
-def _one_thread() -> threadpoolctl.ThreadpoolController:
+def solved(make: Callable[[float], Profile], delta: float, guess: float
+           ) -> tuple[Profile, float]:
+  """A profile made where epsilon is found, and that epsilon.
+
+  Where a few rare losses compete with many small ones a guess is poor: what a
+  first profile finds is where a second one is made.
+
+  Args:
+    make: Makes a profile near an epsilon.
+    delta: The delta wanted.
+    guess: A first guess of epsilon.
+  """
+  for _ in range(MAX_TABLES):
+    profile = make(guess)
+    found = profile.solve(delta, guess)
+    if abs(found - guess) <= min(table.margin for table in profile.tables):
+      break
+    guess = found
+  return profile, found
+
+
+def one_thread() -> ContextManager[Any]:
   """Several threads make matrices of this size ten times slower."""
+  return _threads().limit(limits=1)
+
+
+@functools.cache
+def _threads() -> threadpoolctl.ThreadpoolController:
   return threadpoolctl.ThreadpoolController()
 
 
 _STEPS = {points: np.linspace(0.0, 1.0, points) for points in (6, 9, 12, 14)}
+
+_SPREAD = np.concatenate([np.linspace(0.25, 4.0, 13), [5.0, 7.0, 12.0, 50.0]])
+"""Where |phi| is bounded for a quick answer, in units of a normal loss."""
 
 
 def _geometric(low: float, high: float, points: int) -> np.ndarray:
