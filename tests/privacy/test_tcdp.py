@@ -202,6 +202,10 @@ def test_accountant_by_hand():
   assert accountant.get_epsilon(1e-5) == pytest.approx(
       TCDP(0.1, 30).epsilon(1e-5), rel=1e-4)
   assert accountant.best(1e-5).epsilon(1e-5) == accountant.get_epsilon(1e-5)
+  narrow = privacy.TCDPAccountant().compose(dp_accounting.GaussianDpEvent(5.0))
+  narrow.compose(privacy.TCDPDpEvent(TCDP(0.1, 1.0005)))
+  assert narrow.get_epsilon(0.5) == pytest.approx(
+      TCDP(0.12, 1.0005).epsilon(0.5), rel=1e-3)
   with pytest.raises(ValueError, match='omega <= 30'):
     accountant.certificate(31)
   delta = accountant.get_delta(2.0)
@@ -214,10 +218,14 @@ def test_accountant_is_never_below_the_exact_one():
       dp_accounting.LaplaceDpEvent(10.0),
       dp_accounting.PoissonSampledDpEvent(
           0.05, dp_accounting.GaussianDpEvent(1.5))])
+  phi = privacy.PhiAccountant().compose(event, 5)
+  truncated = privacy.TCDPAccountant().compose(event, 5)
   for delta in (1e-3, 1e-6, 1e-10):
-    exact = privacy.PhiAccountant().compose(event, 5).get_epsilon(delta)
-    truncated = privacy.TCDPAccountant().compose(event, 5).get_epsilon(delta)
-    assert exact < truncated < 2 * exact
+    assert phi.get_epsilon(delta) < truncated.get_epsilon(delta) < (
+        2 * phi.get_epsilon(delta))
+  # What is composed later counts.
+  before = truncated.get_epsilon(1e-6)
+  assert truncated.compose(event).get_epsilon(1e-6) > before
 
 
 def test_accountant_samples_claims_by_theorem_12():

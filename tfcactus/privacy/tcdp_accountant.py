@@ -14,8 +14,10 @@ from tfcactus import _checks
 from tfcactus.privacy import tcdp
 from tfcactus.privacy.accountant import PhiAccountant
 
-ORDERS = 1 + np.geomspace(1e-4, 1e5, 600)
+ORDERS = 1 + np.geomspace(1e-4, 1e4, 600)
 """Orders at which the divergences of a composition are taken."""
+
+_CHUNKS = 15
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
@@ -46,10 +48,13 @@ class TCDPAccountant(PhiAccountant):
     """Initializes an empty account; arguments as for `PhiAccountant`."""
     super().__init__(*args, **kwargs)
     self._claims: list[tcdp.TCDP] = []
+    self._known: Optional[list[tcdp.TCDP]] = None
 
   def _maybe_compose(
       self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> Optional[dp_accounting.PrivacyAccountant.CompositionErrorDetails]:
+    if do_compose:
+      self._known = None
     if isinstance(event, dp_accounting.SelfComposedDpEvent):
       return self._maybe_compose(event.event, event.count * count, do_compose)
     if isinstance(event, dp_accounting.ComposedDpEvent):
@@ -123,6 +128,12 @@ class TCDPAccountant(PhiAccountant):
     return tcdp.TCDP(whole.rho, omega)
 
   def _guarantees(self) -> list[tcdp.TCDP]:
+    """What `_every_guarantee` gives, computed once for what was composed."""
+    if self._known is None:
+      self._known = self._every_guarantee()
+    return self._known
+
+  def _every_guarantee(self) -> list[tcdp.TCDP]:
     """A guarantee for each omega worth trying; none if nothing is protected."""
     if self._non_private:
       return []
@@ -131,8 +142,11 @@ class TCDPAccountant(PhiAccountant):
       return [self._claimed(top)]
     orders = ORDERS if math.isinf(top) else np.append(
         ORDERS[ORDERS < top], top)
-    divergence = np.max([part.renyi_divergence(orders)
-                         for part in self.compositions().values()], axis=0)
+    # In chunks: the quadrature of one call serves its largest order.
+    parts = self.compositions().values()
+    divergence = np.concatenate([
+        np.max([part.renyi_divergence(chunk) for part in parts], axis=0)
+        for chunk in np.array_split(orders, min(_CHUNKS, orders.size))])
     finite = np.isfinite(divergence)
     orders, divergence = orders[finite], divergence[finite]
     if not orders.size:

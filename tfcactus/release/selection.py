@@ -229,7 +229,7 @@ def _worst_rival(noise: noise_lib.Noise, rivals: int
   """Quantiles of the largest of `rivals` draws, and the mass below each."""
   # u = 1 - tail on a grid that is fine where success is decided.
   tail = np.geomspace(1.0, 1e-13, 4000)[1:]
-  each = -np.expm1(np.log1p(-tail) / rivals)
+  each = -np.expm1(np.log1p(-tail) / float(rivals))
   mass = -np.diff(np.append(1.0, tail))
   return _noise.upper_quantile(noise, each), mass
 
