@@ -62,3 +62,39 @@ def test_a_record_is_in_as_many_noisy_counts_as_are_paid_for(size, monkeypatch):
 def test_bad_input_is_one_clear_error(call):
   with pytest.raises(ValueError, match='Expected'):
     call()
+
+
+@pytest.mark.parametrize('method', ['binary-search', 'recursion'])
+def test_sketches_name_where_the_data_are(method):
+  rng = np.random.default_rng(3)
+  records = 2**40 + rng.integers(0, 10**6, 40_000)
+  law = noise.Gaussian(3.0)
+  made = release.threshold_sketch(records, num_values=2**50, depth=3, noise=law,
+                                  method=method, seed=2)
+  points, counts = made.value
+  assert np.all(np.diff(points) > 0) and counts.size == points.size + 1
+  exact = np.searchsorted(np.sort(records), points, side='right')
+  assert np.max(np.abs(counts[:-1] - exact)) <= made.error(1e-4)
+  assert abs(counts[-1] - 40_000) <= made.error(1e-4)
+  # Eighths, up to the rank errors of three rounds.
+  gaps = np.diff(np.concatenate([[0], exact, [40_000]]))
+  assert np.max(gaps) < 40_000 / 8 + 1500
+  asked = {'binary-search': 50, 'recursion': 8}[method]
+  assert made.event.count == 3 * asked + 4
+
+
+@pytest.mark.parametrize('records, size', [([], 9), ([4] * 50, 9), ([1, 2], 2)])
+def test_sketches_of_little_data(records, size):
+  made = release.threshold_sketch(records, num_values=size, depth=4, noise=LAWS[0])
+  points, counts = made.value
+  assert np.all((points >= 1) & (points < size))
+  assert counts.size == points.size + 1
+
+
+def test_bad_sketches_are_refused():
+  for settings in ({'depth': 0}, {'num_values': 1}, {'noise': LAWS[3]},
+                   {'method': 'x'}, {'num_values': 2**63},
+                   {'rank_error': 1.0}):
+    with pytest.raises(ValueError, match='Expected'):
+      release.threshold_sketch([1], **{
+          'num_values': 9, 'depth': 2, 'noise': LAWS[0], **settings})

@@ -19,11 +19,14 @@ from tfcactus.release.selection import gap_max
 from tfcactus.release.selection import most_frequent
 from tfcactus.release.selection import smallest_gap
 from tfcactus.release.selection import top_m
+from tfcactus.release.threshold_queries import threshold_sketch
 from tfcactus.release.threshold_queries import thresholds
+from tfcactus.release.threshold_queries import ThresholdSketch
 
 __all__ = [
-    'Release', 'best_sinh_normal', 'count_threshold', 'gap_max', 'histogram',
+    'Release', 'ThresholdSketch', 'best_sinh_normal', 'count_threshold',
+    'gap_max', 'histogram',
     'interior_point', 'most_frequent', 'noise_for_epsilon', 'noise_for_error',
     'noisy_sum', 'noisy_value', 'noisy_vector', 'num_values', 'quantile',
-    'smallest_count', 'smallest_gap', 'thresholds', 'top_m',
+    'smallest_count', 'smallest_gap', 'threshold_sketch', 'thresholds', 'top_m',
 ]

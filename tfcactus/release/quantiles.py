@@ -139,25 +139,13 @@ def interior_point(records: Any, *, num_values: int, noise: noise_lib.Noise,
     its error is below a fraction (or one minus it) of the number of records.
   """
   size = _checks.integer('num_values', num_values, 2)
-  if size > _LARGEST_DOMAIN:
-    raise ValueError(f'Expected num_values <= 2^62, got num_values={size}.')
-  if method not in METHODS:
-    raise ValueError(f'Expected method in {METHODS}, got method={method!r}.')
-  _noise.spread_noise(noise)
-  balance = Balance.of(_data.vector(records), fraction, size)
-  rng = _noise.generator(seed)
+  value = interior_draw(
+      _data.vector(records), size, noise=noise, rng=_noise.generator(seed),
+      fraction=fraction, method=method, rank_error=rank_error)
   if method == 'binary-search':
-    if rank_error is not None:
-      raise ValueError(
-          "Expected rank_error with method='recursion' only, got "
-          f'rank_error={rank_error!r}; binary search has no such parameter.')
-    value = binary_search_draws(balance, noise, rng, 1)[0]
     error = lambda beta: planned_error(noise, size, fraction, beta, method)
   else:
-    width = (planned_error(noise, size, fraction, _DEFAULT_BETA, method)
-             if rank_error is None else
-             _checks.positive('rank_error', rank_error))
-    value = recursion_draws(balance, width, noise, rng, 1)[0]
+    width = _width(noise, size, fraction, rank_error)
     error = lambda beta: (width if _recursion_failure(
         noise, size, width) <= beta else math.inf)
   return Release(
@@ -166,6 +154,44 @@ def interior_point(records: Any, *, num_values: int, noise: noise_lib.Noise,
       mechanism=f'the {fraction:g}-quantile among {size} values by {method} '
       f'with {noise.name} noise', seeded=seed is not None,
       error_kind='rank error', error_bound=error)
+
+
+def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.Noise,
+                  rng: Any, method: str, fraction: float = 0.5,
+                  rank_error: Optional[float] = None) -> int:
+  """One answer, without its price; arguments as for `interior_point`.
+
+  Args:
+    records: Shape (n,), integers in [1, size].
+    size: k; a domain of one value asks nothing.
+    noise: In units of one record.
+    rng: A generator.
+    method: 'binary-search' or 'recursion'.
+    fraction: Of the quantile.
+    rank_error: For 'recursion' only.
+  """
+  if size > _LARGEST_DOMAIN:
+    raise ValueError(f'Expected num_values <= 2^62, got num_values={size}.')
+  if method not in METHODS:
+    raise ValueError(f'Expected method in {METHODS}, got method={method!r}.')
+  _noise.spread_noise(noise)
+  balance = Balance.of(records, fraction, size)
+  if method == 'binary-search':
+    if rank_error is not None:
+      raise ValueError(
+          "Expected rank_error with method='recursion' only, got "
+          f'rank_error={rank_error!r}; binary search has no such parameter.')
+    return int(binary_search_draws(balance, noise, rng, 1)[0])
+  width = _width(noise, size, fraction, rank_error)
+  return int(recursion_draws(balance, width, noise, rng, 1)[0])
+
+
+def _width(noise: noise_lib.Noise, size: int, fraction: float,
+           rank_error: Optional[float]) -> float:
+  """The rank error that the recursion is built for."""
+  if rank_error is not None:
+    return _checks.positive('rank_error', rank_error)
+  return planned_error(noise, size, fraction, _DEFAULT_BETA, 'recursion')
 
 
 @dataclasses.dataclass(frozen=True)
