@@ -45,6 +45,9 @@ def test_shapes_and_ranges():
     assert np.shape(draw(())) == ()
   whole = rng.integers(-2, 5, 70_000)
   assert stats.chisquare(np.bincount(whole + 2, minlength=7)).pvalue > 1e-3
+  # Three quarters of the range of a word: a remainder would favour the first.
+  large = rng.integers(0, 3 * 2**61, 40_000) / (3 * 2**61)
+  assert stats.kstest(large, 'uniform').pvalue > 1e-3
   with pytest.raises(ValueError, match='low < high'):
     rng.integers(3, 3, 5)
   assert math.isfinite(float(rng.laplace(scale=2.0)))

@@ -140,12 +140,17 @@ class SystemRandom:
     return loc - scale * sign * np.log(_table.fine_uniform(self, size))
 
   def integers(self, low: int, high: int, size: Any = ()) -> np.ndarray:
-    """int64 in [low, high); the bias of a range of n is below n 2^-64."""
+    """int64 in [low, high), uniform to the last bit."""
     span = int(high) - int(low)
     if not 0 < span < 2**63:
       raise ValueError(f'Expected low < high, got {low!r} and {high!r}.')
-    words = self._stream.words(math.prod(_shape(size)))
-    # The bias is less than any guarantee can notice for spans met here.
+    count = math.prod(_shape(size))
+    # Words beyond the last whole multiple of the span are drawn again.
+    last = np.uint64(2**64 - 1 - 2**64 % span)
+    words = self._stream.words(count)
+    while not np.all(words <= last):
+      words = words[words <= last]
+      words = np.append(words, self._stream.words(count - words.size))
     return (words % np.uint64(span)).astype(np.int64).reshape(
         _shape(size)) + int(low)
 
