@@ -68,6 +68,10 @@ class Step:
   make_bounds: Callable[[int], PairBounds]
   loss: Optional[GaussianLoss] = None
 
+  def __post_init__(self):
+    # One pair for one number of cells: what is derived from it is kept with it.
+    object.__setattr__(self, 'make_bounds', functools.lru_cache(self.make_bounds))
+
   @classmethod
   def of(cls, bounds: PairBounds) -> Step:
     """The step of a pair."""
