@@ -10,8 +10,10 @@ from tfcactus.design.gaussian import RadialGaussian
 from tfcactus.design.isotropic import Isotropic
 from tfcactus.design.laplace import DiscretizedLaplace
 from tfcactus.design.monotone import Monotone
+from tfcactus.design.sinh_normal import DiscretizedSinhNormal
 
 __all__ = [
-    'Cactus', 'DiscretizedGaussian', 'DiscretizedLaplace', 'Isotropic',
-    'Monotone', 'RadialGaussian', 'SolverError', 'verify',
+    'Cactus', 'DiscretizedGaussian', 'DiscretizedLaplace',
+    'DiscretizedSinhNormal', 'Isotropic', 'Monotone', 'RadialGaussian',
+    'SolverError', 'verify',
 ]

@@ -81,6 +81,13 @@ class Step:
     """The step's dominating pair from below and above."""
     return self.make_bounds(cells)
 
+  def renyi_divergence(self, orders: np.ndarray) -> np.ndarray:
+    """D_order(P || Q) at orders above one, shape (n,)."""
+    if self.loss is not None:
+      return self.loss.cumulants(orders - 1)[0] / (orders - 1)
+    pair = self.bounds().upper
+    return np.array([pair.renyi_divergence(order) for order in orders])
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Composition:
@@ -189,14 +196,8 @@ class Composition:
     order = np.asarray(order, dtype=np.float64)
     if not np.all(order > 1):
       raise ValueError(f'Expected order > 1, got order={order!r}.')
-    flat = order.ravel()
-    if self._losses is not None:
-      value = sum(count * loss.cumulants(flat - 1)[0] / (flat - 1)
-                  for loss, count in self._losses)
-    else:
-      value = sum(count * np.array([
-          step.bounds().upper.renyi_divergence(x) for x in flat])
-                  for step, count in self.groups)
+    value = sum(count * step.renyi_divergence(order.ravel())
+                for step, count in self.groups)
     return value.reshape(order.shape)
 
   @functools.cached_property
