@@ -7,20 +7,27 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.noise.tables import bounded_scalar
 from tests.noise.tables import gaussian_scalar
 from tests.noise.tables import truncated_scalar
 from tests.noise.tables import wavy_scalar
 from tfcactus import noise
 
 TABLES = [gaussian_scalar(), wavy_scalar(), truncated_scalar(),
+          bounded_scalar(), bounded_scalar(bins=7, cells=5),
           gaussian_scalar(sigma=0.3, bins=7, cells=20, tail_ratio=0.2)]
+
+
+def edge(table):
+  """Where cell edges lie, modulo cells."""
+  return 0.0 if table.edge_at_zero else 0.5
 
 
 @pytest.mark.parametrize('table', TABLES, ids=repr)
 class TestLaws:
 
   def test_mass_is_one(self, table):
-    edges = np.arange(-6000, 6001) / table.bins + 0.5 / table.bins
+    edges = (np.arange(-6000, 6001) + edge(table)) / table.bins
     centres = edges[:-1] + 0.5 / table.bins
     mass = np.sum(np.exp(table.log_density_at(centres))) / table.bins
     assert mass == pytest.approx(1, abs=1e-12)
@@ -39,7 +46,7 @@ class TestLaws:
   def test_cdf_integrates_the_density(self, table):
     for low, high in ((-0.4, 0.9), (1.23, 2.81)):
       points = np.arange(low * table.bins - 1, high * table.bins + 1)
-      breaks = (np.ceil(points) + 0.5) / table.bins
+      breaks = (np.ceil(points) + edge(table)) / table.bins
       breaks = breaks[(breaks > low) & (breaks < high)]
       edges = np.concatenate([[low], breaks, [high]])
       mass = np.sum(np.diff(edges) * np.exp(
@@ -48,7 +55,7 @@ class TestLaws:
 
   @pytest.mark.parametrize('power', [1.0, 2.0, 3.5])
   def test_moments(self, table, power):
-    edges = (np.arange(0, 4000) - 0.5) / table.bins
+    edges = (np.arange(0, 4000) - edge(table)) / table.bins
     edges[0] = 0
     cells = np.diff(edges**(power + 1)) / (power + 1)
     expected = 2 * np.sum(cells * np.exp(
@@ -72,9 +79,9 @@ class TestLaws:
 
   def test_cells_are_hit_as_often_as_they_should_be(self, table):
     z = table.sample(np.random.default_rng(6), 200_000)
-    cell = np.abs(np.floor(z * table.bins + 0.5)).astype(int)
+    cell = np.floor(np.abs(z) * table.bins + edge(table)).astype(int)
     mass = 2 * np.exp(table.half_density) / table.bins
-    mass[0] /= 2
+    mass[0] *= 1 - edge(table)
     last = np.flatnonzero(mass * z.size > 20)[-1]
     expected = np.append(mass[:last + 1], 1 - mass[:last + 1].sum()) * z.size
     counts = np.bincount(np.minimum(cell, last + 1), minlength=last + 2)
@@ -84,7 +91,7 @@ class TestLaws:
 
   def test_draws_are_uniform_inside_cells(self, table):
     z = table.sample(np.random.default_rng(7), 40_000)
-    inside = np.mod(z * table.bins + 0.5, 1)
+    inside = np.mod(z * table.bins + edge(table), 1)
     assert stats.kstest(inside, 'uniform').pvalue > 1e-3
 
 

@@ -132,10 +132,12 @@ def shifted_pair(table: scalar.ScalarTable, cells: int
   """
   last = table.log_density.size - 1
   ratio = table.log_tail_ratio
-  index = np.arange(-last, last + cells + 1)
+  # With an edge at zero, cells -1, -2, ... mirror cells 0, 1, ...
+  first = -last - 1 if table.edge_at_zero else -last
+  index = np.arange(first, last + cells + 1)
 
   def log_mass(i):
-    i = np.abs(i)
+    i = np.where(i < 0, first + last - i, i)
     beyond = np.maximum(i - last, 0)
     with np.errstate(invalid='ignore'):
       tail = np.where(beyond > 0, beyond * ratio, 0.0)
