@@ -13,6 +13,9 @@ import numpy as np
 from tfcactus import _checks
 from tfcactus.noise import _table
 
+_SYMMETRY = 1e-9
+"""Relative difference of mirrored masses that is taken for rounding."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ScalarTable(_table.NoiseTable):
@@ -80,6 +83,45 @@ class ScalarTable(_table.NoiseTable):
         _log_masses(bins, log_density, log_tail_ratio, edge_at_zero))
     return cls(bins, log_density - log_mass, log_tail_ratio, info or {},
                edge_at_zero)
+
+  @classmethod
+  def from_cell_masses(cls, bins: int, masses: Any,
+                       info: Mapping[str, Any] | None = None) -> ScalarTable:
+    """Truncated noise from the masses of its cells, left to right.
+
+    Args:
+      bins: Cells per unit of sensitivity.
+      masses: Shape (cells,), symmetric probabilities. An even number of cells
+        has an edge at zero, an odd one a cell around it; empty cells at both
+        ends are left out.
+      info: Where the noise came from.
+
+    Raises:
+      ValueError: if the masses are negative, do not sum to one, are not
+        symmetric, or are zero between others.
+    """
+    masses = _checks.vector('masses', masses)
+    if np.any(masses < 0):
+      raise ValueError(
+          f'Expected masses >= 0, got {np.min(masses)!r} in cell '
+          f'{int(np.argmin(masses))}.')
+    if abs(np.sum(masses) - 1) > _table.MASS_TOLERANCE:
+      raise ValueError(
+          f'Expected masses that sum to 1, got {np.sum(masses):.12g}; divide '
+          'by the sum.')
+    if np.any(np.abs(masses - masses[::-1]) > _SYMMETRY * masses):
+      raise ValueError(
+          'Expected masses that are the same from left to right as from right '
+          'to left, got an asymmetric vector; average it with its mirror image.')
+    half = masses[masses.size // 2:]
+    last = int(np.flatnonzero(half)[-1]) if np.any(half) else 0
+    if np.any(half[:last + 1] == 0):
+      raise ValueError(
+          'Expected no empty cell between others, got mass 0 in cell '
+          f'{int(np.flatnonzero(half == 0)[0])} from the middle: noise with '
+          'gaps tells which side of them the value lies; fill it.')
+    return cls.normalized(bins, np.log(half[:last + 1]), float('-inf'), info,
+                          edge_at_zero=masses.size % 2 == 0)
 
   def __repr__(self) -> str:
     return (f'ScalarTable({self.name!r}, bins={self.bins}, '
