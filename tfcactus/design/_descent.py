@@ -126,7 +126,9 @@ def descend(problem: Problem, steps: np.ndarray, value: Value
   """
   density = _Fitted(problem, value)
   evaluations = 0
-  for _ in range(ROUNDS):
+  for i in range(2 * ROUNDS):
+    if i == ROUNDS and not density.better_within_budget(steps):
+      break
     w, power = density.fit(steps)
     steps = np.maximum(steps * power, 0.0)
     between = np.maximum(0.5 * (w[1:] + w[:-1]), SMALL_MASS)
@@ -154,12 +156,16 @@ def fitted(problem: Problem, steps: np.ndarray) -> np.ndarray:
 
 
 class _Fitted:
-  """Densities exp(power * log shape) that meet the bound on utility."""
+  """Densities exp(power * log shape) that meet the bound on utility.
+
+  As long as the bound binds; once it is seen not to, the power is one.
+  """
 
   def __init__(self, problem: Problem, value: Value):
     self._problem = problem
     self._value = value
     self._log_power = 0.0
+    self._free = False
 
   def reset(self) -> None:
     """Starts the search for the power at one again."""
@@ -168,6 +174,10 @@ class _Fitted:
   def fit(self, steps: np.ndarray) -> tuple[np.ndarray, float]:
     """(masses, power): the power of the shape whose cost is the budget."""
     shape = _shape(steps)
+    if self._free:
+      w = _normalized(shape)
+      if w @ self._problem.cost <= self._problem.budget:
+        return w, 1.0
     cost, budget = self._problem.cost, self._problem.budget
     x, low, high = self._log_power, -80.0, 80.0
     for _ in range(200):
@@ -188,16 +198,29 @@ class _Fitted:
   def log_value(self, steps: np.ndarray) -> tuple[float, np.ndarray]:
     """log of the value, and its derivative by the steps down."""
     w, power = self.fit(steps)
-    shape, cost = _shape(steps), self._problem.cost
     value, by_w = self._value(w)
     gain = by_w - w @ by_w
-    price = cost - w @ cost
-    # The power moves with the shape so that the cost stays.
-    share = float((w * gain) @ shape) / min(float((w * price) @ shape), -1e-300)
-    by_shape = power * w * (gain - share * price)
+    by_shape = power * w * gain
+    if not (self._free and power == 1.0):
+      # The power moves with the shape so that the cost stays.
+      price = self._problem.cost - w @ self._problem.cost
+      by_shape -= self._price(w, gain, steps) * power * w * price
     by_steps = -np.cumsum(by_shape[::-1])[::-1][1:]
     value = max(value, 1e-300)
     return math.log(value), by_steps / value
+
+  def _price(self, w: np.ndarray, gain: np.ndarray, steps: np.ndarray) -> float:
+    """Derivative of the value by the budget, along the power."""
+    shape = _shape(steps)
+    price = self._problem.cost - w @ self._problem.cost
+    return float((w * gain) @ shape) / min(float((w * price) @ shape), -1e-300)
+
+  def better_within_budget(self, steps: np.ndarray) -> bool:
+    """Lets go of the bound if the value falls inside it; says whether it did."""
+    w, _ = self.fit(steps)
+    _, by_w = self._value(w)
+    self._free = self._price(w, by_w - w @ by_w, steps) > 0
+    return self._free
 
 
 def _shape(steps: np.ndarray) -> np.ndarray:

@@ -106,6 +106,8 @@ class Composition:
     if self._losses is not None and self._single is not None:
       value, error = self._single.delta(epsilon)
       return Bounds(max(value - error, 0.0), value, min(value + error, 1.0))
+    if self._losses is None and len(self.groups) == 1 == self.groups[0][1]:
+      return _summed(self.groups[0][0].bounds(), epsilon)
     try:
       if self._losses is not None:
         return contour.Contour(self._losses).delta(epsilon)
@@ -198,6 +200,18 @@ class Composition:
     upper = high.upper + slack
     estimate = 0.5 * (low.estimate + high.estimate) - 0.5 * SMOOTHING
     return Bounds(lower, min(max(estimate, lower), upper), upper)
+
+
+def _summed(bounds: PairBounds, epsilon: float) -> Bounds:
+  """delta of one release, summed over its atoms."""
+  sums = []
+  for pair, sign in ((bounds.lower, -1), (bounds.upper, 1)):
+    near = pair.loss > epsilon - pair_lib.LOSS_ROUNDOFF
+    slack = 2 * pair_lib.LOSS_ROUNDOFF * (
+        float(np.sum(pair.p[near])) + pair.p_inf)
+    sums.append(pair.hockey_stick(epsilon) + sign * slack)
+  low, high = max(sums[0], 0.0), min(sums[1], 1.0)
+  return Bounds(low, 0.5 * (low + high), high)
 
 
 @functools.lru_cache(maxsize=64)
