@@ -129,11 +129,13 @@ class Composition:
     return sum(count * step.bounds().upper.log_phi(t)
                for step, count in self.groups)
 
-  def renyi_divergence(self, order: Any) -> np.ndarray:
+  def renyi_divergence(self, order: Any, *, finite: bool = False
+                       ) -> np.ndarray:
     """The Renyi divergence D_order(P || Q) of the composition.
 
     Args:
       order: Above one, any shape.
+      finite: Of finite losses only, where there are infinite ones.
     """
     order = np.asarray(order, dtype=np.float64)
     if not np.all(order > 1):
@@ -144,7 +146,8 @@ class Composition:
                   for loss, count in self._losses)
     else:
       value = sum(count * np.array([
-          step.bounds().upper.renyi_divergence(x) for x in flat])
+          step.bounds().upper.renyi_divergence(x, finite=finite)
+          for x in flat])
                   for step, count in self.groups)
     return value.reshape(order.shape)
 
