@@ -18,10 +18,13 @@ from tfcactus.plan import Guarantee
 from tfcactus.plan import PrivacyPlan
 from tfcactus.privacy import NoiseTableDpEvent
 from tfcactus.privacy import PhiAccountant
+from tfcactus.truncated import truncated_noise
+from tfcactus.truncated import TruncatedNoise
 
 __all__ = [
     'Gaussian', 'Guarantee', 'Laplace', 'NoiseTableDpEvent', 'PhiAccountant',
-    'PrivacyPlan', 'RadialTable', 'ScalarTable', 'calibrate_noise_multiplier',
-    'library', 'load', 'optimal_noise',
+    'PrivacyPlan', 'RadialTable', 'ScalarTable', 'TruncatedNoise',
+    'calibrate_noise_multiplier', 'library', 'load', 'optimal_noise',
+    'truncated_noise',
 ]
 __version__ = '0.1.0'

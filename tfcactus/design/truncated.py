@@ -17,6 +17,7 @@ from tfcactus.design import _moments
 from tfcactus.design import _program
 from tfcactus.design import _scalar
 from tfcactus.noise import scalar
+from tfcactus.noise import tiling
 
 METHODS = ('direct', 'lp', 'ma')
 
@@ -97,11 +98,11 @@ class Truncated:
 
   @functools.cached_property
   def _problem(self) -> _bounded.Problem:
-    bins, cells = _bounded.check_range(self.range, self.bins)
-    norm = _bounded.check_norm(self.norm)
+    bins, cells = tiling.check_range(self.range, self.bins)
+    norm = tiling.check_norm(self.norm)
     return _bounded.Problem(
         bins, cells, norm,
-        _bounded.check_utility(self.utility, cells, bins, norm),
+        tiling.check_utility(self.utility, cells, bins, norm),
         _checks.non_negative('epsilon', self.epsilon),
         _checks.integer('steps', self.steps, 1),
         _checks.sampling_prob(self.sampling_prob))

@@ -13,9 +13,9 @@ from scipy import optimize
 from scipy import special
 
 from tfcactus import _checks
-from tfcactus.design import _bounded
 from tfcactus.noise import _table
 from tfcactus.noise import scalar
+from tfcactus.noise import tiling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Staircase:
     epsilon = _checks.positive('epsilon', self.epsilon)
     bins = _checks.integer('bins', self.bins, 1)
     if self.range is not None:
-      _bounded.check_range(self.range, bins)
+      tiling.check_range(self.range, bins)
     elif self._stairs() * bins > 1_000_000:
       raise ValueError(
           f'Expected stairs that fall to 1e-30 within 1000000 cells, got '
@@ -163,8 +163,8 @@ def _no_certificate(statement: str) -> dict[str, Any]:
 
 
 def _check(request: Any) -> None:
-  bins, cells = _bounded.check_range(request.range, request.bins)
-  norm = _bounded.check_norm(request.norm)
+  bins, cells = tiling.check_range(request.range, request.bins)
+  norm = tiling.check_norm(request.norm)
   if (request.scale is None) == (request.utility is None):
     raise ValueError(
         'Expected scale or utility, got '
@@ -172,7 +172,7 @@ def _check(request: Any) -> None:
   if request.scale is not None:
     _checks.positive('scale', request.scale)
   else:
-    _bounded.check_utility(request.utility, cells, bins, norm)
+    tiling.check_utility(request.utility, cells, bins, norm)
 
 
 def _normal_log_mass(edges: np.ndarray, scale: float) -> np.ndarray:
@@ -184,7 +184,7 @@ def _solve(request: Any, name: str,
            log_mass: Callable[[np.ndarray, float], np.ndarray]
            ) -> scalar.ScalarTable:
   """The table of a family with one scale, which is given or sought."""
-  bins, cells = _bounded.check_range(request.range, request.bins)
+  bins, cells = tiling.check_range(request.range, request.bins)
   edges = np.arange(cells + 1) / bins
 
   def masses(scale):
@@ -194,7 +194,7 @@ def _solve(request: Any, name: str,
 
   def excess(log_scale):
     w = masses(math.exp(log_scale))
-    return math.log(_bounded.utility_of(w, bins, request.norm) /
+    return math.log(tiling.utility_of(w, bins, request.norm) /
                     request.utility)
 
   scale = request.scale
