@@ -14,6 +14,7 @@ import numpy as np
 from tfcactus.design import _composed
 from tfcactus.noise import tiling
 
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
   """What truncated noise is asked for.
