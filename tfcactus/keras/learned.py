@@ -215,16 +215,20 @@ class LearnedNoise:
       raise ValueError(f'Expected factor > 1, got factor={self.factor!r}.')
 
   def solve(self) -> noise_lib.ScalarTable:
-    """Trains, and returns the table of least delta that was seen."""
+    """Trains, and returns the table of least delta that was seen.
+
+    Its `info['history']` lists (epoch, training loss, delta) at each check.
+    """
     training = _Training(self)
-    begun, best, waited = time.perf_counter(), None, 0
+    begun, best, waited, history = time.perf_counter(), None, 0, []
     block = max(self.epochs // CHECKS, 1)
     for done in range(0, self.epochs, block):
       training.run(min(block, self.epochs - done))
       table = training.table()
       delta = _accounted(table, self)
+      history.append((min(done + block, self.epochs), training.last, delta))
       if best is None or delta < best[0] * (1 - 1e-4):
-        best, waited = (delta, table, done + block), 0
+        best, waited = (delta, table), 0
       elif training.wide:
         waited += 1
       seconds = time.perf_counter() - begun
@@ -234,7 +238,7 @@ class LearnedNoise:
         break
     if self.progress:
       print(file=sys.stderr)
-    return _described(best[1], self, best[2])
+    return _described(best[1], self, history)
 
   def _show(self, done: int, training: _Training, delta: float, best: float
             ) -> None:
@@ -380,15 +384,15 @@ def _accounted(table: noise_lib.ScalarTable, request: LearnedNoise) -> float:
       request.epsilon)
 
 
-def _described(table: noise_lib.ScalarTable, request: LearnedNoise, epochs: int
-               ) -> noise_lib.ScalarTable:
+def _described(table: noise_lib.ScalarTable, request: LearnedNoise,
+               history: list) -> noise_lib.ScalarTable:
   """The table with where it came from."""
   info = {
       'mechanism': 'learned', 'solver': f'{request.model} {request.loss}',
       'parameters': {
           field.name: getattr(request, field.name)
           for field in dataclasses.fields(request) if field.name != 'progress'},
-      'epochs': epochs, 'objective': None, 'lower_bound': None, 'gap': None,
+      'history': history, 'objective': None, 'lower_bound': None, 'gap': None,
       'statement': 'Learned by gradient descent: a local optimum at best, '
                    'chosen by the accountant among those seen in training.'}
   return noise_lib.ScalarTable(

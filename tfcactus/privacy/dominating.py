@@ -192,7 +192,8 @@ def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
     profile, _, error = _profile(part.upper, log_alpha)
     upper = np.maximum(profile + error, upper)
   return pair_lib.PairBounds(
-      _tangent_pair(alpha, value, slope),
+      _tangent_pair(alpha, value, slope,
+                    max(part.lower.p_inf for part in parts)),
       pair_lib.DominatingPair.from_symmetric_profile(alpha, upper))
 
 
@@ -222,9 +223,16 @@ def _profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
   return np.interp(np.linspace(0, position[-1], CELLS + 1), position, edges)
 
 
-def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray
-                  ) -> pair_lib.DominatingPair:
-  """The symmetric pair whose profile is the largest tangent of a convex one."""
+def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray,
+                  p_inf: float) -> pair_lib.DominatingPair:
+  """The symmetric pair whose profile is the largest tangent of a convex one.
+
+  Args:
+    alpha: Shape (points,), where it is known.
+    value: Shape (points,), the profile.
+    slope: Shape (points,), of a tangent there.
+    p_inf: What the profile falls to, or less.
+  """
   slope = np.minimum(np.maximum.accumulate(slope), 0.0)
   # Where two slopes hardly differ their crossing is not known: drop one.
   keep = np.append(np.diff(slope) > 1e-13, True)
@@ -234,7 +242,7 @@ def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray
               slope[1:] * alpha[1:]) / -jump
   crossing = np.clip(crossing, alpha[:-1], alpha[1:])
   return pair_lib.DominatingPair.symmetric(
-      np.log(crossing), crossing * jump, jump, 0.0)
+      np.log(crossing), crossing * jump, jump, p_inf)
 
 
 def _normal_cells(start: float, width: float, cells: int) -> np.ndarray:
