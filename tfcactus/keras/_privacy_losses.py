@@ -2,8 +2,9 @@
 
 The forward pass is exact: outcomes are counted in the bucket above their loss,
 and what falls off the buckets goes up. Only the derivative by a loss, which a
-count does not have, is replaced: by the slope between its bucket and the one
-below, as if the label followed the loss.
+count does not have, is replaced: by the slope between buckets on either side,
+as if the label followed the loss. The step of PDP at epsilon needs them further
+apart to be seen.
 
 Source: Sommer et al., "Learning Numeric Optimal Differentially Private Truncated
 Additive Mechanisms" (2021), Proposition 17 and sections 3.4.2 and 3.4.3.
@@ -17,6 +18,9 @@ from typing import List
 from typing import Tuple
 
 import tensorflow as tf
+
+PDP_REACH = 0.04
+"""Share of h over which a loss sees the slope under PDP, on either side."""
 
 Pair = Tuple[tf.Tensor, tf.Tensor]
 
@@ -69,7 +73,8 @@ def buckets_delta(pair: Pair, epsilon: float, steps: int, width: tf.Tensor,
   both = (p > 0) & (q > 0)
   masses = tf.boolean_mask(p, both)
   loss = tf.math.log(masses) - tf.math.log(tf.boolean_mask(q, both))
-  counted, above = _bucketed(half)(masses, loss, width)
+  count = _bucketed(half, int(PDP_REACH * half) if probabilistic else 0)
+  counted, above = count(masses, loss, width)
   buckets, infinite = _compose(counted, above + _omega(pair), steps, half)
   label = tf.range(-half, half + 1, dtype=p.dtype) * width
   gain = (tf.cast(label > epsilon, p.dtype) if probabilistic else
@@ -86,7 +91,7 @@ def _certain(omega: tf.Tensor, steps: int) -> tf.Tensor:
   return -tf.math.expm1(steps * tf.math.log1p(-omega))
 
 
-def _bucketed(half: int) -> Callable[..., Tuple[tf.Tensor, tf.Tensor]]:
+def _bucketed(half: int, reach: int) -> Callable[..., Tuple[tf.Tensor, tf.Tensor]]:
   """(masses, losses, width) -> (buckets -h..h, mass above them)."""
 
   @tf.custom_gradient
@@ -97,9 +102,11 @@ def _bucketed(half: int) -> Callable[..., Tuple[tf.Tensor, tf.Tensor]]:
 
     def gradient(by_buckets, by_above):
       by_all = tf.concat([by_buckets, [by_above]], 0)
-      here = tf.gather(by_all, place)
-      below = tf.gather(by_all, tf.maximum(place - 1, 0))
-      return here, masses * (here - below) / width, None
+      high = tf.minimum(place + reach, 2 * half + 1)
+      low = tf.maximum(place - 1 - reach, 0)
+      slope = (tf.gather(by_all, high) - tf.gather(by_all, low)) / (
+          tf.cast(tf.maximum(high - low, 1), masses.dtype) * width)
+      return tf.gather(by_all, place), masses * slope, None
 
     return (counted[:-1], counted[-1]), gradient
 
