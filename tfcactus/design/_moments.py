@@ -31,6 +31,9 @@ ROUNDS = 12
 CHANGE = 1e-5
 """Relative change of the bound at which the rounds end."""
 
+LARGEST, SMALLEST = 300.0, 1e-150
+"""Of the log of a bound and of a mass to divide by: keep slopes finite."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
@@ -95,11 +98,12 @@ def _directed(p: np.ndarray, q: np.ndarray, problem: Problem, order: float
   exponent = np.log(p[both]) + order * loss
   peak = float(np.max(exponent))
   gamma = peak + math.log(float(np.sum(np.exp(exponent - peak))))
-  tail = math.exp(min(steps * gamma - order * problem.epsilon, 600.0))
+  tail = math.exp(min(steps * gamma - order * problem.epsilon, LARGEST))
   share = np.exp(exponent - gamma)
   by_p, by_q = np.zeros_like(p), np.zeros_like(q)
-  by_p[both] = tail * steps * (1 + order) * share / p[both]
-  by_q[both] = -tail * steps * order * share / q[both]
+  by_p[both] = tail * steps * (1 + order) * share / np.maximum(
+      p[both], SMALLEST)
+  by_q[both] = -tail * steps * order * share / np.maximum(q[both], SMALLEST)
   alone = (p > 0) & (q <= 0)
   by_p[alone] = steps
   return steps * float(np.sum(p[alone])) + tail, by_p, by_q

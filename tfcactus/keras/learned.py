@@ -217,7 +217,8 @@ class LearnedNoise:
   def solve(self) -> noise_lib.ScalarTable:
     """Trains, and returns the table of least delta that was seen.
 
-    Its `info['history']` lists (epoch, training loss, delta) at each check.
+    Its `info['history']` lists (epoch, loss l of the paper, delta by the
+    accountant) at each check.
     """
     training = _Training(self)
     begun, best, waited, history = time.perf_counter(), None, 0, []
@@ -282,18 +283,18 @@ class _Training:
   def _many(self) -> Any:
     @tf.function
     def many(epochs, width):
-      loss = tf.constant(0.0, tf.float64)
+      delta = tf.constant(0.0, tf.float64)
       for _ in tf.range(epochs):
-        loss = self._update(width)
-      return loss
+        delta = self._update(width)
+      return delta
     return many
 
   def _update(self, width: tf.Tensor) -> tf.Tensor:
     with tf.GradientTape() as tape:
       w = tf.nn.softmax(self._model())
       utility = tf.reduce_sum(w * self._cost)**(1 / self._request.norm)
-      loss = self._delta(w, width) + self._weight * utility / (
-          self._request.utility or 1.0)
+      delta = self._delta(w, width)
+      loss = delta + self._weight * utility / (self._request.utility or 1.0)
     gradients = tape.gradient(loss, self._variables)
     self._epoch.assign_add(1.0)
     self._adam.apply(gradients, self._epoch)
@@ -303,7 +304,7 @@ class _Training:
         rate = tf.where(utility > self._request.utility, 1 / rate, rate)
       self._weight.assign(tf.maximum(self._weight * rate,
                                      self._request.least_weight))
-    return loss
+    return delta
 
   def _delta(self, w: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
     ask = self._request
