@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import numpy as np
 import pytest
 from scipy import integrate
 from scipy import stats

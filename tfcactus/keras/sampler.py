@@ -147,7 +147,9 @@ class NoiseSampler(tf.Module):
     parts = tf.nest.flatten(template)
     shapes = [_static_shape(part) for part in parts]
     sizes = [math.prod(shape) for shape in shapes]
-    scale = tf.cast(scale, tf.float64)
+    # A Python float would pass through float32 on its way.
+    scale = (tf.constant(scale, tf.float64) if isinstance(scale, float) else
+             tf.cast(scale, tf.float64))
     flat = self.draw(sum(sizes)) * scale
     pieces = tf.split(flat, sizes) if len(sizes) > 1 else [flat]
     return tf.nest.pack_sequence_as(template, [
