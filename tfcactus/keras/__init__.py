@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util as _importlib_util
+
+if _importlib_util.find_spec('tensorflow') is None:
+  raise ImportError(
+      'Expected TensorFlow for tfcactus.keras, found none; install '
+      '"tfcactus[training]", or any TensorFlow from 2.14 on.')
+
 from tfcactus.keras.batches import FixedSizeBatches
 from tfcactus.keras.batches import PoissonBatches
 from tfcactus.keras.batches import ShuffledBatches

@@ -8,7 +8,7 @@ differs between the two is answered here, so that no other module asks.
 from __future__ import annotations
 
 import contextlib
-import sys
+import importlib
 from typing import Any
 from typing import Iterator
 from typing import List
@@ -57,13 +57,9 @@ def check_versions(tensorflow: str, keras_version: str,
         'replicas, silently. Install "keras>=3.5".')
 
 
-def _version_of(kind: type) -> str:
-  """Version of the package that a class of Keras really comes from."""
-  return sys.modules[kind.__module__.split('.')[0]].__version__
-
-
-keras = tf.keras
-KERAS_VERSION: str = _version_of(keras.Model)
+# Not tf.keras itself: of Keras 3 it lacks parts, such as `saving`.
+keras = importlib.import_module(tf.keras.Model.__module__.split('.')[0])
+KERAS_VERSION: str = keras.__version__
 KERAS_3: bool = _parts(KERAS_VERSION)[0] >= 3
 check_versions(tf.__version__, KERAS_VERSION,
                keras.backend.backend() if KERAS_3 else 'tensorflow')

@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus.keras import _data
-from tfcactus.keras._bits import KeyStream
 from tfcactus.keras._compat import keras
 from tfcactus.keras.sampling import Sampling
+from tfcactus.noise.bits import KeyStream
 
 _Batch = Tuple[np.ndarray, np.ndarray, np.ndarray]
 

@@ -56,7 +56,7 @@ class PhiAccountant(dp_accounting.PrivacyAccountant):
           "Expected direction='both' for REPLACE_ONE, which is symmetric, got "
           f'direction={direction!r}.')
     super().__init__(neighboring_relation)
-    self._direction = direction
+    self.direction = direction
     self._non_private = False
     self._counts: dict[sampling.Release, int] = {}
 
@@ -133,8 +133,8 @@ class PhiAccountant(dp_accounting.PrivacyAccountant):
     if self.neighboring_relation == _REPLACE:
       wanted = ('replace',)
     else:
-      wanted = ('remove', 'add') if self._direction == 'both' else (
-          self._direction,)
+      wanted = ('remove', 'add') if self.direction == 'both' else (
+          self.direction,)
     return {direction: composition.Composition(tuple(
         (release.step(direction), count)
         for release, count in self._counts.items())) for direction in wanted}

@@ -32,6 +32,9 @@ MAX_STRIP = 3.0
 ROUNDOFF = 64 * np.finfo(np.float64).eps
 """Bound on the relative rounding error of a term and of a short sum of them."""
 
+MAX_Z = 300.0
+"""Where log(1 - s + s e^z) has long been z + log s."""
+
 MAX_NODES = 1 << 20
 """Most nodes of a quadrature."""
 
@@ -85,11 +88,9 @@ class GaussianLoss:
   def _log_u(self, y: np.ndarray) -> np.ndarray:
     """log(1 - s + s e^z) at P0's standard normal variable y."""
     z = self.mu * y - 0.5 * self.mu * self.mu
-    s = self.sampling_prob
-    small = np.minimum(z, 1.0)
-    return np.where(
-        z < 1.0, np.log1p(s * np.expm1(small)),
-        z + np.log(s) + np.log1p((1 - s) / s * np.exp(-np.maximum(z, 1.0))))
+    # The relative error counts: tilts may be as large as 1 / log u.
+    return np.log1p(self.sampling_prob * np.expm1(np.minimum(z, MAX_Z))) + (
+        np.maximum(z - MAX_Z, 0.0))
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
     """log M at real orders, with its first two derivatives.

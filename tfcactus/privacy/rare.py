@@ -29,8 +29,11 @@ import numpy as np
 from scipy import special
 
 from tfcactus.privacy import _numerics
+from tfcactus.privacy import _profile
 from tfcactus.privacy import contour
 from tfcactus.privacy import gaussian
+from tfcactus.privacy._saddles import Hard
+from tfcactus.privacy._saddles import Saddles
 from tfcactus.privacy.bounds import Bounds
 
 SHARPNESS = 0.25
@@ -78,7 +81,7 @@ def epsilon(groups: _Groups, delta: float) -> Bounds:
     delta: In (0, 1).
 
   Raises:
-    contour.Hard: if no way of splitting the losses gives good bounds.
+    Hard: if no way of splitting the losses gives good bounds.
   """
   log_delta = math.log(delta)
 
@@ -87,7 +90,7 @@ def epsilon(groups: _Groups, delta: float) -> Bounds:
     if near == 0:
       if split.profile(0.0, log_delta).delta_bounds(0.0).upper <= delta:
         return Bounds(0.0, 0.0, 0.0)
-    profile, found = contour.solved(
+    profile, found = _profile.solved(
         lambda guess: split.profile(guess, log_delta), delta,
         split.epsilon_at(log_delta))
     return profile.bracket(delta, found)
@@ -125,9 +128,9 @@ def _first(attempt: Callable[[float], Bounds]) -> Bounds:
   for share in SHARES:
     try:
       return attempt(share)
-    except contour.Hard:
+    except Hard:
       continue
-  raise contour.Hard
+  raise Hard
 
 
 
@@ -142,7 +145,7 @@ class _Split:
   """
 
   parts: Sequence[contour.Contour]
-  saddles: Sequence[contour.Saddles]
+  saddles: Sequence[Saddles]
 
   @classmethod
   def of(cls, groups: _Groups, share: float, near: float, **target: float
@@ -157,7 +160,7 @@ class _Split:
     """
     if any(loss.direction != 'remove' or loss.sampling_prob == 1
            for loss, _ in groups):
-      raise contour.Hard
+      raise Hard
     least = math.fsum(count * math.log1p(-loss.sampling_prob)
                       for loss, count in groups)
     levels = [share * (max(near, 0.0) - least)]
@@ -181,7 +184,7 @@ class _Split:
     while self.log_delta_at(low + width) > log_delta:
       width *= 2
       if width > 1e3:
-        raise contour.Hard
+        raise Hard
     high = low + width
     for _ in range(40):
       middle = 0.5 * (low + high)
@@ -191,7 +194,7 @@ class _Split:
         high = middle
     return high
 
-  def profile(self, epsilon: float, log_delta: float) -> contour.Profile:
+  def profile(self, epsilon: float, log_delta: float) -> _profile.Profile:
     """delta near `epsilon`."""
     tables, left_out = [], []
     for part, saddles in zip(self.parts, self.saddles):
@@ -199,7 +202,7 @@ class _Split:
         left_out.append(saddles)
       else:
         tables.append(part.table(saddles, epsilon, log_delta))
-    return contour.Profile(tables, lambda x: sum(
+    return _profile.Profile(tables, lambda x: sum(
         math.exp(saddles.log_chernoff(x) + OMITTED_SLACK) for saddles in left_out))
 
 
