@@ -240,7 +240,8 @@ class PrivateModel(keras.Model):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
           callbacks=callbacks, validation_data=validation_data,
-          shuffle=shuffle, class_weight=class_weight,
+          shuffle=shuffle and not isinstance(feed.x, tf.data.Dataset),
+          class_weight=class_weight,
           sample_weight=sample_weight, initial_epoch=initial_epoch,
           steps_per_epoch=feed.steps_per_epoch, **kwargs)
 
