@@ -177,8 +177,9 @@ class Program:
       part = dataclasses.replace(self, shifts=[self.shifts[k] for k in active])
       theta, gradients = theta[active], part.gradients(p)
     gradient = (theta / theta.sum()) @ gradients
-    return _best_price(self._per_mass(gradient),
-                       self._per_mass(self.cost) - self.budget, price)
+    with np.errstate(over='ignore', invalid='ignore'):
+      lead = self._per_mass(gradient)
+    return _best_price(lead, self._per_mass(self.cost) - self.budget, price)
 
   def _per_mass(self, values: np.ndarray) -> np.ndarray:
     """Values per unit of mass of each extreme point of the feasible cone."""
