@@ -79,3 +79,26 @@ def test_bad_requests(change, words):
   request = dict(noise_multiplier=1.0, delta=1e-5, sampling_prob=0.1, steps=3)
   with pytest.raises(ValueError, match=words):
     optimal.optimal_noise(**{**request, **change})
+
+
+def test_a_few_releases_gain_from_epsilons_own_gradient():
+  settings = dict(delta=1e-5, sampling_prob=1.0, steps=1)
+  found = optimal.optimal_noise(variance=1.0, bins=20, **settings)
+  assert found.label.endswith('refined')
+  # The accountant's own bound says so, for a table that meets the request.
+  assert found.epsilon == pytest.approx(epsilon(found.noise, **settings))
+  costs = {c.label: c.epsilon for c in found.candidates}
+  assert found.epsilon < 0.995 * costs[found.label.split(',')[0]]
+  assert found.noise.monotone
+  assert found.noise.noise_multiplier <= 1 + 1e-9
+  assert 'descent' in found.searched and 'nothing on its grid' not in (
+      found.certified)
+  with pytest.raises(ValueError, match='certificate'):
+    design.verify(found.noise)
+
+
+def test_many_steps_keep_the_certified_design():
+  found = optimal.optimal_noise(variance=0.25, bins=20, delta=1e-5,
+                                sampling_prob=0.01, steps=5000)
+  assert not any('refined' in c.label for c in found.candidates)
+  assert 'nothing on its grid' in found.certified
