@@ -16,8 +16,6 @@ from tfcactus.design import _grid
 from tfcactus.design import _interior_point
 from tfcactus.design import _program
 from tfcactus.design import _scalar
-from tfcactus.design import cost as cost_lib
-from tfcactus.design import divergence
 from tfcactus.noise import radial
 from tfcactus.noise import shells as shells_lib
 
@@ -182,9 +180,8 @@ class Isotropic:
       raise ValueError(
           f'Expected dim <= {_MAX_DIM}, got dim={dim}; use '
           'RadialGaussian(dim, noise_multiplier).')
-    cost = cost_lib.make(self.power, self.cost)
-    _scalar.check_choice('solver', self.solver, _scalar.SOLVERS)
-    divergence.parse(self.objective)
+    cost = _scalar.check_program(self.power, self.cost, self.solver,
+                                 self.objective)
     budget, sigma = self._budget(dim, cost)
     _scalar.check_sigma(sigma)
     bins = self._bins(sigma)
