@@ -109,6 +109,20 @@ def large_cell(dim: int, sigma: float, steps: int) -> dict:
   return row
 
 
+def table(result: dict) -> str:
+  """The README's table: every mechanism in every cell."""
+  names = [*EXPECTED, 'optimal_noise']
+  rows = [[f'1, {row["budget"] ** 0.5:.3g}'] + [
+      f'{row[name]["epsilon"]:.3f}' for name in names]
+          for row in result['scalar']]
+  rows += [[f'{row["dim"]}, {row["sigma"]:g}', f'{row["gaussian"]:.3f}', '', '', '',
+            f'{row["isotropic chi2"]:.3f}', f'{row["optimal_noise"]["epsilon"]:.3f}']
+           for row in result['radial']]
+  header = ['dim, noise multiplier', 'Gaussian', 'Laplace', 'cactus', 'KL design',
+            'chi-square design', '`optimal_noise`']
+  return _results.markdown(header, rows)
+
+
 def main() -> None:
   """Accounts all cells and writes results/designed_noise.json."""
   result = {'settings': SETTINGS, 'scalar': [], 'radial': [], 'refined': [],
@@ -126,6 +140,7 @@ def main() -> None:
                      (1_000_000, 1.0)):
     result['large'].append(large_cell(dim, sigma, 3600))
     _results.save('designed_noise', result)
+  _results.show('designed_noise', table(result))
 
 
 if __name__ == '__main__':
