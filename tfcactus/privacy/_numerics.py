@@ -70,6 +70,25 @@ def log_phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float,
   return log1p(table.ravel()[:count])
 
 
+def phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float, count: int,
+              start: float = 0.0) -> np.ndarray:
+  """sum(weight exp(i t loss)) at t = start + spacing * (0..count-1).
+
+  Args:
+    loss: Shape (n,).
+    weight: Shape (n,), of any sum.
+    spacing: Distance of the points.
+    count: How many points.
+    start: The first point.
+  """
+  short = max(int(math.sqrt(count)), 1)
+  coarse = -(-count // short)
+  fine = np.exp(1j * np.multiply.outer(spacing * np.arange(short), loss))
+  wide = np.exp(1j * np.multiply.outer(
+      start + spacing * short * np.arange(coarse), loss))
+  return ((wide * weight) @ fine.T).ravel()[:count]
+
+
 def log_kernel(order: float | np.ndarray) -> float | np.ndarray:
   """log of max over x of exp(-order x) (1 - e^-x), for order > 0."""
   return order * np.log(order) - (1 + order) * np.log1p(order)

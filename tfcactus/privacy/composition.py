@@ -4,7 +4,8 @@
 |---|---|---|
 | one Gaussian release, or unsampled ones only | closed form | rounding |
 | subsampled Gaussians | tilted contour | 1e-9 and better, mostly |
-| subsampled Gaussians too few or too rare for it | fine lattice | about 1e-8 |
+| those too few or too rare for one tilt | several contours | the same |
+| by addition, too few or too rare | fine lattice | about 1e-8 |
 | anything discrete among many | contour, smoothed by 1e-6 | about 1e-6 |
 | few discrete ones, or not certified | lattice | about 1e-5 |
 """
@@ -27,9 +28,16 @@ from tfcactus.privacy import atoms
 from tfcactus.privacy import contour
 from tfcactus.privacy import lattice
 from tfcactus.privacy import pair as pair_lib
+from tfcactus.privacy import rare
 from tfcactus.privacy.bounds import Bounds
 from tfcactus.privacy.gaussian import GaussianLoss
 from tfcactus.privacy.pair import PairBounds
+
+GOOD = 1e-8
+"""Width of bounds, absolute and relative, that no other method need better."""
+
+FLOOR = 2e-14
+"""Width for each step that is rounding, whatever the method."""
 
 FINE_CELLS = 1 << 21
 """Cells of a continuous loss when the lattice is all there is."""
@@ -59,6 +67,10 @@ class Step:
 
   make_bounds: Callable[[int], PairBounds]
   loss: Optional[GaussianLoss] = None
+
+  def __post_init__(self):
+    # One pair for one number of cells: what is derived from it is kept with it.
+    object.__setattr__(self, 'make_bounds', functools.lru_cache(self.make_bounds))
 
   @classmethod
   def of(cls, bounds: PairBounds) -> Step:
@@ -94,11 +106,26 @@ class Composition:
     if self._losses is not None and self._single is not None:
       return _solve(self._single, delta)
     try:
-      if self._losses is not None:
-        return contour.Contour(self._losses).epsilon(delta)
-      return self._smoothed(delta)
+      if self._losses is None:
+        return self._smoothed(delta)
+      return self._best(lambda: contour.Contour(self._losses).epsilon(delta),
+                        lambda: rare.epsilon(self._losses, delta))
     except contour.Hard:
       return self._lattice.epsilon(delta)
+
+  def stays_below(self, epsilon: float, delta: float) -> bool:
+    """Whether `delta` at `epsilon` is quickly shown to be kept; False: unknown."""
+    if self._losses is None or any(
+        loss.sampling_prob == 1 for loss, _ in self._losses):
+      return False
+    if all(loss.direction == 'add' for loss, _ in self._losses) and (
+        epsilon >= -math.fsum(count * math.log1p(-loss.sampling_prob)
+                              for loss, count in self._losses)):
+      return True
+    try:
+      return contour.Contour(self._losses).stays_below(epsilon, math.log(delta))
+    except contour.Hard:
+      return False
 
   def delta(self, epsilon: float) -> Bounds:
     """Bounds on the least delta at `epsilon` >= 0."""
@@ -108,10 +135,36 @@ class Composition:
       return Bounds(max(value - error, 0.0), value, min(value + error, 1.0))
     try:
       if self._losses is not None:
-        return contour.Contour(self._losses).delta(epsilon)
+        return self._best(lambda: contour.Contour(self._losses).delta(epsilon),
+                          lambda: rare.delta(self._losses, epsilon))
     except contour.Hard:
       pass
     return self._lattice.delta(epsilon)
+
+  @property
+  def steps(self) -> int:
+    """Number of steps."""
+    return sum(count for _, count in self.groups)
+
+  def _best(self, *methods: Callable[[], Bounds]) -> Bounds:
+    """The first good bounds, or the narrowest.
+
+    Raises:
+      contour.Hard: if no method has an answer.
+    """
+    found = []
+    for method in methods:
+      try:
+        bounds = method()
+      except contour.Hard:
+        continue
+      if bounds.upper - bounds.lower <= max(
+          GOOD * min(bounds.upper, 1.0), FLOOR * self.steps):
+        return bounds
+      found.append(bounds)
+    if not found:
+      raise contour.Hard
+    return min(found, key=lambda bounds: bounds.upper - bounds.lower)
 
   @property
   def p_inf(self) -> tuple[float, float]:
