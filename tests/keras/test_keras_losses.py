@@ -54,11 +54,6 @@ def test_a_loss_that_mixes_examples_gets_no_epsilon(make_plan, function):
   model.compile(DPKerasSGDOptimizer.from_plan(make_plan()), _Loss(function))
   batches = PoissonBatches(_X, _Y, 0.25)
   callback = EpsilonCallback(batches=batches)
-  if _compat.KERAS_3 and function is tf.reduce_mean:
-    # Weights do not broadcast it there: it is refused altogether.
-    with pytest.raises(ValueError, match='loss per example'):
-      model.fit(batches, verbose=0, callbacks=[callback])
-    return
   with pytest.warns(UserWarning, match='loss per example'):
     history = model.fit(batches, verbose=0, callbacks=[callback]).history
   assert 'epsilon' not in history and callback.guarantee is None

@@ -22,7 +22,7 @@ class _Hoarder(layers.Layer):
     self._how = how
 
   def build(self, input_shape):
-    self.kept = self.add_weight('kept', shape=(6,), trainable=False)
+    self.kept = self.add_weight(name='kept', shape=(6,), trainable=False)
 
   def call(self, inputs, training=None):
     if training:
@@ -37,7 +37,7 @@ class _Hoarder(layers.Layer):
             lambda: self.kept.assign_add(inputs[0]))
 
   def scatter(self, inputs):
-    self.kept.scatter_nd_update([[0]], inputs[0, :1])
+    _compat.tf_variable(self.kept).scatter_nd_update([[0]], inputs[0, :1])
 
   def in_function(self, inputs):
     tf.function(self.assign)(inputs)
