@@ -21,10 +21,13 @@ from tfcactus.privacy import NoiseTableDpEvent
 from tfcactus.privacy import PhiAccountant
 from tfcactus.privacy import TCDP
 from tfcactus.privacy import TCDPAccountant
+from tfcactus.truncated import truncated_noise
+from tfcactus.truncated import TruncatedNoise
 
 __all__ = [
     'Gaussian', 'Guarantee', 'Laplace', 'NoiseTableDpEvent', 'PhiAccountant',
-    'PrivacyPlan', 'RadialTable', 'ScalarTable', 'SinhNormal', 'TCDP', 'TCDPAccountant',
-    'calibrate_noise_multiplier', 'library', 'load', 'optimal_noise',
+    'PrivacyPlan', 'RadialTable', 'ScalarTable', 'SinhNormal', 'TCDP',
+    'TCDPAccountant', 'TruncatedNoise', 'calibrate_noise_multiplier', 'library',
+    'load', 'optimal_noise', 'truncated_noise',
 ]
 __version__ = '0.1.0'

@@ -132,10 +132,12 @@ def shifted_pair(table: scalar.ScalarTable, cells: int
   """
   last = table.log_density.size - 1
   ratio = table.log_tail_ratio
-  index = np.arange(-last, last + cells + 1)
+  # With an edge at zero, cells -1, -2, ... mirror cells 0, 1, ...
+  first = -last - 1 if table.edge_at_zero else -last
+  index = np.arange(first, last + cells + 1)
 
   def log_mass(i):
-    i = np.abs(i)
+    i = np.where(i < 0, first + last - i, i)
     beyond = np.maximum(i - last, 0)
     with np.errstate(invalid='ignore'):
       tail = np.where(beyond > 0, beyond * ratio, 0.0)
@@ -190,7 +192,8 @@ def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
     profile, _, error = _profile(part.upper, log_alpha)
     upper = np.maximum(profile + error, upper)
   return pair_lib.PairBounds(
-      _tangent_pair(alpha, value, slope),
+      _tangent_pair(alpha, value, slope,
+                    max(part.lower.p_inf for part in parts)),
       pair_lib.DominatingPair.from_symmetric_profile(alpha, upper))
 
 
@@ -220,9 +223,16 @@ def _profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
   return np.interp(np.linspace(0, position[-1], CELLS + 1), position, edges)
 
 
-def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray
-                  ) -> pair_lib.DominatingPair:
-  """The symmetric pair whose profile is the largest tangent of a convex one."""
+def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray,
+                  p_inf: float) -> pair_lib.DominatingPair:
+  """The symmetric pair whose profile is the largest tangent of a convex one.
+
+  Args:
+    alpha: Shape (points,), where it is known.
+    value: Shape (points,), the profile.
+    slope: Shape (points,), of a tangent there.
+    p_inf: What the profile falls to, or less.
+  """
   slope = np.minimum(np.maximum.accumulate(slope), 0.0)
   # Where two slopes hardly differ their crossing is not known: drop one.
   keep = np.append(np.diff(slope) > 1e-13, True)
@@ -232,7 +242,7 @@ def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray
               slope[1:] * alpha[1:]) / -jump
   crossing = np.clip(crossing, alpha[:-1], alpha[1:])
   return pair_lib.DominatingPair.symmetric(
-      np.log(crossing), crossing * jump, jump, 0.0)
+      np.log(crossing), crossing * jump, jump, p_inf)
 
 
 def _normal_cells(start: float, width: float, cells: int) -> np.ndarray:

@@ -297,8 +297,15 @@ class _SinhNormalPair(pair_lib.DominatingPair):
   noise: Optional[SinhNormal] = None
   shift: int = 1
 
-  def renyi_divergence(self, order: float) -> float:
-    """D_order of the noise itself, finite below `renyi_limit`."""
+  def renyi_divergence(self, order: float, *, finite: bool = False) -> float:
+    """D_order of the noise itself, finite below `renyi_limit`.
+
+    Args:
+      order: Above one.
+      finite: Of the atoms only.
+    """
+    if finite:
+      return super().renyi_divergence(order, finite=True)
     return renyi_divergence(self.noise, order, shift=self.shift)
 
   def reversed(self) -> pair_lib.DominatingPair:
