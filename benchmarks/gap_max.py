@@ -167,7 +167,7 @@ def _show(results: dict) -> None:
                   if 'success' in cells['sinh-normal'] else ''])
   _results.show('gap_max', _results.markdown(
       ['releases', 'k', 'Laplace', 'Gaussian', 'truncated Laplace',
-       'sinh-normal', 'its measured success'], table))
+       'sinh-normal', 'success of the latter'], table))
   below = [row for row in results['rows'] if 'success' in row and (
       row['success']['interval'][1] < 1 - BETA or
       'paper_success' in row and

@@ -33,6 +33,7 @@ class FakePlan:
   sampling_prob: float
   delta: float = 1e-5
   proven: bool = True
+  releases: tuple = ()
 
   @property
   def expected_batch_size(self):
