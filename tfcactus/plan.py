@@ -8,12 +8,14 @@ import math
 from typing import Any
 from typing import Callable
 from typing import Optional
+from typing import Sequence
 
 import dp_accounting
 
 from tfcactus import _checks
 from tfcactus import noise as noise_lib
 from tfcactus import privacy
+from tfcactus.privacy import sinh_normal
 
 ACCOUNTANT = 'tfcactus PhiAccountant'
 ACCOUNTINGS = ('proven', 'scalar-unproven')
@@ -64,8 +66,8 @@ class PrivacyPlan:
   """A private training run, settled before it starts.
 
   Attributes:
-    noise: Gaussian, Laplace, ScalarTable or RadialTable, in units of the clip
-      norm.
+    noise: Gaussian, Laplace, SinhNormal, ScalarTable or RadialTable, in units
+      of the clip norm.
     l2_norm_clip: Bound on the l2 norm of one example's whole gradient.
     num_examples: Size of the training set (public).
     sampling_prob: Probability with which Poisson sampling takes each example
@@ -77,6 +79,9 @@ class PrivacyPlan:
     accounting: 'proven', or 'scalar-unproven' to reproduce the published
       scalar account of i.i.d. scalar noise on vectors, which is labelled as no
       guarantee wherever it is shown.
+    releases: Statistics released from the same records beside the training:
+      `tfcactus.release` results, or their events. Every guarantee of the plan
+      then covers them too.
 
   Raises:
     ValueError: if an argument is out of range, or the noise does not protect
@@ -91,15 +96,18 @@ class PrivacyPlan:
   delta: float
   dim: Optional[int] = None
   accounting: str = 'proven'
+  releases: Sequence[Any] = ()
 
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
     if not isinstance(self.noise, (noise_lib.Gaussian, noise_lib.Laplace,
-                                   noise_lib.ScalarTable,
+                                   noise_lib.SinhNormal, noise_lib.ScalarTable,
                                    noise_lib.RadialTable)):
       raise ValueError(
-          'Expected noise to be a Gaussian, Laplace, ScalarTable or '
+          'Expected noise to be a Gaussian, Laplace, SinhNormal, ScalarTable or '
           f'RadialTable, got {self.noise!r}.')
+    if isinstance(self.noise, noise_lib.SinhNormal):
+      sinh_normal.check_log_concave(self.noise)
     set_field('l2_norm_clip',
               _checks.positive('l2_norm_clip', self.l2_norm_clip))
     set_field('num_examples',
@@ -120,6 +128,7 @@ class PrivacyPlan:
       raise ValueError(
           'Expected a radial table whose density never increases with the '
           f'radius, got {self.noise!r}: no guarantee is known for it.')
+    set_field('releases', tuple(map(_release_event, self.releases)))
     if self.dim is not None:
       set_field('dim', _checks.integer('dim', self.dim, 1))
       self.check_vector(self.dim)
@@ -204,6 +213,11 @@ class PrivacyPlan:
     accountant = privacy.PhiAccountant(relation)
     if count:
       accountant.compose(event, count)
+    for release in self.releases:
+      accountant.compose(release)
+    if self.releases:
+      statement += (f' Covers {len(self.releases)} statistics released beside '
+                    'the training.')
     bounds = accountant.epsilon_bounds(self.delta)
     proven = self.accounting == 'proven'
     return Guarantee(
@@ -230,6 +244,34 @@ class PrivacyPlan:
       else:
         high = middle
     return low
+
+
+def check_l2_noise(noise: noise_lib.Noise, dim: int) -> None:
+  """Checks that noise protects one vector of bounded l2 norm, as a plan does.
+
+  Args:
+    noise: In units of the bound.
+    dim: Length of the vector.
+
+  Raises:
+    ValueError: if it does not, saying what would.
+  """
+  PrivacyPlan(noise=noise, l2_norm_clip=1.0, num_examples=1, sampling_prob=1.0,
+              steps=1, delta=0.5, dim=dim)
+
+
+def _release_event(release: Any) -> dp_accounting.DpEvent:
+  """The event of a release, or the event itself."""
+  event = getattr(release, 'event', release)
+  if not isinstance(event, dp_accounting.DpEvent):
+    raise ValueError(
+        'Expected releases to hold results of tfcactus.release or DpEvents, got '
+        f'{release!r}.')
+  if not privacy.PhiAccountant().supports(event):
+    raise ValueError(
+        'Expected releases whose cost PhiAccountant can compose, got '
+        f'{event!r}.')
+  return event
 
 
 def calibrate_noise_multiplier(

@@ -16,10 +16,11 @@ def _p_value(draws, cdf):
   return stats.kstest(draws, cdf).pvalue
 
 
-@pytest.fixture(params=['gaussian', 'laplace', 'scalar'])
+@pytest.fixture(params=['gaussian', 'laplace', 'sinh-normal', 'scalar'])
 def noise(request, scalar):
   return {'gaussian': noise_lib.Gaussian(0.7), 'scalar': scalar,
-          'laplace': noise_lib.Laplace(0.6)}[request.param]
+          'laplace': noise_lib.Laplace(0.6),
+          'sinh-normal': noise_lib.SinhNormal(1.5, 1.8)}[request.param]
 
 
 def test_scalar_draws_follow_the_cdf_and_no_other_scale(noise):

@@ -2,6 +2,9 @@ import math
 
 import dp_accounting
 from dp_accounting import pld
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
 import pytest
 
 from tests.noise.tables import gaussian_radial
@@ -167,3 +170,31 @@ def test_closed_form_and_table_agree():
       sampled(privacy.NoiseTableDpEvent(fine)), 300).get_epsilon(1e-5)
   exact = PhiAccountant().compose(GAUSSIAN, 300).get_epsilon(1e-5)
   assert table == pytest.approx(exact, rel=1e-3)
+
+
+@given(st.floats(0.4, 5.0), st.floats(1e-4, 0.3), st.integers(2, 3000),
+       st.floats(-9, -3))
+@settings(max_examples=15, deadline=None)
+def test_what_is_shown_smaller_is_smaller(sigma, prob, steps, log_delta):
+  """The quick proof that one direction is the smaller one is right."""
+  event = dp_accounting.PoissonSampledDpEvent(
+      prob, dp_accounting.GaussianDpEvent(sigma))
+  account = PhiAccountant().compose(event, steps)
+  remove, add = (account.compositions()[name] for name in ('remove', 'add'))
+  delta = 10**log_delta
+  epsilon = remove.epsilon(delta).lower
+  bounds = add.epsilon(delta)
+  if epsilon > 0 and add.stays_below(epsilon, delta):
+    assert bounds.lower <= epsilon
+  if bounds.lower > 1e-6:
+    assert not add.stays_below(0.999 * bounds.lower, delta)
+
+
+def test_the_larger_direction_is_never_skipped():
+  """Also where adding a record costs more than removing one."""
+  event = sampled(privacy.noise_event(noise.Laplace(0.5)), 0.9)
+  account = PhiAccountant().compose(event, 30)
+  parts = [part.epsilon(1e-6) for part in account.compositions().values()]
+  both = account.epsilon_bounds(1e-6)
+  assert both.upper >= max(part.lower for part in parts)
+  assert both.lower == max(part.lower for part in parts)

@@ -1,11 +1,16 @@
+import dp_accounting
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+from scipy import stats
 
+import tfcactus
 from tfcactus.privacy import views
+from tfcactus.privacy.composition import Composition
 from tfcactus.privacy.pair import DominatingPair
+from tfcactus.privacy.pair import PairBounds
 
 
 def random_pair(seed, outcomes=8):
@@ -79,7 +84,61 @@ def test_renyi_divergence():
   assert random_pair(0).renyi_divergence(2.0) == np.inf
 
 
+def gaussian_account(prob=1.0, steps=4):
+  event = dp_accounting.GaussianDpEvent(2.0)
+  if prob < 1:
+    event = dp_accounting.PoissonSampledDpEvent(prob, event)
+  return tfcactus.PhiAccountant().compose(event, steps)
+
+
+def test_composed_tradeoff_of_gaussians():
+  """Four releases at noise multiplier 2 are Gaussian DP with mu = 1."""
+  pair = views.composed_pair(gaussian_account(), np.linspace(0, 8, 801))
+  level = np.linspace(0.001, 0.999, 41)
+  exact = stats.norm.cdf(stats.norm.ppf(1 - level) - 1)
+  found = views.tradeoff(pair, level)
+  assert np.all(found <= exact + 1e-12)
+  np.testing.assert_allclose(found, exact, atol=1e-4)
+
+
+def test_composed_pair_keeps_the_profile():
+  account = gaussian_account(0.1, 50)
+  grid = np.linspace(0, 6, 61)
+  pair = views.composed_pair(account, grid)
+  for epsilon in (0.0, 0.5, 0.55, 3.0):
+    exact, found = account.get_delta(epsilon), pair.hockey_stick(epsilon)
+    assert found >= exact * (1 - 1e-9)
+    assert found <= exact * 1.05
+
+
+@pytest.mark.parametrize('loss', [0.0, 0.3, 1.0, 4.0])
+def test_composed_loss_distribution_of_gaussians(loss):
+  # The loss of mu = 1 is normal with mean 1/2 and variance 1 under P.
+  part = gaussian_account().compositions()['remove']
+  bounds = views.composed_loss_cdf(part, loss)
+  exact = stats.norm.cdf(loss - 0.5)
+  assert bounds.lower <= exact <= bounds.upper
+  if loss:
+    assert bounds.upper - bounds.lower < 1e-4
+
+
+def test_composed_loss_distribution_by_enumeration():
+  p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
+  pair = DominatingPair.from_masses(p, q)
+  part = Composition([(PairBounds.exact(pair), 2)])
+  mass = np.multiply.outer(p, p).ravel()
+  losses = np.add.outer(np.log(p / q), np.log(p / q)).ravel()
+  for loss in (0.5, 1.2):
+    bounds = views.composed_loss_cdf(part, loss)
+    assert bounds.lower - 1e-12 <= mass[losses <= loss].sum() <= bounds.upper + 1e-12
+
+
 @pytest.mark.parametrize('call, message', [
+    (lambda: views.composed_pair(gaussian_account(), [1.0, 2.0]), 'from 0'),
+    (lambda: views.composed_pair(
+        tfcactus.PhiAccountant(direction='add'), [0.0, 2.0]), "'both'"),
+    (lambda: views.composed_loss_cdf(
+        gaussian_account().compositions()['add'], -1.0), 'loss'),
     (lambda: views.pair_from_profile([1.0, 0.5], [0.1, 0.1]), 'increasing'),
     (lambda: views.pair_from_profile([1.0], [1.5]), r'\[0, 1\]'),
     (lambda: views.pair_from_profile([1.0], [0.1, 0.2]), 'same shape'),

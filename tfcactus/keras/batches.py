@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus import _checks
-from tfcactus.keras._bits import KeyStream
 from tfcactus.keras._compat import keras
+from tfcactus.noise.bits import KeyStream
 
 _Batch = Tuple[np.ndarray, np.ndarray, np.ndarray]
 

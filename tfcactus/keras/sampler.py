@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus import noise as noise_lib
-from tfcactus.keras._bits import KeyStream
 from tfcactus.keras._bits import SystemBits
+from tfcactus.noise.bits import KeyStream
 
 _STEP = 2.0**-52
 """Grid of TensorFlow's float64 uniforms; a second one fills in below it."""
@@ -85,7 +85,8 @@ class NoiseSampler(tf.Module):
     """Initialises the sampler.
 
     Args:
-      noise: `Gaussian`, `Laplace`, `ScalarTable` or `RadialTable`.
+      noise: `Gaussian`, `Laplace`, `SinhNormal`, `ScalarTable` or
+        `RadialTable`.
       dim: Number of coordinates of each draw; checked at each draw.
       seed: An integer of at least zero for repeatable experiments, or None.
 
@@ -244,8 +245,8 @@ def _last_above(ascending: tf.Tensor, u: tf.Tensor) -> tf.Tensor:
 def _make_draw(noise: Any, bits: _Bits) -> _Draw:
   """Returns the function size -> noise vector in units of sensitivity."""
   raise ValueError(
-      'Expected noise to be Gaussian, Laplace, ScalarTable or RadialTable, '
-      f'got noise={noise!r}; Gaussian noise is tfcactus.noise.Gaussian('
+      'Expected noise to be Gaussian, Laplace, SinhNormal, ScalarTable or '
+      f'RadialTable, got noise={noise!r}; Gaussian noise is tfcactus.noise.Gaussian('
       'noise_multiplier).')
 
 
@@ -264,6 +265,12 @@ def _none(noise: NoNoise, bits: _Bits) -> _Draw:
 def _laplace(noise: noise_lib.Laplace, bits: _Bits) -> _Draw:
   return lambda size: (-noise.scale * _sign(bits, size) *
                        tf.math.log(fine_uniform(bits, size)))
+
+
+@_make_draw.register(noise_lib.SinhNormal)
+def _sinh_normal(noise: noise_lib.SinhNormal, bits: _Bits) -> _Draw:
+  return lambda size: noise.bend * tf.asinh(
+      noise.sigma / noise.bend * _standard_normal(bits, size))
 
 
 @_make_draw.register(noise_lib.ScalarTable)

@@ -13,10 +13,13 @@ from tfcactus.privacy.events import randomized_response_event
 from tfcactus.privacy.pair import DominatingPair
 from tfcactus.privacy.pair import PairBounds
 from tfcactus.privacy.renyi import ExtendedMomentsAccountant
+from tfcactus.privacy.tcdp import TCDP
+from tfcactus.privacy.tcdp_accountant import TCDPAccountant
+from tfcactus.privacy.tcdp_accountant import TCDPDpEvent
 
 __all__ = [
     'Bounds', 'Composition', 'DominatingPair', 'DominatingPairDpEvent',
-    'ExtendedMomentsAccountant', 'NoiseTableDpEvent', 'PairBounds',
-    'PhiAccountant', 'PrivacyBucketsAccountant', 'Step', 'dominating_pair',
-    'noise_event', 'randomized_response_event',
+    'ExtendedMomentsAccountant', 'NoiseTableDpEvent', 'PairBounds', 'PhiAccountant',
+    'PrivacyBucketsAccountant', 'Step', 'TCDP', 'TCDPAccountant', 'TCDPDpEvent',
+    'dominating_pair', 'noise_event', 'randomized_response_event',
 ]

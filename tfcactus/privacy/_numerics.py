@@ -36,7 +36,10 @@ def expm1(z: np.ndarray) -> np.ndarray:
 def expm1_i(x: np.ndarray) -> np.ndarray:
   """exp(i x) - 1 of real x."""
   half = np.sin(0.5 * x)
-  return -2 * half * half + 2j * half * np.cos(0.5 * x)
+  value = np.empty(x.shape, np.complex128)
+  value.real = -2 * half * half
+  value.imag = np.sin(x)
+  return value
 
 
 def log_sum(exponent: np.ndarray) -> np.ndarray:
@@ -68,6 +71,25 @@ def log_phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float,
   table += np.sum(weighted, axis=1)[:, None]
   table += (fine @ weight)[None, :]
   return log1p(table.ravel()[:count])
+
+
+def phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float, count: int,
+              start: float = 0.0) -> np.ndarray:
+  """sum(weight exp(i t loss)) at t = start + spacing * (0..count-1).
+
+  Args:
+    loss: Shape (n,).
+    weight: Shape (n,), of any sum.
+    spacing: Distance of the points.
+    count: How many points.
+    start: The first point.
+  """
+  short = max(int(math.sqrt(count)), 1)
+  coarse = -(-count // short)
+  fine = np.exp(1j * np.multiply.outer(spacing * np.arange(short), loss))
+  wide = np.exp(1j * np.multiply.outer(
+      start + spacing * short * np.arange(coarse), loss))
+  return ((wide * weight) @ fine.T).ravel()[:count]
 
 
 def log_kernel(order: float | np.ndarray) -> float | np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Callable
 from typing import Optional
 
 import dp_accounting
@@ -55,7 +56,7 @@ class PhiAccountant(dp_accounting.PrivacyAccountant):
           "Expected direction='both' for REPLACE_ONE, which is symmetric, got "
           f'direction={direction!r}.')
     super().__init__(neighboring_relation)
-    self._direction = direction
+    self.direction = direction
     self._non_private = False
     self._counts: dict[sampling.Release, int] = {}
 
@@ -93,12 +94,16 @@ class PhiAccountant(dp_accounting.PrivacyAccountant):
       `upper`. All are inf if delta is below the mass of infinite losses.
     """
     target_delta = _checks.delta(target_delta, 'target_delta')
-    return self._bounds(lambda part: part.epsilon(target_delta), math.inf)
+    return self._bounds(
+        lambda part: part.epsilon(target_delta), math.inf,
+        lambda part, epsilon: part.stays_below(epsilon, target_delta))
 
   def delta_bounds(self, target_epsilon: float) -> Bounds:
     """Bounds on the least delta at `target_epsilon` >= 0."""
     target_epsilon = _checks.non_negative('target_epsilon', target_epsilon)
-    return self._bounds(lambda part: part.delta(target_epsilon), 1.0)
+    return self._bounds(lambda part: part.delta(target_epsilon), 1.0,
+                        lambda part, delta: 0 < delta < 1 and part.stays_below(
+                            target_epsilon, delta))
 
   def get_epsilon(self, target_delta: float) -> float:
     """An upper bound on epsilon at `target_delta`."""
@@ -108,23 +113,28 @@ class PhiAccountant(dp_accounting.PrivacyAccountant):
     """An upper bound on delta at `target_epsilon`."""
     return self.delta_bounds(target_epsilon).upper
 
-  def _bounds(self, solve, worst: float) -> Bounds:
+  def _bounds(self, solve: Callable[[composition.Composition], Bounds],
+              worst: float,
+              stays_below: Callable[[composition.Composition, float], bool]
+              ) -> Bounds:
+    """The larger of both directions' bounds, which is the guarantee."""
     if self._non_private:
       return Bounds(worst, worst, worst)
-    if not self._counts:
-      return Bounds(0.0, 0.0, 0.0)
-    # Add and remove are composed separately; the larger is the guarantee.
-    parts = [solve(part) for part in self.compositions().values()]
-    return Bounds(*(max(getattr(part, name) for part in parts)
-                    for name in ('lower', 'estimate', 'upper')))
+    best = Bounds(0.0, 0.0, 0.0)
+    if self._counts:
+      for part in self.compositions().values():
+        # The smaller direction need not be known, only shown to be smaller.
+        if not (best.lower > 0 and stays_below(part, best.lower)):
+          best = Bounds(*map(max, best, solve(part)))
+    return best
 
   def compositions(self) -> dict[str, composition.Composition]:
     """What was composed, by direction ('replace' has one)."""
     if self.neighboring_relation == _REPLACE:
       wanted = ('replace',)
     else:
-      wanted = ('add', 'remove') if self._direction == 'both' else (
-          self._direction,)
+      wanted = ('remove', 'add') if self.direction == 'both' else (
+          self.direction,)
     return {direction: composition.Composition(tuple(
         (release.step(direction), count)
         for release, count in self._counts.items())) for direction in wanted}

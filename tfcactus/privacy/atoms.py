@@ -44,6 +44,8 @@ class AtomicLoss:
 
   pair: pair_lib.DominatingPair
 
+  max_order = 1e4
+
   @functools.cached_property
   def _log_p(self) -> np.ndarray:
     with np.errstate(divide='ignore'):
@@ -143,8 +145,8 @@ class _Atoms:
 
   def gap(self, start: float, spacing: float, points: int) -> np.ndarray:
     """W - |sum| at start + spacing * (0..points-1)."""
-    return self.total - np.abs(_partial_sums(
-        self._loss, self._weight, start, spacing, points))
+    return self.total - np.abs(_numerics.phi_table(
+        self._loss, self._weight, spacing, points, start))
 
   def least_gap(self, start: float, end: float) -> float:
     """The least of a few gaps."""
@@ -193,17 +195,6 @@ class _Atoms:
     raise Uncertified
 
 
-def _partial_sums(loss: np.ndarray, weight: np.ndarray, start: float,
-                  spacing: float, points: int) -> np.ndarray:
-  """sum(weight exp(i t loss)) at start + spacing * (0..points-1)."""
-  short = max(int(math.sqrt(points)), 1)
-  coarse = -(-points // short)
-  fine = np.exp(1j * np.multiply.outer(spacing * np.arange(short), loss))
-  wide = np.exp(1j * np.multiply.outer(
-      start + spacing * short * np.arange(coarse), loss))
-  return ((wide * weight) @ fine.T).ravel()[:points]
-
-
 @dataclasses.dataclass(frozen=True)
 class Smoothing:
   """A sum of `order` uniform variables on [0, width / order].
@@ -215,6 +206,8 @@ class Smoothing:
 
   width: float
   order: int = 30
+
+  max_order = math.inf
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
     """log M at real orders with two derivatives, shape (3, n)."""

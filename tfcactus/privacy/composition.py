@@ -4,7 +4,8 @@
 |---|---|---|
 | one Gaussian release, or unsampled ones only | closed form | rounding |
 | subsampled Gaussians | tilted contour | 1e-9 and better, mostly |
-| subsampled Gaussians too few or too rare for it | fine lattice | about 1e-8 |
+| those too few or too rare for one tilt | several contours | the same |
+| by addition, too few or too rare | fine lattice | about 1e-8 |
 | anything discrete among many | contour, smoothed by 1e-6 | about 1e-6 |
 | few discrete ones, or not certified | lattice | about 1e-5 |
 """
@@ -27,9 +28,16 @@ from tfcactus.privacy import atoms
 from tfcactus.privacy import contour
 from tfcactus.privacy import lattice
 from tfcactus.privacy import pair as pair_lib
+from tfcactus.privacy import rare
 from tfcactus.privacy.bounds import Bounds
 from tfcactus.privacy.gaussian import GaussianLoss
 from tfcactus.privacy.pair import PairBounds
+
+GOOD = 1e-8
+"""Width of bounds, absolute and relative, that no other method need better."""
+
+FLOOR = 2e-14
+"""Width for each step that is rounding, whatever the method."""
 
 FINE_CELLS = 1 << 21
 """Cells of a continuous loss when the lattice is all there is."""
@@ -60,6 +68,10 @@ class Step:
   make_bounds: Callable[[int], PairBounds]
   loss: Optional[GaussianLoss] = None
 
+  def __post_init__(self):
+    # One pair for one number of cells: what is derived from it is kept with it.
+    object.__setattr__(self, 'make_bounds', functools.lru_cache(self.make_bounds))
+
   @classmethod
   def of(cls, bounds: PairBounds) -> Step:
     """The step of a pair."""
@@ -68,6 +80,20 @@ class Step:
   def bounds(self, cells: int = COARSE_CELLS) -> PairBounds:
     """The step's dominating pair from below and above."""
     return self.make_bounds(cells)
+
+  def renyi_divergence(self, orders: np.ndarray, *, finite: bool = False
+                       ) -> np.ndarray:
+    """D_order(P || Q) at orders above one, shape (n,).
+
+    Args:
+      orders: Shape (n,).
+      finite: Of finite losses only, where there are infinite ones.
+    """
+    if self.loss is not None:
+      return self.loss.cumulants(orders - 1)[0] / (orders - 1)
+    pair = self.bounds().upper
+    return np.array([pair.renyi_divergence(order, finite=finite)
+                     for order in orders])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,11 +120,26 @@ class Composition:
     if self._losses is not None and self._single is not None:
       return _solve(self._single, delta)
     try:
-      if self._losses is not None:
-        return contour.Contour(self._losses).epsilon(delta)
-      return self._smoothed(delta)
+      if self._losses is None:
+        return self._smoothed(delta)
+      return self._best(lambda: contour.Contour(self._losses).epsilon(delta),
+                        lambda: rare.epsilon(self._losses, delta))
     except contour.Hard:
       return self._lattice.epsilon(delta)
+
+  def stays_below(self, epsilon: float, delta: float) -> bool:
+    """Whether `delta` at `epsilon` is quickly shown to be kept; False: unknown."""
+    if self._losses is None or any(
+        loss.sampling_prob == 1 for loss, _ in self._losses):
+      return False
+    if all(loss.direction == 'add' for loss, _ in self._losses) and (
+        epsilon >= -math.fsum(count * math.log1p(-loss.sampling_prob)
+                              for loss, count in self._losses)):
+      return True
+    try:
+      return contour.Contour(self._losses).stays_below(epsilon, math.log(delta))
+    except contour.Hard:
+      return False
 
   def delta(self, epsilon: float) -> Bounds:
     """Bounds on the least delta at `epsilon` >= 0."""
@@ -110,10 +151,36 @@ class Composition:
       return _summed(self.groups[0][0].bounds(), epsilon)
     try:
       if self._losses is not None:
-        return contour.Contour(self._losses).delta(epsilon)
+        return self._best(lambda: contour.Contour(self._losses).delta(epsilon),
+                          lambda: rare.delta(self._losses, epsilon))
     except contour.Hard:
       pass
     return self._lattice.delta(epsilon)
+
+  @property
+  def steps(self) -> int:
+    """Number of steps."""
+    return sum(count for _, count in self.groups)
+
+  def _best(self, *methods: Callable[[], Bounds]) -> Bounds:
+    """The first good bounds, or the narrowest.
+
+    Raises:
+      contour.Hard: if no method has an answer.
+    """
+    found = []
+    for method in methods:
+      try:
+        bounds = method()
+      except contour.Hard:
+        continue
+      if bounds.upper - bounds.lower <= max(
+          GOOD * min(bounds.upper, 1.0), FLOOR * self.steps):
+        return bounds
+      found.append(bounds)
+    if not found:
+      raise contour.Hard
+    return min(found, key=lambda bounds: bounds.upper - bounds.lower)
 
   @property
   def p_inf(self) -> tuple[float, float]:
@@ -140,15 +207,8 @@ class Composition:
     order = np.asarray(order, dtype=np.float64)
     if not np.all(order > 1):
       raise ValueError(f'Expected order > 1, got order={order!r}.')
-    flat = order.ravel()
-    if self._losses is not None:
-      value = sum(count * loss.cumulants(flat - 1)[0] / (flat - 1)
-                  for loss, count in self._losses)
-    else:
-      value = sum(count * np.array([
-          step.bounds().upper.renyi_divergence(x, finite=finite)
-          for x in flat])
-                  for step, count in self.groups)
+    value = sum(count * step.renyi_divergence(order.ravel(), finite=finite)
+                for step, count in self.groups)
     return value.reshape(order.shape)
 
   @functools.cached_property

@@ -32,6 +32,12 @@ MAX_STRIP = 3.0
 ROUNDOFF = 64 * np.finfo(np.float64).eps
 """Bound on the relative rounding error of a term and of a short sum of them."""
 
+MAX_Z = 300.0
+"""Where log(1 - s + s e^z) has long been z + log s."""
+
+MAX_NODES = 1 << 20
+"""Most nodes of a quadrature."""
+
 DECAY_SLACK = 1e-6
 """Relative allowance for the quadrature of the decay bound itself."""
 
@@ -42,6 +48,10 @@ PHASE_ROUNDOFF = 8 * np.finfo(np.float64).eps
 """Bound on the relative rounding error of a phase."""
 
 _STRIPS = np.concatenate([[0.02, 0.05, 0.1, 0.2, 0.4], np.arange(0.7, 3.01, 0.23)])
+
+
+class TooManyNodes(Exception):
+  """A quadrature would take more nodes than are worth it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +68,17 @@ class GaussianLoss:
   sampling_prob: float
   direction: str
 
-  p_inf = 0.0
+  @property
+  def max_order(self) -> float:
+    """Tilts up to about this are tried; by removal they take as many nodes."""
+    return 5e3 if self.direction == 'remove' else 1e8
+
+  _max_strip = MAX_STRIP
+
+  @property
+  def _bend(self) -> float:
+    """Over t, about the best strip for many small losses."""
+    return self.sampling_prob * self.mu**2
 
   @property
   def _power(self) -> tuple[float, float]:
@@ -68,11 +88,9 @@ class GaussianLoss:
   def _log_u(self, y: np.ndarray) -> np.ndarray:
     """log(1 - s + s e^z) at P0's standard normal variable y."""
     z = self.mu * y - 0.5 * self.mu * self.mu
-    s = self.sampling_prob
-    small = np.minimum(z, 1.0)
-    return np.where(
-        z < 1.0, np.log1p(s * np.expm1(small)),
-        z + np.log(s) + np.log1p((1 - s) / s * np.exp(-np.maximum(z, 1.0))))
+    # The relative error counts: tilts may be as large as 1 / log u.
+    return np.log1p(self.sampling_prob * np.expm1(np.minimum(z, MAX_Z))) + (
+        np.maximum(z - MAX_Z, 0.0))
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
     """log M at real orders, with its first two derivatives.
@@ -90,12 +108,80 @@ class GaussianLoss:
     a, b = self._power
     log_u = self._log_u(y)
     exponent = np.multiply.outer(a * orders + b, log_u)
-    log_weight = exponent - 0.5 * y * y
-    weight = np.exp(log_weight - np.max(log_weight, axis=1, keepdims=True))
-    weight /= np.sum(weight, axis=1, keepdims=True)
-    mean = weight @ log_u
-    spread = weight @ (log_u * log_u) - mean * mean
-    return np.stack([_log_mean(exponent, y, step), a * mean, spread])
+    log_density = self._log_density(y)
+    weight = exponent + log_density
+    peak = weight.max(axis=1)
+    weight -= peak[:, None]
+    np.exp(weight, out=weight)
+    total = weight.sum(axis=1)
+    mean = (weight @ log_u) / total
+    spread = (weight @ (log_u * log_u)) / total - mean * mean
+    log_mean = self._log_mean(exponent, log_density, step, peak + np.log(total),
+                              self._missing(y, step))
+    return np.array([log_mean, a * mean, spread])
+
+  @staticmethod
+  def _log_mean(exponent: np.ndarray, log_density: np.ndarray, step: float,
+                log_sum: np.ndarray, missing: float) -> np.ndarray:
+    """log of the trapezoidal mean of exp(exponent) under the density.
+
+    Args:
+      exponent: Shape (n, nodes).
+      log_density: Shape (nodes,), log of the density times sqrt(2 pi).
+      step: Spacing of the nodes.
+      log_sum: Shape (n,), log of the sum of both.
+      missing: How much less than one the density's mass is.
+    """
+    scale = step / math.sqrt(2 * math.pi)
+    full = log_sum + math.log(scale)
+    # Where nothing is large the mean of exp - 1 keeps the digits of log M.
+    modest = (exponent.max(axis=1) < 50.0) & (full < 0.5)
+    if modest.any():
+      excess = np.expm1(exponent[modest]) @ (np.exp(log_density) * scale) - missing
+      full[modest] = np.where(
+          np.abs(excess) < 0.5, np.log1p(np.clip(excess, -0.5, None)), full[modest])
+    return full
+
+  def _log_density(self, y: np.ndarray) -> np.ndarray:
+    """log of the density of P0's output, but for a constant."""
+    return -0.5 * y * y
+
+  def _missing(self, y: np.ndarray, step: float) -> float:
+    """Mass that the density lacks."""
+    del y, step
+    return 0.0
+
+  def _shifted(self, y: np.ndarray, strip: np.ndarray
+               ) -> tuple[np.ndarray, np.ndarray]:
+    """log of a bound on the density's modulus at z + i strip.
+
+    Args:
+      y: Shape (nodes,).
+      strip: Any shape.
+
+    Returns:
+      Two arrays whose sum it is, when `strip` has gained a last axis: one that
+      depends on y and one that has the shape of `strip`.
+    """
+    return self._log_density(y), 0.5 * (strip / self.mu)**2
+
+  def _growth(self, strip: np.ndarray, order: float, t: np.ndarray) -> np.ndarray:
+    """log of a bound on the integrand of M(order + i t) at z + i strip.
+
+    Args:
+      strip: Shape (strips, 1).
+      order: Real part.
+      t: Shape (n,), increasing.
+
+    Returns:
+      Shape (strips, n), over M(order).
+    """
+    return (0.5 * (strip / self.mu)**2 + strip * t +
+            self._log_kappa(order, strip))
+
+  def _top(self, order: float) -> float:
+    """By removal: no output tilted by up to `order` has its mode beyond this."""
+    return self.mu * (1 + order)
 
   def _nodes(self, low: float, high: float, t_max: float, tolerance: float
              ) -> tuple[np.ndarray, float]:
@@ -107,16 +193,18 @@ class GaussianLoss:
       t_max: Largest imaginary order.
       tolerance: Relative error of M wanted.
     """
-    strips = _STRIPS
-    log_need = (0.5 * (strips / self.mu)**2 + t_max * strips +
-                self._log_kappa(high, strips) + math.log(2 / tolerance))
+    strips = _STRIPS[_STRIPS <= self._max_strip]
+    log_need = self._growth(
+        strips[:, None], high, np.array([t_max]))[:, 0] + math.log(2 / tolerance)
     step = float(np.max(2 * np.pi * strips / (self.mu * log_need)))
     if self.direction == 'remove':
-      bottom, top = -REACH, self.mu * (1 + high) + REACH
+      bottom, top = -REACH, self._top(high) + REACH
     else:
       bottom, top = self._mode(high) - REACH - 0.01, self._mode(low) + REACH
     # The mode of the tilted density: beyond it by REACH all terms are tiny.
     count = int(math.ceil((top - bottom) / step)) + 1
+    if count > MAX_NODES:
+      raise TooManyNodes
     return bottom + step * np.arange(count), step
 
   def _mode(self, order: float) -> float:
@@ -157,12 +245,17 @@ class GaussianLoss:
     a, b = self._power
     log_u = self._log_u(y)
     exponent = (a * order + b) * log_u
-    log_weight = exponent - 0.5 * y * y
-    weight = np.exp(log_weight - np.max(log_weight))
-    weight /= np.sum(weight)
+    log_density = self._log_density(y)
+    weight = exponent + log_density
+    peak = weight.max()
+    weight = np.exp(weight - peak)
+    total = weight.sum()
+    weight /= total
     # Beyond the end points the terms fall by exp(-step * REACH) each.
     cut = float((weight[0] + weight[-1]) / -math.expm1(-step * REACH))
-    log_mgf = float(_log_mean(exponent[None], y, step)[0])
+    log_mgf = float(self._log_mean(
+        exponent[None], log_density, step, np.array([peak + math.log(total)]),
+        self._missing(y, step))[0])
     return TiltedLoss(self, order, log_mgf, a * log_u, weight, step, cut)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
@@ -182,21 +275,23 @@ class GaussianLoss:
     y, step = self._nodes(order, order, 0.0, 1e-16)
     a, b = self._power
     power = a * order + b
-    log_density = -0.5 * y * y
+    log_density = self._log_density(y)
     base = _numerics.log_sum((log_density + power * self._log_u(y))[None])[0]
     # The best strip for many small losses, and wide ones for few large losses.
-    narrow = t * self.sampling_prob * self.mu**2
+    narrow = t * self._bend
+    widest = self._max_strip
     strip = np.minimum(np.stack(
-        [0.6 * narrow, 1.5 * narrow, 4 * narrow, np.full_like(t, 0.7),
-         np.full_like(t, MAX_STRIP)]), MAX_STRIP)
+        [0.6 * narrow, 1.5 * narrow, 4 * narrow, np.full_like(t, 0.25 * widest),
+         np.full_like(t, widest)]), widest)
     # u = (1 - s)(1 + r e^z e^{i strip}).
     e = self.sampling_prob / (1 - self.sampling_prob) * np.exp(
         np.minimum(self.mu * y - 0.5 * self.mu**2, 300.0))
     cosine, sine = np.cos(strip)[..., None] * e, np.sin(strip)[..., None] * e
-    exponent = log_density + power * math.log1p(-self.sampling_prob)
+    moved, growth = self._shifted(y, strip)
+    exponent = moved + power * math.log1p(-self.sampling_prob)
     exponent = exponent + (0.5 * power) * np.log1p(e * e + 2 * cosine)
     exponent -= t[:, None] * np.arctan2(sine, 1 + cosine)
-    value = _numerics.log_sum(exponent) - base + 0.5 * (strip / self.mu)**2
+    value = _numerics.log_sum(exponent) - base + growth
     return np.minimum(
         np.min(value, axis=0) * (1 - DECAY_SLACK) + DECAY_ROUNDOFF, 0.0)
 
@@ -278,9 +373,8 @@ class TiltedLoss:
   def quadrature(self, t: np.ndarray) -> np.ndarray:
     """Bound on the relative error of the trapezoidal rule at order + i t."""
     law = self.law
-    strips = _STRIPS[:, None]
-    log_error = (0.5 * (strips / law.mu)**2 + strips * t +
-                 law._log_kappa(self.order, strips) + math.log(2))
+    strips = _STRIPS[_STRIPS <= law._max_strip][:, None]
+    log_error = law._growth(strips, self.order, t) + math.log(2)
     decay = 2 * np.pi * strips / (law.mu * self.step)
     exponent = log_error - decay - np.log(-np.expm1(-decay))
     return np.exp(np.minimum(np.min(exponent, axis=0), 0.0))
@@ -297,23 +391,3 @@ def gaussian_delta(mu: float, epsilon: float) -> tuple[float, float]:
   error = ROUNDOFF * math.exp(log_a) * min(
       abs(log_a) + abs(log_b) + abs(epsilon), 1e3) + ROUNDOFF * value
   return value, error
-
-
-def _log_mean(exponent: np.ndarray, y: np.ndarray, step: float) -> np.ndarray:
-  """log of the trapezoidal mean of exp(exponent) under the normal density.
-
-  Args:
-    exponent: Shape (n, nodes).
-    y: Shape (nodes,).
-    step: Spacing of y.
-  """
-  density = np.exp(-0.5 * y * y) * (step / math.sqrt(2 * math.pi))
-  peak = np.max(exponent - 0.5 * y * y, axis=1) + 0.5 * math.log(1e2)
-  # Where nothing is large the mean of exp - 1 keeps the digits of log M.
-  with np.errstate(over='ignore'):
-    excess = np.expm1(np.minimum(exponent, 50.0)) @ density
-  log_terms = exponent - 0.5 * y * y - peak[:, None]
-  full = peak + np.log(np.sum(np.exp(log_terms), axis=1)) + math.log(
-      step / math.sqrt(2 * math.pi))
-  modest = (np.max(exponent, axis=1) < 50.0) & (np.abs(excess) < 0.5)
-  return np.where(modest, np.log1p(np.clip(excess, -0.5, None)), full)

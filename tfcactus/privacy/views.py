@@ -1,4 +1,6 @@
-"""The same pair seen otherwise: profile, trade-off function, distribution.
+"""The same privacy seen otherwise: profile, trade-off function, distribution.
+
+Of a pair they are exact; of what an accountant has composed they are bounds.
 
 All are lossless: each determines the others (appendix B of Zhu, Dong and Wang,
 AISTATS 2022).
@@ -11,8 +13,14 @@ from typing import Any
 import numpy as np
 
 from tfcactus import _checks
+from tfcactus.privacy.accountant import PhiAccountant
+from tfcactus.privacy.bounds import Bounds
+from tfcactus.privacy.composition import Composition
 from tfcactus.privacy.pair import DominatingPair
 from tfcactus.privacy.pair import lower_hull
+
+CDF_STEP = 1e-5
+"""Distance of the losses between which a distribution function is bracketed."""
 
 
 def privacy_profile(pair: DominatingPair, alpha: Any) -> np.ndarray:
@@ -119,3 +127,55 @@ def loss_cdf(pair: DominatingPair, loss: Any) -> np.ndarray:
   order = np.argsort(pair.loss)
   mass = np.append(0.0, np.cumsum(pair.p[order]))
   return mass[np.searchsorted(pair.loss[order], np.asarray(loss), side='right')]
+
+
+def composed_pair(accountant: PhiAccountant, epsilon: Any) -> DominatingPair:
+  """A pair that dominates all that was composed, for both of two neighbours.
+
+  Its `tradeoff` is a lower bound on the false negative rates of any test (the
+  f-DP guarantee), its `privacy_profile` an upper bound, equal to the
+  accountant's at the points given.
+
+  Args:
+    accountant: Holds the composition, in both directions.
+    epsilon: Shape (points,), increasing from 0: where the profile is taken.
+
+  Raises:
+    ValueError: if the points do not increase from 0, or one direction is left
+      out.
+  """
+  epsilon = _checks.vector('epsilon', epsilon)
+  if epsilon[0] != 0 or np.any(np.diff(epsilon) <= 0):
+    raise ValueError(
+        f'Expected epsilon to increase from 0, got epsilon={epsilon!r}.')
+  if accountant.direction != 'both':
+    raise ValueError(
+        "Expected an accountant of direction 'both', got "
+        f'direction={accountant.direction!r}; one direction alone is no guarantee.')
+  return DominatingPair.from_symmetric_profile(
+      np.exp(epsilon), np.array([accountant.get_delta(x) for x in epsilon]))
+
+
+def composed_loss_cdf(composition: Composition, loss: float) -> Bounds:
+  """Bounds on the P-probability that a composed loss is at most `loss` >= 0.
+
+  The profile is convex in e^epsilon and its slope there is minus the
+  Q-probability of a larger loss, which differences on both sides bracket.
+
+  Args:
+    composition: One direction of what was composed, as in
+      `PhiAccountant.compositions`.
+    loss: Non-negative.
+  """
+  loss = _checks.non_negative('loss', loss)
+  below, at, above = (composition.delta(max(x, 0.0)) for x in (
+      loss - CDF_STEP, loss, loss + CDF_STEP))
+  grown, fallen = np.expm1(CDF_STEP), -np.expm1(-min(CDF_STEP, loss))
+  # e^loss times the Q-probability of a larger loss.
+  low = max((at.lower - above.upper) / grown, 0.0)
+  high = (below.upper - at.lower) / fallen if loss > 0 else 1.0
+  high = min(high, np.exp(loss), 1.0 - at.lower)
+  lower = min(max(1 - at.upper - high, 0.0), 1.0)
+  upper = min(1 - at.lower - low, 1.0)
+  estimate = 1 - at.estimate - (below.estimate - above.estimate) / (grown + fallen)
+  return Bounds(lower, float(np.clip(estimate, lower, upper)), upper)
