@@ -5,6 +5,7 @@ from __future__ import annotations
 from tfcactus.keras.batches import PoissonBatches
 from tfcactus.keras.callbacks import EpsilonCallback
 from tfcactus.keras.journal import Journal
+from tfcactus.keras.learned import LearnedNoise
 from tfcactus.keras.model import PrivateModel
 from tfcactus.keras.model import privatize
 from tfcactus.keras.optimizer import DPKerasAdagradOptimizer
@@ -22,6 +23,7 @@ __all__ = [
     'DPKerasSGDOptimizer',
     'EpsilonCallback',
     'Journal',
+    'LearnedNoise',
     'NoiseSampler',
     'PoissonBatches',
     'PrivateModel',
