@@ -32,6 +32,11 @@ RADIAL_EXPECTED = {(2, 0.5): -59, (10, 0.5): -35, (20, 0.5): -23, (50, 0.5): -11
 """Percent of the Gaussian's epsilon, isotropic chi-square."""
 
 
+REFINED = ((1.0, 1.0, 1), (1.0, 1.0, 3), (1.0, 1.0, 10), (4.0, 1.0, 10),
+           (0.25, 0.01, 10), (0.25, 0.01, 100), (1.0, 0.1, 30))
+"""Few releases, where epsilon is no divergence: variance, rate, steps."""
+
+
 def epsilon(noise) -> float:
   """The accountant's upper bound."""
   return tfcactus.PrivacyPlan(noise=noise, l2_norm_clip=1.0, num_examples=60_000,
@@ -70,9 +75,23 @@ def radial_cell(dim: int, sigma: float) -> dict:
          'isotropic chi2': epsilon(table),
          'expected percent': RADIAL_EXPECTED.get((dim, sigma))}
   row['percent'] = 100 * (row['isotropic chi2'] / gaussian - 1)
-  if dim <= 10:
-    best = optimal.optimal_noise(noise_multiplier=sigma, dim=dim, **SETTINGS)
-    row['optimal_noise'] = {'epsilon': best.epsilon, 'label': best.label}
+  best = optimal.optimal_noise(noise_multiplier=sigma, dim=dim, **SETTINGS)
+  row['optimal_noise'] = {'epsilon': best.epsilon, 'label': best.label}
+  print(row, flush=True)
+  return row
+
+
+def refined_cell(variance: float, sampling_prob: float, steps: int) -> dict:
+  """What epsilon's own gradient gains over the best order."""
+  best = optimal.optimal_noise(variance=variance, sampling_prob=sampling_prob,
+                               steps=steps, delta=1e-5, bins=50)
+  certified = min((c for c in best.candidates if 'refined' not in c.label),
+                  key=lambda c: c.epsilon)
+  row = {'variance': variance, 'sampling_prob': sampling_prob, 'steps': steps,
+         'label': best.label, 'epsilon': best.epsilon,
+         'certified label': certified.label,
+         'certified epsilon': certified.epsilon,
+         'percent': 100 * (best.epsilon / certified.epsilon - 1)}
   print(row, flush=True)
   return row
 
@@ -90,18 +109,38 @@ def large_cell(dim: int, sigma: float, steps: int) -> dict:
   return row
 
 
+def table(result: dict) -> str:
+  """The README's table: every mechanism in every cell."""
+  names = [*EXPECTED, 'optimal_noise']
+  rows = [[f'1, {row["budget"] ** 0.5:.3g}'] + [
+      f'{row[name]["epsilon"]:.3f}' for name in names]
+          for row in result['scalar']]
+  rows += [[f'{row["dim"]}, {row["sigma"]:g}', f'{row["gaussian"]:.3f}', '', '', '',
+            f'{row["isotropic chi2"]:.3f}', f'{row["optimal_noise"]["epsilon"]:.3f}']
+           for row in result['radial']]
+  header = ['dim, noise multiplier', 'Gaussian', 'Laplace', 'cactus', 'KL design',
+            'chi-square design', '`optimal_noise`']
+  return _results.markdown(header, rows)
+
+
 def main() -> None:
   """Accounts all cells and writes results/designed_noise.json."""
-  result = {'settings': SETTINGS, 'scalar': [], 'radial': [], 'large': []}
+  result = {'settings': SETTINGS, 'scalar': [], 'radial': [], 'refined': [],
+            'large': []}
   for column, budget in enumerate(GRIDS):
     result['scalar'].append(scalar_cell(budget, column))
     _results.save('designed_noise', result)
   for dim, sigma in RADIAL_EXPECTED:
     result['radial'].append(radial_cell(dim, sigma))
     _results.save('designed_noise', result)
-  for dim, sigma in ((1000, 1.0), (26_010, 1.3)):
+  for cell in REFINED:
+    result['refined'].append(refined_cell(*cell))
+    _results.save('designed_noise', result)
+  for dim, sigma in ((1000, 1.0), (26_010, 1.3), (100_000, 1.0),
+                     (1_000_000, 1.0)):
     result['large'].append(large_cell(dim, sigma, 3600))
     _results.save('designed_noise', result)
+  _results.show('designed_noise', table(result))
 
 
 if __name__ == '__main__':

@@ -24,7 +24,7 @@ from tfcactus.design import _conic
 BUDGET, UNITS, LOG_RATIO = 0.25, 8, 200 * np.log(0.9)
 """The grid reaches eight units; r = .9 at n = 200."""
 
-DIMS = (1, 2, 10, 50, 100, 1000, 26010)
+DIMS = (1, 2, 10, 50, 100, 1000, 26_010, 100_000, 1_000_000)
 """Where the cost in the dimension is measured."""
 
 

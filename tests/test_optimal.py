@@ -45,6 +45,30 @@ def test_many_dimensions_get_the_gaussian():
   assert found.label == 'gaussian'
 
 
+PLANS = [dict(sampling_prob=250 / 60_000, steps=3600, delta=1e-5),
+         dict(sampling_prob=0.01, steps=10, delta=1e-8),
+         dict(sampling_prob=1.0, steps=1, delta=1e-5)]
+
+
+# There the Gaussian is optimal: what do the shells cost?
+@pytest.mark.parametrize('dim, sigma, objective', [
+    (1000, 1.3, 'kl'),
+    pytest.param(2000, 0.3, 'chi2', marks=pytest.mark.slow),
+    pytest.param(26_010, 1.3, 'kl', marks=pytest.mark.slow),
+    pytest.param(26_010, 0.5, 'chi2', marks=pytest.mark.slow),
+    pytest.param(100_000, 1.0, 'chi2', marks=pytest.mark.slow),
+    pytest.param(1_000_000, 0.5, 'kl', marks=pytest.mark.slow),
+    pytest.param(1_000_000, 1.0, 'kl', marks=pytest.mark.slow)])
+def test_large_dimensions_cost_less_than_a_fifth_of_a_percent(
+    dim, sigma, objective):
+  table = design.Isotropic(dim, sigma, objective=objective).solve()
+  assert table.monotone and table.info['gap'] < 1e-9
+  assert table.noise_multiplier == pytest.approx(sigma, rel=1e-9)
+  for settings in PLANS:
+    assert epsilon(table, **settings) <= 1.002 * epsilon(
+        tfcactus.Gaussian(sigma), **settings)
+
+
 @pytest.mark.parametrize('change, words', [
     (dict(variance=1.0), 'exactly one'),
     (dict(noise_multiplier=None), 'exactly one'),
@@ -55,3 +79,26 @@ def test_bad_requests(change, words):
   request = dict(noise_multiplier=1.0, delta=1e-5, sampling_prob=0.1, steps=3)
   with pytest.raises(ValueError, match=words):
     optimal.optimal_noise(**{**request, **change})
+
+
+def test_a_few_releases_gain_from_epsilons_own_gradient():
+  settings = dict(delta=1e-5, sampling_prob=1.0, steps=1)
+  found = optimal.optimal_noise(variance=1.0, bins=20, **settings)
+  assert found.label.endswith('refined')
+  # The accountant's own bound says so, for a table that meets the request.
+  assert found.epsilon == pytest.approx(epsilon(found.noise, **settings))
+  costs = {c.label: c.epsilon for c in found.candidates}
+  assert found.epsilon < 0.995 * costs[found.label.split(',')[0]]
+  assert found.noise.monotone
+  assert found.noise.noise_multiplier <= 1 + 1e-9
+  assert 'descent' in found.searched and 'nothing on its grid' not in (
+      found.certified)
+  with pytest.raises(ValueError, match='certificate'):
+    design.verify(found.noise)
+
+
+def test_many_steps_keep_the_certified_design():
+  found = optimal.optimal_noise(variance=0.25, bins=20, delta=1e-5,
+                                sampling_prob=0.01, steps=5000)
+  assert not any('refined' in c.label for c in found.candidates)
+  assert 'nothing on its grid' in found.certified

@@ -6,6 +6,7 @@ and is imported on request.
 
 from __future__ import annotations
 
+from tfcactus.clipping import AdaptiveClipping
 from tfcactus.noise import Gaussian
 from tfcactus.noise import Laplace
 from tfcactus.noise import library
@@ -25,9 +26,9 @@ from tfcactus.truncated import truncated_noise
 from tfcactus.truncated import TruncatedNoise
 
 __all__ = [
-    'Gaussian', 'Guarantee', 'Laplace', 'NoiseTableDpEvent', 'PhiAccountant',
-    'PrivacyPlan', 'RadialTable', 'ScalarTable', 'SinhNormal', 'TCDP',
-    'TCDPAccountant', 'TruncatedNoise', 'calibrate_noise_multiplier', 'library',
-    'load', 'optimal_noise', 'truncated_noise',
+    'AdaptiveClipping', 'Gaussian', 'Guarantee', 'Laplace', 'NoiseTableDpEvent',
+    'PhiAccountant', 'PrivacyPlan', 'RadialTable', 'ScalarTable', 'SinhNormal',
+    'TCDP', 'TCDPAccountant', 'TruncatedNoise', 'calibrate_noise_multiplier',
+    'library', 'load', 'optimal_noise', 'truncated_noise',
 ]
 __version__ = '0.1.0'

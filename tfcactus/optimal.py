@@ -18,6 +18,8 @@ from tfcactus import _checks
 from tfcactus import design
 from tfcactus import noise as noise_lib
 from tfcactus import plan
+from tfcactus.design import descent
+from tfcactus.privacy import gradient
 
 _SCALAR_BINS = 100
 """Cells per unit of sensitivity of scalar designs."""
@@ -28,6 +30,14 @@ _LARGEST_DIM = 1000
 _FIRST_ORDERS = (2.0, 4.0, 8.0, 16.0)
 _REFINEMENTS = 4
 _LARGEST_ORDER = 64.0
+
+
+_WORTH = 1e-5
+"""A refined density has no certificate of its own: it has to gain this much,
+relatively, to replace one that has."""
+
+_DESCENTS = 12
+_SHORTEST = 0.01
 
 
 class Candidate(NamedTuple):
@@ -89,7 +99,9 @@ def optimal_noise(*, delta: float, sampling_prob: float, steps: int,
   Returns:
     The best of the Gaussian, the Laplace (dim 1), the cactus (dim 1) and the
     monotone or isotropic designs for KL, chi-square and Renyi orders, by the
-    accountant's upper bound.
+    accountant's upper bound. A monotone design is then refined by epsilon's own
+    gradient, if that gains anything: 1 to 2 % for one to three full releases,
+    .1 % for ten, nothing to speak of for hundreds.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -152,6 +164,41 @@ class _Search:
       if order in costs:
         break
       costs[order] = self._order(order)
+    self._refine()
+
+  def _refine(self) -> None:
+    """Follows epsilon's own gradient down from the best monotone design.
+
+    Where many steps compose, the best order leaves it next to nothing; for a few
+    releases epsilon is not a divergence, and it gains.
+    """
+    label, (start, noise, _) = min(
+        self._tried.items(), key=lambda item: item[1][0])
+    if not label.startswith('monotone'):
+      return
+    epsilon, length = start, 1.0
+    for _ in range(_DESCENTS):
+      slope = gradient.epsilon_gradient(
+          noise, sampling_prob=self._settings['sampling_prob'],
+          steps=self._settings['steps'], epsilon=epsilon)
+      before = epsilon
+      while length >= _SHORTEST:
+        try:
+          moved = descent.step(noise, slope, length)
+          guarantee = self._guarantee(moved)
+        except (design.SolverError, ValueError):
+          guarantee = None
+        if guarantee is not None and guarantee.upper < epsilon:
+          noise, epsilon, best = moved, guarantee.upper, guarantee
+          break
+        length /= 3
+      if epsilon > before * (1 - _WORTH):
+        break
+      length = min(2 * length, 4.0)
+    if epsilon <= start * (1 - _WORTH):
+      refined = f'{label}, refined'
+      self._tried[refined] = (epsilon, noise, best)
+      self._progress(f'{refined}: epsilon <= {epsilon:.6f}')
 
   def _order(self, order: float) -> float:
     rate = self._settings['sampling_prob']
@@ -167,7 +214,7 @@ class _Search:
   def _try(self, label: str, make: Callable[[], noise_lib.Noise]) -> float:
     try:
       noise = make()
-      guarantee = plan.PrivacyPlan(noise=noise, **self._settings).guarantee()
+      guarantee = self._guarantee(noise)
       self._tried[label] = (guarantee.upper, noise, guarantee)
       self._progress(f'{label}: epsilon <= {guarantee.upper:.6f}')
     except (design.SolverError, ValueError) as error:
@@ -177,6 +224,9 @@ class _Search:
       self._tried[label] = (math.inf, None, None)
       self._progress(f'{label}: {error}')
     return self._tried[label][0]
+
+  def _guarantee(self, noise: noise_lib.Noise) -> plan.Guarantee:
+    return plan.PrivacyPlan(noise=noise, **self._settings).guarantee()
 
   def result(self) -> OptimalNoise:
     """The cheapest noise that was tried."""
@@ -191,4 +241,6 @@ class _Search:
     return OptimalNoise(
         noise, label, guarantee,
         tuple(Candidate(name, tried[0]) for name, tried in ranked), certified,
-        f'the objective: {len(ranked)} were tried, none other is excluded')
+        f'the objective: {len(ranked)} were tried, none other is excluded'
+        + ('; and a descent of epsilon, which ends near some local optimum'
+           if label.endswith('refined') else ''))

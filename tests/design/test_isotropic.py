@@ -49,7 +49,7 @@ def test_optimum_beats_feasible_perturbations(solved):
   request, table = solved
   cost, budget, sigma = request._checked()
   program = isotropic.radial_program(
-      request.objective, request.dim, request._layout(cost, budget, sigma),
+      request.objective, request.dim, request._layout(cost, budget, sigma)[0],
       cost, budget)
   p = np.exp(table.log_density + program.log_volume)
   rng = np.random.default_rng(11)
@@ -73,6 +73,43 @@ def test_one_dimension_is_the_scalar_monotone_design():
 def test_gain_over_the_gaussian(dim, gain):
   value = design.Isotropic(dim, 0.5).solve().info['objective']
   assert 100 * (1 - value / 2) == pytest.approx(gain, abs=0.1)
+
+
+# Shells fine enough that they do not eat the gain (percent, of the notes).
+@pytest.mark.parametrize('dim, gain', [(50, 0.053), (100, 0.027)])
+def test_gain_in_many_dimensions(dim, gain):
+  value = design.Isotropic(dim, 1.0).solve().info['objective']
+  assert 0.2 * gain < 100 * (1 - value / 0.5) < 1.2 * gain
+
+
+@pytest.mark.parametrize('sigma', [0.3, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize('dim', [1, 2, 50, 51, 2000, 10**6])
+def test_shells_cost_less_than_promised(dim, sigma):
+  width = 1 / design.Isotropic(dim, sigma)._bins(sigma)
+  # Their square over 6 is the share of KL; epsilon's is at most half of that
+  # times 1 / sigma^2 for narrow noise, or times 3 in small deltas.
+  assert dim == 1 or dim * width**2 / 12 * max(3, 1 / sigma**2) < 0.002
+
+
+def test_kkt_residuals():
+  request = design.Isotropic(4, 0.7, bins=8, objective='chi2')
+  table = request.solve()
+  cost, budget, sigma = request._checked()
+  program = isotropic.radial_program(
+      'chi2', 4, request._layout(cost, budget, sigma)[0], cost, budget)
+  p = np.exp(table.log_density + program.log_volume)
+  price = table.info['multipliers']['price']
+  assert program.mass @ p == pytest.approx(1, abs=1e-12)
+  assert program.cost @ p == pytest.approx(budget, rel=1e-8)
+  gradient = program.gradients(p)[0] + price * program.cost
+  nu = float(gradient @ p)
+  # The duals of the falls, per unit of density: not negative, zero where it falls.
+  dual = np.cumsum((gradient - nu * program.mass) * np.exp(program.log_volume))
+  scale = np.cumsum(np.exp(program.log_volume)) * table.info['objective']
+  fall = -np.diff(table.log_density)
+  assert np.min(dual / scale) > -1e-6
+  held = np.cumsum(p)[:-1]
+  assert np.max(np.abs((dual / scale)[:-1] * held * fall)) < 1e-7
 
 
 def test_refining_helps():

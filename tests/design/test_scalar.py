@@ -98,16 +98,18 @@ def test_cactus_approaches_the_fine_grid_from_above(budget, fine):
   assert values[2] == pytest.approx(fine, rel=4e-4)
 
 
-# Ten digits of an independent structured solver.
+# Every printed decimal of an independent structured solver.
 @pytest.mark.slow
 @pytest.mark.parametrize('budget, power, value', [
-    (0.05, 2, 3.952884798), (0.1, 2, 2.967639673), (0.5, 2, 0.967854616),
-    (1, 2, 0.495913918), (2, 2, 0.249442309), (4, 2, 0.125766780),
-    (0.25, 1, 2.17999610), (0.5, 1, 0.98463306), (2, 1, 0.08734821)])
+    (0.05, 2, '3.952884798'), (0.1, 2, '2.967639673'), (0.5, 2, '0.967854616'),
+    (1, 2, '0.495913918'), (2, 2, '0.249442309'), (4, 2, '0.125766780'),
+    (0.1, 1, '4.05371'), (0.25, 1, '2.17999610'), (0.5, 1, '0.98463306'),
+    (1, 1, '0.30126283'), (2, 1, '0.08734821')])
 def test_cactus_digits(budget, power, value):
   table = design.Cactus(budget, power=float(power), bins=200, cells=1600,
                         tail_ratio=0.9).solve()
-  assert table.info['objective'] == pytest.approx(value, rel=5e-9, abs=6e-10)
+  last = 10.0**-len(value.split('.')[1])
+  assert abs(table.info['objective'] - float(value)) <= 0.6 * last
   assert table.info['gap'] < 1e-10
 
 

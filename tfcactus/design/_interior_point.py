@@ -108,8 +108,9 @@ def solve(program: _program.Program, start: np.ndarray, *, warm: bool = False,
   with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
     while steps < _MAX_ITERATIONS:
       gap, found = _complementarity(state), 0.0
+      gradients = program.gradients(state.p)
       if gap < _LOOK:
-        found = _certified_gap(program, state, values)
+        found = _certified_gap(program, state, values, gradients)
         stale += gap < 10 * target
         if found < 0.7 * least or best is None:
           best, least, stale = state, found, 0
@@ -118,7 +119,7 @@ def solve(program: _program.Program, start: np.ndarray, *, warm: bool = False,
       # The barrier waits for the duals: it holds what the shifts leave loose.
       aim = max(centering * gap, min(_BEHIND * found, gap), 0.01 * target)
       try:
-        state, values, length = _step(program, state, values, aim)
+        state, values, length = _step(program, state, values, gradients, aim)
         steps += 1
       except _program.SolverError:
         if best is None:
@@ -162,23 +163,22 @@ def _complementarity(state: _State) -> float:
 
 
 def _certified_gap(program: _program.Program, state: _State,
-                   values: np.ndarray) -> float:
+                   values: np.ndarray, gradients: np.ndarray) -> float:
   """The gap that a certificate would find here, infeasibility included."""
   top = float(np.max(values))
-  bound = program.lower_bound(state.p, state.theta, state.price)
+  bound = program.lower_bound(state.p, state.theta, state.price, gradients)
   excess = max(abs(float(program.mass @ state.p) - 1),
                float(program.cost @ state.p) / program.budget - 1)
   return abs(top - bound) / top + excess
 
 
 def _step(program: _program.Program, state: _State, values: np.ndarray,
-          gap: float) -> tuple[_State, np.ndarray, float]:
+          gradients: np.ndarray, gap: float) -> tuple[_State, np.ndarray, float]:
   """A damped Newton step towards the central path at a smaller mu.
 
   Returns:
     The new point, its divergences, and the length of the step.
   """
-  gradients = program.gradients(state.p)
   p, k = state.p, state.theta.size
   mu = gap * state.top / (k + 1 + bool(state.fall.size))
   tau = mu * p[:-1] / np.sum(p[:-1]) if state.fall.size else np.zeros(0)

@@ -12,16 +12,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 from typing import Any
+from typing import NamedTuple
 from typing import Optional
 from typing import Sequence
 
 import numpy as np
-from scipy import optimize
 
 from tfcactus.design import divergence
 
 FEASIBILITY = 1e-9
 """How far a returned table may violate its constraints, relatively."""
+
+
+_MAX_CUTS = 100
+"""Lines that may be cut; a handful are."""
 
 
 class SolverError(RuntimeError):
@@ -52,6 +56,21 @@ class Shift:
     return np.exp(self.log_scale)
 
 
+class _Edges(NamedTuple):
+  """The edges of all shifts; shift k's begin at starts[k] and have row k."""
+
+  first: np.ndarray
+  second: np.ndarray
+  scale: np.ndarray
+  weight: np.ndarray
+  starts: np.ndarray
+  row: Any
+
+  def cells(self, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The two cells that every edge compares."""
+    return p[self.first], self.scale * p[self.second]
+
+
 @dataclasses.dataclass(frozen=True)
 class Program:
   """Minimise the largest D_k(p), with mass one and cost within a budget.
@@ -78,22 +97,39 @@ class Program:
     """What is minimised, cell by cell."""
     return divergence.parse(self.objective)
 
+  @functools.cached_property
+  def _edges(self) -> _Edges:
+    """All shifts' edges, end to end: one array operation serves them all."""
+    if len(self.shifts) == 1:
+      s = self.shifts[0]
+      return _Edges(s.first, s.second, s.scale, s.weight, np.zeros(1, int), 0)
+    sizes = [s.first.size for s in self.shifts]
+    return _Edges(
+        *(np.concatenate([getattr(s, name) for s in self.shifts])
+          for name in ('first', 'second', 'scale', 'weight')),
+        np.append(0, np.cumsum(sizes[:-1])),
+        np.repeat(np.arange(len(sizes)), sizes))
+
+  @functools.cached_property
+  def _tails(self) -> np.ndarray:
+    return np.array([s.tail for s in self.shifts])
+
   def divergences(self, p: np.ndarray) -> np.ndarray:
     """D_k(p) of every shift: the sums of phi (see `Divergence.report`)."""
-    phi = self.divergence.value
-    return np.array([
-        np.sum(s.weight * phi(p[s.first], s.scale * p[s.second]))
-        + s.tail * p[-1] for s in self.shifts])
+    e = self._edges
+    return np.add.reduceat(e.weight * self.divergence.value(*e.cells(p)),
+                           e.starts) + self._tails * p[-1]
 
   def gradients(self, p: np.ndarray) -> np.ndarray:
     """Shape (shifts, N + 1): the gradient of every D_k."""
-    slope = self.divergence.slope
-    rows = np.zeros((len(self.shifts), p.size))
-    for row, s in zip(rows, self.shifts):
-      a, b = p[s.first], s.scale * p[s.second]
-      row += np.bincount(s.first, s.weight * slope(a, b), p.size)
-      row += np.bincount(s.second, s.weight * s.scale * slope(b, a), p.size)
-      row[-1] += s.tail
+    e, slope = self._edges, self.divergence.slope
+    a, b = e.cells(p)
+    row = e.row * p.size
+    size = len(self.shifts) * p.size
+    rows = np.bincount(row + e.first, e.weight * slope(a, b), size)
+    rows += np.bincount(row + e.second, e.weight * e.scale * slope(b, a), size)
+    rows = rows.reshape(-1, p.size)
+    rows[:, -1] += self._tails
     return rows
 
   @functools.cached_property
@@ -109,19 +145,20 @@ class Program:
       Shape (bandwidth + 1, N + 1): entry (d, i) is the weight of the edge
       between i and i + d; row 0 is empty.
     """
-    curvature = self.divergence.curvature
-    band = np.zeros((self.bandwidth + 1) * p.size)
-    for t, s in zip(theta, self.shifts):
-      low = np.minimum(s.first, s.second)
-      where = np.abs(s.second - s.first) * p.size + low
-      band += np.bincount(where, t * s.weight * curvature(
-          p[s.first], s.scale * p[s.second]), band.size)
+    e = self._edges
+    where, size = self._band_index(p.size), (self.bandwidth + 1) * p.size
+    weight = e.weight * self.divergence.curvature(*e.cells(p))
+    band = np.bincount(where, np.asarray(theta)[e.row] * weight, size)
     band = band.reshape(self.bandwidth + 1, p.size)
     band[0] = 0.0
     return band
 
-  def lower_bound(self, p: np.ndarray, theta: np.ndarray,
-                  price: float = 1.0) -> float:
+  def _band_index(self, size: int) -> np.ndarray:
+    e = self._edges
+    return np.abs(e.second - e.first) * size + np.minimum(e.first, e.second)
+
+  def lower_bound(self, p: np.ndarray, theta: np.ndarray, price: float = 1.0,
+                  gradients: Optional[np.ndarray] = None) -> float:
     """A lower bound on the optimum, valid for any p > 0 and theta >= 0.
 
     With g the gradient of sum theta_k D_k at p, convexity and homogeneity give
@@ -132,24 +169,17 @@ class Program:
       p: A positive vector, best the optimum.
       theta: Weights of the shifts; scaled here to sum to one.
       price: A guess of the price, above zero.
+      gradients: gradients(p), if known.
     """
-    theta = np.maximum(theta, 0.0)
-    active = np.flatnonzero(theta)
-    part = dataclasses.replace(self, shifts=[self.shifts[k] for k in active])
-    gradient = (theta[active] / theta.sum()) @ part.gradients(p)
-    lead, cost = self._per_mass(gradient), self._per_mass(self.cost)
-
-    def bound(log_price):
-      price = np.exp(log_price)
-      return float(np.min(lead + price * cost) - price * self.budget)
-
-    center = np.log(max(price, 1e-300))
-    grid = center + np.linspace(-8.0, 8.0, 65)
-    best = grid[np.argmax([bound(x) for x in grid])]
-    found = optimize.minimize_scalar(
-        lambda x: -bound(x), bounds=(best - 0.3, best + 0.3), method='bounded',
-        options={'xatol': 1e-13})
-    return max(bound(found.x), bound(best), bound(center))
+    if gradients is None:
+      theta = np.maximum(theta, 0.0)
+      active = np.flatnonzero(theta)
+      part = dataclasses.replace(self, shifts=[self.shifts[k] for k in active])
+      theta, gradients = theta[active], part.gradients(p)
+    gradient = (theta / theta.sum()) @ gradients
+    with np.errstate(over='ignore', invalid='ignore'):
+      lead = self._per_mass(gradient)
+    return _best_price(lead, self._per_mass(self.cost) - self.budget, price)
 
   def _per_mass(self, values: np.ndarray) -> np.ndarray:
     """Values per unit of mass of each extreme point of the feasible cone."""
@@ -158,6 +188,40 @@ class Program:
     # The extreme rays of non-increasing densities are flat up to cell i.
     return _running_sum(values, self.log_volume) / _running_sum(
         self.mass, self.log_volume)
+
+
+def _best_price(lead: np.ndarray, cost: np.ndarray, price: float) -> float:
+  """max over price >= 0 of min_i lead_i + price * cost_i, by cutting lines.
+
+  Every value computed is a lower bound; the lines only say where to look.
+  """
+  def least(price):
+    values = lead + price * cost
+    i = int(np.argmin(values))
+    return float(values[i]), i
+
+  best, i = least(price)
+  # The lines that bound the maximum from the left (rising) and the right.
+  rising, falling = (i, None) if cost[i] > 0 else (None, i)
+  high = max(price, 1e-300)
+  while falling is None and high < 1e300:
+    high *= 16
+    value, i = least(high)
+    best = max(best, value)
+    rising, falling = (i, None) if cost[i] > 0 else (rising, i)
+  if rising is None:
+    value, rising = least(0.0)
+    best = max(best, value)
+  for _ in range(_MAX_CUTS):
+    if falling is None or not cost[rising] > 0:
+      break
+    price = (lead[falling] - lead[rising]) / (cost[rising] - cost[falling])
+    value, i = least(price)
+    best = max(best, value)
+    if value >= lead[rising] + price * cost[rising] or i in (rising, falling):
+      break
+    rising, falling = (i, falling) if cost[i] > 0 else (rising, i)
+  return best
 
 
 def _running_sum(values: np.ndarray, log_volume: np.ndarray) -> np.ndarray:

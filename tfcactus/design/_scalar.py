@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from typing import Any
+from typing import Callable
+from typing import ClassVar
 from typing import Optional
 
 import numpy as np
@@ -127,15 +129,82 @@ def check_cells(cells: Any, bins: int) -> int:
   return cells
 
 
+def check_program(power: Any, cost: Any, solver: Any, objective: Any) -> Any:
+  """Checks what every request has; returns its cost."""
+  made = cost_lib.make(power, cost)
+  check_choice('solver', solver, SOLVERS)
+  divergence.parse(objective)
+  return made
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalarRequest:
+  """A scalar design, checked when it is made.
+
+  Attributes:
+    budget: Bound on E|Z|^power, in units of sensitivity^power.
+    power: The cost is |z|^power.
+    bins: Cells per unit of sensitivity (n of the paper); None for 20, more for
+      narrow noise and fewer for very wide noise.
+    cells: Index of the last free cell (N); None chooses it from the budget.
+    tail_ratio: Density ratio r in (0, 1) of neighbouring cells beyond `cells`;
+      None matches it to the budget.
+    objective: 'kl' for many full releases, 'chi2' for subsampled training,
+      'renyi:A', or one of them followed by '@Q' for releases subsampled at
+      rate Q (see `divergence.parse`).
+    solver: 'interior-point' or 'cvxpy' (small bins only, needs cvxpy).
+    cost: Another cost, as a function of an array of distances in units of
+      sensitivity; it replaces |z|^power and must meet the papers' assumptions.
+
+  Raises:
+    ValueError: if an argument is out of range.
+  """
+
+  budget: float
+  power: float = 2.0
+  bins: Optional[int] = None
+  cells: Optional[int] = None
+  tail_ratio: Optional[float] = None
+  objective: str = 'kl'
+  solver: str = 'interior-point'
+  cost: Optional[Callable[[np.ndarray], np.ndarray]] = None
+
+  monotone: ClassVar[bool]
+  """Whether the density must fall away from zero."""
+
+  def __post_init__(self):
+    self._spec()
+
+  def _spec(self) -> ScalarSpec:
+    kind = 'monotone' if self.monotone else 'cactus'
+    return spec(
+        kind if self.objective == 'kl' else f'{kind}-{self.objective}',
+        objective=self.objective, budget=self.budget, power=self.power,
+        cost=self.cost, bins=self.bins, cells=self.cells,
+        tail_ratio=self.tail_ratio, solver=self.solver, monotone=self.monotone)
+
+  def solve(self) -> scalar.ScalarTable:
+    """Solves for the noise table.
+
+    Returns:
+      The table; its `info` holds objective (largest divergence over whole
+      shifts), lower_bound and gap (relative), recomputed from the table.
+
+    Raises:
+      ValueError: if the grid cannot meet the budget.
+      SolverError: if the optimum could not be certified.
+      ImportError: if solver='cvxpy' and cvxpy is absent.
+    """
+    return solve(self._spec())
+
+
 def spec(mechanism: str, *, objective: str, budget: Any, power: Any, cost: Any,
          bins: Optional[int], cells: Optional[int],
          tail_ratio: Optional[float], solver: Any,
          monotone: bool) -> ScalarSpec:
   """Checks a request and fills in the grid and the tail from the budget."""
   budget = _checks.positive('budget', budget)
-  cost = cost_lib.make(power, cost)
-  check_choice('solver', solver, SOLVERS)
-  divergence.parse(objective)
+  cost = check_program(power, cost, solver, objective)
   sigma = cost.size(budget)
   check_sigma(sigma)
   reach, slope = _grid.tail_shape(objective, cost, budget, 1)

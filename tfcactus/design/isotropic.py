@@ -16,8 +16,6 @@ from tfcactus.design import _grid
 from tfcactus.design import _interior_point
 from tfcactus.design import _program
 from tfcactus.design import _scalar
-from tfcactus.design import cost as cost_lib
-from tfcactus.design import divergence
 from tfcactus.noise import radial
 from tfcactus.noise import shells as shells_lib
 
@@ -32,19 +30,29 @@ _LEAST_CHANCE = 1e-22
 _MODEST = 1500
 """Shells that the finest default resolution does not exceed."""
 
-_MAX_SHELLS = 200_000
+_MAX_SHELLS = 400_000
 """More shells than this take minutes."""
 
-_SHELL_RULE = 0.09
-"""width * sqrt(dim) at most: costs its square over 6, .14 % of KL."""
+_FINEST = 0.03
+_COARSEST = 0.1
+_WIDE = 0.7
+"""width * sqrt(dim), r for short: shells cost r^2 / 6 of KL. The coarsest is this
+times the noise multiplier, or times `_WIDE` for wider noise: less than .15 % of
+epsilon, whatever the plan."""
+
+_PAIRS = 1_000_000
+"""Pairs of shells up to which shells are made finer than that."""
 
 _COARSE_RULE = 0.4
 """The same for the coarse solution that tells where the mass is."""
 
+_COARSE_GAP = 1e-5
+"""How well."""
+
 _MAX_PAIRS = 40_000_000
 """More pairs of shells than this need gigabytes."""
 
-_EMPTY = 1e-13
+_EMPTY = 1e-11
 """Mass that may lie below the shells, in the core ball, or beyond them."""
 
 
@@ -70,7 +78,8 @@ class Isotropic:
     budget: Bound on E|Z|^power, in units of sensitivity^power.
     power: The cost is |z|^power.
     bins: Shells per unit of sensitivity (n of the paper); None chooses between
-      11 and 20 sqrt(dim): shells cost dim / (6 bins^2) of KL, less than .2 %.
+      10 / min(sigma, .7) and 33 times sqrt(dim): shells cost dim / (6 bins^2) of
+      KL, always less than .2 % of epsilon.
     cells: Index of the last free shell (N); None chooses it.
     tail_ratio: Density ratio r in (0, 1) of neighbouring shells beyond `cells`;
       None matches it.
@@ -83,6 +92,7 @@ class Isotropic:
 
   With `cells` None in more than 50 dimensions the shells cover the radii that
   hold the mass, around one core ball; with `cells` given they start at zero.
+  In thousands of dimensions orders above 3 may have no certified design.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -119,15 +129,15 @@ class Isotropic:
       ImportError: if solver='cvxpy' and cvxpy is absent.
     """
     cost, budget, sigma = self._checked()
-    layout = self._layout(cost, budget, sigma)
+    layout, rough = self._layout(cost, budget, sigma)
     program = radial_program(self.objective, self.dim, layout, cost, budget)
     if self.solver == 'cvxpy':
       from tfcactus.design import _conic  # pylint: disable=import-outside-toplevel
       solution = _conic.solve(program, _grid.exponential_start(program))
     else:
-      solution = _interior_point.solve(
-          program, _start(program, self.dim, layout, cost),
-          warm=self.dim > _FLAT_DIM and self.objective == 'kl')
+      start = (_start(program, self.dim, layout, cost) if rough is None else
+               rough.on(layout, program.log_volume))
+      solution = _interior_point.solve(program, start, warm=rough is not None)
     p = _grid.into_budget(program, solution.p)
     log_density = np.minimum.accumulate(np.log(p) - program.log_volume)
     table = radial.RadialTable.normalized(
@@ -170,9 +180,8 @@ class Isotropic:
       raise ValueError(
           f'Expected dim <= {_MAX_DIM}, got dim={dim}; use '
           'RadialGaussian(dim, noise_multiplier).')
-    cost = cost_lib.make(self.power, self.cost)
-    _scalar.check_choice('solver', self.solver, _scalar.SOLVERS)
-    divergence.parse(self.objective)
+    cost = _scalar.check_program(self.power, self.cost, self.solver,
+                                 self.objective)
     budget, sigma = self._budget(dim, cost)
     _scalar.check_sigma(sigma)
     bins = self._bins(sigma)
@@ -205,9 +214,15 @@ class Isotropic:
     dim = self.dim
     mode = sigma * np.sqrt(dim)
     reach = mode + 12 * sigma if dim <= _FLAT_DIM else 12 * sigma
-    # On a line whole-cell shifts are exact, however wide the cells.
-    least = np.sqrt(dim) / _SHELL_RULE if dim > 1 else 1
-    wanted = max(min(max(20 * np.sqrt(dim), 10 / sigma), _MODEST / reach), least)
+    if dim == 1:
+      # On a line whole-cell shifts are exact, however wide the cells.
+      wanted = min(max(20, 10 / sigma), max(_MODEST / reach, 1))
+    else:
+      # A unit shift moves the radius by at most 10 / sqrt(dim) or so.
+      span = min(10.0, np.sqrt(dim)) * reach * np.sqrt(dim)
+      rule = min(max(np.sqrt(span / _PAIRS), _FINEST),
+                 _COARSEST * min(sigma, _WIDE))
+      wanted = np.sqrt(dim) / rule
     if wanted * reach > _MAX_SHELLS:
       raise ValueError(
           f'Expected noise that {_MAX_SHELLS} shells can resolve, got dim={dim} '
@@ -216,12 +231,14 @@ class Isotropic:
           'or give bins.')
     return int(np.ceil(wanted))
 
-  def _layout(self, cost: Any, budget: float, sigma: float) -> _Layout:
-    """Where the shells lie and how the tail falls."""
+  def _layout(self, cost: Any, budget: float, sigma: float
+              ) -> tuple[_Layout, Optional[_Rough]]:
+    """Where the shells lie and how the tail falls; a coarse solution, if any."""
     bins, dim = self._bins(sigma), self.dim
-    width = 1 / bins
+    width, rough = 1 / bins, None
     if dim > _FLAT_DIM and self.cells is None:
-      found = _locate(self.objective, dim, cost, budget, sigma, width)
+      rough = _coarse(self.objective, dim, cost, budget, sigma, width)
+      found = rough.where(width)
     else:
       reach, slope = _grid.tail_shape(self.objective, cost, budget, dim)
       cells = self.cells or max(int(np.ceil(reach * bins)), bins + 1)
@@ -230,37 +247,55 @@ class Isotropic:
     if self.tail_ratio is not None:
       found = found._replace(log_ratio=_scalar.check_tail(
           self.tail_ratio, bins, found.cells))
-    return found
+    return found, rough
 
 
-def _locate(objective: str, dim: int, cost: Any, budget: float, sigma: float,
-            width: float) -> _Layout:
-  """The shells that hold the mass of a coarse optimum."""
+class _Rough(NamedTuple):
+  """A coarse optimum: where the mass is, and a start for a finer one."""
+
+  layout: _Layout
+  mass: np.ndarray
+  log_density: np.ndarray
+
+  def where(self, width: float) -> _Layout:
+    """Shells of that width where the mass is."""
+    first, rough, *_ = self.layout
+    inner = int(np.argmax(np.cumsum(self.mass) > _EMPTY))
+    outer = self.mass.size - 1 - int(
+        np.argmax(np.cumsum(self.mass[::-1]) > _EMPTY))
+    low = width * np.ceil((first + rough * inner) / width)
+    high = first + rough * outer
+    fall = np.diff(self.log_density)[max(outer - 8, 0):outer]
+    return _Layout(float(low), width, int(np.ceil((high - low) / width)),
+                   float(np.mean(fall)) * width / rough)
+
+  def on(self, layout: _Layout, log_volume: np.ndarray) -> np.ndarray:
+    """The masses of finer shells under this density, not normalised."""
+    middle = (self.layout.first + self.layout.width *
+              (np.arange(self.mass.size) - 0.5))
+    finer = layout.first + layout.width * (np.arange(log_volume.size) - 0.5)
+    log_p = log_volume + np.interp(finer, middle, self.log_density)
+    return np.exp(np.maximum(log_p - np.max(log_p), -600))
+
+
+def _coarse(objective: str, dim: int, cost: Any, budget: float, sigma: float,
+            width: float) -> _Rough:
+  """A coarse optimum, on shells wide around those of a normal law."""
   mode = sigma * np.sqrt(dim)
   spread = sigma / np.sqrt(2)
   rough = max(width, _COARSE_RULE / np.sqrt(dim))
   low, high = max(mode - 9 * spread, rough), mode + 9 * spread
-  if dim < 2000:
-    # Narrow noise has a law of its own; in more dimensions it is the normal's.
-    wide = _Layout(low, rough, int(np.ceil((high + 4 * spread - low) / rough)),
+  layout = _Layout(low, rough, int(np.ceil((high - low) / rough)),
                    -rough * (mode + spread) / sigma**2)
-    program = radial_program(objective, dim, wide, cost, budget)
-    p = _interior_point.solve(program, _start(program, dim, wide, cost),
-                              target=1e-5).p
-    held = program.mass * p
-    inner = int(np.argmax(np.cumsum(held) > _EMPTY))
-    outer = p.size - 1 - int(np.argmax(np.cumsum(held[::-1]) > _EMPTY))
-    low = wide.first + rough * inner if inner else wide.first
-    high = wide.first + rough * outer
-    fall = np.diff(np.log(p) - program.log_volume)[max(outer - 8, 0):outer]
-    log_ratio = float(np.mean(fall)) * width / rough
+  program = radial_program(objective, dim, layout, cost, budget)
+  if objective in ('kl', 'chi2'):
+    start = _start(program, dim, layout, cost)
   else:
-    high = mode + 7.5 * spread
-    low = max(mode - 7.5 * spread, width)
-    log_ratio = -width * high / sigma**2
-  first = width * np.ceil(low / width)
-  return _Layout(float(first), width, int(np.ceil((high - first) / width)),
-                 min(log_ratio, -1.5 * dim * width / high))
+    # High orders are reached from a low one.
+    start = _coarse('chi2', dim, cost, budget, sigma, width).on(
+        layout, program.log_volume)
+  p = _interior_point.solve(program, start, warm=True, target=_COARSE_GAP).p
+  return _Rough(layout, program.mass * p, np.log(p) - program.log_volume)
 
 
 def _start(program: _program.Program, dim: int, layout: _Layout,
@@ -273,9 +308,8 @@ def _start(program: _program.Program, dim: int, layout: _Layout,
 
   def shaped(log_size):
     size = np.exp(log_size)
-    # KL bears the Gaussian's slopes anywhere, higher orders do not.
-    cap = size * (np.sqrt(dim) + (6 if program.objective == 'kl' else 0.7))
-    steep = np.maximum(middle - cap, 0.0)
+    # Optimal tails are no steeper than exponential.
+    steep = np.maximum(middle - size * (np.sqrt(dim) + 0.7), 0.0)
     log_density = -0.5 / size**2 * (middle**2 - middle[0]**2 - steep**2)
     log_p = program.log_volume + log_density
     p = np.exp(np.maximum(log_p - np.max(log_p), -600))

@@ -83,6 +83,29 @@ class KeyStream:
     # Exact: a double below one has 53 bits, shifted by a power of two.
     return words < np.uint64(int(probability * 2.0**64))
 
+  def subset(self, size: int, total: int) -> np.ndarray:
+    """A uniformly random set of `size` indices below `total`, ascending.
+
+    Those of the smallest words; drawn again in the case, of probability below
+    total^2 / 2^64, that equal words leave the set open.
+    """
+    if size == total:
+      return np.arange(total)
+    while True:
+      words = self.words(total)
+      order = np.argpartition(words, size)
+      if words[order[:size]].max() < words[order[size]]:
+        return np.sort(order[:size])
+
+  def permutation(self, total: int) -> np.ndarray:
+    """The indices below `total` in a uniformly random order."""
+    while True:
+      words = self.words(total)
+      order = np.argsort(words)
+      ranked = words[order]
+      if np.all(ranked[1:] > ranked[:-1]):
+        return order
+
   def uniforms(self, count: int) -> np.ndarray:
     """float64 in [0, 1) on a grid of 2^-53."""
     return (self.words(count) >> np.uint64(11)) * 2.0**-53
@@ -102,9 +125,14 @@ class KeyStream:
       s = points[0] * points[0]
       s += points[1] * points[1]
       inside = np.flatnonzero((s < 1) & (s > 0))[:pairs - done]
-      points, s = points.take(inside, axis=1), s.take(inside)
-      points *= np.sqrt(-2 * np.log(s) / s)
-      out[:, done:done + inside.size] = points
+      # All indices are valid: mode 'clip' only spares take() to look.
+      s = s.take(inside, mode='clip')
+      stretch = np.log(s)
+      stretch /= s
+      stretch *= -2
+      np.sqrt(stretch, out=stretch)
+      drawn = points.take(inside, axis=1, mode='clip')
+      np.multiply(drawn, stretch, out=out[:, done:done + inside.size])
       done += inside.size
     return out.reshape(-1)[:count]
 

@@ -3,10 +3,14 @@
 For x uniform in one spherical shell, the probability that x - e (e a unit
 vector) lies in another is a double difference of ball-ball intersection
 volumes. Two balls meet in two spherical caps, and a cap is an incomplete beta
-function, so there is no quadrature here: the only error is rounding.
+function (in many dimensions, a series), so there is no quadrature here: the only
+error is rounding.
 """
 
 from __future__ import annotations
+
+import functools
+import math
 
 import numpy as np
 from scipy import special
@@ -24,6 +28,20 @@ TAIL_ROUNDOFF_PER_DIM = 2e-16
 
 TAIL_START = 2.0
 """A cap is computed as a tail where dim * s^2 exceeds this, else as a body."""
+
+MANY = 200
+"""In more dimensions a cap is nearly a normal tail, and a series is faster and
+closer than the incomplete beta function."""
+
+SERIES_ROUNDOFF = 1e-14
+SERIES_ROUNDOFF_PER_EXPONENT = 1e-15
+"""Relative error of the series, and of its exponent dim * s^2: rounding of s
+included."""
+
+SERIES_REACH = 0.5
+"""-log(1 - s^2) up to which the series is used; it converges below 2 pi."""
+
+SERIES_TERMS = 24
 
 
 def reach(dim: int, first_radius: float, width: float) -> int:
@@ -97,7 +115,7 @@ def _balls(dim: int, radii: np.ndarray, width: float, band: int
     i + d < 0.
   """
   steps = np.arange(band + 1)
-  forward = _fraction(dim, radii[:, None], radii[:, None] + width * steps)
+  forward = _fraction(dim, radii[:, None], width * steps)
   results = tuple(np.zeros((radii.size, 2 * band + 1)) for _ in forward)
   for result, part in zip(results, forward):
     result[:, band:] = part
@@ -108,24 +126,28 @@ def _balls(dim: int, radii: np.ndarray, width: float, band: int
   return results
 
 
-def _fraction(dim: int, a: np.ndarray, b: np.ndarray
+def _fraction(dim: int, a: np.ndarray, step: np.ndarray
               ) -> tuple[np.ndarray, np.ndarray]:
-  """vol(B(0, a) & B(e, b)) / vol(B(0, a)) for a unit vector e, and its error."""
-  a, b = np.broadcast_arrays(a, b)
+  """vol(B(0, a) & B(e, a + step)) / vol(B(0, a)) for unit e, and its error.
+
+  The step is given by itself: a difference of large radii would lose it.
+  """
+  a, step = np.broadcast_arrays(a, step)
+  b = a + step
   value = np.zeros(a.shape)
   error = np.zeros(a.shape)
-  full = (a > 0) & (b >= a + 1)
+  full = (a > 0) & (step >= 1)
   value[full] = 1.0
-  swallowed = (b > 0) & (a >= b + 1)
+  swallowed = (b > 0) & (step <= -1)
   value[swallowed] = np.exp(dim * np.log(b[swallowed] / a[swallowed]))
-  meet = (np.abs(a - b) < 1) & (a + b > 1) & (a > 0) & (b > 0)
-  a, b = a[meet], b[meet]
+  meet = (np.abs(step) < 1) & (a + b > 1) & (a > 0) & (b > 0)
+  a, b, step = a[meet], b[meet], step[meet]
   # The spheres meet in the plane at distance t from 0 and 1 - t from e.
-  difference = (a - b) * (a + b)
+  difference = -step * (2 * a + step)
   own, own_error = _cap(dim, 0.5 * (1 + difference) / a)
   other, other_error = _cap(dim, 0.5 * (1 - difference) / b)
   with np.errstate(over='ignore', invalid='ignore'):
-    scale = np.where(other > 0, np.exp(dim * np.log(b / a)), 0.0)
+    scale = np.where(other > 0, np.exp(dim * np.log1p(step / a)), 0.0)
   value[meet] = own + scale * other
   error[meet] = own_error + scale * other_error
   return value, error
@@ -134,15 +156,68 @@ def _fraction(dim: int, a: np.ndarray, b: np.ndarray
 def _cap(dim: int, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Fraction of a ball beyond the plane at signed distance s, and its error."""
   s = np.clip(s, -1.0, 1.0)
-  shape = 0.5 * (dim + 1)
   size = np.abs(s)
+  if dim <= MANY:
+    small, error = _beta_cap(dim, size)
+  else:
+    small, error = np.empty_like(s), np.empty_like(s)
+    near = size * size < -math.expm1(-SERIES_REACH)
+    small[near], error[near] = _near_cap(dim, size[near])
+    small[~near], error[~near] = _beta_cap(dim, size[~near])
+  return np.where(s >= 0, small, 1 - small), error + BODY_ROUNDOFF * (
+      (s < 0) | (dim * size * size <= TAIL_START))
+
+
+def _beta_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """The cap beyond a distance size >= 0 by the incomplete beta function."""
+  shape = 0.5 * (dim + 1)
   in_tail = dim * size * size > TAIL_START
-  small = np.empty_like(s)
+  small = np.empty_like(size)
   small[in_tail] = 0.5 * special.betainc(
       shape, 0.5, ((1 - size) * (1 + size))[in_tail])
   body = size[~in_tail]
   small[~in_tail] = 0.5 - 0.5 * special.betainc(0.5, shape, body * body)
-  error = np.where(
+  return small, np.where(
       in_tail, (TAIL_ROUNDOFF + dim * TAIL_ROUNDOFF_PER_DIM) * small, 0.0)
-  return np.where(s >= 0, small, 1 - small), error + BODY_ROUNDOFF * (
-      (s < 0) | ~in_tail)
+
+
+def _near_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """The same in many dimensions, by a series around the normal tail.
+
+  A cap is the integral of (1 - t^2)^A from s to 1, A = (dim - 1) / 2, over twice
+  that from 0. With w = -log(1 - t^2) = u^2 / (2 A) it is the integral over u of
+  exp(-u^2 / 2) h(w), h(w) = exp(-w) sqrt(w / (1 - exp(-w))): term by term moments
+  of the normal tail, all positive.
+  """
+  power = 0.5 * (dim - 1)
+  exponent = -power * np.log1p(-size * size)
+  u = np.sqrt(2 * exponent)
+  # Moments of u^(2k) / (2 A)^k over exp(-u^2 / 2), from u on and from 0 on.
+  moment = math.sqrt(0.5 * math.pi) * special.erfcx(np.sqrt(exponent))
+  whole = math.sqrt(0.5 * math.pi)
+  total, everything = moment, whole
+  monomial = 1 / np.maximum(u, 1e-150)
+  for k, coefficient in enumerate(_series()[1:], start=1):
+    monomial = monomial * (exponent / power)
+    moment = monomial + (2 * k - 1) / (2 * power) * moment
+    whole *= (2 * k - 1) / (2 * power)
+    total = total + coefficient * moment
+    everything += coefficient * whole
+    if np.all(abs(coefficient) * moment <= 1e-18 * total):
+      break
+  small = np.exp(-exponent) * total / (2 * everything)
+  return small, small * (SERIES_ROUNDOFF +
+                         2 * exponent * SERIES_ROUNDOFF_PER_EXPONENT)
+
+
+@functools.lru_cache(maxsize=1)
+def _series() -> tuple[float, ...]:
+  """Coefficients of exp(-w) ((1 - exp(-w)) / w)^(-1/2) in powers of w."""
+  base = [(-1)**k / math.factorial(k + 1) for k in range(SERIES_TERMS)]
+  root = [1.0]
+  for k in range(1, SERIES_TERMS):
+    root.append(sum((-0.5 * j - (k - j)) * base[j] * root[k - j]
+                    for j in range(1, k + 1)) / k)
+  return tuple(
+      sum(root[k - j] * (-1)**j / math.factorial(j) for j in range(k + 1))
+      for k in range(SERIES_TERMS))
