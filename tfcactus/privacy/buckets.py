@@ -102,7 +102,7 @@ class PrivacyBucketsAccountant(accountant.PhiAccountant):
   def delta_bounds(self, target_epsilon: float) -> Bounds:
     """Bounds on delta at `target_epsilon` >= 0."""
     epsilon = _checks.non_negative('target_epsilon', target_epsilon)
-    return self._bounds(lambda part: self._delta(part, epsilon), 1.0, _unknown)
+    return self._bounds(lambda part: self._delta(part, epsilon), 1.0)
 
   def epsilon_bounds(self, target_delta: float) -> Bounds:
     """Bounds on the least epsilon >= 0 at `target_delta` in (0, 1)."""
@@ -115,7 +115,7 @@ class PrivacyBucketsAccountant(accountant.PhiAccountant):
           lambda epsilon: self._delta(part, epsilon).upper, delta)[1]
       return Bounds(low, high if math.isinf(high) else 0.5 * (low + high), high)
 
-    return self._bounds(solve, math.inf, _unknown)
+    return self._bounds(solve, math.inf)
 
   def _delta(self, part: composition.Composition, epsilon: float) -> Bounds:
     lower, upper = self._composed(part)
@@ -266,12 +266,6 @@ def compose_buckets(groups: Sequence[tuple[composition.Step, int]],
              for both, count in bounds]
     results.append(functools.reduce(Buckets.compose, parts))
   return results[0], results[1]
-
-
-def _unknown(part: composition.Composition, bound: float) -> bool:
-  """Both directions are always computed."""
-  del part, bound
-  return False
 
 
 def _width(groups: Sequence[tuple[pair_lib.DominatingPair, int]],
