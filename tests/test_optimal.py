@@ -50,6 +50,22 @@ PLANS = [dict(sampling_prob=250 / 60_000, steps=3600, delta=1e-5),
          dict(sampling_prob=1.0, steps=1, delta=1e-5)]
 
 
+@pytest.mark.parametrize('sigma', [0.3, 0.5, 0.8, 1.0, 1.3, 2.0, 4.0])
+def test_default_shells_cost_little_in_any_plan(sigma):
+  # Shells of width w add w^2 m / 12 to the variance of a loss twice: the same as
+  # noise narrower by that share.
+  share = max(dim / design.Isotropic(dim, sigma)._bins(sigma)**2 / 12
+              for dim in (2, 50, 51, 2000, 26_010))
+  plans = [*PLANS, dict(sampling_prob=1e-3, steps=1, delta=1e-9),
+           dict(sampling_prob=1e-3, steps=100, delta=1e-8),
+           dict(sampling_prob=1e-4, steps=1000, delta=1e-7),
+           dict(sampling_prob=1.0, steps=1000, delta=1e-6)]
+  for settings in plans:
+    wide, narrow = (epsilon(tfcactus.Gaussian(s), **settings)
+                    for s in (sigma, sigma / (1 + share)))
+    assert narrow <= 1.002 * wide
+
+
 # There the Gaussian is optimal: what do the shells cost?
 @pytest.mark.parametrize('dim, sigma, objective', [
     (1000, 1.3, 'kl'),

@@ -101,7 +101,7 @@ def optimal_noise(*, delta: float, sampling_prob: float, steps: int,
     monotone or isotropic designs for KL, chi-square and Renyi orders, by the
     accountant's upper bound. A monotone design is then refined by epsilon's own
     gradient, if that gains anything: 1 to 2 % for one to three full releases,
-    .1 % for ten, nothing to speak of for hundreds.
+    .01 to .1 % for ten to a hundred steps, nothing to speak of for thousands.
 
   Raises:
     ValueError: if an argument is out of range.
