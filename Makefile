@@ -1,13 +1,18 @@
 # `make train` and `make test` are the two commands; both install what they
-# need into .venv first.
+# need into .venv first. `make test-matrix` tests every TensorFlow supported.
 
-.PHONY: train test test-slow lint clean
+.PHONY: train test test-slow test-matrix lint clean
 .DEFAULT_GOAL := test
 
-CANDIDATES := $(PYTHON) python3.11 python3.10 python3.9 python3 python
-SUITABLE := import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 11))
+# TensorFlow Privacy asks for Python 3.9 to 3.11; where there is only a later
+# one, everything but it works.
+PYENV_ROOT ?= $(HOME)/.pyenv
+versions = $(foreach v,$(1),python$(v) $(wildcard $(PYENV_ROOT)/versions/$(v)*/bin/python))
+CANDIDATES := $(PYTHON) $(call versions,3.11 3.10 3.9) python3 python $(call versions,3.13 3.12)
+SUITABLE := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 13))
 BIN := .venv/bin
 STAMP := .venv/.installed
+EXTRAS := test,training,tensorflow-privacy,datasets
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
@@ -21,6 +26,10 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
+# ARGS may name environments; see tests/matrix.py.
+test-matrix: $(STAMP)
+	$(BIN)/python tests/matrix.py $(ARGS)
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 
@@ -31,7 +40,7 @@ $(STAMP): setup.py
 	  fi; \
 	done; \
 	if [ -z "$$python" ]; then \
-	  echo "tfcactus needs Python 3.9, 3.10 or 3.11 (TensorFlow Privacy supports no other), and none was found: install python3.11 with its venv module, or run make PYTHON=/path/to/python3.11." >&2; \
+	  echo "tfcactus needs Python 3.9 to 3.13 with its venv module, and none was found: install python3.11 and python3.11-venv, or run make PYTHON=/path/to/python3.11." >&2; \
 	  exit 1; \
 	fi; \
 	echo "Installing tfcactus into .venv with $$($$python --version)"; \
@@ -39,8 +48,9 @@ $(STAMP): setup.py
 	$$python -m venv .venv || { \
 	  echo "The venv module of $$python does not work: install it (on Debian: apt-get install python3-venv)." >&2; \
 	  exit 1; }
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@touch $(STAMP)
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venvs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,35 +1,54 @@
-"""Packaging of tfcactus: metadata, pins, console script."""
+"""Packaging of tfcactus: metadata, requirements, extras, console script.
+
+The core (noise, design, accounting, releases, the command line) needs numpy and
+what builds on it. It never brings TensorFlow, so that it installs next to
+whichever TensorFlow is there already. The extras are named after what they are
+for. Where two packages disagree about a third, as TensorFlow 2.15 and 2.21 do
+about numpy, the range here is wide, and pip takes what fits.
+"""
 
 import pathlib
+import re
 
 import setuptools
 
 ROOT = pathlib.Path(__file__).parent
-VERSION = '0.1.0'
+VERSION = re.search(
+    r"^__version__ = '(.*)'$",
+    (ROOT / 'tfcactus/__init__.py').read_text(encoding='utf-8'), re.M).group(1)
 
-# TensorFlow Privacy 0.9.0 imports with TensorFlow 2.14 and 2.15 only; those
-# need numpy 1, and numpy 1 needs cvxpy below 1.8.
-TENSORFLOW = [
-    'tensorflow>=2.14,<2.16',
-    'tensorflow-privacy==0.9.0',
-    # Later tensorflow-metadata wants protobuf 5, which TensorFlow 2.15 refuses.
-    'tensorflow-metadata<1.18',
+CORE = [
+    'numpy>=1.23,<3',
+    'scipy>=1.11',
+    'cvxpy>=1.4',
+    'clarabel>=0.6',
+    'attrs>=22',
+    'cryptography>=3.4',
+    # TensorFlow Privacy 0.9.0 pins 0.4.3, which 0.6 of Python 3.10 replaces.
+    'dp-accounting>=0.4.3,<0.7',
+    'threadpoolctl>=3',
+]
+TRAINING = [
+    'tensorflow>=2.14,<2.22',
+    # Keras 3.0 to 3.4 do not add up gradients of replicas.
+    'keras!=3.0.*,!=3.1.*,!=3.2.*,!=3.3.*,!=3.4.*',
+]
+# It asks for no later Python than 3.11, and its optimizers for no later
+# TensorFlow than 2.15 (its queries, which is all tfcactus needs, run on any).
+TENSORFLOW_PRIVACY = [
+    'tensorflow-privacy==0.9.0; python_version < "3.12"',
+    'tensorflow>=2.14,<2.16; python_version < "3.12"',
+]
+# What the scripts under training/ load, in a checkout.
+DATASETS = [
     'tensorflow-datasets>=4.9.3; python_version >= "3.10"',
     # The last release for Python 3.9; an open range takes pip minutes there.
     'tensorflow-datasets==4.9.3; python_version < "3.10"',
+    # TensorFlow 2.15 refuses the protobuf 5 that later ones want.
+    'tensorflow-metadata<1.18; python_version < "3.10"',
     # tensorflow-datasets imports it without asking for it.
     'importlib_resources',
-]
-CORE = [
-    'numpy>=1.23,<2',
-    'scipy>=1.11',
-    'cvxpy>=1.4,<1.8',
-    'clarabel>=0.6',
-    'attrs',
-    'cryptography>=3.4',
-    'dp-accounting==0.4.3',
     'scikit-learn',
-    'threadpoolctl>=3',
 ]
 PLOT = ['matplotlib>=3.5']
 TEST = ['pytest>=7', 'hypothesis>=6', 'mpmath>=1.2', 'ruff>=0.4']
@@ -45,14 +64,19 @@ setuptools.setup(
     license='Apache-2.0',
     packages=setuptools.find_packages(include=['tfcactus', 'tfcactus.*']),
     package_data={'tfcactus.noise': ['tables/*.npz']},
-    python_requires='>=3.9,<3.12',
-    install_requires=CORE + TENSORFLOW,
-    extras_require={'test': TEST + PLOT, 'plot': PLOT},
+    python_requires='>=3.9',
+    install_requires=CORE,
+    extras_require={
+        'training': TRAINING,
+        'tensorflow-privacy': TRAINING + TENSORFLOW_PRIVACY,
+        'datasets': DATASETS,
+        'plot': PLOT,
+        'test': TEST + PLOT,
+    },
     entry_points={'console_scripts': ['tfcactus=tfcactus.cli:main']},
     classifiers=[
         'License :: OSI Approved :: Apache Software License',
-        'Programming Language :: Python :: 3.9',
-        'Programming Language :: Python :: 3.10',
-        'Programming Language :: Python :: 3.11',
+        *(f'Programming Language :: Python :: 3.{minor}'
+          for minor in range(9, 14)),
     ],
 )

@@ -4,7 +4,10 @@
 
 Each contender trains the tutorial CNN at an (expected) batch of 250 in a process
 of its own, all alternating on the same machine; the best of the rounds counts.
-Opacus takes part where it is installed.
+Opacus takes part in each of its modes, where it is installed; as it needs
+another NumPy than TensorFlow, it may be in another environment:
+
+    python -m benchmarks.training_speed --opacus-python VENV/bin/python
 """
 
 from __future__ import annotations
@@ -30,9 +33,10 @@ CONTENDERS = {
     'vectorized': "tfcactus, `engine='vectorized'`",
     'tfp_sequential': 'TensorFlow Privacy DPSequential',
     'tfp_sgd': 'TensorFlow Privacy DPKerasSGDOptimizer',
-    'opacus': 'Opacus, hooks',
+    **{f'opacus_{mode}': f'Opacus, {mode}' for mode in _opacus_speed.MODES},
 }
-STEPS = {'tfp_sgd': 2, 'tfp_sequential': 20, 'vectorized': 20}
+STEPS = {'tfp_sgd': 2, 'tfp_sequential': 20, 'vectorized': 20,
+         **{f'opacus_{mode}': 20 for mode in _opacus_speed.MODES}}
 
 
 def data():
@@ -82,8 +86,9 @@ def keras_contender(name):
 
 def serve(name):
   """A contender's process: trains on each line of input, reports a line."""
-  train = (_opacus_speed.contender(*data(), batch=BATCH) if name == 'opacus'
-           else keras_contender(name))
+  library, _, mode = name.partition('_')
+  train = (_opacus_speed.contender(*data(), batch=BATCH, mode=mode)
+           if library == 'opacus' else keras_contender(name))
   train(2)
   for line in sys.stdin:
     steps = int(line)
@@ -95,23 +100,25 @@ def serve(name):
           flush=True)
 
 
-def measure(rounds):
-  """Alternates the contenders; returns examples per second and peak memory."""
-  names = [name for name in CONTENDERS
-           if name != 'opacus' or importlib.util.find_spec('opacus')]
-  found = {name: {'examples_per_second': 0.0} for name in names}
-  workers = {name: subprocess.Popen(
-      [sys.executable, '-m', 'benchmarks.training_speed', '--serve', name],
+def start(name, opacus_python):
+  """Starts a contender's process."""
+  python = opacus_python if name.startswith('opacus') else sys.executable
+  return subprocess.Popen(
+      [python, '-m', 'benchmarks.training_speed', '--serve', name],
       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-             for name in names if name not in ('tfp_sgd',)}
+
+
+def measure(names, rounds, opacus_python):
+  """Alternates the contenders; returns examples per second and peak memory."""
+  found = {name: {'examples_per_second': 0.0} for name in names}
+  workers = {name: start(name, opacus_python)
+             for name in names if name != 'tfp_sgd'}
   for number in range(rounds):
     for name in names:
       if name == 'tfp_sgd':
         if number:
           continue  # Gigabytes of memory and minutes: once, and not beside.
-        workers[name] = subprocess.Popen(
-            [sys.executable, '-m', 'benchmarks.training_speed', '--serve',
-             name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        workers[name] = start(name, opacus_python)
       worker = workers[name]
       worker.stdin.write(f'{STEPS.get(name, 60)}\n')
       worker.stdin.flush()
@@ -132,11 +139,21 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--serve', help=argparse.SUPPRESS)
   parser.add_argument('--rounds', type=int, default=8)
+  parser.add_argument('--only', nargs='*', choices=CONTENDERS,
+                      help='contenders to compare, without writing anything')
+  parser.add_argument('--opacus-python', default=sys.executable,
+                      help='of an environment with torch and opacus')
   args = parser.parse_args()
   if args.serve:
     serve(args.serve)
     return
-  found = measure(args.rounds)
+  names = args.only or [
+      name for name in CONTENDERS if not name.startswith('opacus') or
+      args.opacus_python != sys.executable or importlib.util.find_spec('opacus')]
+  found = measure(names, args.rounds, args.opacus_python)
+  if args.only:
+    print(json.dumps(found, indent=2))
+    return
   plain = found['plain']
   for result in found.values():
     result['slowdown'] = (plain['examples_per_second'] /

@@ -18,11 +18,12 @@ CORE = sorted(
     if not module.name.startswith('tfcactus.keras'))
 
 FORBIDDEN = {
-    'noise': ('design', 'privacy', 'plan', 'keras', 'cli'),
-    'design': ('privacy', 'plan', 'keras', 'cli'),
-    'privacy': ('design', 'plan', 'keras', 'cli'),
-    'plan.py': ('keras', 'cli'),
-    'keras': ('cli', 'design'),
+    'noise': ('design', 'privacy', 'plan', 'keras', 'release', 'cli'),
+    'design': ('privacy', 'plan', 'keras', 'release', 'cli'),
+    'privacy': ('design', 'plan', 'keras', 'release', 'cli'),
+    'plan.py': ('keras', 'release', 'cli'),
+    'release': ('keras', 'design', 'cli'),
+    'keras': ('cli', 'design', 'release'),
 }
 
 

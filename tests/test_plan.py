@@ -1,6 +1,8 @@
 import dataclasses
 import math
 
+import dp_accounting
+import dp_accounting.rdp
 import pytest
 
 from tests.noise.tables import gaussian_radial
@@ -48,6 +50,27 @@ def test_steps_within_stops_before_the_budget():
   assert plan().guarantee(steps + 1).upper > 0.4
   assert plan().steps_within(100.0) == 1200
   assert plan().steps_within(1e-6) == 0
+
+
+def test_samples_of_fixed_size_cost_as_poisson_ones_at_half_the_noise():
+  """Zhu et al., section 4.1: the pair for replaced records, subsampled."""
+  fixed = plan().guarantee_fixed_size(300)
+  half = plan(noise=noise.Gaussian(0.65)).guarantee(300)
+  assert fixed.upper == pytest.approx(half.upper, rel=1e-9)
+  assert fixed.neighboring_relation == 'add-or-remove-one'
+  assert '250 of 60000' in fixed.statement
+  assert fixed.upper > 2 * plan().guarantee(300).upper
+  # dp_accounting takes the multiplier as of the sensitivity to replacing.
+  renyi = dp_accounting.rdp.RdpAccountant(
+      neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+  renyi.compose(dp_accounting.SampledWithoutReplacementDpEvent(
+      60_000, 250, dp_accounting.GaussianDpEvent(0.65)), 300)
+  assert fixed.upper < renyi.get_epsilon(1e-5)
+  steps = plan().steps_within(1.5, fixed_size=True)
+  assert plan().guarantee_fixed_size(steps).upper <= 1.5
+  assert plan().guarantee_fixed_size(steps + 1).upper > 1.5
+  with pytest.raises(ValueError, match='got 250.2'):
+    plan(sampling_prob=250.2 / 60_000).guarantee_fixed_size()
 
 
 def test_shuffled_epochs_get_what_holds():

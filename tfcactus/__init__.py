@@ -6,22 +6,29 @@ and is imported on request.
 
 from __future__ import annotations
 
+from tfcactus.clipping import AdaptiveClipping
 from tfcactus.noise import Gaussian
 from tfcactus.noise import Laplace
 from tfcactus.noise import library
 from tfcactus.noise import load
 from tfcactus.noise import RadialTable
 from tfcactus.noise import ScalarTable
+from tfcactus.noise import SinhNormal
 from tfcactus.optimal import optimal_noise
 from tfcactus.plan import calibrate_noise_multiplier
 from tfcactus.plan import Guarantee
 from tfcactus.plan import PrivacyPlan
 from tfcactus.privacy import NoiseTableDpEvent
 from tfcactus.privacy import PhiAccountant
+from tfcactus.privacy import TCDP
+from tfcactus.privacy import TCDPAccountant
+from tfcactus.truncated import truncated_noise
+from tfcactus.truncated import TruncatedNoise
 
 __all__ = [
-    'Gaussian', 'Guarantee', 'Laplace', 'NoiseTableDpEvent', 'PhiAccountant',
-    'PrivacyPlan', 'RadialTable', 'ScalarTable', 'calibrate_noise_multiplier',
-    'library', 'load', 'optimal_noise',
+    'AdaptiveClipping', 'Gaussian', 'Guarantee', 'Laplace', 'NoiseTableDpEvent',
+    'PhiAccountant', 'PrivacyPlan', 'RadialTable', 'ScalarTable', 'SinhNormal',
+    'TCDP', 'TCDPAccountant', 'TruncatedNoise', 'calibrate_noise_multiplier',
+    'library', 'load', 'optimal_noise', 'truncated_noise',
 ]
 __version__ = '0.1.0'

@@ -17,6 +17,7 @@ import dp_accounting
 
 from tfcactus import _checks
 from tfcactus import cli_design
+from tfcactus import cli_release
 from tfcactus import design
 from tfcactus import noise as noise_lib
 from tfcactus import privacy
@@ -49,6 +50,7 @@ class _Group:
   sampling_prob: fractions.Fraction = fractions.Fraction(1)
   steps: int = 1
   sampling: str = 'poisson'
+  bend: Optional[float] = None
 
   @classmethod
   def parse(cls, text: str) -> _Group:
@@ -65,7 +67,7 @@ class _Group:
     """From names and values."""
     kinds = {'noise': str, 'noise_multiplier': float, 'steps': int,
              'sampling_prob': lambda v: fractions.Fraction(str(v)),
-             'sampling': str}
+             'sampling': str, 'bend': float}
     unknown = set(values) - set(kinds)
     if unknown or 'noise' not in values:
       raise ValueError(f'Expected noise and some of {", ".join(kinds)}, got '
@@ -89,12 +91,11 @@ class _Group:
     return dp_accounting.SelfComposedDpEvent(event, steps)
 
   def _noise(self) -> noise_lib.Noise:
-    closed = {'gaussian': noise_lib.Gaussian, 'laplace': noise_lib.Laplace}
-    if self.noise in closed:
+    if self.noise in cli_release.FAMILIES:
       if self.noise_multiplier is None:
         raise ValueError(
             f'Expected --noise-multiplier with --noise {self.noise}.')
-      return closed[self.noise](self.noise_multiplier)
+      return cli_release.make_noise(self.noise, self.noise_multiplier, self.bend)
     if self.noise_multiplier is not None:
       raise ValueError(
           'Expected no --noise-multiplier with a table, which has its own, got '
@@ -106,11 +107,13 @@ class _Group:
 
 def _add_steps(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
-  add('--noise', help='gaussian, laplace, the name of a shipped table, or '
-      'FILE.npz')
+  add('--noise', help='gaussian, laplace, sinh-normal, the name of a shipped '
+      'table, or FILE.npz')
   add('--noise-multiplier', type=float,
       help='standard deviation of the Gaussian over the sensitivity; for the '
-      'Laplace its scale b over the sensitivity')
+      'Laplace its scale b, for the sinh-normal its sigma')
+  add('--bend', type=float,
+      help='where the tails of the sinh-normal turn, over the sensitivity')
   add('--sampling-prob', type=_fraction, default=fractions.Fraction(1),
       help='such as 0.004 or 250/60000')
   add('--steps', type=int)
@@ -144,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
   calibrate.add_argument('--delta', type=float, required=True)
   calibrate.set_defaults(run=_calibrate)
   cli_design.register(commands)
+  cli_release.register(commands)
   return parser
 
 
@@ -164,7 +168,8 @@ def _groups(args: argparse.Namespace) -> list[_Group]:
     if args.steps is None:
       raise ValueError('Expected --steps with --noise.')
     groups.append(_Group(args.noise, args.noise_multiplier,
-                         args.sampling_prob, args.steps, args.sampling))
+                         args.sampling_prob, args.steps, args.sampling,
+                         args.bend))
   if not groups:
     raise ValueError('Expected --noise and --steps, --step or --steps-file.')
   return groups
@@ -211,7 +216,7 @@ def _calibrate(args: argparse.Namespace) -> None:
             if getattr(args, name) is None]
   if args.noise is None or args.step or args.steps_file:
     raise ValueError('Expected --noise with calibrate, and no other steps.')
-  if args.noise not in ('gaussian', 'laplace') and 'noise_multiplier' in wanted:
+  if args.noise not in cli_release.FAMILIES and 'noise_multiplier' in wanted:
     wanted.remove('noise_multiplier')
   if len(wanted) == 2 and 'sampling_prob' in wanted:
     wanted.remove('sampling_prob')
@@ -226,7 +231,8 @@ def _calibrate(args: argparse.Namespace) -> None:
     values = {'noise_multiplier': args.noise_multiplier, 'steps': args.steps,
               'sampling_prob': args.sampling_prob}
     values[name] = fractions.Fraction(value) if name == 'sampling_prob' else value
-    return _Group(args.noise, sampling=args.sampling, **values).event()
+    return _Group(args.noise, sampling=args.sampling, bend=args.bend,
+                  **values).event()
 
   solve = {'noise_multiplier': calibration.calibrate_noise,
            'steps': calibration.calibrate_steps,

@@ -16,6 +16,7 @@ from typing import Iterator
 import dp_accounting
 import numpy as np
 
+from tfcactus import cli_truncated
 from tfcactus import design
 from tfcactus import noise as noise_lib
 from tfcactus import optimal
@@ -52,8 +53,9 @@ def _register_design(commands: Any) -> None:
   parser = commands.add_parser(
       'design', help='solve for certified optimal noise')
   add = parser.add_argument
-  add('mechanism', choices=('cactus', 'monotone', 'isotropic', 'optimal'))
-  add('--budget', type=_number, required=True, metavar='C',
+  add('mechanism', choices=(
+      'cactus', 'monotone', 'isotropic', 'optimal', 'truncated'))
+  add('--budget', type=_number, metavar='C',
       help='bound on E|Z|^power in units of sensitivity^power')
   add('--power', type=_number, default=2.0)
   add('--dim', type=int, default=None, help='dimension of the query')
@@ -64,10 +66,12 @@ def _register_design(commands: Any) -> None:
   add('--tail-ratio', type=_number, help='density ratio beyond it (r)')
   add('--solver', choices=('interior-point', 'cvxpy'), default='interior-point')
   add('--delta', type=_number, help='of the plan (optimal only)')
-  add('--sampling-prob', type=_number, help='of the plan (optimal only)')
-  add('--steps', type=int, help='of the plan (optimal only)')
+  add('--sampling-prob', type=_number,
+      help='of the plan (optimal and truncated only)')
+  add('--steps', type=int, help='of the plan (optimal and truncated only)')
   add('--out', metavar='F.npz', help='where to write the table')
   add('--json', action='store_true', help='print JSON')
+  cli_truncated.add_arguments(parser, _number)
   parser.set_defaults(run=run_design)
 
 
@@ -89,6 +93,13 @@ def run_design(args: argparse.Namespace) -> None:
   """
   if args.out is not None and not args.out.endswith('.npz'):
     raise ValueError(f'Expected --out to end in ".npz", got {args.out!r}.')
+  if args.mechanism == 'truncated':
+    cli_truncated.run(args)
+    return
+  cli_truncated.refuse_arguments(args)
+  if args.budget is None:
+    raise ValueError(
+        f'Expected --budget with "design {args.mechanism}", got none.')
   begun = time.perf_counter()
   with _progress(f'designing {args.mechanism} noise'):
     if args.mechanism == 'optimal':
@@ -267,7 +278,8 @@ def _densities(table: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   sigma, dim = table.noise_multiplier, table.dim
   if table.kind == 'scalar':
     reach = np.ceil(8 * sigma * table.bins)
-    x = np.arange(-reach, reach + 1) / table.bins
+    middle = 0.5 if table.edge_at_zero else 0.0
+    x = (np.arange(-reach, reach + 1) + middle) / table.bins
     log_normal = -0.5 * (x / sigma)**2 - np.log(sigma * np.sqrt(2 * np.pi))
     return x, np.exp(table.log_density_at(x)), np.exp(log_normal)
   inner = np.append(0.0, table.radii[:-1])

@@ -8,12 +8,15 @@ import math
 from typing import Any
 from typing import Callable
 from typing import Optional
+from typing import Sequence
 
 import dp_accounting
 
 from tfcactus import _checks
 from tfcactus import noise as noise_lib
 from tfcactus import privacy
+from tfcactus.clipping import AdaptiveClipping
+from tfcactus.privacy import sinh_normal
 
 ACCOUNTANT = 'tfcactus PhiAccountant'
 ACCOUNTINGS = ('proven', 'scalar-unproven')
@@ -64,8 +67,8 @@ class PrivacyPlan:
   """A private training run, settled before it starts.
 
   Attributes:
-    noise: Gaussian, Laplace, ScalarTable or RadialTable, in units of the clip
-      norm.
+    noise: Gaussian, Laplace, SinhNormal, ScalarTable or RadialTable, in units
+      of the clip norm.
     l2_norm_clip: Bound on the l2 norm of one example's whole gradient.
     num_examples: Size of the training set (public).
     sampling_prob: Probability with which Poisson sampling takes each example
@@ -77,6 +80,11 @@ class PrivacyPlan:
     accounting: 'proven', or 'scalar-unproven' to reproduce the published
       scalar account of i.i.d. scalar noise on vectors, which is labelled as no
       guarantee wherever it is shown.
+    adaptive_clipping: Moves the clip norm, which starts at l2_norm_clip; None
+      keeps it. The noise is then that of the gradient and the count together.
+    releases: Statistics released from the same records beside the training:
+      `tfcactus.release` results, or their events. Every guarantee of the plan
+      then covers them too.
 
   Raises:
     ValueError: if an argument is out of range, or the noise does not protect
@@ -91,15 +99,19 @@ class PrivacyPlan:
   delta: float
   dim: Optional[int] = None
   accounting: str = 'proven'
+  adaptive_clipping: Optional[AdaptiveClipping] = None
+  releases: Sequence[Any] = ()
 
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
     if not isinstance(self.noise, (noise_lib.Gaussian, noise_lib.Laplace,
-                                   noise_lib.ScalarTable,
+                                   noise_lib.SinhNormal, noise_lib.ScalarTable,
                                    noise_lib.RadialTable)):
       raise ValueError(
-          'Expected noise to be a Gaussian, Laplace, ScalarTable or '
+          'Expected noise to be a Gaussian, Laplace, SinhNormal, ScalarTable or '
           f'RadialTable, got {self.noise!r}.')
+    if isinstance(self.noise, noise_lib.SinhNormal):
+      sinh_normal.check_log_concave(self.noise)
     set_field('l2_norm_clip',
               _checks.positive('l2_norm_clip', self.l2_norm_clip))
     set_field('num_examples',
@@ -120,17 +132,63 @@ class PrivacyPlan:
       raise ValueError(
           'Expected a radial table whose density never increases with the '
           f'radius, got {self.noise!r}: no guarantee is known for it.')
+    if self.adaptive_clipping is not None:
+      self._check_adaptive()
+    set_field('releases', tuple(map(_release_event, self.releases)))
     if self.dim is not None:
       set_field('dim', _checks.integer('dim', self.dim, 1))
       self.check_vector(self.dim)
+
+  def _check_adaptive(self) -> None:
+    if not isinstance(self.adaptive_clipping, AdaptiveClipping):
+      raise ValueError(
+          'Expected adaptive_clipping to be an AdaptiveClipping or None, got '
+          f'{self.adaptive_clipping!r}.')
+    if self.noise.dim == 1:
+      raise ValueError(
+          'Expected noise that protects a vector with adaptive_clipping, which '
+          f'releases the gradient and a count together, got {self.noise!r}; use '
+          'the Gaussian, or an isotropic table of one dimension more than the '
+          'model has parameters.')
+    # Raises if the count has too little noise.
+    self.adaptive_clipping.sensitivity(
+        self.noise.noise_multiplier, self.expected_batch_size)
+
+  @property
+  def release_sensitivity(self) -> float:
+    """Norm of what one example adds to a release, in units of the clip norm.
+
+    One, or more where a count is released together with the gradient.
+    """
+    if self.adaptive_clipping is None:
+      return 1.0
+    return self.adaptive_clipping.sensitivity(
+        self.noise.noise_multiplier, self.expected_batch_size)
 
   @property
   def expected_batch_size(self) -> float:
     """sampling_prob * num_examples: the public constant to divide sums by."""
     return self.sampling_prob * self.num_examples
 
+  @property
+  def sample_size(self) -> int:
+    """Examples to a batch of fixed size: sampling_prob * num_examples.
+
+    Raises:
+      ValueError: if that is not a whole number.
+    """
+    size = round(self.expected_batch_size)
+    if not math.isclose(size, self.expected_batch_size, rel_tol=1e-9):
+      raise ValueError(
+          'Expected sampling_prob * num_examples to be a whole number for '
+          f'batches of fixed size, got {self.expected_batch_size!r}; take '
+          f'sampling_prob={max(size, 1)} / {self.num_examples}.')
+    return size
+
   def check_vector(self, dim: int) -> None:
     """Checks that the noise protects an l2-clipped vector of length `dim`.
+
+    With `adaptive_clipping`, that vector and one number more.
 
     Raises:
       ValueError: if it does not, saying what would.
@@ -139,12 +197,15 @@ class PrivacyPlan:
     if self.dim is not None and dim != self.dim:
       raise ValueError(
           f'Expected a vector of dim={self.dim}, as the plan says, got {dim}.')
+    counted = ''
+    if self.adaptive_clipping is not None:
+      dim, counted = dim + 1, ' (the clipped count is one of them)'
     if self.noise.dim in (None, dim):
       return
     if self.noise.dim != 1:
       raise ValueError(
-          f'Expected noise for {dim} dimensions, got a radial table for '
-          f'{self.noise.dim}: its guarantee holds in its own dimension only. '
+          f'Expected noise for {dim} dimensions{counted}, got a radial table '
+          f'for {self.noise.dim}: its guarantee holds in its own dimension only. '
           f'Solve one for dim={dim}, or use the Gaussian.')
     if self.accounting == 'scalar-unproven':
       return
@@ -180,6 +241,33 @@ class PrivacyPlan:
         self.step_event, steps,
         dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, statement)
 
+  def guarantee_fixed_size(self, steps: Optional[int] = None) -> Guarantee:
+    """The cost of released steps on batches of `sample_size` examples.
+
+    Each batch is drawn without replacement, anew for each step. An example that
+    enters displaces another, so that a sum changes by up to twice the clip
+    norm.
+
+    Args:
+      steps: How many; default all that are planned. Zero costs nothing.
+
+    Returns:
+      Bounds on epsilon at the plan's delta, for adding or removing one example.
+
+    Raises:
+      ValueError: if `sample_size` is not a whole number.
+    """
+    steps = self.steps if steps is None else _checks.integer('steps', steps, 0)
+    event = dp_accounting.SampledWithoutReplacementDpEvent(
+        self.num_examples, self.sample_size, privacy.noise_event(self.noise))
+    statement = (
+        f'For any one example added to or removed from the training set: '
+        f'{steps} noisy sums, each over {self.sample_size} of '
+        f'{self.num_examples} examples drawn without replacement.')
+    return self._guarantee(
+        event, steps, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+        statement)
+
   def guarantee_each_example_once(self, epochs: int) -> Guarantee:
     """The cost of epochs in which each example is used exactly once.
 
@@ -204,6 +292,11 @@ class PrivacyPlan:
     accountant = privacy.PhiAccountant(relation)
     if count:
       accountant.compose(event, count)
+    for release in self.releases:
+      accountant.compose(release)
+    if self.releases:
+      statement += (f' Covers {len(self.releases)} statistics released beside '
+                    'the training.')
     bounds = accountant.epsilon_bounds(self.delta)
     proven = self.accounting == 'proven'
     return Guarantee(
@@ -213,23 +306,53 @@ class PrivacyPlan:
         accountant=ACCOUNTANT, proven=proven,
         statement=statement if proven else f'{UNPROVEN} {statement}')
 
-  def steps_within(self, epsilon: float) -> int:
+  def steps_within(self, epsilon: float, *, fixed_size: bool = False) -> int:
     """The largest number of steps, at most `steps`, that keeps within epsilon.
 
     Args:
       epsilon: Budget for the upper bound, at the plan's delta.
+      fixed_size: Whether batches are of fixed size; else Poisson.
     """
     epsilon = _checks.positive('epsilon', epsilon)
-    if self.guarantee(self.steps).upper <= epsilon:
+    guarantee = self.guarantee_fixed_size if fixed_size else self.guarantee
+    if guarantee(self.steps).upper <= epsilon:
       return self.steps
     low, high = 0, self.steps
     while high - low > 1:
       middle = (low + high) // 2
-      if self.guarantee(middle).upper <= epsilon:
+      if guarantee(middle).upper <= epsilon:
         low = middle
       else:
         high = middle
     return low
+
+
+def check_l2_noise(noise: noise_lib.Noise, dim: int) -> None:
+  """Checks that noise protects one vector of bounded l2 norm, as a plan does.
+
+  Args:
+    noise: In units of the bound.
+    dim: Length of the vector.
+
+  Raises:
+    ValueError: if it does not, saying what would.
+  """
+  PrivacyPlan(noise=noise, l2_norm_clip=1.0, num_examples=1, sampling_prob=1.0,
+              steps=1, delta=0.5, dim=dim)
+
+
+def _release_event(release: Any) -> dp_accounting.DpEvent:
+  """The event of a release, or the event itself."""
+  event = getattr(release, 'event', release)
+  if not isinstance(event, dp_accounting.DpEvent):
+    raise ValueError(
+        'Expected releases to hold results of tfcactus.release or DpEvents, got '
+        f'{release!r}.')
+  if not privacy.PhiAccountant().supports(event):
+    raise ValueError(
+        'Expected releases whose cost PhiAccountant can compose, got '
+        f'{event!r}.')
+  return event
 
 
 def calibrate_noise_multiplier(

@@ -25,7 +25,8 @@ class FakeGuarantee:
 
 @dataclasses.dataclass(frozen=True)
 class FakePlan:
-  """Epsilon is steps / 100, or 5 for each epoch of a plain fit."""
+  """Epsilon is steps / 100, twice that for samples of fixed size, or 5 for each
+  pass over all examples."""
 
   noise: object
   l2_norm_clip: float
@@ -33,6 +34,7 @@ class FakePlan:
   sampling_prob: float
   delta: float = 1e-5
   proven: bool = True
+  adaptive_clipping: object = None
 
   @property
   def expected_batch_size(self):
@@ -45,11 +47,18 @@ class FakePlan:
   def guarantee(self, steps=None):
     return FakeGuarantee(steps / 100, steps, proven=self.proven)
 
+  @property
+  def sample_size(self):
+    return round(self.expected_batch_size)
+
+  def guarantee_fixed_size(self, steps):
+    return FakeGuarantee(steps / 50, steps)
+
   def guarantee_each_example_once(self, epochs):
     return FakeGuarantee(5.0 * epochs, epochs)
 
-  def steps_within(self, epsilon):
-    return int(epsilon * 100 + 1e-9)
+  def steps_within(self, epsilon, *, fixed_size=False):
+    return int(epsilon * (50 if fixed_size else 100) + 1e-9)
 
 
 @pytest.fixture

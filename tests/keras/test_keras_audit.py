@@ -10,12 +10,12 @@ a claim and never prove one.
 
 import numpy as np
 import pytest
-from scipy import stats
 import tensorflow as tf
 
 import tfcactus
 from tfcactus.keras import DPKerasSGDOptimizer
 from tfcactus.keras import privatize
+from tfcactus.privacy import audit
 
 _DELTA = 1e-3
 _TRIALS = 1500
@@ -27,9 +27,8 @@ def _lower_bound(without, with_canary):
   threshold = 0.5 * _CLIP / 3  # Known before: halfway to where it would move.
   alarms = np.sum(without > threshold)
   misses = np.sum(with_canary <= threshold)
-  rates = [stats.beta.ppf(0.99995, count + 1, _TRIALS - count)
-           for count in (alarms, misses)]
-  return _plan(1 / np.sum(stats.norm.isf(rates))).guarantee().lower
+  return _plan(audit.gaussian_noise_upper_bound(
+      alarms, misses, _TRIALS, significance=1e-4)).guarantee().lower
 
 
 def _plan(noise_multiplier):

@@ -1,6 +1,8 @@
 """Random bits: unpredictable, never repeated, and of the promised laws."""
 
+import collections
 import copy
+import itertools
 import os
 import pickle
 
@@ -15,6 +17,7 @@ import tensorflow as tf
 from tfcactus import noise as noise_lib
 from tfcactus.keras import _bits
 from tfcactus.keras import NoiseSampler
+from tfcactus.keras._bits import KeyStream
 
 
 def test_words_are_the_key_stream_of_aes(monkeypatch):
@@ -92,3 +95,31 @@ def test_unseeded_samplers_draw_from_the_system(radial):
   step = tf.function(lambda: NoiseSampler(noise_lib.Gaussian(1.0)).draw(3))
   draws = np.ravel([step() for _ in range(5)])
   assert len(set(draws)) == 15
+
+
+@pytest.mark.parametrize('draw, kinds', [
+    (lambda stream: stream.subset(2, 5),
+     list(itertools.combinations(range(5), 2))),
+    (lambda stream: stream.permutation(4),
+     list(itertools.permutations(range(4)))),
+])
+def test_subsets_and_orders_are_uniform(draw, kinds):
+  stream = KeyStream(3)
+  counts = collections.Counter(tuple(draw(stream)) for _ in range(12_000))
+  assert set(counts) == set(kinds)
+  found = [counts[kind] for kind in kinds]
+  assert stats.chisquare(found).pvalue > 1e-3
+  skewed = np.ones(len(kinds))
+  skewed[:2] *= 1.2
+  assert stats.chisquare(
+      found, skewed * sum(found) / skewed.sum()).pvalue < 1e-3
+  assert stream.subset(5, 5).tolist() == list(range(5))
+
+
+def test_equal_words_are_drawn_again(monkeypatch):
+  draws = [[7, 7, 1], [7, 2, 1], [3, 3, 3], [3, 2, 9]]
+  monkeypatch.setattr(KeyStream, 'words', lambda self, count: np.array(
+      draws.pop(0), np.uint64))
+  assert KeyStream().subset(2, 3).tolist() == [1, 2]
+  assert KeyStream().permutation(3).tolist() == [1, 0, 2]
+  assert not draws

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfcactus.keras import _compat
 from tfcactus.keras import _engine
 from tfcactus.keras import _routes
 
@@ -21,7 +22,7 @@ def model_of(*parts, shape, dtype=None):
   inputs = x = tf.keras.Input(shape, dtype=dtype)
   for part in parts:
     x = part(x)
-  if x.shape.rank > 2:
+  if len(x.shape) > 2:
     x = layers.Flatten()(x)
   model = tf.keras.Model(inputs, layers.Dense(3)(x))
   rng = np.random.default_rng(3)
@@ -266,8 +267,13 @@ def test_a_layer_that_mixes_examples_sees_one_at_a_time():
   assert_equal_sums(model, *data_for(model))
 
 
+_transpose = _compat.choose(
+    keras_2=tf.transpose,
+    keras_3=getattr(getattr(tf.keras, 'ops', None), 'transpose', None))
+
+
 @pytest.mark.parametrize('make, words', [
-    (lambda x: tf.transpose(x, [1, 0, 2]), 'outside of layers'),
+    (lambda x: _transpose(x, [1, 0, 2]), 'outside of layers'),
     (lambda x: layers.TimeDistributed(layers.Dropout(0.5))(x), 'random'),
     (lambda x: layers.Lambda(lambda v: v)(x), 'random'),
     (lambda x: layers.Dot(1)([x, tf.ones((1, 4, 2))]), 'constant'),

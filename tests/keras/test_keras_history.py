@@ -42,23 +42,23 @@ def _trained(plan, inner=None):
     {'noise': noise_lib.Gaussian(2.0)}, {'l2_norm_clip': 2.0},
     {'sampling_prob': 0.5}, {'num_examples': 41}])
 def test_weights_of_another_plan_void_the_account(make_plan, tmp_path, change):
-  _trained(make_plan()).save_weights(tmp_path / 'w.h5')
+  _trained(make_plan()).save_weights(tmp_path / 'w.weights.h5')
   other = _private(make_plan(**change))
-  other.load_weights(tmp_path / 'w.h5')
+  other.load_weights(tmp_path / 'w.weights.h5')
   assert other.ledger().sampling == Sampling.UNKNOWN
   with pytest.raises(ValueError, match='another noise'):
     other.guarantee()
   same = _private(make_plan(delta=1e-6))
-  same.load_weights(tmp_path / 'w.h5')
+  same.load_weights(tmp_path / 'w.weights.h5')
   assert same.guarantee().steps == 4
 
 
 def test_weights_of_another_plan_never_become_ones_own(make_plan, tmp_path):
-  _trained(make_plan()).save_weights(tmp_path / 'a.h5')
+  _trained(make_plan()).save_weights(tmp_path / 'a.weights.h5')
   other = _trained(make_plan(noise_lib.Gaussian(2.0)))
-  other.save_weights(tmp_path / 'b.h5')
-  other.load_weights(tmp_path / 'a.h5')
-  other.load_weights(tmp_path / 'b.h5')
+  other.save_weights(tmp_path / 'b.weights.h5')
+  other.load_weights(tmp_path / 'a.weights.h5')
+  other.load_weights(tmp_path / 'b.weights.h5')
   with pytest.raises(ValueError, match='another noise'):
     other.guarantee()
   # Weights without any steps bring nothing along.

@@ -99,13 +99,13 @@ def test_blocks_are_on_disk_before_their_steps_and_an_orderly_end_is_exact(
       on_train_batch_end=lambda batch, logs: seen.append(path.read_text()))
   private.fit(PoissonBatches(*_data(), 0.25), verbose=0, callbacks=[look])
   assert '"steps": 32' in seen[0] and len(set(seen)) == 1
-  assert private._journal.entry == Entry(4, 0, Sampling.POISSON)
-  private._journal.close()
+  assert private._books.journal.entry == Entry(4, 0, Sampling.POISSON)
+  private._books.journal.close()
   resumed = _private(make_plan(), path)
   assert resumed.ledger() == private.ledger()
   resumed.train_on_batch(*_data())
-  assert resumed._journal.entry == Entry(36, 0, Sampling.UNKNOWN)
-  resumed._journal.close()
+  assert resumed._books.journal.entry == Entry(36, 0, Sampling.UNKNOWN)
+  resumed._books.journal.close()
   assert _private(make_plan(), path).ledger().sampling == Sampling.UNKNOWN
 
 
@@ -118,7 +118,7 @@ def test_epochs_of_a_plain_fit_are_counted_when_they_begin(make_plan, tmp_path):
   with pytest.raises(KeyboardInterrupt):
     private.fit(*_data(), batch_size=20, verbose=0, callbacks=[
         tf.keras.callbacks.LambdaCallback(on_train_batch_end=stop)])
-  assert private._journal.entry == Entry(32, 1, Sampling.EACH_EXAMPLE_ONCE)
+  assert private._books.journal.entry == Entry(32, 1, Sampling.EACH_EXAMPLE_ONCE)
 
 
 def test_a_torn_last_line_is_cut_and_damage_is_not_excused(make_plan, tmp_path):
@@ -146,7 +146,7 @@ def test_journals_are_refused_in_words(make_plan, tmp_path):
   private = _private(make_plan(), path)
   with pytest.raises(ValueError, match='another run'):
     _private(make_plan(), path)
-  private._journal.close()
+  private._books.journal.close()
   with pytest.raises(ValueError, match='of another'):
     _private(make_plan(l2_norm_clip=2.0), path)
   with pytest.raises(ValueError, match='no seed'):

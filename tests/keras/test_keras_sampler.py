@@ -16,10 +16,11 @@ def _p_value(draws, cdf):
   return stats.kstest(draws, cdf).pvalue
 
 
-@pytest.fixture(params=['gaussian', 'laplace', 'scalar'])
+@pytest.fixture(params=['gaussian', 'laplace', 'sinh-normal', 'scalar'])
 def noise(request, scalar):
   return {'gaussian': noise_lib.Gaussian(0.7), 'scalar': scalar,
-          'laplace': noise_lib.Laplace(0.6)}[request.param]
+          'laplace': noise_lib.Laplace(0.6),
+          'sinh-normal': noise_lib.SinhNormal(1.5, 1.8)}[request.param]
 
 
 def test_scalar_draws_follow_the_cdf_and_no_other_scale(noise):
@@ -152,3 +153,53 @@ def test_scale_and_shapes():
 def test_bad_input_is_refused_in_words(radial, call, words):
   with pytest.raises(ValueError, match=words):
     call(radial)
+
+
+class TestBoundedNoise:
+
+  def _table(self, bins=7, cells=21):
+    z = (np.arange(cells) + 0.5) / bins
+    return noise_lib.ScalarTable.normalized(
+        bins, -0.5 * z * z, float('-inf'), edge_at_zero=True)
+
+  def test_follows_the_cdf_and_no_other_scale(self):
+    table = self._table()
+    draws = NoiseSampler(table, seed=8).draw(_DRAWS).numpy()
+    assert _p_value(draws, table.cdf) > 1e-3
+    assert _p_value(1.1 * draws, table.cdf) < 1e-6
+
+  @pytest.mark.slow
+  def test_ten_million_draws_and_the_outermost_cells(self):
+    table = self._table()
+    sampler = NoiseSampler(table, seed=9)
+    expected = 1e7 * np.exp(table.log_density[-1]) / 7
+    low = high = half = 0
+    for _ in range(10):
+      draws = sampler.draw(1_000_000).numpy()
+      assert np.max(np.abs(draws)) <= table.range
+      low, high = low + np.sum(draws < -20 / 7), high + np.sum(draws > 20 / 7)
+      half += np.sum(draws > 20.5 / 7)
+    for count in (low, high):
+      assert abs(count - expected) < 4 * expected**0.5
+    assert abs(half - expected) > 20 * expected**0.5
+
+  @pytest.mark.parametrize('dtype', [tf.float64, tf.float32, tf.float16,
+                                     tf.bfloat16])
+  @pytest.mark.parametrize('bins', [1, 3, 7, 10])
+  @pytest.mark.parametrize('scale', [1.0, 0.1, -1.3, 3.7])
+  def test_rounding_does_not_leave_the_range(self, dtype, bins, scale):
+    # Cells so few and uniforms so large that every draw is at the very end.
+    table = self._table(bins, 2)
+    sampler = NoiseSampler(table, seed=1)
+    largest = np.nextafter(1.0, 0)
+    sampler._draw = sampler_lib._make_draw(
+        table, _Uniforms([0.0, 0.0, largest, 0.0]))
+    drawn = sampler(tf.TensorSpec([3], dtype), scale)
+    assert drawn.dtype == dtype
+    end = table.range * abs(scale)
+    size = np.abs(tf.cast(drawn, tf.float64).numpy())
+    assert np.all(size <= end)
+    assert np.all(size > 0.97 * end)
+    # Rounding to nearest does leave it for some of these.
+    if (dtype, bins, scale) == (tf.float32, 7, 0.1):
+      assert float(tf.cast(tf.cast(end, dtype), tf.float64)) != end

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfcactus.keras import _compat
 from tfcactus.keras import DPKerasSGDOptimizer
 from tfcactus.keras import EpsilonCallback
 from tfcactus.keras import PoissonBatches
@@ -74,13 +75,16 @@ def test_layers_that_write_are_refused(make_plan, how):
     privatize(_model(layer), make_plan())
 
 
+_OTHER_KINDS = [] if _compat.KERAS_3 else [
+    layers.experimental.SyncBatchNormalization(),
+    tf.compat.v1.keras.layers.BatchNormalization(),
+    tf.compat.v1.keras.layers.BatchNormalization(trainable=False)]
+
+
 @pytest.mark.parametrize('layer', [
     layers.BatchNormalization(),
     layers.BatchNormalization(synchronized=True),
-    layers.experimental.SyncBatchNormalization(),
-    tf.compat.v1.keras.layers.BatchNormalization(),
-    tf.compat.v1.keras.layers.BatchNormalization(trainable=False),
-])
+    *_OTHER_KINDS])
 def test_every_batch_normalization_is_refused(make_plan, layer):
   with pytest.raises(ValueError, match='GroupNormalization'):
     privatize(_model(layer), make_plan())
@@ -99,8 +103,9 @@ def test_a_drop_in_optimizer_reports_no_epsilon_for_them(make_plan):
   assert 'epsilon' not in history
 
 
+@pytest.mark.skipif(_compat.KERAS_3, reason='of Keras 2')
 @pytest.mark.parametrize('generator', [False, True])
-def test_random_layers_are_no_writers(make_plan, generator):
+def test_both_generators_of_keras_2_are_no_writers(make_plan, generator):
   experimental = tf.keras.backend.experimental
   before = experimental.is_tf_random_generator_enabled()
   (experimental.enable_tf_random_generator if generator else
@@ -112,6 +117,12 @@ def test_random_layers_are_no_writers(make_plan, generator):
   finally:
     (experimental.enable_tf_random_generator if before else
      experimental.disable_tf_random_generator)()
+
+
+def test_random_layers_are_no_writers(make_plan):
+  for layer in (layers.Dropout(0.5), layers.GaussianNoise(0.1),
+                layers.Dropout(0.5, seed=3)):
+    privatize(_model(layer), make_plan())
 
 
 def test_models_of_many_kinds_are_no_writers():
@@ -135,7 +146,7 @@ def test_a_model_without_known_inputs_is_refused_until_it_is_called():
 
   model = Late()
   model.build((None, 6))
-  model._saved_model_inputs_spec = None
+  model._saved_model_inputs_spec = model._build_shapes_dict = None
   with pytest.raises(ValueError, match='known inputs'):
     check_model(model)
   model = Late()

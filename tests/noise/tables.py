@@ -27,6 +27,13 @@ def truncated_scalar(sigma=1.0, bins=10, cells=30):
       bins, -z * z / (2 * sigma**2), float('-inf'))
 
 
+def bounded_scalar(sigma=1.0, bins=10, cells=30):
+  """Truncated, on cells that tile [-range, range]."""
+  z = (np.arange(cells) + 0.5) / bins
+  return noise.ScalarTable.normalized(
+      bins, -z * z / (2 * sigma**2), float('-inf'), edge_at_zero=True)
+
+
 def gaussian_radial(dim=3, sigma=0.5, bins=40, shells=200):
   rho = (np.arange(shells) + 0.5) / bins
   return noise.RadialTable.normalized(

@@ -7,20 +7,27 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.noise.tables import bounded_scalar
 from tests.noise.tables import gaussian_scalar
 from tests.noise.tables import truncated_scalar
 from tests.noise.tables import wavy_scalar
 from tfcactus import noise
 
 TABLES = [gaussian_scalar(), wavy_scalar(), truncated_scalar(),
+          bounded_scalar(), bounded_scalar(bins=7, cells=5),
           gaussian_scalar(sigma=0.3, bins=7, cells=20, tail_ratio=0.2)]
+
+
+def edge(table):
+  """Where cell edges lie, modulo cells."""
+  return 0.0 if table.edge_at_zero else 0.5
 
 
 @pytest.mark.parametrize('table', TABLES, ids=repr)
 class TestLaws:
 
   def test_mass_is_one(self, table):
-    edges = np.arange(-6000, 6001) / table.bins + 0.5 / table.bins
+    edges = (np.arange(-6000, 6001) + edge(table)) / table.bins
     centres = edges[:-1] + 0.5 / table.bins
     mass = np.sum(np.exp(table.log_density_at(centres))) / table.bins
     assert mass == pytest.approx(1, abs=1e-12)
@@ -39,7 +46,7 @@ class TestLaws:
   def test_cdf_integrates_the_density(self, table):
     for low, high in ((-0.4, 0.9), (1.23, 2.81)):
       points = np.arange(low * table.bins - 1, high * table.bins + 1)
-      breaks = (np.ceil(points) + 0.5) / table.bins
+      breaks = (np.ceil(points) + edge(table)) / table.bins
       breaks = breaks[(breaks > low) & (breaks < high)]
       edges = np.concatenate([[low], breaks, [high]])
       mass = np.sum(np.diff(edges) * np.exp(
@@ -48,7 +55,7 @@ class TestLaws:
 
   @pytest.mark.parametrize('power', [1.0, 2.0, 3.5])
   def test_moments(self, table, power):
-    edges = (np.arange(0, 4000) - 0.5) / table.bins
+    edges = (np.arange(0, 4000) - edge(table)) / table.bins
     edges[0] = 0
     cells = np.diff(edges**(power + 1)) / (power + 1)
     expected = 2 * np.sum(cells * np.exp(
@@ -72,9 +79,9 @@ class TestLaws:
 
   def test_cells_are_hit_as_often_as_they_should_be(self, table):
     z = table.sample(np.random.default_rng(6), 200_000)
-    cell = np.abs(np.floor(z * table.bins + 0.5)).astype(int)
+    cell = np.floor(np.abs(z) * table.bins + edge(table)).astype(int)
     mass = 2 * np.exp(table.half_density) / table.bins
-    mass[0] /= 2
+    mass[0] *= 1 - edge(table)
     last = np.flatnonzero(mass * z.size > 20)[-1]
     expected = np.append(mass[:last + 1], 1 - mass[:last + 1].sum()) * z.size
     counts = np.bincount(np.minimum(cell, last + 1), minlength=last + 2)
@@ -84,7 +91,7 @@ class TestLaws:
 
   def test_draws_are_uniform_inside_cells(self, table):
     z = table.sample(np.random.default_rng(7), 40_000)
-    inside = np.mod(z * table.bins + 0.5, 1)
+    inside = np.mod(z * table.bins + edge(table), 1)
     assert stats.kstest(inside, 'uniform').pvalue > 1e-3
 
 
@@ -190,3 +197,96 @@ def test_exponential_tables_have_exact_moments(bins, slope, cells):
   second = 2 * r * (1 + r) / (1 - r)**3 / total
   assert table.moment(2) == pytest.approx((second + 1 / 12) / bins**2,
                                           rel=1e-9)
+
+
+class TestEdgeAtZero:
+
+  def test_cells_tile_the_range(self):
+    table = bounded_scalar(bins=7, cells=5)
+    assert table.range == 5 / 7
+    assert np.isfinite(table.log_density_at([-table.range, 0.0, table.range])
+                       ).all()
+    assert np.isneginf(table.log_density_at(np.nextafter(table.range, 1)))
+    assert table.cdf(table.range) == 1 and table.cdf(-table.range) == 0
+    assert table.quantile(1 - 1e-16) <= table.range
+    assert gaussian_scalar().range == math.inf
+    assert truncated_scalar().range == 3.05
+
+  @pytest.mark.parametrize('bins', [1, 3, 7, 10, 49])
+  def test_no_draw_leaves_the_range(self, bins):
+
+    class Stub:
+      """The largest uniforms there are, or the smallest."""
+
+      def __init__(self, value):
+        self.value = value
+
+      def random(self, size):
+        return np.full(size, self.value)
+
+    table = noise.ScalarTable.normalized(
+        bins, np.zeros(5 * bins + 1), -math.inf, edge_at_zero=True)
+    for value in (0.0, 2.0**-53, 0.5, 1 - 2.0**-53):
+      assert np.abs(table.sample(Stub(value), 1))[0] <= table.range
+
+  @pytest.mark.slow
+  def test_ten_million_draws_and_the_outermost_cells(self):
+    table = bounded_scalar(bins=7, cells=21)
+    z = table.sample(np.random.default_rng(11), 10_000_000)
+    assert np.max(np.abs(z)) <= table.range
+    expected = 1e7 * np.exp(table.log_density[-1]) / 7
+    for outermost in (z > 20 / 7, z < -20 / 7):
+      assert abs(np.sum(outermost) - expected) < 4 * expected**0.5
+    # A cell half as wide, as with a cell around zero, is told apart.
+    assert abs(np.sum(z > 20.5 / 7) - expected) > 20 * expected**0.5
+
+  def test_files_of_the_new_geometry_have_a_new_version(self, tmp_path):
+    for table, version in ((bounded_scalar(), 2), (truncated_scalar(), 1)):
+      path = str(tmp_path / f'{version}.npz')
+      table.save(path)
+      with np.load(path) as arrays:
+        assert arrays['format_version'] == version
+        assert ('edge_at_zero' in arrays) == (version == 2)
+      assert noise.load(path).edge_at_zero == (version == 2)
+
+  def test_digests_differ_by_geometry(self):
+    log_density = np.log(np.full(4, 0.5))
+    on_edges = noise.ScalarTable(4, log_density, -math.inf, edge_at_zero=True)
+    again = noise.ScalarTable(4, log_density, -math.inf, {'note': 'other'}, True)
+    around = noise.ScalarTable.normalized(4, log_density, -math.inf)
+    assert on_edges.digest == again.digest != around.digest
+
+  def test_bad_geometry(self):
+    with pytest.raises(ValueError, match='edge_at_zero'):
+      noise.ScalarTable.normalized(2, [0.0, 0.0], -math.inf, edge_at_zero=1)
+
+
+class TestCellMasses:
+
+  def test_even_and_odd(self):
+    even = noise.ScalarTable.from_cell_masses(2, [0.1, 0.4, 0.4, 0.1])
+    assert even.edge_at_zero and even.range == 1
+    np.testing.assert_allclose(even.cdf([-0.5, 0.0, 0.5]), [0.1, 0.5, 0.9])
+    odd = noise.ScalarTable.from_cell_masses(2, [0.1, 0.8, 0.1])
+    assert not odd.edge_at_zero and odd.range == 0.75
+    np.testing.assert_allclose(odd.cdf([-0.25, 0.25]), [0.1, 0.9])
+
+  def test_empty_ends_are_left_out(self):
+    table = noise.ScalarTable.from_cell_masses(2, [0, 0.1, 0.4, 0.4, 0.1, 0])
+    assert table.range == 1
+
+  @pytest.mark.parametrize('masses, words', [
+      ([0.5, -0.1, 0.6], '>= 0'),
+      ([-1e-300, 1.0, -1e-300], '>= 0'),
+      ([0.4, 0.4, 0.4], 'sum to 1'),
+      ([0.0, 0.0], 'sum to 1'),
+      ([0.2, 0.5, 0.3], 'asymmetric'),
+      ([0.25, 0, 0.5, 0, 0.25], 'gaps'),
+      ([0.5, 0, 0, 0.5], 'gaps'),
+      ([0.5, math.nan, 0.5], 'finite'),
+      ([[0.5, 0.5]], 'vector'),
+      ([1.0], 'two cells'),
+  ], ids=repr)
+  def test_bad_masses(self, masses, words):
+    with pytest.raises(ValueError, match=words):
+      noise.ScalarTable.from_cell_masses(2, masses)

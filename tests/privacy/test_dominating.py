@@ -15,6 +15,8 @@ from tfcactus import design
 from tfcactus import noise
 from tfcactus import privacy
 from tfcactus.noise import library
+from tfcactus.privacy import dominating
+from tfcactus.privacy.pair import DominatingPair
 
 EPSILONS = [0.0, 0.1, 0.5, 1.0, 2.0, 4.0]
 
@@ -235,3 +237,46 @@ def test_quadrature_oracle_knows_the_gaussian():
                             limit=400)
   table = gaussian_scalar(bins=200, cells=1600)
   assert scalar_quadrature(table, 1, 0.5) == pytest.approx(value, abs=1e-5)
+
+
+class TestBoundedNoise:
+
+  def _table(self, wave):
+    cells = np.arange(40)
+    half = np.exp(-cells / 15) * (1 + wave * np.cos(2 * np.pi * cells / 10))
+    half /= 2 * np.sum(half)
+    return noise.ScalarTable.from_cell_masses(
+        10, np.concatenate([half[::-1], half]))
+
+  @pytest.mark.parametrize('shift', [1, 3, 10])
+  def test_shifted_pair_against_plain_masses(self, shift):
+    table = self._table(0.3)
+    mass = np.exp(np.append(table.log_density[::-1], table.log_density)) / 10
+    nothing = np.zeros(shift)
+    plain = DominatingPair.from_masses(np.append(mass, nothing),
+                                       np.append(nothing, mass))
+    pair = dominating.shifted_pair(table, shift)
+    for epsilon in (0.0, 0.3, 1.0, 5.0):
+      assert pair.hockey_stick(epsilon) == pytest.approx(
+          plain.hockey_stick(epsilon), rel=1e-12)
+    assert pair.p_inf == pytest.approx(np.sum(mass[:shift]), rel=1e-12)
+
+  def test_envelope_keeps_infinite_losses_on_both_sides(self):
+    table = self._table(0.3)
+    assert not table.monotone
+    bounds = privacy.dominating_pair(table)
+    for epsilon in (0.0, 0.3, 0.6, 1.0, 4.0):
+      truth = max(dominating.shifted_pair(table, k).hockey_stick(epsilon)
+                  for k in range(1, 11))
+      assert bounds.lower.hockey_stick(epsilon) <= truth * (1 + 1e-12)
+      assert bounds.upper.hockey_stick(epsilon) >= truth * (1 - 1e-12)
+      assert bounds.upper.hockey_stick(epsilon) - bounds.lower.hockey_stick(
+          epsilon) < 1e-5 * truth
+
+  def test_monotone_noise_needs_the_full_shift_only(self):
+    table = self._table(0.0)
+    full = privacy.dominating_pair(table).upper
+    for epsilon in (0.0, 0.5, 2.0):
+      for k in range(1, 11):
+        assert dominating.shifted_pair(table, k).hockey_stick(
+            epsilon) <= full.hockey_stick(epsilon) + 1e-15

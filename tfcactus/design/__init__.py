@@ -10,8 +10,14 @@ from tfcactus.design.gaussian import RadialGaussian
 from tfcactus.design.isotropic import Isotropic
 from tfcactus.design.laplace import DiscretizedLaplace
 from tfcactus.design.monotone import Monotone
+from tfcactus.design.sinh_normal import DiscretizedSinhNormal
+from tfcactus.design.truncated import Truncated
+from tfcactus.design.truncated_forms import Staircase
+from tfcactus.design.truncated_forms import TruncatedGaussian
+from tfcactus.design.truncated_forms import TruncatedLaplace
 
 __all__ = [
-    'Cactus', 'DiscretizedGaussian', 'DiscretizedLaplace', 'Isotropic',
-    'Monotone', 'RadialGaussian', 'SolverError', 'verify',
+    'Cactus', 'DiscretizedGaussian', 'DiscretizedLaplace', 'DiscretizedSinhNormal',
+    'Isotropic', 'Monotone', 'RadialGaussian', 'SolverError', 'Staircase',
+    'Truncated', 'TruncatedGaussian', 'TruncatedLaplace', 'verify',
 ]

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util as _importlib_util
+
+if _importlib_util.find_spec('tensorflow') is None:
+  raise ImportError(
+      'Expected TensorFlow for tfcactus.keras, found none; install '
+      '"tfcactus[training]", or any TensorFlow from 2.14 on.')
+
+from tfcactus.keras.batches import FixedSizeBatches
 from tfcactus.keras.batches import PoissonBatches
+from tfcactus.keras.batches import ShuffledBatches
 from tfcactus.keras.callbacks import EpsilonCallback
 from tfcactus.keras.journal import Journal
 from tfcactus.keras.model import PrivateModel
@@ -21,10 +30,12 @@ __all__ = [
     'DPKerasRMSpropOptimizer',
     'DPKerasSGDOptimizer',
     'EpsilonCallback',
+    'FixedSizeBatches',
     'Journal',
     'NoiseSampler',
     'PoissonBatches',
     'PrivateModel',
+    'ShuffledBatches',
     'TableNoiseQuery',
     'make_run_card',
     'privatize',

@@ -104,7 +104,8 @@ def check_kind(clipping: str) -> str:
 
 def clipped_part_sums(parts: Sequence[_parts.Part], l2_norm_clip: tf.Tensor,
                       takes_part: tf.Tensor, clipping: str = 'flat',
-                      groups: Sequence[int] = ()) -> List[tf.Tensor]:
+                      groups: Sequence[int] = ()
+                     ) -> Tuple[List[tf.Tensor], tf.Tensor]:
   """As `clipped_sums`, of gradients in the form that layers have them cheaply.
 
   Args:
@@ -114,6 +115,10 @@ def clipped_part_sums(parts: Sequence[_parts.Part], l2_norm_clip: tf.Tensor,
     clipping: 'flat', 'per_layer' or 'automatic'.
     groups: For 'per_layer', the number of each variable's layer.
 
+  Returns:
+    (sums in the shape of each variable; how many of those taking part were not
+    clipped less how many were, halved: an example adds 1/2 or -1/2).
+
   Source: 'automatic' is AUTO-S of Bu et al., "Automatic Clipping:
   Differentially Private Deep Learning Made Easier and Stronger" (2023).
   """
@@ -121,13 +126,16 @@ def clipped_part_sums(parts: Sequence[_parts.Part], l2_norm_clip: tf.Tensor,
     groups = [0] * len(parts)
   numbers = sorted(set(groups))
   bound = tf.cast(l2_norm_clip, tf.float64) / len(numbers)**0.5
-  found = {}
+  found, short = {}, []
   for number in numbers:
     squared = tf.add_n([part.squared_norms() for part, group in
                         zip(parts, groups) if group == number])
     found[number] = clip_factors(squared, bound, clipping == 'automatic')
+    short.append(squared <= bound**2)
   # An example broken in one layer takes no part in any.
   keep = tf.reduce_all([usable for _, usable in found.values()], 0)
   keep = tf.logical_and(keep, takes_part)
-  return [part.weighted_sum(found[group][0], keep)
-          for part, group in zip(parts, groups)]
+  halves = tf.cast(tf.reduce_all(short, 0), tf.float64) - 0.5
+  halves = tf.where(keep, halves, tf.zeros_like(halves))
+  return ([part.weighted_sum(found[group][0], keep)
+           for part, group in zip(parts, groups)], tf.reduce_sum(halves))

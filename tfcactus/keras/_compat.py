@@ -1,45 +1,129 @@
-"""The one place that asks for versions: which Keras this package runs on."""
+"""The one place that asks for versions: which Keras this package runs on.
+
+`keras` is whatever `tf.keras` is: Keras 2 on TensorFlow 2.14 and 2.15, and on
+later ones with tf-keras and TF_USE_LEGACY_KERAS=1; otherwise Keras 3. What
+differs between the two is answered here, so that no other module asks.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from typing import Any
+from typing import Iterator
 from typing import List
+from typing import Optional
+from typing import Tuple
 
 import tensorflow as tf
+from tensorflow.python.ops.parallel_for.pfor import _pfor_converter_registry
+from tensorflow.python.ops.parallel_for.pfor import wrap
 
-_OLDEST = (2, 14)
-_FIRST_UNSUPPORTED = (2, 16)
+_OLDEST_TENSORFLOW = (2, 14)
+_OLDEST_KERAS_3 = (3, 5)
+_WITHOUT_LEGACY = (2, 16)
 
 
-def check_version(version: str) -> None:
-  """Refuses a TensorFlow whose `tf.keras` is not a supported Keras 2.
+def _parts(version: str) -> Tuple[int, int]:
+  major, minor = version.split('.')[:2]
+  return int(major), int(minor)
+
+
+def check_versions(tensorflow: str, keras_version: str,
+                   backend: str = 'tensorflow') -> None:
+  """Refuses what this package does not run on, and says why.
 
   Args:
-    version: A TensorFlow version such as "2.15.1".
+    tensorflow: A TensorFlow version such as "2.15.1".
+    keras_version: The version of the Keras that it runs on.
+    backend: The backend of Keras 3.
 
   Raises:
-    ImportError: if it is older than 2.14, or 2.16 and later (Keras 3).
+    ImportError: naming what to install instead.
   """
-  parts = tuple(int(part) for part in version.split('.')[:2])
-  if _OLDEST <= parts < _FIRST_UNSUPPORTED:
-    return
-  why = ('its tf.keras is Keras 3, which tfcactus.keras does not support yet'
-         if parts >= _FIRST_UNSUPPORTED else 'it is too old')
-  raise ImportError(
-      f'Expected TensorFlow 2.14 or 2.15, got TensorFlow {version}: {why}. '
-      'Install "tensorflow>=2.14,<2.16".')
+  if _parts(tensorflow) < _OLDEST_TENSORFLOW:
+    raise ImportError(
+        f'Expected TensorFlow 2.14 or later, got TensorFlow {tensorflow}: it '
+        'is too old. Install "tensorflow>=2.14".')
+  if _parts(keras_version)[0] >= 3 and backend != 'tensorflow':
+    raise ImportError(
+        f'Expected Keras on TensorFlow, got Keras {keras_version} on the '
+        f'backend {backend!r}: gradients per example are taken by TensorFlow. '
+        'Set KERAS_BACKEND=tensorflow before Keras is imported.')
+  if (3, 0) <= _parts(keras_version) < _OLDEST_KERAS_3:
+    raise ImportError(
+        f'Expected Keras 2, or Keras 3.5 or later, got Keras {keras_version}: '
+        'before 3.5 its optimizers do not add up the gradients of several '
+        'replicas, silently. Install "keras>=3.5".')
 
 
-check_version(tf.__version__)
-keras = tf.keras
-LegacyAdagrad = tf.keras.optimizers.legacy.Adagrad
-LegacyAdam = tf.keras.optimizers.legacy.Adam
-LegacySGD = tf.keras.optimizers.legacy.SGD
-LegacyRMSprop = tf.keras.optimizers.legacy.RMSprop
+# Not tf.keras itself: of Keras 3 it lacks parts, such as `saving`.
+keras = importlib.import_module(tf.keras.Model.__module__.split('.')[0])
+KERAS_VERSION: str = keras.__version__
+KERAS_3: bool = _parts(KERAS_VERSION)[0] >= 3
+check_versions(tf.__version__, KERAS_VERSION,
+               keras.backend.backend() if KERAS_3 else 'tensorflow')
+
+
+def whole_tensorflow_privacy_imports() -> bool:
+  """Whether `import tensorflow_privacy` works, optimizers included."""
+  return _parts(tf.__version__) < _WITHOUT_LEGACY
+
+
+_OPTIMIZERS = (keras.optimizers if KERAS_3 else keras.optimizers.legacy)
+Adagrad = _OPTIMIZERS.Adagrad
+Adam = _OPTIMIZERS.Adam
+RMSprop = _OPTIMIZERS.RMSprop
+SGD = _OPTIMIZERS.SGD
+
 RANDOM_LAYERS = (
     keras.layers.Dropout, keras.layers.GaussianNoise,
-    keras.layers.GaussianDropout, keras.layers.AlphaDropout, keras.layers.Lambda)
+    keras.layers.GaussianDropout, keras.layers.AlphaDropout, keras.layers.Lambda
+) + ((keras.layers.SpatialDropout1D, keras.layers.SpatialDropout2D,
+      keras.layers.SpatialDropout3D) if KERAS_3 else ())
+RECURRENT_LOOPS: bool = KERAS_3
+"""Whether gradients per example can be taken through loops over time."""
+
 _FUNCTIONAL = type(keras.Model(*[keras.Input((1,))] * 2))
+
+
+def choose(*, keras_2: Any, keras_3: Any) -> Any:
+  """Returns the argument that is for the Keras at hand."""
+  return keras_3 if KERAS_3 else keras_2
+
+
+def tf_variable(variable: Any) -> tf.Variable:
+  """The `tf.Variable` that a variable of Keras is made of."""
+  return variable.value if KERAS_3 else variable
+
+
+def tf_variables(model: Any) -> List[tf.Variable]:
+  """The trainable variables of a model or layer, for tapes to watch."""
+  return [tf_variable(v) for v in model.trainable_variables]
+
+
+def depthwise_kernel(layer: Any) -> Any:
+  """The kernel of a DepthwiseConv2D."""
+  return layer.kernel if KERAS_3 else layer.depthwise_kernel
+
+
+def counter(value: float, name: str, dtype: str = 'int64') -> Any:
+  """Returns a variable that a model holding it saves with its weights.
+
+  Args:
+    value: To start with.
+    name: Its name.
+    dtype: Its dtype.
+  """
+  if KERAS_3:
+    return keras.Variable(value, dtype=dtype, trainable=False, autocast=False,
+                          name=name)
+  return tf.Variable(value, dtype=dtype, trainable=False, name=name)
+
+
+def flat_layers(model: Any) -> List[Any]:
+  """All layers of a model, those inside of others and models included."""
+  return list(model._flatten_layers(recursive=True, include_self=False))  # pylint: disable=protected-access
 
 
 def is_graph(model: Any) -> bool:
@@ -48,27 +132,221 @@ def is_graph(model: Any) -> bool:
   True for the classes themselves only, as a subclass may override `call`.
   """
   if type(model) is keras.Sequential:
-    return model.built
+    return model.built and (
+        not KERAS_3 or model._functional is not None)  # pylint: disable=protected-access
   return type(model) is _FUNCTIONAL
 
 
 def graph_layers(model: Any) -> List[Any]:
-  """The layers a model is made of, models inside it opened up."""
+  """The layers a model is made of, models inside it opened up.
+
+  Under Keras 3 operations between the layers, which are no layers, are among
+  them.
+  """
   found = {}
-  for layer in model.layers:
+  parts = model.layers
+  if KERAS_3 and type(model) is _FUNCTIONAL:
+    parts = model.operations
+  for layer in parts:
     inner = graph_layers(layer) if is_graph(layer) else [layer]
     found.update((id(part), part) for part in inner)
   return list(found.values())
 
 
+def is_bare_operation(layer: Any) -> bool:
+  """Whether a part of a functional model is no layer, but an operation."""
+  return (not isinstance(layer, keras.layers.Layer) or
+          type(layer).__name__ in ('TFOpLambda', 'SlicingOpLambda'))
+
+
+def _nodes(layer: Any) -> List[Any]:
+  return layer._inbound_nodes  # pylint: disable=protected-access
+
+
 def call_arguments(layer: Any) -> List[Any]:
   """What a layer was called with, at each place of a functional model."""
-  return [(node.call_args, node.call_kwargs) for node in layer.inbound_nodes]
+  if KERAS_3:
+    return [(node.arguments.args, node.arguments.kwargs)
+            for node in _nodes(layer)]
+  return [(node.call_args, node.call_kwargs) for node in _nodes(layer)]
 
 
 def output_shapes(layer: Any) -> List[Any]:
   """Shapes of a layer's output at each place of a functional model."""
-  shapes = []
-  for node in layer.inbound_nodes:
-    shapes += [out.shape.as_list() for out in tf.nest.flatten(node.outputs)]
-  return shapes
+  return [list(out.shape) for node in _nodes(layer)
+          for out in tf.nest.flatten(node.outputs)]
+
+
+def input_spec(model: Any) -> Optional[Any]:
+  """What to trace a model with, as `TensorSpec`s; None if not known."""
+  inputs = None
+  if not KERAS_3:
+    if getattr(model, 'inputs', None) and model._is_graph_network:  # pylint: disable=protected-access
+      inputs = model.input
+    else:  # Keras' record of the first call, without tf.keras.Input.
+      inputs = getattr(model, '_saved_model_inputs_spec', None)
+  elif is_graph(model) or isinstance(model, _FUNCTIONAL):
+    graph = getattr(model, '_functional', None) or model
+    inputs = graph._inputs_struct  # pylint: disable=protected-access
+  else:
+    # Of shapes alone, and only where there is one input.
+    shapes = list((getattr(model, '_build_shapes_dict', None) or {}).values())
+    if len(shapes) == 1 and isinstance(shapes[0], (tuple, list)) and (
+        not any(isinstance(size, (tuple, list, dict)) for size in shapes[0])):
+      return tf.TensorSpec((None, *shapes[0][1:]), model.input_dtype)
+  return None if inputs is None else tf.nest.map_structure(
+      lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), inputs)
+
+
+def is_scaled(layer: Any) -> bool:
+  """Whether a layer's weights are not what it computes with (LoRA, int8)."""
+  return bool(getattr(layer, 'lora_enabled', False) or
+              getattr(layer, 'quantization_mode', None))
+
+
+def seed_variables(model: Any) -> List[tf.Variable]:
+  """States of the random number generators inside a model."""
+  return [generator.state.value for generator in _generators(model)]
+
+
+def _generators(model: Any) -> List[Any]:
+  if not KERAS_3:
+    return []
+  found = {}
+  for layer in [model, *flat_layers(model)]:
+    for value in vars(layer).values():
+      if isinstance(value, keras.random.SeedGenerator):
+        found[id(value)] = value
+  return list(found.values())
+
+
+def row_seeds(model: Any, rows: int) -> List[tf.Tensor]:
+  """Draws seeds for each of several examples, to be used by `seeded`.
+
+  Keras 3 asks its generators once for a whole batch. Examples that are
+  vectorised would all see the same draw; Keras 2 has no such generators, and
+  its draws differ without that.
+
+  Args:
+    model: A model.
+    rows: How many examples there are.
+
+  Returns:
+    One tensor of shape (rows, 2) for each generator of the model.
+  """
+  return [tf.random.stateless_uniform(
+      [rows, 2], tf.cast(generator.next(), tf.int32), maxval=2**31 - 1,
+      dtype=tf.int32) for generator in _generators(model)]
+
+
+@contextlib.contextmanager
+def seeded(model: Any, seeds: List[tf.Tensor]) -> Iterator[None]:
+  """Has the generators of a model give the seeds of one example.
+
+  Args:
+    model: The model.
+    seeds: One of shape (2,) for each generator.
+  """
+  generators = _generators(model)
+
+  def hand_out(generator: Any, seed: tf.Tensor) -> Any:
+    calls = iter(range(2**31))
+    dtype = generator.state.dtype
+
+    def following(*args: Any, **kwargs: Any) -> tf.Tensor:
+      del args, kwargs
+      return tf.cast(seed + [0, next(calls)], dtype)
+
+    return following
+
+  for generator, seed in zip(generators, seeds):
+    generator.__dict__['next'] = hand_out(generator, seed)
+  try:
+    yield
+  finally:
+    for generator, _ in zip(generators, seeds):
+      del generator.__dict__['next']
+
+
+def _convert_matmul(pfor_input: Any) -> Any:
+  """Vectorises a matrix product so that its kernel need not broadcast."""
+  pfor_input.expanddim_inputs_for_broadcast()
+  x, y = pfor_input.input(0)[0], pfor_input.input(1)[0]
+  batch = tf.broadcast_dynamic_shape(tf.shape(x)[:-2], tf.shape(y)[:-2])
+  x, y = (tf.broadcast_to(part, tf.concat([batch, tf.shape(part)[-2:]], 0))
+          for part in (x, y))
+  return wrap(tf.matmul(
+      x, y, adjoint_a=pfor_input.get_attr('adj_x'),
+      adjoint_b=pfor_input.get_attr('adj_y')), True)
+
+
+@contextlib.contextmanager
+def sound_matmuls() -> Iterator[None]:
+  """Has matrix products inside be vectorised without broadcasting.
+
+  TensorFlow 2.16 to 2.21 with oneDNN write past the end of memory when a
+  product broadcasts (8, 1, 5, 4) with (4, 3), which is what a product of one
+  example and weights becomes.
+  """
+  converters = _pfor_converter_registry
+  kept = converters['BatchMatMulV2']
+  converters['BatchMatMulV2'] = _convert_matmul
+  try:
+    yield
+  finally:
+    converters['BatchMatMulV2'] = kept
+
+
+def compile_arguments(**arguments: Any) -> Any:
+  """Arguments for `Model.compile` that each Keras understands.
+
+  Gradients are unscaled before they are clipped, so that no optimizer must
+  scale losses.
+  """
+  if not KERAS_3:
+    return arguments
+  given = {k: v for k, v in arguments.items() if v is not None}
+  return {'auto_scale_loss': False, **given}
+
+
+def bare_optimizer(model: Any) -> Any:
+  """The optimizer of a model, without loss scaling around it."""
+  # Keras 2 wraps it under mixed_float16, whatever it is told.
+  return getattr(model.optimizer, 'inner_optimizer', model.optimizer)
+
+
+def log_loss(model: Any, targets: tf.Tensor, predictions: tf.Tensor,
+             losses: tf.Tensor, weights: tf.Tensor) -> None:
+  """Updates the loss that `fit` logs, by the examples of one batch.
+
+  Args:
+    model: The compiled model.
+    targets: Shape (batch, ...).
+    predictions: Shape (batch, ...).
+    losses: Shape (batch,), not weighted.
+    weights: Shape (batch,).
+  """
+  if not KERAS_3:
+    model.compiled_loss(targets, predictions, weights)
+    return
+  weighted = losses * tf.cast(weights, losses.dtype)
+  for metric in model.metrics:
+    if metric.name == 'loss':
+      metric.update_state(weighted)
+
+
+def steps_per_execution(model: Any) -> Optional[int]:
+  """How many steps a model runs at a time; None if that may vary."""
+  if getattr(model, '_autotune_steps_per_execution', False):
+    return None
+  steps = (model.steps_per_execution if KERAS_3 else
+           getattr(model, '_steps_per_execution', None))
+  if steps == 'auto':
+    return None
+  return 1 if steps is None else int(steps)
+
+
+def runs_under_xla(model: Any) -> bool:
+  """Whether training steps of a compiled model are compiled by XLA."""
+  return bool(getattr(model, 'jit_compile', None) if KERAS_3 else
+              getattr(model, '_jit_compile', None))

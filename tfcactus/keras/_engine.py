@@ -12,6 +12,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfcactus.keras import _clip
+from tfcactus.keras import _compat
 from tfcactus.keras import _pass
 from tfcactus.keras import _routes
 from tfcactus.keras._compat import keras
@@ -20,7 +21,7 @@ from tfcactus.keras._pass import LossFn
 
 @contextlib.contextmanager
 def quiet_vectorization() -> Iterator[None]:
-  """Drops a note of TensorFlow's that sounds like an error and is none."""
+  """Vectorises soundly, without a note that sounds like an error and is none."""
   logger = tf.get_logger()
 
   def keep(record: logging.LogRecord) -> bool:
@@ -28,7 +29,8 @@ def quiet_vectorization() -> Iterator[None]:
 
   logger.addFilter(keep)
   try:
-    yield
+    with _compat.sound_matmuls():
+      yield
   finally:
     logger.removeFilter(keep)
 
@@ -38,6 +40,8 @@ class BatchResult(NamedTuple):
 
   Attributes:
     sums: Sum of clipped gradients, in the shape of each variable.
+    unclipped: float64, the sum over examples of 1/2 if its gradient was not
+      clipped, of -1/2 if it was.
     predictions: Shape (rows, ...), padding included.
     losses: Shape (rows,), one for each example.
     targets: Shape (rows, ...).
@@ -45,6 +49,7 @@ class BatchResult(NamedTuple):
   """
 
   sums: List[tf.Tensor]
+  unclipped: tf.Tensor
   predictions: tf.Tensor
   losses: tf.Tensor
   targets: tf.Tensor
@@ -132,17 +137,19 @@ class Engine:
     arrays = [tf.TensorArray(keras.backend.floatx(), chunks) for _ in range(2)]
     zeros = [tf.zeros_like(v) for v in self._model.trainable_variables]
 
-    def body(index, sums, predictions, losses):
+    def body(index, sums, unclipped, predictions, losses):
       part = tf.nest.map_structure(
           lambda t: self._physical(t, index), (x, targets, weights))
-      more, prediction, loss = self._physical_batch(part, l2_norm_clip)
+      (more, halves), prediction, loss = self._physical_batch(
+          part, l2_norm_clip)
       return (index + 1, [a + b for a, b in zip(sums, more)],
-              predictions.write(index, prediction), losses.write(index, loss))
+              unclipped + halves, predictions.write(index, prediction),
+              losses.write(index, loss))
 
-    _, sums, predictions, losses = tf.while_loop(
-        lambda index, *_: index < chunks, body, (0, zeros, *arrays),
-        parallel_iterations=1)
-    return BatchResult(sums, predictions.concat(), losses.concat(), targets,
+    _, sums, unclipped, predictions, losses = tf.while_loop(
+        lambda index, *_: index < chunks, body,
+        (0, zeros, tf.zeros([], tf.float64), *arrays), parallel_iterations=1)
+    return BatchResult(sums, unclipped, predictions.concat(), losses.concat(), targets,
                        weights)
 
   def _physical(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
@@ -158,11 +165,11 @@ class Engine:
         found = _pass.batched(self._model, self._routes, self._compute_loss,
                               part)
     _clip.check_dtypes(self._model.trainable_variables)
-    sums = _clip.clipped_part_sums(
+    clipped = _clip.clipped_part_sums(
         found.parts, l2_norm_clip, tf.not_equal(part[2], 0), self._clipping,
         _routes.layers_of(self._model))
     floatx = keras.backend.floatx()
-    return (sums, tf.cast(found.predictions, floatx),
+    return (clipped, tf.cast(found.predictions, floatx),
             tf.cast(found.losses, floatx))
 
 

@@ -10,6 +10,7 @@ from typing import Tuple
 
 import tensorflow as tf
 
+from tfcactus.keras import _compat
 from tfcactus.keras._compat import keras
 
 _ATTRIBUTE = '_tfcactus_trainers'
@@ -41,7 +42,7 @@ def trainers(variables: Iterable[tf.Variable]) -> List[Any]:
 def plan_number(plan: Any) -> int:
   """A positive int64 that stands for what a step of the plan costs."""
   text = repr((plan.noise.digest, plan.sampling_prob, plan.num_examples,
-               plan.l2_norm_clip))
+               plan.l2_norm_clip, plan.adaptive_clipping))
   return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], 'big') + 1
 
 
@@ -63,8 +64,7 @@ class Record:
     start = {'plan_number': plan_number(plan)}
     with tf.init_scope():
       self.counters = {
-          name: tf.Variable(start.get(name, 0), dtype=tf.int64,
-                            trainable=False, name=name)
+          name: _compat.counter(start.get(name, 0), name)
           for name in self.NAMES}
     self.changed = False
     self.training = False

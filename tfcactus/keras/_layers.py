@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from typing import List
 
+from tfcactus.keras import _compat
 from tfcactus.keras import _writes
 from tfcactus.keras._compat import keras
 
@@ -20,7 +21,7 @@ def check_model(model: keras.Model, half: bool = False) -> None:
   Raises:
     ValueError: naming the layer and the remedy.
   """
-  for layer in model._flatten_layers(recursive=True, include_self=False):  # pylint: disable=protected-access
+  for layer in _compat.flat_layers(model):
     _check_layer(layer, half)
   if model.built and model.losses:
     raise ValueError(
@@ -37,8 +38,9 @@ def check_vectorizable(model: keras.Model) -> None:
   Raises:
     ValueError: naming the layer and the remedy.
   """
-  for layer in model._flatten_layers(recursive=True, include_self=False):  # pylint: disable=protected-access
-    if isinstance(layer, keras.layers.RNN) and not layer.unroll:
+  for layer in _compat.flat_layers(model):
+    if (isinstance(layer, keras.layers.RNN) and not layer.unroll and
+        not _compat.RECURRENT_LOOPS):
       raise ValueError(
           f'Expected recurrent layers with unroll=True, got {layer.name!r} '
           'without: TensorFlow cannot take gradients per example through its '

@@ -13,6 +13,7 @@ from typing import Tuple
 
 import tensorflow as tf
 
+from tfcactus.keras import _compat
 from tfcactus.keras import _parts
 from tfcactus.keras import _rules
 from tfcactus.keras._compat import keras
@@ -30,7 +31,7 @@ that followed the gradients would tell of them."""
 
 def _scale(model: keras.Model) -> float:
   """What losses are multiplied by, to be divided out before clipping."""
-  layers = model._flatten_layers(recursive=True, include_self=False)  # pylint: disable=protected-access
+  layers = _compat.flat_layers(model)
   half = any(getattr(layer, 'compute_dtype', None) == 'float16'
              for layer in layers)
   return _LOSS_SCALE if half else 1.0
@@ -81,7 +82,7 @@ class _VectorizedRule(_rules.Rule):
 
   def gradients(self, site):
     one, values, place = site.inputs
-    variables = site.layer.trainable_variables
+    variables = _compat.tf_variables(site.layer)
 
     def gradient(row):
       values, outer = row
@@ -94,8 +95,8 @@ class _VectorizedRule(_rules.Rule):
       return [tf.convert_to_tensor(part) for part in found]
 
     found = tf.vectorized_map(gradient, (values, site.gradient), warn=False)
-    return [(variable, _parts.Dense(part, variable.shape))
-            for variable, part in zip(variables, found)]
+    return [(variable, _parts.Dense(part, variable.shape)) for variable, part
+            in zip(site.layer.trainable_variables, found)]
 
 
 _VECTORIZED = _VectorizedRule()
@@ -181,7 +182,7 @@ def _collect(model: keras.Model, routes: Routes, sites: List[_rules.Site],
   for variable in model.trainable_variables:
     parts = found.get(id(variable))
     if parts is None:
-      zeros = tf.zeros([rows] + variable.shape, variable.dtype)
+      zeros = tf.zeros([rows, *variable.shape], variable.dtype)
       parts = [_parts.Dense(zeros, variable.shape)]
     collected.append(_parts.together(parts))
   return collected
@@ -193,12 +194,13 @@ def vectorized(model: keras.Model, compute_loss: LossFn,
   scale = _scale(model)
 
   def one(example):
-    x, target, weight = example
-    variables = model.trainable_variables
+    (x, target, weight), seeds = example
+    variables = _compat.tf_variables(model)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(variables)
-      prediction = model(
-          tf.nest.map_structure(lambda value: value[None], x), training=True)
+      with _compat.seeded(model, seeds):
+        prediction = model(
+            tf.nest.map_structure(lambda value: value[None], x), training=True)
       loss = compute_loss(target[None], prediction)[0]
       weighted = loss * tf.cast(weight, loss.dtype)
       if scale != 1:
@@ -209,7 +211,9 @@ def vectorized(model: keras.Model, compute_loss: LossFn,
     return ([_unscaled(tf.convert_to_tensor(g), scale) for g in gradients],
             prediction[0], loss)
 
-  gradients, predictions, losses = tf.vectorized_map(one, part, warn=False)
+  seeds = _compat.row_seeds(model, part[2].shape[0])
+  gradients, predictions, losses = tf.vectorized_map(
+      one, (part, seeds), warn=False)
   parts = [_parts.Dense(values, variable.shape) for values, variable in
            zip(gradients, model.trainable_variables)]
   return PassResult(parts, predictions, losses)

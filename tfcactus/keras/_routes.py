@@ -8,6 +8,7 @@ one, so that it cannot mix examples whatever it does.
 from __future__ import annotations
 
 import enum
+import math
 from typing import Any
 from typing import Dict
 from typing import List
@@ -113,7 +114,7 @@ def routes(model: keras.Model, vectorize: bool = False) -> Routes:
     if route.way == Way.VECTORIZED and not whole:
       whole = _cannot_stand_alone(route.layer)
   if whole:
-    found = [r if r.way == Way.PASS and not r.layer.trainable_variables else
+    found = [r if r.way == Way.PASS and not _variables(r.layer) else
              Route(r.layer, Way.VECTORIZED, r.reason or 'as the whole model')
              for r in found]
   return Routes(found, whole)
@@ -123,15 +124,24 @@ def layers_of(model: keras.Model) -> List[int]:
   """For each trainable variable, the number of the layer it belongs to."""
   owner = {}
   for i, layer in enumerate(_compat.graph_layers(model)):
-    for variable in layer.trainable_variables:
+    for variable in _variables(layer):
       owner.setdefault(id(variable), i)
   variables = model.trainable_variables
   # A variable of no layer stands for itself.
   return [owner.get(id(v), -1 - i) for i, v in enumerate(variables)]
 
 
+def _variables(layer: Any) -> List[tf.Variable]:
+  """Those that are trained; an operation of Keras 3 has none."""
+  return getattr(layer, 'trainable_variables', [])
+
+
 def _route(layer: Any) -> Route:
   kind = type(layer)
+  if _compat.is_bare_operation(layer):
+    return Route(layer, Way.VECTORIZED, 'no layer')
+  if _compat.is_scaled(layer):
+    return Route(layer, Way.VECTORIZED, 'its weights are composed')
   if not _known_activation(layer):
     return Route(layer, Way.VECTORIZED, 'its activation is a function of yours')
   rule = _rules.RULES.get(kind)
@@ -139,7 +149,7 @@ def _route(layer: Any) -> Route:
     reason = rule.unfit(layer)
     if reason:
       return Route(layer, Way.VECTORIZED, reason)
-    trains = bool(layer.trainable_variables)
+    trains = bool(_variables(layer))
     return Route(layer, Way.BATCHED if trains else Way.PASS)
   if kind in _PASSING:
     return Route(layer, Way.PASS)
@@ -161,12 +171,13 @@ def _known_activation(layer: Any) -> bool:
 
 def _cannot_stand_alone(layer: Any) -> str:
   """Why a layer cannot be vectorised by itself, or ''."""
-  kind = type(layer).__name__
-  if kind in ('TFOpLambda', 'SlicingOpLambda'):
+  if _compat.is_bare_operation(layer):
     return (f'{layer.name!r} is an operation outside of layers; write it as a '
             'layer (Add, Multiply, Reshape, ...) for the fast way')
-  for part in layer._flatten_layers(recursive=True, include_self=True):  # pylint: disable=protected-access
-    if isinstance(part, _compat.RANDOM_LAYERS) and getattr(part, 'rate', 1):
+  for part in [layer, *_compat.flat_layers(layer)]:
+    random = isinstance(part, _compat.RANDOM_LAYERS) or (
+        _compat.seed_variables(part))
+    if random and getattr(part, 'rate', getattr(part, 'dropout', 1)):
       return (f'{layer.name!r} is random ({part.name!r}), and its gradient '
               'would see another draw than its output')
   for arguments in _compat.call_arguments(layer):
@@ -181,7 +192,7 @@ def numbers_per_example(model: keras.Model, found: Routes) -> int:
   """About how many float32 numbers a pass holds for each example at once."""
   if found.whole:
     variables = model.trainable_variables
-    return 2 * sum(v.shape.num_elements() for v in variables)
+    return 2 * sum(math.prod(v.shape) for v in variables)
   return sum(_layer_numbers(route) for route in found.layers)
 
 
@@ -195,8 +206,8 @@ def _layer_numbers(route: Route) -> int:
               type(layer) is keras.layers.Dense and
               all(len(shape) == 1 for shape in shapes))
   if route.way == Way.VECTORIZED or not products:
-    count += sum(v.shape.num_elements() for v in layer.trainable_variables)
+    count += sum(math.prod(v.shape) for v in _variables(layer))
   if type(layer) in (keras.layers.Conv1D, keras.layers.Conv2D) and layer.built:
-    depth = layer.kernel.shape[:-1].num_elements()
+    depth = math.prod(layer.kernel.shape[:-1])
     count += depth * sum(int(np.prod(shape[:-1])) for shape in shapes)
   return count

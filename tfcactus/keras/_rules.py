@@ -20,6 +20,7 @@ from typing import Tuple
 
 import tensorflow as tf
 
+from tfcactus.keras import _compat
 from tfcactus.keras import _parts
 from tfcactus.keras import _patches
 from tfcactus.keras._compat import keras
@@ -167,7 +168,7 @@ class _DepthwiseRule(Rule):
 
   def gradients(self, site: Site) -> Gradients:
     layer = site.layer
-    kernel = layer.depthwise_kernel
+    kernel = _compat.depthwise_kernel(layer)
     images, outputs, windows = _images(site, kernel)
     batch, channels = images.shape[0], images.shape[3]
     bias = tf.reduce_sum(outputs, [1, 2])

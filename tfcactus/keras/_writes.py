@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import FrozenSet
 from typing import Iterator
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
+from tfcactus.keras import _compat
 from tfcactus.keras._compat import keras
 
 _HARMLESS = frozenset((
@@ -44,7 +46,7 @@ def check_no_writes(model: keras.Model) -> None:
     ValueError: naming the operation and the remedy, or if the inputs of the
       model are unknown.
   """
-  spec = _input_spec(model)
+  spec = _compat.input_spec(model)
   if spec is None:
     raise ValueError(
         f'Expected a model of known inputs, got {model.name!r}, which cannot '
@@ -61,8 +63,9 @@ def check_no_writes(model: keras.Model) -> None:
 
   # Not in an init_scope, which would stop the tape from recording.
   graph = tf.function(forward_and_back).get_concrete_function(spec).graph
+  seeds = _seeds(model, graph)
   for node in _nodes(graph.as_graph_def()):
-    if _writes(node.op):
+    if _writes(node.op) and not seeds.intersection(node.input[:1]):
       raise ValueError(
           'Expected layers that write no variables when they train, got '
           f'{node.op} in {node.name!r}: what it keeps of the data is neither '
@@ -71,18 +74,11 @@ def check_no_writes(model: keras.Model) -> None:
           'use GroupNormalization or LayerNormalization).')
 
 
-def _input_spec(model: keras.Model) -> Any:
-  """What to trace the model with; None if that is not known."""
-  inputs = getattr(model, 'inputs', None)
-  if inputs and getattr(model, '_is_graph_network', False):
-    return tf.nest.map_structure(_spec, model.input)
-  # Keras' record of the first call, for models without tf.keras.Input.
-  saved = getattr(model, '_saved_model_inputs_spec', None)
-  return None if saved is None else tf.nest.map_structure(_spec, saved)
-
-
-def _spec(tensor: Any) -> tf.TensorSpec:
-  return tf.TensorSpec(tensor.shape, tensor.dtype)
+def _seeds(model: keras.Model, graph: Any) -> FrozenSet[str]:
+  """Names in a graph of the states of the model's random number generators."""
+  handles = [v.handle for v in _compat.seed_variables(model)]
+  return frozenset(inside.op.name for outside, inside in graph.captures
+                   if any(outside is handle for handle in handles))
 
 
 def _nodes(definition: Any) -> Iterator[Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 from typing import Optional
 import warnings
 
 from tfcactus import _checks
-from tfcactus.keras import _checked
+from tfcactus.keras import _compat
 from tfcactus.keras import _history
 from tfcactus.keras import _layers
 from tfcactus.keras import _loss_check
@@ -17,7 +18,7 @@ from tfcactus.keras import optimizer as optimizer_lib
 from tfcactus.keras import run_card as run_card_lib
 from tfcactus.keras import sampling
 from tfcactus.keras._compat import keras
-from tfcactus.keras.batches import PoissonBatches
+from tfcactus.keras.batches import DrawnBatches
 from tfcactus.keras.sampling import Sampling
 
 
@@ -33,9 +34,10 @@ class EpsilonCallback(keras.callbacks.Callback):
   `fit`. Where no guarantee is known, nothing is logged and a warning says why.
 
   With a drop-in optimizer in a plain Keras model nothing shows how batches are
-  chosen: pass the `PoissonBatches` that `fit` is given as `batches`. It is your
-  word that they are the same. Steps are those of all drop-in optimizers that
-  the model was trained by.
+  chosen: pass the `PoissonBatches` or `FixedSizeBatches` that `fit` is given as
+  `batches`. It is your word that they are the same, and that steps of which a
+  loaded file tells took such batches too. Steps are those of all drop-in
+  optimizers that the model was trained by.
 
   Attributes:
     guarantee: The `Guarantee` after the last epoch, or None.
@@ -43,7 +45,7 @@ class EpsilonCallback(keras.callbacks.Callback):
   """
 
   def __init__(self, plan: Any = None, *,
-               batches: Optional[PoissonBatches] = None,
+               batches: Optional[DrawnBatches] = None,
                target_epsilon: Optional[float] = None, verbose: int = 0,
                run_card: Any = None):
     """Initialises the callback.
@@ -65,9 +67,10 @@ class EpsilonCallback(keras.callbacks.Callback):
     super().__init__()
     if plan is not None and not hasattr(plan, 'guarantee'):
       raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
-    if batches is not None and not isinstance(batches, PoissonBatches):
+    if batches is not None and not isinstance(batches, DrawnBatches):
       raise ValueError(
-          f'Expected batches to be PoissonBatches, got {batches!r}.')
+          'Expected batches to be PoissonBatches or FixedSizeBatches, got '
+          f'{batches!r}.')
     self._given_plan = plan
     self._batches = batches
     self._target = (None if target_epsilon is None else
@@ -99,8 +102,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     if not self._is_private_model():
       _check_steps_per_execution(self.model)
     ahead = self._ledger(ahead=True)
-    if ahead.sampling == Sampling.POISSON:
-      self._max_steps = self._plan.steps_within(self._target)
+    self._max_steps = ahead.steps_within(self._plan, self._target)
     self._check_budget(ahead)
 
   def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -182,7 +184,7 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   def _check_vector(self, plan: Any) -> None:
     plan.check_vector(sum(
-        v.shape.num_elements() for v in self.model.trainable_variables))
+        math.prod(v.shape) for v in self.model.trainable_variables))
 
   def _released(self) -> int:
     if self._is_private_model():
@@ -198,7 +200,7 @@ class EpsilonCallback(keras.callbacks.Callback):
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=problem)
     if self._batches is None:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_NO_BATCHES)
-    _checked.check_batches(self._batches, self._plan)
+    self._batches.check_plan(self._plan)
     try:
       _layers.check_model(self.model)
       if self.model.built:
@@ -207,13 +209,13 @@ class EpsilonCallback(keras.callbacks.Callback):
     except ValueError as error:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead,
                              note=f'No epsilon: {error}')
-    if self.model.optimizer.gradient_accumulation_steps > 1:
+    if self.model.optimizer.parts_per_step > 1:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_ACCUMULATED)
     if not self.model.optimizer.sound:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_UNSOUND)
-    if steps > self._batches.draws:
+    if steps - self.model.optimizer.loaded_steps > self._batches.draws:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_FEW_DRAWS)
-    return sampling.Ledger(Sampling.POISSON, steps + ahead)
+    return sampling.Ledger(self._batches.sampling, steps + ahead)
 
   def _check_budget(self, ahead: sampling.Ledger) -> None:
     """Refuses to start what cannot keep the budget."""
@@ -253,12 +255,11 @@ def _same(name: str, planned: Any, trained: Any) -> None:
 
 
 def _check_steps_per_execution(model: keras.Model) -> None:
-  steps = getattr(model, '_steps_per_execution', None)
-  steps = 1 if steps is None else int(steps)
-  if steps != 1 or getattr(model, '_autotune_steps_per_execution', False):
+  steps = _compat.steps_per_execution(model)
+  if steps != 1:
     raise ValueError(
         'Expected compile(steps_per_execution=1) with target_epsilon, so that '
-        f'training can stop after any step, got {steps} (or "auto").')
+        f'training can stop after any step, got {steps or "auto"}.')
 
 
 _PLAN_FIELDS = ('num_examples', 'sampling_prob', 'steps', 'delta', 'dim',
@@ -283,5 +284,5 @@ _ACCUMULATED = (
     'sample over physical batches.')
 
 _FEW_DRAWS = (
-    'No epsilon: more steps were released than the given PoissonBatches drew '
+    'No epsilon: more steps were released than the given batches drew '
     'samples, so that training took other batches too.')

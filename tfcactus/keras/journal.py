@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
 from typing import Any
 from typing import Dict
+from typing import List
 from typing import NamedTuple
+from typing import Optional
 import zlib
 
 from tfcactus import _checks
@@ -68,17 +71,32 @@ class Journal:
       raise ValueError(
           f'Expected journal {self.path!r} to be free, got one that another '
           'run has open; give each run a journal of its own.') from error
-    lines = self._read()
-    header = _header(plan)
-    if not lines:
+    records = self._read()
+    self.entry = _last_entry(self.path, records, plan)
+    if not records:
       _sync_directory(self.path)
-      self._append(header)
-    elif lines[0] != header:
-      raise ValueError(
-          f'Expected journal {self.path!r} of the plan that is trained by, '
-          f'{header}, got the journal of another, {lines[0]}; choose another '
-          'file for another run.')
-    self.entry = Entry(**lines[-1]) if len(lines) > 1 else Entry()
+      self._append(_header(plan))
+
+  @staticmethod
+  def peek(path: Any, plan: Any) -> Optional[Entry]:
+    """Returns the `Entry` on disk, whoever has the journal open.
+
+    Args:
+      path: The file.
+      plan: The `PrivacyPlan` of the run.
+
+    Returns:
+      The entry; None if there is no such file.
+
+    Raises:
+      ValueError: as when it is opened.
+    """
+    try:
+      with open(path, 'rb') as file:
+        data = file.read()
+    except FileNotFoundError:
+      return None
+    return _last_entry(path, _records(path, data), plan)
 
   def reserve(self, wanted: Entry) -> None:
     """Returns once `wanted` is on disk; call it before the step runs.
@@ -135,20 +153,40 @@ class Journal:
     if whole < len(data):
       os.ftruncate(self._file, whole)
       os.lseek(self._file, 0, os.SEEK_END)
-    return [self._parsed(line) for line in data[:whole].splitlines()]
+    return _records(self.path, data)
 
-  def _parsed(self, line: bytes) -> Dict[str, Any]:
-    head, _, text = line.partition(b' ')
-    if head != f'{zlib.crc32(text):08x}'.encode():
-      raise ValueError(
-          f'Expected journal {self.path!r} to hold its own lines, got '
-          f'{line[:80]!r}, which is damaged or of another file; what was '
-          'released can no longer be known from it.')
-    return json.loads(text)
+
+def _records(path: Any, data: bytes) -> List[Dict[str, Any]]:
+  """The records that were written to their ends."""
+  whole = data.rfind(b'\n') + 1
+  return [_parsed(path, line) for line in data[:whole].splitlines()]
+
+
+def _parsed(path: Any, line: bytes) -> Dict[str, Any]:
+  head, _, text = line.partition(b' ')
+  if head != f'{zlib.crc32(text):08x}'.encode():
+    raise ValueError(
+        f'Expected journal {os.fspath(path)!r} to hold its own lines, got '
+        f'{line[:80]!r}, which is damaged or of another file; what was '
+        'released can no longer be known from it.')
+  return json.loads(text)
+
+
+def _last_entry(path: Any, records: List[Dict[str, Any]], plan: Any) -> Entry:
+  """The last entry of a journal of this plan."""
+  if records and records[0] != _header(plan):
+    raise ValueError(
+        f'Expected journal {os.fspath(path)!r} of the plan that is trained by, '
+        f'{_header(plan)}, got the journal of another, {records[0]}; choose '
+        'another file for another run.')
+  return Entry(**records[-1]) if len(records) > 1 else Entry()
 
 
 def _header(plan: Any) -> Dict[str, Any]:
-  return {'noise': plan.noise.digest, 'l2_norm_clip': plan.l2_norm_clip,
+  rule = plan.adaptive_clipping
+  return {'adaptive_clipping': None if rule is None else (
+              dataclasses.asdict(rule)),
+          'noise': plan.noise.digest, 'l2_norm_clip': plan.l2_norm_clip,
           'num_examples': plan.num_examples,
           'sampling_prob': plan.sampling_prob}
 

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 from typing import Dict
-from typing import Iterator
 from typing import Optional
 
-import numpy as np
 import tensorflow as tf
 
-from tfcactus import _checks
-from tfcactus.keras import _checked
-from tfcactus.keras import _clip
+from tfcactus.keras import _books
+from tfcactus.keras import _compat
 from tfcactus.keras import _engine
+from tfcactus.keras import _feed
 from tfcactus.keras import _history
-from tfcactus.keras import _layers
-from tfcactus.keras import _routes
+from tfcactus.keras import _saving
+from tfcactus.keras import _step
+from tfcactus.keras import _tfp
 from tfcactus.keras import optimizer as optimizer_lib
 from tfcactus.keras import sampling
 from tfcactus.keras._compat import keras
-from tfcactus.keras.batches import PoissonBatches
-from tfcactus.keras.journal import Entry
-from tfcactus.keras.journal import Journal
-from tfcactus.keras.query import TableNoiseQuery
 from tfcactus.keras.sampling import Sampling
 
 
+@keras.saving.register_keras_serializable('tfcactus')
 class PrivateModel(keras.Model):
   """Trains `model` privately; evaluates and predicts as `model` does.
 
@@ -38,6 +33,10 @@ class PrivateModel(keras.Model):
 
   The loss and the metrics that `fit` logs are computed on the training data
   without noise: epsilon covers the weights, not those logs.
+
+  `save('m.keras')` saves all there is: model, plan, noise table, optimizer and
+  counters, but no randomness; `keras.models.load_model` gets it back, and looks
+  into the journal for what was released since.
 
   `released_steps`, `epochs_begun`, `sampling` and `plan_number` are saved with
   the weights. Setting or loading weights never lowers them, since what was
@@ -58,7 +57,9 @@ class PrivateModel(keras.Model):
     epochs_begun: int64 variable, passes over arrays given to `fit`.
     sampling: int64 variable, a `Sampling`.
     plan_number: int64 variable, which plan the steps were released under.
-    seeded: Whether the noise repeats; see `NoiseSampler`.
+    clip_norm: float64 variable, the clip norm of the next step, if the plan has
+      `adaptive_clipping`. It comes out of what is released, and is covered.
+    seeded: Whether any noise came from a seed; see `NoiseSampler`.
     seeded_batches: Whether any batches came from a seed.
     clipping: 'flat', 'per_layer' or 'automatic'.
   """
@@ -67,7 +68,8 @@ class PrivateModel(keras.Model):
                seed: Optional[int] = None,
                physical_batch_size: Optional[int] = None,
                engine: str = 'auto', journal: Any = None,
-               clipping: str = 'flat', name: Optional[str] = None):
+               clipping: str = 'flat', name: Optional[str] = None,
+               loaded: bool = False):
     """Initialises the model.
 
     Args:
@@ -77,12 +79,6 @@ class PrivateModel(keras.Model):
       physical_batch_size: Larger draws are processed in parts of this size;
         by default it holds most draws, as far as memory allows.
       engine: 'auto', or 'vectorized' to take no shortcut for any layer.
-    journal: Path of a file that counts steps before they are released, so that
-      a killed run can be resumed; see `Journal`.
-    clipping: 'flat': each example's whole gradient at the plan's clip norm C.
-      'per_layer': each of L layers' at C / sqrt(L). 'automatic': normalised to
-      C whether longer or shorter. Each bounds an example's part in the sum by
-      C, and costs the same.
       journal: Path of a file that counts steps before they are released, so
         that a killed run can be resumed; see `Journal`.
       clipping: 'flat': each example's whole gradient at the plan's clip norm C.
@@ -90,6 +86,7 @@ class PrivateModel(keras.Model):
         C whether longer or shorter. Each bounds an example's part in the sum by
         C, and costs the same.
       name: A name.
+      loaded: Set by `from_config`.
 
     Raises:
       ValueError: if the model cannot be trained privately, or the plan's noise
@@ -102,29 +99,32 @@ class PrivateModel(keras.Model):
     if not hasattr(plan, 'check_vector'):
       raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
     super().__init__(name=name or f'private_{model.name}')
-    self._vectorize = engine == 'vectorized'
     self.inner = model
     self.plan = plan
-    self.physical_batch_size = (
-        None if physical_batch_size is None else
-        _checks.integer('physical_batch_size', physical_batch_size, 1))
-    self.clipping = _clip.check_kind(clipping)
-    if engine not in ('auto', 'vectorized'):
-      raise ValueError(
-          f"Expected engine 'auto' or 'vectorized', got engine={engine!r}.")
-    # The query is no trackable: restored noise states would repeat noise.
-    self._query = TableNoiseQuery(plan, seed=seed)
-    self.seeded = self._query.seeded
-    self._record = _history.find_record(model, plan)
-    for counter in self._record.counters:
-      setattr(self, counter, self._record.counters[counter])
+    # Neither is a trackable: restored noise states would repeat noise.
+    self._step = _step.Step(model, plan, seed, physical_batch_size, engine,
+                            clipping)
+    self.seeded = self._step.seeded
+    self._books = _books.Books(model, plan, journal, self.seeded, loaded)
+    for name, counter in self._books.record.counters.items():
+      setattr(self, name, counter)
+    if self._step.norm.variable is not None:
+      self.clip_norm = self._step.norm.variable
     self.seeded_batches = False
-    self._source = sampling.Source()
-    self._journal = None if journal is None else self._resumed(journal)
-    self._compute_loss = None
+    self._loss_per_example = None
     if model.built:
       self.built = True
       self._check_inner()
+
+  @property
+  def physical_batch_size(self) -> Optional[int]:
+    """How many examples are processed at once."""
+    return self._step.rows
+
+  @property
+  def clipping(self) -> str:
+    """'flat', 'per_layer' or 'automatic'."""
+    return self._step.clipping
 
   def privacy_summary(self) -> str:
     """Returns, layer by layer, how gradients per example are taken.
@@ -136,54 +136,12 @@ class PrivateModel(keras.Model):
       raise ValueError(
           'Expected a built model, got one that never saw an input; give it an '
           'Input layer or call build(input_shape).')
-    return (f'{self._routes().summary()}\n'
+    return (f'{self._step.routes().summary()}\n'
             f'Physical batch: {self.physical_batch_size} examples.')
 
-  def _routes(self) -> _routes.Routes:
-    return _routes.routes(self.inner, self._vectorize)
-
-  def _resumed(self, path: Any) -> Journal:
-    """Opens the journal and counts what it says was released."""
-    if self.seeded:
-      raise ValueError(
-          'Expected no seed with a journal, got both: the resumed run would '
-          'draw the noise of the first again.')
-    journal = Journal(path, self.plan)
-    for counter, value in journal.entry._asdict().items():
-      self._counters()[counter].assign(value)
-    return journal
-
-  def _counters(self) -> Dict[str, tf.Variable]:
-    return {'steps': self.released_steps, 'epochs': self.epochs_begun,
-            'sampling': self.sampling}
-
-  def _reserve(self) -> tf.Operation:
-    """Has the counters on disk before anything that depends on it runs."""
-
-    def reserve(*counts):
-      self._journal.reserve(Entry(*map(int, counts)))
-      return np.int64(0)
-
-    values = [tf.identity(v) for v in self._counters().values()]
-    return tf.numpy_function(reserve, values, tf.int64)
-
-  def _entry(self) -> Entry:
-    return Entry(int(self.released_steps), int(self.epochs_begun),
-                 int(self.sampling))
-
   def _check_inner(self) -> None:
-    _layers.check_model(self.inner, half=True)
-    _layers.check_vectorizable(self.inner)
-    dim = sum(v.shape.num_elements() for v in self.inner.trainable_variables)
-    if dim == 0:
-      raise ValueError(
-          f'Expected a model with trainable variables, got {self.inner.name!r} '
-          'with none.')
-    self.plan.check_vector(dim)
-    _history.remember(self.inner.weights, self._record)
-    if self.physical_batch_size is None:
-      self.physical_batch_size = _checked.physical_rows(
-          self.plan, self.inner, self._routes())
+    self._step.check()
+    _history.remember(self.inner.weights, self._books.record)
 
   def build(self, input_shape: Any) -> None:
     """Builds the wrapped model."""
@@ -229,11 +187,12 @@ class PrivateModel(keras.Model):
     if jit_compile:
       raise ValueError(
           'Expected jit_compile=False, got True: XLA is slower here.')
-    _checked.check_optimizer(optimizer)
-    super().compile(optimizer=optimizer, loss=loss, metrics=metrics,
-                    weighted_metrics=weighted_metrics, run_eagerly=run_eagerly,
-                    jit_compile=False, **kwargs)
-    self._compute_loss = compute_loss
+    _check_optimizer(optimizer)
+    super().compile(**_compat.compile_arguments(
+        optimizer=optimizer, loss=loss, metrics=metrics,
+        weighted_metrics=weighted_metrics, run_eagerly=run_eagerly,
+        jit_compile=False, **kwargs))
+    self._loss_per_example = compute_loss
 
   def fit(self, x: Any = None, y: Any = None, batch_size: Optional[int] = None,
           epochs: int = 1, verbose: Any = 'auto', callbacks: Any = None,
@@ -272,74 +231,26 @@ class PrivateModel(keras.Model):
           f'Expected validation_split=0, got {validation_split!r}: it would '
           'take examples away from the num_examples of the plan; split the '
           'data before and pass validation_data.')
-    source = self._source_of(x, y, batch_size, sample_weight, steps_per_epoch)
-    if source == Sampling.POISSON:
-      steps_per_epoch = steps_per_epoch or x.steps_per_epoch
-      self.seeded_batches = self.seeded_batches or x.seeded
-      x = x.endless_dataset()
-    if source == Sampling.EACH_EXAMPLE_ONCE:
-      callbacks = _with_callback(callbacks, _CountEpochs())
-    with self._sampled(source):
-      history = super().fit(
-          x=x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
+    feed = _feed.make_feed(self.plan, x, y, batch_size, sample_weight,
+                           steps_per_epoch, self._books.journal_path is not None)
+    self.seeded_batches = self.seeded_batches or feed.seeded
+    if feed.sampling == Sampling.EACH_EXAMPLE_ONCE:
+      callbacks = _feed.with_callback(callbacks, _feed.CountEpochs())
+    with self._books.training(feed.sampling):
+      return super().fit(
+          x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
           callbacks=callbacks, validation_data=validation_data,
           shuffle=shuffle, class_weight=class_weight,
           sample_weight=sample_weight, initial_epoch=initial_epoch,
-          steps_per_epoch=steps_per_epoch, **kwargs)
-    if self._journal is not None:
-      self._journal.settle(self._entry())
-    return history
-
-  def _source_of(self, x, y, batch_size, sample_weight,
-                 steps_per_epoch) -> Sampling:
-    """How `fit` will choose its batches; refuses data not of the plan."""
-    if isinstance(x, PoissonBatches):
-      if not all(v is None for v in (y, batch_size, sample_weight)):
-        raise ValueError(
-            'Expected y, batch_size and sample_weight to be None with '
-            'PoissonBatches, which hold the targets and draw the sizes.')
-      _checked.check_batches(x, self.plan)
-      if self._journal is not None and x.seeded:
-        raise ValueError(
-            'Expected PoissonBatches without a seed in a run with a journal, '
-            'got seeded ones: resumed, they would draw the same samples again.')
-      return Sampling.POISSON
-    lengths = _checked.lengths(x)
-    if not lengths or steps_per_epoch is not None:
-      return Sampling.UNKNOWN
-    if set(lengths) != {self.plan.num_examples}:
-      raise ValueError(
-          f'Expected num_examples={self.plan.num_examples} examples as in the '
-          f'plan, got {lengths[0]}.')
-    return Sampling.EACH_EXAMPLE_ONCE
-
-  @contextlib.contextmanager
-  def _sampled(self, source: Sampling) -> Iterator[None]:
-    """Steps inside are recorded as of `source`; outside, as of unknown."""
-    self._record.look(self.inner)
-    self._record.training = True
-    self._source.kind.assign(int(source))
-    try:
-      yield
-    finally:
-      self._source.kind.assign(int(Sampling.UNKNOWN))
-      self._record.training = False
-      self._record.keep(self.inner)
+          steps_per_epoch=feed.steps_per_epoch, **kwargs)
 
   def ledger(self) -> sampling.Ledger:
     """Returns what was released so far, and how its batches were chosen."""
-    return self._ledger(self.sampling, 0)
+    return self._books.ledger()
 
   def next_ledger(self) -> sampling.Ledger:
     """Returns the ledger with one more step of what `fit` is training on."""
-    kind = sampling.combine(self.sampling, self._source.kind)
-    return self._ledger(kind, 1)
-
-  def _ledger(self, kind: tf.Tensor, ahead: int) -> sampling.Ledger:
-    note = self._record.note(self.inner, self.plan)
-    return sampling.Ledger(
-        Sampling.UNKNOWN if note else Sampling(int(kind)),
-        int(self.released_steps) + ahead, int(self.epochs_begun) + ahead, note)
+    return self._books.next_ledger()
 
   def guarantee(self) -> Any:
     """Returns the `Guarantee` of everything released so far.
@@ -359,52 +270,17 @@ class PrivateModel(keras.Model):
     if weights is None:
       weights = tf.ones([tf.shape(y)[0]])
     weights = tf.reshape(tf.cast(weights, tf.float32), [tf.shape(y)[0]])
-    # Counted first: a step that fails later is counted, never the reverse.
-    self.sampling.assign(
-        sampling.combine(self.sampling, self._source.kind))
-    self.released_steps.assign_add(1)
-    with tf.control_dependencies(
-        [] if self._journal is None else [self._reserve()]):
-      return self._release(x, y, weights)
-
-  def _release(self, x: Any, y: tf.Tensor, weights: tf.Tensor) -> Any:
-    """Clips, sums, adds noise and updates the weights."""
-    state = self._query.initial_global_state()
-    engine = _engine.Engine(self.inner, self._compute_loss,
-                            self.physical_batch_size, self._routes(),
-                            self.clipping)
-    batch = engine.run(x, y, weights, self._query.derive_sample_params(state))
-    noisy = self._query.get_noised_result(batch.sums, state)[0]
-    averages = [part / self.plan.expected_batch_size for part in noisy]
-    # Keras wraps it under mixed_float16; nothing is left to unscale here.
-    optimizer = getattr(self.optimizer, 'inner_optimizer', self.optimizer)
-    optimizer.apply_gradients(
-        zip(averages, self.inner.trainable_variables))
-    return self._log(x, batch)
+    with self._books.count_step():
+      averages, batch = self._step.run(x, y, weights, self._loss_per_example)
+      _compat.bare_optimizer(self).apply_gradients(
+          zip(averages, self.inner.trainable_variables))
+      return self._log(x, batch)
 
   def _prepare(self, x: Any, y: Any) -> Any:
-    """Builds and checks the wrapped model, when the step is traced.
-
-    Returns:
-      `x` in the shape the model expects, which generators do not tell.
-    """
-    if self._compute_loss is None:
+    """Builds and checks the wrapped model, when the step is traced."""
+    if self._loss_per_example is None:
       raise ValueError('Expected compile(...) before training.')
-    if not tf.is_tensor(y):
-      raise ValueError(
-          f'Expected targets y to be one array, got {y!r}; a private model has '
-          'one output and one loss.')
-    optimizer_lib._check_replicas()  # pylint: disable=protected-access
-    shape = getattr(self.inner, 'input_shape', None) if (
-        self.inner.built) else None
-    if tf.is_tensor(x) and isinstance(shape, tuple):
-      # Not of its batch: a Sequential remembers the one it was built on.
-      x = tf.ensure_shape(x, (None,) + shape[1:])
-    if any(part.shape.rank is None for part in tf.nest.flatten((x, y))):
-      raise ValueError(
-          'Expected inputs and targets of known rank, got unknown shapes; call '
-          'compile() again before data of another shape, and give generators '
-          'an output_signature.')
+    x = self._step.shaped(x, y)
     if not self.inner.built:
       self.inner(tf.nest.map_structure(lambda part: part[:1], x))
       self.built = True
@@ -418,40 +294,75 @@ class PrivateModel(keras.Model):
     y, predictions, weights = (
         tf.boolean_mask(part, shown)
         for part in (batch.targets, batch.predictions, batch.weights))
-    self.compiled_loss(y, predictions, weights)
+    losses = tf.boolean_mask(batch.losses, shown)
+    _compat.log_loss(self, y, predictions, losses, weights)
     return self.compute_metrics(x, y, predictions, weights)
 
   def set_weights(self, weights: Any) -> None:
     """Sets all weights; what was released stays counted."""
-    with self._keep_counts():
+    with self._books.keeping_counts():
       super().set_weights(weights)
 
   def load_weights(self, *args: Any, **kwargs: Any) -> Any:
     """Loads weights; what was released stays counted."""
-    with self._keep_counts():
+    with self._books.keeping_counts():
       return super().load_weights(*args, **kwargs)
 
-  @contextlib.contextmanager
-  def _keep_counts(self) -> Iterator[None]:
-    """Keeps counters from falling when older weights come back."""
-    steps, epochs = int(self.released_steps), int(self.epochs_begun)
-    kind, plan = tf.identity(self.sampling), int(self.plan_number)
-    self._record.look(self.inner)
-    yield
-    self.plan_number.assign(_history.merge_plans(
-        steps, plan, int(self.released_steps), int(self.plan_number)))
-    self.released_steps.assign(max(steps, int(self.released_steps)))
-    self.epochs_begun.assign(max(epochs, int(self.epochs_begun)))
-    self.sampling.assign(sampling.combine(kind, self.sampling))
-    self._record.keep(self.inner)
-
   def get_config(self) -> Any:
-    """Refused: a config does not hold noise tables."""
-    raise NotImplementedError(
-        'Expected save_weights(path), or private_model.inner.save(path) for '
-        'the trained model, got a request for the config of a PrivateModel, '
-        'which does not hold its noise; build it anew with privatize(model, '
-        'plan) and load_weights(path).')
+    """Returns what `from_config` needs; counters are saved with the weights."""
+    return {
+        'name': self.name, 'model': keras.saving.serialize_keras_object(self.inner),
+        'plan': _saving.plan_config(self.plan), 'engine': self._step.engine,
+        'physical_batch_size': self.physical_batch_size,
+        'clipping': self.clipping, 'journal': self._books.journal_path,
+        'seeded': self.seeded, 'seeded_batches': self.seeded_batches}
+
+  @classmethod
+  def from_config(cls, config: Any, custom_objects: Any = None) -> PrivateModel:
+    """Makes the model anew, with fresh randomness.
+
+    Its journal is read, and taken when it trains.
+    """
+    config = dict(config)
+    model = keras.saving.deserialize_keras_object(
+        config.pop('model'), custom_objects=custom_objects)
+    plan = _saving.plan_from(config.pop('plan'))
+    seeded, batches = config.pop('seeded'), config.pop('seeded_batches')
+    made = cls(model, plan, loaded=True, **config)
+    made.seeded, made.seeded_batches = seeded, batches
+    return made
+
+  def compile_from_config(self, config: Any) -> None:
+    """Compiles a loaded model, its optimizer ready to be restored."""
+    self.compile(**keras.saving.deserialize_keras_object(config))
+    if self.built:
+      _compat.bare_optimizer(self).build(self.inner.trainable_variables)
+
+  def _own_state(self) -> Dict[str, Any]:
+    norm = self._step.norm.variable
+    return {**self._books.record.counters,
+            **({} if norm is None else {'clip_norm': norm})}
+
+  def save_own_variables(self, store: Any) -> None:
+    """Saves the counters, and the clip norm if it moves."""
+    for name, variable in self._own_state().items():
+      store[name] = variable.numpy()
+
+  def load_own_variables(self, store: Any) -> None:
+    """Loads what was saved; what was released stays counted.
+
+    Raises:
+      ValueError: if the file is not of such a model.
+    """
+    missing = set(self._own_state()) - set(store.keys())
+    if missing:
+      raise ValueError(
+          f'Expected a file of a PrivateModel with {sorted(missing)}, got one '
+          "without; load a plain model's weights by private_model.inner."
+          'load_weights.')
+    with self._books.keeping_counts(weights=False):
+      for name, variable in self._own_state().items():
+        variable.assign(store[name][()])
 
 
 def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
@@ -469,6 +380,7 @@ def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
     engine: 'auto', or 'vectorized' to take no shortcut for any layer.
     journal: Path of a file that counts steps before they are released, so that
       a killed run can be resumed; see `Journal`.
+    clipping: 'flat', 'per_layer' or 'automatic'; see `PrivateModel`.
 
   Raises:
     ValueError: as `PrivateModel`.
@@ -477,17 +389,16 @@ def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
                       clipping)
 
 
-class _CountEpochs(keras.callbacks.Callback):
-  """Counts a pass when it begins, so that a broken one is counted too."""
+def _check_optimizer(optimizer: Any) -> None:
+  """Refuses an optimizer that adds noise of its own.
 
-  def on_epoch_begin(self, epoch, logs=None):
-    del epoch, logs
-    self.model.epochs_begun.assign_add(1)
-
-
-def _with_callback(callbacks: Any, extra: keras.callbacks.Callback) -> Any:
-  if isinstance(callbacks, keras.callbacks.CallbackList):
-    extra.set_model(callbacks.model)
-    callbacks.callbacks.insert(0, extra)
-    return callbacks
-  return [extra] + tf.nest.flatten([] if callbacks is None else callbacks)
+  Raises:
+    ValueError: if it does.
+  """
+  if isinstance(optimizer, optimizer_lib.DPOptimizer) or (
+      not isinstance(optimizer, (str, dict)) and
+      _tfp.is_foreign_dp_optimizer(optimizer)):
+    raise ValueError(
+        f'Expected an ordinary Keras optimizer, got {type(optimizer).__name__}:'
+        ' a private model adds the noise itself, and it would be added twice; '
+        'use tf.keras.optimizers.SGD or Adam.')

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import Callable
 from typing import List
 from typing import Optional
-from typing import Tuple
+from typing import Sequence
 from typing import Type
 
 import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus import noise as noise_lib
-from tfcactus.keras import _clip
 from tfcactus.keras import _compat
-from tfcactus.keras import _engine
+from tfcactus.keras import _drop_in
 from tfcactus.keras import _history
+from tfcactus.keras import _saving
 from tfcactus.keras.query import TableNoiseQuery
 from tfcactus.keras.sampler import NoNoise
 
-_ROWS = 16
-"""Backward passes at once: enough to keep the cores busy, while memory stays
-at this many batches of activations instead of batch-size many."""
+_registered = _compat.keras.saving.register_keras_serializable('tfcactus')
 
 
 class DPOptimizer:
@@ -32,10 +31,12 @@ class DPOptimizer:
     noise: The noise, in units of the clip norm.
     l2_norm_clip: The bound on the norm of each example's gradient.
     expected_batch_size: What the noisy sum is divided by.
-    seeded: Whether the noise repeats; see `NoiseSampler`.
+    seeded: Whether any noise came from a seed; see `NoiseSampler`.
+    loaded_steps: How many of the released steps a file told of.
   """
 
   plan: Any = None
+  loaded_steps: int = 0
 
   @classmethod
   def from_plan(cls, plan: Any, *, seed: Optional[int] = None,
@@ -53,199 +54,320 @@ class DPOptimizer:
     return cls(plan.l2_norm_clip, noise=plan.noise, plan=plan, seed=seed,
                expected_batch_size=plan.expected_batch_size, **kwargs)
 
+  def __init__(self, l2_norm_clip: float,
+               noise_multiplier: Optional[float] = None,
+               num_microbatches: Optional[int] = None,
+               gradient_accumulation_steps: int = 1, *,
+               expected_batch_size: Optional[float] = None,
+               noise: Optional[noise_lib.Noise] = None,
+               seed: Optional[int] = None, plan: Any = None, **kwargs: Any):
+    _check_batching(expected_batch_size, num_microbatches)
+    parts = _checks.integer(
+        'gradient_accumulation_steps', gradient_accumulation_steps, 1)
+    if kwargs.get('loss_scale_factor') is not None:
+      raise ValueError(
+          'Expected loss_scale_factor=None, got '
+          f'{kwargs["loss_scale_factor"]!r}: scaled gradients would be clipped '
+          'as if they were larger; leave it out.')
+    super().__init__(**kwargs)
+    self.plan = plan
+    self.noise = _one_noise(noise, noise_multiplier)
+    # Not by Keras' name: its own optimizers average, and know no noise.
+    self.parts_per_step = parts
+    self.expected_batch_size = float(expected_batch_size)
+    self._query = TableNoiseQuery(
+        self.noise if plan is None else plan, l2_norm_clip, seed=seed)
+    self.l2_norm_clip = self._query.l2_norm_clip
+    self.seeded = self._query.seeded
+    self._private = _State()
+
   @property
   def released_steps(self) -> int:
     """How many noisy updates were made; restoring never lowers it."""
-    steps = tf.maximum(self._released, self.iterations)
-    self._released.assign(steps)
-    return int(steps)
+    released = self._private.released
+    released.assign(tf.maximum(released, self.iterations))
+    return int(released)
 
-  def _count_step(self, variables: List[tf.Variable]) -> None:
+  def _count_step(self, variables: Sequence[Any]) -> None:
     """Counts an update of `variables`, before it is made."""
     _history.remember(variables, self)
-    self._released.assign(tf.maximum(self._released, self.iterations) + 1)
+    released = self._private.released
+    released.assign(tf.maximum(released, self.iterations) + 1)
 
   @property
   def sound(self) -> bool:
     """False once any gradient was not finite, which voids the guarantee."""
-    return bool(tf.convert_to_tensor(self._sound))
+    return bool(tf.convert_to_tensor(self._private.sound))
+
+  def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None,
+                         tape: Optional[tf.GradientTape] = None) -> List[Any]:
+    """Noisy averages of clipped gradients, from a loss per example."""
+    del grad_loss
+    if not callable(loss) and tape is None:
+      raise ValueError(
+          'Expected tape with a loss that is a tensor, got None; use '
+          'minimize(loss, var_list, tape=tape) or pass a callable.')
+    _drop_in.check_replicas()
+    _drop_in.check_precision()
+    tape = tape if tape is not None else tf.GradientTape()
+    with tape:
+      if callable(loss):
+        if not callable(var_list):
+          tape.watch([_compat.tf_variable(v) for v in var_list])
+        loss = loss()
+      losses = _drop_in.loss_per_example(loss)
+      var_list = var_list() if callable(var_list) else var_list
+    var_list = tf.nest.flatten(var_list)
+    sums, finite = _drop_in.clipped_sums(losses, var_list, tape, self._clip())
+    self._private.own_up(finite)
+    self._private.ready = True
+    return list(zip(self._prepared(sums), var_list))
+
+  def _clip(self) -> tf.Tensor:
+    query = self._query
+    return query.derive_sample_params(query.initial_global_state())
+
+  def _prepared(self, sums: List[tf.Tensor]) -> List[tf.Tensor]:
+    """Noisy averages; or the sums, where more are to be added first."""
+    return sums if self.parts_per_step > 1 else self._averages(sums)
+
+  def _averages(self, sums: List[tf.Tensor]) -> List[tf.Tensor]:
+    """Adds the noise, and divides by the expected batch size."""
+    state = self._query.initial_global_state()
+    noisy = self._query.get_noised_result(sums, state)[0]
+    return [part / self.expected_batch_size for part in noisy]
+
+  def _check_ready(self) -> None:
+    """Refuses gradients that did not come from here."""
+    if not self._private.ready:
+      raise ValueError(
+          'Expected gradients from minimize() of this optimizer, got others: '
+          'gradients of a tape are neither clipped nor noisy. Call '
+          'minimize(loss_per_example, variables, tape=tape), or use '
+          'compile() and fit().')
+    self._private.ready = False
+
+  def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
+                           var_list: Sequence[Any],
+                           apply: Callable[[List[tf.Tensor]], Any]) -> Any:
+    """Updates by noisy averages, once a whole logical batch was seen."""
+    if self.parts_per_step == 1:
+      self._count_step(var_list)
+      return apply(list(gradients))
+    totals = self._private.add(gradients, var_list)
+
+    def update():
+      self._count_step(var_list)
+      averages = self._averages(totals)
+      with tf.control_dependencies(averages):
+        self._private.clear()
+      apply(averages)
+      return tf.constant(True)
+
+    complete = tf.equal(self._private.parts_seen % self.parts_per_step, 0)
+    return tf.cond(complete, update, lambda: tf.constant(False))
+
+  def get_gradients(self, loss: Any, params: Any) -> None:
+    """Refused: Keras no longer calls it."""
+    raise NotImplementedError(
+        'Expected minimize(), got get_gradients(), which has no tape to take '
+        'gradients per example from.')
+
+  def get_config(self) -> Any:
+    """Returns what `from_config` needs, what was released so far included."""
+    config = super().get_config()
+    config.update({
+        'l2_norm_clip': self.l2_norm_clip,
+        'noise': _saving.noise_config(self.noise),
+        'plan': _saving.plan_config(self.plan),
+        'expected_batch_size': self.expected_batch_size,
+        'gradient_accumulation_steps': self.parts_per_step,
+        'seeded': self.seeded,
+        'released_steps': self.released_steps,
+        'sound': self.sound,
+    })
+    return config
+
+  @classmethod
+  def from_config(cls, config: Any, custom_objects: Any = None) -> DPOptimizer:
+    """Makes the optimizer anew, with fresh randomness.
+
+    It counts the steps that were released when the config was made.
+    """
+    config = dict(config)
+    released, sound, seeded, state = (
+        config.pop(name, default) for name, default in (
+            ('released_steps', 0), ('sound', True), ('seeded', False),
+            ('state', None)))
+    config['plan'] = _saving.plan_from(config.get('plan'))
+    if isinstance(config.get('noise'), dict):
+      config['noise'] = _saving.noise_from(config['noise'])
+    made = super().from_config(config, custom_objects)
+    made.seeded = made.seeded or seeded
+    made._private.released.assign(released)
+    made.loaded_steps = released
+    made._private.sound.assign(sound)
+    made._private.saved = state
+    return made
 
 
-def make_dp_optimizer_class(base: Type[tf.keras.optimizers.legacy.Optimizer]
-                           ) -> Type[DPOptimizer]:
-  """Returns a private subclass of a legacy Keras optimizer.
+class _LegacyOptimizer(DPOptimizer):
+  """Under Keras 2, whose `minimize` asks for gradients and applies them."""
+
+  def get_config(self) -> Any:
+    """As `DPOptimizer`, with slots: .keras files hold them nowhere else."""
+    state = self._private.saved or (
+        _saving.arrays_config(self.get_weights()) if int(self.iterations)
+        else None)
+    return {**super().get_config(), 'state': state}
+
+  def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any
+                      ) -> Any:
+    """Applies gradients made by `minimize`; refuses any others."""
+    self._check_ready()
+    gradients, var_list = zip(*grads_and_vars)
+    with tf.init_scope():
+      self._create_all_weights(var_list)
+      if self._private.saved:
+        self.set_weights(_saving.arrays_from(self._private.saved))
+        self._private.saved = None
+    base = super()
+    return self._apply_when_complete(
+        gradients, var_list, lambda averages: base.apply_gradients(
+            list(zip(averages, var_list)), *args, **kwargs))
+
+
+class _Keras3Optimizer(DPOptimizer):
+  """Under Keras 3, whose `fit` scales the loss and applies its gradients."""
+
+  def minimize(self, loss: Any, var_list: Any, grad_loss: Any = None,
+               name: Any = None, tape: Optional[tf.GradientTape] = None) -> Any:
+    """Updates variables by a loss per example.
+
+    Args:
+      loss: Shape (batch,), recorded on `tape`; or a function that returns it.
+      var_list: Variables, or a function that returns them.
+      grad_loss: Ignored.
+      name: Ignored.
+      tape: Recorded `loss`.
+    """
+    del name
+    return self.apply_gradients(
+        self._compute_gradients(loss, var_list, grad_loss, tape))
+
+  def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
+    """Remembers the loss that `fit` is about to differentiate.
+
+    Args:
+      loss: Per example.
+    """
+    _drop_in.check_replicas()
+    _drop_in.check_precision()
+    losses = _drop_in.loss_per_example(loss)
+    if tf.executing_eagerly():
+      raise ValueError(
+          'Expected compile(run_eagerly=False) with a drop-in optimizer of '
+          'Keras 3, got True: only a graph can be asked for gradients per '
+          'example. Leave it out, or use tfcactus.keras.privatize.')
+    self._private.losses = losses
+    self._private.ready = True
+    return tf.reduce_sum(losses)
+
+  def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+    """Applies what `fit` or `minimize` made; refuses any other gradients."""
+    self._check_ready()
+    var_list = list(trainable_variables or self._trainable_variables)
+    with tf.init_scope():
+      if not self.built:
+        self.build(var_list)
+    losses, self._private.losses = self._private.losses, None
+    if losses is not None:
+      # In place of the gradients that were not clipped, which nothing runs.
+      sums, finite = _drop_in.traced_sums(
+          losses, [_compat.tf_variable(v) for v in var_list], self._clip())
+      self._private.own_up(finite)
+      grads = self._prepared(sums)
+    base = super()
+    self._apply_when_complete(
+        grads, var_list, lambda averages: base.apply(averages, var_list))
+
+
+class _State:
+  """Counts and sums that no checkpoint may hold, so no trackable does.
+
+  Attributes:
+    released: Noisy updates made; checkpoints restore `iterations`, also to
+      fewer.
+    sound: Whether all gradients were finite.
+    parts_seen: Batches seen, when several make a logical one.
+    ready: Whether the next gradients applied are clipped.
+    losses: Of which `fit` is taking the gradient, or None.
+    saved: State from a config, for when the slots are there.
+  """
+
+  def __init__(self):
+    with tf.init_scope():
+      self.parts_seen = tf.Variable(0, trainable=False, dtype=tf.int64)
+      self.sound = tf.Variable(True, trainable=False)
+      self.released = tf.Variable(0, trainable=False, dtype=tf.int64)
+    self.ready = False
+    self.saved: Optional[str] = None
+    self.losses: Optional[tf.Tensor] = None
+    self._pending: List[tf.Variable] = []
+
+  def own_up(self, finite: tf.Tensor) -> None:
+    """Remembers it if any gradient was not finite."""
+    self.sound.assign(tf.logical_and(self.sound, finite))
+
+  def add(self, sums: Sequence[tf.Tensor], var_list: Sequence[Any]
+          ) -> List[tf.Tensor]:
+    """Adds sums without noise to those before; returns the totals."""
+    with tf.init_scope():
+      if not self._pending:
+        self._pending = [
+            tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False)
+            for v in var_list]
+    with tf.control_dependencies([self.parts_seen.assign_add(1)]):
+      return [tf.convert_to_tensor(pending.assign_add(part))
+              for pending, part in zip(self._pending, sums)]
+
+  def clear(self) -> None:
+    """Begins a logical batch anew."""
+    for pending in self._pending:
+      pending.assign(tf.zeros_like(pending))
+
+
+def make_dp_optimizer_class(base: Type[Any]) -> Type[DPOptimizer]:
+  """Returns a private subclass of a Keras optimizer.
 
   Args:
-    base: A subclass of `tf.keras.optimizers.legacy.Optimizer`.
+    base: A subclass of `tf.keras.optimizers.Optimizer`; under Keras 2, of
+      `tf.keras.optimizers.legacy.Optimizer`.
 
   Returns:
     A class whose constructor takes the arguments of `DPKerasSGDOptimizer`.
   """
+  hooks = _compat.choose(keras_2=_LegacyOptimizer, keras_3=_Keras3Optimizer)
 
-  class _DPOptimizer(DPOptimizer, base):
-    """A private subclass of a legacy Keras optimizer."""
-
-    def __init__(self, l2_norm_clip: float,
-                 noise_multiplier: Optional[float] = None,
-                 num_microbatches: Optional[int] = None,
-                 gradient_accumulation_steps: int = 1, *,
-                 expected_batch_size: Optional[float] = None,
-                 noise: Optional[noise_lib.Noise] = None,
-                 seed: Optional[int] = None, plan: Any = None, **kwargs: Any):
-      self._check_batching(expected_batch_size, num_microbatches)
-      self.gradient_accumulation_steps = _checks.integer(
-          'gradient_accumulation_steps', gradient_accumulation_steps, 1)
-      super().__init__(**kwargs)
-      self.plan = plan
-      self.noise = _one_noise(noise, noise_multiplier)
-      self.expected_batch_size = float(expected_batch_size)
-      if plan is None:
-        self._query = TableNoiseQuery(self.noise, l2_norm_clip, seed=seed)
-      else:
-        self._query = TableNoiseQuery(plan, l2_norm_clip, seed=seed)
-      self.l2_norm_clip = self._query.l2_norm_clip
-      self.seeded = self._query.seeded
-      self._noised = False
-      # Sums without noise: in no checkpoint, which legacy optimizers ensure by
-      # tracking slots only.
-      self._pending = None
-      with tf.init_scope():
-        self._parts_seen = tf.Variable(0, trainable=False, dtype=tf.int64,
-                                       name='parts_seen')
-        self._sound = tf.Variable(True, trainable=False, name='sound')
-        # Untracked: checkpoints restore `iterations`, also to fewer.
-        self._released = tf.Variable(0, trainable=False, dtype=tf.int64)
-
-    def _check_batching(self, expected_batch_size, num_microbatches):
-      if expected_batch_size is None:
-        raise ValueError(
-            'Expected expected_batch_size (sampling_prob * num_examples), got '
-            'none: the noisy sum is divided by this public constant, because '
-            'dividing by the size of the batch that was drawn would reveal it.')
-      _checks.positive('expected_batch_size', expected_batch_size)
-      if num_microbatches not in (None, expected_batch_size):
-        raise ValueError(
-            'Expected num_microbatches=None (one example per microbatch), got '
-            f'num_microbatches={num_microbatches!r}: under Poisson sampling '
-            'one example more or less moves all others to other microbatches, '
-            'so that larger ones have no bounded sensitivity.')
-
-    def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
-      """Noisy averages of clipped gradients, from a loss per example."""
-      del grad_loss
-      if not callable(loss) and tape is None:
-        raise ValueError(
-            'Expected tape with a loss that is a tensor, got None; use '
-            'minimize(loss, var_list, tape=tape) or pass a callable.')
-      _check_replicas()
-      tape = tape if tape is not None else tf.GradientTape()
-      with tape:
-        if callable(loss):
-          if not callable(var_list):
-            tape.watch(var_list)
-          loss = loss()
-        losses = _loss_per_example(loss)
-        var_list = var_list() if callable(var_list) else var_list
-      var_list = tf.nest.flatten(var_list)
-      with tf.name_scope(self._name + '/gradients'):
-        sums = self._sums(losses, var_list, tape)
-        if self.gradient_accumulation_steps == 1:
-          sums = self._averages(sums)
-      self._noised = True
-      return list(zip(sums, var_list))
-
-    def _sums(self, losses: tf.Tensor, var_list: List[tf.Variable],
-              tape: tf.GradientTape) -> List[tf.Tensor]:
-      """Sums of clipped gradients, in the shapes of `var_list`."""
-      state = self._query.initial_global_state()
-      sums, finite = _clipped_sums(
-          losses, var_list, tape, self._query.derive_sample_params(state))
-      self._sound.assign(tf.logical_and(self._sound, finite))
-      return sums
-
-    def _averages(self, sums: List[tf.Tensor]) -> List[tf.Tensor]:
-      """Adds the noise, and divides by the expected batch size."""
-      state = self._query.initial_global_state()
-      noisy = self._query.get_noised_result(sums, state)[0]
-      return [part / self.expected_batch_size for part in noisy]
-
-    def _apply_once_complete(self, grads_and_vars, *args, **kwargs):
-      """Adds up sums, and updates when a whole logical batch was seen."""
-      sums, var_list = zip(*grads_and_vars)
-      with tf.init_scope():
-        if self._pending is None:
-          self._pending = [tf.Variable(tf.zeros(v.shape, v.dtype),
-                                       trainable=False) for v in var_list]
-        self._create_all_weights(var_list)
-      seen = self._parts_seen.assign_add(1)
-      totals = [pending.assign_add(part)
-                for pending, part in zip(self._pending, sums)]
-
-      def update():
-        self._count_step(var_list)
-        averages = self._averages(totals)
-        with tf.control_dependencies(averages):
-          for pending in self._pending:
-            pending.assign(tf.zeros_like(pending))
-        super(_DPOptimizer, self).apply_gradients(
-            list(zip(averages, var_list)), *args, **kwargs)
-        return tf.constant(True)
-
-      return tf.cond(tf.equal(seen % self.gradient_accumulation_steps, 0),
-                     update, lambda: tf.constant(False))
-
-    def apply_gradients(self, grads_and_vars, *args, **kwargs):
-      """Applies gradients made by `minimize`; refuses any others."""
-      if not self._noised:
-        raise ValueError(
-            'Expected gradients from minimize() of this optimizer, got others: '
-            'gradients of a tape are neither clipped nor noisy. Call '
-            'minimize(loss_per_example, variables, tape=tape), or use '
-            'compile() and fit().')
-      self._noised = False
-      grads_and_vars = list(grads_and_vars)
-      if self.gradient_accumulation_steps > 1:
-        return self._apply_once_complete(grads_and_vars, *args, **kwargs)
-      self._count_step([variable for _, variable in grads_and_vars])
-      return super().apply_gradients(grads_and_vars, *args, **kwargs)
-
-    def get_gradients(self, loss, params):
-      """Refused: Keras no longer calls it."""
-      raise NotImplementedError(
-          'Expected minimize(), got get_gradients(), which has no tape to take '
-          'gradients per example from.')
-
-    def get_config(self):
-      """Returns what `from_config` needs, for closed-form Gaussian noise."""
-      config = super().get_config()
-      gaussian = isinstance(self.noise, (noise_lib.Gaussian, NoNoise))
-      config.update({
-          'l2_norm_clip': self.l2_norm_clip,
-          'noise_multiplier': self.noise.noise_multiplier if gaussian else None,
-          'noise_digest': self.noise.digest,
-          'expected_batch_size': self.expected_batch_size,
-          'gradient_accumulation_steps': self.gradient_accumulation_steps,
-      })
-      return config
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-      """Makes the optimizer anew, with fresh randomness.
-
-      Raises:
-        ValueError: if its noise was a table, which a config does not hold.
-      """
-      config = dict(config)
-      digest = config.pop('noise_digest', None)
-      if config.get('noise_multiplier') is None and 'noise' not in config:
-        raise ValueError(
-            'Expected Gaussian noise in an optimizer config, got the noise '
-            f'table {digest}, which a config does not hold; load the table '
-            f'with tfcactus.noise.load and build {cls.__name__}(noise=table, '
-            '...).')
-      return super().from_config(config, custom_objects)
+  class _DPOptimizer(hooks, base):
+    """A private subclass of a Keras optimizer."""
 
   return _DPOptimizer
+
+
+def _check_batching(expected_batch_size: Any, num_microbatches: Any) -> None:
+  if expected_batch_size is None:
+    raise ValueError(
+        'Expected expected_batch_size (sampling_prob * num_examples), got '
+        'none: the noisy sum is divided by this public constant, because '
+        'dividing by the size of the batch that was drawn would reveal it.')
+  _checks.positive('expected_batch_size', expected_batch_size)
+  if num_microbatches not in (None, expected_batch_size):
+    raise ValueError(
+        'Expected num_microbatches=None (one example per microbatch), got '
+        f'num_microbatches={num_microbatches!r}: under Poisson sampling '
+        'one example more or less moves all others to other microbatches, '
+        'so that larger ones have no bounded sensitivity.')
 
 
 def _one_noise(noise: Optional[noise_lib.Noise],
@@ -259,70 +381,8 @@ def _one_noise(noise: Optional[noise_lib.Noise],
   return noise_lib.Gaussian(noise_multiplier) if noise_multiplier else NoNoise()
 
 
-def _loss_per_example(loss: tf.Tensor) -> tf.Tensor:
-  """Losses of shape (batch,); refuses a loss reduced over the batch."""
-  loss = tf.convert_to_tensor(loss)
-  if loss.shape.rank == 0:
-    raise ValueError(
-        'Expected a loss per example, got one number for the whole batch, '
-        'whose gradient cannot be clipped per example; build the loss with '
-        'reduction=tf.keras.losses.Reduction.NONE.')
-  if loss.shape.rank is None:
-    raise ValueError('Expected a loss of known rank, got a loss of any rank.')
-  return tf.reduce_mean(loss, axis=list(range(1, loss.shape.rank)))
-
-
-def _clipped_sums(losses: tf.Tensor, var_list: List[tf.Variable],
-                  tape: tf.GradientTape, l2_norm_clip: tf.Tensor
-                 ) -> Tuple[List[tf.Tensor], tf.Tensor]:
-  """Sums of clipped gradients of each loss, and whether all were finite.
-
-  Not by tape.jacobian(parallel_iterations=...): a tape that is not persistent,
-  as Keras' are, gives it zeros for all but the first tile, silently.
-  """
-  batch = tf.shape(losses)[0]
-
-  def row(index):
-    # Rows past the batch are zeros, and so are their gradients.
-    picked = tape.gradient(
-        losses, var_list, tf.one_hot(index, batch, dtype=losses.dtype),
-        unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return [tf.convert_to_tensor(part) for part in picked]
-
-  def tile(indices):
-    with _engine.quiet_vectorization():
-      rows = tf.vectorized_map(row, indices, warn=False)
-    rows = [tf.ensure_shape(part, [None] + var.shape)
-            for part, var in zip(rows, var_list)]
-    finite = [tf.reduce_all(tf.math.is_finite(part)) for part in rows]
-    return (_clip.clipped_sums(rows, l2_norm_clip),
-            tf.reduce_all(tf.stack(finite)))
-
-  if tf.executing_eagerly():
-    # A second tile would ask the tape again.
-    return tile(tf.range(tf.maximum(batch, 1)))
-
-  def body(start, sums, finite):
-    more, fine = tile(start + tf.range(_ROWS))
-    return (start + _ROWS, [a + b for a, b in zip(sums, more)],
-            tf.logical_and(finite, fine))
-
-  zeros = [tf.zeros(var.shape, var.dtype) for var in var_list]
-  _, sums, finite = tf.while_loop(
-      lambda start, *_: start < batch, body,
-      (0, zeros, tf.constant(True)), parallel_iterations=1)
-  return sums, finite
-
-
-def _check_replicas() -> None:
-  replicas = tf.distribute.get_strategy().num_replicas_in_sync
-  if replicas > 1:
-    raise ValueError(
-        f'Expected one replica, got a distribution strategy with {replicas}: '
-        'each would add its own noise. Train outside the strategy.')
-
-
-class DPKerasSGDOptimizer(make_dp_optimizer_class(_compat.LegacySGD)):
+@_registered
+class DPKerasSGDOptimizer(make_dp_optimizer_class(_compat.SGD)):
   """Private SGD: clipped gradients per example, noise once on their sum.
 
   Goes where `tensorflow_privacy.DPKerasSGDOptimizer` goes, in `compile` with a
@@ -358,13 +418,16 @@ class DPKerasSGDOptimizer(make_dp_optimizer_class(_compat.LegacySGD)):
   """
 
 
-class DPKerasAdamOptimizer(make_dp_optimizer_class(_compat.LegacyAdam)):
+@_registered
+class DPKerasAdamOptimizer(make_dp_optimizer_class(_compat.Adam)):
   """Private Adam; arguments as `DPKerasSGDOptimizer` and of Keras' Adam."""
 
 
-class DPKerasAdagradOptimizer(make_dp_optimizer_class(_compat.LegacyAdagrad)):
+@_registered
+class DPKerasAdagradOptimizer(make_dp_optimizer_class(_compat.Adagrad)):
   """Private Adagrad; arguments as `DPKerasSGDOptimizer` and Keras' Adagrad."""
 
 
-class DPKerasRMSpropOptimizer(make_dp_optimizer_class(_compat.LegacyRMSprop)):
+@_registered
+class DPKerasRMSpropOptimizer(make_dp_optimizer_class(_compat.RMSprop)):
   """Private RMSprop; arguments as `DPKerasSGDOptimizer` and Keras' RMSprop."""

@@ -55,6 +55,11 @@ class TableNoiseQuery(_tfp.SumAggregationDPQuery):
       raise ValueError(
           f'Expected l2_norm_clip={plan.l2_norm_clip!r} as in the plan, got '
           f'l2_norm_clip={l2_norm_clip!r}; leave it out.')
+    if plan is not None and plan.adaptive_clipping is not None:
+      raise ValueError(
+          'Expected a plan without adaptive_clipping, whose count this query '
+          f'does not release, got {plan.adaptive_clipping!r}; use '
+          'tfcactus.keras.privatize.')
     self._plan = plan
     self.noise = plan_or_noise if plan is None else plan.noise
     self.l2_norm_clip = _checks.positive(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from typing import Any
@@ -35,6 +36,8 @@ def make_run_card(model: Any) -> Dict[str, Any]:
       'epochs_begun': ledger.epochs,
       'l2_norm_clip': plan.l2_norm_clip,
       'clipping': model.clipping,
+      'adaptive_clipping': (None if plan.adaptive_clipping is None else
+                            dataclasses.asdict(plan.adaptive_clipping)),
       'noise': plan.noise.name,
       'noise_multiplier': plan.noise.noise_multiplier,
       'table_digest': plan.noise.digest,

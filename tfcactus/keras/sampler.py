@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus import noise as noise_lib
-from tfcactus.keras._bits import KeyStream
 from tfcactus.keras._bits import SystemBits
+from tfcactus.noise.bits import KeyStream
 
 _STEP = 2.0**-52
 """Grid of TensorFlow's float64 uniforms; a second one fills in below it."""
@@ -25,6 +25,8 @@ _STEP = 2.0**-52
 _SMALLEST = 2.0**-104
 _LARGEST = 1 - 2.0**-53
 
+_DIGITS = {tf.float64: 51, tf.float32: 22, tf.float16: 9, tf.bfloat16: 6}
+"""1 - 2^-digits times a number is below it by more than rounding."""
 
 
 class NoNoise:
@@ -83,7 +85,8 @@ class NoiseSampler(tf.Module):
     """Initialises the sampler.
 
     Args:
-      noise: `Gaussian`, `Laplace`, `ScalarTable` or `RadialTable`.
+      noise: `Gaussian`, `Laplace`, `SinhNormal`, `ScalarTable` or
+        `RadialTable`.
       dim: Number of coordinates of each draw; checked at each draw.
       seed: An integer of at least zero for repeatable experiments, or None.
 
@@ -145,12 +148,27 @@ class NoiseSampler(tf.Module):
     parts = tf.nest.flatten(template)
     shapes = [_static_shape(part) for part in parts]
     sizes = [math.prod(shape) for shape in shapes]
-    flat = self.draw(sum(sizes)) * tf.cast(scale, tf.float64)
+    # A Python float would pass through float32 on its way.
+    scale = (tf.constant(scale, tf.float64) if isinstance(scale, float) else
+             tf.cast(scale, tf.float64))
+    flat = self.draw(sum(sizes)) * scale
     pieces = tf.split(flat, sizes) if len(sizes) > 1 else [flat]
     return tf.nest.pack_sequence_as(template, [
-        tf.cast(tf.reshape(piece, shape), part.dtype)
+        self._cast(tf.reshape(piece, shape), part.dtype, scale)
         for piece, shape, part in zip(pieces, shapes, parts)
     ])
+
+  def _cast(self, noise: tf.Tensor, dtype: tf.DType, scale: tf.Tensor
+            ) -> tf.Tensor:
+    """Casts to `dtype` without rounding out of a bounded table's range."""
+    limit = getattr(self.noise, 'range', math.inf)
+    if math.isinf(limit):
+      return tf.cast(noise, dtype)
+    end = limit * tf.abs(scale)
+    nearest = tf.cast(end, dtype)
+    below = nearest * tf.cast(1 - 2.0**-_DIGITS[tf.as_dtype(dtype)], dtype)
+    largest = tf.where(tf.cast(nearest, tf.float64) > end, below, nearest)
+    return tf.clip_by_value(tf.cast(noise, dtype), -largest, largest)
 
 
 def _state(seed: int) -> np.ndarray:
@@ -227,8 +245,8 @@ def _last_above(ascending: tf.Tensor, u: tf.Tensor) -> tf.Tensor:
 def _make_draw(noise: Any, bits: _Bits) -> _Draw:
   """Returns the function size -> noise vector in units of sensitivity."""
   raise ValueError(
-      'Expected noise to be Gaussian, Laplace, ScalarTable or RadialTable, '
-      f'got noise={noise!r}; Gaussian noise is tfcactus.noise.Gaussian('
+      'Expected noise to be Gaussian, Laplace, SinhNormal, ScalarTable or '
+      f'RadialTable, got noise={noise!r}; Gaussian noise is tfcactus.noise.Gaussian('
       'noise_multiplier).')
 
 
@@ -249,6 +267,12 @@ def _laplace(noise: noise_lib.Laplace, bits: _Bits) -> _Draw:
                        tf.math.log(fine_uniform(bits, size)))
 
 
+@_make_draw.register(noise_lib.SinhNormal)
+def _sinh_normal(noise: noise_lib.SinhNormal, bits: _Bits) -> _Draw:
+  return lambda size: noise.bend * tf.asinh(
+      noise.sigma / noise.bend * _standard_normal(bits, size))
+
+
 @_make_draw.register(noise_lib.ScalarTable)
 def _scalar(noise: noise_lib.ScalarTable, bits: _Bits) -> _Draw:
   ascending = np.ascontiguousarray(noise.survival[::-1])
@@ -261,8 +285,11 @@ def _scalar(noise: noise_lib.ScalarTable, bits: _Bits) -> _Draw:
           tf.math.log(fine_uniform(bits, size)) / noise.log_tail_ratio)
       in_tail = tf.equal(cell, ascending.size - 1)
       distance += tf.where(in_tail, depth, tf.zeros_like(depth))
-    dither = bits.uniform([size], dtype=tf.float64) - 0.5
-    return (_sign(bits, size) * distance + dither) * noise.width
+    dither = bits.uniform([size], dtype=tf.float64)
+    if noise.edge_at_zero:
+      # Division rounds to no more than the range; see ScalarTable.sample.
+      return _sign(bits, size) * (distance + dither) / noise.bins
+    return (_sign(bits, size) * distance + (dither - 0.5)) * noise.width
 
   return draw
 

@@ -16,9 +16,11 @@ class Sampling(enum.IntEnum):
 
   NONE = 0
   POISSON = 1
-  EACH_EXAMPLE_ONCE = 2
-  UNKNOWN = 3
-  MIXED = 4
+  FIXED_SIZE = 2
+  EACH_EXAMPLE_ONCE = 3
+  # Nothing is known about the steps from here on.
+  UNKNOWN = 4
+  MIXED = 5
 
 
 class Source:
@@ -62,6 +64,14 @@ class Ledger:
   epochs: int = 0
   note: str = ''
 
+  def steps_within(self, plan: Any, epsilon: float) -> Optional[int]:
+    """How many such steps a budget allows; None if it counts no steps."""
+    if self.sampling == Sampling.POISSON:
+      return plan.steps_within(epsilon)
+    if self.sampling == Sampling.FIXED_SIZE:
+      return plan.steps_within(epsilon, fixed_size=True)
+    return None
+
   def guarantee(self, plan: Any) -> Tuple[Optional[Any], str]:
     """The guarantee of everything released, or None and the reason in words.
 
@@ -75,6 +85,8 @@ class Ledger:
       return None, 'No step was released yet.'
     if self.sampling == Sampling.POISSON:
       return plan.guarantee(self.steps), ''
+    if self.sampling == Sampling.FIXED_SIZE:
+      return plan.guarantee_fixed_size(self.steps), ''
     if self.sampling == Sampling.EACH_EXAMPLE_ONCE:
       return plan.guarantee_each_example_once(max(self.epochs, 1)), ''
     return None, self.note or _REASONS[self.sampling]
@@ -88,7 +100,8 @@ _REASONS = {
                    'their batches were chosen.' + _REMEDY,
     Sampling.UNKNOWN: 'No epsilon: batches came from a source whose sampling '
                       'is unknown, and epsilon depends on it.' + _REMEDY,
-    Sampling.MIXED: 'No epsilon: some steps took Poisson samples and others '
-                    'passed over all examples in turn, and their account '
-                    'together is not known.' + _REMEDY,
+    Sampling.MIXED: 'No epsilon: some steps chose their batches in one way and '
+                    'some in another (Poisson samples, samples of fixed size, '
+                    'passes over all examples), and no account of them '
+                    'together is kept.' + _REMEDY,
 }

@@ -9,8 +9,9 @@ from tfcactus.noise.closed_form import Gaussian
 from tfcactus.noise.closed_form import Laplace
 from tfcactus.noise.radial import RadialTable
 from tfcactus.noise.scalar import ScalarTable
+from tfcactus.noise.sinh_normal import SinhNormal
 
-Noise = Union[Gaussian, Laplace, RadialTable, ScalarTable]
+Noise = Union[Gaussian, Laplace, RadialTable, ScalarTable, SinhNormal]
 """Anything that can be drawn and accounted."""
 
 

@@ -13,8 +13,10 @@ import zipfile
 
 import numpy as np
 
-FORMAT_VERSION = 1
-"""Version of the .npz layout; a reader refuses what it does not know."""
+FORMAT_VERSIONS = (1, 2)
+"""Versions of the .npz layout; a reader refuses what it does not know. 2 has
+scalar tables with an edge at zero; all else is still written as 1, so that
+files and digests keep their meaning."""
 
 MASS_TOLERANCE = 1e-9
 """How far from one the total mass of a table may be when it is built."""
@@ -80,6 +82,7 @@ class NoiseTable(abc.ABC):
   """
 
   kind: str
+  format_version: int = 1
 
   @abc.abstractmethod
   def _payload(self) -> dict[str, np.ndarray]:
@@ -92,7 +95,7 @@ class NoiseTable(abc.ABC):
     Two tables with the same digest draw the same noise and cost the same
     privacy; `info` does not enter.
     """
-    sha = hashlib.sha256(f'tfcactus/{FORMAT_VERSION}/{self.kind}'.encode())
+    sha = hashlib.sha256(f'tfcactus/{self.format_version}/{self.kind}'.encode())
     for name, value in sorted(self._payload().items()):
       data = np.ascontiguousarray(value)
       sha.update(f'/{name}:{data.dtype.str}:{data.shape}:'.encode())
@@ -119,7 +122,7 @@ class NoiseTable(abc.ABC):
     np.savez_compressed(
         path,
         kind=np.array(self.kind),
-        format_version=np.array(FORMAT_VERSION),
+        format_version=np.array(self.format_version),
         digest=np.array(self.digest),
         info=np.array(json.dumps(self.info, sort_keys=True)),
         **self._payload())
@@ -148,8 +151,9 @@ def read_npz(path: PathLike) -> dict[str, np.ndarray]:
         f'Expected {os.fspath(path)!r} to be a noise table (.npz), but it has '
         f'no {", ".join(sorted(missing))}.')
   version = arrays['format_version']
-  if version.shape != () or version != FORMAT_VERSION:
+  if version.shape != () or version not in FORMAT_VERSIONS:
     raise ValueError(
-        f'Expected table format {FORMAT_VERSION} in {os.fspath(path)!r}, got '
+        f'Expected table format {FORMAT_VERSIONS[-1]} or older in '
+        f'{os.fspath(path)!r}, got '
         f'{version!s}; update tfcactus or save the table again.')
   return arrays

@@ -35,7 +35,7 @@ class Gaussian:
   @property
   def digest(self) -> str:
     """16 hex digits naming the distribution."""
-    return _digest(self.name, self.noise_multiplier)
+    return digest(self.name, self.noise_multiplier)
 
   @property
   def std(self) -> float:
@@ -80,7 +80,7 @@ class Laplace:
   @property
   def digest(self) -> str:
     """16 hex digits naming the distribution."""
-    return _digest(self.name, self.scale)
+    return digest(self.name, self.scale)
 
   @property
   def std(self) -> float:
@@ -113,6 +113,8 @@ class Laplace:
     return -np.abs(np.asarray(z)) / self.scale - np.log(2 * self.scale)
 
 
-def _digest(name: str, parameter: float) -> str:
-  text = f'tfcactus/closed-form/{name}:{float(parameter).hex()}'
+def digest(name: str, *parameters: float) -> str:
+  """16 hex digits naming a law by its name and parameters."""
+  text = f'tfcactus/closed-form/{name}:' + ','.join(
+      float(parameter).hex() for parameter in parameters)
   return hashlib.sha256(text.encode()).hexdigest()[:16]

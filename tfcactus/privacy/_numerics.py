@@ -36,7 +36,10 @@ def expm1(z: np.ndarray) -> np.ndarray:
 def expm1_i(x: np.ndarray) -> np.ndarray:
   """exp(i x) - 1 of real x."""
   half = np.sin(0.5 * x)
-  return -2 * half * half + 2j * half * np.cos(0.5 * x)
+  value = np.empty(x.shape, np.complex128)
+  value.real = -2 * half * half
+  value.imag = np.sin(x)
+  return value
 
 
 def log_sum(exponent: np.ndarray) -> np.ndarray:

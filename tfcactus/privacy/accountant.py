@@ -115,8 +115,8 @@ class PhiAccountant(dp_accounting.PrivacyAccountant):
 
   def _bounds(self, solve: Callable[[composition.Composition], Bounds],
               worst: float,
-              stays_below: Callable[[composition.Composition, float], bool]
-              ) -> Bounds:
+              stays_below: Callable[[composition.Composition, float], bool] = (
+                  lambda part, value: False)) -> Bounds:
     """The larger of both directions' bounds, which is the guarantee."""
     if self._non_private:
       return Bounds(worst, worst, worst)

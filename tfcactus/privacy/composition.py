@@ -81,6 +81,20 @@ class Step:
     """The step's dominating pair from below and above."""
     return self.make_bounds(cells)
 
+  def renyi_divergence(self, orders: np.ndarray, *, finite: bool = False
+                       ) -> np.ndarray:
+    """D_order(P || Q) at orders above one, shape (n,).
+
+    Args:
+      orders: Shape (n,).
+      finite: Of finite losses only, where there are infinite ones.
+    """
+    if self.loss is not None:
+      return self.loss.cumulants(orders - 1)[0] / (orders - 1)
+    pair = self.bounds().upper
+    return np.array([pair.renyi_divergence(order, finite=finite)
+                     for order in orders])
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Composition:
@@ -133,6 +147,8 @@ class Composition:
     if self._losses is not None and self._single is not None:
       value, error = self._single.delta(epsilon)
       return Bounds(max(value - error, 0.0), value, min(value + error, 1.0))
+    if self._losses is None and len(self.groups) == 1 == self.groups[0][1]:
+      return _summed(self.groups[0][0].bounds(), epsilon)
     try:
       if self._losses is not None:
         return self._best(lambda: contour.Contour(self._losses).delta(epsilon),
@@ -180,23 +196,19 @@ class Composition:
     return sum(count * step.bounds().upper.log_phi(t)
                for step, count in self.groups)
 
-  def renyi_divergence(self, order: Any) -> np.ndarray:
+  def renyi_divergence(self, order: Any, *, finite: bool = False
+                       ) -> np.ndarray:
     """The Renyi divergence D_order(P || Q) of the composition.
 
     Args:
       order: Above one, any shape.
+      finite: Of finite losses only, where there are infinite ones.
     """
     order = np.asarray(order, dtype=np.float64)
     if not np.all(order > 1):
       raise ValueError(f'Expected order > 1, got order={order!r}.')
-    flat = order.ravel()
-    if self._losses is not None:
-      value = sum(count * loss.cumulants(flat - 1)[0] / (flat - 1)
-                  for loss, count in self._losses)
-    else:
-      value = sum(count * np.array([
-          step.bounds().upper.renyi_divergence(x) for x in flat])
-                  for step, count in self.groups)
+    value = sum(count * step.renyi_divergence(order.ravel(), finite=finite)
+                for step, count in self.groups)
     return value.reshape(order.shape)
 
   @functools.cached_property
@@ -251,6 +263,18 @@ class Composition:
     upper = high.upper + slack
     estimate = 0.5 * (low.estimate + high.estimate) - 0.5 * SMOOTHING
     return Bounds(lower, min(max(estimate, lower), upper), upper)
+
+
+def _summed(bounds: PairBounds, epsilon: float) -> Bounds:
+  """delta of one release, summed over its atoms."""
+  sums = []
+  for pair, sign in ((bounds.lower, -1), (bounds.upper, 1)):
+    near = pair.loss > epsilon - pair_lib.LOSS_ROUNDOFF
+    slack = 2 * pair_lib.LOSS_ROUNDOFF * (
+        float(np.sum(pair.p[near])) + pair.p_inf)
+    sums.append(pair.hockey_stick(epsilon) + sign * slack)
+  low, high = max(sums[0], 0.0), min(sums[1], 1.0)
+  return Bounds(low, 0.5 * (low + high), high)
 
 
 @functools.lru_cache(maxsize=64)

@@ -48,7 +48,7 @@ def dominating_pair(noise: Any, *, shift: int = 1) -> pair_lib.PairBounds:
   """The pair of `noise` against itself shifted by `shift` sensitivities.
 
   Args:
-    noise: Gaussian, Laplace, ScalarTable or RadialTable.
+    noise: Gaussian, Laplace, SinhNormal, ScalarTable or RadialTable.
     shift: 1 for neighbours that differ in one record (add or remove), 2 for
       neighbours where one record is replaced.
 
@@ -61,8 +61,8 @@ def dominating_pair(noise: Any, *, shift: int = 1) -> pair_lib.PairBounds:
   """
   del shift
   raise ValueError(
-      'Expected noise to be a Gaussian, Laplace, ScalarTable or RadialTable, '
-      f'got {noise!r}.')
+      'Expected noise to be a Gaussian, Laplace, SinhNormal, ScalarTable or '
+      f'RadialTable, got {noise!r}.')
 
 
 @dominating_pair.register
@@ -83,7 +83,7 @@ def gaussian_bounds(mu: float, cells: int) -> pair_lib.PairBounds:
   bottom = -GAUSSIAN_REACH - mu
   width = (GAUSSIAN_REACH - bottom) / cells
   x = bottom + width * np.arange(cells + 1)
-  return _from_cells(
+  return from_cells(
       mu * x + 0.5 * mu * mu, mu * width, _normal_cells(bottom, width, cells),
       _normal_cells(bottom + mu, width, cells), special.ndtr(-GAUSSIAN_REACH))
 
@@ -96,7 +96,7 @@ def _(noise: closed_form.Laplace, *, shift: int = 1) -> pair_lib.PairBounds:
   u = np.linspace(0.0, top, CELLS + 1)
   q = 0.5 * np.exp(-u[:-1]) * -math.expm1(-top / CELLS)
   ends_mass = 0.5 + 0.5 * math.exp(-top)
-  middle = _from_cells(2 * u - top, 2 * top / CELLS, q[::-1], q, 0.0, ends_mass)
+  middle = from_cells(2 * u - top, 2 * top / CELLS, q[::-1], q, 0.0, ends_mass)
   ends = pair_lib.DominatingPair(
       np.array([-top, top]), np.array([0.5 * np.exp(-top), 0.5]),
       np.array([0.5, 0.5 * np.exp(-top)]))
@@ -132,10 +132,12 @@ def shifted_pair(table: scalar.ScalarTable, cells: int
   """
   last = table.log_density.size - 1
   ratio = table.log_tail_ratio
-  index = np.arange(-last, last + cells + 1)
+  # With an edge at zero, cells -1, -2, ... mirror cells 0, 1, ...
+  first = -last - 1 if table.edge_at_zero else -last
+  index = np.arange(first, last + cells + 1)
 
   def log_mass(i):
-    i = np.abs(i)
+    i = np.where(i < 0, first + last - i, i)
     beyond = np.maximum(i - last, 0)
     with np.errstate(invalid='ignore'):
       tail = np.where(beyond > 0, beyond * ratio, 0.0)
@@ -190,7 +192,8 @@ def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
     profile, _, error = _profile(part.upper, log_alpha)
     upper = np.maximum(profile + error, upper)
   return pair_lib.PairBounds(
-      _tangent_pair(alpha, value, slope),
+      _tangent_pair(alpha, value, slope,
+                    max(part.lower.p_inf for part in parts)),
       pair_lib.DominatingPair.from_symmetric_profile(alpha, upper))
 
 
@@ -220,9 +223,16 @@ def _profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
   return np.interp(np.linspace(0, position[-1], CELLS + 1), position, edges)
 
 
-def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray
-                  ) -> pair_lib.DominatingPair:
-  """The symmetric pair whose profile is the largest tangent of a convex one."""
+def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray,
+                  p_inf: float) -> pair_lib.DominatingPair:
+  """The symmetric pair whose profile is the largest tangent of a convex one.
+
+  Args:
+    alpha: Shape (points,), where it is known.
+    value: Shape (points,), the profile.
+    slope: Shape (points,), of a tangent there.
+    p_inf: What the profile falls to, or less.
+  """
   slope = np.minimum(np.maximum.accumulate(slope), 0.0)
   # Where two slopes hardly differ their crossing is not known: drop one.
   keep = np.append(np.diff(slope) > 1e-13, True)
@@ -232,7 +242,7 @@ def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray
               slope[1:] * alpha[1:]) / -jump
   crossing = np.clip(crossing, alpha[:-1], alpha[1:])
   return pair_lib.DominatingPair.symmetric(
-      np.log(crossing), crossing * jump, jump, 0.0)
+      np.log(crossing), crossing * jump, jump, p_inf)
 
 
 def _normal_cells(start: float, width: float, cells: int) -> np.ndarray:
@@ -249,14 +259,14 @@ def _normal_cells(start: float, width: float, cells: int) -> np.ndarray:
       for node, weight in zip(nodes, weights))
 
 
-def _from_cells(edges: np.ndarray, width: float, p: np.ndarray, q: np.ndarray,
-                p_beyond: float, q_elsewhere: float = 0.0
-                ) -> pair_lib.PairBounds:
-  """Bounds from the masses of cells of increasing loss, equally spaced.
+def from_cells(edges: np.ndarray, width: Any, p: np.ndarray, q: np.ndarray,
+               p_beyond: float, q_elsewhere: float = 0.0
+               ) -> pair_lib.PairBounds:
+  """Bounds from the masses of cells of increasing loss.
 
   Args:
     edges: Shape (cells + 1,), the losses at the cells' ends.
-    width: Their distance.
+    width: Their distance, one for all or one for each.
     p: Shape (cells,), P-masses.
     q: Shape (cells,), Q-masses.
     p_beyond: Bound on the P-mass of losses above the last edge.

@@ -16,12 +16,12 @@ def _digest(noise: noise_lib.Noise) -> str:
 
 @attr.s(frozen=True, slots=True, auto_attribs=True, repr=False)
 class NoiseTableDpEvent(dp_accounting.DpEvent):
-  """Noise drawn from a frozen table, added to a query of sensitivity one.
+  """Noise of a frozen law, added to a query of sensitivity one.
 
-  Two events are equal when their tables draw the same noise.
+  Two events are equal when their laws draw the same noise.
 
   Attributes:
-    noise: The ScalarTable or RadialTable that was sampled.
+    noise: The ScalarTable, RadialTable or SinhNormal that was sampled.
   """
 
   noise: noise_lib.Noise = attr.ib(eq=_digest)

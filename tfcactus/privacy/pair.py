@@ -124,14 +124,21 @@ class DominatingPair:
     t = np.asarray(t, dtype=np.float64)
     return np.log(np.exp(1j * np.multiply.outer(t, self.loss)) @ self.p)
 
-  def renyi_divergence(self, order: float) -> float:
-    """D_order(P || Q) for order > 1; inf if P has mass where Q has none."""
+  def renyi_divergence(self, order: float, *, finite: bool = False) -> float:
+    """D_order(P || Q) for order > 1; inf if P has mass where Q has none.
+
+    Args:
+      order: Above one.
+      finite: Leave that mass out: the divergence of what remains of P, not
+        normalised again.
+    """
     order = _checks.real('order', order)
     if order <= 1:
       raise ValueError(f'Expected order > 1, got order={order!r}.')
-    if self.p_inf > 0:
+    if self.p_inf > 0 and not finite:
       return float('inf')
-    exponent = (order - 1) * self.loss + np.log(self.p)
+    with np.errstate(divide='ignore'):
+      exponent = (order - 1) * self.loss + np.log(self.p)
     return float(_numerics.log_sum(exponent)) / (order - 1)
 
   def poisson(self, sampling_prob: float

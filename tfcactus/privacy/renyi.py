@@ -10,6 +10,7 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus.privacy import accountant
+from tfcactus.privacy import composition
 
 ORDERS = tuple(1 + np.geomspace(0.02, 500.0, 300))
 """Orders at which divergences are known."""
@@ -39,9 +40,7 @@ class RenyiAccountant(accountant.PhiAccountant):
     if conversion not in _CONVERSIONS:
       raise ValueError(
           f'Expected conversion in {tuple(_CONVERSIONS)}, got {conversion!r}.')
-    self._orders = np.array(_checks.vector('orders', list(orders)))
-    if np.any(self._orders <= 1):
-      raise ValueError(f'Expected orders > 1, got {np.min(self._orders)!r}.')
+    self._orders = _check_orders(orders)
     self._convert = _CONVERSIONS[conversion]
 
   def get_epsilon(self, target_delta: float) -> float:
@@ -68,6 +67,69 @@ class RenyiAccountant(accountant.PhiAccountant):
       else:
         low = middle
     return math.exp(high)
+
+
+class ExtendedMomentsAccountant(accountant.PhiAccountant):
+  """The moments accountant for noise with distinguishing events.
+
+  The mass of infinite losses is composed by itself, and Markov's inequality is
+  used on the rest: delta = 1 - (1 - omega)^n + min over lambda of
+  exp(n Gamma_lambda - lambda epsilon). Without infinite losses it is
+  `RenyiAccountant(conversion='moments')`.
+
+  Source: Theorem 19 and Proposition 17 of Sommer et al., "Learning Numeric
+  Optimal Differentially Private Truncated Additive Mechanisms" (2021).
+  """
+
+  def __init__(self, *args, orders: Sequence[float] = ORDERS, **kwargs):
+    """Initializes an empty account.
+
+    Args:
+      *args: As for `PhiAccountant`.
+      orders: Orders lambda + 1, above one.
+      **kwargs: As for `PhiAccountant`.
+    """
+    super().__init__(*args, **kwargs)
+    self._orders = _check_orders(orders)
+
+  def get_epsilon(self, target_delta: float) -> float:
+    """The least epsilon >= 0 that the bound gives at `target_delta`."""
+    delta = _checks.delta(target_delta, 'target_delta')
+
+    def solve(part):
+      rest = delta - part.p_inf[1]
+      if rest <= 0:
+        return math.inf
+      return max(_moments(self._orders, part.renyi_divergence(
+          self._orders, finite=True), rest), 0.0)
+
+    return self._worst(solve, math.inf)
+
+  def get_delta(self, target_epsilon: float) -> float:
+    """The bound on delta at `target_epsilon` >= 0."""
+    epsilon = _checks.non_negative('target_epsilon', target_epsilon)
+
+    def solve(part):
+      log_tail = float(np.min((self._orders - 1) * (
+          part.renyi_divergence(self._orders, finite=True) - epsilon)))
+      return min(part.p_inf[1] + math.exp(min(log_tail, 0.0)), 1.0)
+
+    return self._worst(solve, 1.0)
+
+  def _worst(self, solve: Callable[[composition.Composition], float],
+             nothing: float) -> float:
+    if self._non_private:
+      return nothing
+    if not self._counts:
+      return 0.0
+    return max(solve(part) for part in self.compositions().values())
+
+
+def _check_orders(orders: Sequence[float]) -> np.ndarray:
+  orders = np.array(_checks.vector('orders', list(orders)))
+  if np.any(orders <= 1):
+    raise ValueError(f'Expected orders > 1, got {np.min(orders)!r}.')
+  return orders
 
 
 def _tight(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:

@@ -79,6 +79,10 @@ class Release:
     else:
       base = _base_bounds(self.source, shift)
       make_base = lambda cells: base
+    if noise is not None and self.sampling_prob == 1:
+      # Noise is symmetric: the pair serves both directions, and its reverse,
+      # from which mass at infinity hides, is not needed.
+      return Step(make_base, loss)
     return Step(lambda cells: _sampled(
         make_base(cells), self.sampling_prob, direction), loss)
 
@@ -199,6 +203,10 @@ def _source_of(event: Any, relation: dp_accounting.NeighboringRelation
                ) -> Optional[Source]:
   """The source of a single release; None where nothing is protected."""
   if isinstance(event, events.NoiseTableDpEvent):
+    if isinstance(event.noise, noise_lib.SinhNormal) and not event.noise.monotone:
+      raise Unsupported(
+          event, 'sinh-normal noise with bend < sigma has two peaks, where no '
+          'closed form is proved; use the table of DiscretizedSinhNormal')
     return Source(noise=event.noise)
   if isinstance(event, events.DominatingPairDpEvent):
     if event.neighboring_relation != relation:

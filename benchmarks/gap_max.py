@@ -1,0 +1,194 @@
+"""How wide a gap Gap-Max needs, for four kinds of noise at equal epsilon.
+
+    python -m benchmarks.gap_max
+
+For a total (epsilon, delta) = (1, 1e-6), spent on 1, 10, 100 or 1000 releases
+and accounted exactly, every noise is calibrated to the budget; the sinh-normal
+and the truncated Laplace, which have a second parameter, are given the best for
+each number of options k. Writes results/gap_max.json with the gap that is found
+with probability 0.95 (both reductions), success rates measured at k = 1e2..1e6
+at exactly that gap, and a picture.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+from scipy import optimize
+
+from benchmarks import _results
+from tfcactus import noise as noise_lib
+from tfcactus import privacy
+from tfcactus.noise.bits import SystemRandom
+from tfcactus.release import planner
+from tfcactus.release import selection
+
+EPSILON, DELTA, BETA = 1.0, 1e-6, 0.05
+RELEASES = (1, 10, 100, 1000)
+MEASURED = (10**2, 10**3, 10**4, 10**5, 10**6)
+COMPUTED = MEASURED + tuple(10**i for i in (9, 12, 15, 20, 25, 30))
+BENDS = np.concatenate([np.geomspace(1.0, 8.0, 13), [12, 20, 40, 100]])
+"""Bends over sigma that are tried."""
+REACHES = np.linspace(1.0, 26.0, 26)
+"""Half-widths of the truncated Laplace over its scale that are tried."""
+RUNS = {10**2: 4000, 10**3: 4000, 10**4: 1000, 10**5: 200, 10**6: 40}
+
+
+def truncated_laplace(scale: float, reach: float) -> noise_lib.ScalarTable:
+  """Laplace noise that ends at `reach` scales, on cells."""
+  bins = max(int(math.ceil(40 / scale)), 4)
+  cells = max(int(round(reach * scale * bins)), bins + 1)
+  return noise_lib.ScalarTable.normalized(
+      bins, -np.arange(cells + 1) / (bins * scale), -math.inf)
+
+
+def families(releases: int) -> dict[str, list]:
+  """For each kind of noise, the candidates that meet the budget."""
+  found = {name: [planner.noise_for_epsilon(
+      name.lower(), EPSILON, DELTA, releases=releases)]
+           for name in ('Laplace', 'Gaussian')}
+  found.update({'truncated Laplace': [], 'sinh-normal': []})
+  gaussian = found['Gaussian'][0].noise_multiplier
+  for ratio in BENDS:
+    noise = _bisect(lambda size, ratio=ratio: noise_lib.SinhNormal(
+        size, size * ratio), 0.9 * gaussian, 6 * gaussian, releases)
+    if noise is not None:
+      found['sinh-normal'].append(noise)
+  laplace = found['Laplace'][0].scale
+  for reach in REACHES:
+    noise = _bisect(lambda size, reach=reach: truncated_laplace(size, reach),
+                    0.9 * laplace, 4 * laplace, releases)
+    if noise is not None:
+      found['truncated Laplace'].append(noise)
+  return found
+
+
+def _bisect(make, low: float, high: float, releases: int):
+  """The least noise in [low, high] within the budget, to 1e-4; or None."""
+  def excess(log_size):
+    accountant = privacy.PhiAccountant()
+    accountant.compose(privacy.noise_event(make(math.exp(log_size))), releases)
+    value = accountant.get_epsilon(DELTA)
+    return min(math.log(max(value, 1e-9) / EPSILON), 5.0)
+
+  low, high = math.log(low), math.log(high)
+  if excess(high) > 0:
+    return None
+  if excess(low) > 0:
+    low = optimize.brentq(excess, low, high, xtol=1e-4) + 2e-4
+  noise = make(math.exp(low))
+  return noise if excess(low) <= 0 else None
+
+
+def measured(noise, options: int, gap: float, method: str, runs: int) -> float:
+  """The share of right answers on scores with one best and that gap."""
+  rng = SystemRandom(options)
+  scores = np.zeros(options, np.int64)
+  fine = 2.0**20
+  scores[options // 3] = math.ceil(gap * fine)
+  if method == 'obvious-answer':
+    right = selection.obvious_answer_draws(
+        scores, fine, noise, rng, 20_000) == options // 3
+    return float(np.mean(right))
+  batch = max(min(runs, 10**7 // options), 1)
+  right = [selection.top_m_draws(scores, 1, fine, noise, rng, batch)[:, 0] ==
+           options // 3 for _ in range(max(runs // batch, 1))]
+  return float(np.mean(np.concatenate(right)))
+
+
+def main() -> None:
+  """Calibrates, computes, measures, writes and draws."""
+  results = {'epsilon': EPSILON, 'delta': DELTA, 'beta': BETA, 'rows': []}
+  for releases in RELEASES:
+    begun = time.process_time()
+    found = families(releases)
+    for name, candidates in found.items():
+      for options in COMPUTED:
+        for method in selection.METHODS:
+          gaps = [selection.smallest_gap(
+              noise, num_options=options, beta=BETA, method=method)
+                  for noise in candidates]
+          best = int(np.argmin(gaps))
+          row = {'releases': releases, 'noise': name, 'options': options,
+                 'method': method, 'gap': gaps[best],
+                 'parameters': _parameters(candidates[best])}
+          if options in MEASURED:
+            row['success'] = measured(candidates[best], options, gaps[best],
+                                      method, RUNS[options])
+          results['rows'].append(row)
+    print(f'{releases} releases: {time.process_time() - begun:.0f} s', flush=True)
+    _results.save('gap_max', results)
+  _show(results)
+  _draw(results)
+
+
+def _parameters(noise) -> dict:
+  if isinstance(noise, noise_lib.SinhNormal):
+    return {'sigma': noise.sigma, 'bend': noise.bend}
+  if isinstance(noise, noise_lib.ScalarTable):
+    return {'std': noise.std, 'reach': (noise.log_density.size - 0.5) * noise.width}
+  return {'std': noise.std}
+
+
+def crossing(results: dict, releases: int) -> float:
+  """The least k tried from which on the sinh-normal beats the Gaussian by 1 %."""
+  gaps = {(row['noise'], row['options']): row['gap'] for row in results['rows']
+          if row['releases'] == releases and row['method'] == 'obvious-answer'}
+  for options in COMPUTED:
+    if gaps['sinh-normal', options] < 0.99 * gaps['Gaussian', options]:
+      return options
+  return math.inf
+
+
+def _show(results: dict) -> None:
+  table = []
+  for releases in RELEASES:
+    for options in (10**2, 10**4, 10**6, 10**15, 10**30):
+      cells = {row['noise']: row for row in results['rows']
+               if row['releases'] == releases and row['options'] == options and
+               row['method'] == 'obvious-answer'}
+      table.append([str(releases), f'1e{round(math.log10(options))}'] + [
+          f'{cells[name]["gap"]:.1f}' for name in (
+              'Laplace', 'Gaussian', 'truncated Laplace', 'sinh-normal')] + [
+                  f'{cells["sinh-normal"].get("success", math.nan):.3f}'
+                  if 'success' in cells['sinh-normal'] else ''])
+  _results.show('gap_max', _results.markdown(
+      ['releases', 'k', 'Laplace', 'Gaussian', 'truncated Laplace',
+       'sinh-normal', 'its measured success'], table))
+  for releases in RELEASES:
+    print(f'{releases} releases: sinh-normal pays from k = '
+          f'{crossing(results, releases):.0e} on')
+
+
+def _draw(results: dict) -> None:
+  import matplotlib  # pylint: disable=import-outside-toplevel
+  matplotlib.use('Agg')
+  from matplotlib import pyplot  # pylint: disable=import-outside-toplevel
+  figure, axes = pyplot.subplots(1, len(RELEASES), figsize=(15, 4.2))
+  styles = {'Laplace': 'C2-.', 'Gaussian': 'C0--', 'truncated Laplace': 'C1:',
+            'sinh-normal': 'C3-'}
+  for axis, releases in zip(axes, RELEASES):
+    for name, style in styles.items():
+      rows = [row for row in results['rows']
+              if row['releases'] == releases and row['noise'] == name and
+              row['method'] == 'obvious-answer']
+      axis.semilogx([row['options'] for row in rows],
+                    [row['gap'] for row in rows], style, label=name)
+    gaussian = max(row['gap'] for row in results['rows']
+                   if row['releases'] == releases and row['noise'] == 'Gaussian')
+    axis.set(title=f'{releases} release{"s" if releases > 1 else ""}',
+             xlabel='options k', ylim=(0, 1.25 * gaussian))
+    axis.grid(alpha=0.3)
+  axes[0].set_ylabel('gap found with probability 0.95, in sensitivities')
+  axes[0].legend(fontsize=8)
+  figure.suptitle('Gap-Max by the obvious-answer mechanism, total epsilon 1 at '
+                  'delta 1e-6, exactly accounted')
+  figure.tight_layout()
+  figure.savefig(_results.RESULTS / 'gap_max.png', dpi=80)
+  pyplot.close(figure)
+
+
+if __name__ == '__main__':
+  main()

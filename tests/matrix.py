@@ -1,0 +1,212 @@
+"""Runs the tests with every TensorFlow that is supported.
+
+    python tests/matrix.py                      # all environments
+    python tests/matrix.py py313-tf2.21 core    # some
+    python tests/matrix.py --each COMMAND ...   # another command in each
+
+Needs no package. Builds a wheel of the checkout, makes an environment for each
+combination under .venvs (or $MATRIX_DIR) with the newest versions that fit,
+installs the wheel, checks `pip check` and that the wheel works away from the
+checkout, and then runs the tests. What no interpreter was found for is named
+and left out: on PATH, and where pyenv keeps its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import glob
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+from typing import List
+from typing import Optional
+from typing import Tuple
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+KERAS_TESTS = ('tests/keras', 'tests/training', 'tests/test_readme.py',
+               'tests/test_imports.py', 'tests/test_packaging.py')
+SMOKE = """
+import tfcactus, sys
+assert tfcactus.library.get('isotropic-dim3-sigma0.5').dim == 3
+try:
+  import tensorflow
+except ImportError:
+  sys.exit()
+import numpy as np
+from tfcactus import keras as private
+plan = tfcactus.PrivacyPlan(
+    noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=40,
+    sampling_prob=0.25, steps=4, delta=1e-5)
+model = private.privatize(tensorflow.keras.Sequential(
+    [tensorflow.keras.layers.Input((3,)), tensorflow.keras.layers.Dense(2)]), plan)
+model.compile('sgd', 'mse')
+model.fit(private.PoissonBatches(np.ones((40, 3), np.float32),
+                                 np.ones((40, 2), np.float32), 0.25), verbose=0)
+assert model.guarantee().steps == 4
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+  """One combination of versions.
+
+  Attributes:
+    name: Of its directory.
+    python: Such as '3.12'; several, separated by spaces, in order of liking.
+    extras: Of tfcactus.
+    requirements: What else to install.
+    tests: What to run; the core tests are all others than these of Keras.
+  """
+
+  name: str
+  python: str
+  extras: str
+  requirements: Tuple[str, ...] = ()
+  tests: Tuple[str, ...] = KERAS_TESTS
+
+
+ENVIRONMENTS = (
+    Environment('py39-tf2.14', '3.9',
+                'test,training,tensorflow-privacy,datasets',
+                ('tensorflow==2.14.*',)),
+    Environment('py311-tf2.15', '3.11',
+                'test,training,tensorflow-privacy,datasets'),
+    # With the queries of TensorFlow Privacy, which import there.
+    Environment('py311-tf2.16-keras3.5', '3.11', 'test,training,datasets',
+                ('tensorflow==2.16.*', 'keras==3.5.*',
+                 'tensorflow-privacy==0.9.0')),
+    Environment('py312-tf2.21', '3.12', 'test,training,datasets',
+                ('tensorflow==2.21.*',)),
+    Environment('py313-tf2.21', '3.13', 'test,training,datasets',
+                ('tensorflow==2.21.*',)),
+    Environment('core', '3.13 3.12 3.11 3.10 3.9', 'test', (),
+                ('tests', '--ignore=tests/keras', '--ignore=tests/training',
+                 '--ignore=tests/test_readme.py')),
+)
+
+
+def candidates(version: str) -> List[str]:
+  """Commands that may be a Python of that version."""
+  roots = [os.environ.get('PYENV_ROOT'), os.path.expanduser('~/.pyenv')]
+  found = [f'python{version}', 'python3', 'python', sys.executable]
+  for root in filter(None, roots):
+    found += sorted(glob.glob(f'{root}/versions/{version}*/bin/python'),
+                    reverse=True)
+  return found
+
+
+def find_python(versions: str) -> Optional[str]:
+  """The path of an interpreter of the first version there is, or None."""
+  for version in versions.split():
+    for candidate in candidates(version):
+      path = shutil.which(candidate)
+      if path is None:
+        continue
+      answer = subprocess.run(
+          [path, '-c', 'import sys, venv, ensurepip\n'
+           'print("%d.%d" % sys.version_info[:2], sys.executable)'],
+          capture_output=True, text=True, check=False)
+      if answer.returncode == 0 and answer.stdout.split()[0] == version:
+        return answer.stdout.split(maxsplit=1)[1].strip()
+  return None
+
+
+def run(command: List[str], **kwargs) -> None:
+  """Runs a command, which must succeed."""
+  print('+', ' '.join(map(str, command))[:200], flush=True)
+  subprocess.run(command, check=True, **kwargs)
+
+
+def directory() -> pathlib.Path:
+  """Where the environments are."""
+  return pathlib.Path(os.environ.get('MATRIX_DIR', ROOT / '.venvs')).resolve()
+
+
+def build_wheel(python: str) -> pathlib.Path:
+  """Builds the wheel of the checkout."""
+  into = directory() / 'wheel'
+  shutil.rmtree(into, ignore_errors=True)
+  shutil.rmtree(ROOT / 'build', ignore_errors=True)  # Would go in, stale.
+  run([python, '-m', 'pip', 'wheel', '--quiet', '--disable-pip-version-check',
+       '--no-deps', '--wheel-dir', str(into), str(ROOT)])
+  return next(into.glob('*.whl'))
+
+
+def make(environment: Environment, python: str) -> pathlib.Path:
+  """Makes an environment unless it is there; returns its interpreter."""
+  home = directory() / environment.name
+  wanted = hashlib.sha256(
+      repr((python, environment.extras, environment.requirements)).encode() +
+      (ROOT / 'setup.py').read_bytes()).hexdigest()
+  inside, stamp = home / 'bin' / 'python', home / '.made'
+  pip = [str(inside), '-m', 'pip', 'install', '--quiet',
+         '--disable-pip-version-check']
+  if not stamp.exists() or stamp.read_text() != wanted:
+    shutil.rmtree(home, ignore_errors=True)
+    run([python, '-m', 'venv', str(home)])
+    # Older ones take minutes to find versions that go together.
+    run([*pip, '--upgrade', 'pip'])
+    wheel = build_wheel(str(inside))
+    run([*pip, f'{wheel}[{environment.extras}]', *environment.requirements])
+    stamp.write_text(wanted)
+  else:
+    run([*pip, '--force-reinstall', '--no-deps', str(build_wheel(str(inside)))])
+  return inside
+
+
+def check(environment: Environment, python: pathlib.Path,
+          command: Optional[List[str]]) -> None:
+  """Checks an environment and runs the tests, or the command, in it."""
+  run([str(python), '-m', 'pip', 'check', '--disable-pip-version-check'])
+  away = directory() / 'away'
+  away.mkdir(exist_ok=True)
+  alone = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
+  run([str(python), '-c', SMOKE], cwd=away, env=alone)
+  run([str(python.parent / 'tfcactus'), 'tables'], cwd=away, env=alone,
+      stdout=subprocess.DEVNULL)
+  command = command or ['-m', 'pytest', '-q', *environment.tests]
+  run([str(python), *command], cwd=ROOT,
+      env={**os.environ, 'MATRIX_ENVIRONMENT': environment.name})
+
+
+def main() -> int:
+  names = [environment.name for environment in ENVIRONMENTS]
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('names', nargs='*', metavar='NAME',
+                      help=f'of {", ".join(names)}; all by default')
+  parser.add_argument('--each', nargs=argparse.REMAINDER, metavar='ARGUMENT',
+                      help='for python in each, instead of the tests')
+  args = parser.parse_args()
+  if set(args.names) - set(names):
+    parser.error(f'expected names of {", ".join(names)}, got {args.names}')
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  directory().mkdir(parents=True, exist_ok=True)
+  outcome = {}
+  for environment in ENVIRONMENTS:
+    if environment.name not in (args.names or names):
+      continue
+    python = find_python(environment.python)
+    if python is None:
+      outcome[environment.name] = (
+          f'LEFT OUT: no Python {environment.python} with venv was found on '
+          'PATH or under PYENV_ROOT')
+      continue
+    start = time.time()
+    try:
+      check(environment, make(environment, python), args.each)
+      result = 'passed'
+    except subprocess.CalledProcessError as error:
+      result = f'FAILED: {" ".join(map(str, error.cmd))[:100]}'
+    outcome[environment.name] = f'{result} ({time.time() - start:.0f} s)'
+  for name, result in outcome.items():
+    print(f'{name:24} {result}')
+  return 1 if any('FAILED' in r for r in outcome.values()) else 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,234 @@
+"""Counting attacks on every release, a million runs on each of two neighbours.
+
+The lower bound on epsilon (Clopper-Pearson, 1e-3) must never exceed the upper
+bound that is claimed. Run with half the noise, it must: an attack that could
+not tell would prove nothing.
+"""
+
+import numpy as np
+import pytest
+
+from tfcactus import noise
+from tfcactus import privacy
+from tfcactus import release
+from tfcactus.noise.bits import SystemRandom
+from tfcactus.privacy import audit
+from tfcactus.release import _noise
+from tfcactus.release import quantiles
+from tfcactus.release import selection
+from tfcactus.release import threshold_queries
+
+RUNS = 1_000_000
+PILOT = 100_000
+DELTA = 1e-3
+
+LAWS = {
+    'gaussian': lambda size: noise.Gaussian(2 * size),
+    'laplace': lambda size: noise.Laplace(2 * size),
+    'sinh-normal': lambda size: noise.SinhNormal(3 * size, 12 * size)}
+
+
+def rare(law):
+  """How often the event of an attack shall happen; a Laplace loss is bounded,
+  so that its tail tells no more than its flank."""
+  return 0.1 if isinstance(law, noise.Laplace) else 0.004
+
+
+
+def attack(draw, delta=DELTA):
+  """The epsilon that counting refutes.
+
+  Args:
+    draw: (which, runs, seed) -> a statistic of the releases on neighbour 0 or
+      1, shape (runs,). The event is chosen on a pilot, then counted afresh.
+    delta: Of the claim.
+  """
+  best = 0.0
+  for one, other in ((0, 1), (1, 0)):
+    p, q = draw(one, PILOT, 1), draw(other, PILOT, 2)
+    values = np.unique(np.concatenate([p, q]))
+    cells = min(values.size, 400)
+    edges = values[1:] if values.size <= cells else np.quantile(
+        np.concatenate([p, q]), np.linspace(0, 1, cells)[1:])
+    cell = lambda x, edges=edges: np.searchsorted(edges, x, side='right')
+    hits, others = (np.bincount(cell(x), minlength=cells) for x in (p, q))
+    # Few outcomes by their likelihood ratios, a statistic by its value.
+    order = (np.argsort(-(hits + 0.5) / (others + 0.5)) if cells <= 16 else
+             np.arange(cells)[::-1 if np.mean(p) > np.mean(q) else 1])
+    bounds = [audit.epsilon_lower_bound(int(a), int(b), PILOT, delta=delta)
+              for a, b in zip(np.cumsum(hits[order]), np.cumsum(others[order]))]
+    event = np.zeros(cells, bool)
+    event[order[:int(np.argmax(bounds)) + 1]] = True
+    counts = [int(np.sum(event[cell(draw(which, RUNS, seed))]))
+              for which, seed in ((one, 3), (other, 4))]
+    best = max(best, audit.epsilon_lower_bound(*counts, RUNS, delta=delta))
+  return best
+
+
+def check(draw_with, event_with, law, *, tight=0.7):
+  """Audits honest noise and halved noise against the claim for honest noise."""
+  claim = privacy.PhiAccountant().compose(event_with(law(1.0))).get_epsilon(DELTA)
+  honest = attack(lambda *run: draw_with(law(1.0), *run))
+  halved = attack(lambda *run: draw_with(law(0.5), *run))
+  assert tight * claim < honest <= claim
+  assert halved > claim
+
+
+@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
+def test_histogram(law):
+  """A million counts, all one more on the neighbour: a million runs at once."""
+  def draw(noise_law, which, runs, seed):
+    return release.histogram(np.arange(runs) if which else [], num_bins=runs,
+                             noise=noise_law, seed=seed).value
+
+  check(draw, privacy.noise_event, law)
+
+
+@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
+def test_noisy_vector(law):
+  """Each coordinate is a noisy number on a grid."""
+  def draw(noise_law, which, runs, seed):
+    # Half a thousand at once: each is charged a grid's step for all.
+    value = np.full(500, 0.25 + 0.5 * which)
+    return np.concatenate([release.noisy_vector(
+        value, l1_sensitivity=0.5, noise=noise_law, seed=seed + 10 * i).value
+                           for i in range(runs // 500)])
+
+  check(draw, privacy.noise_event, law)
+
+
+def test_noisy_value_one_by_one():
+  law = noise.Laplace(1.0)
+  runs = 8_000
+  counts = [sum(release.noisy_value(
+      which, sensitivity=1, noise=size, seed=10 * i + which).value >= 2
+                for i in range(runs))
+            for size in (law, noise.Laplace(0.5)) for which in (1, 0)]
+  claim = privacy.PhiAccountant().compose(
+      privacy.noise_event(law)).get_epsilon(DELTA)
+  assert audit.epsilon_lower_bound(*counts[:2], runs, delta=DELTA) <= claim
+  assert audit.epsilon_lower_bound(*counts[2:], runs, delta=DELTA) > claim
+
+
+def test_noisy_sum_of_clipped_records():
+  """A record far beyond the clip norm, along a million coordinates in turn."""
+  def draw(law, which, runs, seed):
+    total = release.query._clipped_steps(
+        np.array([[1e9], [0.0]])[:1 + (1 - which)], 1.0, 2.0**-30)
+    steps = np.full(runs, int(np.sum(total[:1])) if which else 0)
+    return release.query._noisy_steps(
+        steps, 2.0**-30, 1.0, law, seed).value
+
+  check(draw, privacy.noise_event, LAWS['gaussian'])
+
+
+@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
+def test_obvious_answer(law):
+  """Gaps that differ by two sensitivities, k = 50: the answer, right or wrong."""
+  def draw(noise_law, which, runs, seed):
+    scores = np.zeros(50, np.int64)
+    scores[7] = round(release.smallest_gap(
+        noise_law, num_options=50, beta=rare(noise_law))) - which
+    scores[3] = which
+    drawn = selection.obvious_answer_draws(
+        scores, 1.0, noise_law, SystemRandom(seed), runs)
+    return drawn == 7
+
+  check(draw, privacy.noise_event, law)
+
+
+@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
+@pytest.mark.parametrize('options, m', [(2, 1), (6, 2)])
+def test_generalised_histogram(law, options, m):
+  """The set of the best m; its order by noisy gap is not looked at."""
+  def draw(noise_law, which, runs, seed):
+    beta = rare(noise_law) if m == 1 else 0.2
+    gap = selection.top_m_gap(noise_law, options, beta, m)
+    scores = np.where(np.arange(options) < m, round(gap) - which, which)
+    drawn = selection.top_m_draws(
+        scores, m, 1.0, noise_law, SystemRandom(seed), runs)
+    return np.sum(1 << drawn, axis=1)
+
+  def event(noise_law):
+    return release.top_m(np.arange(options), m, sensitivity=1,
+                         noise=noise_law).event
+
+  # Only indices come out, and the rivals' noise hides some of the change.
+  check(draw, event, law, tight=0.2)
+
+
+@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
+def test_thresholds(law):
+  """A record in the first value is in the tree's leaf and root."""
+  def draw(noise_law, which, runs, seed):
+    answer = threshold_queries.threshold_draws(
+        np.array([3 + which, 2]), noise_law, SystemRandom(seed), runs)
+    return answer[:, 0] + answer[:, 1]
+
+  def event(noise_law):
+    return release.thresholds([0], num_values=2, noise=noise_law).event
+
+  check(draw, event, law, tight=0.5)
+
+
+@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
+def test_binary_search_by_its_answer(law):
+  """Two values: one comparison, whose answer is all that there is."""
+  def draw(noise_law, which, runs, seed):
+    offset = round(float(_noise.upper_quantile(
+        noise_law, rare(noise_law))))
+    balance = quantiles.Balance.of(
+        np.repeat([1, 2], [offset + which, 0]), 0.5, 2)
+    return quantiles.binary_search_draws(
+        balance, noise_law, SystemRandom(seed), runs)
+
+  def event(noise_law):
+    return release.interior_point([1], num_values=2, noise=noise_law).event
+
+  check(draw, event, law)
+
+
+def noisy_answers(monkeypatch, run):
+  """What a search was told: the noisy answers that the account covers."""
+  seen = []
+  noisy = _noise.noisy
+
+  def spy(exact, scale, law, rng):
+    seen.append(noisy(exact, scale, law, rng))
+    return seen[-1]
+
+  with monkeypatch.context() as patch:
+    patch.setattr(_noise, 'noisy', spy)
+    run()
+  return seen
+
+
+def test_binary_search_by_all_that_it_was_told(monkeypatch):
+  """Eight values, three balances, each changed by the whole sensitivity."""
+  def draw(law, which, runs, seed):
+    balance = quantiles.Balance.of(
+        np.repeat([1, 8], [3 + which, 3]), 0.5, 8)
+    return sum(noisy_answers(monkeypatch, lambda: quantiles.binary_search_draws(
+        balance, law, SystemRandom(seed), runs)))
+
+  def event(law):
+    return release.interior_point([1], num_values=8, noise=law).event
+
+  check(draw, event, LAWS['gaussian'])
+
+
+def test_recursion_by_all_that_it_was_told(monkeypatch):
+  """Three values, sixty records in the middle: the path is always the same."""
+  def draw(law, which, runs, seed):
+    balance = quantiles.Balance.of(np.full(60 + which, 2), 0.5, 3)
+    answers = noisy_answers(monkeypatch, lambda: quantiles.recursion_draws(
+        balance, 50.0, law, SystemRandom(seed), runs))
+    root, leaf, nodes, end = answers
+    # How much each changes, over its scale squared: the likelihood ratio.
+    return (0.5 * root + leaf + nodes @ [-0.125, 0.25, -0.125] + 0.5 * end)
+
+  def event(law):
+    return release.interior_point([1], num_values=3, noise=law,
+                                  method='recursion').event
+
+  check(draw, event, LAWS['gaussian'], tight=0.5)

@@ -1,0 +1,80 @@
+"""Releases and training in one accountant and one budget."""
+
+import dp_accounting
+import pytest
+
+import tfcactus
+from tfcactus import release
+
+SETTINGS = {'noise': tfcactus.Gaussian(1.3), 'l2_norm_clip': 1.0,
+            'num_examples': 1000, 'sampling_prob': 0.05, 'steps': 40,
+            'delta': 1e-5}
+
+
+def statistics():
+  law = tfcactus.SinhNormal(8.0, 40.0)
+  return [
+      release.histogram([1, 2, 2], num_bins=4, noise=law),
+      release.quantile([1.0, 2.0], 0.5, low=0, high=3, noise=law, resolution=1),
+      release.gap_max([1, 5], sensitivity=1, noise=tfcactus.Gaussian(9.0))]
+
+
+def test_one_accountant_takes_both():
+  made = statistics()
+  plan = tfcactus.PrivacyPlan(**SETTINGS)
+  accountant = tfcactus.PhiAccountant()
+  for one in made:
+    accountant.compose(one.event)
+  alone = accountant.get_epsilon(1e-5)
+  accountant.compose(plan.step_event, plan.steps)
+  whole = accountant.get_epsilon(1e-5)
+  assert max(alone, plan.guarantee().upper) < whole < (
+      alone + plan.guarantee().upper)
+  beside = tfcactus.PrivacyPlan(**SETTINGS, releases=made)
+  assert beside.guarantee().upper == pytest.approx(whole, rel=1e-12)
+  assert beside.guarantee(0).upper == pytest.approx(alone, rel=1e-12)
+  assert '3 statistics' in beside.guarantee().statement
+  truncated = tfcactus.TCDPAccountant()
+  for one in made:
+    truncated.compose(one.event)
+  assert truncated.get_epsilon(1e-5) > alone
+
+
+def test_the_budget_leaves_fewer_steps():
+  made = statistics()
+  free = tfcactus.PrivacyPlan(**SETTINGS)
+  beside = tfcactus.PrivacyPlan(**SETTINGS, releases=made)
+  budget = free.guarantee().upper
+  assert free.steps_within(budget) == 40
+  left = beside.steps_within(budget)
+  assert 0 < left < 40
+  assert beside.guarantee(left).upper <= budget < beside.guarantee(
+      left + 1).upper
+
+
+def test_events_serve_as_well_as_results():
+  event = dp_accounting.GaussianDpEvent(5.0)
+  one = tfcactus.PrivacyPlan(**SETTINGS, releases=[event])
+  assert one.guarantee(0).upper == tfcactus.PhiAccountant().compose(
+      event).get_epsilon(1e-5)
+  replaced = one.guarantee_each_example_once(2)
+  assert replaced.upper > tfcactus.PrivacyPlan(
+      **SETTINGS).guarantee_each_example_once(2).upper
+
+
+@pytest.mark.parametrize('bad', [
+    [3], ['x'], [dp_accounting.UnsupportedDpEvent()],
+    [tfcactus.privacy.TCDPDpEvent(tfcactus.TCDP(0.1, 5))]])
+def test_what_has_no_exact_cost_is_refused(bad):
+  with pytest.raises(ValueError, match='Expected releases'):
+    tfcactus.PrivacyPlan(**SETTINGS, releases=bad)
+
+
+def test_sinh_normal_noise_in_a_plan_protects_scalars_only():
+  law = tfcactus.SinhNormal(2.0, 4.0)
+  settings = {**SETTINGS, 'noise': law}
+  assert tfcactus.PrivacyPlan(**settings, dim=1).guarantee().upper > 0
+  with pytest.raises(ValueError, match='scalar noise'):
+    tfcactus.PrivacyPlan(**settings, dim=5)
+  with pytest.raises(ValueError, match='bend >= sigma'):
+    tfcactus.PrivacyPlan(**{**SETTINGS, 'noise': tfcactus.SinhNormal(4., 2.)})

@@ -1,0 +1,135 @@
+"""What the metadata promises, and how imports go together, in subprocesses."""
+
+import importlib.util
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+HAS_TENSORFLOW = importlib.util.find_spec('tensorflow') is not None
+HAS_TFP = importlib.util.find_spec('tensorflow_privacy') is not None
+
+
+def run(script, **environment):
+  """Runs Python code with this checkout; returns what it prints."""
+  result = subprocess.run(
+      [sys.executable, '-c', script], capture_output=True, text=True,
+      check=False, cwd=ROOT, env={
+          **os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3', 'PYTHONPATH': str(ROOT),
+          **environment})
+  return result.stdout + result.stderr[-2000:]
+
+
+IMPORT = '''
+import sys
+def user():
+  try:
+    import tensorflow_privacy
+    tensorflow_privacy.DPKerasSGDOptimizer, tensorflow_privacy.GaussianSumQuery
+    return 'whole'
+  except Exception as error:
+    return type(error).__name__
+def ours():
+  from tfcactus import keras
+  from tfcactus.keras import _tfp
+  return keras.TableNoiseQuery
+'''
+
+
+@pytest.mark.skipif(not (HAS_TENSORFLOW and HAS_TFP),
+                    reason='needs TensorFlow Privacy')
+def test_users_imports_are_left_as_they_were_in_either_order():
+  alone = run(IMPORT + 'print(user())').split()[-1]
+  before = run(IMPORT + 'a = user(); ours(); print(a, user())').split()
+  after = run(IMPORT + 'ours(); print(user(), user())').split()
+  assert before[-2:] == after[-2:] == [alone, alone]
+  left = run(IMPORT + 'ours(); print(hasattr(sys, "skip_tf_privacy_import"))')
+  assert left.split()[-1] == 'False'
+
+
+@pytest.mark.skipif(not (HAS_TENSORFLOW and HAS_TFP),
+                    reason='needs TensorFlow Privacy')
+@pytest.mark.parametrize('first', ['theirs', 'ours'])
+def test_the_query_is_one_of_theirs_in_either_order(first):
+  theirs = '''
+sys.skip_tf_privacy_import = None
+from tensorflow_privacy.privacy.dp_query import dp_query, gaussian_query
+'''
+  steps = [theirs, 'query = ours()\n']
+  out = run(IMPORT + ''.join(steps if first == 'theirs' else steps[::-1]) + '''
+print(issubclass(query, dp_query.SumAggregationDPQuery),
+      issubclass(gaussian_query.GaussianSumQuery, dp_query.DPQuery))''')
+  assert out.split()[-2:] == ['True', 'True'], out
+
+
+@pytest.mark.skipif(not HAS_TENSORFLOW, reason='needs TensorFlow')
+def test_the_query_works_without_tensorflow_privacy():
+  out = run('''
+import sys
+class Hide:
+  def find_spec(self, name, path=None, target=None):
+    if name.startswith('tensorflow_privacy'):
+      raise ModuleNotFoundError(name)
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: (
+    None if name == 'tensorflow_privacy' else find(name, *rest))
+sys.meta_path.insert(0, Hide())
+import tensorflow as tf
+from tfcactus import keras, noise
+query = keras.TableNoiseQuery(noise.Gaussian(1e-9), l2_norm_clip=1.0)
+state = query.initial_global_state()
+params = query.derive_sample_params(state)
+sums = query.initial_sample_state(tf.zeros([2]))
+for record in ([3.0, 4.0], [0.0, 0.5]):
+  sums = query.accumulate_record(params, sums, tf.constant(record))
+sums = query.merge_sample_states(sums, tf.zeros([2]))
+print([round(float(v), 3) for v in query.get_noised_result(sums, state)[0]])
+''')
+  assert out.strip().splitlines()[-1] == '[0.6, 1.3]', out
+
+
+@pytest.mark.skipif(not HAS_TENSORFLOW, reason='needs TensorFlow')
+def test_other_backends_are_refused_with_the_reason():
+  out = run('''
+import tensorflow as tf
+if not hasattr(tf.keras, 'ops'):
+  print('Keras 2')
+else:
+  tf.keras.backend.backend = lambda: 'jax'
+  try:
+    import tfcactus.keras
+  except ImportError as error:
+    print(error)
+''')
+  assert 'Keras 2' in out or "backend 'jax'" in out, out
+
+
+def test_without_tensorflow_the_reason_is_said():
+  out = run('''
+import sys
+sys.modules['tensorflow'] = None
+import tfcactus
+assert tfcactus.library.names()
+try:
+  import tfcactus.keras
+except ImportError as error:
+  print(error)
+''')
+  assert 'tfcactus[training]' in out, out
+
+
+def test_the_files_parse_on_the_oldest_python():
+  import ast
+  for file in [*ROOT.rglob('tfcactus/**/*.py'), *ROOT.rglob('training/*.py')]:
+    ast.parse(file.read_text(encoding='utf-8'), feature_version=(3, 9))
+
+
+def test_every_version_of_python_is_named_once():
+  setup = (ROOT / 'setup.py').read_text(encoding='utf-8')
+  assert "python_requires='>=3.9'" in setup
+  assert re.search(r'for minor in range\(9, 14\)', setup)

@@ -1,0 +1,185 @@
+"""Truncated noise for scalar queries: bounded range, least composed delta."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+from typing import Optional
+
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus.design import _bounded
+from tfcactus.design import _descent
+from tfcactus.design import _linear
+from tfcactus.design import _moments
+from tfcactus.design import _program
+from tfcactus.design import _scalar
+from tfcactus.noise import scalar
+from tfcactus.noise import tiling
+
+METHODS = ('direct', 'lp', 'ma')
+
+CERTIFIED_GAP = 1e-4
+"""Largest relative distance to the lower bound that counts as an optimum."""
+
+MOMENTS_GAP = 1e-2
+"""The same for the moments bound, which is told as unproved beyond it."""
+
+NO_DELTA = 1e-10
+"""Smaller deltas are beyond the linear program's accuracy."""
+
+SPIKES = 1e-9
+"""Least mass of a cell, as a share of the largest, where masses may rise."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Truncated:
+  """Noise on [-range, range] of least delta after some releases.
+
+  Among the densities on whole cells that never increase with |z| and meet the
+  bound on utility. What the table costs is the accountant's to say
+  (`tfcactus.truncated_noise` asks it); a table's `info` says what was proved:
+
+  - steps=1, 'direct' or 'lp': a linear program; the global optimum, proved by
+    its multipliers.
+  - steps>1, 'direct': the composed delta by its exact gradient; a local
+    optimum, the better of two starts.
+  - 'ma': the Extended Moments Accountant's bound, convex at a fixed order; the
+    global optimum of that bound at that order, where a tangent proves it. Its true
+    delta is worse than that of 'direct'.
+
+  Attributes:
+    range: Bound on |noise|, in units of sensitivity; above one half.
+    utility: Bound on E|Z| (norm 1) or sqrt(E Z^2) (norm 2), the uniform dither
+      inside cells included, in units of sensitivity.
+    epsilon: Where delta is least.
+    steps: Number of releases composed.
+    sampling_prob: Of Poisson sampling before each release; 1 for none.
+    norm: 1 or 2.
+    bins: Cells per unit of sensitivity, such that they tile the range; None
+      for about 400 cells on each side.
+    method: 'direct', 'lp' or 'ma'.
+    order: The order lambda of 'ma'; None to search it.
+    monotone: False lets 'lp' put more mass further out. The full shift then
+      is not the worst change, and the table costs more than the program says.
+
+  Raises:
+    ValueError: if an argument is out of range, or no such table meets it.
+
+  Source: Sommer et al., "Learning Numeric Optimal Differentially Private
+  Truncated Additive Mechanisms" (2021); the methods are this library's.
+  """
+
+  range: float
+  utility: float
+  epsilon: float
+  steps: int = 1
+  sampling_prob: float = 1.0
+  norm: int = 2
+  bins: Optional[int] = None
+  method: str = 'direct'
+  order: Optional[float] = None
+  monotone: bool = True
+
+  def __post_init__(self):
+    _scalar.check_choice('method', self.method, METHODS)
+    problem = self._problem
+    if self.method == 'lp' and problem.steps != 1:
+      raise ValueError(
+          "Expected steps=1 with method='lp', got "
+          f'steps={problem.steps}: after several releases delta is not linear '
+          "in the masses; use method='direct'.")
+    if self.order is not None:
+      _checks.positive('order', self.order)
+      if self.method != 'ma':
+        raise ValueError(
+            "Expected an order with method='ma' only, got "
+            f'order={self.order!r} with method={self.method!r}.')
+    if not self.monotone and self.method != 'lp':
+      raise ValueError(
+          "Expected monotone=False with method='lp' only, got "
+          f'method={self.method!r}.')
+
+  @functools.cached_property
+  def _problem(self) -> _bounded.Problem:
+    bins, cells = tiling.check_range(self.range, self.bins)
+    norm = tiling.check_norm(self.norm)
+    return _bounded.Problem(
+        bins, cells, norm,
+        tiling.check_utility(self.utility, cells, bins, norm),
+        _checks.non_negative('epsilon', self.epsilon),
+        _checks.integer('steps', self.steps, 1),
+        _checks.sampling_prob(self.sampling_prob))
+
+  def solve(self) -> scalar.ScalarTable:
+    """Designs the table.
+
+    Raises:
+      SolverError: if a program that has a global optimum was not proved to be
+        at it.
+    """
+    problem = self._problem
+    if self.method == 'ma':
+      w, found = self._by_moments(problem)
+    elif problem.steps == 1:
+      w, found = self._by_program(problem)
+    else:
+      w, evaluations = _descent.solve(problem)
+      found = {
+          'objective': problem.delta(w)[0], 'lower_bound': None, 'gap': None,
+          'solver': 'l-bfgs on the composed delta', 'iterations': evaluations,
+          'statement': 'A local optimum of the delta after '
+                       f'{problem.steps} releases among tables that never '
+                       'increase with |z|: no lower bound is known.'}
+    return scalar.ScalarTable.from_cell_masses(
+        problem.bins, 0.5 * np.concatenate([w[::-1], w]),
+        {'mechanism': 'truncated', 'parameters': self._parameters(problem),
+         **found})
+
+  def _by_program(self, problem: _bounded.Problem
+                  ) -> tuple[np.ndarray, dict[str, Any]]:
+    found = _linear.solve(problem, monotone=self.monotone)
+    gap = (found.delta - found.lower_bound) / found.delta
+    if gap > CERTIFIED_GAP and found.delta > NO_DELTA:
+      raise _program.SolverError(
+          f'Expected a gap of at most {CERTIFIED_GAP:g} to the lower bound, got '
+          f'{gap:.2g} (delta {found.delta:.6g}, lower bound '
+          f'{found.lower_bound:.6g}); change bins.')
+    among = ('never increase with |z|' if self.monotone else
+             'may rise, under the full shift only, which is not their account')
+    w = found.w
+    if not self.monotone:
+      w = np.maximum(w, SPIKES * np.max(w))
+      w = w / np.sum(w)
+    return w, {
+        'objective': found.delta, 'lower_bound': found.lower_bound, 'gap': gap,
+        'solver': 'linear program', 'iterations': None,
+        'statement': 'The global optimum of the delta of one release among '
+                     f'tables of this grid that {among}, to the gap given.'}
+
+  def _by_moments(self, problem: _bounded.Problem
+                  ) -> tuple[np.ndarray, dict[str, Any]]:
+    found = _moments.solve(problem, self.order)
+    gap = (found.bound - found.lower_bound) / found.bound
+    proved = gap <= MOMENTS_GAP
+    return found.w, {
+        'objective': found.bound,
+        'lower_bound': found.lower_bound if proved else None,
+        'gap': gap if proved else None,
+        'solver': 'l-bfgs on the moments bound', 'iterations': None,
+        'order': found.order,
+        'statement': (f'The global optimum to {gap:.1g} relatively' if proved
+                      else 'Not proved to be the optimum') +
+                     ' of the Extended Moments Accountant\'s bound of order '
+                     f'{found.order:.6g} (distinguishing mass counted linearly) '
+                     'among tables of this grid that never increase with |z|. '
+                     'Not the optimum of delta.'}
+
+  def _parameters(self, problem: _bounded.Problem) -> dict[str, Any]:
+    return {'range': float(self.range), 'utility': problem.utility,
+            'norm': problem.norm, 'epsilon': problem.epsilon,
+            'steps': problem.steps, 'sampling_prob': problem.sampling_prob,
+            'bins': problem.bins, 'method': self.method,
+            'monotone': self.monotone}

@@ -1,0 +1,171 @@
+"""How a drop-in optimizer gets hold of gradients per example.
+
+Keras 2 hands its optimizers the tape, so that each example's gradient can be
+asked of it, clipped and summed. Keras 3 hands them the loss, and later the
+gradients and variables: so there the losses are remembered, and the graph that
+both are traced in is asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import List
+from typing import Sequence
+from typing import Tuple
+
+import tensorflow as tf
+from tensorflow.python.ops import gradients_util
+
+from tfcactus.keras import _clip
+from tfcactus.keras import _engine
+from tfcactus.keras._compat import keras
+
+_ROWS = 16
+"""Backward passes at once: enough to keep the cores busy, while memory stays
+at this many batches of activations instead of batch-size many."""
+
+
+def check_replicas() -> None:
+  """Refuses several replicas.
+
+  Raises:
+    ValueError: if there are.
+  """
+  replicas = tf.distribute.get_strategy().num_replicas_in_sync
+  if replicas > 1:
+    raise ValueError(
+        f'Expected one replica, got a distribution strategy with {replicas}: '
+        'each would add its own noise. Train outside the strategy.')
+
+
+def check_precision() -> None:
+  """Refuses the policy under which Keras scales losses before it asks.
+
+  Raises:
+    ValueError: if it is set.
+  """
+  policy = keras.mixed_precision.global_policy().name
+  if policy == 'mixed_float16':
+    raise ValueError(
+        f'Expected the policy "float32" or "mixed_bfloat16", got "{policy}", '
+        'whose scaled gradients would be clipped as if they were larger; use '
+        'tfcactus.keras.privatize, which unscales them first.')
+
+
+def loss_per_example(loss: tf.Tensor) -> tf.Tensor:
+  """Losses of shape (batch,); refuses a loss reduced over the batch.
+
+  Raises:
+    ValueError: if it is.
+  """
+  loss = tf.convert_to_tensor(loss)
+  if loss.shape.rank == 0:
+    raise ValueError(
+        'Expected a loss per example, got one number for the whole batch, '
+        'whose gradient cannot be clipped per example; build the loss with '
+        "reduction='none'.")
+  if loss.shape.rank is None:
+    raise ValueError('Expected a loss of known rank, got a loss of any rank.')
+  return tf.reduce_mean(loss, axis=list(range(1, loss.shape.rank)))
+
+
+def clipped_sums(losses: tf.Tensor, var_list: Sequence[Any],
+                 tape: tf.GradientTape, l2_norm_clip: tf.Tensor
+                ) -> Tuple[List[tf.Tensor], tf.Tensor]:
+  """Sums of clipped gradients of each loss, and whether all were finite.
+
+  Not by tape.jacobian(parallel_iterations=...): a tape that is not persistent,
+  as Keras' are, gives it zeros for all but the first tile, silently.
+
+  Args:
+    losses: Shape (batch,).
+    var_list: Variables.
+    tape: Recorded the losses.
+    l2_norm_clip: The bound on the norm over all variables together.
+  """
+  batch = tf.shape(losses)[0]
+
+  def row(index):
+    # Rows past the batch are zeros, and so are their gradients.
+    picked = tape.gradient(
+        losses, var_list, tf.one_hot(index, batch, dtype=losses.dtype),
+        unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return [tf.convert_to_tensor(part) for part in picked]
+
+  def tile(indices):
+    with _engine.quiet_vectorization():
+      rows = tf.vectorized_map(row, indices, warn=False)
+    rows = [tf.ensure_shape(part, [None, *var.shape])
+            for part, var in zip(rows, var_list)]
+    finite = [tf.reduce_all(tf.math.is_finite(part)) for part in rows]
+    return (_clip.clipped_sums(rows, l2_norm_clip),
+            tf.reduce_all(tf.stack(finite)))
+
+  if tf.executing_eagerly():
+    # A second tile would ask the tape again.
+    return tile(tf.range(tf.maximum(batch, 1)))
+
+  def body(start, sums, finite):
+    more, fine = tile(start + tf.range(_ROWS))
+    return (start + _ROWS, [a + b for a, b in zip(sums, more)],
+            tf.logical_and(finite, fine))
+
+  zeros = [tf.zeros(var.shape, var.dtype) for var in var_list]
+  _, sums, finite = tf.while_loop(
+      lambda start, *_: start < batch, body,
+      (0, zeros, tf.constant(True)), parallel_iterations=1)
+  return sums, finite
+
+
+def traced_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
+                l2_norm_clip: tf.Tensor) -> Tuple[List[tf.Tensor], tf.Tensor]:
+  """As `clipped_sums`, from the graph in which the losses were traced.
+
+  Norms first, a few examples at a time; then one backward pass in which each
+  loss weighs its clipping factor.
+
+  Args:
+    losses: Shape (batch,).
+    var_list: Variables.
+    l2_norm_clip: The bound on the norm over all variables together.
+  """
+  batch = tf.shape(losses)[0]
+  graph = tf.compat.v1.get_default_graph()
+  handles = [graph.capture(var.handle) for var in var_list]
+
+  def gradients(weights):
+    # Unlike tf.gradients, also from inside a loop, which is another graph.
+    found = gradients_util._GradientsHelper(  # pylint: disable=protected-access
+        [losses], handles, [weights], src_graph=graph,
+        unconnected_gradients=tf.UnconnectedGradients.NONE)
+    return [tf.zeros(var.shape, var.dtype) if part is None else
+            tf.ensure_shape(tf.convert_to_tensor(part), var.shape)
+            for part, var in zip(found, var_list)]
+
+  def squared_norm(index):
+    # Rows past the batch are zeros, and so are their gradients.
+    return tf.add_n([
+        tf.reduce_sum(tf.square(tf.cast(part, tf.float64)))
+        for part in gradients(tf.one_hot(index, batch, dtype=losses.dtype))])
+
+  def body(start, norms):
+    with _engine.quiet_vectorization():
+      more = tf.vectorized_map(squared_norm, start + tf.range(_ROWS),
+                               warn=False)
+    return start + _ROWS, norms.write(start // _ROWS, more)
+
+  tiles = (batch + _ROWS - 1) // _ROWS
+  _, norms = tf.while_loop(
+      lambda start, _: start < batch, body,
+      (0, tf.TensorArray(tf.float64, tiles, element_shape=[_ROWS])),
+      parallel_iterations=1)
+  squared = tf.reshape(norms.stack(), [-1])[:batch]
+  factors, usable = _clip.clip_factors(squared, l2_norm_clip)
+  sums = gradients(tf.cast(factors, losses.dtype))
+  _clip.check_dtypes(sums)
+  sound = tf.reduce_all(usable)
+  # A factor of zero does not take an example out: 0 * NaN = NaN.
+  clean = tf.reduce_all(tf.stack([
+      tf.reduce_all(tf.math.is_finite(part)) for part in sums]))
+  return ([tf.where(clean, part, tf.zeros_like(part)) for part in sums],
+          tf.logical_and(sound, clean))

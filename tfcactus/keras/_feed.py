@@ -1,0 +1,101 @@
+"""What `fit` is given, and how its batches are accounted for."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import NamedTuple
+from typing import Optional
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus.keras._compat import keras
+from tfcactus.keras.batches import PrivateBatches
+from tfcactus.keras.sampling import Sampling
+
+
+class Feed(NamedTuple):
+  """What Keras is to train on.
+
+  Attributes:
+    sampling: How the batches are chosen.
+    x: Arrays or a dataset.
+    steps_per_epoch: Or None, for what `x` says.
+    seeded: Whether the choice repeats.
+  """
+
+  sampling: Sampling
+  x: Any
+  steps_per_epoch: Optional[int]
+  seeded: bool = False
+
+
+def make_feed(plan: Any, x: Any, y: Any, batch_size: Any, sample_weight: Any,
+              steps_per_epoch: Optional[int], journal: bool) -> Feed:
+  """Finds out how `fit` will choose its batches.
+
+  Args:
+    plan: A `PrivacyPlan`.
+    x: As in `fit`.
+    y: As in `fit`.
+    batch_size: As in `fit`.
+    sample_weight: As in `fit`.
+    steps_per_epoch: As in `fit`.
+    journal: Whether the run keeps a journal.
+
+  Raises:
+    ValueError: if the data are not those of the plan.
+  """
+  if isinstance(x, PrivateBatches):
+    kind = type(x).__name__
+    if not all(v is None for v in (y, batch_size, sample_weight)):
+      raise ValueError(
+          'Expected y, batch_size and sample_weight to be None with '
+          f'{kind}, which hold the targets and know the sizes.')
+    x.check_plan(plan)
+    if journal and x.seeded:
+      raise ValueError(
+          f'Expected {kind} without a seed in a run with a journal, got seeded '
+          'ones: resumed, they would draw the same samples again.')
+    if x.sampling != Sampling.EACH_EXAMPLE_ONCE:
+      steps_per_epoch = steps_per_epoch or x.steps_per_epoch
+    elif steps_per_epoch is not None:
+      raise ValueError(
+          f'Expected steps_per_epoch=None with {kind}, whose passes are '
+          f'accounted for as a whole, got {steps_per_epoch!r}.')
+    return Feed(x.sampling, x.feed(), steps_per_epoch, x.seeded)
+  found = _lengths(x)
+  if not found or steps_per_epoch is not None:
+    return Feed(Sampling.UNKNOWN, x, steps_per_epoch)
+  if set(found) != {plan.num_examples}:
+    raise ValueError(
+        f'Expected num_examples={plan.num_examples} examples as in the '
+        f'plan, got {found[0]}.')
+  return Feed(Sampling.EACH_EXAMPLE_ONCE, x, None)
+
+
+def _lengths(x: Any) -> list:
+  """Lengths of the arrays `x` is made of; empty if it is anything else."""
+  parts = tf.nest.flatten(x)
+  if not all(isinstance(part, (np.ndarray, tf.Tensor)) and len(part.shape)
+             for part in parts):
+    return []
+  return [int(part.shape[0]) for part in parts]
+
+
+class CountEpochs(keras.callbacks.Callback):
+  """Counts a pass when it begins, so that a broken one is counted too."""
+
+  def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    """Counts."""
+    del epoch, logs
+    self.model.epochs_begun.assign_add(1)
+
+
+def with_callback(callbacks: Any, extra: keras.callbacks.Callback) -> Any:
+  """`callbacks`, as `fit` takes them, with `extra` before the others."""
+  if isinstance(callbacks, keras.callbacks.CallbackList):
+    extra.set_model(callbacks.model)
+    callbacks.callbacks.insert(0, extra)
+    return callbacks
+  return [extra] + tf.nest.flatten([] if callbacks is None else callbacks)

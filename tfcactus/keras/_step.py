@@ -1,0 +1,140 @@
+"""One private step: what is checked, clipped, summed and made noisy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from typing import List
+from typing import Optional
+from typing import Tuple
+
+import tensorflow as tf
+
+from tfcactus import _checks
+from tfcactus.keras import _adaptive
+from tfcactus.keras import _clip
+from tfcactus.keras import _drop_in
+from tfcactus.keras import _engine
+from tfcactus.keras import _layers
+from tfcactus.keras import _routes
+from tfcactus.keras._compat import keras
+from tfcactus.keras.query import TableNoiseQuery
+
+_MEMORY = 2**24
+"""Numbers that a physical batch may hold: 64 MB in float32."""
+
+
+class Step:
+  """Noisy averages of clipped gradients of one model.
+
+  Attributes:
+    rows: How many examples are processed at once; None until `check`, if it
+      was not given.
+    engine: 'auto' or 'vectorized'.
+    clipping: 'flat', 'per_layer' or 'automatic'.
+    norm: The `ClipNorm`.
+    seeded: Whether the noise repeats.
+  """
+
+  def __init__(self, model: keras.Model, plan: Any, seed: Optional[int],
+               rows: Optional[int], engine: str, clipping: str):
+    """Initialises the step; see `PrivateModel` for the arguments."""
+    self._model = model
+    self._plan = plan
+    self.rows = None if rows is None else (
+        _checks.integer('physical_batch_size', rows, 1))
+    self.clipping = _clip.check_kind(clipping)
+    if engine not in ('auto', 'vectorized'):
+      raise ValueError(
+          f"Expected engine 'auto' or 'vectorized', got engine={engine!r}.")
+    self.engine = engine
+    if plan.adaptive_clipping is not None and clipping != 'flat':
+      raise ValueError(
+          "Expected clipping='flat' with a plan of adaptive_clipping, whose "
+          f'count is that of whole gradients, got clipping={clipping!r}.')
+    self.norm = _adaptive.ClipNorm(plan)
+    # Of the noise, not the plan: a release may hold more than the gradient.
+    self._query = (TableNoiseQuery(plan, seed=seed)
+                   if plan.adaptive_clipping is None else
+                   TableNoiseQuery(plan.noise, plan.l2_norm_clip, seed=seed))
+    self.seeded = self._query.seeded
+
+  def routes(self) -> _routes.Routes:
+    """Which way each layer takes."""
+    return _routes.routes(self._model, self.engine == 'vectorized')
+
+  def check(self) -> None:
+    """Checks the built model, and settles the physical batch.
+
+    Raises:
+      ValueError: if the model cannot be trained privately.
+    """
+    _layers.check_model(self._model, half=True)
+    _layers.check_vectorizable(self._model)
+    dim = sum(math.prod(v.shape) for v in self._model.trainable_variables)
+    if dim == 0:
+      raise ValueError(
+          f'Expected a model with trainable variables, got '
+          f'{self._model.name!r} with none.')
+    self._plan.check_vector(dim)
+    if self.rows is None:
+      self.rows = _physical_rows(self._plan, self._model, self.routes())
+
+  def shaped(self, x: Any, y: Any) -> Any:
+    """Checks a batch, when the step is traced.
+
+    Returns:
+      `x` in the shape the model expects, which generators do not tell.
+
+    Raises:
+      ValueError: if there are several replicas, outputs, or no known ranks.
+    """
+    if not tf.is_tensor(y):
+      raise ValueError(
+          f'Expected targets y to be one array, got {y!r}; a private model has '
+          'one output and one loss.')
+    _drop_in.check_replicas()
+    shape = getattr(self._model, 'input_shape', None) if (
+        self._model.built) else None
+    if tf.is_tensor(x) and isinstance(shape, tuple):
+      # Not of its batch: a Sequential remembers the one it was built on.
+      x = tf.ensure_shape(x, (None,) + shape[1:])
+    if any(part.shape.rank is None for part in tf.nest.flatten((x, y))):
+      raise ValueError(
+          'Expected inputs and targets of known rank, got unknown shapes; call '
+          'compile() again before data of another shape, and give generators '
+          'an output_signature.')
+    return x
+
+  def run(self, x: Any, y: tf.Tensor, weights: tf.Tensor,
+          compute_loss: _engine.LossFn
+         ) -> Tuple[List[tf.Tensor], _engine.BatchResult]:
+    """Clips, sums, adds noise, and divides by the expected batch size.
+
+    Args:
+      x: Inputs of one logical batch.
+      y: Its targets.
+      weights: Shape (batch,), zero for padding.
+      compute_loss: As `loss_per_example` returns it.
+
+    Returns:
+      (what to apply, in the shape of each variable; the `BatchResult`).
+    """
+    engine = _engine.Engine(self._model, compute_loss, self.rows,
+                            self.routes(), self.clipping)
+    batch = engine.run(x, y, weights, self.norm.value())
+    release, scale = self.norm.release(batch)
+    state = self._query.initial_global_state()._replace(l2_norm_clip=scale)
+    noisy = self._query.get_noised_result(release, state)[0]
+    sums = self.norm.move(noisy)
+    return [part / self._plan.expected_batch_size for part in sums], batch
+
+
+def _physical_rows(plan: Any, model: keras.Model,
+                   routes: _routes.Routes) -> int:
+  """A physical batch that holds most draws, as far as memory allows."""
+  expected = plan.expected_batch_size
+  usual = expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))
+  fitting = _MEMORY // max(1, _routes.numbers_per_example(model, routes))
+  # Whole eights: what vector units like.
+  return max(1, min(-(-int(usual) // 8) * 8, fitting))

@@ -1,0 +1,110 @@
+"""Cells that tile [-range, range], counted outwards from zero; their checks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tfcactus import _checks
+
+NORMS = (1, 2)
+
+MAX_CELLS = 20_000
+"""More cells than this on one side take minutes."""
+
+CELLS = 400
+"""About how many cells on one side the default width gives."""
+
+MAX_BINS = 20
+"""Most cells per unit that are chosen by default."""
+
+_WHOLE = 1e-9
+
+
+def cell_cost(cells: int, bins: int, norm: int) -> np.ndarray:
+  """Shape (cells,), the mean of |z|^norm over cells counted from zero."""
+  centre = (np.arange(cells) + 0.5) / bins
+  return centre if norm == 1 else centre**2 + 1 / (12 * bins**2)
+
+
+def check_norm(norm: int) -> int:
+  """Returns the utility's norm: 1 or 2."""
+  norm = _checks.integer('norm', norm, 1)
+  if norm not in NORMS:
+    raise ValueError(
+        f'Expected norm 1 (E|Z|) or 2 (sqrt(E Z^2)), got norm={norm}.')
+  return norm
+
+
+def check_range(value: float, bins: int | None) -> tuple[int, int]:
+  """Returns (cells per unit, cells up to the range).
+
+  Raises:
+    ValueError: if the noise would hide nothing, or cells do not tile it.
+  """
+  value = _checks.positive('range', value)
+  if value <= 0.5:
+    raise ValueError(
+        'Expected range > 0.5, half the sensitivity, got '
+        f'range={value!r}: the noise would never hide a full change.')
+  if bins is None:
+    wanted = min(max(round(CELLS / value), 1), MAX_BINS)
+    bins = next((n for n in range(wanted, wanted + 40)
+                 if _is_whole(value * n)), None)
+    if bins is None:
+      raise ValueError(
+          f'Expected a range of whole cells, got range={value!r}, which no '
+          f'{wanted} to {wanted + 39} cells per unit tile; pass bins.')
+  elif isinstance(bins, float) and not bins.is_integer():
+    raise ValueError(
+        'Expected bins to be an integer, so that a change by the sensitivity '
+        f'is a whole number of cells, got bins={bins!r}.')
+  bins = _checks.integer('bins', bins, 1)
+  if not _is_whole(value * bins):
+    raise ValueError(
+        'Expected cells that tile [-range, range], got '
+        f'range * bins = {value * bins:.6g}; choose bins so that it is whole.')
+  cells = round(value * bins)
+  if cells < 2:
+    raise ValueError(
+        f'Expected at least two cells up to the range, got range * bins = '
+        f'{cells}; raise bins.')
+  if cells > MAX_CELLS:
+    raise ValueError(
+        f'Expected at most {MAX_CELLS} cells up to the range, got {cells}; '
+        'lower bins.')
+  return bins, cells
+
+
+def _is_whole(value: float) -> bool:
+  return abs(value - round(value)) <= _WHOLE * max(value, 1.0)
+
+
+def check_utility(value: float, cells: int, bins: int, norm: int) -> float:
+  """Returns the utility, if some table that falls outwards has it.
+
+  Raises:
+    ValueError: if it is below the narrowest table's or above the uniform's.
+  """
+  value = _checks.positive('utility', value)
+  name = 'E|Z|' if norm == 1 else 'sqrt(E Z^2)'
+  cost = cell_cost(cells, bins, norm)
+  least, most = cost[0]**(1 / norm), float(np.mean(cost))**(1 / norm)
+  if value <= least:
+    raise ValueError(
+        f'Expected utility above {least:.6g}, the {name} that the dither inside '
+        f'the two middle cells has alone, got utility={value!r}; raise the '
+        'utility or bins.')
+  if value >= most * (1 - 1e-9):
+    raise ValueError(
+        f'Expected utility below {most:.6g}, the {name} of uniform noise on '
+        f'[-{cells / bins:g}, {cells / bins:g}], got utility={value!r}; widen '
+        'the range.')
+  return value
+
+
+def utility_of(w: np.ndarray, bins: int, norm: int) -> float:
+  """E|Z| or sqrt(E Z^2) of the table with these masses."""
+  cost = cell_cost(w.size, bins, norm)
+  return float((w @ cost) / math.fsum(w))**(1 / norm)

@@ -1,0 +1,203 @@
+"""What all releases share: where noise comes from, and what it is valid for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from typing import Optional
+
+import numpy as np
+from scipy import optimize
+
+from tfcactus import _checks
+from tfcactus import noise as noise_lib
+from tfcactus.noise.bits import SystemRandom
+
+_FINENESS = 20
+"""Values that are not integers are rounded to the sensitivity over about 2^20
+before noise is added, which costs a millionth of it."""
+
+_LARGEST = 2.0**52
+"""Values beyond this many steps do not fit beside their noise in a float64."""
+
+
+def generator(seed: Optional[int]) -> SystemRandom:
+  """Where releases draw from: the system's entropy unless seeded."""
+  if seed is not None:
+    seed = _checks.integer('seed', seed, 0)
+  return SystemRandom(seed)
+
+
+def sensitivity(value: Any, name: str = 'sensitivity') -> float:
+  """Returns a sensitivity: the most one record can change the query."""
+  try:
+    return _checks.positive(name, value)
+  except ValueError as error:
+    raise ValueError(
+        f'{error} The sensitivity is the most that one added or removed record '
+        'can change the query: a public number, never measured on the data.'
+    ) from None
+
+
+def scalar_noise(noise: Any) -> noise_lib.Noise:
+  """Returns `noise` if it protects a scalar query.
+
+  Raises:
+    ValueError: for other noise, or noise with no account.
+  """
+  kinds = (noise_lib.Gaussian, noise_lib.Laplace, noise_lib.ScalarTable,
+           noise_lib.SinhNormal)
+  if not isinstance(noise, kinds):
+    raise ValueError(
+        'Expected noise to be a Gaussian, Laplace, SinhNormal or ScalarTable, '
+        f'which protect a scalar query, got {noise!r}.')
+  if isinstance(noise, noise_lib.SinhNormal) and not noise.monotone:
+    raise ValueError(
+        f'Expected sinh-normal noise with bend >= sigma, got {noise!r}: raise '
+        'bend, or use the table of tfcactus.design.DiscretizedSinhNormal.')
+  return noise
+
+
+def is_log_concave(noise: noise_lib.Noise) -> bool:
+  """Whether the density is log-concave, exactly from a table's numbers."""
+  if not isinstance(noise, noise_lib.ScalarTable):
+    return bool(noise.monotone)
+  slope = np.append(np.diff(noise.log_density), noise.log_tail_ratio)
+  # Computed logarithms of a log-concave law bend the wrong way by rounding.
+  return bool(np.all(slope <= 0) and np.all(np.diff(slope) <= 1e-9))
+
+
+def spread_noise(noise: Any, *, whole: bool = False) -> noise_lib.Noise:
+  """Returns `noise` if independent draws protect a change spread over many.
+
+  For log-concave noise a change (a_1, a_2, ...) of several queries with
+  independent draws costs no more than the change |a_1| + |a_2| + ... of one:
+  with T_a the trade-off curve of a shift by a, the product of T_a and T_b lies
+  above T_b(1 - T_a) (transitivity), which is T_(a+b) since the best tests are
+  nested thresholds. A table's density has steps, so that this holds for it
+  where all changes are whole numbers of sensitivities only.
+
+  Args:
+    noise: The noise.
+    whole: Whether all changes are whole numbers of sensitivities.
+
+  Raises:
+    ValueError: for noise that is not log-concave, or a table whose shifts may
+      be fractions.
+  """
+  if not is_log_concave(scalar_noise(noise)):
+    raise ValueError(
+        'Expected log-concave noise, since one record may change several noisy '
+        f'numbers here, got {noise!r}; use Gaussian, Laplace or SinhNormal '
+        'noise.')
+  if isinstance(noise, noise_lib.ScalarTable) and not whole:
+    raise ValueError(
+        'Expected closed-form noise, since one record may change several noisy '
+        'numbers by fractions of the sensitivity here, where no account of a '
+        f'table is proved, got {noise!r}; use Gaussian, Laplace or SinhNormal '
+        'noise.')
+  return noise
+
+
+def upper_quantile(noise: noise_lib.Noise, tail: Any) -> np.ndarray:
+  """The z with P(Z > z) = tail, accurate for tiny tails (symmetric noise)."""
+  return -noise.quantile(tail)
+
+
+def lattice(value: Any, sensitivity_: float) -> tuple[np.ndarray, float, float]:
+  """Puts values on a grid, so that a release has no low bits to leak from.
+
+  Integers stay as they are. Other values are rounded to a power of two below a
+  millionth of the sensitivity, by which one rounding can change them more.
+
+  Args:
+    value: Numbers of any shape.
+    sensitivity_: How much one record can change each.
+
+  Returns:
+    (values in steps, as int64; the step; the sensitivity of each on the grid).
+  """
+  array = np.asarray(value)
+  if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
+    raise ValueError(
+        f'Expected numbers, got values of type {array.dtype}.')
+  if array.size == 0:
+    raise ValueError('Expected at least one value, got none.')
+  if not np.all(np.isfinite(array)):
+    raise ValueError(
+        'Expected finite values, got NaN or infinite ones; sanitise each '
+        'record before the query is formed.')
+  if np.issubdtype(array.dtype, np.integer):
+    step, effective = 1.0, sensitivity_
+  else:
+    step = 2.0**(math.floor(math.log2(sensitivity_)) - _FINENESS)
+    effective = sensitivity_ + step
+  if np.max(np.abs(array.astype(np.float64))) / step > _LARGEST:
+    raise ValueError(
+        'Expected values below 2^31 sensitivities or so, got larger ones, '
+        'beside which noise of that size is lost in a float64; check the units '
+        'of sensitivity.')
+  return np.rint(array / step).astype(np.int64), step, effective
+
+
+def on_lattice(noise: np.ndarray, step: float) -> np.ndarray:
+  """Noise rounded to the grid, in steps: x + rint(z) = rint(x + z) for whole x."""
+  return np.rint(noise / step).astype(np.int64)
+
+
+def noisy(exact: np.ndarray, scale: float, noise: noise_lib.Noise, rng: Any
+          ) -> np.ndarray:
+  """Exact answers that change by `scale` at most, each with noise of its own.
+
+  For answers that are compared and never published: they are on no grid.
+  """
+  return exact + scale * noise.sample(rng, exact.shape)
+
+
+def to_numbers(steps: np.ndarray, step: float) -> Any:
+  """Steps as numbers: int64 on the whole numbers, exact float64 elsewhere."""
+  return steps if step == 1.0 else steps * step
+
+
+def max_error(noise: noise_lib.Noise, count: int, beta: float) -> float:
+  """The t with P(max of `count` independent |Z| > t) = beta."""
+  tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) / count)
+  return float(upper_quantile(noise, 0.5 * tail))
+
+
+def sum_error(noise: noise_lib.Noise, terms: int, sums: int, beta: float
+              ) -> float:
+  """A t with P(some of `sums` sums of at most `terms` draws exceeds it) <= beta.
+
+  Markov's inequality for exp(t sum), the best t.
+  """
+  log_ratio = math.log(2 * sums / _checks.delta(beta, 'beta'))
+  if terms == 1:
+    return max_error(noise, sums, beta)
+  bound = lambda log_t: min((terms * _log_mgf(noise, math.exp(log_t)) +
+                             log_ratio) / math.exp(log_t), 1e100)
+  guess = math.log(math.sqrt(2 * log_ratio / terms) / noise.std)
+  # Unimodal in log t; infinite beyond the noise's own exponential rate.
+  found = optimize.minimize_scalar(
+      bound, bounds=(guess - 4, guess + 4), method='bounded')
+  return min(float(bound(found.x)), float(bound(guess - 1)),
+             terms * max_error(noise, sums * terms, beta))
+
+
+def _log_mgf(noise: noise_lib.Noise, t: float) -> float:
+  """An upper bound on log E exp(t Z)."""
+  if isinstance(noise, noise_lib.Laplace):
+    rate = (noise.scale * t)**2
+    return -math.log1p(-rate) if rate < 1 else math.inf
+  if isinstance(noise, noise_lib.Gaussian):
+    return 0.5 * (noise.noise_multiplier * t)**2
+  if isinstance(noise, noise_lib.SinhNormal):
+    # Odd and 1-Lipschitz in a normal of standard deviation sigma.
+    return 0.5 * (noise.sigma * t)**2
+  # Tables: the survival function on a grid of quantiles, from above.
+  tail = np.geomspace(0.5, 1e-25, 4000)
+  edge = upper_quantile(noise, tail)
+  mass = 2 * np.append(-np.diff(tail), tail[-1])
+  with np.errstate(over='ignore'):
+    return float(np.log(np.sum(mass * np.cosh(np.append(
+        t * edge[1:], t * edge[-1])))))

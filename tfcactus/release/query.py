@@ -1,0 +1,236 @@
+"""Noisy numbers, vectors, sums and histograms."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from typing import Optional
+
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus import noise as noise_lib
+from tfcactus import plan
+from tfcactus import privacy
+from tfcactus.release import _data
+from tfcactus.release import _noise
+from tfcactus.release.result import Release
+
+_SUM_FINENESS = 30
+"""Summands are cut to a grid of the clip norm over about 2^30: sums of up to
+2^32 records are exact, and no record's rounding depends on the others."""
+
+
+def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.Noise,
+                seed: Optional[int] = None) -> Release:
+  """Releases a number with noise.
+
+  Args:
+    value: The exact answer; an integer is answered by an integer, anything else
+      on a grid of about 2^-20 of the sensitivity, so that low bits carry
+      nothing.
+    sensitivity: The most that one added or removed record can change it.
+    noise: Scalar noise, in units of the sensitivity.
+    seed: For repeatable experiments; None draws from the system.
+
+  Raises:
+    ValueError: if an argument is out of range or the value is not finite.
+  """
+  scale = _noise.sensitivity(sensitivity)
+  steps, step, scale = _noise.lattice(value, scale)
+  if steps.ndim:
+    raise ValueError(
+        f'Expected one number, got shape {steps.shape}; use noisy_vector, which '
+        'asks how one record changes the whole.')
+  return _noisy_number(steps, step, scale, noise, seed)
+
+
+def noisy_vector(value: Any, *, noise: noise_lib.Noise,
+                 l2_sensitivity: Optional[float] = None,
+                 l1_sensitivity: Optional[float] = None,
+                 seed: Optional[int] = None) -> Release:
+  """Releases a vector with noise.
+
+  Args:
+    value: Shape (dim,).
+    noise: For an l2 sensitivity, Gaussian noise or a radial table of that
+      dimension, as a `PrivacyPlan` asks; for an l1 sensitivity, log-concave
+      scalar noise, drawn for each coordinate.
+    l2_sensitivity: Bound on the Euclidean norm of the change that one added or
+      removed record makes. Exactly one of the two is given.
+    l1_sensitivity: Bound on the sum of the absolute changes.
+    seed: For repeatable experiments; None draws from the system.
+
+  Raises:
+    ValueError: if an argument is out of range, or the noise does not protect
+      such a vector.
+  """
+  if (l2_sensitivity is None) == (l1_sensitivity is None):
+    raise ValueError(
+        'Expected exactly one of l2_sensitivity and l1_sensitivity, got '
+        f'l2_sensitivity={l2_sensitivity!r} and '
+        f'l1_sensitivity={l1_sensitivity!r}.')
+  if l2_sensitivity is None:
+    scale = _noise.sensitivity(l1_sensitivity, 'l1_sensitivity')
+  else:
+    scale = _noise.sensitivity(l2_sensitivity, 'l2_sensitivity')
+  steps, step, _ = _noise.lattice(value, scale)
+  if steps.ndim != 1:
+    raise ValueError(f'Expected a vector, got shape {steps.shape}.')
+  dim = steps.size
+  if l2_sensitivity is None:
+    _noise.spread_noise(noise)
+    rounding = dim
+  else:
+    plan.check_l2_noise(noise, dim)
+    rounding = math.sqrt(dim)
+  if not np.issubdtype(np.asarray(value).dtype, np.integer):
+    scale += rounding * step
+  return _noisy_steps(steps, step, scale, noise, seed)
+
+
+def noisy_sum(records: Any, *, l2_norm_clip: float, noise: noise_lib.Noise,
+              seed: Optional[int] = None) -> Release:
+  """Releases the sum of clipped records.
+
+  Args:
+    records: Shape (n, dim) or (n,), or an iterable of such batches, such as a
+      batched `tf.data.Dataset`. n may be zero if dim is known (an array).
+    l2_norm_clip: Each record is scaled down to this norm; the sensitivity.
+    noise: As for `noisy_vector` with an l2 sensitivity; any scalar noise for
+      records that are numbers.
+    seed: For repeatable experiments; None draws from the system.
+  """
+  clip = _checks.positive('l2_norm_clip', l2_norm_clip)
+  step = 2.0**(math.floor(math.log2(clip)) - _SUM_FINENESS)
+  total: Any = None
+  for batch in _data.batches(records):
+    part = np.sum(_clipped_steps(batch, clip, step), axis=0)
+    if total is not None and np.shape(total) != np.shape(part):
+      raise ValueError(
+          'Expected batches of records of one shape, got shapes '
+          f'{np.shape(total)} and {np.shape(part)}.')
+    total = part if total is None else total + part
+  if total is None:
+    raise ValueError('Expected at least one batch, got none.')
+  if np.ndim(total) == 0:
+    return _noisy_number(np.asarray(total), step, clip, noise, seed)
+  plan.check_l2_noise(noise, total.size)
+  return _noisy_steps(total, step, clip, noise, seed)
+
+
+def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
+  """Records on the grid, none longer than `clip`: their sums are exact."""
+  rows = np.asarray(batch, dtype=np.float64)
+  if rows.ndim not in (1, 2):
+    raise ValueError(
+        'Expected records of shape (n,) or (n, dim), got a batch of shape '
+        f'{rows.shape}.')
+  if not np.all(np.isfinite(rows)):
+    raise ValueError(
+        'Expected finite records, got infinite ones; replace such records one '
+        'by one, before the release.')
+  size = np.max(np.abs(rows), axis=tuple(range(1, rows.ndim)), initial=1e-300)
+  norm = size * np.linalg.norm(
+      (rows.T / size).T.reshape(rows.shape[0], -1), axis=1)
+  # A float's rounding must not carry a record past the clip norm.
+  factor = np.minimum(1.0, clip / np.maximum(norm, 1e-300)) * (1 - 1e-12)
+  # Towards zero: the grid makes no record longer.
+  return np.trunc((rows.T * (factor / step)).T).astype(np.int64)
+
+
+def histogram(records: Any, *, num_bins: int, noise: noise_lib.Noise,
+              outside: str = 'refuse', seed: Optional[int] = None) -> Release:
+  """Releases how often each value occurs: integers, some below zero.
+
+  One added or removed record changes one count by one; a replaced record
+  changes two, which for log-concave noise costs what a change of two in one
+  count does.
+
+  Args:
+    records: Integers in [0, num_bins), one per record: an array or an iterable
+      of batches. May be empty.
+    num_bins: Size of the domain: public, never read off the data.
+    noise: Log-concave scalar noise, in units of one record.
+    outside: 'refuse' raises on values outside of the domain, which tells that
+      there are some; 'drop' does not count them.
+    seed: For repeatable experiments; None draws from the system.
+
+  Returns:
+    Release whose value has shape (num_bins,), int64.
+  """
+  counts = exact_counts(records, num_bins=num_bins, outside=outside)
+  _noise.spread_noise(noise, whole=True)
+  drawn = _noise.on_lattice(
+      noise.sample(_noise.generator(seed), counts.size), 1.0)
+  return Release(
+      value=counts + drawn, event=privacy.noise_event(noise),
+      mechanism=f'a histogram of {counts.size} counts with {noise.name} noise',
+      seeded=seed is not None, error_kind='largest error of a count',
+      error_bound=lambda beta: _noise.max_error(
+          noise, counts.size, beta) + 0.5)
+
+
+def exact_counts(records: Any, *, num_bins: int, outside: str = 'refuse'
+                 ) -> np.ndarray:
+  """How often each value occurs, without noise: not to be published.
+
+  Args:
+    records: As for `histogram`.
+    num_bins: As for `histogram`.
+    outside: As for `histogram`.
+  """
+  num_bins = _checks.integer('num_bins', num_bins, 1)
+  if outside not in ('refuse', 'drop'):
+    raise ValueError(
+        f"Expected outside to be 'refuse' or 'drop', got {outside!r}.")
+  counts = np.zeros(num_bins, np.int64)
+  for batch in _data.batches(records):
+    batch = np.atleast_1d(batch).ravel()
+    if batch.size == 0:
+      continue
+    if batch.dtype.kind == 'f':
+      if np.any(batch != np.rint(batch)):
+        raise ValueError('Expected integer records, got fractions.')
+    known = (batch >= 0) & (batch < num_bins)
+    if outside == 'refuse' and not np.all(known):
+      raise ValueError(
+          f'Expected records in [0, {num_bins}), got others; pass a domain '
+          "that holds all of them, or outside='drop'.")
+    counts += np.bincount(batch[known].astype(np.int64), minlength=num_bins)
+  return counts
+
+
+def _noisy_number(steps: np.ndarray, step: float, scale: float,
+                  noise: noise_lib.Noise, seed: Optional[int]) -> Release:
+  """Noise for a whole number of steps that changes by `scale` at most."""
+  _noise.scalar_noise(noise)
+  drawn = _noise.on_lattice(
+      scale * noise.sample(_noise.generator(seed), (1,))[0], step)
+  return Release(
+      value=_noise.to_numbers(steps + drawn, step).item(),
+      event=privacy.noise_event(noise),
+      mechanism=f'a number with {noise.name} noise', seeded=seed is not None,
+      error_kind='absolute error', error_bound=lambda beta: (
+          scale * _noise.max_error(noise, 1, beta) + step))
+
+
+def _noisy_steps(steps: np.ndarray, step: float, scale: float,
+                 noise: noise_lib.Noise, seed: Optional[int]) -> Release:
+  """Noise for a vector of steps that changes by `scale` at most."""
+  dim = steps.size
+  rng = _noise.generator(seed)
+  if isinstance(noise, noise_lib.RadialTable):
+    drawn = noise.sample(rng, 1)[0]
+    # No coordinate is further off than the whole vector.
+    error = lambda beta: float(noise.radius_quantile(1 - beta))
+  else:
+    drawn = noise.sample(rng, dim)
+    error = lambda beta: _noise.max_error(noise, dim, beta)
+  return Release(
+      value=_noise.to_numbers(steps + _noise.on_lattice(scale * drawn, step),
+                              step),
+      event=privacy.noise_event(noise),
+      mechanism=f'a vector of length {dim} with {noise.name} noise',
+      seeded=seed is not None, error_kind='largest error of a coordinate',
+      error_bound=lambda beta: scale * error(beta) + step)

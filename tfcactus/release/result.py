@@ -1,0 +1,97 @@
+"""What a release hands out: the published value and what it cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+from typing import Callable
+
+import dp_accounting
+
+from tfcactus import _checks
+from tfcactus import plan
+from tfcactus import privacy
+
+_ADD_OR_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+
+SEEDED = ' Drawn from a seed: an experiment, not a release.'
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Release:
+  """A private statistic. Everything in it may be published.
+
+  Attributes:
+    value: What was released.
+    event: What it cost, for any dp_accounting accountant: compose it with
+      training, or pass it to a `PrivacyPlan` as one of its `releases`.
+    mechanism: What was done, in words.
+    error_kind: What `error` measures, in words.
+    seeded: Whether a seed was given, so that the noise can be repeated.
+  """
+
+  value: Any
+  event: dp_accounting.DpEvent
+  mechanism: str
+  error_kind: str
+  seeded: bool
+  error_bound: Callable[[float], float] = dataclasses.field(repr=False)
+
+  def error(self, beta: float) -> float:
+    """What is not exceeded with probability at least 1 - beta.
+
+    Args:
+      beta: In (0, 1).
+
+    Returns:
+      A bound from the noise's own quantiles, in units of the query; see
+      `error_kind`. It does not depend on the data.
+    """
+    return float(self.error_bound(_checks.delta(beta, 'beta')))
+
+  def guarantee(
+      self, delta: float, neighboring_relation:
+      dp_accounting.NeighboringRelation = _ADD_OR_REMOVE) -> plan.Guarantee:
+    """The cost of this release alone.
+
+    Args:
+      delta: In (0, 1).
+      neighboring_relation: ADD_OR_REMOVE_ONE, or REPLACE_ONE at twice the
+        sensitivity.
+    """
+    accountant = privacy.PhiAccountant(neighboring_relation)
+    bounds = accountant.compose(self.event).epsilon_bounds(delta)
+    verb = ('added or removed' if neighboring_relation == _ADD_OR_REMOVE
+            else 'replaced')
+    return plan.Guarantee(
+        lower=bounds.lower, estimate=bounds.estimate, upper=bounds.upper,
+        delta=delta, steps=1,
+        neighboring_relation=neighboring_relation.name.lower().replace('_', '-'),
+        accountant=plan.ACCOUNTANT, proven=True,
+        statement=f'For any one record {verb}: {self.mechanism}.' +
+        (SEEDED if self.seeded else ''))
+
+  def tcdp(self, delta: float) -> privacy.TCDP:
+    """The truncated CDP of this release that is best at `delta`."""
+    return privacy.TCDPAccountant().compose(self.event).best(delta)
+
+  def report(self, delta: float, beta: float = 0.05) -> str:
+    """Guarantee and accuracy, in words: the exact guarantee first."""
+    guarantee = self.guarantee(delta)
+    lines = [f'{self.mechanism}: {guarantee}']
+    try:
+      truncated = self.tcdp(delta)
+      lines.append(f'by truncated CDP: {truncated}, epsilon '
+                   f'{truncated.epsilon(delta):.4f}')
+    except ValueError:
+      lines.append('no truncated CDP guarantee: losses may be infinite')
+    lines.append(f'{self.error_kind}: {self.error(beta):.6g} with probability '
+                 f'{1 - beta:g}')
+    if self.seeded:
+      lines.append(SEEDED.strip())
+    return '\n'.join(lines)
+
+
+def repeated(event: dp_accounting.DpEvent, count: int) -> dp_accounting.DpEvent:
+  """The event of `count` such releases."""
+  return event if count == 1 else dp_accounting.SelfComposedDpEvent(event, count)

@@ -1,0 +1,279 @@
+"""Which option scores best, if one stands out: Gap-Max and top-m.
+
+Scores are functions of the data, each of which one added or removed record
+changes by the sensitivity at most. If the best beats the others by a wide
+enough gap it is found; the scores themselves are not released.
+
+Source: section 5 of Bun, Dwork, Rothblum and Steinke (STOC 2018): Algorithm 22
+(the obvious answer) and Algorithm 21 (the generalised histogram).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Optional
+
+import numpy as np
+from scipy import optimize
+
+from tfcactus import _checks
+from tfcactus import noise as noise_lib
+from tfcactus import privacy
+from tfcactus.release import _noise
+from tfcactus.release import query
+from tfcactus.release.result import Release
+from tfcactus.release.result import repeated
+
+METHODS = ('obvious-answer', 'histogram')
+
+
+def gap_max(scores: Any, *, sensitivity: float, noise: noise_lib.Noise,
+            method: str = 'obvious-answer', seed: Optional[int] = None
+            ) -> Release:
+  """Releases the index of the best score.
+
+  Both methods cost one release of the noise. The obvious-answer mechanism adds
+  noise to half the gap between the best and the second score, and gives the
+  best option if that is above a threshold which is exceeded with probability
+  1/k where there is no gap; else another option. Where the clipped gap is zero
+  it draws uniformly among all options, so that the exact equality on which the
+  proof rests holds whatever the floating point does.
+
+  Args:
+    scores: Shape (k,), k >= 2; ties are allowed, NaN is not.
+    sensitivity: The most one added or removed record changes any score.
+    noise: Scalar noise, in units of the sensitivity (log-concave for
+      'histogram').
+    method: 'obvious-answer' or 'histogram'.
+    seed: For repeatable experiments; None draws from the system.
+
+  Returns:
+    Release whose value is an int in [0, k); its `error(beta)` is the gap from
+    which on the answer is right with probability 1 - beta.
+  """
+  if method not in METHODS:
+    raise ValueError(f'Expected method in {METHODS}, got method={method!r}.')
+  if method == 'histogram':
+    release = top_m(scores, 1, sensitivity=sensitivity, noise=noise, seed=seed)
+    return Release(
+        int(release.value[0]), release.event, release.mechanism,
+        release.error_kind, release.seeded, release.error_bound)
+  steps, step, scale = _scores(scores, sensitivity, 1)
+  _noise.scalar_noise(noise)
+  value = obvious_answer_draws(
+      steps, scale / step, noise, _noise.generator(seed), 1)[0]
+  return Release(
+      value=int(value), event=privacy.noise_event(noise),
+      mechanism=f'the best of {steps.size} options by the obvious-answer '
+      f'mechanism with {noise.name} noise', seeded=seed is not None,
+      error_kind='gap that is enough', error_bound=lambda beta: scale *
+      obvious_answer_gap(noise, steps.size, beta) + 2 * step)
+
+
+def most_frequent(records: Any, *, num_bins: int, noise: noise_lib.Noise,
+                  method: str = 'obvious-answer', outside: str = 'refuse',
+                  seed: Optional[int] = None) -> Release:
+  """Releases the most frequent value, if it is so by a gap.
+
+  Args:
+    records: Integers in [0, num_bins), as for `histogram`.
+    num_bins: Size of the domain, at least two.
+    noise: As for `gap_max`.
+    method: As for `gap_max`.
+    outside: As for `histogram`.
+    seed: For repeatable experiments; None draws from the system.
+  """
+  counts = query.exact_counts(records, num_bins=num_bins, outside=outside)
+  return gap_max(counts, sensitivity=1, noise=noise, method=method, seed=seed)
+
+
+def top_m(scores: Any, m: int, *, sensitivity: float, noise: noise_lib.Noise,
+          seed: Optional[int] = None) -> Release:
+  """Releases the indices of the m best scores, best first by noisy gap.
+
+  Each score becomes its gap to the (m+1)-th best, if it is above; independent
+  noise is added to all, and the m largest are named. Of the options that enter
+  or leave the best m, pairs of one each change by at most twice the
+  sensitivity together, those that stay by that much each: m releases, not 2m.
+
+  Args:
+    scores: Shape (k,), k > m; ties are allowed, NaN is not.
+    m: How many.
+    sensitivity: The most one added or removed record changes any score.
+    noise: Log-concave scalar noise, in units of the sensitivity.
+    seed: For repeatable experiments; None draws from the system.
+
+  Returns:
+    Release whose value has shape (m,), int64; its `error(beta)` is the gap
+    between the m-th and the next score from which on all m are right with
+    probability 1 - beta.
+  """
+  m = _checks.integer('m', m, 1)
+  steps, step, scale = _scores(scores, sensitivity, m)
+  _noise.spread_noise(noise)
+  value = top_m_draws(
+      steps, m, scale / step, noise, _noise.generator(seed), 1)[0]
+  return Release(
+      value=value, event=repeated(privacy.noise_event(noise), m),
+      mechanism=f'the best {m} of {steps.size} options by the generalised '
+      f'histogram with {noise.name} noise', seeded=seed is not None,
+      error_kind='gap that is enough', error_bound=lambda beta: scale *
+      top_m_gap(noise, steps.size, beta, m) + 2 * step)
+
+
+def _scores(scores: Any, sensitivity: float, m: int
+            ) -> tuple[np.ndarray, float, float]:
+  scale = _noise.sensitivity(sensitivity)
+  steps, step, scale = _noise.lattice(scores, scale)
+  if steps.ndim != 1 or steps.size <= m:
+    raise ValueError(
+        f'Expected scores of shape (k,) with k >= {m + 1} options, got shape '
+        f'{steps.shape}: among {m} there is nothing to choose.')
+  return steps, step, scale
+
+
+def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.Noise,
+                         rng: Any, runs: int) -> np.ndarray:
+  """Algorithm 22, `runs` times on the same scores; shape (runs,).
+
+  Args:
+    steps: Shape (k,), integer scores.
+    scale: Their sensitivity.
+    noise: Noise in units of it.
+    rng: A generator.
+    runs: How many independent answers.
+  """
+  size = steps.size
+  best = int(np.argmax(steps))
+  second = int(np.max(np.delete(steps, best)))
+  gap = max((int(steps[best]) - second) / (2 * scale) - 1, 0.0)
+  if gap == 0:
+    return rng.integers(0, size, runs)
+  threshold = float(_noise.upper_quantile(noise, 1 / size))
+  above = _noise.noisy(np.full(runs, gap), 1.0, noise, rng) > threshold
+  other = rng.integers(0, size - 1, runs)
+  return np.where(above, best, other + (other >= best))
+
+
+def top_m_draws(steps: np.ndarray, m: int, scale: float, noise: noise_lib.Noise,
+                rng: Any, runs: int) -> np.ndarray:
+  """Algorithm 21 for m options, `runs` times; shape (runs, m)."""
+  after = np.partition(steps, steps.size - m - 1)[steps.size - m - 1]
+  gap = np.maximum(steps - after, 0) / (2 * scale)
+  noisy = _noise.noisy(np.broadcast_to(gap, (runs, steps.size)), 1.0, noise, rng)
+  chosen = np.argpartition(-noisy, m - 1, axis=1)[:, :m]
+  order = np.argsort(-np.take_along_axis(noisy, chosen, 1), axis=1)
+  return np.take_along_axis(chosen, order, 1)
+
+
+def obvious_answer_gap(noise: noise_lib.Noise, num_options: int, beta: float
+                       ) -> float:
+  """The gap, in sensitivities, from which on Algorithm 22 errs with beta.
+
+  The probability of the right answer is exactly that of the noise above the
+  threshold less the clipped gap, or 1/k where that is zero.
+
+  Args:
+    noise: In units of the sensitivity.
+    num_options: k, at least two.
+    beta: Probability of a wrong answer.
+  """
+  k = _checks.integer('num_options', num_options, 2)
+  beta = _checks.delta(beta, 'beta')
+  if beta >= 1 - 1 / k:
+    return 0.0
+  threshold, reserve = _noise.upper_quantile(noise, np.array([1 / k, beta]))
+  return float(2 * (1 + threshold + reserve))
+
+
+def top_m_success(noise: noise_lib.Noise, num_options: int, gap: float,
+                  m: int = 1) -> float:
+  """A lower bound on the probability that Algorithm 21 finds all m best.
+
+  Args:
+    noise: In units of the sensitivity.
+    num_options: k, above m.
+    gap: Between the m-th and the next score, in sensitivities.
+    m: How many; their scores are taken to be equal, which is the worst case.
+  """
+  return _top_m_success(*_worst_rival(noise, num_options - m), noise, gap, m)
+
+
+def top_m_gap(noise: noise_lib.Noise, num_options: int, beta: float, m: int = 1
+              ) -> float:
+  """The gap, in sensitivities, from which on Algorithm 21 errs with beta.
+
+  Args:
+    noise: In units of the sensitivity.
+    num_options: k, above m.
+    beta: Probability that one of the m is wrong.
+    m: How many.
+  """
+  m = _checks.integer('m', m, 1)
+  k = _checks.integer('num_options', num_options, m + 1)
+  beta = _checks.delta(beta, 'beta')
+  rival = _worst_rival(noise, k - m)
+  excess = lambda gap: 1 - beta - _top_m_success(*rival, noise, gap, m)
+  if excess(0.0) <= 0:
+    return 0.0
+  # With probability 1 - beta no noise is larger than this.
+  high = 4 * _noise.max_error(noise, k, 0.5 * beta)
+  while excess(high) > 0:
+    high *= 1.5
+  gap = optimize.brentq(excess, 0.0, high, xtol=1e-9, rtol=1e-12)
+  return gap + 1e-8
+
+
+def _worst_rival(noise: noise_lib.Noise, rivals: int
+                 ) -> tuple[np.ndarray, np.ndarray]:
+  """Quantiles of the largest of `rivals` draws, and the mass below each."""
+  # u = 1 - tail on a grid that is fine where success is decided.
+  tail = np.geomspace(1.0, 1e-13, 4000)[1:]
+  each = -np.expm1(np.log1p(-tail) / float(rivals))
+  mass = -np.diff(np.append(1.0, tail))
+  return _noise.upper_quantile(noise, each), mass
+
+
+def _top_m_success(rival: np.ndarray, mass: np.ndarray, noise: noise_lib.Noise,
+                   gap: float, m: int) -> float:
+  # Each cell of the rival's law at its upper end: a lower bound.
+  beaten = noise.cdf(0.5 * gap - rival)
+  return float(np.sum(mass * beaten**m))
+
+
+def smallest_gap(noise: noise_lib.Noise, *, num_options: int, beta: float,
+                 sensitivity: float = 1.0, method: str = 'obvious-answer'
+                 ) -> float:
+  """The smallest gap at which `gap_max` is right with probability 1 - beta.
+
+  Args:
+    noise: Noise in units of the sensitivity.
+    num_options: k, at least two.
+    beta: Probability of a wrong answer.
+    sensitivity: Of a score.
+    method: 'obvious-answer' or 'histogram'.
+  """
+  if method not in METHODS:
+    raise ValueError(f'Expected method in {METHODS}, got method={method!r}.')
+  scale = _noise.sensitivity(sensitivity)
+  _noise.scalar_noise(noise)
+  k = _checks.integer('num_options', num_options, 2)
+  if method == 'histogram':
+    return scale * top_m_gap(noise, k, beta)
+  return scale * obvious_answer_gap(noise, k, beta)
+
+
+def obvious_answer_success(noise: noise_lib.Noise, num_options: int, gap: float
+                           ) -> float:
+  """The probability that Algorithm 22 names the best, exactly.
+
+  Args:
+    noise: In units of the sensitivity.
+    num_options: k.
+    gap: Between best and second score, in sensitivities.
+  """
+  clipped = max(0.5 * gap - 1, 0.0)
+  if clipped == 0:
+    return 1 / num_options
+  threshold = float(_noise.upper_quantile(noise, 1 / num_options))
+  return float(noise.cdf(clipped - threshold))

@@ -1,0 +1,155 @@
+"""Threshold queries: how many records are at most j, for every j at once.
+
+Source: Dwork, Naor, Pitassi and Rothblum, "Differential Privacy under Continual
+Observation" (STOC 2010), for the tree; Bun, Nissim, Stemmer and Vadhan (FOCS
+2015), as used in section 5.3 of Bun, Dwork, Rothblum and Steinke (STOC 2018),
+for thresholds by way of interior points.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import NamedTuple
+from typing import Optional
+
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus import noise as noise_lib
+from tfcactus import privacy
+from tfcactus.release import _data
+from tfcactus.release import _noise
+from tfcactus.release import quantiles
+from tfcactus.release import query
+from tfcactus.release.result import Release
+from tfcactus.release.result import repeated
+
+
+def thresholds(records: Any, *, num_values: int, noise: noise_lib.Noise,
+               outside: str = 'refuse', seed: Optional[int] = None) -> Release:
+  """Releases noisy counts of records <= j, for all j in 0..num_values - 1.
+
+  Every count is a sum of at most log2(num_values) + 1 noisy counts of a dyadic
+  tree, of which a record is in one per level.
+
+  Args:
+    records: Integers in [0, num_values), one per record: an array or an
+      iterable of batches. May be empty.
+    num_values: Size of the domain: public.
+    noise: Log-concave scalar noise, in units of one record.
+    outside: As for `histogram`.
+    seed: For repeatable experiments; None draws from the system.
+
+  Returns:
+    Release whose value has shape (num_values,), int64.
+  """
+  counts = query.exact_counts(records, num_bins=num_values, outside=outside)
+  _noise.spread_noise(noise, whole=True)
+  value = threshold_draws(counts, noise, _noise.generator(seed), 1)[0]
+  levels = num_levels(counts.size)
+  return Release(
+      value=value, event=repeated(privacy.noise_event(noise), levels),
+      mechanism=f'{counts.size} threshold queries from a tree of {levels} '
+      f'levels with {noise.name} noise', seeded=seed is not None,
+      error_kind='largest error of a count', error_bound=lambda beta: (
+          _noise.sum_error(noise, levels, counts.size, beta) + 0.5 * levels))
+
+
+class ThresholdSketch(NamedTuple):
+  """Counts at a few values of a domain.
+
+  Attributes:
+    points: Shape (m,), int64, increasing values.
+    counts: Shape (m + 1,), int64: records <= points[i], and all in the last.
+  """
+
+  points: np.ndarray
+  counts: np.ndarray
+
+
+def threshold_sketch(records: Any, *, num_values: int, depth: int,
+                     noise: noise_lib.Noise, method: str = 'binary-search',
+                     rank_error: Optional[float] = None,
+                     seed: Optional[int] = None) -> Release:
+  """Releases where the data are, and how many up to there, in a huge domain.
+
+  The domain is split at an interior point, its parts again, `depth` times; a
+  record is in one part of each round. The parts are then counted as by
+  `thresholds`.
+
+  Args:
+    records: Integers in [1, num_values], one per record: an array or an
+      iterable of batches. May be empty.
+    num_values: Size of the domain, up to 2^62: public.
+    depth: Rounds, at least one: 2^depth - 1 values at most are named.
+    noise: Log-concave closed-form noise, in units of one record.
+    method: How interior points are found, as for `interior_point`.
+    rank_error: As for `interior_point`.
+    seed: For repeatable experiments; None draws from the system.
+
+  Returns:
+    Release whose value is a `ThresholdSketch`; its `error(beta)` bounds the
+    error of all counts at the points named. Between two points the true count
+    lies between theirs.
+  """
+  depth = _checks.integer('depth', depth, 1)
+  size = _checks.integer('num_values', num_values, 2)
+  x = quantiles.Balance.of(_data.vector(records), 0.5, size).records
+  rng = _noise.generator(seed)
+  points = np.zeros(0, np.int64)
+  for _ in range(depth):
+    edges = np.concatenate([[0], points, [size]])
+    splits = [low + quantiles.interior_draw(
+        x[(x > low) & (x <= high)] - low, int(high - low), noise=noise, rng=rng,
+        method=method, rank_error=rank_error)
+              for low, high in zip(edges[:-1], edges[1:])]
+    points = np.setdiff1d(np.append(points, splits), [size])
+  counts = np.histogram(x, np.concatenate([[0], points, [size]]) + 0.5)[0]
+  parts = 2**depth
+  counts = np.append(counts, np.zeros(parts - counts.size, np.int64))
+  value = threshold_draws(counts, noise, rng, 1)[0]
+  levels = num_levels(parts)
+  cost = depth * quantiles.num_queries(size, method) + levels
+  return Release(
+      value=ThresholdSketch(points, np.append(
+          value[:points.size], value[parts - 1])),
+      event=repeated(privacy.noise_event(noise), cost),
+      mechanism=f'threshold counts at up to {parts - 1} interior points by '
+      f'{method} with {noise.name} noise', seeded=seed is not None,
+      error_kind='largest error of a count at a named value',
+      error_bound=lambda beta: (
+          _noise.sum_error(noise, levels, parts, beta) + 0.5 * levels))
+
+
+def num_levels(num_values: int) -> int:
+  """Levels of the tree: how many noisy counts a record is in, at most."""
+  return _checks.integer('num_values', num_values, 1).bit_length()
+
+
+def threshold_draws(counts: np.ndarray, noise: noise_lib.Noise, rng: Any,
+                    runs: int) -> np.ndarray:
+  """`runs` independent answers to all threshold queries.
+
+  Args:
+    counts: Shape (k,), how many records have each value.
+    noise: In units of one record.
+    rng: A generator.
+    runs: How many.
+
+  Returns:
+    Shape (runs, k), int64.
+  """
+  size = counts.size
+  upto = np.arange(1, size + 1)
+  running = np.append(0, np.cumsum(counts))
+  answer = np.zeros((runs, size), np.int64)
+  for level in range(num_levels(size)):
+    # The prefix of length c is made of one node for each bit of c.
+    node = upto >> level
+    used = np.flatnonzero(node & 1)
+    last = np.unique(node[used])
+    exact = running[last << level] - running[(last - 1) << level]
+    noisy = exact + _noise.on_lattice(
+        noise.sample(rng, (runs, last.size)), 1.0)
+    answer[:, used] += noisy[:, np.searchsorted(last, node[used])]
+  return answer
