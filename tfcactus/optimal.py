@@ -172,9 +172,9 @@ class _Search:
     Where many steps compose, the best order leaves it next to nothing; for a few
     releases epsilon is not a divergence, and it gains.
     """
-    label, (start, noise, _) = min(
+    label, (start, noise, best) = min(
         self._tried.items(), key=lambda item: item[1][0])
-    if not label.startswith('monotone'):
+    if not label.startswith('monotone') or start == 0:
       return
     epsilon, length = start, 1.0
     for _ in range(_DESCENTS):
