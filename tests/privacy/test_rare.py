@@ -9,6 +9,7 @@ import pytest
 import tfcactus
 from tfcactus.privacy import contour
 from tfcactus.privacy import rare
+from tfcactus.privacy.bounds import Hard
 from tfcactus.privacy.composition import Composition
 from tfcactus.privacy.gaussian import GaussianLoss
 from tfcactus.privacy.sampling import Release
@@ -194,5 +195,5 @@ def test_phi_of_a_composition_with_a_large_loss():
 @pytest.mark.parametrize('loss', [
     GaussianLoss(1.0, 1e-3, 'add'), GaussianLoss(1.0, 1.0, 'remove')])
 def test_what_cannot_be_split_is_hard(loss):
-  with pytest.raises(contour.Hard):
+  with pytest.raises(Hard):
     rare.epsilon([(loss, 3)], 1e-6)

@@ -92,6 +92,11 @@ def phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float, count: int,
   return ((wide * weight) @ fine.T).ravel()[:count]
 
 
+def log_expm1(x: float | np.ndarray) -> float | np.ndarray:
+  """log(e^x - 1) for x > 0."""
+  return x + np.log(-np.expm1(-x))
+
+
 def log_kernel(order: float | np.ndarray) -> float | np.ndarray:
   """log of max over x of exp(-order x) (1 - e^-x), for order > 0."""
   return order * np.log(order) - (1 + order) * np.log1p(order)

@@ -12,8 +12,8 @@ import numpy as np
 
 from tfcactus.privacy import gaussian
 from tfcactus.privacy._saddles import Alias
-from tfcactus.privacy._saddles import Hard
 from tfcactus.privacy.bounds import Bounds
+from tfcactus.privacy.bounds import Hard
 
 MAX_TABLES = 4
 """Tables made before the last is used as it is."""

@@ -9,10 +9,7 @@ import math
 import numpy as np
 
 from tfcactus.privacy import _numerics
-
-
-class Hard(Exception):
-  """The contour cannot answer cheaply; another method has to."""
+from tfcactus.privacy.bounds import Hard
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,9 +104,9 @@ class Alias:
     """The aliasing error at `epsilon`."""
     above, below = self._log_excess(epsilon)
     up, down = self.orders > self.order, self.orders < self.order
-    high = above[up] - _log_expm1((self.orders[up] - self.order) * period)
-    low = below[down] - _log_expm1((self.order - self.orders[down]) * period)
-    zero = -float(_log_expm1(np.array(self.order * period)))
+    high = above[up] - _numerics.log_expm1((self.orders[up] - self.order) * period)
+    low = below[down] - _numerics.log_expm1((self.order - self.orders[down]) * period)
+    zero = -float(_numerics.log_expm1(np.array(self.order * period)))
     return math.exp(min(np.min(high, initial=np.inf), 700.0)) + math.exp(
         np.min(low, initial=zero))
 
@@ -118,8 +115,3 @@ class Alias:
     # Rounding of log_a itself.
     log_a = log_a + 1e-12 * (1 + np.abs(self.mgf) + np.abs(self.orders * epsilon))
     return log_a, np.minimum(log_a, 0.0)
-
-
-def _log_expm1(x: np.ndarray) -> np.ndarray:
-  """log(e^x - 1) for x > 0."""
-  return x + np.log(-np.expm1(-x))

@@ -11,3 +11,7 @@ class Bounds(NamedTuple):
   lower: float
   estimate: float
   upper: float
+
+
+class Hard(Exception):
+  """The method at hand has no bounds at a fair price; another has to answer."""

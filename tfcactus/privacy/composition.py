@@ -30,6 +30,7 @@ from tfcactus.privacy import lattice
 from tfcactus.privacy import pair as pair_lib
 from tfcactus.privacy import rare
 from tfcactus.privacy.bounds import Bounds
+from tfcactus.privacy.bounds import Hard
 from tfcactus.privacy.gaussian import GaussianLoss
 from tfcactus.privacy.pair import PairBounds
 
@@ -124,8 +125,15 @@ class Composition:
         return self._smoothed(delta)
       return self._best(lambda: contour.Contour(self._losses).epsilon(delta),
                         lambda: rare.epsilon(self._losses, delta))
-    except contour.Hard:
-      return self._lattice.epsilon(delta)
+    except Hard:
+      return self._capped(self._lattice.epsilon(delta), delta)
+
+  def _capped(self, bounds: Bounds, delta: float) -> Bounds:
+    """Sampling never costs: without it Gaussian releases are one."""
+    if self._losses is None or bounds.upper < math.inf:
+      return bounds
+    cap = _solve(_joint(self._losses), delta).upper
+    return Bounds(bounds.lower, cap, cap)
 
   def stays_below(self, epsilon: float, delta: float) -> bool:
     """Whether `delta` at `epsilon` is quickly shown to be kept; False: unknown."""
@@ -138,7 +146,7 @@ class Composition:
       return True
     try:
       return contour.Contour(self._losses).stays_below(epsilon, math.log(delta))
-    except contour.Hard:
+    except Hard:
       return False
 
   def delta(self, epsilon: float) -> Bounds:
@@ -153,7 +161,7 @@ class Composition:
       if self._losses is not None:
         return self._best(lambda: contour.Contour(self._losses).delta(epsilon),
                           lambda: rare.delta(self._losses, epsilon))
-    except contour.Hard:
+    except Hard:
       pass
     return self._lattice.delta(epsilon)
 
@@ -166,20 +174,20 @@ class Composition:
     """The first good bounds, or the narrowest.
 
     Raises:
-      contour.Hard: if no method has an answer.
+      Hard: if no method has an answer.
     """
     found = []
     for method in methods:
       try:
         bounds = method()
-      except contour.Hard:
+      except Hard:
         continue
       if bounds.upper - bounds.lower <= max(
           GOOD * min(bounds.upper, 1.0), FLOOR * self.steps):
         return bounds
       found.append(bounds)
     if not found:
-      raise contour.Hard
+      raise Hard
     return min(found, key=lambda bounds: bounds.upper - bounds.lower)
 
   @property
@@ -222,9 +230,7 @@ class Composition:
   def _single(self) -> Optional[GaussianLoss]:
     """One Gaussian release that is the same as the whole."""
     if all(loss.sampling_prob == 1 for loss, _ in self._losses):
-      mu = math.sqrt(math.fsum(
-          count * loss.mu**2 for loss, count in self._losses))
-      return GaussianLoss(mu, 1.0, 'remove')
+      return _joint(self._losses)
     if len(self._losses) == 1 and self._losses[0][1] == 1:
       return self._losses[0][0]
     return None
@@ -241,13 +247,13 @@ class Composition:
     """Epsilon by contours over the atoms, smoothed upwards a little.
 
     Raises:
-      contour.Hard: if phi could not be shown to stay small.
+      Hard: if phi could not be shown to stay small.
     """
     p_low, p_high = self._lattice.p_inf
     steps = self._lattice.steps
     if steps < MIN_STEPS or delta <= p_high or any(
         step.bounds().upper.p.size > MAX_ATOMS for step, _ in self.groups):
-      raise contour.Hard
+      raise Hard
     results = []
     for side, p_inf in (('lower', p_low), ('upper', p_high)):
       groups = tuple((_atomic(step, side), count) for step, count in self.groups)
@@ -284,6 +290,12 @@ def _atoms_of(pair: pair_lib.DominatingPair) -> atoms.AtomicLoss:
 
 def _atomic(step: Step, side: str) -> atoms.AtomicLoss:
   return _atoms_of(getattr(step.bounds(), side))
+
+
+def _joint(losses: Sequence[tuple[GaussianLoss, int]]) -> GaussianLoss:
+  """One release that is the same as several, none of them sampled."""
+  mu = math.sqrt(math.fsum(count * loss.mu**2 for loss, count in losses))
+  return GaussianLoss(mu, 1.0, 'remove')
 
 
 def _solve(loss: GaussianLoss, delta: float) -> Bounds:

@@ -34,11 +34,10 @@ import threadpoolctl
 from tfcactus.privacy import _numerics
 from tfcactus.privacy import _profile
 from tfcactus.privacy import atoms
-from tfcactus.privacy import gaussian
 from tfcactus.privacy._saddles import Alias
-from tfcactus.privacy._saddles import Hard
 from tfcactus.privacy._saddles import Saddles
 from tfcactus.privacy.bounds import Bounds
+from tfcactus.privacy.bounds import Hard
 
 LOG_TOLERANCE = math.log(1e-14)
 """Log of the relative error of delta allowed to each cause."""
@@ -163,11 +162,8 @@ class Contour:
 
   def _block(self, low: float, high: float, points: int = 14) -> Saddles:
     orders = _geometric(low, high, points)
-    try:
-      return Saddles(orders, *sum(
-          count * loss.cumulants(orders) for loss, count in self._all))
-    except gaussian.TooManyNodes as error:
-      raise Hard from error
+    return Saddles(orders, *sum(
+        count * loss.cumulants(orders) for loss, count in self._all))
 
   @property
   def _all(self) -> list[tuple[Any, int]]:
@@ -208,11 +204,8 @@ class Contour:
       saddles = self._refined(saddles, best)
       best = saddles.nearest(epsilon)
     tolerance = math.exp(LOG_TOLERANCE) / (10 * steps)
-    try:
-      tilted = [(loss.tilted(order, count * spacing, tolerance), number)
-                for loss, number in self._all]
-    except gaussian.TooManyNodes as error:
-      raise Hard from error
+    tilted = [(loss.tilted(order, count * spacing, tolerance), number)
+              for loss, number in self._all]
     if count * max(getattr(part, 'loss', np.zeros(1)).size
                    for part, _ in tilted) > MAX_TABLE:
       raise Hard

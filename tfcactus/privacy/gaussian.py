@@ -22,6 +22,7 @@ import numpy as np
 from scipy import special
 
 from tfcactus.privacy import _numerics
+from tfcactus.privacy.bounds import Hard
 
 REACH = 9.5
 """Standard deviations of quadrature beyond the outermost mode, at least."""
@@ -48,10 +49,6 @@ PHASE_ROUNDOFF = 8 * np.finfo(np.float64).eps
 """Bound on the relative rounding error of a phase."""
 
 _STRIPS = np.concatenate([[0.02, 0.05, 0.1, 0.2, 0.4], np.arange(0.7, 3.01, 0.23)])
-
-
-class TooManyNodes(Exception):
-  """A quadrature would take more nodes than are worth it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +201,7 @@ class GaussianLoss:
     # The mode of the tilted density: beyond it by REACH all terms are tiny.
     count = int(math.ceil((top - bottom) / step)) + 1
     if count > MAX_NODES:
-      raise TooManyNodes
+      raise Hard
     return bottom + step * np.arange(count), step
 
   def _mode(self, order: float) -> float:

@@ -32,9 +32,9 @@ from tfcactus.privacy import _numerics
 from tfcactus.privacy import _profile
 from tfcactus.privacy import contour
 from tfcactus.privacy import gaussian
-from tfcactus.privacy._saddles import Hard
 from tfcactus.privacy._saddles import Saddles
 from tfcactus.privacy.bounds import Bounds
+from tfcactus.privacy.bounds import Hard
 
 SHARPNESS = 0.25
 """Width of the step of w as a log-likelihood ratio: a narrower one asks for
@@ -247,7 +247,8 @@ class PartLoss(gaussian.GaussianLoss):
   def _middle(self, level: float) -> float:
     """The output at a level."""
     s, mu = self.sampling_prob, self.mu
-    return (math.log(math.expm1(level) * (1 - s) / s) + 0.5 * mu * mu) / mu
+    return (float(_numerics.log_expm1(level)) + math.log((1 - s) / s) +
+            0.5 * mu * mu) / mu
 
   def _argument(self, y: np.ndarray, level: float, strip: np.ndarray
                 ) -> tuple[np.ndarray, np.ndarray]:
@@ -310,8 +311,8 @@ class PartLoss(gaussian.GaussianLoss):
     if math.isinf(self.high):
       return top
     # There e^(-2 (e^v - 1)^2) falls faster than the tilt's e^(order * loss) grows.
-    return min(top, max(self._middle(self.high), 0.0) + math.log1p(
-        (1 + order) * math.expm1(self.high)) / self.mu)
+    return min(top, max(self._middle(self.high), 0.0) + float(np.logaddexp(
+        0.0, math.log1p(order) + _numerics.log_expm1(self.high))) / self.mu)
 
 
 def _log_size(real: np.ndarray, imag: np.ndarray
