@@ -74,9 +74,6 @@ setuptools.setup(
         'test': TEST + PLOT,
     },
     entry_points={'console_scripts': ['tfcactus=tfcactus.cli:main']},
-    classifiers=[
-        'License :: OSI Approved :: Apache Software License',
-        *(f'Programming Language :: Python :: 3.{minor}'
-          for minor in range(9, 14)),
-    ],
+    classifiers=[f'Programming Language :: Python :: 3.{minor}'
+                 for minor in range(9, 14)],
 )

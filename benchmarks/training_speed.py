@@ -55,7 +55,7 @@ def keras_contender(name):
   x, y = data()
   loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
   apart = tf.keras.losses.SparseCategoricalCrossentropy(
-      from_logits=True, reduction=tf.keras.losses.Reduction.NONE)
+      from_logits=True, reduction='none')
   model = mnist.build_cnn()
   if name in ('tfcactus', 'vectorized'):
     import tfcactus

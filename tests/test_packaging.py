@@ -43,10 +43,11 @@ def ours():
 @pytest.mark.skipif(not (HAS_TENSORFLOW and HAS_TFP),
                     reason='needs TensorFlow Privacy')
 def test_users_imports_are_left_as_they_were_in_either_order():
-  alone = run(IMPORT + 'print(user())').split()[-1]
+  # Twice: where the first attempt fails, the next finds half-loaded modules.
+  alone = run(IMPORT + 'print(user(), user())').split()[-2:]
   before = run(IMPORT + 'a = user(); ours(); print(a, user())').split()
   after = run(IMPORT + 'ours(); print(user(), user())').split()
-  assert before[-2:] == after[-2:] == [alone, alone]
+  assert before[-2:] == after[-2:] == alone
   left = run(IMPORT + 'ours(); print(hasattr(sys, "skip_tf_privacy_import"))')
   assert left.split()[-1] == 'False'
 
@@ -100,7 +101,8 @@ import tensorflow as tf
 if not hasattr(tf.keras, 'ops'):
   print('Keras 2')
 else:
-  tf.keras.backend.backend = lambda: 'jax'
+  import keras
+  keras.backend.backend = lambda: 'jax'
   try:
     import tfcactus.keras
   except ImportError as error:

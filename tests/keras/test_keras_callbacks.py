@@ -76,6 +76,19 @@ def test_a_real_plan_reports_its_own_account():
   assert history['epsilon'][-1] == plan.guarantee_each_example_once(2).upper
 
 
+def test_epsilon_in_the_logs_of_batches(make_plan):
+  seen = []
+
+  class Look(tf.keras.callbacks.Callback):
+
+    def on_train_batch_end(self, batch, logs=None):
+      seen.append(logs.get('epsilon'))
+
+  _private(make_plan()).fit(_batches(steps_per_epoch=5), verbose=0, callbacks=[
+      EpsilonCallback(every=2), Look()])
+  assert seen[1::2] == [0.02, 0.04] and seen[0] is seen[2] is None
+
+
 def test_a_plain_fit_reports_what_holds_for_it(make_plan):
   callback = EpsilonCallback()
   private = _private(make_plan())
@@ -240,6 +253,7 @@ def test_training_that_is_not_private_is_refused(make_plan, kind):
     ({'batches': [1]}, 'PoissonBatches'),
     ({'target_epsilon': 0.0}, 'target_epsilon > 0'),
     ({'target_epsilon': float('nan')}, 'finite'),
+    ({'every': 0}, 'every >= 1'),
 ])
 def test_bad_arguments_are_refused_in_words(kwargs, words):
   with pytest.raises(ValueError, match=words):

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import tfcactus
 from tfcactus import noise as noise_lib
+from tfcactus.keras import _compat
 from tfcactus.keras import _saving
 from tfcactus.keras import DPKerasAdamOptimizer
 from tfcactus.keras import DPKerasSGDOptimizer
@@ -164,6 +165,35 @@ def test_drop_in_optimizers_come_back_whole(tmp_path, make, noise):
     assert again.optimizer.released_steps == 12
     assert history['epsilon'][-1] == plan.guarantee(12).upper
     assert int(again.optimizer.iterations) == 12
+
+
+@pytest.mark.parametrize('name', ['m.keras', 'm.weights.h5', 'm.h5'])
+def test_weights_trained_outside_do_not_come_back_clean(tmp_path, name):
+  if _compat.KERAS_3 and name == 'm.h5':
+    pytest.skip('a format of Keras 2')
+  private = _private(_plan())
+  private.fit(_batches(), verbose=0)
+  private.inner.compile('sgd', _LOSS)
+  private.inner.fit(_X, _Y, verbose=0)
+  if name == 'm.keras':
+    private.save(tmp_path / name)
+    again = _load(tmp_path / name)
+  else:
+    private.save_weights(tmp_path / name)
+    again = _private(_plan())
+    again.load_weights(tmp_path / name)
+  assert int(again.released_steps) == 4
+  with pytest.raises(ValueError, match='No epsilon'):
+    again.guarantee()
+
+
+def test_a_loaded_drop_in_training_counts_for_private_models(tmp_path):
+  model = _inner()
+  model.compile(DPKerasSGDOptimizer.from_plan(_plan()), _NONE)
+  model.fit(_batches(), verbose=0)
+  model.save(tmp_path / 'm.keras')
+  with pytest.raises(ValueError, match='4 steps were released'):
+    privatize(_load(tmp_path / 'm.keras'), _plan())
 
 
 def test_momentum_goes_on_where_it_was(tmp_path):

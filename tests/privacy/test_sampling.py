@@ -3,6 +3,7 @@
 import math
 
 import dp_accounting
+from dp_accounting import pld
 import numpy as np
 import pytest
 from scipy import stats
@@ -133,3 +134,20 @@ def test_noise_that_never_overlaps_protects_nothing():
   accountant = PhiAccountant().compose(privacy.NoiseTableDpEvent(table))
   assert accountant.get_epsilon(0.5) == math.inf
   assert accountant.get_delta(3.0) == pytest.approx(1.0)
+
+
+@pytest.mark.skipif(not hasattr(dp_accounting, 'RandomizedResponseDpEvent'),
+                    reason='an event of dp_accounting 0.6')
+def test_the_event_of_newer_dp_accounting_is_ours():
+  theirs = dp_accounting.RandomizedResponseDpEvent(0.5, 4)
+  bounds = [
+      PhiAccountant(REPLACE).compose(event, 20).epsilon_bounds(1e-5)
+      for event in (theirs, privacy.randomized_response_event(0.5, 4))]
+  assert bounds[0] == bounds[1]
+  peer = pld.PLDAccountant(REPLACE)
+  for _ in range(20):  # Its compose(event, 20) composes it once.
+    peer.compose(theirs)
+  assert bounds[0].upper == pytest.approx(peer.get_epsilon(1e-5), abs=1e-2)
+  # 0 is outright disclosure there, and no noise here.
+  silent = dp_accounting.RandomizedResponseDpEvent(0.0, 4)
+  assert not PhiAccountant(REPLACE).supports(silent)

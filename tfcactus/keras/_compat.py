@@ -341,7 +341,7 @@ def steps_per_execution(model: Any) -> Optional[int]:
     return None
   steps = (model.steps_per_execution if KERAS_3 else
            getattr(model, '_steps_per_execution', None))
-  if steps == 'auto':
+  if isinstance(steps, str):  # 'auto'
     return None
   return 1 if steps is None else int(steps)
 

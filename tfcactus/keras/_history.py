@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfcactus.keras import _compat
 from tfcactus.keras._compat import keras
+from tfcactus.keras.sampling import Sampling
 
 _ATTRIBUTE = '_tfcactus_trainers'
 
@@ -89,6 +90,9 @@ class Record:
       steps, weights = self._seen
       self.changed = self.changed or self.released_steps < steps or (
           self.released_steps == steps and weights != _fingerprint(model))
+    if self.changed:
+      # With the weights: whoever loads them is to know.
+      self.counters['sampling'].assign(int(Sampling.UNKNOWN))
     return self.changed
 
   def note(self, model: keras.Model, plan: Any) -> str:
@@ -109,7 +113,11 @@ def find_record(model: keras.Model, plan: Any) -> Record:
     ValueError: if steps were released from them that the plan does not cover.
   """
   record = None
-  for trainer in trainers(model.weights if model.built else ()):
+  known = trainers(model.weights if model.built else ())
+  optimizer = getattr(model, 'optimizer', None)
+  if hasattr(optimizer, 'released_steps'):  # Of a model that was loaded.
+    known.append(optimizer)
+  for trainer in known:
     if trainer.released_steps:
       _check_same(trainer, record, model, plan)
       record = trainer

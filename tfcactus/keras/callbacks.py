@@ -8,6 +8,8 @@ from typing import Any
 from typing import Optional
 import warnings
 
+import tensorflow as tf
+
 from tfcactus import _checks
 from tfcactus.keras import _compat
 from tfcactus.keras import _history
@@ -25,7 +27,8 @@ from tfcactus.keras.sampling import Sampling
 class EpsilonCallback(keras.callbacks.Callback):
   """Reports what was spent, and stops before a budget would be passed.
 
-  After each epoch `logs` hold `epsilon` (the upper bound) and `delta`. The
+  After each epoch `logs` hold `epsilon` (the upper bound) and `delta`, and
+  `clip_norm` where the plan has `adaptive_clipping`. The
   progress bar and the history show them; put this callback before CSVLogger
   and TensorBoard in the list, so that they see them too. Under an account that
   is not proven the key is `epsilon_unproven`.
@@ -47,7 +50,7 @@ class EpsilonCallback(keras.callbacks.Callback):
   def __init__(self, plan: Any = None, *,
                batches: Optional[DrawnBatches] = None,
                target_epsilon: Optional[float] = None, verbose: int = 0,
-               run_card: Any = None):
+               run_card: Any = None, every: Optional[int] = None):
     """Initialises the callback.
 
     Args:
@@ -60,6 +63,7 @@ class EpsilonCallback(keras.callbacks.Callback):
       verbose: 1 to print the statement of the guarantee after each epoch.
       run_card: Path of a JSON file, written anew after each epoch, that says
         what ran and what it cost; for a `PrivateModel`, see `make_run_card`.
+      every: Puts epsilon into the logs of batches too, after each so many.
 
     Raises:
       ValueError: if an argument is invalid.
@@ -77,6 +81,7 @@ class EpsilonCallback(keras.callbacks.Callback):
                     _checks.positive('target_epsilon', target_epsilon))
     self._verbose = verbose
     self._run_card = run_card
+    self._every = None if every is None else _checks.integer('every', every, 1)
     self._plan = None
     self._max_steps = None
     self._warned = False
@@ -116,9 +121,12 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
     """Stops training after the last step that the budget allows."""
-    del batch, logs
     if self._spent():
       self.model.stop_training = True
+    if self._every is not None and (batch + 1) % self._every == 0:
+      self.guarantee, self.reason = self._ledger().guarantee(self._plan)
+      if self.guarantee is not None and logs is not None:
+        self._log(logs)
 
   def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
     """Logs what was spent so far."""
@@ -136,11 +144,17 @@ class EpsilonCallback(keras.callbacks.Callback):
         not self._within(self._ledger(ahead=True))):
       self.model.stop_training = True
 
+  def _log(self, logs: dict) -> None:
+    """Puts what was spent, and the clip norm if it moves, into the logs."""
+    name = 'epsilon' if self.guarantee.proven else 'epsilon_unproven'
+    logs[name] = self.guarantee.upper
+    logs['delta'] = self.guarantee.delta
+    if hasattr(self.model, 'clip_norm'):
+      logs['clip_norm'] = float(tf.convert_to_tensor(self.model.clip_norm))
+
   def _report(self, logs: dict) -> None:
     guarantee = self.guarantee
-    logs['epsilon' if guarantee.proven else 'epsilon_unproven'] = (
-        guarantee.upper)
-    logs['delta'] = guarantee.delta
+    self._log(logs)
     if not guarantee.proven:
       self._warn(guarantee.statement)
     if self._verbose:

@@ -240,7 +240,8 @@ class PrivateModel(keras.Model):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
           callbacks=callbacks, validation_data=validation_data,
-          shuffle=shuffle, class_weight=class_weight,
+          shuffle=shuffle and not isinstance(feed.x, tf.data.Dataset),
+          class_weight=class_weight,
           sample_weight=sample_weight, initial_epoch=initial_epoch,
           steps_per_epoch=feed.steps_per_epoch, **kwargs)
 
@@ -303,6 +304,11 @@ class PrivateModel(keras.Model):
     with self._books.keeping_counts():
       super().set_weights(weights)
 
+  def save_weights(self, *args: Any, **kwargs: Any) -> None:
+    """Saves weights, with what was released."""
+    self._books.record.look(self.inner)
+    super().save_weights(*args, **kwargs)
+
   def load_weights(self, *args: Any, **kwargs: Any) -> Any:
     """Loads weights; what was released stays counted."""
     with self._books.keeping_counts():
@@ -345,6 +351,7 @@ class PrivateModel(keras.Model):
 
   def save_own_variables(self, store: Any) -> None:
     """Saves the counters, and the clip norm if it moves."""
+    self._books.record.look(self.inner)
     for name, variable in self._own_state().items():
       store[name] = variable.numpy()
 

@@ -1,0 +1,87 @@
+"""Slowdown of private training with two TensorFlows, alternating in one run.
+
+    python -m benchmarks.keras_versions_speed OLD/bin/python NEW/bin/python
+
+Each interpreter, of an environment made by `make test-matrix` say, trains the
+tutorial CNN plain and private in processes of its own; by CPU time, best of the
+rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+from benchmarks import _results  # noqa: E402
+from benchmarks import training_speed  # noqa: E402
+
+NAMES = ('plain', 'tfcactus')
+STEPS = 60
+
+
+def serve(name):
+  """Trains on each line of input, and reports CPU time."""
+  import keras
+  import tensorflow as tf
+  train = training_speed.keras_contender(name)
+  train(3)
+  for _ in sys.stdin:
+    start = time.process_time()
+    train(STEPS)
+    print(json.dumps({
+        'cpu_seconds': time.process_time() - start,
+        'tensorflow': tf.__version__, 'keras': keras.__version__}), flush=True)
+
+
+def measure(interpreters, rounds):
+  """Returns, for each interpreter, the best CPU seconds of both contenders."""
+  workers = {
+      (python, name): subprocess.Popen(
+          [python, '-m', 'benchmarks.keras_versions_speed', '--serve', name],
+          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+      for python in interpreters for name in NAMES}
+  found = {python: {} for python in interpreters}
+  for _ in range(rounds):
+    for (python, name), worker in workers.items():
+      worker.stdin.write('\n')
+      worker.stdin.flush()
+      result = json.loads(worker.stdout.readline())
+      best = found[python]
+      best[name] = min(best.get(name, float('inf')), result.pop('cpu_seconds'))
+      best.update(result)
+  for worker in workers.values():
+    worker.communicate()
+  return found
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('interpreters', nargs='*', metavar='PYTHON')
+  parser.add_argument('--serve', help=argparse.SUPPRESS)
+  parser.add_argument('--rounds', type=int, default=6)
+  args = parser.parse_args()
+  if args.serve:
+    serve(args.serve)
+    return
+  if len(args.interpreters) < 2:
+    parser.error('expected two interpreters or more')
+  found = list(measure(args.interpreters, args.rounds).values())
+  for result in found:
+    result['slowdown'] = result['tfcactus'] / result['plain']
+  _results.save('keras_versions_speed', {
+      'batch': training_speed.BATCH, 'steps': STEPS, 'rounds': args.rounds,
+      'unit': 'CPU seconds, best of the rounds', 'environments': found})
+  _results.show('keras_versions_speed', _results.markdown(
+      ['TensorFlow', 'Keras', 'plain, CPU s', 'private, CPU s', 'slowdown'],
+      [[r['tensorflow'], r['keras'], f'{r["plain"]:.2f}',
+        f'{r["tfcactus"]:.2f}', f'{r["slowdown"]:.2f}'] for r in found]))
+
+
+if __name__ == '__main__':
+  main()
