@@ -42,7 +42,7 @@ def test_a_step_lowers_what_it_has_the_gradient_of(table):
 
 def test_steps_chain_and_carry_no_certificate(table):
   slope = np.arange(table.log_density.size, dtype=float)**2
-  moved = mirror.step(descent.step(table, slope, 0.1), slope, 0.1)
+  moved = mirror.step(mirror.step(table, slope, 0.1), slope, 0.1)
   assert moved.info['parameters'] == table.info['parameters']
   with pytest.raises(ValueError, match='certificate'):
     design.verify(moved)
