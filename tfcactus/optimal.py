@@ -18,7 +18,7 @@ from tfcactus import _checks
 from tfcactus import design
 from tfcactus import noise as noise_lib
 from tfcactus import plan
-from tfcactus.design import descent
+from tfcactus.design import mirror
 from tfcactus.privacy import gradient
 
 _SCALAR_BINS = 100
@@ -184,7 +184,7 @@ class _Search:
       before = epsilon
       while length >= _SHORTEST:
         try:
-          moved = descent.step(noise, slope, length)
+          moved = mirror.step(noise, slope, length)
           guarantee = self._guarantee(moved)
         except (design.SolverError, ValueError):
           guarantee = None
