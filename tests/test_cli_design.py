@@ -96,3 +96,54 @@ def test_plot_without_matplotlib(monkeypatch):
   monkeypatch.setattr(builtins, '__import__', missing)
   with pytest.raises(ImportError, match='pip install'):
     run('plot', 'monotone-budget1', '--out', 'x.png')
+
+
+BOUNDED = ('design', 'truncated', '--range', '6', '--utility', '3/2', '--epsilon',
+           '.3', '--steps', '4', '--bins', '2')
+
+
+def test_design_truncated(tmp_path, capsys):
+  path = str(tmp_path / 'noise.npz')
+  run(*BOUNDED, '--sampling-prob', '1/5', '--out', path, '--json')
+  told = json.loads(capsys.readouterr().out)
+  assert set(told) == {'delta', 'utility', 'omega', 'method', 'certified',
+                       'seconds', 'digest'}
+  table = noise.load(path)
+  assert table.digest == told['digest'] and table.range == 6
+  assert told['method'] == 'direct' and told['certified'] is False
+  assert told['omega'] < told['delta'] and told['utility'] <= 1.5 + 1e-9
+  run(*BOUNDED)
+  words = capsys.readouterr().out
+  assert 'local optimum' in words and 'full shift' in words
+
+
+@pytest.mark.parametrize('method, certified', [('lp', True), ('ma', False)])
+def test_design_truncated_by_program(method, certified, capsys):
+  run(*BOUNDED[:-3], '1', '--norm', '1', '--method', method, '--json')
+  told = json.loads(capsys.readouterr().out)
+  assert told['certified'] is certified and told['method'] == method
+
+
+def test_design_truncated_by_learning(capsys):
+  pytest.importorskip('tensorflow')
+  run(*BOUNDED, '--method', 'sigmoid-adp', '--seconds', '.1', '--seed', '3',
+      '--json')
+  told = json.loads(capsys.readouterr().out)
+  assert told['method'] == 'sigmoid-adp' and told['certified'] is False
+
+
+@pytest.mark.parametrize('argv, words', [
+    (BOUNDED[:-4], 'Missing: --steps'),
+    (BOUNDED + ('--budget', '1'), 'not used here: --budget'),
+    (BOUNDED + ('--power', '1'), 'power'),
+    (BOUNDED + ('--seed', '1'), 'sigmoid'),
+    (BOUNDED + ('--method', 'lp'), "method='direct'"),
+    (BOUNDED + ('--out', 'x.txt'), 'npz'),
+    (('design', 'truncated', '--range', '.5', '--utility', '1', '--epsilon', '1',
+      '--steps', '1'), 'range > 0.5'),
+    (('design', 'cactus', '--budget', '1', '--range', '5'), '--range'),
+    (('design', 'cactus'), '--budget'),
+], ids=repr)
+def test_bad_truncated_requests(argv, words):
+  with pytest.raises(ValueError, match=words):
+    run(*argv)

@@ -50,6 +50,22 @@ PLANS = [dict(sampling_prob=250 / 60_000, steps=3600, delta=1e-5),
          dict(sampling_prob=1.0, steps=1, delta=1e-5)]
 
 
+@pytest.mark.parametrize('sigma', [0.3, 0.5, 0.8, 1.0, 1.3, 2.0, 4.0])
+def test_default_shells_cost_little_in_any_plan(sigma):
+  # Shells of width w add w^2 m / 12 to the variance of a loss twice: the same as
+  # noise narrower by that share.
+  share = max(dim / design.Isotropic(dim, sigma)._bins(sigma)**2 / 12
+              for dim in (2, 50, 51, 2000, 26_010))
+  plans = [*PLANS, dict(sampling_prob=1e-3, steps=1, delta=1e-9),
+           dict(sampling_prob=1e-3, steps=100, delta=1e-8),
+           dict(sampling_prob=1e-4, steps=1000, delta=1e-7),
+           dict(sampling_prob=1.0, steps=1000, delta=1e-6)]
+  for settings in plans:
+    wide, narrow = (epsilon(tfcactus.Gaussian(s), **settings)
+                    for s in (sigma, sigma / (1 + share)))
+    assert narrow <= 1.002 * wide
+
+
 # There the Gaussian is optimal: what do the shells cost?
 @pytest.mark.parametrize('dim, sigma, objective', [
     (1000, 1.3, 'kl'),
@@ -57,7 +73,6 @@ PLANS = [dict(sampling_prob=250 / 60_000, steps=3600, delta=1e-5),
     pytest.param(26_010, 1.3, 'kl', marks=pytest.mark.slow),
     pytest.param(26_010, 0.5, 'chi2', marks=pytest.mark.slow),
     pytest.param(100_000, 1.0, 'chi2', marks=pytest.mark.slow),
-    pytest.param(1_000_000, 0.5, 'kl', marks=pytest.mark.slow),
     pytest.param(1_000_000, 1.0, 'kl', marks=pytest.mark.slow)])
 def test_large_dimensions_cost_less_than_a_fifth_of_a_percent(
     dim, sigma, objective):

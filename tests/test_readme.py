@@ -8,7 +8,7 @@ README = pathlib.Path(__file__).parent.parent / 'README.md'
 
 def test_keras_examples_run():
   blocks = re.findall(r'```python\n(.*?)```', README.read_text(), re.S)
-  assert len(blocks) == 4
+  assert len(blocks) == 5
   assert len(blocks[0].strip().splitlines()) <= 12
   rng = np.random.default_rng(0)
   names = {'x': rng.normal(size=(256, 20)).astype(np.float32),

@@ -34,6 +34,7 @@ class FakePlan:
   sampling_prob: float
   delta: float = 1e-5
   proven: bool = True
+  releases: tuple = ()
   adaptive_clipping: object = None
 
   @property

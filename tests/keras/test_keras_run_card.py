@@ -40,6 +40,7 @@ def test_a_run_card_says_what_ran(make_plan, tmp_path):
   assert card['table_digest'] == plan.noise.digest
   assert card['neighboring_relation'] == 'add-or-remove-one'
   assert 'AES-256' in card['randomness'] and len(card['not_covered']) >= 4
+  assert card['releases_beside'] == []
   private.fit(PoissonBatches(*_data(), 0.25, seed=1), verbose=0)
   assert 'SEEDED (batches)' in make_run_card(private)['randomness']
   private.train_on_batch(*_data())

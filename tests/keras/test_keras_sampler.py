@@ -168,7 +168,6 @@ class TestBoundedNoise:
     assert _p_value(draws, table.cdf) > 1e-3
     assert _p_value(1.1 * draws, table.cdf) < 1e-6
 
-  @pytest.mark.slow
   def test_ten_million_draws_and_the_outermost_cells(self):
     table = self._table()
     sampler = NoiseSampler(table, seed=9)

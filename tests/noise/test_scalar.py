@@ -229,7 +229,6 @@ class TestEdgeAtZero:
     for value in (0.0, 2.0**-53, 0.5, 1 - 2.0**-53):
       assert np.abs(table.sample(Stub(value), 1))[0] <= table.range
 
-  @pytest.mark.slow
   def test_ten_million_draws_and_the_outermost_cells(self):
     table = bounded_scalar(bins=7, cells=21)
     z = table.sample(np.random.default_rng(11), 10_000_000)

@@ -71,3 +71,10 @@ def test_noise_without_a_tail_is_refused():
   table = scalar.ScalarTable.normalized(2, np.zeros(4), -np.inf)
   with pytest.raises(ValueError, match='tail'):
     gradient.epsilon_gradient(table, sampling_prob=1.0, steps=1, epsilon=1.0)
+
+
+def test_a_table_with_an_edge_at_zero_is_refused():
+  table = scalar.ScalarTable.normalized(
+      4, -np.arange(12.0), np.log(0.5), edge_at_zero=True)
+  with pytest.raises(ValueError, match='edge'):
+    gradient.epsilon_gradient(table, sampling_prob=0.1, steps=3, epsilon=1.0)

@@ -248,6 +248,8 @@ def test_accountant_of_nothing_and_of_no_noise():
       dp_accounting.NonPrivateDpEvent())
   assert open_book.get_epsilon(1e-5) == math.inf
   assert open_book.get_delta(1.0) == 1
+  with pytest.raises(ValueError, match='PhiAccountant'):
+    open_book.best(1e-5)
   with pytest.raises(NotImplementedError, match='PhiAccountant'):
     open_book.epsilon_bounds(1e-5)
 

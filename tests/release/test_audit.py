@@ -43,26 +43,30 @@ def attack(draw, delta=DELTA):
       1, shape (runs,). The event is chosen on a pilot, then counted afresh.
     delta: Of the claim.
   """
-  best = 0.0
+  best, plan = -1.0, None
+  pilot = [draw(0, PILOT, 1), draw(1, PILOT, 2)]
+  values = np.unique(np.concatenate(pilot))
+  cells = min(values.size, 400)
+  edges = values[1:] if values.size <= cells else np.quantile(
+      np.concatenate(pilot), np.linspace(0, 1, cells)[1:])
+  cell = lambda x: np.searchsorted(edges, x, side='right')
   for one, other in ((0, 1), (1, 0)):
-    p, q = draw(one, PILOT, 1), draw(other, PILOT, 2)
-    values = np.unique(np.concatenate([p, q]))
-    cells = min(values.size, 400)
-    edges = values[1:] if values.size <= cells else np.quantile(
-        np.concatenate([p, q]), np.linspace(0, 1, cells)[1:])
-    cell = lambda x, edges=edges: np.searchsorted(edges, x, side='right')
+    p, q = pilot[one], pilot[other]
     hits, others = (np.bincount(cell(x), minlength=cells) for x in (p, q))
     # Few outcomes by their likelihood ratios, a statistic by its value.
     order = (np.argsort(-(hits + 0.5) / (others + 0.5)) if cells <= 16 else
              np.arange(cells)[::-1 if np.mean(p) > np.mean(q) else 1])
     bounds = [audit.epsilon_lower_bound(int(a), int(b), PILOT, delta=delta)
               for a, b in zip(np.cumsum(hits[order]), np.cumsum(others[order]))]
-    event = np.zeros(cells, bool)
-    event[order[:int(np.argmax(bounds)) + 1]] = True
-    counts = [int(np.sum(event[cell(draw(which, RUNS, seed))]))
-              for which, seed in ((one, 3), (other, 4))]
-    best = max(best, audit.epsilon_lower_bound(*counts, RUNS, delta=delta))
-  return best
+    last = int(np.argmax(bounds))
+    if bounds[last] > best:
+      best, plan = bounds[last], (one, other, order[:last + 1])
+  one, other, chosen = plan
+  event = np.zeros(cells, bool)
+  event[chosen] = True
+  return audit.epsilon_lower_bound(*(
+      int(np.sum(event[cell(draw(which, RUNS, seed))]))
+      for which, seed in ((one, 3), (other, 4))), RUNS, delta=delta)
 
 
 def check(draw_with, event_with, law, *, tight=0.7):

@@ -233,3 +233,16 @@ def test_bad_sensitivities_are_explained(sensitivity):
       lambda: release.top_m([1, 2], 1, sensitivity=sensitivity, noise=LAWS[0])):
     with pytest.raises(ValueError, match='never measured on the data'):
       call()
+
+
+@pytest.mark.parametrize('law', LAWS + [truncated_scalar()])
+def test_moment_generating_functions_are_bounded_closely(law):
+  z = np.linspace(-60, 60, 600_001)
+  density = np.exp(law.log_density_at(z))
+  for t in (0.05, 0.2, 0.4):
+    exact = np.log(np.sum(density * np.cosh(t * z)) * (z[1] - z[0]))
+    # The sinh-normal's bound is that of the normal inside.
+    slack = 1.5 if isinstance(law, noise.SinhNormal) else 1.01
+    assert exact * (1 - 1e-6) <= _noise._log_mgf(law, t) <= slack * exact + 1e-4
+  table = gaussian_scalar(tail_ratio=0.9)
+  assert _noise._log_mgf(table, 20 * 0.2) == np.inf  # 20 log(1 / 0.9) = 2.1.

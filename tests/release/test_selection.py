@@ -4,9 +4,11 @@ from scipy import stats
 
 from tests.noise.tables import gaussian_scalar
 from tests.noise.tables import truncated_scalar
+from tests.noise.tables import wavy_scalar
 from tfcactus import noise
 from tfcactus import release
 from tfcactus.noise.bits import SystemRandom
+from tfcactus.privacy import sinh_normal
 from tfcactus.release import selection
 
 LAWS = [noise.Gaussian(2.0), noise.Laplace(1.5), noise.SinhNormal(2.0, 3.0)]
@@ -124,6 +126,7 @@ def test_gaps_of_neighbours_change_as_the_accounts_assume():
     lambda: release.gap_max([3, 4], sensitivity=1, noise=gaussian_scalar(),
                             method='histogram'),
     lambda: release.gap_max([3, 4], sensitivity=1, noise=noise.SinhNormal(3, 1)),
+    lambda: release.gap_max([3, 4], sensitivity=1, noise=wavy_scalar()),
     lambda: release.top_m([1, 2, 3], 3, sensitivity=1, noise=LAWS[0]),
     lambda: release.top_m([1, 2, 3], 0, sensitivity=1, noise=LAWS[0]),
     lambda: release.top_m([1, 2, 3], 1.5, sensitivity=1, noise=LAWS[0]),
@@ -134,6 +137,34 @@ def test_gaps_of_neighbours_change_as_the_accounts_assume():
 def test_bad_input_is_one_clear_error(call):
   with pytest.raises(ValueError, match='Expected'):
     call()
+
+
+def answer_law(scores, law):
+  """The exact probabilities of the obvious answer."""
+  k = len(scores)
+  order = np.sort(scores)
+  success = selection.obvious_answer_success(law, k, order[-1] - order[-2])
+  p = np.full(k, (1 - success) / (k - 1))
+  p[int(np.argmax(scores))] = success
+  return p
+
+
+@pytest.mark.parametrize('shift', [1, 2])
+def test_obvious_answers_of_neighbours_are_as_close_as_accounted(shift):
+  """Exact laws; by replacement (two) the best may change beyond the clipping."""
+  law = noise.SinhNormal(1.0, 2.0)
+  rng = np.random.default_rng(5)
+  closest = 0.0
+  for _ in range(4000):
+    k = int(rng.integers(2, 5))
+    x = rng.integers(0, 9, k).astype(float)
+    p, q = (answer_law(s, law) for s in (x, x + rng.uniform(-shift, shift, k)))
+    for epsilon in (0.0, 0.5, 1.5):
+      gain = np.sum(np.maximum(p - np.exp(epsilon) * q, 0))
+      bound = sinh_normal.delta(law, epsilon, shift=shift)
+      assert gain <= bound + 1e-12
+      closest = max(closest, gain / bound)
+  assert closest > 0.8
 
 
 def test_one_option_is_explained():

@@ -35,7 +35,14 @@ SMALL_MASS = 1e-9
 FLAT = 1e-4
 """Least step down from which a coarse solution's plateaus are refined."""
 
-LOG_FLOOR = -600.0
+LEAST_VALUE = 1e-15
+"""Added to the value before its logarithm is taken: the error of its FFT."""
+
+FLATTEST = 1e-7
+"""Fall of the log density over the whole range that no plateau is without, so
+that a power can narrow it."""
+
+LOG_FLOOR = -80.0
 """Log of the smallest mass of a cell relative to the largest."""
 
 Value = Callable[[np.ndarray], tuple[float, np.ndarray]]
@@ -167,13 +174,17 @@ class _Fitted:
     self._log_power = 0.0
     self._free = False
 
+  def _shape(self, steps: np.ndarray) -> np.ndarray:
+    cost = self._problem.cost
+    return np.append(0.0, -np.cumsum(steps)) - FLATTEST * cost / cost[-1]
+
   def reset(self) -> None:
     """Starts the search for the power at one again."""
     self._log_power = 0.0
 
   def fit(self, steps: np.ndarray) -> tuple[np.ndarray, float]:
     """(masses, power): the power of the shape whose cost is the budget."""
-    shape = _shape(steps)
+    shape = self._shape(steps)
     if self._free:
       w = _normalized(shape)
       if w @ self._problem.cost <= self._problem.budget:
@@ -206,12 +217,12 @@ class _Fitted:
       price = self._problem.cost - w @ self._problem.cost
       by_shape -= self._price(w, gain, steps) * power * w * price
     by_steps = -np.cumsum(by_shape[::-1])[::-1][1:]
-    value = max(value, 1e-300)
+    value = max(value, 0.0) + LEAST_VALUE
     return math.log(value), by_steps / value
 
   def _price(self, w: np.ndarray, gain: np.ndarray, steps: np.ndarray) -> float:
     """Derivative of the value by the budget, along the power."""
-    shape = _shape(steps)
+    shape = self._shape(steps)
     price = self._problem.cost - w @ self._problem.cost
     return float((w * gain) @ shape) / min(float((w * price) @ shape), -1e-300)
 
@@ -221,10 +232,6 @@ class _Fitted:
     _, by_w = self._value(w)
     self._free = self._price(w, by_w - w @ by_w, steps) > 0
     return self._free
-
-
-def _shape(steps: np.ndarray) -> np.ndarray:
-  return np.append(0.0, -np.cumsum(steps))
 
 
 def _normalized(log_mass: np.ndarray) -> np.ndarray:

@@ -47,23 +47,39 @@ def solve(problem: Problem, *, monotone: bool = True) -> Solution:
   Raises:
     SolverError: if the solver finds no optimum.
   """
+  objective, upper, right, mass = program = _program_of(problem, monotone)
+  result = optimize.linprog(
+      objective, A_ub=upper, b_ub=right, A_eq=mass, b_eq=[1.0], bounds=(0, 1),
+      method='highs', options={'primal_feasibility_tolerance': 1e-10,
+                               'dual_feasibility_tolerance': 1e-10})
+  if result.x is None:
+    raise _program.SolverError(
+        f'Expected an optimum of the linear program, got: {result.message}')
+  w = _mended(problem, result.x[:problem.cells], monotone)
+  delta = max(float(np.sum(np.maximum(p - math.exp(problem.epsilon) * q, 0.0)))
+              for p, q in problem.pairs(w))
+  return Solution(w, delta, _lower_bound(program, result))
+
+
+def _program_of(problem: Problem, monotone: bool) -> tuple[Any, Any, Any, Any]:
+  """(objective, A, b, mass): least objective @ x with A x <= b, mass @ x = 1.
+
+  The variables are w, one excess per outcome and direction, and delta.
+  """
   n = problem.cells
   maps = _pair_maps(problem)
   outcomes = maps[0][0].shape[0]
-  # Variables: w, one excess per outcome and direction, and delta.
   size = n + outcomes * len(maps) + 1
-  gain = math.exp(problem.epsilon)
   rows, right = [], []
   for i, (p, q) in enumerate(maps):
-    excess = sparse.lil_matrix((outcomes, size))
-    excess[:, :n] = p - gain * q
-    start = n + i * outcomes
-    excess[:, start:start + outcomes] = -sparse.identity(outcomes)
-    total = sparse.lil_matrix((1, size))
-    total[0, start:start + outcomes] = 1.0
-    total[0, size - 1] = -1.0
-    rows += [excess, total]
-    right += [np.zeros(outcomes + 1)]
+    excess = sparse.lil_matrix((outcomes + 1, size))
+    excess[:outcomes, :n] = p - math.exp(problem.epsilon) * q
+    own = slice(n + i * outcomes, n + (i + 1) * outcomes)
+    excess[:outcomes, own] = -sparse.identity(outcomes)
+    excess[outcomes, own] = 1.0
+    excess[outcomes, size - 1] = -1.0
+    rows.append(excess)
+    right.append(np.zeros(outcomes + 1))
   budget = sparse.lil_matrix((1, size))
   budget[0, :n] = problem.cost / problem.budget
   rows.append(budget)
@@ -75,21 +91,9 @@ def solve(problem: Problem, *, monotone: bool = True) -> Solution:
     right.append(np.zeros(n - 1))
   mass = sparse.lil_matrix((1, size))
   mass[0, :n] = 1.0
-  objective = np.append(np.zeros(size - 1), 1.0)
-  program = (objective, sparse.csr_matrix(sparse.vstack(rows)),
-             np.concatenate(right), sparse.csr_matrix(mass))
-  result = optimize.linprog(
-      program[0], A_ub=program[1], b_ub=program[2], A_eq=program[3],
-      b_eq=[1.0], bounds=(0, 1), method='highs',
-      options={'primal_feasibility_tolerance': 1e-10,
-               'dual_feasibility_tolerance': 1e-10})
-  if result.x is None:
-    raise _program.SolverError(
-        f'Expected an optimum of the linear program, got: {result.message}')
-  w = _mended(problem, result.x[:n], monotone)
-  delta = max(float(np.sum(np.maximum(p - gain * q, 0.0)))
-              for p, q in problem.pairs(w))
-  return Solution(w, delta, _lower_bound(program, result))
+  return (np.append(np.zeros(size - 1), 1.0),
+          sparse.csr_matrix(sparse.vstack(rows)), np.concatenate(right),
+          sparse.csr_matrix(mass))
 
 
 def _pair_maps(problem: Problem) -> list[tuple[Any, Any]]:

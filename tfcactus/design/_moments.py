@@ -31,7 +31,7 @@ ROUNDS = 12
 CHANGE = 1e-5
 """Relative change of the bound at which the rounds end."""
 
-LARGEST, SMALLEST = 300.0, 1e-150
+LARGEST, SMALLEST = 200.0, 1e-150
 """Of the log of a bound and of a mass to divide by: keep slopes finite."""
 
 
@@ -139,6 +139,7 @@ def _least_linear(problem: Problem, slope: np.ndarray) -> float:
     return -float(np.min(values + price * costs))
 
   # Concave and piecewise linear: any price gives a bound.
+  values = np.clip(values, -1e100, 1e100)
   top = (np.ptp(values) + 1e-300) / -costs[0]
   result = optimize.minimize_scalar(dual, bounds=(0.0, top), method='bounded',
                                     options={'xatol': 1e-12 * top})

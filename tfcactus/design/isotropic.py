@@ -34,11 +34,11 @@ _MAX_SHELLS = 400_000
 """More shells than this take minutes."""
 
 _FINEST = 0.03
-_COARSEST = 0.1
-_WIDE = 0.7
-"""width * sqrt(dim), r for short: shells cost r^2 / 6 of KL. The coarsest is this
-times the noise multiplier, or times `_WIDE` for wider noise: less than .15 % of
-epsilon, whatever the plan."""
+_COARSEST = 0.055
+"""width * sqrt(dim), r for short: shells cost r^2 / 6 of KL, as if noise were
+narrower by r^2 / 12. Epsilon moves up to 7 times as much where rare losses
+decide, less for wide noise: the coarsest, times sqrt(sigma) if that is above
+one, costs less than .2 % of epsilon in every plan tried."""
 
 _PAIRS = 1_000_000
 """Pairs of shells up to which shells are made finer than that."""
@@ -49,7 +49,7 @@ _COARSE_RULE = 0.4
 _COARSE_GAP = 1e-5
 """How well."""
 
-_MAX_PAIRS = 40_000_000
+_MAX_PAIRS = 60_000_000
 """More pairs of shells than this need gigabytes."""
 
 _EMPTY = 1e-11
@@ -78,8 +78,8 @@ class Isotropic:
     budget: Bound on E|Z|^power, in units of sensitivity^power.
     power: The cost is |z|^power.
     bins: Shells per unit of sensitivity (n of the paper); None chooses between
-      10 / min(sigma, .7) and 33 times sqrt(dim): shells cost dim / (6 bins^2) of
-      KL, always less than .2 % of epsilon.
+      18 / max(sqrt(sigma), 1) and 33 times sqrt(dim): shells cost dim / (6 bins^2)
+      of KL, less than .2 % of epsilon.
     cells: Index of the last free shell (N); None chooses it.
     tail_ratio: Density ratio r in (0, 1) of neighbouring shells beyond `cells`;
       None matches it.
@@ -179,7 +179,7 @@ class Isotropic:
     if dim > _MAX_DIM:
       raise ValueError(
           f'Expected dim <= {_MAX_DIM}, got dim={dim}; use '
-          'RadialGaussian(dim, noise_multiplier).')
+          'tfcactus.Gaussian(noise_multiplier), which is as good there.')
     cost = _scalar.check_program(self.power, self.cost, self.solver,
                                  self.objective)
     budget, sigma = self._budget(dim, cost)
@@ -221,13 +221,13 @@ class Isotropic:
       # A unit shift moves the radius by at most 10 / sqrt(dim) or so.
       span = min(10.0, np.sqrt(dim)) * reach * np.sqrt(dim)
       rule = min(max(np.sqrt(span / _PAIRS), _FINEST),
-                 _COARSEST * min(sigma, _WIDE))
+                 _COARSEST * max(1.0, np.sqrt(sigma)))
       wanted = np.sqrt(dim) / rule
     if wanted * reach > _MAX_SHELLS:
       raise ValueError(
           f'Expected noise that {_MAX_SHELLS} shells can resolve, got dim={dim} '
           f'and about {sigma:.3g} sensitivities per coordinate. The Gaussian is '
-          'as good as optimal there: use RadialGaussian(dim, noise_multiplier), '
+          'as good as optimal there: use tfcactus.Gaussian(noise_multiplier), '
           'or give bins.')
     return int(np.ceil(wanted))
 
@@ -396,7 +396,7 @@ def _overlaps(dim: int, first: float, width: float, shells: int
 
 def _count_shells(dim: int, layout: _Layout) -> int:
   """Shells until the tail's mass no longer counts towards an objective."""
-  forgotten = -90.0 if dim <= _FLAT_DIM else -45.0
+  forgotten = -90.0 if dim <= _FLAT_DIM else -30.0
   first, width, cells, log_ratio = layout
   count = 1024
   while True:

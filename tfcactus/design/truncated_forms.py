@@ -17,6 +17,9 @@ from tfcactus.noise import _table
 from tfcactus.noise import scalar
 from tfcactus.noise import tiling
 
+_SMALLEST = 1e-300
+"""Mass of a second cell that a very narrow density leaves empty."""
+
 
 @dataclasses.dataclass(frozen=True)
 class TruncatedGaussian:
@@ -202,7 +205,7 @@ def _solve(request: Any, name: str,
     low, high = math.log(0.01 / bins), math.log(1e4 * request.range)
     scale = math.exp(optimize.brentq(excess, low, high, xtol=1e-13))
   w = masses(scale)
-  kept = w > 0
+  kept = max(int(np.count_nonzero(w)), 2)
   info = {
       'mechanism': name,
       'parameters': {'range': float(request.range), 'scale': float(scale),
@@ -210,4 +213,5 @@ def _solve(request: Any, name: str,
       **_no_certificate(f'{name.replace("-", " ").capitalize()} noise with '
                         'exact cell probabilities.')}
   return scalar.ScalarTable.normalized(
-      bins, np.log(w[kept]), -math.inf, info, edge_at_zero=True)
+      bins, np.log(np.maximum(w[:kept], _SMALLEST)), -math.inf, info,
+      edge_at_zero=True)

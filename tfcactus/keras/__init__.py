@@ -14,6 +14,7 @@ from tfcactus.keras.batches import PoissonBatches
 from tfcactus.keras.batches import ShuffledBatches
 from tfcactus.keras.callbacks import EpsilonCallback
 from tfcactus.keras.journal import Journal
+from tfcactus.keras.learned import LearnedNoise
 from tfcactus.keras.model import PrivateModel
 from tfcactus.keras.model import privatize
 from tfcactus.keras.optimizer import DPKerasAdagradOptimizer
@@ -32,6 +33,7 @@ __all__ = [
     'EpsilonCallback',
     'FixedSizeBatches',
     'Journal',
+    'LearnedNoise',
     'NoiseSampler',
     'PoissonBatches',
     'PrivateModel',

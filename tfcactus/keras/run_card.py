@@ -41,6 +41,7 @@ def make_run_card(model: Any) -> Dict[str, Any]:
       'noise': plan.noise.name,
       'noise_multiplier': plan.noise.noise_multiplier,
       'table_digest': plan.noise.digest,
+      'releases_beside': [repr(event) for event in plan.releases],
       'mode': 'float',
       'randomness': _randomness(model),
       'layers': model.privacy_summary().splitlines(),

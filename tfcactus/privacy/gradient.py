@@ -72,6 +72,9 @@ def epsilon_gradient(table: scalar.ScalarTable, *, sampling_prob: float,
   if not np.isfinite(table.log_tail_ratio):
     raise ValueError('Expected noise with a geometric tail, got a table that '
                      f'ends: {table!r}.')
+  if table.edge_at_zero:
+    raise ValueError('Expected a table with a cell around zero, got one with an '
+                     f'edge there: {table!r}.')
   last = table.log_density.size - 1
   beyond = int(np.ceil(FORGOTTEN / -table.log_tail_ratio)) + table.bins
   index = np.arange(-last - beyond, last + beyond + table.bins + 1)

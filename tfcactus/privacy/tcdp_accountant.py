@@ -93,9 +93,18 @@ class TCDPAccountant(PhiAccountant):
     return exact.compose(claimed)
 
   def best(self, target_delta: float) -> tcdp.TCDP:
-    """The guarantee whose epsilon is least at `target_delta`."""
+    """The guarantee whose epsilon is least at `target_delta`.
+
+    Raises:
+      ValueError: if there is none, since all divergences are infinite.
+    """
     delta = _checks.delta(target_delta, 'target_delta')
-    return min(self._guarantees(), key=lambda one: one.epsilon(delta))
+    guarantees = self._guarantees()
+    if not guarantees:
+      raise ValueError(
+          'Expected releases with finite Renyi divergences, got some whose '
+          'losses may be infinite in their account; use PhiAccountant.')
+    return min(guarantees, key=lambda one: one.epsilon(delta))
 
   def get_epsilon(self, target_delta: float) -> float:
     """An upper bound on epsilon at `target_delta`, by Lemma 6."""

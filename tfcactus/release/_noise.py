@@ -87,9 +87,8 @@ def spread_noise(noise: Any, *, whole: bool = False) -> noise_lib.Noise:
   """
   if not is_log_concave(scalar_noise(noise)):
     raise ValueError(
-        'Expected log-concave noise, since one record may change several noisy '
-        f'numbers here, got {noise!r}; use Gaussian, Laplace or SinhNormal '
-        'noise.')
+        'Expected log-concave noise, without which no account of this release '
+        f'is proved, got {noise!r}; use Gaussian, Laplace or SinhNormal noise.')
   if isinstance(noise, noise_lib.ScalarTable) and not whole:
     raise ValueError(
         'Expected closed-form noise, since one record may change several noisy '
@@ -194,10 +193,17 @@ def _log_mgf(noise: noise_lib.Noise, t: float) -> float:
   if isinstance(noise, noise_lib.SinhNormal):
     # Odd and 1-Lipschitz in a normal of standard deviation sigma.
     return 0.5 * (noise.sigma * t)**2
-  # Tables: the survival function on a grid of quantiles, from above.
+  # Tables: each quantile cell at its outer end, the rest as a geometric tail.
   tail = np.geomspace(0.5, 1e-25, 4000)
   edge = upper_quantile(noise, tail)
-  mass = 2 * np.append(-np.diff(tail), tail[-1])
+  beyond = 1.0
+  if np.isfinite(noise.log_tail_ratio):
+    growth = t * noise.width + noise.log_tail_ratio
+    if growth >= 0:
+      return math.inf
+    beyond = math.exp(t * noise.width) * (
+        math.expm1(noise.log_tail_ratio) / math.expm1(growth))
+  weight = 2 * np.append(-np.diff(tail), tail[-1] * beyond)
   with np.errstate(over='ignore'):
-    return float(np.log(np.sum(mass * np.cosh(np.append(
-        t * edge[1:], t * edge[-1])))))
+    return float(np.log(np.sum(weight * np.cosh(
+        t * np.append(edge[1:], edge[-1])))))

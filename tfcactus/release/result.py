@@ -84,7 +84,7 @@ class Release:
       lines.append(f'by truncated CDP: {truncated}, epsilon '
                    f'{truncated.epsilon(delta):.4f}')
     except ValueError:
-      lines.append('no truncated CDP guarantee: losses may be infinite')
+      lines.append('by truncated CDP: none, as losses may be infinite')
     lines.append(f'{self.error_kind}: {self.error(beta):.6g} with probability '
                  f'{1 - beta:g}')
     if self.seeded:
