@@ -226,16 +226,20 @@ class _LegacyOptimizer(DPOptimizer):
         else None)
     return {**super().get_config(), 'state': state}
 
-  def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any
-                      ) -> Any:
-    """Applies gradients made by `minimize`; refuses any others."""
-    self._check_ready()
-    gradients, var_list = zip(*grads_and_vars)
+  def build(self, var_list: Sequence[Any]) -> None:
+    """Creates the slots, and fills them if a config held their values."""
     with tf.init_scope():
       self._create_all_weights(var_list)
       if self._private.saved:
         self.set_weights(_saving.arrays_from(self._private.saved))
         self._private.saved = None
+
+  def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any
+                      ) -> Any:
+    """Applies gradients made by `minimize`; refuses any others."""
+    self._check_ready()
+    gradients, var_list = zip(*grads_and_vars)
+    self.build(var_list)
     base = super()
     return self._apply_when_complete(
         gradients, var_list, lambda averages: base.apply_gradients(
