@@ -214,11 +214,6 @@ class DPOptimizer:
 class _LegacyOptimizer(DPOptimizer):
   """Under Keras 2, whose `minimize` asks for gradients and applies them."""
 
-  def build(self, var_list: Any) -> None:
-    """Makes the slots; Keras 2.14 asks any optimizer that it loads to."""
-    with tf.init_scope():
-      self._create_all_weights(list(var_list))
-
   def get_config(self) -> Any:
     """As `DPOptimizer`, with slots: .keras files hold them nowhere else."""
     state = self._private.saved or (
