@@ -10,6 +10,7 @@ import tfcactus
 from tfcactus import design
 from tfcactus import privacy
 from tfcactus import truncated
+from tfcactus.design import _descent
 from tfcactus.design import _moments
 from tfcactus.design._bounded import Problem
 from tfcactus.noise import tiling
@@ -174,9 +175,23 @@ class TestMoments:
       assert _moments.bound(problem, w, moments.noise.info['order'])[0] > told
 
 
-def test_direct_is_near_the_program_where_both_apply():
-  """Two releases of noise that one release's program cannot judge."""
-  from tfcactus.design import _descent  # pylint: disable=import-outside-toplevel
+@pytest.mark.parametrize('problem', [
+    Problem(1, 60, 2, 20.0, 0.3, 8), Problem(2, 32, 2, 4.0, 0.3, 16, 0.1)],
+                         ids=['plain', 'sampled'])
+def test_random_starts_find_nothing_better(problem):
+  best = problem.delta(_descent.solve(problem)[0])[0]
+  rng = np.random.default_rng(0)
+  slope = np.linspace(0.05, 1, problem.cells - 1) * 4 / problem.cells
+  ratios = [problem.delta(_descent.descend(
+      problem, rng.gamma(0.3, 1.0, problem.cells - 1) * slope, problem.delta
+  )[0])[0] / best for _ in range(4)]
+  assert min(ratios) > 1 - 1e-3
+  # The same optimum again, from most of them.
+  assert sorted(ratios)[2] < 1 + 1e-3
+
+
+def test_descent_is_near_the_program_where_both_apply():
+  """One release is not smooth; the descent alone is 1 % off there."""
   problem = Problem(10, 50, 1, 1.884781, 0.3, 1)
   w, _ = _descent.solve(problem)
   assert problem.delta(w)[0] == pytest.approx(0.0502427, rel=0.02)
