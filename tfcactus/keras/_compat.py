@@ -344,9 +344,3 @@ def steps_per_execution(model: Any) -> Optional[int]:
   if isinstance(steps, str):  # 'auto'
     return None
   return 1 if steps is None else int(steps)
-
-
-def runs_under_xla(model: Any) -> bool:
-  """Whether training steps of a compiled model are compiled by XLA."""
-  return bool(getattr(model, 'jit_compile', None) if KERAS_3 else
-              getattr(model, '_jit_compile', None))
