@@ -392,3 +392,30 @@ def test_other_ways_of_clipping_keep_the_same_sensitivity(kind):
   x[1] = 0
   weights = np.array([1, 0, 1, 1, 1, 1], np.float32)
   np.testing.assert_array_equal(broken, run(x, y, weights))
+
+
+class _SelfAttention(layers.Layer):
+  """Attention of a sequence to itself: a layer that has no rule of its own."""
+
+  def __init__(self):
+    super().__init__()
+    self._attention = layers.MultiHeadAttention(2, 4)
+
+  def build(self, shape):
+    self._attention(tf.zeros((1, *shape[1:])), tf.zeros((1, *shape[1:])))
+    super().build(shape)
+
+  def call(self, inputs):
+    return self._attention(inputs, inputs)
+
+
+@pytest.mark.parametrize('layer', [
+    lambda: _SelfAttention(),
+    lambda: layers.EinsumDense('abc,cd->abd', output_shape=(5, 4),
+                               bias_axes='d')])
+def test_matrix_products_of_single_examples(layer):
+  """Vectorised products of one example with weights, which broadcast."""
+  model = model_of(layer(), shape=(5, 4))
+  x, y = data_for(model)
+  np.testing.assert_allclose(
+      sums_of(model, x, y), reference(model, x, y), rtol=1e-4, atol=1e-6)
