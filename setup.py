@@ -44,8 +44,9 @@ DATASETS = [
     'tensorflow-datasets>=4.9.3; python_version >= "3.10"',
     # The last release for Python 3.9; an open range takes pip minutes there.
     'tensorflow-datasets==4.9.3; python_version < "3.10"',
-    # TensorFlow 2.15 refuses the protobuf 5 that later ones want.
-    'tensorflow-metadata<1.18; python_version < "3.10"',
+    # Later ones import what protobuf 4 lacks, which TensorFlow up to 2.17 asks
+    # for, and leave a tensorflow_datasets that imports but has no load().
+    'tensorflow-metadata<1.18; python_version < "3.12"',
     # tensorflow-datasets imports it without asking for it.
     'importlib_resources',
     'scikit-learn',

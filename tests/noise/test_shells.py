@@ -102,3 +102,41 @@ def _lens(dim, r, s):
 def test_ball_overlap_by_quadrature(dim, r, s):
   value = shells._fraction(dim, np.array([r]), np.array([s - r]))[0][0] * r**dim
   assert value == pytest.approx(_lens(dim, r, s), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize('dim, first, width', [
+    (3, 0.5, 0.1), (20, 0.8, 0.02), (100, 1.8, 0.01), (1000, 7.0, 0.005)])
+def test_tiny_inward_moves_keep_their_digits(dim, first, width):
+  """They meet huge ratios of densities: an absolute error would not do."""
+  count = 200
+  found, _ = shells.transition(dim, first, width, count)
+  band = shells.reach(dim, first, width)
+
+  def cap(s):
+    if s < 0:
+      return 1 - cap(-s)
+    return mpmath.betainc(mpmath.mpf(dim + 1) / 2, mpmath.mpf(1) / 2, 0, 1 - s * s,
+                          regularized=True) / 2 if s < 1 else mpmath.mpf(0)
+
+  def meet(a, b):
+    """Volume of two balls' intersection, in units of the unit ball's."""
+    if a <= 0 or b <= 0 or a + b <= 1:
+      return mpmath.mpf(0)
+    if abs(a - b) >= 1:
+      return min(a, b)**dim
+    apart = a * a - b * b
+    return a**dim * cap((1 + apart) / (2 * a)) + b**dim * cap((1 - apart) / (2 * b))
+
+  with mpmath.workdps(60):
+    radius = [mpmath.mpf(first) + mpmath.mpf(width) * k for k in range(count)]
+    for i in (count // 2, count - 1):
+      for d in sorted({1, band // 4, band // 2, 3 * band // 4, band - 1} - {0}):
+        if d > i:
+          continue
+        j = i - d
+        inner = radius[j - 1] if j else mpmath.mpf(0)
+        exact = (meet(radius[i], radius[j]) - meet(radius[i - 1], radius[j]) -
+                 meet(radius[i], inner) + meet(radius[i - 1], inner)) / (
+                     radius[i]**dim - radius[i - 1]**dim)
+        assert found[i, band - d] == pytest.approx(
+            float(exact), rel=1e-11, abs=1e-26)

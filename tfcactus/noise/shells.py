@@ -103,7 +103,50 @@ def transition(dim: int, first_radius: float, width: float,
   solid = -np.expm1(log_hollow)[:, None]
   within = (own - hollow * below) / solid
   error = 2 * np.sum((own_error + hollow * below_error) / solid, axis=1)
-  return np.clip(np.diff(within, axis=1), 0.0, 1.0), error
+  result = np.clip(np.diff(within, axis=1), 0.0, 1.0)
+  result[:, :band] = _inward(dim, radii, width, band)
+  return result, error
+
+
+def _inward(dim: int, radii: np.ndarray, width: float, band: int) -> np.ndarray:
+  """Columns -band..-1 of the transition, the tiny ones to relative precision.
+
+  A ball of radius R_j around e lies within the larger ball R_i but for a lens,
+  D(j, i - j) of its volume. Of shell i, ball j takes what the lens of R_{i-1} has
+  beyond that of R_i: a difference of tiny numbers, not of nearly whole balls. A
+  certificate needs those, where they meet huge ratios of densities.
+  """
+  count = radii.size
+  lens = _lens(dim, radii[:, None], width * np.arange(band + 2))
+  ring = np.maximum(lens[:, :-1] - lens[:, 1:], 0.0)
+  taken = np.zeros((count, band + 1))
+  for d in range(1, min(band + 1, count - 1) + 1):
+    taken[d:, d - 1] = ring[:-d, d - 1] * np.exp(
+        dim * np.log1p(-width * d / radii[d:]))
+  with np.errstate(divide='ignore'):
+    solid = -np.expm1(dim * np.log1p(-np.minimum(width / radii, 1.0)))
+  solid[0] = 1.0
+  shells = np.maximum(taken[:, :-1] - taken[:, 1:], 0.0) / solid[:, None]
+  return shells[:, ::-1]
+
+
+def _lens(dim: int, a: np.ndarray, step: np.ndarray) -> np.ndarray:
+  """1 - vol(B(0, a) & B(e, a + step)) / vol(B(0, a)) for step >= 0."""
+  a, step = np.broadcast_arrays(a, step)
+  value = np.zeros(a.shape)
+  apart = (step < 1) & (2 * a + step <= 1)
+  value[apart] = 1.0
+  meet = (step < 1) & ~apart
+  a, step = a[meet], step[meet]
+  difference = -step * (2 * a + step)
+  s = 0.5 * (1 + difference) / a
+  other, _ = _cap(dim, 0.5 * (1 - difference) / (a + step))
+  # Beyond the far side: what is small is kept, not its complement.
+  cap, _ = _cap(dim, -s)
+  with np.errstate(over='ignore', invalid='ignore'):
+    scale = np.where(other > 0, np.exp(dim * np.log1p(step / a)), 0.0)
+  value[meet] = np.maximum(cap - scale * other, 0.0)
+  return value
 
 
 def _balls(dim: int, radii: np.ndarray, width: float, band: int
