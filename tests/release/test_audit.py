@@ -101,9 +101,10 @@ def test_noisy_vector(law):
   check(draw, privacy.noise_event, law)
 
 
-def test_noisy_value_one_by_one():
+@pytest.mark.parametrize('runs', [
+    8_000, pytest.param(RUNS, marks=pytest.mark.slow)])
+def test_noisy_value_one_by_one(runs):
   law = noise.Laplace(1.0)
-  runs = 8_000
   counts = [sum(release.noisy_value(
       which, sensitivity=1, noise=size, seed=10 * i + which).value >= 2
                 for i in range(runs))
