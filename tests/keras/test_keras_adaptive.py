@@ -130,9 +130,9 @@ def test_broken_examples_and_padding_do_not_count():
 def test_the_norm_is_saved_and_keeps_within_reach(tmp_path):
   private = _private(_plan(rule=AdaptiveClipping(0.0, 3.0, 1.0)))
   private.fit(PoissonBatches(_X, _Y, 0.25), epochs=3, verbose=0)
-  private.save_weights(tmp_path / 'w.h5')
+  private.save_weights(tmp_path / 'w.weights.h5')
   other = _private(_plan(rule=AdaptiveClipping(0.0, 3.0, 1.0)))
-  other.load_weights(tmp_path / 'w.h5')
+  other.load_weights(tmp_path / 'w.weights.h5')
   assert float(other.clip_norm) == float(private.clip_norm) < 1
   shrinking = _private(_plan(rule=AdaptiveClipping(0.0, 1e3, 1.0)))
   shrinking.train_on_batch(0 * _X, _Y)
