@@ -337,7 +337,10 @@ def log_loss(model: Any, targets: tf.Tensor, predictions: tf.Tensor,
 
 def steps_per_execution(model: Any) -> Optional[int]:
   """How many steps a model runs at a time; None if that may vary."""
-  if getattr(model, '_autotune_steps_per_execution', False):
+  # Keras 2 tells of 'auto' by the first from TensorFlow 2.15 on, by the second
+  # before.
+  if getattr(model, '_autotune_steps_per_execution', False) or (
+      getattr(model, '_steps_per_execution_tuner', None) is not None):
     return None
   steps = (model.steps_per_execution if KERAS_3 else
            getattr(model, '_steps_per_execution', None))
