@@ -22,7 +22,21 @@ _SMALLEST = 1e-300
 
 
 @dataclasses.dataclass(frozen=True)
-class TruncatedGaussian:
+class _Cut:
+  """A density of one scale, cut at a range."""
+
+  range: float
+  scale: Optional[float] = None
+  utility: Optional[float] = None
+  norm: int = 2
+  bins: Optional[int] = None
+
+  def __post_init__(self):
+    _check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncatedGaussian(_Cut):
   """A normal density cut at the range, quantised on cells that tile it.
 
   Attributes:
@@ -40,22 +54,13 @@ class TruncatedGaussian:
   Private Truncated Additive Mechanisms" (2021).
   """
 
-  range: float
-  scale: Optional[float] = None
-  utility: Optional[float] = None
-  norm: int = 2
-  bins: Optional[int] = None
-
-  def __post_init__(self):
-    _check(self)
-
   def solve(self) -> scalar.ScalarTable:
     """Builds the noise table; its `info` carries no certificate."""
     return _solve(self, 'truncated-gaussian', _normal_log_mass)
 
 
 @dataclasses.dataclass(frozen=True)
-class TruncatedLaplace:
+class TruncatedLaplace(_Cut):
   """A Laplace density cut at the range, quantised on cells that tile it.
 
   Attributes:
@@ -73,14 +78,7 @@ class TruncatedLaplace:
   tradeoff in approximate differential privacy" (AISTATS 2020).
   """
 
-  range: float
-  scale: Optional[float] = None
-  utility: Optional[float] = None
   norm: int = 1
-  bins: Optional[int] = None
-
-  def __post_init__(self):
-    _check(self)
 
   def solve(self) -> scalar.ScalarTable:
     """Builds the noise table; its `info` carries no certificate."""

@@ -112,10 +112,17 @@ class DrawnBatches(PrivateBatches, keras.utils.Sequence):
   """Batches each of which is a fresh draw, in each epoch."""
 
   steps_per_epoch: int
+  physical_batch_size = 1
 
   @abc.abstractmethod
+  def _draw(self) -> np.ndarray:
+    """The indices of one batch's examples."""
+
   def _next(self) -> _Batch:
-    """Draws one batch."""
+    with self._locked():
+      index = self._draw()
+      self.draws += 1
+    return self._batch(index, self.physical_batch_size)
 
   def __len__(self) -> int:
     return self.steps_per_epoch
@@ -216,11 +223,9 @@ class PoissonBatches(DrawnBatches):
           f'the plan, got sampling_prob={self.sampling_prob!r}; make both from '
           'the same numbers.')
 
-  def _next(self) -> _Batch:
-    with self._locked():
-      drawn = self._stream.below(self.sampling_prob, self.num_examples)
-      self.draws += 1
-    return self._batch(np.flatnonzero(drawn), self.physical_batch_size)
+  def _draw(self) -> np.ndarray:
+    return np.flatnonzero(
+        self._stream.below(self.sampling_prob, self.num_examples))
 
 
 class FixedSizeBatches(DrawnBatches):
@@ -273,11 +278,8 @@ class FixedSizeBatches(DrawnBatches):
           f'Expected batches with batch_size={plan.sample_size}, the plan\'s '
           f'sampling_prob * num_examples, got batch_size={self.batch_size}.')
 
-  def _next(self) -> _Batch:
-    with self._locked():
-      index = self._stream.subset(self.batch_size, self.num_examples)
-      self.draws += 1
-    return self._batch(index)
+  def _draw(self) -> np.ndarray:
+    return self._stream.subset(self.batch_size, self.num_examples)
 
 
 class ShuffledBatches(PrivateBatches):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
@@ -90,7 +91,9 @@ def transition(dim: int, first_radius: float, width: float,
   """
   band = reach(dim, first_radius, width)
   radii = first_radius + width * np.arange(shells)
-  own, own_error = _balls(dim, radii, width, band + 1)
+  forward = _fraction(dim, radii[:, None], width * np.arange(band + 2))
+  own, own_error = (_both_ways(dim, radii, width, part)
+                    for part in (forward.value, forward.error))
   # The ball below row i against the same balls is row i - 1, one step on.
   below, below_error = (
       np.concatenate([np.zeros((1, part.shape[1] - 1)), part[:-1, 1:]])
@@ -104,100 +107,91 @@ def transition(dim: int, first_radius: float, width: float,
   within = (own - hollow * below) / solid
   error = 2 * np.sum((own_error + hollow * below_error) / solid, axis=1)
   result = np.clip(np.diff(within, axis=1), 0.0, 1.0)
-  result[:, :band] = _inward(dim, radii, width, band)
+  result[:, :band] = _inward(dim, radii, width, forward.lens) / solid
   return result, error
 
 
-def _inward(dim: int, radii: np.ndarray, width: float, band: int) -> np.ndarray:
-  """Columns -band..-1 of the transition, the tiny ones to relative precision.
+def _inward(dim: int, radii: np.ndarray, width: float, lens: np.ndarray
+            ) -> np.ndarray:
+  """What shell i gives to shells -band..-1 further in, over its ball's volume.
 
   A ball of radius R_j around e lies within the larger ball R_i but for a lens,
   D(j, i - j) of its volume. Of shell i, ball j takes what the lens of R_{i-1} has
   beyond that of R_i: a difference of tiny numbers, not of nearly whole balls. A
-  certificate needs those, where they meet huge ratios of densities.
+  certificate needs those to relative precision, where they meet huge ratios of
+  densities.
+
+  Args:
+    dim: The dimension.
+    radii: Shape (shells,).
+    width: Distance of neighbouring radii.
+    lens: Shape (shells, band + 2), D(j, d).
   """
-  count = radii.size
-  lens = _lens(dim, radii[:, None], width * np.arange(band + 2))
   ring = np.maximum(lens[:, :-1] - lens[:, 1:], 0.0)
-  taken = np.zeros((count, band + 1))
-  for d in range(1, min(band + 1, count - 1) + 1):
+  taken = np.zeros(ring.shape)
+  for d in range(1, min(ring.shape[1], radii.size - 1) + 1):
     taken[d:, d - 1] = ring[:-d, d - 1] * np.exp(
         dim * np.log1p(-width * d / radii[d:]))
-  with np.errstate(divide='ignore'):
-    solid = -np.expm1(dim * np.log1p(-np.minimum(width / radii, 1.0)))
-  solid[0] = 1.0
-  shells = np.maximum(taken[:, :-1] - taken[:, 1:], 0.0) / solid[:, None]
-  return shells[:, ::-1]
+  return np.maximum(taken[:, :-1] - taken[:, 1:], 0.0)[:, ::-1]
 
 
-def _lens(dim: int, a: np.ndarray, step: np.ndarray) -> np.ndarray:
-  """1 - vol(B(0, a) & B(e, a + step)) / vol(B(0, a)) for step >= 0."""
-  a, step = np.broadcast_arrays(a, step)
-  value = np.zeros(a.shape)
-  apart = (step < 1) & (2 * a + step <= 1)
-  value[apart] = 1.0
-  meet = (step < 1) & ~apart
-  a, step = a[meet], step[meet]
-  difference = -step * (2 * a + step)
-  s = 0.5 * (1 + difference) / a
-  other, _ = _cap(dim, 0.5 * (1 - difference) / (a + step))
-  # Beyond the far side: what is small is kept, not its complement.
-  cap, _ = _cap(dim, -s)
-  with np.errstate(over='ignore', invalid='ignore'):
-    scale = np.where(other > 0, np.exp(dim * np.log1p(step / a)), 0.0)
-  value[meet] = np.maximum(cap - scale * other, 0.0)
-  return value
+def _both_ways(dim: int, radii: np.ndarray, width: float, forward: np.ndarray
+               ) -> np.ndarray:
+  """Ball fractions, or their errors, for d = -band..band from d = 0..band.
 
-
-def _balls(dim: int, radii: np.ndarray, width: float, band: int
-           ) -> tuple[np.ndarray, np.ndarray]:
-  """vol(B(0, R_i) & B(e, R_{i+d})) / vol(B(0, R_i)) for d = -band..band.
-
-  Returns:
-    Values and error bounds, shape (radii.size, 2 * band + 1); zero where
-    i + d < 0.
+  The intersection is symmetric in the two radii; zero where i + d < 0.
   """
-  steps = np.arange(band + 1)
-  forward = _fraction(dim, radii[:, None], width * steps)
-  results = tuple(np.zeros((radii.size, 2 * band + 1)) for _ in forward)
-  for result, part in zip(results, forward):
-    result[:, band:] = part
-    # The intersection is symmetric in the two radii.
-    for d in range(1, min(band, radii.size - 1) + 1):
-      scale = np.exp(dim * np.log1p(-width * d / radii[d:]))
-      result[d:, band - d] = part[:-d, d] * scale
-  return results
+  band = forward.shape[1] - 1
+  result = np.zeros((radii.size, 2 * band + 1))
+  result[:, band:] = forward
+  for d in range(1, min(band, radii.size - 1) + 1):
+    scale = np.exp(dim * np.log1p(-width * d / radii[d:]))
+    result[d:, band - d] = forward[:-d, d] * scale
+  return result
 
 
-def _fraction(dim: int, a: np.ndarray, step: np.ndarray
-              ) -> tuple[np.ndarray, np.ndarray]:
-  """vol(B(0, a) & B(e, a + step)) / vol(B(0, a)) for unit e, and its error.
+class _Fraction(NamedTuple):
+  """vol(B(0, a) & B(e, a + step)) / vol(B(0, a)), its error, and its complement.
+
+  The lens, 1 - value, keeps its digits where it is tiny (step >= 0).
+  """
+
+  value: np.ndarray
+  error: np.ndarray
+  lens: np.ndarray
+
+
+def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
+  """How much of a ball around zero lies in another one around a unit vector e.
 
   The step is given by itself: a difference of large radii would lose it.
   """
   a, step = np.broadcast_arrays(a, step)
   b = a + step
-  value = np.zeros(a.shape)
-  error = np.zeros(a.shape)
+  value, error, lens = np.zeros(a.shape), np.zeros(a.shape), np.ones(a.shape)
   full = (a > 0) & (step >= 1)
-  value[full] = 1.0
+  value[full], lens[full] = 1.0, 0.0
   swallowed = (b > 0) & (step <= -1)
   value[swallowed] = np.exp(dim * np.log(b[swallowed] / a[swallowed]))
+  lens[swallowed] = 1 - value[swallowed]
   meet = (np.abs(step) < 1) & (a + b > 1) & (a > 0) & (b > 0)
   a, b, step = a[meet], b[meet], step[meet]
   # The spheres meet in the plane at distance t from 0 and 1 - t from e.
   difference = -step * (2 * a + step)
-  own, own_error = _cap(dim, 0.5 * (1 + difference) / a)
-  other, other_error = _cap(dim, 0.5 * (1 - difference) / b)
+  own, rest, own_error = _cap(dim, 0.5 * (1 + difference) / a)
+  other, _, other_error = _cap(dim, 0.5 * (1 - difference) / b)
   with np.errstate(over='ignore', invalid='ignore'):
     scale = np.where(other > 0, np.exp(dim * np.log1p(step / a)), 0.0)
   value[meet] = own + scale * other
   error[meet] = own_error + scale * other_error
-  return value, error
+  lens[meet] = np.maximum(rest - scale * other, 0.0)
+  return _Fraction(value, error, lens)
 
 
-def _cap(dim: int, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Fraction of a ball beyond the plane at signed distance s, and its error."""
+def _cap(dim: int, s: np.ndarray
+         ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Fractions of a ball beyond the plane at signed distance s and before it,
+  the smaller to relative precision, and the error of the first."""
   s = np.clip(s, -1.0, 1.0)
   size = np.abs(s)
   if dim <= MANY:
@@ -207,8 +201,9 @@ def _cap(dim: int, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     near = size * size < -math.expm1(-SERIES_REACH)
     small[near], error[near] = _near_cap(dim, size[near])
     small[~near], error[~near] = _beta_cap(dim, size[~near])
-  return np.where(s >= 0, small, 1 - small), error + BODY_ROUNDOFF * (
-      (s < 0) | (dim * size * size <= TAIL_START))
+  large = 1 - small
+  return np.where(s >= 0, small, large), np.where(s >= 0, large, small), (
+      error + BODY_ROUNDOFF * ((s < 0) | (dim * size * size <= TAIL_START)))
 
 
 def _beta_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

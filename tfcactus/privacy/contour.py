@@ -128,6 +128,10 @@ class Contour:
     return _profile.Profile([table]).delta_bounds(epsilon)
 
   @property
+  def _steps(self) -> int:
+    return sum(number for _, number in self.groups)
+
+  @property
   def _max_order(self) -> float:
     return min(loss.max_order for loss, _ in self._all)
 
@@ -150,7 +154,7 @@ class Contour:
         known = known.joined(self._block(low, BLOCK * low))
       else:
         break
-    if sum(number for _, number in self.groups) > FEW_STEPS:
+    if self._steps > FEW_STEPS:
       known = self._refined(known, first)
     return known
 
@@ -187,7 +191,6 @@ class Contour:
       low = saddles.orders[-1]
       saddles = saddles.joined(self._block(low, BLOCK * low))
       best = saddles.nearest(epsilon)
-    steps = sum(number for _, number in self.groups)
     for refined in (False, True):
       order = float(saddles.orders[best])
       alias = Alias(order, saddles.orders, saddles.mgf)
@@ -203,7 +206,7 @@ class Contour:
       # A better tilt, and orders close to it, make for fewer nodes.
       saddles = self._refined(saddles, best)
       best = saddles.nearest(epsilon)
-    tolerance = math.exp(LOG_TOLERANCE) / (10 * steps)
+    tolerance = math.exp(LOG_TOLERANCE) / (10 * self._steps)
     tilted = [(loss.tilted(order, count * spacing, tolerance), number)
               for loss, number in self._all]
     if count * max(getattr(part, 'loss', np.zeros(1)).size
