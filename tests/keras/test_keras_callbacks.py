@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.keras.tiny import inner as _inner
+from tests.keras.tiny import NONE as _NONE
+from tests.keras.tiny import X as _X
+from tests.keras.tiny import Y as _Y
 from tfcactus import noise as noise_lib
 from tfcactus import plan as plan_lib
 from tfcactus.keras import _compat
@@ -15,16 +19,6 @@ from tfcactus.keras import DPKerasSGDOptimizer
 from tfcactus.keras import EpsilonCallback
 from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
-
-_X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
-_Y = np.arange(40) % 3
-_NONE = tf.keras.losses.SparseCategoricalCrossentropy(
-    from_logits=True, reduction='none')
-
-
-def _inner(*extra):
-  return tf.keras.Sequential([tf.keras.layers.Input((6,)), *extra,
-                              tf.keras.layers.Dense(3)])
 
 
 def _private(plan):

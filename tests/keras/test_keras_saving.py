@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.keras.tiny import NONE as _NONE
+from tests.keras.tiny import X as _X
+from tests.keras.tiny import Y as _Y
 import tfcactus
 from tfcactus import noise as noise_lib
 from tfcactus.keras import _compat
@@ -18,11 +21,7 @@ from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
 from tfcactus.keras.sampling import Sampling
 
-_X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
-_Y = np.arange(40) % 3
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-_NONE = tf.keras.losses.SparseCategoricalCrossentropy(
-    from_logits=True, reduction='none')
 _load = tf.keras.models.load_model
 
 
