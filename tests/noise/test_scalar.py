@@ -142,6 +142,15 @@ def test_digest_names_the_numbers_only():
   assert gaussian_scalar(tail_ratio=0.5).digest != table.digest
 
 
+def test_tables_are_equal_where_they_draw_the_same():
+  table = gaussian_scalar()
+  same = noise.ScalarTable(table.bins, table.log_density, table.log_tail_ratio,
+                           {'note': 'other words'})
+  assert same == table and {table: 1}[same] == 1
+  assert table != gaussian_scalar(tail_ratio=0.5)
+  assert table != noise.Gaussian(1.0) and table != table.digest
+
+
 def test_tables_are_frozen():
   table = gaussian_scalar()
   with pytest.raises(ValueError):

@@ -56,12 +56,6 @@ class TestExactPairs:
     assert add.p_inf == 0
     assert remove.p_inf == pytest.approx(0.3 * np.sum(q[p == 0]))
 
-  def test_merging_cells_lowers_the_profile(self, seed):
-    pair = DominatingPair.from_masses(*random_pair(seed))
-    merged = pair_lib.merge_cells(np.floor(pair.loss), pair)
-    assert np.all(pair_profile(merged) <= pair_profile(pair) + 1e-15)
-    assert merged.p.size < pair.p.size
-
   def test_splitting_raises_the_profile_and_keeps_masses(self, seed):
     pair = DominatingPair.from_masses(*random_pair(seed))
     first, p = pair_lib.split_to_grid(pair, 0.25)

@@ -176,6 +176,27 @@ def test_thresholds(law):
   check(draw, event, law, tight=0.5)
 
 
+@pytest.mark.parametrize('runs', [
+    8_000, pytest.param(RUNS // 4, marks=pytest.mark.slow)])
+def test_threshold_sketch_one_by_one(runs):
+  """A record on the left moves the split, its part's count and the total."""
+  def told(which, law, i):
+    made = release.threshold_sketch(
+        np.repeat([1, 2], [3 + which, 3]), num_values=2, depth=1, noise=law,
+        seed=10 * i + which)
+    # Eleven only where the part was counted, which is where it was split.
+    return np.sum(made.value.counts) >= 11
+
+  laws = [noise.Laplace(2.0), noise.Laplace(0.5)]
+  counts = [sum(told(which, law, i) for i in range(runs))
+            for law in laws for which in (1, 0)]
+  event = release.threshold_sketch(
+      [1], num_values=2, depth=1, noise=laws[0]).event
+  claim = privacy.PhiAccountant().compose(event).get_epsilon(DELTA)
+  assert audit.epsilon_lower_bound(*counts[:2], runs, delta=DELTA) <= claim
+  assert audit.epsilon_lower_bound(*counts[2:], runs, delta=DELTA) > claim
+
+
 @pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
 def test_binary_search_by_its_answer(law):
   """Two values: one comparison, whose answer is all that there is."""

@@ -102,6 +102,15 @@ class NoiseTable(abc.ABC):
       sha.update(data.tobytes())
     return sha.hexdigest()[:16]
 
+  def __eq__(self, other: object) -> bool:
+    """Whether both draw the same noise; `info` does not enter."""
+    if not isinstance(other, NoiseTable):
+      return NotImplemented
+    return self is other or self.digest == other.digest
+
+  def __hash__(self) -> int:
+    return hash(self.digest)
+
   @property
   def name(self) -> str:
     """The mechanism's name as reports show it."""

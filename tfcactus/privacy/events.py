@@ -10,10 +10,6 @@ from tfcactus import noise as noise_lib
 from tfcactus.privacy import pair as pair_lib
 
 
-def _digest(noise: noise_lib.Noise) -> str:
-  return noise.digest
-
-
 @attr.s(frozen=True, slots=True, auto_attribs=True, repr=False)
 class NoiseTableDpEvent(dp_accounting.DpEvent):
   """Noise of a frozen law, added to a query of sensitivity one.
@@ -24,7 +20,7 @@ class NoiseTableDpEvent(dp_accounting.DpEvent):
     noise: The ScalarTable, RadialTable or SinhNormal that was sampled.
   """
 
-  noise: noise_lib.Noise = attr.ib(eq=_digest)
+  noise: noise_lib.Noise
 
   def __repr__(self) -> str:
     return (f'NoiseTableDpEvent({self.noise.name}, dim={self.noise.dim}, '

@@ -227,16 +227,6 @@ def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
   return first, masses[0], masses[1]
 
 
-def merge_cells(cell: np.ndarray, pair: DominatingPair) -> DominatingPair:
-  """Lowers the profile: atoms of one cell become one atom (post-processing)."""
-  _, index = np.unique(cell, return_inverse=True)
-  p = np.bincount(index, weights=pair.p)
-  q = np.bincount(index, weights=pair.q)
-  real = (p > 0) & (q > 0)
-  p, q = p[real], q[real]
-  return DominatingPair(np.log(p) - np.log(q), p, q, pair.p_inf, pair.q_inf)
-
-
 def split_fraction(p: np.ndarray, q: np.ndarray, low: np.ndarray,
                    width: np.ndarray) -> np.ndarray:
   """Share of p that goes to the loss low + width, the rest going to low.
