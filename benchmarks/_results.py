@@ -8,7 +8,8 @@ from typing import Any
 from typing import Sequence
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
-README = pathlib.Path(__file__).parent.parent / 'README.md'
+DOCUMENTS = (pathlib.Path(__file__).parent / 'README.md',
+             pathlib.Path(__file__).parent.parent / 'README.md')
 
 
 def save(name: str, result: Any) -> None:
@@ -25,11 +26,25 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def show(name: str, table: str) -> None:
-  """Prints a table, and puts it between the README's marks of that name."""
+  """Prints a table, and puts it between the marks of that name in a document.
+
+  Args:
+    name: Of the marks.
+    table: In Markdown.
+
+  Raises:
+    ValueError: if no document has such marks.
+  """
   print(table)
-  text = README.read_text(encoding='utf-8')
   begin, end = f'<!-- {name}:begin -->', f'<!-- {name}:end -->'
-  if begin in text:
-    head, rest = text.split(begin)
-    tail = rest.split(end)[1]
-    README.write_text(f'{head}{begin}\n{table}\n{end}{tail}', encoding='utf-8')
+  for document in DOCUMENTS:
+    text = document.read_text(encoding='utf-8')
+    if begin in text:
+      head, rest = text.split(begin)
+      tail = rest.split(end)[1]
+      document.write_text(f'{head}{begin}\n{table}\n{end}{tail}',
+                          encoding='utf-8')
+      return
+  raise ValueError(
+      f'Expected {begin} in one of {", ".join(map(str, DOCUMENTS))}, found it in '
+      'none; write it where the table shall be.')

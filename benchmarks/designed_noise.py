@@ -110,7 +110,7 @@ def large_cell(dim: int, sigma: float, steps: int) -> dict:
 
 
 def table(result: dict) -> str:
-  """The README's table: every mechanism in every cell."""
+  """The table of README.md: every mechanism in every cell."""
   names = [*EXPECTED, 'optimal_noise']
   rows = [[f'1, {row["budget"] ** 0.5:.3g}'] + [
       f'{row[name]["epsilon"]:.3f}' for name in names]

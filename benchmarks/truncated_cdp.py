@@ -94,7 +94,7 @@ def medians() -> list[dict]:
 
 
 def main() -> None:
-  """Computes all and fills the README's tables."""
+  """Computes all and fills the tables of README.md."""
   costs, constants, rows = (
       sinh_normal_costs(), theorem_12_constants(), medians())
   _results.save('truncated_cdp', {

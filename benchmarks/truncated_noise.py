@@ -53,7 +53,7 @@ def measure(steps: int, reach: float, utility: float, bins: int,
 
 
 def main() -> None:
-  """Prints the table, puts it into the README and writes the results."""
+  """Prints the table, puts it into README.md and writes the results."""
   rows = [measure(*case) for case in CASES]
   _results.save('truncated_noise', rows)
   _results.show('truncated_noise', _results.markdown(

@@ -14,7 +14,7 @@ SHOWN = (
     'isotropic-dim3-sigma0.5', 'isotropic-chi2-dim3-sigma0.5',
     'isotropic-chi2-dim10-sigma0.5', 'isotropic-chi2-dim10-sigma1',
     'isotropic-dim26010-sigma1.3')
-"""What the README shows; results/ holds all."""
+"""What README.md shows; results/ holds all."""
 
 STEPS, SAMPLING_PROB, DELTA = 3600, 250 / 60_000, 1e-5
 
