@@ -1,5 +1,6 @@
 # `make train` and `make test` are the two commands; both install what they
-# need into .venv first. `make test-matrix` tests every TensorFlow supported.
+# need into .venv first. `make test-matrix` tests with several TensorFlows, and
+# with every one supported where ARGS=all.
 
 .PHONY: train test test-slow test-matrix lint clean
 .DEFAULT_GOAL := test
@@ -26,7 +27,7 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
-# ARGS may name environments; see tests/matrix.py.
+# ARGS may be `all`, or name environments; see tests/matrix.py.
 test-matrix: $(STAMP)
 	$(BIN)/python tests/matrix.py $(ARGS)
 

@@ -1,6 +1,7 @@
 """Runs the tests with every TensorFlow that is supported.
 
-    python tests/matrix.py                      # all environments
+    python tests/matrix.py                      # where versions part
+    python tests/matrix.py all                  # those in between, too
     python tests/matrix.py py313-tf2.21 core    # some
     python tests/matrix.py --each COMMAND ...   # another command in each
 
@@ -61,6 +62,8 @@ class Environment:
     extras: Of tfcactus.
     requirements: What else to install.
     tests: What to run; the core tests are all others than these of Keras.
+    variables: Of the process' environment.
+    between: Whether others stand for it, unless it is asked for.
   """
 
   name: str
@@ -68,6 +71,8 @@ class Environment:
   extras: str
   requirements: Tuple[str, ...] = ()
   tests: Tuple[str, ...] = KERAS_TESTS
+  variables: Tuple[Tuple[str, str], ...] = ()
+  between: bool = False
 
 
 ENVIRONMENTS = (
@@ -87,6 +92,19 @@ ENVIRONMENTS = (
     Environment('core', '3.13 3.12 3.11 3.10 3.9', 'test', (),
                 ('tests', '--ignore=tests/keras', '--ignore=tests/training',
                  '--ignore=tests/test_readme.py')),
+    Environment('py310-tf2.17', '3.10', 'test,training,datasets',
+                ('tensorflow==2.17.*',), between=True),
+    Environment('py310-tf2.18', '3.10', 'test,training,datasets',
+                ('tensorflow==2.18.*',), between=True),
+    Environment('py312-tf2.19', '3.12', 'test,training,datasets',
+                ('tensorflow==2.19.*',), between=True),
+    # The last one for Python 3.9.
+    Environment('py39-tf2.20', '3.9', 'test,training,datasets',
+                ('tensorflow==2.20.*',), between=True),
+    # Keras 2 on a TensorFlow that comes with Keras 3.
+    Environment('py311-tf2.21-tf-keras', '3.11', 'test,training,datasets',
+                ('tensorflow==2.21.*', 'tf-keras==2.21.*'),
+                variables=(('TF_USE_LEGACY_KERAS', '1'),), between=True),
 )
 
 
@@ -165,30 +183,36 @@ def check(environment: Environment, python: pathlib.Path,
   run([str(python), '-m', 'pip', 'check', '--disable-pip-version-check'])
   away = directory() / 'away'
   away.mkdir(exist_ok=True)
-  alone = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
+  variables = {**os.environ, **dict(environment.variables)}
+  alone = {k: v for k, v in variables.items() if k != 'PYTHONPATH'}
   run([str(python), '-c', SMOKE], cwd=away, env=alone)
   run([str(python.parent / 'tfcactus'), 'tables'], cwd=away, env=alone,
       stdout=subprocess.DEVNULL)
   command = command or ['-m', 'pytest', '-q', *environment.tests]
   run([str(python), *command], cwd=ROOT,
-      env={**os.environ, 'MATRIX_ENVIRONMENT': environment.name})
+      env={**variables, 'MATRIX_ENVIRONMENT': environment.name})
 
 
 def main() -> int:
   names = [environment.name for environment in ENVIRONMENTS]
+  usual = [environment.name for environment in ENVIRONMENTS
+           if not environment.between]
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('names', nargs='*', metavar='NAME',
-                      help=f'of {", ".join(names)}; all by default')
+                      help=f'of {", ".join(names)}, or all; by default the '
+                      f'first {len(usual)}')
   parser.add_argument('--each', nargs=argparse.REMAINDER, metavar='ARGUMENT',
                       help='for python in each, instead of the tests')
   args = parser.parse_args()
-  if set(args.names) - set(names):
-    parser.error(f'expected names of {", ".join(names)}, got {args.names}')
+  if set(args.names) - {*names, 'all'}:
+    parser.error(f'expected names of {", ".join(names)}, or all, got '
+                 f'{" ".join(args.names)}')
+  chosen = names if 'all' in args.names else args.names or usual
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   directory().mkdir(parents=True, exist_ok=True)
   outcome = {}
   for environment in ENVIRONMENTS:
-    if environment.name not in (args.names or names):
+    if environment.name not in chosen:
       continue
     python = find_python(environment.python)
     if python is None:
