@@ -95,6 +95,18 @@ print([round(float(v), 3) for v in query.get_noised_result(sums, state)[0]])
 
 
 @pytest.mark.skipif(not HAS_TENSORFLOW, reason='needs TensorFlow')
+def test_importing_leaves_the_names_of_users_layers_alone():
+  script = '''
+from tensorflow import keras
+inputs = keras.Input((1,))
+model = keras.Model(inputs, keras.layers.Activation('linear')(inputs))
+print(*[model.name, *[layer.name for layer in model.layers]])
+'''
+  alone = run(script).split()[-3:]
+  assert alone == run('import tfcactus.keras\n' + script).split()[-3:]
+
+
+@pytest.mark.skipif(not HAS_TENSORFLOW, reason='needs TensorFlow')
 def test_other_backends_are_refused_with_the_reason():
   out = run('''
 import tensorflow as tf

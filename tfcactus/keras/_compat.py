@@ -84,7 +84,17 @@ RANDOM_LAYERS = (
 RECURRENT_LOOPS: bool = KERAS_3
 """Whether gradients per example can be taken through loops over time."""
 
-_FUNCTIONAL = type(keras.Model(*[keras.Input((1,))] * 2))
+
+def _functional_class() -> type:
+  """The class that `keras.Model(inputs, outputs)` is of."""
+  # Named, so that the names that users' layers are given stay what they were.
+  # Keras 3.6 to 3.12 refuse a model whose output is its input.
+  inputs = keras.Input((1,), name='inputs')
+  outputs = keras.layers.Activation('linear', name='outputs')(inputs)
+  return type(keras.Model(inputs, outputs, name='model'))
+
+
+_FUNCTIONAL = _functional_class()
 
 
 def choose(*, keras_2: Any, keras_3: Any) -> Any:
