@@ -1,4 +1,4 @@
-"""How a drop-in optimizer gets hold of gradients per example.
+"""How a drop-in optimizer gets hold of gradients per example, and what it keeps.
 
 Keras 2 hands its optimizers the tape, so that each example's gradient can be
 asked of it, clipped and summed. Keras 3 hands them the loss, and later the
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 from typing import List
+from typing import Optional
 from typing import Sequence
 from typing import Tuple
 
@@ -169,3 +170,48 @@ def traced_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
       tf.reduce_all(tf.math.is_finite(part)) for part in sums]))
   return ([tf.where(clean, part, tf.zeros_like(part)) for part in sums],
           tf.logical_and(sound, clean))
+
+
+class State:
+  """Counts and sums that no checkpoint may hold, so no trackable does.
+
+  Attributes:
+    released: Noisy updates made; checkpoints restore `iterations`, also to
+      fewer.
+    sound: Whether all gradients were finite.
+    parts_seen: Batches seen, when several make a logical one.
+    ready: Whether the next gradients applied are clipped.
+    losses: Of which `fit` is taking the gradient, or None.
+    saved: State from a config, for when the slots are there.
+  """
+
+  def __init__(self):
+    with tf.init_scope():
+      self.parts_seen = tf.Variable(0, trainable=False, dtype=tf.int64)
+      self.sound = tf.Variable(True, trainable=False)
+      self.released = tf.Variable(0, trainable=False, dtype=tf.int64)
+    self.ready = False
+    self.saved: Optional[str] = None
+    self.losses: Optional[tf.Tensor] = None
+    self._pending: List[tf.Variable] = []
+
+  def own_up(self, finite: tf.Tensor) -> None:
+    """Remembers it if any gradient was not finite."""
+    self.sound.assign(tf.logical_and(self.sound, finite))
+
+  def add(self, sums: Sequence[tf.Tensor], var_list: Sequence[Any]
+          ) -> List[tf.Tensor]:
+    """Adds sums without noise to those before; returns the totals."""
+    with tf.init_scope():
+      if not self._pending:
+        self._pending = [
+            tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False)
+            for v in var_list]
+    with tf.control_dependencies([self.parts_seen.assign_add(1)]):
+      return [tf.convert_to_tensor(pending.assign_add(part))
+              for pending, part in zip(self._pending, sums)]
+
+  def clear(self) -> None:
+    """Begins a logical batch anew."""
+    for pending in self._pending:
+      pending.assign(tf.zeros_like(pending))

@@ -79,7 +79,7 @@ class DPOptimizer:
         self.noise if plan is None else plan, l2_norm_clip, seed=seed)
     self.l2_norm_clip = self._query.l2_norm_clip
     self.seeded = self._query.seeded
-    self._private = _State()
+    self._private = _drop_in.State()
 
   @property
   def released_steps(self) -> int:
@@ -294,51 +294,6 @@ class _Keras3Optimizer(DPOptimizer):
     base = super()
     self._apply_when_complete(
         grads, var_list, lambda averages: base.apply(averages, var_list))
-
-
-class _State:
-  """Counts and sums that no checkpoint may hold, so no trackable does.
-
-  Attributes:
-    released: Noisy updates made; checkpoints restore `iterations`, also to
-      fewer.
-    sound: Whether all gradients were finite.
-    parts_seen: Batches seen, when several make a logical one.
-    ready: Whether the next gradients applied are clipped.
-    losses: Of which `fit` is taking the gradient, or None.
-    saved: State from a config, for when the slots are there.
-  """
-
-  def __init__(self):
-    with tf.init_scope():
-      self.parts_seen = tf.Variable(0, trainable=False, dtype=tf.int64)
-      self.sound = tf.Variable(True, trainable=False)
-      self.released = tf.Variable(0, trainable=False, dtype=tf.int64)
-    self.ready = False
-    self.saved: Optional[str] = None
-    self.losses: Optional[tf.Tensor] = None
-    self._pending: List[tf.Variable] = []
-
-  def own_up(self, finite: tf.Tensor) -> None:
-    """Remembers it if any gradient was not finite."""
-    self.sound.assign(tf.logical_and(self.sound, finite))
-
-  def add(self, sums: Sequence[tf.Tensor], var_list: Sequence[Any]
-          ) -> List[tf.Tensor]:
-    """Adds sums without noise to those before; returns the totals."""
-    with tf.init_scope():
-      if not self._pending:
-        self._pending = [
-            tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False)
-            for v in var_list]
-    with tf.control_dependencies([self.parts_seen.assign_add(1)]):
-      return [tf.convert_to_tensor(pending.assign_add(part))
-              for pending, part in zip(self._pending, sums)]
-
-  def clear(self) -> None:
-    """Begins a logical batch anew."""
-    for pending in self._pending:
-      pending.assign(tf.zeros_like(pending))
 
 
 def make_dp_optimizer_class(base: Type[Any]) -> Type[DPOptimizer]:
