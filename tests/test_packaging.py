@@ -67,6 +67,55 @@ print(issubclass(query, dp_query.SumAggregationDPQuery),
   assert out.split()[-2:] == ['True', 'True'], out
 
 
+BROKEN = {
+    'blocked': "sys.modules['tensorflow_privacy'] = None",
+    'no package': "sys.modules['tensorflow_privacy'] = type(sys)('stub')",
+    'lacks a neighbour': "sys.modules['tensorflow_probability'] = None",
+    'too old for a neighbour': ''}
+USER = '''
+for _ in range(2):
+  try:
+    import tensorflow_privacy.privacy.dp_query.dp_query
+    print('whole')
+  except Exception as error:
+    print(repr(error))
+'''
+
+
+@pytest.mark.skipif(not HAS_TENSORFLOW, reason='needs TensorFlow')
+@pytest.mark.parametrize('how', BROKEN)
+def test_tensorflow_privacy_that_does_not_import_is_done_without(how, tmp_path):
+  paths = str(ROOT)
+  if how == 'too old for a neighbour':
+    paths = f'{tmp_path}{os.pathsep}{ROOT}'
+    home = tmp_path / 'tensorflow_privacy' / 'privacy' / 'dp_query'
+    home.mkdir(parents=True)
+    for part in (home, home.parent, home.parent.parent):
+      (part / '__init__.py').touch()
+    (home / 'dp_query.py').write_text(
+        'from tensorflow_privacy.privacy import dp_query\nimport dp_accounting\n'
+        'dp_accounting.NoSuchEvent\n')
+  broken = f'import sys, warnings\n{BROKEN[how]}\n'
+  out = run(broken + '''
+with warnings.catch_warnings(record=True) as caught:
+  warnings.simplefilter('always')
+  from tfcactus.keras import _tfp
+print('said', sum('tensorflow-privacy' in str(w.message) for w in caught))
+print('reason', _tfp.MISSING)
+print('left', [name for name in sys.modules if name.startswith(
+    'tensorflow_privacy.')] if _tfp.MISSING else [])
+''' + USER, PYTHONPATH=paths).splitlines()
+  begin = next(i for i, line in enumerate(out) if line.startswith('said'))
+  said, reason, left, *theirs = out[begin:begin + 5]
+  assert left == 'left []', out
+  assert said == f'said {int("raised" in reason)}', out
+  assert theirs == run(broken + USER, PYTHONPATH=paths).splitlines()[-2:], out
+  if how == 'blocked':
+    assert 'blocked' in reason, out
+  elif how != 'lacks a neighbour':  # Whose queries may import without it.
+    assert 'raised' in reason, out
+
+
 @pytest.mark.skipif(not HAS_TENSORFLOW, reason='needs TensorFlow')
 def test_the_query_works_without_tensorflow_privacy():
   out = run('''

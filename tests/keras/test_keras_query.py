@@ -1,5 +1,7 @@
 """The query clips, drops what is not finite, and adds noise once."""
 
+import inspect
+
 import dp_accounting
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import tensorflow as tf
 
 from tfcactus import noise as noise_lib
 from tfcactus import privacy
+from tfcactus.keras import _tfp
 from tfcactus.keras import TableNoiseQuery
 
 
@@ -111,3 +114,85 @@ def test_scalar_noise_on_a_vector_only_by_a_plan_that_says_unproven(
 def test_bad_input_is_refused_in_words(make_plan, scalar, radial, call, words):
   with pytest.raises(ValueError, match=words):
     call(make_plan(), scalar, radial)
+
+
+def _on(base):
+  """`TableNoiseQuery` on another base class of queries."""
+  body = {name: value for name, value in vars(TableNoiseQuery).items()
+          if name not in ('__dict__', '__weakref__', '_abc_impl',
+                          '__abstractmethods__')}
+  return type('Query', (base,), body)
+
+
+def _methods(cls):
+  """Names of public methods, with the names and defaults of their arguments."""
+  return {
+      name: [(p.name, p.default) for p in inspect.signature(
+          method).parameters.values()]
+      for name, method in inspect.getmembers(cls, callable)
+      if not name.startswith('_')}
+
+
+def _plain(value):
+  return tf.nest.map_structure(
+      lambda part: (part.dtype, part.shape, part.numpy().tolist())
+      if tf.is_tensor(part) else part, value)
+
+
+needs_tfp = pytest.mark.skipif(
+    not _tfp.AVAILABLE, reason='needs TensorFlow Privacy to compare with')
+
+
+@needs_tfp
+def test_the_stand_in_has_the_methods_of_tensorflow_privacys_query():
+  theirs, ours = _tfp.SumAggregationDPQuery, _tfp._SumQuery
+  assert _methods(ours) == _methods(theirs)
+  assert _methods(_on(ours)) == _methods(TableNoiseQuery)
+
+
+@needs_tfp
+@pytest.mark.parametrize('call', [
+    lambda q: q.derive_metrics(q.initial_global_state()),
+    lambda q: q.initial_sample_state(3.0),
+    lambda q: q.initial_sample_state([1, 2.5, True]),
+    lambda q: q.initial_sample_state({'a': np.ones((2, 3)), 'b': np.float16(1)}),
+    lambda q: q.initial_sample_state(tf.TensorSpec([2], tf.float16)),
+    lambda q: q.initial_sample_state(
+        (tf.ones([2], tf.int8), [tf.Variable([1.0, 2.0])], ())),
+    lambda q: q.initial_sample_state(),
+    lambda q: q.initial_sample_state([tf.ones([]), None]),
+    lambda q: q.initial_sample_state('text'),
+    lambda q: q.accumulate_preprocessed_record(
+        [tf.ones([2]), tf.ones([])], [None, tf.ones([])]),
+    lambda q: q.accumulate_preprocessed_record([tf.ones([2])], [[1.0, 2.0]]),
+    lambda q: q.accumulate_preprocessed_record(1.0, 2),
+    lambda q: q.accumulate_record(0.0, tf.ones([2]), tf.ones([2])),
+    lambda q: q.accumulate_record(tf.constant(0.5), 0.0, 3.0),
+    lambda q: q.merge_sample_states([1.0, 2.0], [tf.ones([]), 3.0]),
+    lambda q: q.merge_sample_states([1.0], [None]),
+    lambda q: q.merge_sample_states({'a': 1.0}, {'b': 1.0}),
+    lambda q: q.preprocess_record(tf.constant(0.5), tf.ones([3])),
+    lambda q: q.derive_sample_params(q.initial_global_state()),
+    lambda q: q.get_noised_result(tf.ones([3]), q.initial_global_state())[2],
+])
+def test_the_stand_in_does_what_tensorflow_privacys_query_does(call):
+  outcomes = []
+  for cls in (TableNoiseQuery, _on(_tfp._SumQuery)):
+    try:
+      outcomes.append(_plain(call(cls(noise_lib.Gaussian(1e-9), 1.0, seed=1))))
+    except Exception as error:  # pylint: disable=broad-except
+      outcomes.append(type(error))
+  assert outcomes[0] == outcomes[1]
+
+
+@needs_tfp
+def test_the_stand_ins_bare_methods_are_those_of_tensorflow_privacys_query():
+  body = {'get_noised_result': lambda self, sample, state: (sample, state, None)}
+  for call in (lambda q: q.initial_global_state(),
+               lambda q: q.derive_sample_params(3),
+               lambda q: q.preprocess_record(3, [4, None]),
+               lambda q: q.accumulate_record(3, [1.0, 2.0], [4.0, None])):
+    theirs, ours = (
+        _plain(call(type('Query', (base,), body)()))
+        for base in (_tfp.SumAggregationDPQuery, _tfp._SumQuery))
+    assert theirs == ours
