@@ -155,21 +155,46 @@ print(*[model.name, *[layer.name for layer in model.layers]])
   assert alone == run('import tfcactus.keras\n' + script).split()[-3:]
 
 
+IMPORT_KERAS = '''
+try:
+  from tfcactus.keras import _compat
+  print('answer: imported', _compat.keras.__name__, _compat.KERAS_VERSION)
+except ImportError as error:
+  print('answer:', error)
+'''
+
+
+def answer(out):
+  """What IMPORT_KERAS printed."""
+  found = re.search('^answer: (.*)', out, re.M)
+  assert found, out
+  return found.group(1)
+
+
 @pytest.mark.skipif(not HAS_TENSORFLOW, reason='needs TensorFlow')
-def test_other_backends_are_refused_with_the_reason():
-  out = run('''
-import tensorflow as tf
-if not hasattr(tf.keras, 'ops'):
-  print('Keras 2')
-else:
-  import keras
-  keras.backend.backend = lambda: 'jax'
-  try:
-    import tfcactus.keras
-  except ImportError as error:
-    print(error)
-''')
-  assert 'Keras 2' in out or "backend 'jax'" in out, out
+@pytest.mark.parametrize('backend', ['numpy', 'jax', 'torch'])
+def test_other_backends_are_refused_with_the_reason(backend):
+  out = answer(run(IMPORT_KERAS, KERAS_BACKEND=backend))
+  # Keras 2 knows no backends. Keras 3 says which it is, unless that misses a
+  # package and does not import.
+  assert out.startswith(('imported keras 2.', 'imported tf_keras 2.')) or (
+      (f'backend {backend!r}' in out or f'KERAS_BACKEND={backend!r}' in out) and
+      'Set KERAS_BACKEND=tensorflow' in out), out
+
+
+@pytest.mark.skipif(not HAS_TENSORFLOW, reason='needs TensorFlow')
+@pytest.mark.parametrize('variable, value, package, missing', [
+    ('KERAS_BACKEND', 'jax', 'keras', 'jax'),
+    ('TF_USE_LEGACY_KERAS', '1', 'tf_keras', 'tf_keras')])
+def test_a_keras_that_does_not_import_is_refused_with_the_reason(
+    variable, value, package, missing):
+  out = answer(run(f'import sys\nsys.modules[{missing!r}] = None\n' +
+                   IMPORT_KERAS, **{variable: value}))
+  if out.startswith('imported keras 2.'):
+    pytest.skip('Keras 2 comes with this TensorFlow, and reads no variable')
+  assert f'importing {package} raised' in out, out
+  assert f"{variable}='{value}'" in out and missing in out, out
+  assert 'tf-keras' in out and 'KERAS_BACKEND=tensorflow' in out, out
 
 
 def test_without_tensorflow_the_reason_is_said():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 from typing import Any
 from typing import Iterator
 from typing import List
@@ -49,7 +50,8 @@ def check_versions(tensorflow: str, keras_version: str,
     raise ImportError(
         f'Expected Keras on TensorFlow, got Keras {keras_version} on the '
         f'backend {backend!r}: gradients per example are taken by TensorFlow. '
-        'Set KERAS_BACKEND=tensorflow before Keras is imported.')
+        'Set KERAS_BACKEND=tensorflow before Keras is imported, and "backend" '
+        'in ~/.keras/keras.json if that names another.')
   if (3, 0) <= _parts(keras_version) < _OLDEST_KERAS_3:
     raise ImportError(
         f'Expected Keras 2, or Keras 3.5 or later, got Keras {keras_version}: '
@@ -57,8 +59,37 @@ def check_versions(tensorflow: str, keras_version: str,
         'replicas, silently. Install "keras>=3.5".')
 
 
-# Not tf.keras itself: of Keras 3 it lacks parts, such as `saving`.
-keras = importlib.import_module(tf.keras.Model.__module__.split('.')[0])
+def _import_keras() -> Any:
+  """Imports the Keras that `tf.keras` is.
+
+  Raises:
+    ImportError: saying why there is none, and what to set or install.
+  """
+  try:
+    # Not tf.keras itself: of Keras 3 it lacks parts, such as `saving`.
+    return importlib.import_module(tf.keras.Model.__module__.split('.')[0])
+  except Exception as error:  # pylint: disable=broad-except
+    # Whatever the reason, TensorFlow says only that Keras is missing.
+    name = 'tf_keras' if os.environ.get('TF_USE_LEGACY_KERAS') in (
+        'true', 'True', '1') else 'keras'
+    try:
+      importlib.import_module(name)
+    except Exception as reason:  # pylint: disable=broad-except
+      error = reason
+    variables = ', '.join(
+        f'{variable}={os.environ[variable]!r}' if variable in os.environ else
+        f'{variable} unset'
+        for variable in ('KERAS_BACKEND', 'TF_USE_LEGACY_KERAS'))
+    raise ImportError(
+        f'Expected a Keras that imports with TensorFlow {tf.__version__}, but '
+        f'importing {name} raised {type(error).__name__}: {error}. The '
+        f'environment has {variables}. Set KERAS_BACKEND=tensorflow, the one '
+        'backend that tfcactus trains on; install "tf-keras" for '
+        'TF_USE_LEGACY_KERAS=1, or unset it; otherwise install "keras>=3.5".'
+        ) from error
+
+
+keras = _import_keras()
 KERAS_VERSION: str = keras.__version__
 KERAS_3: bool = _parts(KERAS_VERSION)[0] >= 3
 check_versions(tf.__version__, KERAS_VERSION,
