@@ -6,7 +6,9 @@ import re
 import pytest
 import tensorflow as tf
 
+from tests.keras import tiny
 from tfcactus.keras import _compat
+from tfcactus.keras import model as model_lib
 
 PACKAGE = pathlib.Path(_compat.__file__).parent.parent
 
@@ -35,6 +37,55 @@ def test_the_keras_at_hand_is_the_one_that_users_have():
   assert _compat.keras.Model is tf.keras.Model
   assert _compat.KERAS_3 == hasattr(tf.keras, 'ops')
   assert _compat.KERAS_VERSION.startswith('3.' if _compat.KERAS_3 else '2.')
+
+
+def _of(module, name, base):
+  return type(name, (base,), {'__module__': module})
+
+
+OTHER = 'keras' if _compat.keras.__name__ == 'tf_keras' else 'tf_keras'
+
+
+@pytest.mark.parametrize('module, package', [
+    (f'{OTHER}.src.engine', OTHER),
+    ('tensorflow.python.keras.engine', 'tensorflow.python.keras')])
+def test_objects_of_another_keras_are_refused_by_name(
+    module, package, make_plan):
+  strange = _of(module, 'Strange', object)
+  users = _of('__main__', 'Users', strange)
+  private = model_lib.privatize(tiny.inner(), make_plan())
+  for thing in (strange, users):
+    for name, call in (
+        ('model', lambda thing=thing: model_lib.privatize(thing(), make_plan())),
+        ('optimizer', lambda thing=thing: private.compile(thing(), 'mse')),
+        ('loss', lambda thing=thing: private.compile('sgd', thing())),
+        ('loss', lambda thing=thing: private.compile('sgd', thing))):
+      with pytest.raises(ValueError, match=f'Expected {name} of the ') as error:
+        call()
+      words = str(error.value)
+      assert f'{thing.__name__} of the package {package}' in words
+      assert f'{_compat.keras.__name__} {_compat.KERAS_VERSION}' in words
+  assert 'TF_USE_LEGACY_KERAS' in words or package != OTHER
+
+
+def test_a_model_of_the_other_keras_is_refused_where_it_is_installed(make_plan):
+  other = pytest.importorskip(OTHER)
+  if OTHER == 'keras' and other.__version__.startswith('2.'):
+    pytest.skip('it is Keras 2 as well')
+  for call in (
+      lambda: model_lib.privatize(other.Sequential(), make_plan()),
+      lambda: model_lib.privatize(tiny.inner(), make_plan()).compile(
+          other.optimizers.SGD(), 'mse'),
+      lambda: model_lib.privatize(tiny.inner(), make_plan()).compile(
+          'sgd', other.losses.MeanSquaredError())):
+    with pytest.raises(ValueError, match=f'of the package {OTHER}'):
+      call()
+
+
+def test_objects_of_this_keras_and_of_none_pass():
+  for thing in (tiny.inner(), tf.keras.optimizers.SGD(), tiny.NONE, 'mse', None,
+                tf.keras.losses.MeanSquaredError, lambda y, p: y - p):
+    _compat.check_same_keras('it', thing)
 
 
 @pytest.mark.parametrize('file', sorted(PACKAGE.rglob('*.py')), ids=str)

@@ -68,25 +68,26 @@ def _import_keras() -> Any:
   try:
     # Not tf.keras itself: of Keras 3 it lacks parts, such as `saving`.
     return importlib.import_module(tf.keras.Model.__module__.split('.')[0])
-  except Exception as error:  # pylint: disable=broad-except
+  except Exception as told:  # pylint: disable=broad-except
     # Whatever the reason, TensorFlow says only that Keras is missing.
+    reason: Exception = told
     name = 'tf_keras' if os.environ.get('TF_USE_LEGACY_KERAS') in (
         'true', 'True', '1') else 'keras'
     try:
       importlib.import_module(name)
-    except Exception as reason:  # pylint: disable=broad-except
-      error = reason
+    except Exception as error:  # pylint: disable=broad-except
+      reason = error
     variables = ', '.join(
         f'{variable}={os.environ[variable]!r}' if variable in os.environ else
         f'{variable} unset'
         for variable in ('KERAS_BACKEND', 'TF_USE_LEGACY_KERAS'))
     raise ImportError(
         f'Expected a Keras that imports with TensorFlow {tf.__version__}, but '
-        f'importing {name} raised {type(error).__name__}: {error}. The '
+        f'importing {name} raised {type(reason).__name__}: {reason}. The '
         f'environment has {variables}. Set KERAS_BACKEND=tensorflow, the one '
         'backend that tfcactus trains on; install "tf-keras" for '
         'TF_USE_LEGACY_KERAS=1, or unset it; otherwise install "keras>=3.5".'
-        ) from error
+        ) from reason
 
 
 keras = _import_keras()
@@ -94,6 +95,39 @@ KERAS_VERSION: str = keras.__version__
 KERAS_3: bool = _parts(KERAS_VERSION)[0] >= 3
 check_versions(tf.__version__, KERAS_VERSION,
                keras.backend.backend() if KERAS_3 else 'tensorflow')
+
+
+def check_same_keras(name: str, thing: Any) -> None:
+  """Refuses an object, or a class, of another Keras than `tf.keras` is.
+
+  Args:
+    name: Of the argument that it was given as.
+    thing: Anything at all.
+
+  Raises:
+    ValueError: naming both packages.
+  """
+  cls = thing if isinstance(thing, type) else type(thing)
+  packages = [base.__module__.split('.')[0] for base in cls.__mro__]
+  if keras.__name__ in packages:
+    return
+  if any(base.__module__.startswith('tensorflow.python.keras')
+         for base in cls.__mro__):
+    other, remedy = 'tensorflow.python.keras, which is internal', ''
+  elif 'tf_keras' in packages:
+    other, remedy = 'tf_keras', (
+        ', or set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported, so that '
+        'tf.keras is tf_keras')
+  elif 'keras' in packages:
+    other, remedy = 'keras', (
+        ', or unset TF_USE_LEGACY_KERAS before TensorFlow is imported, so that '
+        'tf.keras is keras')
+  else:
+    return
+  raise ValueError(
+      f'Expected {name} of the package {keras.__name__} {KERAS_VERSION}, which '
+      f'tf.keras is here, got {cls.__name__} of the package {other}. Build it '
+      f'with tf.keras{remedy}.')
 
 
 def whole_tensorflow_privacy_imports() -> bool:

@@ -92,6 +92,7 @@ class PrivateModel(keras.Model):
       ValueError: if the model cannot be trained privately, or the plan's noise
         is not valid for its number of parameters.
     """
+    _compat.check_same_keras('model', model)
     if not isinstance(model, keras.Model) or isinstance(model, PrivateModel):
       raise ValueError(
           'Expected model to be a Keras model that is not private yet, got '
@@ -397,10 +398,10 @@ def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
 
 
 def _check_optimizer(optimizer: Any) -> None:
-  """Refuses an optimizer that adds noise of its own.
+  """Refuses an optimizer of another Keras, or that adds noise of its own.
 
   Raises:
-    ValueError: if it does.
+    ValueError: if it is, or does.
   """
   if isinstance(optimizer, optimizer_lib.DPOptimizer) or (
       not isinstance(optimizer, (str, dict)) and
@@ -409,3 +410,4 @@ def _check_optimizer(optimizer: Any) -> None:
         f'Expected an ordinary Keras optimizer, got {type(optimizer).__name__}:'
         ' a private model adds the noise itself, and it would be added twice; '
         'use tf.keras.optimizers.SGD or Adam.')
+  _compat.check_same_keras('optimizer', optimizer)
