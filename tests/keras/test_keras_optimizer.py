@@ -279,3 +279,52 @@ def test_gradients_that_were_never_noised_are_refused():
     optimizer.apply_gradients(zip(grads, model.trainable_variables))
   with pytest.raises(NotImplementedError, match='minimize'):
     optimizer.get_gradients(None, None)
+
+
+def test_decay_is_a_schedule_where_keras_ignores_it():
+  x, y = _data()
+  schedule = tf.keras.optimizers.schedules.InverseTimeDecay(
+      0.5, decay_steps=1, decay_rate=2.0)
+  model = _model()
+  _fit_once(_sgd(learning_rate=schedule), x, y, model)
+  first = model.get_weights()
+  model.fit(x, y, batch_size=len(x), shuffle=False, verbose=0)
+  if _compat.KERAS_3:
+    with pytest.raises(TypeError, match='Keras 3 ignores, got decay=2.0; pass '
+                       'learning_rate=.*InverseTimeDecay.*decay_rate=2.0'):
+      _sgd(decay=2.0)
+    _sgd(decay=0.0)
+  else:
+    decaying = _model()
+    optimizer = _sgd(decay=2.0, seed=1)
+    _fit_once(optimizer, x, y, decaying)
+    decaying.fit(x, y, batch_size=len(x), shuffle=False, verbose=0)
+    for mine, its in zip(decaying.get_weights(), model.get_weights()):
+      np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-6)
+  # The second step is a third as long: under a third of the clip norm.
+  moved = [after - before for after, before in zip(model.get_weights(), first)]
+  length = np.sqrt(sum(np.sum(part**2) for part in moved))
+  assert 0 < length <= 0.5 / 3 * 0.3 * 1.001
+
+
+@pytest.mark.parametrize('make', [
+    DPKerasSGDOptimizer, DPKerasAdamOptimizer, DPKerasAdagradOptimizer,
+    DPKerasRMSpropOptimizer])
+@pytest.mark.parametrize('kwargs, keras_3, words', [
+    ({'lr': 0.1}, True, 'Expected learning_rate, got lr=0.1'),
+    ({'decay': 0.1}, True, 'InverseTimeDecay'),
+    ({'weight_decay': 0.1}, False, 'legacy, got weight_decay=0.1'),
+    ({'use_ema': True}, False, 'legacy, got use_ema=True'),
+    ({'no_such_argument': 1}, None, 'no_such_argument')])
+def test_arguments_of_the_other_keras_are_refused_in_words(
+    make, kwargs, keras_3, words):
+  def build():
+    return make(1.0, 1.0, expected_batch_size=8, **kwargs)
+
+  if keras_3 in (None, _compat.KERAS_3):
+    with pytest.raises((TypeError, ValueError), match=words):
+      build()
+  else:
+    config = build().get_config()
+    name, value = next(iter(kwargs.items()))
+    assert config.get(name, config['learning_rate']) == pytest.approx(value)

@@ -13,6 +13,7 @@ import os
 from typing import Any
 from typing import Iterator
 from typing import List
+from typing import Mapping
 from typing import Optional
 from typing import Tuple
 
@@ -140,6 +141,39 @@ Adagrad = _OPTIMIZERS.Adagrad
 Adam = _OPTIMIZERS.Adam
 RMSprop = _OPTIMIZERS.RMSprop
 SGD = _OPTIMIZERS.SGD
+
+# Of the optimizers of Keras 3, and of those of Keras 2 that are not legacy.
+_NOT_LEGACY = ('weight_decay', 'use_ema', 'ema_momentum',
+               'ema_overwrite_frequency', 'jit_compile', 'loss_scale_factor')
+
+
+def check_optimizer_arguments(arguments: Mapping[str, Any]) -> None:
+  """Refuses what the Keras at hand has no meaning for, or silently ignores.
+
+  Args:
+    arguments: For the base of a drop-in optimizer, by name.
+
+  Raises:
+    TypeError: naming what to pass instead.
+  """
+  for name in _NOT_LEGACY:
+    if name in arguments and not KERAS_3:
+      raise TypeError(
+          f'Expected arguments of tf.keras.optimizers.legacy, got {name}='
+          f'{arguments[name]!r}: under Keras 2 drop-in optimizers stand on its '
+          'legacy ones, which have no such argument. Leave it out, or use '
+          'tfcactus.keras.privatize, which trains with any optimizer.')
+  if KERAS_3 and arguments.get('lr') is not None:
+    raise TypeError(
+        f'Expected learning_rate, got lr={arguments["lr"]!r}, the name that '
+        f'Keras 2 had for it; pass learning_rate={arguments["lr"]!r}.')
+  if KERAS_3 and arguments.get('decay'):
+    raise TypeError(
+        f'Expected no decay, which Keras 3 ignores, got decay='
+        f'{arguments["decay"]!r}; pass learning_rate=tf.keras.optimizers.'
+        'schedules.InverseTimeDecay(learning_rate, decay_steps=1, '
+        f'decay_rate={arguments["decay"]!r}), which is the same.')
+
 
 RANDOM_LAYERS = (
     keras.layers.Dropout, keras.layers.GaussianNoise,

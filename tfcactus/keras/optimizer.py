@@ -69,6 +69,7 @@ class DPOptimizer:
           'Expected loss_scale_factor=None, got '
           f'{kwargs["loss_scale_factor"]!r}: scaled gradients would be clipped '
           'as if they were larger; leave it out.')
+    _compat.check_optimizer_arguments(kwargs)
     super().__init__(**kwargs)
     self.plan = plan
     self.noise = _one_noise(noise, noise_multiplier)
@@ -370,9 +371,12 @@ class DPKerasSGDOptimizer(make_dp_optimizer_class(_compat.SGD)):
     noise: A noise table, instead of noise_multiplier.
     seed: For repeatable experiments; None takes the system's entropy.
     plan: Set by `from_plan`.
-    **kwargs: For the base optimizer: learning_rate, momentum, ...
+    **kwargs: For the base optimizer: learning_rate, momentum, ... Under Keras
+      2 that is `tf.keras.optimizers.legacy.SGD`, otherwise
+      `tf.keras.optimizers.SGD`.
 
   Raises:
+    TypeError: if an argument is not one of the base optimizer's.
     ValueError: if an argument is invalid or refused.
   """
 
