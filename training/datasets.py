@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
+from typing import Any
 from typing import Optional
 import warnings
 
@@ -64,7 +66,7 @@ def load(name: str, data_dir: Optional[str] = None) -> Dataset:
 def mnist(data_dir: Optional[str] = None) -> Dataset:
   """MNIST through tensorflow-datasets, downloaded if it is not on disk."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-  import tensorflow_datasets as tfds  # Slow to import, and only needed here.
+  tfds = _tensorflow_datasets()
   where = data_dir or os.environ.get('TFDS_DATA_DIR') or 'the default directory'
   try:
     with warnings.catch_warnings():
@@ -85,6 +87,23 @@ def mnist(data_dir: Optional[str] = None) -> Dataset:
     ) from error
   return Dataset('mnist', 'MNIST, 60,000 training and 10,000 test images',
                  train, test)
+
+
+def _tensorflow_datasets() -> Any:
+  """Imports tensorflow-datasets, which is slow and needed for MNIST only."""
+  try:
+    import tensorflow_datasets as tfds
+    if not hasattr(tfds, 'builder'):
+      # It imports where its parts do not, and then lacks them without a reason.
+      importlib.import_module('tensorflow_datasets.public_api')
+      raise ImportError('it has no builder()')
+  except Exception as error:  # As whatever it builds on raises.
+    raise DatasetError(
+        'MNIST could not be loaded, because tensorflow-datasets does not import '
+        f'({type(error).__name__}: {error}); install "tfcactus[datasets]", with '
+        '"tensorflow-metadata<1.18" where protobuf is said to be older than '
+        'generated code, as with TensorFlow before 2.20') from error
+  return tfds
 
 
 def digits() -> Dataset:
