@@ -27,7 +27,8 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
-# ARGS may be `all`, or name environments; see tests/matrix.py.
+# ARGS may be `all`, `newest`, `--allow-missing`, or name environments; see
+# tests/matrix.py.
 test-matrix: $(STAMP)
 	$(BIN)/python tests/matrix.py $(ARGS)
 

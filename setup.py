@@ -45,7 +45,10 @@ DATASETS = [
     # The last release for Python 3.9; an open range takes pip minutes there.
     'tensorflow-datasets==4.9.3; python_version < "3.10"',
     # Later ones import what protobuf 4 lacks, which TensorFlow up to 2.17 asks
-    # for, and leave a tensorflow_datasets that imports but has no load().
+    # for, and leave a tensorflow_datasets that imports but has no load(). From
+    # Python 3.12 on pip must take those that go with TensorFlow 2.20 and later;
+    # with 2.16 to 2.19 there, add "tensorflow-metadata<1.18" by hand: no marker
+    # can tell, and training.datasets says so.
     'tensorflow-metadata<1.18; python_version < "3.12"',
     # tensorflow-datasets imports it without asking for it.
     'importlib_resources',

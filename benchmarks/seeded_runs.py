@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -141,7 +142,9 @@ def train(floatx, pools):
 
 
 def record():
-  """Trains, and writes what happened."""
+  """Trains, and writes what happened; nothing where there is no TensorFlow."""
+  if importlib.util.find_spec('tensorflow') is None:
+    return
   import keras
   import tensorflow as tf
   name = os.environ.get('MATRIX_ENVIRONMENT', PRIMARY)

@@ -1,11 +1,16 @@
 """What the metadata promises, and how imports go together, in subprocesses."""
 
+import email
+import importlib.metadata
 import importlib.util
+import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
@@ -217,7 +222,75 @@ def test_the_files_parse_on_the_oldest_python():
     ast.parse(file.read_text(encoding='utf-8'), feature_version=(3, 9))
 
 
-def test_every_version_of_python_is_named_once():
-  setup = (ROOT / 'setup.py').read_text(encoding='utf-8')
-  assert "python_requires='>=3.9'" in setup
-  assert re.search(r'for minor in range\(9, 14\)', setup)
+def check_metadata(metadata, extras):
+  """Checks the core metadata of a distribution, however it was built."""
+  from tests import matrix
+  named = [line.rsplit(' ', 1)[1] for line in metadata.get_all('Classifier')
+           if re.search(r':: Python :: 3[.]', line)]
+  # What is promised is what the matrix tries.
+  assert sorted(named) == sorted(matrix.PYTHONS)
+  assert metadata['Requires-Python'] == f'>={matrix.PYTHONS[-1]}'
+  required = metadata.get_all('Requires-Dist')
+  core = [line for line in required if 'extra ==' not in line]
+  assert any(line.startswith('numpy') for line in core)
+  assert not [line for line in core if re.match('tensorflow|keras|tf-', line)]
+  for extra in extras:
+    assert extra in metadata.get_all('Provides-Extra')
+    assert [line for line in required if re.search(
+        f'extra == .{extra}.', line)], extra
+
+
+def extras_of_the_matrix():
+  from tests import matrix
+  return {extra for environment in (*matrix.ENVIRONMENTS, matrix.NEWEST)
+          for extra in environment.extras.split(',') if extra}
+
+
+def test_what_is_installed_names_every_version_of_python():
+  try:
+    found = importlib.metadata.distribution('tfcactus')
+  except importlib.metadata.PackageNotFoundError:
+    pytest.skip('tfcactus is not installed here, only on the path')
+  origin = json.loads(found.read_text('direct_url.json') or '{}')
+  if origin.get('dir_info', {}).get('editable') and origin['url'] != ROOT.as_uri():
+    pytest.skip(f'what is installed is another checkout, {origin["url"]}')
+  check_metadata(found.metadata, extras_of_the_matrix())
+
+
+@pytest.fixture(scope='module')
+def wheel(tmp_path_factory):
+  """The wheel of this checkout, opened."""
+  has = importlib.util.find_spec
+  if not has('pip') or not has('setuptools') or not (
+      has('wheel') or has('setuptools.command.bdist_wheel')):
+    pytest.skip('no wheel can be built without pip, setuptools and wheel')
+  home = tmp_path_factory.mktemp('wheel')
+  # As it is checked out: no build/ that would go in, stale.
+  shutil.copytree(ROOT, home / 'copy', ignore=shutil.ignore_patterns(
+      '.*', 'build', 'dist', '*.egg-info', '__pycache__', 'results'))
+  built = subprocess.run(
+      [sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-deps', '--no-index',
+       '--no-build-isolation', '--disable-pip-version-check', '--wheel-dir',
+       str(home), str(home / 'copy')], capture_output=True, text=True, check=False)
+  assert built.returncode == 0, built.stderr
+  with zipfile.ZipFile(next(home.glob('*.whl'))) as file:
+    yield file
+
+
+def test_the_wheel_holds_all_modules_and_tables_and_no_tests(wheel):
+  held = {name for name in wheel.namelist() if '.dist-info/' not in name}
+  wanted = {file.relative_to(ROOT).as_posix()
+            for ending in ('*.py', '*.npz')
+            for file in (ROOT / 'tfcactus').rglob(ending)}
+  assert held == wanted
+  assert sum(name.endswith('.npz') for name in held) > 3
+
+
+def test_the_wheel_promises_what_the_matrix_tries(wheel):
+  name = next(n for n in wheel.namelist() if n.endswith('.dist-info/METADATA'))
+  metadata = email.message_from_bytes(wheel.read(name))
+  import tfcactus
+  assert metadata['Version'] == tfcactus.__version__
+  check_metadata(metadata, extras_of_the_matrix())
+  scripts = wheel.read(name.replace('METADATA', 'entry_points.txt')).decode()
+  assert 'tfcactus = tfcactus.cli:main' in scripts
