@@ -1,5 +1,6 @@
 """Versions are asked for in one place and refused in words."""
 
+import ast
 import pathlib
 import re
 
@@ -88,13 +89,48 @@ def test_objects_of_this_keras_and_of_none_pass():
     _compat.check_same_keras('it', thing)
 
 
+def _asked(source):
+  """What a module asks of versions, by name or by looking for features."""
+  asked = re.findall(
+      r'__version__|KERAS_3|KERAS_VERSION|version_info|metadata\.version', source)
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.Call) and getattr(node.func, 'id', '') in (
+        'hasattr', 'getattr') and len(node.args) > 1:
+      owner, name = map(ast.unparse, node.args[:2])
+      # Of a library itself, or, of any object, what is no library's promise.
+      if re.match(r'(tf|tensorflow|keras)\b', owner) or re.match("'_[^_]", name):
+        asked.append(ast.unparse(node))
+    if isinstance(node, ast.Try) and any(
+        handler.type and 'AttributeError' in ast.unparse(handler.type)
+        for handler in node.handlers) and any(
+            re.search(r'\b(tf|tensorflow|keras)\.', ast.unparse(part))
+            for part in node.body):
+      asked.append('except AttributeError')
+  return set(asked)
+
+
+@pytest.mark.parametrize('source, asked', [
+    ('if hasattr(keras.layers, "Identity"): pass', True),
+    ("x = getattr(tf, 'function')", True),
+    ("x = getattr(tf.keras.optimizers, name, None)", True),
+    ("x = hasattr(keras, 'ops')", True),
+    ("x = getattr(layer, '_USE_V2_BEHAVIOR', True)", True),
+    ('try:\n  x = keras.ops\nexcept (ValueError, AttributeError):\n  pass', True),
+    ('x = KERAS_3', True), ('x = sys.version_info', True),
+    ("x = getattr(layer, 'stateful', False)", False),
+    ("x = hasattr(x, '__array__')", False),
+    ("x = getattr(keras_free, 'a')", False),
+    ('try:\n  x = self.made\nexcept AttributeError:\n  pass', False),
+    ('try:\n  x = keras.ops\nexcept ValueError:\n  pass', False)])
+def test_questions_for_versions_are_found(source, asked):
+  assert bool(_asked(source)) == asked
+
+
 @pytest.mark.parametrize('file', sorted(PACKAGE.rglob('*.py')), ids=str)
 def test_nothing_else_asks_for_versions(file):
-  asked = re.findall(
-      r'__version__|KERAS_3|KERAS_VERSION|version_info|metadata\.version',
-      file.read_text(encoding='utf-8'))
+  asked = _asked(file.read_text(encoding='utf-8'))
   allowed = {
-      '_compat.py': set(asked),
+      '_compat.py': asked,
       'run_card.py': {'__version__', 'KERAS_VERSION'},  # Reports, asks not.
       '__init__.py': {'__version__'}}  # Its own.
-  assert set(asked) <= allowed.get(file.name, set()), file
+  assert asked <= allowed.get(file.name, set()), file

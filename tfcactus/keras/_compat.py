@@ -11,10 +11,12 @@ import contextlib
 import importlib
 import os
 from typing import Any
+from typing import Iterable
 from typing import Iterator
 from typing import List
 from typing import Mapping
 from typing import Optional
+from typing import Set
 from typing import Tuple
 
 import tensorflow as tf
@@ -206,6 +208,12 @@ def tf_variable(variable: Any) -> tf.Variable:
   return variable.value if KERAS_3 else variable
 
 
+def stored_dtype(variable: Any) -> tf.DType:
+  """The dtype that a variable is kept in, whatever it is read as."""
+  # Keras 2 wraps it under mixed precision.
+  return tf.as_dtype(getattr(variable, '_variable', variable).dtype)
+
+
 def tf_variables(model: Any) -> List[tf.Variable]:
   """The trainable variables of a model or layer, for tapes to watch."""
   return [tf_variable(v) for v in model.trainable_variables]
@@ -260,6 +268,18 @@ def graph_layers(model: Any) -> List[Any]:
     inner = graph_layers(layer) if is_graph(layer) else [layer]
     found.update((id(part), part) for part in inner)
   return list(found.values())
+
+
+def layer_classes(names: Iterable[str]) -> Set[type]:
+  """Those of the named layers that the Keras at hand has."""
+  return {getattr(keras.layers, name) for name in names
+          if hasattr(keras.layers, name)}
+
+
+def mixes_when_frozen(layer: Any) -> bool:
+  """Whether a BatchNormalization goes on mixing examples when not trainable."""
+  # That of tf.compat.v1 does.
+  return not getattr(layer, '_USE_V2_BEHAVIOR', True)
 
 
 def is_bare_operation(layer: Any) -> bool:

@@ -77,8 +77,7 @@ def _normalizes_batches(layer: Any) -> bool:
   """Whether it is any kind of BatchNormalization that is not frozen."""
   if not any('BatchNorm' in cls.__name__ for cls in type(layer).__mro__):
     return False
-  # That of tf.compat.v1 goes on mixing examples when it is not trainable.
-  return layer.trainable or not getattr(layer, '_USE_V2_BEHAVIOR', True)
+  return layer.trainable or _compat.mixes_when_frozen(layer)
 
 
 def _regularizers(layer: Any) -> List[str]:

@@ -83,8 +83,7 @@ _KNOWN = (
     'RepeatVector', 'Rescaling', 'Reshape', 'SpatialDropout1D',
     'SpatialDropout2D', 'Subtract', 'ThresholdedReLU', 'UpSampling1D',
     'UpSampling2D', 'ZeroPadding1D', 'ZeroPadding2D')
-_PASSING = {getattr(keras.layers, name) for name in _KNOWN
-            if hasattr(keras.layers, name)}
+_PASSING = _compat.layer_classes(_KNOWN)
 """Layers without variables that treat each example alone, at any settings."""
 
 _ELEMENTWISE = {

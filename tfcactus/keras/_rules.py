@@ -91,11 +91,7 @@ def replaced(layer: Any, **attributes: Any) -> Iterator[None]:
 
 def _exact(value: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
   """In the variable's dtype: float32 under mixed precision."""
-  return tf.cast(value, _dtype(variable))
-
-
-def _dtype(variable: tf.Variable) -> tf.DType:
-  return tf.as_dtype(getattr(variable, '_variable', variable).dtype)
+  return tf.cast(value, _compat.stored_dtype(variable))
 
 
 def _inputs(site: Site, variable: tf.Variable) -> tf.Tensor:
