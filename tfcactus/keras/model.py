@@ -235,7 +235,8 @@ class PrivateModel(keras.Model):
                            steps_per_epoch, self._books.journal_path is not None)
     self.seeded_batches = self.seeded_batches or feed.seeded
     if feed.sampling == Sampling.EACH_EXAMPLE_ONCE:
-      callbacks = _feed.with_callback(callbacks, _feed.CountEpochs())
+      callbacks = _feed.with_callback(
+          callbacks, _feed.CountEpochs(self._books.count_epoch))
     with self._books.training(feed.sampling):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
@@ -244,6 +245,11 @@ class PrivateModel(keras.Model):
           class_weight=class_weight,
           sample_weight=sample_weight, initial_epoch=initial_epoch,
           steps_per_epoch=feed.steps_per_epoch, **kwargs)
+
+  @property
+  def releases(self) -> int:
+    """How many noisy updates were released; restoring never lowers it."""
+    return self._books.record.released_steps
 
   def ledger(self) -> sampling.Ledger:
     """Returns what was released so far, and how its batches were chosen."""
@@ -306,6 +312,7 @@ class PrivateModel(keras.Model):
 
   def save_weights(self, *args: Any, **kwargs: Any) -> None:
     """Saves weights, with what was released."""
+    self._books.record.count()
     self._books.record.look(self.inner)
     super().save_weights(*args, **kwargs)
 
@@ -351,6 +358,7 @@ class PrivateModel(keras.Model):
 
   def save_own_variables(self, store: Any) -> None:
     """Saves the counters, and the clip norm if it moves."""
+    self._books.record.count()
     self._books.record.look(self.inner)
     for name, variable in self._own_state().items():
       store[name] = variable.numpy()
