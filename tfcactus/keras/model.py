@@ -214,7 +214,8 @@ class PrivateModel(keras.Model):
       validation_split: Refused.
       validation_data: As in Keras.
       shuffle: As in Keras.
-      class_weight: As in Keras; multiplies the losses before clipping.
+      class_weight: A dict of labels and weights; they multiply the losses of
+        their examples before clipping. Other labels have weight one.
       sample_weight: For arrays; likewise.
       initial_epoch: As in Keras.
       steps_per_epoch: As in Keras; by default that of the `PoissonBatches`.
@@ -231,8 +232,9 @@ class PrivateModel(keras.Model):
           f'Expected validation_split=0, got {validation_split!r}: it would '
           'take examples away from the num_examples of the plan; split the '
           'data before and pass validation_data.')
-    feed = _feed.make_feed(self.plan, x, y, batch_size, sample_weight,
-                           steps_per_epoch, self._books.journal_path is not None)
+    feed = _feed.make_feed(
+        self.plan, x, y, batch_size, sample_weight, class_weight,
+        steps_per_epoch, self._books.journal_path is not None)
     self.seeded_batches = self.seeded_batches or feed.seeded
     if feed.sampling == Sampling.EACH_EXAMPLE_ONCE:
       callbacks = _feed.with_callback(
@@ -242,7 +244,7 @@ class PrivateModel(keras.Model):
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
           callbacks=callbacks, validation_data=validation_data,
           shuffle=shuffle and not isinstance(feed.x, tf.data.Dataset),
-          class_weight=class_weight,
+          class_weight=feed.class_weight,
           sample_weight=sample_weight, initial_epoch=initial_epoch,
           steps_per_epoch=feed.steps_per_epoch, **kwargs)
 
