@@ -22,8 +22,8 @@ from tfcactus.privacy import sinh_normal
 from tfcactus.privacy import tcdp
 from tfcactus.privacy.gaussian import GaussianLoss
 from tfcactus.privacy.renyi import RenyiAccountant
+from tfcactus.release import interior
 from tfcactus.release import planner
-from tfcactus.release import quantiles
 
 CASES = ((0.1, 8 / math.sqrt(0.1)), (0.01, 10.0), (0.01, 20.0), (0.01, 80.0),
          (0.001, 8 / math.sqrt(0.001)))
@@ -70,24 +70,24 @@ def medians() -> list[dict]:
   """Rank errors at epsilon 1, delta 1e-6, planned and measured."""
   rows = []
   for size in DOMAINS:
-    for method in quantiles.METHODS:
+    for method in interior.METHODS:
       noise = planner.noise_for_epsilon(
-          'gaussian', 1.0, 1e-6, releases=quantiles.num_queries(size, method))
-      planned = quantiles.planned_error(noise, size, 0.5, 0.05, method)
+          'gaussian', 1.0, 1e-6, releases=interior.num_queries(size, method))
+      planned = interior.planned_error(noise, size, 0.5, 0.05, method)
       records = size // 3 + np.random.default_rng(0).integers(
           0, size // 3, int(40 * planned))
-      balance = quantiles.Balance.of(records, 0.5, size)
+      balance = interior.Balance.of(records, 0.5, size)
       if method == 'binary-search':
-        answers = quantiles.binary_search_draws(
+        answers = interior.binary_search_draws(
             balance, noise, SystemRandom(1), RUNS)
       else:
-        answers = quantiles.recursion_draws(
+        answers = interior.recursion_draws(
             balance, planned, noise, SystemRandom(1), RUNS)
       error = np.maximum(np.maximum(
           -balance(answers), balance(answers - 1)), 0)
       rows.append({
           'size': size, 'method': method, 'noise': noise.noise_multiplier,
-          'questions': quantiles.num_queries(size, method),
+          'questions': interior.num_queries(size, method),
           'planned_error': planned, 'failed': float(np.mean(error > planned)),
           'median_error': float(np.median(error))})
   return rows

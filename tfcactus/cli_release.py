@@ -12,7 +12,7 @@ import numpy as np
 from tfcactus import noise as noise_lib
 from tfcactus import privacy
 from tfcactus import release
-from tfcactus.release import quantiles
+from tfcactus.release import interior
 from tfcactus.release import threshold_queries
 
 STATISTICS = ('histogram', 'most-frequent', 'thresholds', 'quantile', 'sum')
@@ -129,7 +129,7 @@ def run_release(args: argparse.Namespace) -> None:
     # As many answers as the grid has; the count decides the price.
     size = release.num_values(data, low=args.low, high=args.high,
                               resolution=args.resolution)
-    noise = _noise(args, quantiles.num_queries(size, 'binary-search'))
+    noise = _noise(args, interior.num_queries(size, 'binary-search'))
     result = release.quantile(
         data, args.fraction, low=args.low, high=args.high, noise=noise,
         resolution=args.resolution, method='binary-search', seed=args.seed)

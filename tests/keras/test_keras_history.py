@@ -103,6 +103,82 @@ def test_counters_lowered_by_a_checkpoint_are_noticed(make_plan, tmp_path):
     private.guarantee()
 
 
+class _Each(tf.keras.callbacks.Callback):
+  """Calls something after each epoch."""
+
+  def __init__(self, call):
+    super().__init__()
+    self._call = call
+
+  def on_epoch_end(self, epoch, logs=None):
+    self._call()
+
+
+def test_checkpoints_restored_within_fit_lower_nothing(make_plan, tmp_path):
+  private = _private(make_plan())
+  checkpoint = tf.train.Checkpoint(model=private)
+  path = checkpoint.save(tmp_path / 'c')
+  seen = []
+  private.fit(_batches(), epochs=3, verbose=0, callbacks=[
+      _Each(lambda: checkpoint.restore(path)),
+      _Each(lambda: seen.append((private.releases, private.ledger().steps)))])
+  assert seen == [(4, 4), (8, 8), (12, 12)]
+  assert private.guarantee().steps == int(private.released_steps) == 12
+
+
+def test_checkpoints_restored_after_a_crash_lower_no_journal(
+    make_plan, tmp_path):
+  journal = tmp_path / 'run.journal'
+
+  def private():
+    made = privatize(_inner(), make_plan(), journal=journal)
+    made.compile('sgd', _NONE)
+    return made
+
+  first = private()
+  first.fit(_batches(), verbose=0)
+  path = tf.train.Checkpoint(model=first).save(tmp_path / 'c')
+  first.fit(_batches(), verbose=0)
+  first._books.journal.close()  # As the end of its process does.
+  second = private()
+  tf.train.Checkpoint(model=second).restore(path)
+  second.fit(_batches(), verbose=0)
+  assert second.guarantee().steps == 12
+  assert second._books.journal.entry.steps == 12
+
+
+def test_a_backup_restored_by_fit_lowers_nothing(make_plan, tmp_path):
+  private = _private(make_plan())
+
+  class Stop(tf.keras.callbacks.Callback):
+
+    def on_train_batch_end(self, batch, logs=None):
+      if private.releases == 7:
+        raise KeyboardInterrupt
+
+  backup = lambda: tf.keras.callbacks.BackupAndRestore(tmp_path / 'backup')
+  with pytest.raises(KeyboardInterrupt):
+    private.fit(_batches(), epochs=3, verbose=0, callbacks=[backup(), Stop()])
+  private.fit(_batches(), epochs=3, verbose=0, callbacks=[backup()])
+  # Seven, and two epochs from the end of the first on.
+  assert private.guarantee().steps == 15
+
+
+@pytest.mark.parametrize('order', [1, -1])
+def test_checkpoints_of_another_plan_void_the_account(
+    make_plan, tmp_path, order):
+  one, other = [
+      _trained(make_plan(l2_norm_clip=clip)) for clip in (1.0, 2.0)][::order]
+  paths = [tf.train.Checkpoint(model=model).save(tmp_path / str(i))
+           for i, model in enumerate((one, other))]
+  fresh = _private(one.plan)
+  for path in paths[::-1]:  # Its own one last.
+    tf.train.Checkpoint(model=fresh).restore(path)
+    assert fresh.releases == 4
+    with pytest.raises(ValueError, match='another noise'):
+      fresh.guarantee()
+
+
 def test_a_drop_in_optimizer_counts_for_private_models_too(make_plan):
   plan, inner = make_plan(), _inner()
   inner.compile(DPKerasSGDOptimizer.from_plan(plan), _NONE)

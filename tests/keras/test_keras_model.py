@@ -124,6 +124,33 @@ def test_weights_of_zero_contribute_exactly_zero(make_plan):
   _assert_close(private, expected)
 
 
+@pytest.mark.parametrize('shape', ['labels', 'column', 'one-hot'])
+def test_classes_weigh_before_clipping(make_plan, shape):
+  x, labels = _data()
+  classes = {0: 2.0, 2: 0.25}  # The other one has weight one.
+  weights = np.array([2, 1, 0.25], np.float32)[labels]
+  expected, _ = _reference(_dense(), x, labels, 0.3, 10.0, 0.5, weights)
+  y = {'labels': labels, 'column': labels[:, None],
+       'one-hot': np.eye(3, dtype=np.float32)[labels]}[shape]
+  private = privatize(_dense(), make_plan(
+      l2_norm_clip=0.3, sampling_prob=1.0, num_examples=40))
+  loss = tf.keras.losses.CategoricalCrossentropy if shape == 'one-hot' else (
+      tf.keras.losses.SparseCategoricalCrossentropy)
+  # The reference divides by 10; the expected batch size is 40.
+  private.compile(tf.keras.optimizers.SGD(2.0), loss(from_logits=True))
+  private.fit(PoissonBatches(x, y, 1.0), class_weight=classes, verbose=0)
+  _assert_close(private, expected)
+
+
+@pytest.mark.parametrize('classes', [{0: -1.0}, {0: float('nan')}, [1, 2], 2,
+                                     {'a': 1.0}])
+def test_bad_weights_of_classes_are_refused(make_plan, classes):
+  x, y = _data()
+  private = _private(make_plan())
+  with pytest.raises(ValueError, match='Expected class_weight'):
+    private.fit(PoissonBatches(x, y, 0.25), class_weight=classes, verbose=0)
+
+
 def test_empty_draws_release_noise_and_count(make_plan):
   x, y = _data()
   plan = make_plan(noise_lib.Gaussian(1.0), sampling_prob=1e-12)

@@ -14,7 +14,7 @@ from tfcactus import release
 from tfcactus.noise.bits import SystemRandom
 from tfcactus.privacy import audit
 from tfcactus.release import _noise
-from tfcactus.release import quantiles
+from tfcactus.release import interior
 from tfcactus.release import selection
 from tfcactus.release import threshold_queries
 
@@ -203,9 +203,9 @@ def test_binary_search_by_its_answer(law):
   def draw(noise_law, which, runs, seed):
     offset = round(float(_noise.upper_quantile(
         noise_law, rare(noise_law))))
-    balance = quantiles.Balance.of(
+    balance = interior.Balance.of(
         np.repeat([1, 2], [offset + which, 0]), 0.5, 2)
-    return quantiles.binary_search_draws(
+    return interior.binary_search_draws(
         balance, noise_law, SystemRandom(seed), runs)
 
   def event(noise_law):
@@ -232,9 +232,9 @@ def noisy_answers(monkeypatch, run):
 def test_binary_search_by_all_that_it_was_told(monkeypatch):
   """Eight values, three balances, each changed by the whole sensitivity."""
   def draw(law, which, runs, seed):
-    balance = quantiles.Balance.of(
+    balance = interior.Balance.of(
         np.repeat([1, 8], [3 + which, 3]), 0.5, 8)
-    return sum(noisy_answers(monkeypatch, lambda: quantiles.binary_search_draws(
+    return sum(noisy_answers(monkeypatch, lambda: interior.binary_search_draws(
         balance, law, SystemRandom(seed), runs)))
 
   def event(law):
@@ -246,8 +246,8 @@ def test_binary_search_by_all_that_it_was_told(monkeypatch):
 def test_recursion_by_all_that_it_was_told(monkeypatch):
   """Three values, sixty records in the middle: the path is always the same."""
   def draw(law, which, runs, seed):
-    balance = quantiles.Balance.of(np.full(60 + which, 2), 0.5, 3)
-    answers = noisy_answers(monkeypatch, lambda: quantiles.recursion_draws(
+    balance = interior.Balance.of(np.full(60 + which, 2), 0.5, 3)
+    answers = noisy_answers(monkeypatch, lambda: interior.recursion_draws(
         balance, 50.0, law, SystemRandom(seed), runs))
     root, leaf, nodes, end = answers
     # How much each changes, over its scale squared: the likelihood ratio.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from typing import Any
+from typing import Dict
 from typing import Iterator
 from typing import List
 from typing import Optional
@@ -72,18 +73,7 @@ class Books:
 
   def _count(self, entry: Entry) -> None:
     """Counts at least what an entry says was released."""
-    counters = self.record.counters
-    for name, value in (('released_steps', entry.steps),
-                        ('epochs_begun', entry.epochs)):
-      counters[name].assign(max(value, int(counters[name])))
-    counters['sampling'].assign(sampling.combine(
-        counters['sampling'], tf.constant(entry.sampling, tf.int64)))
-
-  def _journaled(self) -> List[tf.Variable]:
-    """The counters that a journal keeps, in the order of an `Entry`."""
-    counters = self.record.counters
-    return [counters['released_steps'], counters['epochs_begun'],
-            counters['sampling']]
+    self.record.count(entry.steps, entry.epochs, entry.sampling)
 
   def count_step(self) -> Any:
     """Counts a step; inside the context it returns, the step may run.
@@ -92,26 +82,28 @@ class Books:
     """
     with tf.init_scope():
       self._open_journal()
-    seen = self.record.counters['sampling']
-    seen.assign(sampling.combine(seen, self._source.kind))
-    self.record.counters['released_steps'].assign_add(1)
+    counts = self.record.count(step_of=self._source.kind)
     return tf.control_dependencies(
-        [] if self.journal is None else [self._reserve()])
+        [] if self.journal is None else [self._reserve(counts)])
 
-  def _reserve(self) -> tf.Operation:
-    """Has the counters on disk before anything that depends on it runs."""
+  def count_epoch(self) -> None:
+    """Counts a pass over the data that begins."""
+    self.record.count(pass_of_data=True)
 
-    def reserve(*counts):
-      self.journal.reserve(Entry(*map(int, counts)))
+  def _reserve(self, counts: Dict[str, tf.Tensor]) -> tf.Operation:
+    """Has the counts on disk before anything that depends on it runs."""
+
+    def reserve(*values):
+      self.journal.reserve(Entry(*map(int, values)))
       return np.int64(0)
 
-    return tf.numpy_function(
-        reserve, [tf.identity(v) for v in self._journaled()], tf.int64)
+    return tf.numpy_function(reserve, _journaled(counts), tf.int64)
 
   @contextlib.contextmanager
   def training(self, kind: Sampling) -> Iterator[None]:
     """Steps inside are recorded as of `kind`; outside, as of unknown."""
     self._open_journal()
+    self.record.count()
     self.record.look(self._model)
     self.record.training = True
     self._source.kind.assign(int(kind))
@@ -122,7 +114,7 @@ class Books:
       self.record.training = False
       self.record.keep(self._model)
     if self.journal is not None:
-      self.journal.settle(Entry(*(int(v) for v in self._journaled())))
+      self.journal.settle(Entry(*map(int, _journaled(self.record.count()))))
 
   @contextlib.contextmanager
   def keeping_counts(self, weights: bool = True) -> Iterator[None]:
@@ -131,16 +123,11 @@ class Books:
     Args:
       weights: Whether the model's weights do too.
     """
-    counters = self.record.counters
-    steps, epochs, kind, plan = (int(counters[name]) for name in (
-        'released_steps', 'epochs_begun', 'sampling', 'plan_number'))
+    self.record.count()
     if weights:
       self.record.look(self._model)
     yield
-    counters['plan_number'].assign(_history.merge_plans(
-        steps, plan, int(counters['released_steps']),
-        int(counters['plan_number'])))
-    self._count(Entry(steps, epochs, kind))
+    self.record.count()
     if weights:
       self.record.keep(self._model)
 
@@ -158,14 +145,20 @@ class Books:
       entry = Journal.peek(self.journal_path, self.plan)
       note = note or ('' if entry else _NO_JOURNAL.format(self.journal_path))
       self._count(entry or Entry())
-    counters = self.record.counters
-    kind = counters['sampling']
+    counts = self.record.count()
+    kind = counts['sampling']
     if ahead:
       kind = sampling.combine(kind, self._source.kind)
     return sampling.Ledger(
         Sampling.UNKNOWN if note else Sampling(int(kind)),
-        int(counters['released_steps']) + ahead,
-        int(counters['epochs_begun']) + ahead, note)
+        int(counts['released_steps']) + ahead,
+        int(counts['epochs_begun']) + ahead, note)
+
+
+def _journaled(counts: Dict[str, tf.Tensor]) -> List[tf.Tensor]:
+  """What a journal keeps, in the order of an `Entry`."""
+  return [counts[name] for name in ('released_steps', 'epochs_begun',
+                                    'sampling')]
 
 
 _NO_JOURNAL = (

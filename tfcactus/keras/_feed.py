@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import Callable
 from typing import NamedTuple
 from typing import Optional
 
 import numpy as np
 import tensorflow as tf
 
+from tfcactus import _checks
 from tfcactus.keras._compat import keras
 from tfcactus.keras.batches import PrivateBatches
 from tfcactus.keras.sampling import Sampling
@@ -22,16 +24,19 @@ class Feed(NamedTuple):
     x: Arrays or a dataset.
     steps_per_epoch: Or None, for what `x` says.
     seeded: Whether the choice repeats.
+    class_weight: What is left for Keras to weigh by.
   """
 
   sampling: Sampling
   x: Any
   steps_per_epoch: Optional[int]
   seeded: bool = False
+  class_weight: Any = None
 
 
 def make_feed(plan: Any, x: Any, y: Any, batch_size: Any, sample_weight: Any,
-              steps_per_epoch: Optional[int], journal: bool) -> Feed:
+              class_weight: Any, steps_per_epoch: Optional[int],
+              journal: bool) -> Feed:
   """Finds out how `fit` will choose its batches.
 
   Args:
@@ -40,6 +45,7 @@ def make_feed(plan: Any, x: Any, y: Any, batch_size: Any, sample_weight: Any,
     y: As in `fit`.
     batch_size: As in `fit`.
     sample_weight: As in `fit`.
+    class_weight: As in `fit`.
     steps_per_epoch: As in `fit`.
     journal: Whether the run keeps a journal.
 
@@ -63,15 +69,49 @@ def make_feed(plan: Any, x: Any, y: Any, batch_size: Any, sample_weight: Any,
       raise ValueError(
           f'Expected steps_per_epoch=None with {kind}, whose passes are '
           f'accounted for as a whole, got {steps_per_epoch!r}.')
-    return Feed(x.sampling, x.feed(), steps_per_epoch, x.seeded)
+    # Keras weighs by class only where there are no weights, as of padding.
+    feed = x.feed() if class_weight is None else (
+        x.feed().map(_weighing(class_weight)))
+    return Feed(x.sampling, feed, steps_per_epoch, x.seeded)
   found = _lengths(x)
   if not found or steps_per_epoch is not None:
-    return Feed(Sampling.UNKNOWN, x, steps_per_epoch)
+    return Feed(Sampling.UNKNOWN, x, steps_per_epoch, class_weight=class_weight)
   if set(found) != {plan.num_examples}:
     raise ValueError(
         f'Expected num_examples={plan.num_examples} examples as in the '
         f'plan, got {found[0]}.')
-  return Feed(Sampling.EACH_EXAMPLE_ONCE, x, None)
+  return Feed(Sampling.EACH_EXAMPLE_ONCE, x, None, class_weight=class_weight)
+
+
+def _weighing(class_weight: Any) -> Callable[..., Any]:
+  """Returns what multiplies the weights of a batch by those of its classes.
+
+  Raises:
+    ValueError: if they are no weights of classes.
+  """
+  try:
+    weights = {int(label): _checks.non_negative('class_weight', weight)
+               for label, weight in class_weight.items()}
+  except (AttributeError, TypeError, ValueError) as error:
+    raise ValueError(
+        'Expected class_weight to be a dict of labels and weights that are not '
+        'negative, such as {0: 1.0, 1: 2.5}, got '
+        f'{class_weight!r}.') from error
+
+  def weigh(x, y, weight):
+    if not tf.is_tensor(y) or y.shape.rank not in (1, 2):
+      raise ValueError(
+          'Expected targets of shape (batch,) or (batch, classes) with '
+          f'class_weight, got {y!r}; pass weights of examples instead.')
+    one_hot = y.shape.rank == 2 and y.shape[1] != 1
+    labels = tf.argmax(y, 1) if one_hot else tf.reshape(y, [-1])
+    same = tf.equal(tf.cast(labels, tf.int64)[:, None],
+                    tf.constant(list(weights), tf.int64))
+    factors = tf.where(same, tf.constant(list(weights.values()), tf.float32), 0)
+    return x, y, weight * tf.where(
+        tf.reduce_any(same, 1), tf.reduce_sum(factors, 1), 1.0)
+
+  return weigh
 
 
 def _lengths(x: Any) -> list:
@@ -86,10 +126,14 @@ def _lengths(x: Any) -> list:
 class CountEpochs(keras.callbacks.Callback):
   """Counts a pass when it begins, so that a broken one is counted too."""
 
+  def __init__(self, count: Callable[[], None]):
+    super().__init__()
+    self._count = count
+
   def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
     """Counts."""
     del epoch, logs
-    self.model.epochs_begun.assign_add(1)
+    self._count()
 
 
 def with_callback(callbacks: Any, extra: keras.callbacks.Callback) -> Any:

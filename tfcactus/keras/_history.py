@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from typing import Any
+from typing import Dict
 from typing import Iterable
 from typing import List
 from typing import Tuple
@@ -11,6 +12,7 @@ from typing import Tuple
 import tensorflow as tf
 
 from tfcactus.keras import _compat
+from tfcactus.keras import sampling
 from tfcactus.keras._compat import keras
 from tfcactus.keras.sampling import Sampling
 
@@ -51,7 +53,9 @@ class Record:
   """Counters of one set of variables, shared by all `PrivateModel`s of them.
 
   Keras tracks the variables, so that they are saved with the weights, only
-  where a `PrivateModel` holds them as attributes.
+  where a `PrivateModel` holds them as attributes. A checkpoint assigns what it
+  holds to them, whenever it likes. What this process knows to be released is
+  kept beside them, where no checkpoint reaches, and they never count less.
 
   Attributes:
     counters: int64 variables by name.
@@ -62,11 +66,14 @@ class Record:
   NAMES = ('released_steps', 'epochs_begun', 'sampling', 'plan_number')
 
   def __init__(self, plan: Any):
-    start = {'plan_number': plan_number(plan)}
+    start = dict.fromkeys(self.NAMES, 0)
+    start['plan_number'] = plan_number(plan)
     with tf.init_scope():
       self.counters = {
-          name: _compat.counter(start.get(name, 0), name)
-          for name in self.NAMES}
+          name: _compat.counter(value, name) for name, value in start.items()}
+      self._known = {
+          name: tf.Variable(value, dtype=tf.int64, trainable=False)
+          for name, value in start.items()}
     self.changed = False
     self.training = False
     self._seen = None
@@ -74,7 +81,38 @@ class Record:
   @property
   def released_steps(self) -> int:
     """How many noisy updates were released."""
-    return int(self.counters['released_steps'])
+    return max(int(variables['released_steps'])
+               for variables in (self.counters, self._known))
+
+  def count(self, steps: int = 0, epochs: int = 0, kind: int = 0,
+            step_of: Any = None, pass_of_data: bool = False
+            ) -> Dict[str, tf.Tensor]:
+    """Counts at least what is given and what was known, whatever was restored.
+
+    Args:
+      steps: Noisy updates released, by another account of the same plan.
+      epochs: Passes over the data begun, likewise.
+      kind: How the batches of those were chosen, a `Sampling`.
+      step_of: The `Sampling` of one more step; None for no more.
+      pass_of_data: Whether a pass begins.
+
+    Returns:
+      All counters, int64 scalars by name.
+    """
+    total = _merged(*({name: tf.convert_to_tensor(v) for name, v in d.items()}
+                      for d in (self._known, self.counters)))
+    total = _merged(total, {
+        'released_steps': steps, 'epochs_begun': epochs, 'sampling': kind,
+        'plan_number': total['plan_number']})
+    if step_of is not None:
+      total['released_steps'] += 1
+      total['sampling'] = sampling.combine(total['sampling'], step_of)
+    if pass_of_data:
+      total['epochs_begun'] += 1
+    for name, value in total.items():
+      self.counters[name].assign(value)
+      self._known[name].assign(value)
+    return total
 
   def keep(self, model: keras.Model) -> None:
     """Remembers the weights that training left."""
@@ -88,16 +126,16 @@ class Record:
     """
     if self._seen is not None and not self.training:
       steps, weights = self._seen
-      self.changed = self.changed or self.released_steps < steps or (
+      self.changed = self.changed or (
           self.released_steps == steps and weights != _fingerprint(model))
     if self.changed:
       # With the weights: whoever loads them is to know.
-      self.counters['sampling'].assign(int(Sampling.UNKNOWN))
+      self.count(kind=int(Sampling.UNKNOWN))
     return self.changed
 
   def note(self, model: keras.Model, plan: Any) -> str:
     """Why the counters are not all there is to account for, or ''."""
-    number = int(self.counters['plan_number'])
+    number = int(self.count()['plan_number'])
     if self.released_steps and number != plan_number(plan):
       return _OTHER_PLAN
     if any(other is not self and other.released_steps
@@ -138,11 +176,22 @@ def _check_same(trainer: Any, record: Any, model: keras.Model,
         'and delta to those of the first training.')
 
 
-def merge_plans(steps: int, plan: int, other_steps: int, other: int) -> int:
-  """The number of the plan of both counts of steps together."""
-  if not other_steps:
-    return plan
-  return other if not steps or plan == other else OTHER_PLANS
+def _merged(one: Dict[str, Any], other: Dict[str, Any]
+            ) -> Dict[str, tf.Tensor]:
+  """Counters that count no less than either."""
+  one, other = ({name: tf.cast(v, tf.int64) for name, v in part.items()}
+                for part in (one, other))
+  plan, other_plan = one['plan_number'], other['plan_number']
+  agree = tf.logical_or(tf.equal(plan, other_plan),
+                        tf.equal(other['released_steps'], 0))
+  either = tf.where(tf.equal(one['released_steps'], 0), other_plan,
+                    tf.constant(OTHER_PLANS, tf.int64))
+  return {
+      'released_steps': tf.maximum(one['released_steps'],
+                                   other['released_steps']),
+      'epochs_begun': tf.maximum(one['epochs_begun'], other['epochs_begun']),
+      'sampling': sampling.combine(one['sampling'], other['sampling']),
+      'plan_number': tf.where(agree, plan, either)}
 
 
 def drop_in_steps(optimizer: Any, model: keras.Model) -> Tuple[int, str]:

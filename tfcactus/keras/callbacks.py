@@ -104,8 +104,7 @@ class EpsilonCallback(keras.callbacks.Callback):
           'which does not know its batches; use tfcactus.keras.privatize.')
     if self._target is None:
       return
-    if not self._is_private_model():
-      _check_steps_per_execution(self.model)
+    _check_steps_per_execution(self.model)
     ahead = self._ledger(ahead=True)
     self._max_steps = ahead.steps_within(self._plan, self._target)
     self._check_budget(ahead)
@@ -202,7 +201,7 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   def _released(self) -> int:
     if self._is_private_model():
-      return int(self.model.released_steps)
+      return self.model.releases
     return _history.drop_in_steps(self.model.optimizer, self.model)[0]
 
   def _ledger(self, ahead: bool = False) -> sampling.Ledger:

@@ -215,7 +215,8 @@ class PrivateModel(keras.Model):
       validation_split: Refused.
       validation_data: As in Keras.
       shuffle: As in Keras.
-      class_weight: As in Keras; multiplies the losses before clipping.
+      class_weight: A dict of labels and weights; they multiply the losses of
+        their examples before clipping. Other labels have weight one.
       sample_weight: For arrays; likewise.
       initial_epoch: As in Keras.
       steps_per_epoch: As in Keras; by default that of the `PoissonBatches`.
@@ -232,19 +233,26 @@ class PrivateModel(keras.Model):
           f'Expected validation_split=0, got {validation_split!r}: it would '
           'take examples away from the num_examples of the plan; split the '
           'data before and pass validation_data.')
-    feed = _feed.make_feed(self.plan, x, y, batch_size, sample_weight,
-                           steps_per_epoch, self._books.journal_path is not None)
+    feed = _feed.make_feed(
+        self.plan, x, y, batch_size, sample_weight, class_weight,
+        steps_per_epoch, self._books.journal_path is not None)
     self.seeded_batches = self.seeded_batches or feed.seeded
     if feed.sampling == Sampling.EACH_EXAMPLE_ONCE:
-      callbacks = _feed.with_callback(callbacks, _feed.CountEpochs())
+      callbacks = _feed.with_callback(
+          callbacks, _feed.CountEpochs(self._books.count_epoch))
     with self._books.training(feed.sampling):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
           callbacks=callbacks, validation_data=validation_data,
           shuffle=shuffle and not isinstance(feed.x, tf.data.Dataset),
-          class_weight=class_weight,
+          class_weight=feed.class_weight,
           sample_weight=sample_weight, initial_epoch=initial_epoch,
           steps_per_epoch=feed.steps_per_epoch, **kwargs)
+
+  @property
+  def releases(self) -> int:
+    """How many noisy updates were released; restoring never lowers it."""
+    return self._books.record.released_steps
 
   def ledger(self) -> sampling.Ledger:
     """Returns what was released so far, and how its batches were chosen."""
@@ -307,6 +315,7 @@ class PrivateModel(keras.Model):
 
   def save_weights(self, *args: Any, **kwargs: Any) -> None:
     """Saves weights, with what was released."""
+    self._books.record.count()
     self._books.record.look(self.inner)
     super().save_weights(*args, **kwargs)
 
@@ -352,6 +361,7 @@ class PrivateModel(keras.Model):
 
   def save_own_variables(self, store: Any) -> None:
     """Saves the counters, and the clip norm if it moves."""
+    self._books.record.count()
     self._books.record.look(self.inner)
     for name, variable in self._own_state().items():
       store[name] = variable.numpy()

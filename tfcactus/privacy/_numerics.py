@@ -25,6 +25,12 @@ def log(z: np.ndarray) -> np.ndarray:
   return np.log(np.where(z == 0, 1e-300, z))
 
 
+def log_mass(mass: np.ndarray) -> np.ndarray:
+  """log of real masses, -inf for zero."""
+  with np.errstate(divide='ignore'):
+    return np.log(mass)
+
+
 def expm1(z: np.ndarray) -> np.ndarray:
   """exp(z) - 1 of complex z, with the digits of small |z| kept."""
   grown = np.expm1(z.real)

@@ -48,8 +48,7 @@ class AtomicLoss:
 
   @functools.cached_property
   def _log_p(self) -> np.ndarray:
-    with np.errstate(divide='ignore'):
-      return np.log(self.pair.p)
+    return _numerics.log_mass(self.pair.p)
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
     """log M at real orders with two derivatives, shape (3, n)."""

@@ -137,8 +137,7 @@ class DominatingPair:
       raise ValueError(f'Expected order > 1, got order={order!r}.')
     if self.p_inf > 0 and not finite:
       return float('inf')
-    with np.errstate(divide='ignore'):
-      exponent = (order - 1) * self.loss + np.log(self.p)
+    exponent = (order - 1) * self.loss + _numerics.log_mass(self.p)
     return float(_numerics.log_sum(exponent)) / (order - 1)
 
   def poisson(self, sampling_prob: float

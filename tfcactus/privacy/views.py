@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tfcactus import _checks
+from tfcactus.privacy import _numerics
 from tfcactus.privacy.accountant import PhiAccountant
 from tfcactus.privacy.bounds import Bounds
 from tfcactus.privacy.composition import Composition
@@ -33,9 +34,8 @@ def privacy_profile(pair: DominatingPair, alpha: Any) -> np.ndarray:
   alpha = np.asarray(alpha, dtype=np.float64)
   if not np.all(alpha >= 0):
     raise ValueError(f'Expected alpha >= 0, got {alpha!r}.')
-  with np.errstate(divide='ignore'):
-    epsilon = np.log(alpha)
-  return np.vectorize(pair.hockey_stick, otypes=[np.float64])(epsilon)
+  return np.vectorize(pair.hockey_stick, otypes=[np.float64])(
+      _numerics.log_mass(alpha))
 
 
 def pair_from_profile(alpha: Any, value: Any) -> DominatingPair:

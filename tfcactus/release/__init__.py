@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from tfcactus.release.interior import interior_point
 from tfcactus.release.planner import best_sinh_normal
 from tfcactus.release.planner import count_threshold
 from tfcactus.release.planner import noise_for_epsilon
 from tfcactus.release.planner import noise_for_error
 from tfcactus.release.planner import smallest_count
-from tfcactus.release.quantiles import interior_point
 from tfcactus.release.quantiles import num_values
 from tfcactus.release.quantiles import quantile
 from tfcactus.release.query import histogram

@@ -19,7 +19,7 @@ from tfcactus import noise as noise_lib
 from tfcactus import privacy
 from tfcactus.release import _data
 from tfcactus.release import _noise
-from tfcactus.release import quantiles
+from tfcactus.release import interior
 from tfcactus.release import query
 from tfcactus.release.result import Release
 from tfcactus.release.result import repeated
@@ -94,12 +94,12 @@ def threshold_sketch(records: Any, *, num_values: int, depth: int,
   """
   depth = _checks.integer('depth', depth, 1)
   size = _checks.integer('num_values', num_values, 2)
-  x = quantiles.Balance.of(_data.vector(records), 0.5, size).records
+  x = interior.Balance.of(_data.vector(records), 0.5, size).records
   rng = _noise.generator(seed)
   points = np.zeros(0, np.int64)
   for _ in range(depth):
     edges = np.concatenate([[0], points, [size]])
-    splits = [low + quantiles.interior_draw(
+    splits = [low + interior.interior_draw(
         x[(x > low) & (x <= high)] - low, int(high - low), noise=noise, rng=rng,
         method=method, rank_error=rank_error)
               for low, high in zip(edges[:-1], edges[1:])]
@@ -109,7 +109,7 @@ def threshold_sketch(records: Any, *, num_values: int, depth: int,
   counts = np.append(counts, np.zeros(parts - counts.size, np.int64))
   value = threshold_draws(counts, noise, rng, 1)[0]
   levels = num_levels(parts)
-  cost = depth * quantiles.num_queries(size, method) + levels
+  cost = depth * interior.num_queries(size, method) + levels
   return Release(
       value=ThresholdSketch(points, np.append(
           value[:points.size], value[parts - 1])),
