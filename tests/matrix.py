@@ -155,7 +155,10 @@ def find_python(versions: Sequence[str]) -> Optional[Tuple[str, str]]:
 def run(command: List[str], **kwargs) -> None:
   """Runs a command, which must succeed."""
   print('+', ' '.join(map(str, command))[:200], flush=True)
-  subprocess.run(command, check=True, **kwargs)
+  # On PYTHONPATH pip would take a checkout for what is installed already.
+  variables = {k: v for k, v in kwargs.pop('env', os.environ).items()
+               if k != 'PYTHONPATH'}
+  subprocess.run(command, check=True, env=variables, **kwargs)
 
 
 def directory() -> pathlib.Path:
@@ -203,9 +206,8 @@ def check(environment: Environment, python: pathlib.Path,
   away = directory() / 'away'
   away.mkdir(exist_ok=True)
   variables = {**os.environ, **dict(environment.variables)}
-  alone = {k: v for k, v in variables.items() if k != 'PYTHONPATH'}
-  run([str(python), '-c', SMOKE], cwd=away, env=alone)
-  run([str(python.parent / 'tfcactus'), 'tables'], cwd=away, env=alone,
+  run([str(python), '-c', SMOKE], cwd=away, env=variables)
+  run([str(python.parent / 'tfcactus'), 'tables'], cwd=away, env=variables,
       stdout=subprocess.DEVNULL)
   command = command or ['-m', 'pytest', '-q', *environment.tests]
   run([str(python), *command], cwd=ROOT,
