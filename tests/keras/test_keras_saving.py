@@ -223,3 +223,35 @@ def test_files_are_refused_in_words(tmp_path):
                                                 'digest': 'x'}}
   with pytest.raises(ValueError, match='noise table'):
     type(private).from_config(config)
+
+
+@pytest.mark.parametrize('name, kwargs', [
+    ('m.h5', {}), ('m', {}), ('m', {'save_format': 'tf'}),
+    ('m.keras', {'save_format': 'h5'})])
+def test_formats_that_forget_the_books_are_refused(tmp_path, name, kwargs):
+  private = _private(_plan())
+  with pytest.raises(ValueError, match=r'save\(.m.keras.\).*export'):
+    private.save(os.path.join(str(tmp_path), name), **kwargs)
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('built', [False, True])
+def test_an_export_is_the_plain_model(tmp_path, built):
+  inner = _inner() if built else (
+      tf.keras.Sequential([tf.keras.layers.Dense(3)]))
+  private = privatize(inner, _plan())
+  private.compile('sgd', _LOSS)
+  private.fit(_batches(), verbose=0)
+  private.export(str(tmp_path))
+  served = tf.saved_model.load(str(tmp_path))
+  np.testing.assert_allclose(
+      served.serve(tf.constant(_X)), private.predict(_X, verbose=0), atol=1e-6)
+  assert not hasattr(served, 'released_steps')
+
+
+def test_tensorflow_saves_a_trained_model(tmp_path):
+  private = _private(_plan())
+  private.fit(_batches(), verbose=0)
+  tf.saved_model.save(private, str(tmp_path))
+  found = tf.saved_model.load(str(tmp_path))
+  assert int(found.released_steps.numpy()) == 4

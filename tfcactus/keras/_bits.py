@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tfcactus.keras import _compat
 from tfcactus.noise.bits import KeyStream
 
 
@@ -28,5 +29,10 @@ class SystemBits:
     return self._call(self._stream.normals, size, tf.float64)
 
   def _call(self, draw, size, dtype):
+    if _compat.in_xla():
+      raise ValueError(
+          'Expected jit_compile=False, got a function that XLA compiles: bits '
+          'under fresh keys are drawn outside of it. Compile the model with '
+          'jit_compile=False.')
     values = tf.numpy_function(lambda: draw(size), [], tf.float64)
     return tf.cast(tf.ensure_shape(values, [size]), dtype)

@@ -32,8 +32,9 @@ def check_dtypes(parts: Sequence[tf.Tensor]) -> None:
     if part.dtype not in (tf.float32, tf.float64):
       raise ValueError(
           'Expected gradients in float32 or float64, got '
-          f'{part.dtype.name}: its rounding could exceed the clip norm. Keep '
-          'the variables in float32 (with a mixed_bfloat16 policy they are).')
+          f'{tf.as_dtype(part.dtype).name}: its rounding could exceed the clip '
+          'norm. Keep the variables in float32 (with a mixed_bfloat16 policy '
+          'they are).')
 
 
 def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,

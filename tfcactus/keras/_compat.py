@@ -20,6 +20,7 @@ from typing import Set
 from typing import Tuple
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.parallel_for.pfor import _pfor_converter_registry
 from tensorflow.python.ops.parallel_for.pfor import wrap
 
@@ -327,6 +328,15 @@ def input_spec(model: Any) -> Optional[Any]:
       lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), inputs)
 
 
+def remember_inputs(model: Any, inputs: Any) -> None:
+  """Tells a model what it was trained on, for `tf.saved_model.save`.
+
+  Keras 2 learns it when the model itself is called; Keras 3 asks for none.
+  """
+  if not KERAS_3:
+    model._set_save_spec(inputs)  # pylint: disable=protected-access
+
+
 def is_scaled(layer: Any) -> bool:
   """Whether a layer's weights are not what it computes with (LoRA, int8)."""
   return bool(getattr(layer, 'lora_enabled', False) or
@@ -438,30 +448,48 @@ def compile_arguments(**arguments: Any) -> Any:
   return {'auto_scale_loss': False, **given}
 
 
+def unwrapped(optimizer: Any) -> Any:
+  """An optimizer without loss scaling around it."""
+  return getattr(optimizer, 'inner_optimizer', optimizer)
+
+
 def bare_optimizer(model: Any) -> Any:
   """The optimizer of a model, without loss scaling around it."""
   # Keras 2 wraps it under mixed_float16, whatever it is told.
-  return getattr(model.optimizer, 'inner_optimizer', model.optimizer)
+  return unwrapped(model.optimizer)
 
 
-def log_loss(model: Any, targets: tf.Tensor, predictions: tf.Tensor,
-             losses: tf.Tensor, weights: tf.Tensor) -> None:
-  """Updates the loss that `fit` logs, by the examples of one batch.
+def is_wrapped(optimizer: Any) -> bool:
+  """Whether loss scaling is around an optimizer, where it can know that.
+
+  Keras 2 tells it. Keras 3 does not, and asks it for no gradients either.
+  """
+  return getattr(optimizer, '_is_wrapped_by_loss_scale_optimizer', False)
+
+
+def in_xla() -> bool:
+  """Whether what is traced now will be compiled by XLA."""
+  return not tf.executing_eagerly() and (
+      control_flow_util.GraphOrParentsInXlaContext(
+          tf.compat.v1.get_default_graph()))
+
+
+def log_loss(model: Any, predictions: tf.Tensor, losses: tf.Tensor,
+             weights: tf.Tensor) -> None:
+  """Updates the loss that `fit` logs: the mean over examples.
+
+  Whatever the reduction of the compiled loss, which is not asked.
 
   Args:
     model: The compiled model.
-    targets: Shape (batch, ...).
     predictions: Shape (batch, ...).
     losses: Shape (batch,), not weighted.
     weights: Shape (batch,).
   """
-  if not KERAS_3:
-    model.compiled_loss(targets, predictions, weights)
-    return
-  weighted = losses * tf.cast(weights, losses.dtype)
-  for metric in model.metrics:
-    if metric.name == 'loss':
-      metric.update_state(weighted)
+  if not KERAS_3 and not model.compiled_loss.built:
+    model.compiled_loss.build(predictions)  # Makes the metric.
+  tracker = [metric for metric in model.metrics if metric.name == 'loss'][0]
+  tracker.update_state(losses * tf.cast(weights, losses.dtype))
 
 
 def steps_per_execution(model: Any) -> Optional[int]:

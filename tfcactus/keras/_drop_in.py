@@ -9,6 +9,7 @@ both are traced in is asked.
 from __future__ import annotations
 
 from typing import Any
+from typing import Callable
 from typing import List
 from typing import Optional
 from typing import Sequence
@@ -18,8 +19,17 @@ import tensorflow as tf
 from tensorflow.python.ops import gradients_util
 
 from tfcactus.keras import _clip
+from tfcactus.keras import _compat
 from tfcactus.keras import _engine
+from tfcactus.keras import _writes
 from tfcactus.keras._compat import keras
+
+UNSCALED = (
+    'Keras puts a LossScaleOptimizer around the optimizer of a model that was '
+    'made under the policy "mixed_float16". Make it under "float32" or '
+    '"mixed_bfloat16", or use tfcactus.keras.privatize, which unscales '
+    'gradients before it clips them.')
+"""What to do without loss scaling."""
 
 _ROWS = 16
 """Backward passes at once: enough to keep the cores busy, while memory stays
@@ -39,18 +49,38 @@ def check_replicas() -> None:
         'each would add its own noise. Train outside the strategy.')
 
 
-def check_precision() -> None:
-  """Refuses the policy under which Keras scales losses before it asks.
+def check_precision(optimizer: Any) -> None:
+  """Refuses scaled losses, whose gradients would be clipped while scaled.
+
+  Args:
+    optimizer: The drop-in optimizer.
 
   Raises:
-    ValueError: if it is set.
+    ValueError: if Keras or the optimizer scales losses, as far as can be known.
   """
   policy = keras.mixed_precision.global_policy().name
+  factor = getattr(optimizer, 'loss_scale_factor', None)
   if policy == 'mixed_float16':
-    raise ValueError(
-        f'Expected the policy "float32" or "mixed_bfloat16", got "{policy}", '
-        'whose scaled gradients would be clipped as if they were larger; use '
-        'tfcactus.keras.privatize, which unscales them first.')
+    refuse_scaling(f'the policy {policy!r}')
+  if _compat.is_wrapped(optimizer):
+    refuse_scaling('it inside a LossScaleOptimizer')
+  if factor is not None:
+    refuse_scaling(f'loss_scale_factor={factor!r}')
+
+
+def refuse_scaling(got: str) -> None:
+  """Refuses what scales losses.
+
+  Args:
+    got: What does.
+
+  Raises:
+    ValueError: always.
+  """
+  raise ValueError(
+      f'Expected a drop-in optimizer whose loss nothing scales, got {got}: '
+      'scaled gradients would be clipped as if they were larger, and then '
+      'unscaled. ' + UNSCALED)
 
 
 def loss_per_example(loss: tf.Tensor) -> tf.Tensor:
@@ -93,6 +123,20 @@ def clipped_sums(losses: tf.Tensor, var_list: Sequence[Any],
         unconnected_gradients=tf.UnconnectedGradients.ZERO)
     return [tf.convert_to_tensor(part) for part in picked]
 
+  return _sums_of_rows(row, batch, var_list, l2_norm_clip)
+
+
+def _sums_of_rows(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor,
+                  var_list: Sequence[Any], l2_norm_clip: tf.Tensor
+                 ) -> Tuple[List[tf.Tensor], tf.Tensor]:
+  """As `clipped_sums`, of gradients that are held a few examples at a time.
+
+  Args:
+    row: The gradients of the example of an index, zeros past the batch.
+    batch: How many examples there are.
+    var_list: Variables.
+    l2_norm_clip: The bound on the norm over all variables together.
+  """
   def tile(indices):
     with _engine.quiet_vectorization():
       rows = tf.vectorized_map(row, indices, warn=False)
@@ -118,12 +162,24 @@ def clipped_sums(losses: tf.Tensor, var_list: Sequence[Any],
   return sums, finite
 
 
+def _computes_in_half(graph: Any) -> bool:
+  """Whether any operation traced so far is of float16 or bfloat16."""
+  half = {tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum}
+  return any(
+      value.type in half or half.intersection(value.list.type)
+      for node in _writes.nodes(graph.as_graph_def())
+      for value in node.attr.values())
+
+
 def traced_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
                 l2_norm_clip: tf.Tensor) -> Tuple[List[tf.Tensor], tf.Tensor]:
   """As `clipped_sums`, from the graph in which the losses were traced.
 
   Norms first, a few examples at a time; then one backward pass in which each
-  loss weighs its clipping factor.
+  loss weighs its clipping factor. Where anything is computed in float16 or
+  bfloat16 that pass would round the sum over the batch, by more than the clip
+  norm if the batch is large: there each example's gradient is clipped and added
+  in the dtype of its variable.
 
   Args:
     losses: Shape (batch,).
@@ -143,11 +199,16 @@ def traced_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
             tf.ensure_shape(tf.convert_to_tensor(part), var.shape)
             for part, var in zip(found, var_list)]
 
-  def squared_norm(index):
+  def row(index):
     # Rows past the batch are zeros, and so are their gradients.
-    return tf.add_n([
-        tf.reduce_sum(tf.square(tf.cast(part, tf.float64)))
-        for part in gradients(tf.one_hot(index, batch, dtype=losses.dtype))])
+    return gradients(tf.one_hot(index, batch, dtype=losses.dtype))
+
+  if _computes_in_half(graph):
+    return _sums_of_rows(row, batch, var_list, l2_norm_clip)
+
+  def squared_norm(index):
+    return tf.add_n([tf.reduce_sum(tf.square(tf.cast(part, tf.float64)))
+                     for part in row(index)])
 
   def body(start, norms):
     with _engine.quiet_vectorization():

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 from typing import List
+from typing import Sequence
+
+import tensorflow as tf
 
 from tfcactus.keras import _compat
 from tfcactus.keras import _writes
 from tfcactus.keras._compat import keras
 
 
-def check_model(model: keras.Model, half: bool = False) -> None:
+def check_model(model: keras.Model, half: bool = False) -> Any:
   """Refuses layers and losses that are not a matter of one example.
 
   Args:
@@ -18,9 +21,13 @@ def check_model(model: keras.Model, half: bool = False) -> None:
     half: Whether float16 is allowed, since gradients are unscaled before they
       are clipped.
 
+  Returns:
+    What the model returns, in its structure, if it is built; else None.
+
   Raises:
     ValueError: naming the layer and the remedy.
   """
+  check_one_device(_compat.tf_variables(model))
   for layer in _compat.flat_layers(model):
     _check_layer(layer, half)
   if model.built and model.losses:
@@ -28,8 +35,29 @@ def check_model(model: keras.Model, half: bool = False) -> None:
         f'Expected a model without add_loss, got {len(model.losses)} added '
         'loss(es), which are not clipped per example; move them into the loss '
         'function, or put weight decay into the optimizer (weight_decay=...).')
-  if model.built:
-    _writes.check_no_writes(model)
+  return _writes.check_no_writes(model) if model.built else None
+
+
+def check_one_device(variables: Sequence[tf.Variable] = ()) -> None:
+  """Refuses strategies that spread a model over devices.
+
+  Args:
+    variables: Those of a model.
+
+  Raises:
+    ValueError: if one spread them, or in the scope of one.
+  """
+  strategies = [v.distribute_strategy for v in variables
+                if isinstance(v, tf.distribute.DistributedValues)]
+  if tf.distribute.has_strategy():
+    strategies.append(tf.distribute.get_strategy())
+  for strategy in strategies:
+    if not isinstance(strategy, tf.distribute.OneDeviceStrategy):
+      raise ValueError(
+          f'Expected a model on one device, got a {type(strategy).__name__} of '
+          f'num_replicas_in_sync={strategy.num_replicas_in_sync}: replicas '
+          'would each add their own noise. Make the model outside of its '
+          'scope, or in that of a tf.distribute.OneDeviceStrategy.')
 
 
 def check_vectorizable(model: keras.Model) -> None:

@@ -64,6 +64,27 @@ def noise_from(config: Dict[str, Any]) -> Any:
   return noise
 
 
+def check_format(filepath: Any, save_format: Any) -> None:
+  """Refuses to save a private model in a format that does not hold all of it.
+
+  Args:
+    filepath: As `Model.save` takes it.
+    save_format: As `Model.save` of Keras 2 takes it, or None.
+
+  Raises:
+    ValueError: if it is not a .keras file.
+  """
+  named = str(filepath).endswith('.keras') or not isinstance(
+      filepath, (str, os.PathLike))
+  if not named or save_format not in (None, 'keras'):
+    asked = '' if save_format is None else f' with save_format={save_format!r}'
+    raise ValueError(
+        f"Expected a .keras file, such as save('m.keras'), got {filepath!r}"
+        f'{asked}: other formats do not hold the plan and what was released. '
+        "For inference alone, export('folder') writes a SavedModel of the "
+        'plain model, and private_model.inner.save(...) takes any format.')
+
+
 def plan_config(plan: Any) -> Optional[Dict[str, Any]]:
   """A `PrivacyPlan` (or None) as a plain dict."""
   if plan is None:

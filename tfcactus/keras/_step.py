@@ -13,7 +13,6 @@ import tensorflow as tf
 from tfcactus import _checks
 from tfcactus.keras import _adaptive
 from tfcactus.keras import _clip
-from tfcactus.keras import _drop_in
 from tfcactus.keras import _engine
 from tfcactus.keras import _layers
 from tfcactus.keras import _routes
@@ -69,7 +68,7 @@ class Step:
     Raises:
       ValueError: if the model cannot be trained privately.
     """
-    _layers.check_model(self._model, half=True)
+    _check_outputs(_layers.check_model(self._model, half=True))
     _layers.check_vectorizable(self._model)
     dim = sum(math.prod(v.shape) for v in self._model.trainable_variables)
     if dim == 0:
@@ -87,13 +86,12 @@ class Step:
       `x` in the shape the model expects, which generators do not tell.
 
     Raises:
-      ValueError: if there are several replicas, outputs, or no known ranks.
+      ValueError: if there are several targets, or no known ranks.
     """
     if not tf.is_tensor(y):
       raise ValueError(
           f'Expected targets y to be one array, got {y!r}; a private model has '
           'one output and one loss.')
-    _drop_in.check_replicas()
     shape = getattr(self._model, 'input_shape', None) if (
         self._model.built) else None
     if tf.is_tensor(x) and isinstance(shape, tuple):
@@ -128,6 +126,15 @@ class Step:
     noisy = self._query.get_noised_result(release, state)[0]
     sums = self.norm.move(noisy)
     return [part / self._plan.expected_batch_size for part in sums], batch
+
+
+def _check_outputs(outputs: Any) -> None:
+  """Refuses a model that returns anything but one array."""
+  if isinstance(outputs, (list, tuple, dict)):
+    raise ValueError(
+        'Expected a model of one output, not in a list or dict, got '
+        f'{type(outputs).__name__} of {len(outputs)}; a private model has one '
+        'output and one loss: privatize keras.Model(inputs, output).')
 
 
 def _physical_rows(plan: Any, model: keras.Model,

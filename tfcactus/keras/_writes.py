@@ -32,7 +32,7 @@ touches one is refused, so that an operation nobody thought of is too."""
 _PYTHON = frozenset(('PyFunc', 'PyFuncStateless', 'EagerPyFunc'))
 
 
-def check_no_writes(model: keras.Model) -> None:
+def check_no_writes(model: keras.Model) -> Any:
   """Refuses models whose pass in training, or its gradient, writes variables.
 
   What a layer assigns is neither clipped nor noisy, and it is kept with the
@@ -41,6 +41,9 @@ def check_no_writes(model: keras.Model) -> None:
 
   Args:
     model: A built model.
+
+  Returns:
+    What the model returns, in its structure.
 
   Raises:
     ValueError: naming the operation and the remedy, or if the inputs of the
@@ -55,16 +58,17 @@ def check_no_writes(model: keras.Model) -> None:
 
   def forward_and_back(inputs):
     with tf.GradientTape() as tape:
-      outputs = tf.nest.flatten(model(inputs, training=True))
+      outputs = model(inputs, training=True)
     gradients = tape.gradient(
-        [part for part in outputs if part.dtype.is_floating],
+        [part for part in tf.nest.flatten(outputs)
+         if tf.is_tensor(part) and part.dtype.is_floating],
         model.trainable_variables)
     return outputs, gradients
 
   # Not in an init_scope, which would stop the tape from recording.
   graph = tf.function(forward_and_back).get_concrete_function(spec).graph
   seeds = _seeds(model, graph)
-  for node in _nodes(graph.as_graph_def()):
+  for node in nodes(graph.as_graph_def()):
     if _writes(node.op) and not seeds.intersection(node.input[:1]):
       raise ValueError(
           'Expected layers that write no variables when they train, got '
@@ -72,6 +76,7 @@ def check_no_writes(model: keras.Model) -> None:
           'clipped nor noisy, and stays in the weights. Remove the layer or '
           'what it assigns, or freeze it before training (for normalization '
           'use GroupNormalization or LayerNormalization).')
+  return graph.structured_outputs[0]
 
 
 def _seeds(model: keras.Model, graph: Any) -> FrozenSet[str]:
@@ -81,7 +86,7 @@ def _seeds(model: keras.Model, graph: Any) -> FrozenSet[str]:
                    if any(outside is handle for handle in handles))
 
 
-def _nodes(definition: Any) -> Iterator[Any]:
+def nodes(definition: Any) -> Iterator[Any]:
   """All operations, those of the functions that are called included."""
   yield from definition.node
   for function in definition.library.function:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus.keras import _compat
+from tfcactus.keras import _drop_in
 from tfcactus.keras import _history
 from tfcactus.keras import _layers
 from tfcactus.keras import _loss_check
@@ -173,6 +174,9 @@ class EpsilonCallback(keras.callbacks.Callback):
   def _find_plan(self) -> Any:
     """The plan that is trained by; refuses training that is not private."""
     source = self.model if self._is_private_model() else self.model.optimizer
+    if isinstance(_compat.unwrapped(source), optimizer_lib.DPOptimizer) and (
+        not isinstance(source, optimizer_lib.DPOptimizer)):
+      _drop_in.refuse_scaling(f'it inside a {type(source).__name__}')
     if not isinstance(
         source, (model_lib.PrivateModel, optimizer_lib.DPOptimizer)):
       raise ValueError(

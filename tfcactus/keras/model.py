@@ -10,13 +10,13 @@ import tensorflow as tf
 
 from tfcactus.keras import _books
 from tfcactus.keras import _compat
+from tfcactus.keras import _compile
 from tfcactus.keras import _engine
 from tfcactus.keras import _feed
 from tfcactus.keras import _history
+from tfcactus.keras import _layers
 from tfcactus.keras import _saving
 from tfcactus.keras import _step
-from tfcactus.keras import _tfp
-from tfcactus.keras import optimizer as optimizer_lib
 from tfcactus.keras import sampling
 from tfcactus.keras._compat import keras
 from tfcactus.keras.sampling import Sampling
@@ -92,6 +92,7 @@ class PrivateModel(keras.Model):
       ValueError: if the model cannot be trained privately, or the plan's noise
         is not valid for its number of parameters.
     """
+    _layers.check_one_device()
     _compat.check_same_keras('model', model)
     if not isinstance(model, keras.Model) or isinstance(model, PrivateModel):
       raise ValueError(
@@ -170,25 +171,16 @@ class PrivateModel(keras.Model):
       weighted_metrics: As in Keras.
       run_eagerly: As in Keras.
       steps_per_execution: 1; others are refused.
-      jit_compile: False; XLA is slower on CPUs.
+      jit_compile: False; XLA is slower on CPUs. 'auto' is False too.
       **kwargs: As in Keras.
 
     Raises:
       ValueError: if an argument is refused.
     """
     compute_loss = _engine.loss_per_example(loss)
-    if loss_weights is not None:
-      raise ValueError(
-          f'Expected loss_weights=None, got {loss_weights!r}; there is one '
-          'loss: scale the learning rate instead.')
-    if steps_per_execution not in (None, 1):
-      raise ValueError(
-          'Expected steps_per_execution=1, so that a privacy budget can stop '
-          f'training after any step, got {steps_per_execution!r}.')
-    if jit_compile:
-      raise ValueError(
-          'Expected jit_compile=False, got True: XLA is slower here.')
-    _check_optimizer(optimizer)
+    _compile.check_arguments(loss_weights, steps_per_execution, jit_compile)
+    # Made here, so that what a name or a config stands for is checked too.
+    optimizer = _compile.ordinary_optimizer(optimizer)
     super().compile(**_compat.compile_arguments(
         optimizer=optimizer, loss=loss, metrics=metrics,
         weighted_metrics=weighted_metrics, run_eagerly=run_eagerly,
@@ -290,11 +282,13 @@ class PrivateModel(keras.Model):
     """Builds and checks the wrapped model, when the step is traced."""
     if self._loss_per_example is None:
       raise ValueError('Expected compile(...) before training.')
+    _compile.check_optimizer(self.optimizer)  # It may have been replaced.
     x = self._step.shaped(x, y)
     if not self.inner.built:
       self.inner(tf.nest.map_structure(lambda part: part[:1], x))
       self.built = True
     self._check_inner()
+    _compat.remember_inputs(self, x)
     return x
 
   def _log(self, x: Any, batch: _engine.BatchResult) -> Any:
@@ -305,8 +299,24 @@ class PrivateModel(keras.Model):
         tf.boolean_mask(part, shown)
         for part in (batch.targets, batch.predictions, batch.weights))
     losses = tf.boolean_mask(batch.losses, shown)
-    _compat.log_loss(self, y, predictions, losses, weights)
+    _compat.log_loss(self, predictions, losses, weights)
     return self.compute_metrics(x, y, predictions, weights)
+
+  def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+    """Saves all there is into a .keras file; arguments as for any Keras model.
+
+    Raises:
+      ValueError: if the file is of another format, which does not hold it.
+    """
+    _saving.check_format(filepath, kwargs.get('save_format'))
+    super().save(filepath, *args, **kwargs)
+
+  def export(self, *args: Any, **kwargs: Any) -> Any:
+    """Exports the wrapped model for inference, as Keras does.
+
+    What is exported is the plain model: it holds no plan and no counts.
+    """
+    return self.inner.export(*args, **kwargs)
 
   def set_weights(self, weights: Any) -> None:
     """Sets all weights; what was released stays counted."""
@@ -405,19 +415,3 @@ def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
   """
   return PrivateModel(model, plan, seed, physical_batch_size, engine, journal,
                       clipping)
-
-
-def _check_optimizer(optimizer: Any) -> None:
-  """Refuses an optimizer of another Keras, or that adds noise of its own.
-
-  Raises:
-    ValueError: if it is, or does.
-  """
-  if isinstance(optimizer, optimizer_lib.DPOptimizer) or (
-      not isinstance(optimizer, (str, dict)) and
-      _tfp.is_foreign_dp_optimizer(optimizer)):
-    raise ValueError(
-        f'Expected an ordinary Keras optimizer, got {type(optimizer).__name__}:'
-        ' a private model adds the noise itself, and it would be added twice; '
-        'use tf.keras.optimizers.SGD or Adam.')
-  _compat.check_same_keras('optimizer', optimizer)

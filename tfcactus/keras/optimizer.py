@@ -87,7 +87,7 @@ class DPOptimizer:
     """How many noisy updates were made; restoring never lowers it."""
     released = self._private.released
     released.assign(tf.maximum(released, self.iterations))
-    return int(released)
+    return int(tf.convert_to_tensor(released))  # It may be mirrored.
 
   def _count_step(self, variables: Sequence[Any]) -> None:
     """Counts an update of `variables`, before it is made."""
@@ -109,7 +109,7 @@ class DPOptimizer:
           'Expected tape with a loss that is a tensor, got None; use '
           'minimize(loss, var_list, tape=tape) or pass a callable.')
     _drop_in.check_replicas()
-    _drop_in.check_precision()
+    _drop_in.check_precision(self)
     tape = tape if tape is not None else tf.GradientTape()
     with tape:
       if callable(loss):
@@ -141,11 +141,13 @@ class DPOptimizer:
   def _check_ready(self) -> None:
     """Refuses gradients that did not come from here."""
     if not self._private.ready:
+      _drop_in.check_precision(self)
       raise ValueError(
           'Expected gradients from minimize() of this optimizer, got others: '
           'gradients of a tape are neither clipped nor noisy. Call '
           'minimize(loss_per_example, variables, tape=tape), or use '
-          'compile() and fit().')
+          'compile() and fit(). If you do, something scales the loss: '
+          + _drop_in.UNSCALED)
     self._private.ready = False
 
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
@@ -218,7 +220,8 @@ class _LegacyOptimizer(DPOptimizer):
   def get_config(self) -> Any:
     """As `DPOptimizer`, with slots: .keras files hold them nowhere else."""
     state = self._private.saved or (
-        _saving.arrays_config(self.get_weights()) if int(self.iterations)
+        _saving.arrays_config(self.get_weights())
+        if int(tf.convert_to_tensor(self.iterations))
         else None)
     return {**super().get_config(), 'state': state}
 
@@ -267,7 +270,7 @@ class _Keras3Optimizer(DPOptimizer):
       loss: Per example.
     """
     _drop_in.check_replicas()
-    _drop_in.check_precision()
+    _drop_in.check_precision(self)
     losses = _drop_in.loss_per_example(loss)
     if tf.executing_eagerly():
       raise ValueError(

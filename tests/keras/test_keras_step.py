@@ -1,0 +1,114 @@
+"""Which models a private step is for, refused before TensorFlow stumbles."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras.tiny import X
+from tests.keras.tiny import Y
+from tfcactus.keras import DPKerasSGDOptimizer
+from tfcactus.keras import EpsilonCallback
+from tfcactus.keras import PoissonBatches
+from tfcactus.keras import privatize
+
+layers = tf.keras.layers
+_NONE = tf.keras.losses.SparseCategoricalCrossentropy(
+    from_logits=True, reduction='none')
+
+
+def _dense(dtype=None):
+  tf.keras.utils.set_random_seed(1)
+  return tf.keras.Sequential([layers.Input((6,)), layers.Dense(3, dtype=dtype)])
+
+
+def _mirrored():
+  return tf.distribute.MirroredStrategy(['CPU:0'])
+
+
+@pytest.mark.parametrize('inside', ['both', 'model', 'private model'])
+def test_a_mirrored_model_is_refused_by_reason_and_remedy(make_plan, inside):
+  strategy = _mirrored()
+  with pytest.raises(ValueError, match='MirroredStrategy.*OneDeviceStrategy'):
+    if inside == 'private model':
+      model = _dense()
+      with strategy.scope():
+        privatize(model, make_plan())
+    else:
+      with strategy.scope():
+        model = _dense()
+        if inside == 'both':
+          privatize(model, make_plan())
+      privatize(model, make_plan())
+
+
+def test_a_model_that_is_built_in_a_strategy_later_is_refused(make_plan):
+  model = tf.keras.Sequential([layers.Dense(3)])
+  private = privatize(model, make_plan())
+  with pytest.raises(ValueError, match='MirroredStrategy'):
+    with _mirrored().scope():
+      private.build((None, 6))
+
+
+@pytest.mark.parametrize('inside', [False, True])
+def test_one_device_trains_as_without_a_strategy(make_plan, inside):
+  plain = privatize(_dense(), make_plan())
+  plain.compile(tf.keras.optimizers.SGD(0.5), _NONE)
+  with tf.distribute.OneDeviceStrategy('CPU:0').scope():
+    model = _dense()
+    if inside:
+      private = privatize(model, make_plan())
+      private.compile(tf.keras.optimizers.SGD(0.5), _NONE)
+  if not inside:
+    private = privatize(model, make_plan())
+    private.compile(tf.keras.optimizers.SGD(0.5), _NONE)
+  for each in (plain, private):
+    each.fit(X, Y, batch_size=40, verbose=0)
+  np.testing.assert_allclose(private.inner.get_weights()[0],
+                             plain.inner.get_weights()[0], atol=1e-6)
+
+
+def test_a_drop_in_optimizer_of_one_mirrored_replica_gets_words(make_plan):
+  with _mirrored().scope():
+    model = _dense()
+    model.compile(DPKerasSGDOptimizer.from_plan(make_plan()), _NONE)
+  batches = PoissonBatches(X, Y, 0.25)
+  epsilon = EpsilonCallback(batches=batches)
+  with pytest.warns(UserWarning, match='one device'):
+    model.fit(batches, verbose=0, callbacks=[epsilon])
+  assert model.optimizer.released_steps == 4
+  assert epsilon.guarantee is None and 'MirroredStrategy' in epsilon.reason
+
+
+def _two_outputs(wrap):
+  inputs = tf.keras.Input((6,))
+  return tf.keras.Model(inputs, wrap(layers.Dense(3)(inputs),
+                                     layers.Dense(1)(inputs)))
+
+
+class Pair(tf.keras.Model):
+
+  def __init__(self):
+    super().__init__()
+    self.dense = layers.Dense(3)
+
+  def call(self, inputs):
+    return self.dense(inputs), 0.5
+
+
+@pytest.mark.parametrize('make, words', [
+    (lambda: _two_outputs(lambda a, b: [a, b]), 'list of 2'),
+    (lambda: _two_outputs(lambda a, b: {'a': a}), 'dict of 1'),
+    (Pair, 'tuple of 2')])
+def test_several_outputs_are_refused(make_plan, make, words):
+  with pytest.raises(ValueError, match=f'one output.*{words}'):
+    private = privatize(make(), make_plan())
+    private.compile('sgd', _NONE)
+    private.fit(PoissonBatches(X, Y, 0.25), verbose=0)
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'bfloat16'])
+def test_half_variables_are_refused_by_name(make_plan, dtype):
+  private = privatize(_dense(dtype), make_plan())
+  private.compile('sgd', _NONE)
+  with pytest.raises(ValueError, match=f'float64, got {dtype}:'):
+    private.fit(PoissonBatches(X, Y, 0.25), verbose=0)
