@@ -1,5 +1,6 @@
 """What the matrix of environments passes, and what it does not."""
 
+import re
 import subprocess
 
 import pytest
@@ -102,3 +103,9 @@ def test_each_python_has_an_environment_of_the_core_and_one_of_tensorflow():
     covered = {e.pythons for e in matrix.ENVIRONMENTS
                if part in e.name and len(e.pythons) == 1}
     assert covered >= {(python,) for python in matrix.PYTHONS}
+
+
+def test_continuous_integration_asks_for_what_there_is():
+  text = (matrix.ROOT / '.ci' / 'run').read_text(encoding='utf-8')
+  asked = re.findall(r'make test-matrix ARGS=(\S+)', text)
+  assert asked and set(asked) <= {*NAMES, matrix.NEWEST.name}
