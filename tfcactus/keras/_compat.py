@@ -7,12 +7,10 @@ differs between the two is answered here, so that no other module asks.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 from typing import Any
 from typing import Iterable
-from typing import Iterator
 from typing import List
 from typing import Mapping
 from typing import Optional
@@ -21,8 +19,6 @@ from typing import Tuple
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
-from tensorflow.python.ops.parallel_for.pfor import _pfor_converter_registry
-from tensorflow.python.ops.parallel_for.pfor import wrap
 
 _OLDEST_TENSORFLOW = (2, 14)
 _OLDEST_KERAS_3 = (3, 5)
@@ -343,12 +339,8 @@ def is_scaled(layer: Any) -> bool:
               getattr(layer, 'quantization_mode', None))
 
 
-def seed_variables(model: Any) -> List[tf.Variable]:
-  """States of the random number generators inside a model."""
-  return [generator.state.value for generator in _generators(model)]
-
-
-def _generators(model: Any) -> List[Any]:
+def generators(model: Any) -> List[Any]:
+  """The random number generators inside a model, of which Keras 2 has none."""
   if not KERAS_3:
     return []
   found = {}
@@ -357,83 +349,6 @@ def _generators(model: Any) -> List[Any]:
       if isinstance(value, keras.random.SeedGenerator):
         found[id(value)] = value
   return list(found.values())
-
-
-def row_seeds(model: Any, rows: int) -> List[tf.Tensor]:
-  """Draws seeds for each of several examples, to be used by `seeded`.
-
-  Keras 3 asks its generators once for a whole batch. Examples that are
-  vectorised would all see the same draw; Keras 2 has no such generators, and
-  its draws differ without that.
-
-  Args:
-    model: A model.
-    rows: How many examples there are.
-
-  Returns:
-    One tensor of shape (rows, 2) for each generator of the model.
-  """
-  return [tf.random.stateless_uniform(
-      [rows, 2], tf.cast(generator.next(), tf.int32), maxval=2**31 - 1,
-      dtype=tf.int32) for generator in _generators(model)]
-
-
-@contextlib.contextmanager
-def seeded(model: Any, seeds: List[tf.Tensor]) -> Iterator[None]:
-  """Has the generators of a model give the seeds of one example.
-
-  Args:
-    model: The model.
-    seeds: One of shape (2,) for each generator.
-  """
-  generators = _generators(model)
-
-  def hand_out(generator: Any, seed: tf.Tensor) -> Any:
-    calls = iter(range(2**31))
-    dtype = generator.state.dtype
-
-    def following(*args: Any, **kwargs: Any) -> tf.Tensor:
-      del args, kwargs
-      return tf.cast(seed + [0, next(calls)], dtype)
-
-    return following
-
-  for generator, seed in zip(generators, seeds):
-    generator.__dict__['next'] = hand_out(generator, seed)
-  try:
-    yield
-  finally:
-    for generator, _ in zip(generators, seeds):
-      del generator.__dict__['next']
-
-
-def _convert_matmul(pfor_input: Any) -> Any:
-  """Vectorises a matrix product so that its kernel need not broadcast."""
-  pfor_input.expanddim_inputs_for_broadcast()
-  x, y = pfor_input.input(0)[0], pfor_input.input(1)[0]
-  batch = tf.broadcast_dynamic_shape(tf.shape(x)[:-2], tf.shape(y)[:-2])
-  x, y = (tf.broadcast_to(part, tf.concat([batch, tf.shape(part)[-2:]], 0))
-          for part in (x, y))
-  return wrap(tf.matmul(
-      x, y, adjoint_a=pfor_input.get_attr('adj_x'),
-      adjoint_b=pfor_input.get_attr('adj_y')), True)
-
-
-@contextlib.contextmanager
-def sound_matmuls() -> Iterator[None]:
-  """Has matrix products inside be vectorised without broadcasting.
-
-  TensorFlow 2.16 to 2.21 with oneDNN write past the end of memory when a
-  product broadcasts (8, 1, 5, 4) with (4, 3), which is what a product of one
-  example and weights becomes.
-  """
-  converters = _pfor_converter_registry
-  kept = converters['BatchMatMulV2']
-  converters['BatchMatMulV2'] = _convert_matmul
-  try:
-    yield
-  finally:
-    converters['BatchMatMulV2'] = kept
 
 
 def compile_arguments(**arguments: Any) -> Any:

@@ -20,7 +20,7 @@ from tensorflow.python.ops import gradients_util
 
 from tfcactus.keras import _clip
 from tfcactus.keras import _compat
-from tfcactus.keras import _engine
+from tfcactus.keras import _vectorize
 from tfcactus.keras import _writes
 from tfcactus.keras._compat import keras
 
@@ -138,7 +138,7 @@ def _sums_of_rows(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor,
     l2_norm_clip: The bound on the norm over all variables together.
   """
   def tile(indices):
-    with _engine.quiet_vectorization():
+    with _vectorize.quiet_vectorization():
       rows = tf.vectorized_map(row, indices, warn=False)
     rows = [tf.ensure_shape(part, [None, *var.shape])
             for part, var in zip(rows, var_list)]
@@ -211,7 +211,7 @@ def traced_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
                      for part in row(index)])
 
   def body(start, norms):
-    with _engine.quiet_vectorization():
+    with _vectorize.quiet_vectorization():
       more = tf.vectorized_map(squared_norm, start + tf.range(_ROWS),
                                warn=False)
     return start + _ROWS, norms.write(start // _ROWS, more)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 from typing import Any
-from typing import Iterator
 from typing import List
 from typing import NamedTuple
 
@@ -15,24 +12,9 @@ from tfcactus.keras import _clip
 from tfcactus.keras import _compat
 from tfcactus.keras import _pass
 from tfcactus.keras import _routes
+from tfcactus.keras import _vectorize
 from tfcactus.keras._compat import keras
 from tfcactus.keras._pass import LossFn
-
-
-@contextlib.contextmanager
-def quiet_vectorization() -> Iterator[None]:
-  """Vectorises soundly, without a note that sounds like an error and is none."""
-  logger = tf.get_logger()
-
-  def keep(record: logging.LogRecord) -> bool:
-    return 'uses a while_loop' not in record.getMessage()
-
-  logger.addFilter(keep)
-  try:
-    with _compat.sound_matmuls():
-      yield
-  finally:
-    logger.removeFilter(keep)
 
 
 class BatchResult(NamedTuple):
@@ -160,7 +142,7 @@ class Engine:
 
   def _physical_batch(self, part, l2_norm_clip):
     """Clipped sums, predictions and losses of one physical batch."""
-    with quiet_vectorization():
+    with _vectorize.quiet_vectorization():
       if self._routes.whole:
         found = _pass.vectorized(self._model, self._compute_loss, part)
       else:

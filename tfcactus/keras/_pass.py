@@ -16,6 +16,7 @@ import tensorflow as tf
 from tfcactus.keras import _compat
 from tfcactus.keras import _parts
 from tfcactus.keras import _rules
+from tfcactus.keras import _seeds
 from tfcactus.keras._compat import keras
 from tfcactus.keras._routes import Route
 from tfcactus.keras._routes import Routes
@@ -198,7 +199,7 @@ def vectorized(model: keras.Model, compute_loss: LossFn,
     variables = _compat.tf_variables(model)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(variables)
-      with _compat.seeded(model, seeds):
+      with _seeds.seeded(model, seeds):
         prediction = model(
             tf.nest.map_structure(lambda value: value[None], x), training=True)
       loss = compute_loss(target[None], prediction)[0]
@@ -211,7 +212,7 @@ def vectorized(model: keras.Model, compute_loss: LossFn,
     return ([_unscaled(tf.convert_to_tensor(g), scale) for g in gradients],
             prediction[0], loss)
 
-  seeds = _compat.row_seeds(model, part[2].shape[0])
+  seeds = _seeds.row_seeds(model, part[2].shape[0])
   gradients, predictions, losses = tf.vectorized_map(
       one, (part, seeds), warn=False)
   parts = [_parts.Dense(values, variable.shape) for values, variable in

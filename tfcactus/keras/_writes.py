@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from tfcactus.keras import _compat
+from tfcactus.keras import _seeds
 from tfcactus.keras._compat import keras
 
 _HARMLESS = frozenset((
@@ -67,7 +68,7 @@ def check_no_writes(model: keras.Model) -> Any:
 
   # Not in an init_scope, which would stop the tape from recording.
   graph = tf.function(forward_and_back).get_concrete_function(spec).graph
-  seeds = _seeds(model, graph)
+  seeds = _drawn_from(model, graph)
   for node in nodes(graph.as_graph_def()):
     if _writes(node.op) and not seeds.intersection(node.input[:1]):
       raise ValueError(
@@ -79,9 +80,9 @@ def check_no_writes(model: keras.Model) -> Any:
   return graph.structured_outputs[0]
 
 
-def _seeds(model: keras.Model, graph: Any) -> FrozenSet[str]:
+def _drawn_from(model: keras.Model, graph: Any) -> FrozenSet[str]:
   """Names in a graph of the states of the model's random number generators."""
-  handles = [v.handle for v in _compat.seed_variables(model)]
+  handles = [v.handle for v in _seeds.seed_variables(model)]
   return frozenset(inside.op.name for outside, inside in graph.captures
                    if any(outside is handle for handle in handles))
 
