@@ -145,8 +145,9 @@ def record():
   """Trains, and writes what happened; nothing where there is no TensorFlow."""
   if importlib.util.find_spec('tensorflow') is None:
     return
-  import keras
   import tensorflow as tf
+
+  from tfcactus.keras import _compat
   name = os.environ.get('MATRIX_ENVIRONMENT', PRIMARY)
   RECORDS.mkdir(parents=True, exist_ok=True)
   sums, runs = {}, {}
@@ -158,7 +159,7 @@ def record():
   np.savez(RECORDS / f'{name}.npz', **sums)
   result = {
       'python': platform.python_version(), 'tensorflow': tf.__version__,
-      'keras': keras.__version__, 'numpy': np.__version__, 'runs': runs}
+      'keras': _compat.KERAS_VERSION, 'numpy': np.__version__, 'runs': runs}
   (RECORDS / f'{name}.json').write_text(json.dumps(result))
   print(name, result)
   if name == PRIMARY:
@@ -178,10 +179,12 @@ def parted(differences):
 
 def compare():
   """Compares all records with the primary one; saves and shows a table."""
-  names = sorted((path.stem for path in RECORDS.glob('*.json')),
-                 key=lambda name: (not name.startswith(PRIMARY), name))
-  found = {name: json.loads((RECORDS / f'{name}.json').read_text())
-           for name in names}
+  found = {path.stem: json.loads(path.read_text())
+           for path in RECORDS.glob('*.json')}
+  by_version = lambda name: [int(part) for key in ('tensorflow', 'python')
+                             for part in found[name][key].split('.')]
+  found = {name: found[name] for name in sorted(found, key=lambda name: (
+      not name.startswith(PRIMARY), by_version(name), name))}
   want = np.load(RECORDS / f'{PRIMARY}.npz')
   rows = []
   for name, result in found.items():
@@ -197,7 +200,8 @@ def compare():
         result['python'], result['tensorflow'] + (
             ' without oneDNN' if name == CONTROL else ''),
         result['keras'], result['numpy'],
-        f'{by["float64"].max():.0e}', f'{by["float32_averages"].max():.0e}',
+        *(f'{by[kind].max():.0e}' if by[kind].any() else '0'
+          for kind in ('float64', 'float32_averages')),
         parted(by['float32']),
         f'`{min(noise)[:8]}`' + ('' if same else ' DIFFERS'),
         f'{result["runs"]["float32"]["epsilon"]:.10f}'])
