@@ -64,7 +64,7 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('interpreters', nargs='*', metavar='PYTHON')
   parser.add_argument('--serve', help=argparse.SUPPRESS)
-  parser.add_argument('--rounds', type=int, default=6)
+  parser.add_argument('--rounds', type=int, default=12)
   args = parser.parse_args()
   if args.serve:
     serve(args.serve)
