@@ -71,9 +71,11 @@ class Books:
     self.journal = Journal(self.journal_path, self.plan)
     self._count(self.journal.entry)
 
-  def _count(self, entry: Entry) -> None:
-    """Counts at least what an entry says was released."""
-    self.record.count(entry.steps, entry.epochs, entry.sampling)
+  def _count(self, entry: Entry) -> Dict[str, tf.Tensor]:
+    """Counts at least what an entry says was released; returns all counters."""
+    return self.record.catch_up(
+        released_steps=entry.steps, epochs_begun=entry.epochs,
+        sampling=entry.sampling)
 
   def count_step(self) -> Any:
     """Counts a step; inside the context it returns, the step may run.
@@ -82,13 +84,9 @@ class Books:
     """
     with tf.init_scope():
       self._open_journal()
-    counts = self.record.count(step_of=self._source.kind)
+    counts = self.record.count_step(self._source.kind)
     return tf.control_dependencies(
         [] if self.journal is None else [self._reserve(counts)])
-
-  def count_epoch(self) -> None:
-    """Counts a pass over the data that begins."""
-    self.record.count(pass_of_data=True)
 
   def _reserve(self, counts: Dict[str, tf.Tensor]) -> tf.Operation:
     """Has the counts on disk before anything that depends on it runs."""
@@ -103,7 +101,7 @@ class Books:
   def training(self, kind: Sampling) -> Iterator[None]:
     """Steps inside are recorded as of `kind`; outside, as of unknown."""
     self._open_journal()
-    self.record.count()
+    self.record.catch_up()
     self.record.look(self._model)
     self.record.training = True
     self._source.kind.assign(int(kind))
@@ -114,7 +112,7 @@ class Books:
       self.record.training = False
       self.record.keep(self._model)
     if self.journal is not None:
-      self.journal.settle(Entry(*map(int, _journaled(self.record.count()))))
+      self.journal.settle(Entry(*map(int, _journaled(self.record.catch_up()))))
 
   @contextlib.contextmanager
   def keeping_counts(self, weights: bool = True) -> Iterator[None]:
@@ -123,11 +121,11 @@ class Books:
     Args:
       weights: Whether the model's weights do too.
     """
-    self.record.count()
+    self.record.catch_up()
     if weights:
       self.record.look(self._model)
     yield
-    self.record.count()
+    self.record.catch_up()
     if weights:
       self.record.keep(self._model)
 
@@ -140,12 +138,12 @@ class Books:
     return self._ledger(1)
 
   def _ledger(self, ahead: int) -> sampling.Ledger:
+    counts = self.record.catch_up()
     note = self.record.note(self._model, self.plan)
     if self.journal_path is not None and self.journal is None:
       entry = Journal.peek(self.journal_path, self.plan)
       note = note or ('' if entry else _NO_JOURNAL.format(self.journal_path))
-      self._count(entry or Entry())
-    counts = self.record.count()
+      counts = self._count(entry or Entry())
     kind = counts['sampling']
     if ahead:
       kind = sampling.combine(kind, self._source.kind)

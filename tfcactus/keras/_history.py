@@ -84,31 +84,38 @@ class Record:
     return max(int(variables['released_steps'])
                for variables in (self.counters, self._known))
 
-  def count(self, steps: int = 0, epochs: int = 0, kind: int = 0,
-            step_of: Any = None, pass_of_data: bool = False
-            ) -> Dict[str, tf.Tensor]:
-    """Counts at least what is given and what was known, whatever was restored.
+  def catch_up(self, **account: int) -> Dict[str, tf.Tensor]:
+    """Counts at least what was known, whatever was restored since.
 
     Args:
-      steps: Noisy updates released, by another account of the same plan.
-      epochs: Passes over the data begun, likewise.
-      kind: How the batches of those were chosen, a `Sampling`.
-      step_of: The `Sampling` of one more step; None for no more.
-      pass_of_data: Whether a pass begins.
+      **account: Counters, by name, of another account of the same plan, which
+        counts as known too.
 
     Returns:
       All counters, int64 scalars by name.
     """
-    total = _merged(*({name: tf.convert_to_tensor(v) for name, v in d.items()}
-                      for d in (self._known, self.counters)))
-    total = _merged(total, {
-        'released_steps': steps, 'epochs_begun': epochs, 'sampling': kind,
-        'plan_number': total['plan_number']})
-    if step_of is not None:
-      total['released_steps'] += 1
-      total['sampling'] = sampling.combine(total['sampling'], step_of)
-    if pass_of_data:
-      total['epochs_begun'] += 1
+    total = self._total()
+    if account:
+      total = _merged(total, {**total, **account})
+    return self._assign(total)
+
+  def count_step(self, kind: tf.Tensor) -> Dict[str, tf.Tensor]:
+    """Counts a step whose batch was chosen as `kind`; returns all counters."""
+    total = self._total()
+    total['released_steps'] += 1
+    total['sampling'] = sampling.combine(total['sampling'], kind)
+    return self._assign(total)
+
+  def count_epoch(self) -> None:
+    """Counts a pass over the data."""
+    total = self._total()
+    total['epochs_begun'] += 1
+    self._assign(total)
+
+  def _total(self) -> Dict[str, tf.Tensor]:
+    return _merged(self._known, self.counters)
+
+  def _assign(self, total: Dict[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
     for name, value in total.items():
       self.counters[name].assign(value)
       self._known[name].assign(value)
@@ -130,12 +137,12 @@ class Record:
           self.released_steps == steps and weights != _fingerprint(model))
     if self.changed:
       # With the weights: whoever loads them is to know.
-      self.count(kind=int(Sampling.UNKNOWN))
+      self.catch_up(sampling=int(Sampling.UNKNOWN))
     return self.changed
 
   def note(self, model: keras.Model, plan: Any) -> str:
-    """Why the counters are not all there is to account for, or ''."""
-    number = int(self.count()['plan_number'])
+    """Why the counters, caught up, are not all to account for, or ''."""
+    number = int(self.counters['plan_number'])
     if self.released_steps and number != plan_number(plan):
       return _OTHER_PLAN
     if any(other is not self and other.released_steps

@@ -231,7 +231,7 @@ class PrivateModel(keras.Model):
     self.seeded_batches = self.seeded_batches or feed.seeded
     if feed.sampling == Sampling.EACH_EXAMPLE_ONCE:
       callbacks = _feed.with_callback(
-          callbacks, _feed.CountEpochs(self._books.count_epoch))
+          callbacks, _feed.CountEpochs(self._books.record.count_epoch))
     with self._books.training(feed.sampling):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
@@ -325,7 +325,7 @@ class PrivateModel(keras.Model):
 
   def save_weights(self, *args: Any, **kwargs: Any) -> None:
     """Saves weights, with what was released."""
-    self._books.record.count()
+    self._books.record.catch_up()
     self._books.record.look(self.inner)
     super().save_weights(*args, **kwargs)
 
@@ -371,7 +371,7 @@ class PrivateModel(keras.Model):
 
   def save_own_variables(self, store: Any) -> None:
     """Saves the counters, and the clip norm if it moves."""
-    self._books.record.count()
+    self._books.record.catch_up()
     self._books.record.look(self.inner)
     for name, variable in self._own_state().items():
       store[name] = variable.numpy()
