@@ -10,6 +10,7 @@ from typing import Sequence
 
 import numpy as np
 
+from tfcactus.privacy import _numerics
 from tfcactus.privacy import gaussian
 from tfcactus.privacy._saddles import Alias
 from tfcactus.privacy.bounds import Bounds
@@ -34,14 +35,7 @@ class Table:
     self._alias = alias
     self._t = spacing * np.arange(count)
     self._log_mgf = math.fsum(n * part.log_mgf for part, n in tilted)
-    log_phi = np.zeros(count, dtype=np.complex128)
-    slack = np.zeros(count)
-    for part, n in tilted:
-      own = part.log_phi(spacing, count)
-      log_phi += n * own
-      error = part.error(self._t) + part.error(self._t[:1])
-      # An error e of phi is e / |phi| of log phi.
-      slack += n * np.minimum(error * np.exp(-np.maximum(own.real, -30.0)), 1.0)
+    log_phi, slack = log_phi_of(tilted, spacing, count)
     with np.errstate(under='ignore'):
       phi = np.exp(log_phi)
     s = order + 1j * self._t
@@ -50,9 +44,14 @@ class Table:
     slope = -weight * phi / (s + 1)
     self._kernels = np.stack([-slope / s, slope])
     size = np.abs(self._kernels[0])
-    rounding = gaussian.ROUNDOFF + gaussian.PHASE_ROUNDOFF * (
+    rounding = _numerics.sum_roundoff(count) + gaussian.PHASE_ROUNDOFF * (
         abs(self._log_mgf) + np.abs(log_phi))
-    self._noise = float(np.sum(size * (np.expm1(slack) + rounding)))
+    # Neither phi nor what was computed for it exceeds one by much.
+    wrong = np.minimum(
+        np.abs(phi) * np.expm1(np.minimum(slack, 1.0)) + np.where(
+            slack > 1, np.exp(np.minimum(log_phi.real + slack, 1.0)), 0.0), 3.0)
+    self._noise = float(
+        np.sum(size * rounding) + np.sum(weight * wrong / np.abs(s * (s + 1))))
     self._turning = gaussian.PHASE_ROUNDOFF * float(
         np.sum(size * (order + self._t)))
     self._tail = math.exp(max(log_tail, -745.0)) / (math.pi * self._t[-1])
@@ -78,6 +77,11 @@ class Table:
     return both + self._alias.bound(epsilon, self._period), both
 
   @property
+  def spacing(self) -> float:
+    """Distance of the nodes."""
+    return 2 * math.pi / self._period
+
+  @property
   def last(self) -> float:
     """The last node."""
     return float(self._t[-1])
@@ -86,6 +90,26 @@ class Table:
   def margin(self) -> float:
     """How far below the epsilon it was made for the table is still good."""
     return margin(self.order)
+
+
+def log_phi_of(tilted: Sequence[tuple[Any, int]], spacing: float, count: int
+               ) -> tuple[np.ndarray, np.ndarray]:
+  """log of a composition's tilted phi at spacing * (0..count-1), and its error.
+
+  Args:
+    tilted: Pairs (loss under the tilt, number of steps).
+    spacing: Distance of the nodes.
+    count: Number of nodes.
+  """
+  t = spacing * np.arange(count)
+  log_phi, slack = np.zeros(count, np.complex128), np.zeros(count)
+  for part, n in tilted:
+    own = part.log_phi(spacing, count)
+    log_phi += n * own
+    error = part.error(t) + part.error(t[:1])
+    # An error e of phi is up to log(1 + e / |phi|) of log phi.
+    slack += n * np.log1p(error * np.exp(-np.maximum(own.real, -600.0)))
+  return log_phi, slack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,15 +162,13 @@ class Profile:
   def bracket(self, delta: float, epsilon: float) -> Bounds:
     """Turns the errors of delta into bounds on epsilon, and checks them."""
     _, slope = self._at(epsilon)
-    # Taken a little lower: they are smaller further up.
-    least = epsilon - 1e-9 * (1 + abs(epsilon))
-    errors = self._errors(least)
+    errors = self._errors(epsilon)
     ends = []
     for side in (-1, 1):
       move = 1e-15 * (1 + abs(epsilon)) + 1.01 * errors[side > 0] / abs(slope)
       for _ in range(8):
         end = epsilon + side * move
-        below, above = errors if least <= end < least + 1 else self._errors(end)
+        below, above = self._errors(end)
         value, _ = self._at(end)
         if (value - below >= delta) if side < 0 else (value + above <= delta):
           break

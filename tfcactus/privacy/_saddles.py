@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import Callable
+from typing import Optional
 
 import numpy as np
 
@@ -48,9 +50,15 @@ class Saddles:
     return int(np.argmin(np.abs(self.epsilon - epsilon)))
 
   def log_chernoff(self, epsilon: float) -> float:
-    """log of a bound on delta."""
-    return float(np.min(
-        self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)))
+    """log of a bound on delta, as good as the moments are."""
+    return float(np.min(self._log_chernoff(epsilon)))
+
+  def best_order(self, epsilon: float) -> float:
+    """The order that has it."""
+    return float(self.orders[np.argmin(self._log_chernoff(epsilon))])
+
+  def _log_chernoff(self, epsilon: float) -> np.ndarray:
+    return self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
 
   def epsilon_at(self, log_delta: float) -> float:
     """Epsilon, interpolated; beyond the largest tilt that tilt goes on."""
@@ -79,11 +87,14 @@ class Alias:
     order: The tilt.
     orders: Orders at which log moments are known.
     mgf: The log moments.
+    log_moment: Returns an upper bound on a log moment, where those known have
+      none on their error.
   """
 
   order: float
   orders: np.ndarray
   mgf: np.ndarray
+  log_moment: Optional[Callable[[float], float]] = None
 
   def period(self, epsilon: float, log_tolerance: float) -> float:
     """A period whose aliasing error is below the tolerance."""
@@ -104,11 +115,20 @@ class Alias:
     """The aliasing error at `epsilon`."""
     above, below = self._log_excess(epsilon)
     up, down = self.orders > self.order, self.orders < self.order
-    high = above[up] - _numerics.log_expm1((self.orders[up] - self.order) * period)
-    low = below[down] - _numerics.log_expm1((self.order - self.orders[down]) * period)
+    gap = np.abs(self.orders - self.order)
+    with np.errstate(divide='ignore'):
+      decay = _numerics.log_expm1(gap * period)
+    high = np.where(up, above - decay, np.inf)
+    low = np.where(down, below - decay, np.inf)
+    if self.log_moment is not None:
+      best = [int(np.argmin(side)) for side in (high, low)]
+      known = dataclasses.replace(
+          self, orders=self.orders[best], mgf=np.array(
+              [self.log_moment(float(order)) for order in self.orders[best]]),
+          log_moment=None)
+      return known.bound(epsilon, period)
     zero = -float(_numerics.log_expm1(np.array(self.order * period)))
-    return math.exp(min(np.min(high, initial=np.inf), 700.0)) + math.exp(
-        np.min(low, initial=zero))
+    return math.exp(min(np.min(high), 700.0)) + math.exp(min(np.min(low), zero))
 
   def _log_excess(self, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
     log_a = self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)

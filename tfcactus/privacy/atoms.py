@@ -94,11 +94,8 @@ class TiltedAtoms:
 
   def error(self, t: np.ndarray) -> np.ndarray:
     """Bound on the rounding error of phi at `t`, and of log_mgf at 0."""
-    mean = float(self.weight @ np.abs(self.loss))
-    level = (1 + self.order) * mean + min(
-        1.0, abs(math.expm1(min(self.log_mgf, 1.0))))
-    return gaussian.PHASE_ROUNDOFF * t * mean + gaussian.ROUNDOFF * np.minimum(
-        1.0, level + t * mean)
+    return gaussian.rounding(self.loss, self.weight, self.order,
+                             1.0 + abs(self.log_mgf), t)
 
   def certify(self, start: float, end: float, level: float) -> None:
     """Shows that |phi| <= level on [start, end].

@@ -34,6 +34,7 @@ import threadpoolctl
 from tfcactus.privacy import _numerics
 from tfcactus.privacy import _profile
 from tfcactus.privacy import atoms
+from tfcactus.privacy import gaussian
 from tfcactus.privacy._saddles import Alias
 from tfcactus.privacy._saddles import Saddles
 from tfcactus.privacy.bounds import Bounds
@@ -186,6 +187,9 @@ class Contour:
     Raises:
       Hard: if that takes too many.
     """
+    # Of the moments of parts only those at one order have a bound.
+    log_moment = functools.lru_cache(self.log_moment) if any(
+        hasattr(loss, 'log_moment') for loss, _ in self.groups) else None
     best = saddles.nearest(epsilon)
     while best > saddles.orders.size - 5 and saddles.orders[-1] < self._max_order:
       low = saddles.orders[-1]
@@ -193,7 +197,7 @@ class Contour:
       best = saddles.nearest(epsilon)
     for refined in (False, True):
       order = float(saddles.orders[best])
-      alias = Alias(order, saddles.orders, saddles.mgf)
+      alias = Alias(order, saddles.orders, saddles.mgf, log_moment)
       period = alias.period(epsilon - _profile.margin(order), log_delta + LOG_TOLERANCE)
       spacing = 2 * math.pi / period
       log_scale = float(saddles.mgf[best]) - order * (epsilon - _profile.margin(order))
@@ -206,13 +210,30 @@ class Contour:
       # A better tilt, and orders close to it, make for fewer nodes.
       saddles = self._refined(saddles, best)
       best = saddles.nearest(epsilon)
-    tolerance = math.exp(LOG_TOLERANCE) / (10 * self._steps)
-    tilted = [(loss.tilted(order, count * spacing, tolerance), number)
-              for loss, number in self._all]
+    tilted = self._tilted(order, count * spacing)
     if count * max(getattr(part, 'loss', np.zeros(1)).size
                    for part, _ in tilted) > MAX_TABLE:
       raise Hard
     return _profile.Table(order, spacing, count, tilted, alias, log_tail)
+
+  def _tilted(self, order: float, t_max: float) -> list[tuple[Any, int]]:
+    tolerance = math.exp(LOG_TOLERANCE) / (10 * self._steps)
+    return [(loss.tilted(order, t_max, tolerance), number)
+            for loss, number in self._all]
+
+  def transform(self, order: float, spacing: float, count: int
+                ) -> tuple[np.ndarray, np.ndarray]:
+    """log M at order + i spacing * (0..count-1), and a bound on its error."""
+    tilted = self._tilted(order, spacing * count)
+    log_mgf = math.fsum(number * part.log_mgf for part, number in tilted)
+    log_phi, slack = _profile.log_phi_of(tilted, spacing, count)
+    return log_mgf + log_phi, slack + gaussian.PHASE_ROUNDOFF * (
+        1 + abs(log_mgf) + np.abs(log_phi))
+
+  def log_moment(self, order: float) -> float:
+    """An upper bound on the log moment, of losses that have one at one order."""
+    return math.fsum(number * loss.log_moment(order)
+                     for loss, number in self.groups)
 
   def _certify(self, table: _profile.Table) -> None:
     """Shows that discrete losses' phi stays as small as it was seen to be."""

@@ -15,7 +15,6 @@ vertical line: no sample of |M| has to be trusted to have become small.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 
 import numpy as np
@@ -30,8 +29,11 @@ REACH = 9.5
 MAX_STRIP = 3.0
 """Widest strip |Im z| used, below pi so that 1 / cos(strip / 2) stays small."""
 
-ROUNDOFF = 64 * np.finfo(np.float64).eps
-"""Bound on the relative rounding error of a term and of a short sum of them."""
+EPS = _numerics.EPS
+
+ROUNDOFF = 64 * EPS
+"""Bound on the relative rounding error of a closed form of a few terms, which
+take the logarithm of the normal distribution function (8 EPS at most) and sums."""
 
 MAX_Z = 300.0
 """Where log(1 - s + s e^z) has long been z + log s."""
@@ -39,14 +41,14 @@ MAX_Z = 300.0
 MAX_NODES = 1 << 20
 """Most nodes of a quadrature."""
 
-DECAY_SLACK = 1e-6
-"""Relative allowance for the quadrature of the decay bound itself."""
+PHASE_ROUNDOFF = 8 * EPS
+"""Bound on the relative rounding error of a phase: of the loss (log1p, expm1, an
+exponential and three products), of t and of their product."""
 
-DECAY_ROUNDOFF = 1e-9
-"""Absolute allowance for the same, seen to be below 1e-10."""
-
-PHASE_ROUNDOFF = 8 * np.finfo(np.float64).eps
-"""Bound on the relative rounding error of a phase."""
+UNRESOLVED = 1e-3
+"""Relative difference of the sums over every other node beyond which quadrature
+is not trusted: where a step is fine enough, it is about the square root of the
+error bound, 1e-8."""
 
 _STRIPS = np.concatenate([[0.02, 0.05, 0.1, 0.2, 0.4], np.arange(0.7, 3.01, 0.23)])
 
@@ -113,13 +115,14 @@ class GaussianLoss:
     total = weight.sum(axis=1)
     mean = (weight @ log_u) / total
     spread = (weight @ (log_u * log_u)) / total - mean * mean
-    log_mean = self._log_mean(exponent, log_density, step, peak + np.log(total),
-                              self._missing(y, step))
+    log_mean, _ = self._log_mean(
+        exponent, log_density, step, peak + np.log(total), self._missing(y, step))
     return np.array([log_mean, a * mean, spread])
 
   @staticmethod
   def _log_mean(exponent: np.ndarray, log_density: np.ndarray, step: float,
-                log_sum: np.ndarray, missing: float) -> np.ndarray:
+                log_sum: np.ndarray, missing: float
+                ) -> tuple[np.ndarray, np.ndarray]:
     """log of the trapezoidal mean of exp(exponent) under the density.
 
     Args:
@@ -128,16 +131,33 @@ class GaussianLoss:
       step: Spacing of the nodes.
       log_sum: Shape (n,), log of the sum of both.
       missing: How much less than one the density's mass is.
+
+    Returns:
+      The logs, and over each mean the sum of the moduli of the terms that were
+      added up for it, whose rounding it carries; both of shape (n,).
     """
     scale = step / math.sqrt(2 * math.pi)
     full = log_sum + math.log(scale)
-    # Where nothing is large the mean of exp - 1 keeps the digits of log M.
-    modest = (exponent.max(axis=1) < 50.0) & (full < 0.5)
+    size = 1.0 + np.abs(full) + np.abs(log_sum)
+    # Where M is near one the mean of exp - 1 keeps the digits of log M.
+    modest = np.abs(full) < 0.7
     if modest.any():
-      excess = np.expm1(exponent[modest]) @ (np.exp(log_density) * scale) - missing
-      full[modest] = np.where(
-          np.abs(excess) < 0.5, np.log1p(np.clip(excess, -0.5, None)), full[modest])
-    return full
+      terms = np.expm1(np.minimum(exponent[modest], 1.0)) * np.exp(log_density)
+      large = exponent[modest] > 1.0
+      grown = (exponent[modest] + log_density)[large]
+      terms[large] = np.exp(grown) - np.exp(grown - exponent[modest][large])
+      terms *= scale
+      excess = np.sum(terms, axis=1) - missing
+      near = np.abs(excess) < 0.5
+      # Both sums are of the same: a wrong mass shows.
+      if np.any(np.abs(np.expm1(full[modest]) - excess)[near] > UNRESOLVED * 1e-6):
+        raise Hard
+      full[modest] = np.where(near, np.log1p(np.where(near, excess, 0.0)),
+                              full[modest])
+      size[modest] = np.where(
+          near, (np.sum(np.abs(terms), axis=1) + missing) / (1 - np.minimum(
+              np.abs(excess), 0.5)), size[modest])
+    return full, size
 
   def _log_density(self, y: np.ndarray) -> np.ndarray:
     """log of the density of P0's output, but for a constant."""
@@ -237,7 +257,7 @@ class GaussianLoss:
     """
     if self.sampling_prob == 1:
       return TiltedLoss(self, order, float(self.cumulants(np.array([order]))[0, 0]),
-                        np.zeros(1), np.ones(1), 1.0, 0.0)
+                        np.zeros(1), np.ones(1), 1.0, 0.0, 0.0)
     y, step = self._nodes(order, order, t_max, tolerance)
     a, b = self._power
     log_u = self._log_u(y)
@@ -248,12 +268,16 @@ class GaussianLoss:
     weight = np.exp(weight - peak)
     total = weight.sum()
     weight /= total
+    # By the bound on the error a rule of twice the step is already good.
+    if abs(float(weight[::2].sum()) - 0.5) > UNRESOLVED:
+      raise Hard
     # Beyond the end points the terms fall by exp(-step * REACH) each.
     cut = float((weight[0] + weight[-1]) / -math.expm1(-step * REACH))
-    log_mgf = float(self._log_mean(
+    (log_mgf,), (size,) = self._log_mean(
         exponent[None], log_density, step, np.array([peak + math.log(total)]),
-        self._missing(y, step))[0])
-    return TiltedLoss(self, order, log_mgf, a * log_u, weight, step, cut)
+        self._missing(y, step))
+    return TiltedLoss(self, order, float(log_mgf), a * log_u, weight, step, cut,
+                      float(size))
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
     """A bound on log |M(order + i t')| - log M(order) for all t' >= t.
@@ -270,16 +294,18 @@ class GaussianLoss:
     if self.sampling_prob == 1:
       return -0.5 * (self.mu * t)**2
     y, step = self._nodes(order, order, 0.0, 1e-16)
+    # Each second node belongs to a rule of its own, for the check below.
+    y = np.stack([y, y + 0.5 * step])
     a, b = self._power
     power = a * order + b
-    log_density = self._log_density(y)
-    base = _numerics.log_sum((log_density + power * self._log_u(y))[None])[0]
+    bases = _numerics.log_sum(self._log_density(y) + power * self._log_u(y))
+    base = np.min(bases) - abs(bases[0] - bases[1])
     # The best strip for many small losses, and wide ones for few large losses.
     narrow = t * self._bend
     widest = self._max_strip
     strip = np.minimum(np.stack(
         [0.6 * narrow, 1.5 * narrow, 4 * narrow, np.full_like(t, 0.25 * widest),
-         np.full_like(t, widest)]), widest)
+         np.full_like(t, widest)]), widest)[..., None]
     # u = (1 - s)(1 + r e^z e^{i strip}).
     e = self.sampling_prob / (1 - self.sampling_prob) * np.exp(
         np.minimum(self.mu * y - 0.5 * self.mu**2, 300.0))
@@ -287,10 +313,12 @@ class GaussianLoss:
     moved, growth = self._shifted(y, strip)
     exponent = moved + power * math.log1p(-self.sampling_prob)
     exponent = exponent + (0.5 * power) * np.log1p(e * e + 2 * cosine)
-    exponent -= t[:, None] * np.arctan2(sine, 1 + cosine)
-    value = _numerics.log_sum(exponent) - base + growth
-    return np.minimum(
-        np.min(value, axis=0) * (1 - DECAY_SLACK) + DECAY_ROUNDOFF, 0.0)
+    exponent -= t[:, None, None] * np.arctan2(sine, 1 + cosine)
+    # The modulus is no analytic function with a strip of its own: two rules
+    # whose errors have opposite signs, and their difference on top.
+    even, odd = np.moveaxis(_numerics.log_sum(exponent), -1, 0)
+    value = np.maximum(even, odd) + np.abs(even - odd) - base + growth[..., 0]
+    return np.minimum(np.min(value, axis=0), 0.0)
 
   def delta(self, epsilon: float) -> tuple[float, float]:
     """delta of one release at `epsilon` (any real number), and its error."""
@@ -331,6 +359,7 @@ class TiltedLoss:
     weight: Shape (nodes,), tilted probabilities; sum to one.
     step: Step of the quadrature.
     cut: Bound on the relative mass beyond the nodes.
+    size: Sum of the moduli of the terms of log M.
   """
 
   law: GaussianLoss
@@ -340,17 +369,7 @@ class TiltedLoss:
   weight: np.ndarray
   step: float
   cut: float
-
-  @functools.cached_property
-  def mean_abs(self) -> float:
-    """Tilted mean of |loss|."""
-    return float(np.dot(self.weight, np.abs(self.loss)))
-
-  @functools.cached_property
-  def level(self) -> float:
-    """Size of the numbers whose rounding log_mgf carries."""
-    return (1 + self.order) * self.mean_abs + min(
-        1.0, abs(math.expm1(min(self.log_mgf, 1.0))))
+  size: float
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
     """log of the tilted characteristic function at spacing * (0..count-1)."""
@@ -363,9 +382,8 @@ class TiltedLoss:
     """Bound on the error of log_phi at `t` times |phi|, and of log_mgf at 0."""
     if self.law.sampling_prob == 1:
       return PHASE_ROUNDOFF * 0.5 * self.law.mu**2 * t * (2 * self.order + 1 + t)
-    rounding = (PHASE_ROUNDOFF * t * self.mean_abs +
-                ROUNDOFF * np.minimum(1.0, self.level + t * self.mean_abs))
-    return rounding + self.quadrature(t) + 2 * self.cut
+    return (rounding(self.loss, self.weight, self.order, self.size, t) +
+            self.quadrature(t) + 2 * self.cut)
 
   def quadrature(self, t: np.ndarray) -> np.ndarray:
     """Bound on the relative error of the trapezoidal rule at order + i t."""
@@ -375,6 +393,29 @@ class TiltedLoss:
     decay = 2 * np.pi * strips / (law.mu * self.step)
     exponent = log_error - decay - np.log(-np.expm1(-decay))
     return np.exp(np.minimum(np.min(exponent, axis=0), 0.0))
+
+
+def rounding(loss: np.ndarray, weight: np.ndarray, order: float, size: float,
+             t: np.ndarray) -> np.ndarray:
+  """Bound on what rounding does to phi at `t`, and to log M at 0.
+
+  Terms carry the errors of their phases and of their weights, exponentials of
+  order times the loss. phi - 1 is summed as products of e^ix - 1 and e^iy - 1
+  with x + y = t loss, whose moduli are at most min(2, |x|) and min(2, |y|).
+
+  Args:
+    loss: Shape (nodes,).
+    weight: Shape (nodes,), tilted probabilities.
+    order: The tilt.
+    size: Sum of the moduli of the terms of log M.
+    t: Arguments.
+  """
+  mean_abs = float(np.sum(weight * np.abs(loss)))
+  square = float(np.sum(weight * loss * loss))
+  moduli = np.minimum(t * mean_abs, 4.0) + np.minimum(
+      np.minimum(2 * t * mean_abs, 0.25 * square * t * t), 4.0)
+  return (PHASE_ROUNDOFF * (t + 2 * (1 + order)) * mean_abs +
+          _numerics.sum_roundoff(loss.size) * np.where(t > 0, moduli, size))
 
 
 def gaussian_delta(mu: float, epsilon: float) -> tuple[float, float]:

@@ -26,6 +26,7 @@ from typing import Sequence
 
 import numpy as np
 
+from tfcactus.privacy import _numerics
 from tfcactus.privacy import _profile
 from tfcactus.privacy import contour
 from tfcactus.privacy._saddles import Saddles
@@ -53,6 +54,12 @@ LOG_OMITTED = -34.0
 OMITTED_SLACK = 1e-6
 """Relative allowance for rounding in the bound on what is left out."""
 
+CHECK_NODES = 6
+"""At so many nodes of a table the parts are seen to add up to the whole."""
+
+CHECK_SPACING = 3
+"""Every so manieth of them, from the first on, where phi is largest."""
+
 
 def epsilon(groups: Groups, delta: float) -> Bounds:
   """Bounds on epsilon at `delta`, of subsampled Gaussians by removal.
@@ -69,11 +76,14 @@ def epsilon(groups: Groups, delta: float) -> Bounds:
   def attempt(share):
     split = _Split.of(groups, share, near, log_delta=log_delta)
     if near == 0:
-      if split.profile(0.0, log_delta).delta_bounds(0.0).upper <= delta:
+      profile = split.profile(0.0, log_delta)
+      split.check(profile)
+      if profile.delta_bounds(0.0).upper <= delta:
         return Bounds(0.0, 0.0, 0.0)
     profile, found = _profile.solved(
         lambda guess: split.profile(guess, log_delta), delta,
         split.epsilon_at(log_delta))
+    split.check(profile)
     return profile.bracket(delta, found)
 
   with contour.one_thread():
@@ -97,8 +107,9 @@ def delta(groups: Groups, epsilon: float) -> Bounds:
   """Bounds on delta at `epsilon` > 0; otherwise as `epsilon`."""
   def attempt(share):
     split = _Split.of(groups, share, epsilon, epsilon=epsilon)
-    return split.profile(
-        epsilon, split.log_delta_at(epsilon)).delta_bounds(epsilon)
+    profile = split.profile(epsilon, split.log_delta_at(epsilon))
+    split.check(profile)
+    return profile.delta_bounds(epsilon)
 
   with contour.one_thread():
     return _first(attempt)
@@ -119,10 +130,12 @@ class _Split:
   """A composition as a sum of measures.
 
   Attributes:
+    sums: What the first one, two and so on of the parts add up to.
     parts: The measures.
     saddles: Saddle points of each.
   """
 
+  sums: Sequence[contour.Contour]
   parts: Sequence[contour.Contour]
   saddles: Sequence[Saddles]
 
@@ -145,11 +158,13 @@ class _Split:
     levels = [share * (max(near, 0.0) - least)]
     while levels[-1] * LADDER <= TOP:
       levels.append(levels[-1] * LADDER)
-    parts = [contour.Contour(tuple(
-        (PartLoss.of(loss, 0.0, levels[0]), count) for loss, count in groups))]
-    for low, high in zip(levels, [*levels[1:], math.inf]):
-      parts.append(contour.Contour(((RareLoss(groups, low, high), 1),)))
-    return cls(parts, [part.saddles(**target) for part in parts])
+    sums = [contour.Contour(tuple((PartLoss.of(loss, 0.0, high), count)
+                                  for loss, count in groups))
+            for high in [*levels, math.inf]]
+    parts = [sums[0], *(
+        contour.Contour(((RareLoss(groups, low, high), 1),))
+        for low, high in zip(levels, [*levels[1:], math.inf]))]
+    return cls(sums, parts, [part.saddles(**target) for part in parts])
 
   def log_delta_at(self, epsilon: float) -> float:
     """The saddle points' estimate of log delta."""
@@ -173,13 +188,52 @@ class _Split:
         high = middle
     return high
 
-  def profile(self, epsilon: float, log_delta: float) -> _profile.Profile:
+  def profile(self, epsilon: float, log_delta: float) -> _SplitProfile:
     """delta near `epsilon`."""
-    tables, left_out = [], []
-    for part, saddles in zip(self.parts, self.saddles):
+    tables, indices, left_out = [], [], []
+    for index, (part, saddles) in enumerate(zip(self.parts, self.saddles)):
       if saddles.log_chernoff(epsilon) <= log_delta + LOG_OMITTED:
-        left_out.append(saddles)
+        order = saddles.best_order(epsilon)
+        left_out.append((order, part.log_moment(order)))
       else:
         tables.append(part.table(saddles, epsilon, log_delta))
-    return _profile.Profile(tables, lambda x: sum(
-        math.exp(saddles.log_chernoff(x) + OMITTED_SLACK) for saddles in left_out))
+        indices.append(index)
+    return _SplitProfile(tables, lambda x: sum(
+        math.exp(log_moment - order * x + _numerics.log_kernel(order) +
+                 OMITTED_SLACK) for order, log_moment in left_out), indices)
+
+  def check(self, profile: _SplitProfile) -> None:
+    """Shows in numbers, at each tilt used, that the parts add up.
+
+    Those up to a level make the composition of all losses up to it, which is
+    known by itself; the first is checked with the second.
+
+    Raises:
+      Hard: if moments, or phi at some nodes, differ by more than their errors.
+    """
+    for table, index in zip(profile.tables, profile.indices):
+      parts = self.parts[:max(index, 1) + 1]
+      spacing = CHECK_SPACING * table.spacing
+      (log_sum, room), *terms = (
+          part.transform(table.order, spacing, CHECK_NODES)
+          for part in (self.sums[len(parts) - 1], *parts))
+      base = log_sum[0].real
+      rest = np.exp(log_sum - base)
+      room = np.expm1(np.minimum(room, 1.0)) * np.abs(rest)
+      for log_part, error in terms:
+        value = np.exp(log_part - base)
+        rest -= value
+        room += np.expm1(np.minimum(error, 1.0)) * np.abs(value)
+      if not np.all(np.abs(rest) <= room):
+        raise Hard
+
+
+@dataclasses.dataclass(frozen=True)
+class _SplitProfile(_profile.Profile):
+  """A profile whose tables are those of some parts of a split.
+
+  Attributes:
+    indices: Of those parts.
+  """
+
+  indices: Sequence[int] = ()
