@@ -53,28 +53,38 @@ class Gaussian:
     e = np.asarray(epsilon, np.float64)
     q, sigma = self.prob, self.sigma
     with np.errstate(over='ignore', divide='ignore', invalid='ignore'):
-      grown = np.expm1(np.clip(e if self.remove else -e, -745, 700)) + q
-      log_t = np.where(grown > 0, np.log(np.maximum(grown, 1e-320)), -np.inf)
-      log_t -= math.log(q)
+      log_t = self._log_odds(e)
+      grown = log_t > -np.inf
       # The outcome where the likelihood ratio is the threshold.
       at = sigma * log_t + 0.5 / sigma
       if self.remove:
         one, other = (special.log_ndtr(1 / sigma - at),
                       log_t + special.log_ndtr(-at))
         value = np.exp(math.log(q) + one) * -np.expm1(np.minimum(other - one, 0))
-        return np.where(grown > 0, value, -np.expm1(e))
+        return np.where(grown, value, -np.expm1(e))
       one, other = log_t + special.log_ndtr(at), special.log_ndtr(at - 1 / sigma)
       value = np.exp(math.log(q) + e + one) * -np.expm1(np.minimum(other - one, 0))
-      return np.where(grown > 0, value, 0.0)
+      return np.where(grown, value, 0.0)
+
+  def _log_odds(self, loss: np.ndarray) -> np.ndarray:
+    """log(q1 / p0) where the loss is this; -inf where it is out of reach."""
+    signed = np.asarray(loss if self.remove else -loss, np.float64)
+    if self.prob == 1:
+      return signed
+    with np.errstate(divide='ignore', over='ignore'):
+      grown = np.expm1(np.clip(signed, -745, 700)) + self.prob
+      log_t = np.where(grown > 0, np.log(np.maximum(grown, 1e-320)), -np.inf)
+      return np.where(signed > 600, signed, log_t) - math.log(self.prob)
 
   def loss(self, y: np.ndarray) -> np.ndarray:
     """The loss at an outcome y, in standard deviations."""
     z = y / self.sigma - 0.5 / self.sigma**2
-    u = np.logaddexp(np.log1p(-self.prob) if self.prob < 1 else -np.inf,
-                     math.log(self.prob) + z)
-    # Where the ratio is near one its digits come from expm1.
-    u = np.where(np.abs(z) < 1, np.log1p(self.prob * np.expm1(
-        np.clip(z, -1, 1))), u)
+    if self.prob == 1:
+      u = z
+    else:
+      # Where the ratio is near one its digits come from expm1.
+      u = np.where(z < 30, np.log1p(self.prob * np.expm1(np.minimum(z, 30))),
+                   np.logaddexp(math.log1p(-self.prob), math.log(self.prob) + z))
     return u if self.remove else -u
 
   def nodes(self, finest: float, order: int = 12) -> tuple[np.ndarray, np.ndarray]:
@@ -92,10 +102,7 @@ class Gaussian:
 
   def outcome(self, loss: np.ndarray) -> np.ndarray:
     """Where the loss is this, in standard deviations; not finite if nowhere."""
-    with np.errstate(over='ignore', divide='ignore', invalid='ignore'):
-      grown = np.expm1(np.clip(loss if self.remove else -loss, -745, 700))
-      return self.sigma * (np.log(grown + self.prob) - math.log(self.prob)) + (
-          0.5 / self.sigma)
+    return self.sigma * self._log_odds(loss) + 0.5 / self.sigma
 
   @property
   def scale(self) -> float:
@@ -111,12 +118,8 @@ class Gaussian:
     first, last = math.ceil(low / width), math.floor(high / width)
     losses = width * np.arange(first, last + 1)
     sign = 1 if self.remove else -1
-    with np.errstate(divide='ignore', over='ignore'):
-      grown = np.expm1(np.minimum(sign * losses, 700)) + self.prob
-      log_t = np.where(grown > 0, np.log(np.maximum(grown, 1e-320)), -np.inf)
-    y = self.sigma * (log_t - math.log(self.prob)) + 0.5 / self.sigma
-    y = np.concatenate([[-np.inf], sign * np.sort(sign * y), [np.inf]]
-                       if self.remove else [[np.inf], y, [-np.inf]])
+    y = self.outcome(losses)
+    y = np.concatenate([[-sign * np.inf], y, [sign * np.inf]])
     base = np.abs(_interval(y[:-1], y[1:]))
     shifted = np.abs(_interval(y[:-1] - 1 / self.sigma, y[1:] - 1 / self.sigma))
     mixed = (1 - self.prob) * base + self.prob * shifted

@@ -23,6 +23,11 @@ LOG_TAIL = 34.0
 FFT_ROUNDOFF = 8 * np.finfo(np.float64).eps
 """Relative error of an FFT coefficient per level of the transform."""
 
+MASS_ROUNDOFF = 1e-13
+"""Bound on the relative error of each step's masses: of a pair's cells
+(`dominating.normal_cells`, 1e-14), of their logs and of exponentials under a
+tilt, whose exponents are within a few hundred where masses count."""
+
 MAX_EXPONENT = 600.0
 """Exponents beyond this are left out before they overflow."""
 
@@ -102,7 +107,6 @@ class TiltedSum:
     width, points = window.width, window.points
     self._log_mgf = 0.0
     levels = FFT_ROUNDOFF * math.log2(points)
-    steps = sum(count for *_, count in groups)
     tilted = []
     for first, mass, count in groups:
       x = (first + np.arange(mass.size)) * width
@@ -112,12 +116,15 @@ class TiltedSum:
     alone = sum(count * math.log(max(float(np.sum(weight[low])), 1e-300))
                 for _, weight, low, count in tilted)
     if alone > NEGLIGIBLE:
-      phi, error = self._without_bulk(tilted, points, steps)
+      phi, error = self._without_bulk(tilted, points)
     else:
-      log_phi = sum(count * _numerics.log(fft.rfft(_fold(weight, first, points)))
-                    for first, weight, _, count in tilted)
+      own = [_numerics.log(fft.rfft(_fold(weight, first, points)))
+             for first, weight, _, _ in tilted]
+      log_phi = sum(count * part for part, (*_, count) in zip(own, tilted))
       phi = np.exp(log_phi)
-      error = steps * np.exp((1 - 1 / steps) * log_phi.real)
+      # The derivative of the product by each group's phi.
+      error = sum(count * np.exp(log_phi.real - part.real)
+                  for part, (*_, count) in zip(own, tilted))
     mass = fft.irfft(phi, points)
     self._norm_error = levels * (
         math.sqrt(float(np.mean(error * error))) + float(np.linalg.norm(mass)))
@@ -125,26 +132,35 @@ class TiltedSum:
     self.losses = (window.start + np.arange(points)) * width
 
   @staticmethod
-  def _without_bulk(tilted: Sequence[tuple], points: int, steps: int
+  def _without_bulk(tilted: Sequence[tuple], points: int
                     ) -> tuple[np.ndarray, np.ndarray]:
-    """Product of phi minus the product of its small losses' parts.
+    """Product A of phi minus the product B of its small losses' parts.
 
     Returns:
       The difference, with relative accuracy, and the size of its error in
-      units of the transform's.
+      units of the transform's: by the part s of small losses A / phi - B / s,
+      by the rest, which is smaller by the mass it transforms, A / phi.
     """
-    small, ratio, rare = 0.0, 0.0, 0.0
+    small, ratio, parts = 0.0, 0.0, []
     for first, weight, low, count in tilted:
       part = fft.rfft(_fold(np.where(low, weight, 0.0), first, points))
       # Where the small losses cancel, nothing has to be left out.
       part = np.where(np.abs(part) < 1e-150, 1e-150, part)
       rest = fft.rfft(_fold(np.where(low, 0.0, weight), first, points))
+      share = _numerics.log1p(rest / part)
       small = small + count * np.log(part)
-      ratio = ratio + count * _numerics.log1p(rest / part)
-      rare = max(rare, float(np.sum(weight[~low])))
+      ratio = ratio + count * share
+      parts.append((np.log(np.abs(part)), share, float(np.sum(weight[~low])), count))
     phi = np.exp(small) * _numerics.expm1(ratio)
-    return phi, steps * (np.abs(phi) + rare * np.exp(
-        small.real + np.maximum(ratio.real, 0.0)))
+    error = np.zeros(phi.size)
+    with np.errstate(over='ignore'):
+      for log_part, share, rare, count in parts:
+        # A / phi = B e^(ratio - share) / s.
+        base = np.exp(small.real - log_part)
+        error += count * base * (
+            np.abs(_numerics.expm1(ratio - share)) +
+            rare * np.exp(ratio.real - share.real))
+    return phi, np.minimum(error, sum(count for *_, count in parts))
 
   def log_factor(self, near: float) -> float:
     """log of the weight that turns tilted masses near a loss into masses."""
@@ -154,7 +170,8 @@ class TiltedSum:
   def slack(self) -> float:
     """Relative rounding error of `log_factor` and of what it multiplies."""
     return FFT_ROUNDOFF * (
-        4 + abs(self._log_mgf) + self.tilt * float(np.max(np.abs(self.losses))))
+        4 + abs(self._log_mgf) + self.tilt * float(np.max(np.abs(self.losses)))
+    ) + MASS_ROUNDOFF * sum(count for *_, count in self._groups)
 
   def suffix(self, near: float, shift: int) -> np.ndarray:
     """Sums of tilted mass(x) exp(-(tilt + shift) (x - near)) from each loss on.

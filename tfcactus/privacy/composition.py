@@ -5,7 +5,9 @@
 | one Gaussian release, or unsampled ones only | closed form | rounding |
 | subsampled Gaussians | tilted contour | 1e-9 and better, mostly |
 | those too few or too rare for one tilt | several contours | the same |
+| two of them, whatever their kind | cells against a closed form | 1e-7, mostly 1e-9 |
 | by addition, too few or too rare | fine lattice | about 1e-8 |
+| few discrete outcomes | their enumeration | 1e-12 for each step |
 | anything discrete among many | contour, smoothed by 1e-6 | about 1e-6 |
 | few discrete ones, or not certified | lattice | about 1e-5 |
 """
@@ -31,8 +33,10 @@ from tfcactus.privacy import pair as pair_lib
 from tfcactus.privacy import rare
 from tfcactus.privacy.bounds import Bounds
 from tfcactus.privacy.bounds import Hard
+from tfcactus.privacy.enumeration import Enumeration
 from tfcactus.privacy.gaussian import GaussianLoss
 from tfcactus.privacy.pair import PairBounds
+from tfcactus.privacy.two_steps import TwoSteps
 
 GOOD = 1e-8
 """Width of bounds, absolute and relative, that no other method need better."""
@@ -40,8 +44,11 @@ GOOD = 1e-8
 FLOOR = 2e-14
 """Width for each step that is rounding, whatever the method."""
 
-FINE_CELLS = 1 << 21
+FINE_CELLS = 1 << 18
 """Cells of a continuous loss when the lattice is all there is."""
+
+GUIDE_CELLS = 1 << 12
+"""Cells that suffice to choose a tilt and a window."""
 
 SMOOTHING = 5e-6
 """Range of what is added to discrete total losses, hence width of epsilon."""
@@ -120,10 +127,15 @@ class Composition:
     delta = _checks.delta(delta)
     if self._losses is not None and self._single is not None:
       return _solve(self._single, delta)
+    if self._losses is not None and self._total_variation <= delta:
+      return Bounds(0.0, 0.0, 0.0)
+    if self._enumeration is not None:
+      return self._enumeration.epsilon(delta)
     try:
       if self._losses is None:
         return self._smoothed(delta)
       return self._best(lambda: contour.Contour(self._losses).epsilon(delta),
+                        lambda: self._two_steps().epsilon(delta),
                         lambda: rare.epsilon(self._losses, delta))
     except Hard:
       return self._capped(self._lattice.epsilon(delta), delta)
@@ -153,13 +165,14 @@ class Composition:
     """Bounds on the least delta at `epsilon` >= 0."""
     epsilon = _checks.non_negative('epsilon', epsilon)
     if self._losses is not None and self._single is not None:
-      value, error = self._single.delta(epsilon)
+      value, error = map(float, self._single.delta(epsilon))
       return Bounds(max(value - error, 0.0), value, min(value + error, 1.0))
-    if self._losses is None and len(self.groups) == 1 == self.groups[0][1]:
-      return _summed(self.groups[0][0].bounds(), epsilon)
+    if self._enumeration is not None:
+      return self._enumeration.delta(epsilon)
     try:
       if self._losses is not None:
         return self._best(lambda: contour.Contour(self._losses).delta(epsilon),
+                          lambda: self._two_steps().delta(epsilon),
                           lambda: rare.delta(self._losses, epsilon))
     except Hard:
       pass
@@ -235,13 +248,40 @@ class Composition:
       return self._losses[0][0]
     return None
 
+  def _two_steps(self) -> TwoSteps:
+    """The composition as two releases.
+
+    Raises:
+      Hard: if it is of more.
+    """
+    if self.steps != 2:
+      raise Hard
+    losses = [loss for loss, count in self._losses for _ in range(count)]
+    return TwoSteps.of(*losses)
+
+  @functools.cached_property
+  def _enumeration(self) -> Optional[Enumeration]:
+    """All outcomes, if they are discrete and not too many."""
+    if self._losses is not None:
+      return None
+    return Enumeration.of([(step.bounds(), count) for step, count in self.groups],
+                          self._lattice.p_inf)
+
+  @functools.cached_property
+  def _total_variation(self) -> float:
+    """A bound on delta at zero, the sum of the steps' own."""
+    return math.fsum(count * float(sum(loss.delta(0.0)))
+                     for loss, count in self._losses)
+
   @functools.cached_property
   def _lattice(self) -> lattice.Lattice:
     fine = self._losses is not None
+    groups = [(step.bounds(FINE_CELLS if fine else COARSE_CELLS), count)
+              for step, count in self.groups]
     return lattice.Lattice(
-        [(step.bounds(FINE_CELLS if fine else COARSE_CELLS), count)
-         for step, count in self.groups],
-        lattice.FINE if fine else lattice.Resolution())
+        groups, lattice.FINE if fine else lattice.Resolution(),
+        [(step.bounds(GUIDE_CELLS), count) for step, count in self.groups]
+        if fine else groups)
 
   def _smoothed(self, delta: float) -> Bounds:
     """Epsilon by contours over the atoms, smoothed upwards a little.
@@ -269,18 +309,6 @@ class Composition:
     upper = high.upper + slack
     estimate = 0.5 * (low.estimate + high.estimate) - 0.5 * SMOOTHING
     return Bounds(lower, min(max(estimate, lower), upper), upper)
-
-
-def _summed(bounds: PairBounds, epsilon: float) -> Bounds:
-  """delta of one release, summed over its atoms."""
-  sums = []
-  for pair, sign in ((bounds.lower, -1), (bounds.upper, 1)):
-    near = pair.loss > epsilon - pair_lib.LOSS_ROUNDOFF
-    slack = 2 * pair_lib.LOSS_ROUNDOFF * (
-        float(np.sum(pair.p[near])) + pair.p_inf)
-    sums.append(pair.hockey_stick(epsilon) + sign * slack)
-  low, high = max(sums[0], 0.0), min(sums[1], 1.0)
-  return Bounds(low, 0.5 * (low + high), high)
 
 
 @functools.lru_cache(maxsize=64)

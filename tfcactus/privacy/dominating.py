@@ -84,8 +84,8 @@ def gaussian_bounds(mu: float, cells: int) -> pair_lib.PairBounds:
   width = (GAUSSIAN_REACH - bottom) / cells
   x = bottom + width * np.arange(cells + 1)
   return from_cells(
-      mu * x + 0.5 * mu * mu, mu * width, _normal_cells(bottom, width, cells),
-      _normal_cells(bottom + mu, width, cells), special.ndtr(-GAUSSIAN_REACH))
+      mu * x + 0.5 * mu * mu, mu * width, normal_cells(x[:-1], width),
+      normal_cells(x[:-1] + mu, width), special.ndtr(-GAUSSIAN_REACH))
 
 
 @dominating_pair.register
@@ -245,14 +245,17 @@ def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray,
       np.log(crossing), crossing * jump, jump, p_inf)
 
 
-def _normal_cells(start: float, width: float, cells: int) -> np.ndarray:
-  """Normal probabilities of equally wide cells, to 1e-14 relatively.
+def normal_cells(first: np.ndarray, width: Any) -> np.ndarray:
+  """Normal probabilities of cells, to 1e-14 relatively.
 
-  Differences of the distribution function would lose what narrow cells lack;
-  four Gauss points are exact to rounding where width times |x| is below 0.05.
+  Differences of the distribution function would lose what narrow cells lack.
+  Four Gauss points leave 6e-10 (width (|x| + 3))^8, by the rule's remainder.
+
+  Args:
+    first: Shape (cells,), left ends.
+    width: Their widths; times |x| + 3 at most 0.2.
   """
   nodes, weights = np.polynomial.legendre.leggauss(4)
-  first = start + width * np.arange(cells)
   return sum(
       (0.5 * weight * width / math.sqrt(2 * math.pi)) *
       np.exp(-0.5 * (first + 0.5 * width * (1 + node))**2)

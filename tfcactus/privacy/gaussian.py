@@ -70,7 +70,7 @@ class GaussianLoss:
   @property
   def max_order(self) -> float:
     """Tilts up to about this are tried; by removal they take as many nodes."""
-    return 5e3 if self.direction == 'remove' else 1e8
+    return 5e3 * max(1.0, 1 / self.mu) if self.direction == 'remove' else 1e8
 
   _max_strip = MAX_STRIP
 
@@ -320,31 +320,35 @@ class GaussianLoss:
     value = np.maximum(even, odd) + np.abs(even - odd) - base + growth[..., 0]
     return np.minimum(np.min(value, axis=0), 0.0)
 
-  def delta(self, epsilon: float) -> tuple[float, float]:
-    """delta of one release at `epsilon` (any real number), and its error."""
+  def delta(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """delta of one release, and a bound on its error.
+
+    Args:
+      epsilon: Any real numbers.
+    """
     s, mu = self.sampling_prob, self.mu
+    epsilon = np.asarray(epsilon, dtype=np.float64)
     if s == 1:
       return gaussian_delta(mu, epsilon)
-    if self.direction == 'remove':
-      # s H(Q0 || P0) at e^z = (e^eps - 1 + s) / s.
-      top = math.expm1(epsilon) + s
-      if top <= 0:
-        return -math.expm1(epsilon), 0.0
-      scale, threshold = s, math.log(top) - math.log(s)
-    else:
-      bottom = math.expm1(-epsilon) + s
-      if bottom <= 0:
-        return 0.0, 0.0
-      # e^eps s e^z H(P0 || Q0) at e^-z, z the threshold on log(q0 / p0).
-      threshold = math.log(s) - math.log(bottom)
-      scale = math.exp(epsilon + math.log(s) - threshold)
+    # By removal s H(Q0 || P0) at e^z = (e^eps - 1 + s) / s; by addition
+    # e^eps s e^z H(P0 || Q0) at e^-z, e^z = (e^-eps - 1 + s) / s.
+    remove = self.direction == 'remove'
+    signed = epsilon if remove else -epsilon
+    odds = np.expm1(np.minimum(signed, 30.0)) + s
+    certain = odds <= 0
+    odds = np.where(certain, 1.0, odds)
+    log_odds = np.where(signed > 30, signed + np.log1p(
+        -(1 - s) * np.exp(-np.maximum(signed, 30.0))), np.log(odds)) - math.log(s)
+    threshold = log_odds if remove else -log_odds
+    scale = s if remove else s * np.exp(np.minimum(epsilon - threshold, 700.0))
     value, error = gaussian_delta(mu, threshold)
     # The threshold's own rounding moves delta by at most its slope.
-    slip = ROUNDOFF * (1 + abs(threshold)) * math.exp(
-        min(threshold + special.log_ndtr(-0.5 * mu - threshold / mu), 0.0))
-    if self.direction == 'add':
-      slip *= 1 + s / max(math.expm1(-epsilon) + s, 1e-300)
-    return scale * value, scale * (error + slip) + ROUNDOFF * scale * value
+    slip = ROUNDOFF * (1 + np.abs(threshold) + s / odds) * np.exp(np.minimum(
+        threshold + special.log_ndtr(-0.5 * mu - threshold / mu), 0.0))
+    error = scale * (error + slip + ROUNDOFF * value)
+    sure = np.maximum(-np.expm1(np.minimum(signed, 0.0)), 0.0) if remove else 0.0
+    return (np.where(certain, sure, scale * value),
+            np.where(certain, ROUNDOFF * sure, error))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -418,14 +422,15 @@ def rounding(loss: np.ndarray, weight: np.ndarray, order: float, size: float,
           _numerics.sum_roundoff(loss.size) * np.where(t > 0, moduli, size))
 
 
-def gaussian_delta(mu: float, epsilon: float) -> tuple[float, float]:
+def gaussian_delta(mu: float, epsilon: np.ndarray
+                   ) -> tuple[np.ndarray, np.ndarray]:
   """delta of N(mu, 1) against N(0, 1) at `epsilon`, and a bound on its error.
 
   Source: Balle and Wang (2018), Theorem 8.
   """
-  log_a = float(special.log_ndtr(0.5 * mu - epsilon / mu))
-  log_b = epsilon + float(special.log_ndtr(-0.5 * mu - epsilon / mu))
-  value = max(-math.exp(log_a) * math.expm1(min(log_b - log_a, 0.0)), 0.0)
-  error = ROUNDOFF * math.exp(log_a) * min(
-      abs(log_a) + abs(log_b) + abs(epsilon), 1e3) + ROUNDOFF * value
+  log_a = special.log_ndtr(0.5 * mu - epsilon / mu)
+  log_b = epsilon + special.log_ndtr(-0.5 * mu - epsilon / mu)
+  value = np.exp(log_a) * -np.expm1(np.minimum(log_b - log_a, 0.0))
+  error = ROUNDOFF * np.exp(log_a) * np.minimum(
+      np.abs(log_a) + np.abs(log_b) + np.abs(epsilon), 1e3) + ROUNDOFF * value
   return value, error

@@ -25,6 +25,7 @@ import dataclasses
 import functools
 import math
 from typing import Callable
+from typing import Optional
 from typing import Sequence
 
 import numpy as np
@@ -46,6 +47,10 @@ BULK_SHARES = (0.6, 0.2, 0.0)
 MAX_LABELS = 1 << 23
 """Most lattice points that the losses of one step may span."""
 
+Groups = Sequence[tuple[pair_lib.PairBounds, int]]
+"""Bounds on a step's dominating pair, and how many steps have it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Resolution:
   """How fine a lattice is made.
@@ -59,22 +64,26 @@ class Resolution:
   max_points: int = 1 << 20
 
 
-FINE = Resolution(1e-9, 1 << 21)
+FINE = Resolution(1e-9, 1 << 19)
 """For compositions that have no better method."""
 
 
 class Lattice:
   """Composes dominating pairs on a lattice of losses."""
 
-  def __init__(self, groups: Sequence[tuple[pair_lib.PairBounds, int]],
-               resolution: Resolution = Resolution()):
+  def __init__(self, groups: Groups,
+               resolution: Resolution = Resolution(),
+               guide: Optional[Groups] = None):
     """Initialises the composition.
 
     Args:
       groups: Pairs (bounds on one step's dominating pair, number of steps).
       resolution: How fine the lattice is made.
+      guide: The same with fewer atoms, by which the tilt, the window and the
+        least loss on the lattice are chosen; any choice of them gives bounds.
     """
     self.groups = groups
+    self.guide = groups if guide is None else guide
     self.resolution = resolution
     self.steps = sum(count for _, count in groups)
 
@@ -112,7 +121,7 @@ class Lattice:
   def delta(self, epsilon: float) -> Bounds:
     """Bounds on the least delta at `epsilon` >= 0."""
     p_low, p_high = self.p_inf
-    if self._empty or epsilon >= self.top * (1 + 1e-12) + 1e-300:
+    if self._empty or epsilon > self.top:
       return Bounds(p_low, p_high, p_high)
     bulk = BULK_SHARES[0] * epsilon / self.steps or -math.inf
     def reached(c, log_mass):
@@ -134,10 +143,10 @@ class Lattice:
 
   @functools.cached_property
   def top(self) -> float:
-    """The largest finite total loss."""
+    """A bound on the largest finite total loss."""
     return math.fsum(
-        count * float(np.max(bounds.upper.loss[bounds.upper.p > 0]))
-        for bounds, count in self.groups)
+        count * (float(np.max(bounds.upper.loss[bounds.upper.p > 0])) +
+                 2 * pair_lib.LOSS_ROUNDOFF) for bounds, count in self.groups)
 
   def _bulks(self, near: float) -> list[float]:
     """Thresholds to try, ending with none."""
@@ -146,9 +155,12 @@ class Lattice:
     return [share * near / self.steps or -math.inf for share in BULK_SHARES]
 
   def log_mgf(self, order: float, bulk: float = -math.inf) -> float:
-    """log of the product of M(order), minus that of losses up to `bulk` alone."""
+    """log of the product of M(order), minus that of losses up to `bulk` alone.
+
+    Of the guide: no bound.
+    """
     small, ratio = 0.0, 0.0
-    for bounds, count in self.groups:
+    for bounds, count in self.guide:
       pair = bounds.upper
       exponent = _numerics.log_mass(pair.p) + order * pair.loss
       low = (pair.loss <= bulk) & (pair.p > 0)
@@ -156,7 +168,7 @@ class Lattice:
         return sum(
             n * float(_numerics.log_sum(
                 _numerics.log_mass(b.upper.p) + order * b.upper.loss))
-            for b, n in self.groups)
+            for b, n in self.guide)
       base = float(_numerics.log_sum(exponent[low]))
       small += count * base
       if not np.all(low):
@@ -185,13 +197,13 @@ class _View:
         **dataclasses.asdict(lattice.resolution))
     width = window.width
     raised, label_p, label_q = [], [], []
-    for bounds, _ in lattice.groups:
-      floor = _floor(bounds.upper, tilt, lattice.steps)
+    floors = [_floor(bounds.upper, tilt, lattice.steps)
+              for bounds, _ in lattice.guide]
+    for (bounds, _), floor in zip(lattice.groups, floors):
       width = max(width, (np.max(bounds.upper.loss) - floor) / MAX_LABELS)
     window = dataclasses.replace(
         window, width=width, start=round(window.start * window.width / width))
-    for bounds, count in lattice.groups:
-      floor = _floor(bounds.upper, tilt, lattice.steps)
+    for (bounds, count), floor in zip(lattice.groups, floors):
       raised.append((*pair_lib.split_to_grid(bounds.upper, width, floor), count))
       first, p, q = pair_lib.rounded_to_grid(bounds.lower, width, floor)
       label_p.append((first, p, count))
@@ -213,7 +225,7 @@ class _View:
   def _scale(self) -> float:
     """The upper pair's factor, rounded up."""
     upper = self._upper
-    return math.exp(min(upper.log_factor(self._near), 700.0)) * (1 + upper.slack)
+    return math.exp(min(upper.log_factor(self._near), 700.0) + upper.slack)
 
   @functools.cached_property
   def _excess(self) -> np.ndarray:
@@ -252,7 +264,7 @@ class _View:
     """Threshold tests: P-mass from below, log of Q-mass from above."""
     p, q, near = self._lower_p, self._lower_q, self._near
     power = (p.suffix(near, 0) - p.error(near)) * math.exp(
-        min(p.log_factor(near), 700.0)) * (1 - p.slack)
+        min(p.log_factor(near), 700.0) - p.slack)
     level = _numerics.log_mass(q.suffix(near, 0) + q.error(near)) + q.log_factor(near)
     return power[self._range], level[self._range] + q.slack
 

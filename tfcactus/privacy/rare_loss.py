@@ -17,6 +17,7 @@ from scipy import special
 
 from tfcactus.privacy import _numerics
 from tfcactus.privacy import gaussian
+from tfcactus.privacy.bounds import Hard
 
 SHARPNESS = 0.25
 """Width of the step of w as a log-likelihood ratio: a narrower one asks for
@@ -30,6 +31,9 @@ MAX_V = 300.0
 
 MAX_TILTED_LEVEL = 60.0
 """Tilts at which losses at the level count as e to this are not of interest."""
+
+MAX_RANGE = 600.0
+"""Log-likelihood ratios over which quadrature takes too long beside others."""
 
 GROWTH_SLACK = 0.3
 """Allowance, in the log of a bound on the integrand off the real line, for the
@@ -132,6 +136,8 @@ class PartLoss(gaussian.GaussianLoss):
 
   def _growth(self, strip: np.ndarray, order: float, t: np.ndarray) -> np.ndarray:
     top = self._top(order) + gaussian.REACH
+    if (top + gaussian.REACH) * self.mu > MAX_RANGE:
+      raise Hard
     y = np.arange(-gaussian.REACH, top, 0.04 / self.mu)
     log_u = (1 + order) * self._log_u(y)
     base = _numerics.log_sum((self._log_density(y) + log_u)[None])[0]

@@ -1,0 +1,144 @@
+"""The phi accountant on random settings, against oracles that share no code."""
+
+import math
+
+import mpmath
+import pytest
+
+from tests.fuzz import phi_cases
+from tests.fuzz import phi_oracles as oracles
+from tfcactus import privacy
+from tfcactus.privacy import rare
+from tfcactus.privacy import rare_loss
+from tfcactus.privacy.bounds import Hard
+from tfcactus.privacy.gaussian import GaussianLoss
+
+# Settings of each family: a thousand here, the rest as slow tests.
+SEEDED = dict(few_gaussians=420, many_gaussians=40, fixed_size=120, replaced=100,
+              laplace=120, discrete=150, table=50)
+SLOW = dict(few_gaussians=2600, many_gaussians=600, fixed_size=500, replaced=400,
+            laplace=500, discrete=700, table=250)
+CHUNKS = 10
+
+
+def violations(family, seeds):
+  make = getattr(phi_cases, family)
+  outcomes = [phi_cases.check(make(seed)) for seed in seeds]
+  # An oracle that says nothing finds nothing.
+  assert sum(outcome.vacuous for outcome in outcomes) <= 0.6 * len(outcomes)
+  return [(outcome.name, outcome.wrong) for outcome in outcomes if outcome.wrong]
+
+
+@pytest.mark.parametrize('family', SEEDED)
+def test_no_bound_is_wrong(family):
+  assert violations(family, range(SEEDED[family])) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('chunk', range(CHUNKS))
+@pytest.mark.parametrize('family', SLOW)
+def test_no_bound_is_wrong_in_thousands(family, chunk):
+  first = 10_000 + chunk * (SLOW[family] // CHUNKS)
+  assert violations(family, range(first, first + SLOW[family] // CHUNKS)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('seed', range(60))
+def test_three_mixed_steps(seed):
+  outcome = phi_cases.check(phi_cases.few_gaussians(50_000 + seed, 3))
+  assert not outcome.wrong
+
+
+# Two removals that were reported below the truth, with the true epsilon there.
+REPORTED = [
+    ([(.681, .1239)] * 2, 1.4719), ([(.5354, .2588)] * 2, 1.8265),
+    ([(.3648, .3916)] * 2, 3.6785), ([(.5227, .2065), (.4621, .0054)], .3315),
+    ([(.3368, .01757), (.8383, .5)], 1.0)]
+
+
+@pytest.mark.parametrize('kinds, epsilon', REPORTED)
+def test_what_was_reported_below_the_truth(kinds, epsilon):
+  steps = [oracles.Gaussian(sigma, prob, True) for sigma, prob in kinds]
+  delta = oracles.quadrature(steps, epsilon)
+  accountant = privacy.PhiAccountant(direction='remove')
+  for sigma, prob in kinds:
+    accountant.compose(phi_cases._sampled(
+        phi_cases.dp_accounting.GaussianDpEvent(sigma), prob))
+  low, _, high = accountant.delta_bounds(epsilon)
+  assert low * (1 - 1e-12) <= delta <= high * (1 + 1e-12)
+  assert high - low <= 1e-8 * delta
+  bounds = accountant.epsilon_bounds(delta)
+  assert bounds.lower - 1e-12 <= epsilon <= bounds.upper + 1e-12
+  assert bounds.upper - bounds.lower < 1e-8
+  # The split, which was wrong, by itself.
+  groups = [(GaussianLoss(1 / sigma, prob, 'remove'), 1) for sigma, prob in kinds]
+  try:
+    low, _, high = rare.delta(groups, epsilon)
+  except Hard:
+    return
+  assert low * (1 - 1e-12) <= delta <= high * (1 + 1e-12)
+
+
+@pytest.mark.parametrize('sigma, prob', [(.681, .1239), (.9, 1e-3)])
+@pytest.mark.parametrize('missing', [
+    lambda self, y, step: 1.0, lambda self, y, step: 1e-6])
+def test_parts_that_do_not_add_up_are_refused(monkeypatch, sigma, prob, missing):
+  monkeypatch.setattr(rare_loss.PartLoss, '_missing', missing)
+  groups = [(GaussianLoss(1 / sigma, prob, 'remove'), 2)]
+  delta = oracles.quadrature([oracles.Gaussian(sigma, prob, True)] * 2, 0.5)
+  try:
+    low, _, high = rare.delta(groups, 0.5)
+  except Hard:
+    return
+  assert low * (1 - 1e-12) <= delta <= high * (1 + 1e-12)
+
+
+def test_a_part_that_is_off_is_refused(monkeypatch):
+  """A density wrong by one in a million, everywhere and in one part alone."""
+  plain = rare_loss.PartLoss._log_density
+
+  def off(self, y):
+    return plain(self, y) + (1e-6 if self.low > 0 else 0.0)
+
+  groups = [(GaussianLoss(1 / .9, 1e-3, 'remove'), 40)]
+  rare.delta(groups, 0.5)
+  monkeypatch.setattr(rare_loss.PartLoss, '_log_density', off)
+  with pytest.raises(Hard):
+    rare.delta(groups, 0.5)
+
+
+def test_the_oracles_agree_with_each_other():
+  """Quadrature, discretisation and 40 digits."""
+  step = oracles.Gaussian(.681, .1239, True)
+  value = oracles.quadrature([step, step], 1.4719)
+  low, high = oracles.Groups(((step, 2),)).delta(1.4719)
+  assert low <= value <= high <= low * (1 + 1e-6)
+  with mpmath.workdps(40):
+    s, q = mpmath.mpf(.681), mpmath.mpf(.1239)
+    def u(y):
+      return 1 - q + q * mpmath.exp(y / s - 1 / (2 * s * s))
+    def one(e):
+      t = (mpmath.expm1(e) + q) / q
+      if t <= 0:
+        return -mpmath.expm1(e)
+      at = s * mpmath.log(t) + 1 / (2 * s)
+      return q * (mpmath.ncdf(1 / s - at) - t * mpmath.ncdf(-at))
+    edge = s * mpmath.log((mpmath.exp(1.4719) / (1 - q) - 1 + q) / q) + 1 / (2 * s)
+    exact = mpmath.quad(
+        lambda y: mpmath.npdf(y) * u(y) * one(1.4719 - mpmath.log(u(y))),
+        sorted([*mpmath.linspace(-13, 15, 57), edge]))
+  assert float(exact) == pytest.approx(value, rel=1e-12)
+  # A bound that is off by one in a thousand is noticed.
+  assert not low <= value * 1.001 <= high
+
+
+@pytest.mark.parametrize('direction', ['add', 'remove'])
+def test_extremes_have_answers(direction):
+  """Sampling that takes no one, noise that hides nothing, too many steps."""
+  for sigma, prob, steps in ((1, 1e-300, 10), (1, 1e-12, 10**6), (1e-3, .1, 1),
+                             (1e-3, .1, 2), (1e6, .5, 3), (1e6, 1, 10**7)):
+    accountant = privacy.PhiAccountant(direction=direction).compose(
+        phi_cases._sampled(phi_cases.dp_accounting.GaussianDpEvent(sigma), prob),
+        steps)
+    bounds = accountant.epsilon_bounds(1e-5)
+    assert 0 <= bounds.lower <= bounds.estimate <= bounds.upper < math.inf
