@@ -16,6 +16,7 @@ from typing import Sequence
 import dp_accounting
 
 from tfcactus import _checks
+from tfcactus import _format
 from tfcactus import cli_design
 from tfcactus import cli_release
 from tfcactus import design
@@ -196,19 +197,19 @@ def _show(args: argparse.Namespace, name: str, bounds: privacy.Bounds,
         'upper': bounds.upper, 'neighbors': args.neighbors,
         'direction': args.direction, 'seconds': seconds}))
     return
-  print(f'{name} <= {bounds.upper:.10g} at {at} ({args.neighbors}, direction '
-        f'{args.direction}; estimate {bounds.estimate:.10g}, lower bound '
-        f'{bounds.lower:.10g})')
+  print(f'{name} <= {_format.upper(bounds.upper, 10)} at {at} '
+        f'({args.neighbors}, direction {args.direction}; estimate '
+        f'{bounds.estimate:.10g}, lower bound {_format.lower(bounds.lower, 10)})')
 
 
 def _epsilon(args: argparse.Namespace) -> None:
   bounds, seconds = _bounds(args, lambda a: a.epsilon_bounds(args.delta))
-  _show(args, 'epsilon', bounds, seconds, f'delta {args.delta:g}')
+  _show(args, 'epsilon', bounds, seconds, f'delta {_format.upper(args.delta)}')
 
 
 def _delta(args: argparse.Namespace) -> None:
   bounds, seconds = _bounds(args, lambda a: a.delta_bounds(args.epsilon))
-  _show(args, 'delta', bounds, seconds, f'epsilon {args.epsilon:g}')
+  _show(args, 'delta', bounds, seconds, f'epsilon {_format.upper(args.epsilon)}')
 
 
 def _calibrate(args: argparse.Namespace) -> None:
@@ -246,8 +247,11 @@ def _calibrate(args: argparse.Namespace) -> None:
   if args.json:
     print(json.dumps({name: value, 'epsilon': reached, 'seconds': seconds}))
   else:
-    print(f'{name} {value:.10g}: epsilon <= {reached:.10g} at delta '
-          f'{args.delta:g}')
+    # Less noise, or more sampling, would cost more than is said.
+    safe = _format.lower if name == 'sampling_prob' else _format.upper
+    told = str(value) if name == 'steps' else safe(value, 10)
+    print(f'{name} {told}: epsilon <= {_format.upper(reached, 10)} at delta '
+          f'{_format.upper(args.delta)}')
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

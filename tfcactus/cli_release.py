@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tfcactus import _format
 from tfcactus import noise as noise_lib
 from tfcactus import privacy
 from tfcactus import release
@@ -178,8 +179,8 @@ def run_gap(args: argparse.Namespace) -> None:
     print(json.dumps(gaps))
     return
   for method, gap in gaps.items():
-    print(f'{method}: a gap of {gap:.6g} is found with probability '
-          f'{1 - args.beta:g} among {args.options} options')
+    print(f'{method}: a gap of {_format.upper(gap)} is found with probability '
+          f'{_format.lower(1 - args.beta)} among {args.options} options')
 
 
 def run_tcdp(args: argparse.Namespace) -> None:
@@ -195,8 +196,8 @@ def run_tcdp(args: argparse.Namespace) -> None:
                       'epsilon': epsilon}))
     return
   whom = 'one record' if args.group == 1 else f'groups of {args.group} records'
-  print(f'{guarantee}: epsilon <= {epsilon:.10g} at delta {args.delta:g} for '
-        f'{whom}')
+  print(f'{guarantee}: epsilon <= {_format.upper(epsilon, 10)} at delta '
+        f'{_format.upper(args.delta)} for {whom}')
 
 
 def _need(args: argparse.Namespace, *names: str) -> None:

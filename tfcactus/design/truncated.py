@@ -10,6 +10,7 @@ from typing import Optional
 import numpy as np
 
 from tfcactus import _checks
+from tfcactus import _format
 from tfcactus.design import _bounded
 from tfcactus.design import _descent
 from tfcactus.design import _linear
@@ -170,8 +171,8 @@ class Truncated:
         'gap': gap if proved else None,
         'solver': 'l-bfgs on the moments bound', 'iterations': None,
         'order': found.order,
-        'statement': (f'The global optimum to {gap:.1g} relatively' if proved
-                      else 'Not proved to be the optimum') +
+        'statement': (f'The global optimum to {_format.upper(gap, 2)} relatively'
+                      if proved else 'Not proved to be the optimum') +
                      ' of the Extended Moments Accountant\'s bound of order '
                      f'{found.order:.6g} (distinguishing mass counted linearly) '
                      'among tables of this grid that never increase with |z|. '

@@ -23,6 +23,7 @@ import numpy as np
 from scipy import optimize
 
 from tfcactus import _checks
+from tfcactus import _format
 from tfcactus.privacy import pair as pair_lib
 
 CERTIFICATE_ORDERS = 2000
@@ -201,7 +202,7 @@ class TCDP:
                         PROVEN if proven else UNPROVEN)
 
   def __str__(self) -> str:
-    return f'({self.rho:.6g}, {self.omega:.6g})-tCDP'
+    return f'({_format.upper(self.rho)}, {_format.lower(self.omega)})-tCDP'
 
 
 @dataclasses.dataclass(frozen=True)
