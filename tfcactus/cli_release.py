@@ -39,7 +39,8 @@ def register(commands: Any) -> None:
   add('--fraction', type=float, default=0.5, help='of the quantile')
   add('--low', type=float, help='least value of the domain (quantile)')
   add('--high', type=float, help='largest value of the domain (quantile)')
-  add('--resolution', type=float, help='spacing of answers (quantile)')
+  add('--resolution', type=float, help='spacing of answers (quantile); default a '
+      'millionth of the range, 1 for whole numbers')
   add('--clip', type=float, help='bound on a record (sum)')
   add('--beta', type=float, default=0.05, help='of the accuracy statement')
   add('--seed', type=int, help='repeatable noise: an experiment, no release')
@@ -128,7 +129,7 @@ def run_release(args: argparse.Namespace) -> None:
   if kind == 'quantile':
     _need(args, 'low', 'high')
     # As many answers as the grid has; the count decides the price.
-    size = release.num_values(data, low=args.low, high=args.high,
+    size = release.num_values(low=args.low, high=args.high,
                               resolution=args.resolution)
     noise = _noise(args, interior.num_queries(size, 'binary-search'))
     result = release.quantile(
@@ -207,7 +208,7 @@ def _need(args: argparse.Namespace, *names: str) -> None:
 
 
 def _read(path: str) -> np.ndarray:
-  """A column of numbers; whole numbers become integers.
+  """A column of numbers, or rows of them for a sum.
 
   Raises:
     ValueError: if the file holds anything else.
@@ -221,8 +222,4 @@ def _read(path: str) -> np.ndarray:
     raise ValueError(
         f'Expected {path!r} to hold numbers, one per line or as .npy: '
         f'{str(error).splitlines()[0]}') from None
-  if data.dtype.kind == 'f' and data.size and np.all(
-      np.isfinite(data)) and np.all(data == np.rint(data)) and np.all(
-          np.abs(data) < 2.0**53):
-    data = data.astype(np.int64)
   return data
