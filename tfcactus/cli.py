@@ -84,9 +84,8 @@ class _Group:
           f'Expected sampling in {_SAMPLINGS}, got {self.sampling!r}.')
     event = privacy.noise_event(self._noise())
     if self.sampling == 'fixed':
-      ratio = self.sampling_prob.limit_denominator(10**9)
       event = dp_accounting.SampledWithoutReplacementDpEvent(
-          ratio.denominator, ratio.numerator, event)
+          self.sampling_prob.denominator, self.sampling_prob.numerator, event)
     elif prob < 1:
       event = dp_accounting.PoissonSampledDpEvent(prob, event)
     return dp_accounting.SelfComposedDpEvent(event, steps)

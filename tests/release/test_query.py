@@ -45,16 +45,16 @@ def test_rounding_to_the_grid_is_within_the_sensitivity(sensitivity):
   rng = np.random.default_rng(1)
   a = rng.normal(size=2000) * 10
   b = a + rng.uniform(-sensitivity, sensitivity, 2000)
-  one, step, rounding = _noise.lattice(a, sensitivity)
+  one, step, scale = _noise.lattice(a, sensitivity)
   two, _, _ = _noise.lattice(b, sensitivity)
-  assert np.max(np.abs(one - two)) * step <= sensitivity + rounding
-  assert rounding <= sensitivity * 2e-6
+  assert np.max(np.abs(one - two)) * step <= scale
+  assert scale <= sensitivity * (1 + 2e-6)
 
 
 def test_multiples_of_a_public_resolution_stay_as_they_are():
   for value in (np.array([3, -5]), np.array([3.0, -5.0]), [3, -5.0]):
-    steps, step, rounding = _noise.lattice(value, 2, 1)
-    assert (list(steps), step, rounding) == ([3, -5], 1.0, 0.0)
+    steps, step, scale = _noise.lattice(value, 2, 1)
+    assert (list(steps), step, scale) == ([3, -5], 1.0, 2)
   with pytest.raises(ValueError, match='multiples of resolution'):
     _noise.lattice(2.5, 2, 1)
   with pytest.raises(ValueError, match='power of two'):

@@ -17,6 +17,10 @@ _FINENESS = 20
 """Values are rounded to the sensitivity over about 2^20 before noise is added,
 unless they are multiples of a public resolution; it costs two millionths."""
 
+ROUNDING = 2
+"""Steps by which two values can part in rounding: each by half a step on the
+grid and, if it is an integer beyond 2^53, by as much on its way to a float64."""
+
 _LARGEST = 2.0**52
 """Values beyond this many steps do not fit beside their noise in a float64."""
 
@@ -133,8 +137,7 @@ def lattice(value: Any, sensitivity_: float, resolution: Optional[float] = None
       records; None rounds them to a millionth of the sensitivity.
 
   Returns:
-    (values in steps, as int64; the step; by how much rounding can raise the
-    change of each).
+    (values in steps, as int64; the step; the sensitivity of each on the grid).
   """
   array = np.asarray(value)
   if array.dtype.kind not in 'iuf':
@@ -167,13 +170,19 @@ def lattice(value: Any, sensitivity_: float, resolution: Optional[float] = None
     raise ValueError(
         f'Expected multiples of resolution={resolution!r}, got other values; '
         'leave resolution out, or round what each record adds to the query.')
-  # Twice: an integer is rounded to a float64 first.
-  return whole.astype(np.int64), step, 0.0 if resolution is not None else 2 * step
+  raised = sensitivity_ if resolution is not None else (
+      sensitivity_ + ROUNDING * step)
+  return whole.astype(np.int64), step, raised
+
+
+def on_lattice(noise: np.ndarray, step: float) -> np.ndarray:
+  """Noise rounded to the grid, in steps: x + rint(z) = rint(x + z) for whole x."""
+  return np.rint(noise / step).astype(np.int64)
 
 
 def drawn_steps(noise: noise_lib.Noise, rng: Any, shape: Any, scale: float = 1.0,
                 step: float = 1.0) -> np.ndarray:
-  """Noise rounded to a grid, in steps: x + rint(z) = rint(x + z) for whole x.
+  """Fresh noise on a grid, in steps.
 
   Args:
     noise: In units of `scale`.
@@ -190,7 +199,7 @@ def drawn_steps(noise: noise_lib.Noise, rng: Any, shape: Any, scale: float = 1.0
         'Expected noise whose standard deviation is below 2^46 steps of the '
         f'grid it is released on (of {step!r}), got {noise!r} at sensitivity '
         f'{scale!r}, beyond which a float64 holds no exact steps.')
-  return np.rint(scale * noise.sample(rng, shape) / step).astype(np.int64)
+  return on_lattice(scale * noise.sample(rng, shape), step)
 
 
 def noisy(exact: np.ndarray, scale: float, noise: noise_lib.Noise, rng: Any

@@ -42,12 +42,12 @@ def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.Noise,
     ValueError: if an argument is out of range or the value is not finite.
   """
   scale = _noise.sensitivity(sensitivity)
-  steps, step, rounding = _noise.lattice(value, scale, resolution)
+  steps, step, scale = _noise.lattice(value, scale, resolution)
   if steps.ndim:
     raise ValueError(
         f'Expected one number, got shape {steps.shape}; use noisy_vector, which '
         'asks how one record changes the whole.')
-  return _noisy_number(steps, step, scale + rounding, noise, seed)
+  return _noisy_number(steps, step, scale, noise, seed)
 
 
 def noisy_vector(value: Any, *, noise: noise_lib.Noise,
@@ -81,16 +81,18 @@ def noisy_vector(value: Any, *, noise: noise_lib.Noise,
     scale = _noise.sensitivity(l1_sensitivity, 'l1_sensitivity')
   else:
     scale = _noise.sensitivity(l2_sensitivity, 'l2_sensitivity')
-  steps, step, rounding = _noise.lattice(value, scale, resolution)
+  steps, step, _ = _noise.lattice(value, scale, resolution)
   if steps.ndim != 1:
     raise ValueError(f'Expected a vector, got shape {steps.shape}.')
   dim = steps.size
   if l2_sensitivity is None:
     _noise.spread_noise(noise)
-    scale += dim * rounding
+    rounding = dim * _noise.ROUNDING
   else:
     plan.check_l2_noise(noise, dim)
-    scale += math.sqrt(dim) * rounding
+    rounding = math.sqrt(dim) * _noise.ROUNDING
+  if resolution is None:
+    scale += rounding * step
   return _noisy_steps(steps, step, scale, noise, seed)
 
 

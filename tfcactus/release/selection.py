@@ -127,12 +127,12 @@ def top_m(scores: Any, m: int, *, sensitivity: float, noise: noise_lib.Noise,
 def _scores(scores: Any, sensitivity: float, m: int
             ) -> tuple[np.ndarray, float, float]:
   scale = _noise.sensitivity(sensitivity)
-  steps, step, rounding = _noise.lattice(scores, scale)
+  steps, step, scale = _noise.lattice(scores, scale)
   if steps.ndim != 1 or steps.size <= m:
     raise ValueError(
         f'Expected scores of shape (k,) with k >= {m + 1} options, got shape '
         f'{steps.shape}: among {m} there is nothing to choose.')
-  return steps, step, scale + rounding
+  return steps, step, scale
 
 
 def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.Noise,
