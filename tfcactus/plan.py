@@ -381,10 +381,12 @@ def _release_event(release: Any) -> dp_accounting.DpEvent:
     raise ValueError(
         'Expected releases to hold results of tfcactus.release or DpEvents, got '
         f'{release!r}.')
-  if not privacy.PhiAccountant().supports(event):
+  try:
+    privacy.PhiAccountant().compose(event)
+  except (dp_accounting.UnsupportedEventError, ValueError, TypeError) as error:
     raise ValueError(
         'Expected releases whose cost PhiAccountant can compose, got '
-        f'{event!r}.')
+        f'{event!r}: {error}') from error
   return event
 
 

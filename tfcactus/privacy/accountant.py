@@ -74,6 +74,11 @@ class PhiAccountant(dp_accounting.PrivacyAccountant):
     except sampling.Unsupported as error:
       return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
           invalid_event=error.event, error_message=error.message)
+    for release, repeats in releases:
+      if self._counts.get(release, 0) + repeats * count > sampling.MAX_COUNT:
+        return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
+            invalid_event=event,
+            error_message='more than 2^53 releases of one kind')
     if do_compose:
       for release, repeats in releases:
         if release is None:

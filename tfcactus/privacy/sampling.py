@@ -20,6 +20,9 @@ from tfcactus.privacy import pair as pair_lib
 from tfcactus.privacy.composition import Step
 from tfcactus.privacy.gaussian import GaussianLoss
 
+MAX_COUNT = 2**53
+"""Releases of one kind, at most: a float64 holds all numbers up to here."""
+
 _REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 
 
@@ -130,11 +133,13 @@ def _flatten(event: Any, sample: Release,
   if isinstance(event, dp_accounting.NonPrivateDpEvent):
     yield None, 1
   elif isinstance(event, dp_accounting.SelfComposedDpEvent):
-    count = _checked(event, _checks.integer, 'count', event.count, 0)
+    count = _count(event)
     _refuse_joint(event, sample, count > 1)
     for release, repeats in _flatten(event.event, sample, relation):
       yield release, repeats * count
   elif isinstance(event, dp_accounting.ComposedDpEvent):
+    if not isinstance(event.events, (list, tuple)):
+      raise Unsupported(event, 'its events are not a list')
     _refuse_joint(event, sample, len(event.events) > 1)
     for part in event.events:
       yield from _flatten(part, sample, relation)
@@ -188,6 +193,13 @@ def _checked(event: Any, check: Callable[..., Any], *args: Any) -> Any:
     raise Unsupported(event, str(error)) from error
 
 
+def _count(event: dp_accounting.SelfComposedDpEvent) -> int:
+  count = _checked(event, _checks.integer, 'count', event.count, 0)
+  if count > MAX_COUNT:
+    raise Unsupported(event, f'more than 2^53 releases, count={count}')
+  return count
+
+
 def _merged(event: Any) -> dp_accounting.DpEvent:
   """Several Gaussian releases from one sample are one, of joint precision."""
   if not isinstance(event, (dp_accounting.SelfComposedDpEvent,
@@ -210,10 +222,11 @@ def _precision(event: Any) -> Optional[float]:
     source = _source_of(event, _REPLACE)
     return None if source is None else source.noise.noise_multiplier**-2
   if isinstance(event, dp_accounting.SelfComposedDpEvent):
-    count = _checked(event, _checks.integer, 'count', event.count, 0)
+    count = _count(event)
     inner = _precision(event.event)
     return None if inner is None else count * inner
-  if isinstance(event, dp_accounting.ComposedDpEvent):
+  if isinstance(event, dp_accounting.ComposedDpEvent) and isinstance(
+      event.events, (list, tuple)):
     parts = [_precision(part) for part in event.events]
     return None if None in parts else math.fsum(parts)
   return None
