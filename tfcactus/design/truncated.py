@@ -146,8 +146,8 @@ class Truncated:
     if gap > CERTIFIED_GAP and found.delta > NO_DELTA:
       raise _program.SolverError(
           f'Expected a gap of at most {CERTIFIED_GAP:g} to the lower bound, got '
-          f'{gap:.2g} (delta {found.delta:.6g}, lower bound '
-          f'{found.lower_bound:.6g}); change bins.')
+          f'{_format.upper(gap, 2)} (delta {_format.upper(found.delta)}, lower '
+          f'bound {_format.lower(found.lower_bound)}); change bins.')
     among = ('never increase with |z|' if self.monotone else
              'may rise, under the full shift only, which is not their account')
     w = found.w

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
+import numbers
 import os
 import tempfile
 from typing import Any
@@ -163,7 +164,7 @@ def _value_config(value: Any) -> Any:
     return {'relation': value.name}
   if hasattr(value, 'digest'):
     return {'noise': noise_config(value)}
-  return int(value) if value == int(value) else float(value)
+  return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def _value_from(config: Any) -> Any:

@@ -89,7 +89,7 @@ class DominatingPair:
     arrays = {'loss': self.loss, 'p': self.p, 'q': self.q}
     for name, array in arrays.items():
       if not isinstance(array, np.ndarray) or array.ndim != 1 or (
-          array.dtype != np.float64 or array.shape != self.p.shape):
+          array.dtype != np.float64 or array.size != np.size(self.p)):
         raise ValueError(
             f'Expected {name} of the pair to be a float64 array of one shape '
             f'(atoms,), got {array!r}; use DominatingPair.from_masses(p, q).')

@@ -172,8 +172,8 @@ class TCDP:
     if largest is None or not condition_5(self.rho, s, largest):
       raise ValueError(
           "Expected condition (5) of Theorem 12 to hold for some omega' in (2, "
-          f'omega={self.omega:.6g}], but it does at none for rho={self.rho!r} '
-          f'and sampling_prob={s!r}; account the mechanism exactly with '
+          f'omega={_format.lower(self.omega)}], but it does at none for '
+          f'rho={self.rho!r} and sampling_prob={s!r}; account the mechanism exactly with '
           'PhiAccountant.')
     return TCDP(13 * s * s * self.rho, largest / 2)
 

@@ -143,7 +143,7 @@ def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
     raise ValueError(
         'Expected finite records, got infinite ones; replace such records one '
         'by one, before the release.')
-  columns = rows.reshape(rows.shape[0], -1)
+  columns = rows if rows.ndim == 2 else rows[:, np.newaxis]
   size = np.max(np.abs(columns), axis=1, keepdims=True, initial=0.0)
   # Divided by the largest entry first: no number here is near the ends of the
   # floats, whatever the record and the clip norm are.
