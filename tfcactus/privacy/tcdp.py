@@ -173,8 +173,8 @@ class TCDP:
       raise ValueError(
           "Expected condition (5) of Theorem 12 to hold for some omega' in (2, "
           f'omega={_format.lower(self.omega)}], but it does at none for '
-          f'rho={self.rho!r} and sampling_prob={s!r}; account the mechanism exactly with '
-          'PhiAccountant.')
+          f'rho={self.rho!r} and sampling_prob={s!r}; account the mechanism '
+          'exactly with PhiAccountant.')
     return TCDP(13 * s * s * self.rho, largest / 2)
 
   def printed_theorem_11(self, sampling_prob: float) -> PrintedClaim:
