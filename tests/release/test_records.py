@@ -184,8 +184,7 @@ def test_no_record_adds_more_than_the_clip_norm(clip, dim):
   sizes = np.append(sizes, clip * np.array([0.5, 1 - 1e-15, 1.0, 1 + 1e-15, 3.0]))
   rows = rng.uniform(0.1, 1, (sizes.size, dim or 1)) * sizes[:, None]
   rows *= rng.choice([-1, 1], rows.shape)
-  from tfcactus.release import _noise
-  step = _noise.step_below(clip, 30)
+  step = 2.0**(np.floor(np.log2(clip)) - 30)
   steps = query._clipped_steps(rows if dim else rows[:, 0], clip, step)
   steps = steps.reshape(sizes.size, -1)
   limit = fractions.Fraction(clip) / fractions.Fraction(step)
