@@ -42,6 +42,23 @@ def _fraction(text: str) -> fractions.Fraction:
     ) from None
 
 
+def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+  """A dict of names and values, each given once."""
+  names = [name for name, _ in pairs]
+  if len(set(names)) < len(names):
+    raise ValueError(f'Expected each name once, got {", ".join(names)}.')
+  return dict(pairs)
+
+
+def _typed(name: str, kinds: tuple[type, ...], value: Any) -> Any:
+  """A value from JSON or text, refused where it would have to be rounded."""
+  if isinstance(value, bool) or not isinstance(value, (*kinds, str)):
+    raise ValueError(
+        f'Expected {name} to be {" or ".join(kind.__name__ for kind in kinds)}, '
+        f'got {value!r}.')
+  return kinds[-1](value)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Group:
   """Equal steps, as typed."""
@@ -57,7 +74,8 @@ class _Group:
   def parse(cls, text: str) -> _Group:
     """From `noise=gaussian,noise_multiplier=1,sampling_prob=1/100,steps=9`."""
     try:
-      return cls.of(dict(part.split('=', 1) for part in text.split(',')))
+      return cls.of(_distinct(
+          [part.split('=', 1) for part in text.split(',')]))
     except ValueError as error:
       raise argparse.ArgumentTypeError(
           f'Expected a step such as noise=gaussian,noise_multiplier=1,'
@@ -66,9 +84,11 @@ class _Group:
   @classmethod
   def of(cls, values: dict[str, Any]) -> _Group:
     """From names and values."""
-    kinds = {'noise': str, 'noise_multiplier': float, 'steps': int,
+    number = lambda name: lambda v: _typed(name, (int, float), v)
+    kinds = {'noise': str, 'noise_multiplier': number('noise_multiplier'),
+             'steps': lambda v: _typed('steps', (int,), v),
              'sampling_prob': lambda v: fractions.Fraction(str(v)),
-             'sampling': str, 'bend': float}
+             'sampling': str, 'bend': number('bend')}
     unknown = set(values) - set(kinds)
     if unknown or 'noise' not in values:
       raise ValueError(f'Expected noise and some of {", ".join(kinds)}, got '
@@ -156,7 +176,7 @@ def _groups(args: argparse.Namespace) -> list[_Group]:
   if args.steps_file:
     with open(args.steps_file, encoding='utf-8') as file:
       try:
-        listed = json.load(file)
+        listed = json.load(file, object_pairs_hook=_distinct)
       except json.JSONDecodeError as error:
         raise ValueError(f'Expected JSON in {args.steps_file!r}: {error}.') from None
     if not isinstance(listed, list) or not all(

@@ -127,6 +127,27 @@ def test_a_small_fixed_share_on_the_command_line_is_no_nothing(capsys):
   assert found['upper'] == pytest.approx(1e-10 * total_variation, rel=1e-3)
 
 
+@pytest.mark.parametrize('fields', [
+    '"steps": 2.5', '"steps": true', '"steps": null', '"steps": [2]',
+    '"steps": NaN', '"steps": "2.5"', '"steps": 3, "steps": 2', '"steps": 0',
+    '"steps": 2, "noise_multiplier": [1]', '"steps": 2, "noise_multiplier": true',
+    '"steps": 2, "sampling_prob": NaN', '"steps": 2, "sampling_prob": [0.5]'])
+def test_a_file_of_steps_is_never_rounded(fields, tmp_path, capsys):
+  """2.5 steps were accounted as two, and of two numbers the last one held."""
+  multiplier = '' if 'noise_mu' in fields else ', "noise_multiplier": 1'
+  path = tmp_path / 'steps.json'
+  path.write_text(f'[{{"noise": "gaussian"{multiplier}, {fields}}}]')
+  assert cli.main(['epsilon', '--steps-file', str(path), '--delta', '1e-5']) == 2
+  assert capsys.readouterr().err.count('\n') == 1
+
+
+def test_a_group_of_steps_names_each_number_once(capsys):
+  with pytest.raises(SystemExit):
+    cli.main(['epsilon', '--delta', '1e-5', '--step',
+              'noise=gaussian,noise_multiplier=1,steps=9,steps=2'])
+  assert 'each name once' in capsys.readouterr().err
+
+
 _HALF = np.array([0.5, 0.5])
 
 
