@@ -289,3 +289,10 @@ def test_tensorflow_saves_a_trained_model(tmp_path):
   tf.saved_model.save(private, str(tmp_path))
   found = tf.saved_model.load(str(tmp_path))
   assert int(found.released_steps.numpy()) == 4
+
+
+def test_a_callback_takes_no_plan_that_leaves_releases_out():
+  """It would have reported less than the model's own plan."""
+  private = _private(_plan(releases=[_GAUSSIAN]))
+  with pytest.raises(ValueError, match='releases'):
+    private.fit(_batches(), verbose=0, callbacks=[EpsilonCallback(_plan())])
