@@ -27,6 +27,7 @@ import numpy as np  # noqa: E402
 
 from benchmarks import _results  # noqa: E402
 import tfcactus  # noqa: E402
+from tfcactus import _format  # noqa: E402
 
 # sigma, sampling probability, steps, delta, epsilon from 200-bit inversions.
 POINTS = (
@@ -147,7 +148,7 @@ def main() -> None:
       ['sigma, q, steps, delta', 'epsilon', 'error', 'upper - lower', 'ms',
        'PLD', 'time', 'PRV', 'time'], rows))
   print(f'A table of 3,400 atoms, both directions: {own:.1f} ms, '
-        f'[{bounds.lower:.7f}, {bounds.upper:.7f}].')
+        f'[{_format.lower(bounds.lower, 8)}, {_format.upper(bounds.upper, 8)}].')
 
 
 if __name__ == '__main__':

@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks import _results
 import tfcactus
+from tfcactus import _format
 from tfcactus import design
 from tfcactus import optimal
 
@@ -113,10 +114,11 @@ def table(result: dict) -> str:
   """The table of README.md: every mechanism in every cell."""
   names = [*EXPECTED, 'optimal_noise']
   rows = [[f'1, {row["budget"] ** 0.5:.3g}'] + [
-      f'{row[name]["epsilon"]:.3f}' for name in names]
+      _format.upper(row[name]["epsilon"], 5) for name in names]
           for row in result['scalar']]
-  rows += [[f'{row["dim"]}, {row["sigma"]:g}', f'{row["gaussian"]:.3f}', '', '', '',
-            f'{row["isotropic chi2"]:.3f}', f'{row["optimal_noise"]["epsilon"]:.3f}']
+  rows += [[f'{row["dim"]}, {row["sigma"]:g}', _format.upper(row["gaussian"], 5), '',
+            '', '', _format.upper(row["isotropic chi2"], 5),
+            _format.upper(row["optimal_noise"]["epsilon"], 5)]
            for row in result['radial']]
   header = ['dim, noise multiplier', 'Gaussian', 'Laplace', 'cactus', 'KL design',
             'chi-square design', '`optimal_noise`']

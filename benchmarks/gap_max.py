@@ -19,6 +19,7 @@ import numpy as np
 from scipy import optimize
 
 from benchmarks import _results
+from tfcactus import _format
 from tfcactus import noise as noise_lib
 from tfcactus import privacy
 from tfcactus.noise.bits import SystemRandom
@@ -161,7 +162,7 @@ def _show(results: dict) -> None:
                if row['releases'] == releases and row['options'] == options and
                row['method'] == 'obvious-answer'}
       table.append([str(releases), f'1e{round(math.log10(options))}'] + [
-          f'{cells[name]["gap"]:.1f}' for name in (
+          _format.upper(cells[name]["gap"], 4) for name in (
               'Laplace', 'Gaussian', 'truncated Laplace', 'sinh-normal')] + [
                   f'{cells["sinh-normal"]["success"]["share"]:.4f}'
                   if 'success' in cells['sinh-normal'] else ''])

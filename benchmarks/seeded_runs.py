@@ -34,6 +34,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import numpy as np  # noqa: E402
 
 from benchmarks import _results  # noqa: E402
+from tfcactus import _format  # noqa: E402
 
 STEPS, EXAMPLES, BATCH, SEED = 500, 2000, 64, 7
 PRIMARY = 'py311-tf2.15'
@@ -204,7 +205,7 @@ def compare():
           for kind in ('float64', 'float32_averages')),
         parted(by['float32']),
         f'`{min(noise)[:8]}`' + ('' if same else ' DIFFERS'),
-        f'{result["runs"]["float32"]["epsilon"]:.10f}'])
+        _format.upper(result["runs"]["float32"]["epsilon"], 11)])
   _results.save('seeded_runs', {
       'steps': STEPS, 'batch': BATCH, 'examples': EXAMPLES, 'seed': SEED,
       'tolerance': TOLERANCE,

@@ -15,6 +15,7 @@ import math
 import numpy as np
 
 from benchmarks import _results
+from tfcactus import _format
 from tfcactus import noise as noise_lib
 from tfcactus import privacy
 from tfcactus.noise.bits import SystemRandom
@@ -102,14 +103,14 @@ def main() -> None:
   _results.show('sinh_normal', _results.markdown(
       ['sigma', 'bend', 'exact', 'by Renyi', 'by Theorem 17'],
       [[f'{1 / math.sqrt(2 * row["rho"]):.4g}', f'{row["bend"]:.4g}'] + [
-          f'{row[kind + "_1e-05"]:.3f}' for kind in (
+          _format.upper(row[kind + "_1e-05"], 5) for kind in (
               'exact', 'renyi', 'theorem_17')] for row in costs]))
   for row in constants:
     print(row)
   _results.show('medians', _results.markdown(
       ['values', 'way', 'questions', 'rank error', 'exceeded (of 0.05)'],
       [[f'2^{row["size"].bit_length() - 1}', row['method'],
-        str(row['questions']), f'{row["planned_error"]:.1f}',
+        str(row['questions']), _format.upper(row["planned_error"], 4),
         f'{row["failed"]:.4f}'] for row in rows]))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks import _results
 import tfcactus
+from tfcactus import _format
 from tfcactus import design
 from tfcactus import truncated
 
@@ -61,7 +62,8 @@ def main() -> None:
        'designed', 'proved', 'CPU s'),
       [[str(row['steps']), f'{row["sampling_prob"]:g}', f'{row["epsilon"]:g}',
         str(row['range']), str(row['utility']),
-        f'{row["truncated_gaussian"]:.4g}', f'{row["learned"]:.4g}',
+        _format.upper(row["truncated_gaussian"], 4),
+        _format.upper(row["learned"], 4),
         'optimum' if row['certified'] else 'local', f'{row["cpu_seconds"]:.1f}']
        for row in rows]))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from benchmarks import _results
 import tfcactus
+from tfcactus import _format
 from tfcactus.noise import library
 
 SHOWN = (
@@ -40,8 +41,8 @@ def main() -> None:
     if entry.name not in SHOWN:
       continue
     rows.append([f'`{entry.name}`', str(table.dim),
-                 f'{table.noise_multiplier:.4g}', f'{designed:.4f}',
-                 f'{gaussian:.4f}', f'{100 * (designed / gaussian - 1):+.2f} %'])
+                 f'{table.noise_multiplier:.4g}', _format.upper(designed),
+                 _format.upper(gaussian), f'{100 * (designed / gaussian - 1):+.2f} %'])
   _results.save('where_noise_pays', {
       'steps': STEPS, 'sampling_prob': SAMPLING_PROB, 'delta': DELTA,
       'rows': results})

@@ -12,15 +12,22 @@ from typing import Any
 
 import numpy as np
 
+SMALLEST_NOISE, LARGEST_NOISE = 1e-100, 1e100
+"""Where squares of noise and of its inverse stay clear of the ends of floats."""
+
 
 def real(name: str, value: Any) -> float:
   """Returns `value` as a finite float."""
   if isinstance(value, (bool, np.bool_)) or not isinstance(
       value, (numbers.Real, np.floating, np.integer)):
     raise ValueError(f'Expected {name} to be a number, got {name}={value!r}.')
-  if not math.isfinite(value):
+  try:
+    number = float(value)
+  except OverflowError:
+    number = math.inf
+  if not math.isfinite(number):
     raise ValueError(f'Expected {name} to be finite, got {name}={value!r}.')
-  return float(value)
+  return number
 
 
 def positive(name: str, value: Any) -> float:
@@ -28,6 +35,16 @@ def positive(name: str, value: Any) -> float:
   value = real(name, value)
   if value <= 0:
     raise ValueError(f'Expected {name} > 0, got {name}={value!r}.')
+  return value
+
+
+def noise_scale(name: str, value: Any) -> float:
+  """Returns `value` as a float in the range where noise can be accounted."""
+  value = positive(name, value)
+  if not SMALLEST_NOISE <= value <= LARGEST_NOISE:
+    raise ValueError(
+        f'Expected {name} from {SMALLEST_NOISE:g} to {LARGEST_NOISE:g} times the '
+        f'sensitivity, got {name}={value!r}; check its units.')
   return value
 
 

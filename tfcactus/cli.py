@@ -16,6 +16,7 @@ from typing import Sequence
 import dp_accounting
 
 from tfcactus import _checks
+from tfcactus import _format
 from tfcactus import cli_design
 from tfcactus import cli_release
 from tfcactus import design
@@ -41,6 +42,23 @@ def _fraction(text: str) -> fractions.Fraction:
     ) from None
 
 
+def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+  """A dict of names and values, each given once."""
+  names = [name for name, _ in pairs]
+  if len(set(names)) < len(names):
+    raise ValueError(f'Expected each name once, got {", ".join(names)}.')
+  return dict(pairs)
+
+
+def _typed(name: str, kinds: tuple[type, ...], value: Any) -> Any:
+  """A value from JSON or text, refused where it would have to be rounded."""
+  if isinstance(value, bool) or not isinstance(value, (*kinds, str)):
+    raise ValueError(
+        f'Expected {name} to be {" or ".join(kind.__name__ for kind in kinds)}, '
+        f'got {value!r}.')
+  return kinds[-1](value)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Group:
   """Equal steps, as typed."""
@@ -56,7 +74,8 @@ class _Group:
   def parse(cls, text: str) -> _Group:
     """From `noise=gaussian,noise_multiplier=1,sampling_prob=1/100,steps=9`."""
     try:
-      return cls.of(dict(part.split('=', 1) for part in text.split(',')))
+      return cls.of(_distinct(
+          [part.split('=', 1) for part in text.split(',')]))
     except ValueError as error:
       raise argparse.ArgumentTypeError(
           f'Expected a step such as noise=gaussian,noise_multiplier=1,'
@@ -65,9 +84,11 @@ class _Group:
   @classmethod
   def of(cls, values: dict[str, Any]) -> _Group:
     """From names and values."""
-    kinds = {'noise': str, 'noise_multiplier': float, 'steps': int,
+    number = lambda name: lambda v: _typed(name, (int, float), v)
+    kinds = {'noise': str, 'noise_multiplier': number('noise_multiplier'),
+             'steps': lambda v: _typed('steps', (int,), v),
              'sampling_prob': lambda v: fractions.Fraction(str(v)),
-             'sampling': str, 'bend': float}
+             'sampling': str, 'bend': number('bend')}
     unknown = set(values) - set(kinds)
     if unknown or 'noise' not in values:
       raise ValueError(f'Expected noise and some of {", ".join(kinds)}, got '
@@ -83,9 +104,8 @@ class _Group:
           f'Expected sampling in {_SAMPLINGS}, got {self.sampling!r}.')
     event = privacy.noise_event(self._noise())
     if self.sampling == 'fixed':
-      ratio = self.sampling_prob.limit_denominator(10**9)
       event = dp_accounting.SampledWithoutReplacementDpEvent(
-          ratio.denominator, ratio.numerator, event)
+          self.sampling_prob.denominator, self.sampling_prob.numerator, event)
     elif prob < 1:
       event = dp_accounting.PoissonSampledDpEvent(prob, event)
     return dp_accounting.SelfComposedDpEvent(event, steps)
@@ -156,7 +176,7 @@ def _groups(args: argparse.Namespace) -> list[_Group]:
   if args.steps_file:
     with open(args.steps_file, encoding='utf-8') as file:
       try:
-        listed = json.load(file)
+        listed = json.load(file, object_pairs_hook=_distinct)
       except json.JSONDecodeError as error:
         raise ValueError(f'Expected JSON in {args.steps_file!r}: {error}.') from None
     if not isinstance(listed, list) or not all(
@@ -196,19 +216,19 @@ def _show(args: argparse.Namespace, name: str, bounds: privacy.Bounds,
         'upper': bounds.upper, 'neighbors': args.neighbors,
         'direction': args.direction, 'seconds': seconds}))
     return
-  print(f'{name} <= {bounds.upper:.10g} at {at} ({args.neighbors}, direction '
-        f'{args.direction}; estimate {bounds.estimate:.10g}, lower bound '
-        f'{bounds.lower:.10g})')
+  print(f'{name} <= {_format.upper(bounds.upper, 10)} at {at} '
+        f'({args.neighbors}, direction {args.direction}; estimate '
+        f'{bounds.estimate:.10g}, lower bound {_format.lower(bounds.lower, 10)})')
 
 
 def _epsilon(args: argparse.Namespace) -> None:
   bounds, seconds = _bounds(args, lambda a: a.epsilon_bounds(args.delta))
-  _show(args, 'epsilon', bounds, seconds, f'delta {args.delta:g}')
+  _show(args, 'epsilon', bounds, seconds, f'delta {_format.upper(args.delta)}')
 
 
 def _delta(args: argparse.Namespace) -> None:
   bounds, seconds = _bounds(args, lambda a: a.delta_bounds(args.epsilon))
-  _show(args, 'delta', bounds, seconds, f'epsilon {args.epsilon:g}')
+  _show(args, 'delta', bounds, seconds, f'epsilon {_format.upper(args.epsilon)}')
 
 
 def _calibrate(args: argparse.Namespace) -> None:
@@ -246,8 +266,11 @@ def _calibrate(args: argparse.Namespace) -> None:
   if args.json:
     print(json.dumps({name: value, 'epsilon': reached, 'seconds': seconds}))
   else:
-    print(f'{name} {value:.10g}: epsilon <= {reached:.10g} at delta '
-          f'{args.delta:g}')
+    # Less noise, or more sampling, would cost more than is said.
+    safe = _format.lower if name == 'sampling_prob' else _format.upper
+    told = str(value) if name == 'steps' else safe(value, 10)
+    print(f'{name} {told}: epsilon <= {_format.upper(reached, 10)} at delta '
+          f'{_format.upper(args.delta)}')
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

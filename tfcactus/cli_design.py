@@ -16,6 +16,7 @@ from typing import Iterator
 import dp_accounting
 import numpy as np
 
+from tfcactus import _format
 from tfcactus import cli_truncated
 from tfcactus import design
 from tfcactus import noise as noise_lib
@@ -132,8 +133,9 @@ def _told(args: argparse.Namespace, table: Any, report: dict[str, Any]) -> str:
                  f'{report["searched"]}.')
   if report['objective'] is not None:
     lines.append(
-        f'objective {report["objective"]:.10g}, no table of this grid below '
-        f'{report["lower_bound"]:.10g} (gap {report["gap"]:.1e}); '
+        f'objective {_format.upper(report["objective"], 10)}, no table of this '
+        f'grid below {_format.lower(report["lower_bound"], 10)} (gap '
+        f'{_format.upper(report["gap"], 2)}); '
         f'{report["iterations"]} iterations, {report["seconds"]:.2f} s')
   lines.append(f'digest {table.digest}' + (
       f', written to {args.out}' if args.out else ''))
@@ -218,8 +220,9 @@ def run_tables(args: argparse.Namespace) -> None:
         f'{"bound":>14s} {"gap":>8s} digest')
   for row in rows:
     print(f'{row["name"]:36s} {row["dim"]:6d} {row["noise_multiplier"]:9.6g} '
-          f'{row["objective"]:14.9g} {row["lower_bound"]:14.9g} '
-          f'{row["gap"]:8.1e} {row["digest"]}')
+          f'{_format.upper(row["objective"], 9):>14s} '
+          f'{_format.lower(row["lower_bound"], 9):>14s} '
+          f'{_format.upper(row["gap"], 2):>8s} {row["digest"]}')
 
 
 def run_plot(args: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tfcactus import _format
 from tfcactus import noise as noise_lib
 from tfcactus import privacy
 from tfcactus import release
@@ -38,7 +39,8 @@ def register(commands: Any) -> None:
   add('--fraction', type=float, default=0.5, help='of the quantile')
   add('--low', type=float, help='least value of the domain (quantile)')
   add('--high', type=float, help='largest value of the domain (quantile)')
-  add('--resolution', type=float, help='spacing of answers (quantile)')
+  add('--resolution', type=float, help='spacing of answers (quantile); default a '
+      'millionth of the range, 1 for whole numbers')
   add('--clip', type=float, help='bound on a record (sum)')
   add('--beta', type=float, default=0.05, help='of the accuracy statement')
   add('--seed', type=int, help='repeatable noise: an experiment, no release')
@@ -127,7 +129,7 @@ def run_release(args: argparse.Namespace) -> None:
   if kind == 'quantile':
     _need(args, 'low', 'high')
     # As many answers as the grid has; the count decides the price.
-    size = release.num_values(data, low=args.low, high=args.high,
+    size = release.num_values(low=args.low, high=args.high,
                               resolution=args.resolution)
     noise = _noise(args, interior.num_queries(size, 'binary-search'))
     result = release.quantile(
@@ -178,8 +180,8 @@ def run_gap(args: argparse.Namespace) -> None:
     print(json.dumps(gaps))
     return
   for method, gap in gaps.items():
-    print(f'{method}: a gap of {gap:.6g} is found with probability '
-          f'{1 - args.beta:g} among {args.options} options')
+    print(f'{method}: a gap of {_format.upper(gap)} is found with probability '
+          f'{_format.lower(1 - args.beta)} among {args.options} options')
 
 
 def run_tcdp(args: argparse.Namespace) -> None:
@@ -195,8 +197,8 @@ def run_tcdp(args: argparse.Namespace) -> None:
                       'epsilon': epsilon}))
     return
   whom = 'one record' if args.group == 1 else f'groups of {args.group} records'
-  print(f'{guarantee}: epsilon <= {epsilon:.10g} at delta {args.delta:g} for '
-        f'{whom}')
+  print(f'{guarantee}: epsilon <= {_format.upper(epsilon, 10)} at delta '
+        f'{_format.upper(args.delta)} for {whom}')
 
 
 def _need(args: argparse.Namespace, *names: str) -> None:
@@ -206,7 +208,7 @@ def _need(args: argparse.Namespace, *names: str) -> None:
 
 
 def _read(path: str) -> np.ndarray:
-  """A column of numbers; whole numbers become integers.
+  """A column of numbers, or rows of them for a sum.
 
   Raises:
     ValueError: if the file holds anything else.
@@ -220,8 +222,4 @@ def _read(path: str) -> np.ndarray:
     raise ValueError(
         f'Expected {path!r} to hold numbers, one per line or as .npy: '
         f'{str(error).splitlines()[0]}') from None
-  if data.dtype.kind == 'f' and data.size and np.all(
-      np.isfinite(data)) and np.all(data == np.rint(data)) and np.all(
-          np.abs(data) < 2.0**53):
-    data = data.astype(np.int64)
   return data

@@ -8,6 +8,7 @@ import time
 from typing import Any
 from typing import Callable
 
+from tfcactus import _format
 from tfcactus import truncated
 
 LEARNED = ('sigmoid-adp', 'sigmoid-pdp', 'sigmoid-ma')
@@ -106,12 +107,14 @@ def _told(args: argparse.Namespace, found: truncated.TruncatedNoise) -> str:
   by = ('full shift: it never increases with |z|' if found.noise.monotone else
         'envelope of all smaller shifts: it is not monotone')
   return '\n'.join([
-      f'delta <= {found.delta.upper:.6g} at epsilon {found.epsilon:g} after '
+      f'delta <= {_format.upper(found.delta.upper)} at epsilon '
+      f'{_format.upper(found.epsilon)} after '
       f'{found.steps} release(s) of a scalar query at sampling probability '
       f'{found.sampling_prob:g}',
-      f'accounted by the {by}; {found.omega:.4g} of delta is certain '
+      f'accounted by the {by}; {_format.upper(found.omega, 4)} of delta is certain '
       'distinction',
-      f'{law} {found.utility:.6g}, |noise| <= {found.noise.range:g}, '
+      f'{law} {_format.upper(found.utility)}, '
+      f'|noise| <= {_format.upper(found.noise.range)}, '
       f'{found.noise.bins} cells per unit, {found.seconds:.2f} s by '
       f'{found.method}', found.statement,
       f'digest {found.noise.digest}' + (

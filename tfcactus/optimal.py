@@ -15,6 +15,7 @@ from typing import NamedTuple
 from typing import Optional
 
 from tfcactus import _checks
+from tfcactus import _format
 from tfcactus import design
 from tfcactus import noise as noise_lib
 from tfcactus import plan
@@ -198,7 +199,7 @@ class _Search:
     if epsilon <= start * (1 - _WORTH):
       refined = f'{label}, refined'
       self._tried[refined] = (epsilon, noise, best)
-      self._progress(f'{refined}: epsilon <= {epsilon:.6f}')
+      self._progress(f'{refined}: epsilon <= {_format.upper(epsilon)}')
 
   def _order(self, order: float) -> float:
     rate = self._settings['sampling_prob']
@@ -216,7 +217,8 @@ class _Search:
       noise = make()
       guarantee = self._guarantee(noise)
       self._tried[label] = (guarantee.upper, noise, guarantee)
-      self._progress(f'{label}: epsilon <= {guarantee.upper:.6f}')
+      self._progress(
+          f'{label}: epsilon <= {_format.upper(guarantee.upper)}')
     except (design.SolverError, ValueError) as error:
       # Extreme orders or sizes have no certified design; others remain.
       if label == 'gaussian':
@@ -234,9 +236,10 @@ class _Search:
     label, (_, noise, guarantee) = ranked[0]
     info = getattr(noise, 'info', {})
     certified = (
-        f'epsilon <= {guarantee.upper:.6f} for this noise'
-        + (f'; its density attains {info["objective"]:.9g} in its objective, '
-           f'and nothing on its grid is below {info["lower_bound"]:.9g}'
+        f'epsilon <= {_format.upper(guarantee.upper)} for this noise'
+        + (f'; its density attains {_format.upper(info["objective"], 9)} in its '
+           'objective, and nothing on its grid is below '
+           f'{_format.lower(info["lower_bound"], 9)}'
            if info.get('objective') is not None else ''))
     return OptimalNoise(
         noise, label, guarantee,

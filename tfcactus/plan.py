@@ -13,6 +13,7 @@ from typing import Sequence
 import dp_accounting
 
 from tfcactus import _checks
+from tfcactus import _format
 from tfcactus import noise as noise_lib
 from tfcactus import privacy
 from tfcactus.clipping import AdaptiveClipping
@@ -56,10 +57,27 @@ class Guarantee:
 
   def __str__(self) -> str:
     if not self.proven:
-      return (f'epsilon {self.upper:.4f} at delta {self.delta:g} by '
+      return (f'epsilon {_format.upper(self.upper)} at delta '
+              f'{_format.upper(self.delta)} by '
               f'{self.accountant}: {self.statement}')
-    return (f'epsilon <= {self.upper:.4f} at delta {self.delta:g} '
+    return (f'epsilon <= {_format.upper(self.upper)} at delta '
+            f'{_format.upper(self.delta)} '
             f'({self.neighboring_relation}, {self.accountant})')
+
+
+class ReleasedStatistic:
+  """What a plan knows a result of `tfcactus.release` by; `Release` is the one.
+
+  Events have attributes of the same names that mean something else: the type
+  tells them apart, never an attribute.
+
+  Attributes:
+    event: All that the result cost.
+    seeded: Whether its noise can be repeated by whoever knows a seed.
+  """
+
+  event: dp_accounting.DpEvent
+  seeded: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +102,7 @@ class PrivacyPlan:
       keeps it. The noise is then that of the gradient and the count together.
     releases: Statistics released from the same records beside the training:
       `tfcactus.release` results, or their events. Every guarantee of the plan
-      then covers them too.
+      then covers them too. Kept as events, each whole.
 
   Raises:
     ValueError: if an argument is out of range, or the noise does not protect
@@ -134,7 +152,7 @@ class PrivacyPlan:
           f'radius, got {self.noise!r}: no guarantee is known for it.')
     if self.adaptive_clipping is not None:
       self._check_adaptive()
-    set_field('releases', tuple(map(_release_event, self.releases)))
+    set_field('releases', _release_events(self.releases))
     if self.dim is not None:
       set_field('dim', _checks.integer('dim', self.dim, 1))
       self.check_vector(self.dim)
@@ -341,17 +359,34 @@ def check_l2_noise(noise: noise_lib.Noise, dim: int) -> None:
               steps=1, delta=0.5, dim=dim)
 
 
+def _release_events(releases: Sequence[Any]) -> tuple[dp_accounting.DpEvent, ...]:
+  """The events of releases; an event stays as it is."""
+  if not isinstance(releases, (list, tuple)):
+    raise ValueError(
+        'Expected releases to be a list or tuple, of results of '
+        f'tfcactus.release or DpEvents, got {releases!r}.')
+  return tuple(map(_release_event, releases))
+
+
 def _release_event(release: Any) -> dp_accounting.DpEvent:
-  """The event of a release, or the event itself."""
-  event = getattr(release, 'event', release)
+  event = release
+  if isinstance(release, ReleasedStatistic):
+    if release.seeded:
+      raise ValueError(
+          'Expected releases drawn without a seed, got one that was: whoever '
+          'knows the seed can take its noise off. Release it again with '
+          'seed=None; in an experiment that claims no privacy, pass its event.')
+    event = release.event
   if not isinstance(event, dp_accounting.DpEvent):
     raise ValueError(
         'Expected releases to hold results of tfcactus.release or DpEvents, got '
         f'{release!r}.')
-  if not privacy.PhiAccountant().supports(event):
+  try:
+    privacy.PhiAccountant().compose(event)
+  except (dp_accounting.UnsupportedEventError, ValueError, TypeError) as error:
     raise ValueError(
         'Expected releases whose cost PhiAccountant can compose, got '
-        f'{event!r}.')
+        f'{event!r}: {error}') from error
   return event
 
 

@@ -1,7 +1,9 @@
 """`.keras` files: all of a private model but its randomness, forgetting no step."""
 
+import json
 import os
 
+import dp_accounting
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -54,8 +56,40 @@ def _trained(plan, path, **kwargs):
   return private
 
 
+_GAUSSIAN = dp_accounting.GaussianDpEvent(8.0)
+_EVENTS = [
+    _GAUSSIAN, dp_accounting.LaplaceDpEvent(9.0), dp_accounting.NoOpDpEvent(),
+    dp_accounting.SelfComposedDpEvent(_GAUSSIAN, 7),
+    dp_accounting.ComposedDpEvent([_GAUSSIAN, dp_accounting.PoissonSampledDpEvent(
+        0.25, dp_accounting.LaplaceDpEvent(3.0))]),
+    dp_accounting.SampledWithoutReplacementDpEvent(10, 3, _GAUSSIAN),
+    tfcactus.NoiseTableDpEvent(tfcactus.SinhNormal(8.0, 40.0)),
+    tfcactus.NoiseTableDpEvent(tfcactus.library.get('monotone-budget1'))]
+
+
+@pytest.mark.parametrize('plan', [
+    _plan(releases=_EVENTS), _plan(noise=tfcactus.SinhNormal(2.0, 5.0)),
+    _plan(releases=[tfcactus.privacy.DominatingPairDpEvent(
+        tfcactus.privacy.DominatingPair.from_masses([0.6, 0.4], [0.5, 0.5]))])])
+def test_a_config_holds_every_noise_and_every_release(plan):
+  config = json.loads(json.dumps(_saving.plan_config(plan)))
+  again = _saving.plan_from(config)
+  assert again.noise == plan.noise
+  assert list(map(repr, again.releases)) == list(map(repr, plan.releases))
+  assert again.guarantee() == plan.guarantee()
+  with pytest.raises(ValueError, match='Expected an event'):
+    _saving.event_from({'kind': 'DpEvent', 'fields': {}})
+
+
+def test_a_file_of_before_had_no_releases():
+  config = _saving.plan_config(_plan())
+  del config['releases']
+  assert _saving.plan_from(config) == _plan()
+
+
 @pytest.mark.parametrize('changes', [
-    {}, {'adaptive_clipping': tfcactus.AdaptiveClipping(0.7)},
+    {}, {'releases': (_EVENTS[3], _EVENTS[6])},
+    {'adaptive_clipping': tfcactus.AdaptiveClipping(0.7)},
     {'noise': noise_lib.RadialTable.normalized(
         43, 0.25, 0.25, [-0.8 * i for i in range(12)], -1.0)}])
 def test_a_private_model_comes_back_whole(tmp_path, changes):
@@ -255,3 +289,10 @@ def test_tensorflow_saves_a_trained_model(tmp_path):
   tf.saved_model.save(private, str(tmp_path))
   found = tf.saved_model.load(str(tmp_path))
   assert int(found.released_steps.numpy()) == 4
+
+
+def test_a_callback_takes_no_plan_that_leaves_releases_out():
+  """It would have reported less than the model's own plan."""
+  private = _private(_plan(releases=[_GAUSSIAN]))
+  with pytest.raises(ValueError, match='releases'):
+    private.fit(_batches(), verbose=0, callbacks=[EpsilonCallback(_plan())])

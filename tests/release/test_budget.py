@@ -1,5 +1,7 @@
 """Releases and training in one accountant and one budget."""
 
+import dataclasses
+
 import dp_accounting
 import pytest
 
@@ -62,7 +64,50 @@ def test_events_serve_as_well_as_results():
       **SETTINGS).guarantee_each_example_once(2).upper
 
 
+@pytest.mark.parametrize('event', [
+    dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0), 20),
+    dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(1.0), 1000),
+    dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0)),
+    dp_accounting.SampledWithoutReplacementDpEvent(
+        100, 5, dp_accounting.GaussianDpEvent(2.0)),
+    dp_accounting.ComposedDpEvent([dp_accounting.LaplaceDpEvent(3.0)] * 3)])
+def test_an_event_with_an_event_inside_is_kept_whole(event):
+  """A thousand releases were counted as one: 4.4 for 634."""
+  plan = tfcactus.PrivacyPlan(**SETTINGS, releases=[event])
+  alone = tfcactus.PhiAccountant().compose(event).get_epsilon(1e-5)
+  assert plan.releases == (event,)
+  assert plan.guarantee(0).upper == alone
+  again = dataclasses.replace(plan, steps=41)
+  assert again.releases == (event,) and again.guarantee(0).upper == alone
+  assert dataclasses.replace(again, releases=plan.releases).guarantee(
+      0).upper == alone
+
+
+def test_releases_stay_what_they_are_when_a_plan_is_replaced():
+  made = release.quantile([1.0, 2.0], 0.5, low=0, high=3, resolution=1,
+                          noise=tfcactus.Gaussian(4.0))
+  plan = tfcactus.PrivacyPlan(**SETTINGS, releases=[made])
+  again = dataclasses.replace(plan, delta=1e-5)
+  assert again.releases == (made.event,)
+  assert again.guarantee() == plan.guarantee()
+
+
+class _Lookalike:
+  event = dp_accounting.GaussianDpEvent(9.0)
+
+
+def test_a_seeded_release_is_no_part_of_a_guarantee():
+  seeded = release.histogram([1], num_bins=2, noise=tfcactus.Gaussian(5.0), seed=1)
+  with pytest.raises(ValueError, match='without a seed'):
+    tfcactus.PrivacyPlan(**SETTINGS, releases=[seeded])
+  assert tfcactus.PrivacyPlan(**SETTINGS, releases=[seeded.event])
+
+
 @pytest.mark.parametrize('bad', [
+    None, 3, 'x', dp_accounting.GaussianDpEvent(1.0), [_Lookalike()], [None],
+    {dp_accounting.GaussianDpEvent(1.0)},
+    [dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(1.0), -1)],
+    [dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(1.0), 0.5)],
     [3], ['x'], [dp_accounting.UnsupportedDpEvent()],
     [tfcactus.privacy.TCDPDpEvent(tfcactus.TCDP(0.1, 5))]])
 def test_what_has_no_exact_cost_is_refused(bad):

@@ -15,7 +15,8 @@ def test_quantiles_of_numbers():
     made = release.quantile(data, fraction, low=-6, high=6, noise=law)
     near = np.searchsorted(np.sort(data), made.value) - fraction * 20_000
     assert abs(near) < made.error(1e-6) + 5
-  whole = release.quantile(np.arange(1000), 0.5, low=0, high=1023, noise=law)
+  whole = release.quantile(np.arange(1000), 0.5, low=0, high=1023, noise=law,
+                           resolution=1)
   assert isinstance(whole.value, int) and whole.event.count == 10
   far = release.quantile(data, 0.5, low=10, high=20, noise=law)
   assert far.value == pytest.approx(10, abs=1e-4)
@@ -29,7 +30,8 @@ def test_quantiles_of_numbers():
 
 def test_the_cost_is_that_of_its_questions():
   law = noise.Gaussian(2.0)
-  made = release.quantile(np.arange(100), 0.5, low=0, high=100, noise=law)
+  made = release.quantile(np.arange(100), 0.5, low=0, high=100, noise=law,
+                          resolution=1)
   exact = privacy.PhiAccountant().compose(privacy.noise_event(law), 7)
   assert made.guarantee(1e-6).upper == exact.get_epsilon(1e-6)
 

@@ -19,7 +19,7 @@ LAWS = [noise.Gaussian(2.0), noise.Laplace(2.0), noise.SinhNormal(2.0, 3.0),
 @pytest.mark.parametrize('law', LAWS)
 def test_values_carry_exactly_the_noise(law):
   draws = np.array([release.noisy_value(
-      17, sensitivity=3, noise=law, seed=i).value for i in range(600)])
+      17, sensitivity=3, noise=law, resolution=1, seed=i).value for i in range(600)])
   assert np.all(draws == np.rint(draws))
   centred = (draws - 17 + np.random.default_rng(0).random(600) - 0.5) / 3
   assert stats.kstest(centred, law.cdf).pvalue > 1e-4
@@ -35,7 +35,8 @@ def test_what_is_released_lies_on_a_public_grid():
     vector = release.noisy_vector(np.full(3, value), l2_sensitivity=0.25,
                                   noise=LAWS[0]).value
     assert np.all(vector / step == np.rint(vector / step))
-  whole = release.noisy_value(5, sensitivity=1, noise=LAWS[0]).value
+  whole = release.noisy_value(5, sensitivity=1, noise=LAWS[0],
+                              resolution=1).value
   assert isinstance(whole, int)
 
 
@@ -50,9 +51,14 @@ def test_rounding_to_the_grid_is_within_the_sensitivity(sensitivity):
   assert scale <= sensitivity * (1 + 2e-6)
 
 
-def test_integers_stay_as_they_are():
-  steps, step, scale = _noise.lattice(np.array([3, -5]), 2)
-  assert (list(steps), step, scale) == ([3, -5], 1.0, 2)
+def test_multiples_of_a_public_resolution_stay_as_they_are():
+  for value in (np.array([3, -5]), np.array([3.0, -5.0]), [3, -5.0]):
+    steps, step, scale = _noise.lattice(value, 2, 1)
+    assert (list(steps), step, scale) == ([3, -5], 1.0, 2)
+  with pytest.raises(ValueError, match='multiples of resolution'):
+    _noise.lattice(2.5, 2, 1)
+  with pytest.raises(ValueError, match='power of two'):
+    _noise.lattice(3, 2, 0.1)
 
 
 def test_vectors_take_the_noise_that_a_plan_would():

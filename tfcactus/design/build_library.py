@@ -13,6 +13,7 @@ from typing import Any
 from typing import Optional
 from typing import Sequence
 
+from tfcactus import _format
 from tfcactus import design
 from tfcactus import noise
 
@@ -105,8 +106,9 @@ def _line(name: str, table: Any) -> str:
   info = table.info
   size = (TABLES / f'{name}.npz').stat().st_size
   certificate = (
-      f'objective {info["objective"]:.10g} bound {info["lower_bound"]:.10g} '
-      f'gap {info["gap"]:.1e}')
+      f'objective {_format.upper(info["objective"], 10)} bound '
+      f'{_format.lower(info["lower_bound"], 10)} '
+      f'gap {_format.upper(info["gap"], 2)}')
   return f'{name}: {certificate}, digest {table.digest}, {size} bytes'
 
 

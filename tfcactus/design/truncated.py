@@ -10,6 +10,7 @@ from typing import Optional
 import numpy as np
 
 from tfcactus import _checks
+from tfcactus import _format
 from tfcactus.design import _bounded
 from tfcactus.design import _descent
 from tfcactus.design import _linear
@@ -145,8 +146,8 @@ class Truncated:
     if gap > CERTIFIED_GAP and found.delta > NO_DELTA:
       raise _program.SolverError(
           f'Expected a gap of at most {CERTIFIED_GAP:g} to the lower bound, got '
-          f'{gap:.2g} (delta {found.delta:.6g}, lower bound '
-          f'{found.lower_bound:.6g}); change bins.')
+          f'{_format.upper(gap, 2)} (delta {_format.upper(found.delta)}, lower '
+          f'bound {_format.lower(found.lower_bound)}); change bins.')
     among = ('never increase with |z|' if self.monotone else
              'may rise, under the full shift only, which is not their account')
     w = found.w
@@ -170,8 +171,8 @@ class Truncated:
         'gap': gap if proved else None,
         'solver': 'l-bfgs on the moments bound', 'iterations': None,
         'order': found.order,
-        'statement': (f'The global optimum to {gap:.1g} relatively' if proved
-                      else 'Not proved to be the optimum') +
+        'statement': (f'The global optimum to {_format.upper(gap, 2)} relatively'
+                      if proved else 'Not proved to be the optimum') +
                      ' of the Extended Moments Accountant\'s bound of order '
                      f'{found.order:.6g} (distinguishing mass counted linearly) '
                      'among tables of this grid that never increase with |z|. '

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
+import numbers
 import os
 import tempfile
 from typing import Any
@@ -12,11 +13,14 @@ from typing import Dict
 from typing import List
 from typing import Optional
 
+import attr
+import dp_accounting
 import numpy as np
 
 from tfcactus import clipping
 from tfcactus import noise as noise_lib
 from tfcactus import plan as plan_lib
+from tfcactus import privacy
 from tfcactus.keras.sampler import NoNoise
 
 
@@ -32,6 +36,8 @@ def noise_config(noise: Any) -> Dict[str, Any]:
     return {'kind': 'gaussian', 'noise_multiplier': noise.noise_multiplier}
   if isinstance(noise, noise_lib.Laplace):
     return {'kind': 'laplace', 'scale': noise.scale}
+  if isinstance(noise, noise_lib.SinhNormal):
+    return {'kind': 'sinh-normal', 'sigma': noise.sigma, 'bend': noise.bend}
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, 'noise.npz')
     noise.save(path)
@@ -52,6 +58,8 @@ def noise_from(config: Dict[str, Any]) -> Any:
     return noise_lib.Gaussian(config['noise_multiplier'])
   if kind == 'laplace':
     return noise_lib.Laplace(config['scale'])
+  if kind == 'sinh-normal':
+    return noise_lib.SinhNormal(config['sigma'], config['bend'])
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, 'noise.npz')
     with open(path, 'wb') as file:
@@ -94,7 +102,8 @@ def plan_config(plan: Any) -> Optional[Dict[str, Any]]:
   rule = fields['adaptive_clipping']
   return {**fields, 'noise': noise_config(plan.noise),
           'adaptive_clipping': None if rule is None else (
-              dataclasses.asdict(rule))}
+              dataclasses.asdict(rule)),
+          'releases': [event_config(event) for event in plan.releases]}
 
 
 def plan_from(config: Optional[Dict[str, Any]]) -> Any:
@@ -106,7 +115,69 @@ def plan_from(config: Optional[Dict[str, Any]]) -> Any:
   return plan_lib.PrivacyPlan(**{
       **fields, 'noise': noise_from(fields['noise']),
       'adaptive_clipping': None if rule is None else (
-          clipping.AdaptiveClipping(**rule))})
+          clipping.AdaptiveClipping(**rule)),
+      'releases': [event_from(event) for event in fields.get('releases', ())]})
+
+
+def event_config(event: dp_accounting.DpEvent) -> Dict[str, Any]:
+  """An event that a plan can hold as a plain dict: its kind and its fields.
+
+  Args:
+    event: One that `PhiAccountant` supports.
+  """
+  return {'kind': type(event).__name__, 'fields': {
+      field.name: _value_config(getattr(event, field.name))
+      for field in attr.fields(type(event))}}
+
+
+def event_from(config: Dict[str, Any]) -> dp_accounting.DpEvent:
+  """The event of an `event_config`.
+
+  Raises:
+    ValueError: if its kind is unknown.
+  """
+  kind = config['kind']
+  owner = privacy if kind in _OWN_EVENTS else dp_accounting
+  if kind not in (*_OWN_EVENTS, *_EVENTS) or not hasattr(owner, kind):
+    raise ValueError(f'Expected an event of a plan in the config, got {kind!r}.')
+  return getattr(owner, kind)(**{
+      name: _value_from(value) for name, value in config['fields'].items()})
+
+
+_EVENTS = ('NoOpDpEvent', 'NonPrivateDpEvent', 'GaussianDpEvent',
+           'LaplaceDpEvent', 'RandomizedResponseDpEvent', 'ComposedDpEvent',
+           'SelfComposedDpEvent', 'PoissonSampledDpEvent',
+           'SampledWithoutReplacementDpEvent')
+_OWN_EVENTS = ('NoiseTableDpEvent', 'DominatingPairDpEvent')
+
+
+def _value_config(value: Any) -> Any:
+  """A field of an event: a number, or a dict that names its one kind."""
+  if isinstance(value, dp_accounting.DpEvent):
+    return {'event': event_config(value)}
+  if isinstance(value, (list, tuple)):
+    return {'list': [_value_config(item) for item in value]}
+  if isinstance(value, privacy.DominatingPair):
+    return {'pair': arrays_config([value.loss, value.p, value.q, np.array(
+        [value.p_inf, value.q_inf])])}
+  if isinstance(value, dp_accounting.NeighboringRelation):
+    return {'relation': value.name}
+  if hasattr(value, 'digest'):
+    return {'noise': noise_config(value)}
+  return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _value_from(config: Any) -> Any:
+  if not isinstance(config, dict):
+    return config
+  (kind, value), = config.items()
+  if kind == 'pair':
+    loss, p, q, (p_inf, q_inf) = arrays_from(value)
+    return privacy.DominatingPair(loss, p, q, float(p_inf), float(q_inf))
+  return {'event': event_from, 'noise': noise_from,
+          'list': lambda items: [_value_from(item) for item in items],
+          'relation': lambda name: dp_accounting.NeighboringRelation[name],
+          }[kind](value)
 
 
 def arrays_config(arrays: List[np.ndarray]) -> str:

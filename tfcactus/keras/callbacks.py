@@ -11,6 +11,7 @@ import warnings
 import tensorflow as tf
 
 from tfcactus import _checks
+from tfcactus import _format
 from tfcactus.keras import _compat
 from tfcactus.keras import _drop_in
 from tfcactus.keras import _history
@@ -249,7 +250,7 @@ class EpsilonCallback(keras.callbacks.Callback):
       raise ValueError(
           f'Expected target_epsilon={self._target} to allow a step more, but '
           f'{ahead.steps - 1} were released and the next would bring epsilon '
-          f'to {guarantee.upper:.6g}; raise the budget or stop here.')
+          f'to {_format.upper(guarantee.upper)}; raise the budget or stop here.')
 
   def _within(self, ledger: sampling.Ledger) -> bool:
     guarantee, _ = ledger.guarantee(self._plan)
@@ -280,7 +281,7 @@ def _check_steps_per_execution(model: keras.Model) -> None:
 
 
 _PLAN_FIELDS = ('num_examples', 'sampling_prob', 'steps', 'delta', 'dim',
-                'accounting')
+                'accounting', 'releases')
 
 _NO_BATCHES = (
     'No epsilon: with a drop-in optimizer the callback cannot see how batches '

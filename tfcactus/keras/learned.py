@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus import _checks
+from tfcactus import _format
 from tfcactus import noise as noise_lib
 from tfcactus import privacy
 from tfcactus.keras import _privacy_losses
@@ -247,7 +248,7 @@ class LearnedNoise:
       share = done / self.epochs
       bar = ('=' * int(20 * share)).ljust(20, '.')
       print(f'\r{done}/{self.epochs} [{bar}] loss {training.last:.4g} '
-            f'delta {delta:.4g} best {best:.4g}', end='', file=sys.stderr,
+            f'delta {_format.upper(delta, 4)} best {best:.4g}', end='', file=sys.stderr,
             flush=True)
 
 

@@ -30,7 +30,7 @@ class Gaussian:
   def __post_init__(self):
     object.__setattr__(
         self, 'noise_multiplier',
-        _checks.positive('noise_multiplier', self.noise_multiplier))
+        _checks.noise_scale('noise_multiplier', self.noise_multiplier))
 
   @property
   def digest(self) -> str:
@@ -75,7 +75,8 @@ class Laplace:
   dim: int = dataclasses.field(default=1, init=False, repr=False)
 
   def __post_init__(self):
-    object.__setattr__(self, 'scale', _checks.positive('scale', self.scale))
+    object.__setattr__(
+        self, 'scale', _checks.noise_scale('scale', self.scale))
 
   @property
   def digest(self) -> str:

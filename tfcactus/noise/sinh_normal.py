@@ -40,7 +40,8 @@ class SinhNormal:
 
   def __post_init__(self):
     for name in ('sigma', 'bend'):
-      object.__setattr__(self, name, _checks.positive(name, getattr(self, name)))
+      object.__setattr__(
+          self, name, _checks.noise_scale(name, getattr(self, name)))
 
   @property
   def digest(self) -> str:

@@ -74,13 +74,18 @@ class PhiAccountant(dp_accounting.PrivacyAccountant):
     except sampling.Unsupported as error:
       return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
           invalid_event=error.event, error_message=error.message)
+    counts, non_private = dict(self._counts), self._non_private
+    for release, repeats in releases:
+      if release is None:
+        non_private |= repeats > 0
+      elif repeats:
+        counts[release] = counts.get(release, 0) + repeats * count
+    if max(counts.values(), default=0) > sampling.MAX_COUNT:
+      return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
+          invalid_event=event,
+          error_message='more than 2^53 releases of one kind')
     if do_compose:
-      for release, repeats in releases:
-        if release is None:
-          self._non_private |= repeats > 0
-        elif repeats:
-          self._counts[release] = (
-              self._counts.get(release, 0) + repeats * count)
+      self._counts, self._non_private = counts, non_private
     return None
 
   def epsilon_bounds(self, target_delta: float) -> Bounds:

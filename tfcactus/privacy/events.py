@@ -22,6 +22,10 @@ class NoiseTableDpEvent(dp_accounting.DpEvent):
 
   noise: noise_lib.Noise
 
+  def __attrs_post_init__(self):
+    if not hasattr(self.noise, 'digest'):
+      raise ValueError(f'Expected noise of tfcactus, got {self.noise!r}.')
+
   def __repr__(self) -> str:
     return (f'NoiseTableDpEvent({self.noise.name}, dim={self.noise.dim}, '
             f'digest={self.noise.digest})')
@@ -35,11 +39,25 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
     pair: Dominates the release; for add neighbours if the relation is add or
       remove.
     neighboring_relation: The relation the pair is for.
+
+  Raises:
+    ValueError: if the pair is not one of two distributions.
   """
 
   pair: pair_lib.DominatingPair
   neighboring_relation: dp_accounting.NeighboringRelation = (
       dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+
+  def __attrs_post_init__(self):
+    if not isinstance(self.pair, pair_lib.DominatingPair):
+      raise ValueError(
+          f'Expected pair to be a DominatingPair, got {self.pair!r}.')
+    self.pair.check()
+    if not isinstance(
+        self.neighboring_relation, dp_accounting.NeighboringRelation):
+      raise ValueError(
+          'Expected neighboring_relation to be a NeighboringRelation of '
+          f'dp_accounting, got {self.neighboring_relation!r}.')
 
   def __repr__(self) -> str:
     return (f'DominatingPairDpEvent({self.pair.loss.size} atoms, '

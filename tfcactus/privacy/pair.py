@@ -19,8 +19,11 @@ import numpy as np
 from tfcactus import _checks
 from tfcactus.privacy import _numerics
 
-MASS_TOLERANCE = 1e-9
-"""How far from one the masses of a pair may sum when it is built."""
+MASS_TOLERANCE = 1e-12
+"""How far from one the masses of a pair may sum: the rounding of a long sum."""
+
+_LOSS_TOLERANCE = 1e-12
+"""How far from log(p / q) a loss may be, relatively: rounding."""
 
 LOSS_ROUNDOFF = 1e-12
 """Bound on the error of a log ratio of two computed masses."""
@@ -67,11 +70,51 @@ class DominatingPair:
             f'{np.min(mass)!r}.')
       if abs(np.sum(mass) - 1) > MASS_TOLERANCE:
         raise ValueError(
-            f'Expected {name} to sum to 1, got {np.sum(mass):.12g}.')
+            f'Expected {name} to sum to 1 within {MASS_TOLERANCE:g}, got '
+            f'{float(np.sum(mass))!r}; divide it by its sum.')
     both = (p > 0) & (q > 0)
     return cls(
         np.log(p[both]) - np.log(q[both]), p[both], q[both],
         float(np.sum(p[q == 0])), float(np.sum(q[p == 0])))
+
+  def check(self) -> None:
+    """Checks that this is a pair of distributions, as for one given by hand.
+
+    Pairs derived here from others are not checked again.
+
+    Raises:
+      ValueError: if masses are no masses, do not sum to one, or a loss is not
+        the logarithm of their ratio.
+    """
+    arrays = {'loss': self.loss, 'p': self.p, 'q': self.q}
+    for name, array in arrays.items():
+      if not isinstance(array, np.ndarray) or array.ndim != 1 or (
+          array.dtype != np.float64 or array.size != np.size(self.p)):
+        raise ValueError(
+            f'Expected {name} of the pair to be a float64 array of one shape '
+            f'(atoms,), got {array!r}; use DominatingPair.from_masses(p, q).')
+    for name, mass, rest in (('p', self.p, self.p_inf), ('q', self.q, self.q_inf)):
+      total = float(np.sum(mass)) + _checks.non_negative(f'{name}_inf', rest)
+      if not np.all(mass >= 0) or not abs(total - 1) <= MASS_TOLERANCE:
+        raise ValueError(
+            f'Expected {name} and {name}_inf of the pair to be non-negative and '
+            f'to sum to 1 within {MASS_TOLERANCE:g}, got a sum of {total!r} and '
+            f'a least mass of {np.min(mass, initial=0.0)!r}.')
+    lone = (self.p > 0) != (self.q > 0)
+    if np.any(lone):
+      raise ValueError(
+          f'Expected no atom with mass in one of p and q only, got '
+          f'{np.sum(lone)}; such mass is p_inf or q_inf.')
+    real = self.p > 0
+    loss = np.log(self.p[real]) - np.log(self.q[real])
+    # The logarithm of a subnormal mass is known to about one only.
+    tiny = np.minimum(self.p[real], self.q[real]) < 1e-300
+    off = np.abs(loss - self.loss[real]) / (1 + np.abs(loss))
+    if not np.all(off <= np.where(tiny, 1e-2, _LOSS_TOLERANCE)):
+      raise ValueError(
+          'Expected each loss of the pair to be log(p / q), got some that are '
+          f'off by {np.max(off):.3g} relatively; use '
+          'DominatingPair.from_masses(p, q).')
 
   @classmethod
   def from_symmetric_profile(cls, alpha: np.ndarray, value: np.ndarray

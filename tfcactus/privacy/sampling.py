@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any
+from typing import Callable
 from typing import Iterator
 from typing import Optional
 
 import dp_accounting
 
+from tfcactus import _checks
 from tfcactus import noise as noise_lib
 from tfcactus.privacy import dominating
 from tfcactus.privacy import events
 from tfcactus.privacy import pair as pair_lib
 from tfcactus.privacy.composition import Step
 from tfcactus.privacy.gaussian import GaussianLoss
+
+MAX_COUNT = 2**53
+"""Releases of one kind, at most: a float64 holds all numbers up to here."""
 
 _REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 
@@ -127,20 +133,22 @@ def _flatten(event: Any, sample: Release,
   if isinstance(event, dp_accounting.NonPrivateDpEvent):
     yield None, 1
   elif isinstance(event, dp_accounting.SelfComposedDpEvent):
-    _refuse_joint(event, sample, event.count != 1)
+    count = _count(event)
+    _refuse_joint(event, sample, count > 1)
     for release, repeats in _flatten(event.event, sample, relation):
-      yield release, repeats * event.count
+      yield release, repeats * count
   elif isinstance(event, dp_accounting.ComposedDpEvent):
-    _refuse_joint(event, sample, len(event.events) != 1)
+    if not isinstance(event.events, (list, tuple)):
+      raise Unsupported(event, 'its events are not a list')
+    _refuse_joint(event, sample, len(event.events) > 1)
     for part in event.events:
       yield from _flatten(part, sample, relation)
   elif isinstance(event, (dp_accounting.PoissonSampledDpEvent,
                           dp_accounting.SampledWithoutReplacementDpEvent)):
     inner = _sample_of(event, sample, relation)
     if inner is not None:
-      yield from _flatten(_merge_gaussians(event.event) or event.event
-                          if inner.sampling_prob < 1 else event.event,
-                          inner, relation)
+      yield from _flatten(_merged(event.event) if inner.sampling_prob < 1
+                          else event.event, inner, relation)
   else:
     # Fixed-size sampling is accounted from a pair for replaced records.
     source = _source_of(event, _REPLACE if sample.fixed_size else relation)
@@ -154,13 +162,16 @@ def _sample_of(event: Any, outer: Release,
   """The sampling an event adds; None if it takes no record at all."""
   fixed = isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent)
   if fixed:
-    total, taken = event.source_dataset_size, event.sample_size
-    if not 0 <= taken <= total or total < 1:
+    total = _checked(event, _checks.integer, 'source_dataset_size',
+                     event.source_dataset_size, 1)
+    taken = _checked(event, _checks.integer, 'sample_size', event.sample_size, 0)
+    if taken > total:
       raise Unsupported(event, 'the sample size is not within the data size')
     prob = taken / total
   else:
-    prob = event.sampling_probability
-    if not 0 <= prob <= 1:
+    prob = _checked(event, _checks.non_negative, 'sampling_probability',
+                    event.sampling_probability)
+    if prob > 1:
       raise Unsupported(event, 'the sampling probability is not in [0, 1]')
   if outer.fixed_size or (fixed and outer.sampling_prob < 1):
     raise Unsupported(event, 'samples of samples are accounted for Poisson only')
@@ -174,22 +185,51 @@ def _sample_of(event: Any, outer: Release,
   return Release(Source(), prob, fixed and (prob < 1 or relation != _REPLACE))
 
 
-def _merge_gaussians(event: Any) -> Optional[dp_accounting.DpEvent]:
+def _checked(event: Any, check: Callable[..., Any], *args: Any) -> Any:
+  """A field of an event, or the reason why it cannot be composed."""
+  try:
+    return check(*args)
+  except ValueError as error:
+    raise Unsupported(event, str(error)) from error
+
+
+def _count(event: dp_accounting.SelfComposedDpEvent) -> int:
+  count = _checked(event, _checks.integer, 'count', event.count, 0)
+  if count > MAX_COUNT:
+    raise Unsupported(event, f'more than 2^53 releases, count={count}')
+  return count
+
+
+def _merged(event: Any) -> dp_accounting.DpEvent:
   """Several Gaussian releases from one sample are one, of joint precision."""
+  if not isinstance(event, (dp_accounting.SelfComposedDpEvent,
+                            dp_accounting.ComposedDpEvent)):
+    return event
+  precision = _precision(event)
+  if precision is None:
+    return event
+  if precision == 0:
+    return dp_accounting.NoOpDpEvent()
+  # Down by what the sums above may have rounded up.
+  return dp_accounting.GaussianDpEvent(precision**-0.5 * (1 - 1e-14))
+
+
+def _precision(event: Any) -> Optional[float]:
+  """The sum of 1 / sigma^2 of nothing but Gaussian releases, else None."""
+  if isinstance(event, dp_accounting.NoOpDpEvent):
+    return 0.0
+  if isinstance(event, dp_accounting.GaussianDpEvent):
+    source = _source_of(event, _REPLACE)
+    return None if source is None else source.noise.noise_multiplier**-2
   if isinstance(event, dp_accounting.SelfComposedDpEvent):
-    parts = [(event.event, event.count)]
-  elif isinstance(event, dp_accounting.ComposedDpEvent):
-    parts = [(part, 1) for part in event.events]
-  else:
-    return None
-  precision = 0.0
-  for part, count in parts:
-    part = _merge_gaussians(part) or part
-    if not isinstance(part, dp_accounting.GaussianDpEvent) or (
-        part.noise_multiplier <= 0):
-      return None
-    precision += count / part.noise_multiplier**2
-  return dp_accounting.GaussianDpEvent(precision**-0.5) if precision else None
+    count = _count(event)
+    inner = _precision(event.event)
+    return None if inner is None else count * inner
+  if isinstance(event, dp_accounting.ComposedDpEvent) and isinstance(
+      event.events, (list, tuple)):
+    parts = [_precision(part) for part in event.events]
+    return None if None in parts else math.fsum(parts)
+  return None
 
 
 def _refuse_joint(event: Any, sample: Release, several: bool) -> None:

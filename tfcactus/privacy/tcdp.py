@@ -23,6 +23,7 @@ import numpy as np
 from scipy import optimize
 
 from tfcactus import _checks
+from tfcactus import _format
 from tfcactus.privacy import pair as pair_lib
 
 CERTIFICATE_ORDERS = 2000
@@ -171,9 +172,9 @@ class TCDP:
     if largest is None or not condition_5(self.rho, s, largest):
       raise ValueError(
           "Expected condition (5) of Theorem 12 to hold for some omega' in (2, "
-          f'omega={self.omega:.6g}], but it does at none for rho={self.rho!r} '
-          f'and sampling_prob={s!r}; account the mechanism exactly with '
-          'PhiAccountant.')
+          f'omega={_format.lower(self.omega)}], but it does at none for '
+          f'rho={self.rho!r} and sampling_prob={s!r}; account the mechanism '
+          'exactly with PhiAccountant.')
     return TCDP(13 * s * s * self.rho, largest / 2)
 
   def printed_theorem_11(self, sampling_prob: float) -> PrintedClaim:
@@ -201,7 +202,7 @@ class TCDP:
                         PROVEN if proven else UNPROVEN)
 
   def __str__(self) -> str:
-    return f'({self.rho:.6g}, {self.omega:.6g})-tCDP'
+    return f'({_format.upper(self.rho)}, {_format.lower(self.omega)})-tCDP'
 
 
 @dataclasses.dataclass(frozen=True)

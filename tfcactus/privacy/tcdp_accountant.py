@@ -56,7 +56,14 @@ class TCDPAccountant(PhiAccountant):
     if do_compose:
       self._known = None
     if isinstance(event, dp_accounting.SelfComposedDpEvent):
-      return self._maybe_compose(event.event, event.count * count, do_compose)
+      try:
+        times = _checks.integer('count', event.count, 0)
+      except ValueError as error:
+        return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
+            invalid_event=event, error_message=str(error))
+      if times == 0 and do_compose:
+        return None
+      return self._maybe_compose(event.event, times * count, do_compose)
     if isinstance(event, dp_accounting.ComposedDpEvent):
       for part in event.events:
         error = self._maybe_compose(part, count, do_compose)

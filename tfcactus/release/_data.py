@@ -1,7 +1,12 @@
-"""Records in: arrays, lists, tf.data datasets and other iterables of batches."""
+"""Records in: arrays, lists, tf.data datasets and other iterables of batches.
+
+A record is a row: what it holds decides what one record can change, so that
+everything whose rows are not plainly the records is refused.
+"""
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 from typing import Iterator
 
@@ -12,47 +17,97 @@ def batches(records: Any) -> Iterator[np.ndarray]:
   """Yields arrays of records, the first axis running over records.
 
   Args:
-    records: An array (or tensor, list or tuple of numbers), or an iterable of
+    records: An array (or tensor, list or tuple) of numbers, or an iterable of
       batches of them, such as a batched `tf.data.Dataset`.
 
   Raises:
-    ValueError: if a batch is not an array of numbers.
+    ValueError: if a batch is not an array of numbers, or may be one record.
   """
   if hasattr(records, 'shape') or isinstance(records, (list, tuple, range)):
     yield _array(records)
     return
-  if isinstance(records, (str, bytes, dict)) or not hasattr(records, '__iter__'):
+  if isinstance(records, (str, bytes, bytearray, dict, set, frozenset)) or (
+      not hasattr(records, '__iter__')):
     raise ValueError(
         'Expected records to be an array or an iterable of batches, got '
         f'{type(records).__name__}.')
+  _check_batched(records)
   for batch in records:
     yield _array(batch)
 
 
-def vector(records: Any) -> np.ndarray:
-  """All records of a scalar kind, shape (n,); n may be zero."""
-  parts = [np.atleast_1d(batch) for batch in batches(records)]
-  for part in parts:
-    if part.ndim != 1:
+def scalar_batches(records: Any) -> Iterator[np.ndarray]:
+  """Yields batches of records that are one number each, of shape (n,).
+
+  Raises:
+    ValueError: if a record is not one number.
+  """
+  for batch in batches(records):
+    if batch.ndim != 1:
       raise ValueError(
-          'Expected one number per record, got batches of shape '
-          f'{part.shape}.')
-  return np.concatenate(parts) if parts else np.zeros(0)
+          'Expected one number per record, an array of shape (n,), got shape '
+          f'{batch.shape}: a record of several numbers changes the answer by '
+          'more than is accounted for. Select one number per record.')
+    yield batch
+
+
+def vector(records: Any) -> np.ndarray:
+  """All records that are one number each, shape (n,); n may be zero."""
+  parts = list(scalar_batches(records))
+  return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _check_batched(records: Any) -> None:
+  """Refuses a dataset whose elements may be records in place of batches."""
+  shape = getattr(getattr(records, 'element_spec', None), 'shape', None)
+  if shape is not None and shape.rank is not None and (
+      shape.rank == 0 or shape[0] is not None):
+    raise ValueError(
+        'Expected a batched dataset, with elements of shape (None, ...), got '
+        f'elements of the fixed shape {tuple(shape)}, each of which may be one '
+        'record; use dataset.batch(n), without drop_remainder.')
 
 
 def _array(batch: Any) -> np.ndarray:
   if isinstance(batch, dict) or (isinstance(batch, tuple) and any(
-      hasattr(part, 'shape') and getattr(part, 'shape', ()) != ()
-      for part in batch)):
+      hasattr(part, 'shape') and part.shape != () for part in batch)):
     raise ValueError(
         'Expected batches of one array, got several; select the part to be '
         'released, as in dataset.map(lambda x, y: y).')
-  array = np.asarray(batch)
-  if array.size and (array.dtype.kind not in 'biuf'):
+  if isinstance(batch, np.ma.MaskedArray):
     raise ValueError(
-        f'Expected records to be numbers, got values of type {array.dtype}.')
-  if array.dtype.kind == 'f' and np.any(np.isnan(array)):
+        'Expected an array without a mask, got a masked one, whose masked '
+        'records would count; use its compressed() or filled().')
+  try:
+    array = np.asarray(batch)
+  except ValueError as error:
     raise ValueError(
-        'Expected no NaN in the records, got some; drop or replace such '
-        'records one by one, before the release.')
+        'Expected records of one shape, got an array that numpy cannot make: '
+        f'{error}.') from None
+  if array.ndim == 0:
+    raise ValueError(
+        f'Expected batches of shape (n, ...), got one {type(batch).__name__} '
+        'in place of a batch.')
+  if array.dtype.kind == 'O' and all(
+      isinstance(item, numbers.Real) for item in array.ravel()):
+    # Python integers beyond 64 bits; each is rounded for itself.
+    array = _as_floats(array)
+  if array.dtype.kind not in 'biuf':
+    raise ValueError(
+        f'Expected records to be real numbers, got values of type {array.dtype}.')
+  if array.dtype.kind == 'f':
+    array = array.astype(np.float64)
+    if np.any(np.isnan(array)):
+      raise ValueError(
+          'Expected no NaN in the records, got some; drop or replace such '
+          'records one by one, before the release.')
   return array.astype(np.int64) if array.dtype.kind == 'b' else array
+
+
+def _as_floats(array: np.ndarray) -> np.ndarray:
+  try:
+    return array.astype(np.float64)
+  except OverflowError as error:
+    raise ValueError(
+        'Expected records that fit into a float64, got larger ones; clip them '
+        'one by one, before the release.') from error

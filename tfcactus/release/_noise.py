@@ -14,11 +14,22 @@ from tfcactus import noise as noise_lib
 from tfcactus.noise.bits import SystemRandom
 
 _FINENESS = 20
-"""Values that are not integers are rounded to the sensitivity over about 2^20
-before noise is added, which costs a millionth of it."""
+"""Values are rounded to the sensitivity over about 2^20 before noise is added,
+unless they are multiples of a public resolution; it costs two millionths."""
+
+ROUNDING = 2
+"""Steps by which two values can part in rounding: each by half a step on the
+grid and, if it is an integer beyond 2^53, by as much on its way to a float64."""
 
 _LARGEST = 2.0**52
 """Values beyond this many steps do not fit beside their noise in a float64."""
+
+_LARGEST_NOISE = 2.0**46
+"""Standard deviation of noise, in steps: a draw of more than 128 of them would
+not be exact to a step in a float64, and would show the answer's low bits."""
+
+_SCALES = (2.0**-900, 2.0**900)
+"""Sensitivities whose grid stays clear of the ends of the floats."""
 
 
 def generator(seed: Optional[int]) -> SystemRandom:
@@ -31,7 +42,11 @@ def generator(seed: Optional[int]) -> SystemRandom:
 def sensitivity(value: Any, name: str = 'sensitivity') -> float:
   """Returns a sensitivity: the most one record can change the query."""
   try:
-    return _checks.positive(name, value)
+    value = _checks.positive(name, value)
+    if not _SCALES[0] <= value <= _SCALES[1]:
+      raise ValueError(
+          f'Expected {name} between 2^-900 and 2^900, got {name}={value!r}.')
+    return value
   except ValueError as error:
     raise ValueError(
         f'{error} The sensitivity is the most that one added or removed record '
@@ -103,45 +118,88 @@ def upper_quantile(noise: noise_lib.Noise, tail: Any) -> np.ndarray:
   return -noise.quantile(tail)
 
 
-def lattice(value: Any, sensitivity_: float) -> tuple[np.ndarray, float, float]:
-  """Puts values on a grid, so that a release has no low bits to leak from.
+def step_below(scale: float, fineness: int) -> float:
+  """The power of two from scale / 2^(fineness + 1) to scale / 2^fineness."""
+  return 2.0**(math.frexp(scale)[1] - 1 - fineness)
 
-  Integers stay as they are. Other values are rounded to a power of two below a
-  millionth of the sensitivity, by which one rounding can change them more.
+
+def lattice(value: Any, sensitivity_: float, resolution: Optional[float] = None
+            ) -> tuple[np.ndarray, float, float]:
+  """Puts values on a public grid, so that a release has no low bits to leak from.
+
+  The grid follows from the arguments alone, never from the values or their
+  type, which could tell whether a record is there.
 
   Args:
     value: Numbers of any shape.
     sensitivity_: How much one record can change each.
+    resolution: A power of two that all values are multiples of, whatever the
+      records; None rounds them to a millionth of the sensitivity.
 
   Returns:
     (values in steps, as int64; the step; the sensitivity of each on the grid).
   """
   array = np.asarray(value)
-  if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
+  if array.dtype.kind not in 'iuf':
     raise ValueError(
         f'Expected numbers, got values of type {array.dtype}.')
   if array.size == 0:
     raise ValueError('Expected at least one value, got none.')
+  array = array.astype(np.float64)
   if not np.all(np.isfinite(array)):
     raise ValueError(
         'Expected finite values, got NaN or infinite ones; sanitise each '
         'record before the query is formed.')
-  if np.issubdtype(array.dtype, np.integer):
-    step, effective = 1.0, sensitivity_
+  if resolution is None:
+    step = step_below(sensitivity_, _FINENESS)
   else:
-    step = 2.0**(math.floor(math.log2(sensitivity_)) - _FINENESS)
-    effective = sensitivity_ + step
-  if np.max(np.abs(array.astype(np.float64))) / step > _LARGEST:
+    step = _checks.positive('resolution', resolution)
+    if math.frexp(step)[0] != 0.5:
+      raise ValueError(
+          'Expected resolution to be a power of two, such as 1 for whole '
+          f'numbers, got resolution={resolution!r}.')
+  with np.errstate(over='ignore'):
+    steps = array / step
+  if np.max(np.abs(steps)) > _LARGEST:
     raise ValueError(
-        'Expected values below 2^31 sensitivities or so, got larger ones, '
-        'beside which noise of that size is lost in a float64; check the units '
-        'of sensitivity.')
-  return np.rint(array / step).astype(np.int64), step, effective
+        'Expected values below 2^31 sensitivities or so (2^52 times a '
+        'resolution), got larger ones, beside which noise of that size is lost '
+        'in a float64; check the units of sensitivity.')
+  whole = np.rint(steps)
+  if resolution is not None and np.any(whole != steps):
+    raise ValueError(
+        f'Expected multiples of resolution={resolution!r}, got other values; '
+        'leave resolution out, or round what each record adds to the query.')
+  raised = sensitivity_ if resolution is not None else (
+      sensitivity_ + ROUNDING * step)
+  return whole.astype(np.int64), step, raised
 
 
 def on_lattice(noise: np.ndarray, step: float) -> np.ndarray:
   """Noise rounded to the grid, in steps: x + rint(z) = rint(x + z) for whole x."""
   return np.rint(noise / step).astype(np.int64)
+
+
+def drawn_steps(noise: noise_lib.Noise, rng: Any, shape: Any, scale: float = 1.0,
+                step: float = 1.0) -> np.ndarray:
+  """Fresh noise on a grid, in steps.
+
+  Args:
+    noise: In units of `scale`.
+    rng: A generator.
+    shape: As `noise.sample` takes it.
+    scale: The sensitivity.
+    step: Of the grid.
+
+  Raises:
+    ValueError: if the noise is too large for the grid.
+  """
+  if not noise.noise_multiplier * scale <= _LARGEST_NOISE * step:
+    raise ValueError(
+        'Expected noise whose standard deviation is below 2^46 steps of the '
+        f'grid it is released on (of {step!r}), got {noise!r} at sensitivity '
+        f'{scale!r}, beyond which a float64 holds no exact steps.')
+  return on_lattice(scale * noise.sample(rng, shape), step)
 
 
 def noisy(exact: np.ndarray, scale: float, noise: noise_lib.Noise, rng: Any

@@ -47,6 +47,9 @@ _DEFAULT_BETA = 0.05
 
 _LARGEST_DOMAIN = 2**62
 
+_EXACT_FLOATS = 2**53
+"""Up to here a float64 holds every whole number."""
+
 
 def interior_point(records: Any, *, num_values: int, noise: noise_lib.Noise,
                    fraction: float = 0.5, rank_error: Optional[float] = None,
@@ -145,14 +148,19 @@ class Balance:
     if not 0 < fraction < 1:
       raise ValueError(
           f'Expected fraction in (0, 1), got fraction={fraction!r}.')
-    if records.dtype.kind == 'f' and np.any(records != np.rint(records)):
-      raise ValueError('Expected integer records, got fractions.')
-    records = np.sort(records.astype(np.int64))
+    if records.dtype.kind == 'f' and records.size:
+      if size > _EXACT_FLOATS:
+        raise ValueError(
+            f'Expected integer records for num_values={size}, got floats, which '
+            'do not hold them exactly.')
+      if np.any(records != np.rint(records)):
+        raise ValueError('Expected integer records, got fractions.')
+    records = np.sort(records)
     if records.size and not 1 <= records[0] <= records[-1] <= size:
       raise ValueError(
           f'Expected records in [1, {size}], got others; clip them first, one '
           'by one.')
-    return cls(records, fraction, size)
+    return cls(records.astype(np.int64), fraction, size)
 
   @property
   def sensitivity(self) -> float:

@@ -15,6 +15,9 @@ from tfcactus.release import _data
 from tfcactus.release import interior
 from tfcactus.release.result import Release
 
+_DEFAULT_ANSWERS = 1e6
+_MOST_ANSWERS = 2.0**61
+
 
 def quantile(records: Any, fraction: float, *, low: float, high: float,
              noise: noise_lib.Noise, resolution: Optional[float] = None,
@@ -25,11 +28,14 @@ def quantile(records: Any, fraction: float, *, low: float, high: float,
   Args:
     records: Numbers, one per record: an array or an iterable of batches.
     fraction: In (0, 1); 0.5 is the median.
-    low: Least value of the domain: public. Smaller records count as `low`.
+    low: Least value of the domain: public, as are `high` and `resolution`. Smaller
+      records count as `low`.
     high: Largest value of the domain. Larger records count as `high`.
     noise: Log-concave scalar noise, in units of one record.
-    resolution: Spacing of the answers; None is 1 for integers, and else a
-      millionth of the range.
+    resolution: Spacing of the answers; None is a millionth of the range. With
+      it the number of questions is settled, never by the records or their
+      type: pass 1 for a domain of whole numbers. Answers are ints where `low`
+      and `resolution` are whole numbers.
     rank_error: For 'recursion', the error w that it is built for; None for the
       least that is exceeded with probability 0.05. Not used by
       'binary-search'.
@@ -45,42 +51,58 @@ def quantile(records: Any, fraction: float, *, low: float, high: float,
   Raises:
     ValueError: if an argument is out of range.
   """
-  x = _data.vector(records)
-  size = num_values(x, low=low, high=high, resolution=resolution)
-  whole, spacing = _spacing(x, low, high, resolution)
-  index = np.rint((np.clip(x, low, high) - low) / spacing)
-  index = np.minimum(index.astype(np.int64), size - 1) + 1
+  grid = _Grid.of(low, high, resolution)
+  # One type for all: a record is placed by its own value alone.
+  x = np.clip(_data.vector(records).astype(np.float64), grid.low, grid.high)
+  index = np.rint((x - grid.low) / grid.spacing)
+  index = np.minimum(index.astype(np.int64), grid.size - 1) + 1
   release = interior.interior_point(
-      index, num_values=size, fraction=fraction, noise=noise,
+      index, num_values=grid.size, fraction=fraction, noise=noise,
       rank_error=rank_error, method=method, seed=seed)
-  value = low + spacing * (release.value - 1)
-  if whole:
-    value = int(round(value))
-  return dataclasses.replace(release, value=value)
+  return dataclasses.replace(release, value=grid.value(release.value - 1))
 
 
-def num_values(records: Any, *, low: float, high: float,
-               resolution: Optional[float] = None) -> int:
-  """How many answers `quantile` chooses among; it looks at the type only.
+def num_values(*, low: float, high: float, resolution: Optional[float] = None
+               ) -> int:
+  """How many answers `quantile` chooses among: its price follows from it.
 
   Args:
-    records: As for `quantile`.
     low: As for `quantile`.
     high: As for `quantile`.
     resolution: As for `quantile`.
   """
-  _, spacing = _spacing(_data.vector(records), low, high, resolution)
-  return int(math.floor((high - low) / spacing + 1e-9)) + 1
+  return _Grid.of(low, high, resolution).size
 
 
-def _spacing(x: np.ndarray, low: float, high: float,
-             resolution: Optional[float]) -> tuple[bool, float]:
-  """Whether answers are whole numbers, and how far apart they are."""
-  low, high = _checks.real('low', low), _checks.real('high', high)
-  if low >= high:
-    raise ValueError(f'Expected low < high, got low={low!r} and high={high!r}.')
-  whole = x.dtype.kind != 'f' and low == int(low) and high == int(high)
-  spacing = _checks.positive('resolution', (
-      (1.0 if whole else (high - low) / 1e6) if resolution is None
-      else resolution))
-  return whole and spacing == int(spacing), spacing
+@dataclasses.dataclass(frozen=True)
+class _Grid:
+  """The answers low, low + spacing, ..., as many as fit: all of it is public."""
+
+  low: float
+  high: float
+  spacing: float
+  size: int
+  whole: bool
+
+  @classmethod
+  def of(cls, low: float, high: float, resolution: Optional[float]) -> _Grid:
+    low, high = _checks.real('low', low), _checks.real('high', high)
+    span = high - low
+    if not 0 < span < math.inf:
+      raise ValueError(
+          'Expected low < high, a float64 apart, got '
+          f'low={low!r} and high={high!r}.')
+    spacing = (span / _DEFAULT_ANSWERS if resolution is None else
+               _checks.positive('resolution', resolution))
+    if not 1 <= span / spacing <= _MOST_ANSWERS:
+      raise ValueError(
+          'Expected resolution from (high - low) / 2^61 to high - low, got '
+          f'resolution={spacing!r} for a range of {span!r}.')
+    whole = resolution is not None and low.is_integer() and spacing.is_integer()
+    return cls(low, high, spacing, math.floor(span / spacing + 1e-9) + 1, whole)
+
+  def value(self, index: int) -> Any:
+    """The answer of an index from 0."""
+    if self.whole:
+      return int(self.low) + int(self.spacing) * int(index)
+    return self.low + self.spacing * int(index)

@@ -16,28 +16,33 @@ from tfcactus.release import _data
 from tfcactus.release import _noise
 from tfcactus.release.result import Release
 
+_MOST_BINS = 2**28
+
 _SUM_FINENESS = 30
 """Summands are cut to a grid of the clip norm over about 2^30: sums of up to
 2^32 records are exact, and no record's rounding depends on the others."""
 
 
 def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.Noise,
-                seed: Optional[int] = None) -> Release:
+                resolution: Optional[float] = None, seed: Optional[int] = None
+                ) -> Release:
   """Releases a number with noise.
 
   Args:
-    value: The exact answer; an integer is answered by an integer, anything else
-      on a grid of about 2^-20 of the sensitivity, so that low bits carry
-      nothing.
+    value: The exact answer.
     sensitivity: The most that one added or removed record can change it.
     noise: Scalar noise, in units of the sensitivity.
+    resolution: A power of two that the answer is a multiple of, whatever the
+      records: 1 for a query in whole numbers, which is answered by an int. None
+      answers by a float on a grid of about 2^-20 of the sensitivity, so that
+      low bits carry nothing. The type of `value` decides nothing.
     seed: For repeatable experiments; None draws from the system.
 
   Raises:
     ValueError: if an argument is out of range or the value is not finite.
   """
   scale = _noise.sensitivity(sensitivity)
-  steps, step, scale = _noise.lattice(value, scale)
+  steps, step, scale = _noise.lattice(value, scale, resolution)
   if steps.ndim:
     raise ValueError(
         f'Expected one number, got shape {steps.shape}; use noisy_vector, which '
@@ -48,6 +53,7 @@ def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.Noise,
 def noisy_vector(value: Any, *, noise: noise_lib.Noise,
                  l2_sensitivity: Optional[float] = None,
                  l1_sensitivity: Optional[float] = None,
+                 resolution: Optional[float] = None,
                  seed: Optional[int] = None) -> Release:
   """Releases a vector with noise.
 
@@ -59,6 +65,7 @@ def noisy_vector(value: Any, *, noise: noise_lib.Noise,
     l2_sensitivity: Bound on the Euclidean norm of the change that one added or
       removed record makes. Exactly one of the two is given.
     l1_sensitivity: Bound on the sum of the absolute changes.
+    resolution: As for `noisy_value`, of all coordinates.
     seed: For repeatable experiments; None draws from the system.
 
   Raises:
@@ -74,45 +81,51 @@ def noisy_vector(value: Any, *, noise: noise_lib.Noise,
     scale = _noise.sensitivity(l1_sensitivity, 'l1_sensitivity')
   else:
     scale = _noise.sensitivity(l2_sensitivity, 'l2_sensitivity')
-  steps, step, _ = _noise.lattice(value, scale)
+  steps, step, _ = _noise.lattice(value, scale, resolution)
   if steps.ndim != 1:
     raise ValueError(f'Expected a vector, got shape {steps.shape}.')
   dim = steps.size
   if l2_sensitivity is None:
     _noise.spread_noise(noise)
-    rounding = dim
+    rounding = dim * _noise.ROUNDING
   else:
     plan.check_l2_noise(noise, dim)
-    rounding = math.sqrt(dim)
-  if not np.issubdtype(np.asarray(value).dtype, np.integer):
+    rounding = math.sqrt(dim) * _noise.ROUNDING
+  if resolution is None:
     scale += rounding * step
   return _noisy_steps(steps, step, scale, noise, seed)
 
 
 def noisy_sum(records: Any, *, l2_norm_clip: float, noise: noise_lib.Noise,
-              seed: Optional[int] = None) -> Release:
-  """Releases the sum of clipped records.
+              dim: Optional[int] = None, seed: Optional[int] = None) -> Release:
+  """Releases the sum of clipped records, on a grid that the clip norm decides.
 
   Args:
     records: Shape (n, dim) or (n,), or an iterable of such batches, such as a
-      batched `tf.data.Dataset`. n may be zero if dim is known (an array).
+      batched `tf.data.Dataset`: each element of an iterable is a batch.
     l2_norm_clip: Each record is scaled down to this norm; the sensitivity.
     noise: As for `noisy_vector` with an l2 sensitivity; any scalar noise for
       records that are numbers.
+    dim: Length of a record that is a vector, with which there need not be any
+      record; None takes it from the records.
     seed: For repeatable experiments; None draws from the system.
   """
-  clip = _checks.positive('l2_norm_clip', l2_norm_clip)
-  step = 2.0**(math.floor(math.log2(clip)) - _SUM_FINENESS)
+  clip = _noise.sensitivity(l2_norm_clip, 'l2_norm_clip')
+  step = _noise.step_below(clip, _SUM_FINENESS)
   total: Any = None
+  if dim is not None:
+    total = np.zeros(_checks.integer('dim', dim, 1), np.int64)
   for batch in _data.batches(records):
     part = np.sum(_clipped_steps(batch, clip, step), axis=0)
     if total is not None and np.shape(total) != np.shape(part):
       raise ValueError(
-          'Expected batches of records of one shape, got shapes '
-          f'{np.shape(total)} and {np.shape(part)}.')
+          f'Expected records of one shape, {np.shape(total)}, got some of '
+          f'shape {np.shape(part)}.')
     total = part if total is None else total + part
   if total is None:
-    raise ValueError('Expected at least one batch, got none.')
+    raise ValueError(
+        'Expected at least one batch, or dim of records that are vectors, got '
+        'none.')
   if np.ndim(total) == 0:
     return _noisy_number(np.asarray(total), step, clip, noise, seed)
   plan.check_l2_noise(noise, total.size)
@@ -130,13 +143,17 @@ def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
     raise ValueError(
         'Expected finite records, got infinite ones; replace such records one '
         'by one, before the release.')
-  size = np.max(np.abs(rows), axis=tuple(range(1, rows.ndim)), initial=1e-300)
-  norm = size * np.linalg.norm(
-      (rows.T / size).T.reshape(rows.shape[0], -1), axis=1)
+  columns = rows if rows.ndim == 2 else rows[:, np.newaxis]
+  size = np.max(np.abs(columns), axis=1, keepdims=True, initial=0.0)
+  # Divided by the largest entry first: no number here is near the ends of the
+  # floats, whatever the record and the clip norm are.
+  unit = columns / np.where(size > 0, size, 1.0)
+  norm = np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1.0)
   # A float's rounding must not carry a record past the clip norm.
-  factor = np.minimum(1.0, clip / np.maximum(norm, 1e-300)) * (1 - 1e-12)
+  slack = 1 - (columns.shape[1] + 16) * np.finfo(np.float64).eps
+  factor = np.minimum(size, clip / norm) / step * slack
   # Towards zero: the grid makes no record longer.
-  return np.trunc((rows.T * (factor / step)).T).astype(np.int64)
+  return np.trunc(unit * factor).astype(np.int64).reshape(rows.shape)
 
 
 def histogram(records: Any, *, num_bins: int, noise: noise_lib.Noise,
@@ -161,11 +178,11 @@ def histogram(records: Any, *, num_bins: int, noise: noise_lib.Noise,
   """
   counts = exact_counts(records, num_bins=num_bins, outside=outside)
   _noise.spread_noise(noise, whole=True)
-  drawn = _noise.on_lattice(
-      noise.sample(_noise.generator(seed), counts.size), 1.0)
+  drawn = _noise.drawn_steps(noise, _noise.generator(seed), counts.size)
   return Release(
       value=counts + drawn, event=privacy.noise_event(noise),
-      mechanism=f'a histogram of {counts.size} counts with {noise.name} noise',
+      mechanism=f'a histogram of {counts.size} counts, each record in one of '
+      f'them at most, with {noise.name} noise',
       seeded=seed is not None, error_kind='largest error of a count',
       error_bound=lambda beta: _noise.max_error(
           noise, counts.size, beta) + 0.5)
@@ -181,14 +198,15 @@ def exact_counts(records: Any, *, num_bins: int, outside: str = 'refuse'
     outside: As for `histogram`.
   """
   num_bins = _checks.integer('num_bins', num_bins, 1)
+  if num_bins > _MOST_BINS:
+    raise ValueError(
+        f'Expected at most 2^28 bins, got num_bins={num_bins}; use '
+        'threshold_sketch or quantile for larger domains.')
   if outside not in ('refuse', 'drop'):
     raise ValueError(
         f"Expected outside to be 'refuse' or 'drop', got {outside!r}.")
   counts = np.zeros(num_bins, np.int64)
-  for batch in _data.batches(records):
-    batch = np.atleast_1d(batch).ravel()
-    if batch.size == 0:
-      continue
+  for batch in _data.scalar_batches(records):
     if batch.dtype.kind == 'f':
       if np.any(batch != np.rint(batch)):
         raise ValueError('Expected integer records, got fractions.')
@@ -205,8 +223,8 @@ def _noisy_number(steps: np.ndarray, step: float, scale: float,
                   noise: noise_lib.Noise, seed: Optional[int]) -> Release:
   """Noise for a whole number of steps that changes by `scale` at most."""
   _noise.scalar_noise(noise)
-  drawn = _noise.on_lattice(
-      scale * noise.sample(_noise.generator(seed), (1,))[0], step)
+  drawn = _noise.drawn_steps(
+      noise, _noise.generator(seed), (1,), scale, step)[0]
   return Release(
       value=_noise.to_numbers(steps + drawn, step).item(),
       event=privacy.noise_event(noise),
@@ -221,15 +239,14 @@ def _noisy_steps(steps: np.ndarray, step: float, scale: float,
   dim = steps.size
   rng = _noise.generator(seed)
   if isinstance(noise, noise_lib.RadialTable):
-    drawn = noise.sample(rng, 1)[0]
+    drawn = _noise.drawn_steps(noise, rng, 1, scale, step)[0]
     # No coordinate is further off than the whole vector.
     error = lambda beta: float(noise.radius_quantile(1 - beta))
   else:
-    drawn = noise.sample(rng, dim)
+    drawn = _noise.drawn_steps(noise, rng, dim, scale, step)
     error = lambda beta: _noise.max_error(noise, dim, beta)
   return Release(
-      value=_noise.to_numbers(steps + _noise.on_lattice(scale * drawn, step),
-                              step),
+      value=_noise.to_numbers(steps + drawn, step),
       event=privacy.noise_event(noise),
       mechanism=f'a vector of length {dim} with {noise.name} noise',
       seeded=seed is not None, error_kind='largest error of a coordinate',

@@ -9,6 +9,7 @@ from typing import Callable
 import dp_accounting
 
 from tfcactus import _checks
+from tfcactus import _format
 from tfcactus import plan
 from tfcactus import privacy
 
@@ -18,7 +19,7 @@ SEEDED = ' Drawn from a seed: an experiment, not a release.'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Release:
+class Release(plan.ReleasedStatistic):
   """A private statistic. Everything in it may be published.
 
   Attributes:
@@ -82,11 +83,11 @@ class Release:
     try:
       truncated = self.tcdp(delta)
       lines.append(f'by truncated CDP: {truncated}, epsilon '
-                   f'{truncated.epsilon(delta):.4f}')
+                   f'{_format.upper(truncated.epsilon(delta))}')
     except ValueError:
       lines.append('by truncated CDP: none, as losses may be infinite')
-    lines.append(f'{self.error_kind}: {self.error(beta):.6g} with probability '
-                 f'{1 - beta:g}')
+    lines.append(f'{self.error_kind}: {_format.upper(self.error(beta))} with '
+                 f'probability {_format.lower(1 - beta)}')
     if self.seeded:
       lines.append(SEEDED.strip())
     return '\n'.join(lines)

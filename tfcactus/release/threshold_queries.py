@@ -24,6 +24,8 @@ from tfcactus.release import query
 from tfcactus.release.result import Release
 from tfcactus.release.result import repeated
 
+_DEEPEST = 20
+
 
 def thresholds(records: Any, *, num_values: int, noise: noise_lib.Noise,
                outside: str = 'refuse', seed: Optional[int] = None) -> Release:
@@ -93,6 +95,10 @@ def threshold_sketch(records: Any, *, num_values: int, depth: int,
     lies between theirs.
   """
   depth = _checks.integer('depth', depth, 1)
+  if depth > _DEEPEST:
+    raise ValueError(
+        f'Expected depth <= {_DEEPEST}, got depth={depth}: 2^depth parts are '
+        'counted.')
   size = _checks.integer('num_values', num_values, 2)
   x = interior.Balance.of(_data.vector(records), 0.5, size).records
   rng = _noise.generator(seed)
@@ -149,7 +155,6 @@ def threshold_draws(counts: np.ndarray, noise: noise_lib.Noise, rng: Any,
     used = np.flatnonzero(node & 1)
     last = np.unique(node[used])
     exact = running[last << level] - running[(last - 1) << level]
-    noisy = exact + _noise.on_lattice(
-        noise.sample(rng, (runs, last.size)), 1.0)
+    noisy = exact + _noise.drawn_steps(noise, rng, (runs, last.size))
     answer[:, used] += noisy[:, np.searchsorted(last, node[used])]
   return answer
