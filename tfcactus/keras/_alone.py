@@ -19,16 +19,17 @@ from __future__ import annotations
 
 import enum
 from typing import Any
-from typing import Dict
 from typing import FrozenSet
 from typing import List
 from typing import NamedTuple
 from typing import Optional
 from typing import Sequence
+from typing import Tuple
 
 import numpy as np
 import tensorflow as tf
 
+NUMBERS = (5, 7)
 _FOLDED = 4096
 """Constants of more numbers are not looked into."""
 
@@ -52,6 +53,9 @@ class Value(NamedTuple):
     block: Of ROWS, how many neighbouring places of that axis are one example's;
       of negative, all examples follow each other that many times.
     varies: Of FREE, the axes along which entries may differ; None for any.
+    sizes: Of SIZED integers that are products of sizes, their values for each
+      of `NUMBERS` of examples. Two tell c from c B, and both from any other
+      power of B.
     why: Of UNKNOWN and MIXED, the operation and what it does.
   """
 
@@ -59,6 +63,7 @@ class Value(NamedTuple):
   axis: int = 0
   block: int = 1
   varies: Optional[FrozenSet[int]] = None
+  sizes: Any = None
   why: str = ''
 
 
@@ -139,15 +144,16 @@ def static(tensor: tf.Tensor) -> Optional[np.ndarray]:
   inputs = [static(part) for part in op.inputs]
   if any(part is None or part.size > _FOLDED for part in inputs):
     return None
-  return _folded(op, inputs)[tensor.value_index]
+  return folded(op, inputs)[tensor.value_index]
 
 
-def _folded(op: Any, inputs: List[np.ndarray]) -> List[np.ndarray]:
+def folded(op: Any, inputs: List[np.ndarray]) -> List[np.ndarray]:
   """Runs an operation on constants."""
   values, arguments, inferred = iter(inputs), {}, set()
   for arg in op.op_def.input_arg:
     inferred.update((arg.type_attr, arg.number_attr))
-    arguments[arg.name] = (
+    # The one name that Python has another for.
+    arguments[arg.name.replace('reduction_indices', 'axis')] = (
         [next(values) for _ in range(op.get_attr(arg.number_attr))]
         if arg.number_attr else next(values))
   arguments.update((attr.name, op.get_attr(attr.name))
@@ -163,6 +169,24 @@ _FOLDING = frozenset((
     'InvertPermutation', 'Maximum', 'Minimum', 'Mul', 'Pack', 'Prod', 'Range',
     'Reshape', 'Slice', 'Squeeze', 'StridedSlice', 'Sub'))
 """What axes and shapes are computed by, from constants."""
+
+
+def per_number(tensor: tf.Tensor, value: Value) -> Optional[List[np.ndarray]]:
+  """The value of sizes for each of `NUMBERS` of examples, if it is known."""
+  if value.sizes is not None:
+    return [np.asarray(part, np.int32) for part in value.sizes]
+  found = static(tensor) if value.kind == Kind.FREE else None
+  return None if found is None else [found] * len(NUMBERS)
+
+
+def sized(values: Sequence[np.ndarray]) -> Value:
+  """A `Value` of sizes; lists, since arrays do not compare."""
+  return Value(Kind.SIZED, sizes=tuple(repr_of(part) for part in values))
+
+
+def repr_of(array: np.ndarray) -> Any:
+  """An array in nested tuples."""
+  return tuple(map(repr_of, array)) if np.ndim(array) else int(array)
 
 
 def constant(tensor: tf.Tensor) -> Value:
@@ -192,45 +216,6 @@ def joined(first: Value, second: Value) -> Value:
   return Value(Kind.UNKNOWN, why='a branch or loop whose ways do not agree')
 
 
-def analyse(graph: Any, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor]
-           ) -> List[Value]:
-  """What is known of the outputs of a graph.
-
-  Args:
-    graph: A `FuncGraph`.
-    inputs: What its inputs are, by the names of their tensors. Tensors that it
-      captured are FREE if they are no tensors of another graph.
-    outputs: Tensors of the graph.
-  """
-  from tfcactus.keras import _alone_ops  # pylint: disable=g-import-not-at-top
-  known = dict(inputs)
-  for outside, inside in getattr(graph, 'captures', ()):
-    if inside.name not in known:
-      known[inside.name] = (
-          constant(outside) if isinstance(outside, tf.__internal__.EagerTensor)
-          else Value(Kind.UNKNOWN, why=f'a tensor of another graph, {outside}'))
-  for op in _needed(graph, outputs, known):
-    if any(tensor.name not in known for tensor in op.outputs):
-      values = _alone_ops.evaluate(
-          op, [known[tensor.name] for tensor in op.inputs])
-      known.update((tensor.name, value)
-                   for tensor, value in zip(op.outputs, values))
-  return [known[tensor.name] for tensor in outputs]
-
-
-def _needed(graph: Any, outputs: Sequence[tf.Tensor], known: Dict[str, Value]
-           ) -> List[Any]:
-  """The operations that outputs depend on, inputs of each before it."""
-  wanted, stack = set(), [tensor.op for tensor in outputs]
-  while stack:
-    op = stack.pop()
-    if op.name not in wanted:
-      wanted.add(op.name)
-      stack.extend(tensor.op for tensor in op.inputs
-                   if tensor.name not in known)
-  return [op for op in graph.get_operations() if op.name in wanted]
-
-
 def why_not(values: Sequence[Value], axis: int = 0) -> Optional[Value]:
   """The first of several outputs that is not one row for each example.
 
@@ -254,3 +239,16 @@ def why_not(values: Sequence[Value], axis: int = 0) -> Optional[Value]:
     elif value.axis != axis or value.block != 1:
       bad.append(Value(Kind.UNKNOWN, why='another axis than that of the batch'))
   return max(bad, key=lambda value: value.kind, default=None)
+
+
+def by_number(sizes: Sequence[np.ndarray]) -> List[Tuple[int, bool]]:
+  """Of each size, (c, False) where it is c, or (c, True) where it is c B."""
+  (n, m), found = NUMBERS, []
+  for a, b in zip(*sizes):
+    if a == b:
+      found.append((int(a), False))
+    elif a * m == b * n and a > 0:
+      found.append((int(a) // n, True))
+    else:
+      raise unknown('is of a shape that is of the number of examples')
+  return found

@@ -8,10 +8,8 @@ found. To teach it another operation, write a rule and put it into `RULES`.
 from __future__ import annotations
 
 import math
-from typing import Any
 from typing import Callable
 from typing import Dict
-from typing import FrozenSet
 from typing import Iterable
 from typing import List
 from typing import Optional
@@ -26,101 +24,11 @@ from tfcactus.keras._alone import FREE
 from tfcactus.keras._alone import Kind
 from tfcactus.keras._alone import mixed
 from tfcactus.keras._alone import Node
-from tfcactus.keras._alone import Refusal
-from tfcactus.keras._alone import SAME
 from tfcactus.keras._alone import SIZED
 from tfcactus.keras._alone import unknown
 from tfcactus.keras._alone import Value
 
 Rule = Callable[[Node], Union[Value, List[Value]]]
-
-
-def evaluate(op: Any, values: Sequence[Value]) -> List[Value]:
-  """What is known of an operation's outputs, from what is of its inputs."""
-  node = Node(op, values)
-  worst = max(values, key=lambda value: value.kind, default=FREE)
-  try:
-    if worst.kind == Kind.FREE:
-      found = _of_free(node)
-    elif worst.kind >= Kind.UNKNOWN:
-      found = worst
-    elif op.type in _CALLS:
-      found = _CALLS[op.type](node)
-    elif worst.kind == Kind.SIZED:
-      found = _of_sized(node)
-    elif op.type in RULES:
-      found = RULES[op.type](node)
-    else:
-      raise unknown('is not known to treat each example alone')
-  except Refusal as refusal:
-    found = Value(refusal.kind, why=f'{op.type} in {op.name!r} {refusal}')
-  return found if isinstance(found, list) else [found] * len(op.outputs)
-
-
-def _of_free(node: Node) -> Value:
-  kind = node.op.type
-  if not node.op.inputs:
-    return _alone.constant(node.op.outputs[0]) if node.op.outputs else FREE
-  if kind in _SAME or kind in _RANDOM:
-    return SAME
-  if kind in _BROADCASTING | {'Tile'} and (
-      node.op.outputs[0].shape.rank is not None):
-    rank, varies = len(node.out()), frozenset()
-    alone = kind in ('BroadcastTo', 'Tile')  # Of two, the other is a shape.
-    for i, value in enumerate(node.values[:1] if alone else node.values):
-      shape = node.shape(i)
-      varies |= {k + rank - len(shape) for k, size in enumerate(shape)
-                 if size != 1 and (value.varies is None or k in value.varies)}
-    return Value(Kind.FREE, varies=varies)
-  if kind in _REDUCTIONS and node.values[0].varies is not None:
-    return _reduced_free(node)
-  if kind in ('Reshape', 'ExpandDims', 'Transpose', 'Squeeze') and (
-      node.values[0].varies == frozenset() or
-      node.op.outputs[0].shape.num_elements() == 1):
-    return SAME
-  return FREE
-
-
-def _reduced_free(node: Node) -> Value:
-  axes = _alone.static(node.op.inputs[1])
-  rank = node.op.inputs[0].shape.rank
-  if axes is None or rank is None:
-    return FREE
-  axes = {int(axis) % rank for axis in np.ravel(axes)}
-  kept = node.values[0].varies - axes
-  if not node.op.get_attr('keep_dims'):
-    kept = {axis - sum(k < axis for k in axes) for axis in kept}
-  return Value(Kind.FREE, varies=frozenset(kept))
-
-
-def _of_sized(node: Node) -> Value:
-  """Without examples, but made to the number of them."""
-  kind = node.op.type
-  place = _SHAPE_ARGUMENT.get(kind, 0 if kind in _RANDOM else None)
-  if place is None or any(value.kind == Kind.SIZED for i, value in enumerate(
-      node.values) if i != place):
-    return FREE if _is_known_size(node.op) else SIZED
-  if kind == 'TensorListReserve':
-    return SAME
-  open_axes = [k for k, size in enumerate(node.out()) if size is None]
-  if len(open_axes) != 1:
-    return SIZED
-  if kind in ('BroadcastTo', 'Tile'):
-    shape = node.shape(0)
-    at = open_axes[0] - (len(node.out()) - len(shape))
-    if at >= 0 and shape[at] != 1:
-      return SIZED
-  return Value(Kind.ROWS, axis=open_axes[0])
-
-
-def _is_known_size(op: Any) -> bool:
-  """Whether it takes from a shape one size that is a constant."""
-  if op.type != 'StridedSlice' or op.inputs[0].op.type != 'Shape' or (
-      op.get_attr('shrink_axis_mask') != 1):
-    return False
-  shape = op.inputs[0].op.inputs[0].shape
-  begin = _alone.static(op.inputs[1])
-  return begin is not None and shape[int(begin[0])] is not None
 
 
 def _broadcast(node: Node, which: Optional[Iterable[int]] = None) -> Value:
@@ -220,7 +128,7 @@ def _reshape(node: Node) -> Value:
   value = node.values[0]
   if value.kind != Kind.ROWS or node.values[1].kind == Kind.ROWS:
     raise unknown('is of a shape that is of the examples')
-  shape, out = node.shape(0), node.out()
+  shape, out = node.shape(0), _shape_made(node)
   before, after = shape[:value.axis], shape[value.axis + 1:]
   if None not in before + after and value.block > 0:
     for k, size in enumerate(out):
@@ -236,6 +144,25 @@ def _reshape(node: Node) -> Value:
                           size * value.block == length * block):
         return Value(Kind.ROWS, k, block)
   raise unknown('moves parts of one example to another')
+
+
+def _shape_made(node: Node) -> List[Optional[int]]:
+  """What a Reshape makes, None for a size that is of the number of examples."""
+  value, found = node.values[0], []
+  asked = _alone.per_number(node.op.inputs[1], node.values[1])
+  if asked is None or node.shape(0)[value.axis] is not None:
+    return node.out()
+  for sizes, number in zip(asked, _alone.NUMBERS):
+    shape = node.shape(0)
+    shape[value.axis] = number * abs(value.block)
+    if None in shape:
+      return node.out()
+    rest = math.prod(int(size) for size in sizes if size != -1)
+    found.append([math.prod(shape) // max(rest, 1) if size == -1 else int(size)
+                  for size in sizes])
+  made = [None if is_rows else size for size, is_rows in _alone.by_number(found)]
+  node.op.outputs[0].set_shape(made)  # Which TensorFlow does not find out.
+  return made
 
 
 def _expand(node: Node) -> Value:
@@ -532,6 +459,7 @@ def _fused_norm(node: Node) -> List[Value]:
     raise unknown('is not known to treat each example alone')
   if axis != channels:
     raise mixed('normalizes over the examples')
+  node.op.outputs[0].set_shape(node.op.inputs[0].shape)
   for i, value in enumerate(node.values):
     if value.kind == Kind.FREE and node.shape(i) != [0]:
       _check_same(node, i, channels if i in images else 0, size)
@@ -571,7 +499,15 @@ def _size(node: Node) -> Value:
   """Shapes: of the number of examples, but of nothing in them."""
   if all(None not in node.shape(i) for i in range(len(node.values))):
     return FREE
-  return SIZED
+  value, found = node.values[0], []
+  if node.op.type != 'Shape' or node.shape(0).count(None) != 1 or (
+      node.shape(0)[value.axis] is not None):
+    return SIZED
+  for number in _alone.NUMBERS:
+    shape = node.shape(0)
+    shape[value.axis] = number * abs(value.block)
+    found.append(np.asarray(shape))
+  return _alone.sized(found)
 
 
 def _from_list(node: Node) -> Value:
@@ -602,64 +538,10 @@ def _set_item(node: Node) -> Value:
   return _alone.joined(*items)
 
 
-def _body(node: Node, name: str, values: Sequence[Value]) -> List[Value]:
-  """Runs a function of the graph."""
-  called = node.op.get_attr(name)
-  graph = node.op.graph._get_function(called.name).graph  # pylint: disable=protected-access
-  known = {tensor.name: value for tensor, value in zip(graph.inputs, values)}
-  return _alone.analyse(graph, known, graph.outputs)
-
-
-def _call(node: Node) -> List[Value]:
-  return _body(node, 'f', node.values)
-
-
-def _if(node: Node) -> List[Value]:
-  if node.values[0].kind != Kind.FREE:
-    raise unknown('chooses by what is in the data')
-  first, second = (_body(node, name, node.values[1:])
-                   for name in ('then_branch', 'else_branch'))
-  return [_alone.joined(a, b) for a, b in zip(first, second)]
-
-
-def _while(node: Node) -> List[Value]:
-  values = node.values
-  for _ in range(2 * len(values) + 2):
-    # Not of their number either: what is counted would be.
-    if _body(node, 'cond', values)[0].kind != Kind.FREE:
-      raise unknown('goes on by what is in the data')
-    more = _body(node, 'body', values)
-    more = [_alone.joined(a, b) for a, b in zip(values, more)]
-    if more == values:
-      return values
-    values = more
-  raise unknown('is a loop too deep to follow')
-
-
-_CALLS: Dict[str, Rule] = {
-    'PartitionedCall': _call, 'StatefulPartitionedCall': _call, 'If': _if,
-    'StatelessIf': _if, 'While': _while, 'StatelessWhile': _while}
-
-_SAME = frozenset(('Fill', 'ZerosLike', 'OnesLike', 'TensorListReserve',
-                   'EmptyTensorList'))
-_RANDOM: FrozenSet[str] = frozenset(
-    ('RandomUniform', 'RandomUniformInt', 'RandomStandardNormal',
-     'TruncatedNormal', 'StatelessRandomUniform', 'StatelessRandomUniformV2',
-     'StatelessRandomUniformInt', 'StatelessRandomUniformIntV2',
-     'StatelessRandomUniformFullIntV2', 'StatelessRandomNormal',
-     'StatelessRandomNormalV2', 'StatelessTruncatedNormal',
-     'StatelessTruncatedNormalV2', 'StatefulUniform', 'StatefulUniformInt',
-     'StatefulStandardNormalV2', 'StatefulTruncatedNormal'))
-
-_REDUCTIONS = frozenset(('Sum', 'Mean', 'Max', 'Min', 'Prod', 'All', 'Any',
+REDUCTIONS = frozenset(('Sum', 'Mean', 'Max', 'Min', 'Prod', 'All', 'Any',
                          'EuclideanNorm'))
-_SHAPE_ARGUMENT = {
-    'Fill': 0, 'BroadcastTo': 1, 'Tile': 1, 'TensorListReserve': 0,
-    'StatefulUniform': 2, 'StatefulUniformInt': 2, 'StatefulStandardNormalV2': 2,
-    'StatefulTruncatedNormal': 2}
-"""Which input says what shape a constant or a draw is to have."""
 
-_ELEMENTWISE: Tuple[str, ...] = (
+ELEMENTWISE: Tuple[str, ...] = (
     'Abs Acos Acosh Add AddN AddV2 ApproximateEqual Asin Asinh Atan Atan2 Atanh '
     'BesselI0 BesselI0e BesselI1 BesselI1e Betainc BitwiseAnd BitwiseOr '
     'BitwiseXor BroadcastTo Cast Ceil CheckNumerics ClipByValue Complex '
@@ -674,7 +556,6 @@ _ELEMENTWISE: Tuple[str, ...] = (
     'Sinh Snapshot Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad '
     'Square SquaredDifference StopGradient Sub Tan Tanh TanhGrad TruncateDiv '
     'TruncateMod Xdivy Xlog1py Xlogy Zeta').split()
-_BROADCASTING = frozenset(_ELEMENTWISE)
 
 
 def _elementwise(node: Node) -> Value:
@@ -694,8 +575,8 @@ def _select(node: Node) -> Value:
 
 
 RULES: Dict[str, Rule] = {
-    **dict.fromkeys(_ELEMENTWISE, _elementwise),
-    **dict.fromkeys(_REDUCTIONS, _reduce),
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(('ArgMax', 'ArgMin'), _arg_reduce),
     **dict.fromkeys(('Cumsum', 'Cumprod', 'CumulativeLogsumexp', 'ReverseV2',
                      'Roll'), _along),

@@ -18,6 +18,7 @@ from typing import Tuple
 import tensorflow as tf
 
 from tfcactus.keras import _alone
+from tfcactus.keras import _alone_graph
 from tfcactus.keras import _vectorize
 from tfcactus.keras import _writes
 from tfcactus.keras._compat import keras
@@ -56,6 +57,7 @@ def per_example(call: LossFn, loss: Any) -> LossFn:
   return compute
 
 
+@tf.autograph.experimental.do_not_convert
 def _unproved(call: LossFn, targets: tf.Tensor, predictions: tf.Tensor) -> str:
   """Why a loss is not proved to be of each example alone, or ''.
 
@@ -81,7 +83,7 @@ def _unproved(call: LossFn, targets: tf.Tensor, predictions: tf.Tensor) -> str:
   graph = forward_and_back.get_concrete_function(
       *specs, tf.TensorSpec([rows])).graph
   _writes.check_graph(graph, 'a loss that writes')
-  found = _alone.why_not(_alone.analyse(
+  found = _alone.why_not(_alone_graph.analyse(
       graph, {part.name: _alone.ROWS for part in graph.inputs[:3]},
       graph.outputs))
   if found is None and graph.outputs[0].shape.as_list() != [rows]:

@@ -14,6 +14,7 @@ from typing import Tuple
 import tensorflow as tf
 
 from tfcactus.keras import _alone
+from tfcactus.keras import _alone_graph
 from tfcactus.keras import _compat
 from tfcactus.keras import _parts
 from tfcactus.keras import _rules
@@ -151,6 +152,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
                     predictions, losses)
 
 
+@tf.autograph.experimental.do_not_convert
 def check_batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
                   part: Tuple[Any, tf.Tensor, tf.Tensor]) -> None:
   """Proves that `batched` treats each example alone, or refuses.
@@ -181,7 +183,7 @@ def check_batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   graph = tf.function(traced, autograph=False).get_concrete_function(
       *specs).graph
   given = len(tf.nest.flatten(specs))
-  found = _alone.why_not(_alone.analyse(
+  found = _alone.why_not(_alone_graph.analyse(
       graph, {value.name: _alone.ROWS for value in graph.inputs[:given]},
       graph.outputs))
   if found is not None:
