@@ -396,7 +396,7 @@ PRIVATE: Dict[str, Construct] = {
     'prelu': _line(BOUNDED, layers.PReLU),
     # Layers without variables.
     'max pool': _line(BOUNDED, layers.MaxPooling2D, shape=_IMAGE),
-    'average pool': _line(BOUNDED, layers.AveragePooling2D, shape=_IMAGE),
+    'average pool': _line(BOUNDED, lambda: layers.AveragePooling2D(2), shape=_IMAGE),
     'global max pool': _line(BOUNDED, layers.GlobalMaxPooling2D, shape=_IMAGE),
     'global average pool': _line(BOUNDED, layers.GlobalAveragePooling1D,
                                  shape=_TIME),

@@ -65,10 +65,8 @@ def _changes(construct, sums):
     rng = np.random.default_rng(seed)
     data = _data(construct, rng, 6)
     place = rng.integers(6)
-    if not construct.ids:
-      data[0][place] *= [1.0, 1e3, 1e-3][seed % 3]
-    if seed >= 3:  # One that is unlike all others.
-      data[0][place], data[2][place] = -2 * data[0][place], data[2][place] * 3
+    if not construct.ids:  # Unlike all others.
+      data[0][place] *= [1.0, 1e3, 1e-3, -2.0, -30.0, 0.0][seed]
     found = [np.concatenate([np.ravel(part) for part in sums(*parts)])
              for parts in (data, [np.delete(part, place, 0) for part in data])]
     yield np.linalg.norm(np.subtract(*np.asarray(found, np.float64))) / _CLIP

@@ -252,3 +252,21 @@ def by_number(sizes: Sequence[np.ndarray]) -> List[Tuple[int, bool]]:
     else:
       raise unknown('is of a shape that is of the number of examples')
   return found
+
+
+def check_same(node: Node, i: int, axis: int, size: Optional[int]) -> None:
+  """Refuses a constant that is another for other places of the batch."""
+  if not 0 <= axis < len(node.shape(i)) or node.shape(i)[axis] == 1:
+    return
+  varies = node.values[i].varies
+  if varies is None or axis in varies or node.shape(i)[axis] != size or (
+      size is None):
+    raise unknown('treats examples by their place in the batch')
+
+
+def only(node: Node, i: int = 0) -> Value:
+  """The value of an input that alone may be of examples."""
+  for k, value in enumerate(node.values):
+    if k != i and value.kind != Kind.FREE:
+      raise unknown('takes an argument that is of the examples')
+  return node.values[i]

@@ -7,19 +7,18 @@ found. To teach it another operation, write a rule and put it into `RULES`.
 
 from __future__ import annotations
 
-import math
 from typing import Callable
 from typing import Dict
 from typing import Iterable
 from typing import List
 from typing import Optional
-from typing import Sequence
 from typing import Tuple
 from typing import Union
 
 import numpy as np
 
 from tfcactus.keras import _alone
+from tfcactus.keras import _alone_moves
 from tfcactus.keras._alone import FREE
 from tfcactus.keras._alone import Kind
 from tfcactus.keras._alone import mixed
@@ -46,30 +45,12 @@ def _broadcast(node: Node, which: Optional[Iterable[int]] = None) -> Value:
   axis, block = found.pop()
   for i in which:
     if node.values[i].kind == Kind.FREE:
-      _check_same(node, i, axis - (len(out) - len(node.shape(i))), out[axis])
+      _alone.check_same(node, i, axis - (len(out) - len(node.shape(i))), out[axis])
   return Value(Kind.ROWS, axis, block)
 
 
-def _check_same(node: Node, i: int, axis: int, size: Optional[int]) -> None:
-  """Refuses a constant that is another for other places of the batch."""
-  if not 0 <= axis < len(node.shape(i)) or node.shape(i)[axis] == 1:
-    return
-  varies = node.values[i].varies
-  if varies is None or axis in varies or node.shape(i)[axis] != size or (
-      size is None):
-    raise unknown('treats examples by their place in the batch')
-
-
-def _only(node: Node, i: int = 0) -> Value:
-  """The value of an input that alone may be of examples."""
-  for k, value in enumerate(node.values):
-    if k != i and value.kind != Kind.FREE:
-      raise unknown('takes an argument that is of the examples')
-  return node.values[i]
-
-
 def _reduce(node: Node) -> Value:
-  value, rank = _only(node), len(node.shape(0))
+  value, rank = _alone.only(node), len(node.shape(0))
   axes = {int(axis) % rank for axis in np.ravel(node.static(1))}
   if value.axis in axes:
     raise mixed('goes over the examples')
@@ -79,7 +60,7 @@ def _reduce(node: Node) -> Value:
 
 
 def _arg_reduce(node: Node) -> Value:
-  value, rank = _only(node), len(node.shape(0))
+  value, rank = _alone.only(node), len(node.shape(0))
   axis = int(node.static(1)) % rank
   if axis == value.axis:
     raise mixed('compares the examples')
@@ -89,7 +70,7 @@ def _arg_reduce(node: Node) -> Value:
 def _along(node: Node) -> Value:
   """Cumsum, reverse, roll and the like: along the axes of a constant."""
   argument = 2 if node.op.type == 'Roll' else 1
-  value, rank = _only(node), len(node.shape(0))
+  value, rank = _alone.only(node), len(node.shape(0))
   axes = {int(axis) % rank for axis in np.ravel(node.static(argument))}
   if value.axis in axes:
     raise mixed('goes along the examples')
@@ -98,14 +79,14 @@ def _along(node: Node) -> Value:
 
 def _last(node: Node) -> Value:
   """Over the last axis."""
-  value = _only(node)
+  value = _alone.only(node)
   if value.axis == len(node.shape(0)) - 1:
     raise mixed('goes over the examples')
   return value
 
 
 def _band(node: Node) -> Value:
-  value = _only(node)
+  value = _alone.only(node)
   if value.axis >= len(node.shape(0)) - 2:
     raise unknown('treats examples by their place in the batch')
   return value
@@ -118,236 +99,10 @@ def _cross_entropy(node: Node) -> List[Value]:
   value = node.values[node.rows()[0]]
   for i, other in enumerate(node.values):
     if other.kind == Kind.FREE:
-      _check_same(node, i, 0, node.shape(node.rows()[0])[0])
+      _alone.check_same(node, i, 0, node.shape(node.rows()[0])[0])
     elif other.kind == Kind.SIZED:
       raise mixed('depends on how many examples there are')
   return [value, value]
-
-
-def _reshape(node: Node) -> Value:
-  value = node.values[0]
-  if value.kind != Kind.ROWS or node.values[1].kind == Kind.ROWS:
-    raise unknown('is of a shape that is of the examples')
-  shape, out = node.shape(0), _shape_made(node)
-  before, after = shape[:value.axis], shape[value.axis + 1:]
-  if None not in before + after and value.block > 0:
-    for k, size in enumerate(out):
-      rest = out[:k] + out[k + 1:]
-      if None in rest or math.prod(out[:k]) != math.prod(before):
-        continue
-      block, left = divmod(value.block * math.prod(after),
-                           max(1, math.prod(out[k + 1:])))
-      length = shape[value.axis]
-      if left or not block or 0 in rest:
-        continue
-      if size is None or (length is not None and
-                          size * value.block == length * block):
-        return Value(Kind.ROWS, k, block)
-  raise unknown('moves parts of one example to another')
-
-
-def _shape_made(node: Node) -> List[Optional[int]]:
-  """What a Reshape makes, None for a size that is of the number of examples."""
-  value, found = node.values[0], []
-  asked = _alone.per_number(node.op.inputs[1], node.values[1])
-  if asked is None or node.shape(0)[value.axis] is not None:
-    return node.out()
-  for sizes, number in zip(asked, _alone.NUMBERS):
-    shape = node.shape(0)
-    shape[value.axis] = number * abs(value.block)
-    if None in shape:
-      return node.out()
-    rest = math.prod(int(size) for size in sizes if size != -1)
-    found.append([math.prod(shape) // max(rest, 1) if size == -1 else int(size)
-                  for size in sizes])
-  made = [None if is_rows else size for size, is_rows in _alone.by_number(found)]
-  node.op.outputs[0].set_shape(made)  # Which TensorFlow does not find out.
-  return made
-
-
-def _expand(node: Node) -> Value:
-  value, rank = _only(node), len(node.out())
-  return value._replace(
-      axis=value.axis + (int(node.static(1)) % rank <= value.axis))
-
-
-def _squeeze(node: Node) -> Value:
-  value, shape = _only(node), node.shape(0)
-  axes = [k % len(shape) for k in node.op.get_attr('squeeze_dims')]
-  if not axes:
-    if None in shape:
-      raise unknown('leaves out axes that are known only when it runs')
-    axes = [k for k, size in enumerate(shape) if size == 1]
-  if value.axis in axes:
-    raise unknown('leaves out the axis of the examples')
-  return value._replace(axis=value.axis - sum(k < value.axis for k in axes))
-
-
-def _transpose(node: Node) -> Value:
-  value = _only(node)
-  order = [int(k) % len(node.shape(0)) for k in np.ravel(node.static(1))]
-  return value._replace(axis=order.index(value.axis))
-
-
-def _same_place(node: Node, which: Sequence[int]) -> Value:
-  """Inputs of one shape in which examples have the same places."""
-  found = {node.values[i] for i in which if node.values[i].kind == Kind.ROWS}
-  if len(found) != 1:
-    raise unknown('has examples in several places')
-  value = found.pop()
-  for i in which:
-    if node.values[i].kind == Kind.SIZED:
-      raise mixed('depends on how many examples there are')
-    if node.values[i].kind == Kind.FREE:
-      _check_same(node, i, value.axis, node.shape(
-          [k for k in which if node.values[k].kind == Kind.ROWS][0])[value.axis])
-      if node.shape(i)[value.axis] == 1:
-        raise unknown('treats examples by their place in the batch')
-  return value
-
-
-def _concat(node: Node) -> Value:
-  parts = range(len(node.values) - 1)
-  value = _same_place(node, parts)
-  if int(node.static(len(parts))) % len(node.out()) == value.axis:
-    raise unknown('lines up examples with others')
-  return value
-
-
-def _pack(node: Node) -> Value:
-  value = _same_place(node, range(len(node.values)))
-  axis = node.op.get_attr('axis') % len(node.out())
-  return value._replace(axis=value.axis + (axis <= value.axis))
-
-
-def _unpack(node: Node) -> Value:
-  value, axis = _only(node), node.op.get_attr('axis') % len(node.shape(0))
-  if axis == value.axis:
-    raise mixed('takes examples by their place in the batch')
-  return value._replace(axis=value.axis - (axis < value.axis))
-
-
-def _split(node: Node) -> Value:
-  data, place = (1, 0) if node.op.type == 'Split' else (0, 2)
-  value = _only(node, data)
-  if int(node.static(place)) % len(node.shape(data)) == value.axis:
-    raise mixed('takes examples by their place in the batch')
-  return value
-
-
-def _slice(node: Node) -> Value:
-  value = _only(node)
-  begin, size = node.static(1), node.static(2)
-  if begin[value.axis] or size[value.axis] not in (
-      -1, node.shape(0)[value.axis]):
-    raise mixed('takes examples by their place in the batch')
-  return value
-
-
-def _pad(node: Node) -> Value:
-  value = _only(node)
-  if np.any(node.static(1)[value.axis]):
-    raise unknown('adds rows to those of the examples')
-  return value
-
-
-def _tile(node: Node) -> Value:
-  value = _only(node)
-  if node.static(1)[value.axis] != 1:
-    raise unknown('repeats the rows of the examples')
-  return value
-
-
-def _slice_axes(node: Node, shape: List[Optional[int]]) -> Dict[int, int]:
-  """Of each axis that is sliced in whole, the axis it is in the result.
-
-  Args:
-    node: A StridedSlice, or its gradient.
-    shape: Of what is sliced.
-  """
-  rank = len(shape)
-  masks = {name: node.op.get_attr(f'{name}_mask') for name in (
-      'begin', 'end', 'ellipsis', 'new_axis', 'shrink_axis')}
-  sparse = node.shape(1)[0]
-  begins, ends, strides = (
-      _alone.static(node.op.inputs[k]) for k in (1, 2, 3))
-  bit = lambda name, k: masks[name] >> k & 1
-  taken = sum(not bit('new_axis', k) and not bit('ellipsis', k)
-              for k in range(sparse))
-  whole, axis, place = {}, 0, 0
-  for k in range(sparse):
-    if bit('ellipsis', k):
-      for _ in range(rank - taken):
-        whole[axis], axis, place = place, axis + 1, place + 1
-    elif bit('new_axis', k):
-      place += 1
-    elif bit('shrink_axis', k):
-      axis += 1
-    else:
-      begin = bit('begin', k) or begins is not None and begins[k] == 0
-      end = bit('end', k) or ends is not None and ends[k] == shape[axis]
-      if begin and end and strides is not None and strides[k] == 1:
-        whole[axis] = place
-      axis, place = axis + 1, place + 1
-  for _ in range(rank - axis):
-    whole[axis], axis, place = place, axis + 1, place + 1
-  return whole
-
-
-def _strided_slice(node: Node) -> Value:
-  value = _only(node)
-  whole = _slice_axes(node, node.shape(0))
-  if value.axis not in whole:
-    raise mixed('takes examples by their place in the batch')
-  return value._replace(axis=whole[value.axis])
-
-
-def _strided_slice_grad(node: Node) -> Value:
-  value = _only(node, 4)
-  for axis, place in _slice_axes(node, node.out()).items():
-    if place == value.axis:
-      return value._replace(axis=axis)
-  raise unknown('moves parts of one example to another')
-
-
-def _gather(node: Node) -> Value:
-  params, indices = node.values[:2]
-  if node.op.type == 'ResourceGather':
-    return _only(node, 1)
-  rank, batch = len(node.shape(0)), node.op.get_attr('batch_dims')
-  axis = int(node.static(2)) % rank
-  width = len(node.shape(1)) - batch
-  if params.kind == Kind.ROWS and indices.kind == Kind.ROWS:
-    if params == indices and params.axis < batch:
-      return params
-    raise unknown('takes examples by what is in the data')
-  if indices.kind == Kind.SIZED or params.kind == Kind.SIZED:
-    raise mixed('depends on how many examples there are')
-  if indices.kind == Kind.ROWS:
-    if indices.axis < batch:
-      _check_same(node, 0, indices.axis, node.shape(1)[indices.axis])
-      return indices
-    return indices._replace(axis=indices.axis + axis - batch)
-  if params.axis == axis:
-    raise mixed('takes examples by their place in the batch')
-  if params.axis < batch:
-    _check_same(node, 1, params.axis, node.shape(0)[params.axis])
-    if node.shape(1)[params.axis] == 1:
-      raise unknown('treats examples by their place in the batch')
-  return params._replace(
-      axis=params.axis + (width - 1 if params.axis > axis else 0))
-
-
-def _gather_nd(node: Node) -> Value:
-  params, indices = node.values
-  if params.kind == Kind.FREE and indices.axis < len(node.shape(1)) - 1:
-    return indices
-  raise unknown('takes examples by what is in the data')
-
-
-def _one_hot(node: Node) -> Value:
-  value, axis = _only(node), node.op.get_attr('axis')
-  return value._replace(axis=value.axis + (0 <= axis <= value.axis))
 
 
 def _product(node: Node, x: int, y: int) -> Value:
@@ -376,7 +131,7 @@ def _product(node: Node, x: int, y: int) -> Value:
   if value.axis < rank - 2:
     for i in (0, 1):
       if node.values[i].kind == Kind.FREE:
-        _check_same(node, i, value.axis - (rank - len(node.shape(i))),
+        _alone.check_same(node, i, value.axis - (rank - len(node.shape(i))),
                     node.out()[value.axis])
   return value
 
@@ -410,7 +165,7 @@ def _einsum(node: Node) -> Value:
     raise unknown('takes a diagonal')
   for i, term in enumerate(terms):
     if node.values[i].kind == Kind.FREE and letter in term:
-      _check_same(node, i, term.index(letter), node.out()[result.index(letter)])
+      _alone.check_same(node, i, term.index(letter), node.out()[result.index(letter)])
   return Value(Kind.ROWS, result.index(letter), block)
 
 
@@ -426,18 +181,18 @@ def _leading(*data: int) -> Rule:
       raise unknown('takes another axis than the first for the examples')
     for i in data:
       if node.values[i].kind == Kind.FREE:
-        _check_same(node, i, 0, node.shape(node.rows()[0])[0])
+        _alone.check_same(node, i, 0, node.shape(node.rows()[0])[0])
     return value
 
   return rule
 
 
 def _bias(node: Node) -> Value:
-  value = _only(node)
+  value = _alone.only(node)
   form = node.op.get_attr('data_format')
   channels = 1 if form == b'NCHW' else len(node.shape(0)) - 1
   if value.axis == channels:
-    _check_same(node, 1, 0, node.shape(0)[channels])
+    _alone.check_same(node, 1, 0, node.shape(0)[channels])
   return value
 
 
@@ -462,21 +217,21 @@ def _fused_norm(node: Node) -> List[Value]:
   node.op.outputs[0].set_shape(node.op.inputs[0].shape)
   for i, value in enumerate(node.values):
     if value.kind == Kind.FREE and node.shape(i) != [0]:
-      _check_same(node, i, channels if i in images else 0, size)
+      _alone.check_same(node, i, channels if i in images else 0, size)
   return [Value(Kind.ROWS, axis, block)] + [
       Value(Kind.ROWS, 0, block)] * (len(node.op.outputs) - 1)
 
 
 def _space_to_batch(node: Node) -> Value:
   """Cuts each image in several, one of each example after the other."""
-  value, times = _only(node), int(np.prod(node.static(1)))
+  value, times = _alone.only(node), int(np.prod(node.static(1)))
   if value != Value(Kind.ROWS):
     raise unknown('takes another axis than the first for the examples')
   return value._replace(block=-times)
 
 
 def _batch_to_space(node: Node) -> Value:
-  value, times = _only(node), int(np.prod(node.static(1)))
+  value, times = _alone.only(node), int(np.prod(node.static(1)))
   if value != Value(Kind.ROWS, block=-times):
     raise unknown('takes another axis than the first for the examples')
   return Value(Kind.ROWS)
@@ -508,34 +263,6 @@ def _size(node: Node) -> Value:
     shape[value.axis] = number * abs(value.block)
     found.append(np.asarray(shape))
   return _alone.sized(found)
-
-
-def _from_list(node: Node) -> Value:
-  value = _only(node)
-  if value.axis == 0:
-    raise unknown('goes through the examples one after another')
-  return value._replace(axis=value.axis - 1)
-
-
-def _stack_list(node: Node) -> Value:
-  value = node.values[0]
-  if value.kind != Kind.ROWS:
-    raise unknown('is of a shape that is of the examples')
-  return value._replace(axis=value.axis + 1)
-
-
-def _list_item(node: Node) -> Value:
-  if node.values[0].kind != Kind.ROWS or any(
-      value.kind == Kind.ROWS for value in node.values[1:]):
-    raise unknown('takes examples by what is in the data')
-  return node.values[0]
-
-
-def _set_item(node: Node) -> Value:
-  items = [node.values[0], node.values[-1]]
-  if any(value.kind != Kind.FREE for value in node.values[1:-1]):
-    raise unknown('takes examples by what is in the data')
-  return _alone.joined(*items)
 
 
 REDUCTIONS = frozenset(('Sum', 'Mean', 'Max', 'Min', 'Prod', 'All', 'Any',
@@ -575,6 +302,7 @@ def _select(node: Node) -> Value:
 
 
 RULES: Dict[str, Rule] = {
+    **_alone_moves.RULES,
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(('ArgMax', 'ArgMin'), _arg_reduce),
@@ -583,9 +311,6 @@ RULES: Dict[str, Rule] = {
     **dict.fromkeys(('Softmax', 'LogSoftmax', 'TopKV2'), _last),
     **dict.fromkeys(('SoftmaxCrossEntropyWithLogits',
                      'SparseSoftmaxCrossEntropyWithLogits'), _cross_entropy),
-    **dict.fromkeys(('Pad', 'PadV2', 'MirrorPad', 'MirrorPadGrad'), _pad),
-    **dict.fromkeys(('Split', 'SplitV'), _split),
-    **dict.fromkeys(('GatherV2', 'ResourceGather'), _gather),
     **dict.fromkeys(('BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'),
                     _batch_matmul),
     **dict.fromkeys((
@@ -607,15 +332,7 @@ RULES: Dict[str, Rule] = {
     **dict.fromkeys(('ZerosLike', 'OnesLike'), _like),
     **dict.fromkeys(('Shape', 'ShapeN', 'Size', 'Rank', 'TensorListLength',
                      'TensorListElementShape'), _size),
-    **dict.fromkeys(('TensorListStack',), _stack_list),
-    **dict.fromkeys(('TensorListGetItem', 'TensorListPopBack'), _list_item),
-    **dict.fromkeys(('TensorListSetItem', 'TensorListPushBack'), _set_item),
-    'TensorListFromTensor': _from_list, 'Select': _select, 'Reshape': _reshape,
-    'ExpandDims': _expand, 'Squeeze': _squeeze, 'Transpose': _transpose,
-    'ConcatV2': _concat, 'Pack': _pack, 'Unpack': _unpack, 'Slice': _slice,
-    'Tile': _tile, 'StridedSlice': _strided_slice,
-    'StridedSliceGrad': _strided_slice_grad, 'GatherNd': _gather_nd,
-    'OneHot': _one_hot, 'MatMul': _matmul, 'Einsum': _einsum,
+    'Select': _select, 'MatMul': _matmul, 'Einsum': _einsum,
     'BiasAdd': _bias, 'BiasAddV1': _bias, 'MatrixBandPart': _band,
     'IdentityN': _each, 'SpaceToBatchND': _space_to_batch,
     'BatchToSpaceND': _batch_to_space,
