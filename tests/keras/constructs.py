@@ -483,7 +483,7 @@ PRIVATE: Dict[str, Construct] = {
         ('sparse column', 'column', lambda: losses.SparseCategoricalCrossentropy(
             from_logits=True)),
         ('by name', 'onehot', lambda: 'mse'),
-        ('function', 'onehot', lambda: losses.mean_squared_error),
+        ('function', 'onehot', lambda: losses.get('mean_absolute_error')),
         ('categorical', 'onehot', lambda: losses.CategoricalCrossentropy(
             from_logits=True)),
         ('smoothed', 'onehot', lambda: losses.CategoricalCrossentropy(
@@ -515,7 +515,7 @@ PRIVATE: Dict[str, Construct] = {
     'loss over all but the batch': _losses(BOUNDED, 'real', _pairs(
         lambda y, p: tf.reduce_sum(tf.abs(y - p), range(1, p.shape.rank)))),
     'loss gathered': _losses(BOUNDED, 'labels', _pairs(_gathered)),
-    'loss mapped': _losses(BOUNDED, 'real', _pairs(_mapped)),
+    'loss mapped': _losses('can be vectorised', 'real', _pairs(_mapped)),
     'loss over a size': _losses(BOUNDED, 'real', _pairs(
         lambda y, p: _squares(y, p) / _size(p))),
     'loss without a sum': _losses(BOUNDED, 'real', _pairs(
@@ -536,8 +536,9 @@ PRIVATE: Dict[str, Construct] = {
         APART, 'real', lambda: losses.CosineSimilarity(axis=-2)),
     'loss categorical axis 0': _losses(
         APART, 'onehot', lambda: losses.CategoricalCrossentropy(axis=0)),
+    # Of which Keras 3 says itself that it cannot.
     'loss categorical axis -2': _losses(
-        APART, 'onehot', lambda: losses.CategoricalCrossentropy(
+        APART + '|start <= limit', 'onehot', lambda: losses.CategoricalCrossentropy(
             from_logits=True, axis=-2)),
     'loss contrastive': _losses(APART, 'labels', _pairs(_contrastive)),
     'loss balanced': _losses(APART, 'labels', _pairs(_balanced)),
@@ -564,8 +565,8 @@ PRIVATE: Dict[str, Construct] = {
         lambda y, p: _squares(y, p) / tf.reduce_sum(y))),
     'loss mixed gradient': _losses(APART, 'real', _pairs(
         lambda y, p: _squares(y, backward_mean(p)))),
-    'loss sorted': _line(BOUNDED, loss=_loss(tf.sort)),
-    'loss of the branch': _line(BOUNDED + 'each example is by itself', loss=_loss(
+    'loss sorted': _line(APART, loss=_loss(tf.sort)),
+    'loss of the branch': _line(APART, loss=_loss(
         ACROSS['branch'])),
     'loss with a state': _losses('write', 'real', _state),
     'loss in Python': _losses('write', 'real', _pairs(

@@ -41,7 +41,7 @@ def analyse(graph: Any, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor]
       known[inside.name] = (
           _alone.constant(outside) if isinstance(outside, tf.__internal__.EagerTensor)
           else Value(Kind.UNKNOWN, why=f'a tensor of another graph, {outside}'))
-  for op in _needed(graph, outputs, known):
+  for op in _needed(outputs, known):
     if any(tensor.name not in known for tensor in op.outputs):
       values = _evaluate(
           op, [known[tensor.name] for tensor in op.inputs])
@@ -50,17 +50,21 @@ def analyse(graph: Any, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor]
   return [known[tensor.name] for tensor in outputs]
 
 
-def _needed(graph: Any, outputs: Sequence[tf.Tensor], known: Dict[str, Value]
-           ) -> List[Any]:
+def _needed(outputs: Sequence[tf.Tensor], known: Dict[str, Value]) -> List[Any]:
   """The operations that outputs depend on, inputs of each before it."""
-  wanted, stack = set(), [tensor.op for tensor in outputs]
+  # Not in the order they were made in: loops get inputs once differentiated.
+  order, seen = {}, set()
+  stack = [(tensor.op, False) for tensor in outputs]
   while stack:
-    op = stack.pop()
-    if op.name not in wanted:
-      wanted.add(op.name)
-      stack.extend(tensor.op for tensor in op.inputs
+    op, ready = stack.pop()
+    if ready:
+      order[op.name] = op
+    elif op.name not in seen:
+      seen.add(op.name)
+      stack.append((op, True))
+      stack.extend((tensor.op, False) for tensor in op.inputs
                    if tensor.name not in known)
-  return [op for op in graph.get_operations() if op.name in wanted]
+  return list(order.values())
 
 
 def _evaluate(op: Any, values: Sequence[Value]) -> List[Value]:

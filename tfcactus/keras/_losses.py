@@ -120,7 +120,14 @@ def _one_by_one(call: LossFn, targets: tf.Tensor, predictions: tf.Tensor
 
   @tf.custom_gradient
   def losses_of(predictions: tf.Tensor) -> Any:
-    losses, gradients = _vectorize.over_rows(one, (targets, predictions))
+    try:
+      losses, gradients = _vectorize.over_rows(one, (targets, predictions))
+    except (TypeError, NotImplementedError) as error:
+      raise ValueError(
+          'Expected a loss that is seen to be of each example alone, or that '
+          f'can be vectorised over examples, got neither ({error}): write it '
+          'without loops such as tf.map_fn, which go through a batch one by '
+          'one.') from error
 
     def gradient(upstream: tf.Tensor, variables: Optional[Any] = None) -> Any:
       column = tf.reshape(tf.cast(upstream, gradients.dtype),
