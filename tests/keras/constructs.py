@@ -174,8 +174,6 @@ ACROSS: Dict[str, Callable[[Any], Any]] = {
 }
 """Functions in which one example meets another."""
 
-_OF = lambda name: lambda: ACROSS[name]
-
 
 def _loss(function: Callable[[Any], Any]) -> Callable[[], Any]:
   """A loss that does something to those of the examples."""
@@ -425,7 +423,8 @@ PRIVATE: Dict[str, Construct] = {
         BOUNDED, lambda: layers.UnitNormalization(axis=-2)),
     # What an activation may be.
     **{f'activation {name}': _line(
-        BOUNDED, lambda name=name: _dense(activation=name))
+        BOUNDED, lambda name=name: _dense(activation=name),
+        slow=name not in ('swish', 'gelu', 'softmax'))
        for name in ('swish', 'gelu', 'softmax', 'selu', 'elu', 'softplus',
                     'softsign', 'hard_sigmoid', 'exponential', 'sigmoid')},
     **{f'activation layer {name}': _line(
@@ -448,13 +447,16 @@ PRIVATE: Dict[str, Construct] = {
     'dense activation relu layer': _line(
         BOUNDED, lambda: _dense(activation=layers.ReLU())),
     # Layers that mix the batch: they see one example at a time.
-    **{f'layer {name}': _line(BOUNDED, lambda name=name: Function(ACROSS[name]))
+    **{f'layer {name}': _line(
+        BOUNDED, lambda name=name: Function(ACROSS[name]),
+        slow=name in ('softmax', 'cumsum', 'sorted', 'standardized', 'transposed'))
        for name in ACROSS},
     **{f'weighted layer {name}': _line(
         BOUNDED, lambda name=name: Scaled(ACROSS[name]))
        for name in ('minus mean', 'reverse', 'over the size', 'by place')},
     **{f'lambda {name}': _line(
-        BOUNDED, lambda name=name: layers.Lambda(ACROSS[name]))
+        BOUNDED, lambda name=name: layers.Lambda(ACROSS[name]),
+        slow=name not in ('minus mean', 'branch'))
        for name in ('minus mean', 'softmax', 'roll', 'over the size', 'branch')},
     'centering': _line(BOUNDED, Centering),
     'centering vectorized': _line(BOUNDED, Centering, engine='vectorized'),
