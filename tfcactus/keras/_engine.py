@@ -10,11 +10,12 @@ import tensorflow as tf
 
 from tfcactus.keras import _clip
 from tfcactus.keras import _compat
+from tfcactus.keras import _losses
 from tfcactus.keras import _pass
 from tfcactus.keras import _routes
 from tfcactus.keras import _vectorize
 from tfcactus.keras._compat import keras
-from tfcactus.keras._pass import LossFn
+from tfcactus.keras._losses import LossFn
 
 
 class BatchResult(NamedTuple):
@@ -72,7 +73,7 @@ def loss_per_example(loss: Any) -> LossFn:
           'let the loss function return shape (batch,), without reduce_mean.')
     return tf.reduce_mean(losses, axis=list(range(1, losses.shape.rank)))
 
-  return compute
+  return _losses.per_example(compute, loss)
 
 
 class Engine:
@@ -146,6 +147,7 @@ class Engine:
       if self._routes.whole:
         found = _pass.vectorized(self._model, self._compute_loss, part)
       else:
+        _pass.check_batched(self._model, self._routes, self._compute_loss, part)
         found = _pass.batched(self._model, self._routes, self._compute_loss,
                               part)
     _clip.check_dtypes(self._model.trainable_variables)

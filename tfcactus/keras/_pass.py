@@ -13,17 +13,18 @@ from typing import Tuple
 
 import tensorflow as tf
 
+from tfcactus.keras import _alone
+from tfcactus.keras import _alone_graph
 from tfcactus.keras import _compat
 from tfcactus.keras import _parts
 from tfcactus.keras import _rules
 from tfcactus.keras import _seeds
+from tfcactus.keras import _vectorize
 from tfcactus.keras._compat import keras
+from tfcactus.keras._losses import LossFn
 from tfcactus.keras._routes import Route
 from tfcactus.keras._routes import Routes
 from tfcactus.keras._routes import Way
-
-LossFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-
 
 _LOSS_SCALE = 2.0**10
 """Keeps float16 gradients of one example from vanishing. A constant: a scale
@@ -72,9 +73,9 @@ class _VectorizedRule(_rules.Rule):
       return call(first, *others, **named)
 
     values = [flat[i] for i in mapped]
-    outputs = tf.vectorized_map(
+    outputs = _vectorize.over_rows(
         lambda row: tf.nest.map_structure(lambda out: out[0], one(row)),
-        values, warn=False)
+        values)
     if not layer.trainable_variables:
       return outputs
     tapped = [tap((one, values, i), out) if out.dtype.is_floating else out
@@ -95,7 +96,7 @@ class _VectorizedRule(_rules.Rule):
           unconnected_gradients=tf.UnconnectedGradients.ZERO)
       return [tf.convert_to_tensor(part) for part in found]
 
-    found = tf.vectorized_map(gradient, (values, site.gradient), warn=False)
+    found = _vectorize.over_rows(gradient, (values, site.gradient))
     return [(variable, _parts.Dense(part, variable.shape)) for variable, part
             in zip(site.layer.trainable_variables, found)]
 
@@ -149,6 +150,47 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
            for (layer, inputs, _), gradient in zip(tapped, gradients)]
   return PassResult(_collect(model, routes, sites, weights.shape[0]),
                     predictions, losses)
+
+
+@tf.autograph.experimental.do_not_convert
+def check_batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
+                  part: Tuple[Any, tf.Tensor, tf.Tensor]) -> None:
+  """Proves that `batched` treats each example alone, or refuses.
+
+  The pass is traced, its gradients included. What is vectorised has something
+  of the same dependences in its place.
+
+  Args:
+    model: The model.
+    routes: Its routes.
+    compute_loss: As there.
+    part: As there.
+
+  Raises:
+    ValueError: naming an operation that takes several examples, or that nothing
+      is known of.
+  """
+  specs = tf.nest.map_structure(
+      lambda value: tf.TensorSpec(value.shape, value.dtype), part)
+
+  def traced(*part):
+    with _vectorize.standing_in():
+      found = batched(model, routes, compute_loss, part)
+    parts = [value for one in found.parts for value in vars(one).values()
+             if tf.is_tensor(value)]
+    return [*parts, found.predictions, found.losses]
+
+  graph = tf.function(traced, autograph=False).get_concrete_function(
+      *specs).graph
+  given = len(tf.nest.flatten(specs))
+  found = _alone.why_not(_alone_graph.analyse(
+      graph, {value.name: _alone.ROWS for value in graph.inputs[:given]},
+      graph.outputs))
+  if found is not None:
+    raise ValueError(
+        'Expected layers that treat each example alone, or of which that is '
+        f"known, got {found.why}; use privatize(..., engine='vectorized'), "
+        'which takes one example at a time.')
 
 
 @contextlib.contextmanager

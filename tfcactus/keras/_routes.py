@@ -153,9 +153,8 @@ def _route(layer: Any) -> Route:
     return Route(layer, Way.BATCHED if trains else Way.PASS)
   if kind in _PASSING:
     return Route(layer, Way.PASS)
-  if kind is keras.layers.Concatenate and layer.axis != 0:
-    return Route(layer, Way.PASS)
-  if kind is keras.layers.Softmax and 0 not in tf.nest.flatten(layer.axis):
+  if kind in (keras.layers.Concatenate, keras.layers.Softmax) and (
+      not _rules.over_batch(layer)):
     return Route(layer, Way.PASS)
   if kind is keras.layers.BatchNormalization and not layer.trainable:
     return Route(layer, Way.PASS)
@@ -166,7 +165,9 @@ def _known_activation(layer: Any) -> bool:
   activation = getattr(layer, 'activation', None)
   if activation is None or type(layer) not in _PASSING | set(_rules.RULES):
     return True
-  return activation in _ELEMENTWISE or type(activation) in _PASSING
+  if type(activation) in _PASSING:
+    return _known_activation(activation)  # Which may have one of its own.
+  return activation in _ELEMENTWISE
 
 
 def _cannot_stand_alone(layer: Any) -> str:

@@ -207,7 +207,7 @@ class _NormalizationRule(Rule):
     self._without = without
 
   def unfit(self, layer: Any) -> str:
-    return 'axis 0' if 0 in _axes(layer) else ''
+    return 'axis 0' if over_batch(layer) else ''
 
   def run(self, layer, call, tap, inputs, *args, **kwargs):
     gamma = layer.gamma if layer.scale else None
@@ -237,6 +237,13 @@ class _NormalizationRule(Rule):
       found.append((layer.beta, tf.reduce_sum(
           _exact(site.gradient, layer.beta), summed)))
     return [(v, _parts.Dense(values, v.shape)) for v, values in found]
+
+
+def over_batch(layer: Any) -> bool:
+  """Whether the axis of a layer is that of the batch, at any of its places."""
+  ranks = {len(shape) for shape in _compat.output_shapes(layer)}
+  return any(axis == 0 or axis + rank == 0
+             for axis in _axes(layer) for rank in ranks or {0})
 
 
 def _axes(layer: Any) -> List[int]:

@@ -68,16 +68,30 @@ def check_no_writes(model: keras.Model) -> Any:
 
   # Not in an init_scope, which would stop the tape from recording.
   graph = tf.function(forward_and_back).get_concrete_function(spec).graph
-  seeds = _drawn_from(model, graph)
+  check_graph(graph, 'layers that write', _drawn_from(model, graph))
+  return graph.structured_outputs[0]
+
+
+def check_graph(graph: Any, what: str,
+                seeds: FrozenSet[str] = frozenset()) -> None:
+  """Refuses a traced computation that writes variables, or runs Python.
+
+  Args:
+    graph: Of a function.
+    what: That which is expected not to.
+    seeds: Names of what it may write.
+
+  Raises:
+    ValueError: naming the operation and the remedy.
+  """
   for node in nodes(graph.as_graph_def()):
     if _writes(node.op) and not seeds.intersection(node.input[:1]):
       raise ValueError(
-          'Expected layers that write no variables when they train, got '
-          f'{node.op} in {node.name!r}: what it keeps of the data is neither '
-          'clipped nor noisy, and stays in the weights. Remove the layer or '
-          'what it assigns, or freeze it before training (for normalization '
-          'use GroupNormalization or LayerNormalization).')
-  return graph.structured_outputs[0]
+          f'Expected {what} no variables in training, got {node.op} in '
+          f'{node.name!r}: what is kept of the data is neither clipped nor '
+          'noisy, and stays. Remove what is assigned, or the layer, or freeze '
+          'it before training (for normalization use GroupNormalization or '
+          'LayerNormalization).')
 
 
 def _drawn_from(model: keras.Model, graph: Any) -> FrozenSet[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from typing import Any
@@ -87,6 +88,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._plan = None
     self._max_steps = None
     self._warned = False
+    self._checked = False
     self.guarantee = None
     self.reason = 'No step was released yet.'
 
@@ -100,6 +102,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     del logs
     self._plan = self._find_plan()
     self._max_steps = None
+    self._checked = False
     if self._run_card is not None and not self._is_private_model():
       raise ValueError(
           'Expected a PrivateModel with run_card, got a drop-in optimizer, '
@@ -125,7 +128,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     if self._spent():
       self.model.stop_training = True
     if self._every is not None and (batch + 1) % self._every == 0:
-      self.guarantee, self.reason = self._ledger().guarantee(self._plan)
+      self._account(self._ledger())
       if self.guarantee is not None and logs is not None:
         self._log(logs)
 
@@ -133,7 +136,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     """Logs what was spent so far."""
     del epoch
     ledger = self._ledger()
-    self.guarantee, self.reason = ledger.guarantee(self._plan)
+    self._account(ledger)
     if self.guarantee is None:
       self._warn(self.reason)
     else:
@@ -144,6 +147,14 @@ class EpsilonCallback(keras.callbacks.Callback):
         ledger.sampling == Sampling.EACH_EXAMPLE_ONCE and
         not self._within(self._ledger(ahead=True))):
       self.model.stop_training = True
+
+  def _account(self, ledger: sampling.Ledger) -> None:
+    """Keeps what was spent, with what is assumed and not seen."""
+    self.guarantee, self.reason = ledger.guarantee(self._plan)
+    if self.guarantee is not None and not self._is_private_model():
+      self.guarantee = dataclasses.replace(
+          self.guarantee,
+          statement=self.guarantee.statement + _loss_check.ASSUMED)
 
   def _log(self, logs: dict) -> None:
     """Puts what was spent, and the clip norm if it moves, into the logs."""
@@ -223,7 +234,9 @@ class EpsilonCallback(keras.callbacks.Callback):
       _layers.check_model(self.model)
       if self.model.built:
         self._check_vector(self._plan)
-        _loss_check.check_per_example(self.model, self._batches)
+        if not self._checked:  # Once for each trace that `fit` makes.
+          _loss_check.check_per_example(self.model, self._batches)
+          self._checked = True
     except ValueError as error:
       return sampling.Ledger(Sampling.UNKNOWN, steps + ahead,
                              note=f'No epsilon: {error}')

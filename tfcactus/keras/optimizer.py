@@ -353,9 +353,11 @@ class DPKerasSGDOptimizer(make_dp_optimizer_class(_compat.SGD)):
 
   It sees a batch only through its losses, so it takes one backward pass per
   example; `tfcactus.keras.privatize` is many times faster. It cannot see the
-  model either: layers that mix examples, such as BatchNormalization, void the
-  guarantee (`EpsilonCallback` refuses them). And it cannot take an example out
-  of the batch: one whose activations overflow spoils the gradients of all
+  model either: layers or losses that mix examples, such as BatchNormalization,
+  void the guarantee. `EpsilonCallback` traces the model and the loss, and reports
+  none unless each operation is known to leave examples alone; that `fit` ran
+  what was traced is assumed, and said with epsilon. And it cannot take an example
+  out of the batch: one whose activations overflow spoils the gradients of all
   others, since 0 * NaN = NaN, so that the guarantee assumes that none does
   (`sound` is False from then on, and `EpsilonCallback` refuses). A model made
   by `privatize` needs no such assumption. Examples that hold NaN or infinity
