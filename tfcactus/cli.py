@@ -192,6 +192,8 @@ def _show(args: argparse.Namespace, name: str, bounds: privacy.Bounds,
           seconds: float, at: str) -> None:
   relation = relations.NAMES[args.relation]
   statement = (
+      ('' if args.direction == 'both' else
+       'One direction alone is no guarantee. ') +
       relations.protected(relation, 'record', 'the data') + '. ' +
       relations.public(relation, 'The number of records, the sampling probability '
                        'and the number of steps', 'record') + '.')

@@ -85,8 +85,9 @@ CELL_REACH = 0.5
 """Largest width of a cell times the distance of its ends from a mean, where eight
 Gauss points are exact to rounding."""
 
-LARGEST_MU = 200.0
-"""Shifts over standard deviations above this count as no noise."""
+LARGEST_MU = 50.0
+"""Shifts over standard deviations above this count as no noise: losses beyond
+3,000 are not known to `pair.LOSS_ROUNDOFF`."""
 
 
 @functools.lru_cache(maxsize=32)
