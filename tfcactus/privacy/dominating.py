@@ -252,6 +252,9 @@ def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray,
     slope: Shape (points,), of a tangent there.
     p_inf: What the profile falls to, or less.
   """
+  # At one the profile has a kink where several meet there; of its tangents that
+  # of a symmetric pair is known, and no steeper one completes to a pair.
+  slope = np.append(max(slope[0], -0.5 * (1 - value[0])), slope[1:])
   slope = np.minimum(np.maximum.accumulate(slope), 0.0)
   # Where two slopes hardly differ their crossing is not known: drop one.
   keep = np.append(np.diff(slope) > 1e-13, True)

@@ -110,7 +110,7 @@ def replaced(noise: noise_lib.Noise, sampling_prob: float) -> PairBounds:
         noise, sampling_prob, (0, noise.bins, -noise.bins)))
   near, far = (dominating.dominating_pair(noise, shift=k) for k in (1, 2))
   return PairBounds(
-      dominating.envelope_of(list(near.poisson(sampling_prob))).lower,
+      near.poisson(sampling_prob)[1].lower,
       pair_lib.DominatingPair.from_symmetric_profile(
           *mixed_profile(near.upper, far.upper, sampling_prob)))
 
