@@ -52,9 +52,9 @@ the reverse neighbours. Replacing is symmetric: the pair of u = 1, v = -1 is
 attained, so that nothing smaller dominates. Zeroed: above alpha = 1 the pair of
 w = -1, u = 1, below it that of a removed record reversed.
 
-Where the two laws at u and v of the worst line are not at hand (noise that is
-known by what dominates each shift only, such as i.i.d. Laplace on a vector of
-bounded l1 norm), advanced joint convexity bounds H by the profiles h_1 and h_2 of
+Radial tables: see `three_points`. Where no line is the worst (noise known by what
+dominates each shift only: i.i.d. Laplace on a vector of bounded l1 norm, tables
+that are not monotone), advanced joint convexity bounds H by the profiles h_1 and h_2 of
 shifts 1 and 2: with alpha = 1 + q (a - 1) and b = alpha / a,
 
     H_alpha(P || Q) = q H_a(f_u || (1-b) f_w + b f_v)
@@ -76,6 +76,7 @@ from scipy import special
 from tfcactus import noise as noise_lib
 from tfcactus.privacy import dominating
 from tfcactus.privacy import pair as pair_lib
+from tfcactus.privacy import three_points
 from tfcactus.privacy.pair import PairBounds
 
 CELLS = 1 << 13
@@ -108,11 +109,15 @@ def replaced(noise: noise_lib.Noise, sampling_prob: float) -> PairBounds:
   if _is_monotone_scalar(noise):
     return PairBounds.exact(_scalar_mixture(
         noise, sampling_prob, (0, noise.bins, -noise.bins)))
-  near, far = (dominating.dominating_pair(noise, shift=k) for k in (1, 2))
+  near = dominating.dominating_pair(noise, shift=1)
+  if isinstance(noise, noise_lib.RadialTable):
+    points = three_points.profile(noise, sampling_prob, opposite=True)
+  else:
+    far = dominating.dominating_pair(noise, shift=2)
+    points = mixed_profile(near.upper, far.upper, sampling_prob)
   return PairBounds(
       near.poisson(sampling_prob)[1].lower,
-      pair_lib.DominatingPair.from_symmetric_profile(
-          *mixed_profile(near.upper, far.upper, sampling_prob)))
+      pair_lib.DominatingPair.from_symmetric_profile(*points))
 
 
 @functools.lru_cache(maxsize=32)
@@ -146,11 +151,13 @@ def _zeroed(noise: noise_lib.Noise, near: PairBounds, prob: float) -> PairBounds
   if _is_monotone_scalar(noise):
     return PairBounds.exact(_scalar_mixture(
         noise, prob, (0, 2 * noise.bins, noise.bins)))
-  far = dominating.dominating_pair(noise, shift=2)
-  return PairBounds(
-      near.poisson(prob)[1].lower,
-      pair_lib.DominatingPair.from_symmetric_profile(
-          *mixed_profile(far.upper, near.upper, prob)))
+  if isinstance(noise, noise_lib.RadialTable):
+    points = three_points.profile(noise, prob, opposite=False)
+  else:
+    far = dominating.dominating_pair(noise, shift=2)
+    points = mixed_profile(far.upper, near.upper, prob)
+  return PairBounds(near.poisson(prob)[1].lower,
+                    pair_lib.DominatingPair.from_symmetric_profile(*points))
 
 
 def mixed_profile(out: pair_lib.DominatingPair, other: pair_lib.DominatingPair,
