@@ -139,10 +139,11 @@ def test_two_gaussians_of_one_sample_are_one_under_replace():
 def test_other_accountants_take_the_relations(kind):
   """Above the exact account, for each that has finite divergences."""
   event = dp_accounting.PoissonSampledDpEvent(0.1, privacy.NoiseTableDpEvent(
-      gaussian_scalar()))
+      gaussian_scalar(bins=5, cells=20)))
   for relation in (ZERO_OUT, REPLACE):
-    exact = PhiAccountant(relation).compose(event, 60).epsilon_bounds(1e-4)
-    assert kind(relation).compose(event, 60).get_epsilon(1e-4) >= exact.lower
+    exact = PhiAccountant(relation).compose(event, 20).epsilon_bounds(1e-4)
+    assert math.inf > kind(relation).compose(event, 20).get_epsilon(
+        1e-4) >= exact.lower
 
 
 def test_randomised_response():
