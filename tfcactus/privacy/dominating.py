@@ -65,6 +65,12 @@ def dominating_pair(noise: Any, *, shift: int = 1) -> pair_lib.PairBounds:
       f'RadialTable, got {noise!r}.')
 
 
+@functools.lru_cache(maxsize=32)
+def known_pair(noise: Any, shift: int) -> pair_lib.PairBounds:
+  """`dominating_pair`, computed once for the same noise."""
+  return dominating_pair(noise, shift=shift)
+
+
 @dominating_pair.register
 def _(noise: closed_form.Gaussian, *, shift: int = 1) -> pair_lib.PairBounds:
   return gaussian_bounds(

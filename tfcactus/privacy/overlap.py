@@ -109,11 +109,11 @@ def replaced(noise: noise_lib.Noise, sampling_prob: float) -> PairBounds:
   if _is_monotone_scalar(noise):
     return PairBounds.exact(_scalar_mixture(
         noise, sampling_prob, (0, noise.bins, -noise.bins)))
-  near = dominating.dominating_pair(noise, shift=1)
+  near = dominating.known_pair(noise, 1)
   if isinstance(noise, noise_lib.RadialTable):
     points = three_points.profile(noise, sampling_prob, opposite=True)
   else:
-    far = dominating.dominating_pair(noise, shift=2)
+    far = dominating.known_pair(noise, 2)
     points = mixed_profile(near.upper, far.upper, sampling_prob)
   return PairBounds(
       near.poisson(sampling_prob)[1].lower,
@@ -140,7 +140,7 @@ def zeroed(noise: noise_lib.Noise, sampling_prob: float) -> PairBounds:
     near = dominating.gaussian_bounds(mu, CELLS)
     above = _gaussian_zeroed(mu, sampling_prob)
   else:
-    near = dominating.dominating_pair(noise, shift=1)
+    near = dominating.known_pair(noise, 1)
     above = _zeroed(noise, near, sampling_prob)
   add, _ = near.poisson(sampling_prob)
   return PairBounds(above.lower, _joined(above.upper, add.upper))
@@ -154,7 +154,7 @@ def _zeroed(noise: noise_lib.Noise, near: PairBounds, prob: float) -> PairBounds
   if isinstance(noise, noise_lib.RadialTable):
     points = three_points.profile(noise, prob, opposite=False)
   else:
-    far = dominating.dominating_pair(noise, shift=2)
+    far = dominating.known_pair(noise, 2)
     points = mixed_profile(far.upper, near.upper, prob)
   return PairBounds(near.poisson(prob)[1].lower,
                     pair_lib.DominatingPair.from_symmetric_profile(*points))

@@ -106,7 +106,7 @@ def _zeroed(release: Release, direction: str) -> pair_lib.PairBounds:
 def _base_bounds(source: Source, shift: int) -> pair_lib.PairBounds:
   if source.pair is not None:
     return pair_lib.PairBounds.exact(source.pair)
-  return dominating.dominating_pair(source.noise, shift=shift)
+  return dominating.known_pair(source.noise, shift)
 
 
 def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
