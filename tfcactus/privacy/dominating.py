@@ -304,7 +304,7 @@ def from_cells(edges: np.ndarray, width: Any, p: np.ndarray, q: np.ndarray,
   lower = pair_lib.DominatingPair(
       np.log(p[real]) - np.log(q[real]), p[real], q[real])
   share = np.minimum(pair_lib.split_fraction(p, q, edges[:-1], width) +
-                     RATIO_ROUNDOFF / np.maximum(width, RATIO_ROUNDOFF), 1.0)
+                     RATIO_ROUNDOFF / width, 1.0)
   raised = np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
   real = raised > 0
   loss, raised = edges[real], raised[real]

@@ -86,6 +86,12 @@ CELL_REACH = 0.5
 """Largest width of a cell times the distance of its ends from a mean, where eight
 Gauss points are exact to rounding."""
 
+NARROWEST = 1e-200
+"""Width of a cell on whose ends the loss is the same to rounding."""
+
+ROUNDOFF = 1e-14
+"""Relative error of a few operations on two profiles."""
+
 LARGEST_MU = 50.0
 """Shifts over standard deviations above this count as no noise: losses beyond
 3,000 are not known to `pair.LOSS_ROUNDOFF`."""
@@ -181,7 +187,7 @@ def mixed_profile(out: pair_lib.DominatingPair, other: pair_lib.DominatingPair,
   share = (1 - sampling_prob) * -np.expm1(-log_a)
   value = sampling_prob * (share * values[0] + (1 - share) * values[1])
   alpha = 1 + sampling_prob * np.expm1(log_a)
-  return alpha, np.minimum(value * (1 + dominating.PROFILE_ROUNDOFF), 1.0)
+  return alpha, np.minimum(value * (1 + ROUNDOFF), 1.0)
 
 
 def _is_monotone_scalar(noise: noise_lib.Noise) -> bool:
@@ -209,7 +215,7 @@ def _gaussian_replaced(mu: float, prob: float) -> PairBounds:
   loss = _log_ratio(x, mu, prob)
   loss = loss - loss[::-1]
   return dominating.from_cells(
-      loss, np.diff(loss), p, p[::-1],
+      loss, _widths(loss), p, p[::-1],
       float(special.ndtr(-dominating.GAUSSIAN_REACH)))
 
 
@@ -226,7 +232,7 @@ def _gaussian_zeroed(mu: float, prob: float) -> PairBounds:
   loss = _log_ratio(x, 2 * mu, prob) - _log_ratio(x, mu, prob)
   loss[0] = 0.0
   upper = dominating.from_cells(
-      loss, np.diff(loss), p, q, float(special.ndtr(-reach))).upper
+      loss, _widths(loss), p, q, float(special.ndtr(-reach))).upper
   _, p, q = mixtures(-reach, CELLS)
   both = (p > 0) & (q > 0)
   return PairBounds(pair_lib.DominatingPair(
@@ -255,6 +261,11 @@ def _edges(bottom: float, top: float, means: Sequence[float], cells: int
   density = 1 / 8 + sum(np.exp(-(x - mean)**2 / 6) for mean in means)
   position = np.append(0.0, np.cumsum(0.5 * (density[1:] + density[:-1])))
   return np.interp(np.linspace(0, position[-1], cells + 1), position, x)
+
+
+def _widths(loss: np.ndarray) -> np.ndarray:
+  """Distances of losses; rounding may turn two that hardly differ around."""
+  return np.maximum(np.diff(loss), NARROWEST)
 
 
 def _cells(x: np.ndarray) -> np.ndarray:

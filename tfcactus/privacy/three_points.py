@@ -48,6 +48,7 @@ def profile(table: radial.RadialTable, prob: float, opposite: bool
   alpha = 1 + prob * np.expm1(np.linspace(0.0, top, dominating.CELLS + 1))
   log_alpha = np.log(alpha)
   totals = np.zeros((2, alpha.size + 1))
+  terms = np.zeros(alpha.size + 1)
   for start in range(0, count, dominating.ROWS_AT_ONCE):
     rows = np.arange(start, min(start + dominating.ROWS_AT_ONCE, count))[:, None]
     columns = rows + np.arange(-band, band + 1)
@@ -59,10 +60,13 @@ def profile(table: radial.RadialTable, prob: float, opposite: bool
     second = prob * drawn[exists] + (1 - prob) * shared[exists]
     with np.errstate(divide='ignore'):
       place = np.searchsorted(log_alpha, np.log(first) - np.log(second))
+    terms += np.bincount(place, minlength=alpha.size + 1)
     for total, part in zip(totals, (first, second)):
       total += np.bincount(place, p[exists] * part, alpha.size + 1)
   above, below = (np.cumsum(total[::-1])[::-1][1:] for total in totals)
-  value = above - alpha * below + dominating.PROFILE_ROUNDOFF * above
+  value = above - alpha * below
+  value += np.finfo(np.float64).eps * (np.max(terms[1:]) + terms.size) * (
+      above + alpha * below)
   # Wherever rounding moved mass, and in shells left out, it gains at most this.
   unknown = float(np.sum(mass[:count] * error) + np.sum(mass[count:]))
   return alpha, np.clip(value + prob * unknown, 0.0, 1.0)
