@@ -25,8 +25,22 @@ def test_directions_and_relations(capsys):
     cli.main(GAUSSIAN + ['--direction', direction, '--json'])
     values[direction] = json.loads(capsys.readouterr().out)['upper']
   assert values['both'] == max(values['add'], values['remove'])
-  assert cli.main(GAUSSIAN + ['--neighbors', 'replace']) == 2
-  assert 'replace' in capsys.readouterr().err
+  assert cli.main(GAUSSIAN + ['--direction', 'add']) == 0
+  assert 'is no guarantee' in capsys.readouterr().out
+  relations = {}
+  for relation in ('add-or-remove', 'zero-out', 'replace'):
+    cli.main(GAUSSIAN + ['--relation', relation, '--json'])
+    relations[relation] = json.loads(capsys.readouterr().out)
+    assert relations[relation]['relation'] == relation
+    assert 'public constants' in relations[relation]['statement']
+  assert relations['zero-out']['upper'] == values['both']
+  assert values['both'] < relations['replace']['upper'] < 2 * values['both']
+  assert 'assumed' in relations['add-or-remove']['statement']
+  assert 'assumed' not in relations['zero-out']['statement']
+  # The name of the flag before.
+  assert cli.main(GAUSSIAN + ['--neighbors', 'replace', '--json']) == 0
+  assert json.loads(capsys.readouterr().out)['upper'] == (
+      relations['replace']['upper'])
 
 
 def test_tables_from_files_and_by_name(tmp_path, capsys):

@@ -88,6 +88,81 @@ def test_shuffled_epochs_get_what_holds():
   assert 'no amplification' in guarantee.statement
 
 
+def test_zero_out_costs_the_same_and_assumes_less():
+  """The same two laws, and num_examples is no secret: no assumption about it."""
+  added, zeroed, replaced = (
+      plan().guarantee(100, name)
+      for name in ('add-or-remove', 'zero-out', 'replace'))
+  assert (zeroed.lower, zeroed.upper) == (added.lower, added.upper)
+  assert zeroed.neighboring_relation == 'replace-special'
+  assert 'contributes zero' in zeroed.statement
+  assert 'assumed' in added.statement and 'assumed' not in zeroed.statement
+  assert added.upper < replaced.lower <= replaced.upper < 2.2 * added.upper
+  assert replaced.neighboring_relation == 'replace-one'
+  assert 'replaced by any other' in replaced.statement
+  relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+  assert plan().guarantee(100, relation) == zeroed
+  with pytest.raises(ValueError, match='neighboring_relation.*swap'):
+    plan().guarantee(100, 'swap')
+
+
+@pytest.mark.parametrize('cost', [
+    lambda made, relation: made.guarantee(20, relation),
+    lambda made, relation: made.guarantee_fixed_size(20, relation),
+    lambda made, relation: made.guarantee_each_example_once(2, relation)])
+def test_every_statement_says_what_is_public(cost):
+  for relation in ('add-or-remove', 'zero-out', 'replace'):
+    try:
+      guarantee = cost(plan(), relation)
+    except ValueError as error:
+      assert relation == 'add-or-remove' and 'passes over all' in str(error)
+      continue
+    assert 'num_examples=60000' in guarantee.statement
+    assert 'sampling_prob=0.00416667' in guarantee.statement
+    assert 'are public constants' in guarantee.statement
+    assert ('same number of examples' in guarantee.statement) == (
+        relation != 'add-or-remove')
+
+
+def test_a_zeroed_example_changes_one_sum_of_a_pass_by_one_clip_norm():
+  zeroed = plan(noise=noise.Gaussian(2.0)).guarantee_each_example_once(
+      3, 'zero-out')
+  replaced = plan(noise=noise.Gaussian(4.0)).guarantee_each_example_once(3)
+  assert zeroed.upper == pytest.approx(replaced.upper, rel=1e-9)
+
+
+def test_fixed_size_samples_under_the_other_relations():
+  zeroed, added, replaced = (
+      plan().guarantee_fixed_size(300, name)
+      for name in ('zero-out', 'add-or-remove', 'replace'))
+  # Others take the place of the zeroed one: more than under Poisson sampling.
+  assert plan().guarantee(300).upper < zeroed.lower
+  assert zeroed.upper < added.upper <= replaced.upper
+
+
+def test_budgets_keep_to_the_relation():
+  steps = plan().steps_within(0.4, neighboring_relation='replace')
+  assert steps < plan().steps_within(0.4)
+  assert plan().guarantee(steps, 'replace').upper <= 0.4
+  assert plan().guarantee(steps + 1, 'replace').upper > 0.4
+  settings = {k: v for k, v in SETTINGS.items() if k not in ('noise', 'steps')}
+  found = tfcactus.calibrate_noise_multiplier(
+      1.0, noise.Gaussian, tolerance=3e-2, neighboring_relation='replace',
+      steps=200, **settings)
+  reached = tfcactus.PrivacyPlan(noise=found, steps=200, **settings).guarantee(
+      neighboring_relation='replace').upper
+  assert 0.8 < reached <= 1.0
+
+
+def test_conditions_are_said_wherever_a_guarantee_is():
+  guarantee = plan().guarantee(10).given('the moon is full')
+  assert 'if the moon is full' in str(guarantee)
+  assert guarantee.statement.endswith(' Holds if the moon is full.')
+  assert guarantee.given('it rains').conditions == (
+      'the moon is full', 'it rains')
+  assert guarantee.upper == plan().guarantee(10).upper
+
+
 @pytest.mark.parametrize('bad', [gaussian_scalar(), wavy_scalar(),
                                  noise.Laplace(1.0)])
 def test_scalar_noise_for_a_vector_is_refused(bad):

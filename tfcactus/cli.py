@@ -24,11 +24,8 @@ from tfcactus import noise as noise_lib
 from tfcactus import privacy
 from tfcactus.noise import library
 from tfcactus.privacy import calibration
+from tfcactus.privacy import relations
 
-_RELATIONS = {
-    'add-or-remove': dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
-    'replace': dp_accounting.NeighboringRelation.REPLACE_ONE,
-}
 _SAMPLINGS = ('poisson', 'fixed')
 
 
@@ -142,7 +139,10 @@ def _add_steps(parser: argparse.ArgumentParser) -> None:
       metavar='NAME=VALUE,...', help='a group of steps; repeat for more')
   add('--steps-file', metavar='FILE.json',
       help='a JSON list of such groups, as objects')
-  add('--neighbors', choices=sorted(_RELATIONS), default='add-or-remove')
+  add('--relation', '--neighbors', choices=sorted(relations.NAMES),
+      default='add-or-remove', help='what neighbours differ in: one record more '
+      'or less, one that contributes zero (zero-out), or one replaced by any '
+      'other (default: %(default)s)')
   add('--direction', choices=('both', 'add', 'remove'), default='both')
   add('--json', action='store_true', help='print JSON')
 
@@ -201,7 +201,7 @@ def _bounds(args: argparse.Namespace,
   events = [group.event() for group in _groups(args)]
   start = time.perf_counter()
   accountant = privacy.PhiAccountant(
-      _RELATIONS[args.neighbors], direction=args.direction)
+      relations.NAMES[args.relation], direction=args.direction)
   for event in events:
     accountant.compose(event)
   bounds = solve(accountant)
@@ -210,15 +210,24 @@ def _bounds(args: argparse.Namespace,
 
 def _show(args: argparse.Namespace, name: str, bounds: privacy.Bounds,
           seconds: float, at: str) -> None:
+  relation = relations.NAMES[args.relation]
+  statement = (
+      ('' if args.direction == 'both' else
+       'One direction alone is no guarantee. ') +
+      relations.protected(relation, 'record', 'the data') + '. ' +
+      relations.public(relation, 'The number of records, the sampling probability '
+                       'and the number of steps', 'record') + '.')
   if args.json:
     print(json.dumps({
         'lower': bounds.lower, 'estimate': bounds.estimate,
-        'upper': bounds.upper, 'neighbors': args.neighbors,
-        'direction': args.direction, 'seconds': seconds}))
+        'upper': bounds.upper, 'relation': args.relation,
+        'direction': args.direction, 'statement': statement,
+        'seconds': seconds}))
     return
   print(f'{name} <= {_format.upper(bounds.upper, 10)} at {at} '
-        f'({args.neighbors}, direction {args.direction}; estimate '
-        f'{bounds.estimate:.10g}, lower bound {_format.lower(bounds.lower, 10)})')
+        f'({args.relation}, direction {args.direction}; estimate '
+        f'{bounds.estimate:.10g}, lower bound {_format.lower(bounds.lower, 10)}). '
+        f'{statement}')
 
 
 def _epsilon(args: argparse.Namespace) -> None:
@@ -258,7 +267,7 @@ def _calibrate(args: argparse.Namespace) -> None:
            'steps': calibration.calibrate_steps,
            'sampling_prob': calibration.calibrate_sampling_prob}[name]
   start = time.perf_counter()
-  cost = calibration.account(event, args.delta, _RELATIONS[args.neighbors],
+  cost = calibration.account(event, args.delta, relations.NAMES[args.relation],
                              args.direction)
   value = solve(args.target_epsilon, cost)
   reached = cost(value) if value else 0.0

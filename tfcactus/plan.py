@@ -17,6 +17,7 @@ from tfcactus import _format
 from tfcactus import noise as noise_lib
 from tfcactus import privacy
 from tfcactus.clipping import AdaptiveClipping
+from tfcactus.privacy import relations
 from tfcactus.privacy import sinh_normal
 
 ACCOUNTANT = 'tfcactus PhiAccountant'
@@ -34,15 +35,22 @@ class Guarantee:
   """What a number of released steps costs.
 
   Attributes:
-    lower: No epsilon below this holds for the dominating pair accounted.
+    lower: No epsilon below this holds for the dominating pair accounted: of
+      Gaussian and monotone scalar noise two neighbours attain it. (Under
+      zero-out on samples of fixed size, and replace on Poisson samples with
+      other noise, for some neighbours; `upper` is proved for all, and less
+      tight.)
     estimate: The best single number for it; not a bound.
     upper: The epsilon that holds; the one to publish.
     delta: At this delta.
     steps: After this many released steps (or epochs, see `statement`).
-    neighboring_relation: 'add-or-remove-one' or 'replace-one'.
+    neighboring_relation: 'add-or-remove-one', 'replace-one', or
+      'replace-special' (zero-out).
     accountant: Who computed it.
     proven: False if the number is not a guarantee at all.
     statement: What the number says, in words.
+    conditions: What it holds under and nobody checks, in words, beside what the
+      statement begins with.
   """
 
   lower: float
@@ -54,6 +62,7 @@ class Guarantee:
   accountant: str
   proven: bool
   statement: str
+  conditions: tuple[str, ...] = ()
 
   def __str__(self) -> str:
     if not self.proven:
@@ -62,7 +71,20 @@ class Guarantee:
               f'{self.accountant}: {self.statement}')
     return (f'epsilon <= {_format.upper(self.upper)} at delta '
             f'{_format.upper(self.delta)} '
-            f'({self.neighboring_relation}, {self.accountant})')
+            f'({self.neighboring_relation}, {self.accountant})' +
+            ''.join(f', if {condition}' for condition in self.conditions))
+
+  def given(self, *conditions: str) -> Guarantee:
+    """The guarantee under conditions more, in its statement and its print.
+
+    Args:
+      *conditions: Each a clause that goes on after 'if', such as 'the batches
+        given are those that `fit` was given'.
+    """
+    said = ''.join(f' Holds if {condition}.' for condition in conditions)
+    return dataclasses.replace(
+        self, statement=self.statement + said,
+        conditions=(*self.conditions, *conditions))
 
 
 class ReleasedStatistic:
@@ -241,77 +263,110 @@ class PrivacyPlan:
     return dp_accounting.PoissonSampledDpEvent(
         self.sampling_prob, privacy.noise_event(self.noise))
 
-  def guarantee(self, steps: Optional[int] = None) -> Guarantee:
+  def guarantee(self, steps: Optional[int] = None,
+                neighboring_relation: Any = relations.ADD_OR_REMOVE
+                ) -> Guarantee:
     """The cost of `steps` released steps on Poisson-sampled batches.
 
     Args:
       steps: How many; default all that are planned. Zero costs nothing.
+      neighboring_relation: Whom it protects: one of dp_accounting's, or
+        'add-or-remove', 'zero-out' (an example replaced by one that contributes
+        zero, at the same cost; nothing is assumed of num_examples) or 'replace'
+        (by any other, which alone protects attributes; it costs more).
 
     Returns:
-      Bounds on epsilon at the plan's delta, for adding or removing one example.
+      Bounds on epsilon at the plan's delta.
+
+    Raises:
+      ValueError: if the relation is unknown, or the cost of `releases` is not
+        known for it.
     """
     steps = self.steps if steps is None else _checks.integer('steps', steps, 0)
-    statement = (
-        f'For any one example added to or removed from the training set: '
-        f'{steps} noisy sums, each example taken with probability '
-        f'{self.sampling_prob:.6g} per step.')
     return self._guarantee(
-        self.step_event, steps,
-        dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, statement)
+        self.step_event, steps, relations.check(neighboring_relation),
+        f'{steps} noisy sums, each example taken with probability '
+        f'{self.sampling_prob:.6g} per step', self._constants)
 
-  def guarantee_fixed_size(self, steps: Optional[int] = None) -> Guarantee:
+  def guarantee_fixed_size(
+      self, steps: Optional[int] = None,
+      neighboring_relation: Any = relations.ADD_OR_REMOVE) -> Guarantee:
     """The cost of released steps on batches of `sample_size` examples.
 
     Each batch is drawn without replacement, anew for each step. An example that
     enters displaces another, so that a sum changes by up to twice the clip
-    norm.
+    norm. Where one is zeroed others are in its place in the other samples, so
+    that it costs more than under Poisson sampling too.
 
     Args:
       steps: How many; default all that are planned. Zero costs nothing.
+      neighboring_relation: As for `guarantee`.
 
     Returns:
-      Bounds on epsilon at the plan's delta, for adding or removing one example.
+      Bounds on epsilon at the plan's delta.
 
     Raises:
-      ValueError: if `sample_size` is not a whole number.
+      ValueError: if `sample_size` is not a whole number, or as `guarantee`.
     """
     steps = self.steps if steps is None else _checks.integer('steps', steps, 0)
     event = dp_accounting.SampledWithoutReplacementDpEvent(
         self.num_examples, self.sample_size, privacy.noise_event(self.noise))
-    statement = (
-        f'For any one example added to or removed from the training set: '
-        f'{steps} noisy sums, each over {self.sample_size} of '
-        f'{self.num_examples} examples drawn without replacement.')
     return self._guarantee(
-        event, steps, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
-        statement)
+        event, steps, relations.check(neighboring_relation),
+        f'{steps} noisy sums, each over {self.sample_size} of '
+        f'{self.num_examples} examples drawn without replacement',
+        self._constants)
 
-  def guarantee_each_example_once(self, epochs: int) -> Guarantee:
+  def guarantee_each_example_once(
+      self, epochs: int, neighboring_relation: Any = relations.REPLACE
+  ) -> Guarantee:
     """The cost of epochs in which each example is used exactly once.
 
-    What a shuffled `fit` does: no amplification by sampling holds, and an
-    example that is replaced changes one noisy sum per epoch by up to twice the
-    clip norm.
+    What a shuffled `fit` does: no amplification by sampling holds. An example
+    that is replaced changes one noisy sum per epoch by up to twice the clip
+    norm, one that is zeroed by up to the clip norm.
 
     Args:
       epochs: How many passes over the data; zero costs nothing.
+      neighboring_relation: 'replace' or 'zero-out', as for `guarantee`.
+
+    Raises:
+      ValueError: for add-or-remove, where all batches of a pass change, or as
+        `guarantee`.
     """
     epochs = _checks.integer('epochs', epochs, 0)
-    statement = (
-        f'For any one example replaced by another: {epochs} passes in which '
-        'each example was used exactly once, no amplification by sampling.')
+    relation = relations.check(neighboring_relation)
+    if relation == relations.ADD_OR_REMOVE:
+      raise ValueError(
+          'Expected neighboring_relation replace or zero-out for passes over all '
+          'examples, got add-or-remove: an example more moves others to other '
+          'batches, and no account of that is known.')
     return self._guarantee(
-        privacy.noise_event(self.noise), epochs,
-        dp_accounting.NeighboringRelation.REPLACE_ONE, statement)
+        privacy.noise_event(self.noise), epochs, relation,
+        f'{epochs} passes in which each example was used exactly once, no '
+        'amplification by sampling',
+        f'num_examples={self.num_examples}, sampling_prob='
+        f'{self.sampling_prob:.6g} and the sizes of the batches')
+
+  @property
+  def _constants(self) -> str:
+    return (f'num_examples={self.num_examples} and sampling_prob='
+            f'{self.sampling_prob:.6g}')
 
   def _guarantee(self, event: dp_accounting.DpEvent, count: int,
                  relation: dp_accounting.NeighboringRelation,
-                 statement: str) -> Guarantee:
+                 released: str, constants: str) -> Guarantee:
     accountant = privacy.PhiAccountant(relation)
     if count:
       accountant.compose(event, count)
     for release in self.releases:
+      if not accountant.supports(release):
+        raise ValueError(
+            f'Expected releases with a known cost for {relations.label(relation)}'
+            f', got {release!r}.')
       accountant.compose(release)
+    statement = (f'{relations.protected(relation)}: {released}. '
+                 f'{relations.public(relation, constants)}.')
     if self.releases:
       statement += (f' Covers {len(self.releases)} statistics released beside '
                     'the training.')
@@ -320,19 +375,23 @@ class PrivacyPlan:
     return Guarantee(
         lower=bounds.lower, estimate=bounds.estimate, upper=bounds.upper,
         delta=self.delta, steps=count,
-        neighboring_relation=relation.name.lower().replace('_', '-'),
+        neighboring_relation=relations.label(relation),
         accountant=ACCOUNTANT, proven=proven,
         statement=statement if proven else f'{UNPROVEN} {statement}')
 
-  def steps_within(self, epsilon: float, *, fixed_size: bool = False) -> int:
+  def steps_within(self, epsilon: float, *, fixed_size: bool = False,
+                   neighboring_relation: Any = relations.ADD_OR_REMOVE) -> int:
     """The largest number of steps, at most `steps`, that keeps within epsilon.
 
     Args:
       epsilon: Budget for the upper bound, at the plan's delta.
       fixed_size: Whether batches are of fixed size; else Poisson.
+      neighboring_relation: As for `guarantee`.
     """
     epsilon = _checks.positive('epsilon', epsilon)
-    guarantee = self.guarantee_fixed_size if fixed_size else self.guarantee
+    guarantee = functools.partial(
+        self.guarantee_fixed_size if fixed_size else self.guarantee,
+        neighboring_relation=neighboring_relation)
     if guarantee(self.steps).upper <= epsilon:
       return self.steps
     low, high = 0, self.steps
@@ -392,13 +451,16 @@ def _release_event(release: Any) -> dp_accounting.DpEvent:
 
 def calibrate_noise_multiplier(
     target_epsilon: float, make_noise: Callable[[float], noise_lib.Noise],
-    *, tolerance: float = 1e-4, **settings: Any) -> noise_lib.Noise:
+    *, tolerance: float = 1e-4,
+    neighboring_relation: Any = relations.ADD_OR_REMOVE,
+    **settings: Any) -> noise_lib.Noise:
   """The least noise of a family that keeps within a target epsilon.
 
   Args:
     target_epsilon: Budget for the upper bound.
     make_noise: Returns the family's noise for a noise multiplier.
     tolerance: Relative tolerance of the noise multiplier, on the safe side.
+    neighboring_relation: As for `PrivacyPlan.guarantee`.
     **settings: Arguments of `PrivacyPlan` other than `noise`.
 
   Returns:
@@ -411,7 +473,8 @@ def calibrate_noise_multiplier(
 
   def cost(log_multiplier):
     noise = make_noise(math.exp(log_multiplier))
-    return PrivacyPlan(noise=noise, **settings).guarantee().upper
+    plan = PrivacyPlan(noise=noise, **settings)
+    return plan.guarantee(neighboring_relation=neighboring_relation).upper
 
   low, high = math.log(0.5), math.log(0.5)
   while cost(high) > target_epsilon:

@@ -8,6 +8,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 import pytest
 
 from tfcactus import noise as noise_lib
+from tfcactus.privacy import relations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,18 +46,28 @@ class FakePlan:
     if self.proven and self.noise.dim not in (None, dim):
       raise ValueError(f'Expected dim={self.noise.dim}, got {dim}.')
 
-  def guarantee(self, steps=None):
-    return FakeGuarantee(steps / 100, steps, proven=self.proven)
+  def guarantee(self, steps=None, neighboring_relation=relations.ADD_OR_REMOVE):
+    cost = steps / (50 if neighboring_relation == relations.REPLACE else 100)
+    return FakeGuarantee(cost, steps, proven=self.proven,
+                         neighboring_relation=relations.label(neighboring_relation))
 
   @property
   def sample_size(self):
     return round(self.expected_batch_size)
 
-  def guarantee_fixed_size(self, steps):
-    return FakeGuarantee(steps / 50, steps)
+  def guarantee_fixed_size(self, steps,
+                           neighboring_relation=relations.ADD_OR_REMOVE):
+    return FakeGuarantee(
+        steps / 50, steps,
+        neighboring_relation=relations.label(neighboring_relation))
 
-  def guarantee_each_example_once(self, epochs):
-    return FakeGuarantee(5.0 * epochs, epochs)
+  def guarantee_each_example_once(self, epochs,
+                                  neighboring_relation=relations.REPLACE):
+    if neighboring_relation == relations.ADD_OR_REMOVE:
+      raise ValueError('no account of adding is known')
+    return FakeGuarantee(
+        5.0 * epochs, epochs,
+        neighboring_relation=relations.label(neighboring_relation))
 
   def steps_within(self, epsilon, *, fixed_size=False):
     return int(epsilon * (50 if fixed_size else 100) + 1e-9)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfcactus
 from tfcactus.keras import DPKerasSGDOptimizer
 from tfcactus.keras import EpsilonCallback
 from tfcactus.keras import make_run_card
@@ -39,6 +40,8 @@ def test_a_run_card_says_what_ran(make_plan, tmp_path):
   assert card['released_steps'] == 4 and card['sampling'] == 'poisson'
   assert card['table_digest'] == plan.noise.digest
   assert card['neighboring_relation'] == 'add-or-remove-one'
+  assert {label: one['upper'] for label, one in card['by_relation'].items()} == {
+      'add-or-remove-one': 0.04, 'replace-special': 0.04, 'replace-one': 0.08}
   assert 'AES-256' in card['randomness'] and len(card['not_covered']) >= 4
   assert card['releases_beside'] == []
   private.fit(PoissonBatches(*_data(), 0.25, seed=1), verbose=0)
@@ -46,6 +49,54 @@ def test_a_run_card_says_what_ran(make_plan, tmp_path):
   private.train_on_batch(*_data())
   card = make_run_card(private)
   assert card['epsilon'] is None and 'No epsilon' in card['reason']
+
+
+def test_epsilon_of_other_relations_is_shown_beside(capsys):
+  """The true plan: each relation's epsilon and whom it protects."""
+  plan = tfcactus.PrivacyPlan(
+      noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=40,
+      sampling_prob=0.25, steps=8, delta=1e-3)
+  private = privatize(_model(), plan)
+  private.compile('sgd', _LOSS)
+  callback = EpsilonCallback(also=['replace', 'zero-out'], verbose=1)
+  history = private.fit(PoissonBatches(*_data(), 0.25), verbose=0, epochs=2,
+                        callbacks=[callback]).history
+  assert history['epsilon_replace'] == [
+      plan.guarantee(steps, 'replace').upper for steps in (4, 8)]
+  assert history['epsilon_zero_out'] == history['epsilon']
+  assert history['epsilon_replace'][-1] > history['epsilon'][-1]
+  shown = capsys.readouterr().out
+  for words in ('replaced by any other', 'contributes zero', 'added to or removed',
+                'num_examples=40 and sampling_prob=0.25 are public constants'):
+    assert words in shown
+  assert private.guarantee('replace').upper == history['epsilon_replace'][-1]
+  assert private.guarantee() == private.guarantee('add-or-remove')
+  card = make_run_card(private)
+  assert card['by_relation']['replace-one']['statement'] == (
+      private.guarantee('replace').statement)
+  with pytest.raises(ValueError, match='neighboring_relation'):
+    EpsilonCallback(also=['swap'])
+  private.fit(*_data(), verbose=0)
+  for relation in ('replace', 'zero-out'):
+    with pytest.raises(ValueError, match='in another'):
+      private.guarantee(relation)
+
+
+def test_passes_have_no_account_of_an_added_example():
+  plan = tfcactus.PrivacyPlan(
+      noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=40,
+      sampling_prob=0.25, steps=8, delta=1e-3)
+  private = privatize(_model(), plan)
+  private.compile('sgd', _LOSS)
+  callback = EpsilonCallback(also=['zero-out'])
+  history = private.fit(*_data(), batch_size=10, verbose=0,
+                        callbacks=[callback]).history
+  assert history['epsilon_zero_out'][0] < history['epsilon'][0]
+  assert private.guarantee('zero-out').neighboring_relation == 'replace-special'
+  with pytest.raises(ValueError, match='No epsilon.*passes over all'):
+    private.guarantee('add-or-remove')
+  assert set(make_run_card(private)['by_relation']) == {
+      'replace-one', 'replace-special'}
 
 
 def test_a_drop_in_optimizer_has_no_run_card(make_plan, tmp_path):

@@ -106,6 +106,25 @@ def test_envelope_of_both_signs_is_symmetric():
         upper.reversed().hockey_stick(epsilon), abs=1e-14)
 
 
+@pytest.mark.parametrize('prob', [250 / 60_000, 0.3])
+@pytest.mark.parametrize('name', ['cactus-budget0.25'])
+def test_lower_envelopes_of_two_directions_are_pairs(name, prob):
+  """They meet at epsilon zero in a kink: no steeper tangent than symmetry has.
+
+  With one, the masses sum to up to two and the composed bound from below lies
+  above the truth.
+  """
+  base = privacy.dominating_pair(library.get(name), shift=2)
+  both = dominating.envelope_of(list(base.poisson(prob)))
+  for pair in (both.lower, both.upper):
+    assert np.sum(pair.p) + pair.p_inf == pytest.approx(1, abs=1e-9)
+    assert np.sum(pair.q) + pair.q_inf == pytest.approx(1, abs=1e-9)
+  for epsilon in EPSILONS:
+    low, high = bracket(both, epsilon)
+    assert low <= high
+    assert low == pytest.approx(high, rel=1e-2, abs=1e-9)
+
+
 def radial_quadrature(table, shift, epsilon):
   """The hockey stick in R^dim, over radius and cosine by adaptive quadrature."""
   dim = table.dim

@@ -18,6 +18,7 @@ from tfcactus.privacy.pair import PairBounds
 
 ADD_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
+ZERO_OUT = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 
 
 def fixed(event, taken=1, total=10):
@@ -33,7 +34,7 @@ def test_replace_needs_shift_two():
   A record worth -1 replaced by one worth +1: the sum is N(0) unless it is
   sampled. That pair attains 6.54 where shift one would report 3.36.
   """
-  step = np.linspace(-24, 24, 4_001)
+  step = np.linspace(-24, 24, 8_001)
   def cells(mean):
     return np.diff(stats.norm.cdf(step, mean, 2.0))
   p = 0.9 * cells(0) + 0.1 * cells(1)
@@ -44,6 +45,10 @@ def test_replace_needs_shift_two():
   shift_one = PhiAccountant().compose(dp_accounting.PoissonSampledDpEvent(
       0.1, GAUSSIAN), 200).get_epsilon(1e-5)
   assert shift_one == pytest.approx(3.36, abs=0.01)
+  poisson = PhiAccountant(REPLACE).compose(dp_accounting.PoissonSampledDpEvent(
+      0.1, GAUSSIAN), 200).epsilon_bounds(1e-5)
+  assert poisson.lower <= attained.upper and attained.lower <= poisson.upper
+  assert poisson.upper == pytest.approx(attained.estimate, rel=1e-3)
   # Fixed-size sampling of one in ten, records replaced: accounted at shift 2.
   claimed = PhiAccountant(REPLACE).compose(fixed(GAUSSIAN), 200).get_epsilon(1e-5)
   assert claimed >= attained.lower
@@ -79,6 +84,66 @@ def test_whole_data_set_is_no_sampling():
 ])
 def test_what_has_no_account_is_refused(event):
   assert not PhiAccountant().supports(event)
+
+
+def test_pairs_say_nothing_of_samples_without_the_record():
+  """Known for replaced or zeroed records only: not sampled."""
+  pair = DominatingPair.from_masses([.5, .5], [.4, .6])
+  sampled = [lambda event: dp_accounting.PoissonSampledDpEvent(0.5, event), fixed]
+  for relation, refused in ((REPLACE, sampled[:1]), (ZERO_OUT, sampled)):
+    event = privacy.DominatingPairDpEvent(pair, relation)
+    assert PhiAccountant(relation).supports(event)
+    for sample in refused:
+      assert not PhiAccountant(relation).supports(sample(event))
+  with pytest.raises(dp_accounting.UnsupportedEventError, match='Poisson'):
+    PhiAccountant(REPLACE).compose(dp_accounting.PoissonSampledDpEvent(
+        0.5, privacy.randomized_response_event(0.5, 2)))
+
+
+@pytest.mark.parametrize('event', [
+    GAUSSIAN, dp_accounting.LaplaceDpEvent(2.0),
+    privacy.NoiseTableDpEvent(truncated_scalar())])
+def test_a_zeroed_record_costs_what_a_removed_one_does(event):
+  """Unsampled and under Poisson sampling: the same two laws."""
+  for sampled in (event, dp_accounting.PoissonSampledDpEvent(0.1, event)):
+    for direction in ('add', 'remove', 'both'):
+      zeroed, removed = (
+          PhiAccountant(relation, direction=direction).compose(
+              sampled, 40).epsilon_bounds(0.1) for relation in (
+                  ZERO_OUT, ADD_REMOVE))
+      assert zeroed == removed
+  whole = PhiAccountant(ZERO_OUT).compose(fixed(event, 10)).delta_bounds(1.0)
+  assert whole == PhiAccountant(ADD_REMOVE).compose(event).delta_bounds(1.0)
+
+
+def test_samples_of_samples_under_replace():
+  twice = dp_accounting.PoissonSampledDpEvent(
+      0.2, dp_accounting.PoissonSampledDpEvent(0.5, GAUSSIAN))
+  once = dp_accounting.PoissonSampledDpEvent(0.1, GAUSSIAN)
+  got, want = (PhiAccountant(REPLACE).compose(event, 3).delta_bounds(0.2)
+               for event in (twice, once))
+  assert got == want
+
+
+def test_two_gaussians_of_one_sample_are_one_under_replace():
+  both = dp_accounting.ComposedDpEvent([GAUSSIAN, GAUSSIAN])
+  joint = dp_accounting.GaussianDpEvent(math.sqrt(2.0))
+  got, want = (PhiAccountant(REPLACE).compose(
+      dp_accounting.PoissonSampledDpEvent(0.1, event), 5).delta_bounds(0.3)
+               for event in (both, joint))
+  assert got == pytest.approx(want, rel=1e-6)
+
+
+@pytest.mark.parametrize('kind', [
+    privacy.TCDPAccountant, privacy.PrivacyBucketsAccountant])
+def test_other_accountants_take_the_relations(kind):
+  """Above the exact account, for each that has finite divergences."""
+  event = dp_accounting.PoissonSampledDpEvent(0.1, privacy.NoiseTableDpEvent(
+      gaussian_scalar(bins=5, cells=20)))
+  for relation in (ZERO_OUT, REPLACE):
+    exact = PhiAccountant(relation).compose(event, 20).epsilon_bounds(1e-4)
+    assert math.inf > kind(relation).compose(event, 20).get_epsilon(
+        1e-4) >= exact.lower
 
 
 def test_randomised_response():

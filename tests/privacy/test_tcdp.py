@@ -233,9 +233,17 @@ def test_accountant_samples_claims_by_theorem_12():
   sampled = privacy.TCDPAccountant().compose(
       dp_accounting.PoissonSampledDpEvent(1e-3, event), 50)
   assert sampled.best(1e-5) == TCDP(0.01).subsample(1e-3).self_compose(50)
-  fixed = privacy.TCDPAccountant().compose(
-      dp_accounting.SampledWithoutReplacementDpEvent(1000, 1, event), 50)
+  replace = dp_accounting.NeighboringRelation.REPLACE_ONE
+  fixed_event = dp_accounting.SampledWithoutReplacementDpEvent(1000, 1, event)
+  fixed = privacy.TCDPAccountant(replace).compose(fixed_event, 50)
   assert fixed.get_epsilon(1e-5) == sampled.get_epsilon(1e-5)
+  # The theorem is about samples with the record of either neighbour, or none.
+  assert not privacy.TCDPAccountant().supports(fixed_event)
+  for relation in (replace,
+                   dp_accounting.NeighboringRelation.REPLACE_SPECIAL):
+    assert privacy.TCDPAccountant(relation).supports(event)
+    assert not privacy.TCDPAccountant(relation).supports(
+        dp_accounting.PoissonSampledDpEvent(1e-3, event))
   assert not privacy.TCDPAccountant().supports(
       dp_accounting.PoissonSampledDpEvent(
           1e-3, privacy.TCDPDpEvent(TCDP(0.5))))

@@ -103,6 +103,48 @@ def test_a_seeded_release_is_no_part_of_a_guarantee():
   assert tfcactus.PrivacyPlan(**SETTINGS, releases=[seeded.event])
 
 
+def test_releases_and_training_under_replaced_records():
+  """A release that is not sampled counts at twice its sensitivity."""
+  statistic = dp_accounting.GaussianDpEvent(8.0)
+  plan = tfcactus.PrivacyPlan(**SETTINGS, releases=[statistic])
+  replace = dp_accounting.NeighboringRelation.REPLACE_ONE
+  accountant = tfcactus.PhiAccountant(replace)
+  accountant.compose(plan.step_event, plan.steps).compose(statistic)
+  whole = plan.guarantee(neighboring_relation=replace)
+  assert whole.upper == accountant.get_epsilon(1e-5)
+  assert whole.lower > tfcactus.PrivacyPlan(**SETTINGS).guarantee(
+      neighboring_relation=replace).upper
+  assert whole.upper > plan.guarantee().upper
+  alone = plan.guarantee(0, replace)
+  assert alone.upper == pytest.approx(tfcactus.PhiAccountant().compose(
+      dp_accounting.GaussianDpEvent(4.0)).get_epsilon(1e-5), rel=1e-9)
+  zeroed = plan.guarantee(neighboring_relation='zero-out')
+  assert zeroed.upper == plan.guarantee().upper
+
+
+def test_a_release_whose_pair_is_for_another_relation_is_refused():
+  pair = tfcactus.privacy.DominatingPair.from_masses([.6, .4], [.4, .6])
+  plan = tfcactus.PrivacyPlan(
+      **SETTINGS, releases=[tfcactus.privacy.DominatingPairDpEvent(pair)])
+  assert plan.guarantee().upper > 0
+  for relation in ('zero-out', 'replace'):
+    with pytest.raises(ValueError, match='Expected releases with a known cost'):
+      plan.guarantee(neighboring_relation=relation)
+
+
+def test_a_statistic_says_whom_it_protects():
+  made = statistics()[0]
+  one, other, zeroed = (
+      made.guarantee(1e-6, relation) for relation in (
+          dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+          dp_accounting.NeighboringRelation.REPLACE_ONE,
+          dp_accounting.NeighboringRelation.REPLACE_SPECIAL))
+  assert 'added to or removed' in one.statement
+  assert 'replaced by any other' in other.statement
+  assert 'contributes zero' in zeroed.statement
+  assert one.upper == zeroed.upper < other.upper
+
+
 @pytest.mark.parametrize('bad', [
     None, 3, 'x', dp_accounting.GaussianDpEvent(1.0), [_Lookalike()], [None],
     {dp_accounting.GaussianDpEvent(1.0)},

@@ -7,6 +7,7 @@ import math
 import sys
 from typing import Any
 from typing import Optional
+from typing import Sequence
 import warnings
 
 import tensorflow as tf
@@ -25,6 +26,7 @@ from tfcactus.keras import sampling
 from tfcactus.keras._compat import keras
 from tfcactus.keras.batches import DrawnBatches
 from tfcactus.keras.sampling import Sampling
+from tfcactus.privacy import relations
 
 
 class EpsilonCallback(keras.callbacks.Callback):
@@ -53,7 +55,8 @@ class EpsilonCallback(keras.callbacks.Callback):
   def __init__(self, plan: Any = None, *,
                batches: Optional[DrawnBatches] = None,
                target_epsilon: Optional[float] = None, verbose: int = 0,
-               run_card: Any = None, every: Optional[int] = None):
+               run_card: Any = None, every: Optional[int] = None,
+               also: Sequence[str] = ()):
     """Initialises the callback.
 
     Args:
@@ -67,6 +70,9 @@ class EpsilonCallback(keras.callbacks.Callback):
       run_card: Path of a JSON file, written anew after each epoch, that says
         what ran and what it cost; for a `PrivateModel`, see `make_run_card`.
       every: Puts epsilon into the logs of batches too, after each so many.
+      also: Names of neighbouring relations whose epsilon is shown beside, after
+        each epoch, as `epsilon_replace` for 'replace', the one that protects
+        attributes, and `epsilon_zero_out` for 'zero-out'.
 
     Raises:
       ValueError: if an argument is invalid.
@@ -84,6 +90,7 @@ class EpsilonCallback(keras.callbacks.Callback):
                     _checks.positive('target_epsilon', target_epsilon))
     self._verbose = verbose
     self._run_card = run_card
+    self._also = {name: relations.check(name) for name in also}
     self._every = None if every is None else _checks.integer('every', every, 1)
     self._plan = None
     self._max_steps = None
@@ -169,11 +176,24 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._log(logs)
     if not guarantee.proven:
       self._warn(guarantee.statement)
+    for name, relation in self._also.items():
+      self._report_beside(name, relation, logs)
     if self._verbose:
       seeded = (' Its randomness is seeded: an experiment, not a release.'
                 if self._seeded() else '')
       sys.stdout.write(
           f'\n{guarantee}. {guarantee.statement}{seeded}\n')
+
+  def _report_beside(self, name: str, relation: Any, logs: dict) -> None:
+    """Shows the epsilon of another neighbouring relation."""
+    other, reason = self._ledger().guarantee(self._plan, relation)
+    if other is None:
+      self._warn(reason)
+      return
+    key = 'epsilon' if other.proven else 'epsilon_unproven'
+    logs[f"{key}_{name.replace('-', '_')}"] = other.upper
+    if self._verbose:
+      sys.stdout.write(f'\n{other}. {other.statement}\n')
 
   def _warn(self, text: str) -> None:
     if not self._warned:

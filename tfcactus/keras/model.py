@@ -254,13 +254,18 @@ class PrivateModel(keras.Model):
     """Returns the ledger with one more step of what `fit` is training on."""
     return self._books.next_ledger()
 
-  def guarantee(self) -> Any:
+  def guarantee(self, neighboring_relation: Any = None) -> Any:
     """Returns the `Guarantee` of everything released so far.
+
+    Args:
+      neighboring_relation: Whom it protects: 'add-or-remove', 'zero-out',
+        'replace', or one of dp_accounting's; None for add-or-remove, or replace
+        after passes over all examples.
 
     Raises:
       ValueError: saying why there is none.
     """
-    guarantee, reason = self.ledger().guarantee(self.plan)
+    guarantee, reason = self.ledger().guarantee(self.plan, neighboring_relation)
     if guarantee is None:
       raise ValueError(reason)
     return guarantee

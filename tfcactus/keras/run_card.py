@@ -54,6 +54,10 @@ def make_run_card(model: Any) -> Dict[str, Any]:
           'epsilon': {'lower': guarantee.lower, 'estimate': guarantee.estimate,
                       'upper': guarantee.upper},
           'neighboring_relation': guarantee.neighboring_relation,
+          'by_relation': {
+              label: {'upper': other.upper, 'lower': other.lower,
+                      'statement': other.statement}
+              for label, other in ledger.guarantees(plan).items()},
           'accountant': guarantee.accountant, 'statement': guarantee.statement}
 
 

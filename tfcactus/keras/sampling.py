@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from typing import Any
+from typing import Dict
 from typing import Optional
 from typing import Tuple
 
 import tensorflow as tf
+
+from tfcactus.privacy import relations
 
 
 class Sampling(enum.IntEnum):
@@ -64,6 +68,13 @@ class Ledger:
   epochs: int = 0
   note: str = ''
 
+  def guarantees(self, plan: Any) -> Dict[str, Any]:
+    """The guarantees of all neighbouring relations that have one, by label."""
+    found = (self.guarantee(plan, relation)[0]
+             for relation in relations.NAMES.values())
+    return {guarantee.neighboring_relation: guarantee
+            for guarantee in found if guarantee is not None}
+
   def steps_within(self, plan: Any, epsilon: float) -> Optional[int]:
     """How many such steps a budget allows; None if it counts no steps."""
     if self.sampling == Sampling.POISSON:
@@ -72,11 +83,14 @@ class Ledger:
       return plan.steps_within(epsilon, fixed_size=True)
     return None
 
-  def guarantee(self, plan: Any) -> Tuple[Optional[Any], str]:
+  def guarantee(self, plan: Any, neighboring_relation: Any = None
+                ) -> Tuple[Optional[Any], str]:
     """The guarantee of everything released, or None and the reason in words.
 
     Args:
       plan: A `PrivacyPlan`.
+      neighboring_relation: Whom it protects, as for `PrivacyPlan.guarantee`; None
+        for add-or-remove, or replace for passes over all examples.
 
     Returns:
       (Guarantee, '') or (None, reason).
@@ -84,12 +98,20 @@ class Ledger:
     if self.steps == 0:
       return None, 'No step was released yet.'
     if self.sampling == Sampling.POISSON:
-      return plan.guarantee(self.steps), ''
-    if self.sampling == Sampling.FIXED_SIZE:
-      return plan.guarantee_fixed_size(self.steps), ''
-    if self.sampling == Sampling.EACH_EXAMPLE_ONCE:
-      return plan.guarantee_each_example_once(max(self.epochs, 1)), ''
-    return None, self.note or _REASONS[self.sampling]
+      cost = functools.partial(plan.guarantee, self.steps)
+    elif self.sampling == Sampling.FIXED_SIZE:
+      cost = functools.partial(plan.guarantee_fixed_size, self.steps)
+    elif self.sampling == Sampling.EACH_EXAMPLE_ONCE:
+      cost = functools.partial(
+          plan.guarantee_each_example_once, max(self.epochs, 1))
+    else:
+      return None, self.note or _REASONS[self.sampling]
+    if neighboring_relation is None:
+      return cost(), ''
+    try:
+      return cost(neighboring_relation=relations.check(neighboring_relation)), ''
+    except ValueError as error:
+      return None, f'No epsilon: {error}'
 
 
 _REMEDY = (' Train a fresh model with fit(PoissonBatches(x, y, sampling_prob)) '

@@ -10,11 +10,9 @@ import dp_accounting
 
 from tfcactus import _checks
 from tfcactus.privacy import composition
+from tfcactus.privacy import relations
 from tfcactus.privacy import sampling
 from tfcactus.privacy.bounds import Bounds
-
-_ADD_OR_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-_REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 
 DIRECTIONS = ('both', 'add', 'remove')
 
@@ -31,27 +29,28 @@ class PhiAccountant(dp_accounting.PrivacyAccountant):
 
   def __init__(
       self,
-      neighboring_relation: dp_accounting.NeighboringRelation = _ADD_OR_REMOVE,
+      neighboring_relation: dp_accounting.NeighboringRelation = (
+          relations.ADD_OR_REMOVE),
       *, direction: str = 'both'):
     """Initializes an empty account.
 
     Args:
-      neighboring_relation: ADD_OR_REMOVE_ONE (sensitivity one) or REPLACE_ONE
-        (sensitivity two).
-      direction: For add/remove, which way neighbours differ: 'both' (the
-        maximum of the two, the usual guarantee), 'add' or 'remove'.
+      neighboring_relation: ADD_OR_REMOVE_ONE (sensitivity one), REPLACE_ONE
+        (sensitivity two), or REPLACE_SPECIAL, where a record is replaced by one
+        that contributes zero to every query (sensitivity one): the size of the
+        data is then no secret, which add-or-remove has to assume.
+      direction: For the relations other than REPLACE_ONE, which way neighbours
+        differ: 'both' (the maximum of the two, the usual guarantee), 'add' or
+        'remove'. A zeroed record is removed, a restored one added.
 
     Raises:
       ValueError: for another relation or direction.
     """
-    if neighboring_relation not in (_ADD_OR_REMOVE, _REPLACE):
-      raise ValueError(
-          'Expected neighboring_relation ADD_OR_REMOVE_ONE or REPLACE_ONE, got '
-          f'{neighboring_relation}.')
+    neighboring_relation = relations.check(neighboring_relation)
     if direction not in DIRECTIONS:
       raise ValueError(
           f'Expected direction in {DIRECTIONS}, got direction={direction!r}.')
-    if direction != 'both' and neighboring_relation == _REPLACE:
+    if direction != 'both' and neighboring_relation == relations.REPLACE:
       raise ValueError(
           "Expected direction='both' for REPLACE_ONE, which is symmetric, got "
           f'direction={direction!r}.')
@@ -135,7 +134,7 @@ class PhiAccountant(dp_accounting.PrivacyAccountant):
 
   def compositions(self) -> dict[str, composition.Composition]:
     """What was composed, by direction ('replace' has one)."""
-    if self.neighboring_relation == _REPLACE:
+    if self.neighboring_relation == relations.REPLACE:
       wanted = ('replace',)
     else:
       wanted = ('remove', 'add') if self.direction == 'both' else (

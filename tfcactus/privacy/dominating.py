@@ -65,6 +65,12 @@ def dominating_pair(noise: Any, *, shift: int = 1) -> pair_lib.PairBounds:
       f'RadialTable, got {noise!r}.')
 
 
+@functools.lru_cache(maxsize=32)
+def known_pair(noise: Any, shift: int) -> pair_lib.PairBounds:
+  """`dominating_pair`, computed once for the same noise."""
+  return dominating_pair(noise, shift=shift)
+
+
 @dominating_pair.register
 def _(noise: closed_form.Gaussian, *, shift: int = 1) -> pair_lib.PairBounds:
   return gaussian_bounds(
@@ -130,11 +136,27 @@ def shifted_pair(table: scalar.ScalarTable, cells: int
     table: The noise.
     cells: The shift in cells; `table.bins` is the sensitivity.
   """
+  log_p, log_q = scalar_log_masses(table, (0, cells))
+  return log_mass_pair(log_p, log_q)
+
+
+def scalar_log_masses(table: scalar.ScalarTable, shifts: Sequence[int]
+                      ) -> np.ndarray:
+  """Log masses of a scalar table shifted by whole cells, on common outcomes.
+
+  Args:
+    table: The noise.
+    shifts: In cells.
+
+  Returns:
+    Shape (shifts, outcomes), exact but for rounding: the first and the last
+    outcome are whole tails, on which no ratio of two shifts changes.
+  """
   last = table.log_density.size - 1
   ratio = table.log_tail_ratio
   # With an edge at zero, cells -1, -2, ... mirror cells 0, 1, ...
   first = -last - 1 if table.edge_at_zero else -last
-  index = np.arange(first, last + cells + 1)
+  index = np.arange(first + min(shifts), last + max(shifts) + 1)
 
   def log_mass(i):
     i = np.where(i < 0, first + last - i, i)
@@ -143,12 +165,15 @@ def shifted_pair(table: scalar.ScalarTable, cells: int
       tail = np.where(beyond > 0, beyond * ratio, 0.0)
     return table.log_density[np.minimum(i, last)] + tail - np.log(table.bins)
 
-  log_p, log_q = log_mass(index), log_mass(index - cells)
+  masses = np.stack([log_mass(index - shift) for shift in shifts])
   if np.isfinite(ratio):
-    # The outermost two entries stand for whole tails, where the loss is flat.
-    whole = -np.log(-np.expm1(ratio))
-    log_p[[0, -1]] += whole
-    log_q[[0, -1]] += whole
+    masses[:, [0, -1]] -= np.log(-np.expm1(ratio))
+  return masses
+
+
+def log_mass_pair(log_p: np.ndarray, log_q: np.ndarray
+                  ) -> pair_lib.DominatingPair:
+  """The pair of two laws on common outcomes, from their log masses."""
   total = np.sum(np.exp(log_p))
   both = np.isfinite(log_p) & np.isfinite(log_q)
   p, q = np.exp(log_p) / total, np.exp(log_q) / total
@@ -181,15 +206,15 @@ def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
 
   Source: Corollary 25 of Zhu et al. (2022).
   """
-  log_alpha = _profile_grid([part.upper for part in parts])
+  log_alpha = profile_grid([part.upper for part in parts])
   alpha = np.exp(log_alpha)
   value, slope = np.zeros_like(alpha), np.zeros_like(alpha)
   upper = np.zeros_like(alpha)
   for part in parts:
-    below, tangent, _ = _profile(part.lower, log_alpha)
+    below, tangent, _ = profile_at(part.lower, log_alpha)
     slope = np.where(below > value, tangent, slope)
     value = np.maximum(below, value)
-    profile, _, error = _profile(part.upper, log_alpha)
+    profile, _, error = profile_at(part.upper, log_alpha)
     upper = np.maximum(profile + error, upper)
   return pair_lib.PairBounds(
       _tangent_pair(alpha, value, slope,
@@ -197,8 +222,8 @@ def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
       pair_lib.DominatingPair.from_symmetric_profile(alpha, upper))
 
 
-def _profile(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
-             ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def profile_at(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
+               ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """A privacy profile with its slope and a bound on its rounding error."""
   order = np.argsort(pair.loss)
   above = np.searchsorted(pair.loss[order], log_alpha, side='right')
@@ -207,7 +232,7 @@ def _profile(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
   return p - np.exp(log_alpha) * q + pair.p_inf, -q, PROFILE_ROUNDOFF * p
 
 
-def _profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
+def profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
   """Non-negative losses at which a profile is evaluated: dense where mass is.
 
   A chord over a cell of width w and mass m costs about m w^2 / 8, so the best
@@ -233,6 +258,9 @@ def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray,
     slope: Shape (points,), of a tangent there.
     p_inf: What the profile falls to, or less.
   """
+  # At one the profile has a kink where several meet there; of its tangents that
+  # of a symmetric pair is known, and no steeper one completes to a pair.
+  slope = np.append(max(slope[0], -0.5 * (1 - value[0])), slope[1:])
   slope = np.minimum(np.maximum.accumulate(slope), 0.0)
   # Where two slopes hardly differ their crossing is not known: drop one.
   keep = np.append(np.diff(slope) > 1e-13, True)

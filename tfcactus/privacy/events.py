@@ -36,8 +36,8 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
   """A release known by its dominating pair only, such as a discrete mechanism.
 
   Attributes:
-    pair: Dominates the release; for add neighbours if the relation is add or
-      remove.
+    pair: Dominates the release; for an added record if the relation is add or
+      remove, for a restored one if it is zero-out (REPLACE_SPECIAL).
     neighboring_relation: The relation the pair is for.
 
   Raises:

@@ -231,6 +231,12 @@ class PairBounds:
     """Bounds that meet."""
     return cls(pair, pair)
 
+  def reversed(self) -> PairBounds:
+    """Bounds on the reverse."""
+    if self.lower is self.upper:
+      return PairBounds.exact(self.upper.reversed())
+    return PairBounds(self.lower.reversed(), self.upper.reversed())
+
   def poisson(self, sampling_prob: float) -> tuple[PairBounds, PairBounds]:
     """(add, remove) of `DominatingPair.poisson`; subsampling keeps the order."""
     if self.lower is self.upper:

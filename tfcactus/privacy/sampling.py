@@ -16,14 +16,17 @@ from tfcactus import _checks
 from tfcactus import noise as noise_lib
 from tfcactus.privacy import dominating
 from tfcactus.privacy import events
+from tfcactus.privacy import overlap
 from tfcactus.privacy import pair as pair_lib
+from tfcactus.privacy import relations
 from tfcactus.privacy.composition import Step
 from tfcactus.privacy.gaussian import GaussianLoss
 
 MAX_COUNT = 2**53
 """Releases of one kind, at most: a float64 holds all numbers up to here."""
 
-_REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
+_REPLACE = relations.REPLACE
+_ZERO_OUT = relations.ZERO_OUT
 
 
 class Unsupported(Exception):
@@ -61,11 +64,14 @@ class Release:
     source: What is released.
     sampling_prob: The share of records in the sample.
     fixed_size: Whether the sample's size is fixed; else Poisson.
+    relation: The neighbouring relation. A zeroed record counts as removed, a
+      restored one as added.
   """
 
   source: Source
   sampling_prob: float = 1.0
   fixed_size: bool = False
+  relation: dp_accounting.NeighboringRelation = relations.ADD_OR_REMOVE
 
   def step(self, direction: str) -> Step:
     """The step's privacy loss.
@@ -73,6 +79,10 @@ class Release:
     Args:
       direction: 'add', 'remove' or 'replace'.
     """
+    if self.sampling_prob < 1 and self.fixed_size and self.relation == _ZERO_OUT:
+      return Step.of(_zeroed(self, direction))
+    if self.sampling_prob < 1 and direction == 'replace' and not self.fixed_size:
+      return Step.of(overlap.replaced(self.source.noise, self.sampling_prob))
     shift = 2 if direction == 'replace' or self.fixed_size else 1
     noise = self.source.noise
     loss = None
@@ -93,11 +103,16 @@ class Release:
         make_base(cells), self.sampling_prob, direction), loss)
 
 
+def _zeroed(release: Release, direction: str) -> pair_lib.PairBounds:
+  bounds = overlap.zeroed(release.source.noise, release.sampling_prob)
+  return bounds if direction == 'remove' else bounds.reversed()
+
+
 @functools.lru_cache(maxsize=32)
 def _base_bounds(source: Source, shift: int) -> pair_lib.PairBounds:
   if source.pair is not None:
     return pair_lib.PairBounds.exact(source.pair)
-  return dominating.dominating_pair(source.noise, shift=shift)
+  return dominating.known_pair(source.noise, shift)
 
 
 def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
@@ -122,7 +137,7 @@ def releases(event: Any, relation: dp_accounting.NeighboringRelation
   Raises:
     Unsupported: for an event with no proved account.
   """
-  yield from _flatten(event, Release(Source()), relation)
+  yield from _flatten(event, Release(Source(), relation=relation), relation)
 
 
 def _flatten(event: Any, sample: Release,
@@ -150,10 +165,33 @@ def _flatten(event: Any, sample: Release,
       yield from _flatten(_merged(event.event) if inner.sampling_prob < 1
                           else event.event, inner, relation)
   else:
-    # Fixed-size sampling is accounted from a pair for replaced records.
-    source = _source_of(event, _REPLACE if sample.fixed_size else relation)
+    source = _source_of(event, _base_relation(sample))
+    if source is not None and source.pair is not None:
+      _check_sampled_pair(event, sample)
     yield (None if source is None else
            dataclasses.replace(sample, source=source)), 1
+
+
+def _base_relation(sample: Release) -> dp_accounting.NeighboringRelation:
+  """The relation that a mechanism's own pair has to be for."""
+  # In a sample of fixed size a record that enters displaces another.
+  displaced = sample.fixed_size and sample.relation != _ZERO_OUT
+  return _REPLACE if displaced else sample.relation
+
+
+def _check_sampled_pair(event: Any, sample: Release) -> None:
+  """Refuses a pair that says nothing of a sample without the record.
+
+  Where a sample may lack the record of either neighbour, what it costs follows
+  from how samples with it differ from those without, not from each other.
+  """
+  poisson_replace = sample.relation == _REPLACE and not sample.fixed_size
+  if sample.sampling_prob < 1 and (
+      sample.relation == _ZERO_OUT or poisson_replace):
+    scheme = 'fixed-size' if sample.fixed_size else 'Poisson'
+    raise Unsupported(
+        event, f'its pair has no proved account for {sample.relation.name} under '
+        f'{scheme} sampling; use ADD_OR_REMOVE_ONE, or an event of noise')
 
 
 def _sample_of(event: Any, outer: Release,
@@ -178,11 +216,9 @@ def _sample_of(event: Any, outer: Release,
   prob *= outer.sampling_prob
   if prob == 0:
     return None
-  if relation == _REPLACE and prob < 1 and not fixed:
-    raise Unsupported(
-        event, 'Poisson sampling has no proved account for the replace '
-        'relation; use ADD_OR_REMOVE_ONE')
-  return Release(Source(), prob, fixed and (prob < 1 or relation != _REPLACE))
+  # With all records in the sample, only adding one displaces another.
+  fixed = fixed and (prob < 1 or relation == relations.ADD_OR_REMOVE)
+  return dataclasses.replace(outer, sampling_prob=prob, fixed_size=fixed)
 
 
 def _checked(event: Any, check: Callable[..., Any], *args: Any) -> Any:

@@ -11,6 +11,7 @@ import dp_accounting
 import numpy as np
 
 from tfcactus import _checks
+from tfcactus.privacy import relations
 from tfcactus.privacy import tcdp
 from tfcactus.privacy.accountant import PhiAccountant
 
@@ -71,7 +72,7 @@ class TCDPAccountant(PhiAccountant):
           return error
       return None
     try:
-      claim = _claim(event)
+      claim = _claim(event, self.neighboring_relation)
     except ValueError as error:
       return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
           invalid_event=event, error_message=str(error))
@@ -172,7 +173,8 @@ class TCDPAccountant(PhiAccountant):
             for r, w in zip(rho, orders)]
 
 
-def _claim(event: dp_accounting.DpEvent) -> Optional[tcdp.TCDP]:
+def _claim(event: dp_accounting.DpEvent,
+           relation: dp_accounting.NeighboringRelation) -> Optional[tcdp.TCDP]:
   """The guarantee of an event known by one only; None for other events.
 
   Raises:
@@ -181,10 +183,18 @@ def _claim(event: dp_accounting.DpEvent) -> Optional[tcdp.TCDP]:
   if isinstance(event, TCDPDpEvent):
     return event.guarantee
   if isinstance(event, dp_accounting.PoissonSampledDpEvent):
-    prob = event.sampling_probability
+    prob, covered = event.sampling_probability, relations.ADD_OR_REMOVE
   elif isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
     prob = event.sample_size / event.source_dataset_size
+    covered = relations.REPLACE
   else:
     return None
-  claim = _claim(event.event)
-  return None if claim is None else claim.subsample(prob)
+  claim = _claim(event.event, relation)
+  if claim is None:
+    return None
+  if relation != covered and not (prob == 1 and covered != relations.REPLACE):
+    raise ValueError(
+        f'Expected {covered.name} with a truncated CDP under this sampling, the '
+        f'relation that Theorem 12 is about, got {relation.name}: a sample '
+        'without the record is of neither neighbour.')
+  return claim.subsample(prob)

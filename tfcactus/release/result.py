@@ -12,8 +12,7 @@ from tfcactus import _checks
 from tfcactus import _format
 from tfcactus import plan
 from tfcactus import privacy
-
-_ADD_OR_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+from tfcactus.privacy import relations
 
 SEEDED = ' Drawn from a seed: an experiment, not a release.'
 
@@ -52,24 +51,26 @@ class Release(plan.ReleasedStatistic):
 
   def guarantee(
       self, delta: float, neighboring_relation:
-      dp_accounting.NeighboringRelation = _ADD_OR_REMOVE) -> plan.Guarantee:
+      dp_accounting.NeighboringRelation = relations.ADD_OR_REMOVE
+  ) -> plan.Guarantee:
     """The cost of this release alone.
 
     Args:
       delta: In (0, 1).
-      neighboring_relation: ADD_OR_REMOVE_ONE, or REPLACE_ONE at twice the
-        sensitivity.
+      neighboring_relation: ADD_OR_REMOVE_ONE, REPLACE_ONE at twice the
+        sensitivity, or REPLACE_SPECIAL at the same: a record replaced by one
+        that no query counts.
     """
     accountant = privacy.PhiAccountant(neighboring_relation)
     bounds = accountant.compose(self.event).epsilon_bounds(delta)
-    verb = ('added or removed' if neighboring_relation == _ADD_OR_REMOVE
-            else 'replaced')
+    relation = accountant.neighboring_relation
     return plan.Guarantee(
         lower=bounds.lower, estimate=bounds.estimate, upper=bounds.upper,
         delta=delta, steps=1,
-        neighboring_relation=neighboring_relation.name.lower().replace('_', '-'),
+        neighboring_relation=relations.label(relation),
         accountant=plan.ACCOUNTANT, proven=True,
-        statement=f'For any one record {verb}: {self.mechanism}.' +
+        statement=relations.protected(relation, 'record', 'the data') +
+        f': {self.mechanism}.' +
         (SEEDED if self.seeded else ''))
 
   def tcdp(self, delta: float) -> privacy.TCDP:
