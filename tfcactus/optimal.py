@@ -8,6 +8,7 @@ accountant's upper bound as the judge.
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import math
 from typing import Any
 from typing import Callable
@@ -198,7 +199,7 @@ class _Search:
     if epsilon <= start * (1 - _WORTH):
       refined = f'{label}, refined'
       self._tried[refined] = (epsilon, noise, best)
-      self._progress(f'{refined}: epsilon <= {epsilon:.6f}')
+      self._progress(f'{refined}: epsilon <= {_above(epsilon)}')
 
   def _order(self, order: float) -> float:
     rate = self._settings['sampling_prob']
@@ -216,7 +217,7 @@ class _Search:
       noise = make()
       guarantee = self._guarantee(noise)
       self._tried[label] = (guarantee.upper, noise, guarantee)
-      self._progress(f'{label}: epsilon <= {guarantee.upper:.6f}')
+      self._progress(f'{label}: epsilon <= {_above(guarantee.upper)}')
     except (design.SolverError, ValueError) as error:
       # Extreme orders or sizes have no certified design; others remain.
       if label == 'gaussian':
@@ -234,9 +235,9 @@ class _Search:
     label, (_, noise, guarantee) = ranked[0]
     info = getattr(noise, 'info', {})
     certified = (
-        f'epsilon <= {guarantee.upper:.6f} for this noise'
-        + (f'; its density attains {info["objective"]:.9g} in its objective, '
-           f'and nothing on its grid is below {info["lower_bound"]:.9g}'
+        f'epsilon <= {_above(guarantee.upper)} for this noise'
+        + (f'; its density attains {_above(info["objective"])} in its objective, '
+           f'and nothing on its grid is below {_below(info["lower_bound"])}'
            if info.get('objective') is not None else ''))
     return OptimalNoise(
         noise, label, guarantee,
@@ -244,3 +245,18 @@ class _Search:
         f'the objective: {len(ranked)} were tried, none other is excluded'
         + ('; and a descent of epsilon, which ends near some local optimum'
            if label.endswith('refined') else ''))
+
+
+def _above(value: float) -> str:
+  """Nine digits, rounded up: what is printed as an upper bound is one."""
+  return _rounded(value, decimal.ROUND_CEILING)
+
+
+def _below(value: float) -> str:
+  """Nine digits, rounded down."""
+  return _rounded(value, decimal.ROUND_FLOOR)
+
+
+def _rounded(value: float, rounding: str) -> str:
+  context = decimal.Context(prec=9, rounding=rounding)
+  return f'{float(context.create_decimal_from_float(value)):.9g}'

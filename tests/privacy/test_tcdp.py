@@ -233,8 +233,9 @@ def test_accountant_samples_claims_by_theorem_12():
   sampled = privacy.TCDPAccountant().compose(
       dp_accounting.PoissonSampledDpEvent(1e-3, event), 50)
   assert sampled.best(1e-5) == TCDP(0.01).subsample(1e-3).self_compose(50)
-  fixed = privacy.TCDPAccountant().compose(
-      dp_accounting.SampledWithoutReplacementDpEvent(1000, 1, event), 50)
+  fixed = privacy.TCDPAccountant(
+      dp_accounting.NeighboringRelation.REPLACE_ONE).compose(
+          dp_accounting.SampledWithoutReplacementDpEvent(1000, 1, event), 50)
   assert fixed.get_epsilon(1e-5) == sampled.get_epsilon(1e-5)
   assert not privacy.TCDPAccountant().supports(
       dp_accounting.PoissonSampledDpEvent(

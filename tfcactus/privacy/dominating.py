@@ -33,8 +33,9 @@ GAUSSIAN_REACH = 12.0
 RATIO_ROUNDOFF = 1e-13
 """Bound on the relative error of the ratio of a cell's two masses."""
 
-PROFILE_ROUNDOFF = 2e-14
-"""Relative error of a running sum of thousands of masses."""
+SUM_ROUNDOFF = 2 * np.finfo(np.float64).eps
+"""Relative error of a running sum of positive masses, for each of them: half of it
+for the additions, the rest for the masses."""
 
 ROWS_AT_ONCE = 1024
 """Shells treated together, to bound memory."""
@@ -190,7 +191,8 @@ def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
   value, slope = np.zeros_like(alpha), np.zeros_like(alpha)
   upper = np.zeros_like(alpha)
   for part in parts:
-    below, tangent, _ = _profile(part.lower, log_alpha)
+    below, tangent, error = _profile(part.lower, log_alpha)
+    below = below - error
     slope = np.where(below > value, tangent, slope)
     value = np.maximum(below, value)
     profile, _, error = _profile(part.upper, log_alpha)
@@ -208,7 +210,8 @@ def _profile(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
   above = np.searchsorted(pair.loss[order], log_alpha, side='right')
   p, q = (np.append(np.cumsum(mass[order][::-1])[::-1], 0.0)[above]
           for mass in (pair.p, pair.q))
-  return p - np.exp(log_alpha) * q + pair.p_inf, -q, PROFILE_ROUNDOFF * p
+  error = SUM_ROUNDOFF * (pair.p.size + 4) * (p + np.exp(log_alpha) * q)
+  return p - np.exp(log_alpha) * q + pair.p_inf, -q, error
 
 
 def _profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
@@ -281,11 +284,11 @@ def from_cells(edges: np.ndarray, width: Any, p: np.ndarray, q: np.ndarray,
   lower = pair_lib.DominatingPair(
       np.log(p[real]) - np.log(q[real]), p[real], q[real])
   share = np.minimum(pair_lib.split_fraction(p, q, edges[:-1], width) +
-                     RATIO_ROUNDOFF / width, 1.0)
+                     RATIO_ROUNDOFF / -np.expm1(-width), 1.0)
   raised = np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
   real = raised > 0
   loss, raised = edges[real], raised[real]
-  mass = raised * np.exp(-loss)
+  mass = np.exp(np.log(raised) - loss)
   # What Q lost by raising losses is seen by Q alone.
   q_inf = max(1 - float(np.sum(mass)) - q_elsewhere, p_beyond)
   return pair_lib.PairBounds(

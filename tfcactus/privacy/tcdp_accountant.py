@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 from typing import Optional
 
 import attr
@@ -12,12 +11,16 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus.privacy import tcdp
-from tfcactus.privacy.accountant import PhiAccountant
+from tfcactus.privacy.accountant import PairAccountant
+from tfcactus.privacy.renyi import known_divergences
 
 ORDERS = 1 + np.geomspace(1e-4, 1e4, 600)
 """Orders at which the divergences of a composition are taken."""
 
 _CHUNKS = 15
+
+_ADD_OR_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+_REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
@@ -31,7 +34,7 @@ class TCDPDpEvent(dp_accounting.DpEvent):
   guarantee: tcdp.TCDP
 
 
-class TCDPAccountant(PhiAccountant):
+class TCDPAccountant(PairAccountant):
   """Composes by truncated CDP: rhos add, the least omega stays.
 
   Releases whose dominating pairs are known enter with their exact Renyi
@@ -64,7 +67,7 @@ class TCDPAccountant(PhiAccountant):
           return error
       return None
     try:
-      claim = _claim(event)
+      claim = _claim(event, self.neighboring_relation)
     except ValueError as error:
       return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
           invalid_event=event, error_message=str(error))
@@ -88,7 +91,7 @@ class TCDPAccountant(PhiAccountant):
       return claimed
     parts = self.compositions().values()
     exact = tcdp.certificate(
-        lambda order: max(float(part.renyi_divergence(order))
+        lambda order: max(float(known_divergences(part, np.array([order]))[0])
                           for part in parts), omega, orders=ORDERS.size)
     return exact.compose(claimed)
 
@@ -116,14 +119,6 @@ class TCDPAccountant(PhiAccountant):
     """An upper bound on delta at `target_epsilon`, by Lemma 6."""
     target = _checks.non_negative('target_epsilon', target_epsilon)
     return min((one.delta(target) for one in self._guarantees()), default=1.0)
-
-  def epsilon_bounds(self, target_delta: float) -> Any:
-    """Refused: tCDP bounds epsilon from above only."""
-    raise NotImplementedError(
-        'Expected get_epsilon, got a request for two-sided bounds, which '
-        'truncated CDP does not give; use PhiAccountant.')
-
-  delta_bounds = epsilon_bounds
 
   def _claimed(self, omega: float) -> tcdp.TCDP:
     """What the claims say up to `omega`."""
@@ -154,7 +149,7 @@ class TCDPAccountant(PhiAccountant):
     # In chunks: the quadrature of one call serves its largest order.
     parts = self.compositions().values()
     divergence = np.concatenate([
-        np.max([part.renyi_divergence(chunk) for part in parts], axis=0)
+        np.max([known_divergences(part, chunk) for part in parts], axis=0)
         for chunk in np.array_split(orders, min(_CHUNKS, orders.size))])
     finite = np.isfinite(divergence)
     orders, divergence = orders[finite], divergence[finite]
@@ -165,7 +160,8 @@ class TCDPAccountant(PhiAccountant):
             for r, w in zip(rho, orders)]
 
 
-def _claim(event: dp_accounting.DpEvent) -> Optional[tcdp.TCDP]:
+def _claim(event: dp_accounting.DpEvent,
+           relation: dp_accounting.NeighboringRelation) -> Optional[tcdp.TCDP]:
   """The guarantee of an event known by one only; None for other events.
 
   Raises:
@@ -175,9 +171,20 @@ def _claim(event: dp_accounting.DpEvent) -> Optional[tcdp.TCDP]:
     return event.guarantee
   if isinstance(event, dp_accounting.PoissonSampledDpEvent):
     prob = event.sampling_probability
+    proved = _ADD_OR_REMOVE
   elif isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
     prob = event.sample_size / event.source_dataset_size
+    proved = _REPLACE
   else:
     return None
-  claim = _claim(event.event)
-  return None if claim is None else claim.subsample(prob)
+  claim = _claim(event.event, relation)
+  if claim is None:
+    return None
+  if relation != proved:
+    # The claim compares samples with and without the record, or with one in
+    # another's place: not those that this sampling gives under this relation.
+    raise ValueError(
+        f'Expected neighboring_relation {proved.name} for a claim under '
+        f'{type(event).__name__}, which Theorem 12 is about, got {relation.name}; '
+        'account the mechanism exactly with PhiAccountant.')
+  return claim.subsample(prob)
