@@ -17,6 +17,7 @@ from tfcactus import _checks
 from tfcactus import design
 from tfcactus import noise as noise_lib
 from tfcactus import privacy
+from tfcactus.design.truncated import CERTIFIED_GAP
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,8 @@ class TruncatedNoise:
       certain; part of delta.
     method: How the noise was found.
     certified: Whether no table of the same grid within the utility that never
-      increases with |z| has a smaller delta (proved).
+      increases with |z| has a delta smaller by more than one part in 10^4, at
+      this epsilon, number of steps and sampling (proved).
     statement: What was proved, in words.
     seconds: Wall time of the design.
   """
@@ -110,10 +112,19 @@ def account(noise: noise_lib.ScalarTable, *, epsilon: float, steps: int = 1,
   accountant.compose(event, steps)
   omega = max(part.p_inf[1] for part in accountant.compositions().values())
   info = noise.info
-  proved = (info.get('solver') == 'linear program' and noise.monotone and
-            info.get('gap') is not None)
   return TruncatedNoise(
       noise, accountant.delta_bounds(epsilon), epsilon, steps, sampling_prob,
-      noise.moment(norm)**(1 / norm), max(omega, 0.0), method, proved,
+      noise.moment(norm)**(1 / norm), max(omega, 0.0), method,
+      _is_certified(noise, epsilon=epsilon, steps=steps,
+                    sampling_prob=sampling_prob, norm=norm),
       str(info.get('statement', 'Nothing is known of how it was found.')),
       seconds)
+
+
+def _is_certified(noise: noise_lib.ScalarTable, **asked: Any) -> bool:
+  """Whether the table's proof is about what is asked, and closed its gap."""
+  info = noise.info
+  told, gap = info.get('parameters') or {}, info.get('gap')
+  return (info.get('solver') == 'linear program' and noise.monotone and
+          gap is not None and gap <= CERTIFIED_GAP and
+          all(told.get(name) == value for name, value in asked.items()))

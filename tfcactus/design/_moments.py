@@ -35,6 +35,10 @@ LARGEST, SMALLEST = 200.0, 1e-150
 """Of the log of a bound and of a mass to divide by: keep slopes finite."""
 
 
+LARGEST_SLOPE = 1e100
+"""Beyond it no tangent is drawn."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
   """The optimum of the convex program of one order.
@@ -121,8 +125,13 @@ def _fixed_order(problem: Problem, start: np.ndarray, order: float) -> Solution:
   w, _ = _descent.descend(problem, start,
                           lambda masses: bound(problem, masses, order))
   value, slope = bound(problem, w, order)
-  return Solution(w, order, value,
-                  value + _least_linear(problem, slope) - float(slope @ w))
+  # Where a bound or a mass was cut off, its slope is no tangent.
+  masses = np.concatenate([m for pair in problem.pairs(w) for m in pair])
+  exact = value < math.exp(LARGEST) and np.min(masses[masses > 0]) > SMALLEST and (
+      np.max(np.abs(slope)) < LARGEST_SLOPE)
+  lower = (value + _least_linear(problem, slope) - float(slope @ w)
+           if exact else -math.inf)
+  return Solution(w, order, value, lower)
 
 
 def _least_linear(problem: Problem, slope: np.ndarray) -> float:
@@ -139,7 +148,6 @@ def _least_linear(problem: Problem, slope: np.ndarray) -> float:
     return -float(np.min(values + price * costs))
 
   # Concave and piecewise linear: any price gives a bound.
-  values = np.clip(values, -1e100, 1e100)
   top = (np.ptp(values) + 1e-300) / -costs[0]
   result = optimize.minimize_scalar(dual, bounds=(0.0, top), method='bounded',
                                     options={'xatol': 1e-12 * top})

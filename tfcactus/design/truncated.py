@@ -142,7 +142,8 @@ class Truncated:
   def _by_program(self, problem: _bounded.Problem
                   ) -> tuple[np.ndarray, dict[str, Any]]:
     found = _linear.solve(problem, monotone=self.monotone)
-    gap = (found.delta - found.lower_bound) / found.delta
+    lower = min(max(found.lower_bound, 0.0), found.delta)
+    gap = (found.delta - lower) / found.delta if found.delta > 0 else 0.0
     if gap > CERTIFIED_GAP and found.delta > NO_DELTA:
       raise _program.SolverError(
           f'Expected a gap of at most {CERTIFIED_GAP:g} to the lower bound, got '
@@ -155,10 +156,12 @@ class Truncated:
       w = np.maximum(w, SPIKES * np.max(w))
       w = w / np.sum(w)
     return w, {
-        'objective': found.delta, 'lower_bound': found.lower_bound, 'gap': gap,
+        'objective': found.delta, 'lower_bound': lower, 'gap': gap,
         'solver': 'linear program', 'iterations': None,
-        'statement': 'The global optimum of the delta of one release among '
-                     f'tables of this grid that {among}, to the gap given.'}
+        'statement': ('The global optimum' if gap <= CERTIFIED_GAP else
+                      'Not proved to be the optimum') +
+                     ' of the delta of one release among tables of this grid '
+                     f'that {among}, to the gap given.'}
 
   def _by_moments(self, problem: _bounded.Problem
                   ) -> tuple[np.ndarray, dict[str, Any]]:

@@ -27,6 +27,13 @@ cap's. Seen against mpmath in dimensions 1 to 1e6: less than half of either."""
 TAIL_ROUNDOFF = 2e-14
 TAIL_ROUNDOFF_PER_DIM = 2e-16
 
+EXPONENT_ROUNDOFF = 8 * np.finfo(np.float64).eps
+"""Relative error of exp(dim * log1p(x)) over 1 + |its exponent|, and of the few
+sums and products around it: each of at most eight roundings counts once."""
+
+LEAST = 1e-300
+"""Caps below this have lost digits, or are zero."""
+
 TAIL_START = 2.0
 """A cap is computed as a tail where dim * s^2 exceeds this, else as a body."""
 
@@ -111,6 +118,43 @@ def transition(dim: int, first_radius: float, width: float,
   return result, error
 
 
+def outward(dim: int, first_radius: float, width: float, shells: int
+            ) -> tuple[np.ndarray, np.ndarray]:
+  """How likely a unit shift moves a point out by more than so many shells.
+
+  Of ball i around zero, the lens outside ball i + d around e is
+  lens(i, d); what of it lies in shell i is lens(i, d) less the lens(i - 1, d + 1)
+  of the ball within. Lenses keep their digits where they are tiny, so that the
+  error of a rare move is small beside it.
+
+  Args:
+    dim: The dimension m.
+    first_radius: Radius of the innermost ball (shell 0).
+    width: Width of the other shells.
+    shells: How many shells, counted from the innermost.
+
+  Returns:
+    Two arrays of shape (shells, reach + 1): the probability that x - e lies
+    beyond shell i + d, for x uniform in shell i, and a bound on its error.
+  """
+  band = reach(dim, first_radius, width)
+  radii = first_radius + width * np.arange(shells)
+  forward = _fraction(dim, radii[:, None], width * np.arange(band + 2))
+  inner, inner_error = (
+      np.concatenate([np.zeros((1, band + 1)), part[:-1, 1:]])
+      for part in (forward.lens, forward.lens_error))
+  with np.errstate(divide='ignore'):
+    log_hollow = dim * np.log1p(-np.minimum(width / radii, 1.0))
+  log_hollow[0] = -np.inf
+  hollow = np.exp(log_hollow)[:, None]
+  solid = -np.expm1(log_hollow)[:, None]
+  lens = forward.lens[:, :-1]
+  rounding = EXPONENT_ROUNDOFF * (1 - np.maximum(log_hollow, -700.0))[:, None]
+  error = (forward.lens_error[:, :-1] + hollow * inner_error +
+           rounding * (lens + hollow * inner)) / solid
+  return np.clip((lens - hollow * inner) / solid, 0.0, 1.0), error
+
+
 def _inward(dim: int, radii: np.ndarray, width: float, lens: np.ndarray
             ) -> np.ndarray:
   """What shell i gives to shells -band..-1 further in, over its ball's volume.
@@ -159,6 +203,7 @@ class _Fraction(NamedTuple):
   value: np.ndarray
   error: np.ndarray
   lens: np.ndarray
+  lens_error: np.ndarray
 
 
 def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
@@ -168,7 +213,8 @@ def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
   """
   a, step = np.broadcast_arrays(a, step)
   b = a + step
-  value, error, lens = np.zeros(a.shape), np.zeros(a.shape), np.ones(a.shape)
+  value, lens = np.zeros(a.shape), np.ones(a.shape)
+  error, lens_error = np.zeros(a.shape), np.zeros(a.shape)
   full = (a > 0) & (step >= 1)
   value[full], lens[full] = 1.0, 0.0
   swallowed = (b > 0) & (step <= -1)
@@ -178,20 +224,28 @@ def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
   a, b, step = a[meet], b[meet], step[meet]
   # The spheres meet in the plane at distance t from 0 and 1 - t from e.
   difference = -step * (2 * a + step)
-  own, rest, own_error = _cap(dim, 0.5 * (1 + difference) / a)
-  other, _, other_error = _cap(dim, 0.5 * (1 - difference) / b)
+  own, rest, own_error, rest_error = _cap(dim, 0.5 * (1 + difference) / a)
+  other, _, other_error, _ = _cap(dim, 0.5 * (1 - difference) / b)
+  growth = dim * np.log1p(step / a)
+  # A cap that underflowed may have had up to the least float of its ball.
+  log_other = np.log(np.maximum(other, LEAST))
   with np.errstate(over='ignore', invalid='ignore'):
-    scale = np.where(other > 0, np.exp(dim * np.log1p(step / a)), 0.0)
-  value[meet] = own + scale * other
-  error[meet] = own_error + scale * other_error
-  lens[meet] = np.maximum(rest - scale * other, 0.0)
-  return _Fraction(value, error, lens)
+    other_error = np.minimum(1.0, np.exp(growth + log_other)) * np.where(
+        other > LEAST, EXPONENT_ROUNDOFF * (1 + np.abs(growth) - log_other) +
+        other_error / np.maximum(other, LEAST), 1.0)
+    other = np.where(other > LEAST, np.exp(np.minimum(growth + log_other, 0.0)), 0.0)
+  value[meet] = own + other
+  error[meet] = own_error + other_error
+  lens[meet] = np.maximum(rest - other, 0.0)
+  # The lens lies in the cap: it errs by no more than all of that.
+  lens_error[meet] = rest_error + np.minimum(other_error, rest)
+  return _Fraction(value, error, lens, lens_error)
 
 
 def _cap(dim: int, s: np.ndarray
-         ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+         ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
   """Fractions of a ball beyond the plane at signed distance s and before it,
-  the smaller to relative precision, and the error of the first."""
+  the smaller to relative precision, and the errors of both."""
   s = np.clip(s, -1.0, 1.0)
   size = np.abs(s)
   if dim <= MANY:
@@ -202,8 +256,13 @@ def _cap(dim: int, s: np.ndarray
     small[near], error[near] = _near_cap(dim, size[near])
     small[~near], error[~near] = _beta_cap(dim, size[~near])
   large = 1 - small
-  return np.where(s >= 0, small, large), np.where(s >= 0, large, small), (
-      error + BODY_ROUNDOFF * ((s < 0) | (dim * size * size <= TAIL_START)))
+  # (1 - s^2)^(dim / 2) feels the rounding of s most where the cap vanishes.
+  error = error + small * np.minimum(
+      dim * EXPONENT_ROUNDOFF / np.maximum((1 - size) * (1 + size), 1e-300), 1.0)
+  body = dim * size * size <= TAIL_START
+  return (np.where(s >= 0, small, large), np.where(s >= 0, large, small),
+          error + BODY_ROUNDOFF * ((s < 0) | body),
+          error + BODY_ROUNDOFF * ((s >= 0) | body))
 
 
 def _beta_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,17 +14,18 @@ from tfcactus.privacy import relations
 from tfcactus.privacy import sampling
 from tfcactus.privacy.bounds import Bounds
 
+_ONE_SIDED = (
+    'Expected {}, got a request for two-sided bounds, which {} does not give; use '
+    'PhiAccountant.')
+
 DIRECTIONS = ('both', 'add', 'remove')
 
 
-class PhiAccountant(dp_accounting.PrivacyAccountant):
-  """Composes exact phi functions of privacy losses, with two-sided bounds.
+class PairAccountant(dp_accounting.PrivacyAccountant):
+  """Turns events into dominating pairs; what they cost is a subclass's to say.
 
-  `get_epsilon` and `get_delta` return upper bounds: never below the truth.
-  `epsilon_bounds` and `delta_bounds` say how tight they are.
-
-  Source: Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via
-  Characteristic Function" (AISTATS 2022).
+  A subclass gives `get_epsilon` and `get_delta`, upper bounds of its own method;
+  two-sided bounds only if its method has them.
   """
 
   def __init__(
@@ -88,6 +89,51 @@ class PhiAccountant(dp_accounting.PrivacyAccountant):
     return None
 
   def epsilon_bounds(self, target_delta: float) -> Bounds:
+    """Refused where the method bounds epsilon from above only."""
+    raise NotImplementedError(_ONE_SIDED.format('get_epsilon', type(self).__name__))
+
+  def delta_bounds(self, target_epsilon: float) -> Bounds:
+    """Refused where the method bounds delta from above only."""
+    raise NotImplementedError(_ONE_SIDED.format('get_delta', type(self).__name__))
+
+  def _bounds(self, solve: Callable[[composition.Composition], Bounds],
+              worst: float,
+              stays_below: Callable[[composition.Composition, float], bool] = (
+                  lambda part, value: False)) -> Bounds:
+    """The larger of both directions' bounds, which is the guarantee."""
+    if self._non_private:
+      return Bounds(worst, worst, worst)
+    best = Bounds(0.0, 0.0, 0.0)
+    if self._counts:
+      for part in self.compositions().values():
+        # The smaller direction need not be known, only shown to be smaller.
+        if not (best.lower > 0 and stays_below(part, best.lower)):
+          best = Bounds(*map(max, best, solve(part)))
+    return best
+
+  def compositions(self) -> dict[str, composition.Composition]:
+    """What was composed, by direction ('replace' has one)."""
+    if self.neighboring_relation == relations.REPLACE:
+      wanted = ('replace',)
+    else:
+      wanted = ('remove', 'add') if self.direction == 'both' else (
+          self.direction,)
+    return {direction: composition.Composition(tuple(
+        (release.step(direction), count)
+        for release, count in self._counts.items())) for direction in wanted}
+
+
+class PhiAccountant(PairAccountant):
+  """Composes exact phi functions of privacy losses, with two-sided bounds.
+
+  `get_epsilon` and `get_delta` return upper bounds: never below the truth.
+  `epsilon_bounds` and `delta_bounds` say how tight they are.
+
+  Source: Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via
+  Characteristic Function" (AISTATS 2022).
+  """
+
+  def epsilon_bounds(self, target_delta: float) -> Bounds:
     """Bounds on the least epsilon of everything composed so far.
 
     Args:
@@ -116,29 +162,3 @@ class PhiAccountant(dp_accounting.PrivacyAccountant):
   def get_delta(self, target_epsilon: float) -> float:
     """An upper bound on delta at `target_epsilon`."""
     return self.delta_bounds(target_epsilon).upper
-
-  def _bounds(self, solve: Callable[[composition.Composition], Bounds],
-              worst: float,
-              stays_below: Callable[[composition.Composition, float], bool] = (
-                  lambda part, value: False)) -> Bounds:
-    """The larger of both directions' bounds, which is the guarantee."""
-    if self._non_private:
-      return Bounds(worst, worst, worst)
-    best = Bounds(0.0, 0.0, 0.0)
-    if self._counts:
-      for part in self.compositions().values():
-        # The smaller direction need not be known, only shown to be smaller.
-        if not (best.lower > 0 and stays_below(part, best.lower)):
-          best = Bounds(*map(max, best, solve(part)))
-    return best
-
-  def compositions(self) -> dict[str, composition.Composition]:
-    """What was composed, by direction ('replace' has one)."""
-    if self.neighboring_relation == relations.REPLACE:
-      wanted = ('replace',)
-    else:
-      wanted = ('remove', 'add') if self.direction == 'both' else (
-          self.direction,)
-    return {direction: composition.Composition(tuple(
-        (release.step(direction), count)
-        for release, count in self._counts.items())) for direction in wanted}

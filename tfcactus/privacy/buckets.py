@@ -25,6 +25,7 @@ import numpy as np
 from scipy import signal
 
 from tfcactus import _checks
+from tfcactus.privacy import _numerics
 from tfcactus.privacy import accountant
 from tfcactus.privacy import composition
 from tfcactus.privacy import pair as pair_lib
@@ -37,6 +38,12 @@ SPREAD = 12.0
 
 RARE = 1e-18
 """Mass of one release's losses that an adaptive factor may leave outside."""
+
+ROUNDOFF = 1e-14
+"""Bound on the error of a sum of one release's masses, and of a label."""
+
+LARGEST_EPSILON = 700.0
+"""Beyond it e^epsilon is no float, and no lower bound but what is infinite."""
 
 CONVOLUTION_ROUNDOFF = 8 * np.finfo(np.float64).eps
 """Error of a convolution by FFT per level, relative to the norms."""
@@ -165,17 +172,19 @@ class Buckets:
          ) -> Buckets:
     """The buckets of one release."""
     first = -(buckets // 2)
-    label = np.ceil(pair.loss / width + pair_lib.LOSS_ROUNDOFF).astype(np.int64)
+    label = np.ceil((pair.loss + pair_lib.LOSS_ROUNDOFF) / width + ROUNDOFF
+                    ).astype(np.int64)
     below, above = label < first, label >= first + buckets
     place = np.clip(label - first, 0, buckets - 1)
-    kept = np.where(below, np.minimum(pair.q, pair.p * np.exp(-first * width)),
-                    pair.q)
+    raised = np.exp(np.minimum(_numerics.log_mass(pair.p) - first * width,
+                               LARGEST_EPSILON))
+    kept = np.where(below, np.minimum(pair.q, raised), pair.q)
     p, q, q_kept = (
         np.bincount(place[~above], mass[~above], buckets)
         for mass in (pair.p, pair.q, kept))
     return cls(width, first, p, q, q_kept,
                pair.p_inf + float(np.sum(pair.p[above])), pair.p_inf,
-               float(np.sum(pair.p[below])))
+               float(np.sum(pair.p[below])), error=ROUNDOFF)
 
   def compose(self, other: Buckets) -> Buckets:
     """The buckets of both."""
@@ -191,7 +200,8 @@ class Buckets:
     low, q_low, kept_low = (float(np.sum(mass[:-first])) for mass in full)
     p[0] += low
     q[0] += q_low
-    kept[0] += min(kept_low, low * math.exp(-first * self.width))
+    kept[0] += min(kept_low, low * math.exp(
+        min(-first * self.width, LARGEST_EPSILON)))
     high = float(np.sum(full[0][-first + size:]))
     p_inf = (self.p_inf + other.p_inf - self.p_inf * other.p_inf +
              high)
@@ -222,17 +232,21 @@ class Buckets:
 
   def upper(self, epsilon: float, guarantee: str) -> float:
     """An upper bound on delta at `epsilon`."""
-    loss, slack = self._labels, self.error * (1 + math.exp(min(epsilon, 700.0)))
+    loss = self._labels
+    slack = self.error * (1 + math.exp(min(epsilon, LARGEST_EPSILON)))
     above = loss > epsilon
     if guarantee == 'pdp':
       return self.p_inf + float(np.sum(self.p[above])) + self.error
     gain = self.p * -np.expm1(np.minimum(epsilon - loss, 0.0))
     # Where even the lowest true loss lies above epsilon, both masses are used.
-    sure = loss - self.releases * self.width >= epsilon
-    with np.errstate(over='ignore'):
-      exact = self.p - math.exp(min(epsilon, 700.0)) * self.q_kept
-    gain = np.where(sure, np.clip(exact, 0.0, gain), gain)
-    return self.p_inf + float(np.sum(gain[above])) + slack
+    sure = loss - self.releases * (self.width + 1e-12) >= epsilon
+    with np.errstate(over='ignore', invalid='ignore'):
+      exact = np.nan_to_num(
+          self.p - math.exp(min(epsilon, LARGEST_EPSILON)) * self.q_kept)
+    exact = np.where(sure, np.clip(exact, 0.0, gain), gain)
+    # The labels alone feel the error of P only.
+    return self.p_inf + min(float(np.sum(exact[above])) + slack,
+                            float(np.sum(gain[above])) + self.error)
 
   def lower(self, epsilon: float, guarantee: str) -> float:
     """A lower bound on delta at `epsilon`."""
@@ -240,7 +254,9 @@ class Buckets:
       sure = self._labels - self.releases * self.width > epsilon
       return max(self.known_inf + float(np.sum(self.p[sure])) - self.raised -
                  self.error, 0.0)
-    grown = math.exp(min(epsilon, 700.0))
+    if epsilon > LARGEST_EPSILON:
+      return max(self.known_inf - self.error, 0.0)
+    grown = math.exp(epsilon)
     gain = float(np.sum(np.maximum(self.p - grown * self.q, 0.0)))
     return max(self.known_inf + gain - self.error * (1 + grown), 0.0)
 
@@ -295,8 +311,8 @@ def _first_below(delta: Callable[[float], float], target: float
   low, high = 0.0, 1.0
   while delta(high) > target:
     low, high = high, 2 * high
-    if high > 1e4:
-      return (math.inf, math.inf) if delta(1e4) > target else (low, high)
+    if high > 1e4 and delta(high) > target:
+      return high, math.inf
   for _ in range(60):
     middle = 0.5 * (low + high)
     low, high = (middle, high) if delta(middle) > target else (low, middle)

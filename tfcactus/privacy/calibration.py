@@ -92,16 +92,16 @@ def _least(target_epsilon: float, cost: Account, low: float, high: float,
   left = right = min(max(0.0, math.log(low)), math.log(high))
   if excess(left) > 0:
     while excess(right) > 0:
-      left, right = right, right + math.log(2)
-      if right > math.log(high):
+      if right == math.log(high):
         raise ValueError(
             f'Expected target_epsilon={target!r} to be reachable with a {name} '
             f'of at most {high:g}; raise the target or lower the steps.')
+      left, right = right, min(right + math.log(2), math.log(high))
   else:
     while excess(left) <= 0:
-      left, right = left - math.log(2), left
-      if left < math.log(low):
-        return low
+      if left == math.log(low):
+        return math.exp(left)
+      left, right = max(left - math.log(2), math.log(low)), left
   root = optimize.brentq(excess, left, right, xtol=TOLERANCE / 4, rtol=1e-14)
   while excess(root) > 0:
     root += TOLERANCE / 4

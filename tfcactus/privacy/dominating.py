@@ -33,14 +33,19 @@ GAUSSIAN_REACH = 12.0
 RATIO_ROUNDOFF = 1e-13
 """Bound on the relative error of the ratio of a cell's two masses."""
 
-PROFILE_ROUNDOFF = 2e-14
-"""Relative error of a running sum of thousands of masses."""
+SUM_ROUNDOFF = 2 * np.finfo(np.float64).eps
+"""Relative error of a running sum of positive masses, for each of them: half of it
+for the additions, the rest for the masses."""
 
 ROWS_AT_ONCE = 1024
 """Shells treated together, to bound memory."""
 
 EMPTY_SHELL = 1e-27
 """Shells of less mass than this are counted as privacy failures."""
+
+
+LARGEST_LOSS = 700.0
+"""Losses beyond this are counted as infinite: their Q-mass is below any float."""
 
 
 @functools.singledispatch
@@ -211,7 +216,8 @@ def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
   value, slope = np.zeros_like(alpha), np.zeros_like(alpha)
   upper = np.zeros_like(alpha)
   for part in parts:
-    below, tangent, _ = profile_at(part.lower, log_alpha)
+    below, tangent, error = profile_at(part.lower, log_alpha)
+    below = below - error
     slope = np.where(below > value, tangent, slope)
     value = np.maximum(below, value)
     profile, _, error = profile_at(part.upper, log_alpha)
@@ -229,7 +235,8 @@ def profile_at(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
   above = np.searchsorted(pair.loss[order], log_alpha, side='right')
   p, q = (np.append(np.cumsum(mass[order][::-1])[::-1], 0.0)[above]
           for mass in (pair.p, pair.q))
-  return p - np.exp(log_alpha) * q + pair.p_inf, -q, PROFILE_ROUNDOFF * p
+  error = SUM_ROUNDOFF * (pair.p.size + 4) * (p + np.exp(log_alpha) * q)
+  return p - np.exp(log_alpha) * q + pair.p_inf, -q, error
 
 
 def profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
@@ -239,7 +246,8 @@ def profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
   density of points goes with the cube root of the density of mass.
   """
   # What lies beyond the largest float is counted at infinity.
-  top = min(max(np.max(np.abs(pair.loss), initial=0.0) for pair in pairs), 700.0)
+  top = min(max(np.max(np.abs(pair.loss), initial=0.0) for pair in pairs),
+            LARGEST_LOSS)
   edges = np.linspace(0, max(top, 1e-6), 4097)
   mass = sum(np.histogram(pair.loss, edges, weights=pair.p + pair.q)[0]
              for pair in pairs)
@@ -307,11 +315,11 @@ def from_cells(edges: np.ndarray, width: Any, p: np.ndarray, q: np.ndarray,
   lower = pair_lib.DominatingPair(
       np.log(p[real]) - np.log(q[real]), p[real], q[real])
   share = np.minimum(pair_lib.split_fraction(p, q, edges[:-1], width) +
-                     RATIO_ROUNDOFF / width, 1.0)
+                     RATIO_ROUNDOFF / -np.expm1(-width), 1.0)
   raised = np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
   real = raised > 0
   loss, raised = edges[real], raised[real]
-  mass = raised * np.exp(-loss)
+  mass = np.exp(np.log(raised) - loss)
   # What Q lost by raising losses is seen by Q alone.
   q_inf = max(1 - float(np.sum(mass)) - q_elsewhere, p_beyond)
   return pair_lib.PairBounds(
@@ -328,38 +336,47 @@ def _union(first: pair_lib.DominatingPair, second: pair_lib.DominatingPair
 
 def _radial_bounds(table: radial.RadialTable, shift: int
                    ) -> pair_lib.PairBounds:
-  """Brackets the pair of a radial table by binning shell-to-shell losses."""
+  """Brackets the pair of a radial table by binning shell-to-shell losses.
+
+  The law of the noise and of the shifted noise are mirror images, so that the
+  moves outwards, whose losses are positive, are enough. Of each shell, the
+  probability of going further than d shells out is known to an error; adding it
+  makes losses stochastically larger, since they increase outwards, and
+  H(alpha) is an average of that survival function: that is the upper pair.
+  Subtracting it is the lower one.
+  """
   log_f, mass = table.shell_log_density, table.shell_mass
   occupied = np.flatnonzero(mass > EMPTY_SHELL)
   count = int(occupied[-1]) + 1
   geometry = (table.dim, table.first_radius / shift, table.width / shift, count)
-  band = shells.reach(*geometry[:3])
+  further, error = shells.outward(*geometry)
+  band = further.shape[1] - 1
   padded = np.append(log_f, np.full(band + 1, -np.inf))
   top = max(np.max(log_f[:count] - np.maximum(
       padded[band:count + band], log_f[-1])), 1e-3)
-  grid = _LossGrid(top, max(min(2 * top / CELLS, 1e-3), top / (4 * CELLS)))
-  moved = 0.0
-  transition, error = shells.transition(*geometry)
+  width = max(min(2 * top / CELLS, 1e-3), top / (4 * CELLS))
+  raised, merged = _LossGrid(top, width), _LossGrid(top, width)
   for start in range(0, count, ROWS_AT_ONCE):
     rows = np.arange(start, min(start + ROWS_AT_ONCE, count))
-    to = rows[:, None] + np.arange(-band, band + 1)[None, :]
-    p = mass[rows, None] * transition[rows]
-    exists = (to >= 0) & (p > 0)
-    density = padded[np.minimum(np.maximum(to, 0), padded.size - 1)]
-    grid.add((log_f[rows, None] - density)[exists], p[exists])
-    moved += float(np.sum(mass[rows] * error[rows]))
-  # Rounding moves mass by one column, hence a loss by one step of log f.
-  step = np.max(-np.diff(log_f)) if log_f.size > 1 else 0.0
-  return grid.bounds(moved, step, float(np.sum(mass[count:])))
+    loss = log_f[rows, None] - padded[rows[:, None] + np.arange(1, band + 2)]
+    # Beyond the band: as if it left the table, or (below) as if it stayed.
+    loss[:, -1] = np.inf
+    for grid, sign in ((raised, 1), (merged, -1)):
+      survival = np.clip(further[rows] + sign * error[rows], 0.0, 1.0)
+      survival = np.maximum.accumulate(survival[:, ::-1], axis=1)[:, ::-1]
+      moved = mass[rows, None] * -np.diff(survival, axis=1, append=0.0)
+      kept = (moved > 0) & ((sign > 0) | (np.arange(band + 1) < band))
+      grid.add(loss[kept], moved[kept])
+  return pair_lib.PairBounds(
+      merged.lower(), raised.upper(float(np.sum(mass[count:]))))
 
 
 class _LossGrid:
-  """Accumulates atoms on a grid of losses, once raised and once merged."""
+  """Accumulates atoms of positive loss on a grid of losses."""
 
   def __init__(self, top: float, width: float):
     self._width = width
-    self._first = int(np.floor(-top / width)) - 2
-    size = int(np.ceil(top / width)) - self._first + 4
+    size = int(np.ceil(top / width)) + 4
     self._raised = np.zeros(size)
     self._p = np.zeros(size)
     self._q = np.zeros(size)
@@ -374,43 +391,30 @@ class _LossGrid:
     share = np.clip(
         -np.expm1(cell * self._width - loss - pair_lib.LOSS_ROUNDOFF) /
         -np.expm1(-self._width), 0.0, 1.0)
-    cell -= self._first
     size = self._p.size
     up = p * share
     self._raised += np.bincount(cell, p - up, size)
     self._raised += np.bincount(cell + 1, up, size)
     self._p += np.bincount(cell, p, size)
-    self._q += np.bincount(cell, p * np.exp(-loss), size)
+    self._q += np.bincount(
+        cell, p * np.exp(-np.minimum(loss, LARGEST_LOSS)), size)
 
-  def bounds(self, moved: float, step: float, lost: float
-             ) -> pair_lib.PairBounds:
-    """The two pairs, allowing for rounding.
+  def upper(self, lost: float) -> pair_lib.DominatingPair:
+    """The pair of the raised atoms.
 
     Args:
-      moved: Probability that rounding may have moved.
-      step: How far it may have moved it, as a loss.
       lost: Probability left out, counted at infinity.
     """
-    loss = (self._first + np.arange(self._raised.size)) * self._width
-    jump = int(np.ceil(step / self._width))
-    raised = np.concatenate([self._raised * (1 - moved), np.zeros(jump)])
-    raised[jump:] += moved * self._raised
-    loss = np.append(loss, loss[-1] + self._width * np.arange(1, jump + 1))
-    real = raised > 0
-    loss, raised = loss[real], raised[real]
-    q = raised * np.exp(-loss)
-    # Where the table ends, what rounding moved may have been moved out.
-    p_inf = self._p_inf + lost + (moved if self._p_inf > 0 else 0.0)
-    upper = pair_lib.DominatingPair(loss, raised, q, p_inf,
-                                    max(1 - float(np.sum(q)), p_inf))
+    loss = np.arange(self._raised.size) * self._width
+    known = loss <= LARGEST_LOSS
+    loss, p = loss[known], self._raised[known]
+    return pair_lib.DominatingPair.symmetric(
+        loss, p, p * np.exp(-loss),
+        self._p_inf + lost + float(np.sum(self._raised[~known])))
+
+  def lower(self) -> pair_lib.DominatingPair:
+    """The pair of the atoms of each cell taken together."""
     real = (self._p > 0) & (self._q > 0)
     p, q = self._p[real], self._q[real]
-    loss = np.log(p) - np.log(q)
-    # Lower: the moved mass goes down, and both sides shrink to stay proper.
-    shrink = 1 / (1 + moved * np.expm1(step))
-    lower = pair_lib.DominatingPair(
-        np.concatenate([loss, loss - step]),
-        shrink * np.concatenate([p * (1 - moved), p * moved]),
-        shrink * np.concatenate([q * (1 - moved), q * moved * np.exp(step)]),
-        self._p_inf * (1 - moved), self._p_inf * (1 - moved))
-    return pair_lib.PairBounds(lower, upper)
+    return pair_lib.DominatingPair.symmetric(
+        np.log(p) - np.log(q), p, q, self._p_inf)

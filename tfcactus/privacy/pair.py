@@ -133,6 +133,11 @@ class DominatingPair:
 
     Source: Lemma 9 and Corollary 25 of the paper.
     """
+    # A symmetric profile falls from one by (1 - H(1)) / 2 at most: a looser value
+    # there would ask for more mass than there is.
+    reach = 0.5 * (alpha - 1)
+    value = np.append(min(value[0], np.min((value + reach) / (1 + reach))),
+                      value[1:])
     keep = lower_hull(alpha, value)
     alpha, value = alpha[keep], np.minimum.accumulate(value[keep])
     slope = np.append(np.diff(value) / np.diff(alpha), 0.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 from typing import Optional
 
 import attr
@@ -13,7 +12,8 @@ import numpy as np
 from tfcactus import _checks
 from tfcactus.privacy import relations
 from tfcactus.privacy import tcdp
-from tfcactus.privacy.accountant import PhiAccountant
+from tfcactus.privacy.accountant import PairAccountant
+from tfcactus.privacy.renyi import known_divergences
 
 ORDERS = 1 + np.geomspace(1e-4, 1e4, 600)
 """Orders at which the divergences of a composition are taken."""
@@ -32,7 +32,7 @@ class TCDPDpEvent(dp_accounting.DpEvent):
   guarantee: tcdp.TCDP
 
 
-class TCDPAccountant(PhiAccountant):
+class TCDPAccountant(PairAccountant):
   """Composes by truncated CDP: rhos add, the least omega stays.
 
   Releases whose dominating pairs are known enter with their exact Renyi
@@ -96,7 +96,7 @@ class TCDPAccountant(PhiAccountant):
       return claimed
     parts = self.compositions().values()
     exact = tcdp.certificate(
-        lambda order: max(float(part.renyi_divergence(order))
+        lambda order: max(float(known_divergences(part, np.array([order]))[0])
                           for part in parts), omega, orders=ORDERS.size)
     return exact.compose(claimed)
 
@@ -124,14 +124,6 @@ class TCDPAccountant(PhiAccountant):
     """An upper bound on delta at `target_epsilon`, by Lemma 6."""
     target = _checks.non_negative('target_epsilon', target_epsilon)
     return min((one.delta(target) for one in self._guarantees()), default=1.0)
-
-  def epsilon_bounds(self, target_delta: float) -> Any:
-    """Refused: tCDP bounds epsilon from above only."""
-    raise NotImplementedError(
-        'Expected get_epsilon, got a request for two-sided bounds, which '
-        'truncated CDP does not give; use PhiAccountant.')
-
-  delta_bounds = epsilon_bounds
 
   def _claimed(self, omega: float) -> tcdp.TCDP:
     """What the claims say up to `omega`."""
@@ -162,7 +154,7 @@ class TCDPAccountant(PhiAccountant):
     # In chunks: the quadrature of one call serves its largest order.
     parts = self.compositions().values()
     divergence = np.concatenate([
-        np.max([part.renyi_divergence(chunk) for part in parts], axis=0)
+        np.max([known_divergences(part, chunk) for part in parts], axis=0)
         for chunk in np.array_split(orders, min(_CHUNKS, orders.size))])
     finite = np.isfinite(divergence)
     orders, divergence = orders[finite], divergence[finite]

@@ -14,7 +14,7 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus.privacy import _numerics
-from tfcactus.privacy.accountant import PhiAccountant
+from tfcactus.privacy.accountant import PairAccountant
 from tfcactus.privacy.bounds import Bounds
 from tfcactus.privacy.composition import Composition
 from tfcactus.privacy.pair import DominatingPair
@@ -129,7 +129,7 @@ def loss_cdf(pair: DominatingPair, loss: Any) -> np.ndarray:
   return mass[np.searchsorted(pair.loss[order], np.asarray(loss), side='right')]
 
 
-def composed_pair(accountant: PhiAccountant, epsilon: Any) -> DominatingPair:
+def composed_pair(accountant: PairAccountant, epsilon: Any) -> DominatingPair:
   """A pair that dominates all that was composed, for both of two neighbours.
 
   Its `tradeoff` is a lower bound on the false negative rates of any test (the
