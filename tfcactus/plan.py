@@ -42,6 +42,8 @@ class Guarantee:
     accountant: Who computed it.
     proven: False if the number is not a guarantee at all.
     statement: What the number says, in words.
+    seeded: Whether it holds only against those who do not know a seed, with
+      which they could subtract the noise; the statement then says so.
   """
 
   lower: float
@@ -53,8 +55,12 @@ class Guarantee:
   accountant: str
   proven: bool
   statement: str
+  seeded: bool = False
 
   def __str__(self) -> str:
+    if self.seeded:
+      unseeded = dataclasses.replace(self, seeded=False)
+      return f'{unseeded}, SEEDED: not against whoever knows the seed'
     if not self.proven:
       return (f'epsilon {self.upper:.4f} at delta {self.delta:g} by '
               f'{self.accountant}: {self.statement}')

@@ -21,6 +21,7 @@ class FakeGuarantee:
   accountant: str = 'fake'
   proven: bool = True
   statement: str = 'A fake statement.'
+  seeded: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,8 @@ class EpsilonCallback(keras.callbacks.Callback):
   `clip_norm` where the plan has `adaptive_clipping`. The
   progress bar and the history show them; put this callback before CSVLogger
   and TensorBoard in the list, so that they see them too. Under an account that
-  is not proven the key is `epsilon_unproven`.
+  is not proven the key is `epsilon_unproven`; where noise or batches came from
+  a seed, whose knowledge undoes the protection, it is `epsilon_seeded`.
 
   Steps are counted by what was released, in this and in earlier calls of
   `fit`. Where no guarantee is known, nothing is logged and a warning says why.
@@ -146,8 +147,7 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   def _log(self, logs: dict) -> None:
     """Puts what was spent, and the clip norm if it moves, into the logs."""
-    name = 'epsilon' if self.guarantee.proven else 'epsilon_unproven'
-    logs[name] = self.guarantee.upper
+    logs[_log_name(self.guarantee)] = self.guarantee.upper
     logs['delta'] = self.guarantee.delta
     if hasattr(self.model, 'clip_norm'):
       logs['clip_norm'] = float(tf.convert_to_tensor(self.model.clip_norm))
@@ -158,10 +158,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     if not guarantee.proven:
       self._warn(guarantee.statement)
     if self._verbose:
-      seeded = (' Its randomness is seeded: an experiment, not a release.'
-                if self._seeded() else '')
-      sys.stdout.write(
-          f'\n{guarantee}. {guarantee.statement}{seeded}\n')
+      sys.stdout.write(f'\n{guarantee}. {guarantee.statement}\n')
 
   def _warn(self, text: str) -> None:
     if not self._warned:
@@ -259,9 +256,12 @@ class EpsilonCallback(keras.callbacks.Callback):
     return (self._max_steps is not None and
             self._released() >= self._max_steps)
 
-  def _seeded(self) -> bool:
-    source = self.model if self._is_private_model() else self.model.optimizer
-    return source.seeded or bool(self._batches and self._batches.seeded)
+
+def _log_name(guarantee: Any) -> str:
+  """What a number is called in logs, which hold no words beside it."""
+  if not guarantee.proven:
+    return 'epsilon_unproven'
+  return 'epsilon_seeded' if guarantee.seeded else 'epsilon'
 
 
 def _same(name: str, planned: Any, trained: Any) -> None:
