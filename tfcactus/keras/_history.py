@@ -8,7 +8,7 @@ from typing import Any
 from typing import Dict
 from typing import Iterable
 from typing import List
-from typing import Tuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -207,33 +207,47 @@ def _merged(one: Dict[str, int], other: Dict[str, int]) -> Dict[str, int]:
       'seeded_parts': one['seeded_parts'] | other['seeded_parts']}
 
 
-def drop_in_steps(optimizer: Any, model: keras.Model) -> Tuple[int, str]:
+class DropInSteps(NamedTuple):
+  """What drop-in optimizers released from a model.
+
+  Attributes:
+    steps: By all of them.
+    problem: Why no one account covers them, or ''.
+    seeded: What of their randomness can be repeated.
+  """
+
+  steps: int
+  problem: str
+  seeded: Seeded
+
+
+def drop_in_steps(optimizer: Any, model: keras.Model) -> DropInSteps:
   """Steps of all optimizers the model was trained by, and what is wrong.
 
   Args:
     optimizer: The one it is compiled with.
     model: The model.
-
-  Returns:
-    (steps, '') or (steps, why no one account covers them).
   """
   earlier = [t for t in trainers(model.trainable_variables)
              if t is not optimizer and t.released_steps]
   steps = optimizer.released_steps + sum(t.released_steps for t in earlier)
+  problem, seeded = '', optimizer.seeded
   for trainer in earlier:
     if isinstance(trainer, Record) or (
         trainer.noise.digest, trainer.l2_norm_clip) != (
             optimizer.noise.digest, optimizer.l2_norm_clip):
-      return steps, (
+      problem = problem or (
           f'No epsilon: {trainer.released_steps} earlier steps were released '
           'from this model by another plan, and one epsilon for all of them is '
           'not known. Add the epsilon and delta of both trainings by hand, or '
           'train a fresh model.')
-    if not trainer.sound:
-      return steps, (
+    elif not trainer.sound:
+      problem = problem or (
           'No epsilon: under an earlier optimizer a gradient was not finite, '
           'beyond the sensitivity accounted for. Train a fresh model.')
-  return steps, ''
+    else:
+      seeded = seeded or trainer.seeded
+  return DropInSteps(steps, problem, Seeded.NOISE if seeded else Seeded.NOTHING)
 
 
 _OTHER_PLAN = (

@@ -92,6 +92,24 @@ def check_no_writes(model: keras.Model) -> Any:
   return graph.structured_outputs[0]
 
 
+def draws_at_random(model: keras.Model) -> bool:
+  """Whether the pass of a model in training draws at random.
+
+  Args:
+    model: A built model of known inputs.
+  """
+  draws = []
+
+  def make_seed():
+    draws.append(1)
+    return tf.zeros([2], tf.int64)
+
+  with _seeds.drawing(model, make_seed):
+    tf.function(lambda inputs: model(inputs, training=True)
+               ).get_concrete_function(_compat.input_spec(model))
+  return bool(draws)
+
+
 def nodes(definition: Any) -> Iterator[Any]:
   """All operations, those of the functions that are called included."""
   yield from definition.node

@@ -16,6 +16,7 @@ from tfcactus.keras import _drop_in
 from tfcactus.keras import _history
 from tfcactus.keras import _layers
 from tfcactus.keras import _loss_check
+from tfcactus.keras import _writes
 from tfcactus.keras import model as model_lib
 from tfcactus.keras import optimizer as optimizer_lib
 from tfcactus.keras import run_card as run_card_lib
@@ -23,6 +24,7 @@ from tfcactus.keras import sampling
 from tfcactus.keras._compat import keras
 from tfcactus.keras.batches import DrawnBatches
 from tfcactus.keras.sampling import Sampling
+from tfcactus.keras.sampling import Seeded
 
 
 class EpsilonCallback(keras.callbacks.Callback):
@@ -85,6 +87,8 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._run_card = run_card
     self._every = None if every is None else _checks.integer('every', every, 1)
     self._plan = None
+    self._optimizer = None
+    self._random: Optional[bool] = None
     self._max_steps = None
     self._warned = False
     self.guarantee = None
@@ -99,6 +103,8 @@ class EpsilonCallback(keras.callbacks.Callback):
     """
     del logs
     self._plan = self._find_plan()
+    self._optimizer = self.model.optimizer
+    self._random = None
     self._max_steps = None
     if self._run_card is not None and not self._is_private_model():
       raise ValueError(
@@ -203,17 +209,31 @@ class EpsilonCallback(keras.callbacks.Callback):
   def _released(self) -> int:
     if self._is_private_model():
       return self.model.releases
-    return _history.drop_in_steps(self.model.optimizer, self.model)[0]
+    return _history.drop_in_steps(self._optimizer, self.model).steps
 
   def _ledger(self, ahead: bool = False) -> sampling.Ledger:
     """What was released so far, or will be after one more step or epoch."""
     if self._is_private_model():
       return self.model.next_ledger() if ahead else self.model.ledger()
-    steps, problem = _history.drop_in_steps(self.model.optimizer, self.model)
+    if self.model.optimizer is not self._optimizer:
+      return sampling.Ledger(Sampling.UNKNOWN, 1, note=_SWAPPED)
+    found = _history.drop_in_steps(self._optimizer, self.model)
+    steps = found.steps + ahead
+    problem = found.problem or self._drop_in_problem(found.steps)
     if problem:
-      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=problem)
+      return sampling.Ledger(Sampling.UNKNOWN, steps, note=problem)
+    if self._random is None and self.model.built:
+      self._random = _writes.draws_at_random(self.model)
+    seeded = found.seeded | (
+        Seeded.BATCHES if self._batches.seeded else Seeded.NOTHING)
+    return sampling.Ledger(
+        self._batches.sampling, steps, seeded=seeded,
+        condition=_WORD + (_DRAWN if self._random else ''))
+
+  def _drop_in_problem(self, steps: int) -> str:
+    """Why no epsilon is known for the steps of drop-in optimizers, or ''."""
     if self._batches is None:
-      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_NO_BATCHES)
+      return _NO_BATCHES
     self._batches.check_plan(self._plan)
     try:
       _layers.check_model(self.model)
@@ -221,15 +241,14 @@ class EpsilonCallback(keras.callbacks.Callback):
         self._check_vector(self._plan)
         _loss_check.check_per_example(self.model, self._batches)
     except ValueError as error:
-      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead,
-                             note=f'No epsilon: {error}')
-    if self.model.optimizer.parts_per_step > 1:
-      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_ACCUMULATED)
-    if not self.model.optimizer.sound:
-      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_UNSOUND)
-    if steps - self.model.optimizer.loaded_steps > self._batches.draws:
-      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_FEW_DRAWS)
-    return sampling.Ledger(self._batches.sampling, steps + ahead)
+      return f'No epsilon: {error}'
+    if self._optimizer.parts_per_step > 1:
+      return _ACCUMULATED
+    if not self._optimizer.sound:
+      return _UNSOUND
+    if steps - self._optimizer.loaded_steps > self._batches.draws:
+      return _FEW_DRAWS
+    return ''
 
   def _check_budget(self, ahead: sampling.Ledger) -> None:
     """Refuses to start what cannot keep the budget."""
@@ -280,7 +299,20 @@ def _check_steps_per_execution(model: keras.Model) -> None:
 
 
 _PLAN_FIELDS = ('num_examples', 'sampling_prob', 'steps', 'delta', 'dim',
-                'accounting')
+                'accounting', 'adaptive_clipping', 'releases')
+
+_WORD = (
+    'It is the word of who trained, and not seen, that every step took a batch '
+    'of those named, and that nothing but steps changed the weights.')
+
+_DRAWN = (
+    ' It holds against those who do not know what the model drew (Dropout and '
+    'the like), by a generator of Keras whose seed is not seen here.')
+
+_SWAPPED = (
+    'No epsilon: the optimizer of the model is not the one that fit began '
+    'with, so that steps may have been taken without privacy. Train a fresh '
+    'model, and compile it before fit alone.')
 
 _NO_BATCHES = (
     'No epsilon: with a drop-in optimizer the callback cannot see how batches '
