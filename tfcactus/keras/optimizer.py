@@ -32,17 +32,15 @@ class DPOptimizer(Fixed):
     noise: The noise, in units of the clip norm.
     l2_norm_clip: The bound on the norm of each example's gradient.
     expected_batch_size: What the noisy sum is divided by.
-    loaded_steps: How many of the released steps a file told of.
   """
 
   _FIXED = dict.fromkeys(
       ('plan', 'noise', 'l2_norm_clip', 'expected_batch_size',
-       'parts_per_step', 'loaded_steps'),
+       'parts_per_step'),
       'Make another optimizer; what both release of one model is added up '
       'where one account covers it.')
 
-  plan: Any = None
-  loaded_steps: int = 0
+  plan: Any
 
   @classmethod
   def from_plan(cls, plan: Any, *, seed: Optional[int] = None,
@@ -91,6 +89,11 @@ class DPOptimizer(Fixed):
   def seeded(self) -> bool:
     """Whether any noise came from a seed; see `NoiseSampler`."""
     return self._query.seeded or self._private.seeded
+
+  @property
+  def loaded_steps(self) -> int:
+    """How many of the released steps a file told of."""
+    return self._private.loaded_steps
 
   @property
   def released_steps(self) -> int:
@@ -218,7 +221,7 @@ class DPOptimizer(Fixed):
     made = super().from_config(config, custom_objects)
     made._private.seeded = seeded
     made._private.released.assign(released)
-    made.loaded_steps = released
+    made._private.loaded_steps = released
     made._private.sound.assign(sound)
     made._private.saved = state
     return made
