@@ -155,11 +155,11 @@ def test_budgets_keep_to_the_relation():
 
 
 def test_conditions_are_said_wherever_a_guarantee_is():
-  guarantee = plan().guarantee(10).given('the moon is full')
-  assert 'if the moon is full' in str(guarantee)
-  assert guarantee.statement.endswith(' Holds if the moon is full.')
-  assert guarantee.given('it rains').conditions == (
-      'the moon is full', 'it rains')
+  guarantee = plan().guarantee(10).given('The moon is full.')
+  assert 'on conditions that its statement names' in str(guarantee)
+  assert guarantee.statement.endswith(' The moon is full.')
+  assert guarantee.given('It rains.').conditions == (
+      'The moon is full.', 'It rains.')
   assert guarantee.upper == plan().guarantee(10).upper
 
 

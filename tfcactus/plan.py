@@ -49,8 +49,10 @@ class Guarantee:
     accountant: Who computed it.
     proven: False if the number is not a guarantee at all.
     statement: What the number says, in words.
-    conditions: What it holds under and nobody checks, in words, beside what the
-      statement begins with.
+    conditions: What it holds under and nobody checks, in sentences that the
+      statement ends with.
+    seeded: Whether it holds only against those who do not know a seed, with
+      which they could subtract the noise; the statement then says so.
   """
 
   lower: float
@@ -63,8 +65,12 @@ class Guarantee:
   proven: bool
   statement: str
   conditions: tuple[str, ...] = ()
+  seeded: bool = False
 
   def __str__(self) -> str:
+    if self.seeded:
+      unseeded = dataclasses.replace(self, seeded=False)
+      return f'{unseeded}, SEEDED: not against whoever knows the seed'
     if not self.proven:
       return (f'epsilon {_format.upper(self.upper)} at delta '
               f'{_format.upper(self.delta)} by '
@@ -72,18 +78,16 @@ class Guarantee:
     return (f'epsilon <= {_format.upper(self.upper)} at delta '
             f'{_format.upper(self.delta)} '
             f'({self.neighboring_relation}, {self.accountant})' +
-            ''.join(f', if {condition}' for condition in self.conditions))
+            (', on conditions that its statement names' if self.conditions else ''))
 
   def given(self, *conditions: str) -> Guarantee:
     """The guarantee under conditions more, in its statement and its print.
 
     Args:
-      *conditions: Each a clause that goes on after 'if', such as 'the batches
-        given are those that `fit` was given'.
+      *conditions: Sentences.
     """
-    said = ''.join(f' Holds if {condition}.' for condition in conditions)
     return dataclasses.replace(
-        self, statement=self.statement + said,
+        self, statement=' '.join((self.statement, *conditions)),
         conditions=(*self.conditions, *conditions))
 
 

@@ -225,7 +225,8 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
       'delta': guarantee.delta,
       'neighboring_relation': guarantee.neighboring_relation,
       'accountant': guarantee.accountant, 'proven': guarantee.proven,
-      'statement': guarantee.statement, 'seconds': seconds}, guarantee
+      'seeded': guarantee.seeded, 'statement': guarantee.statement,
+      'seconds': seconds}, guarantee
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -22,6 +22,7 @@ class FakeGuarantee:
   accountant: str = 'fake'
   proven: bool = True
   statement: str = 'A fake statement.'
+  seeded: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -93,11 +93,21 @@ def test_training_outside_is_noticed(make_plan):
     private.guarantee()
 
 
-def test_counters_lowered_by_a_checkpoint_are_noticed(make_plan, tmp_path):
+def test_a_checkpoint_of_the_beginning_lowers_no_counter(make_plan, tmp_path):
   private = _private(make_plan())
   path = tf.train.Checkpoint(model=private).save(tmp_path / 'c')
   private.fit(_batches(), verbose=0)
   tf.train.Checkpoint(model=private).restore(path)
+  private.fit(_batches(), verbose=0)
+  # The weights are those that the account began with; both trainings count.
+  assert private.guarantee().steps == int(private.released_steps) == 8
+
+
+def test_a_checkpoint_of_other_weights_is_noticed(make_plan, tmp_path):
+  private, other = _private(make_plan()), _private(make_plan())
+  path = tf.train.Checkpoint(inner=other.inner).save(tmp_path / 'c')
+  private.fit(_batches(), verbose=0)
+  tf.train.Checkpoint(inner=private.inner).restore(path)
   private.fit(_batches(), verbose=0)
   with pytest.raises(ValueError, match='changed outside'):
     private.guarantee()

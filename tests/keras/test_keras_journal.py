@@ -1,5 +1,6 @@
 """A run that is killed and resumed forgets no step and repeats no noise."""
 
+import json
 import os
 import pathlib
 import random
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -156,3 +158,98 @@ def test_journals_are_refused_in_words(make_plan, tmp_path):
     private.fit(PoissonBatches(*_data(), 0.25, seed=1))
   with pytest.raises(ValueError, match='block >= 1'):
     Journal(tmp_path / 'fourth', make_plan(), block=0)
+
+
+def _removed(path):
+  os.remove(path)
+
+
+def _edited(path):
+  """As by an editor, or rsync: a copy is moved to its place."""
+  copy = path.with_suffix('.new')
+  copy.write_bytes(path.read_bytes())
+  os.replace(copy, path)
+
+
+def _extended(path):
+  with open(path, 'ab') as file:
+    file.write(b'\n')
+
+
+def _overwritten(path):
+  data = path.read_bytes()
+  with open(path, 'r+b') as file:
+    file.write(data[:-9] + b'#' * 8 + b'\n')
+
+
+@pytest.mark.parametrize('change', [_removed, _edited, _extended, _overwritten])
+def test_a_journal_that_others_change_stops_the_run(make_plan, tmp_path, change):
+  path = tmp_path / 'journal'
+  private = _private(make_plan(), path)
+  seen = []
+
+  def after(batch, logs):
+    seen.append([w.tobytes() for w in private.inner.get_weights()])
+    if len(seen) == 2:
+      change(path)
+
+  with pytest.raises(Exception, match='to stay the file.*At most 32 steps'):
+    private.fit(PoissonBatches(*_data(), 0.25), verbose=0, callbacks=[
+        tf.keras.callbacks.LambdaCallback(on_train_batch_end=after)])
+  # Before the third step was released.
+  assert len(seen) == 2
+  assert [w.tobytes() for w in private.inner.get_weights()] == seen[-1]
+
+
+def test_a_journal_removed_after_the_last_step_is_noticed(make_plan, tmp_path):
+  path = tmp_path / 'journal'
+  private = _private(make_plan(), path)
+  with pytest.raises(RuntimeError, match='got none'):
+    private.fit(PoissonBatches(*_data(), 0.25), verbose=0, callbacks=[
+        tf.keras.callbacks.LambdaCallback(
+            on_train_end=lambda logs: os.remove(path))])
+
+
+@pytest.mark.parametrize('written', [0, 7])
+def test_a_full_disk_stops_before_weights_move(
+    make_plan, tmp_path, monkeypatch, written):
+  path = tmp_path / 'journal'
+  private = _private(make_plan(), path)
+  before = private.inner.get_weights()[0]
+  write = os.write
+  parts = [written] if written else []
+
+  def full(file, data):
+    if parts:
+      return write(file, data[:parts.pop()])
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(os, 'write', full)
+  with pytest.raises(Exception, match='No space left'):
+    private.fit(PoissonBatches(*_data(), 0.25), verbose=0)
+  monkeypatch.undo()
+  np.testing.assert_array_equal(private.inner.get_weights()[0], before)
+  # Room again: nothing torn stands in the file.
+  private.fit(PoissonBatches(*_data(), 0.25), verbose=0)
+  private._books.journal.close()
+  assert Journal(path, make_plan()).entry.steps == private.releases >= 4
+
+
+@pytest.mark.parametrize('record', [
+    {'epochs': 0, 'sampling': 1, 'steps': 3.7},
+    {'epochs': 0, 'sampling': 1, 'steps': True},
+    {'epochs': 0, 'sampling': 1, 'steps': -1},
+    {'epochs': 0, 'sampling': 9, 'steps': 3},
+    {'epochs': 0, 'sampling': 1, 'steps': 3, 'stages': 2},
+    {'epochs': 0, 'steps': 3}, [3, 0, 1], 3])
+def test_entries_that_no_run_wrote_are_refused(make_plan, tmp_path, record):
+  path = tmp_path / 'journal'
+  Journal(path, make_plan()).close()
+  text = json.dumps(record).encode()
+  good = json.dumps(Entry(9, 0, 1)._asdict()).encode()
+  with open(path, 'ab') as file:
+    for line in (text, good):
+      file.write(b'%08x %s\n' % (zlib.crc32(line), line))
+  for look in (Journal, Journal.peek):
+    with pytest.raises(ValueError, match='whole numbers of at least zero'):
+      look(path, make_plan())

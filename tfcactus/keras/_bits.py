@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras import _compat
@@ -28,11 +29,17 @@ class SystemBits:
     """Standard normals, float64, shape (size,)."""
     return self._call(self._stream.normals, size, tf.float64)
 
+  def integers(self, size: int) -> tf.Tensor:
+    """int64 of 64 random bits each, shape (size,)."""
+    return self._call(
+        lambda count: self._stream.words(count).view(np.int64), size, tf.int64)
+
   def _call(self, draw, size, dtype):
     if _compat.in_xla():
       raise ValueError(
           'Expected jit_compile=False, got a function that XLA compiles: bits '
           'under fresh keys are drawn outside of it. Compile the model with '
           'jit_compile=False.')
-    values = tf.numpy_function(lambda: draw(size), [], tf.float64)
+    drawn = tf.int64 if dtype == tf.int64 else tf.float64
+    values = tf.numpy_function(lambda: draw(size), [], drawn)
     return tf.cast(tf.ensure_shape(values, [size]), dtype)

@@ -9,16 +9,21 @@ from typing import Dict
 from typing import Iterator
 from typing import List
 from typing import Optional
+from typing import Tuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras import _history
+from tfcactus.keras import _rules
+from tfcactus.keras import _weights
 from tfcactus.keras import sampling
 from tfcactus.keras._compat import keras
+from tfcactus.keras._marks import Marks
 from tfcactus.keras.journal import Entry
 from tfcactus.keras.journal import Journal
 from tfcactus.keras.sampling import Sampling
+from tfcactus.keras.sampling import Seeded
 
 
 class Books:
@@ -51,7 +56,9 @@ class Books:
     self._loaded = loaded
     self._model = model
     self.record = _history.find_record(model, plan)
-    self._source = sampling.Source()
+    self._noise = Seeded.NOISE if seeded else Seeded.NOTHING
+    self._marks: List[Marks] = []
+    self._pid = os.getpid()
     self.journal_path = None if journal is None else (
         os.path.abspath(os.fspath(journal)))
     self.journal: Optional[Journal] = None
@@ -71,48 +78,107 @@ class Books:
     self.journal = Journal(self.journal_path, self.plan)
     self._count(self.journal.entry)
 
-  def _count(self, entry: Entry) -> Dict[str, tf.Tensor]:
+  def _count(self, entry: Entry) -> Dict[str, int]:
     """Counts at least what an entry says was released; returns all counters."""
     return self.record.catch_up(
         released_steps=entry.steps, epochs_begun=entry.epochs,
         sampling=entry.sampling)
 
-  def count_step(self) -> Any:
+  @property
+  def seeded(self) -> Seeded:
+    """What of the randomness of released steps, and of the noise, repeats."""
+    return self._noise | Seeded(self.record.catch_up()['seeded_parts'])
+
+  def count_step(self, mark: tf.Tensor) -> Any:
     """Counts a step; inside the context it returns, the step may run.
 
     A step that fails later is counted, never the reverse.
+
+    Args:
+      mark: That of its batch.
     """
     with tf.init_scope():
       self._open_journal()
-    counts = self.record.count_step(self._source.kind)
-    return tf.control_dependencies(
-        [] if self.journal is None else [self._reserve(counts)])
+    record = self.record
+    counters = [record.counters[name] for name in record.NAMES]
+    totals = tf.numpy_function(
+        self._admit, [mark, _weights.digest(self._model.weights),
+                      record.weights.left, *counters], tf.int64)
+    totals = tf.ensure_shape(totals, [len(counters)])
+    for counter, total in zip(counters, tf.unstack(totals)):
+      counter.assign(total)
+    return tf.control_dependencies([totals])
 
-  def _reserve(self, counts: Dict[str, tf.Tensor]) -> tf.Operation:
-    """Has the counts on disk before anything that depends on it runs."""
+  def _admit(self, mark: np.ndarray, weights: np.ndarray, left: np.ndarray,
+             *counters: np.ndarray) -> np.ndarray:
+    """Counts a step, on disk too, before anything that depends on it runs."""
+    if os.getpid() != self._pid:
+      raise RuntimeError(
+          'Expected steps in the process that made the private model, got a '
+          'fork, whose steps the ledger there would not count; make the model '
+          'in the process that trains it.')
+    kind, passes, seeded = self._recognise(mark)
+    total = self.record.step(
+        dict(zip(self.record.NAMES, map(int, counters))), int(weights),
+        int(left), kind, passes, seeded | self._noise)
+    if self.journal is not None:
+      self.journal.reserve(_entry(total))
+    return np.array([total[name] for name in self.record.NAMES], np.int64)
 
-    def reserve(*values):
-      self.journal.reserve(Entry(*map(int, values)))
-      return np.int64(0)
+  def _recognise(self, mark: np.ndarray) -> Tuple[Sampling, int, Seeded]:
+    """How the batch of a mark was chosen, what it begins, what repeats."""
+    numbers = set(mark[:, 0].tolist())
+    for marks in self._marks:
+      if numbers == {marks.number}:
+        seeded = Seeded.BATCHES if marks.seeded else Seeded.NOTHING
+        return (*marks.take(mark[:, 1]), seeded)
+    return Sampling.UNKNOWN, 0, Seeded.NOTHING
 
-    return tf.numpy_function(reserve, _journaled(counts), tf.int64)
+  def end_step(self) -> None:
+    """Remembers the weights that a step left."""
+    self.record.weights.left.assign(_weights.digest(self._model.weights))
+
+  def own_up(self, noise: bool, batches: bool) -> None:
+    """Counts what a file says was seeded of the steps in it."""
+    self.record.catch_up(seeded_parts=int(
+        (Seeded.NOISE if noise else Seeded.NOTHING) |
+        (Seeded.BATCHES if batches else Seeded.NOTHING)))
 
   @contextlib.contextmanager
-  def training(self, kind: Sampling) -> Iterator[None]:
-    """Steps inside are recorded as of `kind`; outside, as of unknown."""
+  def training(self, marks: Marks, optimizer: Any) -> Iterator[None]:
+    """Inside, steps on the batches of `marks` are of their kind.
+
+    Args:
+      marks: Those of the batches.
+      optimizer: What applies the averages.
+    """
     self._open_journal()
     self.record.catch_up()
     self.record.look(self._model)
-    self.record.training = True
-    self._source.kind.assign(int(kind))
+    self._marks.append(marks)
     try:
-      yield
+      with self._finalizing(optimizer):
+        yield
     finally:
-      self._source.kind.assign(int(Sampling.UNKNOWN))
-      self.record.training = False
-      self.record.keep(self._model)
+      self._marks.remove(marks)
+      self.record.look(self._model)
     if self.journal is not None:
-      self.journal.settle(Entry(*map(int, _journaled(self.record.catch_up()))))
+      self.journal.settle(_entry(self.record.catch_up()))
+
+  @contextlib.contextmanager
+  def _finalizing(self, optimizer: Any) -> Iterator[None]:
+    """Lets an optimizer of `use_ema` leave the average of released weights."""
+    if not getattr(optimizer, 'use_ema', False):
+      yield
+      return
+    finalize = optimizer.finalize_variable_values
+
+    def keeping(*args, **kwargs):
+      with self.keeping_counts():
+        finalize(*args, **kwargs)
+
+    with _rules.replaced(optimizer, finalize_variable_values=keeping):
+      yield
 
   @contextlib.contextmanager
   def keeping_counts(self, weights: bool = True) -> Iterator[None]:
@@ -144,19 +210,21 @@ class Books:
       entry = Journal.peek(self.journal_path, self.plan)
       note = note or ('' if entry else _NO_JOURNAL.format(self.journal_path))
       counts = self._count(entry or Entry())
-    kind = counts['sampling']
+    kind, seeded = Sampling(counts['sampling']), Seeded(counts['seeded_parts'])
     if ahead:
-      kind = sampling.combine(kind, self._source.kind)
+      marks = self._marks[-1] if self._marks else Marks(Sampling.UNKNOWN)
+      kind = sampling.combine(kind, marks.sampling)
+      seeded |= self._noise | (
+          Seeded.BATCHES if marks.seeded else Seeded.NOTHING)
     return sampling.Ledger(
-        Sampling.UNKNOWN if note else Sampling(int(kind)),
-        int(counts['released_steps']) + ahead,
-        int(counts['epochs_begun']) + ahead, note)
+        Sampling.UNKNOWN if note else kind, counts['released_steps'] + ahead,
+        counts['epochs_begun'] + ahead, note, seeded)
 
 
-def _journaled(counts: Dict[str, tf.Tensor]) -> List[tf.Tensor]:
-  """What a journal keeps, in the order of an `Entry`."""
-  return [counts[name] for name in ('released_steps', 'epochs_begun',
-                                    'sampling')]
+def _entry(counts: Dict[str, int]) -> Entry:
+  """What a journal keeps of the counters."""
+  return Entry(counts['released_steps'], counts['epochs_begun'],
+               counts['sampling'])
 
 
 _NO_JOURNAL = (

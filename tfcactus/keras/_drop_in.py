@@ -244,6 +244,8 @@ class State:
     ready: Whether the next gradients applied are clipped.
     losses: Of which `fit` is taking the gradient, or None.
     saved: State from a config, for when the slots are there.
+    loaded_steps: How many of the released steps a config told of.
+    seeded: Whether noise of steps that a config tells of came from a seed.
   """
 
   def __init__(self):
@@ -252,6 +254,8 @@ class State:
       self.sound = tf.Variable(True, trainable=False)
       self.released = tf.Variable(0, trainable=False, dtype=tf.int64)
     self.ready = False
+    self.seeded = False
+    self.loaded_steps = 0
     self.saved: Optional[str] = None
     self.losses: Optional[tf.Tensor] = None
     self._pending: List[tf.Variable] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from typing import List
 from typing import NamedTuple
+from typing import Optional
 
 import tensorflow as tf
 
@@ -13,6 +14,7 @@ from tfcactus.keras import _compat
 from tfcactus.keras import _losses
 from tfcactus.keras import _pass
 from tfcactus.keras import _routes
+from tfcactus.keras import _seeds
 from tfcactus.keras import _vectorize
 from tfcactus.keras._compat import keras
 from tfcactus.keras._losses import LossFn
@@ -84,7 +86,8 @@ class Engine:
   """
 
   def __init__(self, model: keras.Model, compute_loss: LossFn, rows: int,
-               routes: _routes.Routes, clipping: str = 'flat'):
+               routes: _routes.Routes, clipping: str = 'flat',
+               keys: Optional[_seeds.Keys] = None):
     """Initialises the engine.
 
     Args:
@@ -93,7 +96,9 @@ class Engine:
       rows: The size of a physical batch.
       routes: Which way each layer takes.
       clipping: 'flat', 'per_layer' or 'automatic'.
+      keys: For what the model draws; None for fresh ones of the system.
     """
+    self._keys = keys or _seeds.Keys(None)
     self._model = model
     self._compute_loss = compute_loss
     self._rows = rows
@@ -143,7 +148,8 @@ class Engine:
 
   def _physical_batch(self, part, l2_norm_clip):
     """Clipped sums, predictions and losses of one physical batch."""
-    with _vectorize.quiet_vectorization():
+    with _vectorize.quiet_vectorization(), (
+        _seeds.drawing(self._model, self._keys)):
       if self._routes.whole:
         found = _pass.vectorized(self._model, self._compute_loss, part)
       else:

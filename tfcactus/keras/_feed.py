@@ -11,26 +11,32 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus import _checks
-from tfcactus.keras._compat import keras
+from tfcactus.keras._marks import BatchMarks
+from tfcactus.keras._marks import Marks
+from tfcactus.keras._marks import RowMarks
+from tfcactus.keras.batches import FixedSizeBatches
+from tfcactus.keras.batches import PoissonBatches
 from tfcactus.keras.batches import PrivateBatches
+from tfcactus.keras.batches import ShuffledBatches
 from tfcactus.keras.sampling import Sampling
+
+_KNOWN = (FixedSizeBatches, PoissonBatches, ShuffledBatches)
+"""What is accounted as it says; a subclass may draw otherwise."""
 
 
 class Feed(NamedTuple):
   """What Keras is to train on.
 
   Attributes:
-    sampling: How the batches are chosen.
+    marks: What its batches are recognised by.
     x: Arrays or a dataset.
     steps_per_epoch: Or None, for what `x` says.
-    seeded: Whether the choice repeats.
     class_weight: What is left for Keras to weigh by.
   """
 
-  sampling: Sampling
+  marks: Marks
   x: Any
   steps_per_epoch: Optional[int]
-  seeded: bool = False
   class_weight: Any = None
 
 
@@ -72,15 +78,19 @@ def make_feed(plan: Any, x: Any, y: Any, batch_size: Any, sample_weight: Any,
     # Keras weighs by class only where there are no weights, as of padding.
     feed = x.feed() if class_weight is None else (
         x.feed().map(_weighing(class_weight)))
-    return Feed(x.sampling, feed, steps_per_epoch, x.seeded)
+    if type(x) not in _KNOWN:  # It may draw in a way of its own.
+      return Feed(Marks(Sampling.UNKNOWN), feed, steps_per_epoch)
+    marks = BatchMarks(x.sampling, x.seeded)
+    return Feed(marks, marks.mark(feed), steps_per_epoch)
   found = _lengths(x)
   if not found or steps_per_epoch is not None:
-    return Feed(Sampling.UNKNOWN, x, steps_per_epoch, class_weight=class_weight)
+    return Feed(Marks(Sampling.UNKNOWN), x, steps_per_epoch, class_weight)
   if set(found) != {plan.num_examples}:
     raise ValueError(
         f'Expected num_examples={plan.num_examples} examples as in the '
         f'plan, got {found[0]}.')
-  return Feed(Sampling.EACH_EXAMPLE_ONCE, x, None, class_weight=class_weight)
+  rows = RowMarks(plan.num_examples)
+  return Feed(rows, rows.mark(x), None, class_weight)
 
 
 def _weighing(class_weight: Any) -> Callable[..., Any]:
@@ -121,25 +131,3 @@ def _lengths(x: Any) -> list:
              for part in parts):
     return []
   return [int(part.shape[0]) for part in parts]
-
-
-class CountEpochs(keras.callbacks.Callback):
-  """Counts a pass when it begins, so that a broken one is counted too."""
-
-  def __init__(self, count: Callable[[], None]):
-    super().__init__()
-    self._count = count
-
-  def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-    """Counts."""
-    del epoch, logs
-    self._count()
-
-
-def with_callback(callbacks: Any, extra: keras.callbacks.Callback) -> Any:
-  """`callbacks`, as `fit` takes them, with `extra` before the others."""
-  if isinstance(callbacks, keras.callbacks.CallbackList):
-    extra.set_model(callbacks.model)
-    callbacks.callbacks.insert(0, extra)
-    return callbacks
-  return [extra] + tf.nest.flatten([] if callbacks is None else callbacks)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from typing import Any
 from typing import Dict
 from typing import Iterable
 from typing import List
-from typing import Tuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tfcactus.keras import _compat
+from tfcactus.keras import _weights
 from tfcactus.keras import sampling
 from tfcactus.keras._compat import keras
 from tfcactus.keras.sampling import Sampling
+from tfcactus.keras.sampling import Seeded
 
 _ATTRIBUTE = '_tfcactus_trainers'
 
@@ -59,32 +62,31 @@ class Record:
 
   Attributes:
     counters: int64 variables by name.
-    changed: Whether the weights were seen to change outside of training.
-    training: Whether `fit` is running, when they may change.
+    weights: A `Watch` over the weights.
+    changed: Whether steps were taken from weights, or saved, that something
+      else than a step had changed.
   """
 
-  NAMES = ('released_steps', 'epochs_begun', 'sampling', 'plan_number')
+  NAMES = ('released_steps', 'epochs_begun', 'sampling', 'plan_number',
+           'seeded_parts')
 
   def __init__(self, plan: Any):
-    start = dict.fromkeys(self.NAMES, 0)
-    start['plan_number'] = plan_number(plan)
+    self._known = dict.fromkeys(self.NAMES, 0)
+    self._known['plan_number'] = plan_number(plan)
     with tf.init_scope():
-      self.counters = {
-          name: _compat.counter(value, name) for name, value in start.items()}
-      self._known = {
-          name: tf.Variable(value, dtype=tf.int64, trainable=False)
-          for name, value in start.items()}
+      self.counters = {name: _compat.counter(value, name)
+                       for name, value in self._known.items()}
+    self._lock = threading.RLock()
+    self.weights = _weights.Watch()
     self.changed = False
-    self.training = False
-    self._seen = None
 
   @property
   def released_steps(self) -> int:
     """How many noisy updates were released."""
-    return max(int(variables['released_steps'])
-               for variables in (self.counters, self._known))
+    return max(int(self.counters['released_steps']),
+               self._known['released_steps'])
 
-  def catch_up(self, **account: int) -> Dict[str, tf.Tensor]:
+  def catch_up(self, **account: int) -> Dict[str, int]:
     """Counts at least what was known, whatever was restored since.
 
     Args:
@@ -92,53 +94,62 @@ class Record:
         counts as known too.
 
     Returns:
-      All counters, int64 scalars by name.
+      All counters, by name.
     """
-    total = self._total()
-    if account:
-      total = _merged(total, {**total, **account})
-    return self._assign(total)
+    with self._lock:
+      found = {name: int(v) for name, v in self.counters.items()}
+      self._known = _merged(self._known, found)
+      if account:
+        self._known = _merged(self._known, {**self._known, **account})
+      for name, value in self._known.items():
+        self.counters[name].assign(value)
+      return dict(self._known)
 
-  def count_step(self, kind: tf.Tensor) -> Dict[str, tf.Tensor]:
-    """Counts a step whose batch was chosen as `kind`; returns all counters."""
-    total = self._total()
-    total['released_steps'] += 1
-    total['sampling'] = sampling.combine(total['sampling'], kind)
-    return self._assign(total)
+  def step(self, found: Dict[str, int], weights: int, left: int,
+           kind: Sampling, passes: int, seeded: Seeded) -> Dict[str, int]:
+    """Counts a step, before it is taken; what runs it assigns the counters.
 
-  def count_epoch(self) -> None:
-    """Counts a pass over the data."""
-    total = self._total()
-    total['epochs_begun'] += 1
-    self._assign(total)
+    Args:
+      found: What the counters are, as a checkpoint may have left them.
+      weights: Digest of the weights it begins from.
+      left: Digest of those that the step before left.
+      kind: How its batch was chosen.
+      passes: How many passes over the data begin with it.
+      seeded: What of its randomness can be repeated.
 
-  def _total(self) -> Dict[str, tf.Tensor]:
-    return _merged(self._known, self.counters)
-
-  def _assign(self, total: Dict[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
-    for name, value in total.items():
-      self.counters[name].assign(value)
-      self._known[name].assign(value)
-    return total
+    Returns:
+      What the counters are to be.
+    """
+    with self._lock:
+      total = _merged(self._known, found)
+      self.changed = not self.weights.step(weights, left) or self.changed
+      kind = Sampling.UNKNOWN if self.changed else kind
+      total['released_steps'] += 1
+      total['epochs_begun'] += passes
+      total['sampling'] = int(sampling.combine(total['sampling'], kind))
+      total['seeded_parts'] |= int(seeded)
+      self._known = total
+      return dict(total)
 
   def keep(self, model: keras.Model) -> None:
-    """Remembers the weights that training left."""
-    self._seen = self.released_steps, _fingerprint(model)
+    """Remembers the weights, which a method of a private model has set."""
+    with self._lock:
+      self.weights.keep(model)
 
-  def look(self, model: keras.Model) -> bool:
-    """Whether something else than training has changed the weights.
+  def knows(self, model: keras.Model) -> bool:
+    """Whether nothing but steps has changed the weights, then and now."""
+    with self._lock:
+      return not self.changed and self.weights.knows(model)
 
-    Steps taken one by one are not looked into: those count as steps whose
-    sampling is unknown.
+  def look(self, model: keras.Model) -> None:
+    """Owns up, for good, to weights that something else has changed.
+
+    To be called where they go on to somewhere: another step, a file.
     """
-    if self._seen is not None and not self.training:
-      steps, weights = self._seen
-      self.changed = self.changed or (
-          self.released_steps == steps and weights != _fingerprint(model))
+    self.changed = not self.knows(model)
     if self.changed:
       # With the weights: whoever loads them is to know.
       self.catch_up(sampling=int(Sampling.UNKNOWN))
-    return self.changed
 
   def note(self, model: keras.Model, plan: Any) -> str:
     """Why the counters, caught up, are not all to account for, or ''."""
@@ -148,7 +159,7 @@ class Record:
     if any(other is not self and other.released_steps
            for other in trainers(model.weights)):
       return _OTHER_TRAINER
-    return _CHANGED if self.look(model) else ''
+    return '' if self.knows(model) else _CHANGED
 
 
 def find_record(model: keras.Model, plan: Any) -> Record:
@@ -183,58 +194,60 @@ def _check_same(trainer: Any, record: Any, model: keras.Model,
         'and delta to those of the first training.')
 
 
-def _merged(one: Dict[str, Any], other: Dict[str, Any]
-            ) -> Dict[str, tf.Tensor]:
+def _merged(one: Dict[str, int], other: Dict[str, int]) -> Dict[str, int]:
   """Counters that count no less than either."""
-  one, other = ({name: tf.cast(v, tf.int64) for name, v in part.items()}
-                for part in (one, other))
-  plan, other_plan = one['plan_number'], other['plan_number']
-  agree = tf.logical_or(tf.equal(plan, other_plan),
-                        tf.equal(other['released_steps'], 0))
-  either = tf.where(tf.equal(one['released_steps'], 0), other_plan,
-                    tf.constant(OTHER_PLANS, tf.int64))
+  number = one['plan_number']
+  if other['released_steps'] and other['plan_number'] != number:
+    number = OTHER_PLANS if one['released_steps'] else other['plan_number']
   return {
-      'released_steps': tf.maximum(one['released_steps'],
-                                   other['released_steps']),
-      'epochs_begun': tf.maximum(one['epochs_begun'], other['epochs_begun']),
-      'sampling': sampling.combine(one['sampling'], other['sampling']),
-      'plan_number': tf.where(agree, plan, either)}
+      'released_steps': max(one['released_steps'], other['released_steps']),
+      'epochs_begun': max(one['epochs_begun'], other['epochs_begun']),
+      'sampling': int(sampling.combine(one['sampling'], other['sampling'])),
+      'plan_number': number,
+      'seeded_parts': one['seeded_parts'] | other['seeded_parts']}
 
 
-def drop_in_steps(optimizer: Any, model: keras.Model) -> Tuple[int, str]:
+class DropInSteps(NamedTuple):
+  """What drop-in optimizers released from a model.
+
+  Attributes:
+    steps: By all of them.
+    problem: Why no one account covers them, or ''.
+    seeded: What of their randomness can be repeated.
+  """
+
+  steps: int
+  problem: str
+  seeded: Seeded
+
+
+def drop_in_steps(optimizer: Any, model: keras.Model) -> DropInSteps:
   """Steps of all optimizers the model was trained by, and what is wrong.
 
   Args:
     optimizer: The one it is compiled with.
     model: The model.
-
-  Returns:
-    (steps, '') or (steps, why no one account covers them).
   """
   earlier = [t for t in trainers(model.trainable_variables)
              if t is not optimizer and t.released_steps]
   steps = optimizer.released_steps + sum(t.released_steps for t in earlier)
+  problem, seeded = '', optimizer.seeded
   for trainer in earlier:
     if isinstance(trainer, Record) or (
         trainer.noise.digest, trainer.l2_norm_clip) != (
             optimizer.noise.digest, optimizer.l2_norm_clip):
-      return steps, (
+      problem = problem or (
           f'No epsilon: {trainer.released_steps} earlier steps were released '
           'from this model by another plan, and one epsilon for all of them is '
           'not known. Add the epsilon and delta of both trainings by hand, or '
           'train a fresh model.')
-    if not trainer.sound:
-      return steps, (
+    elif not trainer.sound:
+      problem = problem or (
           'No epsilon: under an earlier optimizer a gradient was not finite, '
           'beyond the sensitivity accounted for. Train a fresh model.')
-  return steps, ''
-
-
-def _fingerprint(model: keras.Model) -> bytes:
-  """A digest of the weights, whatever their order."""
-  parts = sorted(hashlib.sha256(weight.numpy().tobytes()).digest()
-                 for weight in model.weights)
-  return hashlib.sha256(b''.join(parts)).digest()
+    else:
+      seeded = seeded or trainer.seeded
+  return DropInSteps(steps, problem, Seeded.NOISE if seeded else Seeded.NOTHING)
 
 
 _OTHER_PLAN = (
@@ -248,6 +261,7 @@ _OTHER_TRAINER = (
     'Train a fresh model with fit(PoissonBatches(x, y, sampling_prob)).')
 
 _CHANGED = (
-    'No epsilon: the weights changed outside of fit and load_weights of the '
-    'private model, so that they may have been trained without privacy. Train '
-    'a fresh model, and change weights by methods of the private model alone.')
+    'No epsilon: the weights changed outside of the steps of fit, as by a '
+    'callback or by training the wrapped model, so that they may have been '
+    'trained without privacy. Train a fresh model, and change weights by '
+    'methods of the private model alone (set_weights, load_weights).')

@@ -65,14 +65,17 @@ class _VectorizedRule(_rules.Rule):
     mapped = [i for i, value in enumerate(flat) if tf.is_tensor(value)]
 
     def one(values):
+      *values, seed = values
       filled = list(flat)
       for i, value in zip(mapped, values):
         filled[i] = value[None]
       first, others, named = tf.nest.pack_sequence_as(
           (inputs, args, kwargs), filled)
-      return call(first, *others, **named)
+      with _seeds.drawing(layer, _seeds.counting(seed)):
+        return call(first, *others, **named)
 
     values = [flat[i] for i in mapped]
+    values.append(_seeds.row_seeds(values[0].shape[0]))
     outputs = _vectorize.over_rows(
         lambda row: tf.nest.map_structure(lambda out: out[0], one(row)),
         values)
@@ -237,11 +240,11 @@ def vectorized(model: keras.Model, compute_loss: LossFn,
   scale = _scale(model)
 
   def one(example):
-    (x, target, weight), seeds = example
+    (x, target, weight), seed = example
     variables = _compat.tf_variables(model)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(variables)
-      with _seeds.seeded(model, seeds):
+      with _seeds.drawing(model, _seeds.counting(seed)):
         prediction = model(
             tf.nest.map_structure(lambda value: value[None], x), training=True)
       loss = compute_loss(target[None], prediction)[0]
@@ -254,7 +257,7 @@ def vectorized(model: keras.Model, compute_loss: LossFn,
     return ([_unscaled(tf.convert_to_tensor(g), scale) for g in gradients],
             prediction[0], loss)
 
-  seeds = _seeds.row_seeds(model, part[2].shape[0])
+  seeds = _seeds.row_seeds(part[2].shape[0])
   gradients, predictions, losses = tf.vectorized_map(
       one, (part, seeds), warn=False)
   parts = [_parts.Dense(values, variable.shape) for values, variable in

@@ -19,7 +19,6 @@ import tensorflow as tf
 
 from tfcactus.keras import _compat
 from tfcactus.keras import _rules
-from tfcactus.keras import _seeds
 from tfcactus.keras._compat import keras
 
 
@@ -177,7 +176,7 @@ def _cannot_stand_alone(layer: Any) -> str:
             'layer (Add, Multiply, Reshape, ...) for the fast way')
   for part in [layer, *_compat.flat_layers(layer)]:
     random = isinstance(part, _compat.RANDOM_LAYERS) or (
-        _seeds.seed_variables(part))
+        _compat.generators(part))
     if random and getattr(part, 'rate', getattr(part, 'dropout', 1)):
       return (f'{layer.name!r} is random ({part.name!r}), and its gradient '
               'would see another draw than its output')

@@ -16,6 +16,7 @@ from tfcactus.keras import _clip
 from tfcactus.keras import _engine
 from tfcactus.keras import _layers
 from tfcactus.keras import _routes
+from tfcactus.keras import _seeds
 from tfcactus.keras._compat import keras
 from tfcactus.keras.query import TableNoiseQuery
 
@@ -57,6 +58,7 @@ class Step:
                    if plan.adaptive_clipping is None else
                    TableNoiseQuery(plan.noise, plan.l2_norm_clip, seed=seed))
     self.seeded = self._query.seeded
+    self._keys = _seeds.Keys(seed)
 
   def routes(self) -> _routes.Routes:
     """Which way each layer takes."""
@@ -119,7 +121,7 @@ class Step:
       (what to apply, in the shape of each variable; the `BatchResult`).
     """
     engine = _engine.Engine(self._model, compute_loss, self.rows,
-                            self.routes(), self.clipping)
+                            self.routes(), self.clipping, self._keys)
     batch = engine.run(x, y, weights, self.norm.value())
     release, scale = self.norm.release(batch)
     state = self._query.initial_global_state()._replace(l2_norm_clip=scale)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Callable
 from typing import Iterator
 
 import tensorflow as tf
+from tensorflow.python.ops import gen_stateless_random_ops as stateless
 from tensorflow.python.ops.parallel_for.pfor import _pfor_converter_registry
 from tensorflow.python.ops.parallel_for.pfor import wrap
+
+from tfcactus.keras import _seeds
 
 
 @contextlib.contextmanager
@@ -24,7 +28,7 @@ def quiet_vectorization() -> Iterator[None]:
 
   logger.addFilter(keep)
   try:
-    with _sound_matmuls():
+    with _sound_matmuls(), _row_draws():
       yield
   finally:
     logger.removeFilter(keep)
@@ -107,3 +111,41 @@ def _sound_matmuls() -> Iterator[None]:
     yield
   finally:
     converters['BatchMatMulV2'] = kept
+
+
+_DRAWS = {
+    'StatelessRandomUniform': stateless.stateless_random_uniform,
+    'StatelessRandomUniformInt': stateless.stateless_random_uniform_int,
+    'StatelessRandomNormal': stateless.stateless_random_normal,
+    'StatelessTruncatedNormal': stateless.stateless_truncated_normal}
+
+
+def _convert_draw(kept: Any, pfor_input: Any) -> Any:
+  """Draws for all rows at once by the seed of the first.
+
+  All seeds are fresh, so that rows are independent either way; TensorFlow would
+  go through them one by one.
+  """
+  inputs = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
+  only_seed = [part.is_stacked for part in inputs] == (
+      [i == 1 for i in range(len(inputs))])
+  if _seeds.DRAW not in pfor_input.op.name or not only_seed:
+    return kept(pfor_input)
+  shape, seed, *bounds = (part.t for part in inputs)
+  rows = tf.cast(pfor_input.pfor.loop_len_vector, shape.dtype)
+  kwargs = {} if bounds else {'dtype': pfor_input.get_attr('dtype')}
+  return wrap(_DRAWS[pfor_input.op_type](
+      tf.concat([rows, shape], 0), seed[0], *bounds, **kwargs), True)
+
+
+@contextlib.contextmanager
+def _row_draws() -> Iterator[None]:
+  """Has draws of `_seeds.drawing` inside be vectorised."""
+  converters = _pfor_converter_registry
+  kept = {name: converters[name] for name in _DRAWS}
+  for name, converter in kept.items():
+    converters[name] = functools.partial(_convert_draw, converter)
+  try:
+    yield
+  finally:
+    converters.update(kept)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from typing import FrozenSet
 from typing import Iterator
 
 import tensorflow as tf
@@ -17,10 +16,6 @@ _HARMLESS = frozenset((
     # Reads.
     'ReadVariableOp', 'ResourceGather', 'ResourceGatherNd', 'VariableShape',
     'VarIsInitializedOp', 'LookupTableFindV2', 'LookupTableSizeV2',
-    # States of random number generators.
-    'RngReadAndSkip', 'RngSkip', 'StatefulUniform', 'StatefulUniformInt',
-    'StatefulUniformFullInt', 'StatefulStandardNormalV2',
-    'StatefulTruncatedNormal', 'StatefulRandomBinomial',
     # Arrays that live as long as one call.
     'TensorArrayV3', 'TensorArrayReadV3', 'TensorArrayWriteV3',
     'TensorArrayGatherV3', 'TensorArrayScatterV3', 'TensorArrayConcatV3',
@@ -31,6 +26,16 @@ _HARMLESS = frozenset((
 touches one is refused, so that an operation nobody thought of is too."""
 
 _PYTHON = frozenset(('PyFunc', 'PyFuncStateless', 'EagerPyFunc'))
+
+_DRAWS = frozenset((
+    'RandomUniform', 'RandomUniformInt', 'RandomStandardNormal',
+    'TruncatedNormal', 'ParameterizedTruncatedNormal', 'RandomGamma',
+    'RandomPoisson', 'RandomPoissonV2', 'RandomShuffle', 'Multinomial',
+    'RngReadAndSkip', 'RngSkip', 'StatefulUniform', 'StatefulUniformInt',
+    'StatefulUniformFullInt', 'StatefulStandardNormal',
+    'StatefulStandardNormalV2', 'StatefulTruncatedNormal',
+    'StatefulRandomBinomial'))
+"""Draws that `_seeds.drawing` does not reach."""
 
 
 def check_no_writes(model: keras.Model) -> Any:
@@ -67,25 +72,32 @@ def check_no_writes(model: keras.Model) -> Any:
     return outputs, gradients
 
   # Not in an init_scope, which would stop the tape from recording.
-  graph = tf.function(forward_and_back).get_concrete_function(spec).graph
-  check_graph(graph, 'layers that write', _drawn_from(model, graph))
+  with _seeds.drawing(model, lambda: tf.zeros([2], tf.int64)):
+    graph = tf.function(forward_and_back).get_concrete_function(spec).graph
+  for node in nodes(graph.as_graph_def()):
+    if node.op in _DRAWS:
+      raise ValueError(
+          'Expected layers that draw by tf.random.uniform, normal or '
+          f'truncated_normal, got {node.op} in {node.name!r}: from a seed that '
+          "is known, its draws would follow an example's row, and one example "
+          'more would change them for all others. Use layers of Keras, or '
+          'make what you need of the draws named.')
+  check_graph(graph, 'layers that write')
   return graph.structured_outputs[0]
 
 
-def check_graph(graph: Any, what: str,
-                seeds: FrozenSet[str] = frozenset()) -> None:
+def check_graph(graph: Any, what: str) -> None:
   """Refuses a traced computation that writes variables, or runs Python.
 
   Args:
     graph: Of a function.
     what: That which is expected not to.
-    seeds: Names of what it may write.
 
   Raises:
     ValueError: naming the operation and the remedy.
   """
   for node in nodes(graph.as_graph_def()):
-    if _writes(node.op) and not seeds.intersection(node.input[:1]):
+    if _writes(node.op):
       raise ValueError(
           f'Expected {what} no variables in training, got {node.op} in '
           f'{node.name!r}: what is kept of the data is neither clipped nor '
@@ -94,11 +106,22 @@ def check_graph(graph: Any, what: str,
           'LayerNormalization).')
 
 
-def _drawn_from(model: keras.Model, graph: Any) -> FrozenSet[str]:
-  """Names in a graph of the states of the model's random number generators."""
-  handles = [v.handle for v in _seeds.seed_variables(model)]
-  return frozenset(inside.op.name for outside, inside in graph.captures
-                   if any(outside is handle for handle in handles))
+def draws_at_random(model: keras.Model) -> bool:
+  """Whether the pass of a model in training draws at random.
+
+  Args:
+    model: A built model of known inputs.
+  """
+  draws = []
+
+  def make_seed():
+    draws.append(1)
+    return tf.zeros([2], tf.int64)
+
+  with _seeds.drawing(model, make_seed):
+    tf.function(lambda inputs: model(inputs, training=True)
+               ).get_concrete_function(_compat.input_spec(model))
+  return bool(draws)
 
 
 def nodes(definition: Any) -> Iterator[Any]:

@@ -16,13 +16,14 @@ import tensorflow as tf
 from tfcactus import _checks
 from tfcactus.keras import _data
 from tfcactus.keras._compat import keras
+from tfcactus.keras._fixed import Fixed
 from tfcactus.keras.sampling import Sampling
 from tfcactus.noise.bits import KeyStream
 
 _Batch = Tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-class PrivateBatches(abc.ABC):
+class PrivateBatches(Fixed, abc.ABC):
   """What all ways of choosing batches share.
 
   The third part of a batch is its weights: 1 for an example that was drawn and
@@ -38,8 +39,11 @@ class PrivateBatches(abc.ABC):
     num_examples: How many examples there are, a public number.
     steps_per_epoch: Batches per epoch.
     seeded: Whether the draws repeat.
-    draws: How many batches (passes, if each is shuffled) were drawn so far.
   """
+
+  _FIXED = dict.fromkeys(
+      ('num_examples', 'sampling_prob', 'batch_size', 'seeded'),
+      'Make other batches, and a plan that accounts for them.')
 
   sampling: Sampling
 
@@ -48,12 +52,17 @@ class PrivateBatches(abc.ABC):
     self._data = _data.open_data(x, y)
     self.num_examples = self._data.num_examples
     self.seeded = seed is not None
-    self.draws = 0
+    self._drawn = 0
     self._lock = threading.Lock()
     self._pid = os.getpid()
     if seed is not None:
       seed = _checks.integer('seed', seed, 0)
     self._stream = KeyStream(seed, purpose)
+
+  @property
+  def draws(self) -> int:
+    """How many batches (passes, if each is shuffled) were drawn so far."""
+    return self._drawn
 
   @abc.abstractmethod
   def check_plan(self, plan: Any) -> None:
@@ -121,7 +130,7 @@ class DrawnBatches(PrivateBatches, keras.utils.Sequence):
   def _next(self) -> _Batch:
     with self._locked():
       index = self._draw()
-      self.draws += 1
+      self._drawn += 1
     return self._batch(index, self.physical_batch_size)
 
   def __len__(self) -> int:
@@ -327,7 +336,7 @@ class ShuffledBatches(PrivateBatches):
     """Yields the batches of one pass."""
     with self._locked():
       order = self._stream.permutation(self.num_examples)
-      self.draws += 1
+      self._drawn += 1
     for start in range(0, self.num_examples, self.batch_size):
       yield self._batch(order[start:start + self.batch_size])
 

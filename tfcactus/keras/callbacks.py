@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
 from typing import Any
@@ -19,6 +18,7 @@ from tfcactus.keras import _drop_in
 from tfcactus.keras import _history
 from tfcactus.keras import _layers
 from tfcactus.keras import _loss_check
+from tfcactus.keras import _writes
 from tfcactus.keras import model as model_lib
 from tfcactus.keras import optimizer as optimizer_lib
 from tfcactus.keras import run_card as run_card_lib
@@ -26,6 +26,7 @@ from tfcactus.keras import sampling
 from tfcactus.keras._compat import keras
 from tfcactus.keras.batches import DrawnBatches
 from tfcactus.keras.sampling import Sampling
+from tfcactus.keras.sampling import Seeded
 from tfcactus.privacy import relations
 
 
@@ -36,7 +37,8 @@ class EpsilonCallback(keras.callbacks.Callback):
   `clip_norm` where the plan has `adaptive_clipping`. The
   progress bar and the history show them; put this callback before CSVLogger
   and TensorBoard in the list, so that they see them too. Under an account that
-  is not proven the key is `epsilon_unproven`.
+  is not proven the key is `epsilon_unproven`; where noise or batches came from
+  a seed, whose knowledge undoes the protection, it is `epsilon_seeded`.
 
   Steps are counted by what was released, in this and in earlier calls of
   `fit`. Where no guarantee is known, nothing is logged and a warning says why.
@@ -93,6 +95,8 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._also = {name: relations.check(name) for name in also}
     self._every = None if every is None else _checks.integer('every', every, 1)
     self._plan = None
+    self._optimizer = None
+    self._random: Optional[bool] = None
     self._max_steps = None
     self._warned = False
     self._checked = False
@@ -108,6 +112,8 @@ class EpsilonCallback(keras.callbacks.Callback):
     """
     del logs
     self._plan = self._find_plan()
+    self._optimizer = self.model.optimizer
+    self._random = None
     self._max_steps = None
     self._checked = False
     if self._run_card is not None and not self._is_private_model():
@@ -135,7 +141,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     if self._spent():
       self.model.stop_training = True
     if self._every is not None and (batch + 1) % self._every == 0:
-      self._account(self._ledger())
+      self.guarantee, self.reason = self._ledger().guarantee(self._plan)
       if self.guarantee is not None and logs is not None:
         self._log(logs)
 
@@ -143,7 +149,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     """Logs what was spent so far."""
     del epoch
     ledger = self._ledger()
-    self._account(ledger)
+    self.guarantee, self.reason = ledger.guarantee(self._plan)
     if self.guarantee is None:
       self._warn(self.reason)
     else:
@@ -155,18 +161,9 @@ class EpsilonCallback(keras.callbacks.Callback):
         not self._within(self._ledger(ahead=True))):
       self.model.stop_training = True
 
-  def _account(self, ledger: sampling.Ledger) -> None:
-    """Keeps what was spent, with what is assumed and not seen."""
-    self.guarantee, self.reason = ledger.guarantee(self._plan)
-    if self.guarantee is not None and not self._is_private_model():
-      self.guarantee = dataclasses.replace(
-          self.guarantee,
-          statement=self.guarantee.statement + _loss_check.ASSUMED)
-
   def _log(self, logs: dict) -> None:
     """Puts what was spent, and the clip norm if it moves, into the logs."""
-    name = 'epsilon' if self.guarantee.proven else 'epsilon_unproven'
-    logs[name] = self.guarantee.upper
+    logs[_log_name(self.guarantee)] = self.guarantee.upper
     logs['delta'] = self.guarantee.delta
     if hasattr(self.model, 'clip_norm'):
       logs['clip_norm'] = float(tf.convert_to_tensor(self.model.clip_norm))
@@ -179,10 +176,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     for name, relation in self._also.items():
       self._report_beside(name, relation, logs)
     if self._verbose:
-      seeded = (' Its randomness is seeded: an experiment, not a release.'
-                if self._seeded() else '')
-      sys.stdout.write(
-          f'\n{guarantee}. {guarantee.statement}{seeded}\n')
+      sys.stdout.write(f'\n{guarantee}. {guarantee.statement}\n')
 
   def _report_beside(self, name: str, relation: Any, logs: dict) -> None:
     """Shows the epsilon of another neighbouring relation."""
@@ -190,8 +184,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     if other is None:
       self._warn(reason)
       return
-    key = 'epsilon' if other.proven else 'epsilon_unproven'
-    logs[f"{key}_{name.replace('-', '_')}"] = other.upper
+    logs[f"{_log_name(other)}_{name.replace('-', '_')}"] = other.upper
     if self._verbose:
       sys.stdout.write(f'\n{other}. {other.statement}\n')
 
@@ -238,17 +231,32 @@ class EpsilonCallback(keras.callbacks.Callback):
   def _released(self) -> int:
     if self._is_private_model():
       return self.model.releases
-    return _history.drop_in_steps(self.model.optimizer, self.model)[0]
+    return _history.drop_in_steps(self._optimizer, self.model).steps
 
   def _ledger(self, ahead: bool = False) -> sampling.Ledger:
     """What was released so far, or will be after one more step or epoch."""
     if self._is_private_model():
       return self.model.next_ledger() if ahead else self.model.ledger()
-    steps, problem = _history.drop_in_steps(self.model.optimizer, self.model)
+    if self.model.optimizer is not self._optimizer:
+      return sampling.Ledger(Sampling.UNKNOWN, 1, note=_SWAPPED)
+    found = _history.drop_in_steps(self._optimizer, self.model)
+    steps = found.steps + ahead
+    problem = found.problem or self._drop_in_problem(found.steps)
     if problem:
-      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=problem)
+      return sampling.Ledger(Sampling.UNKNOWN, steps, note=problem)
+    if self._random is None and self.model.built:
+      self._random = _writes.draws_at_random(self.model)
+    seeded = found.seeded | (
+        Seeded.BATCHES if self._batches.seeded else Seeded.NOTHING)
+    return sampling.Ledger(
+        self._batches.sampling, steps, seeded=seeded,
+        condition=_WORD + _loss_check.ASSUMED + (
+            _DRAWN if self._random else ''))
+
+  def _drop_in_problem(self, steps: int) -> str:
+    """Why no epsilon is known for the steps of drop-in optimizers, or ''."""
     if self._batches is None:
-      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_NO_BATCHES)
+      return _NO_BATCHES
     self._batches.check_plan(self._plan)
     try:
       _layers.check_model(self.model)
@@ -258,15 +266,14 @@ class EpsilonCallback(keras.callbacks.Callback):
           _loss_check.check_per_example(self.model, self._batches)
           self._checked = True
     except ValueError as error:
-      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead,
-                             note=f'No epsilon: {error}')
-    if self.model.optimizer.parts_per_step > 1:
-      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_ACCUMULATED)
-    if not self.model.optimizer.sound:
-      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_UNSOUND)
-    if steps - self.model.optimizer.loaded_steps > self._batches.draws:
-      return sampling.Ledger(Sampling.UNKNOWN, steps + ahead, note=_FEW_DRAWS)
-    return sampling.Ledger(self._batches.sampling, steps + ahead)
+      return f'No epsilon: {error}'
+    if self._optimizer.parts_per_step > 1:
+      return _ACCUMULATED
+    if not self._optimizer.sound:
+      return _UNSOUND
+    if steps - self._optimizer.loaded_steps > self._batches.draws:
+      return _FEW_DRAWS
+    return ''
 
   def _check_budget(self, ahead: sampling.Ledger) -> None:
     """Refuses to start what cannot keep the budget."""
@@ -293,9 +300,12 @@ class EpsilonCallback(keras.callbacks.Callback):
     return (self._max_steps is not None and
             self._released() >= self._max_steps)
 
-  def _seeded(self) -> bool:
-    source = self.model if self._is_private_model() else self.model.optimizer
-    return source.seeded or bool(self._batches and self._batches.seeded)
+
+def _log_name(guarantee: Any) -> str:
+  """What a number is called in logs, which hold no words beside it."""
+  if not guarantee.proven:
+    return 'epsilon_unproven'
+  return 'epsilon_seeded' if guarantee.seeded else 'epsilon'
 
 
 def _same(name: str, planned: Any, trained: Any) -> None:
@@ -314,7 +324,20 @@ def _check_steps_per_execution(model: keras.Model) -> None:
 
 
 _PLAN_FIELDS = ('num_examples', 'sampling_prob', 'steps', 'delta', 'dim',
-                'accounting', 'releases')
+                'accounting', 'adaptive_clipping', 'releases')
+
+_WORD = (
+    'It is the word of who trained, and not seen, that every step took a batch '
+    'of those named, and that nothing but steps changed the weights.')
+
+_DRAWN = (
+    ' It holds against those who do not know what the model drew (Dropout and '
+    'the like), by a generator of Keras whose seed is not seen here.')
+
+_SWAPPED = (
+    'No epsilon: the optimizer of the model is not the one that fit began '
+    'with, so that steps may have been taken without privacy. Train a fresh '
+    'model, and compile it before fit alone.')
 
 _NO_BATCHES = (
     'No epsilon: with a drop-in optimizer the callback cannot see how batches '

@@ -14,6 +14,7 @@ from typing import Optional
 import zlib
 
 from tfcactus import _checks
+from tfcactus.keras.sampling import Sampling
 
 
 class Entry(NamedTuple):
@@ -38,8 +39,10 @@ class Journal:
   counts at least every update that was ever released, and at most a block more.
   A run that ends in order writes the exact number.
 
-  Only one process at a time may have it open. It says nothing about weights:
-  save those as usual, and load them into the resumed model.
+  Only one process at a time may have it open. A file that was removed, replaced
+  by a copy or written by others meanwhile is noticed before a step is released,
+  and so is a disk that is full. It says nothing about weights: save those as
+  usual, and load them into the resumed model.
 
   Attributes:
     path: The file.
@@ -64,6 +67,7 @@ class Journal:
     self.block = _checks.integer('block', block, 1)
     self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
     self._pid = os.getpid()
+    self._place = os.path.abspath(self.path)
     try:
       fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -102,12 +106,15 @@ class Journal:
     """Returns once `wanted` is on disk; call it before the step runs.
 
     Raises:
-      RuntimeError: in a forked process, whose steps would go uncounted.
+      RuntimeError: in a forked process, whose steps would go uncounted; or if
+        the file at the path is no longer the one that is held open.
+      OSError: if it cannot be written.
     """
     if os.getpid() != self._pid:
       raise RuntimeError(
           'Expected steps in the process that opened the journal, got a fork; '
           'open another journal there.')
+    self._check_place()
     kept = self.entry
     if (wanted.steps <= kept.steps and wanted.epochs <= kept.epochs and
         wanted.sampling == kept.sampling):
@@ -120,12 +127,39 @@ class Journal:
 
   def settle(self, exact: Entry) -> None:
     """Writes the exact count, when no step is running."""
+    self._check_place()
     if exact != self.entry:
       self._write(exact)
 
   def close(self) -> None:
     """Closes the file, for another run to open."""
     os.close(self._file)
+
+  def _check_place(self) -> None:
+    """Refuses to go on in a file that a resumed run would not find.
+
+    Raises:
+      RuntimeError: saying what became of it.
+    """
+    held = os.fstat(self._file)
+    try:
+      there = os.stat(self._place)
+    except FileNotFoundError:
+      there = None
+    if there is None or (there.st_dev, there.st_ino) != (
+        held.st_dev, held.st_ino):
+      became = 'none' if there is None else 'another file'
+    elif held.st_size != self._size or self._last != os.pread(
+        self._file, len(self._last), self._size - len(self._last)):
+      became = 'other contents'
+    else:
+      return
+    raise RuntimeError(
+        f'Expected journal {self.path!r} to stay the file that this run writes, '
+        f'got {became}: a resumed run would not count its steps. At most '
+        f'{self.entry.steps} steps and {self.entry.epochs} passes were released '
+        'so far; begin a new run with a journal that nothing else moves, edits '
+        'or copies over, and add their cost to its.')
 
   def _write(self, entry: Entry) -> None:
     self._append(entry._asdict())
@@ -134,9 +168,18 @@ class Journal:
   def _append(self, record: Dict[str, Any]) -> None:
     text = json.dumps(record, sort_keys=True)
     line = f'{zlib.crc32(text.encode()):08x} {text}\n'.encode()
-    while line:
-      line = line[os.write(self._file, line):]
-    os.fsync(self._file)
+    try:
+      written = 0
+      while written < len(line):
+        written += os.write(self._file, line[written:])
+      os.fsync(self._file)
+    except OSError:
+      # What was torn must not stand before a later line.
+      os.ftruncate(self._file, self._size)
+      os.lseek(self._file, 0, os.SEEK_END)
+      raise
+    self._size += len(line)
+    self._last = line
 
   def _read(self):
     """All records; cuts off a last one that was not written to its end.
@@ -153,6 +196,8 @@ class Journal:
     if whole < len(data):
       os.ftruncate(self._file, whole)
       os.lseek(self._file, 0, os.SEEK_END)
+    self._size = whole
+    self._last = b''.join(data[:whole].splitlines(True)[-1:])
     return _records(self.path, data)
 
 
@@ -172,6 +217,20 @@ def _parsed(path: Any, line: bytes) -> Dict[str, Any]:
   return json.loads(text)
 
 
+def _entry(path: Any, record: Dict[str, Any]) -> Entry:
+  """The entry of a line, every number of it checked."""
+  wanted = ', '.join(Entry._fields)
+  if not isinstance(record, dict) or set(record) != set(Entry._fields) or any(
+      type(value) is not int or value < 0 for value in record.values()) or (
+          record['sampling'] > max(Sampling)):
+    raise ValueError(
+        f'Expected journal {os.fspath(path)!r} to hold entries of {wanted}, '
+        'whole numbers of at least zero (and of a known sampling), got '
+        f'{record!r}, which no run wrote; what was released can no longer be '
+        'known from it.')
+  return Entry(**record)
+
+
 def _last_entry(path: Any, records: List[Dict[str, Any]], plan: Any) -> Entry:
   """The last entry of a journal of this plan."""
   if records and records[0] != _header(plan):
@@ -179,7 +238,9 @@ def _last_entry(path: Any, records: List[Dict[str, Any]], plan: Any) -> Entry:
         f'Expected journal {os.fspath(path)!r} of the plan that is trained by, '
         f'{_header(plan)}, got the journal of another, {records[0]}; choose '
         'another file for another run.')
-  return Entry(**records[-1]) if len(records) > 1 else Entry()
+  # All of them, so that a line put in by others is noticed anywhere.
+  entries = [_entry(path, record) for record in records[1:]]
+  return entries[-1] if entries else Entry()
 
 
 def _header(plan: Any) -> Dict[str, Any]:

@@ -15,15 +15,17 @@ from tfcactus.keras import _engine
 from tfcactus.keras import _feed
 from tfcactus.keras import _history
 from tfcactus.keras import _layers
+from tfcactus.keras import _marks
 from tfcactus.keras import _saving
 from tfcactus.keras import _step
 from tfcactus.keras import sampling
 from tfcactus.keras._compat import keras
-from tfcactus.keras.sampling import Sampling
+from tfcactus.keras._fixed import Fixed
+from tfcactus.keras.sampling import Seeded
 
 
 @keras.saving.register_keras_serializable('tfcactus')
-class PrivateModel(keras.Model):
+class PrivateModel(Fixed, keras.Model):
   """Trains `model` privately; evaluates and predicts as `model` does.
 
   Compile it with any Keras optimizer and any loss per example, and fit it on
@@ -44,13 +46,17 @@ class PrivateModel(keras.Model):
   `private_model.inner`'s. Private models of one inner model share the counters.
 
   Epsilon is for what this model releases, from the weights it was given. If
-  those were trained on the same data before, or if weights change between calls
-  of `fit` other than by methods of this model, there is none: the second is
-  noticed once a `fit` has ended, the first cannot be.
+  those were trained on the same data before, or if weights change other than by
+  steps of `fit` and methods of this model, there is none: the second is noticed
+  from the first step on, in callbacks too, the first cannot be.
+
+  A step is counted by how its own batch was chosen: batches carry a mark of
+  the `fit` that they come from, and any without (`train_on_batch`, a function
+  of `make_train_function`, a batch used twice) make steps of unknown sampling.
 
   Attributes:
-    inner: The wrapped model, sharing its variables.
-    plan: The `PrivacyPlan`.
+    inner: The wrapped model, sharing its variables. It stays.
+    plan: The `PrivacyPlan`. It stays.
     physical_batch_size: How many examples are processed at once; None until
       the model is built, if it was not given.
     released_steps: int64 variable, how many noisy updates were released.
@@ -59,10 +65,15 @@ class PrivateModel(keras.Model):
     plan_number: int64 variable, which plan the steps were released under.
     clip_norm: float64 variable, the clip norm of the next step, if the plan has
       `adaptive_clipping`. It comes out of what is released, and is covered.
-    seeded: Whether any noise came from a seed; see `NoiseSampler`.
-    seeded_batches: Whether any batches came from a seed.
     clipping: 'flat', 'per_layer' or 'automatic'.
   """
+
+  _FIXED = {
+      'plan': 'For another delta, or with other releases beside it, ask '
+              'dataclasses.replace(model.plan, ...).guarantee(steps); to train '
+              'by another plan, privatize a fresh model.',
+      'inner': 'Privatize the other model.',
+  }
 
   def __init__(self, model: keras.Model, plan: Any,
                seed: Optional[int] = None,
@@ -106,17 +117,25 @@ class PrivateModel(keras.Model):
     # Neither is a trackable: restored noise states would repeat noise.
     self._step = _step.Step(model, plan, seed, physical_batch_size, engine,
                             clipping)
-    self.seeded = self._step.seeded
-    self._books = _books.Books(model, plan, journal, self.seeded, loaded)
+    self._books = _books.Books(model, plan, journal, self._step.seeded, loaded)
     for name, counter in self._books.record.counters.items():
       setattr(self, name, counter)
     if self._step.norm.variable is not None:
       self.clip_norm = self._step.norm.variable
-    self.seeded_batches = False
     self._loss_per_example = None
     if model.built:
       self.built = True
       self._check_inner()
+
+  @property
+  def seeded(self) -> bool:
+    """Whether any noise came from a seed; see `NoiseSampler`."""
+    return Seeded.NOISE in self._books.seeded
+
+  @property
+  def seeded_batches(self) -> bool:
+    """Whether any batches came from a seed."""
+    return Seeded.BATCHES in self._books.seeded
 
   @property
   def physical_batch_size(self) -> Optional[int]:
@@ -154,7 +173,7 @@ class PrivateModel(keras.Model):
 
   def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
     """Calls the wrapped model."""
-    return self.inner(inputs, training=training)
+    return self.inner(_marks.unmarked(inputs)[0], training=training)
 
   def compile(self, optimizer: Any = 'rmsprop', loss: Any = None,
               metrics: Any = None, loss_weights: Any = None,
@@ -228,11 +247,7 @@ class PrivateModel(keras.Model):
     feed = _feed.make_feed(
         self.plan, x, y, batch_size, sample_weight, class_weight,
         steps_per_epoch, self._books.journal_path is not None)
-    self.seeded_batches = self.seeded_batches or feed.seeded
-    if feed.sampling == Sampling.EACH_EXAMPLE_ONCE:
-      callbacks = _feed.with_callback(
-          callbacks, _feed.CountEpochs(self._books.record.count_epoch))
-    with self._books.training(feed.sampling):
+    with self._books.training(feed.marks, _compat.bare_optimizer(self)):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
           callbacks=callbacks, validation_data=validation_data,
@@ -273,14 +288,16 @@ class PrivateModel(keras.Model):
   def train_step(self, data: Any) -> Any:
     """One noisy update from one logical batch, which may be empty."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+    x, mark = _marks.unmarked(x)
     x = self._prepare(x, y)
     if weights is None:
       weights = tf.ones([tf.shape(y)[0]])
     weights = tf.reshape(tf.cast(weights, tf.float32), [tf.shape(y)[0]])
-    with self._books.count_step():
+    with self._books.count_step(mark):
       averages, batch = self._step.run(x, y, weights, self._loss_per_example)
       _compat.bare_optimizer(self).apply_gradients(
           zip(averages, self.inner.trainable_variables))
+      self._books.end_step()
       return self._log(x, batch)
 
   def _prepare(self, x: Any, y: Any) -> Any:
@@ -360,7 +377,7 @@ class PrivateModel(keras.Model):
     plan = _saving.plan_from(config.pop('plan'))
     seeded, batches = config.pop('seeded'), config.pop('seeded_batches')
     made = cls(model, plan, loaded=True, **config)
-    made.seeded, made.seeded_batches = seeded, batches
+    made._books.own_up(seeded, batches)  # pylint: disable=protected-access
     return made
 
   def compile_from_config(self, config: Any) -> None:
@@ -387,15 +404,16 @@ class PrivateModel(keras.Model):
     Raises:
       ValueError: if the file is not of such a model.
     """
-    missing = set(self._own_state()) - set(store.keys())
+    # What was seeded is in the config too, and alone in older files.
+    missing = set(self._own_state()) - set(store.keys()) - {'seeded_parts'}
     if missing:
       raise ValueError(
           f'Expected a file of a PrivateModel with {sorted(missing)}, got one '
           "without; load a plain model's weights by private_model.inner."
           'load_weights.')
     with self._books.keeping_counts(weights=False):
-      for name, variable in self._own_state().items():
-        variable.assign(store[name][()])
+      for name in set(self._own_state()) & set(store.keys()):
+        self._own_state()[name].assign(store[name][()])
 
 
 def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,

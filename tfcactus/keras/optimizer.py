@@ -17,13 +17,14 @@ from tfcactus.keras import _compat
 from tfcactus.keras import _drop_in
 from tfcactus.keras import _history
 from tfcactus.keras import _saving
+from tfcactus.keras._fixed import Fixed
 from tfcactus.keras.query import TableNoiseQuery
 from tfcactus.keras.sampler import NoNoise
 
 _registered = _compat.keras.saving.register_keras_serializable('tfcactus')
 
 
-class DPOptimizer:
+class DPOptimizer(Fixed):
   """What the private optimizers share; see `DPKerasSGDOptimizer`.
 
   Attributes:
@@ -31,12 +32,15 @@ class DPOptimizer:
     noise: The noise, in units of the clip norm.
     l2_norm_clip: The bound on the norm of each example's gradient.
     expected_batch_size: What the noisy sum is divided by.
-    seeded: Whether any noise came from a seed; see `NoiseSampler`.
-    loaded_steps: How many of the released steps a file told of.
   """
 
-  plan: Any = None
-  loaded_steps: int = 0
+  _FIXED = dict.fromkeys(
+      ('plan', 'noise', 'l2_norm_clip', 'expected_batch_size',
+       'parts_per_step'),
+      'Make another optimizer; what both release of one model is added up '
+      'where one account covers it.')
+
+  plan: Any
 
   @classmethod
   def from_plan(cls, plan: Any, *, seed: Optional[int] = None,
@@ -79,8 +83,17 @@ class DPOptimizer:
     self._query = TableNoiseQuery(
         self.noise if plan is None else plan, l2_norm_clip, seed=seed)
     self.l2_norm_clip = self._query.l2_norm_clip
-    self.seeded = self._query.seeded
     self._private = _drop_in.State()
+
+  @property
+  def seeded(self) -> bool:
+    """Whether any noise came from a seed; see `NoiseSampler`."""
+    return self._query.seeded or self._private.seeded
+
+  @property
+  def loaded_steps(self) -> int:
+    """How many of the released steps a file told of."""
+    return self._private.loaded_steps
 
   @property
   def released_steps(self) -> int:
@@ -206,9 +219,9 @@ class DPOptimizer:
     if isinstance(config.get('noise'), dict):
       config['noise'] = _saving.noise_from(config['noise'])
     made = super().from_config(config, custom_objects)
-    made.seeded = made.seeded or seeded
+    made._private.seeded = seeded
     made._private.released.assign(released)
-    made.loaded_steps = released
+    made._private.loaded_steps = released
     made._private.sound.assign(sound)
     made._private.saved = state
     return made

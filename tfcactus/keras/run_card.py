@@ -51,6 +51,7 @@ def make_run_card(model: Any) -> Dict[str, Any]:
   if guarantee is None:
     return {**card, 'epsilon': None, 'reason': reason}
   return {**card, 'delta': guarantee.delta, 'proven': guarantee.proven,
+          'seeded': guarantee.seeded,
           'epsilon': {'lower': guarantee.lower, 'estimate': guarantee.estimate,
                       'upper': guarantee.upper},
           'neighboring_relation': guarantee.neighboring_relation,

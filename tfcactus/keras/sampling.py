@@ -10,8 +10,6 @@ from typing import Dict
 from typing import Optional
 from typing import Tuple
 
-import tensorflow as tf
-
 from tfcactus.privacy import relations
 
 
@@ -27,29 +25,27 @@ class Sampling(enum.IntEnum):
   MIXED = 5
 
 
-class Source:
-  """What the next steps will be recorded as; not saved with any weights.
+class Seeded(enum.IntFlag):
+  """What of the randomness came from a seed, so that it can be repeated."""
 
-  A plain object, so that Keras does not track the variable: weights saved
-  during `fit` must not vouch for steps taken after they are loaded.
+  NOTHING = 0
+  NOISE = 1
+  BATCHES = 2
 
-  Attributes:
-    kind: int64 variable, a `Sampling`.
-  """
-
-  def __init__(self):
-    self.kind = tf.Variable(int(Sampling.UNKNOWN), dtype=tf.int64,
-                            trainable=False, name='source')
+  def words(self) -> str:
+    """Such as 'noise and batches'; '' for nothing."""
+    return ' and '.join(
+        part.name.lower() for part in (Seeded.NOISE, Seeded.BATCHES)
+        if part in self)
 
 
-def combine(seen: tf.Tensor, current: tf.Tensor) -> tf.Tensor:
-  """The kind of all steps, after a step of kind `current` (int64 scalars)."""
-  worst = tf.maximum(seen, current)
-  mixed = tf.where(worst >= Sampling.UNKNOWN, worst,
-                   tf.constant(Sampling.MIXED, tf.int64))
-  unseen = tf.equal(tf.minimum(seen, current), Sampling.NONE)
-  same = tf.equal(seen, current)
-  return tf.where(tf.logical_or(unseen, same), worst, mixed)
+def combine(seen: int, current: int) -> Sampling:
+  """The kind of all steps, after a step of kind `current`."""
+  worst = Sampling(max(seen, current))
+  if seen == current or Sampling.NONE in (seen, current) or (
+      worst >= Sampling.UNKNOWN):
+    return worst
+  return Sampling.MIXED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +57,16 @@ class Ledger:
     steps: Noisy updates released.
     epochs: Passes over the data begun, for EACH_EXAMPLE_ONCE.
     note: Why the sampling is unknown, if it is.
+    seeded: What of the randomness of these steps can be repeated.
+    condition: What the guarantee rests on besides, in sentences, or ''.
   """
 
   sampling: Sampling
   steps: int
   epochs: int = 0
   note: str = ''
+  seeded: Seeded = Seeded.NOTHING
+  condition: str = ''
 
   def guarantees(self, plan: Any) -> Dict[str, Any]:
     """The guarantees of all neighbouring relations that have one, by label."""
@@ -107,12 +107,28 @@ class Ledger:
     else:
       return None, self.note or _REASONS[self.sampling]
     if neighboring_relation is None:
-      return cost(), ''
+      return self._in_words(cost()), ''
     try:
-      return cost(neighboring_relation=relations.check(neighboring_relation)), ''
+      return self._in_words(cost(
+          neighboring_relation=relations.check(neighboring_relation))), ''
     except ValueError as error:
       return None, f'No epsilon: {error}'
 
+  def _in_words(self, guarantee: Any) -> Any:
+    """The guarantee, with what it rests on in its statement."""
+    if self.condition:
+      guarantee = guarantee.given(self.condition)
+    if not self.seeded:
+      return guarantee
+    said = _SEEDED.format(self.seeded.words())
+    return dataclasses.replace(
+        guarantee, seeded=True, statement=f'{guarantee.statement} {said}')
+
+
+_SEEDED = (
+    'SEEDED ({}): whoever knows the seed can repeat that randomness and '
+    'subtract it, and against them nothing is protected; an experiment, not a '
+    'private release.')
 
 _REMEDY = (' Train a fresh model with fit(PoissonBatches(x, y, sampling_prob)) '
            'to have one.')
