@@ -24,6 +24,10 @@ class FakeGuarantee:
   statement: str = 'A fake statement.'
   seeded: bool = False
 
+  def given(self, *conditions):
+    return dataclasses.replace(
+        self, statement=' '.join((self.statement, *conditions)))
+
 
 @dataclasses.dataclass(frozen=True)
 class FakePlan:

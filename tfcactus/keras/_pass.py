@@ -75,7 +75,7 @@ class _VectorizedRule(_rules.Rule):
         return call(first, *others, **named)
 
     values = [flat[i] for i in mapped]
-    values.append(_seeds.row_seeds(values[0].shape[0]))
+    values.append(_row_seeds(values[0].shape[0]))
     outputs = _vectorize.over_rows(
         lambda row: tf.nest.map_structure(lambda out: out[0], one(row)),
         values)
@@ -102,6 +102,13 @@ class _VectorizedRule(_rules.Rule):
     found = _vectorize.over_rows(gradient, (values, site.gradient))
     return [(variable, _parts.Dense(part, variable.shape)) for variable, part
             in zip(site.layer.trainable_variables, found)]
+
+
+def _row_seeds(rows: int) -> tf.Tensor:
+  # Whatever rows hold, their seeds are alike: secret and independent.
+  if _vectorize.is_standing_in():
+    return tf.zeros([rows, 2], tf.int64)
+  return _seeds.row_seeds(rows)
 
 
 _VECTORIZED = _VectorizedRule()
@@ -177,7 +184,8 @@ def check_batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
       lambda value: tf.TensorSpec(value.shape, value.dtype), part)
 
   def traced(*part):
-    with _vectorize.standing_in():
+    with _vectorize.standing_in(), (
+        _seeds.drawing(model, lambda: tf.zeros([2], tf.int64))):
       found = batched(model, routes, compute_loss, part)
     parts = [value for one in found.parts for value in vars(one).values()
              if tf.is_tensor(value)]
