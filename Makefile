@@ -13,6 +13,7 @@ CANDIDATES := $(PYTHON) $(call versions,3.11 3.10 3.9) python3 python $(call ver
 SUITABLE := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 13))
 BIN := .venv/bin
 STAMP := .venv/.installed
+WORKERS := -n 2 --dist worksteal
 EXTRAS := test,training,tensorflow-privacy,datasets
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -22,10 +23,10 @@ train: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -m slow $(WORKERS) $(ARGS)
 
 # ARGS may be `all`, `newest`, `--allow-missing`, or name environments; see
 # tests/matrix.py.

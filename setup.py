@@ -55,7 +55,7 @@ DATASETS = [
     'scikit-learn',
 ]
 PLOT = ['matplotlib>=3.5']
-TEST = ['pytest>=7', 'hypothesis>=6', 'mpmath>=1.2', 'ruff>=0.4']
+TEST = ['pytest>=7', 'pytest-xdist>=3', 'hypothesis>=6', 'mpmath>=1.2', 'ruff>=0.4']
 
 setuptools.setup(
     name='tfcactus',

@@ -38,6 +38,8 @@ KERAS_TESTS = ('tests/keras', 'tests/training', 'tests/test_readme.py',
 # Enough to run the code of every part of the core.
 SMALL_TESTS = ('tests/test_cli.py', 'tests/test_cli_release.py',
                'tests/test_packaging.py')
+# As in the Makefile, where pytest-xdist is installed.
+WORKERS = ('-n', '2', '--dist', 'worksteal')
 PYTHONS = ('3.13', '3.12', '3.11', '3.10', '3.9')
 SMOKE = """
 import tfcactus, sys
@@ -209,7 +211,8 @@ def check(environment: Environment, python: pathlib.Path,
   run([str(python), '-c', SMOKE], cwd=away, env=variables)
   run([str(python.parent / 'tfcactus'), 'tables'], cwd=away, env=variables,
       stdout=subprocess.DEVNULL)
-  command = command or ['-m', 'pytest', '-q', *environment.tests]
+  workers = WORKERS if 'test' in environment.extras.split(',') else ()
+  command = command or ['-m', 'pytest', '-q', *workers, *environment.tests]
   run([str(python), *command], cwd=ROOT,
       env={**variables, 'MATRIX_ENVIRONMENT': environment.name})
 

@@ -110,8 +110,7 @@ def _epsilon(model, construct):
   callback = EpsilonCallback(batches=PoissonBatches(x, y, 0.25))
   callback.set_model(model)
   callback.on_train_begin()
-  callback._account(callback._ledger(ahead=True))
-  return callback.guarantee, callback.reason
+  return callback._ledger(ahead=True).guarantee(callback._plan)
 
 
 @pytest.mark.parametrize('construct', _cases(constructs.DROP_IN))
