@@ -17,6 +17,10 @@ from tfcactus.privacy import _numerics
 MIN_POINTS = 1 << 12
 """Smallest lattice."""
 
+MAX_ROOM = 64
+"""Cells left at each end of a window for few labels; many are spread by less than
+a twentieth of it."""
+
 LOG_TAIL = 34.0
 """Minus the log of the tilted mass that may fall outside the lattice."""
 
@@ -77,8 +81,10 @@ class Window:
                       (steps * (tilt + 1)))
     points = 1 << math.ceil(math.log2(max(reach / width, MIN_POINTS)))
     points = min(points, max_points)
-    width = reach / points
-    return cls(round((mean - below) / width), points, width,
+    # Few labels, each up to a cell away from its loss, may all be.
+    room = min(steps, MAX_ROOM)
+    width = reach / (points - 2 * room)
+    return cls(round((mean - below) / width) - room, points, width,
                (u_above, u_below))
 
   @staticmethod
