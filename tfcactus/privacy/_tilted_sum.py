@@ -13,6 +13,7 @@ from scipy import fft
 from scipy import optimize
 
 from tfcactus.privacy import _numerics
+from tfcactus.privacy import pair as pair_lib
 
 MIN_POINTS = 1 << 12
 """Smallest lattice."""
@@ -26,11 +27,6 @@ LOG_TAIL = 34.0
 
 FFT_ROUNDOFF = 8 * np.finfo(np.float64).eps
 """Relative error of an FFT coefficient per level of the transform."""
-
-MASS_ROUNDOFF = 1e-13
-"""Bound on the relative error of each step's masses: of a pair's cells
-(`dominating.normal_cells`, 1e-14), of their logs and of exponentials under a
-tilt, whose exponents are within a few hundred where masses count."""
 
 MAX_EXPONENT = 600.0
 """Exponents beyond this are left out before they overflow."""
@@ -177,7 +173,7 @@ class TiltedSum:
     """Relative rounding error of `log_factor` and of what it multiplies."""
     return FFT_ROUNDOFF * (
         4 + abs(self._log_mgf) + self.tilt * float(np.max(np.abs(self.losses)))
-    ) + MASS_ROUNDOFF * sum(count for *_, count in self._groups)
+    ) + pair_lib.MASS_ROUNDOFF * sum(count for *_, count in self._groups)
 
   def suffix(self, near: float, shift: int) -> np.ndarray:
     """Sums of tilted mass(x) exp(-(tilt + shift) (x - near)) from each loss on.

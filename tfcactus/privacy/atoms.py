@@ -93,9 +93,9 @@ class TiltedAtoms:
     return _numerics.log_phi_table(self.loss, self.weight, spacing, count)
 
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Bound on the rounding error of phi at `t`, and of log_mgf at 0."""
-    return gaussian.rounding(self.loss, self.weight, self.order,
-                             1.0 + abs(self.log_mgf), t)
+    """Bound on the error of phi at `t`, and of log_mgf at 0: rounding, masses."""
+    return pair_lib.MASS_ROUNDOFF + gaussian.rounding(
+        self.loss, self.weight, self.order, 1.0 + abs(self.log_mgf), t)
 
   def certify(self, start: float, end: float, level: float) -> None:
     """Shows that |phi| <= level on [start, end].

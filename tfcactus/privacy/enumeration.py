@@ -23,9 +23,6 @@ from tfcactus.privacy.bounds import Bounds
 MAX_OUTCOMES = 4_000_000
 """More outcomes of a composition than this are not enumerated."""
 
-MASS_ROUNDOFF = 1e-13
-"""Bound on the relative error of a step's masses."""
-
 MAX_DOUBLINGS = 60
 """So often the bounds on epsilon are moved apart until they are seen to hold."""
 
@@ -75,7 +72,7 @@ class Outcomes:
     first = int(np.searchsorted(self.loss, epsilon, side='right'))
     gain = -np.expm1(epsilon - self.loss[first:])
     return float(np.sum(self.p[first:] * gain)) * (
-        1 + sign * (self.steps * MASS_ROUNDOFF + 1e-14))
+        1 + sign * (self.steps * pair_lib.MASS_ROUNDOFF + 1e-14))
 
   @functools.cached_property
   def _suffix(self) -> tuple[np.ndarray, np.ndarray]:

@@ -25,6 +25,11 @@ MASS_TOLERANCE = 1e-12
 _LOSS_TOLERANCE = 1e-12
 """How far from log(p / q) a loss may be, relatively: rounding."""
 
+MASS_ROUNDOFF = 1e-13
+"""Bound on the relative error of a computed mass: of cells 1e-14
+(`dominating.normal_cells`), and as much for its log and for an exponential under a
+tilt, whose exponents are within a few hundred where masses count."""
+
 LOSS_ROUNDOFF = 1e-12
 """Bound on the error of a log ratio of two computed masses."""
 
