@@ -200,8 +200,9 @@ def test_an_accountant_shows_no_bounds_but_its_own(kind):
 
 def test_buckets_lower_bound_beyond_the_largest_float():
   """A loss of 720 says nothing at epsilon 750."""
+  tiny = math.exp(-720)
   pair = privacy.DominatingPair(
-      np.array([-720.0, 720.0]), np.array([0.0, 1.0]), np.array([1.0, 0.0]))
+      np.array([-720.0, 720.0]), np.array([tiny, 1.0]), np.array([1.0, tiny]))
   accountant = PrivacyBucketsAccountant().compose(privacy.DominatingPairDpEvent(pair))
   assert accountant.delta_bounds(750.0).lower == 0
   assert accountant.epsilon_bounds(0.5).upper >= 720 - math.log(2) - 1e-9

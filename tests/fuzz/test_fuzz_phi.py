@@ -14,8 +14,8 @@ from tfcactus.privacy.bounds import Hard
 from tfcactus.privacy.gaussian import GaussianLoss
 
 # Settings of each family: a thousand here, the rest as slow tests.
-SEEDED = dict(few_gaussians=420, many_gaussians=40, fixed_size=120, replaced=100,
-              laplace=120, discrete=150, table=50)
+SEEDED = dict(few_gaussians=420, many_gaussians=30, fixed_size=110, replaced=120,
+              laplace=110, discrete=170, table=40)
 SLOW = dict(few_gaussians=2600, many_gaussians=600, fixed_size=500, replaced=400,
             laplace=500, discrete=700, table=250)
 CHUNKS = 10

@@ -36,7 +36,7 @@ def test_default_noise_reports_everything(tmp_path, capsys):
   assert code == 0
   out = capsys.readouterr().out
   assert 'no accuracy is promised' in out and 'epsilon <=' in out
-  assert 'epsilon:' in out  # The line Keras prints for the epoch.
+  assert 'epsilon_seeded:' in out  # The line Keras prints for the epoch.
   assert set(result) >= {
       'dataset', 'mechanism', 'table_digest', 'parameters', 'steps',
       'test_accuracy', 'epsilon', 'delta', 'seconds'}

@@ -52,9 +52,9 @@ def check_per_example(model: keras.Model, batches: PoissonBatches) -> None:
     ValueError: naming the operation, one that takes several examples or one
       that nothing is known of.
   """
-  for name in ('train_step', 'compute_loss'):
-    if name in vars(model) or (
-        getattr(type(model), name) is not getattr(keras.Model, name)):
+  for name, theirs in (('train_step', keras.Model.train_step),
+                       ('compute_loss', keras.Model.compute_loss)):
+    if name in vars(model) or getattr(type(model), name) is not theirs:
       raise ValueError(
           f'Expected a model with the {name} of Keras, got one of its own, '
           'which may do anything with a batch: nothing shows a loss per '

@@ -23,7 +23,7 @@ from tfcactus.privacy import pair as pair_lib
 SUBSET = 96
 """Atoms used to show that phi is small: each leaves at most its weight."""
 
-MAX_GRID = 4_000_000
+MAX_GRID = 2_000_000
 """Grid points beyond which a certificate is not sought."""
 
 MAX_DOUBTS = 400

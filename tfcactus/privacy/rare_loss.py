@@ -32,7 +32,7 @@ MAX_V = 300.0
 MAX_TILTED_LEVEL = 60.0
 """Tilts at which losses at the level count as e to this are not of interest."""
 
-MAX_RANGE = 600.0
+MAX_RANGE = 1200.0
 """Log-likelihood ratios over which quadrature takes too long beside others."""
 
 GROWTH_SLACK = 0.3
