@@ -82,8 +82,8 @@ def check(case: Case) -> Outcome:
     wrong.append(f'delta at {at!r} is in {found}, but in {(low, high)}')
   width = (bounds.upper - bounds.lower) / max(bounds.upper, 1.0) if (
       math.isfinite(bounds.upper)) else math.inf
-  return Outcome(case.name, tuple(wrong), width, seconds,
-                 high - low > 1e-2 * high + 1e-15)
+  return Outcome(case.name, tuple(wrong), float(width), seconds,
+                 bool(high - low > 1e-2 * high + 1e-15))
 
 
 def few_gaussians(seed: int, most: int = 2) -> Case:

@@ -449,7 +449,7 @@ class Discretised:
     power = power * math.exp(min(p_factor - self.order * self.epsilon, 700))
     # Q(loss >= x) e^epsilon: e^(K_q - (c + 1) epsilon + epsilon).
     level = level * math.exp(min(q_factor - self.order * self.epsilon, 700))
-    lower = float(np.max(np.where(near, power - level, 0.0), initial=0.0))
+    lower = float(np.max(power[near] - level[near], initial=0.0))
     lower -= slack * float(np.max(power[near], initial=0.0))
     return max(lower, 0.0), min(upper * (1 + slack), 1.0)
 

@@ -77,8 +77,8 @@ class Outcomes:
   @functools.cached_property
   def _suffix(self) -> tuple[np.ndarray, np.ndarray]:
     """P- and Q-masses of each outcome and all with larger losses."""
-    with np.errstate(over='ignore'):
-      q = self.p * np.exp(-self.loss)
+    # Far down, where this caps it, no epsilon is looked for.
+    q = self.p * np.exp(np.minimum(-self.loss, 600.0))
     return tuple(np.append(np.cumsum(mass[::-1])[::-1], 0.0)
                  for mass in (self.p, q))
 
@@ -99,7 +99,7 @@ class Outcomes:
     near = float(self.loss[min(index, self.loss.size - 1)])
     if q[index] > 0 and p[index] > delta:
       below = float(self.loss[index - 1]) if index else -math.inf
-      near = min(max(math.log((p[index] - delta) / q[index]), below), near)
+      near = min(max(math.log(p[index] - delta) - math.log(q[index]), below), near)
     move = self._room + 1e-15 * abs(near)
     for _ in range(MAX_DOUBLINGS):
       end = near + sign * move
