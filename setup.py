@@ -77,7 +77,7 @@ setuptools.setup(
         'plot': PLOT,
         'test': TEST + PLOT,
     },
-    entry_points={'console_scripts': ['tfcactus=tfcactus.cli:main']},
+    entry_points={'console_scripts': ['tfcactus=tfcactus.cli.main:main']},
     classifiers=[f'Programming Language :: Python :: 3.{minor}'
                  for minor in range(9, 14)],
 )

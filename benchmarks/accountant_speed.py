@@ -56,7 +56,7 @@ def timed(run: Callable[[], Any], seconds: float) -> tuple[Any, float]:
   return result, 1e3 * statistics.median(times)
 
 
-def mine(sigma, prob, steps, delta) -> tfcactus.privacy.Bounds:
+def mine(sigma, prob, steps, delta) -> tfcactus.accounting.Bounds:
   """Bounds of this library's accountant."""
   event = dp_accounting.PoissonSampledDpEvent(
       prob, dp_accounting.GaussianDpEvent(sigma))
@@ -89,7 +89,7 @@ def peer_prv(sigma, prob, steps, delta) -> Optional[float]:
     return None
 
 
-def table_time() -> tuple[tfcactus.privacy.Bounds, float]:
+def table_time() -> tuple[tfcactus.accounting.Bounds, float]:
   """Both directions of a table of 3,400 atoms, from its pair on."""
   z = np.arange(1601) / 200
   table = tfcactus.ScalarTable.normalized(200, -z * z / 2, math.log(0.9))

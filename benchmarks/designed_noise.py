@@ -15,7 +15,7 @@ from benchmarks import _results
 import tfcactus
 from tfcactus import _format
 from tfcactus import design
-from tfcactus import optimal
+from tfcactus.search import optimal
 
 SETTINGS = {'sampling_prob': 250 / 60_000, 'steps': 14_400, 'delta': 1e-5}
 

@@ -20,10 +20,10 @@ from scipy import optimize
 
 from benchmarks import _results
 from tfcactus import _format
+from tfcactus import accounting
 from tfcactus import noise as noise_lib
-from tfcactus import privacy
-from tfcactus.noise.bits import SystemRandom
-from tfcactus.privacy import audit
+from tfcactus.accounting import auditing
+from tfcactus.randomness import SystemRandom
 from tfcactus.release import planner
 from tfcactus.release import selection
 
@@ -71,8 +71,8 @@ def families(releases: int) -> dict[str, list]:
 def _bisect(make, low: float, high: float, releases: int):
   """The least noise in [low, high] within the budget, to 1e-4; or None."""
   def excess(log_size):
-    accountant = privacy.PhiAccountant()
-    accountant.compose(privacy.noise_event(make(math.exp(log_size))), releases)
+    accountant = accounting.PhiAccountant()
+    accountant.compose(accounting.noise_event(make(math.exp(log_size))), releases)
     value = accountant.get_epsilon(DELTA)
     return min(math.log(max(value, 1e-9) / EPSILON), 5.0)
 
@@ -99,7 +99,7 @@ def measured(noise, options: int, gap: float, method: str, purpose: str) -> dict
     right = np.concatenate([
         selection.top_m_draws(scores, 1, fine, noise, rng, batch)[:, 0] ==
         options // 3 for _ in range(RUNS[options] // batch)])
-  interval = audit.clopper_pearson(int(np.sum(right)), right.size)
+  interval = auditing.clopper_pearson(int(np.sum(right)), right.size)
   return {'share': float(np.mean(right)), 'runs': right.size,
           'interval': list(interval)}
 

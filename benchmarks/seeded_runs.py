@@ -148,7 +148,7 @@ def record():
     return
   import tensorflow as tf
 
-  from tfcactus.keras import _compat
+  from tfcactus.keras.compat import versions
   name = os.environ.get('MATRIX_ENVIRONMENT', PRIMARY)
   RECORDS.mkdir(parents=True, exist_ok=True)
   sums, runs = {}, {}
@@ -160,7 +160,7 @@ def record():
   np.savez(RECORDS / f'{name}.npz', **sums)
   result = {
       'python': platform.python_version(), 'tensorflow': tf.__version__,
-      'keras': _compat.KERAS_VERSION, 'numpy': np.__version__, 'runs': runs}
+      'keras': versions.KERAS_VERSION, 'numpy': np.__version__, 'runs': runs}
   (RECORDS / f'{name}.json').write_text(json.dumps(result))
   print(name, result)
   if name == PRIMARY:

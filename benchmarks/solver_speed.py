@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks import _results
 from tfcactus import design
-from tfcactus.design import _conic
+from tfcactus.design.solvers import conic
 
 BUDGET, UNITS, LOG_RATIO = 0.25, 8, 200 * np.log(0.9)
 """The grid reaches eight units; r = .9 at n = 200."""
@@ -50,7 +50,7 @@ def cactus(bins: int, **changes) -> design.Cactus:
 
 def against_clarabel(bins: int) -> dict:
   """Both solvers on one program."""
-  _conic.MAX_EDGES = 10**6
+  conic.MAX_EDGES = 10**6
   own = timed(cactus(bins), 5)
   begun = time.perf_counter(), time.process_time()
   try:

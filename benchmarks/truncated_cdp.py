@@ -16,13 +16,13 @@ import numpy as np
 
 from benchmarks import _results
 from tfcactus import _format
+from tfcactus import accounting
 from tfcactus import noise as noise_lib
-from tfcactus import privacy
-from tfcactus.noise.bits import SystemRandom
-from tfcactus.privacy import sinh_normal
-from tfcactus.privacy import tcdp
-from tfcactus.privacy.gaussian import GaussianLoss
-from tfcactus.privacy.renyi import RenyiAccountant
+from tfcactus.accounting import sinh_normal
+from tfcactus.accounting import truncated_cdp
+from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
+from tfcactus.accounting.renyi import RenyiAccountant
+from tfcactus.randomness import SystemRandom
 from tfcactus.release import interior
 from tfcactus.release import planner
 
@@ -39,10 +39,10 @@ def sinh_normal_costs() -> list[dict]:
   for rho, bend in CASES:
     noise = noise_lib.SinhNormal(1 / math.sqrt(2 * rho), bend)
     printed = sinh_normal.sinh_normal_bound(noise)
-    exact = tcdp.certificate(
+    exact = truncated_cdp.certificate(
         lambda order, noise=noise: sinh_normal.renyi_divergence(noise, order),
         printed.omega)
-    renyi = RenyiAccountant(orders=ORDERS).compose(privacy.noise_event(noise))
+    renyi = RenyiAccountant(orders=ORDERS).compose(accounting.noise_event(noise))
     rows.append({
         'rho': rho, 'bend': bend, 'rho_exact_over_rho': exact.rho / rho,
         **{f'{kind}_{delta:g}': value(delta) for delta in (1e-5, 1e-10)
@@ -57,7 +57,7 @@ def theorem_12_constants() -> list[dict]:
   """sup D_a / (s^2 rho a) of subsampled Gaussians, where the theorem has 13."""
   rows = []
   for rho, s in ((0.01, 1e-3), (0.05, 1e-3), (0.001, 0.01), (0.01, 0.01)):
-    claim = tcdp.TCDP(rho).subsample(s)
+    claim = truncated_cdp.TCDP(rho).subsample(s)
     orders = 1 + np.geomspace(1e-3, claim.omega - 1, 200)
     worst = max(float(np.max(
         GaussianLoss(math.sqrt(2 * rho), s, direction).cumulants(orders - 1)[0] /

@@ -20,8 +20,8 @@ from scipy import optimize
 from benchmarks import _results
 import tfcactus
 from tfcactus import design
-from tfcactus import truncated
-from tfcactus.privacy import dominating
+from tfcactus.pairs import of_noise
+from tfcactus.search import truncated
 
 EPSILON = 0.3
 STAIRCASE_UTILITY = 1.884781
@@ -42,8 +42,8 @@ def _delta(table, **ask) -> float:
 
 
 def _learned(**kwargs):
-  from tfcactus.keras import learned  # pylint: disable=import-outside-toplevel
-  return learned.LearnedNoise(epsilon=EPSILON, progress=False, **kwargs).solve()
+  from tfcactus.learned import learned_noise  # pylint: disable=import-outside-toplevel
+  return learned_noise.LearnedNoise(epsilon=EPSILON, progress=False, **kwargs).solve()
 
 
 def figure_1(pyplot) -> dict:
@@ -76,7 +76,7 @@ def figure_1(pyplot) -> dict:
   axes[1].set_title('Figure 1b: monotonicity not enforced')
   _save(figure, axes, pyplot, 'paper001_figure1')
   rows = {name: {'utility': table.moment(1), 'delta': _delta(table),
-                 'delta_full_shift': dominating.shifted_pair(
+                 'delta_full_shift': of_noise.shifted_pair(
                      table, table.bins).hockey_stick(EPSILON)}
           for name, table in {**tables, **towers,
                               'linear program, U = 1.879': falling}.items()}

@@ -17,7 +17,7 @@ from benchmarks import _results
 import tfcactus
 from tfcactus import _format
 from tfcactus import design
-from tfcactus import truncated
+from tfcactus.search import truncated
 
 CASES = (
     # steps, range, utility, bins, sampling_prob, epsilon

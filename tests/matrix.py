@@ -33,10 +33,10 @@ from typing import Sequence
 from typing import Tuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-KERAS_TESTS = ('tests/keras', 'tests/training', 'tests/test_readme.py',
+KERAS_TESTS = ('tests/keras', 'tests/learned', 'tests/training', 'tests/test_readme.py',
                'tests/test_imports.py', 'tests/test_packaging.py')
 # Enough to run the code of every part of the core.
-SMALL_TESTS = ('tests/test_cli.py', 'tests/test_cli_release.py',
+SMALL_TESTS = ('tests/cli/test_main.py', 'tests/cli/test_release.py',
                'tests/test_packaging.py')
 # As in the Makefile, where pytest-xdist is installed.
 WORKERS = ('-n', '2', '--dist', 'worksteal')
@@ -103,7 +103,8 @@ ENVIRONMENTS = (
     Environment('py313-tf2.21', ('3.13',), 'test,training,datasets',
                 ('tensorflow==2.21.*',)),
     Environment('core', PYTHONS, 'test', (),
-                ('tests', '--ignore=tests/keras', '--ignore=tests/training',
+                ('tests', '--ignore=tests/keras', '--ignore=tests/learned',
+                 '--ignore=tests/training',
                  '--ignore=tests/test_readme.py')),
     # The metadata, and what is installed for it, on each Python.
     *(Environment(f'core-py{python.replace(".", "")}', (python,), '',

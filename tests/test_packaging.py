@@ -40,7 +40,7 @@ def user():
     return type(error).__name__
 def ours():
   from tfcactus import keras
-  from tfcactus.keras import _tfp
+  from tfcactus.keras.tfp import stand_in
   return keras.TableNoiseQuery
 '''
 
@@ -104,11 +104,11 @@ def test_tensorflow_privacy_that_does_not_import_is_done_without(how, tmp_path):
   out = run(broken + '''
 with warnings.catch_warnings(record=True) as caught:
   warnings.simplefilter('always')
-  from tfcactus.keras import _tfp
+  from tfcactus.keras.tfp import stand_in
 print('said', sum('tensorflow-privacy' in str(w.message) for w in caught))
-print('reason', _tfp.MISSING)
+print('reason', stand_in.MISSING)
 print('left', [name for name in sys.modules if name.startswith(
-    'tensorflow_privacy.')] if _tfp.MISSING else [])
+    'tensorflow_privacy.')] if stand_in.MISSING else [])
 ''' + USER, PYTHONPATH=paths).splitlines()
   begin = next(i for i, line in enumerate(out) if line.startswith('said'))
   said, reason, left, *theirs = out[begin:begin + 5]
@@ -162,8 +162,8 @@ print(*[model.name, *[layer.name for layer in model.layers]])
 
 IMPORT_KERAS = '''
 try:
-  from tfcactus.keras import _compat
-  print('answer: imported', _compat.keras.__name__, _compat.KERAS_VERSION)
+  from tfcactus.keras.compat import versions
+  print('answer: imported', versions.keras.__name__, versions.KERAS_VERSION)
 except ImportError as error:
   print('answer:', error)
 '''
@@ -301,4 +301,4 @@ def test_the_wheel_promises_what_the_matrix_tries(wheel):
   assert metadata['Version'] == tfcactus.__version__
   check_metadata(metadata, extras_of_the_matrix())
   scripts = wheel.read(name.replace('METADATA', 'entry_points.txt')).decode()
-  assert 'tfcactus = tfcactus.cli:main' in scripts
+  assert 'tfcactus = tfcactus.cli.main:main' in scripts

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import tfcactus
-from tfcactus import cli
 from tfcactus import plan as plan_lib
 from tfcactus import release
+from tfcactus.cli import main
 
 ROOT = pathlib.Path(tfcactus.__file__).parent.parent
 NUMBER = r'([0-9.]+(?:e[+-]?[0-9]+)?|inf)'
@@ -45,9 +45,9 @@ def test_printed_guarantees():
 
 def run(capsys, *arguments):
   """What a command prints, and what it writes as JSON."""
-  assert cli.main([*arguments]) == 0
+  assert main.main([*arguments]) == 0
   told = capsys.readouterr().out
-  assert cli.main([*arguments, '--json']) == 0
+  assert main.main([*arguments, '--json']) == 0
   return told, json.loads(capsys.readouterr().out)
 
 

@@ -6,7 +6,11 @@ and is imported on request.
 
 from __future__ import annotations
 
-from tfcactus.clipping import AdaptiveClipping
+from tfcactus.accounting import NoiseTableDpEvent
+from tfcactus.accounting import PhiAccountant
+from tfcactus.accounting import TCDP
+from tfcactus.accounting import TCDPAccountant
+from tfcactus.adaptive_clipping import AdaptiveClipping
 from tfcactus.noise import Gaussian
 from tfcactus.noise import Laplace
 from tfcactus.noise import library
@@ -14,16 +18,12 @@ from tfcactus.noise import load
 from tfcactus.noise import RadialTable
 from tfcactus.noise import ScalarTable
 from tfcactus.noise import SinhNormal
-from tfcactus.optimal import optimal_noise
 from tfcactus.plan import calibrate_noise_multiplier
 from tfcactus.plan import Guarantee
 from tfcactus.plan import PrivacyPlan
-from tfcactus.privacy import NoiseTableDpEvent
-from tfcactus.privacy import PhiAccountant
-from tfcactus.privacy import TCDP
-from tfcactus.privacy import TCDPAccountant
-from tfcactus.truncated import truncated_noise
-from tfcactus.truncated import TruncatedNoise
+from tfcactus.search.optimal import optimal_noise
+from tfcactus.search.truncated import truncated_noise
+from tfcactus.search.truncated import TruncatedNoise
 
 __all__ = [
     'AdaptiveClipping', 'Gaussian', 'Guarantee', 'Laplace', 'NoiseTableDpEvent',

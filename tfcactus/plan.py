@@ -14,11 +14,11 @@ import dp_accounting
 
 from tfcactus import _checks
 from tfcactus import _format
+from tfcactus import accounting
 from tfcactus import noise as noise_lib
-from tfcactus import privacy
-from tfcactus.clipping import AdaptiveClipping
-from tfcactus.privacy import relations
-from tfcactus.privacy import sinh_normal
+from tfcactus import relations
+from tfcactus.accounting import sinh_normal
+from tfcactus.adaptive_clipping import AdaptiveClipping
 
 ACCOUNTANT = 'tfcactus PhiAccountant'
 ACCOUNTINGS = ('proven', 'scalar-unproven')
@@ -265,7 +265,7 @@ class PrivacyPlan:
   def step_event(self) -> dp_accounting.DpEvent:
     """The DpEvent of one Poisson-sampled step."""
     return dp_accounting.PoissonSampledDpEvent(
-        self.sampling_prob, privacy.noise_event(self.noise))
+        self.sampling_prob, accounting.noise_event(self.noise))
 
   def guarantee(self, steps: Optional[int] = None,
                 neighboring_relation: Any = relations.ADD_OR_REMOVE
@@ -314,7 +314,7 @@ class PrivacyPlan:
     """
     steps = self.steps if steps is None else _checks.integer('steps', steps, 0)
     event = dp_accounting.SampledWithoutReplacementDpEvent(
-        self.num_examples, self.sample_size, privacy.noise_event(self.noise))
+        self.num_examples, self.sample_size, accounting.noise_event(self.noise))
     return self._guarantee(
         event, steps, relations.check(neighboring_relation),
         f'{steps} noisy sums, each over {self.sample_size} of '
@@ -346,7 +346,7 @@ class PrivacyPlan:
           'examples, got add-or-remove: an example more moves others to other '
           'batches, and no account of that is known.')
     return self._guarantee(
-        privacy.noise_event(self.noise), epochs, relation,
+        accounting.noise_event(self.noise), epochs, relation,
         f'{epochs} passes in which each example was used exactly once, no '
         'amplification by sampling',
         f'num_examples={self.num_examples}, sampling_prob='
@@ -360,7 +360,7 @@ class PrivacyPlan:
   def _guarantee(self, event: dp_accounting.DpEvent, count: int,
                  relation: dp_accounting.NeighboringRelation,
                  released: str, constants: str) -> Guarantee:
-    accountant = privacy.PhiAccountant(relation)
+    accountant = accounting.PhiAccountant(relation)
     if count:
       accountant.compose(event, count)
     for release in self.releases:
@@ -445,7 +445,7 @@ def _release_event(release: Any) -> dp_accounting.DpEvent:
         'Expected releases to hold results of tfcactus.release or DpEvents, got '
         f'{release!r}.')
   try:
-    privacy.PhiAccountant().compose(event)
+    accounting.PhiAccountant().compose(event)
   except (dp_accounting.UnsupportedEventError, ValueError, TypeError) as error:
     raise ValueError(
         'Expected releases whose cost PhiAccountant can compose, got '

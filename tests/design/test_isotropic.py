@@ -7,8 +7,8 @@ import pytest
 
 from tests.design import oracles
 from tfcactus import design
-from tfcactus.design import _grid
 from tfcactus.design import isotropic
+from tfcactus.design.solvers import grid
 
 REQUESTS = [
     design.Isotropic(2, 0.5, bins=10),
@@ -55,7 +55,7 @@ def test_optimum_beats_feasible_perturbations(solved):
   rng = np.random.default_rng(11)
   for size in (1e-2, 0.1, 0.5):
     for _ in range(5):
-      other = _grid.into_budget(
+      other = grid.into_budget(
           program, p * np.exp(size * rng.standard_normal(p.size)))
       assert program.divergences(other)[0] >= table.info['lower_bound']
 

@@ -10,9 +10,9 @@ from scipy import integrate
 
 from tests.design import oracles
 from tfcactus import design
-from tfcactus.design import _grid
-from tfcactus.design import _interior_point
-from tfcactus.design import divergence
+from tfcactus.design.solvers import divergence
+from tfcactus.design.solvers import grid
+from tfcactus.design.solvers import interior_point
 
 NAMES = ('kl', 'chi2', 'renyi:0.5', 'renyi:3', 'renyi:8', 'kl@0.01',
          'chi2@0.1', 'renyi:4@0.01')
@@ -147,7 +147,7 @@ def test_sensitivity_and_budget_scale_together():
   one = design.Cactus(0.25, bins=16, cells=100, tail_ratio=0.7).solve()
   wide = design.Cactus(0.25 * 4, bins=8, cells=100, tail_ratio=0.7)._spec()
   program = wide.program(np.arange(1, 17))
-  solution = _interior_point.solve(program, _grid.exponential_start(program))
+  solution = interior_point.solve(program, grid.exponential_start(program))
   assert np.max(program.divergences(solution.p)) == pytest.approx(
       one.info['objective'], rel=1e-9)
 
@@ -158,7 +158,7 @@ def test_kkt_residuals(request_):
   spec = request_._spec()
   shifts = spec.all_shifts()[spec.bins - 1 if spec.monotone else 0:]
   program = spec.program(shifts)
-  found = _interior_point.solve(program, _grid.exponential_start(program))
+  found = interior_point.solve(program, grid.exponential_start(program))
   p, theta, price = found.p, found.theta, found.price
   values = program.divergences(p)
   top = np.max(values)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.design import oracles
 from tfcactus import design
-from tfcactus.design import _grid
+from tfcactus.design.solvers import grid
 
 REQUESTS = [
     design.Cactus(0.25, bins=12),
@@ -75,7 +75,7 @@ def test_optimum_beats_feasible_perturbations(solved):
   for size in (1e-3, 1e-2, 0.1, 0.5):
     for _ in range(5):
       noisy = p * np.exp(size * rng.standard_normal(p.size))
-      other = _grid.into_budget(program, noisy)
+      other = grid.into_budget(program, noisy)
       assert np.max(program.divergences(other)) >= (
           table.info['lower_bound'] * (1 - 1e-12))
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import tfcactus
+from tfcactus import accounting
 from tfcactus import design
-from tfcactus import privacy
-from tfcactus import truncated
-from tfcactus.design import _descent
-from tfcactus.design import _moments
-from tfcactus.design._bounded import Problem
+from tfcactus.design.solvers import density_descent
+from tfcactus.design.solvers import moments_bound
+from tfcactus.design.solvers.bounded_problem import Problem
 from tfcactus.noise import tiling
+from tfcactus.search import truncated
 
 # steps, range, utility, bins, sampling_prob, epsilon; deltas of the truncated
 # Gaussian and of the first prototype of the direct method at equal utility.
@@ -126,7 +126,7 @@ class TestLinearProgram:
     found = tfcactus.truncated_noise(5, bins=10, method='lp', monotone=False,
                                      **STAIRCASE)
     assert not found.noise.monotone and not found.certified
-    full = privacy.dominating_pair(found.noise).upper
+    full = accounting.dominating_pair(found.noise).upper
     assert found.noise.info['objective'] < 0.0502427 * 1.001
     assert found.delta.upper == pytest.approx(full.hockey_stick(0.3), rel=1e-6)
     assert found.delta.upper > 2 * found.noise.info['objective']
@@ -169,17 +169,17 @@ class TestMoments:
     w = 2 * np.exp(direct.noise.log_density) / 2
     if w.size == 32:
       # The noise of least delta has a larger bound at the order chosen.
-      assert _moments.bound(problem, w, moments.noise.info['order'])[0] > told
+      assert moments_bound.bound(problem, w, moments.noise.info['order'])[0] > told
 
 
 @pytest.mark.parametrize('problem', [
     Problem(1, 60, 2, 20.0, 0.3, 8), Problem(2, 32, 2, 4.0, 0.3, 16, 0.1)],
                          ids=['plain', 'sampled'])
 def test_random_starts_find_nothing_better(problem):
-  best = problem.delta(_descent.solve(problem)[0])[0]
+  best = problem.delta(density_descent.solve(problem)[0])[0]
   rng = np.random.default_rng(0)
   slope = np.linspace(0.05, 1, problem.cells - 1) * 4 / problem.cells
-  ratios = [problem.delta(_descent.descend(
+  ratios = [problem.delta(density_descent.descend(
       problem, rng.gamma(0.3, 1.0, problem.cells - 1) * slope, problem.delta
   )[0])[0] / best for _ in range(4)]
   assert min(ratios) > 1 - 1e-3
@@ -190,7 +190,7 @@ def test_random_starts_find_nothing_better(problem):
 def test_descent_is_near_the_program_where_both_apply():
   """One release is not smooth; the descent alone is 1 % off there."""
   problem = Problem(10, 50, 1, 1.884781, 0.3, 1)
-  w, _ = _descent.solve(problem)
+  w, _ = density_descent.solve(problem)
   assert problem.delta(w)[0] == pytest.approx(0.0502427, rel=0.02)
 
 

@@ -7,9 +7,9 @@ import pytest
 from scipy import integrate
 from scipy import stats
 
+from tfcactus import accounting
 from tfcactus import design
-from tfcactus import privacy
-from tfcactus import truncated
+from tfcactus.search import truncated
 
 
 def test_gaussian_has_the_normals_cells():
@@ -65,7 +65,7 @@ class TestStaircase:
     best = math.exp(epsilon / 2) / math.expm1(epsilon)
     assert table.moment(1) == pytest.approx(best, rel=1e-4)
     assert table.monotone
-    accountant = privacy.PhiAccountant().compose(privacy.noise_event(table))
+    accountant = accounting.PhiAccountant().compose(accounting.noise_event(table))
     assert accountant.get_delta(epsilon) < 1e-11
     assert accountant.get_delta(epsilon * 0.99) > 1e-4
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from tests.fuzz import phi_oracles as oracles
 import tfcactus
-from tfcactus import privacy
+from tfcactus import accounting
 
 REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 
@@ -37,7 +37,7 @@ class Case:
   """
 
   name: str
-  accountant: privacy.PhiAccountant
+  accountant: accounting.PhiAccountant
   delta: float
   truth: Callable[[float], tuple[float, float]]
 
@@ -115,7 +115,7 @@ def fixed_size(seed: int) -> Case:
   size = int(rng.integers(1, total + 1))
   sigma, steps = 10**rng.uniform(-0.5, 1.5), int(rng.integers(1, 3))
   direction = str(rng.choice(['add', 'remove']))
-  accountant = privacy.PhiAccountant(direction=direction).compose(
+  accountant = accounting.PhiAccountant(direction=direction).compose(
       dp_accounting.SampledWithoutReplacementDpEvent(
           total, size, dp_accounting.GaussianDpEvent(sigma)), steps)
   step = oracles.Gaussian(sigma / 2, size / total, direction == 'remove')
@@ -128,7 +128,7 @@ def replaced(seed: int) -> Case:
   """Unsampled Gaussians under the replace relation: sensitivity two."""
   rng = np.random.default_rng([4, seed])
   sigma, steps = 10**rng.uniform(-1, 2.3), int(10**rng.uniform(0, 5))
-  accountant = privacy.PhiAccountant(REPLACE).compose(
+  accountant = accounting.PhiAccountant(REPLACE).compose(
       dp_accounting.GaussianDpEvent(sigma), steps)
   one = oracles.Gaussian(sigma / (2 * math.sqrt(steps)), 1.0, True)
   return Case(f'replace, sigma {sigma:.4g}, {steps} steps', accountant,
@@ -141,7 +141,7 @@ def laplace(seed: int) -> Case:
   steps = int(rng.integers(1, 3))
   kinds = [(10**rng.uniform(-0.7, 1.5), _prob(rng)) for _ in range(steps)]
   direction = str(rng.choice(['add', 'remove']))
-  accountant = privacy.PhiAccountant(direction=direction)
+  accountant = accounting.PhiAccountant(direction=direction)
   for scale, prob in kinds:
     accountant.compose(_sampled(dp_accounting.LaplaceDpEvent(scale), prob))
   laws = [oracles.Laplace(scale, prob, direction == 'remove')
@@ -170,10 +170,10 @@ def discrete(seed: int) -> Case:
     p, q = np.array([keep, 1 - keep]), np.array([1 - keep, keep])
     steps = int(10**rng.uniform(0, 2.5))
   prob, direction = _prob(rng), str(rng.choice(['add', 'remove']))
-  pair = privacy.DominatingPair.from_masses(p, q)
-  event = privacy.DominatingPairDpEvent(
+  pair = accounting.DominatingPair.from_masses(p, q)
+  event = accounting.DominatingPairDpEvent(
       pair, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-  accountant = privacy.PhiAccountant(direction=direction).compose(
+  accountant = accounting.PhiAccountant(direction=direction).compose(
       _sampled(event, prob), steps)
   atoms = oracles.Atoms(p, q).sampled(prob, direction == 'remove')
 
@@ -197,8 +197,8 @@ def table(seed: int) -> Case:
   noise = tfcactus.ScalarTable.normalized(bins, heights, ratio)
   steps, prob = int(rng.integers(1, 3)), _prob(rng)
   direction = str(rng.choice(['add', 'remove']))
-  accountant = privacy.PhiAccountant(direction=direction).compose(
-      _sampled(privacy.NoiseTableDpEvent(noise), prob), steps)
+  accountant = accounting.PhiAccountant(direction=direction).compose(
+      _sampled(accounting.NoiseTableDpEvent(noise), prob), steps)
   pairs = [_shifted(noise, shift).sampled(prob, direction == 'remove')
            for shift in range(1, bins + 1)]
 
@@ -230,7 +230,7 @@ def _shifted(noise: tfcactus.ScalarTable, shift: int) -> oracles.Atoms:
 
 def _of_gaussians(parts, delta, rng) -> Case:
   direction = str(rng.choice(['add', 'remove']))
-  accountant = privacy.PhiAccountant(direction=direction)
+  accountant = accounting.PhiAccountant(direction=direction)
   for (sigma, prob), count in parts:
     accountant.compose(_sampled(dp_accounting.GaussianDpEvent(sigma), prob), count)
   steps = [(oracles.Gaussian(sigma, prob, direction == 'remove'), count)

@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 
 from tests.fuzz import oracles
+from tfcactus import accounting
 from tfcactus import noise as noise_lib
-from tfcactus import privacy
+from tfcactus.accounting import sinh_normal
+from tfcactus.accounting import truncated_cdp
+from tfcactus.accounting.privacy_buckets import PrivacyBucketsAccountant
+from tfcactus.accounting.renyi import ExtendedMomentsAccountant
+from tfcactus.accounting.renyi import RenyiAccountant
+from tfcactus.accounting.truncated_cdp_accountant import TCDPAccountant
+from tfcactus.accounting.truncated_cdp_accountant import TCDPDpEvent
 from tfcactus.noise.sinh_normal import SinhNormal
-from tfcactus.privacy import sinh_normal
-from tfcactus.privacy import tcdp
-from tfcactus.privacy.buckets import PrivacyBucketsAccountant
-from tfcactus.privacy.renyi import ExtendedMomentsAccountant
-from tfcactus.privacy.renyi import RenyiAccountant
-from tfcactus.privacy.tcdp_accountant import TCDPAccountant
-from tfcactus.privacy.tcdp_accountant import TCDPDpEvent
 
 ROUNDING = 1e-10
 """Relative: of the doubles in which the oracle's answer is compared."""
@@ -84,10 +84,11 @@ def _responses(rng) -> Setting:
   told = 0.0 if rng.random() < 0.5 else 10**rng.uniform(-12, -1)
   win = (1 - told) / (1 + math.exp(-each))
   lose = (1 - told) - win
-  pair = privacy.DominatingPair.from_masses(
+  pair = accounting.DominatingPair.from_masses(
       [win, lose, told, 0], [lose, win, 0, told])
   return Setting(
-      f'responses {each!r} told {told!r}', privacy.DominatingPairDpEvent(pair), count,
+      f'responses {each!r} told {told!r}', accounting.DominatingPairDpEvent(pair),
+      count,
       lambda epsilon: float(oracles.binomial_delta(told, each, count, epsilon)))
 
 
@@ -96,7 +97,7 @@ def _small_table(rng) -> Setting:
   masses = np.concatenate([half[::-1], half]) / (2 * np.sum(half))
   bins, count = int(rng.integers(1, 3)), int(rng.integers(1, 5))
   prob = 1.0 if rng.random() < 0.4 else 10**rng.uniform(-4, 0)
-  event = privacy.noise_event(noise_lib.ScalarTable.from_cell_masses(bins, masses))
+  event = accounting.noise_event(noise_lib.ScalarTable.from_cell_masses(bins, masses))
   if prob < 1:
     event = dp_accounting.PoissonSampledDpEvent(prob, event)
   p, q = oracles.moved(masses, bins)
@@ -191,7 +192,7 @@ def test_an_accountant_shows_no_bounds_but_its_own(kind):
   event = dp_accounting.PoissonSampledDpEvent(
       0.01, dp_accounting.GaussianDpEvent(1.0))
   accountant = kind().compose(event, 1000)
-  assert accountant.get_epsilon(1e-5) > privacy.PhiAccountant().compose(
+  assert accountant.get_epsilon(1e-5) > accounting.PhiAccountant().compose(
       event, 1000).get_epsilon(1e-5)
   for ask in (accountant.epsilon_bounds, accountant.delta_bounds):
     with pytest.raises(NotImplementedError, match='PhiAccountant'):
@@ -201,9 +202,10 @@ def test_an_accountant_shows_no_bounds_but_its_own(kind):
 def test_buckets_lower_bound_beyond_the_largest_float():
   """A loss of 720 says nothing at epsilon 750."""
   tiny = math.exp(-720)
-  pair = privacy.DominatingPair(
+  pair = accounting.DominatingPair(
       np.array([-720.0, 720.0]), np.array([tiny, 1.0]), np.array([1.0, tiny]))
-  accountant = PrivacyBucketsAccountant().compose(privacy.DominatingPairDpEvent(pair))
+  accountant = PrivacyBucketsAccountant().compose(
+      accounting.DominatingPairDpEvent(pair))
   assert accountant.delta_bounds(750.0).lower == 0
   assert accountant.epsilon_bounds(0.5).upper >= 720 - math.log(2) - 1e-9
 
@@ -215,7 +217,7 @@ def test_buckets_lower_bound_beyond_the_largest_float():
      dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)])
 def test_a_claim_is_sampled_only_as_theorem_12_proves(sampled, relation):
   """The mixture without the record is no neighbour of what is claimed there."""
-  event = sampled(TCDPDpEvent(tcdp.TCDP(0.01)))
+  event = sampled(TCDPDpEvent(truncated_cdp.TCDP(0.01)))
   with pytest.raises(dp_accounting.UnsupportedEventError, match='Theorem 12'):
     TCDPAccountant(relation).compose(event)
 
@@ -233,7 +235,7 @@ def claims(rng: np.random.Generator) -> list[str]:
   rho, s = 10**rng.uniform(-4, -1), 10**rng.uniform(-6, -1.5)
   mu, normal = math.sqrt(2 * rho), 0.5 * math.log(2 * math.pi)
   try:
-    sampled = tcdp.TCDP(rho).subsample(s)
+    sampled = truncated_cdp.TCDP(rho).subsample(s)
   except ValueError:
     sampled = None
   if sampled is not None:
@@ -246,7 +248,7 @@ def claims(rng: np.random.Generator) -> list[str]:
         if found > sampled.rho * order + 2e-13 / (order - 1):
           wrong.append(f'theorem 12: {rho!r} {s!r} {order!r}')
   rho, delta = 10**rng.uniform(-4, 1), 10**rng.uniform(-12, -0.01)
-  claim = tcdp.TCDP(rho, 1 + 10**rng.uniform(-1, 3))
+  claim = truncated_cdp.TCDP(rho, 1 + 10**rng.uniform(-1, 3))
   size = int(rng.integers(1, 20))
   for group, epsilon in ((1, claim.epsilon(delta)),
                          (size, claim.group_epsilon(size, delta))):

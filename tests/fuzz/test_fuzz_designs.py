@@ -13,12 +13,12 @@ from scipy import stats
 from tests.fuzz import oracles
 from tfcactus import design
 from tfcactus import noise as noise_lib
-from tfcactus import truncated
-from tfcactus.design import _bounded
-from tfcactus.design import _moments
+from tfcactus.design.solvers import bounded_problem
+from tfcactus.design.solvers import moments_bound
 from tfcactus.release import _noise
 from tfcactus.release import planner
 from tfcactus.release import selection
+from tfcactus.search import truncated
 
 cvxpy = pytest.importorskip('cvxpy')
 
@@ -102,7 +102,7 @@ def test_nothing_is_certified_where_the_gap_is_open():
   assert not truncated.account(loose, epsilon=0.5).certified
 
 
-def _feasible(rng, problem: _bounded.Problem) -> np.ndarray:
+def _feasible(rng, problem: bounded_problem.Problem) -> np.ndarray:
   """Random falling masses within the budget."""
   w = np.sort(rng.exponential(1, problem.cells)**rng.uniform(0.2, 4))[::-1]
   w /= np.sum(w)
@@ -120,17 +120,18 @@ def test_no_masses_are_below_the_moments_bound(count):
   rng = np.random.default_rng(2)
   for _ in range(count):
     request, cells = _request(rng)
-    problem = _bounded.Problem(
+    problem = bounded_problem.Problem(
         request['bins'], cells, request['norm'], request['utility'],
         request['epsilon'], int(rng.integers(1, 20)), request['sampling_prob'])
     order = float(10**rng.uniform(-1, 1))
     if problem.cost[0] >= problem.budget:
       continue
-    found = _moments.solve(problem, order)
+    found = moments_bound.solve(problem, order)
     for _ in range(200):
       w = _feasible(rng, problem)
       if np.min(w) > 1e-12:
-        assert _moments.bound(problem, w, order)[0] >= found.lower_bound * (1 - 1e-9)
+        assert moments_bound.bound(
+            problem, w, order)[0] >= found.lower_bound * (1 - 1e-9)
 
 
 @pytest.mark.parametrize('count', [

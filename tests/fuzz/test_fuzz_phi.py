@@ -7,11 +7,11 @@ import pytest
 
 from tests.fuzz import phi_cases
 from tests.fuzz import phi_oracles as oracles
-from tfcactus import privacy
-from tfcactus.privacy import rare
-from tfcactus.privacy import rare_loss
-from tfcactus.privacy.bounds import Hard
-from tfcactus.privacy.gaussian import GaussianLoss
+from tfcactus import accounting
+from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.composition import split_contours
+from tfcactus.accounting.composition.losses import gaussian_parts
+from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 
 # Settings of each family: a thousand here, the rest as slow tests.
 SEEDED = dict(few_gaussians=420, many_gaussians=30, fixed_size=110, replaced=120,
@@ -60,7 +60,7 @@ REPORTED = [
 def test_what_was_reported_below_the_truth(kinds, epsilon):
   steps = [oracles.Gaussian(sigma, prob, True) for sigma, prob in kinds]
   delta = oracles.quadrature(steps, epsilon)
-  accountant = privacy.PhiAccountant(direction='remove')
+  accountant = accounting.PhiAccountant(direction='remove')
   for sigma, prob in kinds:
     accountant.compose(phi_cases._sampled(
         phi_cases.dp_accounting.GaussianDpEvent(sigma), prob))
@@ -73,7 +73,7 @@ def test_what_was_reported_below_the_truth(kinds, epsilon):
   # The split, which was wrong, by itself.
   groups = [(GaussianLoss(1 / sigma, prob, 'remove'), 1) for sigma, prob in kinds]
   try:
-    low, _, high = rare.delta(groups, epsilon)
+    low, _, high = split_contours.delta(groups, epsilon)
   except Hard:
     return
   assert low * (1 - 1e-12) <= delta <= high * (1 + 1e-12)
@@ -83,11 +83,11 @@ def test_what_was_reported_below_the_truth(kinds, epsilon):
 @pytest.mark.parametrize('missing', [
     lambda self, y, step: 1.0, lambda self, y, step: 1e-6])
 def test_parts_that_do_not_add_up_are_refused(monkeypatch, sigma, prob, missing):
-  monkeypatch.setattr(rare_loss.PartLoss, '_missing', missing)
+  monkeypatch.setattr(gaussian_parts.PartLoss, '_missing', missing)
   groups = [(GaussianLoss(1 / sigma, prob, 'remove'), 2)]
   delta = oracles.quadrature([oracles.Gaussian(sigma, prob, True)] * 2, 0.5)
   try:
-    low, _, high = rare.delta(groups, 0.5)
+    low, _, high = split_contours.delta(groups, 0.5)
   except Hard:
     return
   assert low * (1 - 1e-12) <= delta <= high * (1 + 1e-12)
@@ -95,16 +95,16 @@ def test_parts_that_do_not_add_up_are_refused(monkeypatch, sigma, prob, missing)
 
 def test_a_part_that_is_off_is_refused(monkeypatch):
   """A density wrong by one in a million, everywhere and in one part alone."""
-  plain = rare_loss.PartLoss._log_density
+  plain = gaussian_parts.PartLoss._log_density
 
   def off(self, y):
     return plain(self, y) + (1e-6 if self.low > 0 else 0.0)
 
   groups = [(GaussianLoss(1 / .9, 1e-3, 'remove'), 40)]
-  rare.delta(groups, 0.5)
-  monkeypatch.setattr(rare_loss.PartLoss, '_log_density', off)
+  split_contours.delta(groups, 0.5)
+  monkeypatch.setattr(gaussian_parts.PartLoss, '_log_density', off)
   with pytest.raises(Hard):
-    rare.delta(groups, 0.5)
+    split_contours.delta(groups, 0.5)
 
 
 def test_the_oracles_agree_with_each_other():
@@ -137,7 +137,7 @@ def test_extremes_have_answers(direction):
   """Sampling that takes no one, noise that hides nothing, too many steps."""
   for sigma, prob, steps in ((1, 1e-300, 10), (1, 1e-12, 10**6), (1e-3, .1, 1),
                              (1e-3, .1, 2), (1e6, .5, 3), (1e6, 1, 10**7)):
-    accountant = privacy.PhiAccountant(direction=direction).compose(
+    accountant = accounting.PhiAccountant(direction=direction).compose(
         phi_cases._sampled(phi_cases.dp_accounting.GaussianDpEvent(sigma), prob),
         steps)
     bounds = accountant.epsilon_bounds(1e-5)

@@ -11,10 +11,10 @@ import pytest
 from scipy import stats
 
 from tests.fuzz import oracles
-from tfcactus import privacy
-from tfcactus.privacy import audit
-from tfcactus.privacy import calibration
-from tfcactus.privacy import views
+from tfcactus import accounting
+from tfcactus.accounting import auditing
+from tfcactus.accounting import calibration
+from tfcactus.accounting import views
 
 ROUNDING = 1e-10
 
@@ -32,7 +32,7 @@ def _masses(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 def pair_violations(rng: np.random.Generator) -> list[str]:
   """Profile, trade-off, their inverses and sampling of one discrete pair."""
   p, q = _masses(rng)
-  pair = privacy.DominatingPair.from_masses(p, q)
+  pair = accounting.DominatingPair.from_masses(p, q)
   wrong = []
 
   def expect(holds, what):
@@ -88,7 +88,7 @@ def test_a_profile_that_is_too_low_is_seen():
 
 
 def test_a_loose_value_at_one_asks_for_no_more_mass_than_there_is():
-  pair = privacy.DominatingPair.from_symmetric_profile(
+  pair = accounting.DominatingPair.from_symmetric_profile(
       np.exp([0.0, 0.01, 1.0]), np.array([0.9, 0.1, 0.05]))
   assert np.sum(pair.p) + pair.p_inf <= 1 + 1e-12
   assert pair.hockey_stick(0.01) == pytest.approx(0.1)
@@ -102,7 +102,7 @@ def test_composed_views_of_gaussians(count):
   for _ in range(count):
     mu = math.exp(rng.uniform(math.log(0.01), math.log(6)))
     steps = int(rng.integers(1, 50))
-    accountant = privacy.PhiAccountant().compose(
+    accountant = accounting.PhiAccountant().compose(
         dp_accounting.GaussianDpEvent(math.sqrt(steps) / mu), steps)
     loss = float(rng.choice([0, 1e-9, abs(rng.normal(mu * mu / 2, mu))]))
     bounds = views.composed_loss_cdf(
@@ -147,7 +147,7 @@ def test_calibration_keeps_the_target_and_wastes_little(count):
     # Unsampled Gaussians compose to one: the number of steps is known.
     sigma = math.exp(rng.uniform(0, 4))
     steps = calibration.calibrate_steps(epsilon, lambda k, sigma=sigma, delta=delta: (
-        privacy.PhiAccountant().compose(
+        accounting.PhiAccountant().compose(
             dp_accounting.GaussianDpEvent(sigma), k).get_epsilon(delta)))
     spent = [oracles.gaussian_delta(math.sqrt(max(k, 1)) / sigma, epsilon)
              for k in (steps, steps + 1)]
@@ -176,7 +176,7 @@ def test_audits_err_no_more_often_than_they_say(significance):
     prob = float(rng.choice([rng.random(), 10**rng.uniform(-4, 0)]))
     counts = np.arange(trials + 1)
     chance = stats.binom.pmf(counts, trials, prob)
-    ends = [audit.clopper_pearson(int(k), trials, significance=significance)
+    ends = [auditing.clopper_pearson(int(k), trials, significance=significance)
             for k in counts]
     below = sum(c for c, end in zip(chance, ends) if end.lower > prob)
     above = sum(c for c, end in zip(chance, ends) if end.upper < prob)
@@ -191,7 +191,7 @@ def test_audits_of_pairs_of_counts_err_no_more_often_than_they_say():
     wrong = sum(
         stats.binom.pmf(i, trials, p) * stats.binom.pmf(j, trials, q)
         for i in range(trials + 1) for j in range(trials + 1)
-        if audit.epsilon_lower_bound(i, j, trials, delta=delta,
+        if auditing.epsilon_lower_bound(i, j, trials, delta=delta,
                                      significance=significance) > epsilon)
     assert wrong <= significance
   for sigma, level in ((1.0, 0.2), (0.4, 0.5)):
@@ -199,6 +199,6 @@ def test_audits_of_pairs_of_counts_err_no_more_often_than_they_say():
     wrong = sum(
         stats.binom.pmf(i, trials, level) * stats.binom.pmf(j, trials, miss)
         for i in range(trials + 1) for j in range(trials + 1)
-        if audit.gaussian_noise_upper_bound(
+        if auditing.gaussian_noise_upper_bound(
             i, j, trials, significance=significance) < sigma)
     assert wrong <= significance

@@ -8,7 +8,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 import pytest
 
 from tfcactus import noise as noise_lib
-from tfcactus.privacy import relations
+from tfcactus import relations
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What a Keras user can type, and what each example may then do to the sum.
 
-A line of `PRIVATE` or `DROP_IN` is a construct; `test_keras_constructs.py`
+A line of `PRIVATE` or `DROP_IN` is a construct; `test_constructs.py`
 measures every one, on both Keras. To extend the suite add a line: what comes out
 (`BOUNDED`, or words of the refusal), the layers, and what else differs.
 """

@@ -8,11 +8,11 @@ not tell would prove nothing.
 import numpy as np
 import pytest
 
+from tfcactus import accounting
 from tfcactus import noise
-from tfcactus import privacy
 from tfcactus import release
-from tfcactus.noise.bits import SystemRandom
-from tfcactus.privacy import audit
+from tfcactus.accounting import auditing
+from tfcactus.randomness import SystemRandom
 from tfcactus.release import _noise
 from tfcactus.release import interior
 from tfcactus.release import selection
@@ -56,7 +56,7 @@ def attack(draw, delta=DELTA):
     # Few outcomes by their likelihood ratios, a statistic by its value.
     order = (np.argsort(-(hits + 0.5) / (others + 0.5)) if cells <= 16 else
              np.arange(cells)[::-1 if np.mean(p) > np.mean(q) else 1])
-    bounds = [audit.epsilon_lower_bound(int(a), int(b), PILOT, delta=delta)
+    bounds = [auditing.epsilon_lower_bound(int(a), int(b), PILOT, delta=delta)
               for a, b in zip(np.cumsum(hits[order]), np.cumsum(others[order]))]
     last = int(np.argmax(bounds))
     if bounds[last] > best:
@@ -64,14 +64,14 @@ def attack(draw, delta=DELTA):
   one, other, chosen = plan
   event = np.zeros(cells, bool)
   event[chosen] = True
-  return audit.epsilon_lower_bound(*(
+  return auditing.epsilon_lower_bound(*(
       int(np.sum(event[cell(draw(which, RUNS, seed))]))
       for which, seed in ((one, 3), (other, 4))), RUNS, delta=delta)
 
 
 def check(draw_with, event_with, law, *, tight=0.7):
   """Audits honest noise and halved noise against the claim for honest noise."""
-  claim = privacy.PhiAccountant().compose(event_with(law(1.0))).get_epsilon(DELTA)
+  claim = accounting.PhiAccountant().compose(event_with(law(1.0))).get_epsilon(DELTA)
   honest = attack(lambda *run: draw_with(law(1.0), *run))
   halved = attack(lambda *run: draw_with(law(0.5), *run))
   assert tight * claim < honest <= claim
@@ -85,7 +85,7 @@ def test_histogram(law):
     return release.histogram(np.arange(runs) if which else [], num_bins=runs,
                              noise=noise_law, seed=seed).value
 
-  check(draw, privacy.noise_event, law)
+  check(draw, accounting.noise_event, law)
 
 
 @pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
@@ -98,7 +98,7 @@ def test_noisy_vector(law):
         value, l1_sensitivity=0.5, noise=noise_law, seed=seed + 10 * i).value
                            for i in range(runs // 500)])
 
-  check(draw, privacy.noise_event, law)
+  check(draw, accounting.noise_event, law)
 
 
 @pytest.mark.parametrize('runs', [
@@ -109,10 +109,10 @@ def test_noisy_value_one_by_one(runs):
       which, sensitivity=1, noise=size, seed=10 * i + which).value >= 2
                 for i in range(runs))
             for size in (law, noise.Laplace(0.5)) for which in (1, 0)]
-  claim = privacy.PhiAccountant().compose(
-      privacy.noise_event(law)).get_epsilon(DELTA)
-  assert audit.epsilon_lower_bound(*counts[:2], runs, delta=DELTA) <= claim
-  assert audit.epsilon_lower_bound(*counts[2:], runs, delta=DELTA) > claim
+  claim = accounting.PhiAccountant().compose(
+      accounting.noise_event(law)).get_epsilon(DELTA)
+  assert auditing.epsilon_lower_bound(*counts[:2], runs, delta=DELTA) <= claim
+  assert auditing.epsilon_lower_bound(*counts[2:], runs, delta=DELTA) > claim
 
 
 def test_noisy_sum_of_clipped_records():
@@ -124,7 +124,7 @@ def test_noisy_sum_of_clipped_records():
     return release.query._noisy_steps(
         steps, 2.0**-30, 1.0, law, seed).value
 
-  check(draw, privacy.noise_event, LAWS['gaussian'])
+  check(draw, accounting.noise_event, LAWS['gaussian'])
 
 
 @pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
@@ -139,7 +139,7 @@ def test_obvious_answer(law):
         scores, 1.0, noise_law, SystemRandom(seed), runs)
     return drawn == 7
 
-  check(draw, privacy.noise_event, law)
+  check(draw, accounting.noise_event, law)
 
 
 @pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
@@ -192,9 +192,9 @@ def test_threshold_sketch_one_by_one(runs):
             for law in laws for which in (1, 0)]
   event = release.threshold_sketch(
       [1], num_values=2, depth=1, noise=laws[0]).event
-  claim = privacy.PhiAccountant().compose(event).get_epsilon(DELTA)
-  assert audit.epsilon_lower_bound(*counts[:2], runs, delta=DELTA) <= claim
-  assert audit.epsilon_lower_bound(*counts[2:], runs, delta=DELTA) > claim
+  claim = accounting.PhiAccountant().compose(event).get_epsilon(DELTA)
+  assert auditing.epsilon_lower_bound(*counts[:2], runs, delta=DELTA) <= claim
+  assert auditing.epsilon_lower_bound(*counts[2:], runs, delta=DELTA) > claim
 
 
 @pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)

@@ -123,9 +123,9 @@ def test_releases_and_training_under_replaced_records():
 
 
 def test_a_release_whose_pair_is_for_another_relation_is_refused():
-  pair = tfcactus.privacy.DominatingPair.from_masses([.6, .4], [.4, .6])
+  pair = tfcactus.accounting.DominatingPair.from_masses([.6, .4], [.4, .6])
   plan = tfcactus.PrivacyPlan(
-      **SETTINGS, releases=[tfcactus.privacy.DominatingPairDpEvent(pair)])
+      **SETTINGS, releases=[tfcactus.accounting.DominatingPairDpEvent(pair)])
   assert plan.guarantee().upper > 0
   for relation in ('zero-out', 'replace'):
     with pytest.raises(ValueError, match='Expected releases with a known cost'):
@@ -151,7 +151,7 @@ def test_a_statistic_says_whom_it_protects():
     [dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(1.0), -1)],
     [dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(1.0), 0.5)],
     [3], ['x'], [dp_accounting.UnsupportedDpEvent()],
-    [tfcactus.privacy.TCDPDpEvent(tfcactus.TCDP(0.1, 5))]])
+    [tfcactus.accounting.TCDPDpEvent(tfcactus.TCDP(0.1, 5))]])
 def test_what_has_no_exact_cost_is_refused(bad):
   with pytest.raises(ValueError, match='Expected releases'):
     tfcactus.PrivacyPlan(**SETTINGS, releases=bad)

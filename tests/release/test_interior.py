@@ -5,7 +5,7 @@ import pytest
 
 from tfcactus import noise
 from tfcactus import release
-from tfcactus.noise.bits import SystemRandom
+from tfcactus.randomness import SystemRandom
 from tfcactus.release import interior
 
 LAWS = [noise.Gaussian(2.0), noise.Laplace(1.5), noise.SinhNormal(2.0, 3.0)]

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
+from tfcactus import accounting
 from tfcactus import noise
-from tfcactus import privacy
 from tfcactus import release
-from tfcactus.privacy import sinh_normal
+from tfcactus.accounting import sinh_normal
 
 LAWS = [noise.Gaussian(2.0), noise.Laplace(1.5), noise.SinhNormal(2.0, 3.0)]
 
@@ -38,8 +38,8 @@ def test_noise_for_an_error_has_that_error(family, bend):
     ('gaussian', None), ('laplace', None), ('sinh-normal', 40.0)])
 def test_noise_for_epsilon_has_that_epsilon(family, bend):
   law = release.noise_for_epsilon(family, 2.0, 1e-6, releases=5, bend=bend)
-  cost = privacy.PhiAccountant().compose(
-      privacy.noise_event(law), 5).get_epsilon(1e-6)
+  cost = accounting.PhiAccountant().compose(
+      accounting.noise_event(law), 5).get_epsilon(1e-6)
   assert 1.99 < cost <= 2.0
 
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from tests.noise.tables import gaussian_scalar
+from tfcactus import accounting
 from tfcactus import noise
-from tfcactus import privacy
 from tfcactus import release
 
 
@@ -32,7 +32,7 @@ def test_the_cost_is_that_of_its_questions():
   law = noise.Gaussian(2.0)
   made = release.quantile(np.arange(100), 0.5, low=0, high=100, noise=law,
                           resolution=1)
-  exact = privacy.PhiAccountant().compose(privacy.noise_event(law), 7)
+  exact = accounting.PhiAccountant().compose(accounting.noise_event(law), 7)
   assert made.guarantee(1e-6).upper == exact.get_epsilon(1e-6)
 
 

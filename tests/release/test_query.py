@@ -7,8 +7,8 @@ from tests.noise.tables import gaussian_radial
 from tests.noise.tables import gaussian_scalar
 from tests.noise.tables import truncated_scalar
 from tests.noise.tables import wavy_scalar
+from tfcactus import accounting
 from tfcactus import noise
-from tfcactus import privacy
 from tfcactus import release
 from tfcactus.release import _noise
 
@@ -182,12 +182,12 @@ def test_what_a_release_says():
   assert 'experiment' in text and made.seeded
   assert not release.noisy_value(3, sensitivity=1, noise=LAWS[2]).seeded
   guarantee = made.guarantee(1e-6)
-  exact = privacy.sinh_normal.epsilon(LAWS[2], 1e-6)
+  exact = accounting.sinh_normal.epsilon(LAWS[2], 1e-6)
   assert guarantee.lower <= exact <= guarantee.upper
   assert made.tcdp(1e-6).epsilon(1e-6) > exact
   replaced = made.guarantee(
       1e-6, dp_accounting.NeighboringRelation.REPLACE_ONE)
-  assert replaced.lower <= privacy.sinh_normal.epsilon(
+  assert replaced.lower <= accounting.sinh_normal.epsilon(
       LAWS[2], 1e-6, shift=2) <= replaced.upper
   with pytest.raises(ValueError, match='beta'):
     made.error(0)

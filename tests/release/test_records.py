@@ -6,9 +6,9 @@ import fractions
 import numpy as np
 import pytest
 
-from tfcactus import cli
 from tfcactus import noise
 from tfcactus import release
+from tfcactus.cli import main
 from tfcactus.release import query
 
 LAW = noise.Gaussian(2.0)
@@ -254,7 +254,7 @@ def test_the_command_line_counts_rows_too(tmp_path, capsys):
   def run(data, statistic, *rest):
     path = str(tmp_path / 'data.npy')
     np.save(path, data)
-    code = cli.main(['release', statistic, path, '--delta', '1e-6',
+    code = main.main(['release', statistic, path, '--delta', '1e-6',
                      '--noise-multiplier', '2', *rest])
     return code, capsys.readouterr()
 

@@ -7,8 +7,8 @@ from tests.noise.tables import truncated_scalar
 from tests.noise.tables import wavy_scalar
 from tfcactus import noise
 from tfcactus import release
-from tfcactus.noise.bits import SystemRandom
-from tfcactus.privacy import sinh_normal
+from tfcactus.accounting import sinh_normal
+from tfcactus.randomness import SystemRandom
 from tfcactus.release import selection
 
 LAWS = [noise.Gaussian(2.0), noise.Laplace(1.5), noise.SinhNormal(2.0, 3.0)]
@@ -94,10 +94,10 @@ def test_gap_max_and_top_m_on_clear_data():
 
 
 def test_one_release_each():
-  from tfcactus import privacy
+  from tfcactus import accounting
   for method in selection.METHODS:
     made = release.gap_max([1, 2], sensitivity=1, noise=LAWS[0], method=method)
-    assert made.event == privacy.noise_event(LAWS[0])
+    assert made.event == accounting.noise_event(LAWS[0])
 
 
 def test_gaps_of_neighbours_change_as_the_accounts_assume():

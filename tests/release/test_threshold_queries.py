@@ -5,7 +5,7 @@ from tests.noise.tables import gaussian_scalar
 from tests.noise.tables import wavy_scalar
 from tfcactus import noise
 from tfcactus import release
-from tfcactus.noise.bits import SystemRandom
+from tfcactus.randomness import SystemRandom
 from tfcactus.release import threshold_queries
 
 LAWS = [noise.Gaussian(2.0), noise.Laplace(1.5), noise.SinhNormal(2.0, 3.0),

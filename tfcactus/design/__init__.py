@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tfcactus.design._program import SolverError
 from tfcactus.design.cactus import Cactus
 from tfcactus.design.certificate import verify
 from tfcactus.design.gaussian import DiscretizedGaussian
@@ -11,6 +10,7 @@ from tfcactus.design.isotropic import Isotropic
 from tfcactus.design.laplace import DiscretizedLaplace
 from tfcactus.design.monotone import Monotone
 from tfcactus.design.sinh_normal import DiscretizedSinhNormal
+from tfcactus.design.solvers.convex_program import SolverError
 from tfcactus.design.truncated import Truncated
 from tfcactus.design.truncated_forms import Staircase
 from tfcactus.design.truncated_forms import TruncatedGaussian

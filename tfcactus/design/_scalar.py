@@ -11,11 +11,11 @@ from typing import Optional
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.design import _grid
-from tfcactus.design import _program
 from tfcactus.design import cost as cost_lib
-from tfcactus.design import divergence
-from tfcactus.noise import scalar
+from tfcactus.design.solvers import convex_program
+from tfcactus.design.solvers import divergence
+from tfcactus.design.solvers import grid
+from tfcactus.noise import scalar_table
 
 SOLVERS = ('interior-point', 'cvxpy')
 """Solvers by name."""
@@ -63,9 +63,9 @@ class ScalarSpec:
             'bins': self.bins, 'cells': self.cells, 'tail_ratio': float(
                 np.exp(self.log_tail_ratio)), 'objective': self.objective}
 
-  def program(self, shifts: np.ndarray) -> _program.Program:
+  def program(self, shifts: np.ndarray) -> convex_program.Program:
     """Program (20) with the constraints of these shifts."""
-    return _grid.scalar_program(
+    return grid.scalar_program(
         self.objective, self.bins, self.cells, self.log_tail_ratio, self.cost,
         self.budget, shifts, self.monotone)
 
@@ -183,7 +183,7 @@ class ScalarRequest:
         cost=self.cost, bins=self.bins, cells=self.cells,
         tail_ratio=self.tail_ratio, solver=self.solver, monotone=self.monotone)
 
-  def solve(self) -> scalar.ScalarTable:
+  def solve(self) -> scalar_table.ScalarTable:
     """Solves for the noise table.
 
     Returns:
@@ -207,7 +207,7 @@ def spec(mechanism: str, *, objective: str, budget: Any, power: Any, cost: Any,
   cost = check_program(power, cost, solver, objective)
   sigma = cost.size(budget)
   check_sigma(sigma)
-  reach, slope = _grid.tail_shape(objective, cost, budget, 1)
+  reach, slope = grid.tail_shape(objective, cost, budget, 1)
   if bins is None:
     bins = int(np.clip(np.ceil(10 / sigma), 20,
                        max(_DEFAULT_CELLS // reach, 1)))
@@ -223,7 +223,7 @@ def spec(mechanism: str, *, objective: str, budget: Any, power: Any, cost: Any,
                     solver, monotone)
 
 
-def solve(request: ScalarSpec) -> scalar.ScalarTable:
+def solve(request: ScalarSpec) -> scalar_table.ScalarTable:
   """Solves, projects, freezes and certifies.
 
   Raises:
@@ -232,16 +232,16 @@ def solve(request: ScalarSpec) -> scalar.ScalarTable:
     ImportError: if solver='cvxpy' and cvxpy is absent.
   """
   if request.solver == 'cvxpy':
-    from tfcactus.design import _conic  # pylint: disable=import-outside-toplevel
+    from tfcactus.design.solvers import conic  # pylint: disable=import-outside-toplevel
     program, shifts = _constrained(request)
-    solution = _conic.solve(program, _grid.exponential_start(program))
+    solution = conic.solve(program, grid.exponential_start(program))
   else:
     program, shifts, solution = _optimum(request)
-  p = _grid.into_budget(program, solution.p)
+  p = grid.into_budget(program, solution.p)
   log_density = np.log(p * request.bins)
   if request.monotone:
     log_density = np.minimum.accumulate(log_density)
-  table = scalar.ScalarTable.normalized(request.bins, log_density,
+  table = scalar_table.ScalarTable.normalized(request.bins, log_density,
                                         request.log_tail_ratio)
   # Shifts without a multiplier are checked to lie below those with one.
   theta = np.zeros(request.bins)
@@ -251,26 +251,26 @@ def solve(request: ScalarSpec) -> scalar.ScalarTable:
       'mechanism': request.mechanism, 'parameters': request.parameters(),
       **certificate, 'solver': request.solver,
       'iterations': solution.iterations,
-      'multipliers': _program.multipliers(theta, solution.price),
+      'multipliers': convex_program.multipliers(theta, solution.price),
       'statement': _statement(request)}
   return dataclasses.replace(table, info=info)
 
 
-def _constrained(request: ScalarSpec) -> tuple[_program.Program, np.ndarray]:
+def _constrained(request: ScalarSpec) -> tuple[convex_program.Program, np.ndarray]:
   """The program with every shift that may bind."""
   shifts = request.all_shifts()[request.bins - 1 if request.monotone else 0:]
   return request.program(shifts), shifts
 
 
 def _optimum(request: ScalarSpec
-             ) -> tuple[_program.Program, np.ndarray, _program.Solution]:
+             ) -> tuple[convex_program.Program, np.ndarray, convex_program.Solution]:
   """Coarse to fine: a coarse optimum gives the start and the active shifts."""
-  from tfcactus.design import _interior_point  # pylint: disable=import-outside-toplevel
+  from tfcactus.design.solvers import interior_point  # pylint: disable=import-outside-toplevel
   bins = max(request.bins // _REFINE, 2)
   if (request.monotone or request.cells < _SMALL or
       request.bins < 2 * bins):
     program, shifts = _constrained(request)
-    solution = _interior_point.solve(program, _grid.exponential_start(program))
+    solution = interior_point.solve(program, grid.exponential_start(program))
     return program, shifts, solution
   factor = request.bins / bins
   coarse = dataclasses.replace(
@@ -288,7 +288,7 @@ def _optimum(request: ScalarSpec
   for rounds in range(_ROUNDS):
     program = dataclasses.replace(
         everything, shifts=[everything.shifts[k - 1] for k in shifts])
-    solution = _interior_point.solve(program, p, warm=True)
+    solution = interior_point.solve(program, p, warm=True)
     total += solution.iterations
     values = everything.divergences(solution.p)
     allowed = np.max(values[shifts - 1]) * (1 + 1e-13)
@@ -301,7 +301,7 @@ def _optimum(request: ScalarSpec
   return program, shifts, _more(solution, total - solution.iterations)
 
 
-def _more(solution: _program.Solution, earlier: int) -> _program.Solution:
+def _more(solution: convex_program.Solution, earlier: int) -> convex_program.Solution:
   """The solution, with the iterations of coarser grids counted in."""
   return dataclasses.replace(solution,
                              iterations=solution.iterations + earlier)
@@ -319,10 +319,10 @@ def _near(shifts: np.ndarray, factor: float, bins: int) -> np.ndarray:
                    ).astype(int)
 
 
-def certify(request: ScalarSpec, table: scalar.ScalarTable, theta: np.ndarray,
+def certify(request: ScalarSpec, table: scalar_table.ScalarTable, theta: np.ndarray,
             price: float) -> dict[str, float]:
   """The certificate of a frozen table, over every whole-bin shift."""
-  return _program.certify(
+  return convex_program.certify(
       request.program(request.all_shifts()),
       np.exp(table.log_density) / table.bins, theta, price,
       TOLERANCE[request.solver])

@@ -11,11 +11,11 @@ import numpy as np
 from tfcactus.design import _scalar
 from tfcactus.design import cost as cost_lib
 from tfcactus.design import isotropic
-from tfcactus.noise import radial
-from tfcactus.noise import scalar
+from tfcactus.noise import radial_table
+from tfcactus.noise import scalar_table
 
 
-def verify(table: Union[scalar.ScalarTable, radial.RadialTable],
+def verify(table: Union[scalar_table.ScalarTable, radial_table.RadialTable],
            cost: Optional[Callable[[np.ndarray], np.ndarray]] = None
            ) -> dict[str, float]:
   """Recomputes the certificate of a designed table.
@@ -39,7 +39,7 @@ def verify(table: Union[scalar.ScalarTable, radial.RadialTable],
       Laplace, or a table of unknown origin).
     SolverError: if the claim fails, naming the residual.
   """
-  if not isinstance(table, (radial.RadialTable, scalar.ScalarTable)):
+  if not isinstance(table, (radial_table.RadialTable, scalar_table.ScalarTable)):
     raise ValueError(f'Expected table to be a noise table, got {table!r}.')
   info = table.info
   missing = [key for key in ('parameters', 'multipliers', 'solver')

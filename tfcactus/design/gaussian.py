@@ -13,8 +13,8 @@ from scipy import special
 
 from tfcactus import _checks
 from tfcactus.design import _scalar
-from tfcactus.noise import radial
-from tfcactus.noise import scalar
+from tfcactus.noise import radial_table
+from tfcactus.noise import scalar_table
 
 _STD_ERROR = 1e-12
 """How closely a table's noise multiplier meets the one asked for."""
@@ -81,7 +81,7 @@ class DiscretizedGaussian:
     return int(np.ceil(_SCALAR_REACH * max(
         self.noise_multiplier * self.bins, 1)))
 
-  def solve(self) -> scalar.ScalarTable:
+  def solve(self) -> scalar_table.ScalarTable:
     """Builds the noise table; its `info` carries no certificate."""
     cells = self._cells()
     info = {
@@ -101,7 +101,7 @@ class DiscretizedGaussian:
       log_mass = np.minimum.accumulate(log_mass)
       slope = log_mass[-1] - log_mass[-2] if self.tail_ratio is None else (
           np.log(self.tail_ratio))
-      return scalar.ScalarTable.normalized(self.bins, log_mass, float(slope),
+      return scalar_table.ScalarTable.normalized(self.bins, log_mass, float(slope),
                                            info)
 
     return _match_std(build, self.noise_multiplier)
@@ -161,7 +161,7 @@ class RadialGaussian:
     outer = mode + max(reach, _SCALAR_REACH * sigma - mode)
     return max(mode - reach, 0.0), outer, float(width)
 
-  def solve(self) -> radial.RadialTable:
+  def solve(self) -> radial_table.RadialTable:
     """Builds the noise table; its `info` carries no certificate."""
     low, high, width = self._layout()
     first = max(low, width)
@@ -186,13 +186,13 @@ class RadialGaussian:
       log_density = -(middle - middle[0]) * (middle + middle[0]) / (
           2 * sigma**2)
       slope = -width * outer[-1] / sigma**2
-      return radial.RadialTable.normalized(self.dim, first, width, log_density,
+      return radial_table.RadialTable.normalized(self.dim, first, width, log_density,
                                            slope, info)
 
     return _match_std(build, self.noise_multiplier)
 
 
-_Table = Union[scalar.ScalarTable, radial.RadialTable]
+_Table = Union[scalar_table.ScalarTable, radial_table.RadialTable]
 
 
 def _match_std(build: Callable[[float], _Table], target: float) -> _Table:

@@ -12,12 +12,12 @@ from typing import Optional
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.design import _grid
-from tfcactus.design import _interior_point
-from tfcactus.design import _program
 from tfcactus.design import _scalar
-from tfcactus.noise import radial
-from tfcactus.noise import shells as shells_lib
+from tfcactus.design.solvers import convex_program
+from tfcactus.design.solvers import grid
+from tfcactus.design.solvers import interior_point
+from tfcactus.noise import radial_table
+from tfcactus.noise import shell_geometry as shells_lib
 
 _MAX_DIM = 1_000_000
 
@@ -116,7 +116,7 @@ class Isotropic:
   def __post_init__(self):
     self._checked()
 
-  def solve(self) -> radial.RadialTable:
+  def solve(self) -> radial_table.RadialTable:
     """Solves for the noise table.
 
     Returns:
@@ -132,15 +132,15 @@ class Isotropic:
     layout, rough = self._layout(cost, budget, sigma)
     program = radial_program(self.objective, self.dim, layout, cost, budget)
     if self.solver == 'cvxpy':
-      from tfcactus.design import _conic  # pylint: disable=import-outside-toplevel
-      solution = _conic.solve(program, _grid.exponential_start(program))
+      from tfcactus.design.solvers import conic  # pylint: disable=import-outside-toplevel
+      solution = conic.solve(program, grid.exponential_start(program))
     else:
       start = (_start(program, self.dim, layout, cost) if rough is None else
                rough.on(layout, program.log_volume))
-      solution = _interior_point.solve(program, start, warm=rough is not None)
-    p = _grid.into_budget(program, solution.p)
+      solution = interior_point.solve(program, start, warm=rough is not None)
+    p = grid.into_budget(program, solution.p)
     log_density = np.minimum.accumulate(np.log(p) - program.log_volume)
-    table = radial.RadialTable.normalized(
+    table = radial_table.RadialTable.normalized(
         self.dim, layout.first, layout.width, log_density, layout.log_ratio)
     certificate = certify(table, self.objective, cost, budget, solution.price,
                           self.solver)
@@ -149,7 +149,7 @@ class Isotropic:
         'parameters': self._parameters(cost, budget, sigma, layout),
         **certificate, 'solver': self.solver,
         'iterations': solution.iterations,
-        'multipliers': _program.multipliers(solution.theta, solution.price),
+        'multipliers': convex_program.multipliers(solution.theta, solution.price),
         'statement': (
             'Optimal among radial densities non-increasing in |z| within this '
             f'grid and tail class (a ball of radius {layout.first:.6g}, shells '
@@ -240,7 +240,7 @@ class Isotropic:
       rough = _coarse(self.objective, dim, cost, budget, sigma, width)
       found = rough.where(width)
     else:
-      reach, slope = _grid.tail_shape(self.objective, cost, budget, dim)
+      reach, slope = grid.tail_shape(self.objective, cost, budget, dim)
       cells = self.cells or max(int(np.ceil(reach * bins)), bins + 1)
       found = _Layout(width, width, _scalar.check_cells(cells, bins),
                       -slope * width)
@@ -294,15 +294,15 @@ def _coarse(objective: str, dim: int, cost: Any, budget: float, sigma: float,
     # High orders are reached from a low one.
     start = _coarse('chi2', dim, cost, budget, sigma, width).on(
         layout, program.log_volume)
-  p = _interior_point.solve(program, start, warm=True, target=_COARSE_GAP).p
+  p = interior_point.solve(program, start, warm=True, target=_COARSE_GAP).p
   return _Rough(layout, program.mass * p, np.log(p) - program.log_volume)
 
 
-def _start(program: _program.Program, dim: int, layout: _Layout,
+def _start(program: convex_program.Program, dim: int, layout: _Layout,
            cost: Any) -> np.ndarray:
   """The radial Gaussian where it fits, else exponential tails."""
   if dim <= _FLAT_DIM:
-    return _grid.exponential_start(program)
+    return grid.exponential_start(program)
   outer = layout.first + layout.width * np.arange(program.mass.size)
   middle = np.maximum(outer - 0.5 * layout.width, 0.5 * outer)
 
@@ -324,18 +324,18 @@ def _start(program: _program.Program, dim: int, layout: _Layout,
   return shaped(low)
 
 
-def certify(table: radial.RadialTable, objective: str, cost: Any, budget: float,
+def certify(table: radial_table.RadialTable, objective: str, cost: Any, budget: float,
             price: float, solver: str) -> dict[str, float]:
   """The certificate of a frozen table, recomputed from its arrays."""
   layout = _Layout(table.first_radius, table.width, table.log_density.size - 1,
                    table.log_tail_ratio)
   program = radial_program(objective, table.dim, layout, cost, budget)
-  return _program.certify(program, np.exp(table.log_density + program.log_volume),
+  return convex_program.certify(program, np.exp(table.log_density + program.log_volume),
                           np.ones(1), price, _scalar.TOLERANCE[solver])
 
 
 def radial_program(objective: str, dim: int, layout: _Layout, cost: Any,
-                   budget: float) -> _program.Program:
+                   budget: float) -> convex_program.Program:
   """Program (28) in shell masses, the geometric tail folded into the last."""
   first, width, cells, log_ratio = layout
   band = shells_lib.reach(dim, first, width)
@@ -352,16 +352,16 @@ def radial_program(objective: str, dim: int, layout: _Layout, cost: Any,
   index = np.minimum(np.arange(shells), cells)
   relative = beyond + log_volume - log_volume[index]
   inner, far = i < cells, i >= cells
-  tail = np.sum(chance[far] * _program.pair_value(
+  tail = np.sum(chance[far] * convex_program.pair_value(
       objective, np.exp(relative[i[far]]),
       np.exp(relative[i[far]] + beyond[j[far]] - beyond[i[far]])))
   i, j = i[inner], j[inner]
   log_scale = beyond[j] + log_volume[i] - log_volume[index[j]]
   costs = cost.means(np.append(0.0, radii[:-1]), radii, dim)
   folded = np.exp(relative[cells:])
-  return _program.Program(
+  return convex_program.Program(
       objective=objective,
-      shifts=[_program.Shift(i, index[j], log_scale, chance[inner], float(tail))],
+      shifts=[convex_program.Shift(i, index[j], log_scale, chance[inner], float(tail))],
       mass=np.append(np.ones(cells), np.sum(folded)),
       cost=np.append(costs[:cells], np.sum(costs[cells:] * folded)),
       budget=budget, log_volume=log_volume[:cells + 1])

@@ -9,7 +9,7 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus.design import _scalar
-from tfcactus.noise import scalar
+from tfcactus.noise import scalar_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class DiscretizedLaplace:
           'Expected scale * bins <= 100000 cells, got '
           f'{self.scale * self.bins:.3g}; lower bins.')
 
-  def solve(self) -> scalar.ScalarTable:
+  def solve(self) -> scalar_table.ScalarTable:
     """Builds the noise table; its `info` carries no certificate."""
     cells = self.bins + 1 if self.cells is None else self.cells
     width = 1.0 / (self.bins * self.scale)
@@ -64,5 +64,5 @@ class DiscretizedLaplace:
         'objective': None, 'lower_bound': None, 'gap': None, 'solver': None,
         'statement': 'Laplace noise with exact cell probabilities and tail; '
                      'not an optimised design.'}
-    return scalar.ScalarTable.normalized(
+    return scalar_table.ScalarTable.normalized(
         self.bins, log_mass + np.log(self.bins), -width, info)

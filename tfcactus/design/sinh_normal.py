@@ -9,7 +9,7 @@ import numpy as np
 from scipy import special
 
 from tfcactus import _checks
-from tfcactus.noise import scalar
+from tfcactus.noise import scalar_table
 from tfcactus.noise import sinh_normal
 
 _REACH = 12.0
@@ -64,7 +64,7 @@ class DiscretizedSinhNormal:
     reach = self.bend * np.arcsinh(_REACH * self.sigma / self.bend)
     return max(int(np.floor(reach * self.bins)), 2)
 
-  def solve(self) -> scalar.ScalarTable:
+  def solve(self) -> scalar_table.ScalarTable:
     """Builds the noise table; its `info` carries no certificate."""
     edge = (np.arange(self._cells() + 2) - 0.5) / self.bins
     edge[0] = 0.0
@@ -81,5 +81,5 @@ class DiscretizedSinhNormal:
         'objective': None, 'lower_bound': None, 'gap': None, 'solver': None,
         'statement': 'Sinh-normal noise with exact cell probabilities; not an '
                      'optimised design.'}
-    return scalar.ScalarTable.normalized(
+    return scalar_table.ScalarTable.normalized(
         self.bins, log_mass, float(log_mass[-1] - log_mass[-2]), info)

@@ -11,13 +11,13 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus import _format
-from tfcactus.design import _bounded
-from tfcactus.design import _descent
-from tfcactus.design import _linear
-from tfcactus.design import _moments
-from tfcactus.design import _program
 from tfcactus.design import _scalar
-from tfcactus.noise import scalar
+from tfcactus.design.solvers import bounded_problem
+from tfcactus.design.solvers import convex_program
+from tfcactus.design.solvers import density_descent
+from tfcactus.design.solvers import linear
+from tfcactus.design.solvers import moments_bound
+from tfcactus.noise import scalar_table
 from tfcactus.noise import tiling
 
 METHODS = ('direct', 'lp', 'ma')
@@ -104,17 +104,17 @@ class Truncated:
           f'method={self.method!r}.')
 
   @functools.cached_property
-  def _problem(self) -> _bounded.Problem:
+  def _problem(self) -> bounded_problem.Problem:
     bins, cells = tiling.check_range(self.range, self.bins)
     norm = tiling.check_norm(self.norm)
-    return _bounded.Problem(
+    return bounded_problem.Problem(
         bins, cells, norm,
         tiling.check_utility(self.utility, cells, bins, norm),
         _checks.non_negative('epsilon', self.epsilon),
         _checks.integer('steps', self.steps, 1),
         _checks.sampling_prob(self.sampling_prob))
 
-  def solve(self) -> scalar.ScalarTable:
+  def solve(self) -> scalar_table.ScalarTable:
     """Designs the table.
 
     Raises:
@@ -127,25 +127,25 @@ class Truncated:
     elif problem.steps == 1:
       w, found = self._by_program(problem)
     else:
-      w, evaluations = _descent.solve(problem)
+      w, evaluations = density_descent.solve(problem)
       found = {
           'objective': problem.delta(w)[0], 'lower_bound': None, 'gap': None,
           'solver': 'l-bfgs on the composed delta', 'iterations': evaluations,
           'statement': 'A local optimum of the delta after '
                        f'{problem.steps} releases among tables that never '
                        'increase with |z|: no lower bound is known.'}
-    return scalar.ScalarTable.from_cell_masses(
+    return scalar_table.ScalarTable.from_cell_masses(
         problem.bins, 0.5 * np.concatenate([w[::-1], w]),
         {'mechanism': 'truncated', 'parameters': self._parameters(problem),
          **found})
 
-  def _by_program(self, problem: _bounded.Problem
+  def _by_program(self, problem: bounded_problem.Problem
                   ) -> tuple[np.ndarray, dict[str, Any]]:
-    found = _linear.solve(problem, monotone=self.monotone)
+    found = linear.solve(problem, monotone=self.monotone)
     lower = min(max(found.lower_bound, 0.0), found.delta)
     gap = (found.delta - lower) / found.delta if found.delta > 0 else 0.0
     if gap > CERTIFIED_GAP and found.delta > NO_DELTA:
-      raise _program.SolverError(
+      raise convex_program.SolverError(
           f'Expected a gap of at most {CERTIFIED_GAP:g} to the lower bound, got '
           f'{_format.upper(gap, 2)} (delta {_format.upper(found.delta)}, lower '
           f'bound {_format.lower(found.lower_bound)}); change bins.')
@@ -163,9 +163,9 @@ class Truncated:
                      ' of the delta of one release among tables of this grid '
                      f'that {among}, to the gap given.'}
 
-  def _by_moments(self, problem: _bounded.Problem
+  def _by_moments(self, problem: bounded_problem.Problem
                   ) -> tuple[np.ndarray, dict[str, Any]]:
-    found = _moments.solve(problem, self.order)
+    found = moments_bound.solve(problem, self.order)
     gap = (found.bound - found.lower_bound) / found.bound
     proved = gap <= MOMENTS_GAP
     return found.w, {
@@ -181,7 +181,7 @@ class Truncated:
                      'among tables of this grid that never increase with |z|. '
                      'Not the optimum of delta.'}
 
-  def _parameters(self, problem: _bounded.Problem) -> dict[str, Any]:
+  def _parameters(self, problem: bounded_problem.Problem) -> dict[str, Any]:
     return {'range': float(self.range), 'utility': problem.utility,
             'norm': problem.norm, 'epsilon': problem.epsilon,
             'steps': problem.steps, 'sampling_prob': problem.sampling_prob,

@@ -13,8 +13,8 @@ from scipy import optimize
 from scipy import special
 
 from tfcactus import _checks
-from tfcactus.noise import _table
-from tfcactus.noise import scalar
+from tfcactus.noise import scalar_table
+from tfcactus.noise import table_file
 from tfcactus.noise import tiling
 
 _SMALLEST = 1e-300
@@ -54,7 +54,7 @@ class TruncatedGaussian(_Cut):
   Private Truncated Additive Mechanisms" (2021).
   """
 
-  def solve(self) -> scalar.ScalarTable:
+  def solve(self) -> scalar_table.ScalarTable:
     """Builds the noise table; its `info` carries no certificate."""
     return _solve(self, 'truncated-gaussian', _normal_log_mass)
 
@@ -80,7 +80,7 @@ class TruncatedLaplace(_Cut):
 
   norm: int = 1
 
-  def solve(self) -> scalar.ScalarTable:
+  def solve(self) -> scalar_table.ScalarTable:
     """Builds the noise table; its `info` carries no certificate."""
     return _solve(self, 'truncated-laplace',
                   lambda edges, scale: -edges[:-1] / scale)
@@ -130,9 +130,9 @@ class Staircase:
           f'Expected gamma in (0, 1), got gamma={self.gamma!r}.')
 
   def _stairs(self) -> int:
-    return math.ceil(-_table.LOG_TAIL_FLOOR / self.epsilon) + 1
+    return math.ceil(-table_file.LOG_TAIL_FLOOR / self.epsilon) + 1
 
-  def solve(self) -> scalar.ScalarTable:
+  def solve(self) -> scalar_table.ScalarTable:
     """Builds the noise table; its `info` carries no certificate."""
     gamma = self.gamma or 1 / (1 + math.exp(self.epsilon / 2))
     length = self._stairs() if self.range is None else self.range
@@ -153,7 +153,7 @@ class Staircase:
         **_no_certificate(
             'The staircase mechanism' + (
                 '.' if self.range is None else ', cut at the range.'))}
-    return scalar.ScalarTable.normalized(
+    return scalar_table.ScalarTable.normalized(
         self.bins, np.minimum.accumulate(log_density), tail, info,
         edge_at_zero=True)
 
@@ -183,7 +183,7 @@ def _normal_log_mass(edges: np.ndarray, scale: float) -> np.ndarray:
 
 def _solve(request: Any, name: str,
            log_mass: Callable[[np.ndarray, float], np.ndarray]
-           ) -> scalar.ScalarTable:
+           ) -> scalar_table.ScalarTable:
   """The table of a family with one scale, which is given or sought."""
   bins, cells = tiling.check_range(request.range, request.bins)
   edges = np.arange(cells + 1) / bins
@@ -210,6 +210,6 @@ def _solve(request: Any, name: str,
                      'bins': bins},
       **_no_certificate(f'{name.replace("-", " ").capitalize()} noise with '
                         'exact cell probabilities.')}
-  return scalar.ScalarTable.normalized(
+  return scalar_table.ScalarTable.normalized(
       bins, np.log(np.maximum(w[:kept], _SMALLEST)), -math.inf, info,
       edge_at_zero=True)

@@ -13,17 +13,16 @@ from tfcactus.keras.batches import FixedSizeBatches
 from tfcactus.keras.batches import PoissonBatches
 from tfcactus.keras.batches import ShuffledBatches
 from tfcactus.keras.callbacks import EpsilonCallback
-from tfcactus.keras.journal import Journal
-from tfcactus.keras.learned import LearnedNoise
+from tfcactus.keras.drop_in.optimizer import DPKerasAdagradOptimizer
+from tfcactus.keras.drop_in.optimizer import DPKerasAdamOptimizer
+from tfcactus.keras.drop_in.optimizer import DPKerasRMSpropOptimizer
+from tfcactus.keras.drop_in.optimizer import DPKerasSGDOptimizer
+from tfcactus.keras.ledger.journal import Journal
 from tfcactus.keras.model import PrivateModel
 from tfcactus.keras.model import privatize
-from tfcactus.keras.optimizer import DPKerasAdagradOptimizer
-from tfcactus.keras.optimizer import DPKerasAdamOptimizer
-from tfcactus.keras.optimizer import DPKerasRMSpropOptimizer
-from tfcactus.keras.optimizer import DPKerasSGDOptimizer
-from tfcactus.keras.query import TableNoiseQuery
+from tfcactus.keras.noise_addition import NoiseSampler
 from tfcactus.keras.run_card import make_run_card
-from tfcactus.keras.sampler import NoiseSampler
+from tfcactus.keras.tfp.query import TableNoiseQuery
 
 __all__ = [
     'DPKerasAdagradOptimizer',
@@ -33,7 +32,6 @@ __all__ = [
     'EpsilonCallback',
     'FixedSizeBatches',
     'Journal',
-    'LearnedNoise',
     'NoiseSampler',
     'PoissonBatches',
     'PrivateModel',

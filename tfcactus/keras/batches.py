@@ -14,11 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus import _checks
-from tfcactus.keras import _data
-from tfcactus.keras._compat import keras
-from tfcactus.keras._fixed import Fixed
-from tfcactus.keras.sampling import Sampling
-from tfcactus.noise.bits import KeyStream
+from tfcactus.keras import data_sources
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.read_only import Fixed
+from tfcactus.randomness import KeyStream
+from tfcactus.sampling.schemes import Sampling
 
 _Batch = Tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -49,7 +49,7 @@ class PrivateBatches(Fixed, abc.ABC):
 
   def __init__(self, x: Any, y: Any, seed: Optional[int], purpose: str):
     super().__init__()
-    self._data = _data.open_data(x, y)
+    self._data = data_sources.open_data(x, y)
     self.num_examples = self._data.num_examples
     self.seeded = seed is not None
     self._drawn = 0
@@ -357,7 +357,7 @@ def _checked_size(batch_size: Any, num_examples: int) -> int:
 
 def _usable(x: np.ndarray, y: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
   """The examples without NaN and infinity."""
-  usable = _data.finite_rows(x) & _data.finite_rows(y)
+  usable = data_sources.finite_rows(x) & data_sources.finite_rows(y)
   return (x, y) if usable.all() else (x[usable], y[usable])
 
 

@@ -13,21 +13,21 @@ import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus import _format
-from tfcactus.keras import _compat
-from tfcactus.keras import _drop_in
-from tfcactus.keras import _history
-from tfcactus.keras import _layers
-from tfcactus.keras import _loss_check
-from tfcactus.keras import _writes
+from tfcactus import relations
 from tfcactus.keras import model as model_lib
-from tfcactus.keras import optimizer as optimizer_lib
 from tfcactus.keras import run_card as run_card_lib
-from tfcactus.keras import sampling
-from tfcactus.keras._compat import keras
 from tfcactus.keras.batches import DrawnBatches
-from tfcactus.keras.sampling import Sampling
-from tfcactus.keras.sampling import Seeded
-from tfcactus.privacy import relations
+from tfcactus.keras.checks import layers
+from tfcactus.keras.checks import state_writes
+from tfcactus.keras.compat import versions
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.drop_in import example_gradients
+from tfcactus.keras.drop_in import optimizer as optimizer_lib
+from tfcactus.keras.drop_in import trace_check
+from tfcactus.keras.ledger import lineage
+from tfcactus.sampling import schemes
+from tfcactus.sampling.schemes import Sampling
+from tfcactus.sampling.schemes import Seeded
 
 
 class EpsilonCallback(keras.callbacks.Callback):
@@ -199,9 +199,9 @@ class EpsilonCallback(keras.callbacks.Callback):
   def _find_plan(self) -> Any:
     """The plan that is trained by; refuses training that is not private."""
     source = self.model if self._is_private_model() else self.model.optimizer
-    if isinstance(_compat.unwrapped(source), optimizer_lib.DPOptimizer) and (
+    if isinstance(versions.unwrapped(source), optimizer_lib.DPOptimizer) and (
         not isinstance(source, optimizer_lib.DPOptimizer)):
-      _drop_in.refuse_scaling(f'it inside a {type(source).__name__}')
+      example_gradients.refuse_scaling(f'it inside a {type(source).__name__}')
     if not isinstance(
         source, (model_lib.PrivateModel, optimizer_lib.DPOptimizer)):
       raise ValueError(
@@ -231,26 +231,26 @@ class EpsilonCallback(keras.callbacks.Callback):
   def _released(self) -> int:
     if self._is_private_model():
       return self.model.releases
-    return _history.drop_in_steps(self._optimizer, self.model).steps
+    return lineage.drop_in_steps(self._optimizer, self.model).steps
 
-  def _ledger(self, ahead: bool = False) -> sampling.Ledger:
+  def _ledger(self, ahead: bool = False) -> schemes.Ledger:
     """What was released so far, or will be after one more step or epoch."""
     if self._is_private_model():
       return self.model.next_ledger() if ahead else self.model.ledger()
     if self.model.optimizer is not self._optimizer:
-      return sampling.Ledger(Sampling.UNKNOWN, 1, note=_SWAPPED)
-    found = _history.drop_in_steps(self._optimizer, self.model)
+      return schemes.Ledger(Sampling.UNKNOWN, 1, note=_SWAPPED)
+    found = lineage.drop_in_steps(self._optimizer, self.model)
     steps = found.steps + ahead
     problem = found.problem or self._drop_in_problem(found.steps)
     if problem:
-      return sampling.Ledger(Sampling.UNKNOWN, steps, note=problem)
+      return schemes.Ledger(Sampling.UNKNOWN, steps, note=problem)
     if self._random is None and self.model.built:
-      self._random = _writes.draws_at_random(self.model)
+      self._random = state_writes.draws_at_random(self.model)
     seeded = found.seeded | (
         Seeded.BATCHES if self._batches.seeded else Seeded.NOTHING)
-    return sampling.Ledger(
+    return schemes.Ledger(
         self._batches.sampling, steps, seeded=seeded,
-        condition=_WORD + _loss_check.ASSUMED + (
+        condition=_WORD + trace_check.ASSUMED + (
             _DRAWN if self._random else ''))
 
   def _drop_in_problem(self, steps: int) -> str:
@@ -259,11 +259,11 @@ class EpsilonCallback(keras.callbacks.Callback):
       return _NO_BATCHES
     self._batches.check_plan(self._plan)
     try:
-      _layers.check_model(self.model)
+      layers.check_model(self.model)
       if self.model.built:
         self._check_vector(self._plan)
         if not self._checked:  # Once for each trace that `fit` makes.
-          _loss_check.check_per_example(self.model, self._batches)
+          trace_check.check_per_example(self.model, self._batches)
           self._checked = True
     except ValueError as error:
       return f'No epsilon: {error}'
@@ -275,7 +275,7 @@ class EpsilonCallback(keras.callbacks.Callback):
       return _FEW_DRAWS
     return ''
 
-  def _check_budget(self, ahead: sampling.Ledger) -> None:
+  def _check_budget(self, ahead: schemes.Ledger) -> None:
     """Refuses to start what cannot keep the budget."""
     guarantee, reason = ahead.guarantee(self._plan)
     if guarantee is None:
@@ -292,7 +292,7 @@ class EpsilonCallback(keras.callbacks.Callback):
           f'{ahead.steps - 1} were released and the next would bring epsilon '
           f'to {_format.upper(guarantee.upper)}; raise the budget or stop here.')
 
-  def _within(self, ledger: sampling.Ledger) -> bool:
+  def _within(self, ledger: schemes.Ledger) -> bool:
     guarantee, _ = ledger.guarantee(self._plan)
     return guarantee is not None and guarantee.upper <= self._target
 
@@ -316,7 +316,7 @@ def _same(name: str, planned: Any, trained: Any) -> None:
 
 
 def _check_steps_per_execution(model: keras.Model) -> None:
-  steps = _compat.steps_per_execution(model)
+  steps = versions.steps_per_execution(model)
   if steps != 1:
     raise ValueError(
         'Expected compile(steps_per_execution=1) with target_epsilon, so that '

@@ -8,20 +8,20 @@ from typing import Optional
 
 import tensorflow as tf
 
-from tfcactus.keras import _books
-from tfcactus.keras import _compat
-from tfcactus.keras import _compile
-from tfcactus.keras import _engine
-from tfcactus.keras import _feed
-from tfcactus.keras import _history
-from tfcactus.keras import _layers
-from tfcactus.keras import _marks
-from tfcactus.keras import _saving
-from tfcactus.keras import _step
-from tfcactus.keras import sampling
-from tfcactus.keras._compat import keras
-from tfcactus.keras._fixed import Fixed
-from tfcactus.keras.sampling import Seeded
+from tfcactus.keras import fit_inputs
+from tfcactus.keras import private_step
+from tfcactus.keras import serialization
+from tfcactus.keras.checks import compile_arguments
+from tfcactus.keras.checks import layers
+from tfcactus.keras.compat import versions
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import engine as engine_lib
+from tfcactus.keras.ledger import batch_marks
+from tfcactus.keras.ledger import ledger as ledger_lib
+from tfcactus.keras.ledger import lineage
+from tfcactus.keras.read_only import Fixed
+from tfcactus.sampling import schemes
+from tfcactus.sampling.schemes import Seeded
 
 
 @keras.saving.register_keras_serializable('tfcactus')
@@ -103,8 +103,8 @@ class PrivateModel(Fixed, keras.Model):
       ValueError: if the model cannot be trained privately, or the plan's noise
         is not valid for its number of parameters.
     """
-    _layers.check_one_device()
-    _compat.check_same_keras('model', model)
+    layers.check_one_device()
+    versions.check_same_keras('model', model)
     if not isinstance(model, keras.Model) or isinstance(model, PrivateModel):
       raise ValueError(
           'Expected model to be a Keras model that is not private yet, got '
@@ -115,9 +115,9 @@ class PrivateModel(Fixed, keras.Model):
     self.inner = model
     self.plan = plan
     # Neither is a trackable: restored noise states would repeat noise.
-    self._step = _step.Step(model, plan, seed, physical_batch_size, engine,
+    self._step = private_step.Step(model, plan, seed, physical_batch_size, engine,
                             clipping)
-    self._books = _books.Books(model, plan, journal, self._step.seeded, loaded)
+    self._books = ledger_lib.Books(model, plan, journal, self._step.seeded, loaded)
     for name, counter in self._books.record.counters.items():
       setattr(self, name, counter)
     if self._step.norm.variable is not None:
@@ -162,7 +162,7 @@ class PrivateModel(Fixed, keras.Model):
 
   def _check_inner(self) -> None:
     self._step.check()
-    _history.remember(self.inner.weights, self._books.record)
+    lineage.remember(self.inner.weights, self._books.record)
 
   def build(self, input_shape: Any) -> None:
     """Builds the wrapped model."""
@@ -173,7 +173,7 @@ class PrivateModel(Fixed, keras.Model):
 
   def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
     """Calls the wrapped model."""
-    return self.inner(_marks.unmarked(inputs)[0], training=training)
+    return self.inner(batch_marks.unmarked(inputs)[0], training=training)
 
   def compile(self, optimizer: Any = 'rmsprop', loss: Any = None,
               metrics: Any = None, loss_weights: Any = None,
@@ -196,11 +196,11 @@ class PrivateModel(Fixed, keras.Model):
     Raises:
       ValueError: if an argument is refused.
     """
-    compute_loss = _engine.loss_per_example(loss)
-    _compile.check_arguments(loss_weights, steps_per_execution, jit_compile)
+    compute_loss = engine_lib.loss_per_example(loss)
+    compile_arguments.check_arguments(loss_weights, steps_per_execution, jit_compile)
     # Made here, so that what a name or a config stands for is checked too.
-    optimizer = _compile.ordinary_optimizer(optimizer)
-    super().compile(**_compat.compile_arguments(
+    optimizer = compile_arguments.ordinary_optimizer(optimizer)
+    super().compile(**versions.compile_arguments(
         optimizer=optimizer, loss=loss, metrics=metrics,
         weighted_metrics=weighted_metrics, run_eagerly=run_eagerly,
         jit_compile=False, **kwargs))
@@ -244,10 +244,10 @@ class PrivateModel(Fixed, keras.Model):
           f'Expected validation_split=0, got {validation_split!r}: it would '
           'take examples away from the num_examples of the plan; split the '
           'data before and pass validation_data.')
-    feed = _feed.make_feed(
+    feed = fit_inputs.make_feed(
         self.plan, x, y, batch_size, sample_weight, class_weight,
         steps_per_epoch, self._books.journal_path is not None)
-    with self._books.training(feed.marks, _compat.bare_optimizer(self)):
+    with self._books.training(feed.marks, versions.bare_optimizer(self)):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
           callbacks=callbacks, validation_data=validation_data,
@@ -261,11 +261,11 @@ class PrivateModel(Fixed, keras.Model):
     """How many noisy updates were released; restoring never lowers it."""
     return self._books.record.released_steps
 
-  def ledger(self) -> sampling.Ledger:
+  def ledger(self) -> schemes.Ledger:
     """Returns what was released so far, and how its batches were chosen."""
     return self._books.ledger()
 
-  def next_ledger(self) -> sampling.Ledger:
+  def next_ledger(self) -> schemes.Ledger:
     """Returns the ledger with one more step of what `fit` is training on."""
     return self._books.next_ledger()
 
@@ -288,14 +288,14 @@ class PrivateModel(Fixed, keras.Model):
   def train_step(self, data: Any) -> Any:
     """One noisy update from one logical batch, which may be empty."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-    x, mark = _marks.unmarked(x)
+    x, mark = batch_marks.unmarked(x)
     x = self._prepare(x, y)
     if weights is None:
       weights = tf.ones([tf.shape(y)[0]])
     weights = tf.reshape(tf.cast(weights, tf.float32), [tf.shape(y)[0]])
     with self._books.count_step(mark):
       averages, batch = self._step.run(x, y, weights, self._loss_per_example)
-      _compat.bare_optimizer(self).apply_gradients(
+      versions.bare_optimizer(self).apply_gradients(
           zip(averages, self.inner.trainable_variables))
       self._books.end_step()
       return self._log(x, batch)
@@ -304,16 +304,16 @@ class PrivateModel(Fixed, keras.Model):
     """Builds and checks the wrapped model, when the step is traced."""
     if self._loss_per_example is None:
       raise ValueError('Expected compile(...) before training.')
-    _compile.check_optimizer(self.optimizer)  # It may have been replaced.
+    compile_arguments.check_optimizer(self.optimizer)  # It may have been replaced.
     x = self._step.shaped(x, y)
     if not self.inner.built:
       self.inner(tf.nest.map_structure(lambda part: part[:1], x))
       self.built = True
     self._check_inner()
-    _compat.remember_inputs(self, x)
+    versions.remember_inputs(self, x)
     return x
 
-  def _log(self, x: Any, batch: _engine.BatchResult) -> Any:
+  def _log(self, x: Any, batch: engine_lib.BatchResult) -> Any:
     """Updates loss and metrics on the examples drawn, padding left out."""
     shown = tf.logical_and(tf.not_equal(batch.weights, 0),
                            tf.math.is_finite(batch.losses))
@@ -321,7 +321,7 @@ class PrivateModel(Fixed, keras.Model):
         tf.boolean_mask(part, shown)
         for part in (batch.targets, batch.predictions, batch.weights))
     losses = tf.boolean_mask(batch.losses, shown)
-    _compat.log_loss(self, predictions, losses, weights)
+    versions.log_loss(self, predictions, losses, weights)
     return self.compute_metrics(x, y, predictions, weights)
 
   def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
@@ -330,7 +330,7 @@ class PrivateModel(Fixed, keras.Model):
     Raises:
       ValueError: if the file is of another format, which does not hold it.
     """
-    _saving.check_format(filepath, kwargs.get('save_format'))
+    serialization.check_format(filepath, kwargs.get('save_format'))
     super().save(filepath, *args, **kwargs)
 
   def export(self, *args: Any, **kwargs: Any) -> Any:
@@ -360,7 +360,7 @@ class PrivateModel(Fixed, keras.Model):
     """Returns what `from_config` needs; counters are saved with the weights."""
     return {
         'name': self.name, 'model': keras.saving.serialize_keras_object(self.inner),
-        'plan': _saving.plan_config(self.plan), 'engine': self._step.engine,
+        'plan': serialization.plan_config(self.plan), 'engine': self._step.engine,
         'physical_batch_size': self.physical_batch_size,
         'clipping': self.clipping, 'journal': self._books.journal_path,
         'seeded': self.seeded, 'seeded_batches': self.seeded_batches}
@@ -374,7 +374,7 @@ class PrivateModel(Fixed, keras.Model):
     config = dict(config)
     model = keras.saving.deserialize_keras_object(
         config.pop('model'), custom_objects=custom_objects)
-    plan = _saving.plan_from(config.pop('plan'))
+    plan = serialization.plan_from(config.pop('plan'))
     seeded, batches = config.pop('seeded'), config.pop('seeded_batches')
     made = cls(model, plan, loaded=True, **config)
     made._books.own_up(seeded, batches)  # pylint: disable=protected-access
@@ -384,7 +384,7 @@ class PrivateModel(Fixed, keras.Model):
     """Compiles a loaded model, its optimizer ready to be restored."""
     self.compile(**keras.saving.deserialize_keras_object(config))
     if self.built:
-      _compat.bare_optimizer(self).build(self.inner.trainable_variables)
+      versions.bare_optimizer(self).build(self.inner.trainable_variables)
 
   def _own_state(self) -> Dict[str, Any]:
     norm = self._step.norm.variable

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Union
 
-from tfcactus.noise import _table
+from tfcactus.noise import table_file
 from tfcactus.noise.closed_form import Gaussian
 from tfcactus.noise.closed_form import Laplace
-from tfcactus.noise.radial import RadialTable
-from tfcactus.noise.scalar import ScalarTable
+from tfcactus.noise.radial_table import RadialTable
+from tfcactus.noise.scalar_table import ScalarTable
 from tfcactus.noise.sinh_normal import SinhNormal
 
 Noise = Union[Gaussian, Laplace, RadialTable, ScalarTable, SinhNormal]
 """Anything that can be drawn and accounted."""
 
 
-def load(path: _table.PathLike) -> Union[ScalarTable, RadialTable]:
+def load(path: table_file.PathLike) -> Union[ScalarTable, RadialTable]:
   """Loads a noise table written by its `save`.
 
   Args:
@@ -28,7 +28,7 @@ def load(path: _table.PathLike) -> Union[ScalarTable, RadialTable]:
     FileNotFoundError: if there is no such file.
     ValueError: if the file is truncated, foreign, altered or invalid.
   """
-  arrays = _table.read_npz(path)
+  arrays = table_file.read_npz(path)
   kinds = {cls.kind: cls for cls in (ScalarTable, RadialTable)}
   kind = str(arrays['kind'])
   if kind not in kinds:
@@ -36,7 +36,7 @@ def load(path: _table.PathLike) -> Union[ScalarTable, RadialTable]:
         f'Expected a table of kind {" or ".join(kinds)} in {str(path)!r}, got '
         f'{kind!r}.')
   try:
-    table = kinds[kind].from_arrays(arrays, _table.parse_info(arrays['info']))
+    table = kinds[kind].from_arrays(arrays, table_file.parse_info(arrays['info']))
   except (KeyError, TypeError) as error:
     raise ValueError(
         f'Expected {str(path)!r} to hold a {kind} table, but it lacks or '

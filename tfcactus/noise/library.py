@@ -18,10 +18,10 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus import noise
-from tfcactus.noise import radial
-from tfcactus.noise import scalar
+from tfcactus.noise import radial_table
+from tfcactus.noise import scalar_table
 
-Table = Union[scalar.ScalarTable, radial.RadialTable]
+Table = Union[scalar_table.ScalarTable, radial_table.RadialTable]
 
 _NAME = re.compile(
     r'(?P<mechanism>[a-z][a-z0-9-]*?)(-dim(?P<dim>\d+))?-'

@@ -11,7 +11,7 @@ from scipy import optimize
 
 from tfcactus import _checks
 from tfcactus import noise as noise_lib
-from tfcactus.noise.bits import SystemRandom
+from tfcactus.randomness import SystemRandom
 
 _FINENESS = 20
 """Values are rounded to the sensitivity over about 2^20 before noise is added,

@@ -33,10 +33,10 @@ import numpy as np
 from scipy import optimize
 
 from tfcactus import _checks
+from tfcactus import accounting
 from tfcactus import noise as noise_lib
-from tfcactus import privacy
-from tfcactus.release import _data
 from tfcactus.release import _noise
+from tfcactus.release import _records
 from tfcactus.release.result import Release
 from tfcactus.release.result import repeated
 
@@ -73,7 +73,7 @@ def interior_point(records: Any, *, num_values: int, noise: noise_lib.Noise,
   """
   size = _checks.integer('num_values', num_values, 2)
   value = interior_draw(
-      _data.vector(records), size, noise=noise, rng=_noise.generator(seed),
+      _records.vector(records), size, noise=noise, rng=_noise.generator(seed),
       fraction=fraction, method=method, rank_error=rank_error)
   if method == 'binary-search':
     error = lambda beta: planned_error(noise, size, fraction, beta, method)
@@ -83,7 +83,7 @@ def interior_point(records: Any, *, num_values: int, noise: noise_lib.Noise,
         noise, size, width) <= beta else math.inf)
   return Release(
       value=int(value), event=repeated(
-          privacy.noise_event(noise), num_queries(size, method)),
+          accounting.noise_event(noise), num_queries(size, method)),
       mechanism=f'the {fraction:g}-quantile among {size} values by {method} '
       f'with {noise.name} noise', seeded=seed is not None,
       error_kind='rank error', error_bound=error)

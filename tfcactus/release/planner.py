@@ -9,10 +9,10 @@ from typing import Optional
 from scipy import optimize
 
 from tfcactus import _checks
+from tfcactus import accounting
 from tfcactus import noise as noise_lib
-from tfcactus import privacy
-from tfcactus.privacy import calibration
-from tfcactus.privacy import sinh_normal
+from tfcactus.accounting import calibration
+from tfcactus.accounting import sinh_normal
 from tfcactus.release import _noise
 from tfcactus.release.result import repeated
 
@@ -114,7 +114,7 @@ def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
     make = lambda sigma: noise_lib.SinhNormal(min(sigma, bend), bend)
   cost = calibration.account(
       lambda size: repeated(
-          privacy.noise_event(make(size)), releases), delta)
+          accounting.noise_event(make(size)), releases), delta)
   try:
     noise = make(calibration.calibrate_noise(epsilon, cost))
   except ValueError as error:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus import noise as noise_lib
-from tfcactus.release import _data
+from tfcactus.release import _records
 from tfcactus.release import interior
 from tfcactus.release.result import Release
 
@@ -53,7 +53,7 @@ def quantile(records: Any, fraction: float, *, low: float, high: float,
   """
   grid = _Grid.of(low, high, resolution)
   # One type for all: a record is placed by its own value alone.
-  x = np.clip(_data.vector(records).astype(np.float64), grid.low, grid.high)
+  x = np.clip(_records.vector(records).astype(np.float64), grid.low, grid.high)
   index = np.rint((x - grid.low) / grid.spacing)
   index = np.minimum(index.astype(np.int64), grid.size - 1) + 1
   release = interior.interior_point(

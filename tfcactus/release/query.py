@@ -9,11 +9,11 @@ from typing import Optional
 import numpy as np
 
 from tfcactus import _checks
+from tfcactus import accounting
 from tfcactus import noise as noise_lib
 from tfcactus import plan
-from tfcactus import privacy
-from tfcactus.release import _data
 from tfcactus.release import _noise
+from tfcactus.release import _records
 from tfcactus.release.result import Release
 
 _MOST_BINS = 2**28
@@ -115,7 +115,7 @@ def noisy_sum(records: Any, *, l2_norm_clip: float, noise: noise_lib.Noise,
   total: Any = None
   if dim is not None:
     total = np.zeros(_checks.integer('dim', dim, 1), np.int64)
-  for batch in _data.batches(records):
+  for batch in _records.batches(records):
     part = np.sum(_clipped_steps(batch, clip, step), axis=0)
     if total is not None and np.shape(total) != np.shape(part):
       raise ValueError(
@@ -180,7 +180,7 @@ def histogram(records: Any, *, num_bins: int, noise: noise_lib.Noise,
   _noise.spread_noise(noise, whole=True)
   drawn = _noise.drawn_steps(noise, _noise.generator(seed), counts.size)
   return Release(
-      value=counts + drawn, event=privacy.noise_event(noise),
+      value=counts + drawn, event=accounting.noise_event(noise),
       mechanism=f'a histogram of {counts.size} counts, each record in one of '
       f'them at most, with {noise.name} noise',
       seeded=seed is not None, error_kind='largest error of a count',
@@ -206,7 +206,7 @@ def exact_counts(records: Any, *, num_bins: int, outside: str = 'refuse'
     raise ValueError(
         f"Expected outside to be 'refuse' or 'drop', got {outside!r}.")
   counts = np.zeros(num_bins, np.int64)
-  for batch in _data.scalar_batches(records):
+  for batch in _records.scalar_batches(records):
     if batch.dtype.kind == 'f':
       if np.any(batch != np.rint(batch)):
         raise ValueError('Expected integer records, got fractions.')
@@ -227,7 +227,7 @@ def _noisy_number(steps: np.ndarray, step: float, scale: float,
       noise, _noise.generator(seed), (1,), scale, step)[0]
   return Release(
       value=_noise.to_numbers(steps + drawn, step).item(),
-      event=privacy.noise_event(noise),
+      event=accounting.noise_event(noise),
       mechanism=f'a number with {noise.name} noise', seeded=seed is not None,
       error_kind='absolute error', error_bound=lambda beta: (
           scale * _noise.max_error(noise, 1, beta) + step))
@@ -247,7 +247,7 @@ def _noisy_steps(steps: np.ndarray, step: float, scale: float,
     error = lambda beta: _noise.max_error(noise, dim, beta)
   return Release(
       value=_noise.to_numbers(steps + drawn, step),
-      event=privacy.noise_event(noise),
+      event=accounting.noise_event(noise),
       mechanism=f'a vector of length {dim} with {noise.name} noise',
       seeded=seed is not None, error_kind='largest error of a coordinate',
       error_bound=lambda beta: scale * error(beta) + step)

@@ -10,9 +10,9 @@ import dp_accounting
 
 from tfcactus import _checks
 from tfcactus import _format
+from tfcactus import accounting
 from tfcactus import plan
-from tfcactus import privacy
-from tfcactus.privacy import relations
+from tfcactus import relations
 
 SEEDED = ' Drawn from a seed: an experiment, not a release.'
 
@@ -61,7 +61,7 @@ class Release(plan.ReleasedStatistic):
         sensitivity, or REPLACE_SPECIAL at the same: a record replaced by one
         that no query counts.
     """
-    accountant = privacy.PhiAccountant(neighboring_relation)
+    accountant = accounting.PhiAccountant(neighboring_relation)
     bounds = accountant.compose(self.event).epsilon_bounds(delta)
     relation = accountant.neighboring_relation
     return plan.Guarantee(
@@ -73,9 +73,9 @@ class Release(plan.ReleasedStatistic):
         f': {self.mechanism}.' +
         (SEEDED if self.seeded else ''))
 
-  def tcdp(self, delta: float) -> privacy.TCDP:
+  def tcdp(self, delta: float) -> accounting.TCDP:
     """The truncated CDP of this release that is best at `delta`."""
-    return privacy.TCDPAccountant().compose(self.event).best(delta)
+    return accounting.TCDPAccountant().compose(self.event).best(delta)
 
   def report(self, delta: float, beta: float = 0.05) -> str:
     """Guarantee and accuracy, in words: the exact guarantee first."""

@@ -17,8 +17,8 @@ import numpy as np
 from scipy import optimize
 
 from tfcactus import _checks
+from tfcactus import accounting
 from tfcactus import noise as noise_lib
-from tfcactus import privacy
 from tfcactus.release import _noise
 from tfcactus.release import query
 from tfcactus.release.result import Release
@@ -66,7 +66,7 @@ def gap_max(scores: Any, *, sensitivity: float, noise: noise_lib.Noise,
   value = obvious_answer_draws(
       steps, scale / step, noise, _noise.generator(seed), 1)[0]
   return Release(
-      value=int(value), event=privacy.noise_event(noise),
+      value=int(value), event=accounting.noise_event(noise),
       mechanism=f'the best of {steps.size} options by the obvious-answer '
       f'mechanism with {noise.name} noise', seeded=seed is not None,
       error_kind='gap that is enough', error_bound=lambda beta: scale *
@@ -117,7 +117,7 @@ def top_m(scores: Any, m: int, *, sensitivity: float, noise: noise_lib.Noise,
   value = top_m_draws(
       steps, m, scale / step, noise, _noise.generator(seed), 1)[0]
   return Release(
-      value=value, event=repeated(privacy.noise_event(noise), m),
+      value=value, event=repeated(accounting.noise_event(noise), m),
       mechanism=f'the best {m} of {steps.size} options by the generalised '
       f'histogram with {noise.name} noise', seeded=seed is not None,
       error_kind='gap that is enough', error_bound=lambda beta: scale *

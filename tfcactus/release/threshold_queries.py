@@ -15,10 +15,10 @@ from typing import Optional
 import numpy as np
 
 from tfcactus import _checks
+from tfcactus import accounting
 from tfcactus import noise as noise_lib
-from tfcactus import privacy
-from tfcactus.release import _data
 from tfcactus.release import _noise
+from tfcactus.release import _records
 from tfcactus.release import interior
 from tfcactus.release import query
 from tfcactus.release.result import Release
@@ -50,7 +50,7 @@ def thresholds(records: Any, *, num_values: int, noise: noise_lib.Noise,
   value = threshold_draws(counts, noise, _noise.generator(seed), 1)[0]
   levels = num_levels(counts.size)
   return Release(
-      value=value, event=repeated(privacy.noise_event(noise), levels),
+      value=value, event=repeated(accounting.noise_event(noise), levels),
       mechanism=f'{counts.size} threshold queries from a tree of {levels} '
       f'levels with {noise.name} noise', seeded=seed is not None,
       error_kind='largest error of a count', error_bound=lambda beta: (
@@ -100,7 +100,7 @@ def threshold_sketch(records: Any, *, num_values: int, depth: int,
         f'Expected depth <= {_DEEPEST}, got depth={depth}: 2^depth parts are '
         'counted.')
   size = _checks.integer('num_values', num_values, 2)
-  x = interior.Balance.of(_data.vector(records), 0.5, size).records
+  x = interior.Balance.of(_records.vector(records), 0.5, size).records
   rng = _noise.generator(seed)
   points = np.zeros(0, np.int64)
   for _ in range(depth):
@@ -119,7 +119,7 @@ def threshold_sketch(records: Any, *, num_values: int, depth: int,
   return Release(
       value=ThresholdSketch(points, np.append(
           value[:points.size], value[parts - 1])),
-      event=repeated(privacy.noise_event(noise), cost),
+      event=repeated(accounting.noise_event(noise), cost),
       mechanism=f'threshold counts at up to {parts - 1} interior points by '
       f'{method} with {noise.name} noise', seeded=seed is not None,
       error_kind='largest error of a count at a named value',

@@ -1,0 +1,68 @@
+"""Few discrete releases, outcome by outcome."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tfcactus.accounting.composition import enumeration
+from tfcactus.pairs.dominating_pair import DominatingPair
+from tfcactus.pairs.dominating_pair import PairBounds
+
+
+def brute_force(pairs, epsilon):
+  """delta over all sequences of outcomes."""
+  total = 0.0
+  for chosen in itertools.product(*(range(pair.p.size) for pair in pairs)):
+    p = math.prod(float(pair.p[i]) for pair, i in zip(pairs, chosen))
+    q = math.prod(float(pair.q[i]) for pair, i in zip(pairs, chosen))
+    total += max(p - math.exp(epsilon) * q, 0.0)
+  return total
+
+
+def random_pair(seed, atoms):
+  p, q = np.random.default_rng(seed).dirichlet(np.full(atoms, 2.0), 2)
+  return DominatingPair.from_masses(p, q)
+
+
+@pytest.mark.parametrize('one, count, other, more', [
+    (2, 7, 3, 1), (4, 3, 2, 2), (1, 5, 3, 2), (5, 1, 5, 1), (3, 4, 2, 1)])
+def test_against_all_sequences(one, count, other, more):
+  a, b = random_pair(1, one), random_pair(2, other)
+  groups = [(PairBounds.exact(a), count), (PairBounds.exact(b), more)]
+  whole = enumeration.Enumeration.of(groups, (0.0, 0.0))
+  outcomes = math.comb(one + count - 1, count) * math.comb(other + more - 1, more)
+  assert whole.upper.loss.size == outcomes
+  assert np.sum(whole.upper.p) == pytest.approx(1, abs=1e-13)
+  pairs = [a] * count + [b] * more
+  for epsilon in (0.0, 0.3, 1.5):
+    exact = brute_force(pairs, epsilon)
+    low, _, high = whole.delta(epsilon)
+    assert low <= exact * (1 + 1e-13) and exact * (1 - 1e-13) <= high
+    assert high - low <= 1e-10
+    if 1e-12 < exact < 1:
+      bounds = whole.epsilon(exact)
+      assert bounds.lower <= epsilon + 1e-12 and epsilon <= bounds.upper + 1e-12
+      assert bounds.upper - bounds.lower <= 1e-9
+
+
+def test_what_is_too_long_is_left_to_others():
+  pair = PairBounds.exact(random_pair(3, 50))
+  assert enumeration.Enumeration.of([(pair, 10)], (0.0, 0.0)) is None
+  response = PairBounds.exact(DominatingPair.from_masses([.7, .3], [.3, .7]))
+  assert enumeration.Enumeration.of([(response, 10**12)], (0.0, 0.0)) is None
+  long = enumeration.Enumeration.of([(response, 10**5)], (0.0, 0.0))
+  assert long.upper.loss.size == 10**5 + 1
+
+
+def test_bounds_of_pairs_that_differ_are_apart():
+  low, high = random_pair(4, 3), random_pair(5, 3)
+  outcomes = enumeration.Enumeration.of([(PairBounds(low, high), 2)], (0.0, 0.1))
+  assert outcomes.lower is not outcomes.upper
+  bounds = outcomes.delta(0.5)
+  assert bounds.upper == pytest.approx(
+      max(0.1 + brute_force([high] * 2, 0.5), bounds.lower), abs=1e-10)
+  assert outcomes.epsilon(0.05).upper == math.inf
+  assert enumeration.Enumeration.of(
+      [(PairBounds.exact(low), 1)], (0.2, 0.2)).epsilon(0.1).lower == math.inf

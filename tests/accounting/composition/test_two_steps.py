@@ -1,0 +1,57 @@
+"""Two releases by cells of one and the closed form of the other."""
+
+import pytest
+
+from tests.fuzz import phi_oracles as oracles
+from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
+from tfcactus.accounting.composition.two_steps import TwoSteps
+
+# Twice noise multiplier and sampling probability, and delta.
+SETTINGS = [
+    ((.681, .1239), (.681, .1239), .0068416), ((.06, .14), (.66, .49), .28),
+    ((.47, 9.2e-5), (.98, .0188), 8.8e-11), ((.88, .38), (.79, 2.3e-7), .0187),
+    ((8.2, .036), (.45, 1.1e-6), 1.4e-10), ((1., 1.), (.7, .01), 1e-15),
+    ((.05, .9), (.05, .2), 1e-15), ((200., .5), (.3, .5), .3),
+    ((2.355, 2.164e-7), (2.355, 2.164e-7), 1.3333e-14)]
+
+
+@pytest.mark.parametrize('direction', ['add', 'remove'])
+@pytest.mark.parametrize('one, other, delta', SETTINGS)
+def test_against_quadrature(one, other, delta, direction):
+  losses = [GaussianLoss(1 / sigma, prob, direction) for sigma, prob in (one, other)]
+  steps = [oracles.Gaussian(sigma, prob, direction == 'remove')
+           for sigma, prob in (one, other)]
+  pair = TwoSteps.of(*losses)
+  low, _, high = bounds = pair.epsilon(delta)
+  assert high - low <= 1e-6 * (1 + high)
+  if low > 0:
+    assert oracles.quadrature(steps, low) >= delta * (1 - 1e-11)
+  assert oracles.quadrature(steps, high) <= delta * (1 + 1e-11)
+  at = pair.delta(bounds.estimate + 0.01)
+  exact = oracles.quadrature(steps, bounds.estimate + 0.01)
+  assert at.lower - 1e-30 <= exact * (1 + 1e-11)
+  assert exact * (1 - 1e-11) <= at.upper + 1e-30
+  if exact > 1e-20:
+    assert not at.lower <= exact * 1.01 <= at.upper
+
+
+def test_order_does_not_matter():
+  one, other = (GaussianLoss(1 / s, q, 'remove') for s, q in ((1., .1), (.5, .01)))
+  assert TwoSteps.of(one, other) == TwoSteps.of(other, one)
+
+
+def test_what_has_no_masses_is_hard():
+  with pytest.raises(Hard):
+    TwoSteps.of(*[GaussianLoss(1000.0, 0.1, 'remove')] * 2)
+
+
+def test_a_delta_of_all_has_epsilon_zero():
+  loss = GaussianLoss(1.0, 0.1, 'add')
+  assert TwoSteps(loss, loss).epsilon(0.999) == (0.0, 0.0, 0.0)
+
+
+def test_a_delta_below_what_is_in_no_cell_is_hard():
+  loss = GaussianLoss(1.0, 0.1, 'add')
+  with pytest.raises(Hard):
+    TwoSteps(loss, loss).epsilon(1e-300)

@@ -1,0 +1,149 @@
+"""The commands design, plot and tables."""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import json
+
+import pytest
+
+from tfcactus import design
+from tfcactus import noise
+from tfcactus.cli import design as design_commands
+from tfcactus.noise import library
+
+
+def run(*argv):
+  parser = argparse.ArgumentParser()
+  design_commands.register(parser.add_subparsers(required=True))
+  args = parser.parse_args(argv)
+  args.run(args)
+
+
+def test_design_writes_a_certified_table(tmp_path, capsys):
+  path = str(tmp_path / 'table.npz')
+  run('design', 'monotone', '--budget', '1/4', '--bins', '10', '--out', path,
+      '--objective', 'renyi:4', '--json')
+  told = json.loads(capsys.readouterr().out)
+  assert set(told) == {'objective', 'lower_bound', 'gap', 'iterations',
+                       'seconds', 'digest'}
+  table = noise.load(path)
+  assert table.digest == told['digest']
+  assert design.verify(table)['objective'] == pytest.approx(told['objective'])
+
+
+@pytest.mark.parametrize('argv', [
+    ('cactus', '--budget', '.25', '--bins', '8', '--cells', '40',
+     '--tail-ratio', '.4'),
+    ('isotropic', '--budget', '.75', '--dim', '3', '--bins', '8'),
+    ('monotone', '--budget', '.5', '--power', '1', '--bins', '8'),
+])
+def test_designs_tell_their_certificate(argv, capsys):
+  run('design', *argv)
+  out = capsys.readouterr().out
+  assert 'no table of this grid below' in out and 'digest' in out
+
+
+def test_design_optimal(tmp_path, capsys):
+  run('design', 'optimal', '--budget', '.25', '--delta', '1e-5', '--steps',
+      '100', '--sampling-prob', '.01', '--bins', '10', '--json')
+  told = json.loads(capsys.readouterr().out)
+  assert told['epsilon'] == min(cost for _, cost in told['candidates'])
+
+
+@pytest.mark.parametrize('argv, words', [
+    (('isotropic', '--budget', '1'), '--dim'),
+    (('cactus', '--budget', '1', '--dim', '3'), 'isotropic'),
+    (('cactus', '--budget', '1', '--steps', '3'), '--steps'),
+    (('optimal', '--budget', '1'), 'Missing'),
+    (('cactus', '--budget', '1', '--out', 'x.txt'), 'npz'),
+    (('cactus', '--budget', '1', '--objective', 'tv'), 'objective'),
+])
+def test_bad_requests(argv, words):
+  with pytest.raises(ValueError, match=words):
+    run('design', *argv)
+
+
+def test_a_long_solve_says_so(monkeypatch, capsys):
+  monkeypatch.setattr(design_commands, '_QUIET_SECONDS', 0.01)
+  run('design', 'cactus', '--budget', '.25', '--bins', '40')
+  assert 'designing cactus' in capsys.readouterr().err
+
+
+def test_tables(capsys):
+  run('tables', '--json')
+  rows = json.loads(capsys.readouterr().out)
+  assert [row['name'] for row in rows] == [e.name for e in library.entries()]
+  assert all(row['gap'] < 2e-9 for row in rows)
+
+
+def test_plot(tmp_path, capsys):
+  pytest.importorskip('matplotlib')
+  path = tmp_path / 'plot.png'
+  run('plot', 'monotone-budget1', 'isotropic-dim3-sigma1', '--out', str(path))
+  assert path.stat().st_size > 10_000
+
+
+def test_plot_without_matplotlib(monkeypatch):
+  known = builtins.__import__
+
+  def missing(name, *args, **kwargs):
+    if name.startswith('matplotlib'):
+      raise ImportError(name)
+    return known(name, *args, **kwargs)
+
+  monkeypatch.setattr(builtins, '__import__', missing)
+  with pytest.raises(ImportError, match='pip install'):
+    run('plot', 'monotone-budget1', '--out', 'x.png')
+
+
+BOUNDED = ('design', 'truncated', '--range', '6', '--utility', '3/2', '--epsilon',
+           '.3', '--steps', '4', '--bins', '2')
+
+
+def test_design_truncated(tmp_path, capsys):
+  path = str(tmp_path / 'noise.npz')
+  run(*BOUNDED, '--sampling-prob', '1/5', '--out', path, '--json')
+  told = json.loads(capsys.readouterr().out)
+  assert set(told) == {'delta', 'utility', 'omega', 'method', 'certified',
+                       'seconds', 'digest'}
+  table = noise.load(path)
+  assert table.digest == told['digest'] and table.range == 6
+  assert told['method'] == 'direct' and told['certified'] is False
+  assert told['omega'] < told['delta'] and told['utility'] <= 1.5 + 1e-9
+  run(*BOUNDED)
+  words = capsys.readouterr().out
+  assert 'local optimum' in words and 'full shift' in words
+
+
+@pytest.mark.parametrize('method, certified', [('lp', True), ('ma', False)])
+def test_design_truncated_by_program(method, certified, capsys):
+  run(*BOUNDED[:-3], '1', '--norm', '1', '--method', method, '--json')
+  told = json.loads(capsys.readouterr().out)
+  assert told['certified'] is certified and told['method'] == method
+
+
+def test_design_truncated_by_learning(capsys):
+  pytest.importorskip('tensorflow')
+  run(*BOUNDED, '--method', 'sigmoid-adp', '--seconds', '.1', '--seed', '3',
+      '--json')
+  told = json.loads(capsys.readouterr().out)
+  assert told['method'] == 'sigmoid-adp' and told['certified'] is False
+
+
+@pytest.mark.parametrize('argv, words', [
+    (BOUNDED[:-4], 'Missing: --steps'),
+    (BOUNDED + ('--budget', '1'), 'not used here: --budget'),
+    (BOUNDED + ('--power', '1'), 'power'),
+    (BOUNDED + ('--seed', '1'), 'sigmoid'),
+    (BOUNDED + ('--method', 'lp'), "method='direct'"),
+    (BOUNDED + ('--out', 'x.txt'), 'npz'),
+    (('design', 'truncated', '--range', '.5', '--utility', '1', '--epsilon', '1',
+      '--steps', '1'), 'range > 0.5'),
+    (('design', 'cactus', '--budget', '1', '--range', '5'), '--range'),
+    (('design', 'cactus'), '--budget'),
+], ids=repr)
+def test_bad_truncated_requests(argv, words):
+  with pytest.raises(ValueError, match=words):
+    run(*argv)

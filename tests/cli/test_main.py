@@ -1,0 +1,161 @@
+import json
+
+import pytest
+
+from tests.noise.tables import gaussian_scalar
+from tfcactus.cli import main
+from tfcactus.noise import library
+
+GAUSSIAN = ['epsilon', '--noise', 'gaussian', '--noise-multiplier', '1',
+            '--sampling-prob', '1/100', '--steps', '1000', '--delta', '1e-5']
+
+
+def test_epsilon_of_a_reference_point(capsys):
+  assert main.main(GAUSSIAN + ['--json']) == 0
+  result = json.loads(capsys.readouterr().out)
+  assert result['lower'] <= 1.82823666651657679 <= result['upper']
+  assert result['upper'] - result['lower'] < 1e-3
+  assert main.main(GAUSSIAN) == 0
+  assert 'epsilon <= 1.8282' in capsys.readouterr().out
+
+
+def test_directions_and_relations(capsys):
+  values = {}
+  for direction in ('add', 'remove', 'both'):
+    main.main(GAUSSIAN + ['--direction', direction, '--json'])
+    values[direction] = json.loads(capsys.readouterr().out)['upper']
+  assert values['both'] == max(values['add'], values['remove'])
+  assert main.main(GAUSSIAN + ['--direction', 'add']) == 0
+  assert 'is no guarantee' in capsys.readouterr().out
+  relations = {}
+  for relation in ('add-or-remove', 'zero-out', 'replace'):
+    main.main(GAUSSIAN + ['--relation', relation, '--json'])
+    relations[relation] = json.loads(capsys.readouterr().out)
+    assert relations[relation]['relation'] == relation
+    assert 'public constants' in relations[relation]['statement']
+  assert relations['zero-out']['upper'] == values['both']
+  assert values['both'] < relations['replace']['upper'] < 2 * values['both']
+  assert 'assumed' in relations['add-or-remove']['statement']
+  assert 'assumed' not in relations['zero-out']['statement']
+  # The name of the flag before.
+  assert main.main(GAUSSIAN + ['--neighbors', 'replace', '--json']) == 0
+  assert json.loads(capsys.readouterr().out)['upper'] == (
+      relations['replace']['upper'])
+
+
+def test_tables_from_files_and_by_name(tmp_path, capsys):
+  path = tmp_path / 'table.npz'
+  gaussian_scalar().save(path)
+  for noise in (str(path), library.names()[0]):
+    assert main.main(['epsilon', '--noise', noise, '--steps', '3', '--delta',
+                     '1e-5', '--json']) == 0
+    assert json.loads(capsys.readouterr().out)['upper'] > 0
+
+
+def test_tables_are_listed(capsys):
+  assert main.main(['tables']) == 0
+  out = capsys.readouterr().out
+  for name in library.names():
+    assert name in out
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['--noise', 'gaussian'], 'noise-multiplier'),
+    (['--noise', 'nope'], 'Shipped'),
+    (['--noise', 'none.npz'], 'none.npz'),
+    (['--noise', 'gaussian', '--noise-multiplier', '-1'], 'noise_multiplier'),
+    (['--noise', 'gaussian', '--noise-multiplier', 'nan'], 'noise_multiplier'),
+    (['--noise', 'gaussian', '--noise-multiplier', '1', '--delta', '0'],
+     'delta'),
+    (['--noise', 'gaussian', '--noise-multiplier', '1', '--delta', '1'],
+     'delta'),
+    (['--noise', 'gaussian', '--noise-multiplier', '1', '--steps', '0'],
+     'steps >= 1'),
+    (['--noise', 'gaussian', '--noise-multiplier', '1', '--sampling-prob',
+      '2'], 'sampling'),
+])
+def test_bad_input_is_one_clear_line(arguments, message, capsys):
+  given = ['epsilon', '--steps', '3', '--delta', '1e-5'] + arguments
+  assert main.main(given) == 2
+  err = capsys.readouterr().err
+  assert message in err and err.count('\n') == 1
+
+
+def test_table_with_a_multiplier_of_its_own(tmp_path, capsys):
+  path = tmp_path / 'table.npz'
+  gaussian_scalar().save(path)
+  assert main.main(['epsilon', '--noise', str(path), '--noise-multiplier', '1',
+                   '--steps', '1', '--delta', '1e-5']) == 2
+  assert 'which has its own' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('text', ['x', '1/0', ''])
+def test_bad_fractions_are_usage_errors(text, capsys):
+  with pytest.raises(SystemExit):
+    main.main(GAUSSIAN + ['--sampling-prob', text])
+  assert '250/60000' in capsys.readouterr().err
+
+
+def output(capsys, *arguments):
+  assert main.main([*arguments, '--json']) == 0
+  return json.loads(capsys.readouterr().out)
+
+
+def test_delta_inverts_epsilon(capsys):
+  epsilon = output(capsys, *GAUSSIAN)['estimate']
+  delta = output(capsys, 'delta', *GAUSSIAN[1:-2], '--epsilon', str(epsilon))
+  assert delta['lower'] <= 1e-5 * (1 + 1e-6)
+  assert delta['upper'] >= 1e-5 * (1 - 1e-6)
+
+
+@pytest.mark.parametrize('given, found', [
+    (['--steps', '500', '--sampling-prob', '1/100'], 'noise_multiplier'),
+    (['--noise-multiplier', '1', '--sampling-prob', '1/100'], 'steps'),
+    (['--noise-multiplier', '1', '--steps', '500'], 'sampling_prob')])
+def test_calibrate_finds_the_third(given, found, capsys):
+  result = output(capsys, 'calibrate', '--noise', 'gaussian', *given,
+                  '--target-epsilon', '1', '--delta', '1e-5')
+  assert 0.98 < result['epsilon'] <= 1 and result[found] > 0
+
+
+def test_groups_of_steps(tmp_path, capsys):
+  step = 'noise=gaussian,noise_multiplier=2,sampling_prob=1/10,steps=5'
+  typed = output(capsys, 'epsilon', '--delta', '1e-6', '--step', step, '--step',
+                 'noise=laplace,noise_multiplier=4,steps=2')
+  path = tmp_path / 'steps.json'
+  path.write_text(json.dumps([
+      {'noise': 'gaussian', 'noise_multiplier': 2, 'sampling_prob': '1/10',
+       'steps': 5}, {'noise': 'laplace', 'noise_multiplier': 4, 'steps': 2}]))
+  read = output(capsys, 'epsilon', '--delta', '1e-6', '--steps-file', str(path))
+  assert read['upper'] == typed['upper'] > 0
+
+
+def test_fixed_size_sampling(capsys):
+  poisson = output(capsys, *GAUSSIAN)['upper']
+  fixed = output(capsys, *GAUSSIAN, '--sampling', 'fixed')['upper']
+  replace = output(capsys, *GAUSSIAN, '--sampling', 'fixed', '--neighbors',
+                   'replace')['upper']
+  assert poisson < fixed <= replace
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['epsilon', '--delta', '1e-5'], '--noise'),
+    (['epsilon', '--delta', '1e-5', '--noise', 'gaussian'], '--steps'),
+    (['epsilon', '--delta', '1e-5', '--steps-file', '/nonexistent'],
+     'No such file'),
+    (['delta', *GAUSSIAN[1:-2], '--epsilon', '-1'], 'epsilon'),
+    (['calibrate', '--noise', 'gaussian', '--target-epsilon', '1', '--delta',
+      '1e-5'], 'two of'),
+])
+def test_other_bad_input(arguments, message, capsys):
+  assert main.main(arguments) == 2
+  err = capsys.readouterr().err
+  assert message in err and err.count('\n') == 1
+
+
+@pytest.mark.parametrize('step', ['gaussian', 'noise=gaussian,foo=1',
+                                  'noise=gaussian,steps=x', 'steps=3'])
+def test_bad_groups_are_usage_errors(step, capsys):
+  with pytest.raises(SystemExit):
+    main.main(['epsilon', '--delta', '1e-5', '--step', step])
+  assert 'noise=gaussian' in capsys.readouterr().err

@@ -1,0 +1,154 @@
+"""Layers that keep something of the data are refused, whatever their name."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfcactus.keras import DPKerasSGDOptimizer
+from tfcactus.keras import EpsilonCallback
+from tfcactus.keras import PoissonBatches
+from tfcactus.keras import privatize
+from tfcactus.keras.checks.layers import check_model
+from tfcactus.keras.compat import versions
+
+layers = tf.keras.layers
+
+
+class _Hoarder(layers.Layer):
+  """Keeps a row of the data in a weight."""
+
+  def __init__(self, how):
+    super().__init__()
+    self._how = how
+
+  def build(self, input_shape):
+    self.kept = self.add_weight(name='kept', shape=(6,), trainable=False)
+
+  def call(self, inputs, training=None):
+    if training:
+      getattr(self, self._how)(inputs)
+    return inputs
+
+  def assign(self, inputs):
+    self.kept.assign(inputs[0])
+
+  def assign_if(self, inputs):
+    tf.cond(tf.reduce_sum(inputs) > 0, lambda: self.kept.assign(inputs[0]),
+            lambda: self.kept.assign_add(inputs[0]))
+
+  def scatter(self, inputs):
+    versions.tf_variable(self.kept).scatter_nd_update([[0]], inputs[0, :1])
+
+  def in_function(self, inputs):
+    tf.function(self.assign)(inputs)
+
+  def python(self, inputs):
+    tf.py_function(lambda x: self.kept.assign(x[0]), [inputs], [])
+
+
+class _BackwardHoarder(_Hoarder):
+
+  def call(self, inputs, training=None):
+    @tf.custom_gradient
+    def identity(x):
+
+      def gradient(upstream):
+        self.kept.assign(upstream[0])
+        return upstream
+
+      return tf.identity(x), gradient
+
+    return identity(inputs)
+
+
+def _model(layer):
+  # The first layer makes a gradient flow through the second.
+  return tf.keras.Sequential([layers.Input((6,)), layers.Dense(6), layer,
+                              layers.Dense(3)])
+
+
+@pytest.mark.parametrize('how', [
+    'assign', 'assign_if', 'scatter', 'in_function', 'python', 'backward'])
+def test_layers_that_write_are_refused(make_plan, how):
+  layer = _BackwardHoarder('') if how == 'backward' else _Hoarder(how)
+  with pytest.raises(ValueError, match='write no variables'):
+    privatize(_model(layer), make_plan())
+
+
+_OTHER_KINDS = [] if versions.KERAS_3 else [
+    layers.experimental.SyncBatchNormalization(),
+    tf.compat.v1.keras.layers.BatchNormalization(),
+    tf.compat.v1.keras.layers.BatchNormalization(trainable=False)]
+
+
+@pytest.mark.parametrize('layer', [
+    layers.BatchNormalization(),
+    layers.BatchNormalization(synchronized=True),
+    *_OTHER_KINDS])
+def test_every_batch_normalization_is_refused(make_plan, layer):
+  with pytest.raises(ValueError, match='GroupNormalization'):
+    privatize(_model(layer), make_plan())
+
+
+def test_a_drop_in_optimizer_reports_no_epsilon_for_them(make_plan):
+  x, y = np.ones((40, 6), np.float32), np.zeros(40, np.int64)
+  model = _model(_Hoarder('assign'))
+  model.compile(
+      DPKerasSGDOptimizer.from_plan(make_plan()),
+      tf.keras.losses.SparseCategoricalCrossentropy(True, reduction='none'))
+  batches = PoissonBatches(x, y, 0.25)
+  with pytest.warns(UserWarning, match='write no variables'):
+    history = model.fit(batches, verbose=0, callbacks=[
+        EpsilonCallback(batches=batches)]).history
+  assert 'epsilon' not in history
+
+
+@pytest.mark.skipif(versions.KERAS_3, reason='of Keras 2')
+@pytest.mark.parametrize('generator', [False, True])
+def test_both_generators_of_keras_2_are_no_writers(make_plan, generator):
+  experimental = tf.keras.backend.experimental
+  before = experimental.is_tf_random_generator_enabled()
+  (experimental.enable_tf_random_generator if generator else
+   experimental.disable_tf_random_generator)()
+  try:
+    for layer in (layers.Dropout(0.5), layers.GaussianNoise(0.1),
+                  layers.Dropout(0.5, seed=3)):
+      privatize(_model(layer), make_plan())
+  finally:
+    (experimental.enable_tf_random_generator if before else
+     experimental.disable_tf_random_generator)()
+
+
+def test_random_layers_are_no_writers(make_plan):
+  for layer in (layers.Dropout(0.5), layers.GaussianNoise(0.1),
+                layers.Dropout(0.5, seed=3)):
+    privatize(_model(layer), make_plan())
+
+
+def test_models_of_many_kinds_are_no_writers():
+  inputs = [tf.keras.Input((5,)), tf.keras.Input((5, 4))]
+  ids = layers.Embedding(9, 4)(inputs[0])
+  both = layers.MultiHeadAttention(2, 3)(ids, inputs[1])
+  outputs = layers.LSTM(3)(both), layers.GRU(3, unroll=True)(both)
+  check_model(tf.keras.Model(inputs, outputs))
+  check_model(tf.keras.Model({'a': inputs[0], 'b': inputs[1]}, outputs[0]))
+
+
+def test_a_model_without_known_inputs_is_refused_until_it_is_called():
+  class Late(tf.keras.Model):
+
+    def __init__(self):
+      super().__init__()
+      self.dense = layers.Dense(3)
+
+    def call(self, inputs):
+      return self.dense(inputs)
+
+  model = Late()
+  model.build((None, 6))
+  model._saved_model_inputs_spec = model._build_shapes_dict = None
+  with pytest.raises(ValueError, match='known inputs'):
+    check_model(model)
+  model = Late()
+  model(tf.ones([2, 6]))
+  check_model(model)

@@ -1,0 +1,421 @@
+"""Clipped sums of the batched engine against gradients taken one by one."""
+
+from hypothesis import given
+from hypothesis import HealthCheck
+from hypothesis import settings
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfcactus.keras.compat import versions
+from tfcactus.keras.gradients import engine as engine_lib
+from tfcactus.keras.gradients import layer_routes
+
+layers = tf.keras.layers
+_LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def model_of(*parts, shape, dtype=None):
+  """A model of some layers with three outputs."""
+  tf.keras.utils.set_random_seed(1)
+  inputs = x = tf.keras.Input(shape, dtype=dtype)
+  for part in parts:
+    x = part(x)
+  if len(x.shape) > 2:
+    x = layers.Flatten()(x)
+  model = tf.keras.Model(inputs, layers.Dense(3)(x))
+  rng = np.random.default_rng(3)
+  # No variable at its initial zeros or ones, where mistakes hide.
+  model.set_weights([w + 0.3 * rng.normal(size=w.shape)
+                     for w in model.get_weights()])
+  return model
+
+
+def data_for(model, rows=6, ids=None):
+  """Inputs of a model and targets."""
+  rng = np.random.default_rng(0)
+  shape = (rows,) + model.input_shape[1:]
+  x = (rng.integers(0, ids, shape) if ids else
+       2 * rng.normal(size=shape).astype(np.float32))
+  return x, rng.integers(0, 3, rows)
+
+
+def sums_of(model, x, y, clip=0.5, weights=None, vectorize=False, rows=None):
+  """Clipped sums by the engine, as one vector."""
+  weights = np.ones(len(x), np.float32) if weights is None else weights
+  return engine_of(model, clip, vectorize, rows or len(x))(x, y, weights)
+
+
+def engine_of(model, clip, vectorize, rows, clipping='flat'):
+  """(x, y, weights) -> clipped sums, traced once."""
+  engine = engine_lib.Engine(model, engine_lib.loss_per_example(_LOSS), rows,
+                          layer_routes.routes(model, vectorize), clipping)
+  run = tf.function(lambda *data: engine.run(*data, tf.constant(clip)).sums)
+  return lambda *data: np.concatenate(
+      [np.ravel(part) for part in run(*map(tf.constant, data))])
+
+
+def reference(model, x, y, clip=0.5, weights=None):
+  """The same in float64 sums, one example at a time."""
+
+  @tf.function
+  def gradient(x, y, weight):
+    with tf.GradientTape() as tape:
+      loss = weight * _LOSS(y, model(x, training=True))
+    found = tape.gradient(loss, model.trainable_variables,
+                          unconnected_gradients='zero')
+    return tf.concat([tf.reshape(tf.convert_to_tensor(g), [-1])
+                      for g in found], 0)
+
+  total = 0.0
+  weights = np.ones(len(x), np.float32) if weights is None else weights
+  for xi, yi, weight in zip(x, y, weights):
+    row = gradient(tf.constant(xi[None]), tf.constant([yi]),
+                   tf.constant(weight)).numpy().astype(np.float64)
+    norm = np.sqrt(np.sum(row**2))
+    if np.isfinite(norm) and weight:
+      total += row * min(1, clip * (1 - 1e-5) / norm)
+  return total
+
+
+def assert_equal_sums(model, x, y, **kwargs):
+  """Norm of the difference within 1e-5 of the norm of the sum."""
+  want = reference(model, x, y, **kwargs)
+  got = sums_of(model, x, y, **kwargs)
+  assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want)
+
+
+def ways(model):
+  """The way each layer takes, by its name in lower case."""
+  found = layer_routes.routes(model)
+  assert not found.whole
+  return {type(r.layer).__name__: r.way for r in found.layers}
+
+
+CASES = {
+    'dense': ((6,), lambda: layers.Dense(4, 'relu')),
+    'dense without bias': ((6,), lambda: layers.Dense(4, use_bias=False)),
+    'dense over time': ((5, 6), lambda: layers.Dense(4, 'tanh')),
+    'dense over images': ((3, 2, 4), lambda: layers.Dense(5, 'gelu')),
+    'conv1d': ((9, 2), lambda: layers.Conv1D(4, 3, strides=2)),
+    'conv1d same': ((8, 3), lambda: layers.Conv1D(2, 4, padding='same')),
+    'conv1d causal': ((9, 2), lambda: layers.Conv1D(
+        4, 3, padding='causal', dilation_rate=2, activation='relu')),
+    'conv1d causal strides': ((9, 2), lambda: layers.Conv1D(
+        4, 3, padding='causal', strides=2)),
+    'conv2d': ((7, 6, 2), lambda: layers.Conv2D(4, 3, activation='relu')),
+    'conv2d 1x1': ((4, 5, 3), lambda: layers.Conv2D(2, 1)),
+    'conv2d 1x1 strides': ((5, 5, 3), lambda: layers.Conv2D(2, 1, strides=2)),
+    'conv2d same strides': ((7, 8, 2), lambda: layers.Conv2D(
+        3, 3, strides=2, padding='same')),
+    'conv2d deep': ((9, 9, 16), lambda: layers.Conv2D(5, 4, strides=2)),
+    'conv2d deep odd': ((9, 8, 20), lambda: layers.Conv2D(
+        5, (3, 2), strides=2, padding='same', use_bias=False)),
+    'conv2d deep thin strides': ((11, 11, 80), lambda: layers.Conv2D(
+        2, 1, strides=3)),
+    'conv2d deep stride 1': ((5, 5, 10), lambda: layers.Conv2D(
+        3, 3, padding='same')),
+    'conv2d dilated': ((9, 8, 2), lambda: layers.Conv2D(
+        3, 3, dilation_rate=2, padding='same')),
+    'depthwise': ((7, 6, 3), lambda: layers.DepthwiseConv2D(3)),
+    'depthwise many': ((7, 7, 2), lambda: layers.DepthwiseConv2D(
+        3, strides=2, padding='same', depth_multiplier=3, activation='relu')),
+    'depthwise dilated': ((8, 8, 2), lambda: layers.DepthwiseConv2D(
+        2, dilation_rate=2, use_bias=False)),
+    'layer norm': ((6,), lambda: layers.LayerNormalization()),
+    'layer norm fine': ((4, 6), lambda: layers.LayerNormalization(
+        epsilon=1e-6, center=False)),
+    'layer norm axes': ((4, 3, 2), lambda: layers.LayerNormalization(
+        axis=[1, 2], scale=False)),
+    'group norm': ((4, 5, 6), lambda: layers.GroupNormalization(3)),
+    'group norm axis': ((4, 5), lambda: layers.GroupNormalization(2, axis=1)),
+}
+
+
+@pytest.mark.parametrize('shape, make', CASES.values(), ids=CASES)
+def test_registered_layers_equal_the_reference(shape, make):
+  layer = make()
+  model = model_of(layer, shape=shape)
+  assert ways(model)[type(layer).__name__] == layer_routes.Way.BATCHED
+  x, y = data_for(model)
+  assert_equal_sums(model, x, y)
+  weights = np.array([1, 0, 0.1, 1, 3, 1], np.float32)
+  assert_equal_sums(model, x, y, weights=weights, clip=1.5)
+
+
+@pytest.mark.parametrize('name, bad', [
+    *((name, np.nan) for name in CASES), ('dense', np.inf),
+    ('conv2d', np.inf), ('depthwise', np.inf), ('layer norm', np.inf)])
+def test_a_broken_example_contributes_exactly_zero(name, bad):
+  shape, make = CASES[name]
+  model = model_of(make(), shape=shape)
+  x, y = data_for(model)
+  run = engine_of(model, 0.5, False, len(x))
+  x[2].flat[0] = bad
+  broken = run(x, y, np.ones(6, np.float32))
+  x[2] = 0
+  weights = np.array([1, 1, 0, 1, 1, 1], np.float32)
+  np.testing.assert_array_equal(broken, run(x, y, weights))
+
+
+def test_huge_inputs_are_clipped_like_others():
+  model = model_of(layers.Dense(4, 'tanh'), shape=(6,))
+  x, y = data_for(model)
+  x[2] = 1e36
+  assert_equal_sums(model, x, y)
+
+
+@pytest.mark.parametrize('mask', [False, True])
+def test_embeddings_with_repeated_ids(mask):
+  model = model_of(layers.Embedding(7, 4, mask_zero=mask), layers.Dense(3),
+                   shape=(9,), dtype='int32')
+  x, y = data_for(model, ids=7)
+  x[0] = 3
+  assert ways(model)['Embedding'] == layer_routes.Way.BATCHED
+  assert_equal_sums(model, x, y)
+
+
+def test_a_broken_row_of_an_embedding_drops_its_readers_alone():
+  embedding = layers.Embedding(7, 4)
+  model = model_of(embedding, shape=(3,), dtype='int32')
+  x, y = data_for(model, ids=6)
+  table = embedding.get_weights()[0]
+  table[6] = np.nan
+  embedding.set_weights([table])
+  x[2, 1] = 6
+  broken = sums_of(model, x, y)
+  weights = np.array([1, 1, 0, 1, 1, 1], np.float32)
+  x[2] = 0
+  np.testing.assert_array_equal(broken, sums_of(model, x, y, weights=weights))
+
+
+@pytest.mark.parametrize('layer, shape', [
+    (layers.Dense(6, 'tanh'), (6,)),
+    (layers.Conv2D(2, 3, padding='same'), (5, 4, 2)),
+    (layers.LayerNormalization(), (4, 6)),
+])
+def test_a_layer_called_twice(layer, shape):
+  model = model_of(layer, layers.Activation('tanh'), layer, shape=shape)
+  assert_equal_sums(model, *data_for(model))
+
+
+def test_one_embedding_for_two_inputs():
+  embedding = layers.Embedding(7, 4)
+  inputs = tf.keras.Input((6,), dtype='int32')
+  parts = layers.Concatenate()([
+      embedding(layers.Cropping1D((0, 3))(layers.Reshape((6, 1))(inputs))),
+      embedding(layers.Cropping1D((3, 0))(layers.Reshape((6, 1))(inputs)))])
+  model = tf.keras.Model(
+      inputs, layers.Dense(3)(layers.Flatten()(parts)))
+  assert_equal_sums(model, *data_for(model, ids=7))
+
+
+def test_models_inside_models_and_branches():
+  inner = tf.keras.Sequential([layers.Dense(5, 'relu'),
+                               layers.LayerNormalization()])
+  inputs = tf.keras.Input((4, 5))
+  x = layers.Add()([inputs, inner(inputs)])
+  x = layers.Concatenate()([x, layers.Conv1D(3, 2, padding='same')(x)])
+  model = tf.keras.Model(inputs, layers.Dense(3)(layers.Flatten()(x)))
+  assert_equal_sums(model, *data_for(model))
+
+
+def test_frozen_layers_take_no_part():
+  model = model_of(layers.Dense(5, trainable=False),
+                   layers.BatchNormalization(trainable=False), shape=(6,))
+  assert_equal_sums(model, *data_for(model))
+
+
+class Doubling(layers.Layer):
+  """A layer that the engine knows nothing of."""
+
+  def build(self, shape):
+    self.w = self.add_weight(name='w', shape=(shape[-1],))
+
+  def call(self, inputs):
+    return 2 * inputs * self.w
+
+
+class Centering(layers.Layer):
+  """A layer that mixes the examples of a batch."""
+
+  def call(self, inputs):
+    return inputs - tf.reduce_mean(inputs, axis=0)
+
+
+@pytest.mark.parametrize('shape, make', [
+    ((6,), Doubling), ((4, 6), lambda: layers.LSTM(3, unroll=True)),
+    ((4, 6), lambda: layers.TimeDistributed(layers.Dense(2))),
+    ((6,), lambda: layers.PReLU()),
+    ((6, 6, 4), lambda: layers.SeparableConv2D(3, 2)),
+    ((8, 2), lambda: layers.Conv1DTranspose(3, 2)),
+    ((6,), lambda: layers.Dense(4, lambda z: z * z)),
+])
+def test_unknown_layers_are_vectorised_alone(shape, make):
+  layer = make()
+  model = model_of(layers.Dense(shape[-1], 'tanh'), layer, layers.Dense(3),
+                   shape=shape)
+  found = {r.layer.name: r.way for r in layer_routes.routes(model).layers}
+  assert found[layer.name] == layer_routes.Way.VECTORIZED
+  assert layer_routes.Way.BATCHED in found.values()
+  assert_equal_sums(model, *data_for(model))
+
+
+def test_a_layer_that_mixes_examples_sees_one_at_a_time():
+  model = model_of(layers.Dense(4), Centering(), layers.Dense(3), shape=(6,))
+  assert_equal_sums(model, *data_for(model))
+
+
+_transpose = versions.choose(
+    keras_2=tf.transpose,
+    keras_3=getattr(getattr(tf.keras, 'ops', None), 'transpose', None))
+
+
+@pytest.mark.parametrize('make, words', [
+    (lambda x: _transpose(x, [1, 0, 2]), 'outside of layers'),
+    (lambda x: layers.TimeDistributed(layers.Dropout(0.5))(x), 'random'),
+    (lambda x: layers.Lambda(lambda v: v)(x), 'random'),
+    (lambda x: layers.Dot(1)([x, tf.ones((1, 4, 2))]), 'constant'),
+])
+def test_what_cannot_stand_alone_vectorises_the_whole_model(make, words):
+  inputs = tf.keras.Input((4, 3))
+  x = make(layers.Dense(3)(inputs))
+  found = layer_routes.routes(tf.keras.Model(inputs, layers.Dense(3)(x)))
+  assert words in found.whole
+  assert all(r.way != layer_routes.Way.BATCHED for r in found.layers)
+
+
+def test_a_subclassed_model_is_vectorised_as_a_whole():
+
+  class Mine(tf.keras.Model):
+
+    def __init__(self):
+      super().__init__()
+      self.dense = layers.Dense(3)
+
+    def call(self, x):
+      return self.dense(x)
+
+  model = Mine()
+  model(tf.zeros((1, 6)))
+  assert 'functional' in layer_routes.routes(model).whole
+
+
+@st.composite
+def _images(draw):
+  """Convolutional models of any shapes."""
+  size = draw(st.integers(4, 9)), draw(st.integers(4, 9))
+  channels = draw(st.integers(1, 9))
+  parts = []
+  for _ in range(draw(st.integers(1, 2))):
+    kind = draw(st.sampled_from(['conv', 'conv', 'depthwise', 'group']))
+    kernel = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    stride = draw(st.integers(1, 3))
+    settings_ = dict(padding=draw(st.sampled_from(['same', 'valid'])),
+                     use_bias=draw(st.booleans()), activation='tanh')
+    if kind == 'group':
+      parts.append(layers.GroupNormalization(-1))
+    elif kind == 'depthwise':
+      parts.append(layers.DepthwiseConv2D(
+          2, strides=stride, depth_multiplier=draw(st.integers(1, 2)),
+          **{**settings_, 'padding': 'same'}))
+    else:
+      parts.append(layers.Conv2D(
+          draw(st.integers(1, 5)), kernel if not len(parts) else 1,
+          strides=stride, **settings_))
+  return size + (channels,), parts
+
+
+@settings(max_examples=8, deadline=None,
+          suppress_health_check=[HealthCheck.too_slow])
+@given(_images(), st.floats(0.05, 5.0))
+def test_composed_models_of_any_shapes(drawn, clip):
+  shape, parts = drawn
+  model = model_of(*parts, shape=shape)
+  assert_equal_sums(model, *data_for(model, rows=4), clip=clip)
+
+
+def test_an_example_does_not_depend_on_its_companions_bitwise():
+  model = model_of(layers.Conv2D(8, 3, strides=2, activation='relu'),
+                   layers.GroupNormalization(4), layers.Flatten(),
+                   layers.Dense(16, 'relu'), shape=(12, 12, 3))
+  x, y = data_for(model, rows=32)
+  alone = np.zeros(32, np.float32)
+  alone[5] = 1
+  with_zeros = np.where(alone[:, None, None, None] > 0, x, 0)
+  a = sums_of(model, x, y, weights=alone)
+  b = sums_of(model, with_zeros, y, weights=alone)
+  np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize('clip', [1e-18, 1e-3, 0.3])
+def test_no_clipped_example_exceeds_the_bound(clip):
+  model = model_of(layers.Conv2D(8, 3, activation='relu'),
+                   layers.LayerNormalization(), layers.Flatten(),
+                   layers.Dense(50, 'relu'), shape=(10, 10, 4))
+  x, y = data_for(model, rows=40)
+  run = engine_of(model, clip, False, 40)
+  clipped = 0
+  for i in range(40):
+    one = np.zeros(40, np.float32)
+    one[i] = 1e3
+    total = run(x, y, one).astype(np.float64)
+    norm = np.sqrt(np.sum(total**2))
+    assert norm < clip
+    clipped += norm > clip * (1 - 2e-5)
+  assert clipped > (10 if clip > 1e-6 else -1)
+
+
+@pytest.mark.parametrize('kind', ['per_layer', 'automatic'])
+def test_other_ways_of_clipping_keep_the_same_sensitivity(kind):
+  model = model_of(layers.Dense(5, 'tanh'), layers.LayerNormalization(),
+                   shape=(6,))
+  x, y = data_for(model)
+  groups = np.repeat(layer_routes.layers_of(model),
+                     [w.size for w in model.get_weights()])
+  assert len(set(groups)) == 3
+  run = engine_of(model, 0.3, False, 6, kind)
+  for i in range(6):
+    # Of weight 1000, so that every layer's gradient is clipped.
+    total = run(x, y, np.float32(1e3) * np.eye(6, dtype=np.float32)[i])
+    norms = [np.linalg.norm(total[groups == g].astype(float))
+             for g in sorted(set(groups))]
+    assert 0.3 * (1 - 1e-3) < np.linalg.norm(norms) < 0.3
+    if kind == 'per_layer':
+      np.testing.assert_allclose(norms, 0.3 / np.sqrt(3), rtol=1e-4)
+  # Short gradients are lengthened by automatic clipping alone.
+  short = run(x, y, np.float32(1e-2) * np.eye(6, dtype=np.float32)[0])
+  assert (np.linalg.norm(short) > 0.1) == (kind == 'automatic')
+  x[1] = np.nan
+  broken = run(x, y, np.ones(6, np.float32))
+  x[1] = 0
+  weights = np.array([1, 0, 1, 1, 1, 1], np.float32)
+  np.testing.assert_array_equal(broken, run(x, y, weights))
+
+
+class _SelfAttention(layers.Layer):
+  """Attention of a sequence to itself: a layer that has no rule of its own."""
+
+  def __init__(self):
+    super().__init__()
+    self._attention = layers.MultiHeadAttention(2, 4)
+
+  def build(self, shape):
+    self._attention(tf.zeros((1, *shape[1:])), tf.zeros((1, *shape[1:])))
+    super().build(shape)
+
+  def call(self, inputs):
+    return self._attention(inputs, inputs)
+
+
+@pytest.mark.parametrize('layer', [
+    lambda: _SelfAttention(),
+    lambda: layers.EinsumDense('abc,cd->abd', output_shape=(5, 4),
+                               bias_axes='d')])
+def test_matrix_products_of_single_examples(layer):
+  """Vectorised products of one example with weights, which broadcast."""
+  model = model_of(layer(), shape=(5, 4))
+  x, y = data_for(model)
+  np.testing.assert_allclose(
+      sums_of(model, x, y), reference(model, x, y), rtol=1e-4, atol=1e-6)

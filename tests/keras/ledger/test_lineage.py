@@ -1,0 +1,233 @@
+"""What was released stays released, however the model is wrapped or restored."""
+
+import pytest
+import tensorflow as tf
+
+from tests.keras.tiny import inner as _inner
+from tests.keras.tiny import NONE as _NONE
+from tests.keras.tiny import X as _X
+from tests.keras.tiny import Y as _Y
+from tfcactus import noise as noise_lib
+from tfcactus.keras import DPKerasSGDOptimizer
+from tfcactus.keras import EpsilonCallback
+from tfcactus.keras import PoissonBatches
+from tfcactus.keras import privatize
+from tfcactus.sampling.schemes import Sampling
+
+
+def _private(plan, inner=None):
+  private = privatize(inner or _inner(), plan)
+  private.compile('sgd', _NONE)
+  return private
+
+
+def _batches():
+  return PoissonBatches(_X, _Y, 0.25)
+
+
+def _trained(plan, inner=None):
+  private = _private(plan, inner)
+  private.fit(_batches(), verbose=0)
+  return private
+
+
+@pytest.mark.parametrize('change', [
+    {'noise': noise_lib.Gaussian(2.0)}, {'l2_norm_clip': 2.0},
+    {'sampling_prob': 0.5}, {'num_examples': 41}])
+def test_weights_of_another_plan_void_the_account(make_plan, tmp_path, change):
+  _trained(make_plan()).save_weights(tmp_path / 'w.weights.h5')
+  other = _private(make_plan(**change))
+  other.load_weights(tmp_path / 'w.weights.h5')
+  assert other.ledger().sampling == Sampling.UNKNOWN
+  with pytest.raises(ValueError, match='another noise'):
+    other.guarantee()
+  same = _private(make_plan(delta=1e-6))
+  same.load_weights(tmp_path / 'w.weights.h5')
+  assert same.guarantee().steps == 4
+
+
+def test_weights_of_another_plan_never_become_ones_own(make_plan, tmp_path):
+  _trained(make_plan()).save_weights(tmp_path / 'a.weights.h5')
+  other = _trained(make_plan(noise_lib.Gaussian(2.0)))
+  other.save_weights(tmp_path / 'b.weights.h5')
+  other.load_weights(tmp_path / 'a.weights.h5')
+  other.load_weights(tmp_path / 'b.weights.h5')
+  with pytest.raises(ValueError, match='another noise'):
+    other.guarantee()
+  # Weights without any steps bring nothing along.
+  fresh = _trained(make_plan())
+  fresh.set_weights(_private(make_plan(l2_norm_clip=2.0)).get_weights())
+  assert fresh.guarantee().steps == 4
+
+
+def test_a_second_private_model_inherits_the_ledger(make_plan, tmp_path):
+  first = _trained(make_plan())
+  second = _trained(make_plan(), first.inner)
+  assert first.guarantee().steps == second.guarantee().steps == 8
+  again = tf.keras.Model(first.inner.inputs, first.inner.outputs)
+  assert _private(make_plan(), again).guarantee().steps == 8
+  for inner in (first.inner, again):
+    with pytest.raises(ValueError, match='clone_model'):
+      privatize(inner, make_plan(noise_lib.Gaussian(2.0)))
+
+
+def test_private_models_of_two_plans_do_not_hide_each_other(make_plan):
+  inner = _inner()
+  models = [_private(make_plan(l2_norm_clip=c), inner) for c in (1.0, 2.0)]
+  for private in models:
+    private.fit(_batches(), verbose=0)
+  for private in models:
+    with pytest.raises(ValueError, match='same variables'):
+      private.guarantee()
+
+
+def test_training_outside_is_noticed(make_plan):
+  private = _trained(make_plan())
+  assert private.guarantee().steps == 4
+  private.inner.compile('sgd', _NONE)
+  private.inner.fit(_X, _Y, verbose=0)
+  with pytest.raises(ValueError, match='changed outside'):
+    private.guarantee()
+  private.fit(_batches(), verbose=0)
+  with pytest.raises(ValueError, match='changed outside'):
+    private.guarantee()
+
+
+def test_a_checkpoint_of_the_beginning_lowers_no_counter(make_plan, tmp_path):
+  private = _private(make_plan())
+  path = tf.train.Checkpoint(model=private).save(tmp_path / 'c')
+  private.fit(_batches(), verbose=0)
+  tf.train.Checkpoint(model=private).restore(path)
+  private.fit(_batches(), verbose=0)
+  # The weights are those that the account began with; both trainings count.
+  assert private.guarantee().steps == int(private.released_steps) == 8
+
+
+def test_a_checkpoint_of_other_weights_is_noticed(make_plan, tmp_path):
+  private, other = _private(make_plan()), _private(make_plan())
+  path = tf.train.Checkpoint(inner=other.inner).save(tmp_path / 'c')
+  private.fit(_batches(), verbose=0)
+  tf.train.Checkpoint(inner=private.inner).restore(path)
+  private.fit(_batches(), verbose=0)
+  with pytest.raises(ValueError, match='changed outside'):
+    private.guarantee()
+
+
+class _Each(tf.keras.callbacks.Callback):
+  """Calls something after each epoch."""
+
+  def __init__(self, call):
+    super().__init__()
+    self._call = call
+
+  def on_epoch_end(self, epoch, logs=None):
+    self._call()
+
+
+def test_checkpoints_restored_within_fit_lower_nothing(make_plan, tmp_path):
+  private = _private(make_plan())
+  checkpoint = tf.train.Checkpoint(model=private)
+  path = checkpoint.save(tmp_path / 'c')
+  seen = []
+  private.fit(_batches(), epochs=3, verbose=0, callbacks=[
+      _Each(lambda: checkpoint.restore(path)),
+      _Each(lambda: seen.append((private.releases, private.ledger().steps)))])
+  assert seen == [(4, 4), (8, 8), (12, 12)]
+  assert private.guarantee().steps == int(private.released_steps) == 12
+
+
+def test_checkpoints_restored_after_a_crash_lower_no_journal(
+    make_plan, tmp_path):
+  journal = tmp_path / 'run.journal'
+
+  def private():
+    made = privatize(_inner(), make_plan(), journal=journal)
+    made.compile('sgd', _NONE)
+    return made
+
+  first = private()
+  first.fit(_batches(), verbose=0)
+  path = tf.train.Checkpoint(model=first).save(tmp_path / 'c')
+  first.fit(_batches(), verbose=0)
+  first._books.journal.close()  # As the end of its process does.
+  second = private()
+  tf.train.Checkpoint(model=second).restore(path)
+  second.fit(_batches(), verbose=0)
+  assert second.guarantee().steps == 12
+  assert second._books.journal.entry.steps == 12
+
+
+def test_a_backup_restored_by_fit_lowers_nothing(make_plan, tmp_path):
+  private = _private(make_plan())
+
+  class Stop(tf.keras.callbacks.Callback):
+
+    def on_train_batch_end(self, batch, logs=None):
+      if private.releases == 7:
+        raise KeyboardInterrupt
+
+  backup = lambda: tf.keras.callbacks.BackupAndRestore(tmp_path / 'backup')
+  with pytest.raises(KeyboardInterrupt):
+    private.fit(_batches(), epochs=3, verbose=0, callbacks=[backup(), Stop()])
+  private.fit(_batches(), epochs=3, verbose=0, callbacks=[backup()])
+  # Seven, and two epochs from the end of the first on.
+  assert private.guarantee().steps == 15
+
+
+@pytest.mark.parametrize('order', [1, -1])
+def test_checkpoints_of_another_plan_void_the_account(
+    make_plan, tmp_path, order):
+  one, other = [
+      _trained(make_plan(l2_norm_clip=clip)) for clip in (1.0, 2.0)][::order]
+  paths = [tf.train.Checkpoint(model=model).save(tmp_path / str(i))
+           for i, model in enumerate((one, other))]
+  fresh = _private(one.plan)
+  for path in paths[::-1]:  # Its own one last.
+    tf.train.Checkpoint(model=fresh).restore(path)
+    assert fresh.releases == 4
+    with pytest.raises(ValueError, match='another noise'):
+      fresh.guarantee()
+
+
+def test_a_drop_in_optimizer_counts_for_private_models_too(make_plan):
+  plan, inner = make_plan(), _inner()
+  inner.compile(DPKerasSGDOptimizer.from_plan(plan), _NONE)
+  inner.fit(_batches(), verbose=0)
+  with pytest.raises(ValueError, match='4 steps were released'):
+    privatize(inner, plan)
+
+
+def test_restoring_a_drop_in_optimizer_lowers_nothing(make_plan, tmp_path):
+  model, batches = _inner(), _batches()
+  model.compile(DPKerasSGDOptimizer.from_plan(make_plan()), _NONE)
+  model.fit(batches, verbose=0)
+  checkpoint = tf.train.Checkpoint(optimizer=model.optimizer)
+  path = checkpoint.save(tmp_path / 'c')
+  model.fit(batches, verbose=0)
+  checkpoint.restore(path)
+  assert model.optimizer.released_steps == 8
+  model.fit(batches, verbose=0)
+  assert model.optimizer.released_steps == 12
+  other = DPKerasSGDOptimizer.from_plan(make_plan())
+  tf.train.Checkpoint(optimizer=other).restore(path)
+  assert other.released_steps == 4
+
+
+def test_a_new_drop_in_optimizer_forgets_nothing(make_plan):
+  model, batches, plan = _inner(), _batches(), make_plan()
+  spent = []
+  for _ in range(3):
+    model.compile(DPKerasSGDOptimizer.from_plan(plan), _NONE)
+    callback = EpsilonCallback(batches=batches)
+    spent += model.fit(batches, verbose=0,
+                       callbacks=[callback]).history['epsilon']
+    model.fit(batches, verbose=0)  # Steps without the callback count too.
+  assert spent == [0.04, 0.12, 0.2]
+  with pytest.raises(ValueError, match='raise the budget'):
+    model.fit(batches, verbose=0, callbacks=[
+        EpsilonCallback(batches=batches, target_epsilon=0.2)])
+  model.compile(DPKerasSGDOptimizer.from_plan(make_plan(l2_norm_clip=2.0)),
+                _NONE)
+  with pytest.warns(UserWarning, match='by another plan'):
+    model.fit(batches, verbose=0,
+              callbacks=[EpsilonCallback(batches=batches)])

@@ -1,0 +1,103 @@
+"""An audit of whole training steps: a canary's gradient, in or out.
+
+The canary points along one weight. Whoever knows all else sees its weight move
+by noise alone, or by noise and the clip norm. The likelihood-ratio test between
+the two is a threshold. Its error rates, bounded by Clopper and Pearson, refute
+every noise multiplier whose trade-off curve (that of two normals) lies above
+them, and so bound from below the epsilon of Gaussian noise. An audit can refute
+a claim and never prove one.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfcactus
+from tfcactus.accounting import auditing
+from tfcactus.keras import DPKerasSGDOptimizer
+from tfcactus.keras import privatize
+
+_DELTA = 1e-3
+_TRIALS = 1500
+_CLIP = 0.7
+
+
+def _lower_bound(without, with_canary):
+  """Epsilon of Gaussian noise that is refuted at 99.99 % confidence."""
+  threshold = 0.5 * _CLIP / 3  # Known before: halfway to where it would move.
+  alarms = np.sum(without > threshold)
+  misses = np.sum(with_canary <= threshold)
+  return _plan(auditing.gaussian_noise_upper_bound(
+      alarms, misses, _TRIALS, significance=1e-4)).guarantee().lower
+
+
+def _plan(noise_multiplier):
+  return tfcactus.PrivacyPlan(
+      noise=tfcactus.Gaussian(noise_multiplier), l2_norm_clip=_CLIP,
+      num_examples=3, sampling_prob=1.0, steps=1, delta=_DELTA)
+
+
+def _moves(step, model):
+  """How far the canary's weight moves in one step, over and over."""
+  moved = []
+  for _ in range(_TRIALS):
+    model.layers[-1].kernel.assign(tf.zeros((4, 1)))
+    step()
+    moved.append(-float(model.layers[-1].kernel[0, 0]))
+  return np.array(moved)
+
+
+def _model():
+  return tf.keras.Sequential([
+      tf.keras.layers.Input((4,)), tf.keras.layers.Dense(1, use_bias=False)])
+
+
+def _loss(y, prediction):
+  return 50.0 * (y[:, 0] - prediction[:, 0])
+
+
+def _data():
+  x = np.zeros((3, 4), np.float32)
+  x[0, 0] = -1.0  # The canary; the others have no gradient there.
+  x[1, 1] = x[2, 2] = 1.0
+  return tf.constant(x), tf.zeros((3, 1))
+
+
+def _private_steps(plan, x, y):
+  model = _model()
+  private = privatize(model, plan)
+  private.compile(tf.keras.optimizers.SGD(1.0), _loss)
+
+  def moves(present):
+    step = tf.function(lambda: private.train_step(
+        (x, y, tf.constant([present, 1.0, 1.0]))))
+    return _moves(step, model)
+
+  return moves
+
+
+def _drop_in_steps(plan, x, y):
+  model = _model()
+  optimizer = DPKerasSGDOptimizer.from_plan(plan, learning_rate=1.0)
+
+  def moves(present):
+
+    @tf.function
+    def step():
+      with tf.GradientTape() as tape:
+        loss = _loss(y, model(x)) * tf.constant([present, 1.0, 1.0])
+      optimizer.minimize(loss, model.trainable_variables, tape=tape)
+
+    return _moves(step, model)
+
+  return moves
+
+
+@pytest.mark.parametrize('steps_of', [_private_steps, _drop_in_steps])
+def test_a_canary_is_as_hidden_as_claimed_and_halved_noise_is_caught(steps_of):
+  claim = _plan(1.5).guarantee().upper
+  honest, halved = (
+      _lower_bound(moves(0.0), moves(1.0))
+      for moves in (steps_of(_plan(sigma), *_data()) for sigma in (1.5, 0.75)))
+  assert 0.3 * claim < honest <= claim
+  assert halved > 1.2 * claim

@@ -1,0 +1,254 @@
+"""Epsilon in the logs, the budget that is never passed, refusals in words."""
+
+import csv
+import importlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras.tiny import inner as _inner
+from tests.keras.tiny import NONE as _NONE
+from tests.keras.tiny import X as _X
+from tests.keras.tiny import Y as _Y
+from tfcactus import noise as noise_lib
+from tfcactus import plan as plan_lib
+from tfcactus.keras import DPKerasSGDOptimizer
+from tfcactus.keras import EpsilonCallback
+from tfcactus.keras import PoissonBatches
+from tfcactus.keras import privatize
+from tfcactus.keras.compat import versions
+from tfcactus.keras.tfp import stand_in
+
+
+def _private(plan):
+  private = privatize(_inner(), plan)
+  private.compile('sgd', _NONE)
+  return private
+
+
+def _plain(optimizer, *extra):
+  model = _inner(*extra)
+  model.compile(optimizer, _NONE)
+  return model
+
+
+def _batches(**kwargs):
+  return PoissonBatches(_X, _Y, 0.25, **kwargs)
+
+
+def _fit(model, data, callback, **kwargs):
+  return model.fit(data, callbacks=[callback], verbose=0, **kwargs).history
+
+
+def test_epsilon_of_the_released_steps_is_logged(make_plan, tmp_path):
+  private, callback = _private(make_plan()), EpsilonCallback()
+  path = tmp_path / 'log.csv'
+  history = private.fit(
+      _batches(), epochs=3, verbose=0,
+      callbacks=[callback, tf.keras.callbacks.CSVLogger(path)]).history
+  assert history['epsilon'] == [0.04, 0.08, 0.12]
+  assert history['delta'] == [1e-5] * 3
+  with open(path, encoding='utf-8') as file:
+    assert [float(r['epsilon']) for r in csv.DictReader(file)] == (
+        history['epsilon'])
+  assert callback.guarantee.steps == 12 and callback.reason == ''
+  history = _fit(private, _batches(), callback, epochs=1)
+  assert history['epsilon'] == [0.16]
+
+
+def test_a_real_plan_reports_its_own_account():
+  plan = plan_lib.PrivacyPlan(
+      noise=noise_lib.Gaussian(1.0), l2_norm_clip=1.0, num_examples=40,
+      sampling_prob=0.25, steps=8, delta=1e-5)
+  private, callback = _private(plan), EpsilonCallback(plan)
+  history = _fit(private, _batches(), callback, epochs=2)
+  assert history['epsilon'][-1] == plan.guarantee().upper
+  assert callback.guarantee == private.guarantee() == plan.guarantee()
+  other = _private(plan)
+  history = _fit(other, _X, callback, y=_Y, batch_size=20, epochs=2)
+  assert history['epsilon'][-1] == plan.guarantee_each_example_once(2).upper
+
+
+def test_epsilon_in_the_logs_of_batches(make_plan):
+  seen = []
+
+  class Look(tf.keras.callbacks.Callback):
+
+    def on_train_batch_end(self, batch, logs=None):
+      seen.append(logs.get('epsilon'))
+
+  _private(make_plan()).fit(_batches(steps_per_epoch=5), verbose=0, callbacks=[
+      EpsilonCallback(every=2), Look()])
+  assert seen[1::2] == [0.02, 0.04] and seen[0] is seen[2] is None
+
+
+def test_a_plain_fit_reports_what_holds_for_it(make_plan):
+  callback = EpsilonCallback()
+  private = _private(make_plan())
+  history = _fit(private, _X, callback, y=_Y, epochs=2)
+  assert history['epsilon'] == [5.0, 10.0]
+
+
+def test_the_budget_stops_before_it_is_passed(make_plan):
+  private = _private(make_plan())
+  callback = EpsilonCallback(target_epsilon=0.06)
+  history = _fit(private, _batches(), callback, epochs=10)
+  assert history['epsilon'] == [0.04, 0.06]
+  assert int(private.released_steps) == 6
+  with pytest.raises(ValueError, match='raise the budget'):
+    _fit(private, _batches(), callback)
+  assert int(private.released_steps) == 6
+
+
+def test_a_budget_below_one_step_releases_nothing(make_plan):
+  private = _private(make_plan())
+  with pytest.raises(ValueError, match='0 were released'):
+    _fit(private, _batches(), EpsilonCallback(target_epsilon=0.005))
+  assert int(private.released_steps) == 0
+
+
+def test_a_step_beyond_the_budget_is_refused_whoever_resets_stop(make_plan):
+  class Stubborn(tf.keras.callbacks.Callback):
+
+    def on_train_batch_end(self, batch, logs=None):
+      self.model.stop_training = False
+
+  private = _private(make_plan())
+  with pytest.raises(ValueError, match='reset model.stop_training'):
+    private.fit(_batches(), verbose=0, epochs=9, callbacks=[
+        EpsilonCallback(target_epsilon=0.05), Stubborn()])
+  assert int(private.released_steps) == 5
+
+
+def test_the_budget_of_a_plain_fit_counts_whole_epochs(make_plan):
+  private = _private(make_plan())
+  callback = EpsilonCallback(target_epsilon=11.0)
+  history = _fit(private, _X, callback, y=_Y, epochs=9)
+  assert history['epsilon'] == [5.0, 10.0]
+  with pytest.raises(ValueError, match='raise the budget'):
+    _fit(private, _X, callback, y=_Y)
+
+
+def test_unknown_sampling_gets_words_and_no_epsilon(make_plan):
+  data = tf.data.Dataset.from_tensor_slices((_X, _Y)).batch(8)
+  private, callback = _private(make_plan()), EpsilonCallback()
+  with pytest.warns(UserWarning, match='sampling is unknown'):
+    history = _fit(private, data, callback)
+  assert 'epsilon' not in history
+  assert callback.guarantee is None and 'unknown' in callback.reason
+  with pytest.warns(UserWarning, match='unknown'):
+    _fit(private, _batches(), EpsilonCallback())
+  with pytest.raises(ValueError, match='cannot be kept'):
+    _fit(private, data, EpsilonCallback(target_epsilon=1.0))
+
+
+def test_mixed_sampling_gets_words(make_plan):
+  private = _private(make_plan())
+  _fit(private, _batches(), EpsilonCallback())
+  with pytest.warns(UserWarning, match='some in another'):
+    _fit(private, _X, EpsilonCallback(), y=_Y)
+
+
+def test_unproven_accounts_are_never_called_epsilon(make_plan, scalar):
+  private = _private(make_plan(scalar, proven=False))
+  with pytest.warns(UserWarning, match='A fake statement'):
+    history = _fit(private, _batches(), EpsilonCallback())
+  assert 'epsilon' not in history and history['epsilon_unproven'] == [0.04]
+  with pytest.raises(ValueError, match='proven guarantee'):
+    _fit(private, _batches(), EpsilonCallback(target_epsilon=1.0))
+
+
+def test_verbose_says_it_in_words_and_owns_up_to_a_seed(make_plan, capsys):
+  private = privatize(_inner(), make_plan(), seed=1)
+  private.compile('sgd', _NONE)
+  _fit(private, _batches(), EpsilonCallback(verbose=1))
+  out = capsys.readouterr().out
+  assert 'A fake statement.' in out and 'seeded' in out
+
+
+def test_a_drop_in_optimizer_needs_its_batches_named(make_plan):
+  plan = make_plan()
+  model = _plain(DPKerasSGDOptimizer.from_plan(plan, learning_rate=0.1))
+  batches = _batches()
+  callback = EpsilonCallback(batches=batches)
+  assert _fit(model, batches, callback, epochs=2)['epsilon'] == [0.04, 0.08]
+  with pytest.warns(UserWarning, match='cannot see'):
+    assert 'epsilon' not in _fit(model, batches, EpsilonCallback())
+  with pytest.raises(ValueError, match='cannot see'):
+    _fit(model, batches, EpsilonCallback(target_epsilon=1.0))
+  budget = EpsilonCallback(batches=batches, target_epsilon=0.14)
+  assert _fit(model, batches, budget, epochs=5)['epsilon'] == [0.14]
+
+
+def test_a_drop_in_optimizer_without_plan(make_plan):
+  plan = make_plan(noise_lib.Gaussian(1.5))
+  batches = _batches()
+
+  def model():
+    return _plain(DPKerasSGDOptimizer(1.0, 1.5, expected_batch_size=10))
+
+  with pytest.raises(ValueError, match='Expected plan'):
+    _fit(model(), batches, EpsilonCallback())
+  assert _fit(model(), batches, EpsilonCallback(plan, batches=batches))[
+      'epsilon'] == [0.04]
+  with pytest.raises(ValueError, match='noise='):
+    _fit(model(), batches, EpsilonCallback(make_plan()))
+  with pytest.raises(ValueError, match='l2_norm_clip=1.0'):
+    _fit(model(), batches, EpsilonCallback(make_plan(l2_norm_clip=2.0)))
+  with pytest.raises(ValueError, match='sampling_prob=0.5'):
+    _fit(model(), batches, EpsilonCallback(
+        make_plan(noise_lib.Gaussian(1.5), sampling_prob=0.5),
+        batches=batches))
+
+
+@pytest.mark.parametrize('break_it, words', [
+    ('other batches', 'took other batches'),
+    ('overflow', 'not finite'),
+    ('accumulation', 'several of the samples'),
+    ('normalization', 'GroupNormalization'),
+])
+def test_drop_in_training_that_was_not_as_accounted(make_plan, break_it, words):
+  extra = ([tf.keras.layers.BatchNormalization()]
+           if break_it == 'normalization' else [])
+  plan = make_plan()
+  model = _plain(DPKerasSGDOptimizer.from_plan(
+      plan, gradient_accumulation_steps=2 if break_it == 'accumulation' else 1),
+                 *extra)
+  batches = _batches()
+  data = {
+      'accumulation': batches,
+      'other batches': _batches(),
+      'overflow': PoissonBatches(np.full_like(_X, 3e38), _Y, 1.0),
+      'normalization': batches,
+  }[break_it]
+  if break_it == 'overflow':
+    model.layers[-1].kernel.assign(tf.fill([6, 3], 2.0))
+    model.fit(data, verbose=0)
+    data = batches
+  with pytest.warns(UserWarning, match=words):
+    assert 'epsilon' not in _fit(model, data, EpsilonCallback(batches=batches))
+
+
+@pytest.mark.parametrize('kind', ['sgd', 'TensorFlow Privacy'])
+def test_training_that_is_not_private_is_refused(make_plan, kind):
+  optimizer = kind
+  if kind != 'sgd':
+    if versions.KERAS_3 or not stand_in.AVAILABLE:
+      pytest.skip('TensorFlow Privacy has no optimizers for Keras 3')
+    peer = importlib.import_module('tensorflow_privacy')
+    optimizer = peer.DPKerasSGDOptimizer(1.0, 1.0)
+  with pytest.raises(ValueError, match='not private'):
+    _fit(_plain(optimizer), _batches(), EpsilonCallback(make_plan()))
+
+
+@pytest.mark.parametrize('kwargs, words', [
+    ({'plan': 1.2}, 'PrivacyPlan'),
+    ({'batches': [1]}, 'PoissonBatches'),
+    ({'target_epsilon': 0.0}, 'target_epsilon > 0'),
+    ({'target_epsilon': float('nan')}, 'finite'),
+    ({'every': 0}, 'every >= 1'),
+])
+def test_bad_arguments_are_refused_in_words(kwargs, words):
+  with pytest.raises(ValueError, match=words):
+    EpsilonCallback(**kwargs)

@@ -1,0 +1,149 @@
+"""One example more moves the clipped sum by the clip norm at most, or is refused.
+
+The oracle knows nothing of the engine: the sum is made with an example and
+without it, put at any place among the others, on data with heavy tails.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras import constructs
+from tests.keras.conftest import FakePlan
+from tfcactus import noise as noise_lib
+from tfcactus.keras import DPKerasSGDOptimizer
+from tfcactus.keras import EpsilonCallback
+from tfcactus.keras import PoissonBatches
+from tfcactus.keras import privatize
+from tfcactus.keras.compat import versions
+from tfcactus.keras.drop_in import example_gradients
+from tfcactus.keras.gradients import engine as engine_lib
+
+_CLIP = 0.7
+_ROWS = 8
+
+
+def _cases(table):
+  return [pytest.param(construct, id=name, marks=(
+      [pytest.mark.slow] if construct.slow else []))
+      for name, construct in table.items()]
+
+
+def _model(construct):
+  tf.keras.utils.set_random_seed(1)
+  tf.keras.mixed_precision.set_global_policy(construct.policy)
+  try:
+    made = construct.make()
+    if isinstance(made, tf.keras.Model):
+      return made
+    inputs = tf.keras.Input(
+        construct.shape, dtype='int32' if construct.ids else None)
+    # So that a gradient flows through what is tried.
+    x = inputs if construct.ids else tf.keras.layers.Dense(
+        construct.shape[-1])(inputs)
+    for part in made:
+      x = part(x)
+    if len(x.shape) > 2:
+      x = tf.keras.layers.Flatten()(x)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(3)(x))
+  finally:
+    tf.keras.mixed_precision.set_global_policy('float32')
+
+
+def _data(construct, rng, rows):
+  x = (rng.integers(0, 5, (rows, *construct.shape)) if construct.ids else
+       rng.standard_t(2, (rows, *construct.shape)))
+  weights = rng.exponential(1, rows) if construct.weights else np.ones(rows)
+  return (x.astype('int32' if construct.ids else 'float32'),
+          constructs.targets(construct.targets, rows, rng),
+          weights.astype(np.float32))
+
+
+def _changes(construct, sums):
+  """How far one example moves the sum, in clip norms."""
+  for seed in range(6):
+    rng = np.random.default_rng(seed)
+    data = _data(construct, rng, 6)
+    place = rng.integers(6)
+    if not construct.ids:  # Unlike all others.
+      data[0][place] *= [1.0, 1e3, 1e-3, -2.0, -30.0, 0.0][seed]
+    found = [np.concatenate([np.ravel(part) for part in sums(*parts)])
+             for parts in (data, [np.delete(part, place, 0) for part in data])]
+    yield np.linalg.norm(np.subtract(*np.asarray(found, np.float64))) / _CLIP
+
+
+def _plan():
+  return FakePlan(noise_lib.Gaussian(1e-9), _CLIP, 40, 0.25)
+
+
+def _private_sums(construct):
+  private = privatize(
+      _model(construct), _plan(), clipping=construct.clipping,
+      engine=construct.engine, physical_batch_size=_ROWS)
+  private.compile('sgd', construct.loss())
+  step = private._step
+  engine = engine_lib.Engine(
+      private.inner, private._loss_per_example, step.rows, step.routes(),
+      construct.clipping)
+  open_batch = [tf.TensorSpec((None, *part.shape[1:]), part.dtype) for part in
+                map(tf.constant, _data(construct, np.random.default_rng(0), 1))]
+
+  @tf.function(input_signature=open_batch)
+  def sums(x, y, weights):
+    return engine.run(x, y, weights, tf.constant(_CLIP)).sums
+
+  return sums
+
+
+@pytest.mark.parametrize('construct', _cases(constructs.PRIVATE))
+def test_of_a_private_model(construct):
+  if construct.outcome:
+    with pytest.raises((ValueError, TypeError), match=construct.outcome):
+      _private_sums(construct).get_concrete_function()
+    return
+  assert max(_changes(construct, _private_sums(construct))) <= 1 + 1e-5
+
+
+def _epsilon(model, construct):
+  """The guarantee after one step, or None, and the reason."""
+  x, y, _ = _data(construct, np.random.default_rng(0), 40)
+  callback = EpsilonCallback(batches=PoissonBatches(x, y, 0.25))
+  callback.set_model(model)
+  callback.on_train_begin()
+  return callback._ledger(ahead=True).guarantee(callback._plan)
+
+
+@pytest.mark.parametrize('construct', _cases(constructs.DROP_IN))
+def test_of_a_drop_in_optimizer(construct):
+  model, loss = _model(construct), construct.loss()
+  optimizer = DPKerasSGDOptimizer.from_plan(_plan())
+  model.compile(optimizer, loss)
+  guarantee, reason = _epsilon(model, construct)
+  if construct.outcome:
+    assert guarantee is None
+    pytest.raises(ValueError, _raise, reason).match(construct.outcome)
+    return
+  assert 'does not see what it trains' in guarantee.statement
+
+  @tf.function(reduce_retracing=True)
+  def sums(x, y, weights):
+    variables = [versions.tf_variable(v) for v in model.trainable_variables]
+    with tf.GradientTape() as tape:
+      if y.shape.rank == 1:
+        y = y[:, None]
+      losses = example_gradients.loss_per_example(
+          loss(y, model(x, training=True), sample_weight=weights))
+    clip = tf.constant(_CLIP)
+    return (example_gradients.traced_sums(losses, variables, clip)
+            if versions.KERAS_3 else
+            example_gradients.clipped_sums(losses, variables, tape, clip))[0]
+
+  assert max(_changes(construct, sums)) <= 1 + 1e-5
+
+
+def _raise(reason):
+  raise ValueError(reason)
+
+
+def test_there_are_enough_of_them():
+  assert len(constructs.PRIVATE) + len(constructs.DROP_IN) >= 150

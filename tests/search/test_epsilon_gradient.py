@@ -1,0 +1,80 @@
+"""Epsilon's gradient, against differences of the accountant's epsilon."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from tfcactus import accounting
+from tfcactus import design
+from tfcactus.noise import scalar_table
+from tfcactus.search import epsilon_gradient
+
+RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+
+
+def epsilon(table, rate, steps, delta):
+  accountant = accounting.PhiAccountant(RELATION)
+  accountant.compose(dp_accounting.PoissonSampledDpEvent(
+      rate, accounting.noise_event(table)), steps)
+  return accountant.epsilon_bounds(delta).estimate
+
+
+# One release's epsilon has kinks: there the difference is taken far apart.
+@pytest.mark.parametrize('rate, steps, size, tolerance', [
+    (0.01, 2000, 1e-3, 0.02), (0.2, 100, 1e-3, 0.02), (1.0, 20, 1e-3, 0.05),
+    (1.0, 1, 1e-2, 0.15)])
+def test_gradient_is_the_derivative_of_epsilon(rate, steps, size, tolerance):
+  table = design.Monotone(1.0, bins=10, objective='chi2').solve()
+  p = np.exp(table.log_density) / table.bins
+  mass = np.full(p.size, 2.0)
+  mass[0], mass[-1] = 1.0, -2 / np.expm1(table.log_tail_ratio)
+  before = epsilon(table, rate, steps, 1e-5)
+  slope = epsilon_gradient.epsilon_gradient(table, sampling_prob=rate, steps=steps,
+                                    epsilon=before)
+  index = np.arange(p.size) / table.bins
+  for bump in (np.exp(-index), np.cos(2 * index), index**2):
+    # A change that keeps the mass, and the fall of the density.
+    move = p * (bump - (mass * p) @ bump / (mass @ p))
+    move *= size / np.max(np.abs(move[mass * p > 1e-9] / p[mass * p > 1e-9]))
+    ends = []
+    for side in (-1, 1):
+      changed = scalar_table.ScalarTable.normalized(
+          table.bins, np.log((p + side * move) * table.bins),
+          table.log_tail_ratio)
+      ends.append(epsilon(dataclasses.replace(changed), rate, steps, 1e-5))
+    assert slope @ move == pytest.approx(
+        0.5 * (ends[1] - ends[0]), rel=tolerance, abs=2e-7)
+
+
+def test_a_wrong_gradient_would_be_noticed():
+  table = design.Monotone(1.0, bins=10).solve()
+  right, wrong = (epsilon_gradient.epsilon_gradient(
+      table, sampling_prob=0.1, steps=steps, epsilon=2.0) for steps in (50, 60))
+  assert np.max(np.abs(wrong / right - 1)) > 0.05
+
+
+@pytest.mark.parametrize('change, words', [
+    (dict(sampling_prob=0.0), 'sampling_prob'), (dict(steps=0), 'steps'),
+    (dict(epsilon=-1.0), 'epsilon')])
+def test_bad_requests(change, words):
+  table = design.Monotone(1.0, bins=6).solve()
+  request = dict(sampling_prob=0.1, steps=5, epsilon=1.0)
+  with pytest.raises(ValueError, match=words):
+    epsilon_gradient.epsilon_gradient(table, **{**request, **change})
+
+
+def test_noise_without_a_tail_is_refused():
+  table = scalar_table.ScalarTable.normalized(2, np.zeros(4), -np.inf)
+  with pytest.raises(ValueError, match='tail'):
+    epsilon_gradient.epsilon_gradient(table, sampling_prob=1.0, steps=1, epsilon=1.0)
+
+
+def test_a_table_with_an_edge_at_zero_is_refused():
+  table = scalar_table.ScalarTable.normalized(
+      4, -np.arange(12.0), np.log(0.5), edge_at_zero=True)
+  with pytest.raises(ValueError, match='edge'):
+    epsilon_gradient.epsilon_gradient(table, sampling_prob=0.1, steps=3, epsilon=1.0)

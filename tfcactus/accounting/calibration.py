@@ -1,0 +1,108 @@
+"""The noise, steps or sampling probability that spend a given epsilon."""
+
+from __future__ import annotations
+
+import math
+from typing import Callable
+
+import dp_accounting
+from scipy import optimize
+
+from tfcactus import _checks
+from tfcactus.accounting.phi import PhiAccountant
+
+TOLERANCE = 1e-7
+"""Relative tolerance of what is found; on the safe side."""
+
+Account = Callable[[float], float]
+
+
+def account(make_event: Callable[[float], dp_accounting.DpEvent], delta: float,
+            relation: dp_accounting.NeighboringRelation = (
+                dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE),
+            direction: str = 'both') -> Account:
+  """A function from a parameter to the upper bound on epsilon.
+
+  Args:
+    make_event: Returns the whole event for a parameter.
+    delta: Target delta.
+    relation: Neighbouring relation.
+    direction: As for `PhiAccountant`.
+  """
+  def cost(value: float) -> float:
+    accountant = PhiAccountant(relation, direction=direction)
+    return accountant.compose(make_event(value)).get_epsilon(delta)
+  return cost
+
+
+def calibrate_noise(target_epsilon: float, cost: Account) -> float:
+  """The least noise multiplier (or scale) whose cost is within the target.
+
+  Args:
+    target_epsilon: Budget for the upper bound.
+    cost: Falls with the noise.
+
+  Raises:
+    ValueError: if no noise from 1e-3 to 1e6 has that cost.
+  """
+  return _least(target_epsilon, cost, 1e-3, 1e6, 'noise multiplier')
+
+
+def calibrate_sampling_prob(target_epsilon: float, cost: Account) -> float:
+  """The largest sampling probability whose cost is within the target.
+
+  Raises:
+    ValueError: if none from 1e-9 to 1 has.
+  """
+  if cost(1.0) <= target_epsilon:
+    return 1.0
+  return 1 / _least(target_epsilon, lambda inverse: cost(1 / inverse), 1.0, 1e9,
+                    'inverse sampling probability')
+
+
+def calibrate_steps(target_epsilon: float, cost: Callable[[int], float]) -> int:
+  """The largest number of steps whose cost is within the target; may be zero."""
+  target = _checks.positive('target_epsilon', target_epsilon)
+  if cost(1) > target:
+    return 0
+  high = 2
+  while cost(high) <= target:
+    high *= 2
+    if high > 1 << 40:
+      raise ValueError(
+          f'Expected target_epsilon={target!r} to bound the steps, but 2^40 '
+          'steps are within it.')
+  low = high // 2
+  while high - low > 1:
+    middle = (low + high) // 2
+    low, high = (middle, high) if cost(middle) <= target else (low, middle)
+  return low
+
+
+def _least(target_epsilon: float, cost: Account, low: float, high: float,
+           name: str) -> float:
+  """The least value in [low, high] with a cost within the target."""
+  target = _checks.positive('target_epsilon', target_epsilon)
+
+  def excess(log_value: float) -> float:
+    value = cost(math.exp(log_value))
+    return math.log(max(value, 1e-300) / target) if value < math.inf else 1e3
+
+  # From the middle outwards: extreme values are slow to account.
+  left = right = min(max(0.0, math.log(low)), math.log(high))
+  if excess(left) > 0:
+    while excess(right) > 0:
+      if right == math.log(high):
+        raise ValueError(
+            f'Expected target_epsilon={target!r} to be reachable with a {name} '
+            f'of at most {high:g}; raise the target or lower the steps.')
+      left, right = right, min(right + math.log(2), math.log(high))
+  else:
+    while excess(left) <= 0:
+      if left == math.log(low):
+        return math.exp(left)
+      left, right = max(left - math.log(2), math.log(low)), left
+  root = optimize.brentq(excess, left, right, xtol=TOLERANCE / 4, rtol=1e-14)
+  while excess(root) > 0:
+    root += TOLERANCE / 4
+  return math.exp(root)

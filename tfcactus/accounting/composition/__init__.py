@@ -1,0 +1,1 @@
+"""What composed releases cost: one method a file, chosen by `composition`."""

@@ -1,0 +1,198 @@
+"""Few discrete releases: every outcome of the composition, one by one.
+
+Releases of the same pair are exchangeable, so that only how often each atom came
+up counts. What is left are atoms of the composition with losses and masses that
+are known to rounding, and delta is a sum over them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Optional
+from typing import Sequence
+
+import numpy as np
+from scipy import special
+
+from tfcactus import _numerics
+from tfcactus.accounting.bounds import Bounds
+from tfcactus.pairs import dominating_pair as pair_lib
+
+MAX_OUTCOMES = 4_000_000
+"""More outcomes of a composition than this are not enumerated."""
+
+MAX_DOUBLINGS = 60
+"""So often the bounds on epsilon are moved apart until they are seen to hold."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outcomes:
+  """Outcomes of a composition with finite loss.
+
+  Attributes:
+    loss: Shape (outcomes,), increasing.
+    p: Shape (outcomes,), P-masses.
+    steps: Number of releases.
+  """
+
+  loss: np.ndarray
+  p: np.ndarray
+  steps: int
+
+  @classmethod
+  def of(cls, groups: Sequence[tuple[pair_lib.DominatingPair, int]]
+         ) -> Optional[Outcomes]:
+    """All outcomes, or None if they are too many.
+
+    Args:
+      groups: Pairs (dominating pair, number of releases).
+    """
+    if math.prod(math.comb(pair.p.size + count - 1, count) if count <= 10**6
+                 else MAX_OUTCOMES + 1 for pair, count in groups) > MAX_OUTCOMES:
+      return None
+    loss, log_p = np.zeros(1), np.zeros(1)
+    for pair, count in groups:
+      own_loss, own_log_p = _multisets(pair, count)
+      loss = np.add.outer(loss, own_loss).ravel()
+      log_p = np.add.outer(log_p, own_log_p).ravel()
+    order = np.argsort(loss)
+    return cls(loss[order], np.exp(log_p[order]), sum(n for _, n in groups))
+
+  @property
+  def _room(self) -> float:
+    """Bound on the error of a loss."""
+    top = float(np.max(np.abs(self.loss), initial=0.0))
+    return self.steps * pair_lib.LOSS_ROUNDOFF + 4 * _numerics.EPS * top
+
+  def delta(self, epsilon: float, sign: int) -> float:
+    """A bound on what finite losses have of delta; upper if `sign` is one."""
+    epsilon -= sign * self._room
+    first = int(np.searchsorted(self.loss, epsilon, side='right'))
+    gain = -np.expm1(epsilon - self.loss[first:])
+    return float(np.sum(self.p[first:] * gain)) * (
+        1 + sign * (self.steps * pair_lib.MASS_ROUNDOFF + 1e-14))
+
+  @functools.cached_property
+  def _suffix(self) -> tuple[np.ndarray, np.ndarray]:
+    """P- and Q-masses of each outcome and all with larger losses."""
+    # Far down, where this caps it, no epsilon is looked for.
+    q = self.p * np.exp(np.minimum(-self.loss, 600.0))
+    return tuple(np.append(np.cumsum(mass[::-1])[::-1], 0.0)
+                 for mass in (self.p, q))
+
+  def epsilon(self, delta: float, sign: int) -> float:
+    """A bound on the least epsilon >= 0 with `delta` from finite losses.
+
+    Args:
+      delta: At or above zero.
+      sign: One for an upper bound, minus one for a lower one.
+    """
+    if self.delta(0.0, sign) <= delta:
+      return 0.0
+    p, q = self._suffix
+    # delta at each loss, of the atoms above it: falling.
+    with np.errstate(over='ignore', invalid='ignore'):
+      at = p[1:] - np.exp(self.loss) * q[1:]
+    index = int(np.searchsorted(-np.nan_to_num(at), -delta))
+    near = float(self.loss[min(index, self.loss.size - 1)])
+    if q[index] > 0 and p[index] > delta:
+      below = float(self.loss[index - 1]) if index else -math.inf
+      near = min(max(math.log(p[index] - delta) - math.log(q[index]), below), near)
+    move = self._room + 1e-15 * abs(near)
+    for _ in range(MAX_DOUBLINGS):
+      end = near + sign * move
+      if end <= 0:
+        return 0.0
+      if sign * (delta - self.delta(end, sign)) >= 0:
+        return end
+      move *= 2
+    return max(float(self.loss[-1]) + self._room, 0.0) if sign > 0 else 0.0
+
+
+def _multisets(pair: pair_lib.DominatingPair, count: int
+               ) -> tuple[np.ndarray, np.ndarray]:
+  """Losses and log P-masses of all multisets of `count` atoms."""
+  real = pair.p > 0
+  loss, log_p = pair.loss[real], np.log(pair.p[real])
+  return (_atom_by_atom if loss.size < count else _draw_by_draw)(loss, log_p, count)
+
+
+def _draw_by_draw(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
+                  ) -> tuple[np.ndarray, np.ndarray]:
+  """Each multiset as its atoms in order: for few draws."""
+  last = np.zeros(1, np.int64)
+  run = np.zeros(1, np.int64)
+  loss, log_p = np.zeros(1), np.full(1, math.lgamma(count + 1))
+  for _ in range(count):
+    choices = atom_loss.size - last
+    source = np.repeat(np.arange(last.size), choices)
+    step = np.arange(source.size) - (np.cumsum(choices) - choices)[source]
+    atom = last[source] + step
+    # A run of n equal atoms counts once in n! orders.
+    run = np.where(step == 0, run[source], 0) + 1
+    loss = loss[source] + atom_loss[atom]
+    log_p = log_p[source] + atom_log_p[atom] - np.log(run)
+    last = atom
+  return loss, log_p
+
+
+def _atom_by_atom(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
+                  ) -> tuple[np.ndarray, np.ndarray]:
+  """Each multiset as how often each atom comes up: for few atoms."""
+  left = np.full(1, count)
+  loss, log_p = np.zeros(1), np.full(1, math.lgamma(count + 1))
+  for index in range(atom_loss.size):
+    if index == atom_loss.size - 1:
+      taken, source = left, np.arange(left.size)
+    else:
+      source = np.repeat(np.arange(left.size), left + 1)
+      taken = np.arange(source.size) - (np.cumsum(left + 1) - (left + 1))[source]
+    loss = loss[source] + taken * atom_loss[index]
+    log_p = log_p[source] + taken * atom_log_p[index] - special.gammaln(taken + 1.0)
+    left = left[source] - taken
+  return loss, log_p
+
+
+@dataclasses.dataclass(frozen=True)
+class Enumeration:
+  """A composition whose outcomes were enumerated, from below and above.
+
+  Attributes:
+    lower: Outcomes of the pairs that the steps dominate.
+    upper: Outcomes of the pairs that dominate the steps.
+    p_inf: (lower, upper) probability of an infinite loss.
+  """
+
+  lower: Outcomes
+  upper: Outcomes
+  p_inf: tuple[float, float]
+
+  @classmethod
+  def of(cls, groups: Sequence[tuple[pair_lib.PairBounds, int]],
+         p_inf: tuple[float, float]) -> Optional[Enumeration]:
+    """The enumeration, or None if it is too long."""
+    upper = Outcomes.of([(bounds.upper, count) for bounds, count in groups])
+    if upper is None:
+      return None
+    if all(bounds.lower is bounds.upper for bounds, _ in groups):
+      return cls(upper, upper, p_inf)
+    lower = Outcomes.of([(bounds.lower, count) for bounds, count in groups])
+    return None if lower is None else cls(lower, upper, p_inf)
+
+  def delta(self, epsilon: float) -> Bounds:
+    """Bounds on delta at `epsilon` >= 0."""
+    low = min(max(self.p_inf[0] + self.lower.delta(epsilon, -1), 0.0), 1.0)
+    high = min(max(self.p_inf[1] + self.upper.delta(epsilon, 1), low), 1.0)
+    return Bounds(low, 0.5 * (low + high), high)
+
+  def epsilon(self, delta: float) -> Bounds:
+    """Bounds on the least epsilon >= 0 at `delta`."""
+    p_low, p_high = self.p_inf
+    if delta < p_low:
+      return Bounds(math.inf, math.inf, math.inf)
+    low = self.lower.epsilon(delta - p_low, -1)
+    high = self.upper.epsilon(delta - p_high, 1) if delta >= p_high else math.inf
+    high = max(low, high)
+    return Bounds(low, high if math.isinf(high) else 0.5 * (low + high), high)

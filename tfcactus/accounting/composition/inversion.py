@@ -1,0 +1,213 @@
+"""delta and epsilon from phi on the nodes of a vertical line, with bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+from typing import Callable
+from typing import Sequence
+
+import numpy as np
+
+from tfcactus import _numerics
+from tfcactus.accounting.bounds import Bounds
+from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.composition.losses import gaussian
+from tfcactus.accounting.composition.saddles import Alias
+
+MAX_TABLES = 4
+"""Tables made before the last is used as it is."""
+
+MAX_NEWTON = 80
+
+
+class Table:
+  """Phi on the nodes, and what follows from it at any epsilon nearby."""
+
+  def __init__(self, order: float, spacing: float, count: int,
+               tilted: Sequence[tuple[Any, int]],
+               alias: Alias, log_tail: float):
+    self.order = order
+    self.tilted = tilted
+    self.log_tail = log_tail
+    self._period = 2 * math.pi / spacing
+    self._alias = alias
+    self._t = spacing * np.arange(count)
+    self._log_mgf = math.fsum(n * part.log_mgf for part, n in tilted)
+    log_phi, slack = log_phi_of(tilted, spacing, count)
+    with np.errstate(under='ignore'):
+      phi = np.exp(log_phi)
+    s = order + 1j * self._t
+    weight = np.full(count, spacing / math.pi)
+    weight[0] *= 0.5
+    slope = -weight * phi / (s + 1)
+    self._kernels = np.stack([-slope / s, slope])
+    size = np.abs(self._kernels[0])
+    rounding = _numerics.sum_roundoff(count) + gaussian.PHASE_ROUNDOFF * (
+        abs(self._log_mgf) + np.abs(log_phi))
+    # Neither phi nor what was computed for it exceeds one by much.
+    wrong = np.minimum(
+        np.abs(phi) * np.expm1(np.minimum(slack, 1.0)) + np.where(
+            slack > 1, np.exp(np.minimum(log_phi.real + slack, 1.0)), 0.0), 3.0)
+    self._noise = float(
+        np.sum(size * rounding) + np.sum(weight * wrong / np.abs(s * (s + 1))))
+    self._turning = gaussian.PHASE_ROUNDOFF * float(
+        np.sum(size * (order + self._t)))
+    self._tail = math.exp(max(log_tail, -745.0)) / (math.pi * self._t[-1])
+
+  def _scale(self, epsilon: float) -> float:
+    """e^{K - c eps}."""
+    log_scale = self._log_mgf - self.order * epsilon
+    if log_scale > 700:
+      raise Hard
+    return math.exp(log_scale)
+
+  def at(self, epsilon: float) -> tuple[float, float]:
+    """Estimates of delta and of its derivative."""
+    scale = self._scale(epsilon)
+    value, slope = (self._kernels @ np.exp(-1j * self._t * epsilon)).real
+    return scale * float(value), scale * float(slope)
+
+  def errors(self, epsilon: float) -> tuple[float, float]:
+    """How far delta may lie below and above the estimate."""
+    scale = self._scale(epsilon)
+    both = scale * (
+        self._noise + (1 + abs(epsilon)) * self._turning + self._tail)
+    return both + self._alias.bound(epsilon, self._period), both
+
+  @property
+  def spacing(self) -> float:
+    """Distance of the nodes."""
+    return 2 * math.pi / self._period
+
+  @property
+  def last(self) -> float:
+    """The last node."""
+    return float(self._t[-1])
+
+  @property
+  def margin(self) -> float:
+    """How far below the epsilon it was made for the table is still good."""
+    return margin(self.order)
+
+
+def log_phi_of(tilted: Sequence[tuple[Any, int]], spacing: float, count: int
+               ) -> tuple[np.ndarray, np.ndarray]:
+  """log of a composition's tilted phi at spacing * (0..count-1), and its error.
+
+  Args:
+    tilted: Pairs (loss under the tilt, number of steps).
+    spacing: Distance of the nodes.
+    count: Number of nodes.
+  """
+  t = spacing * np.arange(count)
+  log_phi, slack = np.zeros(count, np.complex128), np.zeros(count)
+  for part, n in tilted:
+    own = part.log_phi(spacing, count)
+    log_phi += n * own
+    error = part.error(t) + part.error(t[:1])
+    # An error e of phi is up to log(1 + e / |phi|) of log phi.
+    slack += n * np.log1p(error * np.exp(-np.maximum(own.real, -600.0)))
+  return log_phi, slack
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+  """delta near an epsilon, as the sum of what disjoint measures have of it.
+
+  Attributes:
+    tables: One table for each measure.
+    omitted: Bounds, at any epsilon, the delta of what has no table.
+  """
+
+  tables: Sequence[Table]
+  omitted: Callable[[float], float] = lambda epsilon: 0.0
+
+  def _at(self, epsilon: float) -> tuple[float, float]:
+    """Estimates of delta and of its derivative."""
+    values = [table.at(epsilon) for table in self.tables]
+    return sum(value for value, _ in values), sum(slope for _, slope in values)
+
+  def _errors(self, epsilon: float) -> tuple[float, float]:
+    """How far delta may lie below and above the estimate."""
+    errors = [table.errors(epsilon) for table in self.tables]
+    return (sum(below for below, _ in errors),
+            sum(above for _, above in errors) + self.omitted(epsilon))
+
+  def solve(self, delta: float, epsilon: float) -> float:
+    """Newton's method on log delta, kept inside a bracket."""
+    reach = 2 / max(table.order for table in self.tables)
+    low, high = min(0.0, epsilon) - 10 * reach, math.inf
+    for _ in range(MAX_NEWTON):
+      value, slope = self._at(epsilon)
+      if value > delta:
+        low = max(low, epsilon)
+      else:
+        high = min(high, epsilon)
+      if value > 0 and slope < 0:
+        step = math.log(value / delta) * value / slope
+        new = epsilon - min(max(step, -reach), reach)
+      else:
+        new = math.nan
+      if not low < new < high:
+        new = 0.5 * (low + high) if math.isfinite(high) else epsilon + 0.5 * reach
+      if abs(new - epsilon) <= 1e-15 * max(abs(epsilon), 1e-3):
+        return new
+      epsilon, before = new, epsilon
+    if abs(epsilon - before) > 1e-9 * max(1.0, abs(epsilon)):
+      raise Hard
+    return epsilon
+
+  def bracket(self, delta: float, epsilon: float) -> Bounds:
+    """Turns the errors of delta into bounds on epsilon, and checks them."""
+    _, slope = self._at(epsilon)
+    errors = self._errors(epsilon)
+    ends = []
+    for side in (-1, 1):
+      move = 1e-15 * (1 + abs(epsilon)) + 1.01 * errors[side > 0] / abs(slope)
+      for _ in range(8):
+        end = epsilon + side * move
+        below, above = self._errors(end)
+        value, _ = self._at(end)
+        if (value - below >= delta) if side < 0 else (value + above <= delta):
+          break
+        move *= 2
+      else:
+        raise Hard
+      ends.append(max(end, 0.0))
+    return Bounds(ends[0], max(epsilon, 0.0), ends[1])
+
+  def delta_bounds(self, epsilon: float) -> Bounds:
+    """Bounds on delta."""
+    value, _ = self._at(epsilon)
+    below, above = self._errors(epsilon)
+    if not value > 0 or below + above > 1e-3 * value:
+      raise Hard
+    return Bounds(max(value - below, 0.0), min(value, 1.0), min(value + above, 1.0))
+
+
+def solved(make: Callable[[float], Profile], delta: float, guess: float
+           ) -> tuple[Profile, float]:
+  """A profile made where epsilon is found, and that epsilon.
+
+  Where a few rare losses compete with many small ones a guess is poor: what a
+  first profile finds is where a second one is made.
+
+  Args:
+    make: Makes a profile near an epsilon.
+    delta: The delta wanted.
+    guess: A first guess of epsilon.
+  """
+  for _ in range(MAX_TABLES):
+    profile = make(guess)
+    found = profile.solve(delta, guess)
+    if abs(found - guess) <= min(table.margin for table in profile.tables):
+      break
+    guess = found
+  return profile, found
+
+
+def margin(order: float) -> float:
+  """How far below the epsilon it was made for a table is still good."""
+  return 2 / order

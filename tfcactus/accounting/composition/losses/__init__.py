@@ -1,0 +1,1 @@
+"""Privacy losses as the methods of composition ask for them."""

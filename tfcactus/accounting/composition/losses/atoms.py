@@ -1,0 +1,275 @@
+"""Phi of discrete losses on the contour, certified after smoothing.
+
+A discrete loss's phi does not decay: it comes back near one again and again.
+Adding to the total loss one small non-negative variable with a smooth density
+makes it decay, and moves epsilon by no more than the variable's range. What is
+left is to show that phi stays small from where the sum over nodes stops to
+where the smoothing takes over; a grid of values shows it, phi being Lipschitz.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Sequence
+
+import numpy as np
+
+from tfcactus import _numerics
+from tfcactus.accounting.composition.losses import gaussian
+from tfcactus.pairs import dominating_pair as pair_lib
+
+SUBSET = 96
+"""Atoms used to show that phi is small: each leaves at most its weight."""
+
+MAX_GRID = 2_000_000
+"""Grid points beyond which a certificate is not sought."""
+
+MAX_DOUBTS = 400
+"""Grid points that are looked at again with all atoms."""
+
+
+class Uncertified(Exception):
+  """No certificate was found that phi stays small."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AtomicLoss:
+  """The finite losses of a pair, as `contour.Contour` wants them.
+
+  Attributes:
+    pair: The pair.
+  """
+
+  pair: pair_lib.DominatingPair
+
+  max_order = 1e4
+
+  @functools.cached_property
+  def _log_p(self) -> np.ndarray:
+    return _numerics.log_mass(self.pair.p)
+
+  def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """log M at real orders with two derivatives, shape (3, n)."""
+    return np.array([self._moments(order) for order in orders]).T
+
+  def _moments(self, order: float) -> tuple[float, float, float]:
+    log_mgf, weight = self._tilt(order)
+    mean = float(weight @ self.pair.loss)
+    return log_mgf, mean, float(weight @ (self.pair.loss - mean)**2)
+
+  def _tilt(self, order: float) -> tuple[float, np.ndarray]:
+    exponent = self._log_p + order * self.pair.loss
+    log_mgf = float(_numerics.log_sum(exponent))
+    return log_mgf, np.exp(exponent - log_mgf)
+
+  def tilted(self, order: float, t_max: float, tolerance: float
+             ) -> TiltedAtoms:
+    """The loss under a tilt."""
+    del t_max, tolerance
+    return TiltedAtoms(order, *self._tilt(order), self.pair.loss)
+
+  def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """log |phi| seen at `t` and later ones of `t`: no bound by itself."""
+    _, weight = self._tilt(order)
+    keep = weight > 1e-12
+    phase = np.multiply.outer(t, self.pair.loss[keep])
+    size = np.log(np.abs(np.exp(1j * phase) @ weight[keep]) + 1e-300)
+    return np.maximum.accumulate(size[::-1])[::-1]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TiltedAtoms:
+  """Atoms under a tilt, with the interface of `gaussian.TiltedLoss`."""
+
+  order: float
+  log_mgf: float
+  weight: np.ndarray
+  loss: np.ndarray
+
+  def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """log of the tilted phi at spacing * (0..count-1)."""
+    return _numerics.log_phi_table(self.loss, self.weight, spacing, count)
+
+  def error(self, t: np.ndarray) -> np.ndarray:
+    """Bound on the error of phi at `t`, and of log_mgf at 0: rounding, masses."""
+    return pair_lib.MASS_ROUNDOFF + gaussian.rounding(
+        self.loss, self.weight, self.order, 1.0 + abs(self.log_mgf), t)
+
+  def certify(self, start: float, end: float, level: float) -> None:
+    """Shows that |phi| <= level on [start, end].
+
+    All atoms are used while |phi| is still close to the level; further on a
+    few of them suffice, since |phi| <= 1 - W + |their sum|, W their weight.
+
+    Raises:
+      Uncertified: if it could not be shown.
+    """
+    everything = _Atoms(self.weight, self.loss)
+    few = everything.subset()
+    seen = float(everything.gap(start, 0.0, 1)[0])
+    while start < end:
+      gap = few.least_gap(start, 4 * start)
+      if gap < 3 * (1 - level):
+        stop = min(2 * start, end)
+        seen = everything.certify(start, stop, everything, level, seen)
+      else:
+        # Once all phases have come apart |phi| only comes back here and there.
+        stop = end if gap > 0.3 * few.total else min(4 * start, end)
+        few.certify(start, stop, everything, level, gap)
+      start = stop
+
+
+class _Atoms:
+  """Some of the atoms of a distribution, centred."""
+
+  def __init__(self, weight: np.ndarray, loss: np.ndarray):
+    self._weight = weight
+    self.total = float(np.sum(weight))
+    self._loss = loss - float(weight @ loss) / self.total
+    self._slope = max(float(weight @ np.abs(self._loss)), 1e-300)
+
+  def subset(self) -> _Atoms:
+    """The heaviest atom of each of a number of equally heavy stretches."""
+    order = np.argsort(self._loss)
+    stretch = np.cumsum(self._weight[order]) / self.total * SUBSET
+    _, first = np.unique(stretch.astype(np.int64), return_index=True)
+    chosen = [order[part[np.argmax(self._weight[order[part]])]]
+              for part in np.split(np.arange(order.size), first[1:])]
+    return _Atoms(self._weight[chosen], self._loss[chosen])
+
+  def gap(self, start: float, spacing: float, points: int) -> np.ndarray:
+    """W - |sum| at start + spacing * (0..points-1)."""
+    return self.total - np.abs(_numerics.phi_table(
+        self._loss, self._weight, spacing, points, start))
+
+  def least_gap(self, start: float, end: float) -> float:
+    """The least of a few gaps."""
+    return float(np.min(self.gap(start, (end - start) / 40, 41)))
+
+  def certify(self, start: float, end: float, everything: _Atoms,
+              level: float, expected: float) -> float:
+    """Shows that |phi| <= level on [start, end] by the gaps of these atoms.
+
+    Args:
+      start: Left end.
+      end: Right end.
+      everything: All atoms, for the points where these do not show it.
+      level: What |phi| must not exceed.
+      expected: About the least gap there is; the grid follows from it.
+
+    Returns:
+      The least gap on the grid.
+    """
+    need = 1 - level
+    room = expected - need
+    if room <= 0:
+      raise Uncertified
+    spacing = room / self._slope
+    points = int((end - start) / spacing) + 2
+    if points > MAX_GRID:
+      raise Uncertified
+    gap = self.gap(start, spacing, points)
+    doubtful = np.flatnonzero(gap - 0.5 * self._slope * spacing < need)
+    if doubtful.size > MAX_DOUBTS:
+      raise Uncertified
+    for index in doubtful:
+      everything.march(start + spacing * (index - 0.5),
+                       start + spacing * (index + 0.5), need)
+    return float(np.min(gap))
+
+  def march(self, left: float, right: float, need: float) -> None:
+    """Shows it on a short interval, step by step."""
+    for _ in range(MAX_DOUBTS):
+      gap = float(self.gap(left, 0.0, 1)[0]) - need
+      if gap <= 0:
+        raise Uncertified
+      left += gap / self._slope
+      if left >= right:
+        return
+    raise Uncertified
+
+
+@dataclasses.dataclass(frozen=True)
+class Smoothing:
+  """A sum of `order` uniform variables on [0, width / order].
+
+  Attributes:
+    width: Range of the sum.
+    order: How many; |phi| falls with this power.
+  """
+
+  width: float
+  order: int = 30
+
+  max_order = math.inf
+
+  def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """log M at real orders with two derivatives, shape (3, n)."""
+    return np.stack([self._log_m(orders).real,
+                     np.full_like(orders, 0.5 * self.width),
+                     np.full_like(orders, self.width**2 / (12 * self.order))])
+
+  def _log_m(self, s: np.ndarray) -> np.ndarray:
+    z = np.asarray(s) * (0.5 * self.width / self.order)
+    small = np.abs(z) < 0.1
+    safe = np.where(small, 1.0, z)
+    series = z * z / 6 - z**4 / 180 + z**6 / 2835
+    return 0.5 * self.width * s + self.order * np.where(
+        small, series, np.log(np.sinh(safe) / safe + 0j))
+
+  def tilted(self, order: float, t_max: float, tolerance: float
+             ) -> TiltedSmoothing:
+    """The variable under a tilt."""
+    del t_max, tolerance
+    return TiltedSmoothing(self, order)
+
+  def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """A bound on log |phi| at `t` and beyond."""
+    scale = 0.5 * self.width / self.order
+    return np.minimum(self.order * (
+        0.5 * (scale * order)**2 - np.log(np.maximum(scale * t, 1e-300))), 0.0)
+
+  def end(self, log_need: float, order: float) -> float:
+    """Where log |phi| has fallen below -log_need for good."""
+    scale = 0.5 * self.width / self.order
+    return math.exp(log_need / self.order + 0.5 * (scale * order)**2) / scale
+
+
+@dataclasses.dataclass(frozen=True)
+class TiltedSmoothing:
+  """The smoothing variable under a tilt."""
+
+  law: Smoothing
+  order: float
+
+  @property
+  def log_mgf(self) -> float:
+    """log M at the tilt."""
+    return float(self.law.cumulants(np.array([self.order]))[0, 0])
+
+  def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """log of the tilted phi at spacing * (0..count-1)."""
+    s = self.order + 1j * spacing * np.arange(count)
+    return self.law._log_m(s) - self.log_mgf
+
+  def error(self, t: np.ndarray) -> np.ndarray:
+    """Bound on the rounding error."""
+    return gaussian.ROUNDOFF * np.minimum(1.0, self.law.width * (t + self.order))
+
+
+def certify_decay(tilted: Sequence[tuple[TiltedAtoms, int]], start: float,
+                  end: float, log_need: float) -> None:
+  """Shows that the product of phi^count is below exp(-log_need) on an interval.
+
+  Raises:
+    Uncertified: if no single group is seen to do it.
+  """
+  for part, count in sorted(tilted, key=lambda item: -item[1]):
+    try:
+      part.certify(start, end, math.exp(-log_need / count))
+      return
+    except Uncertified:
+      continue
+  raise Uncertified

@@ -1,0 +1,323 @@
+"""The parts of a subsampled Gaussian's privacy loss, by smooth weights.
+
+A weight that falls from one to zero around a level of the loss splits a step
+into a part of small losses and a part of larger ones; see `rare`, which composes
+them. Each part is a measure with moments and a phi function of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Sequence
+
+import numpy as np
+from scipy import special
+
+from tfcactus import _numerics
+from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.composition.losses import gaussian
+
+SHARPNESS = 0.25
+"""Width of the step of w as a log-likelihood ratio: a narrower one asks for
+more quadrature nodes, a wider one for a longer contour."""
+
+CUTOFF = 2.0
+"""Weight of the term that keeps small losses from being large after all."""
+
+MAX_V = 300.0
+"""Log-likelihood ratios are capped here: beyond, w is one."""
+
+MAX_TILTED_LEVEL = 60.0
+"""Tilts at which losses at the level count as e to this are not of interest."""
+
+MAX_RANGE = 1200.0
+"""Log-likelihood ratios over which quadrature takes too long beside others."""
+
+GROWTH_SLACK = 0.3
+"""Allowance, in the log of a bound on the integrand off the real line, for the
+sum that stands for its integral: cells of 0.04 in z, where a bump of W is 0.25
+wide, differ from it by at most the bump's rise and fall, 2 * 0.04 / 0.25."""
+
+Groups = Sequence[tuple[gaussian.GaussianLoss, int]]
+"""Losses, and how many steps have each."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PartLoss(gaussian.GaussianLoss):
+  """The losses of a subsampled Gaussian between two levels.
+
+  A measure of less than mass one: the density of P times W(low) - W(high),
+  where W(level) = Phi(v / SHARPNESS + CUTOFF (e^v - 1)) and v is the
+  log-likelihood ratio over that of the level. The first term makes W vanish
+  fast on small losses, the second makes 1 - W beat any exponential of a loss.
+
+  Attributes:
+    low: Where it begins, about, above the least possible loss.
+    high: Where it ends, about.
+  """
+
+  low: float
+  high: float
+
+  _max_strip = 0.7
+
+  @classmethod
+  def of(cls, loss: gaussian.GaussianLoss, low: float, high: float
+         ) -> gaussian.GaussianLoss:
+    """The part of a loss; all of it from 0 to infinity."""
+    if low == 0 and math.isinf(high):
+      return loss
+    return cls(loss.mu, loss.sampling_prob, loss.direction, low, high)
+
+  @property
+  def max_order(self) -> float:
+    """Tilts up to about this are tried."""
+    if math.isinf(self.high):
+      return min(MAX_TILTED_LEVEL / self.low, super().max_order)
+    return MAX_TILTED_LEVEL / self.high
+
+  def log_moment(self, order: float) -> float:
+    """An upper bound on log M(order)."""
+    return _log_moment(self.tilted(order, 0.0, 1e-16))
+
+  @property
+  def _bend(self) -> float:
+    return self.sampling_prob / (self.mu**-2 + SHARPNESS**-2)
+
+  def _middle(self, level: float) -> float:
+    """The output at a level."""
+    s, mu = self.sampling_prob, self.mu
+    return (float(_numerics.log_expm1(level)) + math.log((1 - s) / s) +
+            0.5 * mu * mu) / mu
+
+  def _argument(self, y: np.ndarray, level: float, strip: np.ndarray
+                ) -> tuple[np.ndarray, np.ndarray]:
+    """Real and imaginary part of what Phi is taken of, at z + i strip."""
+    if level == 0 or math.isinf(level):
+      value = np.full(np.broadcast_shapes(y.shape, strip.shape),
+                      -np.inf if level else np.inf)
+      return value, np.zeros_like(value)
+    v = np.minimum(self.mu * (y - self._middle(level)), MAX_V)
+    grown = CUTOFF * np.exp(v)
+    return (v / SHARPNESS + grown * np.cos(strip) - CUTOFF,
+            strip / SHARPNESS + grown * np.sin(strip))
+
+  def _log_density(self, y: np.ndarray) -> np.ndarray:
+    above, below = (self._argument(y, level, np.zeros(1))[0]
+                    for level in (self.low, self.high))
+    # Phi(a) - Phi(b) = Phi(-b) - Phi(-a): from the side where both are small.
+    flip = below > 0
+    first = special.log_ndtr(np.where(flip, -below, above))
+    second = special.log_ndtr(np.where(flip, -above, below))
+    with np.errstate(divide='ignore', invalid='ignore'):
+      part = first + np.log1p(-np.exp(np.where(
+          first > -np.inf, second - first, 0.0)))
+    return super()._log_density(y) + part
+
+  def _missing(self, y: np.ndarray, step: float) -> float:
+    scale = step / math.sqrt(2 * math.pi)
+    if self.low > 0:
+      return 1.0 - scale * float(np.sum(np.exp(self._log_density(y))))
+    # What is left out has digits of its own.
+    rest = dataclasses.replace(self, low=self.high, high=math.inf)
+    return scale * float(np.sum(np.exp(rest._log_density(y))))
+
+  def _shifted(self, y: np.ndarray, strip: np.ndarray
+               ) -> tuple[np.ndarray, np.ndarray]:
+    plain, growth = super()._shifted(y, strip)
+    sizes = [_log_size(*self._argument(y, level, strip[..., None]))
+             for level in (self.low, self.high)]
+    # |W(low) - W(high)|, and the same for their complements.
+    (low, low_rest), (high, high_rest) = sizes
+    return gaussian.GaussianLoss._log_density(self, y) + np.minimum(
+        np.logaddexp(low, high), np.logaddexp(low_rest, high_rest)), growth
+
+  def _growth(self, strip: np.ndarray, order: float, t: np.ndarray) -> np.ndarray:
+    top = self._top(order) + gaussian.REACH
+    if (top + gaussian.REACH) * self.mu > MAX_RANGE:
+      raise Hard
+    y = np.arange(-gaussian.REACH, top, 0.04 / self.mu)
+    log_u = (1 + order) * self._log_u(y)
+    base = _numerics.log_sum((self._log_density(y) + log_u)[None])[0]
+    moved, growth = self._shifted(y, strip[:, 0])
+    e = self.sampling_prob / (1 - self.sampling_prob) * np.exp(
+        np.minimum(self.mu * y - 0.5 * self.mu**2, 300.0))
+    turn = np.arctan2(np.sin(strip) * e, 1 + np.cos(strip) * e)
+    # The bound grows with t: between two of a few points that at the next.
+    at = np.unique(np.append(np.geomspace(1e-9, 1, 7) * t[-1], [0.0, t[-1]]))
+    bound = _numerics.log_sum(
+        (moved + log_u)[:, None, :] + at[:, None] * turn[:, None, :])
+    return (growth[:, None] + bound - base + GROWTH_SLACK)[
+        :, np.searchsorted(at, t)]
+
+  def _top(self, order: float) -> float:
+    top = super()._top(order)
+    if self.low > 0:
+      # Up to here W(low) grows, and the mode may be anywhere below.
+      top = max(top, self._middle(self.low) + 1 / self.mu)
+    if math.isinf(self.high):
+      return top
+    # There e^(-2 (e^v - 1)^2) falls faster than the tilt's e^(order * loss) grows.
+    return min(top, max(self._middle(self.high), 0.0) + float(np.logaddexp(
+        0.0, math.log1p(order) + _numerics.log_expm1(self.high))) / self.mu)
+
+
+def _log_size(real: np.ndarray, imag: np.ndarray
+              ) -> tuple[np.ndarray, np.ndarray]:
+  """log of bounds on |Phi(real + i imag)| and on |1 - Phi|.
+
+  The smaller is at most e^(imag^2 / 2) Phi(-|real|), the other one more.
+  """
+  small = 0.5 * imag**2 + special.log_ndtr(-np.abs(real))
+  other = np.logaddexp(0.0, small)
+  return np.where(real < 0, small, other), np.where(real < 0, other, small)
+
+
+@dataclasses.dataclass(frozen=True)
+class RareLoss:
+  """The total loss of a composition whose largest one is between two levels.
+
+  Its measure has less than mass one. It has the interface of
+  `gaussian.GaussianLoss`.
+
+  Attributes:
+    groups: Pairs (loss of a subsampled Gaussian, removal; number of steps).
+    low: The lower level, above the least possible loss, about.
+    high: The higher level.
+  """
+
+  groups: Sequence[tuple[gaussian.GaussianLoss, int]]
+  low: float
+  high: float
+
+  @functools.cached_property
+  def _laws(self) -> list[tuple[gaussian.GaussianLoss, PartLoss, int]]:
+    """For each group all up to the higher level, what is above the lower."""
+    return [(PartLoss.of(loss, 0.0, self.high),
+             PartLoss.of(loss, self.low, self.high), count)
+            for loss, count in self.groups]
+
+  @property
+  def max_order(self) -> float:
+    """Tilts up to about this are tried."""
+    return min(law.max_order for laws in self._laws for law in laws[:2])
+
+  def log_moment(self, order: float) -> float:
+    """An upper bound on log M(order)."""
+    return _log_moment(self.tilted(order, 0.0, 1e-16))
+
+  def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """log M at real orders, with its first two derivatives, shape (3, n)."""
+    total, rest = np.zeros((2, 3, orders.size))
+    for loss, large, count in self._laws:
+      full, part = loss.cumulants(orders), large.cumulants(orders)
+      total += count * full
+      # -log(1 - share) and its derivatives.
+      share = _share(part[0], full[0])
+      odds, off = share / (1 - share), part[1] - full[1]
+      rest += count * np.stack([
+          np.log1p(odds), odds * off,
+          odds * (off * off + part[2] - full[2]) + (odds * off)**2])
+    # log(1 - e^-rest).
+    grown = np.expm1(np.minimum(rest[0], 700.0))
+    slope = rest[1] / grown
+    return total + np.stack([
+        np.log(-np.expm1(-rest[0])), slope,
+        (rest[2] - rest[1]**2) / grown - slope**2])
+
+  def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """A bound on log |M(order + i t')| - log M(order) for all t' >= t.
+
+    The difference of two products is the sum over the steps of the difference
+    of their factors, the others being at most one.
+    """
+    log_all, bounds = self.tilted(order, 0.0, 1e-16).log_share, []
+    for loss, large, count in self._laws:
+      part, full = (law.cumulants(np.array([order]))[0, 0] for law in (large, loss))
+      bounds.append(math.log(count) + part - full + large.log_decay(order, t))
+    return np.minimum(np.logaddexp.reduce(bounds, axis=0) - log_all, 0.0)
+
+  def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedRare:
+    """The loss under an exponential tilt."""
+    tolerance = tolerance / sum(count for _, count in self.groups)
+    return TiltedRare(order, tuple(
+        (loss.tilted(order, t_max, tolerance),
+         large.tilted(order, t_max, tolerance), count)
+        for loss, large, count in self._laws))
+
+
+def _log_moment(tilted: gaussian.TiltedLoss | TiltedRare) -> float:
+  return tilted.log_mgf + math.log1p(float(tilted.error(np.zeros(1))[0]))
+
+
+def _share(log_part: np.ndarray, log_full: np.ndarray) -> np.ndarray:
+  """A part's share of M, kept between zero and one."""
+  return np.exp(np.clip(log_part - log_full, -660.0, -1e-15))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TiltedRare:
+  """A `RareLoss` under a tilt, with the interface of `gaussian.TiltedLoss`.
+
+  Attributes:
+    order: The tilt.
+    parts: Triples (a step under the tilt, its large losses, number of steps).
+  """
+
+  order: float
+  parts: Sequence[tuple[gaussian.TiltedLoss, gaussian.TiltedLoss, int]]
+
+  @property
+  def loss(self) -> np.ndarray:
+    """The losses of the step with most nodes."""
+    return max((large.loss for _, large, _ in self.parts), key=np.size)
+
+  @functools.cached_property
+  def _shares(self) -> list[float]:
+    return [float(_share(large.log_mgf, full.log_mgf))
+            for full, large, _ in self.parts]
+
+  @functools.cached_property
+  def log_share(self) -> float:
+    """log of the part of the product of M that has a large loss."""
+    return math.log(-math.expm1(math.fsum(
+        part[2] * math.log1p(-share)
+        for part, share in zip(self.parts, self._shares))))
+
+  @property
+  def log_mgf(self) -> float:
+    """log M at the tilt."""
+    return self.log_share + math.fsum(
+        count * full.log_mgf for full, _, count in self.parts)
+
+  def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """log of the tilted phi at spacing * (0..count-1)."""
+    total, less = np.zeros((2, count), np.complex128)
+    for (full, large, steps), share in zip(self.parts, self._shares):
+      log_phi = full.log_phi(spacing, count)
+      # log of 1 - (large part of phi) / phi.
+      ratio = share * _numerics.phi_table(large.loss, large.weight, spacing, count)
+      ratio *= np.exp(-np.maximum(log_phi.real, -300.0) - 1j * log_phi.imag)
+      total += steps * log_phi
+      less += steps * _numerics.log1p(-ratio)
+    # 1 - e^less keeps the digits where large losses are rare; where they are
+    # not, e^total may be tiny beside e^(total + less).
+    with np.errstate(over='ignore', under='ignore', invalid='ignore'):
+      value = np.where(
+          less.real < 1.0, np.exp(total) * -_numerics.expm1(
+              np.minimum(less.real, 1.0) + 1j * less.imag),
+          np.exp(total) - np.exp(total + less))
+    return _numerics.log(value) - self.log_share
+
+  def error(self, t: np.ndarray) -> np.ndarray:
+    """Bound on the error of phi at `t`, and of log_mgf at 0."""
+    rare = sum(part[2] * share for part, share in zip(self.parts, self._shares))
+    total = np.zeros_like(t)
+    for (full, large, count), share in zip(self.parts, self._shares):
+      # The share is a ratio of two sums.
+      ratio = full.error(t[:1] * 0) + large.error(t[:1] * 0) + (
+          _numerics.sum_roundoff(full.loss.size + large.loss.size))
+      total += count * (rare * full.error(t) + share * (large.error(t) + ratio))
+    return total * math.exp(-self.log_share)

@@ -1,0 +1,137 @@
+"""Saddle points of a composition, and what other periods add to its integral."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Callable
+from typing import Optional
+
+import numpy as np
+
+from tfcactus import _numerics
+from tfcactus.accounting.bounds import Hard
+
+
+@dataclasses.dataclass(frozen=True)
+class Saddles:
+  """Tilts with the epsilon and delta whose saddle point they are.
+
+  Attributes:
+    orders: Increasing tilts c.
+    mgf: K(c).
+    mean: K'(c).
+    variance: K''(c).
+  """
+
+  orders: np.ndarray
+  mgf: np.ndarray
+  mean: np.ndarray
+  variance: np.ndarray
+
+  @functools.cached_property
+  def epsilon(self) -> np.ndarray:
+    """The epsilon at which c minimises the integrand on the real line."""
+    c = self.orders
+    return np.maximum.accumulate(self.mean - 1 / c - 1 / (1 + c))
+
+  @functools.cached_property
+  def log_delta(self) -> np.ndarray:
+    """The saddle point's estimate of log delta there."""
+    c = self.orders
+    curvature = np.maximum(self.variance, 0) + 1 / c**2 + 1 / (1 + c)**2
+    return np.minimum.accumulate(
+        self.mgf - c * self.epsilon - np.log(c * (1 + c)) -
+        0.5 * np.log(2 * np.pi * curvature))
+
+  def nearest(self, epsilon: float) -> int:
+    """Index of the tilt whose saddle point is nearest to `epsilon`."""
+    return int(np.argmin(np.abs(self.epsilon - epsilon)))
+
+  def log_chernoff(self, epsilon: float) -> float:
+    """log of a bound on delta, as good as the moments are."""
+    return float(np.min(self._log_chernoff(epsilon)))
+
+  def best_order(self, epsilon: float) -> float:
+    """The order that has it."""
+    return float(self.orders[np.argmin(self._log_chernoff(epsilon))])
+
+  def _log_chernoff(self, epsilon: float) -> np.ndarray:
+    return self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
+
+  def epsilon_at(self, log_delta: float) -> float:
+    """Epsilon, interpolated; beyond the largest tilt that tilt goes on."""
+    beyond = max(float(self.log_delta[-1]) - log_delta, 0.0) / self.orders[-1]
+    return float(np.interp(-log_delta, -self.log_delta, self.epsilon)) + beyond
+
+  def log_delta_at(self, epsilon: float) -> float:
+    """log delta, interpolated; beyond the largest tilt that tilt goes on."""
+    beyond = max(epsilon - float(self.epsilon[-1]), 0.0) * self.orders[-1]
+    return float(np.interp(epsilon, self.epsilon, self.log_delta)) - beyond
+
+  def joined(self, other: Saddles) -> Saddles:
+    """Both, in order, each tilt once."""
+    orders, index = np.unique(
+        np.concatenate([self.orders, other.orders]), return_index=True)
+    return Saddles(orders, *(
+        np.concatenate([getattr(self, name), getattr(other, name)])[index]
+        for name in ('mgf', 'mean', 'variance')))
+
+
+@dataclasses.dataclass(frozen=True)
+class Alias:
+  """Chernoff bounds on the other periods' contributions.
+
+  Attributes:
+    order: The tilt.
+    orders: Orders at which log moments are known.
+    mgf: The log moments.
+    log_moment: Returns an upper bound on a log moment, where those known have
+      none on their error.
+  """
+
+  order: float
+  orders: np.ndarray
+  mgf: np.ndarray
+  log_moment: Optional[Callable[[float], float]] = None
+
+  def period(self, epsilon: float, log_tolerance: float) -> float:
+    """A period whose aliasing error is below the tolerance."""
+    above, below = self._log_excess(epsilon)
+    up, down = self.orders > self.order, self.orders < self.order
+    high = np.logaddexp(0.0, above - log_tolerance)[up] / (
+        self.orders[up] - self.order)
+    low = np.logaddexp(0.0, below - log_tolerance)[down] / (
+        self.order - self.orders[down])
+    # Order zero: everything below is at most one.
+    zero = np.logaddexp(0.0, -log_tolerance) / self.order
+    period = max(np.min(high, initial=np.inf), np.min(low, initial=zero))
+    if not (math.isfinite(period) and period > 0):
+      raise Hard
+    return float(period)
+
+  def bound(self, epsilon: float, period: float) -> float:
+    """The aliasing error at `epsilon`."""
+    above, below = self._log_excess(epsilon)
+    up, down = self.orders > self.order, self.orders < self.order
+    gap = np.abs(self.orders - self.order)
+    with np.errstate(divide='ignore'):
+      decay = _numerics.log_expm1(gap * period)
+    high = np.where(up, above - decay, np.inf)
+    low = np.where(down, below - decay, np.inf)
+    if self.log_moment is not None:
+      best = [int(np.argmin(side)) for side in (high, low)]
+      known = dataclasses.replace(
+          self, orders=self.orders[best], mgf=np.array(
+              [self.log_moment(float(order)) for order in self.orders[best]]),
+          log_moment=None)
+      return known.bound(epsilon, period)
+    zero = -float(_numerics.log_expm1(np.array(self.order * period)))
+    return math.exp(min(np.min(high), 700.0)) + math.exp(min(np.min(low), zero))
+
+  def _log_excess(self, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
+    log_a = self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
+    # Rounding of log_a itself.
+    log_a = log_a + 1e-12 * (1 + np.abs(self.mgf) + np.abs(self.orders * epsilon))
+    return log_a, np.minimum(log_a, 0.0)

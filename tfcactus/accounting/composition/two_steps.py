@@ -1,0 +1,252 @@
+"""Two releases: cells of one loss against the closed form of the other.
+
+With H the second release's delta in closed form, at any real epsilon,
+
+    delta(epsilon) = E_P1[H(epsilon - L1)].
+
+The first release's outcomes are put into cells. Keeping both masses of a cell
+and moving them to the ends of its range of losses raises delta, by the chords
+of a convex function; merging a cell into one atom lowers it, by their tangents.
+Both sums are exact but for rounding. Cells are narrow where chords and tangents
+are apart, so that no kink, tail or tiny sampling probability needs care.
+
+Source: this library's; what raises and what lowers is Lemma 9 and Proposition
+15 of Zhu, Dong and Wang (AISTATS 2022).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Callable
+
+import numpy as np
+from scipy import optimize
+from scipy import special
+
+from tfcactus.accounting.bounds import Bounds
+from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.composition.losses.gaussian import EPS
+from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
+from tfcactus.pairs import of_noise
+
+PILOTS = (1 << 12, 1 << 13)
+"""Cells of the partitions that show where cells have to be narrow."""
+
+CELLS = 1 << 16
+"""Cells of the last partition."""
+
+SPREAD = 0.25
+"""Share of the cells that are spread evenly, so that none is wide."""
+
+MASS_ROUNDOFF = 1e-12
+"""Bound on the relative error of a sum over cells: their masses are right to
+`dominating.RATIO_ROUNDOFF`, numpy's sums to 1e-14."""
+
+LOSS_ROUNDOFF = 8 * EPS
+"""Relative error of a loss at an edge, log1p of a product with an expm1."""
+
+BEYOND = float(2 * special.ndtr(-of_noise.GAUSSIAN_REACH))
+"""P-mass that is in no cell, counted as if its loss were infinite."""
+
+MAX_MU = 24.0
+"""Above this a cell within reach has less P0-mass than the least number."""
+
+MAX_DOUBLINGS = 60
+"""So often the bounds on epsilon are moved apart before that is given up."""
+
+MAX_EPSILON = 1e5
+"""No epsilon beyond this is looked for."""
+
+CLOSE = 1e-12
+"""Relative precision of the estimate."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoSteps:
+  """Two Gaussian releases, each of a sample of its own or of all records.
+
+  Attributes:
+    first: The loss that is put into cells.
+    second: The other.
+  """
+
+  first: GaussianLoss
+  second: GaussianLoss
+
+  @classmethod
+  def of(cls, one: GaussianLoss, other: GaussianLoss) -> TwoSteps:
+    """The pair of losses, the less noisy one in closed form.
+
+    Raises:
+      Hard: if masses of cells would not be numbers.
+    """
+    if min(one.mu, other.mu) > MAX_MU:
+      raise Hard
+    return cls(*sorted((one, other), key=lambda loss: loss.mu))
+
+  def delta(self, epsilon: float) -> Bounds:
+    """Bounds on delta at `epsilon` >= 0."""
+    return self._at(self._cells(epsilon), epsilon)
+
+  def epsilon(self, delta: float) -> Bounds:
+    """Bounds on the least epsilon >= 0 at `delta`.
+
+    Raises:
+      Hard: if the search does not end.
+    """
+    even = self._even
+    if self._at(even, 0.0).lower <= delta and (
+        self.delta(0.0).upper <= delta):
+      return Bounds(0.0, 0.0, 0.0)
+    near = self._search(lambda x: self._at(even, x).estimate, delta, 0.0)
+    cells = self._cells(near)
+    near = self._search(lambda x: self._at(cells, x).estimate, delta, near)
+    at = self._at(cells, near)
+    move = CLOSE * (1 + near)
+    slope = max((at.estimate - self._at(cells, near + 1e-6).estimate) / 1e-6, 1e-300)
+    move += 1.01 * max(at.upper - delta, delta - at.lower, 0.0) / slope
+    for _ in range(MAX_DOUBLINGS):
+      low, high = max(near - move, 0.0), near + move
+      if self._at(cells, high).upper <= delta and (
+          low == 0 or self._at(cells, low).lower >= delta):
+        return Bounds(low, near, high)
+      move *= 2
+    raise Hard
+
+  @staticmethod
+  def _search(delta_at: Callable[[float], float], delta: float, near: float
+              ) -> float:
+    """Where a falling function has a value, at or above zero."""
+    target = math.log(delta)
+
+    def excess(x):
+      return math.log(max(delta_at(x), 1e-300)) - target
+
+    width = 1e-5 * (1 + near)
+    low, high = max(near - width, 0.0), near + width
+    while low > 0 and excess(low) < 0:
+      width *= 8
+      low = max(low - width, 0.0)
+    while excess(high) > 0:
+      width *= 8
+      high += width
+      if high > MAX_EPSILON:
+        raise Hard
+    if excess(low) <= 0:
+      return low
+    return optimize.brentq(excess, low, high, xtol=0.1 * CLOSE, rtol=0.1 * CLOSE)
+
+  def _at(self, cells: _Cells, epsilon: float) -> Bounds:
+    """Bounds on delta by the cells at hand."""
+    sums = []
+    for loss, p, sign in ((cells.mean, cells.p, -1), (cells.loss, cells.raised, 1)):
+      room = LOSS_ROUNDOFF * (abs(epsilon) + np.abs(loss)) + (
+          cells.room if sign < 0 else 0.0)
+      value, error = self.second.delta(epsilon - loss - sign * room)
+      terms = p * np.clip(value + sign * error, 0.0, 1.0)
+      sums.append(float(np.sum(terms)) * (1 + sign * MASS_ROUNDOFF))
+    upper = min(sums[1] + BEYOND, 1.0)
+    low = min(sums[0], upper)
+    return Bounds(low, 0.5 * (low + upper), upper)
+
+  def _cells(self, epsilon: float) -> _Cells:
+    """Cells that are narrow where delta at `epsilon` needs it."""
+    edges, cells = self._edges, self._even
+    for count in (*PILOTS[1:], CELLS):
+      edges = self._refined(edges, epsilon, count)
+      cells = self._partition(edges)
+    return cells
+
+  @functools.cached_property
+  def _edges(self) -> np.ndarray:
+    """Ends of the first pilot's cells, in standard deviations of the output."""
+    reach = of_noise.GAUSSIAN_REACH
+    shift = self.first.mu if self.first.direction == 'remove' else 0.0
+    return np.linspace(-reach, reach + shift, PILOTS[0] + 1)
+
+  @functools.cached_property
+  def _even(self) -> _Cells:
+    """Cells of the first pilot."""
+    return self._partition(self._edges)
+
+  def _refined(self, edges: np.ndarray, epsilon: float, count: int) -> np.ndarray:
+    """Cells of equal share in what chords and tangents are apart, about."""
+    loss = self._sign * self.first._log_u(edges)
+    width = np.diff(edges)
+    p = of_noise.normal_cells(edges[:-1], width)
+    if self._sign > 0:
+      p = p * np.exp(np.minimum(loss[1:], 600.0))
+    value = self.second.delta(epsilon - loss)[0]
+    middle = self.second.delta(epsilon - 0.5 * (loss[1:] + loss[:-1]))[0]
+    gap = p * np.abs(0.5 * (value[1:] + value[:-1]) - middle)
+    # A gap grows with the cube of the width.
+    density = np.cbrt(gap / width**3)
+    density = np.maximum(density, np.append(0.0, density[:-1]))
+    density = np.maximum(density, np.append(density[1:], 0.0)) * width
+    total = float(np.sum(density))
+    share = width / float(np.sum(width))
+    if total > 0:
+      share = SPREAD * share + (1 - SPREAD) * density / total
+    position = np.append(0.0, np.cumsum(share))
+    inner = np.interp(np.linspace(0, position[-1], count + 1), position, edges)
+    return np.unique(inner)
+
+  @property
+  def _sign(self) -> int:
+    """Whether the loss grows with the output."""
+    return 1 if self.first.direction == 'remove' else -1
+
+  def _partition(self, edges: np.ndarray) -> _Cells:
+    law, s = self.first, self.first.sampling_prob
+    z = law.mu * edges - 0.5 * law.mu**2
+    log_u = law._log_u(edges)
+    # Cells too narrow for their likelihood ratios to differ are left out: one
+    # with a neighbour.
+    keep = np.flatnonzero(np.append(
+        True, (np.diff(np.maximum.accumulate(log_u)) > 0) & (np.diff(z) > 0)))
+    keep = np.append(keep[:-1], edges.size - 1)
+    if keep.size < 2:
+      raise Hard
+    without, with_it = (
+        np.add.reduceat(of_noise.normal_cells(start, np.diff(edges)), keep[:-1])
+        for start in (edges[:-1], edges[:-1] - law.mu))
+    z, log_u = z[keep], log_u[keep]
+    # In terms of q1 / p0 nothing cancels where s is tiny.
+    excess = with_it / without
+    mean = np.log1p(s * (excess - 1)) if s < 1 else np.log(excess)
+    from_low = excess * np.exp(-z[:-1]) - 1
+    width = np.expm1(np.diff(z))
+    up = from_low / width
+    if law.direction == 'remove':
+      p = (1 - s) * without + s * with_it
+      up = up * np.exp(np.minimum(log_u[1:] - mean, 600.0))
+      share = np.minimum(up + of_noise.RATIO_ROUNDOFF / width, 1.0)
+      share = np.where(np.isfinite(share), np.maximum(share, 0.0), 1.0)
+    else:
+      p = without
+      share = np.maximum(up - of_noise.RATIO_ROUNDOFF / width, 0.0)
+      share = np.where(np.isfinite(share), np.minimum(share, 1.0), 0.0)
+    raised = np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
+    room = 2 * of_noise.RATIO_ROUNDOFF * s * excess / np.exp(mean)
+    return _Cells(self._sign * log_u, raised, self._sign * mean, p, room)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cells:
+  """A loss in cells.
+
+  Attributes:
+    loss: Shape (cells + 1,), at their ends.
+    raised: Shape (cells + 1,), P-masses moved there, upwards on the whole.
+    mean: Shape (cells,), losses of the cells merged.
+    p: Shape (cells,), their P-masses.
+    room: Shape (cells,), bounds on the error of `mean`.
+  """
+
+  loss: np.ndarray
+  raised: np.ndarray
+  mean: np.ndarray
+  p: np.ndarray
+  room: np.ndarray

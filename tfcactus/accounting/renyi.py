@@ -1,0 +1,283 @@
+"""The classical accountants, as baselines: Renyi and moments."""
+
+from __future__ import annotations
+
+import math
+from typing import Callable
+from typing import Sequence
+
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus import _numerics
+from tfcactus.accounting import phi
+from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.composition import composition
+from tfcactus.pairs import dominating_pair as pair_lib
+
+ORDERS = tuple(1 + np.geomspace(0.02, 500.0, 300))
+"""Orders at which divergences are known."""
+
+ROUNDOFF = 64 * np.finfo(np.float64).eps
+"""Bound on the relative rounding error of a moment (pairwise sums of at most 1e5
+positive terms, each of a few roundings), hence on the error of its logarithm."""
+
+WASTE = 1e-6
+"""By how much the 'optimal' conversion may exceed the optimum."""
+
+_AT_ONCE = 40
+
+_LOWEST = -700.0
+"""Log of the least false positive rate looked at."""
+
+_DIVISIONS = 12
+_SHARES = np.arange(1, 8) / 8
+
+
+class RenyiAccountant(phi.PairAccountant):
+  """Composes Renyi divergences and converts them to epsilon.
+
+  The divergences are those of the exact dominating pairs, so what is lost
+  against `PhiAccountant` is lost in the conversion.
+  """
+
+  def __init__(self, *args, orders: Sequence[float] = ORDERS,
+               conversion: str = 'tight', **kwargs):
+    """Initializes an empty account.
+
+    Args:
+      *args: As for `PhiAccountant`.
+      orders: Orders above one.
+      conversion: 'tight' (Canonne, Kamath and Steinke, 2020, Proposition 12),
+        'moments' (Abadi et al., 2016, the accountant of paper 000), or
+        'optimal' (appendix F of Zhu, Dong and Wang, 2022: through the
+        trade-off region of all orders together).
+      **kwargs: As for `PhiAccountant`.
+    """
+    super().__init__(*args, **kwargs)
+    if conversion not in _CONVERSIONS:
+      raise ValueError(
+          f'Expected conversion in {tuple(_CONVERSIONS)}, got {conversion!r}.')
+    self._orders = _check_orders(orders)
+    self._convert = _CONVERSIONS[conversion]
+
+  def get_epsilon(self, target_delta: float) -> float:
+    """An upper bound on epsilon at `target_delta`, which the divergences imply."""
+    delta = _checks.delta(target_delta, 'target_delta')
+    if self._non_private:
+      return math.inf
+    return self._epsilon(self._curves(), delta)
+
+  def _curves(self) -> list[np.ndarray]:
+    """Divergences at the orders, for each direction; none if nothing was composed."""
+    if not self._counts:
+      return []
+    return [_divergences(part, self._orders)
+            for part in self.compositions().values()]
+
+  def _epsilon(self, curves: list[np.ndarray], delta: float) -> float:
+    return max([self._convert(self._orders, curve, delta) for curve in curves] +
+               [0.0])
+
+  def get_delta(self, target_epsilon: float) -> float:
+    """The least delta whose epsilon is at most `target_epsilon`."""
+    target = _checks.non_negative('target_epsilon', target_epsilon)
+    if self._non_private:
+      return 1.0
+    if not self._counts:
+      return 0.0
+    curves, low, high = self._curves(), -700.0, 0.0
+    for _ in range(60):
+      middle = 0.5 * (low + high)
+      if self._epsilon(curves, min(math.exp(middle), 1 - 1e-16)) <= target:
+        high = middle
+      else:
+        low = middle
+    return math.exp(high)
+
+
+class ExtendedMomentsAccountant(phi.PairAccountant):
+  """The moments accountant for noise with distinguishing events.
+
+  The mass of infinite losses is composed by itself, and Markov's inequality is
+  used on the rest: delta = 1 - (1 - omega)^n + min over lambda of
+  exp(n Gamma_lambda - lambda epsilon). Without infinite losses it is
+  `RenyiAccountant(conversion='moments')`.
+
+  Source: Theorem 19 and Proposition 17 of Sommer et al., "Learning Numeric
+  Optimal Differentially Private Truncated Additive Mechanisms" (2021).
+  """
+
+  def __init__(self, *args, orders: Sequence[float] = ORDERS, **kwargs):
+    """Initializes an empty account.
+
+    Args:
+      *args: As for `PhiAccountant`.
+      orders: Orders lambda + 1, above one.
+      **kwargs: As for `PhiAccountant`.
+    """
+    super().__init__(*args, **kwargs)
+    self._orders = _check_orders(orders)
+
+  def get_epsilon(self, target_delta: float) -> float:
+    """The least epsilon >= 0 that the bound gives at `target_delta`."""
+    delta = _checks.delta(target_delta, 'target_delta')
+
+    def solve(part):
+      rest = delta - part.p_inf[1]
+      if rest <= 0:
+        return math.inf
+      return max(_moments(self._orders, _divergences(
+          part, self._orders, finite=True), rest), 0.0)
+
+    return self._worst(solve, math.inf)
+
+  def get_delta(self, target_epsilon: float) -> float:
+    """The bound on delta at `target_epsilon` >= 0."""
+    epsilon = _checks.non_negative('target_epsilon', target_epsilon)
+
+    def solve(part):
+      log_tail = float(np.min((self._orders - 1) * (
+          _divergences(part, self._orders, finite=True) - epsilon)))
+      return min(part.p_inf[1] + math.exp(min(log_tail, 0.0)), 1.0)
+
+    return self._worst(solve, 1.0)
+
+  def _worst(self, solve: Callable[[composition.Composition], float],
+             nothing: float) -> float:
+    if self._non_private:
+      return nothing
+    if not self._counts:
+      return 0.0
+    return max(solve(part) for part in self.compositions().values())
+
+
+def _divergences(part: composition.Composition, orders: np.ndarray, *,
+                 finite: bool = False) -> np.ndarray:
+  """Bounds on the Renyi divergences of a composition, rounding included.
+
+  Args:
+    part: One direction of what was composed.
+    orders: Shape (n,), above one.
+    finite: Of finite losses only.
+  """
+  slack = sum(count * (ROUNDOFF / (orders - 1) + (
+      pair_lib.LOSS_ROUNDOFF if step.loss is None else 0.0))
+              for step, count in part.groups)
+  return known_divergences(part, orders, finite=finite) * (1 + ROUNDOFF) + slack
+
+
+def known_divergences(part: composition.Composition, orders: np.ndarray, *,
+                      finite: bool = False) -> np.ndarray:
+  """Renyi divergences of a composition; inf where they are too hard to compute."""
+  try:
+    return part.renyi_divergence(orders, finite=finite)
+  except Hard:
+    if orders.size <= _AT_ONCE:
+      return np.full(orders.size, math.inf)
+    return np.concatenate([
+        known_divergences(part, some, finite=finite)
+        for some in np.array_split(orders, -(-orders.size // _AT_ONCE))])
+
+
+def _check_orders(orders: Sequence[float]) -> np.ndarray:
+  orders = np.array(_checks.vector('orders', list(orders)))
+  if np.any(orders <= 1):
+    raise ValueError(f'Expected orders > 1, got {np.min(orders)!r}.')
+  return orders
+
+
+def _tight(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
+  return float(np.min(
+      divergence + np.log1p(-1 / orders) -
+      (math.log(delta) + np.log(orders)) / (orders - 1)))
+
+
+def _moments(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
+  return float(np.min(divergence - math.log(delta) / (orders - 1)))
+
+
+def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
+  """The least epsilon for which no test allowed by all orders has gain delta.
+
+  The largest log((y - delta) / x) over the region, from above: y(x), the largest
+  power at x, is concave, so that between two points it lies below the chords of
+  their neighbours, continued. Cells that might beat the best point by `WASTE`
+  are divided.
+  """
+  known = np.isfinite(divergence)
+  orders, log_bound = orders[known], ((orders - 1) * divergence)[known]
+  if not orders.size:
+    return math.inf
+
+  def power(x):
+    return np.exp(np.min(_largest_power(
+        orders[:, None], log_bound[:, None], np.log(x)), axis=0))
+
+  low = -40.0
+  while power(np.exp([low]))[0] > delta:
+    if low == _LOWEST:
+      return math.inf
+    low = max(1.5 * low, _LOWEST)
+  x = np.exp(np.linspace(low, -1e-3, 100))
+  y = power(x)
+  for _ in range(_DIVISIONS):
+    top = _gain_of_cells(x, y, delta)
+    best = max(float(np.max(_numerics.log_mass(np.maximum(y - delta, 0.0) / x))),
+               0.0)
+    open_ = np.flatnonzero(top > best + WASTE)
+    if not open_.size:
+      break
+    ends = np.append(x, 1.0)
+    new = (ends[open_, None]**(1 - _SHARES) * ends[open_ + 1, None]**_SHARES).ravel()
+    x, y = np.append(x, new), np.append(y, power(new))
+    x, first = np.unique(x, return_index=True)
+    y = y[first]
+  return max(float(np.max(_gain_of_cells(x, y, delta))), 0.0) + WASTE
+
+
+def _gain_of_cells(x: np.ndarray, y: np.ndarray, delta: float) -> np.ndarray:
+  """The most that log((y - delta) / x) can be between neighbouring points.
+
+  Args:
+    x: Shape (n,), increasing; the last cell ends at one.
+    y: Shape (n,), a concave increasing function with y(0) >= 0 and y(1) = 1.
+    delta: In (0, 1).
+  """
+  a, y_a, b, y_b = x, y, np.append(x[1:], 1.0), np.append(y[1:], 1.0)
+  chord = (y_b - y_a) / (b - a)
+  rise = np.append(y[0] / x[0], chord[:-1])
+  fall = np.append(chord[1:], 0.0)
+  # Where the continued chords of both neighbours meet, and both ends.
+  with np.errstate(divide='ignore', invalid='ignore'):
+    meet = (y_b - y_a + rise * a - fall * b) / (rise - fall)
+  meet = np.clip(np.where(rise > fall, meet, a), a, b)
+  y_meet = np.minimum(y_a + rise * (meet - a), y_b - fall * (b - meet))
+  gains = [(y_a - delta) / a, (y_b - delta) / b, (y_meet - delta) / meet]
+  return _numerics.log_mass(np.maximum(np.max(gains, axis=0), 0.0))
+
+
+def _largest_power(order: np.ndarray, log_bound: np.ndarray, log_x: np.ndarray
+                   ) -> np.ndarray:
+  """log of the largest true positive rate y at false positive rate x.
+
+  y^a x^(1-a) + (1-y)^a (1-x)^(1-a) <= exp(log_bound), by bisection.
+  """
+  log_1x = np.log(-np.expm1(log_x))
+  shape = np.broadcast_shapes(order.shape, log_x.shape)
+  low = np.broadcast_to(log_x, shape).copy()
+  high = np.zeros(shape)
+  for _ in range(50):
+    middle = 0.5 * (low + high)
+    log_1y = np.log(-np.expm1(np.minimum(middle, -1e-300)))
+    size = np.logaddexp(order * middle + (1 - order) * log_x,
+                        order * log_1y + (1 - order) * log_1x)
+    # Rounding may allow more, never less.
+    allowed = size <= log_bound + ROUNDOFF * (1 - order * (log_x + log_1x))
+    low = np.where(allowed, middle, low)
+    high = np.where(allowed, high, middle)
+  return high
+
+
+_CONVERSIONS: dict[str, Callable[[np.ndarray, np.ndarray, float], float]] = {
+    'tight': _tight, 'moments': _moments, 'optimal': _optimal}

@@ -1,0 +1,412 @@
+"""Truncated concentrated differential privacy: the calculus of (rho, omega).
+
+A mechanism is (rho, omega)-tCDP if its outputs on neighbouring inputs have Renyi
+divergence D_order <= rho order for all orders in (1, omega). Two printed
+statements do not hold as they stand: Theorem 11 is offered by name only and
+labelled; Corollary 18 (in `tfcactus.accounting.sinh_normal`) asks for the
+hypothesis that its proof uses, or for a numerical check.
+
+Source: Bun, Dwork, Rothblum and Steinke, "Composable and Versatile Privacy via
+Truncated CDP" (STOC 2018), called "the paper" below.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+from typing import Callable
+from typing import Optional
+from typing import Sequence
+
+import numpy as np
+from scipy import optimize
+
+from tfcactus import _checks
+from tfcactus import _format
+from tfcactus.pairs import dominating_pair as pair_lib
+
+CERTIFICATE_ORDERS = 2000
+"""Orders at which a certificate takes divergences; between them it is chords."""
+
+UNPROVEN = (
+    'NOT a privacy guarantee: Theorem 11 as printed does not follow from '
+    'Theorem 12, whose condition (5) fails at the parameters that it chooses.')
+
+PROVEN = 'Holds: condition (5) of Theorem 12 is satisfied; subsample gives more.'
+
+
+@dataclasses.dataclass(frozen=True)
+class TCDP:
+  """The guarantee D_order <= rho order for all orders in (1, omega).
+
+  Attributes:
+    rho: At least zero; as in zero-concentrated differential privacy.
+    omega: Above one; infinity for zCDP.
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  Source: Definition 1 of the paper.
+  """
+
+  rho: float
+  omega: float = math.inf
+
+  def __post_init__(self):
+    object.__setattr__(self, 'rho', _checks.non_negative('rho', self.rho))
+    object.__setattr__(self, 'omega', check_omega(self.omega))
+
+  @classmethod
+  def from_pure_dp(cls, epsilon: float) -> TCDP:
+    """What epsilon-differential privacy implies (section 2.3)."""
+    return cls(0.5 * _checks.non_negative('epsilon', epsilon)**2)
+
+  @classmethod
+  def from_zcdp(cls, rho: float) -> TCDP:
+    """What rho-zCDP is, such as the Gaussian's 1 / (2 noise_multiplier^2)."""
+    return cls(rho)
+
+  @classmethod
+  def from_renyi(cls, orders: Sequence[float], divergences: Sequence[float],
+                 omega: Optional[float] = None) -> TCDP:
+    """The least rho that bounds on Renyi divergences imply.
+
+    Args:
+      orders: Increasing, above one.
+      divergences: Bounds on the divergence at those orders.
+      omega: One of the orders up to which the guarantee shall hold; None for
+        the last one.
+
+    Returns:
+      A guarantee that also holds between the orders: (order - 1) D_order is
+      convex, and zero at order one.
+    """
+    orders, divergences = _curve(orders, divergences)
+    omega = orders[-1] if omega is None else check_omega(omega)
+    if omega > orders[-1]:
+      raise ValueError(
+          f'Expected omega <= {orders[-1]:.6g}, the largest order given, got '
+          f'omega={omega!r}.')
+    last = int(np.searchsorted(orders, omega))
+    return cls(float(running_rho(orders, divergences)[last]), omega)
+
+  def compose(self, *others: TCDP) -> TCDP:
+    """The guarantee of all together: rhos add, the least omega stays (Lemma 2)."""
+    parts = (self,) + others
+    return TCDP(math.fsum(part.rho for part in parts),
+                min(part.omega for part in parts))
+
+  def self_compose(self, count: int) -> TCDP:
+    """The guarantee of `count` such releases."""
+    return TCDP(_checks.integer('count', count, 1) * self.rho, self.omega)
+
+  def epsilon(self, delta: float) -> float:
+    """The epsilon that holds at `delta` (Lemma 6, for every delta in (0, 1))."""
+    log_inverse = -math.log(_checks.delta(delta))
+    if self.rho == 0:
+      return 0.0
+    if log_inverse <= (self.omega - 1)**2 * self.rho:
+      return self.rho + 2 * math.sqrt(self.rho * log_inverse)
+    return self.rho * self.omega + log_inverse / (self.omega - 1)
+
+  def delta(self, epsilon: float) -> float:
+    """The delta that holds at `epsilon`: Lemma 6 the other way (Lemma 8)."""
+    epsilon = _checks.non_negative('epsilon', epsilon)
+    if self.rho == 0:
+      return 0.0
+    if epsilon <= self.rho:
+      return 1.0
+    order = min((epsilon + self.rho) / (2 * self.rho), self.omega)
+    return math.exp(min((order - 1) * (self.rho * order - epsilon), 0.0))
+
+  def group(self, size: int) -> TCDP:
+    """The guarantee for groups of `size` records, fewer than omega.
+
+    Raises:
+      ValueError: for larger groups; `large_group` has them.
+    """
+    size = _checks.integer('size', size, 1)
+    if self.omega / size <= 1:
+      raise ValueError(
+          f'Expected size < omega={self.omega!r}, got size={size}; use '
+          'large_group(size), which holds for any size.')
+    return TCDP(self.rho * size**2, self.omega / size)
+
+  def large_group(self, size: int) -> LargeGroup:
+    """The guarantee for groups of any size (Proposition 9)."""
+    return LargeGroup(self, _checks.integer('size', size, 1))
+
+  def group_epsilon(self, size: int, delta: float) -> float:
+    """The epsilon for groups of `size` records: the better of the two ways."""
+    values = [self.large_group(size).epsilon(delta)]
+    if self.omega / size > 1:
+      values.append(self.group(size).epsilon(delta))
+    return min(values)
+
+  def subsample(self, sampling_prob: float) -> TCDP:
+    """The guarantee on a random sample of the records (Theorem 12).
+
+    Holds for a uniformly random subset of a fixed size and replaced records, and
+    for Poisson sampling and added or removed ones: both are the mixtures that
+    the theorem is about.
+
+    Args:
+      sampling_prob: The share s of records taken.
+
+    Returns:
+      (13 s^2 rho, omega' / 2) for the largest omega' <= omega that condition
+      (5) allows; at most what it was without sampling.
+
+    Raises:
+      ValueError: if rho > 0.1, or no omega' satisfies condition (5).
+    """
+    s = _checks.sampling_prob(sampling_prob)
+    if s == 1:
+      return self
+    if not 0 < self.rho <= 0.1:
+      raise ValueError(
+          'Expected 0 < rho <= 0.1, as Theorem 12 asks, got '
+          f'rho={self.rho!r}; account the mechanism exactly with PhiAccountant.')
+    largest = _largest_order(self.rho, s, self.omega)
+    if largest is None or not condition_5(self.rho, s, largest):
+      raise ValueError(
+          "Expected condition (5) of Theorem 12 to hold for some omega' in (2, "
+          f'omega={_format.lower(self.omega)}], but it does at none for '
+          f'rho={self.rho!r} and sampling_prob={s!r}; account the mechanism '
+          'exactly with PhiAccountant.')
+    return TCDP(13 * s * s * self.rho, largest / 2)
+
+  def printed_theorem_11(self, sampling_prob: float) -> PrintedClaim:
+    """What Theorem 11 prints, by name only and labelled.
+
+    It follows from Theorem 12 at very small sampling probabilities only, where
+    `subsample` gives more; elsewhere it is not proved.
+
+    Args:
+      sampling_prob: The share s of records taken, at most 0.1.
+
+    Raises:
+      ValueError: if the printed hypotheses do not hold either.
+    """
+    s = _checks.sampling_prob(sampling_prob)
+    needed = -math.log(s) / (2 * self.rho) if self.rho else math.inf
+    if not (0 < self.rho <= 0.1 and s <= 0.1 and self.omega >= needed >= 3 and
+            -math.log(s) >= 3 * self.rho * (2 - math.log2(self.rho))):
+      raise ValueError(
+          'Expected rho and sampling_prob in (0, 0.1], log(1/s) >= 3 rho (2 + '
+          'log2(1/rho)) and omega >= log(1/s) / (2 rho) >= 3, as Theorem 11 '
+          f'prints, got {self} and sampling_prob={s!r}.')
+    proven = condition_5(self.rho, s, needed)
+    return PrintedClaim(TCDP(13 * s * s * self.rho, needed / 2), proven,
+                        PROVEN if proven else UNPROVEN)
+
+  def __str__(self) -> str:
+    return f'({_format.upper(self.rho)}, {_format.lower(self.omega)})-tCDP'
+
+
+@dataclasses.dataclass(frozen=True)
+class PrintedClaim:
+  """A statement as it was printed; no accountant takes it.
+
+  Attributes:
+    claim: What it says.
+    proven: Whether it holds at these parameters.
+    statement: Why, or why not.
+  """
+
+  claim: TCDP
+  proven: bool
+  statement: str
+
+  def __str__(self) -> str:
+    return f'{self.claim}: {self.statement}'
+
+
+@dataclasses.dataclass(frozen=True)
+class LargeGroup:
+  """What a guarantee for one record says of a group of any size.
+
+  Attributes:
+    single: The guarantee for one record.
+    size: The records of the group.
+
+  Source: Propositions 9 and 10 of the paper; `epsilon` is Proposition 10
+  without the loss of its last step.
+  """
+
+  single: TCDP
+  size: int
+
+  @property
+  def _growth(self) -> float:
+    try:
+      return math.expm1(self.size * math.log1p(1 / (self.single.omega - 1)))
+    except OverflowError:
+      return math.inf
+
+  @property
+  def order(self) -> float:
+    """The order at which the divergence is bounded; just above one."""
+    return 1 + (1 / self._growth if self._growth else math.inf)
+
+  @property
+  def divergence(self) -> float:
+    """The bound on the Renyi divergence at that order."""
+    if math.isinf(self.single.omega):
+      raise ValueError(
+          'Expected a finite omega, got omega=inf, where group(size) holds for '
+          'any size; use that.')
+    return self._growth * (self.single.omega - 1) * (
+        self.single.omega * self.single.rho)
+
+  def epsilon(self, delta: float) -> float:
+    """The epsilon that holds for the group at `delta`."""
+    log_inverse = -math.log(_checks.delta(delta))
+    if math.isinf(self.single.omega):
+      return math.inf
+    return self.divergence + self._growth * log_inverse
+
+  def printed_epsilon(self, delta: float) -> float:
+    """Proposition 10 as printed: valid, and larger than `epsilon`."""
+    log_inverse = -math.log(_checks.delta(delta))
+    single = self.single
+    return math.exp(self.size / (single.omega - 1)) * (
+        single.omega**2 * single.rho + log_inverse)
+
+
+def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
+  """Condition (5) of Theorem 12, for its omega' = `order` above two."""
+  if order <= 2:
+    return False
+  log_inverse = -math.log((order - 2) * sampling_prob)
+  low = 2 - math.log2(rho) + log_inverse / math.log(2)
+  return low <= order <= log_inverse / rho
+
+
+def _largest_order(rho: float, s: float, omega: float) -> Optional[float]:
+  """The largest omega' <= omega below the upper side of condition (5)."""
+  # order rho + log((order - 2) s) increases: one root, from -inf at two.
+  excess = lambda order: order * rho + math.log((order - 2) * s)
+  low, high = 2 + 1e-12, 2 + 2 / s
+  if omega <= low or excess(low) > 0:
+    return None
+  top = optimize.brentq(excess, low, high, xtol=1e-12) * (1 - 1e-12)
+  return min(top, omega)
+
+
+def running_rho(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:
+  """sup of D_a / a over a in (1, orders[i]), for each i, bounded from above.
+
+  Args:
+    orders: Shape (n,), increasing, above one.
+    divergences: Shape (n,), the divergences there or bounds on them.
+  """
+  k = (orders - 1) * divergences
+  a, b = orders[:-1], orders[1:]
+  with np.errstate(invalid='ignore', over='ignore', divide='ignore'):
+    m = np.diff(k) / np.diff(orders)
+    c = k[:-1] - m * a
+    # Extremes of (m x + c) / (x (x - 1)) on each interval, and its ends.
+    root = np.sqrt(np.maximum(c * c + m * c, 0.0))
+    points = [np.clip((-c + sign * root) / m, a, b) for sign in (-1, 1)]
+    best = np.maximum(divergences[:-1] / a, divergences[1:] / b)
+    for x in points:
+      x = np.where(np.isfinite(x), x, a)
+      best = np.fmax(best, (m * x + c) / (x * (x - 1)))
+  best = np.where(np.isinf(k[1:]), np.inf, best)
+  # Below the first order D is at most the first divergence.
+  return np.maximum.accumulate(np.append(divergences[0], best))
+
+
+def certificate(divergence: Callable[[float], float], omega: float, *,
+                orders: int = CERTIFICATE_ORDERS) -> TCDP:
+  """The least rho for which (rho, omega)-tCDP holds, from above.
+
+  Args:
+    divergence: The Renyi divergence at an order above one.
+    omega: Finite; the divergence is taken up to it.
+    orders: How many orders to take; rho is larger than the least by about
+      the inverse square.
+
+  Raises:
+    ValueError: if the divergence is infinite below omega.
+  """
+  omega = check_omega(omega)
+  if math.isinf(omega):
+    raise ValueError(
+        'Expected a finite omega, got omega=inf: divergences at all orders '
+        'cannot be looked at one by one.')
+  grid = 1 + np.geomspace(min(1e-6, 1e-3 * (omega - 1)), omega - 1, orders)
+  rho = running_rho(grid, np.array([divergence(order) for order in grid]))[-1]
+  if not math.isfinite(rho):
+    raise ValueError(
+        f'Expected finite Renyi divergences up to omega={omega!r}, got '
+        'infinite ones; lower omega.')
+  return TCDP(float(rho), omega)
+
+
+def pair_certificate(pair: pair_lib.DominatingPair, omega: float, *,
+                     orders: int = CERTIFICATE_ORDERS) -> TCDP:
+  """The least rho with (rho, omega)-tCDP for a pair, in both directions.
+
+  Args:
+    pair: Dominates the mechanism for one direction; its reverse for the other.
+    omega: Finite.
+    orders: As for `certificate`.
+  """
+  ways = (pair, pair.reversed())
+  return certificate(
+      lambda order: max(way.renyi_divergence(order) for way in ways), omega,
+      orders=orders)
+
+
+def subsampled_divergence(divergence: Callable[[int], float], order: int,
+                          sampling_prob: float) -> float:
+  """D_order(sP + (1-s)Q || Q) from the divergences D_k(P || Q), exactly.
+
+  Args:
+    divergence: D_k at the integers k = 2..order.
+    order: An integer of at least two.
+    sampling_prob: s.
+
+  Source: Lemma 15 of the paper.
+  """
+  order = _checks.integer('order', order, 2)
+  s = _checks.sampling_prob(sampling_prob)
+  k = np.arange(2, order + 1)
+  log_binomial = np.array([
+      math.lgamma(order + 1) - math.lgamma(i + 1) - math.lgamma(order - i + 1)
+      for i in k])
+  rest = np.where(k < order, (order - k) * math.log1p(-s) if s < 1 else -np.inf,
+                  0.0)
+  # The terms with divergence zero sum to one; what is above is added to it.
+  excess = np.exp(log_binomial + rest + k * math.log(s)) * np.expm1(
+      (k - 1) * np.array([divergence(int(i)) for i in k]))
+  return float(np.log1p(np.sum(excess))) / (order - 1)
+
+
+def check_omega(value: Any) -> float:
+  """Returns omega: above one, or infinity."""
+  if isinstance(value, (float, np.floating)) and value == math.inf:
+    return math.inf
+  value = _checks.real('omega', value)
+  if value <= 1:
+    raise ValueError(f'Expected omega > 1, got omega={value!r}.')
+  return value
+
+
+def _curve(orders: Sequence[float], divergences: Sequence[float]
+           ) -> tuple[np.ndarray, np.ndarray]:
+  orders = _checks.vector('orders', list(orders))
+  divergences = _checks.vector('divergences', list(divergences))
+  if orders.shape != divergences.shape:
+    raise ValueError(
+        'Expected as many divergences as orders, got '
+        f'{divergences.size} and {orders.size}.')
+  if np.any(orders <= 1) or np.any(np.diff(orders) <= 0):
+    raise ValueError('Expected orders above one and increasing.')
+  if np.any(divergences < 0):
+    raise ValueError(
+        f'Expected divergences >= 0, got {np.min(divergences)!r}.')
+  return orders, divergences

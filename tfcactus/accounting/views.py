@@ -1,0 +1,181 @@
+"""The same privacy seen otherwise: profile, trade-off function, distribution.
+
+Of a pair they are exact; of what an accountant has composed they are bounds.
+
+All are lossless: each determines the others (appendix B of Zhu, Dong and Wang,
+AISTATS 2022).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus import _numerics
+from tfcactus.accounting.bounds import Bounds
+from tfcactus.accounting.composition.composition import Composition
+from tfcactus.accounting.phi import PairAccountant
+from tfcactus.pairs.dominating_pair import DominatingPair
+from tfcactus.pairs.dominating_pair import lower_hull
+
+CDF_STEP = 1e-5
+"""Distance of the losses between which a distribution function is bracketed."""
+
+
+def privacy_profile(pair: DominatingPair, alpha: Any) -> np.ndarray:
+  """H(alpha) = sup_A P(A) - alpha Q(A).
+
+  Args:
+    pair: The pair.
+    alpha: Non-negative, any shape; alpha = e^epsilon.
+  """
+  alpha = np.asarray(alpha, dtype=np.float64)
+  if not np.all(alpha >= 0):
+    raise ValueError(f'Expected alpha >= 0, got {alpha!r}.')
+  return np.vectorize(pair.hockey_stick, otypes=[np.float64])(
+      _numerics.log_mass(alpha))
+
+
+def pair_from_profile(alpha: Any, value: Any) -> DominatingPair:
+  """The pair with the largest convex profile below some points.
+
+  Args:
+    alpha: Shape (points,), positive and increasing.
+    value: Shape (points,), in [0, 1]: bounds on H at `alpha`, or H itself.
+
+  Returns:
+    A pair that dominates every mechanism whose profile is bounded by the
+    values at the points: between points a convex profile lies below the chord.
+
+  Raises:
+    ValueError: if the points are not increasing or not within bounds.
+
+  Source: Lemma 9 and Corollary 25.
+  """
+  alpha, value = _checks.vector('alpha', alpha), _checks.vector('value', value)
+  if alpha.shape != value.shape:
+    raise ValueError(
+        'Expected alpha and value of the same shape, got '
+        f'{alpha.shape} and {value.shape}.')
+  if alpha[0] <= 0 or np.any(np.diff(alpha) <= 0):
+    raise ValueError('Expected alpha to be positive and increasing.')
+  if np.any(value < 0) or np.any(value > 1):
+    raise ValueError('Expected value in [0, 1].')
+  # No profile lies below 1 - alpha, and all start at one.
+  alpha = np.append(0.0, alpha)
+  value = np.append(1.0, np.maximum(value, 1 - alpha[1:]))
+  keep = lower_hull(alpha, value)
+  alpha, value = alpha[keep], np.minimum.accumulate(value[keep])
+  slope = np.append(np.diff(value) / np.diff(alpha), 0.0)
+  q = np.diff(slope)
+  real = q > 0
+  return DominatingPair(
+      np.log(alpha[1:][real]), (alpha[1:] * q)[real], q[real],
+      float(value[-1]), float(max(1 + slope[0], 0.0)))
+
+
+def tradeoff(pair: DominatingPair, false_positive: Any) -> np.ndarray:
+  """The trade-off function (f-DP): least false negative rate of any test.
+
+  Args:
+    pair: The pair; a test tells P, the alternative, from Q, the null.
+    false_positive: Q-probability of rejecting, in [0, 1], any shape.
+
+  Returns:
+    1 - P-probability of rejecting, of the best test at that level.
+  """
+  level = np.asarray(false_positive, dtype=np.float64)
+  if not np.all((level >= 0) & (level <= 1)):
+    raise ValueError(f'Expected false_positive in [0, 1], got {level!r}.')
+  order = np.argsort(-pair.loss, kind='stable')
+  x = np.append(0.0, np.cumsum(pair.q[order]))
+  y = pair.p_inf + np.append(0.0, np.cumsum(pair.p[order]))
+  return np.maximum(1 - np.interp(level, x, y), 0.0)
+
+
+def pair_from_tradeoff(false_positive: Any, false_negative: Any
+                       ) -> DominatingPair:
+  """The pair of a trade-off function given at points, linear between them.
+
+  Args:
+    false_positive: Shape (points,), increasing from 0 to 1.
+    false_negative: Shape (points,), convex and non-increasing to 0.
+
+  Raises:
+    ValueError: if the points are not those of a trade-off function.
+  """
+  x = _checks.vector('false_positive', false_positive)
+  y = _checks.vector('false_negative', false_negative)
+  if x.shape != y.shape or x[0] != 0 or x[-1] != 1 or np.any(np.diff(x) <= 0):
+    raise ValueError(
+        'Expected false_positive to increase from 0 to 1, with a '
+        'false_negative for each.')
+  q, p = np.diff(x), -np.diff(y)
+  if y[-1] != 0 or not 0 <= y[0] <= 1 or np.any(p < 0) or np.any(
+      np.diff(p / q) > 1e-9):
+    raise ValueError(
+        'Expected false_negative to be convex and fall to 0 within [0, 1].')
+  seen = p > 0
+  return DominatingPair(np.log(p[seen] / q[seen]), p[seen], q[seen],
+                        float(1 - y[0]), float(np.sum(q[~seen])))
+
+
+def loss_cdf(pair: DominatingPair, loss: Any) -> np.ndarray:
+  """P-probability that the privacy loss is at most `loss`, any shape."""
+  order = np.argsort(pair.loss)
+  mass = np.append(0.0, np.cumsum(pair.p[order]))
+  return mass[np.searchsorted(pair.loss[order], np.asarray(loss), side='right')]
+
+
+def composed_pair(accountant: PairAccountant, epsilon: Any) -> DominatingPair:
+  """A pair that dominates all that was composed, for both of two neighbours.
+
+  Its `tradeoff` is a lower bound on the false negative rates of any test (the
+  f-DP guarantee), its `privacy_profile` an upper bound, equal to the
+  accountant's at the points given.
+
+  Args:
+    accountant: Holds the composition, in both directions.
+    epsilon: Shape (points,), increasing from 0: where the profile is taken.
+
+  Raises:
+    ValueError: if the points do not increase from 0, or one direction is left
+      out.
+  """
+  epsilon = _checks.vector('epsilon', epsilon)
+  if epsilon[0] != 0 or np.any(np.diff(epsilon) <= 0):
+    raise ValueError(
+        f'Expected epsilon to increase from 0, got epsilon={epsilon!r}.')
+  if accountant.direction != 'both':
+    raise ValueError(
+        "Expected an accountant of direction 'both', got "
+        f'direction={accountant.direction!r}; one direction alone is no guarantee.')
+  return DominatingPair.from_symmetric_profile(
+      np.exp(epsilon), np.array([accountant.get_delta(x) for x in epsilon]))
+
+
+def composed_loss_cdf(composition: Composition, loss: float) -> Bounds:
+  """Bounds on the P-probability that a composed loss is at most `loss` >= 0.
+
+  The profile is convex in e^epsilon and its slope there is minus the
+  Q-probability of a larger loss, which differences on both sides bracket.
+
+  Args:
+    composition: One direction of what was composed, as in
+      `PhiAccountant.compositions`.
+    loss: Non-negative.
+  """
+  loss = _checks.non_negative('loss', loss)
+  below, at, above = (composition.delta(max(x, 0.0)) for x in (
+      loss - CDF_STEP, loss, loss + CDF_STEP))
+  grown, fallen = np.expm1(CDF_STEP), -np.expm1(-min(CDF_STEP, loss))
+  # e^loss times the Q-probability of a larger loss.
+  low = max((at.lower - above.upper) / grown, 0.0)
+  high = (below.upper - at.lower) / fallen if loss > 0 else 1.0
+  high = min(high, np.exp(loss), 1.0 - at.lower)
+  lower = min(max(1 - at.upper - high, 0.0), 1.0)
+  upper = min(1 - at.lower - low, 1.0)
+  estimate = 1 - at.estimate - (below.estimate - above.estimate) / (grown + fallen)
+  return Bounds(lower, float(np.clip(estimate, lower, upper)), upper)

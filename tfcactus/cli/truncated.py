@@ -1,0 +1,121 @@
+"""The command `design truncated`: bounded noise, by any method."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+from typing import Callable
+
+from tfcactus import _format
+from tfcactus.search import truncated
+
+LEARNED = ('sigmoid-adp', 'sigmoid-pdp', 'sigmoid-ma')
+METHODS = ('direct', 'lp', 'ma', *LEARNED)
+
+_FOREIGN = ('budget', 'objective', 'dim', 'cells', 'tail_ratio', 'delta')
+
+
+def add_arguments(parser: argparse.ArgumentParser,
+                  number: Callable[[str], float]) -> None:
+  """Adds what only truncated noise has."""
+  group = parser.add_argument_group('truncated noise')
+  add = group.add_argument
+  add('--range', type=number, metavar='R', help='bound on |noise| over the '
+      'sensitivity')
+  add('--utility', type=number, metavar='U', help='bound on E|Z| or sqrt(E Z^2)')
+  add('--norm', type=int, choices=(1, 2), help='of the utility; default 2')
+  add('--epsilon', type=number, help='where delta is made least')
+  add('--method', choices=METHODS, help='default direct')
+  add('--seed', type=int, help='of the sigmoid methods; default 0')
+  add('--seconds', type=number,
+      help='longest training of the sigmoid methods; default 120')
+
+
+def refuse_arguments(args: argparse.Namespace) -> None:
+  """Raises if an argument of truncated noise came with other noise."""
+  given = [name for name in ('range', 'utility', 'norm', 'epsilon', 'method',
+                             'seed', 'seconds')
+           if getattr(args, name) is not None]
+  if given:
+    raise ValueError(
+        f'Expected --{given[0]} with "design truncated" only, got it with '
+        f'{args.mechanism!r}.')
+
+
+def run(args: argparse.Namespace) -> None:
+  """Designs, accounts, writes and reports.
+
+  Raises:
+    ValueError: if an argument is missing, foreign or out of range.
+    SolverError: if a program with a global optimum was not proved to be at it.
+  """
+  missing = [name for name in ('range', 'utility', 'epsilon', 'steps')
+             if getattr(args, name) is None]
+  foreign = [name for name in _FOREIGN if getattr(args, name) is not None]
+  if missing or foreign or args.power != 2 or args.solver != 'interior-point':
+    raise ValueError(
+        'Expected --range, --utility, --epsilon and --steps with "design '
+        f'truncated". Missing: {_options(missing)}; not used here: '
+        f'{_options(foreign) if foreign else "power and solver"}.')
+  method = args.method or 'direct'
+  request = {'utility': args.utility, 'epsilon': args.epsilon,
+             'steps': args.steps, 'norm': args.norm or 2,
+             'sampling_prob': 1.0 if args.sampling_prob is None else
+                              args.sampling_prob, 'bins': args.bins}
+  if method in LEARNED:
+    found = _learned(args, method, request)
+  else:
+    if args.seed is not None or args.seconds is not None:
+      raise ValueError(
+          'Expected --seed and --seconds with the sigmoid methods only, got '
+          f'them with --method {method}.')
+    found = truncated.truncated_noise(args.range, method=method, **request)
+  if args.out is not None:
+    found.noise.save(args.out)
+  print(json.dumps(_report(found)) if args.json else _told(args, found))
+
+
+def _learned(args: argparse.Namespace, method: str, request: dict[str, Any]
+             ) -> truncated.TruncatedNoise:
+  from tfcactus.learned import learned_noise  # pylint: disable=import-outside-toplevel
+  begun = time.perf_counter()
+  table = learned_noise.LearnedNoise(
+      args.range, loss=method.split('-')[1], seed=args.seed or 0,
+      max_seconds=args.seconds or 120.0, progress=not args.json, **request
+  ).solve()
+  return truncated.account(
+      table, method=method, seconds=time.perf_counter() - begun,
+      **{name: request[name] for name in (
+          'epsilon', 'steps', 'sampling_prob', 'norm')})
+
+
+def _options(names: list[str]) -> str:
+  return ', '.join('--' + name.replace('_', '-') for name in names) or 'none'
+
+
+def _report(found: truncated.TruncatedNoise) -> dict[str, Any]:
+  return {'delta': found.delta.upper, 'utility': found.utility,
+          'omega': found.omega, 'method': found.method,
+          'certified': found.certified, 'seconds': found.seconds,
+          'digest': found.noise.digest}
+
+
+def _told(args: argparse.Namespace, found: truncated.TruncatedNoise) -> str:
+  law = 'E|Z|' if (args.norm or 2) == 1 else 'sqrt(E Z^2)'
+  by = ('full shift: it never increases with |z|' if found.noise.monotone else
+        'envelope of all smaller shifts: it is not monotone')
+  return '\n'.join([
+      f'delta <= {_format.upper(found.delta.upper)} at epsilon '
+      f'{_format.upper(found.epsilon)} after '
+      f'{found.steps} release(s) of a scalar query at sampling probability '
+      f'{found.sampling_prob:g}',
+      f'accounted by the {by}; {_format.upper(found.omega, 4)} of delta is certain '
+      'distinction',
+      f'{law} {_format.upper(found.utility)}, '
+      f'|noise| <= {_format.upper(found.noise.range)}, '
+      f'{found.noise.bins} cells per unit, {found.seconds:.2f} s by '
+      f'{found.method}', found.statement,
+      f'digest {found.noise.digest}' + (
+          f', written to {args.out}' if args.out else '')])

@@ -1,0 +1,1 @@
+"""Convex solvers behind the designs."""

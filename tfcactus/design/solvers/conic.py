@@ -1,0 +1,148 @@
+"""The same program by cvxpy and Clarabel: slow, independent, small grids."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfcactus.design.solvers import convex_program
+
+OBJECTIVES = ('kl', 'chi2')
+"""Objectives that are written as cones here."""
+
+MAX_EDGES = 20_000
+"""More exponential cones than this take minutes and come back inaccurate."""
+
+
+def solve(program: convex_program.Program, start: np.ndarray
+          ) -> convex_program.Solution:
+  """Solves a program with cvxpy and Clarabel.
+
+  Args:
+    program: The program.
+    start: Positive masses: the units in which the unknowns are scaled.
+
+  Returns:
+    The optimum and its multipliers (to be certified by the caller).
+
+  Raises:
+    ImportError: if cvxpy is not installed.
+    SolverError: if the program is too large, or the solver fails.
+    ValueError: if its objective has no conic form here.
+  """
+  if program.objective not in OBJECTIVES:
+    raise ValueError(
+        f'Expected objective {" or ".join(OBJECTIVES)} with solver="cvxpy", got '
+        f'{program.objective!r}; use solver="interior-point".')
+  edges = sum(s.first.size for s in program.shifts)
+  if edges > MAX_EDGES:
+    raise convex_program.SolverError(
+        f'Expected at most {MAX_EDGES} edges for solver="cvxpy", got {edges}; '
+        'use fewer bins or solver="interior-point".')
+  try:
+    import cvxpy as cp  # pylint: disable=import-outside-toplevel
+  except ImportError as error:
+    raise ImportError(
+        'solver="cvxpy" needs cvxpy: pip install cvxpy, or use '
+        'solver="interior-point".') from error
+  unit = start / (program.mass @ start)
+  x = cp.Variable(start.size, pos=True)
+  p = cp.multiply(unit, x)
+  top = cp.Variable()
+  values = [_divergence(cp, program.objective, s, p, unit)
+            for s in program.shifts]
+  tops = [value <= top for value, _ in values]
+  within = cp.multiply(program.cost * unit / program.budget, x)
+  constraints = tops + [cp.sum(within) <= 1,
+                        (program.mass * unit) @ x == 1]
+  constraints += [cone for _, cones in values for cone in cones]
+  if program.log_volume is not None:
+    ratio = np.exp(-np.diff(program.log_volume)) * unit[1:] / unit[:-1]
+    constraints.append(x[:-1] >= cp.multiply(ratio, x[1:]))
+  problem = cp.Problem(cp.Minimize(top), constraints)
+  try:
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9,
+                  tol_feas=1e-9)
+  except cp.error.SolverError as error:
+    raise convex_program.SolverError(
+        f'Clarabel failed on {edges} edges: {error} Use fewer bins or '
+        'solver="interior-point".') from error
+  if x.value is None:
+    raise convex_program.SolverError(
+        f'Expected an optimum from Clarabel, got status {problem.status!r}; '
+        'use fewer bins or solver="interior-point".')
+  theta = np.array([float(c.dual_value) for c in tops])
+  price = float(constraints[len(tops)].dual_value) / program.budget
+  p = _mend_tail(program, unit * np.maximum(x.value, 1e-12), theta, price)
+  return convex_program.Solution(p, theta, price,
+                           int(problem.solver_stats.num_iters))
+
+
+def _mend_tail(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,
+               price: float) -> np.ndarray:
+  """Replaces the tail that the solver's absolute tolerance left as noise.
+
+  With the multipliers fixed, the Lagrangian is convex in the tail cells; they
+  are set to its minimum, given the cells that hold nearly all mass. Where to
+  cut is chosen by the lower bound, which is valid at every positive point.
+  """
+  theta = np.maximum(theta, 0.0)
+  best, best_bound = p, program.lower_bound(p, theta, price)
+  held = program.mass * p
+  beyond = np.cumsum(held[::-1])[::-1]
+  for share in (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
+    cut = max(int(np.argmax(beyond < share)), 1)
+    q = _relax(program, p, theta, price, cut)
+    bound = program.lower_bound(q, theta, price)
+    if bound > best_bound:
+      best, best_bound = q, bound
+  return best / (program.mass @ best)
+
+
+def _relax(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,
+           price: float, cut: int) -> np.ndarray:
+  """Minimises the Lagrangian over the cells from `cut` on, by Newton steps."""
+  nu = -float(theta @ program.divergences(p) + price * (program.cost @ p))
+  nu /= float(program.mass @ p)
+  for _ in range(60):
+    slope = p * (theta @ program.gradients(p) + price * program.cost +
+                 nu * program.mass)
+    stiff = _laplacian(program.edges(p, theta))[cut:, cut:]
+    scale = 1 / np.sqrt(np.diag(stiff))
+    move = -scale * np.linalg.solve(stiff * np.outer(scale, scale),
+                                    scale * slope[cut:])
+    move = move * min(1.0, 1.0 / np.max(np.abs(move)))
+    p = np.append(p[:cut], p[cut:] * np.exp(move))
+    if np.max(np.abs(move)) < 1e-12:
+      break
+  return p
+
+
+def _laplacian(band: np.ndarray) -> np.ndarray:
+  """A graph's Laplacian, dense, from its edges by distance."""
+  n = band.shape[1]
+  edges = sum(np.diag(row[:n - d], d) for d, row in enumerate(band) if d < n)
+  edges = edges + edges.T
+  return np.diag(edges.sum(axis=1)) - edges
+
+
+def _divergence(cp, objective: str, shift: convex_program.Shift, p, unit):
+  """D_k as a cvxpy expression, and the cones that define it."""
+  scale = np.exp(shift.log_scale)
+  # Homogeneous: dividing both cells by one number and multiplying the weight
+  # by it changes nothing but the conditioning.
+  size = np.sqrt(unit[shift.first] * scale * unit[shift.second])
+  a = cp.multiply(1 / size, p[shift.first])
+  b = cp.multiply(scale / size, p[shift.second])
+  weight = shift.weight * size
+  if objective == 'kl':
+    edges = cp.rel_entr(a, b) + cp.rel_entr(b, a)
+    return cp.sum(cp.multiply(weight, edges)) + shift.tail * p[-1], []
+  forth, back = cp.Variable(weight.size), cp.Variable(weight.size)
+  cones = [_square_over(cp, a, b, forth), _square_over(cp, b, a, back)]
+  edges = forth + back - a - b
+  return cp.sum(cp.multiply(weight, edges)) + shift.tail * p[-1], cones
+
+
+def _square_over(cp, a, b, bound):
+  """a^2 / b <= bound, elementwise."""
+  return cp.SOC(bound + b, cp.vstack([2 * a, bound - b]), axis=0)

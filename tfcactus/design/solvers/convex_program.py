@@ -1,0 +1,322 @@
+"""The convex program behind every designed noise, and its certificate.
+
+Cells, shells and shifts all reduce to one form. The unknown p holds masses;
+a shift k costs D_k(p), a sum over *edges* of weight * phi(p_i, scale * p_j)
+plus a term linear in p, where phi(a, b) is the divergence of a pair of cells
+counted in both directions. All D_k are convex and homogeneous of degree one,
+which is what makes the lower bound below so short.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+from typing import NamedTuple
+from typing import Optional
+from typing import Sequence
+
+import numpy as np
+
+from tfcactus.design.solvers import divergence
+
+FEASIBILITY = 1e-9
+"""How far a returned table may violate its constraints, relatively."""
+
+
+_MAX_CUTS = 100
+"""Lines that may be cut; a handful are."""
+
+
+class SolverError(RuntimeError):
+  """A design was not certified: no table is returned."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shift:
+  """One shift's divergence, as edges between cells.
+
+  Attributes:
+    first: Index i of each edge.
+    second: Index j of each edge.
+    log_scale: Each edge compares p_i with exp(log_scale) * p_j.
+    weight: Factor of each edge, above zero.
+    tail: Coefficient of the last unknown: edges wholly inside the tail.
+  """
+
+  first: np.ndarray
+  second: np.ndarray
+  log_scale: np.ndarray
+  weight: np.ndarray
+  tail: float
+
+  @functools.cached_property
+  def scale(self) -> np.ndarray:
+    """exp(log_scale)."""
+    return np.exp(self.log_scale)
+
+
+class _Edges(NamedTuple):
+  """The edges of all shifts; shift k's begin at starts[k] and have row k."""
+
+  first: np.ndarray
+  second: np.ndarray
+  scale: np.ndarray
+  weight: np.ndarray
+  starts: np.ndarray
+  row: Any
+
+  def cells(self, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The two cells that every edge compares."""
+    return p[self.first], self.scale * p[self.second]
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """Minimise the largest D_k(p), with mass one and cost within a budget.
+
+  Attributes:
+    objective: As `divergence.parse` reads it: 'kl', 'chi2', 'renyi:A', ...
+    shifts: The divergences whose maximum is minimised.
+    mass: Shape (N + 1,), mass @ p = 1.
+    cost: Shape (N + 1,), cost @ p <= budget.
+    budget: The budget.
+    log_volume: Shape (N + 1,) if the density p / volume must be
+      non-increasing, None if it is free.
+  """
+
+  objective: str
+  shifts: Sequence[Shift]
+  mass: np.ndarray
+  cost: np.ndarray
+  budget: float
+  log_volume: Optional[np.ndarray] = None
+
+  @property
+  def divergence(self) -> divergence.Divergence:
+    """What is minimised, cell by cell."""
+    return divergence.parse(self.objective)
+
+  @functools.cached_property
+  def _edges(self) -> _Edges:
+    """All shifts' edges, end to end: one array operation serves them all."""
+    if len(self.shifts) == 1:
+      s = self.shifts[0]
+      return _Edges(s.first, s.second, s.scale, s.weight, np.zeros(1, int), 0)
+    sizes = [s.first.size for s in self.shifts]
+    return _Edges(
+        *(np.concatenate([getattr(s, name) for s in self.shifts])
+          for name in ('first', 'second', 'scale', 'weight')),
+        np.append(0, np.cumsum(sizes[:-1])),
+        np.repeat(np.arange(len(sizes)), sizes))
+
+  @functools.cached_property
+  def _tails(self) -> np.ndarray:
+    return np.array([s.tail for s in self.shifts])
+
+  def divergences(self, p: np.ndarray) -> np.ndarray:
+    """D_k(p) of every shift: the sums of phi (see `Divergence.report`)."""
+    e = self._edges
+    return np.add.reduceat(e.weight * self.divergence.value(*e.cells(p)),
+                           e.starts) + self._tails * p[-1]
+
+  def gradients(self, p: np.ndarray) -> np.ndarray:
+    """Shape (shifts, N + 1): the gradient of every D_k."""
+    e, slope = self._edges, self.divergence.slope
+    a, b = e.cells(p)
+    row = e.row * p.size
+    size = len(self.shifts) * p.size
+    rows = np.bincount(row + e.first, e.weight * slope(a, b), size)
+    rows += np.bincount(row + e.second, e.weight * e.scale * slope(b, a), size)
+    rows = rows.reshape(-1, p.size)
+    rows[:, -1] += self._tails
+    return rows
+
+  @functools.cached_property
+  def bandwidth(self) -> int:
+    """The largest distance between the ends of an edge; at least one."""
+    return max(1, max(int(np.max(np.abs(s.second - s.first)))
+                      for s in self.shifts))
+
+  def edges(self, p: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """diag(p) H diag(p) of sum theta_k D_k: a graph's Laplacian, as weights.
+
+    Returns:
+      Shape (bandwidth + 1, N + 1): entry (d, i) is the weight of the edge
+      between i and i + d; row 0 is empty.
+    """
+    e = self._edges
+    where, size = self._band_index(p.size), (self.bandwidth + 1) * p.size
+    weight = e.weight * self.divergence.curvature(*e.cells(p))
+    band = np.bincount(where, np.asarray(theta)[e.row] * weight, size)
+    band = band.reshape(self.bandwidth + 1, p.size)
+    band[0] = 0.0
+    return band
+
+  def _band_index(self, size: int) -> np.ndarray:
+    e = self._edges
+    return np.abs(e.second - e.first) * size + np.minimum(e.first, e.second)
+
+  def lower_bound(self, p: np.ndarray, theta: np.ndarray, price: float = 1.0,
+                  gradients: Optional[np.ndarray] = None) -> float:
+    """A lower bound on the optimum, valid for any p > 0 and theta >= 0.
+
+    With g the gradient of sum theta_k D_k at p, convexity and homogeneity give
+    sum theta_k D_k(q) >= g @ q for every q, and the least g @ q over feasible q
+    is a linear program whose dual has one variable: the price of cost.
+
+    Args:
+      p: A positive vector, best the optimum.
+      theta: Weights of the shifts; scaled here to sum to one.
+      price: A guess of the price, above zero.
+      gradients: gradients(p), if known.
+    """
+    if gradients is None:
+      theta = np.maximum(theta, 0.0)
+      active = np.flatnonzero(theta)
+      part = dataclasses.replace(self, shifts=[self.shifts[k] for k in active])
+      theta, gradients = theta[active], part.gradients(p)
+    gradient = (theta / theta.sum()) @ gradients
+    with np.errstate(over='ignore', invalid='ignore'):
+      lead = self._per_mass(gradient)
+    return _best_price(lead, self._per_mass(self.cost) - self.budget, price)
+
+  def _per_mass(self, values: np.ndarray) -> np.ndarray:
+    """Values per unit of mass of each extreme point of the feasible cone."""
+    if self.log_volume is None:
+      return values / self.mass
+    # The extreme rays of non-increasing densities are flat up to cell i.
+    return _running_sum(values, self.log_volume) / _running_sum(
+        self.mass, self.log_volume)
+
+
+def _best_price(lead: np.ndarray, cost: np.ndarray, price: float) -> float:
+  """max over price >= 0 of min_i lead_i + price * cost_i, by cutting lines.
+
+  Every value computed is a lower bound; the lines only say where to look.
+  """
+  def least(price):
+    values = lead + price * cost
+    i = int(np.argmin(values))
+    return float(values[i]), i
+
+  best, i = least(price)
+  # The lines that bound the maximum from the left (rising) and the right.
+  rising, falling = (i, None) if cost[i] > 0 else (None, i)
+  high = max(price, 1e-300)
+  while falling is None and high < 1e300:
+    high *= 16
+    value, i = least(high)
+    best = max(best, value)
+    rising, falling = (i, None) if cost[i] > 0 else (rising, i)
+  if rising is None:
+    value, rising = least(0.0)
+    best = max(best, value)
+  for _ in range(_MAX_CUTS):
+    if falling is None or not cost[rising] > 0:
+      break
+    price = (lead[falling] - lead[rising]) / (cost[rising] - cost[falling])
+    value, i = least(price)
+    best = max(best, value)
+    if value >= lead[rising] + price * cost[rising] or i in (rising, falling):
+      break
+    rising, falling = (i, falling) if cost[i] > 0 else (rising, i)
+  return best
+
+
+def _running_sum(values: np.ndarray, log_volume: np.ndarray) -> np.ndarray:
+  """sum_{j <= i} v_j values_j / v_i, where volumes span thousands of decades."""
+  block = np.floor((log_volume - log_volume[0]) / 300).astype(int)
+  # Outer volumes never fall by much; a fall stays in its block.
+  block = np.maximum.accumulate(block)
+  result = np.empty_like(values)
+  carried, previous = 0.0, float(log_volume[0])
+  for start, end in _runs(block):
+    base = float(log_volume[start])
+    volume = np.exp(log_volume[start:end] - base)
+    carried *= np.exp(previous - base)
+    sums = carried + np.cumsum(volume * values[start:end])
+    result[start:end] = sums / volume
+    carried, previous = float(sums[-1]), base
+  return result
+
+
+def _runs(labels: np.ndarray) -> list[tuple[int, int]]:
+  """Start and end of every run of equal labels."""
+  cuts = np.flatnonzero(np.diff(labels)) + 1
+  return list(zip([0, *cuts], [*cuts, labels.size]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Solution:
+  """What a solver returns: not trusted, only certified.
+
+  Attributes:
+    p: The unknowns, positive.
+    theta: Multipliers of the shifts.
+    price: Multiplier of the cost.
+    iterations: How many iterations it took.
+  """
+
+  p: np.ndarray
+  theta: np.ndarray
+  price: float
+  iterations: int
+
+
+def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
+            tolerance: float) -> dict[str, float]:
+  """Recomputes objective, bound and feasibility of a frozen density.
+
+  Nothing that a solver claims is believed: the multipliers only choose which
+  of many valid lower bounds is computed.
+
+  Args:
+    program: The program it claims to solve.
+    p: The masses of the frozen table.
+    theta: Multipliers of the shifts.
+    price: Multiplier of the cost.
+    tolerance: Largest relative gap that is accepted.
+
+  Returns:
+    objective, lower_bound and gap (relative), as JSON numbers.
+
+  Raises:
+    SolverError: naming the residual that failed.
+  """
+  objective = float(np.max(program.divergences(p)))
+  bound = program.lower_bound(p, theta, price)
+  gap = (objective - bound) / objective
+  mass = abs(float(program.mass @ p) - 1.0)
+  excess = float(program.cost @ p) / program.budget - 1.0
+  residuals = {'relative gap': (gap, tolerance),
+               'mass error': (mass, FEASIBILITY),
+               'relative cost excess': (excess, FEASIBILITY)}
+  if program.log_volume is not None:
+    rise = float(np.max(np.diff(np.log(p) - program.log_volume)))
+    residuals['rise of the density'] = (rise, FEASIBILITY)
+  failed = [f'{name} {value:.3g} (at most {limit:.3g})'
+            for name, (value, limit) in residuals.items()
+            if not value <= limit]
+  if failed:
+    raise SolverError(
+        f'Expected a certified optimum, got {"; ".join(failed)}. Try the other '
+        'solver, another tail_ratio, more cells or fewer bins.')
+  report = program.divergence.report
+  objective, bound = report(objective), report(bound)
+  return {'objective': objective, 'lower_bound': bound,
+          'gap': max((objective - bound) / objective, 0.0)}
+
+
+def multipliers(theta: np.ndarray, price: float) -> dict[str, Any]:
+  """The multipliers as JSON, so that a file can be certified by itself."""
+  theta = np.maximum(theta, 0.0)
+  theta = theta / np.sum(theta)
+  return {'shifts': {str(k + 1): float(theta[k])
+                     for k in np.flatnonzero(theta > 1e-12)},
+          'price': float(price)}
+
+
+def pair_value(objective: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  """phi(a, b): the divergence of two cells, both directions together."""
+  return divergence.parse(objective).value(np.asarray(a), np.asarray(b))

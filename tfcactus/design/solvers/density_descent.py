@@ -1,0 +1,239 @@
+"""Composed delta minimised over all densities that fall away from zero.
+
+The variables are the steps down between neighbouring log densities, at least
+zero, so that every point is monotone exactly and the full shift is its account.
+Without that the optimum is a comb of spikes one unit apart, which protects
+whole changes only. The bound on utility is removed by a power: the density is
+raised to the exponent that meets it, which keeps it monotone. Steps are scaled
+by the curvature that the shift gives them.
+
+The start is the ground state psi^2 of -psi'' + kappa z^2 psi, the density of
+least Fisher information in the range: the best for many releases.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Callable
+
+import numpy as np
+from scipy import linalg
+from scipy import optimize
+
+from tfcactus.design.solvers.bounded_problem import Problem
+
+ROUNDS = 3
+"""Times that the scaling is chosen anew."""
+
+MAX_ITERATIONS = 500
+MEMORY = 30
+"""Pairs of past gradients that L-BFGS keeps."""
+
+SMALL_MASS = 1e-9
+"""Cells of less mass are scaled as if they had this."""
+
+FLAT = 1e-4
+"""Least step down from which a coarse solution's plateaus are refined."""
+
+LEAST_VALUE = 1e-15
+"""Added to the value before its logarithm is taken: the error of its FFT."""
+
+FLATTEST = 1e-7
+"""Fall of the log density over the whole range that no plateau is without, so
+that a power can narrow it."""
+
+LOG_FLOOR = -80.0
+"""Log of the smallest mass of a cell relative to the largest."""
+
+Value = Callable[[np.ndarray], tuple[float, np.ndarray]]
+"""From masses to a positive number to minimise, and its derivatives."""
+
+
+def solve(problem: Problem) -> tuple[np.ndarray, int]:
+  """A local minimum of the composed delta.
+
+  Args:
+    problem: What is asked for.
+
+  Returns:
+    (w, evaluations): masses that never increase outwards and meet the bound on
+    utility, and how often delta was computed.
+  """
+  found, evaluations = descend(problem, smooth_start(problem), problem.delta)
+  best, best_delta = found, problem.delta(found)[0]
+  coarse = _coarse_start(problem)
+  if coarse is not None:
+    found, more = descend(problem, coarse, problem.delta)
+    evaluations += more
+    if problem.delta(found)[0] < best_delta:
+      best = found
+  return best, evaluations
+
+
+def smooth_start(problem: Problem) -> np.ndarray:
+  """Shape (cells - 1,), steps down of the density of least information."""
+  return np.maximum(-np.diff(_ground_state(problem)), 0.0)
+
+
+def _ground_state(problem: Problem) -> np.ndarray:
+  """Log masses of least Fisher information in the range and within budget."""
+  n, width = problem.cells, 1.0 / problem.bins
+  potential = np.concatenate([problem.cost[::-1], problem.cost])
+  potential = potential / problem.budget
+
+  def log_masses(kappa):
+    _, vector = linalg.eigh_tridiagonal(
+        2 / width**2 + kappa * potential, np.full(2 * n - 1, -1 / width**2),
+        select='i', select_range=(0, 0))
+    psi = np.abs(vector[n:, 0])
+    return 2 * np.log(np.maximum(psi, 1e-150))
+
+  def excess(x):
+    w = np.exp(log_masses(math.sinh(x)))
+    return float((w @ problem.cost) / np.sum(w)) / problem.budget - 1
+
+  low, high = -25.0, 25.0
+  if excess(low) <= 0 or excess(high) >= 0:
+    # Hardly more than the middle cells, or hardly less than uniform.
+    return -problem.cost / problem.budget
+  return log_masses(math.sinh(optimize.brentq(excess, low, high, xtol=1e-8)))
+
+
+def _coarse_start(problem: Problem) -> np.ndarray | None:
+  """Steps down of the solution on the widest cells that tile the range."""
+  for bins in range(1, problem.bins):
+    whole = problem.bins % bins == 0 and (problem.cells * bins) % (
+        problem.bins) == 0
+    if not whole:
+      continue
+    coarse = problem.coarser(bins)
+    if coarse.cells >= 2 and coarse.cost[0] < 0.9 * problem.budget < 0.81 * (
+        np.mean(coarse.cost)):
+      w, _ = descend(coarse, smooth_start(coarse), coarse.delta)
+      steps = np.full(problem.cells - 1, FLAT)
+      times = problem.bins // bins
+      steps[times - 1::times] += -np.diff(np.log(w))
+      return steps
+    return None
+  return None
+
+
+def descend(problem: Problem, steps: np.ndarray, value: Value
+            ) -> tuple[np.ndarray, int]:
+  """Minimises log value over the steps down, from a start.
+
+  Args:
+    problem: The grid and the bound on utility.
+    steps: Shape (cells - 1,), where to start.
+    value: What to minimise.
+
+  Returns:
+    (w, evaluations): masses at a local minimum, the only one if the value is
+    convex in the masses, and how often the value was computed.
+  """
+  density = _Fitted(problem, value)
+  evaluations = 0
+  for i in range(2 * ROUNDS):
+    if i == ROUNDS and not density.better_within_budget(steps):
+      break
+    w, power = density.fit(steps)
+    steps = np.maximum(steps * power, 0.0)
+    between = np.maximum(0.5 * (w[1:] + w[:-1]), SMALL_MASS)
+    scale = np.sqrt(np.min(between) / between)
+    scale /= np.min(scale)
+    density.reset()
+
+    def objective(y, scale=scale):
+      log_value, slope = density.log_value(y * scale)
+      return log_value, slope * scale
+
+    result = optimize.minimize(
+        objective, steps / scale, jac=True, method='L-BFGS-B',
+        bounds=[(0.0, None)] * steps.size,
+        options={'maxiter': MAX_ITERATIONS, 'maxcor': MEMORY, 'ftol': 1e-11,
+                 'gtol': 1e-9, 'maxfun': 3 * MAX_ITERATIONS})
+    steps = result.x * scale
+    evaluations += int(result.nfev)
+  return density.fit(steps)[0], evaluations
+
+
+def fitted(problem: Problem, steps: np.ndarray) -> np.ndarray:
+  """Masses of the power of a shape that meets the bound on utility."""
+  return _Fitted(problem, problem.delta).fit(steps)[0]
+
+
+class _Fitted:
+  """Densities exp(power * log shape) that meet the bound on utility.
+
+  As long as the bound binds; once it is seen not to, the power is one.
+  """
+
+  def __init__(self, problem: Problem, value: Value):
+    self._problem = problem
+    self._value = value
+    self._log_power = 0.0
+    self._free = False
+
+  def _shape(self, steps: np.ndarray) -> np.ndarray:
+    cost = self._problem.cost
+    return np.append(0.0, -np.cumsum(steps)) - FLATTEST * cost / cost[-1]
+
+  def reset(self) -> None:
+    """Starts the search for the power at one again."""
+    self._log_power = 0.0
+
+  def fit(self, steps: np.ndarray) -> tuple[np.ndarray, float]:
+    """(masses, power): the power of the shape whose cost is the budget."""
+    shape = self._shape(steps)
+    if self._free:
+      w = _normalized(shape)
+      if w @ self._problem.cost <= self._problem.budget:
+        return w, 1.0
+    cost, budget = self._problem.cost, self._problem.budget
+    x, low, high = self._log_power, -80.0, 80.0
+    for _ in range(200):
+      w = _normalized(math.exp(x) * shape)
+      mean = float(w @ cost)
+      low, high = (x, high) if mean > budget else (low, x)
+      slope = math.exp(x) * float(w @ ((cost - mean) * shape))
+      # Newton in the logarithm, or halving where that leaves the bracket.
+      new = x - (mean - budget) / slope if slope < 0 else math.inf
+      if not low < new < high:
+        new = 0.5 * (low + high)
+      if abs(new - x) <= 1e-14 * (1 + abs(x)):
+        break
+      x = new
+    self._log_power = x
+    return w, math.exp(x)
+
+  def log_value(self, steps: np.ndarray) -> tuple[float, np.ndarray]:
+    """log of the value, and its derivative by the steps down."""
+    w, power = self.fit(steps)
+    value, by_w = self._value(w)
+    gain = by_w - w @ by_w
+    by_shape = power * w * gain
+    if not (self._free and power == 1.0):
+      # The power moves with the shape so that the cost stays.
+      price = self._problem.cost - w @ self._problem.cost
+      by_shape -= self._price(w, gain, steps) * power * w * price
+    by_steps = -np.cumsum(by_shape[::-1])[::-1][1:]
+    value = max(value, 0.0) + LEAST_VALUE
+    return math.log(value), by_steps / value
+
+  def _price(self, w: np.ndarray, gain: np.ndarray, steps: np.ndarray) -> float:
+    """Derivative of the value by the budget, along the power."""
+    shape = self._shape(steps)
+    price = self._problem.cost - w @ self._problem.cost
+    return float((w * gain) @ shape) / min(float((w * price) @ shape), -1e-300)
+
+  def better_within_budget(self, steps: np.ndarray) -> bool:
+    """Lets go of the bound if the value falls inside it; says whether it did."""
+    w, _ = self.fit(steps)
+    _, by_w = self._value(w)
+    self._free = self._price(w, by_w - w @ by_w, steps) > 0
+    return self._free
+
+
+def _normalized(log_mass: np.ndarray) -> np.ndarray:
+  w = np.exp(np.maximum(log_mass - log_mass[0], LOG_FLOOR))
+  return w / np.sum(w)

@@ -1,0 +1,377 @@
+"""A structured primal-dual interior-point method for `Program`.
+
+Newton steps are taken in p but applied as p * exp(step * du), so that masses
+from 1 to 1e-60 converge in relative terms: the certificate reads gradients in
+the far tail, where an absolute tolerance would leave noise.
+
+In these variables the Hessian is the Laplacian of a graph whose edges span no
+more cells than a unit shift. It is factorised by a banded Cholesky, the tail
+first: small weights are eliminated before large ones, and nothing cancels. The
+few shifts, the cost and the mass border it as a Schur complement.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+from typing import Optional
+import warnings
+
+import numpy as np
+from scipy import linalg
+
+from tfcactus.design.solvers import convex_program
+
+_TO_BOUNDARY = 0.99
+_LARGEST_MOVE = 2.0
+"""Largest change of log p in one step."""
+
+_LINEAR = 0.1
+"""Steps that change log p by less are taken in p itself."""
+
+_GAP = 2e-11
+"""Certified relative gap at which iterations stop."""
+
+_LOOK = 1e-2
+"""Complementarity below which the certified gap is worth computing."""
+
+_BEHIND = 0.03
+"""The barrier parameter stays above this share of the certified gap."""
+
+_PATIENCE = 8
+"""Iterations without a better certified gap before rounding is blamed."""
+
+_PROXIMAL = 1e-9
+"""Proximal weight of a unit of mass, relative to the largest divergence."""
+
+_MAX_ITERATIONS = 150
+
+
+@dataclasses.dataclass
+class _State:
+  """A point of the method.
+
+  Attributes:
+    p: Masses.
+    fall: Log density of each cell less the next one's, if monotone: kept apart
+      from p, since it may be far below p's rounding.
+    top: The largest divergence.
+    slack: top less each divergence.
+    theta: Multipliers of the shifts.
+    spare: Budget left.
+    price: Multiplier of the cost.
+    nu: Multiplier of the mass.
+    eta: Multipliers of the falls.
+  """
+
+  p: np.ndarray
+  fall: np.ndarray
+  top: float
+  slack: np.ndarray
+  theta: np.ndarray
+  spare: float
+  price: float
+  nu: float
+  eta: np.ndarray
+
+  @property
+  def drop(self) -> np.ndarray:
+    """p_i - ratio_i p_{i+1}, to full relative precision."""
+    return -self.p[:-1] * np.expm1(-self.fall) if self.fall.size else self.fall
+
+  @property
+  def carried(self) -> np.ndarray:
+    """ratio_i p_{i+1}: what cell i would hold at the next one's density."""
+    return self.p[:-1] * np.exp(-self.fall) if self.fall.size else self.fall
+
+
+def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = False,
+          target: float = _GAP) -> convex_program.Solution:
+  """Solves a program from a positive start.
+
+  Args:
+    program: The program.
+    start: Positive masses.
+    warm: Whether the start is near the optimum.
+    target: Relative gap at which to stop.
+
+  Returns:
+    The best point seen and its multipliers (to be certified by the caller).
+
+  Raises:
+    SolverError: if the method breaks down before it is near the optimum.
+  """
+  state = _start(program, start, 1e-3 if warm else 0.1)
+  values = program.divergences(state.p)
+  best: Optional[_State] = None
+  least, stale, steps, centering = np.inf, 0, 0, 0.2
+  with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
+    while steps < _MAX_ITERATIONS:
+      gap, found = _complementarity(state), 0.0
+      gradients = program.gradients(state.p)
+      if gap < _LOOK:
+        found = _certified_gap(program, state, values, gradients)
+        stale += gap < 10 * target
+        if found < 0.7 * least or best is None:
+          best, least, stale = state, found, 0
+        if least < target or stale >= _PATIENCE:
+          break
+      # The barrier waits for the duals: it holds what the shifts leave loose.
+      aim = max(centering * gap, min(_BEHIND * found, gap), 0.01 * target)
+      try:
+        state, values, length = _step(program, state, values, gradients, aim)
+        steps += 1
+      except convex_program.SolverError:
+        if best is None:
+          raise
+        break
+      centering = 0.06 if length > 0.9 else 0.15 if length > 0.5 else 0.4
+  state = best or state
+  return convex_program.Solution(state.p, state.theta, state.price, steps)
+
+
+def _start(program: convex_program.Program, p: np.ndarray, gap: float) -> _State:
+  """A centred point: every product of slack and multiplier near mu."""
+  fall, eta = np.zeros(0), np.zeros(0)
+  if program.log_volume is not None:
+    log_density = np.log(p) - program.log_volume
+    fall = -np.diff(log_density)
+    # Flat stretches are steepened, so that no fall starts at its boundary.
+    fall = np.maximum(fall, 0.1 * np.mean(np.maximum(fall, 0.0)))
+    log_p = program.log_volume - np.append(0.0, np.cumsum(fall))
+    p = np.exp(log_p - np.max(log_p))
+  p = p / (program.mass @ p)
+  values = program.divergences(p)
+  if not np.all(np.isfinite(values)):
+    raise convex_program.SolverError(
+        f'Expected a start of finite {program.objective} divergence, got '
+        f'{np.max(values)}; the order is too high for this grid. Use a lower '
+        'order, more bins or a tail_ratio nearer one.')
+  top = (1 + gap) * float(np.max(values))
+  spare = max(program.budget - float(program.cost @ p),
+              0.5 * gap * program.budget)
+  mu = gap * top / values.size
+  if fall.size:
+    eta = mu * p[:-1] / np.sum(p[:-1]) / (-p[:-1] * np.expm1(-fall))
+  theta = np.full(values.size, 1.0 / values.size)
+  return _State(p, fall, top, top - values, theta, spare, mu / spare, -top, eta)
+
+
+def _complementarity(state: _State) -> float:
+  return float(state.theta @ state.slack + state.spare * state.price +
+               state.eta @ state.drop) / state.top
+
+
+def _certified_gap(program: convex_program.Program, state: _State,
+                   values: np.ndarray, gradients: np.ndarray) -> float:
+  """The gap that a certificate would find here, infeasibility included."""
+  top = float(np.max(values))
+  bound = program.lower_bound(state.p, state.theta, state.price, gradients)
+  excess = max(abs(float(program.mass @ state.p) - 1),
+               float(program.cost @ state.p) / program.budget - 1)
+  return abs(top - bound) / top + excess
+
+
+def _step(program: convex_program.Program, state: _State, values: np.ndarray,
+          gradients: np.ndarray, gap: float) -> tuple[_State, np.ndarray, float]:
+  """A damped Newton step towards the central path at a smaller mu.
+
+  Returns:
+    The new point, its divergences, and the length of the step.
+  """
+  p, k = state.p, state.theta.size
+  mu = gap * state.top / (k + 1 + bool(state.fall.size))
+  tau = mu * p[:-1] / np.sum(p[:-1]) if state.fall.size else np.zeros(0)
+  pull = -p * (state.theta @ gradients + state.price * program.cost +
+               state.nu * program.mass)
+  band = program.edges(p, state.theta)
+  # Chains of cells a whole shift apart are hardly tied to each other where one
+  # shift dominates: a proximal term keeps the factors accurate.
+  excess = _PROXIMAL * state.top * program.mass * p
+  if state.fall.size:
+    drop, carried = state.drop, state.carried
+    band[1, :-1] += state.eta / drop * p[:-1] * carried
+    excess[:-1] += state.eta * p[:-1]
+    excess[1:] -= state.eta * carried
+    push = tau / drop
+    pull[:-1] += p[:-1] * push
+    pull[1:] -= carried * push
+  border = np.vstack([gradients * p, program.cost * p, program.mass * p])
+  corner = np.append(state.slack / state.theta, [state.spare / state.price, 0])
+  right = np.concatenate([
+      state.top - values - mu / state.theta,
+      [program.budget - program.cost @ p - mu / state.price,
+       1 - program.mass @ p]])
+  system = _Bordered(_Laplacian(band, excess), border, corner, k)
+  du, dual, top = system.solve(pull, right, np.sum(state.theta) - 1)
+  moved, length = _advance(state, du, dual, top, mu, tau)
+  # A shift that is loose need not wait for its linearisation.
+  values = program.divergences(moved.p)
+  slack = moved.top - values
+  return dataclasses.replace(moved, slack=np.where(
+      slack > 0.5 * moved.slack, slack, moved.slack)), values, length
+
+
+class _Laplacian:
+  """A banded graph Laplacian plus a small diagonal, grounded and factorised."""
+
+  def __init__(self, band: np.ndarray, excess: np.ndarray):
+    self.band, self.excess = band, excess
+    width, n = band.shape
+    degree = np.sum(band, axis=0)
+    # Reversed: entry (d, j) of the lower band is the edge (n-1-j-d, n-1-j).
+    lower = np.zeros((n, width))
+    for d in range(1, width):
+      degree[d:] += band[d, :n - d]
+      lower[:n - d, d] = -band[d, n - d - 1::-1]
+    # Constant vectors cost nothing (scaling p changes nothing but the mass): the
+    # heaviest cell is tied down, and set free again in the border.
+    self.heaviest = int(np.argmax(degree))
+    self.ground = degree[self.heaviest]
+    lower[:, 0] = (degree + excess)[::-1]
+    lower[-1 - self.heaviest, 0] += self.ground
+    lower = lower.T
+    if not np.all(np.isfinite(lower)):
+      raise convex_program.SolverError(
+          'Expected a finite Newton system, got infinities: the program is too '
+          'badly scaled. Use fewer bins or cells, or another tail_ratio.')
+    self._factor = self._cholesky(lower)
+
+  @staticmethod
+  def _cholesky(lower: np.ndarray) -> np.ndarray:
+    for jitter in (0.0, 1e-15, 1e-13, 1e-10, 1e-7):
+      # Rounding may make a pivot negative; refinement undoes the jitter.
+      shifted = lower.copy(order='F')
+      shifted[0] *= 1 + jitter
+      factor, info = linalg.lapack.dpbtrf(shifted, lower=1, overwrite_ab=1)
+      if info == 0:
+        return factor
+    raise convex_program.SolverError(
+        'Expected a positive definite Newton system, got a negative pivot at '
+        f'cell {lower.shape[1] - info}. Use fewer bins or cells, or another '
+        'tail_ratio.')
+
+  def apply(self, x: np.ndarray) -> np.ndarray:
+    """The Laplacian plus the diagonal, not grounded, times x."""
+    result = self.excess * x
+    n = x.size
+    for d in range(1, self.band.shape[0]):
+      flow = self.band[d, :n - d] * (x[:n - d] - x[d:])
+      result[:n - d] += flow
+      result[d:] -= flow
+    return result
+
+  def solve(self, rows: np.ndarray) -> np.ndarray:
+    """Solves the grounded system for every row."""
+    found, _ = linalg.lapack.dpbtrs(
+        self._factor, np.asfortranarray(rows[:, ::-1].T), lower=1)
+    return found.T[:, ::-1]
+
+
+class _Solved(NamedTuple):
+  du: np.ndarray
+  dual: np.ndarray
+  top: float
+
+
+class _Bordered:
+  """[A B'; B -diag(corner)] with the largest divergence as a last unknown.
+
+  The first k rows of the border belong to shifts, whose equations also hold
+  `top` with a coefficient of -1.
+  """
+
+  def __init__(self, matrix: _Laplacian, border: np.ndarray,
+               corner: np.ndarray, k: int):
+    self._matrix, self._border = matrix, border
+    self._corner, self._k = corner, k
+    unit = np.zeros((1, border.shape[1]))
+    unit[0, matrix.heaviest] = 1.0
+    rows = np.vstack([border, unit])
+    self._inverse = matrix.solve(rows)
+    size = rows.shape[0] + 1
+    schur = np.zeros((size, size))
+    schur[:-1, :-1] = rows @ self._inverse.T
+    diagonal = np.arange(size - 2)
+    schur[diagonal, diagonal] += corner
+    schur[-2, -2] -= 1 / matrix.ground
+    schur[-1, :k] = schur[:k, -1] = 1.0
+    self._rows = rows
+    self._scale = 1 / np.sqrt(np.maximum(np.max(np.abs(schur), axis=1), 1e-300))
+    with warnings.catch_warnings():
+      # Near the optimum it is always ill-conditioned; the certificate judges.
+      warnings.simplefilter('ignore', linalg.LinAlgWarning)
+      if not np.all(np.isfinite(schur)):
+        raise _breakdown()
+      self._lu = linalg.lu_factor(schur * np.outer(self._scale, self._scale))
+
+  def solve(self, first: np.ndarray, second: np.ndarray,
+            third: float) -> _Solved:
+    """Solves for (du, dual, top), with a round of refinement."""
+    du, dual, top = self._solve_once(first, second, third)
+    fix = self._solve_once(*self._residual(du, dual, top, first, second, third))
+    du, dual, top = du + fix.du, dual + fix.dual, top + fix.top
+    if not (np.all(np.isfinite(du)) and np.all(np.isfinite(dual))):
+      raise _breakdown()
+    return _Solved(du, dual, top)
+
+  def _residual(self, du, dual, top, first, second, third):
+    inner = first - self._matrix.apply(du) - dual @ self._border
+    outer = second - self._border @ du + self._corner * dual
+    outer[:self._k] += top
+    return inner, outer, third + np.sum(dual[:self._k])
+
+  def _solve_once(self, first, second, third) -> _Solved:
+    particular = self._matrix.solve(first[None, :])[0]
+    right = self._rows @ particular
+    right[:-1] -= second
+    # A' du + B' y = first and B du - D y - top = second, for y and top.
+    y = self._scale * linalg.lu_solve(
+        self._lu, self._scale * np.append(right, -third))
+    du = particular - y[:-1] @ self._inverse
+    return _Solved(du, y[:-2], float(y[-1]))
+
+
+def _breakdown() -> convex_program.SolverError:
+  return convex_program.SolverError(
+      'Expected a finite Newton step, got none: the program is too badly '
+      'scaled. Use fewer bins or cells, or another tail_ratio.')
+
+
+def _advance(state: _State, du: np.ndarray, dual: np.ndarray, top: float,
+             mu: float, tau: np.ndarray) -> tuple[_State, float]:
+  """Applies a Newton direction as far as positivity allows."""
+  k = state.theta.size
+  theta, price, nu = dual[:k], dual[k], dual[k + 1]
+  slack = mu / state.theta - state.slack - state.slack / state.theta * theta
+  spare = mu / state.price - state.spare - state.spare / state.price * price
+  pairs = [(state.theta, theta), (state.slack, slack),
+           (np.array([state.price, state.spare]), np.array([price, spare]))]
+  fall, eta = np.zeros(0), np.zeros(0)
+  if state.fall.size:
+    fall = du[:-1] - du[1:]
+    drop = state.drop
+    moved = state.p[:-1] * du[:-1] - state.carried * du[1:]
+    eta = (tau - state.eta * moved) / drop - state.eta
+    pairs += [(state.eta, eta), (state.fall, fall)]
+  length = min(1.0, _LARGEST_MOVE / max(float(np.max(np.abs(du))), 1e-300))
+  for value, change in pairs:
+    falling = change < 0
+    if np.any(falling):
+      length = min(length, _TO_BOUNDARY * float(
+          np.min(-value[falling] / change[falling])))
+  if not np.isfinite(length):
+    raise _breakdown()
+  p, moved = state.p * np.exp(length * du), state.fall + length * fall
+  if length * np.max(np.abs(du)) < _LINEAR:
+    # Linear in p: mass and cost, once met, stay met.
+    bent = state.fall + np.log1p(length * fall / (1 + length * du[1:])
+                                 ) if fall.size else fall
+    if np.all(bent > 1e-3 * state.fall):
+      p, moved = state.p * (1 + length * du), bent
+  return _State(
+      p, moved,
+      state.top + length * top, state.slack + length * slack,
+      state.theta + length * theta, state.spare + length * float(spare),
+      state.price + length * float(price), state.nu + length * float(nu),
+      state.eta + length * eta), length

@@ -1,0 +1,73 @@
+"""What `compile` of a private model takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfcactus.keras.compat import versions
+from tfcactus.keras.drop_in import optimizer as optimizer_lib
+from tfcactus.keras.tfp import stand_in
+
+
+def check_arguments(loss_weights: Any, steps_per_execution: Any,
+                    jit_compile: Any) -> None:
+  """Refuses what a private step cannot do.
+
+  Args:
+    loss_weights: None.
+    steps_per_execution: None or 1.
+    jit_compile: None, False, or 'auto', which is Keras 3's for not asked.
+
+  Raises:
+    ValueError: for anything else.
+  """
+  if loss_weights is not None:
+    raise ValueError(
+        f'Expected loss_weights=None, got {loss_weights!r}; there is one '
+        'loss: scale the learning rate instead.')
+  if steps_per_execution not in (None, 1):
+    raise ValueError(
+        'Expected steps_per_execution=1, so that a privacy budget can stop '
+        f'training after any step, got {steps_per_execution!r}.')
+  if jit_compile and jit_compile != 'auto':
+    raise ValueError(
+        f'Expected jit_compile=False, got {jit_compile!r}: XLA is slower here; '
+        'leave it out.')
+
+
+def ordinary_optimizer(optimizer: Any) -> Any:
+  """The optimizer that a name, a config or an optimizer stands for.
+
+  Args:
+    optimizer: As `compile` takes it.
+
+  Raises:
+    ValueError: if it is none that can apply noisy averages, or is of another
+      Keras.
+  """
+  versions.check_same_keras('optimizer', optimizer)
+  optimizer = versions.keras.optimizers.get(optimizer)
+  check_optimizer(optimizer)
+  return optimizer
+
+
+def check_optimizer(optimizer: Any) -> None:
+  """Refuses optimizers that add noise of their own, or unscale averages.
+
+  Raises:
+    ValueError: if `optimizer`, or the one inside a LossScaleOptimizer, does.
+  """
+  inner = versions.unwrapped(optimizer)
+  if isinstance(inner, optimizer_lib.DPOptimizer) or (
+      stand_in.is_foreign_dp_optimizer(inner)):
+    raise ValueError(
+        f'Expected an ordinary Keras optimizer, got {type(inner).__name__}:'
+        ' a private model adds the noise itself, and it would be added twice; '
+        'use tf.keras.optimizers.SGD or Adam.')
+  factor = getattr(inner, 'loss_scale_factor', None)
+  if factor is not None:
+    raise ValueError(
+        f'Expected an optimizer of loss_scale_factor=None, got {factor!r}: a '
+        'private model applies noisy averages that are not scaled, and the '
+        'optimizer would divide them by it. Leave it out: float16 gradients '
+        'are scaled here, and unscaled before they are clipped.')

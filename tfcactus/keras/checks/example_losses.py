@@ -1,0 +1,140 @@
+"""Losses of which each is shown to be of its own example alone.
+
+A loss is traced on a batch, with its gradient. If every operation in it is
+known to treat examples alone (see `independence`), that batch is what trains: a proof,
+at no cost. If one goes over the examples the loss is refused: computed on one
+example it would be another. If one is merely unknown, the loss is computed on
+batches of one, where there are no others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Callable
+from typing import List
+from typing import Optional
+from typing import Tuple
+
+import tensorflow as tf
+
+from tfcactus.keras.checks import state_writes
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import vectorization
+from tfcactus.keras.independence import graph_proof
+from tfcactus.keras.independence import kinds
+
+LossFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+_ONE_BY_ONE = (
+    keras.losses.Hinge, keras.losses.SquaredHinge, keras.losses.hinge,
+    keras.losses.squared_hinge)
+"""Keras takes their labels for 0 and 1 if all of a batch are; here, if all of an
+example are."""
+
+_REMEDY = ('Let the loss function compute each example by itself: reduce the '
+           'last axis (axis=-1), never the first.')
+
+
+def per_example(call: LossFn, loss: Any) -> LossFn:
+  """Makes a loss be of each example alone, or raises when it is traced.
+
+  Args:
+    call: (targets, predictions) -> losses of shape (batch,).
+    loss: The loss of Keras that it calls.
+
+  Returns:
+    The same, which raises ValueError if an example's loss is of others too.
+  """
+  apart = isinstance(loss, tuple(
+      kind for kind in _ONE_BY_ONE if isinstance(kind, type))) or (
+          loss in _ONE_BY_ONE)
+
+  def compute(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+    if apart or _unproved(call, targets, predictions):
+      return _one_by_one(call, targets, predictions)
+    return call(targets, predictions)
+
+  return compute
+
+
+@tf.autograph.experimental.do_not_convert
+def _unproved(call: LossFn, targets: tf.Tensor, predictions: tf.Tensor) -> str:
+  """Why a loss is not proved to be of each example alone, or ''.
+
+  Raises:
+    ValueError: if it is of several.
+  """
+  # At least two, so that there is another example to depend on.
+  rows = max(2, predictions.shape[0])
+  specs = [tf.TensorSpec([rows, *part.shape[1:]], part.dtype)
+           for part in (targets, predictions)]
+
+  @tf.function
+  def forward_and_back(targets, predictions, upstream):
+    with tf.GradientTape() as tape:
+      tape.watch(predictions)
+      losses = call(targets, predictions)
+    if losses.shape.as_list() != [rows]:
+      return [losses]
+    gradient = tape.gradient(losses, predictions,
+                             tf.cast(upstream, losses.dtype))
+    return [losses] if gradient is None else [losses, gradient]
+
+  graph = forward_and_back.get_concrete_function(
+      *specs, tf.TensorSpec([rows])).graph
+  state_writes.check_graph(graph, 'a loss that writes')
+  found = kinds.why_not(graph_proof.analyse(
+      graph, {part.name: kinds.ROWS for part in graph.inputs[:3]},
+      graph.outputs))
+  if found is None and graph.outputs[0].shape.as_list() != [rows]:
+    raise ValueError(
+        f'Expected a loss of shape ({rows},) for {rows} examples, got '
+        f'{graph.outputs[0].shape}. {_REMEDY}')
+  if found is None:
+    return ''
+  if found.kind == kinds.Kind.MIXED:
+    raise ValueError(
+        f'Expected a loss in which each example is by itself, got {found.why}: '
+        'one example more would move the gradients of all others, and none of '
+        f'them could be clipped for that. {_REMEDY}')
+  return found.why
+
+
+def _one_by_one(call: LossFn, targets: tf.Tensor, predictions: tf.Tensor
+               ) -> tf.Tensor:
+  """The losses of batches of one, and their gradients."""
+  if predictions.shape[0] == 1:
+    return call(targets, predictions)
+
+  def one(pair: Tuple[tf.Tensor, tf.Tensor]) -> List[tf.Tensor]:
+    target, prediction = (part[None] for part in pair)
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+      tape.watch(prediction)
+      loss = call(target, prediction)
+    gradient = tape.gradient(loss, prediction, unconnected_gradients=(
+        tf.UnconnectedGradients.ZERO))
+    return [loss[0], gradient[0]]
+
+  if vectorization.is_standing_in():
+    return vectorization.over_rows(one, (targets, predictions))[0]
+
+  @tf.custom_gradient
+  def losses_of(predictions: tf.Tensor) -> Any:
+    try:
+      losses, gradients = vectorization.over_rows(one, (targets, predictions))
+    except (TypeError, NotImplementedError) as error:
+      raise ValueError(
+          'Expected a loss that is seen to be of each example alone, or that '
+          f'can be vectorised over examples, got neither ({error}): write it '
+          'without loops such as tf.map_fn, which go through a batch one by '
+          'one.') from error
+
+    def gradient(upstream: tf.Tensor, variables: Optional[Any] = None) -> Any:
+      column = tf.reshape(tf.cast(upstream, gradients.dtype),
+                          [-1] + [1] * (gradients.shape.rank - 1))
+      found = column * gradients
+      return found if variables is None else (found, [None] * len(variables))
+
+    return losses, gradient
+
+  return losses_of(predictions)

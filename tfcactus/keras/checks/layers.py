@@ -1,0 +1,116 @@
+"""Which models have gradients per example at all."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import List
+from typing import Sequence
+
+import tensorflow as tf
+
+from tfcactus.keras.checks import state_writes
+from tfcactus.keras.compat import versions
+from tfcactus.keras.compat.versions import keras
+
+
+def check_model(model: keras.Model, half: bool = False) -> Any:
+  """Refuses layers and losses that are not a matter of one example.
+
+  Args:
+    model: The model.
+    half: Whether float16 is allowed, since gradients are unscaled before they
+      are clipped.
+
+  Returns:
+    What the model returns, in its structure, if it is built; else None.
+
+  Raises:
+    ValueError: naming the layer and the remedy.
+  """
+  check_one_device(versions.tf_variables(model))
+  for layer in versions.flat_layers(model):
+    _check_layer(layer, half)
+  if model.built and model.losses:
+    raise ValueError(
+        f'Expected a model without add_loss, got {len(model.losses)} added '
+        'loss(es), which are not clipped per example; move them into the loss '
+        'function, or put weight decay into the optimizer (weight_decay=...).')
+  return state_writes.check_no_writes(model) if model.built else None
+
+
+def check_one_device(variables: Sequence[tf.Variable] = ()) -> None:
+  """Refuses strategies that spread a model over devices.
+
+  Args:
+    variables: Those of a model.
+
+  Raises:
+    ValueError: if one spread them, or in the scope of one.
+  """
+  strategies = [v.distribute_strategy for v in variables
+                if isinstance(v, tf.distribute.DistributedValues)]
+  if tf.distribute.has_strategy():
+    strategies.append(tf.distribute.get_strategy())
+  for strategy in strategies:
+    if not isinstance(strategy, tf.distribute.OneDeviceStrategy):
+      raise ValueError(
+          f'Expected a model on one device, got a {type(strategy).__name__} of '
+          f'num_replicas_in_sync={strategy.num_replicas_in_sync}: replicas '
+          'would each add their own noise. Make the model outside of its '
+          'scope, or in that of a tf.distribute.OneDeviceStrategy.')
+
+
+def check_vectorizable(model: keras.Model) -> None:
+  """Refuses layers whose pass over one example cannot be vectorised.
+
+  Raises:
+    ValueError: naming the layer and the remedy.
+  """
+  for layer in versions.flat_layers(model):
+    if (isinstance(layer, keras.layers.RNN) and not layer.unroll and
+        not versions.RECURRENT_LOOPS):
+      raise ValueError(
+          f'Expected recurrent layers with unroll=True, got {layer.name!r} '
+          'without: TensorFlow cannot take gradients per example through its '
+          'loop. Pass unroll=True (and an Input of known length).')
+
+
+def _check_layer(layer: Any, half: bool) -> None:
+  if _normalizes_batches(layer):
+    raise ValueError(
+        f'Expected layers that treat each example alone, got {layer.name!r}, a '
+        'BatchNormalization: it mixes the examples of a batch and keeps their '
+        'statistics without noise. Use GroupNormalization or '
+        'LayerNormalization, or freeze it (layer.trainable = False).')
+  for name in _regularizers(layer):
+    raise ValueError(
+        f'Expected a model without regularizers, got {name} in layer '
+        f'{layer.name!r}: its gradient would be clipped with each example\'s. '
+        'Put weight decay into the optimizer (weight_decay=...).')
+  if getattr(layer, 'stateful', False) and isinstance(
+      layer, keras.layers.RNN):
+    raise ValueError(
+        f'Expected layers without state, got {layer.name!r} with stateful='
+        'True, which carries one example\'s state to another; use '
+        'stateful=False.')
+  if not half and getattr(layer, 'compute_dtype', None) == 'float16':
+    raise ValueError(
+        f'Expected layers that compute in float32 or bfloat16, got '
+        f'{layer.name!r} in float16: its loss scaling would scale gradients '
+        'before they are clipped. Use the policy "mixed_bfloat16", or '
+        'tfcactus.keras.privatize, which unscales them first.')
+
+
+def _normalizes_batches(layer: Any) -> bool:
+  """Whether it is any kind of BatchNormalization that is not frozen."""
+  if not any('BatchNorm' in cls.__name__ for cls in type(layer).__mro__):
+    return False
+  return layer.trainable or versions.mixes_when_frozen(layer)
+
+
+def _regularizers(layer: Any) -> List[str]:
+  names = ('kernel_regularizer', 'bias_regularizer', 'activity_regularizer',
+           'embeddings_regularizer', 'beta_regularizer', 'gamma_regularizer',
+           'recurrent_regularizer', 'depthwise_regularizer',
+           'pointwise_regularizer')
+  return [name for name in names if getattr(layer, name, None) is not None]

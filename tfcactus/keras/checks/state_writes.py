@@ -1,0 +1,141 @@
+"""Which models keep something of the data outside their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Iterator
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+from tfcactus.keras.compat import versions
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import example_seeds
+
+_HARMLESS = frozenset((
+    # Reads.
+    'ReadVariableOp', 'ResourceGather', 'ResourceGatherNd', 'VariableShape',
+    'VarIsInitializedOp', 'LookupTableFindV2', 'LookupTableSizeV2',
+    # Arrays that live as long as one call.
+    'TensorArrayV3', 'TensorArrayReadV3', 'TensorArrayWriteV3',
+    'TensorArrayGatherV3', 'TensorArrayScatterV3', 'TensorArrayConcatV3',
+    'TensorArraySplitV3', 'TensorArraySizeV3', 'TensorArrayGradV3',
+    'TensorArrayCloseV3',
+))
+"""Operations on resources that leave nothing of the data behind. Whatever else
+touches one is refused, so that an operation nobody thought of is too."""
+
+_PYTHON = frozenset(('PyFunc', 'PyFuncStateless', 'EagerPyFunc'))
+
+_DRAWS = frozenset((
+    'RandomUniform', 'RandomUniformInt', 'RandomStandardNormal',
+    'TruncatedNormal', 'ParameterizedTruncatedNormal', 'RandomGamma',
+    'RandomPoisson', 'RandomPoissonV2', 'RandomShuffle', 'Multinomial',
+    'RngReadAndSkip', 'RngSkip', 'StatefulUniform', 'StatefulUniformInt',
+    'StatefulUniformFullInt', 'StatefulStandardNormal',
+    'StatefulStandardNormalV2', 'StatefulTruncatedNormal',
+    'StatefulRandomBinomial'))
+"""Draws that `example_seeds.drawing` does not reach."""
+
+
+def check_no_writes(model: keras.Model) -> Any:
+  """Refuses models whose pass in training, or its gradient, writes variables.
+
+  What a layer assigns is neither clipped nor noisy, and it is kept with the
+  weights. The pass is traced, not run; Python code that depends on more than
+  the inputs, or that runs eagerly, cannot be seen.
+
+  Args:
+    model: A built model.
+
+  Returns:
+    What the model returns, in its structure.
+
+  Raises:
+    ValueError: naming the operation and the remedy, or if the inputs of the
+      model are unknown.
+  """
+  spec = versions.input_spec(model)
+  if spec is None:
+    raise ValueError(
+        f'Expected a model of known inputs, got {model.name!r}, which cannot '
+        'be checked for layers that write variables; build it from '
+        'tf.keras.Input, or call it once on data.')
+
+  def forward_and_back(inputs):
+    with tf.GradientTape() as tape:
+      outputs = model(inputs, training=True)
+    gradients = tape.gradient(
+        [part for part in tf.nest.flatten(outputs)
+         if tf.is_tensor(part) and part.dtype.is_floating],
+        model.trainable_variables)
+    return outputs, gradients
+
+  # Not in an init_scope, which would stop the tape from recording.
+  with example_seeds.drawing(model, lambda: tf.zeros([2], tf.int64)):
+    graph = tf.function(forward_and_back).get_concrete_function(spec).graph
+  for node in nodes(graph.as_graph_def()):
+    if node.op in _DRAWS:
+      raise ValueError(
+          'Expected layers that draw by tf.random.uniform, normal or '
+          f'truncated_normal, got {node.op} in {node.name!r}: from a seed that '
+          "is known, its draws would follow an example's row, and one example "
+          'more would change them for all others. Use layers of Keras, or '
+          'make what you need of the draws named.')
+  check_graph(graph, 'layers that write')
+  return graph.structured_outputs[0]
+
+
+def check_graph(graph: Any, what: str) -> None:
+  """Refuses a traced computation that writes variables, or runs Python.
+
+  Args:
+    graph: Of a function.
+    what: That which is expected not to.
+
+  Raises:
+    ValueError: naming the operation and the remedy.
+  """
+  for node in nodes(graph.as_graph_def()):
+    if _writes(node.op):
+      raise ValueError(
+          f'Expected {what} no variables in training, got {node.op} in '
+          f'{node.name!r}: what is kept of the data is neither clipped nor '
+          'noisy, and stays. Remove what is assigned, or the layer, or freeze '
+          'it before training (for normalization use GroupNormalization or '
+          'LayerNormalization).')
+
+
+def draws_at_random(model: keras.Model) -> bool:
+  """Whether the pass of a model in training draws at random.
+
+  Args:
+    model: A built model of known inputs.
+  """
+  draws = []
+
+  def make_seed():
+    draws.append(1)
+    return tf.zeros([2], tf.int64)
+
+  with example_seeds.drawing(model, make_seed):
+    tf.function(lambda inputs: model(inputs, training=True)
+               ).get_concrete_function(versions.input_spec(model))
+  return bool(draws)
+
+
+def nodes(definition: Any) -> Iterator[Any]:
+  """All operations, those of the functions that are called included."""
+  yield from definition.node
+  for function in definition.library.function:
+    yield from function.node_def
+
+
+def _writes(op: str) -> bool:
+  if op in _PYTHON:
+    return True
+  signature = op_def_registry.get(op)
+  if op in _HARMLESS or signature is None:  # None: a function of the library.
+    return False
+  return any(arg.type == tf.resource.as_datatype_enum or arg.is_ref
+             for arg in signature.input_arg)

@@ -1,0 +1,87 @@
+"""The clip norm of a private model, and how it moves."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import List
+from typing import Tuple
+
+import tensorflow as tf
+
+from tfcactus.keras.compat import versions
+from tfcactus.keras.gradients import engine
+
+_RANGE = 1e6
+"""The norm stays within this factor of where it started, whatever the noise
+does to the count: never zero, where it would stay."""
+
+
+class ClipNorm:
+  """A plan's clip norm: constant, or following a quantile of the norms.
+
+  With `adaptive_clipping` a step releases the vector (sum of gradients, weight
+  * count) in one piece, so that one draw of the plan's noise covers both.
+
+  Attributes:
+    variable: float64 variable, or None for a constant norm.
+  """
+
+  def __init__(self, plan: Any):
+    """Initialises the norm; `plan` is a `PrivacyPlan`."""
+    self._start = plan.l2_norm_clip
+    self._rule = plan.adaptive_clipping
+    self._expected = plan.expected_batch_size
+    self.variable = None
+    if self._rule is not None:
+      self._noise_multiplier = plan.noise.noise_multiplier
+      self._sensitivity = plan.release_sensitivity
+      with tf.init_scope():
+        self.variable = versions.counter(
+            self._start, 'l2_norm_clip', 'float64')
+
+  def value(self) -> tf.Tensor:
+    """The norm of the next step, float64."""
+    return tf.constant(self._start, tf.float64) if self.variable is None else (
+        tf.convert_to_tensor(self.variable))
+
+  def release(self, batch: engine.BatchResult
+             ) -> Tuple[List[tf.Tensor], tf.Tensor]:
+    """What is to be released of a batch, and the scale of its noise.
+
+    Args:
+      batch: Sums of gradients clipped to `value()`.
+    """
+    if self.variable is None:
+      return batch.sums, self.value()
+    return [*batch.sums, batch.unclipped * self._weight()], self._scale()
+
+  def _scale(self) -> tf.Tensor:
+    """The norm of what one example adds to the release."""
+    return self.value() * self._sensitivity
+
+  def _weight(self) -> tf.Tensor:
+    """What the count is multiplied by: its noise then is as the rule says."""
+    stddev = self._rule.count_stddev(self._noise_multiplier, self._expected)
+    return self._scale() * (self._noise_multiplier / stddev)
+
+  def move(self, noisy: List[tf.Tensor]) -> List[tf.Tensor]:
+    """Sets the norm of the next step by the noisy count of a release.
+
+    Args:
+      noisy: The release with noise.
+
+    Returns:
+      The noisy sums of gradients in it.
+
+    Source: TensorFlow Privacy's QuantileEstimatorQuery.
+    """
+    if self.variable is None:
+      return noisy
+    rule, norm = self._rule, self.value()
+    share = noisy[-1] / self._weight() / self._expected + 0.5
+    step = rule.learning_rate * (
+        tf.clip_by_value(share, 0.0, 1.0) - rule.target_unclipped_quantile)
+    moved = norm * tf.exp(-step) if rule.geometric_update else norm - step
+    self.variable.assign(tf.clip_by_value(
+        moved, self._start / _RANGE, self._start * _RANGE))
+    return noisy[:-1]

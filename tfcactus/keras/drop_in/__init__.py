@@ -1,0 +1,1 @@
+"""Optimizers that go where TensorFlow Privacy's go."""

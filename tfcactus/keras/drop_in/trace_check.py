@@ -1,0 +1,167 @@
+"""Whether what a drop-in optimizer trains is a matter of one example: a proof.
+
+Such an optimizer is handed losses, or a tape: neither shows what layers and loss
+do with the examples of a batch. So a step's losses are traced anew, of the model
+and the loss that `fit` was given, and the trace is followed from the inputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Callable
+from typing import List
+from typing import Optional
+from typing import Set
+
+import tensorflow as tf
+
+from tfcactus.keras.batches import PoissonBatches
+from tfcactus.keras.checks import state_writes
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.drop_in import example_gradients
+from tfcactus.keras.independence import graph_proof
+from tfcactus.keras.independence import kinds
+
+ASSUMED = (
+    ' A drop-in optimizer does not see what it trains: it is assumed that fit '
+    'ran this model and this loss, as they were traced for this, on the batches '
+    'given here.')
+"""What no trace shows; said wherever epsilon is."""
+
+_REMEDY = (
+    'Let call(y_true, y_pred) of the loss reduce the last axis only (axis=-1), '
+    'without a mean over the batch, and let layers leave the first axis alone; '
+    'or use tfcactus.keras.privatize(model, plan), which can take one example '
+    'at a time.')
+
+_ROWS = 3
+
+
+def check_per_example(model: keras.Model, batches: PoissonBatches) -> None:
+  """Refuses a compiled model in which an example's loss depends on others.
+
+  The losses are traced for any number of examples, so that what depends on
+  their number is seen too; and, where layers have gradients of their own, these
+  are traced for a few.
+
+  Args:
+    model: A compiled and built model.
+    batches: The data.
+
+  Raises:
+    ValueError: naming the operation, one that takes several examples or one
+      that nothing is known of.
+  """
+  for name, theirs in (('train_step', keras.Model.train_step),
+                       ('compute_loss', keras.Model.compute_loss)):
+    if name in vars(model) or getattr(type(model), name) is not theirs:
+      raise ValueError(
+          f'Expected a model with the {name} of Keras, got one of its own, '
+          'which may do anything with a batch: nothing shows a loss per '
+          'example. ' + _REMEDY)
+  losses = _losses_of(model)
+  specs = [tf.TensorSpec(part.shape[1:], part.dtype)
+           for part in map(tf.constant, batches.two_examples())]
+  specs.append(tf.TensorSpec([], tf.float32))
+  graph = _traced(losses, specs, None)
+  _refuse(_kinds(graph, graph.outputs, len(specs)))
+  if any(map(_own_gradient, state_writes.nodes(graph.as_graph_def()))):
+    _check_gradients(_traced(losses, specs, _ROWS), len(specs))
+
+
+def _losses_of(model: keras.Model) -> Callable[..., tf.Tensor]:
+  """(x, y, weights) -> losses, as `fit` computes them."""
+  if isinstance(model.loss, (list, tuple, dict)) or model.loss is None:
+    raise ValueError(
+        f'Expected one loss in compile(), got loss={model.loss!r}.')
+  loss = keras.losses.get(model.loss)
+
+  def losses(x: tf.Tensor, y: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    predictions = model(x, training=True)
+    if not tf.is_tensor(predictions):
+      raise ValueError(
+          'Expected a model of one output, whose loss per example is known, '
+          f'got a {type(predictions).__name__}.')
+    if y.shape.rank == 1 and predictions.shape.rank == 2:
+      y = y[:, None]  # As compile() does.
+    if y.dtype.is_floating and predictions.dtype.is_floating:
+      y = tf.cast(y, predictions.dtype)
+    if not isinstance(loss, keras.losses.Loss):
+      return example_gradients.loss_per_example(loss(y, predictions))
+    with tf.name_scope('losses'):  # Keras 3 makes one of its name, `_MyLoss`.
+      return example_gradients.loss_per_example(
+          loss(y, predictions, sample_weight=weights))
+
+  return losses
+
+
+def _traced(losses: Callable[..., tf.Tensor], specs: List[tf.TensorSpec],
+            rows: Optional[int]) -> Any:
+  return tf.function(losses).get_concrete_function(*[
+      tf.TensorSpec([rows, *spec.shape], spec.dtype) for spec in specs]).graph
+
+
+def _kinds(graph: Any, outputs: List[tf.Tensor], given: int
+          ) -> List[kinds.Value]:
+  known = {part.name: kinds.ROWS for part in graph.inputs[:given]}
+  known['upstream:0'] = kinds.ROWS
+  return graph_proof.analyse(graph, known, outputs)
+
+
+def _refuse(values: List[kinds.Value]) -> None:
+  found = kinds.why_not(values)
+  if found is not None:
+    how = ('so that other examples change the gradient of each' if
+           found.kind == kinds.Kind.MIXED else
+           'so that it is not shown that no other example does')
+    raise ValueError(
+        f'Expected layers and a loss per example, got {found.why}, {how}. '
+        + _REMEDY)
+
+
+def _check_gradients(graph: Any, given: int) -> None:
+  """Follows the gradients that layers or losses define themselves.
+
+  Raises:
+    ValueError: if one takes several examples, may do so, or is by weights.
+  """
+  inputs = [part for op in graph.get_operations()
+            if _own_gradient(op) for part in op.inputs
+            if part.dtype.is_floating]
+  found = _kinds(graph, inputs, given)
+  rows = [part for part, kind in zip(inputs, found)
+          if kind.kind != kinds.Kind.FREE]
+  hidden = any(_own_gradient(node) for function in
+               graph.as_graph_def().library.function
+               for node in function.node_def)
+  if hidden or _of_variables(
+      [part for part, kind in zip(inputs, found)
+       if kind.kind == kinds.Kind.FREE]):
+    raise ValueError(
+        'Expected layers and a loss per example, got a tf.custom_gradient of '
+        'variables, or inside of a function, which is not followed. ' + _REMEDY)
+  with graph.as_default():
+    upstream = tf.compat.v1.placeholder(
+        graph.outputs[0].dtype, graph.outputs[0].shape, name='upstream')
+    found = tf.gradients(graph.outputs[0], rows, grad_ys=upstream)
+  _refuse(_kinds(graph, [part for part in found if part is not None], given))
+
+
+def _own_gradient(node: Any) -> bool:
+  """Whether an operation, or its definition, has a gradient of its own."""
+  definition = getattr(node, 'node_def', node)
+  return '_gradient_op_type' in definition.attr
+
+
+def _of_variables(tensors: List[tf.Tensor]) -> bool:
+  """Whether any tensor is computed from a variable."""
+  seen: Set[str] = set()
+  stack = [part.op for part in tensors]
+  while stack:
+    op = stack.pop()
+    if any(part.dtype == tf.resource for part in op.inputs):
+      return True
+    if op.name not in seen:
+      seen.add(op.name)
+      stack.extend(part.op for part in op.inputs)
+  return False

@@ -1,0 +1,133 @@
+"""What `fit` is given, and how its batches are accounted for."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Callable
+from typing import NamedTuple
+from typing import Optional
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus import _checks
+from tfcactus.keras.batches import FixedSizeBatches
+from tfcactus.keras.batches import PoissonBatches
+from tfcactus.keras.batches import PrivateBatches
+from tfcactus.keras.batches import ShuffledBatches
+from tfcactus.keras.ledger.batch_marks import BatchMarks
+from tfcactus.keras.ledger.batch_marks import Marks
+from tfcactus.keras.ledger.batch_marks import RowMarks
+from tfcactus.sampling.schemes import Sampling
+
+_KNOWN = (FixedSizeBatches, PoissonBatches, ShuffledBatches)
+"""What is accounted as it says; a subclass may draw otherwise."""
+
+
+class Feed(NamedTuple):
+  """What Keras is to train on.
+
+  Attributes:
+    marks: What its batches are recognised by.
+    x: Arrays or a dataset.
+    steps_per_epoch: Or None, for what `x` says.
+    class_weight: What is left for Keras to weigh by.
+  """
+
+  marks: Marks
+  x: Any
+  steps_per_epoch: Optional[int]
+  class_weight: Any = None
+
+
+def make_feed(plan: Any, x: Any, y: Any, batch_size: Any, sample_weight: Any,
+              class_weight: Any, steps_per_epoch: Optional[int],
+              journal: bool) -> Feed:
+  """Finds out how `fit` will choose its batches.
+
+  Args:
+    plan: A `PrivacyPlan`.
+    x: As in `fit`.
+    y: As in `fit`.
+    batch_size: As in `fit`.
+    sample_weight: As in `fit`.
+    class_weight: As in `fit`.
+    steps_per_epoch: As in `fit`.
+    journal: Whether the run keeps a journal.
+
+  Raises:
+    ValueError: if the data are not those of the plan.
+  """
+  if isinstance(x, PrivateBatches):
+    kind = type(x).__name__
+    if not all(v is None for v in (y, batch_size, sample_weight)):
+      raise ValueError(
+          'Expected y, batch_size and sample_weight to be None with '
+          f'{kind}, which hold the targets and know the sizes.')
+    x.check_plan(plan)
+    if journal and x.seeded:
+      raise ValueError(
+          f'Expected {kind} without a seed in a run with a journal, got seeded '
+          'ones: resumed, they would draw the same samples again.')
+    if x.sampling != Sampling.EACH_EXAMPLE_ONCE:
+      steps_per_epoch = steps_per_epoch or x.steps_per_epoch
+    elif steps_per_epoch is not None:
+      raise ValueError(
+          f'Expected steps_per_epoch=None with {kind}, whose passes are '
+          f'accounted for as a whole, got {steps_per_epoch!r}.')
+    # Keras weighs by class only where there are no weights, as of padding.
+    feed = x.feed() if class_weight is None else (
+        x.feed().map(_weighing(class_weight)))
+    if type(x) not in _KNOWN:  # It may draw in a way of its own.
+      return Feed(Marks(Sampling.UNKNOWN), feed, steps_per_epoch)
+    marks = BatchMarks(x.sampling, x.seeded)
+    return Feed(marks, marks.mark(feed), steps_per_epoch)
+  found = _lengths(x)
+  if not found or steps_per_epoch is not None:
+    return Feed(Marks(Sampling.UNKNOWN), x, steps_per_epoch, class_weight)
+  if set(found) != {plan.num_examples}:
+    raise ValueError(
+        f'Expected num_examples={plan.num_examples} examples as in the '
+        f'plan, got {found[0]}.')
+  rows = RowMarks(plan.num_examples)
+  return Feed(rows, rows.mark(x), None, class_weight)
+
+
+def _weighing(class_weight: Any) -> Callable[..., Any]:
+  """Returns what multiplies the weights of a batch by those of its classes.
+
+  Raises:
+    ValueError: if they are no weights of classes.
+  """
+  try:
+    weights = {int(label): _checks.non_negative('class_weight', weight)
+               for label, weight in class_weight.items()}
+  except (AttributeError, TypeError, ValueError) as error:
+    raise ValueError(
+        'Expected class_weight to be a dict of labels and weights that are not '
+        'negative, such as {0: 1.0, 1: 2.5}, got '
+        f'{class_weight!r}.') from error
+
+  def weigh(x, y, weight):
+    if not tf.is_tensor(y) or y.shape.rank not in (1, 2):
+      raise ValueError(
+          'Expected targets of shape (batch,) or (batch, classes) with '
+          f'class_weight, got {y!r}; pass weights of examples instead.')
+    one_hot = y.shape.rank == 2 and y.shape[1] != 1
+    labels = tf.argmax(y, 1) if one_hot else tf.reshape(y, [-1])
+    same = tf.equal(tf.cast(labels, tf.int64)[:, None],
+                    tf.constant(list(weights), tf.int64))
+    factors = tf.where(same, tf.constant(list(weights.values()), tf.float32), 0)
+    return x, y, weight * tf.where(
+        tf.reduce_any(same, 1), tf.reduce_sum(factors, 1), 1.0)
+
+  return weigh
+
+
+def _lengths(x: Any) -> list:
+  """Lengths of the arrays `x` is made of; empty if it is anything else."""
+  parts = tf.nest.flatten(x)
+  if not all(isinstance(part, (np.ndarray, tf.Tensor)) and len(part.shape)
+             for part in parts):
+    return []
+  return [int(part.shape[0]) for part in parts]

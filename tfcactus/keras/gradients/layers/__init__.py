@@ -1,0 +1,1 @@
+"""How each kind of layer has its gradients per example."""

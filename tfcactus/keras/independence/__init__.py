@@ -1,0 +1,1 @@
+"""Proofs that a traced graph treats each example alone."""

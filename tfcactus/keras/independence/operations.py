@@ -1,0 +1,340 @@
+"""What each operation of TensorFlow does with the examples of a batch.
+
+A rule is asked only if an input is of kind ROWS and none is worse. It returns
+what is known of the outputs, one `Value` for all or a list, or raises what it
+found. To teach it another operation, write a rule and put it into `RULES`.
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+from typing import Dict
+from typing import Iterable
+from typing import List
+from typing import Optional
+from typing import Tuple
+from typing import Union
+
+import numpy as np
+
+from tfcactus.keras.independence import kinds
+from tfcactus.keras.independence import rearrangements
+from tfcactus.keras.independence.kinds import FREE
+from tfcactus.keras.independence.kinds import Kind
+from tfcactus.keras.independence.kinds import mixed
+from tfcactus.keras.independence.kinds import Node
+from tfcactus.keras.independence.kinds import SIZED
+from tfcactus.keras.independence.kinds import unknown
+from tfcactus.keras.independence.kinds import Value
+
+Rule = Callable[[Node], Union[Value, List[Value]]]
+
+
+def _broadcast(node: Node, which: Optional[Iterable[int]] = None) -> Value:
+  """Inputs that meet entry by entry, aligned at their last axes."""
+  which = range(len(node.values)) if which is None else list(which)
+  out, found = node.out(), set()
+  for i in which:
+    value = node.values[i]
+    if value.kind == Kind.SIZED:
+      raise mixed('depends on how many examples there are')
+    if value.kind == Kind.ROWS:
+      found.add((value.axis + len(out) - len(node.shape(i)), value.block))
+  if len(found) > 1:
+    raise mixed('pairs each example with others')
+  axis, block = found.pop()
+  for i in which:
+    if node.values[i].kind == Kind.FREE:
+      kinds.check_same(node, i, axis - (len(out) - len(node.shape(i))), out[axis])
+  return Value(Kind.ROWS, axis, block)
+
+
+def _reduce(node: Node) -> Value:
+  value, rank = kinds.only(node), len(node.shape(0))
+  axes = {int(axis) % rank for axis in np.ravel(node.static(1))}
+  if value.axis in axes:
+    raise mixed('goes over the examples')
+  if node.op.get_attr('keep_dims'):
+    return value
+  return value._replace(axis=value.axis - sum(k < value.axis for k in axes))
+
+
+def _arg_reduce(node: Node) -> Value:
+  value, rank = kinds.only(node), len(node.shape(0))
+  axis = int(node.static(1)) % rank
+  if axis == value.axis:
+    raise mixed('compares the examples')
+  return value._replace(axis=value.axis - (axis < value.axis))
+
+
+def _along(node: Node) -> Value:
+  """Cumsum, reverse, roll and the like: along the axes of a constant."""
+  argument = 2 if node.op.type == 'Roll' else 1
+  value, rank = kinds.only(node), len(node.shape(0))
+  axes = {int(axis) % rank for axis in np.ravel(node.static(argument))}
+  if value.axis in axes:
+    raise mixed('goes along the examples')
+  return value
+
+
+def _last(node: Node) -> Value:
+  """Over the last axis."""
+  value = kinds.only(node)
+  if value.axis == len(node.shape(0)) - 1:
+    raise mixed('goes over the examples')
+  return value
+
+
+def _band(node: Node) -> Value:
+  value = kinds.only(node)
+  if value.axis >= len(node.shape(0)) - 2:
+    raise unknown('treats examples by their place in the batch')
+  return value
+
+
+def _cross_entropy(node: Node) -> List[Value]:
+  values = {node.values[i] for i in node.rows()}
+  if len(values) > 1 or values.pop().axis != 0:
+    raise mixed('goes over the examples')
+  value = node.values[node.rows()[0]]
+  for i, other in enumerate(node.values):
+    if other.kind == Kind.FREE:
+      kinds.check_same(node, i, 0, node.shape(node.rows()[0])[0])
+    elif other.kind == Kind.SIZED:
+      raise mixed('depends on how many examples there are')
+  return [value, value]
+
+
+def _product(node: Node, x: int, y: int) -> Value:
+  """A matrix product; x and y are 1 where that factor is transposed."""
+  found = []
+  rank = len(node.out())
+  for i, flipped in ((0, x), (1, y)):
+    value, own = node.values[i], len(node.shape(i))
+    if value.kind == Kind.SIZED:
+      raise mixed('depends on how many examples there are')
+    if value.kind != Kind.ROWS:
+      continue
+    place = value.axis - own  # From the end.
+    if place < -2:
+      found.append(value._replace(axis=place + rank))
+      continue
+    outer = (place == -2) != bool(flipped) if i == 0 else (
+        (place == -1) != bool(flipped))
+    if not outer:
+      raise mixed('adds over the examples')
+    found.append(value._replace(axis=rank - 2 + i))
+  if len(set(found)) > 1 or (
+      len(found) == 2 and found[0].axis >= rank - 2):
+    raise mixed('pairs each example with others')
+  value = found[0]
+  if value.axis < rank - 2:
+    for i in (0, 1):
+      if node.values[i].kind == Kind.FREE:
+        kinds.check_same(node, i, value.axis - (rank - len(node.shape(i))),
+                    node.out()[value.axis])
+  return value
+
+
+def _matmul(node: Node) -> Value:
+  return _product(node, node.op.get_attr('transpose_a'),
+                  node.op.get_attr('transpose_b'))
+
+
+def _batch_matmul(node: Node) -> Value:
+  return _product(node, node.op.get_attr('adj_x'), node.op.get_attr('adj_y'))
+
+
+def _einsum(node: Node) -> Value:
+  equation = node.op.get_attr('equation')
+  equation = equation.decode() if isinstance(equation, bytes) else equation
+  terms, result = equation.replace(' ', '').split('->')
+  terms = terms.split(',')
+  if '.' in equation:
+    raise unknown('is not known to treat each example alone')
+  if any(value.kind == Kind.SIZED for value in node.values):
+    raise mixed('depends on how many examples there are')
+  found = {(terms[i][node.values[i].axis], node.values[i].block)
+           for i in node.rows()}
+  if len(found) > 1:
+    raise mixed('pairs each example with others')
+  letter, block = found.pop()
+  if letter not in result:
+    raise mixed('adds over the examples')
+  if result.count(letter) > 1 or any(t.count(letter) > 1 for t in terms):
+    raise unknown('takes a diagonal')
+  for i, term in enumerate(terms):
+    if node.values[i].kind == Kind.FREE and letter in term:
+      kinds.check_same(node, i, term.index(letter), node.out()[result.index(letter)])
+  return Value(Kind.ROWS, result.index(letter), block)
+
+
+def _leading(*data: int) -> Rule:
+  """Images and the like: examples first in these inputs and the outputs."""
+
+  def rule(node: Node) -> Value:
+    found = {node.values[i] for i in node.rows()}
+    if set(node.rows()) - set(data) or len(found) > 1:
+      raise unknown('is not known to treat each example alone')
+    value = found.pop()
+    if value.axis != 0:
+      raise unknown('takes another axis than the first for the examples')
+    for i in data:
+      if node.values[i].kind == Kind.FREE:
+        kinds.check_same(node, i, 0, node.shape(node.rows()[0])[0])
+    return value
+
+  return rule
+
+
+def _bias(node: Node) -> Value:
+  value = kinds.only(node)
+  form = node.op.get_attr('data_format')
+  channels = 1 if form == b'NCHW' else len(node.shape(0)) - 1
+  if value.axis == channels:
+    kinds.check_same(node, 1, 0, node.shape(0)[channels])
+  return value
+
+
+def _fused_norm(node: Node) -> List[Value]:
+  """Batch normalization, with which layers normalize channels too."""
+  images = (0, 1) if 'Grad' in node.op.type else (0,)
+  form = node.op.get_attr('data_format')
+  channels = 1 if form == b'NCHW' else len(node.shape(0)) - 1
+  axes = {node.values[i].axis for i in node.rows() if i in images}
+  blocks = {node.values[i].block for i in node.rows()}
+  if len(blocks) != 1 or len(axes) != 1 or any(
+      value.kind == Kind.SIZED for value in node.values):
+    raise unknown('is not known to treat each example alone')
+  axis, block = axes.pop(), blocks.pop()
+  size = node.shape(node.rows()[0])[node.values[node.rows()[0]].axis]
+  if not node.op.get_attr('is_training') and axis == 0:
+    if all(i in images for i in node.rows()) and len(images) == 1:
+      return [Value(Kind.ROWS, 0, block)] + [FREE] * (len(node.op.outputs) - 1)
+    raise unknown('is not known to treat each example alone')
+  if axis != channels:
+    raise mixed('normalizes over the examples')
+  node.op.outputs[0].set_shape(node.op.inputs[0].shape)
+  for i, value in enumerate(node.values):
+    if value.kind == Kind.FREE and node.shape(i) != [0]:
+      kinds.check_same(node, i, channels if i in images else 0, size)
+  return [Value(Kind.ROWS, axis, block)] + [
+      Value(Kind.ROWS, 0, block)] * (len(node.op.outputs) - 1)
+
+
+def _space_to_batch(node: Node) -> Value:
+  """Cuts each image in several, one of each example after the other."""
+  value, times = kinds.only(node), int(np.prod(node.static(1)))
+  if value != Value(Kind.ROWS):
+    raise unknown('takes another axis than the first for the examples')
+  return value._replace(block=-times)
+
+
+def _batch_to_space(node: Node) -> Value:
+  value, times = kinds.only(node), int(np.prod(node.static(1)))
+  if value != Value(Kind.ROWS, block=-times):
+    raise unknown('takes another axis than the first for the examples')
+  return Value(Kind.ROWS)
+
+
+def _each(node: Node) -> List[Value]:
+  return list(node.values)
+
+
+def _adds_over(node: Node) -> Value:
+  del node
+  raise mixed('adds over the examples')
+
+
+def _like(node: Node) -> Value:
+  return node.values[0]
+
+
+def _size(node: Node) -> Value:
+  """Shapes: of the number of examples, but of nothing in them."""
+  if all(None not in node.shape(i) for i in range(len(node.values))):
+    return FREE
+  value, found = node.values[0], []
+  if node.op.type != 'Shape' or node.shape(0).count(None) != 1 or (
+      node.shape(0)[value.axis] is not None):
+    return SIZED
+  for number in kinds.NUMBERS:
+    shape = node.shape(0)
+    shape[value.axis] = number * abs(value.block)
+    found.append(np.asarray(shape))
+  return kinds.sized(found)
+
+
+REDUCTIONS = frozenset(('Sum', 'Mean', 'Max', 'Min', 'Prod', 'All', 'Any',
+                         'EuclideanNorm'))
+
+ELEMENTWISE: Tuple[str, ...] = (
+    'Abs Acos Acosh Add AddN AddV2 ApproximateEqual Asin Asinh Atan Atan2 Atanh '
+    'BesselI0 BesselI0e BesselI1 BesselI1e Betainc BitwiseAnd BitwiseOr '
+    'BitwiseXor BroadcastTo Cast Ceil CheckNumerics ClipByValue Complex '
+    'ComplexAbs Conj Cos Cosh Digamma Div DivNoNan Elu EluGrad EnsureShape Equal '
+    'Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual '
+    'Identity Igamma Igammac Imag Inv InvGrad Invert IsFinite IsInf IsNan '
+    'LeakyRelu LeakyReluGrad LeftShift Less LessEqual Lgamma Log Log1p '
+    'LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Ndtri '
+    'Neg NextAfter NotEqual Polygamma Pow PreventGradient Real RealDiv '
+    'Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad RightShift Rint '
+    'Round Rsqrt RsqrtGrad SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Sin '
+    'Sinh Snapshot Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad '
+    'Square SquaredDifference StopGradient Sub Tan Tanh TanhGrad TruncateDiv '
+    'TruncateMod Xdivy Xlog1py Xlogy Zeta').split()
+
+
+def _elementwise(node: Node) -> Value:
+  if node.op.type == 'BroadcastTo':
+    return _broadcast(node, [0])
+  return _broadcast(node)
+
+
+def _select(node: Node) -> Value:
+  # The condition may be of one number for each row.
+  axes = {node.values[i].axis for i in node.rows()}
+  if len(node.shape(0)) == len(node.shape(1)):
+    return _broadcast(node)
+  if axes != {0}:
+    raise unknown('is not known to treat each example alone')
+  return _leading(0, 1, 2)(node)
+
+
+RULES: Dict[str, Rule] = {
+    **rearrangements.RULES,
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(REDUCTIONS, _reduce),
+    **dict.fromkeys(('ArgMax', 'ArgMin'), _arg_reduce),
+    **dict.fromkeys(('Cumsum', 'Cumprod', 'CumulativeLogsumexp', 'ReverseV2',
+                     'Roll'), _along),
+    **dict.fromkeys(('Softmax', 'LogSoftmax', 'TopKV2'), _last),
+    **dict.fromkeys(('SoftmaxCrossEntropyWithLogits',
+                     'SparseSoftmaxCrossEntropyWithLogits'), _cross_entropy),
+    **dict.fromkeys(('BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'),
+                    _batch_matmul),
+    **dict.fromkeys((
+        'Conv', 'Conv2D', 'Conv3D', 'DepthwiseConv2dNative', 'MaxPool',
+        'MaxPool3D', 'AvgPool', 'AvgPool3D', 'ResizeBilinear',
+        'ResizeNearestNeighbor', 'ResizeBicubic', 'ResizeArea', 'LRN',
+        'ResizeNearestNeighborGrad', 'DepthToSpace', 'SpaceToDepth',
+        'Dilation2D', 'ExtractImagePatches'), _leading(0)),
+    **dict.fromkeys(('ResizeBilinearGrad', 'ResizeBicubicGrad'),
+                    _leading(0, 1)),
+    **dict.fromkeys(('AvgPoolGrad', 'AvgPool3DGrad'), _leading(1)),
+    **dict.fromkeys(('MaxPoolGrad', 'MaxPool3DGrad'), _leading(0, 1, 2)),
+    **dict.fromkeys(('Conv2DBackpropInput', 'Conv3DBackpropInputV2',
+                     'DepthwiseConv2dNativeBackpropInput'), _leading(2)),
+    **dict.fromkeys(('Conv2DBackpropFilter', 'Conv3DBackpropFilterV2',
+                     'DepthwiseConv2dNativeBackpropFilter', 'BiasAddGrad',
+                     'L2Loss'), _adds_over),
+    **dict.fromkeys(('FusedBatchNormV3', 'FusedBatchNormGradV3'), _fused_norm),
+    **dict.fromkeys(('ZerosLike', 'OnesLike'), _like),
+    **dict.fromkeys(('Shape', 'ShapeN', 'Size', 'Rank', 'TensorListLength',
+                     'TensorListElementShape'), _size),
+    'Select': _select, 'MatMul': _matmul, 'Einsum': _einsum,
+    'BiasAdd': _bias, 'BiasAddV1': _bias, 'MatrixBandPart': _band,
+    'IdentityN': _each, 'SpaceToBatchND': _space_to_batch,
+    'BatchToSpaceND': _batch_to_space,
+}
+"""Operations that are followed; all others make UNKNOWN."""

@@ -1,0 +1,1 @@
+"""What was released, counted before it is."""

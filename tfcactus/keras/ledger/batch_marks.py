@@ -1,0 +1,137 @@
+"""Marks on batches: which feed one came from, and that it is used once."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+from typing import Dict
+from typing import NamedTuple
+from typing import Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus.sampling.schemes import Sampling
+
+_numbers = itertools.count(1)
+
+
+class Marked(NamedTuple):
+  """Inputs that carry a mark; no batch made by other means does.
+
+  Attributes:
+    x: The inputs.
+    mark: int64, shape (rows, 2): the number of the `Marks`, and what they know
+      the batch by.
+  """
+
+  x: Any
+  mark: Any
+
+
+def unmarked(x: Any) -> Tuple[Any, tf.Tensor]:
+  """Returns inputs and their mark, one of no feed if they have none."""
+  if isinstance(x, Marked):
+    return x.x, tf.cast(x.mark, tf.int64)
+  return x, tf.zeros([1, 2], tf.int64)
+
+
+class Marks:
+  """How the batches of one call of `fit` are recognised.
+
+  Attributes:
+    number: Which one it is, in this process.
+    sampling: How the batches are chosen.
+    seeded: Whether the choice repeats.
+  """
+
+  def __init__(self, sampling: Sampling, seeded: bool = False):
+    self.number = next(_numbers)
+    self.sampling = sampling
+    self.seeded = seeded
+    self._lock = threading.Lock()
+
+  def take(self, keys: np.ndarray) -> Tuple[Sampling, int]:
+    """Uses a batch.
+
+    Args:
+      keys: What it is known by, one for each row.
+
+    Returns:
+      (how it was chosen, how many passes over the data begin with it).
+    """
+    with self._lock:
+      return self._take(keys)
+
+  def _take(self, keys: np.ndarray) -> Tuple[Sampling, int]:
+    del keys
+    return Sampling.UNKNOWN, 0
+
+
+class BatchMarks(Marks):
+  """Knows each batch by a number, which is good for one step."""
+
+  def __init__(self, sampling: Sampling, seeded: bool):
+    super().__init__(sampling, seeded)
+    self._serials = itertools.count()
+    self._unused: Dict[int, int] = {}
+    self._passes = 0
+    self._taken = 0
+
+  def mark(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns batches (x, y, weights) that carry marks."""
+
+    def add(index, batch):
+      x, y, weights = batch
+      key = tf.ensure_shape(
+          tf.numpy_function(self._issue, [index], tf.int64), [])
+      mark = tf.tile([[self.number, 0]], [tf.shape(weights)[0], 1])
+      mark = tf.cast(mark, tf.int64) + [[0, 1]] * key
+      return Marked(x, mark), y, weights
+
+    return batches.enumerate().map(add).prefetch(1)
+
+  def _issue(self, index: np.ndarray) -> np.int64:
+    with self._lock:
+      self._passes += int(index) == 0
+      serial = next(self._serials)
+      self._unused[serial] = self._passes
+      return np.int64(serial)
+
+  def _take(self, keys: np.ndarray) -> Tuple[Sampling, int]:
+    same = keys.size and np.all(keys == keys[0])
+    number = self._unused.pop(int(keys[0]), None) if same else None
+    if number is None:
+      return Sampling.UNKNOWN, 0
+    begun = number != self._taken
+    self._taken = number
+    once = self.sampling == Sampling.EACH_EXAMPLE_ONCE
+    return self.sampling, int(once and begun)
+
+
+class RowMarks(Marks):
+  """Knows each example by its row, for arrays that Keras cuts into batches.
+
+  A pass is the steps until an example comes again: so none takes part twice in
+  one, however the batches are made.
+  """
+
+  def __init__(self, num_examples: int):
+    super().__init__(Sampling.EACH_EXAMPLE_ONCE)
+    self._seen = np.zeros(num_examples, bool)
+    self._begun = False
+
+  def mark(self, x: Any) -> Marked:
+    """Returns arrays whose rows carry marks."""
+    rows = np.arange(self._seen.size)
+    return Marked(x, np.stack([np.full_like(rows, self.number), rows], 1))
+
+  def _take(self, keys: np.ndarray) -> Tuple[Sampling, int]:
+    if np.unique(keys).size < keys.size:
+      return Sampling.UNKNOWN, 0
+    again = not self._begun or self._seen[keys].any()
+    if again:
+      self._seen[:] = False
+    self._seen[keys] = self._begun = True
+    return self.sampling, int(again)

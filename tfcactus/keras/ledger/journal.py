@@ -1,0 +1,260 @@
+"""A write-ahead journal: steps are on disk before they are released."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+from typing import Any
+from typing import Dict
+from typing import List
+from typing import NamedTuple
+from typing import Optional
+import zlib
+
+from tfcactus import _checks
+from tfcactus.sampling.schemes import Sampling
+
+
+class Entry(NamedTuple):
+  """What was, at most, released when it was written, or would be next.
+
+  Attributes:
+    steps: Noisy updates.
+    epochs: Passes over the data begun.
+    sampling: The `Sampling` of all of them, as an int.
+  """
+
+  steps: int = 0
+  epochs: int = 0
+  sampling: int = 0
+
+
+class Journal:
+  """Counts steps on disk, so that a run that is killed forgets none.
+
+  Before a step runs, a block of steps is reserved: written and synced to disk.
+  A run that is killed at any moment and resumed with the same file therefore
+  counts at least every update that was ever released, and at most a block more.
+  A run that ends in order writes the exact number.
+
+  Only one process at a time may have it open. A file that was removed, replaced
+  by a copy or written by others meanwhile is noticed before a step is released,
+  and so is a disk that is full. It says nothing about weights: save those as
+  usual, and load them into the resumed model.
+
+  Attributes:
+    path: The file.
+    block: How many steps are reserved at a time.
+    entry: The `Entry` on disk.
+  """
+
+  def __init__(self, path: Any, plan: Any, block: int = 32):
+    """Opens the journal, or begins it.
+
+    Args:
+      path: The file; begun if there is none.
+      plan: The `PrivacyPlan` of the run.
+      block: How many steps to reserve at a time: what a crash may over-count,
+        against one sync of the disk each.
+
+    Raises:
+      ValueError: if the file belongs to another plan, is open elsewhere, or is
+        not a journal.
+    """
+    self.path = os.fspath(path)
+    self.block = _checks.integer('block', block, 1)
+    self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+    self._pid = os.getpid()
+    self._place = os.path.abspath(self.path)
+    try:
+      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+      os.close(self._file)
+      raise ValueError(
+          f'Expected journal {self.path!r} to be free, got one that another '
+          'run has open; give each run a journal of its own.') from error
+    records = self._read()
+    self.entry = _last_entry(self.path, records, plan)
+    if not records:
+      _sync_directory(self.path)
+      self._append(_header(plan))
+
+  @staticmethod
+  def peek(path: Any, plan: Any) -> Optional[Entry]:
+    """Returns the `Entry` on disk, whoever has the journal open.
+
+    Args:
+      path: The file.
+      plan: The `PrivacyPlan` of the run.
+
+    Returns:
+      The entry; None if there is no such file.
+
+    Raises:
+      ValueError: as when it is opened.
+    """
+    try:
+      with open(path, 'rb') as file:
+        data = file.read()
+    except FileNotFoundError:
+      return None
+    return _last_entry(path, _records(path, data), plan)
+
+  def reserve(self, wanted: Entry) -> None:
+    """Returns once `wanted` is on disk; call it before the step runs.
+
+    Raises:
+      RuntimeError: in a forked process, whose steps would go uncounted; or if
+        the file at the path is no longer the one that is held open.
+      OSError: if it cannot be written.
+    """
+    if os.getpid() != self._pid:
+      raise RuntimeError(
+          'Expected steps in the process that opened the journal, got a fork; '
+          'open another journal there.')
+    self._check_place()
+    kept = self.entry
+    if (wanted.steps <= kept.steps and wanted.epochs <= kept.epochs and
+        wanted.sampling == kept.sampling):
+      return
+    steps = wanted.steps
+    if steps > kept.steps:
+      steps += self.block - 1
+    self._write(Entry(max(steps, kept.steps), max(wanted.epochs, kept.epochs),
+                      wanted.sampling))
+
+  def settle(self, exact: Entry) -> None:
+    """Writes the exact count, when no step is running."""
+    self._check_place()
+    if exact != self.entry:
+      self._write(exact)
+
+  def close(self) -> None:
+    """Closes the file, for another run to open."""
+    os.close(self._file)
+
+  def _check_place(self) -> None:
+    """Refuses to go on in a file that a resumed run would not find.
+
+    Raises:
+      RuntimeError: saying what became of it.
+    """
+    held = os.fstat(self._file)
+    try:
+      there = os.stat(self._place)
+    except FileNotFoundError:
+      there = None
+    if there is None or (there.st_dev, there.st_ino) != (
+        held.st_dev, held.st_ino):
+      became = 'none' if there is None else 'another file'
+    elif held.st_size != self._size or self._last != os.pread(
+        self._file, len(self._last), self._size - len(self._last)):
+      became = 'other contents'
+    else:
+      return
+    raise RuntimeError(
+        f'Expected journal {self.path!r} to stay the file that this run writes, '
+        f'got {became}: a resumed run would not count its steps. At most '
+        f'{self.entry.steps} steps and {self.entry.epochs} passes were released '
+        'so far; begin a new run with a journal that nothing else moves, edits '
+        'or copies over, and add their cost to its.')
+
+  def _write(self, entry: Entry) -> None:
+    self._append(entry._asdict())
+    self.entry = entry
+
+  def _append(self, record: Dict[str, Any]) -> None:
+    text = json.dumps(record, sort_keys=True)
+    line = f'{zlib.crc32(text.encode()):08x} {text}\n'.encode()
+    try:
+      written = 0
+      while written < len(line):
+        written += os.write(self._file, line[written:])
+      os.fsync(self._file)
+    except OSError:
+      # What was torn must not stand before a later line.
+      os.ftruncate(self._file, self._size)
+      os.lseek(self._file, 0, os.SEEK_END)
+      raise
+    self._size += len(line)
+    self._last = line
+
+  def _read(self):
+    """All records; cuts off a last one that was not written to its end.
+
+    Nothing was released on it: the write had not returned.
+    """
+    data = b''
+    while True:
+      more = os.read(self._file, 2**20)
+      if not more:
+        break
+      data += more
+    whole = data.rfind(b'\n') + 1
+    if whole < len(data):
+      os.ftruncate(self._file, whole)
+      os.lseek(self._file, 0, os.SEEK_END)
+    self._size = whole
+    self._last = b''.join(data[:whole].splitlines(True)[-1:])
+    return _records(self.path, data)
+
+
+def _records(path: Any, data: bytes) -> List[Dict[str, Any]]:
+  """The records that were written to their ends."""
+  whole = data.rfind(b'\n') + 1
+  return [_parsed(path, line) for line in data[:whole].splitlines()]
+
+
+def _parsed(path: Any, line: bytes) -> Dict[str, Any]:
+  head, _, text = line.partition(b' ')
+  if head != f'{zlib.crc32(text):08x}'.encode():
+    raise ValueError(
+        f'Expected journal {os.fspath(path)!r} to hold its own lines, got '
+        f'{line[:80]!r}, which is damaged or of another file; what was '
+        'released can no longer be known from it.')
+  return json.loads(text)
+
+
+def _entry(path: Any, record: Dict[str, Any]) -> Entry:
+  """The entry of a line, every number of it checked."""
+  wanted = ', '.join(Entry._fields)
+  if not isinstance(record, dict) or set(record) != set(Entry._fields) or any(
+      type(value) is not int or value < 0 for value in record.values()) or (
+          record['sampling'] > max(Sampling)):
+    raise ValueError(
+        f'Expected journal {os.fspath(path)!r} to hold entries of {wanted}, '
+        'whole numbers of at least zero (and of a known sampling), got '
+        f'{record!r}, which no run wrote; what was released can no longer be '
+        'known from it.')
+  return Entry(**record)
+
+
+def _last_entry(path: Any, records: List[Dict[str, Any]], plan: Any) -> Entry:
+  """The last entry of a journal of this plan."""
+  if records and records[0] != _header(plan):
+    raise ValueError(
+        f'Expected journal {os.fspath(path)!r} of the plan that is trained by, '
+        f'{_header(plan)}, got the journal of another, {records[0]}; choose '
+        'another file for another run.')
+  # All of them, so that a line put in by others is noticed anywhere.
+  entries = [_entry(path, record) for record in records[1:]]
+  return entries[-1] if entries else Entry()
+
+
+def _header(plan: Any) -> Dict[str, Any]:
+  rule = plan.adaptive_clipping
+  return {'adaptive_clipping': None if rule is None else (
+              dataclasses.asdict(rule)),
+          'noise': plan.noise.digest, 'l2_norm_clip': plan.l2_norm_clip,
+          'num_examples': plan.num_examples,
+          'sampling_prob': plan.sampling_prob}
+
+
+def _sync_directory(path: str) -> None:
+  directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+  try:
+    os.fsync(directory)
+  finally:
+    os.close(directory)

@@ -1,0 +1,149 @@
+"""One private step: what is checked, clipped, summed and made noisy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from typing import List
+from typing import Optional
+from typing import Tuple
+
+import tensorflow as tf
+
+from tfcactus import _checks
+from tfcactus.keras import clip_norm
+from tfcactus.keras.checks import layers
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import clipping as clipping_lib
+from tfcactus.keras.gradients import engine as engine_lib
+from tfcactus.keras.gradients import example_seeds
+from tfcactus.keras.gradients import layer_routes
+from tfcactus.keras.tfp.query import TableNoiseQuery
+
+_MEMORY = 2**24
+"""Numbers that a physical batch may hold: 64 MB in float32."""
+
+
+class Step:
+  """Noisy averages of clipped gradients of one model.
+
+  Attributes:
+    rows: How many examples are processed at once; None until `check`, if it
+      was not given.
+    engine: 'auto' or 'vectorized'.
+    clipping: 'flat', 'per_layer' or 'automatic'.
+    norm: The `ClipNorm`.
+    seeded: Whether the noise repeats.
+  """
+
+  def __init__(self, model: keras.Model, plan: Any, seed: Optional[int],
+               rows: Optional[int], engine: str, clipping: str):
+    """Initialises the step; see `PrivateModel` for the arguments."""
+    self._model = model
+    self._plan = plan
+    self.rows = None if rows is None else (
+        _checks.integer('physical_batch_size', rows, 1))
+    self.clipping = clipping_lib.check_kind(clipping)
+    if engine not in ('auto', 'vectorized'):
+      raise ValueError(
+          f"Expected engine 'auto' or 'vectorized', got engine={engine!r}.")
+    self.engine = engine
+    if plan.adaptive_clipping is not None and clipping != 'flat':
+      raise ValueError(
+          "Expected clipping='flat' with a plan of adaptive_clipping, whose "
+          f'count is that of whole gradients, got clipping={clipping!r}.')
+    self.norm = clip_norm.ClipNorm(plan)
+    # Of the noise, not the plan: a release may hold more than the gradient.
+    self._query = (TableNoiseQuery(plan, seed=seed)
+                   if plan.adaptive_clipping is None else
+                   TableNoiseQuery(plan.noise, plan.l2_norm_clip, seed=seed))
+    self.seeded = self._query.seeded
+    self._keys = example_seeds.Keys(seed)
+
+  def routes(self) -> layer_routes.Routes:
+    """Which way each layer takes."""
+    return layer_routes.routes(self._model, self.engine == 'vectorized')
+
+  def check(self) -> None:
+    """Checks the built model, and settles the physical batch.
+
+    Raises:
+      ValueError: if the model cannot be trained privately.
+    """
+    _check_outputs(layers.check_model(self._model, half=True))
+    layers.check_vectorizable(self._model)
+    dim = sum(math.prod(v.shape) for v in self._model.trainable_variables)
+    if dim == 0:
+      raise ValueError(
+          f'Expected a model with trainable variables, got '
+          f'{self._model.name!r} with none.')
+    self._plan.check_vector(dim)
+    if self.rows is None:
+      self.rows = _physical_rows(self._plan, self._model, self.routes())
+
+  def shaped(self, x: Any, y: Any) -> Any:
+    """Checks a batch, when the step is traced.
+
+    Returns:
+      `x` in the shape the model expects, which generators do not tell.
+
+    Raises:
+      ValueError: if there are several targets, or no known ranks.
+    """
+    if not tf.is_tensor(y):
+      raise ValueError(
+          f'Expected targets y to be one array, got {y!r}; a private model has '
+          'one output and one loss.')
+    shape = getattr(self._model, 'input_shape', None) if (
+        self._model.built) else None
+    if tf.is_tensor(x) and isinstance(shape, tuple):
+      # Not of its batch: a Sequential remembers the one it was built on.
+      x = tf.ensure_shape(x, (None,) + shape[1:])
+    if any(part.shape.rank is None for part in tf.nest.flatten((x, y))):
+      raise ValueError(
+          'Expected inputs and targets of known rank, got unknown shapes; call '
+          'compile() again before data of another shape, and give generators '
+          'an output_signature.')
+    return x
+
+  def run(self, x: Any, y: tf.Tensor, weights: tf.Tensor,
+          compute_loss: engine_lib.LossFn
+         ) -> Tuple[List[tf.Tensor], engine_lib.BatchResult]:
+    """Clips, sums, adds noise, and divides by the expected batch size.
+
+    Args:
+      x: Inputs of one logical batch.
+      y: Its targets.
+      weights: Shape (batch,), zero for padding.
+      compute_loss: As `loss_per_example` returns it.
+
+    Returns:
+      (what to apply, in the shape of each variable; the `BatchResult`).
+    """
+    engine = engine_lib.Engine(self._model, compute_loss, self.rows,
+                            self.routes(), self.clipping, self._keys)
+    batch = engine.run(x, y, weights, self.norm.value())
+    release, scale = self.norm.release(batch)
+    state = self._query.initial_global_state()._replace(l2_norm_clip=scale)
+    noisy = self._query.get_noised_result(release, state)[0]
+    sums = self.norm.move(noisy)
+    return [part / self._plan.expected_batch_size for part in sums], batch
+
+
+def _check_outputs(outputs: Any) -> None:
+  """Refuses a model that returns anything but one array."""
+  if isinstance(outputs, (list, tuple, dict)):
+    raise ValueError(
+        'Expected a model of one output, not in a list or dict, got '
+        f'{type(outputs).__name__} of {len(outputs)}; a private model has one '
+        'output and one loss: privatize keras.Model(inputs, output).')
+
+
+def _physical_rows(plan: Any, model: keras.Model,
+                   routes: layer_routes.Routes) -> int:
+  """A physical batch that holds most draws, as far as memory allows."""
+  expected = plan.expected_batch_size
+  usual = expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))
+  fitting = _MEMORY // max(1, layer_routes.numbers_per_example(model, routes))
+  # Whole eights: what vector units like.
+  return max(1, min(-(-int(usual) // 8) * 8, fitting))

@@ -1,0 +1,197 @@
+"""Plans, noise and states of optimizers as what a config of Keras can hold."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import io
+import numbers
+import os
+import tempfile
+from typing import Any
+from typing import Dict
+from typing import List
+from typing import Optional
+
+import attr
+import dp_accounting
+import numpy as np
+
+from tfcactus import accounting
+from tfcactus import adaptive_clipping
+from tfcactus import noise as noise_lib
+from tfcactus import plan as plan_lib
+from tfcactus.keras.noise_addition import NoNoise
+
+
+def noise_config(noise: Any) -> Dict[str, Any]:
+  """Noise as a plain dict; tables whole, so that their digest stays.
+
+  Args:
+    noise: Any noise that can be drawn.
+  """
+  if isinstance(noise, NoNoise):
+    return {'kind': 'none'}
+  if isinstance(noise, noise_lib.Gaussian):
+    return {'kind': 'gaussian', 'noise_multiplier': noise.noise_multiplier}
+  if isinstance(noise, noise_lib.Laplace):
+    return {'kind': 'laplace', 'scale': noise.scale}
+  if isinstance(noise, noise_lib.SinhNormal):
+    return {'kind': 'sinh-normal', 'sigma': noise.sigma, 'bend': noise.bend}
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, 'noise.npz')
+    noise.save(path)
+    with open(path, 'rb') as file:
+      return {'kind': 'table', 'digest': noise.digest, 'npz': _text(file.read())}
+
+
+def noise_from(config: Dict[str, Any]) -> Any:
+  """Noise from its `noise_config`.
+
+  Raises:
+    ValueError: if the config is damaged.
+  """
+  kind = config.get('kind')
+  if kind == 'none':
+    return NoNoise()
+  if kind == 'gaussian':
+    return noise_lib.Gaussian(config['noise_multiplier'])
+  if kind == 'laplace':
+    return noise_lib.Laplace(config['scale'])
+  if kind == 'sinh-normal':
+    return noise_lib.SinhNormal(config['sigma'], config['bend'])
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, 'noise.npz')
+    with open(path, 'wb') as file:
+      file.write(base64.b64decode(config['npz']))
+    noise = noise_lib.load(path)
+  if noise.digest != config['digest']:
+    raise ValueError(
+        f'Expected the noise table {config["digest"]} in the config, got '
+        f'{noise.digest}; the file is damaged.')
+  return noise
+
+
+def check_format(filepath: Any, save_format: Any) -> None:
+  """Refuses to save a private model in a format that does not hold all of it.
+
+  Args:
+    filepath: As `Model.save` takes it.
+    save_format: As `Model.save` of Keras 2 takes it, or None.
+
+  Raises:
+    ValueError: if it is not a .keras file.
+  """
+  named = str(filepath).endswith('.keras') or not isinstance(
+      filepath, (str, os.PathLike))
+  if not named or save_format not in (None, 'keras'):
+    asked = '' if save_format is None else f' with save_format={save_format!r}'
+    raise ValueError(
+        f"Expected a .keras file, such as save('m.keras'), got {filepath!r}"
+        f'{asked}: other formats do not hold the plan and what was released. '
+        "For inference alone, export('folder') writes a SavedModel of the "
+        'plain model, and private_model.inner.save(...) takes any format.')
+
+
+def plan_config(plan: Any) -> Optional[Dict[str, Any]]:
+  """A `PrivacyPlan` (or None) as a plain dict."""
+  if plan is None:
+    return None
+  fields = {field.name: getattr(plan, field.name)
+            for field in dataclasses.fields(plan)}
+  rule = fields['adaptive_clipping']
+  return {**fields, 'noise': noise_config(plan.noise),
+          'adaptive_clipping': None if rule is None else (
+              dataclasses.asdict(rule)),
+          'releases': [event_config(event) for event in plan.releases]}
+
+
+def plan_from(config: Optional[Dict[str, Any]]) -> Any:
+  """A `PrivacyPlan` (or None) from its `plan_config`."""
+  if config is None:
+    return None
+  fields = dict(config)
+  rule = fields['adaptive_clipping']
+  return plan_lib.PrivacyPlan(**{
+      **fields, 'noise': noise_from(fields['noise']),
+      'adaptive_clipping': None if rule is None else (
+          adaptive_clipping.AdaptiveClipping(**rule)),
+      'releases': [event_from(event) for event in fields.get('releases', ())]})
+
+
+def event_config(event: dp_accounting.DpEvent) -> Dict[str, Any]:
+  """An event that a plan can hold as a plain dict: its kind and its fields.
+
+  Args:
+    event: One that `PhiAccountant` supports.
+  """
+  return {'kind': type(event).__name__, 'fields': {
+      field.name: _value_config(getattr(event, field.name))
+      for field in attr.fields(type(event))}}
+
+
+def event_from(config: Dict[str, Any]) -> dp_accounting.DpEvent:
+  """The event of an `event_config`.
+
+  Raises:
+    ValueError: if its kind is unknown.
+  """
+  kind = config['kind']
+  owner = accounting if kind in _OWN_EVENTS else dp_accounting
+  if kind not in (*_OWN_EVENTS, *_EVENTS) or not hasattr(owner, kind):
+    raise ValueError(f'Expected an event of a plan in the config, got {kind!r}.')
+  return getattr(owner, kind)(**{
+      name: _value_from(value) for name, value in config['fields'].items()})
+
+
+_EVENTS = ('NoOpDpEvent', 'NonPrivateDpEvent', 'GaussianDpEvent',
+           'LaplaceDpEvent', 'RandomizedResponseDpEvent', 'ComposedDpEvent',
+           'SelfComposedDpEvent', 'PoissonSampledDpEvent',
+           'SampledWithoutReplacementDpEvent')
+_OWN_EVENTS = ('NoiseTableDpEvent', 'DominatingPairDpEvent')
+
+
+def _value_config(value: Any) -> Any:
+  """A field of an event: a number, or a dict that names its one kind."""
+  if isinstance(value, dp_accounting.DpEvent):
+    return {'event': event_config(value)}
+  if isinstance(value, (list, tuple)):
+    return {'list': [_value_config(item) for item in value]}
+  if isinstance(value, accounting.DominatingPair):
+    return {'pair': arrays_config([value.loss, value.p, value.q, np.array(
+        [value.p_inf, value.q_inf])])}
+  if isinstance(value, dp_accounting.NeighboringRelation):
+    return {'relation': value.name}
+  if hasattr(value, 'digest'):
+    return {'noise': noise_config(value)}
+  return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _value_from(config: Any) -> Any:
+  if not isinstance(config, dict):
+    return config
+  (kind, value), = config.items()
+  if kind == 'pair':
+    loss, p, q, (p_inf, q_inf) = arrays_from(value)
+    return accounting.DominatingPair(loss, p, q, float(p_inf), float(q_inf))
+  return {'event': event_from, 'noise': noise_from,
+          'list': lambda items: [_value_from(item) for item in items],
+          'relation': lambda name: dp_accounting.NeighboringRelation[name],
+          }[kind](value)
+
+
+def arrays_config(arrays: List[np.ndarray]) -> str:
+  """Arrays as text."""
+  buffer = io.BytesIO()
+  np.savez_compressed(buffer, *arrays)
+  return _text(buffer.getvalue())
+
+
+def arrays_from(text: str) -> List[np.ndarray]:
+  """Arrays from their `arrays_config`."""
+  with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as found:
+    return [found[f'arr_{i}'] for i in range(len(found.files))]
+
+
+def _text(data: bytes) -> str:
+  return base64.b64encode(data).decode('ascii')

@@ -1,0 +1,148 @@
+"""A TensorFlow Privacy query that adds noise drawn from a table."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+from typing import Optional
+
+import dp_accounting
+import tensorflow as tf
+
+from tfcactus import _checks
+from tfcactus import accounting
+from tfcactus import noise as noise_lib
+from tfcactus.keras.gradients import clipping
+from tfcactus.keras.noise_addition import NoiseSampler
+from tfcactus.keras.noise_addition import NoNoise
+from tfcactus.keras.tfp import stand_in
+
+
+class TableNoiseQuery(stand_in.SumAggregationDPQuery):
+  """Clips records in joint l2 norm and adds noise once, to their sum.
+
+  The query for anything in TensorFlow Privacy that takes a `dp_sum_query`. A
+  record with an entry that is not finite contributes exactly zero, which keeps
+  the guarantee (and is not counted anywhere: the count would not be private).
+
+  Attributes:
+    noise: The noise, in units of the clip norm.
+    l2_norm_clip: The bound on the joint norm of a record.
+    seeded: Whether the noise repeats; see `NoiseSampler`.
+  """
+
+  _GlobalState = collections.namedtuple('_GlobalState', ['l2_norm_clip'])
+
+  def __init__(self, plan_or_noise: Any, l2_norm_clip: Optional[float] = None,
+               *, seed: Optional[int] = None):
+    """Initialises the query.
+
+    Args:
+      plan_or_noise: A `PrivacyPlan`, or noise valid for the records: Gaussian
+        for any dimension, a radial table for its own, scalar noise for one.
+      l2_norm_clip: The clip norm; with a plan, None or the plan's.
+      seed: For repeatable experiments; None takes the system's entropy.
+
+    Raises:
+      ValueError: if an argument is invalid, or contradicts the plan.
+    """
+    plan = plan_or_noise if hasattr(plan_or_noise, 'check_vector') else None
+    if plan is None and l2_norm_clip is None:
+      raise ValueError(
+          'Expected l2_norm_clip with noise that is not a PrivacyPlan, got '
+          'None; write TableNoiseQuery(noise, l2_norm_clip=1.0).')
+    if plan is not None and l2_norm_clip not in (None, plan.l2_norm_clip):
+      raise ValueError(
+          f'Expected l2_norm_clip={plan.l2_norm_clip!r} as in the plan, got '
+          f'l2_norm_clip={l2_norm_clip!r}; leave it out.')
+    if plan is not None and plan.adaptive_clipping is not None:
+      raise ValueError(
+          'Expected a plan without adaptive_clipping, whose count this query '
+          f'does not release, got {plan.adaptive_clipping!r}; use '
+          'tfcactus.keras.privatize.')
+    self._plan = plan
+    self.noise = plan_or_noise if plan is None else plan.noise
+    self.l2_norm_clip = _checks.positive(
+        'l2_norm_clip', l2_norm_clip if plan is None else plan.l2_norm_clip)
+    self._sampler = NoiseSampler(self.noise, seed=seed)
+    self.seeded = self._sampler.seeded
+
+  def check_vector(self, dim: int) -> None:
+    """Refuses records of `dim` coordinates if the noise is not valid for them.
+
+    Raises:
+      ValueError: if no guarantee is known for such records.
+    """
+    if self._plan is not None:
+      self._plan.check_vector(dim)
+      return
+    if self.noise.dim in (None, dim):
+      return
+    if isinstance(self.noise, noise_lib.RadialTable):
+      raise ValueError(
+          f'Expected records of {self.noise.dim} coordinates, the dimension of '
+          f'the radial table, got {dim}; design a table for dim={dim}, or use '
+          'Gaussian noise, which is valid in any dimension.')
+    raise ValueError(
+        f'Expected noise valid for records of {dim} coordinates, got scalar '
+        f'noise {self.noise!r}: no valid account is known for independent '
+        'coordinates of it under an l2 clip. Use Gaussian noise or a '
+        f'RadialTable of dim={dim}.')
+
+  def initial_global_state(self) -> Any:
+    """Returns the state: the clip norm, also the scale of the noise."""
+    return self._GlobalState(tf.constant(self.l2_norm_clip, tf.float64))
+
+  def derive_sample_params(self, global_state: Any) -> tf.Tensor:
+    """Returns the clip norm."""
+    return global_state.l2_norm_clip
+
+  def preprocess_record(self, params: tf.Tensor, record: Any) -> Any:
+    """Clips one record below the clip norm, or drops it if not finite.
+
+    Args:
+      params: The clip norm.
+      record: A nested structure of float32 or float64 tensors.
+
+    Returns:
+      The structure, of joint l2 norm at most the clip norm; all zeros if any
+      entry is not finite.
+    """
+    parts = [tf.convert_to_tensor(part) for part in tf.nest.flatten(record)]
+    rows = [part[None] for part in parts]
+    return tf.nest.pack_sequence_as(record, clipping.clipped_sums(rows, params))
+
+  def get_noised_result(self, sample_state: Any, global_state: Any) -> Any:
+    """Adds noise to the sum.
+
+    Args:
+      sample_state: The sum of preprocessed records.
+      global_state: As `initial_global_state` returned it.
+
+    Returns:
+      (noisy sum, global state unchanged, `DpEvent` of this release before any
+      amplification by sampling).
+
+    Raises:
+      ValueError: if the noise is not valid for a vector of this dimension.
+    """
+    parts = [tf.convert_to_tensor(p) for p in tf.nest.flatten(sample_state)]
+    dim = sum(part.shape.num_elements() or 0 for part in parts)
+    self.check_vector(dim)
+    specs = [tf.TensorSpec(part.shape, tf.float64) for part in parts]
+    noise = self._sampler(specs, scale=global_state.l2_norm_clip)
+    # One rounding, of the noisy sum: rounded noise alone has a coarser grid.
+    noisy = [tf.cast(tf.cast(part, tf.float64) + extra, part.dtype)
+             for part, extra in zip(parts, noise)]
+    result = tf.nest.pack_sequence_as(sample_state, noisy)
+    return result, global_state, _event(self.noise, dim)
+
+
+def _event(noise: noise_lib.Noise, dim: int) -> dp_accounting.DpEvent:
+  """What one release of `dim` coordinates is to an accountant."""
+  if isinstance(noise, NoNoise):
+    return dp_accounting.NonPrivateDpEvent()
+  if noise.dim not in (None, dim):
+    # Scalar noise on a vector, by the plan's labelled unproven accounting.
+    return dp_accounting.UnsupportedDpEvent()
+  return accounting.noise_event(noise)

@@ -1,0 +1,296 @@
+"""Noise for vector queries: a radial piecewise-constant density in R^dim."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+from typing import Mapping
+
+import numpy as np
+from scipy import special
+
+from tfcactus import _checks
+from tfcactus.noise import table_file
+from tfcactus.noise.scalar_table import check_tail_ratio
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class RadialTable(table_file.NoiseTable):
+  """A density on R^dim that depends on |z| alone, constant on shells.
+
+  Shell 0 is the ball of radius `first_radius`; shell i > 0 lies between the
+  radii first_radius + (i - 1) * width and first_radius + i * width. Definition
+  2 of the paper is first_radius = width = 1 / n. In high dimension the mass
+  sits in a thin layer far out: a larger first_radius makes everything below it
+  one core ball of constant density, which keeps the density monotone.
+
+  Attributes:
+    dim: The dimension m of the query it protects.
+    first_radius: Radius of the innermost ball, in units of sensitivity.
+    width: Width of every other shell, in units of sensitivity.
+    log_density: Shape (N + 1,), log of the density on shells 0..N in units of
+      volume in which the innermost ball has volume one. (True densities in
+      26,010 dimensions have logarithms near 1e5, too large to keep 13 digits.)
+    log_tail_ratio: Log of the density ratio of neighbouring shells beyond N,
+      below zero; -inf for noise that ends with shell N.
+    info: Where the table came from. Not part of its identity.
+
+  Raises:
+    ValueError: if an argument is out of range or the mass is not one.
+
+  Source: Definition 2 of Alghamdi et al., "Optimal Multidimensional
+  Differentially Private Mechanisms in the Large-Composition Regime" (ISIT 2023).
+  """
+
+  dim: int
+  first_radius: float
+  width: float
+  log_density: np.ndarray
+  log_tail_ratio: float
+  info: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  kind = 'radial'
+
+  def __post_init__(self):
+    set_field = functools.partial(object.__setattr__, self)
+    set_field('dim', _checks.integer('dim', self.dim, 1))
+    set_field('first_radius',
+              _checks.positive('first_radius', self.first_radius))
+    set_field('width', _checks.positive('width', self.width))
+    set_field('log_density', _checks.vector('log_density', self.log_density))
+    set_field('log_tail_ratio', check_tail_ratio(self.log_tail_ratio))
+    set_field('info', table_file.check_info(self.info))
+    log_mass = table_file.log_sum_exp(self._log_shell_mass)
+    if abs(np.expm1(log_mass)) > table_file.MASS_TOLERANCE:
+      raise ValueError(
+          'Expected a density of total mass 1, got mass '
+          f'{np.exp(log_mass):.12g}; use RadialTable.normalized(...).')
+
+  @classmethod
+  def normalized(cls, dim: int, first_radius: float, width: float,
+                 log_density: Any, log_tail_ratio: float,
+                 info: Mapping[str, Any] | None = None) -> RadialTable:
+    """Builds a table from log densities known up to a constant."""
+    log_density = _checks.vector('log_density', log_density)
+    log_mass = table_file.log_sum_exp(
+        _enumerate_shells(
+            _checks.integer('dim', dim, 1),
+            _checks.positive('first_radius', first_radius),
+            _checks.positive('width', width), log_density,
+            check_tail_ratio(log_tail_ratio))[1])
+    return cls(dim, first_radius, width, log_density - log_mass,
+               log_tail_ratio, info or {})
+
+  def __repr__(self) -> str:
+    return (f'RadialTable({self.name!r}, dim={self.dim}, '
+            f'shells={self.log_density.size}, '
+            f'noise_multiplier={self.noise_multiplier:.6g}, '
+            f'digest={self.digest})')
+
+  def _payload(self) -> dict[str, np.ndarray]:
+    return {
+        'dim': np.array(self.dim, dtype=np.int64),
+        'first_radius': np.array(self.first_radius, dtype=np.float64),
+        'width': np.array(self.width, dtype=np.float64),
+        'log_density': self.log_density,
+        'log_tail_ratio': np.array(self.log_tail_ratio, dtype=np.float64),
+    }
+
+  @classmethod
+  def from_arrays(cls, arrays: Mapping[str, np.ndarray],
+                  info: Mapping[str, Any]) -> RadialTable:
+    """Builds the table from the arrays of a file."""
+    return cls(int(arrays['dim']), float(arrays['first_radius']),
+               float(arrays['width']), arrays['log_density'],
+               float(arrays['log_tail_ratio']), info)
+
+  @functools.cached_property
+  def _shells(self) -> tuple[np.ndarray, np.ndarray]:
+    return _enumerate_shells(self.dim, self.first_radius, self.width,
+                             self.log_density, self.log_tail_ratio)
+
+  @property
+  def shell_log_density(self) -> np.ndarray:
+    """Log densities of all shells, the tail enumerated to a mass of 1e-30."""
+    return self._shells[0]
+
+  @property
+  def _log_shell_mass(self) -> np.ndarray:
+    return self._shells[1]
+
+  @functools.cached_property
+  def shell_mass(self) -> np.ndarray:
+    """Probability of each enumerated shell; sums to one."""
+    mass = np.exp(self._log_shell_mass)
+    mass = mass / np.sum(mass)
+    mass.setflags(write=False)
+    return mass
+
+  @functools.cached_property
+  def radii(self) -> np.ndarray:
+    """Outer radius of each enumerated shell."""
+    return self.first_radius + self.width * np.arange(
+        self.shell_log_density.size)
+
+  @functools.cached_property
+  def monotone(self) -> bool:
+    """Whether the density is exactly non-increasing in |z|, from the arrays."""
+    return bool(np.all(np.diff(self.log_density) <= 0))
+
+  @functools.cached_property
+  def survival(self) -> np.ndarray:
+    """P(shell >= i) over the enumerated shells, summed from the tail inwards."""
+    survival = np.cumsum(self.shell_mass[::-1])[::-1]
+    survival = survival / survival[0]
+    survival.setflags(write=False)
+    return survival
+
+  @functools.cached_property
+  def log_hollow(self) -> np.ndarray:
+    """dim * log(inner radius / outer radius) of each enumerated shell."""
+    inner = np.concatenate([[0.0], self.radii[:-1]])
+    with np.errstate(divide='ignore'):
+      hollow = self.dim * np.where(
+          inner > 0, np.log1p(-np.minimum(self.width / self.radii, 1.0)),
+          -np.inf)
+    # Shell 0 is a ball whatever first_radius is.
+    hollow[0] = -np.inf
+    hollow.setflags(write=False)
+    return hollow
+
+  def moment(self, power: float) -> float:
+    """E|Z|^power of the Euclidean norm, exact for the table.
+
+    Args:
+      power: A positive exponent.
+    """
+    power = _checks.positive('power', power)
+    # Inside a shell the radius has density m rho^(m-1) / (b^m - a^m).
+    ratio = np.expm1(self.log_hollow * (1 + power / self.dim)) / np.expm1(
+        self.log_hollow)
+    inside = self.radii**power * ratio * self.dim / (self.dim + power)
+    return float(np.sum(self.shell_mass * inside))
+
+  @functools.cached_property
+  def noise_multiplier(self) -> float:
+    """sqrt(E|Z|^2 / dim): the standard deviation of one coordinate."""
+    return float(np.sqrt(self.moment(2) / self.dim))
+
+  def log_density_at(self, z: Any) -> np.ndarray:
+    """Log density at points `z` of shape (..., dim), in true units of volume."""
+    z = np.asarray(z, dtype=np.float64)
+    if z.ndim == 0 or z.shape[-1] != self.dim:
+      raise ValueError(
+          f'Expected z of shape (..., {self.dim}), got {z.shape}.')
+    return self.log_density_at_radius(np.linalg.norm(z, axis=-1))
+
+  def log_density_at_radius(self, radius: Any) -> np.ndarray:
+    """Log density (true units of volume) at distance `radius` from zero."""
+    radius = np.asarray(radius, dtype=np.float64)
+    shell = np.maximum(
+        np.ceil((radius - self.first_radius) / self.width), 0)
+    last = self.log_density.size - 1
+    inner = self.log_density[np.minimum(shell, last).astype(np.int64)]
+    beyond = np.maximum(shell - last, 0)
+    with np.errstate(invalid='ignore'):
+      tail = np.where(beyond > 0, beyond * self.log_tail_ratio, 0.0)
+    log_ball = (0.5 * self.dim * np.log(np.pi) -
+                special.gammaln(0.5 * self.dim + 1) +
+                self.dim * np.log(self.first_radius))
+    return inner + tail - log_ball
+
+  def radius_cdf(self, radius: Any) -> np.ndarray:
+    """P(|Z| <= radius) for radii of any shape."""
+    radius = np.maximum(np.asarray(radius, dtype=np.float64), 0.0)
+    shell = np.maximum(np.ceil((radius - self.first_radius) / self.width),
+                       0).astype(np.int64)
+    inside = shell < self.radii.size
+    shell = np.minimum(shell, self.radii.size - 1)
+    beyond = np.append(self.survival[1:], 0.0)
+    with np.errstate(divide='ignore'):
+      log_fill = self.dim * np.log(np.minimum(radius / self.radii[shell], 1.0))
+    outside = np.expm1(log_fill) / np.expm1(self.log_hollow[shell])
+    return np.where(
+        inside, 1 - beyond[shell] - self.shell_mass[shell] * outside, 1.0)
+
+  def radius_quantile(self, u: Any) -> np.ndarray:
+    """The inverse of `radius_cdf` for `u` in (0, 1), any shape."""
+    u = np.asarray(u, dtype=np.float64)
+    if not np.all((u > 0) & (u < 1)):
+      raise ValueError(f'Expected u in (0, 1), got {u!r}.')
+    shell = self._shell_of(1 - u)
+    beyond = np.append(self.survival[1:], 0.0)[shell]
+    outside = np.clip((1 - u - beyond) / self.shell_mass[shell], 0.0, 1.0)
+    return self._radius_inside(shell, outside)
+
+  def sample_radius(self, rng: np.random.Generator, size: Any) -> np.ndarray:
+    """Draws |Z|: a shell by its mass, then rho with density ~ rho^(dim - 1).
+
+    Source: Definition 6 of Sommer et al. (2021), in the volume of R^dim.
+    """
+    shell = self._shell_of(table_file.fine_uniform(rng, size))
+    return self._radius_inside(shell, rng.random(size))
+
+  def sample(self, rng: np.random.Generator, size: int) -> np.ndarray:
+    """Draws noise vectors: a radius times a uniform direction.
+
+    Args:
+      rng: The generator to draw from.
+      size: How many vectors.
+
+    Returns:
+      float64, shape (size, dim), in units of sensitivity.
+    """
+    direction = rng.standard_normal((size, self.dim))
+    norm = np.linalg.norm(direction, axis=1, keepdims=True)
+    return direction / norm * self.sample_radius(rng, size)[:, None]
+
+  def _shell_of(self, u: np.ndarray) -> np.ndarray:
+    """The largest shell i with survival[i] > u."""
+    return self.survival.size - 1 - np.searchsorted(
+        self.survival[::-1], u, side='right')
+
+  def _radius_inside(self, shell: np.ndarray, outside: np.ndarray) -> np.ndarray:
+    """The radius with a fraction `outside` of its shell's volume beyond it."""
+    log_fill = np.log1p(outside * np.expm1(self.log_hollow[shell]))
+    return self.radii[shell] * np.exp(log_fill / self.dim)
+
+
+def _enumerate_shells(dim: int, first_radius: float, width: float,
+                      log_density: np.ndarray, log_tail_ratio: float
+                     ) -> tuple[np.ndarray, np.ndarray]:
+  """Log densities and log masses of all shells, tail down to 1e-30.
+
+  Returns:
+    Two read-only arrays of the same length; volumes are in units of the
+    innermost ball.
+  """
+  last = log_density.size - 1
+  tail = 0 if np.isneginf(log_tail_ratio) else max(64, last // 4)
+  while True:
+    steps = np.arange(1, tail + 1)
+    log_f = np.concatenate(
+        [log_density, log_density[-1] + (log_tail_ratio if tail else 0) * steps])
+    index = np.arange(log_f.size)
+    log_outer = dim * np.log1p(index * (width / first_radius))
+    with np.errstate(divide='ignore'):
+      log_volume = log_outer + np.log(
+          -np.expm1(np.concatenate([[-np.inf], -np.diff(log_outer)])))
+    log_mass = log_f + log_volume
+    if not tail:
+      break
+    # Volume ratios of neighbouring shells fall, so the rest is geometric.
+    log_ratio = log_mass[-1] - log_mass[-2]
+    if log_ratio < 0 and (log_mass[-1] - np.log(-np.expm1(log_ratio)) <
+                          np.max(log_mass) + table_file.LOG_TAIL_FLOOR):
+      break
+    tail *= 2
+    if tail > table_file.MAX_CELLS:
+      raise ValueError(
+          f'Expected a tail that ends within {table_file.MAX_CELLS} shells in '
+          f'dimension {dim}, got log_tail_ratio={log_tail_ratio!r}; make the '
+          'tail steeper.')
+  log_f.setflags(write=False)
+  log_mass.setflags(write=False)
+  return log_f, log_mass

@@ -1,0 +1,344 @@
+"""Noise for scalar queries: a symmetric piecewise-constant density on the line."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+from typing import Mapping
+from typing import Union
+
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus.noise import table_file
+
+_SYMMETRY = 1e-9
+"""Relative difference of mirrored masses that is taken for rounding."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class ScalarTable(table_file.NoiseTable):
+  """A symmetric density on cells of equal width with geometric tails.
+
+  Cell i (any integer) is [(i - 1/2) / bins, (i + 1/2) / bins]; the density on it
+  is exp(log_density[|i|]) for |i| <= N = len(log_density) - 1, and
+  exp(log_density[N] + (|i| - N) * log_tail_ratio) beyond. A shift by the
+  sensitivity, one, is a shift by exactly `bins` cells.
+
+  With `edge_at_zero` there is no middle cell: cell i >= 0 is
+  [i / bins, (i + 1) / bins] and its mirror image, so that truncated noise
+  tiles [-range, range] exactly.
+
+  Attributes:
+    bins: Cells per unit of sensitivity (n of the paper).
+    log_density: Shape (N + 1,), log of the density at cells 0..N.
+    log_tail_ratio: Log of the ratio of neighbouring cells beyond N, below zero
+      (log r of the paper); -inf for noise that ends with cell N.
+    edge_at_zero: Whether zero is the edge of two cells instead of the middle of
+      one.
+    info: Where the table came from: mechanism, budget, certificate. Not part
+      of its identity.
+
+  Raises:
+    ValueError: if an argument is out of range or the mass is not one.
+
+  Source: Definition 1 of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022).
+  """
+
+  bins: int
+  log_density: np.ndarray
+  log_tail_ratio: float
+  info: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  edge_at_zero: bool = False
+
+  kind = 'scalar'
+
+  def __post_init__(self):
+    set_field = functools.partial(object.__setattr__, self)
+    set_field('bins', _checks.integer('bins', self.bins, 1))
+    set_field('log_density', _checks.vector('log_density', self.log_density))
+    set_field('log_tail_ratio', check_tail_ratio(self.log_tail_ratio))
+    set_field('info', table_file.check_info(self.info))
+    if not isinstance(self.edge_at_zero, (bool, np.bool_)):
+      raise ValueError(
+          'Expected edge_at_zero to be True or False, got '
+          f'edge_at_zero={self.edge_at_zero!r}.')
+    set_field('edge_at_zero', bool(self.edge_at_zero))
+    log_mass = table_file.log_sum_exp(self._log_cell_mass)
+    if abs(np.expm1(log_mass)) > table_file.MASS_TOLERANCE:
+      raise ValueError(
+          'Expected a density of total mass 1, got mass '
+          f'{np.exp(log_mass):.12g}; use ScalarTable.normalized(...).')
+
+  @classmethod
+  def normalized(cls, bins: int, log_density: Any, log_tail_ratio: float,
+                 info: Mapping[str, Any] | None = None, *,
+                 edge_at_zero: bool = False) -> ScalarTable:
+    """Builds a table from log densities known up to a constant."""
+    bins = _checks.integer('bins', bins, 1)
+    log_density = _checks.vector('log_density', log_density)
+    log_tail_ratio = check_tail_ratio(log_tail_ratio)
+    log_mass = table_file.log_sum_exp(
+        _log_masses(bins, log_density, log_tail_ratio, edge_at_zero))
+    return cls(bins, log_density - log_mass, log_tail_ratio, info or {},
+               edge_at_zero)
+
+  @classmethod
+  def from_cell_masses(cls, bins: int, masses: Any,
+                       info: Mapping[str, Any] | None = None) -> ScalarTable:
+    """Truncated noise from the masses of its cells, left to right.
+
+    Args:
+      bins: Cells per unit of sensitivity.
+      masses: Shape (cells,), symmetric probabilities. An even number of cells
+        has an edge at zero, an odd one a cell around it; empty cells at both
+        ends are left out.
+      info: Where the noise came from.
+
+    Raises:
+      ValueError: if the masses are negative, do not sum to one, are not
+        symmetric, or are zero between others.
+    """
+    masses = _checks.vector('masses', masses)
+    if np.any(masses < 0):
+      raise ValueError(
+          f'Expected masses >= 0, got {np.min(masses)!r} in cell '
+          f'{int(np.argmin(masses))}.')
+    if abs(np.sum(masses) - 1) > table_file.MASS_TOLERANCE:
+      raise ValueError(
+          f'Expected masses that sum to 1, got {np.sum(masses):.12g}; divide '
+          'by the sum.')
+    if np.any(np.abs(masses - masses[::-1]) > _SYMMETRY * masses):
+      raise ValueError(
+          'Expected masses that are the same from left to right as from right '
+          'to left, got an asymmetric vector; average it with its mirror image.')
+    half = masses[masses.size // 2:]
+    last = int(np.flatnonzero(half)[-1]) if np.any(half) else 0
+    if np.any(half[:last + 1] == 0):
+      raise ValueError(
+          'Expected no empty cell between others, got mass 0 in cell '
+          f'{int(np.flatnonzero(half == 0)[0])} from the middle: noise with '
+          'gaps tells which side of them the value lies; fill it.')
+    return cls.normalized(bins, np.log(half[:last + 1]), float('-inf'), info,
+                          edge_at_zero=masses.size % 2 == 0)
+
+  def __repr__(self) -> str:
+    return (f'ScalarTable({self.name!r}, bins={self.bins}, '
+            f'cells={self.log_density.size}, std={self.std:.6g}, '
+            f'digest={self.digest})')
+
+  @property
+  def format_version(self) -> int:
+    """2 for the geometry that readers of version 1 do not know."""
+    return 2 if self.edge_at_zero else 1
+
+  def _payload(self) -> dict[str, np.ndarray]:
+    payload = {
+        'bins': np.array(self.bins, dtype=np.int64),
+        'log_density': self.log_density,
+        'log_tail_ratio': np.array(self.log_tail_ratio, dtype=np.float64),
+    }
+    if self.edge_at_zero:
+      payload['edge_at_zero'] = np.array(True)
+    return payload
+
+  @classmethod
+  def from_arrays(cls, arrays: Mapping[str, np.ndarray],
+                  info: Mapping[str, Any]) -> ScalarTable:
+    """Builds the table from the arrays of a file."""
+    return cls(int(arrays['bins']), arrays['log_density'],
+               float(arrays['log_tail_ratio']), info,
+               bool(arrays.get('edge_at_zero', False)))
+
+  @property
+  def dim(self) -> int:
+    """The dimension of the query it protects: 1."""
+    return 1
+
+  @property
+  def width(self) -> float:
+    """Width of a cell, in units of sensitivity."""
+    return 1.0 / self.bins
+
+  @property
+  def range(self) -> float:
+    """The largest |noise| there is, in units of sensitivity; inf with a tail."""
+    if np.isfinite(self.log_tail_ratio):
+      return float('inf')
+    return float((self.log_density.size - 1 + self._outer) / self.bins)
+
+  @property
+  def _outer(self) -> float:
+    """Distance from zero of the outer edge of cell 0, in cells."""
+    return 1.0 if self.edge_at_zero else 0.5
+
+  @functools.cached_property
+  def monotone(self) -> bool:
+    """Whether the density is exactly non-increasing in |z|, from the arrays."""
+    return bool(np.all(np.diff(self.log_density) <= 0))
+
+  @functools.cached_property
+  def _log_cell_mass(self) -> np.ndarray:
+    """Log masses of |cell| = 0..N-1, and of all |cell| >= N in the last entry."""
+    return _log_masses(self.bins, self.log_density, self.log_tail_ratio,
+                       self.edge_at_zero)
+
+  @functools.cached_property
+  def survival(self) -> np.ndarray:
+    """Shape (N + 1,): P(|cell| >= i), summed from the tail inwards.
+
+    With `edge_at_zero`, |cell| counts the cells between it and zero.
+    """
+    mass = np.exp(self._log_cell_mass)
+    survival = np.cumsum(mass[::-1])[::-1]
+    survival = survival / survival[0]
+    survival.setflags(write=False)
+    return survival
+
+  @functools.cached_property
+  def half_density(self) -> np.ndarray:
+    """Log densities of cells 0, 1, ... with the tail enumerated to 1e-30."""
+    return np.concatenate(
+        [self.log_density, self.log_density[-1] + self.log_tail_ratio *
+         np.arange(1, 1 + self._tail_cells)]
+        if self._tail_cells else [self.log_density])
+
+  @functools.cached_property
+  def _tail_cells(self) -> int:
+    """How many cells past N are enumerated."""
+    if np.isneginf(self.log_tail_ratio):
+      return 0
+    count = np.ceil((table_file.LOG_TAIL_FLOOR - self._log_cell_mass[-1]) /
+                    self.log_tail_ratio)
+    if count > table_file.MAX_CELLS:
+      raise ValueError(
+          f'Expected a tail that ends within {table_file.MAX_CELLS} cells, got '
+          f'log_tail_ratio={self.log_tail_ratio!r}; make the tail steeper.')
+    return max(int(count), 1)
+
+  def moment(self, power: float) -> float:
+    """E|Z|^power, exact for the piecewise-constant density.
+
+    Args:
+      power: A positive exponent.
+    """
+    power = _checks.positive('power', power)
+    half = self.half_density
+    outer = (np.arange(half.size) + self._outer) * self.width
+    integral = outer**(power + 1) / (power + 1)
+    cells = 2 * np.diff(integral, prepend=0.0)
+    return float(np.sum(np.exp(half) * cells))
+
+  @functools.cached_property
+  def std(self) -> float:
+    """Standard deviation in units of sensitivity, the uniform dither included."""
+    return float(np.sqrt(self.moment(2)))
+
+  @property
+  def noise_multiplier(self) -> float:
+    """Standard deviation over sensitivity."""
+    return self.std
+
+  def log_density_at(self, z: Any) -> np.ndarray:
+    """Log density at the points `z` (any shape)."""
+    cell = self._cell_at(np.abs(np.asarray(z, dtype=np.float64)))
+    last = self.log_density.size - 1
+    inner = self.log_density[np.minimum(cell, last).astype(np.int64)]
+    beyond = np.maximum(cell - last, 0)
+    with np.errstate(invalid='ignore'):
+      tail = np.where(beyond > 0, beyond * self.log_tail_ratio, 0.0)
+    return inner + tail
+
+  def _cell_at(self, z: np.ndarray) -> np.ndarray:
+    """Index of the cell that holds z >= 0; the end of the range is inside."""
+    cell = np.floor(z * self.bins + 1 - self._outer)
+    last = self.log_density.size - 1
+    return np.where(z <= self.range, np.minimum(cell, last), cell) if np.isinf(
+        self.log_tail_ratio) else cell
+
+  def cdf(self, z: Any) -> np.ndarray:
+    """P(Z <= z) for `z` of any shape."""
+    z = np.asarray(z, dtype=np.float64)
+    upper_tail = self._upper_tail(np.abs(z))
+    return np.where(z < 0, upper_tail, 1 - upper_tail)
+
+  def _upper_tail(self, z: np.ndarray) -> np.ndarray:
+    """P(Z > z) for z >= 0, accurate in the tail."""
+    density = np.exp(self.half_density)
+    edges = (np.arange(density.size) + self._outer) * self.width
+    beyond = np.append(np.cumsum((density * self.width)[::-1])[::-1][1:], 0.0)
+    cell = self._cell_at(z).astype(np.int64)
+    inside = cell < density.size
+    cell = np.minimum(cell, density.size - 1)
+    return np.where(inside, beyond[cell] + density[cell] *
+                    np.maximum(edges[cell] - z, 0.0), 0.0)
+
+  def quantile(self, u: Any) -> np.ndarray:
+    """The inverse of `cdf` for `u` in (0, 1), any shape."""
+    u = np.asarray(u, dtype=np.float64)
+    if not np.all((u > 0) & (u < 1)):
+      raise ValueError(f'Expected u in (0, 1), got {u!r}.')
+    tail = np.minimum(u, 1 - u)
+    density = np.exp(self.half_density)
+    mass = density * self.width
+    beyond = np.append(np.cumsum(mass[::-1])[::-1][1:], 0.0)
+    # The first cell whose outer edge has no more than `tail` mass beyond it.
+    cell = np.searchsorted(-beyond, -tail, side='left')
+    cell = np.minimum(cell, density.size - 1)
+    z = ((cell + self._outer) * self.width -
+         (tail - beyond[cell]) / density[cell])
+    return np.where(u < 0.5, -1.0, 1.0) * np.clip(z, 0.0, self.range)
+
+  def sample(self, rng: np.random.Generator,
+             size: Union[int, tuple]) -> np.ndarray:
+    """Draws noise by Definition 6: a cell by its mass, then uniform inside it.
+
+    Args:
+      rng: The generator to draw from.
+      size: Shape of the result.
+
+    Returns:
+      float64 draws in units of sensitivity.
+
+    Source: Definition 6 of Sommer et al., "Learning Numeric Optimal
+    Differentially Private Truncated Additive Mechanisms" (2021).
+    """
+    last = self.survival.size - 1
+    u = table_file.fine_uniform(rng, size)
+    # The largest i with survival[i] > u; survival[0] = 1 > u always holds.
+    cell = last - np.searchsorted(self.survival[::-1], u, side='right')
+    if np.isfinite(self.log_tail_ratio):
+      depth = np.floor(np.log(table_file.fine_uniform(rng, size)) /
+                       self.log_tail_ratio)
+      cell = cell + np.where(cell == last, depth, 0.0)
+    sign = np.where(rng.random(size) < 0.5, -1.0, 1.0)
+    if self.edge_at_zero:
+      # Divided, not multiplied by the width: division rounds to no more than
+      # the range itself.
+      return sign * (cell + rng.random(size)) / self.bins
+    return (sign * cell + (rng.random(size) - 0.5)) * self.width
+
+
+def check_tail_ratio(value: Any) -> float:
+  """Returns a log tail ratio: below zero, -inf for no tail."""
+  if isinstance(value, (float, np.floating)) and np.isneginf(value):
+    return float('-inf')
+  value = _checks.real('log_tail_ratio', value)
+  if value >= 0:
+    raise ValueError(
+        f'Expected log_tail_ratio < 0, got log_tail_ratio={value!r}.')
+  return value
+
+
+def _log_masses(bins: int, log_density: np.ndarray, log_tail_ratio: float,
+                edge_at_zero: bool) -> np.ndarray:
+  """Log masses of |cell| = 0..N-1 and, in the last entry, of the whole tail."""
+  log_mass = log_density - np.log(bins) + np.log(2.0)
+  if log_mass.size == 1:
+    raise ValueError('Expected at least two cells in log_density, got 1.')
+  if not edge_at_zero:
+    log_mass[0] -= np.log(2.0)
+  if np.isfinite(log_tail_ratio):
+    log_mass[-1] -= np.log(-np.expm1(log_tail_ratio))
+  return log_mass

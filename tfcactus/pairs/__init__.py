@@ -1,0 +1,1 @@
+"""Dominating pairs: two laws whose privacy profile bounds a release."""

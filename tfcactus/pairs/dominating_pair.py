@@ -1,0 +1,338 @@
+"""Dominating pairs held as atoms, and the operations that keep dominance.
+
+A pair (P, Q) dominates a mechanism if no neighbouring inputs can be told apart
+better than P from Q, at any trade-off. Everything here either keeps the
+privacy profile H(alpha) = sup_A P(A) - alpha Q(A) exactly, raises it ("upper"
+versions), or lowers it ("lower" versions); which one is part of each name.
+
+Source: Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via
+Characteristic Function" (AISTATS 2022), called "the paper" below.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus import _numerics
+
+MASS_TOLERANCE = 1e-12
+"""How far from one the masses of a pair may sum: the rounding of a long sum."""
+
+_LOSS_TOLERANCE = 1e-12
+"""How far from log(p / q) a loss may be, relatively: rounding."""
+
+MASS_ROUNDOFF = 1e-13
+"""Bound on the relative error of a computed mass: of cells 1e-14
+(`dominating.normal_cells`), and as much for its log and for an exponential under a
+tilt, whose exponents are within a few hundred where masses count."""
+
+LOSS_ROUNDOFF = 1e-12
+"""Bound on the error of a log ratio of two computed masses."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DominatingPair:
+  """Two distributions on common atoms.
+
+  Attributes:
+    loss: Shape (atoms,), log(p / q) of each atom.
+    p: Shape (atoms,), P-masses; non-negative.
+    q: Shape (atoms,), Q-masses; non-negative.
+    p_inf: P-mass where Q has none: the loss is +infinity.
+    q_inf: Q-mass where P has none. Invisible in (P, Q), visible once the pair
+      is reversed or subsampled.
+  """
+
+  loss: np.ndarray
+  p: np.ndarray
+  q: np.ndarray
+  p_inf: float = 0.0
+  q_inf: float = 0.0
+
+  @classmethod
+  def from_masses(cls, p: Any, q: Any) -> DominatingPair:
+    """The pair of two discrete distributions on the same outcomes.
+
+    Args:
+      p: Shape (outcomes,), probabilities under P; zeros allowed.
+      q: Shape (outcomes,), probabilities under Q.
+
+    Raises:
+      ValueError: if either is not a probability vector of the same length.
+    """
+    p, q = _checks.vector('p', p), _checks.vector('q', q)
+    if p.shape != q.shape:
+      raise ValueError(
+          f'Expected p and q of the same shape, got {p.shape} and {q.shape}.')
+    for name, mass in (('p', p), ('q', q)):
+      if np.any(mass < 0):
+        raise ValueError(
+            f'Expected non-negative probabilities in {name}, got '
+            f'{np.min(mass)!r}.')
+      if abs(np.sum(mass) - 1) > MASS_TOLERANCE:
+        raise ValueError(
+            f'Expected {name} to sum to 1 within {MASS_TOLERANCE:g}, got '
+            f'{float(np.sum(mass))!r}; divide it by its sum.')
+    both = (p > 0) & (q > 0)
+    return cls(
+        np.log(p[both]) - np.log(q[both]), p[both], q[both],
+        float(np.sum(p[q == 0])), float(np.sum(q[p == 0])))
+
+  def check(self) -> None:
+    """Checks that this is a pair of distributions, as for one given by hand.
+
+    Pairs derived here from others are not checked again.
+
+    Raises:
+      ValueError: if masses are no masses, do not sum to one, or a loss is not
+        the logarithm of their ratio.
+    """
+    arrays = {'loss': self.loss, 'p': self.p, 'q': self.q}
+    for name, array in arrays.items():
+      if not isinstance(array, np.ndarray) or array.ndim != 1 or (
+          array.dtype != np.float64 or array.size != np.size(self.p)):
+        raise ValueError(
+            f'Expected {name} of the pair to be a float64 array of one shape '
+            f'(atoms,), got {array!r}; use DominatingPair.from_masses(p, q).')
+    for name, mass, rest in (('p', self.p, self.p_inf), ('q', self.q, self.q_inf)):
+      total = float(np.sum(mass)) + _checks.non_negative(f'{name}_inf', rest)
+      if not np.all(mass >= 0) or not abs(total - 1) <= MASS_TOLERANCE:
+        raise ValueError(
+            f'Expected {name} and {name}_inf of the pair to be non-negative and '
+            f'to sum to 1 within {MASS_TOLERANCE:g}, got a sum of {total!r} and '
+            f'a least mass of {np.min(mass, initial=0.0)!r}.')
+    lone = (self.p > 0) != (self.q > 0)
+    if np.any(lone):
+      raise ValueError(
+          f'Expected no atom with mass in one of p and q only, got '
+          f'{np.sum(lone)}; such mass is p_inf or q_inf.')
+    real = self.p > 0
+    loss = np.log(self.p[real]) - np.log(self.q[real])
+    # The logarithm of a subnormal mass is known to about one only.
+    tiny = np.minimum(self.p[real], self.q[real]) < 1e-300
+    off = np.abs(loss - self.loss[real]) / (1 + np.abs(loss))
+    if not np.all(off <= np.where(tiny, 1e-2, _LOSS_TOLERANCE)):
+      raise ValueError(
+          'Expected each loss of the pair to be log(p / q), got some that are '
+          f'off by {np.max(off):.3g} relatively; use '
+          'DominatingPair.from_masses(p, q).')
+
+  @classmethod
+  def from_symmetric_profile(cls, alpha: np.ndarray, value: np.ndarray
+                             ) -> DominatingPair:
+    """The pair whose profile for alpha >= 1 is the hull of the points given.
+
+    Args:
+      alpha: Shape (points,), increasing from one.
+      value: Shape (points,), H(alpha); constant beyond the last point.
+
+    Returns:
+      The pair (P, Q) with that profile whose reverse has the same profile, as
+      for any symmetric noise. If the values bound the profile of a symmetric
+      mechanism at the points, it dominates the mechanism: chords lie above a
+      convex function.
+
+    Source: Lemma 9 and Corollary 25 of the paper.
+    """
+    # A symmetric profile falls from one by (1 - H(1)) / 2 at most: a looser value
+    # there would ask for more mass than there is.
+    reach = 0.5 * (alpha - 1)
+    value = np.append(min(value[0], np.min((value + reach) / (1 + reach))),
+                      value[1:])
+    keep = lower_hull(alpha, value)
+    alpha, value = alpha[keep], np.minimum.accumulate(value[keep])
+    slope = np.append(np.diff(value) / np.diff(alpha), 0.0)
+    jump = np.diff(slope)
+    return cls.symmetric(np.log(alpha[1:]), alpha[1:] * jump, jump,
+                         float(value[-1]))
+
+  @classmethod
+  def symmetric(cls, loss: np.ndarray, p: np.ndarray, q: np.ndarray,
+                p_inf: float) -> DominatingPair:
+    """Completes a pair known at positive losses to one that is its reverse."""
+    real = (q > 0) & (loss > 0)
+    loss, p, q = loss[real], p[real], q[real]
+    rest = max(1 - p_inf - float(np.sum(p) + np.sum(q)), 0.0)
+    return cls(
+        np.concatenate([-loss[::-1], [0.0], loss]),
+        np.concatenate([q[::-1], [rest], p]),
+        np.concatenate([p[::-1], [rest], q]), p_inf, p_inf)
+
+  def reversed(self) -> DominatingPair:
+    """The pair (Q, P)."""
+    return DominatingPair(-self.loss, self.q, self.p, self.q_inf, self.p_inf)
+
+  def hockey_stick(self, epsilon: float) -> float:
+    """sup_A P(A) - e^epsilon Q(A), summed directly over the atoms."""
+    above = self.loss > epsilon
+    gain = -np.expm1(epsilon - self.loss[above])
+    return float(np.sum(self.p[above] * gain) + self.p_inf)
+
+  def log_phi(self, t: np.ndarray) -> np.ndarray:
+    """log of E_P[exp(i t loss)] over finite losses, at real `t` of shape (n,)."""
+    t = np.asarray(t, dtype=np.float64)
+    return np.log(np.exp(1j * np.multiply.outer(t, self.loss)) @ self.p)
+
+  def renyi_divergence(self, order: float, *, finite: bool = False) -> float:
+    """D_order(P || Q) for order > 1; inf if P has mass where Q has none.
+
+    Args:
+      order: Above one.
+      finite: Leave that mass out: the divergence of what remains of P, not
+        normalised again.
+    """
+    order = _checks.real('order', order)
+    if order <= 1:
+      raise ValueError(f'Expected order > 1, got order={order!r}.')
+    if self.p_inf > 0 and not finite:
+      return float('inf')
+    exponent = (order - 1) * self.loss + _numerics.log_mass(self.p)
+    return float(_numerics.log_sum(exponent)) / (order - 1)
+
+  def poisson(self, sampling_prob: float
+              ) -> tuple[DominatingPair, DominatingPair]:
+    """Poisson subsampling of a pair that dominates for add neighbours.
+
+    Args:
+      sampling_prob: Probability with which each record is taken.
+
+    Returns:
+      (add, remove): pairs that dominate the subsampled mechanism when a record
+      is added and when one is removed.
+
+    Source: part 1 of the amplification theorem, section 4.1 of the paper.
+    """
+    s = _checks.sampling_prob(sampling_prob)
+    if s == 1:
+      return self, self.reversed()
+    # Outcomes of P alone keep a finite loss: the record may be left out.
+    loss, p, q = self.loss, self.p, self.q
+    mixed = (1 - s) * p + s * q
+    # log((1-s) + s e^-loss): expm1 keeps the digits of a small change.
+    with np.errstate(over='ignore'):
+      change = np.where(
+          -loss < 30, np.log1p(s * np.expm1(np.minimum(-loss, 30))),
+          np.log(s) - loss + np.log1p((1 - s) / s * np.exp(
+              np.minimum(loss, 0))))
+    if self.p_inf > 0:
+      change = np.append(change, np.log1p(-s))
+      p = np.append(p, self.p_inf)
+      mixed = np.append(mixed, (1 - s) * self.p_inf)
+    add = DominatingPair(-change, p, mixed, 0.0, s * self.q_inf)
+    return add, add.reversed()
+
+
+@dataclasses.dataclass(frozen=True)
+class PairBounds:
+  """A mechanism between two pairs: `lower` is dominated by it, `upper` dominates.
+
+  Where atoms are exact the two are the same object.
+  """
+
+  lower: DominatingPair
+  upper: DominatingPair
+
+  @classmethod
+  def exact(cls, pair: DominatingPair) -> PairBounds:
+    """Bounds that meet."""
+    return cls(pair, pair)
+
+  def reversed(self) -> PairBounds:
+    """Bounds on the reverse."""
+    if self.lower is self.upper:
+      return PairBounds.exact(self.upper.reversed())
+    return PairBounds(self.lower.reversed(), self.upper.reversed())
+
+  def poisson(self, sampling_prob: float) -> tuple[PairBounds, PairBounds]:
+    """(add, remove) of `DominatingPair.poisson`; subsampling keeps the order."""
+    if self.lower is self.upper:
+      return tuple(map(PairBounds.exact, self.upper.poisson(sampling_prob)))
+    lower, upper = (pair.poisson(sampling_prob)
+                    for pair in (self.lower, self.upper))
+    return tuple(PairBounds(low, up) for low, up in zip(lower, upper))
+
+
+def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
+                    ) -> tuple[int, np.ndarray, np.ndarray]:
+  """Lowers the profile: each atom gets a random label on a grid of losses.
+
+  The label is unbiased for the loss and independent of P or Q given the atom,
+  so the labels are post-processing; a label is no longer the exact loss.
+
+  Args:
+    pair: Any pair.
+    width: Spacing of the grid.
+    floor: Lower losses get the label of this one.
+
+  Returns:
+    (first, p, q): the index of the first grid point and the masses of the
+    labels first, first + 1, ... under P and Q.
+  """
+  scaled = np.maximum(pair.loss, floor) / width
+  cell = np.floor(scaled).astype(np.int64)
+  share = scaled - cell
+  first = int(cell.min())
+  size = int(cell.max()) - first + 2
+  cell = cell - first
+  masses = [
+      np.bincount(cell, weights=mass * (1 - share), minlength=size) +
+      np.bincount(cell + 1, weights=mass * share, minlength=size)
+      for mass in (pair.p, pair.q)]
+  return first, masses[0], masses[1]
+
+
+def split_fraction(p: np.ndarray, q: np.ndarray, low: np.ndarray,
+                   width: np.ndarray) -> np.ndarray:
+  """Share of p that goes to the loss low + width, the rest going to low.
+
+  Splitting (p, q) so that both masses are kept raises the profile: on
+  [low, low + width] it becomes the chord of a convex function.
+  """
+  # p_up = (p - e^low q) / (1 - e^-width).
+  with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
+    excess = -np.expm1(low + np.log(q) - np.log(p))
+    share = excess / -np.expm1(-width)
+  return np.clip(np.nan_to_num(share, nan=1.0, posinf=1.0), 0.0, 1.0)
+
+
+def split_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
+                  ) -> tuple[int, np.ndarray]:
+  """Raises the profile onto the losses (first + j) * width.
+
+  Args:
+    pair: Any pair.
+    width: Spacing of the grid.
+    floor: Lower losses are raised to this one first.
+
+  Returns:
+    (first, p): the index of the first grid point and the P-masses on the grid;
+    the loss of point j is exactly (first + j) * width.
+  """
+  loss = np.maximum(pair.loss, floor)
+  cell = np.floor(loss / width).astype(np.int64)
+  low = cell * width
+  share = -np.expm1(low - loss - LOSS_ROUNDOFF) / -np.expm1(-width)
+  share = np.clip(share, 0.0, 1.0)
+  first = int(cell.min())
+  size = int(cell.max()) - first + 2
+  cell = cell - first
+  p = (np.bincount(cell, weights=pair.p * (1 - share), minlength=size) +
+       np.bincount(cell + 1, weights=pair.p * share, minlength=size))
+  return first, p
+
+
+def lower_hull(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+  """Indices of the lower convex hull of points with increasing x."""
+  hull: list[int] = []
+  for i in range(x.size):
+    while len(hull) >= 2:
+      a, b = hull[-2], hull[-1]
+      if (y[b] - y[a]) * (x[i] - x[a]) < (y[i] - y[a]) * (x[b] - x[a]):
+        break
+      hull.pop()
+    hull.append(i)
+  return np.array(hull)

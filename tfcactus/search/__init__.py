@@ -1,0 +1,1 @@
+"""Noise designed for what an accountant says it costs."""

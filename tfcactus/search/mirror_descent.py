@@ -1,0 +1,97 @@
+"""Steps downhill from a monotone design, for a quantity known by its gradient.
+
+A mirror step: the noise that minimises
+
+    D(p) - D'(p0) (p - p0) + length * gradient (p - p0)
+
+under the design's own constraints, D its divergence and p0 where it stands. It
+is the design's program with a linear term, and the same solver solves it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from tfcactus.design import _scalar
+from tfcactus.design import cost as cost_lib
+from tfcactus.design.solvers import convex_program
+from tfcactus.design.solvers import grid
+from tfcactus.design.solvers import interior_point
+from tfcactus.noise import scalar_table
+
+_ACCURACY = 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tilted(convex_program.Program):
+  """A program whose divergences carry a linear term."""
+
+  linear: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1))
+
+  def divergences(self, p: np.ndarray) -> np.ndarray:
+    return super().divergences(p) + self.linear @ p
+
+  def gradients(self, p: np.ndarray) -> np.ndarray:
+    return super().gradients(p) + self.linear
+
+
+def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
+         ) -> scalar_table.ScalarTable:
+  """Takes one step.
+
+  Args:
+    table: A table made by `Monotone`, or by this function.
+    gradient: Shape of `table.log_density`: the quantity's derivative in each
+      stored cell's mass.
+    length: 1 for as far as the design's divergence, scaled to the gradient's
+      size, is curved like the quantity; zero stays.
+
+  Returns:
+    The table reached: monotone, of the same grid and cost, without a
+    certificate.
+
+  Raises:
+    SolverError: if there is no accurate solution.
+  """
+  told = table.info['parameters']
+  spec = _scalar.ScalarSpec(
+      'refined', told['objective'], told['budget'],
+      cost_lib.PowerCost(told['power']), table.bins, table.log_density.size - 1,
+      table.log_tail_ratio, 'interior-point', monotone=True)
+  program = spec.program(np.array([spec.bins]))
+  p = np.exp(table.log_density) / table.bins
+  own = program.gradients(p)[0]
+  linear = length * gradient / _scale(program, p, gradient, own) - own
+  # The same for every p of mass one: it keeps what is minimised above zero.
+  linear = linear + (float(program.divergences(p)[0]) - linear @ p) * program.mass
+  fields = {f.name: getattr(program, f.name) for f in dataclasses.fields(program)}
+  solution = interior_point.solve(_Tilted(**fields, linear=linear), p, warm=True,
+                                   target=_ACCURACY)
+  q = grid.into_budget(program, solution.p)
+  log_density = np.minimum.accumulate(np.log(q * spec.bins))
+  return scalar_table.ScalarTable.normalized(
+      spec.bins, log_density, spec.log_tail_ratio, {
+          'mechanism': spec.mechanism, 'parameters': told, 'objective': None,
+          'lower_bound': None, 'gap': None, 'solver': None,
+          'statement': 'Refined by gradient steps from a certified design; not '
+                       'an optimum of its own.'})
+
+
+def _scale(program: convex_program.Program, p: np.ndarray, gradient: np.ndarray,
+           own: np.ndarray) -> float:
+  """How large one gradient is in units of the other, constraints aside."""
+  weight = np.sqrt(program.mass * p)
+  rows = np.column_stack([program.mass, program.cost]) / program.mass[:, None]
+
+  def free(slope):
+    values = weight * slope / program.mass
+    found = np.linalg.lstsq(weight[:, None] * rows, values, rcond=None)[0]
+    return values - weight * (rows @ found)
+
+  ours, theirs = free(own), free(gradient)
+  along = float(ours @ theirs) / float(ours @ ours)
+  # Where they disagree their sizes are compared.
+  return along if along > 0 else float(
+      np.linalg.norm(theirs) / np.linalg.norm(ours))
