@@ -55,7 +55,7 @@ DATASETS = [
     'scikit-learn',
 ]
 PLOT = ['matplotlib>=3.5']
-TEST = ['pytest>=7', 'pytest-xdist>=3', 'hypothesis>=6', 'mpmath>=1.2', 'ruff>=0.4']
+TEST = ['pytest>=7', 'pytest-xdist>=3', 'hypothesis>=6', 'mpmath>=1.2', 'ruff>=0.4', 'mypy>=1.8']
 
 setuptools.setup(
     name='tfcactus',
@@ -67,7 +67,7 @@ setuptools.setup(
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     packages=setuptools.find_packages(include=['tfcactus', 'tfcactus.*']),
-    package_data={'tfcactus.noise': ['tables/*.npz']},
+    package_data={'tfcactus': ['py.typed'], 'tfcactus.noise': ['tables/*.npz']},
     python_requires='>=3.9',
     install_requires=CORE,
     extras_require={
