@@ -134,9 +134,9 @@ class Composition:
     try:
       if self._losses is None:
         return self._smoothed(delta)
-      return self._best(lambda: contour.Contour(self._losses).epsilon(delta),
-                        lambda: self._two_steps().epsilon(delta),
-                        lambda: split_contours.epsilon(self._losses, delta))
+      return self._best(
+          *self._answers(lambda method: method.epsilon(delta)),
+          lambda: split_contours.epsilon(self._losses, delta))
     except Hard:
       return self._capped(self._lattice.epsilon(delta), delta)
 
@@ -171,9 +171,9 @@ class Composition:
       return self._enumeration.delta(epsilon)
     try:
       if self._losses is not None:
-        return self._best(lambda: contour.Contour(self._losses).delta(epsilon),
-                          lambda: self._two_steps().delta(epsilon),
-                          lambda: split_contours.delta(self._losses, epsilon))
+        return self._best(
+            *self._answers(lambda method: method.delta(epsilon)),
+            lambda: split_contours.delta(self._losses, epsilon))
     except Hard:
       pass
     return self._lattice.delta(epsilon)
@@ -248,14 +248,20 @@ class Composition:
       return self._losses[0][0]
     return None
 
+  def _answers(self, ask: Callable[[Any], Bounds]) -> list[Callable[[], Bounds]]:
+    """Ways to an answer, the one that is mostly fastest first."""
+    whole = contour.Contour(self._losses)
+    if self.steps != 2:
+      return [lambda: ask(whole)]
+    return [lambda: ask(dataclasses.replace(whole, quick=True)),
+            lambda: ask(self._two_steps()), lambda: ask(whole)]
+
   def _two_steps(self) -> TwoSteps:
-    """The composition as two releases.
+    """The composition, of two releases.
 
     Raises:
-      Hard: if it is of more.
+      Hard: if masses of cells would not be numbers.
     """
-    if self.steps != 2:
-      raise Hard
     losses = [loss for loss, count in self._losses for _ in range(count)]
     return TwoSteps.of(*losses)
 
@@ -328,9 +334,9 @@ def _joint(losses: Sequence[tuple[GaussianLoss, int]]) -> GaussianLoss:
 
 def _solve(loss: GaussianLoss, delta: float) -> Bounds:
   """epsilon of a loss whose delta is in closed form."""
-  if loss.delta(0.0)[0] <= delta:
-    at, error = loss.delta(0.0)
-    return Bounds(0.0, 0.0, 0.0 if at + error <= delta else 1e-12)
+  at, error = loss.delta(0.0)
+  if at + error <= delta:
+    return Bounds(0.0, 0.0, 0.0)
   high = 1.0
   while loss.delta(high)[0] > delta:
     high *= 2
@@ -340,7 +346,8 @@ def _solve(loss: GaussianLoss, delta: float) -> Bounds:
     value, _ = loss.delta(epsilon)
     return math.log(value) - math.log(delta) if value > 0 else -1e3
 
-  epsilon = optimize.brentq(excess, low, high, xtol=1e-16, rtol=1e-15)
+  epsilon = 0.0 if at <= delta else (
+      optimize.brentq(excess, low, high, xtol=1e-16, rtol=1e-15))
   margin = 4e-15 * (1 + epsilon)
   lower, upper = epsilon, epsilon
   while True:

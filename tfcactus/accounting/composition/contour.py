@@ -68,6 +68,12 @@ LOG_NOTHING = -650.0
 BELOW_SLACK = 1e-6
 """Allowance for rounding in the log of a delta that is quickly shown small."""
 
+QUICK_ORDER = 300.0
+"""A tilt beyond this takes seconds: delta is next to what no epsilon undercuts."""
+
+QUICK_TABLE = 3_000_000
+"""Exponentials that take a few tenths of a second."""
+
 FEW_NODES = 400
 """So many nodes are not worth saving."""
 
@@ -84,10 +90,13 @@ class Contour:
       or an `atoms.AtomicLoss`.
     smoothing: A small variable added to the total loss, which discrete losses
       need; results are those of the sum.
+    quick: Whether to be `Hard` where it takes seconds, since there is another
+      method.
   """
 
   groups: Sequence[tuple[Any, int]]
   smoothing: Optional[atoms.Smoothing] = None
+  quick: bool = False
 
   def epsilon(self, delta: float) -> Bounds:
     """Bounds on epsilon at `delta`.
@@ -197,6 +206,8 @@ class Contour:
       best = saddles.nearest(epsilon)
     for refined in (False, True):
       order = float(saddles.orders[best])
+      if self.quick and order > QUICK_ORDER:
+        raise Hard
       alias = Alias(order, saddles.orders, saddles.mgf, log_moment)
       period = alias.period(
           epsilon - inversion.margin(order), log_delta + LOG_TOLERANCE)
@@ -213,7 +224,8 @@ class Contour:
       best = saddles.nearest(epsilon)
     tilted = self._tilted(order, count * spacing)
     if count * max(getattr(part, 'loss', np.zeros(1)).size
-                   for part, _ in tilted) > MAX_TABLE:
+                   for part, _ in tilted) > (
+                       QUICK_TABLE if self.quick else MAX_TABLE):
       raise Hard
     return inversion.Table(order, spacing, count, tilted, alias, log_tail)
 
