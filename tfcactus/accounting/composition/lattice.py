@@ -181,11 +181,16 @@ class Lattice:
   def _tilt(self, objective: Callable[[float, float], float], bulk: float
             ) -> tuple[float, float]:
     """Minimises an upper bound over the tilt; returns (tilt, bound)."""
+    def finite(x):  # The search subtracts values from each other.
+      value = objective(math.exp(x), self.log_mgf(math.exp(x), bulk))
+      return min(max(value, -1e300), 1e300)
+
     result = optimize.minimize_scalar(
-        lambda x: objective(math.exp(x), self.log_mgf(math.exp(x), bulk)),
-        bounds=tuple(map(math.log, TILT_RANGE)), method='bounded',
+        finite, bounds=tuple(map(math.log, TILT_RANGE)), method='bounded',
         options={'xatol': 1e-2})
-    return math.exp(result.x), float(result.fun)
+    value = float(result.fun)
+    return math.exp(result.x), (
+        value if abs(value) < 1e300 else math.copysign(math.inf, value))
 
 
 class _View:
