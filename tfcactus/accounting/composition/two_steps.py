@@ -104,8 +104,9 @@ class TwoSteps:
     cells = self._cells(near)
     near = self._search(lambda x: self._at(cells, x).estimate, delta, near)
     at = self._at(cells, near)
-    move = CLOSE * (1 + near)
-    slope = max((at.estimate - self._at(cells, near + 1e-6).estimate) / 1e-6, 1e-300)
+    move = CLOSE * near + LOSS_ROUNDOFF
+    step = 1e-6 * (near + 1e-3)
+    slope = max((at.estimate - self._at(cells, near + step).estimate) / step, 1e-300)
     move += 1.01 * max(at.upper - delta, delta - at.lower, 0.0) / slope
     for _ in range(MAX_DOUBLINGS):
       low, high = max(near - move, 0.0), near + move
@@ -124,7 +125,7 @@ class TwoSteps:
     def excess(x):
       return math.log(max(delta_at(x), 1e-300)) - target
 
-    width = 1e-5 * (1 + near)
+    width = 1e-5 * (1e-3 + near)
     low, high = max(near - width, 0.0), near + width
     while low > 0 and excess(low) < 0:
       width *= 8
@@ -136,7 +137,7 @@ class TwoSteps:
         raise Hard
     if excess(low) <= 0:
       return low
-    return optimize.brentq(excess, low, high, xtol=0.1 * CLOSE, rtol=0.1 * CLOSE)
+    return optimize.brentq(excess, low, high, xtol=EPS, rtol=0.1 * CLOSE)
 
   def _at(self, cells: _Cells, epsilon: float) -> Bounds:
     """Bounds on delta by the cells at hand."""
