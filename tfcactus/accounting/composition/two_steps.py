@@ -53,7 +53,7 @@ BEYOND = float(2 * special.ndtr(-of_noise.GAUSSIAN_REACH))
 MAX_MU = 24.0
 """Above this a cell within reach has less P0-mass than the least number."""
 
-MAX_DOUBLINGS = 60
+MAX_MOVES = 60
 """So often the bounds on epsilon are moved apart before that is given up."""
 
 MAX_EPSILON = 1e5
@@ -107,13 +107,25 @@ class TwoSteps:
     move = CLOSE * near + LOSS_ROUNDOFF
     step = 1e-6 * (near + 1e-3)
     slope = max((at.estimate - self._at(cells, near + step).estimate) / step, 1e-300)
-    move += 1.01 * max(at.upper - delta, delta - at.lower, 0.0) / slope
-    for _ in range(MAX_DOUBLINGS):
-      low, high = max(near - move, 0.0), near + move
-      if self._at(cells, high).upper <= delta and (
-          low == 0 or self._at(cells, low).lower >= delta):
-        return Bounds(low, near, high)
-      move *= 2
+    high = self._shown(
+        lambda x: self._at(cells, x).upper <= delta, near,
+        move + 1.01 * max(at.upper - delta, 0.0) / slope)
+    low = self._shown(
+        lambda x: x == 0 or self._at(cells, x).lower >= delta, near,
+        -move - 1.01 * max(delta - at.lower, 0.0) / slope)
+    return Bounds(low, near, high)
+
+  @staticmethod
+  def _shown(holds: Callable[[float], bool], near: float, move: float) -> float:
+    """A point that `holds`, about as far from `near` as a move.
+
+    Raises:
+      Hard: if none is found.
+    """
+    for _ in range(MAX_MOVES):
+      if holds(max(near + move, 0.0)):
+        return max(near + move, 0.0)
+      move *= 1.5
     raise Hard
 
   @staticmethod
