@@ -12,7 +12,7 @@ import numpy as np
 from tfcactus import _checks
 from tfcactus import relations
 from tfcactus.accounting import truncated_cdp
-from tfcactus.accounting.phi import PairAccountant
+from tfcactus.accounting.base import PairAccountant
 from tfcactus.accounting.renyi import known_divergences
 
 ORDERS = 1 + np.geomspace(1e-4, 1e4, 600)

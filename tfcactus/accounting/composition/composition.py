@@ -27,7 +27,7 @@ from scipy import optimize
 
 from tfcactus import _checks
 from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition import contour
 from tfcactus.accounting.composition import lattice
 from tfcactus.accounting.composition import split_contours
@@ -64,7 +64,7 @@ COARSE_CELLS = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Step:
+class StepLoss:
   """The privacy loss of one step, in one direction.
 
   Attributes:
@@ -81,7 +81,7 @@ class Step:
     object.__setattr__(self, 'make_bounds', functools.lru_cache(self.make_bounds))
 
   @classmethod
-  def of(cls, bounds: PairBounds) -> Step:
+  def of(cls, bounds: PairBounds) -> StepLoss:
     """The step of a pair."""
     return cls(lambda cells: bounds)
 
@@ -109,14 +109,14 @@ class Composition:
   """Independent groups of steps, in one direction.
 
   Attributes:
-    groups: Pairs (Step or PairBounds, number of steps).
+    groups: Pairs (StepLoss or PairBounds, number of steps).
   """
 
-  groups: Sequence[tuple[Step, int]]
+  groups: Sequence[tuple[StepLoss, int]]
 
   def __post_init__(self):
     groups = tuple(
-        (Step.of(step) if isinstance(step, PairBounds) else step,
+        (StepLoss.of(step) if isinstance(step, PairBounds) else step,
          _checks.integer('count', count, 1)) for step, count in self.groups)
     if not groups:
       raise ValueError('Expected at least one group of steps, got none.')
@@ -137,7 +137,7 @@ class Composition:
       return self._best(lambda: contour.Contour(self._losses).epsilon(delta),
                         lambda: self._two_steps().epsilon(delta),
                         lambda: split_contours.epsilon(self._losses, delta))
-    except Hard:
+    except IntractableError:
       return self._capped(self._lattice.epsilon(delta), delta)
 
   def _capped(self, bounds: Bounds, delta: float) -> Bounds:
@@ -158,7 +158,7 @@ class Composition:
       return True
     try:
       return contour.Contour(self._losses).stays_below(epsilon, math.log(delta))
-    except Hard:
+    except IntractableError:
       return False
 
   def delta(self, epsilon: float) -> Bounds:
@@ -174,7 +174,7 @@ class Composition:
         return self._best(lambda: contour.Contour(self._losses).delta(epsilon),
                           lambda: self._two_steps().delta(epsilon),
                           lambda: split_contours.delta(self._losses, epsilon))
-    except Hard:
+    except IntractableError:
       pass
     return self._lattice.delta(epsilon)
 
@@ -187,20 +187,20 @@ class Composition:
     """The first good bounds, or the narrowest.
 
     Raises:
-      Hard: if no method has an answer.
+      IntractableError: if no method has an answer.
     """
     found = []
     for method in methods:
       try:
         bounds = method()
-      except Hard:
+      except IntractableError:
         continue
       if bounds.upper - bounds.lower <= max(
           GOOD * min(bounds.upper, 1.0), FLOOR * self.steps):
         return bounds
       found.append(bounds)
     if not found:
-      raise Hard
+      raise IntractableError
     return min(found, key=lambda bounds: bounds.upper - bounds.lower)
 
   @property
@@ -252,10 +252,10 @@ class Composition:
     """The composition as two releases.
 
     Raises:
-      Hard: if it is of more.
+      IntractableError: if it is of more.
     """
     if self.steps != 2:
-      raise Hard
+      raise IntractableError
     losses = [loss for loss, count in self._losses for _ in range(count)]
     return TwoSteps.of(*losses)
 
@@ -287,13 +287,13 @@ class Composition:
     """Epsilon by contours over the atoms, smoothed upwards a little.
 
     Raises:
-      Hard: if phi could not be shown to stay small.
+      IntractableError: if phi could not be shown to stay small.
     """
     p_low, p_high = self._lattice.p_inf
     steps = self._lattice.steps
     if steps < MIN_STEPS or delta <= p_high or any(
         step.bounds().upper.p.size > MAX_ATOMS for step, _ in self.groups):
-      raise Hard
+      raise IntractableError
     results = []
     for side, p_inf in (('lower', p_low), ('upper', p_high)):
       groups = tuple((_atomic(step, side), count) for step, count in self.groups)
@@ -316,7 +316,7 @@ def _atoms_of(pair: pair_lib.DominatingPair) -> atoms.AtomicLoss:
   return atoms.AtomicLoss(pair)
 
 
-def _atomic(step: Step, side: str) -> atoms.AtomicLoss:
+def _atomic(step: StepLoss, side: str) -> atoms.AtomicLoss:
   return _atoms_of(getattr(step.bounds(), side))
 
 

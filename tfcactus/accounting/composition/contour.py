@@ -33,7 +33,7 @@ import threadpoolctl
 
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition import inversion
 from tfcactus.accounting.composition.losses import atoms
 from tfcactus.accounting.composition.losses import gaussian
@@ -93,7 +93,7 @@ class Contour:
     """Bounds on epsilon at `delta`.
 
     Raises:
-      Hard: if the composition is too hard for a contour.
+      IntractableError: if the composition is too hard for a contour.
     """
     with one_thread():
       return self._epsilon(delta)
@@ -114,7 +114,7 @@ class Contour:
     """Bounds on delta at `epsilon`.
 
     Raises:
-      Hard: if the composition is too hard for a contour.
+      IntractableError: if the composition is too hard for a contour.
     """
     with one_thread():
       return self._delta(epsilon)
@@ -185,7 +185,7 @@ class Contour:
       log_delta: About its log there: errors are a small share of delta.
 
     Raises:
-      Hard: if that takes too many.
+      IntractableError: if that takes too many.
     """
     # Of the moments of parts only those at one order have a bound.
     log_moment = functools.lru_cache(self.log_moment) if any(
@@ -214,7 +214,7 @@ class Contour:
     tilted = self._tilted(order, count * spacing)
     if count * max(getattr(part, 'loss', np.zeros(1)).size
                    for part, _ in tilted) > MAX_TABLE:
-      raise Hard
+      raise IntractableError
     return inversion.Table(order, spacing, count, tilted, alias, log_tail)
 
   def _tilted(self, order: float, t_max: float) -> list[tuple[Any, int]]:
@@ -247,7 +247,7 @@ class Contour:
       atoms.certify_decay(discrete, table.last, max(end, table.last),
                           -table.log_tail)
     except atoms.Uncertified as error:
-      raise Hard from error
+      raise IntractableError from error
 
   def _end(self, order: float, variance: float, spacing: float, log_need: float
            ) -> tuple[float, float]:
@@ -263,7 +263,7 @@ class Contour:
       grid = _geometric(low, high, points)
       decay, first = self._decay(order, grid, log_need)
       if first is None:
-        raise Hard
+        raise IntractableError
       low, high = grid[max(first - 1, 0)], grid[first]
     return float(high), float(decay[first])
 

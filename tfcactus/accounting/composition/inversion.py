@@ -12,7 +12,7 @@ import numpy as np
 
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.losses import gaussian
 from tfcactus.accounting.composition.saddles import Alias
 
@@ -60,7 +60,7 @@ class Table:
     """e^{K - c eps}."""
     log_scale = self._log_mgf - self.order * epsilon
     if log_scale > 700:
-      raise Hard
+      raise IntractableError
     return math.exp(log_scale)
 
   def at(self, epsilon: float) -> tuple[float, float]:
@@ -156,7 +156,7 @@ class Profile:
         return new
       epsilon, before = new, epsilon
     if abs(epsilon - before) > 1e-9 * max(1.0, abs(epsilon)):
-      raise Hard
+      raise IntractableError
     return epsilon
 
   def bracket(self, delta: float, epsilon: float) -> Bounds:
@@ -174,7 +174,7 @@ class Profile:
           break
         move *= 2
       else:
-        raise Hard
+        raise IntractableError
       ends.append(max(end, 0.0))
     return Bounds(ends[0], max(epsilon, 0.0), ends[1])
 
@@ -183,7 +183,7 @@ class Profile:
     value, _ = self._at(epsilon)
     below, above = self._errors(epsilon)
     if not value > 0 or below + above > 1e-3 * value:
-      raise Hard
+      raise IntractableError
     return Bounds(max(value - below, 0.0), min(value, 1.0), min(value + above, 1.0))
 
 

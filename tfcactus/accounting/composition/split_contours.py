@@ -28,7 +28,7 @@ import numpy as np
 
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition import contour
 from tfcactus.accounting.composition import inversion
 from tfcactus.accounting.composition.losses.gaussian_parts import Groups
@@ -69,7 +69,7 @@ def epsilon(groups: Groups, delta: float) -> Bounds:
     delta: In (0, 1).
 
   Raises:
-    Hard: if no way of splitting the losses gives good bounds.
+    IntractableError: if no way of splitting the losses gives good bounds.
   """
   log_delta = math.log(delta)
 
@@ -120,9 +120,9 @@ def _first(attempt: Callable[[float], Bounds]) -> Bounds:
   for share in SHARES:
     try:
       return attempt(share)
-    except Hard:
+    except IntractableError:
       continue
-  raise Hard
+  raise IntractableError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +152,7 @@ class _Split:
     """
     if any(loss.direction != 'remove' or loss.sampling_prob == 1
            for loss, _ in groups):
-      raise Hard
+      raise IntractableError
     least = math.fsum(count * math.log1p(-loss.sampling_prob)
                       for loss, count in groups)
     levels = [share * (max(near, 0.0) - least)]
@@ -178,7 +178,7 @@ class _Split:
     while self.log_delta_at(low + width) > log_delta:
       width *= 2
       if width > 1e3:
-        raise Hard
+        raise IntractableError
     high = low + width
     for _ in range(40):
       middle = 0.5 * (low + high)
@@ -209,7 +209,7 @@ class _Split:
     known by itself; the first is checked with the second.
 
     Raises:
-      Hard: if moments, or phi at some nodes, differ by more than their errors.
+      IntractableError: if moments, or phi at some nodes, differ by more than their errors.
     """
     for table, index in zip(profile.tables, profile.indices):
       parts = self.parts[:max(index, 1) + 1]
@@ -225,7 +225,7 @@ class _Split:
         rest -= value
         room += np.expm1(np.minimum(error, 1.0)) * np.abs(value)
       if not np.all(np.abs(rest) <= room):
-        raise Hard
+        raise IntractableError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ from scipy import optimize
 from scipy import special
 
 from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.losses.gaussian import EPS
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.pairs import of_noise
@@ -80,10 +80,10 @@ class TwoSteps:
     """The pair of losses, the less noisy one in closed form.
 
     Raises:
-      Hard: if masses of cells would not be numbers.
+      IntractableError: if masses of cells would not be numbers.
     """
     if min(one.mu, other.mu) > MAX_MU:
-      raise Hard
+      raise IntractableError
     return cls(*sorted((one, other), key=lambda loss: loss.mu))
 
   def delta(self, epsilon: float) -> Bounds:
@@ -94,7 +94,7 @@ class TwoSteps:
     """Bounds on the least epsilon >= 0 at `delta`.
 
     Raises:
-      Hard: if the search does not end.
+      IntractableError: if the search does not end.
     """
     even = self._even
     if self._at(even, 0.0).lower <= delta and (
@@ -113,7 +113,7 @@ class TwoSteps:
           low == 0 or self._at(cells, low).lower >= delta):
         return Bounds(low, near, high)
       move *= 2
-    raise Hard
+    raise IntractableError
 
   @staticmethod
   def _search(delta_at: Callable[[float], float], delta: float, near: float
@@ -133,7 +133,7 @@ class TwoSteps:
       width *= 8
       high += width
       if high > MAX_EPSILON:
-        raise Hard
+        raise IntractableError
     if excess(low) <= 0:
       return low
     return optimize.brentq(excess, low, high, xtol=0.1 * CLOSE, rtol=0.1 * CLOSE)
@@ -208,7 +208,7 @@ class TwoSteps:
         True, (np.diff(np.maximum.accumulate(log_u)) > 0) & (np.diff(z) > 0)))
     keep = np.append(keep[:-1], edges.size - 1)
     if keep.size < 2:
-      raise Hard
+      raise IntractableError
     without, with_it = (
         np.add.reduceat(of_noise.normal_cells(start, np.diff(edges)), keep[:-1])
         for start in (edges[:-1], edges[:-1] - law.mu))

@@ -21,7 +21,7 @@ import numpy as np
 from scipy import special
 
 from tfcactus import _numerics
-from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.bounds import IntractableError
 
 REACH = 9.5
 """Standard deviations of quadrature beyond the outermost mode, at least."""
@@ -151,7 +151,7 @@ class GaussianLoss:
       near = np.abs(excess) < 0.5
       # Both sums are of the same: a wrong mass shows.
       if np.any(np.abs(np.expm1(full[modest]) - excess)[near] > UNRESOLVED * 1e-6):
-        raise Hard
+        raise IntractableError
       full[modest] = np.where(near, np.log1p(np.where(near, excess, 0.0)),
                               full[modest])
       size[modest] = np.where(
@@ -221,7 +221,7 @@ class GaussianLoss:
     # The mode of the tilted density: beyond it by REACH all terms are tiny.
     count = int(math.ceil((top - bottom) / step)) + 1
     if count > MAX_NODES:
-      raise Hard
+      raise IntractableError
     return bottom + step * np.arange(count), step
 
   def _mode(self, order: float) -> float:
@@ -270,7 +270,7 @@ class GaussianLoss:
     weight /= total
     # By the bound on the error a rule of twice the step is already good.
     if abs(float(weight[::2].sum()) - 0.5) > UNRESOLVED:
-      raise Hard
+      raise IntractableError
     # Beyond the end points the terms fall by exp(-step * REACH) each.
     cut = float((weight[0] + weight[-1]) / -math.expm1(-step * REACH))
     (log_mgf,), (size,) = self._log_mean(

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import special
 
 from tfcactus import _numerics
-from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.losses import gaussian
 
 SHARPNESS = 0.25
@@ -137,7 +137,7 @@ class PartLoss(gaussian.GaussianLoss):
   def _growth(self, strip: np.ndarray, order: float, t: np.ndarray) -> np.ndarray:
     top = self._top(order) + gaussian.REACH
     if (top + gaussian.REACH) * self.mu > MAX_RANGE:
-      raise Hard
+      raise IntractableError
     y = np.arange(-gaussian.REACH, top, 0.04 / self.mu)
     log_u = (1 + order) * self._log_u(y)
     base = _numerics.log_sum((self._log_density(y) + log_u)[None])[0]
