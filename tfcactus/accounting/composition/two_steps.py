@@ -18,16 +18,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from typing import Callable
 
 import numpy as np
-from scipy import optimize
 from scipy import special
 
+from tfcactus._numerics import EPS
+from tfcactus.accounting import monotone
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.bounds import IntractableError
-from tfcactus.accounting.composition.losses.gaussian import EPS
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.pairs import of_noise
 
@@ -52,9 +50,6 @@ BEYOND = float(2 * special.ndtr(-of_noise.GAUSSIAN_REACH))
 
 MAX_MU = 24.0
 """Above this a cell within reach has less P0-mass than the least number."""
-
-MAX_DOUBLINGS = 60
-"""So often the bounds on epsilon are moved apart before that is given up."""
 
 MAX_EPSILON = 1e5
 """No epsilon beyond this is looked for."""
@@ -100,43 +95,18 @@ class TwoSteps:
     if self._at(even, 0.0).lower <= delta and (
         self.delta(0.0).upper <= delta):
       return Bounds(0.0, 0.0, 0.0)
-    near = self._search(lambda x: self._at(even, x).estimate, delta, 0.0)
+    near = monotone.root(lambda x: self._at(even, x).estimate, delta, width=1e-5,
+                         precision=0.1 * CLOSE, limit=MAX_EPSILON)
     cells = self._cells(near)
-    near = self._search(lambda x: self._at(cells, x).estimate, delta, near)
+    near = monotone.root(lambda x: self._at(cells, x).estimate, delta, near=near,
+                         width=1e-5 * (1 + near), precision=0.1 * CLOSE,
+                         limit=MAX_EPSILON)
     at = self._at(cells, near)
     move = CLOSE * (1 + near)
     slope = max((at.estimate - self._at(cells, near + 1e-6).estimate) / 1e-6, 1e-300)
     move += 1.01 * max(at.upper - delta, delta - at.lower, 0.0) / slope
-    for _ in range(MAX_DOUBLINGS):
-      low, high = max(near - move, 0.0), near + move
-      if self._at(cells, high).upper <= delta and (
-          low == 0 or self._at(cells, low).lower >= delta):
-        return Bounds(low, near, high)
-      move *= 2
-    raise IntractableError
-
-  @staticmethod
-  def _search(delta_at: Callable[[float], float], delta: float, near: float
-              ) -> float:
-    """Where a falling function has a value, at or above zero."""
-    target = math.log(delta)
-
-    def excess(x):
-      return math.log(max(delta_at(x), 1e-300)) - target
-
-    width = 1e-5 * (1 + near)
-    low, high = max(near - width, 0.0), near + width
-    while low > 0 and excess(low) < 0:
-      width *= 8
-      low = max(low - width, 0.0)
-    while excess(high) > 0:
-      width *= 8
-      high += width
-      if high > MAX_EPSILON:
-        raise IntractableError
-    if excess(low) <= 0:
-      return low
-    return optimize.brentq(excess, low, high, xtol=0.1 * CLOSE, rtol=0.1 * CLOSE)
+    return monotone.epsilon_bounds(
+        lambda x: self._at(cells, x), delta, near, move, move)
 
   def _at(self, cells: _Cells, epsilon: float) -> Bounds:
     """Bounds on delta by the cells at hand."""
@@ -173,7 +143,7 @@ class TwoSteps:
 
   def _refined(self, edges: np.ndarray, epsilon: float, count: int) -> np.ndarray:
     """Cells of equal share in what chords and tangents are apart, about."""
-    loss = self._sign * self.first._log_u(edges)
+    loss = self._sign * self.first.log_u(edges)
     width = np.diff(edges)
     p = of_noise.normal_cells(edges[:-1], width)
     if self._sign > 0:
@@ -201,7 +171,7 @@ class TwoSteps:
   def _partition(self, edges: np.ndarray) -> _Cells:
     law, s = self.first, self.first.sampling_prob
     z = law.mu * edges - 0.5 * law.mu**2
-    log_u = law._log_u(edges)
+    log_u = law.log_u(edges)
     # Cells too narrow for their likelihood ratios to differ are left out: one
     # with a neighbour.
     keep = np.flatnonzero(np.append(
