@@ -9,7 +9,7 @@ from typing import Sequence
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 DOCUMENTS = (pathlib.Path(__file__).parent / 'README.md',
-             pathlib.Path(__file__).parent.parent / 'README.md')
+             *sorted((pathlib.Path(__file__).parent.parent / 'docs').glob('*.md')))
 
 
 def save(name: str, result: Any) -> None:

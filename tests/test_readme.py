@@ -1,19 +1,26 @@
+"""The examples of the README and the pages behind it run, in one session."""
+
 import pathlib
 import re
 
 import numpy as np
 
-README = pathlib.Path(__file__).parent.parent / 'README.md'
+ROOT = pathlib.Path(__file__).parent.parent
 
 
-def test_keras_examples_run():
-  blocks = re.findall(r'```python\n(.*?)```', README.read_text(), re.S)
-  assert len(blocks) == 5
-  assert len(blocks[0].strip().splitlines()) <= 12
+def blocks(name):
+  return re.findall(r'```python\n(.*?)```', (ROOT / name).read_text(), re.S)
+
+
+def test_examples_run():
+  assert len(blocks('README.md')[0].strip().splitlines()) <= 12
   rng = np.random.default_rng(0)
   names = {'x': rng.normal(size=(256, 20)).astype(np.float32),
            'y': rng.integers(0, 10, 256)}
-  for block in blocks:
-    exec(compile(block, 'README.md', 'exec'), names)
+  for page, count in (('README.md', 2), ('docs/training.md', 1),
+                      ('docs/releases.md', 1), ('docs/noise.md', 1)):
+    assert len(blocks(page)) == count
+    for block in blocks(page):
+      exec(compile(block, page, 'exec'), names)
   assert names['model'].guarantee().proven
   assert names['plan'].guarantee().upper > 0

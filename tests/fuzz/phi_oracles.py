@@ -139,6 +139,18 @@ def _interval(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return special.ndtr(high) - special.ndtr(low)
 
 
+def refined(steps: Sequence[Gaussian], epsilon: float) -> tuple[float, float]:
+  """`quadrature` of one or two releases, finer until it stays; (value, error)."""
+  value = quadrature(steps, epsilon)
+  if len(steps) != 2:
+    return value, 1e-9 * value
+  for finer in (2, 4, 8):
+    last, value = value, quadrature(steps, epsilon, finer)
+    if abs(value - last) <= 1e-11 * value:
+      break
+  return value, 1e-10 * value + 2 * abs(value - last)
+
+
 def quadrature(steps: Sequence[Gaussian], epsilon: float,
                finer: float = 1.0) -> float:
   """delta of one, two or three Gaussian releases of any kind.
@@ -171,15 +183,17 @@ def _two(first: Gaussian, last: Gaussian, epsilon: np.ndarray, finer: float
          ) -> np.ndarray:
   """delta of two releases at several epsilons, shape (n,)."""
   edge = math.log1p(-last.prob) if last.prob < 1 else -math.inf
-  # The last one's delta changes over losses of 1 / sigma, or of one.
-  finest = 0.5 * min(first.scale, first.sigma / max(last.sigma, 1.0)) / finer
+  # Within a cell the last one's threshold moves by a cell of its own outcomes.
+  own = np.linspace(-REACH, REACH + 1 / last.sigma, int(
+      (2 * REACH + 1 / last.sigma) * finer / min(0.7, 0.5 * last.scale)) + 2)
+  bends = first.outcome(epsilon[:, None] - last.loss(own))
   y, mass = _graded(first, epsilon - (edge if last.remove else -edge),
-                    max(min(finest, 0.7), 4e-3), 10)
+                    min(0.5 * first.scale, 0.7) / finer, 10, bends)
   return np.sum(mass * last.delta(epsilon[:, None] - first.loss(y)), axis=1)
 
 
-def _graded(step: Gaussian, loss: np.ndarray, finest: float, order: int
-            ) -> tuple[np.ndarray, np.ndarray]:
+def _graded(step: Gaussian, loss: np.ndarray, finest: float, order: int,
+            more: Optional[np.ndarray] = None) -> tuple[np.ndarray, np.ndarray]:
   """(outcomes, P-weights), shape (n, nodes), for each of several losses.
 
   Where the loss left to the other releases makes their outcome certain, the
@@ -193,6 +207,9 @@ def _graded(step: Gaussian, loss: np.ndarray, finest: float, order: int
                        np.arange(0, reach + finest, finest))
   offsets = np.concatenate([-offsets[::-1], offsets[offsets > 0]])
   edges = np.clip(point[:, None] + offsets, low, high)
+  if more is not None:
+    more = np.clip(np.where(np.isfinite(more), more, low), low, high)
+    edges = np.sort(np.concatenate([edges, more], axis=1), axis=1)
   x, w = np.polynomial.legendre.leggauss(order)
   half = 0.5 * np.diff(edges)[..., None]
   y = (edges[:, :-1, None] + half * (1 + x)).reshape(loss.size, -1)
@@ -228,30 +245,44 @@ class Laplace:
           -z <= -top, -np.expm1(np.minimum(-z, 0)), -np.expm1(0.5 * (-z - top))))
       return np.where(grown > 0, np.exp(e + math.log(q) + z) * other, 0.0)
 
-  def nodes(self, pieces: int = 60) -> tuple[np.ndarray, np.ndarray]:
-    """(losses, P-masses): both atoms and a Gauss rule between."""
+  def losses(self, z: np.ndarray) -> np.ndarray:
+    """The loss where z is the log of the likelihoods' ratio q1 / p0."""
+    value = np.log1p(self.prob * np.expm1(z))
+    return value if self.remove else -value
+
+  def ratios(self, loss: np.ndarray) -> np.ndarray:
+    """The z of `losses`, within reach."""
+    grown = np.expm1(loss if self.remove else -loss) / self.prob
+    return np.clip(np.log1p(np.maximum(grown, np.nextafter(-1, 0))),
+                   -1 / self.scale, 1 / self.scale)
+
+  def nodes(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(losses, P-masses): both atoms and a Gauss rule between edges of z."""
     top = 1 / self.scale
     x, w = np.polynomial.legendre.leggauss(12)
-    edges = np.linspace(-top, top, pieces + 1)
     half = 0.5 * np.diff(edges)
     z = ((edges[:-1] + half)[:, None] + half[:, None] * x).ravel()
     dz = (half[:, None] * w).ravel()
-    # z = log(q1 / p0): under the law without the record and under that with it.
+    # Under the law without the record and under that with it.
     without = 0.25 * np.exp(-0.5 * (z + top)) * dz
     with_it = without * np.exp(z)
     z = np.concatenate([[-top], z, [top]])
     without = np.concatenate([[0.5], without, [0.5 * math.exp(-top)]])
     with_it = np.concatenate([[0.5 * math.exp(-top)], with_it, [0.5]])
-    loss = np.log1p(self.prob * np.expm1(z))
     if self.remove:
-      return loss, (1 - self.prob) * without + self.prob * with_it
-    return -loss, without
+      return self.losses(z), (1 - self.prob) * without + self.prob * with_it
+    return self.losses(z), without
 
 
 def laplace_two(first: Laplace, second: Laplace, epsilon: float,
                 pieces: int = 400) -> float:
   """delta of two Laplace releases."""
-  loss, mass = first.nodes(pieces)
+  top = np.array([-1, 1]) / first.scale
+  # Where the second's delta has kinks, and between them, where it bends.
+  kinks = np.sort(first.ratios(
+      epsilon - second.losses(np.array([-1, 1]) / second.scale)))
+  edges = np.union1d(np.linspace(*top, pieces + 1), np.linspace(*kinks, pieces + 1))
+  loss, mass = first.nodes(edges)
   return float(np.sum(mass * second.delta(epsilon - loss)))
 
 

@@ -3,6 +3,7 @@
 import math
 
 import mpmath
+import numpy as np
 import pytest
 
 from tests.fuzz import phi_cases
@@ -142,3 +143,25 @@ def test_extremes_have_answers(direction):
         steps)
     bounds = accountant.epsilon_bounds(1e-5)
     assert 0 <= bounds.lower <= bounds.estimate <= bounds.upper < math.inf
+
+
+# Where oracles of fixed cells missed what the second release does in between.
+NARROW = [
+    (oracles.Gaussian(42.45, 1.4e-4, True), oracles.Gaussian(165.8, .155, True), 0.0),
+    (oracles.Gaussian(20.87, 1.445e-6, False), oracles.Gaussian(94.84, .001554, False),
+     3.875e-5),
+    (oracles.Laplace(3.626, .5189, False), oracles.Laplace(30.02, 7.593e-7, False),
+     .13275),
+    (oracles.Laplace(.5877, 1.0, True), oracles.Laplace(19.28, .5156, True), 1.7283)]
+
+
+@pytest.mark.parametrize('first, second, epsilon', NARROW)
+def test_oracles_of_two_steps_in_either_order(first, second, epsilon):
+  """Either release may be the one in closed form."""
+  if isinstance(first, oracles.Laplace):
+    one, other = (oracles.laplace_two(*pair, epsilon)
+                  for pair in ((first, second), (second, first)))
+  else:
+    one, other = (float(oracles._two(*pair, np.array([epsilon]), 2.0)[0])
+                  for pair in ((first, second), (second, first)))
+  assert one == pytest.approx(other, rel=1e-9)

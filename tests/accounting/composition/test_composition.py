@@ -256,3 +256,16 @@ def test_two_engines_agree_on_random_pairs():
     contours += one != other
   # The contour answered most of them; else this would compare nothing.
   assert contours >= 5
+
+
+def test_epsilon_is_never_below_where_delta_is_next_to_its_value_at_zero():
+  """A delta within the error of what it is at epsilon zero."""
+  for sigma, prob in ((0.05, 1e-7), (1.0, 0.5), (0.3, 1.0), (100.0, 1.0)):
+    accountant = accounting.PhiAccountant(direction='remove').compose(
+        dp_accounting.PoissonSampledDpEvent(
+            prob, dp_accounting.GaussianDpEvent(sigma)))
+    at = accountant.delta_bounds(0.0)
+    for delta in (at.lower, at.estimate, at.upper):
+      bounds = accountant.epsilon_bounds(delta)
+      assert accountant.delta_bounds(bounds.upper).upper <= delta
+      assert bounds.lower == 0

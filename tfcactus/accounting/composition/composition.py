@@ -126,9 +126,9 @@ class Composition:
         return smoothed_contour.epsilon(
             [(step.bounds(), count) for step, count in self.groups],
             self._lattice.p_inf, delta)
-      return self._best(lambda: contour.Contour(self._losses).epsilon(delta),
-                        lambda: self._two_steps().epsilon(delta),
-                        lambda: split_contours.epsilon(self._losses, delta))
+      return self._best(
+          *self._answers(lambda method: method.epsilon(delta)),
+          lambda: split_contours.epsilon(self._losses, delta))
     except IntractableError:
       return self._capped(self._lattice.epsilon(delta), delta)
 
@@ -162,9 +162,9 @@ class Composition:
       return self._enumeration.delta(epsilon)
     try:
       if self._losses is not None:
-        return self._best(lambda: contour.Contour(self._losses).delta(epsilon),
-                          lambda: self._two_steps().delta(epsilon),
-                          lambda: split_contours.delta(self._losses, epsilon))
+        return self._best(
+            *self._answers(lambda method: method.delta(epsilon)),
+            lambda: split_contours.delta(self._losses, epsilon))
     except IntractableError:
       pass
     return self._lattice.delta(epsilon)
@@ -239,14 +239,20 @@ class Composition:
       return self._losses[0][0]
     return None
 
+  def _answers(self, ask: Callable[[Any], Bounds]) -> list[Callable[[], Bounds]]:
+    """Ways to an answer, the one that is mostly fastest first."""
+    whole = contour.Contour(self._losses)
+    if self.steps != 2:
+      return [lambda: ask(whole)]
+    return [lambda: ask(dataclasses.replace(whole, quick=True)),
+            lambda: ask(self._two_steps()), lambda: ask(whole)]
+
   def _two_steps(self) -> TwoSteps:
-    """The composition as two releases.
+    """The composition, of two releases.
 
     Raises:
-      IntractableError: if it is of more.
+      IntractableError: if masses of cells would not be numbers.
     """
-    if self.steps != 2:
-      raise IntractableError
     losses = [loss for loss, count in self._losses for _ in range(count)]
     return TwoSteps.of(*losses)
 

@@ -65,6 +65,12 @@ LOG_NOTHING = -650.0
 BELOW_SLACK = 1e-6
 """Allowance for rounding in the log of a delta that is quickly shown small."""
 
+QUICK_ORDER = 300.0
+"""A tilt beyond this takes seconds: delta is next to what no epsilon undercuts."""
+
+QUICK_TABLE = 3_000_000
+"""Exponentials that take a few tenths of a second."""
+
 FEW_NODES = 400
 """So many nodes are not worth saving."""
 
@@ -78,9 +84,11 @@ class Contour:
 
   Attributes:
     groups: Pairs (loss, number of steps).
+    quick: Whether to give up where it takes seconds, since there is another method.
   """
 
   groups: Sequence[tuple[base.Loss, int]]
+  quick: bool = False
 
   _decay_margin = 0.0
 
@@ -192,6 +200,8 @@ class Contour:
       best = saddles.nearest(epsilon)
     for refined in (False, True):
       order = float(saddles.orders[best])
+      if self.quick and order > QUICK_ORDER:
+        raise IntractableError
       alias = Alias(order, saddles.orders, saddles.mgf, log_moment)
       period = alias.period(
           epsilon - inversion.margin(order), log_delta + LOG_TOLERANCE)
@@ -207,7 +217,8 @@ class Contour:
       saddles = self._refined(saddles, best)
       best = saddles.nearest(epsilon)
     tilted = self._tilted(order, count * spacing)
-    if count * max(part.nodes for part, _ in tilted) > MAX_TABLE:
+    if count * max(part.nodes for part, _ in tilted) > (
+        QUICK_TABLE if self.quick else MAX_TABLE):
       raise IntractableError
     return inversion.Table(order, spacing, count, tilted, alias, log_tail)
 
