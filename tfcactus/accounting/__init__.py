@@ -1,15 +1,20 @@
 """What noise costs: dominating pairs and the phi-function accountant."""
 
+from tfcactus.accounting.base import OneSidedAccountant
+from tfcactus.accounting.base import PairAccountant
+from tfcactus.accounting.base import TwoSidedAccountant
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
-from tfcactus.accounting.composition.composition import Step
+from tfcactus.accounting.composition.composition import StepLoss
 from tfcactus.accounting.events import DominatingPairDpEvent
 from tfcactus.accounting.events import noise_event
 from tfcactus.accounting.events import NoiseTableDpEvent
 from tfcactus.accounting.events import randomized_response_event
+from tfcactus.accounting.events import SteppedDpEvent
+from tfcactus.accounting.moments import ExtendedMomentsAccountant
 from tfcactus.accounting.phi import PhiAccountant
 from tfcactus.accounting.privacy_buckets import PrivacyBucketsAccountant
-from tfcactus.accounting.renyi import ExtendedMomentsAccountant
+from tfcactus.accounting.renyi import RenyiAccountant
 from tfcactus.accounting.truncated_cdp import TCDP
 from tfcactus.accounting.truncated_cdp_accountant import TCDPAccountant
 from tfcactus.accounting.truncated_cdp_accountant import TCDPDpEvent
@@ -19,7 +24,9 @@ from tfcactus.pairs.of_noise import dominating_pair
 
 __all__ = [
     'Bounds', 'Composition', 'DominatingPair', 'DominatingPairDpEvent',
-    'ExtendedMomentsAccountant', 'NoiseTableDpEvent', 'PairBounds', 'PhiAccountant',
-    'PrivacyBucketsAccountant', 'Step', 'TCDP', 'TCDPAccountant', 'TCDPDpEvent',
-    'dominating_pair', 'noise_event', 'randomized_response_event',
+    'ExtendedMomentsAccountant', 'NoiseTableDpEvent', 'OneSidedAccountant',
+    'PairAccountant', 'PairBounds', 'PhiAccountant', 'PrivacyBucketsAccountant',
+    'RenyiAccountant', 'StepLoss', 'SteppedDpEvent', 'TCDP', 'TCDPAccountant',
+    'TCDPDpEvent', 'TwoSidedAccountant', 'dominating_pair', 'noise_event',
+    'randomized_response_event',
 ]

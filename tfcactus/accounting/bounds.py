@@ -13,5 +13,5 @@ class Bounds(NamedTuple):
   upper: float
 
 
-class Hard(Exception):
+class IntractableError(Exception):
   """The method at hand has no bounds at a fair price; another has to answer."""

@@ -1,7 +1,8 @@
-"""From DpEvents to steps: what was released, on which sample of the records."""
+"""From DpEvents to steps: which mechanism ran on which sample of the records."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import math
@@ -17,16 +18,18 @@ from tfcactus import noise as noise_lib
 from tfcactus import relations
 from tfcactus.accounting import events
 from tfcactus.accounting import sample_overlap
-from tfcactus.accounting.composition.composition import Step
+from tfcactus.accounting.composition.composition import StepLoss
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.pairs import dominating_pair as pair_lib
 from tfcactus.pairs import of_noise
 
 MAX_COUNT = 2**53
-"""Releases of one kind, at most: a float64 holds all numbers up to here."""
+"""Steps of one kind, at most: a float64 holds all whole numbers up to here."""
 
-_REPLACE = relations.REPLACE
-_ZERO_OUT = relations.ZERO_OUT
+MERGED_ROUNDOFF = 1e-14
+"""Bound on the relative error of the joint noise multiplier of merged Gaussians: of
+its precision a power (EPS), a count and a product (EPS / 2 each) and `fsum` (EPS / 2),
+half of which the root keeps, and the root (EPS): 2.25 EPS or 5e-16."""
 
 
 class Unsupported(Exception):
@@ -38,81 +41,119 @@ class Unsupported(Exception):
     self.message = message
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Source:
-  """What is released: noise, or a mechanism known by its pair."""
-
-  noise: Optional[noise_lib.Noise] = None
-  pair: Optional[pair_lib.DominatingPair] = None
-
-  @property
-  def _key(self) -> Any:
-    return self.noise.digest if self.noise is not None else id(self.pair)
-
-  def __eq__(self, other: object) -> bool:
-    return isinstance(other, Source) and self._key == other._key
-
-  def __hash__(self) -> int:
-    return hash(self._key)
-
-
 @dataclasses.dataclass(frozen=True)
-class Release:
-  """One step: a source on a sample of the records.
+class Sample:
+  """The records that a step takes, and how neighbours differ.
 
   Attributes:
-    source: What is released.
-    sampling_prob: The share of records in the sample.
-    fixed_size: Whether the sample's size is fixed; else Poisson.
     relation: The neighbouring relation. A zeroed record counts as removed, a
       restored one as added.
+    sampling_prob: The share of records in the sample.
+    fixed_size: Whether the sample's size is fixed; else Poisson.
   """
 
-  source: Source
+  relation: dp_accounting.NeighboringRelation
   sampling_prob: float = 1.0
   fixed_size: bool = False
-  relation: dp_accounting.NeighboringRelation = relations.ADD_OR_REMOVE
 
-  def step(self, direction: str) -> Step:
+  @property
+  def all_records(self) -> bool:
+    """Whether nothing is left out."""
+    return self.sampling_prob == 1
+
+  @property
+  def displaces(self) -> bool:
+    """Whether a record that enters the sample takes another one's place."""
+    return self.fixed_size and self.relation != relations.ZERO_OUT
+
+
+class EventStep(abc.ABC):
+  """One kind of step; equal ones cost the same and are counted together."""
+
+  @abc.abstractmethod
+  def loss(self, direction: str) -> StepLoss:
     """The step's privacy loss.
 
     Args:
       direction: 'add', 'remove' or 'replace'.
     """
-    if self.sampling_prob < 1 and self.fixed_size and self.relation == _ZERO_OUT:
-      return Step.of(_zeroed(self, direction))
-    if self.sampling_prob < 1 and direction == 'replace' and not self.fixed_size:
-      return Step.of(sample_overlap.replaced(self.source.noise, self.sampling_prob))
-    shift = 2 if direction == 'replace' or self.fixed_size else 1
-    noise = self.source.noise
+
+
+@dataclasses.dataclass(frozen=True)
+class NoiseStep(EventStep):
+  """Noise on a sample of the records.
+
+  Attributes:
+    noise: Added to a query of sensitivity one.
+    sample: The records.
+  """
+
+  noise: noise_lib.Noise
+  sample: Sample
+
+  def loss(self, direction: str) -> StepLoss:
+    sample, noise = self.sample, self.noise
+    prob, replace = sample.sampling_prob, direction == 'replace'
+    if prob < 1 and sample.fixed_size and not sample.displaces:
+      bounds = sample_overlap.zeroed(noise, prob)
+      return StepLoss.of(bounds if direction == 'remove' else bounds.reversed())
+    if prob < 1 and replace and not sample.fixed_size:
+      return StepLoss.of(sample_overlap.replaced(noise, prob))
+    shift = 2 if replace or sample.fixed_size else 1
+    base: Callable[[int], pair_lib.PairBounds] = lambda cells: (
+        of_noise.known_pair(noise, shift))
     loss = None
-    if isinstance(noise, noise_lib.Gaussian) and not (
-        direction == 'replace' and self.sampling_prob < 1):
+    if isinstance(noise, noise_lib.Gaussian):
       mu = shift / noise.noise_multiplier
-      loss = GaussianLoss(mu, self.sampling_prob,
-                          'add' if direction == 'add' else 'remove')
-      make_base = functools.partial(of_noise.gaussian_bounds, mu)
-    else:
-      base = _base_bounds(self.source, shift)
-      make_base = lambda cells: base
-    if noise is not None and self.sampling_prob == 1:
+      base = functools.partial(of_noise.gaussian_bounds, mu)
+      if prob == 1 or not replace:
+        loss = GaussianLoss(mu, prob, 'add' if direction == 'add' else 'remove')
+    if prob == 1:
       # Noise is symmetric: the pair serves both directions, and its reverse,
       # from which mass at infinity hides, is not needed.
-      return Step(make_base, loss)
-    return Step(lambda cells: _sampled(
-        make_base(cells), self.sampling_prob, direction), loss)
+      return StepLoss(base, loss)
+    return StepLoss(lambda cells: _sampled(base(cells), prob, direction), loss)
 
 
-def _zeroed(release: Release, direction: str) -> pair_lib.PairBounds:
-  bounds = sample_overlap.zeroed(release.source.noise, release.sampling_prob)
-  return bounds if direction == 'remove' else bounds.reversed()
+@dataclasses.dataclass(frozen=True)
+class PairStep(EventStep):
+  """A mechanism known by its pair, on a sample of the records.
+
+  Attributes:
+    pair: Dominates the mechanism; the same object for the same mechanism.
+    sample: The records.
+  """
+
+  pair: pair_lib.DominatingPair
+  sample: Sample
+
+  def loss(self, direction: str) -> StepLoss:
+    return StepLoss.of(_sampled(pair_lib.PairBounds.exact(self.pair),
+                                self.sample.sampling_prob, direction))
+
+
+@dataclasses.dataclass(frozen=True)
+class SchemeStep(EventStep):
+  """A step of an event that says its own pairs.
+
+  Attributes:
+    event: Says them.
+    relation: The neighbouring relation, one that the event has a proof for.
+  """
+
+  event: events.SteppedDpEvent
+  relation: dp_accounting.NeighboringRelation
+
+  def loss(self, direction: str) -> StepLoss:
+    return StepLoss.of(_scheme_pairs(self.event, self.relation, direction))
 
 
 @functools.lru_cache(maxsize=32)
-def _base_bounds(source: Source, shift: int) -> pair_lib.PairBounds:
-  if source.pair is not None:
-    return pair_lib.PairBounds.exact(source.pair)
-  return of_noise.known_pair(source.noise, shift)
+def _scheme_pairs(event: events.SteppedDpEvent,
+                  relation: dp_accounting.NeighboringRelation, direction: str
+                  ) -> pair_lib.PairBounds:
+  """Computed once for equal events."""
+  return event.pair_bounds(relation, direction)
 
 
 def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
@@ -130,95 +171,171 @@ def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
   return add if direction == 'add' else remove
 
 
-def releases(event: Any, relation: dp_accounting.NeighboringRelation
-             ) -> Iterator[tuple[Optional[Release], int]]:
-  """Yields (release, repeats) for each kind of step; None protects nothing.
+Steps = Iterator[tuple[Optional[EventStep], int]]
+"""Pairs (step, how often); None for a step that protects nothing."""
+
+
+def steps_of(event: Any, relation: dp_accounting.NeighboringRelation) -> Steps:
+  """Yields (step, how often) for each kind of step; None protects nothing.
 
   Raises:
     Unsupported: for an event with no proved account.
   """
-  yield from _flatten(event, Release(Source(), relation=relation), relation)
+  return _steps(event, Sample(relation))
 
 
-def _flatten(event: Any, sample: Release,
-             relation: dp_accounting.NeighboringRelation
-             ) -> Iterator[tuple[Optional[Release], int]]:
-  if isinstance(event, dp_accounting.NoOpDpEvent):
-    return
-  if isinstance(event, dp_accounting.NonPrivateDpEvent):
+@functools.singledispatch
+def _steps(event: Any, sample: Sample) -> Steps:
+  """The steps of an event on a sample, by the event's class."""
+  del sample
+  raise Unsupported(event, 'unknown kind of event')
+
+
+@_steps.register(dp_accounting.NoOpDpEvent)
+def _(event: dp_accounting.NoOpDpEvent, sample: Sample) -> Steps:
+  del event, sample
+  return iter(())
+
+
+@_steps.register(dp_accounting.NonPrivateDpEvent)
+def _(event: dp_accounting.NonPrivateDpEvent, sample: Sample) -> Steps:
+  del event, sample
+  yield None, 1
+
+
+@_steps.register(dp_accounting.SelfComposedDpEvent)
+def _(event: dp_accounting.SelfComposedDpEvent, sample: Sample) -> Steps:
+  count = _checked(event, _checks.integer, 'count', event.count, 0)
+  if count > MAX_COUNT:
+    raise Unsupported(event, f'more than 2^53 releases, count={count}')
+  _refuse_joint(event, sample, count > 1)
+  for step, repeats in _steps(event.event, sample):
+    yield step, repeats * count
+
+
+@_steps.register(dp_accounting.ComposedDpEvent)
+def _(event: dp_accounting.ComposedDpEvent, sample: Sample) -> Steps:
+  if not isinstance(event.events, (list, tuple)):
+    raise Unsupported(event, 'its events are not a list')
+  _refuse_joint(event, sample, len(event.events) > 1)
+  for part in event.events:
+    yield from _steps(part, sample)
+
+
+@_steps.register(dp_accounting.PoissonSampledDpEvent)
+def _(event: dp_accounting.PoissonSampledDpEvent, sample: Sample) -> Steps:
+  prob = _checked(event, _checks.non_negative, 'sampling_probability',
+                  event.sampling_probability)
+  if prob > 1:
+    raise Unsupported(event, 'the sampling probability is not in [0, 1]')
+  return _steps_of_sample(event, prob, False, sample)
+
+
+@_steps.register(dp_accounting.SampledWithoutReplacementDpEvent)
+def _(event: dp_accounting.SampledWithoutReplacementDpEvent, sample: Sample
+      ) -> Steps:
+  total = _checked(event, _checks.integer, 'source_dataset_size',
+                   event.source_dataset_size, 1)
+  taken = _checked(event, _checks.integer, 'sample_size', event.sample_size, 0)
+  if taken > total:
+    raise Unsupported(event, 'the sample size is not within the data size')
+  return _steps_of_sample(event, taken / total, True, sample)
+
+
+@_steps.register(dp_accounting.GaussianDpEvent)
+def _(event: dp_accounting.GaussianDpEvent, sample: Sample) -> Steps:
+  return _noise_step(event, noise_lib.Gaussian, sample)
+
+
+@_steps.register(dp_accounting.LaplaceDpEvent)
+def _(event: dp_accounting.LaplaceDpEvent, sample: Sample) -> Steps:
+  return _noise_step(event, noise_lib.Laplace, sample)
+
+
+@_steps.register(events.NoiseTableDpEvent)
+def _(event: events.NoiseTableDpEvent, sample: Sample) -> Steps:
+  if isinstance(event.noise, noise_lib.SinhNormal) and not event.noise.monotone:
+    raise Unsupported(
+        event, 'sinh-normal noise with bend < sigma has two peaks, where no '
+        'closed form is proved; use the table of DiscretizedSinhNormal')
+  yield NoiseStep(event.noise, sample), 1
+
+
+@_steps.register(events.DominatingPairDpEvent)
+def _(event: events.DominatingPairDpEvent, sample: Sample) -> Steps:
+  # Where a record displaces another, neighbours differ as if it replaced it.
+  wanted = relations.REPLACE if sample.displaces else sample.relation
+  if event.neighboring_relation != wanted:
+    raise Unsupported(event, f'its pair is for {event.neighboring_relation.name}')
+  _refuse_pair_without_record(event, sample)
+  yield PairStep(event.pair, sample), 1
+
+
+@_steps.register(events.SteppedDpEvent)
+def _(event: events.SteppedDpEvent, sample: Sample) -> Steps:
+  if sample != Sample(sample.relation):
+    raise Unsupported(
+        event, 'it says what it samples itself; it is not sampled once more')
+  if sample.relation not in event.proved_relations:
+    proved = ', '.join(relation.name for relation in event.proved_relations)
+    raise Unsupported(
+        event, f'its steps have a proof for {proved}, none for '
+        f'{sample.relation.name}')
+  yield SchemeStep(event, sample.relation), 1
+
+
+def _randomized_response(event: Any, sample: Sample) -> Steps:
+  return _steps(_checked(event, events.randomized_response_event,
+                         event.noise_parameter, event.num_buckets), sample)
+
+
+if hasattr(dp_accounting, 'RandomizedResponseDpEvent'):  # Newer releases have it.
+  _steps.register(dp_accounting.RandomizedResponseDpEvent)(_randomized_response)
+
+
+def _noise_step(event: Any, build: Callable[[float], noise_lib.Noise],
+                sample: Sample) -> Steps:
+  if event.noise_multiplier == 0:
     yield None, 1
-  elif isinstance(event, dp_accounting.SelfComposedDpEvent):
-    count = _count(event)
-    _refuse_joint(event, sample, count > 1)
-    for release, repeats in _flatten(event.event, sample, relation):
-      yield release, repeats * count
-  elif isinstance(event, dp_accounting.ComposedDpEvent):
-    if not isinstance(event.events, (list, tuple)):
-      raise Unsupported(event, 'its events are not a list')
-    _refuse_joint(event, sample, len(event.events) > 1)
-    for part in event.events:
-      yield from _flatten(part, sample, relation)
-  elif isinstance(event, (dp_accounting.PoissonSampledDpEvent,
-                          dp_accounting.SampledWithoutReplacementDpEvent)):
-    inner = _sample_of(event, sample, relation)
-    if inner is not None:
-      yield from _flatten(_merged(event.event) if inner.sampling_prob < 1
-                          else event.event, inner, relation)
   else:
-    source = _source_of(event, _base_relation(sample))
-    if source is not None and source.pair is not None:
-      _check_sampled_pair(event, sample)
-    yield (None if source is None else
-           dataclasses.replace(sample, source=source)), 1
+    yield NoiseStep(_checked(event, build, event.noise_multiplier), sample), 1
 
 
-def _base_relation(sample: Release) -> dp_accounting.NeighboringRelation:
-  """The relation that a mechanism's own pair has to be for."""
-  # In a sample of fixed size a record that enters displaces another.
-  displaced = sample.fixed_size and sample.relation != _ZERO_OUT
-  return _REPLACE if displaced else sample.relation
+def _steps_of_sample(event: Any, prob: float, fixed_size: bool, outer: Sample
+                     ) -> Steps:
+  """The steps of an event that takes a share of what is in `outer`."""
+  if outer.fixed_size or (fixed_size and not outer.all_records):
+    raise Unsupported(event, 'samples of samples are accounted for Poisson only')
+  prob *= outer.sampling_prob
+  if prob == 0:
+    return iter(())
+  # With all records in the sample, only adding one displaces another.
+  fixed_size = fixed_size and (
+      prob < 1 or outer.relation == relations.ADD_OR_REMOVE)
+  return _steps(event.event if prob == 1 else _merged(event.event),
+                Sample(outer.relation, prob, fixed_size))
 
 
-def _check_sampled_pair(event: Any, sample: Release) -> None:
+def _refuse_pair_without_record(event: Any, sample: Sample) -> None:
   """Refuses a pair that says nothing of a sample without the record.
 
   Where a sample may lack the record of either neighbour, what it costs follows
   from how samples with it differ from those without, not from each other.
   """
-  poisson_replace = sample.relation == _REPLACE and not sample.fixed_size
-  if sample.sampling_prob < 1 and (
-      sample.relation == _ZERO_OUT or poisson_replace):
+  poisson_replace = sample.relation == relations.REPLACE and not sample.fixed_size
+  if not sample.all_records and (
+      sample.relation == relations.ZERO_OUT or poisson_replace):
     scheme = 'fixed-size' if sample.fixed_size else 'Poisson'
     raise Unsupported(
         event, f'its pair has no proved account for {sample.relation.name} under '
         f'{scheme} sampling; use ADD_OR_REMOVE_ONE, or an event of noise')
 
 
-def _sample_of(event: Any, outer: Release,
-               relation: dp_accounting.NeighboringRelation
-               ) -> Optional[Release]:
-  """The sampling an event adds; None if it takes no record at all."""
-  fixed = isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent)
-  if fixed:
-    total = _checked(event, _checks.integer, 'source_dataset_size',
-                     event.source_dataset_size, 1)
-    taken = _checked(event, _checks.integer, 'sample_size', event.sample_size, 0)
-    if taken > total:
-      raise Unsupported(event, 'the sample size is not within the data size')
-    prob = taken / total
-  else:
-    prob = _checked(event, _checks.non_negative, 'sampling_probability',
-                    event.sampling_probability)
-    if prob > 1:
-      raise Unsupported(event, 'the sampling probability is not in [0, 1]')
-  if outer.fixed_size or (fixed and outer.sampling_prob < 1):
-    raise Unsupported(event, 'samples of samples are accounted for Poisson only')
-  prob *= outer.sampling_prob
-  if prob == 0:
-    return None
-  # With all records in the sample, only adding one displaces another.
-  fixed = fixed and (prob < 1 or relation == relations.ADD_OR_REMOVE)
-  return dataclasses.replace(outer, sampling_prob=prob, fixed_size=fixed)
+def _refuse_joint(event: Any, sample: Sample, several: bool) -> None:
+  if several and not sample.all_records:
+    raise Unsupported(
+        event, 'several releases from one sample are one step; only Gaussians '
+        'can be merged. Sample anew for each release, or release one query')
 
 
 def _checked(event: Any, check: Callable[..., Any], *args: Any) -> Any:
@@ -229,80 +346,23 @@ def _checked(event: Any, check: Callable[..., Any], *args: Any) -> Any:
     raise Unsupported(event, str(error)) from error
 
 
-def _count(event: dp_accounting.SelfComposedDpEvent) -> int:
-  count = _checked(event, _checks.integer, 'count', event.count, 0)
-  if count > MAX_COUNT:
-    raise Unsupported(event, f'more than 2^53 releases, count={count}')
-  return count
-
-
-def _merged(event: Any) -> dp_accounting.DpEvent:
+def _merged(event: Any) -> Any:
   """Several Gaussian releases from one sample are one, of joint precision."""
   if not isinstance(event, (dp_accounting.SelfComposedDpEvent,
                             dp_accounting.ComposedDpEvent)):
     return event
-  precision = _precision(event)
-  if precision is None:
+  whole = Sample(relations.ADD_OR_REMOVE)
+  try:
+    steps = [(step, count) for step, count in _steps(event, whole) if count]
+  except Unsupported:
     return event
-  if precision == 0:
+  precisions = [
+      count * step.noise.noise_multiplier**-2 for step, count in steps
+      if isinstance(step, NoiseStep) and step.sample == whole and
+      isinstance(step.noise, noise_lib.Gaussian)]
+  if len(precisions) < len(steps):
+    return event
+  if not precisions:
     return dp_accounting.NoOpDpEvent()
-  # Down by what the sums above may have rounded up.
-  return dp_accounting.GaussianDpEvent(precision**-0.5 * (1 - 1e-14))
-
-
-def _precision(event: Any) -> Optional[float]:
-  """The sum of 1 / sigma^2 of nothing but Gaussian releases, else None."""
-  if isinstance(event, dp_accounting.NoOpDpEvent):
-    return 0.0
-  if isinstance(event, dp_accounting.GaussianDpEvent):
-    source = _source_of(event, _REPLACE)
-    return None if source is None else source.noise.noise_multiplier**-2
-  if isinstance(event, dp_accounting.SelfComposedDpEvent):
-    count = _count(event)
-    inner = _precision(event.event)
-    return None if inner is None else count * inner
-  if isinstance(event, dp_accounting.ComposedDpEvent) and isinstance(
-      event.events, (list, tuple)):
-    parts = [_precision(part) for part in event.events]
-    return None if None in parts else math.fsum(parts)
-  return None
-
-
-def _refuse_joint(event: Any, sample: Release, several: bool) -> None:
-  if several and sample.sampling_prob < 1:
-    raise Unsupported(
-        event, 'several releases from one sample are one step; only Gaussians '
-        'can be merged. Sample anew for each release, or release one query')
-
-
-def _source_of(event: Any, relation: dp_accounting.NeighboringRelation
-               ) -> Optional[Source]:
-  """The source of a single release; None where nothing is protected."""
-  if isinstance(event, events.NoiseTableDpEvent):
-    if isinstance(event.noise, noise_lib.SinhNormal) and not event.noise.monotone:
-      raise Unsupported(
-          event, 'sinh-normal noise with bend < sigma has two peaks, where no '
-          'closed form is proved; use the table of DiscretizedSinhNormal')
-    return Source(noise=event.noise)
-  if isinstance(event, events.DominatingPairDpEvent):
-    if event.neighboring_relation != relation:
-      raise Unsupported(
-          event, f'its pair is for {event.neighboring_relation.name}')
-    return Source(pair=event.pair)
-  # A dp_accounting event that its newer releases have.
-  if type(event).__name__ == 'RandomizedResponseDpEvent':
-    try:
-      return _source_of(events.randomized_response_event(
-          event.noise_parameter, event.num_buckets), relation)
-    except ValueError as error:
-      raise Unsupported(event, str(error)) from error
-  for kind, build in ((dp_accounting.GaussianDpEvent, noise_lib.Gaussian),
-                      (dp_accounting.LaplaceDpEvent, noise_lib.Laplace)):
-    if isinstance(event, kind):
-      if event.noise_multiplier == 0:
-        return None
-      try:
-        return Source(noise=build(event.noise_multiplier))
-      except ValueError as error:
-        raise Unsupported(event, str(error)) from error
-  raise Unsupported(event, 'unknown kind of event')
+  return dp_accounting.GaussianDpEvent(
+      math.fsum(precisions)**-0.5 * (1 - MERGED_ROUNDOFF))

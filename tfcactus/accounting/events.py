@@ -1,6 +1,8 @@
-"""The DpEvent of table noise, beside those of dp_accounting."""
+"""Events beside those of dp_accounting: table noise, pairs, sampling schemes."""
 
 from __future__ import annotations
+
+import abc
 
 import attr
 import dp_accounting
@@ -62,6 +64,37 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
   def __repr__(self) -> str:
     return (f'DominatingPairDpEvent({self.pair.loss.size} atoms, '
             f'{self.neighboring_relation.name})')
+
+
+class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
+  """A step that says its own pairs: where a new sampling scheme comes in.
+
+  One event is one step, what it samples included; steps of several kinds are a
+  ComposedDpEvent of several events. Every accountant then takes it. A subclass is
+  a frozen attrs class: equal events are counted together, as steps that cost the
+  same.
+
+  Attributes:
+    proved_relations: The neighbouring relations that `pair_bounds` has a proof for;
+      under others the event is refused.
+  """
+
+  proved_relations: tuple[dp_accounting.NeighboringRelation, ...]
+
+  @abc.abstractmethod
+  def pair_bounds(self, relation: dp_accounting.NeighboringRelation,
+                  direction: str) -> pair_lib.PairBounds:
+    """Pairs that one step dominates and that dominate it.
+
+    Args:
+      relation: One of `proved_relations`.
+      direction: 'remove', where P is the law with the record (not zeroed), 'add',
+        where Q is, or 'replace' for REPLACE_ONE.
+
+    Returns:
+      (lower, upper): the upper pair's privacy profile is an upper bound for all
+      neighbours in that direction, the lower pair's a lower bound for the worst.
+    """
 
 
 def randomized_response_event(noise_parameter: float, num_buckets: int

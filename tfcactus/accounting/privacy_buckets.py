@@ -26,7 +26,8 @@ from scipy import signal
 
 from tfcactus import _checks
 from tfcactus import _numerics
-from tfcactus.accounting import phi
+from tfcactus.accounting import base
+from tfcactus.accounting import monotone
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition import composition
 from tfcactus.pairs import dominating_pair as pair_lib
@@ -45,11 +46,14 @@ ROUNDOFF = 1e-14
 LARGEST_EPSILON = 700.0
 """Beyond it e^epsilon is no float, and no lower bound but what is infinite."""
 
+FURTHEST = 1e4
+"""No finite epsilon beyond this is looked for; the bound is then inf."""
+
 CONVOLUTION_ROUNDOFF = 8 * np.finfo(np.float64).eps
 """Error of a convolution by FFT per level, relative to the norms."""
 
 
-class PrivacyBucketsAccountant(phi.PhiAccountant):
+class PrivacyBucketsAccountant(base.TwoSidedAccountant):
   """Composes buckets of privacy losses; bounds from above and below.
 
   With guarantee='pdp', delta is the probability of a loss above epsilon
@@ -106,25 +110,20 @@ class PrivacyBucketsAccountant(phi.PhiAccountant):
                 "are only bracketed; use guarantee='adp'.")
     return parts
 
-  def delta_bounds(self, target_epsilon: float) -> Bounds:
-    """Bounds on delta at `target_epsilon` >= 0."""
-    epsilon = _checks.non_negative('target_epsilon', target_epsilon)
-    return self._bounds(lambda part: self._delta(part, epsilon), 1.0)
+  def _epsilon_bounds(self, part: composition.Composition, delta: float) -> Bounds:
+    lower, upper = self._composed(part)
 
-  def epsilon_bounds(self, target_delta: float) -> Bounds:
-    """Bounds on the least epsilon >= 0 at `target_delta` in (0, 1)."""
-    delta = _checks.delta(target_delta, 'target_delta')
+    def first(delta_at: Callable[[float, str], float]) -> tuple[float, float]:
+      if delta_at(0.0, self._guarantee) <= delta:
+        return 0.0, 0.0
+      return monotone.crossing(
+          lambda x: delta_at(x, self._guarantee) <= delta, 0.0, 1.0, limit=FURTHEST)
 
-    def solve(part):
-      low = _first_below(
-          lambda epsilon: self._delta(part, epsilon).lower, delta)[0]
-      high = _first_below(
-          lambda epsilon: self._delta(part, epsilon).upper, delta)[1]
-      return Bounds(low, high if math.isinf(high) else 0.5 * (low + high), high)
+    high = first(upper.upper)[1]
+    low = min(first(lower.lower)[0], high)
+    return Bounds(low, high if math.isinf(high) else 0.5 * (low + high), high)
 
-    return self._bounds(solve, math.inf)
-
-  def _delta(self, part: composition.Composition, epsilon: float) -> Bounds:
+  def _delta_bounds(self, part: composition.Composition, epsilon: float) -> Bounds:
     lower, upper = self._composed(part)
     low = lower.lower(epsilon, self._guarantee)
     high = min(upper.upper(epsilon, self._guarantee), 1.0)
@@ -261,7 +260,7 @@ class Buckets:
     return max(self.known_inf + gain - self.error * (1 + grown), 0.0)
 
 
-def compose_buckets(groups: Sequence[tuple[composition.Step, int]],
+def compose_buckets(groups: Sequence[tuple[composition.StepLoss, int]],
                     buckets: int, factor: Optional[float]
                     ) -> tuple[Buckets, Buckets]:
   """Buckets of all steps, of the pairs that bound them from below and above.
@@ -301,19 +300,3 @@ def _width(groups: Sequence[tuple[pair_lib.DominatingPair, int]],
     variance += count * float(p @ (loss - centre)**2)
   reach = max(abs(mean) + SPREAD * math.sqrt(variance), single, 1e-9)
   return 1.02 * reach / (buckets // 2 - 2)
-
-
-def _first_below(delta: Callable[[float], float], target: float
-                 ) -> tuple[float, float]:
-  """(low, high) around where a falling function of epsilon passes a target."""
-  if delta(0.0) <= target:
-    return 0.0, 0.0
-  low, high = 0.0, 1.0
-  while delta(high) > target:
-    low, high = high, 2 * high
-    if high > 1e4 and delta(high) > target:
-      return high, math.inf
-  for _ in range(60):
-    middle = 0.5 * (low + high)
-    low, high = (middle, high) if delta(middle) > target else (low, middle)
-  return low, high

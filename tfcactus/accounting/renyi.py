@@ -1,8 +1,9 @@
-"""The classical accountants, as baselines: Renyi and moments."""
+"""The Renyi accountant, as a baseline."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 from typing import Callable
 from typing import Sequence
 
@@ -10,9 +11,10 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus import _numerics
-from tfcactus.accounting import phi
-from tfcactus.accounting.bounds import Hard
-from tfcactus.accounting.composition import composition
+from tfcactus.accounting import base
+from tfcactus.accounting import monotone
+from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting.composition.composition import Composition
 from tfcactus.pairs import dominating_pair as pair_lib
 
 ORDERS = tuple(1 + np.geomspace(0.02, 500.0, 300))
@@ -25,7 +27,8 @@ positive terms, each of a few roundings), hence on the error of its logarithm.""
 WASTE = 1e-6
 """By how much the 'optimal' conversion may exceed the optimum."""
 
-_AT_ONCE = 40
+_FEW_ORDERS = 40
+"""Orders that share a quadrature where all are too many. Knob of speed."""
 
 _LOWEST = -700.0
 """Log of the least false positive rate looked at."""
@@ -34,15 +37,15 @@ _DIVISIONS = 12
 _SHARES = np.arange(1, 8) / 8
 
 
-class RenyiAccountant(phi.PairAccountant):
+class RenyiAccountant(base.OneSidedAccountant):
   """Composes Renyi divergences and converts them to epsilon.
 
   The divergences are those of the exact dominating pairs, so what is lost
   against `PhiAccountant` is lost in the conversion.
   """
 
-  def __init__(self, *args, orders: Sequence[float] = ORDERS,
-               conversion: str = 'tight', **kwargs):
+  def __init__(self, *args: Any, orders: Sequence[float] = ORDERS,
+               conversion: str = 'tight', **kwargs: Any):
     """Initializes an empty account.
 
     Args:
@@ -58,103 +61,27 @@ class RenyiAccountant(phi.PairAccountant):
     if conversion not in _CONVERSIONS:
       raise ValueError(
           f'Expected conversion in {tuple(_CONVERSIONS)}, got {conversion!r}.')
-    self._orders = _check_orders(orders)
+    self._orders = check_orders(orders)
     self._convert = _CONVERSIONS[conversion]
 
-  def get_epsilon(self, target_delta: float) -> float:
-    """An upper bound on epsilon at `target_delta`, which the divergences imply."""
-    delta = _checks.delta(target_delta, 'target_delta')
-    if self._non_private:
-      return math.inf
-    return self._epsilon(self._curves(), delta)
+  def _epsilon(self, part: Composition, delta: float) -> float:
+    return self._converted(divergence_bounds(part, self._orders), delta)
 
-  def _curves(self) -> list[np.ndarray]:
-    """Divergences at the orders, for each direction; none if nothing was composed."""
-    if not self._counts:
-      return []
-    return [_divergences(part, self._orders)
-            for part in self.compositions().values()]
+  def _delta(self, part: Composition, epsilon: float) -> float:
+    """The least delta whose epsilon is at most `epsilon`."""
+    divergence = divergence_bounds(part, self._orders)
+    _, log_delta = monotone.crossing(
+        lambda x: self._converted(divergence, min(math.exp(x), 1 - 1e-16)) <= epsilon,
+        _LOWEST, 0.0, tolerance=1e-15, limit=0.0)
+    return math.exp(min(log_delta, 0.0))
 
-  def _epsilon(self, curves: list[np.ndarray], delta: float) -> float:
-    return max([self._convert(self._orders, curve, delta) for curve in curves] +
-               [0.0])
-
-  def get_delta(self, target_epsilon: float) -> float:
-    """The least delta whose epsilon is at most `target_epsilon`."""
-    target = _checks.non_negative('target_epsilon', target_epsilon)
-    if self._non_private:
-      return 1.0
-    if not self._counts:
-      return 0.0
-    curves, low, high = self._curves(), -700.0, 0.0
-    for _ in range(60):
-      middle = 0.5 * (low + high)
-      if self._epsilon(curves, min(math.exp(middle), 1 - 1e-16)) <= target:
-        high = middle
-      else:
-        low = middle
-    return math.exp(high)
+  def _converted(self, divergence: np.ndarray, delta: float) -> float:
+    return max(self._convert(self._orders, divergence, delta), 0.0)
 
 
-class ExtendedMomentsAccountant(phi.PairAccountant):
-  """The moments accountant for noise with distinguishing events.
-
-  The mass of infinite losses is composed by itself, and Markov's inequality is
-  used on the rest: delta = 1 - (1 - omega)^n + min over lambda of
-  exp(n Gamma_lambda - lambda epsilon). Without infinite losses it is
-  `RenyiAccountant(conversion='moments')`.
-
-  Source: Theorem 19 and Proposition 17 of Sommer et al., "Learning Numeric
-  Optimal Differentially Private Truncated Additive Mechanisms" (2021).
-  """
-
-  def __init__(self, *args, orders: Sequence[float] = ORDERS, **kwargs):
-    """Initializes an empty account.
-
-    Args:
-      *args: As for `PhiAccountant`.
-      orders: Orders lambda + 1, above one.
-      **kwargs: As for `PhiAccountant`.
-    """
-    super().__init__(*args, **kwargs)
-    self._orders = _check_orders(orders)
-
-  def get_epsilon(self, target_delta: float) -> float:
-    """The least epsilon >= 0 that the bound gives at `target_delta`."""
-    delta = _checks.delta(target_delta, 'target_delta')
-
-    def solve(part):
-      rest = delta - part.p_inf[1]
-      if rest <= 0:
-        return math.inf
-      return max(_moments(self._orders, _divergences(
-          part, self._orders, finite=True), rest), 0.0)
-
-    return self._worst(solve, math.inf)
-
-  def get_delta(self, target_epsilon: float) -> float:
-    """The bound on delta at `target_epsilon` >= 0."""
-    epsilon = _checks.non_negative('target_epsilon', target_epsilon)
-
-    def solve(part):
-      log_tail = float(np.min((self._orders - 1) * (
-          _divergences(part, self._orders, finite=True) - epsilon)))
-      return min(part.p_inf[1] + math.exp(min(log_tail, 0.0)), 1.0)
-
-    return self._worst(solve, 1.0)
-
-  def _worst(self, solve: Callable[[composition.Composition], float],
-             nothing: float) -> float:
-    if self._non_private:
-      return nothing
-    if not self._counts:
-      return 0.0
-    return max(solve(part) for part in self.compositions().values())
-
-
-def _divergences(part: composition.Composition, orders: np.ndarray, *,
-                 finite: bool = False) -> np.ndarray:
-  """Bounds on the Renyi divergences of a composition, rounding included.
+def divergence_bounds(part: Composition, orders: np.ndarray, *,
+                      finite: bool = False) -> np.ndarray:
+  """Upper bounds on the Renyi divergences of a composition, rounding included.
 
   Args:
     part: One direction of what was composed.
@@ -167,20 +94,21 @@ def _divergences(part: composition.Composition, orders: np.ndarray, *,
   return known_divergences(part, orders, finite=finite) * (1 + ROUNDOFF) + slack
 
 
-def known_divergences(part: composition.Composition, orders: np.ndarray, *,
+def known_divergences(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
   """Renyi divergences of a composition; inf where they are too hard to compute."""
   try:
     return part.renyi_divergence(orders, finite=finite)
-  except Hard:
-    if orders.size <= _AT_ONCE:
+  except IntractableError:
+    if orders.size <= _FEW_ORDERS:
       return np.full(orders.size, math.inf)
     return np.concatenate([
         known_divergences(part, some, finite=finite)
-        for some in np.array_split(orders, -(-orders.size // _AT_ONCE))])
+        for some in np.array_split(orders, -(-orders.size // _FEW_ORDERS))])
 
 
-def _check_orders(orders: Sequence[float]) -> np.ndarray:
+def check_orders(orders: Sequence[float]) -> np.ndarray:
+  """Returns the orders as an array; ValueError unless all are above one."""
   orders = np.array(_checks.vector('orders', list(orders)))
   if np.any(orders <= 1):
     raise ValueError(f'Expected orders > 1, got {np.min(orders)!r}.')
@@ -193,7 +121,8 @@ def _tight(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
       (math.log(delta) + np.log(orders)) / (orders - 1)))
 
 
-def _moments(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
+def markov_epsilon(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
+  """The least epsilon by Markov's inequality (Abadi et al., 2016, Theorem 2)."""
   return float(np.min(divergence - math.log(delta) / (orders - 1)))
 
 
@@ -280,4 +209,4 @@ def _largest_power(order: np.ndarray, log_bound: np.ndarray, log_x: np.ndarray
 
 
 _CONVERSIONS: dict[str, Callable[[np.ndarray, np.ndarray, float], float]] = {
-    'tight': _tight, 'moments': _moments, 'optimal': _optimal}
+    'tight': _tight, 'moments': markov_epsilon, 'optimal': _optimal}

@@ -24,6 +24,7 @@ from scipy import optimize
 
 from tfcactus import _checks
 from tfcactus import _format
+from tfcactus.accounting import renyi_curves
 from tfcactus.pairs import dominating_pair as pair_lib
 
 CERTIFICATE_ORDERS = 2000
@@ -82,14 +83,14 @@ class TCDP:
       A guarantee that also holds between the orders: (order - 1) D_order is
       convex, and zero at order one.
     """
-    orders, divergences = _curve(orders, divergences)
+    orders, divergences = renyi_curves.check(orders, divergences)
     omega = orders[-1] if omega is None else check_omega(omega)
     if omega > orders[-1]:
       raise ValueError(
           f'Expected omega <= {orders[-1]:.6g}, the largest order given, got '
           f'omega={omega!r}.')
     last = int(np.searchsorted(orders, omega))
-    return cls(float(running_rho(orders, divergences)[last]), omega)
+    return cls(float(renyi_curves.running_rho(orders, divergences)[last]), omega)
 
   def compose(self, *others: TCDP) -> TCDP:
     """The guarantee of all together: rhos add, the least omega stays (Lemma 2)."""
@@ -295,30 +296,6 @@ def _largest_order(rho: float, s: float, omega: float) -> Optional[float]:
   return min(top, omega)
 
 
-def running_rho(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:
-  """sup of D_a / a over a in (1, orders[i]), for each i, bounded from above.
-
-  Args:
-    orders: Shape (n,), increasing, above one.
-    divergences: Shape (n,), the divergences there or bounds on them.
-  """
-  k = (orders - 1) * divergences
-  a, b = orders[:-1], orders[1:]
-  with np.errstate(invalid='ignore', over='ignore', divide='ignore'):
-    m = np.diff(k) / np.diff(orders)
-    c = k[:-1] - m * a
-    # Extremes of (m x + c) / (x (x - 1)) on each interval, and its ends.
-    root = np.sqrt(np.maximum(c * c + m * c, 0.0))
-    points = [np.clip((-c + sign * root) / m, a, b) for sign in (-1, 1)]
-    best = np.maximum(divergences[:-1] / a, divergences[1:] / b)
-    for x in points:
-      x = np.where(np.isfinite(x), x, a)
-      best = np.fmax(best, (m * x + c) / (x * (x - 1)))
-  best = np.where(np.isinf(k[1:]), np.inf, best)
-  # Below the first order D is at most the first divergence.
-  return np.maximum.accumulate(np.append(divergences[0], best))
-
-
 def certificate(divergence: Callable[[float], float], omega: float, *,
                 orders: int = CERTIFICATE_ORDERS) -> TCDP:
   """The least rho for which (rho, omega)-tCDP holds, from above.
@@ -338,7 +315,8 @@ def certificate(divergence: Callable[[float], float], omega: float, *,
         'Expected a finite omega, got omega=inf: divergences at all orders '
         'cannot be looked at one by one.')
   grid = 1 + np.geomspace(min(1e-6, 1e-3 * (omega - 1)), omega - 1, orders)
-  rho = running_rho(grid, np.array([divergence(order) for order in grid]))[-1]
+  rho = renyi_curves.running_rho(
+      grid, np.array([divergence(order) for order in grid]))[-1]
   if not math.isfinite(rho):
     raise ValueError(
         f'Expected finite Renyi divergences up to omega={omega!r}, got '
@@ -361,31 +339,6 @@ def pair_certificate(pair: pair_lib.DominatingPair, omega: float, *,
       orders=orders)
 
 
-def subsampled_divergence(divergence: Callable[[int], float], order: int,
-                          sampling_prob: float) -> float:
-  """D_order(sP + (1-s)Q || Q) from the divergences D_k(P || Q), exactly.
-
-  Args:
-    divergence: D_k at the integers k = 2..order.
-    order: An integer of at least two.
-    sampling_prob: s.
-
-  Source: Lemma 15 of the paper.
-  """
-  order = _checks.integer('order', order, 2)
-  s = _checks.sampling_prob(sampling_prob)
-  k = np.arange(2, order + 1)
-  log_binomial = np.array([
-      math.lgamma(order + 1) - math.lgamma(i + 1) - math.lgamma(order - i + 1)
-      for i in k])
-  rest = np.where(k < order, (order - k) * math.log1p(-s) if s < 1 else -np.inf,
-                  0.0)
-  # The terms with divergence zero sum to one; what is above is added to it.
-  excess = np.exp(log_binomial + rest + k * math.log(s)) * np.expm1(
-      (k - 1) * np.array([divergence(int(i)) for i in k]))
-  return float(np.log1p(np.sum(excess))) / (order - 1)
-
-
 def check_omega(value: Any) -> float:
   """Returns omega: above one, or infinity."""
   if isinstance(value, (float, np.floating)) and value == math.inf:
@@ -394,19 +347,3 @@ def check_omega(value: Any) -> float:
   if value <= 1:
     raise ValueError(f'Expected omega > 1, got omega={value!r}.')
   return value
-
-
-def _curve(orders: Sequence[float], divergences: Sequence[float]
-           ) -> tuple[np.ndarray, np.ndarray]:
-  orders = _checks.vector('orders', list(orders))
-  divergences = _checks.vector('divergences', list(divergences))
-  if orders.shape != divergences.shape:
-    raise ValueError(
-        'Expected as many divergences as orders, got '
-        f'{divergences.size} and {orders.size}.')
-  if np.any(orders <= 1) or np.any(np.diff(orders) <= 0):
-    raise ValueError('Expected orders above one and increasing.')
-  if np.any(divergences < 0):
-    raise ValueError(
-        f'Expected divergences >= 0, got {np.min(divergences)!r}.')
-  return orders, divergences

@@ -11,8 +11,9 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus import relations
+from tfcactus.accounting import renyi_curves
 from tfcactus.accounting import truncated_cdp
-from tfcactus.accounting.phi import PairAccountant
+from tfcactus.accounting.base import PairAccountant
 from tfcactus.accounting.renyi import known_divergences
 
 ORDERS = 1 + np.geomspace(1e-4, 1e4, 600)
@@ -160,7 +161,7 @@ class TCDPAccountant(PairAccountant):
     orders, divergence = orders[finite], divergence[finite]
     if not orders.size:
       return []
-    rho = truncated_cdp.running_rho(orders, divergence)
+    rho = renyi_curves.running_rho(orders, divergence)
     return [truncated_cdp.TCDP(float(r), float(w)).compose(self._claimed(float(w)))
             for r, w in zip(rho, orders)]
 

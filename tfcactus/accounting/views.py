@@ -14,9 +14,9 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus import _numerics
+from tfcactus.accounting.base import PairAccountant
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
-from tfcactus.accounting.phi import PairAccountant
 from tfcactus.pairs.dominating_pair import DominatingPair
 from tfcactus.pairs.dominating_pair import lower_hull
 

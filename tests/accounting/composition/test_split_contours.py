@@ -5,13 +5,14 @@ import mpmath
 import pytest
 
 import tfcactus
-from tfcactus.accounting.bounds import Hard
+from tfcactus import relations
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition import contour
 from tfcactus.accounting.composition import split_contours
 from tfcactus.accounting.composition.composition import Composition
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
-from tfcactus.accounting.event_steps import Release
-from tfcactus.accounting.event_steps import Source
+from tfcactus.accounting.event_steps import NoiseStep
+from tfcactus.accounting.event_steps import Sample
 
 # Noise multiplier, sampling probability and delta of two rare steps.
 TWO_STEPS = [(1.0, 0.01, 1e-8), (1.0, 0.01, 1e-4), (1.231, 0.01871, 3.75e-9),
@@ -83,8 +84,8 @@ def test_agrees_with_one_tilt(sigma, prob, steps, delta):
 
 @pytest.mark.parametrize('sigma, prob, steps, delta', RARE[3:4])
 def test_the_lattice_holds_it(sigma, prob, steps, delta):
-  release = Release(Source(noise=tfcactus.Gaussian(sigma)), prob)
-  composition = Composition([(release.step('remove'), steps)])
+  step = NoiseStep(tfcactus.Gaussian(sigma), Sample(relations.ADD_OR_REMOVE, prob))
+  composition = Composition([(step.loss('remove'), steps)])
   wide = composition._lattice.epsilon(delta)
   assert wide.lower - 1e-12 <= composition.epsilon(delta).estimate
   assert composition.epsilon(delta).estimate <= wide.upper + 1e-12
@@ -104,5 +105,5 @@ def test_groups_of_different_steps():
 @pytest.mark.parametrize('loss', [
     GaussianLoss(1.0, 1e-3, 'add'), GaussianLoss(1.0, 1.0, 'remove')])
 def test_what_cannot_be_split_is_hard(loss):
-  with pytest.raises(Hard):
+  with pytest.raises(IntractableError):
     split_contours.epsilon([(loss, 3)], 1e-6)

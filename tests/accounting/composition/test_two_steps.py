@@ -3,7 +3,7 @@
 import pytest
 
 from tests.fuzz import phi_oracles as oracles
-from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.accounting.composition.two_steps import TwoSteps
 
@@ -42,7 +42,7 @@ def test_order_does_not_matter():
 
 
 def test_what_has_no_masses_is_hard():
-  with pytest.raises(Hard):
+  with pytest.raises(IntractableError):
     TwoSteps.of(*[GaussianLoss(1000.0, 0.1, 'remove')] * 2)
 
 
@@ -53,5 +53,5 @@ def test_a_delta_of_all_has_epsilon_zero():
 
 def test_a_delta_below_what_is_in_no_cell_is_hard():
   loss = GaussianLoss(1.0, 0.1, 'add')
-  with pytest.raises(Hard):
+  with pytest.raises(IntractableError):
     TwoSteps(loss, loss).epsilon(1e-300)

@@ -23,19 +23,18 @@ from typing import Optional
 from typing import Sequence
 
 import numpy as np
-from scipy import optimize
 
 from tfcactus import _checks
+from tfcactus.accounting import monotone
 from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition import contour
 from tfcactus.accounting.composition import lattice
+from tfcactus.accounting.composition import smoothed_contour
 from tfcactus.accounting.composition import split_contours
 from tfcactus.accounting.composition.enumeration import Enumeration
-from tfcactus.accounting.composition.losses import atoms
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.accounting.composition.two_steps import TwoSteps
-from tfcactus.pairs import dominating_pair as pair_lib
 from tfcactus.pairs.dominating_pair import PairBounds
 
 GOOD = 1e-8
@@ -47,24 +46,15 @@ FLOOR = 2e-14
 FINE_CELLS = 1 << 18
 """Cells of a continuous loss when the lattice is all there is."""
 
-GUIDE_CELLS = 1 << 12
+PILOT_CELLS = 1 << 12
 """Cells that suffice to choose a tilt and a window."""
-
-SMOOTHING = 5e-6
-"""Range of what is added to discrete total losses, hence width of epsilon."""
-
-MAX_ATOMS = 6000
-"""Steps of more atoms than this go to the lattice, which minds them less."""
-
-MIN_STEPS = 30
-"""Fewer discrete steps go to the lattice."""
 
 COARSE_CELLS = 1 << 14
 """Cells of a continuous loss beside discrete ones."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Step:
+class StepLoss:
   """The privacy loss of one step, in one direction.
 
   Attributes:
@@ -81,7 +71,7 @@ class Step:
     object.__setattr__(self, 'make_bounds', functools.lru_cache(self.make_bounds))
 
   @classmethod
-  def of(cls, bounds: PairBounds) -> Step:
+  def of(cls, bounds: PairBounds) -> StepLoss:
     """The step of a pair."""
     return cls(lambda cells: bounds)
 
@@ -109,14 +99,14 @@ class Composition:
   """Independent groups of steps, in one direction.
 
   Attributes:
-    groups: Pairs (Step or PairBounds, number of steps).
+    groups: Pairs (StepLoss or PairBounds, number of steps).
   """
 
-  groups: Sequence[tuple[Step, int]]
+  groups: Sequence[tuple[StepLoss, int]]
 
   def __post_init__(self):
     groups = tuple(
-        (Step.of(step) if isinstance(step, PairBounds) else step,
+        (StepLoss.of(step) if isinstance(step, PairBounds) else step,
          _checks.integer('count', count, 1)) for step, count in self.groups)
     if not groups:
       raise ValueError('Expected at least one group of steps, got none.')
@@ -133,11 +123,13 @@ class Composition:
       return self._enumeration.epsilon(delta)
     try:
       if self._losses is None:
-        return self._smoothed(delta)
+        return smoothed_contour.epsilon(
+            [(step.bounds(), count) for step, count in self.groups],
+            self._lattice.p_inf, delta)
       return self._best(
           *self._answers(lambda method: method.epsilon(delta)),
           lambda: split_contours.epsilon(self._losses, delta))
-    except Hard:
+    except IntractableError:
       return self._capped(self._lattice.epsilon(delta), delta)
 
   def _capped(self, bounds: Bounds, delta: float) -> Bounds:
@@ -158,15 +150,14 @@ class Composition:
       return True
     try:
       return contour.Contour(self._losses).stays_below(epsilon, math.log(delta))
-    except Hard:
+    except IntractableError:
       return False
 
   def delta(self, epsilon: float) -> Bounds:
     """Bounds on the least delta at `epsilon` >= 0."""
     epsilon = _checks.non_negative('epsilon', epsilon)
     if self._losses is not None and self._single is not None:
-      value, error = map(float, self._single.delta(epsilon))
-      return Bounds(max(value - error, 0.0), value, min(value + error, 1.0))
+      return self._single.delta_bounds(epsilon)
     if self._enumeration is not None:
       return self._enumeration.delta(epsilon)
     try:
@@ -174,7 +165,7 @@ class Composition:
         return self._best(
             *self._answers(lambda method: method.delta(epsilon)),
             lambda: split_contours.delta(self._losses, epsilon))
-    except Hard:
+    except IntractableError:
       pass
     return self._lattice.delta(epsilon)
 
@@ -187,20 +178,20 @@ class Composition:
     """The first good bounds, or the narrowest.
 
     Raises:
-      Hard: if no method has an answer.
+      IntractableError: if no method has an answer.
     """
     found = []
     for method in methods:
       try:
         bounds = method()
-      except Hard:
+      except IntractableError:
         continue
       if bounds.upper - bounds.lower <= max(
           GOOD * min(bounds.upper, 1.0), FLOOR * self.steps):
         return bounds
       found.append(bounds)
     if not found:
-      raise Hard
+      raise IntractableError
     return min(found, key=lambda bounds: bounds.upper - bounds.lower)
 
   @property
@@ -260,7 +251,7 @@ class Composition:
     """The composition, of two releases.
 
     Raises:
-      Hard: if masses of cells would not be numbers.
+      IntractableError: if masses of cells would not be numbers.
     """
     losses = [loss for loss, count in self._losses for _ in range(count)]
     return TwoSteps.of(*losses)
@@ -286,44 +277,8 @@ class Composition:
               for step, count in self.groups]
     return lattice.Lattice(
         groups, lattice.FINE if fine else lattice.Resolution(),
-        [(step.bounds(GUIDE_CELLS), count) for step, count in self.groups]
+        [(step.bounds(PILOT_CELLS), count) for step, count in self.groups]
         if fine else groups)
-
-  def _smoothed(self, delta: float) -> Bounds:
-    """Epsilon by contours over the atoms, smoothed upwards a little.
-
-    Raises:
-      Hard: if phi could not be shown to stay small.
-    """
-    p_low, p_high = self._lattice.p_inf
-    steps = self._lattice.steps
-    if steps < MIN_STEPS or delta <= p_high or any(
-        step.bounds().upper.p.size > MAX_ATOMS for step, _ in self.groups):
-      raise Hard
-    results = []
-    for side, p_inf in (('lower', p_low), ('upper', p_high)):
-      groups = tuple((_atomic(step, side), count) for step, count in self.groups)
-      if results and all(
-          new[0] is old[0] for new, old in zip(groups, results[0][1])):
-        results.append(results[0])
-        continue
-      part = contour.Contour(groups, atoms.Smoothing(SMOOTHING))
-      results.append((part.epsilon(delta - p_inf), groups))
-    (low, _), (high, _) = results
-    slack = steps * pair_lib.LOSS_ROUNDOFF
-    lower = max(low.lower - SMOOTHING - slack, 0.0)
-    upper = high.upper + slack
-    estimate = 0.5 * (low.estimate + high.estimate) - 0.5 * SMOOTHING
-    return Bounds(lower, min(max(estimate, lower), upper), upper)
-
-
-@functools.lru_cache(maxsize=64)
-def _atoms_of(pair: pair_lib.DominatingPair) -> atoms.AtomicLoss:
-  return atoms.AtomicLoss(pair)
-
-
-def _atomic(step: Step, side: str) -> atoms.AtomicLoss:
-  return _atoms_of(getattr(step.bounds(), side))
 
 
 def _joint(losses: Sequence[tuple[GaussianLoss, int]]) -> GaussianLoss:
@@ -334,26 +289,8 @@ def _joint(losses: Sequence[tuple[GaussianLoss, int]]) -> GaussianLoss:
 
 def _solve(loss: GaussianLoss, delta: float) -> Bounds:
   """epsilon of a loss whose delta is in closed form."""
-  at, error = loss.delta(0.0)
-  if at + error <= delta:
+  near = monotone.root(lambda x: float(loss.delta(x)[0]), delta)
+  if near == 0 and loss.delta_bounds(0.0).upper <= delta:
     return Bounds(0.0, 0.0, 0.0)
-  high = 1.0
-  while loss.delta(high)[0] > delta:
-    high *= 2
-  low = 0.0 if high == 1.0 else high / 2
-
-  def excess(epsilon):
-    value, _ = loss.delta(epsilon)
-    return math.log(value) - math.log(delta) if value > 0 else -1e3
-
-  epsilon = 0.0 if at <= delta else (
-      optimize.brentq(excess, low, high, xtol=1e-16, rtol=1e-15))
-  margin = 4e-15 * (1 + epsilon)
-  lower, upper = epsilon, epsilon
-  while True:
-    lower, upper = max(epsilon - margin, 0.0), epsilon + margin
-    (below, below_error), (above, above_error) = map(loss.delta, (lower, upper))
-    if (lower == 0 or below - below_error >= delta) and (
-        above + above_error <= delta):
-      return Bounds(lower, epsilon, upper)
-    margin *= 2
+  move = 4e-15 * (1 + near)
+  return monotone.epsilon_bounds(loss.delta_bounds, delta, near, move, move)

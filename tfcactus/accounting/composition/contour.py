@@ -33,10 +33,10 @@ import threadpoolctl
 
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition import inversion
-from tfcactus.accounting.composition.losses import atoms
-from tfcactus.accounting.composition.losses import gaussian
+from tfcactus.accounting.composition.losses import base
+from tfcactus.accounting.composition.losses import rounding
 from tfcactus.accounting.composition.saddles import Alias
 from tfcactus.accounting.composition.saddles import Saddles
 
@@ -58,9 +58,6 @@ BLOCK = 25.0
 REACHES = (0.8, 40.0)
 """The end of the integral is sought in this range, in the ends that it would
 have if the tilted loss were normal; then everywhere."""
-
-CERTIFICATE_ROOM = 3.0
-"""How far the log of phi, as seen, stays below what is then certified."""
 
 LOG_NOTHING = -650.0
 """Log of a delta that is not told from zero."""
@@ -86,23 +83,20 @@ class Contour:
   """A composition of independent losses with analytic phi functions.
 
   Attributes:
-    groups: Pairs (loss, number of steps); a loss is a `gaussian.GaussianLoss`
-      or an `atoms.AtomicLoss`.
-    smoothing: A small variable added to the total loss, which discrete losses
-      need; results are those of the sum.
-    quick: Whether to be `Hard` where it takes seconds, since there is another
-      method.
+    groups: Pairs (loss, number of steps).
+    quick: Whether to give up where it takes seconds, since there is another method.
   """
 
-  groups: Sequence[tuple[Any, int]]
-  smoothing: Optional[atoms.Smoothing] = None
+  groups: Sequence[tuple[base.Loss, int]]
   quick: bool = False
+
+  _decay_margin = 0.0
 
   def epsilon(self, delta: float) -> Bounds:
     """Bounds on epsilon at `delta`.
 
     Raises:
-      Hard: if the composition is too hard for a contour.
+      IntractableError: if the composition is too hard for a contour.
     """
     with one_thread():
       return self._epsilon(delta)
@@ -123,7 +117,7 @@ class Contour:
     """Bounds on delta at `epsilon`.
 
     Raises:
-      Hard: if the composition is too hard for a contour.
+      IntractableError: if the composition is too hard for a contour.
     """
     with one_thread():
       return self._delta(epsilon)
@@ -146,7 +140,7 @@ class Contour:
     return min(loss.max_order for loss, _ in self._all)
 
   def saddles(self, log_delta: float = -math.inf, epsilon: float = math.inf
-               ) -> Saddles:
+              ) -> Saddles:
     """Saddle points on both sides of a delta or of an epsilon."""
     known = self._block(*FIRST_ORDERS)
     while True:
@@ -180,12 +174,12 @@ class Contour:
         count * loss.cumulants(orders) for loss, count in self._all))
 
   @property
-  def _all(self) -> list[tuple[Any, int]]:
-    extra = [] if self.smoothing is None else [(self.smoothing, 1)]
-    return [*self.groups, *extra]
+  def _all(self) -> Sequence[tuple[base.Loss, int]]:
+    """What is added up: the groups, and what a subclass adds to them."""
+    return self.groups
 
   def table(self, saddles: Saddles, epsilon: float, log_delta: float
-             ) -> inversion.Table:
+            ) -> inversion.Table:
     """Nodes and phi values that suffice near an epsilon.
 
     Args:
@@ -194,11 +188,11 @@ class Contour:
       log_delta: About its log there: errors are a small share of delta.
 
     Raises:
-      Hard: if that takes too many.
+      IntractableError: if that takes too many.
     """
-    # Of the moments of parts only those at one order have a bound.
-    log_moment = functools.lru_cache(self.log_moment) if any(
-        hasattr(loss, 'log_moment') for loss, _ in self.groups) else None
+    log_moment = None if all(
+        loss.moments_are_exact for loss, _ in self.groups) else functools.lru_cache(
+            self.log_moment)
     best = saddles.nearest(epsilon)
     while best > saddles.orders.size - 5 and saddles.orders[-1] < self._max_order:
       low = saddles.orders[-1]
@@ -207,7 +201,7 @@ class Contour:
     for refined in (False, True):
       order = float(saddles.orders[best])
       if self.quick and order > QUICK_ORDER:
-        raise Hard
+        raise IntractableError
       alias = Alias(order, saddles.orders, saddles.mgf, log_moment)
       period = alias.period(
           epsilon - inversion.margin(order), log_delta + LOG_TOLERANCE)
@@ -223,13 +217,13 @@ class Contour:
       saddles = self._refined(saddles, best)
       best = saddles.nearest(epsilon)
     tilted = self._tilted(order, count * spacing)
-    if count * max(getattr(part, 'loss', np.zeros(1)).size
-                   for part, _ in tilted) > (
-                       QUICK_TABLE if self.quick else MAX_TABLE):
-      raise Hard
+    if count * max(part.nodes for part, _ in tilted) > (
+        QUICK_TABLE if self.quick else MAX_TABLE):
+      raise IntractableError
     return inversion.Table(order, spacing, count, tilted, alias, log_tail)
 
-  def _tilted(self, order: float, t_max: float) -> list[tuple[Any, int]]:
+  def _tilted(self, order: float, t_max: float
+              ) -> list[tuple[base.TiltedLoss, int]]:
     tolerance = math.exp(LOG_TOLERANCE) / (10 * self._steps)
     return [(loss.tilted(order, t_max, tolerance), number)
             for loss, number in self._all]
@@ -240,26 +234,20 @@ class Contour:
     tilted = self._tilted(order, spacing * count)
     log_mgf = math.fsum(number * part.log_mgf for part, number in tilted)
     log_phi, slack = inversion.log_phi_of(tilted, spacing, count)
-    return log_mgf + log_phi, slack + gaussian.PHASE_ROUNDOFF * (
+    return log_mgf + log_phi, slack + rounding.PHASE_ROUNDOFF * (
         1 + abs(log_mgf) + np.abs(log_phi))
 
   def log_moment(self, order: float) -> float:
-    """An upper bound on the log moment, of losses that have one at one order."""
+    """An upper bound on the log moment of the sum."""
     return math.fsum(number * loss.log_moment(order)
                      for loss, number in self.groups)
 
   def _certify(self, table: inversion.Table) -> None:
-    """Shows that discrete losses' phi stays as small as it was seen to be."""
-    if self.smoothing is None:
-      return
-    discrete = [(part, number) for part, number in table.tilted
-                if isinstance(part, atoms.TiltedAtoms)]
-    end = self.smoothing.end(-table.log_tail, table.order)
-    try:
-      atoms.certify_decay(discrete, table.last, max(end, table.last),
-                          -table.log_tail)
-    except atoms.Uncertified as error:
-      raise Hard from error
+    """Shows that phi decays as taken, where `log_decay` is no proof.
+
+    Raises:
+      IntractableError: if it could not be shown.
+    """
 
   def _end(self, order: float, variance: float, spacing: float, log_need: float
            ) -> tuple[float, float]:
@@ -275,7 +263,7 @@ class Contour:
       grid = _geometric(low, high, points)
       decay, first = self._decay(order, grid, log_need)
       if first is None:
-        raise Hard
+        raise IntractableError
       low, high = grid[max(first - 1, 0)], grid[first]
     return float(high), float(decay[first])
 
@@ -284,8 +272,7 @@ class Contour:
     """log |phi| on a grid, and where it is first small enough."""
     decay = sum(number * loss.log_decay(order, grid)
                 for loss, number in self._all)
-    # Room, where what was seen has yet to be certified.
-    decay = decay + (0.0 if self.smoothing is None else CERTIFICATE_ROOM)
+    decay = decay + self._decay_margin
     enough = np.flatnonzero(decay - np.log(np.pi * grid) <= -log_need)
     return decay, int(enough[0]) if enough.size else None
 

@@ -17,14 +17,13 @@ import numpy as np
 from scipy import special
 
 from tfcactus import _numerics
+from tfcactus.accounting import monotone
 from tfcactus.accounting.bounds import Bounds
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.pairs import dominating_pair as pair_lib
 
 MAX_OUTCOMES = 4_000_000
 """More outcomes of a composition than this are not enumerated."""
-
-MAX_DOUBLINGS = 60
-"""So often the bounds on epsilon are moved apart until they are seen to hold."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,14 +60,14 @@ class Outcomes:
     return cls(loss[order], np.exp(log_p[order]), sum(n for _, n in groups))
 
   @property
-  def _room(self) -> float:
+  def _loss_error(self) -> float:
     """Bound on the error of a loss."""
     top = float(np.max(np.abs(self.loss), initial=0.0))
     return self.steps * pair_lib.LOSS_ROUNDOFF + 4 * _numerics.EPS * top
 
   def delta(self, epsilon: float, sign: int) -> float:
     """A bound on what finite losses have of delta; upper if `sign` is one."""
-    epsilon -= sign * self._room
+    epsilon -= sign * self._loss_error
     first = int(np.searchsorted(self.loss, epsilon, side='right'))
     gain = -np.expm1(epsilon - self.loss[first:])
     return float(np.sum(self.p[first:] * gain)) * (
@@ -100,15 +99,12 @@ class Outcomes:
     if q[index] > 0 and p[index] > delta:
       below = float(self.loss[index - 1]) if index else -math.inf
       near = min(max(math.log(p[index] - delta) - math.log(q[index]), below), near)
-    move = self._room + 1e-15 * abs(near)
-    for _ in range(MAX_DOUBLINGS):
-      end = near + sign * move
-      if end <= 0:
-        return 0.0
-      if sign * (delta - self.delta(end, sign)) >= 0:
-        return end
-      move *= 2
-    return max(float(self.loss[-1]) + self._room, 0.0) if sign > 0 else 0.0
+    try:
+      return monotone.first_end(
+          near, sign * (self._loss_error + 1e-15 * abs(near)),
+          lambda x: sign * (delta - self.delta(x, sign)) >= 0)
+    except IntractableError:
+      return max(float(self.loss[-1]) + self._loss_error, 0.0) if sign > 0 else 0.0
 
 
 def _multisets(pair: pair_lib.DominatingPair, count: int

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 from typing import Callable
 from typing import Sequence
 
 import numpy as np
 
 from tfcactus import _numerics
+from tfcactus.accounting import monotone
 from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import Hard
-from tfcactus.accounting.composition.losses import gaussian
+from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting.composition.losses import base
+from tfcactus.accounting.composition.losses import rounding
 from tfcactus.accounting.composition.saddles import Alias
 
 MAX_TABLES = 4
 """Tables made before the last is used as it is."""
 
 MAX_NEWTON = 80
+"""Steps of Newton's method before the tables are given up. Knob of speed."""
+
+MAX_DOUBLINGS = 8
+"""So often a bound on epsilon is moved further than its error says. Knob of speed."""
+
+MAX_WIDTH = 1e-3
+"""Relative width of bounds on delta beyond which another method is tried. Knob of
+speed."""
 
 
 class Table:
   """Phi on the nodes, and what follows from it at any epsilon nearby."""
 
   def __init__(self, order: float, spacing: float, count: int,
-               tilted: Sequence[tuple[Any, int]],
+               tilted: Sequence[tuple[base.TiltedLoss, int]],
                alias: Alias, log_tail: float):
     self.order = order
     self.tilted = tilted
@@ -44,15 +53,15 @@ class Table:
     slope = -weight * phi / (s + 1)
     self._kernels = np.stack([-slope / s, slope])
     size = np.abs(self._kernels[0])
-    rounding = _numerics.sum_roundoff(count) + gaussian.PHASE_ROUNDOFF * (
+    relative = _numerics.sum_roundoff(count) + rounding.PHASE_ROUNDOFF * (
         abs(self._log_mgf) + np.abs(log_phi))
     # Neither phi nor what was computed for it exceeds one by much.
     wrong = np.minimum(
         np.abs(phi) * np.expm1(np.minimum(slack, 1.0)) + np.where(
             slack > 1, np.exp(np.minimum(log_phi.real + slack, 1.0)), 0.0), 3.0)
     self._noise = float(
-        np.sum(size * rounding) + np.sum(weight * wrong / np.abs(s * (s + 1))))
-    self._turning = gaussian.PHASE_ROUNDOFF * float(
+        np.sum(size * relative) + np.sum(weight * wrong / np.abs(s * (s + 1))))
+    self._turning = rounding.PHASE_ROUNDOFF * float(
         np.sum(size * (order + self._t)))
     self._tail = math.exp(max(log_tail, -745.0)) / (math.pi * self._t[-1])
 
@@ -60,7 +69,7 @@ class Table:
     """e^{K - c eps}."""
     log_scale = self._log_mgf - self.order * epsilon
     if log_scale > 700:
-      raise Hard
+      raise IntractableError
     return math.exp(log_scale)
 
   def at(self, epsilon: float) -> tuple[float, float]:
@@ -92,8 +101,8 @@ class Table:
     return margin(self.order)
 
 
-def log_phi_of(tilted: Sequence[tuple[Any, int]], spacing: float, count: int
-               ) -> tuple[np.ndarray, np.ndarray]:
+def log_phi_of(tilted: Sequence[tuple[base.TiltedLoss, int]], spacing: float,
+               count: int) -> tuple[np.ndarray, np.ndarray]:
   """log of a composition's tilted phi at spacing * (0..count-1), and its error.
 
   Args:
@@ -156,35 +165,28 @@ class Profile:
         return new
       epsilon, before = new, epsilon
     if abs(epsilon - before) > 1e-9 * max(1.0, abs(epsilon)):
-      raise Hard
+      raise IntractableError
     return epsilon
+
+  def _delta(self, epsilon: float) -> Bounds:
+    value, _ = self._at(epsilon)
+    below, above = self._errors(epsilon)
+    return Bounds(value - below, value, value + above)
 
   def bracket(self, delta: float, epsilon: float) -> Bounds:
     """Turns the errors of delta into bounds on epsilon, and checks them."""
     _, slope = self._at(epsilon)
-    errors = self._errors(epsilon)
-    ends = []
-    for side in (-1, 1):
-      move = 1e-15 * (1 + abs(epsilon)) + 1.01 * errors[side > 0] / abs(slope)
-      for _ in range(8):
-        end = epsilon + side * move
-        below, above = self._errors(end)
-        value, _ = self._at(end)
-        if (value - below >= delta) if side < 0 else (value + above <= delta):
-          break
-        move *= 2
-      else:
-        raise Hard
-      ends.append(max(end, 0.0))
-    return Bounds(ends[0], max(epsilon, 0.0), ends[1])
+    down, up = (1e-15 * (1 + abs(epsilon)) + 1.01 * error / abs(slope)
+                for error in self._errors(epsilon))
+    return monotone.epsilon_bounds(
+        self._delta, delta, epsilon, down, up, tries=MAX_DOUBLINGS)
 
   def delta_bounds(self, epsilon: float) -> Bounds:
     """Bounds on delta."""
-    value, _ = self._at(epsilon)
-    below, above = self._errors(epsilon)
-    if not value > 0 or below + above > 1e-3 * value:
-      raise Hard
-    return Bounds(max(value - below, 0.0), min(value, 1.0), min(value + above, 1.0))
+    low, value, high = self._delta(epsilon)
+    if not value > 0 or high - low > MAX_WIDTH * value:
+      raise IntractableError
+    return Bounds(max(low, 0.0), min(value, 1.0), min(high, 1.0))
 
 
 def solved(make: Callable[[float], Profile], delta: float, guess: float

@@ -73,17 +73,17 @@ class Lattice:
 
   def __init__(self, groups: Groups,
                resolution: Resolution = Resolution(),
-               guide: Optional[Groups] = None):
+               pilot: Optional[Groups] = None):
     """Initialises the composition.
 
     Args:
       groups: Pairs (bounds on one step's dominating pair, number of steps).
       resolution: How fine the lattice is made.
-      guide: The same with fewer atoms, by which the tilt, the window and the
+      pilot: The same with fewer atoms, by which the tilt, the window and the
         least loss on the lattice are chosen; any choice of them gives bounds.
     """
     self.groups = groups
-    self.guide = groups if guide is None else guide
+    self.pilot = groups if pilot is None else pilot
     self.resolution = resolution
     self.steps = sum(count for _, count in groups)
 
@@ -157,10 +157,10 @@ class Lattice:
   def log_mgf(self, order: float, bulk: float = -math.inf) -> float:
     """log of the product of M(order), minus that of losses up to `bulk` alone.
 
-    Of the guide: no bound.
+    Of the pilot: no bound.
     """
     small, ratio = 0.0, 0.0
-    for bounds, count in self.guide:
+    for bounds, count in self.pilot:
       pair = bounds.upper
       exponent = _numerics.log_mass(pair.p) + order * pair.loss
       low = (pair.loss <= bulk) & (pair.p > 0)
@@ -168,7 +168,7 @@ class Lattice:
         return sum(
             n * float(_numerics.log_sum(
                 _numerics.log_mass(b.upper.p) + order * b.upper.loss))
-            for b, n in self.guide)
+            for b, n in self.pilot)
       base = float(_numerics.log_sum(exponent[low]))
       small += count * base
       if not np.all(low):
@@ -203,7 +203,7 @@ class _View:
     width = window.width
     raised, label_p, label_q = [], [], []
     floors = [_floor(bounds.upper, tilt, lattice.steps)
-              for bounds, _ in lattice.guide]
+              for bounds, _ in lattice.pilot]
     for (bounds, _), floor in zip(lattice.groups, floors):
       width = max(width, (np.max(bounds.upper.loss) - floor) / MAX_LABELS)
     window = dataclasses.replace(

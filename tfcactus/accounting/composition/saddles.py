@@ -11,7 +11,7 @@ from typing import Optional
 import numpy as np
 
 from tfcactus import _numerics
-from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.bounds import IntractableError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Alias:
     zero = np.logaddexp(0.0, -log_tolerance) / self.order
     period = max(np.min(high, initial=np.inf), np.min(low, initial=zero))
     if not (math.isfinite(period) and period > 0):
-      raise Hard
+      raise IntractableError
     return float(period)
 
   def bound(self, epsilon: float, period: float) -> float:

@@ -27,8 +27,9 @@ from typing import Sequence
 import numpy as np
 
 from tfcactus import _numerics
+from tfcactus.accounting import monotone
 from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import Hard
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition import contour
 from tfcactus.accounting.composition import inversion
 from tfcactus.accounting.composition.losses.gaussian_parts import Groups
@@ -47,6 +48,9 @@ LADDER = 8.0
 
 TOP = 0.5
 """No level is above this: from here losses grow slowly enough."""
+
+MAX_RISE = 1e3
+"""An epsilon further than this above that of one measure alone is not looked for."""
 
 LOG_OMITTED = -34.0
 """Log of the share of delta below which a measure is left out."""
@@ -69,7 +73,7 @@ def epsilon(groups: Groups, delta: float) -> Bounds:
     delta: In (0, 1).
 
   Raises:
-    Hard: if no way of splitting the losses gives good bounds.
+    IntractableError: if no way of splitting the losses gives good bounds.
   """
   log_delta = math.log(delta)
 
@@ -120,9 +124,9 @@ def _first(attempt: Callable[[float], Bounds]) -> Bounds:
   for share in SHARES:
     try:
       return attempt(share)
-    except Hard:
+    except IntractableError:
       continue
-  raise Hard
+  raise IntractableError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +156,7 @@ class _Split:
     """
     if any(loss.direction != 'remove' or loss.sampling_prob == 1
            for loss, _ in groups):
-      raise Hard
+      raise IntractableError
     least = math.fsum(count * math.log1p(-loss.sampling_prob)
                       for loss, count in groups)
     levels = [share * (max(near, 0.0) - least)]
@@ -175,17 +179,11 @@ class _Split:
     """The saddle points' estimate of epsilon."""
     low = max(part.epsilon_at(log_delta) for part in self.saddles)
     width = max(1e-3 * abs(low), 1e-12)
-    while self.log_delta_at(low + width) > log_delta:
-      width *= 2
-      if width > 1e3:
-        raise Hard
-    high = low + width
-    for _ in range(40):
-      middle = 0.5 * (low + high)
-      if self.log_delta_at(middle) > log_delta:
-        low = middle
-      else:
-        high = middle
+    high = monotone.crossing(
+        lambda x: self.log_delta_at(x) <= log_delta, low, low + width,
+        tolerance=1e-12 * width, limit=low + MAX_RISE)[1]
+    if math.isinf(high):
+      raise IntractableError
     return high
 
   def profile(self, epsilon: float, log_delta: float) -> _SplitProfile:
@@ -209,23 +207,24 @@ class _Split:
     known by itself; the first is checked with the second.
 
     Raises:
-      Hard: if moments, or phi at some nodes, differ by more than their errors.
+      IntractableError: if moments, or phi at some nodes, differ by more than
+        their errors.
     """
     for table, index in zip(profile.tables, profile.indices):
       parts = self.parts[:max(index, 1) + 1]
       spacing = CHECK_SPACING * table.spacing
-      (log_sum, room), *terms = (
+      (log_sum, error), *terms = (
           part.transform(table.order, spacing, CHECK_NODES)
           for part in (self.sums[len(parts) - 1], *parts))
       base = log_sum[0].real
       rest = np.exp(log_sum - base)
-      room = np.expm1(np.minimum(room, 1.0)) * np.abs(rest)
+      allowed = np.expm1(np.minimum(error, 1.0)) * np.abs(rest)
       for log_part, error in terms:
         value = np.exp(log_part - base)
         rest -= value
-        room += np.expm1(np.minimum(error, 1.0)) * np.abs(value)
-      if not np.all(np.abs(rest) <= room):
-        raise Hard
+        allowed += np.expm1(np.minimum(error, 1.0)) * np.abs(value)
+      if not np.all(np.abs(rest) <= allowed):
+        raise IntractableError
 
 
 @dataclasses.dataclass(frozen=True)

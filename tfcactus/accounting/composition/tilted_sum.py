@@ -18,7 +18,7 @@ from tfcactus.pairs import dominating_pair as pair_lib
 MIN_POINTS = 1 << 12
 """Smallest lattice."""
 
-MAX_ROOM = 64
+MAX_PADDING = 64
 """Cells left at each end of a window for few labels; many are spread by less than
 a twentieth of it."""
 
@@ -78,9 +78,9 @@ class Window:
     points = 1 << math.ceil(math.log2(max(reach / width, MIN_POINTS)))
     points = min(points, max_points)
     # Few labels, each up to a cell away from its loss, may all be.
-    room = min(steps, MAX_ROOM)
-    width = reach / (points - 2 * room)
-    return cls(round((mean - below) / width) - room, points, width,
+    padding = min(steps, MAX_PADDING)
+    width = reach / (points - 2 * padding)
+    return cls(round((mean - below) / width) - padding, points, width,
                (u_above, u_below))
 
   @staticmethod

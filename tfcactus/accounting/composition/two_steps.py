@@ -18,16 +18,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from typing import Callable
 
 import numpy as np
-from scipy import optimize
 from scipy import special
 
+from tfcactus._numerics import EPS
+from tfcactus.accounting import monotone
 from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import Hard
-from tfcactus.accounting.composition.losses.gaussian import EPS
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.pairs import of_noise
 
@@ -53,9 +51,6 @@ BEYOND = float(2 * special.ndtr(-of_noise.GAUSSIAN_REACH))
 MAX_MU = 24.0
 """Above this a cell within reach has less P0-mass than the least number."""
 
-MAX_MOVES = 60
-"""So often the bounds on epsilon are moved apart before that is given up."""
-
 MAX_EPSILON = 1e5
 """No epsilon beyond this is looked for."""
 
@@ -80,10 +75,10 @@ class TwoSteps:
     """The pair of losses, the less noisy one in closed form.
 
     Raises:
-      Hard: if masses of cells would not be numbers.
+      IntractableError: if masses of cells would not be numbers.
     """
     if min(one.mu, other.mu) > MAX_MU:
-      raise Hard
+      raise IntractableError
     return cls(*sorted((one, other), key=lambda loss: loss.mu))
 
   def delta(self, epsilon: float) -> Bounds:
@@ -94,62 +89,26 @@ class TwoSteps:
     """Bounds on the least epsilon >= 0 at `delta`.
 
     Raises:
-      Hard: if the search does not end.
+      IntractableError: if the search does not end.
     """
     even = self._even
     if self._at(even, 0.0).lower <= delta and (
         self.delta(0.0).upper <= delta):
       return Bounds(0.0, 0.0, 0.0)
-    near = self._search(lambda x: self._at(even, x).estimate, delta, 0.0)
+    near = monotone.root(lambda x: self._at(even, x).estimate, delta, width=1e-8,
+                         precision=0.1 * CLOSE, limit=MAX_EPSILON)
     cells = self._cells(near)
-    near = self._search(lambda x: self._at(cells, x).estimate, delta, near)
+    near = monotone.root(lambda x: self._at(cells, x).estimate, delta, near=near,
+                         width=1e-5 * (1e-3 + near), precision=0.1 * CLOSE,
+                         limit=MAX_EPSILON)
     at = self._at(cells, near)
     move = CLOSE * near + LOSS_ROUNDOFF
     step = 1e-6 * (near + 1e-3)
     slope = max((at.estimate - self._at(cells, near + step).estimate) / step, 1e-300)
-    high = self._shown(
-        lambda x: self._at(cells, x).upper <= delta, near,
+    return monotone.epsilon_bounds(
+        lambda x: self._at(cells, x), delta, near,
+        move + 1.01 * max(delta - at.lower, 0.0) / slope,
         move + 1.01 * max(at.upper - delta, 0.0) / slope)
-    low = self._shown(
-        lambda x: x == 0 or self._at(cells, x).lower >= delta, near,
-        -move - 1.01 * max(delta - at.lower, 0.0) / slope)
-    return Bounds(low, near, high)
-
-  @staticmethod
-  def _shown(holds: Callable[[float], bool], near: float, move: float) -> float:
-    """A point that `holds`, about as far from `near` as a move.
-
-    Raises:
-      Hard: if none is found.
-    """
-    for _ in range(MAX_MOVES):
-      if holds(max(near + move, 0.0)):
-        return max(near + move, 0.0)
-      move *= 1.5
-    raise Hard
-
-  @staticmethod
-  def _search(delta_at: Callable[[float], float], delta: float, near: float
-              ) -> float:
-    """Where a falling function has a value, at or above zero."""
-    target = math.log(delta)
-
-    def excess(x):
-      return math.log(max(delta_at(x), 1e-300)) - target
-
-    width = 1e-5 * (1e-3 + near)
-    low, high = max(near - width, 0.0), near + width
-    while low > 0 and excess(low) < 0:
-      width *= 8
-      low = max(low - width, 0.0)
-    while excess(high) > 0:
-      width *= 8
-      high += width
-      if high > MAX_EPSILON:
-        raise Hard
-    if excess(low) <= 0:
-      return low
-    return optimize.brentq(excess, low, high, xtol=EPS, rtol=0.1 * CLOSE)
 
   def _at(self, cells: _Cells, epsilon: float) -> Bounds:
     """Bounds on delta by the cells at hand."""
@@ -186,7 +145,7 @@ class TwoSteps:
 
   def _refined(self, edges: np.ndarray, epsilon: float, count: int) -> np.ndarray:
     """Cells of equal share in what chords and tangents are apart, about."""
-    loss = self._sign * self.first._log_u(edges)
+    loss = self._sign * self.first.log_u(edges)
     width = np.diff(edges)
     p = of_noise.normal_cells(edges[:-1], width)
     if self._sign > 0:
@@ -214,14 +173,14 @@ class TwoSteps:
   def _partition(self, edges: np.ndarray) -> _Cells:
     law, s = self.first, self.first.sampling_prob
     z = law.mu * edges - 0.5 * law.mu**2
-    log_u = law._log_u(edges)
+    log_u = law.log_u(edges)
     # Cells too narrow for their likelihood ratios to differ are left out: one
     # with a neighbour.
     keep = np.flatnonzero(np.append(
         True, (np.diff(np.maximum.accumulate(log_u)) > 0) & (np.diff(z) > 0)))
     keep = np.append(keep[:-1], edges.size - 1)
     if keep.size < 2:
-      raise Hard
+      raise IntractableError
     without, with_it = (
         np.add.reduceat(of_noise.normal_cells(start, np.diff(edges)), keep[:-1])
         for start in (edges[:-1], edges[:-1] - law.mu))

@@ -17,7 +17,9 @@ from typing import Sequence
 import numpy as np
 
 from tfcactus import _numerics
-from tfcactus.accounting.composition.losses import gaussian
+from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting.composition.losses import base
+from tfcactus.accounting.composition.losses import rounding
 from tfcactus.pairs import dominating_pair as pair_lib
 
 SUBSET = 96
@@ -30,13 +32,9 @@ MAX_DOUBTS = 400
 """Grid points that are looked at again with all atoms."""
 
 
-class Uncertified(Exception):
-  """No certificate was found that phi stays small."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
-class AtomicLoss:
-  """The finite losses of a pair, as `contour.Contour` wants them.
+class AtomicLoss(base.Loss):
+  """The finite losses of a pair.
 
   Attributes:
     pair: The pair.
@@ -44,14 +42,15 @@ class AtomicLoss:
 
   pair: pair_lib.DominatingPair
 
-  max_order = 1e4
+  @property
+  def max_order(self) -> float:
+    return 1e4
 
   @functools.cached_property
   def _log_p(self) -> np.ndarray:
     return _numerics.log_mass(self.pair.p)
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """log M at real orders with two derivatives, shape (3, n)."""
     return np.array([self._moments(order) for order in orders]).T
 
   def _moments(self, order: float) -> tuple[float, float, float]:
@@ -66,12 +65,11 @@ class AtomicLoss:
 
   def tilted(self, order: float, t_max: float, tolerance: float
              ) -> TiltedAtoms:
-    """The loss under a tilt."""
     del t_max, tolerance
     return TiltedAtoms(order, *self._tilt(order), self.pair.loss)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    """log |phi| seen at `t` and later ones of `t`: no bound by itself."""
+    """log |phi| at `t` and later ones of `t`: no bound by itself."""
     _, weight = self._tilt(order)
     keep = weight > 1e-12
     phase = np.multiply.outer(t, self.pair.loss[keep])
@@ -80,21 +78,30 @@ class AtomicLoss:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TiltedAtoms:
-  """Atoms under a tilt, with the interface of `gaussian.TiltedLoss`."""
+class TiltedAtoms(base.TiltedLoss):
+  """Atoms under a tilt.
+
+  Attributes:
+    order: The tilt.
+    log_mgf: log M(order).
+    weight: Shape (atoms,), tilted probabilities.
+    loss: Shape (atoms,).
+  """
 
   order: float
   log_mgf: float
   weight: np.ndarray
   loss: np.ndarray
 
+  @property
+  def nodes(self) -> int:
+    return self.loss.size
+
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
-    """log of the tilted phi at spacing * (0..count-1)."""
     return _numerics.log_phi_table(self.loss, self.weight, spacing, count)
 
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Bound on the error of phi at `t`, and of log_mgf at 0: rounding, masses."""
-    return pair_lib.MASS_ROUNDOFF + gaussian.rounding(
+    return pair_lib.MASS_ROUNDOFF + rounding.phi_error(
         self.loss, self.weight, self.order, 1.0 + abs(self.log_mgf), t)
 
   def certify(self, start: float, end: float, level: float) -> None:
@@ -104,7 +111,7 @@ class TiltedAtoms:
     few of them suffice, since |phi| <= 1 - W + |their sum|, W their weight.
 
     Raises:
-      Uncertified: if it could not be shown.
+      IntractableError: if it could not be shown.
     """
     everything = _Atoms(self.weight, self.loss)
     few = everything.subset()
@@ -165,15 +172,15 @@ class _Atoms:
     need = 1 - level
     room = expected - need
     if room <= 0:
-      raise Uncertified
+      raise IntractableError
     spacing = room / self._slope
     points = int((end - start) / spacing) + 2
     if points > MAX_GRID:
-      raise Uncertified
+      raise IntractableError
     gap = self.gap(start, spacing, points)
     doubtful = np.flatnonzero(gap - 0.5 * self._slope * spacing < need)
     if doubtful.size > MAX_DOUBTS:
-      raise Uncertified
+      raise IntractableError
     for index in doubtful:
       everything.march(start + spacing * (index - 0.5),
                        start + spacing * (index + 0.5), need)
@@ -184,15 +191,15 @@ class _Atoms:
     for _ in range(MAX_DOUBTS):
       gap = float(self.gap(left, 0.0, 1)[0]) - need
       if gap <= 0:
-        raise Uncertified
+        raise IntractableError
       left += gap / self._slope
       if left >= right:
         return
-    raise Uncertified
+    raise IntractableError
 
 
 @dataclasses.dataclass(frozen=True)
-class Smoothing:
+class Smoothing(base.Loss):
   """A sum of `order` uniform variables on [0, width / order].
 
   Attributes:
@@ -203,10 +210,11 @@ class Smoothing:
   width: float
   order: int = 30
 
-  max_order = math.inf
+  @property
+  def max_order(self) -> float:
+    return math.inf
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """log M at real orders with two derivatives, shape (3, n)."""
     return np.stack([self._log_m(orders).real,
                      np.full_like(orders, 0.5 * self.width),
                      np.full_like(orders, self.width**2 / (12 * self.order))])
@@ -221,12 +229,11 @@ class Smoothing:
 
   def tilted(self, order: float, t_max: float, tolerance: float
              ) -> TiltedSmoothing:
-    """The variable under a tilt."""
     del t_max, tolerance
-    return TiltedSmoothing(self, order)
+    log_mgf = float(self.cumulants(np.array([order]))[0, 0])
+    return TiltedSmoothing(self, order, log_mgf)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    """A bound on log |phi| at `t` and beyond."""
     scale = 0.5 * self.width / self.order
     return np.minimum(self.order * (
         0.5 * (scale * order)**2 - np.log(np.maximum(scale * t, 1e-300))), 0.0)
@@ -238,25 +245,23 @@ class Smoothing:
 
 
 @dataclasses.dataclass(frozen=True)
-class TiltedSmoothing:
+class TiltedSmoothing(base.TiltedLoss):
   """The smoothing variable under a tilt."""
 
   law: Smoothing
   order: float
+  log_mgf: float
 
   @property
-  def log_mgf(self) -> float:
-    """log M at the tilt."""
-    return float(self.law.cumulants(np.array([self.order]))[0, 0])
+  def nodes(self) -> int:
+    return 1
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
-    """log of the tilted phi at spacing * (0..count-1)."""
     s = self.order + 1j * spacing * np.arange(count)
     return self.law._log_m(s) - self.log_mgf
 
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Bound on the rounding error."""
-    return gaussian.ROUNDOFF * np.minimum(1.0, self.law.width * (t + self.order))
+    return rounding.ROUNDOFF * np.minimum(1.0, self.law.width * (t + self.order))
 
 
 def certify_decay(tilted: Sequence[tuple[TiltedAtoms, int]], start: float,
@@ -264,12 +269,12 @@ def certify_decay(tilted: Sequence[tuple[TiltedAtoms, int]], start: float,
   """Shows that the product of phi^count is below exp(-log_need) on an interval.
 
   Raises:
-    Uncertified: if no single group is seen to do it.
+    IntractableError: if no single group is seen to do it.
   """
   for part, count in sorted(tilted, key=lambda item: -item[1]):
     try:
       part.certify(start, end, math.exp(-log_need / count))
       return
-    except Uncertified:
+    except IntractableError:
       continue
-  raise Uncertified
+  raise IntractableError

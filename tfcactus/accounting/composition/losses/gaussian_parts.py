@@ -1,8 +1,8 @@
 """The parts of a subsampled Gaussian's privacy loss, by smooth weights.
 
 A weight that falls from one to zero around a level of the loss splits a step
-into a part of small losses and a part of larger ones; see `rare`, which composes
-them. Each part is a measure with moments and a phi function of its own.
+into a part of small losses and a part of larger ones; see `split_contours`, which
+composes them. Each part is a measure with moments and a phi function of its own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 from scipy import special
 
 from tfcactus import _numerics
-from tfcactus.accounting.bounds import Hard
-from tfcactus.accounting.composition.losses import gaussian
+from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting.composition.losses import base
+from tfcactus.accounting.composition.losses import quadrature
 
 SHARPNESS = 0.25
 """Width of the step of w as a log-likelihood ratio: a narrower one asks for
@@ -40,12 +41,16 @@ GROWTH_SLACK = 0.3
 sum that stands for its integral: cells of 0.04 in z, where a bump of W is 0.25
 wide, differ from it by at most the bump's rise and fall, 2 * 0.04 / 0.25."""
 
-Groups = Sequence[tuple[gaussian.GaussianLoss, int]]
-"""Losses, and how many steps have each."""
+Groups = Sequence[tuple[quadrature.SampledGaussian, int]]
+"""Losses by removal, and how many steps have each."""
+
+TiltedParts = Sequence[tuple[quadrature.TiltedQuadrature,
+                             quadrature.TiltedQuadrature, int]]
+"""A step under a tilt, its large losses, and how many steps have them."""
 
 
 @dataclasses.dataclass(frozen=True)
-class PartLoss(gaussian.GaussianLoss):
+class PartLoss(quadrature.SampledGaussian):
   """The losses of a subsampled Gaussian between two levels.
 
   A measure of less than mass one: the density of P times W(low) - W(high),
@@ -61,11 +66,12 @@ class PartLoss(gaussian.GaussianLoss):
   low: float
   high: float
 
+  moments_are_exact = False
   _max_strip = 0.7
 
   @classmethod
-  def of(cls, loss: gaussian.GaussianLoss, low: float, high: float
-         ) -> gaussian.GaussianLoss:
+  def of(cls, loss: quadrature.SampledGaussian, low: float, high: float
+         ) -> quadrature.SampledGaussian:
     """The part of a loss; all of it from 0 to infinity."""
     if low == 0 and math.isinf(high):
       return loss
@@ -73,14 +79,9 @@ class PartLoss(gaussian.GaussianLoss):
 
   @property
   def max_order(self) -> float:
-    """Tilts up to about this are tried."""
     if math.isinf(self.high):
       return min(MAX_TILTED_LEVEL / self.low, super().max_order)
     return MAX_TILTED_LEVEL / self.high
-
-  def log_moment(self, order: float) -> float:
-    """An upper bound on log M(order)."""
-    return _log_moment(self.tilted(order, 0.0, 1e-16))
 
   @property
   def _bend(self) -> float:
@@ -126,20 +127,20 @@ class PartLoss(gaussian.GaussianLoss):
 
   def _shifted(self, y: np.ndarray, strip: np.ndarray
                ) -> tuple[np.ndarray, np.ndarray]:
-    plain, growth = super()._shifted(y, strip)
     sizes = [_log_size(*self._argument(y, level, strip[..., None]))
              for level in (self.low, self.high)]
     # |W(low) - W(high)|, and the same for their complements.
     (low, low_rest), (high, high_rest) = sizes
-    return gaussian.GaussianLoss._log_density(self, y) + np.minimum(
-        np.logaddexp(low, high), np.logaddexp(low_rest, high_rest)), growth
+    return super()._log_density(y) + np.minimum(
+        np.logaddexp(low, high), np.logaddexp(low_rest, high_rest)), (
+            0.5 * (strip / self.mu)**2)
 
   def _growth(self, strip: np.ndarray, order: float, t: np.ndarray) -> np.ndarray:
-    top = self._top(order) + gaussian.REACH
-    if (top + gaussian.REACH) * self.mu > MAX_RANGE:
-      raise Hard
-    y = np.arange(-gaussian.REACH, top, 0.04 / self.mu)
-    log_u = (1 + order) * self._log_u(y)
+    top = self._top(order) + quadrature.REACH
+    if (top + quadrature.REACH) * self.mu > MAX_RANGE:
+      raise IntractableError
+    y = np.arange(-quadrature.REACH, top, 0.04 / self.mu)
+    log_u = (1 + order) * self.log_u(y)
     base = _numerics.log_sum((self._log_density(y) + log_u)[None])[0]
     moved, growth = self._shifted(y, strip[:, 0])
     e = self.sampling_prob / (1 - self.sampling_prob) * np.exp(
@@ -176,11 +177,10 @@ def _log_size(real: np.ndarray, imag: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
-class RareLoss:
+class RareLoss(base.Loss):
   """The total loss of a composition whose largest one is between two levels.
 
-  Its measure has less than mass one. It has the interface of
-  `gaussian.GaussianLoss`.
+  Its measure has less than mass one.
 
   Attributes:
     groups: Pairs (loss of a subsampled Gaussian, removal; number of steps).
@@ -188,12 +188,15 @@ class RareLoss:
     high: The higher level.
   """
 
-  groups: Sequence[tuple[gaussian.GaussianLoss, int]]
+  groups: Groups
   low: float
   high: float
 
+  moments_are_exact = False
+
   @functools.cached_property
-  def _laws(self) -> list[tuple[gaussian.GaussianLoss, PartLoss, int]]:
+  def _laws(self) -> list[tuple[quadrature.SampledGaussian,
+                                quadrature.SampledGaussian, int]]:
     """For each group all up to the higher level, what is above the lower."""
     return [(PartLoss.of(loss, 0.0, self.high),
              PartLoss.of(loss, self.low, self.high), count)
@@ -201,15 +204,9 @@ class RareLoss:
 
   @property
   def max_order(self) -> float:
-    """Tilts up to about this are tried."""
     return min(law.max_order for laws in self._laws for law in laws[:2])
 
-  def log_moment(self, order: float) -> float:
-    """An upper bound on log M(order)."""
-    return _log_moment(self.tilted(order, 0.0, 1e-16))
-
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """log M at real orders, with its first two derivatives, shape (3, n)."""
     total, rest = np.zeros((2, 3, orders.size))
     for loss, large, count in self._laws:
       full, part = loss.cumulants(orders), large.cumulants(orders)
@@ -228,11 +225,8 @@ class RareLoss:
         (rest[2] - rest[1]**2) / grown - slope**2])
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    """A bound on log |M(order + i t')| - log M(order) for all t' >= t.
-
-    The difference of two products is the sum over the steps of the difference
-    of their factors, the others being at most one.
-    """
+    """The difference of two products is the sum over the steps of the difference
+    of their factors, the others being at most one."""
     log_all, bounds = self.tilted(order, 0.0, 1e-16).log_share, []
     for loss, large, count in self._laws:
       part, full = (law.cumulants(np.array([order]))[0, 0] for law in (large, loss))
@@ -240,16 +234,11 @@ class RareLoss:
     return np.minimum(np.logaddexp.reduce(bounds, axis=0) - log_all, 0.0)
 
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedRare:
-    """The loss under an exponential tilt."""
     tolerance = tolerance / sum(count for _, count in self.groups)
-    return TiltedRare(order, tuple(
+    return TiltedRare.of(order, tuple(
         (loss.tilted(order, t_max, tolerance),
          large.tilted(order, t_max, tolerance), count)
         for loss, large, count in self._laws))
-
-
-def _log_moment(tilted: gaussian.TiltedLoss | TiltedRare) -> float:
-  return tilted.log_mgf + math.log1p(float(tilted.error(np.zeros(1))[0]))
 
 
 def _share(log_part: np.ndarray, log_full: np.ndarray) -> np.ndarray:
@@ -258,44 +247,40 @@ def _share(log_part: np.ndarray, log_full: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TiltedRare:
-  """A `RareLoss` under a tilt, with the interface of `gaussian.TiltedLoss`.
+class TiltedRare(base.TiltedLoss):
+  """A `RareLoss` under a tilt.
 
   Attributes:
     order: The tilt.
     parts: Triples (a step under the tilt, its large losses, number of steps).
+    shares: What the large losses have of each step's M.
+    log_share: log of the part of the product of M that has a large loss.
+    log_mgf: log M at the tilt.
   """
 
   order: float
-  parts: Sequence[tuple[gaussian.TiltedLoss, gaussian.TiltedLoss, int]]
+  parts: TiltedParts
+  shares: Sequence[float]
+  log_share: float
+  log_mgf: float
+
+  @classmethod
+  def of(cls, order: float, parts: TiltedParts) -> TiltedRare:
+    """The loss of steps under a tilt."""
+    shares = [float(_share(large.log_mgf, full.log_mgf))
+              for full, large, _ in parts]
+    log_share = math.log(-math.expm1(math.fsum(
+        part[2] * math.log1p(-share) for part, share in zip(parts, shares))))
+    return cls(order, parts, shares, log_share, log_share + math.fsum(
+        count * full.log_mgf for full, _, count in parts))
 
   @property
-  def loss(self) -> np.ndarray:
-    """The losses of the step with most nodes."""
-    return max((large.loss for _, large, _ in self.parts), key=np.size)
-
-  @functools.cached_property
-  def _shares(self) -> list[float]:
-    return [float(_share(large.log_mgf, full.log_mgf))
-            for full, large, _ in self.parts]
-
-  @functools.cached_property
-  def log_share(self) -> float:
-    """log of the part of the product of M that has a large loss."""
-    return math.log(-math.expm1(math.fsum(
-        part[2] * math.log1p(-share)
-        for part, share in zip(self.parts, self._shares))))
-
-  @property
-  def log_mgf(self) -> float:
-    """log M at the tilt."""
-    return self.log_share + math.fsum(
-        count * full.log_mgf for full, _, count in self.parts)
+  def nodes(self) -> int:
+    return max(large.nodes for _, large, _ in self.parts)
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
-    """log of the tilted phi at spacing * (0..count-1)."""
     total, less = np.zeros((2, count), np.complex128)
-    for (full, large, steps), share in zip(self.parts, self._shares):
+    for (full, large, steps), share in zip(self.parts, self.shares):
       log_phi = full.log_phi(spacing, count)
       # log of 1 - (large part of phi) / phi.
       ratio = share * _numerics.phi_table(large.loss, large.weight, spacing, count)
@@ -312,12 +297,11 @@ class TiltedRare:
     return _numerics.log(value) - self.log_share
 
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Bound on the error of phi at `t`, and of log_mgf at 0."""
-    rare = sum(part[2] * share for part, share in zip(self.parts, self._shares))
+    rare = sum(part[2] * share for part, share in zip(self.parts, self.shares))
     total = np.zeros_like(t)
-    for (full, large, count), share in zip(self.parts, self._shares):
+    for (full, large, count), share in zip(self.parts, self.shares):
       # The share is a ratio of two sums.
       ratio = full.error(t[:1] * 0) + large.error(t[:1] * 0) + (
-          _numerics.sum_roundoff(full.loss.size + large.loss.size))
+          _numerics.sum_roundoff(full.nodes + large.nodes))
       total += count * (rare * full.error(t) + share * (large.error(t) + ratio))
     return total * math.exp(-self.log_share)

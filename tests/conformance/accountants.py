@@ -1,0 +1,23 @@
+"""The listing of accountants: one line each, and the suite covers it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Callable
+
+from tests.conformance.pure_dp_accountant import PureDPAccountant
+from tfcactus.accounting import ExtendedMomentsAccountant
+from tfcactus.accounting import PhiAccountant
+from tfcactus.accounting import PrivacyBucketsAccountant
+from tfcactus.accounting import RenyiAccountant
+from tfcactus.accounting import TCDPAccountant
+from tfcactus.accounting.base import PairAccountant
+
+ACCOUNTANTS: dict[str, Callable[..., PairAccountant]] = {
+    'phi': PhiAccountant,
+    'renyi': RenyiAccountant,
+    'extended moments': ExtendedMomentsAccountant,
+    'privacy buckets': functools.partial(PrivacyBucketsAccountant, buckets=1 << 11),
+    'truncated CDP': TCDPAccountant,
+    'pure DP': PureDPAccountant,
+}

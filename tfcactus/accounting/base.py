@@ -1,0 +1,190 @@
+"""What every accountant shares; a new one is one file with one class.
+
+A subclass of `OneSidedAccountant` or of `TwoSidedAccountant` says what one direction
+of a composition costs by its method. Events, neighbouring relations, both directions
+and dp_accounting's interface are dealt with here.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import Callable
+from typing import Optional
+
+import dp_accounting
+
+from tfcactus import _checks
+from tfcactus import relations
+from tfcactus.accounting import event_steps
+from tfcactus.accounting.bounds import Bounds
+from tfcactus.accounting.composition.composition import Composition
+
+DIRECTIONS = ('both', 'add', 'remove')
+
+
+class PairAccountant(dp_accounting.PrivacyAccountant):
+  """Turns events into compositions of dominating pairs."""
+
+  def __init__(
+      self,
+      neighboring_relation: dp_accounting.NeighboringRelation = (
+          relations.ADD_OR_REMOVE),
+      *, direction: str = 'both'):
+    """Initializes an empty account.
+
+    Args:
+      neighboring_relation: ADD_OR_REMOVE_ONE (sensitivity one), REPLACE_ONE
+        (sensitivity two), or REPLACE_SPECIAL, where a record is replaced by one
+        that contributes zero to every query (sensitivity one): the size of the
+        data is then no secret, which add-or-remove has to assume.
+      direction: For the relations other than REPLACE_ONE, which way neighbours
+        differ: 'both' (the maximum of the two, the usual guarantee), 'add' or
+        'remove'. A zeroed record is removed, a restored one added.
+
+    Raises:
+      ValueError: for another relation or direction.
+    """
+    neighboring_relation = relations.check(neighboring_relation)
+    if direction not in DIRECTIONS:
+      raise ValueError(
+          f'Expected direction in {DIRECTIONS}, got direction={direction!r}.')
+    if direction != 'both' and neighboring_relation == relations.REPLACE:
+      raise ValueError(
+          "Expected direction='both' for REPLACE_ONE, which is symmetric, got "
+          f'direction={direction!r}.')
+    super().__init__(neighboring_relation)
+    self.direction = direction
+    self._non_private = False
+    self._counts: dict[event_steps.EventStep, int] = {}
+
+  def supports(self, event: dp_accounting.DpEvent) -> bool:
+    """Whether `event` can be composed here; False for the unknown."""
+    return self._maybe_compose(event, 1, False) is None
+
+  def _maybe_compose(
+      self, event: dp_accounting.DpEvent, count: int, do_compose: bool
+  ) -> Optional[dp_accounting.PrivacyAccountant.CompositionErrorDetails]:
+    if do_compose or count != 0:
+      count = _checks.integer('count', count, 0 if not do_compose else 1)
+    try:
+      steps = list(event_steps.steps_of(event, self.neighboring_relation))
+    except event_steps.Unsupported as error:
+      return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
+          invalid_event=error.event, error_message=error.message)
+    counts, non_private = dict(self._counts), self._non_private
+    for step, repeats in steps:
+      if step is None:
+        non_private |= repeats > 0
+      elif repeats:
+        counts[step] = counts.get(step, 0) + repeats * count
+    if max(counts.values(), default=0) > event_steps.MAX_COUNT:
+      return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
+          invalid_event=event,
+          error_message='more than 2^53 releases of one kind')
+    if do_compose:
+      self._counts, self._non_private = counts, non_private
+    return None
+
+  def compositions(self) -> dict[str, Composition]:
+    """What was composed, by direction ('replace' has one); {} if nothing was."""
+    if not self._counts:
+      return {}
+    if self.neighboring_relation == relations.REPLACE:
+      wanted: tuple[str, ...] = ('replace',)
+    else:
+      wanted = ('remove', 'add') if self.direction == 'both' else (
+          self.direction,)
+    return {direction: Composition(tuple(
+        (step.loss(direction), count)
+        for step, count in self._counts.items())) for direction in wanted}
+
+
+class OneSidedAccountant(PairAccountant):
+  """An accountant whose method bounds epsilon and delta from above only."""
+
+  def get_epsilon(self, target_delta: float) -> float:
+    """An upper bound on epsilon at `target_delta` in (0, 1)."""
+    delta = _checks.delta(target_delta, 'target_delta')
+    return self._worst(lambda part: self._epsilon(part, delta), math.inf)
+
+  def get_delta(self, target_epsilon: float) -> float:
+    """An upper bound on delta at `target_epsilon` >= 0."""
+    epsilon = _checks.non_negative('target_epsilon', target_epsilon)
+    return self._worst(lambda part: self._delta(part, epsilon), 1.0)
+
+  @abc.abstractmethod
+  def _epsilon(self, part: Composition, delta: float) -> float:
+    """An upper bound on epsilon of one direction of what was composed."""
+
+  @abc.abstractmethod
+  def _delta(self, part: Composition, epsilon: float) -> float:
+    """An upper bound on delta of one direction."""
+
+  def _worst(self, solve: Callable[[Composition], float], non_private: float
+             ) -> float:
+    if self._non_private:
+      return non_private
+    return max(map(solve, self.compositions().values()), default=0.0)
+
+
+class TwoSidedAccountant(PairAccountant):
+  """An accountant whose method has bounds from below too.
+
+  What `get_epsilon` and `get_delta` return are the upper ones.
+  """
+
+  def epsilon_bounds(self, target_delta: float) -> Bounds:
+    """Bounds on the least epsilon of everything composed so far.
+
+    Args:
+      target_delta: In (0, 1).
+
+    Returns:
+      (lower, estimate, upper) for the dominating pairs accounted; publish
+      `upper`. All are inf if delta is below the mass of infinite losses.
+    """
+    delta = _checks.delta(target_delta, 'target_delta')
+    return self._worst(
+        lambda part: self._epsilon_bounds(part, delta), math.inf,
+        lambda part, epsilon: self._stays_below(part, epsilon, delta))
+
+  def delta_bounds(self, target_epsilon: float) -> Bounds:
+    """Bounds on the least delta at `target_epsilon` >= 0."""
+    epsilon = _checks.non_negative('target_epsilon', target_epsilon)
+    return self._worst(
+        lambda part: self._delta_bounds(part, epsilon), 1.0,
+        lambda part, delta: delta < 1 and self._stays_below(part, epsilon, delta))
+
+  def get_epsilon(self, target_delta: float) -> float:
+    """An upper bound on epsilon at `target_delta` in (0, 1)."""
+    return self.epsilon_bounds(target_delta).upper
+
+  def get_delta(self, target_epsilon: float) -> float:
+    """An upper bound on delta at `target_epsilon` >= 0."""
+    return self.delta_bounds(target_epsilon).upper
+
+  @abc.abstractmethod
+  def _epsilon_bounds(self, part: Composition, delta: float) -> Bounds:
+    """Bounds on epsilon of one direction of what was composed."""
+
+  @abc.abstractmethod
+  def _delta_bounds(self, part: Composition, epsilon: float) -> Bounds:
+    """Bounds on delta of one direction."""
+
+  def _stays_below(self, part: Composition, epsilon: float, delta: float) -> bool:
+    """Whether one direction is quickly shown to keep (epsilon, delta)."""
+    del part, epsilon, delta
+    return False
+
+  def _worst(self, solve: Callable[[Composition], Bounds], non_private: float,
+             stays_below: Callable[[Composition, float], bool]) -> Bounds:
+    """The larger of both directions' bounds, which is the guarantee."""
+    if self._non_private:
+      return Bounds(non_private, non_private, non_private)
+    best = Bounds(0.0, 0.0, 0.0)
+    for part in self.compositions().values():
+      # The smaller direction need not be known, only shown to be smaller.
+      if not (best.lower > 0 and stays_below(part, best.lower)):
+        best = Bounds(*map(max, best, solve(part)))
+    return best

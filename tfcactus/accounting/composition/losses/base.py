@@ -1,0 +1,92 @@
+"""What the methods of composition ask of a privacy loss: one interface.
+
+M(s) = E_P[exp(s loss)] on the right half plane is all that a contour needs. A loss
+whose M has bounds on its errors and on its decay is one class here.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+
+import numpy as np
+
+
+class TiltedLoss(abc.ABC):
+  """A loss under an exponential tilt: its characteristic function, and its error.
+
+  phi(t) = M(order + i t) / M(order).
+
+  Attributes:
+    log_mgf: log M(order).
+  """
+
+  log_mgf: float
+
+  @property
+  @abc.abstractmethod
+  def nodes(self) -> int:
+    """How many terms a value of phi is the sum of; what it costs."""
+
+  @abc.abstractmethod
+  def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """log phi at spacing * (0..count-1), shape (count,), complex."""
+
+  @abc.abstractmethod
+  def error(self, t: np.ndarray) -> np.ndarray:
+    """Bound on the error of phi at `t` >= 0, shape (n,), and of `log_mgf` at 0."""
+
+
+class Loss(abc.ABC):
+  """The privacy loss of one step, or of several together.
+
+  Attributes:
+    moments_are_exact: Whether the error of `cumulants` is rounding alone; otherwise
+      a bound on a moment is `log_moment`.
+  """
+
+  moments_are_exact: bool = True
+
+  @property
+  @abc.abstractmethod
+  def max_order(self) -> float:
+    """Tilts up to about this are tried. Knob of speed."""
+
+  @abc.abstractmethod
+  def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """log M at real orders with its first two derivatives.
+
+    Args:
+      orders: Shape (n,), positive.
+
+    Returns:
+      Shape (3, n).
+    """
+
+  @abc.abstractmethod
+  def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """A bound on log |phi(t')| for all t' >= t.
+
+    Args:
+      order: The tilt, > 0.
+      t: Shape (n,), positive and increasing.
+
+    Returns:
+      Shape (n,), at most zero and falling in t. Of atoms only what was seen:
+      `smoothed_contour` certifies it.
+    """
+
+  @abc.abstractmethod
+  def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedLoss:
+    """The loss under an exponential tilt.
+
+    Args:
+      order: The tilt, > 0.
+      t_max: Largest argument of phi wanted.
+      tolerance: Error of phi wanted at t_max; what it is, is in `error`.
+    """
+
+  def log_moment(self, order: float) -> float:
+    """An upper bound on log M(order)."""
+    tilted = self.tilted(order, 0.0, 1e-16)
+    return tilted.log_mgf + math.log1p(float(tilted.error(np.zeros(1))[0]))

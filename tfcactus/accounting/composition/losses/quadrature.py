@@ -1,0 +1,325 @@
+"""The subsampled Gaussian's privacy loss, analytically.
+
+With z = log(q0 / p0) of the Gaussian pair (P0 without the record, Q0 with it)
+and u = 1 - s + s e^z at sampling probability s, the loss is log u when the
+record is removed and -log u when it is added, so that every moment is an
+integral of a power of u against the normal density:
+
+    M(t) = E[u^(1 + t)] (remove),  M(t) = E[u^-t] (add).
+
+The integrand is analytic for |Im z| < pi, which bounds both the error of the
+trapezoidal rule and, by moving the line of integration, the size of M far up a
+vertical line: no sample of |M| has to be trusted to have become small.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from tfcactus import _numerics
+from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting.composition.losses import base
+from tfcactus.accounting.composition.losses import rounding
+
+REACH = 9.5
+"""Standard deviations of quadrature beyond the outermost mode, at least."""
+
+MAX_STRIP = 3.0
+"""Widest strip |Im z| used, below pi so that 1 / cos(strip / 2) stays small."""
+
+MAX_Z = 300.0
+"""Where log(1 - s + s e^z) has long been z + log s."""
+
+MAX_NODES = 1 << 20
+"""Most nodes of a quadrature."""
+
+UNRESOLVED = 1e-3
+"""Relative difference of the sums over every other node beyond which quadrature
+is not trusted: where a step is fine enough, it is about the square root of the
+error bound, 1e-8."""
+
+_STRIPS = np.concatenate([[0.02, 0.05, 0.1, 0.2, 0.4], np.arange(0.7, 3.01, 0.23)])
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledGaussian(base.Loss):
+  """The loss of a Gaussian release of a Poisson sample, by the trapezoidal rule.
+
+  Attributes:
+    mu: Shift over standard deviation of the base pair.
+    sampling_prob: Poisson sampling probability.
+    direction: 'add' or 'remove'.
+  """
+
+  mu: float
+  sampling_prob: float
+  direction: str
+
+  @property
+  def max_order(self) -> float:
+    # By removal a tilt takes as many nodes.
+    return 5e3 * max(1.0, 1 / self.mu) if self.direction == 'remove' else 1e8
+
+  _max_strip = MAX_STRIP
+
+  @property
+  def _bend(self) -> float:
+    """Over t, about the best strip for many small losses."""
+    return self.sampling_prob * self.mu**2
+
+  @property
+  def _power(self) -> tuple[float, float]:
+    """(a, b) such that M(t) = E[u^(a t + b)]."""
+    return (1.0, 1.0) if self.direction == 'remove' else (-1.0, 0.0)
+
+  def log_u(self, y: np.ndarray) -> np.ndarray:
+    """log(1 - s + s e^z) at P0's standard normal variable y."""
+    z = self.mu * y - 0.5 * self.mu * self.mu
+    # The relative error counts: tilts may be as large as 1 / log u.
+    return np.log1p(self.sampling_prob * np.expm1(np.minimum(z, MAX_Z))) + (
+        np.maximum(z - MAX_Z, 0.0))
+
+  def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    y, step = self._nodes(float(np.min(orders)), float(np.max(orders)), 0.0, 1e-16)
+    a, b = self._power
+    log_u = self.log_u(y)
+    exponent = np.multiply.outer(a * orders + b, log_u)
+    log_density = self._log_density(y)
+    weight = exponent + log_density
+    peak = weight.max(axis=1)
+    weight -= peak[:, None]
+    np.exp(weight, out=weight)
+    total = weight.sum(axis=1)
+    mean = (weight @ log_u) / total
+    spread = (weight @ (log_u * log_u)) / total - mean * mean
+    log_mean, _ = self._log_mean(
+        exponent, log_density, step, peak + np.log(total), self._missing(y, step))
+    return np.array([log_mean, a * mean, spread])
+
+  @staticmethod
+  def _log_mean(exponent: np.ndarray, log_density: np.ndarray, step: float,
+                log_sum: np.ndarray, missing: float
+                ) -> tuple[np.ndarray, np.ndarray]:
+    """log of the trapezoidal mean of exp(exponent) under the density.
+
+    Args:
+      exponent: Shape (n, nodes).
+      log_density: Shape (nodes,), log of the density times sqrt(2 pi).
+      step: Spacing of the nodes.
+      log_sum: Shape (n,), log of the sum of both.
+      missing: How much less than one the density's mass is.
+
+    Returns:
+      The logs, and over each mean the sum of the moduli of the terms that were
+      added up for it, whose rounding it carries; both of shape (n,).
+    """
+    scale = step / math.sqrt(2 * math.pi)
+    full = log_sum + math.log(scale)
+    size = 1.0 + np.abs(full) + np.abs(log_sum)
+    # Where M is near one the mean of exp - 1 keeps the digits of log M.
+    modest = np.abs(full) < 0.7
+    if modest.any():
+      terms = np.expm1(np.minimum(exponent[modest], 1.0)) * np.exp(log_density)
+      large = exponent[modest] > 1.0
+      grown = (exponent[modest] + log_density)[large]
+      terms[large] = np.exp(grown) - np.exp(grown - exponent[modest][large])
+      terms *= scale
+      excess = np.sum(terms, axis=1) - missing
+      near = np.abs(excess) < 0.5
+      # Both sums are of the same: a wrong mass shows.
+      if np.any(np.abs(np.expm1(full[modest]) - excess)[near] > UNRESOLVED * 1e-6):
+        raise IntractableError
+      full[modest] = np.where(near, np.log1p(np.where(near, excess, 0.0)),
+                              full[modest])
+      size[modest] = np.where(
+          near, (np.sum(np.abs(terms), axis=1) + missing) / (1 - np.minimum(
+              np.abs(excess), 0.5)), size[modest])
+    return full, size
+
+  def _log_density(self, y: np.ndarray) -> np.ndarray:
+    """log of the density of P0's output, but for a constant."""
+    return -0.5 * y * y
+
+  def _missing(self, y: np.ndarray, step: float) -> float:
+    """Mass that the density lacks."""
+    del y, step
+    return 0.0
+
+  def _shifted(self, y: np.ndarray, strip: np.ndarray
+               ) -> tuple[np.ndarray, np.ndarray]:
+    """log of a bound on the density's modulus at z + i strip.
+
+    Args:
+      y: Shape (nodes,).
+      strip: Any shape.
+
+    Returns:
+      Two arrays whose sum it is, when `strip` has gained a last axis: one that
+      depends on y and one that has the shape of `strip`.
+    """
+    return self._log_density(y), 0.5 * (strip / self.mu)**2
+
+  def _growth(self, strip: np.ndarray, order: float, t: np.ndarray) -> np.ndarray:
+    """log of a bound on the integrand of M(order + i t) at z + i strip.
+
+    Args:
+      strip: Shape (strips, 1).
+      order: Real part.
+      t: Shape (n,), increasing.
+
+    Returns:
+      Shape (strips, n), over M(order).
+    """
+    return (0.5 * (strip / self.mu)**2 + strip * t +
+            self._log_kappa(order, strip))
+
+  def _top(self, order: float) -> float:
+    """By removal: no output tilted by up to `order` has its mode beyond this."""
+    return self.mu * (1 + order)
+
+  def _nodes(self, low: float, high: float, t_max: float, tolerance: float
+             ) -> tuple[np.ndarray, float]:
+    """Quadrature points for orders [low, high] + i [0, t_max], and their step.
+
+    Args:
+      low: Least real order.
+      high: Largest real order.
+      t_max: Largest imaginary order.
+      tolerance: Relative error of M wanted.
+    """
+    strips = _STRIPS[_STRIPS <= self._max_strip]
+    log_need = self._growth(
+        strips[:, None], high, np.array([t_max]))[:, 0] + math.log(2 / tolerance)
+    step = float(np.max(2 * np.pi * strips / (self.mu * log_need)))
+    if self.direction == 'remove':
+      bottom, top = -REACH, self._top(high) + REACH
+    else:
+      bottom, top = self._mode(high) - REACH - 0.01, self._mode(low) + REACH
+    # The mode of the tilted density: beyond it by REACH all terms are tiny.
+    count = int(math.ceil((top - bottom) / step)) + 1
+    if count > MAX_NODES:
+      raise IntractableError
+    return bottom + step * np.arange(count), step
+
+  def _mode(self, order: float) -> float:
+    """Where n(y) u^-order peaks, to 0.01."""
+    if order <= 0:
+      return 0.0
+    odds = self.sampling_prob / (1 - self.sampling_prob) * math.exp(
+        -0.5 * self.mu**2)
+    low, high = -order * self.mu, 0.0
+    while high - low > 1e-2:
+      y = 0.5 * (low + high)
+      grown = odds * math.exp(self.mu * y)
+      if y + order * self.mu * grown / (1 + grown) > 0:
+        high = y
+      else:
+        low = y
+    return high
+
+  def _log_kappa(self, order: float, strip: np.ndarray) -> np.ndarray:
+    """log of sup |u(z + i strip)|^(a c + b) over its value on the real line."""
+    if self.direction == 'remove':
+      return np.zeros_like(strip)
+    return -order * np.log(np.cos(0.5 * strip))
+
+  def tilted(self, order: float, t_max: float, tolerance: float
+             ) -> TiltedQuadrature:
+    y, step = self._nodes(order, order, t_max, tolerance)
+    a, b = self._power
+    log_u = self.log_u(y)
+    exponent = (a * order + b) * log_u
+    log_density = self._log_density(y)
+    weight = exponent + log_density
+    peak = weight.max()
+    weight = np.exp(weight - peak)
+    total = weight.sum()
+    weight /= total
+    # By the bound on the error a rule of twice the step is already good.
+    if abs(float(weight[::2].sum()) - 0.5) > UNRESOLVED:
+      raise IntractableError
+    # Beyond the end points the terms fall by exp(-step * REACH) each.
+    cut = float((weight[0] + weight[-1]) / -math.expm1(-step * REACH))
+    (log_mgf,), (size,) = self._log_mean(
+        exponent[None], log_density, step, np.array([peak + math.log(total)]),
+        self._missing(y, step))
+    return TiltedQuadrature(self, order, float(log_mgf), a * log_u, weight, step, cut,
+                      float(size))
+
+  def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """A bound on log |phi|: the line of integration is moved to Im z = b, where
+    |u^(i t)| = exp(-t arg u)."""
+    y, step = self._nodes(order, order, 0.0, 1e-16)
+    # Each second node belongs to a rule of its own, for the check below.
+    y = np.stack([y, y + 0.5 * step])
+    a, b = self._power
+    power = a * order + b
+    bases = _numerics.log_sum(self._log_density(y) + power * self.log_u(y))
+    log_mgf = np.min(bases) - abs(bases[0] - bases[1])
+    # The best strip for many small losses, and wide ones for few large losses.
+    narrow = t * self._bend
+    widest = self._max_strip
+    strip = np.minimum(np.stack(
+        [0.6 * narrow, 1.5 * narrow, 4 * narrow, np.full_like(t, 0.25 * widest),
+         np.full_like(t, widest)]), widest)[..., None]
+    # u = (1 - s)(1 + r e^z e^{i strip}).
+    e = self.sampling_prob / (1 - self.sampling_prob) * np.exp(
+        np.minimum(self.mu * y - 0.5 * self.mu**2, 300.0))
+    cosine, sine = np.cos(strip)[..., None] * e, np.sin(strip)[..., None] * e
+    moved, growth = self._shifted(y, strip)
+    exponent = moved + power * math.log1p(-self.sampling_prob)
+    exponent = exponent + (0.5 * power) * np.log1p(e * e + 2 * cosine)
+    exponent -= t[:, None, None] * np.arctan2(sine, 1 + cosine)
+    # The modulus is no analytic function with a strip of its own: two rules
+    # whose errors have opposite signs, and their difference on top.
+    even, odd = np.moveaxis(_numerics.log_sum(exponent), -1, 0)
+    value = np.maximum(even, odd) + np.abs(even - odd) - log_mgf + growth[..., 0]
+    return np.minimum(np.min(value, axis=0), 0.0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TiltedQuadrature(base.TiltedLoss):
+  """One step's loss under a tilt: quadrature weights and what they are worth.
+
+  Attributes:
+    law: The loss.
+    order: The tilt.
+    log_mgf: log M(order).
+    loss: Shape (nodes,), losses at the nodes.
+    weight: Shape (nodes,), tilted probabilities; sum to one.
+    step: Step of the quadrature.
+    cut: Bound on the relative mass beyond the nodes.
+    size: Sum of the moduli of the terms of log M.
+  """
+
+  law: SampledGaussian
+  order: float
+  log_mgf: float
+  loss: np.ndarray
+  weight: np.ndarray
+  step: float
+  cut: float
+  size: float
+
+  @property
+  def nodes(self) -> int:
+    return self.loss.size
+
+  def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    return _numerics.log_phi_table(self.loss, self.weight, spacing, count)
+
+  def error(self, t: np.ndarray) -> np.ndarray:
+    return (rounding.phi_error(self.loss, self.weight, self.order, self.size, t) +
+            self.quadrature(t) + 2 * self.cut)
+
+  def quadrature(self, t: np.ndarray) -> np.ndarray:
+    """Bound on the relative error of the trapezoidal rule at order + i t."""
+    law = self.law
+    strips = _STRIPS[_STRIPS <= law._max_strip][:, None]
+    log_error = law._growth(strips, self.order, t) + math.log(2)
+    decay = 2 * np.pi * strips / (law.mu * self.step)
+    exponent = log_error - decay - np.log(-np.expm1(-decay))
+    return np.exp(np.minimum(np.min(exponent, axis=0), 0.0))

@@ -1,0 +1,38 @@
+"""What rounding does to a loss's closed forms and to its characteristic function."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfcactus import _numerics
+
+ROUNDOFF = 64 * _numerics.EPS
+"""Bound on the relative rounding error of a closed form of a few terms, which
+take the logarithm of the normal distribution function (8 EPS at most) and sums."""
+
+PHASE_ROUNDOFF = 8 * _numerics.EPS
+"""Bound on the relative rounding error of a phase: of the loss (log1p, expm1, an
+exponential and three products), of t and of their product."""
+
+
+def phi_error(loss: np.ndarray, weight: np.ndarray, order: float, size: float,
+              t: np.ndarray) -> np.ndarray:
+  """Bound on what rounding does to phi at `t`, and to log M at 0.
+
+  Terms carry the errors of their phases and of their weights, exponentials of
+  order times the loss. phi - 1 is summed as products of e^ix - 1 and e^iy - 1
+  with x + y = t loss, whose moduli are at most min(2, |x|) and min(2, |y|).
+
+  Args:
+    loss: Shape (nodes,).
+    weight: Shape (nodes,), tilted probabilities.
+    order: The tilt.
+    size: Sum of the moduli of the terms of log M.
+    t: Arguments.
+  """
+  mean_abs = float(np.sum(weight * np.abs(loss)))
+  square = float(np.sum(weight * loss * loss))
+  moduli = np.minimum(t * mean_abs, 4.0) + np.minimum(
+      np.minimum(2 * t * mean_abs, 0.25 * square * t * t), 4.0)
+  return (PHASE_ROUNDOFF * (t + 2 * (1 + order)) * mean_abs +
+          _numerics.sum_roundoff(loss.size) * np.where(t > 0, moduli, size))

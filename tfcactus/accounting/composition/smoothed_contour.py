@@ -1,0 +1,95 @@
+"""Discrete losses on a contour: smoothed upwards a little, then certified.
+
+Phi of discrete losses comes back near one again and again. A small non-negative
+variable added to the total loss makes it decay and moves epsilon by its range at
+most; that phi stays small until then is certified by values on a grid.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Sequence
+
+from tfcactus.accounting.bounds import Bounds
+from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting.composition import contour
+from tfcactus.accounting.composition import inversion
+from tfcactus.accounting.composition.losses import atoms
+from tfcactus.accounting.composition.losses import base
+from tfcactus.pairs import dominating_pair as pair_lib
+
+RANGE = 5e-6
+"""Range of what is added to discrete total losses, hence width of epsilon. Any
+value is sound."""
+
+MAX_ATOMS = 6000
+"""Steps of more atoms than this go to the lattice, which minds them less. Knob of
+speed."""
+
+MIN_STEPS = 30
+"""Fewer discrete steps go to the lattice. Knob of speed."""
+
+Groups = Sequence[tuple[pair_lib.PairBounds, int]]
+"""Bounds on a step's dominating pair, and how many steps have it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SmoothedContour(contour.Contour):
+  """A composition of discrete losses with a small variable added to their sum.
+
+  Attributes:
+    groups: Pairs (loss, number of steps).
+    smoothing: The variable; results are those of the sum.
+  """
+
+  groups: Sequence[tuple[atoms.AtomicLoss, int]]
+  smoothing: atoms.Smoothing = atoms.Smoothing(RANGE)
+
+  _decay_margin = 3.0
+
+  @property
+  def _all(self) -> Sequence[tuple[base.Loss, int]]:
+    return [*self.groups, (self.smoothing, 1)]
+
+  def _certify(self, table: inversion.Table) -> None:
+    end = self.smoothing.end(-table.log_tail, table.order)
+    # The last group is the smoothing variable, which has a bound of its own.
+    atoms.certify_decay(table.tilted[:-1], table.last, max(end, table.last),
+                        -table.log_tail)
+
+
+def epsilon(groups: Groups, p_inf: tuple[float, float], delta: float) -> Bounds:
+  """Bounds on epsilon by contours over the pairs from below and from above.
+
+  Args:
+    groups: The steps.
+    p_inf: (lower, upper) probability of an infinite loss.
+    delta: In (0, 1).
+
+  Raises:
+    IntractableError: if phi could not be shown to stay small.
+  """
+  steps = sum(count for _, count in groups)
+  if steps < MIN_STEPS or delta <= p_inf[1] or any(
+      pair.upper.p.size > MAX_ATOMS for pair, _ in groups):
+    raise IntractableError
+  low = SmoothedContour(tuple(
+      (_atoms_of(pair.lower), count) for pair, count in groups)).epsilon(
+          delta - p_inf[0])
+  high = low
+  if p_inf[0] < p_inf[1] or any(
+      pair.lower is not pair.upper for pair, _ in groups):
+    high = SmoothedContour(tuple(
+        (_atoms_of(pair.upper), count) for pair, count in groups)).epsilon(
+            delta - p_inf[1])
+  slack = steps * pair_lib.LOSS_ROUNDOFF
+  lower = max(low.lower - RANGE - slack, 0.0)
+  upper = high.upper + slack
+  estimate = 0.5 * (low.estimate + high.estimate) - 0.5 * RANGE
+  return Bounds(lower, min(max(estimate, lower), upper), upper)
+
+
+@functools.lru_cache(maxsize=64)
+def _atoms_of(pair: pair_lib.DominatingPair) -> atoms.AtomicLoss:
+  return atoms.AtomicLoss(pair)

@@ -1,0 +1,53 @@
+"""The moments accountant, extended to noise with distinguishing events."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from typing import Sequence
+
+import numpy as np
+
+from tfcactus.accounting import base
+from tfcactus.accounting import renyi
+from tfcactus.accounting.composition.composition import Composition
+
+
+class ExtendedMomentsAccountant(base.OneSidedAccountant):
+  """The moments accountant for noise with distinguishing events.
+
+  The mass of infinite losses is composed by itself, and Markov's inequality is
+  used on the rest: delta = 1 - (1 - omega)^n + min over lambda of
+  exp(n Gamma_lambda - lambda epsilon). Without infinite losses it is
+  `RenyiAccountant(conversion='moments')`.
+
+  Source: Theorem 19 and Proposition 17 of Sommer et al., "Learning Numeric
+  Optimal Differentially Private Truncated Additive Mechanisms" (2021).
+  """
+
+  def __init__(self, *args: Any, orders: Sequence[float] = renyi.ORDERS,
+               **kwargs: Any):
+    """Initializes an empty account.
+
+    Args:
+      *args: As for `PhiAccountant`.
+      orders: Orders lambda + 1, above one.
+      **kwargs: As for `PhiAccountant`.
+    """
+    super().__init__(*args, **kwargs)
+    self._orders = renyi.check_orders(orders)
+
+  def _epsilon(self, part: Composition, delta: float) -> float:
+    rest = delta - part.p_inf[1]
+    if rest <= 0:
+      return math.inf
+    return max(renyi.markov_epsilon(
+        self._orders, self._finite_divergences(part), rest), 0.0)
+
+  def _delta(self, part: Composition, epsilon: float) -> float:
+    log_tail = float(np.min(
+        (self._orders - 1) * (self._finite_divergences(part) - epsilon)))
+    return min(part.p_inf[1] + math.exp(min(log_tail, 0.0)), 1.0)
+
+  def _finite_divergences(self, part: Composition) -> np.ndarray:
+    return renyi.divergence_bounds(part, self._orders, finite=True)

@@ -1,0 +1,81 @@
+"""What Renyi divergences at some orders say of those at others.
+
+(order - 1) D_order is convex in the order and zero at one, so that between two
+orders it lies below their chord.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Callable
+from typing import Sequence
+
+import numpy as np
+
+from tfcactus import _checks
+
+
+def check(orders: Sequence[float], divergences: Sequence[float]
+          ) -> tuple[np.ndarray, np.ndarray]:
+  """Returns both as arrays; ValueError if they are no Renyi curve."""
+  orders = _checks.vector('orders', list(orders))
+  divergences = _checks.vector('divergences', list(divergences))
+  if orders.shape != divergences.shape:
+    raise ValueError(
+        'Expected as many divergences as orders, got '
+        f'{divergences.size} and {orders.size}.')
+  if np.any(orders <= 1) or np.any(np.diff(orders) <= 0):
+    raise ValueError('Expected orders above one and increasing.')
+  if np.any(divergences < 0):
+    raise ValueError(
+        f'Expected divergences >= 0, got {np.min(divergences)!r}.')
+  return orders, divergences
+
+
+def running_rho(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:
+  """sup of D_a / a over a in (1, orders[i]), for each i, bounded from above.
+
+  Args:
+    orders: Shape (n,), increasing, above one.
+    divergences: Shape (n,), the divergences there or bounds on them.
+  """
+  k = (orders - 1) * divergences
+  a, b = orders[:-1], orders[1:]
+  with np.errstate(invalid='ignore', over='ignore', divide='ignore'):
+    m = np.diff(k) / np.diff(orders)
+    c = k[:-1] - m * a
+    # Extremes of (m x + c) / (x (x - 1)) on each interval, and its ends.
+    root = np.sqrt(np.maximum(c * c + m * c, 0.0))
+    points = [np.clip((-c + sign * root) / m, a, b) for sign in (-1, 1)]
+    best = np.maximum(divergences[:-1] / a, divergences[1:] / b)
+    for x in points:
+      x = np.where(np.isfinite(x), x, a)
+      best = np.fmax(best, (m * x + c) / (x * (x - 1)))
+  best = np.where(np.isinf(k[1:]), np.inf, best)
+  # Below the first order D is at most the first divergence.
+  return np.maximum.accumulate(np.append(divergences[0], best))
+
+
+def subsampled_divergence(divergence: Callable[[int], float], order: int,
+                          sampling_prob: float) -> float:
+  """D_order(sP + (1-s)Q || Q) from the divergences D_k(P || Q), exactly.
+
+  Args:
+    divergence: D_k at the integers k = 2..order.
+    order: An integer of at least two.
+    sampling_prob: s.
+
+  Source: Lemma 15 of the paper.
+  """
+  order = _checks.integer('order', order, 2)
+  s = _checks.sampling_prob(sampling_prob)
+  k = np.arange(2, order + 1)
+  log_binomial = np.array([
+      math.lgamma(order + 1) - math.lgamma(i + 1) - math.lgamma(order - i + 1)
+      for i in k])
+  rest = np.where(k < order, (order - k) * math.log1p(-s) if s < 1 else -np.inf,
+                  0.0)
+  # The terms with divergence zero sum to one; what is above is added to it.
+  excess = np.exp(log_binomial + rest + k * math.log(s)) * np.expm1(
+      (k - 1) * np.array([divergence(int(i)) for i in k]))
+  return float(np.log1p(np.sum(excess))) / (order - 1)
