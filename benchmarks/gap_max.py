@@ -14,18 +14,21 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Callable
+from typing import Optional
 
 import numpy as np
-from scipy import optimize
 
 from benchmarks import _results
 from tfcactus import _format
 from tfcactus import accounting
 from tfcactus import noise as noise_lib
 from tfcactus.accounting import auditing
+from tfcactus.accounting import calibration
 from tfcactus.randomness import SystemRandom
 from tfcactus.release import planner
 from tfcactus.release import selection
+from tfcactus.release.result import repeated
 
 EPSILON, DELTA, BETA = 1.0, 1e-6, 0.05
 RELEASES = (1, 10, 100, 1000)
@@ -55,34 +58,29 @@ def families(releases: int) -> dict[str, list]:
   found.update({'truncated Laplace': [], 'sinh-normal': []})
   gaussian = found['Gaussian'][0].noise_multiplier
   for ratio in BENDS:
-    noise = _bisect(lambda size, ratio=ratio: noise_lib.SinhNormal(
+    noise = _least(lambda size, ratio=ratio: noise_lib.SinhNormal(
         size, size * ratio), 0.9 * gaussian, 6 * gaussian, releases)
     if noise is not None:
       found['sinh-normal'].append(noise)
-  laplace = found['Laplace'][0].scale
+  laplace = found['Laplace'][0].noise_multiplier / math.sqrt(2)
   for reach in REACHES:
-    noise = _bisect(lambda size, reach=reach: truncated_laplace(size, reach),
-                    0.9 * laplace, 4 * laplace, releases)
+    noise = _least(lambda size, reach=reach: truncated_laplace(size, reach),
+                   0.9 * laplace, 4 * laplace, releases)
     if noise is not None:
       found['truncated Laplace'].append(noise)
   return found
 
 
-def _bisect(make, low: float, high: float, releases: int):
+def _least(make: Callable[[float], noise_lib.Noise], low: float, high: float,
+           releases: int) -> Optional[noise_lib.Noise]:
   """The least noise in [low, high] within the budget, to 1e-4; or None."""
-  def excess(log_size):
-    accountant = accounting.PhiAccountant()
-    accountant.compose(accounting.noise_event(make(math.exp(log_size))), releases)
-    value = accountant.get_epsilon(DELTA)
-    return min(math.log(max(value, 1e-9) / EPSILON), 5.0)
-
-  low, high = math.log(low), math.log(high)
-  if excess(high) > 0:
+  cost = calibration.account(lambda size: repeated(
+      accounting.noise_event(make(size)), releases), DELTA)
+  try:
+    return make(calibration.calibrate_noise(
+        EPSILON, cost, low=low, high=high, tolerance=1e-4))
+  except ValueError:
     return None
-  if excess(low) > 0:
-    low = optimize.brentq(excess, low, high, xtol=1e-4) + 2e-4
-  noise = make(math.exp(low))
-  return noise if excess(low) <= 0 else None
 
 
 def measured(noise, options: int, gap: float, method: str, purpose: str) -> dict:

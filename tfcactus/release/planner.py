@@ -22,6 +22,9 @@ FAMILIES: dict[str, Callable[[float], noise_lib.Noise]] = {
 _LARGEST_BEND = 1e4
 """In standard deviations: the noise is then Gaussian to eight digits."""
 
+_CLOSE = 1e-9
+"""Relative tolerance of noise of one price: what is compared differs by more."""
+
 
 def smallest_count(noise: noise_lib.Noise, *, num_bins: int, beta: float
                    ) -> float:
@@ -143,16 +146,10 @@ def best_sinh_normal(epsilon: float, delta: float,
   def noise(log_ratio: float) -> noise_lib.SinhNormal:
     """Of that price, with bend = sigma exp(log_ratio)."""
     ratio = math.exp(log_ratio)
-    make = lambda log_sigma: noise_lib.SinhNormal(
-        math.exp(log_sigma), ratio * math.exp(log_sigma))
-    excess = lambda log_sigma: sinh_normal.epsilon(
-        make(log_sigma), delta) - epsilon
-    low = high = math.log(2 / epsilon)
-    while excess(high) > 0:
-      high += 1
-    while excess(low) <= 0:
-      low -= 1
-    return make(optimize.brentq(excess, low, high, xtol=1e-10) + 2e-10)
+    make = lambda sigma: noise_lib.SinhNormal(sigma, ratio * sigma)
+    return make(calibration.calibrate_noise(
+        epsilon, lambda sigma: sinh_normal.epsilon(make(sigma), delta),
+        tolerance=_CLOSE))
 
   found = optimize.minimize_scalar(
       lambda log_ratio: math.log(error(noise(log_ratio))),
