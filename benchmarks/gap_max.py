@@ -12,8 +12,10 @@ at exactly that gap, and a picture.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
+from typing import Any
 from typing import Callable
 from typing import Optional
 
@@ -50,6 +52,10 @@ def truncated_laplace(scale: float, reach: float) -> noise_lib.ScalarTable:
       bins, -np.arange(cells + 1) / (bins * scale), -math.inf)
 
 
+def _bent(ratio: float, size: float) -> noise_lib.SinhNormal:
+  return noise_lib.SinhNormal(size, size * ratio)
+
+
 def families(releases: int) -> dict[str, list]:
   """For each kind of noise, the candidates that meet the budget."""
   found = {name: [planner.noise_for_epsilon(
@@ -58,13 +64,13 @@ def families(releases: int) -> dict[str, list]:
   found.update({'truncated Laplace': [], 'sinh-normal': []})
   gaussian = found['Gaussian'][0].noise_multiplier
   for ratio in BENDS:
-    noise = _least(lambda size, ratio=ratio: noise_lib.SinhNormal(
-        size, size * ratio), 0.9 * gaussian, 6 * gaussian, releases)
+    noise = _least(functools.partial(_bent, ratio), 0.9 * gaussian,
+                   6 * gaussian, releases)
     if noise is not None:
       found['sinh-normal'].append(noise)
   laplace = found['Laplace'][0].noise_multiplier / math.sqrt(2)
   for reach in REACHES:
-    noise = _least(lambda size, reach=reach: truncated_laplace(size, reach),
+    noise = _least(functools.partial(truncated_laplace, reach=reach),
                    0.9 * laplace, 4 * laplace, releases)
     if noise is not None:
       found['truncated Laplace'].append(noise)
@@ -104,7 +110,8 @@ def measured(noise, options: int, gap: float, method: str, purpose: str) -> dict
 
 def main() -> None:
   """Calibrates, computes, measures, writes and draws."""
-  results = {'epsilon': EPSILON, 'delta': DELTA, 'beta': BETA, 'rows': []}
+  results: dict[str, Any] = {
+      'epsilon': EPSILON, 'delta': DELTA, 'beta': BETA, 'rows': []}
   for releases in RELEASES:
     begun = time.process_time()
     found = families(releases)
@@ -178,10 +185,7 @@ def _show(results: dict) -> None:
 
 
 def _draw(results: dict) -> None:
-  import matplotlib  # pylint: disable=import-outside-toplevel
-  matplotlib.use('Agg')
-  from matplotlib import pyplot  # pylint: disable=import-outside-toplevel
-  figure, axes = pyplot.subplots(1, len(RELEASES), figsize=(15, 4.2))
+  figure, axes = _results.pyplot().subplots(1, len(RELEASES), figsize=(15, 4.2))
   styles = {'Laplace': 'C2-.', 'Gaussian': 'C0--', 'truncated Laplace': 'C1:',
             'sinh-normal': 'C3-'}
   for axis, releases in zip(axes, RELEASES):
@@ -200,9 +204,7 @@ def _draw(results: dict) -> None:
   axes[0].legend(fontsize=8)
   figure.suptitle('Gap-Max by the obvious-answer mechanism, total epsilon 1 at '
                   'delta 1e-6, exactly accounted')
-  figure.tight_layout()
-  figure.savefig(_results.RESULTS / 'gap_max.png', dpi=80)
-  pyplot.close(figure)
+  _results.save_figure(figure, 'gap_max')
 
 
 if __name__ == '__main__':
