@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 from typing import Any
+from typing import Optional
 from typing import Sequence
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
@@ -17,6 +18,29 @@ def save(name: str, result: Any) -> None:
   RESULTS.mkdir(exist_ok=True)
   path = RESULTS / f'{name}.json'
   path.write_text(json.dumps(result, indent=2) + '\n', encoding='utf-8')
+
+
+def pyplot() -> Any:
+  """matplotlib.pyplot, drawing into files."""
+  import matplotlib  # pylint: disable=import-outside-toplevel
+  matplotlib.use('Agg')
+  from matplotlib import pyplot as plot  # pylint: disable=import-outside-toplevel
+  return plot
+
+
+def save_figure(figure: Any, name: str, rect: Optional[Sequence[float]] = None
+                ) -> None:
+  """Writes results/NAME.png, and closes the figure.
+
+  Args:
+    figure: Of matplotlib.
+    name: Of the file.
+    rect: The part of the figure that its axes are laid out in; None for all.
+  """
+  RESULTS.mkdir(exist_ok=True)
+  figure.tight_layout(rect=rect)
+  figure.savefig(RESULTS / f'{name}.png', dpi=80)
+  pyplot().close(figure)
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -14,6 +14,7 @@ import os
 for _name in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS'):
   os.environ[_name] = '1'
 
+import functools  # noqa: E402
 import math  # noqa: E402
 import statistics  # noqa: E402
 import time  # noqa: E402
@@ -48,7 +49,8 @@ RARE = (
 
 def timed(run: Callable[[], Any], seconds: float) -> tuple[Any, float]:
   """The result and the median CPU time in milliseconds of repeated runs."""
-  times, start = [], time.perf_counter()
+  times: list[float] = []
+  start = time.perf_counter()
   while not times or time.perf_counter() - start < seconds:
     begin = time.process_time()
     result = run()
@@ -103,7 +105,7 @@ def rare_settings() -> list[dict[str, float]]:
   """Bounds and times where one tilt does not serve; shows them too."""
   rows, results = [], []
   for setting in RARE:
-    bounds, own = timed(lambda s=setting: mine(*s), 0.5)
+    bounds, own = timed(functools.partial(mine, *setting), 0.5)
     results.append({
         **dict(zip(('sigma', 'sampling_prob', 'steps', 'delta'), setting)),
         **bounds._asdict(), 'milliseconds': own})
@@ -121,10 +123,10 @@ def main() -> None:
   rows, results = [], []
   for sigma, prob, steps, delta, reference in POINTS:
     setting = (sigma, prob, steps, delta)
-    bounds, own = timed(lambda s=setting: mine(*s), 0.5)
+    bounds, own = timed(functools.partial(mine, *setting), 0.5)
     assert bounds.lower <= reference <= bounds.upper
-    upper, slow = timed(lambda s=setting: peer_pld(*s), 0.0)
-    other, slower = timed(lambda s=setting: peer_prv(*s), 0.0)
+    upper, slow = timed(functools.partial(peer_pld, *setting), 0.0)
+    other, slower = timed(functools.partial(peer_prv, *setting), 0.0)
     results.append({
         'sigma': sigma, 'sampling_prob': prob, 'steps': steps, 'delta': delta,
         'reference': reference, 'lower': bounds.lower,

@@ -8,6 +8,7 @@ All at q=250/60000, 14400 steps, delta=1e-5, equal variance; valid accounting.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from tfcactus import _format
 from tfcactus import design
 from tfcactus.search import optimal
 
-SETTINGS = {'sampling_prob': 250 / 60_000, 'steps': 14_400, 'delta': 1e-5}
+SETTINGS: dict[str, Any] = {
+    'sampling_prob': 250 / 60_000, 'steps': 14_400, 'delta': 1e-5}
 
 GRIDS = {0.1: (869, -0.039528), 0.25: (1200, -0.025), 1.0: (2100, -0.0125)}
 """Cells and log tail ratio at n=200 of the monotone chi-square references."""
@@ -47,7 +49,7 @@ def epsilon(noise) -> float:
 def scalar_cell(budget: float, column: int) -> dict:
   """Every mechanism of the scalar table at one budget."""
   cells, log_ratio = GRIDS[budget]
-  fine = {'bins': 200, 'cells': 1600, 'tail_ratio': 0.9}
+  fine: dict[str, Any] = {'bins': 200, 'cells': 1600, 'tail_ratio': 0.9}
   noises = {
       'gaussian': tfcactus.Gaussian(math.sqrt(budget)),
       'laplace': tfcactus.Laplace(math.sqrt(budget / 2)),
@@ -56,7 +58,7 @@ def scalar_cell(budget: float, column: int) -> dict:
       'monotone chi2': design.Monotone(
           budget, bins=200, cells=cells, tail_ratio=float(np.exp(log_ratio)),
           objective='chi2').solve()}
-  row = {'budget': budget}
+  row: dict[str, Any] = {'budget': budget}
   for name, noise in noises.items():
     row[name] = {'epsilon': epsilon(noise), 'expected': EXPECTED[name][column]}
     print(budget, name, row[name], flush=True)
@@ -72,10 +74,12 @@ def radial_cell(dim: int, sigma: float) -> dict:
   """Isotropic chi-square against the Gaussian, and the best objective."""
   gaussian = epsilon(tfcactus.Gaussian(sigma))
   table = design.Isotropic(dim, sigma, objective='chi2').solve()
-  row = {'dim': dim, 'sigma': sigma, 'gaussian': gaussian,
-         'isotropic chi2': epsilon(table),
-         'expected percent': RADIAL_EXPECTED.get((dim, sigma))}
-  row['percent'] = 100 * (row['isotropic chi2'] / gaussian - 1)
+  designed = epsilon(table)
+  row: dict[str, Any] = {
+      'dim': dim, 'sigma': sigma, 'gaussian': gaussian,
+      'isotropic chi2': designed,
+      'expected percent': RADIAL_EXPECTED.get((dim, sigma)),
+      'percent': 100 * (designed / gaussian - 1)}
   best = optimal.optimal_noise(noise_multiplier=sigma, dim=dim, **SETTINGS)
   row['optimal_noise'] = {'epsilon': best.epsilon, 'label': best.label}
   print(row, flush=True)
@@ -99,7 +103,7 @@ def refined_cell(variance: float, sampling_prob: float, steps: int) -> dict:
 
 def large_cell(dim: int, sigma: float, steps: int) -> dict:
   """Isotropic KL where the Gaussian is optimal: what do the shells cost?"""
-  settings = {**SETTINGS, 'steps': steps}
+  settings: dict[str, Any] = {**SETTINGS, 'steps': steps}
   cost = [tfcactus.PrivacyPlan(
       noise=noise, l2_norm_clip=1.0, num_examples=60_000,
       **settings).guarantee().upper for noise in (
@@ -127,8 +131,8 @@ def table(result: dict) -> str:
 
 def main() -> None:
   """Accounts all cells and writes results/designed_noise.json."""
-  result = {'settings': SETTINGS, 'scalar': [], 'radial': [], 'refined': [],
-            'large': []}
+  result: dict[str, Any] = {
+      'settings': SETTINGS, 'scalar': [], 'radial': [], 'refined': [], 'large': []}
   for column, budget in enumerate(GRIDS):
     result['scalar'].append(scalar_cell(budget, column))
     _results.save('designed_noise', result)

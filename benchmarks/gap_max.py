@@ -12,20 +12,25 @@ at exactly that gap, and a picture.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
+from typing import Any
+from typing import Callable
+from typing import Optional
 
 import numpy as np
-from scipy import optimize
 
 from benchmarks import _results
 from tfcactus import _format
 from tfcactus import accounting
 from tfcactus import noise as noise_lib
 from tfcactus.accounting import auditing
+from tfcactus.accounting import calibration
 from tfcactus.randomness import SystemRandom
 from tfcactus.release import planner
 from tfcactus.release import selection
+from tfcactus.release.result import repeated
 
 EPSILON, DELTA, BETA = 1.0, 1e-6, 0.05
 RELEASES = (1, 10, 100, 1000)
@@ -47,6 +52,10 @@ def truncated_laplace(scale: float, reach: float) -> noise_lib.ScalarTable:
       bins, -np.arange(cells + 1) / (bins * scale), -math.inf)
 
 
+def _bent(ratio: float, size: float) -> noise_lib.SinhNormal:
+  return noise_lib.SinhNormal(size, size * ratio)
+
+
 def families(releases: int) -> dict[str, list]:
   """For each kind of noise, the candidates that meet the budget."""
   found = {name: [planner.noise_for_epsilon(
@@ -55,34 +64,29 @@ def families(releases: int) -> dict[str, list]:
   found.update({'truncated Laplace': [], 'sinh-normal': []})
   gaussian = found['Gaussian'][0].noise_multiplier
   for ratio in BENDS:
-    noise = _bisect(lambda size, ratio=ratio: noise_lib.SinhNormal(
-        size, size * ratio), 0.9 * gaussian, 6 * gaussian, releases)
+    noise = _least(functools.partial(_bent, ratio), 0.9 * gaussian,
+                   6 * gaussian, releases)
     if noise is not None:
       found['sinh-normal'].append(noise)
-  laplace = found['Laplace'][0].scale
+  laplace = found['Laplace'][0].noise_multiplier / math.sqrt(2)
   for reach in REACHES:
-    noise = _bisect(lambda size, reach=reach: truncated_laplace(size, reach),
-                    0.9 * laplace, 4 * laplace, releases)
+    noise = _least(functools.partial(truncated_laplace, reach=reach),
+                   0.9 * laplace, 4 * laplace, releases)
     if noise is not None:
       found['truncated Laplace'].append(noise)
   return found
 
 
-def _bisect(make, low: float, high: float, releases: int):
+def _least(make: Callable[[float], noise_lib.Noise], low: float, high: float,
+           releases: int) -> Optional[noise_lib.Noise]:
   """The least noise in [low, high] within the budget, to 1e-4; or None."""
-  def excess(log_size):
-    accountant = accounting.PhiAccountant()
-    accountant.compose(accounting.noise_event(make(math.exp(log_size))), releases)
-    value = accountant.get_epsilon(DELTA)
-    return min(math.log(max(value, 1e-9) / EPSILON), 5.0)
-
-  low, high = math.log(low), math.log(high)
-  if excess(high) > 0:
+  cost = calibration.account(lambda size: repeated(
+      accounting.noise_event(make(size)), releases), DELTA)
+  try:
+    return make(calibration.calibrate_noise(
+        EPSILON, cost, low=low, high=high, tolerance=1e-4))
+  except ValueError:
     return None
-  if excess(low) > 0:
-    low = optimize.brentq(excess, low, high, xtol=1e-4) + 2e-4
-  noise = make(math.exp(low))
-  return noise if excess(low) <= 0 else None
 
 
 def measured(noise, options: int, gap: float, method: str, purpose: str) -> dict:
@@ -106,7 +110,8 @@ def measured(noise, options: int, gap: float, method: str, purpose: str) -> dict
 
 def main() -> None:
   """Calibrates, computes, measures, writes and draws."""
-  results = {'epsilon': EPSILON, 'delta': DELTA, 'beta': BETA, 'rows': []}
+  results: dict[str, Any] = {
+      'epsilon': EPSILON, 'delta': DELTA, 'beta': BETA, 'rows': []}
   for releases in RELEASES:
     begun = time.process_time()
     found = families(releases)
@@ -180,10 +185,7 @@ def _show(results: dict) -> None:
 
 
 def _draw(results: dict) -> None:
-  import matplotlib  # pylint: disable=import-outside-toplevel
-  matplotlib.use('Agg')
-  from matplotlib import pyplot  # pylint: disable=import-outside-toplevel
-  figure, axes = pyplot.subplots(1, len(RELEASES), figsize=(15, 4.2))
+  figure, axes = _results.pyplot().subplots(1, len(RELEASES), figsize=(15, 4.2))
   styles = {'Laplace': 'C2-.', 'Gaussian': 'C0--', 'truncated Laplace': 'C1:',
             'sinh-normal': 'C3-'}
   for axis, releases in zip(axes, RELEASES):
@@ -202,9 +204,7 @@ def _draw(results: dict) -> None:
   axes[0].legend(fontsize=8)
   figure.suptitle('Gap-Max by the obvious-answer mechanism, total epsilon 1 at '
                   'delta 1e-6, exactly accounted')
-  figure.tight_layout()
-  figure.savefig(_results.RESULTS / 'gap_max.png', dpi=80)
-  pyplot.close(figure)
+  _results.save_figure(figure, 'gap_max')
 
 
 if __name__ == '__main__':

@@ -10,6 +10,7 @@ recursion of Theorem 25 at equal exact epsilon.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -40,15 +41,13 @@ def sinh_normal_costs() -> list[dict]:
     noise = noise_lib.SinhNormal(1 / math.sqrt(2 * rho), bend)
     printed = sinh_normal.sinh_normal_bound(noise)
     exact = truncated_cdp.certificate(
-        lambda order, noise=noise: sinh_normal.renyi_divergence(noise, order),
-        printed.omega)
-    renyi = RenyiAccountant(orders=ORDERS).compose(accounting.noise_event(noise))
+        functools.partial(sinh_normal.renyi_divergence, noise), printed.omega)
+    renyi = RenyiAccountant(orders=list(ORDERS)).compose(accounting.noise_event(noise))
     rows.append({
         'rho': rho, 'bend': bend, 'rho_exact_over_rho': exact.rho / rho,
         **{f'{kind}_{delta:g}': value(delta) for delta in (1e-5, 1e-10)
            for kind, value in (
-               ('exact', lambda delta, noise=noise: sinh_normal.epsilon(
-                   noise, delta)),
+               ('exact', functools.partial(sinh_normal.epsilon, noise)),
                ('renyi', renyi.get_epsilon), ('theorem_17', printed.epsilon))}})
   return rows
 
@@ -108,7 +107,7 @@ def main() -> None:
   for row in constants:
     print(row)
   _results.show('medians', _results.markdown(
-      ['values', 'way', 'questions', 'rank error', 'exceeded (of 0.05)'],
+      ['values', 'method', 'questions', 'rank error', 'exceeded (of 0.05)'],
       [[f'2^{row["size"].bit_length() - 1}', row['method'],
         str(row['questions']), _format.upper(row["planned_error"], 4),
         f'{row["failed"]:.4f}'] for row in rows]))

@@ -13,6 +13,8 @@ from __future__ import annotations
 import json
 import math
 import sys
+from typing import Any
+from typing import Sequence
 
 import numpy as np
 from scipy import optimize
@@ -46,27 +48,42 @@ def _learned(**kwargs):
   return learned_noise.LearnedNoise(epsilon=EPSILON, progress=False, **kwargs).solve()
 
 
-def figure_1(pyplot) -> dict:
+STAIRS: dict[str, Any] = {'range': 5, 'epsilon': EPSILON, 'norm': 1, 'bins': 40}
+"""The staircase's problem."""
+
+
+def figure_1(pyplot: Any) -> dict:
   """The staircase is found again; without monotonicity, pointy towers."""
   staircase = design.Staircase(EPSILON, range=5, bins=40).solve()
-  tables = {'truncated staircase': staircase}
-  for loss in ('adp', 'pdp', 'ma'):
-    tables[f'sigmoid {loss}'] = _learned(
-        range=5, utility=STAIRCASE_UTILITY, norm=1, bins=40, loss=loss,
-        max_seconds=60)
-  program = {'range': 5, 'epsilon': EPSILON, 'norm': 1, 'bins': 40,
-             'method': 'lp'}
-  tables['linear program'] = design.Truncated(
-      utility=STAIRCASE_UTILITY, **program).solve()
+  learn: dict[str, Any] = {'range': 5, 'utility': STAIRCASE_UTILITY, 'norm': 1,
+                           'bins': 40, 'max_seconds': 60}
+  tables = {'truncated staircase': staircase, **{
+      f'sigmoid {loss}': _learned(loss=loss, **learn)
+      for loss in ('adp', 'pdp', 'ma')}, 'linear program': design.Truncated(
+          utility=STAIRCASE_UTILITY, method='lp', **STAIRS).solve()}
   towers = {
       'linear program, full shift only': design.Truncated(
-          utility=POINTY_UTILITY, monotone=False, **program).solve(),
-      'CNN': _learned(range=5, utility=STAIRCASE_UTILITY, norm=1, bins=40,
-                      model='cnn', learning_rate=1e-3, max_seconds=60)}
-  falling = design.Truncated(utility=POINTY_UTILITY, **program).solve()
+          utility=POINTY_UTILITY, method='lp', monotone=False, **STAIRS).solve(),
+      'CNN': _learned(model='cnn', learning_rate=1e-3, **learn)}
+  falling = design.Truncated(
+      utility=POINTY_UTILITY, method='lp', **STAIRS).solve()
+  _draw_figure_1(pyplot, tables, {'truncated staircase': staircase, **towers})
+  rows = {name: {'utility': table.moment(1), 'delta': _delta(table),
+                 'delta_full_shift': of_noise.shifted_pair(
+                     table, table.bins).hockey_stick(EPSILON)}
+          for name, table in {**tables, **towers,
+                              'linear program, U = 1.879': falling}.items()}
+  least = _least_pointy_utility(rows['truncated staircase']['delta'])
+  claims = _claims_1({name: row['delta'] for name, row in rows.items()}, least)
+  claims['ma coincides with pdp (total variation below .05)'] = _variation(
+      tables['sigmoid ma'], tables['sigmoid pdp']) < 0.05
+  return {'tables': rows, 'least utility of pointy towers': least,
+          'claims': claims}
+
+
+def _draw_figure_1(pyplot: Any, *groups: dict) -> None:
   figure, axes = pyplot.subplots(1, 2, figsize=(13, 4.6))
-  for axis, group in zip(axes, (tables, {'truncated staircase': staircase,
-                                         **towers})):
+  for axis, group in zip(axes, groups):
     for name, table in group.items():
       axis.semilogy(*_density(table), drawstyle='steps-mid', label=name,
                     linewidth=2.5 if 'truncated' in name else 1.0)
@@ -74,30 +91,23 @@ def figure_1(pyplot) -> dict:
   axes[0].set_ylim(0.02, 0.5)
   axes[0].set_title('Paper 001, Figure 1a: r = 5, n = 1, eps = .3')
   axes[1].set_title('Figure 1b: monotonicity not enforced')
-  _save(figure, axes, pyplot, 'paper001_figure1')
-  rows = {name: {'utility': table.moment(1), 'delta': _delta(table),
-                 'delta_full_shift': of_noise.shifted_pair(
-                     table, table.bins).hockey_stick(EPSILON)}
-          for name, table in {**tables, **towers,
-                              'linear program, U = 1.879': falling}.items()}
-  analytic = rows['truncated staircase']['delta']
-  adp = rows['sigmoid adp']['delta']
-  least = _least_pointy_utility(program, analytic)
+  _save(figure, axes, 'paper001_figure1')
+
+
+def _claims_1(delta: dict[str, float], least: float) -> dict[str, Any]:
+  analytic = delta['truncated staircase']
   return {
-      'tables': rows, 'least utility of pointy towers': least, 'claims': {
-          'sigmoid adp reproduces the staircase, delta within 1e-2':
-              abs(adp / analytic - 1) < 1e-2,
-          'linear program within 1e-4 of the staircase':
-              abs(rows['linear program']['delta'] / analytic - 1) < 1e-4,
-          'pdp and ma cost more than the staircase': min(
-              rows[f'sigmoid {x}']['delta'] for x in ('pdp', 'ma')) >
-              1.01 * analytic,
-          'ma coincides with pdp (total variation below .05)': _variation(
-              tables['sigmoid ma'], tables['sigmoid pdp']) < 0.05,
-          'pointy towers protect whole changes as well as the staircase (U = '
-          '1.884) from a smaller U on': least < 1.88,
-          'with all changes up to one accounted they lose: towers, CNN':
-              [rows[name]['delta'] / analytic for name in towers]}}
+      'sigmoid adp reproduces the staircase, delta within 1e-2':
+          abs(delta['sigmoid adp'] / analytic - 1) < 1e-2,
+      'linear program within 1e-4 of the staircase':
+          abs(delta['linear program'] / analytic - 1) < 1e-4,
+      'pdp and ma cost more than the staircase': min(
+          delta['sigmoid pdp'], delta['sigmoid ma']) > 1.01 * analytic,
+      'pointy towers protect whole changes as well as the staircase (U = '
+      '1.884) from a smaller U on': least < 1.88,
+      'with all changes up to one accounted they lose: towers, CNN':
+          [delta[name] / analytic for name in (
+              'linear program, full shift only', 'CNN')]}
 
 
 def _variation(first, second) -> float:
@@ -109,21 +119,23 @@ def _variation(first, second) -> float:
   return 0.5 * float(np.sum(np.abs(p - q)))
 
 
-def _least_pointy_utility(program: dict, delta: float) -> float:
+def _least_pointy_utility(delta: float) -> float:
   """Least E|Z| at which the full shift alone costs no more than `delta`."""
   low, high = 1.0, STAIRCASE_UTILITY
   while high - low > 1e-4:
     middle = 0.5 * (low + high)
-    found = design.Truncated(utility=middle, monotone=False, **program).solve()
+    found = design.Truncated(
+        utility=middle, method='lp', monotone=False, **STAIRS).solve()
     ok = found.info['objective'] <= delta * (1 + 1e-6)
     low, high = (low, middle) if ok else (middle, high)
   return high
 
 
-def figure_3(pyplot) -> dict:
+def figure_3(pyplot: Any) -> dict:
   """Utility against delta after n releases; KL to the Gaussian."""
   figure, axes = pyplot.subplots(1, 4, figsize=(20, 4.4))
-  result, claims = {}, {}
+  result: dict[str, Any] = {}
+  claims: dict[str, Any] = {}
   for axis, norm in zip(axes, (1, 2)):
     worst_loss, gain = -math.inf, {}
     for colour, steps in enumerate((1, 8, 16, 128)):
@@ -151,7 +163,7 @@ def figure_3(pyplot) -> dict:
          'above 1e-6'] = all(
              0.96 < row['direct'] / row['truncated_gaussian'] < 1.001
              for row in result['other epsilons'] if row['direct'] > 1e-6)
-  _save(figure, axes, pyplot, 'paper001_figure3')
+  _save(figure, axes, 'paper001_figure3')
   return {'curves': result, 'claims': claims}
 
 
@@ -160,7 +172,7 @@ def _trade_off(steps: int, norm: int) -> list[dict]:
   rows = []
   for multiple in (1, 1.5, 2, 2.5) if steps == 1 else (1.5, 3, 5, 7, 9, 11):
     utility = multiple * math.sqrt(steps) * (1.0 if norm == 2 else 0.8)
-    ask = {'epsilon': EPSILON, 'steps': steps, 'norm': norm}
+    ask: dict[str, Any] = {'epsilon': EPSILON, 'steps': steps, 'norm': norm}
     normal = design.TruncatedGaussian(
         500, utility=utility, norm=norm, bins=1).solve()
     rows.append({
@@ -194,7 +206,7 @@ def _epsilons(axis) -> list[dict]:
   rows = []
   for epsilon in (0.1, 0.3, 0.5, 1.0):
     for utility in (40.0, 80.0):
-      ask = {'epsilon': epsilon, 'steps': 128}
+      ask: dict[str, Any] = {'epsilon': epsilon, 'steps': 128}
       normal = design.TruncatedGaussian(500, utility=utility, bins=1).solve()
       rows.append({
           'epsilon': epsilon, 'utility': utility,
@@ -211,35 +223,18 @@ def _epsilons(axis) -> list[dict]:
   return rows
 
 
-def figure_4(pyplot) -> dict:
+def figure_4(pyplot: Any) -> dict:
   """DP-SGD, q = .1: shapes, and utility at equal delta."""
   figure, axes = pyplot.subplots(1, 3, figsize=(16, 4.4))
-  rows = []
-  for colour, steps in enumerate((1, 8, 16, 32, 64, 128)):
-    utility = 0.35 * math.sqrt(steps) + 0.5
-    reach = math.ceil(4 * utility) + 1
-    ask = {'epsilon': EPSILON, 'steps': steps, 'sampling_prob': 0.1, 'norm': 1}
-    bins = max(2, min(20, 160 // reach))
-    found = tfcactus.truncated_noise(reach, utility=utility, bins=bins, **ask)
-    moments = tfcactus.truncated_noise(reach, utility=utility, bins=bins,
-                                       method='ma', **ask)
-    axes[0].semilogy(*_density(found.noise), drawstyle='steps-mid',
-                     color=f'C{colour}', label=f'direct, n={steps}')
-    axes[1].semilogy(*_density(moments.noise), drawstyle='steps-mid',
-                     color=f'C{colour}', label=f'ma, n={steps}')
-    row = {'steps': steps, 'range': reach, 'bins': bins,
-           'delta': found.delta.upper, 'direct': found.utility,
-           'ma_delta': moments.delta.upper, 'ma': moments.utility}
-    row['gaussian_of_equal_delta'] = _gaussian_utility(
-        reach, bins, found.delta.upper, ask)
-    row['gaussian_of_ma_delta'] = _gaussian_utility(
-        reach, bins, moments.delta.upper, ask)
-    rows.append(row)
-  for key, base, style in (('gaussian_of_equal_delta', 'direct', 'o-'),
-                           ('gaussian_of_ma_delta', 'ma', 's:')):
+  rows = [_equal_deltas(steps, f'C{colour}', *axes[:2])
+          for colour, steps in enumerate((1, 8, 16, 32, 64, 128))]
+  pairs = (('gaussian_of_equal_delta', 'direct', 'o-'),
+           ('gaussian_of_ma_delta', 'ma', 's:'))
+  ratios = {base: [row[key] and row[key] / row[base] for row in rows]
+            for key, base, _ in pairs}
+  for _, base, style in pairs:
     axes[2].semilogx([row['steps'] for row in rows],
-                     [row[key] / row[base] if row[key] else math.nan
-                      for row in rows], style,
+                     [ratio or math.nan for ratio in ratios[base]], style,
                      label=f'truncated Gaussian / {base}')
   axes[2].axhline(1.0, color='k', linewidth=0.8)
   axes[2].set(xlabel='n', ylabel='ratio of E|Z| at equal delta',
@@ -248,22 +243,41 @@ def figure_4(pyplot) -> dict:
     axis.set(xlabel='z', ylabel='density',
              title=f'Paper 001, Figure 4: q = .1, L1, {name}')
     axis.set_ylim(1e-5, 1)
-  _save(figure, axes, pyplot, 'paper001_figure4')
-  ratio = [row['gaussian_of_equal_delta'] and
-           row['gaussian_of_equal_delta'] / row['direct'] for row in rows]
+  _save(figure, axes, 'paper001_figure4')
   steps_down = design.Truncated(
       8, 2, EPSILON, sampling_prob=0.1, norm=1, bins=20).solve()
   falls = -np.diff(steps_down.log_density)
   return {'rows': rows, 'claims': {
       'direct noise needs less E|Z| than the truncated Gaussian of its delta, '
       'at every n (None: no such Gaussian reaches that delta)': all(
-          r is None or r > 1 for r in ratio),
-      'ratios': ratio,
-      'ratios of noise by the moments bound (the paper: above 1 at 16 to 128)': [
-          row['gaussian_of_ma_delta'] and row['gaussian_of_ma_delta'] / row['ma']
-          for row in rows],
+          r is None or r > 1 for r in ratios['direct']),
+      'ratios': ratios['direct'],
+      'ratios of noise by the moments bound (the paper: above 1 at 16 to 128)':
+          ratios['ma'],
       'n = 1 has plateaus: steps down between less than a fifth of the cells':
           float(np.mean(falls > 1e-6)) < 0.2}}
+
+
+def _equal_deltas(steps: int, colour: str, left: Any, right: Any) -> dict:
+  """Both designs after some steps, drawn, and the Gaussians of their deltas."""
+  utility = 0.35 * math.sqrt(steps) + 0.5
+  reach = math.ceil(4 * utility) + 1
+  ask: dict[str, Any] = {
+      'epsilon': EPSILON, 'steps': steps, 'sampling_prob': 0.1, 'norm': 1}
+  bins = max(2, min(20, 160 // reach))
+  found, moments = (tfcactus.truncated_noise(
+      reach, utility=utility, bins=bins, method=method, **ask)
+                    for method in ('direct', 'ma'))
+  for axis, name, design_ in ((left, 'direct', found), (right, 'ma', moments)):
+    axis.semilogy(*_density(design_.noise), drawstyle='steps-mid', color=colour,
+                  label=f'{name}, n={steps}')
+  return {'steps': steps, 'range': reach, 'bins': bins,
+          'delta': found.delta.upper, 'direct': found.utility,
+          'ma_delta': moments.delta.upper, 'ma': moments.utility,
+          'gaussian_of_equal_delta': _gaussian_utility(
+              reach, bins, found.delta.upper, ask),
+          'gaussian_of_ma_delta': _gaussian_utility(
+              reach, bins, moments.delta.upper, ask)}
 
 
 def _gaussian_utility(reach: float, bins: int, delta: float, ask: dict):
@@ -284,10 +298,11 @@ def _gaussian_utility(reach: float, bins: int, delta: float, ask: dict):
       1)
 
 
-def figure_6(pyplot) -> dict:
+def figure_6(pyplot: Any) -> dict:
   """Ten seeds: convergence and spread of each loss."""
   figure, axes = pyplot.subplots(1, 2, figsize=(11, 4))
-  result, claims = {}, {}
+  result: dict[str, Any] = {}
+  claims: dict[str, Any] = {}
   for loss in ('adp', 'pdp', 'ma'):
     runs = [_learned(range=5, norm=1, bins=20, loss=loss, seed=seed,
                      learning_rate=1e-3, decay=0.99995, halving=2500,
@@ -312,27 +327,22 @@ def figure_6(pyplot) -> dict:
   axes[0].set(xlabel='epoch', ylabel='delta', title='Paper 001, Figure 6a')
   axes[1].set(xlabel='epoch', ylabel='std / mean of l',
               title='Figure 6b: ten seeds')
-  _save(figure, axes, pyplot, 'paper001_figure6')
+  _save(figure, axes, 'paper001_figure6')
   claims['note'] = ('the paper: adp and pdp settle between 5000 and 8000 epochs, '
                     'ma after 80000, of which 15000 are run here')
   return {'runs': result, 'claims': claims}
 
 
-def _save(figure, axes, pyplot, name: str) -> None:
+def _save(figure: Any, axes: Sequence[Any], name: str) -> None:
   for axis in axes:
     axis.legend(fontsize=7)
     axis.grid(alpha=0.3)
-  figure.tight_layout()
-  _results.RESULTS.mkdir(exist_ok=True)
-  figure.savefig(_results.RESULTS / f'{name}.png', dpi=80)
-  pyplot.close(figure)
+  _results.save_figure(figure, name)
 
 
 def main(wanted: list[str]) -> None:
   """Redraws the figures named, or all, and merges them into the results."""
-  import matplotlib  # pylint: disable=import-outside-toplevel
-  matplotlib.use('Agg')
-  from matplotlib import pyplot  # pylint: disable=import-outside-toplevel
+  pyplot = _results.pyplot()
   path = _results.RESULTS / 'truncated_figures.json'
   result = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
   for name, draw in (('1', figure_1), ('3', figure_3), ('4', figure_4),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,8 @@ CASES = (
 def measure(steps: int, reach: float, utility: float, bins: int,
             sampling_prob: float, epsilon: float) -> dict:
   """Both noises of one case."""
-  ask = {'epsilon': epsilon, 'steps': steps, 'sampling_prob': sampling_prob}
+  ask: dict[str, Any] = {
+      'epsilon': epsilon, 'steps': steps, 'sampling_prob': sampling_prob}
   cpu = time.process_time()
   found = tfcactus.truncated_noise(reach, utility=utility, bins=bins, **ask)
   cpu = time.process_time() - cpu

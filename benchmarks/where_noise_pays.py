@@ -20,7 +20,7 @@ SHOWN = (
 STEPS, SAMPLING_PROB, DELTA = 3600, 250 / 60_000, 1e-5
 
 
-def epsilon(noise: tfcactus.ScalarTable) -> float:
+def epsilon(noise: tfcactus.noise.Noise) -> float:
   """The upper bound after `STEPS` subsampled steps."""
   return tfcactus.PrivacyPlan(
       noise=noise, l2_norm_clip=1.0, num_examples=60_000,

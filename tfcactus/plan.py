@@ -17,6 +17,7 @@ from tfcactus import _format
 from tfcactus import accounting
 from tfcactus import noise as noise_lib
 from tfcactus import relations
+from tfcactus.accounting import calibration
 from tfcactus.accounting import sinh_normal
 from tfcactus.adaptive_clipping import AdaptiveClipping
 
@@ -392,20 +393,11 @@ class PrivacyPlan:
       fixed_size: Whether batches are of fixed size; else Poisson.
       neighboring_relation: As for `guarantee`.
     """
-    epsilon = _checks.positive('epsilon', epsilon)
     guarantee = functools.partial(
         self.guarantee_fixed_size if fixed_size else self.guarantee,
         neighboring_relation=neighboring_relation)
-    if guarantee(self.steps).upper <= epsilon:
-      return self.steps
-    low, high = 0, self.steps
-    while high - low > 1:
-      middle = (low + high) // 2
-      if guarantee(middle).upper <= epsilon:
-        low = middle
-      else:
-        high = middle
-    return low
+    return calibration.calibrate_steps(
+        epsilon, lambda steps: guarantee(steps).upper, self.steps)
 
 
 def check_l2_noise(noise: noise_lib.Noise, dim: int) -> None:
@@ -473,26 +465,9 @@ def calibrate_noise_multiplier(
   Raises:
     ValueError: if no noise multiplier up to 1e4 reaches the target.
   """
-  target_epsilon = _checks.positive('target_epsilon', target_epsilon)
-
-  def cost(log_multiplier):
-    noise = make_noise(math.exp(log_multiplier))
-    plan = PrivacyPlan(noise=noise, **settings)
+  def cost(multiplier: float) -> float:
+    plan = PrivacyPlan(noise=make_noise(multiplier), **settings)
     return plan.guarantee(neighboring_relation=neighboring_relation).upper
 
-  low, high = math.log(0.5), math.log(0.5)
-  while cost(high) > target_epsilon:
-    low, high = high, high + math.log(2)
-    if high > math.log(1e4):
-      raise ValueError(
-          f'Expected target_epsilon={target_epsilon!r} to be reachable with a '
-          'noise multiplier up to 1e4; raise the target or lower the steps.')
-  while low == high or cost(low) <= target_epsilon:
-    low, high = low - math.log(2), low
-    if low < math.log(1e-2):
-      return make_noise(math.exp(high))
-  while high - low > tolerance:
-    middle = 0.5 * (low + high)
-    low, high = (low, middle) if cost(middle) <= target_epsilon else (
-        middle, high)
-  return make_noise(math.exp(high))
+  return make_noise(calibration.calibrate_noise(
+      target_epsilon, cost, low=1e-2, high=1e4, tolerance=tolerance))

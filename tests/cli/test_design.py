@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import builtins
 import json
 
@@ -10,14 +9,13 @@ import pytest
 
 from tfcactus import design
 from tfcactus import noise
-from tfcactus.cli import design as design_commands
+from tfcactus.cli import design as design_command
+from tfcactus.cli import main
 from tfcactus.noise import library
 
 
 def run(*argv):
-  parser = argparse.ArgumentParser()
-  design_commands.register(parser.add_subparsers(required=True))
-  args = parser.parse_args(argv)
+  args = main.parser().parse_args(argv)
   args.run(args)
 
 
@@ -66,7 +64,7 @@ def test_bad_requests(argv, words):
 
 
 def test_a_long_solve_says_so(monkeypatch, capsys):
-  monkeypatch.setattr(design_commands, '_QUIET_SECONDS', 0.01)
+  monkeypatch.setattr(design_command, '_QUIET_SECONDS', 0.01)
   run('design', 'cactus', '--budget', '.25', '--bins', '40')
   assert 'designing cactus' in capsys.readouterr().err
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.design import oracles
 from tfcactus import design
-from tfcactus.design import isotropic
 from tfcactus.design.solvers import grid
+from tfcactus.design.solvers import shells
 
 REQUESTS = [
     design.Isotropic(2, 0.5, bins=10),
@@ -47,8 +47,8 @@ def test_objective_by_the_law_of_the_moved_radius(solved):
 
 def test_optimum_beats_feasible_perturbations(solved):
   request, table = solved
-  cost, budget, sigma = request._checked()
-  program = isotropic.radial_program(
+  cost, budget, sigma = request.checked()
+  program = shells.radial_program(
       request.objective, request.dim, request._layout(cost, budget, sigma)[0],
       cost, budget)
   p = np.exp(table.log_density + program.log_volume)
@@ -85,8 +85,8 @@ def test_gain_in_many_dimensions(dim, gain):
 def test_kkt_residuals():
   request = design.Isotropic(4, 0.7, bins=8, objective='chi2')
   table = request.solve()
-  cost, budget, sigma = request._checked()
-  program = isotropic.radial_program(
+  cost, budget, sigma = request.checked()
+  program = shells.radial_program(
       'chi2', 4, request._layout(cost, budget, sigma)[0], cost, budget)
   p = np.exp(table.log_density + program.log_volume)
   price = table.info['multipliers']['price']

@@ -145,7 +145,7 @@ def test_costs_outside_the_papers(cost, words):
 def test_sensitivity_and_budget_scale_together():
   # Sensitivity 2 on half as many cells per unit, with four times the budget.
   one = design.Cactus(0.25, bins=16, cells=100, tail_ratio=0.7).solve()
-  wide = design.Cactus(0.25 * 4, bins=8, cells=100, tail_ratio=0.7)._spec()
+  wide = design.Cactus(0.25 * 4, bins=8, cells=100, tail_ratio=0.7).spec()
   program = wide.program(np.arange(1, 17))
   solution = interior_point.solve(program, grid.exponential_start(program))
   assert np.max(program.divergences(solution.p)) == pytest.approx(
@@ -155,7 +155,7 @@ def test_sensitivity_and_budget_scale_together():
 @pytest.mark.parametrize('request_', [
     design.Cactus(0.25, bins=10), design.Monotone(0.5, bins=10)], ids=str)
 def test_kkt_residuals(request_):
-  spec = request_._spec()
+  spec = request_.spec()
   shifts = spec.all_shifts()[spec.bins - 1 if spec.monotone else 0:]
   program = spec.program(shifts)
   found = interior_point.solve(program, grid.exponential_start(program))

@@ -68,7 +68,7 @@ def test_monotone_exactly_where_promised(solved):
 
 def test_optimum_beats_feasible_perturbations(solved):
   request, table = solved
-  spec = request._spec()
+  spec = request.spec()
   program = spec.program(spec.all_shifts())
   p = np.exp(table.log_density) / table.bins
   rng = np.random.default_rng(7)

@@ -10,7 +10,9 @@ import tfcactus
 from tfcactus import accounting
 from tfcactus import noise
 from tfcactus.learned import learned_noise
+from tfcactus.learned import models
 from tfcactus.learned import privacy_losses
+from tfcactus.learned import training
 from tfcactus.pairs import of_noise
 from tfcactus.search import truncated
 
@@ -117,10 +119,10 @@ def test_overflow_goes_up():
 
 def test_sigmoid_noise_is_falling_and_cnn_noise_need_not_be():
   rng = np.random.default_rng(0)
-  model = learned_noise.SigmoidModel(40, 4, 30, rng)
+  model = models.SigmoidModel(40, 4, 30, rng)
   assert np.all(np.diff(model().numpy()) <= 1e-12)
   assert len(model.trainable_variables) == 3
-  other = learned_noise.ConvolutionModel(40, 4, rng)
+  other = models.ConvolutionModel(40, rng)
   assert np.any(np.diff(other().numpy()) > 0)
   assert other.filters.shape == (10, 3)
 
@@ -179,11 +181,11 @@ def test_seeds_repeat_and_differ():
 
 
 def test_weight_halves_unless_the_noise_is_too_wide():
-  wide = learned_noise._Training(learned_noise.LearnedNoise(
+  wide = training.Training(learned_noise.LearnedNoise(
       3, 0.3, bins=3, utility=0.5, halving=10, weight=1e-3, progress=False))
   wide.run(10)
   assert float(wide._weight) == pytest.approx(2e-3)
-  free = learned_noise._Training(learned_noise.LearnedNoise(
+  free = training.Training(learned_noise.LearnedNoise(
       3, 0.3, bins=3, halving=10, weight=1e-3, least_weight=3e-4,
       progress=False))
   free.run(10)

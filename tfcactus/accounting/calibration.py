@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Callable
+from typing import Optional
 
 import dp_accounting
 from scipy import optimize
@@ -35,17 +36,50 @@ def account(make_event: Callable[[float], dp_accounting.DpEvent], delta: float,
   return cost
 
 
-def calibrate_noise(target_epsilon: float, cost: Account) -> float:
+def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
+                    high: float = 1e6, tolerance: float = TOLERANCE,
+                    name: str = 'noise multiplier') -> float:
   """The least noise multiplier (or scale) whose cost is within the target.
 
   Args:
     target_epsilon: Budget for the upper bound.
     cost: Falls with the noise.
+    low: Least noise that is tried; the answer if it is within the target.
+    high: Most noise that is tried.
+    tolerance: Relative; the answer is not too small by any of it.
+    name: What is sought, as an error names it.
+
+  Returns:
+    A value that was accounted: `cost` of it is within the target.
 
   Raises:
-    ValueError: if no noise from 1e-3 to 1e6 has that cost.
+    ValueError: if no noise up to `high` has that cost.
   """
-  return _least(target_epsilon, cost, 1e-3, 1e6, 'noise multiplier')
+  target = _checks.positive('target_epsilon', target_epsilon)
+  least, most = math.log(low), math.log(high)
+
+  def excess(log_value: float) -> float:
+    value = cost(math.exp(log_value))
+    return math.log(max(value, 1e-300) / target) if value < math.inf else 1e3
+
+  # From the middle outwards: extreme values are slow to account.
+  left = right = min(max(0.0, least), most)
+  if excess(left) > 0:
+    while excess(right) > 0:
+      if right == most:
+        raise ValueError(
+            f'Expected target_epsilon={target!r} to be reachable with a {name} '
+            f'of at most {high:g}; raise the target or lower the steps.')
+      left, right = right, min(right + math.log(2), most)
+  else:
+    while excess(left) <= 0:
+      if left == least:
+        return math.exp(left)
+      left, right = max(left - math.log(2), least), left
+  root = optimize.brentq(excess, left, right, xtol=tolerance / 4, rtol=1e-14)
+  while excess(root) > 0:
+    root += tolerance / 4
+  return math.exp(root)
 
 
 def calibrate_sampling_prob(target_epsilon: float, cost: Account) -> float:
@@ -56,53 +90,34 @@ def calibrate_sampling_prob(target_epsilon: float, cost: Account) -> float:
   """
   if cost(1.0) <= target_epsilon:
     return 1.0
-  return 1 / _least(target_epsilon, lambda inverse: cost(1 / inverse), 1.0, 1e9,
-                    'inverse sampling probability')
+  return 1 / calibrate_noise(
+      target_epsilon, lambda inverse: cost(1 / inverse), low=1.0, high=1e9,
+      name='inverse sampling probability')
 
 
-def calibrate_steps(target_epsilon: float, cost: Callable[[int], float]) -> int:
-  """The largest number of steps whose cost is within the target; may be zero."""
+def calibrate_steps(target_epsilon: float, cost: Callable[[int], float],
+                    most: Optional[int] = None) -> int:
+  """The largest number of steps whose cost is within the target; may be zero.
+
+  Args:
+    target_epsilon: Budget for the upper bound.
+    cost: Grows with the steps.
+    most: No more steps than this are asked for; None for no such bound.
+
+  Raises:
+    ValueError: if 2^40 steps are within the target, and `most` is None.
+  """
   target = _checks.positive('target_epsilon', target_epsilon)
-  if cost(1) > target:
-    return 0
-  high = 2
+  low, high = 0, 1 if most is None else most
   while cost(high) <= target:
-    high *= 2
+    if most is not None:
+      return most
+    low, high = high, 2 * high
     if high > 1 << 40:
       raise ValueError(
           f'Expected target_epsilon={target!r} to bound the steps, but 2^40 '
           'steps are within it.')
-  low = high // 2
   while high - low > 1:
     middle = (low + high) // 2
     low, high = (middle, high) if cost(middle) <= target else (low, middle)
   return low
-
-
-def _least(target_epsilon: float, cost: Account, low: float, high: float,
-           name: str) -> float:
-  """The least value in [low, high] with a cost within the target."""
-  target = _checks.positive('target_epsilon', target_epsilon)
-
-  def excess(log_value: float) -> float:
-    value = cost(math.exp(log_value))
-    return math.log(max(value, 1e-300) / target) if value < math.inf else 1e3
-
-  # From the middle outwards: extreme values are slow to account.
-  left = right = min(max(0.0, math.log(low)), math.log(high))
-  if excess(left) > 0:
-    while excess(right) > 0:
-      if right == math.log(high):
-        raise ValueError(
-            f'Expected target_epsilon={target!r} to be reachable with a {name} '
-            f'of at most {high:g}; raise the target or lower the steps.')
-      left, right = right, min(right + math.log(2), math.log(high))
-  else:
-    while excess(left) <= 0:
-      if left == math.log(low):
-        return math.exp(left)
-      left, right = max(left - math.log(2), math.log(low)), left
-  root = optimize.brentq(excess, left, right, xtol=TOLERANCE / 4, rtol=1e-14)
-  while excess(root) > 0:
-    root += TOLERANCE / 4
-  return math.exp(root)

@@ -1,1 +1,1 @@
-"""The `tfcactus` command."""
+"""The `tfcactus` command: one file a command, listed in `main`."""

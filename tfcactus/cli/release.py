@@ -1,37 +1,28 @@
-"""The commands `release`, `gap` and `tcdp` of the command line."""
+"""`tfcactus release`: publishes a private statistic of a file of numbers."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-from typing import Any
+from typing import Callable
+from typing import NamedTuple
 
 import numpy as np
 
-from tfcactus import _format
-from tfcactus import accounting
 from tfcactus import noise as noise_lib
-from tfcactus import release
+from tfcactus import release as release_lib
+from tfcactus.cli import arguments
+from tfcactus.cli import command
 from tfcactus.release import interior
 from tfcactus.release import threshold_queries
-
-STATISTICS = ('histogram', 'most-frequent', 'thresholds', 'quantile', 'sum')
-FAMILIES = ('gaussian', 'laplace', 'sinh-normal')
+from tfcactus.release.result import Release
 
 
-def register(commands: Any) -> None:
-  """Adds the subcommands; each sets `run`, a function of the parsed arguments.
-
-  Args:
-    commands: What `ArgumentParser.add_subparsers` returned.
-  """
-  parser = commands.add_parser(
-      'release', help='publish a private statistic of a column of numbers')
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
-  add('statistic', choices=STATISTICS)
+  add('statistic', choices=tuple(_STATISTICS))
   add('data', metavar='DATA', help='FILE.npy, or text with one number per line')
-  _add_noise(parser)
+  arguments.add_noise(parser)
   add('--epsilon', type=float, help='budget, in place of --noise-multiplier')
   add('--delta', type=float, required=True)
   add('--bins', type=int, help='size of the domain 0..BINS-1 (histogram, '
@@ -44,167 +35,81 @@ def register(commands: Any) -> None:
   add('--clip', type=float, help='bound on a record (sum)')
   add('--beta', type=float, default=0.05, help='of the accuracy statement')
   add('--seed', type=int, help='repeatable noise: an experiment, no release')
-  add('--json', action='store_true', help='print JSON')
-  parser.set_defaults(run=run_release)
-  gap = commands.add_parser(
-      'gap', help='the gap from which on the best of many options is found')
-  _add_noise(gap)
-  gap.add_argument('--options', type=int, required=True, metavar='K')
-  gap.add_argument('--beta', type=float, default=0.05,
-                   help='probability of a wrong answer')
-  gap.add_argument('--sensitivity', type=float, default=1.0)
-  gap.add_argument('--json', action='store_true', help='print JSON')
-  gap.set_defaults(run=run_gap)
-  _register_tcdp(commands)
-
-
-def _register_tcdp(commands: Any) -> None:
-  parser = commands.add_parser(
-      'tcdp', help='what (rho, omega)-truncated CDP implies')
-  add = parser.add_argument
-  add('--rho', type=float, required=True)
-  add('--omega', type=float, default=float('inf'), help='default: zCDP')
-  add('--sampling-prob', type=float, help='on a sample first (Theorem 12)')
-  add('--steps', type=int, default=1, help='so many of them')
-  add('--group', type=int, default=1, help='for groups of that size')
-  add('--delta', type=float, required=True)
-  add('--json', action='store_true', help='print JSON')
-  parser.set_defaults(run=run_tcdp)
-
-
-def _add_noise(parser: argparse.ArgumentParser) -> None:
-  add = parser.add_argument
-  add('--noise', choices=FAMILIES, default='gaussian')
-  add('--noise-multiplier', type=float,
-      help='over the sensitivity: standard deviation of the Gaussian, scale of '
-      'the Laplace, sigma of the sinh-normal')
-  add('--bend', type=float, help='of the sinh-normal, over the sensitivity')
-
-
-def make_noise(family: str, noise_multiplier: float, bend: Any
-               ) -> noise_lib.Noise:
-  """The noise of a family.
-
-  Args:
-    family: 'gaussian', 'laplace' or 'sinh-normal'.
-    noise_multiplier: Its size.
-    bend: For 'sinh-normal'; None otherwise.
-
-  Raises:
-    ValueError: if `bend` is missing or out of place.
-  """
-  _check_bend(family, bend)
-  if family == 'sinh-normal':
-    return noise_lib.SinhNormal(noise_multiplier, bend)
-  kinds = {'gaussian': noise_lib.Gaussian, 'laplace': noise_lib.Laplace}
-  return kinds[family](noise_multiplier)
-
-
-def _check_bend(family: str, bend: Any) -> None:
-  if (bend is not None) != (family == 'sinh-normal'):
-    raise ValueError(
-        'Expected --bend with --noise sinh-normal and no other, got '
-        f'bend={bend!r} with {family}.')
+  arguments.add_json(parser)
 
 
 def _noise(args: argparse.Namespace, releases: int) -> noise_lib.Noise:
   if (args.noise_multiplier is None) == (args.epsilon is None):
     raise ValueError(
         'Expected exactly one of --noise-multiplier and --epsilon.')
-  _check_bend(args.noise, args.bend)
+  arguments.check_bend(args.noise, args.bend)
   if args.epsilon is None:
-    return make_noise(args.noise, args.noise_multiplier, args.bend)
-  return release.noise_for_epsilon(
+    return arguments.make_noise(args.noise, args.noise_multiplier, args.bend)
+  return release_lib.noise_for_epsilon(
       args.noise, args.epsilon, args.delta, releases=releases, bend=args.bend)
 
 
-def run_release(args: argparse.Namespace) -> None:
-  """Reads, releases and prints.
+def _histogram(args: argparse.Namespace, data: np.ndarray) -> Release:
+  return release_lib.histogram(data, num_bins=args.bins, noise=_noise(args, 1),
+                               seed=args.seed)
 
-  Raises:
-    ValueError: if an argument is missing or does not suit the statistic.
-  """
-  data = _read(args.data)
-  kind = args.statistic
-  if kind == 'quantile':
-    _need(args, 'low', 'high')
-    # As many answers as the grid has; the count decides the price.
-    size = release.num_values(low=args.low, high=args.high,
-                              resolution=args.resolution)
-    noise = _noise(args, interior.num_queries(size, 'binary-search'))
-    result = release.quantile(
-        data, args.fraction, low=args.low, high=args.high, noise=noise,
-        resolution=args.resolution, method='binary-search', seed=args.seed)
-  elif kind == 'sum':
-    _need(args, 'clip')
-    result = release.noisy_sum(data, l2_norm_clip=args.clip,
+
+def _most_frequent(args: argparse.Namespace, data: np.ndarray) -> Release:
+  return release_lib.most_frequent(
+      data, num_bins=args.bins, noise=_noise(args, 1), seed=args.seed)
+
+
+def _thresholds(args: argparse.Namespace, data: np.ndarray) -> Release:
+  return release_lib.thresholds(
+      data, num_values=args.bins, seed=args.seed,
+      noise=_noise(args, threshold_queries.num_levels(args.bins)))
+
+
+def _quantile(args: argparse.Namespace, data: np.ndarray) -> Release:
+  # As many answers as the grid has; the count decides the price.
+  size = release_lib.num_values(low=args.low, high=args.high,
+                                resolution=args.resolution)
+  noise = _noise(args, interior.num_queries(size, 'binary-search'))
+  return release_lib.quantile(
+      data, args.fraction, low=args.low, high=args.high, noise=noise,
+      resolution=args.resolution, method='binary-search', seed=args.seed)
+
+
+def _sum(args: argparse.Namespace, data: np.ndarray) -> Release:
+  return release_lib.noisy_sum(data, l2_norm_clip=args.clip,
                                noise=_noise(args, 1), seed=args.seed)
-  else:
-    _need(args, 'bins')
-    if kind == 'thresholds':
-      result = release.thresholds(
-          data, num_values=args.bins, seed=args.seed,
-          noise=_noise(args, threshold_queries.num_levels(args.bins)))
-    else:
-      make = {'histogram': release.histogram,
-              'most-frequent': release.most_frequent}[kind]
-      result = make(data, num_bins=args.bins, noise=_noise(args, 1),
-                    seed=args.seed)
-  _print(args, result)
 
 
-def _print(args: argparse.Namespace, result: release.Release) -> None:
+class _Statistic(NamedTuple):
+  """A statistic: how it is released, and the options that it needs."""
+
+  release: Callable[[argparse.Namespace, np.ndarray], Release]
+  options: tuple[str, ...]
+
+
+_STATISTICS = {
+    'histogram': _Statistic(_histogram, ('bins',)),
+    'most-frequent': _Statistic(_most_frequent, ('bins',)),
+    'thresholds': _Statistic(_thresholds, ('bins',)),
+    'quantile': _Statistic(_quantile, ('low', 'high')),
+    'sum': _Statistic(_sum, ('clip',)),
+}
+
+
+def _run(args: argparse.Namespace) -> None:
+  data = _read(args.data)
+  statistic = _STATISTICS[args.statistic]
+  arguments.require(args, f'release {args.statistic}', *statistic.options)
+  result = statistic.release(args, data)
   guarantee = result.guarantee(args.delta)
   value = np.asarray(result.value).tolist()
-  if args.json:
-    print(json.dumps({
-        'value': value, 'epsilon': guarantee.upper, 'delta': args.delta,
-        'neighboring_relation': guarantee.neighboring_relation,
-        'mechanism': result.mechanism, 'error': result.error(args.beta),
-        'error_kind': result.error_kind, 'beta': args.beta,
-        'seeded': result.seeded}))
-    return
-  print(f'{value}\n{result.report(args.delta, args.beta)}')
-
-
-def run_gap(args: argparse.Namespace) -> None:
-  """Prints the smallest gap for both reductions."""
-  if args.noise_multiplier is None:
-    raise ValueError('Expected --noise-multiplier with gap.')
-  noise = make_noise(args.noise, args.noise_multiplier, args.bend)
-  gaps = {method: release.smallest_gap(
-      noise, num_options=args.options, beta=args.beta, method=method,
-      sensitivity=args.sensitivity)
-          for method in ('obvious-answer', 'histogram')}
-  if args.json:
-    print(json.dumps(gaps))
-    return
-  for method, gap in gaps.items():
-    print(f'{method}: a gap of {_format.upper(gap)} is found with probability '
-          f'{_format.lower(1 - args.beta)} among {args.options} options')
-
-
-def run_tcdp(args: argparse.Namespace) -> None:
-  """Prints what the guarantee becomes, and its epsilon."""
-  guarantee = accounting.TCDP(args.rho, args.omega)
-  if args.sampling_prob is not None:
-    guarantee = guarantee.subsample(args.sampling_prob)
-  guarantee = guarantee.self_compose(args.steps)
-  epsilon = (guarantee.epsilon(args.delta) if args.group == 1 else
-             guarantee.group_epsilon(args.group, args.delta))
-  if args.json:
-    print(json.dumps({'rho': guarantee.rho, 'omega': guarantee.omega,
-                      'epsilon': epsilon}))
-    return
-  whom = 'one record' if args.group == 1 else f'groups of {args.group} records'
-  print(f'{guarantee}: epsilon <= {_format.upper(epsilon, 10)} at delta '
-        f'{_format.upper(args.delta)} for {whom}')
-
-
-def _need(args: argparse.Namespace, *names: str) -> None:
-  for name in names:
-    if getattr(args, name) is None:
-      raise ValueError(f'Expected --{name} with "release {args.statistic}".')
+  command.show(args, {
+      'value': value, 'epsilon': guarantee.upper, 'delta': args.delta,
+      'neighboring_relation': guarantee.neighboring_relation,
+      'mechanism': result.mechanism, 'error': result.error(args.beta),
+      'error_kind': result.error_kind, 'beta': args.beta,
+      'seeded': result.seeded},
+      '' if args.json else f'{value}\n{result.report(args.delta, args.beta)}')
 
 
 def _read(path: str) -> np.ndarray:
@@ -223,3 +128,8 @@ def _read(path: str) -> np.ndarray:
         f'Expected {path!r} to hold numbers, one per line or as .npy: '
         f'{str(error).splitlines()[0]}') from None
   return data
+
+
+COMMAND = command.Command(
+    'release', 'publish a private statistic of a column of numbers',
+    _add_arguments, _run)

@@ -9,9 +9,9 @@ import argparse
 import pathlib
 import sys
 import time
-from typing import Any
 from typing import Optional
 from typing import Sequence
+from typing import Union
 
 from tfcactus import _format
 from tfcactus import design
@@ -26,13 +26,15 @@ REPRODUCIBLE = 1e-9
 _BINS = 100
 """Cells per unit of sensitivity of the shipped scalar tables."""
 
+Request = Union[design.Cactus, design.Monotone, design.Isotropic]
+
 _CNN_DIM = 26_010
 """Parameters of the tutorial's convolutional network."""
 
 
-def requests() -> dict[str, Any]:
+def requests() -> dict[str, Request]:
   """Every shipped table's name and the request that makes it."""
-  table = {}
+  table: dict[str, Request] = {}
   for budget in (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0):
     table[f'cactus-budget{budget:g}'] = design.Cactus(budget, bins=_BINS)
     table[f'monotone-budget{budget:g}'] = design.Monotone(budget, bins=_BINS)
@@ -49,7 +51,7 @@ def requests() -> dict[str, Any]:
   return table
 
 
-def check(name: str, request: Any) -> str:
+def check(name: str, request: Request) -> str:
   """Recomputes the certificate of a shipped table from its arrays.
 
   Args:
@@ -65,9 +67,9 @@ def check(name: str, request: Any) -> str:
   """
   shipped = noise.load(TABLES / f'{name}.npz')
   told = shipped.info['parameters']
-  budget = (request.budget if request.budget is not None else
-            request.dim * request.noise_multiplier**2)
-  wanted = {'budget': budget, 'objective': getattr(request, 'objective', 'kl')}
+  budget = (request.checked()[1] if isinstance(request, design.Isotropic) else
+            request.budget)
+  wanted = {'budget': budget, 'objective': request.objective}
   for key, value in wanted.items():
     if told[key] != value:
       raise ValueError(f'Expected {key}={value!r} in {name}, got {told[key]!r}.')
@@ -82,7 +84,7 @@ def _compare(name: str, key: str, new: float, old: float) -> None:
     raise ValueError(f'Expected {key}={new!r} in {name}, got {old!r}.')
 
 
-def reproduce(name: str, request: Any) -> str:
+def reproduce(name: str, request: Request) -> str:
   """Solves a table anew, and compares its objective with the shipped one's.
 
   Raises:
@@ -94,7 +96,7 @@ def reproduce(name: str, request: Any) -> str:
   return f'{_line(name, shipped)}, reproduced'
 
 
-def build(name: str, request: Any) -> str:
+def build(name: str, request: Request) -> str:
   """Solves a table and writes it; returns a line for the report."""
   table = request.solve()
   TABLES.mkdir(exist_ok=True)
@@ -102,7 +104,7 @@ def build(name: str, request: Any) -> str:
   return _line(name, table)
 
 
-def _line(name: str, table: Any) -> str:
+def _line(name: str, table: noise.library.Table) -> str:
   info = table.info
   size = (TABLES / f'{name}.npz').stat().st_size
   certificate = (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tfcactus.design import _scalar
+from tfcactus.design import scalar
 
 
-class Cactus(_scalar.ScalarRequest):
+class Cactus(scalar.ScalarRequest):
   """Minimises the largest divergence over shifts 1..bins of the cells.
 
   The optimum is not monotone for small budgets, so that its privacy must be

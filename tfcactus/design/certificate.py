@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Any
 from typing import Optional
 from typing import Union
 
 import numpy as np
 
-from tfcactus.design import _scalar
-from tfcactus.design import cost as cost_lib
+from tfcactus.design import fields
 from tfcactus.design import isotropic
+from tfcactus.design import scalar
+from tfcactus.design.solvers import cost as cost_lib
 from tfcactus.noise import radial_table
 from tfcactus.noise import scalar_table
 
+Table = Union[scalar_table.ScalarTable, radial_table.RadialTable]
 
-def verify(table: Union[scalar_table.ScalarTable, radial_table.RadialTable],
-           cost: Optional[Callable[[np.ndarray], np.ndarray]] = None
+
+def verify(table: Table, cost: Optional[fields.CostFunction] = None
            ) -> dict[str, float]:
   """Recomputes the certificate of a designed table.
 
@@ -39,31 +41,37 @@ def verify(table: Union[scalar_table.ScalarTable, radial_table.RadialTable],
       Laplace, or a table of unknown origin).
     SolverError: if the claim fails, naming the residual.
   """
+  told = _told(table, cost)
+  price = float(table.info['multipliers']['price'])
+  made = cost_lib.make(2.0 if told['power'] is None else told['power'], cost)
+  if isinstance(table, radial_table.RadialTable):
+    return isotropic.certify(table, told['objective'], made, told['budget'],
+                             price, table.info['solver'])
+  theta = np.zeros(table.bins)
+  for shift, share in table.info['multipliers']['shifts'].items():
+    theta[int(shift) - 1] = share
+  mechanism = table.info['mechanism']
+  spec = scalar.ScalarSpec(
+      mechanism, told['objective'], told['budget'], made, table.bins,
+      table.log_density.size - 1, table.log_tail_ratio, table.info['solver'],
+      monotone=not mechanism.startswith('cactus'))
+  return scalar.certify(spec, table, theta, price)
+
+
+def _told(table: Table, cost: Optional[fields.CostFunction]) -> dict[str, Any]:
+  """The request that a table says it answers."""
   if not isinstance(table, (radial_table.RadialTable, scalar_table.ScalarTable)):
     raise ValueError(f'Expected table to be a noise table, got {table!r}.')
-  info = table.info
   missing = [key for key in ('parameters', 'multipliers', 'solver')
-             if info.get(key) is None]
+             if table.info.get(key) is None]
   if missing:
     raise ValueError(
         'Expected a designed table with a certificate, got '
         f'{table.name!r} without {", ".join(missing)} in its info; quantised '
         'Gaussians and Laplaces have none.')
-  told = info['parameters']
+  told = table.info['parameters']
   if (told['power'] is None) != (cost is not None):
     raise ValueError(
         f'Expected {"the" if cost is None else "no"} cost function for a table '
         f'designed with power={told["power"]!r}, got cost={cost!r}.')
-  made = cost_lib.make(2.0 if told['power'] is None else told['power'], cost)
-  price = float(info['multipliers']['price'])
-  if table.kind == 'radial':
-    return isotropic.certify(table, told['objective'], made, told['budget'],
-                             price, info['solver'])
-  theta = np.zeros(table.bins)
-  for shift, share in info['multipliers']['shifts'].items():
-    theta[int(shift) - 1] = share
-  request = _scalar.ScalarSpec(
-      info['mechanism'], told['objective'], told['budget'], made,
-      table.bins, table.log_density.size - 1, table.log_tail_ratio,
-      info['solver'], monotone=not info['mechanism'].startswith('cactus'))
-  return _scalar.certify(request, table, theta, price)
+  return told

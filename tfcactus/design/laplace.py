@@ -8,8 +8,12 @@ from typing import Optional
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.design import _scalar
+from tfcactus.design import closed_form
+from tfcactus.design import fields
+from tfcactus.design import table_info
 from tfcactus.noise import scalar_table
+
+_MAX_CELLS = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,15 +41,13 @@ class DiscretizedLaplace:
   bins: int = 200
   cells: Optional[int] = None
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     _checks.positive('scale', self.scale)
     bins = _checks.integer('bins', self.bins, 1)
     if self.cells is not None:
-      _scalar.check_cells(self.cells, bins)
-    if self.scale * self.bins > 1e5:
-      raise ValueError(
-          'Expected scale * bins <= 100000 cells, got '
-          f'{self.scale * self.bins:.3g}; lower bins.')
+      fields.check_cells(self.cells, bins)
+    closed_form.check_size(self.scale * bins, _MAX_CELLS, 'cells in a scale',
+                           'lower bins')
 
   def solve(self) -> scalar_table.ScalarTable:
     """Builds the noise table; its `info` carries no certificate."""
@@ -57,12 +59,10 @@ class DiscretizedLaplace:
         np.log(np.sinh(width / 2)) - width * np.arange(1, cells + 1)
         if width < 600 else
         width / 2 - np.log(2.0) - width * np.arange(1, cells + 1))
-    info = {
-        'mechanism': 'discretized-laplace',
-        'parameters': {'scale': float(self.scale), 'bins': self.bins,
-                       'cells': cells},
-        'objective': None, 'lower_bound': None, 'gap': None, 'solver': None,
-        'statement': 'Laplace noise with exact cell probabilities and tail; '
-                     'not an optimised design.'}
+    info = table_info.uncertified(
+        'discretized-laplace',
+        {'scale': float(self.scale), 'bins': self.bins, 'cells': cells},
+        'Laplace noise with exact cell probabilities and tail; not an optimised '
+        'design.')
     return scalar_table.ScalarTable.normalized(
         self.bins, log_mass + np.log(self.bins), -width, info)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tfcactus.design import _scalar
+from tfcactus.design import scalar
 
 
-class Monotone(_scalar.ScalarRequest):
+class Monotone(scalar.ScalarRequest):
   """Minimises the divergence at full shift over densities falling in |z|.
 
   For a monotone density the full shift dominates every smaller one, so that its

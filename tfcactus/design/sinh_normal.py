@@ -6,9 +6,10 @@ import dataclasses
 from typing import Optional
 
 import numpy as np
-from scipy import special
 
 from tfcactus import _checks
+from tfcactus.design import closed_form
+from tfcactus.design import table_info
 from tfcactus.noise import scalar_table
 from tfcactus.noise import sinh_normal
 
@@ -43,13 +44,10 @@ class DiscretizedSinhNormal:
   bins: int = 200
   cells: Optional[int] = None
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     noise = self._noise()
     bins = _checks.integer('bins', self.bins, 1)
-    if noise.std * bins < 0.5:
-      raise ValueError(
-          'Expected a standard deviation of at least half a cell, got '
-          f'{noise.std:.4g} and bins={bins}; raise bins.')
+    closed_form.check_resolution('std', noise.std, bins)
     if not 2 <= self._cells() <= _MAX_CELLS:
       raise ValueError(
           f'Expected 2 to {_MAX_CELLS} cells, got {self._cells()}; change bins '
@@ -66,20 +64,16 @@ class DiscretizedSinhNormal:
 
   def solve(self) -> scalar_table.ScalarTable:
     """Builds the noise table; its `info` carries no certificate."""
-    edge = (np.arange(self._cells() + 2) - 0.5) / self.bins
-    edge[0] = 0.0
-    normal = self.bend / self.sigma * np.sinh(edge / self.bend)
-    log_above = special.log_ndtr(-normal)
-    log_mass = log_above[:-1] + np.log(-np.expm1(np.diff(log_above)))
-    log_mass[0] += np.log(2.0)
+    edges = (np.arange(self._cells() + 2) - 0.5) / self.bins
+    log_mass = closed_form.central_log_mass(
+        self.bend / self.sigma * np.sinh(edges / self.bend))
     if self._noise().monotone:
       log_mass = np.minimum.accumulate(log_mass)
-    info = {
-        'mechanism': 'discretized-sinh-normal',
-        'parameters': {'sigma': float(self.sigma), 'bend': float(self.bend),
-                       'bins': self.bins, 'cells': self._cells()},
-        'objective': None, 'lower_bound': None, 'gap': None, 'solver': None,
-        'statement': 'Sinh-normal noise with exact cell probabilities; not an '
-                     'optimised design.'}
+    info = table_info.uncertified(
+        'discretized-sinh-normal',
+        {'sigma': float(self.sigma), 'bend': float(self.bend),
+         'bins': self.bins, 'cells': self._cells()},
+        'Sinh-normal noise with exact cell probabilities; not an optimised '
+        'design.')
     return scalar_table.ScalarTable.normalized(
         self.bins, log_mass, float(log_mass[-1] - log_mass[-2]), info)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus import _format
-from tfcactus.design import _scalar
+from tfcactus.design import fields
 from tfcactus.design.solvers import bounded_problem
 from tfcactus.design.solvers import convex_program
 from tfcactus.design.solvers import density_descent
@@ -84,8 +84,8 @@ class Truncated:
   order: Optional[float] = None
   monotone: bool = True
 
-  def __post_init__(self):
-    _scalar.check_choice('method', self.method, METHODS)
+  def __post_init__(self) -> None:
+    fields.check_choice('method', self.method, METHODS)
     problem = self._problem
     if self.method == 'lp' and problem.steps != 1:
       raise ValueError(

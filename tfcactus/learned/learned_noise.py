@@ -8,119 +8,27 @@ no program.
 from __future__ import annotations
 
 import dataclasses
-import functools
+import math
 import sys
 import time
-from typing import Any
 from typing import List
 from typing import Optional
+from typing import Tuple
 
 import dp_accounting
-import numpy as np
-import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus import _format
 from tfcactus import accounting
 from tfcactus import noise as noise_lib
-from tfcactus.learned import privacy_losses
+from tfcactus.learned.training import Training
 from tfcactus.noise import tiling
 
 LOSSES = ('adp', 'pdp', 'ma')
 MODELS = ('sigmoid', 'cnn')
 
-LEAST_ORDER = 1e-4
-"""Added to the square that keeps the order lambda positive."""
-
-STEEPNESS = 8.0
-"""Slope of a sigmoid times the width of a cell: the paper's 500 on its grid."""
-
-PAPER_SIGMOIDS = 10_000
-BIAS = 10.0
-"""Initial A for that many sigmoids; fewer get it in proportion."""
-
-LAYERS, CHANNEL, FILTER = 10, 100, 3
-"""Convolutions, layer width and filter length of the CNN model."""
-
 CHECKS = 60
 """How often the accountant looks at the noise."""
-
-SMALLEST = 1e-300
-
-
-class SigmoidModel(tf.Module):
-  """p = mirrored softmax of log(A^2 + sum B_j^2 sigmoid(C (x - F_j))).
-
-  Source: equation (4) of the paper.
-  """
-
-  def __init__(self, cells: int, bins: int, sigmoids: int,
-               rng: np.random.Generator):
-    super().__init__(name='sigmoid_model')
-    reach = cells / bins
-    self._x = tf.constant(-(np.arange(cells) + 0.5) / bins)[:, None]
-    self._slope = STEEPNESS * bins
-    self.bias = tf.Variable(
-        BIAS * (sigmoids / PAPER_SIGMOIDS)**0.5, dtype=tf.float64)
-    self.height = tf.Variable(rng.random(sigmoids))
-    self.place = tf.Variable(np.linspace(-reach, 0.0, sigmoids))
-
-  def __call__(self) -> tf.Tensor:
-    """float64, shape (cells,), log masses outwards from zero, unnormalised."""
-    steps = tf.sigmoid(self._slope * (self._x - self.place[None, :]))
-    rise = tf.linalg.matvec(steps, self.height**2)
-    return tf.math.log(self.bias**2 + rise + SMALLEST)
-
-
-class ConvolutionModel(tf.Module):
-  """Linear, ten convolutions, linear, softmax: not monotone.
-
-  Source: Appendix B of the paper, which gives no filter length; 3 is used.
-  """
-
-  def __init__(self, cells: int, bins: int, rng: np.random.Generator):
-    super().__init__(name='cnn_model')
-
-    def normal(*shape):
-      return tf.Variable(rng.standard_normal(shape) / np.sqrt(shape[-1]))
-
-    self._x = tf.constant((np.arange(cells) + 0.5) / cells)
-    del bins
-    self.inward, self.shift = normal(CHANNEL, cells), normal(CHANNEL)
-    centre = np.zeros((LAYERS, FILTER))
-    centre[:, FILTER // 2] = 1.0
-    self.filters = tf.Variable(centre + 0.1 * rng.standard_normal(centre.shape))
-    self.outward, self.level = normal(cells, CHANNEL), normal(cells)
-
-  def __call__(self) -> tf.Tensor:
-    """float64, shape (cells,), log masses outwards from zero, unnormalised."""
-    layer = tf.linalg.matvec(self.inward, self._x) + self.shift
-    pad = FILTER // 2
-    for i in range(LAYERS):
-      wide = tf.pad(layer, [[pad, pad]])
-      layer = tf.add_n([self.filters[i, j] * wide[j:j + CHANNEL]
-                        for j in range(FILTER)])
-    return tf.linalg.matvec(self.outward, layer) + self.level
-
-
-class _Adam:
-  """Adam (Kingma and Ba, 2015) with an exponentially falling rate."""
-
-  def __init__(self, variables: List[tf.Variable], rate: float, decay: float):
-    self._variables = variables
-    self._slots = [(tf.Variable(tf.zeros_like(v)), tf.Variable(tf.zeros_like(v)))
-                   for v in variables]
-    self._rate, self._decay = rate, decay
-
-  def apply(self, gradients: List[tf.Tensor], step: tf.Tensor) -> None:
-    """One update; `step` counts from one."""
-    rate = self._rate * self._decay**step
-    rate *= tf.sqrt(1 - 0.999**step) / (1 - 0.9**step)
-    for v, g, (mean, square) in zip(self._variables, gradients, self._slots):
-      mean.assign(0.9 * mean + 0.1 * g)
-      square.assign(0.999 * square + 0.001 * g * g)
-      v.assign_sub(rate * mean / (tf.sqrt(square) + 1e-8))
-
 
 @dataclasses.dataclass(frozen=True)
 class LearnedNoise:
@@ -129,9 +37,8 @@ class LearnedNoise:
   The weight halves every `halving` epochs down to `least_weight`. With a
   `utility`, what is weighted is the share of it that is used, the weight
   doubles instead while the noise is wider, and the table that is kept meets it.
-  The accountant looks at the noise now and
-  then, and the table of least delta is the result; the training loss is never
-  reported as a guarantee.
+  The accountant looks at the noise now and then, and the table of least delta
+  is the result; the training loss is never reported as a guarantee.
 
   Attributes:
     range: Bound on |noise|, in units of sensitivity; above one half.
@@ -192,7 +99,7 @@ class LearnedNoise:
   seed: int = 0
   progress: bool = True
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     bins, cells = tiling.check_range(self.range, self.bins)
     norm = tiling.check_norm(self.norm)
     if self.utility is not None:
@@ -221,28 +128,30 @@ class LearnedNoise:
     Its `info['history']` lists (epoch, loss l of the paper, delta by the
     accountant) at each check.
     """
-    training = _Training(self)
-    begun, best, waited, history = time.perf_counter(), None, 0, []
+    training = Training(self)
+    begun, waited, history = time.perf_counter(), 0, []
+    least, kept = math.inf, []
     block = max(self.epochs // CHECKS, 1)
-    for done in range(0, self.epochs, block):
-      training.run(min(block, self.epochs - done))
+    for begin in range(0, self.epochs, block):
+      done = min(begin + block, self.epochs)
+      training.run(done - begin)
       table = training.table()
       delta = _accounted(table, self)
-      history.append((min(done + block, self.epochs), training.last, delta))
-      if best is None or delta < best[0] * (1 - 1e-4):
-        best, waited = (delta, table), 0
+      history.append((done, training.last, delta))
+      if not kept or delta < least * (1 - 1e-4):
+        least, kept, waited = delta, [table], 0
       elif training.wide:
         waited += 1
+      self._show(done, training, delta, least)
       seconds = time.perf_counter() - begun
-      self._show(min(done + block, self.epochs), training, delta, best[0])
       if waited >= self.patience or (
           self.max_seconds is not None and seconds > self.max_seconds):
         break
     if self.progress:
       print(file=sys.stderr)
-    return _described(best[1], self, history)
+    return _described(kept[0], self, history)
 
-  def _show(self, done: int, training: _Training, delta: float, best: float
+  def _show(self, done: int, training: Training, delta: float, best: float
             ) -> None:
     if self.progress:
       share = done / self.epochs
@@ -250,131 +159,6 @@ class LearnedNoise:
       print(f'\r{done}/{self.epochs} [{bar}] loss {training.last:.4g} '
             f'delta {_format.upper(delta, 4)} best {best:.4g}', end='', file=sys.stderr,
             flush=True)
-
-
-class _Training:
-  """Parameters, optimizer and schedule of one run."""
-
-  def __init__(self, request: LearnedNoise):
-    self._request = request
-    self._bins, self._cells = tiling.check_range(request.range, request.bins)
-    self._cost = tiling.cell_cost(self._cells, self._bins, request.norm)
-    rng = np.random.default_rng(request.seed)
-    if request.model == 'sigmoid':
-      self._model = SigmoidModel(self._cells, self._bins,
-                                 request.sigmoids or self._cells, rng)
-    else:
-      self._model = ConvolutionModel(self._cells, self._bins, rng)
-    self._root_order = tf.Variable(3.0, dtype=tf.float64)
-    variables = list(self._model.trainable_variables) + (
-        [self._root_order] if request.loss == 'ma' else [])
-    self._adam = _Adam(variables, request.learning_rate, request.decay)
-    self._variables = variables
-    self._epoch = tf.Variable(0.0, dtype=tf.float64)
-    self._weight = tf.Variable(request.weight, dtype=tf.float64)
-    self.last = float('nan')
-    self.wide = request.utility is None
-
-  def run(self, epochs: int) -> None:
-    """Trains for some epochs."""
-    self.last = float(self._many(
-        tf.constant(epochs), tf.constant(self._width(), tf.float64)))
-
-  @functools.cached_property
-  def _many(self) -> Any:
-    @tf.function
-    def many(epochs, width):
-      delta = tf.constant(0.0, tf.float64)
-      for _ in tf.range(epochs):
-        delta = self._update(width)
-      return delta
-    return many
-
-  def _update(self, width: tf.Tensor) -> tf.Tensor:
-    with tf.GradientTape() as tape:
-      w = tf.nn.softmax(self._model())
-      utility = tf.reduce_sum(w * self._cost)**(1 / self._request.norm)
-      delta = self._delta(w, width)
-      loss = delta + self._weight * utility / (self._request.utility or 1.0)
-    gradients = tape.gradient(loss, self._variables)
-    self._epoch.assign_add(1.0)
-    self._adam.apply(gradients, self._epoch)
-    if self._request.halving:
-      rate = tf.constant(2.0**(-1 / self._request.halving), tf.float64)
-      if self._request.utility is not None:
-        rate = tf.where(utility > self._request.utility, 1 / rate, rate)
-      self._weight.assign(tf.maximum(self._weight * rate,
-                                     self._request.least_weight))
-    return delta
-
-  def _delta(self, w: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-    ask = self._request
-    full = 0.5 * tf.concat([w[::-1], w], 0)
-    pairs = privacy_losses.outcome_pairs(full, self._bins, ask.sampling_prob)
-    if ask.loss == 'ma':
-      order = self._root_order**2 + LEAST_ORDER
-      deltas = [privacy_losses.moments_delta(
-          pair, order, ask.epsilon, ask.steps) for pair in pairs]
-    else:
-      deltas = [privacy_losses.buckets_delta(
-          pair, ask.epsilon, ask.steps, width, ask.buckets // 2,
-          probabilistic=ask.loss == 'pdp') for pair in pairs]
-    return tf.reduce_max(tf.stack(deltas))
-
-  def _width(self) -> float:
-    """log of the factor: the finest that covers the total loss, or as asked."""
-    if self._request.factor is not None:
-      return float(np.log(self._request.factor))
-    w = tf.nn.softmax(self._model()).numpy()
-    full = 0.5 * np.concatenate([w[::-1], w])
-    reach = 2 * self._request.epsilon + 1e-6
-    for p, q in privacy_losses.outcome_pairs(
-        tf.constant(full), self._bins, self._request.sampling_prob):
-      p, q = p.numpy(), q.numpy()
-      both = (p > 0) & (q > 0)
-      p, loss = p[both], np.log(p[both] / q[both])
-      mean = float(p @ loss)
-      spread = float(p @ loss**2 - mean**2)**0.5 if p @ loss**2 > mean**2 else 0
-      reach = max(reach, self._request.steps * abs(mean) + 8 * spread *
-                  self._request.steps**0.5)
-    return reach / (self._request.buckets // 2)
-
-  def table(self) -> noise_lib.ScalarTable:
-    """The noise as it is, brought within the utility."""
-    log_mass = self._model().numpy()
-    w = _softmax(log_mass)
-    target = self._request.utility
-    self.wide |= target is not None and bool(
-        w @ self._cost >= (0.98 * target)**self._request.norm)
-    if self._request.model == 'sigmoid':
-      log_mass = np.minimum.accumulate(log_mass)
-    w = _softmax(log_mass)
-    if target is not None:
-      w = _narrowed(log_mass, self._cost, target**self._request.norm)
-    w = np.maximum(w, SMALLEST)
-    return noise_lib.ScalarTable.from_cell_masses(
-        self._bins, 0.5 * np.concatenate([w[::-1], w]))
-
-
-def _softmax(log_mass: np.ndarray) -> np.ndarray:
-  w = np.exp(log_mass - np.max(log_mass))
-  return w / np.sum(w)
-
-
-def _narrowed(log_mass: np.ndarray, cost: np.ndarray, budget: float
-              ) -> np.ndarray:
-  """Tilts the masses towards zero until their cost is within the budget."""
-  w = _softmax(log_mass)
-  low, high = 0.0, 1.0 / budget
-  if w @ cost <= budget:
-    return w
-  while _softmax(log_mass - high * cost) @ cost > budget:
-    high *= 2
-  for _ in range(80):
-    middle = 0.5 * (low + high)
-    inside = _softmax(log_mass - middle * cost) @ cost <= budget
-    low, high = (low, middle) if inside else (middle, high)
-  return _softmax(log_mass - high * cost)
 
 
 def _accounted(table: noise_lib.ScalarTable, request: LearnedNoise) -> float:
@@ -387,7 +171,7 @@ def _accounted(table: noise_lib.ScalarTable, request: LearnedNoise) -> float:
 
 
 def _described(table: noise_lib.ScalarTable, request: LearnedNoise,
-               history: list) -> noise_lib.ScalarTable:
+               history: List[Tuple[int, float, float]]) -> noise_lib.ScalarTable:
   """The table with where it came from."""
   info = {
       'mechanism': 'learned', 'solver': f'{request.model} {request.loss}',

@@ -116,14 +116,15 @@ def _bucketed(half: int, reach: int) -> Callable[..., Tuple[tf.Tensor, tf.Tensor
 def _compose(buckets: tf.Tensor, infinite: tf.Tensor, steps: int, half: int
              ) -> Pair:
   """The buckets of `steps` releases, by repeated convolution."""
-  result, power = None, (buckets, infinite)
-  while True:
+  power = (buckets, infinite)
+  while steps & 1 == 0:
+    power, steps = _convolve(power, power, half), steps >> 1
+  result = power
+  while steps > 1:
+    power, steps = _convolve(power, power, half), steps >> 1
     if steps & 1:
-      result = power if result is None else _convolve(result, power, half)
-    steps >>= 1
-    if not steps:
-      return result
-    power = _convolve(power, power, half)
+      result = _convolve(result, power, half)
+  return result
 
 
 def _convolve(first: Pair, second: Pair, half: int) -> Pair:

@@ -297,7 +297,8 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.Noise,
   answer = np.empty(runs, np.int64)
   for at in np.unique(level):
     here = np.flatnonzero(level == at)
-    node = _noisy_maximum(*nodes[at], balance.size, int(at), noise, rng,
+    places, values = nodes[at]
+    node = _noisy_maximum(places, values, balance.size, int(at), noise, rng,
                           here.size)
     first = (node << int(at)) + 1
     last = np.minimum(first + (1 << int(at)) - 1, balance.size + 1)

@@ -16,11 +16,17 @@ from tfcactus.accounting import sinh_normal
 from tfcactus.release import _noise
 from tfcactus.release.result import repeated
 
-FAMILIES: dict[str, Callable[[float], noise_lib.Noise]] = {
+_SCALED: dict[str, Callable[[float], noise_lib.Noise]] = {
     'gaussian': noise_lib.Gaussian, 'laplace': noise_lib.Laplace}
+
+FAMILIES = (*_SCALED, 'sinh-normal')
+"""Noise of a closed form, by name."""
 
 _LARGEST_BEND = 1e4
 """In standard deviations: the noise is then Gaussian to eight digits."""
+
+_CLOSE = 1e-9
+"""Relative tolerance of noise of one price: what is compared differs by more."""
 
 
 def smallest_count(noise: noise_lib.Noise, *, num_bins: int, beta: float
@@ -55,6 +61,28 @@ def count_threshold(noise: noise_lib.Noise, *, num_bins: int, beta: float) -> in
   return math.floor(float(_noise.upper_quantile(noise, tail)) + 0.5) + 1
 
 
+def noise_family(family: str, bend: Optional[float] = None
+                 ) -> Callable[[float], noise_lib.Noise]:
+  """Noise of a family as a function of its size.
+
+  Args:
+    family: One of `FAMILIES`.
+    bend: For 'sinh-normal', in sensitivities.
+
+  Raises:
+    ValueError: if the family is unknown, or `bend` missing or out of place.
+  """
+  if family not in FAMILIES:
+    raise ValueError(
+        f'Expected family in {FAMILIES}, got family={family!r}.')
+  if family == 'sinh-normal':
+    turn = _checks.positive('bend', bend)
+    return lambda sigma: noise_lib.SinhNormal(sigma, turn)
+  if bend is not None:
+    raise ValueError(f'Expected bend with sinh-normal noise only, got {bend!r}.')
+  return _SCALED[family]
+
+
 def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
                     sensitivity: float = 1.0, bend: Optional[float] = None
                     ) -> noise_lib.Noise:
@@ -73,18 +101,14 @@ def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
   """
   error = _checks.positive('error', error) / _noise.sensitivity(sensitivity)
   count = _checks.integer('count', count, 1)
-  if family in FAMILIES:
-    if bend is not None:
-      raise ValueError(f'Expected bend with sinh-normal noise only, got {bend!r}.')
+  make = noise_family(family, bend)
+  if bend is None:
     # A family of scales: errors are proportional to them.
-    unit = _noise.max_error(FAMILIES[family](1.0), count, beta)
-    return FAMILIES[family](error / unit)
-  _check_sinh_normal(family)
-  bend = _checks.positive('bend', bend)
+    return make(error / _noise.max_error(make(1.0), count, beta))
   normal = _noise.max_error(noise_lib.Gaussian(1.0), count, beta)
   # Solve bend arsinh(sigma z / bend) = error.
   sigma = bend * math.sinh(error / bend) / normal
-  return _noise.scalar_noise(noise_lib.SinhNormal(sigma, bend))
+  return _noise.scalar_noise(make(sigma))
 
 
 def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
@@ -104,19 +128,14 @@ def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
       noise, if the one that would is not log-concave.
   """
   releases = _checks.integer('releases', releases, 1)
-  if family in FAMILIES:
-    if bend is not None:
-      raise ValueError(f'Expected bend with sinh-normal noise only, got {bend!r}.')
-    make = FAMILIES[family]
-  else:
-    _check_sinh_normal(family)
-    bend = _checks.positive('bend', bend)
-    make = lambda sigma: noise_lib.SinhNormal(min(sigma, bend), bend)
+  family_of = noise_family(family, bend)
+  # Beyond its bend the sinh-normal is not log-concave.
+  make = lambda size: family_of(size if bend is None else min(size, bend))
   cost = calibration.account(
       lambda size: repeated(
           accounting.noise_event(make(size)), releases), delta)
   try:
-    noise = make(calibration.calibrate_noise(epsilon, cost))
+    return make(calibration.calibrate_noise(epsilon, cost))
   except ValueError as error:
     if bend is None:
       raise
@@ -124,7 +143,6 @@ def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
         f'Expected bend={bend!r} to allow log-concave noise (sigma <= bend) '
         f'that costs epsilon={epsilon!r} at delta={delta!r}; raise bend.'
     ) from error
-  return noise
 
 
 def best_sinh_normal(epsilon: float, delta: float,
@@ -143,16 +161,10 @@ def best_sinh_normal(epsilon: float, delta: float,
   def noise(log_ratio: float) -> noise_lib.SinhNormal:
     """Of that price, with bend = sigma exp(log_ratio)."""
     ratio = math.exp(log_ratio)
-    make = lambda log_sigma: noise_lib.SinhNormal(
-        math.exp(log_sigma), ratio * math.exp(log_sigma))
-    excess = lambda log_sigma: sinh_normal.epsilon(
-        make(log_sigma), delta) - epsilon
-    low = high = math.log(2 / epsilon)
-    while excess(high) > 0:
-      high += 1
-    while excess(low) <= 0:
-      low -= 1
-    return make(optimize.brentq(excess, low, high, xtol=1e-10) + 2e-10)
+    make = lambda sigma: noise_lib.SinhNormal(sigma, ratio * sigma)
+    return make(calibration.calibrate_noise(
+        epsilon, lambda sigma: sinh_normal.epsilon(make(sigma), delta),
+        tolerance=_CLOSE))
 
   found = optimize.minimize_scalar(
       lambda log_ratio: math.log(error(noise(log_ratio))),
@@ -160,10 +172,3 @@ def best_sinh_normal(epsilon: float, delta: float,
       options={'xatol': 1e-3})
   ends = [noise(found.x), noise(0.0)]
   return min(ends, key=error)
-
-
-def _check_sinh_normal(family: str) -> None:
-  if family != 'sinh-normal':
-    raise ValueError(
-        f'Expected family in {tuple(FAMILIES) + ("sinh-normal",)}, got '
-        f'family={family!r}.')

@@ -87,7 +87,7 @@ def noisy_vector(value: Any, *, noise: noise_lib.Noise,
   dim = steps.size
   if l2_sensitivity is None:
     _noise.spread_noise(noise)
-    rounding = dim * _noise.ROUNDING
+    rounding = float(dim) * _noise.ROUNDING
   else:
     plan.check_l2_noise(noise, dim)
     rounding = math.sqrt(dim) * _noise.ROUNDING

@@ -9,6 +9,7 @@ for thresholds by way of interior points.
 from __future__ import annotations
 
 from typing import Any
+from typing import Callable
 from typing import NamedTuple
 from typing import Optional
 
@@ -102,14 +103,8 @@ def threshold_sketch(records: Any, *, num_values: int, depth: int,
   size = _checks.integer('num_values', num_values, 2)
   x = interior.Balance.of(_records.vector(records), 0.5, size).records
   rng = _noise.generator(seed)
-  points = np.zeros(0, np.int64)
-  for _ in range(depth):
-    edges = np.concatenate([[0], points, [size]])
-    splits = [low + interior.interior_draw(
-        x[(x > low) & (x <= high)] - low, int(high - low), noise=noise, rng=rng,
-        method=method, rank_error=rank_error)
-              for low, high in zip(edges[:-1], edges[1:])]
-    points = np.setdiff1d(np.append(points, splits), [size])
+  points = _splits(x, size, depth, lambda part, length: interior.interior_draw(
+      part, length, noise=noise, rng=rng, method=method, rank_error=rank_error))
   counts = np.histogram(x, np.concatenate([[0], points, [size]]) + 0.5)[0]
   parts = 2**depth
   counts = np.append(counts, np.zeros(parts - counts.size, np.int64))
@@ -125,6 +120,28 @@ def threshold_sketch(records: Any, *, num_values: int, depth: int,
       error_kind='largest error of a count at a named value',
       error_bound=lambda beta: (
           _noise.sum_error(noise, levels, parts, beta) + 0.5 * levels))
+
+
+def _splits(x: np.ndarray, size: int, depth: int,
+            draw: Callable[[np.ndarray, int], int]) -> np.ndarray:
+  """Splits 1..size at a point that is drawn, its parts again, `depth` times.
+
+  Args:
+    x: The records.
+    size: Of the domain.
+    depth: Rounds.
+    draw: An interior point of records in 1..length.
+
+  Returns:
+    int64, increasing, below `size`: at most 2^depth - 1 points.
+  """
+  points = np.zeros(0, np.int64)
+  for _ in range(depth):
+    edges = np.concatenate([[0], points, [size]])
+    splits = [low + draw(x[(x > low) & (x <= high)] - low, int(high - low))
+              for low, high in zip(edges[:-1], edges[1:])]
+    points = np.setdiff1d(np.append(points, splits), [size])
+  return points
 
 
 def num_levels(num_values: int) -> int:

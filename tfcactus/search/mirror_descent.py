@@ -14,9 +14,10 @@ import dataclasses
 
 import numpy as np
 
-from tfcactus.design import _scalar
-from tfcactus.design import cost as cost_lib
+from tfcactus.design import scalar
+from tfcactus.design import table_info
 from tfcactus.design.solvers import convex_program
+from tfcactus.design.solvers import cost as cost_lib
 from tfcactus.design.solvers import grid
 from tfcactus.design.solvers import interior_point
 from tfcactus.noise import scalar_table
@@ -56,7 +57,7 @@ def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
     SolverError: if there is no accurate solution.
   """
   told = table.info['parameters']
-  spec = _scalar.ScalarSpec(
+  spec = scalar.ScalarSpec(
       'refined', told['objective'], told['budget'],
       cost_lib.PowerCost(told['power']), table.bins, table.log_density.size - 1,
       table.log_tail_ratio, 'interior-point', monotone=True)
@@ -72,11 +73,9 @@ def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
   q = grid.into_budget(program, solution.p)
   log_density = np.minimum.accumulate(np.log(q * spec.bins))
   return scalar_table.ScalarTable.normalized(
-      spec.bins, log_density, spec.log_tail_ratio, {
-          'mechanism': spec.mechanism, 'parameters': told, 'objective': None,
-          'lower_bound': None, 'gap': None, 'solver': None,
-          'statement': 'Refined by gradient steps from a certified design; not '
-                       'an optimum of its own.'})
+      spec.bins, log_density, spec.log_tail_ratio, table_info.uncertified(
+          spec.mechanism, told, 'Refined by gradient steps from a certified '
+          'design; not an optimum of its own.'))
 
 
 def _scale(program: convex_program.Program, p: np.ndarray, gradient: np.ndarray,

@@ -151,11 +151,11 @@ class _Search:
       self._design(objective)
     costs = {order: self._order(order) for order in _FIRST_ORDERS[:2]}
     for order in _FIRST_ORDERS[2:]:
-      if min(costs, key=costs.get) < order / 2:
+      if min(costs, key=costs.__getitem__) < order / 2:
         break
       costs[order] = self._order(order)
     for _ in range(_REFINEMENTS):
-      best = min(costs, key=costs.get)
+      best = min(costs, key=costs.__getitem__)
       above = [o for o in costs if o > best] or [min(2 * best, _LARGEST_ORDER)]
       below = [o for o in costs if o < best] or [1.0]
       up, down = best * min(above), best * max(below)

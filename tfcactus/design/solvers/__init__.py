@@ -1,1 +1,28 @@
 """Convex solvers behind the designs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfcactus.design.solvers import conic
+from tfcactus.design.solvers import convex_program
+from tfcactus.design.solvers import interior_point
+
+
+def solve(program: convex_program.Program, start: np.ndarray, *, solver: str,
+          warm: bool = False) -> convex_program.Solution:
+  """Solves a program by the solver of that name.
+
+  Args:
+    program: The program.
+    start: Positive masses.
+    solver: 'interior-point' or 'cvxpy'.
+    warm: Whether the start is near the optimum.
+
+  Raises:
+    SolverError: if there is no solution, or the program is too large.
+    ImportError: if solver='cvxpy' and cvxpy is absent.
+  """
+  if solver == 'cvxpy':
+    return conic.solve(program, start)
+  return interior_point.solve(program, start, warm=warm)

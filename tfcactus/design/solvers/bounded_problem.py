@@ -66,13 +66,12 @@ class Problem:
     Args:
       w: Shape (cells,), masses of the mirrored pairs of cells.
     """
-    best = None
-    for i, (p, q) in enumerate(self.pairs(w)):
-      value = composed_delta.composed_delta(
-          p, q, epsilon=self.epsilon, steps=self.steps)
-      if best is None or value.delta > best[0]:
-        best = value.delta, self.by_masses(i, value.by_p, value.by_q)
-    return best
+    values = [composed_delta.composed_delta(p, q, epsilon=self.epsilon,
+                                            steps=self.steps)
+              for p, q in self.pairs(w)]
+    worst = max(range(len(values)), key=lambda i: values[i].delta)
+    value = values[worst]
+    return value.delta, self.by_masses(worst, value.by_p, value.by_q)
 
   def by_masses(self, direction: int, by_p: np.ndarray, by_q: np.ndarray
                 ) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tfcactus.design.solvers import convex_program
@@ -38,27 +40,11 @@ def solve(program: convex_program.Program, start: np.ndarray
     raise convex_program.SolverError(
         f'Expected at most {MAX_EDGES} edges for solver="cvxpy", got {edges}; '
         'use fewer bins or solver="interior-point".')
-  try:
-    import cvxpy as cp  # pylint: disable=import-outside-toplevel
-  except ImportError as error:
-    raise ImportError(
-        'solver="cvxpy" needs cvxpy: pip install cvxpy, or use '
-        'solver="interior-point".') from error
+  cp = _cvxpy()
   unit = start / (program.mass @ start)
   x = cp.Variable(start.size, pos=True)
-  p = cp.multiply(unit, x)
-  top = cp.Variable()
-  values = [_divergence(cp, program.objective, s, p, unit)
-            for s in program.shifts]
-  tops = [value <= top for value, _ in values]
-  within = cp.multiply(program.cost * unit / program.budget, x)
-  constraints = tops + [cp.sum(within) <= 1,
-                        (program.mass * unit) @ x == 1]
-  constraints += [cone for _, cones in values for cone in cones]
-  if program.log_volume is not None:
-    ratio = np.exp(-np.diff(program.log_volume)) * unit[1:] / unit[:-1]
-    constraints.append(x[:-1] >= cp.multiply(ratio, x[1:]))
-  problem = cp.Problem(cp.Minimize(top), constraints)
+  tops, within, rest = _constraints(cp, program, unit, x)
+  problem = cp.Problem(cp.Minimize(tops[0].args[1]), [*tops, within, *rest])
   try:
     problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9,
                   tol_feas=1e-9)
@@ -71,10 +57,37 @@ def solve(program: convex_program.Program, start: np.ndarray
         f'Expected an optimum from Clarabel, got status {problem.status!r}; '
         'use fewer bins or solver="interior-point".')
   theta = np.array([float(c.dual_value) for c in tops])
-  price = float(constraints[len(tops)].dual_value) / program.budget
+  price = float(within.dual_value) / program.budget
   p = _mend_tail(program, unit * np.maximum(x.value, 1e-12), theta, price)
   return convex_program.Solution(p, theta, price,
-                           int(problem.solver_stats.num_iters))
+                                 int(problem.solver_stats.num_iters))
+
+
+def _cvxpy() -> Any:
+  """The module, which nothing else needs."""
+  try:
+    import cvxpy  # pylint: disable=import-outside-toplevel
+  except ImportError as error:
+    raise ImportError(
+        'solver="cvxpy" needs cvxpy: pip install cvxpy, or use '
+        'solver="interior-point".') from error
+  return cvxpy
+
+
+def _constraints(cp: Any, program: convex_program.Program, unit: np.ndarray, x: Any
+                 ) -> tuple[list[Any], Any, list[Any]]:
+  """(every divergence <= top, cost within budget, all others) in units of x."""
+  p, top = cp.multiply(unit, x), cp.Variable()
+  values = [_divergence(cp, program.objective, s, p, unit)
+            for s in program.shifts]
+  tops = [value <= top for value, _ in values]
+  rest = [(program.mass * unit) @ x == 1]
+  rest += [cone for _, cones in values for cone in cones]
+  if program.log_volume is not None:
+    ratio = np.exp(-np.diff(program.log_volume)) * unit[1:] / unit[:-1]
+    rest.append(x[:-1] >= cp.multiply(ratio, x[1:]))
+  within = cp.multiply(program.cost * unit / program.budget, x)
+  return tops, cp.sum(within) <= 1, rest
 
 
 def _mend_tail(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,
@@ -120,12 +133,15 @@ def _relax(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,
 def _laplacian(band: np.ndarray) -> np.ndarray:
   """A graph's Laplacian, dense, from its edges by distance."""
   n = band.shape[1]
-  edges = sum(np.diag(row[:n - d], d) for d, row in enumerate(band) if d < n)
+  edges = np.zeros((n, n))
+  for distance, row in enumerate(band[:n]):
+    edges += np.diag(row[:n - distance], distance)
   edges = edges + edges.T
   return np.diag(edges.sum(axis=1)) - edges
 
 
-def _divergence(cp, objective: str, shift: convex_program.Shift, p, unit):
+def _divergence(cp: Any, objective: str, shift: convex_program.Shift, p: Any,
+                unit: np.ndarray) -> tuple[Any, list[Any]]:
   """D_k as a cvxpy expression, and the cones that define it."""
   scale = np.exp(shift.log_scale)
   # Homogeneous: dividing both cells by one number and multiplying the weight
@@ -143,6 +159,6 @@ def _divergence(cp, objective: str, shift: convex_program.Shift, p, unit):
   return cp.sum(cp.multiply(weight, edges)) + shift.tail * p[-1], cones
 
 
-def _square_over(cp, a, b, bound):
+def _square_over(cp: Any, a: Any, b: Any, bound: Any) -> Any:
   """a^2 / b <= bound, elementwise."""
   return cp.SOC(bound + b, cp.vstack([2 * a, bound - b]), axis=0)

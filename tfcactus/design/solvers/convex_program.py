@@ -17,6 +17,7 @@ from typing import Optional
 from typing import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from tfcactus.design.solvers import divergence
 
@@ -104,15 +105,22 @@ class Program:
       s = self.shifts[0]
       return _Edges(s.first, s.second, s.scale, s.weight, np.zeros(1, int), 0)
     sizes = [s.first.size for s in self.shifts]
-    return _Edges(
-        *(np.concatenate([getattr(s, name) for s in self.shifts])
-          for name in ('first', 'second', 'scale', 'weight')),
-        np.append(0, np.cumsum(sizes[:-1])),
-        np.repeat(np.arange(len(sizes)), sizes))
+    first, second, scale, weight = (
+        np.concatenate([getattr(s, name) for s in self.shifts])
+        for name in ('first', 'second', 'scale', 'weight'))
+    return _Edges(first, second, scale, weight,
+                  np.append(0, np.cumsum(sizes[:-1])),
+                  np.repeat(np.arange(len(sizes)), sizes))
 
   @functools.cached_property
   def _tails(self) -> np.ndarray:
     return np.array([s.tail for s in self.shifts])
+
+  @functools.cached_property
+  def log_volumes(self) -> np.ndarray:
+    """Log volumes of the cells; of equal ones where the density is free."""
+    return (np.zeros(self.mass.size) if self.log_volume is None else
+            self.log_volume)
 
   def divergences(self, p: np.ndarray) -> np.ndarray:
     """D_k(p) of every shift: the sums of phi (see `Divergence.report`)."""
@@ -317,6 +325,6 @@ def multipliers(theta: np.ndarray, price: float) -> dict[str, Any]:
           'price': float(price)}
 
 
-def pair_value(objective: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def pair_value(objective: str, a: npt.ArrayLike, b: npt.ArrayLike) -> np.ndarray:
   """phi(a, b): the divergence of two cells, both directions together."""
   return divergence.parse(objective).value(np.asarray(a), np.asarray(b))

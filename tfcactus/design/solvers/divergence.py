@@ -8,8 +8,10 @@ of degree one.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import math
 import re
 from typing import Any
 from typing import Callable
@@ -25,6 +27,8 @@ _TERMS = 14
 
 _ORDERS = (0.05, 256.0)
 """Orders that float64 can carry through a design."""
+
+_LEAST_RATE = 1e-6
 
 Pairwise = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -70,18 +74,17 @@ def parse(name: Any) -> Divergence:
 
 @functools.lru_cache(maxsize=64)
 def _parse(name: str) -> Divergence:
+  order = rate = math.nan
   form = _FORM.fullmatch(name)
-  try:
-    order = {'kl': 1.0, 'chi2': 2.0}.get(form['kind']) or float(form['order'])
-    rate = float(form['rate']) if form['rate'] else 1.0
-    known = _ORDERS[0] <= order <= _ORDERS[1] and 1e-6 <= rate <= 1
-  except (TypeError, ValueError):
-    known = False
-  if not known:
+  if form is not None:
+    with contextlib.suppress(ValueError):
+      order = {'kl': 1.0, 'chi2': 2.0}.get(form['kind']) or float(form['order'])
+      rate = float(form['rate'] or 1.0)
+  if not (_ORDERS[0] <= order <= _ORDERS[1] and _LEAST_RATE <= rate <= 1):
     raise ValueError(
         "Expected objective to be 'kl', 'chi2' or 'renyi:A' with A between "
         f'{_ORDERS[0]:g} and {_ORDERS[1]:g}, optionally followed by @Q with a '
-        f'sampling rate Q in [1e-6, 1], got objective={name!r}.')
+        f'sampling rate Q in [{_LEAST_RATE:g}, 1], got objective={name!r}.')
   if rate < 1:
     return _subsampled(name, order, rate)
   return _plain(name, order)

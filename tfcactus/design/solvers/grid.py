@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy import optimize
 from scipy import special
 
 from tfcactus.design.solvers import convex_program
 from tfcactus.design.solvers import divergence
+from tfcactus.design.solvers.cost import Cost
 
 _DROP = 30.0
 """The grid ends where the expected log mass is this far below its peak."""
@@ -20,7 +19,7 @@ _ANGLES = 48
 _STEEPEST = 600.0
 
 
-def tail_shape(objective: str, cost: Any, budget: float,
+def tail_shape(objective: str, cost: Cost, budget: float,
                dim: int) -> tuple[float, float]:
   """Where a grid may end and how steep its geometric tail should be.
 
@@ -89,7 +88,7 @@ def _log_pull(objective: str, slope: np.ndarray, dim: int) -> np.ndarray:
 
 
 def scalar_program(objective: str, bins: int, cells: int, log_ratio: float,
-                   cost: Any, budget: float, shifts: np.ndarray,
+                   cost: Cost, budget: float, shifts: np.ndarray,
                    monotone: bool) -> convex_program.Program:
   """Program (20): cells 0..cells, a folded geometric tail, these shifts.
 
@@ -126,7 +125,7 @@ def scalar_shift(objective: str, k: int, cells: int,
                         float(tail / -np.expm1(log_ratio)))
 
 
-def _cell_costs(index: np.ndarray, bins: int, cost: Any) -> np.ndarray:
+def _cell_costs(index: np.ndarray, bins: int, cost: Cost) -> np.ndarray:
   """The mean cost over each cell."""
   return cost.means(np.maximum((index - 0.5) / bins, 0.0), (index + 0.5) / bins,
                     1)
@@ -136,7 +135,7 @@ def exponential_start(program: convex_program.Program) -> np.ndarray:
   """A density with exponential tails whose cost is 90 % of the budget."""
   size = program.mass.size
   index = np.arange(size)
-  volume = 0.0 if program.log_volume is None else program.log_volume
+  volume = program.log_volumes
 
   def tilted(rate):
     log_p = volume - rate * index

@@ -67,12 +67,12 @@ def solve(problem: Problem, order: float | None = None) -> Solution:
   start = np.diff(problem.cost) / problem.budget
   if order is not None:
     return _fixed_order(problem, start, order)
-  w, best = density_descent.fitted(problem, start), None
-  for _ in range(ROUNDS):
-    found = _fixed_order(problem, -np.diff(np.log(w)), _best_order(problem, w))
-    if best is not None and found.bound > best.bound * (1 - CHANGE):
+  best = _next_order(problem, density_descent.fitted(problem, start))
+  for _ in range(ROUNDS - 1):
+    found = _next_order(problem, best.w)
+    if found.bound > best.bound * (1 - CHANGE):
       break
-    best, w = found, found.w
+    best = found
   return best
 
 
@@ -85,12 +85,10 @@ def bound(problem: Problem, w: np.ndarray, order: float
     w: Shape (cells,), positive masses.
     order: The order lambda.
   """
-  best = None
-  for i, (p, q) in enumerate(problem.pairs(w)):
-    value, by_p, by_q = _directed(p, q, problem, order)
-    if best is None or value > best[0]:
-      best = value, problem.by_masses(i, by_p, by_q)
-  return best
+  values = [_directed(p, q, problem, order) for p, q in problem.pairs(w)]
+  worst = max(range(len(values)), key=lambda i: values[i][0])
+  value, by_p, by_q = values[worst]
+  return value, problem.by_masses(worst, by_p, by_q)
 
 
 def _directed(p: np.ndarray, q: np.ndarray, problem: Problem, order: float
@@ -111,6 +109,11 @@ def _directed(p: np.ndarray, q: np.ndarray, problem: Problem, order: float
   alone = (p > 0) & (q <= 0)
   by_p[alone] = steps
   return steps * float(np.sum(p[alone])) + tail, by_p, by_q
+
+
+def _next_order(problem: Problem, w: np.ndarray) -> Solution:
+  """The optimum at the order that is best for these masses."""
+  return _fixed_order(problem, -np.diff(np.log(w)), _best_order(problem, w))
 
 
 def _best_order(problem: Problem, w: np.ndarray) -> float:

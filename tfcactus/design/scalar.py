@@ -1,30 +1,23 @@
-"""From a budget to a certified ScalarTable: shared by cactus and monotone."""
+"""From a budget to a certified ScalarTable: what Cactus and Monotone share."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
-from typing import Callable
 from typing import ClassVar
 from typing import Optional
 
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.design import cost as cost_lib
+from tfcactus.design import fields
+from tfcactus.design import solvers
+from tfcactus.design import table_info
 from tfcactus.design.solvers import convex_program
-from tfcactus.design.solvers import divergence
+from tfcactus.design.solvers import cost as cost_lib
 from tfcactus.design.solvers import grid
+from tfcactus.design.solvers import interior_point
 from tfcactus.noise import scalar_table
-
-SOLVERS = ('interior-point', 'cvxpy')
-"""Solvers by name."""
-
-TOLERANCE = {'interior-point': 1e-8, 'cvxpy': 1e-3}
-"""Largest relative duality gap with which each solver's table is accepted."""
-
-MAX_UNKNOWNS = 50_000
-"""More cells than this take minutes and describe nothing better."""
 
 _DEFAULT_CELLS = 1500
 """Cells that the default resolution does not exceed."""
@@ -49,7 +42,7 @@ class ScalarSpec:
   mechanism: str
   objective: str
   budget: float
-  cost: Any
+  cost: cost_lib.Cost
   bins: int
   cells: int
   log_tail_ratio: float
@@ -58,8 +51,7 @@ class ScalarSpec:
 
   def parameters(self) -> dict[str, Any]:
     """The request as JSON values."""
-    power = isinstance(self.cost, cost_lib.PowerCost)
-    return {'budget': self.budget, 'power': self.cost.power if power else None,
+    return {'budget': self.budget, 'power': self.cost.power,
             'bins': self.bins, 'cells': self.cells, 'tail_ratio': float(
                 np.exp(self.log_tail_ratio)), 'objective': self.objective}
 
@@ -72,69 +64,6 @@ class ScalarSpec:
   def all_shifts(self) -> np.ndarray:
     """Every whole-cell shift of at most the sensitivity."""
     return np.arange(1, self.bins + 1)
-
-
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
-  """Returns `value` if it is one of `choices`."""
-  if not isinstance(value, str) or value not in choices:
-    raise ValueError(
-        f'Expected {name} to be one of {", ".join(choices)}, got '
-        f'{name}={value!r}.')
-  return value
-
-
-def check_sigma(sigma: float) -> None:
-  """Refuses noise so narrow or so wide that there is nothing to design."""
-  if not 0.1 <= sigma <= 100:
-    raise ValueError(
-        'Expected a budget for noise between 0.1 and 100 sensitivities, got '
-        f'one for about {sigma:.3g} (per coordinate); noise narrower than that '
-        'protects nothing, and when it is wider the Gaussian is optimal.')
-
-
-def check_tail_ratio(value: Any) -> float:
-  """Returns a density ratio of neighbouring cells, in (0, 1)."""
-  value = _checks.real('tail_ratio', value)
-  if not 0 < value < 1:
-    raise ValueError(
-        f'Expected tail_ratio in (0, 1), got tail_ratio={value!r}; it is the '
-        'density ratio of neighbouring cells, None chooses it from the budget.')
-  return value
-
-
-def check_tail(tail_ratio: Any, bins: int, cells: int) -> float:
-  """Returns the log of a tail ratio that suits a grid."""
-  log_ratio = float(np.log(check_tail_ratio(tail_ratio)))
-  low, high = np.exp(-300.0 / bins), np.exp(-0.1 / cells)
-  if not np.log(low) <= log_ratio <= np.log(high):
-    raise ValueError(
-        f'Expected tail_ratio between {low:.6g} and {high:.9g} with '
-        f'bins={bins} and cells={cells} (a tail that neither ends at once nor '
-        f'outweighs the grid), got tail_ratio={tail_ratio!r}; None chooses it '
-        'from the budget.')
-  return log_ratio
-
-
-def check_cells(cells: Any, bins: int) -> int:
-  """Returns the number of cells or shells, more than one unit of them."""
-  cells = _checks.integer('cells', cells, 1)
-  if cells <= bins:
-    raise ValueError(
-        f'Expected cells > bins, so that the grid reaches past one unit of '
-        f'sensitivity, got cells={cells} and bins={bins}.')
-  if cells > MAX_UNKNOWNS:
-    raise ValueError(
-        f'Expected cells <= {MAX_UNKNOWNS}, got cells={cells}; lower bins, or '
-        'give cells and tail_ratio for a shorter grid.')
-  return cells
-
-
-def check_program(power: Any, cost: Any, solver: Any, objective: Any) -> Any:
-  """Checks what every request has; returns its cost."""
-  made = cost_lib.make(power, cost)
-  check_choice('solver', solver, SOLVERS)
-  divergence.parse(objective)
-  return made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,24 +96,45 @@ class ScalarRequest:
   tail_ratio: Optional[float] = None
   objective: str = 'kl'
   solver: str = 'interior-point'
-  cost: Optional[Callable[[np.ndarray], np.ndarray]] = None
+  cost: Optional[fields.CostFunction] = None
 
   monotone: ClassVar[bool]
   """Whether the density must fall away from zero."""
 
-  def __post_init__(self):
-    self._spec()
+  def __post_init__(self) -> None:
+    self.spec()
 
-  def _spec(self) -> ScalarSpec:
-    kind = 'monotone' if self.monotone else 'cactus'
-    return spec(
-        kind if self.objective == 'kl' else f'{kind}-{self.objective}',
-        objective=self.objective, budget=self.budget, power=self.power,
-        cost=self.cost, bins=self.bins, cells=self.cells,
-        tail_ratio=self.tail_ratio, solver=self.solver, monotone=self.monotone)
+  def spec(self) -> ScalarSpec:
+    """The request with grid and tail filled in from the budget.
+
+    Raises:
+      ValueError: if an argument is out of range.
+    """
+    budget = _checks.positive('budget', self.budget)
+    cost = fields.check_program(self.power, self.cost, self.solver,
+                                self.objective)
+    sigma = cost.size(budget)
+    fields.check_sigma(sigma)
+    reach, slope = grid.tail_shape(self.objective, cost, budget, 1)
+    bins = self.bins
+    if bins is None:
+      bins = int(np.clip(np.ceil(10 / sigma), 20,
+                         max(_DEFAULT_CELLS // reach, 1)))
+    bins = _checks.integer('bins', bins, 1)
+    cells = self.cells
+    if cells is None:
+      cells = max(int(np.ceil(reach * bins)), bins + 1)
+    cells = fields.check_cells(cells, bins)
+    log_ratio = (-slope / bins if self.tail_ratio is None else
+                 fields.check_tail(self.tail_ratio, bins, cells))
+    return ScalarSpec(
+        fields.mechanism_name('monotone' if self.monotone else 'cactus',
+                              self.objective),
+        self.objective, budget, cost, bins, cells, log_ratio, self.solver,
+        self.monotone)
 
   def solve(self) -> scalar_table.ScalarTable:
-    """Solves for the noise table.
+    """Solves for the noise table: solves, projects, freezes and certifies.
 
     Returns:
       The table; its `info` holds objective (largest divergence over whole
@@ -195,65 +145,21 @@ class ScalarRequest:
       SolverError: if the optimum could not be certified.
       ImportError: if solver='cvxpy' and cvxpy is absent.
     """
-    return solve(self._spec())
-
-
-def spec(mechanism: str, *, objective: str, budget: Any, power: Any, cost: Any,
-         bins: Optional[int], cells: Optional[int],
-         tail_ratio: Optional[float], solver: Any,
-         monotone: bool) -> ScalarSpec:
-  """Checks a request and fills in the grid and the tail from the budget."""
-  budget = _checks.positive('budget', budget)
-  cost = check_program(power, cost, solver, objective)
-  sigma = cost.size(budget)
-  check_sigma(sigma)
-  reach, slope = grid.tail_shape(objective, cost, budget, 1)
-  if bins is None:
-    bins = int(np.clip(np.ceil(10 / sigma), 20,
-                       max(_DEFAULT_CELLS // reach, 1)))
-  bins = _checks.integer('bins', bins, 1)
-  if cells is None:
-    cells = max(int(np.ceil(reach * bins)), bins + 1)
-  cells = check_cells(cells, bins)
-  if tail_ratio is not None:
-    log_ratio = check_tail(tail_ratio, bins, cells)
-  else:
-    log_ratio = -slope / bins
-  return ScalarSpec(mechanism, objective, budget, cost, bins, cells, log_ratio,
-                    solver, monotone)
-
-
-def solve(request: ScalarSpec) -> scalar_table.ScalarTable:
-  """Solves, projects, freezes and certifies.
-
-  Raises:
-    ValueError: if the grid cannot meet the budget.
-    SolverError: if the result could not be certified.
-    ImportError: if solver='cvxpy' and cvxpy is absent.
-  """
-  if request.solver == 'cvxpy':
-    from tfcactus.design.solvers import conic  # pylint: disable=import-outside-toplevel
-    program, shifts = _constrained(request)
-    solution = conic.solve(program, grid.exponential_start(program))
-  else:
-    program, shifts, solution = _optimum(request)
-  p = grid.into_budget(program, solution.p)
-  log_density = np.log(p * request.bins)
-  if request.monotone:
-    log_density = np.minimum.accumulate(log_density)
-  table = scalar_table.ScalarTable.normalized(request.bins, log_density,
-                                        request.log_tail_ratio)
-  # Shifts without a multiplier are checked to lie below those with one.
-  theta = np.zeros(request.bins)
-  theta[shifts - 1] = solution.theta
-  certificate = certify(request, table, theta, solution.price)
-  info = {
-      'mechanism': request.mechanism, 'parameters': request.parameters(),
-      **certificate, 'solver': request.solver,
-      'iterations': solution.iterations,
-      'multipliers': convex_program.multipliers(theta, solution.price),
-      'statement': _statement(request)}
-  return dataclasses.replace(table, info=info)
+    spec = self.spec()
+    program, shifts, solution = _optimum(spec)
+    p = grid.into_budget(program, solution.p)
+    log_density = np.log(p * spec.bins)
+    if spec.monotone:
+      log_density = np.minimum.accumulate(log_density)
+    table = scalar_table.ScalarTable.normalized(
+        spec.bins, log_density, spec.log_tail_ratio)
+    # Shifts without a multiplier are checked to lie below those with one.
+    theta = np.zeros(spec.bins)
+    theta[shifts - 1] = solution.theta
+    return dataclasses.replace(table, info=table_info.certified(
+        spec.mechanism, spec.parameters(),
+        certify(spec, table, theta, solution.price), theta, solution,
+        solver=spec.solver, statement=_statement(spec)))
 
 
 def _constrained(request: ScalarSpec) -> tuple[convex_program.Program, np.ndarray]:
@@ -265,13 +171,12 @@ def _constrained(request: ScalarSpec) -> tuple[convex_program.Program, np.ndarra
 def _optimum(request: ScalarSpec
              ) -> tuple[convex_program.Program, np.ndarray, convex_program.Solution]:
   """Coarse to fine: a coarse optimum gives the start and the active shifts."""
-  from tfcactus.design.solvers import interior_point  # pylint: disable=import-outside-toplevel
   bins = max(request.bins // _REFINE, 2)
-  if (request.monotone or request.cells < _SMALL or
+  if (request.monotone or request.solver == 'cvxpy' or request.cells < _SMALL or
       request.bins < 2 * bins):
     program, shifts = _constrained(request)
-    solution = interior_point.solve(program, grid.exponential_start(program))
-    return program, shifts, solution
+    return program, shifts, solvers.solve(
+        program, grid.exponential_start(program), solver=request.solver)
   factor = request.bins / bins
   coarse = dataclasses.replace(
       request, bins=bins, cells=max(int(request.cells / factor), bins + 1),
@@ -325,7 +230,7 @@ def certify(request: ScalarSpec, table: scalar_table.ScalarTable, theta: np.ndar
   return convex_program.certify(
       request.program(request.all_shifts()),
       np.exp(table.log_density) / table.bins, theta, price,
-      TOLERANCE[request.solver])
+      fields.GAPS[request.solver])
 
 
 def _statement(request: ScalarSpec) -> str:

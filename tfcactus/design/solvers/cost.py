@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import Any
 from typing import Callable
 from typing import Optional
@@ -17,22 +18,43 @@ _JUMP = 1e-3
 """A cost that rises by more than this share of its size at a point jumps."""
 
 
-class PowerCost:
+class Cost(abc.ABC):
+  """A cost of noise by its distance from zero.
+
+  Attributes:
+    power: Of |z|^power; None for another function, which no file can hold.
+  """
+
+  power: Optional[float] = None
+
+  @abc.abstractmethod
+  def at(self, radius: np.ndarray) -> np.ndarray:
+    """The cost at a distance from zero."""
+
+  @abc.abstractmethod
+  def size(self, budget: float) -> float:
+    """The distance that costs the budget."""
+
+  @abc.abstractmethod
+  def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
+    """The mean cost between two radii, by volume in R^dim."""
+
+
+class PowerCost(Cost):
   """|z|^power, integrated exactly."""
+
+  power: float
 
   def __init__(self, power: float):
     self.power = power
 
   def at(self, radius: np.ndarray) -> np.ndarray:
-    """The cost at a distance from zero."""
     return radius**self.power
 
   def size(self, budget: float) -> float:
-    """The distance that costs the budget."""
     return budget**(1 / self.power)
 
   def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
-    """The mean cost between two radii, by volume in R^dim."""
     power = self.power
     with np.errstate(divide='ignore'):
       # In cells of a thin layer far out the difference of powers would cancel.
@@ -41,7 +63,7 @@ class PowerCost:
     return outer**power * ratio * dim / (dim + power)
 
 
-class FunctionCost:
+class FunctionCost(Cost):
   """A cost given as a function of the distance from zero, checked.
 
   Args:
@@ -81,7 +103,6 @@ class FunctionCost:
       raise _violation(
           'a cost that grows like a positive power of |z|',
           f'local powers {slope[0]:.4g} and {slope[1]:.4g} near |z| = 1e6')
-    self.power = float(slope[1])
 
   def _check_jumps(self, radius: np.ndarray, values: np.ndarray) -> None:
     steps = np.diff(values) / np.maximum(values[1:], 1e-300)
@@ -99,7 +120,6 @@ class FunctionCost:
             f'|z| = {high:.6g}')
 
   def at(self, radius: np.ndarray) -> np.ndarray:
-    """The cost at a distance from zero."""
     radius = np.asarray(radius, dtype=np.float64)
     try:
       values = np.asarray(self._function(radius), dtype=np.float64)
@@ -114,7 +134,6 @@ class FunctionCost:
     return values
 
   def size(self, budget: float) -> float:
-    """The distance that costs the budget."""
     low, high = -14.0, 14.0
     for _ in range(80):
       middle = 0.5 * (low + high)
@@ -123,7 +142,6 @@ class FunctionCost:
     return float(np.exp(high))
 
   def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
-    """The mean cost between two radii, by volume in R^dim, by quadrature."""
     node, weight = np.polynomial.legendre.leggauss(_NODES)
     share = (inner / outer)[:, None] + (1 - inner / outer)[:, None] * (
         (node + 1) / 2)
@@ -132,7 +150,8 @@ class FunctionCost:
         weight, axis=1)
 
 
-def make(power: Any, function: Optional[Callable] = None):
+def make(power: Any, function: Optional[Callable[[np.ndarray], np.ndarray]] = None
+         ) -> Cost:
   """A cost from a request's `power` and `cost` arguments."""
   if function is None:
     return PowerCost(_checks.positive('power', power))

@@ -1,14 +1,14 @@
-"""The command `design truncated`: bounded noise, by any method."""
+"""`tfcactus design truncated`: bounded noise, by any method."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from typing import Any
-from typing import Callable
 
 from tfcactus import _format
+from tfcactus.cli import arguments
+from tfcactus.cli import command
 from tfcactus.search import truncated
 
 LEARNED = ('sigmoid-adp', 'sigmoid-pdp', 'sigmoid-ma')
@@ -17,11 +17,10 @@ METHODS = ('direct', 'lp', 'ma', *LEARNED)
 _FOREIGN = ('budget', 'objective', 'dim', 'cells', 'tail_ratio', 'delta')
 
 
-def add_arguments(parser: argparse.ArgumentParser,
-                  number: Callable[[str], float]) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds what only truncated noise has."""
-  group = parser.add_argument_group('truncated noise')
-  add = group.add_argument
+  add = parser.add_argument_group('truncated noise').add_argument
+  number = arguments.number
   add('--range', type=number, metavar='R', help='bound on |noise| over the '
       'sensitivity')
   add('--utility', type=number, metavar='U', help='bound on E|Z| or sqrt(E Z^2)')
@@ -74,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
     found = truncated.truncated_noise(args.range, method=method, **request)
   if args.out is not None:
     found.noise.save(args.out)
-  print(json.dumps(_report(found)) if args.json else _told(args, found))
+  command.show(args, _report(found), _told(args, found))
 
 
 def _learned(args: argparse.Namespace, method: str, request: dict[str, Any]
@@ -92,7 +91,7 @@ def _learned(args: argparse.Namespace, method: str, request: dict[str, Any]
 
 
 def _options(names: list[str]) -> str:
-  return ', '.join('--' + name.replace('_', '-') for name in names) or 'none'
+  return ', '.join(map(arguments.option, names)) or 'none'
 
 
 def _report(found: truncated.TruncatedNoise) -> dict[str, Any]:

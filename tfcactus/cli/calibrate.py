@@ -1,0 +1,76 @@
+"""`tfcactus calibrate`: noise, steps or sampling for a target epsilon."""
+
+from __future__ import annotations
+
+import argparse
+import fractions
+import time
+from typing import Any
+from typing import Callable
+
+import dp_accounting
+
+from tfcactus import _format
+from tfcactus import relations
+from tfcactus.accounting import calibration
+from tfcactus.cli import command
+from tfcactus.cli import steps
+from tfcactus.release import planner
+
+_SOLVERS: dict[str, Callable[[float, Callable[[Any], float]], float]] = {
+    'noise_multiplier': calibration.calibrate_noise,
+    'steps': calibration.calibrate_steps,
+    'sampling_prob': calibration.calibrate_sampling_prob}
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+  steps.add_steps(parser)
+  parser.set_defaults(sampling_prob=None)
+  parser.add_argument('--target-epsilon', type=float, required=True)
+  parser.add_argument('--delta', type=float, required=True)
+
+
+def _wanted(args: argparse.Namespace) -> str:
+  """The one argument that is not given."""
+  if args.noise is None or args.step or args.steps_file:
+    raise ValueError('Expected --noise with calibrate, and no other steps.')
+  wanted = [name for name in _SOLVERS if getattr(args, name) is None]
+  if args.noise not in planner.FAMILIES and 'noise_multiplier' in wanted:
+    wanted.remove('noise_multiplier')
+  if len(wanted) == 2 and 'sampling_prob' in wanted:
+    wanted.remove('sampling_prob')
+    args.sampling_prob = fractions.Fraction(1)
+  if len(wanted) != 1:
+    raise ValueError(
+        'Expected two of --noise-multiplier, --steps and --sampling-prob, to '
+        f'find the third, got {3 - len(wanted)} of them.')
+  return wanted[0]
+
+
+def _run(args: argparse.Namespace) -> None:
+  name = _wanted(args)
+
+  def event(value: Any) -> dp_accounting.DpEvent:
+    values = {known: getattr(args, known) for known in _SOLVERS}
+    values[name] = fractions.Fraction(value) if name == 'sampling_prob' else value
+    return steps.StepGroup(args.noise, sampling=args.sampling, bend=args.bend,
+                           **values).event()
+
+  start = time.perf_counter()
+  cost = calibration.account(event, args.delta, relations.NAMES[args.relation],
+                             args.direction)
+  value = _SOLVERS[name](args.target_epsilon, cost)
+  reached = cost(value) if value else 0.0
+  # Less noise, or more sampling, would cost more than is said.
+  safe = _format.lower if name == 'sampling_prob' else _format.upper
+  told = str(value) if name == 'steps' else safe(value, 10)
+  command.show(
+      args, {name: value, 'epsilon': reached,
+             'seconds': time.perf_counter() - start},
+      f'{name} {told}: epsilon <= {_format.upper(reached, 10)} at delta '
+      f'{_format.upper(args.delta)}')
+
+
+COMMAND = command.Command(
+    'calibrate', 'the one of noise multiplier, steps and sampling probability '
+    'that is not given, for a target epsilon', _add_arguments, _run)

@@ -1,0 +1,36 @@
+"""`tfcactus gap`: how far ahead the best of many options has to be."""
+
+from __future__ import annotations
+
+import argparse
+
+from tfcactus import _format
+from tfcactus import release
+from tfcactus.cli import arguments
+from tfcactus.cli import command
+from tfcactus.release import selection
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+  arguments.add_noise(parser)
+  add = parser.add_argument
+  add('--options', type=int, required=True, metavar='K')
+  add('--beta', type=float, default=0.05, help='probability of a wrong answer')
+  add('--sensitivity', type=float, default=1.0)
+  arguments.add_json(parser)
+
+
+def _run(args: argparse.Namespace) -> None:
+  noise = arguments.make_noise(args.noise, args.noise_multiplier, args.bend)
+  gaps = {method: release.smallest_gap(
+      noise, num_options=args.options, beta=args.beta, method=method,
+      sensitivity=args.sensitivity) for method in selection.METHODS}
+  command.show(args, gaps, '\n'.join(
+      f'{method}: a gap of {_format.upper(gap)} is found with probability '
+      f'{_format.lower(1 - args.beta)} among {args.options} options'
+      for method, gap in gaps.items()))
+
+
+COMMAND = command.Command(
+    'gap', 'the gap from which on the best of many options is found',
+    _add_arguments, _run)

@@ -1,0 +1,115 @@
+"""`tfcactus plot`: densities and privacy curves of tables."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+from typing import Sequence
+
+import dp_accounting
+import numpy as np
+
+from tfcactus import accounting
+from tfcactus import noise as noise_lib
+from tfcactus.cli import arguments
+from tfcactus.cli import steps
+from tfcactus.cli.command import Command
+from tfcactus.noise import library
+
+_CURVE_POINTS = 20
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+  add = parser.add_argument
+  add('tables', nargs='+', metavar='TABLE',
+      help='FILE.npz or the name of a shipped table')
+  add('--out', required=True, metavar='P.png')
+  add('--sampling-prob', type=arguments.number, default=1.0)
+  add('--steps', type=int, default=1)
+
+
+def _run(args: argparse.Namespace) -> None:
+  try:
+    import matplotlib  # pylint: disable=import-outside-toplevel
+    matplotlib.use('Agg')
+    from matplotlib import pyplot  # pylint: disable=import-outside-toplevel
+  except ImportError as error:
+    raise ImportError(
+        "tfcactus plot needs matplotlib: pip install 'tfcactus[plot]'."
+    ) from error
+  tables = [steps.named_table(name) for name in args.tables]
+  figure, axes = pyplot.subplots(1, 2, figsize=(12, 5))
+  _draw(args, tables, *axes)
+  figure.tight_layout()
+  figure.savefig(args.out, dpi=120)
+  pyplot.close(figure)
+  print(f'written to {args.out}')
+
+
+def _draw(args: argparse.Namespace, tables: Sequence[library.Table], left: Any,
+          right: Any) -> None:
+  """Densities beside the Gaussian of equal variance; delta by epsilon."""
+  seen: set[tuple[int, float]] = set()
+  for name, table in zip(args.tables, tables):
+    colour = f'C{len(left.get_lines()) % 10}'
+    sigma = table.noise_multiplier
+    x, density, normal = _densities(table)
+    label = name.rsplit('/', 1)[-1].removesuffix('.npz')
+    left.semilogy(x, density, color=colour, label=label, drawstyle='steps-mid')
+    if (table.dim, round(sigma, 9)) not in seen:
+      left.semilogy(x, normal, '--', color=colour, linewidth=0.9,
+                    label=f'Gaussian, sigma {sigma:.4g}, dim {table.dim}')
+    _curve(right, args, table, {'color': colour, 'label': label})
+    if round(sigma, 9) not in {size for _, size in seen}:
+      _curve(right, args, noise_lib.Gaussian(sigma), {
+          'color': colour, 'linestyle': '--', 'linewidth': 0.9,
+          'label': f'Gaussian, sigma {sigma:.4g}'})
+    seen.add((table.dim, round(sigma, 9)))
+  radial = any(table.kind == 'radial' for table in tables)
+  left.set(xlabel='|z| / sensitivity' if radial else 'z / sensitivity',
+           ylabel='density of the radius' if radial else 'density',
+           title='Noise')
+  left.set_ylim(bottom=max(left.get_ylim()[0], 1e-12))
+  right.set(xlabel='epsilon', ylabel='delta (upper bound)',
+            title=f'{args.steps} step(s) at sampling probability '
+                  f'{args.sampling_prob:.4g}')
+  for axis in (left, right):
+    axis.legend(fontsize=8)
+    axis.grid(alpha=0.3)
+
+
+def _densities(table: library.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Points, the table's density there, and the normal's of equal variance."""
+  sigma, dim = table.noise_multiplier, table.dim
+  if isinstance(table, noise_lib.ScalarTable):
+    reach = np.ceil(8 * sigma * table.bins)
+    middle = 0.5 if table.edge_at_zero else 0.0
+    x = (np.arange(-reach, reach + 1) + middle) / table.bins
+    log_normal = -0.5 * (x / sigma)**2 - np.log(sigma * np.sqrt(2 * np.pi))
+    return x, np.exp(table.log_density_at(x)), np.exp(log_normal)
+  inner = np.append(0.0, table.radii[:-1])
+  kept = (table.shell_mass > 1e-12) & (np.arange(inner.size) > 0)
+  x = 0.5 * (inner + table.radii)[kept]
+  density = (table.shell_mass / (table.radii - inner))[kept]
+  log_chi = ((dim - 1) * np.log(x / sigma) - 0.5 * (x / sigma)**2 -
+             (0.5 * dim - 1) * np.log(2) - math.lgamma(0.5 * dim) - np.log(sigma))
+  return x, density, np.exp(log_chi)
+
+
+def _curve(axis: Any, args: argparse.Namespace, noise: noise_lib.Noise,
+           style: dict[str, Any]) -> None:
+  event = accounting.noise_event(noise)
+  if args.sampling_prob != 1:
+    event = dp_accounting.PoissonSampledDpEvent(args.sampling_prob, event)
+  accountant = accounting.PhiAccountant()
+  accountant.compose(event, args.steps)
+  top = accountant.get_epsilon(1e-9)
+  top = top if math.isfinite(top) else accountant.get_epsilon(1e-3)
+  epsilon = np.linspace(0.0, top, _CURVE_POINTS)
+  axis.semilogy(epsilon, [max(accountant.get_delta(e), 1e-12) for e in epsilon],
+                **style)
+
+
+COMMAND = Command(
+    'plot', 'draw densities and privacy curves of tables', _add_arguments, _run)

@@ -1,0 +1,208 @@
+"""Steps as they are typed on the command line, and what they cost."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fractions
+import json
+import time
+from typing import Any
+from typing import Callable
+from typing import Optional
+from typing import Sequence
+
+import dp_accounting
+
+from tfcactus import _checks
+from tfcactus import _format
+from tfcactus import accounting
+from tfcactus import noise as noise_lib
+from tfcactus import relations
+from tfcactus.cli import arguments
+from tfcactus.cli import command
+from tfcactus.noise import library
+from tfcactus.release import planner
+
+SAMPLINGS = ('poisson', 'fixed')
+
+
+def _distinct(pairs: Sequence[Sequence[Any]]) -> dict[str, Any]:
+  """A dict of names and values, each given once."""
+  names = [pair[0] for pair in pairs]
+  if len(set(names)) < len(names):
+    raise ValueError(f'Expected each name once, got {", ".join(names)}.')
+  return dict(pairs)  # type: ignore[arg-type]  # A part without '=' raises.
+
+
+def _typed(name: str, kinds: tuple[type, ...], value: Any) -> Any:
+  """A value from JSON or text, refused where it would have to be rounded."""
+  if isinstance(value, bool) or not isinstance(value, (*kinds, str)):
+    raise ValueError(
+        f'Expected {name} to be {" or ".join(kind.__name__ for kind in kinds)}, '
+        f'got {value!r}.')
+  return kinds[-1](value)
+
+
+@dataclasses.dataclass(frozen=True)
+class StepGroup:
+  """Equal steps, as typed.
+
+  Attributes:
+    noise: A family, the name of a shipped table, or a file.
+    noise_multiplier: Size of the noise; None for a table, which has its own.
+    sampling_prob: Exact, so that a fixed size can be read off it.
+    steps: How many.
+    sampling: One of `SAMPLINGS`.
+    bend: For sinh-normal noise.
+  """
+
+  noise: str
+  noise_multiplier: Optional[float] = None
+  sampling_prob: fractions.Fraction = fractions.Fraction(1)
+  steps: int = 1
+  sampling: str = 'poisson'
+  bend: Optional[float] = None
+
+  @classmethod
+  def parse(cls, text: str) -> StepGroup:
+    """From `noise=gaussian,noise_multiplier=1,sampling_prob=1/100,steps=9`."""
+    try:
+      return cls.of(_distinct(
+          [part.split('=', 1) for part in text.split(',')]))
+    except ValueError as error:
+      raise argparse.ArgumentTypeError(
+          'Expected a step such as noise=gaussian,noise_multiplier=1,'
+          f'sampling_prob=1/100,steps=50, got {text!r}: {error}') from None
+
+  @classmethod
+  def of(cls, values: dict[str, Any]) -> StepGroup:
+    """From names and values."""
+    number = lambda name: lambda v: _typed(name, (int, float), v)
+    kinds: dict[str, Callable[[Any], Any]] = {
+        'noise': str, 'noise_multiplier': number('noise_multiplier'),
+        'steps': lambda v: _typed('steps', (int,), v),
+        'sampling_prob': lambda v: fractions.Fraction(str(v)),
+        'sampling': str, 'bend': number('bend')}
+    unknown = set(values) - set(kinds)
+    if unknown or 'noise' not in values:
+      raise ValueError(f'Expected noise and some of {", ".join(kinds)}, got '
+                       f'{", ".join(values)}.')
+    return cls(**{name: kinds[name](value) for name, value in values.items()})
+
+  def event(self) -> dp_accounting.DpEvent:
+    """The event of all its steps."""
+    steps = _checks.integer('steps', self.steps, 1)
+    prob = _checks.sampling_prob(float(self.sampling_prob))
+    if self.sampling not in SAMPLINGS:
+      raise ValueError(
+          f'Expected sampling in {SAMPLINGS}, got {self.sampling!r}.')
+    event = accounting.noise_event(self._noise())
+    if self.sampling == 'fixed':
+      event = dp_accounting.SampledWithoutReplacementDpEvent(
+          self.sampling_prob.denominator, self.sampling_prob.numerator, event)
+    elif prob < 1:
+      event = dp_accounting.PoissonSampledDpEvent(prob, event)
+    return dp_accounting.SelfComposedDpEvent(event, steps)
+
+  def _noise(self) -> noise_lib.Noise:
+    if self.noise in planner.FAMILIES:
+      return arguments.make_noise(self.noise, self.noise_multiplier, self.bend)
+    if self.noise_multiplier is not None:
+      raise ValueError(
+          'Expected no --noise-multiplier with a table, which has its own, got '
+          f'{self.noise_multiplier}.')
+    return named_table(self.noise)
+
+
+def named_table(name: str) -> library.Table:
+  """A shipped table by its name, or one from a .npz file."""
+  return noise_lib.load(name) if name.endswith('.npz') else library.get(name)
+
+
+def add_steps(parser: argparse.ArgumentParser) -> None:
+  """Adds steps, the relation and the direction that they are accounted for."""
+  add = parser.add_argument
+  add('--noise', help='gaussian, laplace, sinh-normal, the name of a shipped '
+      'table, or FILE.npz')
+  add('--noise-multiplier', type=float,
+      help='standard deviation of the Gaussian over the sensitivity; for the '
+      'Laplace its scale b, for the sinh-normal its sigma')
+  add('--bend', type=float,
+      help='where the tails of the sinh-normal turn, over the sensitivity')
+  add('--sampling-prob', type=arguments.fraction, default=fractions.Fraction(1),
+      help='such as 0.004 or 250/60000')
+  add('--steps', type=int)
+  add('--sampling', choices=SAMPLINGS, default='poisson')
+  add('--step', action='append', type=StepGroup.parse, default=[],
+      metavar='NAME=VALUE,...', help='a group of steps; repeat for more')
+  add('--steps-file', metavar='FILE.json',
+      help='a JSON list of such groups, as objects')
+  add('--relation', '--neighbors', choices=sorted(relations.NAMES),
+      default='add-or-remove', help='what neighbours differ in: one record more '
+      'or less, one that contributes zero (zero-out), or one replaced by any '
+      'other (default: %(default)s)')
+  add('--direction', choices=('both', 'add', 'remove'), default='both')
+  arguments.add_json(parser)
+
+
+def _groups(args: argparse.Namespace) -> list[StepGroup]:
+  groups = list(args.step)
+  if args.steps_file:
+    groups += _read(args.steps_file)
+  if args.noise is not None:
+    if args.steps is None:
+      raise ValueError('Expected --steps with --noise.')
+    groups.append(StepGroup(args.noise, args.noise_multiplier,
+                            args.sampling_prob, args.steps, args.sampling,
+                            args.bend))
+  if not groups:
+    raise ValueError('Expected --noise and --steps, --step or --steps-file.')
+  return groups
+
+
+def _read(path: str) -> list[StepGroup]:
+  with open(path, encoding='utf-8') as file:
+    try:
+      listed = json.load(file, object_pairs_hook=_distinct)
+    except json.JSONDecodeError as error:
+      raise ValueError(f'Expected JSON in {path!r}: {error}.') from None
+  if not isinstance(listed, list) or not all(
+      isinstance(item, dict) for item in listed):
+    raise ValueError(f'Expected a JSON list of objects in {path!r}.')
+  return [StepGroup.of(item) for item in listed]
+
+
+def show_bounds(args: argparse.Namespace, name: str, at: str,
+                solve: Callable[[accounting.PhiAccountant], accounting.Bounds]
+                ) -> None:
+  """Accounts for the steps that were typed, and prints what they cost.
+
+  Args:
+    args: The parsed arguments of `add_steps`.
+    name: What is bounded, 'epsilon' or 'delta'.
+    at: What it is stated at, in words, rounded up.
+    solve: The bounds, from an accountant that has composed the steps.
+  """
+  events = [group.event() for group in _groups(args)]
+  start = time.perf_counter()
+  relation = relations.NAMES[args.relation]
+  accountant = accounting.PhiAccountant(relation, direction=args.direction)
+  for event in events:
+    accountant.compose(event)
+  bounds = solve(accountant)
+  seconds = time.perf_counter() - start
+  statement = (
+      ('' if args.direction == 'both' else
+       'One direction alone is no guarantee. ') +
+      relations.protected(relation, 'record', 'the data') + '. ' +
+      relations.public(relation, 'The number of records, the sampling probability '
+                       'and the number of steps', 'record') + '.')
+  command.show(args, {
+      'lower': bounds.lower, 'estimate': bounds.estimate, 'upper': bounds.upper,
+      'relation': args.relation, 'direction': args.direction,
+      'statement': statement, 'seconds': seconds},
+      f'{name} <= {_format.upper(bounds.upper, 10)} at {at} '
+      f'({args.relation}, direction {args.direction}; estimate '
+      f'{bounds.estimate:.10g}, lower bound {_format.lower(bounds.lower, 10)}). '
+      f'{statement}')

@@ -1,0 +1,39 @@
+"""`tfcactus tcdp`: from truncated CDP to epsilon and delta."""
+
+from __future__ import annotations
+
+import argparse
+
+from tfcactus import _format
+from tfcactus import accounting
+from tfcactus.cli import arguments
+from tfcactus.cli import command
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+  add = parser.add_argument
+  add('--rho', type=float, required=True)
+  add('--omega', type=float, default=float('inf'), help='default: zCDP')
+  add('--sampling-prob', type=float, help='on a sample first (Theorem 12)')
+  add('--steps', type=int, default=1, help='so many of them')
+  add('--group', type=int, default=1, help='for groups of that size')
+  add('--delta', type=float, required=True)
+  arguments.add_json(parser)
+
+
+def _run(args: argparse.Namespace) -> None:
+  guarantee = accounting.TCDP(args.rho, args.omega)
+  if args.sampling_prob is not None:
+    guarantee = guarantee.subsample(args.sampling_prob)
+  guarantee = guarantee.self_compose(args.steps)
+  epsilon = (guarantee.epsilon(args.delta) if args.group == 1 else
+             guarantee.group_epsilon(args.group, args.delta))
+  whom = 'one record' if args.group == 1 else f'groups of {args.group} records'
+  command.show(
+      args, {'rho': guarantee.rho, 'omega': guarantee.omega, 'epsilon': epsilon},
+      f'{guarantee}: epsilon <= {_format.upper(epsilon, 10)} at delta '
+      f'{_format.upper(args.delta)} for {whom}')
+
+
+COMMAND = command.Command(
+    'tcdp', 'what (rho, omega)-truncated CDP implies', _add_arguments, _run)

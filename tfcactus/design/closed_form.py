@@ -1,0 +1,84 @@
+"""What tables of known laws share: masses of cells, and a law fitted to a size."""
+
+from __future__ import annotations
+
+from typing import Callable
+from typing import TypeVar
+
+import numpy as np
+from scipy import optimize
+from scipy import special
+
+from tfcactus.noise import radial_table
+from tfcactus.noise import scalar_table
+
+STD_ERROR = 1e-9
+"""How closely, relatively, a table's noise multiplier meets the one asked for."""
+
+Table = TypeVar('Table', scalar_table.ScalarTable, radial_table.RadialTable)
+
+
+def normal_log_mass(edges: np.ndarray) -> np.ndarray:
+  """Shape (edges - 1,): log probability of a standard normal between edges.
+
+  Args:
+    edges: Increasing, none below zero.
+  """
+  log_above = special.log_ndtr(-edges)
+  return log_above[:-1] + np.log(-np.expm1(np.diff(log_above)))
+
+
+def central_log_mass(edges: np.ndarray) -> np.ndarray:
+  """Shape (edges - 1,): the same on cells counted from one around zero.
+
+  Args:
+    edges: Increasing, the first below zero and as far from it as the second.
+  """
+  log_mass = normal_log_mass(np.maximum(edges, 0.0))
+  log_mass[0] += np.log(2.0)
+  return log_mass
+
+
+def check_resolution(name: str, std: float, bins: int) -> None:
+  """Refuses cells that are wider than the noise."""
+  if std * bins < 0.5:
+    raise ValueError(
+        'Expected a standard deviation of at least half a cell, got '
+        f'{name}={std:.4g} and bins={bins}; raise bins.')
+
+
+def check_size(size: float, largest: int, what: str, remedy: str) -> None:
+  """Refuses a table that is too large."""
+  if size > largest:
+    raise ValueError(
+        f'Expected at most {largest} {what}, got {size:.6g}; {remedy}.')
+
+
+def match_std(build: Callable[[float], Table], target: float) -> Table:
+  """The table of a family whose noise multiplier is `target`.
+
+  Args:
+    build: The table of a size, which grows with it.
+    target: Standard deviation of a coordinate, in units of sensitivity.
+
+  Raises:
+    ValueError: if the grid cannot carry noise of that size.
+  """
+  def error(log_factor: float) -> float:
+    return float(np.log(
+        build(target * np.exp(log_factor)).noise_multiplier / target))
+
+  step = 1e-3
+  while error(-step) > 0 or error(step) < 0:
+    step *= 3
+    if step > 1:
+      raise ValueError(
+          f'Expected a grid that can carry noise_multiplier={target!r}, got '
+          'one too coarse or too short; raise bins or cells, or lower width.')
+  found = optimize.brentq(error, -step, step, xtol=1e-15, rtol=1e-15)
+  table = build(target * np.exp(found))
+  if abs(table.noise_multiplier / target - 1) > STD_ERROR:
+    raise ValueError(
+        f'Expected a noise multiplier of {target!r}, got '
+        f'{table.noise_multiplier!r}; use a finer grid.')
+  return table

@@ -1,0 +1,95 @@
+"""Checks of what requests are made of: one wording for one mistake."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Callable
+from typing import Optional
+
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus.design.solvers import cost as cost_lib
+from tfcactus.design.solvers import divergence
+
+GAPS = {'interior-point': 1e-8, 'cvxpy': 1e-3}
+"""The solvers, with the largest relative duality gap that each may leave."""
+
+MAX_UNKNOWNS = 50_000
+"""More cells than this take minutes and describe nothing better."""
+
+SIGMAS = (0.1, 100.0)
+"""Sizes of noise that are designed, in sensitivities per coordinate."""
+
+CostFunction = Callable[[np.ndarray], np.ndarray]
+"""A cost by distance from zero, for arrays of distances."""
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+  """Returns `value` if it is one of `choices`."""
+  if not isinstance(value, str) or value not in choices:
+    raise ValueError(
+        f'Expected {name} to be one of {", ".join(choices)}, got '
+        f'{name}={value!r}.')
+  return value
+
+
+def check_program(power: Any, cost: Optional[CostFunction], solver: Any,
+                  objective: Any) -> cost_lib.Cost:
+  """Checks what every optimised request has; returns its cost."""
+  made = cost_lib.make(power, cost)
+  check_choice('solver', solver, tuple(GAPS))
+  divergence.parse(objective)
+  return made
+
+
+def check_sigma(sigma: float) -> None:
+  """Refuses noise so narrow or so wide that there is nothing to design."""
+  if not SIGMAS[0] <= sigma <= SIGMAS[1]:
+    raise ValueError(
+        f'Expected a budget for noise between {SIGMAS[0]:g} and {SIGMAS[1]:g} '
+        f'sensitivities, got one for about {sigma:.3g} (per coordinate); noise '
+        'narrower than that protects nothing, and when it is wider the Gaussian '
+        'is optimal.')
+
+
+def check_cells(cells: Any, bins: int) -> int:
+  """Returns the number of cells or shells, more than one unit of them."""
+  cells = _checks.integer('cells', cells, 1)
+  if cells <= bins:
+    raise ValueError(
+        f'Expected cells > bins, so that the grid reaches past one unit of '
+        f'sensitivity, got cells={cells} and bins={bins}.')
+  if cells > MAX_UNKNOWNS:
+    raise ValueError(
+        f'Expected cells <= {MAX_UNKNOWNS}, got cells={cells}; lower bins, or '
+        'give cells and tail_ratio for a shorter grid.')
+  return cells
+
+
+def check_tail_ratio(value: Any) -> float:
+  """Returns a density ratio of neighbouring cells, in (0, 1)."""
+  value = _checks.real('tail_ratio', value)
+  if not 0 < value < 1:
+    raise ValueError(
+        f'Expected tail_ratio in (0, 1), got tail_ratio={value!r}; it is the '
+        'density ratio of neighbouring cells, None chooses it from the budget.')
+  return value
+
+
+def check_tail(tail_ratio: Any, bins: int, cells: int) -> float:
+  """Returns the log of a tail ratio that suits a grid."""
+  log_ratio = float(np.log(check_tail_ratio(tail_ratio)))
+  low, high = np.exp(-300.0 / bins), np.exp(-0.1 / cells)
+  if not np.log(low) <= log_ratio <= np.log(high):
+    raise ValueError(
+        f'Expected tail_ratio between {low:.6g} and {high:.9g} with '
+        f'bins={bins} and cells={cells} (a tail that neither ends at once nor '
+        f'outweighs the grid), got tail_ratio={tail_ratio!r}; None chooses it '
+        'from the budget.')
+  return log_ratio
+
+
+def mechanism_name(kind: str, objective: str) -> str:
+  """The name of an optimised table: KL is what goes without saying."""
+  return kind if objective == 'kl' else f'{kind}-{objective}'

@@ -1,0 +1,115 @@
+"""Radial densities on shells: the program (28) of isotropic noise."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from tfcactus.design.solvers import convex_program
+from tfcactus.design.solvers.cost import Cost
+from tfcactus.noise import shell_geometry
+
+FLAT_DIM = 50
+"""Beyond this the shells leave out a core that holds no mass to speak of."""
+
+MAX_SHELLS = 400_000
+"""More shells than this take minutes."""
+
+_LEAST_CHANCE = 1e-22
+"""Smaller chances of moving between two shells count for nothing."""
+
+_MAX_PAIRS = 60_000_000
+"""More pairs of shells than this need gigabytes."""
+
+
+class Layout(NamedTuple):
+  """Shells 0..cells: a ball of radius `first`, then shells of one width.
+
+  Attributes:
+    first: Radius of the ball, in units of sensitivity.
+    width: Of a shell, in the same units.
+    cells: Index of the last free shell.
+    log_ratio: Log of the density ratio of neighbouring shells beyond it.
+  """
+
+  first: float
+  width: float
+  cells: int
+  log_ratio: float
+
+
+def radial_program(objective: str, dim: int, layout: Layout, cost: Cost,
+                   budget: float) -> convex_program.Program:
+  """Program (28) in shell masses, the geometric tail folded into the last."""
+  first, width, cells, log_ratio = layout
+  band = shell_geometry.reach(dim, first, width)
+  shells = _count_shells(dim, layout) + band
+  if shells * band > _MAX_PAIRS:
+    raise ValueError(
+        f'Expected at most {_MAX_PAIRS} pairs of shells, got {shells * band}: '
+        f'{shells} shells hold the tail. Use a smaller tail_ratio or fewer bins.')
+  radii = first + width * np.arange(shells)
+  log_volume = _log_volume(dim, first, width, shells)
+  i, j, chance = _overlaps(dim, first, width, shells)
+  # Densities of shells beyond the last are ratios of the last one's.
+  beyond = np.maximum(np.arange(shells) - cells, 0) * log_ratio
+  index = np.minimum(np.arange(shells), cells)
+  relative = beyond + log_volume - log_volume[index]
+  inner, far = i < cells, i >= cells
+  tail = np.sum(chance[far] * convex_program.pair_value(
+      objective, np.exp(relative[i[far]]),
+      np.exp(relative[i[far]] + beyond[j[far]] - beyond[i[far]])))
+  i, j = i[inner], j[inner]
+  log_scale = beyond[j] + log_volume[i] - log_volume[index[j]]
+  costs = cost.means(np.append(0.0, radii[:-1]), radii, dim)
+  folded = np.exp(relative[cells:])
+  return convex_program.Program(
+      objective=objective,
+      shifts=[convex_program.Shift(i, index[j], log_scale, chance[inner], float(tail))],
+      mass=np.append(np.ones(cells), np.sum(folded)),
+      cost=np.append(costs[:cells], np.sum(costs[cells:] * folded)),
+      budget=budget, log_volume=log_volume[:cells + 1])
+
+
+def _log_volume(dim: int, first: float, width: float, shells: int) -> np.ndarray:
+  """Log volumes of the shells, in units of the innermost ball."""
+  log_outer = dim * np.log1p(np.arange(shells) * (width / first))
+  log_volume = log_outer.copy()
+  log_volume[1:] += np.log(-np.expm1(-np.diff(log_outer)))
+  return log_volume
+
+
+@functools.lru_cache(maxsize=1)
+def _overlaps(dim: int, first: float, width: float, shells: int
+              ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Pairs i < j of shells and the chance that a unit shift moves i to j.
+
+  v_i T_ij = v_j T_ji, and inward moves are caps known to relative precision,
+  which outward moves, whose caps are nearly whole, are not.
+  """
+  log_volume = _log_volume(dim, first, width, shells)
+  band, _ = shell_geometry.transition(dim, first, width, shells)
+  inward = band[:, band.shape[1] // 2 - 1::-1]
+  j, step = np.nonzero(inward > 0)
+  i = j - step - 1
+  j, step, i = j[i >= 0], step[i >= 0], i[i >= 0]
+  chance = inward[j, step] * np.exp(log_volume[j] - log_volume[i])
+  kept = chance > _LEAST_CHANCE
+  return i[kept], j[kept], chance[kept]
+
+
+def _count_shells(dim: int, layout: Layout) -> int:
+  """Shells until the tail's mass no longer counts towards an objective."""
+  forgotten = -90.0 if dim <= FLAT_DIM else -30.0
+  first, width, cells, log_ratio = layout
+  count = 1024
+  while True:
+    steps = np.arange(1, count)
+    log_mass = steps * log_ratio + (dim - 1) * np.log1p(
+        steps * width / (first + cells * width))
+    below = np.flatnonzero(log_mass < forgotten)
+    if below.size or count > 10 * MAX_SHELLS:
+      return cells + int(steps[below[0]] if below.size else steps[-1])
+    count *= 2
