@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfcactus.keras.checks import batched_pass as pass_check
+from tfcactus.keras.checks import example_losses
 from tfcactus.keras.gradients import batched_pass
 from tfcactus.keras.gradients import clipping as clipping_lib
-from tfcactus.keras.gradients import engine as engine_lib
 from tfcactus.keras.gradients import layer_routes
-from tfcactus.keras.gradients.layers import rules
+from tfcactus.keras.gradients import layers as rules
 
 layers = tf.keras.layers
-_LOSS = engine_lib.loss_per_example(
+_LOSS = example_losses.loss_per_example(
     tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 _ROWS, _CLASSES, _VOCABULARY = 5, 3, 6
 _WEIGHTS = np.array([1, 0.1, 0, 3, 1], np.float32)
@@ -98,8 +99,7 @@ def _pass(model: Any, x: Any, y: np.ndarray, weights: np.ndarray = _WEIGHTS) -> 
   """One pass over the batch, each layer by its rule."""
   routes = layer_routes.routes(model)
   assert not routes.whole
-  assert {route.way for route in routes.layers} <= {
-      layer_routes.Way.PASS, layer_routes.Way.BATCHED}
+  assert not any(route.vectorized for route in routes.layers)
   return batched_pass.batched(
       model, routes, _LOSS, tf.nest.map_structure(tf.constant, (x, y, weights)))
 
@@ -108,9 +108,9 @@ def _sums(model: Any, x: Any, y: np.ndarray, clip: float,
           weights: np.ndarray = _WEIGHTS) -> Dict[str, Any]:
   """For each kind of clipping the clipped sums, an array for each variable."""
   found = _pass(model, x, y, weights)
-  return {clipping: [part.numpy() for part in clipping_lib.clipped_part_sums(
-      found.parts, tf.constant(clip), tf.constant(weights != 0), clipping,
-      layer_routes.layers_of(model))[0]] for clipping in clipping_lib.KINDS}
+  return {clipping: [part.numpy() for part in clipping_lib.clip_and_sum(
+      found.gradients, tf.constant(clip), tf.constant(weights != 0), clipping,
+      layer_routes.routes(model).groups)[0]] for clipping in clipping_lib.KINDS}
 
 
 def _gradients(model: Any, x: Any, y: np.ndarray) -> Any:
@@ -136,7 +136,7 @@ def _norms(gradients: Any) -> np.ndarray:
 def _loop(model: Any, gradients: Any, clipping: str, clip: float) -> Any:
   """What the sums of clipped gradients are to be."""
   if clipping == 'per_layer':
-    owners = layer_routes.layers_of(model)
+    owners = layer_routes.routes(model).groups
   else:
     owners = [0] * len(gradients)
   bound = clip * (1 - clipping_lib.CLIP_MARGIN) / np.sqrt(len(set(owners)))
@@ -169,7 +169,7 @@ def _cases() -> Any:
 
 def test_every_rule_is_listed():
   listed = {type(case.make()) for case in LAYERS.values()}
-  assert listed == set(rules.RULES)
+  assert listed == {kind for rule in rules.RULES for kind in rule.layer_types}
 
 
 @_cases()
@@ -211,7 +211,7 @@ def test_norms_and_sums_are_of_the_same_gradients(case):
   model, (x, y) = _model(case), _batch(case)
   factors = np.random.default_rng(1).normal(size=_ROWS)
   keep = np.array([True, False, True, True, True])
-  for form, gradients in zip(_pass(model, x, y).parts, _gradients(model, x, y)):
+  for form, gradients in zip(_pass(model, x, y).gradients, _gradients(model, x, y)):
     dense = form.dense().numpy().astype(np.float64)
     np.testing.assert_allclose(dense, gradients, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(
@@ -224,5 +224,12 @@ def test_norms_and_sums_are_of_the_same_gradients(case):
 @_cases()
 def test_a_pass_is_proved_to_treat_examples_alone(case):
   model, (x, y) = _model(case), _batch(case)
-  part = tf.nest.map_structure(tf.constant, (x, y, _WEIGHTS))
-  batched_pass.check_batched(model, layer_routes.routes(model), _LOSS, part)
+  routes = layer_routes.routes(model)
+
+  def run(batch):
+    found = batched_pass.batched(model, routes, _LOSS, batch)
+    return [*(tensor for form in found.gradients for tensor in form.tensors()),
+            found.losses]
+
+  pass_check.check_pass(model, run, tf.nest.map_structure(
+      tf.constant, (x, y, _WEIGHTS)))
