@@ -15,8 +15,11 @@ from tfcactus.keras import DPKerasSGDOptimizer
 from tfcactus.keras import EpsilonCallback
 from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
+from tfcactus.keras.checks import example_losses
+from tfcactus.keras.compat import models
 from tfcactus.keras.compat import versions
 from tfcactus.keras.drop_in import example_gradients
+from tfcactus.keras.drop_in import graph_gradients
 from tfcactus.keras.gradients import engine as engine_lib
 
 _CLIP = 0.7
@@ -127,14 +130,14 @@ def test_of_a_drop_in_optimizer(construct):
 
   @tf.function(reduce_retracing=True)
   def sums(x, y, weights):
-    variables = [versions.tf_variable(v) for v in model.trainable_variables]
+    variables = [models.tf_variable(v) for v in model.trainable_variables]
     with tf.GradientTape() as tape:
       if y.shape.rank == 1:
         y = y[:, None]
-      losses = example_gradients.loss_per_example(
+      losses = example_losses.mean_per_example(
           loss(y, model(x, training=True), sample_weight=weights))
     clip = tf.constant(_CLIP)
-    return (example_gradients.traced_sums(losses, variables, clip)
+    return (graph_gradients.traced_sums(losses, variables, clip)
             if versions.KERAS_3 else
             example_gradients.clipped_sums(losses, variables, tape, clip))[0]
 

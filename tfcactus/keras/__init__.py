@@ -13,10 +13,10 @@ from tfcactus.keras.batches import FixedSizeBatches
 from tfcactus.keras.batches import PoissonBatches
 from tfcactus.keras.batches import ShuffledBatches
 from tfcactus.keras.callbacks import EpsilonCallback
-from tfcactus.keras.drop_in.optimizer import DPKerasAdagradOptimizer
-from tfcactus.keras.drop_in.optimizer import DPKerasAdamOptimizer
-from tfcactus.keras.drop_in.optimizer import DPKerasRMSpropOptimizer
-from tfcactus.keras.drop_in.optimizer import DPKerasSGDOptimizer
+from tfcactus.keras.drop_in.dp_optimizers import DPKerasAdagradOptimizer
+from tfcactus.keras.drop_in.dp_optimizers import DPKerasAdamOptimizer
+from tfcactus.keras.drop_in.dp_optimizers import DPKerasRMSpropOptimizer
+from tfcactus.keras.drop_in.dp_optimizers import DPKerasSGDOptimizer
 from tfcactus.keras.ledger.journal import Journal
 from tfcactus.keras.model import PrivateModel
 from tfcactus.keras.model import privatize

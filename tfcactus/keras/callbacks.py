@@ -19,7 +19,8 @@ from tfcactus.keras import run_card as run_card_lib
 from tfcactus.keras.batches import DrawnBatches
 from tfcactus.keras.checks import layers
 from tfcactus.keras.checks import state_writes
-from tfcactus.keras.compat import versions
+from tfcactus.keras.compat import optimizers
+from tfcactus.keras.compat import training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import example_gradients
 from tfcactus.keras.drop_in import optimizer as optimizer_lib
@@ -199,7 +200,7 @@ class EpsilonCallback(keras.callbacks.Callback):
   def _find_plan(self) -> Any:
     """The plan that is trained by; refuses training that is not private."""
     source = self.model if self._is_private_model() else self.model.optimizer
-    if isinstance(versions.unwrapped(source), optimizer_lib.DPOptimizer) and (
+    if isinstance(optimizers.unwrapped(source), optimizer_lib.DPOptimizer) and (
         not isinstance(source, optimizer_lib.DPOptimizer)):
       example_gradients.refuse_scaling(f'it inside a {type(source).__name__}')
     if not isinstance(
@@ -316,7 +317,7 @@ def _same(name: str, planned: Any, trained: Any) -> None:
 
 
 def _check_steps_per_execution(model: keras.Model) -> None:
-  steps = versions.steps_per_execution(model)
+  steps = training.steps_per_execution(model)
   if steps != 1:
     raise ValueError(
         'Expected compile(steps_per_execution=1) with target_epsilon, so that '

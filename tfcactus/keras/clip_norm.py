@@ -8,7 +8,7 @@ from typing import Tuple
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import versions
+from tfcactus.keras.compat import training
 from tfcactus.keras.gradients import engine
 
 _RANGE = 1e6
@@ -36,7 +36,7 @@ class ClipNorm:
       self._noise_multiplier = plan.noise.noise_multiplier
       self._sensitivity = plan.release_sensitivity
       with tf.init_scope():
-        self.variable = versions.counter(
+        self.variable = training.counter(
             self._start, 'l2_norm_clip', 'float64')
 
   def value(self) -> tf.Tensor:

@@ -12,7 +12,10 @@ from tfcactus.keras import fit_inputs
 from tfcactus.keras import private_step
 from tfcactus.keras import serialization
 from tfcactus.keras.checks import compile_arguments
+from tfcactus.keras.checks import example_losses
 from tfcactus.keras.checks import layers
+from tfcactus.keras.compat import optimizers
+from tfcactus.keras.compat import training
 from tfcactus.keras.compat import versions
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import engine as engine_lib
@@ -196,11 +199,11 @@ class PrivateModel(Fixed, keras.Model):
     Raises:
       ValueError: if an argument is refused.
     """
-    compute_loss = engine_lib.loss_per_example(loss)
+    compute_loss = example_losses.loss_per_example(loss)
     compile_arguments.check_arguments(loss_weights, steps_per_execution, jit_compile)
     # Made here, so that what a name or a config stands for is checked too.
     optimizer = compile_arguments.ordinary_optimizer(optimizer)
-    super().compile(**versions.compile_arguments(
+    super().compile(**training.compile_arguments(
         optimizer=optimizer, loss=loss, metrics=metrics,
         weighted_metrics=weighted_metrics, run_eagerly=run_eagerly,
         jit_compile=False, **kwargs))
@@ -247,7 +250,7 @@ class PrivateModel(Fixed, keras.Model):
     feed = fit_inputs.make_feed(
         self.plan, x, y, batch_size, sample_weight, class_weight,
         steps_per_epoch, self._books.journal_path is not None)
-    with self._books.training(feed.marks, versions.bare_optimizer(self)):
+    with self._books.training(feed.marks, optimizers.bare_optimizer(self)):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
           callbacks=callbacks, validation_data=validation_data,
@@ -295,7 +298,7 @@ class PrivateModel(Fixed, keras.Model):
     weights = tf.reshape(tf.cast(weights, tf.float32), [tf.shape(y)[0]])
     with self._books.count_step(mark):
       averages, batch = self._step.run(x, y, weights, self._loss_per_example)
-      versions.bare_optimizer(self).apply_gradients(
+      optimizers.bare_optimizer(self).apply_gradients(
           zip(averages, self.inner.trainable_variables))
       self._books.end_step()
       return self._log(x, batch)
@@ -310,7 +313,7 @@ class PrivateModel(Fixed, keras.Model):
       self.inner(tf.nest.map_structure(lambda part: part[:1], x))
       self.built = True
     self._check_inner()
-    versions.remember_inputs(self, x)
+    training.remember_inputs(self, x)
     return x
 
   def _log(self, x: Any, batch: engine_lib.BatchResult) -> Any:
@@ -321,7 +324,7 @@ class PrivateModel(Fixed, keras.Model):
         tf.boolean_mask(part, shown)
         for part in (batch.targets, batch.predictions, batch.weights))
     losses = tf.boolean_mask(batch.losses, shown)
-    versions.log_loss(self, predictions, losses, weights)
+    training.log_loss(self, predictions, losses, weights)
     return self.compute_metrics(x, y, predictions, weights)
 
   def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
@@ -384,7 +387,7 @@ class PrivateModel(Fixed, keras.Model):
     """Compiles a loaded model, its optimizer ready to be restored."""
     self.compile(**keras.saving.deserialize_keras_object(config))
     if self.built:
-      versions.bare_optimizer(self).build(self.inner.trainable_variables)
+      optimizers.bare_optimizer(self).build(self.inner.trainable_variables)
 
   def _own_state(self) -> Dict[str, Any]:
     norm = self._step.norm.variable

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfcactus import _checks
 from tfcactus.keras import clip_norm
 from tfcactus.keras.checks import layers
+from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import clipping as clipping_lib
 from tfcactus.keras.gradients import engine as engine_lib
@@ -61,7 +62,7 @@ class Step:
     self._keys = example_seeds.Keys(seed)
 
   def routes(self) -> layer_routes.Routes:
-    """Which way each layer takes."""
+    """How each layer is run, by what it is now."""
     return layer_routes.routes(self._model, self.engine == 'vectorized')
 
   def check(self) -> None:
@@ -78,8 +79,9 @@ class Step:
           f'Expected a model with trainable variables, got '
           f'{self._model.name!r} with none.')
     self._plan.check_vector(dim)
+    self._routes = self.routes()
     if self.rows is None:
-      self.rows = _physical_rows(self._plan, self._model, self.routes())
+      self.rows = _physical_rows(self._plan, self._model, self._routes)
 
   def shaped(self, x: Any, y: Any) -> Any:
     """Checks a batch, when the step is traced.
@@ -99,7 +101,7 @@ class Step:
     if tf.is_tensor(x) and isinstance(shape, tuple):
       # Not of its batch: a Sequential remembers the one it was built on.
       x = tf.ensure_shape(x, (None,) + shape[1:])
-    if any(part.shape.rank is None for part in tf.nest.flatten((x, y))):
+    if any(each.shape.rank is None for each in tf.nest.flatten((x, y))):
       raise ValueError(
           'Expected inputs and targets of known rank, got unknown shapes; call '
           'compile() again before data of another shape, and give generators '
@@ -107,7 +109,7 @@ class Step:
     return x
 
   def run(self, x: Any, y: tf.Tensor, weights: tf.Tensor,
-          compute_loss: engine_lib.LossFn
+          compute_loss: LossFn
          ) -> Tuple[List[tf.Tensor], engine_lib.BatchResult]:
     """Clips, sums, adds noise, and divides by the expected batch size.
 
@@ -115,19 +117,20 @@ class Step:
       x: Inputs of one logical batch.
       y: Its targets.
       weights: Shape (batch,), zero for padding.
-      compute_loss: As `loss_per_example` returns it.
+      compute_loss: As `example_losses.loss_per_example` returns it.
 
     Returns:
       (what to apply, in the shape of each variable; the `BatchResult`).
     """
+    assert self.rows is not None, 'Settled by check().'
     engine = engine_lib.Engine(self._model, compute_loss, self.rows,
-                            self.routes(), self.clipping, self._keys)
+                               self._routes, self.clipping, self._keys)
     batch = engine.run(x, y, weights, self.norm.value())
     release, scale = self.norm.release(batch)
     state = self._query.initial_global_state()._replace(l2_norm_clip=scale)
     noisy = self._query.get_noised_result(release, state)[0]
     sums = self.norm.move(noisy)
-    return [part / self._plan.expected_batch_size for part in sums], batch
+    return [total / self._plan.expected_batch_size for total in sums], batch
 
 
 def _check_outputs(outputs: Any) -> None:

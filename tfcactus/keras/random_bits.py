@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.compat import versions
+from tfcactus.keras.compat import models
 from tfcactus.randomness import KeyStream
 
 
@@ -35,7 +35,7 @@ class SystemBits:
         lambda count: self._stream.words(count).view(np.int64), size, tf.int64)
 
   def _call(self, draw, size, dtype):
-    if versions.in_xla():
+    if models.in_xla():
       raise ValueError(
           'Expected jit_compile=False, got a function that XLA compiles: bits '
           'under fresh keys are drawn outside of it. Compile the model with '

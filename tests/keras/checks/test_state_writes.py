@@ -9,6 +9,7 @@ from tfcactus.keras import EpsilonCallback
 from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
 from tfcactus.keras.checks.layers import check_model
+from tfcactus.keras.compat import models
 from tfcactus.keras.compat import versions
 
 layers = tf.keras.layers
@@ -37,7 +38,7 @@ class _Hoarder(layers.Layer):
             lambda: self.kept.assign_add(inputs[0]))
 
   def scatter(self, inputs):
-    versions.tf_variable(self.kept).scatter_nd_update([[0]], inputs[0, :1])
+    models.tf_variable(self.kept).scatter_nd_update([[0]], inputs[0, :1])
 
   def in_function(self, inputs):
     tf.function(self.assign)(inputs)

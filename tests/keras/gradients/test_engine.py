@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfcactus.keras.checks import example_losses
 from tfcactus.keras.compat import versions
 from tfcactus.keras.gradients import engine as engine_lib
 from tfcactus.keras.gradients import layer_routes
+from tfcactus.keras.gradients import layers as rules
 
 layers = tf.keras.layers
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -49,7 +51,7 @@ def sums_of(model, x, y, clip=0.5, weights=None, vectorize=False, rows=None):
 
 def engine_of(model, clip, vectorize, rows, clipping='flat'):
   """(x, y, weights) -> clipped sums, traced once."""
-  engine = engine_lib.Engine(model, engine_lib.loss_per_example(_LOSS), rows,
+  engine = engine_lib.Engine(model, example_losses.loss_per_example(_LOSS), rows,
                           layer_routes.routes(model, vectorize), clipping)
   run = tf.function(lambda *data: engine.run(*data, tf.constant(clip)).sums)
   return lambda *data: np.concatenate(
@@ -86,11 +88,11 @@ def assert_equal_sums(model, x, y, **kwargs):
   assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want)
 
 
-def ways(model):
-  """The way each layer takes, by its name in lower case."""
+def rules_of(model):
+  """The rule of each layer, by the name of its type."""
   found = layer_routes.routes(model)
   assert not found.whole
-  return {type(r.layer).__name__: r.way for r in found.layers}
+  return {type(r.layer).__name__: r.rule for r in found.layers}
 
 
 CASES = {
@@ -137,7 +139,7 @@ CASES = {
 def test_registered_layers_equal_the_reference(shape, make):
   layer = make()
   model = model_of(layer, shape=shape)
-  assert ways(model)[type(layer).__name__] == layer_routes.Way.BATCHED
+  assert rules_of(model)[type(layer).__name__] is rules.rule_for(layer)
   x, y = data_for(model)
   assert_equal_sums(model, x, y)
   weights = np.array([1, 0, 0.1, 1, 3, 1], np.float32)
@@ -172,7 +174,7 @@ def test_embeddings_with_repeated_ids(mask):
                    shape=(9,), dtype='int32')
   x, y = data_for(model, ids=7)
   x[0] = 3
-  assert ways(model)['Embedding'] == layer_routes.Way.BATCHED
+  assert rules_of(model)['Embedding'] is rules.rule_for(model.layers[1])
   assert_equal_sums(model, x, y)
 
 
@@ -256,9 +258,8 @@ def test_unknown_layers_are_vectorised_alone(shape, make):
   layer = make()
   model = model_of(layers.Dense(shape[-1], 'tanh'), layer, layers.Dense(3),
                    shape=shape)
-  found = {r.layer.name: r.way for r in layer_routes.routes(model).layers}
-  assert found[layer.name] == layer_routes.Way.VECTORIZED
-  assert layer_routes.Way.BATCHED in found.values()
+  found = {r.layer.name: r.vectorized for r in layer_routes.routes(model).layers}
+  assert found[layer.name] and not all(found.values())
   assert_equal_sums(model, *data_for(model))
 
 
@@ -283,7 +284,7 @@ def test_what_cannot_stand_alone_vectorises_the_whole_model(make, words):
   x = make(layers.Dense(3)(inputs))
   found = layer_routes.routes(tf.keras.Model(inputs, layers.Dense(3)(x)))
   assert words in found.whole
-  assert all(r.way != layer_routes.Way.BATCHED for r in found.layers)
+  assert all(r.vectorized or r.rule is None for r in found.layers)
 
 
 def test_a_subclassed_model_is_vectorised_as_a_whole():
@@ -372,7 +373,7 @@ def test_other_ways_of_clipping_keep_the_same_sensitivity(kind):
   model = model_of(layers.Dense(5, 'tanh'), layers.LayerNormalization(),
                    shape=(6,))
   x, y = data_for(model)
-  groups = np.repeat(layer_routes.layers_of(model),
+  groups = np.repeat(layer_routes.routes(model).groups,
                      [w.size for w in model.get_weights()])
   assert len(set(groups)) == 3
   run = engine_of(model, 0.3, False, 6, kind)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence import graph_proof
-from tfcactus.keras.independence import kinds
-from tfcactus.keras.independence.kinds import Kind
+from tfcactus.keras.independence.dependence import Dependence
 
 _B, _T, _D = 4, 3, 4  # Axes of one size, so that a shape does not tell them apart.
 _RNG = np.random.default_rng(0)
@@ -19,7 +19,7 @@ def _found(function, rows):
   graph = tf.function(function).get_concrete_function(
       tf.TensorSpec((rows, _T, _D))).graph
   return graph_proof.analyse(
-      graph, {graph.inputs[0].name: kinds.ROWS}, graph.outputs)[0]
+      graph, {graph.inputs[0].name: dependence.ROW_WISE}, graph.outputs)[0]
 
 
 ALONE = {
@@ -81,21 +81,21 @@ ACROSS = {
 @pytest.mark.parametrize('rows', [_B, None])
 @pytest.mark.parametrize('name', ALONE)
 def test_what_is_alone_is_proved(name, rows):
-  assert kinds.why_not([_found(ALONE[name], rows)]) is None
+  assert dependence.first_violation([_found(ALONE[name], rows)]) is None
 
 
 @pytest.mark.parametrize('rows', [_B, None])
 @pytest.mark.parametrize('name', ACROSS)
 def test_what_is_not_alone_is_not_proved(name, rows):
-  assert kinds.why_not([_found(ACROSS[name], rows)]).why
+  assert dependence.first_violation([_found(ACROSS[name], rows)]).why
 
 
 def test_the_number_of_examples_counts_where_it_varies():
   by_size = lambda x: x / tf.cast(tf.shape(x)[0], tf.float32)
   counted = lambda x: x + tf.reduce_sum(tf.ones(tf.shape(x)[0]))
   for function in (by_size, counted):
-    assert kinds.why_not([_found(function, _B)]) is None
-    assert _found(function, None).kind == Kind.MIXED
+    assert dependence.first_violation([_found(function, _B)]) is None
+    assert _found(function, None).dependence == Dependence.MIXED
 
 
 _STEPS = (
@@ -146,7 +146,7 @@ def test_proofs_of_random_programs_hold_in_numbers(seed):
       return x
 
     found = _found(program, _B)
-    if found.kind != Kind.ROWS or found.block < 1:
+    if found.dependence != Dependence.ROW_WISE or found.block < 1:
       continue
     proved += 1
     x = rng.normal(size=(_B, _T, _D)).astype(np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfcactus.keras.compat import optimizers
 from tfcactus.keras.compat import versions
 from tfcactus.keras.drop_in import optimizer as optimizer_lib
 from tfcactus.keras.tfp import stand_in
@@ -57,7 +58,7 @@ def check_optimizer(optimizer: Any) -> None:
   Raises:
     ValueError: if `optimizer`, or the one inside a LossScaleOptimizer, does.
   """
-  inner = versions.unwrapped(optimizer)
+  inner = optimizers.unwrapped(optimizer)
   if isinstance(inner, optimizer_lib.DPOptimizer) or (
       stand_in.is_foreign_dp_optimizer(inner)):
     raise ValueError(

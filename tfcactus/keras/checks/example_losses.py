@@ -18,10 +18,11 @@ from typing import Tuple
 import tensorflow as tf
 
 from tfcactus.keras.checks import state_writes
+from tfcactus.keras.compat import versions
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import vectorization
+from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence import graph_proof
-from tfcactus.keras.independence import kinds
 
 LossFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -35,7 +36,65 @@ _REMEDY = ('Let the loss function compute each example by itself: reduce the '
            'last axis (axis=-1), never the first.')
 
 
-def per_example(call: LossFn, loss: Any) -> LossFn:
+def loss_per_example(loss: Any) -> LossFn:
+  """Returns (targets, predictions) -> losses of shape (batch,).
+
+  Args:
+    loss: What `compile` takes: a name, a `Loss` of any reduction (which is
+      ignored), or a function returning a loss per example.
+
+  Raises:
+    ValueError: if there is no loss, or one for each of several outputs, or one
+      of another Keras.
+  """
+  if loss is None or isinstance(loss, (list, tuple, dict)):
+    raise ValueError(
+        f'Expected one loss in compile(), got loss={loss!r}; a private model '
+        'has one output and one loss, such as '
+        'tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True).')
+  versions.check_same_keras('loss', loss)
+  loss = keras.losses.get(loss)
+  call = loss.call if isinstance(loss, keras.losses.Loss) else loss
+
+  def compute(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+    return mean_per_example(call(
+        aligned_targets(targets, predictions), predictions))
+
+  return _per_example(compute, loss)
+
+
+def aligned_targets(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+  """Targets in the shape and dtype in which `compile` hands them to a loss."""
+  # Losses of rank one targets would be averaged over the batch.
+  if targets.shape.rank == 1 and predictions.shape.rank == 2:
+    targets = targets[:, None]
+  if targets.dtype.is_floating and predictions.dtype.is_floating:
+    targets = tf.cast(targets, predictions.dtype)
+  return targets
+
+
+def mean_per_example(losses: tf.Tensor) -> tf.Tensor:
+  """Losses of shape (batch,): means over all axes but the first.
+
+  Args:
+    losses: Shape (batch, ...).
+
+  Raises:
+    ValueError: if they were reduced over the batch.
+  """
+  losses = tf.convert_to_tensor(losses)
+  if losses.shape.rank == 0:
+    raise ValueError(
+        'Expected a loss per example, got one number for the whole batch, '
+        'whose gradient cannot be clipped per example; build a loss of Keras '
+        "with reduction='none', and let a function of yours return shape "
+        '(batch,), without reduce_mean.')
+  if losses.shape.rank is None:
+    raise ValueError('Expected a loss of known rank, got a loss of any rank.')
+  return tf.reduce_mean(losses, axis=list(range(1, losses.shape.rank)))
+
+
+def _per_example(call: LossFn, loss: Any) -> LossFn:
   """Makes a loss be of each example alone, or raises when it is traced.
 
   Args:
@@ -66,8 +125,8 @@ def _unproved(call: LossFn, targets: tf.Tensor, predictions: tf.Tensor) -> str:
   """
   # At least two, so that there is another example to depend on.
   rows = max(2, predictions.shape[0])
-  specs = [tf.TensorSpec([rows, *part.shape[1:]], part.dtype)
-           for part in (targets, predictions)]
+  specs = [tf.TensorSpec([rows, *tensor.shape[1:]], tensor.dtype)
+           for tensor in (targets, predictions)]
 
   @tf.function
   def forward_and_back(targets, predictions, upstream):
@@ -83,16 +142,14 @@ def _unproved(call: LossFn, targets: tf.Tensor, predictions: tf.Tensor) -> str:
   graph = forward_and_back.get_concrete_function(
       *specs, tf.TensorSpec([rows])).graph
   state_writes.check_graph(graph, 'a loss that writes')
-  found = kinds.why_not(graph_proof.analyse(
-      graph, {part.name: kinds.ROWS for part in graph.inputs[:3]},
-      graph.outputs))
+  found = graph_proof.first_dependence(graph, graph.inputs[:3], graph.outputs)
   if found is None and graph.outputs[0].shape.as_list() != [rows]:
     raise ValueError(
         f'Expected a loss of shape ({rows},) for {rows} examples, got '
         f'{graph.outputs[0].shape}. {_REMEDY}')
   if found is None:
     return ''
-  if found.kind == kinds.Kind.MIXED:
+  if found.dependence == dependence.Dependence.MIXED:
     raise ValueError(
         f'Expected a loss in which each example is by itself, got {found.why}: '
         'one example more would move the gradients of all others, and none of '
@@ -107,7 +164,7 @@ def _one_by_one(call: LossFn, targets: tf.Tensor, predictions: tf.Tensor
     return call(targets, predictions)
 
   def one(pair: Tuple[tf.Tensor, tf.Tensor]) -> List[tf.Tensor]:
-    target, prediction = (part[None] for part in pair)
+    target, prediction = (row[None] for row in pair)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(prediction)
       loss = call(target, prediction)

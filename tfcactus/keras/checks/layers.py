@@ -9,7 +9,7 @@ from typing import Sequence
 import tensorflow as tf
 
 from tfcactus.keras.checks import state_writes
-from tfcactus.keras.compat import versions
+from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 
 
@@ -27,8 +27,8 @@ def check_model(model: keras.Model, half: bool = False) -> Any:
   Raises:
     ValueError: naming the layer and the remedy.
   """
-  check_one_device(versions.tf_variables(model))
-  for layer in versions.flat_layers(model):
+  check_one_device(models.tf_variables(model))
+  for layer in models.flat_layers(model):
     _check_layer(layer, half)
   if model.built and model.losses:
     raise ValueError(
@@ -38,11 +38,14 @@ def check_model(model: keras.Model, half: bool = False) -> Any:
   return state_writes.check_no_writes(model) if model.built else None
 
 
-def check_one_device(variables: Sequence[tf.Variable] = ()) -> None:
+def check_one_device(variables: Sequence[tf.Variable] = (),
+                     single_replica: bool = False) -> None:
   """Refuses strategies that spread a model over devices.
 
   Args:
     variables: Those of a model.
+    single_replica: Whether any strategy of a single replica may be used, which
+      adds its noise once.
 
   Raises:
     ValueError: if one spread them, or in the scope of one.
@@ -52,12 +55,15 @@ def check_one_device(variables: Sequence[tf.Variable] = ()) -> None:
   if tf.distribute.has_strategy():
     strategies.append(tf.distribute.get_strategy())
   for strategy in strategies:
-    if not isinstance(strategy, tf.distribute.OneDeviceStrategy):
-      raise ValueError(
-          f'Expected a model on one device, got a {type(strategy).__name__} of '
-          f'num_replicas_in_sync={strategy.num_replicas_in_sync}: replicas '
-          'would each add their own noise. Make the model outside of its '
-          'scope, or in that of a tf.distribute.OneDeviceStrategy.')
+    replicas = strategy.num_replicas_in_sync
+    if isinstance(strategy, tf.distribute.OneDeviceStrategy) or (
+        single_replica and replicas == 1):
+      continue
+    raise ValueError(
+        f'Expected a model on one device, got a {type(strategy).__name__} of '
+        f'num_replicas_in_sync={replicas}: replicas would each add their own '
+        'noise. Make the model outside of its scope, or in that of a '
+        'tf.distribute.OneDeviceStrategy.')
 
 
 def check_vectorizable(model: keras.Model) -> None:
@@ -66,9 +72,9 @@ def check_vectorizable(model: keras.Model) -> None:
   Raises:
     ValueError: naming the layer and the remedy.
   """
-  for layer in versions.flat_layers(model):
+  for layer in models.flat_layers(model):
     if (isinstance(layer, keras.layers.RNN) and not layer.unroll and
-        not versions.RECURRENT_LOOPS):
+        not models.RECURRENT_LOOPS):
       raise ValueError(
           f'Expected recurrent layers with unroll=True, got {layer.name!r} '
           'without: TensorFlow cannot take gradients per example through its '
@@ -105,7 +111,7 @@ def _normalizes_batches(layer: Any) -> bool:
   """Whether it is any kind of BatchNormalization that is not frozen."""
   if not any('BatchNorm' in cls.__name__ for cls in type(layer).__mro__):
     return False
-  return layer.trainable or versions.mixes_when_frozen(layer)
+  return layer.trainable or models.mixes_when_frozen(layer)
 
 
 def _regularizers(layer: Any) -> List[str]:

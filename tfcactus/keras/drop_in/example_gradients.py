@@ -1,9 +1,7 @@
-"""How a drop-in optimizer gets hold of gradients per example, and what it keeps.
+"""Clipped sums of per-example gradients from a tape, and what is kept of them.
 
 Keras 2 hands its optimizers the tape, so that each example's gradient can be
-asked of it, clipped and summed. Keras 3 hands them the loss, and later the
-gradients and variables: so there the losses are remembered, and the graph that
-both are traced in is asked.
+asked of it, clipped and summed. Keras 3 does not: see `graph_gradients`.
 """
 
 from __future__ import annotations
@@ -16,13 +14,11 @@ from typing import Sequence
 from typing import Tuple
 
 import tensorflow as tf
-from tensorflow.python.ops import gradients_util
 
-from tfcactus.keras.checks import state_writes
-from tfcactus.keras.compat import versions
+from tfcactus.keras.compat import optimizers
+from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import clipping
-from tfcactus.keras.gradients import vectorization
 
 UNSCALED = (
     'Keras puts a LossScaleOptimizer around the optimizer of a model that was '
@@ -31,22 +27,9 @@ UNSCALED = (
     'gradients before it clips them.')
 """What to do without loss scaling."""
 
-_ROWS = 16
+ROWS = 16
 """Backward passes at once: enough to keep the cores busy, while memory stays
 at this many batches of activations instead of batch-size many."""
-
-
-def check_replicas() -> None:
-  """Refuses several replicas.
-
-  Raises:
-    ValueError: if there are.
-  """
-  replicas = tf.distribute.get_strategy().num_replicas_in_sync
-  if replicas > 1:
-    raise ValueError(
-        f'Expected one replica, got a distribution strategy with {replicas}: '
-        'each would add its own noise. Train outside the strategy.')
 
 
 def check_precision(optimizer: Any) -> None:
@@ -62,7 +45,7 @@ def check_precision(optimizer: Any) -> None:
   factor = getattr(optimizer, 'loss_scale_factor', None)
   if policy == 'mixed_float16':
     refuse_scaling(f'the policy {policy!r}')
-  if versions.is_wrapped(optimizer):
+  if optimizers.is_wrapped(optimizer):
     refuse_scaling('it inside a LossScaleOptimizer')
   if factor is not None:
     refuse_scaling(f'loss_scale_factor={factor!r}')
@@ -83,23 +66,6 @@ def refuse_scaling(got: str) -> None:
       'unscaled. ' + UNSCALED)
 
 
-def loss_per_example(loss: tf.Tensor) -> tf.Tensor:
-  """Losses of shape (batch,); refuses a loss reduced over the batch.
-
-  Raises:
-    ValueError: if it is.
-  """
-  loss = tf.convert_to_tensor(loss)
-  if loss.shape.rank == 0:
-    raise ValueError(
-        'Expected a loss per example, got one number for the whole batch, '
-        'whose gradient cannot be clipped per example; build the loss with '
-        "reduction='none'.")
-  if loss.shape.rank is None:
-    raise ValueError('Expected a loss of known rank, got a loss of any rank.')
-  return tf.reduce_mean(loss, axis=list(range(1, loss.shape.rank)))
-
-
 def clipped_sums(losses: tf.Tensor, var_list: Sequence[Any],
                  tape: tf.GradientTape, l2_norm_clip: tf.Tensor
                 ) -> Tuple[List[tf.Tensor], tf.Tensor]:
@@ -116,19 +82,19 @@ def clipped_sums(losses: tf.Tensor, var_list: Sequence[Any],
   """
   batch = tf.shape(losses)[0]
 
-  def row(index):
+  def row(index: tf.Tensor) -> List[tf.Tensor]:
     # Rows past the batch are zeros, and so are their gradients.
     picked = tape.gradient(
         losses, var_list, tf.one_hot(index, batch, dtype=losses.dtype),
         unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return [tf.convert_to_tensor(part) for part in picked]
+    return [tf.convert_to_tensor(each) for each in picked]
 
-  return _sums_of_rows(row, batch, var_list, l2_norm_clip)
+  return sums_of_rows(row, batch, var_list, l2_norm_clip)
 
 
-def _sums_of_rows(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor,
-                  var_list: Sequence[Any], l2_norm_clip: tf.Tensor
-                 ) -> Tuple[List[tf.Tensor], tf.Tensor]:
+def sums_of_rows(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor,
+                 var_list: Sequence[Any], l2_norm_clip: tf.Tensor
+                ) -> Tuple[List[tf.Tensor], tf.Tensor]:
   """As `clipped_sums`, of gradients that are held a few examples at a time.
 
   Args:
@@ -137,12 +103,12 @@ def _sums_of_rows(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor,
     var_list: Variables.
     l2_norm_clip: The bound on the norm over all variables together.
   """
-  def tile(indices):
-    with vectorization.quiet_vectorization():
+  def tile(indices: tf.Tensor) -> Tuple[List[tf.Tensor], tf.Tensor]:
+    with patches.vectorizing():
       rows = tf.vectorized_map(row, indices, warn=False)
-    rows = [tf.ensure_shape(part, [None, *var.shape])
-            for part, var in zip(rows, var_list)]
-    finite = [tf.reduce_all(tf.math.is_finite(part)) for part in rows]
+    rows = [tf.ensure_shape(each, [indices.shape[0], *var.shape])
+            for each, var in zip(rows, var_list)]
+    finite = [tf.reduce_all(tf.math.is_finite(each)) for each in rows]
     return (clipping.clipped_sums(rows, l2_norm_clip),
             tf.reduce_all(tf.stack(finite)))
 
@@ -150,9 +116,9 @@ def _sums_of_rows(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor,
     # A second tile would ask the tape again.
     return tile(tf.range(tf.maximum(batch, 1)))
 
-  def body(start, sums, finite):
-    more, fine = tile(start + tf.range(_ROWS))
-    return (start + _ROWS, [a + b for a, b in zip(sums, more)],
+  def body(start: tf.Tensor, sums: List[tf.Tensor], finite: tf.Tensor) -> Any:
+    more, fine = tile(start + tf.range(ROWS))
+    return (start + ROWS, [a + b for a, b in zip(sums, more)],
             tf.logical_and(finite, fine))
 
   zeros = [tf.zeros(var.shape, var.dtype) for var in var_list]
@@ -160,77 +126,6 @@ def _sums_of_rows(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor,
       lambda start, *_: start < batch, body,
       (0, zeros, tf.constant(True)), parallel_iterations=1)
   return sums, finite
-
-
-def _computes_in_half(graph: Any) -> bool:
-  """Whether any operation traced so far is of float16 or bfloat16."""
-  half = {tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum}
-  return any(
-      value.type in half or half.intersection(value.list.type)
-      for node in state_writes.nodes(graph.as_graph_def())
-      for value in node.attr.values())
-
-
-def traced_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
-                l2_norm_clip: tf.Tensor) -> Tuple[List[tf.Tensor], tf.Tensor]:
-  """As `clipped_sums`, from the graph in which the losses were traced.
-
-  Norms first, a few examples at a time; then one backward pass in which each
-  loss weighs its clipping factor. Where anything is computed in float16 or
-  bfloat16 that pass would round the sum over the batch, by more than the clip
-  norm if the batch is large: there each example's gradient is clipped and added
-  in the dtype of its variable.
-
-  Args:
-    losses: Shape (batch,).
-    var_list: Variables.
-    l2_norm_clip: The bound on the norm over all variables together.
-  """
-  batch = tf.shape(losses)[0]
-  graph = tf.compat.v1.get_default_graph()
-  handles = [graph.capture(var.handle) for var in var_list]
-
-  def gradients(weights):
-    # Unlike tf.gradients, also from inside a loop, which is another graph.
-    found = gradients_util._GradientsHelper(  # pylint: disable=protected-access
-        [losses], handles, [weights], src_graph=graph,
-        unconnected_gradients=tf.UnconnectedGradients.NONE)
-    return [tf.zeros(var.shape, var.dtype) if part is None else
-            tf.ensure_shape(tf.convert_to_tensor(part), var.shape)
-            for part, var in zip(found, var_list)]
-
-  def row(index):
-    # Rows past the batch are zeros, and so are their gradients.
-    return gradients(tf.one_hot(index, batch, dtype=losses.dtype))
-
-  if _computes_in_half(graph):
-    return _sums_of_rows(row, batch, var_list, l2_norm_clip)
-
-  def squared_norm(index):
-    return tf.add_n([tf.reduce_sum(tf.square(tf.cast(part, tf.float64)))
-                     for part in row(index)])
-
-  def body(start, norms):
-    with vectorization.quiet_vectorization():
-      more = tf.vectorized_map(squared_norm, start + tf.range(_ROWS),
-                               warn=False)
-    return start + _ROWS, norms.write(start // _ROWS, more)
-
-  tiles = (batch + _ROWS - 1) // _ROWS
-  _, norms = tf.while_loop(
-      lambda start, _: start < batch, body,
-      (0, tf.TensorArray(tf.float64, tiles, element_shape=[_ROWS])),
-      parallel_iterations=1)
-  squared = tf.reshape(norms.stack(), [-1])[:batch]
-  factors, usable = clipping.clip_factors(squared, l2_norm_clip)
-  sums = gradients(tf.cast(factors, losses.dtype))
-  clipping.check_dtypes(sums)
-  sound = tf.reduce_all(usable)
-  # A factor of zero does not take an example out: 0 * NaN = NaN.
-  clean = tf.reduce_all(tf.stack([
-      tf.reduce_all(tf.math.is_finite(part)) for part in sums]))
-  return ([tf.where(clean, part, tf.zeros_like(part)) for part in sums],
-          tf.logical_and(sound, clean))
 
 
 class State:
@@ -248,7 +143,7 @@ class State:
     seeded: Whether noise of steps that a config tells of came from a seed.
   """
 
-  def __init__(self):
+  def __init__(self) -> None:
     with tf.init_scope():
       self.parts_seen = tf.Variable(0, trainable=False, dtype=tf.int64)
       self.sound = tf.Variable(True, trainable=False)
@@ -260,7 +155,7 @@ class State:
     self.losses: Optional[tf.Tensor] = None
     self._pending: List[tf.Variable] = []
 
-  def own_up(self, finite: tf.Tensor) -> None:
+  def note_finite(self, finite: tf.Tensor) -> None:
     """Remembers it if any gradient was not finite."""
     self.sound.assign(tf.logical_and(self.sound, finite))
 

@@ -1,4 +1,4 @@
-"""Optimizers that go where TensorFlow Privacy's DPKeras optimizers go."""
+"""What all drop-in optimizers share, whichever Keras they stand on."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from typing import Callable
 from typing import List
 from typing import Optional
 from typing import Sequence
-from typing import Type
 
 import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus import noise as noise_lib
 from tfcactus.keras import serialization
-from tfcactus.keras.compat import versions
+from tfcactus.keras.checks import example_losses
+from tfcactus.keras.checks import layers
+from tfcactus.keras.compat import models
+from tfcactus.keras.compat import optimizers
 from tfcactus.keras.drop_in import example_gradients
 from tfcactus.keras.ledger import lineage
 from tfcactus.keras.noise_addition import NoNoise
 from tfcactus.keras.read_only import Fixed
 from tfcactus.keras.tfp.query import TableNoiseQuery
 
-_registered = versions.keras.saving.register_keras_serializable('tfcactus')
 
+class DPOptimizer(Fixed, optimizers.Optimizer):
+  """Clips, sums and adds noise; `keras2` and `keras3` hook it into Keras.
 
-class DPOptimizer(Fixed):
-  """What the private optimizers share; see `DPKerasSGDOptimizer`.
+  For the arguments see `DPKerasSGDOptimizer`.
 
   Attributes:
     plan: The `PrivacyPlan` it was made from, or None.
@@ -65,7 +67,7 @@ class DPOptimizer(Fixed):
                expected_batch_size: Optional[float] = None,
                noise: Optional[noise_lib.Noise] = None,
                seed: Optional[int] = None, plan: Any = None, **kwargs: Any):
-    _check_batching(expected_batch_size, num_microbatches)
+    expected = _check_batching(expected_batch_size, num_microbatches)
     parts = _checks.integer(
         'gradient_accumulation_steps', gradient_accumulation_steps, 1)
     if kwargs.get('loss_scale_factor') is not None:
@@ -73,13 +75,13 @@ class DPOptimizer(Fixed):
           'Expected loss_scale_factor=None, got '
           f'{kwargs["loss_scale_factor"]!r}: scaled gradients would be clipped '
           'as if they were larger; leave it out.')
-    versions.check_optimizer_arguments(kwargs)
+    optimizers.check_optimizer_arguments(kwargs)
     super().__init__(**kwargs)
     self.plan = plan
     self.noise = _one_noise(noise, noise_multiplier)
     # Not by Keras' name: its own optimizers average, and know no noise.
     self.parts_per_step = parts
-    self.expected_batch_size = float(expected_batch_size)
+    self.expected_batch_size = expected
     self._query = TableNoiseQuery(
         self.noise if plan is None else plan, l2_norm_clip, seed=seed)
     self.l2_norm_clip = self._query.l2_norm_clip
@@ -121,19 +123,19 @@ class DPOptimizer(Fixed):
       raise ValueError(
           'Expected tape with a loss that is a tensor, got None; use '
           'minimize(loss, var_list, tape=tape) or pass a callable.')
-    example_gradients.check_replicas()
+    layers.check_one_device(single_replica=True)
     example_gradients.check_precision(self)
     tape = tape if tape is not None else tf.GradientTape()
     with tape:
       if callable(loss):
         if not callable(var_list):
-          tape.watch([versions.tf_variable(v) for v in var_list])
+          tape.watch([models.tf_variable(v) for v in var_list])
         loss = loss()
-      losses = example_gradients.loss_per_example(loss)
+      losses = example_losses.mean_per_example(loss)
       var_list = var_list() if callable(var_list) else var_list
     var_list = tf.nest.flatten(var_list)
     sums, finite = example_gradients.clipped_sums(losses, var_list, tape, self._clip())
-    self._private.own_up(finite)
+    self._private.note_finite(finite)
     self._private.ready = True
     return list(zip(self._prepared(sums), var_list))
 
@@ -227,123 +229,21 @@ class DPOptimizer(Fixed):
     return made
 
 
-class _LegacyOptimizer(DPOptimizer):
-  """Under Keras 2, whose `minimize` asks for gradients and applies them."""
-
-  def get_config(self) -> Any:
-    """As `DPOptimizer`, with slots: .keras files hold them nowhere else."""
-    state = self._private.saved or (
-        serialization.arrays_config(self.get_weights())
-        if int(tf.convert_to_tensor(self.iterations))
-        else None)
-    return {**super().get_config(), 'state': state}
-
-  def build(self, var_list: Sequence[Any]) -> None:
-    """Creates the slots, and fills them if a config held their values."""
-    with tf.init_scope():
-      self._create_all_weights(var_list)
-      if self._private.saved:
-        self.set_weights(serialization.arrays_from(self._private.saved))
-        self._private.saved = None
-
-  def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any
-                      ) -> Any:
-    """Applies gradients made by `minimize`; refuses any others."""
-    self._check_ready()
-    gradients, var_list = zip(*grads_and_vars)
-    self.build(var_list)
-    base = super()
-    return self._apply_when_complete(
-        gradients, var_list, lambda averages: base.apply_gradients(
-            list(zip(averages, var_list)), *args, **kwargs))
-
-
-class _Keras3Optimizer(DPOptimizer):
-  """Under Keras 3, whose `fit` scales the loss and applies its gradients."""
-
-  def minimize(self, loss: Any, var_list: Any, grad_loss: Any = None,
-               name: Any = None, tape: Optional[tf.GradientTape] = None) -> Any:
-    """Updates variables by a loss per example.
-
-    Args:
-      loss: Shape (batch,), recorded on `tape`; or a function that returns it.
-      var_list: Variables, or a function that returns them.
-      grad_loss: Ignored.
-      name: Ignored.
-      tape: Recorded `loss`.
-    """
-    del name
-    return self.apply_gradients(
-        self._compute_gradients(loss, var_list, grad_loss, tape))
-
-  def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-    """Remembers the loss that `fit` is about to differentiate.
-
-    Args:
-      loss: Per example.
-    """
-    example_gradients.check_replicas()
-    example_gradients.check_precision(self)
-    losses = example_gradients.loss_per_example(loss)
-    if tf.executing_eagerly():
-      raise ValueError(
-          'Expected compile(run_eagerly=False) with a drop-in optimizer of '
-          'Keras 3, got True: only a graph can be asked for gradients per '
-          'example. Leave it out, or use tfcactus.keras.privatize.')
-    self._private.losses = losses
-    self._private.ready = True
-    return tf.reduce_sum(losses)
-
-  def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-    """Applies what `fit` or `minimize` made; refuses any other gradients."""
-    self._check_ready()
-    var_list = list(trainable_variables or self._trainable_variables)
-    with tf.init_scope():
-      if not self.built:
-        self.build(var_list)
-    losses, self._private.losses = self._private.losses, None
-    if losses is not None:
-      # In place of the gradients that were not clipped, which nothing runs.
-      sums, finite = example_gradients.traced_sums(
-          losses, [versions.tf_variable(v) for v in var_list], self._clip())
-      self._private.own_up(finite)
-      grads = self._prepared(sums)
-    base = super()
-    self._apply_when_complete(
-        grads, var_list, lambda averages: base.apply(averages, var_list))
-
-
-def make_dp_optimizer_class(base: Type[Any]) -> Type[DPOptimizer]:
-  """Returns a private subclass of a Keras optimizer.
-
-  Args:
-    base: A subclass of `tf.keras.optimizers.Optimizer`; under Keras 2, of
-      `tf.keras.optimizers.legacy.Optimizer`.
-
-  Returns:
-    A class whose constructor takes the arguments of `DPKerasSGDOptimizer`.
-  """
-  hooks = versions.choose(keras_2=_LegacyOptimizer, keras_3=_Keras3Optimizer)
-
-  class _DPOptimizer(hooks, base):
-    """A private subclass of a Keras optimizer."""
-
-  return _DPOptimizer
-
-
-def _check_batching(expected_batch_size: Any, num_microbatches: Any) -> None:
+def _check_batching(expected_batch_size: Any, num_microbatches: Any) -> float:
+  """Returns the expected batch size, a number above 0."""
   if expected_batch_size is None:
     raise ValueError(
         'Expected expected_batch_size (sampling_prob * num_examples), got '
         'none: the noisy sum is divided by this public constant, because '
         'dividing by the size of the batch that was drawn would reveal it.')
-  _checks.positive('expected_batch_size', expected_batch_size)
+  expected = _checks.positive('expected_batch_size', expected_batch_size)
   if num_microbatches not in (None, expected_batch_size):
     raise ValueError(
         'Expected num_microbatches=None (one example per microbatch), got '
         f'num_microbatches={num_microbatches!r}: under Poisson sampling '
         'one example more or less moves all others to other microbatches, '
         'so that larger ones have no bounded sensitivity.')
+  return float(expected)
 
 
 def _one_noise(noise: Optional[noise_lib.Noise],
@@ -355,60 +255,3 @@ def _one_noise(noise: Optional[noise_lib.Noise],
   if noise is not None:
     return noise
   return noise_lib.Gaussian(noise_multiplier) if noise_multiplier else NoNoise()
-
-
-@_registered
-class DPKerasSGDOptimizer(make_dp_optimizer_class(versions.SGD)):
-  """Private SGD: clipped gradients per example, noise once on their sum.
-
-  Goes where `tensorflow_privacy.DPKerasSGDOptimizer` goes, in `compile` with a
-  loss of reduction NONE. It divides by the expected batch size.
-
-  It sees a batch only through its losses, so it takes one backward pass per
-  example; `tfcactus.keras.privatize` is many times faster. It cannot see the
-  model either: layers or losses that mix examples, such as BatchNormalization,
-  void the guarantee. `EpsilonCallback` traces the model and the loss, and reports
-  none unless each operation is known to leave examples alone; that `fit` ran
-  what was traced is assumed, and said with epsilon. And it cannot take an example
-  out of the batch: one whose activations overflow spoils the gradients of all
-  others, since 0 * NaN = NaN, so that the guarantee assumes that none does
-  (`sound` is False from then on, and `EpsilonCallback` refuses). A model made
-  by `privatize` needs no such assumption. Examples that hold NaN or infinity
-  themselves are taken out by `PoissonBatches`.
-
-  Args:
-    l2_norm_clip: The bound on the norm of each example's gradient.
-    noise_multiplier: Standard deviation of Gaussian noise over l2_norm_clip;
-      0 for none, which protects nothing.
-    num_microbatches: None: one example per microbatch; others are refused.
-    gradient_accumulation_steps: Batches to a logical one: their clipped sums
-      are added up, and noise is added once, to the sum of the last. No epsilon
-      is known for it by `EpsilonCallback`.
-    expected_batch_size: Of the logical batch, sampling_prob * num_examples, a
-      public constant that the noisy sum is divided by. Required.
-    noise: A noise table, instead of noise_multiplier.
-    seed: For repeatable experiments; None takes the system's entropy.
-    plan: Set by `from_plan`.
-    **kwargs: For the base optimizer: learning_rate, momentum, ... Under Keras
-      2 that is `tf.keras.optimizers.legacy.SGD`, otherwise
-      `tf.keras.optimizers.SGD`.
-
-  Raises:
-    TypeError: if an argument is not one of the base optimizer's.
-    ValueError: if an argument is invalid or refused.
-  """
-
-
-@_registered
-class DPKerasAdamOptimizer(make_dp_optimizer_class(versions.Adam)):
-  """Private Adam; arguments as `DPKerasSGDOptimizer` and of Keras' Adam."""
-
-
-@_registered
-class DPKerasAdagradOptimizer(make_dp_optimizer_class(versions.Adagrad)):
-  """Private Adagrad; arguments as `DPKerasSGDOptimizer` and Keras' Adagrad."""
-
-
-@_registered
-class DPKerasRMSpropOptimizer(make_dp_optimizer_class(versions.RMSprop)):
-  """Private RMSprop; arguments as `DPKerasSGDOptimizer` and Keras' RMSprop."""

@@ -16,11 +16,11 @@ from typing import Set
 import tensorflow as tf
 
 from tfcactus.keras.batches import PoissonBatches
+from tfcactus.keras.checks import example_losses
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.drop_in import example_gradients
+from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence import graph_proof
-from tfcactus.keras.independence import kinds
 
 ASSUMED = (
     ' A drop-in optimizer does not see what it trains: it is assumed that fit '
@@ -64,7 +64,7 @@ def check_per_example(model: keras.Model, batches: PoissonBatches) -> None:
            for part in map(tf.constant, batches.two_examples())]
   specs.append(tf.TensorSpec([], tf.float32))
   graph = _traced(losses, specs, None)
-  _refuse(_kinds(graph, graph.outputs, len(specs)))
+  _refuse(_dependences(graph, graph.outputs, len(specs)))
   if any(map(_own_gradient, state_writes.nodes(graph.as_graph_def()))):
     _check_gradients(_traced(losses, specs, _ROWS), len(specs))
 
@@ -82,14 +82,11 @@ def _losses_of(model: keras.Model) -> Callable[..., tf.Tensor]:
       raise ValueError(
           'Expected a model of one output, whose loss per example is known, '
           f'got a {type(predictions).__name__}.')
-    if y.shape.rank == 1 and predictions.shape.rank == 2:
-      y = y[:, None]  # As compile() does.
-    if y.dtype.is_floating and predictions.dtype.is_floating:
-      y = tf.cast(y, predictions.dtype)
+    y = example_losses.aligned_targets(y, predictions)
     if not isinstance(loss, keras.losses.Loss):
-      return example_gradients.loss_per_example(loss(y, predictions))
+      return example_losses.mean_per_example(loss(y, predictions))
     with tf.name_scope('losses'):  # Keras 3 makes one of its name, `_MyLoss`.
-      return example_gradients.loss_per_example(
+      return example_losses.mean_per_example(
           loss(y, predictions, sample_weight=weights))
 
   return losses
@@ -101,18 +98,18 @@ def _traced(losses: Callable[..., tf.Tensor], specs: List[tf.TensorSpec],
       tf.TensorSpec([rows, *spec.shape], spec.dtype) for spec in specs]).graph
 
 
-def _kinds(graph: Any, outputs: List[tf.Tensor], given: int
-          ) -> List[kinds.Value]:
-  known = {part.name: kinds.ROWS for part in graph.inputs[:given]}
-  known['upstream:0'] = kinds.ROWS
+def _dependences(graph: Any, outputs: List[tf.Tensor], given: int
+          ) -> List[dependence.Value]:
+  known = {part.name: dependence.ROW_WISE for part in graph.inputs[:given]}
+  known['upstream:0'] = dependence.ROW_WISE
   return graph_proof.analyse(graph, known, outputs)
 
 
-def _refuse(values: List[kinds.Value]) -> None:
-  found = kinds.why_not(values)
+def _refuse(values: List[dependence.Value]) -> None:
+  found = dependence.first_violation(values)
   if found is not None:
     how = ('so that other examples change the gradient of each' if
-           found.kind == kinds.Kind.MIXED else
+           found.dependence == dependence.Dependence.MIXED else
            'so that it is not shown that no other example does')
     raise ValueError(
         f'Expected layers and a loss per example, got {found.why}, {how}. '
@@ -128,15 +125,15 @@ def _check_gradients(graph: Any, given: int) -> None:
   inputs = [part for op in graph.get_operations()
             if _own_gradient(op) for part in op.inputs
             if part.dtype.is_floating]
-  found = _kinds(graph, inputs, given)
-  rows = [part for part, kind in zip(inputs, found)
-          if kind.kind != kinds.Kind.FREE]
+  found = _dependences(graph, inputs, given)
+  rows = [tensor for tensor, value in zip(inputs, found)
+          if value.dependence != dependence.Dependence.CONSTANT]
   hidden = any(_own_gradient(node) for function in
                graph.as_graph_def().library.function
                for node in function.node_def)
   if hidden or _of_variables(
-      [part for part, kind in zip(inputs, found)
-       if kind.kind == kinds.Kind.FREE]):
+      [tensor for tensor, value in zip(inputs, found)
+       if value.dependence == dependence.Dependence.CONSTANT]):
     raise ValueError(
         'Expected layers and a loss per example, got a tf.custom_gradient of '
         'variables, or inside of a function, which is not followed. ' + _REMEDY)
@@ -144,7 +141,7 @@ def _check_gradients(graph: Any, given: int) -> None:
     upstream = tf.compat.v1.placeholder(
         graph.outputs[0].dtype, graph.outputs[0].shape, name='upstream')
     found = tf.gradients(graph.outputs[0], rows, grad_ys=upstream)
-  _refuse(_kinds(graph, [part for part in found if part is not None], given))
+  _refuse(_dependences(graph, [part for part in found if part is not None], given))
 
 
 def _own_gradient(node: Any) -> bool:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import List
 from typing import Sequence
 from typing import Tuple
+from typing import Union
 
 import tensorflow as tf
 
 from tfcactus.keras.gradients import forms
 
 CLIP_MARGIN = 1e-5
-"""Clipped norms stay this fraction below the bound. The norm is computed in
-float64; scaling a float32 vector then adds two roundings of 6e-8 each."""
-
+"""Clipped norms stay this fraction below the bound: more than four times what
+rounding may make a norm too small by, `forms.NORM_ERROR`, with its proof."""
 
 KINDS = ('flat', 'per_layer', 'automatic')
 
@@ -26,13 +26,17 @@ _SMALLEST_FACTOR = 1e-37
 A gradient that needs one is as good as not finite."""
 
 
-def check_dtypes(parts: Sequence[tf.Tensor]) -> None:
-  """Refuses dtypes whose rounding error the margin does not cover."""
-  for part in parts:
-    if part.dtype not in (tf.float32, tf.float64):
+def check_dtypes(gradients: Sequence[Union[tf.Tensor, tf.Variable]]) -> None:
+  """Refuses dtypes whose rounding error the margin does not cover.
+
+  Raises:
+    ValueError: naming the dtype.
+  """
+  for each in gradients:
+    if each.dtype not in (tf.float32, tf.float64):
       raise ValueError(
           'Expected gradients in float32 or float64, got '
-          f'{tf.as_dtype(part.dtype).name}: its rounding could exceed the clip '
+          f'{tf.as_dtype(each.dtype).name}: its rounding could exceed the clip '
           'norm. Keep the variables in float32 (with a mixed_bfloat16 policy '
           'they are).')
 
@@ -60,37 +64,6 @@ def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
   return tf.where(usable, factors, zero), usable
 
 
-def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor,
-                 takes_part: tf.Tensor | None = None) -> List[tf.Tensor]:
-  """Clips each example's joint gradient and sums over the examples.
-
-  Args:
-    per_example: Gradients, shape (batch, ...) for each variable.
-    l2_norm_clip: The bound on the norm over all variables together.
-    takes_part: Booleans, shape (batch,); False contributes exactly zero, as
-      does an example with any entry that is not finite.
-
-  Returns:
-    Sums in the shape of each variable.
-  """
-  check_dtypes(per_example)
-  rows = [tf.reshape(part, [tf.shape(part)[0], part.shape[1:].num_elements()])
-          for part in per_example]
-  squared = tf.add_n([
-      tf.reduce_sum(tf.square(tf.cast(row, tf.float64)), axis=1)
-      for row in rows])
-  factors, keep = clip_factors(squared, l2_norm_clip)
-  if takes_part is not None:
-    keep = tf.logical_and(keep, takes_part)
-  sums = []
-  for part, row in zip(per_example, rows):
-    sane = tf.where(keep[:, None], row, tf.zeros_like(row))
-    total = tf.linalg.matvec(
-        sane, tf.cast(factors, row.dtype), transpose_a=True)
-    sums.append(tf.reshape(total, part.shape[1:]))
-  return sums
-
-
 def check_kind(clipping: str) -> str:
   """Returns `clipping` if it is a kind of clipping.
 
@@ -103,16 +76,16 @@ def check_kind(clipping: str) -> str:
   return clipping
 
 
-def clipped_part_sums(parts: Sequence[forms.Part], l2_norm_clip: tf.Tensor,
-                      takes_part: tf.Tensor, clipping: str = 'flat',
-                      groups: Sequence[int] = ()
-                     ) -> Tuple[List[tf.Tensor], tf.Tensor]:
-  """As `clipped_sums`, of gradients in the form that layers have them cheaply.
+def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tensor,
+                 takes_part: tf.Tensor, clipping: str = 'flat',
+                 groups: Sequence[int] = ()) -> Tuple[List[tf.Tensor], tf.Tensor]:
+  """Clips each example's gradient and sums over the examples.
 
   Args:
-    parts: One for each variable.
+    gradients: One for each variable.
     l2_norm_clip: The bound on the norm over all variables together.
-    takes_part: Booleans, shape (batch,).
+    takes_part: Booleans, shape (batch,); False contributes exactly zero, as
+      does an example with any entry that is not finite.
     clipping: 'flat', 'per_layer' or 'automatic'.
     groups: For 'per_layer', the number of each variable's layer.
 
@@ -124,13 +97,13 @@ def clipped_part_sums(parts: Sequence[forms.Part], l2_norm_clip: tf.Tensor,
   Differentially Private Deep Learning Made Easier and Stronger" (2023).
   """
   if clipping != 'per_layer':
-    groups = [0] * len(parts)
+    groups = [0] * len(gradients)
   numbers = sorted(set(groups))
   bound = tf.cast(l2_norm_clip, tf.float64) / len(numbers)**0.5
   found, short = {}, []
   for number in numbers:
-    squared = tf.add_n([part.squared_norms() for part, group in
-                        zip(parts, groups) if group == number])
+    squared = tf.add_n([each.squared_norms() for each, group in
+                        zip(gradients, groups) if group == number])
     found[number] = clip_factors(squared, bound, clipping == 'automatic')
     short.append(squared <= bound**2)
   # An example broken in one layer takes no part in any.
@@ -138,5 +111,22 @@ def clipped_part_sums(parts: Sequence[forms.Part], l2_norm_clip: tf.Tensor,
   keep = tf.logical_and(keep, takes_part)
   halves = tf.cast(tf.reduce_all(short, 0), tf.float64) - 0.5
   halves = tf.where(keep, halves, tf.zeros_like(halves))
-  return ([part.weighted_sum(found[group][0], keep)
-           for part, group in zip(parts, groups)], tf.reduce_sum(halves))
+  return ([each.weighted_sum(found[group][0], keep)
+           for each, group in zip(gradients, groups)], tf.reduce_sum(halves))
+
+
+def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor
+                ) -> List[tf.Tensor]:
+  """As `clip_and_sum`, of gradients that are given as they are.
+
+  Args:
+    per_example: One for each variable, shape (batch, ...), all of it known.
+    l2_norm_clip: The bound on the norm over all variables together.
+
+  Returns:
+    Sums in the shape of each variable.
+  """
+  check_dtypes(per_example)
+  return clip_and_sum(
+      [forms.Dense(each, each.shape[1:]) for each in per_example], l2_norm_clip,
+      tf.ones(per_example[0].shape[:1], tf.bool))[0]

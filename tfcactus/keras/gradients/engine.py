@@ -9,15 +9,14 @@ from typing import Optional
 
 import tensorflow as tf
 
-from tfcactus.keras.checks import example_losses
+from tfcactus.keras.checks import batched_pass as pass_check
 from tfcactus.keras.checks.example_losses import LossFn
-from tfcactus.keras.compat import versions
+from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import batched_pass
 from tfcactus.keras.gradients import clipping as clipping_lib
 from tfcactus.keras.gradients import example_seeds
 from tfcactus.keras.gradients import layer_routes
-from tfcactus.keras.gradients import vectorization
 
 
 class BatchResult(NamedTuple):
@@ -41,43 +40,6 @@ class BatchResult(NamedTuple):
   weights: tf.Tensor
 
 
-def loss_per_example(loss: Any) -> LossFn:
-  """Returns (targets, predictions) -> losses of shape (batch,).
-
-  Args:
-    loss: What `compile` takes: a name, a `Loss` of any reduction (which is
-      ignored), or a function returning a loss per example.
-
-  Raises:
-    ValueError: if there is no loss, or one for each of several outputs, or one
-      of another Keras.
-  """
-  if loss is None or isinstance(loss, (list, tuple, dict)):
-    raise ValueError(
-        f'Expected one loss in compile(), got loss={loss!r}; a private model '
-        'has one output and one loss, such as '
-        'tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True).')
-  versions.check_same_keras('loss', loss)
-  loss = keras.losses.get(loss)
-  call = loss.call if isinstance(loss, keras.losses.Loss) else loss
-
-  def compute(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
-    # As compile() does for plain models; losses of rank one targets would
-    # otherwise be averaged over the batch.
-    if targets.shape.rank == 1 and predictions.shape.rank == 2:
-      targets = targets[:, None]
-    if targets.dtype.is_floating and predictions.dtype.is_floating:
-      targets = tf.cast(targets, predictions.dtype)
-    losses = tf.convert_to_tensor(call(targets, predictions))
-    if losses.shape.rank == 0:
-      raise ValueError(
-          'Expected a loss per example, got one number for the whole batch; '
-          'let the loss function return shape (batch,), without reduce_mean.')
-    return tf.reduce_mean(losses, axis=list(range(1, losses.shape.rank)))
-
-  return example_losses.per_example(compute, loss)
-
-
 class Engine:
   """Clipped sums over physical batches.
 
@@ -92,9 +54,9 @@ class Engine:
 
     Args:
       model: The model, built.
-      compute_loss: As `loss_per_example` returns it.
+      compute_loss: As `example_losses.loss_per_example` returns it.
       rows: The size of a physical batch.
-      routes: Which way each layer takes.
+      routes: How each layer is run.
       clipping: 'flat', 'per_layer' or 'automatic'.
       keys: For what the model draws; None for fresh ones of the system.
     """
@@ -122,16 +84,17 @@ class Engine:
     batch = tf.shape(weights)[0]
     chunks = tf.maximum((batch + self._rows - 1) // self._rows, 1)
     x, targets, weights = tf.nest.map_structure(
-        lambda part: _pad_rows(part, chunks * self._rows),
+        lambda t: _pad_rows(t, chunks * self._rows),
         (x, targets, weights))
     arrays = [tf.TensorArray(keras.backend.floatx(), chunks) for _ in range(2)]
     zeros = [tf.zeros_like(v) for v in self._model.trainable_variables]
 
-    def body(index, sums, unclipped, predictions, losses):
-      part = tf.nest.map_structure(
+    def body(index: tf.Tensor, sums: List[tf.Tensor], unclipped: tf.Tensor,
+             predictions: tf.TensorArray, losses: tf.TensorArray) -> Any:
+      physical = tf.nest.map_structure(
           lambda t: self._physical(t, index), (x, targets, weights))
       (more, halves), prediction, loss = self._physical_batch(
-          part, l2_norm_clip)
+          physical, l2_norm_clip)
       return (index + 1, [a + b for a, b in zip(sums, more)],
               unclipped + halves, predictions.write(index, prediction),
               losses.write(index, loss))
@@ -139,32 +102,41 @@ class Engine:
     _, sums, unclipped, predictions, losses = tf.while_loop(
         lambda index, *_: index < chunks, body,
         (0, zeros, tf.zeros([], tf.float64), *arrays), parallel_iterations=1)
-    return BatchResult(sums, unclipped, predictions.concat(), losses.concat(), targets,
-                       weights)
+    return BatchResult(sums, unclipped, predictions.concat(), losses.concat(),
+                       targets, weights)
 
   def _physical(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    part = rows[index * self._rows:(index + 1) * self._rows]
-    return tf.ensure_shape(part, [self._rows] + part.shape[1:])
+    chosen = rows[index * self._rows:(index + 1) * self._rows]
+    return tf.ensure_shape(chosen, [self._rows] + chosen.shape[1:])
 
-  def _physical_batch(self, part, l2_norm_clip):
+  def _physical_batch(self, batch: batched_pass.Batch, l2_norm_clip: tf.Tensor
+                     ) -> Any:
     """Clipped sums, predictions and losses of one physical batch."""
-    with vectorization.quiet_vectorization(), (
-        example_seeds.drawing(self._model, self._keys)):
+    with patches.vectorizing(), patches.drawing(self._model, self._keys):
       if self._routes.whole:
-        found = batched_pass.vectorized(self._model, self._compute_loss, part)
+        found = batched_pass.vectorized(self._model, self._compute_loss, batch)
       else:
-        batched_pass.check_batched(self._model, self._routes, self._compute_loss, part)
-        found = batched_pass.batched(self._model, self._routes, self._compute_loss,
-                              part)
+        pass_check.check_pass(self._model, self._row_tensors, batch)
+        found = self._batched(batch)
     clipping_lib.check_dtypes(self._model.trainable_variables)
-    clipped = clipping_lib.clipped_part_sums(
-        found.parts, l2_norm_clip, tf.not_equal(part[2], 0), self._clipping,
-        layer_routes.layers_of(self._model))
+    clipped = clipping_lib.clip_and_sum(
+        found.gradients, l2_norm_clip, tf.not_equal(batch[2], 0), self._clipping,
+        self._routes.groups)
     floatx = keras.backend.floatx()
     return (clipped, tf.cast(found.predictions, floatx),
             tf.cast(found.losses, floatx))
 
+  def _batched(self, batch: batched_pass.Batch) -> batched_pass.PassResult:
+    return batched_pass.batched(
+        self._model, self._routes, self._compute_loss, batch)
 
-def _pad_rows(part: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-  padding = [[0, rows - tf.shape(part)[0]]] + [[0, 0]] * (part.shape.rank - 1)
-  return tf.pad(part, padding)
+  def _row_tensors(self, batch: batched_pass.Batch) -> List[tf.Tensor]:
+    """All that a pass gives, one row an example."""
+    found = self._batched(batch)
+    return [*(tensor for form in found.gradients for tensor in form.tensors()),
+            found.predictions, found.losses]
+
+
+def _pad_rows(value: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+  padding = [[0, rows - tf.shape(value)[0]]] + [[0, 0]] * (value.shape.rank - 1)
+  return tf.pad(value, padding)

@@ -12,30 +12,18 @@ hockey-stick divergence, no more is told.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
-import threading
-from typing import Any
 from typing import Callable
-from typing import Iterator
 from typing import Optional
 
 import tensorflow as tf
-from tensorflow.python.ops import gen_random_ops
-from tensorflow.python.ops import gen_stateless_random_ops
 
-from tfcactus.keras.compat import versions
+from tfcactus.keras.compat import patches
 from tfcactus.keras.random_bits import SystemBits
 from tfcactus.randomness import KeyStream
 
-DRAW = 'tfcactus_draw'
-"""In the names of operations that draw by seeds from here."""
-
 _ROW = 0x9E3779B97F4A7C15 - 2**64
 """Seeds of rows are so far apart."""
-
-_active = threading.local()
 
 
 class Keys:
@@ -55,7 +43,7 @@ class Keys:
 
 
 def row_seeds(rows: int) -> tf.Tensor:
-  """Seeds for each of several examples, to be used by `drawing`.
+  """Seeds for each of several examples, to be drawn by inside `drawing`.
 
   Args:
     rows: How many examples there are.
@@ -64,30 +52,7 @@ def row_seeds(rows: int) -> tf.Tensor:
     int64, shape (rows, 2).
   """
   index = tf.range(rows, dtype=tf.int64)
-  return _active.next() + tf.stack([index * _ROW, tf.zeros_like(index)], 1)
-
-
-@contextlib.contextmanager
-def drawing(model: Any, make_seed: Callable[[], tf.Tensor]) -> Iterator[None]:
-  """Has whatever is drawn inside, by this thread, come from given seeds.
-
-  Args:
-    model: The model or layer that draws.
-    make_seed: Returns an int64 of shape (2,) for each draw.
-  """
-  _install()
-  kept = getattr(_active, 'next', None)
-  _active.next = make_seed
-  generators = versions.generators(model)
-  replaced = [g for g in generators if 'next' not in g.__dict__]
-  for generator in replaced:
-    generator.__dict__['next'] = functools.partial(_for_keras, generator)
-  try:
-    yield
-  finally:
-    _active.next = kept
-    for generator in replaced:
-      del generator.__dict__['next']
+  return patches.current_seed() + tf.stack([index * _ROW, tf.zeros_like(index)], 1)
 
 
 def counting(seed: tf.Tensor) -> Callable[[], tf.Tensor]:
@@ -96,54 +61,6 @@ def counting(seed: tf.Tensor) -> Callable[[], tf.Tensor]:
   return lambda: seed + [0, next(calls)]
 
 
-def _for_keras(generator: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
-  """In place of `SeedGenerator.next` of Keras 3, whose seeds have 32 bits."""
-  del args, kwargs
-  bits = tf.bitwise.bitwise_and(_active.next(), 2**31 - 1)
-  return tf.cast(bits, generator.state.dtype)
-
-
-@functools.lru_cache
-def _install() -> None:
-  """Puts hooks where TensorFlow draws, which do nothing but in `drawing`."""
-  stateless = gen_stateless_random_ops
-  for name, draw in (
-      ('random_uniform', stateless.stateless_random_uniform),
-      ('random_standard_normal', stateless.stateless_random_normal),
-      ('truncated_normal', stateless.stateless_truncated_normal)):
-    _hook(gen_random_ops, name, functools.partial(_draw, draw))
-  _hook(gen_random_ops, 'random_uniform_int', _draw_integers)
-  _hook(tf.random.Generator, '_prepare_key_counter', _key_and_counter)
-
-
-def _hook(place: Any, name: str, instead: Callable[..., Any]) -> None:
-  original = getattr(place, name)
-
-  @functools.wraps(original)
-  def hooked(*args, **kwargs):
-    if getattr(_active, 'next', None) is None:
-      return original(*args, **kwargs)
-    return instead(*args, **kwargs)
-
-  setattr(place, name, hooked)
-
-
-def _draw(stateless: Callable[..., tf.Tensor], shape: Any, dtype: tf.DType,
-          seed: int = 0, seed2: int = 0, name: Any = None) -> tf.Tensor:
-  del seed, seed2, name
-  return stateless(shape, _active.next(), dtype=dtype, name=DRAW)
-
-
-def _draw_integers(shape: Any, minval: Any, maxval: Any, seed: int = 0,
-                   seed2: int = 0, name: Any = None) -> tf.Tensor:
-  del seed, seed2, name
-  return gen_stateless_random_ops.stateless_random_uniform_int(
-      shape, _active.next(), minval, maxval, name=DRAW)
-
-
-def _key_and_counter(generator: tf.random.Generator, shape: Any) -> Any:
-  """In place of a key that is kept in a variable, and a counter of draws."""
-  del shape
-  seed = tf.bitcast(_active.next(), tf.uint64)
-  size = int(generator.state.shape[0]) - 1
-  return seed[:1], tf.concat([seed[1:], tf.zeros([size - 1], tf.uint64)], 0)
+def no_seed() -> tf.Tensor:
+  """In place of a seed, in a trace that is only looked at."""
+  return tf.zeros([2], tf.int64)

@@ -3,17 +3,20 @@
 Every form holds float32 (or float64) numbers, and both the norm and the clipped
 sum are taken of these very numbers: what is measured is what is added. So the
 norm needs no allowance for a sum that went another route, only for its own
-rounding. With u = 2^-24:
+rounding. Of float32 numbers, with u = 2^-24:
 
-- squares are summed in float32 over at most `_FLOAT32_TERMS` terms, which errs
-  by at most `_FLOAT32_TERMS` u relative since none is negative, and in float64
-  from there on;
-- squares below 2^-126 may be flushed to zero: 2^-126 for each entry is added;
+- squares are taken and summed in float32 over at most `_FLOAT32_TERMS` terms,
+  which errs by at most `_FLOAT32_TERMS` u relative since none is negative (one
+  rounding for the square, at most `_FLOAT32_TERMS` - 1 for the sums), and in
+  float64 from there on;
+- squares below 2^-126 may be flushed to zero: 2^-126 for each entry is added,
+  so that this never makes a norm too small;
 - the factor and its product with an entry add two roundings of u.
 
-In norms that is less than 32 u + 2 u + O(u^2) < 2.1e-6, and `CLIP_MARGIN` is
-1e-5. Squares that overflow float32 make the norm infinite, and the example is
-dropped: still a matter of that example alone.
+The norm is the root, which halves the first: an example that is clipped to C
+counts for at most C (1 + `NORM_ERROR`). Of float64 numbers all of it is done in
+float64, and errs by less. Squares that overflow float32 make the norm infinite,
+and the example is dropped: still a matter of that example alone.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ import tensorflow as tf
 
 _FLOAT32_TERMS = 64
 _FLUSHED = 2.0**-126
+
+NORM_ERROR = 1.01 * (_FLOAT32_TERMS / 2 + 2) * 2.0**-24
+"""Relative; about 2.1e-6. The factor 1.01 is for terms of second order in u."""
 
 
 def squared_norms(values: tf.Tensor) -> tf.Tensor:
@@ -54,7 +60,7 @@ def _kept(values: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
   return tf.raw_ops.Select(condition=keep, x=values, y=tf.zeros_like(values))
 
 
-class Part(abc.ABC):
+class GradientForm(abc.ABC):
   """One variable's gradients of all examples of a physical batch."""
 
   @abc.abstractmethod
@@ -75,8 +81,12 @@ class Part(abc.ABC):
   def dense(self) -> tf.Tensor:
     """The gradients themselves, shape (batch, ...) as the variable."""
 
+  def tensors(self) -> List[tf.Tensor]:
+    """All numbers that the form consists of, one row an example."""
+    return [value for value in vars(self).values() if tf.is_tensor(value)]
 
-class Dense(Part):
+
+class Dense(GradientForm):
   """Gradients held as they are.
 
   Attributes:
@@ -109,7 +119,7 @@ class Dense(Part):
     return tf.reshape(values, values.shape[:axis] + self.shape)
 
 
-class Outer(Part):
+class Outer(GradientForm):
   """Gradients that are outer products, of a dense layer's kernel.
 
   Attributes:
@@ -136,7 +146,7 @@ class Outer(Part):
     return self.inputs[:, :, None] * self.outputs[:, None, :]
 
 
-class Rows(Part):
+class Rows(GradientForm):
   """Gradients of the rows of an embedding that each example looked up.
 
   Attributes:
@@ -180,9 +190,9 @@ class Rows(Part):
     return tf.matmul(hot, self.values, transpose_a=True)
 
 
-def together(parts: List[Part]) -> Part:
+def added(gradients: Sequence[GradientForm]) -> GradientForm:
   """The sum of several gradients of one variable that is used several times."""
-  if len(parts) == 1:
-    return parts[0]
-  total = tf.add_n([part.dense() for part in parts])
+  if len(gradients) == 1:
+    return gradients[0]
+  total = tf.add_n([each.dense() for each in gradients])
   return Dense(total, total.shape[1:])

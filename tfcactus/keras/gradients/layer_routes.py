@@ -1,4 +1,4 @@
-"""Which way each layer's gradients per example are taken, decided up front.
+"""How each layer's per-example gradients are taken, decided up front.
 
 A batch goes through the model at once only if every layer in it is known to
 treat each example alone. What is not known is vectorised: run on batches of
@@ -7,73 +7,79 @@ one, so that it cannot mix examples whatever it does.
 
 from __future__ import annotations
 
-import enum
 import math
 from typing import Any
 from typing import Dict
 from typing import List
 from typing import NamedTuple
+from typing import Optional
+from typing import Tuple
 
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.compat import versions
+from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients.layers import rules
-
-
-class Way(enum.Enum):
-  """How a layer's gradients per example are taken."""
-
-  PASS = 'no variables'
-  BATCHED = 'batched'
-  VECTORIZED = 'vectorised'
+from tfcactus.keras.gradients import layers
+from tfcactus.keras.gradients.layers import normalization
+from tfcactus.keras.gradients.layers.base import LayerRule
 
 
 class Route(NamedTuple):
-  """The way of one layer.
+  """How one layer is run in a private step.
 
   Attributes:
     layer: The layer.
-    way: Its way.
+    rule: By which it is run; None if it has no variables that are trained, and
+      is known to treat each example alone.
     reason: Why it is vectorised, or ''.
   """
 
   layer: Any
-  way: Way
+  rule: Optional[LayerRule]
   reason: str = ''
+
+  @property
+  def vectorized(self) -> bool:
+    """Whether it is run on batches of one."""
+    return self.rule is layers.VECTORIZED
+
+  def __str__(self) -> str:
+    if self.rule is None:
+      return 'no variables'
+    method = 'vectorised' if self.vectorized else 'batched'
+    return f'{method}: {self.reason}' if self.reason else method
 
 
 class Routes(NamedTuple):
-  """The ways of all layers of a model.
+  """The routes of all layers of a model.
 
   Attributes:
     layers: One `Route` for each layer.
+    groups: For each trainable variable, the number of the layer it belongs to.
     whole: Why the whole model is vectorised, or ''.
   """
 
   layers: List[Route]
+  groups: List[int]
   whole: str = ''
 
   def summary(self) -> str:
     """One line for each layer, and why any is vectorised."""
     rows = [f'{r.layer.name} ({type(r.layer).__name__})' for r in self.layers]
     width = max(map(len, rows), default=0)
-    lines = [
-        f'{name:{width}}  {route.way.value}' +
-        (f': {route.reason}' if route.reason else '')
-        for name, route in zip(rows, self.layers)]
+    lines = [f'{name:{width}}  {route}' for name, route in zip(rows, self.layers)]
     if self.whole:
       lines.append(f'The whole model is vectorised: {self.whole}.')
     return '\n'.join(lines)
 
-  def taken(self) -> Dict[int, Route]:
-    """Routes of the layers that are run by a rule, by the id of the layer."""
-    return {id(route.layer): route for route in self.layers
-            if route.way != Way.PASS}
+  def differentiated(self) -> List[Tuple[Any, LayerRule]]:
+    """The layers that are run by a rule, with their rules."""
+    return [(route.layer, route.rule) for route in self.layers
+            if route.rule is not None]
 
 
-_KNOWN = (
+_NAMES = (
     'Activation', 'ActivityRegularization', 'Add', 'AlphaDropout', 'Average',
     'AveragePooling1D', 'AveragePooling2D', 'Cropping1D', 'Cropping2D',
     'Dropout', 'ELU', 'Flatten', 'GaussianDropout', 'GaussianNoise',
@@ -83,7 +89,7 @@ _KNOWN = (
     'RepeatVector', 'Rescaling', 'Reshape', 'SpatialDropout1D',
     'SpatialDropout2D', 'Subtract', 'ThresholdedReLU', 'UpSampling1D',
     'UpSampling2D', 'ZeroPadding1D', 'ZeroPadding2D')
-_PASSING = versions.layer_classes(_KNOWN)
+_WITHOUT_VARIABLES = models.layer_classes(_NAMES)
 """Layers without variables that treat each example alone, at any settings."""
 
 _ELEMENTWISE = {
@@ -97,32 +103,32 @@ _ELEMENTWISE = {
 
 
 def routes(model: keras.Model, vectorize: bool = False) -> Routes:
-  """Decides the ways of all layers.
+  """Decides the routes of all layers.
 
   Args:
     model: A built model.
     vectorize: Whether to vectorise the whole model in any case.
   """
-  found = [_route(layer) for layer in versions.graph_layers(model)]
+  found = [_route(layer) for layer in models.graph_layers(model)]
   whole = 'asked for' if vectorize else ''
-  if not versions.is_graph(model):
+  if not models.is_graph(model):
     whole = whole or (
         'it is no Sequential or functional model, so that nothing tells what '
         'happens between its layers')
   for route in found:
-    if route.way == Way.VECTORIZED and not whole:
+    if route.vectorized and not whole:
       whole = _cannot_stand_alone(route.layer)
   if whole:
-    found = [r if r.way == Way.PASS and not _variables(r.layer) else
-             Route(r.layer, Way.VECTORIZED, r.reason or 'as the whole model')
+    found = [r if r.rule is None and not _variables(r.layer) else
+             Route(r.layer, layers.VECTORIZED, r.reason or 'as the whole model')
              for r in found]
-  return Routes(found, whole)
+  return Routes(found, _layers_of(model), whole)
 
 
-def layers_of(model: keras.Model) -> List[int]:
+def _layers_of(model: keras.Model) -> List[int]:
   """For each trainable variable, the number of the layer it belongs to."""
-  owner = {}
-  for i, layer in enumerate(versions.graph_layers(model)):
+  owner: Dict[int, int] = {}
+  for i, layer in enumerate(models.graph_layers(model)):
     for variable in _variables(layer):
       owner.setdefault(id(variable), i)
   variables = model.trainable_variables
@@ -136,51 +142,56 @@ def _variables(layer: Any) -> List[tf.Variable]:
 
 
 def _route(layer: Any) -> Route:
-  kind = type(layer)
-  if versions.is_bare_operation(layer):
-    return Route(layer, Way.VECTORIZED, 'no layer')
-  if versions.is_scaled(layer):
-    return Route(layer, Way.VECTORIZED, 'its weights are composed')
+  rule = layers.rule_for(layer)
+  reason = _why_vectorized(layer, rule)
+  if reason:
+    return Route(layer, layers.VECTORIZED, reason)
+  return Route(layer, rule if _variables(layer) else None)
+
+
+def _why_vectorized(layer: Any, rule: Optional[LayerRule]) -> str:
+  """Why a layer cannot be run on a whole batch, or ''."""
+  if models.is_bare_operation(layer):
+    return 'no layer'
+  if models.is_scaled(layer):
+    return 'its weights are composed'
   if not _known_activation(layer):
-    return Route(layer, Way.VECTORIZED, 'its activation is a function of yours')
-  rule = rules.RULES.get(kind)
+    return 'its activation is a function of yours'
   if rule is not None:
-    reason = rule.unfit(layer)
-    if reason:
-      return Route(layer, Way.VECTORIZED, reason)
-    trains = bool(_variables(layer))
-    return Route(layer, Way.BATCHED if trains else Way.PASS)
-  if kind in _PASSING:
-    return Route(layer, Way.PASS)
-  if kind in (keras.layers.Concatenate, keras.layers.Softmax) and (
-      not rules.over_batch(layer)):
-    return Route(layer, Way.PASS)
-  if kind is keras.layers.BatchNormalization and not layer.trainable:
-    return Route(layer, Way.PASS)
-  return Route(layer, Way.VECTORIZED, f'no rule for {kind.__name__}')
+    return rule.unsupported(layer)
+  kind = type(layer)
+  if kind in (keras.layers.Concatenate, keras.layers.Softmax):
+    known = not normalization.over_batch(layer)
+  elif kind is keras.layers.BatchNormalization:
+    known = not layer.trainable
+  else:
+    known = kind in _WITHOUT_VARIABLES
+  return '' if known else f'no rule for {kind.__name__}'
 
 
 def _known_activation(layer: Any) -> bool:
   activation = getattr(layer, 'activation', None)
-  if activation is None or type(layer) not in _PASSING | set(rules.RULES):
+  if activation is None or (type(layer) not in _WITHOUT_VARIABLES and
+                            layers.rule_for(layer) is None):
     return True
-  if type(activation) in _PASSING:
+  if type(activation) in _WITHOUT_VARIABLES:
     return _known_activation(activation)  # Which may have one of its own.
   return activation in _ELEMENTWISE
 
 
 def _cannot_stand_alone(layer: Any) -> str:
   """Why a layer cannot be vectorised by itself, or ''."""
-  if versions.is_bare_operation(layer):
+  if models.is_bare_operation(layer):
     return (f'{layer.name!r} is an operation outside of layers; write it as a '
             'layer (Add, Multiply, Reshape, ...) for the fast way')
-  for part in [layer, *versions.flat_layers(layer)]:
-    random = isinstance(part, versions.RANDOM_LAYERS) or (
-        versions.generators(part))
-    if random and getattr(part, 'rate', getattr(part, 'dropout', 1)):
-      return (f'{layer.name!r} is random ({part.name!r}), and its gradient '
+  for inner in [layer, *models.flat_layers(layer)]:
+    random = isinstance(inner, models.RANDOM_LAYERS) or (
+        models.generators(inner))
+    rate: Any = getattr(inner, 'rate', getattr(inner, 'dropout', 1))
+    if random and rate:
+      return (f'{layer.name!r} is random ({inner.name!r}), and its gradient '
               'would see another draw than its output')
-  for arguments in versions.call_arguments(layer):
+  for arguments in models.call_arguments(layer):
     if any(isinstance(value, (tf.Tensor, np.ndarray)) and
            not keras.backend.is_keras_tensor(value)
            for value in tf.nest.flatten(arguments)):
@@ -197,17 +208,10 @@ def numbers_per_example(model: keras.Model, found: Routes) -> int:
 
 
 def _layer_numbers(route: Route) -> int:
-  """Outputs with their gradients, patches, and gradients per example."""
-  layer = route.layer
-  shapes = [shape[1:] for shape in versions.output_shapes(layer)
+  """Outputs with their gradients, and what the rule holds."""
+  shapes = [shape[1:] for shape in models.output_shapes(route.layer)
             if None not in shape[1:]]
-  count = 2 * sum(int(np.prod(shape)) for shape in shapes)
-  products = (type(layer) is keras.layers.Embedding or
-              type(layer) is keras.layers.Dense and
-              all(len(shape) == 1 for shape in shapes))
-  if route.way == Way.VECTORIZED or not products:
-    count += sum(math.prod(v.shape) for v in _variables(layer))
-  if type(layer) in (keras.layers.Conv1D, keras.layers.Conv2D) and layer.built:
-    depth = math.prod(layer.kernel.shape[:-1])
-    count += depth * sum(int(np.prod(shape[:-1])) for shape in shapes)
+  count = 2 * sum(math.prod(shape) for shape in shapes)
+  if route.rule is not None:
+    count += route.rule.numbers_per_example(route.layer, shapes)
   return count

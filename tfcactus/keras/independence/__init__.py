@@ -1,1 +1,1 @@
-"""Proofs that a traced graph treats each example alone."""
+"""Proofs that a traced graph treats each example alone: it is row-independent."""

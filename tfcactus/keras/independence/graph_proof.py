@@ -1,4 +1,4 @@
-"""Follows the examples of a batch through a traced graph; see `kinds`."""
+"""Follows the examples of a batch through a traced graph; see `dependence`."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from typing import Callable
 from typing import Dict
 from typing import FrozenSet
 from typing import List
+from typing import Optional
 from typing import Sequence
+from typing import Set
 from typing import Union
 
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.independence import kinds
+from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence import operations
-from tfcactus.keras.independence.kinds import FREE
-from tfcactus.keras.independence.kinds import Kind
-from tfcactus.keras.independence.kinds import Node
-from tfcactus.keras.independence.kinds import Refusal
-from tfcactus.keras.independence.kinds import SAME
-from tfcactus.keras.independence.kinds import SIZED
-from tfcactus.keras.independence.kinds import unknown
-from tfcactus.keras.independence.kinds import Value
+from tfcactus.keras.independence.dependence import BATCH_SIZE
+from tfcactus.keras.independence.dependence import CONSTANT
+from tfcactus.keras.independence.dependence import Dependence
+from tfcactus.keras.independence.dependence import Node
+from tfcactus.keras.independence.dependence import NotRowWise
+from tfcactus.keras.independence.dependence import UNIFORM
+from tfcactus.keras.independence.dependence import unknown
+from tfcactus.keras.independence.dependence import Value
 
 
 def analyse(graph: Any, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor]
@@ -32,15 +34,15 @@ def analyse(graph: Any, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor]
   Args:
     graph: A `FuncGraph`.
     inputs: What its inputs are, by the names of their tensors. Tensors that it
-      captured are FREE if they are no tensors of another graph.
+      captured are CONSTANT if they are no tensors of another graph.
     outputs: Tensors of the graph.
   """
   known = dict(inputs)
   for outside, inside in getattr(graph, 'captures', ()):
     if inside.name not in known:
-      known[inside.name] = (
-          kinds.constant(outside) if isinstance(outside, tf.__internal__.EagerTensor)
-          else Value(Kind.UNKNOWN, why=f'a tensor of another graph, {outside}'))
+      eager = isinstance(outside, tf.__internal__.EagerTensor)
+      known[inside.name] = dependence.constant(outside) if eager else Value(
+          Dependence.UNKNOWN, why=f'a tensor of another graph, {outside}')
   for op in _needed(outputs, known):
     if any(tensor.name not in known for tensor in op.outputs):
       values = _evaluate(
@@ -48,6 +50,22 @@ def analyse(graph: Any, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor]
       known.update((tensor.name, value)
                    for tensor, value in zip(op.outputs, values))
   return [known[tensor.name] for tensor in outputs]
+
+
+def first_dependence(graph: Any, examples: Sequence[tf.Tensor],
+                     outputs: Sequence[tf.Tensor]) -> Optional[Value]:
+  """Why outputs are not proved to be one row for each example, or None.
+
+  Args:
+    graph: A `FuncGraph`.
+    examples: Those of its inputs whose first axis is that of the examples.
+    outputs: Tensors of the graph, likewise.
+
+  Returns:
+    A `Value` that is MIXED or UNKNOWN, saying why; MIXED goes first.
+  """
+  known = {tensor.name: dependence.ROW_WISE for tensor in examples}
+  return dependence.first_violation(analyse(graph, known, outputs))
 
 
 def _needed(outputs: Sequence[tf.Tensor], known: Dict[str, Value]) -> List[Any]:
@@ -70,99 +88,104 @@ def _needed(outputs: Sequence[tf.Tensor], known: Dict[str, Value]) -> List[Any]:
 def _evaluate(op: Any, values: Sequence[Value]) -> List[Value]:
   """What is known of an operation's outputs, from what is of its inputs."""
   node = Node(op, values)
-  worst = max(values, key=lambda value: value.kind, default=FREE)
+  worst = max(values, key=lambda value: value.dependence, default=CONSTANT)
+  found: Union[Value, List[Value]]
   try:
-    if worst.kind == Kind.FREE:
-      found = _of_free(node)
-    elif worst.kind >= Kind.UNKNOWN:
+    if worst.dependence == Dependence.CONSTANT:
+      found = _of_constants(node)
+    elif worst.dependence >= Dependence.UNKNOWN:
       found = worst
     elif op.type in _CALLS:
       found = _CALLS[op.type](node)
-    elif worst.kind == Kind.SIZED:
-      found = _of_sized(node)
-    elif op.type in operations.RULES:
-      found = operations.RULES[op.type](node)
+    elif worst.dependence == Dependence.BATCH_SIZE:
+      found = _of_sizes(node)
+    elif op.type in operations.TRANSFER:
+      found = operations.TRANSFER[op.type](node)
     else:
       raise unknown('is not known to treat each example alone')
-  except Refusal as refusal:
-    found = Value(refusal.kind, why=f'{op.type} in {op.name!r} {refusal}')
+  except NotRowWise as refusal:
+    found = Value(refusal.dependence, why=f'{op.type} in {op.name!r} {refusal}')
   return found if isinstance(found, list) else [found] * len(op.outputs)
 
 
-def _of_free(node: Node) -> Value:
+def _of_constants(node: Node) -> Value:
   kind = node.op.type
   if not node.op.inputs:
-    return kinds.constant(node.op.outputs[0]) if node.op.outputs else FREE
-  if kind in _SAME or kind in _RANDOM:
-    return SAME
+    return dependence.constant(node.op.outputs[0]) if node.op.outputs else CONSTANT
+  if kind in _FILLING or kind in _RANDOM:
+    return UNIFORM
   if (kind in operations.ELEMENTWISE or kind == 'Tile') and (
       node.op.outputs[0].shape.rank is not None):
-    rank, varies = len(node.out()), frozenset()
+    rank = len(node.out())
+    varies: FrozenSet[int] = frozenset()
     alone = kind in ('BroadcastTo', 'Tile')  # Of two, the other is a shape.
     for i, value in enumerate(node.values[:1] if alone else node.values):
       shape = node.shape(i)
       varies |= {k + rank - len(shape) for k, size in enumerate(shape)
                  if size != 1 and (value.varies is None or k in value.varies)}
-    return Value(Kind.FREE, varies=varies)
+    return Value(Dependence.CONSTANT, varies=varies)
   if kind in operations.REDUCTIONS and node.values[0].varies is not None:
-    return _reduced_free(node)
+    return _reduced_constant(node)
   if kind in ('Reshape', 'ExpandDims', 'Transpose', 'Squeeze') and (
       node.values[0].varies == frozenset() or
       node.op.outputs[0].shape.num_elements() == 1):
-    return SAME
-  return FREE
+    return UNIFORM
+  return CONSTANT
 
 
-def _reduced_free(node: Node) -> Value:
-  axes = kinds.static(node.op.inputs[1])
-  rank = node.op.inputs[0].shape.rank
-  if axes is None or rank is None:
-    return FREE
-  axes = {int(axis) % rank for axis in np.ravel(axes)}
-  kept = node.values[0].varies - axes
+def _reduced_constant(node: Node) -> Value:
+  found = dependence.static(node.op.inputs[1])
+  rank, varies = node.op.inputs[0].shape.rank, node.values[0].varies
+  if found is None or rank is None or varies is None:
+    return CONSTANT
+  axes = {int(axis) % rank for axis in np.ravel(found)}
+  kept: Set[int] = set(varies - axes)
   if not node.op.get_attr('keep_dims'):
     kept = {axis - sum(k < axis for k in axes) for axis in kept}
-  return Value(Kind.FREE, varies=frozenset(kept))
+  return Value(Dependence.CONSTANT, varies=frozenset(kept))
 
 
-def _of_sized(node: Node) -> Value:
+def _of_sizes(node: Node) -> Union[Value, List[Value]]:
   """Without examples, but made to the number of them."""
   kind = node.op.type
   place = _SHAPE_ARGUMENT.get(kind, 0 if kind in _RANDOM else None)
-  if place is None or any(value.kind == Kind.SIZED for i, value in enumerate(
-      node.values) if i != place):
+  others = [value for i, value in enumerate(node.values) if i != place]
+  if place is None or any(
+      value.dependence == Dependence.BATCH_SIZE for value in others):
     return _computed_size(node)
   if kind == 'TensorListReserve':
-    return SAME
-  out = kinds.per_number(node.op.inputs[place], node.values[place])
+    return UNIFORM
+  out = dependence.sizes_by_batch(node.op.inputs[place], node.values[place])
   if out is None:
-    return SIZED
+    return BATCH_SIZE
+  sizes = list(enumerate(dependence.as_multiples([list(each) for each in out])))
   if kind in ('BroadcastTo', 'Tile'):
     shape = [1] * (len(out[0]) - len(node.shape(0))) + node.shape(0)
-    found = [(k, size) for k, size in enumerate(kinds.by_number(out))
+    found = [(k, size) for k, size in sizes
              if size[1] or kind == 'Tile' and size[0] != 1]
     if any(shape[k] != 1 for k, _ in found):
-      return SIZED
-    found = [part for part in found if part[1][1]]
+      return BATCH_SIZE
+    found = [each for each in found if each[1][1]]
   else:
-    found = [(k, size) for k, size in enumerate(kinds.by_number(out)) if size[1]]
+    found = [(k, size) for k, size in sizes if size[1]]
   if len(found) != 1:
-    return SIZED
+    return BATCH_SIZE
   (axis, (block, _)), = found
-  return Value(Kind.ROWS, axis, block)
+  return Value(Dependence.ROW_WISE, axis, block)
 
 
 def _computed_size(node: Node) -> Union[Value, List[Value]]:
   """Sizes made from sizes, by products and by moving them alone."""
   if _is_known_size(node.op):
-    return FREE
-  parts = [kinds.per_number(tensor, value)
-           for tensor, value in zip(node.op.inputs, node.values)]
-  if node.op.type not in _MONOMIAL or any(part is None for part in parts):
-    return SIZED
-  found = zip(*(kinds.folded(node.op, [part[k] for part in parts])
-                for k in range(len(kinds.NUMBERS))))
-  return [kinds.sized(values) for values in found]
+    return CONSTANT
+  operands = [dependence.sizes_by_batch(tensor, value)
+              for tensor, value in zip(node.op.inputs, node.values)]
+  known = [sizes for sizes in operands if sizes is not None]
+  if node.op.type not in _MONOMIAL or len(known) < len(operands):
+    return BATCH_SIZE
+  found = zip(*(dependence.folded(node.op, [sizes[k] for sizes in known])
+                for k in range(len(dependence.BATCH_SIZES))))
+  return [dependence.sized(values) for values in found]
 
 
 def _is_known_size(op: Any) -> bool:
@@ -171,7 +194,7 @@ def _is_known_size(op: Any) -> bool:
       op.get_attr('shrink_axis_mask') != 1):
     return False
   shape = op.inputs[0].op.inputs[0].shape
-  begin = kinds.static(op.inputs[1])
+  begin = dependence.static(op.inputs[1])
   return begin is not None and shape[int(begin[0])] is not None
 
 
@@ -188,21 +211,21 @@ def _call(node: Node) -> List[Value]:
 
 
 def _if(node: Node) -> List[Value]:
-  if node.values[0].kind != Kind.FREE:
+  if node.values[0].dependence != Dependence.CONSTANT:
     raise unknown('chooses by what is in the data')
   first, second = (_body(node, name, node.values[1:])
                    for name in ('then_branch', 'else_branch'))
-  return [kinds.joined(a, b) for a, b in zip(first, second)]
+  return [dependence.join(a, b) for a, b in zip(first, second)]
 
 
 def _while(node: Node) -> List[Value]:
   values = node.values
   for _ in range(2 * len(values) + 2):
     # Not of their number either: what is counted would be.
-    if _body(node, 'cond', values)[0].kind != Kind.FREE:
+    if _body(node, 'cond', values)[0].dependence != Dependence.CONSTANT:
       raise unknown('goes on by what is in the data')
     more = _body(node, 'body', values)
-    more = [kinds.joined(a, b) for a, b in zip(values, more)]
+    more = [dependence.join(a, b) for a, b in zip(values, more)]
     if more == values:
       return values
     values = more
@@ -213,7 +236,7 @@ _CALLS: Dict[str, Callable[[Node], List[Value]]] = {
     'PartitionedCall': _call, 'StatefulPartitionedCall': _call, 'If': _if,
     'StatelessIf': _if, 'While': _while, 'StatelessWhile': _while}
 
-_SAME = frozenset(('Fill', 'ZerosLike', 'OnesLike', 'TensorListReserve',
+_FILLING = frozenset(('Fill', 'ZerosLike', 'OnesLike', 'TensorListReserve',
                    'EmptyTensorList'))
 _RANDOM: FrozenSet[str] = frozenset(
     ('RandomUniform', 'RandomUniformInt', 'RandomStandardNormal',

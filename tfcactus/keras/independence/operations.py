@@ -1,8 +1,8 @@
-"""What each operation of TensorFlow does with the examples of a batch.
+"""Transfer functions: what each operation does with the examples of a batch.
 
-A rule is asked only if an input is of kind ROWS and none is worse. It returns
-what is known of the outputs, one `Value` for all or a list, or raises what it
-found. To teach it another operation, write a rule and put it into `RULES`.
+One is asked only if an input is ROW_WISE and none is worse. It returns what is
+known of the outputs, one `Value` for all or a list, or raises what it found. To
+teach it another operation, write one and list it in `TRANSFER`.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ from typing import Dict
 from typing import Iterable
 from typing import List
 from typing import Optional
-from typing import Tuple
 from typing import Union
 
 import numpy as np
 
-from tfcactus.keras.independence import kinds
+from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence import rearrangements
-from tfcactus.keras.independence.kinds import FREE
-from tfcactus.keras.independence.kinds import Kind
-from tfcactus.keras.independence.kinds import mixed
-from tfcactus.keras.independence.kinds import Node
-from tfcactus.keras.independence.kinds import SIZED
-from tfcactus.keras.independence.kinds import unknown
-from tfcactus.keras.independence.kinds import Value
+from tfcactus.keras.independence.dependence import BATCH_SIZE
+from tfcactus.keras.independence.dependence import CONSTANT
+from tfcactus.keras.independence.dependence import Dependence
+from tfcactus.keras.independence.dependence import mixed
+from tfcactus.keras.independence.dependence import Node
+from tfcactus.keras.independence.dependence import unknown
+from tfcactus.keras.independence.dependence import Value
 
-Rule = Callable[[Node], Union[Value, List[Value]]]
+Transfer = Callable[[Node], Union[Value, List[Value]]]
 
 
 def _broadcast(node: Node, which: Optional[Iterable[int]] = None) -> Value:
@@ -36,21 +35,21 @@ def _broadcast(node: Node, which: Optional[Iterable[int]] = None) -> Value:
   out, found = node.out(), set()
   for i in which:
     value = node.values[i]
-    if value.kind == Kind.SIZED:
+    if value.dependence == Dependence.BATCH_SIZE:
       raise mixed('depends on how many examples there are')
-    if value.kind == Kind.ROWS:
+    if value.dependence == Dependence.ROW_WISE:
       found.add((value.axis + len(out) - len(node.shape(i)), value.block))
   if len(found) > 1:
     raise mixed('pairs each example with others')
   axis, block = found.pop()
   for i in which:
-    if node.values[i].kind == Kind.FREE:
-      kinds.check_same(node, i, axis - (len(out) - len(node.shape(i))), out[axis])
-  return Value(Kind.ROWS, axis, block)
+    if node.values[i].dependence == Dependence.CONSTANT:
+      dependence.check_same(node, i, axis - (len(out) - len(node.shape(i))), out[axis])
+  return Value(Dependence.ROW_WISE, axis, block)
 
 
 def _reduce(node: Node) -> Value:
-  value, rank = kinds.only(node), len(node.shape(0))
+  value, rank = dependence.only_operand(node), len(node.shape(0))
   axes = {int(axis) % rank for axis in np.ravel(node.static(1))}
   if value.axis in axes:
     raise mixed('goes over the examples')
@@ -60,7 +59,7 @@ def _reduce(node: Node) -> Value:
 
 
 def _arg_reduce(node: Node) -> Value:
-  value, rank = kinds.only(node), len(node.shape(0))
+  value, rank = dependence.only_operand(node), len(node.shape(0))
   axis = int(node.static(1)) % rank
   if axis == value.axis:
     raise mixed('compares the examples')
@@ -70,7 +69,7 @@ def _arg_reduce(node: Node) -> Value:
 def _along(node: Node) -> Value:
   """Cumsum, reverse, roll and the like: along the axes of a constant."""
   argument = 2 if node.op.type == 'Roll' else 1
-  value, rank = kinds.only(node), len(node.shape(0))
+  value, rank = dependence.only_operand(node), len(node.shape(0))
   axes = {int(axis) % rank for axis in np.ravel(node.static(argument))}
   if value.axis in axes:
     raise mixed('goes along the examples')
@@ -79,14 +78,14 @@ def _along(node: Node) -> Value:
 
 def _last(node: Node) -> Value:
   """Over the last axis."""
-  value = kinds.only(node)
+  value = dependence.only_operand(node)
   if value.axis == len(node.shape(0)) - 1:
     raise mixed('goes over the examples')
   return value
 
 
 def _band(node: Node) -> Value:
-  value = kinds.only(node)
+  value = dependence.only_operand(node)
   if value.axis >= len(node.shape(0)) - 2:
     raise unknown('treats examples by their place in the batch')
   return value
@@ -98,9 +97,9 @@ def _cross_entropy(node: Node) -> List[Value]:
     raise mixed('goes over the examples')
   value = node.values[node.rows()[0]]
   for i, other in enumerate(node.values):
-    if other.kind == Kind.FREE:
-      kinds.check_same(node, i, 0, node.shape(node.rows()[0])[0])
-    elif other.kind == Kind.SIZED:
+    if other.dependence == Dependence.CONSTANT:
+      dependence.check_same(node, i, 0, node.shape(node.rows()[0])[0])
+    elif other.dependence == Dependence.BATCH_SIZE:
       raise mixed('depends on how many examples there are')
   return [value, value]
 
@@ -111,9 +110,9 @@ def _product(node: Node, x: int, y: int) -> Value:
   rank = len(node.out())
   for i, flipped in ((0, x), (1, y)):
     value, own = node.values[i], len(node.shape(i))
-    if value.kind == Kind.SIZED:
+    if value.dependence == Dependence.BATCH_SIZE:
       raise mixed('depends on how many examples there are')
-    if value.kind != Kind.ROWS:
+    if value.dependence != Dependence.ROW_WISE:
       continue
     place = value.axis - own  # From the end.
     if place < -2:
@@ -130,8 +129,8 @@ def _product(node: Node, x: int, y: int) -> Value:
   value = found[0]
   if value.axis < rank - 2:
     for i in (0, 1):
-      if node.values[i].kind == Kind.FREE:
-        kinds.check_same(node, i, value.axis - (rank - len(node.shape(i))),
+      if node.values[i].dependence == Dependence.CONSTANT:
+        dependence.check_same(node, i, value.axis - (rank - len(node.shape(i))),
                     node.out()[value.axis])
   return value
 
@@ -152,7 +151,7 @@ def _einsum(node: Node) -> Value:
   terms = terms.split(',')
   if '.' in equation:
     raise unknown('is not known to treat each example alone')
-  if any(value.kind == Kind.SIZED for value in node.values):
+  if any(value.dependence == Dependence.BATCH_SIZE for value in node.values):
     raise mixed('depends on how many examples there are')
   found = {(terms[i][node.values[i].axis], node.values[i].block)
            for i in node.rows()}
@@ -164,12 +163,13 @@ def _einsum(node: Node) -> Value:
   if result.count(letter) > 1 or any(t.count(letter) > 1 for t in terms):
     raise unknown('takes a diagonal')
   for i, term in enumerate(terms):
-    if node.values[i].kind == Kind.FREE and letter in term:
-      kinds.check_same(node, i, term.index(letter), node.out()[result.index(letter)])
-  return Value(Kind.ROWS, result.index(letter), block)
+    if node.values[i].dependence == Dependence.CONSTANT and letter in term:
+      dependence.check_same(
+          node, i, term.index(letter), node.out()[result.index(letter)])
+  return Value(Dependence.ROW_WISE, result.index(letter), block)
 
 
-def _leading(*data: int) -> Rule:
+def _leading(*data: int) -> Transfer:
   """Images and the like: examples first in these inputs and the outputs."""
 
   def rule(node: Node) -> Value:
@@ -180,19 +180,19 @@ def _leading(*data: int) -> Rule:
     if value.axis != 0:
       raise unknown('takes another axis than the first for the examples')
     for i in data:
-      if node.values[i].kind == Kind.FREE:
-        kinds.check_same(node, i, 0, node.shape(node.rows()[0])[0])
+      if node.values[i].dependence == Dependence.CONSTANT:
+        dependence.check_same(node, i, 0, node.shape(node.rows()[0])[0])
     return value
 
   return rule
 
 
 def _bias(node: Node) -> Value:
-  value = kinds.only(node)
+  value = dependence.only_operand(node)
   form = node.op.get_attr('data_format')
   channels = 1 if form == b'NCHW' else len(node.shape(0)) - 1
   if value.axis == channels:
-    kinds.check_same(node, 1, 0, node.shape(0)[channels])
+    dependence.check_same(node, 1, 0, node.shape(0)[channels])
   return value
 
 
@@ -204,37 +204,38 @@ def _fused_norm(node: Node) -> List[Value]:
   axes = {node.values[i].axis for i in node.rows() if i in images}
   blocks = {node.values[i].block for i in node.rows()}
   if len(blocks) != 1 or len(axes) != 1 or any(
-      value.kind == Kind.SIZED for value in node.values):
+      value.dependence == Dependence.BATCH_SIZE for value in node.values):
     raise unknown('is not known to treat each example alone')
   axis, block = axes.pop(), blocks.pop()
   size = node.shape(node.rows()[0])[node.values[node.rows()[0]].axis]
   if not node.op.get_attr('is_training') and axis == 0:
     if all(i in images for i in node.rows()) and len(images) == 1:
-      return [Value(Kind.ROWS, 0, block)] + [FREE] * (len(node.op.outputs) - 1)
+      return [Value(Dependence.ROW_WISE, 0, block)] + (
+          [CONSTANT] * (len(node.op.outputs) - 1))
     raise unknown('is not known to treat each example alone')
   if axis != channels:
     raise mixed('normalizes over the examples')
   node.op.outputs[0].set_shape(node.op.inputs[0].shape)
   for i, value in enumerate(node.values):
-    if value.kind == Kind.FREE and node.shape(i) != [0]:
-      kinds.check_same(node, i, channels if i in images else 0, size)
-  return [Value(Kind.ROWS, axis, block)] + [
-      Value(Kind.ROWS, 0, block)] * (len(node.op.outputs) - 1)
+    if value.dependence == Dependence.CONSTANT and node.shape(i) != [0]:
+      dependence.check_same(node, i, channels if i in images else 0, size)
+  return [Value(Dependence.ROW_WISE, axis, block)] + [
+      Value(Dependence.ROW_WISE, 0, block)] * (len(node.op.outputs) - 1)
 
 
 def _space_to_batch(node: Node) -> Value:
   """Cuts each image in several, one of each example after the other."""
-  value, times = kinds.only(node), int(np.prod(node.static(1)))
-  if value != Value(Kind.ROWS):
+  value, times = dependence.only_operand(node), int(np.prod(node.static(1)))
+  if value != Value(Dependence.ROW_WISE):
     raise unknown('takes another axis than the first for the examples')
   return value._replace(block=-times)
 
 
 def _batch_to_space(node: Node) -> Value:
-  value, times = kinds.only(node), int(np.prod(node.static(1)))
-  if value != Value(Kind.ROWS, block=-times):
+  value, times = dependence.only_operand(node), int(np.prod(node.static(1)))
+  if value != Value(Dependence.ROW_WISE, block=-times):
     raise unknown('takes another axis than the first for the examples')
-  return Value(Kind.ROWS)
+  return Value(Dependence.ROW_WISE)
 
 
 def _each(node: Node) -> List[Value]:
@@ -253,22 +254,22 @@ def _like(node: Node) -> Value:
 def _size(node: Node) -> Value:
   """Shapes: of the number of examples, but of nothing in them."""
   if all(None not in node.shape(i) for i in range(len(node.values))):
-    return FREE
+    return CONSTANT
   value, found = node.values[0], []
   if node.op.type != 'Shape' or node.shape(0).count(None) != 1 or (
       node.shape(0)[value.axis] is not None):
-    return SIZED
-  for number in kinds.NUMBERS:
+    return BATCH_SIZE
+  for number in dependence.BATCH_SIZES:
     shape = node.shape(0)
     shape[value.axis] = number * abs(value.block)
     found.append(np.asarray(shape))
-  return kinds.sized(found)
+  return dependence.sized(found)
 
 
 REDUCTIONS = frozenset(('Sum', 'Mean', 'Max', 'Min', 'Prod', 'All', 'Any',
                          'EuclideanNorm'))
 
-ELEMENTWISE: Tuple[str, ...] = (
+ELEMENTWISE: List[str] = (
     'Abs Acos Acosh Add AddN AddV2 ApproximateEqual Asin Asinh Atan Atan2 Atanh '
     'BesselI0 BesselI0e BesselI1 BesselI1e Betainc BitwiseAnd BitwiseOr '
     'BitwiseXor BroadcastTo Cast Ceil CheckNumerics ClipByValue Complex '
@@ -291,7 +292,7 @@ def _elementwise(node: Node) -> Value:
   return _broadcast(node)
 
 
-def _select(node: Node) -> Value:
+def _select(node: Node) -> Union[Value, List[Value]]:
   # The condition may be of one number for each row.
   axes = {node.values[i].axis for i in node.rows()}
   if len(node.shape(0)) == len(node.shape(1)):
@@ -301,8 +302,8 @@ def _select(node: Node) -> Value:
   return _leading(0, 1, 2)(node)
 
 
-RULES: Dict[str, Rule] = {
-    **rearrangements.RULES,
+TRANSFER: Dict[str, Transfer] = {
+    **rearrangements.TRANSFER,
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(('ArgMax', 'ArgMin'), _arg_reduce),

@@ -1,6 +1,6 @@
-"""What operations that move entries to other places do with the examples.
+"""Transfer functions of operations that move entries to other places.
 
-Rules of `_alone_ops`, which see.
+See `operations`, which lists them with its own.
 """
 
 from __future__ import annotations
@@ -14,70 +14,75 @@ from typing import Sequence
 
 import numpy as np
 
-from tfcactus.keras.independence import kinds
-from tfcactus.keras.independence.kinds import Kind
-from tfcactus.keras.independence.kinds import mixed
-from tfcactus.keras.independence.kinds import Node
-from tfcactus.keras.independence.kinds import unknown
-from tfcactus.keras.independence.kinds import Value
+from tfcactus.keras.independence import dependence
+from tfcactus.keras.independence.dependence import Dependence
+from tfcactus.keras.independence.dependence import mixed
+from tfcactus.keras.independence.dependence import Node
+from tfcactus.keras.independence.dependence import unknown
+from tfcactus.keras.independence.dependence import Value
 
-Rule = Callable[[Node], Value]
+Transfer = Callable[[Node], Value]
+
+
+def _product(sizes: Sequence[Optional[int]]) -> int:
+  """Of sizes that are known, by what was asked before."""
+  return math.prod(size for size in sizes if size is not None)
 
 
 def _reshape(node: Node) -> Value:
   value = node.values[0]
-  if value.kind != Kind.ROWS or node.values[1].kind == Kind.ROWS:
+  if node.rows() != [0]:
     raise unknown('is of a shape that is of the examples')
   shape, out = node.shape(0), _shape_made(node)
   before, after = shape[:value.axis], shape[value.axis + 1:]
   # Where nothing but what is behind the axis changes, its size does not either.
   behind = out[value.axis + 1:]
   if out[:value.axis] == before and None not in after + behind and (
-      math.prod(after) == math.prod(behind) > 0):
+      _product(after) == _product(behind) > 0):
     return value
   if None not in before + after and value.block > 0:
     for k, size in enumerate(out):
       rest = out[:k] + out[k + 1:]
-      if None in rest or math.prod(out[:k]) != math.prod(before):
+      if None in rest or _product(out[:k]) != _product(before):
         continue
-      block, left = divmod(value.block * math.prod(after),
-                           max(1, math.prod(out[k + 1:])))
+      block, left = divmod(value.block * _product(after),
+                           max(1, _product(out[k + 1:])))
       length = shape[value.axis]
       if left or not block or 0 in rest:
         continue
       if size is None or (length is not None and
                           size * value.block == length * block):
-        return Value(Kind.ROWS, k, block)
+        return Value(Dependence.ROW_WISE, k, block)
   raise unknown('moves parts of one example to another')
 
 
 def _shape_made(node: Node) -> List[Optional[int]]:
   """What a Reshape makes, None for a size that is of the number of examples."""
   value, found = node.values[0], []
-  asked = kinds.per_number(node.op.inputs[1], node.values[1])
+  asked = dependence.sizes_by_batch(node.op.inputs[1], node.values[1])
   if asked is None or node.shape(0)[value.axis] is not None:
     return node.out()
-  for sizes, number in zip(asked, kinds.NUMBERS):
+  for sizes, number in zip(asked, dependence.BATCH_SIZES):
     shape = node.shape(0)
     shape[value.axis] = number * abs(value.block)
     if None in shape:
       return node.out()
     rest = math.prod(int(size) for size in sizes if size != -1)
-    found.append([math.prod(shape) // max(rest, 1) if size == -1 else int(size)
+    found.append([_product(shape) // max(rest, 1) if size == -1 else int(size)
                   for size in sizes])
-  made = [None if is_rows else size for size, is_rows in kinds.by_number(found)]
+  made = [None if is_rows else size for size, is_rows in dependence.as_multiples(found)]
   node.op.outputs[0].set_shape(made)  # Which TensorFlow does not find out.
   return made
 
 
 def _expand(node: Node) -> Value:
-  value, rank = kinds.only(node), len(node.out())
+  value, rank = dependence.only_operand(node), len(node.out())
   return value._replace(
       axis=value.axis + (int(node.static(1)) % rank <= value.axis))
 
 
 def _squeeze(node: Node) -> Value:
-  value, shape = kinds.only(node), node.shape(0)
+  value, shape = dependence.only_operand(node), node.shape(0)
   axes = [k % len(shape) for k in node.op.get_attr('squeeze_dims')]
   if not axes:
     if None in shape:
@@ -89,23 +94,24 @@ def _squeeze(node: Node) -> Value:
 
 
 def _transpose(node: Node) -> Value:
-  value = kinds.only(node)
+  value = dependence.only_operand(node)
   order = [int(k) % len(node.shape(0)) for k in np.ravel(node.static(1))]
   return value._replace(axis=order.index(value.axis))
 
 
 def _same_place(node: Node, which: Sequence[int]) -> Value:
   """Inputs of one shape in which examples have the same places."""
-  found = {node.values[i] for i in which if node.values[i].kind == Kind.ROWS}
+  rows = [i for i in which if i in node.rows()]
+  found = {node.values[i] for i in rows}
   if len(found) != 1:
     raise unknown('has examples in several places')
   value = found.pop()
   for i in which:
-    if node.values[i].kind == Kind.SIZED:
+    if node.values[i].dependence == Dependence.BATCH_SIZE:
       raise mixed('depends on how many examples there are')
-    if node.values[i].kind == Kind.FREE:
-      kinds.check_same(node, i, value.axis, node.shape(
-          [k for k in which if node.values[k].kind == Kind.ROWS][0])[value.axis])
+    if node.values[i].dependence == Dependence.CONSTANT:
+      dependence.check_same(
+          node, i, value.axis, node.shape(rows[0])[value.axis])
       if node.shape(i)[value.axis] == 1:
         raise unknown('treats examples by their place in the batch')
   return value
@@ -126,7 +132,8 @@ def _pack(node: Node) -> Value:
 
 
 def _unpack(node: Node) -> Value:
-  value, axis = kinds.only(node), node.op.get_attr('axis') % len(node.shape(0))
+  value = dependence.only_operand(node)
+  axis = node.op.get_attr('axis') % len(node.shape(0))
   if axis == value.axis:
     raise mixed('takes examples by their place in the batch')
   return value._replace(axis=value.axis - (axis < value.axis))
@@ -134,14 +141,14 @@ def _unpack(node: Node) -> Value:
 
 def _split(node: Node) -> Value:
   data, place = (1, 0) if node.op.type == 'Split' else (0, 2)
-  value = kinds.only(node, data)
+  value = dependence.only_operand(node, data)
   if int(node.static(place)) % len(node.shape(data)) == value.axis:
     raise mixed('takes examples by their place in the batch')
   return value
 
 
 def _slice(node: Node) -> Value:
-  value = kinds.only(node)
+  value = dependence.only_operand(node)
   begin, size = node.static(1), node.static(2)
   if begin[value.axis] or size[value.axis] not in (
       -1, node.shape(0)[value.axis]):
@@ -150,14 +157,14 @@ def _slice(node: Node) -> Value:
 
 
 def _pad(node: Node) -> Value:
-  value = kinds.only(node)
+  value = dependence.only_operand(node)
   if np.any(node.static(1)[value.axis]):
     raise unknown('adds rows to those of the examples')
   return value
 
 
 def _tile(node: Node) -> Value:
-  value = kinds.only(node)
+  value = dependence.only_operand(node)
   if node.static(1)[value.axis] != 1:
     raise unknown('repeats the rows of the examples')
   return value
@@ -174,8 +181,10 @@ def _slice_axes(node: Node, shape: List[Optional[int]]) -> Dict[int, int]:
   masks = {name: node.op.get_attr(f'{name}_mask') for name in (
       'begin', 'end', 'ellipsis', 'new_axis', 'shrink_axis')}
   sparse = node.shape(1)[0]
+  if sparse is None:
+    raise unknown('slices by arguments of an unknown number')
   begins, ends, strides = (
-      kinds.static(node.op.inputs[k]) for k in (1, 2, 3))
+      dependence.static(node.op.inputs[k]) for k in (1, 2, 3))
   bit = lambda name, k: masks[name] >> k & 1
   taken = sum(not bit('new_axis', k) and not bit('ellipsis', k)
               for k in range(sparse))
@@ -200,7 +209,7 @@ def _slice_axes(node: Node, shape: List[Optional[int]]) -> Dict[int, int]:
 
 
 def _strided_slice(node: Node) -> Value:
-  value = kinds.only(node)
+  value = dependence.only_operand(node)
   whole = _slice_axes(node, node.shape(0))
   if value.axis not in whole:
     raise mixed('takes examples by their place in the batch')
@@ -208,7 +217,7 @@ def _strided_slice(node: Node) -> Value:
 
 
 def _strided_slice_grad(node: Node) -> Value:
-  value = kinds.only(node, 4)
+  value = dependence.only_operand(node, 4)
   for axis, place in _slice_axes(node, node.out()).items():
     if place == value.axis:
       return value._replace(axis=axis)
@@ -218,25 +227,25 @@ def _strided_slice_grad(node: Node) -> Value:
 def _gather(node: Node) -> Value:
   params, indices = node.values[:2]
   if node.op.type == 'ResourceGather':
-    return kinds.only(node, 1)
+    return dependence.only_operand(node, 1)
   rank, batch = len(node.shape(0)), node.op.get_attr('batch_dims')
   axis = int(node.static(2)) % rank
   width = len(node.shape(1)) - batch
-  if params.kind == Kind.ROWS and indices.kind == Kind.ROWS:
+  if {0, 1} <= set(node.rows()):
     if params == indices and params.axis < batch:
       return params
     raise unknown('takes examples by what is in the data')
-  if indices.kind == Kind.SIZED or params.kind == Kind.SIZED:
+  if Dependence.BATCH_SIZE in (indices.dependence, params.dependence):
     raise mixed('depends on how many examples there are')
-  if indices.kind == Kind.ROWS:
+  if indices.dependence == Dependence.ROW_WISE:
     if indices.axis < batch:
-      kinds.check_same(node, 0, indices.axis, node.shape(1)[indices.axis])
+      dependence.check_same(node, 0, indices.axis, node.shape(1)[indices.axis])
       return indices
     return indices._replace(axis=indices.axis + axis - batch)
   if params.axis == axis:
     raise mixed('takes examples by their place in the batch')
   if params.axis < batch:
-    kinds.check_same(node, 1, params.axis, node.shape(0)[params.axis])
+    dependence.check_same(node, 1, params.axis, node.shape(0)[params.axis])
     if node.shape(1)[params.axis] == 1:
       raise unknown('treats examples by their place in the batch')
   return params._replace(
@@ -245,18 +254,18 @@ def _gather(node: Node) -> Value:
 
 def _gather_nd(node: Node) -> Value:
   params, indices = node.values
-  if params.kind == Kind.FREE and indices.axis < len(node.shape(1)) - 1:
+  if params.dependence == Dependence.CONSTANT and indices.axis < len(node.shape(1)) - 1:
     return indices
   raise unknown('takes examples by what is in the data')
 
 
 def _one_hot(node: Node) -> Value:
-  value, axis = kinds.only(node), node.op.get_attr('axis')
+  value, axis = dependence.only_operand(node), node.op.get_attr('axis')
   return value._replace(axis=value.axis + (0 <= axis <= value.axis))
 
 
 def _from_list(node: Node) -> Value:
-  value = kinds.only(node)
+  value = dependence.only_operand(node)
   if value.axis == 0:
     raise unknown('goes through the examples one after another')
   return value._replace(axis=value.axis - 1)
@@ -264,26 +273,26 @@ def _from_list(node: Node) -> Value:
 
 def _stack_list(node: Node) -> Value:
   value = node.values[0]
-  if value.kind != Kind.ROWS:
+  if value.dependence != Dependence.ROW_WISE:
     raise unknown('is of a shape that is of the examples')
   return value._replace(axis=value.axis + 1)
 
 
 def _list_item(node: Node) -> Value:
-  if node.values[0].kind != Kind.ROWS or any(
-      value.kind == Kind.ROWS for value in node.values[1:]):
+  if node.values[0].dependence != Dependence.ROW_WISE or any(
+      value.dependence == Dependence.ROW_WISE for value in node.values[1:]):
     raise unknown('takes examples by what is in the data')
   return node.values[0]
 
 
 def _set_item(node: Node) -> Value:
   items = [node.values[0], node.values[-1]]
-  if any(value.kind != Kind.FREE for value in node.values[1:-1]):
+  if any(value.dependence != Dependence.CONSTANT for value in node.values[1:-1]):
     raise unknown('takes examples by what is in the data')
-  return kinds.joined(*items)
+  return dependence.join(*items)
 
 
-RULES: Dict[str, Rule] = {
+TRANSFER: Dict[str, Transfer] = {
     'ConcatV2': _concat, 'ExpandDims': _expand, 'GatherNd': _gather_nd,
     'GatherV2': _gather, 'MirrorPad': _pad, 'MirrorPadGrad': _pad,
     'OneHot': _one_hot, 'Pack': _pack, 'Pad': _pad, 'PadV2': _pad,

@@ -14,8 +14,8 @@ from typing import Tuple
 import numpy as np
 import tensorflow as tf
 
+from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients.layers import rules
 from tfcactus.keras.ledger import lineage
 from tfcactus.keras.ledger import weight_watch
 from tfcactus.keras.ledger.batch_marks import Marks
@@ -177,7 +177,7 @@ class Books:
       with self.keeping_counts():
         finalize(*args, **kwargs)
 
-    with rules.replaced(optimizer, finalize_variable_values=keeping):
+    with patches.replaced(optimizer, finalize_variable_values=keeping):
       yield
 
   @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import versions
+from tfcactus.keras.compat import training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger import weight_watch
 from tfcactus.sampling import schemes
@@ -74,7 +74,7 @@ class Record:
     self._known = dict.fromkeys(self.NAMES, 0)
     self._known['plan_number'] = plan_number(plan)
     with tf.init_scope():
-      self.counters = {name: versions.counter(value, name)
+      self.counters = {name: training.counter(value, name)
                        for name, value in self._known.items()}
     self._lock = threading.RLock()
     self.weights = weight_watch.Watch()

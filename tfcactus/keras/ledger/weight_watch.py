@@ -9,7 +9,7 @@ from typing import Iterable
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import versions
+from tfcactus.keras.compat import models
 
 
 def digest(variables: Iterable[Any]) -> tf.Tensor:
@@ -23,7 +23,7 @@ def digest(variables: Iterable[Any]) -> tf.Tensor:
   Returns:
     int64 scalar.
   """
-  prints = [_fingerprint(tf.reshape(versions.tf_variable(v), [1, -1]))
+  prints = [_fingerprint(tf.reshape(models.tf_variable(v), [1, -1]))
             for v in variables if math.prod(v.shape)]
   return _fingerprint(tf.sort(tf.stack(prints))[None])
 

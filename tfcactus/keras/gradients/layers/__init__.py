@@ -1,1 +1,37 @@
-"""How each kind of layer has its gradients per example."""
+"""How each kind of layer gives per-example gradients from one pass.
+
+To teach the engine another layer, write a `LayerRule` in a file of its own, list
+it in `RULES`, and its layer in tests/conformance/test_layer_rules.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Optional
+from typing import Tuple
+
+from tfcactus.keras.gradients.layers.base import LayerRule
+from tfcactus.keras.gradients.layers.conv import ConvRule
+from tfcactus.keras.gradients.layers.dense import DenseRule
+from tfcactus.keras.gradients.layers.depthwise import DepthwiseRule
+from tfcactus.keras.gradients.layers.embedding import EmbeddingRule
+from tfcactus.keras.gradients.layers.normalization import GroupNormalizationRule
+from tfcactus.keras.gradients.layers.normalization import LayerNormalizationRule
+from tfcactus.keras.gradients.layers.vectorized import VectorizedRule
+
+RULES: Tuple[LayerRule, ...] = (
+    DenseRule(),
+    ConvRule(),
+    DepthwiseRule(),
+    EmbeddingRule(),
+    LayerNormalizationRule(),
+    GroupNormalizationRule(),
+)
+
+VECTORIZED = VectorizedRule()
+"""For every layer that no rule holds for."""
+
+
+def rule_for(layer: Any) -> Optional[LayerRule]:
+  """The rule for layers of exactly this type, or None."""
+  return next((rule for rule in RULES if type(layer) in rule.layer_types), None)

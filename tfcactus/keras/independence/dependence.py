@@ -1,45 +1,49 @@
-"""Whether a traced computation treats each example of a batch alone: a proof.
+"""What a tensor of a traced graph may depend on: the abstract values of a proof.
 
-Each tensor of a graph is given one of five kinds, from the inputs on:
+The proof is an abstract interpretation. Each tensor is given one of five
+dependences, from the inputs of the graph on:
 
-- FREE: of neither the examples nor their number;
-- SIZED: of their number alone;
-- ROWS: along one axis each example has its own place (`block` places next to
-  each other), whose entries are the same function of that example, wherever in
-  the batch it stands and whatever stands beside it;
-- MIXED: found to be of several examples at once;
+- CONSTANT: on neither the examples nor their number;
+- BATCH_SIZE: on their number alone;
+- ROW_WISE: along one axis each example has its own place (`block` places next
+  to each other), whose entries are the same function of that example, wherever
+  in the batch it stands and whatever stands beside it;
+- MIXED: found to depend on several examples at once;
 - UNKNOWN: made by an operation that nothing here is known about.
 
-Only what the rules in `_alone_ops` say of an operation is believed: one that
-nobody thought of makes its outputs UNKNOWN, so that ROWS at the end is a proof.
-Draws of random numbers count as the same for all examples.
+Only what the transfer functions in `operations` and `rearrangements` say of an
+operation is believed: one that nobody thought of makes its outputs UNKNOWN, so
+that ROW_WISE at the end is a proof. Draws of random numbers count as the same
+for all examples.
 """
 
 from __future__ import annotations
 
 import enum
 from typing import Any
+from typing import Dict
 from typing import FrozenSet
 from typing import List
 from typing import NamedTuple
 from typing import Optional
 from typing import Sequence
+from typing import Set
 from typing import Tuple
 
 import numpy as np
 import tensorflow as tf
 
-NUMBERS = (5, 7)
+BATCH_SIZES = (5, 7)
 _FOLDED = 4096
 """Constants of more numbers are not looked into."""
 
 
-class Kind(enum.IntEnum):
-  """What a tensor depends on, the worst last."""
+class Dependence(enum.IntEnum):
+  """What a tensor depends on, in the order of the lattice: the worst last."""
 
-  FREE = 0
-  SIZED = 1
-  ROWS = 2
+  CONSTANT = 0
+  BATCH_SIZE = 1
+  ROW_WISE = 2
   UNKNOWN = 3
   MIXED = 4
 
@@ -48,18 +52,18 @@ class Value(NamedTuple):
   """What is known of a tensor; of a list of tensors, of each of them.
 
   Attributes:
-    kind: Its kind.
-    axis: Of ROWS, the axis of the examples.
-    block: Of ROWS, how many neighbouring places of that axis are one example's;
+    dependence: What it depends on.
+    axis: Of ROW_WISE, the axis of the examples.
+    block: Of ROW_WISE, how many neighbouring places of that axis are one example's;
       of negative, all examples follow each other that many times.
-    varies: Of FREE, the axes along which entries may differ; None for any.
-    sizes: Of SIZED integers that are products of sizes, their values for each
-      of `NUMBERS` of examples. Two tell c from c B, and both from any other
+    varies: Of CONSTANT, the axes along which entries may differ; None for any.
+    sizes: Of BATCH_SIZE integers that are products of sizes, their values for each
+      of `BATCH_SIZES` of examples. Two tell c from c B, and both from any other
       power of B.
     why: Of UNKNOWN and MIXED, the operation and what it does.
   """
 
-  kind: Kind
+  dependence: Dependence
   axis: int = 0
   block: int = 1
   varies: Optional[FrozenSet[int]] = None
@@ -67,36 +71,36 @@ class Value(NamedTuple):
   why: str = ''
 
 
-FREE = Value(Kind.FREE)
-SAME = Value(Kind.FREE, varies=frozenset())
-SIZED = Value(Kind.SIZED)
-ROWS = Value(Kind.ROWS)
+CONSTANT = Value(Dependence.CONSTANT)
+UNIFORM = Value(Dependence.CONSTANT, varies=frozenset())
+BATCH_SIZE = Value(Dependence.BATCH_SIZE)
+ROW_WISE = Value(Dependence.ROW_WISE)
 
 
-class Refusal(Exception):
-  """A rule's finding that an operation does not treat examples alone.
+class NotRowWise(Exception):
+  """A transfer function's finding that an operation is not row-wise.
 
   Attributes:
-    kind: MIXED, or UNKNOWN.
+    dependence: MIXED, or UNKNOWN.
   """
 
-  def __init__(self, kind: Kind, what: str):
+  def __init__(self, dependence: Dependence, what: str):
     super().__init__(what)
-    self.kind = kind
+    self.dependence = dependence
 
 
-def mixed(what: str) -> Refusal:
+def mixed(what: str) -> NotRowWise:
   """An operation that is of several examples at once."""
-  return Refusal(Kind.MIXED, what)
+  return NotRowWise(Dependence.MIXED, what)
 
 
-def unknown(what: str) -> Refusal:
+def unknown(what: str) -> NotRowWise:
   """An operation that is not known to treat each alone."""
-  return Refusal(Kind.UNKNOWN, what)
+  return NotRowWise(Dependence.UNKNOWN, what)
 
 
 class Node:
-  """One operation and what is known of its inputs.
+  """An operation of the graph and what is known of its inputs.
 
   Attributes:
     op: The operation.
@@ -123,8 +127,8 @@ class Node:
     return found
 
   def rows(self) -> List[int]:
-    """The inputs of kind ROWS."""
-    return [i for i, v in enumerate(self.values) if v.kind == Kind.ROWS]
+    """The inputs that are ROW_WISE."""
+    return [i for i, v in enumerate(self.values) if v.dependence == Dependence.ROW_WISE]
 
 
 def _shape(tensor: tf.Tensor) -> List[Optional[int]]:
@@ -141,15 +145,18 @@ def static(tensor: tf.Tensor) -> Optional[np.ndarray]:
   op = tensor.op
   if op.type not in _FOLDING:
     return None
-  inputs = [static(part) for part in op.inputs]
-  if any(part is None or part.size > _FOLDED for part in inputs):
+  inputs = [static(operand) for operand in op.inputs]
+  known = [value for value in inputs if value is not None and value.size <= _FOLDED]
+  if len(known) < len(inputs):
     return None
-  return folded(op, inputs)[tensor.value_index]
+  return folded(op, known)[tensor.value_index]
 
 
 def folded(op: Any, inputs: List[np.ndarray]) -> List[np.ndarray]:
   """Runs an operation on constants."""
-  values, arguments, inferred = iter(inputs), {}, set()
+  values = iter(inputs)
+  arguments: Dict[str, Any] = {}
+  inferred: Set[str] = set()
   for arg in op.op_def.input_arg:
     inferred.update((arg.type_attr, arg.number_attr))
     # The one name that Python has another for.
@@ -160,7 +167,7 @@ def folded(op: Any, inputs: List[np.ndarray]) -> List[np.ndarray]:
                    for attr in op.op_def.attr if attr.name not in inferred)
   with tf.init_scope():
     found = getattr(tf.raw_ops, op.type)(**arguments)
-    return [np.asarray(part) for part in tf.nest.flatten([found])]
+    return [np.asarray(output) for output in tf.nest.flatten([found])]
 
 
 _FOLDING = frozenset((
@@ -171,22 +178,21 @@ _FOLDING = frozenset((
 """What axes and shapes are computed by, from constants."""
 
 
-def per_number(tensor: tf.Tensor, value: Value) -> Optional[List[np.ndarray]]:
-  """The value of sizes for each of `NUMBERS` of examples, if it is known."""
+def sizes_by_batch(tensor: tf.Tensor, value: Value) -> Optional[List[np.ndarray]]:
+  """The value of sizes for each of `BATCH_SIZES` of examples, if it is known."""
   if value.sizes is not None:
-    return [np.asarray(part, np.int32) for part in value.sizes]
-  found = static(tensor) if value.kind == Kind.FREE else None
-  return None if found is None else [found] * len(NUMBERS)
+    return [np.asarray(size, np.int32) for size in value.sizes]
+  found = static(tensor) if value.dependence == Dependence.CONSTANT else None
+  return None if found is None else [found] * len(BATCH_SIZES)
 
 
 def sized(values: Sequence[np.ndarray]) -> Value:
   """A `Value` of sizes; lists, since arrays do not compare."""
-  return Value(Kind.SIZED, sizes=tuple(repr_of(part) for part in values))
+  return Value(Dependence.BATCH_SIZE, sizes=tuple(map(_nested_tuple, values)))
 
 
-def repr_of(array: np.ndarray) -> Any:
-  """An array in nested tuples."""
-  return tuple(map(repr_of, array)) if np.ndim(array) else int(array)
+def _nested_tuple(array: np.ndarray) -> Any:
+  return tuple(map(_nested_tuple, array)) if np.ndim(array) else int(array)
 
 
 def constant(tensor: tf.Tensor) -> Value:
@@ -194,29 +200,31 @@ def constant(tensor: tf.Tensor) -> Value:
   value = (None if tensor.dtype in (tf.resource, tf.variant) else
            tf.get_static_value(tensor))
   if value is None or np.size(value) > _FOLDED:
-    return FREE
+    return CONSTANT
   value = np.asarray(value)
-  return Value(Kind.FREE, varies=frozenset(
+  return Value(Dependence.CONSTANT, varies=frozenset(
       k for k in range(value.ndim)
       if value.size and not np.all(value == value.take([0], k))))
 
 
-def joined(first: Value, second: Value) -> Value:
+def join(first: Value, second: Value) -> Value:
   """What is known of a tensor that is either."""
-  worst = max(first, second, key=lambda value: value.kind)
-  if worst.kind >= Kind.UNKNOWN or first == second:
+  worst = max(first, second, key=lambda value: value.dependence)
+  if worst.dependence >= Dependence.UNKNOWN or first == second:
     return worst
-  if first.kind == second.kind == Kind.FREE:
-    return FREE if None in (first.varies, second.varies) else Value(
-        Kind.FREE, varies=first.varies | second.varies)
-  free = min(first, second, key=lambda value: value.kind)
-  if (worst.kind == Kind.ROWS and free.kind == Kind.FREE and
-      free.varies is not None and worst.axis not in free.varies):
+  if first.dependence == second.dependence == Dependence.CONSTANT:
+    if first.varies is None or second.varies is None:
+      return CONSTANT
+    return Value(Dependence.CONSTANT, varies=first.varies | second.varies)
+  free = min(first, second, key=lambda value: value.dependence)
+  if worst.dependence == Dependence.ROW_WISE and (
+      free.dependence == Dependence.CONSTANT and free.varies is not None and
+      worst.axis not in free.varies):
     return worst
-  return Value(Kind.UNKNOWN, why='a branch or loop whose ways do not agree')
+  return Value(Dependence.UNKNOWN, why='branches or rounds of a loop that do not agree')
 
 
-def why_not(values: Sequence[Value], axis: int = 0) -> Optional[Value]:
+def first_violation(values: Sequence[Value], axis: int = 0) -> Optional[Value]:
   """The first of several outputs that is not one row for each example.
 
   Args:
@@ -224,26 +232,26 @@ def why_not(values: Sequence[Value], axis: int = 0) -> Optional[Value]:
     axis: Where their rows are to be.
 
   Returns:
-    Its value, of kind MIXED or UNKNOWN; or None. MIXED goes first.
+    A value that is MIXED or UNKNOWN, saying why; or None. MIXED goes first.
   """
   bad = []
   for value in values:
-    if value.kind >= Kind.UNKNOWN:
+    if value.dependence >= Dependence.UNKNOWN:
       bad.append(value)
-    elif value.kind == Kind.SIZED:
-      bad.append(Value(Kind.MIXED, why='a value of the number of examples'))
-    elif value.kind == Kind.FREE:
+    elif value.dependence == Dependence.BATCH_SIZE:
+      bad.append(Value(Dependence.MIXED, why='a value of the number of examples'))
+    elif value.dependence == Dependence.CONSTANT:
       if value.varies is None or axis in value.varies:
         bad.append(Value(
-            Kind.UNKNOWN, why='values that go by the place in the batch'))
+            Dependence.UNKNOWN, why='values that go by the place in the batch'))
     elif value.axis != axis or value.block != 1:
-      bad.append(Value(Kind.UNKNOWN, why='another axis than that of the batch'))
-  return max(bad, key=lambda value: value.kind, default=None)
+      bad.append(Value(Dependence.UNKNOWN, why='another axis than that of the batch'))
+  return max(bad, key=lambda value: value.dependence, default=None)
 
 
-def by_number(sizes: Sequence[np.ndarray]) -> List[Tuple[int, bool]]:
+def as_multiples(sizes: Sequence[Sequence[int]]) -> List[Tuple[int, bool]]:
   """Of each size, (c, False) where it is c, or (c, True) where it is c B."""
-  (n, m), found = NUMBERS, []
+  (n, m), found = BATCH_SIZES, []
   for a, b in zip(*sizes):
     if a == b:
       found.append((int(a), False))
@@ -264,9 +272,9 @@ def check_same(node: Node, i: int, axis: int, size: Optional[int]) -> None:
     raise unknown('treats examples by their place in the batch')
 
 
-def only(node: Node, i: int = 0) -> Value:
+def only_operand(node: Node, i: int = 0) -> Value:
   """The value of an input that alone may be of examples."""
   for k, value in enumerate(node.values):
-    if k != i and value.kind != Kind.FREE:
+    if k != i and value.dependence != Dependence.CONSTANT:
       raise unknown('takes an argument that is of the examples')
   return node.values[i]

@@ -1,0 +1,235 @@
+"""Every layer rule keeps one contract: its clipped sums are those of a loop.
+
+To have a new rule tested, list its layer in `LAYERS`, with an input shape.
+"""
+
+from typing import Any
+from typing import Callable
+from typing import Dict
+from typing import NamedTuple
+from typing import Tuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfcactus.keras.checks import batched_pass as pass_check
+from tfcactus.keras.checks import example_losses
+from tfcactus.keras.gradients import batched_pass
+from tfcactus.keras.gradients import clipping as clipping_lib
+from tfcactus.keras.gradients import layer_routes
+from tfcactus.keras.gradients import layers as rules
+
+layers = tf.keras.layers
+_LOSS = example_losses.loss_per_example(
+    tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+_ROWS, _CLASSES, _VOCABULARY = 5, 3, 6
+_WEIGHTS = np.array([1, 0.1, 0, 3, 1], np.float32)
+
+
+class Case(NamedTuple):
+  """A layer whose rule is tried.
+
+  Attributes:
+    make: Makes the layer; takes arguments that all layers take.
+    shape: Of one example's input.
+    ids: Whether inputs are integers below `_VOCABULARY`.
+  """
+
+  make: Callable[..., Any]
+  shape: Tuple[int, ...]
+  ids: bool = False
+
+
+def _of(kind: Any, *args: Any, **fixed: Any) -> Callable[..., Any]:
+  return lambda **more: kind(*args, **fixed, **more)
+
+
+LAYERS: Dict[str, Case] = {
+    'dense': Case(_of(layers.Dense, 4, 'relu'), (6,)),
+    'dense, no bias': Case(_of(layers.Dense, 4, use_bias=False), (6,)),
+    'dense over time': Case(_of(layers.Dense, 4, 'tanh'), (3, 6)),
+    'conv1d': Case(_of(layers.Conv1D, 4, 3, padding='causal'), (7, 2)),
+    'conv1d, no bias': Case(_of(layers.Conv1D, 4, 3, use_bias=False), (7, 2)),
+    'conv2d': Case(_of(layers.Conv2D, 3, 3, strides=2, activation='relu'), (7, 6, 2)),
+    'conv2d, no bias': Case(_of(layers.Conv2D, 3, 2, use_bias=False), (5, 4, 2)),
+    'depthwise': Case(_of(layers.DepthwiseConv2D, 3, depth_multiplier=2), (6, 5, 2)),
+    'depthwise, no bias': Case(
+        _of(layers.DepthwiseConv2D, 2, use_bias=False), (5, 4, 2)),
+    'embedding': Case(_of(layers.Embedding, _VOCABULARY, 4), (7,), ids=True),
+    'layer norm': Case(_of(layers.LayerNormalization), (4, 6)),
+    'layer norm, no offset': Case(_of(layers.LayerNormalization, center=False), (6,)),
+    'group norm': Case(_of(layers.GroupNormalization, 3), (4, 5, 6)),
+    'group norm, no scale': Case(
+        _of(layers.GroupNormalization, 2, scale=False), (3, 4)),
+}
+
+
+def _model(case: Case, policy: str = 'float32', calls: int = 1, **kwargs: Any) -> Any:
+  """A classifier of inputs that all go through one layer."""
+  tf.keras.utils.set_random_seed(1)
+  tf.keras.mixed_precision.set_global_policy(policy)
+  try:
+    layer = case.make(**kwargs)
+    inputs = [tf.keras.Input(case.shape, dtype='int32' if case.ids else None)
+              for _ in range(calls)]
+    outputs = [layer(each) for each in inputs]
+    x = layers.Add()(outputs) if calls > 1 else outputs[0]
+    x = layers.Flatten()(x) if len(x.shape) > 2 else x
+    x = layers.Dense(_CLASSES)(layers.Activation('tanh')(x))
+    model = tf.keras.Model(inputs if calls > 1 else inputs[0], x)
+  finally:
+    tf.keras.mixed_precision.set_global_policy('float32')
+  rng = np.random.default_rng(3)
+  # No variable at its initial zeros or ones, where mistakes hide.
+  model.set_weights([w + 0.3 * rng.normal(size=w.shape)
+                     for w in model.get_weights()])
+  return model
+
+
+def _batch(case: Case, calls: int = 1) -> Tuple[Any, np.ndarray]:
+  rng = np.random.default_rng(0)
+  shape = (_ROWS, *case.shape)
+  x = [rng.integers(0, _VOCABULARY, shape).astype(np.int32) if case.ids else
+       2 * rng.normal(size=shape).astype(np.float32) for _ in range(calls)]
+  return (x if calls > 1 else x[0]), rng.integers(0, _CLASSES, _ROWS)
+
+
+def _pass(model: Any, x: Any, y: np.ndarray, weights: np.ndarray = _WEIGHTS) -> Any:
+  """One pass over the batch, each layer by its rule."""
+  routes = layer_routes.routes(model)
+  assert not routes.whole
+  assert not any(route.vectorized for route in routes.layers)
+  return batched_pass.batched(
+      model, routes, _LOSS, tf.nest.map_structure(tf.constant, (x, y, weights)))
+
+
+def _sums(model: Any, x: Any, y: np.ndarray, clip: float,
+          weights: np.ndarray = _WEIGHTS) -> Dict[str, Any]:
+  """For each kind of clipping the clipped sums, an array for each variable."""
+  found = _pass(model, x, y, weights)
+  return {clipping: [part.numpy() for part in clipping_lib.clip_and_sum(
+      found.gradients, tf.constant(clip), tf.constant(weights != 0), clipping,
+      layer_routes.routes(model).groups)[0]] for clipping in clipping_lib.KINDS}
+
+
+def _gradients(model: Any, x: Any, y: np.ndarray) -> Any:
+  """Each example's gradients by a tape on a batch of that example alone."""
+
+  def one(x, y, weight):
+    with tf.GradientTape() as tape:
+      loss = weight * tf.cast(_LOSS(y, model(x, training=True))[0], tf.float32)
+    found = tape.gradient(loss, model.trainable_variables,
+                          unconnected_gradients='zero')
+    return [tf.convert_to_tensor(part) for part in found]
+
+  rows = [[part.numpy().astype(np.float64) for part in one(
+      tf.nest.map_structure(lambda each: tf.constant(each[i:i + 1]), x),  # noqa: B023
+      tf.constant(y[i:i + 1]), tf.constant(_WEIGHTS[i]))] for i in range(_ROWS)]
+  return [np.stack(each) for each in zip(*rows)]
+
+
+def _norms(gradients: Any) -> np.ndarray:
+  return np.sqrt(sum(np.sum(part.reshape(_ROWS, -1)**2, 1) for part in gradients))
+
+
+def _loop(model: Any, gradients: Any, clipping: str, clip: float) -> Any:
+  """What the sums of clipped gradients are to be."""
+  if clipping == 'per_layer':
+    owners = layer_routes.routes(model).groups
+  else:
+    owners = [0] * len(gradients)
+  bound = clip * (1 - clipping_lib.CLIP_MARGIN) / np.sqrt(len(set(owners)))
+  sums = []
+  for owner, part in zip(owners, gradients):
+    norms = _norms([g for g, other in zip(gradients, owners) if other == owner])
+    factors = (bound / (norms + 0.01) if clipping == 'automatic' else
+               bound / np.maximum(norms, bound))
+    sums.append(np.tensordot(factors * (_WEIGHTS != 0), part, 1))
+  return sums
+
+
+def _assert_same(got: Any, want: Any, tolerance: float = 1e-5) -> None:
+  """Norm of the difference within a tolerance of that of the sum."""
+  got, want = (np.concatenate([np.ravel(part) for part in each])
+               for each in (got, want))
+  assert np.linalg.norm(got - want) <= tolerance * np.linalg.norm(want)
+
+
+def _check_sums(model: Any, data: Any) -> None:
+  gradients = _gradients(model, *data)
+  clip = float(np.median(_norms(gradients)))  # So that some are clipped.
+  for clipping, sums in _sums(model, *data, clip).items():
+    _assert_same(sums, _loop(model, gradients, clipping, clip))
+
+
+def _cases() -> Any:
+  return pytest.mark.parametrize('case', LAYERS.values(), ids=LAYERS)
+
+
+def test_every_rule_is_listed():
+  listed = {type(case.make()) for case in LAYERS.values()}
+  assert listed == {kind for rule in rules.RULES for kind in rule.layer_types}
+
+
+@_cases()
+def test_clipped_sums_equal_a_loop(case):
+  _check_sums(_model(case), _batch(case))
+
+
+@_cases()
+def test_a_shared_layer(case):
+  _check_sums(_model(case, calls=2), _batch(case, calls=2))
+
+
+@_cases()
+def test_a_frozen_layer_takes_no_part(case):
+  model = _model(case, trainable=False)
+  assert len(model.trainable_variables) == 2
+  _check_sums(model, _batch(case))
+
+
+@pytest.mark.parametrize('policy', ['mixed_bfloat16', 'mixed_float16'])
+@_cases()
+def test_mixed_precision(case, policy):
+  """Alone among examples of weight zero, since kernels round by the shape."""
+  model, (x, y) = _model(case, policy), _batch(case)
+  gradients = _gradients(model, x, y)
+  clip = float(np.median(_norms(gradients)))
+  rows = [_sums(model, x, y, clip, row) for row in np.diag(_WEIGHTS)]
+  for clipping, together in _sums(model, x, y, clip).items():
+    alone = [row[clipping] for row in rows]
+    _assert_same(together, [sum(parts) for parts in zip(*alone)])
+    _assert_same(together, _loop(model, gradients, clipping, clip), 0.03)
+    for each in alone:
+      assert np.sqrt(sum(np.sum(part.astype(float)**2) for part in each)) <= clip
+
+
+@_cases()
+def test_norms_and_sums_are_of_the_same_gradients(case):
+  """Norms are taken by one route, sums by another, and both stand for `dense`."""
+  model, (x, y) = _model(case), _batch(case)
+  factors = np.random.default_rng(1).normal(size=_ROWS)
+  keep = np.array([True, False, True, True, True])
+  for form, gradients in zip(_pass(model, x, y).gradients, _gradients(model, x, y)):
+    dense = form.dense().numpy().astype(np.float64)
+    np.testing.assert_allclose(dense, gradients, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        form.squared_norms(), np.sum(dense.reshape(_ROWS, -1)**2, 1),
+        rtol=4e-6, atol=1e-35)
+    _assert_same([form.weighted_sum(tf.constant(factors), tf.constant(keep))],
+                 [np.tensordot(factors * keep, dense, 1)], 1e-6)
+
+
+@_cases()
+def test_a_pass_is_proved_to_treat_examples_alone(case):
+  model, (x, y) = _model(case), _batch(case)
+  routes = layer_routes.routes(model)
+
+  def run(batch):
+    found = batched_pass.batched(model, routes, _LOSS, batch)
+    return [*(tensor for form in found.gradients for tensor in form.tensors()),
+            found.losses]
+
+  pass_check.check_pass(model, run, tf.nest.map_structure(
+      tf.constant, (x, y, _WEIGHTS)))

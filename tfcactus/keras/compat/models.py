@@ -1,0 +1,169 @@
+"""What models, layers and variables are made of, in each Keras."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Dict
+from typing import Iterable
+from typing import List
+from typing import Optional
+from typing import Set
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.compat.versions import KERAS_3
+
+RANDOM_LAYERS = (
+    keras.layers.Dropout, keras.layers.GaussianNoise,
+    keras.layers.GaussianDropout, keras.layers.AlphaDropout, keras.layers.Lambda
+) + ((keras.layers.SpatialDropout1D, keras.layers.SpatialDropout2D,
+      keras.layers.SpatialDropout3D) if KERAS_3 else ())
+RECURRENT_LOOPS: bool = KERAS_3
+"""Whether gradients per example can be taken through loops over time."""
+
+
+def _functional_class() -> type:
+  """The class that `keras.Model(inputs, outputs)` is of."""
+  # Named, so that the names that users' layers are given stay what they were.
+  # Keras 3.6 to 3.12 refuse a model whose output is its input.
+  inputs = keras.Input((1,), name='inputs')
+  outputs = keras.layers.Activation('linear', name='outputs')(inputs)
+  return type(keras.Model(inputs, outputs, name='model'))
+
+
+_FUNCTIONAL = _functional_class()
+
+
+def tf_variable(variable: Any) -> tf.Variable:
+  """The `tf.Variable` that a variable of Keras is made of."""
+  return variable.value if KERAS_3 else variable
+
+
+def stored_dtype(variable: Any) -> tf.DType:
+  """The dtype that a variable is kept in, whatever it is read as."""
+  # Keras 2 wraps it under mixed precision.
+  return tf.as_dtype(getattr(variable, '_variable', variable).dtype)
+
+
+def tf_variables(model: Any) -> List[tf.Variable]:
+  """The trainable variables of a model or layer, for tapes to watch."""
+  return [tf_variable(v) for v in model.trainable_variables]
+
+
+def depthwise_kernel(layer: Any) -> Any:
+  """The kernel of a DepthwiseConv2D."""
+  return layer.kernel if KERAS_3 else layer.depthwise_kernel
+
+
+def flat_layers(model: Any) -> List[Any]:
+  """All layers of a model, those inside of others and models included."""
+  return list(model._flatten_layers(recursive=True, include_self=False))  # pylint: disable=protected-access
+
+
+def is_graph(model: Any) -> bool:
+  """Whether a model is nothing but its layers: Sequential or functional.
+
+  True for the classes themselves only, as a subclass may override `call`.
+  """
+  if type(model) is keras.Sequential:
+    return model.built and (
+        not KERAS_3 or model._functional is not None)  # pylint: disable=protected-access
+  return type(model) is _FUNCTIONAL
+
+
+def graph_layers(model: Any) -> List[Any]:
+  """The layers a model is made of, models inside it opened up.
+
+  Under Keras 3 operations between the layers, which are no layers, are among
+  them.
+  """
+  found: Dict[int, Any] = {}
+  functional: Any = type(model) is _FUNCTIONAL
+  for layer in model.operations if KERAS_3 and functional else model.layers:
+    inner = graph_layers(layer) if is_graph(layer) else [layer]
+    found.update((id(each), each) for each in inner)
+  return list(found.values())
+
+
+def layer_classes(names: Iterable[str]) -> Set[type]:
+  """Those of the named layers that the Keras at hand has."""
+  return {getattr(keras.layers, name) for name in names
+          if hasattr(keras.layers, name)}
+
+
+def mixes_when_frozen(layer: Any) -> bool:
+  """Whether a BatchNormalization goes on mixing examples when not trainable."""
+  # That of tf.compat.v1 does.
+  return not getattr(layer, '_USE_V2_BEHAVIOR', True)
+
+
+def is_bare_operation(layer: Any) -> bool:
+  """Whether a part of a functional model is no layer, but an operation."""
+  return (not isinstance(layer, keras.layers.Layer) or
+          type(layer).__name__ in ('TFOpLambda', 'SlicingOpLambda'))
+
+
+def _nodes(layer: Any) -> List[Any]:
+  return layer._inbound_nodes  # pylint: disable=protected-access
+
+
+def call_arguments(layer: Any) -> List[Any]:
+  """What a layer was called with, at each place of a functional model."""
+  if KERAS_3:
+    return [(node.arguments.args, node.arguments.kwargs)
+            for node in _nodes(layer)]
+  return [(node.call_args, node.call_kwargs) for node in _nodes(layer)]
+
+
+def output_shapes(layer: Any) -> List[Any]:
+  """Shapes of a layer's output at each place of a functional model."""
+  return [list(out.shape) for node in _nodes(layer)
+          for out in tf.nest.flatten(node.outputs)]
+
+
+def input_spec(model: Any) -> Optional[Any]:
+  """What to trace a model with, as `TensorSpec`s; None if not known."""
+  inputs = None
+  if not KERAS_3:
+    if getattr(model, 'inputs', None) and model._is_graph_network:  # pylint: disable=protected-access
+      inputs = model.input
+    else:  # Keras' record of the first call, without tf.keras.Input.
+      inputs = getattr(model, '_saved_model_inputs_spec', None)
+  elif is_graph(model) or isinstance(model, _FUNCTIONAL):
+    graph = getattr(model, '_functional', None) or model
+    inputs = graph._inputs_struct  # pylint: disable=protected-access
+  else:
+    # Of shapes alone, and only where there is one input.
+    shapes = list((getattr(model, '_build_shapes_dict', None) or {}).values())
+    if len(shapes) == 1 and isinstance(shapes[0], (tuple, list)) and (
+        not any(isinstance(size, (tuple, list, dict)) for size in shapes[0])):
+      return tf.TensorSpec((None, *shapes[0][1:]), model.input_dtype)
+  return None if inputs is None else tf.nest.map_structure(
+      lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), inputs)
+
+
+def is_scaled(layer: Any) -> bool:
+  """Whether a layer's weights are not what it computes with (LoRA, int8)."""
+  return bool(getattr(layer, 'lora_enabled', False) or
+              getattr(layer, 'quantization_mode', None))
+
+
+def generators(model: Any) -> List[Any]:
+  """The random number generators inside a model, of which Keras 2 has none."""
+  if not KERAS_3:
+    return []
+  found = {}
+  for layer in [model, *flat_layers(model)]:
+    for value in vars(layer).values():
+      if isinstance(value, keras.random.SeedGenerator):
+        found[id(value)] = value
+  return list(found.values())
+
+
+def in_xla() -> bool:
+  """Whether what is traced now will be compiled by XLA."""
+  return not tf.executing_eagerly() and (
+      control_flow_util.GraphOrParentsInXlaContext(
+          tf.compat.v1.get_default_graph()))

@@ -1,0 +1,69 @@
+"""The optimizers that drop-in ones stand on, in each Keras."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Mapping
+
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.compat.versions import KERAS_3
+
+Optimizer: Any = object
+"""To the mixins of drop-in optimizers, the one that they are mixed into."""
+
+_OPTIMIZERS = (keras.optimizers if KERAS_3 else keras.optimizers.legacy)
+Adagrad = _OPTIMIZERS.Adagrad
+Adam = _OPTIMIZERS.Adam
+RMSprop = _OPTIMIZERS.RMSprop
+SGD = _OPTIMIZERS.SGD
+
+# Of the optimizers of Keras 3, and of those of Keras 2 that are not legacy.
+_NOT_LEGACY = ('weight_decay', 'use_ema', 'ema_momentum',
+               'ema_overwrite_frequency', 'jit_compile', 'loss_scale_factor')
+
+
+def check_optimizer_arguments(arguments: Mapping[str, Any]) -> None:
+  """Refuses what the Keras at hand has no meaning for, or silently ignores.
+
+  Args:
+    arguments: For the base of a drop-in optimizer, by name.
+
+  Raises:
+    TypeError: naming what to pass instead.
+  """
+  for name in _NOT_LEGACY:
+    if name in arguments and not KERAS_3:
+      raise TypeError(
+          f'Expected arguments of tf.keras.optimizers.legacy, got {name}='
+          f'{arguments[name]!r}: under Keras 2 drop-in optimizers stand on its '
+          'legacy ones, which have no such argument. Leave it out, or use '
+          'tfcactus.keras.privatize, which trains with any optimizer.')
+  if KERAS_3 and arguments.get('lr') is not None:
+    raise TypeError(
+        f'Expected learning_rate, got lr={arguments["lr"]!r}, the name that '
+        f'Keras 2 had for it; pass learning_rate={arguments["lr"]!r}.')
+  if KERAS_3 and arguments.get('decay'):
+    raise TypeError(
+        f'Expected no decay, which Keras 3 ignores, got decay='
+        f'{arguments["decay"]!r}; pass learning_rate=tf.keras.optimizers.'
+        'schedules.InverseTimeDecay(learning_rate, decay_steps=1, '
+        f'decay_rate={arguments["decay"]!r}), which is the same.')
+
+
+def unwrapped(optimizer: Any) -> Any:
+  """An optimizer without loss scaling around it."""
+  return getattr(optimizer, 'inner_optimizer', optimizer)
+
+
+def bare_optimizer(model: Any) -> Any:
+  """The optimizer of a model, without loss scaling around it."""
+  # Keras 2 wraps it under mixed_float16, whatever it is told.
+  return unwrapped(model.optimizer)
+
+
+def is_wrapped(optimizer: Any) -> bool:
+  """Whether loss scaling is around an optimizer, where it can know that.
+
+  Keras 2 tells it. Keras 3 does not, and asks it for no gradients either.
+  """
+  return getattr(optimizer, '_is_wrapped_by_loss_scale_optimizer', False)

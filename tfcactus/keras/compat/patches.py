@@ -1,0 +1,251 @@
+"""Every place where code of TensorFlow or Keras is replaced, and why.
+
+All of it is scoped: it holds inside a `with`, for the thread that is in it. The
+originals are back once no thread is inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+from typing import Any
+from typing import Callable
+from typing import Iterator
+from typing import List
+from typing import NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.ops import gen_random_ops
+from tensorflow.python.ops import gen_stateless_random_ops as stateless
+from tensorflow.python.ops.parallel_for.pfor import _pfor_converter_registry
+from tensorflow.python.ops.parallel_for.pfor import wrap
+
+from tfcactus.keras.compat import models
+
+MakeSeed = Callable[[], tf.Tensor]
+"""Returns an int64 of shape (2,) for each draw."""
+
+_DRAW = 'tfcactus_draw'
+"""In the names of operations that draw by seeds from here."""
+
+
+@contextlib.contextmanager
+def replaced(thing: Any, **attributes: Any) -> Iterator[None]:
+  """Replaces attributes of one object for a while, unseen by Keras."""
+  kept = {k: thing.__dict__[k] for k in attributes if k in thing.__dict__}
+  thing.__dict__.update(attributes)
+  try:
+    yield
+  finally:
+    for name in attributes:
+      del thing.__dict__[name]
+    thing.__dict__.update(kept)
+
+
+class _Place(NamedTuple):
+  """A function of a library, and what stands in for it.
+
+  Attributes:
+    owner: Where it is looked up: a module, a class or a dict.
+    name: Its name there.
+    instead: (original, what the thread entered with, *args, **kwargs) -> value.
+  """
+
+  owner: Any
+  name: str
+  instead: Callable[..., Any]
+
+  def get(self) -> Callable[..., Any]:
+    """What is there now."""
+    if isinstance(self.owner, dict):
+      return self.owner[self.name]
+    return getattr(self.owner, self.name)
+
+  def put(self, function: Callable[..., Any]) -> None:
+    """Puts a function there."""
+    if isinstance(self.owner, dict):
+      self.owner[self.name] = function
+    else:
+      setattr(self.owner, self.name, function)
+
+
+class _LibraryPatch:
+  """Replaces functions of a library for the threads that are inside.
+
+  They are looked up by all threads, so those outside are handed the original.
+  """
+
+  def __init__(self, places: List[_Place]):
+    self._places = places
+    self._originals: List[Callable[..., Any]] = []
+    self._lock = threading.Lock()
+    self._threads_inside = 0
+    self._local = threading.local()
+
+  def value(self) -> Any:
+    """What this thread entered with, or None outside."""
+    return getattr(self._local, 'value', None)
+
+  @contextlib.contextmanager
+  def inside(self, value: Any) -> Iterator[None]:
+    """Has the replacements act on this thread, with a value for them."""
+    with self._lock:
+      if not self._threads_inside:
+        self._originals = [place.get() for place in self._places]
+        for place, original in zip(self._places, self._originals):
+          place.put(self._hook(place.instead, original))
+      self._threads_inside += 1
+    kept, self._local.value = self.value(), value
+    try:
+      yield
+    finally:
+      self._local.value = kept
+      with self._lock:
+        self._threads_inside -= 1
+        if not self._threads_inside:
+          for place, original in zip(self._places, self._originals):
+            place.put(original)
+
+  def _hook(self, instead: Callable[..., Any], original: Callable[..., Any]
+           ) -> Callable[..., Any]:
+
+    @functools.wraps(original)
+    def hooked(*args: Any, **kwargs: Any) -> Any:
+      value = self.value()
+      if value is None:
+        return original(*args, **kwargs)
+      return instead(original, value, *args, **kwargs)
+
+    return hooked
+
+
+def _draw(draw: Callable[..., tf.Tensor], original: Any, make_seed: MakeSeed,
+          shape: Any, dtype: tf.DType, seed: int = 0, seed2: int = 0,
+          name: Any = None) -> tf.Tensor:
+  del original, seed, seed2, name
+  return draw(shape, make_seed(), dtype=dtype, name=_DRAW)
+
+
+def _draw_integers(original: Any, make_seed: MakeSeed, shape: Any, minval: Any,
+                   maxval: Any, seed: int = 0, seed2: int = 0,
+                   name: Any = None) -> tf.Tensor:
+  del original, seed, seed2, name
+  return stateless.stateless_random_uniform_int(
+      shape, make_seed(), minval, maxval, name=_DRAW)
+
+
+def _key_and_counter(original: Any, make_seed: MakeSeed,
+                     generator: tf.random.Generator, shape: Any) -> Any:
+  """In place of a key that is kept in a variable, and a counter of draws."""
+  del original, shape
+  seed = tf.bitcast(make_seed(), tf.uint64)
+  size = int(generator.state.shape[0]) - 1
+  return seed[:1], tf.concat([seed[1:], tf.zeros([size - 1], tf.uint64)], 0)
+
+
+_draws = _LibraryPatch([
+    *(_Place(gen_random_ops, name, functools.partial(_draw, draw))
+      for name, draw in (
+          ('random_uniform', stateless.stateless_random_uniform),
+          ('random_standard_normal', stateless.stateless_random_normal),
+          ('truncated_normal', stateless.stateless_truncated_normal))),
+    _Place(gen_random_ops, 'random_uniform_int', _draw_integers),
+    _Place(tf.random.Generator, '_prepare_key_counter', _key_and_counter)])
+"""Layers draw from seeds that users can know: see `example_seeds`."""
+
+
+def current_seed() -> tf.Tensor:
+  """A seed of the innermost `drawing` that this thread is in."""
+  return _draws.value()()
+
+
+@contextlib.contextmanager
+def drawing(model: Any, make_seed: MakeSeed) -> Iterator[None]:
+  """Has whatever is drawn inside, by this thread, come from given seeds.
+
+  Args:
+    model: The model or layer that draws.
+    make_seed: Returns an int64 of shape (2,) for each draw.
+  """
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(_draws.inside(make_seed))
+    for generator in models.generators(model):
+      stack.enter_context(replaced(
+          generator, next=functools.partial(_keras_seed, generator)))
+    yield
+
+
+def _keras_seed(generator: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+  """In place of `SeedGenerator.next` of Keras 3, whose seeds have 32 bits."""
+  del args, kwargs
+  bits = tf.bitwise.bitwise_and(current_seed(), 2**31 - 1)
+  return tf.cast(bits, generator.state.dtype)
+
+
+def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
+  """Vectorises a matrix product so that its kernel need not broadcast.
+
+  TensorFlow 2.16 to 2.21 with oneDNN write past the end of memory when a
+  product broadcasts (8, 1, 5, 4) with (4, 3), which is what a product of one
+  example and weights becomes.
+  """
+  del original, value
+  pfor_input.expanddim_inputs_for_broadcast()
+  x, y = pfor_input.input(0)[0], pfor_input.input(1)[0]
+  batch = tf.broadcast_dynamic_shape(tf.shape(x)[:-2], tf.shape(y)[:-2])
+  x, y = (tf.broadcast_to(factor, tf.concat([batch, tf.shape(factor)[-2:]], 0))
+          for factor in (x, y))
+  return wrap(tf.matmul(
+      x, y, adjoint_a=pfor_input.get_attr('adj_x'),
+      adjoint_b=pfor_input.get_attr('adj_y')), True)
+
+
+def _convert_draw(draw: Callable[..., tf.Tensor], original: Any, value: Any,
+                  pfor_input: Any) -> Any:
+  """Draws for all rows at once by the seed of the first.
+
+  All seeds are fresh, so that rows are independent either way; TensorFlow would
+  go through them one by one.
+  """
+  del value
+  inputs = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
+  only_seed = [each.is_stacked for each in inputs] == (
+      [i == 1 for i in range(len(inputs))])
+  if _DRAW not in pfor_input.op.name or not only_seed:
+    return original(pfor_input)
+  shape, seed, *bounds = (each.t for each in inputs)
+  rows = tf.cast(pfor_input.pfor.loop_len_vector, shape.dtype)
+  kwargs = {} if bounds else {'dtype': pfor_input.get_attr('dtype')}
+  return wrap(draw(tf.concat([rows, shape], 0), seed[0], *bounds, **kwargs), True)
+
+
+_converters = _LibraryPatch([
+    _Place(_pfor_converter_registry, 'BatchMatMulV2', _convert_matmul),
+    *(_Place(_pfor_converter_registry, name, functools.partial(_convert_draw, draw))
+      for name, draw in (
+          ('StatelessRandomUniform', stateless.stateless_random_uniform),
+          ('StatelessRandomUniformInt', stateless.stateless_random_uniform_int),
+          ('StatelessRandomNormal', stateless.stateless_random_normal),
+          ('StatelessTruncatedNormal', stateless.stateless_truncated_normal)))])
+"""How `tf.vectorized_map` vectorises operations that it gets wrong, or slow."""
+
+
+@contextlib.contextmanager
+def vectorizing() -> Iterator[None]:
+  """Has `tf.vectorized_map` inside be sound, fast in draws, and quiet.
+
+  It notes as if it were an error, which it is not, that it uses a loop.
+  """
+  logger, thread = tf.get_logger(), threading.get_ident()
+
+  def keep(record: logging.LogRecord) -> bool:
+    return record.thread != thread or 'uses a while_loop' not in record.getMessage()
+
+  logger.addFilter(keep)
+  try:
+    with _converters.inside(True):
+      yield
+  finally:
+    logger.removeFilter(keep)

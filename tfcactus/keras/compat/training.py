@@ -1,0 +1,78 @@
+"""What `compile`, `fit` and saving ask for, in each Keras."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Optional
+
+import tensorflow as tf
+
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.compat.versions import KERAS_3
+
+
+def counter(value: float, name: str, dtype: str = 'int64') -> Any:
+  """Returns a variable that a model holding it saves with its weights.
+
+  Args:
+    value: To start with.
+    name: Its name.
+    dtype: Its dtype.
+  """
+  if KERAS_3:
+    return keras.Variable(value, dtype=dtype, trainable=False, autocast=False,
+                          name=name)
+  return tf.Variable(value, dtype=dtype, trainable=False, name=name)
+
+
+def compile_arguments(**arguments: Any) -> Any:
+  """Arguments for `Model.compile` that each Keras understands.
+
+  Gradients are unscaled before they are clipped, so that no optimizer must
+  scale losses.
+  """
+  if not KERAS_3:
+    return arguments
+  given = {k: v for k, v in arguments.items() if v is not None}
+  return {'auto_scale_loss': False, **given}
+
+
+def remember_inputs(model: Any, inputs: Any) -> None:
+  """Tells a model what it was trained on, for `tf.saved_model.save`.
+
+  Keras 2 learns it when the model itself is called; Keras 3 asks for none.
+  """
+  if not KERAS_3:
+    model._set_save_spec(inputs)  # pylint: disable=protected-access
+
+
+def log_loss(model: Any, predictions: tf.Tensor, losses: tf.Tensor,
+             weights: tf.Tensor) -> None:
+  """Updates the loss that `fit` logs: the mean over examples.
+
+  Whatever the reduction of the compiled loss, which is not asked.
+
+  Args:
+    model: The compiled model.
+    predictions: Shape (batch, ...).
+    losses: Shape (batch,), not weighted.
+    weights: Shape (batch,).
+  """
+  if not KERAS_3 and not model.compiled_loss.built:
+    model.compiled_loss.build(predictions)  # Makes the metric.
+  tracker = [metric for metric in model.metrics if metric.name == 'loss'][0]
+  tracker.update_state(losses * tf.cast(weights, losses.dtype))
+
+
+def steps_per_execution(model: Any) -> Optional[int]:
+  """How many steps a model runs at a time; None if that may vary."""
+  # Keras 2 tells of 'auto' by the first from TensorFlow 2.15 on, by the second
+  # before.
+  if getattr(model, '_autotune_steps_per_execution', False) or (
+      getattr(model, '_steps_per_execution_tuner', None) is not None):
+    return None
+  steps = (model.steps_per_execution if KERAS_3 else
+           getattr(model, '_steps_per_execution', None))
+  if isinstance(steps, str):  # 'auto'
+    return None
+  return 1 if steps is None else int(steps)

@@ -1,0 +1,96 @@
+"""Optimizers that go where TensorFlow Privacy's DPKeras optimizers go."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Type
+
+from tfcactus.keras.compat import optimizers
+from tfcactus.keras.compat import versions
+from tfcactus.keras.drop_in import keras2
+from tfcactus.keras.drop_in import keras3
+from tfcactus.keras.drop_in.optimizer import DPOptimizer
+
+_registered = versions.keras.saving.register_keras_serializable('tfcactus')
+
+
+def make_dp_optimizer_class(base: Any) -> Type[DPOptimizer]:
+  """Returns a private subclass of a Keras optimizer.
+
+  Args:
+    base: A subclass of `tf.keras.optimizers.Optimizer`; under Keras 2, of
+      `tf.keras.optimizers.legacy.Optimizer`.
+
+  Returns:
+    A class whose constructor takes the arguments of `DPKerasSGDOptimizer`.
+  """
+  hooks: Any = versions.choose(
+      keras_2=keras2.Keras2Optimizer, keras_3=keras3.Keras3Optimizer)
+
+  class _DPOptimizer(hooks, base):
+    """A private subclass of a Keras optimizer."""
+
+  return _DPOptimizer
+
+
+_SGD: Any = make_dp_optimizer_class(optimizers.SGD)
+_Adam: Any = make_dp_optimizer_class(optimizers.Adam)
+_Adagrad: Any = make_dp_optimizer_class(optimizers.Adagrad)
+_RMSprop: Any = make_dp_optimizer_class(optimizers.RMSprop)
+
+
+@_registered
+class DPKerasSGDOptimizer(_SGD):
+  """Private SGD: clipped gradients per example, noise once on their sum.
+
+  Goes where `tensorflow_privacy.DPKerasSGDOptimizer` goes, in `compile` with a
+  loss of reduction NONE. It divides by the expected batch size.
+
+  It sees a batch only through its losses, so it takes one backward pass per
+  example; `tfcactus.keras.privatize` is many times faster. It cannot see the
+  model either: layers or losses that mix examples, such as BatchNormalization,
+  void the guarantee. `EpsilonCallback` traces the model and the loss, and reports
+  none unless each operation is known to leave examples alone; that `fit` ran
+  what was traced is assumed, and said with epsilon. And it cannot take an example
+  out of the batch: one whose activations overflow spoils the gradients of all
+  others, since 0 * NaN = NaN, so that the guarantee assumes that none does
+  (`sound` is False from then on, and `EpsilonCallback` refuses). A model made
+  by `privatize` needs no such assumption. Examples that hold NaN or infinity
+  themselves are taken out by `PoissonBatches`.
+
+  Args:
+    l2_norm_clip: The bound on the norm of each example's gradient.
+    noise_multiplier: Standard deviation of Gaussian noise over l2_norm_clip;
+      0 for none, which protects nothing.
+    num_microbatches: None: one example per microbatch; others are refused.
+    gradient_accumulation_steps: Batches to a logical one: their clipped sums
+      are added up, and noise is added once, to the sum of the last. No epsilon
+      is known for it by `EpsilonCallback`.
+    expected_batch_size: Of the logical batch, sampling_prob * num_examples, a
+      public constant that the noisy sum is divided by. Required.
+    noise: A noise table, instead of noise_multiplier.
+    seed: For repeatable experiments; None takes the system's entropy.
+    plan: Set by `from_plan`.
+    **kwargs: For the base optimizer: learning_rate, momentum, ... Under Keras
+      2 that is `tf.keras.optimizers.legacy.SGD`, otherwise
+      `tf.keras.optimizers.SGD`.
+
+  Raises:
+    TypeError: if an argument is not one of the base optimizer's.
+    ValueError: if an argument is invalid or refused.
+  """
+
+
+@_registered
+class DPKerasAdamOptimizer(_Adam):
+  """Private Adam; arguments as `DPKerasSGDOptimizer` and of Keras' Adam."""
+
+
+@_registered
+class DPKerasAdagradOptimizer(_Adagrad):
+  """Private Adagrad; arguments as `DPKerasSGDOptimizer` and Keras' Adagrad."""
+
+
+@_registered
+class DPKerasRMSpropOptimizer(_RMSprop):
+  """Private RMSprop; arguments as `DPKerasSGDOptimizer` and Keras' RMSprop."""

@@ -1,0 +1,70 @@
+"""How Keras 3 calls a drop-in optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Optional
+
+import tensorflow as tf
+
+from tfcactus.keras.checks import example_losses
+from tfcactus.keras.checks import layers
+from tfcactus.keras.compat import models
+from tfcactus.keras.drop_in import example_gradients
+from tfcactus.keras.drop_in import graph_gradients
+from tfcactus.keras.drop_in import optimizer
+
+
+class Keras3Optimizer(optimizer.DPOptimizer):
+  """Under Keras 3, whose `fit` scales the loss and applies its gradients."""
+
+  def minimize(self, loss: Any, var_list: Any, grad_loss: Any = None,
+               name: Any = None, tape: Optional[tf.GradientTape] = None) -> Any:
+    """Updates variables by a loss per example.
+
+    Args:
+      loss: Shape (batch,), recorded on `tape`; or a function that returns it.
+      var_list: Variables, or a function that returns them.
+      grad_loss: Ignored.
+      name: Ignored.
+      tape: Recorded `loss`.
+    """
+    del name
+    return self.apply_gradients(
+        self._compute_gradients(loss, var_list, grad_loss, tape))
+
+  def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
+    """Remembers the loss that `fit` is about to differentiate.
+
+    Args:
+      loss: Per example.
+    """
+    layers.check_one_device(single_replica=True)
+    example_gradients.check_precision(self)
+    losses = example_losses.mean_per_example(loss)
+    if tf.executing_eagerly():
+      raise ValueError(
+          'Expected compile(run_eagerly=False) with a drop-in optimizer of '
+          'Keras 3, got True: only a graph can be asked for gradients per '
+          'example. Leave it out, or use tfcactus.keras.privatize.')
+    self._private.losses = losses
+    self._private.ready = True
+    return tf.reduce_sum(losses)
+
+  def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+    """Applies what `fit` or `minimize` made; refuses any other gradients."""
+    self._check_ready()
+    var_list = list(trainable_variables or self._trainable_variables)
+    with tf.init_scope():
+      if not self.built:
+        self.build(var_list)
+    losses, self._private.losses = self._private.losses, None
+    if losses is not None:
+      # In place of the gradients that were not clipped, which nothing runs.
+      sums, finite = graph_gradients.traced_sums(
+          losses, [models.tf_variable(v) for v in var_list], self._clip())
+      self._private.note_finite(finite)
+      grads = self._prepared(sums)
+    base: Any = super()
+    self._apply_when_complete(
+        grads, var_list, lambda averages: base.apply(averages, var_list))

@@ -1,0 +1,37 @@
+"""Embeddings: the rows of the table that an example looked up."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Callable
+from typing import Sequence
+
+import tensorflow as tf
+
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import forms
+from tfcactus.keras.gradients.layers import base
+
+
+class EmbeddingRule(base.LayerRule):
+  """Embeddings of integers."""
+
+  layer_types = (keras.layers.Embedding,)
+
+  def unsupported(self, layer: Any) -> str:
+    return 'sparse=True' if getattr(layer, 'sparse', False) else ''
+
+  def forward(self, layer: Any, call: Callable[..., Any], capture: base.Capture,
+              inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    return capture(inputs, call(inputs, *args, **kwargs))
+
+  def gradients(self, call: base.LayerCall) -> base.Gradients:
+    table = call.layer.embeddings
+    batch = call.saved.shape[0]
+    ids = tf.reshape(tf.cast(call.saved, tf.int32), [batch, -1])
+    values = tf.reshape(base.in_stored_dtype(call.gradient, table),
+                        [batch, ids.shape[1], table.shape[1]])
+    return [(table, forms.Rows.merged(ids, values, table.shape[0]))]
+
+  def numbers_per_example(self, layer: Any, output_shapes: Sequence[Any]) -> int:
+    return 0  # No more than its outputs.
