@@ -16,11 +16,12 @@ from tfcactus import _checks
 from tfcactus import noise as noise_lib
 from tfcactus import relations
 from tfcactus.accounting import events
-from tfcactus.accounting import sample_overlap
 from tfcactus.accounting.composition.composition import Step
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
+from tfcactus.noise import base as noise_base
+from tfcactus.noise import gaussian_pairs
 from tfcactus.pairs import dominating_pair as pair_lib
-from tfcactus.pairs import of_noise
+from tfcactus.pairs import envelope
 
 MAX_COUNT = 2**53
 """Releases of one kind, at most: a float64 holds all numbers up to here."""
@@ -82,16 +83,16 @@ class Release:
     if self.sampling_prob < 1 and self.fixed_size and self.relation == _ZERO_OUT:
       return Step.of(_zeroed(self, direction))
     if self.sampling_prob < 1 and direction == 'replace' and not self.fixed_size:
-      return Step.of(sample_overlap.replaced(self.source.noise, self.sampling_prob))
+      return Step.of(_replaced(self.source.noise, self.sampling_prob))
     shift = 2 if direction == 'replace' or self.fixed_size else 1
     noise = self.source.noise
     loss = None
-    if isinstance(noise, noise_lib.Gaussian) and not (
-        direction == 'replace' and self.sampling_prob < 1):
-      mu = shift / noise.noise_multiplier
+    std = None if noise is None else noise.gaussian_std
+    if std is not None and not (direction == 'replace' and self.sampling_prob < 1):
+      mu = shift / std
       loss = GaussianLoss(mu, self.sampling_prob,
                           'add' if direction == 'add' else 'remove')
-      make_base = functools.partial(of_noise.gaussian_bounds, mu)
+      make_base = functools.partial(gaussian_pairs.shifted, mu)
     else:
       base = _base_bounds(self.source, shift)
       make_base = lambda cells: base
@@ -103,8 +104,19 @@ class Release:
         make_base(cells), self.sampling_prob, direction), loss)
 
 
+@functools.lru_cache(maxsize=32)
+def _replaced(noise: noise_lib.Noise, sampling_prob: float) -> pair_lib.PairBounds:
+  return noise.replaced_pair(sampling_prob)
+
+
+@functools.lru_cache(maxsize=32)
+def _zeroed_pair(noise: noise_lib.Noise, sampling_prob: float
+                 ) -> pair_lib.PairBounds:
+  return noise.zeroed_pair(sampling_prob)
+
+
 def _zeroed(release: Release, direction: str) -> pair_lib.PairBounds:
-  bounds = sample_overlap.zeroed(release.source.noise, release.sampling_prob)
+  bounds = _zeroed_pair(release.source.noise, release.sampling_prob)
   return bounds if direction == 'remove' else bounds.reversed()
 
 
@@ -112,7 +124,7 @@ def _zeroed(release: Release, direction: str) -> pair_lib.PairBounds:
 def _base_bounds(source: Source, shift: int) -> pair_lib.PairBounds:
   if source.pair is not None:
     return pair_lib.PairBounds.exact(source.pair)
-  return of_noise.known_pair(source.noise, shift)
+  return noise_base.known_pair(source.noise, shift)
 
 
 def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
@@ -126,7 +138,7 @@ def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
     return base
   add, remove = base.poisson(prob)
   if direction == 'replace':
-    return of_noise.envelope_of([add, remove])
+    return envelope.envelope_of([add, remove])
   return add if direction == 'add' else remove
 
 
@@ -278,12 +290,6 @@ def _refuse_joint(event: Any, sample: Release, several: bool) -> None:
 def _source_of(event: Any, relation: dp_accounting.NeighboringRelation
                ) -> Optional[Source]:
   """The source of a single release; None where nothing is protected."""
-  if isinstance(event, events.NoiseTableDpEvent):
-    if isinstance(event.noise, noise_lib.SinhNormal) and not event.noise.monotone:
-      raise Unsupported(
-          event, 'sinh-normal noise with bend < sigma has two peaks, where no '
-          'closed form is proved; use the table of DiscretizedSinhNormal')
-    return Source(noise=event.noise)
   if isinstance(event, events.DominatingPairDpEvent):
     if event.neighboring_relation != relation:
       raise Unsupported(
@@ -296,13 +302,9 @@ def _source_of(event: Any, relation: dp_accounting.NeighboringRelation
           event.noise_parameter, event.num_buckets), relation)
     except ValueError as error:
       raise Unsupported(event, str(error)) from error
-  for kind, build in ((dp_accounting.GaussianDpEvent, noise_lib.Gaussian),
-                      (dp_accounting.LaplaceDpEvent, noise_lib.Laplace)):
-    if isinstance(event, kind):
-      if event.noise_multiplier == 0:
-        return None
-      try:
-        return Source(noise=build(event.noise_multiplier))
-      except ValueError as error:
-        raise Unsupported(event, str(error)) from error
-  raise Unsupported(event, 'unknown kind of event')
+  noise = _checked(event, noise_lib.of_event, event)
+  if noise is None:
+    raise Unsupported(event, 'unknown kind of event')
+  if not noise.noise_multiplier:
+    return None
+  return Source(noise=_checked(event, noise_lib.check, noise))

@@ -21,12 +21,13 @@ from typing import Callable
 from typing import Iterator
 from typing import Optional
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import gen_random_ops
 from tensorflow.python.ops import gen_stateless_random_ops
 
+from tfcactus.keras import random_bits
 from tfcactus.keras.compat import versions
-from tfcactus.keras.random_bits import SystemBits
 from tfcactus.randomness import KeyStream
 
 DRAW = 'tfcactus_draw'
@@ -47,11 +48,12 @@ class Keys:
     Args:
       seed: For repeatable experiments; None takes the system's entropy.
     """
-    self._bits = SystemBits(KeyStream(seed, 'layers'))
+    self._stream = KeyStream(seed, 'layers')
 
   def __call__(self) -> tf.Tensor:
     """int64, shape (2,)."""
-    return self._bits.integers(2)
+    return random_bits.drawn(
+        lambda: self._stream.words(2).view(np.int64), 2, tf.int64)
 
 
 def row_seeds(rows: int) -> tf.Tensor:
