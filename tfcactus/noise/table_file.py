@@ -194,9 +194,13 @@ class NoiseTable(Noise):
       ValueError: if the config is damaged.
     """
     place = 'the noise table in the config'
-    (npz,) = config.values()
-    data = io.BytesIO(base64.b64decode(npz))
-    return cls.from_file(read_npz(data, place), place)
+    if set(config) != {'npz'}:
+      raise TypeError('a table has one entry, npz')
+    try:
+      data = base64.b64decode(config['npz'], validate=True)
+    except ValueError as error:
+      raise ValueError(f'Expected {place} in base64, but {error}.') from error
+    return cls.from_file(read_npz(io.BytesIO(data), place), place)
 
 
 def read_npz(file: Union[PathLike, IO[bytes]], place: str) -> dict[str, np.ndarray]:
