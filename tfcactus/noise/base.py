@@ -28,6 +28,9 @@ from tfcactus.pairs import overlap
 from tfcactus.pairs.dominating_pair import PairBounds
 
 Size = Union[int, Tuple[int, ...]]
+_BLOCK = 1 << 15
+"""Coordinates drawn at once, so that they stay in the cache; any number will do."""
+
 _Law = TypeVar('_Law', bound='Noise')
 
 
@@ -189,7 +192,10 @@ class Noise(abc.ABC):
 
     Args:
       rng: The generator to draw with.
-      dim: Its length; coordinates of scalar noise are independent.
+      dim: Its length.
+
+    Raises:
+      ValueError: if the law has no draw of that length.
     """
     return self.sample(rng, dim)
 
@@ -248,6 +254,14 @@ class ScalarNoise(Noise):
   def std(self) -> float:
     """Standard deviation of a coordinate in units of sensitivity."""
     return self.noise_multiplier
+
+  def sample_vector(self, rng: Random, dim: int) -> np.ndarray:
+    """Draws `dim` independent coordinates, block by block."""
+    noise = np.empty(dim)
+    for start in range(0, dim, _BLOCK):
+      part = noise[start:start + _BLOCK]
+      part[:] = self.sample(rng, part.size)
+    return noise
 
   def max_error(self, dim: int, beta: float) -> float:
     """The t with P(some of `dim` independent |Z| > t) = beta."""
