@@ -55,7 +55,8 @@ DATASETS = [
     'scikit-learn',
 ]
 PLOT = ['matplotlib>=3.5']
-TEST = ['pytest>=7', 'pytest-xdist>=3', 'hypothesis>=6', 'mpmath>=1.2', 'ruff>=0.4', 'mypy>=1.8']
+TEST = ['pytest>=7', 'pytest-xdist>=3', 'hypothesis>=6', 'mpmath>=1.2', 'ruff>=0.4',
+        'mypy>=1.8']
 
 setuptools.setup(
     name='tfcactus',

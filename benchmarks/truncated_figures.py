@@ -22,7 +22,7 @@ from scipy import optimize
 from benchmarks import _results
 import tfcactus
 from tfcactus import design
-from tfcactus.pairs import of_noise
+from tfcactus.noise import scalar_pairs
 from tfcactus.search import truncated
 
 EPSILON = 0.3
@@ -69,7 +69,7 @@ def figure_1(pyplot: Any) -> dict:
       utility=POINTY_UTILITY, method='lp', **STAIRS).solve()
   _draw_figure_1(pyplot, tables, {'truncated staircase': staircase, **towers})
   rows = {name: {'utility': table.moment(1), 'delta': _delta(table),
-                 'delta_full_shift': of_noise.shifted_pair(
+                 'delta_full_shift': scalar_pairs.shifted(
                      table, table.bins).hockey_stick(EPSILON)}
           for name, table in {**tables, **towers,
                               'linear program, U = 1.879': falling}.items()}

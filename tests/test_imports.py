@@ -21,9 +21,9 @@ CORE = sorted(
 BELOW = {
     '_checks.py': (), '_format.py': (), '_numerics.py': (), 'relations.py': (),
     'adaptive_clipping.py': ('_checks',),
-    'randomness.py': ('noise',),
-    'pairs': ('_checks', '_numerics', 'noise'),
-    'noise': ('_checks', '_numerics', 'pairs', 'randomness'),
+    'randomness.py': (),
+    'pairs': ('_checks', '_numerics'),
+    'noise': ('_checks', 'pairs', 'randomness'),
     'sampling': ('relations',),
     'accounting': ('_checks', '_format', '_numerics', 'relations', 'pairs',
                    'noise', 'sampling'),
@@ -77,8 +77,21 @@ def test_every_room_is_drawn():
   assert rooms - {'__init__.py', 'cli'} == set(BELOW)
 
 
-def test_tensorflow_privacy_is_imported_in_one_module():
-  users = {file.name for file in ROOT.rglob('*.py')
+def test_tensorflow_privacy_is_the_business_of_one_room():
+  users = {str(file.parent.relative_to(ROOT)) for file in ROOT.rglob('*.py')
            if re.search(r"^\s*(import|from) tensorflow_privacy|'tensorflow_privacy",
                         file.read_text(encoding='utf-8'), re.M)}
-  assert users == {'stand_in.py'}
+  assert users == {'keras/tfp'}
+
+
+def test_keras_does_not_load_tensorflow_privacy_until_asked():
+  pytest.importorskip('tensorflow')
+  script = (
+      'import sys, tfcactus.keras\n'
+      'print(sorted({"tensorflow_privacy", "tfcactus.keras.tfp.query"} & '
+      'set(sys.modules)))\n'
+      'print(tfcactus.keras.TableNoiseQuery.__name__)')
+  result = subprocess.run(
+      [sys.executable, '-c', script], capture_output=True, text=True,
+      env={**os.environ, 'PYTHONPATH': str(ROOT.parent)}, check=True)
+  assert result.stdout.split() == ['[]', 'TableNoiseQuery']

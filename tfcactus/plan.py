@@ -18,7 +18,6 @@ from tfcactus import accounting
 from tfcactus import noise as noise_lib
 from tfcactus import relations
 from tfcactus.accounting import calibration
-from tfcactus.accounting import sinh_normal
 from tfcactus.adaptive_clipping import AdaptiveClipping
 
 ACCOUNTANT = 'tfcactus PhiAccountant'
@@ -149,14 +148,7 @@ class PrivacyPlan:
 
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
-    if not isinstance(self.noise, (noise_lib.Gaussian, noise_lib.Laplace,
-                                   noise_lib.SinhNormal, noise_lib.ScalarTable,
-                                   noise_lib.RadialTable)):
-      raise ValueError(
-          'Expected noise to be a Gaussian, Laplace, SinhNormal, ScalarTable or '
-          f'RadialTable, got {self.noise!r}.')
-    if isinstance(self.noise, noise_lib.SinhNormal):
-      sinh_normal.check_log_concave(self.noise)
+    set_field('noise', noise_lib.check(self.noise))
     set_field('l2_norm_clip',
               _checks.positive('l2_norm_clip', self.l2_norm_clip))
     set_field('num_examples',
@@ -172,11 +164,6 @@ class PrivacyPlan:
       raise ValueError(
           "Expected scalar noise with accounting='scalar-unproven', got "
           f"{self.noise!r}; it has a proven account: use accounting='proven'.")
-    if isinstance(self.noise, noise_lib.RadialTable) and (
-        not self.noise.monotone):
-      raise ValueError(
-          'Expected a radial table whose density never increases with the '
-          f'radius, got {self.noise!r}: no guarantee is known for it.')
     if self.adaptive_clipping is not None:
       self._check_adaptive()
     set_field('releases', _release_events(self.releases))
@@ -242,25 +229,11 @@ class PrivacyPlan:
     if self.dim is not None and dim != self.dim:
       raise ValueError(
           f'Expected a vector of dim={self.dim}, as the plan says, got {dim}.')
-    counted = ''
+    note = ''
     if self.adaptive_clipping is not None:
-      dim, counted = dim + 1, ' (the clipped count is one of them)'
-    if self.noise.dim in (None, dim):
-      return
-    if self.noise.dim != 1:
-      raise ValueError(
-          f'Expected noise for {dim} dimensions{counted}, got a radial table '
-          f'for {self.noise.dim}: its guarantee holds in its own dimension only. '
-          f'Solve one for dim={dim}, or use the Gaussian.')
-    if self.accounting == 'scalar-unproven':
-      return
-    raise ValueError(
-        f'Expected noise that protects an l2-clipped vector of length {dim}, '
-        f'got scalar noise ({self.noise.name}): i.i.d. scalar noise other than '
-        'the Gaussian has no valid one-dimensional account for a vector. Use '
-        f'the Gaussian or an isotropic table of dim={dim}; to reproduce the '
-        "published scalar numbers, which are no guarantee, pass "
-        "accounting='scalar-unproven'.")
+      dim, note = dim + 1, ' (the clipped count is one of them)'
+    if self.accounting == 'proven':
+      self.noise.check_dim(dim, note)
 
   @property
   def step_event(self) -> dp_accounting.DpEvent:
@@ -398,20 +371,6 @@ class PrivacyPlan:
         neighboring_relation=neighboring_relation)
     return calibration.calibrate_steps(
         epsilon, lambda steps: guarantee(steps).upper, self.steps)
-
-
-def check_l2_noise(noise: noise_lib.Noise, dim: int) -> None:
-  """Checks that noise protects one vector of bounded l2 norm, as a plan does.
-
-  Args:
-    noise: In units of the bound.
-    dim: Length of the vector.
-
-  Raises:
-    ValueError: if it does not, saying what would.
-  """
-  PrivacyPlan(noise=noise, l2_norm_clip=1.0, num_examples=1, sampling_prob=1.0,
-              steps=1, delta=0.5, dim=dim)
 
 
 def _release_events(releases: Sequence[Any]) -> tuple[dp_accounting.DpEvent, ...]:

@@ -14,8 +14,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers import modes
 import numpy as np
 
-from tfcactus.noise import table_file
-
 _ZEROS = memoryview(bytes(2**20))
 _REACH = 1.3
 """A point of the square lies in the disc with probability 0.785; so many times
@@ -165,7 +163,7 @@ class SystemRandom:
               ) -> np.ndarray:
     """Laplace noise with tails out to 70 scales."""
     sign = np.where(self.random(size) < 0.5, -1.0, 1.0)
-    return loc - scale * sign * np.log(table_file.fine_uniform(self, size))
+    return loc - scale * sign * np.log(fine_uniform(self, size))
 
   def integers(self, low: int, high: int, size: Any = ()) -> np.ndarray:
     """int64 in [low, high), uniform to the last bit."""
@@ -181,6 +179,17 @@ class SystemRandom:
       words = np.append(words, self._stream.words(count - words.size))
     return (words % np.uint64(span)).astype(np.int64).reshape(
         _shape(size)) + int(low)
+
+
+def fine_uniform(rng: Any, size: Any) -> np.ndarray:
+  """Uniforms in (0, 1) whose resolution near zero is 2^-106, not 2^-53.
+
+  Survival functions are inverted at these, so that cells far rarer than 2^-53
+  are drawn as often as they should be.
+  """
+  u = rng.random(size) + rng.random(size) * 2.0**-53
+  # Both halves zero has probability 2^-106; rounding up to one has 2^-54.
+  return np.clip(u, 2.0**-106, 1 - 2.0**-53)
 
 
 def _shape(size: Any) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from tfcactus import noise
 from tfcactus.accounting import sinh_normal
 from tfcactus.accounting import truncated_cdp
 from tfcactus.accounting.renyi import RenyiAccountant
-from tfcactus.pairs import of_noise
+from tfcactus.noise import scalar_pairs
 
 ROWS = [
     # rho, A, exact rho' / rho, eps(1e-5): exact, Renyi; eps(1e-10): exact
@@ -209,7 +209,7 @@ def test_two_peaks_are_refused_in_closed_form_and_accounted_as_a_table():
   table = design.DiscretizedSinhNormal(4.0, 1.0, bins=20).solve()
   assert not table.monotone
   full = accounting.Composition((((accounting.PairBounds.exact(
-      of_noise.shifted_pair(table, table.bins))), 1),)).epsilon(1e-2)
+      scalar_pairs.shifted(table, table.bins))), 1),)).epsilon(1e-2)
   assert accounting.PhiAccountant().compose(
       accounting.noise_event(table)).get_epsilon(1e-2) >= full.lower
 

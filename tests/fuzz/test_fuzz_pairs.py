@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from tests.fuzz import oracles
+from tfcactus import accounting
 from tfcactus import noise as noise_lib
+from tfcactus.noise import scalar_pairs
 from tfcactus.pairs import dominating_pair as pair_lib
-from tfcactus.pairs import of_noise
 
 ROUNDING = 2e-12
 """Of the P-mass beyond epsilon: what `composition` adds for it to a pair's sums."""
@@ -71,7 +72,7 @@ def closed_form(rng: np.random.Generator) -> list[Case]:
     law = oracles.sinh_normal(scale, bend)
     noise = noise_lib.SinhNormal(scale, bend)
   prob, way = _sampling(rng)
-  pairs = of_noise.dominating_pair(noise, shift=shift)
+  pairs = accounting.dominating_pair(noise, shift=shift)
   # A smaller change may cost no more; the lower pair is of the full one.
   profile = lambda alpha: oracles.threshold_profile(law, shift, alpha)
   if prob < 1:
@@ -99,7 +100,7 @@ def scalar_table(rng: np.random.Generator) -> list[Case]:
   """Scalar tables against all whole shifts and some fractional ones."""
   table, shift = random_table(rng), int(rng.integers(1, 3))
   prob, way = _sampling(rng)
-  pairs = of_noise.dominating_pair(table, shift=shift)
+  pairs = accounting.dominating_pair(table, shift=shift)
   parts = int(rng.integers(1, 4))
   half = np.exp(np.asarray(table.log_density, np.longdouble))
   cells = np.repeat(oracles.cell_masses(
@@ -135,7 +136,7 @@ def radial_table(rng: np.random.Generator) -> list[Case]:
       10**rng.uniform(-0.5, 1), 2 * dim * width / first)
   shift = int(rng.integers(1, 3))
   table = noise_lib.RadialTable.normalized(dim, first, width, log_density, tail)
-  pairs = of_noise.dominating_pair(table, shift=shift)
+  pairs = accounting.dominating_pair(table, shift=shift)
   profile = oracles.RadialProfile(
       dim, first, width, [float(x) for x in table.log_density], tail, shift)
   return [Case(f'radial dim {dim} first {first!r} width {width!r} '
@@ -194,7 +195,7 @@ def test_the_full_shift_of_a_table_that_rises_is_seen_to_be_too_little():
   rng, wrong = np.random.default_rng(4), 0
   table = noise_lib.ScalarTable.normalized(
       4, -np.array([0.0, 2, 0.5, 3, 0.2, 4, 1, 5]), -1.0)
-  pair = pair_lib.PairBounds.exact(of_noise.shifted_pair(table, 4))
+  pair = pair_lib.PairBounds.exact(scalar_pairs.shifted(table, 4))
   half = np.exp(np.asarray(table.log_density, np.longdouble))
   cells = oracles.cell_masses(half, table.log_tail_ratio, False)
   for epsilon in rng.uniform(0, 3, 20):
@@ -209,7 +210,7 @@ def test_rounding_of_rare_moves_is_in_the_upper_pair_of_a_radial_table():
   table = noise_lib.RadialTable.normalized(
       50, 53.500182100688384, 0.07058006486970751, [0.0, -0.047313027982678724],
       -1.9917727601631758)
-  pairs = of_noise.dominating_pair(table, shift=2)
+  pairs = accounting.dominating_pair(table, shift=2)
   profile = oracles.RadialProfile(
       50, 53.500182100688384, 0.07058006486970751,
       [float(x) for x in table.log_density], -1.9917727601631758, 2)

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import tfcactus
 from tfcactus import keras as private
-from tfcactus.keras import random_bits
+from tfcactus.randomness import KeyStream
 
 
 def plan():
@@ -28,7 +28,7 @@ def plan():
 def main(directory):
   folder = pathlib.Path(directory)
   log = os.open(folder / 'log', os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-  normals = random_bits.KeyStream.normals
+  normals = KeyStream.normals
 
   def watched(self, count):
     values = normals(self, count)
@@ -36,7 +36,7 @@ def main(directory):
     os.write(log, f'noise {digest}\n'.encode())
     return values
 
-  random_bits.KeyStream.normals = watched
+  KeyStream.normals = watched
   model = private.privatize(
       tf.keras.Sequential([tf.keras.layers.Input((6,)),
                            tf.keras.layers.Dense(3)]),

@@ -12,7 +12,7 @@ from tfcactus import accounting
 from tfcactus import design
 from tfcactus.keras import NoiseSampler
 from tfcactus.noise import library
-from tfcactus.pairs import of_noise
+from tfcactus.noise import scalar_pairs
 
 TABLES = {
     'isotropic': lambda: library.get('isotropic-dim3-sigma0.5'),
@@ -44,7 +44,7 @@ def test_likelihood_ratios_of_draws_give_the_accounted_delta(name):
   z = draw(table, 40_000)
   shift = np.eye(1, table.dim)
   pair = (accounting.dominating_pair(table).upper if table.monotone else
-          of_noise.shifted_pair(table, table.bins))
+          scalar_pairs.shifted(table, table.bins))
 
   def gains(epsilon, scale):
     loss = log_density(table, scale * z) - log_density(

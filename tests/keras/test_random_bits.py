@@ -1,96 +1,15 @@
-"""Random bits: unpredictable, never repeated, and of the promised laws."""
+"""What graphs draw: fresh bits, whenever they run."""
 
-import collections
-import copy
-import itertools
-import os
-import pickle
-
-from cryptography.hazmat.primitives.ciphers import algorithms
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers import modes
 import numpy as np
-import pytest
-from scipy import stats
 import tensorflow as tf
 
 from tfcactus import noise as noise_lib
 from tfcactus.keras import NoiseSampler
-from tfcactus.keras import random_bits
-from tfcactus.keras.random_bits import KeyStream
-
-
-def test_words_are_the_key_stream_of_aes(monkeypatch):
-  key = bytes(range(32))
-  monkeypatch.setattr(os, 'urandom', lambda size: key[:size])
-  stream = random_bits.KeyStream()
-  words = np.concatenate([stream.words(5), stream.words(200_000)])
-  cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-  expected = np.frombuffer(cipher.update(bytes(8 * words.size)), np.uint64)
-  np.testing.assert_array_equal(words, expected)
-
-
-def test_streams_differ_unless_seeded():
-  first, second = (set(random_bits.KeyStream().words(9)) for _ in range(2))
-  assert not first & second
-  one, two = random_bits.KeyStream(1, 'a'), random_bits.KeyStream(1, 'a')
-  np.testing.assert_array_equal(one.words(9), two.words(9))
-  assert set(random_bits.KeyStream(1, 'b').words(9)).isdisjoint(two.words(9))
-
-
-def test_a_forked_process_has_words_of_its_own():
-  stream = random_bits.KeyStream()
-  read, write = os.pipe()
-  child = os.fork()
-  if child == 0:
-    os.write(write, stream.words(4).tobytes())
-    os._exit(0)
-  os.waitpid(child, 0)
-  theirs = np.frombuffer(os.read(read, 32), np.uint64)
-  assert set(theirs).isdisjoint(stream.words(4))
-
-
-@pytest.mark.parametrize('duplicate', [copy.copy, copy.deepcopy, pickle.dumps])
-def test_streams_cannot_be_copied(duplicate):
-  with pytest.raises(TypeError, match='repeat'):
-    duplicate(random_bits.KeyStream())
-
-
-@pytest.mark.parametrize('count', [1, 2, 26_011, 400_001])
-def test_normals_have_their_law(count):
-  draws = random_bits.KeyStream(1, 'test').normals(count)
-  assert draws.shape == (count,)
-  if count > 1000:
-    assert stats.kstest(draws, 'norm').pvalue > 1e-3
-    assert stats.kstest(1.02 * draws, 'norm').pvalue < (
-        0.1 if count < 1e5 else 1e-6)
-    half = count // 2
-    assert abs(np.corrcoef(draws[:half], draws[half:2 * half])[0, 1]) < 0.02
-
-
-def test_tails_beyond_what_tf_random_normal_can_draw():
-  stream = random_bits.KeyStream(2, 'test')
-  stream.words = lambda count: np.full(count, 2**9, np.uint64)
-  assert np.all(stream.normals(4) > 8.0)
-  draws = random_bits.KeyStream(3, 'test').normals(4_000_000)
-  assert abs(np.sum(np.abs(draws) > 4.5) - 8e6 * stats.norm.sf(4.5)) < 25
-
-
-def test_selection_compares_whole_words():
-  stream = random_bits.KeyStream()
-  edge = int(0.3 * 2.0**64)
-  stream.words = lambda count: np.array(
-      [0, edge - 1, edge, 2**64 - 1], np.uint64)
-  assert stream.below(0.3, 4).tolist() == [True, True, False, False]
-  assert stream.below(1.0, 4).tolist() == [True] * 4
-  assert stream.below(2.0**-64, 4).tolist() == [True, False, False, False]
-  assert stream.below(2.0**-70, 4).tolist() == [False] * 4
 
 
 def test_unseeded_samplers_draw_from_the_system(radial):
   for noise in (noise_lib.Gaussian(1.0), noise_lib.Laplace(1.0), radial):
     sampler = NoiseSampler(noise)
-    assert isinstance(sampler._bits, random_bits.SystemBits)
     step = tf.function(lambda s=sampler: s.draw(3))
     assert len({float(step()[0]) for _ in range(5)}) == 5
   step = tf.function(lambda: NoiseSampler(noise_lib.Gaussian(1.0)).draw(3))
@@ -98,29 +17,3 @@ def test_unseeded_samplers_draw_from_the_system(radial):
   assert len(set(draws)) == 15
 
 
-@pytest.mark.parametrize('draw, kinds', [
-    (lambda stream: stream.subset(2, 5),
-     list(itertools.combinations(range(5), 2))),
-    (lambda stream: stream.permutation(4),
-     list(itertools.permutations(range(4)))),
-])
-def test_subsets_and_orders_are_uniform(draw, kinds):
-  stream = KeyStream(3)
-  counts = collections.Counter(tuple(draw(stream)) for _ in range(12_000))
-  assert set(counts) == set(kinds)
-  found = [counts[kind] for kind in kinds]
-  assert stats.chisquare(found).pvalue > 1e-3
-  skewed = np.ones(len(kinds))
-  skewed[:2] *= 1.2
-  assert stats.chisquare(
-      found, skewed * sum(found) / skewed.sum()).pvalue < 1e-3
-  assert stream.subset(5, 5).tolist() == list(range(5))
-
-
-def test_equal_words_are_drawn_again(monkeypatch):
-  draws = [[7, 7, 1], [7, 2, 1], [3, 3, 3], [3, 2, 9]]
-  monkeypatch.setattr(KeyStream, 'words', lambda self, count: np.array(
-      draws.pop(0), np.uint64))
-  assert KeyStream().subset(2, 3).tolist() == [1, 2]
-  assert KeyStream().permutation(3).tolist() == [1, 0, 2]
-  assert not draws

@@ -13,7 +13,7 @@ from tfcactus.learned import learned_noise
 from tfcactus.learned import models
 from tfcactus.learned import privacy_losses
 from tfcactus.learned import training
-from tfcactus.pairs import of_noise
+from tfcactus.noise import scalar_pairs
 from tfcactus.search import truncated
 
 BINS = 3
@@ -169,7 +169,7 @@ def test_cnn_noise_is_accounted_by_the_envelope():
       learning_rate=1e-3, progress=False).solve()
   assert not table.monotone
   found = truncated.account(table, epsilon=0.3, norm=1)
-  worst = max(of_noise.shifted_pair(table, k).hockey_stick(0.3)
+  worst = max(scalar_pairs.shifted(table, k).hockey_stick(0.3)
               for k in range(1, 7))
   assert found.delta.upper == pytest.approx(worst, rel=1e-6)
 

@@ -97,11 +97,11 @@ def test_a_spread_change_costs_no_more_than_a_whole_one(law, split):
 
 
 def test_log_concave_is_read_off_the_numbers():
-  assert _noise.is_log_concave(gaussian_scalar())
-  assert _noise.is_log_concave(truncated_scalar())
-  assert not _noise.is_log_concave(wavy_scalar())
-  assert not _noise.is_log_concave(gaussian_scalar(tail_ratio=0.99999))
-  assert not _noise.is_log_concave(noise.SinhNormal(3, 2))
+  assert gaussian_scalar().log_concave_on_cells
+  assert truncated_scalar().log_concave_on_cells
+  assert not wavy_scalar().log_concave_on_cells
+  assert not gaussian_scalar(tail_ratio=0.99999).log_concave_on_cells
+  assert not noise.SinhNormal(3, 2).log_concave
 
 
 def test_sums_are_clipped_and_exact():
@@ -249,6 +249,6 @@ def test_moment_generating_functions_are_bounded_closely(law):
     exact = np.log(np.sum(density * np.cosh(t * z)) * (z[1] - z[0]))
     # The sinh-normal's bound is that of the normal inside.
     slack = 1.5 if isinstance(law, noise.SinhNormal) else 1.01
-    assert exact * (1 - 1e-6) <= _noise._log_mgf(law, t) <= slack * exact + 1e-4
+    assert exact * (1 - 1e-6) <= law.log_mgf(t) <= slack * exact + 1e-4
   table = gaussian_scalar(tail_ratio=0.9)
-  assert _noise._log_mgf(table, 20 * 0.2) == np.inf  # 20 log(1 / 0.9) = 2.1.
+  assert table.log_mgf(20 * 0.2) == np.inf  # 20 log(1 / 0.9) = 2.1.

@@ -6,6 +6,7 @@ from tfcactus.accounting.base import TwoSidedAccountant
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
 from tfcactus.accounting.composition.composition import StepLoss
+from tfcactus.accounting.events import dominating_pair
 from tfcactus.accounting.events import DominatingPairDpEvent
 from tfcactus.accounting.events import noise_event
 from tfcactus.accounting.events import NoiseTableDpEvent
@@ -20,7 +21,6 @@ from tfcactus.accounting.truncated_cdp_accountant import TCDPAccountant
 from tfcactus.accounting.truncated_cdp_accountant import TCDPDpEvent
 from tfcactus.pairs.dominating_pair import DominatingPair
 from tfcactus.pairs.dominating_pair import PairBounds
-from tfcactus.pairs.of_noise import dominating_pair
 
 __all__ = [
     'Bounds', 'Composition', 'DominatingPair', 'DominatingPairDpEvent',

@@ -17,11 +17,12 @@ from tfcactus import _checks
 from tfcactus import noise as noise_lib
 from tfcactus import relations
 from tfcactus.accounting import events
-from tfcactus.accounting import sample_overlap
 from tfcactus.accounting.composition.composition import StepLoss
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
+from tfcactus.noise import base as noise_base
+from tfcactus.noise import gaussian_pairs
 from tfcactus.pairs import dominating_pair as pair_lib
-from tfcactus.pairs import of_noise
+from tfcactus.pairs import envelope
 
 MAX_COUNT = 2**53
 """Steps of one kind, at most: a float64 holds all whole numbers up to here."""
@@ -95,17 +96,17 @@ class NoiseStep(EventStep):
     sample, noise = self.sample, self.noise
     prob, replace = sample.sampling_prob, direction == 'replace'
     if prob < 1 and sample.fixed_size and not sample.displaces:
-      bounds = sample_overlap.zeroed(noise, prob)
+      bounds = _zeroed(noise, prob)
       return StepLoss.of(bounds if direction == 'remove' else bounds.reversed())
     if prob < 1 and replace and not sample.fixed_size:
-      return StepLoss.of(sample_overlap.replaced(noise, prob))
+      return StepLoss.of(_replaced(noise, prob))
     shift = 2 if replace or sample.fixed_size else 1
     base: Callable[[int], pair_lib.PairBounds] = lambda cells: (
-        of_noise.known_pair(noise, shift))
+        noise_base.known_pair(noise, shift))
     loss = None
-    if isinstance(noise, noise_lib.Gaussian):
-      mu = shift / noise.noise_multiplier
-      base = functools.partial(of_noise.gaussian_bounds, mu)
+    if noise.gaussian_std is not None:
+      mu = shift / noise.gaussian_std
+      base = functools.partial(gaussian_pairs.shifted, mu)
       if prob == 1 or not replace:
         loss = GaussianLoss(mu, prob, 'add' if direction == 'add' else 'remove')
     if prob == 1:
@@ -149,6 +150,16 @@ class SchemeStep(EventStep):
 
 
 @functools.lru_cache(maxsize=32)
+def _replaced(noise: noise_lib.Noise, sampling_prob: float) -> pair_lib.PairBounds:
+  return noise.replaced_pair(sampling_prob)
+
+
+@functools.lru_cache(maxsize=32)
+def _zeroed(noise: noise_lib.Noise, sampling_prob: float) -> pair_lib.PairBounds:
+  return noise.zeroed_pair(sampling_prob)
+
+
+@functools.lru_cache(maxsize=32)
 def _scheme_pairs(event: events.SteppedDpEvent,
                   relation: dp_accounting.NeighboringRelation, direction: str
                   ) -> pair_lib.PairBounds:
@@ -167,7 +178,7 @@ def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
     return base
   add, remove = base.poisson(prob)
   if direction == 'replace':
-    return of_noise.envelope_of([add, remove])
+    return envelope.envelope_of([add, remove])
   return add if direction == 'add' else remove
 
 
@@ -186,9 +197,14 @@ def steps_of(event: Any, relation: dp_accounting.NeighboringRelation) -> Steps:
 
 @functools.singledispatch
 def _steps(event: Any, sample: Sample) -> Steps:
-  """The steps of an event on a sample, by the event's class."""
-  del sample
-  raise Unsupported(event, 'unknown kind of event')
+  """The steps of an event on a sample, by the event's class; here of noise."""
+  noise = _checked(event, noise_lib.of_event, event)
+  if noise is None:
+    raise Unsupported(event, 'unknown kind of event')
+  if noise.noise_multiplier == 0:
+    yield None, 1
+  else:
+    yield NoiseStep(_checked(event, noise_lib.check, noise), sample), 1
 
 
 @_steps.register(dp_accounting.NoOpDpEvent)
@@ -242,25 +258,6 @@ def _(event: dp_accounting.SampledWithoutReplacementDpEvent, sample: Sample
   return _steps_of_sample(event, taken / total, True, sample)
 
 
-@_steps.register(dp_accounting.GaussianDpEvent)
-def _(event: dp_accounting.GaussianDpEvent, sample: Sample) -> Steps:
-  return _noise_step(event, noise_lib.Gaussian, sample)
-
-
-@_steps.register(dp_accounting.LaplaceDpEvent)
-def _(event: dp_accounting.LaplaceDpEvent, sample: Sample) -> Steps:
-  return _noise_step(event, noise_lib.Laplace, sample)
-
-
-@_steps.register(events.NoiseTableDpEvent)
-def _(event: events.NoiseTableDpEvent, sample: Sample) -> Steps:
-  if isinstance(event.noise, noise_lib.SinhNormal) and not event.noise.monotone:
-    raise Unsupported(
-        event, 'sinh-normal noise with bend < sigma has two peaks, where no '
-        'closed form is proved; use the table of DiscretizedSinhNormal')
-  yield NoiseStep(event.noise, sample), 1
-
-
 @_steps.register(events.DominatingPairDpEvent)
 def _(event: events.DominatingPairDpEvent, sample: Sample) -> Steps:
   # Where a record displaces another, neighbours differ as if it replaced it.
@@ -291,14 +288,6 @@ def _randomized_response(event: Any, sample: Sample) -> Steps:
 
 if hasattr(dp_accounting, 'RandomizedResponseDpEvent'):  # Newer releases have it.
   _steps.register(dp_accounting.RandomizedResponseDpEvent)(_randomized_response)
-
-
-def _noise_step(event: Any, build: Callable[[float], noise_lib.Noise],
-                sample: Sample) -> Steps:
-  if event.noise_multiplier == 0:
-    yield None, 1
-  else:
-    yield NoiseStep(_checked(event, build, event.noise_multiplier), sample), 1
 
 
 def _steps_of_sample(event: Any, prob: float, fixed_size: bool, outer: Sample
@@ -357,9 +346,9 @@ def _merged(event: Any) -> Any:
   except Unsupported:
     return event
   precisions = [
-      count * step.noise.noise_multiplier**-2 for step, count in steps
+      count * step.noise.gaussian_std**-2 for step, count in steps
       if isinstance(step, NoiseStep) and step.sample == whole and
-      isinstance(step.noise, noise_lib.Gaussian)]
+      step.noise.gaussian_std is not None]
   if len(precisions) < len(steps):
     return event
   if not precisions:

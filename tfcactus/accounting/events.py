@@ -1,4 +1,4 @@
-"""Events beside those of dp_accounting: table noise, pairs, sampling schemes."""
+"""Events beside those of dp_accounting: noise, pairs, sampling schemes."""
 
 from __future__ import annotations
 
@@ -9,28 +9,12 @@ import dp_accounting
 
 from tfcactus import _checks
 from tfcactus import noise as noise_lib
+from tfcactus.noise.base import Noise
+from tfcactus.noise.base import NoiseTableDpEvent
 from tfcactus.pairs import dominating_pair as pair_lib
 
-
-@attr.s(frozen=True, slots=True, auto_attribs=True, repr=False)
-class NoiseTableDpEvent(dp_accounting.DpEvent):
-  """Noise of a frozen law, added to a query of sensitivity one.
-
-  Two events are equal when their laws draw the same noise.
-
-  Attributes:
-    noise: The ScalarTable, RadialTable or SinhNormal that was sampled.
-  """
-
-  noise: noise_lib.Noise
-
-  def __attrs_post_init__(self):
-    if not hasattr(self.noise, 'digest'):
-      raise ValueError(f'Expected noise of tfcactus, got {self.noise!r}.')
-
-  def __repr__(self) -> str:
-    return (f'NoiseTableDpEvent({self.noise.name}, dim={self.noise.dim}, '
-            f'digest={self.noise.digest})')
+__all__ = ['DominatingPairDpEvent', 'NoiseTableDpEvent', 'dominating_pair',
+           'noise_event', 'randomized_response_event']
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True, repr=False, eq=False)
@@ -119,14 +103,28 @@ def randomized_response_event(noise_parameter: float, num_buckets: int
       pair, dp_accounting.NeighboringRelation.REPLACE_ONE)
 
 
-def noise_event(noise: noise_lib.Noise) -> dp_accounting.DpEvent:
+def noise_event(noise: Noise) -> dp_accounting.DpEvent:
   """The event of one release with `noise`, in dp_accounting's own words if any.
 
   Args:
     noise: Any noise of this library.
   """
-  if isinstance(noise, noise_lib.Gaussian):
-    return dp_accounting.GaussianDpEvent(noise.noise_multiplier)
-  if isinstance(noise, noise_lib.Laplace):
-    return dp_accounting.LaplaceDpEvent(noise.scale)
-  return NoiseTableDpEvent(noise)
+  return noise.dp_event
+
+
+def dominating_pair(noise: Noise, *, shift: int = 1) -> pair_lib.PairBounds:
+  """The pair of `noise` against itself shifted by `shift` sensitivities.
+
+  Args:
+    noise: Any noise of this library.
+    shift: 1 for neighbours that differ in one record (add or remove), 2 for
+      neighbours where one record is replaced.
+
+  Returns:
+    Pairs that bracket the tight dominating pair over all shifts of at most
+    `shift` sensitivities.
+
+  Raises:
+    ValueError: if no guarantee is known for the noise.
+  """
+  return noise_lib.check(noise).dominating_pair(shift)

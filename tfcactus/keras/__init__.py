@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib as _importlib
 import importlib.util as _importlib_util
+from typing import Any
 
 if _importlib_util.find_spec('tensorflow') is None:
   raise ImportError(
@@ -22,7 +24,6 @@ from tfcactus.keras.model import PrivateModel
 from tfcactus.keras.model import privatize
 from tfcactus.keras.noise_addition import NoiseSampler
 from tfcactus.keras.run_card import make_run_card
-from tfcactus.keras.tfp.query import TableNoiseQuery
 
 __all__ = [
     'DPKerasAdagradOptimizer',
@@ -40,3 +41,10 @@ __all__ = [
     'make_run_card',
     'privatize',
 ]
+
+
+def __getattr__(name: str) -> Any:
+  """Imports the adapter to TensorFlow Privacy, which takes long, when asked."""
+  if name == 'TableNoiseQuery':
+    return _importlib.import_module('tfcactus.keras.tfp.query').TableNoiseQuery
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -19,7 +19,7 @@ from tfcactus.keras.gradients import clipping as clipping_lib
 from tfcactus.keras.gradients import engine as engine_lib
 from tfcactus.keras.gradients import example_seeds
 from tfcactus.keras.gradients import layer_routes
-from tfcactus.keras.tfp.query import TableNoiseQuery
+from tfcactus.keras.noise_addition import NoiseSampler
 
 _MEMORY = 2**24
 """Numbers that a physical batch may hold: 64 MB in float32."""
@@ -54,11 +54,8 @@ class Step:
           "Expected clipping='flat' with a plan of adaptive_clipping, whose "
           f'count is that of whole gradients, got clipping={clipping!r}.')
     self.norm = clip_norm.ClipNorm(plan)
-    # Of the noise, not the plan: a release may hold more than the gradient.
-    self._query = (TableNoiseQuery(plan, seed=seed)
-                   if plan.adaptive_clipping is None else
-                   TableNoiseQuery(plan.noise, plan.l2_norm_clip, seed=seed))
-    self.seeded = self._query.seeded
+    self._sampler = NoiseSampler(plan.noise, seed=seed)
+    self.seeded = self._sampler.seeded
     self._keys = example_seeds.Keys(seed)
 
   def routes(self) -> layer_routes.Routes:
@@ -73,15 +70,19 @@ class Step:
     """
     _check_outputs(layers.check_model(self._model, half=True))
     layers.check_vectorizable(self._model)
+    self._check_vector()
+    self._routes = self.routes()
+    if self.rows is None:
+      self.rows = _physical_rows(self._plan, self._model, self._routes)
+
+  def _check_vector(self) -> None:
+    """Checks that the noise protects the gradient of the whole model."""
     dim = sum(math.prod(v.shape) for v in self._model.trainable_variables)
     if dim == 0:
       raise ValueError(
           f'Expected a model with trainable variables, got '
           f'{self._model.name!r} with none.')
     self._plan.check_vector(dim)
-    self._routes = self.routes()
-    if self.rows is None:
-      self.rows = _physical_rows(self._plan, self._model, self._routes)
 
   def shaped(self, x: Any, y: Any) -> Any:
     """Checks a batch, when the step is traced.
@@ -127,9 +128,8 @@ class Step:
                                self._routes, self.clipping, self._keys)
     batch = engine.run(x, y, weights, self.norm.value())
     release, scale = self.norm.release(batch)
-    state = self._query.initial_global_state()._replace(l2_norm_clip=scale)
-    noisy = self._query.get_noised_result(release, state)[0]
-    sums = self.norm.move(noisy)
+    self._check_vector()
+    sums = self.norm.move(self._sampler.add_to(release, scale))
     return [total / self._plan.expected_batch_size for total in sums], batch
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import io
 import numbers
 import os
-import tempfile
 from typing import Any
 from typing import Dict
 from typing import List
@@ -21,55 +20,6 @@ from tfcactus import accounting
 from tfcactus import adaptive_clipping
 from tfcactus import noise as noise_lib
 from tfcactus import plan as plan_lib
-from tfcactus.keras.noise_addition import NoNoise
-
-
-def noise_config(noise: Any) -> Dict[str, Any]:
-  """Noise as a plain dict; tables whole, so that their digest stays.
-
-  Args:
-    noise: Any noise that can be drawn.
-  """
-  if isinstance(noise, NoNoise):
-    return {'kind': 'none'}
-  if isinstance(noise, noise_lib.Gaussian):
-    return {'kind': 'gaussian', 'noise_multiplier': noise.noise_multiplier}
-  if isinstance(noise, noise_lib.Laplace):
-    return {'kind': 'laplace', 'scale': noise.scale}
-  if isinstance(noise, noise_lib.SinhNormal):
-    return {'kind': 'sinh-normal', 'sigma': noise.sigma, 'bend': noise.bend}
-  with tempfile.TemporaryDirectory() as folder:
-    path = os.path.join(folder, 'noise.npz')
-    noise.save(path)
-    with open(path, 'rb') as file:
-      return {'kind': 'table', 'digest': noise.digest, 'npz': _text(file.read())}
-
-
-def noise_from(config: Dict[str, Any]) -> Any:
-  """Noise from its `noise_config`.
-
-  Raises:
-    ValueError: if the config is damaged.
-  """
-  kind = config.get('kind')
-  if kind == 'none':
-    return NoNoise()
-  if kind == 'gaussian':
-    return noise_lib.Gaussian(config['noise_multiplier'])
-  if kind == 'laplace':
-    return noise_lib.Laplace(config['scale'])
-  if kind == 'sinh-normal':
-    return noise_lib.SinhNormal(config['sigma'], config['bend'])
-  with tempfile.TemporaryDirectory() as folder:
-    path = os.path.join(folder, 'noise.npz')
-    with open(path, 'wb') as file:
-      file.write(base64.b64decode(config['npz']))
-    noise = noise_lib.load(path)
-  if noise.digest != config['digest']:
-    raise ValueError(
-        f'Expected the noise table {config["digest"]} in the config, got '
-        f'{noise.digest}; the file is damaged.')
-  return noise
 
 
 def check_format(filepath: Any, save_format: Any) -> None:
@@ -100,7 +50,7 @@ def plan_config(plan: Any) -> Optional[Dict[str, Any]]:
   fields = {field.name: getattr(plan, field.name)
             for field in dataclasses.fields(plan)}
   rule = fields['adaptive_clipping']
-  return {**fields, 'noise': noise_config(plan.noise),
+  return {**fields, 'noise': noise_lib.to_config(plan.noise),
           'adaptive_clipping': None if rule is None else (
               dataclasses.asdict(rule)),
           'releases': [event_config(event) for event in plan.releases]}
@@ -113,7 +63,7 @@ def plan_from(config: Optional[Dict[str, Any]]) -> Any:
   fields = dict(config)
   rule = fields['adaptive_clipping']
   return plan_lib.PrivacyPlan(**{
-      **fields, 'noise': noise_from(fields['noise']),
+      **fields, 'noise': noise_lib.from_config(fields['noise']),
       'adaptive_clipping': None if rule is None else (
           adaptive_clipping.AdaptiveClipping(**rule)),
       'releases': [event_from(event) for event in fields.get('releases', ())]})
@@ -162,8 +112,8 @@ def _value_config(value: Any) -> Any:
         [value.p_inf, value.q_inf])])}
   if isinstance(value, dp_accounting.NeighboringRelation):
     return {'relation': value.name}
-  if hasattr(value, 'digest'):
-    return {'noise': noise_config(value)}
+  if isinstance(value, noise_lib.Noise):
+    return {'noise': noise_lib.to_config(value)}
   return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
@@ -174,7 +124,7 @@ def _value_from(config: Any) -> Any:
   if kind == 'pair':
     loss, p, q, (p_inf, q_inf) = arrays_from(value)
     return accounting.DominatingPair(loss, p, q, float(p_inf), float(q_inf))
-  return {'event': event_from, 'noise': noise_from,
+  return {'event': event_from, 'noise': noise_lib.from_config,
           'list': lambda items: [_value_from(item) for item in items],
           'relation': lambda name: dp_accounting.NeighboringRelation[name],
           }[kind](value)

@@ -1,18 +1,104 @@
-"""What is sampled: noise densities, frozen and normalised to sensitivity one."""
+"""What is sampled: laws of noise, frozen and normalised to sensitivity one."""
 
 from __future__ import annotations
 
+import os
+from typing import Any
+from typing import Mapping
+from typing import Optional
 from typing import Union
 
+import dp_accounting
+
 from tfcactus.noise import table_file
-from tfcactus.noise.closed_form import Gaussian
-from tfcactus.noise.closed_form import Laplace
+from tfcactus.noise.base import Noise
+from tfcactus.noise.base import NoiseTableDpEvent
+from tfcactus.noise.base import ScalarNoise
+from tfcactus.noise.gaussian import Gaussian
+from tfcactus.noise.laplace import Laplace
+from tfcactus.noise.no_noise import NoNoise
 from tfcactus.noise.radial_table import RadialTable
 from tfcactus.noise.scalar_table import ScalarTable
 from tfcactus.noise.sinh_normal import SinhNormal
 
-Noise = Union[Gaussian, Laplace, RadialTable, ScalarTable, SinhNormal]
-"""Anything that can be drawn and accounted."""
+LAWS: tuple[type[Noise], ...] = (
+    Gaussian, Laplace, SinhNormal, ScalarTable, RadialTable, NoNoise)
+"""All laws: what is not listed here can be drawn, but not saved."""
+
+
+def check(noise: Any) -> Noise:
+  """Returns `noise` if it is a law with a known guarantee.
+
+  Raises:
+    ValueError: if it is not, saying what would do.
+  """
+  if not isinstance(noise, Noise):
+    raise ValueError(f'Expected noise to be {_names(Noise)}, got {noise!r}; '
+                     'Gaussian noise is tfcactus.Gaussian(noise_multiplier).')
+  noise.check_accounted()
+  return noise
+
+
+def check_scalar(noise: Any) -> ScalarNoise:
+  """Returns `noise` if it protects a scalar query, with a known guarantee.
+
+  Raises:
+    ValueError: if it does not, saying what would do.
+  """
+  if not isinstance(noise, ScalarNoise):
+    raise ValueError(f'Expected noise to be {_names(ScalarNoise)}, which protect a '
+                     f'scalar query, got {noise!r}.')
+  noise.check_accounted()
+  return noise
+
+
+def _names(base: type) -> str:
+  names = [law.__name__ for law in LAWS
+           if issubclass(law, base) and law is not NoNoise]
+  return f'{", ".join(names[:-1])} or {names[-1]}'
+
+
+def of_event(event: dp_accounting.DpEvent) -> Optional[Noise]:
+  """The noise of an event of one release; None if the event is no law's.
+
+  Raises:
+    ValueError: if its noise is out of range.
+  """
+  if isinstance(event, NoiseTableDpEvent):
+    return event.noise
+  for law in LAWS:
+    if law.event_type is not None and isinstance(event, law.event_type):
+      return law(event.noise_multiplier) if (
+          event.noise_multiplier != 0) else NoNoise()
+  return None
+
+
+def to_config(noise: Noise) -> dict[str, Any]:
+  """A listed law as plain JSON values; tables whole, so that their digest stays.
+
+  Raises:
+    ValueError: if the law is not listed, so that it could not be read again.
+  """
+  if type(noise) not in LAWS:
+    raise ValueError(
+        f'Expected noise of a kind that can be saved, one of {_names(Noise)}, got '
+        f'{noise!r}; list its class in tfcactus.noise.LAWS.')
+  return {'kind': noise.kind, **noise.to_config()}
+
+
+def from_config(config: Mapping[str, Any]) -> Noise:
+  """The law of a `to_config`, checked anew.
+
+  Raises:
+    ValueError: if the config is damaged, or of a law that is not listed.
+  """
+  fields = dict(config)
+  law = _law_of(fields.pop('kind', None), LAWS, 'the config of noise')
+  try:
+    return law.from_config(fields)
+  except TypeError as error:
+    raise ValueError(f'Expected the fields of {law.__name__} in the config of '
+                     f'noise, got {sorted(fields)}: {error}') from error
 
 
 def load(path: table_file.PathLike) -> Union[ScalarTable, RadialTable]:
@@ -28,21 +114,16 @@ def load(path: table_file.PathLike) -> Union[ScalarTable, RadialTable]:
     FileNotFoundError: if there is no such file.
     ValueError: if the file is truncated, foreign, altered or invalid.
   """
-  arrays = table_file.read_npz(path)
-  kinds = {cls.kind: cls for cls in (ScalarTable, RadialTable)}
-  kind = str(arrays['kind'])
-  if kind not in kinds:
-    raise ValueError(
-        f'Expected a table of kind {" or ".join(kinds)} in {str(path)!r}, got '
-        f'{kind!r}.')
-  try:
-    table = kinds[kind].from_arrays(arrays, table_file.parse_info(arrays['info']))
-  except (KeyError, TypeError) as error:
-    raise ValueError(
-        f'Expected {str(path)!r} to hold a {kind} table, but it lacks or '
-        f'garbles {error}.') from error
-  if table.digest != str(arrays['digest']):
-    raise ValueError(
-        f'Expected digest {arrays["digest"]!s} in {str(path)!r}, got '
-        f'{table.digest}: the file was altered after it was saved.')
-  return table
+  place = repr(os.fspath(path))
+  arrays = table_file.read_npz(path, place)
+  tables = [law for law in LAWS if issubclass(law, table_file.NoiseTable)]
+  return _law_of(str(arrays['kind']), tables, place).from_file(arrays, place)
+
+
+def _law_of(kind, laws, place):
+  """The law of a kind among `laws`, never one by a name outside of them."""
+  found = {law.kind: law for law in laws}
+  if kind not in found:
+    raise ValueError(f'Expected noise of kind {" or ".join(found)} in {place}, got '
+                     f'{kind!r}.')
+  return found[kind]

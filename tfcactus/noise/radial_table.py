@@ -8,11 +8,16 @@ from typing import Any
 from typing import Mapping
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
 from tfcactus import _checks
+from tfcactus.noise import base
+from tfcactus.noise import radial_pairs
 from tfcactus.noise import table_file
-from tfcactus.noise.scalar_table import check_tail_ratio
+from tfcactus.pairs import overlap
+from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus.randomness import fine_uniform
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -48,7 +53,7 @@ class RadialTable(table_file.NoiseTable):
   width: float
   log_density: np.ndarray
   log_tail_ratio: float
-  info: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  info: table_file.Info = dataclasses.field(default_factory=dict)
 
   kind = 'radial'
 
@@ -59,7 +64,7 @@ class RadialTable(table_file.NoiseTable):
               _checks.positive('first_radius', self.first_radius))
     set_field('width', _checks.positive('width', self.width))
     set_field('log_density', _checks.vector('log_density', self.log_density))
-    set_field('log_tail_ratio', check_tail_ratio(self.log_tail_ratio))
+    set_field('log_tail_ratio', table_file.check_tail_ratio(self.log_tail_ratio))
     set_field('info', table_file.check_info(self.info))
     log_mass = table_file.log_sum_exp(self._log_shell_mass)
     if abs(np.expm1(log_mass)) > table_file.MASS_TOLERANCE:
@@ -78,7 +83,7 @@ class RadialTable(table_file.NoiseTable):
             _checks.integer('dim', dim, 1),
             _checks.positive('first_radius', first_radius),
             _checks.positive('width', width), log_density,
-            check_tail_ratio(log_tail_ratio))[1])
+            table_file.check_tail_ratio(log_tail_ratio))[1])
     return cls(dim, first_radius, width, log_density - log_mass,
                log_tail_ratio, info or {})
 
@@ -177,7 +182,7 @@ class RadialTable(table_file.NoiseTable):
     """sqrt(E|Z|^2 / dim): the standard deviation of one coordinate."""
     return float(np.sqrt(self.moment(2) / self.dim))
 
-  def log_density_at(self, z: Any) -> np.ndarray:
+  def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
     """Log density at points `z` of shape (..., dim), in true units of volume."""
     z = np.asarray(z, dtype=np.float64)
     if z.ndim == 0 or z.shape[-1] != self.dim:
@@ -185,7 +190,7 @@ class RadialTable(table_file.NoiseTable):
           f'Expected z of shape (..., {self.dim}), got {z.shape}.')
     return self.log_density_at_radius(np.linalg.norm(z, axis=-1))
 
-  def log_density_at_radius(self, radius: Any) -> np.ndarray:
+  def log_density_at_radius(self, radius: npt.ArrayLike) -> np.ndarray:
     """Log density (true units of volume) at distance `radius` from zero."""
     radius = np.asarray(radius, dtype=np.float64)
     shell = np.maximum(
@@ -200,7 +205,7 @@ class RadialTable(table_file.NoiseTable):
                 self.dim * np.log(self.first_radius))
     return inner + tail - log_ball
 
-  def radius_cdf(self, radius: Any) -> np.ndarray:
+  def radius_cdf(self, radius: npt.ArrayLike) -> np.ndarray:
     """P(|Z| <= radius) for radii of any shape."""
     radius = np.maximum(np.asarray(radius, dtype=np.float64), 0.0)
     shell = np.maximum(np.ceil((radius - self.first_radius) / self.width),
@@ -214,7 +219,7 @@ class RadialTable(table_file.NoiseTable):
     return np.where(
         inside, 1 - beyond[shell] - self.shell_mass[shell] * outside, 1.0)
 
-  def radius_quantile(self, u: Any) -> np.ndarray:
+  def radius_quantile(self, u: npt.ArrayLike) -> np.ndarray:
     """The inverse of `radius_cdf` for `u` in (0, 1), any shape."""
     u = np.asarray(u, dtype=np.float64)
     if not np.all((u > 0) & (u < 1)):
@@ -224,15 +229,15 @@ class RadialTable(table_file.NoiseTable):
     outside = np.clip((1 - u - beyond) / self.shell_mass[shell], 0.0, 1.0)
     return self._radius_inside(shell, outside)
 
-  def sample_radius(self, rng: np.random.Generator, size: Any) -> np.ndarray:
+  def sample_radius(self, rng: base.Random, size: base.Size) -> np.ndarray:
     """Draws |Z|: a shell by its mass, then rho with density ~ rho^(dim - 1).
 
     Source: Definition 6 of Sommer et al. (2021), in the volume of R^dim.
     """
-    shell = self._shell_of(table_file.fine_uniform(rng, size))
+    shell = self._shell_of(fine_uniform(rng, size))
     return self._radius_inside(shell, rng.random(size))
 
-  def sample(self, rng: np.random.Generator, size: int) -> np.ndarray:
+  def sample(self, rng: base.Random, size: base.Size) -> np.ndarray:
     """Draws noise vectors: a radius times a uniform direction.
 
     Args:
@@ -245,6 +250,55 @@ class RadialTable(table_file.NoiseTable):
     direction = rng.standard_normal((size, self.dim))
     norm = np.linalg.norm(direction, axis=1, keepdims=True)
     return direction / norm * self.sample_radius(rng, size)[:, None]
+
+  def sample_vector(self, rng: base.Random, dim: int) -> np.ndarray:
+    """Draws the noise of one vector, float64 of shape (dim,).
+
+    Raises:
+      ValueError: if `dim` is not the table's.
+    """
+    if dim != self.dim:
+      raise ValueError(
+          f'Expected {self.dim} coordinates in total, as {self!r} was built for, '
+          f'got {dim}.')
+    return self.sample(rng, 1)[0]
+
+  def max_error(self, dim: int, beta: float) -> float:
+    """A quantile of the radius: no coordinate is further off than the vector."""
+    del dim
+    return float(self.radius_quantile(1 - beta))
+
+  def check_accounted(self) -> None:
+    """Checks that the full shift dominates every smaller one.
+
+    Raises:
+      ValueError: if the density increases with the radius somewhere.
+    """
+    if not self.monotone:
+      raise ValueError(
+          'Expected a radial table whose density never increases with the radius '
+          '(only then does the full shift dominate every smaller one), got '
+          f'{self!r}: no guarantee is known for it.')
+
+  def dominating_pair(self, shift: int = 1) -> PairBounds:
+    """Bounds from shell-to-shell transitions; if the density is monotone."""
+    self.check_accounted()
+    return radial_pairs.shifted(self, _checks.integer('shift', shift, 1))
+
+  def replaced_pair(self, sampling_prob: float) -> PairBounds:
+    """Bounds from the law of the radii around three points of a line."""
+    return overlap.mixture_bounds(
+        base.known_pair(self, 1),
+        *radial_pairs.three_points(self, sampling_prob, opposite=True),
+        sampling_prob)
+
+  def zeroed_pair(self, sampling_prob: float) -> PairBounds:
+    """Bounds from the law of the radii around three points of a line."""
+    near = base.known_pair(self, 1)
+    above = overlap.mixture_bounds(
+        near, *radial_pairs.three_points(self, sampling_prob, opposite=False),
+        sampling_prob)
+    return overlap.zeroed_by(above, near, sampling_prob)
 
   def _shell_of(self, u: np.ndarray) -> np.ndarray:
     """The largest shell i with survival[i] > u."""

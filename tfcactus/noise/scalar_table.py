@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any
 from typing import Mapping
-from typing import Union
 
 import numpy as np
+import numpy.typing as npt
 
 from tfcactus import _checks
+from tfcactus.noise import base
+from tfcactus.noise import scalar_pairs
 from tfcactus.noise import table_file
+from tfcactus.pairs import overlap
+from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus.randomness import fine_uniform
 
 _SYMMETRY = 1e-9
 """Relative difference of mirrored masses that is taken for rounding."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class ScalarTable(table_file.NoiseTable):
+class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
   """A symmetric density on cells of equal width with geometric tails.
 
   Cell i (any integer) is [(i - 1/2) / bins, (i + 1/2) / bins]; the density on it
@@ -49,7 +55,7 @@ class ScalarTable(table_file.NoiseTable):
   bins: int
   log_density: np.ndarray
   log_tail_ratio: float
-  info: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  info: table_file.Info = dataclasses.field(default_factory=dict)
   edge_at_zero: bool = False
 
   kind = 'scalar'
@@ -58,7 +64,7 @@ class ScalarTable(table_file.NoiseTable):
     set_field = functools.partial(object.__setattr__, self)
     set_field('bins', _checks.integer('bins', self.bins, 1))
     set_field('log_density', _checks.vector('log_density', self.log_density))
-    set_field('log_tail_ratio', check_tail_ratio(self.log_tail_ratio))
+    set_field('log_tail_ratio', table_file.check_tail_ratio(self.log_tail_ratio))
     set_field('info', table_file.check_info(self.info))
     if not isinstance(self.edge_at_zero, (bool, np.bool_)):
       raise ValueError(
@@ -72,20 +78,20 @@ class ScalarTable(table_file.NoiseTable):
           f'{np.exp(log_mass):.12g}; use ScalarTable.normalized(...).')
 
   @classmethod
-  def normalized(cls, bins: int, log_density: Any, log_tail_ratio: float,
+  def normalized(cls, bins: int, log_density: npt.ArrayLike, log_tail_ratio: float,
                  info: Mapping[str, Any] | None = None, *,
                  edge_at_zero: bool = False) -> ScalarTable:
     """Builds a table from log densities known up to a constant."""
     bins = _checks.integer('bins', bins, 1)
     log_density = _checks.vector('log_density', log_density)
-    log_tail_ratio = check_tail_ratio(log_tail_ratio)
+    log_tail_ratio = table_file.check_tail_ratio(log_tail_ratio)
     log_mass = table_file.log_sum_exp(
         _log_masses(bins, log_density, log_tail_ratio, edge_at_zero))
     return cls(bins, log_density - log_mass, log_tail_ratio, info or {},
                edge_at_zero)
 
   @classmethod
-  def from_cell_masses(cls, bins: int, masses: Any,
+  def from_cell_masses(cls, bins: int, masses: npt.ArrayLike,
                        info: Mapping[str, Any] | None = None) -> ScalarTable:
     """Truncated noise from the masses of its cells, left to right.
 
@@ -150,11 +156,6 @@ class ScalarTable(table_file.NoiseTable):
     return cls(int(arrays['bins']), arrays['log_density'],
                float(arrays['log_tail_ratio']), info,
                bool(arrays.get('edge_at_zero', False)))
-
-  @property
-  def dim(self) -> int:
-    """The dimension of the query it protects: 1."""
-    return 1
 
   @property
   def width(self) -> float:
@@ -231,16 +232,11 @@ class ScalarTable(table_file.NoiseTable):
     return float(np.sum(np.exp(half) * cells))
 
   @functools.cached_property
-  def std(self) -> float:
-    """Standard deviation in units of sensitivity, the uniform dither included."""
+  def noise_multiplier(self) -> float:
+    """Standard deviation over sensitivity, the uniform dither included."""
     return float(np.sqrt(self.moment(2)))
 
-  @property
-  def noise_multiplier(self) -> float:
-    """Standard deviation over sensitivity."""
-    return self.std
-
-  def log_density_at(self, z: Any) -> np.ndarray:
+  def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
     """Log density at the points `z` (any shape)."""
     cell = self._cell_at(np.abs(np.asarray(z, dtype=np.float64)))
     last = self.log_density.size - 1
@@ -257,7 +253,7 @@ class ScalarTable(table_file.NoiseTable):
     return np.where(z <= self.range, np.minimum(cell, last), cell) if np.isinf(
         self.log_tail_ratio) else cell
 
-  def cdf(self, z: Any) -> np.ndarray:
+  def cdf(self, z: npt.ArrayLike) -> np.ndarray:
     """P(Z <= z) for `z` of any shape."""
     z = np.asarray(z, dtype=np.float64)
     upper_tail = self._upper_tail(np.abs(z))
@@ -274,7 +270,7 @@ class ScalarTable(table_file.NoiseTable):
     return np.where(inside, beyond[cell] + density[cell] *
                     np.maximum(edges[cell] - z, 0.0), 0.0)
 
-  def quantile(self, u: Any) -> np.ndarray:
+  def quantile(self, u: npt.ArrayLike) -> np.ndarray:
     """The inverse of `cdf` for `u` in (0, 1), any shape."""
     u = np.asarray(u, dtype=np.float64)
     if not np.all((u > 0) & (u < 1)):
@@ -290,8 +286,7 @@ class ScalarTable(table_file.NoiseTable):
          (tail - beyond[cell]) / density[cell])
     return np.where(u < 0.5, -1.0, 1.0) * np.clip(z, 0.0, self.range)
 
-  def sample(self, rng: np.random.Generator,
-             size: Union[int, tuple]) -> np.ndarray:
+  def sample(self, rng: base.Random, size: base.Size) -> np.ndarray:
     """Draws noise by Definition 6: a cell by its mass, then uniform inside it.
 
     Args:
@@ -305,11 +300,11 @@ class ScalarTable(table_file.NoiseTable):
     Differentially Private Truncated Additive Mechanisms" (2021).
     """
     last = self.survival.size - 1
-    u = table_file.fine_uniform(rng, size)
+    u = fine_uniform(rng, size)
     # The largest i with survival[i] > u; survival[0] = 1 > u always holds.
     cell = last - np.searchsorted(self.survival[::-1], u, side='right')
     if np.isfinite(self.log_tail_ratio):
-      depth = np.floor(np.log(table_file.fine_uniform(rng, size)) /
+      depth = np.floor(np.log(fine_uniform(rng, size)) /
                        self.log_tail_ratio)
       cell = cell + np.where(cell == last, depth, 0.0)
     sign = np.where(rng.random(size) < 0.5, -1.0, 1.0)
@@ -319,16 +314,50 @@ class ScalarTable(table_file.NoiseTable):
       return sign * (cell + rng.random(size)) / self.bins
     return (sign * cell + (rng.random(size) - 0.5)) * self.width
 
+  @property
+  def log_concave_on_cells(self) -> bool:
+    """Whether the cells' densities are log-concave, exactly from the arrays."""
+    slope = np.append(np.diff(self.log_density), self.log_tail_ratio)
+    # Computed logarithms of a log-concave law bend the wrong way by rounding.
+    return bool(np.all(slope <= 0) and np.all(np.diff(slope) <= 1e-9))
 
-def check_tail_ratio(value: Any) -> float:
-  """Returns a log tail ratio: below zero, -inf for no tail."""
-  if isinstance(value, (float, np.floating)) and np.isneginf(value):
-    return float('-inf')
-  value = _checks.real('log_tail_ratio', value)
-  if value >= 0:
-    raise ValueError(
-        f'Expected log_tail_ratio < 0, got log_tail_ratio={value!r}.')
-  return value
+  def log_mgf(self, t: float) -> float:
+    """A bound: each quantile cell at its outer end, the rest as a geometric tail."""
+    tail = np.geomspace(0.5, 1e-25, 4000)
+    edge = -self.quantile(tail)
+    beyond = 1.0
+    if np.isfinite(self.log_tail_ratio):
+      growth = t * self.width + self.log_tail_ratio
+      if growth >= 0:
+        return math.inf
+      beyond = math.exp(t * self.width) * (
+          math.expm1(self.log_tail_ratio) / math.expm1(growth))
+    weight = 2 * np.append(-np.diff(tail), tail[-1] * beyond)
+    with np.errstate(over='ignore'):
+      return float(np.log(np.sum(weight * np.cosh(
+          t * np.append(edge[1:], edge[-1])))))
+
+  def dominating_pair(self, shift: int = 1) -> PairBounds:
+    """Exact for a monotone density; else the envelope over whole-cell shifts."""
+    cells = _checks.integer('shift', shift, 1) * self.bins
+    if self.monotone:
+      return PairBounds.exact(scalar_pairs.shifted(self, cells))
+    return scalar_pairs.largest(self, cells)
+
+  def replaced_pair(self, sampling_prob: float) -> PairBounds:
+    """Exact for a monotone density; else by joint convexity."""
+    if not self.monotone:
+      return super().replaced_pair(sampling_prob)
+    return PairBounds.exact(scalar_pairs.mixture(
+        self, sampling_prob, (0, self.bins, -self.bins)))
+
+  def zeroed_pair(self, sampling_prob: float) -> PairBounds:
+    """Exact for a monotone density; else by joint convexity."""
+    if not self.monotone:
+      return super().zeroed_pair(sampling_prob)
+    above = scalar_pairs.mixture(self, sampling_prob, (0, 2 * self.bins, self.bins))
+    return overlap.zeroed_by(
+        PairBounds.exact(above), base.known_pair(self, 1), sampling_prob)
 
 
 def _log_masses(bins: int, log_density: np.ndarray, log_tail_ratio: float,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
 from tfcactus import _checks
-from tfcactus.noise import closed_form
+from tfcactus.noise import base
+from tfcactus.noise import sinh_normal_pairs
+from tfcactus.pairs.dominating_pair import PairBounds
 
 
 @dataclasses.dataclass(frozen=True)
-class SinhNormal:
+class SinhNormal(base.ScalarNoise):
   """bend * arsinh(sigma N(0, 1) / bend), for a scalar query.
 
   Near zero it is N(0, sigma^2); beyond `bend` it grows like the logarithm of a
@@ -35,18 +37,12 @@ class SinhNormal:
   sigma: float
   bend: float
 
-  name = 'sinh-normal'
-  dim: int = dataclasses.field(default=1, init=False, repr=False)
+  kind = 'sinh-normal'
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     for name in ('sigma', 'bend'):
       object.__setattr__(
           self, name, _checks.noise_scale(name, getattr(self, name)))
-
-  @property
-  def digest(self) -> str:
-    """16 hex digits naming the distribution."""
-    return closed_form.digest(self.name, self.sigma, self.bend)
 
   @property
   def monotone(self) -> bool:
@@ -54,40 +50,53 @@ class SinhNormal:
     return self.bend >= self.sigma
 
   @property
-  def std(self) -> float:
-    """Standard deviation in units of sensitivity."""
+  def log_concave(self) -> bool:
+    """Whether the density has one peak, which makes it log-concave too."""
+    return self.monotone
+
+  def check_accounted(self) -> None:
+    """Checks that the full shift dominates every smaller one.
+
+    Raises:
+      ValueError: if bend < sigma, where the density has two peaks.
+    """
+    if not self.monotone:
+      raise ValueError(
+          'Expected sinh-normal noise with bend >= sigma, whose density has one '
+          f'peak, got {self!r}: no shift of it dominates the others. Raise bend, '
+          'or use the table of tfcactus.design.DiscretizedSinhNormal, which is '
+          'accounted over all shifts.')
+
+  @property
+  def noise_multiplier(self) -> float:
+    """Standard deviation over sensitivity."""
     # E X^2 over the normal inside; the trapezoidal rule is exact to rounding.
     y = np.linspace(-39, 39, 4001)
     weight = np.exp(-0.5 * y * y)
     return float(np.sqrt(np.sum(weight * self._bent(y)**2) / np.sum(weight)))
 
-  @property
-  def noise_multiplier(self) -> float:
-    """Standard deviation over sensitivity."""
-    return self.std
-
   def _bent(self, normal: np.ndarray) -> np.ndarray:
     return self.bend * np.arcsinh(self.sigma / self.bend * normal)
 
-  def _straight(self, z: Any) -> np.ndarray:
+  def _straight(self, z: npt.ArrayLike) -> np.ndarray:
     """The standard normal that is bent to z; infinite where it overflows."""
     with np.errstate(over='ignore'):
       return self.bend / self.sigma * np.sinh(
           np.asarray(z, dtype=np.float64) / self.bend)
 
-  def sample(self, rng: np.random.Generator, size: Any) -> np.ndarray:
+  def sample(self, rng: base.Random, size: base.Size) -> np.ndarray:
     """Draws of shape `size`, in units of sensitivity."""
     return self._bent(rng.standard_normal(size))
 
-  def cdf(self, z: Any) -> np.ndarray:
+  def cdf(self, z: npt.ArrayLike) -> np.ndarray:
     """P(Z <= z)."""
     return special.ndtr(self._straight(z))
 
-  def quantile(self, u: Any) -> np.ndarray:
+  def quantile(self, u: npt.ArrayLike) -> np.ndarray:
     """The inverse of `cdf`."""
     return self._bent(special.ndtri(np.asarray(u)))
 
-  def log_density_at(self, z: Any) -> np.ndarray:
+  def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
     """Log density at `z`; -inf where it is below the least float."""
     z = np.abs(np.asarray(z, dtype=np.float64)) / self.bend
     log_cosh = z + np.log1p(np.exp(-2 * z)) - math.log(2)
@@ -95,3 +104,12 @@ class SinhNormal:
     with np.errstate(over='ignore'):
       return (log_cosh - 0.5 * straight * straight -
               math.log(self.sigma * math.sqrt(2 * math.pi)))
+
+  def log_mgf(self, t: float) -> float:
+    """A bound: the noise is odd and 1-Lipschitz in a normal of std sigma."""
+    return 0.5 * (self.sigma * t)**2
+
+  def dominating_pair(self, shift: int = 1) -> PairBounds:
+    """Bounds from cells, with exact Renyi moments; if it is log-concave."""
+    self.check_accounted()
+    return sinh_normal_pairs.shifted(self, _checks.integer('shift', shift, 1))

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import abc
+import base64
 import hashlib
+import io
 import json
 import os
 from typing import Any
+from typing import IO
 from typing import Mapping
+from typing import Type
+from typing import TypeVar
 from typing import Union
 import zipfile
 
 import numpy as np
+
+from tfcactus import _checks
+from tfcactus.noise.base import Noise
 
 FORMAT_VERSIONS = (1, 2)
 """Versions of the .npz layout; a reader refuses what it does not know. 2 has
@@ -29,17 +37,9 @@ MAX_CELLS = 10_000_000
 """More enumerated cells than this is a mistake in the tail, not a table."""
 
 PathLike = Union[str, 'os.PathLike[str]']
+Info = Mapping[str, Any]
 
-
-def fine_uniform(rng: np.random.Generator, size: Any) -> np.ndarray:
-  """Uniforms in (0, 1) whose resolution near zero is 2^-106, not 2^-53.
-
-  Survival functions are inverted at these, so that cells far rarer than 2^-53
-  are drawn as often as they should be.
-  """
-  u = rng.random(size) + rng.random(size) * 2.0**-53
-  # Both halves zero has probability 2^-106; rounding up to one has 2^-54.
-  return np.clip(u, 2.0**-106, 1 - 2.0**-53)
+_Table = TypeVar('_Table', bound='NoiseTable')
 
 
 def log_sum_exp(values: np.ndarray) -> float:
@@ -50,6 +50,17 @@ def log_sum_exp(values: np.ndarray) -> float:
   if not np.isfinite(peak):
     return float(peak)
   return float(peak + np.log(np.sum(np.exp(values - peak))))
+
+
+def check_tail_ratio(value: Any) -> float:
+  """Returns a log tail ratio: below zero, -inf for no tail."""
+  if isinstance(value, (float, np.floating)) and np.isneginf(value):
+    return float('-inf')
+  value = _checks.real('log_tail_ratio', value)
+  if value >= 0:
+    raise ValueError(
+        f'Expected log_tail_ratio < 0, got log_tail_ratio={value!r}.')
+  return value
 
 
 def check_info(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +84,7 @@ def parse_info(text: np.ndarray) -> dict[str, Any]:
   return info
 
 
-class NoiseTable(abc.ABC):
+class NoiseTable(Noise):
   """A frozen noise density that the sampler and the accountant both read.
 
   The density is piecewise constant, symmetric, and normalised to sensitivity
@@ -81,12 +92,42 @@ class NoiseTable(abc.ABC):
   whoever draws multiplies by it.
   """
 
-  kind: str
+  info: Info
   format_version: int = 1
 
   @abc.abstractmethod
   def _payload(self) -> dict[str, np.ndarray]:
     """The arrays that define the distribution, by their names in the file."""
+
+  @classmethod
+  @abc.abstractmethod
+  def from_arrays(cls: Type[_Table], arrays: Mapping[str, np.ndarray],
+                  info: Info) -> _Table:
+    """Builds the table from the arrays of a file."""
+
+  @classmethod
+  def from_file(cls: Type[_Table], arrays: Mapping[str, np.ndarray], place: str
+                ) -> _Table:
+    """Builds and checks the table that `read_npz` has read.
+
+    Args:
+      arrays: As in the file.
+      place: What errors call the file.
+
+    Raises:
+      ValueError: if the file is altered or invalid.
+    """
+    try:
+      table = cls.from_arrays(arrays, parse_info(arrays['info']))
+    except (KeyError, TypeError) as error:
+      raise ValueError(
+          f'Expected {place} to hold a {cls.kind} table, but it lacks or '
+          f'garbles {error}.') from error
+    if table.digest != str(arrays['digest']):
+      raise ValueError(
+          f'Expected digest {arrays["digest"]!s} in {place}, got '
+          f'{table.digest}: the file was altered after it was saved.')
+    return table
 
   @property
   def digest(self) -> str:
@@ -128,41 +169,69 @@ class NoiseTable(abc.ABC):
     path = os.fspath(path)
     if not path.endswith('.npz'):
       raise ValueError(f'Expected path to end in ".npz", got {path!r}.')
+    self._write(path)
+
+  def _write(self, file: Union[str, IO[bytes]]) -> None:
     np.savez_compressed(
-        path,
+        file,
         kind=np.array(self.kind),
         format_version=np.array(self.format_version),
         digest=np.array(self.digest),
         info=np.array(json.dumps(self.info, sort_keys=True)),
         **self._payload())
 
+  def to_config(self) -> dict[str, Any]:
+    """The whole table as text, so that its digest stays."""
+    buffer = io.BytesIO()
+    self._write(buffer)
+    return {'npz': base64.b64encode(buffer.getvalue()).decode('ascii')}
 
-def read_npz(path: PathLike) -> dict[str, np.ndarray]:
+  @classmethod
+  def from_config(cls: Type[_Table], config: Mapping[str, Any]) -> _Table:
+    """The table of a `to_config`; its digest equals the stored one.
+
+    Raises:
+      ValueError: if the config is damaged.
+    """
+    place = 'the noise table in the config'
+    if set(config) != {'npz'}:
+      raise TypeError('a table has one entry, npz')
+    try:
+      data = base64.b64decode(config['npz'], validate=True)
+    except ValueError as error:
+      raise ValueError(f'Expected {place} in base64, but {error}.') from error
+    return cls.from_file(read_npz(io.BytesIO(data), place), place)
+
+
+def read_npz(file: Union[PathLike, IO[bytes]], place: str) -> dict[str, np.ndarray]:
   """Reads a table file into arrays, refusing anything that is not one.
+
+  Args:
+    file: An .npz file.
+    place: What errors call it.
 
   Raises:
     FileNotFoundError: if there is no such file.
     ValueError: if the file is truncated, foreign, or of an unknown version.
   """
   try:
-    with np.load(os.fspath(path), allow_pickle=False) as archive:
+    with np.load(file, allow_pickle=False) as archive:
       arrays = {name: archive[name] for name in archive.files}
   except FileNotFoundError:
     raise
   except (OSError, EOFError, ValueError, KeyError, AttributeError, TypeError,
           zipfile.BadZipFile) as error:
     raise ValueError(
-        f'Expected {os.fspath(path)!r} to be a noise table (.npz), but it '
+        f'Expected {place} to be a noise table (.npz), but it '
         f'could not be read: {error}') from error
   missing = {'kind', 'format_version', 'digest', 'info'} - set(arrays)
   if missing:
     raise ValueError(
-        f'Expected {os.fspath(path)!r} to be a noise table (.npz), but it has '
+        f'Expected {place} to be a noise table (.npz), but it has '
         f'no {", ".join(sorted(missing))}.')
   version = arrays['format_version']
   if version.shape != () or version not in FORMAT_VERSIONS:
     raise ValueError(
-        f'Expected table format {FORMAT_VERSIONS[-1]} or older in '
-        f'{os.fspath(path)!r}, got '
+        f'Expected table format {FORMAT_VERSIONS[-1]} or older in {place}, got '
         f'{version!s}; update tfcactus or save the table again.')
   return arrays

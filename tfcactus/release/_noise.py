@@ -11,6 +11,9 @@ from scipy import optimize
 
 from tfcactus import _checks
 from tfcactus import noise as noise_lib
+from tfcactus.noise import Noise
+from tfcactus.noise import ScalarNoise
+from tfcactus.noise.base import Size
 from tfcactus.randomness import SystemRandom
 
 _FINENESS = 20
@@ -54,35 +57,7 @@ def sensitivity(value: Any, name: str = 'sensitivity') -> float:
     ) from None
 
 
-def scalar_noise(noise: Any) -> noise_lib.Noise:
-  """Returns `noise` if it protects a scalar query.
-
-  Raises:
-    ValueError: for other noise, or noise with no account.
-  """
-  kinds = (noise_lib.Gaussian, noise_lib.Laplace, noise_lib.ScalarTable,
-           noise_lib.SinhNormal)
-  if not isinstance(noise, kinds):
-    raise ValueError(
-        'Expected noise to be a Gaussian, Laplace, SinhNormal or ScalarTable, '
-        f'which protect a scalar query, got {noise!r}.')
-  if isinstance(noise, noise_lib.SinhNormal) and not noise.monotone:
-    raise ValueError(
-        f'Expected sinh-normal noise with bend >= sigma, got {noise!r}: raise '
-        'bend, or use the table of tfcactus.design.DiscretizedSinhNormal.')
-  return noise
-
-
-def is_log_concave(noise: noise_lib.Noise) -> bool:
-  """Whether the density is log-concave, exactly from a table's numbers."""
-  if not isinstance(noise, noise_lib.ScalarTable):
-    return bool(noise.monotone)
-  slope = np.append(np.diff(noise.log_density), noise.log_tail_ratio)
-  # Computed logarithms of a log-concave law bend the wrong way by rounding.
-  return bool(np.all(slope <= 0) and np.all(np.diff(slope) <= 1e-9))
-
-
-def spread_noise(noise: Any, *, whole: bool = False) -> noise_lib.Noise:
+def spread_noise(noise: Any, *, whole: bool = False) -> ScalarNoise:
   """Returns `noise` if independent draws protect a change spread over many.
 
   For log-concave noise a change (a_1, a_2, ...) of several queries with
@@ -100,20 +75,21 @@ def spread_noise(noise: Any, *, whole: bool = False) -> noise_lib.Noise:
     ValueError: for noise that is not log-concave, or a table whose shifts may
       be fractions.
   """
-  if not is_log_concave(scalar_noise(noise)):
+  law = noise_lib.check_scalar(noise)
+  if not law.log_concave_on_cells:
     raise ValueError(
         'Expected log-concave noise, without which no account of this release '
         f'is proved, got {noise!r}; use Gaussian, Laplace or SinhNormal noise.')
-  if isinstance(noise, noise_lib.ScalarTable) and not whole:
+  if not (law.log_concave or whole):
     raise ValueError(
         'Expected closed-form noise, since one record may change several noisy '
         'numbers by fractions of the sensitivity here, where no account of a '
         f'table is proved, got {noise!r}; use Gaussian, Laplace or SinhNormal '
         'noise.')
-  return noise
+  return law
 
 
-def upper_quantile(noise: noise_lib.Noise, tail: Any) -> np.ndarray:
+def upper_quantile(noise: ScalarNoise, tail: Any) -> np.ndarray:
   """The z with P(Z > z) = tail, accurate for tiny tails (symmetric noise)."""
   return -noise.quantile(tail)
 
@@ -180,14 +156,13 @@ def on_lattice(noise: np.ndarray, step: float) -> np.ndarray:
   return np.rint(noise / step).astype(np.int64)
 
 
-def drawn_steps(noise: noise_lib.Noise, rng: Any, shape: Any, scale: float = 1.0,
-                step: float = 1.0) -> np.ndarray:
-  """Fresh noise on a grid, in steps.
+def in_steps(noise: Noise, drawn: np.ndarray, scale: float, step: float
+             ) -> np.ndarray:
+  """Puts fresh noise on a grid, in steps.
 
   Args:
     noise: In units of `scale`.
-    rng: A generator.
-    shape: As `noise.sample` takes it.
+    drawn: What was drawn of it.
     scale: The sensitivity.
     step: Of the grid.
 
@@ -199,10 +174,24 @@ def drawn_steps(noise: noise_lib.Noise, rng: Any, shape: Any, scale: float = 1.0
         'Expected noise whose standard deviation is below 2^46 steps of the '
         f'grid it is released on (of {step!r}), got {noise!r} at sensitivity '
         f'{scale!r}, beyond which a float64 holds no exact steps.')
-  return on_lattice(scale * noise.sample(rng, shape), step)
+  return on_lattice(scale * drawn, step)
 
 
-def noisy(exact: np.ndarray, scale: float, noise: noise_lib.Noise, rng: Any
+def drawn_steps(noise: ScalarNoise, rng: SystemRandom, shape: Size, scale: float = 1.0,
+                step: float = 1.0) -> np.ndarray:
+  """Fresh noise on a grid, in steps; as `in_steps`, drawn here.
+
+  Args:
+    noise: In units of `scale`.
+    rng: A generator.
+    shape: As `noise.sample` takes it.
+    scale: The sensitivity.
+    step: Of the grid.
+  """
+  return in_steps(noise, noise.sample(rng, shape), scale, step)
+
+
+def noisy(exact: np.ndarray, scale: float, noise: ScalarNoise, rng: SystemRandom
           ) -> np.ndarray:
   """Exact answers that change by `scale` at most, each with noise of its own.
 
@@ -216,13 +205,12 @@ def to_numbers(steps: np.ndarray, step: float) -> Any:
   return steps if step == 1.0 else steps * step
 
 
-def max_error(noise: noise_lib.Noise, count: int, beta: float) -> float:
+def max_error(noise: ScalarNoise, count: int, beta: float) -> float:
   """The t with P(max of `count` independent |Z| > t) = beta."""
-  tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) / count)
-  return float(upper_quantile(noise, 0.5 * tail))
+  return noise.max_error(count, beta)
 
 
-def sum_error(noise: noise_lib.Noise, terms: int, sums: int, beta: float
+def sum_error(noise: ScalarNoise, terms: int, sums: int, beta: float
               ) -> float:
   """A t with P(some of `sums` sums of at most `terms` draws exceeds it) <= beta.
 
@@ -231,7 +219,7 @@ def sum_error(noise: noise_lib.Noise, terms: int, sums: int, beta: float
   log_ratio = math.log(2 * sums / _checks.delta(beta, 'beta'))
   if terms == 1:
     return max_error(noise, sums, beta)
-  bound = lambda log_t: min((terms * _log_mgf(noise, math.exp(log_t)) +
+  bound = lambda log_t: min((terms * noise.log_mgf(math.exp(log_t)) +
                              log_ratio) / math.exp(log_t), 1e100)
   guess = math.log(math.sqrt(2 * log_ratio / terms) / noise.std)
   # Unimodal in log t; infinite beyond the noise's own exponential rate.
@@ -239,29 +227,3 @@ def sum_error(noise: noise_lib.Noise, terms: int, sums: int, beta: float
       bound, bounds=(guess - 4, guess + 4), method='bounded')
   return min(float(bound(found.x)), float(bound(guess - 1)),
              terms * max_error(noise, sums * terms, beta))
-
-
-def _log_mgf(noise: noise_lib.Noise, t: float) -> float:
-  """An upper bound on log E exp(t Z)."""
-  if isinstance(noise, noise_lib.Laplace):
-    rate = (noise.scale * t)**2
-    return -math.log1p(-rate) if rate < 1 else math.inf
-  if isinstance(noise, noise_lib.Gaussian):
-    return 0.5 * (noise.noise_multiplier * t)**2
-  if isinstance(noise, noise_lib.SinhNormal):
-    # Odd and 1-Lipschitz in a normal of standard deviation sigma.
-    return 0.5 * (noise.sigma * t)**2
-  # Tables: each quantile cell at its outer end, the rest as a geometric tail.
-  tail = np.geomspace(0.5, 1e-25, 4000)
-  edge = upper_quantile(noise, tail)
-  beyond = 1.0
-  if np.isfinite(noise.log_tail_ratio):
-    growth = t * noise.width + noise.log_tail_ratio
-    if growth >= 0:
-      return math.inf
-    beyond = math.exp(t * noise.width) * (
-        math.expm1(noise.log_tail_ratio) / math.expm1(growth))
-  weight = 2 * np.append(-np.diff(tail), tail[-1] * beyond)
-  with np.errstate(over='ignore'):
-    return float(np.log(np.sum(weight * np.cosh(
-        t * np.append(edge[1:], edge[-1])))))

@@ -55,7 +55,7 @@ def count_threshold(noise: noise_lib.Noise, *, num_bins: int, beta: float) -> in
     num_bins: Size of the domain.
     beta: Probability that one does.
   """
-  _noise.scalar_noise(noise)
+  noise_lib.check_scalar(noise)
   num_bins = _checks.integer('num_bins', num_bins, 1)
   tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) / num_bins)
   return math.floor(float(_noise.upper_quantile(noise, tail)) + 0.5) + 1
@@ -108,7 +108,7 @@ def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
   normal = _noise.max_error(noise_lib.Gaussian(1.0), count, beta)
   # Solve bend arsinh(sigma z / bend) = error.
   sigma = bend * math.sinh(error / bend) / normal
-  return _noise.scalar_noise(make(sigma))
+  return noise_lib.check_scalar(make(sigma))
 
 
 def noise_for_epsilon(family: str, epsilon: float, delta: float, *,

@@ -11,7 +11,6 @@ import numpy as np
 from tfcactus import _checks
 from tfcactus import accounting
 from tfcactus import noise as noise_lib
-from tfcactus import plan
 from tfcactus.release import _noise
 from tfcactus.release import _records
 from tfcactus.release.result import Release
@@ -89,7 +88,7 @@ def noisy_vector(value: Any, *, noise: noise_lib.Noise,
     _noise.spread_noise(noise)
     rounding = float(dim) * _noise.ROUNDING
   else:
-    plan.check_l2_noise(noise, dim)
+    noise_lib.check(noise).check_dim(dim)
     rounding = math.sqrt(dim) * _noise.ROUNDING
   if resolution is None:
     scale += rounding * step
@@ -128,7 +127,7 @@ def noisy_sum(records: Any, *, l2_norm_clip: float, noise: noise_lib.Noise,
         'none.')
   if np.ndim(total) == 0:
     return _noisy_number(np.asarray(total), step, clip, noise, seed)
-  plan.check_l2_noise(noise, total.size)
+  noise_lib.check(noise).check_dim(total.size)
   return _noisy_steps(total, step, clip, noise, seed)
 
 
@@ -222,7 +221,7 @@ def exact_counts(records: Any, *, num_bins: int, outside: str = 'refuse'
 def _noisy_number(steps: np.ndarray, step: float, scale: float,
                   noise: noise_lib.Noise, seed: Optional[int]) -> Release:
   """Noise for a whole number of steps that changes by `scale` at most."""
-  _noise.scalar_noise(noise)
+  noise_lib.check_scalar(noise)
   drawn = _noise.drawn_steps(
       noise, _noise.generator(seed), (1,), scale, step)[0]
   return Release(
@@ -238,16 +237,10 @@ def _noisy_steps(steps: np.ndarray, step: float, scale: float,
   """Noise for a vector of steps that changes by `scale` at most."""
   dim = steps.size
   rng = _noise.generator(seed)
-  if isinstance(noise, noise_lib.RadialTable):
-    drawn = _noise.drawn_steps(noise, rng, 1, scale, step)[0]
-    # No coordinate is further off than the whole vector.
-    error = lambda beta: float(noise.radius_quantile(1 - beta))
-  else:
-    drawn = _noise.drawn_steps(noise, rng, dim, scale, step)
-    error = lambda beta: _noise.max_error(noise, dim, beta)
+  drawn = _noise.in_steps(noise, noise.sample_vector(rng, dim), scale, step)
   return Release(
       value=_noise.to_numbers(steps + drawn, step),
       event=accounting.noise_event(noise),
       mechanism=f'a vector of length {dim} with {noise.name} noise',
       seeded=seed is not None, error_kind='largest error of a coordinate',
-      error_bound=lambda beta: scale * error(beta) + step)
+      error_bound=lambda beta: scale * noise.max_error(dim, beta) + step)

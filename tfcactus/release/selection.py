@@ -259,7 +259,7 @@ def smallest_gap(noise: noise_lib.Noise, *, num_options: int, beta: float,
   if method not in METHODS:
     raise ValueError(f'Expected method in {METHODS}, got method={method!r}.')
   scale = _noise.sensitivity(sensitivity)
-  _noise.scalar_noise(noise)
+  noise_lib.check_scalar(noise)
   k = _checks.integer('num_options', num_options, 2)
   if method == 'histogram':
     return scale * top_m_gap(noise, k, beta)

@@ -14,7 +14,7 @@ from tfcactus import accounting
 from tfcactus import noise
 from tfcactus.accounting import Composition
 from tfcactus.accounting.composition import lattice
-from tfcactus.pairs import of_noise
+from tfcactus.noise import scalar_pairs
 from tfcactus.pairs.dominating_pair import DominatingPair
 from tfcactus.pairs.dominating_pair import PairBounds
 
@@ -147,7 +147,7 @@ def test_envelope_reference_and_the_single_shift_below_it():
   assert result.upper >= 4.42774 - 5e-6
   assert result.upper - result.lower < 1e-3
   best = max(Composition([(PairBounds.exact(
-      of_noise.shifted_pair(table, cells).poisson(0.00417)[1]),
+      scalar_pairs.shifted(table, cells).poisson(0.00417)[1]),
                            14400)]).epsilon(1e-5).upper
              for cells in (140, 145, 150, 200))
   assert best < 4.40

@@ -105,9 +105,9 @@ def test_scalar_noise_on_a_vector_only_by_a_plan_that_says_unproven(
     (lambda p, s, r: TableNoiseQuery(1.0, 7.0), 'Gaussian'),
     (lambda p, s, r: _sum(TableNoiseQuery(r, 1.0), [tf.zeros([4])]), 'dim=4'),
     (lambda p, s, r: _sum(TableNoiseQuery(s, 1.0), [tf.zeros([4])]),
-     'no valid account'),
+     'no valid one-dimensional account'),
     (lambda p, s, r: _sum(TableNoiseQuery(noise_lib.Laplace(1.0), 1.0),
-                          [tf.zeros([2])]), 'no valid account'),
+                          [tf.zeros([2])]), 'no valid one-dimensional account'),
     (lambda p, s, r: _sum(TableNoiseQuery(noise_lib.Gaussian(1.0), 1.0),
                           [tf.zeros([2], tf.float16)]), 'float16'),
 ])

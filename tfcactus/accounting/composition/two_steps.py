@@ -27,7 +27,7 @@ from tfcactus.accounting import monotone
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
-from tfcactus.pairs import of_noise
+from tfcactus.pairs import cells as cells_lib
 
 PILOTS = (1 << 12, 1 << 13)
 """Cells of the partitions that show where cells have to be narrow."""
@@ -45,7 +45,7 @@ MASS_ROUNDOFF = 1e-12
 LOSS_ROUNDOFF = 8 * EPS
 """Relative error of a loss at an edge, log1p of a product with an expm1."""
 
-BEYOND = float(2 * special.ndtr(-of_noise.GAUSSIAN_REACH))
+BEYOND = float(2 * special.ndtr(-cells_lib.GAUSSIAN_REACH))
 """P-mass that is in no cell, counted as if its loss were infinite."""
 
 MAX_MU = 24.0
@@ -134,7 +134,7 @@ class TwoSteps:
   @functools.cached_property
   def _edges(self) -> np.ndarray:
     """Ends of the first pilot's cells, in standard deviations of the output."""
-    reach = of_noise.GAUSSIAN_REACH
+    reach = cells_lib.GAUSSIAN_REACH
     shift = self.first.mu if self.first.direction == 'remove' else 0.0
     return np.linspace(-reach, reach + shift, PILOTS[0] + 1)
 
@@ -147,7 +147,7 @@ class TwoSteps:
     """Cells of equal share in what chords and tangents are apart, about."""
     loss = self._sign * self.first.log_u(edges)
     width = np.diff(edges)
-    p = of_noise.normal_cells(edges[:-1], width)
+    p = cells_lib.normal_cells(edges[:-1], width)
     if self._sign > 0:
       p = p * np.exp(np.minimum(loss[1:], 600.0))
     value = self.second.delta(epsilon - loss)[0]
@@ -182,7 +182,7 @@ class TwoSteps:
     if keep.size < 2:
       raise IntractableError
     without, with_it = (
-        np.add.reduceat(of_noise.normal_cells(start, np.diff(edges)), keep[:-1])
+        np.add.reduceat(cells_lib.normal_cells(start, np.diff(edges)), keep[:-1])
         for start in (edges[:-1], edges[:-1] - law.mu))
     z, log_u = z[keep], log_u[keep]
     # In terms of q1 / p0 nothing cancels where s is tiny.
@@ -194,14 +194,14 @@ class TwoSteps:
     if law.direction == 'remove':
       p = (1 - s) * without + s * with_it
       up = up * np.exp(np.minimum(log_u[1:] - mean, 600.0))
-      share = np.minimum(up + of_noise.RATIO_ROUNDOFF / width, 1.0)
+      share = np.minimum(up + cells_lib.RATIO_ROUNDOFF / width, 1.0)
       share = np.where(np.isfinite(share), np.maximum(share, 0.0), 1.0)
     else:
       p = without
-      share = np.maximum(up - of_noise.RATIO_ROUNDOFF / width, 0.0)
+      share = np.maximum(up - cells_lib.RATIO_ROUNDOFF / width, 0.0)
       share = np.where(np.isfinite(share), np.minimum(share, 1.0), 0.0)
     raised = np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
-    room = 2 * of_noise.RATIO_ROUNDOFF * s * excess / np.exp(mean)
+    room = 2 * cells_lib.RATIO_ROUNDOFF * s * excess / np.exp(mean)
     return _Cells(self._sign * log_u, raised, self._sign * mean, p, room)
 
 

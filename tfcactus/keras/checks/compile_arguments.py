@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfcactus.keras import tfp
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.compat import versions
 from tfcactus.keras.drop_in import optimizer as optimizer_lib
-from tfcactus.keras.tfp import stand_in
 
 
 def check_arguments(loss_weights: Any, steps_per_execution: Any,
@@ -60,7 +60,7 @@ def check_optimizer(optimizer: Any) -> None:
   """
   inner = optimizers.unwrapped(optimizer)
   if isinstance(inner, optimizer_lib.DPOptimizer) or (
-      stand_in.is_foreign_dp_optimizer(inner)):
+      tfp.is_foreign_dp_optimizer(inner)):
     raise ValueError(
         f'Expected an ordinary Keras optimizer, got {type(inner).__name__}:'
         ' a private model adds the noise itself, and it would be added twice; '

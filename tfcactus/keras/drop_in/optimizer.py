@@ -19,9 +19,8 @@ from tfcactus.keras.compat import models
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.drop_in import example_gradients
 from tfcactus.keras.ledger import lineage
-from tfcactus.keras.noise_addition import NoNoise
+from tfcactus.keras.noise_addition import NoiseSampler
 from tfcactus.keras.read_only import Fixed
-from tfcactus.keras.tfp.query import TableNoiseQuery
 
 
 class DPOptimizer(Fixed, optimizers.Optimizer):
@@ -78,19 +77,18 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     optimizers.check_optimizer_arguments(kwargs)
     super().__init__(**kwargs)
     self.plan = plan
-    self.noise = _one_noise(noise, noise_multiplier)
+    self.noise = _one_noise(noise, noise_multiplier, plan)
     # Not by Keras' name: its own optimizers average, and know no noise.
     self.parts_per_step = parts
     self.expected_batch_size = expected
-    self._query = TableNoiseQuery(
-        self.noise if plan is None else plan, l2_norm_clip, seed=seed)
-    self.l2_norm_clip = self._query.l2_norm_clip
+    self._sampler = NoiseSampler(self.noise, seed=seed)
+    self.l2_norm_clip = _one_clip(l2_norm_clip, plan)
     self._private = example_gradients.State()
 
   @property
   def seeded(self) -> bool:
     """Whether any noise came from a seed; see `NoiseSampler`."""
-    return self._query.seeded or self._private.seeded
+    return self._sampler.seeded or self._private.seeded
 
   @property
   def loaded_steps(self) -> int:
@@ -140,8 +138,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     return list(zip(self._prepared(sums), var_list))
 
   def _clip(self) -> tf.Tensor:
-    query = self._query
-    return query.derive_sample_params(query.initial_global_state())
+    return tf.constant(self.l2_norm_clip, tf.float64)
 
   def _prepared(self, sums: List[tf.Tensor]) -> List[tf.Tensor]:
     """Noisy averages; or the sums, where more are to be added first."""
@@ -149,9 +146,11 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   def _averages(self, sums: List[tf.Tensor]) -> List[tf.Tensor]:
     """Adds the noise, and divides by the expected batch size."""
-    state = self._query.initial_global_state()
-    noisy = self._query.get_noised_result(sums, state)[0]
-    return [part / self.expected_batch_size for part in noisy]
+    dim = sum(part.shape.num_elements() or 0 for part in sums)
+    check = self.noise.check_dim if self.plan is None else self.plan.check_vector
+    check(dim)
+    return [part / self.expected_batch_size
+            for part in self._sampler.add_to(sums, self._clip())]
 
   def _check_ready(self) -> None:
     """Refuses gradients that did not come from here."""
@@ -196,7 +195,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     config = super().get_config()
     config.update({
         'l2_norm_clip': self.l2_norm_clip,
-        'noise': serialization.noise_config(self.noise),
+        'noise': noise_lib.to_config(self.noise),
         'plan': serialization.plan_config(self.plan),
         'expected_batch_size': self.expected_batch_size,
         'gradient_accumulation_steps': self.parts_per_step,
@@ -219,7 +218,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
             ('state', None)))
     config['plan'] = serialization.plan_from(config.get('plan'))
     if isinstance(config.get('noise'), dict):
-      config['noise'] = serialization.noise_from(config['noise'])
+      config['noise'] = noise_lib.from_config(config['noise'])
     made = super().from_config(config, custom_objects)
     made._private.seeded = seeded
     made._private.released.assign(released)
@@ -246,12 +245,31 @@ def _check_batching(expected_batch_size: Any, num_microbatches: Any) -> float:
   return float(expected)
 
 
+def _one_clip(l2_norm_clip: float, plan: Any) -> float:
+  """The clip norm, which is the plan's if there is one."""
+  if plan is None:
+    return _checks.positive('l2_norm_clip', l2_norm_clip)
+  if l2_norm_clip not in (None, plan.l2_norm_clip):
+    raise ValueError(
+        f'Expected l2_norm_clip={plan.l2_norm_clip!r} as in the plan, got '
+        f'l2_norm_clip={l2_norm_clip!r}; leave it out.')
+  if plan.adaptive_clipping is not None:
+    raise ValueError(
+        'Expected a plan without adaptive_clipping, whose count is not released '
+        f'here, got {plan.adaptive_clipping!r}; use tfcactus.keras.privatize.')
+  return plan.l2_norm_clip
+
+
 def _one_noise(noise: Optional[noise_lib.Noise],
-               noise_multiplier: Optional[float]) -> noise_lib.Noise:
+               noise_multiplier: Optional[float], plan: Any) -> noise_lib.Noise:
+  """The noise, which is the plan's if there is one."""
   if (noise is None) == (noise_multiplier is None):
     raise ValueError(
         'Expected either noise_multiplier (Gaussian) or noise (a table), got '
         f'noise_multiplier={noise_multiplier!r} and noise={noise!r}.')
+  if plan is not None:
+    return plan.noise
   if noise is not None:
     return noise
-  return noise_lib.Gaussian(noise_multiplier) if noise_multiplier else NoNoise()
+  return (noise_lib.Gaussian(noise_multiplier) if noise_multiplier else
+          noise_lib.NoNoise())

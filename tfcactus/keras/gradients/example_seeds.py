@@ -16,10 +16,11 @@ import itertools
 from typing import Callable
 from typing import Optional
 
+import numpy as np
 import tensorflow as tf
 
+from tfcactus.keras import random_bits
 from tfcactus.keras.compat import patches
-from tfcactus.keras.random_bits import SystemBits
 from tfcactus.randomness import KeyStream
 
 _ROW = 0x9E3779B97F4A7C15 - 2**64
@@ -35,11 +36,12 @@ class Keys:
     Args:
       seed: For repeatable experiments; None takes the system's entropy.
     """
-    self._bits = SystemBits(KeyStream(seed, 'layers'))
+    self._stream = KeyStream(seed, 'layers')
 
   def __call__(self) -> tf.Tensor:
     """int64, shape (2,)."""
-    return self._bits.integers(2)
+    return random_bits.drawn(
+        lambda: self._stream.words(2).view(np.int64), 2, tf.int64)
 
 
 def row_seeds(rows: int) -> tf.Tensor:

@@ -10,11 +10,8 @@ import dp_accounting
 import tensorflow as tf
 
 from tfcactus import _checks
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
 from tfcactus.keras.gradients import clipping
 from tfcactus.keras.noise_addition import NoiseSampler
-from tfcactus.keras.noise_addition import NoNoise
 from tfcactus.keras.tfp import stand_in
 
 
@@ -75,19 +72,8 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     """
     if self._plan is not None:
       self._plan.check_vector(dim)
-      return
-    if self.noise.dim in (None, dim):
-      return
-    if isinstance(self.noise, noise_lib.RadialTable):
-      raise ValueError(
-          f'Expected records of {self.noise.dim} coordinates, the dimension of '
-          f'the radial table, got {dim}; design a table for dim={dim}, or use '
-          'Gaussian noise, which is valid in any dimension.')
-    raise ValueError(
-        f'Expected noise valid for records of {dim} coordinates, got scalar '
-        f'noise {self.noise!r}: no valid account is known for independent '
-        'coordinates of it under an l2 clip. Use Gaussian noise or a '
-        f'RadialTable of dim={dim}.')
+    else:
+      self.noise.check_dim(dim)
 
   def initial_global_state(self) -> Any:
     """Returns the state: the clip norm, also the scale of the noise."""
@@ -129,20 +115,8 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     parts = [tf.convert_to_tensor(p) for p in tf.nest.flatten(sample_state)]
     dim = sum(part.shape.num_elements() or 0 for part in parts)
     self.check_vector(dim)
-    specs = [tf.TensorSpec(part.shape, tf.float64) for part in parts]
-    noise = self._sampler(specs, scale=global_state.l2_norm_clip)
-    # One rounding, of the noisy sum: rounded noise alone has a coarser grid.
-    noisy = [tf.cast(tf.cast(part, tf.float64) + extra, part.dtype)
-             for part, extra in zip(parts, noise)]
-    result = tf.nest.pack_sequence_as(sample_state, noisy)
-    return result, global_state, _event(self.noise, dim)
-
-
-def _event(noise: noise_lib.Noise, dim: int) -> dp_accounting.DpEvent:
-  """What one release of `dim` coordinates is to an accountant."""
-  if isinstance(noise, NoNoise):
-    return dp_accounting.NonPrivateDpEvent()
-  if noise.dim not in (None, dim):
+    noisy = self._sampler.add_to(parts, global_state.l2_norm_clip)
     # Scalar noise on a vector, by the plan's labelled unproven accounting.
-    return dp_accounting.UnsupportedDpEvent()
-  return accounting.noise_event(noise)
+    event = (self.noise.dp_event if self.noise.dim in (None, dim) else
+             dp_accounting.UnsupportedDpEvent())
+    return tf.nest.pack_sequence_as(sample_state, noisy), global_state, event

@@ -26,8 +26,8 @@ import warnings
 import tensorflow as tf
 
 from tfcactus.keras.compat import versions
+from tfcactus.keras.tfp import PACKAGE as _PACKAGE
 
-_PACKAGE = 'tensorflow_privacy'
 _HOOK = 'skip_tf_privacy_import'
 
 
@@ -148,9 +148,3 @@ MISSING: Optional[str]
 SumAggregationDPQuery, MISSING = _find_sum_query()
 """The base class of queries; and why it is not TensorFlow Privacy's, or None."""
 AVAILABLE: bool = MISSING is None
-
-
-def is_foreign_dp_optimizer(optimizer: Any) -> bool:
-  """Whether `optimizer` is one of TensorFlow Privacy's own."""
-  modules = (cls.__module__ for cls in type(optimizer).__mro__)
-  return any(name.startswith(_PACKAGE) for name in modules)

@@ -15,7 +15,8 @@ from tfcactus import accounting
 from tfcactus import design
 from tfcactus import noise
 from tfcactus.noise import library
-from tfcactus.pairs import of_noise
+from tfcactus.noise import scalar_pairs
+from tfcactus.pairs import envelope
 from tfcactus.pairs.dominating_pair import DominatingPair
 
 EPSILONS = [0.0, 0.1, 0.5, 1.0, 2.0, 4.0]
@@ -115,7 +116,7 @@ def test_lower_envelopes_of_two_directions_are_pairs(name, prob):
   above the truth.
   """
   base = accounting.dominating_pair(library.get(name), shift=2)
-  both = of_noise.envelope_of(list(base.poisson(prob)))
+  both = envelope.envelope_of(list(base.poisson(prob)))
   for pair in (both.lower, both.upper):
     assert np.sum(pair.p) + pair.p_inf == pytest.approx(1, abs=1e-9)
     assert np.sum(pair.q) + pair.q_inf == pytest.approx(1, abs=1e-9)
@@ -202,7 +203,7 @@ def test_likelihood_ratios_of_the_sampler(table):
     moved -= 1
   loss = table.log_density_at(z) - table.log_density_at(moved)
   pair = (accounting.dominating_pair(table).upper if table.monotone else
-          of_noise.shifted_pair(table, table.bins))
+          scalar_pairs.shifted(table, table.bins))
   for epsilon in (0.0, 0.5, 1.5):
     gain = np.maximum(-np.expm1(np.minimum(epsilon - loss, 0)), 0)
     error = np.std(gain) / math.sqrt(gain.size)
@@ -274,7 +275,7 @@ class TestBoundedNoise:
     nothing = np.zeros(shift)
     plain = DominatingPair.from_masses(np.append(mass, nothing),
                                        np.append(nothing, mass))
-    pair = of_noise.shifted_pair(table, shift)
+    pair = scalar_pairs.shifted(table, shift)
     for epsilon in (0.0, 0.3, 1.0, 5.0):
       assert pair.hockey_stick(epsilon) == pytest.approx(
           plain.hockey_stick(epsilon), rel=1e-12)
@@ -285,7 +286,7 @@ class TestBoundedNoise:
     assert not table.monotone
     bounds = accounting.dominating_pair(table)
     for epsilon in (0.0, 0.3, 0.6, 1.0, 4.0):
-      truth = max(of_noise.shifted_pair(table, k).hockey_stick(epsilon)
+      truth = max(scalar_pairs.shifted(table, k).hockey_stick(epsilon)
                   for k in range(1, 11))
       assert bounds.lower.hockey_stick(epsilon) <= truth * (1 + 1e-12)
       assert bounds.upper.hockey_stick(epsilon) >= truth * (1 - 1e-12)
@@ -297,5 +298,5 @@ class TestBoundedNoise:
     full = accounting.dominating_pair(table).upper
     for epsilon in (0.0, 0.5, 2.0):
       for k in range(1, 11):
-        assert of_noise.shifted_pair(table, k).hockey_stick(
+        assert scalar_pairs.shifted(table, k).hockey_stick(
             epsilon) <= full.hockey_stick(epsilon) + 1e-15

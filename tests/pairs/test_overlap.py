@@ -18,7 +18,7 @@ from tfcactus import noise as noise_lib
 from tfcactus import relations
 from tfcactus.accounting import Composition
 from tfcactus.accounting import PhiAccountant
-from tfcactus.accounting import sample_overlap
+from tfcactus.pairs import overlap
 from tfcactus.pairs.dominating_pair import DominatingPair
 
 EPSILONS = (0.0, 1e-3, 0.03, 0.3, 1.0, 3.0)
@@ -49,8 +49,8 @@ SETTINGS = [(1.3, 0.004), (0.7, 0.1), (3.0, 0.5), (0.3, 0.02), (0.1, 0.3),
 def test_one_step_of_gaussian_noise(sigma, prob):
   cells = normal_cells(sigma)
   law = noise_lib.Gaussian(sigma)
-  replaced = sample_overlap.replaced(law, prob)
-  zeroed = sample_overlap.zeroed(law, prob)
+  replaced = law.replaced_pair(prob)
+  zeroed = law.zeroed_pair(prob)
   for epsilon in EPSILONS:
     exact = gain(mixture(cells, prob, 0, 1), mixture(cells, prob, 0, -1), epsilon)
     slack = 1e-9 * exact + 1e-13
@@ -113,8 +113,8 @@ ORIGIN = np.zeros(2)
 def test_no_two_directions_exceed_the_line(sigma, prob):
   """Two dimensions: records of any length at any angle."""
   cells = plane(lambda r: np.exp(-0.5 * (r / sigma)**2) / (2 * np.pi * sigma**2))
-  replaced = sample_overlap.replaced(noise_lib.Gaussian(sigma), prob).upper
-  zeroed = sample_overlap.zeroed(noise_lib.Gaussian(sigma), prob).upper
+  replaced = noise_lib.Gaussian(sigma).replaced_pair(prob).upper
+  zeroed = noise_lib.Gaussian(sigma).zeroed_pair(prob).upper
   for one, two in directions(np.random.default_rng(1), 25):
     laws = {
         'replaced': (mixture(cells, prob, ORIGIN, one),
@@ -159,8 +159,8 @@ def test_radial_tables_are_bounded_at_any_angle():
   shape, prob = plane(density, reach=6.0, points=401), 0.2
   total = float(np.sum(shape(ORIGIN)))
   cells = lambda mean: shape(mean) / total
-  replaced = sample_overlap.replaced(table, prob).upper
-  zeroed = sample_overlap.zeroed(table, prob).upper
+  replaced = table.replaced_pair(prob).upper
+  zeroed = table.zeroed_pair(prob).upper
   for one, two in [(np.array([1.0, 0]), np.array([-1.0, 0])),
                    *directions(np.random.default_rng(3), 8)]:
     for epsilon in (0.0, 0.2, 1.0):
@@ -175,8 +175,8 @@ def test_radial_tables_are_bounded_at_any_angle():
 def test_radial_tables_near_the_gaussian_cost_what_it_costs():
   """Shells as fine as the shipped tables'; the law is the Gaussian's, nearly."""
   table = gaussian_radial(dim=5, sigma=0.8, bins=100, shells=700)
-  for make in (sample_overlap.replaced, sample_overlap.zeroed):
-    shelled, exact = (make(law, 0.05).upper for law in (
+  for make in ('replaced_pair', 'zeroed_pair'):
+    shelled, exact = (getattr(law, make)(0.05).upper for law in (
         table, noise_lib.Gaussian(0.8)))
     for epsilon in (0.0, 0.02, 0.2, 1.0):
       for one, other in ((shelled, exact), (shelled.reversed(), exact.reversed())):
@@ -218,8 +218,7 @@ def test_tables_by_enumeration(name, prob):
   cells = scalar_cells(table)
   steps = np.arange(-table.bins, table.bins + 1, max(table.bins // 4, 1))
   values = steps / table.bins
-  replaced, zeroed = (make(table, prob) for make in (
-      sample_overlap.replaced, sample_overlap.zeroed))
+  replaced, zeroed = table.replaced_pair(prob), table.zeroed_pair(prob)
   for epsilon in (0.0, 0.02, 0.2, 0.7, 2.0):
     worst = max(gain(mixture(cells, prob, 0, u), mixture(cells, prob, 0, v), epsilon)
                 for u, v in itertools.product(values, values))
@@ -248,7 +247,7 @@ def test_three_steps_whose_neighbours_differ():
   table, prob = TABLES['ends'], 0.3
   cells = scalar_cells(table, reach=1)
   cut = cells(0) + cells(1) + cells(-1) > 0
-  bounds = Composition([(sample_overlap.replaced(table, prob), 3)])
+  bounds = Composition([(table.replaced_pair(prob), 3)])
   for ways in itertools.product([(1, -1), (-1, 1), (1, 0), (0.5, -1)], repeat=3):
     p, q = (np.ones(1), np.ones(1))
     for u, v in ways:
@@ -342,8 +341,8 @@ def test_noise_per_coordinate_keeps_the_bound_for_spread_changes(law):
   def cells(mean):
     return np.multiply.outer(coordinate(mean[0]), coordinate(mean[1]))
 
-  upper = sample_overlap.replaced(law, prob).upper
-  zeroed = sample_overlap.zeroed(law, prob).upper
+  upper = law.replaced_pair(prob).upper
+  zeroed = law.zeroed_pair(prob).upper
   for one, two in [((1, 0), (-1, 0)), ((1, 0), (0, 1)), ((.5, .5), (-.5, -.5)),
                    ((.5, .5), (-1, 0)), ((.3, -.7), (-.6, .4))]:
     for epsilon in (0.0, 0.1, 0.5, 1.0):
@@ -360,7 +359,7 @@ def test_joint_convexity_by_enumeration():
     without, one, two = rng.dirichlet(0.5 * np.ones(5), 3) + 1e-3
     without, one, two = (law / law.sum() for law in (without, one, two))
     prob = float(rng.uniform(0.01, 0.9))
-    alpha, value = sample_overlap.mixed_profile(
+    alpha, value = overlap.mixed_profile(
         DominatingPair.from_masses(one, without),
         DominatingPair.from_masses(one, two), prob)
     for at in (0, 100, 4000, 12_000, alpha.size - 1):
@@ -378,18 +377,18 @@ def test_random_settings_of_one_step():
     sigma, prob = math.exp(rng.uniform(math.log(0.05), math.log(200))), math.exp(
         rng.uniform(math.log(1e-7), math.log(0.999)))
     cells = normal_cells(sigma, 40_001)
-    upper = sample_overlap.replaced(noise_lib.Gaussian(sigma), prob).upper
+    upper = noise_lib.Gaussian(sigma).replaced_pair(prob).upper
     for epsilon in (0.0, 0.1 * prob / sigma, 0.1, 2.0):
       exact = gain(mixture(cells, prob, 0, 1), mixture(cells, prob, 0, -1), epsilon)
       assert upper.hockey_stick(epsilon) >= exact * (1 - 1e-6) - 1e-12
 
 
 def test_masses_are_laws():
-  for bounds in (sample_overlap.replaced(noise_lib.Gaussian(0.02), 0.1),
-                 sample_overlap.replaced(noise_lib.Gaussian(1e-3), 0.1),
-                 sample_overlap.zeroed(noise_lib.Gaussian(1e-3), 0.1),
-                 sample_overlap.zeroed(noise_lib.Gaussian(1.0), 1e-6),
-                 sample_overlap.zeroed(noise_lib.Laplace(1.0), 0.1)):
+  for bounds in (noise_lib.Gaussian(0.02).replaced_pair(0.1),
+                 noise_lib.Gaussian(1e-3).replaced_pair(0.1),
+                 noise_lib.Gaussian(1e-3).zeroed_pair(0.1),
+                 noise_lib.Gaussian(1.0).zeroed_pair(1e-6),
+                 noise_lib.Laplace(1.0).zeroed_pair(0.1)):
     upper = bounds.upper
     assert np.sum(upper.p) + upper.p_inf == pytest.approx(1, abs=1e-9)
     assert np.sum(upper.q) + upper.q_inf == pytest.approx(1, abs=1e-9)

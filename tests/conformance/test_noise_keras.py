@@ -1,0 +1,117 @@
+"""Every law of noise in Keras: drawn in graphs, added, and in `.keras` files."""
+
+import pytest
+
+tf = pytest.importorskip('tensorflow')
+
+# pylint: disable=wrong-import-position
+import numpy as np  # noqa: E402
+from scipy import stats  # noqa: E402
+
+from tests.conformance import laws  # noqa: E402
+from tests.conformance.laws import EXAMPLES  # noqa: E402
+import tfcactus  # noqa: E402
+from tfcactus import noise as noise_lib  # noqa: E402
+from tfcactus.keras import NoiseSampler  # noqa: E402
+from tfcactus.keras import PoissonBatches  # noqa: E402
+from tfcactus.keras import privatize  # noqa: E402
+from tfcactus.keras import serialization  # noqa: E402
+from tfcactus.keras import TableNoiseQuery  # noqa: E402
+from tfcactus.randomness import SystemRandom  # noqa: E402
+
+X = np.linspace(-1, 1, 8, dtype=np.float32)[:, None]
+
+
+@pytest.fixture(autouse=True)
+def listed(monkeypatch):
+  """The one line of listing of a law outside the library."""
+  monkeypatch.setattr(noise_lib, 'LAWS', (*noise_lib.LAWS, *laws.TOY_LAWS))
+
+
+@pytest.mark.parametrize('name', EXAMPLES)
+def test_graphs_draw_what_the_law_draws(name):
+  """On the same bits the same numbers: what is tested is what runs."""
+  example = EXAMPLES[name]
+  sampler = NoiseSampler(example.law, seed=7)
+  draw = tf.function(lambda: sampler.draw(example.dim))
+  drawn = [draw().numpy() for _ in range(3)]
+  rng = SystemRandom(7, 'noise')
+  for noise in drawn:
+    np.testing.assert_array_equal(noise, example.law.sample_vector(rng, example.dim))
+  assert not np.array_equal(drawn[0], drawn[1]) or name == 'no noise'
+
+
+@pytest.mark.parametrize('name', laws.DRAWN)
+def test_noise_is_added_once_and_scaled(name):
+  example = EXAMPLES[name]
+  sampler = NoiseSampler(example.law)
+  dim = example.dim if example.law.dim not in (None, 1) else 40_000
+
+  @tf.function
+  def release():
+    return sampler.add_to([tf.ones([1, dim - 1]), tf.ones([])], tf.constant(3.0))
+
+  runs = [release() for _ in range(400 if dim < 100 else 1)]
+  assert runs[0][0].shape == (1, dim - 1) and runs[0][0].dtype == tf.float32
+  noise = np.array([np.append(*run) for run in runs]) - 1
+  sizes = laws.size(example.law, noise.ravel() if dim > 100 else noise) / 3
+  follows = lambda x: laws.cdf(example.law, x)
+  assert stats.kstest(sizes, follows).pvalue > 1e-4
+  assert stats.kstest(1.3 * sizes, follows).pvalue < 1e-5
+
+
+def plan(law, **changes):
+  return tfcactus.PrivacyPlan(**{**dict(
+      noise=law, l2_norm_clip=1.0, num_examples=8, sampling_prob=0.5, steps=10,
+      delta=1e-5), **changes})
+
+
+def model(dim):
+  """A model of `dim` parameters."""
+  layer = tf.keras.layers.Dense(1, use_bias=False)
+  return tf.keras.Sequential([tf.keras.layers.Input((dim,)), layer])
+
+
+def trained(law, dim, path, **changes):
+  private = privatize(model(dim), plan(law, **changes))
+  private.compile('sgd', tf.keras.losses.MeanSquaredError())
+  private.fit(PoissonBatches(np.repeat(X, dim, 1), X, 0.5), verbose=0)
+  private.save(path)
+  return private
+
+
+@pytest.mark.parametrize('name', laws.ACCOUNTED)
+def test_a_private_model_comes_back_whole(name, tmp_path):
+  example = EXAMPLES[name]
+  releases = [EXAMPLES[one].law.dp_event for one in (name, 'sinh-normal')]
+  private = trained(example.law, example.dim, tmp_path / 'm.keras',
+                    releases=releases)
+  again = tf.keras.models.load_model(tmp_path / 'm.keras')
+  assert again.plan.noise == example.law
+  assert again.plan.noise.digest == example.law.digest
+  assert list(again.plan.releases) == releases
+  assert serialization.plan_config(again.plan) == (
+      serialization.plan_config(private.plan))
+  assert again.guarantee() == private.guarantee()
+  assert again.guarantee().steps == 2
+  again.train_on_batch(np.repeat(X, example.dim, 1), X)
+
+
+@pytest.mark.parametrize('name', laws.ACCOUNTED)
+def test_model_and_query_refuse_what_the_law_does_not_protect(name):
+  law, dim = EXAMPLES[name].law, EXAMPLES[name].dim
+  query = TableNoiseQuery(law, 1.0)
+  state = query.initial_global_state()
+  assert query.get_noised_result(tf.zeros([dim]), state)[2] == law.dp_event
+  if law.dim is None:
+    return
+  with pytest.raises(ValueError, match='Expected noise'):
+    query.get_noised_result(tf.zeros([dim + 2]), state)
+  with pytest.raises(ValueError, match='Expected noise'):
+    privatize(model(dim + 2), plan(law))
+
+
+@pytest.mark.parametrize('name', laws.REFUSED)
+def test_what_has_no_account_trains_no_private_model(name):
+  with pytest.raises(ValueError, match='Expected'):
+    privatize(model(1), plan(EXAMPLES[name].law))

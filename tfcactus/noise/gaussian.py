@@ -1,0 +1,77 @@
+"""The Gaussian: i.i.d. normal coordinates, for vectors of any dimension."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import dp_accounting
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from tfcactus import _checks
+from tfcactus.noise import base
+from tfcactus.noise import gaussian_pairs
+from tfcactus.pairs.cells import CELLS
+from tfcactus.pairs.dominating_pair import PairBounds
+
+
+@dataclasses.dataclass(frozen=True)
+class Gaussian(base.ScalarNoise):
+  """i.i.d. normal coordinates: valid for an l2-clipped vector of any dimension.
+
+  Attributes:
+    noise_multiplier: Standard deviation over sensitivity.
+  """
+
+  noise_multiplier: float
+
+  kind = 'gaussian'
+  dim = None
+  event_type = dp_accounting.GaussianDpEvent
+  monotone = True
+  log_concave = True
+
+  def __post_init__(self) -> None:
+    object.__setattr__(
+        self, 'noise_multiplier',
+        _checks.noise_scale('noise_multiplier', self.noise_multiplier))
+
+  @property
+  def gaussian_std(self) -> float:
+    """The noise multiplier."""
+    return self.noise_multiplier
+
+  def sample(self, rng: base.Random, size: base.Size) -> np.ndarray:
+    """Draws coordinates of shape `size`, in units of sensitivity."""
+    return self.noise_multiplier * rng.standard_normal(size)
+
+  def cdf(self, z: npt.ArrayLike) -> np.ndarray:
+    """P(Z <= z) of one coordinate."""
+    return special.ndtr(np.asarray(z, dtype=np.float64) / self.noise_multiplier)
+
+  def quantile(self, u: npt.ArrayLike) -> np.ndarray:
+    """The inverse of `cdf`."""
+    return self.noise_multiplier * special.ndtri(np.asarray(u))
+
+  def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
+    """Log density of one coordinate at `z`."""
+    z = np.asarray(z, dtype=np.float64) / self.noise_multiplier
+    return -0.5 * z * z - np.log(self.noise_multiplier * np.sqrt(2 * np.pi))
+
+  def log_mgf(self, t: float) -> float:
+    """log E exp(t Z), exactly."""
+    return 0.5 * (self.noise_multiplier * t)**2
+
+  def dominating_pair(self, shift: int = 1) -> PairBounds:
+    """Bounds from cells of the line, in which the loss is linear."""
+    return gaussian_pairs.shifted(
+        _checks.integer('shift', shift, 1) / self.noise_multiplier, CELLS)
+
+  def replaced_pair(self, sampling_prob: float) -> PairBounds:
+    """Attained by a record of norm one against its opposite."""
+    return gaussian_pairs.replaced(1 / self.noise_multiplier, sampling_prob)
+
+  def zeroed_pair(self, sampling_prob: float) -> PairBounds:
+    """Attained by a record of norm one among such as are its opposite."""
+    return gaussian_pairs.zeroed(1 / self.noise_multiplier, sampling_prob)

@@ -1,0 +1,85 @@
+"""Laplace noise for a scalar query."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import dp_accounting
+import numpy as np
+import numpy.typing as npt
+
+from tfcactus import _checks
+from tfcactus.noise import base
+from tfcactus.pairs.cells import CELLS
+from tfcactus.pairs.cells import from_cells
+from tfcactus.pairs.dominating_pair import DominatingPair
+from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus.randomness import fine_uniform
+
+
+@dataclasses.dataclass(frozen=True)
+class Laplace(base.ScalarNoise):
+  """Laplace noise for a scalar query.
+
+  Attributes:
+    scale: The parameter b (standard deviation b sqrt 2) over sensitivity.
+  """
+
+  scale: float
+
+  kind = 'laplace'
+  event_type = dp_accounting.LaplaceDpEvent
+  monotone = True
+  log_concave = True
+
+  def __post_init__(self) -> None:
+    object.__setattr__(
+        self, 'scale', _checks.noise_scale('scale', self.scale))
+
+  @property
+  def noise_multiplier(self) -> float:
+    """Standard deviation over sensitivity."""
+    return math.sqrt(2) * self.scale
+
+  def sample(self, rng: base.Random, size: base.Size) -> np.ndarray:
+    """Draws of shape `size`, with tails out to 70 scales."""
+    sign = np.where(rng.random(size) < 0.5, -self.scale, self.scale)
+    return sign * np.log(fine_uniform(rng, size))
+
+  def cdf(self, z: npt.ArrayLike) -> np.ndarray:
+    """P(Z <= z)."""
+    z = np.asarray(z, dtype=np.float64) / self.scale
+    return np.where(z < 0, 0.5 * np.exp(-np.abs(z)),
+                    1 - 0.5 * np.exp(-np.abs(z)))
+
+  def quantile(self, u: npt.ArrayLike) -> np.ndarray:
+    """The inverse of `cdf`."""
+    u = np.asarray(u, dtype=np.float64)
+    return np.where(u < 0.5, 1.0, -1.0) * self.scale * np.log(
+        2 * np.minimum(u, 1 - u))
+
+  def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
+    """Log density at `z`."""
+    return -np.abs(np.asarray(z)) / self.scale - np.log(2 * self.scale)
+
+  def log_mgf(self, t: float) -> float:
+    """log E exp(t Z), exactly."""
+    rate = (self.scale * t)**2
+    return -math.log1p(-rate) if rate < 1 else math.inf
+
+  def dominating_pair(self, shift: int = 1) -> PairBounds:
+    """Bounds from cells between the peaks, beyond which the loss is constant."""
+    top = _checks.integer('shift', shift, 1) / self.scale
+    # In units of the scale: P has its peak at 0, Q at `top`, u runs from the
+    # peak of Q back to that of P.
+    u = np.linspace(0.0, top, CELLS + 1)
+    q = 0.5 * np.exp(-u[:-1]) * -math.expm1(-top / CELLS)
+    ends_mass = 0.5 + 0.5 * math.exp(-top)
+    middle = from_cells(2 * u - top, 2 * top / CELLS, q[::-1], q, 0.0, ends_mass)
+    loss, far = np.array([-top, top]), 0.5 * math.exp(-top)
+    p = np.array([far, 0.5])
+    return PairBounds(*(
+        DominatingPair(np.append(part.loss, loss), np.append(part.p, p),
+                       np.append(part.q, p[::-1]), part.p_inf, part.q_inf)
+        for part in (middle.lower, middle.upper)))

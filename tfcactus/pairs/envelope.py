@@ -1,0 +1,99 @@
+"""The largest of several privacy profiles, as a pair of its own.
+
+Source: Corollary 25 of Zhu, Dong and Wang (2022) for the pair of a profile.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+import numpy as np
+
+from tfcactus.pairs import dominating_pair as pair_lib
+from tfcactus.pairs.cells import CELLS
+
+SUM_ROUNDOFF = 2 * np.finfo(np.float64).eps
+"""Relative error of a running sum of positive masses, for each of them: half of it
+for the additions, the rest for the masses."""
+
+LARGEST_LOSS = 700.0
+"""Losses beyond this are counted as infinite: their Q-mass is below any float."""
+
+
+def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
+  """Pairs around the pointwise maximum of several privacy profiles.
+
+  Args:
+    parts: Pairs whose maximum is symmetric: with each, its reverse has a
+      profile below the maximum.
+
+  Source: Corollary 25 of Zhu et al. (2022).
+  """
+  log_alpha = profile_grid([part.upper for part in parts])
+  alpha = np.exp(log_alpha)
+  value, slope = np.zeros_like(alpha), np.zeros_like(alpha)
+  upper = np.zeros_like(alpha)
+  for part in parts:
+    below, tangent, error = profile_at(part.lower, log_alpha)
+    below = below - error
+    slope = np.where(below > value, tangent, slope)
+    value = np.maximum(below, value)
+    profile, _, error = profile_at(part.upper, log_alpha)
+    upper = np.maximum(profile + error, upper)
+  return pair_lib.PairBounds(
+      _tangent_pair(alpha, value, slope,
+                    max(part.lower.p_inf for part in parts)),
+      pair_lib.DominatingPair.from_symmetric_profile(alpha, upper))
+
+
+def profile_at(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
+               ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """A privacy profile with its slope and a bound on its rounding error."""
+  order = np.argsort(pair.loss)
+  above = np.searchsorted(pair.loss[order], log_alpha, side='right')
+  p, q = (np.append(np.cumsum(mass[order][::-1])[::-1], 0.0)[above]
+          for mass in (pair.p, pair.q))
+  error = SUM_ROUNDOFF * (pair.p.size + 4) * (p + np.exp(log_alpha) * q)
+  return p - np.exp(log_alpha) * q + pair.p_inf, -q, error
+
+
+def profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
+  """Non-negative losses at which a profile is evaluated: dense where mass is.
+
+  A chord over a cell of width w and mass m costs about m w^2 / 8, so the best
+  density of points goes with the cube root of the density of mass.
+  """
+  # What lies beyond the largest float is counted at infinity.
+  top = min(max(np.max(np.abs(pair.loss), initial=0.0) for pair in pairs),
+            LARGEST_LOSS)
+  edges = np.linspace(0, max(top, 1e-6), 4097)
+  mass = sum(np.histogram(pair.loss, edges, weights=pair.p + pair.q)[0]
+             for pair in pairs)
+  density = np.cbrt(mass / max(np.max(mass), 1e-300)) + 1e-3
+  position = np.append(0.0, np.cumsum(density))
+  return np.interp(np.linspace(0, position[-1], CELLS + 1), position, edges)
+
+
+def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray,
+                  p_inf: float) -> pair_lib.DominatingPair:
+  """The symmetric pair whose profile is the largest tangent of a convex one.
+
+  Args:
+    alpha: Shape (points,), where it is known.
+    value: Shape (points,), the profile.
+    slope: Shape (points,), of a tangent there.
+    p_inf: What the profile falls to, or less.
+  """
+  # At one the profile has a kink where several meet there; of its tangents that
+  # of a symmetric pair is known, and no steeper one completes to a pair.
+  slope = np.append(max(slope[0], -0.5 * (1 - value[0])), slope[1:])
+  slope = np.minimum(np.maximum.accumulate(slope), 0.0)
+  # Where two slopes hardly differ their crossing is not known: drop one.
+  keep = np.append(np.diff(slope) > 1e-13, True)
+  alpha, value, slope = alpha[keep], value[keep], slope[keep]
+  jump = np.diff(slope)
+  crossing = (np.diff(value) + slope[:-1] * alpha[:-1] -
+              slope[1:] * alpha[1:]) / -jump
+  crossing = np.clip(crossing, alpha[:-1], alpha[1:])
+  return pair_lib.DominatingPair.symmetric(
+      np.log(crossing), crossing * jump, jump, p_inf)
