@@ -92,7 +92,7 @@ def plan(law, **changes):
 def test_what_is_protected_is_accepted_by_law_and_plan_alike(name):
   law = EXAMPLES[name].law
   for dim in (1, 2, 3, 26_010):
-    calls = [lambda dim=dim: law.check_dim(dim), lambda: plan(law, dim=dim),
+    calls = [lambda dim=dim: law.check_dim(dim), lambda dim=dim: plan(law, dim=dim),
              lambda dim=dim: plan(law).check_vector(dim)]
     for call in calls:
       if law.dim in (None, dim):
