@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import Any
 from typing import List
 from typing import Sequence
@@ -16,13 +17,24 @@ _BLOCK = 4096
 """Examples of a dataset to read at a time."""
 
 
-class ArrayData:
-  """Examples in memory. NumPy arrays and tensors on a CPU are not copied.
+class ExampleData(abc.ABC):
+  """Examples that batches are drawn from.
 
   Attributes:
     num_examples: How many there are.
     specs: A `TensorSpec` of batches of inputs, and one of targets.
   """
+
+  num_examples: int
+  specs: Tuple[tf.TensorSpec, ...]
+
+  @abc.abstractmethod
+  def rows(self, index: np.ndarray) -> _Rows:
+    """Returns inputs and targets of the given examples."""
+
+
+class ArrayData(ExampleData):
+  """Examples in memory. NumPy arrays and tensors on a CPU are not copied."""
 
   def __init__(self, x: Any, y: Any):
     """Initialises the data.
@@ -49,7 +61,7 @@ class ArrayData:
     return x[index], y[index]
 
 
-class RandomAccessData:
+class RandomAccessData(ExampleData):
   """Examples that are read when they are drawn, such as TFDS data sources."""
 
   def __init__(self, source: Any):
@@ -87,8 +99,8 @@ class RandomAccessData:
     return _array('x', x), _array('y', y)
 
 
-def open_data(x: Any, y: Any) -> Any:
-  """Returns the examples as `ArrayData` or `RandomAccessData`.
+def open_data(x: Any, y: Any) -> ExampleData:
+  """Returns the examples as data to draw from; what is such already, as it is.
 
   Args:
     x: Array or tensor of inputs; or, where `y` is None, a `tf.data.Dataset` or
@@ -98,6 +110,8 @@ def open_data(x: Any, y: Any) -> Any:
   Raises:
     ValueError: if they are nothing to draw examples from.
   """
+  if isinstance(x, ExampleData):
+    return x
   if isinstance(x, tf.data.Dataset):
     _no_targets(y)
     return ArrayData(*_read(x))

@@ -8,6 +8,7 @@ from typing import Optional
 
 import tensorflow as tf
 
+from tfcactus.guarantee import Guarantee
 from tfcactus.keras import fit_inputs
 from tfcactus.keras import private_step
 from tfcactus.keras import serialization
@@ -19,9 +20,10 @@ from tfcactus.keras.gradients import engine as engine_lib
 from tfcactus.keras.ledger import batch_marks
 from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger import lineage
+from tfcactus.keras.ledger.counts import Seeded
+from tfcactus.keras.ledger.model_ledger import ModelLedger
 from tfcactus.keras.read_only import Fixed
-from tfcactus.sampling import schemes
-from tfcactus.sampling.schemes import Seeded
+from tfcactus.plan import PrivacyPlan
 
 
 @keras.saving.register_keras_serializable('tfcactus')
@@ -61,7 +63,7 @@ class PrivateModel(Fixed, keras.Model):
       the model is built, if it was not given.
     released_steps: int64 variable, how many noisy updates were released.
     epochs_begun: int64 variable, passes over arrays given to `fit`.
-    sampling: int64 variable, a `Sampling`.
+    sampling: int64 variable, the code of the sampling scheme; see `Counts`.
     plan_number: int64 variable, which plan the steps were released under.
     clip_norm: float64 variable, the clip norm of the next step, if the plan has
       `adaptive_clipping`. It comes out of what is released, and is covered.
@@ -75,7 +77,7 @@ class PrivateModel(Fixed, keras.Model):
       'inner': 'Privatize the other model.',
   }
 
-  def __init__(self, model: keras.Model, plan: Any,
+  def __init__(self, model: keras.Model, plan: PrivacyPlan,
                seed: Optional[int] = None,
                physical_batch_size: Optional[int] = None,
                engine: str = 'auto', journal: Any = None,
@@ -117,8 +119,9 @@ class PrivateModel(Fixed, keras.Model):
     # Neither is a trackable: restored noise states would repeat noise.
     self._step = private_step.Step(model, plan, seed, physical_batch_size, engine,
                             clipping)
-    self._books = ledger_lib.Books(model, plan, journal, self._step.seeded, loaded)
-    for name, counter in self._books.record.counters.items():
+    self._ledger = ModelLedger(
+        model, plan, self._step.norm, journal, self._step.seeded, loaded)
+    for name, counter in self._ledger.record.counters.items():
       setattr(self, name, counter)
     if self._step.norm.variable is not None:
       self.clip_norm = self._step.norm.variable
@@ -130,12 +133,12 @@ class PrivateModel(Fixed, keras.Model):
   @property
   def seeded(self) -> bool:
     """Whether any noise came from a seed; see `NoiseSampler`."""
-    return Seeded.NOISE in self._books.seeded
+    return Seeded.NOISE in self._ledger.seeded
 
   @property
   def seeded_batches(self) -> bool:
     """Whether any batches came from a seed."""
-    return Seeded.BATCHES in self._books.seeded
+    return Seeded.BATCHES in self._ledger.seeded
 
   @property
   def physical_batch_size(self) -> Optional[int]:
@@ -162,7 +165,7 @@ class PrivateModel(Fixed, keras.Model):
 
   def _check_inner(self) -> None:
     self._step.check()
-    lineage.remember(self.inner.weights, self._books.record)
+    lineage.remember(self.inner.weights, self._ledger.record)
 
   def build(self, input_shape: Any) -> None:
     """Builds the wrapped model."""
@@ -246,8 +249,8 @@ class PrivateModel(Fixed, keras.Model):
           'data before and pass validation_data.')
     feed = fit_inputs.make_feed(
         self.plan, x, y, batch_size, sample_weight, class_weight,
-        steps_per_epoch, self._books.journal_path is not None)
-    with self._books.training(feed.marks, versions.bare_optimizer(self)):
+        steps_per_epoch, self._ledger.journal_path is not None)
+    with self._ledger.training(feed.marks, versions.bare_optimizer(self)):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
           callbacks=callbacks, validation_data=validation_data,
@@ -259,17 +262,26 @@ class PrivateModel(Fixed, keras.Model):
   @property
   def releases(self) -> int:
     """How many noisy updates were released; restoring never lowers it."""
-    return self._books.record.released_steps
+    return self._ledger.released_steps
 
-  def ledger(self) -> schemes.Ledger:
+  def ledger(self) -> ledger_lib.Ledger:
     """Returns what was released so far, and how its batches were chosen."""
-    return self._books.ledger()
+    return self._ledger.ledger()
 
-  def next_ledger(self) -> schemes.Ledger:
-    """Returns the ledger with one more step of what `fit` is training on."""
-    return self._books.next_ledger()
+  def training_ledger(self, model: keras.Model, plan: Optional[PrivacyPlan],
+                      batches: Any) -> ledger_lib.TrainingLedger:
+    """As `HoldsLedger`: the ledger of a training that begins.
 
-  def guarantee(self, neighboring_relation: Any = None) -> Any:
+    Raises:
+      ValueError: if the plan is not the model's.
+    """
+    del model, batches
+    if plan is not None:
+      ledger_lib.check_same_plan(
+          plan, self.plan, self.plan.l2_norm_clip, self.plan.noise.digest)
+    return self._ledger
+
+  def guarantee(self, neighboring_relation: Any = None) -> Guarantee:
     """Returns the `Guarantee` of everything released so far.
 
     Args:
@@ -280,7 +292,7 @@ class PrivateModel(Fixed, keras.Model):
     Raises:
       ValueError: saying why there is none.
     """
-    guarantee, reason = self.ledger().guarantee(self.plan, neighboring_relation)
+    guarantee, reason = self.ledger().guarantee(neighboring_relation)
     if guarantee is None:
       raise ValueError(reason)
     return guarantee
@@ -293,11 +305,11 @@ class PrivateModel(Fixed, keras.Model):
     if weights is None:
       weights = tf.ones([tf.shape(y)[0]])
     weights = tf.reshape(tf.cast(weights, tf.float32), [tf.shape(y)[0]])
-    with self._books.count_step(mark):
+    with self._ledger.count_step(mark):
       averages, batch = self._step.run(x, y, weights, self._loss_per_example)
       versions.bare_optimizer(self).apply_gradients(
           zip(averages, self.inner.trainable_variables))
-      self._books.end_step()
+      self._ledger.end_step()
       return self._log(x, batch)
 
   def _prepare(self, x: Any, y: Any) -> Any:
@@ -342,18 +354,17 @@ class PrivateModel(Fixed, keras.Model):
 
   def set_weights(self, weights: Any) -> None:
     """Sets all weights; what was released stays counted."""
-    with self._books.keeping_counts():
+    with self._ledger.keeping_counts():
       super().set_weights(weights)
 
   def save_weights(self, *args: Any, **kwargs: Any) -> None:
     """Saves weights, with what was released."""
-    self._books.record.catch_up()
-    self._books.record.look(self.inner)
+    self._ledger.check_weights()
     super().save_weights(*args, **kwargs)
 
   def load_weights(self, *args: Any, **kwargs: Any) -> Any:
     """Loads weights; what was released stays counted."""
-    with self._books.keeping_counts():
+    with self._ledger.keeping_counts():
       return super().load_weights(*args, **kwargs)
 
   def get_config(self) -> Any:
@@ -362,7 +373,7 @@ class PrivateModel(Fixed, keras.Model):
         'name': self.name, 'model': keras.saving.serialize_keras_object(self.inner),
         'plan': serialization.plan_config(self.plan), 'engine': self._step.engine,
         'physical_batch_size': self.physical_batch_size,
-        'clipping': self.clipping, 'journal': self._books.journal_path,
+        'clipping': self.clipping, 'journal': self._ledger.journal_path,
         'seeded': self.seeded, 'seeded_batches': self.seeded_batches}
 
   @classmethod
@@ -377,7 +388,7 @@ class PrivateModel(Fixed, keras.Model):
     plan = serialization.plan_from(config.pop('plan'))
     seeded, batches = config.pop('seeded'), config.pop('seeded_batches')
     made = cls(model, plan, loaded=True, **config)
-    made._books.own_up(seeded, batches)  # pylint: disable=protected-access
+    made._ledger.count_seeded(seeded, batches)  # pylint: disable=protected-access
     return made
 
   def compile_from_config(self, config: Any) -> None:
@@ -388,13 +399,12 @@ class PrivateModel(Fixed, keras.Model):
 
   def _own_state(self) -> Dict[str, Any]:
     norm = self._step.norm.variable
-    return {**self._books.record.counters,
+    return {**self._ledger.record.counters,
             **({} if norm is None else {'clip_norm': norm})}
 
   def save_own_variables(self, store: Any) -> None:
     """Saves the counters, and the clip norm if it moves."""
-    self._books.record.catch_up()
-    self._books.record.look(self.inner)
+    self._ledger.check_weights()
     for name, variable in self._own_state().items():
       store[name] = variable.numpy()
 
@@ -411,12 +421,12 @@ class PrivateModel(Fixed, keras.Model):
           f'Expected a file of a PrivateModel with {sorted(missing)}, got one '
           "without; load a plain model's weights by private_model.inner."
           'load_weights.')
-    with self._books.keeping_counts(weights=False):
+    with self._ledger.keeping_counts(weights=False):
       for name in set(self._own_state()) & set(store.keys()):
         self._own_state()[name].assign(store[name][()])
 
 
-def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
+def privatize(model: keras.Model, plan: PrivacyPlan, seed: Optional[int] = None,
               physical_batch_size: Optional[int] = None,
               engine: str = 'auto', journal: Any = None,
               clipping: str = 'flat') -> PrivateModel:
