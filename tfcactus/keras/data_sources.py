@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 from typing import Any
+from typing import Iterable
 from typing import List
-from typing import Sequence
 from typing import Tuple
 
 import numpy as np
@@ -83,8 +83,9 @@ class RandomAccessData(ExampleData):
   def rows(self, index: np.ndarray) -> _Rows:
     """Returns inputs and targets of the given examples."""
     if not index.size:
-      return tuple(np.zeros((0,) + tuple(spec.shape[1:]),
-                            spec.dtype.as_numpy_dtype) for spec in self.specs)
+      x, y = (np.zeros((0,) + tuple(spec.shape[1:]), spec.dtype.as_numpy_dtype)
+              for spec in self.specs)
+      return x, y
     wanted = [int(i) for i in index]
     many = getattr(self._source, '__getitems__', None)
     items = many(wanted) if many else [self._source[i] for i in wanted]
@@ -151,7 +152,7 @@ def _read(dataset: tf.data.Dataset) -> List[np.ndarray]:
   blocks = dataset.batch(_BLOCK).as_numpy_iterator()
   if count < 0:
     parts = list(zip(*blocks)) or [
-        [np.zeros((0,) + tuple(part.shape))] for part in spec]
+        (np.zeros((0,) + tuple(part.shape)),) for part in spec]
     return [np.concatenate(part) for part in parts]
   arrays = [np.empty([count] + part.shape, part.dtype.as_numpy_dtype)
             for part in spec]
@@ -178,6 +179,6 @@ def _array(name: str, value: Any) -> np.ndarray:
   return array
 
 
-def _specs(rows: Sequence[np.ndarray]) -> Tuple[tf.TensorSpec, ...]:
+def _specs(rows: Iterable[np.ndarray]) -> Tuple[tf.TensorSpec, ...]:
   return tuple(tf.TensorSpec((None,) + part.shape[1:], part.dtype)
                for part in rows)

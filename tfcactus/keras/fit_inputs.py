@@ -77,6 +77,19 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: Any,
   return Feed(rows, rows.mark(x), None, class_weight)
 
 
+def check_validation_split(validation_split: float) -> None:
+  """Refuses a split, which would take examples of the plan.
+
+  Raises:
+    ValueError: if there is one.
+  """
+  if validation_split:
+    raise ValueError(
+        f'Expected validation_split=0, got {validation_split!r}: it would '
+        'take examples away from the num_examples of the plan; split the '
+        'data before and pass validation_data.')
+
+
 def _sampled_feed(batches: SampledBatches, class_weight: Any,
                   steps_per_epoch: Optional[int], journal: bool) -> Feed:
   """What Keras is to train on for batches that a scheme draws."""

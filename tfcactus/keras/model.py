@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from typing import Dict
 from typing import Optional
 
 import tensorflow as tf
@@ -19,7 +18,6 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import engine as engine_lib
 from tfcactus.keras.ledger import batch_marks
 from tfcactus.keras.ledger import ledger as ledger_lib
-from tfcactus.keras.ledger import lineage
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.model_ledger import ModelLedger
 from tfcactus.keras.read_only import Fixed
@@ -105,27 +103,18 @@ class PrivateModel(Fixed, keras.Model):
       ValueError: if the model cannot be trained privately, or the plan's noise
         is not valid for its number of parameters.
     """
-    layers.check_one_device()
-    versions.check_same_keras('model', model)
-    if not isinstance(model, keras.Model) or isinstance(model, PrivateModel):
-      raise ValueError(
-          'Expected model to be a Keras model that is not private yet, got '
-          f'{model!r}.')
-    if not hasattr(plan, 'check_vector'):
-      raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
+    _check_arguments(model, plan)
     super().__init__(name=name or f'private_{model.name}')
     self.inner = model
     self.plan = plan
     # Neither is a trackable: restored noise states would repeat noise.
-    self._step = private_step.Step(model, plan, seed, physical_batch_size, engine,
-                            clipping)
+    self._step = private_step.Step(
+        model, plan, seed, physical_batch_size, engine, clipping)
     self._ledger = ModelLedger(
         model, plan, self._step.norm, journal, self._step.seeded, loaded)
-    for name, counter in self._ledger.record.counters.items():
-      setattr(self, name, counter)
-    if self._step.norm.variable is not None:
-      self.clip_norm = self._step.norm.variable
-    self._loss_per_example = None
+    for name, variable in self._ledger.own_variables().items():
+      setattr(self, name, variable)
+    self._loss_per_example: Optional[engine_lib.LossFn] = None
     if model.built:
       self.built = True
       self._check_inner()
@@ -165,7 +154,7 @@ class PrivateModel(Fixed, keras.Model):
 
   def _check_inner(self) -> None:
     self._step.check()
-    lineage.remember(self.inner.weights, self._ledger.record)
+    self._ledger.remember()
 
   def build(self, input_shape: Any) -> None:
     """Builds the wrapped model."""
@@ -183,18 +172,15 @@ class PrivateModel(Fixed, keras.Model):
               weighted_metrics: Any = None, run_eagerly: Any = None,
               steps_per_execution: Any = None, jit_compile: Any = None,
               **kwargs: Any) -> None:
-    """Compiles the model; arguments as for any Keras model.
+    """Compiles the model; arguments as for any Keras model, but for these.
 
     Args:
       optimizer: An ordinary Keras optimizer; the model adds the noise.
       loss: One loss; its reduction is ignored.
       metrics: Metrics over the examples drawn, without the padding.
       loss_weights: Refused.
-      weighted_metrics: As in Keras.
-      run_eagerly: As in Keras.
       steps_per_execution: 1; others are refused.
       jit_compile: False; XLA is slower on CPUs. 'auto' is False too.
-      **kwargs: As in Keras.
 
     Raises:
       ValueError: if an argument is refused.
@@ -215,7 +201,7 @@ class PrivateModel(Fixed, keras.Model):
           shuffle: bool = True, class_weight: Any = None,
           sample_weight: Any = None, initial_epoch: int = 0,
           steps_per_epoch: Optional[int] = None, **kwargs: Any) -> Any:
-    """Trains the model; arguments as for any Keras model.
+    """Trains the model; arguments as for any Keras model, but for these.
 
     Args:
       x: `PoissonBatches`, for the guarantee of the plan; or arrays, where each
@@ -223,30 +209,17 @@ class PrivateModel(Fixed, keras.Model):
         takes, for none.
       y: Targets, if `x` is an array.
       batch_size: For arrays.
-      epochs: As in Keras.
-      verbose: As in Keras.
       callbacks: As in Keras; `EpsilonCallback` reports the guarantee.
       validation_split: Refused.
-      validation_data: As in Keras.
-      shuffle: As in Keras.
       class_weight: A dict of labels and weights; they multiply the losses of
         their examples before clipping. Other labels have weight one.
       sample_weight: For arrays; likewise.
-      initial_epoch: As in Keras.
       steps_per_epoch: As in Keras; by default that of the `PoissonBatches`.
-      **kwargs: As in Keras.
-
-    Returns:
-      The `History`.
 
     Raises:
       ValueError: if the data are not those of the plan.
     """
-    if validation_split:
-      raise ValueError(
-          f'Expected validation_split=0, got {validation_split!r}: it would '
-          'take examples away from the num_examples of the plan; split the '
-          'data before and pass validation_data.')
+    fit_inputs.check_validation_split(validation_split)
     feed = fit_inputs.make_feed(
         self.plan, x, y, batch_size, sample_weight, class_weight,
         steps_per_epoch, self._ledger.journal_path is not None)
@@ -270,11 +243,7 @@ class PrivateModel(Fixed, keras.Model):
 
   def training_ledger(self, model: keras.Model, plan: Optional[PrivacyPlan],
                       batches: Any) -> ledger_lib.TrainingLedger:
-    """As `HoldsLedger`: the ledger of a training that begins.
-
-    Raises:
-      ValueError: if the plan is not the model's.
-    """
+    """As `HoldsLedger`; the plan is the model's."""
     del model, batches
     if plan is not None:
       ledger_lib.check_same_plan(
@@ -301,12 +270,15 @@ class PrivateModel(Fixed, keras.Model):
     """One noisy update from one logical batch, which may be empty."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
     x, mark = batch_marks.unmarked(x)
+    compute_loss = self._loss_per_example
+    if compute_loss is None:
+      raise ValueError('Expected compile(...) before training.')
     x = self._prepare(x, y)
     if weights is None:
       weights = tf.ones([tf.shape(y)[0]])
     weights = tf.reshape(tf.cast(weights, tf.float32), [tf.shape(y)[0]])
     with self._ledger.count_step(mark):
-      averages, batch = self._step.run(x, y, weights, self._loss_per_example)
+      averages, batch = self._step.run(x, y, weights, compute_loss)
       versions.bare_optimizer(self).apply_gradients(
           zip(averages, self.inner.trainable_variables))
       self._ledger.end_step()
@@ -314,8 +286,6 @@ class PrivateModel(Fixed, keras.Model):
 
   def _prepare(self, x: Any, y: Any) -> Any:
     """Builds and checks the wrapped model, when the step is traced."""
-    if self._loss_per_example is None:
-      raise ValueError('Expected compile(...) before training.')
     compile_arguments.check_optimizer(self.optimizer)  # It may have been replaced.
     x = self._step.shaped(x, y)
     if not self.inner.built:
@@ -346,10 +316,7 @@ class PrivateModel(Fixed, keras.Model):
     super().save(filepath, *args, **kwargs)
 
   def export(self, *args: Any, **kwargs: Any) -> Any:
-    """Exports the wrapped model for inference, as Keras does.
-
-    What is exported is the plain model: it holds no plan and no counts.
-    """
+    """Exports the wrapped model alone, for inference, without plan and counts."""
     return self.inner.export(*args, **kwargs)
 
   def set_weights(self, weights: Any) -> None:
@@ -397,16 +364,9 @@ class PrivateModel(Fixed, keras.Model):
     if self.built:
       versions.bare_optimizer(self).build(self.inner.trainable_variables)
 
-  def _own_state(self) -> Dict[str, Any]:
-    norm = self._step.norm.variable
-    return {**self._ledger.record.counters,
-            **({} if norm is None else {'clip_norm': norm})}
-
   def save_own_variables(self, store: Any) -> None:
     """Saves the counters, and the clip norm if it moves."""
-    self._ledger.check_weights()
-    for name, variable in self._own_state().items():
-      store[name] = variable.numpy()
+    self._ledger.save(store)
 
   def load_own_variables(self, store: Any) -> None:
     """Loads what was saved; what was released stays counted.
@@ -414,37 +374,25 @@ class PrivateModel(Fixed, keras.Model):
     Raises:
       ValueError: if the file is not of such a model.
     """
-    # What was seeded is in the config too, and alone in older files.
-    missing = set(self._own_state()) - set(store.keys()) - {'seeded_parts'}
-    if missing:
-      raise ValueError(
-          f'Expected a file of a PrivateModel with {sorted(missing)}, got one '
-          "without; load a plain model's weights by private_model.inner."
-          'load_weights.')
-    with self._ledger.keeping_counts(weights=False):
-      for name in set(self._own_state()) & set(store.keys()):
-        self._own_state()[name].assign(store[name][()])
+    self._ledger.load(store)
 
 
 def privatize(model: keras.Model, plan: PrivacyPlan, seed: Optional[int] = None,
               physical_batch_size: Optional[int] = None,
               engine: str = 'auto', journal: Any = None,
               clipping: str = 'flat') -> PrivateModel:
-  """Returns a `PrivateModel` that trains `model` by `plan`.
-
-  Args:
-    model: A Sequential or functional model.
-    plan: A `PrivacyPlan`.
-    seed: For repeatable experiments; None takes the system's entropy.
-    physical_batch_size: Larger draws are processed in parts of this size; by
-      default it holds most draws, as far as memory allows.
-    engine: 'auto', or 'vectorized' to take no shortcut for any layer.
-    journal: Path of a file that counts steps before they are released, so that
-      a killed run can be resumed; see `Journal`.
-    clipping: 'flat', 'per_layer' or 'automatic'; see `PrivateModel`.
-
-  Raises:
-    ValueError: as `PrivateModel`.
-  """
+  """Returns a `PrivateModel` that trains `model` by `plan`; see there."""
   return PrivateModel(model, plan, seed, physical_batch_size, engine, journal,
                       clipping)
+
+
+def _check_arguments(model: Any, plan: Any) -> None:
+  """Refuses what is no model, or no plan, or several devices."""
+  layers.check_one_device()
+  versions.check_same_keras('model', model)
+  if not isinstance(model, keras.Model) or isinstance(model, PrivateModel):
+    raise ValueError(
+        'Expected model to be a Keras model that is not private yet, got '
+        f'{model!r}.')
+  if not hasattr(plan, 'check_vector'):
+    raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')

@@ -144,8 +144,8 @@ class Journal:
         f'Expected journal {self.path!r} to stay the file that this run writes, '
         f'got {became}: a resumed run would not count its steps. At most '
         f'{self.entry.released_steps} steps and {self.entry.epochs_begun} passes '
-        'were released so far; begin a new run with a journal that nothing else moves, edits '
-        'or copies over, and add their cost to its.')
+        'were released so far; begin a new run with a journal that nothing else '
+        'moves, edits or copies over, and add their cost to its.')
 
   def _write(self, entry: Counts) -> None:
     self._append(entry._asdict())

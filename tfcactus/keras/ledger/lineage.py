@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from typing import Any
+from typing import Dict
 from typing import Iterable
 from typing import List
 
@@ -29,7 +30,7 @@ def remember(variables: Iterable[tf.Variable], trainer: Any) -> None:
 
 def trainers(variables: Iterable[tf.Variable]) -> List[Any]:
   """Returns who counts releases from any of the variables, each one once."""
-  found = {}
+  found: Dict[int, Any] = {}
   for variable in variables:
     found.update((id(t), t) for t in getattr(variable, _ATTRIBUTE, ()))
   return list(found.values())

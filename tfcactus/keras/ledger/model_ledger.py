@@ -6,8 +6,11 @@ import contextlib
 import os
 from typing import Any
 from typing import ContextManager
+from typing import Dict
 from typing import Iterator
 from typing import List
+from typing import Mapping
+from typing import MutableMapping
 from typing import Optional
 from typing import Tuple
 
@@ -104,6 +107,39 @@ class ModelLedger:
     """The clip norm of the next step, if it moves."""
     moving = self._norm.variable
     return None if moving is None else float(tf.convert_to_tensor(moving))
+
+  def remember(self) -> None:
+    """Lets the model's variables tell that steps from them are counted here."""
+    lineage.remember(self._model.weights, self.record)
+
+  def own_variables(self) -> Dict[str, tf.Variable]:
+    """What is saved with the weights: counters, and the norm if it moves."""
+    moving = self._norm.variable
+    return {**self.record.counters, **({} if moving is None else {
+        'clip_norm': moving})}
+
+  def save(self, store: MutableMapping[str, Any]) -> None:
+    """Writes the values of `own_variables`."""
+    self.check_weights()
+    for name, variable in self.own_variables().items():
+      store[name] = variable.numpy()
+
+  def load(self, store: Mapping[str, Any]) -> None:
+    """Reads what was saved; what was released stays counted.
+
+    Raises:
+      ValueError: if the store lacks a variable.
+    """
+    own = self.own_variables()
+    missing = set(own) - set(store.keys())
+    if missing:
+      raise ValueError(
+          f'Expected a file of a PrivateModel with {sorted(missing)}, got one '
+          "without; load a plain model's weights by private_model.inner."
+          'load_weights.')
+    with self.keeping_counts(weights=False):
+      for name, variable in own.items():
+        variable.assign(store[name][()])
 
   def count_step(self, mark: tf.Tensor) -> ContextManager[None]:
     """Counts a step; inside the context it returns, the step may run.
