@@ -102,7 +102,7 @@ def test_blocks_are_on_disk_before_their_steps_and_an_orderly_end_is_exact(
   look = tf.keras.callbacks.LambdaCallback(
       on_train_batch_end=lambda batch, logs: seen.append(path.read_text()))
   private.fit(PoissonBatches(*_data(), 0.25), verbose=0, callbacks=[look])
-  assert '"steps": 32' in seen[0] and len(set(seen)) == 1
+  assert '"released_steps": 32' in seen[0] and len(set(seen)) == 1
   assert private._ledger.journal.entry[:3] == (4, 0, PoissonSampling.code)
   private._ledger.journal.close()
   resumed = _private(make_plan(), path)
@@ -140,7 +140,7 @@ def test_a_torn_last_line_is_cut_and_damage_is_not_excused(make_plan, tmp_path):
     journal = Journal(path, make_plan())
     assert journal.entry[:3] == (33, 0, 1)
     journal.close()
-  path.write_bytes(whole.replace(b'"steps": 32', b'"steps": 12'))
+  path.write_bytes(whole.replace(b'"released_steps": 32', b'"released_steps": 12'))
   with pytest.raises(ValueError, match='damaged'):
     Journal(path, make_plan())
 
@@ -237,13 +237,14 @@ def test_a_full_disk_stops_before_weights_move(
   assert Journal(path, make_plan()).entry.released_steps == private.releases >= 4
 
 
+_GOOD = Counts(3, 0, 1)._asdict()
+
+
 @pytest.mark.parametrize('record', [
-    {'epochs': 0, 'sampling': 1, 'steps': 3.7},
-    {'epochs': 0, 'sampling': 1, 'steps': True},
-    {'epochs': 0, 'sampling': 1, 'steps': -1},
-    {'epochs': 0, 'sampling': 9, 'steps': 3},
-    {'epochs': 0, 'sampling': 1, 'steps': 3, 'stages': 2},
-    {'epochs': 0, 'steps': 3}, [3, 0, 1], 3])
+    {**_GOOD, 'released_steps': 3.7}, {**_GOOD, 'released_steps': True},
+    {**_GOOD, 'released_steps': -1}, {**_GOOD, 'sampling': 9},
+    {**_GOOD, 'plan_number': -2}, {**_GOOD, 'stages': 2},
+    {'released_steps': 3, 'epochs_begun': 0}, [3, 0, 1], 3])
 def test_entries_that_no_run_wrote_are_refused(make_plan, tmp_path, record):
   path = tmp_path / 'journal'
   Journal(path, make_plan()).close()
