@@ -10,6 +10,8 @@ from tests.noise.tables import gaussian_scalar
 from tests.noise.tables import wavy_scalar
 import tfcactus
 from tfcactus import noise
+from tfcactus.sampling import FixedSizeSampling
+from tfcactus.sampling import OnePassSampling
 
 SETTINGS = dict(noise=noise.Gaussian(1.3), l2_norm_clip=1.5,
                 num_examples=60_000, sampling_prob=250 / 60_000, steps=1200,
@@ -54,7 +56,7 @@ def test_steps_within_stops_before_the_budget():
 
 def test_samples_of_fixed_size_cost_as_poisson_ones_at_half_the_noise():
   """Zhu et al., section 4.1: the pair for replaced records, subsampled."""
-  fixed = plan().guarantee_fixed_size(300)
+  fixed = plan().guarantee(300, sampling=FixedSizeSampling)
   half = plan(noise=noise.Gaussian(0.65)).guarantee(300)
   assert fixed.upper == pytest.approx(half.upper, rel=1e-9)
   assert fixed.neighboring_relation == 'add-or-remove-one'
@@ -66,16 +68,16 @@ def test_samples_of_fixed_size_cost_as_poisson_ones_at_half_the_noise():
   renyi.compose(dp_accounting.SampledWithoutReplacementDpEvent(
       60_000, 250, dp_accounting.GaussianDpEvent(0.65)), 300)
   assert fixed.upper < renyi.get_epsilon(1e-5)
-  steps = plan().steps_within(1.5, fixed_size=True)
-  assert plan().guarantee_fixed_size(steps).upper <= 1.5
-  assert plan().guarantee_fixed_size(steps + 1).upper > 1.5
+  steps = plan().steps_within(1.5, sampling=FixedSizeSampling)
+  assert plan().guarantee(steps, sampling=FixedSizeSampling).upper <= 1.5
+  assert plan().guarantee(steps + 1, sampling=FixedSizeSampling).upper > 1.5
   with pytest.raises(ValueError, match='got 250.2'):
-    plan(sampling_prob=250.2 / 60_000).guarantee_fixed_size()
+    plan(sampling_prob=250.2 / 60_000).guarantee(sampling=FixedSizeSampling)
 
 
 def test_shuffled_epochs_get_what_holds():
   """Each example once per epoch: q=1, replace, shift 2."""
-  guarantee = plan(noise=noise.Gaussian(2.0)).guarantee_each_example_once(3)
+  guarantee = plan(noise=noise.Gaussian(2.0)).guarantee(3, sampling=OnePassSampling)
   # Three Gaussians of sigma 2 at shift 2 are one of mu = sqrt 3.
   mu = math.sqrt(3)
   def normal(x):
@@ -108,8 +110,8 @@ def test_zero_out_costs_the_same_and_assumes_less():
 
 @pytest.mark.parametrize('cost', [
     lambda made, relation: made.guarantee(20, relation),
-    lambda made, relation: made.guarantee_fixed_size(20, relation),
-    lambda made, relation: made.guarantee_each_example_once(2, relation)])
+    lambda made, relation: made.guarantee(20, relation, sampling=FixedSizeSampling),
+    lambda made, relation: made.guarantee(2, relation, sampling=OnePassSampling)])
 def test_every_statement_says_what_is_public(cost):
   for relation in ('add-or-remove', 'zero-out', 'replace'):
     try:
@@ -125,15 +127,15 @@ def test_every_statement_says_what_is_public(cost):
 
 
 def test_a_zeroed_example_changes_one_sum_of_a_pass_by_one_clip_norm():
-  zeroed = plan(noise=noise.Gaussian(2.0)).guarantee_each_example_once(
-      3, 'zero-out')
-  replaced = plan(noise=noise.Gaussian(4.0)).guarantee_each_example_once(3)
+  zeroed = plan(noise=noise.Gaussian(2.0)).guarantee(
+      3, 'zero-out', sampling=OnePassSampling)
+  replaced = plan(noise=noise.Gaussian(4.0)).guarantee(3, sampling=OnePassSampling)
   assert zeroed.upper == pytest.approx(replaced.upper, rel=1e-9)
 
 
 def test_fixed_size_samples_under_the_other_relations():
   zeroed, added, replaced = (
-      plan().guarantee_fixed_size(300, name)
+      plan().guarantee(300, name, sampling=FixedSizeSampling)
       for name in ('zero-out', 'add-or-remove', 'replace'))
   # Others take the place of the zeroed one: more than under Poisson sampling.
   assert plan().guarantee(300).upper < zeroed.lower

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tfcactus
-from tfcactus import plan as plan_lib
+from tfcactus import guarantee as guarantee_lib
 from tfcactus import release
 from tfcactus.cli import main
 
@@ -24,7 +24,7 @@ def read(pattern, text):
 
 
 def guarantee(upper, delta=1e-5, proven=True):
-  return plan_lib.Guarantee(
+  return guarantee_lib.Guarantee(
       lower=0.0, estimate=upper, upper=upper, delta=delta, steps=1,
       neighboring_relation='add-or-remove-one', accountant='A', proven=proven,
       statement='S')

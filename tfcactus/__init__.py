@@ -11,6 +11,7 @@ from tfcactus.accounting import PhiAccountant
 from tfcactus.accounting import TCDP
 from tfcactus.accounting import TCDPAccountant
 from tfcactus.adaptive_clipping import AdaptiveClipping
+from tfcactus.guarantee import Guarantee
 from tfcactus.noise import Gaussian
 from tfcactus.noise import Laplace
 from tfcactus.noise import library
@@ -19,7 +20,6 @@ from tfcactus.noise import RadialTable
 from tfcactus.noise import ScalarTable
 from tfcactus.noise import SinhNormal
 from tfcactus.plan import calibrate_noise_multiplier
-from tfcactus.plan import Guarantee
 from tfcactus.plan import PrivacyPlan
 from tfcactus.search.optimal import optimal_noise
 from tfcactus.search.truncated import truncated_noise

@@ -4,106 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from typing import Any
 from typing import Callable
 from typing import Optional
 from typing import Sequence
+from typing import Type
 
 import dp_accounting
 
 from tfcactus import _checks
-from tfcactus import _format
 from tfcactus import accounting
+from tfcactus import guarantee as guarantee_lib
 from tfcactus import noise as noise_lib
 from tfcactus import relations
 from tfcactus.accounting import calibration
 from tfcactus.adaptive_clipping import AdaptiveClipping
+from tfcactus.guarantee import Guarantee
+from tfcactus.guarantee import ReleasedStatistic
+from tfcactus.sampling import PoissonSampling
+from tfcactus.sampling import SamplingScheme
 
-ACCOUNTANT = 'tfcactus PhiAccountant'
 ACCOUNTINGS = ('proven', 'scalar-unproven')
-
-UNPROVEN = (
-    'NOT a privacy guarantee: the one-dimensional account of paper 000 '
-    '(Alghamdi et al., 2022) applied to i.i.d. scalar noise on a clipped '
-    'vector. It holds for a scalar query only; the true epsilon of the vector '
-    'is larger, often many times.')
-
-
-@dataclasses.dataclass(frozen=True)
-class Guarantee:
-  """What a number of released steps costs.
-
-  Attributes:
-    lower: No epsilon below this holds for the dominating pair accounted: of
-      Gaussian and monotone scalar noise two neighbours attain it. (Under
-      zero-out on samples of fixed size, and replace on Poisson samples with
-      other noise, for some neighbours; `upper` is proved for all, and less
-      tight.)
-    estimate: The best single number for it; not a bound.
-    upper: The epsilon that holds; the one to publish.
-    delta: At this delta.
-    steps: After this many released steps (or epochs, see `statement`).
-    neighboring_relation: 'add-or-remove-one', 'replace-one', or
-      'replace-special' (zero-out).
-    accountant: Who computed it.
-    proven: False if the number is not a guarantee at all.
-    statement: What the number says, in words.
-    conditions: What it holds under and nobody checks, in sentences that the
-      statement ends with.
-    seeded: Whether it holds only against those who do not know a seed, with
-      which they could subtract the noise; the statement then says so.
-  """
-
-  lower: float
-  estimate: float
-  upper: float
-  delta: float
-  steps: int
-  neighboring_relation: str
-  accountant: str
-  proven: bool
-  statement: str
-  conditions: tuple[str, ...] = ()
-  seeded: bool = False
-
-  def __str__(self) -> str:
-    if self.seeded:
-      unseeded = dataclasses.replace(self, seeded=False)
-      return f'{unseeded}, SEEDED: not against whoever knows the seed'
-    if not self.proven:
-      return (f'epsilon {_format.upper(self.upper)} at delta '
-              f'{_format.upper(self.delta)} by '
-              f'{self.accountant}: {self.statement}')
-    return (f'epsilon <= {_format.upper(self.upper)} at delta '
-            f'{_format.upper(self.delta)} '
-            f'({self.neighboring_relation}, {self.accountant})' +
-            (', on conditions that its statement names' if self.conditions else ''))
-
-  def given(self, *conditions: str) -> Guarantee:
-    """The guarantee under conditions more, in its statement and its print.
-
-    Args:
-      *conditions: Sentences.
-    """
-    return dataclasses.replace(
-        self, statement=' '.join((self.statement, *conditions)),
-        conditions=(*self.conditions, *conditions))
-
-
-class ReleasedStatistic:
-  """What a plan knows a result of `tfcactus.release` by; `Release` is the one.
-
-  Events have attributes of the same names that mean something else: the type
-  tells them apart, never an attribute.
-
-  Attributes:
-    event: All that the result cost.
-    seeded: Whether its noise can be repeated by whoever knows a seed.
-  """
-
-  event: dp_accounting.DpEvent
-  seeded: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,21 +123,6 @@ class PrivacyPlan:
     """sampling_prob * num_examples: the public constant to divide sums by."""
     return self.sampling_prob * self.num_examples
 
-  @property
-  def sample_size(self) -> int:
-    """Examples to a batch of fixed size: sampling_prob * num_examples.
-
-    Raises:
-      ValueError: if that is not a whole number.
-    """
-    size = round(self.expected_batch_size)
-    if not math.isclose(size, self.expected_batch_size, rel_tol=1e-9):
-      raise ValueError(
-          'Expected sampling_prob * num_examples to be a whole number for '
-          f'batches of fixed size, got {self.expected_batch_size!r}; take '
-          f'sampling_prob={max(size, 1)} / {self.num_examples}.')
-    return size
-
   def check_vector(self, dim: int) -> None:
     """Checks that the noise protects an l2-clipped vector of length `dim`.
 
@@ -238,139 +144,63 @@ class PrivacyPlan:
   @property
   def step_event(self) -> dp_accounting.DpEvent:
     """The DpEvent of one Poisson-sampled step."""
-    return dp_accounting.PoissonSampledDpEvent(
-        self.sampling_prob, accounting.noise_event(self.noise))
+    return PoissonSampling.of_plan(self).event(accounting.noise_event(self.noise))
 
   def guarantee(self, steps: Optional[int] = None,
-                neighboring_relation: Any = relations.ADD_OR_REMOVE
-                ) -> Guarantee:
-    """The cost of `steps` released steps on Poisson-sampled batches.
+                neighboring_relation: Any = None, *,
+                sampling: Type[SamplingScheme] = PoissonSampling) -> Guarantee:
+    """The cost of `steps` released steps.
 
     Args:
-      steps: How many; default all that are planned. Zero costs nothing.
+      steps: How many; default all that are planned. Zero costs nothing. Of a
+        scheme that draws epochs (`OnePassSampling`) how many epochs.
       neighboring_relation: Whom it protects: one of dp_accounting's, or
         'add-or-remove', 'zero-out' (an example replaced by one that contributes
-        zero, at the same cost; nothing is assumed of num_examples) or 'replace'
-        (by any other, which alone protects attributes; it costs more).
+        zero; nothing is assumed of num_examples) or 'replace' (by any other, which
+        alone protects attributes; it costs more). Default the scheme's first:
+        add-or-remove, or replace for passes over all examples.
+      sampling: How batches are chosen, from `tfcactus.sampling`.
 
     Returns:
       Bounds on epsilon at the plan's delta.
 
     Raises:
-      ValueError: if the relation is unknown, or the cost of `releases` is not
-        known for it.
+      ValueError: if the scheme does not go with the plan, has no account for the
+        relation, or the cost of `releases` is not known for it.
     """
-    steps = self.steps if steps is None else _checks.integer('steps', steps, 0)
-    return self._guarantee(
-        self.step_event, steps, relations.check(neighboring_relation),
-        f'{steps} noisy sums, each example taken with probability '
-        f'{self.sampling_prob:.6g} per step', self._constants)
+    return self._guarantee(self.noise, steps, neighboring_relation, sampling)
 
-  def guarantee_fixed_size(
-      self, steps: Optional[int] = None,
-      neighboring_relation: Any = relations.ADD_OR_REMOVE) -> Guarantee:
-    """The cost of released steps on batches of `sample_size` examples.
-
-    Each batch is drawn without replacement, anew for each step. An example that
-    enters displaces another, so that a sum changes by up to twice the clip
-    norm. Where one is zeroed others are in its place in the other samples, so
-    that it costs more than under Poisson sampling too.
-
-    Args:
-      steps: How many; default all that are planned. Zero costs nothing.
-      neighboring_relation: As for `guarantee`.
-
-    Returns:
-      Bounds on epsilon at the plan's delta.
-
-    Raises:
-      ValueError: if `sample_size` is not a whole number, or as `guarantee`.
-    """
-    steps = self.steps if steps is None else _checks.integer('steps', steps, 0)
-    event = dp_accounting.SampledWithoutReplacementDpEvent(
-        self.num_examples, self.sample_size, accounting.noise_event(self.noise))
-    return self._guarantee(
-        event, steps, relations.check(neighboring_relation),
-        f'{steps} noisy sums, each over {self.sample_size} of '
-        f'{self.num_examples} examples drawn without replacement',
-        self._constants)
-
-  def guarantee_each_example_once(
-      self, epochs: int, neighboring_relation: Any = relations.REPLACE
-  ) -> Guarantee:
-    """The cost of epochs in which each example is used exactly once.
-
-    What a shuffled `fit` does: no amplification by sampling holds. An example
-    that is replaced changes one noisy sum per epoch by up to twice the clip
-    norm, one that is zeroed by up to the clip norm.
-
-    Args:
-      epochs: How many passes over the data; zero costs nothing.
-      neighboring_relation: 'replace' or 'zero-out', as for `guarantee`.
-
-    Raises:
-      ValueError: for add-or-remove, where all batches of a pass change, or as
-        `guarantee`.
-    """
-    epochs = _checks.integer('epochs', epochs, 0)
-    relation = relations.check(neighboring_relation)
-    if relation == relations.ADD_OR_REMOVE:
+  def _guarantee(self, noise: noise_lib.Noise, steps: Optional[int],
+                 neighboring_relation: Any, sampling: Type[SamplingScheme]
+                ) -> Guarantee:
+    """What the plan would cost with another noise."""
+    if steps is None and sampling.draws_epochs:
       raise ValueError(
-          'Expected neighboring_relation replace or zero-out for passes over all '
-          'examples, got add-or-remove: an example more moves others to other '
-          'batches, and no account of that is known.')
-    return self._guarantee(
-        accounting.noise_event(self.noise), epochs, relation,
-        f'{epochs} passes in which each example was used exactly once, no '
-        'amplification by sampling',
-        f'num_examples={self.num_examples}, sampling_prob='
-        f'{self.sampling_prob:.6g} and the sizes of the batches')
+          f'Expected steps, the number of epochs, with {sampling.__name__}, got '
+          'None: the plan counts steps.')
+    count = self.steps if steps is None else _checks.integer('steps', steps, 0)
+    scheme = sampling.of_plan(self)
+    relation = scheme.check_relation(neighboring_relation)
+    beside = '' if not self.releases else (
+        f' Covers {len(self.releases)} statistics released beside the training.')
+    return guarantee_lib.guarantee(
+        scheme.event(accounting.noise_event(noise)), count, self.delta, relation,
+        statement=f'{relations.protected(relation)}: {scheme.released(count)}. '
+        f'{relations.public(relation, scheme.constants(self))}.{beside}',
+        releases=self.releases, proven=self.accounting == 'proven')
 
-  @property
-  def _constants(self) -> str:
-    return (f'num_examples={self.num_examples} and sampling_prob='
-            f'{self.sampling_prob:.6g}')
-
-  def _guarantee(self, event: dp_accounting.DpEvent, count: int,
-                 relation: dp_accounting.NeighboringRelation,
-                 released: str, constants: str) -> Guarantee:
-    accountant = accounting.PhiAccountant(relation)
-    if count:
-      accountant.compose(event, count)
-    for release in self.releases:
-      if not accountant.supports(release):
-        raise ValueError(
-            f'Expected releases with a known cost for {relations.label(relation)}'
-            f', got {release!r}.')
-      accountant.compose(release)
-    statement = (f'{relations.protected(relation)}: {released}. '
-                 f'{relations.public(relation, constants)}.')
-    if self.releases:
-      statement += (f' Covers {len(self.releases)} statistics released beside '
-                    'the training.')
-    bounds = accountant.epsilon_bounds(self.delta)
-    proven = self.accounting == 'proven'
-    return Guarantee(
-        lower=bounds.lower, estimate=bounds.estimate, upper=bounds.upper,
-        delta=self.delta, steps=count,
-        neighboring_relation=relations.label(relation),
-        accountant=ACCOUNTANT, proven=proven,
-        statement=statement if proven else f'{UNPROVEN} {statement}')
-
-  def steps_within(self, epsilon: float, *, fixed_size: bool = False,
-                   neighboring_relation: Any = relations.ADD_OR_REMOVE) -> int:
+  def steps_within(self, epsilon: float, *, neighboring_relation: Any = None,
+                   sampling: Type[SamplingScheme] = PoissonSampling) -> int:
     """The largest number of steps, at most `steps`, that keeps within epsilon.
 
     Args:
       epsilon: Budget for the upper bound, at the plan's delta.
-      fixed_size: Whether batches are of fixed size; else Poisson.
       neighboring_relation: As for `guarantee`.
+      sampling: As for `guarantee`.
     """
-    guarantee = functools.partial(
-        self.guarantee_fixed_size if fixed_size else self.guarantee,
-        neighboring_relation=neighboring_relation)
     return calibration.calibrate_steps(
-        epsilon, lambda steps: guarantee(steps).upper, self.steps)
+        epsilon, lambda steps: self.guarantee(
+            steps, neighboring_relation, sampling=sampling).upper, self.steps)
 
 
 def _release_events(releases: Sequence[Any]) -> tuple[dp_accounting.DpEvent, ...]:
@@ -407,7 +237,8 @@ def _release_event(release: Any) -> dp_accounting.DpEvent:
 def calibrate_noise_multiplier(
     target_epsilon: float, make_noise: Callable[[float], noise_lib.Noise],
     *, tolerance: float = 1e-4,
-    neighboring_relation: Any = relations.ADD_OR_REMOVE,
+    neighboring_relation: Any = None,
+    sampling: Type[SamplingScheme] = PoissonSampling,
     **settings: Any) -> noise_lib.Noise:
   """The least noise of a family that keeps within a target epsilon.
 
@@ -416,6 +247,7 @@ def calibrate_noise_multiplier(
     make_noise: Returns the family's noise for a noise multiplier.
     tolerance: Relative tolerance of the noise multiplier, on the safe side.
     neighboring_relation: As for `PrivacyPlan.guarantee`.
+    sampling: As for `PrivacyPlan.guarantee`, of a scheme that counts steps.
     **settings: Arguments of `PrivacyPlan` other than `noise`.
 
   Returns:
@@ -424,9 +256,12 @@ def calibrate_noise_multiplier(
   Raises:
     ValueError: if no noise multiplier up to 1e4 reaches the target.
   """
-  def cost(multiplier: float) -> float:
-    plan = PrivacyPlan(noise=make_noise(multiplier), **settings)
-    return plan.guarantee(neighboring_relation=neighboring_relation).upper
+  plan = PrivacyPlan(noise=make_noise(0.5), **settings)
 
-  return make_noise(calibration.calibrate_noise(
+  def cost(multiplier: float) -> float:
+    return plan._guarantee(
+        make_noise(multiplier), None, neighboring_relation, sampling).upper
+
+  noise = make_noise(calibration.calibrate_noise(
       target_epsilon, cost, low=1e-2, high=1e4, tolerance=tolerance))
+  return dataclasses.replace(plan, noise=noise).noise  # Checked.

@@ -9,6 +9,9 @@ import pytest
 
 from tfcactus import noise as noise_lib
 from tfcactus import relations
+from tfcactus.sampling import FixedSizeSampling
+from tfcactus.sampling import OnePassSampling
+from tfcactus.sampling import PoissonSampling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +30,10 @@ class FakeGuarantee:
   def given(self, *conditions):
     return dataclasses.replace(
         self, statement=' '.join((self.statement, *conditions)))
+
+  def seeded_by(self, what):
+    return dataclasses.replace(
+        self, seeded=True, statement=f'{self.statement} SEEDED ({what}).')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,31 +58,18 @@ class FakePlan:
     if self.proven and self.noise.dim not in (None, dim):
       raise ValueError(f'Expected dim={self.noise.dim}, got {dim}.')
 
-  def guarantee(self, steps=None, neighboring_relation=relations.ADD_OR_REMOVE):
-    cost = steps / (50 if neighboring_relation == relations.REPLACE else 100)
+  def guarantee(self, steps=None, neighboring_relation=None, *,
+                sampling=PoissonSampling):
+    relation = sampling.check_relation(neighboring_relation)
+    cost = {PoissonSampling: steps / 100, FixedSizeSampling: steps / 50,
+            OnePassSampling: 5.0 * steps}[sampling]
+    if sampling is PoissonSampling and relation == relations.REPLACE:
+      cost *= 2
     return FakeGuarantee(cost, steps, proven=self.proven,
-                         neighboring_relation=relations.label(neighboring_relation))
+                         neighboring_relation=relations.label(relation))
 
-  @property
-  def sample_size(self):
-    return round(self.expected_batch_size)
-
-  def guarantee_fixed_size(self, steps,
-                           neighboring_relation=relations.ADD_OR_REMOVE):
-    return FakeGuarantee(
-        steps / 50, steps,
-        neighboring_relation=relations.label(neighboring_relation))
-
-  def guarantee_each_example_once(self, epochs,
-                                  neighboring_relation=relations.REPLACE):
-    if neighboring_relation == relations.ADD_OR_REMOVE:
-      raise ValueError('no account of adding is known')
-    return FakeGuarantee(
-        5.0 * epochs, epochs,
-        neighboring_relation=relations.label(neighboring_relation))
-
-  def steps_within(self, epsilon, *, fixed_size=False):
-    return int(epsilon * (50 if fixed_size else 100) + 1e-9)
+  def steps_within(self, epsilon, *, sampling=PoissonSampling):
+    return int(epsilon * (50 if sampling is FixedSizeSampling else 100) + 1e-9)
 
 
 @pytest.fixture

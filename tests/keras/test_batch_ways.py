@@ -15,8 +15,10 @@ from tfcactus.keras import FixedSizeBatches
 from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
 from tfcactus.keras import ShuffledBatches
-from tfcactus.keras.ledger.journal import Entry
-from tfcactus.sampling.schemes import Sampling
+from tfcactus.keras.ledger import counts
+from tfcactus.sampling import FixedSizeSampling
+from tfcactus.sampling import OnePassSampling
+from tfcactus.sampling import PoissonSampling
 
 
 def _private(plan, **kwargs):
@@ -72,11 +74,11 @@ def test_broken_examples_and_other_processes(kind):
 
 
 @pytest.mark.parametrize('kind, sampling, steps, cost', [
-    (FixedSizeBatches, Sampling.FIXED_SIZE, 8,
-     lambda plan: plan.guarantee_fixed_size(8)),
-    (ShuffledBatches, Sampling.EACH_EXAMPLE_ONCE, 8,
-     lambda plan: plan.guarantee_each_example_once(2)),
-    (PoissonBatches, Sampling.POISSON, 8, lambda plan: plan.guarantee(8)),
+    (FixedSizeBatches, FixedSizeSampling.code, 8,
+     lambda plan: plan.guarantee(8, sampling=FixedSizeSampling)),
+    (ShuffledBatches, OnePassSampling.code, 8,
+     lambda plan: plan.guarantee(2, sampling=OnePassSampling)),
+    (PoissonBatches, PoissonSampling.code, 8, lambda plan: plan.guarantee(8)),
 ])
 def test_each_way_is_accounted_as_itself(kind, sampling, steps, cost):
   plan = _real_plan()
@@ -90,7 +92,7 @@ def test_each_way_is_accounted_as_itself(kind, sampling, steps, cost):
   assert history['epsilon'][-1] == cost(plan).upper
   other = PoissonBatches if kind is FixedSizeBatches else FixedSizeBatches
   private.fit(other(_X, _Y, 0.25 if other is PoissonBatches else 10), verbose=0)
-  assert private.ledger().sampling == Sampling.MIXED
+  assert private.ledger().sampling == counts.MIXED
   with pytest.raises(ValueError, match='some in another'):
     private.guarantee()
 
@@ -98,7 +100,7 @@ def test_each_way_is_accounted_as_itself(kind, sampling, steps, cost):
 def test_budgets_of_samples_of_fixed_size():
   plan = _real_plan()
   private = _private(plan)
-  target = plan.guarantee_fixed_size(6).upper + 1e-9
+  target = plan.guarantee(6, sampling=FixedSizeSampling).upper + 1e-9
   private.fit(FixedSizeBatches(_X, _Y, 10), epochs=5, verbose=0,
               callbacks=[EpsilonCallback(target_epsilon=target)])
   assert private.guarantee().steps == 6
@@ -115,8 +117,8 @@ def test_a_broken_pass_counts_as_one(make_plan, tmp_path):
     with pytest.raises(KeyboardInterrupt):
       private.fit(ShuffledBatches(_X, _Y, 10), verbose=0, callbacks=[stopping])
   assert private.guarantee().steps == 2
-  assert private._books.journal.entry == Entry(
-      32, 2, Sampling.EACH_EXAMPLE_ONCE)
+  assert private._ledger.journal.entry[:3] == (
+      32, 2, OnePassSampling.code)
 
 
 def test_a_drop_in_optimizer_on_batches_of_fixed_size():
@@ -125,7 +127,7 @@ def test_a_drop_in_optimizer_on_batches_of_fixed_size():
   batches = FixedSizeBatches(_X, _Y, 10)
   history = model.fit(batches, verbose=0, callbacks=[
       EpsilonCallback(batches=batches)]).history
-  assert history['epsilon'] == [plan.guarantee_fixed_size(4).upper]
+  assert history['epsilon'] == [plan.guarantee(4, sampling=FixedSizeSampling).upper]
 
 
 @pytest.mark.parametrize('call, words', [

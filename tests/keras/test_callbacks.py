@@ -19,6 +19,7 @@ from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
 from tfcactus.keras.compat import versions
 from tfcactus.keras.tfp import stand_in
+from tfcactus.sampling import OnePassSampling
 
 
 def _private(plan):
@@ -67,7 +68,7 @@ def test_a_real_plan_reports_its_own_account():
   assert callback.guarantee == private.guarantee() == plan.guarantee()
   other = _private(plan)
   history = _fit(other, _X, callback, y=_Y, batch_size=20, epochs=2)
-  assert history['epsilon'][-1] == plan.guarantee_each_example_once(2).upper
+  assert history['epsilon'][-1] == plan.guarantee(2, sampling=OnePassSampling).upper
 
 
 def test_epsilon_in_the_logs_of_batches(make_plan):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfcactus.keras import FixedSizeBatches
 from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
-from tfcactus.sampling.schemes import Sampling
+from tfcactus.sampling import PoissonSampling
 
 _X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 _Y = np.arange(40)
@@ -77,7 +77,7 @@ def test_training_on_a_dataset_is_accounted_and_traced_once(make_plan):
   private.compile('sgd', tf.keras.losses.SparseCategoricalCrossentropy(True))
   for source in (_dataset(), _Pairs()):
     private.fit(PoissonBatches(source, sampling_prob=0.25), verbose=0)
-  assert private.ledger().sampling == Sampling.POISSON
+  assert private.ledger().sampling == PoissonSampling.code
   assert private.guarantee().steps == 8
   private.fit(_dataset().batch(10), verbose=0)
   with pytest.raises(ValueError, match='source whose sampling is unknown'):

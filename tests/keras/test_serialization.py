@@ -21,7 +21,7 @@ from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
 from tfcactus.keras import serialization
 from tfcactus.keras.compat import versions
-from tfcactus.sampling.schemes import Sampling
+from tfcactus.keras.ledger import counts
 
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 _load = tf.keras.models.load_model
@@ -140,11 +140,11 @@ def test_loading_never_forgets_what_the_journal_counts(tmp_path):
   again.predict(_X, verbose=0)
   with pytest.raises(ValueError, match='another run has open'):
     again.fit(_batches(), verbose=0)
-  private._books.journal.close()
+  private._ledger.journal.close()
   again.train_on_batch(_X, _Y)
   assert int(again.released_steps) == 9
-  assert again.ledger().sampling == Sampling.UNKNOWN
-  again._books.journal.close()
+  assert again.ledger().sampling == counts.UNKNOWN
+  again._ledger.journal.close()
   # The block of 32 that was reserved for the step, and never settled.
   assert _load(tmp_path / 'm.keras').ledger().steps == 40
   os.remove(path)
@@ -264,7 +264,7 @@ def test_files_are_refused_in_words(tmp_path):
 @pytest.mark.parametrize('name, kwargs', [
     ('m.h5', {}), ('m', {}), ('m', {'save_format': 'tf'}),
     ('m.keras', {'save_format': 'h5'})])
-def test_formats_that_forget_the_books_are_refused(tmp_path, name, kwargs):
+def test_formats_that_forget_the_ledger_are_refused(tmp_path, name, kwargs):
   private = _private(_plan())
   with pytest.raises(ValueError, match=r'save\(.m.keras.\).*export'):
     private.save(os.path.join(str(tmp_path), name), **kwargs)

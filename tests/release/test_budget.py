@@ -7,6 +7,7 @@ import pytest
 
 import tfcactus
 from tfcactus import release
+from tfcactus.sampling import OnePassSampling
 
 SETTINGS = {'noise': tfcactus.Gaussian(1.3), 'l2_norm_clip': 1.0,
             'num_examples': 1000, 'sampling_prob': 0.05, 'steps': 40,
@@ -59,9 +60,9 @@ def test_events_serve_as_well_as_results():
   one = tfcactus.PrivacyPlan(**SETTINGS, releases=[event])
   assert one.guarantee(0).upper == tfcactus.PhiAccountant().compose(
       event).get_epsilon(1e-5)
-  replaced = one.guarantee_each_example_once(2)
+  replaced = one.guarantee(2, sampling=OnePassSampling)
   assert replaced.upper > tfcactus.PrivacyPlan(
-      **SETTINGS).guarantee_each_example_once(2).upper
+      **SETTINGS).guarantee(2, sampling=OnePassSampling).upper
 
 
 @pytest.mark.parametrize('event', [

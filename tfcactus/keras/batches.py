@@ -1,12 +1,14 @@
-"""Batches drawn as the accountant assumes, and what each way is accounted as."""
+"""Batches that a sampling scheme draws, as data for Keras."""
 
 from __future__ import annotations
 
-import abc
+import itertools
 import os
 import threading
 from typing import Any
+from typing import Callable
 from typing import Iterator
+from typing import List
 from typing import Optional
 from typing import Tuple
 
@@ -17,64 +19,98 @@ from tfcactus import _checks
 from tfcactus.keras import data_sources
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.read_only import Fixed
+from tfcactus.plan import PrivacyPlan
 from tfcactus.randomness import KeyStream
-from tfcactus.sampling.schemes import Sampling
+from tfcactus.sampling import FixedSizeSampling
+from tfcactus.sampling import OnePassSampling
+from tfcactus.sampling import PoissonSampling
+from tfcactus.sampling import SamplingScheme
+from tfcactus.sampling.base import checked_size
 
 _Batch = Tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-class PrivateBatches(Fixed, abc.ABC):
-  """What all ways of choosing batches share.
+class SampledBatches(Fixed, keras.utils.Sequence):
+  """Batches of the examples that a sampling scheme draws.
 
-  The third part of a batch is its weights: 1 for an example that was drawn and
-  0 for padding, which contributes nothing. An example with NaN or infinity in
-  it is treated as padding whenever it is drawn, which is a matter of that
-  example alone.
+  Goes into `model.fit(batches, epochs=...)`. The third part of a batch is its
+  weights: 1 for an example that was drawn and 0 for padding, which contributes
+  nothing. An example with NaN or infinity in it is treated as padding whenever it
+  is drawn, which is a matter of that example alone.
 
   Draws come from AES-256 in counter mode under a fresh key from the operating
   system. With a seed they repeat, and amplification by sampling does not hold
   against whoever knows it: for experiments only.
 
   Attributes:
+    scheme: The `SamplingScheme`.
     num_examples: How many examples there are, a public number.
     steps_per_epoch: Batches per epoch.
+    physical_batch_size: Batches are padded to a multiple of it.
     seeded: Whether the draws repeat.
   """
 
   _FIXED = dict.fromkeys(
-      ('num_examples', 'sampling_prob', 'batch_size', 'seeded'),
+      ('scheme', 'num_examples', 'sampling_prob', 'batch_size', 'seeded'),
       'Make other batches, and a plan that accounts for them.')
 
-  sampling: Sampling
+  def __init__(self, x: Any, y: Any, scheme: SamplingScheme, *,
+               steps_per_epoch: Optional[int] = None,
+               physical_batch_size: Optional[int] = None,
+               seed: Optional[int] = None):
+    """Initialises the batches.
 
-  def __init__(self, x: Any, y: Any, seed: Optional[int], purpose: str):
+    Args:
+      x: As for `PoissonBatches`.
+      y: As for `PoissonBatches`.
+      scheme: How batches are chosen; one of `tfcactus.sampling`.
+      steps_per_epoch: Batches per epoch; the scheme's `batches_per_epoch` by
+        default, and of a scheme that draws epochs always.
+      physical_batch_size: Pad each batch to a multiple of this size; by
+        default only empty ones are padded. (A `PrivateModel` pads by itself.)
+      seed: For repeatable experiments; None takes the system's entropy.
+
+    Raises:
+      ValueError: if an argument is invalid.
+    """
     super().__init__()
     self._data = data_sources.open_data(x, y)
     self.num_examples = self._data.num_examples
+    if scheme.num_examples != self.num_examples:
+      raise ValueError(
+          f'Expected the num_examples={scheme.num_examples} examples of the '
+          f'sampling scheme, got {self.num_examples}.')
+    if scheme.draws_epochs and steps_per_epoch is not None:
+      raise ValueError(
+          f'Expected steps_per_epoch=None with {type(scheme).__name__}, which draws '
+          f'the batches of an epoch as a whole, got {steps_per_epoch!r}.')
+    self.scheme = scheme
+    self.steps_per_epoch = _checks.integer(
+        'steps_per_epoch', scheme.batches_per_epoch if steps_per_epoch is None else
+        steps_per_epoch, 1)
+    self.physical_batch_size = _checks.integer(
+        'physical_batch_size',
+        1 if physical_batch_size is None else physical_batch_size, 1)
     self.seeded = seed is not None
+    self._stream = KeyStream(
+        None if seed is None else _checks.integer('seed', seed, 0),
+        f'{scheme.name} batches')
     self._drawn = 0
     self._lock = threading.Lock()
     self._pid = os.getpid()
-    if seed is not None:
-      seed = _checks.integer('seed', seed, 0)
-    self._stream = KeyStream(seed, purpose)
 
   @property
   def draws(self) -> int:
-    """How many batches (passes, if each is shuffled) were drawn so far."""
+    """How many draws of the scheme were made so far: batches, or epochs."""
     return self._drawn
 
-  @abc.abstractmethod
-  def check_plan(self, plan: Any) -> None:
+  def check_plan(self, plan: PrivacyPlan) -> None:
     """Refuses a plan that accounts for other batches.
 
     Raises:
       ValueError: naming what differs.
     """
-
-  @abc.abstractmethod
-  def feed(self) -> tf.data.Dataset:
-    """Returns what a `PrivateModel` trains on."""
+    self.scheme.check_plan(plan)
 
   def two_examples(self) -> Tuple[np.ndarray, np.ndarray]:
     """Returns two usable rows of x and y, to try a loss on; no draw."""
@@ -86,66 +122,37 @@ class PrivateBatches(Fixed, abc.ABC):
         return x[index], y[index]
     return self._data.rows(np.zeros(2, np.int64))
 
-  def _locked(self) -> threading.Lock:
-    """The lock to draw under, in the process that made the batches."""
-    if os.getpid() != self._pid:
-      raise RuntimeError(
-          'Expected batches to be drawn in the process that made them: a '
-          'forked copy would repeat the draws of the others. Use '
-          'fit(..., use_multiprocessing=False).')
-    return self._lock
-
-  def _batch(self, index: np.ndarray, size: int = 1) -> _Batch:
-    """The examples of a draw, padded to a multiple of `size`."""
-    x, y = _usable(*self._data.rows(index))
-    rows = max(-(-len(x) // size), 1) * size
-    weights = np.zeros(rows, np.float32)
-    weights[:len(x)] = 1
-    return _pad(x, rows), _pad(y, rows), weights
-
-  def _from_generator(self, generator: Any) -> tf.data.Dataset:
-    signature = (*self._data.specs, tf.TensorSpec((None,), tf.float32))
-    dataset = tf.data.Dataset.from_generator(
-        generator, output_signature=signature)
-    return dataset.prefetch(2)
-
-  def _check_examples(self, plan: Any) -> None:
-    if self.num_examples != plan.num_examples:
-      raise ValueError(
-          f'Expected batches with num_examples={plan.num_examples!r} as in the '
-          f'plan, got num_examples={self.num_examples!r}; make both from the '
-          'same numbers.')
-
-
-class DrawnBatches(PrivateBatches, keras.utils.Sequence):
-  """Batches each of which is a fresh draw, in each epoch."""
-
-  steps_per_epoch: int
-  physical_batch_size = 1
-
-  @abc.abstractmethod
-  def _draw(self) -> np.ndarray:
-    """The indices of one batch's examples."""
-
-  def _next(self) -> _Batch:
-    with self._locked():
-      index = self._draw()
-      self._drawn += 1
-    return self._batch(index, self.physical_batch_size)
-
   def __len__(self) -> int:
     return self.steps_per_epoch
 
   def __getitem__(self, index: int) -> _Batch:
+    if self.scheme.draws_epochs:
+      raise TypeError(
+          f'Expected iteration over the batches of {type(self.scheme).__name__}, '
+          'which draws an epoch as a whole, got an index.')
     if not 0 <= index < self.steps_per_epoch:
       raise IndexError(
           f'Expected a batch index in [0, {self.steps_per_epoch}), got '
           f'{index}.')
-    return self._next()
+    index_of_examples, = self._draw()
+    return self._batch(index_of_examples)
 
   def __iter__(self) -> Iterator[_Batch]:
-    for _ in range(self.steps_per_epoch):
-      yield self._next()
+    """Yields the batches of an epoch, drawn afresh."""
+    if self.scheme.draws_epochs:
+      return map(self._batch, self._draw())
+    return itertools.islice(self._batches(), self.steps_per_epoch)
+
+  def feed(self) -> tf.data.Dataset:
+    """Returns what a `PrivateModel` trains on.
+
+    A dataset that draws batches as long as it is asked; or one epoch, drawn afresh
+    in each iteration, of a scheme that draws epochs.
+    """
+    if self.scheme.draws_epochs:
+      return self._dataset(lambda: iter(self)).apply(
+          tf.data.experimental.assert_cardinality(self.steps_per_epoch))
+    return self._dataset(self._batches)
 
   def dataset(self, steps: Optional[int] = None) -> tf.data.Dataset:
     """Returns the batches of one epoch as a dataset; each pass draws afresh.
@@ -161,24 +168,46 @@ class DrawnBatches(PrivateBatches, keras.utils.Sequence):
     dataset = self.feed().take(steps)
     return dataset.apply(tf.data.experimental.assert_cardinality(steps))
 
-  def feed(self) -> tf.data.Dataset:
-    """Returns a dataset that draws batches as long as it is asked."""
-    return self._from_generator(lambda: iter(self._next, None))
+  def _draw(self) -> List[np.ndarray]:
+    """A draw of the scheme, in the process that made the batches."""
+    if os.getpid() != self._pid:
+      raise RuntimeError(
+          'Expected batches to be drawn in the process that made them: a '
+          'forked copy would repeat the draws of the others. Use '
+          'fit(..., use_multiprocessing=False).')
+    with self._lock:
+      self._drawn += 1
+      return self.scheme.draw(self._stream)
+
+  def _batches(self) -> Iterator[_Batch]:
+    """Batches of one draw after the other, without end."""
+    while True:
+      yield from map(self._batch, self._draw())
+
+  def _batch(self, index: np.ndarray) -> _Batch:
+    """The examples of a batch, padded."""
+    x, y = _usable(*self._data.rows(index))
+    size = self.physical_batch_size
+    rows = max(-(-len(x) // size), 1) * size
+    weights = np.zeros(rows, np.float32)
+    weights[:len(x)] = 1
+    return _pad(x, rows), _pad(y, rows), weights
+
+  def _dataset(self, generator: Callable[[], Iterator[_Batch]]) -> tf.data.Dataset:
+    signature = (*self._data.specs, tf.TensorSpec((None,), tf.float32))
+    return tf.data.Dataset.from_generator(
+        generator, output_signature=signature).prefetch(2)
 
 
-class PoissonBatches(DrawnBatches):
+class PoissonBatches(SampledBatches):
   """Batches that each example enters independently with probability q.
 
-  Goes into `model.fit(batches, epochs=...)`. Batches vary in size; see
-  `PrivateBatches` for what they hold. Nothing is ever truncated or drawn again,
-  and an empty draw is one padded example.
+  Batches vary in size; see `SampledBatches` for what they hold. Nothing is ever
+  truncated or drawn again, and an empty draw is one padded example.
 
   Attributes:
     sampling_prob: The probability q.
-    physical_batch_size: Sizes are padded to a multiple of it.
   """
-
-  sampling = Sampling.POISSON
 
   def __init__(self, x: Any, y: Any = None,
                sampling_prob: Optional[float] = None, *,
@@ -204,40 +233,20 @@ class PoissonBatches(DrawnBatches):
     Raises:
       ValueError: if an argument is invalid.
     """
-    super().__init__(x, y, seed, 'poisson batches')
-    self.sampling_prob = _checks.sampling_prob(sampling_prob)
-    self.steps_per_epoch = _checks.integer(
-        'steps_per_epoch',
-        round(1 / self.sampling_prob) if steps_per_epoch is None else
-        steps_per_epoch, 1)
-    self.physical_batch_size = _checks.integer(
-        'physical_batch_size',
-        1 if physical_batch_size is None else physical_batch_size, 1)
+    data = data_sources.open_data(x, y)
+    scheme = PoissonSampling(data.num_examples, _checks.sampling_prob(sampling_prob))
+    super().__init__(
+        data, None, scheme, steps_per_epoch=steps_per_epoch,
+        physical_batch_size=physical_batch_size, seed=seed)
+    self.sampling_prob = scheme.sampling_prob
 
   @property
   def expected_batch_size(self) -> float:
     """sampling_prob * num_examples."""
     return self.sampling_prob * self.num_examples
 
-  def check_plan(self, plan: Any) -> None:
-    """Refuses a plan of another num_examples or sampling_prob.
 
-    Raises:
-      ValueError: naming what differs.
-    """
-    self._check_examples(plan)
-    if self.sampling_prob != plan.sampling_prob:
-      raise ValueError(
-          f'Expected batches with sampling_prob={plan.sampling_prob!r} as in '
-          f'the plan, got sampling_prob={self.sampling_prob!r}; make both from '
-          'the same numbers.')
-
-  def _draw(self) -> np.ndarray:
-    return np.flatnonzero(
-        self._stream.below(self.sampling_prob, self.num_examples))
-
-
-class FixedSizeBatches(DrawnBatches):
+class FixedSizeBatches(SampledBatches):
   """Batches of a fixed number of examples, drawn without replacement.
 
   Each batch is a uniformly random subset of all examples, drawn anew for each
@@ -248,8 +257,6 @@ class FixedSizeBatches(DrawnBatches):
   Attributes:
     batch_size: Examples to a batch.
   """
-
-  sampling = Sampling.FIXED_SIZE
 
   def __init__(self, x: Any, y: Any = None, batch_size: Optional[int] = None, *,
                steps_per_epoch: Optional[int] = None,
@@ -268,30 +275,14 @@ class FixedSizeBatches(DrawnBatches):
     Raises:
       ValueError: if an argument is invalid.
     """
-    super().__init__(x, y, seed, 'fixed-size batches')
-    self.batch_size = _checked_size(batch_size, self.num_examples)
-    self.steps_per_epoch = _checks.integer(
-        'steps_per_epoch',
-        round(self.num_examples / self.batch_size) if steps_per_epoch is None
-        else steps_per_epoch, 1)
-
-  def check_plan(self, plan: Any) -> None:
-    """Refuses a plan of another num_examples or batch size.
-
-    Raises:
-      ValueError: naming what differs.
-    """
-    self._check_examples(plan)
-    if self.batch_size != plan.sample_size:
-      raise ValueError(
-          f'Expected batches with batch_size={plan.sample_size}, the plan\'s '
-          f'sampling_prob * num_examples, got batch_size={self.batch_size}.')
-
-  def _draw(self) -> np.ndarray:
-    return self._stream.subset(self.batch_size, self.num_examples)
+    data = data_sources.open_data(x, y)
+    scheme = FixedSizeSampling(
+        data.num_examples, checked_size(batch_size, data.num_examples))
+    super().__init__(data, None, scheme, steps_per_epoch=steps_per_epoch, seed=seed)
+    self.batch_size = scheme.batch_size
 
 
-class ShuffledBatches(PrivateBatches):
+class ShuffledBatches(SampledBatches):
   """Passes over all examples in a fresh random order, in batches.
 
   Each example is in one batch of a pass, and the last batch may be smaller. No
@@ -301,8 +292,6 @@ class ShuffledBatches(PrivateBatches):
   Attributes:
     batch_size: Examples to a batch.
   """
-
-  sampling = Sampling.EACH_EXAMPLE_ONCE
 
   def __init__(self, x: Any, y: Any = None, batch_size: Optional[int] = None, *,
                seed: Optional[int] = None):
@@ -317,42 +306,11 @@ class ShuffledBatches(PrivateBatches):
     Raises:
       ValueError: if an argument is invalid.
     """
-    super().__init__(x, y, seed, 'shuffled batches')
-    self.batch_size = _checked_size(batch_size, self.num_examples)
-    self.steps_per_epoch = -(-self.num_examples // self.batch_size)
-
-  def check_plan(self, plan: Any) -> None:
-    """Refuses a plan of another num_examples.
-
-    Raises:
-      ValueError: naming what differs.
-    """
-    self._check_examples(plan)
-
-  def __len__(self) -> int:
-    return self.steps_per_epoch
-
-  def __iter__(self) -> Iterator[_Batch]:
-    """Yields the batches of one pass."""
-    with self._locked():
-      order = self._stream.permutation(self.num_examples)
-      self._drawn += 1
-    for start in range(0, self.num_examples, self.batch_size):
-      yield self._batch(order[start:start + self.batch_size])
-
-  def feed(self) -> tf.data.Dataset:
-    """Returns a dataset that is one pass, in a fresh order each time."""
-    return self._from_generator(lambda: iter(self)).apply(
-        tf.data.experimental.assert_cardinality(self.steps_per_epoch))
-
-
-def _checked_size(batch_size: Any, num_examples: int) -> int:
-  size = _checks.integer('batch_size', batch_size, 1)
-  if size > num_examples:
-    raise ValueError(
-        f'Expected batch_size of at most num_examples={num_examples}, got '
-        f'batch_size={size}.')
-  return size
+    data = data_sources.open_data(x, y)
+    scheme = OnePassSampling(
+        data.num_examples, checked_size(batch_size, data.num_examples))
+    super().__init__(data, None, scheme, seed=seed)
+    self.batch_size = scheme.batch_size
 
 
 def _usable(x: np.ndarray, y: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:

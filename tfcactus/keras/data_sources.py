@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 from typing import Any
+from typing import Iterable
 from typing import List
-from typing import Sequence
 from typing import Tuple
 
 import numpy as np
@@ -16,13 +17,24 @@ _BLOCK = 4096
 """Examples of a dataset to read at a time."""
 
 
-class ArrayData:
-  """Examples in memory. NumPy arrays and tensors on a CPU are not copied.
+class ExampleData(abc.ABC):
+  """Examples that batches are drawn from.
 
   Attributes:
     num_examples: How many there are.
     specs: A `TensorSpec` of batches of inputs, and one of targets.
   """
+
+  num_examples: int
+  specs: Tuple[tf.TensorSpec, ...]
+
+  @abc.abstractmethod
+  def rows(self, index: np.ndarray) -> _Rows:
+    """Returns inputs and targets of the given examples."""
+
+
+class ArrayData(ExampleData):
+  """Examples in memory. NumPy arrays and tensors on a CPU are not copied."""
 
   def __init__(self, x: Any, y: Any):
     """Initialises the data.
@@ -49,7 +61,7 @@ class ArrayData:
     return x[index], y[index]
 
 
-class RandomAccessData:
+class RandomAccessData(ExampleData):
   """Examples that are read when they are drawn, such as TFDS data sources."""
 
   def __init__(self, source: Any):
@@ -71,8 +83,9 @@ class RandomAccessData:
   def rows(self, index: np.ndarray) -> _Rows:
     """Returns inputs and targets of the given examples."""
     if not index.size:
-      return tuple(np.zeros((0,) + tuple(spec.shape[1:]),
-                            spec.dtype.as_numpy_dtype) for spec in self.specs)
+      x, y = (np.zeros((0,) + tuple(spec.shape[1:]), spec.dtype.as_numpy_dtype)
+              for spec in self.specs)
+      return x, y
     wanted = [int(i) for i in index]
     many = getattr(self._source, '__getitems__', None)
     items = many(wanted) if many else [self._source[i] for i in wanted]
@@ -87,8 +100,8 @@ class RandomAccessData:
     return _array('x', x), _array('y', y)
 
 
-def open_data(x: Any, y: Any) -> Any:
-  """Returns the examples as `ArrayData` or `RandomAccessData`.
+def open_data(x: Any, y: Any) -> ExampleData:
+  """Returns the examples as data to draw from; what is such already, as it is.
 
   Args:
     x: Array or tensor of inputs; or, where `y` is None, a `tf.data.Dataset` or
@@ -98,6 +111,8 @@ def open_data(x: Any, y: Any) -> Any:
   Raises:
     ValueError: if they are nothing to draw examples from.
   """
+  if isinstance(x, ExampleData):
+    return x
   if isinstance(x, tf.data.Dataset):
     _no_targets(y)
     return ArrayData(*_read(x))
@@ -137,7 +152,7 @@ def _read(dataset: tf.data.Dataset) -> List[np.ndarray]:
   blocks = dataset.batch(_BLOCK).as_numpy_iterator()
   if count < 0:
     parts = list(zip(*blocks)) or [
-        [np.zeros((0,) + tuple(part.shape))] for part in spec]
+        (np.zeros((0,) + tuple(part.shape)),) for part in spec]
     return [np.concatenate(part) for part in parts]
   arrays = [np.empty([count] + part.shape, part.dtype.as_numpy_dtype)
             for part in spec]
@@ -164,6 +179,6 @@ def _array(name: str, value: Any) -> np.ndarray:
   return array
 
 
-def _specs(rows: Sequence[np.ndarray]) -> Tuple[tf.TensorSpec, ...]:
+def _specs(rows: Iterable[np.ndarray]) -> Tuple[tf.TensorSpec, ...]:
   return tuple(tf.TensorSpec((None,) + part.shape[1:], part.dtype)
                for part in rows)

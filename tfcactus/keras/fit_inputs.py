@@ -11,16 +11,17 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus import _checks
+from tfcactus import sampling
 from tfcactus.keras.batches import FixedSizeBatches
 from tfcactus.keras.batches import PoissonBatches
-from tfcactus.keras.batches import PrivateBatches
+from tfcactus.keras.batches import SampledBatches
 from tfcactus.keras.batches import ShuffledBatches
 from tfcactus.keras.ledger.batch_marks import BatchMarks
 from tfcactus.keras.ledger.batch_marks import Marks
 from tfcactus.keras.ledger.batch_marks import RowMarks
-from tfcactus.sampling.schemes import Sampling
+from tfcactus.plan import PrivacyPlan
 
-_KNOWN = (FixedSizeBatches, PoissonBatches, ShuffledBatches)
+_KNOWN = (SampledBatches, FixedSizeBatches, PoissonBatches, ShuffledBatches)
 """What is accounted as it says; a subclass may draw otherwise."""
 
 
@@ -40,9 +41,9 @@ class Feed(NamedTuple):
   class_weight: Any = None
 
 
-def make_feed(plan: Any, x: Any, y: Any, batch_size: Any, sample_weight: Any,
-              class_weight: Any, steps_per_epoch: Optional[int],
-              journal: bool) -> Feed:
+def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: Any,
+              sample_weight: Any, class_weight: Any,
+              steps_per_epoch: Optional[int], journal: bool) -> Feed:
   """Finds out how `fit` will choose its batches.
 
   Args:
@@ -58,39 +59,58 @@ def make_feed(plan: Any, x: Any, y: Any, batch_size: Any, sample_weight: Any,
   Raises:
     ValueError: if the data are not those of the plan.
   """
-  if isinstance(x, PrivateBatches):
-    kind = type(x).__name__
+  if isinstance(x, SampledBatches):
     if not all(v is None for v in (y, batch_size, sample_weight)):
       raise ValueError(
           'Expected y, batch_size and sample_weight to be None with '
-          f'{kind}, which hold the targets and know the sizes.')
+          f'{type(x).__name__}, which hold the targets and know the sizes.')
     x.check_plan(plan)
-    if journal and x.seeded:
-      raise ValueError(
-          f'Expected {kind} without a seed in a run with a journal, got seeded '
-          'ones: resumed, they would draw the same samples again.')
-    if x.sampling != Sampling.EACH_EXAMPLE_ONCE:
-      steps_per_epoch = steps_per_epoch or x.steps_per_epoch
-    elif steps_per_epoch is not None:
-      raise ValueError(
-          f'Expected steps_per_epoch=None with {kind}, whose passes are '
-          f'accounted for as a whole, got {steps_per_epoch!r}.')
-    # Keras weighs by class only where there are no weights, as of padding.
-    feed = x.feed() if class_weight is None else (
-        x.feed().map(_weighing(class_weight)))
-    if type(x) not in _KNOWN:  # It may draw in a way of its own.
-      return Feed(Marks(Sampling.UNKNOWN), feed, steps_per_epoch)
-    marks = BatchMarks(x.sampling, x.seeded)
-    return Feed(marks, marks.mark(feed), steps_per_epoch)
+    return _sampled_feed(x, class_weight, steps_per_epoch, journal)
   found = _lengths(x)
   if not found or steps_per_epoch is not None:
-    return Feed(Marks(Sampling.UNKNOWN), x, steps_per_epoch, class_weight)
+    return Feed(Marks(), x, steps_per_epoch, class_weight)
   if set(found) != {plan.num_examples}:
     raise ValueError(
         f'Expected num_examples={plan.num_examples} examples as in the '
         f'plan, got {found[0]}.')
   rows = RowMarks(plan.num_examples)
   return Feed(rows, rows.mark(x), None, class_weight)
+
+
+def check_validation_split(validation_split: float) -> None:
+  """Refuses a split, which would take examples of the plan.
+
+  Raises:
+    ValueError: if there is one.
+  """
+  if validation_split:
+    raise ValueError(
+        f'Expected validation_split=0, got {validation_split!r}: it would '
+        'take examples away from the num_examples of the plan; split the '
+        'data before and pass validation_data.')
+
+
+def _sampled_feed(batches: SampledBatches, class_weight: Any,
+                  steps_per_epoch: Optional[int], journal: bool) -> Feed:
+  """What Keras is to train on for batches that a scheme draws."""
+  kind, scheme = type(batches), type(batches.scheme)
+  if journal and batches.seeded:
+    raise ValueError(
+        f'Expected {kind.__name__} without a seed in a run with a journal, got '
+        'seeded ones: resumed, they would draw the same samples again.')
+  if not scheme.draws_epochs:
+    steps_per_epoch = steps_per_epoch or batches.steps_per_epoch
+  elif steps_per_epoch is not None:
+    raise ValueError(
+        f'Expected steps_per_epoch=None with {kind.__name__}, whose passes are '
+        f'accounted for as a whole, got {steps_per_epoch!r}.')
+  # Keras weighs by class only where there are no weights, as of padding.
+  feed = batches.feed() if class_weight is None else (
+      batches.feed().map(_weighing(class_weight)))
+  if kind not in _KNOWN or scheme not in sampling.SCHEMES:
+    return Feed(Marks(), feed, steps_per_epoch)
+  marks = BatchMarks(scheme, batches.seeded)
+  return Feed(marks, marks.mark(feed), steps_per_epoch)
 
 
 def _weighing(class_weight: Any) -> Callable[..., Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
-from typing import Dict
 from typing import Optional
 
 import tensorflow as tf
 
+from tfcactus.guarantee import Guarantee
 from tfcactus.keras import fit_inputs
 from tfcactus.keras import private_step
 from tfcactus.keras import serialization
@@ -21,10 +21,10 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import engine as engine_lib
 from tfcactus.keras.ledger import batch_marks
 from tfcactus.keras.ledger import ledger as ledger_lib
-from tfcactus.keras.ledger import lineage
+from tfcactus.keras.ledger.counts import Seeded
+from tfcactus.keras.ledger.model_ledger import ModelLedger
 from tfcactus.keras.read_only import Fixed
-from tfcactus.sampling import schemes
-from tfcactus.sampling.schemes import Seeded
+from tfcactus.plan import PrivacyPlan
 
 
 @keras.saving.register_keras_serializable('tfcactus')
@@ -64,7 +64,7 @@ class PrivateModel(Fixed, keras.Model):
       the model is built, if it was not given.
     released_steps: int64 variable, how many noisy updates were released.
     epochs_begun: int64 variable, passes over arrays given to `fit`.
-    sampling: int64 variable, a `Sampling`.
+    sampling: int64 variable, the code of the sampling scheme; see `Counts`.
     plan_number: int64 variable, which plan the steps were released under.
     clip_norm: float64 variable, the clip norm of the next step, if the plan has
       `adaptive_clipping`. It comes out of what is released, and is covered.
@@ -78,7 +78,7 @@ class PrivateModel(Fixed, keras.Model):
       'inner': 'Privatize the other model.',
   }
 
-  def __init__(self, model: keras.Model, plan: Any,
+  def __init__(self, model: keras.Model, plan: PrivacyPlan,
                seed: Optional[int] = None,
                physical_batch_size: Optional[int] = None,
                engine: str = 'auto', journal: Any = None,
@@ -106,26 +106,18 @@ class PrivateModel(Fixed, keras.Model):
       ValueError: if the model cannot be trained privately, or the plan's noise
         is not valid for its number of parameters.
     """
-    layers.check_one_device()
-    versions.check_same_keras('model', model)
-    if not isinstance(model, keras.Model) or isinstance(model, PrivateModel):
-      raise ValueError(
-          'Expected model to be a Keras model that is not private yet, got '
-          f'{model!r}.')
-    if not hasattr(plan, 'check_vector'):
-      raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
+    _check_arguments(model, plan)
     super().__init__(name=name or f'private_{model.name}')
     self.inner = model
     self.plan = plan
     # Neither is a trackable: restored noise states would repeat noise.
-    self._step = private_step.Step(model, plan, seed, physical_batch_size, engine,
-                            clipping)
-    self._books = ledger_lib.Books(model, plan, journal, self._step.seeded, loaded)
-    for name, counter in self._books.record.counters.items():
-      setattr(self, name, counter)
-    if self._step.norm.variable is not None:
-      self.clip_norm = self._step.norm.variable
-    self._loss_per_example = None
+    self._step = private_step.Step(
+        model, plan, seed, physical_batch_size, engine, clipping)
+    self._ledger = ModelLedger(
+        model, plan, self._step.norm, journal, self._step.seeded, loaded)
+    for name, variable in self._ledger.own_variables().items():
+      setattr(self, name, variable)
+    self._loss_per_example: Optional[engine_lib.LossFn] = None
     if model.built:
       self.built = True
       self._check_inner()
@@ -133,12 +125,12 @@ class PrivateModel(Fixed, keras.Model):
   @property
   def seeded(self) -> bool:
     """Whether any noise came from a seed; see `NoiseSampler`."""
-    return Seeded.NOISE in self._books.seeded
+    return Seeded.NOISE in self._ledger.seeded
 
   @property
   def seeded_batches(self) -> bool:
     """Whether any batches came from a seed."""
-    return Seeded.BATCHES in self._books.seeded
+    return Seeded.BATCHES in self._ledger.seeded
 
   @property
   def physical_batch_size(self) -> Optional[int]:
@@ -165,7 +157,7 @@ class PrivateModel(Fixed, keras.Model):
 
   def _check_inner(self) -> None:
     self._step.check()
-    lineage.remember(self.inner.weights, self._books.record)
+    self._ledger.remember()
 
   def build(self, input_shape: Any) -> None:
     """Builds the wrapped model."""
@@ -183,18 +175,15 @@ class PrivateModel(Fixed, keras.Model):
               weighted_metrics: Any = None, run_eagerly: Any = None,
               steps_per_execution: Any = None, jit_compile: Any = None,
               **kwargs: Any) -> None:
-    """Compiles the model; arguments as for any Keras model.
+    """Compiles the model; arguments as for any Keras model, but for these.
 
     Args:
       optimizer: An ordinary Keras optimizer; the model adds the noise.
       loss: One loss; its reduction is ignored.
       metrics: Metrics over the examples drawn, without the padding.
       loss_weights: Refused.
-      weighted_metrics: As in Keras.
-      run_eagerly: As in Keras.
       steps_per_execution: 1; others are refused.
       jit_compile: False; XLA is slower on CPUs. 'auto' is False too.
-      **kwargs: As in Keras.
 
     Raises:
       ValueError: if an argument is refused.
@@ -215,7 +204,7 @@ class PrivateModel(Fixed, keras.Model):
           shuffle: bool = True, class_weight: Any = None,
           sample_weight: Any = None, initial_epoch: int = 0,
           steps_per_epoch: Optional[int] = None, **kwargs: Any) -> Any:
-    """Trains the model; arguments as for any Keras model.
+    """Trains the model; arguments as for any Keras model, but for these.
 
     Args:
       x: `PoissonBatches`, for the guarantee of the plan; or arrays, where each
@@ -223,34 +212,21 @@ class PrivateModel(Fixed, keras.Model):
         takes, for none.
       y: Targets, if `x` is an array.
       batch_size: For arrays.
-      epochs: As in Keras.
-      verbose: As in Keras.
       callbacks: As in Keras; `EpsilonCallback` reports the guarantee.
       validation_split: Refused.
-      validation_data: As in Keras.
-      shuffle: As in Keras.
       class_weight: A dict of labels and weights; they multiply the losses of
         their examples before clipping. Other labels have weight one.
       sample_weight: For arrays; likewise.
-      initial_epoch: As in Keras.
       steps_per_epoch: As in Keras; by default that of the `PoissonBatches`.
-      **kwargs: As in Keras.
-
-    Returns:
-      The `History`.
 
     Raises:
       ValueError: if the data are not those of the plan.
     """
-    if validation_split:
-      raise ValueError(
-          f'Expected validation_split=0, got {validation_split!r}: it would '
-          'take examples away from the num_examples of the plan; split the '
-          'data before and pass validation_data.')
+    fit_inputs.check_validation_split(validation_split)
     feed = fit_inputs.make_feed(
         self.plan, x, y, batch_size, sample_weight, class_weight,
-        steps_per_epoch, self._books.journal_path is not None)
-    with self._books.training(feed.marks, optimizers.bare_optimizer(self)):
+        steps_per_epoch, self._ledger.journal_path is not None)
+    with self._ledger.training(feed.marks, optimizers.bare_optimizer(self)):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
           callbacks=callbacks, validation_data=validation_data,
@@ -262,17 +238,22 @@ class PrivateModel(Fixed, keras.Model):
   @property
   def releases(self) -> int:
     """How many noisy updates were released; restoring never lowers it."""
-    return self._books.record.released_steps
+    return self._ledger.released_steps
 
-  def ledger(self) -> schemes.Ledger:
+  def ledger(self) -> ledger_lib.Ledger:
     """Returns what was released so far, and how its batches were chosen."""
-    return self._books.ledger()
+    return self._ledger.ledger()
 
-  def next_ledger(self) -> schemes.Ledger:
-    """Returns the ledger with one more step of what `fit` is training on."""
-    return self._books.next_ledger()
+  def training_ledger(self, model: keras.Model, plan: Optional[PrivacyPlan],
+                      batches: Any) -> ledger_lib.TrainingLedger:
+    """As `HoldsLedger`; the plan is the model's."""
+    del model, batches
+    if plan is not None:
+      ledger_lib.check_same_plan(
+          plan, self.plan, self.plan.l2_norm_clip, self.plan.noise.digest)
+    return self._ledger
 
-  def guarantee(self, neighboring_relation: Any = None) -> Any:
+  def guarantee(self, neighboring_relation: Any = None) -> Guarantee:
     """Returns the `Guarantee` of everything released so far.
 
     Args:
@@ -283,7 +264,7 @@ class PrivateModel(Fixed, keras.Model):
     Raises:
       ValueError: saying why there is none.
     """
-    guarantee, reason = self.ledger().guarantee(self.plan, neighboring_relation)
+    guarantee, reason = self.ledger().guarantee(neighboring_relation)
     if guarantee is None:
       raise ValueError(reason)
     return guarantee
@@ -292,21 +273,22 @@ class PrivateModel(Fixed, keras.Model):
     """One noisy update from one logical batch, which may be empty."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
     x, mark = batch_marks.unmarked(x)
+    compute_loss = self._loss_per_example
+    if compute_loss is None:
+      raise ValueError('Expected compile(...) before training.')
     x = self._prepare(x, y)
     if weights is None:
       weights = tf.ones([tf.shape(y)[0]])
     weights = tf.reshape(tf.cast(weights, tf.float32), [tf.shape(y)[0]])
-    with self._books.count_step(mark):
-      averages, batch = self._step.run(x, y, weights, self._loss_per_example)
+    with self._ledger.count_step(mark):
+      averages, batch = self._step.run(x, y, weights, compute_loss)
       optimizers.bare_optimizer(self).apply_gradients(
           zip(averages, self.inner.trainable_variables))
-      self._books.end_step()
+      self._ledger.end_step()
       return self._log(x, batch)
 
   def _prepare(self, x: Any, y: Any) -> Any:
     """Builds and checks the wrapped model, when the step is traced."""
-    if self._loss_per_example is None:
-      raise ValueError('Expected compile(...) before training.')
     compile_arguments.check_optimizer(self.optimizer)  # It may have been replaced.
     x = self._step.shaped(x, y)
     if not self.inner.built:
@@ -337,26 +319,22 @@ class PrivateModel(Fixed, keras.Model):
     super().save(filepath, *args, **kwargs)
 
   def export(self, *args: Any, **kwargs: Any) -> Any:
-    """Exports the wrapped model for inference, as Keras does.
-
-    What is exported is the plain model: it holds no plan and no counts.
-    """
+    """Exports the wrapped model alone, for inference, without plan and counts."""
     return self.inner.export(*args, **kwargs)
 
   def set_weights(self, weights: Any) -> None:
     """Sets all weights; what was released stays counted."""
-    with self._books.keeping_counts():
+    with self._ledger.keeping_counts():
       super().set_weights(weights)
 
   def save_weights(self, *args: Any, **kwargs: Any) -> None:
     """Saves weights, with what was released."""
-    self._books.record.catch_up()
-    self._books.record.look(self.inner)
+    self._ledger.check_weights()
     super().save_weights(*args, **kwargs)
 
   def load_weights(self, *args: Any, **kwargs: Any) -> Any:
     """Loads weights; what was released stays counted."""
-    with self._books.keeping_counts():
+    with self._ledger.keeping_counts():
       return super().load_weights(*args, **kwargs)
 
   def get_config(self) -> Any:
@@ -365,7 +343,7 @@ class PrivateModel(Fixed, keras.Model):
         'name': self.name, 'model': keras.saving.serialize_keras_object(self.inner),
         'plan': serialization.plan_config(self.plan), 'engine': self._step.engine,
         'physical_batch_size': self.physical_batch_size,
-        'clipping': self.clipping, 'journal': self._books.journal_path,
+        'clipping': self.clipping, 'journal': self._ledger.journal_path,
         'seeded': self.seeded, 'seeded_batches': self.seeded_batches}
 
   @classmethod
@@ -380,7 +358,7 @@ class PrivateModel(Fixed, keras.Model):
     plan = serialization.plan_from(config.pop('plan'))
     seeded, batches = config.pop('seeded'), config.pop('seeded_batches')
     made = cls(model, plan, loaded=True, **config)
-    made._books.own_up(seeded, batches)  # pylint: disable=protected-access
+    made._ledger.count_seeded(seeded, batches)  # pylint: disable=protected-access
     return made
 
   def compile_from_config(self, config: Any) -> None:
@@ -389,17 +367,9 @@ class PrivateModel(Fixed, keras.Model):
     if self.built:
       optimizers.bare_optimizer(self).build(self.inner.trainable_variables)
 
-  def _own_state(self) -> Dict[str, Any]:
-    norm = self._step.norm.variable
-    return {**self._books.record.counters,
-            **({} if norm is None else {'clip_norm': norm})}
-
   def save_own_variables(self, store: Any) -> None:
     """Saves the counters, and the clip norm if it moves."""
-    self._books.record.catch_up()
-    self._books.record.look(self.inner)
-    for name, variable in self._own_state().items():
-      store[name] = variable.numpy()
+    self._ledger.save(store)
 
   def load_own_variables(self, store: Any) -> None:
     """Loads what was saved; what was released stays counted.
@@ -407,37 +377,25 @@ class PrivateModel(Fixed, keras.Model):
     Raises:
       ValueError: if the file is not of such a model.
     """
-    # What was seeded is in the config too, and alone in older files.
-    missing = set(self._own_state()) - set(store.keys()) - {'seeded_parts'}
-    if missing:
-      raise ValueError(
-          f'Expected a file of a PrivateModel with {sorted(missing)}, got one '
-          "without; load a plain model's weights by private_model.inner."
-          'load_weights.')
-    with self._books.keeping_counts(weights=False):
-      for name in set(self._own_state()) & set(store.keys()):
-        self._own_state()[name].assign(store[name][()])
+    self._ledger.load(store)
 
 
-def privatize(model: keras.Model, plan: Any, seed: Optional[int] = None,
+def privatize(model: keras.Model, plan: PrivacyPlan, seed: Optional[int] = None,
               physical_batch_size: Optional[int] = None,
               engine: str = 'auto', journal: Any = None,
               clipping: str = 'flat') -> PrivateModel:
-  """Returns a `PrivateModel` that trains `model` by `plan`.
-
-  Args:
-    model: A Sequential or functional model.
-    plan: A `PrivacyPlan`.
-    seed: For repeatable experiments; None takes the system's entropy.
-    physical_batch_size: Larger draws are processed in parts of this size; by
-      default it holds most draws, as far as memory allows.
-    engine: 'auto', or 'vectorized' to take no shortcut for any layer.
-    journal: Path of a file that counts steps before they are released, so that
-      a killed run can be resumed; see `Journal`.
-    clipping: 'flat', 'per_layer' or 'automatic'; see `PrivateModel`.
-
-  Raises:
-    ValueError: as `PrivateModel`.
-  """
+  """Returns a `PrivateModel` that trains `model` by `plan`; see there."""
   return PrivateModel(model, plan, seed, physical_batch_size, engine, journal,
                       clipping)
+
+
+def _check_arguments(model: Any, plan: Any) -> None:
+  """Refuses what is no model, or no plan, or several devices."""
+  layers.check_one_device()
+  versions.check_same_keras('model', model)
+  if not isinstance(model, keras.Model) or isinstance(model, PrivateModel):
+    raise ValueError(
+        'Expected model to be a Keras model that is not private yet, got '
+        f'{model!r}.')
+  if not hasattr(plan, 'check_vector'):
+    raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')

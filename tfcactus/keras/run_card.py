@@ -7,8 +7,14 @@ import json
 import os
 from typing import Any
 from typing import Dict
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
+
+from tfcactus.keras.ledger.counts import Seeded
+
+if TYPE_CHECKING:
+  from tfcactus.keras.model import PrivateModel
 
 NOT_COVERED = (
     'metrics and losses on the training data, printed or logged',
@@ -18,20 +24,20 @@ NOT_COVERED = (
     'side channels such as timing')
 
 
-def make_run_card(model: Any) -> Dict[str, Any]:
+def make_run_card(model: PrivateModel) -> Dict[str, Any]:
   """Returns the run card of a `PrivateModel`, ready for JSON.
 
   Args:
     model: The model; what it released so far counts.
   """
   plan, ledger = model.plan, model.ledger()
-  guarantee, reason = ledger.guarantee(plan)
+  guarantee, reason = ledger.guarantee()
   card = {
       'privacy_unit': 'one example of the training set',
       'num_examples': plan.num_examples,
       'sampling_prob': plan.sampling_prob,
       'expected_batch_size': plan.expected_batch_size,
-      'sampling': ledger.sampling.name.lower(),
+      'sampling': ledger.sampling_name,
       'released_steps': ledger.steps,
       'epochs_begun': ledger.epochs,
       'l2_norm_clip': plan.l2_norm_clip,
@@ -58,20 +64,19 @@ def make_run_card(model: Any) -> Dict[str, Any]:
           'by_relation': {
               label: {'upper': other.upper, 'lower': other.lower,
                       'statement': other.statement}
-              for label, other in ledger.guarantees(plan).items()},
+              for label, other in ledger.guarantees().items()},
           'accountant': guarantee.accountant, 'statement': guarantee.statement}
 
 
-def _randomness(model: Any) -> str:
-  seeded = [name for name, value in (('noise', model.seeded),
-                                     ('batches', model.seeded_batches)) if value]
+def _randomness(model: PrivateModel) -> str:
+  seeded = Seeded.of(model.seeded, model.seeded_batches)
   if seeded:
-    return (f'SEEDED ({" and ".join(seeded)}): an experiment that can be '
+    return (f'SEEDED ({seeded.words()}): an experiment that can be '
             'repeated, not a private release')
   return 'AES-256 in counter mode, keyed by the operating system'
 
 
-def write(model: Any, path: Any) -> None:
+def write(model: PrivateModel, path: Any) -> None:
   """Writes the run card as JSON, whole or not at all.
 
   Args:

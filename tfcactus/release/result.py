@@ -11,14 +11,14 @@ import dp_accounting
 from tfcactus import _checks
 from tfcactus import _format
 from tfcactus import accounting
-from tfcactus import plan
+from tfcactus import guarantee as guarantee_lib
 from tfcactus import relations
 
 SEEDED = ' Drawn from a seed: an experiment, not a release.'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Release(plan.ReleasedStatistic):
+class Release(guarantee_lib.ReleasedStatistic):
   """A private statistic. Everything in it may be published.
 
   Attributes:
@@ -52,7 +52,7 @@ class Release(plan.ReleasedStatistic):
   def guarantee(
       self, delta: float, neighboring_relation:
       dp_accounting.NeighboringRelation = relations.ADD_OR_REMOVE
-  ) -> plan.Guarantee:
+  ) -> guarantee_lib.Guarantee:
     """The cost of this release alone.
 
     Args:
@@ -61,17 +61,11 @@ class Release(plan.ReleasedStatistic):
         sensitivity, or REPLACE_SPECIAL at the same: a record replaced by one
         that no query counts.
     """
-    accountant = accounting.PhiAccountant(neighboring_relation)
-    bounds = accountant.compose(self.event).epsilon_bounds(delta)
-    relation = accountant.neighboring_relation
-    return plan.Guarantee(
-        lower=bounds.lower, estimate=bounds.estimate, upper=bounds.upper,
-        delta=delta, steps=1,
-        neighboring_relation=relations.label(relation),
-        accountant=plan.ACCOUNTANT, proven=True,
+    relation = relations.check(neighboring_relation)
+    return guarantee_lib.guarantee(
+        self.event, 1, delta, relation,
         statement=relations.protected(relation, 'record', 'the data') +
-        f': {self.mechanism}.' +
-        (SEEDED if self.seeded else ''))
+        f': {self.mechanism}.' + (SEEDED if self.seeded else ''))
 
   def tcdp(self, delta: float) -> accounting.TCDP:
     """The truncated CDP of this release that is best at `delta`."""

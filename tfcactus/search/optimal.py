@@ -19,6 +19,7 @@ from tfcactus import _format
 from tfcactus import design
 from tfcactus import noise as noise_lib
 from tfcactus import plan
+from tfcactus.guarantee import Guarantee
 from tfcactus.search import epsilon_gradient
 from tfcactus.search import mirror_descent
 
@@ -68,7 +69,7 @@ class OptimalNoise:
 
   noise: noise_lib.Noise
   label: str
-  guarantee: plan.Guarantee
+  guarantee: Guarantee
   candidates: tuple[Candidate, ...]
   certified: str
   searched: str
@@ -227,7 +228,7 @@ class _Search:
       self._progress(f'{label}: {error}')
     return self._tried[label][0]
 
-  def _guarantee(self, noise: noise_lib.Noise) -> plan.Guarantee:
+  def _guarantee(self, noise: noise_lib.Noise) -> Guarantee:
     return plan.PrivacyPlan(noise=noise, **self._settings).guarantee()
 
   def result(self) -> OptimalNoise:

@@ -19,8 +19,10 @@ import tfcactus
 from tfcactus.keras import Journal
 from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
-from tfcactus.keras.ledger.journal import Entry
-from tfcactus.sampling.schemes import Sampling
+from tfcactus.keras.ledger import counts
+from tfcactus.keras.ledger.counts import Counts
+from tfcactus.sampling import OnePassSampling
+from tfcactus.sampling import PoissonSampling
 
 ROOT = pathlib.Path(tfcactus.__file__).parent.parent
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -52,7 +54,7 @@ def _kill_often(folder, times):
   for _ in range(times):
     _run_and_kill(folder, draw.uniform(0, 0.5))
     journal = Journal(folder / 'journal', killed_run.plan())
-    assert journal.entry.steps >= len(_lines(folder, 'noise'))
+    assert journal.entry.released_steps >= len(_lines(folder, 'noise'))
     journal.close()
   counted = [int(line.split()[1]) for line in _lines(folder, 'counted')]
   assert counted == sorted(counted) and counted[0] == 0 < counted[1]
@@ -64,7 +66,7 @@ def _kill_often(folder, times):
   released = len(_lines(folder, 'released'))
   steps = model.ledger().steps
   assert released <= len(noise) <= steps <= released + 33 * times
-  assert model.ledger().sampling == Sampling.POISSON
+  assert model.ledger().sampling == PoissonSampling.code
   assert (model.guarantee().upper >=
           killed_run.plan().guarantee(len(noise)).upper)
 
@@ -100,15 +102,15 @@ def test_blocks_are_on_disk_before_their_steps_and_an_orderly_end_is_exact(
   look = tf.keras.callbacks.LambdaCallback(
       on_train_batch_end=lambda batch, logs: seen.append(path.read_text()))
   private.fit(PoissonBatches(*_data(), 0.25), verbose=0, callbacks=[look])
-  assert '"steps": 32' in seen[0] and len(set(seen)) == 1
-  assert private._books.journal.entry == Entry(4, 0, Sampling.POISSON)
-  private._books.journal.close()
+  assert '"released_steps": 32' in seen[0] and len(set(seen)) == 1
+  assert private._ledger.journal.entry[:3] == (4, 0, PoissonSampling.code)
+  private._ledger.journal.close()
   resumed = _private(make_plan(), path)
   assert resumed.ledger() == private.ledger()
   resumed.train_on_batch(*_data())
-  assert resumed._books.journal.entry == Entry(36, 0, Sampling.UNKNOWN)
-  resumed._books.journal.close()
-  assert _private(make_plan(), path).ledger().sampling == Sampling.UNKNOWN
+  assert resumed._ledger.journal.entry[:3] == (36, 0, counts.UNKNOWN)
+  resumed._ledger.journal.close()
+  assert _private(make_plan(), path).ledger().sampling == counts.UNKNOWN
 
 
 def test_epochs_of_a_plain_fit_are_counted_when_they_begin(make_plan, tmp_path):
@@ -120,25 +122,25 @@ def test_epochs_of_a_plain_fit_are_counted_when_they_begin(make_plan, tmp_path):
   with pytest.raises(KeyboardInterrupt):
     private.fit(*_data(), batch_size=20, verbose=0, callbacks=[
         tf.keras.callbacks.LambdaCallback(on_train_batch_end=stop)])
-  assert private._books.journal.entry == Entry(32, 1, Sampling.EACH_EXAMPLE_ONCE)
+  assert private._ledger.journal.entry[:3] == (32, 1, OnePassSampling.code)
 
 
 def test_a_torn_last_line_is_cut_and_damage_is_not_excused(make_plan, tmp_path):
   path = tmp_path / 'journal'
   journal = Journal(path, make_plan())
-  journal.reserve(Entry(1, 0, 1))
+  journal.reserve(Counts(1, 0, 1))
   journal.close()
   whole = path.read_bytes()
   for cut in range(1, len(whole.splitlines()[-1])):
     path.write_bytes(whole[:-cut])
     journal = Journal(path, make_plan())
-    assert journal.entry == Entry()
-    journal.reserve(Entry(2, 0, 1))
+    assert journal.entry == Counts()
+    journal.reserve(Counts(2, 0, 1))
     journal.close()
     journal = Journal(path, make_plan())
-    assert journal.entry == Entry(33, 0, 1)
+    assert journal.entry[:3] == (33, 0, 1)
     journal.close()
-  path.write_bytes(whole.replace(b'"steps": 32', b'"steps": 12'))
+  path.write_bytes(whole.replace(b'"released_steps": 32', b'"released_steps": 12'))
   with pytest.raises(ValueError, match='damaged'):
     Journal(path, make_plan())
 
@@ -148,7 +150,7 @@ def test_journals_are_refused_in_words(make_plan, tmp_path):
   private = _private(make_plan(), path)
   with pytest.raises(ValueError, match='another run'):
     _private(make_plan(), path)
-  private._books.journal.close()
+  private._ledger.journal.close()
   with pytest.raises(ValueError, match='of another'):
     _private(make_plan(l2_norm_clip=2.0), path)
   with pytest.raises(ValueError, match='no seed'):
@@ -231,22 +233,23 @@ def test_a_full_disk_stops_before_weights_move(
   np.testing.assert_array_equal(private.inner.get_weights()[0], before)
   # Room again: nothing torn stands in the file.
   private.fit(PoissonBatches(*_data(), 0.25), verbose=0)
-  private._books.journal.close()
-  assert Journal(path, make_plan()).entry.steps == private.releases >= 4
+  private._ledger.journal.close()
+  assert Journal(path, make_plan()).entry.released_steps == private.releases >= 4
+
+
+_GOOD = Counts(3, 0, 1)._asdict()
 
 
 @pytest.mark.parametrize('record', [
-    {'epochs': 0, 'sampling': 1, 'steps': 3.7},
-    {'epochs': 0, 'sampling': 1, 'steps': True},
-    {'epochs': 0, 'sampling': 1, 'steps': -1},
-    {'epochs': 0, 'sampling': 9, 'steps': 3},
-    {'epochs': 0, 'sampling': 1, 'steps': 3, 'stages': 2},
-    {'epochs': 0, 'steps': 3}, [3, 0, 1], 3])
+    {**_GOOD, 'released_steps': 3.7}, {**_GOOD, 'released_steps': True},
+    {**_GOOD, 'released_steps': -1}, {**_GOOD, 'sampling': 9},
+    {**_GOOD, 'plan_number': -2}, {**_GOOD, 'stages': 2},
+    {'released_steps': 3, 'epochs_begun': 0}, [3, 0, 1], 3])
 def test_entries_that_no_run_wrote_are_refused(make_plan, tmp_path, record):
   path = tmp_path / 'journal'
   Journal(path, make_plan()).close()
   text = json.dumps(record).encode()
-  good = json.dumps(Entry(9, 0, 1)._asdict()).encode()
+  good = json.dumps(Counts(9, 0, 1)._asdict()).encode()
   with open(path, 'ab') as file:
     for line in (text, good):
       file.write(b'%08x %s\n' % (zlib.crc32(line), line))

@@ -12,7 +12,7 @@ from tfcactus.keras import DPKerasSGDOptimizer
 from tfcactus.keras import EpsilonCallback
 from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
-from tfcactus.sampling.schemes import Sampling
+from tfcactus.keras.ledger import counts
 
 
 def _private(plan, inner=None):
@@ -38,7 +38,7 @@ def test_weights_of_another_plan_void_the_account(make_plan, tmp_path, change):
   _trained(make_plan()).save_weights(tmp_path / 'w.weights.h5')
   other = _private(make_plan(**change))
   other.load_weights(tmp_path / 'w.weights.h5')
-  assert other.ledger().sampling == Sampling.UNKNOWN
+  assert other.ledger().sampling == counts.UNKNOWN
   with pytest.raises(ValueError, match='another noise'):
     other.guarantee()
   same = _private(make_plan(delta=1e-6))
@@ -149,12 +149,12 @@ def test_checkpoints_restored_after_a_crash_lower_no_journal(
   first.fit(_batches(), verbose=0)
   path = tf.train.Checkpoint(model=first).save(tmp_path / 'c')
   first.fit(_batches(), verbose=0)
-  first._books.journal.close()  # As the end of its process does.
+  first._ledger.journal.close()  # As the end of its process does.
   second = private()
   tf.train.Checkpoint(model=second).restore(path)
   second.fit(_batches(), verbose=0)
   assert second.guarantee().steps == 12
-  assert second._books.journal.entry.steps == 12
+  assert second._ledger.journal.entry.released_steps == 12
 
 
 def test_a_backup_restored_by_fit_lowers_nothing(make_plan, tmp_path):

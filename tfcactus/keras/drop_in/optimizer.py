@@ -17,7 +17,10 @@ from tfcactus.keras.checks import example_losses
 from tfcactus.keras.checks import layers
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import optimizers
+from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import example_gradients
+from tfcactus.keras.drop_in import ledger as drop_in_ledger
+from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger import lineage
 from tfcactus.keras.noise_addition import NoiseSampler
 from tfcactus.keras.read_only import Fixed
@@ -101,6 +104,26 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     released = self._private.released
     released.assign(tf.maximum(released, self.iterations))
     return int(tf.convert_to_tensor(released))  # It may be mirrored.
+
+  def training_ledger(self, model: keras.Model, plan: Any, batches: Any
+                     ) -> ledger_lib.TrainingLedger:
+    """As `HoldsLedger`: the ledger of a training that begins.
+
+    Raises:
+      ValueError: if something scales the loss, or the plan is not the one
+        trained by, or there is none.
+    """
+    if model.optimizer is not self:
+      example_gradients.refuse_scaling(
+          f'it inside a {type(model.optimizer).__name__}')
+    plan = plan or self.plan
+    if plan is None:
+      raise ValueError(
+          'Expected plan with an optimizer that was not made from one, got '
+          'None; use EpsilonCallback(plan, batches=...).')
+    ledger_lib.check_same_plan(
+        plan, self.plan, self.l2_norm_clip, self.noise.digest)
+    return drop_in_ledger.DropInLedger(self, model, plan, batches)
 
   def _count_step(self, variables: Sequence[Any]) -> None:
     """Counts an update of `variables`, before it is made."""

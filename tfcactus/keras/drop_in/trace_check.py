@@ -15,7 +15,7 @@ from typing import Set
 
 import tensorflow as tf
 
-from tfcactus.keras.batches import PoissonBatches
+from tfcactus.keras.batches import SampledBatches
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat.versions import keras
@@ -37,7 +37,7 @@ _REMEDY = (
 _ROWS = 3
 
 
-def check_per_example(model: keras.Model, batches: PoissonBatches) -> None:
+def check_per_example(model: keras.Model, batches: SampledBatches) -> None:
   """Refuses a compiled model in which an example's loss depends on others.
 
   The losses are traced for any number of examples, so that what depends on

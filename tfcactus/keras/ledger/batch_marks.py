@@ -7,12 +7,16 @@ import threading
 from typing import Any
 from typing import Dict
 from typing import NamedTuple
+from typing import Optional
 from typing import Tuple
+from typing import Type
 
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.sampling.schemes import Sampling
+from tfcactus.keras.ledger import counts
+from tfcactus.sampling import OnePassSampling
+from tfcactus.sampling import SamplingScheme
 
 _numbers = itertools.count(1)
 
@@ -42,38 +46,42 @@ class Marks:
 
   Attributes:
     number: Which one it is, in this process.
-    sampling: How the batches are chosen.
+    sampling: The code of the scheme that chooses the batches, or
+      `counts.UNKNOWN`.
     seeded: Whether the choice repeats.
   """
 
-  def __init__(self, sampling: Sampling, seeded: bool = False):
+  def __init__(self, scheme: Optional[Type[SamplingScheme]] = None,
+               seeded: bool = False):
+    """Initialises the marks; the scheme is None if none is known."""
     self.number = next(_numbers)
-    self.sampling = sampling
+    self.sampling = counts.UNKNOWN if scheme is None else scheme.code
     self.seeded = seeded
     self._lock = threading.Lock()
 
-  def take(self, keys: np.ndarray) -> Tuple[Sampling, int]:
+  def take(self, keys: np.ndarray) -> Tuple[int, int]:
     """Uses a batch.
 
     Args:
       keys: What it is known by, one for each row.
 
     Returns:
-      (how it was chosen, how many passes over the data begin with it).
+      (how it was chosen, how many epochs begin with it).
     """
     with self._lock:
       return self._take(keys)
 
-  def _take(self, keys: np.ndarray) -> Tuple[Sampling, int]:
+  def _take(self, keys: np.ndarray) -> Tuple[int, int]:
     del keys
-    return Sampling.UNKNOWN, 0
+    return counts.UNKNOWN, 0
 
 
 class BatchMarks(Marks):
   """Knows each batch by a number, which is good for one step."""
 
-  def __init__(self, sampling: Sampling, seeded: bool):
-    super().__init__(sampling, seeded)
+  def __init__(self, scheme: Type[SamplingScheme], seeded: bool):
+    super().__init__(scheme, seeded)
+    self._scheme = scheme
     self._serials = itertools.count()
     self._unused: Dict[int, int] = {}
     self._passes = 0
@@ -99,15 +107,14 @@ class BatchMarks(Marks):
       self._unused[serial] = self._passes
       return np.int64(serial)
 
-  def _take(self, keys: np.ndarray) -> Tuple[Sampling, int]:
+  def _take(self, keys: np.ndarray) -> Tuple[int, int]:
     same = keys.size and np.all(keys == keys[0])
     number = self._unused.pop(int(keys[0]), None) if same else None
     if number is None:
-      return Sampling.UNKNOWN, 0
+      return counts.UNKNOWN, 0
     begun = number != self._taken
     self._taken = number
-    once = self.sampling == Sampling.EACH_EXAMPLE_ONCE
-    return self.sampling, int(once and begun)
+    return self.sampling, int(self._scheme.draws_epochs and begun)
 
 
 class RowMarks(Marks):
@@ -118,7 +125,7 @@ class RowMarks(Marks):
   """
 
   def __init__(self, num_examples: int):
-    super().__init__(Sampling.EACH_EXAMPLE_ONCE)
+    super().__init__(OnePassSampling)
     self._seen = np.zeros(num_examples, bool)
     self._begun = False
 
@@ -127,9 +134,9 @@ class RowMarks(Marks):
     rows = np.arange(self._seen.size)
     return Marked(x, np.stack([np.full_like(rows, self.number), rows], 1))
 
-  def _take(self, keys: np.ndarray) -> Tuple[Sampling, int]:
+  def _take(self, keys: np.ndarray) -> Tuple[int, int]:
     if np.unique(keys).size < keys.size:
-      return Sampling.UNKNOWN, 0
+      return counts.UNKNOWN, 0
     again = not self._begun or self._seen[keys].any()
     if again:
       self._seen[:] = False

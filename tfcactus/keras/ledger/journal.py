@@ -9,26 +9,13 @@ import os
 from typing import Any
 from typing import Dict
 from typing import List
-from typing import NamedTuple
 from typing import Optional
 import zlib
 
 from tfcactus import _checks
-from tfcactus.sampling.schemes import Sampling
-
-
-class Entry(NamedTuple):
-  """What was, at most, released when it was written, or would be next.
-
-  Attributes:
-    steps: Noisy updates.
-    epochs: Passes over the data begun.
-    sampling: The `Sampling` of all of them, as an int.
-  """
-
-  steps: int = 0
-  epochs: int = 0
-  sampling: int = 0
+from tfcactus.keras.ledger import counts
+from tfcactus.keras.ledger.counts import Counts
+from tfcactus.plan import PrivacyPlan
 
 
 class Journal:
@@ -47,10 +34,10 @@ class Journal:
   Attributes:
     path: The file.
     block: How many steps are reserved at a time.
-    entry: The `Entry` on disk.
+    entry: The `Counts` on disk: at most what was released, or would be next.
   """
 
-  def __init__(self, path: Any, plan: Any, block: int = 32):
+  def __init__(self, path: Any, plan: PrivacyPlan, block: int = 32):
     """Opens the journal, or begins it.
 
     Args:
@@ -82,8 +69,8 @@ class Journal:
       self._append(_header(plan))
 
   @staticmethod
-  def peek(path: Any, plan: Any) -> Optional[Entry]:
-    """Returns the `Entry` on disk, whoever has the journal open.
+  def peek(path: Any, plan: PrivacyPlan) -> Optional[Counts]:
+    """Returns the `Counts` on disk, whoever has the journal open.
 
     Args:
       path: The file.
@@ -102,7 +89,7 @@ class Journal:
       return None
     return _last_entry(path, _records(path, data), plan)
 
-  def reserve(self, wanted: Entry) -> None:
+  def reserve(self, wanted: Counts) -> None:
     """Returns once `wanted` is on disk; call it before the step runs.
 
     Raises:
@@ -115,17 +102,16 @@ class Journal:
           'Expected steps in the process that opened the journal, got a fork; '
           'open another journal there.')
     self._check_place()
-    kept = self.entry
-    if (wanted.steps <= kept.steps and wanted.epochs <= kept.epochs and
-        wanted.sampling == kept.sampling):
-      return
-    steps = wanted.steps
-    if steps > kept.steps:
+    kept, steps = self.entry, wanted.released_steps
+    if steps > kept.released_steps:
       steps += self.block - 1
-    self._write(Entry(max(steps, kept.steps), max(wanted.epochs, kept.epochs),
-                      wanted.sampling))
+    reserved = wanted._replace(
+        released_steps=max(steps, kept.released_steps),
+        epochs_begun=max(wanted.epochs_begun, kept.epochs_begun))
+    if reserved != kept:
+      self._write(reserved)
 
-  def settle(self, exact: Entry) -> None:
+  def settle(self, exact: Counts) -> None:
     """Writes the exact count, when no step is running."""
     self._check_place()
     if exact != self.entry:
@@ -157,11 +143,11 @@ class Journal:
     raise RuntimeError(
         f'Expected journal {self.path!r} to stay the file that this run writes, '
         f'got {became}: a resumed run would not count its steps. At most '
-        f'{self.entry.steps} steps and {self.entry.epochs} passes were released '
-        'so far; begin a new run with a journal that nothing else moves, edits '
-        'or copies over, and add their cost to its.')
+        f'{self.entry.released_steps} steps and {self.entry.epochs_begun} passes '
+        'were released so far; begin a new run with a journal that nothing else '
+        'moves, edits or copies over, and add their cost to its.')
 
-  def _write(self, entry: Entry) -> None:
+  def _write(self, entry: Counts) -> None:
     self._append(entry._asdict())
     self.entry = entry
 
@@ -181,7 +167,7 @@ class Journal:
     self._size += len(line)
     self._last = line
 
-  def _read(self):
+  def _read(self) -> List[Dict[str, Any]]:
     """All records; cuts off a last one that was not written to its end.
 
     Nothing was released on it: the write had not returned.
@@ -217,21 +203,22 @@ def _parsed(path: Any, line: bytes) -> Dict[str, Any]:
   return json.loads(text)
 
 
-def _entry(path: Any, record: Dict[str, Any]) -> Entry:
+def _entry(path: Any, record: Dict[str, Any]) -> Counts:
   """The entry of a line, every number of it checked."""
-  wanted = ', '.join(Entry._fields)
-  if not isinstance(record, dict) or set(record) != set(Entry._fields) or any(
-      type(value) is not int or value < 0 for value in record.values()) or (
-          record['sampling'] > max(Sampling)):
+  lowest = Counts(plan_number=counts.OTHER_PLANS)._asdict()
+  if not isinstance(record, dict) or set(record) != set(lowest) or any(
+      type(value) is not int or value < lowest[name]
+      for name, value in record.items()) or (
+          not counts.is_sampling(record['sampling'])):
     raise ValueError(
-        f'Expected journal {os.fspath(path)!r} to hold entries of {wanted}, '
-        'whole numbers of at least zero (and of a known sampling), got '
-        f'{record!r}, which no run wrote; what was released can no longer be '
-        'known from it.')
-  return Entry(**record)
+        f'Expected journal {os.fspath(path)!r} to hold entries of '
+        f'{", ".join(lowest)}, whole numbers of at least zero (and of a known '
+        f'sampling), got {record!r}, which no run wrote; what was released can no '
+        'longer be known from it.')
+  return Counts(**record)
 
 
-def _last_entry(path: Any, records: List[Dict[str, Any]], plan: Any) -> Entry:
+def _last_entry(path: Any, records: List[Dict[str, Any]], plan: PrivacyPlan) -> Counts:
   """The last entry of a journal of this plan."""
   if records and records[0] != _header(plan):
     raise ValueError(
@@ -240,10 +227,10 @@ def _last_entry(path: Any, records: List[Dict[str, Any]], plan: Any) -> Entry:
         'another file for another run.')
   # All of them, so that a line put in by others is noticed anywhere.
   entries = [_entry(path, record) for record in records[1:]]
-  return entries[-1] if entries else Entry()
+  return entries[-1] if entries else Counts()
 
 
-def _header(plan: Any) -> Dict[str, Any]:
+def _header(plan: PrivacyPlan) -> Dict[str, Any]:
   rule = plan.adaptive_clipping
   return {'adaptive_clipping': None if rule is None else (
               dataclasses.asdict(rule)),

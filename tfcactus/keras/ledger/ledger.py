@@ -1,233 +1,230 @@
-"""The books of a private model: what it released, counted before it does."""
+"""What was released so far, and what that costs: one protocol for all training."""
 
 from __future__ import annotations
 
-import contextlib
-import os
+import collections
+import dataclasses
 from typing import Any
+from typing import Deque
 from typing import Dict
-from typing import Iterator
-from typing import List
 from typing import Optional
+from typing import Protocol
+from typing import runtime_checkable
 from typing import Tuple
+from typing import Type
 
-import numpy as np
-import tensorflow as tf
+import dp_accounting
 
-from tfcactus.keras.compat import patches
+from tfcactus import relations
+from tfcactus import sampling as sampling_lib
+from tfcactus.guarantee import Guarantee
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.ledger import lineage
-from tfcactus.keras.ledger import weight_watch
-from tfcactus.keras.ledger.batch_marks import Marks
-from tfcactus.keras.ledger.journal import Entry
-from tfcactus.keras.ledger.journal import Journal
-from tfcactus.sampling import schemes
-from tfcactus.sampling.schemes import Sampling
-from tfcactus.sampling.schemes import Seeded
+from tfcactus.keras.ledger import counts
+from tfcactus.keras.ledger.counts import Seeded
+from tfcactus.plan import PrivacyPlan
+
+_Found = Tuple[Optional[Guarantee], str]
 
 
-class Books:
-  """Counts the steps that are released from one model's variables.
+@dataclasses.dataclass(frozen=True)
+class Ledger:
+  """What was released by a plan. Each of its guarantees is computed once.
 
   Attributes:
     plan: The `PrivacyPlan`.
-    record: The `Record` of the variables.
-    journal: The `Journal`, or None.
-    journal_path: Where it is, or None.
+    sampling: The code of the scheme that chose all batches, or `counts.NONE`,
+      `UNKNOWN` or `MIXED`.
+    steps: Noisy updates released.
+    epochs: Epochs begun, of schemes that draw epochs.
+    note: Why the sampling is unknown, if it is.
+    seeded: What of the randomness of these steps can be repeated.
+    condition: What the guarantee rests on besides, in sentences, or ''.
   """
 
-  def __init__(self, model: keras.Model, plan: Any, journal: Any, seeded: bool,
-               loaded: bool = False):
-    """Opens the books, where earlier ones of the variables left off.
-
-    Args:
-      model: The wrapped model.
-      plan: A `PrivacyPlan`.
-      journal: Path of a `Journal`, or None.
-      seeded: Whether the noise repeats.
-      loaded: Whether the model comes from a file. Its journal, which may by now
-        count more than the file, is then read but not taken until it trains.
-
-    Raises:
-      ValueError: if steps were released that the plan does not cover, or the
-        journal cannot be taken.
-    """
-    self.plan = plan
-    self._loaded = loaded
-    self._model = model
-    self.record = lineage.find_record(model, plan)
-    self._noise = Seeded.NOISE if seeded else Seeded.NOTHING
-    self._marks: List[Marks] = []
-    self._pid = os.getpid()
-    self.journal_path = None if journal is None else (
-        os.path.abspath(os.fspath(journal)))
-    self.journal: Optional[Journal] = None
-    if seeded and journal is not None:
-      raise ValueError(
-          'Expected no seed with a journal, got both: the resumed run would '
-          'draw the noise of the first again.')
-    if not loaded:
-      self._open_journal()
-
-  def _open_journal(self) -> None:
-    """Opens the journal, if there is to be one, and counts what it says."""
-    if self.journal_path is None or self.journal is not None:
-      return
-    if self._loaded and not os.path.exists(self.journal_path):
-      raise ValueError(_NO_JOURNAL.format(self.journal_path))
-    self.journal = Journal(self.journal_path, self.plan)
-    self._count(self.journal.entry)
-
-  def _count(self, entry: Entry) -> Dict[str, int]:
-    """Counts at least what an entry says was released; returns all counters."""
-    return self.record.catch_up(
-        released_steps=entry.steps, epochs_begun=entry.epochs,
-        sampling=entry.sampling)
+  plan: PrivacyPlan = dataclasses.field(compare=False, repr=False)
+  sampling: int
+  steps: int
+  epochs: int = 0
+  note: str = ''
+  seeded: Seeded = Seeded.NOTHING
+  condition: str = ''
+  _found: Dict[Optional[dp_accounting.NeighboringRelation], _Found] = (
+      dataclasses.field(default_factory=dict, compare=False, repr=False))
 
   @property
-  def seeded(self) -> Seeded:
-    """What of the randomness of released steps, and of the noise, repeats."""
-    return self._noise | Seeded(self.record.catch_up()['seeded_parts'])
+  def scheme(self) -> Optional[Type[sampling_lib.SamplingScheme]]:
+    """The scheme that chose all batches, or None."""
+    return sampling_lib.of_code(self.sampling)
 
-  def count_step(self, mark: tf.Tensor) -> Any:
-    """Counts a step; inside the context it returns, the step may run.
+  @property
+  def sampling_name(self) -> str:
+    """The sampling in a word."""
+    return self.scheme.name if self.scheme else _NAMES[self.sampling]
 
-    A step that fails later is counted, never the reverse.
+  @property
+  def counts_epochs(self) -> bool:
+    """Whether the guarantee is for epochs, each of which costs as a whole."""
+    return self.scheme is not None and self.scheme.draws_epochs
 
-    Args:
-      mark: That of its batch.
-    """
-    with tf.init_scope():
-      self._open_journal()
-    record = self.record
-    counters = [record.counters[name] for name in record.NAMES]
-    totals = tf.numpy_function(
-        self._admit, [mark, weight_watch.digest(self._model.weights),
-                      record.weights.left, *counters], tf.int64)
-    totals = tf.ensure_shape(totals, [len(counters)])
-    for counter, total in zip(counters, tf.unstack(totals)):
-      counter.assign(total)
-    return tf.control_dependencies([totals])
+  def guarantees(self) -> Dict[str, Guarantee]:
+    """The guarantees of all neighbouring relations that have one, by label."""
+    found = (self.guarantee(relation)[0] for relation in relations.NAMES.values())
+    return {guarantee.neighboring_relation: guarantee
+            for guarantee in found if guarantee is not None}
 
-  def _admit(self, mark: np.ndarray, weights: np.ndarray, left: np.ndarray,
-             *counters: np.ndarray) -> np.ndarray:
-    """Counts a step, on disk too, before anything that depends on it runs."""
-    if os.getpid() != self._pid:
-      raise RuntimeError(
-          'Expected steps in the process that made the private model, got a '
-          'fork, whose steps the ledger there would not count; make the model '
-          'in the process that trains it.')
-    kind, passes, seeded = self._recognise(mark)
-    total = self.record.step(
-        dict(zip(self.record.NAMES, map(int, counters))), int(weights),
-        int(left), kind, passes, seeded | self._noise)
-    if self.journal is not None:
-      self.journal.reserve(_entry(total))
-    return np.array([total[name] for name in self.record.NAMES], np.int64)
+  def steps_within(self, epsilon: float) -> Optional[int]:
+    """How many such steps a budget allows; None if it counts no steps."""
+    if self.scheme is None or self.counts_epochs:
+      return None
+    return self.plan.steps_within(epsilon, sampling=self.scheme)
 
-  def _recognise(self, mark: np.ndarray) -> Tuple[Sampling, int, Seeded]:
-    """How the batch of a mark was chosen, what it begins, what repeats."""
-    numbers = set(mark[:, 0].tolist())
-    for marks in self._marks:
-      if numbers == {marks.number}:
-        seeded = Seeded.BATCHES if marks.seeded else Seeded.NOTHING
-        return (*marks.take(mark[:, 1]), seeded)
-    return Sampling.UNKNOWN, 0, Seeded.NOTHING
-
-  def end_step(self) -> None:
-    """Remembers the weights that a step left."""
-    self.record.weights.left.assign(weight_watch.digest(self._model.weights))
-
-  def own_up(self, noise: bool, batches: bool) -> None:
-    """Counts what a file says was seeded of the steps in it."""
-    self.record.catch_up(seeded_parts=int(
-        (Seeded.NOISE if noise else Seeded.NOTHING) |
-        (Seeded.BATCHES if batches else Seeded.NOTHING)))
-
-  @contextlib.contextmanager
-  def training(self, marks: Marks, optimizer: Any) -> Iterator[None]:
-    """Inside, steps on the batches of `marks` are of their kind.
+  def guarantee(self, neighboring_relation: Any = None) -> _Found:
+    """The guarantee of everything released, or None and the reason in words.
 
     Args:
-      marks: Those of the batches.
-      optimizer: What applies the averages.
+      neighboring_relation: Whom it protects, as for `PrivacyPlan.guarantee`; None
+        for the sampling scheme's first.
+
+    Returns:
+      (Guarantee, '') or (None, reason).
+
+    Raises:
+      ValueError: if the plan has no account of such batches at all.
     """
-    self._open_journal()
-    self.record.catch_up()
-    self.record.look(self._model)
-    self._marks.append(marks)
+    relation = neighboring_relation
+    if relation is not None:
+      try:
+        relation = relations.check(relation)
+      except ValueError as error:
+        return None, f'No epsilon: {error}'
+    if relation not in self._found:
+      self._found[relation] = self._account(relation)
+    return self._found[relation]
+
+  def _account(self, relation: Optional[dp_accounting.NeighboringRelation]
+              ) -> _Found:
+    scheme = self.scheme
+    if self.steps == 0:
+      return None, 'No step was released yet.'
+    if scheme is None:
+      return None, self.note or _REASONS[self.sampling]
+    count = max(self.epochs, 1) if scheme.draws_epochs else self.steps
     try:
-      with self._finalizing(optimizer):
-        yield
-    finally:
-      self._marks.remove(marks)
-      self.record.look(self._model)
-    if self.journal is not None:
-      self.journal.settle(_entry(self.record.catch_up()))
+      guarantee = self.plan.guarantee(count, relation, sampling=scheme)
+    except ValueError as error:
+      if relation is None:
+        raise
+      return None, f'No epsilon: {error}'
+    if self.condition:
+      guarantee = guarantee.given(self.condition)
+    if self.seeded:
+      guarantee = guarantee.seeded_by(self.seeded.words())
+    return guarantee, ''
 
-  @contextlib.contextmanager
-  def _finalizing(self, optimizer: Any) -> Iterator[None]:
-    """Lets an optimizer of `use_ema` leave the average of released weights."""
-    if not getattr(optimizer, 'use_ema', False):
-      yield
-      return
-    finalize = optimizer.finalize_variable_values
 
-    def keeping(*args, **kwargs):
-      with self.keeping_counts():
-        finalize(*args, **kwargs)
+class RecentLedgers:
+  """Gives equal ledgers of one plan as one, with the guarantees it has found."""
 
-    with patches.replaced(optimizer, finalize_variable_values=keeping):
-      yield
+  def __init__(self) -> None:
+    # What was released and that with a step more are asked for in turn.
+    self._recent: Deque[Ledger] = collections.deque(maxlen=4)
 
-  @contextlib.contextmanager
-  def keeping_counts(self, weights: bool = True) -> Iterator[None]:
-    """Keeps counters from falling when older ones come back inside.
+  def same(self, ledger: Ledger) -> Ledger:
+    """The ledger, or an equal one that was given before."""
+    for recent in self._recent:
+      if recent == ledger and recent.plan is ledger.plan:
+        return recent
+    self._recent.append(ledger)
+    return ledger
+
+
+class TrainingLedger(Protocol):
+  """What callbacks and run cards ask of training, whoever makes it private.
+
+  Attributes:
+    plan: The `PrivacyPlan` that is trained by.
+    no_run_card: Why no run card can be written, or ''.
+  """
+
+  plan: PrivacyPlan
+  no_run_card: str
+
+  @property
+  def released_steps(self) -> int:
+    """How many noisy updates were released."""
+
+  @property
+  def clip_norm(self) -> Optional[float]:
+    """The clip norm of the next step, if it moves."""
+
+  def ledger(self, ahead: int = 0) -> Ledger:
+    """What was released so far.
 
     Args:
-      weights: Whether the model's weights do too.
+      ahead: How many steps more are counted, on what is being trained on.
     """
-    self.record.catch_up()
-    if weights:
-      self.record.look(self._model)
-    yield
-    self.record.catch_up()
-    if weights:
-      self.record.keep(self._model)
-
-  def ledger(self) -> schemes.Ledger:
-    """What was released so far, and how its batches were chosen."""
-    return self._ledger(0)
-
-  def next_ledger(self) -> schemes.Ledger:
-    """The ledger with one more step of what is being trained on."""
-    return self._ledger(1)
-
-  def _ledger(self, ahead: int) -> schemes.Ledger:
-    counts = self.record.catch_up()
-    note = self.record.note(self._model, self.plan)
-    if self.journal_path is not None and self.journal is None:
-      entry = Journal.peek(self.journal_path, self.plan)
-      note = note or ('' if entry else _NO_JOURNAL.format(self.journal_path))
-      counts = self._count(entry or Entry())
-    kind, seeded = Sampling(counts['sampling']), Seeded(counts['seeded_parts'])
-    if ahead:
-      marks = self._marks[-1] if self._marks else Marks(Sampling.UNKNOWN)
-      kind = schemes.combine(kind, marks.sampling)
-      seeded |= self._noise | (
-          Seeded.BATCHES if marks.seeded else Seeded.NOTHING)
-    return schemes.Ledger(
-        Sampling.UNKNOWN if note else kind, counts['released_steps'] + ahead,
-        counts['epochs_begun'] + ahead, note, seeded)
 
 
-def _entry(counts: Dict[str, int]) -> Entry:
-  """What a journal keeps of the counters."""
-  return Entry(counts['released_steps'], counts['epochs_begun'],
-               counts['sampling'])
+@runtime_checkable
+class HoldsLedger(Protocol):
+  """A private model, or an optimizer that makes training private."""
+
+  def training_ledger(self, model: keras.Model, plan: Optional[PrivacyPlan],
+                      batches: Any) -> TrainingLedger:
+    """Opens the ledger of a training that begins.
+
+    Args:
+      model: What `fit` was called of.
+      plan: The plan that is said to be trained by, or None.
+      batches: Those that are said to be trained on, or None.
+
+    Raises:
+      ValueError: if it is not trained by that plan, or there is none.
+    """
 
 
-_NO_JOURNAL = (
-    'No epsilon: the journal {} of this model is not there, and it may count '
-    'steps that were released after the model was saved. Put it back; or build '
-    'the model anew with privatize(model, plan).')
+def check_same_plan(plan: PrivacyPlan, trained: Optional[PrivacyPlan],
+                    l2_norm_clip: float, noise_digest: str) -> None:
+  """Refuses a plan that is not the one trained by.
+
+  Args:
+    plan: The plan given.
+    trained: The plan trained by, as far as it is known.
+    l2_norm_clip: The clip norm trained by.
+    noise_digest: The digest of the noise trained by.
+
+  Raises:
+    ValueError: naming what differs.
+  """
+  _check_same('l2_norm_clip', plan.l2_norm_clip, l2_norm_clip)
+  _check_same('noise', plan.noise.digest, noise_digest)
+  if trained is not None:
+    for name in _PLAN_FIELDS:
+      _check_same(name, getattr(plan, name, None), getattr(trained, name, None))
+
+
+def _check_same(name: str, planned: Any, trained: Any) -> None:
+  if planned != trained:
+    raise ValueError(
+        f'Expected the plan that is trained by, with {name}={trained!r}, got a '
+        f'plan with {name}={planned!r}.')
+
+
+_PLAN_FIELDS = ('num_examples', 'sampling_prob', 'steps', 'delta', 'dim',
+                'accounting', 'adaptive_clipping', 'releases')
+
+_NAMES = {counts.NONE: 'none', counts.UNKNOWN: 'unknown', counts.MIXED: 'mixed'}
+
+_REMEDY = (' Train a fresh model with fit(PoissonBatches(x, y, sampling_prob)) '
+           'to have one.')
+
+_REASONS = {
+    counts.NONE: 'No epsilon: steps were released, but nothing recorded how '
+                 'their batches were chosen.' + _REMEDY,
+    counts.UNKNOWN: 'No epsilon: batches came from a source whose sampling '
+                    'is unknown, and epsilon depends on it.' + _REMEDY,
+    counts.MIXED: 'No epsilon: some steps chose their batches in one way and '
+                  'some in another (Poisson samples, samples of fixed size, '
+                  'passes over all examples), and no account of them '
+                  'together is kept.' + _REMEDY,
+}

@@ -1,0 +1,140 @@
+"""What every sampling scheme states of itself, for one suite to check of all."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import List
+from typing import Tuple
+
+import dp_accounting
+import numpy as np
+
+from tfcactus import relations
+from tfcactus.sampling import FixedSizeSampling
+from tfcactus.sampling import OnePassSampling
+from tfcactus.sampling import PoissonSampling
+from tfcactus.sampling import SamplingScheme
+from tfcactus.sampling.base import IndexStream
+from tfcactus.sampling.base import PlannedNumbers
+
+_GAUSSIAN = dp_accounting.GaussianDpEvent(2.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """A scheme on 40 examples, and what is known of it from elsewhere.
+
+  Attributes:
+    scheme: Draws about ten of 40 examples a batch.
+    inclusion: The probability that an example is in one batch.
+    pair: That two given examples are in one batch.
+    sizes: Mean and variance of a batch's size.
+    event: What a draw of Gaussian noise, multiplier 2, costs.
+    words: A part of what `released(3)` says.
+    others: Schemes that a plan of sampling_prob=0.25 has to refuse.
+  """
+
+  scheme: SamplingScheme
+  inclusion: float
+  pair: float
+  sizes: Tuple[float, float]
+  event: dp_accounting.DpEvent
+  words: str
+  others: Tuple[SamplingScheme, ...] = ()
+
+
+CASES = (
+    Case(PoissonSampling(40, 0.25), 0.25, 0.0625, (10.0, 7.5),
+         dp_accounting.PoissonSampledDpEvent(0.25, _GAUSSIAN),
+         'taken with probability 0.25 per step',
+         (PoissonSampling(40, 0.24), PoissonSampling(41, 0.25))),
+    Case(FixedSizeSampling(40, 10), 0.25, 0.25 * 9 / 39, (10.0, 0.0),
+         dp_accounting.SampledWithoutReplacementDpEvent(40, 10, _GAUSSIAN),
+         'each over 10 of 40 examples drawn without replacement',
+         (FixedSizeSampling(40, 9), FixedSizeSampling(41, 10))),
+    Case(OnePassSampling(40, 10), 0.25, 0.25 * 9 / 39, (10.0, 0.0), _GAUSSIAN,
+         'passes in which each example was used exactly once',
+         (OnePassSampling(41, 10),)),
+)
+"""One line a scheme; `tests/conformance` runs them all."""
+
+
+def id_of(case: Case) -> str:
+  """The name of a case."""
+  return case.scheme.name
+
+
+@dataclasses.dataclass(frozen=True)
+class ToySampling(SamplingScheme):
+  """Each example goes into a random batch of its epoch: a scheme of one file.
+
+  No amplification is claimed: each example is in one noisy sum of an epoch, and a
+  zeroed one changes no other batch.
+  """
+
+  code = 999
+  name = 'toy'
+  relations = (relations.ZERO_OUT, relations.REPLACE)
+  unproved = 'the toy claims no more'
+  draws_epochs = True
+  also_public = ('the number of batches',)
+
+  num_examples: int
+  batches: int
+
+  @classmethod
+  def of_plan(cls, plan: PlannedNumbers) -> ToySampling:
+    return cls(plan.num_examples, round(1 / plan.sampling_prob))
+
+  @property
+  def batches_per_epoch(self) -> int:
+    return self.batches
+
+  def draw(self, stream: IndexStream) -> List[np.ndarray]:
+    # Bins by the ranks of a permutation and as many coins: any law would do.
+    bins = np.zeros(self.num_examples, np.int64)
+    left = np.arange(self.num_examples)
+    for index in range(self.batches, 1, -1):
+      taken = stream.below(1 / index, left.size)
+      bins[left[taken]] = index - 1
+      left = left[~taken]
+    return [np.flatnonzero(bins == index) for index in range(self.batches)]
+
+  def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    return noise_event
+
+  def released(self, count: int) -> str:
+    return f'{count} epochs in which each example was in a random batch'
+
+  def check_plan(self, plan: PlannedNumbers) -> None:
+    self._check_examples(plan)
+
+
+TOY = Case(ToySampling(40, 4), 0.25, 0.0625, (10.0, 7.5), _GAUSSIAN,
+           '3 epochs in which each example was in a random batch',
+           (ToySampling(41, 4),))
+"""Not listed by the library; tests list it for as long as they run."""
+
+
+def batches_of(scheme: SamplingScheme, stream: IndexStream, count: int
+              ) -> List[np.ndarray]:
+  """The first batches of draws, one of each draw: draws are independent."""
+  return [scheme.draw(stream)[0] for _ in range(count)]
+
+
+def far_from(case: Case, batches: List[np.ndarray], inclusion: float) -> float:
+  """How many standard deviations inclusions are off a probability, at most.
+
+  Args:
+    case: What drew them.
+    batches: Of independent draws.
+    inclusion: Probability of each example to be in a batch.
+  """
+  entered = np.zeros(case.scheme.num_examples)
+  for batch in batches:
+    entered[batch] += 1
+  spread = math.sqrt(len(batches) * inclusion * (1 - inclusion))
+  return float(np.max(np.abs(entered - len(batches) * inclusion)) / spread)
+
+

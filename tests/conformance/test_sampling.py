@@ -1,0 +1,143 @@
+"""Every sampling scheme draws what it states, and costs what its event costs.
+
+A new scheme is one file in tfcactus/sampling, one line there in `SCHEMES`, and one
+case in `sampling_cases.CASES`; `ToySampling` shows it.
+"""
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from tests.conformance import sampling_cases as cases
+import tfcactus
+from tfcactus import relations
+from tfcactus import sampling
+from tfcactus.randomness import KeyStream
+
+ALL = (*cases.CASES, cases.TOY)
+
+
+@pytest.fixture(params=ALL, ids=cases.id_of)
+def case(request, monkeypatch):
+  if request.param is cases.TOY:
+    monkeypatch.setattr(
+        sampling, 'SCHEMES', (*sampling.SCHEMES, cases.ToySampling))
+  return request.param
+
+
+def _plan(**changes):
+  return tfcactus.PrivacyPlan(**{**dict(
+      noise=tfcactus.Gaussian(2.0), l2_norm_clip=1.0, num_examples=40,
+      sampling_prob=0.25, steps=12, delta=1e-5), **changes})
+
+
+def test_every_listed_scheme_has_a_case():
+  assert {type(case.scheme) for case in cases.CASES} == set(sampling.SCHEMES)
+
+
+def test_codes_and_names_are_its_own(case):
+  kind = type(case.scheme)
+  assert 1 <= kind.code <= 999 and sampling.of_code(kind.code) is kind
+  assert [other.name for other in sampling.SCHEMES].count(kind.name) == 1
+  assert kind.relations[0] and set(kind.relations) <= set(relations.NAMES.values())
+  assert bool(kind.unproved) == (len(kind.relations) < 3)
+
+
+def test_inclusions_are_as_stated_and_no_others(case):
+  drawn = cases.batches_of(case.scheme, KeyStream(3, 'inclusions'), 4000)
+  # Of 40 normals one is beyond 4.5 once in 4,000 seeds.
+  assert cases.far_from(case, drawn, case.inclusion) < 4.5
+  assert cases.far_from(case, drawn, case.inclusion * 1.15) > 4.5
+  together = np.mean([np.isin([0, 1], batch).all() for batch in drawn])
+  spread = np.sqrt(case.pair * (1 - case.pair) / len(drawn))
+  assert abs(together - case.pair) < 4 * spread
+
+
+def test_sizes_and_distinct_examples(case):
+  drawn = cases.batches_of(case.scheme, KeyStream(4, 'sizes'), 4000)
+  for batch in drawn:
+    assert batch.dtype.kind == 'i' and len(set(batch.tolist())) == batch.size
+    assert batch.size == 0 or 0 <= batch.min() <= batch.max() < 40
+  mean, variance = case.sizes
+  sizes = np.array([batch.size for batch in drawn])
+  assert abs(sizes.mean() - mean) <= 4 * np.sqrt(variance / len(drawn))
+  assert abs(sizes.var() - variance) <= 0.1 * variance
+
+
+def test_a_draw_is_one_batch_or_an_epoch(case):
+  scheme, stream = case.scheme, KeyStream(5, 'draws')
+  for _ in range(20):
+    drawn = scheme.draw(stream)
+    if scheme.draws_epochs:
+      assert len(drawn) == scheme.batches_per_epoch == 4
+      assert sorted(np.concatenate(drawn)) == list(range(40))
+    else:
+      assert len(drawn) == 1 and scheme.batches_per_epoch == 4
+
+
+def test_draws_are_fresh_and_repeat_with_their_seed(case):
+  def drawn(seed):
+    stream = KeyStream(seed, 'fresh')
+    return [tuple(batch) for _ in range(5) for batch in case.scheme.draw(stream)]
+
+  assert drawn(1) == drawn(1) != drawn(2)
+  assert len(set(drawn(1))) == len(drawn(1))
+
+
+def test_its_event_is_what_the_accountant_composes(case):
+  noise_event = dp_accounting.GaussianDpEvent(2.0)
+  assert case.scheme.event(noise_event) == case.event
+  for relation in type(case.scheme).relations:
+    accountant = tfcactus.PhiAccountant(relation)
+    accountant.compose(case.event, 3)
+    found = _plan().guarantee(3, relation, sampling=type(case.scheme))
+    bounds = accountant.epsilon_bounds(1e-5)
+    assert (found.lower, found.estimate, found.upper) == (
+        bounds.lower, bounds.estimate, bounds.upper)
+    assert found.steps == 3
+    assert found.neighboring_relation == relations.label(relation)
+
+
+def test_plans_make_it_of_their_numbers(case):
+  kind = type(case.scheme)
+  assert kind.of_plan(_plan()) == case.scheme
+  case.scheme.check_plan(_plan())
+  for other in case.others:
+    with pytest.raises(ValueError, match='Expected batches with'):
+      other.check_plan(_plan())
+
+
+def test_other_relations_are_refused_in_words(case):
+  kind = type(case.scheme)
+  default = _plan().guarantee(2, sampling=kind)
+  assert default.neighboring_relation == relations.label(kind.relations[0])
+  for relation in set(relations.NAMES.values()) - set(kind.relations):
+    with pytest.raises(ValueError, match='Expected neighboring_relation') as told:
+      _plan().guarantee(2, relation, sampling=kind)
+    assert kind.unproved in str(told.value)
+  with pytest.raises(ValueError, match='swap'):
+    _plan().guarantee(2, 'swap', sampling=kind)
+
+
+def test_its_statement_says_what_was_released_and_what_is_public(case):
+  kind = type(case.scheme)
+  assert case.words in case.scheme.released(3)
+  for relation in kind.relations:
+    statement = _plan().guarantee(3, relation, sampling=kind).statement
+    for words in (relations.protected(relation), case.scheme.released(3),
+                  'num_examples=40', 'sampling_prob=0.25', *kind.also_public,
+                  'are public constants'):
+      assert words in statement
+
+
+def test_draws_are_counted_as_steps_or_epochs(case):
+  kind = type(case.scheme)
+  assert _plan().guarantee(0, sampling=kind).upper == 0
+  costs = [_plan().guarantee(n, sampling=kind).upper for n in (1, 2, 12)]
+  assert 0 < costs[0] < costs[1] < costs[2]
+  assert _plan().steps_within(costs[1], sampling=kind) == 2
+  if kind.draws_epochs:
+    with pytest.raises(ValueError, match='number of epochs'):
+      _plan().guarantee(sampling=kind)
+  else:
+    assert _plan().guarantee(sampling=kind).upper == costs[2]

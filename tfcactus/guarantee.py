@@ -1,0 +1,148 @@
+"""What released steps cost, in numbers and words; the one place that says so."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+from typing import Iterable
+from typing import Tuple
+
+import dp_accounting
+
+from tfcactus import _format
+from tfcactus import accounting
+from tfcactus import relations
+
+_ACCOUNTANT = 'tfcactus PhiAccountant'
+
+_UNPROVEN = (
+    'NOT a privacy guarantee: the one-dimensional account of paper 000 '
+    '(Alghamdi et al., 2022) applied to i.i.d. scalar noise on a clipped '
+    'vector. It holds for a scalar query only; the true epsilon of the vector '
+    'is larger, often many times.')
+
+_SEEDED = (
+    'SEEDED ({}): whoever knows the seed can repeat that randomness and '
+    'subtract it, and against them nothing is protected; an experiment, not a '
+    'private release.')
+
+
+@dataclasses.dataclass(frozen=True)
+class Guarantee:
+  """What a number of released steps costs.
+
+  Attributes:
+    lower: No epsilon below this holds for the dominating pair accounted: of
+      Gaussian and monotone scalar noise two neighbours attain it. (Under
+      zero-out on samples of fixed size, and replace on Poisson samples with
+      other noise, for some neighbours; `upper` is proved for all, and less
+      tight.)
+    estimate: The best single number for it; not a bound.
+    upper: The epsilon that holds; the one to publish.
+    delta: At this delta.
+    steps: After this many released steps (or epochs, see `statement`).
+    neighboring_relation: 'add-or-remove-one', 'replace-one', or
+      'replace-special' (zero-out).
+    accountant: Who computed it.
+    proven: False if the number is not a guarantee at all.
+    statement: What the number says, in words.
+    conditions: What it holds under and nobody checks, in sentences that the
+      statement ends with.
+    seeded: Whether it holds only against those who do not know a seed, with
+      which they could subtract the noise; the statement then says so.
+  """
+
+  lower: float
+  estimate: float
+  upper: float
+  delta: float
+  steps: int
+  neighboring_relation: str
+  accountant: str
+  proven: bool
+  statement: str
+  conditions: Tuple[str, ...] = ()
+  seeded: bool = False
+
+  def __str__(self) -> str:
+    if self.seeded:
+      unseeded = dataclasses.replace(self, seeded=False)
+      return f'{unseeded}, SEEDED: not against whoever knows the seed'
+    if not self.proven:
+      return (f'epsilon {_format.upper(self.upper)} at delta '
+              f'{_format.upper(self.delta)} by '
+              f'{self.accountant}: {self.statement}')
+    return (f'epsilon <= {_format.upper(self.upper)} at delta '
+            f'{_format.upper(self.delta)} '
+            f'({self.neighboring_relation}, {self.accountant})' +
+            (', on conditions that its statement names' if self.conditions else ''))
+
+  def given(self, *conditions: str) -> Guarantee:
+    """The guarantee under conditions more, in its statement and its print.
+
+    Args:
+      *conditions: Sentences.
+    """
+    return dataclasses.replace(
+        self, statement=' '.join((self.statement, *conditions)),
+        conditions=(*self.conditions, *conditions))
+
+  def seeded_by(self, what: str) -> Guarantee:
+    """The guarantee where something was drawn from a seed, and says so.
+
+    Args:
+      what: Was, in words.
+    """
+    return dataclasses.replace(
+        self, seeded=True, statement=f'{self.statement} {_SEEDED.format(what)}')
+
+
+class ReleasedStatistic:
+  """What a plan knows a result of `tfcactus.release` by; `Release` is the one.
+
+  Events have attributes of the same names that mean something else: the type
+  tells them apart, never an attribute.
+
+  Attributes:
+    event: All that the result cost.
+    seeded: Whether its noise can be repeated by whoever knows a seed.
+  """
+
+  event: dp_accounting.DpEvent
+  seeded: bool
+
+
+def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
+              relation: Any, *, statement: str,
+              releases: Iterable[dp_accounting.DpEvent] = (),
+              proven: bool = True) -> Guarantee:
+  """The guarantee of an event that was released `count` times.
+
+  Args:
+    event: What one step costs.
+    count: How often; zero costs nothing.
+    delta: In (0, 1).
+    relation: Whom it protects, as for `tfcactus.relations.check`.
+    statement: What was released and what is taken as public, in sentences.
+    releases: Events beside them, each of which cost what it says.
+    proven: False if the numbers are no guarantee, which it then says.
+
+  Raises:
+    ValueError: if the cost of a release is not known for the relation.
+  """
+  relation = relations.check(relation)
+  accountant = accounting.PhiAccountant(relation)
+  if count:
+    accountant.compose(event, count)
+  for release in releases:
+    if not accountant.supports(release):
+      raise ValueError(
+          f'Expected releases with a known cost for {relations.label(relation)}'
+          f', got {release!r}.')
+    accountant.compose(release)
+  bounds = accountant.epsilon_bounds(delta)
+  return Guarantee(
+      lower=bounds.lower, estimate=bounds.estimate, upper=bounds.upper,
+      delta=delta, steps=count, neighboring_relation=relations.label(relation),
+      accountant=_ACCOUNTANT, proven=proven,
+      statement=statement if proven else f'{_UNPROVEN} {statement}')

@@ -1,0 +1,230 @@
+"""The ledger of a model that a drop-in optimizer trains."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from typing import List
+from typing import NamedTuple
+from typing import Optional
+from typing import Protocol
+from typing import Tuple
+
+from tfcactus.keras.batches import SampledBatches
+from tfcactus.keras.checks import layers
+from tfcactus.keras.checks import state_writes
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.drop_in import trace_check
+from tfcactus.keras.ledger import counts
+from tfcactus.keras.ledger import ledger as ledger_lib
+from tfcactus.keras.ledger import lineage
+from tfcactus.keras.ledger.counts import Seeded
+from tfcactus.keras.ledger.record import Record
+from tfcactus.noise import Noise
+from tfcactus.plan import PrivacyPlan
+
+
+class CountingOptimizer(Protocol):
+  """What the ledger asks of a drop-in optimizer.
+
+  Attributes:
+    noise: In units of the clip norm.
+    l2_norm_clip: The bound on the norm of each example's gradient.
+    parts_per_step: Batches to a logical one.
+  """
+
+  noise: Noise
+  l2_norm_clip: float
+  parts_per_step: int
+
+  @property
+  def released_steps(self) -> int:
+    """How many noisy updates were made."""
+
+  @property
+  def loaded_steps(self) -> int:
+    """How many of them a file told of."""
+
+  @property
+  def sound(self) -> bool:
+    """Whether all gradients were finite."""
+
+  @property
+  def seeded(self) -> bool:
+    """Whether any noise came from a seed."""
+
+
+class DropInLedger:
+  """What drop-in optimizers released from a model, as far as can be known.
+
+  A `TrainingLedger`. Nothing shows how batches are chosen: they are the word of
+  whoever names them, which the guarantee says.
+
+  Attributes:
+    plan: The `PrivacyPlan`.
+    no_run_card: Why there is none.
+    clip_norm: None: it does not move.
+  """
+
+  no_run_card = (
+      'Expected a PrivateModel with run_card, got a drop-in optimizer, '
+      'which does not know its batches; use tfcactus.keras.privatize.')
+  clip_norm = None
+
+  def __init__(self, optimizer: CountingOptimizer, model: keras.Model,
+               plan: PrivacyPlan, batches: Optional[SampledBatches]):
+    """Opens the ledger.
+
+    Args:
+      optimizer: The one `model` is compiled with.
+      model: A plain Keras model.
+      plan: The plan it is trained by.
+      batches: What `fit` is said to be given, or None.
+
+    Raises:
+      ValueError: if the plan's noise does not protect the model's gradients.
+    """
+    self.plan = plan
+    self._optimizer = optimizer
+    self._model = model
+    self._batches = batches
+    self._random: Optional[bool] = None
+    self._traced = False
+    self._recent = ledger_lib.RecentLedgers()
+    self._check_vector()
+
+  def _check_vector(self) -> None:
+    if self._model.built:
+      self.plan.check_vector(sum(
+          math.prod(v.shape) for v in self._model.trainable_variables))
+
+  @property
+  def released_steps(self) -> int:
+    """Noisy updates of all drop-in optimizers of the model."""
+    return _released(self._optimizer, self._model).steps
+
+  def ledger(self, ahead: int = 0) -> ledger_lib.Ledger:
+    """What was released so far, or will be after `ahead` steps more."""
+    if self._model.optimizer is not self._optimizer:
+      return self._unknown(1, _SWAPPED)
+    found = _released(self._optimizer, self._model)
+    steps, batches = found.steps + ahead, self._batches
+    if found.problem or batches is None:
+      return self._unknown(steps, found.problem or _NO_BATCHES)
+    problem = self._problem(batches, found.steps)
+    if problem:
+      return self._unknown(steps, problem)
+    if self._random is None and self._model.built:
+      self._random = state_writes.draws_at_random(self._model)
+    return self._recent.same(ledger_lib.Ledger(
+        self.plan, batches.scheme.code, steps,
+        seeded=Seeded.of(found.seeded, batches.seeded),
+        condition=_WORD + trace_check.ASSUMED + (_DRAWN if self._random else '')))
+
+  def _unknown(self, steps: int, note: str) -> ledger_lib.Ledger:
+    return ledger_lib.Ledger(self.plan, counts.UNKNOWN, steps, note=note)
+
+  def _problem(self, batches: SampledBatches, steps: int) -> str:
+    """Why no epsilon is known for steps on these batches, or ''."""
+    batches.check_plan(self.plan)
+    try:
+      layers.check_model(self._model)
+      self._check_vector()
+      if self._model.built and not self._traced:  # Once for each call of `fit`.
+        trace_check.check_per_example(self._model, batches)
+        self._traced = True
+    except ValueError as error:
+      return f'No epsilon: {error}'
+    if self._optimizer.parts_per_step > 1:
+      return _ACCUMULATED
+    if not self._optimizer.sound:
+      return _UNSOUND
+    if steps - self._optimizer.loaded_steps > batches.draws:
+      return _FEW_DRAWS
+    return ''
+
+
+class _Released(NamedTuple):
+  """What drop-in optimizers released from a model.
+
+  Attributes:
+    steps: By all of them.
+    problem: Why no one account covers them, or ''.
+    seeded: Whether any of their noise can be repeated.
+  """
+
+  steps: int
+  problem: str
+  seeded: bool
+
+
+def _released(optimizer: CountingOptimizer, model: keras.Model) -> _Released:
+  """Steps of all optimizers the model was trained by, and what is wrong.
+
+  Args:
+    optimizer: The one it is compiled with.
+    model: The model.
+  """
+  earlier: List[Any] = [
+      trainer for trainer in lineage.trainers(model.trainable_variables)
+      if trainer is not optimizer and trainer.released_steps]
+  steps = optimizer.released_steps + sum(t.released_steps for t in earlier)
+  problem, seeded = '', optimizer.seeded
+  for trainer in earlier:
+    if isinstance(trainer, Record) or _adds(trainer) != _adds(optimizer):
+      problem = problem or _OTHER_PLAN.format(trainer.released_steps)
+    elif not trainer.sound:
+      problem = problem or _EARLIER_UNSOUND
+    else:
+      seeded = seeded or trainer.seeded
+  return _Released(steps, problem, seeded)
+
+
+def _adds(optimizer: CountingOptimizer) -> Tuple[str, float]:
+  """What decides the cost of an update."""
+  return optimizer.noise.digest, optimizer.l2_norm_clip
+
+
+_OTHER_PLAN = (
+    'No epsilon: {} earlier steps were released from this model by another plan, '
+    'and one epsilon for all of them is not known. Add the epsilon and delta of '
+    'both trainings by hand, or train a fresh model.')
+
+_EARLIER_UNSOUND = (
+    'No epsilon: under an earlier optimizer a gradient was not finite, '
+    'beyond the sensitivity accounted for. Train a fresh model.')
+
+_WORD = (
+    'It is the word of who trained, and not seen, that every step took a batch '
+    'of those named, and that nothing but steps changed the weights.')
+
+_DRAWN = (
+    ' It holds against those who do not know what the model drew (Dropout and '
+    'the like), by a generator of Keras whose seed is not seen here.')
+
+_SWAPPED = (
+    'No epsilon: the optimizer of the model is not the one that fit began '
+    'with, so that steps may have been taken without privacy. Train a fresh '
+    'model, and compile it before fit alone.')
+
+_NO_BATCHES = (
+    'No epsilon: with a drop-in optimizer the callback cannot see how batches '
+    'are chosen, and epsilon depends on it. Train with fit(batches) on '
+    'PoissonBatches and pass them: EpsilonCallback(plan, batches=batches); or '
+    'use tfcactus.keras.privatize(model, plan).')
+
+_UNSOUND = (
+    'No epsilon: a gradient was not finite, and behind a drop-in optimizer '
+    'that spoils those of the whole batch, beyond the sensitivity accounted '
+    'for. Use tfcactus.keras.privatize(model, plan), which drops that example '
+    'alone.')
+
+_ACCUMULATED = (
+    'No epsilon: with gradient_accumulation_steps an example can be in several '
+    'of the samples that one noisy sum adds up, so that it counts several times '
+    'the clip norm. Use tfcactus.keras.privatize(model, plan), which splits one '
+    'sample over physical batches.')
+
+_FEW_DRAWS = (
+    'No epsilon: more steps were released than the given batches drew '
+    'samples, so that training took other batches too.')

@@ -1,0 +1,173 @@
+"""What a sampling scheme is: which examples each step takes, and what that is worth."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+from typing import ClassVar
+from typing import List
+from typing import Protocol
+from typing import Tuple
+from typing import Type
+from typing import TypeVar
+
+import dp_accounting
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus import relations
+
+_Scheme = TypeVar('_Scheme', bound='SamplingScheme')
+
+
+class IndexStream(Protocol):
+  """Where a scheme draws from; `tfcactus.randomness.KeyStream` is one."""
+
+  def below(self, probability: float, count: int) -> np.ndarray:
+    """Booleans, each true with that probability, shape (count,)."""
+
+  def subset(self, size: int, total: int) -> np.ndarray:
+    """A uniform subset of range(total), shape (size,)."""
+
+  def permutation(self, total: int) -> np.ndarray:
+    """A uniform permutation of range(total), shape (total,)."""
+
+
+class PlannedNumbers(Protocol):
+  """What a scheme reads of a `PrivacyPlan`."""
+
+  @property
+  def num_examples(self) -> int:
+    """Size of the training set."""
+
+  @property
+  def sampling_prob(self) -> float:
+    """Expected share of the examples in a batch."""
+
+
+class SamplingScheme(abc.ABC):
+  """Chooses batches, states what a draw costs, and for whom that is proved.
+
+  A *draw* is what the accountant composes: one batch, or, where a scheme deals out
+  all examples at once, the batches of an epoch. A new scheme is one file with a
+  subclass, and one line in `tfcactus.sampling.SCHEMES`; `tests/conformance` then
+  checks that what it draws is what it states.
+
+  Attributes:
+    code: What counters and journals keep the scheme by: a number from 1 to 999
+      that no other scheme has or ever had.
+    name: What run cards call it.
+    relations: The neighbouring relations its event is proved for; the first is
+      the default.
+    unproved: Why there are no others, a clause.
+    draws_epochs: Whether a draw is the batches of an epoch; else one batch.
+    also_public: What a guarantee takes as public besides num_examples and
+      sampling_prob, in words.
+    num_examples: Size of the training set (public).
+  """
+
+  code: ClassVar[int]
+  name: ClassVar[str]
+  relations: ClassVar[Tuple[dp_accounting.NeighboringRelation, ...]] = (
+      relations.ADD_OR_REMOVE, relations.ZERO_OUT, relations.REPLACE)
+  unproved: ClassVar[str] = ''
+  draws_epochs: ClassVar[bool] = False
+  also_public: ClassVar[Tuple[str, ...]] = ()
+
+  num_examples: int
+
+  @classmethod
+  @abc.abstractmethod
+  def of_plan(cls: Type[_Scheme], plan: PlannedNumbers) -> _Scheme:
+    """The scheme that a plan of these numbers is trained by.
+
+    Raises:
+      ValueError: if there is none.
+    """
+
+  @property
+  @abc.abstractmethod
+  def batches_per_epoch(self) -> int:
+    """Batches in which an epoch sees each example once (on average)."""
+
+  @abc.abstractmethod
+  def draw(self, stream: IndexStream) -> List[np.ndarray]:
+    """Draws afresh.
+
+    Args:
+      stream: Of random numbers.
+
+    Returns:
+      The indices of the examples in each batch of the draw, int64; one batch,
+      or `batches_per_epoch` of them if `draws_epochs`.
+    """
+
+  @abc.abstractmethod
+  def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """What a draw costs.
+
+    Args:
+      noise_event: What one noisy sum costs an example known to be in it.
+    """
+
+  @abc.abstractmethod
+  def released(self, count: int) -> str:
+    """What `count` draws released, in words."""
+
+  @abc.abstractmethod
+  def check_plan(self, plan: PlannedNumbers) -> None:
+    """Refuses a plan that accounts for other batches.
+
+    Raises:
+      ValueError: naming what differs.
+    """
+
+  @classmethod
+  def check_relation(cls, value: Any = None
+                     ) -> dp_accounting.NeighboringRelation:
+    """The relation meant by `value`, or the default one.
+
+    Args:
+      value: As for `tfcactus.relations.check`, or None.
+
+    Raises:
+      ValueError: if it is none that the scheme's event is proved for.
+    """
+    if value is None:
+      return cls.relations[0]
+    relation = relations.check(value)
+    if relation not in cls.relations:
+      proved = ' or '.join(
+          name for name, known in relations.NAMES.items() if known in cls.relations)
+      raise ValueError(
+          f'Expected neighboring_relation {proved}, got '
+          f'{relations.label(relation)}: {cls.unproved}.')
+    return relation
+
+  def constants(self, plan: PlannedNumbers) -> str:
+    """What a guarantee of a plan takes as public, in words."""
+    *first, last = (f'num_examples={plan.num_examples}',
+                    f'sampling_prob={plan.sampling_prob:.6g}', *self.also_public)
+    return f'{", ".join(first)} and {last}'
+
+  def _check_examples(self, plan: PlannedNumbers) -> None:
+    if self.num_examples != plan.num_examples:
+      raise ValueError(
+          f'Expected batches with num_examples={plan.num_examples!r} as in the '
+          f'plan, got num_examples={self.num_examples!r}; make both from the '
+          'same numbers.')
+
+
+def checked_size(batch_size: Any, num_examples: int) -> int:
+  """A batch size that num_examples allow.
+
+  Raises:
+    ValueError: if it is none.
+  """
+  size = _checks.integer('batch_size', batch_size, 1)
+  if size > num_examples:
+    raise ValueError(
+        f'Expected batch_size of at most num_examples={num_examples}, got '
+        f'batch_size={size}.')
+  return size
+

@@ -1,0 +1,82 @@
+"""Batches of fixed size, drawn without replacement, anew for each step."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import List
+
+import dp_accounting
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus.sampling import base
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedSizeSampling(base.SamplingScheme):
+  """Each batch is a uniformly random subset of a fixed number of examples.
+
+  An example that enters displaces another, so that a sum changes by up to twice
+  the clip norm. Where one is zeroed others are in its place in the other samples,
+  so that it costs more than under Poisson sampling too.
+
+  Attributes:
+    num_examples: Size of the training set (public).
+    batch_size: Examples to a batch.
+  """
+
+  code = 2
+  name = 'fixed_size'
+
+  num_examples: int
+  batch_size: int
+
+  def __post_init__(self) -> None:
+    _checks.integer('num_examples', self.num_examples, 1)
+    object.__setattr__(
+        self, 'batch_size', base.checked_size(self.batch_size, self.num_examples))
+
+  @classmethod
+  def of_plan(cls, plan: base.PlannedNumbers) -> FixedSizeSampling:
+    """Batches of sampling_prob * num_examples.
+
+    Raises:
+      ValueError: if that is not a whole number.
+    """
+    expected = plan.sampling_prob * plan.num_examples
+    size = round(expected)
+    if not math.isclose(size, expected, rel_tol=1e-9):
+      raise ValueError(
+          'Expected sampling_prob * num_examples to be a whole number for '
+          f'batches of fixed size, got {expected!r}; take '
+          f'sampling_prob={max(size, 1)} / {plan.num_examples}.')
+    return cls(plan.num_examples, size)
+
+  @property
+  def batches_per_epoch(self) -> int:
+    """num_examples / batch_size rounded."""
+    return max(round(self.num_examples / self.batch_size), 1)
+
+  def draw(self, stream: base.IndexStream) -> List[np.ndarray]:
+    """One batch."""
+    return [stream.subset(self.batch_size, self.num_examples)]
+
+  def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """A sample without replacement, amplified."""
+    return dp_accounting.SampledWithoutReplacementDpEvent(
+        self.num_examples, self.batch_size, noise_event)
+
+  def released(self, count: int) -> str:
+    """As `SamplingScheme.released`."""
+    return (f'{count} noisy sums, each over {self.batch_size} of '
+            f'{self.num_examples} examples drawn without replacement')
+
+  def check_plan(self, plan: base.PlannedNumbers) -> None:
+    """Refuses a plan of another num_examples or batch size."""
+    self._check_examples(plan)
+    planned = self.of_plan(plan).batch_size
+    if self.batch_size != planned:
+      raise ValueError(
+          f'Expected batches with batch_size={planned}, the plan\'s '
+          f'sampling_prob * num_examples, got batch_size={self.batch_size}.')

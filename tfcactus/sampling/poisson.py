@@ -1,0 +1,67 @@
+"""Poisson sampling: each example enters each batch by a coin of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import List
+
+import dp_accounting
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus.sampling import base
+
+
+@dataclasses.dataclass(frozen=True)
+class PoissonSampling(base.SamplingScheme):
+  """Each example enters each batch independently with probability q.
+
+  Batches vary in size, and may be empty; an empty one is a step like any other.
+
+  Attributes:
+    num_examples: Size of the training set (public).
+    sampling_prob: The probability q, in (0, 1].
+  """
+
+  code = 1
+  name = 'poisson'
+
+  num_examples: int
+  sampling_prob: float
+
+  def __post_init__(self) -> None:
+    _checks.integer('num_examples', self.num_examples, 1)
+    object.__setattr__(
+        self, 'sampling_prob', _checks.sampling_prob(self.sampling_prob))
+
+  @classmethod
+  def of_plan(cls, plan: base.PlannedNumbers) -> PoissonSampling:
+    """As `SamplingScheme.of_plan`; every plan has one."""
+    return cls(plan.num_examples, plan.sampling_prob)
+
+  @property
+  def batches_per_epoch(self) -> int:
+    """1 / q rounded: an epoch sees each example once on average."""
+    return max(round(1 / self.sampling_prob), 1)
+
+  def draw(self, stream: base.IndexStream) -> List[np.ndarray]:
+    """One batch, in ascending order."""
+    return [np.flatnonzero(stream.below(self.sampling_prob, self.num_examples))]
+
+  def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """A Poisson sample, amplified."""
+    return dp_accounting.PoissonSampledDpEvent(self.sampling_prob, noise_event)
+
+  def released(self, count: int) -> str:
+    """As `SamplingScheme.released`."""
+    return (f'{count} noisy sums, each example taken with probability '
+            f'{self.sampling_prob:.6g} per step')
+
+  def check_plan(self, plan: base.PlannedNumbers) -> None:
+    """Refuses a plan of another num_examples or sampling_prob."""
+    self._check_examples(plan)
+    if self.sampling_prob != plan.sampling_prob:
+      raise ValueError(
+          f'Expected batches with sampling_prob={plan.sampling_prob!r} as in '
+          f'the plan, got sampling_prob={self.sampling_prob!r}; make both from '
+          'the same numbers.')
