@@ -6,7 +6,8 @@ import os
 from typing import Any
 from typing import Mapping
 from typing import Optional
-from typing import Union
+from typing import Sequence
+from typing import TypeVar
 
 import dp_accounting
 
@@ -20,6 +21,8 @@ from tfcactus.noise.no_noise import NoNoise
 from tfcactus.noise.radial_table import RadialTable
 from tfcactus.noise.scalar_table import ScalarTable
 from tfcactus.noise.sinh_normal import SinhNormal
+
+_Law = TypeVar('_Law', bound=Noise)
 
 LAWS: tuple[type[Noise], ...] = (
     Gaussian, Laplace, SinhNormal, ScalarTable, RadialTable, NoNoise)
@@ -68,8 +71,9 @@ def of_event(event: dp_accounting.DpEvent) -> Optional[Noise]:
     return event.noise
   for law in LAWS:
     if law.event_type is not None and isinstance(event, law.event_type):
-      return law(event.noise_multiplier) if (
-          event.noise_multiplier != 0) else NoNoise()
+      if event.noise_multiplier == 0:
+        return NoNoise()
+      return law(event.noise_multiplier)  # type: ignore[call-arg]
   return None
 
 
@@ -101,7 +105,7 @@ def from_config(config: Mapping[str, Any]) -> Noise:
                      f'noise, got {sorted(fields)}: {error}') from error
 
 
-def load(path: table_file.PathLike) -> Union[ScalarTable, RadialTable]:
+def load(path: table_file.PathLike) -> table_file.NoiseTable:
   """Loads a noise table written by its `save`.
 
   Args:
@@ -120,7 +124,7 @@ def load(path: table_file.PathLike) -> Union[ScalarTable, RadialTable]:
   return _law_of(str(arrays['kind']), tables, place).from_file(arrays, place)
 
 
-def _law_of(kind, laws, place):
+def _law_of(kind: Any, laws: Sequence[type[_Law]], place: str) -> type[_Law]:
   """The law of a kind among `laws`, never one by a name outside of them."""
   found = {law.kind: law for law in laws}
   if kind not in found:

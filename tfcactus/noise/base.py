@@ -257,6 +257,8 @@ class ScalarNoise(Noise):
 
   def sample_vector(self, rng: Random, dim: int) -> np.ndarray:
     """Draws `dim` independent coordinates, block by block."""
+    if dim <= _BLOCK:
+      return self.sample(rng, dim)
     noise = np.empty(dim)
     for start in range(0, dim, _BLOCK):
       part = noise[start:start + _BLOCK]

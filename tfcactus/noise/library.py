@@ -12,16 +12,12 @@ import re
 from typing import Any
 from typing import NamedTuple
 from typing import Optional
-from typing import Union
 
 import numpy as np
 
 from tfcactus import _checks
 from tfcactus import noise
-from tfcactus.noise import radial_table
-from tfcactus.noise import scalar_table
-
-Table = Union[scalar_table.ScalarTable, radial_table.RadialTable]
+from tfcactus.noise.table_file import NoiseTable as Table
 
 _NAME = re.compile(
     r'(?P<mechanism>[a-z][a-z0-9-]*?)(-dim(?P<dim>\d+))?-'

@@ -242,14 +242,16 @@ class RadialTable(table_file.NoiseTable):
 
     Args:
       rng: The generator to draw from.
-      size: How many vectors.
+      size: How many vectors, or the shape of an array of them.
 
     Returns:
-      float64, shape (size, dim), in units of sensitivity.
+      float64, shape (*size, dim), in units of sensitivity.
     """
-    direction = rng.standard_normal((size, self.dim))
-    norm = np.linalg.norm(direction, axis=1, keepdims=True)
-    return direction / norm * self.sample_radius(rng, size)[:, None]
+    shape = (size,) if isinstance(size, int) else tuple(size)
+    drawn = rng.standard_normal((*shape, self.dim))
+    radius = self.sample_radius(rng, shape) / np.linalg.norm(drawn, axis=-1)
+    drawn *= radius[..., None]
+    return drawn
 
   def sample_vector(self, rng: base.Random, dim: int) -> np.ndarray:
     """Draws the noise of one vector, float64 of shape (dim,).

@@ -14,7 +14,6 @@ import dataclasses
 import functools
 import math
 from typing import Callable
-from typing import Optional
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -161,7 +160,7 @@ def _threshold(noise: SinhNormal, epsilon: float, shift: float) -> float:  # pyl
   # The log cosh terms lower the loss by at most shift / a.
   low = 0.5 * a * math.asinh(epsilon / scale)
   high = 0.5 * a * math.asinh((epsilon + shift / a) / scale)
-  excess = lambda y: float(loss(noise, np.float64(y), shift)) - epsilon
+  excess = lambda y: float(loss(noise, np.asarray(y), shift)) - epsilon
   if low == high or excess(low) >= 0:
     return low
   high = high * (1 + 1e-12) + 1e-300
@@ -216,7 +215,7 @@ class _SinhNormalPair(pair_lib.DominatingPair):
   """Atoms for the profile, which count the far tail as a failure, beside exact
   moments, which the tail does not spoil."""
 
-  noise: Optional[SinhNormal] = None
+  noise: SinhNormal = None  # type: ignore[assignment]  # After fields with defaults.
   shift: int = 1
 
   def renyi_divergence(self, order: float, *, finite: bool = False) -> float:

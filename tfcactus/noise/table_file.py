@@ -93,7 +93,11 @@ class NoiseTable(Noise):
   """
 
   info: Info
-  format_version: int = 1
+
+  @property
+  def format_version(self) -> int:
+    """Version of the file's layout, one of `FORMAT_VERSIONS`."""
+    return 1
 
   @abc.abstractmethod
   def _payload(self) -> dict[str, np.ndarray]:

@@ -37,7 +37,7 @@ def check_norm(norm: int) -> int:
   return norm
 
 
-def check_range(value: float, bins: int | None) -> tuple[int, int]:
+def check_range(value: float, bins: float | None) -> tuple[int, int]:
   """Returns (cells per unit, cells up to the range).
 
   Raises:

@@ -21,8 +21,8 @@ RATIO_ROUNDOFF = 1e-13
 """Bound on the relative error of the ratio of a cell's two masses."""
 
 
-def from_cells(edges: np.ndarray, width: npt.ArrayLike, p: np.ndarray, q: np.ndarray,
-               p_beyond: float, q_elsewhere: float = 0.0
+def from_cells(edges: np.ndarray, width: npt.ArrayLike, p: np.ndarray,
+               q: np.ndarray, p_beyond: float, q_elsewhere: float = 0.0
                ) -> pair_lib.PairBounds:
   """Bounds from the masses of cells of increasing loss.
 
@@ -34,6 +34,7 @@ def from_cells(edges: np.ndarray, width: npt.ArrayLike, p: np.ndarray, q: np.nda
     p_beyond: Bound on the P-mass of losses above the last edge.
     q_elsewhere: Q-mass that the cells do not cover.
   """
+  width = np.asarray(width, dtype=np.float64)
   real = (p > 0) & (q > 0)
   lower = pair_lib.DominatingPair(
       np.log(p[real]) - np.log(q[real]), p[real], q[real])

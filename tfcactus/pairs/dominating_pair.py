@@ -250,10 +250,11 @@ class PairBounds:
   def poisson(self, sampling_prob: float) -> tuple[PairBounds, PairBounds]:
     """(add, remove) of `DominatingPair.poisson`; subsampling keeps the order."""
     if self.lower is self.upper:
-      return tuple(map(PairBounds.exact, self.upper.poisson(sampling_prob)))
-    lower, upper = (pair.poisson(sampling_prob)
-                    for pair in (self.lower, self.upper))
-    return tuple(PairBounds(low, up) for low, up in zip(lower, upper))
+      add, remove = self.upper.poisson(sampling_prob)
+      return PairBounds.exact(add), PairBounds.exact(remove)
+    low_add, low_remove = self.lower.poisson(sampling_prob)
+    add, remove = self.upper.poisson(sampling_prob)
+    return PairBounds(low_add, add), PairBounds(low_remove, remove)
 
 
 def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
