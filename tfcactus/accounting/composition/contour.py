@@ -23,7 +23,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
 from typing import ContextManager
 from typing import Optional
 from typing import Sequence
@@ -295,7 +294,7 @@ class Contour:
     return mgf - order * epsilon + math.log(total) < log_delta - BELOW_SLACK
 
 
-def one_thread() -> ContextManager[Any]:
+def one_thread() -> ContextManager[object]:
   """Several threads make matrices of this size ten times slower."""
   return _threads().limit(limits=1)
 

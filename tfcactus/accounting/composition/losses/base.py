@@ -73,7 +73,7 @@ class Loss(abc.ABC):
 
     Returns:
       Shape (n,), at most zero and falling in t. Of atoms only what was seen:
-      `smoothed_contour` certifies it.
+      `smoothed_contours` certifies it.
     """
 
   @abc.abstractmethod
