@@ -10,9 +10,9 @@ from tests.fuzz import phi_cases
 from tests.fuzz import phi_oracles as oracles
 from tfcactus import accounting
 from tfcactus.accounting.bounds import IntractableError
-from tfcactus.accounting.composition import split_contours
 from tfcactus.accounting.composition.losses import gaussian_parts
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
+from tfcactus.accounting.composition.split_contours import SplitContours
 
 # Settings of each family: a thousand here, the rest as slow tests.
 SEEDED = dict(few_gaussians=420, many_gaussians=30, fixed_size=110, replaced=120,
@@ -74,7 +74,7 @@ def test_what_was_reported_below_the_truth(kinds, epsilon):
   # The split, which was wrong, by itself.
   groups = [(GaussianLoss(1 / sigma, prob, 'remove'), 1) for sigma, prob in kinds]
   try:
-    low, _, high = split_contours.delta(groups, epsilon)
+    low, _, high = SplitContours(groups).delta(epsilon)
   except IntractableError:
     return
   assert low * (1 - 1e-12) <= delta <= high * (1 + 1e-12)
@@ -88,7 +88,7 @@ def test_parts_that_do_not_add_up_are_refused(monkeypatch, sigma, prob, missing)
   groups = [(GaussianLoss(1 / sigma, prob, 'remove'), 2)]
   delta = oracles.quadrature([oracles.Gaussian(sigma, prob, True)] * 2, 0.5)
   try:
-    low, _, high = split_contours.delta(groups, 0.5)
+    low, _, high = SplitContours(groups).delta(0.5)
   except IntractableError:
     return
   assert low * (1 - 1e-12) <= delta <= high * (1 + 1e-12)
@@ -102,10 +102,10 @@ def test_a_part_that_is_off_is_refused(monkeypatch):
     return plain(self, y) + (1e-6 if self.low > 0 else 0.0)
 
   groups = [(GaussianLoss(1 / .9, 1e-3, 'remove'), 40)]
-  split_contours.delta(groups, 0.5)
+  SplitContours(groups).delta(0.5)
   monkeypatch.setattr(gaussian_parts.PartLoss, '_log_density', off)
   with pytest.raises(IntractableError):
-    split_contours.delta(groups, 0.5)
+    SplitContours(groups).delta(0.5)
 
 
 def test_the_oracles_agree_with_each_other():

@@ -24,7 +24,13 @@ DIRECTIONS = ('both', 'add', 'remove')
 
 
 class PairAccountant(dp_accounting.PrivacyAccountant):
-  """Turns events into compositions of dominating pairs."""
+  """Turns events into compositions of dominating pairs.
+
+  Attributes:
+    direction: Which way neighbours differ: 'both', 'add' or 'remove'.
+  """
+
+  _takes: type[event_steps.EventStep] = event_steps.PairedStep
 
   def __init__(
       self,
@@ -68,7 +74,8 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     if do_compose or count != 0:
       count = _checks.integer('count', count, 0 if not do_compose else 1)
     try:
-      steps = list(event_steps.steps_of(event, self.neighboring_relation))
+      steps = list(event_steps.steps_of(
+          event, event_steps.Sample(self.neighboring_relation)))
     except event_steps.Unsupported as error:
       return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
           invalid_event=error.event, error_message=error.message)
@@ -76,6 +83,9 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     for step, repeats in steps:
       if step is None:
         non_private |= repeats > 0
+      elif not isinstance(step, self._takes):
+        return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
+            invalid_event=event, error_message=f'{step} has no dominating pair')
       elif repeats:
         counts[step] = counts.get(step, 0) + repeats * count
     if max(counts.values(), default=0) > event_steps.MAX_COUNT:
@@ -88,7 +98,9 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
 
   def compositions(self) -> dict[str, Composition]:
     """What was composed, by direction ('replace' has one); {} if nothing was."""
-    if not self._counts:
+    counts = [(step, count) for step, count in self._counts.items()
+              if isinstance(step, event_steps.PairedStep)]
+    if not counts:
       return {}
     if self.neighboring_relation == relations.REPLACE:
       wanted: tuple[str, ...] = ('replace',)
@@ -96,8 +108,8 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
       wanted = ('remove', 'add') if self.direction == 'both' else (
           self.direction,)
     return {direction: Composition(tuple(
-        (step.loss(direction), count)
-        for step, count in self._counts.items())) for direction in wanted}
+        (step.loss(direction), count) for step, count in counts))
+            for direction in wanted}
 
 
 class OneSidedAccountant(PairAccountant):

@@ -58,30 +58,25 @@ class Sample:
   fixed_size: bool = False
 
   @property
-  def all_records(self) -> bool:
-    """Whether nothing is left out."""
-    return self.sampling_prob == 1
-
-  @property
   def displaces(self) -> bool:
     """Whether a record that enters the sample takes another one's place."""
     return self.fixed_size and self.relation != relations.ZERO_OUT
 
 
-class EventStep(abc.ABC):
+class EventStep:
   """One kind of step; equal ones cost the same and are counted together."""
+
+
+class PairedStep(EventStep, abc.ABC):
+  """A step whose dominating pairs are known."""
 
   @abc.abstractmethod
   def loss(self, direction: str) -> StepLoss:
-    """The step's privacy loss.
-
-    Args:
-      direction: 'add', 'remove' or 'replace'.
-    """
+    """The step's privacy loss; `direction` is 'add', 'remove' or 'replace'."""
 
 
 @dataclasses.dataclass(frozen=True)
-class NoiseStep(EventStep):
+class NoiseStep(PairedStep):
   """Noise on a sample of the records.
 
   Attributes:
@@ -117,7 +112,7 @@ class NoiseStep(EventStep):
 
 
 @dataclasses.dataclass(frozen=True)
-class PairStep(EventStep):
+class PairStep(PairedStep):
   """A mechanism known by its pair, on a sample of the records.
 
   Attributes:
@@ -134,7 +129,7 @@ class PairStep(EventStep):
 
 
 @dataclasses.dataclass(frozen=True)
-class SchemeStep(EventStep):
+class SchemeStep(PairedStep):
   """A step of an event that says its own pairs.
 
   Attributes:
@@ -186,18 +181,13 @@ Steps = Iterator[tuple[Optional[EventStep], int]]
 """Pairs (step, how often); None for a step that protects nothing."""
 
 
-def steps_of(event: Any, relation: dp_accounting.NeighboringRelation) -> Steps:
-  """Yields (step, how often) for each kind of step; None protects nothing.
+@functools.singledispatch
+def steps_of(event: Any, sample: Sample) -> Steps:
+  """The steps of an event on a sample of the records, by the event's class.
 
   Raises:
-    Unsupported: for an event with no proved account.
+    Unsupported: for an event with no proved account, once they are asked for.
   """
-  return _steps(event, Sample(relation))
-
-
-@functools.singledispatch
-def _steps(event: Any, sample: Sample) -> Steps:
-  """The steps of an event on a sample, by the event's class; here of noise."""
   noise = _checked(event, noise_lib.of_event, event)
   if noise is None:
     raise Unsupported(event, 'unknown kind of event')
@@ -207,38 +197,31 @@ def _steps(event: Any, sample: Sample) -> Steps:
     yield NoiseStep(_checked(event, noise_lib.check, noise), sample), 1
 
 
-@_steps.register(dp_accounting.NoOpDpEvent)
-def _(event: dp_accounting.NoOpDpEvent, sample: Sample) -> Steps:
-  del event, sample
-  return iter(())
+steps_of.register(dp_accounting.NoOpDpEvent, lambda event, sample: iter(()))
+steps_of.register(
+    dp_accounting.NonPrivateDpEvent, lambda event, sample: iter([(None, 1)]))
 
 
-@_steps.register(dp_accounting.NonPrivateDpEvent)
-def _(event: dp_accounting.NonPrivateDpEvent, sample: Sample) -> Steps:
-  del event, sample
-  yield None, 1
-
-
-@_steps.register(dp_accounting.SelfComposedDpEvent)
+@steps_of.register(dp_accounting.SelfComposedDpEvent)
 def _(event: dp_accounting.SelfComposedDpEvent, sample: Sample) -> Steps:
   count = _checked(event, _checks.integer, 'count', event.count, 0)
   if count > MAX_COUNT:
     raise Unsupported(event, f'more than 2^53 releases, count={count}')
   _refuse_joint(event, sample, count > 1)
-  for step, repeats in _steps(event.event, sample):
+  for step, repeats in steps_of(event.event, sample):
     yield step, repeats * count
 
 
-@_steps.register(dp_accounting.ComposedDpEvent)
+@steps_of.register(dp_accounting.ComposedDpEvent)
 def _(event: dp_accounting.ComposedDpEvent, sample: Sample) -> Steps:
   if not isinstance(event.events, (list, tuple)):
     raise Unsupported(event, 'its events are not a list')
   _refuse_joint(event, sample, len(event.events) > 1)
   for part in event.events:
-    yield from _steps(part, sample)
+    yield from steps_of(part, sample)
 
 
-@_steps.register(dp_accounting.PoissonSampledDpEvent)
+@steps_of.register(dp_accounting.PoissonSampledDpEvent)
 def _(event: dp_accounting.PoissonSampledDpEvent, sample: Sample) -> Steps:
   prob = _checked(event, _checks.non_negative, 'sampling_probability',
                   event.sampling_probability)
@@ -247,7 +230,7 @@ def _(event: dp_accounting.PoissonSampledDpEvent, sample: Sample) -> Steps:
   return _steps_of_sample(event, prob, False, sample)
 
 
-@_steps.register(dp_accounting.SampledWithoutReplacementDpEvent)
+@steps_of.register(dp_accounting.SampledWithoutReplacementDpEvent)
 def _(event: dp_accounting.SampledWithoutReplacementDpEvent, sample: Sample
       ) -> Steps:
   total = _checked(event, _checks.integer, 'source_dataset_size',
@@ -258,17 +241,25 @@ def _(event: dp_accounting.SampledWithoutReplacementDpEvent, sample: Sample
   return _steps_of_sample(event, taken / total, True, sample)
 
 
-@_steps.register(events.DominatingPairDpEvent)
+@steps_of.register(events.DominatingPairDpEvent)
 def _(event: events.DominatingPairDpEvent, sample: Sample) -> Steps:
   # Where a record displaces another, neighbours differ as if it replaced it.
   wanted = relations.REPLACE if sample.displaces else sample.relation
   if event.neighboring_relation != wanted:
     raise Unsupported(event, f'its pair is for {event.neighboring_relation.name}')
-  _refuse_pair_without_record(event, sample)
+  # Where a sample may lack the record of either neighbour, what it costs follows
+  # from how samples with it differ from those without, not from each other.
+  poisson_replace = sample.relation == relations.REPLACE and not sample.fixed_size
+  if sample.sampling_prob < 1 and (
+      sample.relation == relations.ZERO_OUT or poisson_replace):
+    scheme = 'fixed-size' if sample.fixed_size else 'Poisson'
+    raise Unsupported(
+        event, f'its pair has no proved account for {sample.relation.name} under '
+        f'{scheme} sampling; use ADD_OR_REMOVE_ONE, or an event of noise')
   yield PairStep(event.pair, sample), 1
 
 
-@_steps.register(events.SteppedDpEvent)
+@steps_of.register(events.SteppedDpEvent)
 def _(event: events.SteppedDpEvent, sample: Sample) -> Steps:
   if sample != Sample(sample.relation):
     raise Unsupported(
@@ -282,18 +273,18 @@ def _(event: events.SteppedDpEvent, sample: Sample) -> Steps:
 
 
 def _randomized_response(event: Any, sample: Sample) -> Steps:
-  return _steps(_checked(event, events.randomized_response_event,
+  return steps_of(_checked(event, events.randomized_response_event,
                          event.noise_parameter, event.num_buckets), sample)
 
 
 if hasattr(dp_accounting, 'RandomizedResponseDpEvent'):  # Newer releases have it.
-  _steps.register(dp_accounting.RandomizedResponseDpEvent)(_randomized_response)
+  steps_of.register(dp_accounting.RandomizedResponseDpEvent)(_randomized_response)
 
 
 def _steps_of_sample(event: Any, prob: float, fixed_size: bool, outer: Sample
                      ) -> Steps:
   """The steps of an event that takes a share of what is in `outer`."""
-  if outer.fixed_size or (fixed_size and not outer.all_records):
+  if outer.fixed_size or (fixed_size and outer.sampling_prob < 1):
     raise Unsupported(event, 'samples of samples are accounted for Poisson only')
   prob *= outer.sampling_prob
   if prob == 0:
@@ -301,27 +292,12 @@ def _steps_of_sample(event: Any, prob: float, fixed_size: bool, outer: Sample
   # With all records in the sample, only adding one displaces another.
   fixed_size = fixed_size and (
       prob < 1 or outer.relation == relations.ADD_OR_REMOVE)
-  return _steps(event.event if prob == 1 else _merged(event.event),
+  return steps_of(event.event if prob == 1 else _merged(event.event),
                 Sample(outer.relation, prob, fixed_size))
 
 
-def _refuse_pair_without_record(event: Any, sample: Sample) -> None:
-  """Refuses a pair that says nothing of a sample without the record.
-
-  Where a sample may lack the record of either neighbour, what it costs follows
-  from how samples with it differ from those without, not from each other.
-  """
-  poisson_replace = sample.relation == relations.REPLACE and not sample.fixed_size
-  if not sample.all_records and (
-      sample.relation == relations.ZERO_OUT or poisson_replace):
-    scheme = 'fixed-size' if sample.fixed_size else 'Poisson'
-    raise Unsupported(
-        event, f'its pair has no proved account for {sample.relation.name} under '
-        f'{scheme} sampling; use ADD_OR_REMOVE_ONE, or an event of noise')
-
-
 def _refuse_joint(event: Any, sample: Sample, several: bool) -> None:
-  if several and not sample.all_records:
+  if several and sample.sampling_prob < 1:
     raise Unsupported(
         event, 'several releases from one sample are one step; only Gaussians '
         'can be merged. Sample anew for each release, or release one query')
@@ -342,7 +318,7 @@ def _merged(event: Any) -> Any:
     return event
   whole = Sample(relations.ADD_OR_REMOVE)
   try:
-    steps = [(step, count) for step, count in _steps(event, whole) if count]
+    steps = [(step, count) for step, count in steps_of(event, whole) if count]
   except Unsupported:
     return event
   precisions = [

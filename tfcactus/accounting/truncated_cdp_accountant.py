@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Optional
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus import relations
+from tfcactus.accounting import event_steps
 from tfcactus.accounting import renyi_curves
 from tfcactus.accounting import truncated_cdp
 from tfcactus.accounting.base import PairAccountant
@@ -20,6 +22,7 @@ ORDERS = 1 + np.geomspace(1e-4, 1e4, 600)
 """Orders at which the divergences of a composition are taken."""
 
 _CHUNKS = 15
+"""Of the orders: each has a quadrature of its own. Knob of speed."""
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
@@ -31,6 +34,31 @@ class TCDPDpEvent(dp_accounting.DpEvent):
   """
 
   guarantee: truncated_cdp.TCDP
+
+
+@dataclasses.dataclass(frozen=True)
+class ClaimStep(event_steps.EventStep):
+  """A step known by its truncated CDP only.
+
+  Attributes:
+    guarantee: (rho, omega), its sampling included.
+  """
+
+  guarantee: truncated_cdp.TCDP
+
+
+@event_steps.steps_of.register(TCDPDpEvent)
+def _(event: TCDPDpEvent, sample: event_steps.Sample) -> event_steps.Steps:
+  covered = relations.REPLACE if sample.fixed_size else relations.ADD_OR_REMOVE
+  if sample != event_steps.Sample(sample.relation) and sample.relation != covered:
+    raise event_steps.Unsupported(
+        event, f'Expected {covered.name} with a truncated CDP under this sampling, '
+        f'the relation that Theorem 12 is about, got {sample.relation.name}: a '
+        'sample without the record is of neither neighbour.')
+  try:
+    yield ClaimStep(event.guarantee.subsample(sample.sampling_prob)), 1
+  except ValueError as error:
+    raise event_steps.Unsupported(event, str(error)) from error
 
 
 class TCDPAccountant(PairAccountant):
@@ -46,42 +74,9 @@ class TCDPAccountant(PairAccountant):
   Theorem 12.
   """
 
-  def __init__(self, *args, **kwargs):
-    """Initializes an empty account; arguments as for `PhiAccountant`."""
-    super().__init__(*args, **kwargs)
-    self._claims: list[truncated_cdp.TCDP] = []
-    self._known: Optional[list[truncated_cdp.TCDP]] = None
-
-  def _maybe_compose(
-      self, event: dp_accounting.DpEvent, count: int, do_compose: bool
-  ) -> Optional[dp_accounting.PrivacyAccountant.CompositionErrorDetails]:
-    if do_compose:
-      self._known = None
-    if isinstance(event, dp_accounting.SelfComposedDpEvent):
-      try:
-        times = _checks.integer('count', event.count, 0)
-      except ValueError as error:
-        return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
-            invalid_event=event, error_message=str(error))
-      if times == 0 and do_compose:
-        return None
-      return self._maybe_compose(event.event, times * count, do_compose)
-    if isinstance(event, dp_accounting.ComposedDpEvent):
-      for part in event.events:
-        error = self._maybe_compose(part, count, do_compose)
-        if error is not None:
-          return error
-      return None
-    try:
-      claim = _claim(event, self.neighboring_relation)
-    except ValueError as error:
-      return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
-          invalid_event=event, error_message=str(error))
-    if claim is None:
-      return super()._maybe_compose(event, count, do_compose)
-    if do_compose:
-      self._claims.append(claim.self_compose(count))
-    return None
+  _takes = event_steps.EventStep
+  _last: Optional[tuple[dict[event_steps.EventStep, int],
+                        list[truncated_cdp.TCDP]]] = None
 
   def certificate(self, omega: float) -> truncated_cdp.TCDP:
     """The least rho that holds with `omega` for all that was composed.
@@ -93,9 +88,9 @@ class TCDPAccountant(PairAccountant):
       ValueError: if a divergence below omega is infinite.
     """
     claimed = self._claimed(omega)
-    if not self._counts or self._non_private:
-      return claimed
     parts = self.compositions().values()
+    if not parts or self._non_private:
+      return claimed
     exact = truncated_cdp.certificate(
         lambda order: max(float(known_divergences(part, np.array([order]))[0])
                           for part in parts), omega, orders=ORDERS.size)
@@ -137,23 +132,28 @@ class TCDPAccountant(PairAccountant):
           f'omega={omega!r}.')
     return truncated_cdp.TCDP(whole.rho, omega)
 
+  @property
+  def _claims(self) -> list[truncated_cdp.TCDP]:
+    return [step.guarantee.self_compose(count) for step, count in
+            self._counts.items() if isinstance(step, ClaimStep)]
+
   def _guarantees(self) -> list[truncated_cdp.TCDP]:
     """What `_every_guarantee` gives, computed once for what was composed."""
-    if self._known is None:
-      self._known = self._every_guarantee()
-    return self._known
+    if self._last is None or self._last[0] is not self._counts:
+      self._last = self._counts, self._every_guarantee()
+    return self._last[1]
 
   def _every_guarantee(self) -> list[truncated_cdp.TCDP]:
     """A guarantee for each omega worth trying; none if nothing is protected."""
     if self._non_private:
       return []
     top = min((claim.omega for claim in self._claims), default=math.inf)
-    if not self._counts:
+    parts = self.compositions().values()
+    if not parts:
       return [self._claimed(top)]
     orders = ORDERS if math.isinf(top) else np.append(
         ORDERS[ORDERS < top], top)
     # In chunks: the quadrature of one call serves its largest order.
-    parts = self.compositions().values()
     divergence = np.concatenate([
         np.max([known_divergences(part, chunk) for part in parts], axis=0)
         for chunk in np.array_split(orders, min(_CHUNKS, orders.size))])
@@ -164,30 +164,3 @@ class TCDPAccountant(PairAccountant):
     rho = renyi_curves.running_rho(orders, divergence)
     return [truncated_cdp.TCDP(float(r), float(w)).compose(self._claimed(float(w)))
             for r, w in zip(rho, orders)]
-
-
-def _claim(event: dp_accounting.DpEvent,
-           relation: dp_accounting.NeighboringRelation) -> Optional[truncated_cdp.TCDP]:
-  """The guarantee of an event known by one only; None for other events.
-
-  Raises:
-    ValueError: if the claim does not survive its sampling.
-  """
-  if isinstance(event, TCDPDpEvent):
-    return event.guarantee
-  if isinstance(event, dp_accounting.PoissonSampledDpEvent):
-    prob, covered = event.sampling_probability, relations.ADD_OR_REMOVE
-  elif isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
-    prob = event.sample_size / event.source_dataset_size
-    covered = relations.REPLACE
-  else:
-    return None
-  claim = _claim(event.event, relation)
-  if claim is None:
-    return None
-  if relation != covered and not (prob == 1 and covered != relations.REPLACE):
-    raise ValueError(
-        f'Expected {covered.name} with a truncated CDP under this sampling, the '
-        f'relation that Theorem 12 is about, got {relation.name}: a sample '
-        'without the record is of neither neighbour.')
-  return claim.subsample(prob)

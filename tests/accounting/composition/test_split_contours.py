@@ -8,9 +8,9 @@ import tfcactus
 from tfcactus import relations
 from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition import contour
-from tfcactus.accounting.composition import split_contours
 from tfcactus.accounting.composition.composition import Composition
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
+from tfcactus.accounting.composition.split_contours import SplitContours
 from tfcactus.accounting.event_steps import NoiseStep
 from tfcactus.accounting.event_steps import Sample
 
@@ -49,13 +49,13 @@ def delta_of_two(sigma, prob, epsilon):
 
 @pytest.mark.parametrize('sigma, prob, delta', TWO_STEPS)
 def test_two_steps_against_quadrature(sigma, prob, delta):
-  bounds = split_contours.epsilon([(removal(sigma, prob), 2)], delta)
+  bounds = SplitContours([(removal(sigma, prob), 2)]).epsilon(delta)
   assert bounds.upper - bounds.lower <= 1e-9 * bounds.upper
   with mpmath.workdps(20):
     assert delta_of_two(sigma, prob, bounds.lower) >= delta
     assert delta_of_two(sigma, prob, bounds.upper) <= delta
     exact = delta_of_two(sigma, prob, bounds.estimate)
-  found = split_contours.delta([(removal(sigma, prob), 2)], bounds.estimate)
+  found = SplitContours([(removal(sigma, prob), 2)]).delta(bounds.estimate)
   assert found.lower <= exact <= found.upper
   assert float(exact) == pytest.approx(delta, rel=1e-10)
 
@@ -63,11 +63,11 @@ def test_two_steps_against_quadrature(sigma, prob, delta):
 @pytest.mark.parametrize('sigma, prob, steps, delta', RARE)
 def test_epsilon_and_delta_are_inverse_and_narrow(sigma, prob, steps, delta):
   groups = [(removal(sigma, prob), steps)]
-  bounds = split_contours.epsilon(groups, delta)
+  bounds = SplitContours(groups).epsilon(delta)
   assert bounds.upper - bounds.lower <= 1e-9 * bounds.upper
-  assert split_contours.delta(groups, bounds.lower).upper >= delta
-  assert split_contours.delta(groups, bounds.upper).lower <= delta
-  back = split_contours.delta(groups, bounds.estimate)
+  assert SplitContours(groups).delta(bounds.lower).upper >= delta
+  assert SplitContours(groups).delta(bounds.upper).lower <= delta
+  back = SplitContours(groups).delta(bounds.estimate)
   assert back.upper - back.lower <= 1e-8 * delta
 
 
@@ -77,7 +77,7 @@ def test_epsilon_and_delta_are_inverse_and_narrow(sigma, prob, steps, delta):
 def test_agrees_with_one_tilt(sigma, prob, steps, delta):
   groups = [(removal(sigma, prob), steps)]
   one = contour.Contour(groups).epsilon(delta)
-  split = split_contours.epsilon(groups, delta)
+  split = SplitContours(groups).epsilon(delta)
   assert max(one.lower, split.lower) <= min(one.upper, split.upper)
   assert split.estimate == pytest.approx(one.estimate, rel=1e-8)
 
@@ -93,12 +93,12 @@ def test_the_lattice_holds_it(sigma, prob, steps, delta):
 
 def test_groups_of_different_steps():
   groups = [(removal(1.0, 1e-3), 7), (removal(0.7, 3e-4), 5)]
-  bounds = split_contours.epsilon(groups, 1e-9)
-  assert split_contours.epsilon(groups[::-1], 1e-9).estimate == pytest.approx(
+  bounds = SplitContours(groups).epsilon(1e-9)
+  assert SplitContours(groups[::-1]).epsilon(1e-9).estimate == pytest.approx(
       bounds.estimate, rel=1e-9)
-  more = split_contours.epsilon([*groups, (removal(2.0, 1e-3), 3)], 1e-9)
+  more = SplitContours([*groups, (removal(2.0, 1e-3), 3)]).epsilon(1e-9)
   assert more.lower > bounds.upper
-  back = split_contours.delta(groups, bounds.estimate)
+  back = SplitContours(groups).delta(bounds.estimate)
   assert back.lower <= 1e-9 <= back.upper
 
 
@@ -106,4 +106,4 @@ def test_groups_of_different_steps():
     GaussianLoss(1.0, 1e-3, 'add'), GaussianLoss(1.0, 1.0, 'remove')])
 def test_what_cannot_be_split_is_hard(loss):
   with pytest.raises(IntractableError):
-    split_contours.epsilon([(loss, 3)], 1e-6)
+    SplitContours([(loss, 3)]).epsilon(1e-6)

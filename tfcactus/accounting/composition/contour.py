@@ -23,7 +23,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
 from typing import ContextManager
 from typing import Optional
 from typing import Sequence
@@ -190,9 +189,7 @@ class Contour:
     Raises:
       IntractableError: if that takes too many.
     """
-    log_moment = None if all(
-        loss.moments_are_exact for loss, _ in self.groups) else functools.lru_cache(
-            self.log_moment)
+    log_moment = functools.lru_cache(self.log_moment)
     best = saddles.nearest(epsilon)
     while best > saddles.orders.size - 5 and saddles.orders[-1] < self._max_order:
       low = saddles.orders[-1]
@@ -240,7 +237,7 @@ class Contour:
   def log_moment(self, order: float) -> float:
     """An upper bound on the log moment of the sum."""
     return math.fsum(number * loss.log_moment(order)
-                     for loss, number in self.groups)
+                     for loss, number in self._all)
 
   def _certify(self, table: inversion.Table) -> None:
     """Shows that phi decays as taken, where `log_decay` is no proof.
@@ -295,7 +292,7 @@ class Contour:
     return mgf - order * epsilon + math.log(total) < log_delta - BELOW_SLACK
 
 
-def one_thread() -> ContextManager[Any]:
+def one_thread() -> ContextManager[object]:
   """Several threads make matrices of this size ten times slower."""
   return _threads().limit(limits=1)
 

@@ -26,6 +26,13 @@ MAX_OUTCOMES = 4_000_000
 """More outcomes of a composition than this are not enumerated."""
 
 
+OPERATIONS = 64
+"""Bound on the operations behind the loss or the log mass of an outcome, each with an
+error of EPS / 2 of the largest intermediate. MAX_OUTCOMES allows a step at most twelve
+draws, or twelve atoms, with one product and two sums each (C(25, 12) > 4e6),
+and fewer for each of several steps, whose counts multiply."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outcomes:
   """Outcomes of a composition with finite loss.
@@ -63,15 +70,23 @@ class Outcomes:
   def _loss_error(self) -> float:
     """Bound on the error of a loss."""
     top = float(np.max(np.abs(self.loss), initial=0.0))
-    return self.steps * pair_lib.LOSS_ROUNDOFF + 4 * _numerics.EPS * top
+    return self.steps * pair_lib.LOSS_ROUNDOFF + OPERATIONS * _numerics.EPS * top
 
   def delta(self, epsilon: float, sign: int) -> float:
     """A bound on what finite losses have of delta; upper if `sign` is one."""
     epsilon -= sign * self._loss_error
     first = int(np.searchsorted(self.loss, epsilon, side='right'))
-    gain = -np.expm1(epsilon - self.loss[first:])
-    return float(np.sum(self.p[first:] * gain)) * (
-        1 + sign * (self.steps * pair_lib.MASS_ROUNDOFF + 1e-14))
+    gain = self.p[first:] * -np.expm1(epsilon - self.loss[first:])
+    # The relative error of a mass is the error of its logarithm.
+    log_error = OPERATIONS * _numerics.EPS * (1 + self._log_size[first:])
+    return float(np.sum(gain * (1 + sign * log_error))) * (
+        1 + sign * self.steps * pair_lib.MASS_ROUNDOFF)
+
+  @functools.cached_property
+  def _log_size(self) -> np.ndarray:
+    """Bound on the moduli of what a log mass was added up from."""
+    return np.abs(_numerics.log_mass(np.maximum(self.p, 1e-300))) + (
+        2 * special.gammaln(self.steps + 1.0))
 
   @functools.cached_property
   def _suffix(self) -> tuple[np.ndarray, np.ndarray]:

@@ -65,58 +65,63 @@ CHECK_SPACING = 3
 """Every so manieth of them, from the first on, where phi is largest."""
 
 
-def epsilon(groups: Groups, delta: float) -> Bounds:
-  """Bounds on epsilon at `delta`, of subsampled Gaussians by removal.
+@dataclasses.dataclass(frozen=True)
+class SplitContours:
+  """A composition of subsampled Gaussians by removal.
 
-  Args:
+  Attributes:
     groups: Pairs (loss, number of steps).
-    delta: In (0, 1).
-
-  Raises:
-    IntractableError: if no way of splitting the losses gives good bounds.
   """
-  log_delta = math.log(delta)
 
-  def attempt(share):
-    split = _Split.of(groups, share, near, log_delta=log_delta)
-    if near == 0:
-      profile = split.profile(0.0, log_delta)
+  groups: Groups
+
+  def epsilon(self, delta: float) -> Bounds:
+    """Bounds on epsilon at `delta`.
+
+    Raises:
+      IntractableError: if no way of splitting the losses gives good bounds.
+    """
+    log_delta = math.log(delta)
+
+    def attempt(share: float) -> Bounds:
+      split = _Split.of(self.groups, share, near, log_delta=log_delta)
+      if near == 0:
+        profile = split.profile(0.0, log_delta)
+        split.check(profile)
+        if profile.delta_bounds(0.0).upper <= delta:
+          return Bounds(0.0, 0.0, 0.0)
+      profile, found = inversion.solved(
+          lambda guess: split.profile(guess, log_delta), delta,
+          split.epsilon_at(log_delta))
       split.check(profile)
-      if profile.delta_bounds(0.0).upper <= delta:
-        return Bounds(0.0, 0.0, 0.0)
-    profile, found = inversion.solved(
-        lambda guess: split.profile(guess, log_delta), delta,
-        split.epsilon_at(log_delta))
-    split.check(profile)
-    return profile.bracket(delta, found)
+      return profile.bracket(delta, found)
 
-  with contour.one_thread():
-    near = _near(groups, log_delta)
-    return _first(attempt)
+    with contour.one_thread():
+      near = self._near(log_delta)
+      return _first(attempt)
 
+  def delta(self, epsilon: float) -> Bounds:
+    """Bounds on delta at `epsilon` > 0; otherwise as `epsilon`."""
+    def attempt(share: float) -> Bounds:
+      split = _Split.of(self.groups, share, epsilon, epsilon=epsilon)
+      profile = split.profile(epsilon, split.log_delta_at(epsilon))
+      split.check(profile)
+      return profile.delta_bounds(epsilon)
 
-def _near(groups: Groups, log_delta: float) -> float:
-  """An epsilon near the one at delta; each split needs one to begin with."""
-  near = contour.Contour(groups).saddles(log_delta=log_delta).epsilon_at(log_delta)
-  for _ in range(MAX_GUESSES):
-    before = near
-    near = max(_Split.of(groups, SHARES[0], near, log_delta=log_delta).epsilon_at(
-        log_delta), 0.0)
-    if 0.7 * before <= near:
-      break
-  return near
+    with contour.one_thread():
+      return _first(attempt)
 
-
-def delta(groups: Groups, epsilon: float) -> Bounds:
-  """Bounds on delta at `epsilon` > 0; otherwise as `epsilon`."""
-  def attempt(share):
-    split = _Split.of(groups, share, epsilon, epsilon=epsilon)
-    profile = split.profile(epsilon, split.log_delta_at(epsilon))
-    split.check(profile)
-    return profile.delta_bounds(epsilon)
-
-  with contour.one_thread():
-    return _first(attempt)
+  def _near(self, log_delta: float) -> float:
+    """An epsilon near the one at delta; each split needs one to begin with."""
+    near = contour.Contour(self.groups).saddles(log_delta=log_delta).epsilon_at(
+        log_delta)
+    for _ in range(MAX_GUESSES):
+      before = near
+      near = max(_Split.of(self.groups, SHARES[0], near, log_delta=log_delta
+                           ).epsilon_at(log_delta), 0.0)
+      if 0.7 * before <= near:
+        break
+    return near
 
 
 def _first(attempt: Callable[[float], Bounds]) -> Bounds:

@@ -38,14 +38,7 @@ class TiltedLoss(abc.ABC):
 
 
 class Loss(abc.ABC):
-  """The privacy loss of one step, or of several together.
-
-  Attributes:
-    moments_are_exact: Whether the error of `cumulants` is rounding alone; otherwise
-      a bound on a moment is `log_moment`.
-  """
-
-  moments_are_exact: bool = True
+  """The privacy loss of one step, or of several together."""
 
   @property
   @abc.abstractmethod
@@ -54,7 +47,7 @@ class Loss(abc.ABC):
 
   @abc.abstractmethod
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """log M at real orders with its first two derivatives.
+    """log M at real orders with its first two derivatives; no bounds.
 
     Args:
       orders: Shape (n,), positive.
@@ -73,7 +66,7 @@ class Loss(abc.ABC):
 
     Returns:
       Shape (n,), at most zero and falling in t. Of atoms only what was seen:
-      `smoothed_contour` certifies it.
+      `smoothed_contours` certifies it.
     """
 
   @abc.abstractmethod

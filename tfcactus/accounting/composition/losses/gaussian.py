@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from tfcactus.accounting import monotone
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses.quadrature import SampledGaussian
@@ -44,11 +45,6 @@ class GaussianLoss(SampledGaussian):
     if not self.normal:
       return super().tilted(order, t_max, tolerance)
     return TiltedNormal(0.5 * self.mu**2 * order * (order + 1), self.mu, order)
-
-  def delta_bounds(self, epsilon: float) -> Bounds:
-    """Bounds on delta of one release at `epsilon`."""
-    value, error = map(float, self.delta(epsilon))
-    return Bounds(max(value - error, 0.0), value, min(value + error, 1.0))
 
   def delta(self, epsilon: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """delta of one release, and a bound on its error.
@@ -105,6 +101,30 @@ class TiltedNormal(base.TiltedLoss):
 
   def error(self, t: np.ndarray) -> np.ndarray:
     return PHASE_ROUNDOFF * 0.5 * self.mu**2 * t * (2 * self.order + 1 + t)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClosedForm:
+  """One Gaussian release, accounted by its delta in closed form.
+
+  Attributes:
+    loss: Of the release.
+  """
+
+  loss: GaussianLoss
+
+  def delta(self, epsilon: float) -> Bounds:
+    """Bounds on delta, rounding included."""
+    value, error = map(float, self.loss.delta(epsilon))
+    return Bounds(max(value - error, 0.0), value, min(value + error, 1.0))
+
+  def epsilon(self, delta: float) -> Bounds:
+    """Bounds on the least epsilon >= 0."""
+    if self.delta(0.0).upper <= delta:
+      return Bounds(0.0, 0.0, 0.0)
+    near = monotone.root(lambda x: float(self.loss.delta(x)[0]), delta)
+    move = 4e-15 * (1 + near)
+    return monotone.epsilon_bounds(self.delta, delta, near, move, move)
 
 
 def gaussian_delta(mu: float, epsilon: np.ndarray

@@ -36,10 +36,15 @@ MAX_TILTED_LEVEL = 60.0
 MAX_RANGE = 1200.0
 """Log-likelihood ratios over which quadrature takes too long beside others."""
 
-GROWTH_SLACK = 0.3
-"""Allowance, in the log of a bound on the integrand off the real line, for the
-sum that stands for its integral: cells of 0.04 in z, where a bump of W is 0.25
-wide, differ from it by at most the bump's rise and fall, 2 * 0.04 / 0.25."""
+GROWTH_CELL = 0.04
+"""Cells, in z, of the sums that stand for integrals of a bound on the integrand; half
+a standard deviation of the output at most."""
+
+GROWTH_SLACK = 1.0
+"""Allowance for those sums, in the log of their ratio. A sum over cells of h differs
+from the integral of a bump by h times its height at most. The argument of Phi has
+slope 1 / SHARPNESS + CUTOFF = 6 at the level, a bump of W(low) - W(high) is thus 0.1
+wide and more: 0.4 of the integral, log 1.4 - log 0.6 < 1 for both together."""
 
 Groups = Sequence[tuple[quadrature.SampledGaussian, int]]
 """Losses by removal, and how many steps have each."""
@@ -66,7 +71,6 @@ class PartLoss(quadrature.SampledGaussian):
   low: float
   high: float
 
-  moments_are_exact = False
   _max_strip = 0.7
 
   @classmethod
@@ -139,7 +143,7 @@ class PartLoss(quadrature.SampledGaussian):
     top = self._top(order) + quadrature.REACH
     if (top + quadrature.REACH) * self.mu > MAX_RANGE:
       raise IntractableError
-    y = np.arange(-quadrature.REACH, top, 0.04 / self.mu)
+    y = np.arange(-quadrature.REACH, top, min(GROWTH_CELL / self.mu, 0.5))
     log_u = (1 + order) * self.log_u(y)
     base = _numerics.log_sum((self._log_density(y) + log_u)[None])[0]
     moved, growth = self._shifted(y, strip[:, 0])
@@ -191,8 +195,6 @@ class RareLoss(base.Loss):
   groups: Groups
   low: float
   high: float
-
-  moments_are_exact = False
 
   @functools.cached_property
   def _laws(self) -> list[tuple[quadrature.SampledGaussian,

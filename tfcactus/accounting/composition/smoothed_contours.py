@@ -59,35 +59,44 @@ class SmoothedContour(contour.Contour):
                         -table.log_tail)
 
 
-def epsilon(groups: Groups, p_inf: tuple[float, float], delta: float) -> Bounds:
-  """Bounds on epsilon by contours over the pairs from below and from above.
+@dataclasses.dataclass(frozen=True)
+class SmoothedContours:
+  """A composition of discrete losses, by contours over the pairs that bound it.
 
-  Args:
+  Attributes:
     groups: The steps.
     p_inf: (lower, upper) probability of an infinite loss.
-    delta: In (0, 1).
-
-  Raises:
-    IntractableError: if phi could not be shown to stay small.
   """
-  steps = sum(count for _, count in groups)
-  if steps < MIN_STEPS or delta <= p_inf[1] or any(
-      pair.upper.p.size > MAX_ATOMS for pair, _ in groups):
+
+  groups: Groups
+  p_inf: tuple[float, float]
+
+  def epsilon(self, delta: float) -> Bounds:
+    """Bounds on epsilon at `delta`.
+
+    Raises:
+      IntractableError: if phi could not be shown to stay small.
+    """
+    steps = sum(count for _, count in self.groups)
+    if steps < MIN_STEPS or delta <= self.p_inf[1] or any(
+        pair.upper.p.size > MAX_ATOMS for pair, _ in self.groups):
+      raise IntractableError
+    low = self._side('lower').epsilon(delta - self.p_inf[0])
+    high = low if all(pair.lower is pair.upper for pair, _ in self.groups) else (
+        self._side('upper').epsilon(delta - self.p_inf[1]))
+    slack = steps * pair_lib.LOSS_ROUNDOFF
+    lower = max(low.lower - RANGE - slack, 0.0)
+    upper = high.upper + slack
+    estimate = 0.5 * (low.estimate + high.estimate) - 0.5 * RANGE
+    return Bounds(lower, min(max(estimate, lower), upper), upper)
+
+  def delta(self, epsilon: float) -> Bounds:
+    """Left to the lattice: smoothing moves epsilon, not delta."""
     raise IntractableError
-  low = SmoothedContour(tuple(
-      (_atoms_of(pair.lower), count) for pair, count in groups)).epsilon(
-          delta - p_inf[0])
-  high = low
-  if p_inf[0] < p_inf[1] or any(
-      pair.lower is not pair.upper for pair, _ in groups):
-    high = SmoothedContour(tuple(
-        (_atoms_of(pair.upper), count) for pair, count in groups)).epsilon(
-            delta - p_inf[1])
-  slack = steps * pair_lib.LOSS_ROUNDOFF
-  lower = max(low.lower - RANGE - slack, 0.0)
-  upper = high.upper + slack
-  estimate = 0.5 * (low.estimate + high.estimate) - 0.5 * RANGE
-  return Bounds(lower, min(max(estimate, lower), upper), upper)
+
+  def _side(self, side: str) -> SmoothedContour:
+    return SmoothedContour(tuple(
+        (_atoms_of(getattr(pair, side)), count) for pair, count in self.groups))
 
 
 @functools.lru_cache(maxsize=64)
