@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.conformance import toy_layer_rule
 from tfcactus.keras.checks import batched_pass as pass_check
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.gradients import batched_pass
@@ -62,7 +63,14 @@ LAYERS: Dict[str, Case] = {
     'group norm': Case(_of(layers.GroupNormalization, 3), (4, 5, 6)),
     'group norm, no scale': Case(
         _of(layers.GroupNormalization, 2, scale=False), (3, 4)),
+    'a rule of a test': Case(toy_layer_rule.Scaling, (3, 5)),
 }
+
+
+@pytest.fixture(autouse=True)
+def listed(monkeypatch):
+  """A rule from a file outside of the library, in the listing like any other."""
+  monkeypatch.setattr(rules, 'RULES', (*rules.RULES, toy_layer_rule.ScalingRule()))
 
 
 def _model(case: Case, policy: str = 'float32', calls: int = 1, **kwargs: Any) -> Any:

@@ -620,3 +620,27 @@ DROP_IN: Dict[str, Construct] = {
         'Balanced', (losses.Loss,), {'call': lambda self, y, p: _balanced(y, p)})(
             reduction='none', name='balanced')),
 }
+
+COVERED_PRIVATE = frozenset((
+    'dense vectorized per layer', 'dense vectorized automatic',
+    'dense weights automatic', 'dense float16 vectorized', 'conv2d dilated',
+    'layer norm axis -2', 'group norm 2d', 'embedding mask rnn',
+    'embedding per layer', 'global max pool', 'average pool', 'padding', 'cropping',
+    'permute', 'repeat', 'rescaling', 'softmax over time, negative',
+    'softmax axes', 'softmax axis -3', 'unit norm axis -2', 'activation gelu',
+    'activation layer softmax', 'activation layer roll',
+    'dense activation layer softmax', 'dense activation layer reverse',
+    'dense activation layer first row', 'layer minus mean, negative axis',
+    'layer roll', 'layer gather', 'layer top', 'weighted layer reverse',
+    'weighted layer by place', 'centering per layer', 'centering automatic',
+    'loss squares', 'loss absolute', 'loss percentage', 'loss logarithmic',
+    'loss log cosh', 'loss divergence', 'loss poisson', 'loss binary focal',
+    'loss smoothed weights', 'loss hinge function', 'loss squared hinge',
+    'loss cosine axis -2', 'loss over max', 'loss softmax', 'loss reversed',
+    'loss first', 'loss rolled', 'loss kept mean'))
+COVERED_DROP_IN = frozenset((
+    'swish', 'gelu', 'dense over time', 'conv1d', 'softmax', 'squares',
+    'softmax axis -2', 'lambda minus mean, negative axis', 'lambda standardized',
+    'lambda softmax', 'lambda reverse', 'lambda roll', 'lambda first row',
+    'lambda gather', 'lambda cumsum', 'lambda top'))
+"""Constructs whose mechanism a sibling has too: left to `make test-slow`."""

@@ -67,8 +67,8 @@ def check_no_writes(model: keras.Model) -> Any:
     with tf.GradientTape() as tape:
       outputs = model(inputs, training=True)
     gradients = tape.gradient(
-        [part for part in tf.nest.flatten(outputs)
-         if tf.is_tensor(part) and part.dtype.is_floating],
+        [output for output in tf.nest.flatten(outputs)
+         if tf.is_tensor(output) and output.dtype.is_floating],
         model.trainable_variables)
     return outputs, gradients
 

@@ -60,8 +60,8 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> None:
           'which may do anything with a batch: nothing shows a loss per '
           'example. ' + _REMEDY)
   losses = _losses_of(model)
-  specs = [tf.TensorSpec(part.shape[1:], part.dtype)
-           for part in map(tf.constant, batches.two_examples())]
+  specs = [tf.TensorSpec(tensor.shape[1:], tensor.dtype)
+           for tensor in map(tf.constant, batches.two_examples())]
   specs.append(tf.TensorSpec([], tf.float32))
   graph = _traced(losses, specs, None)
   _refuse(_dependences(graph, graph.outputs, len(specs)))
@@ -100,7 +100,7 @@ def _traced(losses: Callable[..., tf.Tensor], specs: List[tf.TensorSpec],
 
 def _dependences(graph: Any, outputs: List[tf.Tensor], given: int
           ) -> List[dependence.Value]:
-  known = {part.name: dependence.ROW_WISE for part in graph.inputs[:given]}
+  known = {tensor.name: dependence.ROW_WISE for tensor in graph.inputs[:given]}
   known['upstream:0'] = dependence.ROW_WISE
   return graph_proof.analyse(graph, known, outputs)
 
@@ -122,9 +122,9 @@ def _check_gradients(graph: Any, given: int) -> None:
   Raises:
     ValueError: if one takes several examples, may do so, or is by weights.
   """
-  inputs = [part for op in graph.get_operations()
-            if _own_gradient(op) for part in op.inputs
-            if part.dtype.is_floating]
+  inputs = [tensor for op in graph.get_operations()
+            if _own_gradient(op) for tensor in op.inputs
+            if tensor.dtype.is_floating]
   found = _dependences(graph, inputs, given)
   rows = [tensor for tensor, value in zip(inputs, found)
           if value.dependence != dependence.Dependence.CONSTANT]
@@ -141,7 +141,8 @@ def _check_gradients(graph: Any, given: int) -> None:
     upstream = tf.compat.v1.placeholder(
         graph.outputs[0].dtype, graph.outputs[0].shape, name='upstream')
     found = tf.gradients(graph.outputs[0], rows, grad_ys=upstream)
-  _refuse(_dependences(graph, [part for part in found if part is not None], given))
+  made = [tensor for tensor in found if tensor is not None]
+  _refuse(_dependences(graph, made, given))
 
 
 def _own_gradient(node: Any) -> bool:
@@ -153,12 +154,12 @@ def _own_gradient(node: Any) -> bool:
 def _of_variables(tensors: List[tf.Tensor]) -> bool:
   """Whether any tensor is computed from a variable."""
   seen: Set[str] = set()
-  stack = [part.op for part in tensors]
+  stack = [tensor.op for tensor in tensors]
   while stack:
     op = stack.pop()
-    if any(part.dtype == tf.resource for part in op.inputs):
+    if any(tensor.dtype == tf.resource for tensor in op.inputs):
       return True
     if op.name not in seen:
       seen.add(op.name)
-      stack.extend(part.op for part in op.inputs)
+      stack.extend(tensor.op for tensor in op.inputs)
   return False

@@ -43,7 +43,7 @@ def check_dtypes(gradients: Sequence[Union[tf.Tensor, tf.Variable]]) -> None:
 
 def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
                  normalize: bool = False) -> Tuple[tf.Tensor, tf.Tensor]:
-  """The factor each vector is scaled by, and whether it takes part at all.
+  """The factor each vector is scaled by, and whether it counts at all.
 
   Args:
     squared_norms: float64, any shape; not finite where any entry was not.

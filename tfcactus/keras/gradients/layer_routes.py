@@ -183,7 +183,7 @@ def _cannot_stand_alone(layer: Any) -> str:
   """Why a layer cannot be vectorised by itself, or ''."""
   if models.is_bare_operation(layer):
     return (f'{layer.name!r} is an operation outside of layers; write it as a '
-            'layer (Add, Multiply, Reshape, ...) for the fast way')
+            'layer (Add, Multiply, Reshape, ...) to have it batched')
   for inner in [layer, *models.flat_layers(layer)]:
     random = isinstance(inner, models.RANDOM_LAYERS) or (
         models.generators(inner))

@@ -53,7 +53,7 @@ def _reshape(node: Node) -> Value:
       if size is None or (length is not None and
                           size * value.block == length * block):
         return Value(Dependence.ROW_WISE, k, block)
-  raise unknown('moves parts of one example to another')
+  raise unknown('moves entries of one example to another')
 
 
 def _shape_made(node: Node) -> List[Optional[int]]:
@@ -118,9 +118,9 @@ def _same_place(node: Node, which: Sequence[int]) -> Value:
 
 
 def _concat(node: Node) -> Value:
-  parts = range(len(node.values) - 1)
-  value = _same_place(node, parts)
-  if int(node.static(len(parts))) % len(node.out()) == value.axis:
+  axis = len(node.values) - 1
+  value = _same_place(node, range(axis))
+  if int(node.static(axis)) % len(node.out()) == value.axis:
     raise unknown('lines up examples with others')
   return value
 
@@ -221,7 +221,7 @@ def _strided_slice_grad(node: Node) -> Value:
   for axis, place in _slice_axes(node, node.out()).items():
     if place == value.axis:
       return value._replace(axis=axis)
-  raise unknown('moves parts of one example to another')
+  raise unknown('moves entries of one example to another')
 
 
 def _gather(node: Node) -> Value:

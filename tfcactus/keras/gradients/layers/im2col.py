@@ -85,9 +85,9 @@ def taps(images: tf.Tensor, windows: Sequence[Window]) -> List[tf.Tensor]:
   out = []
   for i in range(0, rows.kernel * rows.dilation, rows.dilation):
     for j in range(0, columns.kernel * columns.dilation, columns.dilation):
-      part = images[:, i:i + ends[0]:rows.stride, j:j + ends[1]:columns.stride]
+      taken = images[:, i:i + ends[0]:rows.stride, j:j + ends[1]:columns.stride]
       out.append(tf.reshape(
-          part, [images.shape[0], rows.size * columns.size, images.shape[3]]))
+          taken, [images.shape[0], rows.size * columns.size, images.shape[3]]))
   return out
 
 

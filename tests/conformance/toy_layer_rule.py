@@ -1,0 +1,38 @@
+"""A layer of one's own and its rule: all that a new layer takes, in one file."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Callable
+
+import tensorflow as tf
+
+from tfcactus.keras.gradients import forms
+from tfcactus.keras.gradients.layers import base
+
+
+class Scaling(tf.keras.layers.Layer):
+  """Multiplies features with weights."""
+
+  def build(self, shape: Any) -> None:
+    self.scale = self.add_weight(name='scale', shape=(shape[-1],))
+
+  def call(self, inputs: tf.Tensor) -> tf.Tensor:
+    return inputs * tf.cast(self.scale, inputs.dtype)
+
+
+class ScalingRule(base.LayerRule):
+  """The gradient is inputs times those of the outputs, summed over positions."""
+
+  layer_types = (Scaling,)
+
+  def forward(self, layer: Any, call: Callable[..., Any], capture: base.Capture,
+              inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    return capture(inputs, call(inputs, *args, **kwargs))
+
+  def gradients(self, call: base.LayerCall) -> base.Gradients:
+    scale = call.layer.scale
+    products = (base.layer_inputs(call, scale) *
+                base.in_stored_dtype(call.gradient, scale))
+    positions = list(range(1, products.shape.rank - 1))
+    return [(scale, forms.Dense(tf.reduce_sum(products, positions), scale.shape))]
