@@ -14,6 +14,7 @@ from tests.fuzz import oracles
 from tfcactus import design
 from tfcactus import noise as noise_lib
 from tfcactus.design.solvers import bounded_problem
+from tfcactus.design.solvers import linear
 from tfcactus.design.solvers import moments_bound
 from tfcactus.release import _noise
 from tfcactus.release import planner
@@ -105,13 +106,7 @@ def test_nothing_is_certified_where_the_gap_is_open():
 def _feasible(rng, problem: bounded_problem.Problem) -> np.ndarray:
   """Random falling masses within the budget."""
   w = np.sort(rng.exponential(1, problem.cells)**rng.uniform(0.2, 4))[::-1]
-  w /= np.sum(w)
-  excess = float(w @ problem.cost) - problem.budget
-  if excess > 0:
-    share = excess / (float(w @ problem.cost) - problem.cost[0])
-    w = (1 - share) * w
-    w[0] += share
-  return w
+  return linear.within_budget(problem, w)
 
 
 @pytest.mark.parametrize('count', [

@@ -129,8 +129,9 @@ class LearnedNoise:
     accountant) at each check.
     """
     training = Training(self)
-    begun, waited, history = time.perf_counter(), 0, []
-    least, kept = math.inf, []
+    begun, waited, least = time.perf_counter(), 0, math.inf
+    history: List[Tuple[int, float, float]] = []
+    kept: List[noise_lib.ScalarTable] = []
     block = max(self.epochs // CHECKS, 1)
     for begin in range(0, self.epochs, block):
       done = min(begin + block, self.epochs)

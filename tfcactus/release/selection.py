@@ -189,19 +189,6 @@ def obvious_answer_gap(noise: noise_lib.Noise, num_options: int, beta: float
   return float(2 * (1 + threshold + reserve))
 
 
-def top_m_success(noise: noise_lib.Noise, num_options: int, gap: float,
-                  m: int = 1) -> float:
-  """A lower bound on the probability that Algorithm 21 finds all m best.
-
-  Args:
-    noise: In units of the sensitivity.
-    num_options: k, above m.
-    gap: Between the m-th and the next score, in sensitivities.
-    m: How many; their scores are taken to be equal, which is the worst case.
-  """
-  return _top_m_success(*_worst_rival(noise, num_options - m), noise, gap, m)
-
-
 def top_m_gap(noise: noise_lib.Noise, num_options: int, beta: float, m: int = 1
               ) -> float:
   """The gap, in sensitivities, from which on Algorithm 21 errs with beta.

@@ -1,13 +1,8 @@
 """How epsilon answers to a change of the noise's density: a guide, no bound.
 
-One step's pair (P, Q) enters delta as an f-divergence, with the other steps'
-total loss S known:
-
-    delta(eps) = sum over outcomes of E[(P - e^(eps - S) Q)_+],
-
-so that its derivatives are tail probabilities of S at eps less the outcome's
-loss. S is composed on a plain lattice: what a search proposes from here must be
-accounted again.
+By the derivative of the composed delta in each cell's mass, over its derivative in
+epsilon. delta is computed on a plain lattice: what a search proposes from here
+must be accounted again.
 """
 
 from __future__ import annotations
@@ -17,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfcactus import _checks
+from tfcactus.design.solvers import composed_delta
 from tfcactus.noise import scalar_table
 
 POINTS = 1 << 17
@@ -24,25 +20,6 @@ POINTS = 1 << 17
 
 FORGOTTEN = 40.0
 """The tail is enumerated until its density has fallen by this many nats."""
-
-SPREADS = 24.0
-"""Standard deviations of the total loss that the lattice holds."""
-
-
-class _Tail(NamedTuple):
-  """Tail sums of the other steps' total loss S, at increasing points."""
-
-  at: np.ndarray
-  p: np.ndarray
-  q: np.ndarray
-
-  def beyond(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """P(S > x) and E[e^(epsilon - S); S > x]."""
-    if self.at.size == 1:
-      above = x < self.at[0]
-      return above * self.p[0], above * self.q[0]
-    return (np.interp(x, self.at, np.append(self.p[1:], 0.0)),
-            np.interp(x, self.at, np.append(self.q[1:], 0.0)))
 
 
 def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
@@ -79,11 +56,17 @@ def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
   beyond = int(np.ceil(FORGOTTEN / -table.log_tail_ratio)) + table.bins
   index = np.arange(-last - beyond, last + beyond + table.bins + 1)
   here, there = _Cells.of(table, index), _Cells.of(table, index - table.bins)
-  best = max((_side(here.mass, there.mass, sampling_prob, steps, epsilon, way)
-              for way in ('add', 'remove')), key=lambda side: side.delta)
-  gradient = (here.collect(best.here, last + 1) +
-              there.collect(best.there, last + 1))
-  return steps * gradient / best.per_epsilon
+  pairs = composed_delta.sampled_pairs(here.mass, there.mass, sampling_prob)
+  values = [composed_delta.composed_delta(
+      p, q, epsilon=epsilon, steps=steps, points=POINTS) for p, q in pairs]
+  worst = max(range(len(values)), key=lambda i: values[i].delta)
+  value = values[worst]
+  # delta is linear in e^epsilon, and homogeneous in Q with degree `steps`.
+  per_epsilon = -float(value.by_q @ pairs[worst][1]) / steps
+  by_here, by_there = composed_delta.unsampled(worst, value.by_p, value.by_q,
+                                               sampling_prob)
+  return (here.collect(by_here, last + 1) +
+          there.collect(by_there, last + 1)) / per_epsilon
 
 
 class _Cells(NamedTuple):
@@ -105,46 +88,3 @@ class _Cells(NamedTuple):
   def collect(self, slope: np.ndarray, size: int) -> np.ndarray:
     """Derivatives in the stored cells from derivatives in these."""
     return np.bincount(self.stored, slope * self.share, size)
-
-
-class _Side(NamedTuple):
-  """One direction: delta, minus its slope in epsilon, and its derivatives."""
-
-  delta: float
-  per_epsilon: float
-  here: np.ndarray
-  there: np.ndarray
-
-
-def _side(noise: np.ndarray, shifted: np.ndarray, rate: float, steps: int,
-          epsilon: float, way: str) -> _Side:
-  mixture = (1 - rate) * noise + rate * shifted
-  p, q = (mixture, noise) if way == 'remove' else (noise, mixture)
-  loss = np.log(p) - np.log(q)
-  in_p, in_q = _others(loss, p, steps - 1, epsilon).beyond(epsilon - loss)
-  in_mixture, in_noise = (in_p, -in_q) if way == 'remove' else (-in_q, in_p)
-  return _Side(float(in_p @ p - in_q @ q), float(in_q @ q),
-               in_noise + (1 - rate) * in_mixture, rate * in_mixture)
-
-
-def _others(loss: np.ndarray, p: np.ndarray, steps: int, epsilon: float
-            ) -> _Tail:
-  """The total loss of the other steps, on a lattice around where it matters."""
-  if steps == 0:
-    return _Tail(np.zeros(1), np.ones(1), np.full(1, np.exp(epsilon)))
-  mean = float(p @ loss)
-  spread = float(np.sqrt(p @ (loss - mean)**2 * steps))
-  top = float(np.max(np.abs(loss)))
-  width = (SPREADS * spread + 2 * epsilon + 6 * top) / POINTS
-  cell = np.floor(loss / width)
-  up = p * (loss / width - cell)
-  cell = cell.astype(np.int64)
-  step = (np.bincount(cell % POINTS, p - up, POINTS) +
-          np.bincount((cell + 1) % POINTS, up, POINTS))
-  total = np.maximum(np.fft.irfft(np.fft.rfft(step)**steps, POINTS), 0.0)
-  at = np.arange(POINTS) + int(steps * mean / width) - POINTS // 2
-  total = total[at % POINTS]
-  tilted = total * np.exp(np.clip(epsilon - at * width, -700, 700))
-  # What lies far below epsilon never counts, and would overflow.
-  tilted[at * width < epsilon - top - 1] = 0.0
-  return _Tail(at * width, *(np.cumsum(x[::-1])[::-1] for x in (total, tilted)))

@@ -54,11 +54,8 @@ class Problem:
 
   def pairs(self, w: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """Outcome masses (P, Q) of one release, in each direction that differs."""
-    p, q = shifted(w, self.bins)
-    if self.sampling_prob == 1:
-      return [(p, q)]
-    mixed = (1 - self.sampling_prob) * p + self.sampling_prob * q
-    return [(mixed, p), (p, mixed)]
+    return composed_delta.sampled_pairs(*shifted(w, self.bins),
+                                        self.sampling_prob)
 
   def delta(self, w: np.ndarray) -> tuple[float, np.ndarray]:
     """The larger composed delta of the directions, and its derivative by w.
@@ -82,10 +79,8 @@ class Problem:
       by_p: Shape (outcomes,), derivatives by the P-masses.
       by_q: Shape (outcomes,), derivatives by the Q-masses.
     """
-    s = self.sampling_prob
-    if s < 1:
-      mixed, plain = (by_p, by_q) if direction == 0 else (by_q, by_p)
-      by_p, by_q = (1 - s) * mixed + plain, s * mixed
+    by_p, by_q = composed_delta.unsampled(direction, by_p, by_q,
+                                          self.sampling_prob)
     n = self.cells
     full = by_p[:2 * n] + by_q[self.bins:]
     return 0.5 * (full[n:] + full[:n][::-1])

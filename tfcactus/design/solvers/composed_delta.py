@@ -72,6 +72,37 @@ def composed_delta(p: np.ndarray, q: np.ndarray, *, epsilon: float, steps: int,
   return Value(infinite + finite, by_p, by_q)
 
 
+def sampled_pairs(p: np.ndarray, q: np.ndarray, sampling_prob: float
+                  ) -> list[tuple[np.ndarray, np.ndarray]]:
+  """Outcome masses of a Poisson-sampled release, in each direction that differs.
+
+  Args:
+    p: Shape (outcomes,), masses of symmetric noise.
+    q: Those of the noise shifted.
+    sampling_prob: 1 for no sampling.
+  """
+  if sampling_prob == 1:
+    return [(p, q)]
+  mixed = (1 - sampling_prob) * p + sampling_prob * q
+  return [(mixed, p), (p, mixed)]
+
+
+def unsampled(direction: int, by_p: np.ndarray, by_q: np.ndarray,
+              sampling_prob: float) -> tuple[np.ndarray, np.ndarray]:
+  """Derivatives by noise and shifted noise, from those by a sampled pair.
+
+  Args:
+    direction: Index into `sampled_pairs`.
+    by_p: Shape (outcomes,), derivatives by the first masses of that pair.
+    by_q: Shape (outcomes,), derivatives by the second.
+    sampling_prob: As for `sampled_pairs`.
+  """
+  if sampling_prob == 1:
+    return by_p, by_q
+  mixed, plain = (by_p, by_q) if direction == 0 else (by_q, by_p)
+  return (1 - sampling_prob) * mixed + plain, sampling_prob * mixed
+
+
 @dataclasses.dataclass(frozen=True)
 class _Grid:
   """Uniform losses around where the total loss of `steps` lies.

@@ -129,6 +129,11 @@ def _mended(problem: Problem, w: np.ndarray, monotone: bool) -> np.ndarray:
   w = np.where(w < NEGLIGIBLE * np.max(w), 0.0, w)
   if monotone:
     w = np.minimum.accumulate(w)
+  return within_budget(problem, w)
+
+
+def within_budget(problem: Problem, w: np.ndarray) -> np.ndarray:
+  """Masses made to sum to one and, if they cost too much, to meet the budget."""
   w = w / np.sum(w)
   excess = float(w @ problem.cost) - problem.budget
   if excess > 0:
