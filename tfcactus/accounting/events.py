@@ -24,7 +24,7 @@ class NoiseTableDpEvent(dp_accounting.DpEvent):
 
   noise: noise_lib.Noise
 
-  def __attrs_post_init__(self):
+  def __attrs_post_init__(self) -> None:
     if not hasattr(self.noise, 'digest'):
       raise ValueError(f'Expected noise of tfcactus, got {self.noise!r}.')
 
@@ -50,7 +50,7 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
   neighboring_relation: dp_accounting.NeighboringRelation = (
       dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
 
-  def __attrs_post_init__(self):
+  def __attrs_post_init__(self) -> None:
     if not isinstance(self.pair, pair_lib.DominatingPair):
       raise ValueError(
           f'Expected pair to be a DominatingPair, got {self.pair!r}.')
