@@ -34,7 +34,7 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
   neighboring_relation: dp_accounting.NeighboringRelation = (
       dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
 
-  def __attrs_post_init__(self):
+  def __attrs_post_init__(self) -> None:
     if not isinstance(self.pair, pair_lib.DominatingPair):
       raise ValueError(
           f'Expected pair to be a DominatingPair, got {self.pair!r}.')

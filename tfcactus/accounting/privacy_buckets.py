@@ -189,7 +189,7 @@ class Buckets:
     """The buckets of both."""
     size, first = self.p.size, self.first
 
-    def join(x, y):
+    def join(x: np.ndarray, y: np.ndarray) -> np.ndarray:
       # Labels add: index 0 of the convolution is label 2 * first.
       return np.maximum(signal.fftconvolve(x, y), 0.0)
 

@@ -109,10 +109,10 @@ def known_divergences(part: Composition, orders: np.ndarray, *,
 
 def check_orders(orders: Sequence[float]) -> np.ndarray:
   """Returns the orders as an array; ValueError unless all are above one."""
-  orders = np.array(_checks.vector('orders', list(orders)))
-  if np.any(orders <= 1):
-    raise ValueError(f'Expected orders > 1, got {np.min(orders)!r}.')
-  return orders
+  checked = np.array(_checks.vector('orders', list(orders)))
+  if np.any(checked <= 1):
+    raise ValueError(f'Expected orders > 1, got {np.min(checked)!r}.')
+  return checked
 
 
 def _tight(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
@@ -139,7 +139,7 @@ def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
   if not orders.size:
     return math.inf
 
-  def power(x):
+  def power(x: np.ndarray) -> np.ndarray:
     return np.exp(np.min(_largest_power(
         orders[:, None], log_bound[:, None], np.log(x)), axis=0))
 

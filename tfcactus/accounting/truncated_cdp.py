@@ -54,7 +54,7 @@ class TCDP:
   rho: float
   omega: float = math.inf
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     object.__setattr__(self, 'rho', _checks.non_negative('rho', self.rho))
     object.__setattr__(self, 'omega', check_omega(self.omega))
 

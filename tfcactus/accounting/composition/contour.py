@@ -40,10 +40,11 @@ from tfcactus.accounting.composition.saddles import Alias
 from tfcactus.accounting.composition.saddles import Saddles
 
 LOG_TOLERANCE = math.log(1e-14)
-"""Log of the relative error of delta allowed to each cause."""
+"""Log of the relative error of delta aimed at for each cause. Knob of speed."""
 
 MAX_TABLE = 500_000_000
-"""Phi values times quadrature nodes beyond which the contour gives up."""
+"""Phi values times quadrature nodes beyond which the contour gives up. Knob of
+speed."""
 
 MIN_ORDER = 0.0008
 """No tilts much below this are tried."""
@@ -59,10 +60,11 @@ REACHES = (0.8, 40.0)
 have if the tilted loss were normal; then everywhere."""
 
 LOG_NOTHING = -650.0
-"""Log of a delta that is not told from zero."""
+"""Log of a delta that is not told from zero; it is then its own upper bound."""
 
 BELOW_SLACK = 1e-6
-"""Allowance for rounding in the log of a delta that is quickly shown small."""
+"""Allowance for rounding in the log of a delta that is quickly shown small; derived as
+`saddles.ROUNDOFF`."""
 
 QUICK_ORDER = 300.0
 """A tilt beyond this takes seconds: delta is next to what no epsilon undercuts."""
@@ -189,7 +191,9 @@ class Contour:
     Raises:
       IntractableError: if that takes too many.
     """
-    log_moment = functools.lru_cache(self.log_moment)
+    log_moment = None if all(
+        loss.moments_are_proved for loss, _ in self.groups) else functools.lru_cache(
+            self.log_moment)
     best = saddles.nearest(epsilon)
     while best > saddles.orders.size - 5 and saddles.orders[-1] < self._max_order:
       low = saddles.orders[-1]

@@ -103,7 +103,7 @@ class Lattice:
     if delta >= 1 or self._empty:
       return Bounds(0.0, 0.0, math.inf if delta <= p_high else 0.0)
     log_delta = math.log(max(delta - p_high, delta * 1e-3))
-    def reached(c, log_mass):
+    def reached(c: float, log_mass: float) -> float:
       return (log_mass + _numerics.log_kernel(c) - log_delta) / c
     near = self._tilt(reached, -math.inf)[1]
     for bulk in self._bulks(near):
@@ -124,7 +124,7 @@ class Lattice:
     if self._empty or epsilon > self.top:
       return Bounds(p_low, p_high, p_high)
     bulk = BULK_SHARES[0] * epsilon / self.steps or -math.inf
-    def reached(c, log_mass):
+    def reached(c: float, log_mass: float) -> float:
       return log_mass - c * epsilon + _numerics.log_kernel(c)
     tilt, bound = self._tilt(reached, bulk)
     if bound < -MAX_EXPONENT:

@@ -56,13 +56,14 @@ LOG_OMITTED = -34.0
 """Log of the share of delta below which a measure is left out."""
 
 OMITTED_SLACK = 1e-6
-"""Relative allowance for rounding in the bound on what is left out."""
+"""Allowance for rounding in the log of the bound on what is left out, derived as
+`saddles.ROUNDOFF`."""
 
 CHECK_NODES = 6
-"""At so many nodes of a table the parts are seen to add up to the whole."""
+"""At so many nodes of a table the parts are checked to add up to the whole."""
 
 CHECK_SPACING = 3
-"""Every so manieth of them, from the first on, where phi is largest."""
+"""Distance of those nodes in nodes, from the first on, where phi is largest."""
 
 
 @dataclasses.dataclass(frozen=True)

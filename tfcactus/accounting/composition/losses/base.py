@@ -38,7 +38,14 @@ class TiltedLoss(abc.ABC):
 
 
 class Loss(abc.ABC):
-  """The privacy loss of one step, or of several together."""
+  """The privacy loss of one step, or of several together.
+
+  Attributes:
+    moments_are_proved: Whether the step of the quadrature behind `cumulants` is fine
+      for every order, so that only rounding is left; otherwise `log_moment` is asked.
+  """
+
+  moments_are_proved: bool = True
 
   @property
   @abc.abstractmethod
@@ -47,7 +54,7 @@ class Loss(abc.ABC):
 
   @abc.abstractmethod
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """log M at real orders with its first two derivatives; no bounds.
+    """log M at real orders with its first two derivatives.
 
     Args:
       orders: Shape (n,), positive.

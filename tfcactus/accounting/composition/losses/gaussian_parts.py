@@ -71,6 +71,7 @@ class PartLoss(quadrature.SampledGaussian):
   low: float
   high: float
 
+  moments_are_proved = False
   _max_strip = 0.7
 
   @classmethod
@@ -195,6 +196,8 @@ class RareLoss(base.Loss):
   groups: Groups
   low: float
   high: float
+
+  moments_are_proved = False
 
   @functools.cached_property
   def _laws(self) -> list[tuple[quadrature.SampledGaussian,

@@ -25,21 +25,25 @@ from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses import rounding
 
 REACH = 9.5
-"""Standard deviations of quadrature beyond the outermost mode, at least."""
+"""Standard deviations of quadrature beyond the outermost mode, at least. Any value is
+sound: beyond the ends the log of the integrand has slope REACH at least, so that `cut`
+bounds what is left out."""
 
 MAX_STRIP = 3.0
-"""Widest strip |Im z| used, below pi so that 1 / cos(strip / 2) stays small."""
+"""Widest strip |Im z| used; any value below pi is sound, here 1 / cos(strip / 2) stays
+small."""
 
 MAX_Z = 300.0
-"""Where log(1 - s + s e^z) has long been z + log s."""
+"""From here log(1 - s + s e^z) is taken to be linear: it is, within (1 - s) e^-z / s,
+which is below EPS for every sampling probability s above 1e-114."""
 
 MAX_NODES = 1 << 20
-"""Most nodes of a quadrature."""
+"""Most nodes of a quadrature. Knob of speed."""
 
 UNRESOLVED = 1e-3
-"""Relative difference of the sums over every other node beyond which quadrature
-is not trusted: where a step is fine enough, it is about the square root of the
-error bound, 1e-8."""
+"""Relative difference of the sums over every other node beyond which quadrature is
+not trusted. Any value is sound, since it only refuses; where a step is fine enough the
+difference is about the square root of the error bound, 1e-8."""
 
 _STRIPS = np.concatenate([[0.02, 0.05, 0.1, 0.2, 0.4], np.arange(0.7, 3.01, 0.23)])
 
