@@ -312,13 +312,12 @@ def calibrate_noise_multiplier(
   start = math.log(0.5)
   plan = PrivacyPlan(noise=make_noise(math.exp(start)), **settings)
 
-  def cost(log_multiplier: float) -> float:
-    noise = make_noise(math.exp(log_multiplier))
-    return plan._guarantee(noise, None, neighboring_relation, sampling).upper
+  def noise_of(log_multiplier: float) -> noise_lib.Noise:
+    return make_noise(math.exp(log_multiplier))
 
-  def found(log_multiplier: float) -> noise_lib.Noise:
-    noise = make_noise(math.exp(log_multiplier))
-    return dataclasses.replace(plan, noise=noise).noise  # Checked.
+  def cost(log_multiplier: float) -> float:
+    return plan._guarantee(
+        noise_of(log_multiplier), None, neighboring_relation, sampling).upper
 
   low, high = start, start
   while cost(high) > target_epsilon:
@@ -330,9 +329,10 @@ def calibrate_noise_multiplier(
   while low == high or cost(low) <= target_epsilon:
     low, high = low - math.log(2), low
     if low < math.log(1e-2):
-      return found(high)
+      low = high
+      break
   while high - low > tolerance:
     middle = 0.5 * (low + high)
     low, high = (low, middle) if cost(middle) <= target_epsilon else (
         middle, high)
-  return found(high)
+  return dataclasses.replace(plan, noise=noise_of(high)).noise  # Checked.
