@@ -24,7 +24,7 @@ BELOW = {
     'randomness.py': (),
     'pairs': ('_checks', '_numerics'),
     'noise': ('_checks', 'pairs', 'randomness'),
-    'sampling': ('_checks', 'relations'),
+    'sampling': ('_checks', 'relations', 'randomness'),
     'accounting': ('_checks', '_format', '_numerics', 'relations', 'pairs',
                    'noise'),
     'guarantee.py': ('_format', 'relations', 'accounting'),

@@ -11,11 +11,11 @@ import dp_accounting
 import numpy as np
 
 from tfcactus import relations
+from tfcactus.randomness import KeyStream
 from tfcactus.sampling import FixedSizeSampling
 from tfcactus.sampling import OnePassSampling
 from tfcactus.sampling import PoissonSampling
 from tfcactus.sampling import SamplingScheme
-from tfcactus.sampling.base import IndexStream
 from tfcactus.sampling.base import PlannedNumbers
 
 _GAUSSIAN = dp_accounting.GaussianDpEvent(2.0)
@@ -91,7 +91,7 @@ class ToySampling(SamplingScheme):
   def batches_per_epoch(self) -> int:
     return self.batches
 
-  def draw(self, stream: IndexStream) -> List[np.ndarray]:
+  def draw(self, stream: KeyStream) -> List[np.ndarray]:
     # Bins by the ranks of a permutation and as many coins: any law would do.
     bins = np.zeros(self.num_examples, np.int64)
     left = np.arange(self.num_examples)
@@ -117,7 +117,7 @@ TOY = Case(ToySampling(40, 4), 0.25, 0.0625, (10.0, 7.5), _GAUSSIAN,
 """Not listed by the library; tests list it for as long as they run."""
 
 
-def batches_of(scheme: SamplingScheme, stream: IndexStream, count: int
+def batches_of(scheme: SamplingScheme, stream: KeyStream, count: int
               ) -> List[np.ndarray]:
   """The first batches of draws, one of each draw: draws are independent."""
   return [scheme.draw(stream)[0] for _ in range(count)]

@@ -261,19 +261,14 @@ class FixedSizeBatches(SampledBatches):
   def __init__(self, x: Any, y: Any = None, batch_size: Optional[int] = None, *,
                steps_per_epoch: Optional[int] = None,
                seed: Optional[int] = None):
-    """Initialises the batches.
+    """As `PoissonBatches`, but for the batch size, which has to be the plan's.
 
     Args:
       x: As for `PoissonBatches`.
       y: As for `PoissonBatches`.
-      batch_size: Examples to a batch; a plan accounts for it with sampling_prob
-        = batch_size / num_examples.
-      steps_per_epoch: Batches per epoch; num_examples / batch_size rounded by
-        default.
-      seed: For repeatable experiments; None takes the system's entropy.
-
-    Raises:
-      ValueError: if an argument is invalid.
+      batch_size: sampling_prob * num_examples of the plan.
+      steps_per_epoch: As for `PoissonBatches`.
+      seed: As for `PoissonBatches`.
     """
     data = data_sources.open_data(x, y)
     scheme = FixedSizeSampling(
@@ -295,17 +290,7 @@ class ShuffledBatches(SampledBatches):
 
   def __init__(self, x: Any, y: Any = None, batch_size: Optional[int] = None, *,
                seed: Optional[int] = None):
-    """Initialises the batches.
-
-    Args:
-      x: As for `PoissonBatches`.
-      y: As for `PoissonBatches`.
-      batch_size: Examples to a batch.
-      seed: For repeatable experiments; None takes the system's entropy.
-
-    Raises:
-      ValueError: if an argument is invalid.
-    """
+    """As `FixedSizeBatches`; any batch size goes with a plan."""
     data = data_sources.open_data(x, y)
     scheme = OnePassSampling(
         data.num_examples, checked_size(batch_size, data.num_examples))

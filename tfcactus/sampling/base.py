@@ -16,21 +16,9 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus import relations
+from tfcactus.randomness import KeyStream
 
 _Scheme = TypeVar('_Scheme', bound='SamplingScheme')
-
-
-class IndexStream(Protocol):
-  """Where a scheme draws from; `tfcactus.randomness.KeyStream` is one."""
-
-  def below(self, probability: float, count: int) -> np.ndarray:
-    """Booleans, each true with that probability, shape (count,)."""
-
-  def subset(self, size: int, total: int) -> np.ndarray:
-    """A uniform subset of range(total), shape (size,)."""
-
-  def permutation(self, total: int) -> np.ndarray:
-    """A uniform permutation of range(total), shape (total,)."""
 
 
 class PlannedNumbers(Protocol):
@@ -91,7 +79,7 @@ class SamplingScheme(abc.ABC):
     """Batches in which an epoch sees each example once (on average)."""
 
   @abc.abstractmethod
-  def draw(self, stream: IndexStream) -> List[np.ndarray]:
+  def draw(self, stream: KeyStream) -> List[np.ndarray]:
     """Draws afresh.
 
     Args:

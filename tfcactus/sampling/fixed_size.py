@@ -10,6 +10,7 @@ import dp_accounting
 import numpy as np
 
 from tfcactus import _checks
+from tfcactus.randomness import KeyStream
 from tfcactus.sampling import base
 
 
@@ -58,7 +59,7 @@ class FixedSizeSampling(base.SamplingScheme):
     """num_examples / batch_size rounded."""
     return max(round(self.num_examples / self.batch_size), 1)
 
-  def draw(self, stream: base.IndexStream) -> List[np.ndarray]:
+  def draw(self, stream: KeyStream) -> List[np.ndarray]:
     """One batch."""
     return [stream.subset(self.batch_size, self.num_examples)]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus import relations
+from tfcactus.randomness import KeyStream
 from tfcactus.sampling import base
 
 
@@ -54,7 +55,7 @@ class OnePassSampling(base.SamplingScheme):
     """num_examples / batch_size, rounded up."""
     return -(-self.num_examples // self.batch_size)
 
-  def draw(self, stream: base.IndexStream) -> List[np.ndarray]:
+  def draw(self, stream: KeyStream) -> List[np.ndarray]:
     """The batches of a pass."""
     order = stream.permutation(self.num_examples)
     return [order[start:start + self.batch_size]

@@ -9,6 +9,7 @@ import dp_accounting
 import numpy as np
 
 from tfcactus import _checks
+from tfcactus.randomness import KeyStream
 from tfcactus.sampling import base
 
 
@@ -44,7 +45,7 @@ class PoissonSampling(base.SamplingScheme):
     """1 / q rounded: an epoch sees each example once on average."""
     return max(round(1 / self.sampling_prob), 1)
 
-  def draw(self, stream: base.IndexStream) -> List[np.ndarray]:
+  def draw(self, stream: KeyStream) -> List[np.ndarray]:
     """One batch, in ascending order."""
     return [np.flatnonzero(stream.below(self.sampling_prob, self.num_examples))]
 

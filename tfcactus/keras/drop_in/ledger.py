@@ -7,8 +7,8 @@ from typing import Any
 from typing import List
 from typing import NamedTuple
 from typing import Optional
-from typing import Protocol
 from typing import Tuple
+from typing import TYPE_CHECKING
 
 from tfcactus.keras.batches import SampledBatches
 from tfcactus.keras.checks import layers
@@ -20,38 +20,10 @@ from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger import lineage
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.record import Record
-from tfcactus.noise import Noise
 from tfcactus.plan import PrivacyPlan
 
-
-class CountingOptimizer(Protocol):
-  """What the ledger asks of a drop-in optimizer.
-
-  Attributes:
-    noise: In units of the clip norm.
-    l2_norm_clip: The bound on the norm of each example's gradient.
-    parts_per_step: Batches to a logical one.
-  """
-
-  noise: Noise
-  l2_norm_clip: float
-  parts_per_step: int
-
-  @property
-  def released_steps(self) -> int:
-    """How many noisy updates were made."""
-
-  @property
-  def loaded_steps(self) -> int:
-    """How many of them a file told of."""
-
-  @property
-  def sound(self) -> bool:
-    """Whether all gradients were finite."""
-
-  @property
-  def seeded(self) -> bool:
-    """Whether any noise came from a seed."""
+if TYPE_CHECKING:
+  from tfcactus.keras.drop_in.optimizer import DPOptimizer
 
 
 class DropInLedger:
@@ -71,7 +43,7 @@ class DropInLedger:
       'which does not know its batches; use tfcactus.keras.privatize.')
   clip_norm = None
 
-  def __init__(self, optimizer: CountingOptimizer, model: keras.Model,
+  def __init__(self, optimizer: DPOptimizer, model: keras.Model,
                plan: PrivacyPlan, batches: Optional[SampledBatches]):
     """Opens the ledger.
 
@@ -158,7 +130,7 @@ class _Released(NamedTuple):
   seeded: bool
 
 
-def _released(optimizer: CountingOptimizer, model: keras.Model) -> _Released:
+def _released(optimizer: DPOptimizer, model: keras.Model) -> _Released:
   """Steps of all optimizers the model was trained by, and what is wrong.
 
   Args:
@@ -180,7 +152,7 @@ def _released(optimizer: CountingOptimizer, model: keras.Model) -> _Released:
   return _Released(steps, problem, seeded)
 
 
-def _adds(optimizer: CountingOptimizer) -> Tuple[str, float]:
+def _adds(optimizer: DPOptimizer) -> Tuple[str, float]:
   """What decides the cost of an update."""
   return optimizer.noise.digest, optimizer.l2_norm_clip
 
