@@ -51,7 +51,7 @@ _EXACT_FLOATS = 2**53
 """Up to here a float64 holds every whole number."""
 
 
-def interior_point(records: Any, *, num_values: int, noise: noise_lib.Noise,
+def interior_point(records: Any, *, num_values: int, noise: noise_lib.ScalarNoise,
                    fraction: float = 0.5, rank_error: Optional[float] = None,
                    method: str = 'binary-search', seed: Optional[int] = None
                    ) -> Release:
@@ -89,7 +89,7 @@ def interior_point(records: Any, *, num_values: int, noise: noise_lib.Noise,
       error_kind='rank error', error_bound=error)
 
 
-def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.Noise,
+def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.ScalarNoise,
                   rng: Any, method: str, fraction: float = 0.5,
                   rank_error: Optional[float] = None) -> int:
   """One answer, without its price; arguments as for `interior_point`.
@@ -119,7 +119,7 @@ def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.Noise,
   return int(recursion_draws(balance, width, noise, rng, 1)[0])
 
 
-def _width(noise: noise_lib.Noise, size: int, fraction: float,
+def _width(noise: noise_lib.ScalarNoise, size: int, fraction: float,
            rank_error: Optional[float]) -> float:
   """The rank error that the recursion is built for."""
   if rank_error is not None:
@@ -191,7 +191,7 @@ def num_queries(size: int, method: str) -> int:
   return _halvings(_levels(size) + 1) + 2
 
 
-def planned_error(noise: noise_lib.Noise, size: int, fraction: float,
+def planned_error(noise: noise_lib.ScalarNoise, size: int, fraction: float,
                   beta: float, method: str) -> float:
   """The rank error exceeded with probability beta at most.
 
@@ -218,7 +218,7 @@ def planned_error(noise: noise_lib.Noise, size: int, fraction: float,
   return math.exp(optimize.brentq(excess, low, high, xtol=1e-9) + 1e-8)
 
 
-def _recursion_failure(noise: noise_lib.Noise, size: int, width: float) -> float:
+def _recursion_failure(noise: noise_lib.ScalarNoise, size: int, width: float) -> float:
   """A bound on the probability that the recursion misses by more than `width`.
 
   Comparisons of levels have width/5 to spare at sensitivity one, as has the
@@ -267,7 +267,7 @@ def _search(runs: int, low: int, high: int, halvings: int,
   return last
 
 
-def binary_search_draws(balance: Balance, noise: noise_lib.Noise, rng: Any,
+def binary_search_draws(balance: Balance, noise: noise_lib.ScalarNoise, rng: Any,
                         runs: int) -> np.ndarray:
   """`runs` independent binary searches; shape (runs,)."""
   scale = balance.sensitivity
@@ -276,7 +276,7 @@ def binary_search_draws(balance: Balance, noise: noise_lib.Noise, rng: Any,
       lambda j: _noise.noisy(balance(j), scale, noise, rng) > 0)
 
 
-def recursion_draws(balance: Balance, width: float, noise: noise_lib.Noise,
+def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise,
                     rng: Any, runs: int) -> np.ndarray:
   """`runs` independent answers of Theorem 25's recursion; shape (runs,).
 
@@ -323,7 +323,7 @@ def _nodes(balance: Balance, width: float, level: int
 
 
 def _noisy_maximum(places: np.ndarray, value: np.ndarray, size: int, level: int,
-                   noise: noise_lib.Noise, rng: Any, runs: int) -> np.ndarray:
+                   noise: noise_lib.ScalarNoise, rng: Any, runs: int) -> np.ndarray:
   """Names the node of a level whose value with noise is largest.
 
   One record moves the values of all nodes by two in total at most, since f

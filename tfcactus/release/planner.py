@@ -16,7 +16,7 @@ from tfcactus.accounting import sinh_normal
 from tfcactus.release import _noise
 from tfcactus.release.result import repeated
 
-_SCALED: dict[str, Callable[[float], noise_lib.Noise]] = {
+_SCALED: dict[str, Callable[[float], noise_lib.ScalarNoise]] = {
     'gaussian': noise_lib.Gaussian, 'laplace': noise_lib.Laplace}
 
 FAMILIES = (*_SCALED, 'sinh-normal')
@@ -29,7 +29,7 @@ _CLOSE = 1e-9
 """Relative tolerance of noise of one price: what is compared differs by more."""
 
 
-def smallest_count(noise: noise_lib.Noise, *, num_bins: int, beta: float
+def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float
                    ) -> float:
   """The smallest count that survives a threshold no empty count passes.
 
@@ -47,7 +47,7 @@ def smallest_count(noise: noise_lib.Noise, *, num_bins: int, beta: float
   return math.ceil(threshold + reserve + 0.5)
 
 
-def count_threshold(noise: noise_lib.Noise, *, num_bins: int, beta: float) -> int:
+def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float) -> int:
   """The threshold that none of `num_bins` empty counts reaches but with beta.
 
   Args:
@@ -62,7 +62,7 @@ def count_threshold(noise: noise_lib.Noise, *, num_bins: int, beta: float) -> in
 
 
 def noise_family(family: str, bend: Optional[float] = None
-                 ) -> Callable[[float], noise_lib.Noise]:
+                 ) -> Callable[[float], noise_lib.ScalarNoise]:
   """Noise of a family as a function of its size.
 
   Args:
@@ -85,7 +85,7 @@ def noise_family(family: str, bend: Optional[float] = None
 
 def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
                     sensitivity: float = 1.0, bend: Optional[float] = None
-                    ) -> noise_lib.Noise:
+                    ) -> noise_lib.ScalarNoise:
   """The most noise that keeps all errors within bounds.
 
   Args:
@@ -113,7 +113,7 @@ def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
 
 def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
                       releases: int = 1, bend: Optional[float] = None
-                      ) -> noise_lib.Noise:
+                      ) -> noise_lib.ScalarNoise:
   """The least noise of a family whose releases cost epsilon at delta.
 
   Args:
@@ -146,7 +146,7 @@ def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
 
 
 def best_sinh_normal(epsilon: float, delta: float,
-                     error: Callable[[noise_lib.Noise], float]
+                     error: Callable[[noise_lib.ScalarNoise], float]
                      ) -> noise_lib.SinhNormal:
   """The sinh-normal noise of least error among those of one price.
 

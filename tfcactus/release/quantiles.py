@@ -20,7 +20,7 @@ _MOST_ANSWERS = 2.0**61
 
 
 def quantile(records: Any, fraction: float, *, low: float, high: float,
-             noise: noise_lib.Noise, resolution: Optional[float] = None,
+             noise: noise_lib.ScalarNoise, resolution: Optional[float] = None,
              rank_error: Optional[float] = None, method: str = 'binary-search',
              seed: Optional[int] = None) -> Release:
   """Releases a value whose rank is near a fraction of the number of records.

@@ -22,7 +22,7 @@ _SUM_FINENESS = 30
 2^32 records are exact, and no record's rounding depends on the others."""
 
 
-def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.Noise,
+def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.ScalarNoise,
                 resolution: Optional[float] = None, seed: Optional[int] = None
                 ) -> Release:
   """Releases a number with noise.
@@ -155,7 +155,7 @@ def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
   return np.trunc(unit * factor).astype(np.int64).reshape(rows.shape)
 
 
-def histogram(records: Any, *, num_bins: int, noise: noise_lib.Noise,
+def histogram(records: Any, *, num_bins: int, noise: noise_lib.ScalarNoise,
               outside: str = 'refuse', seed: Optional[int] = None) -> Release:
   """Releases how often each value occurs: integers, some below zero.
 
@@ -219,7 +219,7 @@ def exact_counts(records: Any, *, num_bins: int, outside: str = 'refuse'
 
 
 def _noisy_number(steps: np.ndarray, step: float, scale: float,
-                  noise: noise_lib.Noise, seed: Optional[int]) -> Release:
+                  noise: noise_lib.ScalarNoise, seed: Optional[int]) -> Release:
   """Noise for a whole number of steps that changes by `scale` at most."""
   noise_lib.check_scalar(noise)
   drawn = _noise.drawn_steps(

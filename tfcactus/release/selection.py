@@ -27,7 +27,7 @@ from tfcactus.release.result import repeated
 METHODS = ('obvious-answer', 'histogram')
 
 
-def gap_max(scores: Any, *, sensitivity: float, noise: noise_lib.Noise,
+def gap_max(scores: Any, *, sensitivity: float, noise: noise_lib.ScalarNoise,
             method: str = 'obvious-answer', seed: Optional[int] = None
             ) -> Release:
   """Releases the index of the best score.
@@ -73,7 +73,7 @@ def gap_max(scores: Any, *, sensitivity: float, noise: noise_lib.Noise,
       obvious_answer_gap(noise, steps.size, beta) + 2 * step)
 
 
-def most_frequent(records: Any, *, num_bins: int, noise: noise_lib.Noise,
+def most_frequent(records: Any, *, num_bins: int, noise: noise_lib.ScalarNoise,
                   method: str = 'obvious-answer', outside: str = 'refuse',
                   seed: Optional[int] = None) -> Release:
   """Releases the most frequent value, if it is so by a gap.
@@ -90,7 +90,7 @@ def most_frequent(records: Any, *, num_bins: int, noise: noise_lib.Noise,
   return gap_max(counts, sensitivity=1, noise=noise, method=method, seed=seed)
 
 
-def top_m(scores: Any, m: int, *, sensitivity: float, noise: noise_lib.Noise,
+def top_m(scores: Any, m: int, *, sensitivity: float, noise: noise_lib.ScalarNoise,
           seed: Optional[int] = None) -> Release:
   """Releases the indices of the m best scores, best first by noisy gap.
 
@@ -135,7 +135,7 @@ def _scores(scores: Any, sensitivity: float, m: int
   return steps, step, scale
 
 
-def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.Noise,
+def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.ScalarNoise,
                          rng: Any, runs: int) -> np.ndarray:
   """Algorithm 22, `runs` times on the same scores; shape (runs,).
 
@@ -158,7 +158,7 @@ def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.Noise
   return np.where(above, best, other + (other >= best))
 
 
-def top_m_draws(steps: np.ndarray, m: int, scale: float, noise: noise_lib.Noise,
+def top_m_draws(steps: np.ndarray, m: int, scale: float, noise: noise_lib.ScalarNoise,
                 rng: Any, runs: int) -> np.ndarray:
   """Algorithm 21 for m options, `runs` times; shape (runs, m)."""
   after = np.partition(steps, steps.size - m - 1)[steps.size - m - 1]
@@ -169,7 +169,7 @@ def top_m_draws(steps: np.ndarray, m: int, scale: float, noise: noise_lib.Noise,
   return np.take_along_axis(chosen, order, 1)
 
 
-def obvious_answer_gap(noise: noise_lib.Noise, num_options: int, beta: float
+def obvious_answer_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float
                        ) -> float:
   """The gap, in sensitivities, from which on Algorithm 22 errs with beta.
 
@@ -189,7 +189,7 @@ def obvious_answer_gap(noise: noise_lib.Noise, num_options: int, beta: float
   return float(2 * (1 + threshold + reserve))
 
 
-def top_m_gap(noise: noise_lib.Noise, num_options: int, beta: float, m: int = 1
+def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: int = 1
               ) -> float:
   """The gap, in sensitivities, from which on Algorithm 21 errs with beta.
 
@@ -214,7 +214,7 @@ def top_m_gap(noise: noise_lib.Noise, num_options: int, beta: float, m: int = 1
   return gap + 1e-8
 
 
-def _worst_rival(noise: noise_lib.Noise, rivals: int
+def _worst_rival(noise: noise_lib.ScalarNoise, rivals: int
                  ) -> tuple[np.ndarray, np.ndarray]:
   """Quantiles of the largest of `rivals` draws, and the mass below each."""
   # u = 1 - tail on a grid that is fine where success is decided.
@@ -224,14 +224,14 @@ def _worst_rival(noise: noise_lib.Noise, rivals: int
   return _noise.upper_quantile(noise, each), mass
 
 
-def _top_m_success(rival: np.ndarray, mass: np.ndarray, noise: noise_lib.Noise,
+def _top_m_success(rival: np.ndarray, mass: np.ndarray, noise: noise_lib.ScalarNoise,
                    gap: float, m: int) -> float:
   # Each cell of the rival's law at its upper end: a lower bound.
   beaten = noise.cdf(0.5 * gap - rival)
   return float(np.sum(mass * beaten**m))
 
 
-def smallest_gap(noise: noise_lib.Noise, *, num_options: int, beta: float,
+def smallest_gap(noise: noise_lib.ScalarNoise, *, num_options: int, beta: float,
                  sensitivity: float = 1.0, method: str = 'obvious-answer'
                  ) -> float:
   """The smallest gap at which `gap_max` is right with probability 1 - beta.
@@ -253,7 +253,7 @@ def smallest_gap(noise: noise_lib.Noise, *, num_options: int, beta: float,
   return scale * obvious_answer_gap(noise, k, beta)
 
 
-def obvious_answer_success(noise: noise_lib.Noise, num_options: int, gap: float
+def obvious_answer_success(noise: noise_lib.ScalarNoise, num_options: int, gap: float
                            ) -> float:
   """The probability that Algorithm 22 names the best, exactly.
 

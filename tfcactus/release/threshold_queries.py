@@ -28,7 +28,7 @@ from tfcactus.release.result import repeated
 _DEEPEST = 20
 
 
-def thresholds(records: Any, *, num_values: int, noise: noise_lib.Noise,
+def thresholds(records: Any, *, num_values: int, noise: noise_lib.ScalarNoise,
                outside: str = 'refuse', seed: Optional[int] = None) -> Release:
   """Releases noisy counts of records <= j, for all j in 0..num_values - 1.
 
@@ -71,7 +71,7 @@ class ThresholdSketch(NamedTuple):
 
 
 def threshold_sketch(records: Any, *, num_values: int, depth: int,
-                     noise: noise_lib.Noise, method: str = 'binary-search',
+                     noise: noise_lib.ScalarNoise, method: str = 'binary-search',
                      rank_error: Optional[float] = None,
                      seed: Optional[int] = None) -> Release:
   """Releases where the data are, and how many up to there, in a huge domain.
@@ -149,7 +149,7 @@ def num_levels(num_values: int) -> int:
   return _checks.integer('num_values', num_values, 1).bit_length()
 
 
-def threshold_draws(counts: np.ndarray, noise: noise_lib.Noise, rng: Any,
+def threshold_draws(counts: np.ndarray, noise: noise_lib.ScalarNoise, rng: Any,
                     runs: int) -> np.ndarray:
   """`runs` independent answers to all threshold queries.
 
