@@ -255,8 +255,7 @@ def test_files_are_refused_in_words(tmp_path):
   with pytest.raises(Exception, match='PrivateModel|layer'):
     private.load_weights(tmp_path / 'plain.weights.h5')
   config = private.get_config()
-  config['plan'] = {**config['plan'], 'noise': {'kind': 'table', 'npz': 'aaaa',
-                                                'digest': 'x'}}
+  config['plan'] = {**config['plan'], 'noise': {'kind': 'scalar', 'npz': 'aaaa'}}
   with pytest.raises(ValueError, match='noise table'):
     type(private).from_config(config)
 
