@@ -37,3 +37,11 @@ def test_every_table_has_one_place():
   for name in names:
     assert text.count(f'<!-- {name}:begin -->') == 1, name
     assert text.count(f'<!-- {name}:end -->') == 1, name
+
+
+def test_examples_of_extending_are_the_files_that_are_tested():
+  text = (ROOT / 'docs' / 'extending.md').read_text()
+  found = re.findall(r'<!-- (\S+) -->\n```python\n(.*?)```\n', text, re.S)
+  assert len(found) == 6 == text.count('```python')
+  for name, shown in found:
+    assert shown == (ROOT / name).read_text(), name

@@ -17,28 +17,16 @@ CORE = sorted(
         [str(ROOT)], 'tfcactus.', onerror=lambda name: None)
     if not module.name.startswith(('tfcactus.keras', 'tfcactus.learned')))
 
-# What a room may import from: only rooms below it, and itself.
-BELOW = {
-    '_checks.py': (), '_format.py': (), '_numerics.py': (), 'relations.py': (),
-    'adaptive_clipping.py': ('_checks',),
-    'randomness.py': (),
-    'pairs': ('_checks', '_numerics'),
-    'noise': ('_checks', 'pairs', 'randomness'),
-    'sampling': ('_checks', 'relations', 'randomness'),
-    'accounting': ('_checks', '_format', '_numerics', 'relations', 'pairs',
-                   'noise'),
-    'guarantee.py': ('_format', 'relations', 'accounting'),
-    'plan.py': ('_checks', 'relations', 'adaptive_clipping', 'noise', 'sampling',
-                'accounting', 'guarantee'),
-    'design': ('_checks', '_format', '_numerics', 'noise'),
-    'search': ('_checks', '_format', '_numerics', 'noise', 'accounting', 'plan',
-               'design', 'guarantee'),
-    'release': ('_checks', '_format', '_numerics', 'relations', 'randomness',
-                'noise', 'accounting', 'plan', 'guarantee'),
-    'learned': ('_checks', '_format', 'noise', 'accounting'),
-    'keras': ('_checks', '_format', 'relations', 'adaptive_clipping', 'randomness',
-              'pairs', 'noise', 'sampling', 'accounting', 'plan', 'guarantee'),
-}
+
+
+def drawn():
+  """The rooms that each room imports from, as docs/architecture.md has it."""
+  text = (ROOT.parent / 'docs' / 'architecture.md').read_text(encoding='utf-8')
+  rows = re.findall(r'^\| `(\w+)` \| [^|]* \|([^|]*)\|$', text, re.M)
+  return {room: set(re.findall(r'`(\w+)`', names)) for room, names in rows}
+
+
+BELOW = drawn()
 
 
 def test_core_loads_neither_tensorflow_nor_cvxpy():
@@ -63,19 +51,19 @@ def rooms_imported(file):
 
 
 @pytest.mark.parametrize('room', BELOW)
-def test_imports_run_one_way(room):
-  path = ROOT / room
-  files = [path] if path.is_file() else sorted(path.rglob('*.py'))
-  assert files
-  for file in files:
-    strange = rooms_imported(file) - set(BELOW[room]) - {room}
-    assert not strange, f'{file.relative_to(ROOT)} imports from {strange}'
+def test_imports_are_as_drawn(room):
+  files = sorted((ROOT / room).rglob('*.py')) or [ROOT / f'{room}.py']
+  found = set().union(*map(rooms_imported, files)) - {room}
+  assert found == BELOW[room], f'{room} imports from {sorted(found)}'
 
 
-def test_every_room_is_drawn():
-  rooms = {path.name for path in ROOT.iterdir()
+def test_the_drawing_is_whole_and_goes_one_way():
+  rooms = {path.stem for path in ROOT.iterdir()
            if path.suffix == '.py' or (path / '__init__.py').exists()}
-  assert rooms - {'__init__.py', 'cli'} == set(BELOW)
+  assert rooms - {'__init__'} == set(BELOW)
+  order = list(BELOW)
+  for room, below in BELOW.items():
+    assert all(order.index(other) < order.index(room) for other in below), room
 
 
 def test_tensorflow_privacy_is_the_business_of_one_room():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conformance import sampling_cases as cases
+from tests.conformance.toy_sampling import ToySampling
 import tfcactus
 from tfcactus import relations
 from tfcactus import sampling
@@ -21,7 +22,7 @@ ALL = (*cases.CASES, cases.TOY)
 def case(request, monkeypatch):
   if request.param is cases.TOY:
     monkeypatch.setattr(
-        sampling, 'SCHEMES', (*sampling.SCHEMES, cases.ToySampling))
+        sampling, 'SCHEMES', (*sampling.SCHEMES, ToySampling))
   return request.param
 
 

@@ -12,6 +12,7 @@ pytest.importorskip('tensorflow')
 import tensorflow as tf
 
 from tests.conformance import sampling_cases as cases
+from tests.conformance.toy_sampling import ToySampling
 import tfcactus
 from tfcactus import keras as ours
 from tfcactus import sampling
@@ -29,7 +30,7 @@ PLAN = tfcactus.PrivacyPlan(
 def case(request, monkeypatch):
   if request.param is cases.TOY:
     monkeypatch.setattr(
-        sampling, 'SCHEMES', (*sampling.SCHEMES, cases.ToySampling))
+        sampling, 'SCHEMES', (*sampling.SCHEMES, ToySampling))
   return request.param
 
 

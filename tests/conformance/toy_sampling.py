@@ -1,0 +1,60 @@
+"""A sampling scheme of one's own: this file and a line of the listing."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import List
+
+import dp_accounting
+import numpy as np
+
+from tfcactus import relations
+from tfcactus.randomness import KeyStream
+from tfcactus.sampling.base import PlannedNumbers
+from tfcactus.sampling.base import SamplingScheme
+
+
+@dataclasses.dataclass(frozen=True)
+class ToySampling(SamplingScheme):
+  """Each example goes into a random batch of its epoch: a scheme of one file.
+
+  No amplification is claimed: each example is in one noisy sum of an epoch, and a
+  zeroed one changes no other batch.
+  """
+
+  code = 999
+  name = 'toy'
+  relations = (relations.ZERO_OUT, relations.REPLACE)
+  unproved = 'the toy claims no more'
+  draws_epochs = True
+  also_public = ('the number of batches',)
+
+  num_examples: int
+  batches: int
+
+  @classmethod
+  def of_plan(cls, plan: PlannedNumbers) -> ToySampling:
+    return cls(plan.num_examples, round(1 / plan.sampling_prob))
+
+  @property
+  def batches_per_epoch(self) -> int:
+    return self.batches
+
+  def draw(self, stream: KeyStream) -> List[np.ndarray]:
+    # Bins by the ranks of a permutation and as many coins: any law would do.
+    bins = np.zeros(self.num_examples, np.int64)
+    left = np.arange(self.num_examples)
+    for index in range(self.batches, 1, -1):
+      taken = stream.below(1 / index, left.size)
+      bins[left[taken]] = index - 1
+      left = left[~taken]
+    return [np.flatnonzero(bins == index) for index in range(self.batches)]
+
+  def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    return noise_event
+
+  def released(self, count: int) -> str:
+    return f'{count} epochs in which each example was in a random batch'
+
+  def check_plan(self, plan: PlannedNumbers) -> None:
+    self._check_examples(plan)
