@@ -38,6 +38,7 @@ from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses import rounding
 from tfcactus.accounting.composition.saddles import Alias
 from tfcactus.accounting.composition.saddles import Saddles
+from tfcactus.accounting.composition.saddles import STEP_ROUNDOFF
 
 LOG_TOLERANCE = math.log(1e-14)
 """Log of the relative error of delta aimed at for each cause. Knob of speed."""
@@ -63,8 +64,8 @@ LOG_NOTHING = -650.0
 """Log of a delta that is not told from zero; it is then its own upper bound."""
 
 BELOW_SLACK = 1e-6
-"""Allowance for rounding in the log of a delta that is quickly shown small; derived as
-`saddles.ROUNDOFF`."""
+"""Allowance for rounding in the log of a delta that is quickly shown small, beside
+that of each step's moment, `saddles.STEP_ROUNDOFF`."""
 
 QUICK_ORDER = 300.0
 """A tilt beyond this takes seconds: delta is next to what no epsilon undercuts."""
@@ -203,7 +204,8 @@ class Contour:
       order = float(saddles.orders[best])
       if self.quick and order > QUICK_ORDER:
         raise IntractableError
-      alias = Alias(order, saddles.orders, saddles.mgf, log_moment)
+      alias = Alias(
+          order, saddles.orders, saddles.mgf, self._steps, log_moment)
       period = alias.period(
           epsilon - inversion.margin(order), log_delta + LOG_TOLERANCE)
       spacing = 2 * math.pi / period
@@ -293,7 +295,8 @@ class Contour:
     root = math.sqrt(order * (order + 1))
     shares = np.diff(np.arctan(grid / root), prepend=0.0, append=0.5 * math.pi)
     total = float(shares @ np.exp(np.append(0.0, decay))) / (math.pi * root)
-    return mgf - order * epsilon + math.log(total) < log_delta - BELOW_SLACK
+    slack = BELOW_SLACK + STEP_ROUNDOFF * self._steps
+    return mgf - order * epsilon + math.log(total) < log_delta - slack
 
 
 def one_thread() -> ContextManager[object]:

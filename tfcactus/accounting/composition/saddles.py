@@ -14,10 +14,13 @@ from tfcactus import _numerics
 from tfcactus.accounting.bounds import IntractableError
 
 ROUNDOFF = 1e-6
-"""Bound on the relative rounding error of the log of a Chernoff bound. Its moment is
-a sum over k steps of terms of which each is within `sum_roundoff`, 1e-14, of the sum
-of its moduli, E|e^(c loss) - 1|: 1e8 for all steps together are allowed for. What is
-bounded with it is 1e-14 of delta, so that it costs nothing."""
+"""Bound on the relative error of the log of a Chernoff bound, for what is added up
+and multiplied in it. What is bounded with it is 1e-14 of delta: it costs nothing."""
+
+STEP_ROUNDOFF = 2 * _numerics.sum_roundoff(1 << 20)
+"""Bound on the error of a step's log moment. The moment X = E e^(c loss) is computed
+as 1 + E(e^(c loss) - 1), within `sum_roundoff` of the moduli, which are at most X + 1;
+and X >= 1 for c > 0."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +96,7 @@ class Alias:
     order: The tilt.
     orders: Orders at which log moments are known.
     mgf: The log moments.
+    steps: Number of steps, each of which rounds.
     log_moment: Returns an upper bound on a log moment, where those known have none
       on the error of their quadrature.
   """
@@ -100,6 +104,7 @@ class Alias:
   order: float
   orders: np.ndarray
   mgf: np.ndarray
+  steps: int
   log_moment: Optional[Callable[[float], float]] = None
 
   def period(self, epsilon: float, log_tolerance: float) -> float:
@@ -130,12 +135,13 @@ class Alias:
       # Which orders are best needs no proof; their moments do.
       best = [int(np.argmin(side)) for side in (high, low)]
       return Alias(self.order, self.orders[best], np.array(
-          [self.log_moment(float(order)) for order in self.orders[best]])).bound(
-              epsilon, period)
+          [self.log_moment(float(order)) for order in self.orders[best]]),
+                   self.steps).bound(epsilon, period)
     zero = -float(_numerics.log_expm1(np.array(self.order * period)))
     return math.exp(min(np.min(high), 700.0)) + math.exp(min(np.min(low), zero))
 
   def _log_excess(self, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
     log_a = self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
-    log_a = log_a + ROUNDOFF * (1 + np.abs(self.mgf) + np.abs(self.orders * epsilon))
+    log_a = log_a + STEP_ROUNDOFF * self.steps + ROUNDOFF * (
+        1 + np.abs(self.mgf) + np.abs(self.orders * epsilon))
     return log_a, np.minimum(log_a, 0.0)
