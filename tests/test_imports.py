@@ -22,11 +22,13 @@ CORE = sorted(
 def drawn():
   """The rooms that each room imports from, as docs/architecture.md has it."""
   text = (ROOT.parent / 'docs' / 'architecture.md').read_text(encoding='utf-8')
-  rows = re.findall(r'^\| `(\w+)` \| [^|]* \|([^|]*)\|$', text, re.M)
-  return {room: set(re.findall(r'`(\w+)`', names)) for room, names in rows}
+  rows = re.findall(r'^\| `([\w.]+)` \| [^|]* \|([^|]*)\|$', text, re.M)
+  return {room: set(re.findall(r'`([\w.]+)`', names)) for room, names in rows}
 
 
-BELOW = drawn()
+DRAWN = drawn()
+BELOW = {room: below for room, below in DRAWN.items() if '.' not in room}
+KERAS = {room: below for room, below in DRAWN.items() if '.' in room}
 
 
 def test_core_loads_neither_tensorflow_nor_cvxpy():
@@ -57,12 +59,24 @@ def test_imports_are_as_drawn(room):
   assert found == BELOW[room], f'{room} imports from {sorted(found)}'
 
 
+@pytest.mark.parametrize('room', KERAS)
+def test_rooms_of_keras_are_as_drawn(room):
+  found = set()
+  for file in (ROOT / room.replace('.', '/')).rglob('*.py'):
+    found |= {f'keras.{name}' for pair in re.findall(
+        r'^\s*from tfcactus\.keras(?:\.(\w+)[\w.]*| import (\w+))',
+        file.read_text(encoding='utf-8'), re.M) for name in pair}
+  assert found & set(KERAS) - {room} == KERAS[room]
+
+
 def test_the_drawing_is_whole_and_goes_one_way():
   rooms = {path.stem for path in ROOT.iterdir()
            if path.suffix == '.py' or (path / '__init__.py').exists()}
   assert rooms - {'__init__'} == set(BELOW)
-  order = list(BELOW)
-  for room, below in BELOW.items():
+  rooms = {path.parent.name for path in (ROOT / 'keras').glob('*/__init__.py')}
+  assert {f'keras.{room}' for room in rooms} == set(KERAS)
+  order = list(DRAWN)
+  for room, below in DRAWN.items():
     assert all(order.index(other) < order.index(room) for other in below), room
 
 

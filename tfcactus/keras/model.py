@@ -8,10 +8,10 @@ from typing import Optional
 import tensorflow as tf
 
 from tfcactus.guarantee import Guarantee
+from tfcactus.keras import compile_arguments
 from tfcactus.keras import fit_inputs
 from tfcactus.keras import private_step
 from tfcactus.keras import serialization
-from tfcactus.keras.checks import compile_arguments
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.checks import layers
 from tfcactus.keras.compat import optimizers

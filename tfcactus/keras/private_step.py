@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus.keras import clip_norm
+from tfcactus.keras import example_seeds
 from tfcactus.keras.checks import layers
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import clipping as clipping_lib
 from tfcactus.keras.gradients import engine as engine_lib
-from tfcactus.keras.gradients import example_seeds
 from tfcactus.keras.gradients import layer_routes
 from tfcactus.keras.noise_addition import NoiseSampler
 

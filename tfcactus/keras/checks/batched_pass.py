@@ -8,10 +8,10 @@ from typing import Sequence
 
 import tensorflow as tf
 
+from tfcactus.keras import example_seeds
+from tfcactus.keras import vectorization
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients import example_seeds
-from tfcactus.keras.gradients import vectorization
 from tfcactus.keras.independence import graph_proof
 
 

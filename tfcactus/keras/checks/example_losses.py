@@ -17,10 +17,10 @@ from typing import Tuple
 
 import tensorflow as tf
 
+from tfcactus.keras import vectorization
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import versions
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients import vectorization
 from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence import graph_proof
 

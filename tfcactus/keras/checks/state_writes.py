@@ -8,10 +8,10 @@ from typing import Iterator
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
+from tfcactus.keras import example_seeds
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients import example_seeds
 
 _HARMLESS = frozenset((
     # Reads.

@@ -15,11 +15,11 @@ from typing import Tuple
 
 import tensorflow as tf
 
+from tfcactus.keras import example_seeds
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients import example_seeds
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layer_routes import Routes
 from tfcactus.keras.gradients.layers.base import LayerCall

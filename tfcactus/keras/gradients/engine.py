@@ -9,13 +9,13 @@ from typing import Optional
 
 import tensorflow as tf
 
+from tfcactus.keras import example_seeds
 from tfcactus.keras.checks import batched_pass as pass_check
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import batched_pass
 from tfcactus.keras.gradients import clipping as clipping_lib
-from tfcactus.keras.gradients import example_seeds
 from tfcactus.keras.gradients import layer_routes
 
 

@@ -7,11 +7,11 @@ from typing import Callable
 
 import tensorflow as tf
 
+from tfcactus.keras import example_seeds
+from tfcactus.keras import vectorization
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
-from tfcactus.keras.gradients import example_seeds
 from tfcactus.keras.gradients import forms
-from tfcactus.keras.gradients import vectorization
 from tfcactus.keras.gradients.layers import base
 
 
