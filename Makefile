@@ -23,6 +23,7 @@ train: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/mypy
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 test-slow: $(STAMP)
@@ -35,6 +36,7 @@ test-matrix: $(STAMP)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/mypy
 
 $(STAMP): setup.py
 	@python=; for candidate in $(CANDIDATES); do \

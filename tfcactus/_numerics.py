@@ -57,7 +57,7 @@ def log_sum(exponent: np.ndarray) -> np.ndarray:
 BLOCK = 32
 """Terms that are added up in any order, before blocks of them are."""
 
-EPS = np.finfo(np.float64).eps
+EPS = float(np.finfo(np.float64).eps)
 """Twice the largest relative error of one rounded operation."""
 
 

@@ -49,7 +49,7 @@ LARGEST_EPSILON = 700.0
 FURTHEST = 1e4
 """No finite epsilon beyond this is looked for; the bound is then inf."""
 
-CONVOLUTION_ROUNDOFF = 8 * np.finfo(np.float64).eps
+CONVOLUTION_ROUNDOFF = 8 * _numerics.EPS
 """Error of a convolution by FFT per level, relative to the norms."""
 
 
@@ -216,13 +216,13 @@ class Buckets:
 
   def repeated(self, count: int) -> Buckets:
     """The buckets of `count` such releases."""
-    result, power = None, self
+    power, factors = self, []
     while True:
       if count & 1:
-        result = power if result is None else result.compose(power)
+        factors.append(power)
       count >>= 1
       if not count:
-        return result
+        return functools.reduce(Buckets.compose, factors)
       power = power.compose(power)
 
   @functools.cached_property
@@ -273,7 +273,7 @@ def compose_buckets(groups: Sequence[tuple[composition.StepLoss, int]],
   bounds = [(step.bounds(), count) for step, count in groups]
   width = math.log(factor) if factor is not None else _width(
       [(both.upper, count) for both, count in bounds], buckets)
-  results = []
+  results: list[Buckets] = []
   for side in ('lower', 'upper'):
     if results and all(both.lower is both.upper for both, _ in bounds):
       return results[0], results[0]

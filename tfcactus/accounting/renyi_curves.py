@@ -18,18 +18,18 @@ from tfcactus import _checks
 def check(orders: Sequence[float], divergences: Sequence[float]
           ) -> tuple[np.ndarray, np.ndarray]:
   """Returns both as arrays; ValueError if they are no Renyi curve."""
-  orders = _checks.vector('orders', list(orders))
-  divergences = _checks.vector('divergences', list(divergences))
-  if orders.shape != divergences.shape:
+  order = _checks.vector('orders', list(orders))
+  divergence = _checks.vector('divergences', list(divergences))
+  if order.shape != divergence.shape:
     raise ValueError(
         'Expected as many divergences as orders, got '
-        f'{divergences.size} and {orders.size}.')
-  if np.any(orders <= 1) or np.any(np.diff(orders) <= 0):
+        f'{divergence.size} and {order.size}.')
+  if np.any(order <= 1) or np.any(np.diff(order) <= 0):
     raise ValueError('Expected orders above one and increasing.')
-  if np.any(divergences < 0):
+  if np.any(divergence < 0):
     raise ValueError(
-        f'Expected divergences >= 0, got {np.min(divergences)!r}.')
-  return orders, divergences
+        f'Expected divergences >= 0, got {np.min(divergence)!r}.')
+  return order, divergence
 
 
 def running_rho(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:

@@ -83,14 +83,14 @@ class TCDP:
       A guarantee that also holds between the orders: (order - 1) D_order is
       convex, and zero at order one.
     """
-    orders, divergences = renyi_curves.check(orders, divergences)
-    omega = orders[-1] if omega is None else check_omega(omega)
-    if omega > orders[-1]:
+    order, divergence = renyi_curves.check(orders, divergences)
+    omega = order[-1] if omega is None else check_omega(omega)
+    if omega > order[-1]:
       raise ValueError(
-          f'Expected omega <= {orders[-1]:.6g}, the largest order given, got '
+          f'Expected omega <= {order[-1]:.6g}, the largest order given, got '
           f'omega={omega!r}.')
-    last = int(np.searchsorted(orders, omega))
-    return cls(float(renyi_curves.running_rho(orders, divergences)[last]), omega)
+    last = int(np.searchsorted(order, omega))
+    return cls(float(renyi_curves.running_rho(order, divergence)[last]), omega)
 
   def compose(self, *others: TCDP) -> TCDP:
     """The guarantee of all together: rhos add, the least omega stays (Lemma 2)."""

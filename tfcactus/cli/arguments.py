@@ -58,7 +58,7 @@ def add_noise(parser: argparse.ArgumentParser) -> None:
 
 
 def make_noise(family: str, noise_multiplier: Optional[float],
-               bend: Optional[float]) -> noise_lib.Noise:
+               bend: Optional[float]) -> noise_lib.ScalarNoise:
   """The noise of a family.
 
   Args:

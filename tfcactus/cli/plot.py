@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from typing import Any
+from typing import Optional
 from typing import Sequence
 
 import dp_accounting
@@ -50,7 +51,7 @@ def _run(args: argparse.Namespace) -> None:
 def _draw(args: argparse.Namespace, tables: Sequence[library.Table], left: Any,
           right: Any) -> None:
   """Densities beside the Gaussian of equal variance; delta by epsilon."""
-  seen: set[tuple[int, float]] = set()
+  seen: set[tuple[Optional[int], float]] = set()
   for name, table in zip(args.tables, tables):
     colour = f'C{len(left.get_lines()) % 10}'
     sigma = table.noise_multiplier
@@ -81,14 +82,14 @@ def _draw(args: argparse.Namespace, tables: Sequence[library.Table], left: Any,
 
 def _densities(table: library.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Points, the table's density there, and the normal's of equal variance."""
-  sigma, dim = table.noise_multiplier, table.dim
+  sigma = table.noise_multiplier
   if isinstance(table, noise_lib.ScalarTable):
     reach = np.ceil(8 * sigma * table.bins)
     middle = 0.5 if table.edge_at_zero else 0.0
     x = (np.arange(-reach, reach + 1) + middle) / table.bins
     log_normal = -0.5 * (x / sigma)**2 - np.log(sigma * np.sqrt(2 * np.pi))
     return x, np.exp(table.log_density_at(x)), np.exp(log_normal)
-  inner = np.append(0.0, table.radii[:-1])
+  dim, inner = table.dim, np.append(0.0, table.radii[:-1])
   kept = (table.shell_mass > 1e-12) & (np.arange(inner.size) > 0)
   x = 0.5 * (inner + table.radii)[kept]
   density = (table.shell_mass / (table.radii - inner))[kept]

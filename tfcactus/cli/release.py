@@ -38,7 +38,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   arguments.add_json(parser)
 
 
-def _noise(args: argparse.Namespace, releases: int) -> noise_lib.Noise:
+def _noise(args: argparse.Namespace, releases: int) -> noise_lib.ScalarNoise:
   if (args.noise_multiplier is None) == (args.epsilon is None):
     raise ValueError(
         'Expected exactly one of --noise-multiplier and --epsilon.')

@@ -7,7 +7,9 @@ from typing import Any
 from typing import Mapping
 from typing import Optional
 from typing import Sequence
+from typing import Type
 from typing import TypeVar
+from typing import Union
 
 import dp_accounting
 
@@ -22,10 +24,13 @@ from tfcactus.noise.radial_table import RadialTable
 from tfcactus.noise.scalar_table import ScalarTable
 from tfcactus.noise.sinh_normal import SinhNormal
 
-_Law = TypeVar('_Law', bound=Noise)
+Table = Union[ScalarTable, RadialTable]
+_Law = TypeVar('_Law', bound=Type[Noise])
 
-LAWS: tuple[type[Noise], ...] = (
-    Gaussian, Laplace, SinhNormal, ScalarTable, RadialTable, NoNoise)
+TABLES: tuple[type[Table], ...] = (ScalarTable, RadialTable)
+"""Laws that are tables."""
+
+LAWS: tuple[type[Noise], ...] = (Gaussian, Laplace, SinhNormal, *TABLES, NoNoise)
 """All laws: what is not listed here can be drawn, but not saved."""
 
 
@@ -105,7 +110,7 @@ def from_config(config: Mapping[str, Any]) -> Noise:
                      f'noise, got {sorted(fields)}: {error}') from error
 
 
-def load(path: table_file.PathLike) -> table_file.NoiseTable:
+def load(path: table_file.PathLike) -> Table:
   """Loads a noise table written by its `save`.
 
   Args:
@@ -120,11 +125,10 @@ def load(path: table_file.PathLike) -> table_file.NoiseTable:
   """
   place = repr(os.fspath(path))
   arrays = table_file.read_npz(path, place)
-  tables = [law for law in LAWS if issubclass(law, table_file.NoiseTable)]
-  return _law_of(str(arrays['kind']), tables, place).from_file(arrays, place)
+  return _law_of(str(arrays['kind']), TABLES, place).from_file(arrays, place)
 
 
-def _law_of(kind: Any, laws: Sequence[type[_Law]], place: str) -> type[_Law]:
+def _law_of(kind: object, laws: Sequence[_Law], place: str) -> _Law:
   """The law of a kind among `laws`, never one by a name outside of them."""
   found = {law.kind: law for law in laws}
   if kind not in found:

@@ -17,7 +17,7 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus import noise
-from tfcactus.noise.table_file import NoiseTable as Table
+from tfcactus.noise import Table
 
 _NAME = re.compile(
     r'(?P<mechanism>[a-z][a-z0-9-]*?)(-dim(?P<dim>\d+))?-'

@@ -111,7 +111,7 @@ def noisy_sum(records: Any, *, l2_norm_clip: float, noise: noise_lib.Noise,
   """
   clip = _noise.sensitivity(l2_norm_clip, 'l2_norm_clip')
   step = _noise.step_below(clip, _SUM_FINENESS)
-  total: Any = None
+  total: Optional[np.ndarray] = None
   if dim is not None:
     total = np.zeros(_checks.integer('dim', dim, 1), np.int64)
   for batch in _records.batches(records):
@@ -219,17 +219,17 @@ def exact_counts(records: Any, *, num_bins: int, outside: str = 'refuse'
 
 
 def _noisy_number(steps: np.ndarray, step: float, scale: float,
-                  noise: noise_lib.ScalarNoise, seed: Optional[int]) -> Release:
+                  noise: noise_lib.Noise, seed: Optional[int]) -> Release:
   """Noise for a whole number of steps that changes by `scale` at most."""
-  noise_lib.check_scalar(noise)
+  law = noise_lib.check_scalar(noise)
   drawn = _noise.drawn_steps(
-      noise, _noise.generator(seed), (1,), scale, step)[0]
+      law, _noise.generator(seed), (1,), scale, step)[0]
   return Release(
       value=_noise.to_numbers(steps + drawn, step).item(),
-      event=accounting.noise_event(noise),
-      mechanism=f'a number with {noise.name} noise', seeded=seed is not None,
+      event=accounting.noise_event(law),
+      mechanism=f'a number with {law.name} noise', seeded=seed is not None,
       error_kind='absolute error', error_bound=lambda beta: (
-          scale * _noise.max_error(noise, 1, beta) + step))
+          scale * _noise.max_error(law, 1, beta) + step))
 
 
 def _noisy_steps(steps: np.ndarray, step: float, scale: float,

@@ -173,7 +173,8 @@ class Contour:
   def _block(self, low: float, high: float, points: int = 14) -> Saddles:
     orders = _geometric(low, high, points)
     return Saddles(orders, *sum(
-        count * loss.cumulants(orders) for loss, count in self._all))
+        (count * loss.cumulants(orders) for loss, count in self._all),
+        np.zeros((3, points))))
 
   @property
   def _all(self) -> Sequence[tuple[base.Loss, int]]:
@@ -273,8 +274,8 @@ class Contour:
   def _decay(self, order: float, grid: np.ndarray, log_need: float
              ) -> tuple[np.ndarray, Optional[int]]:
     """log |phi| on a grid, and where it is first small enough."""
-    decay = sum(number * loss.log_decay(order, grid)
-                for loss, number in self._all)
+    decay = sum((number * loss.log_decay(order, grid)
+                 for loss, number in self._all), np.zeros_like(grid))
     decay = decay + self._decay_margin
     enough = np.flatnonzero(decay - np.log(np.pi * grid) <= -log_need)
     return decay, int(enough[0]) if enough.size else None

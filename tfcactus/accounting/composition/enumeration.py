@@ -93,8 +93,8 @@ class Outcomes:
     """P- and Q-masses of each outcome and all with larger losses."""
     # Far down, where this caps it, no epsilon is looked for.
     q = self.p * np.exp(np.minimum(-self.loss, 600.0))
-    return tuple(np.append(np.cumsum(mass[::-1])[::-1], 0.0)
-                 for mass in (self.p, q))
+    p, q = (np.append(np.cumsum(mass[::-1])[::-1], 0.0) for mass in (self.p, q))
+    return p, q
 
   def epsilon(self, delta: float, sign: int) -> float:
     """A bound on the least epsilon >= 0 with `delta` from finite losses.

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Callable
 from typing import Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,6 +30,8 @@ MAX_DOUBLINGS = 8
 MAX_WIDTH = 1e-3
 """Relative width of bounds on delta beyond which another method is tried. Knob of
 speed."""
+
+_Profile = TypeVar('_Profile', bound='Profile')
 
 
 class Table:
@@ -189,8 +192,8 @@ class Profile:
     return Bounds(max(low, 0.0), min(value, 1.0), min(high, 1.0))
 
 
-def solved(make: Callable[[float], Profile], delta: float, guess: float
-           ) -> tuple[Profile, float]:
+def solved(make: Callable[[float], _Profile], delta: float, guess: float
+           ) -> tuple[_Profile, float]:
   """A profile made where epsilon is found, and that epsilon.
 
   Where a few rare losses compete with many small ones a guess is poor: what a

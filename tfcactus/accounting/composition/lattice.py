@@ -90,10 +90,11 @@ class Lattice:
   @functools.cached_property
   def p_inf(self) -> tuple[float, float]:
     """(lower, upper) probability of an infinite loss."""
-    return tuple(
+    lower, upper = (
         -math.expm1(math.fsum(
             count * _numerics.log_complement(getattr(bounds, side).p_inf)
             for bounds, count in self.groups)) for side in ('lower', 'upper'))
+    return lower, upper
 
   def epsilon(self, delta: float) -> Bounds:
     """Bounds on the least epsilon at `delta`."""
@@ -104,7 +105,7 @@ class Lattice:
       return Bounds(0.0, 0.0, math.inf if delta <= p_high else 0.0)
     log_delta = math.log(max(delta - p_high, delta * 1e-3))
     def reached(c: float, log_mass: float) -> float:
-      return (log_mass + _numerics.log_kernel(c) - log_delta) / c
+      return (log_mass + float(_numerics.log_kernel(c)) - log_delta) / c
     near = self._tilt(reached, -math.inf)[1]
     for bulk in self._bulks(near):
       tilt, bound = self._tilt(reached, bulk)
@@ -125,7 +126,7 @@ class Lattice:
       return Bounds(p_low, p_high, p_high)
     bulk = BULK_SHARES[0] * epsilon / self.steps or -math.inf
     def reached(c: float, log_mass: float) -> float:
-      return log_mass - c * epsilon + _numerics.log_kernel(c)
+      return log_mass - c * epsilon + float(_numerics.log_kernel(c))
     tilt, bound = self._tilt(reached, bulk)
     if bound < -MAX_EXPONENT:
       # No finite loss comes near epsilon.

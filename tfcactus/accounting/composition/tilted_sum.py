@@ -26,7 +26,7 @@ LOG_TAIL = 34.0
 """Minus the log of the tilted mass that may fall outside the lattice. Knob of speed:
 what does is counted."""
 
-FFT_ROUNDOFF = 8 * np.finfo(np.float64).eps
+FFT_ROUNDOFF = 8 * _numerics.EPS
 """Bound on the error of an FFT coefficient for each level of the transform, over the
 sum of the moduli of what is transformed: a computed root of unity and its product are
 within 2.5 EPS, a sum within EPS / 2 (Higham, section 24.1)."""
@@ -71,9 +71,10 @@ class Window:
     base = mgf(tilt)
     step = 1e-4 * max(tilt, 1e-2)
     mean = (mgf(tilt + step) - mgf(tilt - step)) / (2 * step)
-    (above, u_above), (below, u_below) = (
-        cls._reach(lambda u, s=sign: mgf(tilt + s * u) - base - s * u * mean)
-        for sign in (1, -1))
+    def growth(sign: int) -> Callable[[float], float]:
+      return lambda u: mgf(tilt + sign * u) - base - sign * u * mean
+
+    (above, u_above), (below, u_below) = (cls._reach(growth(sign)) for sign in (1, -1))
     # Random labels widen the distribution a little.
     above, below = 1.05 * above, 1.05 * below
     reach = above + below + 1e-9 * (1 + abs(mean))
@@ -147,7 +148,8 @@ class TiltedSum:
       units of the transform's: by the part s of small losses A / phi - B / s,
       by the rest, which is smaller by the mass it transforms, A / phi.
     """
-    small, ratio, parts = 0.0, 0.0, []
+    small = ratio = np.zeros(points // 2 + 1, np.complex128)
+    parts = []
     for first, weight, low, count in tilted:
       part = fft.rfft(_fold(np.where(low, weight, 0.0), first, points))
       # Where the small losses cancel, nothing has to be left out.

@@ -264,7 +264,7 @@ class TiltedSmoothing(base.TiltedLoss):
     return rounding.ROUNDOFF * np.minimum(1.0, self.law.width * (t + self.order))
 
 
-def certify_decay(tilted: Sequence[tuple[TiltedAtoms, int]], start: float,
+def certify_decay(tilted: Sequence[tuple[base.TiltedLoss, int]], start: float,
                   end: float, log_need: float) -> None:
   """Shows that the product of phi^count is below exp(-log_need) on an interval.
 

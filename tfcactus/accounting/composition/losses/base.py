@@ -11,6 +11,8 @@ import math
 
 import numpy as np
 
+from tfcactus.accounting.bounds import IntractableError
+
 
 class TiltedLoss(abc.ABC):
   """A loss under an exponential tilt: its characteristic function, and its error.
@@ -35,6 +37,14 @@ class TiltedLoss(abc.ABC):
   @abc.abstractmethod
   def error(self, t: np.ndarray) -> np.ndarray:
     """Bound on the error of phi at `t` >= 0, shape (n,), and of `log_mgf` at 0."""
+
+  def certify(self, start: float, end: float, level: float) -> None:
+    """Shows that |phi| <= level on [start, end].
+
+    Raises:
+      IntractableError: if it could not be shown, which is always so here.
+    """
+    raise IntractableError
 
 
 class Loss(abc.ABC):

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import math
 from typing import Sequence
+from typing import TypeVar
 
 import numpy as np
 from scipy import special
@@ -52,6 +53,8 @@ Groups = Sequence[tuple[quadrature.SampledGaussian, int]]
 TiltedParts = Sequence[tuple[quadrature.TiltedQuadrature,
                              quadrature.TiltedQuadrature, int]]
 """A step under a tilt, its large losses, and how many steps have them."""
+
+_Real = TypeVar('_Real', float, np.ndarray)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,12 +244,12 @@ class RareLoss(base.Loss):
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedRare:
     tolerance = tolerance / sum(count for _, count in self.groups)
     return TiltedRare.of(order, tuple(
-        (loss.tilted(order, t_max, tolerance),
-         large.tilted(order, t_max, tolerance), count)
+        (loss.tilted_nodes(order, t_max, tolerance),
+         large.tilted_nodes(order, t_max, tolerance), count)
         for loss, large, count in self._laws))
 
 
-def _share(log_part: np.ndarray, log_full: np.ndarray) -> np.ndarray:
+def _share(log_part: _Real, log_full: _Real) -> _Real:
   """A part's share of M, kept between zero and one."""
   return np.exp(np.clip(log_part - log_full, -660.0, -1e-15))
 

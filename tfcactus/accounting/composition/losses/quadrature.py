@@ -231,7 +231,12 @@ class SampledGaussian(base.Loss):
     return -order * np.log(np.cos(0.5 * strip))
 
   def tilted(self, order: float, t_max: float, tolerance: float
-             ) -> TiltedQuadrature:
+             ) -> base.TiltedLoss:
+    return self.tilted_nodes(order, t_max, tolerance)
+
+  def tilted_nodes(self, order: float, t_max: float, tolerance: float
+                   ) -> TiltedQuadrature:
+    """As `tilted`, by quadrature in every subclass."""
     y, step = self._nodes(order, order, t_max, tolerance)
     a, b = self._power
     log_u = self.log_u(y)
