@@ -11,6 +11,9 @@ from typing import Tuple
 
 import numpy as np
 import pytest
+
+pytest.importorskip('tensorflow')
+
 import tensorflow as tf
 
 from tests.conformance import toy_layer_rule
