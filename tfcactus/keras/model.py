@@ -39,9 +39,8 @@ class PrivateModel(Fixed, keras.Model):
   The loss and the metrics that `fit` logs are computed on the training data
   without noise: epsilon covers the weights, not those logs.
 
-  `save('m.keras')` saves all there is: model, plan, noise table, optimizer and
-  counters, but no randomness; `keras.models.load_model` gets it back, and looks
-  into the journal for what was released since.
+  `save('m.keras')` saves all but randomness; `keras.models.load_model` gets it
+  back, and looks into the journal for what was released since.
 
   `released_steps`, `epochs_begun`, `sampling` and `plan_number` are saved with
   the weights. Setting or loading weights never lowers them, since what was
