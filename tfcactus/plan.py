@@ -21,6 +21,7 @@ from tfcactus.accounting import calibration
 from tfcactus.adaptive_clipping import AdaptiveClipping
 from tfcactus.guarantee import Guarantee
 from tfcactus.guarantee import ReleasedStatistic
+from tfcactus.relations import Relation
 from tfcactus.sampling import PoissonSampling
 from tfcactus.sampling import SamplingScheme
 
@@ -147,7 +148,7 @@ class PrivacyPlan:
     return PoissonSampling.of_plan(self).event(accounting.noise_event(self.noise))
 
   def guarantee(self, steps: Optional[int] = None,
-                neighboring_relation: Any = None, *,
+                neighboring_relation: Optional[Relation] = None, *,
                 sampling: Type[SamplingScheme] = PoissonSampling) -> Guarantee:
     """The cost of `steps` released steps.
 
@@ -171,8 +172,8 @@ class PrivacyPlan:
     return self._guarantee(self.noise, steps, neighboring_relation, sampling)
 
   def _guarantee(self, noise: noise_lib.Noise, steps: Optional[int],
-                 neighboring_relation: Any, sampling: Type[SamplingScheme]
-                ) -> Guarantee:
+                 neighboring_relation: Optional[Relation],
+                 sampling: Type[SamplingScheme]) -> Guarantee:
     """What the plan would cost with another noise."""
     if steps is None and sampling.draws_epochs:
       raise ValueError(
@@ -189,7 +190,8 @@ class PrivacyPlan:
         f'{relations.public(relation, scheme.constants(self))}.{beside}',
         releases=self.releases, proven=self.accounting == 'proven')
 
-  def steps_within(self, epsilon: float, *, neighboring_relation: Any = None,
+  def steps_within(self, epsilon: float, *,
+                   neighboring_relation: Optional[Relation] = None,
                    sampling: Type[SamplingScheme] = PoissonSampling) -> int:
     """The largest number of steps, at most `steps`, that keeps within epsilon.
 
@@ -237,7 +239,7 @@ def _release_event(release: Any) -> dp_accounting.DpEvent:
 def calibrate_noise_multiplier(
     target_epsilon: float, make_noise: Callable[[float], noise_lib.Noise],
     *, tolerance: float = 1e-4,
-    neighboring_relation: Any = None,
+    neighboring_relation: Optional[Relation] = None,
     sampling: Type[SamplingScheme] = PoissonSampling,
     **settings: Any) -> noise_lib.Noise:
   """The least noise of a family that keeps within a target epsilon.

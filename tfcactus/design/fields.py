@@ -25,7 +25,7 @@ CostFunction = Callable[[np.ndarray], np.ndarray]
 """A cost by distance from zero, for arrays of distances."""
 
 
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
   """Returns `value` if it is one of `choices`."""
   if not isinstance(value, str) or value not in choices:
     raise ValueError(
@@ -67,7 +67,7 @@ def check_cells(cells: Any, bins: int) -> int:
   return cells
 
 
-def check_tail_ratio(value: Any) -> float:
+def check_tail_ratio(value: object) -> float:
   """Returns a density ratio of neighbouring cells, in (0, 1)."""
   value = _checks.real('tail_ratio', value)
   if not 0 < value < 1:

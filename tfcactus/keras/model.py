@@ -25,6 +25,7 @@ from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.model_ledger import ModelLedger
 from tfcactus.keras.read_only import Fixed
 from tfcactus.plan import PrivacyPlan
+from tfcactus.relations import Relation
 
 
 @keras.saving.register_keras_serializable('tfcactus')
@@ -253,7 +254,7 @@ class PrivateModel(Fixed, keras.Model):
           plan, self.plan, self.plan.l2_norm_clip, self.plan.noise.digest)
     return self._ledger
 
-  def guarantee(self, neighboring_relation: Any = None) -> Guarantee:
+  def guarantee(self, neighboring_relation: Optional[Relation] = None) -> Guarantee:
     """Returns the `Guarantee` of everything released so far.
 
     Args:
@@ -389,7 +390,7 @@ def privatize(model: keras.Model, plan: PrivacyPlan, seed: Optional[int] = None,
                       clipping)
 
 
-def _check_arguments(model: Any, plan: Any) -> None:
+def _check_arguments(model: object, plan: object) -> None:
   """Refuses what is no model, or no plan, or several devices."""
   layers.check_one_device()
   versions.check_same_keras('model', model)

@@ -18,6 +18,8 @@ from tfcactus.noise import table_file
 from tfcactus.pairs import overlap
 from tfcactus.pairs.dominating_pair import PairBounds
 from tfcactus.randomness import fine_uniform
+from tfcactus.randomness import Random
+from tfcactus.randomness import Size
 
 _SYMMETRY = 1e-9
 """Relative difference of mirrored masses that is taken for rounding."""
@@ -286,7 +288,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
          (tail - beyond[cell]) / density[cell])
     return np.where(u < 0.5, -1.0, 1.0) * np.clip(z, 0.0, self.range)
 
-  def sample(self, rng: base.Random, size: base.Size) -> np.ndarray:
+  def sample(self, rng: Random, size: Size) -> np.ndarray:
     """Draws noise by Definition 6: a cell by its mass, then uniform inside it.
 
     Args:

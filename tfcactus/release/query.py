@@ -7,6 +7,7 @@ from typing import Any
 from typing import Optional
 
 import numpy as np
+import numpy.typing as npt
 
 from tfcactus import _checks
 from tfcactus import accounting
@@ -49,7 +50,7 @@ def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.ScalarNois
   return _noisy_number(steps, step, scale, noise, seed)
 
 
-def noisy_vector(value: Any, *, noise: noise_lib.Noise,
+def noisy_vector(value: npt.ArrayLike, *, noise: noise_lib.Noise,
                  l2_sensitivity: Optional[float] = None,
                  l1_sensitivity: Optional[float] = None,
                  resolution: Optional[float] = None,

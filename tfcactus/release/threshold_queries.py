@@ -18,6 +18,7 @@ import numpy as np
 from tfcactus import _checks
 from tfcactus import accounting
 from tfcactus import noise as noise_lib
+from tfcactus.randomness import SystemRandom
 from tfcactus.release import _noise
 from tfcactus.release import _records
 from tfcactus.release import interior
@@ -149,7 +150,7 @@ def num_levels(num_values: int) -> int:
   return _checks.integer('num_values', num_values, 1).bit_length()
 
 
-def threshold_draws(counts: np.ndarray, noise: noise_lib.ScalarNoise, rng: Any,
+def threshold_draws(counts: np.ndarray, noise: noise_lib.ScalarNoise, rng: SystemRandom,
                     runs: int) -> np.ndarray:
   """`runs` independent answers to all threshold queries.
 

@@ -87,7 +87,7 @@ def check_no_writes(model: keras.Model) -> Any:
   return graph.structured_outputs[0]
 
 
-def check_graph(graph: Any, what: str) -> None:
+def check_graph(graph: tf.Graph, what: str) -> None:
   """Refuses a traced computation that writes variables, or runs Python.
 
   Args:

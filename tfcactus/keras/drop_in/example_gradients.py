@@ -32,7 +32,7 @@ ROWS = 16
 at this many batches of activations instead of batch-size many."""
 
 
-def check_precision(optimizer: Any) -> None:
+def check_precision(optimizer: keras.optimizers.Optimizer) -> None:
   """Refuses scaled losses, whose gradients would be clipped while scaled.
 
   Args:

@@ -27,7 +27,7 @@ from tfcactus.keras.independence.dependence import unknown
 from tfcactus.keras.independence.dependence import Value
 
 
-def analyse(graph: Any, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor]
+def analyse(graph: tf.Graph, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor]
            ) -> List[Value]:
   """What is known of the outputs of a graph.
 
@@ -52,7 +52,7 @@ def analyse(graph: Any, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor]
   return [known[tensor.name] for tensor in outputs]
 
 
-def first_dependence(graph: Any, examples: Sequence[tf.Tensor],
+def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
                      outputs: Sequence[tf.Tensor]) -> Optional[Value]:
   """Why outputs are not proved to be one row for each example, or None.
 
@@ -85,7 +85,7 @@ def _needed(outputs: Sequence[tf.Tensor], known: Dict[str, Value]) -> List[Any]:
   return list(order.values())
 
 
-def _evaluate(op: Any, values: Sequence[Value]) -> List[Value]:
+def _evaluate(op: tf.Operation, values: Sequence[Value]) -> List[Value]:
   """What is known of an operation's outputs, from what is of its inputs."""
   node = Node(op, values)
   worst = max(values, key=lambda value: value.dependence, default=CONSTANT)
@@ -188,7 +188,7 @@ def _computed_size(node: Node) -> Union[Value, List[Value]]:
   return [dependence.sized(values) for values in found]
 
 
-def _is_known_size(op: Any) -> bool:
+def _is_known_size(op: tf.Operation) -> bool:
   """Whether it takes from a shape one size that is a constant."""
   if op.type != 'StridedSlice' or op.inputs[0].op.type != 'Shape' or (
       op.get_attr('shrink_axis_mask') != 1):

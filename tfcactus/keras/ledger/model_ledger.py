@@ -199,7 +199,8 @@ class ModelLedger:
     self.record.look(self._model)
 
   @contextlib.contextmanager
-  def training(self, marks: Marks, optimizer: Any) -> Iterator[None]:
+  def training(self, marks: Marks, optimizer: keras.optimizers.Optimizer
+               ) -> Iterator[None]:
     """Inside, steps on the batches of `marks` are of their kind.
 
     Args:
@@ -219,7 +220,7 @@ class ModelLedger:
       self.journal.settle(self.record.catch_up())
 
   @contextlib.contextmanager
-  def _finalizing(self, optimizer: Any) -> Iterator[None]:
+  def _finalizing(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
     """Lets an optimizer of `use_ema` leave the average of released weights."""
     if not getattr(optimizer, 'use_ema', False):
       yield

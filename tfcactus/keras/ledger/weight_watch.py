@@ -10,6 +10,7 @@ from typing import Iterable
 import tensorflow as tf
 
 from tfcactus.keras.compat import models
+from tfcactus.keras.compat.versions import keras
 
 
 def digest(variables: Iterable[Any]) -> tf.Tensor:
@@ -70,13 +71,13 @@ class Watch:
     # The last one nearly always; eight bytes a step are kept for the others.
     return weights == self._known[-1] or weights in self._known
 
-  def knows(self, model: Any) -> bool:
+  def knows(self, model: keras.Model) -> bool:
     """Whether the weights of a model are known now; at first they are."""
     if not self._stepped and not self._known:
       return True
     return self._knows(int(digest(model.weights)), int(self.left))
 
-  def keep(self, model: Any) -> None:
+  def keep(self, model: keras.Model) -> None:
     """Makes the weights of a model known, if it has any yet."""
     if not model.built:
       return
