@@ -9,6 +9,7 @@ from typing import Callable
 from typing import Optional
 from typing import Sequence
 from typing import Type
+from typing import Union
 
 import dp_accounting
 
@@ -66,7 +67,7 @@ class PrivacyPlan:
   dim: Optional[int] = None
   accounting: str = 'proven'
   adaptive_clipping: Optional[AdaptiveClipping] = None
-  releases: Sequence[Any] = ()
+  releases: Sequence[Union[ReleasedStatistic, dp_accounting.DpEvent]] = ()
 
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
@@ -205,7 +206,7 @@ class PrivacyPlan:
             steps, neighboring_relation, sampling=sampling).upper, self.steps)
 
 
-def _release_events(releases: Sequence[Any]) -> tuple[dp_accounting.DpEvent, ...]:
+def _release_events(releases: object) -> tuple[dp_accounting.DpEvent, ...]:
   """The events of releases; an event stays as it is."""
   if not isinstance(releases, (list, tuple)):
     raise ValueError(
@@ -214,7 +215,7 @@ def _release_events(releases: Sequence[Any]) -> tuple[dp_accounting.DpEvent, ...
   return tuple(map(_release_event, releases))
 
 
-def _release_event(release: Any) -> dp_accounting.DpEvent:
+def _release_event(release: object) -> dp_accounting.DpEvent:
   event = release
   if isinstance(release, ReleasedStatistic):
     if release.seeded:

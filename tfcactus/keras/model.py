@@ -24,6 +24,7 @@ from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.model_ledger import ModelLedger
 from tfcactus.keras.read_only import Fixed
+from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 from tfcactus.relations import Relation
 
@@ -82,7 +83,7 @@ class PrivateModel(Fixed, keras.Model):
   def __init__(self, model: keras.Model, plan: PrivacyPlan,
                seed: Optional[int] = None,
                physical_batch_size: Optional[int] = None,
-               engine: str = 'auto', journal: Any = None,
+               engine: str = 'auto', journal: Optional[PathLike] = None,
                clipping: str = 'flat', name: Optional[str] = None,
                loaded: bool = False):
     """Initialises the model.
@@ -383,7 +384,7 @@ class PrivateModel(Fixed, keras.Model):
 
 def privatize(model: keras.Model, plan: PrivacyPlan, seed: Optional[int] = None,
               physical_batch_size: Optional[int] = None,
-              engine: str = 'auto', journal: Any = None,
+              engine: str = 'auto', journal: Optional[PathLike] = None,
               clipping: str = 'flat') -> PrivateModel:
   """Returns a `PrivateModel` that trains `model` by `plan`; see there."""
   return PrivateModel(model, plan, seed, physical_batch_size, engine, journal,

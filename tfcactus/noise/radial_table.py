@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
 from typing import Mapping
+from typing import Optional
 
 import numpy as np
 import numpy.typing as npt
@@ -77,7 +77,7 @@ class RadialTable(table_file.NoiseTable):
   @classmethod
   def normalized(cls, dim: int, first_radius: float, width: float,
                  log_density: npt.ArrayLike, log_tail_ratio: float,
-                 info: Mapping[str, Any] | None = None) -> RadialTable:
+                 info: Optional[table_file.Info] = None) -> RadialTable:
     """Builds a table from log densities known up to a constant."""
     log_density = _checks.vector('log_density', log_density)
     log_mass = table_file.log_sum_exp(
@@ -106,7 +106,7 @@ class RadialTable(table_file.NoiseTable):
 
   @classmethod
   def from_arrays(cls, arrays: Mapping[str, np.ndarray],
-                  info: Mapping[str, Any]) -> RadialTable:
+                  info: table_file.Info) -> RadialTable:
     """Builds the table from the arrays of a file."""
     return cls(int(arrays['dim']), float(arrays['first_radius']),
                float(arrays['width']), arrays['log_density'],

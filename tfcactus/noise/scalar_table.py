@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
 from typing import Mapping
+from typing import Optional
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +81,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @classmethod
   def normalized(cls, bins: int, log_density: npt.ArrayLike, log_tail_ratio: float,
-                 info: Mapping[str, Any] | None = None, *,
+                 info: Optional[table_file.Info] = None, *,
                  edge_at_zero: bool = False) -> ScalarTable:
     """Builds a table from log densities known up to a constant."""
     bins = _checks.integer('bins', bins, 1)
@@ -94,7 +94,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @classmethod
   def from_cell_masses(cls, bins: int, masses: npt.ArrayLike,
-                       info: Mapping[str, Any] | None = None) -> ScalarTable:
+                       info: Optional[table_file.Info] = None) -> ScalarTable:
     """Truncated noise from the masses of its cells, left to right.
 
     Args:
@@ -153,7 +153,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @classmethod
   def from_arrays(cls, arrays: Mapping[str, np.ndarray],
-                  info: Mapping[str, Any]) -> ScalarTable:
+                  info: table_file.Info) -> ScalarTable:
     """Builds the table from the arrays of a file."""
     return cls(int(arrays['bins']), arrays['log_density'],
                float(arrays['log_tail_ratio']), info,

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 from typing import Callable
 from typing import Optional
 
@@ -52,7 +51,8 @@ _EXACT_FLOATS = 2**53
 """Up to here a float64 holds every whole number."""
 
 
-def interior_point(records: Any, *, num_values: int, noise: noise_lib.ScalarNoise,
+def interior_point(records: _records.Records, *, num_values: int,
+                   noise: noise_lib.ScalarNoise,
                    fraction: float = 0.5, rank_error: Optional[float] = None,
                    method: str = 'binary-search', seed: Optional[int] = None
                    ) -> Release:

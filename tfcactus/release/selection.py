@@ -10,7 +10,6 @@ Source: section 5 of Bun, Dwork, Rothblum and Steinke (STOC 2018): Algorithm 22
 
 from __future__ import annotations
 
-from typing import Any
 from typing import Optional
 
 import numpy as np
@@ -22,6 +21,7 @@ from tfcactus import accounting
 from tfcactus import noise as noise_lib
 from tfcactus.randomness import SystemRandom
 from tfcactus.release import _noise
+from tfcactus.release import _records
 from tfcactus.release import query
 from tfcactus.release.result import Release
 from tfcactus.release.result import repeated
@@ -75,7 +75,8 @@ def gap_max(scores: npt.ArrayLike, *, sensitivity: float, noise: noise_lib.Scala
       obvious_answer_gap(noise, steps.size, beta) + 2 * step)
 
 
-def most_frequent(records: Any, *, num_bins: int, noise: noise_lib.ScalarNoise,
+def most_frequent(records: _records.Records, *, num_bins: int,
+                  noise: noise_lib.ScalarNoise,
                   method: str = 'obvious-answer', outside: str = 'refuse',
                   seed: Optional[int] = None) -> Release:
   """Releases the most frequent value, if it is so by a gap.

@@ -125,7 +125,7 @@ def draws_at_random(model: keras.Model) -> bool:
   return bool(draws)
 
 
-def nodes(definition: Any) -> Iterator[Any]:
+def nodes(definition: tf.compat.v1.GraphDef) -> Iterator[tf.compat.v1.NodeDef]:
   """All operations, those of the functions that are called included."""
   yield from definition.node
   for function in definition.library.function:

@@ -145,7 +145,7 @@ def _check_gradients(graph: tf.Graph, given: int) -> None:
   _refuse(_dependences(graph, made, given))
 
 
-def _own_gradient(node: Any) -> bool:
+def _own_gradient(node: tf.compat.v1.NodeDef) -> bool:
   """Whether an operation, or its definition, has a gradient of its own."""
   definition = getattr(node, 'node_def', node)
   return '_gradient_op_type' in definition.attr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from typing import Callable
 from typing import Dict
 from typing import FrozenSet
@@ -68,7 +67,8 @@ def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
   return dependence.first_violation(analyse(graph, known, outputs))
 
 
-def _needed(outputs: Sequence[tf.Tensor], known: Dict[str, Value]) -> List[Any]:
+def _needed(outputs: Sequence[tf.Tensor], known: Dict[str, Value]
+            ) -> List[tf.Operation]:
   """The operations that outputs depend on, inputs of each before it."""
   # Not in the order they were made in: loops get inputs once differentiated.
   order, seen = {}, set()

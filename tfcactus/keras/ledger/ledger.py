@@ -204,7 +204,7 @@ def check_same_plan(plan: PrivacyPlan, trained: Optional[PrivacyPlan],
       _check_same(name, getattr(plan, name, None), getattr(trained, name, None))
 
 
-def _check_same(name: str, planned: Any, trained: Any) -> None:
+def _check_same(name: str, planned: object, trained: object) -> None:
   if planned != trained:
     raise ValueError(
         f'Expected the plan that is trained by, with {name}={trained!r}, got a '

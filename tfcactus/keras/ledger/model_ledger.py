@@ -29,6 +29,7 @@ from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.journal import Journal
 from tfcactus.keras.ledger.ledger import Ledger
 from tfcactus.keras.ledger.ledger import RecentLedgers
+from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 
 
@@ -48,7 +49,7 @@ class ModelLedger:
   no_run_card = ''
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, norm: ClipNorm,
-               journal: Any, seeded: bool, loaded: bool = False):
+               journal: Optional[PathLike], seeded: bool, loaded: bool = False):
     """Opens the ledger, where earlier ones of the variables left off.
 
     Args:

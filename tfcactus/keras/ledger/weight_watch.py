@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import math
-from typing import Any
 from typing import Iterable
 
 import tensorflow as tf
@@ -13,7 +12,7 @@ from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 
 
-def digest(variables: Iterable[Any]) -> tf.Tensor:
+def digest(variables: Iterable[tf.Variable]) -> tf.Tensor:
   """64 bits of the values of variables, whatever the order of these.
 
   A pass over memory, about 1 ns a weight: noise takes some thirty.

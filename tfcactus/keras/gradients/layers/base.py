@@ -86,7 +86,7 @@ class LayerRule(abc.ABC):
     """The gradients of the layer's trainable variables at one call."""
 
   def numbers_per_example(self, layer: keras.layers.Layer,
-                          output_shapes: Sequence[Any]) -> int:
+                          output_shapes: Sequence[List[int]]) -> int:
     """About how many numbers `gradients` holds for each example at once.
 
     Args:

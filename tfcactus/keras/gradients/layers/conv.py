@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 from typing import List
 from typing import Sequence
 from typing import Tuple
@@ -41,7 +40,7 @@ class ConvRule(base.LayerRule):
     return found
 
   def numbers_per_example(self, layer: keras.layers.Layer,
-                          output_shapes: Sequence[Any]) -> int:
+                          output_shapes: Sequence[List[int]]) -> int:
     depth = math.prod(layer.kernel.shape[:-1]) if layer.built else 0
     positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
     return super().numbers_per_example(layer, output_shapes) + depth * positions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import List
 from typing import Sequence
 
 import tensorflow as tf
@@ -41,7 +41,7 @@ class DenseRule(base.LayerRule):
     return found
 
   def numbers_per_example(self, layer: keras.layers.Layer,
-                          output_shapes: Sequence[Any]) -> int:
+                          output_shapes: Sequence[List[int]]) -> int:
     if all(len(shape) == 1 for shape in output_shapes):
       return 0
     return super().numbers_per_example(layer, output_shapes)

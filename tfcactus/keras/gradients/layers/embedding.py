@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 from typing import Callable
+from typing import List
 from typing import Sequence
 
 import tensorflow as tf
@@ -34,5 +35,5 @@ class EmbeddingRule(base.LayerRule):
     return [(table, forms.Rows.merged(ids, values, table.shape[0]))]
 
   def numbers_per_example(self, layer: keras.layers.Layer,
-                          output_shapes: Sequence[Any]) -> int:
+                          output_shapes: Sequence[List[int]]) -> int:
     return 0  # No more than its outputs.
