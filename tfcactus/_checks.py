@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import numbers
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ SMALLEST_NOISE, LARGEST_NOISE = 1e-100, 1e100
 """Where squares of noise and of its inverse stay clear of the ends of floats."""
 
 
-def real(name: str, value: Any) -> float:
+def real(name: str, value: object) -> float:
   """Returns `value` as a finite float."""
   if isinstance(value, (bool, np.bool_)) or not isinstance(
       value, (numbers.Real, np.floating, np.integer)):
@@ -30,7 +29,7 @@ def real(name: str, value: Any) -> float:
   return number
 
 
-def positive(name: str, value: Any) -> float:
+def positive(name: str, value: object) -> float:
   """Returns `value` as a finite float above zero."""
   value = real(name, value)
   if value <= 0:
@@ -38,7 +37,7 @@ def positive(name: str, value: Any) -> float:
   return value
 
 
-def noise_scale(name: str, value: Any) -> float:
+def noise_scale(name: str, value: object) -> float:
   """Returns `value` as a float in the range where noise can be accounted."""
   value = positive(name, value)
   if not SMALLEST_NOISE <= value <= LARGEST_NOISE:
@@ -48,7 +47,7 @@ def noise_scale(name: str, value: Any) -> float:
   return value
 
 
-def non_negative(name: str, value: Any) -> float:
+def non_negative(name: str, value: object) -> float:
   """Returns `value` as a finite float of at least zero."""
   value = real(name, value)
   if value < 0:
@@ -56,7 +55,7 @@ def non_negative(name: str, value: Any) -> float:
   return value
 
 
-def integer(name: str, value: Any, minimum: int) -> int:
+def integer(name: str, value: object, minimum: int) -> int:
   """Returns `value` as an int of at least `minimum`."""
   if isinstance(value, (bool, np.bool_)) or not isinstance(
       value, (numbers.Integral, np.integer)):
@@ -66,7 +65,7 @@ def integer(name: str, value: Any, minimum: int) -> int:
   return int(value)
 
 
-def delta(value: Any, name: str = 'delta') -> float:
+def delta(value: object, name: str = 'delta') -> float:
   """Returns `value` as a float strictly between 0 and 1."""
   value = real(name, value)
   if not 0 < value < 1:
@@ -74,7 +73,7 @@ def delta(value: Any, name: str = 'delta') -> float:
   return value
 
 
-def sampling_prob(value: Any, name: str = 'sampling_prob') -> float:
+def sampling_prob(value: object, name: str = 'sampling_prob') -> float:
   """Returns `value` as a float in (0, 1]."""
   value = real(name, value)
   if not 0 < value <= 1:
@@ -82,7 +81,7 @@ def sampling_prob(value: Any, name: str = 'sampling_prob') -> float:
   return value
 
 
-def vector(name: str, value: Any) -> np.ndarray:
+def vector(name: str, value: object) -> np.ndarray:
   """Returns `value` as a read-only float64 vector of finite entries."""
   try:
     array = np.array(value, dtype=np.float64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 from typing import Iterable
 from typing import Tuple
 
@@ -12,6 +11,7 @@ import dp_accounting
 from tfcactus import _format
 from tfcactus import accounting
 from tfcactus import relations
+from tfcactus.relations import Relation
 
 _ACCOUNTANT = 'tfcactus PhiAccountant'
 
@@ -113,7 +113,7 @@ class ReleasedStatistic:
 
 
 def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
-              relation: Any, *, statement: str,
+              relation: Relation, *, statement: str,
               releases: Iterable[dp_accounting.DpEvent] = (),
               proven: bool = True) -> Guarantee:
   """The guarantee of an event that was released `count` times.

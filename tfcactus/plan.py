@@ -9,6 +9,7 @@ from typing import Callable
 from typing import Optional
 from typing import Sequence
 from typing import Type
+from typing import Union
 
 import dp_accounting
 
@@ -21,6 +22,7 @@ from tfcactus.accounting import calibration
 from tfcactus.adaptive_clipping import AdaptiveClipping
 from tfcactus.guarantee import Guarantee
 from tfcactus.guarantee import ReleasedStatistic
+from tfcactus.relations import Relation
 from tfcactus.sampling import PoissonSampling
 from tfcactus.sampling import SamplingScheme
 
@@ -65,7 +67,7 @@ class PrivacyPlan:
   dim: Optional[int] = None
   accounting: str = 'proven'
   adaptive_clipping: Optional[AdaptiveClipping] = None
-  releases: Sequence[Any] = ()
+  releases: Sequence[Union[ReleasedStatistic, dp_accounting.DpEvent]] = ()
 
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
@@ -147,7 +149,7 @@ class PrivacyPlan:
     return PoissonSampling.of_plan(self).event(accounting.noise_event(self.noise))
 
   def guarantee(self, steps: Optional[int] = None,
-                neighboring_relation: Any = None, *,
+                neighboring_relation: Optional[Relation] = None, *,
                 sampling: Type[SamplingScheme] = PoissonSampling) -> Guarantee:
     """The cost of `steps` released steps.
 
@@ -171,8 +173,8 @@ class PrivacyPlan:
     return self._guarantee(self.noise, steps, neighboring_relation, sampling)
 
   def _guarantee(self, noise: noise_lib.Noise, steps: Optional[int],
-                 neighboring_relation: Any, sampling: Type[SamplingScheme]
-                ) -> Guarantee:
+                 neighboring_relation: Optional[Relation],
+                 sampling: Type[SamplingScheme]) -> Guarantee:
     """What the plan would cost with another noise."""
     if steps is None and sampling.draws_epochs:
       raise ValueError(
@@ -189,7 +191,8 @@ class PrivacyPlan:
         f'{relations.public(relation, scheme.constants(self))}.{beside}',
         releases=self.releases, proven=self.accounting == 'proven')
 
-  def steps_within(self, epsilon: float, *, neighboring_relation: Any = None,
+  def steps_within(self, epsilon: float, *,
+                   neighboring_relation: Optional[Relation] = None,
                    sampling: Type[SamplingScheme] = PoissonSampling) -> int:
     """The largest number of steps, at most `steps`, that keeps within epsilon.
 
@@ -203,7 +206,7 @@ class PrivacyPlan:
             steps, neighboring_relation, sampling=sampling).upper, self.steps)
 
 
-def _release_events(releases: Sequence[Any]) -> tuple[dp_accounting.DpEvent, ...]:
+def _release_events(releases: object) -> tuple[dp_accounting.DpEvent, ...]:
   """The events of releases; an event stays as it is."""
   if not isinstance(releases, (list, tuple)):
     raise ValueError(
@@ -212,7 +215,7 @@ def _release_events(releases: Sequence[Any]) -> tuple[dp_accounting.DpEvent, ...
   return tuple(map(_release_event, releases))
 
 
-def _release_event(release: Any) -> dp_accounting.DpEvent:
+def _release_event(release: object) -> dp_accounting.DpEvent:
   event = release
   if isinstance(release, ReleasedStatistic):
     if release.seeded:
@@ -237,7 +240,7 @@ def _release_event(release: Any) -> dp_accounting.DpEvent:
 def calibrate_noise_multiplier(
     target_epsilon: float, make_noise: Callable[[float], noise_lib.Noise],
     *, tolerance: float = 1e-4,
-    neighboring_relation: Any = None,
+    neighboring_relation: Optional[Relation] = None,
     sampling: Type[SamplingScheme] = PoissonSampling,
     **settings: Any) -> noise_lib.Noise:
   """The least noise of a family that keeps within a target epsilon.

@@ -6,14 +6,17 @@ import hashlib
 import math
 import os
 import threading
-from typing import Any
 from typing import Optional
+from typing import Protocol
+from typing import Tuple
+from typing import Union
 
 from cryptography.hazmat.primitives.ciphers import algorithms
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers import modes
 import numpy as np
 
+Size = Union[int, Tuple[int, ...]]
 _ZEROS = memoryview(bytes(2**20))
 _REACH = 1.3
 """A point of the square lies in the disc with probability 0.785; so many times
@@ -135,6 +138,16 @@ class KeyStream:
     return out.reshape(-1)[:count]
 
 
+class Random(Protocol):
+  """What noise is drawn with: `numpy.random.Generator` or `SystemRandom`."""
+
+  def random(self, size: Size) -> np.ndarray:
+    """float64 in [0, 1)."""
+
+  def standard_normal(self, size: Size) -> np.ndarray:
+    """float64 standard normals."""
+
+
 class SystemRandom:
   """The methods of `numpy.random.Generator` that noise draws with.
 
@@ -151,21 +164,21 @@ class SystemRandom:
     """
     self._stream = KeyStream(seed, purpose)
 
-  def random(self, size: Any = ()) -> np.ndarray:
+  def random(self, size: Size = ()) -> np.ndarray:
     """float64 in [0, 1) on a grid of 2^-53."""
     return self._stream.uniforms(math.prod(_shape(size))).reshape(_shape(size))
 
-  def standard_normal(self, size: Any = ()) -> np.ndarray:
+  def standard_normal(self, size: Size = ()) -> np.ndarray:
     """Standard normals with tails out to 13 standard deviations."""
     return self._stream.normals(math.prod(_shape(size))).reshape(_shape(size))
 
-  def laplace(self, loc: float = 0.0, scale: float = 1.0, size: Any = ()
+  def laplace(self, loc: float = 0.0, scale: float = 1.0, size: Size = ()
               ) -> np.ndarray:
     """Laplace noise with tails out to 70 scales."""
     sign = np.where(self.random(size) < 0.5, -1.0, 1.0)
     return loc - scale * sign * np.log(fine_uniform(self, size))
 
-  def integers(self, low: int, high: int, size: Any = ()) -> np.ndarray:
+  def integers(self, low: int, high: int, size: Size = ()) -> np.ndarray:
     """int64 in [low, high), uniform to the last bit."""
     span = int(high) - int(low)
     if not 0 < span < 2**63:
@@ -181,7 +194,7 @@ class SystemRandom:
         _shape(size)) + int(low)
 
 
-def fine_uniform(rng: Any, size: Any) -> np.ndarray:
+def fine_uniform(rng: Random, size: Size) -> np.ndarray:
   """Uniforms in (0, 1) whose resolution near zero is 2^-106, not 2^-53.
 
   Survival functions are inverted at these, so that cells far rarer than 2^-53
@@ -192,5 +205,5 @@ def fine_uniform(rng: Any, size: Any) -> np.ndarray:
   return np.clip(u, 2.0**-106, 1 - 2.0**-53)
 
 
-def _shape(size: Any) -> tuple[int, ...]:
+def _shape(size: Size) -> tuple[int, ...]:
   return tuple(size) if isinstance(size, (tuple, list)) else (int(size),)

@@ -8,7 +8,7 @@ they do not is an assumption, under the other two both neighbours have one N.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Union
 
 import dp_accounting
 
@@ -19,6 +19,9 @@ ZERO_OUT = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 NAMES = {'add-or-remove': ADD_OR_REMOVE, 'zero-out': ZERO_OUT,
          'replace': REPLACE}
 """What relations are called where one is asked for in words."""
+
+Relation = Union[str, dp_accounting.NeighboringRelation]
+"""What may be given for a relation: itself, or its name."""
 
 _PROTECTED = {
     ADD_OR_REMOVE: 'For any one {unit} added to or removed from {data}',
@@ -37,7 +40,7 @@ _PUBLIC = {
 }
 
 
-def check(value: Any) -> dp_accounting.NeighboringRelation:
+def check(value: Relation) -> dp_accounting.NeighboringRelation:
   """Returns the relation meant.
 
   Args:

@@ -14,6 +14,8 @@ from tfcactus.noise import base
 from tfcactus.pairs import cells
 from tfcactus.pairs.dominating_pair import PairBounds
 from tfcactus.randomness import fine_uniform
+from tfcactus.randomness import Random
+from tfcactus.randomness import Size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Logistic(base.ScalarNoise):
   def noise_multiplier(self) -> float:
     return self.scale * math.pi / math.sqrt(3)
 
-  def sample(self, rng: base.Random, size: base.Size) -> np.ndarray:
+  def sample(self, rng: Random, size: Size) -> np.ndarray:
     sign = np.where(rng.random(size) < 0.5, -1.0, 1.0)
     return sign * self.quantile(0.5 * fine_uniform(rng, size))
 

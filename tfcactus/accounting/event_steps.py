@@ -6,10 +6,10 @@ import abc
 import dataclasses
 import functools
 import math
-from typing import Any
 from typing import Callable
 from typing import Iterator
 from typing import Optional
+from typing import TypeVar
 
 import dp_accounting
 
@@ -24,6 +24,8 @@ from tfcactus.noise import gaussian_pairs
 from tfcactus.pairs import dominating_pair as pair_lib
 from tfcactus.pairs import envelope
 
+_Value = TypeVar('_Value')
+
 MAX_COUNT = 2**53
 """Steps of one kind, at most: a float64 holds all whole numbers up to here."""
 
@@ -36,7 +38,7 @@ half of which the root keeps, and the root (EPS): 2.25 EPS or 5e-16."""
 class Unsupported(Exception):
   """Names the event that cannot be composed, and why."""
 
-  def __init__(self, event: Any, message: str):
+  def __init__(self, event: dp_accounting.DpEvent, message: str):
     super().__init__(message)
     self.event = event
     self.message = message
@@ -182,7 +184,7 @@ Steps = Iterator[tuple[Optional[EventStep], int]]
 
 
 @functools.singledispatch
-def steps_of(event: Any, sample: Sample) -> Steps:
+def steps_of(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
   """The steps of an event on a sample of the records, by the event's class.
 
   Raises:
@@ -272,7 +274,7 @@ def _(event: events.SteppedDpEvent, sample: Sample) -> Steps:
   yield SchemeStep(event, sample.relation), 1
 
 
-def _randomized_response(event: Any, sample: Sample) -> Steps:
+def _randomized_response(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
   return steps_of(_checked(event, events.randomized_response_event,
                          event.noise_parameter, event.num_buckets), sample)
 
@@ -281,8 +283,8 @@ if hasattr(dp_accounting, 'RandomizedResponseDpEvent'):  # Newer releases have i
   steps_of.register(dp_accounting.RandomizedResponseDpEvent)(_randomized_response)
 
 
-def _steps_of_sample(event: Any, prob: float, fixed_size: bool, outer: Sample
-                     ) -> Steps:
+def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool,
+                     outer: Sample) -> Steps:
   """The steps of an event that takes a share of what is in `outer`."""
   if outer.fixed_size or (fixed_size and outer.sampling_prob < 1):
     raise Unsupported(event, 'samples of samples are accounted for Poisson only')
@@ -296,14 +298,15 @@ def _steps_of_sample(event: Any, prob: float, fixed_size: bool, outer: Sample
                 Sample(outer.relation, prob, fixed_size))
 
 
-def _refuse_joint(event: Any, sample: Sample, several: bool) -> None:
+def _refuse_joint(event: dp_accounting.DpEvent, sample: Sample, several: bool) -> None:
   if several and sample.sampling_prob < 1:
     raise Unsupported(
         event, 'several releases from one sample are one step; only Gaussians '
         'can be merged. Sample anew for each release, or release one query')
 
 
-def _checked(event: Any, check: Callable[..., Any], *args: Any) -> Any:
+def _checked(event: dp_accounting.DpEvent, check: Callable[..., _Value],
+             *args: object) -> _Value:
   """A field of an event, or the reason why it cannot be composed."""
   try:
     return check(*args)
@@ -311,7 +314,7 @@ def _checked(event: Any, check: Callable[..., Any], *args: Any) -> Any:
     raise Unsupported(event, str(error)) from error
 
 
-def _merged(event: Any) -> Any:
+def _merged(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   """Several Gaussian releases from one sample are one, of joint precision."""
   if not isinstance(event, (dp_accounting.SelfComposedDpEvent,
                             dp_accounting.ComposedDpEvent)):

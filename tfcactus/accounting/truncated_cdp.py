@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 from typing import Callable
 from typing import Optional
 from typing import Sequence
@@ -339,7 +338,7 @@ def pair_certificate(pair: pair_lib.DominatingPair, omega: float, *,
       orders=orders)
 
 
-def check_omega(value: Any) -> float:
+def check_omega(value: object) -> float:
   """Returns omega: above one, or infinity."""
   if isinstance(value, (float, np.floating)) and value == math.inf:
     return math.inf

@@ -8,9 +8,8 @@ AISTATS 2022).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import numpy.typing as npt
 
 from tfcactus import _checks
 from tfcactus import _numerics
@@ -24,21 +23,21 @@ CDF_STEP = 1e-5
 """Distance of the losses between which a distribution function is bracketed."""
 
 
-def privacy_profile(pair: DominatingPair, alpha: Any) -> np.ndarray:
+def privacy_profile(pair: DominatingPair, alpha: npt.ArrayLike) -> np.ndarray:
   """H(alpha) = sup_A P(A) - alpha Q(A).
 
   Args:
     pair: The pair.
     alpha: Non-negative, any shape; alpha = e^epsilon.
   """
-  alpha = np.asarray(alpha, dtype=np.float64)
-  if not np.all(alpha >= 0):
-    raise ValueError(f'Expected alpha >= 0, got {alpha!r}.')
+  ratio = np.asarray(alpha, dtype=np.float64)
+  if not np.all(ratio >= 0):
+    raise ValueError(f'Expected alpha >= 0, got {ratio!r}.')
   return np.vectorize(pair.hockey_stick, otypes=[np.float64])(
-      _numerics.log_mass(alpha))
+      _numerics.log_mass(ratio))
 
 
-def pair_from_profile(alpha: Any, value: Any) -> DominatingPair:
+def pair_from_profile(alpha: npt.ArrayLike, value: npt.ArrayLike) -> DominatingPair:
   """The pair with the largest convex profile below some points.
 
   Args:
@@ -54,29 +53,29 @@ def pair_from_profile(alpha: Any, value: Any) -> DominatingPair:
 
   Source: Lemma 9 and Corollary 25.
   """
-  alpha, value = _checks.vector('alpha', alpha), _checks.vector('value', value)
-  if alpha.shape != value.shape:
+  x, y = _checks.vector('alpha', alpha), _checks.vector('value', value)
+  if x.shape != y.shape:
     raise ValueError(
         'Expected alpha and value of the same shape, got '
-        f'{alpha.shape} and {value.shape}.')
-  if alpha[0] <= 0 or np.any(np.diff(alpha) <= 0):
+        f'{x.shape} and {y.shape}.')
+  if x[0] <= 0 or np.any(np.diff(x) <= 0):
     raise ValueError('Expected alpha to be positive and increasing.')
-  if np.any(value < 0) or np.any(value > 1):
+  if np.any(y < 0) or np.any(y > 1):
     raise ValueError('Expected value in [0, 1].')
   # No profile lies below 1 - alpha, and all start at one.
-  alpha = np.append(0.0, alpha)
-  value = np.append(1.0, np.maximum(value, 1 - alpha[1:]))
-  keep = lower_hull(alpha, value)
-  alpha, value = alpha[keep], np.minimum.accumulate(value[keep])
-  slope = np.append(np.diff(value) / np.diff(alpha), 0.0)
+  x = np.append(0.0, x)
+  y = np.append(1.0, np.maximum(y, 1 - x[1:]))
+  keep = lower_hull(x, y)
+  x, y = x[keep], np.minimum.accumulate(y[keep])
+  slope = np.append(np.diff(y) / np.diff(x), 0.0)
   q = np.diff(slope)
   real = q > 0
   return DominatingPair(
-      np.log(alpha[1:][real]), (alpha[1:] * q)[real], q[real],
-      float(value[-1]), float(max(1 + slope[0], 0.0)))
+      np.log(x[1:][real]), (x[1:] * q)[real], q[real],
+      float(y[-1]), float(max(1 + slope[0], 0.0)))
 
 
-def tradeoff(pair: DominatingPair, false_positive: Any) -> np.ndarray:
+def tradeoff(pair: DominatingPair, false_positive: npt.ArrayLike) -> np.ndarray:
   """The trade-off function (f-DP): least false negative rate of any test.
 
   Args:
@@ -95,7 +94,7 @@ def tradeoff(pair: DominatingPair, false_positive: Any) -> np.ndarray:
   return np.maximum(1 - np.interp(level, x, y), 0.0)
 
 
-def pair_from_tradeoff(false_positive: Any, false_negative: Any
+def pair_from_tradeoff(false_positive: npt.ArrayLike, false_negative: npt.ArrayLike
                        ) -> DominatingPair:
   """The pair of a trade-off function given at points, linear between them.
 
@@ -122,14 +121,14 @@ def pair_from_tradeoff(false_positive: Any, false_negative: Any
                         float(1 - y[0]), float(np.sum(q[~seen])))
 
 
-def loss_cdf(pair: DominatingPair, loss: Any) -> np.ndarray:
+def loss_cdf(pair: DominatingPair, loss: npt.ArrayLike) -> np.ndarray:
   """P-probability that the privacy loss is at most `loss`, any shape."""
   order = np.argsort(pair.loss)
   mass = np.append(0.0, np.cumsum(pair.p[order]))
   return mass[np.searchsorted(pair.loss[order], np.asarray(loss), side='right')]
 
 
-def composed_pair(accountant: PairAccountant, epsilon: Any) -> DominatingPair:
+def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> DominatingPair:
   """A pair that dominates all that was composed, for both of two neighbours.
 
   Its `tradeoff` is a lower bound on the false negative rates of any test (the

@@ -50,7 +50,7 @@ def _wanted(args: argparse.Namespace) -> str:
 def _run(args: argparse.Namespace) -> None:
   name = _wanted(args)
 
-  def event(value: Any) -> dp_accounting.DpEvent:
+  def event(value: float) -> dp_accounting.DpEvent:
     values = {known: getattr(args, known) for known in _SOLVERS}
     values[name] = fractions.Fraction(value) if name == 'sampling_prob' else value
     return steps.StepGroup(args.noise, sampling=args.sampling, bend=args.bend,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from typing import Any
 from typing import Callable
 
 
@@ -27,7 +26,7 @@ class Command:
   run: Callable[[argparse.Namespace], None]
 
 
-def show(args: argparse.Namespace, report: Any, text: str) -> None:
+def show(args: argparse.Namespace, report: object, text: str) -> None:
   """Prints what was found.
 
   Args:

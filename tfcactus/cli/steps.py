@@ -35,7 +35,7 @@ def _distinct(pairs: Sequence[Sequence[Any]]) -> dict[str, Any]:
   return dict(pairs)  # type: ignore[arg-type]  # A part without '=' raises.
 
 
-def _typed(name: str, kinds: tuple[type, ...], value: Any) -> Any:
+def _typed(name: str, kinds: tuple[type, ...], value: object) -> Any:
   """A value from JSON or text, refused where it would have to be rounded."""
   if isinstance(value, bool) or not isinstance(value, (*kinds, str)):
     raise ValueError(

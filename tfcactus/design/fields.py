@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from typing import Callable
 from typing import Optional
 
@@ -25,7 +24,7 @@ CostFunction = Callable[[np.ndarray], np.ndarray]
 """A cost by distance from zero, for arrays of distances."""
 
 
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
   """Returns `value` if it is one of `choices`."""
   if not isinstance(value, str) or value not in choices:
     raise ValueError(
@@ -34,8 +33,8 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
   return value
 
 
-def check_program(power: Any, cost: Optional[CostFunction], solver: Any,
-                  objective: Any) -> cost_lib.Cost:
+def check_program(power: object, cost: Optional[CostFunction], solver: object,
+                  objective: object) -> cost_lib.Cost:
   """Checks what every optimised request has; returns its cost."""
   made = cost_lib.make(power, cost)
   check_choice('solver', solver, tuple(GAPS))
@@ -53,7 +52,7 @@ def check_sigma(sigma: float) -> None:
         'is optimal.')
 
 
-def check_cells(cells: Any, bins: int) -> int:
+def check_cells(cells: object, bins: int) -> int:
   """Returns the number of cells or shells, more than one unit of them."""
   cells = _checks.integer('cells', cells, 1)
   if cells <= bins:
@@ -67,7 +66,7 @@ def check_cells(cells: Any, bins: int) -> int:
   return cells
 
 
-def check_tail_ratio(value: Any) -> float:
+def check_tail_ratio(value: object) -> float:
   """Returns a density ratio of neighbouring cells, in (0, 1)."""
   value = _checks.real('tail_ratio', value)
   if not 0 < value < 1:
@@ -77,7 +76,7 @@ def check_tail_ratio(value: Any) -> float:
   return value
 
 
-def check_tail(tail_ratio: Any, bins: int, cells: int) -> float:
+def check_tail(tail_ratio: object, bins: int, cells: int) -> float:
   """Returns the log of a tail ratio that suits a grid."""
   log_ratio = float(np.log(check_tail_ratio(tail_ratio)))
   low, high = np.exp(-300.0 / bins), np.exp(-0.1 / cells)

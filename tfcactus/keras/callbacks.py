@@ -23,6 +23,7 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger.ledger import HoldsLedger
 from tfcactus.keras.ledger.ledger import Ledger
 from tfcactus.keras.ledger.ledger import TrainingLedger
+from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 
 
@@ -55,7 +56,7 @@ class EpsilonCallback(keras.callbacks.Callback):
   def __init__(self, plan: Optional[PrivacyPlan] = None, *,
                batches: Optional[SampledBatches] = None,
                target_epsilon: Optional[float] = None, verbose: int = 0,
-               run_card: Any = None, every: Optional[int] = None,
+               run_card: Optional[PathLike] = None, every: Optional[int] = None,
                also: Sequence[str] = ()):
     """Initialises the callback.
 

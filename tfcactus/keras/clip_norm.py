@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
 from typing import List
 from typing import Tuple
 
 import tensorflow as tf
 
+from tfcactus.adaptive_clipping import AdaptiveClipping
 from tfcactus.keras.compat import training
 from tfcactus.keras.gradients import engine
+from tfcactus.plan import PrivacyPlan
 
 _RANGE = 1e6
 """The norm stays within this factor of where it started, whatever the noise
@@ -26,7 +27,7 @@ class ClipNorm:
     variable: float64 variable, or None for a constant norm.
   """
 
-  def __init__(self, plan: Any):
+  def __init__(self, plan: PrivacyPlan):
     """Initialises the norm; `plan` is a `PrivacyPlan`."""
     self._start = plan.l2_norm_clip
     self._rule = plan.adaptive_clipping
@@ -51,17 +52,17 @@ class ClipNorm:
     Args:
       batch: Sums of gradients clipped to `value()`.
     """
-    if self.variable is None:
+    if self._rule is None:
       return batch.sums, self.value()
-    return [*batch.sums, batch.unclipped * self._weight()], self._scale()
+    return [*batch.sums, batch.unclipped * self._weight(self._rule)], self._scale()
 
   def _scale(self) -> tf.Tensor:
     """The norm of what one example adds to the release."""
     return self.value() * self._sensitivity
 
-  def _weight(self) -> tf.Tensor:
+  def _weight(self, rule: AdaptiveClipping) -> tf.Tensor:
     """What the count is multiplied by: its noise then is as the rule says."""
-    stddev = self._rule.count_stddev(self._noise_multiplier, self._expected)
+    stddev = rule.count_stddev(self._noise_multiplier, self._expected)
     return self._scale() * (self._noise_multiplier / stddev)
 
   def move(self, noisy: List[tf.Tensor]) -> List[tf.Tensor]:
@@ -75,10 +76,10 @@ class ClipNorm:
 
     Source: TensorFlow Privacy's QuantileEstimatorQuery.
     """
-    if self.variable is None:
-      return noisy
     rule, norm = self._rule, self.value()
-    share = noisy[-1] / self._weight() / self._expected + 0.5
+    if rule is None or self.variable is None:
+      return noisy
+    share = noisy[-1] / self._weight(rule) / self._expected + 0.5
     step = rule.learning_rate * (
         tf.clip_by_value(share, 0.0, 1.0) - rule.target_unclipped_quantile)
     moved = norm * tf.exp(-step) if rule.geometric_update else norm - step

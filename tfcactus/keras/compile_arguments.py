@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tfcactus.keras import tfp
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.compat import versions
+from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import optimizer as optimizer_lib
 
 
-def check_arguments(loss_weights: Any, steps_per_execution: Any,
-                    jit_compile: Any) -> None:
+def check_arguments(loss_weights: object, steps_per_execution: object,
+                    jit_compile: object) -> None:
   """Refuses what a private step cannot do.
 
   Args:
@@ -36,7 +35,7 @@ def check_arguments(loss_weights: Any, steps_per_execution: Any,
         'leave it out.')
 
 
-def ordinary_optimizer(optimizer: Any) -> Any:
+def ordinary_optimizer(optimizer: object) -> keras.optimizers.Optimizer:
   """The optimizer that a name, a config or an optimizer stands for.
 
   Args:
@@ -47,12 +46,12 @@ def ordinary_optimizer(optimizer: Any) -> Any:
       Keras.
   """
   versions.check_same_keras('optimizer', optimizer)
-  optimizer = versions.keras.optimizers.get(optimizer)
-  check_optimizer(optimizer)
-  return optimizer
+  found = keras.optimizers.get(optimizer)
+  check_optimizer(found)
+  return found
 
 
-def check_optimizer(optimizer: Any) -> None:
+def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
   """Refuses optimizers that add noise of their own, or unscale averages.
 
   Raises:

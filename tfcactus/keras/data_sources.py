@@ -170,7 +170,7 @@ def finite_rows(array: np.ndarray) -> np.ndarray:
   return np.all(np.isfinite(array), axis=tuple(range(1, array.ndim)))
 
 
-def _array(name: str, value: Any) -> np.ndarray:
+def _array(name: str, value: object) -> np.ndarray:
   array = np.asarray(value)
   if array.ndim == 0 or array.dtype.kind not in 'fiub':
     raise ValueError(

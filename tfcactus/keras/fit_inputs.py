@@ -41,7 +41,7 @@ class Feed(NamedTuple):
   class_weight: Any = None
 
 
-def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: Any,
+def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
               sample_weight: Any, class_weight: Any,
               steps_per_epoch: Optional[int], journal: bool) -> Feed:
   """Finds out how `fit` will choose its batches.

@@ -24,7 +24,9 @@ from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.model_ledger import ModelLedger
 from tfcactus.keras.read_only import Fixed
+from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
+from tfcactus.relations import Relation
 
 
 @keras.saving.register_keras_serializable('tfcactus')
@@ -80,7 +82,7 @@ class PrivateModel(Fixed, keras.Model):
   def __init__(self, model: keras.Model, plan: PrivacyPlan,
                seed: Optional[int] = None,
                physical_batch_size: Optional[int] = None,
-               engine: str = 'auto', journal: Any = None,
+               engine: str = 'auto', journal: Optional[PathLike] = None,
                clipping: str = 'flat', name: Optional[str] = None,
                loaded: bool = False):
     """Initialises the model.
@@ -252,7 +254,7 @@ class PrivateModel(Fixed, keras.Model):
           plan, self.plan, self.plan.l2_norm_clip, self.plan.noise.digest)
     return self._ledger
 
-  def guarantee(self, neighboring_relation: Any = None) -> Guarantee:
+  def guarantee(self, neighboring_relation: Optional[Relation] = None) -> Guarantee:
     """Returns the `Guarantee` of everything released so far.
 
     Args:
@@ -381,14 +383,14 @@ class PrivateModel(Fixed, keras.Model):
 
 def privatize(model: keras.Model, plan: PrivacyPlan, seed: Optional[int] = None,
               physical_batch_size: Optional[int] = None,
-              engine: str = 'auto', journal: Any = None,
+              engine: str = 'auto', journal: Optional[PathLike] = None,
               clipping: str = 'flat') -> PrivateModel:
   """Returns a `PrivateModel` that trains `model` by `plan`; see there."""
   return PrivateModel(model, plan, seed, physical_batch_size, engine, journal,
                       clipping)
 
 
-def _check_arguments(model: Any, plan: Any) -> None:
+def _check_arguments(model: object, plan: object) -> None:
   """Refuses what is no model, or no plan, or several devices."""
   layers.check_one_device()
   versions.check_same_keras('model', model)

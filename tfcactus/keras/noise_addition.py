@@ -158,7 +158,7 @@ def _is_shape(template: Any) -> bool:
       isinstance(entry, (int, np.integer)) for entry in template)
 
 
-def _static_shape(part: Any) -> List[int]:
+def _static_shape(part: tf.Tensor) -> List[int]:
   if not hasattr(part, 'dtype') or not hasattr(part, 'shape'):
     raise ValueError(
         'Expected template to hold tensors, arrays or TensorSpecs, got '

@@ -20,6 +20,7 @@ from tfcactus.keras.gradients import clipping as clipping_lib
 from tfcactus.keras.gradients import engine as engine_lib
 from tfcactus.keras.gradients import layer_routes
 from tfcactus.keras.noise_addition import NoiseSampler
+from tfcactus.plan import PrivacyPlan
 
 _MEMORY = 2**24
 """Numbers that a physical batch may hold: 64 MB in float32."""
@@ -37,7 +38,7 @@ class Step:
     seeded: Whether the noise repeats.
   """
 
-  def __init__(self, model: keras.Model, plan: Any, seed: Optional[int],
+  def __init__(self, model: keras.Model, plan: PrivacyPlan, seed: Optional[int],
                rows: Optional[int], engine: str, clipping: str):
     """Initialises the step; see `PrivateModel` for the arguments."""
     self._model = model
@@ -142,7 +143,7 @@ def _check_outputs(outputs: Any) -> None:
         'output and one loss: privatize keras.Model(inputs, output).')
 
 
-def _physical_rows(plan: Any, model: keras.Model,
+def _physical_rows(plan: PrivacyPlan, model: keras.Model,
                    routes: layer_routes.Routes) -> int:
   """A physical batch that holds most draws, as far as memory allows."""
   expected = plan.expected_batch_size

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tfcactus.keras.ledger.counts import Seeded
+from tfcactus.noise.table_file import PathLike
 
 if TYPE_CHECKING:
   from tfcactus.keras.model import PrivateModel
@@ -76,7 +77,7 @@ def _randomness(model: PrivateModel) -> str:
   return 'AES-256 in counter mode, keyed by the operating system'
 
 
-def write(model: PrivateModel, path: Any) -> None:
+def write(model: PrivateModel, path: PathLike) -> None:
   """Writes the run card as JSON, whole or not at all.
 
   Args:

@@ -20,9 +20,10 @@ from tfcactus import accounting
 from tfcactus import adaptive_clipping
 from tfcactus import noise as noise_lib
 from tfcactus import plan as plan_lib
+from tfcactus.plan import PrivacyPlan
 
 
-def check_format(filepath: Any, save_format: Any) -> None:
+def check_format(filepath: object, save_format: object) -> None:
   """Refuses to save a private model in a format that does not hold all of it.
 
   Args:
@@ -43,7 +44,7 @@ def check_format(filepath: Any, save_format: Any) -> None:
         'plain model, and private_model.inner.save(...) takes any format.')
 
 
-def plan_config(plan: Any) -> Optional[Dict[str, Any]]:
+def plan_config(plan: Optional[PrivacyPlan]) -> Optional[Dict[str, Any]]:
   """A `PrivacyPlan` (or None) as a plain dict."""
   if plan is None:
     return None

@@ -34,7 +34,7 @@ LAWS: tuple[type[Noise], ...] = (Gaussian, Laplace, SinhNormal, *TABLES, NoNoise
 """All laws: what is not listed here can be drawn, but not saved."""
 
 
-def check(noise: Any) -> Noise:
+def check(noise: object) -> Noise:
   """Returns `noise` if it is a law with a known guarantee.
 
   Raises:
@@ -47,7 +47,7 @@ def check(noise: Any) -> Noise:
   return noise
 
 
-def check_scalar(noise: Any) -> ScalarNoise:
+def check_scalar(noise: object) -> ScalarNoise:
   """Returns `noise` if it protects a scalar query, with a known guarantee.
 
   Raises:

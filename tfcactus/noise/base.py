@@ -11,12 +11,9 @@ from typing import Any
 from typing import ClassVar
 from typing import Mapping
 from typing import Optional
-from typing import Protocol
-from typing import Tuple
 from typing import Type
 from typing import TYPE_CHECKING
 from typing import TypeVar
-from typing import Union
 
 import attr
 import dp_accounting
@@ -26,22 +23,13 @@ import numpy.typing as npt
 from tfcactus import _checks
 from tfcactus.pairs import overlap
 from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus.randomness import Random
+from tfcactus.randomness import Size
 
-Size = Union[int, Tuple[int, ...]]
 _BLOCK = 1 << 15
 """Coordinates drawn at once, so that they stay in the cache; any number will do."""
 
 _Law = TypeVar('_Law', bound='Noise')
-
-
-class Random(Protocol):
-  """What noise is drawn with: `numpy.random.Generator` or `SystemRandom`."""
-
-  def random(self, size: Size) -> np.ndarray:
-    """float64 in [0, 1)."""
-
-  def standard_normal(self, size: Size) -> np.ndarray:
-    """float64 standard normals."""
 
 
 class Noise(abc.ABC):

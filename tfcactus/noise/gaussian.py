@@ -14,6 +14,8 @@ from tfcactus.noise import base
 from tfcactus.noise import gaussian_pairs
 from tfcactus.pairs.cells import CELLS
 from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus.randomness import Random
+from tfcactus.randomness import Size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Gaussian(base.ScalarNoise):
     """The noise multiplier."""
     return self.noise_multiplier
 
-  def sample(self, rng: base.Random, size: base.Size) -> np.ndarray:
+  def sample(self, rng: Random, size: Size) -> np.ndarray:
     """Draws coordinates of shape `size`, in units of sensitivity."""
     return self.noise_multiplier * rng.standard_normal(size)
 

@@ -16,6 +16,8 @@ from tfcactus.pairs.cells import from_cells
 from tfcactus.pairs.dominating_pair import DominatingPair
 from tfcactus.pairs.dominating_pair import PairBounds
 from tfcactus.randomness import fine_uniform
+from tfcactus.randomness import Random
+from tfcactus.randomness import Size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Laplace(base.ScalarNoise):
     """Standard deviation over sensitivity."""
     return math.sqrt(2) * self.scale
 
-  def sample(self, rng: base.Random, size: base.Size) -> np.ndarray:
+  def sample(self, rng: Random, size: Size) -> np.ndarray:
     """Draws of shape `size`, with tails out to 70 scales."""
     sign = np.where(rng.random(size) < 0.5, -self.scale, self.scale)
     return sign * np.log(fine_uniform(rng, size))

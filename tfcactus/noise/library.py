@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from importlib import resources
 import re
-from typing import Any
 from typing import NamedTuple
 from typing import Optional
 
@@ -119,7 +118,8 @@ def _load(name: str) -> Table:
     return noise.load(path)
 
 
-def _requested_sigma(dim: int, noise_multiplier: Any, budget: Any) -> float:
+def _requested_sigma(dim: int, noise_multiplier: Optional[float],
+                     budget: Optional[float]) -> float:
   if (noise_multiplier is None) == (budget is None):
     raise ValueError(
         'Expected exactly one of noise_multiplier and budget, got '

@@ -9,6 +9,8 @@ import numpy as np
 
 from tfcactus.noise import base
 from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus.randomness import Random
+from tfcactus.randomness import Size
 
 _REFUSED = ('Expected noise that protects, got no noise at all; use '
             'tfcactus.Gaussian(noise_multiplier).')
@@ -33,7 +35,7 @@ class NoNoise(base.Noise):
     """The event of a release that is not private."""
     return dp_accounting.NonPrivateDpEvent()
 
-  def sample(self, rng: base.Random, size: base.Size) -> np.ndarray:
+  def sample(self, rng: Random, size: Size) -> np.ndarray:
     """Zeros of shape `size`."""
     del rng
     return np.zeros(size)

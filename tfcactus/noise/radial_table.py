@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
 from typing import Mapping
+from typing import Optional
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from tfcactus.noise import table_file
 from tfcactus.pairs import overlap
 from tfcactus.pairs.dominating_pair import PairBounds
 from tfcactus.randomness import fine_uniform
+from tfcactus.randomness import Random
+from tfcactus.randomness import Size
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -74,8 +76,8 @@ class RadialTable(table_file.NoiseTable):
 
   @classmethod
   def normalized(cls, dim: int, first_radius: float, width: float,
-                 log_density: Any, log_tail_ratio: float,
-                 info: Mapping[str, Any] | None = None) -> RadialTable:
+                 log_density: npt.ArrayLike, log_tail_ratio: float,
+                 info: Optional[table_file.Info] = None) -> RadialTable:
     """Builds a table from log densities known up to a constant."""
     log_density = _checks.vector('log_density', log_density)
     log_mass = table_file.log_sum_exp(
@@ -104,7 +106,7 @@ class RadialTable(table_file.NoiseTable):
 
   @classmethod
   def from_arrays(cls, arrays: Mapping[str, np.ndarray],
-                  info: Mapping[str, Any]) -> RadialTable:
+                  info: table_file.Info) -> RadialTable:
     """Builds the table from the arrays of a file."""
     return cls(int(arrays['dim']), float(arrays['first_radius']),
                float(arrays['width']), arrays['log_density'],
@@ -229,7 +231,7 @@ class RadialTable(table_file.NoiseTable):
     outside = np.clip((1 - u - beyond) / self.shell_mass[shell], 0.0, 1.0)
     return self._radius_inside(shell, outside)
 
-  def sample_radius(self, rng: base.Random, size: base.Size) -> np.ndarray:
+  def sample_radius(self, rng: Random, size: Size) -> np.ndarray:
     """Draws |Z|: a shell by its mass, then rho with density ~ rho^(dim - 1).
 
     Source: Definition 6 of Sommer et al. (2021), in the volume of R^dim.
@@ -237,7 +239,7 @@ class RadialTable(table_file.NoiseTable):
     shell = self._shell_of(fine_uniform(rng, size))
     return self._radius_inside(shell, rng.random(size))
 
-  def sample(self, rng: base.Random, size: base.Size) -> np.ndarray:
+  def sample(self, rng: Random, size: Size) -> np.ndarray:
     """Draws noise vectors: a radius times a uniform direction.
 
     Args:
@@ -253,7 +255,7 @@ class RadialTable(table_file.NoiseTable):
     drawn *= radius[..., None]
     return drawn
 
-  def sample_vector(self, rng: base.Random, dim: int) -> np.ndarray:
+  def sample_vector(self, rng: Random, dim: int) -> np.ndarray:
     """Draws the noise of one vector, float64 of shape (dim,).
 
     Raises:

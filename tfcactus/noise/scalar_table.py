@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
 from typing import Mapping
+from typing import Optional
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from tfcactus.noise import table_file
 from tfcactus.pairs import overlap
 from tfcactus.pairs.dominating_pair import PairBounds
 from tfcactus.randomness import fine_uniform
+from tfcactus.randomness import Random
+from tfcactus.randomness import Size
 
 _SYMMETRY = 1e-9
 """Relative difference of mirrored masses that is taken for rounding."""
@@ -79,7 +81,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @classmethod
   def normalized(cls, bins: int, log_density: npt.ArrayLike, log_tail_ratio: float,
-                 info: Mapping[str, Any] | None = None, *,
+                 info: Optional[table_file.Info] = None, *,
                  edge_at_zero: bool = False) -> ScalarTable:
     """Builds a table from log densities known up to a constant."""
     bins = _checks.integer('bins', bins, 1)
@@ -92,7 +94,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @classmethod
   def from_cell_masses(cls, bins: int, masses: npt.ArrayLike,
-                       info: Mapping[str, Any] | None = None) -> ScalarTable:
+                       info: Optional[table_file.Info] = None) -> ScalarTable:
     """Truncated noise from the masses of its cells, left to right.
 
     Args:
@@ -151,7 +153,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @classmethod
   def from_arrays(cls, arrays: Mapping[str, np.ndarray],
-                  info: Mapping[str, Any]) -> ScalarTable:
+                  info: table_file.Info) -> ScalarTable:
     """Builds the table from the arrays of a file."""
     return cls(int(arrays['bins']), arrays['log_density'],
                float(arrays['log_tail_ratio']), info,
@@ -286,7 +288,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
          (tail - beyond[cell]) / density[cell])
     return np.where(u < 0.5, -1.0, 1.0) * np.clip(z, 0.0, self.range)
 
-  def sample(self, rng: base.Random, size: base.Size) -> np.ndarray:
+  def sample(self, rng: Random, size: Size) -> np.ndarray:
     """Draws noise by Definition 6: a cell by its mass, then uniform inside it.
 
     Args:

@@ -13,6 +13,8 @@ from tfcactus import _checks
 from tfcactus.noise import base
 from tfcactus.noise import sinh_normal_pairs
 from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus.randomness import Random
+from tfcactus.randomness import Size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +86,7 @@ class SinhNormal(base.ScalarNoise):
       return self.bend / self.sigma * np.sinh(
           np.asarray(z, dtype=np.float64) / self.bend)
 
-  def sample(self, rng: base.Random, size: base.Size) -> np.ndarray:
+  def sample(self, rng: Random, size: Size) -> np.ndarray:
     """Draws of shape `size`, in units of sensitivity."""
     return self._bent(rng.standard_normal(size))
 

@@ -52,7 +52,7 @@ def log_sum_exp(values: np.ndarray) -> float:
   return float(peak + np.log(np.sum(np.exp(values - peak))))
 
 
-def check_tail_ratio(value: Any) -> float:
+def check_tail_ratio(value: object) -> float:
   """Returns a log tail ratio: below zero, -inf for no tail."""
   if isinstance(value, (float, np.floating)) and np.isneginf(value):
     return float('-inf')

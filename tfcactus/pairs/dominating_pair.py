@@ -12,9 +12,9 @@ Characteristic Function" (AISTATS 2022), called "the paper" below.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tfcactus import _checks
 from tfcactus import _numerics
@@ -54,7 +54,7 @@ class DominatingPair:
   q_inf: float = 0.0
 
   @classmethod
-  def from_masses(cls, p: Any, q: Any) -> DominatingPair:
+  def from_masses(cls, p: npt.ArrayLike, q: npt.ArrayLike) -> DominatingPair:
     """The pair of two discrete distributions on the same outcomes.
 
     Args:

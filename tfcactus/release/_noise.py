@@ -7,13 +7,14 @@ from typing import Any
 from typing import Optional
 
 import numpy as np
+import numpy.typing as npt
 from scipy import optimize
 
 from tfcactus import _checks
 from tfcactus import noise as noise_lib
 from tfcactus.noise import Noise
 from tfcactus.noise import ScalarNoise
-from tfcactus.noise.base import Size
+from tfcactus.randomness import Size
 from tfcactus.randomness import SystemRandom
 
 _FINENESS = 20
@@ -42,7 +43,7 @@ def generator(seed: Optional[int]) -> SystemRandom:
   return SystemRandom(seed)
 
 
-def sensitivity(value: Any, name: str = 'sensitivity') -> float:
+def sensitivity(value: object, name: str = 'sensitivity') -> float:
   """Returns a sensitivity: the most one record can change the query."""
   try:
     value = _checks.positive(name, value)
@@ -57,7 +58,7 @@ def sensitivity(value: Any, name: str = 'sensitivity') -> float:
     ) from None
 
 
-def spread_noise(noise: Any, *, whole: bool = False) -> ScalarNoise:
+def spread_noise(noise: object, *, whole: bool = False) -> ScalarNoise:
   """Returns `noise` if independent draws protect a change spread over many.
 
   For log-concave noise a change (a_1, a_2, ...) of several queries with
@@ -89,7 +90,7 @@ def spread_noise(noise: Any, *, whole: bool = False) -> ScalarNoise:
   return law
 
 
-def upper_quantile(noise: ScalarNoise, tail: Any) -> np.ndarray:
+def upper_quantile(noise: ScalarNoise, tail: npt.ArrayLike) -> np.ndarray:
   """The z with P(Z > z) = tail, accurate for tiny tails (symmetric noise)."""
   return -noise.quantile(tail)
 
@@ -99,8 +100,8 @@ def step_below(scale: float, fineness: int) -> float:
   return 2.0**(math.frexp(scale)[1] - 1 - fineness)
 
 
-def lattice(value: Any, sensitivity_: float, resolution: Optional[float] = None
-            ) -> tuple[np.ndarray, float, float]:
+def lattice(value: npt.ArrayLike, sensitivity_: float,
+            resolution: Optional[float] = None) -> tuple[np.ndarray, float, float]:
   """Puts values on a public grid, so that a release has no low bits to leak from.
 
   The grid follows from the arguments alone, never from the values or their

@@ -7,13 +7,17 @@ everything whose rows are not plainly the records is refused.
 from __future__ import annotations
 
 import numbers
-from typing import Any
+from typing import Iterable
 from typing import Iterator
 
 import numpy as np
+import numpy.typing as npt
+
+Records = Iterable[npt.ArrayLike]
+"""An array of records, or an iterable of batches such as a `tf.data.Dataset`."""
 
 
-def batches(records: Any) -> Iterator[np.ndarray]:
+def batches(records: Records) -> Iterator[np.ndarray]:
   """Yields arrays of records, the first axis running over records.
 
   Args:
@@ -36,7 +40,7 @@ def batches(records: Any) -> Iterator[np.ndarray]:
     yield _array(batch)
 
 
-def scalar_batches(records: Any) -> Iterator[np.ndarray]:
+def scalar_batches(records: Records) -> Iterator[np.ndarray]:
   """Yields batches of records that are one number each, of shape (n,).
 
   Raises:
@@ -51,13 +55,13 @@ def scalar_batches(records: Any) -> Iterator[np.ndarray]:
     yield batch
 
 
-def vector(records: Any) -> np.ndarray:
+def vector(records: Records) -> np.ndarray:
   """All records that are one number each, shape (n,); n may be zero."""
   parts = list(scalar_batches(records))
   return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
-def _check_batched(records: Any) -> None:
+def _check_batched(records: object) -> None:
   """Refuses a dataset whose elements may be records in place of batches."""
   shape = getattr(getattr(records, 'element_spec', None), 'shape', None)
   if shape is not None and shape.rank is not None and (
@@ -68,7 +72,7 @@ def _check_batched(records: Any) -> None:
         'record; use dataset.batch(n), without drop_remainder.')
 
 
-def _array(batch: Any) -> np.ndarray:
+def _array(batch: object) -> np.ndarray:
   if isinstance(batch, dict) or (isinstance(batch, tuple) and any(
       hasattr(part, 'shape') and part.shape != () for part in batch)):
     raise ValueError(

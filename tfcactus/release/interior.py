@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 from typing import Callable
 from typing import Optional
 
@@ -35,6 +34,7 @@ from scipy import optimize
 from tfcactus import _checks
 from tfcactus import accounting
 from tfcactus import noise as noise_lib
+from tfcactus.randomness import SystemRandom
 from tfcactus.release import _noise
 from tfcactus.release import _records
 from tfcactus.release.result import Release
@@ -51,7 +51,8 @@ _EXACT_FLOATS = 2**53
 """Up to here a float64 holds every whole number."""
 
 
-def interior_point(records: Any, *, num_values: int, noise: noise_lib.ScalarNoise,
+def interior_point(records: _records.Records, *, num_values: int,
+                   noise: noise_lib.ScalarNoise,
                    fraction: float = 0.5, rank_error: Optional[float] = None,
                    method: str = 'binary-search', seed: Optional[int] = None
                    ) -> Release:
@@ -90,7 +91,7 @@ def interior_point(records: Any, *, num_values: int, noise: noise_lib.ScalarNois
 
 
 def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.ScalarNoise,
-                  rng: Any, method: str, fraction: float = 0.5,
+                  rng: SystemRandom, method: str, fraction: float = 0.5,
                   rank_error: Optional[float] = None) -> int:
   """One answer, without its price; arguments as for `interior_point`.
 
@@ -267,8 +268,8 @@ def _search(runs: int, low: int, high: int, halvings: int,
   return last
 
 
-def binary_search_draws(balance: Balance, noise: noise_lib.ScalarNoise, rng: Any,
-                        runs: int) -> np.ndarray:
+def binary_search_draws(balance: Balance, noise: noise_lib.ScalarNoise,
+                        rng: SystemRandom, runs: int) -> np.ndarray:
   """`runs` independent binary searches; shape (runs,)."""
   scale = balance.sensitivity
   return _search(
@@ -277,7 +278,7 @@ def binary_search_draws(balance: Balance, noise: noise_lib.ScalarNoise, rng: Any
 
 
 def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise,
-                    rng: Any, runs: int) -> np.ndarray:
+                    rng: SystemRandom, runs: int) -> np.ndarray:
   """`runs` independent answers of Theorem 25's recursion; shape (runs,).
 
   Args:
@@ -323,7 +324,8 @@ def _nodes(balance: Balance, width: float, level: int
 
 
 def _noisy_maximum(places: np.ndarray, value: np.ndarray, size: int, level: int,
-                   noise: noise_lib.ScalarNoise, rng: Any, runs: int) -> np.ndarray:
+                   noise: noise_lib.ScalarNoise, rng: SystemRandom, runs: int
+                   ) -> np.ndarray:
   """Names the node of a level whose value with noise is largest.
 
   One record moves the values of all nodes by two in total at most, since f

@@ -19,7 +19,7 @@ _DEFAULT_ANSWERS = 1e6
 _MOST_ANSWERS = 2.0**61
 
 
-def quantile(records: Any, fraction: float, *, low: float, high: float,
+def quantile(records: _records.Records, fraction: float, *, low: float, high: float,
              noise: noise_lib.ScalarNoise, resolution: Optional[float] = None,
              rank_error: Optional[float] = None, method: str = 'binary-search',
              seed: Optional[int] = None) -> Release:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 from typing import Optional
 
 import numpy as np
+import numpy.typing as npt
 
 from tfcactus import _checks
 from tfcactus import accounting
@@ -49,7 +49,7 @@ def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.ScalarNois
   return _noisy_number(steps, step, scale, noise, seed)
 
 
-def noisy_vector(value: Any, *, noise: noise_lib.Noise,
+def noisy_vector(value: npt.ArrayLike, *, noise: noise_lib.Noise,
                  l2_sensitivity: Optional[float] = None,
                  l1_sensitivity: Optional[float] = None,
                  resolution: Optional[float] = None,
@@ -95,7 +95,7 @@ def noisy_vector(value: Any, *, noise: noise_lib.Noise,
   return _noisy_steps(steps, step, scale, noise, seed)
 
 
-def noisy_sum(records: Any, *, l2_norm_clip: float, noise: noise_lib.Noise,
+def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_lib.Noise,
               dim: Optional[int] = None, seed: Optional[int] = None) -> Release:
   """Releases the sum of clipped records, on a grid that the clip norm decides.
 
@@ -155,7 +155,7 @@ def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
   return np.trunc(unit * factor).astype(np.int64).reshape(rows.shape)
 
 
-def histogram(records: Any, *, num_bins: int, noise: noise_lib.ScalarNoise,
+def histogram(records: _records.Records, *, num_bins: int, noise: noise_lib.ScalarNoise,
               outside: str = 'refuse', seed: Optional[int] = None) -> Release:
   """Releases how often each value occurs: integers, some below zero.
 
@@ -187,7 +187,7 @@ def histogram(records: Any, *, num_bins: int, noise: noise_lib.ScalarNoise,
           noise, counts.size, beta) + 0.5)
 
 
-def exact_counts(records: Any, *, num_bins: int, outside: str = 'refuse'
+def exact_counts(records: _records.Records, *, num_bins: int, outside: str = 'refuse'
                  ) -> np.ndarray:
   """How often each value occurs, without noise: not to be published.
 

@@ -10,16 +10,18 @@ Source: section 5 of Bun, Dwork, Rothblum and Steinke (STOC 2018): Algorithm 22
 
 from __future__ import annotations
 
-from typing import Any
 from typing import Optional
 
 import numpy as np
+import numpy.typing as npt
 from scipy import optimize
 
 from tfcactus import _checks
 from tfcactus import accounting
 from tfcactus import noise as noise_lib
+from tfcactus.randomness import SystemRandom
 from tfcactus.release import _noise
+from tfcactus.release import _records
 from tfcactus.release import query
 from tfcactus.release.result import Release
 from tfcactus.release.result import repeated
@@ -27,7 +29,7 @@ from tfcactus.release.result import repeated
 METHODS = ('obvious-answer', 'histogram')
 
 
-def gap_max(scores: Any, *, sensitivity: float, noise: noise_lib.ScalarNoise,
+def gap_max(scores: npt.ArrayLike, *, sensitivity: float, noise: noise_lib.ScalarNoise,
             method: str = 'obvious-answer', seed: Optional[int] = None
             ) -> Release:
   """Releases the index of the best score.
@@ -73,7 +75,8 @@ def gap_max(scores: Any, *, sensitivity: float, noise: noise_lib.ScalarNoise,
       obvious_answer_gap(noise, steps.size, beta) + 2 * step)
 
 
-def most_frequent(records: Any, *, num_bins: int, noise: noise_lib.ScalarNoise,
+def most_frequent(records: _records.Records, *, num_bins: int,
+                  noise: noise_lib.ScalarNoise,
                   method: str = 'obvious-answer', outside: str = 'refuse',
                   seed: Optional[int] = None) -> Release:
   """Releases the most frequent value, if it is so by a gap.
@@ -90,8 +93,8 @@ def most_frequent(records: Any, *, num_bins: int, noise: noise_lib.ScalarNoise,
   return gap_max(counts, sensitivity=1, noise=noise, method=method, seed=seed)
 
 
-def top_m(scores: Any, m: int, *, sensitivity: float, noise: noise_lib.ScalarNoise,
-          seed: Optional[int] = None) -> Release:
+def top_m(scores: npt.ArrayLike, m: int, *, sensitivity: float,
+          noise: noise_lib.ScalarNoise, seed: Optional[int] = None) -> Release:
   """Releases the indices of the m best scores, best first by noisy gap.
 
   Each score becomes its gap to the (m+1)-th best, if it is above; independent
@@ -124,7 +127,7 @@ def top_m(scores: Any, m: int, *, sensitivity: float, noise: noise_lib.ScalarNoi
       top_m_gap(noise, steps.size, beta, m) + 2 * step)
 
 
-def _scores(scores: Any, sensitivity: float, m: int
+def _scores(scores: npt.ArrayLike, sensitivity: float, m: int
             ) -> tuple[np.ndarray, float, float]:
   scale = _noise.sensitivity(sensitivity)
   steps, step, scale = _noise.lattice(scores, scale)
@@ -136,7 +139,7 @@ def _scores(scores: Any, sensitivity: float, m: int
 
 
 def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.ScalarNoise,
-                         rng: Any, runs: int) -> np.ndarray:
+                         rng: SystemRandom, runs: int) -> np.ndarray:
   """Algorithm 22, `runs` times on the same scores; shape (runs,).
 
   Args:
@@ -159,7 +162,7 @@ def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.Scala
 
 
 def top_m_draws(steps: np.ndarray, m: int, scale: float, noise: noise_lib.ScalarNoise,
-                rng: Any, runs: int) -> np.ndarray:
+                rng: SystemRandom, runs: int) -> np.ndarray:
   """Algorithm 21 for m options, `runs` times; shape (runs, m)."""
   after = np.partition(steps, steps.size - m - 1)[steps.size - m - 1]
   gap = np.maximum(steps - after, 0) / (2 * scale)

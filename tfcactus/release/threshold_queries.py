@@ -8,7 +8,6 @@ for thresholds by way of interior points.
 
 from __future__ import annotations
 
-from typing import Any
 from typing import Callable
 from typing import NamedTuple
 from typing import Optional
@@ -18,6 +17,7 @@ import numpy as np
 from tfcactus import _checks
 from tfcactus import accounting
 from tfcactus import noise as noise_lib
+from tfcactus.randomness import SystemRandom
 from tfcactus.release import _noise
 from tfcactus.release import _records
 from tfcactus.release import interior
@@ -28,7 +28,8 @@ from tfcactus.release.result import repeated
 _DEEPEST = 20
 
 
-def thresholds(records: Any, *, num_values: int, noise: noise_lib.ScalarNoise,
+def thresholds(records: _records.Records, *, num_values: int,
+               noise: noise_lib.ScalarNoise,
                outside: str = 'refuse', seed: Optional[int] = None) -> Release:
   """Releases noisy counts of records <= j, for all j in 0..num_values - 1.
 
@@ -70,7 +71,7 @@ class ThresholdSketch(NamedTuple):
   counts: np.ndarray
 
 
-def threshold_sketch(records: Any, *, num_values: int, depth: int,
+def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
                      noise: noise_lib.ScalarNoise, method: str = 'binary-search',
                      rank_error: Optional[float] = None,
                      seed: Optional[int] = None) -> Release:
@@ -149,7 +150,7 @@ def num_levels(num_values: int) -> int:
   return _checks.integer('num_values', num_values, 1).bit_length()
 
 
-def threshold_draws(counts: np.ndarray, noise: noise_lib.ScalarNoise, rng: Any,
+def threshold_draws(counts: np.ndarray, noise: noise_lib.ScalarNoise, rng: SystemRandom,
                     runs: int) -> np.ndarray:
   """`runs` independent answers to all threshold queries.
 

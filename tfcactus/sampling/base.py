@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
 from typing import ClassVar
 from typing import List
+from typing import Optional
 from typing import Protocol
 from typing import Tuple
 from typing import Type
@@ -17,6 +17,7 @@ import numpy as np
 from tfcactus import _checks
 from tfcactus import relations
 from tfcactus.randomness import KeyStream
+from tfcactus.relations import Relation
 
 _Scheme = TypeVar('_Scheme', bound='SamplingScheme')
 
@@ -111,7 +112,7 @@ class SamplingScheme(abc.ABC):
     """
 
   @classmethod
-  def check_relation(cls, value: Any = None
+  def check_relation(cls, value: Optional[Relation] = None
                      ) -> dp_accounting.NeighboringRelation:
     """The relation meant by `value`, or the default one.
 
@@ -146,7 +147,7 @@ class SamplingScheme(abc.ABC):
           'same numbers.')
 
 
-def checked_size(batch_size: Any, num_examples: int) -> int:
+def checked_size(batch_size: object, num_examples: int) -> int:
   """A batch size that num_examples allow.
 
   Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -74,8 +75,8 @@ def _cvxpy() -> Any:
   return cvxpy
 
 
-def _constraints(cp: Any, program: convex_program.Program, unit: np.ndarray, x: Any
-                 ) -> tuple[list[Any], Any, list[Any]]:
+def _constraints(cp: ModuleType, program: convex_program.Program, unit: np.ndarray,
+                 x: Any) -> tuple[list[Any], Any, list[Any]]:
   """(every divergence <= top, cost within budget, all others) in units of x."""
   p, top = cp.multiply(unit, x), cp.Variable()
   values = [_divergence(cp, program.objective, s, p, unit)
@@ -140,7 +141,7 @@ def _laplacian(band: np.ndarray) -> np.ndarray:
   return np.diag(edges.sum(axis=1)) - edges
 
 
-def _divergence(cp: Any, objective: str, shift: convex_program.Shift, p: Any,
+def _divergence(cp: ModuleType, objective: str, shift: convex_program.Shift, p: Any,
                 unit: np.ndarray) -> tuple[Any, list[Any]]:
   """D_k as a cvxpy expression, and the cones that define it."""
   scale = np.exp(shift.log_scale)
@@ -159,6 +160,6 @@ def _divergence(cp: Any, objective: str, shift: convex_program.Shift, p: Any,
   return cp.sum(cp.multiply(weight, edges)) + shift.tail * p[-1], cones
 
 
-def _square_over(cp: Any, a: Any, b: Any, bound: Any) -> Any:
+def _square_over(cp: ModuleType, a: Any, b: Any, bound: Any) -> Any:
   """a^2 / b <= bound, elementwise."""
   return cp.SOC(bound + b, cp.vstack([2 * a, bound - b]), axis=0)

@@ -15,6 +15,7 @@ from typing import Any
 from typing import NamedTuple
 from typing import Optional
 from typing import Sequence
+from typing import Union
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +66,7 @@ class _Edges(NamedTuple):
   scale: np.ndarray
   weight: np.ndarray
   starts: np.ndarray
-  row: Any
+  row: Union[int, np.ndarray]
 
   def cells(self, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The two cells that every edge compares."""

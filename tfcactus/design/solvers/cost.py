@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
 from typing import Callable
 from typing import Optional
 
@@ -150,7 +149,7 @@ class FunctionCost(Cost):
         weight, axis=1)
 
 
-def make(power: Any, function: Optional[Callable[[np.ndarray], np.ndarray]] = None
+def make(power: object, function: Optional[Callable[[np.ndarray], np.ndarray]] = None
          ) -> Cost:
   """A cost from a request's `power` and `cost` arguments."""
   if function is None:

@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Any
 from typing import Callable
 
 import numpy as np
@@ -53,7 +52,7 @@ class Divergence:
   report: Callable[[float], float]
 
 
-def parse(name: Any) -> Divergence:
+def parse(name: object) -> Divergence:
   """Returns the divergence of that name.
 
   Args:

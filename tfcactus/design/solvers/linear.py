@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Tuple
 
 import numpy as np
 from scipy import optimize
@@ -19,6 +19,8 @@ from tfcactus.design.solvers.bounded_problem import Problem
 
 NEGLIGIBLE = 1e-13
 """Masses below this share of the largest are zeros that the solver missed."""
+
+_Program = Tuple[np.ndarray, sparse.csr_matrix, np.ndarray, sparse.csr_matrix]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,7 +63,7 @@ def solve(problem: Problem, *, monotone: bool = True) -> Solution:
   return Solution(w, delta, _lower_bound(program, result))
 
 
-def _program_of(problem: Problem, monotone: bool) -> tuple[Any, Any, Any, Any]:
+def _program_of(problem: Problem, monotone: bool) -> _Program:
   """(objective, A, b, mass): least objective @ x with A x <= b, mass @ x = 1.
 
   The variables are w, one excess per outcome and direction, and delta.
@@ -96,7 +98,7 @@ def _program_of(problem: Problem, monotone: bool) -> tuple[Any, Any, Any, Any]:
           sparse.csr_matrix(mass))
 
 
-def _pair_maps(problem: Problem) -> list[tuple[Any, Any]]:
+def _pair_maps(problem: Problem) -> list[tuple[sparse.csr_matrix, sparse.csr_matrix]]:
   """`Problem.pairs` as matrices."""
   n, bins = problem.cells, problem.bins
   full = 0.5 * sparse.vstack([sparse.identity(n).tocsr()[::-1],
@@ -111,7 +113,7 @@ def _pair_maps(problem: Problem) -> list[tuple[Any, Any]]:
   return [(mixed, p), (p, mixed)]
 
 
-def _lower_bound(program: tuple, result: Any) -> float:
+def _lower_bound(program: _Program, result: optimize.OptimizeResult) -> float:
   """A bound on the optimum from multipliers, whatever their errors.
 
   Every variable lies in [0, 1]: a reduced cost below zero takes away no more

@@ -81,7 +81,7 @@ def check_vectorizable(model: keras.Model) -> None:
           'loop. Pass unroll=True (and an Input of known length).')
 
 
-def _check_layer(layer: Any, half: bool) -> None:
+def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
   if _normalizes_batches(layer):
     raise ValueError(
         f'Expected layers that treat each example alone, got {layer.name!r}, a '
@@ -107,14 +107,14 @@ def _check_layer(layer: Any, half: bool) -> None:
         'tfcactus.keras.privatize, which unscales them first.')
 
 
-def _normalizes_batches(layer: Any) -> bool:
+def _normalizes_batches(layer: keras.layers.Layer) -> bool:
   """Whether it is any kind of BatchNormalization that is not frozen."""
   if not any('BatchNorm' in cls.__name__ for cls in type(layer).__mro__):
     return False
   return layer.trainable or models.mixes_when_frozen(layer)
 
 
-def _regularizers(layer: Any) -> List[str]:
+def _regularizers(layer: keras.layers.Layer) -> List[str]:
   names = ('kernel_regularizer', 'bias_regularizer', 'activity_regularizer',
            'embeddings_regularizer', 'beta_regularizer', 'gamma_regularizer',
            'recurrent_regularizer', 'depthwise_regularizer',

@@ -87,7 +87,7 @@ def check_no_writes(model: keras.Model) -> Any:
   return graph.structured_outputs[0]
 
 
-def check_graph(graph: Any, what: str) -> None:
+def check_graph(graph: tf.Graph, what: str) -> None:
   """Refuses a traced computation that writes variables, or runs Python.
 
   Args:
@@ -125,7 +125,7 @@ def draws_at_random(model: keras.Model) -> bool:
   return bool(draws)
 
 
-def nodes(definition: Any) -> Iterator[Any]:
+def nodes(definition: tf.compat.v1.GraphDef) -> Iterator[tf.compat.v1.NodeDef]:
   """All operations, those of the functions that are called included."""
   yield from definition.node
   for function in definition.library.function:

@@ -36,33 +36,33 @@ def _functional_class() -> type:
 _FUNCTIONAL = _functional_class()
 
 
-def tf_variable(variable: Any) -> tf.Variable:
+def tf_variable(variable: keras.Variable) -> tf.Variable:
   """The `tf.Variable` that a variable of Keras is made of."""
   return variable.value if KERAS_3 else variable
 
 
-def stored_dtype(variable: Any) -> tf.DType:
+def stored_dtype(variable: keras.Variable) -> tf.DType:
   """The dtype that a variable is kept in, whatever it is read as."""
   # Keras 2 wraps it under mixed precision.
   return tf.as_dtype(getattr(variable, '_variable', variable).dtype)
 
 
-def tf_variables(model: Any) -> List[tf.Variable]:
+def tf_variables(model: keras.Model) -> List[tf.Variable]:
   """The trainable variables of a model or layer, for tapes to watch."""
   return [tf_variable(v) for v in model.trainable_variables]
 
 
-def depthwise_kernel(layer: Any) -> Any:
+def depthwise_kernel(layer: keras.layers.Layer) -> keras.Variable:
   """The kernel of a DepthwiseConv2D."""
   return layer.kernel if KERAS_3 else layer.depthwise_kernel
 
 
-def flat_layers(model: Any) -> List[Any]:
+def flat_layers(model: keras.Model) -> List[keras.layers.Layer]:
   """All layers of a model, those inside of others and models included."""
   return list(model._flatten_layers(recursive=True, include_self=False))  # pylint: disable=protected-access
 
 
-def is_graph(model: Any) -> bool:
+def is_graph(model: keras.Model) -> bool:
   """Whether a model is nothing but its layers: Sequential or functional.
 
   True for the classes themselves only, as a subclass may override `call`.
@@ -73,14 +73,14 @@ def is_graph(model: Any) -> bool:
   return type(model) is _FUNCTIONAL
 
 
-def graph_layers(model: Any) -> List[Any]:
+def graph_layers(model: keras.Model) -> List[keras.layers.Layer]:
   """The layers a model is made of, models inside it opened up.
 
   Under Keras 3 operations between the layers, which are no layers, are among
   them.
   """
-  found: Dict[int, Any] = {}
-  functional: Any = type(model) is _FUNCTIONAL
+  found: Dict[int, keras.layers.Layer] = {}
+  functional: bool = type(model) is _FUNCTIONAL
   for layer in model.operations if KERAS_3 and functional else model.layers:
     inner = graph_layers(layer) if is_graph(layer) else [layer]
     found.update((id(each), each) for each in inner)
@@ -93,23 +93,23 @@ def layer_classes(names: Iterable[str]) -> Set[type]:
           if hasattr(keras.layers, name)}
 
 
-def mixes_when_frozen(layer: Any) -> bool:
+def mixes_when_frozen(layer: keras.layers.Layer) -> bool:
   """Whether a BatchNormalization goes on mixing examples when not trainable."""
   # That of tf.compat.v1 does.
   return not getattr(layer, '_USE_V2_BEHAVIOR', True)
 
 
-def is_bare_operation(layer: Any) -> bool:
+def is_bare_operation(layer: keras.layers.Layer) -> bool:
   """Whether a part of a functional model is no layer, but an operation."""
   return (not isinstance(layer, keras.layers.Layer) or
           type(layer).__name__ in ('TFOpLambda', 'SlicingOpLambda'))
 
 
-def _nodes(layer: Any) -> List[Any]:
+def _nodes(layer: keras.layers.Layer) -> List[Any]:
   return layer._inbound_nodes  # pylint: disable=protected-access
 
 
-def call_arguments(layer: Any) -> List[Any]:
+def call_arguments(layer: keras.layers.Layer) -> List[Any]:
   """What a layer was called with, at each place of a functional model."""
   if KERAS_3:
     return [(node.arguments.args, node.arguments.kwargs)
@@ -117,13 +117,13 @@ def call_arguments(layer: Any) -> List[Any]:
   return [(node.call_args, node.call_kwargs) for node in _nodes(layer)]
 
 
-def output_shapes(layer: Any) -> List[Any]:
+def output_shapes(layer: keras.layers.Layer) -> List[Any]:
   """Shapes of a layer's output at each place of a functional model."""
   return [list(out.shape) for node in _nodes(layer)
           for out in tf.nest.flatten(node.outputs)]
 
 
-def input_spec(model: Any) -> Optional[Any]:
+def input_spec(model: keras.Model) -> Optional[Any]:
   """What to trace a model with, as `TensorSpec`s; None if not known."""
   inputs = None
   if not KERAS_3:
@@ -144,13 +144,13 @@ def input_spec(model: Any) -> Optional[Any]:
       lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), inputs)
 
 
-def is_scaled(layer: Any) -> bool:
+def is_scaled(layer: keras.layers.Layer) -> bool:
   """Whether a layer's weights are not what it computes with (LoRA, int8)."""
   return bool(getattr(layer, 'lora_enabled', False) or
               getattr(layer, 'quantization_mode', None))
 
 
-def generators(model: Any) -> List[Any]:
+def generators(model: keras.Model) -> List[keras.random.SeedGenerator]:
   """The random number generators inside a model, of which Keras 2 has none."""
   if not KERAS_3:
     return []

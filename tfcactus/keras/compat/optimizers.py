@@ -50,18 +50,18 @@ def check_optimizer_arguments(arguments: Mapping[str, Any]) -> None:
         f'decay_rate={arguments["decay"]!r}), which is the same.')
 
 
-def unwrapped(optimizer: Any) -> Any:
+def unwrapped(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
   """An optimizer without loss scaling around it."""
   return getattr(optimizer, 'inner_optimizer', optimizer)
 
 
-def bare_optimizer(model: Any) -> Any:
+def bare_optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
   """The optimizer of a model, without loss scaling around it."""
   # Keras 2 wraps it under mixed_float16, whatever it is told.
   return unwrapped(model.optimizer)
 
 
-def is_wrapped(optimizer: Any) -> bool:
+def is_wrapped(optimizer: keras.optimizers.Optimizer) -> bool:
   """Whether loss scaling is around an optimizer, where it can know that.
 
   Keras 2 tells it. Keras 3 does not, and asks it for no gradients either.

@@ -23,6 +23,7 @@ from tensorflow.python.ops.parallel_for.pfor import _pfor_converter_registry
 from tensorflow.python.ops.parallel_for.pfor import wrap
 
 from tfcactus.keras.compat import models
+from tfcactus.keras.compat.versions import keras
 
 MakeSeed = Callable[[], tf.Tensor]
 """Returns an int64 of shape (2,) for each draw."""
@@ -162,7 +163,7 @@ def current_seed() -> tf.Tensor:
 
 
 @contextlib.contextmanager
-def drawing(model: Any, make_seed: MakeSeed) -> Iterator[None]:
+def drawing(model: keras.Model, make_seed: MakeSeed) -> Iterator[None]:
   """Has whatever is drawn inside, by this thread, come from given seeds.
 
   Args:

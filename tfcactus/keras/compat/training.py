@@ -37,7 +37,7 @@ def compile_arguments(**arguments: Any) -> Any:
   return {'auto_scale_loss': False, **given}
 
 
-def remember_inputs(model: Any, inputs: Any) -> None:
+def remember_inputs(model: keras.Model, inputs: Any) -> None:
   """Tells a model what it was trained on, for `tf.saved_model.save`.
 
   Keras 2 learns it when the model itself is called; Keras 3 asks for none.
@@ -46,7 +46,7 @@ def remember_inputs(model: Any, inputs: Any) -> None:
     model._set_save_spec(inputs)  # pylint: disable=protected-access
 
 
-def log_loss(model: Any, predictions: tf.Tensor, losses: tf.Tensor,
+def log_loss(model: keras.Model, predictions: tf.Tensor, losses: tf.Tensor,
              weights: tf.Tensor) -> None:
   """Updates the loss that `fit` logs: the mean over examples.
 
@@ -64,7 +64,7 @@ def log_loss(model: Any, predictions: tf.Tensor, losses: tf.Tensor,
   tracker.update_state(losses * tf.cast(weights, losses.dtype))
 
 
-def steps_per_execution(model: Any) -> Optional[int]:
+def steps_per_execution(model: keras.Model) -> Optional[int]:
   """How many steps a model runs at a time; None if that may vary."""
   # Keras 2 tells of 'auto' by the first from TensorFlow 2.15 on, by the second
   # before.

@@ -91,7 +91,7 @@ check_versions(tf.__version__, KERAS_VERSION,
                keras.backend.backend() if KERAS_3 else 'tensorflow')
 
 
-def check_same_keras(name: str, thing: Any) -> None:
+def check_same_keras(name: str, thing: object) -> None:
   """Refuses an object, or a class, of another Keras than `tf.keras` is.
 
   Args:

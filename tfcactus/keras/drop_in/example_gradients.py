@@ -32,7 +32,7 @@ ROWS = 16
 at this many batches of activations instead of batch-size many."""
 
 
-def check_precision(optimizer: Any) -> None:
+def check_precision(optimizer: keras.optimizers.Optimizer) -> None:
   """Refuses scaled losses, whose gradients would be clipped while scaled.
 
   Args:
@@ -66,7 +66,7 @@ def refuse_scaling(got: str) -> None:
       'unscaled. ' + UNSCALED)
 
 
-def clipped_sums(losses: tf.Tensor, var_list: Sequence[Any],
+def clipped_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
                  tape: tf.GradientTape, l2_norm_clip: tf.Tensor
                 ) -> Tuple[List[tf.Tensor], tf.Tensor]:
   """Sums of clipped gradients of each loss, and whether all were finite.
@@ -93,7 +93,7 @@ def clipped_sums(losses: tf.Tensor, var_list: Sequence[Any],
 
 
 def sums_of_rows(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor,
-                 var_list: Sequence[Any], l2_norm_clip: tf.Tensor
+                 var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor
                 ) -> Tuple[List[tf.Tensor], tf.Tensor]:
   """As `clipped_sums`, of gradients that are held a few examples at a time.
 
@@ -159,7 +159,7 @@ class State:
     """Remembers it if any gradient was not finite."""
     self.sound.assign(tf.logical_and(self.sound, finite))
 
-  def add(self, sums: Sequence[tf.Tensor], var_list: Sequence[Any]
+  def add(self, sums: Sequence[tf.Tensor], var_list: Sequence[tf.Variable]
           ) -> List[tf.Tensor]:
     """Adds sums without noise to those before; returns the totals."""
     with tf.init_scope():

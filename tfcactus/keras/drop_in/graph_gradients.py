@@ -56,7 +56,7 @@ def traced_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
           tf.logical_and(tf.reduce_all(usable), clean))
 
 
-def _weighted_gradients(graph: Any, losses: tf.Tensor,
+def _weighted_gradients(graph: tf.Graph, losses: tf.Tensor,
                         var_list: Sequence[tf.Variable]
                        ) -> Callable[[tf.Tensor], List[tf.Tensor]]:
   """weights of shape (batch,) -> gradients of the weighted sum of losses."""
@@ -95,7 +95,7 @@ def _squared_norms(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor
   return tf.reshape(norms.stack(), [-1])[:batch]
 
 
-def _computes_in_half(graph: Any) -> bool:
+def _computes_in_half(graph: tf.Graph) -> bool:
   """Whether any operation traced so far is of float16 or bfloat16."""
   half = {tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum}
   return any(

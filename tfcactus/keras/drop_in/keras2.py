@@ -22,7 +22,7 @@ class Keras2Optimizer(optimizer.DPOptimizer):
         else None)
     return {**super().get_config(), 'state': state}
 
-  def build(self, var_list: Sequence[Any]) -> None:
+  def build(self, var_list: Sequence[tf.Variable]) -> None:
     """Creates the slots, and fills them if a config held their values."""
     with tf.init_scope():
       self._create_all_weights(var_list)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 from typing import Optional
+from typing import Sequence
 
 import tensorflow as tf
 
@@ -18,7 +19,7 @@ from tfcactus.keras.drop_in import optimizer
 class Keras3Optimizer(optimizer.DPOptimizer):
   """Under Keras 3, whose `fit` scales the loss and applies its gradients."""
 
-  def minimize(self, loss: Any, var_list: Any, grad_loss: Any = None,
+  def minimize(self, loss: Any, var_list: Sequence[tf.Variable], grad_loss: Any = None,
                name: Any = None, tape: Optional[tf.GradientTape] = None) -> Any:
     """Updates variables by a loss per example.
 

@@ -24,6 +24,7 @@ from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger import lineage
 from tfcactus.keras.noise_addition import NoiseSampler
 from tfcactus.keras.read_only import Fixed
+from tfcactus.plan import PrivacyPlan
 
 
 class DPOptimizer(Fixed, optimizers.Optimizer):
@@ -44,10 +45,10 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
       'Make another optimizer; what both release of one model is added up '
       'where one account covers it.')
 
-  plan: Any
+  plan: Optional[PrivacyPlan]
 
   @classmethod
-  def from_plan(cls, plan: Any, *, seed: Optional[int] = None,
+  def from_plan(cls, plan: PrivacyPlan, *, seed: Optional[int] = None,
                 **kwargs: Any) -> DPOptimizer:
     """Makes the optimizer with the noise, clip and batch size of a plan.
 
@@ -68,7 +69,8 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                gradient_accumulation_steps: int = 1, *,
                expected_batch_size: Optional[float] = None,
                noise: Optional[noise_lib.Noise] = None,
-               seed: Optional[int] = None, plan: Any = None, **kwargs: Any):
+               seed: Optional[int] = None, plan: Optional[PrivacyPlan] = None,
+               **kwargs: Any):
     expected = _check_batching(expected_batch_size, num_microbatches)
     parts = _checks.integer(
         'gradient_accumulation_steps', gradient_accumulation_steps, 1)
@@ -105,8 +107,8 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     released.assign(tf.maximum(released, self.iterations))
     return int(tf.convert_to_tensor(released))  # It may be mirrored.
 
-  def training_ledger(self, model: keras.Model, plan: Any, batches: Any
-                     ) -> ledger_lib.TrainingLedger:
+  def training_ledger(self, model: keras.Model, plan: Optional[PrivacyPlan],
+                      batches: Any) -> ledger_lib.TrainingLedger:
     """As `HoldsLedger`: the ledger of a training that begins.
 
     Raises:
@@ -125,7 +127,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
         plan, self.plan, self.l2_norm_clip, self.noise.digest)
     return drop_in_ledger.DropInLedger(self, model, plan, batches)
 
-  def _count_step(self, variables: Sequence[Any]) -> None:
+  def _count_step(self, variables: Sequence[tf.Variable]) -> None:
     """Counts an update of `variables`, before it is made."""
     lineage.remember(variables, self)
     released = self._private.released
@@ -136,8 +138,9 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     """False once any gradient was not finite, which voids the guarantee."""
     return bool(tf.convert_to_tensor(self._private.sound))
 
-  def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None,
-                         tape: Optional[tf.GradientTape] = None) -> List[Any]:
+  def _compute_gradients(self, loss: Any, var_list: Sequence[tf.Variable],
+                         grad_loss: Any = None,
+                         tape: Optional[tf.GradientTape] = None) -> List[tf.Tensor]:
     """Noisy averages of clipped gradients, from a loss per example."""
     del grad_loss
     if not callable(loss) and tape is None:
@@ -188,8 +191,8 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     self._private.ready = False
 
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
-                           var_list: Sequence[Any],
-                           apply: Callable[[List[tf.Tensor]], Any]) -> Any:
+                           var_list: Sequence[tf.Variable],
+                           apply: Callable[[List[tf.Tensor]], object]) -> Any:
     """Updates by noisy averages, once a whole logical batch was seen."""
     if self.parts_per_step == 1:
       self._count_step(var_list)
@@ -251,7 +254,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     return made
 
 
-def _check_batching(expected_batch_size: Any, num_microbatches: Any) -> float:
+def _check_batching(expected_batch_size: object, num_microbatches: object) -> float:
   """Returns the expected batch size, a number above 0."""
   if expected_batch_size is None:
     raise ValueError(
@@ -268,7 +271,7 @@ def _check_batching(expected_batch_size: Any, num_microbatches: Any) -> float:
   return float(expected)
 
 
-def _one_clip(l2_norm_clip: float, plan: Any) -> float:
+def _one_clip(l2_norm_clip: float, plan: Optional[PrivacyPlan]) -> float:
   """The clip norm, which is the plan's if there is one."""
   if plan is None:
     return _checks.positive('l2_norm_clip', l2_norm_clip)
@@ -284,7 +287,8 @@ def _one_clip(l2_norm_clip: float, plan: Any) -> float:
 
 
 def _one_noise(noise: Optional[noise_lib.Noise],
-               noise_multiplier: Optional[float], plan: Any) -> noise_lib.Noise:
+               noise_multiplier: Optional[float],
+               plan: Optional[PrivacyPlan]) -> noise_lib.Noise:
   """The noise, which is the plan's if there is one."""
   if (noise is None) == (noise_multiplier is None):
     raise ValueError(

@@ -98,7 +98,7 @@ def _traced(losses: Callable[..., tf.Tensor], specs: List[tf.TensorSpec],
       tf.TensorSpec([rows, *spec.shape], spec.dtype) for spec in specs]).graph
 
 
-def _dependences(graph: Any, outputs: List[tf.Tensor], given: int
+def _dependences(graph: tf.Graph, outputs: List[tf.Tensor], given: int
           ) -> List[dependence.Value]:
   known = {tensor.name: dependence.ROW_WISE for tensor in graph.inputs[:given]}
   known['upstream:0'] = dependence.ROW_WISE
@@ -116,7 +116,7 @@ def _refuse(values: List[dependence.Value]) -> None:
         + _REMEDY)
 
 
-def _check_gradients(graph: Any, given: int) -> None:
+def _check_gradients(graph: tf.Graph, given: int) -> None:
   """Follows the gradients that layers or losses define themselves.
 
   Raises:
@@ -145,7 +145,7 @@ def _check_gradients(graph: Any, given: int) -> None:
   _refuse(_dependences(graph, made, given))
 
 
-def _own_gradient(node: Any) -> bool:
+def _own_gradient(node: tf.compat.v1.NodeDef) -> bool:
   """Whether an operation, or its definition, has a gradient of its own."""
   definition = getattr(node, 'node_def', node)
   return '_gradient_op_type' in definition.attr

@@ -73,8 +73,8 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   captured: List[Tuple[LayerRule, Any, Any, tf.Tensor]] = []
   with tf.GradientTape(watch_accessed_variables=False) as tape:
 
-    def capture(rule: LayerRule, layer: Any, saved: Any, outputs: tf.Tensor
-               ) -> tf.Tensor:
+    def capture(rule: LayerRule, layer: keras.layers.Layer, saved: Any,
+                outputs: tf.Tensor) -> tf.Tensor:
       if outputs.shape[0] != weights.shape[0]:
         raise ValueError(
             f'Expected layer {layer.name!r} to be called on one row for each '

@@ -35,7 +35,7 @@ class Route(NamedTuple):
     reason: Why it is vectorised, or ''.
   """
 
-  layer: Any
+  layer: keras.layers.Layer
   rule: Optional[LayerRule]
   reason: str = ''
 
@@ -136,12 +136,12 @@ def _layers_of(model: keras.Model) -> List[int]:
   return [owner.get(id(v), -1 - i) for i, v in enumerate(variables)]
 
 
-def _variables(layer: Any) -> List[tf.Variable]:
+def _variables(layer: keras.layers.Layer) -> List[tf.Variable]:
   """Those that are trained; an operation of Keras 3 has none."""
   return getattr(layer, 'trainable_variables', [])
 
 
-def _route(layer: Any) -> Route:
+def _route(layer: keras.layers.Layer) -> Route:
   rule = layers.rule_for(layer)
   reason = _why_vectorized(layer, rule)
   if reason:
@@ -149,7 +149,7 @@ def _route(layer: Any) -> Route:
   return Route(layer, rule if _variables(layer) else None)
 
 
-def _why_vectorized(layer: Any, rule: Optional[LayerRule]) -> str:
+def _why_vectorized(layer: keras.layers.Layer, rule: Optional[LayerRule]) -> str:
   """Why a layer cannot be run on a whole batch, or ''."""
   if models.is_bare_operation(layer):
     return 'no layer'
@@ -169,7 +169,7 @@ def _why_vectorized(layer: Any, rule: Optional[LayerRule]) -> str:
   return '' if known else f'no rule for {kind.__name__}'
 
 
-def _known_activation(layer: Any) -> bool:
+def _known_activation(layer: keras.layers.Layer) -> bool:
   activation = getattr(layer, 'activation', None)
   if activation is None or (type(layer) not in _WITHOUT_VARIABLES and
                             layers.rule_for(layer) is None):
@@ -179,7 +179,7 @@ def _known_activation(layer: Any) -> bool:
   return activation in _ELEMENTWISE
 
 
-def _cannot_stand_alone(layer: Any) -> str:
+def _cannot_stand_alone(layer: keras.layers.Layer) -> str:
   """Why a layer cannot be vectorised by itself, or ''."""
   if models.is_bare_operation(layer):
     return (f'{layer.name!r} is an operation outside of layers; write it as a '

@@ -107,7 +107,7 @@ class Node:
     values: One for each input.
   """
 
-  def __init__(self, op: Any, values: Sequence[Value]):
+  def __init__(self, op: tf.Operation, values: Sequence[Value]):
     self.op = op
     self.values = list(values)
 
@@ -152,7 +152,7 @@ def static(tensor: tf.Tensor) -> Optional[np.ndarray]:
   return folded(op, known)[tensor.value_index]
 
 
-def folded(op: Any, inputs: List[np.ndarray]) -> List[np.ndarray]:
+def folded(op: tf.Operation, inputs: List[np.ndarray]) -> List[np.ndarray]:
   """Runs an operation on constants."""
   values = iter(inputs)
   arguments: Dict[str, Any] = {}

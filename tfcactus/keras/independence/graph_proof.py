@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from typing import Callable
 from typing import Dict
 from typing import FrozenSet
@@ -27,7 +26,7 @@ from tfcactus.keras.independence.dependence import unknown
 from tfcactus.keras.independence.dependence import Value
 
 
-def analyse(graph: Any, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor]
+def analyse(graph: tf.Graph, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor]
            ) -> List[Value]:
   """What is known of the outputs of a graph.
 
@@ -52,7 +51,7 @@ def analyse(graph: Any, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor]
   return [known[tensor.name] for tensor in outputs]
 
 
-def first_dependence(graph: Any, examples: Sequence[tf.Tensor],
+def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
                      outputs: Sequence[tf.Tensor]) -> Optional[Value]:
   """Why outputs are not proved to be one row for each example, or None.
 
@@ -68,7 +67,8 @@ def first_dependence(graph: Any, examples: Sequence[tf.Tensor],
   return dependence.first_violation(analyse(graph, known, outputs))
 
 
-def _needed(outputs: Sequence[tf.Tensor], known: Dict[str, Value]) -> List[Any]:
+def _needed(outputs: Sequence[tf.Tensor], known: Dict[str, Value]
+            ) -> List[tf.Operation]:
   """The operations that outputs depend on, inputs of each before it."""
   # Not in the order they were made in: loops get inputs once differentiated.
   order, seen = {}, set()
@@ -85,7 +85,7 @@ def _needed(outputs: Sequence[tf.Tensor], known: Dict[str, Value]) -> List[Any]:
   return list(order.values())
 
 
-def _evaluate(op: Any, values: Sequence[Value]) -> List[Value]:
+def _evaluate(op: tf.Operation, values: Sequence[Value]) -> List[Value]:
   """What is known of an operation's outputs, from what is of its inputs."""
   node = Node(op, values)
   worst = max(values, key=lambda value: value.dependence, default=CONSTANT)
@@ -188,7 +188,7 @@ def _computed_size(node: Node) -> Union[Value, List[Value]]:
   return [dependence.sized(values) for values in found]
 
 
-def _is_known_size(op: Any) -> bool:
+def _is_known_size(op: tf.Operation) -> bool:
   """Whether it takes from a shape one size that is a constant."""
   if op.type != 'StridedSlice' or op.inputs[0].op.type != 'Shape' or (
       op.get_attr('shrink_axis_mask') != 1):

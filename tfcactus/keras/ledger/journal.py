@@ -15,6 +15,7 @@ import zlib
 from tfcactus import _checks
 from tfcactus.keras.ledger import counts
 from tfcactus.keras.ledger.counts import Counts
+from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 
 
@@ -37,7 +38,7 @@ class Journal:
     entry: The `Counts` on disk: at most what was released, or would be next.
   """
 
-  def __init__(self, path: Any, plan: PrivacyPlan, block: int = 32):
+  def __init__(self, path: PathLike, plan: PrivacyPlan, block: int = 32):
     """Opens the journal, or begins it.
 
     Args:
@@ -69,7 +70,7 @@ class Journal:
       self._append(_header(plan))
 
   @staticmethod
-  def peek(path: Any, plan: PrivacyPlan) -> Optional[Counts]:
+  def peek(path: PathLike, plan: PrivacyPlan) -> Optional[Counts]:
     """Returns the `Counts` on disk, whoever has the journal open.
 
     Args:
@@ -187,13 +188,13 @@ class Journal:
     return _records(self.path, data)
 
 
-def _records(path: Any, data: bytes) -> List[Dict[str, Any]]:
+def _records(path: PathLike, data: bytes) -> List[Dict[str, Any]]:
   """The records that were written to their ends."""
   whole = data.rfind(b'\n') + 1
   return [_parsed(path, line) for line in data[:whole].splitlines()]
 
 
-def _parsed(path: Any, line: bytes) -> Dict[str, Any]:
+def _parsed(path: PathLike, line: bytes) -> Dict[str, Any]:
   head, _, text = line.partition(b' ')
   if head != f'{zlib.crc32(text):08x}'.encode():
     raise ValueError(
@@ -203,7 +204,7 @@ def _parsed(path: Any, line: bytes) -> Dict[str, Any]:
   return json.loads(text)
 
 
-def _entry(path: Any, record: Dict[str, Any]) -> Counts:
+def _entry(path: PathLike, record: Dict[str, Any]) -> Counts:
   """The entry of a line, every number of it checked."""
   lowest = Counts(plan_number=counts.OTHER_PLANS)._asdict()
   if not isinstance(record, dict) or set(record) != set(lowest) or any(
@@ -218,7 +219,8 @@ def _entry(path: Any, record: Dict[str, Any]) -> Counts:
   return Counts(**record)
 
 
-def _last_entry(path: Any, records: List[Dict[str, Any]], plan: PrivacyPlan) -> Counts:
+def _last_entry(path: PathLike, records: List[Dict[str, Any]], plan: PrivacyPlan
+                ) -> Counts:
   """The last entry of a journal of this plan."""
   if records and records[0] != _header(plan):
     raise ValueError(

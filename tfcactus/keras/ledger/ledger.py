@@ -22,6 +22,7 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger import counts
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.plan import PrivacyPlan
+from tfcactus.relations import Relation
 
 _Found = Tuple[Optional[Guarantee], str]
 
@@ -78,7 +79,7 @@ class Ledger:
       return None
     return self.plan.steps_within(epsilon, sampling=self.scheme)
 
-  def guarantee(self, neighboring_relation: Any = None) -> _Found:
+  def guarantee(self, neighboring_relation: Optional[Relation] = None) -> _Found:
     """The guarantee of everything released, or None and the reason in words.
 
     Args:
@@ -203,7 +204,7 @@ def check_same_plan(plan: PrivacyPlan, trained: Optional[PrivacyPlan],
       _check_same(name, getattr(plan, name, None), getattr(trained, name, None))
 
 
-def _check_same(name: str, planned: Any, trained: Any) -> None:
+def _check_same(name: str, planned: object, trained: object) -> None:
   if planned != trained:
     raise ValueError(
         f'Expected the plan that is trained by, with {name}={trained!r}, got a '

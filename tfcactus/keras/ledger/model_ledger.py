@@ -29,6 +29,7 @@ from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.journal import Journal
 from tfcactus.keras.ledger.ledger import Ledger
 from tfcactus.keras.ledger.ledger import RecentLedgers
+from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 
 
@@ -48,7 +49,7 @@ class ModelLedger:
   no_run_card = ''
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, norm: ClipNorm,
-               journal: Any, seeded: bool, loaded: bool = False):
+               journal: Optional[PathLike], seeded: bool, loaded: bool = False):
     """Opens the ledger, where earlier ones of the variables left off.
 
     Args:
@@ -199,7 +200,8 @@ class ModelLedger:
     self.record.look(self._model)
 
   @contextlib.contextmanager
-  def training(self, marks: Marks, optimizer: Any) -> Iterator[None]:
+  def training(self, marks: Marks, optimizer: keras.optimizers.Optimizer
+               ) -> Iterator[None]:
     """Inside, steps on the batches of `marks` are of their kind.
 
     Args:
@@ -219,7 +221,7 @@ class ModelLedger:
       self.journal.settle(self.record.catch_up())
 
   @contextlib.contextmanager
-  def _finalizing(self, optimizer: Any) -> Iterator[None]:
+  def _finalizing(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
     """Lets an optimizer of `use_ema` leave the average of released weights."""
     if not getattr(optimizer, 'use_ema', False):
       yield

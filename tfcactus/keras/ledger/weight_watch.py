@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import array
 import math
-from typing import Any
 from typing import Iterable
 
 import tensorflow as tf
 
 from tfcactus.keras.compat import models
+from tfcactus.keras.compat.versions import keras
 
 
-def digest(variables: Iterable[Any]) -> tf.Tensor:
+def digest(variables: Iterable[tf.Variable]) -> tf.Tensor:
   """64 bits of the values of variables, whatever the order of these.
 
   A pass over memory, about 1 ns a weight: noise takes some thirty.
@@ -70,13 +70,13 @@ class Watch:
     # The last one nearly always; eight bytes a step are kept for the others.
     return weights == self._known[-1] or weights in self._known
 
-  def knows(self, model: Any) -> bool:
+  def knows(self, model: keras.Model) -> bool:
     """Whether the weights of a model are known now; at first they are."""
     if not self._stepped and not self._known:
       return True
     return self._knows(int(digest(model.weights)), int(self.left))
 
-  def keep(self, model: Any) -> None:
+  def keep(self, model: keras.Model) -> None:
     """Makes the weights of a model known, if it has any yet."""
     if not model.built:
       return

@@ -6,10 +6,10 @@ it in `RULES`, and its layer in tests/conformance/test_layer_rules.py.
 
 from __future__ import annotations
 
-from typing import Any
 from typing import Optional
 from typing import Tuple
 
+from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients.layers.base import LayerRule
 from tfcactus.keras.gradients.layers.conv import ConvRule
 from tfcactus.keras.gradients.layers.dense import DenseRule
@@ -32,6 +32,6 @@ VECTORIZED = VectorizedRule()
 """For every layer that no rule holds for."""
 
 
-def rule_for(layer: Any) -> Optional[LayerRule]:
+def rule_for(layer: keras.layers.Layer) -> Optional[LayerRule]:
   """The rule for layers of exactly this type, or None."""
   return next((rule for rule in RULES if type(layer) in rule.layer_types), None)

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
+from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
 
 Capture = Callable[[Any, tf.Tensor], tf.Tensor]
@@ -38,7 +39,7 @@ class LayerCall(NamedTuple):
     gradient: Of the weighted losses, by the tensor that the rule captured.
   """
 
-  layer: Any
+  layer: keras.layers.Layer
   saved: Any
   gradient: tf.Tensor
 
@@ -53,13 +54,13 @@ class LayerRule(abc.ABC):
 
   layer_types: ClassVar[Tuple[type, ...]] = ()
 
-  def unsupported(self, layer: Any) -> str:
+  def unsupported(self, layer: keras.layers.Layer) -> str:
     """Why the rule does not hold for this layer, or ''."""
     del layer
     return ''
 
-  def forward(self, layer: Any, call: Callable[..., Any], capture: Capture,
-              inputs: Any, *args: Any, **kwargs: Any) -> Any:
+  def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
+              capture: Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls the layer, passing what needs a gradient through `capture`.
 
     By default that is what the layer's activation is given.
@@ -84,7 +85,8 @@ class LayerRule(abc.ABC):
   def gradients(self, call: LayerCall) -> Gradients:
     """The gradients of the layer's trainable variables at one call."""
 
-  def numbers_per_example(self, layer: Any, output_shapes: Sequence[Any]) -> int:
+  def numbers_per_example(self, layer: keras.layers.Layer,
+                          output_shapes: Sequence[List[int]]) -> int:
     """About how many numbers `gradients` holds for each example at once.
 
     Args:

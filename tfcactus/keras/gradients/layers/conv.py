@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 from typing import List
 from typing import Sequence
 from typing import Tuple
@@ -21,7 +20,7 @@ class ConvRule(base.LayerRule):
 
   layer_types = (keras.layers.Conv1D, keras.layers.Conv2D)
 
-  def unsupported(self, layer: Any) -> str:
+  def unsupported(self, layer: keras.layers.Layer) -> str:
     if layer.data_format != 'channels_last':
       return 'channels_first'
     return '' if layer.groups == 1 else f'groups={layer.groups}'
@@ -40,7 +39,8 @@ class ConvRule(base.LayerRule):
           tf.reduce_sum(outputs, 1), layer.bias.shape)))
     return found
 
-  def numbers_per_example(self, layer: Any, output_shapes: Sequence[Any]) -> int:
+  def numbers_per_example(self, layer: keras.layers.Layer,
+                          output_shapes: Sequence[List[int]]) -> int:
     depth = math.prod(layer.kernel.shape[:-1]) if layer.built else 0
     positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
     return super().numbers_per_example(layer, output_shapes) + depth * positions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import List
 from typing import Sequence
 
 import tensorflow as tf
@@ -40,7 +40,8 @@ class DenseRule(base.LayerRule):
       found.append((layer.bias, forms.Dense(bias, layer.bias.shape)))
     return found
 
-  def numbers_per_example(self, layer: Any, output_shapes: Sequence[Any]) -> int:
+  def numbers_per_example(self, layer: keras.layers.Layer,
+                          output_shapes: Sequence[List[int]]) -> int:
     if all(len(shape) == 1 for shape in output_shapes):
       return 0
     return super().numbers_per_example(layer, output_shapes)

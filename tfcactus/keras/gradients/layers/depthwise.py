@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
 from tfcactus.keras.compat import models
@@ -19,7 +17,7 @@ class DepthwiseRule(base.LayerRule):
 
   layer_types = (keras.layers.DepthwiseConv2D,)
 
-  def unsupported(self, layer: Any) -> str:
+  def unsupported(self, layer: keras.layers.Layer) -> str:
     return '' if layer.data_format == 'channels_last' else 'channels_first'
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:

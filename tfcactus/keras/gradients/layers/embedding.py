@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 from typing import Callable
+from typing import List
 from typing import Sequence
 
 import tensorflow as tf
@@ -18,11 +19,11 @@ class EmbeddingRule(base.LayerRule):
 
   layer_types = (keras.layers.Embedding,)
 
-  def unsupported(self, layer: Any) -> str:
+  def unsupported(self, layer: keras.layers.Layer) -> str:
     return 'sparse=True' if getattr(layer, 'sparse', False) else ''
 
-  def forward(self, layer: Any, call: Callable[..., Any], capture: base.Capture,
-              inputs: Any, *args: Any, **kwargs: Any) -> Any:
+  def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
+              capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     return capture(inputs, call(inputs, *args, **kwargs))
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
@@ -33,5 +34,6 @@ class EmbeddingRule(base.LayerRule):
                         [batch, ids.shape[1], table.shape[1]])
     return [(table, forms.Rows.merged(ids, values, table.shape[0]))]
 
-  def numbers_per_example(self, layer: Any, output_shapes: Sequence[Any]) -> int:
+  def numbers_per_example(self, layer: keras.layers.Layer,
+                          output_shapes: Sequence[List[int]]) -> int:
     return 0  # No more than its outputs.

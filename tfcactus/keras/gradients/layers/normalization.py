@@ -26,11 +26,11 @@ class _NormalizationRule(base.LayerRule):
 
   unscaled: ClassVar[Dict[str, Any]]
 
-  def unsupported(self, layer: Any) -> str:
+  def unsupported(self, layer: keras.layers.Layer) -> str:
     return 'axis 0' if over_batch(layer) else ''
 
-  def forward(self, layer: Any, call: Callable[..., Any], capture: base.Capture,
-              inputs: Any, *args: Any, **kwargs: Any) -> Any:
+  def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
+              capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     gamma = layer.gamma if layer.scale else None
     beta = layer.beta if layer.center else None
     with patches.replaced(layer, **self.unscaled):
@@ -74,12 +74,12 @@ class GroupNormalizationRule(_NormalizationRule):
   unscaled = {'scale': False, 'center': False}
 
 
-def over_batch(layer: Any) -> bool:
+def over_batch(layer: keras.layers.Layer) -> bool:
   """Whether the axis of a layer is that of the batch, at any of its places."""
   ranks = {len(shape) for shape in models.output_shapes(layer)}
   return any(axis == 0 or axis + rank == 0
              for axis in _axes(layer) for rank in ranks or {0})
 
 
-def _axes(layer: Any) -> List[int]:
+def _axes(layer: keras.layers.Layer) -> List[int]:
   return tf.nest.flatten(layer.axis)

@@ -11,6 +11,11 @@ from tfcactus.keras import example_seeds
 from tfcactus.keras import vectorization
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
+<<<<<<< HEAD
+=======
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import example_seeds
+>>>>>>> w-types
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base
 
@@ -21,8 +26,8 @@ class VectorizedRule(base.LayerRule):
   No example can meet another in the layer, whatever it does.
   """
 
-  def forward(self, layer: Any, call: Callable[..., Any], capture: base.Capture,
-              inputs: Any, *args: Any, **kwargs: Any) -> Any:
+  def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
+              capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     flat = tf.nest.flatten((inputs, args, kwargs))
     mapped = [i for i, value in enumerate(flat) if tf.is_tensor(value)]
 
