@@ -11,11 +11,7 @@ from tfcactus.keras import example_seeds
 from tfcactus.keras import vectorization
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
-<<<<<<< HEAD
-=======
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients import example_seeds
->>>>>>> w-types
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base
 
