@@ -12,7 +12,6 @@ from tests.keras import constructs
 from tests.keras.conftest import FakePlan
 from tfcactus import noise as noise_lib
 from tfcactus.keras import DPKerasSGDOptimizer
-from tfcactus.keras import EpsilonCallback
 from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
 from tfcactus.keras.checks import example_losses
@@ -114,10 +113,9 @@ def test_of_a_private_model(construct):
 def _epsilon(model, construct):
   """The guarantee after one step, or None, and the reason."""
   x, y, _ = _data(construct, np.random.default_rng(0), 40)
-  callback = EpsilonCallback(batches=PoissonBatches(x, y, 0.25))
-  callback.set_model(model)
-  callback.on_train_begin()
-  return callback._ledger(ahead=True).guarantee(callback._plan)
+  training = model.optimizer.training_ledger(
+      model, None, PoissonBatches(x, y, 0.25))
+  return training.ledger(ahead=1).guarantee()
 
 
 @pytest.mark.parametrize('construct', _DROP_IN)
