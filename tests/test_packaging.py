@@ -288,7 +288,7 @@ def wheel(tmp_path_factory):
 def test_the_wheel_holds_all_modules_and_tables_and_no_tests(wheel):
   held = {name for name in wheel.namelist() if '.dist-info/' not in name}
   wanted = {file.relative_to(ROOT).as_posix()
-            for ending in ('*.py', '*.npz')
+            for ending in ('*.py', '*.npz', 'py.typed')
             for file in (ROOT / 'tfcactus').rglob(ending)}
   assert held == wanted
   assert sum(name.endswith('.npz') for name in held) > 3

@@ -191,7 +191,7 @@ class Shared(PoissonBatches):
   """Takes all examples each time."""
 
   def _draw(self):
-    return np.arange(self.num_examples)
+    return [np.arange(self.num_examples)]
 
 
 def _fit(data, **kwargs):
