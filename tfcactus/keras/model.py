@@ -45,9 +45,8 @@ class PrivateModel(Fixed, keras.Model):
   back, and looks into the journal for what was released since.
 
   `released_steps`, `epochs_begun`, `sampling` and `plan_number` are saved with
-  the weights. Setting or loading weights never lowers them, since what was
-  released stays released; the weights of the model alone are
-  `private_model.inner`'s. Private models of one inner model share the counters.
+  the weights, and setting or loading weights never lowers them; the weights alone
+  are `private_model.inner`'s. Private models of one inner model share counters.
 
   Epsilon is for what this model releases, from the weights it was given. If
   those were trained on the same data before, or if weights change other than by
