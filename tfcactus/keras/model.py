@@ -60,8 +60,7 @@ class PrivateModel(Fixed, keras.Model):
   Attributes:
     inner: The wrapped model, sharing its variables. It stays.
     plan: The `PrivacyPlan`. It stays.
-    physical_batch_size: How many examples are processed at once; None until
-      the model is built, if it was not given.
+    physical_batch_size: Examples processed at once; None until built or given.
     released_steps: int64 variable, how many noisy updates were released.
     epochs_begun: int64 variable, passes over arrays given to `fit`.
     sampling: int64 variable, the code of the sampling scheme; see `Counts`.
