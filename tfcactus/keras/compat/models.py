@@ -144,10 +144,9 @@ def input_spec(model: keras.Model) -> Optional[Any]:
       lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), inputs)
 
 
-def is_scaled(layer: keras.layers.Layer) -> bool:
-  """Whether a layer's weights are not what it computes with (LoRA, int8)."""
-  return bool(getattr(layer, 'lora_enabled', False) or
-              getattr(layer, 'quantization_mode', None))
+def is_quantized(layer: keras.layers.Layer) -> bool:
+  """Whether a layer's weights are not what it computes with (int8)."""
+  return bool(getattr(layer, 'quantization_mode', None))
 
 
 def generators(model: keras.Model) -> List[keras.random.SeedGenerator]:

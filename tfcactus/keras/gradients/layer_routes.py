@@ -153,8 +153,8 @@ def _why_vectorized(layer: keras.layers.Layer, rule: Optional[LayerRule]) -> str
   """Why a layer cannot be run on a whole batch, or ''."""
   if models.is_bare_operation(layer):
     return 'no layer'
-  if models.is_scaled(layer):
-    return 'its weights are composed'
+  if models.is_quantized(layer):
+    return 'its weights are quantised'
   if not _known_activation(layer):
     return 'its activation is a function of yours'
   if rule is not None:
