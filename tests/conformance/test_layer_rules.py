@@ -103,8 +103,6 @@ LAYERS: Dict[str, Case] = {
                              bias_axes='de', activation='tanh'), (4, 5)),
     'einsum dense, two axes': Case(
         _of(layers.EinsumDense, 'abcd,cde->abe', (3, 4), bias_axes='e'), (3, 2, 5)),
-    'einsum dense, dots': Case(
-        _of(layers.EinsumDense, '...x,xy->...y', 4, bias_axes='y'), (3, 2, 5)),
     'einsum dense, along time': Case(
         _of(layers.EinsumDense, 'abc,bd->adc', (4, 5), bias_axes='d'), (3, 5)),
     'prelu': Case(layers.PReLU, (3, 4)),
