@@ -47,6 +47,12 @@ def stored_dtype(variable: keras.Variable) -> tf.DType:
   return tf.as_dtype(getattr(variable, '_variable', variable).dtype)
 
 
+def name_of(variable: keras.Variable) -> str:
+  """The name of a variable, that of its layer included."""
+  name: str = variable.path if KERAS_3 else variable.name
+  return name.split(':')[0]
+
+
 def tf_variables(model: keras.Model) -> List[tf.Variable]:
   """The trainable variables of a model or layer, for tapes to watch."""
   return [tf_variable(v) for v in model.trainable_variables]
