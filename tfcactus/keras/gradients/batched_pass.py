@@ -65,6 +65,18 @@ class PassResult(NamedTuple):
   answers: Sequence[variable_reads.Answer] = ()
 
 
+class NotOneRowEach(ValueError):
+  """A layer was not called on one row for each example.
+
+  Attributes:
+    layer: The layer.
+  """
+
+  def __init__(self, words: str, layer: keras.layers.Layer):
+    super().__init__(words)
+    self.layer = layer
+
+
 def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
             batch: Batch) -> PassResult:
   """One forward and one backward pass of the whole batch.
@@ -83,10 +95,10 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
     def capture(rule: LayerRule, layer: keras.layers.Layer, number: int,
                 saved: Any, outputs: tf.Tensor) -> tf.Tensor:
       if outputs.shape[0] != weights.shape[0]:
-        raise ValueError(
+        raise NotOneRowEach(
             f'Expected layer {layer.name!r} to be called on one row for each '
             f'of {weights.shape[0]} examples, got shape {outputs.shape}; use '
-            "privatize(..., engine='vectorized').")
+            "privatize(..., engine='vectorized').", layer)
       tape.watch(outputs)
       captured.append(_Captured(rule, layer, number, saved, outputs))
       return outputs
