@@ -14,6 +14,7 @@ from tfcactus import _checks
 from tfcactus.keras import clip_norm
 from tfcactus.keras import example_seeds
 from tfcactus.keras.checks import layers
+from tfcactus.keras.checks import own_training
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import clipping as clipping_lib
@@ -41,6 +42,7 @@ class Step:
   def __init__(self, model: keras.Model, plan: PrivacyPlan, seed: Optional[int],
                rows: Optional[int], engine: str, clipping: str):
     """Initialises the step; see `PrivateModel` for the arguments."""
+    own_training.check_own_training(model)
     self._model = model
     self._plan = plan
     self._given_rows = self.rows = None if rows is None else (

@@ -146,6 +146,9 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
 
   def by_rule(rule: LayerRule, layer: keras.layers.Layer, call: Callable[..., Any],
               *args: Any, **kwargs: Any) -> Any:
+    if not args:  # Keras 3 hands on by name what was called by name.
+      name = next(iter(kwargs))
+      args, call = (kwargs.pop(name),), _by_name(call, name)
     with calls.one(layer) as number:
       return rule.forward(layer, call, functools.partial(
           capture, rule, layer, number), *args, **kwargs)
@@ -155,6 +158,11 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
       stack.enter_context(patches.replaced(
           layer, call=functools.partial(by_rule, rule, layer, layer.call)))
     yield
+
+
+def _by_name(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+  """Takes by position what is passed on by name."""
+  return lambda first, *args, **kwargs: call(*args, **{name: first}, **kwargs)
 
 
 def _added(gradients: List[forms.GradientForm], variable: tf.Variable, rows: int
