@@ -70,9 +70,10 @@ class Step:
       ValueError: if the model cannot be trained privately.
     """
     _check_outputs(layers.check_model(self._model, half=True))
-    layers.check_vectorizable(self._model)
     self._check_vector()
     self._routes = self.routes()
+    layers.check_vectorizable([self._model] if self._routes.whole else [
+        route.layer for route in self._routes.layers if route.vectorized])
     if self.rows is None:
       self.rows = _physical_rows(self._plan, self._model, self._routes)
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import models
+from tfcactus.keras.compat import recurrent
 from tfcactus.keras.compat.versions import keras
 
 
@@ -66,19 +67,24 @@ def check_one_device(variables: Sequence[tf.Variable] = (),
         'tf.distribute.OneDeviceStrategy.')
 
 
-def check_vectorizable(model: keras.Model) -> None:
+def check_vectorizable(vectorized: Sequence[keras.layers.Layer]) -> None:
   """Refuses layers whose pass over one example cannot be vectorised.
+
+  Args:
+    vectorized: The layers that are to be.
 
   Raises:
     ValueError: naming the layer and the remedy.
   """
-  for layer in models.flat_layers(model):
-    if (isinstance(layer, keras.layers.RNN) and not layer.unroll and
-        not models.RECURRENT_LOOPS):
-      raise ValueError(
-          f'Expected recurrent layers with unroll=True, got {layer.name!r} '
-          'without: TensorFlow cannot take gradients per example through its '
-          'loop. Pass unroll=True (and an Input of known length).')
+  for outer in vectorized:
+    for layer in [outer, *models.flat_layers(outer)]:
+      if recurrent.cannot_unroll(layer):
+        raise ValueError(
+            f'Expected layers with gradients per example, got {layer.name!r}, a '
+            f'{type(layer).__name__} that is vectorised (routes() says why): '
+            'Keras 2 does not unroll it, and TensorFlow cannot vectorise its '
+            "loop. Leave it to the engine 'auto', with channels_last, in a "
+            'Sequential or functional model.')
 
 
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:

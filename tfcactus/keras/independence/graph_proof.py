@@ -14,6 +14,7 @@ from typing import Union
 import numpy as np
 import tensorflow as tf
 
+from tfcactus.keras.independence import constants
 from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence import operations
 from tfcactus.keras.independence.dependence import BATCH_SIZE
@@ -130,7 +131,7 @@ def _of_constants(node: Node) -> Value:
       node.values[0].varies == frozenset() or
       node.op.outputs[0].shape.num_elements() == 1):
     return UNIFORM
-  return CONSTANT
+  return Value(Dependence.CONSTANT, varies=constants.varies(node))
 
 
 def _reduced_constant(node: Node) -> Value:

@@ -17,7 +17,10 @@ from tfcactus.keras.gradients.layers.depthwise import DepthwiseRule
 from tfcactus.keras.gradients.layers.embedding import EmbeddingRule
 from tfcactus.keras.gradients.layers.normalization import GroupNormalizationRule
 from tfcactus.keras.gradients.layers.normalization import LayerNormalizationRule
+from tfcactus.keras.gradients.layers.recurrent import RecurrentRule
 from tfcactus.keras.gradients.layers.vectorized import VectorizedRule
+from tfcactus.keras.gradients.layers.wrappers import BidirectionalRule
+from tfcactus.keras.gradients.layers.wrappers import TimeDistributedRule
 
 RULES: Tuple[LayerRule, ...] = (
     DenseRule(),
@@ -26,6 +29,9 @@ RULES: Tuple[LayerRule, ...] = (
     EmbeddingRule(),
     LayerNormalizationRule(),
     GroupNormalizationRule(),
+    RecurrentRule(),
+    BidirectionalRule(),
+    TimeDistributedRule(),
 )
 
 VECTORIZED = VectorizedRule()

@@ -11,6 +11,7 @@ from tfcactus.keras import example_seeds
 from tfcactus.keras import vectorization
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import recurrent
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base
@@ -34,7 +35,8 @@ class VectorizedRule(base.LayerRule):
         filled[i] = value[None]
       first, others, named = tf.nest.pack_sequence_as(
           (inputs, args, kwargs), filled)
-      with patches.drawing(layer, example_seeds.counting(seed)):
+      with patches.drawing(layer, example_seeds.counting(seed)), (
+          recurrent.unrolled(layer)):
         return call(first, *others, **named)
 
     values = [flat[i] for i in mapped]
