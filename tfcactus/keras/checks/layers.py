@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import models
-from tfcactus.keras.compat import recurrent
 from tfcactus.keras.compat.versions import keras
 
 
@@ -65,26 +64,6 @@ def check_one_device(variables: Sequence[tf.Variable] = (),
         f'num_replicas_in_sync={replicas}: replicas would each add their own '
         'noise. Make the model outside of its scope, or in that of a '
         'tf.distribute.OneDeviceStrategy.')
-
-
-def check_vectorizable(vectorized: Sequence[keras.layers.Layer]) -> None:
-  """Refuses layers whose pass over one example cannot be vectorised.
-
-  Args:
-    vectorized: The layers that are to be.
-
-  Raises:
-    ValueError: naming the layer and the remedy.
-  """
-  for outer in vectorized:
-    for layer in [outer, *models.flat_layers(outer)]:
-      if recurrent.cannot_unroll(layer):
-        raise ValueError(
-            f'Expected layers with gradients per example, got {layer.name!r}, a '
-            f'{type(layer).__name__} that is vectorised (routes() says why): '
-            'Keras 2 does not unroll it, and TensorFlow cannot vectorise its '
-            "loop. Leave it to the engine 'auto', with channels_last, in a "
-            'Sequential or functional model.')
 
 
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:

@@ -138,18 +138,24 @@ def unrolled(model: keras.Model) -> Iterator[None]:
   """Has recurrent layers of a model, or a layer, write out their steps for a while.
 
   Gradients per example cannot be taken by vectorising through their loops.
+
+  Raises:
+    ValueError: if one of them always goes through a loop.
   """
   with contextlib.ExitStack() as stack:
     for layer in [model, *models.flat_layers(model)]:
-      if isinstance(layer, keras.layers.RNN):
-        stack.enter_context(patches.replaced(
-            layer, unroll=True, _could_use_gpu_kernel=False))
+      if not isinstance(layer, keras.layers.RNN):
+        continue
+      if not KERAS_3 and isinstance(layer, CONVOLUTIONAL):
+        raise ValueError(
+            f'Expected layers with gradients per example, got {layer.name!r}, a '
+            f'{type(layer).__name__} that is vectorised (privacy_summary() says '
+            'why): Keras 2 does not unroll it, and TensorFlow cannot vectorise its '
+            "loop. Leave it to the engine 'auto', with channels_last, in a "
+            'Sequential or functional model.')
+      stack.enter_context(patches.replaced(
+          layer, unroll=True, _could_use_gpu_kernel=False))
     yield
-
-
-def cannot_unroll(layer: keras.layers.Layer) -> bool:
-  """Whether a recurrent layer always goes through a loop."""
-  return not KERAS_3 and isinstance(layer, CONVOLUTIONAL)
 
 
 def returned(layer: keras.layers.Layer, output: tf.Tensor, states: List[Any]) -> Any:

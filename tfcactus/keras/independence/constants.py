@@ -12,8 +12,6 @@ from typing import Dict
 from typing import FrozenSet
 from typing import Optional
 
-import numpy as np
-
 from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence.dependence import Node
 

@@ -26,8 +26,6 @@ from tfcactus.keras.gradients.layers.recurrent_kernels import over_positions
 from tfcactus.keras.gradients.layers.recurrent_kernels import read
 
 
-
-
 class CellMath(abc.ABC):
   """What one kind of cell computes.
 

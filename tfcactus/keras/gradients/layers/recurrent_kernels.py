@@ -56,10 +56,11 @@ class Kernel:
     self._gates = gates
     self._masks = masks
     self._rank = len(variable.shape) - 2
-    ones = [1] * self._rank
-    self._strides, self._dilations, self._padding = (
-        (list(cell.strides), list(cell.dilation_rate), cell.padding)
-        if of_inputs and self._rank else (ones, ones, 'same'))
+    moving = of_inputs and self._rank  # The states keep their size.
+    self._strides: List[int] = list(cell.strides if moving else [1] * self._rank)
+    self._dilations: List[int] = list(
+        cell.dilation_rate if moving else [1] * self._rank)
+    self._padding: str = cell.padding if moving else 'same'
 
   def product(self, first: int = 0, last: Optional[int] = None
              ) -> Callable[[tf.Tensor], tf.Tensor]:
