@@ -196,15 +196,23 @@ def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
     if id(layer) in seen:
       continue
     seen.add(id(layer))
-    route = _route(layer, apart, opened)._replace(depth=depth)
+    route = route_of(layer, apart, opened)._replace(depth=depth)
     found.append(route)
     if route.rule is None and _variables(layer):
       found.extend(_visited(_parts(layer), apart, opened, depth + 1, seen))
   return found
 
 
-def _route(layer: keras.layers.Layer, apart: Mapping[int, str], opened: bool
-          ) -> Route:
+def route_of(layer: keras.layers.Layer, apart: Optional[Mapping[int, str]] = None,
+             opened: bool = False) -> Route:
+  """Decides the route of one layer.
+
+  Args:
+    layer: The layer, or an operation of Keras 3.
+    apart: See `Routes`.
+    opened: Likewise.
+  """
+  apart = apart or {}
   if id(layer) in apart:
     return Route(layer, layers.VECTORIZED, apart[id(layer)])
   rule = layers.rule_for(layer)
@@ -214,9 +222,9 @@ def _route(layer: keras.layers.Layer, apart: Mapping[int, str], opened: bool
     return Route(layer, layers.VECTORIZED, f'no rule for {type(layer).__name__}')
   reason = ('its weights are quantised' if models.is_quantized(layer) else
             rule.unsupported(layer))
-  if reason and _variables(layer):
-    return Route(layer, layers.VECTORIZED, reason)
-  return Route(layer, rule if _variables(layer) else None)
+  if not _variables(layer) and not rule.also_frozen:
+    return Route(layer, None)
+  return Route(layer, layers.VECTORIZED, reason) if reason else Route(layer, rule)
 
 
 def _may_be_opened(layer: keras.layers.Layer) -> bool:
