@@ -133,11 +133,14 @@ class Engine:
     try:
       with patches.vectorizing():
         found = pass_check.unproved(self._model, self._traced, specs)
-    except batched_pass.NotOneRowEach as error:
-      return str(error), layer_routes.holder_of(self.routes, error.layer)
     except Exception as error:  # pylint: disable=broad-except
       # Whatever it is: if it is not this way's, others will say so again.
-      return f'{type(error).__name__}: {error}', None
+      told: Optional[BaseException] = error
+      while told is not None and not isinstance(told, batched_pass.NotOneRowEach):
+        told = told.__context__  # Keras raises another.
+      if told is None:
+        return f'{type(error).__name__}: {error}', None
+      return str(told), layer_routes.holder_of(self.routes, told.layer)
     return found and (found.reason, layer_routes.layer_of(
         self.routes, found.operation, found.variable))
 
