@@ -14,6 +14,7 @@ from tfcactus import _checks
 from tfcactus.keras import clip_norm
 from tfcactus.keras import example_seeds
 from tfcactus.keras.checks import layers
+from tfcactus.keras.checks import own_training
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import clipping as clipping_lib
@@ -41,10 +42,12 @@ class Step:
   def __init__(self, model: keras.Model, plan: PrivacyPlan, seed: Optional[int],
                rows: Optional[int], engine: str, clipping: str):
     """Initialises the step; see `PrivateModel` for the arguments."""
+    own_training.check_own_training(model)
     self._model = model
     self._plan = plan
-    self.rows = None if rows is None else (
+    self._given_rows = self.rows = None if rows is None else (
         _checks.integer('physical_batch_size', rows, 1))
+    self._settled: Optional[layer_routes.Routes] = None
     self.clipping = clipping_lib.check_kind(clipping)
     if engine not in ('auto', 'vectorized'):
       raise ValueError(
@@ -61,6 +64,9 @@ class Step:
 
   def routes(self) -> layer_routes.Routes:
     """How each layer is run, by what it is now."""
+    settled = self._settled
+    if settled is not None and settled.holds_for(self._model):
+      return settled
     return layer_routes.routes(self._model, self.engine == 'vectorized')
 
   def check(self) -> None:
@@ -70,11 +76,11 @@ class Step:
       ValueError: if the model cannot be trained privately.
     """
     _check_outputs(layers.check_model(self._model, half=True))
-    layers.check_vectorizable(self._model)
     self._check_vector()
-    self._routes = self.routes()
-    if self.rows is None:
-      self.rows = _physical_rows(self._plan, self._model, self._routes)
+    self.rows = self._rows_by(self.routes())
+
+  def _rows_by(self, routes: layer_routes.Routes) -> int:
+    return self._given_rows or _physical_rows(self._plan, self._model, routes)
 
   def _check_vector(self) -> None:
     """Checks that the noise protects the gradient of the whole model."""
@@ -124,10 +130,14 @@ class Step:
     Returns:
       (what to apply, in the shape of each variable; the `BatchResult`).
     """
-    assert self.rows is not None, 'Settled by check().'
-    engine = engine_lib.Engine(self._model, compute_loss, self.rows,
-                               self._routes, self.clipping, self._keys)
+    self._settled = None  # It may have been compiled with another loss since.
+    routes = self.routes()
+    engine = engine_lib.Engine(
+        self._model, compute_loss, self._rows_by(routes), routes, self.clipping,
+        self._keys, self._rows_by)
     batch = engine.run(x, y, weights, self.norm.value())
+    self.rows = engine.rows
+    self._settled = engine.routes
     release, scale = self.norm.release(batch)
     self._check_vector()
     sums = self.norm.move(self._sampler.add_to(release, scale))

@@ -34,7 +34,8 @@ def check_model(model: keras.Model, half: bool = False) -> Any:
     raise ValueError(
         f'Expected a model without add_loss, got {len(model.losses)} added '
         'loss(es), which are not clipped per example; move them into the loss '
-        'function, or put weight decay into the optimizer (weight_decay=...).')
+        'function of compile(), which may use outputs and weights of the model, '
+        'or put weight decay into the optimizer (weight_decay=...).')
   return state_writes.check_no_writes(model) if model.built else None
 
 
@@ -64,21 +65,6 @@ def check_one_device(variables: Sequence[tf.Variable] = (),
         f'num_replicas_in_sync={replicas}: replicas would each add their own '
         'noise. Make the model outside of its scope, or in that of a '
         'tf.distribute.OneDeviceStrategy.')
-
-
-def check_vectorizable(model: keras.Model) -> None:
-  """Refuses layers whose pass over one example cannot be vectorised.
-
-  Raises:
-    ValueError: naming the layer and the remedy.
-  """
-  for layer in models.flat_layers(model):
-    if (isinstance(layer, keras.layers.RNN) and not layer.unroll and
-        not models.RECURRENT_LOOPS):
-      raise ValueError(
-          f'Expected recurrent layers with unroll=True, got {layer.name!r} '
-          'without: TensorFlow cannot take gradients per example through its '
-          'loop. Pass unroll=True (and an Input of known length).')
 
 
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:

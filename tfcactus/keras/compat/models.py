@@ -20,8 +20,6 @@ RANDOM_LAYERS = (
     keras.layers.GaussianDropout, keras.layers.AlphaDropout, keras.layers.Lambda
 ) + ((keras.layers.SpatialDropout1D, keras.layers.SpatialDropout2D,
       keras.layers.SpatialDropout3D) if KERAS_3 else ())
-RECURRENT_LOOPS: bool = KERAS_3
-"""Whether gradients per example can be taken through loops over time."""
 
 
 def _functional_class() -> type:
@@ -47,6 +45,12 @@ def stored_dtype(variable: keras.Variable) -> tf.DType:
   return tf.as_dtype(getattr(variable, '_variable', variable).dtype)
 
 
+def name_of(variable: keras.Variable) -> str:
+  """The name of a variable, that of its layer included."""
+  name: str = variable.path if KERAS_3 else variable.name
+  return name.split(':')[0]
+
+
 def tf_variables(model: keras.Model) -> List[tf.Variable]:
   """The trainable variables of a model or layer, for tapes to watch."""
   return [tf_variable(v) for v in model.trainable_variables]
@@ -60,6 +64,11 @@ def depthwise_kernel(layer: keras.layers.Layer) -> keras.Variable:
 def flat_layers(model: keras.Model) -> List[keras.layers.Layer]:
   """All layers of a model, those inside of others and models included."""
   return list(model._flatten_layers(recursive=True, include_self=False))  # pylint: disable=protected-access
+
+
+def direct_layers(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
+  """The layers that a layer holds, not those inside of them."""
+  return list(layer._flatten_layers(recursive=False, include_self=False))  # pylint: disable=protected-access
 
 
 def is_graph(model: keras.Model) -> bool:
@@ -123,6 +132,12 @@ def output_shapes(layer: keras.layers.Layer) -> List[Any]:
           for out in tf.nest.flatten(node.outputs)]
 
 
+def input_shapes(layer: keras.layers.Layer) -> List[Any]:
+  """Shapes of a layer's inputs at each place of a functional model."""
+  return [list(each.shape) for node in _nodes(layer)
+          for each in tf.nest.flatten(node.input_tensors)]
+
+
 def input_spec(model: keras.Model) -> Optional[Any]:
   """What to trace a model with, as `TensorSpec`s; None if not known."""
   inputs = None
@@ -144,10 +159,9 @@ def input_spec(model: keras.Model) -> Optional[Any]:
       lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), inputs)
 
 
-def is_scaled(layer: keras.layers.Layer) -> bool:
-  """Whether a layer's weights are not what it computes with (LoRA, int8)."""
-  return bool(getattr(layer, 'lora_enabled', False) or
-              getattr(layer, 'quantization_mode', None))
+def is_quantized(layer: keras.layers.Layer) -> bool:
+  """Whether a layer's weights are not what it computes with (int8)."""
+  return bool(getattr(layer, 'quantization_mode', None))
 
 
 def generators(model: keras.Model) -> List[keras.random.SeedGenerator]:
