@@ -78,7 +78,7 @@ class Kernel:
     """Those of all steps, shape (rows, time, ...)."""
     found = []
     for mask, part in self._parts(0, None):
-      values = _masked(sequences, None if mask is None else mask[:, None])
+      values = _masked(sequences, None if mask is None else tf.expand_dims(mask, 1))
       product = self._multiplied(_folded(values), part)
       found.append(tf.reshape(
           product, [values.shape[0], _steps(values), *product.shape[1:]]))
@@ -97,7 +97,7 @@ class Kernel:
     masks = [mask for mask, _ in self._parts(first, last)]
     return _joined([
         self._gradient(base.in_stored_dtype(_masked(
-            values, None if mask is None else mask[:, None]), self.variable), part)
+            values, None if mask is None else tf.expand_dims(mask, 1)), self.variable), part)
         for mask, part in zip(masks, tf.split(outputs, len(masks), -1))])
 
   def _parts(self, first: int, last: Optional[int]
