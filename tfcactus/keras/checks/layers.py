@@ -34,7 +34,8 @@ def check_model(model: keras.Model, half: bool = False) -> Any:
     raise ValueError(
         f'Expected a model without add_loss, got {len(model.losses)} added '
         'loss(es), which are not clipped per example; move them into the loss '
-        'function, or put weight decay into the optimizer (weight_decay=...).')
+        'function of compile(), which may use outputs and weights of the model, '
+        'or put weight decay into the optimizer (weight_decay=...).')
   return state_writes.check_no_writes(model) if model.built else None
 
 

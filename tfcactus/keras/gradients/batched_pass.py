@@ -66,6 +66,18 @@ class PassResult(NamedTuple):
   answers: Sequence[variable_reads.Answer] = ()
 
 
+class NotOneRowEach(ValueError):
+  """A layer was not called on one row for each example.
+
+  Attributes:
+    layer: The layer.
+  """
+
+  def __init__(self, words: str, layer: keras.layers.Layer):
+    super().__init__(words)
+    self.layer = layer
+
+
 def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
             batch: Batch) -> PassResult:
   """One forward and one backward pass of the whole batch.
@@ -84,10 +96,10 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
     def capture(rule: LayerRule, layer: keras.layers.Layer, number: int,
                 saved: Any, outputs: tf.Tensor) -> tf.Tensor:
       if outputs.shape[0] != weights.shape[0]:
-        raise ValueError(
+        raise NotOneRowEach(
             f'Expected layer {layer.name!r} to be called on one row for each '
             f'of {weights.shape[0]} examples, got shape {outputs.shape}; use '
-            "privatize(..., engine='vectorized').")
+            "privatize(..., engine='vectorized').", layer)
       tape.watch(outputs)
       captured.append(_Captured(rule, layer, number, saved, outputs))
       return outputs
@@ -135,6 +147,9 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
 
   def by_rule(rule: LayerRule, layer: keras.layers.Layer, call: Callable[..., Any],
               *args: Any, **kwargs: Any) -> Any:
+    if not args:  # Keras 3 hands on by name what was called by name.
+      name = next(iter(kwargs))
+      args, call = (kwargs.pop(name),), _by_name(call, name)
     with calls.one(layer) as number:
       return rule.forward(layer, call, functools.partial(
           capture, rule, layer, number), *args, **kwargs)
@@ -144,6 +159,11 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
       stack.enter_context(patches.replaced(
           layer, call=functools.partial(by_rule, rule, layer, layer.call)))
     yield
+
+
+def _by_name(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+  """Takes by position what is passed on by name."""
+  return lambda first, *args, **kwargs: call(*args, **{name: first}, **kwargs)
 
 
 def _added(gradients: List[forms.GradientForm], variable: tf.Variable, rows: int
