@@ -12,6 +12,7 @@ from tfcactus.keras import vectorization
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import added_losses
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base
 
@@ -34,19 +35,25 @@ class VectorizedRule(base.LayerRule):
         filled[i] = value[None]
       first, others, named = tf.nest.pack_sequence_as(
           (inputs, args, kwargs), filled)
-      with patches.drawing(layer, example_seeds.counting(seed)):
-        return call(first, *others, **named)
+      with patches.drawing(layer, example_seeds.counting(seed)), (
+          added_losses.of_one(layer)) as added:
+        outputs = call(first, *others, **named)
+      total = added.total()
+      return outputs, ([] if total is None else [total[None]])
 
     values = [flat[i] for i in mapped]
     values.append(_row_seeds(values[0].shape[0]))
-    outputs = vectorization.over_rows(
+    found = vectorization.over_rows(
         lambda row: tf.nest.map_structure(lambda out: out[0], one(row)),
         values)
-    if not layer.trainable_variables:
-      return outputs
-    captured = [capture((one, values, i), out) if out.dtype.is_floating else out
-                for i, out in enumerate(tf.nest.flatten(outputs))]
-    return tf.nest.pack_sequence_as(outputs, captured)
+    if layer.trainable_variables:
+      found = tf.nest.pack_sequence_as(found, [
+          capture((one, values, i), out) if out.dtype.is_floating else out
+          for i, out in enumerate(tf.nest.flatten(found))])
+    outputs, added = found
+    for each in added:
+      layer.add_loss(each)  # Which collects one for each row.
+    return outputs
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
     one, values, place = call.saved
