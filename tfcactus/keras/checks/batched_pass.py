@@ -30,7 +30,7 @@ class Pass(NamedTuple):
   """
 
   rows: Sequence[tf.Tensor]
-  losses: tf.Tensor
+  losses: Sequence[tf.Tensor]
   calls: variable_reads.Calls
   answers: Sequence[variable_reads.Answer]
 
@@ -77,7 +77,7 @@ def unproved(model: keras.Model, run: Callable[[Any], Pass], batch: Any
   graph = tf.function(traced, autograph=False).get_concrete_function(batch).graph
   found = made[-1]
   unexplained = variable_reads.first_unexplained(
-      graph, model, found.calls, found.answers, [found.losses])
+      graph, model, found.calls, found.answers, found.losses)
   if unexplained:
     return Unproved(str(unexplained), unexplained.operation, unexplained.variable)
   examples = graph.inputs[:len(tf.nest.flatten(batch))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from typing import Callable
 from typing import Dict
+from typing import List
 from typing import Set
 from typing import Tuple
 
@@ -17,6 +18,7 @@ from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat import recurrent
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import added_losses
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base
 
@@ -44,25 +46,27 @@ class VectorizedRule(base.LayerRule):
       first, others, named = tf.nest.pack_sequence_as(
           (inputs, args, kwargs), filled)
       with patches.drawing(layer, example_seeds.counting(seed)), (
-          recurrent.unrolled(layer)):
+          recurrent.unrolled(layer)), added_losses.of_one(layer) as added:
         outputs = call(first, *others, **named)
       taken_off.update(i for i in masked if masks.mask_of(filled[i]) is None)
-      return outputs
+      total = added.total()
+      return outputs, ([] if total is None else [total[None]])
 
     values = ([flat[i] for i in mapped], [masks.mask_of(flat[i]) for i in masked],
               _row_seeds(flat[mapped[0]].shape[0]))
-    outputs = vectorization.over_rows(
-        lambda row: _first_rows(one(row)), values)
-    outputs = _with_masks(*outputs)
+    outputs, carried, added = vectorization.over_rows(
+        lambda row: _first_rows(*one(row)), values)
+    outputs = _with_masks(outputs, carried)
     for i in taken_off:  # As attention of Keras 3 does.
       masks.put(flat[i], None)
-    if not layer.trainable_variables:
-      return outputs
-    captured = [
-        masks.put(capture((one, values, i), out), masks.mask_of(out))
-        if out.dtype.is_floating else out
-        for i, out in enumerate(tf.nest.flatten(outputs))]
-    return tf.nest.pack_sequence_as(outputs, captured)
+    if layer.trainable_variables:
+      outputs, added = tf.nest.pack_sequence_as((outputs, added), [
+          masks.put(capture((one, values, i), out), masks.mask_of(out))
+          if out.dtype.is_floating else out
+          for i, out in enumerate(tf.nest.flatten((outputs, added)))])
+    for each in added:
+      layer.add_loss(each)  # Which collects one for each row.
+    return outputs
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
     one, values, place = call.saved
@@ -83,12 +87,15 @@ class VectorizedRule(base.LayerRule):
             in zip(call.layer.trainable_variables, found)]
 
 
-def _first_rows(outputs: Any) -> Tuple[Any, Dict[str, tf.Tensor]]:
-  """What a layer returned for one example, and the masks that it put on that."""
+def _first_rows(outputs: Any, added: List[tf.Tensor]
+               ) -> Tuple[Any, Dict[str, tf.Tensor], List[tf.Tensor]]:
+  """What a layer returned for one example, the masks that it put on that, and what it
+  added to the loss."""
   carried = {str(i): masks.mask_of(out)
              for i, out in enumerate(tf.nest.flatten(outputs))}
   return (tf.nest.map_structure(lambda out: out[0], outputs),
-          {i: mask[0] for i, mask in carried.items() if mask is not None})
+          {i: mask[0] for i, mask in carried.items() if mask is not None},
+          [loss[0] for loss in added])
 
 
 def _with_masks(outputs: Any, found: Dict[str, tf.Tensor]) -> Any:
