@@ -104,7 +104,8 @@ class Step:
     Raises:
       ValueError: if they are not dense, or of no known ranks.
     """
-    for each in tf.nest.flatten((x, y)):
+    given = tf.nest.flatten(x if y is None else (x, y))
+    for each in given:
       if not isinstance(each, tf.Tensor):
         raise ValueError(
             'Expected inputs and targets as dense tensors, in which each row is an '
@@ -115,7 +116,7 @@ class Step:
     if tf.is_tensor(x) and isinstance(shape, tuple):
       # Not of its batch: a Sequential remembers the one it was built on.
       x = tf.ensure_shape(x, (None,) + shape[1:])
-    if any(each.shape.rank is None for each in tf.nest.flatten((x, y))):
+    if any(each.shape.rank is None for each in given):
       raise ValueError(
           'Expected inputs and targets of known rank, got unknown shapes; call '
           'compile() again before data of another shape, and give generators '
