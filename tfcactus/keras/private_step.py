@@ -19,11 +19,9 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import clipping as clipping_lib
 from tfcactus.keras.gradients import engine as engine_lib
 from tfcactus.keras.gradients import layer_routes
+from tfcactus.keras.gradients import memory
 from tfcactus.keras.noise_addition import NoiseSampler
 from tfcactus.plan import PrivacyPlan
-
-_MEMORY = 2**24
-"""Numbers that a physical batch may hold: 64 MB in float32."""
 
 
 class Step:
@@ -74,7 +72,8 @@ class Step:
     self._check_vector()
     self._routes = self.routes()
     if self.rows is None:
-      self.rows = _physical_rows(self._plan, self._model, self._routes)
+      self.rows = memory.physical_rows(
+          _usual_draw(self._plan), self._model, self._routes)
 
   def _check_vector(self) -> None:
     """Checks that the noise protects the gradient of the whole model."""
@@ -143,11 +142,7 @@ def _check_outputs(outputs: Any) -> None:
         'output and one loss: privatize keras.Model(inputs, output).')
 
 
-def _physical_rows(plan: PrivacyPlan, model: keras.Model,
-                   routes: layer_routes.Routes) -> int:
-  """A physical batch that holds most draws, as far as memory allows."""
+def _usual_draw(plan: PrivacyPlan) -> float:
+  """Examples that most draws stay below."""
   expected = plan.expected_batch_size
-  usual = expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))
-  fitting = _MEMORY // max(1, layer_routes.numbers_per_example(model, routes))
-  # Whole eights: what vector units like.
-  return max(1, min(-(-int(usual) // 8) * 8, fitting))
+  return expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))
