@@ -43,8 +43,9 @@ class Step:
     """Initialises the step; see `PrivateModel` for the arguments."""
     self._model = model
     self._plan = plan
-    self.rows = None if rows is None else (
+    self._given_rows = self.rows = None if rows is None else (
         _checks.integer('physical_batch_size', rows, 1))
+    self._unexplained = ''
     self.clipping = clipping_lib.check_kind(clipping)
     if engine not in ('auto', 'vectorized'):
       raise ValueError(
@@ -61,7 +62,10 @@ class Step:
 
   def routes(self) -> layer_routes.Routes:
     """How each layer is run, by what it is now."""
-    return layer_routes.routes(self._model, self.engine == 'vectorized')
+    found = layer_routes.routes(self._model, self.engine == 'vectorized')
+    if self._unexplained and not found.whole:
+      return layer_routes.wholly_vectorized(found, self._unexplained)
+    return found
 
   def check(self) -> None:
     """Checks the built model, and settles the physical batch.
@@ -72,9 +76,10 @@ class Step:
     _check_outputs(layers.check_model(self._model, half=True))
     layers.check_vectorizable(self._model)
     self._check_vector()
-    self._routes = self.routes()
-    if self.rows is None:
-      self.rows = _physical_rows(self._plan, self._model, self._routes)
+    self.rows = self._rows_by(self.routes())
+
+  def _rows_by(self, routes: layer_routes.Routes) -> int:
+    return self._given_rows or _physical_rows(self._plan, self._model, routes)
 
   def _check_vector(self) -> None:
     """Checks that the noise protects the gradient of the whole model."""
@@ -124,10 +129,14 @@ class Step:
     Returns:
       (what to apply, in the shape of each variable; the `BatchResult`).
     """
-    assert self.rows is not None, 'Settled by check().'
-    engine = engine_lib.Engine(self._model, compute_loss, self.rows,
-                               self._routes, self.clipping, self._keys)
+    self._unexplained = ''  # It may have been compiled with another loss since.
+    routes = self.routes()
+    engine = engine_lib.Engine(
+        self._model, compute_loss, self._rows_by(routes), routes, self.clipping,
+        self._keys, self._rows_by(layer_routes.wholly_vectorized(routes, 'to be')))
     batch = engine.run(x, y, weights, self.norm.value())
+    self.rows = engine.rows
+    self._unexplained = engine.routes.whole if not routes.whole else ''
     release, scale = self.norm.release(batch)
     self._check_vector()
     sums = self.norm.move(self._sampler.add_to(release, scale))

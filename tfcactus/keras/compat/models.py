@@ -47,6 +47,12 @@ def stored_dtype(variable: keras.Variable) -> tf.DType:
   return tf.as_dtype(getattr(variable, '_variable', variable).dtype)
 
 
+def name_of(variable: keras.Variable) -> str:
+  """The name of a variable, that of its layer included."""
+  name: str = variable.path if KERAS_3 else variable.name
+  return name.split(':')[0]
+
+
 def tf_variables(model: keras.Model) -> List[tf.Variable]:
   """The trainable variables of a model or layer, for tapes to watch."""
   return [tf_variable(v) for v in model.trainable_variables]
@@ -144,10 +150,9 @@ def input_spec(model: keras.Model) -> Optional[Any]:
       lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), inputs)
 
 
-def is_scaled(layer: keras.layers.Layer) -> bool:
-  """Whether a layer's weights are not what it computes with (LoRA, int8)."""
-  return bool(getattr(layer, 'lora_enabled', False) or
-              getattr(layer, 'quantization_mode', None))
+def is_quantized(layer: keras.layers.Layer) -> bool:
+  """Whether a layer's weights are not what it computes with (int8)."""
+  return bool(getattr(layer, 'quantization_mode', None))
 
 
 def generators(model: keras.Model) -> List[keras.random.SeedGenerator]:

@@ -10,12 +10,14 @@ from typing import Dict
 from typing import Iterator
 from typing import List
 from typing import NamedTuple
+from typing import Optional
 from typing import Sequence
 from typing import Tuple
 
 import tensorflow as tf
 
 from tfcactus.keras import example_seeds
+from tfcactus.keras.checks import variable_reads
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
@@ -52,11 +54,15 @@ class PassResult(NamedTuple):
     gradients: One for each trainable variable, in the model's order.
     predictions: Shape (rows, ...).
     losses: Shape (rows,), not weighted.
+    calls: In which operations were made; None if all of the model is vectorised.
+    answers: Which weights rules gave gradients of, at which tensors.
   """
 
   gradients: Sequence[forms.GradientForm]
   predictions: tf.Tensor
   losses: tf.Tensor
+  calls: Optional[variable_reads.Calls] = None
+  answers: Sequence[variable_reads.Answer] = ()
 
 
 def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
@@ -70,21 +76,22 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
     batch: Inputs, targets and weights, of a known number of rows.
   """
   x, targets, weights = batch
-  captured: List[Tuple[LayerRule, Any, Any, tf.Tensor]] = []
+  captured: List[_Captured] = []
+  calls = variable_reads.Calls()
   with tf.GradientTape(watch_accessed_variables=False) as tape:
 
-    def capture(rule: LayerRule, layer: keras.layers.Layer, saved: Any,
-                outputs: tf.Tensor) -> tf.Tensor:
+    def capture(rule: LayerRule, layer: keras.layers.Layer, number: int,
+                saved: Any, outputs: tf.Tensor) -> tf.Tensor:
       if outputs.shape[0] != weights.shape[0]:
         raise ValueError(
             f'Expected layer {layer.name!r} to be called on one row for each '
             f'of {weights.shape[0]} examples, got shape {outputs.shape}; use '
             "privatize(..., engine='vectorized').")
       tape.watch(outputs)
-      captured.append((rule, layer, saved, outputs))
+      captured.append(_Captured(rule, layer, number, saved, outputs))
       return outputs
 
-    with _capturing(routes, capture):
+    with _capturing(routes, capture, calls):
       predictions = model(x, training=True)
     losses = compute_loss(targets, predictions)
     # A loss of weight zero may be anything: its gradient must not be 0 * NaN.
@@ -94,27 +101,56 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
     total = tf.reduce_sum(tf.cast(used, tf.float32) * scale if scale != 1 else
                           used)
   gradients = tape.gradient(
-      total, [outputs for *_, outputs in captured],
+      total, [each.outputs for each in captured],
       unconnected_gradients=tf.UnconnectedGradients.ZERO)
   found: Dict[int, List[forms.GradientForm]] = {}
-  for (rule, layer, saved, _), gradient in zip(captured, gradients):
-    call = LayerCall(layer, saved, _unscaled(gradient, scale))
-    for variable, form in rule.gradients(call):
+  answers = []
+  for each, gradient in zip(captured, gradients):
+    given = each.rule.gradients(
+        LayerCall(each.layer, each.saved, _unscaled(gradient, scale)))
+    for variable, form in given:
       found.setdefault(id(variable), []).append(form)
+    answers.append(variable_reads.Answer(
+        each.outputs, each.call, [variable for variable, _ in given]))
   return PassResult(
       [_added(found.get(id(v), []), v, weights.shape[0])
-       for v in model.trainable_variables], predictions, losses)
+       for v in model.trainable_variables], predictions, losses, calls, answers)
+
+
+class _Captured(NamedTuple):
+  """A tensor whose gradient a rule asked for, in one of the calls."""
+
+  rule: LayerRule
+  layer: keras.layers.Layer
+  call: int
+  saved: Any
+  outputs: tf.Tensor
 
 
 @contextlib.contextmanager
-def _capturing(routes: Routes, capture: Callable[..., tf.Tensor]) -> Iterator[None]:
+def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
+               calls: variable_reads.Calls) -> Iterator[None]:
   """Runs each layer by its rule for a while."""
+
+  def by_rule(rule: LayerRule, layer: keras.layers.Layer, call: Callable[..., Any],
+              *args: Any, **kwargs: Any) -> Any:
+    if not args:  # Keras 3 hands on by name what was called by name.
+      name = next(iter(kwargs))
+      args, call = (kwargs.pop(name),), _by_name(call, name)
+    with calls.one(layer) as number:
+      return rule.forward(layer, call, functools.partial(
+          capture, rule, layer, number), *args, **kwargs)
+
   with contextlib.ExitStack() as stack:
     for layer, rule in routes.differentiated():
-      forward = functools.partial(
-          rule.forward, layer, layer.call, functools.partial(capture, rule, layer))
-      stack.enter_context(patches.replaced(layer, call=forward))
+      stack.enter_context(patches.replaced(
+          layer, call=functools.partial(by_rule, rule, layer, layer.call)))
     yield
+
+
+def _by_name(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+  """Takes by position what is passed on by name."""
+  return lambda first, *args, **kwargs: call(*args, **{name: first}, **kwargs)
 
 
 def _added(gradients: List[forms.GradientForm], variable: tf.Variable, rows: int
@@ -149,8 +185,17 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
             prediction[0], loss)
 
   seeds = example_seeds.row_seeds(batch[2].shape[0])
-  gradients, predictions, losses = tf.vectorized_map(
-      one, (batch, seeds), warn=False)
+  try:
+    gradients, predictions, losses = tf.vectorized_map(
+        one, (batch, seeds), warn=False)
+  except (NotImplementedError, TypeError, ValueError) as error:
+    if str(error).startswith('Expected'):
+      raise
+    raise ValueError(
+        'Expected a model whose gradients can be vectorised over examples, since '
+        f'all of it is, got {error}. Write it without tf.cond and tf.while_loop, or '
+        'of layers whose weights nothing else uses (see privacy_summary()).'
+        ) from error
   return PassResult(
       [forms.Dense(values, variable.shape) for values, variable in
        zip(gradients, model.trainable_variables)], predictions, losses)

@@ -118,11 +118,16 @@ def routes(model: keras.Model, vectorize: bool = False) -> Routes:
   for route in found:
     if route.vectorized and not whole:
       whole = _cannot_stand_alone(route.layer)
-  if whole:
-    found = [r if r.rule is None and not _variables(r.layer) else
-             Route(r.layer, layers.VECTORIZED, r.reason or 'as the whole model')
-             for r in found]
-  return Routes(found, _layers_of(model), whole)
+  made = Routes(found, _layers_of(model))
+  return wholly_vectorized(made, whole) if whole else made
+
+
+def wholly_vectorized(given: Routes, reason: str) -> Routes:
+  """The routes of a model that is vectorised as a whole, and why it is."""
+  return given._replace(whole=reason, layers=[
+      r if r.rule is None and not _variables(r.layer) else
+      Route(r.layer, layers.VECTORIZED, r.reason or 'as the whole model')
+      for r in given.layers])
 
 
 def _layers_of(model: keras.Model) -> List[int]:
@@ -153,8 +158,8 @@ def _why_vectorized(layer: keras.layers.Layer, rule: Optional[LayerRule]) -> str
   """Why a layer cannot be run on a whole batch, or ''."""
   if models.is_bare_operation(layer):
     return 'no layer'
-  if models.is_scaled(layer):
-    return 'its weights are composed'
+  if models.is_quantized(layer):
+    return 'its weights are quantised'
   if not _known_activation(layer):
     return 'its activation is a function of yours'
   if rule is not None:

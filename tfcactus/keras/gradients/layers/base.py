@@ -50,9 +50,11 @@ class LayerRule(abc.ABC):
   Attributes:
     layer_types: The layers it holds for; exact types, as a subclass may
       override `call`.
+    composed: Whether it is for layers whose weights are those of `enable_lora`.
   """
 
   layer_types: ClassVar[Tuple[type, ...]] = ()
+  composed: ClassVar[bool] = False
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
     """Why the rule does not hold for this layer, or ''."""
