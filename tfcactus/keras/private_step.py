@@ -74,7 +74,6 @@ class Step:
       ValueError: if the model cannot be trained privately.
     """
     _check_outputs(layers.check_model(self._model, half=True))
-    layers.check_vectorizable(self._model)
     self._check_vector()
     self.rows = self._rows_by(self.routes())
 

@@ -21,6 +21,7 @@ from tfcactus.keras.checks import variable_reads
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import recurrent
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layer_routes import Routes
@@ -171,7 +172,8 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
     variables = models.tf_variables(model)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(variables)
-      with patches.drawing(model, example_seeds.counting(seed)):
+      with patches.drawing(model, example_seeds.counting(seed)), (
+          recurrent.unrolled(model)):
         prediction = model(
             tf.nest.map_structure(lambda value: value[None], x), training=True)
       loss = compute_loss(target[None], prediction)[0]

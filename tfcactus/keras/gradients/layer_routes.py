@@ -109,7 +109,7 @@ def routes(model: keras.Model, vectorize: bool = False) -> Routes:
     model: A built model.
     vectorize: Whether to vectorise the whole model in any case.
   """
-  found = [_route(layer) for layer in models.graph_layers(model)]
+  found = [route_of(layer) for layer in models.graph_layers(model)]
   whole = 'asked for' if vectorize else ''
   if not models.is_graph(model):
     whole = whole or (
@@ -146,12 +146,14 @@ def _variables(layer: keras.layers.Layer) -> List[tf.Variable]:
   return getattr(layer, 'trainable_variables', [])
 
 
-def _route(layer: keras.layers.Layer) -> Route:
+def route_of(layer: keras.layers.Layer) -> Route:
+  """Decides the route of one layer."""
   rule = layers.rule_for(layer)
   reason = _why_vectorized(layer, rule)
   if reason:
     return Route(layer, layers.VECTORIZED, reason)
-  return Route(layer, rule if _variables(layer) else None)
+  needed = _variables(layer) or (rule is not None and rule.also_frozen)
+  return Route(layer, rule if needed else None)
 
 
 def _why_vectorized(layer: keras.layers.Layer, rule: Optional[LayerRule]) -> str:
@@ -176,9 +178,9 @@ def _why_vectorized(layer: keras.layers.Layer, rule: Optional[LayerRule]) -> str
 
 def _known_activation(layer: keras.layers.Layer) -> bool:
   activation = getattr(layer, 'activation', None)
-  if activation is None or (type(layer) not in _WITHOUT_VARIABLES and
-                            layers.rule_for(layer) is None):
-    return True
+  if activation is None or isinstance(layer, keras.layers.RNN) or (
+      type(layer) not in _WITHOUT_VARIABLES and layers.rule_for(layer) is None):
+    return True  # Those of recurrent layers are proved to be, where they are traced.
   if type(activation) in _WITHOUT_VARIABLES:
     return _known_activation(activation)  # Which may have one of its own.
   return activation in _ELEMENTWISE

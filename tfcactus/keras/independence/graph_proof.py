@@ -15,6 +15,7 @@ from typing import Union
 import numpy as np
 import tensorflow as tf
 
+from tfcactus.keras.independence import constants
 from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence import operations
 from tfcactus.keras.independence.dependence import BATCH_SIZE
@@ -136,7 +137,7 @@ def _of_constants(node: Node) -> Value:
       node.values[0].varies == frozenset() or
       node.op.outputs[0].shape.num_elements() == 1):
     return UNIFORM
-  return CONSTANT
+  return Value(Dependence.CONSTANT, varies=constants.varies(node))
 
 
 def _reduced_constant(node: Node) -> Value:

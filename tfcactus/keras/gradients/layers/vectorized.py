@@ -15,6 +15,7 @@ from tfcactus.keras import vectorization
 from tfcactus.keras.compat import masks
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import recurrent
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base
@@ -42,7 +43,8 @@ class VectorizedRule(base.LayerRule):
         masks.put(filled[i], mask[None])
       first, others, named = tf.nest.pack_sequence_as(
           (inputs, args, kwargs), filled)
-      with patches.drawing(layer, example_seeds.counting(seed)):
+      with patches.drawing(layer, example_seeds.counting(seed)), (
+          recurrent.unrolled(layer)):
         outputs = call(first, *others, **named)
       taken_off.update(i for i in masked if masks.mask_of(filled[i]) is None)
       return outputs
