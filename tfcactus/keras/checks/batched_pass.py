@@ -29,7 +29,7 @@ class Pass(NamedTuple):
   """
 
   rows: Sequence[tf.Tensor]
-  losses: tf.Tensor
+  losses: Sequence[tf.Tensor]
   calls: variable_reads.Calls
   answers: Sequence[variable_reads.Answer]
 
@@ -82,7 +82,7 @@ def unproved(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> Unpr
   graph = tf.function(traced, autograph=False).get_concrete_function(batch).graph
   found = made[-1]
   unexplained = variable_reads.first_unexplained(
-      graph, model, found.calls, found.answers, [found.losses])
+      graph, model, found.calls, found.answers, found.losses)
   if unexplained:
     return Unproved(unexplained)
   dependence = graph_proof.first_dependence(

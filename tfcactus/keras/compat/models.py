@@ -176,3 +176,8 @@ def in_xla() -> bool:
   return not tf.executing_eagerly() and (
       control_flow_util.GraphOrParentsInXlaContext(
           tf.compat.v1.get_default_graph()))
+
+
+def handle(variable: keras.Variable) -> tf.Tensor:
+  """The resource by which a graph reads a variable."""
+  return tf_variable(variable).handle

@@ -17,6 +17,7 @@ from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat import recurrent
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import added_losses
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base
 
@@ -44,25 +45,27 @@ class VectorizedRule(base.LayerRule):
       first, others, named = tf.nest.pack_sequence_as(
           (inputs, args, kwargs), filled)
       with patches.drawing(layer, example_seeds.counting(seed)), (
-          recurrent.unrolled(layer)):
+          recurrent.unrolled(layer)), added_losses.of_one(layer) as added:
         outputs = call(first, *others, **named)
       taken_off.update(i for i in masked if masks.mask_of(filled[i]) is None)
-      return outputs
+      total = added.total()
+      return outputs, ([] if total is None else [total[None]])
 
     values = ([flat[i] for i in mapped], [masks.mask_of(flat[i]) for i in masked],
               _row_seeds(flat[mapped[0]].shape[0]))
-    outputs = vectorization.over_rows(
-        lambda row: _first_rows(one(row)), values)
-    outputs = _with_masks(*outputs)
+    found = _with_masks(*vectorization.over_rows(
+        lambda row: _first_rows(one(row)), values))
     for i in taken_off:  # As attention of Keras 3 does.
       masks.put(flat[i], None)
-    if not layer.trainable_variables:
-      return outputs
-    captured = [
-        masks.put(capture((one, values, i), out), masks.mask_of(out))
-        if out.dtype.is_floating else out
-        for i, out in enumerate(tf.nest.flatten(outputs))]
-    return tf.nest.pack_sequence_as(outputs, captured)
+    if layer.trainable_variables:
+      found = tf.nest.pack_sequence_as(found, [
+          masks.put(capture((one, values, i), out), masks.mask_of(out))
+          if out.dtype.is_floating else out
+          for i, out in enumerate(tf.nest.flatten(found))])
+    outputs, added = found
+    for each in added:
+      layer.add_loss(each)  # Which collects one for each row.
+    return outputs
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
     one, values, place = call.saved
