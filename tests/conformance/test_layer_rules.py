@@ -19,6 +19,7 @@ import tensorflow as tf
 from tests.conformance import toy_layer_rule
 from tfcactus.keras.checks import batched_pass as pass_check
 from tfcactus.keras.checks import example_losses
+from tfcactus.keras.compat import versions
 from tfcactus.keras.gradients import batched_pass
 from tfcactus.keras.gradients import clipping as clipping_lib
 from tfcactus.keras.gradients import layer_routes
@@ -49,6 +50,26 @@ def _of(kind: Any, *args: Any, **fixed: Any) -> Callable[..., Any]:
   return lambda **more: kind(*args, **fixed, **more)
 
 
+_KERAS_3: Dict[str, Case] = versions.choose(keras_2=lambda: {}, keras_3=lambda: {
+    'rms norm': Case(layers.RMSNormalization, (4, 6)),
+    'rms norm, axes': Case(_of(layers.RMSNormalization, axis=[2, 3]), (3, 2, 4)),
+    'layer norm, rms': Case(_of(layers.LayerNormalization, rms_scaling=True), (6,)),
+    'reversible embedding': Case(
+        _of(layers.ReversibleEmbedding, _VOCABULARY, 4), (7,), ids=True),
+    'dense, lora': Case(_of(layers.Dense, 4, 'relu', lora_rank=2), (6,)),
+    'dense over time, lora': Case(_of(layers.Dense, 4, lora_rank=2), (3, 6)),
+    'einsum dense, lora': Case(
+        _of(layers.EinsumDense, 'abc,cde->abde', (4, 2, 3), bias_axes='de',
+            lora_rank=2), (4, 5)),
+    'conv2d, lora': Case(_of(layers.Conv2D, 4, 3, lora_rank=2, groups=2), (5, 4, 2)),
+    'conv3d, lora': Case(
+        _of(layers.Conv3D, 4, 2, lora_rank=2, use_bias=False), (3, 4, 3, 2)),
+    'conv1d, lora': Case(_of(layers.Conv1D, 4, 2, lora_rank=1), (4, 2)),
+    'embedding, lora': Case(
+        _of(layers.Embedding, _VOCABULARY, 4, lora_rank=2), (7,), ids=True),
+})()
+
+
 LAYERS: Dict[str, Case] = {
     'dense': Case(_of(layers.Dense, 4, 'relu'), (6,)),
     'dense, no bias': Case(_of(layers.Dense, 4, use_bias=False), (6,)),
@@ -57,6 +78,35 @@ LAYERS: Dict[str, Case] = {
     'conv1d, no bias': Case(_of(layers.Conv1D, 4, 3, use_bias=False), (7, 2)),
     'conv2d': Case(_of(layers.Conv2D, 3, 3, strides=2, activation='relu'), (7, 6, 2)),
     'conv2d, no bias': Case(_of(layers.Conv2D, 3, 2, use_bias=False), (5, 4, 2)),
+    'conv2d, groups': Case(
+        _of(layers.Conv2D, 6, 3, groups=2, padding='same'), (5, 6, 4)),
+    'conv1d, groups': Case(_of(layers.Conv1D, 4, 3, groups=4, strides=2), (8, 4)),
+    'conv3d': Case(_of(layers.Conv3D, 3, (2, 3, 2), strides=(2, 1, 2),
+                       padding='same', activation='relu'), (5, 4, 6, 2)),
+    'conv3d, groups': Case(
+        _of(layers.Conv3D, 4, 2, groups=2, dilation_rate=(1, 2, 1)), (3, 5, 4, 2)),
+    'conv1d transposed': Case(_of(layers.Conv1DTranspose, 4, 3, strides=2), (5, 2)),
+    'conv2d transposed': Case(
+        _of(layers.Conv2DTranspose, 3, (3, 2), strides=2, padding='same',
+            activation='relu'), (4, 3, 2)),
+    'conv2d transposed, strides': Case(
+        _of(layers.Conv2DTranspose, 3, 2, strides=3, use_bias=False), (3, 4, 2)),
+    'conv3d transposed': Case(
+        _of(layers.Conv3DTranspose, 2, 2, strides=(1, 2, 1)), (2, 3, 3, 2)),
+    'depthwise 1d': Case(_of(layers.DepthwiseConv1D, 3, strides=2), (7, 3)),
+    'separable 1d': Case(_of(layers.SeparableConv1D, 4, 3, dilation_rate=2), (8, 3)),
+    'separable': Case(_of(layers.SeparableConv2D, 4, 3, strides=2, padding='same',
+                          depth_multiplier=2, activation='tanh'), (6, 5, 3)),
+    'separable, no bias': Case(
+        _of(layers.SeparableConv2D, 3, (2, 3), use_bias=False), (5, 4, 2)),
+    'einsum dense': Case(_of(layers.EinsumDense, 'abc,cde->abde', (4, 2, 3),
+                             bias_axes='de', activation='tanh'), (4, 5)),
+    'einsum dense, two axes': Case(
+        _of(layers.EinsumDense, 'abcd,cde->abe', (3, 4), bias_axes='e'), (3, 2, 5)),
+    'einsum dense, along time': Case(
+        _of(layers.EinsumDense, 'abc,bd->adc', (4, 5), bias_axes='d'), (3, 5)),
+    'prelu': Case(layers.PReLU, (3, 4)),
+    'prelu, shared': Case(_of(layers.PReLU, shared_axes=[1, 2]), (3, 4, 2)),
     'depthwise': Case(_of(layers.DepthwiseConv2D, 3, depth_multiplier=2), (6, 5, 2)),
     'depthwise, no bias': Case(
         _of(layers.DepthwiseConv2D, 2, use_bias=False), (5, 4, 2)),
@@ -66,6 +116,7 @@ LAYERS: Dict[str, Case] = {
     'group norm': Case(_of(layers.GroupNormalization, 3), (4, 5, 6)),
     'group norm, no scale': Case(
         _of(layers.GroupNormalization, 2, scale=False), (3, 4)),
+    **_KERAS_3,
     'a rule of a test': Case(toy_layer_rule.Scaling, (3, 5)),
 }
 

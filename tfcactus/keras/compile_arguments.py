@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import List
+from typing import Optional
+
 from tfcactus.keras import tfp
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.compat import versions
@@ -9,22 +12,16 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import optimizer as optimizer_lib
 
 
-def check_arguments(loss_weights: object, steps_per_execution: object,
-                    jit_compile: object) -> None:
+def check_arguments(steps_per_execution: object, jit_compile: object) -> None:
   """Refuses what a private step cannot do.
 
   Args:
-    loss_weights: None.
     steps_per_execution: None or 1.
     jit_compile: None, False, or 'auto', which is Keras 3's for not asked.
 
   Raises:
     ValueError: for anything else.
   """
-  if loss_weights is not None:
-    raise ValueError(
-        f'Expected loss_weights=None, got {loss_weights!r}; there is one '
-        'loss: scale the learning rate instead.')
   if steps_per_execution not in (None, 1):
     raise ValueError(
         'Expected steps_per_execution=1, so that a privacy budget can stop '
@@ -33,6 +30,12 @@ def check_arguments(loss_weights: object, steps_per_execution: object,
     raise ValueError(
         f'Expected jit_compile=False, got {jit_compile!r}: XLA is slower here; '
         'leave it out.')
+
+
+def output_names(model: keras.Model) -> Optional[List[str]]:
+  """The names of a functional model's outputs, or None."""
+  found = getattr(model, 'output_names', None)
+  return list(found) if found else None
 
 
 def ordinary_optimizer(optimizer: object) -> keras.optimizers.Optimizer:

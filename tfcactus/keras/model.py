@@ -12,13 +12,13 @@ from tfcactus.keras import compile_arguments
 from tfcactus.keras import fit_inputs
 from tfcactus.keras import private_step
 from tfcactus.keras import serialization
-from tfcactus.keras.checks import example_losses
+from tfcactus.keras import training_logs
 from tfcactus.keras.checks import layers
+from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.compat import training
 from tfcactus.keras.compat import versions
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients import engine as engine_lib
 from tfcactus.keras.ledger import batch_marks
 from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger.counts import Seeded
@@ -86,7 +86,7 @@ class PrivateModel(Fixed, keras.Model):
     """Initialises the model.
 
     Args:
-      model: A Sequential or functional model of one output.
+      model: A Sequential or functional model, or one whose `call` is yours.
       plan: A `PrivacyPlan`.
       seed: For repeatable experiments; None takes the system's entropy.
       physical_batch_size: Larger draws are processed in parts of this size;
@@ -116,7 +116,7 @@ class PrivateModel(Fixed, keras.Model):
         model, plan, self._step.norm, journal, self._step.seeded, loaded)
     for name, variable in self._ledger.own_variables().items():
       setattr(self, name, variable)
-    self._loss_per_example: Optional[engine_lib.LossFn] = None
+    self._loss_per_example: Optional[OutputLosses] = None
     if model.built:
       self.built = True
       self._check_inner()
@@ -178,24 +178,30 @@ class PrivateModel(Fixed, keras.Model):
 
     Args:
       optimizer: An ordinary Keras optimizer; the model adds the noise.
-      loss: One loss; its reduction is ignored.
+      loss: One loss, or one for each output in a list or dict; None for an output,
+        or for all where the layers add the losses. Reductions are ignored.
       metrics: Metrics over the examples drawn, without the padding.
-      loss_weights: Refused.
+      loss_weights: Numbers, in a list or dict; an example's loss is the weighted
+        sum of those of its outputs, and its gradient is clipped as one.
       steps_per_execution: 1; others are refused.
       jit_compile: False; XLA is slower on CPUs. 'auto' is False too.
 
     Raises:
       ValueError: if an argument is refused.
     """
-    compute_loss = example_losses.loss_per_example(loss)
-    compile_arguments.check_arguments(loss_weights, steps_per_execution, jit_compile)
+    # By which outputs in a list are known, as if the model were the inner one.
+    self.output_names = compile_arguments.output_names(self.inner)
+    losses = OutputLosses(loss, loss_weights, self.output_names)
+    if self._step.outputs is not None:
+      losses.terms(self._step.outputs)
+    compile_arguments.check_arguments(steps_per_execution, jit_compile)
     # Made here, so that what a name or a config stands for is checked too.
     optimizer = compile_arguments.ordinary_optimizer(optimizer)
     super().compile(**training.compile_arguments(
         optimizer=optimizer, loss=loss, metrics=metrics,
-        weighted_metrics=weighted_metrics, run_eagerly=run_eagerly,
-        jit_compile=False, **kwargs))
-    self._loss_per_example = compute_loss
+        loss_weights=loss_weights, weighted_metrics=weighted_metrics,
+        run_eagerly=run_eagerly, jit_compile=False, **kwargs))
+    self._loss_per_example = losses
 
   def fit(self, x: Any = None, y: Any = None, batch_size: Optional[int] = None,
           epochs: int = 1, verbose: Any = 'auto', callbacks: Any = None,
@@ -272,19 +278,19 @@ class PrivateModel(Fixed, keras.Model):
     """One noisy update from one logical batch, which may be empty."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
     x, mark = batch_marks.unmarked(x)
-    compute_loss = self._loss_per_example
-    if compute_loss is None:
+    losses = self._loss_per_example
+    if losses is None:
       raise ValueError('Expected compile(...) before training.')
-    x = self._prepare(x, y)
-    if weights is None:
-      weights = tf.ones([tf.shape(y)[0]])
-    weights = tf.reshape(tf.cast(weights, tf.float32), [tf.shape(y)[0]])
+    x, outputs = self._prepare(x, y), self._step.outputs
+    targets = losses.targets(y, outputs)
+    weights = losses.weights(weights, outputs, tf.shape(tf.nest.flatten(x)[0])[0])
     with self._ledger.count_step(mark):
-      averages, batch = self._step.run(x, y, weights, compute_loss)
+      averages, batch, penalty = self._step.run(
+          x, targets, losses.used_weights(weights, outputs), losses)
       optimizers.bare_optimizer(self).apply_gradients(
           zip(averages, self.inner.trainable_variables))
       self._ledger.end_step()
-      return self._log(x, batch)
+      return training_logs.update(self, losses, x, y, weights, batch, penalty)
 
   def _prepare(self, x: Any, y: Any) -> Any:
     """Builds and checks the wrapped model, when the step is traced."""
@@ -296,17 +302,6 @@ class PrivateModel(Fixed, keras.Model):
     self._check_inner()
     training.remember_inputs(self, x)
     return x
-
-  def _log(self, x: Any, batch: engine_lib.BatchResult) -> Any:
-    """Updates loss and metrics on the examples drawn, padding left out."""
-    shown = tf.logical_and(tf.not_equal(batch.weights, 0),
-                           tf.math.is_finite(batch.losses))
-    y, predictions, weights = (
-        tf.boolean_mask(part, shown)
-        for part in (batch.targets, batch.predictions, batch.weights))
-    losses = tf.boolean_mask(batch.losses, shown)
-    training.log_loss(self, predictions, losses, weights)
-    return self.compute_metrics(x, y, predictions, weights)
 
   def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
     """Saves all there is into a .keras file; arguments as for any Keras model.

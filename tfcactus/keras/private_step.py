@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfcactus import _checks
 from tfcactus.keras import clip_norm
 from tfcactus.keras import example_seeds
+from tfcactus.keras import penalties
 from tfcactus.keras.checks import layers
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat.versions import keras
@@ -34,6 +35,7 @@ class Step:
     clipping: 'flat', 'per_layer' or 'automatic'.
     norm: The `ClipNorm`.
     seeded: Whether the noise repeats.
+    outputs: What the model returns, in its structure; None until `check`.
   """
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, seed: Optional[int],
@@ -41,8 +43,9 @@ class Step:
     """Initialises the step; see `PrivateModel` for the arguments."""
     self._model = model
     self._plan = plan
-    self.rows = None if rows is None else (
+    self._given_rows = self.rows = None if rows is None else (
         _checks.integer('physical_batch_size', rows, 1))
+    self._unexplained = ''
     self.clipping = clipping_lib.check_kind(clipping)
     if engine not in ('auto', 'vectorized'):
       raise ValueError(
@@ -56,10 +59,14 @@ class Step:
     self._sampler = NoiseSampler(plan.noise, seed=seed)
     self.seeded = self._sampler.seeded
     self._keys = example_seeds.Keys(seed)
+    self.outputs: Any = None
 
   def routes(self) -> layer_routes.Routes:
     """How each layer is run, by what it is now."""
-    return layer_routes.routes(self._model, self.engine == 'vectorized')
+    found = layer_routes.routes(self._model, self.engine == 'vectorized')
+    if self._unexplained and not found.whole:
+      return layer_routes.wholly_vectorized(found, self._unexplained)
+    return found
 
   def check(self) -> None:
     """Checks the built model, and settles the physical batch.
@@ -67,13 +74,14 @@ class Step:
     Raises:
       ValueError: if the model cannot be trained privately.
     """
-    _check_outputs(layers.check_model(self._model, half=True))
-    layers.check_vectorizable(self._model)
+    outputs = layers.check_model(self._model, half=True, losses=True)
+    self.outputs = tf.nest.map_structure(_spec, outputs)
     self._check_vector()
-    self._routes = self.routes()
-    if self.rows is None:
-      self.rows = memory.physical_rows(
-          _usual_draw(self._plan), self._model, self._routes)
+    self.rows = self._rows_by(self.routes())
+
+  def _rows_by(self, routes: layer_routes.Routes) -> int:
+    return self._given_rows or memory.physical_rows(
+        _usual_draw(self._plan), self._model, routes)
 
   def _check_vector(self) -> None:
     """Checks that the noise protects the gradient of the whole model."""
@@ -91,12 +99,14 @@ class Step:
       `x` in the shape the model expects, which generators do not tell.
 
     Raises:
-      ValueError: if there are several targets, or no known ranks.
+      ValueError: if they are not dense, or of no known ranks.
     """
-    if not tf.is_tensor(y):
-      raise ValueError(
-          f'Expected targets y to be one array, got {y!r}; a private model has '
-          'one output and one loss.')
+    for each in tf.nest.flatten((x, y)):
+      if not isinstance(each, tf.Tensor):
+        raise ValueError(
+            'Expected inputs and targets as dense tensors, in which each row is an '
+            f'example, got {type(each).__name__}; make ragged and sparse ones '
+            'dense before: to_tensor(), tf.sparse.to_dense().')
     shape = getattr(self._model, 'input_shape', None) if (
         self._model.built) else None
     if tf.is_tensor(x) and isinstance(shape, tuple):
@@ -109,37 +119,52 @@ class Step:
           'an output_signature.')
     return x
 
-  def run(self, x: Any, y: tf.Tensor, weights: tf.Tensor,
+  def run(self, x: Any, y: Any, weights: tf.Tensor,
           compute_loss: LossFn
-         ) -> Tuple[List[tf.Tensor], engine_lib.BatchResult]:
+         ) -> Tuple[List[tf.Tensor], engine_lib.BatchResult, tf.Tensor]:
     """Clips, sums, adds noise, and divides by the expected batch size.
+
+    Then adds the gradient of what regularizers of weights add to the loss.
 
     Args:
       x: Inputs of one logical batch.
-      y: Its targets.
-      weights: Shape (batch,), zero for padding.
-      compute_loss: As `example_losses.loss_per_example` returns it.
+      y: Its targets, as `compute_loss` takes them.
+      weights: Shape (batch,) or that of the losses, zero for padding.
+      compute_loss: `OutputLosses`.
 
     Returns:
-      (what to apply, in the shape of each variable; the `BatchResult`).
+      (what to apply, in the shape of each variable; the `BatchResult`; what
+      regularizers of weights add to the loss).
     """
-    assert self.rows is not None, 'Settled by check().'
-    engine = engine_lib.Engine(self._model, compute_loss, self.rows,
-                               self._routes, self.clipping, self._keys)
+    self._unexplained = ''  # It may have been compiled with another loss since.
+    routes = self.routes()
+    engine = engine_lib.Engine(
+        self._model, compute_loss, self._rows_by(routes), routes, self.clipping,
+        self._keys, self._rows_by(layer_routes.wholly_vectorized(routes, 'to be')),
+        self.outputs)
     batch = engine.run(x, y, weights, self.norm.value())
+    self.rows = engine.rows
+    self._unexplained = engine.routes.whole if not routes.whole else ''
     release, scale = self.norm.release(batch)
     self._check_vector()
     sums = self.norm.move(self._sampler.add_to(release, scale))
-    return [total / self._plan.expected_batch_size for total in sums], batch
+    averages = [total / self._plan.expected_batch_size for total in sums]
+    penalty, gradients = penalties.penalty(self._model)
+    return [average if more is None else average + tf.cast(more, average.dtype)
+            for average, more in zip(averages, gradients)], batch, penalty
 
 
-def _check_outputs(outputs: Any) -> None:
-  """Refuses a model that returns anything but one array."""
-  if isinstance(outputs, (list, tuple, dict)):
+def _spec(output: Any) -> Any:
+  """An output without the graph that it is of.
+
+  Raises:
+    ValueError: if it is no tensor of a row for each example.
+  """
+  if not isinstance(output, tf.Tensor) or output.shape.rank == 0:
     raise ValueError(
-        'Expected a model of one output, not in a list or dict, got '
-        f'{type(outputs).__name__} of {len(outputs)}; a private model has one '
-        'output and one loss: privatize keras.Model(inputs, output).')
+        'Expected a model whose outputs have a row for each example, got '
+        f'{output!r} among them; return it in shape (batch, ...).')
+  return tf.TensorSpec(output.shape, output.dtype)
 
 
 def _usual_draw(plan: PrivacyPlan) -> float:

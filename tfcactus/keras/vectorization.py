@@ -7,6 +7,8 @@ import threading
 from typing import Any
 from typing import Callable
 from typing import Iterator
+from typing import Sequence
+from typing import Tuple
 
 import tensorflow as tf
 
@@ -47,14 +49,35 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
   flat = tf.nest.flatten(rows)
   specs = tf.nest.map_structure(
       lambda each: tf.TensorSpec(each.shape[1:], each.dtype), rows)
-  made = tf.function(function).get_concrete_function(specs).structured_outputs
-  number = tf.add_n([
+  made = tf.function(function).get_concrete_function(specs)
+  number = _with_captures(made.graph.captures, tf.add_n([
       tf.reduce_sum(tf.cast(each, tf.float32), list(range(1, each.shape.rank)))
-      for each in flat])
+      for each in flat]))
 
   def like(spec: tf.TensorSpec) -> tf.Tensor:
     shape = [flat[0].shape[0]] + [1] * spec.shape.rank
     values = tf.broadcast_to(tf.reshape(number, shape), shape[:1] + spec.shape)
     return tf.cast(values, spec.dtype)
 
-  return tf.nest.map_structure(like, made)
+  return tf.nest.map_structure(like, made.structured_outputs)
+
+
+def _with_captures(captures: Sequence[Tuple[tf.Tensor, tf.Tensor]],
+                   number: tf.Tensor) -> tf.Tensor:
+  """The number again, depending on whatever else a function was made of."""
+  resources = []
+  for outside, _ in captures:
+    eager = isinstance(outside, tf.__internal__.EagerTensor)
+    if outside.dtype == tf.resource:
+      resources.append(outside)
+    elif outside.dtype == tf.variant and not eager:
+      raise ValueError(
+          'Expected layers that take what they compute with as inputs, got one '
+          f'that reaches for a list of tensors of the whole batch, {outside}; '
+          "use privatize(..., engine='vectorized').")
+    elif not eager:
+      # Of the whole batch, for all that is known.
+      plain = tf.strings.length(outside) if outside.dtype == tf.string else outside
+      number += tf.reduce_sum(tf.cast(plain, tf.float32))
+  return tf.function(lambda number, *_: tf.identity(number), autograph=False)(
+      number, *resources) if resources else number

@@ -13,18 +13,21 @@ from typing import Any
 from typing import Callable
 from typing import List
 from typing import Optional
-from typing import Tuple
+from typing import Sequence
 
 import tensorflow as tf
 
 from tfcactus.keras import vectorization
 from tfcactus.keras.checks import state_writes
+from tfcactus.keras.compat import masks
 from tfcactus.keras.compat import versions
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence import graph_proof
 
 LossFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+_MaskedLossFn = Callable[..., tf.Tensor]
+"""Which may be given a mask of the predictions too."""
 
 _ONE_BY_ONE = (
     keras.losses.Hinge, keras.losses.SquaredHinge, keras.losses.hinge,
@@ -38,6 +41,11 @@ _REMEDY = ('Let the loss function compute each example by itself: reduce the '
 
 def loss_per_example(loss: Any) -> LossFn:
   """Returns (targets, predictions) -> losses of shape (batch,).
+
+  Where predictions carry a mask of Keras, such as that of
+  `Embedding(mask_zero=True)`, or the loss leaves out a class, an example's loss is
+  the mean over its positions that count: what Keras computes for a batch of that
+  example alone. It is zero where none does.
 
   Args:
     loss: What `compile` takes: a name, a `Loss` of any reduction (which is
@@ -56,9 +64,12 @@ def loss_per_example(loss: Any) -> LossFn:
   loss = keras.losses.get(loss)
   call = loss.call if isinstance(loss, keras.losses.Loss) else loss
 
-  def compute(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
-    return mean_per_example(call(
-        aligned_targets(targets, predictions), predictions))
+  def compute(targets: tf.Tensor, predictions: tf.Tensor,
+              mask: Optional[tf.Tensor] = None) -> tf.Tensor:
+    losses = call(aligned_targets(targets, predictions),
+                  masks.put(predictions, mask))
+    found = [m for m in (mask, masks.mask_of(losses)) if m is not None]
+    return _mean_where(losses, found) if found else mean_per_example(losses)
 
   return _per_example(compute, loss)
 
@@ -94,11 +105,30 @@ def mean_per_example(losses: tf.Tensor) -> tf.Tensor:
   return tf.reduce_mean(losses, axis=list(range(1, losses.shape.rank)))
 
 
-def _per_example(call: LossFn, loss: Any) -> LossFn:
+def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
+  """Means over the positions of each example that all masks let count."""
+  mean_per_example(losses)  # Checks it.
+  rank = losses.shape.rank
+  counts = tf.ones_like(losses)
+  for mask in found:
+    mask = tf.cast(mask, tf.bool)
+    # Losses of whole examples count unless all of an example is masked.
+    mask = tf.reduce_any(mask, list(range(rank, mask.shape.rank)))
+    while mask.shape.rank < rank:
+      mask = mask[..., None]
+    counts *= tf.cast(mask, losses.dtype)
+  used = tf.where(counts > 0, losses, tf.zeros_like(losses))
+  axes = list(range(1, rank))
+  return tf.math.divide_no_nan(
+      tf.reduce_sum(used, axes), tf.reduce_sum(counts, axes))
+
+
+def _per_example(call: _MaskedLossFn, loss: Any) -> LossFn:
   """Makes a loss be of each example alone, or raises when it is traced.
 
   Args:
-    call: (targets, predictions) -> losses of shape (batch,).
+    call: (targets, predictions, and a mask of them if there is one) -> losses of
+      shape (batch,).
     loss: The loss of Keras that it calls.
 
   Returns:
@@ -109,30 +139,32 @@ def _per_example(call: LossFn, loss: Any) -> LossFn:
           loss in _ONE_BY_ONE)
 
   def compute(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
-    if apart or _unproved(call, targets, predictions):
-      return _one_by_one(call, targets, predictions)
-    return call(targets, predictions)
+    mask = masks.mask_of(predictions)
+    given = [targets, predictions] + ([] if mask is None else [mask])
+    if apart or _unproved(call, given):
+      return _one_by_one(call, given)
+    return call(*given)
 
   return compute
 
 
 @tf.autograph.experimental.do_not_convert
-def _unproved(call: LossFn, targets: tf.Tensor, predictions: tf.Tensor) -> str:
+def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> str:
   """Why a loss is not proved to be of each example alone, or ''.
 
   Raises:
     ValueError: if it is of several.
   """
   # At least two, so that there is another example to depend on.
-  rows = max(2, predictions.shape[0])
+  rows = max(2, given[1].shape[0])
   specs = [tf.TensorSpec([rows, *tensor.shape[1:]], tensor.dtype)
-           for tensor in (targets, predictions)]
+           for tensor in given]
 
   @tf.function
-  def forward_and_back(targets, predictions, upstream):
+  def forward_and_back(upstream, targets, predictions, *mask):
     with tf.GradientTape() as tape:
       tape.watch(predictions)
-      losses = call(targets, predictions)
+      losses = call(targets, predictions, *mask)
     if losses.shape.as_list() != [rows]:
       return [losses]
     gradient = tape.gradient(losses, predictions,
@@ -140,9 +172,10 @@ def _unproved(call: LossFn, targets: tf.Tensor, predictions: tf.Tensor) -> str:
     return [losses] if gradient is None else [losses, gradient]
 
   graph = forward_and_back.get_concrete_function(
-      *specs, tf.TensorSpec([rows])).graph
+      tf.TensorSpec([rows]), *specs).graph
   state_writes.check_graph(graph, 'a loss that writes')
-  found = graph_proof.first_dependence(graph, graph.inputs[:3], graph.outputs)
+  found = graph_proof.first_dependence(
+      graph, graph.inputs[:1 + len(specs)], graph.outputs)
   if found is None and graph.outputs[0].shape.as_list() != [rows]:
     raise ValueError(
         f'Expected a loss of shape ({rows},) for {rows} examples, got '
@@ -157,28 +190,29 @@ def _unproved(call: LossFn, targets: tf.Tensor, predictions: tf.Tensor) -> str:
   return found.why
 
 
-def _one_by_one(call: LossFn, targets: tf.Tensor, predictions: tf.Tensor
-               ) -> tf.Tensor:
+def _one_by_one(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> tf.Tensor:
   """The losses of batches of one, and their gradients."""
+  targets, predictions, *mask = given
   if predictions.shape[0] == 1:
-    return call(targets, predictions)
+    return call(*given)
 
-  def one(pair: Tuple[tf.Tensor, tf.Tensor]) -> List[tf.Tensor]:
-    target, prediction = (row[None] for row in pair)
+  def one(rows: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+    target, prediction, *mask = (row[None] for row in rows)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(prediction)
-      loss = call(target, prediction)
+      loss = call(target, prediction, *mask)
     gradient = tape.gradient(loss, prediction, unconnected_gradients=(
         tf.UnconnectedGradients.ZERO))
     return [loss[0], gradient[0]]
 
   if vectorization.is_standing_in():
-    return vectorization.over_rows(one, (targets, predictions))[0]
+    return vectorization.over_rows(one, given)[0]
 
   @tf.custom_gradient
   def losses_of(predictions: tf.Tensor) -> Any:
     try:
-      losses, gradients = vectorization.over_rows(one, (targets, predictions))
+      losses, gradients = vectorization.over_rows(
+          one, [targets, predictions, *mask])
     except (TypeError, NotImplementedError) as error:
       raise ValueError(
           'Expected a loss that is seen to be of each example alone, or that '

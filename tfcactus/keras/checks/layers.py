@@ -13,13 +13,15 @@ from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 
 
-def check_model(model: keras.Model, half: bool = False) -> Any:
+def check_model(model: keras.Model, half: bool = False, losses: bool = False) -> Any:
   """Refuses layers and losses that are not a matter of one example.
 
   Args:
     model: The model.
     half: Whether float16 is allowed, since gradients are unscaled before they
       are clipped.
+    losses: Whether it may add losses and have regularizers, since they are taken
+      care of.
 
   Returns:
     What the model returns, in its structure, if it is built; else None.
@@ -30,11 +32,14 @@ def check_model(model: keras.Model, half: bool = False) -> Any:
   check_one_device(models.tf_variables(model))
   for layer in models.flat_layers(model):
     _check_layer(layer, half)
-  if model.built and model.losses:
+    if not losses:
+      _check_regularizers(layer)
+  if model.built and not losses and model.losses:
     raise ValueError(
         f'Expected a model without add_loss, got {len(model.losses)} added '
-        'loss(es), which are not clipped per example; move them into the loss '
-        'function, or put weight decay into the optimizer (weight_decay=...).')
+        'loss(es), which are not clipped per example; use '
+        'tfcactus.keras.privatize, which clips them with their example, or put '
+        'weight decay into the optimizer (weight_decay=...).')
   return state_writes.check_no_writes(model) if model.built else None
 
 
@@ -66,21 +71,6 @@ def check_one_device(variables: Sequence[tf.Variable] = (),
         'tf.distribute.OneDeviceStrategy.')
 
 
-def check_vectorizable(model: keras.Model) -> None:
-  """Refuses layers whose pass over one example cannot be vectorised.
-
-  Raises:
-    ValueError: naming the layer and the remedy.
-  """
-  for layer in models.flat_layers(model):
-    if (isinstance(layer, keras.layers.RNN) and not layer.unroll and
-        not models.RECURRENT_LOOPS):
-      raise ValueError(
-          f'Expected recurrent layers with unroll=True, got {layer.name!r} '
-          'without: TensorFlow cannot take gradients per example through its '
-          'loop. Pass unroll=True (and an Input of known length).')
-
-
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
   if _normalizes_batches(layer):
     raise ValueError(
@@ -88,11 +78,6 @@ def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
         'BatchNormalization: it mixes the examples of a batch and keeps their '
         'statistics without noise. Use GroupNormalization or '
         'LayerNormalization, or freeze it (layer.trainable = False).')
-  for name in _regularizers(layer):
-    raise ValueError(
-        f'Expected a model without regularizers, got {name} in layer '
-        f'{layer.name!r}: its gradient would be clipped with each example\'s. '
-        'Put weight decay into the optimizer (weight_decay=...).')
   if getattr(layer, 'stateful', False) and isinstance(
       layer, keras.layers.RNN):
     raise ValueError(
@@ -105,6 +90,15 @@ def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
         f'{layer.name!r} in float16: its loss scaling would scale gradients '
         'before they are clipped. Use the policy "mixed_bfloat16", or '
         'tfcactus.keras.privatize, which unscales them first.')
+
+
+def _check_regularizers(layer: keras.layers.Layer) -> None:
+  for name in _regularizers(layer):
+    raise ValueError(
+        f'Expected a model without regularizers, got {name} in layer '
+        f'{layer.name!r}: its gradient would be clipped with each example\'s. '
+        'Put weight decay into the optimizer (weight_decay=...), or use '
+        'tfcactus.keras.privatize, which adds it after the noise.')
 
 
 def _normalizes_batches(layer: keras.layers.Layer) -> bool:

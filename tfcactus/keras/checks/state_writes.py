@@ -67,7 +67,7 @@ def check_no_writes(model: keras.Model) -> Any:
     with tf.GradientTape() as tape:
       outputs = model(inputs, training=True)
     gradients = tape.gradient(
-        [output for output in tf.nest.flatten(outputs)
+        [output for output in [*tf.nest.flatten(outputs), *model.losses]
          if tf.is_tensor(output) and output.dtype.is_floating],
         model.trainable_variables)
     return outputs, gradients

@@ -20,8 +20,6 @@ RANDOM_LAYERS = (
     keras.layers.GaussianDropout, keras.layers.AlphaDropout, keras.layers.Lambda
 ) + ((keras.layers.SpatialDropout1D, keras.layers.SpatialDropout2D,
       keras.layers.SpatialDropout3D) if KERAS_3 else ())
-RECURRENT_LOOPS: bool = KERAS_3
-"""Whether gradients per example can be taken through loops over time."""
 
 
 def _functional_class() -> type:
@@ -45,6 +43,12 @@ def stored_dtype(variable: keras.Variable) -> tf.DType:
   """The dtype that a variable is kept in, whatever it is read as."""
   # Keras 2 wraps it under mixed precision.
   return tf.as_dtype(getattr(variable, '_variable', variable).dtype)
+
+
+def name_of(variable: keras.Variable) -> str:
+  """The name of a variable, that of its layer included."""
+  name: str = variable.path if KERAS_3 else variable.name
+  return name.split(':')[0]
 
 
 def tf_variables(model: keras.Model) -> List[tf.Variable]:
@@ -123,6 +127,12 @@ def output_shapes(layer: keras.layers.Layer) -> List[Any]:
           for out in tf.nest.flatten(node.outputs)]
 
 
+def input_shapes(layer: keras.layers.Layer) -> List[Any]:
+  """Shapes of a layer's inputs at each place of a functional model."""
+  return [list(each.shape) for node in _nodes(layer)
+          for each in tf.nest.flatten(node.input_tensors)]
+
+
 def input_spec(model: keras.Model) -> Optional[Any]:
   """What to trace a model with, as `TensorSpec`s; None if not known."""
   inputs = None
@@ -144,10 +154,9 @@ def input_spec(model: keras.Model) -> Optional[Any]:
       lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), inputs)
 
 
-def is_scaled(layer: keras.layers.Layer) -> bool:
-  """Whether a layer's weights are not what it computes with (LoRA, int8)."""
-  return bool(getattr(layer, 'lora_enabled', False) or
-              getattr(layer, 'quantization_mode', None))
+def is_quantized(layer: keras.layers.Layer) -> bool:
+  """Whether a layer's weights are not what it computes with (int8)."""
+  return bool(getattr(layer, 'quantization_mode', None))
 
 
 def generators(model: keras.Model) -> List[keras.random.SeedGenerator]:
@@ -167,3 +176,8 @@ def in_xla() -> bool:
   return not tf.executing_eagerly() and (
       control_flow_util.GraphOrParentsInXlaContext(
           tf.compat.v1.get_default_graph()))
+
+
+def handle(variable: keras.Variable) -> tf.Tensor:
+  """The resource by which a graph reads a variable."""
+  return tf_variable(variable).handle

@@ -46,22 +46,15 @@ def remember_inputs(model: keras.Model, inputs: Any) -> None:
     model._set_save_spec(inputs)  # pylint: disable=protected-access
 
 
-def log_loss(model: keras.Model, predictions: tf.Tensor, losses: tf.Tensor,
-             weights: tf.Tensor) -> None:
+def log_loss(model: keras.Model, losses: tf.Tensor) -> None:
   """Updates the loss that `fit` logs: the mean over examples.
 
-  Whatever the reduction of the compiled loss, which is not asked.
-
   Args:
-    model: The compiled model.
-    predictions: Shape (batch, ...).
-    losses: Shape (batch,), not weighted.
-    weights: Shape (batch,).
+    model: The compiled model, whose metrics are made.
+    losses: Shape (batch,).
   """
-  if not KERAS_3 and not model.compiled_loss.built:
-    model.compiled_loss.build(predictions)  # Makes the metric.
   tracker = [metric for metric in model.metrics if metric.name == 'loss'][0]
-  tracker.update_state(losses * tf.cast(weights, losses.dtype))
+  tracker.update_state(losses)
 
 
 def steps_per_execution(model: keras.Model) -> Optional[int]:

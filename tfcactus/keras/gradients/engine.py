@@ -26,17 +26,20 @@ class BatchResult(NamedTuple):
     sums: Sum of clipped gradients, in the shape of each variable.
     unclipped: float64, the sum over examples of 1/2 if its gradient was not
       clipped, of -1/2 if it was.
-    predictions: Shape (rows, ...), padding included.
-    losses: Shape (rows,), one for each example.
-    targets: Shape (rows, ...).
-    weights: Shape (rows,), zero for padding.
+    predictions: As the model returns them, tensors of shape (rows, ...), padding
+      included.
+    losses: Shape (rows,), one for each example, or (rows, outputs).
+    added: Shape (rows,), what layers added to the losses.
+    targets: As given, shape (rows, ...).
+    weights: As given, zero for padding.
   """
 
   sums: List[tf.Tensor]
   unclipped: tf.Tensor
-  predictions: tf.Tensor
+  predictions: Any
   losses: tf.Tensor
-  targets: tf.Tensor
+  added: tf.Tensor
+  targets: Any
   weights: tf.Tensor
 
 
@@ -45,96 +48,128 @@ class Engine:
 
   Each physical batch has the same shape, whatever was drawn, so that an
   example's gradient does not depend on how many others came with it.
+
+  Attributes:
+    rows: The size of a physical batch.
+    routes: How each layer is run; from the first `run` on, for certain.
   """
 
   def __init__(self, model: keras.Model, compute_loss: LossFn, rows: int,
                routes: layer_routes.Routes, clipping: str = 'flat',
-               keys: Optional[example_seeds.Keys] = None):
+               keys: Optional[example_seeds.Keys] = None,
+               whole_rows: Optional[int] = None, outputs: Any = None):
     """Initialises the engine.
 
     Args:
       model: The model, built.
       compute_loss: As `example_losses.loss_per_example` returns it.
       rows: The size of a physical batch.
-      routes: How each layer is run.
+      routes: How each layer is run, if a pass by them is shown to be right.
       clipping: 'flat', 'per_layer' or 'automatic'.
       keys: For what the model draws; None for fresh ones of the system.
+      whole_rows: The size of a physical batch if the whole model turns out to be
+        vectorised; None for `rows`.
+      outputs: The structure of what the model returns; None for one tensor.
     """
+    self._outputs = outputs
     self._keys = keys or example_seeds.Keys(None)
     self._model = model
     self._compute_loss = compute_loss
-    self._rows = rows
-    self._routes = routes
+    self.rows = rows
+    self._whole_rows = whole_rows or rows
+    self.routes = routes
     self._clipping = clipping
 
-  def run(self, x: Any, targets: tf.Tensor, weights: tf.Tensor,
+  def run(self, x: Any, targets: Any, weights: tf.Tensor,
           l2_norm_clip: tf.Tensor) -> BatchResult:
     """Processes one logical batch of any size, zero included.
 
     Args:
       x: Inputs, a structure of tensors of shape (batch, ...).
-      targets: Shape (batch, ...).
-      weights: Shape (batch,), multiplied into the losses; an example of weight
-        zero contributes exactly zero.
+      targets: What `compute_loss` takes, tensors of shape (batch, ...).
+      weights: Shape (batch,), or that of the losses, multiplied into the losses;
+        an example of weight zero contributes exactly zero.
       l2_norm_clip: The bound on the norm of each example's gradient.
 
     Returns:
       The `BatchResult`; rows are padded to a multiple of the physical batch.
     """
+    self._settle((x, targets, weights))
     batch = tf.shape(weights)[0]
-    chunks = tf.maximum((batch + self._rows - 1) // self._rows, 1)
+    chunks = tf.maximum((batch + self.rows - 1) // self.rows, 1)
     x, targets, weights = tf.nest.map_structure(
-        lambda t: _pad_rows(t, chunks * self._rows),
+        lambda t: _pad_rows(t, chunks * self.rows),
         (x, targets, weights))
-    arrays = [tf.TensorArray(keras.backend.floatx(), chunks) for _ in range(2)]
+    kept = (self._outputs, None, None)  # And losses, and what is added to them.
+    arrays = [tf.TensorArray(keras.backend.floatx(), chunks)
+              for _ in tf.nest.flatten(kept)]
     zeros = [tf.zeros_like(v) for v in self._model.trainable_variables]
 
     def body(index: tf.Tensor, sums: List[tf.Tensor], unclipped: tf.Tensor,
-             predictions: tf.TensorArray, losses: tf.TensorArray) -> Any:
+             *arrays: tf.TensorArray) -> Any:
       physical = tf.nest.map_structure(
           lambda t: self._physical(t, index), (x, targets, weights))
-      (more, halves), prediction, loss = self._physical_batch(
-          physical, l2_norm_clip)
+      (more, halves), values = self._physical_batch(physical, l2_norm_clip)
       return (index + 1, [a + b for a, b in zip(sums, more)],
-              unclipped + halves, predictions.write(index, prediction),
-              losses.write(index, loss))
+              unclipped + halves,
+              *(array.write(index, value) for array, value in zip(arrays, values)))
 
-    _, sums, unclipped, predictions, losses = tf.while_loop(
+    _, sums, unclipped, *arrays = tf.while_loop(
         lambda index, *_: index < chunks, body,
         (0, zeros, tf.zeros([], tf.float64), *arrays), parallel_iterations=1)
-    return BatchResult(sums, unclipped, predictions.concat(), losses.concat(),
-                       targets, weights)
+    predictions, losses, added = tf.nest.pack_sequence_as(
+        kept, [array.concat() for array in arrays])
+    return BatchResult(sums, unclipped, predictions, losses, added, targets, weights)
+
+  def _settle(self, batch: batched_pass.Batch) -> None:
+    """Vectorises the whole model if passes by its layers are not shown right.
+
+    Raises:
+      ValueError: if one takes several examples together.
+    """
+    if self.routes.whole:
+      return
+    specs = tf.nest.map_structure(
+        lambda t: tf.TensorSpec([self.rows] + t.shape[1:], t.dtype), batch)
+    with patches.vectorizing():
+      found = pass_check.unproved(self._model, self._traced, specs)
+    if found.unexplained:
+      self.routes = layer_routes.wholly_vectorized(self.routes, found.unexplained)
+      self.rows = self._whole_rows
+    found.check_apart()
 
   def _physical(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    chosen = rows[index * self._rows:(index + 1) * self._rows]
-    return tf.ensure_shape(chosen, [self._rows] + chosen.shape[1:])
+    chosen = rows[index * self.rows:(index + 1) * self.rows]
+    return tf.ensure_shape(chosen, [self.rows] + chosen.shape[1:])
 
   def _physical_batch(self, batch: batched_pass.Batch, l2_norm_clip: tf.Tensor
                      ) -> Any:
-    """Clipped sums, predictions and losses of one physical batch."""
+    """Clipped sums, and all predictions and losses, of one physical batch."""
     with patches.vectorizing(), patches.drawing(self._model, self._keys):
-      if self._routes.whole:
-        found = batched_pass.vectorized(self._model, self._compute_loss, batch)
-      else:
-        pass_check.check_pass(self._model, self._row_tensors, batch)
-        found = self._batched(batch)
+      found = (
+          batched_pass.vectorized(self._model, self._compute_loss, batch)
+          if self.routes.whole else self._batched(batch))
     clipping_lib.check_dtypes(self._model.trainable_variables)
     clipped = clipping_lib.clip_and_sum(
-        found.gradients, l2_norm_clip, tf.not_equal(batch[2], 0), self._clipping,
-        self._routes.groups)
-    floatx = keras.backend.floatx()
-    return (clipped, tf.cast(found.predictions, floatx),
-            tf.cast(found.losses, floatx))
+        found.gradients, l2_norm_clip, batched_pass.takes_part(batch[2]),
+        self._clipping, self.routes.groups)
+    added = tf.zeros([self.rows]) if found.added is None else found.added
+    return clipped, [tf.cast(value, keras.backend.floatx()) for value in
+                     tf.nest.flatten((found.predictions, found.losses, added))]
 
   def _batched(self, batch: batched_pass.Batch) -> batched_pass.PassResult:
     return batched_pass.batched(
-        self._model, self._routes, self._compute_loss, batch)
+        self._model, self.routes, self._compute_loss, batch)
 
-  def _row_tensors(self, batch: batched_pass.Batch) -> List[tf.Tensor]:
-    """All that a pass gives, one row an example."""
+  def _traced(self, batch: batched_pass.Batch) -> pass_check.Pass:
+    """A pass, to be looked at."""
     found = self._batched(batch)
-    return [*(tensor for form in found.gradients for tensor in form.tensors()),
-            found.predictions, found.losses]
+    assert found.calls is not None, 'Of a batched pass.'
+    losses = [found.losses, *([] if found.added is None else [found.added])]
+    return pass_check.Pass(
+        [*(tensor for form in found.gradients for tensor in form.tensors()),
+         *tf.nest.flatten(found.predictions), *losses],
+        losses, found.calls, found.answers)
 
 
 def _pad_rows(value: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:

@@ -108,7 +108,7 @@ def routes(model: keras.Model, vectorize: bool = False) -> Routes:
     model: A built model.
     vectorize: Whether to vectorise the whole model in any case.
   """
-  found = [_route(layer) for layer in models.graph_layers(model)]
+  found = [route_of(layer) for layer in models.graph_layers(model)]
   whole = 'asked for' if vectorize else ''
   if not models.is_graph(model):
     whole = whole or (
@@ -117,11 +117,16 @@ def routes(model: keras.Model, vectorize: bool = False) -> Routes:
   for route in found:
     if route.vectorized and not whole:
       whole = _cannot_stand_alone(route.layer)
-  if whole:
-    found = [r if r.rule is None and not _variables(r.layer) else
-             Route(r.layer, layers.VECTORIZED, r.reason or 'as the whole model')
-             for r in found]
-  return Routes(found, _layers_of(model), whole)
+  made = Routes(found, _layers_of(model))
+  return wholly_vectorized(made, whole) if whole else made
+
+
+def wholly_vectorized(given: Routes, reason: str) -> Routes:
+  """The routes of a model that is vectorised as a whole, and why it is."""
+  return given._replace(whole=reason, layers=[
+      r if r.rule is None and not _variables(r.layer) else
+      Route(r.layer, layers.VECTORIZED, r.reason or 'as the whole model')
+      for r in given.layers])
 
 
 def _layers_of(model: keras.Model) -> List[int]:
@@ -140,20 +145,22 @@ def _variables(layer: keras.layers.Layer) -> List[tf.Variable]:
   return getattr(layer, 'trainable_variables', [])
 
 
-def _route(layer: keras.layers.Layer) -> Route:
+def route_of(layer: keras.layers.Layer) -> Route:
+  """Decides the route of one layer."""
   rule = layers.rule_for(layer)
   reason = _why_vectorized(layer, rule)
   if reason:
     return Route(layer, layers.VECTORIZED, reason)
-  return Route(layer, rule if _variables(layer) else None)
+  needed = _variables(layer) or (rule is not None and rule.also_frozen)
+  return Route(layer, rule if needed else None)
 
 
 def _why_vectorized(layer: keras.layers.Layer, rule: Optional[LayerRule]) -> str:
   """Why a layer cannot be run on a whole batch, or ''."""
   if models.is_bare_operation(layer):
     return 'no layer'
-  if models.is_scaled(layer):
-    return 'its weights are composed'
+  if models.is_quantized(layer):
+    return 'its weights are quantised'
   if not _known_activation(layer):
     return 'its activation is a function of yours'
   if rule is not None:
@@ -170,9 +177,9 @@ def _why_vectorized(layer: keras.layers.Layer, rule: Optional[LayerRule]) -> str
 
 def _known_activation(layer: keras.layers.Layer) -> bool:
   activation = getattr(layer, 'activation', None)
-  if activation is None or (type(layer) not in _WITHOUT_VARIABLES and
-                            layers.rule_for(layer) is None):
-    return True
+  if activation is None or isinstance(layer, keras.layers.RNN) or (
+      type(layer) not in _WITHOUT_VARIABLES and layers.rule_for(layer) is None):
+    return True  # Those of recurrent layers are proved to be, where they are traced.
   if type(activation) in _WITHOUT_VARIABLES:
     return _known_activation(activation)  # Which may have one of its own.
   return activation in _ELEMENTWISE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Callable
+from typing import Container
 from typing import Dict
 from typing import FrozenSet
 from typing import List
@@ -14,6 +15,7 @@ from typing import Union
 import numpy as np
 import tensorflow as tf
 
+from tfcactus.keras.independence import constants
 from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence import operations
 from tfcactus.keras.independence.dependence import BATCH_SIZE
@@ -42,7 +44,7 @@ def analyse(graph: tf.Graph, inputs: Dict[str, Value], outputs: Sequence[tf.Tens
       eager = isinstance(outside, tf.__internal__.EagerTensor)
       known[inside.name] = dependence.constant(outside) if eager else Value(
           Dependence.UNKNOWN, why=f'a tensor of another graph, {outside}')
-  for op in _needed(outputs, known):
+  for op in needed(outputs, known):
     if any(tensor.name not in known for tensor in op.outputs):
       values = _evaluate(
           op, [known[tensor.name] for tensor in op.inputs])
@@ -67,9 +69,14 @@ def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
   return dependence.first_violation(analyse(graph, known, outputs))
 
 
-def _needed(outputs: Sequence[tf.Tensor], known: Dict[str, Value]
-            ) -> List[tf.Operation]:
-  """The operations that outputs depend on, inputs of each before it."""
+def needed(outputs: Sequence[tf.Tensor], known: Container[str]
+           ) -> List[tf.Operation]:
+  """The operations that outputs depend on, inputs of each before it.
+
+  Args:
+    outputs: Tensors of a graph.
+    known: Names of tensors that are not asked what they depend on.
+  """
   # Not in the order they were made in: loops get inputs once differentiated.
   order, seen = {}, set()
   stack = [(tensor.op, False) for tensor in outputs]
@@ -130,7 +137,7 @@ def _of_constants(node: Node) -> Value:
       node.values[0].varies == frozenset() or
       node.op.outputs[0].shape.num_elements() == 1):
     return UNIFORM
-  return CONSTANT
+  return Value(Dependence.CONSTANT, varies=constants.varies(node))
 
 
 def _reduced_constant(node: Node) -> Value:

@@ -15,6 +15,7 @@ from typing import Optional
 from typing import Union
 
 import numpy as np
+import tensorflow as tf
 
 from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence import rearrangements
@@ -147,10 +148,7 @@ def _batch_matmul(node: Node) -> Value:
 def _einsum(node: Node) -> Value:
   equation = node.op.get_attr('equation')
   equation = equation.decode() if isinstance(equation, bytes) else equation
-  terms, result = equation.replace(' ', '').split('->')
-  terms = terms.split(',')
-  if '.' in equation:
-    raise unknown('is not known to treat each example alone')
+  *terms, result = _without_dots(node, equation.replace(' ', ''))
   if any(value.dependence == Dependence.BATCH_SIZE for value in node.values):
     raise mixed('depends on how many examples there are')
   found = {(terms[i][node.values[i].axis], node.values[i].block)
@@ -167,6 +165,23 @@ def _einsum(node: Node) -> Value:
       dependence.check_same(
           node, i, term.index(letter), node.out()[result.index(letter)])
   return Value(Dependence.ROW_WISE, result.index(letter), block)
+
+
+def _without_dots(node: Node, equation: str) -> List[str]:
+  """The terms of an equation, the result last, with letters for an ellipsis."""
+  given, result = equation.split('->')
+  terms = given.split(',')
+  if '...' not in equation:
+    return [*terms, result]
+  numbers = {len(node.shape(i)) - len(term.replace('...', ''))
+             for i, term in enumerate(terms) if '...' in term}
+  # In bfloat16 TensorFlow 2.21 computes something else with an ellipsis.
+  exact = node.op.inputs[0].dtype in (tf.float32, tf.float64)
+  if len(numbers) != 1 or not exact or '...' not in result:
+    raise unknown('is not known to treat each example alone')
+  spare = [chr(code) for code in range(65, 91) if chr(code) not in equation]
+  dots = ''.join(spare[:numbers.pop()])
+  return [term.replace('...', dots) for term in [*terms, result]]
 
 
 def _leading(*data: int) -> Transfer:

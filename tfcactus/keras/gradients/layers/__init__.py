@@ -12,20 +12,46 @@ from typing import Tuple
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients.layers.base import LayerRule
 from tfcactus.keras.gradients.layers.conv import ConvRule
+from tfcactus.keras.gradients.layers.conv_transpose import ConvTransposeRule
 from tfcactus.keras.gradients.layers.dense import DenseRule
 from tfcactus.keras.gradients.layers.depthwise import DepthwiseRule
+from tfcactus.keras.gradients.layers.einsum_dense import EinsumDenseRule
 from tfcactus.keras.gradients.layers.embedding import EmbeddingRule
+from tfcactus.keras.gradients.layers.lora import LoraConvRule
+from tfcactus.keras.gradients.layers.lora import LoraDenseRule
+from tfcactus.keras.gradients.layers.lora import LoraEinsumDenseRule
+from tfcactus.keras.gradients.layers.lora import LoraEmbeddingRule
 from tfcactus.keras.gradients.layers.normalization import GroupNormalizationRule
 from tfcactus.keras.gradients.layers.normalization import LayerNormalizationRule
+from tfcactus.keras.gradients.layers.normalization import RMSNormalizationRule
+from tfcactus.keras.gradients.layers.prelu import PReLURule
+from tfcactus.keras.gradients.layers.recurrent import RecurrentRule
+from tfcactus.keras.gradients.layers.reversible_embedding import ReversibleEmbeddingRule
+from tfcactus.keras.gradients.layers.separable import SeparableConvRule
 from tfcactus.keras.gradients.layers.vectorized import VectorizedRule
+from tfcactus.keras.gradients.layers.wrappers import BidirectionalRule
+from tfcactus.keras.gradients.layers.wrappers import TimeDistributedRule
 
 RULES: Tuple[LayerRule, ...] = (
     DenseRule(),
+    EinsumDenseRule(),
     ConvRule(),
+    ConvTransposeRule(),
     DepthwiseRule(),
+    SeparableConvRule(),
     EmbeddingRule(),
+    ReversibleEmbeddingRule(),
     LayerNormalizationRule(),
     GroupNormalizationRule(),
+    RMSNormalizationRule(),
+    PReLURule(),
+    LoraDenseRule(),
+    LoraEinsumDenseRule(),
+    LoraConvRule(),
+    LoraEmbeddingRule(),
+    RecurrentRule(),
+    BidirectionalRule(),
+    TimeDistributedRule(),
 )
 
 VECTORIZED = VectorizedRule()
@@ -34,4 +60,6 @@ VECTORIZED = VectorizedRule()
 
 def rule_for(layer: keras.layers.Layer) -> Optional[LayerRule]:
   """The rule for layers of exactly this type, or None."""
-  return next((rule for rule in RULES if type(layer) in rule.layer_types), None)
+  composed = bool(getattr(layer, 'lora_enabled', False))
+  return next((rule for rule in RULES if type(layer) in rule.layer_types and
+               rule.composed == composed), None)

@@ -16,47 +16,96 @@ from tfcactus.keras.gradients.layers import im2col
 
 
 class ConvRule(base.LayerRule):
-  """Convolutions over one or two axes."""
+  """Convolutions over one, two or three axes, in groups of channels or not."""
 
-  layer_types = (keras.layers.Conv1D, keras.layers.Conv2D)
+  layer_types = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
-    if layer.data_format != 'channels_last':
-      return 'channels_first'
-    return '' if layer.groups == 1 else f'groups={layer.groups}'
+    return '' if layer.data_format == 'channels_last' else 'channels_first'
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
     layer = call.layer
     images, outputs, windows = images_and_windows(call, layer.kernel)
-    patches = im2col.patches(images, windows)
-    outputs = tf.reshape(
-        outputs, [patches.shape[0], patches.shape[1], outputs.shape[-1]])
-    values = tf.matmul(outputs, patches, transpose_a=True)
+    values = kernel_gradients(images, outputs, windows, layer.groups)
     found: base.Gradients = [(layer.kernel, forms.Dense(
         values, layer.kernel.shape, transposed=True))]
     if layer.use_bias:
-      found.append((layer.bias, forms.Dense(
-          tf.reduce_sum(outputs, 1), layer.bias.shape)))
+      found.append((layer.bias, bias_gradient(outputs, layer.bias)))
     return found
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[List[int]]) -> int:
     depth = math.prod(layer.kernel.shape[:-1]) if layer.built else 0
     positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
-    return super().numbers_per_example(layer, output_shapes) + depth * positions
+    return (super().numbers_per_example(layer, output_shapes) +
+            layer.groups * depth * positions)
 
 
 def images_and_windows(call: base.LayerCall, kernel: tf.Variable
                       ) -> Tuple[tf.Tensor, tf.Tensor, List[im2col.Window]]:
-  """Inputs and output gradients as images, and the windows of both axes."""
-  layer = call.layer
+  """Inputs and output gradients as images or volumes, and the windows."""
   images = base.layer_inputs(call, kernel)
   outputs = base.in_stored_dtype(call.gradient, kernel)
-  windows = [
-      im2col.window(layer.padding, *sizes) for sizes in zip(
-          images.shape[1:-1], outputs.shape[1:-1], layer.kernel_size,
-          layer.strides, layer.dilation_rate)]
-  if len(windows) == 1:
-    images, outputs = images[:, None], outputs[:, None]
-    windows.insert(0, im2col.Window(1, 1, 1, 0, 1))
-  return images, outputs, windows
+  return as_images(images, outputs, windows_of(call.layer, images, outputs))
+
+
+def windows_of(layer: keras.layers.Layer, wide: tf.Tensor, narrow: tf.Tensor
+              ) -> List[im2col.Window]:
+  """The windows of each axis.
+
+  Args:
+    layer: A convolution.
+    wide: What windows are cut from, shape (batch, ..., channels).
+    narrow: What has an entry for each window, likewise.
+  """
+  return [im2col.window(layer.padding, *sizes) for sizes in zip(
+      wide.shape[1:-1], narrow.shape[1:-1], layer.kernel_size, layer.strides,
+      layer.dilation_rate)]
+
+
+def as_images(wide: tf.Tensor, narrow: tf.Tensor, windows: List[im2col.Window]
+             ) -> Tuple[tf.Tensor, tf.Tensor, List[im2col.Window]]:
+  """The same with a height of one, where there is a single axis."""
+  if len(windows) > 1:
+    return wide, narrow, windows
+  return (wide[:, None], narrow[:, None],
+          [im2col.Window(1, 1, 1, 0, 1), *windows])
+
+
+def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
+                     windows: Sequence[im2col.Window], groups: int = 1) -> tf.Tensor:
+  """Sums over positions of each output channel times its patches.
+
+  Args:
+    images: Shape (batch, ..., channels), of two axes or three.
+    outputs: Shape (batch, ..., filters), an entry for each window.
+    windows: Of each axis.
+    groups: Filters see the channels of their own group alone.
+
+  Returns:
+    Shape (batch, filters, depth), the depth in the order of the flattened kernel.
+  """
+  batch, filters = outputs.shape[0], outputs.shape[-1]
+  images, outputs = _apart(images, groups), _apart(outputs, groups)
+  cut = [im2col.patches(images, windows)] if len(windows) == 2 else (
+      im2col.volume_patches(images, windows))
+  outputs = tf.reshape(outputs, [outputs.shape[0], -1, outputs.shape[-1]])
+  values = [tf.matmul(outputs, each, transpose_a=True) for each in cut]
+  return tf.reshape(tf.concat(values, 2), [batch, filters, -1])
+
+
+def _apart(images: tf.Tensor, groups: int) -> tf.Tensor:
+  """Each group of channels as an image of its own, after one another."""
+  if groups == 1:
+    return images
+  sizes, rank = images.shape[1:-1], images.shape.rank
+  images = tf.reshape(images, [images.shape[0], *sizes, groups, -1])
+  images = tf.transpose(images, [0, rank - 1, *range(1, rank - 1), rank])
+  return tf.reshape(
+      images, [images.shape[0] * groups, *sizes, images.shape[-1]])
+
+
+def bias_gradient(outputs: tf.Tensor, bias: tf.Variable) -> forms.Dense:
+  """Sums over all positions of output gradients, of channels last."""
+  return forms.Dense(
+      tf.reduce_sum(outputs, list(range(1, outputs.shape.rank - 1))), bias.shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Sequence
+
 import tensorflow as tf
 
 from tfcactus.keras.compat import models
@@ -13,9 +15,9 @@ from tfcactus.keras.gradients.layers import im2col
 
 
 class DepthwiseRule(base.LayerRule):
-  """Depthwise convolutions of images."""
+  """Depthwise convolutions over one or two axes."""
 
-  layer_types = (keras.layers.DepthwiseConv2D,)
+  layer_types = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
     return '' if layer.data_format == 'channels_last' else 'channels_first'
@@ -24,13 +26,27 @@ class DepthwiseRule(base.LayerRule):
     layer = call.layer
     kernel = models.depthwise_kernel(layer)
     images, outputs, windows = conv.images_and_windows(call, kernel)
-    batch, channels = images.shape[0], images.shape[3]
-    bias = tf.reduce_sum(outputs, [1, 2])
-    outputs = tf.reshape(outputs, [batch, -1, channels, kernel.shape[3]])
-    values = tf.stack([
-        tf.reduce_sum(tap[..., None] * outputs, 1)
-        for tap in im2col.taps(images, windows)], 1)
-    found: base.Gradients = [(kernel, forms.Dense(values, kernel.shape))]
+    found: base.Gradients = [(kernel, forms.Dense(
+        kernel_gradients(images, outputs, windows), kernel.shape))]
     if layer.use_bias:
-      found.append((layer.bias, forms.Dense(bias, layer.bias.shape)))
+      found.append((layer.bias, conv.bias_gradient(outputs, layer.bias)))
     return found
+
+
+def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
+                     windows: Sequence[im2col.Window]) -> tf.Tensor:
+  """Sums over positions of each channel times its output gradients.
+
+  Args:
+    images: Shape (batch, height, width, channels).
+    outputs: Shape (batch, ..., channels times outputs of each).
+    windows: Of height and of width.
+
+  Returns:
+    Shape (batch, taps, channels, outputs of each).
+  """
+  batch, channels = images.shape[0], images.shape[3]
+  outputs = tf.reshape(
+      outputs, [batch, -1, channels, outputs.shape[-1] // channels])
+  return tf.stack([tf.reduce_sum(tap[..., None] * outputs, 1)
+                   for tap in im2col.taps(images, windows)], 1)

@@ -27,13 +27,24 @@ class EmbeddingRule(base.LayerRule):
     return capture(inputs, call(inputs, *args, **kwargs))
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
-    table = call.layer.embeddings
-    batch = call.saved.shape[0]
-    ids = tf.reshape(tf.cast(call.saved, tf.int32), [batch, -1])
-    values = tf.reshape(base.in_stored_dtype(call.gradient, table),
-                        [batch, ids.shape[1], table.shape[1]])
-    return [(table, forms.Rows.merged(ids, values, table.shape[0]))]
+    return looked_up(call.layer.embeddings, call.saved, call.gradient)
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[List[int]]) -> int:
     return 0  # No more than its outputs.
+
+
+def looked_up(table: tf.Variable, ids: tf.Tensor, gradient: tf.Tensor
+             ) -> base.Gradients:
+  """The gradient of a table of which each example looked rows up.
+
+  Args:
+    table: Shape (vocabulary, width).
+    ids: Integers, shape (batch, ...).
+    gradient: That of the rows, shape (batch, ..., width).
+  """
+  batch = ids.shape[0]
+  ids = tf.reshape(tf.cast(ids, tf.int32), [batch, -1])
+  values = tf.reshape(base.in_stored_dtype(gradient, table),
+                      [batch, ids.shape[1], table.shape[1]])
+  return [(table, forms.Rows.merged(ids, values, table.shape[0]))]

@@ -119,6 +119,28 @@ def patches(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
   return tf.reshape(_gathered(images, [rows, columns]), shape)
 
 
+def volume_patches(volumes: tf.Tensor, windows: Sequence[Window]) -> List[tf.Tensor]:
+  """Cuts the patches of windows of three axes, for each tap of the first.
+
+  Args:
+    volumes: Shape (batch, frames, height, width, channels).
+    windows: Of frames, of height and of width.
+
+  Returns:
+    Tensors of shape (batch, positions, depth), the depth in the order of the
+    flattened kernel at one tap.
+  """
+  frames, rows, columns = windows
+  batch, number = volumes.shape[:2]
+  # Each frame is cut once, whatever number of taps looks at it.
+  cut = patches(tf.reshape(volumes, [batch * number, *volumes.shape[2:]]),
+                [rows, columns])
+  depth = cut.shape[2]
+  cut = tf.reshape(cut, [batch, number, 1, cut.shape[1] * depth])
+  found = taps(cut, [frames, Window(1, 1, 1, 0, 1)])
+  return [tf.reshape(each, [batch, -1, depth]) for each in found]
+
+
 def _identity(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
   """Patches by a convolution that multiplies with ones and zeros."""
   sizes = [w.kernel for w in windows] + [images.shape[3]]

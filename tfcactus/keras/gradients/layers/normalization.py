@@ -1,4 +1,4 @@
-"""Layer and group normalization: scale and offset after normalizing."""
+"""Layer, group and RMS normalization: scale and offset after normalizing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Callable
 from typing import ClassVar
 from typing import Dict
 from typing import List
+from typing import Optional
+from typing import Tuple
 
 import tensorflow as tf
 
@@ -15,6 +17,9 @@ from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base
+
+Factors = Tuple[Optional[tf.Variable], Optional[tf.Variable]]
+"""Scale and offset."""
 
 
 class _NormalizationRule(base.LayerRule):
@@ -29,10 +34,15 @@ class _NormalizationRule(base.LayerRule):
   def unsupported(self, layer: keras.layers.Layer) -> str:
     return 'axis 0' if over_batch(layer) else ''
 
+  def factors(self, layer: keras.layers.Layer) -> Factors:
+    """Scale and offset, None for what the layer has not."""
+    # With rms_scaling there is no offset, whatever `center` says.
+    return (layer.gamma if layer.scale else None,
+            getattr(layer, 'beta', None) if layer.center else None)
+
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    gamma = layer.gamma if layer.scale else None
-    beta = layer.beta if layer.center else None
+    gamma, beta = self.factors(layer)
     with patches.replaced(layer, **self.unscaled):
       normal = call(inputs, *args, **kwargs)
     rank = normal.shape.rank
@@ -49,14 +59,15 @@ class _NormalizationRule(base.LayerRule):
     layer, rank = call.layer, call.gradient.shape.rank
     axes = {axis % rank for axis in _axes(layer)}
     summed = [i for i in range(1, rank) if i not in axes]
+    gamma, beta = self.factors(layer)
     found = []
-    if layer.scale:
-      values = (base.in_stored_dtype(call.gradient, layer.gamma) *
-                base.in_stored_dtype(call.saved, layer.gamma))
-      found.append((layer.gamma, tf.reduce_sum(values, summed)))
-    if layer.center:
-      found.append((layer.beta, tf.reduce_sum(
-          base.in_stored_dtype(call.gradient, layer.beta), summed)))
+    if gamma is not None:
+      values = (base.in_stored_dtype(call.gradient, gamma) *
+                base.in_stored_dtype(call.saved, gamma))
+      found.append((gamma, tf.reduce_sum(values, summed)))
+    if beta is not None:
+      found.append((beta, tf.reduce_sum(
+          base.in_stored_dtype(call.gradient, beta), summed)))
     return [(v, forms.Dense(values, v.shape)) for v, values in found]
 
 
@@ -72,6 +83,16 @@ class GroupNormalizationRule(_NormalizationRule):
 
   layer_types = (keras.layers.GroupNormalization,)
   unscaled = {'scale': False, 'center': False}
+
+
+class RMSNormalizationRule(_NormalizationRule):
+  """Normalization by the root mean square, of Keras 3; without an offset."""
+
+  layer_types = tuple(models.layer_classes(['RMSNormalization']))
+  unscaled = {'scale': None}
+
+  def factors(self, layer: keras.layers.Layer) -> Factors:
+    return layer.scale, None
 
 
 def over_batch(layer: keras.layers.Layer) -> bool:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 from typing import Callable
+from typing import Dict
+from typing import Set
+from typing import Tuple
 
 import tensorflow as tf
 
 from tfcactus.keras import example_seeds
 from tfcactus.keras import vectorization
+from tfcactus.keras.compat import masks
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import recurrent
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import added_losses
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base
 
@@ -26,27 +32,40 @@ class VectorizedRule(base.LayerRule):
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     flat = tf.nest.flatten((inputs, args, kwargs))
     mapped = [i for i, value in enumerate(flat) if tf.is_tensor(value)]
+    masked = [i for i in mapped if masks.mask_of(flat[i]) is not None]
+    taken_off: Set[int] = set()
 
     def one(values: Any) -> Any:
-      *values, seed = values
+      rows, row_masks, seed = values
       filled = list(flat)
-      for i, value in zip(mapped, values):
+      for i, value in zip(mapped, rows):
         filled[i] = value[None]
+      for i, mask in zip(masked, row_masks):
+        masks.put(filled[i], mask[None])
       first, others, named = tf.nest.pack_sequence_as(
           (inputs, args, kwargs), filled)
-      with patches.drawing(layer, example_seeds.counting(seed)):
-        return call(first, *others, **named)
+      with patches.drawing(layer, example_seeds.counting(seed)), (
+          recurrent.unrolled(layer)), added_losses.of_one(layer) as added:
+        outputs = call(first, *others, **named)
+      taken_off.update(i for i in masked if masks.mask_of(filled[i]) is None)
+      total = added.total()
+      return outputs, ([] if total is None else [total[None]])
 
-    values = [flat[i] for i in mapped]
-    values.append(_row_seeds(values[0].shape[0]))
-    outputs = vectorization.over_rows(
-        lambda row: tf.nest.map_structure(lambda out: out[0], one(row)),
-        values)
-    if not layer.trainable_variables:
-      return outputs
-    captured = [capture((one, values, i), out) if out.dtype.is_floating else out
-                for i, out in enumerate(tf.nest.flatten(outputs))]
-    return tf.nest.pack_sequence_as(outputs, captured)
+    values = ([flat[i] for i in mapped], [masks.mask_of(flat[i]) for i in masked],
+              _row_seeds(flat[mapped[0]].shape[0]))
+    found = _with_masks(*vectorization.over_rows(
+        lambda row: _first_rows(one(row)), values))
+    for i in taken_off:  # As attention of Keras 3 does.
+      masks.put(flat[i], None)
+    if layer.trainable_variables:
+      found = tf.nest.pack_sequence_as(found, [
+          masks.put(capture((one, values, i), out), masks.mask_of(out))
+          if out.dtype.is_floating else out
+          for i, out in enumerate(tf.nest.flatten(found))])
+    outputs, added = found
+    for each in added:
+      layer.add_loss(each)  # Which collects one for each row.
+    return outputs
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
     one, values, place = call.saved
@@ -65,6 +84,20 @@ class VectorizedRule(base.LayerRule):
     found = vectorization.over_rows(gradient, (values, call.gradient))
     return [(variable, forms.Dense(each, variable.shape)) for variable, each
             in zip(call.layer.trainable_variables, found)]
+
+
+def _first_rows(outputs: Any) -> Tuple[Any, Dict[str, tf.Tensor]]:
+  """What a layer returned for one example, and the masks that it put on that."""
+  carried = {str(i): masks.mask_of(out)
+             for i, out in enumerate(tf.nest.flatten(outputs))}
+  return (tf.nest.map_structure(lambda out: out[0], outputs),
+          {i: mask[0] for i, mask in carried.items() if mask is not None})
+
+
+def _with_masks(outputs: Any, found: Dict[str, tf.Tensor]) -> Any:
+  return tf.nest.pack_sequence_as(outputs, [
+      masks.put(out, found.get(str(i)))
+      for i, out in enumerate(tf.nest.flatten(outputs))])
 
 
 def _row_seeds(rows: int) -> tf.Tensor:

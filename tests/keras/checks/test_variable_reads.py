@@ -1,0 +1,240 @@
+"""Weights used where no rule sees them: right all the same, or refused."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras import one_by_one
+from tests.keras.tiny import X
+from tests.keras.tiny import Y
+from tfcactus.keras import PoissonBatches
+from tfcactus.keras import privatize
+
+layers = tf.keras.layers
+_IDS = np.random.default_rng(1).integers(0, 7, (6, 4)).astype(np.int32)
+_LABELS = np.random.default_rng(2).integers(0, 7, 6)
+_TOKENS = np.random.default_rng(3).integers(0, 7, (6, 4))
+
+
+def _crossentropy(y, p):
+  return tf.keras.losses.sparse_categorical_crossentropy(y, p, from_logits=True)
+
+
+class Head(layers.Layer):
+  """Logits from a table that it is not told of as a layer."""
+
+  def __init__(self, table):
+    super().__init__()
+    self._table = table
+
+  def call(self, inputs):
+    return tf.matmul(inputs, tf.cast(self._table(), inputs.dtype), transpose_b=True)
+
+
+def _language_model(head, policy='float32', width=3):
+  tf.keras.utils.set_random_seed(1)
+  tf.keras.mixed_precision.set_global_policy(policy)
+  try:
+    embedding = layers.Embedding(7, width)
+    inputs = tf.keras.Input((4,), dtype='int32')
+    x = layers.Dense(width, 'tanh')(embedding(inputs))
+    outputs = layers.Activation('linear', dtype=(
+        'float64' if policy == 'float64' else 'float32'))(head(embedding)(x))
+    return one_by_one.shake(tf.keras.Model(inputs, outputs))
+  finally:
+    tf.keras.mixed_precision.set_global_policy('float32')
+
+
+def _value(embedding):
+  return tf.convert_to_tensor(embedding.embeddings)
+
+
+def _by_closure(embedding):
+  return Head(lambda: _value(embedding))
+
+
+def _in_a_function(embedding):
+  read = tf.function(lambda: 1.0 * _value(embedding))
+  return Head(read)
+
+
+def _in_a_loop(embedding):
+  return Head(lambda: tf.while_loop(
+      lambda i, _: i < 2, lambda i, t: (i + 1, t + _value(embedding)),
+      (0, tf.zeros([7, 3])), maximum_iterations=2)[1])
+
+
+def _in_a_branch(embedding):
+  return Head(lambda: tf.cond(
+      tf.constant(1.0) > 0, lambda: 2.0 * _value(embedding),
+      lambda: _value(embedding)))
+
+
+def _in_a_custom_gradient(embedding):
+
+  @tf.custom_gradient
+  def doubled(table):
+    return tf.stop_gradient(2 * table), lambda up: 2 * up
+
+  return Head(lambda: doubled(_value(embedding)))
+
+
+class OtherTable(layers.Layer):
+  """With a weight of its own, and the table of another layer."""
+
+  def __init__(self, embedding):
+    super().__init__()
+    self._reach = lambda: _value(embedding)
+
+  def build(self, shape):
+    self.w = self.add_weight(name='w', shape=(shape[-1],), initializer='ones')
+
+  def call(self, inputs):
+    return tf.matmul(inputs * self.w, self._reach(), transpose_b=True)
+
+
+@pytest.mark.parametrize('head', [
+    _by_closure, _in_a_function, _in_a_loop, _in_a_custom_gradient, OtherTable])
+def test_tables_reached_past_their_layer(head):
+  model = _language_model(head)
+  got = one_by_one.engine_sums(model, _crossentropy, _IDS, _TOKENS)
+  want = one_by_one.loop_sums(
+      model, lambda y, p: tf.reduce_mean(_crossentropy(y, p)), _IDS, _TOKENS)
+  one_by_one.assert_same(got, want)
+  assert 'embeddings' in got.routes.whole and 'as well' in got.routes.whole
+
+
+def test_tables_in_what_tensorflow_cannot_vectorise_are_refused():
+  with pytest.raises(ValueError, match='can be vectorised over examples'):
+    one_by_one.engine_sums(
+        _language_model(_in_a_branch), _crossentropy, _IDS, _TOKENS)
+
+
+def test_in_float64():
+  model = _language_model(_by_closure, 'float64')
+  got = one_by_one.engine_sums(model, _crossentropy, _IDS, _TOKENS)
+  want = one_by_one.loop_sums(
+      model, lambda y, p: tf.reduce_mean(_crossentropy(y, p)), _IDS, _TOKENS)
+  one_by_one.assert_same(got, want, 1e-9)
+
+
+def _classifier(*parts):
+  tf.keras.utils.set_random_seed(1)
+  return one_by_one.shake(tf.keras.Sequential([
+      layers.Input((6,)), layers.Dense(4, 'tanh'), *parts, layers.Dense(3)]))
+
+
+def _with_weights(kernel):
+  """A loss that shrinks a kernel too."""
+
+  def loss(y, p):
+    values = _crossentropy(y, p)
+    size = tf.reduce_sum(tf.square(tf.convert_to_tensor(kernel())))
+    return values + 0.1 * tf.cast(size, values.dtype)
+
+  return loss
+
+
+def test_weights_in_the_loss():
+  model = _classifier()
+  loss = _with_weights(lambda: model.layers[0].kernel)
+  got = one_by_one.engine_sums(model, loss, X[:6], Y[:6])
+  one_by_one.assert_same(got, one_by_one.loop_sums(model, loss, X[:6], Y[:6]))
+  assert 'kernel' in got.routes.whole
+
+
+def test_weights_that_the_loss_only_looks_at_have_no_gradient():
+  model = _classifier()
+  loss = _with_weights(lambda: tf.stop_gradient(
+      tf.convert_to_tensor(model.layers[0].kernel)))
+  got = one_by_one.engine_sums(model, loss, X[:6], Y[:6])
+  one_by_one.assert_same(got, one_by_one.loop_sums(model, loss, X[:6], Y[:6]))
+  assert not got.routes.whole
+
+
+def test_weights_that_are_not_trained_may_be_used_anywhere():
+  model = _classifier()
+  model.layers[0].trainable = False
+  loss = _with_weights(lambda: model.layers[0].kernel)
+  got = one_by_one.engine_sums(model, loss, X[:6], Y[:6])
+  one_by_one.assert_same(got, one_by_one.loop_sums(model, loss, X[:6], Y[:6]))
+  assert not got.routes.whole
+
+
+def test_logits_from_a_table_in_the_loss():
+  model = _classifier()
+  table = model.layers[0].kernel
+
+  def loss(y, p):
+    return _crossentropy(y, tf.matmul(p, tf.convert_to_tensor(table)[:3]))
+
+  got = one_by_one.engine_sums(model, loss, X[:6], Y[:6])
+  one_by_one.assert_same(got, one_by_one.loop_sums(model, loss, X[:6], Y[:6]))
+  assert got.routes.whole
+
+
+def test_a_weight_of_two_layers_is_explained_by_both():
+  first, second = layers.Dense(6), layers.Dense(6)
+  first.build((None, 6))
+  second.build((None, 6))
+  inputs = tf.keras.Input((6,))
+  x = second(layers.Activation('tanh')(first(inputs)))
+  model = one_by_one.shake(tf.keras.Model(inputs, layers.Dense(3)(x)))
+  second.__dict__['kernel'] = first.kernel
+  if hasattr(second, '_kernel'):
+    second.__dict__['_kernel'] = first._kernel
+  got = one_by_one.engine_sums(model, _crossentropy, X[:6], Y[:6])
+  one_by_one.assert_same(
+      got, one_by_one.loop_sums(model, _crossentropy, X[:6], Y[:6]))
+  assert not got.routes.whole
+
+
+class Leaking(layers.Layer):
+  """Looks at what another layer computed, by a closure."""
+
+  def __init__(self, kept):
+    super().__init__()
+    self._reach = lambda: kept[-1] if kept else tf.ones([1, 4])
+
+  def call(self, inputs):
+    return inputs + tf.reduce_mean(self._reach(), 0)
+
+
+def test_a_tensor_of_the_batch_that_leaks_is_no_secret_way():
+  """From a layer run on the batch into one that is vectorised."""
+  kept, leaky = [], layers.Dense(4)
+  model = _classifier(leaky, Leaking(kept))
+  inner = leaky.call
+
+  def call(inputs):
+    kept.append(inner(inputs))
+    return kept[-1]
+
+  leaky.call = call
+  with pytest.raises((ValueError, TypeError)):
+    one_by_one.engine_sums(model, _crossentropy, X[:6], Y[:6])
+
+
+@pytest.mark.parametrize('policy', ['mixed_bfloat16', 'mixed_float16'])
+def test_casts_of_mixed_precision_are_explained(policy):
+  tf.keras.mixed_precision.set_global_policy(policy)
+  try:
+    model = _classifier(layers.LayerNormalization(), layers.Dense(4, 'relu'))
+  finally:
+    tf.keras.mixed_precision.set_global_policy('float32')
+  plain = one_by_one.engine_sums(model, _crossentropy, X[:6], Y[:6])
+  assert not plain.routes.whole
+  loss = _with_weights(lambda: model.layers[0].kernel)
+  assert one_by_one.engine_sums(model, loss, X[:6], Y[:6]).routes.whole
+
+
+def test_the_summary_tells_and_the_physical_batch_is_of_that_route(make_plan):
+  model = _classifier(layers.Dense(1000), layers.Dense(1000))
+  private = privatize(model, make_plan(sampling_prob=0.5))
+  before = private.physical_batch_size
+  for loss, whole in ((_with_weights(lambda: model.layers[0].kernel), True),
+                      (_crossentropy, False)):
+    private.compile('sgd', loss)
+    private.fit(PoissonBatches(X, Y, 0.5), epochs=1, steps_per_epoch=1, verbose=0)
+    assert ('is used outside of its layer' in private.privacy_summary()) == whole
+    assert (private.physical_batch_size < before) == whole

@@ -1,0 +1,273 @@
+"""The losses of all outputs of a model, as `compile` takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Callable
+from typing import List
+from typing import NamedTuple
+from typing import Optional
+from typing import Sequence
+from typing import Tuple
+
+import tensorflow as tf
+
+from tfcactus import _checks
+from tfcactus.keras.checks import example_losses
+from tfcactus.keras.checks.example_losses import LossFn
+
+_Path = Tuple[Any, ...]
+
+
+class Term(NamedTuple):
+  """The loss of one output.
+
+  Attributes:
+    place: The output's, among all in the order of `tf.nest.flatten`.
+    path: Keys and indices that lead to the output.
+    compute: Losses per example.
+    factor: What it is multiplied by in the loss of an example.
+  """
+
+  place: int
+  path: _Path
+  compute: LossFn
+  factor: float
+
+
+class OutputLosses:
+  """Losses per example of one output or of several, each by itself.
+
+  An example's loss is the sum of those of its outputs, each times its loss
+  weight and the example's weight.
+
+  Attributes:
+    names: Of outputs that are a list, in order; or None.
+  """
+
+  def __init__(self, loss: Any, loss_weights: Any = None,
+               names: Optional[Sequence[str]] = None):
+    """Takes what `compile` does.
+
+    Args:
+      loss: One loss for all outputs; or a list or dict of them, by output, in
+        which some may be None or missing; or None, where all is by add_loss.
+      loss_weights: Numbers, likewise; None for ones.
+      names: Of the outputs, if they are a list.
+
+    Raises:
+      ValueError: if a loss is none, or of another Keras.
+    """
+    self.names = names
+    self._losses = _mapped(example_losses.loss_per_example, loss)
+    self._factors = _mapped(_factor, loss_weights)
+
+  def terms(self, outputs: Any) -> List[Term]:
+    """The outputs that have a loss.
+
+    Args:
+      outputs: What the model returns, in its structure.
+
+    Raises:
+      ValueError: if losses or loss weights are of other outputs.
+    """
+    paths = _paths(outputs)
+    losses = self._conformed('loss', self._losses, outputs, broadcast=True)
+    factors = self._conformed('loss_weights', self._factors, outputs,
+                              broadcast=True)
+    return [Term(place, path, compute, 1.0 if factor is None else factor)
+            for place, (path, compute, factor) in
+            enumerate(zip(paths, losses, factors)) if compute is not None]
+
+  def targets(self, y: Any, outputs: Any) -> Any:
+    """The targets of those outputs that have a loss.
+
+    Args:
+      y: Targets in the structure of the outputs, or by name.
+      outputs: What the model returns, in its structure.
+
+    Returns:
+      A tensor if the model returns one; else a list, one for each term.
+
+    Raises:
+      ValueError: if any is missing, or no array.
+    """
+    found = self._conformed('y', y, outputs, broadcast=False)
+    chosen = [_target(found[term.place], self._name(term)) for term in
+              self.terms(outputs)]
+    return chosen if _is_nested(outputs) or not chosen else chosen[0]
+
+  def weights(self, sample_weight: Any, outputs: Any, rows: tf.Tensor) -> tf.Tensor:
+    """The weight of each example, in each of its losses if there are several.
+
+    Args:
+      sample_weight: None, an array for all outputs, or arrays by output.
+      outputs: What the model returns, in its structure.
+      rows: The number of examples.
+
+    Returns:
+      Shape (rows,), or (rows, terms) where the model returns a structure.
+
+    Raises:
+      ValueError: if one is not of shape (rows,).
+    """
+    terms = self.terms(outputs)
+    found = self._conformed('sample_weight', sample_weight, outputs, broadcast=True)
+    columns = [_weight(found[term.place], rows) for term in terms]
+    if not columns:
+      return _weight(found[0], rows)
+    return tf.stack(columns, 1) if _is_nested(outputs) else columns[0]
+
+  def __call__(self, targets: Any, predictions: Any) -> Optional[tf.Tensor]:
+    """Losses times loss weights, in the shape that `weights` has; None without any.
+
+    Those of loss weight zero are left as they are; `used_weights` drops them.
+
+    Args:
+      targets: As `targets` returns them.
+      predictions: What the model returned.
+    """
+    flat, terms = tf.nest.flatten(predictions), self.terms(predictions)
+    if not terms:
+      return None
+    if not _is_nested(predictions):
+      return _scaled(terms[0].compute(targets, predictions), terms[0].factor)
+    losses = [_scaled(term.compute(target, flat[term.place]), term.factor)
+              for term, target in zip(terms, targets)]
+    same = len({loss.dtype for loss in losses}) == 1
+    return tf.stack(losses if same else [
+        tf.cast(loss, tf.float32) for loss in losses], 1)
+
+  def used_weights(self, weights: tf.Tensor, outputs: Any) -> tf.Tensor:
+    """Weights, as `weights` returns them, of which losses not trained by have zero."""
+    used = [float(term.factor != 0) for term in self.terms(outputs)]
+    if all(used):
+      return weights
+    return weights * tf.constant(used if _is_nested(outputs) else used[0],
+                                 weights.dtype)
+
+  def spread(self, weights: tf.Tensor, outputs: Any) -> Any:
+    """Weights, as `weights` returns them, in the structure of the outputs.
+
+    An output without a loss has those of the first one.
+    """
+    if not _is_nested(outputs):
+      return weights
+    columns = {term.place: i for i, term in enumerate(self.terms(outputs))}
+    flat = [weights[:, columns.get(place, 0)] if columns else weights
+            for place in range(len(tf.nest.flatten(outputs)))]
+    return tf.nest.pack_sequence_as(outputs, flat)
+
+  def _name(self, term: Term) -> str:
+    if self.names and len(term.path) == 1 and isinstance(term.path[0], int):
+      return self.names[term.path[0]]
+    return '/'.join(map(str, term.path)) or 'y'
+
+  def _conformed(self, what: str, given: Any, outputs: Any, broadcast: bool
+                ) -> List[Any]:
+    """One entry for each output, in the order of `tf.nest.flatten`."""
+    if not _is_nested(outputs):
+      return [_only(what, given)]
+    if given is None or not _is_nested(given):
+      count = len(tf.nest.flatten(outputs))
+      if given is None or broadcast or count == 1:
+        return [given] * count
+      raise ValueError(_OTHER.format(what, _shown(outputs, self.names), given))
+    if isinstance(given, dict) and not isinstance(outputs, dict):
+      given = self._by_name(what, given, outputs)
+    if isinstance(outputs, dict):
+      if not isinstance(given, dict) or set(given) - set(outputs):
+        raise ValueError(_OTHER.format(what, sorted(outputs), _keys(given)))
+      pairs = [(given.get(key), outputs[key]) for key in sorted(outputs)]
+    elif isinstance(given, dict) or len(given) != len(outputs):
+      raise ValueError(
+          _OTHER.format(what, _shown(outputs, self.names), _keys(given)))
+    else:
+      pairs = list(zip(given, outputs))
+    return [each for part, output in pairs
+            for each in self._conformed(what, part, output, broadcast)]
+
+  def _by_name(self, what: str, given: Any, outputs: Sequence[Any]) -> Any:
+    """A dict by the names of outputs, as a list."""
+    names = self.names or [f'output_{i + 1}' for i in range(len(outputs))]
+    if len(names) != len(outputs) or set(given) - set(names):
+      raise ValueError(_OTHER.format(what, list(names), _keys(given)))
+    return [given.get(name) for name in names]
+
+
+_OTHER = ('Expected {} for the outputs {} of the model, in a list of that length or '
+          'a dict by those names, got {}.')
+
+
+def _is_nested(structure: Any) -> bool:
+  return isinstance(structure, (list, tuple, dict))
+
+
+def _mapped(function: Callable[[Any], Any], structure: Any) -> Any:
+  """The same structure of lists and dicts, of what a function makes of its leaves."""
+  if isinstance(structure, dict):
+    return {key: _mapped(function, value) for key, value in structure.items()}
+  if isinstance(structure, (list, tuple)):
+    return [_mapped(function, value) for value in structure]
+  return None if structure is None else function(structure)
+
+
+def _paths(outputs: Any) -> List[_Path]:
+  """Where each output is, in the order of `tf.nest.flatten`."""
+  if not _is_nested(outputs):
+    return [()]
+  parts = ([(key, outputs[key]) for key in sorted(outputs)] if
+           isinstance(outputs, dict) else list(enumerate(outputs)))
+  return [(key, *path) for key, part in parts for path in _paths(part)]
+
+
+def _only(what: str, given: Any) -> Any:
+  """What is given for the one output of a model."""
+  while _is_nested(given):
+    if not given:
+      return None
+    if len(given) > 1:
+      raise ValueError(
+          f'Expected one {what} for the one output of the model, got {_keys(given)}.')
+    given = list(given.values() if isinstance(given, dict) else given)[0]
+  return given
+
+
+def _keys(given: Any) -> Any:
+  if isinstance(given, dict):
+    return sorted(map(str, given))
+  return f'{len(given)} in a {type(given).__name__}' if _is_nested(given) else given
+
+
+def _shown(outputs: Any, names: Optional[Sequence[str]]) -> Any:
+  if names and len(names) == len(outputs):
+    return list(names)
+  return ['/'.join(map(str, path)) for path in _paths(outputs)]
+
+
+def _factor(value: Any) -> float:
+  return float(_checks.real('loss_weights', value))
+
+
+def _scaled(losses: tf.Tensor, factor: float) -> tf.Tensor:
+  return losses if factor in (0.0, 1.0) else losses * tf.cast(factor, losses.dtype)
+
+
+def _target(target: Any, name: str) -> tf.Tensor:
+  if not tf.is_tensor(target) or not isinstance(target, tf.Tensor):
+    raise ValueError(
+        f'Expected targets of the output {name!r}, which has a loss, to be one '
+        f'dense array, got {target!r}; give it, or no loss for that output.')
+  return target
+
+
+def _weight(weight: Any, rows: tf.Tensor) -> tf.Tensor:
+  if weight is None:
+    return tf.ones(tf.reshape(rows, [1]))
+  if weight.shape.rank not in (None, 1) and any(
+      size != 1 for size in weight.shape[1:]):
+    raise ValueError(
+        'Expected sample weights of shape (batch,), one for each example, got '
+        f'shape {weight.shape}; weigh the parts of an example in its loss.')
+  kept = weight.dtype if weight.dtype == tf.float64 else tf.float32
+  return tf.reshape(tf.cast(weight, kept), tf.reshape(rows, [1]))

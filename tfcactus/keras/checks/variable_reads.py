@@ -1,0 +1,173 @@
+"""Whether the rules of a batched pass account for every use of the weights.
+
+A rule gives the gradient of its layer's weights by what the layer itself does with
+them. Weights are in reach of other code too: of a loss, of another layer, of a
+closure. What is done with them there has a gradient that no rule gives. So the
+pass is traced, and each weight followed from where it is read to the loss: along
+the way it must meet a tensor whose rule, in the very call that read it, answers for
+it. Plain data flow is followed, whatever the operations do, into loops and
+functions as into any operation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+from typing import Dict
+from typing import FrozenSet
+from typing import Iterable
+from typing import Iterator
+from typing import List
+from typing import NamedTuple
+from typing import Optional
+from typing import Sequence
+from typing import Set
+from typing import Tuple
+
+import tensorflow as tf
+
+from tfcactus.keras.compat import models
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.independence import graph_proof
+
+
+class Answer(NamedTuple):
+  """What the gradient of one tensor is turned into.
+
+  Attributes:
+    tensor: The tensor that a rule captured.
+    call: The number of the call in which it did.
+    variables: Those that the rule gave a gradient of.
+  """
+
+  tensor: tf.Tensor
+  call: int
+  variables: Sequence[keras.Variable]
+
+
+class _Read(NamedTuple):
+  """A use of a weight by an operation, in a call or in none."""
+
+  variable: str
+  call: Optional[int]
+  operation: str
+
+
+class Calls:
+  """Which operations of a graph are made in which call of a rule."""
+
+  def __init__(self) -> None:
+    self._graph = _current_graph()
+    self._open: List[int] = []
+    self._count = 0
+    self._changes: List[Tuple[int, Optional[int]]] = [(0, None)]
+
+  @contextlib.contextmanager
+  def one(self, layer: keras.layers.Layer) -> Iterator[int]:
+    """A call, inside others or not; gives its number.
+
+    Args:
+      layer: The layer called.
+
+    Raises:
+      ValueError: if it is not called where the pass is made, but in a loop or a
+        function, out of which its gradients cannot be taken.
+    """
+    if _current_graph() is not self._graph:
+      raise ValueError(
+          f'Expected layer {layer.name!r} to be called by the model itself, got a '
+          'call within a loop or a function (tf.while_loop, tf.cond, tf.function); '
+          "use privatize(..., engine='vectorized').")
+    self._count += 1
+    self._open.append(self._count)
+    self._note()
+    try:
+      yield self._count
+    finally:
+      self._open.pop()
+      self._note()
+
+  def of_operations(self, graph: tf.Graph) -> List[Tuple[tf.Operation, Optional[int]]]:
+    """The operations of a graph as they were made, with the calls they are of."""
+    found, call = [], None
+    changes = iter(self._changes[1:] if graph is self._graph else [])
+    place, following = next(changes, (-1, None))
+    for i, op in enumerate(graph.get_operations()):
+      while i == place:
+        call = following
+        place, following = next(changes, (-1, None))
+      found.append((op, call))
+    return found
+
+  def _note(self) -> None:
+    if self._graph is not None:
+      # Grows by one with each operation.
+      self._changes.append(
+          (self._graph.version, self._open[-1] if self._open else None))
+
+
+def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
+                      answers: Iterable[Answer], losses: Sequence[tf.Tensor]) -> str:
+  """Which use of a trainable variable no rule answers for, or ''.
+
+  Args:
+    graph: The `FuncGraph` of a pass.
+    model: The model.
+    calls: Made in that pass.
+    answers: One for each tensor that a rule captured.
+    losses: What the gradient was taken of.
+  """
+  names = {_identity(variable): models.name_of(variable)
+           for variable in model.trainable_variables}
+  handles = {inside.name: _of_handle(outside) for outside, inside in graph.captures
+             if _of_handle(outside) in names}
+  answered: Dict[str, Set[Tuple[str, int]]] = {}
+  for answer in answers:
+    answered.setdefault(answer.tensor.name, set()).update(
+        (_identity(variable), answer.call)
+        for variable in answer.variables)
+  reads: Dict[str, FrozenSet[_Read]] = {}
+  call_of = {op.name: call for op, call in calls.of_operations(graph)}
+  for op in graph_proof.needed(losses, handles):
+    found = _reads_of(op, call_of[op.name], handles, reads)
+    for tensor in op.outputs:
+      kept = found if _carries_gradient(tensor) else frozenset()
+      reads[tensor.name] = frozenset(
+          read for read in kept
+          if (read.variable, read.call) not in answered.get(tensor.name, ()))
+  left = sorted(frozenset().union(*(reads[loss.name] for loss in losses)),
+                key=lambda read: read.operation)
+  if not left:
+    return ''
+  return (f'{names[left[0].variable]!r} is used outside of its layer as well, in '
+          f'{left[0].operation!r}')
+
+
+def _reads_of(op: tf.Operation, call: Optional[int], handles: Dict[str, str],
+              reads: Dict[str, FrozenSet[_Read]]) -> FrozenSet[_Read]:
+  """The reads that an operation's outputs may have a gradient by."""
+  if op.type == 'StopGradient':
+    return frozenset()
+  own = {_Read(handles[tensor.name], call, op.name)
+         for tensor in op.inputs if tensor.name in handles}
+  return frozenset(own).union(*(
+      reads.get(tensor.name, frozenset()) for tensor in op.inputs))
+
+
+def _carries_gradient(tensor: tf.Tensor) -> bool:
+  return tensor.dtype.is_floating or tensor.dtype.is_complex or tensor.dtype in (
+      tf.variant, tf.resource)
+
+
+def _identity(variable: keras.Variable) -> str:
+  return _of_handle(models.tf_variable(variable).handle)
+
+
+def _of_handle(handle: Any) -> str:
+  """Tells variables apart by their handles: each has a name of its own."""
+  eager = isinstance(handle, tf.__internal__.EagerTensor)
+  return repr(handle) if eager and handle.dtype == tf.resource else ''
+
+
+def _current_graph() -> Optional[tf.Graph]:
+  return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

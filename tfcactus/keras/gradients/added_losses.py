@@ -1,0 +1,121 @@
+"""Losses that layers add in a pass, kept apart for each example.
+
+Keras adds a loss up over a batch, or averages it, however its layer likes. An
+example's part is what its layer adds on a batch of that example alone; there the
+loss is no matter of others, whatever the layer does. So layers that add losses run on
+batches of one, and activity regularizers, which are functions of outputs, on the
+outputs of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+from typing import Iterator
+from typing import List
+from typing import Optional
+
+import tensorflow as tf
+
+from tfcactus.keras import vectorization
+from tfcactus.keras.compat import losses as compat
+from tfcactus.keras.compat import models
+from tfcactus.keras.compat import patches
+
+
+class Added:
+  """Losses added in one pass."""
+
+  def __init__(self) -> None:
+    self._found: List[tf.Tensor] = []
+
+  def total(self) -> Optional[tf.Tensor]:
+    """Their sum in at least float32, or None if there are none."""
+    if not self._found:
+      return None
+    same = {each.dtype for each in self._found} == {tf.float64}
+    return tf.add_n([each if same else tf.cast(each, tf.float32)
+                     for each in self._found])
+
+  def add(self, loss: tf.Tensor) -> None:
+    """Adds one."""
+    self._found.append(loss)
+
+
+@contextlib.contextmanager
+def of_one(model: Any) -> Iterator[Added]:
+  """Collects what is added inside, in a pass over a batch of one example.
+
+  Args:
+    model: The model or layer that is called.
+  """
+  added = Added()
+
+  def add_loss(losses: Any, **kwargs: Any) -> None:
+    del kwargs
+    for loss in tf.nest.flatten(losses):
+      added.add(tf.reduce_sum(_number(loss)))
+
+  with contextlib.ExitStack() as stack:
+    for layer in _layers(model):
+      stack.enter_context(patches.replaced(layer, add_loss=add_loss))
+    yield added
+
+
+@contextlib.contextmanager
+def of_rows(model: Any, rows: int) -> Iterator[Added]:
+  """Collects what is added inside, in a pass over a batch of examples.
+
+  Args:
+    model: The model.
+    rows: How many there are.
+  """
+  added = Added()
+  with contextlib.ExitStack() as stack:
+    for layer in _layers(model):
+      stack.enter_context(_collecting_rows(layer, rows, added))
+    yield added
+
+
+@contextlib.contextmanager
+def _collecting_rows(layer: Any, rows: int, added: Added) -> Iterator[None]:
+  """The same for one layer: shape (rows,), a number for each example."""
+  regularizer = getattr(layer, compat.ACTIVITY_REGULARIZER, None)
+  handled: List[tf.Tensor] = []
+
+  def of_outputs(outputs: tf.Tensor) -> tf.Tensor:
+    found = vectorization.over_rows(
+        lambda row: tf.reduce_sum(_number(regularizer(row[None]))), outputs)
+    added.add(found)
+    handled.append(found)
+    return tf.zeros([], outputs.dtype)
+
+  def add_loss(losses: Any, **kwargs: Any) -> None:
+    del kwargs
+    if handled:  # That of the activity regularizer, which Keras hands on.
+      handled.pop()
+      return
+    for loss in tf.nest.flatten(losses):
+      loss = _number(loss)
+      if loss.shape.as_list() != [rows] and not (rows == 1 and not loss.shape.rank):
+        raise ValueError(
+            f'Expected add_loss of layer {layer.name!r} to be given one number for '
+            f'each of {rows} examples, got shape {loss.shape}; return shape '
+            "(batch,), or use privatize(..., engine='vectorized'), which calls "
+            'it on batches of one.')
+      added.add(tf.reshape(loss, [rows]))
+
+  attributes = {'add_loss': add_loss}
+  if regularizer is not None:
+    attributes[compat.ACTIVITY_REGULARIZER] = of_outputs
+  with patches.replaced(layer, **attributes):
+    yield
+
+
+def _layers(model: Any) -> List[Any]:
+  return [layer for layer in [model, *models.flat_layers(model)]
+          if hasattr(layer, 'add_loss')]
+
+
+def _number(loss: Any) -> tf.Tensor:
+  return tf.convert_to_tensor(loss() if callable(loss) else loss)

@@ -1,0 +1,79 @@
+"""EinsumDense: dense layers along any axes, as attention is made of."""
+
+from __future__ import annotations
+
+from typing import Optional
+from typing import Tuple
+
+import tensorflow as tf
+
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import forms
+from tfcactus.keras.gradients.layers import base
+
+_SPARE = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ'
+
+
+class EinsumDenseRule(base.LayerRule):
+  """The kernel's gradient is an einsum of inputs and output gradients."""
+
+  layer_types = (keras.layers.EinsumDense,)
+
+  def unsupported(self, layer: keras.layers.Layer) -> str:
+    inputs, kernel, outputs = _terms(layer.equation)
+    if inputs[0] != outputs[0] or inputs[0] in kernel or any(
+        len(set(term)) < len(term) for term in (inputs, kernel, outputs)) or (
+            set(kernel) - set(inputs + outputs)):
+      return f'equation={layer.equation!r}'
+    return ''
+
+  def gradients(self, call: base.LayerCall) -> base.Gradients:
+    layer = call.layer
+    kernel = layer.kernel
+    outputs = base.in_stored_dtype(call.gradient, kernel)
+    values = kernel_gradients(layer, base.layer_inputs(call, kernel), outputs)
+    return [(kernel, forms.Dense(values, kernel.shape)),
+            *bias_gradients(layer, outputs)]
+
+
+def kernel_gradients(layer: keras.layers.Layer, inputs: tf.Tensor,
+                     outputs: tf.Tensor) -> tf.Tensor:
+  """Gradients of the kernel, shape (batch, ...) as the kernel.
+
+  Args:
+    layer: An EinsumDense.
+    inputs: What it was called on.
+    outputs: Gradients of what its activation was given.
+  """
+  given, kernel, made = _terms(layer.equation, inputs.shape.rank)
+  return tf.einsum(f'{given},{made}->{given[0]}{kernel}', inputs, outputs)
+
+
+def bias_gradients(layer: keras.layers.Layer, outputs: tf.Tensor) -> base.Gradients:
+  """Sums over the axes that the bias has not; none without a bias."""
+  bias = layer.bias
+  if bias is None:
+    return []
+  *_, made = _terms(layer.equation, outputs.shape.rank, of_outputs=True)
+  summed = [i for i, letter in enumerate(made)
+            if i and letter not in layer.bias_axes]
+  return [(bias, forms.Dense(tf.reshape(
+      tf.reduce_sum(outputs, summed), [outputs.shape[0], *bias.shape]),
+      bias.shape))]
+
+
+def _terms(equation: str, rank: Optional[int] = None, of_outputs: bool = False
+          ) -> Tuple[str, str, str]:
+  """Letters of inputs, kernel and outputs, with an ellipsis written out.
+
+  Args:
+    equation: Of the layer.
+    rank: Of the inputs; None for an ellipsis of one axis.
+    of_outputs: Whether it is that of the outputs instead.
+  """
+  given, made = equation.replace(' ', '').split('->')
+  given, kernel = given.split(',')
+  known = len((made if of_outputs else given).replace('...', ''))
+  spare = [letter for letter in _SPARE if letter not in equation]
+  dots = ''.join(spare[:1 if rank is None else rank - known])
+  return given.replace('...', dots), kernel, made.replace('...', dots)

@@ -1,0 +1,153 @@
+"""Low-rank adaptation (`enable_lora`): two thin factors beside frozen weights.
+
+What a layer computes with is W + c A B. The gradient of the product's factors
+is that of the whole, times the other factor: where it can be, neither is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Callable
+
+import tensorflow as tf
+
+from tfcactus.keras.compat import models
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import forms
+from tfcactus.keras.gradients.layers import base
+from tfcactus.keras.gradients.layers import conv
+from tfcactus.keras.gradients.layers import einsum_dense
+from tfcactus.keras.gradients.layers import embedding
+
+
+class LoraDenseRule(base.LayerRule):
+  """Dense layers: products of inputs and output gradients with thin factors."""
+
+  layer_types = (keras.layers.Dense,)
+  composed = True
+
+  def unsupported(self, layer: keras.layers.Layer) -> str:
+    return _unsupported(layer)
+
+  def gradients(self, call: base.LayerCall) -> base.Gradients:
+    layer = call.layer
+    first, second, scale = _factors(layer, 'kernel')
+    inputs = base.layer_inputs(call, first)
+    outputs = base.in_stored_dtype(call.gradient, first)
+    below = scale * tf.matmul(outputs, second, transpose_b=True)
+    between = scale * tf.matmul(inputs, first)
+    found: base.Gradients = [
+        (layer.lora_kernel_a, _products(inputs, below)),
+        (layer.lora_kernel_b, _products(between, outputs))]
+    if layer.use_bias:
+      summed = list(range(1, outputs.shape.rank - 1))
+      found.append((layer.bias, forms.Dense(
+          tf.reduce_sum(outputs, summed), layer.bias.shape)))
+    return found
+
+
+class LoraEinsumDenseRule(einsum_dense.EinsumDenseRule):
+  """Einsum layers: by the gradient of the whole kernel."""
+
+  composed = True
+
+  def unsupported(self, layer: keras.layers.Layer) -> str:
+    return _unsupported(layer) or super().unsupported(layer)
+
+  def gradients(self, call: base.LayerCall) -> base.Gradients:
+    layer = call.layer
+    kernel = layer.lora_kernel_a
+    outputs = base.in_stored_dtype(call.gradient, kernel)
+    whole = einsum_dense.kernel_gradients(
+        layer, base.layer_inputs(call, kernel), outputs)
+    return [*_of_factors(layer, whole), *einsum_dense.bias_gradients(layer, outputs)]
+
+
+class LoraConvRule(conv.ConvRule):
+  """Convolutions: by the gradient of the whole kernel."""
+
+  composed = True
+
+  def unsupported(self, layer: keras.layers.Layer) -> str:
+    return _unsupported(layer) or super().unsupported(layer)
+
+  def gradients(self, call: base.LayerCall) -> base.Gradients:
+    layer = call.layer
+    images, outputs, windows = conv.images_and_windows(call, layer.lora_kernel_a)
+    whole = conv.kernel_gradients(images, outputs, windows, layer.groups)
+    found = _of_factors(layer, tf.linalg.matrix_transpose(whole))
+    if layer.use_bias:
+      found.append((layer.bias, conv.bias_gradient(outputs, layer.bias)))
+    return found
+
+
+class LoraEmbeddingRule(base.LayerRule):
+  """Embeddings: of the first factor, the rows that were looked up."""
+
+  layer_types = (keras.layers.Embedding,)
+  composed = True
+
+  def unsupported(self, layer: keras.layers.Layer) -> str:
+    return _unsupported(layer)
+
+  def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
+              capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    return capture(inputs, call(inputs, *args, **kwargs))
+
+  def gradients(self, call: base.LayerCall) -> base.Gradients:
+    layer = call.layer
+    first, second, scale = _factors(layer, 'embeddings')
+    a, b = layer.lora_embeddings_a, layer.lora_embeddings_b
+    outputs = scale * base.in_stored_dtype(call.gradient, a)
+    below = tf.tensordot(outputs, second, [[-1], [1]])
+    rows = [outputs.shape[0], -1]
+    outputs = tf.reshape(outputs, [*rows, second.shape[1]])
+    taken = tf.gather(first, tf.reshape(tf.cast(call.saved, tf.int32), rows))
+    return [*embedding.looked_up(a, call.saved, below),
+            (b, forms.Dense(
+                tf.matmul(taken, outputs, transpose_a=True), second.shape))]
+
+
+def _unsupported(layer: keras.layers.Layer) -> str:
+  # Which is so again once `trainable` was set.
+  base_weights = getattr(layer, '_kernel', getattr(layer, '_embeddings', None))
+  return 'its own weights are trained too' if base_weights.trainable else ''
+
+
+def _factors(layer: keras.layers.Layer, name: str) -> Any:
+  """Both factors as they are stored, and what their product is scaled by."""
+  pair = [tf.convert_to_tensor(models.tf_variable(
+      getattr(layer, f'lora_{name}_{which}'))) for which in 'ab']
+  scale = getattr(layer, 'lora_alpha', layer.lora_rank) / layer.lora_rank
+  return (*pair, scale)
+
+
+def _of_factors(layer: keras.layers.Layer, whole: tf.Tensor) -> base.Gradients:
+  """Gradients of both factors.
+
+  Args:
+    layer: The layer; its first factor has all axes of the kernel but the last.
+    whole: The gradient of the kernel, shape (batch, ..., last axis).
+  """
+  first, second, scale = _factors(layer, 'kernel')
+  a, b = layer.lora_kernel_a, layer.lora_kernel_b
+  batch, rank = whole.shape[0], second.shape[0]
+  whole = scale * tf.reshape(whole, [batch, -1, second.shape[1]])
+  first = tf.broadcast_to(tf.reshape(first, [1, -1, rank]),
+                          [batch, whole.shape[1], rank])
+  rows = tf.reshape(whole, [-1, second.shape[1]])
+  return [
+      (a, forms.Dense(tf.reshape(tf.matmul(rows, second, transpose_b=True),
+                                 [batch, *a.shape]), a.shape)),
+      (b, forms.Dense(tf.matmul(first, whole, transpose_a=True), b.shape))]
+
+
+def _products(inputs: tf.Tensor, outputs: tf.Tensor) -> forms.GradientForm:
+  """Outer products of each example, summed over its positions."""
+  if inputs.shape.rank == 2:
+    return forms.Outer(inputs, outputs)
+  rows = [inputs.shape[0], -1]
+  inputs = tf.reshape(inputs, rows + [inputs.shape[-1]])
+  outputs = tf.reshape(outputs, rows + [outputs.shape[-1]])
+  values = tf.matmul(inputs, outputs, transpose_a=True)
+  return forms.Dense(values, values.shape[1:])

@@ -1,0 +1,30 @@
+"""PReLU: slopes that multiply what is negative."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Callable
+
+import tensorflow as tf
+
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import forms
+from tfcactus.keras.gradients.layers import base
+
+
+class PReLURule(base.LayerRule):
+  """The gradient is the negative part of the inputs times that of the outputs."""
+
+  layer_types = (keras.layers.PReLU,)
+
+  def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
+              capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    return capture(inputs, call(inputs, *args, **kwargs))
+
+  def gradients(self, call: base.LayerCall) -> base.Gradients:
+    slopes = call.layer.alpha
+    values = (tf.minimum(base.layer_inputs(call, slopes), 0) *
+              base.in_stored_dtype(call.gradient, slopes))
+    shared = [axis for axis, size in enumerate(slopes.shape, 1) if size == 1]
+    return [(slopes, forms.Dense(
+        tf.reduce_sum(values, shared, keepdims=True), slopes.shape))]

@@ -1,0 +1,54 @@
+"""ReversibleEmbedding: one table for the way in and, tied, for the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Callable
+from typing import List
+from typing import Sequence
+
+import tensorflow as tf
+
+from tfcactus.keras.compat import models
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import forms
+from tfcactus.keras.gradients.layers import base
+from tfcactus.keras.gradients.layers import embedding
+
+
+class ReversibleEmbeddingRule(base.LayerRule):
+  """Rows that were looked up, and products of inputs and output gradients."""
+
+  layer_types = tuple(models.layer_classes(['ReversibleEmbedding']))
+
+  def unsupported(self, layer: keras.layers.Layer) -> str:
+    if layer.logit_soft_cap is not None:
+      return 'logit_soft_cap'
+    return '' if layer.reverse_dtype is None else 'reverse_dtype'
+
+  def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
+              capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    reverse = args[0] if args else kwargs.get('reverse', False)
+    return capture((inputs, bool(reverse)), call(inputs, *args, **kwargs))
+
+  def gradients(self, call: base.LayerCall) -> base.Gradients:
+    layer = call.layer
+    inputs, reverse = call.saved
+    if not reverse:
+      return embedding.looked_up(layer.embeddings, inputs, call.gradient)
+    table = layer.embeddings if layer.tie_weights else layer.reverse_embeddings
+    inputs = base.layer_inputs(call._replace(saved=inputs), table)
+    outputs = base.in_stored_dtype(call.gradient, table)
+    if layer.tie_weights:
+      inputs, outputs = outputs, inputs
+    if inputs.shape.rank == 2:
+      return [(table, forms.Outer(inputs, outputs))]
+    rows = [inputs.shape[0], -1]
+    values = tf.matmul(
+        tf.reshape(inputs, rows + [inputs.shape[-1]]),
+        tf.reshape(outputs, rows + [outputs.shape[-1]]), transpose_a=True)
+    return [(table, forms.Dense(values, table.shape))]
+
+  def numbers_per_example(self, layer: keras.layers.Layer,
+                          output_shapes: Sequence[List[int]]) -> int:
+    return 2 * super().numbers_per_example(layer, output_shapes)

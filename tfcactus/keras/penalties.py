@@ -1,0 +1,72 @@
+"""Regularizers of weights: gradients that no noise has to cover.
+
+What a regularizer of weights gives is a function of weights that were released
+already. Its gradient tells nothing of the data, so it is neither clipped nor made
+noisy: it is added to the noisy average, as Keras adds the regularizer to the average
+loss. An update is then that of Keras, in expectation, but for what is clipped.
+"""
+
+from __future__ import annotations
+
+from typing import List
+from typing import Optional
+from typing import Tuple
+
+import tensorflow as tf
+
+from tfcactus.keras.checks import state_writes
+from tfcactus.keras.compat import losses
+from tfcactus.keras.compat import models
+from tfcactus.keras.compat.versions import keras
+
+
+def penalty(model: keras.Model) -> Tuple[tf.Tensor, List[Optional[tf.Tensor]]]:
+  """What the regularizers of a model's weights add to the loss.
+
+  Args:
+    model: The model.
+
+  Returns:
+    (the sum of all, float32 or float64; its gradient by each trainable variable,
+    None where there is none).
+  """
+  if not losses.weight_penalties(model):
+    return tf.zeros([]), [None] * len(model.trainable_variables)
+  _check(model)
+  variables = models.tf_variables(model)
+  with tf.GradientTape(watch_accessed_variables=False) as tape:
+    tape.watch(variables)
+    total = _total(model)
+  return total, [None if each is None else tf.convert_to_tensor(each)
+                 for each in tape.gradient(total, variables)]
+
+
+def _total(model: keras.Model) -> tf.Tensor:
+  found = [tf.convert_to_tensor(each) for each in losses.weight_penalties(model)]
+  same = len({each.dtype for each in found}) == 1
+  return tf.add_n([tf.reduce_sum(each if same else tf.cast(each, tf.float32))
+                   for each in found])
+
+
+@tf.autograph.experimental.do_not_convert
+def _check(model: keras.Model) -> None:
+  """Refuses penalties of variables that are not the model's.
+
+  Numbers in a regularizer, such as weights to stay near to, are taken for public, as
+  its strength is.
+
+  Raises:
+    ValueError: if they read other variables, or write any, or run Python.
+  """
+  with tf.init_scope():
+    graph = tf.function(lambda: _total(model), autograph=False
+                       ).get_concrete_function().graph
+  state_writes.check_graph(graph, 'regularizers that write')
+  known = {id(models.handle(variable)) for variable in model.weights}
+  other = [outer for outer, _ in graph.captures
+           if outer.dtype == tf.resource and id(outer) not in known]
+  if other:
+    raise ValueError(
+        'Expected regularizers that are functions of the weights of the model '
+        f'alone, got one that takes {other[0]!r} too: what is of the data would '
+        'be released without noise. Make it a loss of each example.')

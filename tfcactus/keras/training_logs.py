@@ -1,0 +1,64 @@
+"""What `fit` logs of a step: losses and metrics of the examples drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfcactus.keras.checks.output_losses import OutputLosses
+from tfcactus.keras.compat import losses as compat
+from tfcactus.keras.compat import training
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import batched_pass
+from tfcactus.keras.gradients.engine import BatchResult
+
+
+def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
+           weights: tf.Tensor, batch: BatchResult, penalty: tf.Tensor) -> Any:
+  """Updates loss and metrics on the examples drawn, padding left out.
+
+  Args:
+    model: The compiled model.
+    losses: Its losses.
+    x: Inputs of a logical batch.
+    y: Its targets, in the user's structure.
+    weights: As `losses` returns them.
+    batch: What a step over the batch gave.
+    penalty: What regularizers of weights add to each loss.
+
+  Returns:
+    Logs, as `compute_metrics` makes them.
+  """
+  rows = tf.shape(weights)[0]
+  predictions, values, added = tf.nest.map_structure(
+      lambda part: part[:rows], (batch.predictions, batch.losses, batch.added))
+  finite = tf.math.is_finite(values)
+  if values.shape.rank == 2:
+    finite = tf.reduce_all(finite, 1)
+  shown = tf.logical_and(batched_pass.takes_part(weights), finite)
+  y, predictions, values, added, weights = tf.nest.map_structure(
+      lambda part: tf.boolean_mask(part, shown),
+      (y, predictions, values, added, weights))
+  _log_losses(model, losses, predictions, (values, added, weights), penalty)
+  return model.compute_metrics(
+      x, y, predictions, losses.spread(weights, predictions))
+
+
+def _log_losses(model: keras.Model, losses: OutputLosses, predictions: Any,
+                parts: Any, penalty: tf.Tensor) -> None:
+  """Means over examples, whatever the reduction of the losses, which is not asked."""
+  values, added, weights = parts
+  terms = losses.terms(predictions)
+  trackers = compat.output_trackers(
+      model, predictions, [(term.place, term.path) for term in terms])
+  weighted = values * tf.cast(weights, values.dtype)
+  if weighted.shape.rank == 1:
+    training.log_loss(model, weighted + added + tf.cast(penalty, values.dtype))
+    return
+  used = losses.used_weights(tf.ones_like(weighted), predictions)
+  training.log_loss(model, tf.reduce_sum(weighted * used, 1) + added +
+                    tf.cast(penalty, values.dtype))
+  for i, (term, tracker) in enumerate(zip(terms, trackers)):
+    if tracker is not None:
+      tracker.update_state(weighted[:, i] / (term.factor or 1.0))
