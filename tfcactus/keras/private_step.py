@@ -21,11 +21,9 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import clipping as clipping_lib
 from tfcactus.keras.gradients import engine as engine_lib
 from tfcactus.keras.gradients import layer_routes
+from tfcactus.keras.gradients import memory
 from tfcactus.keras.noise_addition import NoiseSampler
 from tfcactus.plan import PrivacyPlan
-
-_MEMORY = 2**24
-"""Numbers that a physical batch may hold: 64 MB in float32."""
 
 
 class Step:
@@ -84,7 +82,8 @@ class Step:
     self.rows = self._rows_by(self.routes())
 
   def _rows_by(self, routes: layer_routes.Routes) -> int:
-    return self._given_rows or _physical_rows(self._plan, self._model, routes)
+    return self._given_rows or memory.physical_rows(
+        _usual_draw(self._plan), self._model, routes)
 
   def _check_vector(self) -> None:
     """Checks that the noise protects the gradient of the whole model."""
@@ -170,11 +169,7 @@ def _spec(output: Any) -> Any:
   return tf.TensorSpec(output.shape, output.dtype)
 
 
-def _physical_rows(plan: PrivacyPlan, model: keras.Model,
-                   routes: layer_routes.Routes) -> int:
-  """A physical batch that holds most draws, as far as memory allows."""
+def _usual_draw(plan: PrivacyPlan) -> float:
+  """Examples that most draws stay below."""
   expected = plan.expected_batch_size
-  usual = expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))
-  fitting = _MEMORY // max(1, layer_routes.numbers_per_example(model, routes))
-  # Whole eights: what vector units like.
-  return max(1, min(-(-int(usual) // 8) * 8, fitting))
+  return expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))

@@ -10,7 +10,6 @@ does. Where that does not help, all layers without rules are, and then the model
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 from typing import Dict
@@ -270,21 +269,3 @@ def _cannot_stand_alone(layer: keras.layers.Layer) -> str:
            for value in tf.nest.flatten(arguments)):
       return f'{layer.name!r} is called with a constant tensor'
   return ''
-
-
-def numbers_per_example(model: keras.Model, found: Routes) -> int:
-  """About how many float32 numbers a pass holds for each example at once."""
-  if found.whole:
-    variables = model.trainable_variables
-    return 2 * sum(math.prod(v.shape) for v in variables)
-  return sum(_layer_numbers(route) for route in found.layers)
-
-
-def _layer_numbers(route: Route) -> int:
-  """Outputs with their gradients, and what the rule holds."""
-  shapes = [shape[1:] for shape in models.output_shapes(route.layer)
-            if None not in shape[1:]]
-  count = 2 * sum(math.prod(shape) for shape in shapes)
-  if route.rule is not None:
-    count += route.rule.numbers_per_example(route.layer, shapes)
-  return count
