@@ -32,8 +32,8 @@ def measure(name: str, rounds: int) -> dict:
   command = [sys.executable, '-m', 'benchmarks.model_zoo', '--serve', name,
              '--rounds', str(rounds)]
   try:
-    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                         text=True, timeout=PATIENCE, check=False)
+    run = subprocess.run(command, capture_output=True, text=True,
+                         timeout=PATIENCE, check=False)
   except subprocess.TimeoutExpired:
     return {'failed': f'took longer than {PATIENCE} s'}
   lines = run.stdout.strip().splitlines()

@@ -243,7 +243,8 @@ def scores(s: Size) -> Case:
   return classified(s, inputs, layers.Dense(3)(x), s.floats(length, width), 3)
 
 
-@entry('Cross attention, keyword inputs, an own mask')
+@entry('Cross attention, keyword inputs, an own mask',
+       wrong3='fails without usable words')
 def crossed(s: Size) -> Case:
   length, width = s(3, 20), s(4, 32)
   texts = [tf.keras.Input((length, width)) for _ in range(2)]

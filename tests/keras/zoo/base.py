@@ -18,7 +18,6 @@ import tensorflow as tf
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.compat.versions import KERAS_3
 
-RUNS = ''
 layers, losses = tf.keras.layers, tf.keras.losses
 
 
@@ -111,7 +110,6 @@ class Entry(NamedTuple):
     policy: Of the dtypes.
     tolerance: Of the comparison in float32 or less.
     penalty: Whether its regularisers are added to what is clipped and noisy.
-    big: Whether it takes tens of seconds.
   """
 
   make: Callable[[Size], Case]

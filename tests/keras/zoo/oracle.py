@@ -138,9 +138,9 @@ class Recording(tf.keras.optimizers.SGD):
   def __init__(self, shapes: Any, dtypes: Any):
     """Initialises the optimizer for variables of these shapes."""
     super().__init__(0.0)
-    # Hidden from Keras, which would save them.
-    self._kept = lambda kept=[tf.Variable(tf.zeros(shape, dtype)) for shape, dtype
-                              in zip(shapes, dtypes)]: kept
+    kept = [tf.Variable(tf.zeros(shape, dtype)) for shape, dtype
+            in zip(shapes, dtypes)]
+    self._kept = lambda: kept  # Hidden from Keras, which would save them.
 
   def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
     pairs = list(grads_and_vars)

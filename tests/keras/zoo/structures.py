@@ -38,7 +38,7 @@ def subclassed(s: Size) -> Case:
   return Case(model, x, s.labels(10), logits_loss())
 
 
-@entry('Subclassed model, dict input')
+@entry('Subclassed model, dict input', refused3='known inputs')
 def subclassed_dict(s: Size) -> Case:
 
   class Model(tf.keras.Model):
@@ -134,7 +134,7 @@ def weight_norm(s: Size) -> Case:
   return classified(s, inputs, layers.Dense(3)(x), s.floats(s(5, 100)), 3)
 
 
-@entry('SpectralNormalization layers', refused='')
+@entry('SpectralNormalization layers', refused='write no variables')
 def spectral(s: Size) -> Case:
   inputs = tf.keras.Input((s(5, 100),))
   x = layers.SpectralNormalization(layers.Dense(s(4, 64), 'relu'))(inputs)
@@ -242,7 +242,7 @@ def einsum(s: Size) -> Case:
                     s.floats(s(3, 16), s(4, 32)), 3)
 
 
-@entry('Bilinear and LocallyConnected by hand')
+@entry('A bilinear form, and a kernel for each place')
 def bilinear(s: Size) -> Case:
 
   class Product(layers.Layer):
