@@ -69,7 +69,7 @@ class Block(layers.Layer):
     return self.norms[1](x + self.drops[1](self.feed(x), training=training))
 
 
-@entry('Transformer of keras.io (own layers)', fast=True)
+@entry('Transformer of keras.io (own layers)')
 def keras_io(s: Size) -> Case:
   length, vocabulary, width = s(4, 64), s(7, 2000), s(4, 32)
   inputs = tf.keras.Input((length,), dtype='int32')
@@ -222,7 +222,7 @@ def mixer(s: Size) -> Case:
   return classified(s, inputs, layers.Dense(10)(x), s.floats(side, side, 3), 10)
 
 
-@entry('Attention pooling, with its scores')
+@entry('Attention pooling, with its scores', fast=True)
 def pooling(s: Size) -> Case:
   length, width = s(4, 40), s(3, 32)
   inputs = tf.keras.Input((length, width))

@@ -119,7 +119,7 @@ def wide_resnet(s: Size) -> Case:
   return _wide_resnet(s, layers.Conv2D)
 
 
-@entry('WRN-16-4, weight standardised', float32=False)
+@entry('WRN-16-4, weight standardised')
 def wide_resnet_standardized(s: Size) -> Case:
   return _wide_resnet(s, Standardized)
 
