@@ -67,7 +67,7 @@ def tagger(s: Size) -> Case:
               logits_loss())
 
 
-@entry('TextVectorization in front')
+@entry('TextVectorization in front', wrong='fails without usable words')
 def vectorization(s: Size) -> Case:
   words = ['the', 'cat', 'sat', 'on', 'a', 'mat']
   turn = layers.TextVectorization(
@@ -79,7 +79,7 @@ def vectorization(s: Size) -> Case:
   return classified(s, inputs, layers.Dense(2)(x), tf.constant(texts)[:, None], 2)
 
 
-@entry('Ragged texts')
+@entry('Ragged texts', wrong='fails without usable words')
 def ragged(s: Size) -> Case:
   vocabulary = s(8, 1000)
   inputs = tf.keras.Input((None,), dtype='int32', ragged=True)
