@@ -189,6 +189,18 @@ def error(entry: Entry, policy: str = '', **kwargs: Any) -> float:
     restore()
 
 
+def run(entry: Entry, policy: str = '') -> None:
+  """Takes one private step, to see what is said.
+
+  Raises:
+    ValueError: if the model is refused.
+  """
+  try:
+    private_sum(make(entry, policy), 1.0)
+  finally:
+    restore()
+
+
 def version() -> int:
   """Of Keras: 2 or 3."""
   return int(keras.__version__.split('.')[0])

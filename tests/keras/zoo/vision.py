@@ -78,7 +78,7 @@ def resnet20(s: Size) -> Case:
   for i, width in enumerate(widths):
     for j in range(blocks):
       x = _residual(x, width, 2 if i and not j else 1, s(2, 8))
-  x = layers.Dense(10)(layers.GlobalAveragePooling2D(2)(x))
+  x = layers.Dense(10)(layers.GlobalAveragePooling2D()(x))
   return classified(s, inputs, x, s.floats(side, side, 3), 10)
 
 
@@ -110,7 +110,7 @@ def _wide_resnet(s: Size, convolution: Any) -> Case:
       x = convolution(width, 3, padding='same', use_bias=False)(
           _norm_relu(x, groups))
       x = layers.Add()([x, short])
-  x = layers.GlobalAveragePooling2D(2)(_norm_relu(x, groups))
+  x = layers.GlobalAveragePooling2D()(_norm_relu(x, groups))
   return classified(s, inputs, layers.Dense(10)(x), s.floats(side, side, 3), 10)
 
 
@@ -134,7 +134,7 @@ def mobilenet(s: Size) -> Case:
               layers.Conv2D(width, 1, use_bias=False),
               layers.GroupNormalization(2), layers.ReLU(6.0)]
   side = s(10, 32)
-  return _sequential(s, (side, side, 3), *parts, layers.GlobalAveragePooling2D(2),
+  return _sequential(s, (side, side, 3), *parts, layers.GlobalAveragePooling2D(),
                      layers.Dropout(s(0.0, 0.1)), layers.Dense(10))
 
 
@@ -149,13 +149,13 @@ def xception(s: Size) -> Case:
     x = layers.LayerNormalization()(x)
     x = layers.SeparableConv2D(width, 3, padding='same')(layers.ReLU()(x))
     x = layers.Add()([layers.MaxPooling2D(3, 2, 'same')(x), short])
-  x = layers.GlobalAveragePooling2D(2)(x)
+  x = layers.GlobalAveragePooling2D()(x)
   return classified(s, inputs, layers.Dense(5)(x), s.floats(side, side, 3), 5)
 
 
 def _squeeze_excite(x: Any, ratio: int) -> Any:
   width = x.shape[-1]
-  gate = layers.GlobalAveragePooling2D(2)(x)
+  gate = layers.GlobalAveragePooling2D()(x)
   gate = layers.Reshape((1, 1, width))(gate)
   gate = layers.Conv2D(max(1, width // ratio), 1, activation='swish')(gate)
   gate = layers.Conv2D(width, 1, activation='sigmoid')(gate)
@@ -176,7 +176,7 @@ def efficientnet(s: Size) -> Case:
     x = layers.GroupNormalization(2)(layers.Conv2D(width, 1)(x))
     if stride == 1 and short.shape[-1] == width:
       x = layers.Add()([x, layers.Dropout(s(0.0, 0.1))(short)])
-  x = layers.Dense(10)(layers.GlobalAveragePooling2D(2)(x))
+  x = layers.Dense(10)(layers.GlobalAveragePooling2D()(x))
   return classified(s, inputs, x, s.floats(side, side, 3), 10)
 
 
@@ -211,7 +211,7 @@ def densenet(s: Size) -> Case:
       x = layers.Concatenate()([x, more])
     if not block:
       x = layers.AveragePooling2D(2)(layers.Conv2D(x.shape[-1] // 2, 1)(x))
-  x = layers.Dense(10)(layers.GlobalAveragePooling2D(2)(x))
+  x = layers.Dense(10)(layers.GlobalAveragePooling2D()(x))
   return classified(s, inputs, x, s.floats(side, side, 3), 10)
 
 
@@ -230,7 +230,7 @@ def inception(s: Size) -> Case:
         layers.Conv2D(width, 1)(layers.MaxPooling2D(3, 1, 'same')(x))])
     x = layers.MaxPooling2D()(x)
   x = layers.Dense(10)(layers.Dropout(s(0.0, 0.4))(
-      layers.GlobalAveragePooling2D(2)(x)))
+      layers.GlobalAveragePooling2D()(x)))
   return classified(s, inputs, x, s.floats(side, side, 3), 10)
 
 
@@ -256,7 +256,7 @@ def convnext(s: Size) -> Case:
     more = layers.LayerNormalization(epsilon=1e-6)(more)
     more = layers.Dense(4 * width, 'gelu')(more)
     x = layers.Add()([x, LayerScale()(layers.Dense(width)(more))])
-  x = layers.LayerNormalization()(layers.GlobalAveragePooling2D(2)(x))
+  x = layers.LayerNormalization()(layers.GlobalAveragePooling2D()(x))
   return classified(s, inputs, layers.Dense(10)(x), s.floats(side, side, 3), 10)
 
 
@@ -270,7 +270,7 @@ def squeezenet(s: Size) -> Case:
     x = layers.Concatenate()([
         layers.Conv2D(2 * width, 1, activation='relu')(few),
         layers.Conv2D(2 * width, 3, padding='same', activation='relu')(few)])
-  x = layers.GlobalAveragePooling2D(2)(layers.Conv2D(10, 1)(x))
+  x = layers.GlobalAveragePooling2D()(layers.Conv2D(10, 1)(x))
   return classified(s, inputs, x, s.floats(side, side, 3), 10)
 
 
@@ -283,7 +283,7 @@ def resnext(s: Size) -> Case:
   more = layers.Conv2D(width, 3, padding='same', groups=s(2, 8),
                        activation='relu')(more)
   x = layers.Add()([x, layers.Conv2D(width, 1)(more)])
-  x = layers.Dense(10)(layers.GlobalAveragePooling2D(2)(x))
+  x = layers.Dense(10)(layers.GlobalAveragePooling2D()(x))
   return classified(s, inputs, x, s.floats(side, side, 3), 10)
 
 
