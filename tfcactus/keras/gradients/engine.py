@@ -116,6 +116,7 @@ class Engine:
     return BatchResult(sums, unclipped, predictions.concat(), losses.concat(),
                        targets, weights)
 
+  @tf.autograph.experimental.do_not_convert
   def _settle(self, batch: batched_pass.Batch) -> None:
     """Has layers vectorised, or the model, until the pass is shown to be right."""
     while not self.routes.whole:
