@@ -47,7 +47,7 @@ class Step:
     self._plan = plan
     self._given_rows = self.rows = None if rows is None else (
         _checks.integer('physical_batch_size', rows, 1))
-    self._unexplained = ''
+    self._settled: Optional[layer_routes.Routes] = None
     self.clipping = clipping_lib.check_kind(clipping)
     if engine not in ('auto', 'vectorized'):
       raise ValueError(
@@ -64,10 +64,10 @@ class Step:
 
   def routes(self) -> layer_routes.Routes:
     """How each layer is run, by what it is now."""
-    found = layer_routes.routes(self._model, self.engine == 'vectorized')
-    if self._unexplained and not found.whole:
-      return layer_routes.wholly_vectorized(found, self._unexplained)
-    return found
+    settled = self._settled
+    if settled is not None and settled.holds_for(self._model):
+      return settled
+    return layer_routes.routes(self._model, self.engine == 'vectorized')
 
   def check(self) -> None:
     """Checks the built model, and settles the physical batch.
@@ -76,7 +76,6 @@ class Step:
       ValueError: if the model cannot be trained privately.
     """
     _check_outputs(layers.check_model(self._model, half=True))
-    layers.check_vectorizable(self._model)
     self._check_vector()
     self.rows = self._rows_by(self.routes())
 
@@ -131,14 +130,14 @@ class Step:
     Returns:
       (what to apply, in the shape of each variable; the `BatchResult`).
     """
-    self._unexplained = ''  # It may have been compiled with another loss since.
+    self._settled = None  # It may have been compiled with another loss since.
     routes = self.routes()
     engine = engine_lib.Engine(
         self._model, compute_loss, self._rows_by(routes), routes, self.clipping,
-        self._keys, self._rows_by(layer_routes.wholly_vectorized(routes, 'to be')))
+        self._keys, self._rows_by)
     batch = engine.run(x, y, weights, self.norm.value())
     self.rows = engine.rows
-    self._unexplained = engine.routes.whole if not routes.whole else ''
+    self._settled = engine.routes
     release, scale = self.norm.release(batch)
     self._check_vector()
     sums = self.norm.move(self._sampler.add_to(release, scale))

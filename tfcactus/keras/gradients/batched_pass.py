@@ -22,6 +22,7 @@ from tfcactus.keras.checks import variable_reads
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import recurrent
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layer_routes import Routes
@@ -66,6 +67,18 @@ class PassResult(NamedTuple):
   answers: Sequence[variable_reads.Answer] = ()
 
 
+class NotOneRowEach(ValueError):
+  """A layer was not called on one row for each example.
+
+  Attributes:
+    layer: The layer.
+  """
+
+  def __init__(self, words: str, layer: keras.layers.Layer):
+    super().__init__(words)
+    self.layer = layer
+
+
 def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
             batch: Batch) -> PassResult:
   """One forward and one backward pass of the whole batch.
@@ -84,10 +97,10 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
     def capture(rule: LayerRule, layer: keras.layers.Layer, number: int,
                 saved: Any, outputs: tf.Tensor) -> tf.Tensor:
       if outputs.shape[0] != weights.shape[0]:
-        raise ValueError(
+        raise NotOneRowEach(
             f'Expected layer {layer.name!r} to be called on one row for each '
             f'of {weights.shape[0]} examples, got shape {outputs.shape}; use '
-            "privatize(..., engine='vectorized').")
+            "privatize(..., engine='vectorized').", layer)
       tape.watch(outputs)
       captured.append(_Captured(rule, layer, number, saved, outputs))
       return outputs
@@ -173,7 +186,8 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
     variables = models.tf_variables(model)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(variables)
-      with patches.drawing(model, example_seeds.counting(seed)):
+      with patches.drawing(model, example_seeds.counting(seed)), (
+          recurrent.unrolled(model)):
         prediction = model(
             tf.nest.map_structure(lambda value: value[None], x), training=True)
       loss = compute_loss(target[None], prediction)[0]
@@ -183,7 +197,8 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
     gradients = tape.gradient(
         weighted, variables,
         unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return ([_unscaled(tf.convert_to_tensor(g), scale) for g in gradients],
+    found = [forms.of_example(each) for each in gradients]
+    return ([{**each, 'values': _unscaled(each['values'], scale)} for each in found],
             prediction[0], loss)
 
   seeds = example_seeds.row_seeds(batch[2].shape[0])
@@ -199,5 +214,5 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
         'of layers whose weights nothing else uses (see privacy_summary()).'
         ) from error
   return PassResult(
-      [forms.Dense(values, variable.shape) for values, variable in
+      [forms.of_examples(found, variable.shape) for found, variable in
        zip(gradients, model.trainable_variables)], predictions, losses)
