@@ -27,19 +27,9 @@ from dp_accounting import pld  # noqa: E402
 import numpy as np  # noqa: E402
 
 from benchmarks import _results  # noqa: E402
+from tests.accounting.reference_values import POINTS  # noqa: E402
 import tfcactus  # noqa: E402
 from tfcactus import _format  # noqa: E402
-
-# sigma, sampling probability, steps, delta, epsilon from 200-bit inversions.
-POINTS = (
-    (1, .01, 1000, 1e-5, 1.82823666651657679),
-    (.8, 250 / 60000, 14400, 1e-5, 4.48651006120052287),
-    (1.1, 256 / 60000, 14000, 1e-5, 2.37583762697343115),
-    (4, .1, 2000, 1e-6, 5.70568223040614786),
-    (.5, .001, 2000, 1e-8, 6.53488376567194340),
-    (2, 1, 100, 1e-5, 33.1037323359224653),
-    (1, 1e-4, 10**6, 1e-10, 0.765695019033915791),
-)
 
 # Settings where a few rare large losses decide.
 RARE = (

@@ -31,17 +31,30 @@ BELOW = {room: below for room, below in DRAWN.items() if '.' not in room}
 KERAS = {room: below for room, below in DRAWN.items() if '.' in room}
 
 
+def printed(script):
+  """What a script prints in a Python of its own."""
+  return subprocess.run(
+      [sys.executable, '-c', script], capture_output=True, text=True,
+      env={**os.environ, 'PYTHONPATH': str(ROOT.parent)}, check=True).stdout
+
+
 def test_core_loads_neither_tensorflow_nor_cvxpy():
-  script = (
+  assert printed(
       f'import importlib, sys\nfor name in {CORE!r}: '
       'importlib.import_module(name)\n'
       'print([n for n in ("tensorflow", "cvxpy", "tensorflow_privacy") '
-      'if n in sys.modules])')
-  result = subprocess.run(
-      [sys.executable, '-c', script], capture_output=True, text=True,
-      env={**os.environ, 'PYTHONPATH': str(ROOT.parent)}, check=True)
-  assert result.stdout.strip() == '[]'
+      'if n in sys.modules])').strip() == '[]'
   assert len(CORE) > 15
+
+
+def test_scipy_signal_and_stats_load_when_they_are_asked_for():
+  heavy = '{"scipy.signal", "scipy.stats"}'
+  assert printed(
+      f'import sys, tfcactus\nprint(sorted({heavy} & set(sys.modules)))\n'
+      'from dp_accounting import pld\n'
+      'part = pld.privacy_loss_distribution.from_gaussian_mechanism(1.0)\n'
+      'print(part.self_compose(3).get_delta_for_epsilon(1.0) > 0)\n'
+      'print("scipy.stats" in sys.modules)').split() == ['[]', 'True', 'True']
 
 
 def rooms_imported(file):
@@ -89,12 +102,9 @@ def test_tensorflow_privacy_is_the_business_of_one_room():
 
 def test_keras_does_not_load_tensorflow_privacy_until_asked():
   pytest.importorskip('tensorflow')
-  script = (
+  assert printed(
       'import sys, tfcactus.keras\n'
       'print(sorted({"tensorflow_privacy", "tfcactus.keras.tfp.query"} & '
       'set(sys.modules)))\n'
-      'print(tfcactus.keras.TableNoiseQuery.__name__)')
-  result = subprocess.run(
-      [sys.executable, '-c', script], capture_output=True, text=True,
-      env={**os.environ, 'PYTHONPATH': str(ROOT.parent)}, check=True)
-  assert result.stdout.split() == ['[]', 'TableNoiseQuery']
+      'print(tfcactus.keras.TableNoiseQuery.__name__)').split() == [
+          '[]', 'TableNoiseQuery']

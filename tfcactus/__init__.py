@@ -6,6 +6,7 @@ and is imported on request.
 
 from __future__ import annotations
 
+from tfcactus import _dp_accounting  # noqa: F401  Before anything imports it.
 from tfcactus.accounting import NoiseTableDpEvent
 from tfcactus.accounting import PhiAccountant
 from tfcactus.accounting import TCDP

@@ -9,8 +9,10 @@ from typing import Tuple
 
 import dp_accounting
 import numpy as np
+import pytest
 
 from tests.conformance.toy_sampling import ToySampling
+from tfcactus import sampling
 from tfcactus.randomness import KeyStream
 from tfcactus.sampling import FixedSizeSampling
 from tfcactus.sampling import OnePassSampling
@@ -68,6 +70,14 @@ TOY = Case(ToySampling(40, 4), 0.25, 0.0625, (10.0, 7.5), _GAUSSIAN,
            '3 epochs in which each example was in a random batch',
            (ToySampling(41, 4),))
 """Not listed by the library; tests list it for as long as they run."""
+
+
+@pytest.fixture(name='case', params=(*CASES, TOY), ids=id_of)
+def each_case(request, monkeypatch):
+  """Each case; to be imported where it is used."""
+  if request.param is TOY:
+    monkeypatch.setattr(sampling, 'SCHEMES', (*sampling.SCHEMES, ToySampling))
+  return request.param
 
 
 def batches_of(scheme: SamplingScheme, stream: KeyStream, count: int

@@ -18,7 +18,7 @@ import pytest
 from tfcactus import design
 from tfcactus import noise
 from tfcactus.design import table_info
-from tfcactus.design import truncated_form
+from tfcactus.design import truncated_base
 
 
 class Case(NamedTuple):
@@ -91,7 +91,7 @@ CASES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class TruncatedCauchy(truncated_form.TruncatedForm):
+class TruncatedCauchy(truncated_base.TruncatedForm):
   """A request as somebody would add it: all that it takes is one such file."""
 
   mechanism = 'truncated-cauchy'

@@ -9,21 +9,13 @@ import numpy as np
 import pytest
 
 from tests.conformance import sampling_cases as cases
-from tests.conformance.toy_sampling import ToySampling
+from tests.conformance.sampling_cases import each_case  # noqa: F401
 import tfcactus
 from tfcactus import relations
 from tfcactus import sampling
 from tfcactus.randomness import KeyStream
 
 ALL = (*cases.CASES, cases.TOY)
-
-
-@pytest.fixture(params=ALL, ids=cases.id_of)
-def case(request, monkeypatch):
-  if request.param is cases.TOY:
-    monkeypatch.setattr(
-        sampling, 'SCHEMES', (*sampling.SCHEMES, ToySampling))
-  return request.param
 
 
 def _plan(**changes):

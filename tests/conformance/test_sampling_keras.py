@@ -12,7 +12,7 @@ pytest.importorskip('tensorflow')
 import tensorflow as tf
 
 from tests.conformance import sampling_cases as cases
-from tests.conformance.toy_sampling import ToySampling
+from tests.conformance.sampling_cases import each_case  # noqa: F401
 import tfcactus
 from tfcactus import keras as ours
 from tfcactus import sampling
@@ -24,14 +24,6 @@ Y = np.random.default_rng(1).integers(0, 2, 40)
 PLAN = tfcactus.PrivacyPlan(
     noise=tfcactus.Gaussian(2.0), l2_norm_clip=1.0, num_examples=40,
     sampling_prob=0.25, steps=100, delta=1e-5)
-
-
-@pytest.fixture(params=ALL, ids=cases.id_of)
-def case(request, monkeypatch):
-  if request.param is cases.TOY:
-    monkeypatch.setattr(
-        sampling, 'SCHEMES', (*sampling.SCHEMES, ToySampling))
-  return request.param
 
 
 def _compiled(model, optimizer='sgd'):

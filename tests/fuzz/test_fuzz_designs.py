@@ -16,7 +16,7 @@ from tfcactus import noise as noise_lib
 from tfcactus.design.solvers import bounded_problem
 from tfcactus.design.solvers import linear
 from tfcactus.design.solvers import moments_bound
-from tfcactus.release import _noise
+from tfcactus.release import noise_sources
 from tfcactus.release import planner
 from tfcactus.release import selection
 from tfcactus.search import truncated
@@ -185,7 +185,7 @@ def test_accuracy_statements_err_no_more_often_than_they_say(count):
                   (noise_lib.Laplace(scale), stats.laplace(0, scale)))
     beta = float(rng.choice([0.5, 0.9, 10**rng.uniform(-12, -1)]))
     size = int(10**rng.uniform(0, 6))
-    t = _noise.max_error(noise, size, beta)
+    t = noise_sources.max_error(noise, size, beta)
     found = -math.expm1(size * math.log1p(-2 * law.sf(t)))
     assert found == pytest.approx(beta, rel=1e-6)
     threshold = planner.count_threshold(noise, num_bins=size, beta=beta)

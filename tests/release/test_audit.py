@@ -13,8 +13,8 @@ from tfcactus import noise
 from tfcactus import release
 from tfcactus.accounting import auditing
 from tfcactus.randomness import SystemRandom
-from tfcactus.release import _noise
 from tfcactus.release import interior
+from tfcactus.release import noise_sources
 from tfcactus.release import selection
 from tfcactus.release import threshold_queries
 
@@ -201,7 +201,7 @@ def test_threshold_sketch_one_by_one(runs):
 def test_binary_search_by_its_answer(law):
   """Two values: one comparison, whose answer is all that there is."""
   def draw(noise_law, which, runs, seed):
-    offset = round(float(_noise.upper_quantile(
+    offset = round(float(noise_sources.upper_quantile(
         noise_law, rare(noise_law))))
     balance = interior.Balance.of(
         np.repeat([1, 2], [offset + which, 0]), 0.5, 2)
@@ -217,14 +217,14 @@ def test_binary_search_by_its_answer(law):
 def noisy_answers(monkeypatch, run):
   """What a search was told: the noisy answers that the account covers."""
   seen = []
-  noisy = _noise.noisy
+  noisy = noise_sources.noisy
 
   def spy(exact, scale, law, rng):
     seen.append(noisy(exact, scale, law, rng))
     return seen[-1]
 
   with monkeypatch.context() as patch:
-    patch.setattr(_noise, 'noisy', spy)
+    patch.setattr(noise_sources, 'noisy', spy)
     run()
   return seen
 

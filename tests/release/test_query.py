@@ -10,7 +10,7 @@ from tests.noise.tables import wavy_scalar
 from tfcactus import accounting
 from tfcactus import noise
 from tfcactus import release
-from tfcactus.release import _noise
+from tfcactus.release import noise_sources
 
 LAWS = [noise.Gaussian(2.0), noise.Laplace(2.0), noise.SinhNormal(2.0, 3.0),
         gaussian_scalar(2.0)]
@@ -45,20 +45,20 @@ def test_rounding_to_the_grid_is_within_the_sensitivity(sensitivity):
   rng = np.random.default_rng(1)
   a = rng.normal(size=2000) * 10
   b = a + rng.uniform(-sensitivity, sensitivity, 2000)
-  one, step, scale = _noise.lattice(a, sensitivity)
-  two, _, _ = _noise.lattice(b, sensitivity)
+  one, step, scale = noise_sources.lattice(a, sensitivity)
+  two, _, _ = noise_sources.lattice(b, sensitivity)
   assert np.max(np.abs(one - two)) * step <= scale
   assert scale <= sensitivity * (1 + 2e-6)
 
 
 def test_multiples_of_a_public_resolution_stay_as_they_are():
   for value in (np.array([3, -5]), np.array([3.0, -5.0]), [3, -5.0]):
-    steps, step, scale = _noise.lattice(value, 2, 1)
+    steps, step, scale = noise_sources.lattice(value, 2, 1)
     assert (list(steps), step, scale) == ([3, -5], 1.0, 2)
   with pytest.raises(ValueError, match='multiples of resolution'):
-    _noise.lattice(2.5, 2, 1)
+    noise_sources.lattice(2.5, 2, 1)
   with pytest.raises(ValueError, match='power of two'):
-    _noise.lattice(3, 2, 0.1)
+    noise_sources.lattice(3, 2, 0.1)
 
 
 def test_vectors_take_the_noise_that_a_plan_would():

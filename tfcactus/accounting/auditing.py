@@ -11,7 +11,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from tfcactus import _checks
 
@@ -43,9 +43,9 @@ def clopper_pearson(successes: int, trials: int, *, significance: float = 1e-3
         f'Expected successes <= trials={trials}, got successes={successes}.')
   half = 0.5 * _checks.delta(significance, 'significance')
   return Interval(
-      float(stats.beta.ppf(half, successes, trials - successes + 1))
+      float(special.betaincinv(successes, trials - successes + 1, half))
       if successes else 0.0,
-      float(stats.beta.isf(half, successes + 1, trials - successes))
+      1 - float(special.betaincinv(trials - successes, successes + 1, half))
       if successes < trials else 1.0)
 
 
@@ -88,5 +88,5 @@ def gaussian_noise_upper_bound(false_alarms: int, misses: int, trials: int, *,
   """
   rates = [clopper_pearson(count, trials, significance=significance).upper
            for count in (false_alarms, misses)]
-  apart = float(np.sum(stats.norm.isf(rates)))
+  apart = -float(np.sum(special.ndtri(rates)))
   return 1 / apart if apart > 0 else math.inf

@@ -98,19 +98,16 @@ class NoiseStep(PairedStep):
     if prob < 1 and replace and not sample.fixed_size:
       return StepLoss.of(_replaced(noise, prob))
     shift = 2 if replace or sample.fixed_size else 1
-    base: Callable[[int], pair_lib.PairBounds] = lambda cells: (
-        noise_base.known_pair(noise, shift))
-    loss = None
-    if noise.gaussian_std is not None:
-      mu = shift / noise.gaussian_std
-      base = functools.partial(gaussian_pairs.shifted, mu)
-      if prob == 1 or not replace:
-        loss = GaussianLoss(mu, prob, 'add' if direction == 'add' else 'remove')
-    if prob == 1:
-      # Noise is symmetric: the pair serves both directions, and its reverse,
-      # from which mass at infinity hides, is not needed.
-      return StepLoss(base, loss)
-    return StepLoss(lambda cells: _sampled(base(cells), prob, direction), loss)
+    # Noise is symmetric: unsampled, its pair serves both directions, and its
+    # reverse, from which mass at infinity hides, is not needed.
+    way = 'replace' if prob == 1 else direction
+    if noise.gaussian_std is None:
+      return StepLoss.of(_sampled(noise_base.known_pair(noise, shift), prob, way))
+    mu = shift / noise.gaussian_std
+    loss = None if prob < 1 and replace else (
+        GaussianLoss(mu, prob, 'add' if direction == 'add' else 'remove'))
+    return StepLoss(lambda cells: _sampled(
+        gaussian_pairs.shifted(mu, cells), prob, way), loss)
 
 
 @dataclasses.dataclass(frozen=True)

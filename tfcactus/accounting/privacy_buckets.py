@@ -22,7 +22,7 @@ from typing import Sequence
 
 import dp_accounting
 import numpy as np
-from scipy import signal
+import scipy
 
 from tfcactus import _checks
 from tfcactus import _numerics
@@ -191,7 +191,7 @@ class Buckets:
 
     def join(x: np.ndarray, y: np.ndarray) -> np.ndarray:
       # Labels add: index 0 of the convolution is label 2 * first.
-      return np.maximum(signal.fftconvolve(x, y), 0.0)
+      return np.maximum(scipy.signal.fftconvolve(x, y), 0.0)
 
     full = [join(self.p, other.p), join(self.q, other.q),
             join(self.q_kept, other.q_kept)]

@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 
 from tfcactus.design import closed_form
-from tfcactus.design import truncated_form
+from tfcactus.design import truncated_base
 
 
 @dataclasses.dataclass(frozen=True)
-class TruncatedGaussian(truncated_form.TruncatedForm):
+class TruncatedGaussian(truncated_base.TruncatedForm):
   """A normal density cut at the range, quantised on cells that tile it.
 
   Attributes:

@@ -6,11 +6,11 @@ import dataclasses
 
 import numpy as np
 
-from tfcactus.design import truncated_form
+from tfcactus.design import truncated_base
 
 
 @dataclasses.dataclass(frozen=True)
-class TruncatedLaplace(truncated_form.TruncatedForm):
+class TruncatedLaplace(truncated_base.TruncatedForm):
   """A Laplace density cut at the range, quantised on cells that tile it.
 
   Attributes:

@@ -15,10 +15,15 @@ from tfcactus.keras.batches import FixedSizeBatches
 from tfcactus.keras.batches import PoissonBatches
 from tfcactus.keras.batches import ShuffledBatches
 from tfcactus.keras.callbacks import EpsilonCallback
+from tfcactus.keras.drop_in.dp_models import DPModel
+from tfcactus.keras.drop_in.dp_models import DPSequential
 from tfcactus.keras.drop_in.dp_optimizers import DPKerasAdagradOptimizer
 from tfcactus.keras.drop_in.dp_optimizers import DPKerasAdamOptimizer
 from tfcactus.keras.drop_in.dp_optimizers import DPKerasRMSpropOptimizer
 from tfcactus.keras.drop_in.dp_optimizers import DPKerasSGDOptimizer
+from tfcactus.keras.drop_in.dp_optimizers import VectorizedDPKerasAdagradOptimizer
+from tfcactus.keras.drop_in.dp_optimizers import VectorizedDPKerasAdamOptimizer
+from tfcactus.keras.drop_in.dp_optimizers import VectorizedDPKerasSGDOptimizer
 from tfcactus.keras.ledger.journal import Journal
 from tfcactus.keras.model import PrivateModel
 from tfcactus.keras.model import privatize
@@ -30,14 +35,20 @@ __all__ = [
     'DPKerasAdamOptimizer',
     'DPKerasRMSpropOptimizer',
     'DPKerasSGDOptimizer',
+    'DPModel',
+    'DPSequential',
     'EpsilonCallback',
     'FixedSizeBatches',
+    'GaussianSumQuery',
     'Journal',
     'NoiseSampler',
     'PoissonBatches',
     'PrivateModel',
     'ShuffledBatches',
     'TableNoiseQuery',
+    'VectorizedDPKerasAdagradOptimizer',
+    'VectorizedDPKerasAdamOptimizer',
+    'VectorizedDPKerasSGDOptimizer',
     'make_run_card',
     'privatize',
 ]
@@ -45,6 +56,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
   """Imports the adapter to TensorFlow Privacy, which takes long, when asked."""
-  if name == 'TableNoiseQuery':
-    return _importlib.import_module('tfcactus.keras.tfp.query').TableNoiseQuery
+  if name in ('GaussianSumQuery', 'TableNoiseQuery'):
+    return getattr(_importlib.import_module('tfcactus.keras.tfp.query'), name)
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

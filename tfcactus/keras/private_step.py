@@ -15,16 +15,15 @@ from tfcactus.keras import clip_norm
 from tfcactus.keras import example_seeds
 from tfcactus.keras import penalties
 from tfcactus.keras.checks import layers
+from tfcactus.keras.checks import own_training
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import clipping as clipping_lib
 from tfcactus.keras.gradients import engine as engine_lib
 from tfcactus.keras.gradients import layer_routes
+from tfcactus.keras.gradients import memory
 from tfcactus.keras.noise_addition import NoiseSampler
 from tfcactus.plan import PrivacyPlan
-
-_MEMORY = 2**24
-"""Numbers that a physical batch may hold: 64 MB in float32."""
 
 
 class Step:
@@ -43,11 +42,12 @@ class Step:
   def __init__(self, model: keras.Model, plan: PrivacyPlan, seed: Optional[int],
                rows: Optional[int], engine: str, clipping: str):
     """Initialises the step; see `PrivateModel` for the arguments."""
+    own_training.check_own_training(model)
     self._model = model
     self._plan = plan
     self._given_rows = self.rows = None if rows is None else (
         _checks.integer('physical_batch_size', rows, 1))
-    self._unexplained = ''
+    self._settled: Optional[layer_routes.Routes] = None
     self.clipping = clipping_lib.check_kind(clipping)
     if engine not in ('auto', 'vectorized'):
       raise ValueError(
@@ -65,10 +65,10 @@ class Step:
 
   def routes(self) -> layer_routes.Routes:
     """How each layer is run, by what it is now."""
-    found = layer_routes.routes(self._model, self.engine == 'vectorized')
-    if self._unexplained and not found.whole:
-      return layer_routes.wholly_vectorized(found, self._unexplained)
-    return found
+    settled = self._settled
+    if settled is not None and settled.holds_for(self._model):
+      return settled
+    return layer_routes.routes(self._model, self.engine == 'vectorized')
 
   def check(self) -> None:
     """Checks the built model, and settles the physical batch.
@@ -78,12 +78,12 @@ class Step:
     """
     outputs = layers.check_model(self._model, half=True, losses=True)
     self.outputs = tf.nest.map_structure(_spec, outputs)
-    layers.check_vectorizable(self._model)
     self._check_vector()
     self.rows = self._rows_by(self.routes())
 
   def _rows_by(self, routes: layer_routes.Routes) -> int:
-    return self._given_rows or _physical_rows(self._plan, self._model, routes)
+    return self._given_rows or memory.physical_rows(
+        _usual_draw(self._plan), self._model, routes)
 
   def _check_vector(self) -> None:
     """Checks that the noise protects the gradient of the whole model."""
@@ -139,15 +139,14 @@ class Step:
       (what to apply, in the shape of each variable; the `BatchResult`; what
       regularizers of weights add to the loss).
     """
-    self._unexplained = ''  # It may have been compiled with another loss since.
+    self._settled = None  # It may have been compiled with another loss since.
     routes = self.routes()
     engine = engine_lib.Engine(
         self._model, compute_loss, self._rows_by(routes), routes, self.clipping,
-        self._keys, self._rows_by(layer_routes.wholly_vectorized(routes, 'to be')),
-        self.outputs)
+        self._keys, self._rows_by, self.outputs)
     batch = engine.run(x, y, weights, self.norm.value())
     self.rows = engine.rows
-    self._unexplained = engine.routes.whole if not routes.whole else ''
+    self._settled = engine.routes
     release, scale = self.norm.release(batch)
     self._check_vector()
     sums = self.norm.move(self._sampler.add_to(release, scale))
@@ -170,11 +169,7 @@ def _spec(output: Any) -> Any:
   return tf.TensorSpec(output.shape, output.dtype)
 
 
-def _physical_rows(plan: PrivacyPlan, model: keras.Model,
-                   routes: layer_routes.Routes) -> int:
-  """A physical batch that holds most draws, as far as memory allows."""
+def _usual_draw(plan: PrivacyPlan) -> float:
+  """Examples that most draws stay below."""
   expected = plan.expected_batch_size
-  usual = expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))
-  fitting = _MEMORY // max(1, layer_routes.numbers_per_example(model, routes))
-  # Whole eights: what vector units like.
-  return max(1, min(-(-int(usual) // 8) * 8, fitting))
+  return expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))

@@ -35,8 +35,8 @@ from tfcactus import _checks
 from tfcactus import accounting
 from tfcactus import noise as noise_lib
 from tfcactus.randomness import SystemRandom
-from tfcactus.release import _noise
 from tfcactus.release import _records
+from tfcactus.release import noise_sources
 from tfcactus.release.result import Release
 from tfcactus.release.result import repeated
 
@@ -74,7 +74,7 @@ def interior_point(records: _records.Records, *, num_values: int,
   """
   size = _checks.integer('num_values', num_values, 2)
   value = interior_draw(
-      _records.vector(records), size, noise=noise, rng=_noise.generator(seed),
+      _records.vector(records), size, noise=noise, rng=noise_sources.generator(seed),
       fraction=fraction, method=method, rank_error=rank_error)
   if method == 'binary-search':
     error = lambda beta: planned_error(noise, size, fraction, beta, method)
@@ -108,7 +108,7 @@ def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.ScalarNois
     raise ValueError(f'Expected num_values <= 2^62, got num_values={size}.')
   if method not in METHODS:
     raise ValueError(f'Expected method in {METHODS}, got method={method!r}.')
-  _noise.spread_noise(noise)
+  noise_sources.spread_noise(noise)
   balance = Balance.of(records, fraction, size)
   if method == 'binary-search':
     if rank_error is not None:
@@ -208,7 +208,7 @@ def planned_error(noise: noise_lib.ScalarNoise, size: int, fraction: float,
     tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) /
                        _halvings(size))
     # A comparison can err on one side only, where the balance is beyond w.
-    return scale * float(_noise.upper_quantile(noise, tail))
+    return scale * float(noise_sources.upper_quantile(noise, tail))
   excess = lambda log_width: _recursion_failure(
       noise, size, math.exp(log_width)) - beta
   low = high = math.log(10 * noise.std)
@@ -274,7 +274,7 @@ def binary_search_draws(balance: Balance, noise: noise_lib.ScalarNoise,
   scale = balance.sensitivity
   return _search(
       runs, 1, balance.size, _halvings(balance.size),
-      lambda j: _noise.noisy(balance(j), scale, noise, rng) > 0)
+      lambda j: noise_sources.noisy(balance(j), scale, noise, rng) > 0)
 
 
 def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise,
@@ -294,7 +294,7 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise
   # 2/5 and 1/5 of 2 width: the middle between them.
   level = _search(
       runs, 0, levels, _halvings(levels + 1),
-      lambda at: _noise.noisy(largest[at], 1.0, noise, rng) > 0.6 * width)
+      lambda at: noise_sources.noisy(largest[at], 1.0, noise, rng) > 0.6 * width)
   answer = np.empty(runs, np.int64)
   for at in np.unique(level):
     here = np.flatnonzero(level == at)
@@ -304,7 +304,7 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise
     first = (node << int(at)) + 1
     last = np.minimum(first + (1 << int(at)) - 1, balance.size + 1)
     # Below 9/10 of 2 width the last end is an answer, else the first.
-    end = _noise.noisy(balance.clipped(last, width), 1.0, noise, rng)
+    end = noise_sources.noisy(balance.clipped(last, width), 1.0, noise, rng)
     answer[here] = np.where(end < 1.8 * width, last, first)
   return np.clip(answer, 1, balance.size)
 
@@ -332,7 +332,7 @@ def _noisy_maximum(places: np.ndarray, value: np.ndarray, size: int, level: int,
   changes along the domain by 0, -q, 1 - q and 0 again. All empty nodes are
   drawn at once, by the law of their largest noise.
   """
-  noisy = _noise.noisy(np.broadcast_to(value, (runs, value.size)), 2.0, noise,
+  noisy = noise_sources.noisy(np.broadcast_to(value, (runs, value.size)), 2.0, noise,
                        rng)
   best = np.argmax(noisy, axis=1)
   chosen = places[best]
@@ -340,7 +340,7 @@ def _noisy_maximum(places: np.ndarray, value: np.ndarray, size: int, level: int,
   empty = total - places.size
   if empty > 0:
     u = rng.random(runs) + 2.0**-54
-    top = 2 * _noise.upper_quantile(noise, -np.expm1(np.log(u) / empty))
+    top = 2 * noise_sources.upper_quantile(noise, -np.expm1(np.log(u) / empty))
     wins = top > noisy[np.arange(runs), best]
     chosen = np.where(wins, _nth_missing(
         places, rng.integers(0, empty, runs)), chosen)

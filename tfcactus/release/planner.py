@@ -13,7 +13,7 @@ from tfcactus import accounting
 from tfcactus import noise as noise_lib
 from tfcactus.accounting import calibration
 from tfcactus.accounting import sinh_normal
-from tfcactus.release import _noise
+from tfcactus.release import noise_sources
 from tfcactus.release.result import repeated
 
 _SCALED: dict[str, Callable[[float], noise_lib.ScalarNoise]] = {
@@ -43,7 +43,7 @@ def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float
     beta: Probability that either fails.
   """
   threshold = count_threshold(noise, num_bins=num_bins, beta=0.5 * beta)
-  reserve = float(_noise.upper_quantile(noise, 0.5 * beta))
+  reserve = float(noise_sources.upper_quantile(noise, 0.5 * beta))
   return math.ceil(threshold + reserve + 0.5)
 
 
@@ -58,7 +58,7 @@ def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float)
   noise_lib.check_scalar(noise)
   num_bins = _checks.integer('num_bins', num_bins, 1)
   tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) / num_bins)
-  return math.floor(float(_noise.upper_quantile(noise, tail)) + 0.5) + 1
+  return math.floor(float(noise_sources.upper_quantile(noise, tail)) + 0.5) + 1
 
 
 def noise_family(family: str, bend: Optional[float] = None
@@ -99,13 +99,13 @@ def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
   Raises:
     ValueError: if an argument is out of range or the family is unknown.
   """
-  error = _checks.positive('error', error) / _noise.sensitivity(sensitivity)
+  error = _checks.positive('error', error) / noise_sources.sensitivity(sensitivity)
   count = _checks.integer('count', count, 1)
   make = noise_family(family, bend)
   if bend is None:
     # A family of scales: errors are proportional to them.
-    return make(error / _noise.max_error(make(1.0), count, beta))
-  normal = _noise.max_error(noise_lib.Gaussian(1.0), count, beta)
+    return make(error / noise_sources.max_error(make(1.0), count, beta))
+  normal = noise_sources.max_error(noise_lib.Gaussian(1.0), count, beta)
   # Solve bend arsinh(sigma z / bend) = error.
   sigma = bend * math.sinh(error / bend) / normal
   return noise_lib.check_scalar(make(sigma))

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from tfcactus import _checks
 from tfcactus import accounting
 from tfcactus import noise as noise_lib
-from tfcactus.release import _noise
 from tfcactus.release import _records
+from tfcactus.release import noise_sources
 from tfcactus.release.result import Release
 
 _MOST_BINS = 2**28
@@ -40,8 +40,8 @@ def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.ScalarNois
   Raises:
     ValueError: if an argument is out of range or the value is not finite.
   """
-  scale = _noise.sensitivity(sensitivity)
-  steps, step, scale = _noise.lattice(value, scale, resolution)
+  scale = noise_sources.sensitivity(sensitivity)
+  steps, step, scale = noise_sources.lattice(value, scale, resolution)
   if steps.ndim:
     raise ValueError(
         f'Expected one number, got shape {steps.shape}; use noisy_vector, which '
@@ -77,19 +77,19 @@ def noisy_vector(value: npt.ArrayLike, *, noise: noise_lib.Noise,
         f'l2_sensitivity={l2_sensitivity!r} and '
         f'l1_sensitivity={l1_sensitivity!r}.')
   if l2_sensitivity is None:
-    scale = _noise.sensitivity(l1_sensitivity, 'l1_sensitivity')
+    scale = noise_sources.sensitivity(l1_sensitivity, 'l1_sensitivity')
   else:
-    scale = _noise.sensitivity(l2_sensitivity, 'l2_sensitivity')
-  steps, step, _ = _noise.lattice(value, scale, resolution)
+    scale = noise_sources.sensitivity(l2_sensitivity, 'l2_sensitivity')
+  steps, step, _ = noise_sources.lattice(value, scale, resolution)
   if steps.ndim != 1:
     raise ValueError(f'Expected a vector, got shape {steps.shape}.')
   dim = steps.size
   if l2_sensitivity is None:
-    _noise.spread_noise(noise)
-    rounding = float(dim) * _noise.ROUNDING
+    noise_sources.spread_noise(noise)
+    rounding = float(dim) * noise_sources.ROUNDING
   else:
     noise_lib.check(noise).check_dim(dim)
-    rounding = math.sqrt(dim) * _noise.ROUNDING
+    rounding = math.sqrt(dim) * noise_sources.ROUNDING
   if resolution is None:
     scale += rounding * step
   return _noisy_steps(steps, step, scale, noise, seed)
@@ -109,8 +109,8 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
       record; None takes it from the records.
     seed: For repeatable experiments; None draws from the system.
   """
-  clip = _noise.sensitivity(l2_norm_clip, 'l2_norm_clip')
-  step = _noise.step_below(clip, _SUM_FINENESS)
+  clip = noise_sources.sensitivity(l2_norm_clip, 'l2_norm_clip')
+  step = noise_sources.step_below(clip, _SUM_FINENESS)
   total: Optional[np.ndarray] = None
   if dim is not None:
     total = np.zeros(_checks.integer('dim', dim, 1), np.int64)
@@ -176,14 +176,14 @@ def histogram(records: _records.Records, *, num_bins: int, noise: noise_lib.Scal
     Release whose value has shape (num_bins,), int64.
   """
   counts = exact_counts(records, num_bins=num_bins, outside=outside)
-  _noise.spread_noise(noise, whole=True)
-  drawn = _noise.drawn_steps(noise, _noise.generator(seed), counts.size)
+  noise_sources.spread_noise(noise, whole=True)
+  drawn = noise_sources.drawn_steps(noise, noise_sources.generator(seed), counts.size)
   return Release(
       value=counts + drawn, event=accounting.noise_event(noise),
       mechanism=f'a histogram of {counts.size} counts, each record in one of '
       f'them at most, with {noise.name} noise',
       seeded=seed is not None, error_kind='largest error of a count',
-      error_bound=lambda beta: _noise.max_error(
+      error_bound=lambda beta: noise_sources.max_error(
           noise, counts.size, beta) + 0.5)
 
 
@@ -222,24 +222,24 @@ def _noisy_number(steps: np.ndarray, step: float, scale: float,
                   noise: noise_lib.Noise, seed: Optional[int]) -> Release:
   """Noise for a whole number of steps that changes by `scale` at most."""
   law = noise_lib.check_scalar(noise)
-  drawn = _noise.drawn_steps(
-      law, _noise.generator(seed), (1,), scale, step)[0]
+  drawn = noise_sources.drawn_steps(
+      law, noise_sources.generator(seed), (1,), scale, step)[0]
   return Release(
-      value=_noise.to_numbers(steps + drawn, step).item(),
+      value=noise_sources.to_numbers(steps + drawn, step).item(),
       event=accounting.noise_event(law),
       mechanism=f'a number with {law.name} noise', seeded=seed is not None,
       error_kind='absolute error', error_bound=lambda beta: (
-          scale * _noise.max_error(law, 1, beta) + step))
+          scale * noise_sources.max_error(law, 1, beta) + step))
 
 
 def _noisy_steps(steps: np.ndarray, step: float, scale: float,
                  noise: noise_lib.Noise, seed: Optional[int]) -> Release:
   """Noise for a vector of steps that changes by `scale` at most."""
   dim = steps.size
-  rng = _noise.generator(seed)
-  drawn = _noise.in_steps(noise, noise.sample_vector(rng, dim), scale, step)
+  rng = noise_sources.generator(seed)
+  drawn = noise_sources.in_steps(noise, noise.sample_vector(rng, dim), scale, step)
   return Release(
-      value=_noise.to_numbers(steps + drawn, step),
+      value=noise_sources.to_numbers(steps + drawn, step),
       event=accounting.noise_event(noise),
       mechanism=f'a vector of length {dim} with {noise.name} noise',
       seeded=seed is not None, error_kind='largest error of a coordinate',

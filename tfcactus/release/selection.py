@@ -20,8 +20,8 @@ from tfcactus import _checks
 from tfcactus import accounting
 from tfcactus import noise as noise_lib
 from tfcactus.randomness import SystemRandom
-from tfcactus.release import _noise
 from tfcactus.release import _records
+from tfcactus.release import noise_sources
 from tfcactus.release import query
 from tfcactus.release.result import Release
 from tfcactus.release.result import repeated
@@ -64,9 +64,9 @@ def gap_max(scores: npt.ArrayLike, *, sensitivity: float, noise: noise_lib.Scala
   # A replaced record may move the best option past the clipping, which is made
   # for one record: then the two steps by way of neither record are needed,
   # which for log-concave noise cost what the shift by two does.
-  _noise.spread_noise(noise, whole=True)
+  noise_sources.spread_noise(noise, whole=True)
   value = obvious_answer_draws(
-      steps, scale / step, noise, _noise.generator(seed), 1)[0]
+      steps, scale / step, noise, noise_sources.generator(seed), 1)[0]
   return Release(
       value=int(value), event=accounting.noise_event(noise),
       mechanism=f'the best of {steps.size} options by the obvious-answer '
@@ -116,9 +116,9 @@ def top_m(scores: npt.ArrayLike, m: int, *, sensitivity: float,
   """
   m = _checks.integer('m', m, 1)
   steps, step, scale = _scores(scores, sensitivity, m)
-  _noise.spread_noise(noise)
+  noise_sources.spread_noise(noise)
   value = top_m_draws(
-      steps, m, scale / step, noise, _noise.generator(seed), 1)[0]
+      steps, m, scale / step, noise, noise_sources.generator(seed), 1)[0]
   return Release(
       value=value, event=repeated(accounting.noise_event(noise), m),
       mechanism=f'the best {m} of {steps.size} options by the generalised '
@@ -129,8 +129,8 @@ def top_m(scores: npt.ArrayLike, m: int, *, sensitivity: float,
 
 def _scores(scores: npt.ArrayLike, sensitivity: float, m: int
             ) -> tuple[np.ndarray, float, float]:
-  scale = _noise.sensitivity(sensitivity)
-  steps, step, scale = _noise.lattice(scores, scale)
+  scale = noise_sources.sensitivity(sensitivity)
+  steps, step, scale = noise_sources.lattice(scores, scale)
   if steps.ndim != 1 or steps.size <= m:
     raise ValueError(
         f'Expected scores of shape (k,) with k >= {m + 1} options, got shape '
@@ -155,8 +155,8 @@ def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.Scala
   gap = max((int(steps[best]) - second) / (2 * scale) - 1, 0.0)
   if gap == 0:
     return rng.integers(0, size, runs)
-  threshold = float(_noise.upper_quantile(noise, 1 / size))
-  above = _noise.noisy(np.full(runs, gap), 1.0, noise, rng) > threshold
+  threshold = float(noise_sources.upper_quantile(noise, 1 / size))
+  above = noise_sources.noisy(np.full(runs, gap), 1.0, noise, rng) > threshold
   other = rng.integers(0, size - 1, runs)
   return np.where(above, best, other + (other >= best))
 
@@ -166,7 +166,7 @@ def top_m_draws(steps: np.ndarray, m: int, scale: float, noise: noise_lib.Scalar
   """Algorithm 21 for m options, `runs` times; shape (runs, m)."""
   after = np.partition(steps, steps.size - m - 1)[steps.size - m - 1]
   gap = np.maximum(steps - after, 0) / (2 * scale)
-  noisy = _noise.noisy(np.broadcast_to(gap, (runs, steps.size)), 1.0, noise, rng)
+  noisy = noise_sources.noisy(np.broadcast_to(gap, (runs, steps.size)), 1.0, noise, rng)
   chosen = np.argpartition(-noisy, m - 1, axis=1)[:, :m]
   order = np.argsort(-np.take_along_axis(noisy, chosen, 1), axis=1)
   return np.take_along_axis(chosen, order, 1)
@@ -188,7 +188,7 @@ def obvious_answer_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: flo
   beta = _checks.delta(beta, 'beta')
   if beta >= 1 - 1 / k:
     return 0.0
-  threshold, reserve = _noise.upper_quantile(noise, np.array([1 / k, beta]))
+  threshold, reserve = noise_sources.upper_quantile(noise, np.array([1 / k, beta]))
   return float(2 * (1 + threshold + reserve))
 
 
@@ -210,7 +210,7 @@ def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: in
   if excess(0.0) <= 0:
     return 0.0
   # With probability 1 - beta no noise is larger than this.
-  high = 4 * _noise.max_error(noise, k, 0.5 * beta)
+  high = 4 * noise_sources.max_error(noise, k, 0.5 * beta)
   while excess(high) > 0:
     high *= 1.5
   gap = optimize.brentq(excess, 0.0, high, xtol=1e-9, rtol=1e-12)
@@ -224,7 +224,7 @@ def _worst_rival(noise: noise_lib.ScalarNoise, rivals: int
   tail = np.geomspace(1.0, 1e-13, 4000)[1:]
   each = -np.expm1(np.log1p(-tail) / float(rivals))
   mass = -np.diff(np.append(1.0, tail))
-  return _noise.upper_quantile(noise, each), mass
+  return noise_sources.upper_quantile(noise, each), mass
 
 
 def _top_m_success(rival: np.ndarray, mass: np.ndarray, noise: noise_lib.ScalarNoise,
@@ -248,7 +248,7 @@ def smallest_gap(noise: noise_lib.ScalarNoise, *, num_options: int, beta: float,
   """
   if method not in METHODS:
     raise ValueError(f'Expected method in {METHODS}, got method={method!r}.')
-  scale = _noise.sensitivity(sensitivity)
+  scale = noise_sources.sensitivity(sensitivity)
   noise_lib.check_scalar(noise)
   k = _checks.integer('num_options', num_options, 2)
   if method == 'histogram':
@@ -268,5 +268,5 @@ def obvious_answer_success(noise: noise_lib.ScalarNoise, num_options: int, gap: 
   clipped = max(0.5 * gap - 1, 0.0)
   if clipped == 0:
     return 1 / num_options
-  threshold = float(_noise.upper_quantile(noise, 1 / num_options))
+  threshold = float(noise_sources.upper_quantile(noise, 1 / num_options))
   return float(noise.cdf(clipped - threshold))

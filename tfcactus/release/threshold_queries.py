@@ -18,9 +18,9 @@ from tfcactus import _checks
 from tfcactus import accounting
 from tfcactus import noise as noise_lib
 from tfcactus.randomness import SystemRandom
-from tfcactus.release import _noise
 from tfcactus.release import _records
 from tfcactus.release import interior
+from tfcactus.release import noise_sources
 from tfcactus.release import query
 from tfcactus.release.result import Release
 from tfcactus.release.result import repeated
@@ -48,15 +48,15 @@ def thresholds(records: _records.Records, *, num_values: int,
     Release whose value has shape (num_values,), int64.
   """
   counts = query.exact_counts(records, num_bins=num_values, outside=outside)
-  _noise.spread_noise(noise, whole=True)
-  value = threshold_draws(counts, noise, _noise.generator(seed), 1)[0]
+  noise_sources.spread_noise(noise, whole=True)
+  value = threshold_draws(counts, noise, noise_sources.generator(seed), 1)[0]
   levels = num_levels(counts.size)
   return Release(
       value=value, event=repeated(accounting.noise_event(noise), levels),
       mechanism=f'{counts.size} threshold queries from a tree of {levels} '
       f'levels with {noise.name} noise', seeded=seed is not None,
       error_kind='largest error of a count', error_bound=lambda beta: (
-          _noise.sum_error(noise, levels, counts.size, beta) + 0.5 * levels))
+          noise_sources.sum_error(noise, levels, counts.size, beta) + 0.5 * levels))
 
 
 class ThresholdSketch(NamedTuple):
@@ -103,7 +103,7 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
         'counted.')
   size = _checks.integer('num_values', num_values, 2)
   x = interior.Balance.of(_records.vector(records), 0.5, size).records
-  rng = _noise.generator(seed)
+  rng = noise_sources.generator(seed)
   points = _splits(x, size, depth, lambda part, length: interior.interior_draw(
       part, length, noise=noise, rng=rng, method=method, rank_error=rank_error))
   counts = np.histogram(x, np.concatenate([[0], points, [size]]) + 0.5)[0]
@@ -120,7 +120,7 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
       f'{method} with {noise.name} noise', seeded=seed is not None,
       error_kind='largest error of a count at a named value',
       error_bound=lambda beta: (
-          _noise.sum_error(noise, levels, parts, beta) + 0.5 * levels))
+          noise_sources.sum_error(noise, levels, parts, beta) + 0.5 * levels))
 
 
 def _splits(x: np.ndarray, size: int, depth: int,
@@ -173,6 +173,6 @@ def threshold_draws(counts: np.ndarray, noise: noise_lib.ScalarNoise, rng: Syste
     used = np.flatnonzero(node & 1)
     last = np.unique(node[used])
     exact = running[last << level] - running[(last - 1) << level]
-    noisy = exact + _noise.drawn_steps(noise, rng, (runs, last.size))
+    noisy = exact + noise_sources.drawn_steps(noise, rng, (runs, last.size))
     answer[:, used] += noisy[:, np.searchsorted(last, node[used])]
   return answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from typing import ClassVar
 from typing import List
 from typing import Optional
@@ -145,6 +146,24 @@ class SamplingScheme(abc.ABC):
           f'Expected batches with num_examples={plan.num_examples!r} as in the '
           f'plan, got num_examples={self.num_examples!r}; make both from the '
           'same numbers.')
+
+
+@dataclasses.dataclass(frozen=True)
+class SizedSampling(SamplingScheme):
+  """A scheme that is its number of examples and the size of a batch.
+
+  Attributes:
+    num_examples: Size of the training set (public).
+    batch_size: Examples to a batch.
+  """
+
+  num_examples: int
+  batch_size: int
+
+  def __post_init__(self) -> None:
+    _checks.integer('num_examples', self.num_examples, 1)
+    object.__setattr__(
+        self, 'batch_size', checked_size(self.batch_size, self.num_examples))
 
 
 def checked_size(batch_size: object, num_examples: int) -> int:

@@ -9,13 +9,12 @@ from typing import List
 import dp_accounting
 import numpy as np
 
-from tfcactus import _checks
 from tfcactus.randomness import KeyStream
 from tfcactus.sampling import base
 
 
 @dataclasses.dataclass(frozen=True)
-class FixedSizeSampling(base.SamplingScheme):
+class FixedSizeSampling(base.SizedSampling):
   """Each batch is a uniformly random subset of a fixed number of examples.
 
   An example that enters displaces another, so that a sum changes by up to twice
@@ -29,14 +28,6 @@ class FixedSizeSampling(base.SamplingScheme):
 
   code = 2
   name = 'fixed_size'
-
-  num_examples: int
-  batch_size: int
-
-  def __post_init__(self) -> None:
-    _checks.integer('num_examples', self.num_examples, 1)
-    object.__setattr__(
-        self, 'batch_size', base.checked_size(self.batch_size, self.num_examples))
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> FixedSizeSampling:

@@ -8,14 +8,13 @@ from typing import List
 import dp_accounting
 import numpy as np
 
-from tfcactus import _checks
 from tfcactus import relations
 from tfcactus.randomness import KeyStream
 from tfcactus.sampling import base
 
 
 @dataclasses.dataclass(frozen=True)
-class OnePassSampling(base.SamplingScheme):
+class OnePassSampling(base.SizedSampling):
   """Each example exactly once in an epoch, in a fresh random order.
 
   What a shuffled `fit` does. No amplification by shuffling is proved for training,
@@ -35,14 +34,6 @@ class OnePassSampling(base.SamplingScheme):
               'and no account of that is known')
   draws_epochs = True
   also_public = ('the sizes of the batches',)
-
-  num_examples: int
-  batch_size: int
-
-  def __post_init__(self) -> None:
-    _checks.integer('num_examples', self.num_examples, 1)
-    object.__setattr__(
-        self, 'batch_size', base.checked_size(self.batch_size, self.num_examples))
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> OnePassSampling:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.accounting.reference_values import POINTS
 from tests.noise.tables import gaussian_scalar
 from tests.noise.tables import wavy_scalar
 from tfcactus import accounting
@@ -91,17 +92,7 @@ def test_randomised_response_is_binomial(steps):
 
 
 # 200-bit values of two independent inversions; add/remove, Poisson sampling.
-REFERENCE = [
-    (1, .01, 1000, 1e-5, 1.82823666651657679),
-    (.8, 250 / 60000, 14400, 1e-5, 4.48651006120052287),
-    (1.1, 256 / 60000, 14000, 1e-5, 2.37583762697343115),
-    (4, .1, 2000, 1e-6, 5.70568223040614786),
-    (.5, .001, 2000, 1e-8, 6.53488376567194340),
-    (2, 1, 100, 1e-5, 33.1037323359224653),
-]
-
-
-@pytest.mark.parametrize('sigma, prob, steps, delta, epsilon', REFERENCE)
+@pytest.mark.parametrize('sigma, prob, steps, delta, epsilon', POINTS[:-1])
 def test_subsampled_gaussian_reference(sigma, prob, steps, delta, epsilon):
   sides = accounting.dominating_pair(noise.Gaussian(sigma)).poisson(prob)
   results = [Composition([(side, steps)]).epsilon(delta) for side in sides]
@@ -112,8 +103,7 @@ def test_subsampled_gaussian_reference(sigma, prob, steps, delta, epsilon):
       epsilon, rel=1e-6)
 
 
-@pytest.mark.parametrize('sigma, prob, steps, delta, epsilon', REFERENCE + [
-    (1, 1e-4, 10**6, 1e-10, 0.765695019033915791)])
+@pytest.mark.parametrize('sigma, prob, steps, delta, epsilon', POINTS)
 def test_accountant_reaches_ten_digits(sigma, prob, steps, delta, epsilon):
   bounds = accounting.PhiAccountant().compose(dp_accounting.PoissonSampledDpEvent(
       prob, dp_accounting.GaussianDpEvent(sigma)), steps).epsilon_bounds(delta)

@@ -126,18 +126,20 @@ def test_accumulated_batches_equal_the_logical_one(make):
   _assert_close(model.get_weights(), once)
 
 
-def test_accumulated_batches_get_noise_once():
+@pytest.mark.parametrize('parts', [{}, {'gradient_accumulation_steps': 4}])
+def test_noise_has_the_promised_scale_and_comes_once(parts):
   model = tf.keras.Sequential([tf.keras.layers.Input((100,)),
                                tf.keras.layers.Dense(50)])
   before = model.get_weights()
   optimizer = _sgd(l2_norm_clip=2.0, noise_multiplier=0.5, learning_rate=1.0,
-                   seed=1, gradient_accumulation_steps=4)
+                   seed=1, **parts)
   model.compile(optimizer, _LOSS)
   model.fit(np.zeros((16, 100), np.float32), np.zeros(16, np.int64),
-            batch_size=4, verbose=0)
+            batch_size=4 if parts else 16, verbose=0)
   step = (before[0] - model.get_weights()[0]).ravel()
-  # TensorFlow Privacy adds it with every part, which is twice as much.
+  # With every part TensorFlow Privacy adds it, which would be twice as much.
   assert abs(step.std() / (2.0 * 0.5 / 8) - 1) < 0.04
+  assert optimizer.released_steps == 1
 
 
 def test_a_broken_example_in_the_data_is_dropped_and_the_others_are_not():
@@ -156,19 +158,6 @@ def test_a_gradient_that_overflows_is_owned_up_to():
   optimizer = _sgd()
   assert all(np.all(np.isfinite(w)) for w in _fit_once(optimizer, x, y))
   assert not optimizer.sound
-
-
-def test_noise_has_the_promised_scale():
-  model = tf.keras.Sequential([tf.keras.layers.Input((100,)),
-                               tf.keras.layers.Dense(50)])
-  before = model.get_weights()
-  optimizer = _sgd(l2_norm_clip=2.0, noise_multiplier=0.5, learning_rate=1.0,
-                   seed=1, expected_batch_size=4)
-  after = _fit_once(optimizer, np.zeros((8, 100), np.float32),
-                    np.zeros(8, np.int64), model)
-  step = (before[0] - after[0]).ravel()
-  assert abs(step.std() / (2.0 * 0.5 / 4) - 1) < 0.04
-  assert optimizer.released_steps == 1
 
 
 def test_empty_batches_release_noise_and_never_nan():
@@ -244,9 +233,10 @@ def test_from_plan_and_config_round_trip(radial):
 
 
 @pytest.mark.parametrize('kwargs, words', [
-    ({'expected_batch_size': None}, 'public constant'),
+    ({'num_microbatches': 0}, 'num_microbatches >= 1'),
+    ({'num_microbatches': True}, 'num_microbatches to be an integer'),
     ({'expected_batch_size': 0}, 'expected_batch_size > 0'),
-    ({'num_microbatches': 2}, 'one example per microbatch'),
+    ({'num_microbatches': 2}, 'Leave out num_microbatches for one example per'),
     ({'gradient_accumulation_steps': 0}, '>= 1'),
     ({'noise_multiplier': -1.0}, 'noise_multiplier > 0'),
     ({'noise_multiplier': None}, 'either noise_multiplier'),

@@ -164,7 +164,8 @@ class Lattice:
     for bounds, count in self.pilot:
       pair = bounds.upper
       exponent = _numerics.log_mass(pair.p) + order * pair.loss
-      low = (pair.loss <= bulk) & (pair.p > 0)
+      low, high = ((pair.p > 0) & side for side in (
+          pair.loss <= bulk, pair.loss > bulk))
       if not np.any(low):
         return sum(
             n * float(_numerics.log_sum(
@@ -172,9 +173,9 @@ class Lattice:
             for b, n in self.pilot)
       base = float(_numerics.log_sum(exponent[low]))
       small += count * base
-      if not np.all(low):
+      if np.any(high):
         ratio += count * float(np.logaddexp(
-            0.0, _numerics.log_sum(exponent[~low]) - base))
+            0.0, _numerics.log_sum(exponent[high]) - base))
     if ratio <= 0:
       return -math.inf
     return small + ratio + math.log(-math.expm1(-ratio))

@@ -71,21 +71,6 @@ def check_one_device(variables: Sequence[tf.Variable] = (),
         'tf.distribute.OneDeviceStrategy.')
 
 
-def check_vectorizable(model: keras.Model) -> None:
-  """Refuses layers whose pass over one example cannot be vectorised.
-
-  Raises:
-    ValueError: naming the layer and the remedy.
-  """
-  for layer in models.flat_layers(model):
-    if (isinstance(layer, keras.layers.RNN) and not layer.unroll and
-        not models.RECURRENT_LOOPS):
-      raise ValueError(
-          f'Expected recurrent layers with unroll=True, got {layer.name!r} '
-          'without: TensorFlow cannot take gradients per example through its '
-          'loop. Pass unroll=True (and an Input of known length).')
-
-
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
   if _normalizes_batches(layer):
     raise ValueError(

@@ -20,8 +20,6 @@ RANDOM_LAYERS = (
     keras.layers.GaussianDropout, keras.layers.AlphaDropout, keras.layers.Lambda
 ) + ((keras.layers.SpatialDropout1D, keras.layers.SpatialDropout2D,
       keras.layers.SpatialDropout3D) if KERAS_3 else ())
-RECURRENT_LOOPS: bool = KERAS_3
-"""Whether gradients per example can be taken through loops over time."""
 
 
 def _functional_class() -> type:
@@ -66,6 +64,11 @@ def depthwise_kernel(layer: keras.layers.Layer) -> keras.Variable:
 def flat_layers(model: keras.Model) -> List[keras.layers.Layer]:
   """All layers of a model, those inside of others and models included."""
   return list(model._flatten_layers(recursive=True, include_self=False))  # pylint: disable=protected-access
+
+
+def direct_layers(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
+  """The layers that a layer holds, not those inside of them."""
+  return list(layer._flatten_layers(recursive=False, include_self=False))  # pylint: disable=protected-access
 
 
 def is_graph(model: keras.Model) -> bool:
@@ -127,6 +130,12 @@ def output_shapes(layer: keras.layers.Layer) -> List[Any]:
   """Shapes of a layer's output at each place of a functional model."""
   return [list(out.shape) for node in _nodes(layer)
           for out in tf.nest.flatten(node.outputs)]
+
+
+def input_shapes(layer: keras.layers.Layer) -> List[Any]:
+  """Shapes of a layer's inputs at each place of a functional model."""
+  return [list(each.shape) for node in _nodes(layer)
+          for each in tf.nest.flatten(node.input_tensors)]
 
 
 def input_spec(model: keras.Model) -> Optional[Any]:

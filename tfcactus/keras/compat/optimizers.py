@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import Dict
 from typing import Mapping
 
 from tfcactus.keras.compat.versions import keras
@@ -67,3 +68,34 @@ def is_wrapped(optimizer: keras.optimizers.Optimizer) -> bool:
   Keras 2 tells it. Keras 3 does not, and asks it for no gradients either.
   """
   return getattr(optimizer, '_is_wrapped_by_loss_scale_optimizer', False)
+
+
+def drop_in_arguments(optimizer: keras.optimizers.Optimizer) -> Dict[str, Any]:
+  """The arguments of a drop-in optimizer that does what a plain one does.
+
+  Args:
+    optimizer: Of Keras; under Keras 2, legacy or not.
+
+  Raises:
+    ValueError: if the base of drop-in optimizers has no such argument.
+  """
+  config = dict(optimizer.get_config())
+  if config.get('gradient_accumulation_steps', 1) is None:
+    del config['gradient_accumulation_steps']
+  schedule = config.get('learning_rate')
+  if isinstance(schedule, dict):
+    config['learning_rate'] = keras.optimizers.schedules.deserialize(schedule)
+  if KERAS_3 or isinstance(optimizer, keras.optimizers.legacy.Optimizer):
+    return config
+  unsupported = {name: config[name] for name in (
+      'weight_decay', 'clipnorm', 'clipvalue', 'global_clipnorm', 'use_ema')
+                 if config.get(name)}
+  if unsupported:
+    raise ValueError(
+        'Expected an optimizer with none of what the legacy ones lack, on which '
+        f'drop-in optimizers of Keras 2 stand, got {unsupported!r}; use '
+        'tfcactus.keras.privatize, which trains with any optimizer.')
+  for name in (*_NOT_LEGACY, 'is_legacy_optimizer', 'clipnorm', 'clipvalue',
+               'global_clipnorm'):
+    config.pop(name, None)
+  return config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import Optional
 from typing import Type
 
 from tfcactus.keras.compat import optimizers
@@ -44,7 +45,7 @@ class DPKerasSGDOptimizer(_SGD):
   """Private SGD: clipped gradients per example, noise once on their sum.
 
   Goes where `tensorflow_privacy.DPKerasSGDOptimizer` goes, in `compile` with a
-  loss of reduction NONE. It divides by the expected batch size.
+  loss of reduction NONE.
 
   It sees a batch only through its losses, so it takes one backward pass per
   example; `tfcactus.keras.privatize` is many times faster. It cannot see the
@@ -62,12 +63,16 @@ class DPKerasSGDOptimizer(_SGD):
     l2_norm_clip: The bound on the norm of each example's gradient.
     noise_multiplier: Standard deviation of Gaussian noise over l2_norm_clip;
       0 for none, which protects nothing.
-    num_microbatches: None: one example per microbatch; others are refused.
+    num_microbatches: None: one example per microbatch. A number: the mean gradient
+      of each microbatch is clipped, and the noisy sum is divided by it; where they
+      hold several examples no epsilon is known, see docs/porting.md.
     gradient_accumulation_steps: Batches to a logical one: their clipped sums
       are added up, and noise is added once, to the sum of the last. No epsilon
       is known for it by `EpsilonCallback`.
     expected_batch_size: Of the logical batch, sampling_prob * num_examples, a
-      public constant that the noisy sum is divided by. Required.
+      public constant that the noisy sum is divided by. None for the size of the
+      batches, which then must be one for all of them; under Poisson sampling it
+      is required.
     noise: A noise table, instead of noise_multiplier.
     seed: For repeatable experiments; None takes the system's entropy.
     plan: Set by `from_plan`.
@@ -94,3 +99,48 @@ class DPKerasAdagradOptimizer(_Adagrad):
 @_registered
 class DPKerasRMSpropOptimizer(_RMSprop):
   """Private RMSprop; arguments as `DPKerasSGDOptimizer` and Keras' RMSprop."""
+
+
+def _vectorized(base: Any) -> Any:
+  """As TensorFlow Privacy's: nothing is faster here, all are vectorised."""
+
+  class _Vectorized(base):
+    """Takes the arguments in the order of `VectorizedDPKerasSGDOptimizer`."""
+
+    def __init__(self, l2_norm_clip: Any, noise_multiplier: Any = None,
+                 num_microbatches: Optional[int] = None,
+                 unconnected_gradients_to_zero: bool = False, *args: Any,
+                 **kwargs: Any):
+      del unconnected_gradients_to_zero  # They always are.
+      super().__init__(l2_norm_clip, noise_multiplier, num_microbatches,
+                       *args, **kwargs)
+
+  return _Vectorized
+
+
+_VectorizedSGD: Any = _vectorized(DPKerasSGDOptimizer)
+_VectorizedAdam: Any = _vectorized(DPKerasAdamOptimizer)
+_VectorizedAdagrad: Any = _vectorized(DPKerasAdagradOptimizer)
+
+
+@_registered
+class VectorizedDPKerasSGDOptimizer(_VectorizedSGD):
+  """`DPKerasSGDOptimizer`, by the name and arguments of TensorFlow Privacy.
+
+  Args:
+    l2_norm_clip: As there, and all others.
+    noise_multiplier: As there.
+    num_microbatches: As there.
+    unconnected_gradients_to_zero: Ignored: they are zero.
+    **kwargs: As there.
+  """
+
+
+@_registered
+class VectorizedDPKerasAdamOptimizer(_VectorizedAdam):
+  """`DPKerasAdamOptimizer`; arguments as `VectorizedDPKerasSGDOptimizer`."""
+
+
+@_registered
+class VectorizedDPKerasAdagradOptimizer(_VectorizedAdagrad):
+  """`DPKerasAdagradOptimizer`; arguments as `VectorizedDPKerasSGDOptimizer`."""

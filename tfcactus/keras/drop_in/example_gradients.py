@@ -18,7 +18,9 @@ import tensorflow as tf
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.drop_in.batching import Batching
 from tfcactus.keras.gradients import clipping
+from tfcactus.keras.gradients import forms
 
 UNSCALED = (
     'Keras puts a LossScaleOptimizer around the optimizer of a model that was '
@@ -109,7 +111,7 @@ def sums_of_rows(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor,
     rows = [tf.ensure_shape(each, [indices.shape[0], *var.shape])
             for each, var in zip(rows, var_list)]
     finite = [tf.reduce_all(tf.math.is_finite(each)) for each in rows]
-    return (clipping.clipped_sums(rows, l2_norm_clip),
+    return (_clipped(rows, l2_norm_clip),
             tf.reduce_all(tf.stack(finite)))
 
   if tf.executing_eagerly():
@@ -128,10 +130,24 @@ def sums_of_rows(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor,
   return sums, finite
 
 
+def _clipped(rows: List[tf.Tensor], l2_norm_clip: tf.Tensor) -> List[tf.Tensor]:
+  """Clipped sums, of norms that are taken in float64."""
+  clipping.check_dtypes(rows)
+  squared = tf.add_n([
+      forms.squared_norms(tf.cast(each, tf.float64)) for each in rows])
+  entries = sum(each.shape[1:].num_elements() for each in rows)
+  # The factor and its product with an entry round in float32.
+  factors, usable = clipping.clip_factors(
+      squared, l2_norm_clip, margin=clipping.float64_margin(entries, 2))
+  return [forms.Dense(each, each.shape[1:]).weighted_sum(factors, usable)
+          for each in rows]
+
+
 class State:
   """Counts and sums that no checkpoint may hold, so no trackable does.
 
   Attributes:
+    batching: Its `Batching`.
     released: Noisy updates made; checkpoints restore `iterations`, also to
       fewer.
     sound: Whether all gradients were finite.
@@ -143,7 +159,8 @@ class State:
     seeded: Whether noise of steps that a config tells of came from a seed.
   """
 
-  def __init__(self) -> None:
+  def __init__(self, batching: Batching) -> None:
+    self.batching = batching
     with tf.init_scope():
       self.parts_seen = tf.Variable(0, trainable=False, dtype=tf.int64)
       self.sound = tf.Variable(True, trainable=False)

@@ -42,7 +42,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
     """
     layers.check_one_device(single_replica=True)
     example_gradients.check_precision(self)
-    losses = example_losses.mean_per_example(loss)
+    losses = self._private.batching.split(example_losses.mean_per_example(loss))
     if tf.executing_eagerly():
       raise ValueError(
           'Expected compile(run_eagerly=False) with a drop-in optimizer of '

@@ -10,6 +10,7 @@ from typing import Optional
 from typing import Tuple
 from typing import TYPE_CHECKING
 
+from tfcactus import sampling
 from tfcactus.keras.batches import SampledBatches
 from tfcactus.keras.checks import layers
 from tfcactus.keras.checks import state_writes
@@ -99,6 +100,9 @@ class DropInLedger:
   def _problem(self, batches: SampledBatches, steps: int) -> str:
     """Why no epsilon is known for steps on these batches, or ''."""
     batches.check_plan(self.plan)
+    problem = self._size_problem(batches)
+    if problem:
+      return problem
     try:
       layers.check_model(self._model)
       self._check_vector()
@@ -115,6 +119,13 @@ class DropInLedger:
       return _FEW_DRAWS
     return ''
 
+  def _size_problem(self, batches: SampledBatches) -> str:
+    """Why microbatches and divisor do not go with these batches, or ''."""
+    if self._optimizer.expected_batch_size is None and not isinstance(
+        batches.scheme, sampling.FixedSizeSampling):
+      return _SIZES.format(self.plan.expected_batch_size)
+    return _GROUPED if _released(self._optimizer, self._model).grouped else ''
+
 
 class _Released(NamedTuple):
   """What drop-in optimizers released from a model.
@@ -123,11 +134,13 @@ class _Released(NamedTuple):
     steps: By all of them.
     problem: Why no one account covers them, or ''.
     seeded: Whether any of their noise can be repeated.
+    grouped: Whether any clipped the means of several examples.
   """
 
   steps: int
   problem: str
   seeded: bool
+  grouped: bool
 
 
 def _released(optimizer: DPOptimizer, model: keras.Model) -> _Released:
@@ -141,7 +154,7 @@ def _released(optimizer: DPOptimizer, model: keras.Model) -> _Released:
       trainer for trainer in lineage.trainers(model.trainable_variables)
       if trainer is not optimizer and trainer.released_steps]
   steps = optimizer.released_steps + sum(t.released_steps for t in earlier)
-  problem, seeded = '', optimizer.seeded
+  problem, seeded, grouped = '', optimizer.seeded, optimizer.grouped
   for trainer in earlier:
     if isinstance(trainer, Record) or _adds(trainer) != _adds(optimizer):
       problem = problem or _OTHER_PLAN.format(trainer.released_steps)
@@ -149,7 +162,8 @@ def _released(optimizer: DPOptimizer, model: keras.Model) -> _Released:
       problem = problem or _EARLIER_UNSOUND
     else:
       seeded = seeded or trainer.seeded
-  return _Released(steps, problem, seeded)
+      grouped = grouped or trainer.grouped
+  return _Released(steps, problem, seeded, grouped)
 
 
 def _adds(optimizer: DPOptimizer) -> Tuple[str, float]:
@@ -196,6 +210,18 @@ _ACCUMULATED = (
     'of the samples that one noisy sum adds up, so that it counts several times '
     'the clip norm. Use tfcactus.keras.privatize(model, plan), which splits one '
     'sample over physical batches.')
+
+_SIZES = (
+    'No epsilon: the optimizer divides by the size of its batches, or by their '
+    'microbatches, and samples of random size tell by it who was drawn. Make it '
+    'with expected_batch_size={:g} and without num_microbatches.')
+
+_GROUPED = (
+    'No epsilon: means over microbatches of several examples were clipped. One '
+    'example in place of another moves such a mean by up to twice the clip norm; one '
+    'more, one less or one drawn in place of another moves those that follow to other '
+    'microbatches too, which nothing bounds. Leave out num_microbatches to have each '
+    'example clipped.')
 
 _FEW_DRAWS = (
     'No epsilon: more steps were released than the given batches drew '

@@ -18,6 +18,7 @@ from tfcactus.keras.checks import layers
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.drop_in import batching
 from tfcactus.keras.drop_in import example_gradients
 from tfcactus.keras.drop_in import ledger as drop_in_ledger
 from tfcactus.keras.ledger import ledger as ledger_lib
@@ -36,11 +37,13 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     plan: The `PrivacyPlan` it was made from, or None.
     noise: The noise, in units of the clip norm.
     l2_norm_clip: The bound on the norm of each example's gradient.
-    expected_batch_size: What the noisy sum is divided by.
+    expected_batch_size: What the noisy sum is divided by; None for the number of
+      microbatches, or the size of all batches.
+    num_microbatches: Microbatches to a batch; None for one to each example.
   """
 
   _FIXED = dict.fromkeys(
-      ('plan', 'noise', 'l2_norm_clip', 'expected_batch_size',
+      ('plan', 'noise', 'l2_norm_clip', 'expected_batch_size', 'num_microbatches',
        'parts_per_step'),
       'Make another optimizer; what both release of one model is added up '
       'where one account covers it.')
@@ -71,9 +74,9 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                noise: Optional[noise_lib.Noise] = None,
                seed: Optional[int] = None, plan: Optional[PrivacyPlan] = None,
                **kwargs: Any):
-    expected = _check_batching(expected_batch_size, num_microbatches)
     parts = _checks.integer(
         'gradient_accumulation_steps', gradient_accumulation_steps, 1)
+    batches = batching.Batching(expected_batch_size, num_microbatches, parts)
     if kwargs.get('loss_scale_factor') is not None:
       raise ValueError(
           'Expected loss_scale_factor=None, got '
@@ -85,10 +88,11 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     self.noise = _one_noise(noise, noise_multiplier, plan)
     # Not by Keras' name: its own optimizers average, and know no noise.
     self.parts_per_step = parts
-    self.expected_batch_size = expected
+    self.expected_batch_size = batches.expected
+    self.num_microbatches = batches.microbatches
     self._sampler = NoiseSampler(self.noise, seed=seed)
     self.l2_norm_clip = _one_clip(l2_norm_clip, plan)
-    self._private = example_gradients.State()
+    self._private = example_gradients.State(batches)
 
   @property
   def seeded(self) -> bool:
@@ -138,6 +142,11 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     """False once any gradient was not finite, which voids the guarantee."""
     return bool(tf.convert_to_tensor(self._private.sound))
 
+  @property
+  def grouped(self) -> bool:
+    """Whether any microbatch held several examples."""
+    return bool(tf.convert_to_tensor(self._private.batching.grouped))
+
   def _compute_gradients(self, loss: Any, var_list: Sequence[tf.Variable],
                          grad_loss: Any = None,
                          tape: Optional[tf.GradientTape] = None) -> List[tf.Tensor]:
@@ -155,7 +164,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
         if not callable(var_list):
           tape.watch([models.tf_variable(v) for v in var_list])
         loss = loss()
-      losses = example_losses.mean_per_example(loss)
+      losses = self._private.batching.split(example_losses.mean_per_example(loss))
       var_list = var_list() if callable(var_list) else var_list
     var_list = tf.nest.flatten(var_list)
     sums, finite = example_gradients.clipped_sums(losses, var_list, tape, self._clip())
@@ -175,7 +184,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     dim = sum(part.shape.num_elements() or 0 for part in sums)
     check = self.noise.check_dim if self.plan is None else self.plan.check_vector
     check(dim)
-    return [part / self.expected_batch_size
+    return [self._private.batching.divided(part)
             for part in self._sampler.add_to(sums, self._clip())]
 
   def _check_ready(self) -> None:
@@ -224,10 +233,12 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
         'noise': noise_lib.to_config(self.noise),
         'plan': serialization.plan_config(self.plan),
         'expected_batch_size': self.expected_batch_size,
+        'num_microbatches': self.num_microbatches,
         'gradient_accumulation_steps': self.parts_per_step,
         'seeded': self.seeded,
         'released_steps': self.released_steps,
         'sound': self.sound,
+        'grouped': self.grouped,
     })
     return config
 
@@ -238,10 +249,10 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     It counts the steps that were released when the config was made.
     """
     config = dict(config)
-    released, sound, seeded, state = (
+    released, sound, grouped, seeded, state = (
         config.pop(name, default) for name, default in (
-            ('released_steps', 0), ('sound', True), ('seeded', False),
-            ('state', None)))
+            ('released_steps', 0), ('sound', True), ('grouped', False),
+            ('seeded', False), ('state', None)))
     config['plan'] = serialization.plan_from(config.get('plan'))
     if isinstance(config.get('noise'), dict):
       config['noise'] = noise_lib.from_config(config['noise'])
@@ -250,25 +261,9 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     made._private.released.assign(released)
     made._private.loaded_steps = released
     made._private.sound.assign(sound)
+    made._private.batching.grouped.assign(grouped)
     made._private.saved = state
     return made
-
-
-def _check_batching(expected_batch_size: object, num_microbatches: object) -> float:
-  """Returns the expected batch size, a number above 0."""
-  if expected_batch_size is None:
-    raise ValueError(
-        'Expected expected_batch_size (sampling_prob * num_examples), got '
-        'none: the noisy sum is divided by this public constant, because '
-        'dividing by the size of the batch that was drawn would reveal it.')
-  expected = _checks.positive('expected_batch_size', expected_batch_size)
-  if num_microbatches not in (None, expected_batch_size):
-    raise ValueError(
-        'Expected num_microbatches=None (one example per microbatch), got '
-        f'num_microbatches={num_microbatches!r}: under Poisson sampling '
-        'one example more or less moves all others to other microbatches, '
-        'so that larger ones have no bounded sensitivity.')
-  return float(expected)
 
 
 def _one_clip(l2_norm_clip: float, plan: Optional[PrivacyPlan]) -> float:

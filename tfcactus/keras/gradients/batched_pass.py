@@ -21,6 +21,7 @@ from tfcactus.keras.checks import variable_reads
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import recurrent
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import added_losses
 from tfcactus.keras.gradients import forms
@@ -66,6 +67,18 @@ class PassResult(NamedTuple):
   added: Optional[tf.Tensor] = None
   calls: Optional[variable_reads.Calls] = None
   answers: Sequence[variable_reads.Answer] = ()
+
+
+class NotOneRowEach(ValueError):
+  """A layer was not called on one row for each example.
+
+  Attributes:
+    layer: The layer.
+  """
+
+  def __init__(self, words: str, layer: keras.layers.Layer):
+    super().__init__(words)
+    self.layer = layer
 
 
 def takes_part(weights: tf.Tensor) -> tf.Tensor:
@@ -123,10 +136,10 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
     def capture(rule: LayerRule, layer: keras.layers.Layer, number: int,
                 saved: Any, outputs: tf.Tensor) -> tf.Tensor:
       if outputs.shape[0] != weights.shape[0]:
-        raise ValueError(
+        raise NotOneRowEach(
             f'Expected layer {layer.name!r} to be called on one row for each '
             f'of {weights.shape[0]} examples, got shape {outputs.shape}; use '
-            "privatize(..., engine='vectorized').")
+            "privatize(..., engine='vectorized').", layer)
       tape.watch(outputs)
       captured.append(_Captured(rule, layer, number, saved, outputs))
       return outputs
@@ -212,7 +225,7 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(variables)
       with patches.drawing(model, example_seeds.counting(seed)), (
-          added_losses.of_one(model)) as added:
+          recurrent.unrolled(model)), added_losses.of_one(model) as added:
         prediction = model(_alone(x), training=True)
       total = added.total()
       extra = None if total is None else total[None]
@@ -223,7 +236,8 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
     gradients = tape.gradient(
         weighted, variables,
         unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return ([_unscaled(tf.convert_to_tensor(g), scale) for g in gradients],
+    found = [forms.of_example(each) for each in gradients]
+    return ([{**each, 'values': _unscaled(each['values'], scale)} for each in found],
             tf.nest.map_structure(lambda value: value[0], prediction), loss[0],
             [] if extra is None else [extra[0]])
 
@@ -240,7 +254,7 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
         'of layers whose weights nothing else uses (see privacy_summary()).'
         ) from error
   return PassResult(
-      [forms.Dense(values, variable.shape) for values, variable in
+      [forms.of_examples(found, variable.shape) for found, variable in
        zip(gradients, model.trainable_variables)], predictions, losses,
       added[0] if added else None)
 

@@ -26,6 +26,20 @@ _SMALLEST_FACTOR = 1e-37
 A gradient that needs one is as good as not finite."""
 
 
+def float64_margin(entries: int, float32_roundings: int) -> float:
+  """How far clipped norms must stay below the bound if norms are taken in float64.
+
+  Entries are squared (one rounding each) and summed, in parts and over them (fewer
+  than two for each), and the root halves what that errs by. Bound, factor and the
+  product with an entry round five times more. 1.01 is for terms of second order.
+
+  Args:
+    entries: Of a vector.
+    float32_roundings: Of each entry of what is scaled, in float32.
+  """
+  return 1.01 * (float32_roundings * 2.0**-24 + (1.5 * entries + 6) * 2.0**-53)
+
+
 def check_dtypes(gradients: Sequence[Union[tf.Tensor, tf.Variable]]) -> None:
   """Refuses dtypes whose rounding error the margin does not cover.
 
@@ -42,19 +56,21 @@ def check_dtypes(gradients: Sequence[Union[tf.Tensor, tf.Variable]]) -> None:
 
 
 def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
-                 normalize: bool = False) -> Tuple[tf.Tensor, tf.Tensor]:
+                 normalize: bool = False, margin: float = CLIP_MARGIN
+                ) -> Tuple[tf.Tensor, tf.Tensor]:
   """The factor each vector is scaled by, and whether it counts at all.
 
   Args:
     squared_norms: float64, any shape; not finite where any entry was not.
     l2_norm_clip: The bound on the norm.
     normalize: Whether to lengthen short vectors too.
+    margin: How far norms stay below the bound, relative.
 
   Returns:
     float64 factors of the same shape, and booleans, False where the vector
     must be replaced by zeros (the factor alone would not do: 0 * NaN = NaN).
   """
-  bound = tf.cast(l2_norm_clip, tf.float64) * (1 - CLIP_MARGIN)
+  bound = tf.cast(l2_norm_clip, tf.float64) * (1 - margin)
   usable = tf.math.is_finite(squared_norms)
   zero = tf.zeros_like(squared_norms)
   norm = tf.sqrt(tf.where(usable, squared_norms, zero))
@@ -78,7 +94,8 @@ def check_kind(clipping: str) -> str:
 
 def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tensor,
                  takes_part: tf.Tensor, clipping: str = 'flat',
-                 groups: Sequence[int] = ()) -> Tuple[List[tf.Tensor], tf.Tensor]:
+                 groups: Sequence[int] = (), margin: float = CLIP_MARGIN
+                ) -> Tuple[List[tf.Tensor], tf.Tensor]:
   """Clips each example's gradient and sums over the examples.
 
   Args:
@@ -88,6 +105,7 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
       does an example with any entry that is not finite.
     clipping: 'flat', 'per_layer' or 'automatic'.
     groups: For 'per_layer', the number of each variable's layer.
+    margin: How far norms stay below the bound, relative.
 
   Returns:
     (sums in the shape of each variable; how many of those taking part were not
@@ -104,7 +122,7 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
   for number in numbers:
     squared = tf.add_n([each.squared_norms() for each, group in
                         zip(gradients, groups) if group == number])
-    found[number] = clip_factors(squared, bound, clipping == 'automatic')
+    found[number] = clip_factors(squared, bound, clipping == 'automatic', margin)
     short.append(squared <= bound**2)
   # An example broken in one layer takes no part in any.
   keep = tf.reduce_all([usable for _, usable in found.values()], 0)
@@ -115,13 +133,14 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
            for each, group in zip(gradients, groups)], tf.reduce_sum(halves))
 
 
-def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor
-                ) -> List[tf.Tensor]:
+def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor,
+                 margin: float = CLIP_MARGIN) -> List[tf.Tensor]:
   """As `clip_and_sum`, of gradients that are given as they are.
 
   Args:
     per_example: One for each variable, shape (batch, ...), all of it known.
     l2_norm_clip: The bound on the norm over all variables together.
+    margin: How far norms stay below it, relative.
 
   Returns:
     Sums in the shape of each variable.
@@ -129,4 +148,4 @@ def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor
   check_dtypes(per_example)
   return clip_and_sum(
       [forms.Dense(each, each.shape[1:]) for each in per_example], l2_norm_clip,
-      tf.ones(per_example[0].shape[:1], tf.bool))[0]
+      tf.ones(per_example[0].shape[:1], tf.bool), margin=margin)[0]

@@ -5,14 +5,18 @@ from __future__ import annotations
 import collections
 from typing import Any
 from typing import Optional
+from typing import Union
 
 import dp_accounting
 import tensorflow as tf
 
 from tfcactus import _checks
+from tfcactus import noise as noise_lib
 from tfcactus.keras.gradients import clipping
 from tfcactus.keras.noise_addition import NoiseSampler
 from tfcactus.keras.tfp import stand_in
+
+Clip = Union[float, tf.Tensor, tf.Variable]
 
 
 class TableNoiseQuery(stand_in.SumAggregationDPQuery):
@@ -24,20 +28,22 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
 
   Attributes:
     noise: The noise, in units of the clip norm.
-    l2_norm_clip: The bound on the joint norm of a record.
+    l2_norm_clip: The bound on the joint norm of a record, a float or a tensor.
     seeded: Whether the noise repeats; see `NoiseSampler`.
   """
 
   _GlobalState = collections.namedtuple('_GlobalState', ['l2_norm_clip'])
 
-  def __init__(self, plan_or_noise: Any, l2_norm_clip: Optional[float] = None,
+  def __init__(self, plan_or_noise: Any, l2_norm_clip: Optional[Clip] = None,
                *, seed: Optional[int] = None):
     """Initialises the query.
 
     Args:
       plan_or_noise: A `PrivacyPlan`, or noise valid for the records: Gaussian
         for any dimension, a radial table for its own, scalar noise for one.
-      l2_norm_clip: The clip norm; with a plan, None or the plan's.
+      l2_norm_clip: The clip norm; with a plan, None or the plan's. A scalar
+        variable or tensor is read for each sample: noise is in its unit, so that
+        it may move, by what was released but never by the records themselves.
       seed: For repeatable experiments; None takes the system's entropy.
 
     Raises:
@@ -48,7 +54,8 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
       raise ValueError(
           'Expected l2_norm_clip with noise that is not a PrivacyPlan, got '
           'None; write TableNoiseQuery(noise, l2_norm_clip=1.0).')
-    if plan is not None and l2_norm_clip not in (None, plan.l2_norm_clip):
+    if plan is not None and l2_norm_clip is not None and (
+        tf.is_tensor(l2_norm_clip) or l2_norm_clip != plan.l2_norm_clip):
       raise ValueError(
           f'Expected l2_norm_clip={plan.l2_norm_clip!r} as in the plan, got '
           f'l2_norm_clip={l2_norm_clip!r}; leave it out.')
@@ -59,8 +66,9 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
           'tfcactus.keras.privatize.')
     self._plan = plan
     self.noise = plan_or_noise if plan is None else plan.noise
-    self.l2_norm_clip = _checks.positive(
-        'l2_norm_clip', l2_norm_clip if plan is None else plan.l2_norm_clip)
+    clip: Any = l2_norm_clip if plan is None else plan.l2_norm_clip
+    self.l2_norm_clip = _checked_scalar(clip) if tf.is_tensor(clip) else (
+        _checks.positive('l2_norm_clip', clip))
     self._sampler = NoiseSampler(self.noise, seed=seed)
     self.seeded = self._sampler.seeded
 
@@ -77,7 +85,18 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
 
   def initial_global_state(self) -> Any:
     """Returns the state: the clip norm, also the scale of the noise."""
-    return self._GlobalState(tf.constant(self.l2_norm_clip, tf.float64))
+    return self._GlobalState(self._clip_now())
+
+  def _clip_now(self) -> tf.Tensor:
+    if not tf.is_tensor(self.l2_norm_clip):
+      return tf.constant(self.l2_norm_clip, tf.float64)
+    clip = tf.cast(self.l2_norm_clip, tf.float64)
+    valid = tf.debugging.assert_non_negative(
+        tf.where(tf.math.is_finite(clip), clip, -tf.ones_like(clip)),
+        'Expected l2_norm_clip to be finite and at least 0.')
+    # None: it holds, eagerly.
+    with tf.control_dependencies([] if valid is None else [valid]):
+      return tf.identity(clip)
 
   def derive_sample_params(self, global_state: Any) -> tf.Tensor:
     """Returns the clip norm."""
@@ -98,7 +117,9 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     clipping.check_dtypes(parts)
     # In float64, where squares of large float32 numbers do not overflow.
     sums = clipping.clipped_sums(
-        [tf.cast(part, tf.float64)[None] for part in parts], params)
+        [tf.cast(part, tf.float64)[None] for part in parts], params,
+        clipping.float64_margin(
+            sum(part.shape.num_elements() or 0 for part in parts), 1))
     return tf.nest.pack_sequence_as(record, [
         tf.cast(total, part.dtype) for total, part in zip(sums, parts)])
 
@@ -119,8 +140,70 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     parts = [tf.convert_to_tensor(p) for p in tf.nest.flatten(sample_state)]
     dim = sum(part.shape.num_elements() or 0 for part in parts)
     self.check_vector(dim)
-    noisy = self._sampler.add_to(parts, global_state.l2_norm_clip)
+    noisy = self._sampler.add_to(parts, self._noise_scale(global_state))
+    return (tf.nest.pack_sequence_as(sample_state, noisy), global_state,
+            self._event(global_state, dim))
+
+  def _noise_scale(self, global_state: Any) -> tf.Tensor:
+    """What the noise is multiplied by."""
+    return global_state.l2_norm_clip
+
+  def _event(self, global_state: Any, dim: int) -> dp_accounting.DpEvent:
+    """What the release of a vector of `dim` coordinates costs."""
+    del global_state
     # Scalar noise on a vector, by the plan's labelled unproven accounting.
-    event = (self.noise.dp_event if self.noise.dim in (None, dim) else
-             dp_accounting.UnsupportedDpEvent())
-    return tf.nest.pack_sequence_as(sample_state, noisy), global_state, event
+    return (self.noise.dp_event if self.noise.dim in (None, dim) else
+            dp_accounting.UnsupportedDpEvent())
+
+
+class GaussianSumQuery(TableNoiseQuery):
+  """Goes where `tensorflow_privacy.GaussianSumQuery` goes.
+
+  Attributes:
+    stddev: Of the noise, in the unit of the records.
+  """
+
+  _GlobalState = collections.namedtuple('_GlobalState', ['l2_norm_clip', 'stddev'])
+
+  def __init__(self, l2_norm_clip: Clip, stddev: float, *,
+               seed: Optional[int] = None):
+    """Initialises the query.
+
+    Args:
+      l2_norm_clip: The clip norm: a number, or a scalar variable or tensor.
+      stddev: Of the noise, a number; 0 for none, which protects nothing.
+      seed: As for `TableNoiseQuery`.
+
+    Raises:
+      ValueError: if an argument is invalid.
+    """
+    self.stddev = _checks.non_negative('stddev', stddev)
+    super().__init__(noise_lib.Gaussian(1.0) if stddev else noise_lib.NoNoise(),
+                     l2_norm_clip, seed=seed)
+
+  def initial_global_state(self) -> Any:
+    """Returns the state: the clip norm and the noise's standard deviation."""
+    return self._GlobalState(
+        self._clip_now(), tf.constant(self.stddev, tf.float64))
+
+  def _noise_scale(self, global_state: Any) -> tf.Tensor:
+    return global_state.stddev
+
+  def _event(self, global_state: Any, dim: int) -> dp_accounting.DpEvent:
+    del dim
+    clip = tf.get_static_value(global_state.l2_norm_clip)
+    if not self.stddev:
+      return dp_accounting.NonPrivateDpEvent()
+    if clip is None:  # A variable in a graph: its value is not known here.
+      return dp_accounting.UnsupportedDpEvent()
+    if clip == 0:
+      return dp_accounting.NoOpDpEvent()
+    return dp_accounting.GaussianDpEvent(self.stddev / float(clip))
+
+
+def _checked_scalar(clip: Any) -> Any:
+  if clip.shape.rank != 0 or not clip.dtype.is_floating:
+    raise ValueError(
+        'Expected l2_norm_clip to be a number or a scalar of floats, got '
+        f'{clip!r}.')
+  return clip

@@ -78,7 +78,7 @@ class AtomicLoss(base.Loss):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TiltedAtoms(base.TiltedLoss):
+class TiltedAtoms(base.TiltedSum):
   """Atoms under a tilt.
 
   Attributes:
@@ -92,13 +92,6 @@ class TiltedAtoms(base.TiltedLoss):
   log_mgf: float
   weight: np.ndarray
   loss: np.ndarray
-
-  @property
-  def nodes(self) -> int:
-    return self.loss.size
-
-  def log_phi(self, spacing: float, count: int) -> np.ndarray:
-    return _numerics.log_phi_table(self.loss, self.weight, spacing, count)
 
   def error(self, t: np.ndarray) -> np.ndarray:
     return pair_lib.MASS_ROUNDOFF + rounding.phi_error(

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from tfcactus import _numerics
 from tfcactus.accounting.bounds import IntractableError
 
 
@@ -45,6 +46,25 @@ class TiltedLoss(abc.ABC):
       IntractableError: if it could not be shown, which is always so here.
     """
     raise IntractableError
+
+
+class TiltedSum(TiltedLoss):
+  """A tilted loss that is a sum over points.
+
+  Attributes:
+    loss: Shape (points,).
+    weight: Shape (points,), tilted probabilities; sum to one.
+  """
+
+  loss: np.ndarray
+  weight: np.ndarray
+
+  @property
+  def nodes(self) -> int:
+    return self.loss.size
+
+  def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    return _numerics.log_phi_table(self.loss, self.weight, spacing, count)
 
 
 class Loss(abc.ABC):

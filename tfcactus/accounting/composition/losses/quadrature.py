@@ -290,7 +290,7 @@ class SampledGaussian(base.Loss):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TiltedQuadrature(base.TiltedLoss):
+class TiltedQuadrature(base.TiltedSum):
   """One step's loss under a tilt: quadrature weights and what they are worth.
 
   Attributes:
@@ -312,13 +312,6 @@ class TiltedQuadrature(base.TiltedLoss):
   step: float
   cut: float
   size: float
-
-  @property
-  def nodes(self) -> int:
-    return self.loss.size
-
-  def log_phi(self, spacing: float, count: int) -> np.ndarray:
-    return _numerics.log_phi_table(self.loss, self.weight, spacing, count)
 
   def error(self, t: np.ndarray) -> np.ndarray:
     return (rounding.phi_error(self.loss, self.weight, self.order, self.size, t) +

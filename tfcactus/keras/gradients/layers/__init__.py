@@ -25,9 +25,12 @@ from tfcactus.keras.gradients.layers.normalization import GroupNormalizationRule
 from tfcactus.keras.gradients.layers.normalization import LayerNormalizationRule
 from tfcactus.keras.gradients.layers.normalization import RMSNormalizationRule
 from tfcactus.keras.gradients.layers.prelu import PReLURule
+from tfcactus.keras.gradients.layers.recurrent import RecurrentRule
 from tfcactus.keras.gradients.layers.reversible_embedding import ReversibleEmbeddingRule
 from tfcactus.keras.gradients.layers.separable import SeparableConvRule
 from tfcactus.keras.gradients.layers.vectorized import VectorizedRule
+from tfcactus.keras.gradients.layers.wrappers import BidirectionalRule
+from tfcactus.keras.gradients.layers.wrappers import TimeDistributedRule
 
 RULES: Tuple[LayerRule, ...] = (
     DenseRule(),
@@ -46,6 +49,9 @@ RULES: Tuple[LayerRule, ...] = (
     LoraEinsumDenseRule(),
     LoraConvRule(),
     LoraEmbeddingRule(),
+    RecurrentRule(),
+    BidirectionalRule(),
+    TimeDistributedRule(),
 )
 
 VECTORIZED = VectorizedRule()

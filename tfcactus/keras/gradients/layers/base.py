@@ -50,10 +50,13 @@ class LayerRule(abc.ABC):
   Attributes:
     layer_types: The layers it holds for; exact types, as a subclass may
       override `call`.
+    also_frozen: Whether it runs layers without trained variables too, which
+      would otherwise run by themselves.
     composed: Whether it is for layers whose weights are those of `enable_lora`.
   """
 
   layer_types: ClassVar[Tuple[type, ...]] = ()
+  also_frozen: ClassVar[bool] = False
   composed: ClassVar[bool] = False
 
   def unsupported(self, layer: keras.layers.Layer) -> str:

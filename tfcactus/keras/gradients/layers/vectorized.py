@@ -16,6 +16,7 @@ from tfcactus.keras import vectorization
 from tfcactus.keras.compat import masks
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import recurrent
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import added_losses
 from tfcactus.keras.gradients import forms
@@ -45,7 +46,7 @@ class VectorizedRule(base.LayerRule):
       first, others, named = tf.nest.pack_sequence_as(
           (inputs, args, kwargs), filled)
       with patches.drawing(layer, example_seeds.counting(seed)), (
-          added_losses.of_one(layer)) as added:
+          recurrent.unrolled(layer)), added_losses.of_one(layer) as added:
         outputs = call(first, *others, **named)
       taken_off.update(i for i in masked if masks.mask_of(filled[i]) is None)
       total = added.total()
@@ -79,10 +80,10 @@ class VectorizedRule(base.LayerRule):
       found = tape.gradient(
           outputs, variables, tf.cast(upstream[None], outputs.dtype),
           unconnected_gradients=tf.UnconnectedGradients.ZERO)
-      return [tf.convert_to_tensor(each) for each in found]
+      return [forms.of_example(each) for each in found]
 
     found = vectorization.over_rows(gradient, (values, call.gradient))
-    return [(variable, forms.Dense(each, variable.shape)) for variable, each
+    return [(variable, forms.of_examples(each, variable.shape)) for variable, each
             in zip(call.layer.trainable_variables, found)]
 
 

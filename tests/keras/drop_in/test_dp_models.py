@@ -1,0 +1,72 @@
+"""TensorFlow Privacy's names of models and vectorised optimizers."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfcactus.keras import DPKerasSGDOptimizer
+from tfcactus.keras import DPModel
+from tfcactus.keras import DPSequential
+from tfcactus.keras import VectorizedDPKerasSGDOptimizer
+
+_X = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+_Y = _X @ np.ones((3, 1), np.float32)
+
+
+def _layers(**kwargs):
+  return [tf.keras.layers.Input((3,)), tf.keras.layers.Dense(
+      1, kernel_initializer='zeros', **kwargs)]
+
+
+def _model(kind, **kwargs):
+  inputs, layer = _layers(**kwargs.pop('layer', {}))
+  if kind is DPSequential:
+    return kind(0.5, 1e-9, layers=[inputs, layer], **kwargs)
+  return kind(0.5, 1e-9, inputs=inputs, outputs=layer(inputs), **kwargs)
+
+
+def _weights(model):
+  model.fit(_X, _Y, batch_size=8, shuffle=False, verbose=0)
+  return np.concatenate([np.ravel(w) for w in model.get_weights()])
+
+
+def _drop_in(kind=DPKerasSGDOptimizer):
+  model = tf.keras.Sequential(_layers())
+  model.compile(kind(0.5, 1e-9, learning_rate=0.3),
+                tf.keras.losses.MeanSquaredError('none'))
+  return _weights(model)
+
+
+@pytest.mark.parametrize('kind', [DPModel, DPSequential])
+@pytest.mark.parametrize('make', [
+    lambda: tf.keras.optimizers.SGD(0.3),
+    lambda: tf.keras.optimizers.SGD(
+        tf.keras.optimizers.schedules.ExponentialDecay(0.3, 10, 0.5))])
+def test_a_model_compiled_plainly_trains_as_by_a_drop_in_optimizer(kind, make):
+  model = _model(kind, use_xla=False, layer_registry=object())
+  model.compile(make(), tf.keras.losses.MeanSquaredError(), metrics=['mae'])
+  assert isinstance(model.optimizer, DPKerasSGDOptimizer)
+  got = _weights(model)
+  assert np.any(got != 0)
+  np.testing.assert_allclose(got, _drop_in(), rtol=1e-5, atol=1e-8)
+
+
+def test_vectorized_optimizers_are_the_same_ones():
+  np.testing.assert_array_equal(
+      _drop_in(VectorizedDPKerasSGDOptimizer), _drop_in())
+  made = VectorizedDPKerasSGDOptimizer(0.5, 1.0, None, True, learning_rate=0.1)
+  again = VectorizedDPKerasSGDOptimizer.from_config(made.get_config())
+  assert again.get_config() == made.get_config()
+
+
+@pytest.mark.parametrize('make, words', [
+    (lambda: DPSequential(1.0, 1.0, True, layers=[]), 'pass use_xla by name'),
+    (lambda: _model(DPModel).compile('ftrl', 'mse'), 'SGD, Adam, Adagrad or RMS'),
+    (lambda: _model(DPModel).compile('sgd', lambda y, p: y - p), 'a loss of Keras'),
+    (lambda: _model(DPModel).compile(DPKerasSGDOptimizer(1.0, 1.0), 'mse'),
+     'an optimizer of Keras'),
+    (lambda: _model(DPModel, layer={'kernel_regularizer': 'l2'}).compile(
+        'sgd', tf.keras.losses.MeanSquaredError()), 'without regularizers')])
+def test_what_cannot_be_ported_is_refused_in_words(make, words):
+  with pytest.raises(ValueError, match=words):
+    make()

@@ -1,0 +1,76 @@
+"""Features of a frozen backbone, and GroupNormalization in place of another."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfcactus.keras import fine_tuning
+from tfcactus.keras.checks import layers as layer_checks
+from tfcactus.keras.compat import models
+
+_LAYERS = tf.keras.layers
+_X = np.random.default_rng(0).normal(size=(7, 8, 8, 3)).astype(np.float32)
+
+
+def _residual():
+  inputs = _LAYERS.Input((8, 8, 3))
+  x = _LAYERS.Conv2D(6, 3, padding='same')(inputs)
+  y = _LAYERS.BatchNormalization(scale=False)(x)
+  inner = tf.keras.Sequential([
+      _LAYERS.Input((8, 8, 6)), _LAYERS.Conv2D(6, 1), _LAYERS.BatchNormalization()])
+  x = _LAYERS.Add()([x, inner(y)])
+  x = _LAYERS.BatchNormalization()(_LAYERS.GlobalAveragePooling2D()(x))
+  return tf.keras.Model(inputs, _LAYERS.Dense(2)(x))
+
+
+def test_features_are_those_of_inference_row_by_row():
+  backbone = _residual()
+  for variable in backbone.weights:  # Moving statistics that are not 0 and 1.
+    variable.assign(variable + 0.3)
+  got = fine_tuning.features(backbone, _X, 4)
+  want = [backbone(row[None], training=False)[0] for row in _X]
+  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_backbone_that_mixes_examples_is_refused():
+  inputs = _LAYERS.Input((3,))
+  mixing = tf.keras.Model(inputs, _LAYERS.Lambda(
+      lambda x: x - tf.reduce_mean(x, 0), output_shape=(3,))(inputs))
+  with pytest.raises(ValueError, match='each example is by itself'):
+    fine_tuning.features(mixing, np.ones((4, 3), np.float32))
+  with pytest.raises(ValueError, match='at least one example'):
+    fine_tuning.features(mixing, np.ones((0, 3), np.float32))
+
+
+def test_group_normalization_takes_the_place_and_the_weights():
+  model = _residual()
+  for variable in model.trainable_weights:
+    variable.assign(variable + 0.1)
+  copy = fine_tuning.group_normalized(model, 4)
+  found = models.flat_layers(copy)
+  assert not any(isinstance(layer, _LAYERS.BatchNormalization) for layer in found)
+  groups = [layer.groups for layer in found
+            if isinstance(layer, _LAYERS.GroupNormalization)]
+  assert sorted(groups) == [2, 2, 2]
+  for mine, its in zip(copy.trainable_weights, model.trainable_weights):
+    np.testing.assert_array_equal(mine, its)
+  assert np.all(np.isfinite(copy(_X)))
+  layer_checks.check_model(copy)  # It can be trained privately, and the other not.
+  with pytest.raises(ValueError, match='a BatchNormalization'):
+    layer_checks.check_model(model)
+
+
+def test_groups_of_one_feature_are_not_normalised_to_nothing():
+  model = tf.keras.Sequential([
+      _LAYERS.Input((3,)), _LAYERS.Dense(4), _LAYERS.BatchNormalization()])
+  copy = fine_tuning.group_normalized(model, 8)
+  assert copy.layers[-1].groups == 1
+  assert np.ptp(copy(np.ones((1, 3), np.float32))) > 0
+
+
+def test_only_models_made_of_layers_can_be_copied():
+  class Own(tf.keras.Model):
+    pass
+
+  with pytest.raises(ValueError, match='layers can be replaced'):
+    fine_tuning.group_normalized(Own())

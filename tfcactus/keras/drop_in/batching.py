@@ -1,0 +1,117 @@
+"""What one gradient is clipped of, and what a noisy sum is divided by.
+
+TensorFlow Privacy divides by num_microbatches, or by the size of the batch at hand.
+The first is a public constant; so is the second only where all batches are of one
+size, which is what is asked for here.
+
+Where a microbatch holds several examples its mean is clipped. An example in place of
+another then moves one clipped mean, by up to twice the clip norm; one more or one
+less moves all that follow to other microbatches, and nothing bounds that.
+"""
+
+from __future__ import annotations
+
+from typing import List
+from typing import Optional
+
+import tensorflow as tf
+
+from tfcactus import _checks
+
+_REMEDY = ('pass expected_batch_size=sampling_prob * num_examples, a public constant '
+           'that the noisy sum is then divided by')
+
+
+class Batching:
+  """Microbatches and divisor of a drop-in optimizer.
+
+  Attributes:
+    expected: The expected batch size, or None.
+    microbatches: How many a batch is split into; None for one to each example.
+    size: Of all batches, in examples; 0 before the first, or if it may vary.
+    grouped: Whether any microbatch held several examples.
+  """
+
+  def __init__(self, expected_batch_size: Optional[float],
+               num_microbatches: Optional[int], parts: int):
+    """Initialises it.
+
+    Args:
+      expected_batch_size: Of the logical batch, or None.
+      num_microbatches: Of one part of it, or None.
+      parts: Batches to a logical one.
+
+    Raises:
+      ValueError: if an argument is invalid, or they contradict each other.
+    """
+    self.microbatches = None if num_microbatches is None else (
+        _checks.integer('num_microbatches', num_microbatches, 1))
+    self.expected = None if expected_batch_size is None else (
+        _checks.positive('expected_batch_size', expected_batch_size))
+    if self.expected is not None and num_microbatches not in (None, self.expected):
+      raise ValueError(
+          'Expected either expected_batch_size or num_microbatches, got '
+          f'expected_batch_size={expected_batch_size!r} and num_microbatches='
+          f'{num_microbatches!r}. Leave out num_microbatches for one example per '
+          'microbatch; or expected_batch_size for microbatches of several, whose '
+          'noisy sum is divided by their number, and which have no bounded '
+          'sensitivity under Poisson sampling: one example more or less moves all '
+          'others to other microbatches.')
+    self._parts = parts
+    with tf.init_scope():
+      self.size = tf.Variable(0, trainable=False, dtype=tf.int64)
+      self.grouped = tf.Variable(False, trainable=False)
+
+  def split(self, losses: tf.Tensor) -> tf.Tensor:
+    """The losses of microbatches: means over their examples.
+
+    Args:
+      losses: Of examples, shape (batch,).
+
+    Raises:
+      ValueError: if it is known before it runs that microbatches of one batch are
+        not of one size.
+      tf.errors.InvalidArgumentError: when it runs, if they or batches are not.
+    """
+    if self.expected is not None:
+      return losses
+    if (losses.shape[0] or 0) % (self.microbatches or 1):
+      raise ValueError(f'{self._multiples()} Got batches of {losses.shape[0]}.')
+    size = tf.shape(losses, tf.int64)[0]
+    count = size if self.microbatches is None else (
+        tf.constant(self.microbatches, tf.int64))
+    with tf.control_dependencies(self._asserts(size, count)):
+      notes = [self.size.assign(size),
+               self.grouped.assign(tf.logical_or(self.grouped, size > count))]
+    with tf.control_dependencies(notes):
+      losses = tf.identity(losses)
+    if self.microbatches is None:
+      return losses
+    return tf.reduce_mean(tf.reshape(losses, [self.microbatches, -1]), 1)
+
+  def _asserts(self, size: tf.Tensor, count: tf.Tensor) -> List[tf.Operation]:
+    before = tf.where(self.size > 0, self.size, size)
+    found = [
+        tf.debugging.assert_equal(
+            size, before, 'Expected batches of one size from an optimizer without '
+            'expected_batch_size: what the noisy sum is divided by must not tell '
+            f'who was in the batch; {_REMEDY}, or leave out the last examples.'),
+        tf.debugging.assert_greater(
+            size, tf.zeros([], tf.int64), 'Expected batches that are not empty from '
+            f'an optimizer without expected_batch_size; {_REMEDY}.'),
+        tf.debugging.assert_equal(
+            size % tf.maximum(count, 1), tf.zeros([], tf.int64), self._multiples())]
+    return [each for each in found if each is not None]  # None: it holds, eagerly.
+
+  def _multiples(self) -> str:
+    return ('Expected batches of a whole multiple of num_microbatches='
+            f'{self.microbatches} examples; leave out num_microbatches for one '
+            f'example per microbatch, and {_REMEDY}.')
+
+  def divided(self, total: tf.Tensor) -> tf.Tensor:
+    """A noisy sum of the logical batch, divided by its public size."""
+    if self.expected is not None:
+      return total / self.expected
+    if self.microbatches is not None:
+      return total / (self.microbatches * self._parts)
+    return total / tf.cast(self.size * self._parts, total.dtype)

@@ -1,0 +1,109 @@
+"""Helpers to train a part of a model that was trained before, on other data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus import _checks
+from tfcactus.keras.checks import state_writes
+from tfcactus.keras.compat import models
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.independence import graph_proof
+
+
+def features(backbone: keras.Model, x: Any, batch_size: int = 64) -> np.ndarray:
+  """What a backbone that stays as it is gives for fixed examples, computed once.
+
+  A head that is trained privately on these has the guarantee of its plan, for the
+  examples: each one's features are its own. That is proved of the backbone in
+  inference mode. It must not have been trained on the same private examples.
+
+  Args:
+    backbone: A Sequential or functional model of one output.
+    x: Examples, an array.
+    batch_size: How many go through at once; the last ones are padded.
+
+  Returns:
+    One row an example.
+
+  Raises:
+    ValueError: if the backbone mixes examples, or that is not known, or writes.
+  """
+  batch_size = _checks.integer('batch_size', batch_size, 1)
+  x = np.asarray(x)
+  if not len(x):
+    raise ValueError('Expected x with at least one example, got none.')
+  shape = (max(2, batch_size), *x.shape[1:])
+  run = tf.function(lambda rows: backbone(rows, training=False), autograph=False)
+  graph = run.get_concrete_function(tf.TensorSpec(shape, x.dtype)).graph
+  state_writes.check_graph(graph, 'a backbone that writes')
+  found = graph_proof.first_dependence(graph, graph.inputs[:1], graph.outputs)
+  if found is not None:
+    raise ValueError(
+        'Expected a backbone in which each example is by itself, or of which that is '
+        f'known, got {found.why}: one example would be in the features of others. '
+        'Train it with tfcactus.keras.privatize, frozen, instead.')
+  parts = []
+  for start in range(0, len(x), shape[0]):
+    rows = x[start:start + shape[0]]
+    padding = np.zeros((shape[0] - len(rows), *x.shape[1:]), x.dtype)
+    parts.append(run(tf.constant(np.concatenate([rows, padding])))[:len(rows)])
+  return np.concatenate([np.asarray(part) for part in parts])
+
+
+def group_normalized(model: keras.Model, groups: int = 8) -> keras.Model:
+  """A copy of a model with GroupNormalization for each BatchNormalization.
+
+  BatchNormalization cannot be trained privately: it mixes the examples of a batch,
+  and keeps their statistics without noise. All weights are carried over, scale and
+  shift of each normalization too; moving statistics are left behind. The copy is a
+  start for training: it does not compute what the model does.
+
+  Args:
+    model: A built Sequential or functional model; models inside it are copied too.
+    groups: Of channels; fewer where they do not divide the channels.
+
+  Raises:
+    ValueError: if the model is of another kind.
+  """
+  groups = _checks.integer('groups', groups, 1)
+  if not models.is_graph(model):
+    raise ValueError(
+        'Expected a built Sequential or functional model, whose layers can be '
+        f'replaced, got {model!r}; write GroupNormalization where it is made.')
+  copy = keras.models.clone_model(
+      model, clone_function=lambda layer: _copied(layer, groups))
+  for layer, old in zip(copy.layers, model.layers):
+    if _is_normalization(old):
+      layer.set_weights([np.asarray(value) for value in (
+          old.gamma if old.scale else None, old.beta if old.center else None)
+                         if value is not None])
+    else:
+      layer.set_weights(old.get_weights() if not models.is_graph(old) else
+                        layer.get_weights())
+    layer.trainable = old.trainable
+  return copy
+
+
+def _is_normalization(layer: keras.layers.Layer) -> bool:
+  return isinstance(layer, keras.layers.BatchNormalization)
+
+
+def _copied(layer: keras.layers.Layer, groups: int) -> keras.layers.Layer:
+  if models.is_graph(layer):
+    return group_normalized(layer, groups)
+  if not _is_normalization(layer):
+    return type(layer).from_config(layer.get_config())
+  axis = layer.axis if isinstance(layer.axis, int) else layer.axis[0]
+  shape = models.output_shapes(layer)[0]
+  channels = shape[axis]
+  number = math.gcd(channels, groups)
+  if number == channels and len(shape) == 2:
+    number = 1  # A group of one number would normalise it to nothing.
+  return keras.layers.GroupNormalization(
+      groups=number, axis=axis, epsilon=layer.epsilon, center=layer.center,
+      scale=layer.scale, name=layer.name)

@@ -1,0 +1,119 @@
+"""A loop over time steps, as TensorFlow differentiates it."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Callable
+from typing import List
+from typing import NamedTuple
+from typing import Optional
+from typing import Sequence
+from typing import Tuple
+
+import tensorflow as tf
+
+Step = Callable[[tf.Tensor, List[tf.Tensor]],
+                Tuple[List[tf.Tensor], List[tf.Tensor]]]
+"""(what goes into a step, states) -> (states, what is kept of the step)."""
+
+
+class Scanned(NamedTuple):
+  """What a loop over time gives.
+
+  Attributes:
+    states: After the last step.
+    before: The first state before each step, shape (rows, time, ...).
+    after: The first state after each step, likewise.
+    kept: What the steps kept, likewise.
+  """
+
+  states: List[tf.Tensor]
+  before: tf.Tensor
+  after: tf.Tensor
+  kept: List[tf.Tensor]
+
+
+def scan(step: Step, inputs: tf.Tensor, states: Sequence[tf.Tensor],
+         mask: Optional[tf.Tensor], keeps: int, whole: bool) -> Scanned:
+  """Goes through time; a masked step leaves an example's states as they are.
+
+  Args:
+    step: One step, of all examples.
+    inputs: Shape (rows, time, ...).
+    states: Before the first step, shape (rows, ...).
+    mask: Booleans, shape (rows, time), or None.
+    keeps: How many tensors a step keeps, each of the first state's shape.
+    whole: Whether what is made of `after` is differentiated; if not, only what
+      is made of `states` is.
+  """
+  first = states[0]
+  steps = inputs.shape[1] if inputs.shape[1] is not None else tf.shape(inputs)[1]
+  rows = [_reader(each, steps) for each in (inputs, mask) if each is not None]
+  arrays = [tf.TensorArray(first.dtype, steps, element_shape=first.shape)
+            for _ in range(1 + keeps)]
+
+  def body(time: tf.Tensor, states: List[tf.Tensor], arrays: List[Any]) -> Any:
+    now, *masked = (row.read(time) for row in rows)
+    found, kept = step(now, list(states))
+    for goes_on in masked:
+      found = [tf.where(_column(goes_on, new), new, old)
+               for new, old in zip(found, states)]
+    after = found[0] if whole else tf.stop_gradient(found[0])
+    written = [after, *map(tf.stop_gradient, kept)]
+    return time + 1, found, [
+        array.write(time, value) for array, value in zip(arrays, written)]
+
+  _, last, arrays = tf.while_loop(
+      lambda time, *_: time < steps, body, (0, list(states), arrays),
+      maximum_iterations=steps)
+  after, *kept = (_by_rows(array.stack(), inputs.shape[1]) for array in arrays)
+  before = tf.concat([tf.expand_dims(first, 1), after[:, :-1]], 1)
+  return Scanned(list(last), before, after, kept)
+
+
+def outputs(scanned: Scanned, mask: Optional[tf.Tensor], zeroed: bool) -> tf.Tensor:
+  """What a layer gives out for each step.
+
+  Args:
+    scanned: What the loop gave.
+    mask: Booleans, shape (rows, time), or None.
+    zeroed: Whether masked steps give zeros; otherwise they give what the step
+      before them did, and zeros before the first that is not masked.
+  """
+  if mask is None:
+    return scanned.after
+  if not zeroed:
+    mask = tf.cumsum(tf.cast(mask, tf.int32), 1) > 0
+  return tf.where(_column(mask, scanned.after), scanned.after,
+                  tf.zeros_like(scanned.after))
+
+
+def last_output(scanned: Scanned, mask: Optional[tf.Tensor], zeroed: bool
+               ) -> tf.Tensor:
+  """What a layer gives out for the last step; arguments as in `outputs`."""
+  last = scanned.states[0]
+  if mask is None:
+    return last
+  counts = mask[:, -1] if zeroed else tf.reduce_any(mask, 1)
+  return tf.where(_column(counts, last), last, tf.zeros_like(last))
+
+
+def _column(mask: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+  """A mask of fewer axes, to be broadcast."""
+  missing = like.shape.rank - mask.shape.rank
+  return mask[(..., *[tf.newaxis] * missing)]
+
+
+def _swapped(values: tf.Tensor) -> tf.Tensor:
+  """The axes of rows and of time, one for the other."""
+  return tf.transpose(values, [1, 0, *range(2, values.shape.rank)])
+
+
+def _reader(values: tf.Tensor, steps: Any) -> Any:
+  by_time = _swapped(values)
+  return tf.TensorArray(values.dtype, steps, element_shape=by_time.shape[1:]
+                       ).unstack(by_time)
+
+
+def _by_rows(values: tf.Tensor, steps: Optional[int]) -> tf.Tensor:
+  return _swapped(tf.ensure_shape(values, [steps, *values.shape[1:]]))

@@ -1,0 +1,202 @@
+"""Layers that wrap others: what they wrap is run by its own rule."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import math
+from typing import Any
+from typing import Callable
+from typing import Iterator
+from typing import List
+from typing import Sequence
+from typing import Tuple
+
+import tensorflow as tf
+
+from tfcactus.keras.compat import models
+from tfcactus.keras.compat import patches
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import forms
+from tfcactus.keras.gradients.layers import base
+from tfcactus.keras.gradients.layers.recurrent import RecurrentRule
+
+_RECURRENT = RecurrentRule()
+
+
+class _WrapperRule(base.LayerRule):
+  """Remembers of each tensor whose it is, and asks that layer's rule."""
+
+  also_frozen = True
+
+  def gradients(self, call: base.LayerCall) -> base.Gradients:
+    rule, layer, saved = call.saved
+    return rule.gradients(base.LayerCall(layer, saved, call.gradient))
+
+
+class BidirectionalRule(_WrapperRule):
+  """Both directions of a recurrent layer, merged as the layer merges them."""
+
+  layer_types = (keras.layers.Bidirectional,)
+
+  def unsupported(self, layer: keras.layers.Layer) -> str:
+    for inner in _directions(layer):
+      if type(inner) not in RecurrentRule.layer_types:
+        return f'no rule for {type(inner).__name__} in two directions'
+      reason = _RECURRENT.unsupported(inner)
+      if reason:
+        return reason
+    return ''
+
+  def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
+              capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    called = []
+
+    def run(inner: keras.layers.Layer, own: Callable[..., Any], *args: Any,
+            **kwargs: Any) -> Any:
+      called.append(inner)
+      return _RECURRENT.forward(
+          inner, own, lambda saved, outputs: capture(
+              (_RECURRENT, inner, saved), outputs), *args, **kwargs)
+
+    # Keras 3 may go around its layers, where it finds a kernel for both.
+    around = {name: lambda *args, **kwargs: False for name in (
+        '_can_attempt_fused_lstm', '_can_attempt_fused_gru')}
+    with _calling(_directions(layer), run), patches.replaced(layer, **around):
+      outputs = call(inputs, *args, **kwargs)
+    if len(called) != 2:
+      raise ValueError(
+          f'Expected {layer.name!r} to call its layers once for each direction, '
+          f'got {len(called)} calls: the gradients of what is not called would be '
+          'missing. Use two layers, one with go_backwards=True, and concatenate '
+          'what they return.')
+    return outputs
+
+  def numbers_per_example(self, layer: keras.layers.Layer,
+                          output_shapes: Sequence[List[int]]) -> int:
+    del output_shapes
+    shapes = [shape[1:] for shape in models.input_shapes(layer)][:1]
+    return sum(_RECURRENT.numbers_of(inner, shapes) for inner in _directions(layer))
+
+
+def _directions(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
+  return [layer.forward_layer, layer.backward_layer]
+
+
+@contextlib.contextmanager
+def _calling(layers: Sequence[keras.layers.Layer], run: Callable[..., Any]
+            ) -> Iterator[None]:
+  """Has layers called by `run`: (layer, its own call, arguments) -> outputs."""
+  with contextlib.ExitStack() as stack:
+    for layer in layers:
+      stack.enter_context(patches.replaced(
+          layer, call=functools.partial(run, layer, layer.call)))
+    yield
+
+
+class TimeDistributedRule(_WrapperRule):
+  """Any layers with rules, or models of them, at each time step.
+
+  The steps of all examples go through them as if each were an example, and the
+  gradients of an example's steps are added up.
+  """
+
+  layer_types = (keras.layers.TimeDistributed,)
+
+  def unsupported(self, layer: keras.layers.Layer) -> str:
+    inner = layer.layer
+    if isinstance(inner, keras.Model) and not models.is_graph(inner):
+      return f'{inner.name!r} is no Sequential or functional model'
+    for route in _routes(layer):
+      if route.vectorized:
+        return f'{route.layer.name!r} in it is vectorised ({route.reason})'
+    return ''
+
+  def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
+              capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    given = inspect.signature(call).bind(inputs, *args, **kwargs).arguments
+    sequences, inner = given['inputs'], layer.layer
+    rows, steps = tf.nest.flatten(sequences)[0].shape[:2]
+    if steps is None:
+      raise ValueError(
+          f'Expected sequences of a known number of steps for {layer.name!r}, got '
+          f'shape {tf.nest.flatten(sequences)[0].shape}; pad them to one length.')
+    takes = inspect.signature(inner.call).parameters
+    named = {name: _folded(given[name]) if tf.is_tensor(given[name]) else given[name]
+             for name in ('training', 'mask')
+             if name in takes and given.get(name) is not None}
+    rules = {id(inside): rule for inside, rule in _ruled(layer)}
+
+    def run(inside: keras.layers.Layer, own: Callable[..., Any], *args: Any,
+            **kwargs: Any) -> Any:
+      rule = rules[id(inside)]
+
+      def captured(saved: Any, outputs: tf.Tensor) -> tf.Tensor:
+        whole = capture((rule, inside, saved), _unfolded(outputs, rows))
+        return tf.reshape(whole, outputs.shape)
+
+      return rule.forward(inside, own, captured, *args, **kwargs)
+
+    with _calling([inside for inside, _ in _ruled(layer)], run):
+      outputs = inner(tf.nest.map_structure(_folded, sequences), **named)
+    return tf.nest.map_structure(lambda each: _unfolded(each, rows), outputs)
+
+  def gradients(self, call: base.LayerCall) -> base.Gradients:
+    rows = call.gradient.shape[0]
+    found = super().gradients(call._replace(gradient=_folded(call.gradient)))
+    return [(variable, _summed(form, rows)) for variable, form in found]
+
+  def numbers_per_example(self, layer: keras.layers.Layer,
+                          output_shapes: Sequence[List[int]]) -> int:
+    steps = max([shape[0] for shape in output_shapes], default=1)
+    count = 0
+    for inside, rule in _ruled(layer):
+      shapes = [shape[1:] for shape in models.output_shapes(inside)
+                if None not in shape[1:]]
+      count += rule.numbers_per_example(
+          inside, shapes or [shape[1:] for shape in output_shapes])
+      count += 2 * sum(map(math.prod, shapes))
+    return steps * count
+
+
+def _routes(layer: keras.layers.Layer) -> List[Any]:
+  """The routes of what a TimeDistributed wraps."""
+  # Not above: it asks the rules, of which this is one.
+  from tfcactus.keras.gradients import layer_routes
+  inner = layer.layer
+  return [layer_routes.route_of(each) for each in (
+      models.graph_layers(inner) if models.is_graph(inner) else [inner])]
+
+
+def _ruled(layer: keras.layers.Layer
+          ) -> List[Tuple[keras.layers.Layer, base.LayerRule]]:
+  """Those layers in it that are run by a rule."""
+  return [(route.layer, route.rule) for route in _routes(layer)
+          if route.rule is not None]
+
+
+def _folded(values: tf.Tensor) -> tf.Tensor:
+  """The steps of all examples, one below the other."""
+  rows, steps, *others = values.shape
+  return tf.reshape(values, [rows * steps, *others])
+
+
+def _unfolded(values: tf.Tensor, rows: int) -> tf.Tensor:
+  return tf.reshape(values, [rows, -1, *values.shape[1:]])
+
+
+def _summed(form: forms.GradientForm, rows: int) -> forms.GradientForm:
+  """The gradients of examples, from those of their steps."""
+  if isinstance(form, forms.Outer):
+    values = tf.matmul(_unfolded(form.inputs, rows), _unfolded(form.outputs, rows),
+                       transpose_a=True)
+    return forms.Dense(values, values.shape[1:])
+  if isinstance(form, forms.Rows):
+    width = form.values.shape[-1]
+    return forms.Rows.merged(
+        tf.reshape(form.ids, [rows, -1]),
+        tf.reshape(form.values, [rows, form.values.shape[0] * form.values.shape[1] //
+                                 rows, width]), form.vocabulary)
+  values = tf.reduce_sum(_unfolded(form.dense(), rows), 1)
+  return forms.Dense(values, values.shape[1:])

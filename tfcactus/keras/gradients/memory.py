@@ -1,0 +1,75 @@
+"""How many examples a pass may hold at once: an estimate, which nothing rests on.
+
+Of a layer whose gradients are taken, or that lies above one, the outputs stay until
+the backward pass has come by. Below the lowest of them nothing is recorded, so that a
+frozen backbone holds what one of its layers takes in and gives out. Each example's
+gradients stay until the norm over all of them is known. What else a rule needs goes
+again with it: a few of the largest are there at once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import List
+
+import tensorflow as tf
+
+from tfcactus.keras.compat import models
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients.layer_routes import Route
+from tfcactus.keras.gradients.layer_routes import Routes
+
+_NUMBERS = 2**27
+"""Numbers that a physical batch may hold: 512 MB in float32."""
+
+_AT_ONCE = 4
+"""Layers whose passing needs are there at once, on the cores at work."""
+
+
+def physical_rows(usual: float, model: keras.Model, routes: Routes) -> int:
+  """A physical batch that holds most draws, as far as memory allows.
+
+  Args:
+    usual: Examples that most draws stay below.
+    model: A built model.
+    routes: Its routes.
+
+  Returns:
+    A number of rows; a draw that takes several physical batches fills them.
+  """
+  fitting = max(1, _NUMBERS // max(1, numbers_per_example(model, routes)))
+  parts = math.ceil(usual / fitting)
+  rows = math.ceil(usual / parts)
+  # Whole eights: what vector units like.
+  return max(1, min(-(-rows // 8) * 8, fitting))
+
+
+def numbers_per_example(model: keras.Model, routes: Routes) -> int:
+  """About how many float32 numbers a pass holds for each example at once."""
+  outputs = [_outputs(route) for route in routes.layers]
+  if routes.whole:
+    return 2 * (_count(model.trainable_variables) + sum(outputs))
+  first = next((index for index, route in enumerate(routes.layers)
+                if route.rule is not None), len(outputs))
+  kept = sum(outputs[first:])
+  passing = [2 * size for size in outputs]
+  for index, route in enumerate(routes.layers):
+    if route.rule is not None:
+      needs = route.rule.numbers_per_example(route.layer, _shapes(route))
+      gradients = min(needs, _count(route.layer.trainable_variables))
+      kept += gradients
+      passing[index] += needs - gradients
+  return kept + sum(sorted(passing)[-_AT_ONCE:])
+
+
+def _shapes(route: Route) -> List[List[int]]:
+  return [shape[1:] for shape in models.output_shapes(route.layer)
+          if None not in shape[1:]]
+
+
+def _outputs(route: Route) -> int:
+  return sum(math.prod(shape) for shape in _shapes(route))
+
+
+def _count(variables: List[tf.Variable]) -> int:
+  return sum(math.prod(variable.shape) for variable in variables)

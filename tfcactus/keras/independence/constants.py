@@ -1,0 +1,129 @@
+"""Along which axes constants differ that are made of constants.
+
+A loop over time begins with states that are alike for all examples, and it is only
+while it runs that they come to be of an example each. Each function here says of
+an operation on constants along which axes its output may vary.
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+from typing import Dict
+from typing import FrozenSet
+from typing import Optional
+
+from tfcactus.keras.independence import dependence
+from tfcactus.keras.independence.dependence import Node
+
+Axes = FrozenSet[int]
+
+
+def _axes(node: Node, i: int) -> Axes:
+  """The axes along which an input may vary."""
+  varies = node.values[i].varies
+  shape = node.shape(i)
+  every = range(len(shape)) if varies is None else varies
+  return frozenset(k for k in every if shape[k] != 1)
+
+
+def _matmul(node: Node) -> Axes:
+  """Sums over the inner axis: rows are as those of x, columns as those of y."""
+  names = ('transpose_a', 'transpose_b') if node.op.type == 'MatMul' else (
+      'adj_x', 'adj_y')
+  rank, found = len(node.out()), set()
+  for i, name in enumerate(names):
+    own = len(node.shape(i))
+    flipped = node.op.get_attr(name)
+    outer = own - 2 + (i != int(flipped))
+    for axis in _axes(node, i):
+      if axis < own - 2:
+        found.add(axis + rank - own)
+      elif axis == outer:
+        found.add(rank - 2 + i)
+  return frozenset(found)
+
+
+def _convolution(node: Node) -> Axes:
+  """Images one by one: only those that differ may give what differs."""
+  others = frozenset(range(1, len(node.out())))
+  return others | (_axes(node, 0) & {0})
+
+
+def _split(node: Node) -> Axes:
+  return _axes(node, 1 if node.op.type == 'Split' else 0)
+
+
+def _part(node: Node) -> Axes:
+  return _axes(node, 0)
+
+
+def _concat(node: Node) -> Optional[Axes]:
+  axis = dependence.static(node.op.inputs[-1])
+  if axis is None:
+    return None
+  count = len(node.values) - 1
+  return frozenset({int(axis) % len(node.out())}).union(
+      *(_axes(node, i) for i in range(count)))
+
+
+def _expand(node: Node) -> Optional[Axes]:
+  place = dependence.static(node.op.inputs[1])
+  if place is None:
+    return None
+  at = int(place) % len(node.out())
+  return frozenset(axis + (at <= axis) for axis in _axes(node, 0))
+
+
+def _squeeze(node: Node) -> Optional[Axes]:
+  rank = len(node.shape(0))
+  gone = {axis % rank for axis in node.op.get_attr('squeeze_dims')}
+  if not gone:
+    return None
+  return frozenset(axis - sum(k < axis for k in gone) for axis in _axes(node, 0))
+
+
+def _bias(node: Node) -> Optional[Axes]:
+  if node.op.get_attr('data_format') == b'NCHW':
+    return None
+  return _axes(node, 0) | {len(node.out()) - 1}
+
+
+def _item(node: Node) -> Optional[Axes]:
+  """Of a list, what is known is of each of its items."""
+  return node.values[0].varies
+
+
+def _with_item(node: Node) -> Optional[Axes]:
+  first, last = node.values[0].varies, node.values[-1].varies
+  return None if first is None or last is None else first | last
+
+
+def _from_tensor(node: Node) -> Axes:
+  return frozenset(axis - 1 for axis in _axes(node, 0) if axis)
+
+
+def _stack(node: Node) -> Optional[Axes]:
+  varies = node.values[0].varies
+  return None if varies is None else frozenset({0}).union(k + 1 for k in varies)
+
+
+def varies(node: Node) -> Optional[Axes]:
+  """The axes along which what is made of constants may vary; None for any."""
+  rule = _VARIES.get(node.op.type)
+  try:
+    return None if rule is None else rule(node)
+  except dependence.NotRowWise:  # A rank or an argument is not known.
+    return None
+
+
+_VARIES: Dict[str, Callable[[Node], Optional[Axes]]] = {
+    **dict.fromkeys(('MatMul', 'BatchMatMul', 'BatchMatMulV2'), _matmul),
+    **dict.fromkeys(('Conv2D', 'Conv3D'), _convolution),
+    **dict.fromkeys(('Split', 'SplitV'), _split),
+    'BiasAdd': _bias, 'ConcatV2': _concat, 'ExpandDims': _expand, 'Slice': _part,
+    'Squeeze': _squeeze, 'TensorListFromTensor': _from_tensor,
+    'TensorListGetItem': _item, 'TensorListPopBack': _item,
+    'TensorListPushBack': _with_item, 'TensorListSetItem': _with_item,
+    'TensorListStack': _stack,
+}
+"""Operations whose constants are followed; None where nothing is known."""
