@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tests.keras.conftest import FakePlan
 from tfcactus import noise as noise_lib
+from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import versions

@@ -35,8 +35,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   Goes into `model.fit(batches, epochs=...)`. The third part of a batch is its
   weights: 1 for an example that was drawn, or what `sample_weight` says, and 0 for
-  padding, which contributes nothing. An example with NaN or infinity in it is treated as padding whenever it
-  is drawn, which is a matter of that example alone.
+  padding, which contributes nothing. An example with NaN or infinity in it is
+  treated as padding whenever it is drawn, which is a matter of that example alone.
 
   Draws come from AES-256 in counter mode under a fresh key from the operating
   system. With a seed they repeat, and amplification by sampling does not hold
