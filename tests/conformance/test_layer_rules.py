@@ -7,6 +7,7 @@ from typing import Any
 from typing import Callable
 from typing import Dict
 from typing import NamedTuple
+from typing import Sequence
 from typing import Tuple
 
 import numpy as np
@@ -225,16 +226,34 @@ def _check_sums(model: Any, data: Any) -> None:
     _assert_same(sums, _loop(model, gradients, clipping, clip))
 
 
-def _cases() -> Any:
-  return pytest.mark.parametrize('case', LAYERS.values(), ids=LAYERS)
+_OFTEN = ('dense', 'dense, no bias', 'dense over time', 'conv1d', 'conv1d, no bias',
+          'conv2d', 'conv2d, no bias', 'depthwise', 'depthwise, no bias', 'embedding',
+          'layer norm', 'layer norm, no offset', 'group norm', 'group norm, no scale',
+          'a rule of a test')
+"""Tried in each way whenever tests run; the others are where time matters less."""
+
+_ONCE = ('conv2d, groups', 'conv3d', 'conv2d transposed', 'separable', 'einsum dense',
+         'prelu, shared', 'rms norm', 'reversible embedding', 'dense, lora',
+         'einsum dense, lora', 'embedding, lora')
+"""Tried in one way at least."""
+
+_ELSEWHERE = ('RecurrentRule', 'BidirectionalRule', 'TimeDistributedRule')
+"""Rules with tests of their own, tests/keras/gradients/test_recurrent.py."""
+
+
+def _cases(often: Sequence[str] = _OFTEN) -> Any:
+  return pytest.mark.parametrize('case', [
+      pytest.param(case, id=name, marks=[] if name in often else [pytest.mark.slow])
+      for name, case in LAYERS.items()])
 
 
 def test_every_rule_is_listed():
   listed = {type(case.make()) for case in LAYERS.values()}
-  assert listed == {kind for rule in rules.RULES for kind in rule.layer_types}
+  assert listed == {kind for rule in rules.RULES for kind in rule.layer_types
+                    if type(rule).__name__ not in _ELSEWHERE}
 
 
-@_cases()
+@_cases(_OFTEN + _ONCE)
 def test_clipped_sums_equal_a_loop(case):
   _check_sums(_model(case), _batch(case))
 

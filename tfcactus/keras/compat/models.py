@@ -17,12 +17,6 @@ from tensorflow.python.ops import control_flow_util
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.compat.versions import KERAS_3
 
-RANDOM_LAYERS = (
-    keras.layers.Dropout, keras.layers.GaussianNoise,
-    keras.layers.GaussianDropout, keras.layers.AlphaDropout, keras.layers.Lambda
-) + ((keras.layers.SpatialDropout1D, keras.layers.SpatialDropout2D,
-      keras.layers.SpatialDropout3D) if KERAS_3 else ())
-
 
 def _functional_class() -> type:
   """The class that `keras.Model(inputs, outputs)` is of."""
