@@ -313,6 +313,24 @@ def _subclassed() -> tf.keras.Model:
   return model
 
 
+class Head(layers.Layer):
+  """Reaches for the table of another layer."""
+
+  def __init__(self, embedding):
+    super().__init__()
+    self._table = lambda: tf.convert_to_tensor(embedding.embeddings)
+
+  def call(self, inputs):
+    return tf.matmul(inputs, self._table()[:3], transpose_b=True)
+
+
+def _tied_by_closure() -> tf.keras.Model:
+  embedding = layers.Embedding(5, 4)
+  inputs = tf.keras.Input((4,), dtype='int32')
+  x = layers.GlobalAveragePooling1D()(embedding(inputs))
+  return tf.keras.Model(inputs, Head(embedding)(layers.Dense(4)(x)))
+
+
 def _tied() -> tf.keras.Model:
   shared = layers.Embedding(5, 3)
   inputs = tf.keras.Input((4,), dtype='int32')
@@ -377,6 +395,9 @@ PRIVATE: Dict[str, Construct] = {
     'embedding mask rnn': _line(
         BOUNDED, lambda: layers.Embedding(5, 3, mask_zero=True),
         lambda: layers.SimpleRNN(2, unroll=True), ids=True),
+    'embedding mask attention': _line(
+        BOUNDED, lambda: layers.Embedding(5, 3, mask_zero=True), Attention,
+        ids=True, slow=True),
     'embedding per layer': _line(
         BOUNDED, lambda: layers.Embedding(5, 3), ids=True, clipping='per_layer'),
     'masking': _line(BOUNDED, layers.Masking, layers.GlobalAveragePooling1D,
@@ -468,6 +489,7 @@ PRIVATE: Dict[str, Construct] = {
     'nested': Construct(BOUNDED, _nested),
     'subclassed': Construct(BOUNDED, _subclassed),
     'tied embedding': Construct(BOUNDED, _tied, ids=True),
+    'tied by closure': Construct(BOUNDED, _tied_by_closure, ids=True, slow=True),
     'stacked rows': Construct('one row for each|by its place|batch', _stacked_rows),
     # Refused with their model.
     'batch norm': _line('GroupNormalization', layers.BatchNormalization),

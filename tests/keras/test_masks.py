@@ -134,7 +134,7 @@ def _check(model, x, y, vectorize=False):
 @pytest.mark.parametrize('vectorize', [False, pytest.param(
     True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('name', [
-    name if name in ('attention', 'residual', 'block') else pytest.param(
+    name if name in ('attention', 'block') else pytest.param(
         name, marks=pytest.mark.slow) for name in HEADS])
 def test_masks_of_embeddings(name, vectorize):
   _check(_model(HEADS[name]), _IDS, _LABELS, vectorize)
