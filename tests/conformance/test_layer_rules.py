@@ -39,11 +39,13 @@ class Case(NamedTuple):
     make: Makes the layer; takes arguments that all layers take.
     shape: Of one example's input.
     ids: Whether inputs are integers below `_VOCABULARY`.
+    slow: Whether it is left to `make test-slow`.
   """
 
   make: Callable[..., Any]
   shape: Tuple[int, ...]
   ids: bool = False
+  slow: bool = False
 
 
 def _of(kind: Any, *args: Any, **fixed: Any) -> Callable[..., Any]:
@@ -117,6 +119,20 @@ LAYERS: Dict[str, Case] = {
     'group norm, no scale': Case(
         _of(layers.GroupNormalization, 2, scale=False), (3, 4)),
     **_KERAS_3,
+    'simple rnn': Case(_of(layers.SimpleRNN, 3), (4, 3)),
+    'lstm': Case(_of(layers.LSTM, 3, return_sequences=True), (4, 3), slow=True),
+    'gru': Case(_of(layers.GRU, 3), (4, 3), slow=True),
+    'cells': Case(lambda **kwargs: layers.RNN(layers.LSTMCell(2), **kwargs), (4, 3),
+                  slow=True),
+    'conv lstm 1d': Case(_of(layers.ConvLSTM1D, 2, 2), (3, 5, 2), slow=True),
+    'conv lstm 2d': Case(_of(layers.ConvLSTM2D, 2, 2), (3, 4, 3, 2), slow=True),
+    'conv lstm 3d': Case(_of(layers.ConvLSTM3D, 2, 2), (3, 3, 4, 3, 2), slow=True),
+    'two directions': Case(
+        lambda **kwargs: layers.Bidirectional(layers.LSTM(2), **kwargs), (4, 3),
+        slow=True),
+    'over steps': Case(
+        lambda **kwargs: layers.TimeDistributed(layers.Conv1D(3, 2), **kwargs),
+        (3, 5, 2)),
     'a rule of a test': Case(toy_layer_rule.Scaling, (3, 5)),
 }
 
@@ -132,6 +148,7 @@ def _model(case: Case, policy: str = 'float32', calls: int = 1, **kwargs: Any) -
   tf.keras.utils.set_random_seed(1)
   tf.keras.mixed_precision.set_global_policy(policy)
   try:
+    trainable = kwargs.pop('trainable', True)
     layer = case.make(**kwargs)
     inputs = [tf.keras.Input(case.shape, dtype='int32' if case.ids else None)
               for _ in range(calls)]
@@ -139,6 +156,7 @@ def _model(case: Case, policy: str = 'float32', calls: int = 1, **kwargs: Any) -
     x = layers.Add()(outputs) if calls > 1 else outputs[0]
     x = layers.Flatten()(x) if len(x.shape) > 2 else x
     x = layers.Dense(_CLASSES)(layers.Activation('tanh')(x))
+    layer.trainable = trainable  # Once it has cells and the like.
     model = tf.keras.Model(inputs if calls > 1 else inputs[0], x)
   finally:
     tf.keras.mixed_precision.set_global_policy('float32')
@@ -226,7 +244,9 @@ def _check_sums(model: Any, data: Any) -> None:
 
 
 def _cases() -> Any:
-  return pytest.mark.parametrize('case', LAYERS.values(), ids=LAYERS)
+  return pytest.mark.parametrize('case', [
+      pytest.param(case, marks=[pytest.mark.slow] if case.slow else [], id=name)
+      for name, case in LAYERS.items()])
 
 
 def test_every_rule_is_listed():
