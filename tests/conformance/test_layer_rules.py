@@ -7,6 +7,7 @@ from typing import Any
 from typing import Callable
 from typing import Dict
 from typing import NamedTuple
+from typing import Sequence
 from typing import Tuple
 
 import numpy as np
@@ -39,13 +40,11 @@ class Case(NamedTuple):
     make: Makes the layer; takes arguments that all layers take.
     shape: Of one example's input.
     ids: Whether inputs are integers below `_VOCABULARY`.
-    slow: Whether it is left to `make test-slow`.
   """
 
   make: Callable[..., Any]
   shape: Tuple[int, ...]
   ids: bool = False
-  slow: bool = False
 
 
 def _of(kind: Any, *args: Any, **fixed: Any) -> Callable[..., Any]:
@@ -120,16 +119,14 @@ LAYERS: Dict[str, Case] = {
         _of(layers.GroupNormalization, 2, scale=False), (3, 4)),
     **_KERAS_3,
     'simple rnn': Case(_of(layers.SimpleRNN, 3), (4, 3)),
-    'lstm': Case(_of(layers.LSTM, 3, return_sequences=True), (4, 3), slow=True),
-    'gru': Case(_of(layers.GRU, 3), (4, 3), slow=True),
-    'cells': Case(lambda **kwargs: layers.RNN(layers.LSTMCell(2), **kwargs), (4, 3),
-                  slow=True),
-    'conv lstm 1d': Case(_of(layers.ConvLSTM1D, 2, 2), (3, 5, 2), slow=True),
-    'conv lstm 2d': Case(_of(layers.ConvLSTM2D, 2, 2), (3, 4, 3, 2), slow=True),
-    'conv lstm 3d': Case(_of(layers.ConvLSTM3D, 2, 2), (3, 3, 4, 3, 2), slow=True),
+    'lstm': Case(_of(layers.LSTM, 3, return_sequences=True), (4, 3)),
+    'gru': Case(_of(layers.GRU, 3), (4, 3)),
+    'cells': Case(lambda **kwargs: layers.RNN(layers.LSTMCell(2), **kwargs), (4, 3)),
+    'conv lstm 1d': Case(_of(layers.ConvLSTM1D, 2, 2), (3, 5, 2)),
+    'conv lstm 2d': Case(_of(layers.ConvLSTM2D, 2, 2), (3, 4, 3, 2)),
+    'conv lstm 3d': Case(_of(layers.ConvLSTM3D, 2, 2), (3, 3, 4, 3, 2)),
     'two directions': Case(
-        lambda **kwargs: layers.Bidirectional(layers.LSTM(2), **kwargs), (4, 3),
-        slow=True),
+        lambda **kwargs: layers.Bidirectional(layers.LSTM(2), **kwargs), (4, 3)),
     'over steps': Case(
         lambda **kwargs: layers.TimeDistributed(layers.Conv1D(3, 2), **kwargs),
         (3, 5, 2)),
@@ -243,9 +240,20 @@ def _check_sums(model: Any, data: Any) -> None:
     _assert_same(sums, _loop(model, gradients, clipping, clip))
 
 
-def _cases() -> Any:
+_OFTEN = ('dense', 'dense, no bias', 'dense over time', 'conv1d', 'conv1d, no bias',
+          'conv2d', 'conv2d, no bias', 'depthwise', 'depthwise, no bias', 'embedding',
+          'layer norm', 'layer norm, no offset', 'group norm', 'group norm, no scale',
+          'a rule of a test')
+"""Tried in each way whenever tests run; the others are where time matters less."""
+
+_ONCE = ('conv2d, groups', 'conv3d', 'conv2d transposed', 'separable', 'einsum dense',
+         'prelu, shared', 'rms norm', 'reversible embedding', 'dense, lora',
+         'einsum dense, lora', 'embedding, lora')
+"""Tried in one way at least."""
+
+def _cases(often: Sequence[str] = _OFTEN) -> Any:
   return pytest.mark.parametrize('case', [
-      pytest.param(case, marks=[pytest.mark.slow] if case.slow else [], id=name)
+      pytest.param(case, id=name, marks=[] if name in often else [pytest.mark.slow])
       for name, case in LAYERS.items()])
 
 
@@ -254,7 +262,7 @@ def test_every_rule_is_listed():
   assert listed == {kind for rule in rules.RULES for kind in rule.layer_types}
 
 
-@_cases()
+@_cases(_OFTEN + _ONCE)
 def test_clipped_sums_equal_a_loop(case):
   _check_sums(_model(case), _batch(case))
 

@@ -195,7 +195,8 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
     gradients = tape.gradient(
         weighted, variables,
         unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return ([_unscaled(tf.convert_to_tensor(g), scale) for g in gradients],
+    found = [forms.of_example(each) for each in gradients]
+    return ([{**each, 'values': _unscaled(each['values'], scale)} for each in found],
             prediction[0], loss)
 
   seeds = example_seeds.row_seeds(batch[2].shape[0])
@@ -211,5 +212,5 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
         'of layers whose weights nothing else uses (see privacy_summary()).'
         ) from error
   return PassResult(
-      [forms.Dense(values, variable.shape) for values, variable in
+      [forms.of_examples(found, variable.shape) for found, variable in
        zip(gradients, model.trainable_variables)], predictions, losses)

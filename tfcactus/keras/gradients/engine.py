@@ -116,6 +116,7 @@ class Engine:
     return BatchResult(sums, unclipped, predictions.concat(), losses.concat(),
                        targets, weights)
 
+  @tf.autograph.experimental.do_not_convert
   def _settle(self, batch: batched_pass.Batch) -> None:
     """Has layers vectorised, or the model, until the pass is shown to be right."""
     while not self.routes.whole:
@@ -133,11 +134,14 @@ class Engine:
     try:
       with patches.vectorizing():
         found = pass_check.unproved(self._model, self._traced, specs)
-    except batched_pass.NotOneRowEach as error:
-      return str(error), layer_routes.holder_of(self.routes, error.layer)
     except Exception as error:  # pylint: disable=broad-except
       # Whatever it is: if it is not this way's, others will say so again.
-      return f'{type(error).__name__}: {error}', None
+      told: Optional[BaseException] = error
+      while told is not None and not isinstance(told, batched_pass.NotOneRowEach):
+        told = told.__context__  # Keras raises another.
+      if told is None:
+        return f'{type(error).__name__}: {error}', None
+      return str(told), layer_routes.holder_of(self.routes, told.layer)
     return found and (found.reason, layer_routes.layer_of(
         self.routes, found.operation, found.variable))
 

@@ -76,10 +76,10 @@ class VectorizedRule(base.LayerRule):
       found = tape.gradient(
           outputs, variables, tf.cast(upstream[None], outputs.dtype),
           unconnected_gradients=tf.UnconnectedGradients.ZERO)
-      return [tf.convert_to_tensor(each) for each in found]
+      return [forms.of_example(each) for each in found]
 
     found = vectorization.over_rows(gradient, (values, call.gradient))
-    return [(variable, forms.Dense(each, variable.shape)) for variable, each
+    return [(variable, forms.of_examples(each, variable.shape)) for variable, each
             in zip(call.layer.trainable_variables, found)]
 
 
