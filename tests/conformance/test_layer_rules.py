@@ -118,6 +118,18 @@ LAYERS: Dict[str, Case] = {
     'group norm, no scale': Case(
         _of(layers.GroupNormalization, 2, scale=False), (3, 4)),
     **_KERAS_3,
+    'simple rnn': Case(_of(layers.SimpleRNN, 3), (4, 3)),
+    'lstm': Case(_of(layers.LSTM, 3, return_sequences=True), (4, 3)),
+    'gru': Case(_of(layers.GRU, 3), (4, 3)),
+    'cells': Case(lambda **kwargs: layers.RNN(layers.LSTMCell(2), **kwargs), (4, 3)),
+    'conv lstm 1d': Case(_of(layers.ConvLSTM1D, 2, 2), (3, 5, 2)),
+    'conv lstm 2d': Case(_of(layers.ConvLSTM2D, 2, 2), (3, 4, 3, 2)),
+    'conv lstm 3d': Case(_of(layers.ConvLSTM3D, 2, 2), (3, 3, 4, 3, 2)),
+    'two directions': Case(
+        lambda **kwargs: layers.Bidirectional(layers.LSTM(2), **kwargs), (4, 3)),
+    'over steps': Case(
+        lambda **kwargs: layers.TimeDistributed(layers.Conv1D(3, 2), **kwargs),
+        (3, 5, 2)),
     'a rule of a test': Case(toy_layer_rule.Scaling, (3, 5)),
 }
 
@@ -133,6 +145,7 @@ def _model(case: Case, policy: str = 'float32', calls: int = 1, **kwargs: Any) -
   tf.keras.utils.set_random_seed(1)
   tf.keras.mixed_precision.set_global_policy(policy)
   try:
+    trainable = kwargs.pop('trainable', True)
     layer = case.make(**kwargs)
     inputs = [tf.keras.Input(case.shape, dtype='int32' if case.ids else None)
               for _ in range(calls)]
@@ -140,6 +153,7 @@ def _model(case: Case, policy: str = 'float32', calls: int = 1, **kwargs: Any) -
     x = layers.Add()(outputs) if calls > 1 else outputs[0]
     x = layers.Flatten()(x) if len(x.shape) > 2 else x
     x = layers.Dense(_CLASSES)(layers.Activation('tanh')(x))
+    layer.trainable = trainable  # Once it has cells and the like.
     model = tf.keras.Model(inputs if calls > 1 else inputs[0], x)
   finally:
     tf.keras.mixed_precision.set_global_policy('float32')
@@ -237,10 +251,6 @@ _ONCE = ('conv2d, groups', 'conv3d', 'conv2d transposed', 'separable', 'einsum d
          'einsum dense, lora', 'embedding, lora')
 """Tried in one way at least."""
 
-_ELSEWHERE = ('RecurrentRule', 'BidirectionalRule', 'TimeDistributedRule')
-"""Rules with tests of their own, tests/keras/gradients/test_recurrent.py."""
-
-
 def _cases(often: Sequence[str] = _OFTEN) -> Any:
   return pytest.mark.parametrize('case', [
       pytest.param(case, id=name, marks=[] if name in often else [pytest.mark.slow])
@@ -249,8 +259,7 @@ def _cases(often: Sequence[str] = _OFTEN) -> Any:
 
 def test_every_rule_is_listed():
   listed = {type(case.make()) for case in LAYERS.values()}
-  assert listed == {kind for rule in rules.RULES for kind in rule.layer_types
-                    if type(rule).__name__ not in _ELSEWHERE}
+  assert listed == {kind for rule in rules.RULES for kind in rule.layer_types}
 
 
 @_cases(_OFTEN + _ONCE)

@@ -10,7 +10,6 @@ from tfcactus.keras import PoissonBatches
 from tfcactus.keras import PrivateModel
 from tfcactus.keras import privatize
 from tfcactus.keras.checks import layers as layers_lib
-from tfcactus.keras.compat import models
 from tfcactus.keras.compat import versions
 from tfcactus.keras.ledger import counts
 from tfcactus.sampling import OnePassSampling
@@ -332,13 +331,10 @@ def test_a_fresh_model_has_no_guarantee_yet(make_plan):
 @pytest.mark.parametrize('layer, words', [
     (layers.BatchNormalization(), 'GroupNormalization'),
     (layers.TimeDistributed(layers.BatchNormalization()), 'GroupNorm'),
-    (layers.LSTM(2), 'unroll=True'),
     (layers.GRU(2, stateful=True, unroll=True), 'stateful=False'),
 ])
 def test_layers_without_gradients_per_example_are_refused(
     make_plan, layer, words):
-  if models.RECURRENT_LOOPS and words == 'unroll=True':
-    pytest.skip('Keras 3 has gradients per example through its loops')
   model = tf.keras.Sequential([layers.Input((3, 6), batch_size=1),
                                layers.Dense(4), layer])
   with pytest.raises(ValueError, match=words):
