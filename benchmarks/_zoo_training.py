@@ -16,6 +16,8 @@ BATCH, EXAMPLES = 128, 640
 _SECONDS = 0.6
 """Of CPU for plain training in a round, at least: or one step."""
 
+_REFUSALS = (ValueError, TypeError, NotImplementedError)
+
 
 def names() -> Tuple[int, List[str]]:
   """The version of Keras, and the models that are written for it."""
@@ -121,8 +123,17 @@ def _words(error: Exception) -> str:
   return re.split(r'\b\w+Error: ', str(error))[-1].strip()
 
 
+def _refusal(case: Any) -> str:
+  """In which words a model is refused, or ''."""
+  try:
+    _private(case)[1](1)
+  except _REFUSALS as error:
+    return _words(error)
+  return ''
+
+
 def measure(name: str, rounds: int) -> Dict[str, Any]:
-  """What a model costs, or why it is refused.
+  """What a model costs, why it is refused, or what is known to be wrong with it.
 
   Args:
     name: Of the model.
@@ -134,6 +145,13 @@ def measure(name: str, rounds: int) -> Dict[str, Any]:
   from tests.keras import zoo
   entry = zoo.ZOO[name]
   about = {'keras': f'{keras.__version__} on TensorFlow {tf.__version__}'}
+  version = int(keras.__version__[0])
+  if entry.wrong[version]:
+    return {**about, 'wrong': entry.wrong[version]}
+  if entry.refused[version]:  # Plain Keras may not train it either.
+    words = _refusal(_case(entry))
+    if words:
+      return {**about, 'refused': words}
   plain_case, case = _case(entry), _case(entry)
   plain = _plain(plain_case)
   first = {'plain': _cpu(lambda: plain(1))}
@@ -145,7 +163,7 @@ def measure(name: str, rounds: int) -> Dict[str, Any]:
     model, private, poisson = _private(case)
     private(1)
     first['private'] = time.process_time() - start
-  except (ValueError, TypeError, NotImplementedError) as error:
+  except _REFUSALS as error:
     return {**about, 'refused': _words(error)}
   private(1)
   times = [(_cpu(lambda: plain(steps)), _cpu(lambda: private(steps)))

@@ -67,11 +67,10 @@ def _cells(result: dict) -> list:
   """Route, slowdown, memory and first step of a model, as text."""
   if not result:
     return ['', '', '', '']
-  if 'refused' in result or 'failed' in result:
-    reason = result.get('refused') or result['failed']
-    kind = 'refused' if 'refused' in result else 'failed'
-    reason = ' '.join(reason.split()).replace('|', '/')
-    return [f'{kind}: {reason[:140]}', '', '', '']
+  for kind in ('refused', 'failed', 'wrong'):
+    if kind in result:
+      reason = ' '.join(result[kind].split()).replace('|', '/')
+      return [f'{kind}: {reason[:140]}', '', '', '']
   return [result['route'], f'{result["slowdown"]:.2f}',
           f'{result["memory_above_plain_mb"]:+.0f}',
           f'{result["first_step"]:.1f}']

@@ -18,6 +18,9 @@ class _OnDemand(types.ModuleType):
   """Stands where a module is named, and loads it when something in it is."""
 
   def __getattr__(self, name: str) -> Any:
+    if sys.modules.get(self.__name__) is self:
+      # Some versions of dp_accounting ask while they are imported.
+      del sys.modules[self.__name__]
     return getattr(importlib.import_module(self.__name__), name)
 
 

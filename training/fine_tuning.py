@@ -66,13 +66,13 @@ def split(arrays: Arrays, private: bool) -> Arrays:
 
 
 def pretrained(data: Arrays, epochs: int) -> tf.keras.Model:
-  """A CNN trained on public images, without its last layer."""
+  """A CNN trained on public images, without its two dense layers."""
   model = mnist.build_cnn('tanh')
   model.compile('adam', _LOSS)
   model.fit(*data, batch_size=128, epochs=epochs, verbose=0)
   inputs = tf.keras.Input(model.input_shape[1:])
   outputs = inputs
-  for layer in model.layers[:-1]:
+  for layer in model.layers[:-2]:
     outputs = layer(outputs)
   backbone = tf.keras.Model(inputs, outputs)
   backbone.trainable = False

@@ -75,8 +75,7 @@ def group_normalized(model: keras.Model, groups: int = 8) -> keras.Model:
     raise ValueError(
         'Expected a built Sequential or functional model, whose layers can be '
         f'replaced, got {model!r}; write GroupNormalization where it is made.')
-  copy = keras.models.clone_model(
-      model, clone_function=lambda layer: _copied(layer, groups))
+  copy = models.clone(model, lambda layer: _copied(layer, groups))
   for layer, old in zip(copy.layers, model.layers):
     if _is_normalization(old):
       layer.set_weights([np.asarray(value) for value in (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
+from typing import Callable
 from typing import Dict
 from typing import Iterable
 from typing import List
@@ -186,3 +188,24 @@ def in_xla() -> bool:
 def handle(variable: keras.Variable) -> tf.Tensor:
   """The resource by which a graph reads a variable."""
   return tf_variable(variable).handle
+
+
+def clone(model: keras.Model, copied: Callable[[Any], Any]) -> keras.Model:
+  """A copy of a Sequential or functional model, made of copies of its layers.
+
+  Args:
+    model: The model.
+    copied: layer -> its copy, which may be of another kind.
+  """
+  if not KERAS_3:
+    return keras.models.clone_model(model, clone_function=copied)
+
+  def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+    known = inspect.signature(layer.call).parameters
+    # Keras 3 repeats what the layer it was copied from was called with.
+    return layer(*args, **{name: value for name, value in kwargs.items()
+                           if value is not None or name in known})
+
+  if type(model) is keras.Sequential:
+    return keras.models.clone_model(model, clone_function=copied)
+  return keras.models.clone_model(model, clone_function=copied, call_function=call)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from typing import Any
 from typing import Callable
 from typing import Dict
@@ -187,7 +188,8 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
   def by_rule(rule: LayerRule, layer: keras.layers.Layer, call: Callable[..., Any],
               *args: Any, **kwargs: Any) -> Any:
     if not args:  # Keras 3 hands on by name what was called by name.
-      name = next(iter(kwargs))
+      name = next(name for name in inspect.signature(call).parameters
+                  if name in kwargs)
       args, call = (kwargs.pop(name),), _by_name(call, name)
     with calls.one(layer) as number:
       return rule.forward(layer, call, functools.partial(
@@ -202,7 +204,7 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
 
 def _by_name(call: Callable[..., Any], name: str) -> Callable[..., Any]:
   """Takes by position what is passed on by name."""
-  return lambda first, *args, **kwargs: call(*args, **{name: first}, **kwargs)
+  return lambda *args, **kwargs: call(*args[1:], **{name: args[0]}, **kwargs)
 
 
 def _added(gradients: List[forms.GradientForm], variable: tf.Variable, rows: int

@@ -124,6 +124,7 @@ class Engine:
         kept, [array.concat() for array in arrays])
     return BatchResult(sums, unclipped, predictions, losses, added, targets, weights)
 
+  @tf.autograph.experimental.do_not_convert
   def _settle(self, batch: batched_pass.Batch) -> None:
     """Has layers vectorised, or the model, until the pass is shown to be right."""
     while not self.routes.whole:

@@ -175,8 +175,9 @@ def layer_of(given: Routes, operation: str, variable: Optional[tf.Variable] = No
 def holder_of(given: Routes, layer: keras.layers.Layer
               ) -> Optional[keras.layers.Layer]:
   """The innermost layer run as it is written that a layer is in."""
-  found = [route.layer for route in given.layers if route.rule is None and any(
-      each is layer for each in _parts(route.layer))] if _variables(layer) else []
+  found = [route.layer for route in given.layers
+           if route.rule is None and _variables(route.layer) and any(
+               each is layer for each in _parts(route.layer))]
   return found[-1] if found else None
 
 
