@@ -142,7 +142,8 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
     accountant.compose(release)
   bounds = accountant.epsilon_bounds(delta)
   return Guarantee(
-      lower=bounds.lower, estimate=bounds.estimate, upper=bounds.upper,
+      lower=float(bounds.lower), estimate=float(bounds.estimate),
+      upper=float(bounds.upper),
       delta=delta, steps=count, neighboring_relation=relations.label(relation),
       accountant=_ACCOUNTANT, proven=proven,
       statement=statement if proven else f'{_UNPROVEN} {statement}')

@@ -253,3 +253,12 @@ def test_training_that_is_not_private_is_refused(make_plan, kind):
 def test_bad_arguments_are_refused_in_words(kwargs, words):
   with pytest.raises(ValueError, match=words):
     EpsilonCallback(**kwargs)
+
+
+def test_loggers_before_the_callback_see_epsilon_too(make_plan, tmp_path):
+  model = privatize(_inner(), make_plan())
+  model.compile('sgd', _NONE)
+  path = tmp_path / 'log.csv'
+  model.fit(PoissonBatches(_X, _Y, 0.25), verbose=0, callbacks=[
+      tf.keras.callbacks.CSVLogger(path), EpsilonCallback()])
+  assert 'epsilon' in path.read_text().splitlines()[0].split(',')

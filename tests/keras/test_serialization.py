@@ -1,5 +1,6 @@
 """`.keras` files: all of a private model but its randomness, forgetting no step."""
 
+import fcntl
 import json
 import os
 
@@ -138,9 +139,11 @@ def test_loading_never_forgets_what_the_journal_counts(tmp_path):
   again = _load(tmp_path / 'm.keras')
   assert again.guarantee().steps == 8
   again.predict(_X, verbose=0)
-  with pytest.raises(ValueError, match='another run has open'):
-    again.fit(_batches(), verbose=0)
-  private._ledger.journal.close()
+  with open(path, 'rb') as other:  # As another process does.
+    private._ledger.journal.close()
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(ValueError, match='another run has open'):
+      again.fit(_batches(), verbose=0)
   again.train_on_batch(_X, _Y)
   assert int(again.released_steps) == 9
   assert again.ledger().sampling == counts.UNKNOWN

@@ -108,11 +108,19 @@ class StepGroup:
   def _noise(self) -> noise_lib.Noise:
     if self.noise in planner.FAMILIES:
       return arguments.make_noise(self.noise, self.noise_multiplier, self.bend)
+    try:
+      table = named_table(self.noise)
+    except ValueError as error:
+      if self.noise.endswith('.npz'):
+        raise
+      raise ValueError(
+          f'Expected noise in {", ".join(planner.FAMILIES)}, or the name of a '
+          f'table: {error}') from error
     if self.noise_multiplier is not None:
       raise ValueError(
           'Expected no --noise-multiplier with a table, which has its own, got '
           f'{self.noise_multiplier}.')
-    return named_table(self.noise)
+    return table
 
 
 def named_table(name: str) -> library.Table:

@@ -32,8 +32,9 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   After each epoch `logs` hold `epsilon` (the upper bound) and `delta`, and
   `clip_norm` where the plan has `adaptive_clipping`. The
-  progress bar and the history show them; put this callback before CSVLogger
-  and TensorBoard in the list, so that they see them too. Under an account that
+  progress bar and the history show them, and so do CSVLogger and TensorBoard: `fit`
+  of a `PrivateModel` asks this callback first; for a drop-in optimizer put it before
+  them in the list. Under an account that
   is not proven the key is `epsilon_unproven`; where noise or batches came from
   a seed, whose knowledge undoes the protection, it is `epsilon_seeded`.
 
@@ -51,6 +52,8 @@ class EpsilonCallback(keras.callbacks.Callback):
     reason: Why there is none, in words, or ''.
   """
 
+  writes_logs = True
+  """Asked before the callbacks that read logs."""
   guarantee: Optional[Guarantee]
 
   def __init__(self, plan: Optional[PrivacyPlan] = None, *,

@@ -78,6 +78,13 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
   return Feed(rows, rows.mark(x), None, class_weight)
 
 
+def ordered(callbacks: Any) -> Any:
+  """Callbacks, those first that write into the logs which others read."""
+  if not isinstance(callbacks, (list, tuple)):
+    return callbacks
+  return sorted(callbacks, key=lambda each: not getattr(each, 'writes_logs', False))
+
+
 class Split(NamedTuple):
   """Data of a `fit`, those for validation apart.
 

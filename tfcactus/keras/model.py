@@ -236,7 +236,7 @@ class PrivateModel(Fixed, keras.Model):
     with self._ledger.training(feed.marks, optimizers.bare_optimizer(self)):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
-          callbacks=callbacks, validation_data=validation_data,
+          callbacks=fit_inputs.ordered(callbacks), validation_data=validation_data,
           shuffle=shuffle and not isinstance(feed.x, tf.data.Dataset),
           class_weight=feed.class_weight,
           sample_weight=sample_weight, initial_epoch=initial_epoch,

@@ -1,5 +1,6 @@
 """A run that is killed and resumed forgets no step and repeats no noise."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -145,12 +146,29 @@ def test_a_torn_last_line_is_cut_and_damage_is_not_excused(make_plan, tmp_path):
     Journal(path, make_plan())
 
 
+def test_a_cell_that_is_run_again_takes_the_journal_over(make_plan, tmp_path):
+  path = tmp_path / 'journal'
+  first = _private(make_plan(), path)
+  first.fit(PoissonBatches(*_data(), 0.25), verbose=0)
+  with pytest.raises(ValueError, match='of another'):
+    _private(make_plan(l2_norm_clip=2.0), path)
+  first.fit(PoissonBatches(*_data(), 0.25), verbose=0)  # Refused, it took nothing.
+  again = _private(make_plan(), path)
+  assert again.guarantee().steps == 8
+  with pytest.raises(Exception, match='took over'):
+    first.fit(PoissonBatches(*_data(), 0.25), verbose=0)
+  again.fit(PoissonBatches(*_data(), 0.25), verbose=0)
+  assert again.guarantee().steps == 12
+  assert '"released_steps": 12' in path.read_text().splitlines()[-1]
+
+
 def test_journals_are_refused_in_words(make_plan, tmp_path):
   path = tmp_path / 'journal'
-  private = _private(make_plan(), path)
-  with pytest.raises(ValueError, match='another run'):
-    _private(make_plan(), path)
-  private._ledger.journal.close()
+  _private(make_plan(), path)._ledger.journal.close()
+  with open(path, 'rb') as other:  # As another process does.
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(ValueError, match='another run'):
+      _private(make_plan(), path)
   with pytest.raises(ValueError, match='of another'):
     _private(make_plan(l2_norm_clip=2.0), path)
   with pytest.raises(ValueError, match='no seed'):

@@ -125,8 +125,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   Args:
     model: The model.
     routes: Its routes; no layer may mix examples.
-    compute_loss: (targets, predictions) -> losses of shape (rows,), or
-      (rows, outputs).
+    compute_loss: (targets, predictions) -> losses, (rows,) or (rows, outputs).
     batch: Inputs, targets and weights, of a known number of rows.
   """
   x, targets, weights = batch

@@ -6,10 +6,12 @@ import dataclasses
 import fcntl
 import json
 import os
+import threading
 from typing import Any
 from typing import Dict
 from typing import List
 from typing import Optional
+from typing import Tuple
 import zlib
 
 from tfcactus import _checks
@@ -17,6 +19,10 @@ from tfcactus.keras.ledger import counts
 from tfcactus.keras.ledger.counts import Counts
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
+
+_lock = threading.RLock()
+_open: Dict[Tuple[int, int], Journal] = {}
+"""Journals that this process has open, by device and inode."""
 
 
 class Journal:
@@ -27,10 +33,13 @@ class Journal:
   counts at least every update that was ever released, and at most a block more.
   A run that ends in order writes the exact number.
 
-  Only one process at a time may have it open. A file that was removed, replaced
-  by a copy or written by others meanwhile is noticed before a step is released,
-  and so is a disk that is full. It says nothing about weights: save those as
-  usual, and load them into the resumed model.
+  Only one process at a time may have it open. In it the last one that opens the file
+  has it: a cell of a notebook that is run again takes the journal over, with all that
+  is counted, and what had it before releases no step more.
+
+  A file that was removed, replaced by a copy or written by others meanwhile is noticed
+  before a step is released, and so is a disk that is full. It says nothing about
+  weights: save those as usual, and load them into the resumed model.
 
   Attributes:
     path: The file.
@@ -53,6 +62,13 @@ class Journal:
     """
     self.path = os.fspath(path)
     self.block = _checks.integer('block', block, 1)
+    with _lock:
+      self._begin(plan)
+
+  def _begin(self, plan: PrivacyPlan) -> None:
+    """Opens the file, and reads it."""
+    self._take_over(plan)
+    self._closed = False
     self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
     self._pid = os.getpid()
     self._place = os.path.abspath(self.path)
@@ -68,6 +84,17 @@ class Journal:
     if not records:
       _sync_directory(self.path)
       self._append(_header(plan))
+    _open[_identity(os.fstat(self._file))] = self
+
+  def _take_over(self, plan: PrivacyPlan) -> None:
+    """Closes the file where this process has it open."""
+    try:
+      before = _open.get(_identity(os.stat(self.path)))
+    except FileNotFoundError:
+      return
+    if before is not None and before._pid == os.getpid():  # pylint: disable=protected-access
+      Journal.peek(self.path, plan)  # Which raises if it is not for this plan.
+      before.close()
 
   @staticmethod
   def peek(path: PathLike, plan: PrivacyPlan) -> Optional[Counts]:
@@ -102,6 +129,10 @@ class Journal:
       raise RuntimeError(
           'Expected steps in the process that opened the journal, got a fork; '
           'open another journal there.')
+    with _lock:
+      self._reserve(wanted)
+
+  def _reserve(self, wanted: Counts) -> None:
     self._check_place()
     kept, steps = self.entry, wanted.released_steps
     if steps > kept.released_steps:
@@ -114,13 +145,18 @@ class Journal:
 
   def settle(self, exact: Counts) -> None:
     """Writes the exact count, when no step is running."""
-    self._check_place()
-    if exact != self.entry:
-      self._write(exact)
+    with _lock:
+      self._check_place()
+      if exact != self.entry:
+        self._write(exact)
 
   def close(self) -> None:
     """Closes the file, for another run to open."""
-    os.close(self._file)
+    with _lock:
+      if not self._closed:
+        self._closed = True
+        _open.pop(_identity(os.fstat(self._file)), None)
+        os.close(self._file)
 
   def _check_place(self) -> None:
     """Refuses to go on in a file that a resumed run would not find.
@@ -128,13 +164,18 @@ class Journal:
     Raises:
       RuntimeError: saying what became of it.
     """
+    if self._closed:
+      raise RuntimeError(
+          f'Expected journal {self.path!r} to be open, got one that was closed, or '
+          'that a later model of this process took over: that model counts the '
+          'steps of both. Train it, or open the journal anew with '
+          'privatize(..., journal=...).')
     held = os.fstat(self._file)
     try:
       there = os.stat(self._place)
     except FileNotFoundError:
       there = None
-    if there is None or (there.st_dev, there.st_ino) != (
-        held.st_dev, held.st_ino):
+    if there is None or _identity(there) != _identity(held):
       became = 'none' if there is None else 'another file'
     elif held.st_size != self._size or self._last != os.pread(
         self._file, len(self._last), self._size - len(self._last)):
@@ -186,6 +227,10 @@ class Journal:
     self._size = whole
     self._last = b''.join(data[:whole].splitlines(True)[-1:])
     return _records(self.path, data)
+
+
+def _identity(status: os.stat_result) -> Tuple[int, int]:
+  return status.st_dev, status.st_ino
 
 
 def _records(path: PathLike, data: bytes) -> List[Dict[str, Any]]:
