@@ -146,7 +146,7 @@ SLOW: Dict[str, Callable[[], Any]] = {
     'apart': _merged(None), 'states of two directions': _bidirectional_states,
     'two kinds of direction': _text(lambda: layers.Bidirectional(
         layers.LSTM(2, return_sequences=True), backward_layer=layers.GRU(
-            3, return_sequences=True, go_backwards=True))),
+            2, return_sequences=True, go_backwards=True))),
     'one after another': _sequence(
         _of(layers.ConvLSTM2D, 2, 2, padding='same', return_sequences=True),
         _of(layers.ConvLSTM2D, 2, 2), shape=_VIDEO.shape[1:]),

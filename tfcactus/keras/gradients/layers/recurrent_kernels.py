@@ -126,7 +126,8 @@ class Kernel:
     windows = [im2col.window(self._padding, *sizes) for sizes in zip(
         values.shape[2:-1], outputs.shape[2:-1], self.variable.shape,
         self._strides, self._dilations)]
-    return _convolution_gradient(values, outputs, windows, self.variable.shape)
+    shape = [*self.variable.shape[:-1], outputs.shape[-1]]
+    return _convolution_gradient(values, outputs, windows, shape)
 
 
 def _joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
