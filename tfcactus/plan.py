@@ -25,6 +25,7 @@ from tfcactus.guarantee import ReleasedStatistic
 from tfcactus.relations import Relation
 from tfcactus.sampling import PoissonSampling
 from tfcactus.sampling import SamplingScheme
+from tfcactus.sampling.base import checked_size
 
 ACCOUNTINGS = ('proven', 'scalar-unproven')
 
@@ -93,6 +94,47 @@ class PrivacyPlan:
     if self.dim is not None:
       set_field('dim', _checks.integer('dim', self.dim, 1))
       self.check_vector(self.dim)
+
+  @classmethod
+  def for_training(cls, *, batch_size: int, epochs: int, num_examples: int,
+                   delta: float, l2_norm_clip: float,
+                   noise: Optional[noise_lib.Noise] = None,
+                   target_epsilon: Optional[float] = None,
+                   **settings: Any) -> PrivacyPlan:
+    """A plan in the terms of `fit`: a batch size and epochs.
+
+    `PoissonBatches(x, y, batch_size=...)` draws its batches.
+
+    Args:
+      batch_size: The expected size of a batch; batches vary around it.
+      epochs: In which an example is seen once each on average.
+      num_examples: As the attribute.
+      delta: As the attribute.
+      l2_norm_clip: As the attribute.
+      noise: The noise; or None with `target_epsilon`.
+      target_epsilon: For the least Gaussian noise that keeps within it.
+      **settings: The other attributes.
+
+    Raises:
+      ValueError: if an argument is out of range, or noise and target are both given
+        or both missing.
+    """
+    num_examples = _checks.integer('num_examples', num_examples, 1)
+    scheme = PoissonSampling(
+        num_examples, checked_size(batch_size, num_examples) / num_examples)
+    numbers = dict(
+        settings, num_examples=num_examples, sampling_prob=scheme.sampling_prob,
+        steps=_checks.integer('epochs', epochs, 1) * scheme.batches_per_epoch,
+        delta=delta, l2_norm_clip=l2_norm_clip)
+    if (noise is None) == (target_epsilon is None):
+      raise ValueError(
+          f'Expected either noise or target_epsilon, got noise={noise!r} and '
+          f'target_epsilon={target_epsilon!r}.')
+    if noise is None:
+      noise = calibrate_noise_multiplier(
+          _checks.positive('target_epsilon', target_epsilon), noise_lib.Gaussian,
+          **numbers)
+    return cls(noise=noise, **numbers)
 
   def _check_adaptive(self) -> None:
     if not isinstance(self.adaptive_clipping, AdaptiveClipping):

@@ -472,11 +472,10 @@ PRIVATE: Dict[str, Construct] = {
     # Refused with their model.
     'batch norm': _line('GroupNormalization', layers.BatchNormalization),
     'stateful rnn': Construct('without state', _stateful, shape=(3, 4)),
-    'two outputs': Construct('one output', _two_outputs),
+    'two outputs': Construct('y for the outputs', _two_outputs),
     'counting layer': _line('write no variables', Counting),
-    'regularizer': _line('regularizers', lambda: _dense(kernel_regularizer='l2')),
-    'activity': _line('regularizers|add_loss',
-                      lambda: _dense(activity_regularizer='l2')),
+    'regularizer': _line(BOUNDED, lambda: _dense(kernel_regularizer='l2')),
+    'activity': _line(BOUNDED, lambda: _dense(activity_regularizer='l2')),
     'python': _line('write no variables', lambda: Function(
         lambda x: tf.ensure_shape(tf.numpy_function(
             lambda v: v - v.mean(0), [x], x.dtype), x.shape))),

@@ -46,8 +46,9 @@ def engine_sums(model: tf.keras.Model, loss: Any, x: Any, y: Any,
   engine = engine_lib.Engine(
       model, example_losses.loss_per_example(loss), rows - 2,
       layer_routes.routes(model, vectorize))
+  # Autograph would take longer than all else.
   found = tf.function(lambda x, y: engine.run(
-      x, y, tf.ones([rows]), tf.constant(CLIP)))(x, y)
+      x, y, tf.ones([rows]), tf.constant(CLIP)), autograph=False)(x, y)
   return Sums(_flat(found.sums), engine.routes, found.losses[:rows].numpy())
 
 
@@ -62,7 +63,7 @@ def loop_sums(model: tf.keras.Model, loss: Any, x: Any, y: Any) -> Sums:
   """
   variables = [models.tf_variable(v) for v in model.trainable_variables]
 
-  @tf.function
+  @tf.function(autograph=False)
   def gradient(x: Any, y: Any) -> Any:
     with tf.GradientTape() as tape:
       value = tf.reduce_sum(loss(y, model(x, training=True)))

@@ -96,6 +96,7 @@ def _private_sums(construct):
 
   @tf.function(input_signature=open_batch)
   def sums(x, y, weights):
+    y = private._loss_per_example.targets(y, step.outputs)
     return engine.run(x, y, weights, tf.constant(_CLIP)).sums
 
   return sums

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tests.keras.conftest import FakePlan
 from tfcactus import noise as noise_lib
+from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import versions
@@ -112,8 +113,13 @@ TARGETS = {by_list: [DIGITS, SIZE], by_dict: {'digits': DIGITS, 'size': SIZE},
            nested: {'heads': [DIGITS, {'size': SIZE}]}}
 
 
-@pytest.mark.parametrize('engine', ['auto', 'vectorized'])
-@pytest.mark.parametrize('wrap', PICK, ids=lambda wrap: wrap.__name__)
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize('wrap, engine', [
+    pytest.param(wrap, engine, id=f'{wrap.__name__} {engine}', marks=(
+        () if (wrap, engine) == (by_dict, 'auto') else SLOW))
+    for wrap in PICK for engine in ('auto', 'vectorized')])
 def test_losses_of_outputs_are_clipped_as_one(wrap, engine):
   model = two(wrap)
   want, losses = clipped(model, weighted_loss(PICK[wrap]))
@@ -136,6 +142,7 @@ def test_weights_of_losses_and_examples_by_name():
   assert {'digits_loss', 'size_loss', 'digits_accuracy'} < set(logs)
 
 
+@SLOW
 def test_logs_are_those_of_plain_keras():
   wanted = ('loss', 'digits_loss', 'size_loss', 'digits_accuracy', 'size_mae')
   logs = []
@@ -153,6 +160,7 @@ def test_logs_are_those_of_plain_keras():
     assert logs[0][name] == pytest.approx(logs[1][name], rel=1e-5), name
 
 
+@SLOW
 def test_an_output_without_a_loss():
   model = two(by_list)
   want, _ = clipped(model, lambda out, i: CE(DIGITS[i:i + 1], out[0]))
@@ -162,6 +170,7 @@ def test_an_output_without_a_loss():
     assert_close(found, want)
 
 
+@SLOW
 def test_an_optional_loss_of_weight_zero_is_still_logged():
   _, logs = updated(two(by_list), X, [DIGITS, SIZE], [CE, MSE],
                     loss_weights=[1.0, 0.0])
@@ -237,8 +246,13 @@ ADDING = {
 }
 
 
-@pytest.mark.parametrize('engine', ['auto', 'vectorized'])
-@pytest.mark.parametrize('make', ADDING.values(), ids=ADDING)
+FAST = {('a layer', 'auto'), ('activity', 'auto')}
+
+
+@pytest.mark.parametrize('make, engine', [
+    pytest.param(make, engine, id=f'{name} {engine}', marks=(
+        () if (name, engine) in FAST else SLOW))
+    for name, make in ADDING.items() for engine in ('auto', 'vectorized')])
 def test_added_losses_are_clipped_with_their_example(make, engine):
   model = make()
 
@@ -252,6 +266,7 @@ def test_added_losses_are_clipped_with_their_example(make, engine):
   assert logs['loss'] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
+@SLOW
 def test_an_added_scalar_is_of_one_example_at_any_physical_batch():
   model = stack(Added())
   want, _ = clipped(model, lambda out, i: CE(DIGITS[i:i + 1], out) + sum(model.losses))
@@ -267,10 +282,11 @@ def penalties(**kwargs):
 
 
 @pytest.mark.parametrize('kwargs', [
-    {'kernel_regularizer': 'l2'},
-    {'bias_regularizer': tf.keras.regularizers.L1L2(0.3, 0.2)},
-    {'kernel_regularizer': lambda w: 0.2 * tf.reduce_sum(tf.abs(w)**3),
-     'activity_regularizer': 'l2'}], ids=['kernel', 'bias', 'function'])
+    pytest.param({'kernel_regularizer': 'l2'}, id='kernel', marks=SLOW),
+    pytest.param({'bias_regularizer': tf.keras.regularizers.L1L2(0.3, 0.2)},
+                 id='bias', marks=SLOW),
+    pytest.param({'kernel_regularizer': lambda w: 0.2 * tf.reduce_sum(tf.abs(w)**3),
+                  'activity_regularizer': 'l2'}, id='function')])
 def test_regularizers_of_weights_are_added_after_the_noise(kwargs):
   model = penalties(**kwargs)
   first, last = model.layers[-2:]
@@ -296,8 +312,75 @@ def test_regularizers_of_weights_are_added_after_the_noise(kwargs):
   assert logs['loss'] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
+@SLOW
 def test_a_regularizer_of_something_else_is_refused():
   data = tf.Variable(X)
   model = penalties(kernel_regularizer=lambda w: tf.reduce_sum(data @ w))
   with pytest.raises(ValueError, match='weights of the model alone'):
     updated(model, X, DIGITS, CE)
+
+
+@SLOW
+def test_targets_and_losses_of_no_output_are_refused_in_words():
+  for y, loss, words in (
+      ([DIGITS], [CE, MSE], 'y for the outputs'),
+      ({'digits': DIGITS}, {'digits': CE, 'size': MSE}, "output 'size', which has a"),
+      (TARGETS[by_dict], {'digits': CE, 'other': MSE}, r"loss for the outputs.*other"),
+      (TARGETS[by_dict], None, 'one loss in compile')):
+    wrap = by_dict if isinstance(y, dict) else by_list
+    with pytest.raises((ValueError, KeyError), match=words):
+      updated(two(wrap), X, y, loss)
+
+
+class Sampled(layers.Layer):
+  """The codes of a variational autoencoder, and their Kullback-Leibler term."""
+
+  def call(self, inputs):
+    mean, log_variance = tf.split(inputs, 2, -1)
+    self.add_loss(-0.5 * tf.reduce_mean(tf.reduce_sum(
+        1 + log_variance - mean**2 - tf.exp(log_variance), -1)))
+    return mean + 0 * tf.exp(log_variance / 2) * tf.random.normal(tf.shape(mean))
+
+
+@SLOW
+def test_a_variational_autoencoder_without_targets():
+  tf.keras.utils.set_random_seed(1)
+  inputs = tf.keras.Input((6,))
+  codes = Sampled()(layers.Dense(4)(layers.Dense(8, 'relu')(inputs)))
+  model = tf.keras.Model(inputs, layers.Dense(6)(codes))
+
+  def loss_of(output, i):
+    return MSE(X[i:i + 1], output) + sum(model.losses)
+
+  want, losses = clipped(model, loss_of)
+  found, logs = updated(model, X, X, MSE)
+  assert_close(found, want)
+  assert logs['loss'] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+class Loss(layers.Layer):
+  """All of the loss by add_loss, as of old."""
+
+  def call(self, inputs):
+    given, made = inputs
+    self.add_loss(tf.reduce_mean(tf.reduce_mean((given - made)**2, -1)))
+    return made
+
+
+@SLOW
+@pytest.mark.parametrize('data', ['arrays', 'batches'])
+def test_a_model_may_have_no_loss_but_an_added_one(data):
+  tf.keras.utils.set_random_seed(1)
+  inputs = tf.keras.Input((6,))
+  made = layers.Dense(6)(layers.Dense(3)(inputs))
+  model = tf.keras.Model(inputs, Loss()([inputs, made]))
+  want, _ = clipped(model, lambda output, i: sum(model.losses))
+  if data == 'arrays':
+    found, _ = updated(model, X, None, None)
+  else:
+    private = privatize(model, plan())
+    private.compile(tf.keras.optimizers.SGD(1.0))
+    before = vector(model.trainable_variables)
+    private.fit(PoissonBatches(X, sampling_prob=1.0), verbose=0)
+    found = before - vector(model.trainable_variables)
+  assert_close(found, want)

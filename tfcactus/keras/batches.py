@@ -27,16 +27,16 @@ from tfcactus.sampling import PoissonSampling
 from tfcactus.sampling import SamplingScheme
 from tfcactus.sampling.base import checked_size
 
-_Batch = Tuple[np.ndarray, np.ndarray, np.ndarray]
+_Batch = Tuple[Any, Any, Any]
 
 
 class SampledBatches(Fixed, keras.utils.Sequence):
   """Batches of the examples that a sampling scheme draws.
 
   Goes into `model.fit(batches, epochs=...)`. The third part of a batch is its
-  weights: 1 for an example that was drawn and 0 for padding, which contributes
-  nothing. An example with NaN or infinity in it is treated as padding whenever it
-  is drawn, which is a matter of that example alone.
+  weights: 1 for an example that was drawn, or what `sample_weight` says, and 0 for
+  padding, which contributes nothing. An example with NaN or infinity in it is
+  treated as padding whenever it is drawn, which is a matter of that example alone.
 
   Draws come from AES-256 in counter mode under a fresh key from the operating
   system. With a seed they repeat, and amplification by sampling does not hold
@@ -57,7 +57,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   def __init__(self, x: Any, y: Any, scheme: SamplingScheme, *,
                steps_per_epoch: Optional[int] = None,
                physical_batch_size: Optional[int] = None,
-               seed: Optional[int] = None):
+               seed: Optional[int] = None, sample_weight: Any = None):
     """Initialises the batches.
 
     Args:
@@ -69,12 +69,13 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       physical_batch_size: Pad each batch to a multiple of this size; by
         default only empty ones are padded. (A `PrivateModel` pads by itself.)
       seed: For repeatable experiments; None takes the system's entropy.
+      sample_weight: As for `PoissonBatches`.
 
     Raises:
       ValueError: if an argument is invalid.
     """
     super().__init__()
-    self._data = data_sources.open_data(x, y)
+    self._data = data_sources.open_data(x, y, sample_weight)
     self.num_examples = self._data.num_examples
     if scheme.num_examples != self.num_examples:
       raise ValueError(
@@ -112,15 +113,20 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     """
     self.scheme.check_plan(plan)
 
-  def two_examples(self) -> Tuple[np.ndarray, np.ndarray]:
+  def __repr__(self) -> str:
+    return (f'<{type(self).__name__} of {self.num_examples:,} examples: {self.scheme}, '
+            f'{self.steps_per_epoch} batches per epoch, {self._drawn} drawn'
+            f'{", seeded" if self.seeded else ""}>')
+
+  def two_examples(self) -> Tuple[Any, Any]:
     """Returns two usable rows of x and y, to try a loss on; no draw."""
     for start in range(0, self.num_examples, 256):
-      x, y = _usable(*self._data.rows(
+      parts = _usable(self._data.rows(
           np.arange(start, min(start + 256, self.num_examples))))
-      if len(x):
-        index = np.resize(np.arange(min(len(x), 2)), 2)
-        return x[index], y[index]
-    return self._data.rows(np.zeros(2, np.int64))
+      if _count(parts):
+        return tf.nest.map_structure(
+            lambda part: part[np.resize(np.arange(min(len(part), 2)), 2)], parts[:2])
+    return self._data.rows(np.zeros(2, np.int64))[:2]
 
   def __len__(self) -> int:
     return self.steps_per_epoch
@@ -186,15 +192,19 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   def _batch(self, index: np.ndarray) -> _Batch:
     """The examples of a batch, padded."""
-    x, y = _usable(*self._data.rows(index))
-    size = self.physical_batch_size
-    rows = max(-(-len(x) // size), 1) * size
-    weights = np.zeros(rows, np.float32)
-    weights[:len(x)] = 1
-    return _pad(x, rows), _pad(y, rows), weights
+    parts = _usable(self._data.rows(index))
+    size, count = self.physical_batch_size, _count(parts)
+    rows = max(-(-count // size), 1) * size
+    x, y, *given = parts
+    weights = given[0] if given else np.ones(count)
+    return tf.nest.map_structure(lambda part: _pad(part, rows), (
+        x, y, tf.nest.map_structure(lambda each: each.astype(np.float32), weights)))
 
   def _dataset(self, generator: Callable[[], Iterator[_Batch]]) -> tf.data.Dataset:
-    signature = (*self._data.specs, tf.TensorSpec((None,), tf.float32))
+    x, y, *given = self._data.specs
+    weights = given[0] if given else tf.TensorSpec((None,))
+    signature = (x, y, tf.nest.map_structure(
+        lambda spec: tf.TensorSpec(spec.shape, tf.float32), weights))
     return tf.data.Dataset.from_generator(
         generator, output_signature=signature).prefetch(2)
 
@@ -211,29 +221,43 @@ class PoissonBatches(SampledBatches):
 
   def __init__(self, x: Any, y: Any = None,
                sampling_prob: Optional[float] = None, *,
+               batch_size: Optional[int] = None,
                steps_per_epoch: Optional[int] = None,
                physical_batch_size: Optional[int] = None,
-               seed: Optional[int] = None):
+               seed: Optional[int] = None, sample_weight: Any = None):
     """Initialises the batches.
 
     Args:
-      x: Array or tensor of examples, shape (num_examples, ...); not copied. Or,
-        with y=None, the examples as pairs (x, y): a `tf.data.Dataset`, which is
+      x: Array or tensor of examples, shape (num_examples, ...), not copied; or a
+        dict, list or tuple of them, for a model of several inputs. Or,
+        with y=None, the examples as pairs (x, y) or triples (x, y, weight): a
+        `tf.data.Dataset`, which is
         read once, in full, or a random access source (with a length and
         `__getitem__`, such as `tfds.data_source` of pairs), which is read as
         examples are drawn.
-      y: Array or tensor of targets, shape (num_examples, ...).
+      y: Array or tensor of targets, shape (num_examples, ...), or several likewise;
+        None where no loss takes any.
       sampling_prob: The probability q in (0, 1] of each example to enter.
+      batch_size: In its place, the expected size of a batch: q is
+        batch_size / num_examples, as in `PrivacyPlan.for_training`.
       steps_per_epoch: Batches per epoch; 1 / q rounded by default, so that an
         epoch sees each example once on average.
       physical_batch_size: Pad each batch to a multiple of this size; by
         default only empty ones are padded. (A `PrivateModel` pads by itself.)
       seed: For repeatable experiments; None takes the system's entropy.
+      sample_weight: Array of weights, shape (num_examples,), or one for each output
+        in a dict or list. They multiply the losses before clipping.
 
     Raises:
       ValueError: if an argument is invalid.
     """
-    data = data_sources.open_data(x, y)
+    data = data_sources.open_data(x, y, sample_weight)
+    if batch_size is not None:
+      if sampling_prob is not None:
+        raise ValueError(
+            f'Expected either sampling_prob or batch_size, got {sampling_prob!r} and '
+            f'{batch_size!r}.')
+      sampling_prob = checked_size(batch_size, data.num_examples) / data.num_examples
     scheme = PoissonSampling(data.num_examples, _checks.sampling_prob(sampling_prob))
     super().__init__(
         data, None, scheme, steps_per_epoch=steps_per_epoch,
@@ -260,7 +284,7 @@ class FixedSizeBatches(SampledBatches):
 
   def __init__(self, x: Any, y: Any = None, batch_size: Optional[int] = None, *,
                steps_per_epoch: Optional[int] = None,
-               seed: Optional[int] = None):
+               seed: Optional[int] = None, sample_weight: Any = None):
     """As `PoissonBatches`, but for the batch size, which has to be the plan's.
 
     Args:
@@ -269,8 +293,9 @@ class FixedSizeBatches(SampledBatches):
       batch_size: sampling_prob * num_examples of the plan.
       steps_per_epoch: As for `PoissonBatches`.
       seed: As for `PoissonBatches`.
+      sample_weight: As for `PoissonBatches`.
     """
-    data = data_sources.open_data(x, y)
+    data = data_sources.open_data(x, y, sample_weight)
     scheme = FixedSizeSampling(
         data.num_examples, checked_size(batch_size, data.num_examples))
     super().__init__(data, None, scheme, steps_per_epoch=steps_per_epoch, seed=seed)
@@ -289,19 +314,26 @@ class ShuffledBatches(SampledBatches):
   """
 
   def __init__(self, x: Any, y: Any = None, batch_size: Optional[int] = None, *,
-               seed: Optional[int] = None):
+               seed: Optional[int] = None, sample_weight: Any = None):
     """As `FixedSizeBatches`; any batch size goes with a plan."""
-    data = data_sources.open_data(x, y)
+    data = data_sources.open_data(x, y, sample_weight)
     scheme = OnePassSampling(
         data.num_examples, checked_size(batch_size, data.num_examples))
     super().__init__(data, None, scheme, seed=seed)
     self.batch_size = scheme.batch_size
 
 
-def _usable(x: np.ndarray, y: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+def _count(parts: data_sources.Rows) -> int:
+  """How many examples there are rows of."""
+  return len(tf.nest.flatten(parts)[0])
+
+
+def _usable(parts: data_sources.Rows) -> data_sources.Rows:
   """The examples without NaN and infinity."""
-  usable = data_sources.finite_rows(x) & data_sources.finite_rows(y)
-  return (x, y) if usable.all() else (x[usable], y[usable])
+  usable = data_sources.finite_rows(parts)
+  if usable.all():
+    return parts
+  return tf.nest.map_structure(lambda part: part[usable], parts)
 
 
 def _pad(rows: np.ndarray, size: int) -> np.ndarray:

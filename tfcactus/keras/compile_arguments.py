@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import List
 from typing import Optional
 
+from tfcactus import _checks
 from tfcactus.keras import tfp
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.compat import versions
@@ -16,16 +17,14 @@ def check_arguments(steps_per_execution: object, jit_compile: object) -> None:
   """Refuses what a private step cannot do.
 
   Args:
-    steps_per_execution: None or 1.
+    steps_per_execution: None, or how many steps run before callbacks are asked.
     jit_compile: None, False, or 'auto', which is Keras 3's for not asked.
 
   Raises:
     ValueError: for anything else.
   """
-  if steps_per_execution not in (None, 1):
-    raise ValueError(
-        'Expected steps_per_execution=1, so that a privacy budget can stop '
-        f'training after any step, got {steps_per_execution!r}.')
+  if steps_per_execution is not None:
+    _checks.integer('steps_per_execution', steps_per_execution, 1)
   if jit_compile and jit_compile != 'auto':
     raise ValueError(
         f'Expected jit_compile=False, got {jit_compile!r}: XLA is slower here; '

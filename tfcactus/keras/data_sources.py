@@ -5,13 +5,18 @@ from __future__ import annotations
 import abc
 from typing import Any
 from typing import Iterable
+from typing import Iterator
 from typing import List
 from typing import Tuple
+import warnings
 
 import numpy as np
 import tensorflow as tf
 
-_Rows = Tuple[np.ndarray, np.ndarray]
+from tfcactus.keras.compat.versions import keras
+
+Rows = Tuple[Any, ...]
+"""Inputs and targets, and weights if there are any: structures of arrays."""
 
 _BLOCK = 4096
 """Examples of a dataset to read at a time."""
@@ -22,43 +27,57 @@ class ExampleData(abc.ABC):
 
   Attributes:
     num_examples: How many there are.
-    specs: A `TensorSpec` of batches of inputs, and one of targets.
+    specs: Of batches, `TensorSpec`s in the structure of `rows`.
   """
 
   num_examples: int
-  specs: Tuple[tf.TensorSpec, ...]
+  specs: Rows
 
   @abc.abstractmethod
-  def rows(self, index: np.ndarray) -> _Rows:
-    """Returns inputs and targets of the given examples."""
+  def rows(self, index: np.ndarray) -> Rows:
+    """Returns inputs, targets, and weights if there are any, of given examples."""
+
+  @property
+  def weighted(self) -> bool:
+    """Whether examples come with weights."""
+    return len(self.specs) == 3
 
 
 class ArrayData(ExampleData):
   """Examples in memory. NumPy arrays and tensors on a CPU are not copied."""
 
-  def __init__(self, x: Any, y: Any):
+  def __init__(self, x: Any, y: Any, sample_weight: Any = None):
     """Initialises the data.
 
     Args:
-      x: Array or tensor, shape (num_examples, ...).
-      y: Array or tensor, shape (num_examples, ...).
+      x: Array or tensor, shape (num_examples, ...), or a dict, list or tuple of
+        such.
+      y: Likewise; None for a model whose losses are of its inputs alone.
+      sample_weight: None, or likewise, shape (num_examples,).
 
     Raises:
       ValueError: if they are not arrays of numbers of the same length.
     """
-    self._arrays = _array('x', x), _array('y', y)
-    lengths = [len(array) for array in self._arrays]
-    if lengths[0] != lengths[1] or not lengths[0]:
+    rows = _length(x if y is None else y)
+    parts = [_arrays('x', x, rows), () if y is None else _arrays('y', y, rows)]
+    if sample_weight is not None:
+      parts.append(_arrays('sample_weight', sample_weight, rows))
+    self._arrays = tuple(parts)
+    lengths = [sorted({len(array) for array in tf.nest.flatten(part)})
+               for part in self._arrays]
+    known = {size for part in lengths for size in part}
+    if len(known) != 1 or not min(known):
+      names = ('examples in x', 'in y', 'in sample_weight')
       raise ValueError(
-          'Expected x and y of the same length of at least one, got '
-          f'{lengths[0]} examples in x and {lengths[1]} in y.')
-    self.num_examples = lengths[0]
-    self.specs = _specs(array[:1] for array in self._arrays)
+          'Expected x and y of the same length of at least one, got ' + ' and '.join(
+              f'{" or ".join(map(str, part)) or 0} {name}'
+              for name, part in zip(names, lengths)) + '.')
+    self.num_examples = known.pop()
+    self.specs = _specs(self.rows(np.zeros(1, np.int64)))
 
-  def rows(self, index: np.ndarray) -> _Rows:
-    """Returns inputs and targets of the given examples."""
-    x, y = self._arrays
-    return x[index], y[index]
+  def rows(self, index: np.ndarray) -> Rows:
+    """Returns inputs, targets, and weights if there are any, of given examples."""
+    return tf.nest.map_structure(lambda array: array[index], self._arrays)
 
 
 class RandomAccessData(ExampleData):
@@ -68,8 +87,8 @@ class RandomAccessData(ExampleData):
     """Initialises the data; as `ArrayData`.
 
     Args:
-      source: Has a length and gives the pair (x, y) of an index; read many at a
-        time by `__getitems__` where it has that.
+      source: Has a length and gives the pair (x, y), or (x, y, weight), of an index;
+        read many at a time by `__getitems__` where it has that.
 
     Raises:
       ValueError: if it is empty or gives no pairs of numbers.
@@ -80,33 +99,35 @@ class RandomAccessData(ExampleData):
       raise ValueError('Expected at least one example, got a source of none.')
     self.specs = _specs(self.rows(np.zeros(1, np.int64)))
 
-  def rows(self, index: np.ndarray) -> _Rows:
-    """Returns inputs and targets of the given examples."""
+  def rows(self, index: np.ndarray) -> Rows:
+    """Returns inputs, targets, and weights if there are any, of given examples."""
     if not index.size:
-      x, y = (np.zeros((0,) + tuple(spec.shape[1:]), spec.dtype.as_numpy_dtype)
-              for spec in self.specs)
-      return x, y
+      return tf.nest.map_structure(
+          lambda spec: np.zeros((0,) + tuple(spec.shape[1:]),
+                                spec.dtype.as_numpy_dtype), self.specs)
     wanted = [int(i) for i in index]
     many = getattr(self._source, '__getitems__', None)
     items = many(wanted) if many else [self._source[i] for i in wanted]
     for item in items:
-      if not isinstance(item, (tuple, list)) or len(item) != 2:
+      if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
         raise ValueError(
-            'Expected a source that gives pairs (x, y), got '
+            'Expected a source that gives triples (x, y, weight) or pairs (x, y), got '
             f'{type(item).__name__}; wrap it in a class whose __getitem__ '
             'returns such a pair.')
-    x, y = (np.stack([np.asarray(part) for part in parts])
-            for parts in zip(*items))
-    return _array('x', x), _array('y', y)
+    parts = [tuple(_of_example(part) for part in item) for item in items]
+    return tf.nest.map_structure(
+        lambda *values: _array('the source', np.stack(values)), *parts)
 
 
-def open_data(x: Any, y: Any) -> ExampleData:
+def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
   """Returns the examples as data to draw from; what is such already, as it is.
 
   Args:
-    x: Array or tensor of inputs; or, where `y` is None, a `tf.data.Dataset` or
-      a random access source of pairs (x, y), one for each example.
-    y: Array or tensor of targets, or None.
+    x: Array or tensor of inputs, or a dict or list of them; or, where `y` is None, a
+      `tf.data.Dataset` or a random access source of pairs (x, y) or triples
+      (x, y, weight), one for each example.
+    y: Array or tensor of targets, or a dict or list of them, or None.
+    sample_weight: Array of weights, or a dict or list of them, or None.
 
   Raises:
     ValueError: if they are nothing to draw examples from.
@@ -114,64 +135,147 @@ def open_data(x: Any, y: Any) -> ExampleData:
   if isinstance(x, ExampleData):
     return x
   if isinstance(x, tf.data.Dataset):
-    _no_targets(y)
+    _no_targets(y, sample_weight)
     return ArrayData(*_read(x))
-  if not isinstance(x, (np.ndarray, tf.Tensor, list, tuple)) and (
+  if isinstance(x, keras.utils.Sequence):
+    raise ValueError(
+        f'Expected examples to draw from, got {type(x).__name__}, a Sequence of '
+        'Keras, which gives batches that somebody else chose; pass its arrays, or a '
+        'class with __len__ and __getitem__ that gives the pair (x, y) of one '
+        'example.')
+  if not isinstance(x, (np.ndarray, tf.Tensor, list, tuple, dict)) and (
       hasattr(x, '__len__') and hasattr(x, '__getitem__') and
       not hasattr(x, '__array__')):
-    _no_targets(y)
+    _no_targets(y, sample_weight)
     return RandomAccessData(x)
-  return ArrayData(x, y)
+  return ArrayData(x, y, sample_weight)
 
 
-def _no_targets(y: Any) -> None:
-  if y is not None:
-    raise ValueError(
-        'Expected y=None with a dataset, whose elements are pairs (x, y), got '
-        f'{type(y).__name__}.')
+def _no_targets(*given: Any) -> None:
+  for each in given:
+    if each is not None:
+      raise ValueError(
+          'Expected y=None with a dataset, and no sample_weight: its elements are '
+          f'pairs (x, y) or (x, y, weight); got {type(each).__name__}.')
 
 
-def _read(dataset: tf.data.Dataset) -> List[np.ndarray]:
+def _read(dataset: tf.data.Dataset) -> List[Any]:
   """Reads a dataset of pairs, once, into one array for each part.
 
   What the dataset itself shuffles or augments is thereby settled.
   """
   spec = dataset.element_spec
-  if not isinstance(spec, tuple) or len(spec) != 2 or not all(
+  if not isinstance(spec, tuple) or len(spec) not in (2, 3) or not all(
       isinstance(part, tf.TensorSpec) and part.shape.is_fully_defined()
-      for part in spec):
+      for part in tf.nest.flatten(spec)):
     raise ValueError(
-        'Expected a dataset whose elements are pairs (x, y) of known shape, '
-        f'one for each example, got {spec}; use tfds.load(as_supervised=True), '
-        'and unbatch() one of batches.')
+        'Expected a dataset whose elements are pairs (x, y), or (x, y, weight), of '
+        f'known shape, one for each example, got {spec}; use '
+        'tfds.load(as_supervised=True), unbatch() one of batches, and make ragged and '
+        'sparse parts dense before.')
   count = int(dataset.cardinality())
   if count == tf.data.INFINITE_CARDINALITY:
     raise ValueError(
         'Expected a dataset that ends, got an infinite one; leave out '
         'repeat(): batches are drawn as often as they are asked for.')
+  if draw := next(_random_operations(dataset), ''):
+    warnings.warn(
+        f'A dataset that draws at random ({draw}) was read once: what it drew for an '
+        'example, such as an augmented image, stays the same in all batches. Put '
+        'random layers into the model instead, such as '
+        'tf.keras.layers.RandomFlip, or a random access source.', stacklevel=5)
   blocks = dataset.batch(_BLOCK).as_numpy_iterator()
   if count < 0:
-    parts = list(zip(*blocks)) or [
-        (np.zeros((0,) + tuple(part.shape)),) for part in spec]
-    return [np.concatenate(part) for part in parts]
-  arrays = [np.empty([count] + part.shape, part.dtype.as_numpy_dtype)
-            for part in spec]
+    found = list(blocks) or [tf.nest.map_structure(
+        lambda part: np.zeros((0,) + tuple(part.shape)), spec)]
+    return list(tf.nest.map_structure(lambda *parts: np.concatenate(parts), *found))
+  arrays = tf.nest.map_structure(
+      lambda part: np.empty([count] + part.shape, part.dtype.as_numpy_dtype), spec)
   done = 0
   for block in blocks:
-    size = len(block[0])
-    for array, part in zip(arrays, block):
-      array[done:done + size] = part
-    done += size
-  return [array[:done] for array in arrays]
+    flat = tf.nest.flatten(block)
+    for array, part in zip(tf.nest.flatten(arrays), flat):
+      array[done:done + len(part)] = part
+    done += len(flat[0])
+  return list(tf.nest.map_structure(lambda array: array[:done], arrays))
 
 
-def finite_rows(array: np.ndarray) -> np.ndarray:
+def _random_operations(dataset: tf.data.Dataset) -> Iterator[str]:
+  """What a dataset draws by in the functions that it maps; a shuffle is none."""
+  for function in dataset._functions():  # pylint: disable=protected-access
+    graph = function.function.graph.as_graph_def()
+    for nodes in (graph.node, *(each.node_def for each in graph.library.function)):
+      yield from (node.op for node in nodes if 'Random' in node.op or (
+          node.op.startswith(('Stateful', 'Rng'))
+          and not node.op.startswith('StatefulPartitioned')))
+  for inner in dataset._inputs():  # pylint: disable=protected-access
+    yield from _random_operations(inner)
+
+
+def finite_rows(parts: Any) -> np.ndarray:
   """Which examples hold neither NaN nor infinity, shape (rows,)."""
-  return np.all(np.isfinite(array), axis=tuple(range(1, array.ndim)))
+  usable = [np.all(np.isfinite(array), axis=tuple(range(1, array.ndim)))
+            for array in tf.nest.flatten(parts)]
+  return np.logical_and.reduce(usable)
+
+
+def _is_array(value: object) -> bool:
+  return isinstance(value, (np.ndarray, tf.Tensor)) and len(value.shape) > 0
+
+
+def _length(value: Any) -> int:
+  """How many examples targets are of, in whatever structure; 0 if that is open."""
+  while isinstance(value, dict):
+    value = next(iter(value.values()), ())
+  if isinstance(value, (list, tuple)) and value and all(map(_is_array, value)):
+    sizes = {len(each) for each in value}
+    # A list of arrays of a length is one for each input, or one for each example.
+    return sizes.pop() if len(sizes) == 1 and len(value) not in sizes else 0
+  return len(value) if hasattr(value, '__len__') else 0
+
+
+def _arrays(name: str, value: Any, rows: int) -> Any:
+  """A structure of arrays, as Keras reads it: a list of arrays is one of inputs."""
+  if isinstance(value, dict):
+    return {key: _arrays(f'{name}[{key!r}]', part, rows)
+            for key, part in value.items()}
+  if not isinstance(value, (list, tuple)) or not value:
+    return _array(name, value)
+  if all(map(_is_array, value)):
+    sizes = {len(part) for part in value}
+    if len(value) > 1 and sizes == {len(value)}:
+      raise ValueError(
+          f'Expected {name} to be one array or a dict of arrays, got a list of '
+          f'{len(value)} arrays of length {len(value)}, which may be either an '
+          'array for each example or one for each input; use np.stack or a dict.')
+    if len(value) == rows and sizes != {rows}:
+      return _array(name, np.stack([np.asarray(part) for part in value]))
+  elif not any(isinstance(part, (dict, np.ndarray, tf.Tensor)) for part in value):
+    return _array(name, value)
+  return tuple(_arrays(f'{name}[{i}]', part, rows) for i, part in enumerate(value))
+
+
+def _of_example(part: Any) -> Any:
+  """A part of an example, its arrays in their structure."""
+  if isinstance(part, dict):
+    return {key: _of_example(value) for key, value in part.items()}
+  if isinstance(part, (list, tuple)) and part and all(
+      isinstance(value, (np.ndarray, tf.Tensor, dict)) for value in part):
+    return tuple(_of_example(value) for value in part)
+  return np.asarray(part)
 
 
 def _array(name: str, value: object) -> np.ndarray:
+  if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+    raise ValueError(
+        f'Expected {name} to be a dense array, got {type(value).__name__}; make it '
+        'dense before, padded to one length: to_tensor(), tf.sparse.to_dense().')
   array = np.asarray(value)
+  if array.dtype.kind in 'SUO':
+    raise ValueError(
+        f'Expected {name} to be an array of numbers, got strings or objects '
+        f'({array.dtype}); turn strings into numbers before, by StringLookup or '
+        'TextVectorization outside of the model, with a vocabulary that is public.')
   if array.ndim == 0 or array.dtype.kind not in 'fiub':
     raise ValueError(
         f'Expected {name} to be an array of numbers with examples along its '
@@ -179,6 +283,7 @@ def _array(name: str, value: object) -> np.ndarray:
   return array
 
 
-def _specs(rows: Iterable[np.ndarray]) -> Tuple[tf.TensorSpec, ...]:
-  return tuple(tf.TensorSpec((None,) + part.shape[1:], part.dtype)
+def _specs(rows: Iterable[Any]) -> Rows:
+  return tuple(tf.nest.map_structure(
+      lambda part: tf.TensorSpec((None,) + part.shape[1:], part.dtype), part)
                for part in rows)

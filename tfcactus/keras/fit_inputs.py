@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 from typing import Callable
 from typing import NamedTuple
@@ -77,17 +78,58 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
   return Feed(rows, rows.mark(x), None, class_weight)
 
 
-def check_validation_split(validation_split: float) -> None:
-  """Refuses a split, which would take examples of the plan.
+class Split(NamedTuple):
+  """Data of a `fit`, those for validation apart.
+
+  Attributes:
+    x: As in `fit`.
+    y: As in `fit`.
+    sample_weight: As in `fit`.
+    validation_data: As in `fit`.
+  """
+
+  x: Any
+  y: Any
+  sample_weight: Any
+  validation_data: Any
+
+
+def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
+          validation_data: Any, validation_split: float) -> Split:
+  """Sets the last examples of arrays apart, as Keras does by `validation_split`.
+
+  Args:
+    plan: A `PrivacyPlan`, of the number of examples that are left.
+    x: As in `fit`.
+    y: As in `fit`.
+    sample_weight: As in `fit`.
+    validation_data: As in `fit`.
+    validation_split: As in `fit`.
 
   Raises:
-    ValueError: if there is one.
+    ValueError: if the examples that are left are not those of the plan.
   """
-  if validation_split:
+  if not validation_split or validation_data is not None:
+    return Split(x, y, sample_weight, validation_data)
+  found = set(_lengths(x))
+  if len(found) != 1 or not 0 < validation_split < 1:
     raise ValueError(
-        f'Expected validation_split=0, got {validation_split!r}: it would '
-        'take examples away from the num_examples of the plan; split the '
+        f'Expected validation_split=0 with {type(x).__name__}, got '
+        f'{validation_split!r}: only arrays are split, by a part between 0 and 1; '
+        'split the data before and pass validation_data.')
+  total = found.pop()
+  kept = int(math.floor(total * (1 - validation_split)))
+  if kept != plan.num_examples:
+    raise ValueError(
+        f'Expected a validation_split that leaves the num_examples='
+        f'{plan.num_examples} of the plan, got {validation_split!r} of {total} '
+        f'examples, which leaves {kept}; plan for num_examples={kept}, or split the '
         'data before and pass validation_data.')
+  parts = (x, y) if sample_weight is None else (x, y, sample_weight)
+  first, last = (tf.nest.map_structure(
+      lambda part, rows=rows: None if part is None else part[rows], parts)
+                 for rows in (slice(kept), slice(kept, None)))
+  return Split(first[0], first[1], None if sample_weight is None else first[2], last)
 
 
 def _sampled_feed(batches: SampledBatches, class_weight: Any,

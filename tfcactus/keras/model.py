@@ -183,7 +183,7 @@ class PrivateModel(Fixed, keras.Model):
       metrics: Metrics over the examples drawn, without the padding.
       loss_weights: Numbers, in a list or dict; an example's loss is the weighted
         sum of those of its outputs, and its gradient is clipped as one.
-      steps_per_execution: 1; others are refused.
+      steps_per_execution: As in Keras, but 'auto'; 1 for a `target_epsilon`.
       jit_compile: False; XLA is slower on CPUs. 'auto' is False too.
 
     Raises:
@@ -200,7 +200,8 @@ class PrivateModel(Fixed, keras.Model):
     super().compile(**training.compile_arguments(
         optimizer=optimizer, loss=loss, metrics=metrics,
         loss_weights=loss_weights, weighted_metrics=weighted_metrics,
-        run_eagerly=run_eagerly, jit_compile=False, **kwargs))
+        run_eagerly=run_eagerly, steps_per_execution=steps_per_execution,
+        jit_compile=False, **kwargs))
     self._loss_per_example = losses
 
   def fit(self, x: Any = None, y: Any = None, batch_size: Optional[int] = None,
@@ -218,7 +219,7 @@ class PrivateModel(Fixed, keras.Model):
       y: Targets, if `x` is an array.
       batch_size: For arrays.
       callbacks: As in Keras; `EpsilonCallback` reports the guarantee.
-      validation_split: Refused.
+      validation_split: Of arrays, where the rest are the examples of the plan.
       class_weight: A dict of labels and weights; they multiply the losses of
         their examples before clipping. Other labels have weight one.
       sample_weight: For arrays; likewise.
@@ -227,7 +228,8 @@ class PrivateModel(Fixed, keras.Model):
     Raises:
       ValueError: if the data are not those of the plan.
     """
-    fit_inputs.check_validation_split(validation_split)
+    x, y, sample_weight, validation_data = fit_inputs.split(
+        self.plan, x, y, sample_weight, validation_data, validation_split)
     feed = fit_inputs.make_feed(
         self.plan, x, y, batch_size, sample_weight, class_weight,
         steps_per_epoch, self._ledger.journal_path is not None)
@@ -281,6 +283,7 @@ class PrivateModel(Fixed, keras.Model):
     losses = self._loss_per_example
     if losses is None:
       raise ValueError('Expected compile(...) before training.')
+    y = None if isinstance(y, tuple) and not y else y  # Batches without targets.
     x, outputs = self._prepare(x, y), self._step.outputs
     targets = losses.targets(y, outputs)
     weights = losses.weights(weights, outputs, tf.shape(tf.nest.flatten(x)[0])[0])

@@ -15,6 +15,7 @@ from tfcactus.keras import clip_norm
 from tfcactus.keras import example_seeds
 from tfcactus.keras import penalties
 from tfcactus.keras.checks import layers
+from tfcactus.keras.checks import own_training
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import clipping as clipping_lib
@@ -41,11 +42,12 @@ class Step:
   def __init__(self, model: keras.Model, plan: PrivacyPlan, seed: Optional[int],
                rows: Optional[int], engine: str, clipping: str):
     """Initialises the step; see `PrivateModel` for the arguments."""
+    own_training.check_own_training(model)
     self._model = model
     self._plan = plan
     self._given_rows = self.rows = None if rows is None else (
         _checks.integer('physical_batch_size', rows, 1))
-    self._unexplained = ''
+    self._settled: Optional[layer_routes.Routes] = None
     self.clipping = clipping_lib.check_kind(clipping)
     if engine not in ('auto', 'vectorized'):
       raise ValueError(
@@ -63,10 +65,10 @@ class Step:
 
   def routes(self) -> layer_routes.Routes:
     """How each layer is run, by what it is now."""
-    found = layer_routes.routes(self._model, self.engine == 'vectorized')
-    if self._unexplained and not found.whole:
-      return layer_routes.wholly_vectorized(found, self._unexplained)
-    return found
+    settled = self._settled
+    if settled is not None and settled.holds_for(self._model):
+      return settled
+    return layer_routes.routes(self._model, self.engine == 'vectorized')
 
   def check(self) -> None:
     """Checks the built model, and settles the physical batch.
@@ -101,7 +103,8 @@ class Step:
     Raises:
       ValueError: if they are not dense, or of no known ranks.
     """
-    for each in tf.nest.flatten((x, y)):
+    given = tf.nest.flatten(x if y is None else (x, y))
+    for each in given:
       if not isinstance(each, tf.Tensor):
         raise ValueError(
             'Expected inputs and targets as dense tensors, in which each row is an '
@@ -112,7 +115,7 @@ class Step:
     if tf.is_tensor(x) and isinstance(shape, tuple):
       # Not of its batch: a Sequential remembers the one it was built on.
       x = tf.ensure_shape(x, (None,) + shape[1:])
-    if any(each.shape.rank is None for each in tf.nest.flatten((x, y))):
+    if any(each.shape.rank is None for each in given):
       raise ValueError(
           'Expected inputs and targets of known rank, got unknown shapes; call '
           'compile() again before data of another shape, and give generators '
@@ -136,15 +139,14 @@ class Step:
       (what to apply, in the shape of each variable; the `BatchResult`; what
       regularizers of weights add to the loss).
     """
-    self._unexplained = ''  # It may have been compiled with another loss since.
+    self._settled = None  # It may have been compiled with another loss since.
     routes = self.routes()
     engine = engine_lib.Engine(
         self._model, compute_loss, self._rows_by(routes), routes, self.clipping,
-        self._keys, self._rows_by(layer_routes.wholly_vectorized(routes, 'to be')),
-        self.outputs)
+        self._keys, self._rows_by, self.outputs)
     batch = engine.run(x, y, weights, self.norm.value())
     self.rows = engine.rows
-    self._unexplained = engine.routes.whole if not routes.whole else ''
+    self._settled = engine.routes
     release, scale = self.norm.release(batch)
     self._check_vector()
     sums = self.norm.move(self._sampler.add_to(release, scale))

@@ -38,7 +38,7 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
     finite = tf.reduce_all(finite, 1)
   shown = tf.logical_and(batched_pass.takes_part(weights), finite)
   y, predictions, values, added, weights = tf.nest.map_structure(
-      lambda part: tf.boolean_mask(part, shown),
+      lambda part: None if part is None else tf.boolean_mask(part, shown),
       (y, predictions, values, added, weights))
   _log_losses(model, losses, predictions, (values, added, weights), penalty)
   return model.compute_metrics(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.keras import one_by_one
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.compat import versions
 from tfcactus.keras.gradients import engine as engine_lib
@@ -120,6 +121,8 @@ CASES = {
         3, 3, padding='same')),
     'conv2d dilated': ((9, 8, 2), lambda: layers.Conv2D(
         3, 3, dilation_rate=2, padding='same')),
+    'einsum with an ellipsis': ((3, 6), lambda: layers.EinsumDense(
+        '...x,xy->...y', 4, bias_axes='y')),
     'depthwise': ((7, 6, 3), lambda: layers.DepthwiseConv2D(3)),
     'depthwise many': ((7, 7, 2), lambda: layers.DepthwiseConv2D(
         3, strides=2, padding='same', depth_multiplier=3, activation='relu')),
@@ -246,26 +249,132 @@ class Centering(layers.Layer):
     return inputs - tf.reduce_mean(inputs, axis=0)
 
 
+class Counting(layers.Layer):
+  """Puts a weight before the others, a step of its own."""
+
+  def build(self, shape):
+    self.first = self.add_weight(name='first', shape=(1, 1, shape[-1]))
+
+  def call(self, inputs):
+    first = tf.repeat(tf.convert_to_tensor(self.first), tf.shape(inputs)[0], 0)
+    return tf.concat([first, inputs], 1)
+
+
+class Positions(layers.Layer):
+  """Of tokens and of their places, as tutorials have it."""
+
+  def __init__(self):
+    super().__init__()
+    self.tokens, self.places = layers.Embedding(7, 4), layers.Embedding(5, 4)
+
+  def call(self, inputs):
+    return self.tokens(inputs) + self.places(tf.range(inputs.shape[1]))
+
+
+class Block(layers.Layer):
+  """A transformer's block: layers alone, though no Keras layer."""
+
+  def __init__(self):
+    super().__init__()
+    self.attention = layers.MultiHeadAttention(2, 3)
+    self.norm, self.dense = layers.LayerNormalization(), layers.Dense(4, 'gelu')
+
+  def call(self, inputs):
+    return inputs + self.dense(self.norm(inputs + self.attention(inputs, inputs)))
+
+
+def _crossentropy(y, p):
+  return tf.keras.losses.sparse_categorical_crossentropy(y, p, from_logits=True)
+
+
+def _settled(model, x, y):
+  """The names of the layers that are vectorised in the end; sums are a loop's."""
+  got = one_by_one.engine_sums(model, _crossentropy, x, y)
+  one_by_one.assert_same(got, one_by_one.loop_sums(
+      model, lambda y, p: tf.reduce_mean(_crossentropy(y, p)), x, y))
+  return got.routes, {type(r.layer).__name__ for r in got.routes.layers if r.vectorized}
+
+
 @pytest.mark.parametrize('shape, make', [
-    ((6,), Doubling), ((4, 6), lambda: layers.LSTM(3, unroll=True)),
-    ((4, 6), lambda: layers.TimeDistributed(layers.Dense(2))),
-    ((6,), lambda: layers.PReLU()),
-    ((6, 6, 4), lambda: layers.SeparableConv2D(3, 2)),
-    ((8, 2), lambda: layers.Conv1DTranspose(3, 2)),
-    ((6,), lambda: layers.Dense(4, lambda z: z * z)),
-])
-def test_unknown_layers_are_vectorised_alone(shape, make):
+    ((6,), Doubling), ((4, 6), Counting)])
+def test_layers_with_weights_and_no_rule_are_vectorised_alone(shape, make):
   layer = make()
   model = model_of(layers.Dense(shape[-1], 'tanh'), layer, layers.Dense(3),
                    shape=shape)
-  found = {r.layer.name: r.vectorized for r in layer_routes.routes(model).layers}
-  assert found[layer.name] and not all(found.values())
-  assert_equal_sums(model, *data_for(model))
+  routes, vectorized = _settled(model, *data_for(model))
+  assert vectorized == {type(layer).__name__} and not routes.whole
 
 
-def test_a_layer_that_mixes_examples_sees_one_at_a_time():
-  model = model_of(layers.Dense(4), Centering(), layers.Dense(3), shape=(6,))
-  assert_equal_sums(model, *data_for(model))
+@pytest.mark.parametrize('shape, make', [
+    ((4, 4), Block), ((6,), lambda: layers.Dense(4, lambda z: z * z)),
+    ((6,), lambda: layers.Lambda(lambda v: v[:, 1:])),
+    ((6,), lambda: lambda v: v[:, 1:] + v[:, :-1])])
+def test_layers_of_layers_and_bare_operations_are_batched(shape, make):
+  model = model_of(layers.Dense(shape[-1], 'tanh'), make(), shape=shape)
+  routes, vectorized = _settled(model, *data_for(model))
+  assert not vectorized and not routes.whole
+  if make is Block:
+    assert 'by its layers' in routes.summary() and '    ' in routes.summary()
+
+
+@pytest.mark.parametrize('make, words', [
+    (Centering, 'goes over the examples'),
+    (lambda: layers.Dense(4, lambda z: z - tf.reduce_mean(z, 0)), 'goes over'),
+    (lambda: layers.BatchNormalization(scale=False, center=False), 'examples')])
+def test_what_mixes_examples_sees_one_at_a_time(make, words):
+  layer = make()
+  model = model_of(layers.Dense(4), layer, layers.Dense(3), shape=(6,))
+  x, y = data_for(model)
+  got = one_by_one.engine_sums(model, _crossentropy, x, y).routes
+  route, = (r for r in got.layers if r.layer is layer)
+  assert route.vectorized and words in str(route) and not got.whole
+  if not isinstance(layer, layers.BatchNormalization):  # Which keeps what it saw.
+    _settled(model, x, y)
+
+
+def test_an_embedding_of_places_is_vectorised_with_its_holder():
+  model = model_of(Positions(), Block(), shape=(5,), dtype='int32')
+  routes, vectorized = _settled(model, *data_for(model, ids=7))
+  assert vectorized == {'Positions'} and not routes.whole
+
+
+@pytest.mark.parametrize('noise_shape, shared', [(None, False), ((1, 4), True)])
+def test_draws_that_examples_would_share_are_made_for_each(noise_shape, shared):
+  """Masks of a whole batch would follow how many examples came before."""
+  model = model_of(layers.Dense(4), layers.Dropout(0.5, noise_shape), shape=(6,))
+  x, y = data_for(model)
+  got = one_by_one.engine_sums(model, _crossentropy, x, y).routes
+  assert shared == any(r.vectorized for r in got.layers) and not got.whole
+  assert ('several examples share' in got.summary()) == shared
+
+
+class Noisy(layers.Layer):
+  """Of one mask in its output and in its gradient, whatever way it is run."""
+
+  def __init__(self):
+    super().__init__()
+    self.dropout = layers.Dropout(0.5)
+
+  def build(self, shape):
+    self.w = self.add_weight(name='w', shape=(shape[-1],), initializer='ones')
+
+  def call(self, inputs, training=None):
+    return self.dropout(inputs, training=training) * self.w
+
+
+def test_a_vectorised_layer_draws_once_for_output_and_gradient():
+  inputs = tf.keras.Input((9,))
+  model = tf.keras.Model(inputs, Noisy()(inputs))
+  loss = example_losses.loss_per_example(lambda y, p: tf.reduce_sum(p, -1))
+  engine = engine_lib.Engine(model, loss, 4, layer_routes.routes(model))
+  x = tf.constant(np.random.default_rng(0).normal(size=(4, 9)), tf.float32)
+  found = tf.function(lambda: engine.run(
+      x, tf.zeros([4]), tf.ones([4]), tf.constant(1e6)))()
+  assert any(r.vectorized for r in engine.routes.layers)
+  np.testing.assert_allclose(
+      found.sums[0], np.sum(found.predictions, 0), rtol=1e-4, atol=1e-5)
+  assert 0 < np.sum(found.predictions.numpy() == 0) < 36
+  assert len(np.unique(found.predictions.numpy() == 0, axis=0)) > 1
 
 
 _transpose = versions.choose(
@@ -273,34 +382,36 @@ _transpose = versions.choose(
     keras_3=getattr(getattr(tf.keras, 'ops', None), 'transpose', None))
 
 
-@pytest.mark.parametrize('make, words', [
-    (lambda x: _transpose(x, [1, 0, 2]), 'outside of layers'),
-    (lambda x: layers.TimeDistributed(layers.Dropout(0.5))(x), 'random'),
-    (lambda x: layers.Lambda(lambda v: v)(x), 'random'),
-    (lambda x: layers.Dot(1)([x, tf.ones((1, 4, 2))]), 'constant'),
-])
-def test_what_cannot_stand_alone_vectorises_the_whole_model(make, words):
+def test_an_operation_that_turns_the_batch_vectorises_the_whole_model():
   inputs = tf.keras.Input((4, 3))
-  x = make(layers.Dense(3)(inputs))
-  found = layer_routes.routes(tf.keras.Model(inputs, layers.Dense(3)(x)))
-  assert words in found.whole
-  assert all(r.vectorized or r.rule is None for r in found.layers)
+  turned = _transpose(layers.Dense(3)(inputs), [1, 0, 2])
+  outputs = layers.Dense(3)(_transpose(layers.Dense(3)(turned), [1, 0, 2]))
+  model = tf.keras.Model(inputs, layers.Dense(3)(layers.Flatten()(outputs)))
+  routes, _ = _settled(model, *data_for(model, rows=7))
+  assert routes.whole
+  assert all(r.vectorized or r.rule is None for r in routes.layers)
 
 
-def test_a_subclassed_model_is_vectorised_as_a_whole():
+def test_a_subclassed_model_is_batched_unless_it_owns_weights():
 
   class Mine(tf.keras.Model):
 
-    def __init__(self):
+    def __init__(self, own):
       super().__init__()
-      self.dense = layers.Dense(3)
+      self.dense, self.own = layers.Dense(3), own
+      if own:
+        self.w = self.add_weight(name='w', shape=(6,), initializer='ones')
 
     def call(self, x):
-      return self.dense(x)
+      return self.dense(x * self.w if self.own else x)
 
-  model = Mine()
-  model(tf.zeros((1, 6)))
-  assert 'functional' in layer_routes.routes(model).whole
+  x = np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)
+  for own in (False, True):
+    model = Mine(own)
+    model(tf.zeros((1, 6)))
+    routes, vectorized = _settled(model, x, np.arange(6) % 3)
+    assert bool(routes.whole) == bool(vectorized) == own
+    assert ('belongs to the model itself' in routes.whole) == own
 
 
 @st.composite

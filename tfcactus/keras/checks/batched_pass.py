@@ -6,6 +6,7 @@ from typing import Any
 from typing import Callable
 from typing import List
 from typing import NamedTuple
+from typing import Optional
 from typing import Sequence
 
 import tensorflow as tf
@@ -35,33 +36,24 @@ class Pass(NamedTuple):
 
 
 class Unproved(NamedTuple):
-  """What a pass is not shown to do; all empty if it is right.
+  """What a pass is not shown to do.
 
   Attributes:
-    unexplained: Which use of a weight is in no rule's gradient, or ''.
-    together: Which operation takes several examples, or is not known to take
-      each alone, or ''.
+    reason: In words.
+    operation: The name of the operation to blame.
+    variable: A weight that it uses, whose gradient no rule accounts for; None if
+      it takes several examples, or is not known to take each alone.
   """
 
-  unexplained: str = ''
-  together: str = ''
-
-  def check_apart(self) -> None:
-    """Refuses a pass that is not shown to treat each example alone.
-
-    Raises:
-      ValueError: naming the operation.
-    """
-    if self.together:
-      raise ValueError(
-          'Expected layers that treat each example alone, or of which that is '
-          f"known, got {self.together}; use privatize(..., engine='vectorized'), "
-          'which takes one example at a time.')
+  reason: str
+  operation: str = ''
+  variable: Optional[keras.Variable] = None
 
 
 @tf.autograph.experimental.do_not_convert
-def unproved(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> Unproved:
-  """Looks for a proof that a pass gives the gradient of each example, all of it.
+def unproved(model: keras.Model, run: Callable[[Any], Pass], batch: Any
+             ) -> Optional[Unproved]:
+  """Why a pass is not proved to give the gradient of each example, all of it.
 
   The pass is traced, its gradients included. What is vectorised has something
   of the same dependences in its place.
@@ -70,6 +62,9 @@ def unproved(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> Unpr
     model: The model.
     run: batch -> the pass.
     batch: `TensorSpec`s of one row an example, of known shapes.
+
+  Returns:
+    None if it is proved.
   """
   made: List[Pass] = []
 
@@ -84,7 +79,8 @@ def unproved(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> Unpr
   unexplained = variable_reads.first_unexplained(
       graph, model, found.calls, found.answers, found.losses)
   if unexplained:
-    return Unproved(unexplained)
-  dependence = graph_proof.first_dependence(
-      graph, graph.inputs[:len(tf.nest.flatten(batch))], graph.outputs)
-  return Unproved(together='' if dependence is None else dependence.why)
+    return Unproved(str(unexplained), unexplained.operation, unexplained.variable)
+  examples = graph.inputs[:len(tf.nest.flatten(batch))]
+  together = graph_proof.first_dependence(
+      graph, examples, graph.outputs, number=examples[0].shape[0])
+  return together and Unproved(together.why, together.operation)

@@ -45,6 +45,22 @@ class Answer(NamedTuple):
   variables: Sequence[keras.Variable]
 
 
+class Unexplained(NamedTuple):
+  """A use of a weight that is in no rule's gradient.
+
+  Attributes:
+    variable: The weight.
+    operation: The name of the operation that uses it.
+  """
+
+  variable: keras.Variable
+  operation: str
+
+  def __str__(self) -> str:
+    return (f'{models.name_of(self.variable)!r} is used outside of its layer as '
+            f'well, in {self.operation!r}')
+
+
 class _Read(NamedTuple):
   """A use of a weight by an operation, in a call or in none."""
 
@@ -107,8 +123,9 @@ class Calls:
 
 
 def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
-                      answers: Iterable[Answer], losses: Sequence[tf.Tensor]) -> str:
-  """Which use of a trainable variable no rule answers for, or ''.
+                      answers: Iterable[Answer], losses: Sequence[tf.Tensor]
+                     ) -> Optional[Unexplained]:
+  """Which use of a trainable variable no rule answers for, or None.
 
   Args:
     graph: The `FuncGraph` of a pass.
@@ -117,8 +134,7 @@ def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
     answers: One for each tensor that a rule captured.
     losses: What the gradient was taken of.
   """
-  names = {_identity(variable): models.name_of(variable)
-           for variable in model.trainable_variables}
+  names = {_identity(variable): variable for variable in model.trainable_variables}
   handles = {inside.name: _of_handle(outside) for outside, inside in graph.captures
              if _of_handle(outside) in names}
   answered: Dict[str, Set[Tuple[str, int]]] = {}
@@ -138,9 +154,8 @@ def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
   left = sorted(frozenset().union(*(reads[loss.name] for loss in losses)),
                 key=lambda read: read.operation)
   if not left:
-    return ''
-  return (f'{names[left[0].variable]!r} is used outside of its layer as well, in '
-          f'{left[0].operation!r}')
+    return None
+  return Unexplained(names[left[0].variable], left[0].operation)
 
 
 def _reads_of(op: tf.Operation, call: Optional[int], handles: Dict[str, str],

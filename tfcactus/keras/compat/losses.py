@@ -55,8 +55,11 @@ def output_trackers(model: keras.Model, predictions: Any,
   if compiled is None:
     return [None] * len(places)
   if not compiled.built:
-    # It asks targets for their structure, and predictions have the same.
-    compiled.build(predictions, predictions)
+    try:
+      # It asks targets for their structure, and predictions have the same.
+      compiled.build(predictions, predictions)
+    except (KeyError, ValueError):  # Of lists in dicts Keras 3 cannot log losses.
+      return [None] * len(places)
   # Lists are known by names, where losses are a dict.
   names = list(getattr(model, 'output_names', None) or ())
   by_path = {loss.path: metric for loss, metric in zip(

@@ -68,6 +68,11 @@ def flat_layers(model: keras.Model) -> List[keras.layers.Layer]:
   return list(model._flatten_layers(recursive=True, include_self=False))  # pylint: disable=protected-access
 
 
+def direct_layers(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
+  """The layers that a layer holds, not those inside of them."""
+  return list(layer._flatten_layers(recursive=False, include_self=False))  # pylint: disable=protected-access
+
+
 def is_graph(model: keras.Model) -> bool:
   """Whether a model is nothing but its layers: Sequential or functional.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from typing import Any
+from typing import Dict
 from typing import Iterator
 from typing import List
 from typing import Optional
@@ -80,7 +81,7 @@ def of_rows(model: Any, rows: int) -> Iterator[Added]:
 @contextlib.contextmanager
 def _collecting_rows(layer: Any, rows: int, added: Added) -> Iterator[None]:
   """The same for one layer: shape (rows,), a number for each example."""
-  regularizer = getattr(layer, compat.ACTIVITY_REGULARIZER, None)
+  regularizer: Any = getattr(layer, compat.ACTIVITY_REGULARIZER, None)
   handled: List[tf.Tensor] = []
 
   def of_outputs(outputs: tf.Tensor) -> tf.Tensor:
@@ -105,7 +106,7 @@ def _collecting_rows(layer: Any, rows: int, added: Added) -> Iterator[None]:
             'it on batches of one.')
       added.add(tf.reshape(loss, [rows]))
 
-  attributes = {'add_loss': add_loss}
+  attributes: Dict[str, Any] = {'add_loss': add_loss}
   if regularizer is not None:
     attributes[compat.ACTIVITY_REGULARIZER] = of_outputs
   with patches.replaced(layer, **attributes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from typing import Any
 from typing import Callable
 from typing import Dict
@@ -69,6 +70,18 @@ class PassResult(NamedTuple):
   answers: Sequence[variable_reads.Answer] = ()
 
 
+class NotOneRowEach(ValueError):
+  """A layer was not called on one row for each example.
+
+  Attributes:
+    layer: The layer.
+  """
+
+  def __init__(self, words: str, layer: keras.layers.Layer):
+    super().__init__(words)
+    self.layer = layer
+
+
 def takes_part(weights: tf.Tensor) -> tf.Tensor:
   """Which examples have any weight at all, as booleans of shape (rows,)."""
   found = tf.not_equal(weights, 0)
@@ -124,10 +137,10 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
     def capture(rule: LayerRule, layer: keras.layers.Layer, number: int,
                 saved: Any, outputs: tf.Tensor) -> tf.Tensor:
       if outputs.shape[0] != weights.shape[0]:
-        raise ValueError(
+        raise NotOneRowEach(
             f'Expected layer {layer.name!r} to be called on one row for each '
             f'of {weights.shape[0]} examples, got shape {outputs.shape}; use '
-            "privatize(..., engine='vectorized').")
+            "privatize(..., engine='vectorized').", layer)
       tape.watch(outputs)
       captured.append(_Captured(rule, layer, number, saved, outputs))
       return outputs
@@ -176,7 +189,8 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
   def by_rule(rule: LayerRule, layer: keras.layers.Layer, call: Callable[..., Any],
               *args: Any, **kwargs: Any) -> Any:
     if not args:  # Keras 3 hands on by name what was called by name.
-      name = next(iter(kwargs))
+      name = next(name for name in inspect.signature(call).parameters
+                  if name in kwargs)
       args, call = (kwargs.pop(name),), _by_name(call, name)
     with calls.one(layer) as number:
       return rule.forward(layer, call, functools.partial(
@@ -191,7 +205,7 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
 
 def _by_name(call: Callable[..., Any], name: str) -> Callable[..., Any]:
   """Takes by position what is passed on by name."""
-  return lambda first, *args, **kwargs: call(*args, **{name: first}, **kwargs)
+  return lambda *args, **kwargs: call(*args[1:], **{name: args[0]}, **kwargs)
 
 
 def _added(gradients: List[forms.GradientForm], variable: tf.Variable, rows: int
@@ -224,7 +238,8 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
     gradients = tape.gradient(
         weighted, variables,
         unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return ([_unscaled(tf.convert_to_tensor(g), scale) for g in gradients],
+    found = [forms.of_example(each) for each in gradients]
+    return ([{**each, 'values': _unscaled(each['values'], scale)} for each in found],
             tf.nest.map_structure(lambda value: value[0], prediction), loss[0],
             [] if extra is None else [extra[0]])
 
@@ -241,7 +256,7 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
         'of layers whose weights nothing else uses (see privacy_summary()).'
         ) from error
   return PassResult(
-      [forms.Dense(values, variable.shape) for values, variable in
+      [forms.of_examples(found, variable.shape) for found, variable in
        zip(gradients, model.trainable_variables)], predictions, losses,
       added[0] if added else None)
 

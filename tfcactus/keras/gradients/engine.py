@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import Callable
 from typing import List
 from typing import NamedTuple
 from typing import Optional
+from typing import Tuple
 
 import tensorflow as tf
 
@@ -57,7 +59,8 @@ class Engine:
   def __init__(self, model: keras.Model, compute_loss: LossFn, rows: int,
                routes: layer_routes.Routes, clipping: str = 'flat',
                keys: Optional[example_seeds.Keys] = None,
-               whole_rows: Optional[int] = None, outputs: Any = None):
+               rows_by: Optional[Callable[[layer_routes.Routes], int]] = None,
+               outputs: Any = None):
     """Initialises the engine.
 
     Args:
@@ -67,8 +70,8 @@ class Engine:
       routes: How each layer is run, if a pass by them is shown to be right.
       clipping: 'flat', 'per_layer' or 'automatic'.
       keys: For what the model draws; None for fresh ones of the system.
-      whole_rows: The size of a physical batch if the whole model turns out to be
-        vectorised; None for `rows`.
+      rows_by: The size of a physical batch by other routes, if these are not shown
+        to be right; None for `rows`.
       outputs: The structure of what the model returns; None for one tensor.
     """
     self._outputs = outputs
@@ -76,7 +79,7 @@ class Engine:
     self._model = model
     self._compute_loss = compute_loss
     self.rows = rows
-    self._whole_rows = whole_rows or rows
+    self._rows_by = rows_by or (lambda _: rows)
     self.routes = routes
     self._clipping = clipping
 
@@ -121,22 +124,34 @@ class Engine:
         kept, [array.concat() for array in arrays])
     return BatchResult(sums, unclipped, predictions, losses, added, targets, weights)
 
+  @tf.autograph.experimental.do_not_convert
   def _settle(self, batch: batched_pass.Batch) -> None:
-    """Vectorises the whole model if passes by its layers are not shown right.
+    """Has layers vectorised, or the model, until the pass is shown to be right."""
+    while not self.routes.whole:
+      failed = self._failure(batch)
+      if failed is None:
+        return
+      self.routes = layer_routes.after_failure(self._model, self.routes, *failed)
+      self.rows = self._rows_by(self.routes)
 
-    Raises:
-      ValueError: if one takes several examples together.
-    """
-    if self.routes.whole:
-      return
+  def _failure(self, batch: batched_pass.Batch
+              ) -> Optional[Tuple[str, Optional[keras.layers.Layer]]]:
+    """What the pass is not shown to do, and the layer to blame if it is known."""
     specs = tf.nest.map_structure(
         lambda t: tf.TensorSpec([self.rows] + t.shape[1:], t.dtype), batch)
-    with patches.vectorizing():
-      found = pass_check.unproved(self._model, self._traced, specs)
-    if found.unexplained:
-      self.routes = layer_routes.wholly_vectorized(self.routes, found.unexplained)
-      self.rows = self._whole_rows
-    found.check_apart()
+    try:
+      with patches.vectorizing():
+        found = pass_check.unproved(self._model, self._traced, specs)
+    except Exception as error:  # pylint: disable=broad-except
+      # Whatever it is: if it is not this way's, others will say so again.
+      told: Optional[BaseException] = error
+      while told is not None and not isinstance(told, batched_pass.NotOneRowEach):
+        told = told.__context__  # Keras raises another.
+      if told is None:
+        return f'{type(error).__name__}: {error}', None
+      return str(told), layer_routes.holder_of(self.routes, told.layer)
+    return found and (found.reason, layer_routes.layer_of(
+        self.routes, found.operation, found.variable))
 
   def _physical(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     chosen = rows[index * self.rows:(index + 1) * self.rows]
@@ -165,7 +180,7 @@ class Engine:
     """A pass, to be looked at."""
     found = self._batched(batch)
     assert found.calls is not None, 'Of a batched pass.'
-    losses = [found.losses, *([] if found.added is None else [found.added])]
+    losses = [found.losses] + ([] if found.added is None else [found.added])
     return pass_check.Pass(
         [*(tensor for form in found.gradients for tensor in form.tensors()),
          *tf.nest.flatten(found.predictions), *losses],

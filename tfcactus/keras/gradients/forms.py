@@ -22,8 +22,10 @@ and the example is dropped: still a matter of that example alone.
 from __future__ import annotations
 
 import abc
+from typing import Dict
 from typing import List
 from typing import Sequence
+from typing import Union
 
 import numpy as np
 import tensorflow as tf
@@ -188,6 +190,29 @@ class Rows(GradientForm):
   def dense(self) -> tf.Tensor:
     hot = tf.one_hot(self.ids, self.vocabulary, dtype=self.values.dtype)
     return tf.matmul(hot, self.values, transpose_a=True)
+
+
+def of_example(gradient: Union[tf.Tensor, tf.IndexedSlices]) -> Dict[str, tf.Tensor]:
+  """What a tape gives for one example: a table's rows apart from their numbers."""
+  if isinstance(gradient, tf.IndexedSlices) and (
+      gradient.indices.shape.rank == 1 and gradient.values.shape.rank == 2 and
+      gradient.indices.shape.is_fully_defined()):
+    rows = gradient.indices.shape[0]
+    return {'ids': tf.cast(gradient.indices, tf.int32),
+            'values': tf.ensure_shape(gradient.values, [rows, None])}
+  return {'values': tf.convert_to_tensor(gradient)}
+
+
+def of_examples(found: Dict[str, tf.Tensor], shape: Sequence[int]) -> GradientForm:
+  """The same of all examples.
+
+  Args:
+    found: Tensors of shape (batch, ...), each row as `of_example` gives it.
+    shape: Of the variable.
+  """
+  if 'ids' in found:
+    return Rows.merged(found['ids'], found['values'], shape[0])
+  return Dense(found['values'], shape)
 
 
 def added(gradients: Sequence[GradientForm]) -> GradientForm:

@@ -1,17 +1,24 @@
-"""How each layer's per-example gradients are taken, decided up front.
+"""How each layer's per-example gradients are taken, and what is tried next.
 
-A batch goes through the model at once only if every layer in it is known to
-treat each example alone. What is not known is vectorised: run on batches of
-one, so that it cannot mix examples whatever it does.
+At first a batch goes through the model at once: layers with rules by their rules,
+whatever holds nothing but such layers as it is written. That is no more than an
+attempt: the engine has it proved that each example is treated alone and that the
+rules account for every use of the weights, or the layer that the proof fails in is
+vectorised, which is run on batches of one and so cannot mix examples whatever it
+does. Where that does not help, all layers without rules are, and then the model.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from typing import Dict
+from typing import Iterable
 from typing import List
+from typing import Mapping
 from typing import NamedTuple
 from typing import Optional
+from typing import Set
 from typing import Tuple
 
 import numpy as np
@@ -20,7 +27,6 @@ import tensorflow as tf
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import layers
-from tfcactus.keras.gradients.layers import normalization
 from tfcactus.keras.gradients.layers.base import LayerRule
 
 
@@ -29,14 +35,15 @@ class Route(NamedTuple):
 
   Attributes:
     layer: The layer.
-    rule: By which it is run; None if it has no variables that are trained, and
-      is known to treat each example alone.
+    rule: By which it is run; None if it is run as it is written.
     reason: Why it is vectorised, or ''.
+    depth: In how many layers it is that are run as they are written.
   """
 
   layer: keras.layers.Layer
   rule: Optional[LayerRule]
   reason: str = ''
+  depth: int = 0
 
   @property
   def vectorized(self) -> bool:
@@ -45,7 +52,7 @@ class Route(NamedTuple):
 
   def __str__(self) -> str:
     if self.rule is None:
-      return 'no variables'
+      return 'batched: by its layers' if _variables(self.layer) else 'no variables'
     method = 'vectorised' if self.vectorized else 'batched'
     return f'{method}: {self.reason}' if self.reason else method
 
@@ -57,15 +64,27 @@ class Routes(NamedTuple):
     layers: One `Route` for each layer.
     groups: For each trainable variable, the number of the layer it belongs to.
     whole: Why the whole model is vectorised, or ''.
+    apart: Of layers that a proof failed in, by their ids, why.
+    opened: Whether layers without rules are run as they are written, if nothing
+      but their own layers holds variables.
+    trained: The ids of the trainable variables that these are the routes for.
   """
 
   layers: List[Route]
   groups: List[int]
   whole: str = ''
+  apart: Mapping[int, str] = {}
+  opened: bool = True
+  trained: Tuple[int, ...] = ()
+
+  def holds_for(self, model: keras.Model) -> bool:
+    """Whether a model trains the same variables as when these were decided."""
+    return self.trained == _ids(model)
 
   def summary(self) -> str:
     """One line for each layer, and why any is vectorised."""
-    rows = [f'{r.layer.name} ({type(r.layer).__name__})' for r in self.layers]
+    rows = [f'{"  " * r.depth}{r.layer.name} ({type(r.layer).__name__})'
+            for r in self.layers]
     width = max(map(len, rows), default=0)
     lines = [f'{name:{width}}  {route}' for name, route in zip(rows, self.layers)]
     if self.whole:
@@ -78,46 +97,31 @@ class Routes(NamedTuple):
             if route.rule is not None]
 
 
-_NAMES = (
-    'Activation', 'ActivityRegularization', 'Add', 'AlphaDropout', 'Average',
-    'AveragePooling1D', 'AveragePooling2D', 'Cropping1D', 'Cropping2D',
-    'Dropout', 'ELU', 'Flatten', 'GaussianDropout', 'GaussianNoise',
-    'GlobalAveragePooling1D', 'GlobalAveragePooling2D', 'GlobalMaxPooling1D',
-    'GlobalMaxPooling2D', 'InputLayer', 'LeakyReLU', 'Masking', 'MaxPooling1D',
-    'MaxPooling2D', 'Maximum', 'Minimum', 'Multiply', 'Permute', 'ReLU',
-    'RepeatVector', 'Rescaling', 'Reshape', 'SpatialDropout1D',
-    'SpatialDropout2D', 'Subtract', 'ThresholdedReLU', 'UpSampling1D',
-    'UpSampling2D', 'ZeroPadding1D', 'ZeroPadding2D')
-_WITHOUT_VARIABLES = models.layer_classes(_NAMES)
-"""Layers without variables that treat each example alone, at any settings."""
-
-_ELEMENTWISE = {
-    keras.activations.get(name) for name in (
-        'elu', 'exponential', 'gelu', 'hard_sigmoid', 'linear', 'relu', 'selu',
-        'sigmoid', 'softplus', 'softsign', 'swish', 'tanh', 'softmax')
-} | {tf.nn.relu, tf.nn.tanh, tf.nn.gelu, tf.nn.silu, tf.nn.relu6, tf.nn.elu,
-     tf.nn.leaky_relu, tf.nn.sigmoid, tf.nn.softmax, tf.nn.selu,
-     tf.nn.softplus, tf.math.tanh, tf.math.sigmoid}
-"""Activations known to treat each example alone."""
+_ATTEMPTS = 4
+"""So many layers are vectorised one after another before all without rules are."""
 
 
-def routes(model: keras.Model, vectorize: bool = False) -> Routes:
+def routes(model: keras.Model, vectorize: bool = False,
+           apart: Optional[Mapping[int, str]] = None, opened: bool = True) -> Routes:
   """Decides the routes of all layers.
 
   Args:
     model: A built model.
     vectorize: Whether to vectorise the whole model in any case.
+    apart: See `Routes`.
+    opened: Likewise.
   """
-  found = [route_of(layer) for layer in models.graph_layers(model)]
+  apart = apart or {}
   whole = 'asked for' if vectorize else ''
-  if not models.is_graph(model):
+  if not models.is_graph(model) and _own_variables(model):
     whole = whole or (
-        'it is no Sequential or functional model, so that nothing tells what '
-        'happens between its layers')
+        f'{_own_variables(model)[0].name!r} belongs to the model itself, not to a '
+        'layer with a rule')
+  found = _visited(_parts(model), apart, opened, 0, set())
   for route in found:
     if route.vectorized and not whole:
       whole = _cannot_stand_alone(route.layer)
-  made = Routes(found, _layers_of(model))
+  made = Routes(found, _layers_of(model), '', apart, opened, _ids(model))
   return wholly_vectorized(made, whole) if whole else made
 
 
@@ -125,8 +129,114 @@ def wholly_vectorized(given: Routes, reason: str) -> Routes:
   """The routes of a model that is vectorised as a whole, and why it is."""
   return given._replace(whole=reason, layers=[
       r if r.rule is None and not _variables(r.layer) else
-      Route(r.layer, layers.VECTORIZED, r.reason or 'as the whole model')
-      for r in given.layers])
+      r._replace(rule=layers.VECTORIZED, reason=r.reason or 'as the whole model')
+      for r in given.layers if not r.depth])
+
+
+def after_failure(model: keras.Model, failed: Routes, reason: str,
+                  layer: Optional[keras.layers.Layer] = None) -> Routes:
+  """What to try when a pass is not shown to be right.
+
+  Args:
+    model: The model.
+    failed: By which the pass was run; not the whole model vectorised.
+    reason: What is not shown.
+    layer: The layer that is to blame, if it is known.
+  """
+  if layer is not None and len(failed.apart) < _ATTEMPTS:
+    more = routes(model, False, {**failed.apart, id(layer): reason}, failed.opened)
+    reason = f'{reason}; {more.whole}' if more.whole else reason
+  else:
+    more = routes(model, False, failed.apart, opened=False)
+  if more.whole or more.differentiated() == failed.differentiated():
+    return wholly_vectorized(failed, reason)
+  return more
+
+
+def layer_of(given: Routes, operation: str, variable: Optional[tf.Variable] = None
+             ) -> Optional[keras.layers.Layer]:
+  """The innermost layer that an operation is of, if it may yet be vectorised.
+
+  Args:
+    given: The routes of the pass.
+    operation: The name of the operation, which tells of layers by their names.
+    variable: One that the layer is to hold, itself or inside.
+  """
+  places = operation.split('/')
+  found = [route.layer for route in given.layers if not route.vectorized and any(
+      re.fullmatch(re.escape(route.layer.name) + r'(_\d+)?', place)
+      for place in places)]
+  if variable is not None:
+    found = [layer for layer in found
+             if any(each is variable for each in _variables(layer))]
+  return found[-1] if found else None
+
+
+def holder_of(given: Routes, layer: keras.layers.Layer
+              ) -> Optional[keras.layers.Layer]:
+  """The innermost layer run as it is written that a layer is in."""
+  found = [route.layer for route in given.layers
+           if route.rule is None and _variables(route.layer) and any(
+               each is layer for each in _parts(route.layer))]
+  return found[-1] if found else None
+
+
+def _parts(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
+  """The layers that a layer or model is made of."""
+  if models.is_graph(layer):
+    return models.graph_layers(layer)
+  return models.direct_layers(layer)
+
+
+def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
+             opened: bool, depth: int, seen: Set[int]) -> List[Route]:
+  """The routes of layers and of what is in them, each once."""
+  found = []
+  for layer in parts:
+    if id(layer) in seen:
+      continue
+    seen.add(id(layer))
+    route = route_of(layer, apart, opened)._replace(depth=depth)
+    found.append(route)
+    if route.rule is None and _variables(layer):
+      found.extend(_visited(_parts(layer), apart, opened, depth + 1, seen))
+  return found
+
+
+def route_of(layer: keras.layers.Layer, apart: Optional[Mapping[int, str]] = None,
+             opened: bool = False) -> Route:
+  """Decides the route of one layer.
+
+  Args:
+    layer: The layer, or an operation of Keras 3.
+    apart: See `Routes`.
+    opened: Likewise.
+  """
+  apart = apart or {}
+  if id(layer) in apart:
+    return Route(layer, layers.VECTORIZED, apart[id(layer)])
+  rule = layers.rule_for(layer)
+  if rule is None:
+    if not _variables(layer) or opened and _may_be_opened(layer):
+      return Route(layer, None)
+    return Route(layer, layers.VECTORIZED, f'no rule for {type(layer).__name__}')
+  reason = ('its weights are quantised' if models.is_quantized(layer) else
+            rule.unsupported(layer))
+  if not _variables(layer) and not rule.also_frozen:
+    return Route(layer, None)
+  return Route(layer, layers.VECTORIZED, reason) if reason else Route(layer, rule)
+
+
+def _may_be_opened(layer: keras.layers.Layer) -> bool:
+  # Recurrent layers call their cells in a loop.
+  return not _own_variables(layer) and not isinstance(layer, keras.layers.RNN)
+
+
+def _own_variables(layer: keras.layers.Layer) -> List[tf.Variable]:
+  """Those that are trained and belong to no layer inside."""
+  inner = {id(variable) for each in models.flat_layers(layer)
+           for variable in _variables(each)}
+  return [variable for variable in _variables(layer) if id(variable) not in inner]
 
 
 def _layers_of(model: keras.Model) -> List[int]:
@@ -145,44 +255,8 @@ def _variables(layer: keras.layers.Layer) -> List[tf.Variable]:
   return getattr(layer, 'trainable_variables', [])
 
 
-def route_of(layer: keras.layers.Layer) -> Route:
-  """Decides the route of one layer."""
-  rule = layers.rule_for(layer)
-  reason = _why_vectorized(layer, rule)
-  if reason:
-    return Route(layer, layers.VECTORIZED, reason)
-  needed = _variables(layer) or (rule is not None and rule.also_frozen)
-  return Route(layer, rule if needed else None)
-
-
-def _why_vectorized(layer: keras.layers.Layer, rule: Optional[LayerRule]) -> str:
-  """Why a layer cannot be run on a whole batch, or ''."""
-  if models.is_bare_operation(layer):
-    return 'no layer'
-  if models.is_quantized(layer):
-    return 'its weights are quantised'
-  if not _known_activation(layer):
-    return 'its activation is a function of yours'
-  if rule is not None:
-    return rule.unsupported(layer)
-  kind = type(layer)
-  if kind in (keras.layers.Concatenate, keras.layers.Softmax):
-    known = not normalization.over_batch(layer)
-  elif kind is keras.layers.BatchNormalization:
-    known = not layer.trainable
-  else:
-    known = kind in _WITHOUT_VARIABLES
-  return '' if known else f'no rule for {kind.__name__}'
-
-
-def _known_activation(layer: keras.layers.Layer) -> bool:
-  activation = getattr(layer, 'activation', None)
-  if activation is None or isinstance(layer, keras.layers.RNN) or (
-      type(layer) not in _WITHOUT_VARIABLES and layers.rule_for(layer) is None):
-    return True  # Those of recurrent layers are proved to be, where they are traced.
-  if type(activation) in _WITHOUT_VARIABLES:
-    return _known_activation(activation)  # Which may have one of its own.
-  return activation in _ELEMENTWISE
+def _ids(layer: keras.layers.Layer) -> Tuple[int, ...]:
+  return tuple(id(variable) for variable in _variables(layer))
 
 
 def _cannot_stand_alone(layer: keras.layers.Layer) -> str:
@@ -190,13 +264,6 @@ def _cannot_stand_alone(layer: keras.layers.Layer) -> str:
   if models.is_bare_operation(layer):
     return (f'{layer.name!r} is an operation outside of layers; write it as a '
             'layer (Add, Multiply, Reshape, ...) to have it batched')
-  for inner in [layer, *models.flat_layers(layer)]:
-    random = isinstance(inner, models.RANDOM_LAYERS) or (
-        models.generators(inner))
-    rate: Any = getattr(inner, 'rate', getattr(inner, 'dropout', 1))
-    if random and rate:
-      return (f'{layer.name!r} is random ({inner.name!r}), and its gradient '
-              'would see another draw than its output')
   for arguments in models.call_arguments(layer):
     if any(isinstance(value, (tf.Tensor, np.ndarray)) and
            not keras.backend.is_keras_tensor(value)

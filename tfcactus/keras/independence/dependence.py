@@ -61,6 +61,7 @@ class Value(NamedTuple):
       of `BATCH_SIZES` of examples. Two tell c from c B, and both from any other
       power of B.
     why: Of UNKNOWN and MIXED, the operation and what it does.
+    operation: Likewise, its name.
   """
 
   dependence: Dependence
@@ -69,6 +70,7 @@ class Value(NamedTuple):
   varies: Optional[FrozenSet[int]] = None
   sizes: Any = None
   why: str = ''
+  operation: str = ''
 
 
 CONSTANT = Value(Dependence.CONSTANT)
@@ -105,11 +107,14 @@ class Node:
   Attributes:
     op: The operation.
     values: One for each input.
+    number: How many examples there are; None if it is not known.
   """
 
-  def __init__(self, op: tf.Operation, values: Sequence[Value]):
+  def __init__(self, op: tf.Operation, values: Sequence[Value],
+               number: Optional[int] = None):
     self.op = op
     self.values = list(values)
+    self.number = number
 
   def shape(self, i: int) -> List[Optional[int]]:
     """The shape of an input."""

@@ -28,8 +28,8 @@ from tfcactus.keras.independence.dependence import unknown
 from tfcactus.keras.independence.dependence import Value
 
 
-def analyse(graph: tf.Graph, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor]
-           ) -> List[Value]:
+def analyse(graph: tf.Graph, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor],
+            number: Optional[int] = None) -> List[Value]:
   """What is known of the outputs of a graph.
 
   Args:
@@ -37,6 +37,7 @@ def analyse(graph: tf.Graph, inputs: Dict[str, Value], outputs: Sequence[tf.Tens
     inputs: What its inputs are, by the names of their tensors. Tensors that it
       captured are CONSTANT if they are no tensors of another graph.
     outputs: Tensors of the graph.
+    number: How many examples there are, if that is known.
   """
   known = dict(inputs)
   for outside, inside in getattr(graph, 'captures', ()):
@@ -47,26 +48,28 @@ def analyse(graph: tf.Graph, inputs: Dict[str, Value], outputs: Sequence[tf.Tens
   for op in needed(outputs, known):
     if any(tensor.name not in known for tensor in op.outputs):
       values = _evaluate(
-          op, [known[tensor.name] for tensor in op.inputs])
+          op, [known[tensor.name] for tensor in op.inputs], number)
       known.update((tensor.name, value)
                    for tensor, value in zip(op.outputs, values))
   return [known[tensor.name] for tensor in outputs]
 
 
 def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
-                     outputs: Sequence[tf.Tensor]) -> Optional[Value]:
+                     outputs: Sequence[tf.Tensor], number: Optional[int] = None
+                    ) -> Optional[Value]:
   """Why outputs are not proved to be one row for each example, or None.
 
   Args:
     graph: A `FuncGraph`.
     examples: Those of its inputs whose first axis is that of the examples.
     outputs: Tensors of the graph, likewise.
+    number: How many examples there are; then draws are to be each example's own.
 
   Returns:
     A `Value` that is MIXED or UNKNOWN, saying why; MIXED goes first.
   """
   known = {tensor.name: dependence.ROW_WISE for tensor in examples}
-  return dependence.first_violation(analyse(graph, known, outputs))
+  return dependence.first_violation(analyse(graph, known, outputs, number))
 
 
 def needed(outputs: Sequence[tf.Tensor], known: Container[str]
@@ -92,9 +95,10 @@ def needed(outputs: Sequence[tf.Tensor], known: Container[str]
   return list(order.values())
 
 
-def _evaluate(op: tf.Operation, values: Sequence[Value]) -> List[Value]:
+def _evaluate(op: tf.Operation, values: Sequence[Value], number: Optional[int]
+             ) -> List[Value]:
   """What is known of an operation's outputs, from what is of its inputs."""
-  node = Node(op, values)
+  node = Node(op, values, number)
   worst = max(values, key=lambda value: value.dependence, default=CONSTANT)
   found: Union[Value, List[Value]]
   try:
@@ -112,15 +116,22 @@ def _evaluate(op: tf.Operation, values: Sequence[Value]) -> List[Value]:
       raise unknown('is not known to treat each example alone')
   except NotRowWise as refusal:
     found = Value(refusal.dependence, why=f'{op.type} in {op.name!r} {refusal}')
-  return found if isinstance(found, list) else [found] * len(op.outputs)
+  found = found if isinstance(found, list) else [found] * len(op.outputs)
+  if worst.dependence >= Dependence.UNKNOWN:
+    return found
+  # Here it goes wrong, or in a function that is called here.
+  return [value._replace(operation=op.name)
+          if value.dependence >= Dependence.UNKNOWN else value for value in found]
 
 
 def _of_constants(node: Node) -> Value:
   kind = node.op.type
   if not node.op.inputs:
     return dependence.constant(node.op.outputs[0]) if node.op.outputs else CONSTANT
-  if kind in _FILLING or kind in _RANDOM:
+  if kind in _FILLING:
     return UNIFORM
+  if kind in _RANDOM:
+    return _drawn(node)
   if (kind in operations.ELEMENTWISE or kind == 'Tile') and (
       node.op.outputs[0].shape.rank is not None):
     rank = len(node.out())
@@ -138,6 +149,16 @@ def _of_constants(node: Node) -> Value:
       node.op.outputs[0].shape.num_elements() == 1):
     return UNIFORM
   return Value(Dependence.CONSTANT, varies=constants.varies(node))
+
+
+def _drawn(node: Node) -> Value:
+  """Numbers are drawn apart, so that any share of them may be an example's own."""
+  if node.number is None:
+    return UNIFORM
+  first = (node.out() or [None])[0]
+  if not first or first % node.number:
+    raise unknown('draws what several examples share')
+  return Value(Dependence.ROW_WISE, block=first // node.number)
 
 
 def _reduced_constant(node: Node) -> Value:
@@ -210,7 +231,7 @@ def _body(node: Node, name: str, values: Sequence[Value]) -> List[Value]:
   called = node.op.get_attr(name)
   graph = node.op.graph._get_function(called.name).graph  # pylint: disable=protected-access
   known = {tensor.name: value for tensor, value in zip(graph.inputs, values)}
-  return analyse(graph, known, graph.outputs)
+  return analyse(graph, known, graph.outputs, node.number)
 
 
 def _call(node: Node) -> List[Value]:

@@ -94,7 +94,8 @@ class BatchMarks(Marks):
       x, y, weights = batch
       key = tf.ensure_shape(
           tf.numpy_function(self._issue, [index], tf.int64), [])
-      mark = tf.tile([[self.number, 0]], [tf.shape(weights)[0], 1])
+      rows = tf.shape(tf.nest.flatten(weights)[0])[0]
+      mark = tf.tile([[self.number, 0]], [rows, 1])
       mark = tf.cast(mark, tf.int64) + [[0, 1]] * key
       return Marked(x, mark), y, weights
 

@@ -62,6 +62,7 @@ class RecurrentRule(base.LayerRule):
       return 'it has variables beside those of its cells'
     return compat.unusual_call(layer)
 
+  @tf.autograph.experimental.do_not_convert  # Which takes seconds.
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     given = compat.arguments(call, inputs, *args, **kwargs)

@@ -78,7 +78,7 @@ class Kernel:
     """Those of all steps, shape (rows, time, ...)."""
     found = []
     for mask, part in self._parts(0, None):
-      values = _masked(sequences, None if mask is None else mask[:, None])
+      values = _masked_over_time(sequences, mask)
       product = self._multiplied(_folded(values), part)
       found.append(tf.reshape(
           product, [values.shape[0], _steps(values), *product.shape[1:]]))
@@ -96,8 +96,8 @@ class Kernel:
     """
     masks = [mask for mask, _ in self._parts(first, last)]
     return _joined([
-        self._gradient(base.in_stored_dtype(_masked(
-            values, None if mask is None else mask[:, None]), self.variable), part)
+        self._gradient(base.in_stored_dtype(
+            _masked_over_time(values, mask), self.variable), part)
         for mask, part in zip(masks, tf.split(outputs, len(masks), -1))])
 
   def _parts(self, first: int, last: Optional[int]
@@ -135,6 +135,10 @@ def _joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
 
 def _masked(values: tf.Tensor, mask: Optional[tf.Tensor]) -> tf.Tensor:
   return values if mask is None else values * mask
+
+
+def _masked_over_time(values: tf.Tensor, mask: Optional[tf.Tensor]) -> tf.Tensor:
+  return _masked(values, None if mask is None else tf.expand_dims(mask, 1))
 
 
 def _steps(values: tf.Tensor) -> int:

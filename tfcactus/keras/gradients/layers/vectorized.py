@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from typing import Callable
 from typing import Dict
+from typing import List
 from typing import Set
 from typing import Tuple
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from tfcactus.keras import example_seeds
 from tfcactus.keras import vectorization
+from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import masks
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
@@ -34,6 +36,7 @@ class VectorizedRule(base.LayerRule):
     mapped = [i for i, value in enumerate(flat) if tf.is_tensor(value)]
     masked = [i for i in mapped if masks.mask_of(flat[i]) is not None]
     taken_off: Set[int] = set()
+    own_gradients: Set[str] = set()
 
     def one(values: Any) -> Any:
       rows, row_masks, seed = values
@@ -48,21 +51,24 @@ class VectorizedRule(base.LayerRule):
           recurrent.unrolled(layer)), added_losses.of_one(layer) as added:
         outputs = call(first, *others, **named)
       taken_off.update(i for i in masked if masks.mask_of(filled[i]) is None)
+      own_gradients.update(_own_gradients())
       total = added.total()
       return outputs, ([] if total is None else [total[None]])
 
     values = ([flat[i] for i in mapped], [masks.mask_of(flat[i]) for i in masked],
               _row_seeds(flat[mapped[0]].shape[0]))
-    found = _with_masks(*vectorization.over_rows(
-        lambda row: _first_rows(one(row)), values))
+    outputs, carried, added = vectorization.over_rows(
+        lambda row: _first_rows(*one(row)), values)
+    if own_gradients and not vectorization.is_standing_in():
+      outputs, added = _by_own_gradients(one, values, (outputs, added))
+    outputs = _with_masks(outputs, carried)
     for i in taken_off:  # As attention of Keras 3 does.
       masks.put(flat[i], None)
     if layer.trainable_variables:
-      found = tf.nest.pack_sequence_as(found, [
+      outputs, added = tf.nest.pack_sequence_as((outputs, added), [
           masks.put(capture((one, values, i), out), masks.mask_of(out))
           if out.dtype.is_floating else out
-          for i, out in enumerate(tf.nest.flatten(found))])
-    outputs, added = found
+          for i, out in enumerate(tf.nest.flatten((outputs, added)))])
     for each in added:
       layer.add_loss(each)  # Which collects one for each row.
     return outputs
@@ -79,25 +85,74 @@ class VectorizedRule(base.LayerRule):
       found = tape.gradient(
           outputs, variables, tf.cast(upstream[None], outputs.dtype),
           unconnected_gradients=tf.UnconnectedGradients.ZERO)
-      return [tf.convert_to_tensor(each) for each in found]
+      return [forms.of_example(each) for each in found]
 
     found = vectorization.over_rows(gradient, (values, call.gradient))
-    return [(variable, forms.Dense(each, variable.shape)) for variable, each
+    return [(variable, forms.of_examples(each, variable.shape)) for variable, each
             in zip(call.layer.trainable_variables, found)]
 
 
-def _first_rows(outputs: Any) -> Tuple[Any, Dict[str, tf.Tensor]]:
-  """What a layer returned for one example, and the masks that it put on that."""
+def _first_rows(outputs: Any, added: List[tf.Tensor]
+               ) -> Tuple[Any, Dict[str, tf.Tensor], List[tf.Tensor]]:
+  """What a layer returned for one example, the masks that it put on that, and what it
+  added to the loss."""
   carried = {str(i): masks.mask_of(out)
              for i, out in enumerate(tf.nest.flatten(outputs))}
   return (tf.nest.map_structure(lambda out: out[0], outputs),
-          {i: mask[0] for i, mask in carried.items() if mask is not None})
+          {i: mask[0] for i, mask in carried.items() if mask is not None},
+          [loss[0] for loss in added])
 
 
 def _with_masks(outputs: Any, found: Dict[str, tf.Tensor]) -> Any:
   return tf.nest.pack_sequence_as(outputs, [
       masks.put(out, found.get(str(i)))
       for i, out in enumerate(tf.nest.flatten(outputs))])
+
+
+def _own_gradients() -> Set[str]:
+  """Operations with gradients of their own, in what is being traced."""
+  definition = tf.compat.v1.get_default_graph().as_graph_def()
+  return {node.name for node in state_writes.nodes(definition)
+          if '_gradient_op_type' in node.attr}
+
+
+def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> Any:
+  """Outputs whose gradient is taken within each example.
+
+  What is vectorised has forgotten the gradients that `tf.custom_gradient` gave it.
+
+  Args:
+    one: A layer's pass over one example.
+    values: Rows of what it takes: of its inputs first.
+    outputs: What it gave for them.
+  """
+  flat = tf.nest.flatten(outputs)
+  places = [i for i, out in enumerate(flat) if out.dtype.is_floating]
+  inputs = [each for each in values[0] if each.dtype.is_floating]
+
+  def pulled_back(row: Any) -> Any:
+    (rows, *others), upstream = row
+    floats = [each for each in rows if each.dtype.is_floating]
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+      tape.watch(floats)
+      found = tf.nest.flatten(one((rows, *others)))
+    return tape.gradient(
+        [found[i] for i in places], floats, [each[None] for each in upstream],
+        unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+  @tf.custom_gradient
+  def attached(*tensors: tf.Tensor) -> Any:
+
+    def gradient(*upstream: tf.Tensor) -> Any:
+      return (*vectorization.over_rows(pulled_back, (values, list(upstream))),
+              *(tf.zeros_like(each) for each in upstream))
+
+    return [tf.identity(each) for each in tensors[len(inputs):]], gradient
+
+  given = attached(*inputs, *(tf.stop_gradient(flat[i]) for i in places))
+  for i, out in zip(places, tf.nest.flatten(given)):
+    flat[i] = out
+  return tf.nest.pack_sequence_as(outputs, flat)
 
 
 def _row_seeds(rows: int) -> tf.Tensor:

@@ -1,0 +1,178 @@
+"""Trains one model of the zoo, plain and private by turns, in one process."""
+
+from __future__ import annotations
+
+import re
+import resource
+import statistics
+import time
+from typing import Any
+from typing import Callable
+from typing import Dict
+from typing import List
+from typing import Tuple
+
+BATCH, EXAMPLES = 128, 640
+_SECONDS = 0.6
+"""Of CPU for plain training in a round, at least: or one step."""
+
+_REFUSALS = (ValueError, TypeError, NotImplementedError)
+
+
+def names() -> Tuple[int, List[str]]:
+  """The version of Keras, and the models that are written for it."""
+  from tests.keras import zoo
+  from tests.keras.zoo import oracle
+  version = oracle.version()
+  return version, [name for name, entry in zoo.ZOO.items()
+                   if version == 3 or not entry.keras3]
+
+
+def route(summary: str) -> str:
+  """What a privacy_summary says, in few words."""
+  *lines, _ = summary.splitlines()
+  if lines and lines[-1].startswith('The whole model is vectorised'):
+    return 'whole model vectorised: ' + lines[-1].partition(': ')[2].rstrip('.')[:80]
+  kinds = sorted({line.split('(')[1].split(')')[0] for line in lines
+                  if '  vectorised' in line})
+  return 'vectorised: ' + ', '.join(kinds) if kinds else 'batched'
+
+
+def _megabytes() -> float:
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _cpu(run: Callable[[], Any]) -> float:
+  start = time.process_time()
+  run()
+  return time.process_time() - start
+
+
+def _case(entry: Any) -> Any:
+  import tensorflow as tf
+
+  from tests.keras.zoo.base import Size
+  tf.keras.utils.set_random_seed(1)
+  if entry.policy == 'float64':
+    tf.keras.backend.set_floatx('float64')
+  tf.keras.mixed_precision.set_global_policy(entry.policy or 'float32')
+  return entry.make(Size(EXAMPLES, real=True))
+
+
+def _batches(case: Any) -> Any:
+  """Batches of fixed size without end, as both are fed with."""
+  import tensorflow as tf
+  parts = (case.x, case.y) if case.sample_weight is None else (
+      case.x, case.y, case.sample_weight)
+  # Lists would be stacked into one array.
+  parts = tuple(tuple(part) if isinstance(part, list) else part for part in parts)
+  return tf.data.Dataset.from_tensor_slices(parts).batch(
+      BATCH, drop_remainder=True).cache().repeat().prefetch(1)
+
+
+def _plain(case: Any) -> Callable[[int], Any]:
+  """A function that trains so many steps by plain Keras."""
+  import tensorflow as tf
+  case.model.compile(tf.keras.optimizers.SGD(0.01), case.loss, **_weights(case))
+  batches = _batches(case)
+  return lambda steps: case.model.fit(batches, steps_per_epoch=steps, verbose=0)
+
+
+def _weights(case: Any) -> Dict[str, Any]:
+  """What `compile` is given beside a loss, without XLA for both."""
+  more = {} if case.loss_weights is None else {'loss_weights': case.loss_weights}
+  return {'jit_compile': False, **more}
+
+
+def _private(case: Any) -> Tuple[Any, Callable[[int], Any], bool]:
+  """A private model, a function that trains so many steps, and by Poisson batches?
+
+  Where the data are none that Poisson batches take, batches are of fixed size.
+  """
+  import tensorflow as tf
+
+  import tfcactus
+  from tfcactus import keras as private
+  plan = tfcactus.PrivacyPlan(
+      noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=EXAMPLES,
+      sampling_prob=BATCH / EXAMPLES, steps=1000, delta=1e-5)
+  model = private.privatize(case.model, plan)
+  model.compile(tf.keras.optimizers.SGD(0.01), case.loss, **_weights(case))
+  try:
+    if case.sample_weight is not None:
+      raise ValueError('Poisson batches have weights of their own.')
+    batches = private.PoissonBatches(
+        case.x, case.y, sampling_prob=plan.sampling_prob)
+    poisson = True
+  except (ValueError, TypeError):
+    batches, poisson = _batches(case), False
+  return model, lambda steps: model.fit(
+      batches, steps_per_epoch=steps, verbose=0), poisson
+
+
+def _steps(plain: Callable[[int], Any]) -> int:
+  """How many steps a round takes."""
+  one = _cpu(lambda: plain(1))
+  if one < 0.2:  # Most of it may be what `fit` costs.
+    one = max(1e-3, (_cpu(lambda: plain(9)) - one) / 8)
+  return max(1, round(_SECONDS / one))
+
+
+def _words(error: Exception) -> str:
+  """What is said, without the places in the code that Keras adds."""
+  return re.split(r'\b\w+Error: ', str(error))[-1].strip()
+
+
+def _refusal(case: Any) -> str:
+  """In which words a model is refused, or ''."""
+  try:
+    _private(case)[1](1)
+  except _REFUSALS as error:
+    return _words(error)
+  return ''
+
+
+def measure(name: str, rounds: int) -> Dict[str, Any]:
+  """What a model costs, why it is refused, or what is known to be wrong with it.
+
+  Args:
+    name: Of the model.
+    rounds: How often plain and private training take turns.
+  """
+  import keras
+  import tensorflow as tf
+
+  from tests.keras import zoo
+  entry = zoo.ZOO[name]
+  about = {'keras': f'{keras.__version__} on TensorFlow {tf.__version__}'}
+  version = int(keras.__version__[0])
+  if entry.wrong[version]:
+    return {**about, 'wrong': entry.wrong[version]}
+  if entry.refused[version]:  # Plain Keras may not train it either.
+    words = _refusal(_case(entry))
+    if words:
+      return {**about, 'refused': words}
+  plain_case, case = _case(entry), _case(entry)
+  plain = _plain(plain_case)
+  first = {'plain': _cpu(lambda: plain(1))}
+  steps = _steps(plain)
+  plain(steps)
+  before = _megabytes()
+  try:
+    start = time.process_time()
+    model, private, poisson = _private(case)
+    private(1)
+    first['private'] = time.process_time() - start
+  except _REFUSALS as error:
+    return {**about, 'refused': _words(error)}
+  private(1)
+  times = [(_cpu(lambda: plain(steps)), _cpu(lambda: private(steps)))
+           for _ in range(rounds)]
+  return {
+      **about, 'route': route(model.privacy_summary()), 'poisson': poisson,
+      'physical_batch_size': model.physical_batch_size, 'steps': steps,
+      'plain_ms': 1e3 * statistics.median(a for a, _ in times) / steps,
+      'private_ms': 1e3 * statistics.median(b for _, b in times) / steps,
+      'slowdown': statistics.median(b / a for a, b in times),
+      'first_step_s': first, 'first_step': first['private'] / first['plain'],
+      'memory_above_plain_mb': _megabytes() - before}

@@ -1,0 +1,92 @@
+"""A layer that is vectorised by itself has the gradients that it says it has."""
+
+import numpy as np
+import tensorflow as tf
+
+from tests.keras import one_by_one
+from tests.keras.tiny import NONE
+from tests.keras.tiny import X
+from tests.keras.tiny import Y
+
+layers = tf.keras.layers
+
+
+class Reversal(layers.Layer):
+  """As in domain adaptation: the gradient goes on with its sign changed."""
+
+  def call(self, inputs):
+
+    @tf.custom_gradient
+    def reverse(x):
+      return tf.identity(x), lambda upstream: -upstream
+
+    return reverse(inputs)
+
+
+class Sine(layers.Layer):
+  """With a gradient that is not its own by calculus, of its weight too."""
+
+  def build(self, shape):
+    self.w = self.add_weight(name='w', shape=(shape[-1],), initializer='ones')
+
+  def call(self, inputs):
+
+    @tf.custom_gradient
+    def sine(x, w):
+      return tf.sin(x * w), lambda up: (up * w, tf.reduce_sum(up * x, 0))
+
+    return sine(inputs, tf.convert_to_tensor(self.w))
+
+
+class InFunction(Sine):
+  """The same, hidden in a function."""
+
+  def call(self, inputs):
+    return tf.function(super().call)(inputs)
+
+
+class Two(layers.Layer):
+  """Several outputs, one of them of integers."""
+
+  def call(self, inputs):
+    reverse = Reversal()
+    return reverse(inputs), tf.argmax(inputs, -1), 2.0 * inputs
+
+
+def _check(*parts):
+  tf.keras.utils.set_random_seed(1)
+  inputs = tf.keras.Input((6,))
+  x = layers.Dense(4, 'tanh')(inputs)
+  for part in parts:
+    x = part(x)
+    if isinstance(x, (list, tuple)):
+      x = layers.Concatenate()([x[0], x[2]])
+  model = one_by_one.shake(tf.keras.Model(inputs, layers.Dense(3)(x)))
+  got = one_by_one.engine_sums(model, NONE, X[:6], Y[:6])
+  one_by_one.assert_same(got, one_by_one.loop_sums(model, NONE, X[:6], Y[:6]))
+  assert not got.routes.whole
+
+
+def test_gradients_of_ones_own_go_through_layers():
+  _check(Sine(), layers.Dense(4, 'swish'), Reversal(), InFunction(), Two())
+
+
+class Tagged(layers.Layer):
+  """Takes several inputs, called by their names."""
+
+  def build(self, *unused, **shapes):
+    self.w = self.add_weight(name='w', shape=(), initializer='ones')
+
+  def call(self, first, second=None):
+    return first * self.w + tf.sin(second)
+
+
+def test_inputs_that_are_called_by_name():
+  tf.keras.utils.set_random_seed(1)
+  inputs = tf.keras.Input((6,))
+  a, b = layers.Dense(4)(inputs), layers.Dense(4)(inputs)
+  x = Tagged()(second=b, first=a)
+  model = one_by_one.shake(tf.keras.Model(inputs, layers.Dense(3)(x)))
+  got = one_by_one.engine_sums(model, NONE, X[:6], Y[:6])
+  one_by_one.assert_same(got, one_by_one.loop_sums(model, NONE, X[:6], Y[:6]))
+  assert np.isfinite(got.sums).all()

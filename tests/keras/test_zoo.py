@@ -1,0 +1,71 @@
+"""Each model of the zoo trains by the clipped sums of a loop, or is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras import zoo
+from tests.keras.zoo import oracle
+from tests.keras.zoo.base import Case
+from tests.keras.zoo.base import Entry
+
+_VERSION = oracle.version()
+
+
+def _cases(float64: bool = False) -> list:
+  """All entries of this Keras, but a dozen left to `make test-slow`."""
+  found = []
+  for name, entry in zoo.ZOO.items():
+    if (entry.keras3 and _VERSION == 2) or (float64 and not entry.float64) or (
+        not float64 and not entry.float32):
+      continue
+    marks = [] if entry.fast and not float64 else [pytest.mark.slow]
+    if entry.wrong[_VERSION]:
+      marks.append(pytest.mark.xfail(
+          reason=f'known: {entry.wrong[_VERSION]}', strict=True))
+    found.append(pytest.param(entry, id=name, marks=marks))
+  return found
+
+
+def _check(entry: Entry, policy: str, tolerance: float) -> None:
+  words = entry.refused[_VERSION]
+  if words:
+    with pytest.raises((ValueError, TypeError, NotImplementedError), match=words):
+      oracle.run(entry, policy)
+    return
+  assert oracle.error(entry, policy) <= tolerance
+
+
+@pytest.mark.parametrize('entry', _cases())
+def test_clipped_sums_equal_a_loop(entry):
+  _check(entry, '', entry.tolerance)
+
+
+@pytest.mark.parametrize('entry', _cases(float64=True))
+def test_clipped_sums_in_float64(entry):
+  _check(entry, 'float64', 1e-9)
+
+
+def test_the_zoo_is_large():
+  assert len(zoo.ZOO) >= 90
+  assert sum(entry.fast for entry in zoo.ZOO.values()) <= 12
+
+
+def test_the_oracle_sees_a_wrong_gradient():
+  """A model whose private step is given another loss than the loop."""
+  entry = zoo.ZOO['Logistic regression']
+  wrong = entry._replace(make=lambda size: _doubled(entry.make(size)))
+  assert oracle.error(wrong) > 0.01
+
+
+def _doubled(case: Case) -> Case:
+  return case._replace(objective=lambda model, x, y: tf.reduce_mean(
+      tf.keras.losses.binary_crossentropy(
+          tf.cast(tf.reshape(y, [-1, 1]), tf.float32), 0.9 * model(x))))
+
+
+def test_a_clipped_sum_is_clipped():
+  found = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
+  np.testing.assert_allclose(oracle.clipped_sum(found, 1.0), [0.9, 1.2], rtol=2e-5)

@@ -1,0 +1,206 @@
+"""Clipped sums of a private step, and what they are to be.
+
+The oracle is plain Keras' own loss of a batch of one example, a GradientTape, and
+a loop; it shares nothing with the library. What it is compared with is what an
+ordinary optimizer is given in one step of a private model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import List
+from typing import Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from tests.keras.conftest import FakePlan
+from tests.keras.zoo.base import Case
+from tests.keras.zoo.base import Entry
+from tests.keras.zoo.base import Size
+from tfcactus import noise as noise_lib
+from tfcactus.keras import privatize
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.compat.versions import KERAS_3
+
+ROWS, _PHYSICAL = 5, 3
+"""Not a multiple, so that the last physical batch is padded."""
+_MARGIN = 1e-5
+"""What is documented: norms are clipped to this fraction below the clip norm."""
+
+
+def make(entry: Entry, policy: str = '', rows: int = ROWS) -> Case:
+  """The small case of an entry, no variable at its initial zeros or ones.
+
+  Args:
+    entry: A line of the zoo.
+    policy: Of the dtypes; by default the entry's.
+    rows: How many examples.
+  """
+  policy = policy or entry.policy or 'float32'
+  tf.keras.backend.clear_session()
+  tf.keras.utils.set_random_seed(1)
+  before = tf.keras.backend.floatx()
+  tf.keras.backend.set_floatx('float64' if policy == 'float64' else before)
+  tf.keras.mixed_precision.set_global_policy(policy)
+  case = entry.make(Size(rows))
+  rng = np.random.default_rng(3)
+  for variable in case.model.weights:
+    value = np.asarray(variable)
+    if value.dtype.kind == 'f' and value.size and np.all(value == value.flat[0]):
+      variable.assign(value + 0.1 * rng.normal(size=value.shape))
+  return case
+
+
+def restore() -> None:
+  """Puts the global dtypes back."""
+  tf.keras.backend.set_floatx('float32')
+  tf.keras.mixed_precision.set_global_policy('float32')
+
+
+def _one(values: Any, i: int) -> Any:
+  """The batch of one example; ragged tensors too."""
+  if values is None:
+    return None
+  return tf.nest.map_structure(
+      lambda each: tf.convert_to_tensor(each[i:i + 1]) if not isinstance(
+          each, tf.RaggedTensor) else each[i:i + 1], values)
+
+
+def _variables(model: Any) -> List[tf.Variable]:
+  return [v.value if KERAS_3 else v for v in model.trainable_variables]
+
+
+def _penalty(model: Any) -> Any:
+  """The sum of what weights are regularised by, which depends on no example."""
+  if KERAS_3:
+    return tf.add_n(model._get_regularization_losses())  # pylint: disable=protected-access
+  return tf.add_n([each() for layer in model.layers
+                   for each in layer._callable_losses])  # pylint: disable=protected-access
+
+
+def _objective(case: Case, x: Any, y: Any, weight: Any) -> Any:
+  """What plain Keras trains on a batch."""
+  model = case.model
+  if case.objective is not None:
+    return case.objective(model, x, y)
+  outputs = model(x, training=True)
+  return model.compute_loss(x, y, outputs, weight)
+
+
+def gradients(case: Case, penalty: bool = False) -> Tuple[np.ndarray, np.ndarray]:
+  """Each example's gradient by itself, and that of the penalty, in float64.
+
+  Args:
+    case: The case.
+    penalty: Whether its regularisers are left out of the gradients of examples.
+  """
+  case.model.compile(tf.keras.optimizers.SGD(), case.loss,
+                     loss_weights=case.loss_weights)
+  variables = _variables(case.model)
+
+  def flat(found: Any) -> np.ndarray:
+    return np.concatenate([np.ravel(tf.convert_to_tensor(each)).astype(np.float64)
+                           for each in found])
+
+  def rows(x: Any, y: Any, weight: Any) -> Any:
+    with tf.GradientTape() as tape:
+      loss = _objective(case, x, y, weight)
+      loss = loss - _penalty(case.model) if penalty else loss
+    return [tf.convert_to_tensor(each) for each in tape.gradient(
+        loss, variables, unconnected_gradients='zero')]
+
+  traced = tf.function(rows, reduce_retracing=True)
+  found = np.stack([flat(traced(_one(case.x, i), _one(case.y, i), _one(
+      case.sample_weight, i))) for i in range(ROWS)])
+  if not penalty:
+    return found, np.zeros_like(found[0])
+  with tf.GradientTape() as tape:
+    value = _penalty(case.model)
+  return found, flat(tape.gradient(value, variables, unconnected_gradients='zero'))
+
+
+def median_norm(found: np.ndarray) -> float:
+  """A clip norm by which some are clipped and others are not."""
+  return float(np.median(np.linalg.norm(found, axis=1)))
+
+
+def clipped_sum(found: np.ndarray, clip: float) -> np.ndarray:
+  """The sum of gradients, each clipped."""
+  bound = clip * (1 - _MARGIN)
+  norms = np.linalg.norm(found, axis=1)
+  return (found * (bound / np.maximum(norms, bound))[:, None]).sum(0)
+
+
+class Recording(tf.keras.optimizers.SGD):
+  """Keeps what it is given."""
+
+  def __init__(self, shapes: Any, dtypes: Any):
+    """Initialises the optimizer for variables of these shapes."""
+    super().__init__(0.0)
+    kept = [tf.Variable(tf.zeros(shape, dtype)) for shape, dtype
+            in zip(shapes, dtypes)]
+    self._kept = lambda: kept  # Hidden from Keras, which would save them.
+
+  def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+    pairs = list(grads_and_vars)
+    for kept, (gradient, _) in zip(self._kept(), pairs):
+      kept.assign(tf.cast(gradient, kept.dtype))
+    return super().apply_gradients(pairs, *args, **kwargs)
+
+  def kept(self) -> np.ndarray:
+    """All in one vector."""
+    return np.concatenate([np.ravel(each).astype(np.float64)
+                           for each in self._kept()])
+
+
+def private_sum(case: Case, clip: float, **kwargs: Any) -> np.ndarray:
+  """What one step of the private model sums, by what the optimizer is given.
+
+  Raises:
+    ValueError: if the model is refused.
+  """
+  plan = FakePlan(noise_lib.Gaussian(1e-30), clip, 40, 0.25)
+  private = privatize(case.model, plan, physical_batch_size=_PHYSICAL, **kwargs)
+  variables = _variables(case.model)
+  optimizer = Recording([v.shape for v in variables], [v.dtype for v in variables])
+  private.compile(optimizer, case.loss, **(
+      {} if case.loss_weights is None else {'loss_weights': case.loss_weights}))
+  private.train_on_batch(case.x, case.y, **(
+      {} if case.sample_weight is None else {'sample_weight': case.sample_weight}))
+  return plan.expected_batch_size * optimizer.kept()
+
+
+def error(entry: Entry, policy: str = '', **kwargs: Any) -> float:
+  """How far the private sum of an entry is from that of the loop, relatively.
+
+  Raises:
+    ValueError: if the model is refused.
+  """
+  try:
+    case = make(entry, policy)
+    found, penalty = gradients(case, entry.penalty)
+    clip = median_norm(found)
+    want = clipped_sum(found, clip)
+    got = private_sum(case, clip, **kwargs) - (
+        FakePlan(None, clip, 40, 0.25).expected_batch_size * penalty)
+    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
+  finally:
+    restore()
+
+
+def run(entry: Entry, policy: str = '') -> None:
+  """Takes one private step, to see what is said.
+
+  Raises:
+    ValueError: if the model is refused.
+  """
+  try:
+    private_sum(make(entry, policy), 1.0)
+  finally:
+    restore()
+
+
+def version() -> int:
+  """Of Keras: 2 or 3."""
+  return int(keras.__version__.split('.')[0])
