@@ -120,9 +120,9 @@ def main(argv: Optional[Sequence[str]] = None) -> Dict[str, Any]:
       tf.keras.layers.Input(inputs.shape[1:]),
       tf.keras.layers.Dense(5, kernel_initializer='zeros')])
   results = {
-      'fine-tuned': train(head, plan, (inputs, private[1]), (tests, test[1]), 4.0,
+      'fine-tuned': train(head, plan, (inputs, private[1]), (tests, test[1]), 1.0,
                           args.seed),
-      'from scratch': train(mnist.build_cnn('tanh'), plan, private, test, 2.0,
+      'from scratch': train(mnist.build_cnn('tanh'), plan, private, test, 1.0,
                             args.seed)}
   results['fine-tuned']['pretraining_cpu_seconds'] = round(seconds, 1)
   for name, result in results.items():
