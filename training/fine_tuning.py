@@ -47,8 +47,8 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
   add = parser.add_argument
   add('--target-epsilon', type=float, default=1.0, help='of both trainings')
   add('--delta', type=float, default=1e-5, help='of the guarantee')
-  add('--private-examples', type=int, default=4000, help='of the digits 5 to 9')
-  add('--batch-size', type=int, default=400, help='expected, of private training')
+  add('--private-examples', type=int, default=1000, help='of the digits 5 to 9')
+  add('--batch-size', type=int, default=200, help='expected, of private training')
   add('--steps', type=int, default=60, help='of private training')
   add('--public-epochs', type=int, default=2, help='of pretraining')
   add('--data-dir', default=None, help='of tensorflow-datasets')
@@ -120,9 +120,9 @@ def main(argv: Optional[Sequence[str]] = None) -> Dict[str, Any]:
       tf.keras.layers.Input(inputs.shape[1:]),
       tf.keras.layers.Dense(5, kernel_initializer='zeros')])
   results = {
-      'fine-tuned': train(head, plan, (inputs, private[1]), (tests, test[1]), 2.0,
+      'fine-tuned': train(head, plan, (inputs, private[1]), (tests, test[1]), 1.0,
                           args.seed),
-      'from scratch': train(mnist.build_cnn('tanh'), plan, private, test, 0.5,
+      'from scratch': train(mnist.build_cnn('tanh'), plan, private, test, 1.0,
                             args.seed)}
   results['fine-tuned']['pretraining_cpu_seconds'] = round(seconds, 1)
   for name, result in results.items():

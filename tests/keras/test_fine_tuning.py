@@ -5,8 +5,11 @@ import pytest
 import tensorflow as tf
 
 from tfcactus.keras import fine_tuning
+from tfcactus.keras import privatize
 from tfcactus.keras.checks import layers as layer_checks
 from tfcactus.keras.compat import models
+from tfcactus.keras.compat import versions
+from tfcactus.keras.gradients import clipping
 
 _LAYERS = tf.keras.layers
 _X = np.random.default_rng(0).normal(size=(7, 8, 8, 3)).astype(np.float32)
@@ -74,3 +77,44 @@ def test_only_models_made_of_layers_can_be_copied():
 
   with pytest.raises(ValueError, match='layers can be replaced'):
     fine_tuning.group_normalized(Own())
+
+
+def _frozen_backbone(model):
+  for layer in model.layers[:-1]:
+    layer.trainable = False
+
+
+def _only_biases(model):
+  for layer in models.flat_layers(model):
+    if isinstance(layer, _LAYERS.BatchNormalization):
+      layer.trainable = False
+    elif hasattr(layer, 'kernel'):
+      layer.kernel.trainable = False
+
+
+@pytest.mark.parametrize('freeze', [_frozen_backbone, _only_biases])
+def test_what_is_not_frozen_trains_as_by_single_examples(make_plan, freeze):
+  if freeze is _only_biases and not versions.KERAS_3:
+    pytest.skip('Keras 2 freezes whole layers')
+  loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  model, y = _residual(), np.arange(7) % 2
+  freeze(model)
+  variables = model.trainable_variables
+  total = [np.zeros(variable.shape) for variable in variables]
+  for row, label in zip(_X, y):
+    with tf.GradientTape() as tape:
+      value = loss(label[None], model(row[None]))
+    gradient = [np.asarray(part, float) for part in tape.gradient(
+        value, models.tf_variables(model))]
+    norm = np.sqrt(sum(np.sum(part**2) for part in gradient))
+    factor = min(1, 0.1 * (1 - clipping.CLIP_MARGIN) / norm)
+    total = [each + factor * part for each, part in zip(total, gradient)]
+  want = [np.asarray(variable) - part / 10 for variable, part in zip(variables, total)]
+  before = [np.array(weight) for weight in model.non_trainable_variables]
+  private = privatize(model, make_plan(l2_norm_clip=0.1))
+  private.compile(tf.keras.optimizers.SGD(1.0), loss)
+  private.train_on_batch(_X, y)
+  for mine, its in zip(variables, want):
+    np.testing.assert_allclose(mine, its, rtol=1e-5, atol=1e-6)
+  for mine, its in zip(model.non_trainable_variables, before):
+    np.testing.assert_array_equal(mine, its)
