@@ -134,7 +134,8 @@ def weight_norm(s: Size) -> Case:
   return classified(s, inputs, layers.Dense(3)(x), s.floats(s(5, 100)), 3)
 
 
-@entry('SpectralNormalization layers', refused='write no variables')
+@entry('SpectralNormalization layers', refused2='symbolic',
+       refused3='write no variables')
 def spectral(s: Size) -> Case:
   inputs = tf.keras.Input((s(5, 100),))
   x = layers.SpectralNormalization(layers.Dense(s(4, 64), 'relu'))(inputs)
