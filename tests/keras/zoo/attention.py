@@ -88,7 +88,7 @@ def _attend(x: Any, width: int, heads: int, **kwargs: Any) -> Any:
   return layers.Add()([x, layers.Dense(width)(more)])
 
 
-@entry('Transformer, mask_zero', fast=True, wrong='the mask is lost')
+@entry('Transformer, mask_zero', fast=True)
 def masked(s: Size) -> Case:
   length, vocabulary, width = s(4, 64), s(7, 2000), s(4, 32)
   inputs = tf.keras.Input((length,), dtype='int32')
@@ -98,7 +98,7 @@ def masked(s: Size) -> Case:
   return classified(s, inputs, layers.Dense(2)(x), s.tokens(length, vocabulary), 2)
 
 
-@entry('Transformer, mask_zero, pooled', wrong2='the mask is lost')
+@entry('Transformer, mask_zero, pooled')
 def masked_pooled(s: Size) -> Case:
   length, vocabulary, width = s(4, 64), s(7, 2000), s(4, 32)
   inputs = tf.keras.Input((length,), dtype='int32')
@@ -158,7 +158,7 @@ class Head(layers.Layer):
     return tf.matmul(inputs, tf.cast(self._table(), inputs.dtype), transpose_b=True)
 
 
-@entry('GPT, output tied by a closure in a layer', wrong='the closure is dropped')
+@entry('GPT, output tied by a closure in a layer')
 def gpt_closure(s: Size) -> Case:
   return _tied(s, lambda table, _: Head(table))
 
@@ -243,8 +243,7 @@ def scores(s: Size) -> Case:
   return classified(s, inputs, layers.Dense(3)(x), s.floats(length, width), 3)
 
 
-@entry('Cross attention, keyword inputs, an own mask',
-       wrong3='fails without usable words')
+@entry('Cross attention, keyword inputs, an own mask')
 def crossed(s: Size) -> Case:
   length, width = s(3, 20), s(4, 32)
   texts = [tf.keras.Input((length, width)) for _ in range(2)]

@@ -52,7 +52,7 @@ class Sampling(layers.Layer):
     return mean + self.scale * noise * tf.exp(0.5 * log_var)
 
 
-@entry('Variational autoencoder (add_loss in a layer)', refused='add_loss')
+@entry('Variational autoencoder (add_loss in a layer)')
 def variational(s: Size) -> Case:
   size = s(6, 784)
   inputs = tf.keras.Input((size,))
@@ -90,7 +90,7 @@ class OwnStep(tf.keras.Model):
     return {'loss': loss}
 
 
-@entry('VAE of keras.io (own train_step)', wrong='train_step')
+@entry('VAE of keras.io (own train_step)', refused='does not call')
 def own_step(s: Size) -> Case:
   size = s(5, 784)
   model = OwnStep(size, s(4, 128))
@@ -115,7 +115,7 @@ class OwnLoss(tf.keras.Model):
     return tf.reduce_mean(tf.abs(y - y_pred)**3)
 
 
-@entry('Subclass with its own compute_loss', wrong='compute_loss')
+@entry('Subclass with its own compute_loss', refused='does not call')
 def own_loss(s: Size) -> Case:
   model = OwnLoss(s(5, 100), s(4, 64))
   x = s.floats(s(5, 100))

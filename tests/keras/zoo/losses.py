@@ -175,7 +175,7 @@ def _two_heads(s: Size) -> Any:
   return inputs, layers.Dense(3, name='kind')(x), layers.Dense(1, name='size')(x)
 
 
-@entry('Multi-task: two outputs, two losses, weights', refused='one')
+@entry('Multi-task: two outputs, two losses, weights')
 def two_outputs(s: Size) -> Case:
   inputs, *heads = _two_heads(s)
   return Case(tf.keras.Model(inputs, heads), s.floats(s(5, 100)),
@@ -183,7 +183,7 @@ def two_outputs(s: Size) -> Case:
               loss_weights=[1.0, 0.3])
 
 
-@entry('Multi-task: dict of outputs', refused='one')
+@entry('Multi-task: dict of outputs')
 def dict_outputs(s: Size) -> Case:
   inputs, kind, size = _two_heads(s)
   return Case(tf.keras.Model(inputs, {'kind': kind, 'size': size}),
@@ -227,7 +227,7 @@ def detector(s: Size) -> Case:
   return Case(model, s.floats(side, side, 3), y, loss)
 
 
-@entry('L2 of the weights in the loss', wrong='a read of variables in the loss')
+@entry('L2 of the weights in the loss')
 def penalised(s: Size) -> Case:
   model = _net(s, 3)
   kernel = model.layers[0].kernel
@@ -240,7 +240,7 @@ def penalised(s: Size) -> Case:
   return Case(model, s.floats(s(5, 100)), s.labels(3, 1), loss)
 
 
-@entry('Logits from a table in the loss', wrong='a read of variables in the loss')
+@entry('Logits from a table in the loss')
 def table_in_the_loss(s: Size) -> Case:
   size, width = s(6, 500), s(3, 32)
   inputs = tf.keras.Input((), dtype='int32')
@@ -256,7 +256,7 @@ def table_in_the_loss(s: Size) -> Case:
   return Case(model, s.labels(size), s.labels(size, 1), loss)
 
 
-@entry('Weight regularisers (l2)', refused='regularizer', penalty=True)
+@entry('Weight regularisers (l2)', penalty=True)
 def regularised(s: Size) -> Case:
   model = tf.keras.Sequential([
       layers.Input((s(5, 100),)),
@@ -264,7 +264,7 @@ def regularised(s: Size) -> Case:
   return Case(model, s.floats(s(5, 100)), s.labels(3), logits_loss())
 
 
-@entry('Activity regulariser', refused='regularizer')
+@entry('Activity regulariser')
 def active(s: Size) -> Case:
   model = tf.keras.Sequential([
       layers.Input((s(5, 100),)),

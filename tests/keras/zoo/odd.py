@@ -206,7 +206,7 @@ def called_often(s: Size) -> Case:
                     s.floats(width), 3)
 
 
-@entry('A variable tracked by no layer', wrong='no layer owns it')
+@entry('A variable tracked by no layer')
 def untracked(s: Size) -> Case:
 
   class Scaled(layers.Layer):

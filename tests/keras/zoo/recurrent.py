@@ -14,9 +14,6 @@ from tests.keras.zoo.base import layers
 from tests.keras.zoo.base import logits_loss
 from tests.keras.zoo.base import Size
 
-_LOOP = {'refused2': 'unroll=True', 'wrong3': 'fails without usable words'}
-"""Loops over time above what is trained."""
-
 
 def _text(s: Size, *parts: Any, mask: bool = True, classes: int = 3) -> Case:
   length, vocabulary = s(5, 40), s(8, 1000)
@@ -27,27 +24,27 @@ def _text(s: Size, *parts: Any, mask: bool = True, classes: int = 3) -> Case:
   return Case(model, s.tokens(length, vocabulary), s.labels(classes), logits_loss())
 
 
-@entry('LSTM of a text', **_LOOP)
+@entry('LSTM of a text')
 def lstm(s: Size) -> Case:
   return _text(s, layers.LSTM(s(3, 32)), mask=False)
 
 
-@entry('LSTM of a text, mask_zero', **_LOOP)
+@entry('LSTM of a text, mask_zero')
 def lstm_masked(s: Size) -> Case:
   return _text(s, layers.LSTM(s(3, 32)))
 
 
-@entry('GRU of a text, mask_zero', **_LOOP)
+@entry('GRU of a text, mask_zero')
 def gru(s: Size) -> Case:
   return _text(s, layers.GRU(s(3, 32)))
 
 
-@entry('GRU, reset_after=False', **_LOOP)
+@entry('GRU, reset_after=False')
 def gru_before(s: Size) -> Case:
   return _text(s, layers.GRU(s(3, 32), reset_after=False), mask=False)
 
 
-@entry('SimpleRNN of a text, mask_zero', **_LOOP)
+@entry('SimpleRNN of a text, mask_zero')
 def simple_rnn(s: Size) -> Case:
   return _text(s, layers.SimpleRNN(s(3, 32)))
 
@@ -57,12 +54,12 @@ def unrolled(s: Size) -> Case:
   return _text(s, layers.LSTM(s(3, 32), unroll=True))
 
 
-@entry('Bidirectional LSTM, mask_zero', **_LOOP)
+@entry('Bidirectional LSTM, mask_zero')
 def bidirectional(s: Size) -> Case:
   return _text(s, layers.Bidirectional(layers.LSTM(s(3, 32))))
 
 
-@entry('Bidirectional GRU, summed, stacked', **_LOOP)
+@entry('Bidirectional GRU, summed, stacked')
 def bidirectional_stacked(s: Size) -> Case:
   return _text(
       s, layers.Bidirectional(layers.GRU(s(3, 32), return_sequences=True),
@@ -70,7 +67,7 @@ def bidirectional_stacked(s: Size) -> Case:
       layers.Bidirectional(layers.GRU(s(2, 16))), mask=False)
 
 
-@entry('Stacked LSTMs, TimeDistributed, a loss per token', **_LOOP)
+@entry('Stacked LSTMs, TimeDistributed, a loss per token')
 def stacked(s: Size) -> Case:
   length, vocabulary = s(5, 40), s(8, 1000)
   model = tf.keras.Sequential([
@@ -82,7 +79,7 @@ def stacked(s: Size) -> Case:
               logits_loss())
 
 
-@entry('Tagger: GRU, mask_zero, a loss per token', **_LOOP)
+@entry('Tagger: GRU, mask_zero, a loss per token')
 def tagger(s: Size) -> Case:
   length, vocabulary = s(5, 40), s(8, 1000)
   model = tf.keras.Sequential([
@@ -93,7 +90,7 @@ def tagger(s: Size) -> Case:
               logits_loss())
 
 
-@entry('Encoder and decoder LSTM (states)', **_LOOP)
+@entry('Encoder and decoder LSTM (states)')
 def encoder_decoder(s: Size) -> Case:
   length, width = s(4, 20), s(3, 64)
   source, target = (tf.keras.Input((length, s(4, 30))) for _ in range(2))
@@ -104,7 +101,7 @@ def encoder_decoder(s: Size) -> Case:
               s.labels(5, length), logits_loss())
 
 
-@entry('Time series: LSTM as the first layer, Masking', refused2='unroll=True')
+@entry('Time series: LSTM as the first layer, Masking')
 def masked_series(s: Size) -> Case:
   length = s(5, 48)
   model = tf.keras.Sequential([
@@ -115,7 +112,7 @@ def masked_series(s: Size) -> Case:
   return Case(model, x, s.floats(1), 'mse')
 
 
-@entry('Time series: GRU, recurrent dropout, several steps ahead', **_LOOP)
+@entry('Time series: GRU, recurrent dropout, several steps ahead')
 def ahead(s: Size) -> Case:
   length = s(5, 48)
   model = tf.keras.Sequential([
@@ -126,7 +123,7 @@ def ahead(s: Size) -> Case:
   return Case(model, s.floats(length, 3), s.floats(3, 2), 'huber')
 
 
-@entry('LSTM autoencoder, backwards', **_LOOP)
+@entry('LSTM autoencoder, backwards')
 def recurrent_autoencoder(s: Size) -> Case:
   length = s(4, 30)
   model = tf.keras.Sequential([
@@ -138,7 +135,7 @@ def recurrent_autoencoder(s: Size) -> Case:
   return Case(model, x, x, 'mse')
 
 
-@entry('ConvLSTM2D of a video', **_LOOP)
+@entry('ConvLSTM2D of a video')
 def conv_lstm(s: Size) -> Case:
   shape = (s(3, 6), s(4, 12), s(4, 12), 1)
   model = tf.keras.Sequential([
@@ -149,7 +146,7 @@ def conv_lstm(s: Size) -> Case:
   return Case(model, s.floats(*shape), s.labels(4), logits_loss())
 
 
-@entry('CNN of each frame (TimeDistributed), then an LSTM', **_LOOP)
+@entry('CNN of each frame (TimeDistributed), then an LSTM')
 def frames(s: Size) -> Case:
   shape = (s(3, 8), s(5, 16), s(5, 16), 1)
   model = tf.keras.Sequential([
@@ -187,7 +184,7 @@ def own_cell(s: Size) -> Case:
   return Case(model, s.floats(length, 3), s.labels(3), logits_loss())
 
 
-@entry('RNN of stacked cells', refused2='unroll=True')
+@entry('RNN of stacked cells')
 def stacked_cells(s: Size) -> Case:
   length = s(4, 20)
   cells = [layers.LSTMCell(s(3, 16)), layers.GRUCell(s(2, 16))]
@@ -230,7 +227,7 @@ def temporal(s: Size) -> Case:
                     s.floats(length, 2), 3)
 
 
-@entry('Convolution, then GRU (sound)', **_LOOP)
+@entry('Convolution, then GRU (sound)')
 def sound(s: Size) -> Case:
   length = s(12, 100)
   model = tf.keras.Sequential([

@@ -57,7 +57,7 @@ def word2vec(s: Size) -> Case:
               tf.keras.losses.BinaryCrossentropy(from_logits=True))
 
 
-@entry('Tagger: Embedding(mask_zero), Dense, a loss per token', wrong='padding')
+@entry('Tagger: Embedding(mask_zero), Dense, a loss per token')
 def tagger(s: Size) -> Case:
   length, vocabulary = s(5, 60), s(8, 2000)
   inputs = tf.keras.Input((length,), dtype='int32')
@@ -79,7 +79,7 @@ def vectorization(s: Size) -> Case:
   return classified(s, inputs, layers.Dense(2)(x), tf.constant(texts)[:, None], 2)
 
 
-@entry('Ragged texts', wrong='fails without usable words')
+@entry('Ragged texts', refused='to_tensor')
 def ragged(s: Size) -> Case:
   vocabulary = s(8, 1000)
   inputs = tf.keras.Input((None,), dtype='int32', ragged=True)
