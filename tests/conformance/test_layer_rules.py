@@ -320,7 +320,7 @@ def test_a_pass_is_proved_to_treat_examples_alone(case):
     found = batched_pass.batched(model, routes, _LOSS, batch)
     return pass_check.Pass(
         [*(tensor for form in found.gradients for tensor in form.tensors()),
-         found.losses], found.losses, found.calls, found.answers)
+         found.losses], [found.losses], found.calls, found.answers)
 
   specs = tf.nest.map_structure(
       lambda each: tf.TensorSpec(each.shape, each.dtype),
