@@ -79,5 +79,5 @@ def _with_captures(captures: Sequence[Tuple[tf.Tensor, tf.Tensor]],
       # Of the whole batch, for all that is known.
       plain = tf.strings.length(outside) if outside.dtype == tf.string else outside
       number += tf.reduce_sum(tf.cast(plain, tf.float32))
-  return tf.function(lambda number, *_: tf.identity(number), autograph=False)(
+  return tf.function(lambda number, *reached: tf.identity(number), autograph=False)(
       number, *resources) if resources else number

@@ -38,7 +38,7 @@ def batch_norm(s: Size) -> Case:
                     s.floats(side, side, 3), 5)
 
 
-@entry('BatchNormalization frozen, the rest trained', refused2='FusedBatchNormGrad')
+@entry('BatchNormalization frozen, the rest trained')
 def frozen_norms(s: Size) -> Case:
   side = s(6, 32)
   inputs = x = tf.keras.Input((side, side, 3))

@@ -213,7 +213,7 @@ def _one_by_one(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> tf.Tensor:
     try:
       losses, gradients = vectorization.over_rows(
           one, [targets, predictions, *mask])
-    except (TypeError, NotImplementedError) as error:
+    except (AttributeError, TypeError, NotImplementedError) as error:
       raise ValueError(
           'Expected a loss that is seen to be of each example alone, or that '
           f'can be vectorised over examples, got neither ({error}): write it '

@@ -60,8 +60,9 @@ def check_no_writes(model: keras.Model) -> Any:
   if spec is None:
     raise ValueError(
         f'Expected a model of known inputs, got {model.name!r}, which cannot '
-        'be checked for layers that write variables; build it from '
-        'tf.keras.Input, or call it once on data.')
+        'be checked for layers that write variables; make inputs of tf.keras.Input, '
+        'in the structure it takes, and privatize tf.keras.Model(inputs, '
+        'model(inputs)).')
 
   def forward_and_back(inputs):
     with tf.GradientTape() as tape:

@@ -228,8 +228,11 @@ def _is_known_size(op: tf.Operation) -> bool:
 
 def _body(node: Node, name: str, values: Sequence[Value]) -> List[Value]:
   """Runs a function of the graph."""
-  called = node.op.get_attr(name)
-  graph = node.op.graph._get_function(called.name).graph  # pylint: disable=protected-access
+  attribute = node.op.get_attr(name)
+  called = node.op.graph._get_function(attribute.name)  # pylint: disable=protected-access
+  graph = getattr(called, 'graph', None)
+  if graph is None:  # As functions of TensorFlow 1 have it.
+    raise unknown('calls a function that cannot be looked into')
   known = {tensor.name: value for tensor, value in zip(graph.inputs, values)}
   return analyse(graph, known, graph.outputs, node.number)
 

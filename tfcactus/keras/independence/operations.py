@@ -224,10 +224,15 @@ def _fused_norm(node: Node) -> List[Value]:
   axis, block = axes.pop(), blocks.pop()
   size = node.shape(node.rows()[0])[node.values[node.rows()[0]].axis]
   if not node.op.get_attr('is_training') and axis == 0:
-    if all(i in images for i in node.rows()) and len(images) == 1:
-      return [Value(Dependence.ROW_WISE, 0, block)] + (
-          [CONSTANT] * (len(node.op.outputs) - 1))
-    raise unknown('is not known to treat each example alone')
+    if not all(i in images for i in node.rows()):
+      raise unknown('is not known to treat each example alone')
+    # By statistics that are given: dx = dy scale / sqrt(variance + epsilon). The
+    # gradients of scale and offset are sums over the examples.
+    others = CONSTANT if len(images) == 1 else Value(
+        Dependence.MIXED, why=f'{node.op.type} in {node.op.name!r} sums over the '
+        'examples', operation=node.op.name)
+    return [Value(Dependence.ROW_WISE, 0, block)] + (
+        [others] * (len(node.op.outputs) - 1))
   if axis != channels:
     raise mixed('normalizes over the examples')
   node.op.outputs[0].set_shape(node.op.inputs[0].shape)
