@@ -45,8 +45,8 @@ _REASONS = (
      'is an AssertionError'),
     ('UnconnectedGradientsAsNoneFails', 'an error is asked for where gradients are '
      'unconnected; they are zero here'),
-    ('without regularizers and add_loss', 'regularizers and add_loss are no losses of '
-     'one example: refused in words'),
+    ('without regularizers and add_loss', 'drop-in optimizers take neither '
+     'regularizers nor add_loss, in words; `privatize` does'),
     ('SparseSoftmaxCrossEntropyWithLogits', 'labels 0 and 1 for one logit: the error '
      'of TensorFlow, where theirs trains on NaN'),
 )
