@@ -490,7 +490,7 @@ PRIVATE: Dict[str, Construct] = {
     'subclassed': Construct(BOUNDED, _subclassed),
     'tied embedding': Construct(BOUNDED, _tied, ids=True),
     'tied by closure': Construct(BOUNDED, _tied_by_closure, ids=True, slow=True),
-    'stacked rows': Construct('one row for each|by its place|batch', _stacked_rows),
+    'stacked rows': Construct(BOUNDED, _stacked_rows),
     # Refused with their model.
     'batch norm': _line('GroupNormalization', layers.BatchNormalization),
     'stateful rnn': Construct('without state', _stateful, shape=(3, 4)),

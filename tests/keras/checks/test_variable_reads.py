@@ -234,7 +234,7 @@ def test_casts_of_mixed_precision_are_explained(policy):
 
 
 def test_the_summary_tells_and_the_physical_batch_is_of_that_route(make_plan):
-  model = _classifier(layers.Dense(1000), layers.Dense(1000))
+  model = _classifier(layers.Dense(1600), layers.Dense(1600))
   private = privatize(model, make_plan(sampling_prob=0.5))
   before = private.physical_batch_size
   for loss, whole in ((_with_weights(lambda: model.layers[0].kernel), True),

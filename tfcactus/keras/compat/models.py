@@ -52,6 +52,11 @@ def tf_variables(model: keras.Model) -> List[tf.Variable]:
   return [tf_variable(v) for v in model.trainable_variables]
 
 
+def lora_base(layer: keras.layers.Layer) -> Any:
+  """What LoRA adds a product of factors to."""
+  return getattr(layer, '_kernel', getattr(layer, '_embeddings', None))
+
+
 def depthwise_kernel(layer: keras.layers.Layer) -> keras.Variable:
   """The kernel of a DepthwiseConv2D."""
   return layer.kernel if KERAS_3 else layer.depthwise_kernel

@@ -110,7 +110,7 @@ class LoraEmbeddingRule(base.LayerRule):
 
 def _unsupported(layer: keras.layers.Layer) -> str:
   # Which is so again once `trainable` was set.
-  base_weights: Any = getattr(layer, '_kernel', getattr(layer, '_embeddings', None))
+  base_weights = models.lora_base(layer)
   return 'its own weights are trained too' if base_weights.trainable else ''
 
 
