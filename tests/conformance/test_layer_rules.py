@@ -18,8 +18,8 @@ pytest.importorskip('tensorflow')
 import tensorflow as tf
 
 from tests.conformance import toy_layer_rule
-from tfcactus.keras.checks import batched_pass as pass_check
 from tfcactus.keras.checks import example_losses
+from tfcactus.keras.checks import pass_proof
 from tfcactus.keras.compat import versions
 from tfcactus.keras.gradients import batched_pass
 from tfcactus.keras.gradients import clipping as clipping_lib
@@ -318,11 +318,11 @@ def test_a_pass_is_proved_to_treat_examples_alone(case):
 
   def run(batch):
     found = batched_pass.batched(model, routes, _LOSS, batch)
-    return pass_check.Pass(
+    return pass_proof.Pass(
         [*(tensor for form in found.gradients for tensor in form.tensors()),
          found.losses], [found.losses], found.calls, found.answers)
 
   specs = tf.nest.map_structure(
       lambda each: tf.TensorSpec(each.shape, each.dtype),
       tf.nest.map_structure(tf.constant, (x, y, _WEIGHTS)))
-  assert pass_check.unproved(model, run, specs) is None
+  assert pass_proof.unproved(model, run, specs) is None

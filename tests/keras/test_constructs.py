@@ -17,8 +17,8 @@ from tfcactus.keras import privatize
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import versions
-from tfcactus.keras.drop_in import example_gradients
 from tfcactus.keras.drop_in import graph_gradients
+from tfcactus.keras.drop_in import tape_gradients
 from tfcactus.keras.gradients import engine as engine_lib
 
 _CLIP = 0.7
@@ -89,14 +89,14 @@ def _private_sums(construct):
   private.compile('sgd', construct.loss())
   step = private._step
   engine = engine_lib.Engine(
-      private.inner, private._loss_per_example, step.rows, step.routes(),
+      private.inner, private._output_losses, step.rows, step.routes(),
       construct.clipping)
   open_batch = [tf.TensorSpec((None, *part.shape[1:]), part.dtype) for part in
                 map(tf.constant, _data(construct, np.random.default_rng(0), 1))]
 
   @tf.function(input_signature=open_batch)
   def sums(x, y, weights):
-    y = private._loss_per_example.targets(y, step.outputs)
+    y = private._output_losses.targets(y, step.outputs)
     return engine.run(x, y, weights, tf.constant(_CLIP)).sums
 
   return sums
@@ -142,7 +142,7 @@ def test_of_a_drop_in_optimizer(construct):
     clip = tf.constant(_CLIP)
     return (graph_gradients.traced_sums(losses, variables, clip)
             if versions.KERAS_3 else
-            example_gradients.clipped_sums(losses, variables, tape, clip))[0]
+            tape_gradients.clipped_sums(losses, variables, tape, clip))[0]
 
   assert max(_changes(construct, sums)) <= 1 + 1e-5
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfcactus.keras import fine_tuning
 from tfcactus.keras import privatize
-from tfcactus.keras.checks import layers as layer_checks
+from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import versions
 from tfcactus.keras.gradients import clipping
@@ -58,9 +58,9 @@ def test_group_normalization_takes_the_place_and_the_weights():
   for mine, its in zip(copy.trainable_weights, model.trainable_weights):
     np.testing.assert_array_equal(mine, its)
   assert np.all(np.isfinite(copy(_X)))
-  layer_checks.check_model(copy)  # It can be trained privately, and the other not.
+  whole_model.check_model(copy)  # It can be trained privately, and the other not.
   with pytest.raises(ValueError, match='a BatchNormalization'):
-    layer_checks.check_model(model)
+    whole_model.check_model(model)
 
 
 def test_groups_of_one_feature_are_not_normalised_to_nothing():

@@ -9,7 +9,7 @@ from tfcactus.keras import DPKerasSGDOptimizer
 from tfcactus.keras import PoissonBatches
 from tfcactus.keras import PrivateModel
 from tfcactus.keras import privatize
-from tfcactus.keras.checks import layers as layers_lib
+from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat import versions
 from tfcactus.keras.ledger import counts
 from tfcactus.sampling import OnePassSampling
@@ -482,7 +482,7 @@ def test_float16_behind_a_drop_in_optimizer_is_refused():
   model = tf.keras.Sequential([layers.Input((6,)),
                                layers.Dense(2, dtype='mixed_float16')])
   with pytest.raises(ValueError, match='bfloat16'):
-    layers_lib.check_model(model)
+    whole_model.check_model(model)
 
 
 def test_a_model_without_an_input_layer_trains_eagerly_too(make_plan):

@@ -1,4 +1,4 @@
-"""What noise costs: dominating pairs and the phi-function accountant."""
+"""What noise costs: accountants, composition, events."""
 
 from tfcactus.accounting.base import OneSidedAccountant
 from tfcactus.accounting.base import PairAccountant

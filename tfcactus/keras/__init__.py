@@ -1,4 +1,4 @@
-"""Private training in Keras: the only part that imports TensorFlow."""
+"""Private training in Keras."""
 
 from __future__ import annotations
 

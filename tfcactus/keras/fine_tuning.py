@@ -1,4 +1,4 @@
-"""Helpers to train a part of a model that was trained before, on other data."""
+"""Features of a frozen backbone, and BatchNormalization replaced."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tfcactus.keras import fit_inputs
 from tfcactus.keras import private_step
 from tfcactus.keras import serialization
 from tfcactus.keras import training_logs
-from tfcactus.keras.checks import layers
+from tfcactus.keras.checks import whole_model
 from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.compat import training
@@ -116,7 +116,7 @@ class PrivateModel(Fixed, keras.Model):
         model, plan, self._step.norm, journal, self._step.seeded, loaded)
     for name, variable in self._ledger.own_variables().items():
       setattr(self, name, variable)
-    self._loss_per_example: Optional[OutputLosses] = None
+    self._output_losses: Optional[OutputLosses] = None
     if model.built:
       self.built = True
       self._check_inner()
@@ -202,7 +202,7 @@ class PrivateModel(Fixed, keras.Model):
         loss_weights=loss_weights, weighted_metrics=weighted_metrics,
         run_eagerly=run_eagerly, steps_per_execution=steps_per_execution,
         jit_compile=False, **kwargs))
-    self._loss_per_example = losses
+    self._output_losses = losses
 
   def fit(self, x: Any = None, y: Any = None, batch_size: Optional[int] = None,
           epochs: int = 1, verbose: Any = 'auto', callbacks: Any = None,
@@ -280,7 +280,7 @@ class PrivateModel(Fixed, keras.Model):
     """One noisy update from one logical batch, which may be empty."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
     x, mark = batch_marks.unmarked(x)
-    losses = self._loss_per_example
+    losses = self._output_losses
     if losses is None:
       raise ValueError('Expected compile(...) before training.')
     y = None if isinstance(y, tuple) and not y else y  # Batches without targets.
@@ -388,7 +388,7 @@ def privatize(model: keras.Model, plan: PrivacyPlan, seed: Optional[int] = None,
 
 def _check_arguments(model: object, plan: object) -> None:
   """Refuses what is no model, or no plan, or several devices."""
-  layers.check_one_device()
+  whole_model.check_one_device()
   versions.check_same_keras('model', model)
   if not isinstance(model, keras.Model) or isinstance(model, PrivateModel):
     raise ValueError(

@@ -13,15 +13,15 @@ import tensorflow as tf
 from tfcactus import _checks
 from tfcactus.keras import clip_norm
 from tfcactus.keras import example_seeds
-from tfcactus.keras import penalties
-from tfcactus.keras.checks import layers
+from tfcactus.keras import weight_penalties
 from tfcactus.keras.checks import own_training
+from tfcactus.keras.checks import whole_model
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import clipping as clipping_lib
 from tfcactus.keras.gradients import engine as engine_lib
 from tfcactus.keras.gradients import layer_routes
-from tfcactus.keras.gradients import memory
+from tfcactus.keras.gradients import physical_batch
 from tfcactus.keras.noise_addition import NoiseSampler
 from tfcactus.plan import PrivacyPlan
 
@@ -76,13 +76,13 @@ class Step:
     Raises:
       ValueError: if the model cannot be trained privately.
     """
-    outputs = layers.check_model(self._model, half=True, losses=True)
+    outputs = whole_model.check_model(self._model, half=True, losses=True)
     self.outputs = tf.nest.map_structure(_spec, outputs)
     self._check_vector()
     self.rows = self._rows_by(self.routes())
 
   def _rows_by(self, routes: layer_routes.Routes) -> int:
-    return self._given_rows or memory.physical_rows(
+    return self._given_rows or physical_batch.physical_rows(
         _usual_draw(self._plan), self._model, routes)
 
   def _check_vector(self) -> None:
@@ -151,7 +151,7 @@ class Step:
     self._check_vector()
     sums = self.norm.move(self._sampler.add_to(release, scale))
     averages = [total / self._plan.expected_batch_size for total in sums]
-    penalty, gradients = penalties.penalty(self._model)
+    penalty, gradients = weight_penalties.penalty(self._model)
     return [average if more is None else average + tf.cast(more, average.dtype)
             for average, more in zip(averages, gradients)], batch, penalty
 

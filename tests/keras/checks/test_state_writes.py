@@ -8,7 +8,7 @@ from tfcactus.keras import DPKerasSGDOptimizer
 from tfcactus.keras import EpsilonCallback
 from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
-from tfcactus.keras.checks.layers import check_model
+from tfcactus.keras.checks.whole_model import check_model
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import versions
 

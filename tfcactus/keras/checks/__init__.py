@@ -1,1 +1,1 @@
-"""What is refused before a step is taken."""
+"""What is proved or refused before a step is taken, and what a loss must be."""

@@ -1,4 +1,4 @@
-"""The losses of all outputs of a model, as `compile` takes them."""
+"""The loss of an example: those of all outputs, with the factors of `compile`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that train, or evaluate, by methods of their own, which no step calls."""
+"""Refuses models with a train_step or compute_loss of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each Keras keeps the losses that are of no output."""
+"""Where each Keras keeps added losses, regularizers and trackers of losses."""
 
 from __future__ import annotations
 

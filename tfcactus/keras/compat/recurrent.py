@@ -175,3 +175,15 @@ def returned(layer: keras.layers.Layer, output: tf.Tensor, states: List[Any]) ->
   if len(states) == 1:
     states = states[0]
   return (output, *states) if KERAS_3 else [output, *states]
+
+
+@contextlib.contextmanager
+def unfused(layer: keras.layers.Layer) -> Iterator[None]:
+  """Has a Bidirectional call its layers for a while.
+
+  Keras 3 may go around them, where it finds a kernel for both.
+  """
+  around = {name: lambda *args, **kwargs: False for name in (
+      '_can_attempt_fused_lstm', '_can_attempt_fused_gru')}
+  with patches.replaced(layer, **around):
+    yield

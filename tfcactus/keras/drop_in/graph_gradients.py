@@ -17,13 +17,13 @@ from tensorflow.python.ops import gradients_util
 
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import patches
-from tfcactus.keras.drop_in import example_gradients
+from tfcactus.keras.drop_in import tape_gradients
 from tfcactus.keras.gradients import clipping
 
 
 def traced_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
                 l2_norm_clip: tf.Tensor) -> Tuple[List[tf.Tensor], tf.Tensor]:
-  """As `example_gradients.clipped_sums`, from the graph that losses are traced in.
+  """As `tape_gradients.clipped_sums`, from the graph that losses are traced in.
 
   Norms first, a few examples at a time; then one backward pass in which each
   loss weighs its clipping factor. Where anything is computed in float16 or
@@ -45,7 +45,7 @@ def traced_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
     return gradients(tf.one_hot(index, batch, dtype=losses.dtype))
 
   if _computes_in_half(graph):
-    return example_gradients.sums_of_rows(row, batch, var_list, l2_norm_clip)
+    return tape_gradients.sums_of_rows(row, batch, var_list, l2_norm_clip)
   factors, usable = clipping.clip_factors(_squared_norms(row, batch), l2_norm_clip)
   sums = gradients(tf.cast(factors, losses.dtype))
   clipping.check_dtypes(sums)
@@ -77,7 +77,7 @@ def _weighted_gradients(graph: tf.Graph, losses: tf.Tensor,
 def _squared_norms(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor
                   ) -> tf.Tensor:
   """Squared norms in float64 of all rows, a few of them at a time."""
-  size = example_gradients.ROWS
+  size = tape_gradients.ROWS
 
   def squared_norm(index: tf.Tensor) -> tf.Tensor:
     return tf.add_n([tf.reduce_sum(tf.square(tf.cast(each, tf.float64)))

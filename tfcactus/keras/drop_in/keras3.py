@@ -9,11 +9,11 @@ from typing import Sequence
 import tensorflow as tf
 
 from tfcactus.keras.checks import example_losses
-from tfcactus.keras.checks import layers
+from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat import models
-from tfcactus.keras.drop_in import example_gradients
 from tfcactus.keras.drop_in import graph_gradients
 from tfcactus.keras.drop_in import optimizer
+from tfcactus.keras.drop_in import tape_gradients
 
 
 class Keras3Optimizer(optimizer.DPOptimizer):
@@ -40,8 +40,8 @@ class Keras3Optimizer(optimizer.DPOptimizer):
     Args:
       loss: Per example.
     """
-    layers.check_one_device(single_replica=True)
-    example_gradients.check_precision(self)
+    whole_model.check_one_device(single_replica=True)
+    tape_gradients.check_precision(self)
     losses = self._private.batching.split(example_losses.mean_per_example(loss))
     if tf.executing_eagerly():
       raise ValueError(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from tfcactus import sampling
 from tfcactus.keras.batches import SampledBatches
-from tfcactus.keras.checks import layers
 from tfcactus.keras.checks import state_writes
+from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import trace_check
 from tfcactus.keras.ledger import counts
@@ -104,7 +104,7 @@ class DropInLedger:
     if problem:
       return problem
     try:
-      layers.check_model(self._model)
+      whole_model.check_model(self._model)
       self._check_vector()
       if self._model.built and not self._traced:  # Once for each call of `fit`.
         trace_check.check_per_example(self._model, batches)

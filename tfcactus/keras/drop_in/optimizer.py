@@ -14,13 +14,13 @@ from tfcactus import _checks
 from tfcactus import noise as noise_lib
 from tfcactus.keras import serialization
 from tfcactus.keras.checks import example_losses
-from tfcactus.keras.checks import layers
+from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.drop_in import batching
-from tfcactus.keras.drop_in import example_gradients
 from tfcactus.keras.drop_in import ledger as drop_in_ledger
+from tfcactus.keras.drop_in import microbatches
+from tfcactus.keras.drop_in import tape_gradients
 from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger import lineage
 from tfcactus.keras.noise_addition import NoiseSampler
@@ -76,7 +76,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                **kwargs: Any):
     parts = _checks.integer(
         'gradient_accumulation_steps', gradient_accumulation_steps, 1)
-    batches = batching.Batching(expected_batch_size, num_microbatches, parts)
+    batches = microbatches.Batching(expected_batch_size, num_microbatches, parts)
     if kwargs.get('loss_scale_factor') is not None:
       raise ValueError(
           'Expected loss_scale_factor=None, got '
@@ -92,7 +92,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     self.num_microbatches = batches.microbatches
     self._sampler = NoiseSampler(self.noise, seed=seed)
     self.l2_norm_clip = _one_clip(l2_norm_clip, plan)
-    self._private = example_gradients.State(batches)
+    self._private = tape_gradients.State(batches)
 
   @property
   def seeded(self) -> bool:
@@ -120,7 +120,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
         trained by, or there is none.
     """
     if model.optimizer is not self:
-      example_gradients.refuse_scaling(
+      tape_gradients.refuse_scaling(
           f'it inside a {type(model.optimizer).__name__}')
     plan = plan or self.plan
     if plan is None:
@@ -156,8 +156,8 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
       raise ValueError(
           'Expected tape with a loss that is a tensor, got None; use '
           'minimize(loss, var_list, tape=tape) or pass a callable.')
-    layers.check_one_device(single_replica=True)
-    example_gradients.check_precision(self)
+    whole_model.check_one_device(single_replica=True)
+    tape_gradients.check_precision(self)
     tape = tape if tape is not None else tf.GradientTape()
     with tape:
       if callable(loss):
@@ -167,7 +167,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
       losses = self._private.batching.split(example_losses.mean_per_example(loss))
       var_list = var_list() if callable(var_list) else var_list
     var_list = tf.nest.flatten(var_list)
-    sums, finite = example_gradients.clipped_sums(losses, var_list, tape, self._clip())
+    sums, finite = tape_gradients.clipped_sums(losses, var_list, tape, self._clip())
     self._private.note_finite(finite)
     self._private.ready = True
     return list(zip(self._prepared(sums), var_list))
@@ -190,13 +190,13 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def _check_ready(self) -> None:
     """Refuses gradients that did not come from here."""
     if not self._private.ready:
-      example_gradients.check_precision(self)
+      tape_gradients.check_precision(self)
       raise ValueError(
           'Expected gradients from minimize() of this optimizer, got others: '
           'gradients of a tape are neither clipped nor noisy. Call '
           'minimize(loss_per_example, variables, tape=tape), or use '
           'compile() and fit(). If you do, something scales the loss: '
-          + example_gradients.UNSCALED)
+          + tape_gradients.UNSCALED)
     self._private.ready = False
 
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],

@@ -12,7 +12,7 @@ from typing import Tuple
 import tensorflow as tf
 
 from tfcactus.keras import example_seeds
-from tfcactus.keras.checks import batched_pass as pass_check
+from tfcactus.keras.checks import pass_proof
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
@@ -65,7 +65,7 @@ class Engine:
 
     Args:
       model: The model, built.
-      compute_loss: As `example_losses.loss_per_example` returns it.
+      compute_loss: `OutputLosses`, or a function of that kind.
       rows: The size of a physical batch.
       routes: How each layer is run, if a pass by them is shown to be right.
       clipping: 'flat', 'per_layer' or 'automatic'.
@@ -141,7 +141,7 @@ class Engine:
         lambda t: tf.TensorSpec([self.rows] + t.shape[1:], t.dtype), batch)
     try:
       with patches.vectorizing():
-        found = pass_check.unproved(self._model, self._traced, specs)
+        found = pass_proof.unproved(self._model, self._traced, specs)
     except Exception as error:  # pylint: disable=broad-except
       # Whatever it is: if it is not this way's, others will say so again.
       told: Optional[BaseException] = error
@@ -176,12 +176,12 @@ class Engine:
     return batched_pass.batched(
         self._model, self.routes, self._compute_loss, batch)
 
-  def _traced(self, batch: batched_pass.Batch) -> pass_check.Pass:
+  def _traced(self, batch: batched_pass.Batch) -> pass_proof.Pass:
     """A pass, to be looked at."""
     found = self._batched(batch)
     assert found.calls is not None, 'Of a batched pass.'
     losses = [found.losses] + ([] if found.added is None else [found.added])
-    return pass_check.Pass(
+    return pass_proof.Pass(
         [*(tensor for form in found.gradients for tensor in form.tensors()),
          *tf.nest.flatten(found.predictions), *losses],
         losses, found.calls, found.answers)

@@ -1,4 +1,4 @@
-"""Along which axes constants differ that are made of constants.
+"""Axes along which what is made of constants may vary.
 
 A loop over time begins with states that are alike for all examples, and it is only
 while it runs that they come to be of an example each. Each function here says of

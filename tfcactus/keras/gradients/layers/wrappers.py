@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import recurrent
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base
@@ -60,10 +61,7 @@ class BidirectionalRule(_WrapperRule):
           inner, own, lambda saved, outputs: capture(
               (_RECURRENT, inner, saved), outputs), *args, **kwargs)
 
-    # Keras 3 may go around its layers, where it finds a kernel for both.
-    around = {name: lambda *args, **kwargs: False for name in (
-        '_can_attempt_fused_lstm', '_can_attempt_fused_gru')}
-    with _calling(_directions(layer), run), patches.replaced(layer, **around):
+    with _calling(_directions(layer), run), recurrent.unfused(layer):
       outputs = call(inputs, *args, **kwargs)
     if len(called) != 2:
       raise ValueError(

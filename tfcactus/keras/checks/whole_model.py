@@ -1,4 +1,4 @@
-"""Which models have gradients per example at all."""
+"""Which models are refused: for their layers, regularizers or devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many examples a pass may hold at once: an estimate, which nothing rests on.
+"""The physical batch that fits in memory: an estimate; no guarantee rests on it.
 
 Of a layer whose gradients are taken, or that lies above one, the outputs stay until
 the backward pass has come by. Below the lowest of them nothing is recorded, so that a

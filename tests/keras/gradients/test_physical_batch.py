@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tfcactus.keras.gradients import layer_routes
-from tfcactus.keras.gradients import memory
+from tfcactus.keras.gradients import physical_batch
 
 _LAYERS = tf.keras.layers
 
@@ -19,7 +19,7 @@ def _convolutions(depth, frozen=0, width=16, size=16):
 
 
 def _numbers(model):
-  return memory.numbers_per_example(model, layer_routes.routes(model))
+  return physical_batch.numbers_per_example(model, layer_routes.routes(model))
 
 
 def test_outputs_stay_and_what_rules_need_goes_again():
@@ -45,6 +45,6 @@ def test_a_frozen_model_inside_holds_no_more():
     (100.0, 1e9, 104), (100.0, 90, 56), (100.0, 3, 3), (1.5, 1e9, 8), (0.1, 0, 1)])
 def test_rows_fill_the_physical_batches_of_a_draw(monkeypatch, usual, limit, rows):
   model = _convolutions(2)
-  monkeypatch.setattr(memory, '_NUMBERS', int(limit * _numbers(model)))
-  found = memory.physical_rows(usual, model, layer_routes.routes(model))
+  monkeypatch.setattr(physical_batch, '_NUMBERS', int(limit * _numbers(model)))
+  found = physical_batch.physical_rows(usual, model, layer_routes.routes(model))
   assert found == rows

@@ -1,4 +1,4 @@
-"""What one gradient is clipped of, and what a noisy sum is divided by.
+"""Microbatches, and the public number that a noisy sum is divided by.
 
 TensorFlow Privacy divides by num_microbatches, or by the size of the batch at hand.
 The first is a public constant; so is the second only where all batches are of one

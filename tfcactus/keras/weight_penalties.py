@@ -1,4 +1,4 @@
-"""Regularizers of weights: gradients that no noise has to cover.
+"""Regularizers of weights: added after the noise, neither clipped nor noisy.
 
 What a regularizer of weights gives is a function of weights that were released
 already. Its gradient tells nothing of the data, so it is neither clipped nor made

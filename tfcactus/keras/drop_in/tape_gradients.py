@@ -18,7 +18,7 @@ import tensorflow as tf
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.drop_in.batching import Batching
+from tfcactus.keras.drop_in.microbatches import Batching
 from tfcactus.keras.gradients import clipping
 from tfcactus.keras.gradients import forms
 
