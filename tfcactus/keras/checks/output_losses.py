@@ -250,7 +250,7 @@ def _factor(value: Any) -> float:
 
 
 def _scaled(losses: tf.Tensor, factor: float) -> tf.Tensor:
-  return losses if factor in (0.0, 1.0) else losses * tf.cast(factor, losses.dtype)
+  return losses if factor in (0.0, 1.0) else losses * tf.constant(factor, losses.dtype)
 
 
 def _target(target: Any, name: str) -> tf.Tensor:
