@@ -47,6 +47,7 @@ def ours():
 
 @pytest.mark.skipif(not (HAS_TENSORFLOW and HAS_TFP),
                     reason='needs TensorFlow Privacy')
+@pytest.mark.slow
 def test_users_imports_are_left_as_they_were_in_either_order():
   # Twice: where the first attempt fails, the next finds half-loaded modules.
   alone = run(IMPORT + 'print(user(), user())').split()[-2:]
@@ -89,6 +90,7 @@ for _ in range(2):
 
 @pytest.mark.skipif(not HAS_TENSORFLOW, reason='needs TensorFlow')
 @pytest.mark.parametrize('how', BROKEN)
+@pytest.mark.slow
 def test_tensorflow_privacy_that_does_not_import_is_done_without(how, tmp_path):
   paths = str(ROOT)
   if how == 'too old for a neighbour':
@@ -149,6 +151,7 @@ print([round(float(v), 3) for v in query.get_noised_result(sums, state)[0]])
 
 
 @pytest.mark.skipif(not HAS_TENSORFLOW, reason='needs TensorFlow')
+@pytest.mark.slow
 def test_importing_leaves_the_names_of_users_layers_alone():
   script = '''
 from tensorflow import keras
@@ -178,6 +181,7 @@ def answer(out):
 
 @pytest.mark.skipif(not HAS_TENSORFLOW, reason='needs TensorFlow')
 @pytest.mark.parametrize('backend', ['numpy', 'jax', 'torch'])
+@pytest.mark.slow
 def test_other_backends_are_refused_with_the_reason(backend):
   out = answer(run(IMPORT_KERAS, KERAS_BACKEND=backend))
   # Keras 2 knows no backends. Keras 3 says which it is, unless that misses a

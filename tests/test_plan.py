@@ -142,6 +142,7 @@ def test_fixed_size_samples_under_the_other_relations():
   assert zeroed.upper < added.upper <= replaced.upper
 
 
+@pytest.mark.slow
 def test_budgets_keep_to_the_relation():
   steps = plan().steps_within(0.4, neighboring_relation='replace')
   assert steps < plan().steps_within(0.4)

@@ -110,7 +110,7 @@ def main(argv: Optional[Sequence[str]] = None) -> Dict[str, Any]:
   plan = tfcactus.PrivacyPlan(noise=tfcactus.calibrate_noise_multiplier(
       args.target_epsilon, tfcactus.Gaussian, **settings), **settings)
   print(f'Private: {count} images of the digits 5 to 9, epsilon '
-        f'{args.target_epsilon:g} at delta {args.delta:g}, noise multiplier '
+        f'{args.target_epsilon} at delta {args.delta}, noise multiplier '
         f'{plan.noise.noise_multiplier:.3f}. Public: the digits 0 to 4.')
   start = time.process_time()
   backbone = pretrained(split(data.train, False), args.public_epochs)

@@ -19,6 +19,7 @@ def test_check_passes_for_one(capsys):
   assert 'FAILED' not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_rebuild_writes_the_same_distribution(tmp_path, monkeypatch, capsys):
   name = 'isotropic-dim5-sigma1'
   assert build_library.main(['--only', name, '--reproduce']) == 0

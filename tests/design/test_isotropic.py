@@ -77,6 +77,7 @@ def test_gain_over_the_gaussian(dim, gain):
 
 # Shells fine enough that they do not eat the gain (percent, of the notes).
 @pytest.mark.parametrize('dim, gain', [(50, 0.053), (100, 0.027)])
+@pytest.mark.slow
 def test_gain_in_many_dimensions(dim, gain):
   value = design.Isotropic(dim, 1.0).solve().info['objective']
   assert 0.2 * gain < 100 * (1 - value / 0.5) < 1.2 * gain

@@ -203,6 +203,7 @@ def test_extreme_budgets(budget):
 
 
 @pytest.mark.parametrize('dim, sigma', [(100, 0.5), (400, 1.0)])
+@pytest.mark.slow
 def test_many_dimensions(dim, sigma):
   table = design.Isotropic(dim, sigma).solve()
   gaussian = 0.5 / sigma**2

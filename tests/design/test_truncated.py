@@ -37,6 +37,7 @@ def ask(case):
 
 
 @pytest.mark.parametrize('case, gaussian, learned', TABLE, ids=repr)
+@pytest.mark.slow
 def test_learned_deltas(case, gaussian, learned):
   reach, utility, bins, rest = ask(case)
   found = tfcactus.truncated_noise(reach, utility=utility, bins=bins, **rest)
@@ -64,6 +65,7 @@ def test_truncated_gaussians(case, gaussian, learned):
       gaussian, rel=5e-3)
 
 
+@pytest.mark.slow
 def test_many_releases_under_l2_are_nearly_gaussian():
   table = design.Truncated(800, 100, 0.3, steps=128, bins=1).solve()
   normal = design.TruncatedGaussian(800, utility=100, bins=1).solve()
@@ -175,6 +177,7 @@ class TestMoments:
 @pytest.mark.parametrize('problem', [
     Problem(1, 60, 2, 20.0, 0.3, 8), Problem(2, 32, 2, 4.0, 0.3, 16, 0.1)],
                          ids=['plain', 'sampled'])
+@pytest.mark.slow
 def test_random_starts_find_nothing_better(problem):
   best = problem.delta(density_descent.solve(problem)[0])[0]
   rng = np.random.default_rng(0)

@@ -93,7 +93,8 @@ def _drop_in_steps(plan, x, y):
   return moves
 
 
-@pytest.mark.parametrize('steps_of', [_private_steps, _drop_in_steps])
+@pytest.mark.parametrize('steps_of', [
+    pytest.param(_private_steps, marks=pytest.mark.slow), _drop_in_steps])
 def test_a_canary_is_as_hidden_as_claimed_and_halved_noise_is_caught(steps_of):
   claim = _plan(1.5).guarantee().upper
   honest, halved = (

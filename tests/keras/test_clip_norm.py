@@ -159,6 +159,7 @@ def test_refusals_in_words(call, words):
     call()
 
 
+@pytest.mark.slow
 def test_an_audit_of_gradient_and_count_together():
   """Whoever sees weights and clip norm learns as much as is accounted."""
   claim, clip, trials, canaries = 1.0, 0.5, 3000, []

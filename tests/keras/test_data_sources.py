@@ -86,6 +86,7 @@ def test_training_on_a_dataset_is_accounted_and_traced_once(make_plan):
 
 @pytest.mark.parametrize('scale', [True, False])
 @pytest.mark.parametrize('engine', ['auto', 'vectorized'])
+@pytest.mark.slow
 def test_bytes_train_as_floats_do(make_plan, scale, engine):
   x = np.random.default_rng(1).integers(0, 255, (40, 6), np.uint8)
   weights = []

@@ -38,7 +38,9 @@ def log_density(table, z):
   return table.log_density_at(z if table.dim > 1 else z[:, 0])
 
 
-@pytest.mark.parametrize('name', TABLES)
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=[] if name == 'isotropic' else [pytest.mark.slow])
+    for name in TABLES])
 def test_likelihood_ratios_of_draws_give_the_accounted_delta(name):
   table = TABLES[name]()
   z = draw(table, 40_000)

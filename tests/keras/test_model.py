@@ -185,6 +185,7 @@ def test_noise_is_added_once_whatever_the_number_of_physical_batches(make_plan):
   assert abs(step.std() / (2.0 * 0.5 / 10) - 1) < 0.04
 
 
+@pytest.mark.slow
 def test_seeded_training_repeats_and_other_training_does_not(make_plan):
   x, y = _data()
   plan = make_plan(noise_lib.Gaussian(1.0))
@@ -235,6 +236,7 @@ def test_one_trace_for_all_draws(make_plan):
   assert len(traces) == first <= 2 and int(private.released_steps) == 41
 
 
+@pytest.mark.slow
 def test_other_losses_layers_and_late_building(make_plan):
   rng = np.random.default_rng(0)
   ids = rng.integers(0, 9, (40, 5))

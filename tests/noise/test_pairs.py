@@ -160,6 +160,7 @@ def radial_quadrature(table, shift, epsilon):
 
 @pytest.mark.parametrize('name', ['isotropic-dim3-sigma0.5',
                                   'isotropic-chi2-dim3-sigma0.5'])
+@pytest.mark.slow
 def test_shipped_radial_tables_by_quadrature(name):
   table = library.get(name)
   bounds = accounting.dominating_pair(table)

@@ -27,6 +27,7 @@ def epsilon(table, rate, steps, delta):
 @pytest.mark.parametrize('rate, steps, size, tolerance', [
     (0.01, 2000, 1e-3, 0.02), (0.2, 100, 1e-3, 0.02), (1.0, 20, 1e-3, 0.05),
     (1.0, 1, 1e-2, 0.15)])
+@pytest.mark.slow
 def test_gradient_is_the_derivative_of_epsilon(rate, steps, size, tolerance):
   table = design.Monotone(1.0, bins=10, objective='chi2').solve()
   p = np.exp(table.log_density) / table.bins

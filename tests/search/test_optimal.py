@@ -51,6 +51,7 @@ PLANS = [dict(sampling_prob=250 / 60_000, steps=3600, delta=1e-5),
 
 
 @pytest.mark.parametrize('sigma', [0.3, 0.8, 1.0, 2.0])
+@pytest.mark.slow
 def test_default_shells_cost_little_in_any_plan(sigma):
   # Shells of width w add w^2 m / 12 to the variance of a loss twice: the same as
   # noise narrower by that share.

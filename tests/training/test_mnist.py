@@ -67,6 +67,7 @@ def test_target_epsilon_is_met(tmp_path):
   assert 1.99 < result['epsilon']['upper'] <= 2
 
 
+@pytest.mark.slow
 def test_seeded_runs_repeat(tmp_path):
   results = [run(tmp_path, '--mechanism', 'gaussian', '--seed', '3')[1]
              for _ in range(2)]

@@ -81,6 +81,7 @@ def test_a_scale_that_is_set_later_is_refused():
 
 
 @pytest.mark.parametrize('rows', [1, 2500])
+@pytest.mark.slow
 def test_half_precision_keeps_the_sensitivity(rows):
   # Of like examples, so that the sum is long and its rounding is seen.
   rng = np.random.default_rng(3)
