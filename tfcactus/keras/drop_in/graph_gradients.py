@@ -15,7 +15,7 @@ from typing import Tuple
 import tensorflow as tf
 from tensorflow.python.ops import gradients_util
 
-from tfcactus.keras.checks import state_writes
+from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat import patches
 from tfcactus.keras.drop_in import tape_gradients
 from tfcactus.keras.gradients import clipping
@@ -100,5 +100,5 @@ def _computes_in_half(graph: tf.Graph) -> bool:
   half = {tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum}
   return any(
       value.type in half or half.intersection(value.list.type)
-      for node in state_writes.nodes(graph.as_graph_def())
+      for node in graphs.nodes(graph)
       for value in node.attr.values())

@@ -20,7 +20,6 @@ from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in.microbatches import Batching
 from tfcactus.keras.gradients import clipping
-from tfcactus.keras.gradients import forms
 
 UNSCALED = (
     'Keras puts a LossScaleOptimizer around the optimizer of a model that was '
@@ -111,7 +110,7 @@ def sums_of_rows(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor,
     rows = [tf.ensure_shape(each, [indices.shape[0], *var.shape])
             for each, var in zip(rows, var_list)]
     finite = [tf.reduce_all(tf.math.is_finite(each)) for each in rows]
-    return (_clipped(rows, l2_norm_clip),
+    return (clipping.clipped_sums(rows, l2_norm_clip),
             tf.reduce_all(tf.stack(finite)))
 
   if tf.executing_eagerly():
@@ -128,19 +127,6 @@ def sums_of_rows(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor,
       lambda start, *_: start < batch, body,
       (0, zeros, tf.constant(True)), parallel_iterations=1)
   return sums, finite
-
-
-def _clipped(rows: List[tf.Tensor], l2_norm_clip: tf.Tensor) -> List[tf.Tensor]:
-  """Clipped sums, of norms that are taken in float64."""
-  clipping.check_dtypes(rows)
-  squared = tf.add_n([
-      forms.squared_norms(tf.cast(each, tf.float64)) for each in rows])
-  entries = sum(each.shape[1:].num_elements() for each in rows)
-  # The factor and its product with an entry round in float32.
-  factors, usable = clipping.clip_factors(
-      squared, l2_norm_clip, margin=clipping.float64_margin(entries, 2))
-  return [forms.Dense(each, each.shape[1:]).weighted_sum(factors, usable)
-          for each in rows]
 
 
 class State:

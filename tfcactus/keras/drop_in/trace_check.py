@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tfcactus.keras.batches import SampledBatches
 from tfcactus.keras.checks import example_losses
-from tfcactus.keras.checks import state_writes
+from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence import graph_proof
@@ -65,7 +65,7 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> None:
   specs.append(tf.TensorSpec([], tf.float32))
   graph = _traced(losses, specs, None)
   _refuse(_dependences(graph, graph.outputs, len(specs)))
-  if any(map(_own_gradient, state_writes.nodes(graph.as_graph_def()))):
+  if any(map(_own_gradient, graphs.nodes(graph))):
     _check_gradients(_traced(losses, specs, _ROWS), len(specs))
 
 

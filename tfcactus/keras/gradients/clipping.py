@@ -94,8 +94,7 @@ def check_kind(clipping: str) -> str:
 
 def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tensor,
                  takes_part: tf.Tensor, clipping: str = 'flat',
-                 groups: Sequence[int] = (), margin: float = CLIP_MARGIN
-                ) -> Tuple[List[tf.Tensor], tf.Tensor]:
+                 groups: Sequence[int] = ()) -> Tuple[List[tf.Tensor], tf.Tensor]:
   """Clips each example's gradient and sums over the examples.
 
   Args:
@@ -105,7 +104,6 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
       does an example with any entry that is not finite.
     clipping: 'flat', 'per_layer' or 'automatic'.
     groups: For 'per_layer', the number of each variable's layer.
-    margin: How far norms stay below the bound, relative.
 
   Returns:
     (sums in the shape of each variable; how many of those taking part were not
@@ -122,7 +120,7 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
   for number in numbers:
     squared = tf.add_n([each.squared_norms() for each, group in
                         zip(gradients, groups) if group == number])
-    found[number] = clip_factors(squared, bound, clipping == 'automatic', margin)
+    found[number] = clip_factors(squared, bound, clipping == 'automatic')
     short.append(squared <= bound**2)
   # An example broken in one layer takes no part in any.
   keep = tf.reduce_all([usable for _, usable in found.values()], 0)
@@ -133,19 +131,27 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
            for each, group in zip(gradients, groups)], tf.reduce_sum(halves))
 
 
-def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor,
-                 margin: float = CLIP_MARGIN) -> List[tf.Tensor]:
-  """As `clip_and_sum`, of gradients that are given as they are.
+def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor
+                ) -> List[tf.Tensor]:
+  """Clipped sums of gradients that are given as they are.
+
+  Norms are taken in float64, so that clipped ones are closer to the bound than
+  those of `clip_and_sum`, and squares of large float32 numbers do not overflow.
 
   Args:
     per_example: One for each variable, shape (batch, ...), all of it known.
     l2_norm_clip: The bound on the norm over all variables together.
-    margin: How far norms stay below it, relative.
 
   Returns:
     Sums in the shape of each variable.
   """
   check_dtypes(per_example)
-  return clip_and_sum(
-      [forms.Dense(each, each.shape[1:]) for each in per_example], l2_norm_clip,
-      tf.ones(per_example[0].shape[:1], tf.bool), margin=margin)[0]
+  squared = tf.add_n([
+      forms.squared_norms(tf.cast(each, tf.float64)) for each in per_example])
+  entries = sum(each.shape[1:].num_elements() for each in per_example)
+  # The factor and its product with an entry round in float32.
+  single = any(each.dtype == tf.float32 for each in per_example)
+  factors, usable = clip_factors(
+      squared, l2_norm_clip, margin=float64_margin(entries, 2 if single else 0))
+  return [forms.Dense(each, each.shape[1:]).weighted_sum(factors, usable)
+          for each in per_example]

@@ -114,14 +114,8 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
       entry is not finite.
     """
     parts = [tf.convert_to_tensor(part) for part in tf.nest.flatten(record)]
-    clipping.check_dtypes(parts)
-    # In float64, where squares of large float32 numbers do not overflow.
-    sums = clipping.clipped_sums(
-        [tf.cast(part, tf.float64)[None] for part in parts], params,
-        clipping.float64_margin(
-            sum(part.shape.num_elements() or 0 for part in parts), 1))
-    return tf.nest.pack_sequence_as(record, [
-        tf.cast(total, part.dtype) for total, part in zip(sums, parts)])
+    return tf.nest.pack_sequence_as(
+        record, clipping.clipped_sums([part[None] for part in parts], params))
 
   def get_noised_result(self, sample_state: Any, global_state: Any) -> Any:
     """Adds noise to the sum.
