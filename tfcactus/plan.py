@@ -25,7 +25,6 @@ from tfcactus.guarantee import ReleasedStatistic
 from tfcactus.relations import Relation
 from tfcactus.sampling import PoissonSampling
 from tfcactus.sampling import SamplingScheme
-from tfcactus.sampling.base import checked_size
 
 ACCOUNTINGS = ('proven', 'scalar-unproven')
 
@@ -119,11 +118,9 @@ class PrivacyPlan:
       ValueError: if an argument is out of range, or noise and target are both given
         or both missing.
     """
-    num_examples = _checks.integer('num_examples', num_examples, 1)
-    scheme = PoissonSampling(
-        num_examples, checked_size(batch_size, num_examples) / num_examples)
+    scheme = PoissonSampling.of_batch_size(batch_size, num_examples)
     numbers = dict(
-        settings, num_examples=num_examples, sampling_prob=scheme.sampling_prob,
+        settings, num_examples=scheme.num_examples, sampling_prob=scheme.sampling_prob,
         steps=_checks.integer('epochs', epochs, 1) * scheme.batches_per_epoch,
         delta=delta, l2_norm_clip=l2_norm_clip)
     if (noise is None) == (target_epsilon is None):

@@ -257,8 +257,9 @@ class PoissonBatches(SampledBatches):
         raise ValueError(
             f'Expected either sampling_prob or batch_size, got {sampling_prob!r} and '
             f'{batch_size!r}.')
-      sampling_prob = checked_size(batch_size, data.num_examples) / data.num_examples
-    scheme = PoissonSampling(data.num_examples, _checks.sampling_prob(sampling_prob))
+      scheme = PoissonSampling.of_batch_size(batch_size, data.num_examples)
+    else:
+      scheme = PoissonSampling(data.num_examples, _checks.sampling_prob(sampling_prob))
     super().__init__(
         data, None, scheme, steps_per_epoch=steps_per_epoch,
         physical_batch_size=physical_batch_size, seed=seed)
