@@ -13,6 +13,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
+from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat.versions import keras
 
 Rows = Tuple[Any, ...]
@@ -203,11 +204,10 @@ def _read(dataset: tf.data.Dataset) -> List[Any]:
 def _random_operations(dataset: tf.data.Dataset) -> Iterator[str]:
   """What a dataset draws by in the functions that it maps; a shuffle is none."""
   for function in dataset._functions():  # pylint: disable=protected-access
-    graph = function.function.graph.as_graph_def()
-    for nodes in (graph.node, *(each.node_def for each in graph.library.function)):
-      yield from (node.op for node in nodes if 'Random' in node.op or (
-          node.op.startswith(('Stateful', 'Rng'))
-          and not node.op.startswith('StatefulPartitioned')))
+    for node in graphs.nodes(function.function.graph):
+      if 'Random' in node.op or (node.op.startswith(('Stateful', 'Rng'))
+                                 and not node.op.startswith('StatefulPartitioned')):
+        yield node.op
   for inner in dataset._inputs():  # pylint: disable=protected-access
     yield from _random_operations(inner)
 
@@ -219,7 +219,8 @@ def finite_rows(parts: Any) -> np.ndarray:
   return np.logical_and.reduce(usable)
 
 
-def _is_array(value: object) -> bool:
+def is_array(value: object) -> bool:
+  """Whether it is an array or tensor that has rows."""
   return isinstance(value, (np.ndarray, tf.Tensor)) and len(value.shape) > 0
 
 
@@ -227,7 +228,7 @@ def _length(value: Any) -> int:
   """How many examples targets are of, in whatever structure; 0 if that is open."""
   while isinstance(value, dict):
     value = next(iter(value.values()), ())
-  if isinstance(value, (list, tuple)) and value and all(map(_is_array, value)):
+  if isinstance(value, (list, tuple)) and value and all(map(is_array, value)):
     sizes = {len(each) for each in value}
     # A list of arrays of a length is one for each input, or one for each example.
     return sizes.pop() if len(sizes) == 1 and len(value) not in sizes else 0
@@ -241,7 +242,7 @@ def _arrays(name: str, value: Any, rows: int) -> Any:
             for key, part in value.items()}
   if not isinstance(value, (list, tuple)) or not value:
     return _array(name, value)
-  if all(map(_is_array, value)):
+  if all(map(is_array, value)):
     sizes = {len(part) for part in value}
     if len(value) > 1 and sizes == {len(value)}:
       raise ValueError(

@@ -8,11 +8,11 @@ from typing import Callable
 from typing import NamedTuple
 from typing import Optional
 
-import numpy as np
 import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus import sampling
+from tfcactus.keras import data_sources
 from tfcactus.keras.batches import FixedSizeBatches
 from tfcactus.keras.batches import PoissonBatches
 from tfcactus.keras.batches import SampledBatches
@@ -196,7 +196,6 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
 def _lengths(x: Any) -> list:
   """Lengths of the arrays `x` is made of; empty if it is anything else."""
   parts = tf.nest.flatten(x)
-  if not all(isinstance(part, (np.ndarray, tf.Tensor)) and len(part.shape)
-             for part in parts):
+  if not all(map(data_sources.is_array, parts)):
     return []
   return [int(part.shape[0]) for part in parts]

@@ -14,6 +14,7 @@ from typing import Tuple
 
 import tensorflow as tf
 
+from tfcactus.keras import precision
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import losses
 from tfcactus.keras.compat import models
@@ -42,10 +43,8 @@ def penalty(model: keras.Model) -> Tuple[tf.Tensor, List[Optional[tf.Tensor]]]:
 
 
 def _total(model: keras.Model) -> tf.Tensor:
-  found = [tf.convert_to_tensor(each) for each in losses.weight_penalties(model)]
-  same = len({each.dtype for each in found}) == 1
-  return tf.add_n([tf.reduce_sum(each if same else tf.cast(each, tf.float32))
-                   for each in found])
+  found = map(tf.convert_to_tensor, losses.weight_penalties(model))
+  return tf.add_n(list(map(tf.reduce_sum, precision.alike(list(found)))))
 
 
 @tf.autograph.experimental.do_not_convert

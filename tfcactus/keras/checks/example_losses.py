@@ -52,14 +52,8 @@ def loss_per_example(loss: Any) -> LossFn:
       ignored), or a function returning a loss per example.
 
   Raises:
-    ValueError: if there is no loss, or one for each of several outputs, or one
-      of another Keras.
+    ValueError: if it is of another Keras, or none.
   """
-  if loss is None or isinstance(loss, (list, tuple, dict)):
-    raise ValueError(
-        f'Expected one loss in compile(), got loss={loss!r}; a private model '
-        'has one output and one loss, such as '
-        'tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True).')
   versions.check_same_keras('loss', loss)
   loss = keras.losses.get(loss)
   call = loss.call if isinstance(loss, keras.losses.Loss) else loss

@@ -13,6 +13,7 @@ from typing import Tuple
 import tensorflow as tf
 
 from tfcactus import _checks
+from tfcactus.keras import precision
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.checks.example_losses import LossFn
 
@@ -134,9 +135,7 @@ class OutputLosses:
       return _scaled(terms[0].compute(targets, predictions), terms[0].factor)
     losses = [_scaled(term.compute(target, flat[term.place]), term.factor)
               for term, target in zip(terms, targets)]
-    same = len({loss.dtype for loss in losses}) == 1
-    return tf.stack(losses if same else [
-        tf.cast(loss, tf.float32) for loss in losses], 1)
+    return tf.stack(precision.alike(losses), 1)
 
   def used_weights(self, weights: tf.Tensor, outputs: Any) -> tf.Tensor:
     """Weights, as `weights` returns them, of which losses not trained by have zero."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from typing import Iterator
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from tfcactus.keras import example_seeds
+from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
@@ -76,7 +76,20 @@ def check_no_writes(model: keras.Model) -> Any:
   # Not in an init_scope, which would stop the tape from recording.
   with patches.drawing(model, example_seeds.no_seed):
     graph = tf.function(forward_and_back).get_concrete_function(spec).graph
-  for node in nodes(graph.as_graph_def()):
+  check_pass(graph)
+  return graph.structured_outputs[0]
+
+
+def check_pass(graph: tf.Graph) -> None:
+  """Refuses a pass in training that writes variables, or draws by unknown means.
+
+  Args:
+    graph: Of the pass, traced inside `patches.drawing`.
+
+  Raises:
+    ValueError: naming the operation and the remedy.
+  """
+  for node in graphs.nodes(graph):
     if node.op in _DRAWS:
       raise ValueError(
           'Expected layers that draw by tf.random.uniform, normal or '
@@ -85,7 +98,6 @@ def check_no_writes(model: keras.Model) -> Any:
           'more would change them for all others. Use layers of Keras, or '
           'make what you need of the draws named.')
   check_graph(graph, 'layers that write')
-  return graph.structured_outputs[0]
 
 
 def check_graph(graph: tf.Graph, what: str) -> None:
@@ -98,7 +110,7 @@ def check_graph(graph: tf.Graph, what: str) -> None:
   Raises:
     ValueError: naming the operation and the remedy.
   """
-  for node in nodes(graph.as_graph_def()):
+  for node in graphs.nodes(graph):
     if _writes(node.op):
       raise ValueError(
           f'Expected {what} no variables in training, got {node.op} in '
@@ -124,13 +136,6 @@ def draws_at_random(model: keras.Model) -> bool:
     tf.function(lambda inputs: model(inputs, training=True)
                ).get_concrete_function(models.input_spec(model))
   return bool(draws)
-
-
-def nodes(definition: tf.compat.v1.GraphDef) -> Iterator[tf.compat.v1.NodeDef]:
-  """All operations, those of the functions that are called included."""
-  yield from definition.node
-  for function in definition.library.function:
-    yield from function.node_def
 
 
 def _writes(op: str) -> bool:

@@ -18,6 +18,7 @@ from typing import Optional
 
 import tensorflow as tf
 
+from tfcactus.keras import precision
 from tfcactus.keras import vectorization
 from tfcactus.keras.compat import losses as compat
 from tfcactus.keras.compat import models
@@ -34,9 +35,7 @@ class Added:
     """Their sum in at least float32, or None if there are none."""
     if not self._found:
       return None
-    same = {each.dtype for each in self._found} == {tf.float64}
-    return tf.add_n([each if same else tf.cast(each, tf.float32)
-                     for each in self._found])
+    return tf.add_n(precision.alike(self._found))
 
   def add(self, loss: tf.Tensor) -> None:
     """Adds one."""

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfcactus.keras import example_seeds
 from tfcactus.keras import vectorization
-from tfcactus.keras.checks import state_writes
+from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat import masks
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
@@ -111,8 +111,7 @@ def _with_masks(outputs: Any, found: Dict[str, tf.Tensor]) -> Any:
 
 def _own_gradients() -> Set[str]:
   """Operations with gradients of their own, in what is being traced."""
-  definition = tf.compat.v1.get_default_graph().as_graph_def()
-  return {node.name for node in state_writes.nodes(definition)
+  return {node.name for node in graphs.nodes(tf.compat.v1.get_default_graph())
           if '_gradient_op_type' in node.attr}
 
 
