@@ -325,4 +325,6 @@ def test_a_pass_is_proved_to_treat_examples_alone(case):
   specs = tf.nest.map_structure(
       lambda each: tf.TensorSpec(each.shape, each.dtype),
       tf.nest.map_structure(tf.constant, (x, y, _WEIGHTS)))
-  assert pass_proof.unproved(model, run, specs) is None
+  traced = pass_proof.trace(model, run, specs)
+  assert pass_proof.unproved(model, traced) is None
+  pass_proof.check_no_writes(traced)

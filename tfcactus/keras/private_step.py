@@ -15,6 +15,7 @@ from tfcactus.keras import clip_norm
 from tfcactus.keras import example_seeds
 from tfcactus.keras import weight_penalties
 from tfcactus.keras.checks import own_training
+from tfcactus.keras.checks import state_writes
 from tfcactus.keras.checks import whole_model
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat.versions import keras
@@ -73,11 +74,16 @@ class Step:
   def check(self) -> None:
     """Checks the built model, and settles the physical batch.
 
+    That it writes no variables is checked here once. When a step is traced, the
+    engine sees to it.
+
     Raises:
       ValueError: if the model cannot be trained privately.
     """
-    outputs = whole_model.check_model(self._model, half=True, losses=True)
-    self.outputs = tf.nest.map_structure(_spec, outputs)
+    whole_model.check_layers(self._model, half=True, losses=True)
+    if self.outputs is None:
+      outputs = state_writes.check_no_writes(self._model)
+      self.outputs = tf.nest.map_structure(_spec, outputs)
     self._check_vector()
     self.rows = self._rows_by(self.routes())
 

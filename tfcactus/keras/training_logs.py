@@ -40,9 +40,15 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
   y, predictions, values, added, weights = tf.nest.map_structure(
       lambda part: None if part is None else tf.boolean_mask(part, shown),
       (y, predictions, values, added, weights))
-  _log_losses(model, losses, predictions, (values, added, weights), penalty)
-  return model.compute_metrics(
-      x, y, predictions, losses.spread(weights, predictions))
+
+  def log(x: Any, y: Any, predictions: Any, parts: Any, penalty: tf.Tensor) -> Any:
+    _log_losses(model, losses, predictions, parts, penalty)
+    return model.compute_metrics(
+        x, y, predictions, losses.spread(parts[-1], predictions))
+
+  given = (x, y, predictions, (values, added, weights), penalty)
+  training.make_variables(log, given)
+  return log(*given)
 
 
 def _log_losses(model: keras.Model, losses: OutputLosses, predictions: Any,

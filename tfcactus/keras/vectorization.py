@@ -7,6 +7,7 @@ import threading
 from typing import Any
 from typing import Callable
 from typing import Iterator
+from typing import List
 from typing import Sequence
 from typing import Tuple
 
@@ -16,18 +17,22 @@ _standing_in = threading.local()
 
 
 @contextlib.contextmanager
-def standing_in() -> Iterator[None]:
-  """Has `over_rows` trace something of the same dependences for a while."""
-  _standing_in.on = True
+def standing_in() -> Iterator[List[tf.Graph]]:
+  """Has `over_rows` trace something of the same dependences for a while.
+
+  Yields:
+    A list for the graphs of what was stood in for.
+  """
+  _standing_in.graphs = []
   try:
-    yield
+    yield _standing_in.graphs
   finally:
-    _standing_in.on = False
+    _standing_in.graphs = None
 
 
 def is_standing_in() -> bool:
   """Whether `over_rows` only stands in."""
-  return getattr(_standing_in, 'on', False)
+  return getattr(_standing_in, 'graphs', None) is not None
 
 
 def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
@@ -50,6 +55,7 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
   specs = tf.nest.map_structure(
       lambda each: tf.TensorSpec(each.shape[1:], each.dtype), rows)
   made = tf.function(function).get_concrete_function(specs)
+  _standing_in.graphs.append(made.graph)
   number = _with_captures(made.graph.captures, tf.add_n([
       tf.reduce_sum(tf.cast(each, tf.float32), list(range(1, each.shape.rank)))
       for each in flat]))

@@ -76,6 +76,43 @@ def test_layers_that_write_are_refused(make_plan, how):
     privatize(_model(layer), make_plan())
 
 
+class _Late(_Hoarder):
+  """Writes only once it was told to."""
+
+  writes = False
+
+  def call(self, inputs, training=None):
+    return super().call(inputs, training) if self.writes else inputs
+
+
+class _LateWithWeights(_Late):
+
+  def build(self, input_shape):
+    super().build(input_shape)
+    self.scale = self.add_weight(name='scale', shape=(6,), initializer='ones')
+
+  def call(self, inputs, training=None):
+    return super().call(inputs, training) * self.scale
+
+
+@pytest.mark.parametrize('how, engine', [
+    ('assign', 'auto'), ('assign', 'vectorized'), ('assign_if', 'auto'),
+    ('in_function', 'auto'), ('python', 'auto')])
+@pytest.mark.parametrize('kind', [_Late, _LateWithWeights])
+def test_layers_that_begin_to_write_are_refused_when_the_step_is_traced(
+    make_plan, kind, how, engine):
+  layer = kind(how)
+  private = privatize(_model(layer), make_plan(), engine=engine)
+  private.compile('sgd', tf.keras.losses.SparseCategoricalCrossentropy(True))
+  layer.writes = True
+  before = [np.array(weight) for weight in private.get_weights()]
+  with pytest.raises(ValueError, match='write no variables'):
+    private.fit(PoissonBatches(np.ones((40, 6), np.float32),
+                               np.zeros(40, np.int64), 0.25), verbose=0)
+  for weight, after in zip(before, private.get_weights()):
+    np.testing.assert_array_equal(weight, after)
+
+
 _OTHER_KINDS = [] if versions.KERAS_3 else [
     layers.experimental.SyncBatchNormalization(),
     tf.compat.v1.keras.layers.BatchNormalization(),

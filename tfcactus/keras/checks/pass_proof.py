@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfcactus.keras import example_seeds
 from tfcactus.keras import vectorization
+from tfcactus.keras.checks import state_writes
 from tfcactus.keras.checks import variable_reads
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
@@ -50,37 +51,68 @@ class Unproved(NamedTuple):
   variable: Optional[keras.Variable] = None
 
 
-@tf.autograph.experimental.do_not_convert
-def unproved(model: keras.Model, run: Callable[[Any], Pass], batch: Any
-             ) -> Optional[Unproved]:
-  """Why a pass is not proved to give the gradient of each example, all of it.
+class TracedPass(NamedTuple):
+  """A pass, traced to be looked at.
 
-  The pass is traced, its gradients included. What is vectorised has something
-  of the same dependences in its place.
+  What is vectorised in it has something of the same dependences in its place.
+
+  Attributes:
+    graph: Of the whole pass, its gradients included.
+    examples: The graph's inputs, one row an example.
+    inside: Graphs of what was stood in for, of one example.
+    found: What the pass gave.
+  """
+
+  graph: tf.Graph
+  examples: Sequence[tf.Tensor]
+  inside: Sequence[tf.Graph]
+  found: Pass
+
+
+@tf.autograph.experimental.do_not_convert
+def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedPass:
+  """Traces a pass.
 
   Args:
     model: The model.
     run: batch -> the pass.
     batch: `TensorSpec`s of one row an example, of known shapes.
+  """
+  made: List[Pass] = []
+  inside: List[tf.Graph] = []
+
+  def traced(batch: Any) -> Sequence[tf.Tensor]:
+    with vectorization.standing_in() as graphs, (
+        patches.drawing(model, example_seeds.no_seed)):
+      made.append(run(batch))
+    inside.extend(graphs)
+    return made[-1].rows
+
+  graph = tf.function(traced, autograph=False).get_concrete_function(batch).graph
+  return TracedPass(graph, graph.inputs[:len(tf.nest.flatten(batch))], inside, made[-1])
+
+
+def unproved(model: keras.Model, traced: TracedPass) -> Optional[Unproved]:
+  """Why a pass is not proved to give the gradient of each example, all of it.
 
   Returns:
     None if it is proved.
   """
-  made: List[Pass] = []
-
-  def traced(batch: Any) -> Sequence[tf.Tensor]:
-    with vectorization.standing_in(), (
-        patches.drawing(model, example_seeds.no_seed)):
-      made.append(run(batch))
-    return made[-1].rows
-
-  graph = tf.function(traced, autograph=False).get_concrete_function(batch).graph
-  found = made[-1]
+  graph, examples, _, found = traced
   unexplained = variable_reads.first_unexplained(
       graph, model, found.calls, found.answers, found.losses)
   if unexplained:
     return Unproved(str(unexplained), unexplained.operation, unexplained.variable)
-  examples = graph.inputs[:len(tf.nest.flatten(batch))]
   together = graph_proof.first_dependence(
       graph, examples, graph.outputs, number=examples[0].shape[0])
   return together and Unproved(together.why, together.operation)
+
+
+def check_no_writes(traced: TracedPass) -> None:
+  """Refuses a pass that writes variables; see `state_writes.check_pass`.
+
+  Raises:
+    ValueError: naming the operation and the remedy.
+  """
+  for graph in (traced.graph, *traced.inside):
+    state_writes.check_pass(graph)

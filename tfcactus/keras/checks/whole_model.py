@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from typing import List
 from typing import Sequence
 
@@ -13,7 +12,22 @@ from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 
 
-def check_model(model: keras.Model, half: bool = False, losses: bool = False) -> Any:
+def check_model(model: keras.Model) -> None:
+  """Refuses models that a drop-in optimizer cannot train privately.
+
+  Args:
+    model: The model.
+
+  Raises:
+    ValueError: naming the layer and the remedy.
+  """
+  check_layers(model)
+  if model.built:
+    state_writes.check_no_writes(model)
+
+
+def check_layers(model: keras.Model, half: bool = False, losses: bool = False
+                ) -> None:
   """Refuses layers and losses that are not a matter of one example.
 
   Args:
@@ -22,9 +36,6 @@ def check_model(model: keras.Model, half: bool = False, losses: bool = False) ->
       are clipped.
     losses: Whether it may add losses and have regularizers, since they are taken
       care of.
-
-  Returns:
-    What the model returns, in its structure, if it is built; else None.
 
   Raises:
     ValueError: naming the layer and the remedy.
@@ -40,7 +51,6 @@ def check_model(model: keras.Model, half: bool = False, losses: bool = False) ->
         'loss(es), which are not clipped per example; use '
         'tfcactus.keras.privatize, which clips them with their example, or put '
         'weight decay into the optimizer (weight_decay=...).')
-  return state_writes.check_no_writes(model) if model.built else None
 
 
 def check_one_device(variables: Sequence[tf.Variable] = (),

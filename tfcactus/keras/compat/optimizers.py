@@ -62,6 +62,19 @@ def bare_optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
   return unwrapped(model.optimizer)
 
 
+def make_variables(model: keras.Model) -> None:
+  """Has the optimizer of a private model make its variables, where it has a way to.
+
+  What makes variables while TensorFlow traces it is traced again.
+
+  Args:
+    model: A `PrivateModel`, built and compiled.
+  """
+  optimizer = bare_optimizer(model)
+  if hasattr(optimizer, 'build'):
+    optimizer.build(model.inner.trainable_variables)
+
+
 def is_wrapped(optimizer: keras.optimizers.Optimizer) -> bool:
   """Whether loss scaling is around an optimizer, where it can know that.
 

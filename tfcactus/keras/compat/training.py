@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import Callable
 from typing import Optional
 
 import tensorflow as tf
@@ -44,6 +45,25 @@ def remember_inputs(model: keras.Model, inputs: Any) -> None:
   """
   if not KERAS_3:
     model._set_save_spec(inputs)  # pylint: disable=protected-access
+
+
+def make_variables(function: Callable[..., Any], arguments: Any) -> None:
+  """Makes the variables of a function, in a trace of its own that is not run.
+
+  What makes variables while TensorFlow traces it is traced again.
+
+  Args:
+    function: To be called in the trace under way.
+    arguments: What it will be called on, tensors in any structure.
+  """
+  if tf.executing_eagerly() or tf.distribute.has_strategy():
+    return
+  specs = tf.nest.map_structure(
+      lambda each: tf.TensorSpec(each.shape, each.dtype) if tf.is_tensor(each) else
+      each, arguments)
+  with tf.init_scope():
+    if tf.executing_eagerly():
+      tf.function(function, autograph=False).get_concrete_function(*specs)
 
 
 def log_loss(model: keras.Model, losses: tf.Tensor) -> None:

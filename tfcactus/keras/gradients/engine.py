@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfcactus.keras import example_seeds
 from tfcactus.keras.checks import pass_proof
+from tfcactus.keras.checks import state_writes
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
@@ -126,13 +127,18 @@ class Engine:
 
   @tf.autograph.experimental.do_not_convert
   def _settle(self, batch: batched_pass.Batch) -> None:
-    """Has layers vectorised, or the model, until the pass is shown to be right."""
+    """Has layers vectorised, or the model, until the pass is shown to be right.
+
+    Raises:
+      ValueError: if it writes variables.
+    """
     while not self.routes.whole:
       failed = self._failure(batch)
       if failed is None:
         return
       self.routes = layer_routes.after_failure(self._model, self.routes, *failed)
       self.rows = self._rows_by(self.routes)
+    state_writes.check_no_writes(self._model)
 
   def _failure(self, batch: batched_pass.Batch
               ) -> Optional[Tuple[str, Optional[keras.layers.Layer]]]:
@@ -141,7 +147,8 @@ class Engine:
         lambda t: tf.TensorSpec([self.rows] + t.shape[1:], t.dtype), batch)
     try:
       with patches.vectorizing():
-        found = pass_proof.unproved(self._model, self._traced, specs)
+        traced = pass_proof.trace(self._model, self._traced, specs)
+        found = pass_proof.unproved(self._model, traced)
     except Exception as error:  # pylint: disable=broad-except
       # Whatever it is: if it is not this way's, others will say so again.
       told: Optional[BaseException] = error
@@ -150,8 +157,11 @@ class Engine:
       if told is None:
         return f'{type(error).__name__}: {error}', None
       return str(told), layer_routes.holder_of(self.routes, told.layer)
-    return found and (found.reason, layer_routes.layer_of(
-        self.routes, found.operation, found.variable))
+    if found is None:
+      pass_proof.check_no_writes(traced)
+      return None
+    return found.reason, layer_routes.layer_of(
+        self.routes, found.operation, found.variable)
 
   def _physical(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     chosen = rows[index * self.rows:(index + 1) * self.rows]
