@@ -70,12 +70,37 @@ def _batches(case: Any) -> Any:
       BATCH, drop_remainder=True).cache().repeat().prefetch(1)
 
 
-def _plain(case: Any) -> Callable[[int], Any]:
-  """A function that trains so many steps by plain Keras."""
+def _fit(model: Any, batches: Any) -> Callable[[int], float]:
+  """Returns what trains so many steps, and one before, and says what a step cost.
+
+  What a call of `fit` costs before its first step is not counted: a training is one
+  call.
+  """
+  import tensorflow as tf
+
+  class Clock(tf.keras.callbacks.Callback):
+    """CPU times at the ends of steps."""
+
+    def __init__(self):
+      super().__init__()
+      self.times: List[float] = []
+
+    def on_train_batch_end(self, batch, logs=None):
+      self.times.append(time.process_time())
+
+  def run(steps: int) -> float:
+    clock = Clock()
+    model.fit(batches, steps_per_epoch=steps + 1, verbose=0, callbacks=[clock])
+    return (clock.times[-1] - clock.times[0]) / steps
+
+  return run
+
+
+def _plain(case: Any) -> Callable[[int], float]:
+  """As `_fit`, of plain Keras."""
   import tensorflow as tf
   case.model.compile(tf.keras.optimizers.SGD(0.01), case.loss, **_weights(case))
-  batches = _batches(case)
-  return lambda steps: case.model.fit(batches, steps_per_epoch=steps, verbose=0)
+  return _fit(case.model, _batches(case))
 
 
 def _weights(case: Any) -> Dict[str, Any]:
@@ -84,8 +109,8 @@ def _weights(case: Any) -> Dict[str, Any]:
   return {'jit_compile': False, **more}
 
 
-def _private(case: Any) -> Tuple[Any, Callable[[int], Any], bool]:
-  """A private model, a function that trains so many steps, and by Poisson batches?
+def _private(case: Any) -> Tuple[Any, Callable[[int], float], bool]:
+  """A private model, what `_fit` makes of it, and whether by Poisson batches.
 
   Where the data are none that Poisson batches take, batches are of fixed size.
   """
@@ -106,16 +131,15 @@ def _private(case: Any) -> Tuple[Any, Callable[[int], Any], bool]:
     poisson = True
   except (ValueError, TypeError):
     batches, poisson = _batches(case), False
-  return model, lambda steps: model.fit(
-      batches, steps_per_epoch=steps, verbose=0), poisson
+  return model, _fit(model, batches), poisson
 
 
-def _steps(plain: Callable[[int], Any]) -> int:
+def _steps(plain: Callable[[int], float]) -> int:
   """How many steps a round takes."""
-  one = _cpu(lambda: plain(1))
-  if one < 0.2:  # Most of it may be what `fit` costs.
-    one = max(1e-3, (_cpu(lambda: plain(9)) - one) / 8)
-  return max(1, round(_SECONDS / one))
+  one = plain(1)
+  if one < 0.2:
+    one = plain(9)
+  return max(1, round(_SECONDS / max(one, 1e-3)))
 
 
 def _words(error: Exception) -> str:
@@ -154,7 +178,7 @@ def measure(name: str, rounds: int) -> Dict[str, Any]:
       return {**about, 'refused': words}
   plain_case, case = _case(entry), _case(entry)
   plain = _plain(plain_case)
-  first = {'plain': _cpu(lambda: plain(1))}
+  first = {'plain': _cpu(lambda: plain(1))}  # And the second, which is no trace.
   steps = _steps(plain)
   plain(steps)
   before = _megabytes()
@@ -166,13 +190,12 @@ def measure(name: str, rounds: int) -> Dict[str, Any]:
   except _REFUSALS as error:
     return {**about, 'refused': _words(error)}
   private(1)
-  times = [(_cpu(lambda: plain(steps)), _cpu(lambda: private(steps)))
-           for _ in range(rounds)]
+  times = [(plain(steps), private(steps)) for _ in range(rounds)]
   return {
       **about, 'route': route(model.privacy_summary()), 'poisson': poisson,
       'physical_batch_size': model.physical_batch_size, 'steps': steps,
-      'plain_ms': 1e3 * statistics.median(a for a, _ in times) / steps,
-      'private_ms': 1e3 * statistics.median(b for _, b in times) / steps,
+      'plain_ms': 1e3 * statistics.median(a for a, _ in times),
+      'private_ms': 1e3 * statistics.median(b for _, b in times),
       'slowdown': statistics.median(b / a for a, b in times),
       'first_step_s': first, 'first_step': first['private'] / first['plain'],
       'memory_above_plain_mb': _megabytes() - before}

@@ -307,7 +307,7 @@ def test_norms_and_sums_are_of_the_same_gradients(case):
     np.testing.assert_allclose(
         form.squared_norms(), np.sum(dense.reshape(_ROWS, -1)**2, 1),
         rtol=4e-6, atol=1e-35)
-    _assert_same([form.weighted_sum(tf.constant(factors), tf.constant(keep))],
+    _assert_same([form.where(tf.constant(keep)).weighted_sum(tf.constant(factors))],
                  [np.tensordot(factors * keep, dense, 1)], 1e-6)
 
 

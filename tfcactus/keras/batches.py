@@ -18,6 +18,7 @@ import tensorflow as tf
 from tfcactus import _checks
 from tfcactus.keras import data_sources
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.ledger.batch_marks import BatchMarks
 from tfcactus.keras.read_only import Fixed
 from tfcactus.plan import PrivacyPlan
 from tfcactus.randomness import KeyStream
@@ -149,16 +150,19 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       return map(self._batch, self._draw())
     return itertools.islice(self._batches(), self.steps_per_epoch)
 
-  def feed(self) -> tf.data.Dataset:
+  def feed(self, marks: Optional[BatchMarks] = None) -> tf.data.Dataset:
     """Returns what a `PrivateModel` trains on.
 
     A dataset that draws batches as long as it is asked; or one epoch, drawn afresh
     in each iteration, of a scheme that draws epochs.
+
+    Args:
+      marks: What its batches are to be recognised by.
     """
     if self.scheme.draws_epochs:
-      return self._dataset(lambda: iter(self)).apply(
+      return self._dataset(lambda: iter(self), marks).apply(
           tf.data.experimental.assert_cardinality(self.steps_per_epoch))
-    return self._dataset(self._batches)
+    return self._dataset(self._batches, marks)
 
   def dataset(self, steps: Optional[int] = None) -> tf.data.Dataset:
     """Returns the batches of one epoch as a dataset; each pass draws afresh.
@@ -200,13 +204,16 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     return tf.nest.map_structure(lambda part: _pad(part, rows), (
         x, y, tf.nest.map_structure(lambda each: each.astype(np.float32), weights)))
 
-  def _dataset(self, generator: Callable[[], Iterator[_Batch]]) -> tf.data.Dataset:
+  def _dataset(self, generator: Callable[[], Iterator[_Batch]],
+               marks: Optional[BatchMarks]) -> tf.data.Dataset:
     x, y, *given = self._data.specs
     weights = given[0] if given else tf.TensorSpec((None,))
-    signature = (x, y, tf.nest.map_structure(
-        lambda spec: tf.TensorSpec(spec.shape, tf.float32), weights))
+    weights = tf.nest.map_structure(
+        lambda spec: tf.TensorSpec(spec.shape, tf.float32), weights)
     return tf.data.Dataset.from_generator(
-        generator, output_signature=signature).prefetch(2)
+        generator if marks is None else lambda: marks.mark(generator()),
+        output_signature=(x if marks is None else marks.specs(x), y, weights)
+        ).prefetch(2)
 
 
 class PoissonBatches(SampledBatches):

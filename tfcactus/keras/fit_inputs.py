@@ -153,13 +153,13 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
     raise ValueError(
         f'Expected steps_per_epoch=None with {kind.__name__}, whose passes are '
         f'accounted for as a whole, got {steps_per_epoch!r}.')
-  # Keras weighs by class only where there are no weights, as of padding.
-  feed = batches.feed() if class_weight is None else (
-      batches.feed().map(_weighing(class_weight)))
-  if kind not in _KNOWN or scheme not in sampling.SCHEMES:
-    return Feed(Marks(), feed, steps_per_epoch)
-  marks = BatchMarks(scheme, batches.seeded)
-  return Feed(marks, marks.mark(feed), steps_per_epoch)
+  known = kind in _KNOWN and scheme in sampling.SCHEMES
+  marks = BatchMarks(scheme, batches.seeded) if known else None
+  feed = batches.feed(marks)
+  if class_weight is not None:
+    # Keras weighs by class only where there are no weights, as of padding.
+    feed = feed.map(_weighing(class_weight))
+  return Feed(marks or Marks(), feed, steps_per_epoch)
 
 
 def _weighing(class_weight: Any) -> Callable[..., Any]:

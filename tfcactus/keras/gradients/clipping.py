@@ -116,18 +116,22 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
     groups = [0] * len(gradients)
   numbers = sorted(set(groups))
   bound = tf.cast(l2_norm_clip, tf.float64) / len(numbers)**0.5
-  found, short = {}, []
+  found, short, finite = {}, [], []
   for number in numbers:
     squared = tf.add_n([each.squared_norms() for each, group in
                         zip(gradients, groups) if group == number])
     found[number] = clip_factors(squared, bound, clipping == 'automatic')
     short.append(squared <= bound**2)
+    finite.append(tf.math.is_finite(squared))
   # An example broken in one layer takes no part in any.
   keep = tf.reduce_all([usable for _, usable in found.values()], 0)
   keep = tf.logical_and(keep, takes_part)
   halves = tf.cast(tf.reduce_all(short, 0), tf.float64) - 0.5
   halves = tf.where(keep, halves, tf.zeros_like(halves))
-  return ([each.weighted_sum(found[group][0], keep)
+  gradients = forms.finite(gradients, tf.reduce_all(finite, 0))
+  factors = {group: tf.where(keep, each, tf.zeros_like(each))
+             for group, (each, _) in found.items()}
+  return ([each.weighted_sum(factors[group])
            for each, group in zip(gradients, groups)], tf.reduce_sum(halves))
 
 
@@ -153,5 +157,5 @@ def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor
   single = any(each.dtype == tf.float32 for each in per_example)
   factors, usable = clip_factors(
       squared, l2_norm_clip, margin=float64_margin(entries, 2 if single else 0))
-  return [forms.Dense(each, each.shape[1:]).weighted_sum(factors, usable)
+  return [forms.Dense(each, each.shape[1:]).where(usable).weighted_sum(factors)
           for each in per_example]

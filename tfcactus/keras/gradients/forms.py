@@ -22,6 +22,7 @@ and the example is dropped: still a matter of that example alone.
 from __future__ import annotations
 
 import abc
+import copy
 from typing import Dict
 from typing import List
 from typing import Sequence
@@ -57,7 +58,7 @@ def _column(row: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 
 
 def _kept(values: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
-  """`values` with the rows that do not take part replaced by zeros."""
+  """`values` with zeros for rows that are not kept."""
   # Not tf.where: broadcasting a column of booleans takes twice the time.
   return tf.raw_ops.Select(condition=keep, x=values, y=tf.zeros_like(values))
 
@@ -70,13 +71,12 @@ class GradientForm(abc.ABC):
     """Squared norms, float64 of shape (batch,), rounded as the module says."""
 
   @abc.abstractmethod
-  def weighted_sum(self, factors: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
+  def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
     """Sum over the examples, in the variable's shape.
 
     Args:
-      factors: Shape (batch,), multiplied with each example's gradient.
-      keep: Booleans, shape (batch,); False contributes exactly zero, whatever
-        the gradient holds.
+      factors: Shape (batch,), multiplied with each example's gradient. Zero leaves
+        an example out if its numbers are finite: 0 * NaN = NaN; see `where`.
     """
 
   @abc.abstractmethod
@@ -86,6 +86,21 @@ class GradientForm(abc.ABC):
   def tensors(self) -> List[tf.Tensor]:
     """All numbers that the form consists of, one row an example."""
     return [value for value in vars(self).values() if tf.is_tensor(value)]
+
+  def where(self, keep: tf.Tensor) -> GradientForm:
+    """The same with zeros for some examples, whatever their gradients hold.
+
+    Args:
+      keep: Booleans, shape (batch,), False for those.
+    """
+    return self._of([_kept(value, keep) for value in self.tensors()])
+
+  def _of(self, tensors: Sequence[tf.Tensor]) -> GradientForm:
+    """The same form of other numbers, in the order of `tensors`."""
+    made, left = copy.copy(self), iter(tensors)
+    vars(made).update({name: next(left) for name, value in vars(self).items()
+                       if tf.is_tensor(value)})
+    return made
 
 
 class Dense(GradientForm):
@@ -106,9 +121,8 @@ class Dense(GradientForm):
   def squared_norms(self) -> tf.Tensor:
     return squared_norms(self.values)
 
-  def weighted_sum(self, factors: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
-    rows = tf.reshape(_kept(self.values, keep), [self.values.shape[0], -1])
-    factors = tf.where(keep, factors, tf.zeros_like(factors))
+  def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
+    rows = tf.reshape(self.values, [self.values.shape[0], -1])
     total = tf.matmul(tf.cast(factors, rows.dtype)[None], rows)
     return self._arranged(tf.reshape(total, self.values.shape[1:]), 0)
 
@@ -138,11 +152,10 @@ class Outer(GradientForm):
     return (squared_norms(tf.cast(self.inputs, tf.float64)) *
             squared_norms(tf.cast(self.outputs, tf.float64)))
 
-  def weighted_sum(self, factors: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
+  def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
     # The factor goes first: a product of two entries could overflow.
     scaled = self.outputs * tf.cast(factors, self.outputs.dtype)[:, None]
-    return tf.matmul(_kept(self.inputs, keep), _kept(scaled, keep),
-                     transpose_a=True)
+    return tf.matmul(self.inputs, scaled, transpose_a=True)
 
   def dense(self) -> tf.Tensor:
     return self.inputs[:, :, None] * self.outputs[:, None, :]
@@ -178,10 +191,9 @@ class Rows(GradientForm):
   def squared_norms(self) -> tf.Tensor:
     return squared_norms(self.values)
 
-  def weighted_sum(self, factors: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
+  def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
     scaled = self.values * _column(tf.cast(factors, self.values.dtype),
                                    self.values)
-    scaled = _kept(scaled, keep)
     width = scaled.shape[-1]
     return tf.math.unsorted_segment_sum(
         tf.reshape(scaled, [-1, width]), tf.reshape(self.ids, [-1]),
@@ -190,6 +202,21 @@ class Rows(GradientForm):
   def dense(self) -> tf.Tensor:
     hot = tf.one_hot(self.ids, self.vocabulary, dtype=self.values.dtype)
     return tf.matmul(hot, self.values, transpose_a=True)
+
+
+def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
+          ) -> List[GradientForm]:
+  """The same with zeros for examples that are not finite; as they are if all are.
+
+  Args:
+    gradients: One for each variable.
+    rows: Booleans, shape (batch,): which examples are finite in all of them.
+  """
+  flat = [value for each in gradients for value in each.tensors()]
+  left = iter(tf.cond(tf.reduce_all(rows), lambda: flat,
+                      lambda: [_kept(value, rows) for value in flat]))
+  return [each._of([next(left) for _ in each.tensors()])  # pylint: disable=protected-access
+          for each in gradients]
 
 
 def of_example(gradient: Union[tf.Tensor, tf.IndexedSlices]) -> Dict[str, tf.Tensor]:

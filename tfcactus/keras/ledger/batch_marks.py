@@ -6,6 +6,8 @@ import itertools
 import threading
 from typing import Any
 from typing import Dict
+from typing import Iterable
+from typing import Iterator
 from typing import NamedTuple
 from typing import Optional
 from typing import Tuple
@@ -87,26 +89,24 @@ class BatchMarks(Marks):
     self._passes = 0
     self._taken = 0
 
-  def mark(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns batches (x, y, weights) that carry marks."""
+  def specs(self, x: Any) -> Marked:
+    """The `TensorSpec`s of inputs that carry a mark."""
+    return Marked(x, tf.TensorSpec((None, 2), tf.int64))
 
-    def add(index, batch):
-      x, y, weights = batch
-      key = tf.ensure_shape(
-          tf.numpy_function(self._issue, [index], tf.int64), [])
-      rows = tf.shape(tf.nest.flatten(weights)[0])[0]
-      mark = tf.tile([[self.number, 0]], [rows, 1])
-      mark = tf.cast(mark, tf.int64) + [[0, 1]] * key
-      return Marked(x, mark), y, weights
+  def mark(self, batches: Iterable[Tuple[Any, Any, Any]]
+          ) -> Iterator[Tuple[Marked, Any, Any]]:
+    """Yields the batches (x, y, weights) of a pass, which carry marks."""
+    for index, (x, y, weights) in enumerate(batches):
+      key = self._issue(index == 0)
+      rows = len(tf.nest.flatten(weights)[0])
+      yield Marked(x, np.full((rows, 2), [self.number, key], np.int64)), y, weights
 
-    return batches.enumerate().map(add).prefetch(1)
-
-  def _issue(self, index: np.ndarray) -> np.int64:
+  def _issue(self, begins: bool) -> int:
     with self._lock:
-      self._passes += int(index) == 0
+      self._passes += begins
       serial = next(self._serials)
       self._unused[serial] = self._passes
-      return np.int64(serial)
+      return serial
 
   def _take(self, keys: np.ndarray) -> Tuple[int, int]:
     same = keys.size and np.all(keys == keys[0])
