@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras import one_by_one
+from tfcactus.keras import privatize
 
 layers = tf.keras.layers
 _RNG = np.random.default_rng(0)
@@ -158,3 +159,19 @@ TOKENS = {
 def test_losses_of_tokens(name, vectorize):
   head = type(TOKENS[name]).from_config(TOKENS[name].get_config())
   _check(_model(head, tokens=True), _IDS, _TOKENS, vectorize)
+
+
+@pytest.mark.parametrize('engine, rows', [('auto', 6), ('auto', 4), ('vectorized', 4)])
+def test_metrics_of_fit_leave_out_what_evaluate_does(make_plan, engine, rows):
+  inputs = layers.Input((5,), dtype='int32')
+  tokens = layers.Embedding(7, 4, mask_zero=True)(inputs)
+  model = privatize(tf.keras.Model(inputs, layers.Dense(3)(tokens)),
+                    make_plan(num_examples=6), engine=engine, physical_batch_size=rows)
+  model.compile(tf.keras.optimizers.SGD(0.0), _LOSS, metrics=['accuracy'],
+                weighted_metrics=['sparse_categorical_crossentropy'])
+  logs = model.fit(_IDS, _TOKENS, batch_size=6, verbose=0).history
+  expected = model.evaluate(_IDS, _TOKENS, batch_size=6, verbose=0, return_dict=True,
+                            sample_weight=np.ones((6, 5)))
+  assert set(expected) == {'loss', 'accuracy', 'sparse_categorical_crossentropy'}
+  for name in set(expected) - {'loss'}:
+    assert logs[name][0] == pytest.approx(expected[name], rel=1e-5), name

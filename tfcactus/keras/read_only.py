@@ -9,6 +9,8 @@ from typing import Mapping
 class Fixed:
   """Refuses to set some attributes again, once `__init__` has set them.
 
+  Those that are computed are never set; Python 3.9 would refuse without a name.
+
   An attribute that could be changed would be read by the account long after it
   was released by. Goes before other bases.
   """
@@ -17,8 +19,9 @@ class Fixed:
   """What to do instead, by the name of each attribute."""
 
   def __setattr__(self, name: str, value: Any) -> None:
-    if name in self._FIXED and name in self.__dict__ and (
-        self.__dict__[name] is not value):
+    computed = isinstance(getattr(type(self), name, None), property)
+    if name in self._FIXED and (
+        computed or self.__dict__.get(name, value) is not value):
       raise AttributeError(
           f'Expected {name} of a {type(self).__name__} to stay as it was made, '
           f'got {value!r}: what was released is accounted for by it. '

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import Optional
+from typing import Sequence
 
 import tensorflow as tf
 
 from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import losses as compat
+from tfcactus.keras.compat import masks
 from tfcactus.keras.compat import training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import batched_pass
@@ -37,18 +40,30 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
   if values.shape.rank == 2:
     finite = tf.reduce_all(finite, 1)
   shown = tf.logical_and(batched_pass.takes_part(weights), finite)
-  y, predictions, values, added, weights = tf.nest.map_structure(
+  carried = [None if mask is None else mask[:rows] for mask in batch.masks]
+  y, predictions, carried, values, added, weights = tf.nest.map_structure(
       lambda part: None if part is None else tf.boolean_mask(part, shown),
-      (y, predictions, values, added, weights))
+      (y, predictions, carried, values, added, weights))
 
-  def log(x: Any, y: Any, predictions: Any, parts: Any, penalty: tf.Tensor) -> Any:
+  def log(x: Any, y: Any, predictions: Any, carried: Any, parts: Any,
+          penalty: tf.Tensor) -> Any:
+    masks.put_all(predictions, carried)  # Metrics of Keras ask for them.
     _log_losses(model, losses, predictions, parts, penalty)
     return model.compute_metrics(
-        x, y, predictions, losses.spread(parts[-1], predictions))
+        x, y, predictions, _expanded(losses.spread(parts[-1], predictions), carried))
 
-  given = (x, y, predictions, (values, added, weights), penalty)
+  given = (x, y, predictions, carried, (values, added, weights), penalty)
   training.make_variables(log, given)
   return log(*given)
+
+
+def _expanded(weights: Any, masks: Sequence[Optional[tf.Tensor]]) -> Any:
+  """Weights in the shapes of masks, by which Keras 3 only multiplies them."""
+  return tf.nest.pack_sequence_as(weights, [
+      weight if mask is None else
+      tf.ones(tf.shape(mask), weight.dtype) * tf.reshape(
+          weight, [-1] + [1] * (mask.shape.rank - 1))
+      for weight, mask in zip(tf.nest.flatten(weights), masks)])
 
 
 def _log_losses(model: keras.Model, losses: OutputLosses, predictions: Any,

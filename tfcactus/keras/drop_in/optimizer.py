@@ -44,7 +44,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   _FIXED = dict.fromkeys(
       ('plan', 'noise', 'l2_norm_clip', 'expected_batch_size', 'num_microbatches',
-       'parts_per_step'),
+       'parts_per_step', 'loaded_steps', 'released_steps'),
       'Make another optimizer; what both release of one model is added up '
       'where one account covers it.')
 

@@ -20,6 +20,7 @@ import tensorflow as tf
 from tfcactus.keras import example_seeds
 from tfcactus.keras.checks import variable_reads
 from tfcactus.keras.checks.example_losses import LossFn
+from tfcactus.keras.compat import masks
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat import recurrent
@@ -55,7 +56,8 @@ class PassResult(NamedTuple):
 
   Attributes:
     gradients: One for each trainable variable, in the model's order.
-    predictions: What the model returned, tensors of shape (rows, ...).
+    predictions: What the model returned, tensors of shape (rows, ...), with the
+      masks that Keras hung on them.
     losses: Shape (rows,), or (rows, outputs), not weighted.
     added: Shape (rows,), what layers added to the losses; None if nothing.
     calls: In which operations were made; None if all of the model is vectorised.
@@ -239,12 +241,12 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
         unconnected_gradients=tf.UnconnectedGradients.ZERO)
     found = [forms.of_example(each) for each in gradients]
     return ([{**each, 'values': _unscaled(each['values'], scale)} for each in found],
-            tf.nest.map_structure(lambda value: value[0], prediction), loss[0],
-            [] if extra is None else [extra[0]])
+            tf.nest.map_structure(lambda value: value[0], prediction),
+            masks.of_one(prediction), loss[0], [] if extra is None else [extra[0]])
 
   seeds = example_seeds.row_seeds(batch[2].shape[0])
   try:
-    gradients, predictions, losses, added = tf.vectorized_map(
+    gradients, predictions, carried, losses, added = tf.vectorized_map(
         one, (batch, seeds), warn=False)
   except (NotImplementedError, TypeError, ValueError) as error:
     if str(error).startswith('Expected'):
@@ -256,8 +258,8 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
         ) from error
   return PassResult(
       [forms.of_examples(found, variable.shape) for found, variable in
-       zip(gradients, model.trainable_variables)], predictions, losses,
-      added[0] if added else None)
+       zip(gradients, model.trainable_variables)],
+      masks.put_rows(predictions, carried), losses, added[0] if added else None)
 
 
 def _alone(example: Any) -> Any:

@@ -15,6 +15,7 @@ from tfcactus.keras import example_seeds
 from tfcactus.keras.checks import pass_proof
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.checks.example_losses import LossFn
+from tfcactus.keras.compat import masks
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import batched_pass
@@ -31,6 +32,8 @@ class BatchResult(NamedTuple):
       clipped, of -1/2 if it was.
     predictions: As the model returns them, tensors of shape (rows, ...), padding
       included.
+    masks: Those of the predictions in the order of `tf.nest`, None where there is
+      none.
     losses: Shape (rows,), one for each example, or (rows, outputs).
     added: Shape (rows,), what layers added to the losses.
     targets: As given, shape (rows, ...).
@@ -40,6 +43,7 @@ class BatchResult(NamedTuple):
   sums: List[tf.Tensor]
   unclipped: tf.Tensor
   predictions: Any
+  masks: List[Optional[tf.Tensor]]
   losses: tf.Tensor
   added: tf.Tensor
   targets: Any
@@ -76,6 +80,7 @@ class Engine:
       outputs: The structure of what the model returns; None for one tensor.
     """
     self._outputs = outputs
+    self._masked: List[bool] = []  # Which outputs carry masks, once a pass was made.
     self._keys = keys or example_seeds.Keys(None)
     self._model = model
     self._compute_loss = compute_loss
@@ -104,7 +109,8 @@ class Engine:
     x, targets, weights = tf.nest.map_structure(
         lambda t: _pad_rows(t, chunks * self.rows),
         (x, targets, weights))
-    kept = (self._outputs, None, None)  # And losses, and what is added to them.
+    flat = tf.nest.flatten(self._outputs)
+    kept = (self._outputs, flat, None, None)  # With masks, losses and what is added.
     arrays = [tf.TensorArray(keras.backend.floatx(), chunks)
               for _ in tf.nest.flatten(kept)]
     zeros = [tf.zeros_like(v) for v in self._model.trainable_variables]
@@ -121,9 +127,13 @@ class Engine:
     _, sums, unclipped, *arrays = tf.while_loop(
         lambda index, *_: index < chunks, body,
         (0, zeros, tf.zeros([], tf.float64), *arrays), parallel_iterations=1)
-    predictions, losses, added = tf.nest.pack_sequence_as(
+    predictions, masked, losses, added = tf.nest.pack_sequence_as(
         kept, [array.concat() for array in arrays])
-    return BatchResult(sums, unclipped, predictions, losses, added, targets, weights)
+    return BatchResult(
+        sums, unclipped, predictions,
+        [tf.cast(mask, tf.bool) if carried else None
+         for mask, carried in zip(masked, self._masked)],
+        losses, added, targets, weights)
 
   @tf.autograph.experimental.do_not_convert
   def _settle(self, batch: batched_pass.Batch) -> None:
@@ -178,9 +188,13 @@ class Engine:
     clipped = clipping_lib.clip_and_sum(
         found.gradients, l2_norm_clip, batched_pass.takes_part(batch[2]),
         self._clipping, self.routes.groups)
-    added = tf.zeros([self.rows]) if found.added is None else found.added
-    return clipped, [tf.cast(value, keras.backend.floatx()) for value in
-                     tf.nest.flatten((found.predictions, found.losses, added))]
+    nothing = tf.zeros([self.rows])
+    carried = masks.of_all(found.predictions)
+    self._masked = [mask is not None for mask in carried]
+    return clipped, [
+        tf.cast(nothing if value is None else value, keras.backend.floatx())
+        for value in tf.nest.flatten(
+            (found.predictions, carried, found.losses, found.added))]
 
   def _batched(self, batch: batched_pass.Batch) -> batched_pass.PassResult:
     return batched_pass.batched(

@@ -61,7 +61,7 @@ class VectorizedRule(base.LayerRule):
         lambda row: _first_rows(*one(row)), values)
     if own_gradients and not vectorization.is_standing_in():
       outputs, added = _by_own_gradients(one, values, (outputs, added))
-    outputs = _with_masks(outputs, carried)
+    outputs = masks.put_rows(outputs, carried)
     for i in taken_off:  # As attention of Keras 3 does.
       masks.put(flat[i], None)
     if layer.trainable_variables:
@@ -96,17 +96,8 @@ def _first_rows(outputs: Any, added: List[tf.Tensor]
                ) -> Tuple[Any, Dict[str, tf.Tensor], List[tf.Tensor]]:
   """What a layer returned for one example, the masks that it put on that, and what it
   added to the loss."""
-  carried = {str(i): masks.mask_of(out)
-             for i, out in enumerate(tf.nest.flatten(outputs))}
-  return (tf.nest.map_structure(lambda out: out[0], outputs),
-          {i: mask[0] for i, mask in carried.items() if mask is not None},
+  return (tf.nest.map_structure(lambda out: out[0], outputs), masks.of_one(outputs),
           [loss[0] for loss in added])
-
-
-def _with_masks(outputs: Any, found: Dict[str, tf.Tensor]) -> Any:
-  return tf.nest.pack_sequence_as(outputs, [
-      masks.put(out, found.get(str(i)))
-      for i, out in enumerate(tf.nest.flatten(outputs))])
 
 
 def _own_gradients() -> Set[str]:
