@@ -109,6 +109,12 @@ LAYERS: Dict[str, Case] = {
     'prelu': Case(layers.PReLU, (3, 4)),
     'prelu, shared': Case(_of(layers.PReLU, shared_axes=[1, 2]), (3, 4, 2)),
     'depthwise': Case(_of(layers.DepthwiseConv2D, 3, depth_multiplier=2), (6, 5, 2)),
+    'depthwise, strides': Case(
+        _of(layers.DepthwiseConv2D, (2, 3), strides=2, padding='same'), (5, 6, 3)),
+    'depthwise, dilated': Case(
+        _of(layers.DepthwiseConv2D, 2, dilation_rate=(2, 1)), (5, 4, 2)),
+    'depthwise, a single row': Case(
+        _of(layers.DepthwiseConv2D, (3, 2), strides=3), (4, 8, 2)),
     'depthwise, no bias': Case(
         _of(layers.DepthwiseConv2D, 2, use_bias=False), (5, 4, 2)),
     'embedding': Case(_of(layers.Embedding, _VOCABULARY, 4), (7,), ids=True),

@@ -276,6 +276,13 @@ def test_an_added_scalar_is_of_one_example_at_any_physical_batch():
     assert_close(updated(model, X, DIGITS, CE, rows=rows)[0], want)
 
 
+class Cubes(tf.keras.regularizers.Regularizer):
+  """A regularizer of one's own."""
+
+  def __call__(self, x):
+    return 0.2 * tf.reduce_sum(tf.abs(x)**3)
+
+
 def penalties(**kwargs):
   tf.keras.utils.set_random_seed(1)
   return tf.keras.Sequential([layers.Input((6,)), layers.Dense(5, 'tanh', **kwargs),
@@ -286,8 +293,8 @@ def penalties(**kwargs):
     pytest.param({'kernel_regularizer': 'l2'}, id='kernel', marks=SLOW),
     pytest.param({'bias_regularizer': tf.keras.regularizers.L1L2(0.3, 0.2)},
                  id='bias', marks=SLOW),
-    pytest.param({'kernel_regularizer': lambda w: 0.2 * tf.reduce_sum(tf.abs(w)**3),
-                  'activity_regularizer': 'l2'}, id='function')])
+    pytest.param({'kernel_regularizer': Cubes(), 'activity_regularizer': 'l2'},
+                 id='own')])
 def test_regularizers_of_weights_are_added_after_the_noise(kwargs):
   model = penalties(**kwargs)
   first, last = model.layers[-2:]

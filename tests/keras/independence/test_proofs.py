@@ -46,6 +46,18 @@ def _gradient_over_time(x, places=np.zeros(_D, np.float32)):  # noqa: B008
   return tape.gradient(total, x)
 
 
+def _depthwise_kernel(x, wide, narrow, times=1):
+  """A depthwise convolution's gradient, examples side by side among its channels."""
+  x = tf.ensure_shape(x, [_B, _T, _D])
+  narrow = tf.tile(tf.transpose(tf.cos(x), narrow)[..., None], [1, 1, 1, times])
+  wide = tf.reshape(tf.transpose(x, wide), [1, _T, 1, -1])
+  narrow = tf.reshape(narrow, [1, _T, 1, -1])
+  found = tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
+      input=wide, filter_sizes=[1, 1, _B * _D, narrow.shape[3] // (_B * _D)],
+      out_backprop=narrow, strides=[1, 1, 1, 1], padding='VALID')
+  return tf.reshape(found, [_B, -1])
+
+
 ALONE = {
     'sum': lambda x: tf.reduce_sum(x, [1, 2]),
     'layer norm': lambda x: x - tf.reduce_mean(x, -1, keepdims=True),
@@ -72,6 +84,8 @@ ALONE = {
     'its gradient': lambda x: _gradient_over_time(x),
     'one hot': lambda x: tf.one_hot(tf.argmax(x, -1), 5),
     'conv': lambda x: tf.nn.conv1d(x, _KERNEL[None], 1, 'VALID'),
+    'depthwise': lambda x: _depthwise_kernel(x, [1, 0, 2], [1, 0, 2]),
+    'depthwise, two of each': lambda x: _depthwise_kernel(x, [1, 0, 2], [1, 0, 2], 2),
     'noise': lambda x: 0 * tf.random.normal(tf.shape(x)) + x,
 }
 
@@ -91,6 +105,12 @@ ACROSS = {
     'swapped': lambda x: tf.transpose(x, [1, 0, 2]),
     'mixed reshape': lambda x: tf.reshape(tf.transpose(x, [1, 0, 2]),
                                           [-1, _T, _D]),
+    'depthwise, channels first': lambda x: _depthwise_kernel(x, [1, 2, 0], [1, 0, 2]),
+    'depthwise, swapped': lambda x: _depthwise_kernel(x, [1, 0, 2], [1, 2, 0]),
+    'depthwise, over examples': lambda x: tf.tile(
+        tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
+            input=x[:, None], filter_sizes=[1, 1, _D, 1], out_backprop=x[:, None],
+            strides=[1, 1, 1, 1], padding='VALID')[0], [_B, 1, 1]),
     'branch': lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: x, lambda: -x),
     'loop': lambda x: tf.while_loop(
         lambda v: tf.reduce_sum(v) < 100, lambda v: (v + 1,), (x,))[0],

@@ -56,14 +56,20 @@ def output_trackers(model: keras.Model, predictions: Any,
     return [None] * len(places)
   if not compiled.built:
     try:
-      # It asks targets for their structure, and predictions have the same.
-      compiled.build(predictions, predictions)
+      # It asks targets for their structure, and predictions have the same. Some
+      # versions take what has no loss out of dicts.
+      compiled.build(*(tf.nest.map_structure(lambda each: each, predictions)
+                       for _ in range(2)))
     except (KeyError, ValueError):  # Of lists in dicts Keras 3 cannot log losses.
       return [None] * len(places)
   # Lists are known by names, where losses are a dict.
   names = list(getattr(model, 'output_names', None) or ())
+  named = [tuple(names[key] if isinstance(key, int) and key < len(names) else key
+                 for key in path) for _, path in places]
+  if not hasattr(compiled, '_flat_losses'):  # Such as Keras 3.5, which knows no paths.
+    by_name = {metric.name: metric for metric in compiled.metrics}
+    return [by_name.get(f'{path[-1]}_loss') if path else None for path in named]
   by_path = {loss.path: metric for loss, metric in zip(
       compiled._flat_losses, compiled.metrics)}  # pylint: disable=protected-access
-  return [by_path.get(path) or by_path.get(
-      tuple(names[key] if isinstance(key, int) and key < len(names) else key
-            for key in path)) for _, path in places]
+  return [by_path.get(path) or by_path.get(other)
+          for (_, path), other in zip(places, named)]

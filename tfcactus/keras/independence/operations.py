@@ -262,6 +262,20 @@ def _each(node: Node) -> List[Value]:
   return list(node.values)
 
 
+def _depthwise_filter(node: Node) -> Value:
+  """A kernel whose weights are of one channel each, of which examples may have some."""
+  images, sizes, outputs = node.values
+  channels, narrow = node.shape(0)[3], node.shape(2)[3]
+  if not channels or not narrow or sizes.dependence != Dependence.CONSTANT or (
+      node.op.get_attr('data_format') != b'NHWC'):
+    raise unknown('is not known to treat each example alone')
+  if images.dependence == outputs.dependence == Dependence.ROW_WISE and (
+      images.axis == outputs.axis == 3 and images.block > 0 and
+      outputs.block * channels == images.block * narrow):
+    return Value(Dependence.ROW_WISE, 2, images.block)
+  raise mixed('adds over the examples')
+
+
 def _adds_over(node: Node) -> Value:
   del node
   raise mixed('adds over the examples')
@@ -347,8 +361,8 @@ TRANSFER: Dict[str, Transfer] = {
     **dict.fromkeys(('Conv2DBackpropInput', 'Conv3DBackpropInputV2',
                      'DepthwiseConv2dNativeBackpropInput'), _leading(2)),
     **dict.fromkeys(('Conv2DBackpropFilter', 'Conv3DBackpropFilterV2',
-                     'DepthwiseConv2dNativeBackpropFilter', 'BiasAddGrad',
-                     'L2Loss'), _adds_over),
+                     'BiasAddGrad', 'L2Loss'), _adds_over),
+    'DepthwiseConv2dNativeBackpropFilter': _depthwise_filter,
     **dict.fromkeys(('FusedBatchNormV3', 'FusedBatchNormGradV3'), _fused_norm),
     **dict.fromkeys(('ZerosLike', 'OnesLike'), _like),
     **dict.fromkeys(('Shape', 'ShapeN', 'Size', 'Rank', 'TensorListLength',

@@ -1,4 +1,9 @@
-"""Depthwise convolutions: one sum over positions for each tap of the kernel."""
+"""Depthwise convolutions: each example's channels are channels of one image.
+
+The kernel of a depthwise convolution has weights of its own for each channel. So the
+channels of all examples, next to each other, are those of one image whose kernel
+holds each example's gradient, and TensorFlow takes that in one operation.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +50,35 @@ def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
   Returns:
     Shape (batch, taps, channels, outputs of each).
   """
+  strides = {w.stride for w in windows if w.size > 1}
+  if len(strides) <= 1 and all(w.dilation == 1 for w in windows):
+    return _side_by_side(images, outputs, windows, max(strides, default=1))
   batch, channels = images.shape[0], images.shape[3]
   outputs = tf.reshape(
       outputs, [batch, -1, channels, outputs.shape[-1] // channels])
   return tf.stack([tf.reduce_sum(tap[..., None] * outputs, 1)
                    for tap in im2col.taps(images, windows)], 1)
+
+
+def _side_by_side(images: tf.Tensor, outputs: tf.Tensor,
+                  windows: Sequence[im2col.Window], stride: int) -> tf.Tensor:
+  """The same with all examples in one image, where TensorFlow has a kernel for it."""
+  batch, channels = images.shape[0], images.shape[3]
+  images = im2col.padded(images, windows)
+  sizes = [(w.size - 1) * stride + w.kernel for w in windows]
+  wide = _one_image(images[:, :sizes[0], :sizes[1]], sizes)
+  narrow = _one_image(outputs, [w.size for w in windows])
+  kernel = [*(w.kernel for w in windows), batch * channels,
+            narrow.shape[3] // wide.shape[3]]
+  found = tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
+      input=wide, filter_sizes=kernel, out_backprop=narrow,
+      strides=[1, stride, stride, 1], padding='VALID')
+  taps = kernel[0] * kernel[1]
+  return tf.transpose(tf.reshape(found, [taps, batch, channels, -1]), [1, 0, 2, 3])
+
+
+def _one_image(images: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
+  """(batch, ..., channels) -> (1, height, width, batch times channels)."""
+  batch, channels = images.shape[0], images.shape[-1]
+  rows = tf.transpose(tf.reshape(images, [batch, *sizes, channels]), [1, 2, 0, 3])
+  return tf.reshape(rows, [1, *sizes, batch * channels])

@@ -57,7 +57,7 @@ def window(padding: str, length: int, size: int, kernel: int, stride: int,
   return Window(kernel, stride, dilation, before, size)
 
 
-def _padded(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
+def padded(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
   """Pads and cuts, so that windows start at 0 and whole strides remain."""
   padding, sizes = [[0, 0]], []
   for length, w in zip(images.shape[1:3], windows):
@@ -79,7 +79,7 @@ def taps(images: tf.Tensor, windows: Sequence[Window]) -> List[tf.Tensor]:
   Returns:
     Tensors of shape (batch, positions, channels).
   """
-  images = _padded(images, windows)
+  images = padded(images, windows)
   (rows, columns) = windows
   ends = [(w.size - 1) * w.stride + 1 for w in windows]
   out = []
@@ -108,7 +108,7 @@ def patches(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
   shape = [images.shape[0], rows.size * columns.size, depth]
   if depth == channels and rows.stride == columns.stride == 1:
     return tf.reshape(images, shape)
-  images = _padded(images, windows)
+  images = padded(images, windows)
   dense = max(rows.dilation, columns.dilation) == 1
   if dense and depth <= _IDENTITY_MAX_DEPTH:
     return tf.reshape(_identity(images, windows), shape)
