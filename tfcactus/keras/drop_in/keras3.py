@@ -12,8 +12,8 @@ from tfcactus.keras.checks import example_losses
 from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat import models
 from tfcactus.keras.drop_in import graph_gradients
+from tfcactus.keras.drop_in import loss_scaling
 from tfcactus.keras.drop_in import optimizer
-from tfcactus.keras.drop_in import tape_gradients
 
 
 class Keras3Optimizer(optimizer.DPOptimizer):
@@ -41,7 +41,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
       loss: Per example.
     """
     whole_model.check_one_device(single_replica=True)
-    tape_gradients.check_precision(self)
+    loss_scaling.check_unscaled(self)
     losses = self._private.batching.split(example_losses.mean_per_example(loss))
     if tf.executing_eagerly():
       raise ValueError(

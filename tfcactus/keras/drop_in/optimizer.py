@@ -19,8 +19,10 @@ from tfcactus.keras.compat import models
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import ledger as drop_in_ledger
+from tfcactus.keras.drop_in import loss_scaling
 from tfcactus.keras.drop_in import microbatches
 from tfcactus.keras.drop_in import tape_gradients
+from tfcactus.keras.drop_in.state import State
 from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger import lineage
 from tfcactus.keras.noise_addition import NoiseSampler
@@ -92,7 +94,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     self.num_microbatches = batches.microbatches
     self._sampler = NoiseSampler(self.noise, seed=seed)
     self.l2_norm_clip = _one_clip(l2_norm_clip, plan)
-    self._private = tape_gradients.State(batches)
+    self._private = State(batches)
 
   @property
   def seeded(self) -> bool:
@@ -120,7 +122,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
         trained by, or there is none.
     """
     if model.optimizer is not self:
-      tape_gradients.refuse_scaling(
+      loss_scaling.refuse(
           f'it inside a {type(model.optimizer).__name__}')
     plan = plan or self.plan
     if plan is None:
@@ -157,7 +159,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
           'Expected tape with a loss that is a tensor, got None; use '
           'minimize(loss, var_list, tape=tape) or pass a callable.')
     whole_model.check_one_device(single_replica=True)
-    tape_gradients.check_precision(self)
+    loss_scaling.check_unscaled(self)
     tape = tape if tape is not None else tf.GradientTape()
     with tape:
       if callable(loss):
@@ -190,13 +192,13 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def _check_ready(self) -> None:
     """Refuses gradients that did not come from here."""
     if not self._private.ready:
-      tape_gradients.check_precision(self)
+      loss_scaling.check_unscaled(self)
       raise ValueError(
           'Expected gradients from minimize() of this optimizer, got others: '
           'gradients of a tape are neither clipped nor noisy. Call '
           'minimize(loss_per_example, variables, tape=tape), or use '
           'compile() and fit(). If you do, something scales the loss: '
-          + tape_gradients.UNSCALED)
+          + loss_scaling.UNSCALED)
     self._private.ready = False
 
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
