@@ -216,9 +216,8 @@ def test_logs_leave_padding_out_and_evaluate_is_ordinary(make_plan):
                              plain.predict(x, verbose=0), rtol=1e-5)
 
 
-@pytest.mark.parametrize('optimizer', ['sgd', 'adam'])
-def test_one_trace_for_all_draws(make_plan, optimizer):
-  x, y = _data()
+def _counted(plan):
+  """A private model, and a list that grows by one when its step is traced."""
   traces = []
 
   class Counted(PrivateModel):
@@ -227,7 +226,21 @@ def test_one_trace_for_all_draws(make_plan, optimizer):
       traces.append(1)
       return super().train_step(data)
 
-  private = Counted(_dense(), make_plan(), physical_batch_size=4)
+  return Counted(_dense(), plan, physical_batch_size=4), traces
+
+
+def test_a_shorter_last_batch_is_not_traced_again(make_plan):
+  x, y = _data()
+  private, traces = _counted(make_plan(num_examples=len(x)))
+  private.compile('adam', _LOSS, metrics=['accuracy'])
+  private.fit(x, y, batch_size=len(x) // 2 - 1, epochs=2, verbose=0)
+  assert len(traces) == 1 and int(private.released_steps) == 6
+
+
+@pytest.mark.parametrize('optimizer', ['sgd', 'adam'])
+def test_one_trace_for_all_draws(make_plan, optimizer):
+  x, y = _data()
+  private, traces = _counted(make_plan())
   private.compile(optimizer, _LOSS, metrics=['accuracy'])
   private.fit(PoissonBatches(x, y, 0.25, steps_per_epoch=20), epochs=2,
               verbose=0)
