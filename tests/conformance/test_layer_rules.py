@@ -3,6 +3,7 @@
 To have a new rule tested, list its layer in `LAYERS`, with an input shape.
 """
 
+import inspect
 from typing import Any
 from typing import Callable
 from typing import Dict
@@ -51,25 +52,33 @@ def _of(kind: Any, *args: Any, **fixed: Any) -> Callable[..., Any]:
   return lambda **more: kind(*args, **fixed, **more)
 
 
-_KERAS_3: Dict[str, Case] = versions.choose(keras_2=lambda: {}, keras_3=lambda: {
-    'rms norm': Case(layers.RMSNormalization, (4, 6)),
-    'rms norm, axes': Case(_of(layers.RMSNormalization, axis=[2, 3]), (3, 2, 4)),
-    'layer norm, rms': Case(_of(layers.LayerNormalization, rms_scaling=True), (6,)),
-    'reversible embedding': Case(
-        _of(layers.ReversibleEmbedding, _VOCABULARY, 4), (7,), ids=True),
-    'dense, lora': Case(_of(layers.Dense, 4, 'relu', lora_rank=2), (6,)),
-    'dense over time, lora': Case(_of(layers.Dense, 4, lora_rank=2), (3, 6)),
-    'einsum dense, lora': Case(
-        _of(layers.EinsumDense, 'abc,cde->abde', (4, 2, 3), bias_axes='de',
-            lora_rank=2), (4, 5)),
-    'conv2d, lora': Case(_of(layers.Conv2D, 4, 3, lora_rank=2, groups=2), (5, 4, 2)),
-    'conv3d, lora': Case(
-        _of(layers.Conv3D, 4, 2, lora_rank=2, use_bias=False), (3, 4, 3, 2)),
-    'conv1d, lora': Case(_of(layers.Conv1D, 4, 2, lora_rank=1), (4, 2)),
-    'embedding, lora': Case(
-        _of(layers.Embedding, _VOCABULARY, 4, lora_rank=2), (7,), ids=True),
-})()
+def _newer(name: str, *args: Any, **fixed: Any) -> Any:
+  """As `_of`, of a layer of Keras 3, or None before it had one, or one with LoRA."""
+  kind = getattr(layers, name, None)
+  if not versions.KERAS_3 or kind is None or 'lora_rank' in fixed and not any(
+      'lora_rank' in inspect.signature(base).parameters for base in kind.__mro__[:-1]):
+    return None
+  return _of(kind, *args, **fixed)
 
+
+_KERAS_3 = {
+    'rms norm': Case(_newer('RMSNormalization'), (4, 6)),
+    'rms norm, axes': Case(_newer('RMSNormalization', axis=[2, 3]), (3, 2, 4)),
+    'layer norm, rms': Case(_newer('LayerNormalization', rms_scaling=True), (6,)),
+    'reversible embedding': Case(
+        _newer('ReversibleEmbedding', _VOCABULARY, 4), (7,), ids=True),
+    'dense, lora': Case(_newer('Dense', 4, 'relu', lora_rank=2), (6,)),
+    'dense over time, lora': Case(_newer('Dense', 4, lora_rank=2), (3, 6)),
+    'einsum dense, lora': Case(
+        _newer('EinsumDense', 'abc,cde->abde', (4, 2, 3), bias_axes='de',
+            lora_rank=2), (4, 5)),
+    'conv2d, lora': Case(_newer('Conv2D', 4, 3, lora_rank=2, groups=2), (5, 4, 2)),
+    'conv3d, lora': Case(
+        _newer('Conv3D', 4, 2, lora_rank=2, use_bias=False), (3, 4, 3, 2)),
+    'conv1d, lora': Case(_newer('Conv1D', 4, 2, lora_rank=1), (4, 2)),
+    'embedding, lora': Case(
+        _newer('Embedding', _VOCABULARY, 4, lora_rank=2), (7,), ids=True),
+}
 
 LAYERS: Dict[str, Case] = {
     'dense': Case(_of(layers.Dense, 4, 'relu'), (6,)),
@@ -123,7 +132,7 @@ LAYERS: Dict[str, Case] = {
     'group norm': Case(_of(layers.GroupNormalization, 3), (4, 5, 6)),
     'group norm, no scale': Case(
         _of(layers.GroupNormalization, 2, scale=False), (3, 4)),
-    **_KERAS_3,
+    **{name: case for name, case in _KERAS_3.items() if case.make},
     'simple rnn': Case(_of(layers.SimpleRNN, 3), (4, 3)),
     'lstm': Case(_of(layers.LSTM, 3, return_sequences=True), (4, 3)),
     'gru': Case(_of(layers.GRU, 3), (4, 3)),
