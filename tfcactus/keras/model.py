@@ -75,7 +75,7 @@ class PrivateModel(Fixed, keras.Model):
               'dataclasses.replace(model.plan, ...).guarantee(steps); to train '
               'by another plan, privatize a fresh model.',
       'inner': 'Privatize the other model.',
-  }
+      **dict.fromkeys(('seeded', 'seeded_batches'), 'Privatize a fresh model.')}
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan,
                seed: Optional[int] = None,
