@@ -261,10 +261,12 @@ _OFTEN = ('dense', 'dense, no bias', 'dense over time', 'conv1d', 'conv1d, no bi
           'a rule of a test')
 """Tried in each way whenever tests run; the others are where time matters less."""
 
-_ONCE = ('conv2d, groups', 'conv3d', 'conv2d transposed', 'separable', 'einsum dense',
-         'prelu, shared', 'rms norm', 'reversible embedding', 'dense, lora',
-         'einsum dense, lora', 'embedding, lora')
+_ONCE = ('conv2d, groups', 'conv3d', 'conv2d transposed', 'depthwise, strides',
+         'depthwise, a single row', 'separable', 'einsum dense', 'prelu, shared',
+         'rms norm', 'reversible embedding', 'dense, lora', 'einsum dense, lora',
+         'embedding, lora')
 """Tried in one way at least."""
+
 
 def _cases(often: Sequence[str] = _OFTEN) -> Any:
   return pytest.mark.parametrize('case', [

@@ -96,8 +96,9 @@ class _LateWithWeights(_Late):
 
 
 @pytest.mark.parametrize('how, engine', [
-    ('assign', 'auto'), ('assign', 'vectorized'), ('assign_if', 'auto'),
-    ('in_function', 'auto'), ('python', 'auto')])
+    ('assign', 'auto'), ('assign', 'vectorized'),
+    *(pytest.param(how, 'auto', marks=pytest.mark.slow)
+      for how in ('assign_if', 'in_function', 'python'))])
 @pytest.mark.parametrize('kind', [_Late, _LateWithWeights])
 def test_layers_that_begin_to_write_are_refused_when_the_step_is_traced(
     make_plan, kind, how, engine):
