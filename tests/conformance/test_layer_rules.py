@@ -344,4 +344,4 @@ def test_a_pass_is_proved_to_treat_examples_alone(case):
       tf.nest.map_structure(tf.constant, (x, y, _WEIGHTS)))
   traced = pass_proof.trace(model, run, specs)
   assert pass_proof.unproved(model, traced) is None
-  pass_proof.check_no_writes(traced)
+  pass_proof.check_no_writes(model, traced)

@@ -21,7 +21,8 @@ def standing_in() -> Iterator[List[tf.Graph]]:
   """Has `over_rows` trace something of the same dependences for a while.
 
   Yields:
-    A list for the graphs of what was stood in for.
+    A list that grows with each function that is stood in for: its graph, without
+    gradients.
   """
   _standing_in.graphs = []
   try:

@@ -59,13 +59,13 @@ class TracedPass(NamedTuple):
   Attributes:
     graph: Of the whole pass, its gradients included.
     examples: The graph's inputs, one row an example.
-    inside: Graphs of what was stood in for, of one example.
+    complete: Whether nothing has something else in its place.
     found: What the pass gave.
   """
 
   graph: tf.Graph
   examples: Sequence[tf.Tensor]
-  inside: Sequence[tf.Graph]
+  complete: bool
   found: Pass
 
 
@@ -79,17 +79,18 @@ def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedP
     batch: `TensorSpec`s of one row an example, of known shapes.
   """
   made: List[Pass] = []
-  inside: List[tf.Graph] = []
+  stood_in_for: List[tf.Graph] = []
 
   def traced(batch: Any) -> Sequence[tf.Tensor]:
     with vectorization.standing_in() as graphs, (
         patches.drawing(model, example_seeds.no_seed)):
       made.append(run(batch))
-    inside.extend(graphs)
+    stood_in_for.extend(graphs)
     return made[-1].rows
 
   graph = tf.function(traced, autograph=False).get_concrete_function(batch).graph
-  return TracedPass(graph, graph.inputs[:len(tf.nest.flatten(batch))], inside, made[-1])
+  return TracedPass(graph, graph.inputs[:len(tf.nest.flatten(batch))],
+                    not stood_in_for, made[-1])
 
 
 def unproved(model: keras.Model, traced: TracedPass) -> Optional[Unproved]:
@@ -108,11 +109,17 @@ def unproved(model: keras.Model, traced: TracedPass) -> Optional[Unproved]:
   return together and Unproved(together.why, together.operation)
 
 
-def check_no_writes(traced: TracedPass) -> None:
-  """Refuses a pass that writes variables; see `state_writes.check_pass`.
+def check_no_writes(model: keras.Model, traced: TracedPass) -> None:
+  """Refuses a model whose pass writes variables; see `state_writes`.
+
+  Args:
+    model: The model.
+    traced: Its pass, which shows all that is done if it is complete.
 
   Raises:
     ValueError: naming the operation and the remedy.
   """
-  for graph in (traced.graph, *traced.inside):
-    state_writes.check_pass(graph)
+  if traced.complete:
+    state_writes.check_pass(traced.graph)
+  else:
+    state_writes.check_no_writes(model)

@@ -168,7 +168,7 @@ class Engine:
         return f'{type(error).__name__}: {error}', None
       return str(told), layer_routes.holder_of(self.routes, told.layer)
     if found is None:
-      pass_proof.check_no_writes(traced)
+      pass_proof.check_no_writes(self._model, traced)
       return None
     return found.reason, layer_routes.layer_of(
         self.routes, found.operation, found.variable)
@@ -188,6 +188,8 @@ class Engine:
     clipped = clipping_lib.clip_and_sum(
         found.gradients, l2_norm_clip, batched_pass.takes_part(batch[2]),
         self._clipping, self.routes.groups)
+    # Checked once more: its places are those of the arrays.
+    tf.nest.assert_same_structure(self._outputs, found.predictions, check_types=False)
     nothing = tf.zeros([self.rows])
     carried = masks.of_all(found.predictions)
     self._masked = [mask is not None for mask in carried]
