@@ -176,8 +176,7 @@ def test_thresholds(law):
   check(draw, event, law, tight=0.5)
 
 
-@pytest.mark.parametrize('runs', [
-    8_000, pytest.param(RUNS // 4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('runs', [8_000, RUNS // 4])
 @pytest.mark.slow
 def test_threshold_sketch_one_by_one(runs):
   """A record on the left moves the split, its part's count and the total."""

@@ -233,8 +233,7 @@ class PrivateModel(Fixed, keras.Model):
     feed = fit_inputs.make_feed(
         self.plan, x, y, batch_size, sample_weight, class_weight,
         steps_per_epoch, self._ledger.journal_path is not None)
-    if self.built and self.optimizer is not None:
-      optimizers.make_variables(self)
+    optimizers.make_variables(self)
     with self._ledger.training(feed.marks, optimizers.bare_optimizer(self)):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
@@ -363,8 +362,7 @@ class PrivateModel(Fixed, keras.Model):
   def compile_from_config(self, config: Any) -> None:
     """Compiles a loaded model, its optimizer ready to be restored."""
     self.compile(**keras.saving.deserialize_keras_object(config))
-    if self.built:
-      optimizers.make_variables(self)
+    optimizers.make_variables(self)
 
   def save_own_variables(self, store: Any) -> None:
     """Saves the counters, and the clip norm if it moves."""

@@ -19,9 +19,9 @@ class Fixed:
   """What to do instead, by the name of each attribute."""
 
   def __setattr__(self, name: str, value: Any) -> None:
-    computed = isinstance(getattr(type(self), name, None), property)
     if name in self._FIXED and (
-        computed or self.__dict__.get(name, value) is not value):
+        isinstance(getattr(type(self), name, None), property) or
+        self.__dict__.get(name, value) is not value):
       raise AttributeError(
           f'Expected {name} of a {type(self).__name__} to stay as it was made, '
           f'got {value!r}: what was released is accounted for by it. '

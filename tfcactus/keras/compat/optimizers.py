@@ -68,10 +68,10 @@ def make_variables(model: keras.Model) -> None:
   What makes variables while TensorFlow traces it is traced again.
 
   Args:
-    model: A `PrivateModel`, built and compiled.
+    model: A `PrivateModel`; it may yet have neither weights nor an optimizer.
   """
   optimizer = bare_optimizer(model)
-  if hasattr(optimizer, 'build'):
+  if model.built and hasattr(optimizer, 'build'):
     optimizer.build(model.inner.trainable_variables)
 
 
