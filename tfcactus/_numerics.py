@@ -64,7 +64,7 @@ EPS = float(np.finfo(np.float64).eps)
 def sum_roundoff(terms: int) -> float:
   """Bound on the error of a sum of products, over the sum of their moduli.
 
-  Of `pairwise` numpy sums and of `_product`. A complex dot product of n terms is
+  Of `pairwise` numpy sums and of `product`. A complex dot product of n terms is
   within sqrt(2) n EPS in whatever order it is taken (Higham, "Accuracy and
   Stability of Numerical Algorithms", sections 3.1 and 3.6); that of a block is
   46 EPS, and adding up the blocks takes the rest.
@@ -72,7 +72,7 @@ def sum_roundoff(terms: int) -> float:
   return (48 + 0.5 * terms / BLOCK) * EPS
 
 
-def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   """a @ b, with the inner sums taken in short blocks to keep their digits."""
   total = a[..., :BLOCK] @ b[:BLOCK]
   for start in range(BLOCK, b.shape[0], BLOCK):
@@ -99,7 +99,7 @@ def log_phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float,
   wide = expm1_i(np.multiply.outer(spacing * short * np.arange(coarse), loss))
   weighted = wide * weight
   # e^(i(x+y)) - 1 = (e^ix - 1)(e^iy - 1) + (e^ix - 1) + (e^iy - 1).
-  table = _product(weighted, fine.T)
+  table = product(weighted, fine.T)
   table += np.sum(weighted, axis=1)[:, None]
   table += np.sum(fine * weight, axis=1)[None, :]
   return log1p(table.ravel()[:count])
@@ -121,7 +121,7 @@ def phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float, count: int,
   fine = np.exp(1j * np.multiply.outer(spacing * np.arange(short), loss))
   wide = np.exp(1j * np.multiply.outer(
       start + spacing * short * np.arange(coarse), loss))
-  return _product(wide * weight, fine.T).ravel()[:count]
+  return product(wide * weight, fine.T).ravel()[:count]
 
 
 def log_expm1(x: float | np.ndarray) -> float | np.ndarray:

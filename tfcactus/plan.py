@@ -23,6 +23,7 @@ from tfcactus.adaptive_clipping import AdaptiveClipping
 from tfcactus.guarantee import Guarantee
 from tfcactus.guarantee import ReleasedStatistic
 from tfcactus.relations import Relation
+from tfcactus.sampling import base as sampling_base
 from tfcactus.sampling import PoissonSampling
 from tfcactus.sampling import SamplingScheme
 
@@ -99,10 +100,12 @@ class PrivacyPlan:
                    delta: float, l2_norm_clip: float,
                    noise: Optional[noise_lib.Noise] = None,
                    target_epsilon: Optional[float] = None,
+                   sampling: Type[SamplingScheme] = PoissonSampling,
                    **settings: Any) -> PrivacyPlan:
     """A plan in the terms of `fit`: a batch size and epochs.
 
-    `PoissonBatches(x, y, batch_size=...)` draws its batches.
+    `PoissonBatches(x, y, batch_size=...)` draws its batches, or
+    `AllocatedBatches(x, y, batch_size=...)` with sampling=RandomAllocationSampling.
 
     Args:
       batch_size: The expected size of a batch; batches vary around it.
@@ -112,15 +115,18 @@ class PrivacyPlan:
       l2_norm_clip: As the attribute.
       noise: The noise; or None with `target_epsilon`.
       target_epsilon: For the least Gaussian noise that keeps within it.
+      sampling: How batches are chosen, from `tfcactus.sampling`; what the target is
+        kept by. Give it to `guarantee` too.
       **settings: The other attributes.
 
     Raises:
       ValueError: if an argument is out of range, or noise and target are both given
         or both missing.
     """
-    scheme = PoissonSampling.of_batch_size(batch_size, num_examples)
+    prob = sampling.prob_of_batch_size(batch_size, num_examples)
+    scheme = sampling.of_plan(sampling_base.Numbers(num_examples, prob))
     numbers = dict(
-        settings, num_examples=scheme.num_examples, sampling_prob=scheme.sampling_prob,
+        settings, num_examples=num_examples, sampling_prob=prob,
         steps=_checks.integer('epochs', epochs, 1) * scheme.batches_per_epoch,
         delta=delta, l2_norm_clip=l2_norm_clip)
     if (noise is None) == (target_epsilon is None):
@@ -130,7 +136,7 @@ class PrivacyPlan:
     if noise is None:
       noise = calibrate_noise_multiplier(
           _checks.positive('target_epsilon', target_epsilon), noise_lib.Gaussian,
-          **numbers)
+          sampling=sampling, **numbers)
     return cls(noise=noise, **numbers)
 
   def _check_adaptive(self) -> None:
@@ -194,7 +200,8 @@ class PrivacyPlan:
 
     Args:
       steps: How many; default all that are planned. Zero costs nothing. Of a
-        scheme that draws epochs (`OnePassSampling`) how many epochs.
+        scheme that draws epochs (`RandomAllocationSampling`, `OnePassSampling`) how
+        many epochs, by default those that all steps take.
       neighboring_relation: Whom it protects: one of dp_accounting's, or
         'add-or-remove', 'zero-out' (an example replaced by one that contributes
         zero; nothing is assumed of num_examples) or 'replace' (by any other, which
@@ -215,12 +222,8 @@ class PrivacyPlan:
                  neighboring_relation: Optional[Relation],
                  sampling: Type[SamplingScheme]) -> Guarantee:
     """What the plan would cost with another noise."""
-    if steps is None and sampling.draws_epochs:
-      raise ValueError(
-          f'Expected steps, the number of epochs, with {sampling.__name__}, got '
-          'None: the plan counts steps.')
-    count = self.steps if steps is None else _checks.integer('steps', steps, 0)
     scheme = sampling.of_plan(self)
+    count = self._draws(scheme) if steps is None else _checks.integer('steps', steps, 0)
     relation = scheme.check_relation(neighboring_relation)
     beside = '' if not self.releases else (
         f' Covers {len(self.releases)} statistics released beside the training.')
@@ -230,10 +233,18 @@ class PrivacyPlan:
         f'{relations.public(relation, scheme.constants(self))}.{beside}',
         releases=self.releases, proven=self.accounting == 'proven')
 
+  def _draws(self, scheme: SamplingScheme) -> int:
+    """How many draws of a scheme all planned steps take, begun ones included."""
+    if not scheme.draws_epochs:
+      return self.steps
+    return -(-self.steps // scheme.batches_per_epoch)
+
   def steps_within(self, epsilon: float, *,
                    neighboring_relation: Optional[Relation] = None,
                    sampling: Type[SamplingScheme] = PoissonSampling) -> int:
     """The largest number of steps, at most `steps`, that keeps within epsilon.
+
+    Of epochs, for a scheme that draws epochs.
 
     Args:
       epsilon: Budget for the upper bound, at the plan's delta.
@@ -242,7 +253,8 @@ class PrivacyPlan:
     """
     return calibration.calibrate_steps(
         epsilon, lambda steps: self.guarantee(
-            steps, neighboring_relation, sampling=sampling).upper, self.steps)
+            steps, neighboring_relation, sampling=sampling).upper,
+        self._draws(sampling.of_plan(self)))
 
 
 def _release_events(releases: object) -> tuple[dp_accounting.DpEvent, ...]:
@@ -289,7 +301,7 @@ def calibrate_noise_multiplier(
     make_noise: Returns the family's noise for a noise multiplier.
     tolerance: Relative tolerance of the noise multiplier, on the safe side.
     neighboring_relation: As for `PrivacyPlan.guarantee`.
-    sampling: As for `PrivacyPlan.guarantee`, of a scheme that counts steps.
+    sampling: As for `PrivacyPlan.guarantee`.
     **settings: Arguments of `PrivacyPlan` other than `noise`.
 
   Returns:

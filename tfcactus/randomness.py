@@ -107,6 +107,21 @@ class KeyStream:
       if np.all(ranked[1:] > ranked[:-1]):
         return order
 
+  def integers(self, span: int, count: int) -> np.ndarray:
+    """int64 in [0, span), uniform to the last bit.
+
+    Args:
+      span: Positive, below 2^63.
+      count: How many.
+    """
+    # Words beyond the last whole multiple of the span are drawn again.
+    last = np.uint64(2**64 - 1 - 2**64 % span)
+    words = self.words(count)
+    while not np.all(words <= last):
+      words = words[words <= last]
+      words = np.append(words, self.words(count - words.size))
+    return (words % np.uint64(span)).astype(np.int64)
+
   def uniforms(self, count: int) -> np.ndarray:
     """float64 in [0, 1) on a grid of 2^-53."""
     return (self.words(count) >> np.uint64(11)) * 2.0**-53
@@ -184,14 +199,7 @@ class SystemRandom:
     if not 0 < span < 2**63:
       raise ValueError(f'Expected low < high, got {low!r} and {high!r}.')
     count = math.prod(_shape(size))
-    # Words beyond the last whole multiple of the span are drawn again.
-    last = np.uint64(2**64 - 1 - 2**64 % span)
-    words = self._stream.words(count)
-    while not np.all(words <= last):
-      words = words[words <= last]
-      words = np.append(words, self._stream.words(count - words.size))
-    return (words % np.uint64(span)).astype(np.int64).reshape(
-        _shape(size)) + int(low)
+    return self._stream.integers(span, count).reshape(_shape(size)) + int(low)
 
 
 def fine_uniform(rng: Random, size: Size) -> np.ndarray:

@@ -13,10 +13,12 @@ import pytest
 
 from tests.conformance.toy_sampling import ToySampling
 from tfcactus import sampling
+from tfcactus.accounting import RandomAllocationDpEvent
 from tfcactus.randomness import KeyStream
 from tfcactus.sampling import FixedSizeSampling
 from tfcactus.sampling import OnePassSampling
 from tfcactus.sampling import PoissonSampling
+from tfcactus.sampling import RandomAllocationSampling
 from tfcactus.sampling import SamplingScheme
 
 _GAUSSIAN = dp_accounting.GaussianDpEvent(2.0)
@@ -57,6 +59,10 @@ CASES = (
     Case(OnePassSampling(40, 10), 0.25, 0.25 * 9 / 39, (10.0, 0.0), _GAUSSIAN,
          'passes in which each example was used exactly once',
          (OnePassSampling(41, 10),)),
+    Case(RandomAllocationSampling(40, 4), 0.25, 0.0625, (10.0, 7.5),
+         RandomAllocationDpEvent(4, _GAUSSIAN),
+         '3 epochs of 4 noisy sums, each example in one of them',
+         (RandomAllocationSampling(40, 5), RandomAllocationSampling(41, 4))),
 )
 """One line a scheme; `tests/conformance` runs them all."""
 

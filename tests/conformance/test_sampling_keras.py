@@ -16,7 +16,7 @@ from tests.conformance.sampling_cases import each_case  # noqa: F401
 import tfcactus
 from tfcactus import keras as ours
 from tfcactus import sampling
-from tfcactus.keras.batches import SampledBatches
+from tfcactus.keras.sampled_batches import SampledBatches
 
 ALL = (*cases.CASES, cases.TOY)
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)

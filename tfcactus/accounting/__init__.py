@@ -10,6 +10,7 @@ from tfcactus.accounting.events import dominating_pair
 from tfcactus.accounting.events import DominatingPairDpEvent
 from tfcactus.accounting.events import noise_event
 from tfcactus.accounting.events import NoiseTableDpEvent
+from tfcactus.accounting.events import RandomAllocationDpEvent
 from tfcactus.accounting.events import randomized_response_event
 from tfcactus.accounting.events import SteppedDpEvent
 from tfcactus.accounting.moments import ExtendedMomentsAccountant
@@ -26,7 +27,8 @@ __all__ = [
     'Bounds', 'Composition', 'DominatingPair', 'DominatingPairDpEvent',
     'ExtendedMomentsAccountant', 'NoiseTableDpEvent', 'OneSidedAccountant',
     'PairAccountant', 'PairBounds', 'PhiAccountant', 'PrivacyBucketsAccountant',
-    'RenyiAccountant', 'StepLoss', 'SteppedDpEvent', 'TCDP', 'TCDPAccountant',
+    'RandomAllocationDpEvent', 'RenyiAccountant', 'StepLoss', 'SteppedDpEvent',
+    'TCDP', 'TCDPAccountant',
     'TCDPDpEvent', 'TwoSidedAccountant', 'dominating_pair', 'noise_event',
     'randomized_response_event',
 ]

@@ -18,6 +18,7 @@ from tfcactus import noise as noise_lib
 from tfcactus import relations
 from tfcactus.accounting import events
 from tfcactus.accounting.composition.composition import StepLoss
+from tfcactus.accounting.composition.losses.allocated import AllocatedGaussian
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.noise import base as noise_base
 from tfcactus.noise import gaussian_pairs
@@ -108,6 +109,26 @@ class NoiseStep(PairedStep):
         GaussianLoss(mu, prob, 'add' if direction == 'add' else 'remove'))
     return StepLoss(lambda cells: _sampled(
         gaussian_pairs.shifted(mu, cells), prob, way), loss)
+
+
+@dataclasses.dataclass(frozen=True)
+class AllocatedStep(PairedStep):
+  """Gaussian noise on several sums, of which each record enters one by chance.
+
+  Attributes:
+    std: Standard deviation over sensitivity of each sum's noise.
+    num_batches: How many sums there are.
+  """
+
+  std: float
+  num_batches: int
+
+  def loss(self, direction: str) -> StepLoss:
+    mu, bins = 1 / self.std, self.num_batches
+    return StepLoss(
+        lambda cells: gaussian_pairs.allocated(
+            mu, bins, direction, min(max(cells // 16, 256), 1024)),
+        AllocatedGaussian(mu, bins, direction))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,6 +290,38 @@ def _(event: events.SteppedDpEvent, sample: Sample) -> Steps:
         event, f'its steps have a proof for {proved}, none for '
         f'{sample.relation.name}')
   yield SchemeStep(event, sample.relation), 1
+
+
+@steps_of.register(events.RandomAllocationDpEvent)
+def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
+  if sample != Sample(sample.relation):
+    raise Unsupported(event, 'it says what it samples itself; it is not sampled '
+                      'once more')
+  if sample.relation not in event.proved_relations:
+    raise Unsupported(event, 'random allocation has a proof for ADD_OR_REMOVE_ONE and '
+                      f'REPLACE_SPECIAL, none for {sample.relation.name}')
+  inner = _merged(event.event)
+  if event.num_batches == 1 or isinstance(inner, dp_accounting.NoOpDpEvent):
+    return steps_of(inner, sample)
+  (step, count), *more = steps_of(inner, sample)
+  if step is None and not more:
+    return iter([(None, count)])
+  if isinstance(step, NoiseStep) and step.sample == sample and count == 1 and (
+      step.noise.gaussian_std is not None) and not more:
+    return iter([(AllocatedStep(step.noise.gaussian_std, event.num_batches), 1)])
+  raise Unsupported(event, 'random allocation has a proof for Gaussian noise on the '
+                    'whole batch only')
+
+
+def _random_allocation(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
+  if _checked(event, _checks.integer, 'num_selected', event.num_selected, 1) > 1:
+    raise Unsupported(event, 'records that enter several of the batches have no proof')
+  return steps_of(_checked(event, events.RandomAllocationDpEvent, event.num_steps,
+                           event.event), sample)
+
+
+if hasattr(dp_accounting, 'RandomAllocationDpEvent'):  # Newer releases have it.
+  steps_of.register(dp_accounting.RandomAllocationDpEvent)(_random_allocation)
 
 
 def _randomized_response(event: dp_accounting.DpEvent, sample: Sample) -> Steps:

@@ -13,8 +13,8 @@ from tfcactus.noise.base import Noise
 from tfcactus.noise.base import NoiseTableDpEvent
 from tfcactus.pairs import dominating_pair as pair_lib
 
-__all__ = ['DominatingPairDpEvent', 'NoiseTableDpEvent', 'dominating_pair',
-           'noise_event', 'randomized_response_event']
+__all__ = ['DominatingPairDpEvent', 'NoiseTableDpEvent', 'RandomAllocationDpEvent',
+           'dominating_pair', 'noise_event', 'randomized_response_event']
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True, repr=False, eq=False)
@@ -79,6 +79,38 @@ class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
       (lower, upper): the upper pair's privacy profile is an upper bound for all
       neighbours in that direction, the lower pair's a lower bound for the worst.
     """
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class RandomAllocationDpEvent(dp_accounting.DpEvent):
+  """An epoch in which each record enters one of several batches, drawn at random.
+
+  Each record draws its batch uniformly and independently of the others, anew for
+  each event: sizes vary, and one record more moves no other. A mechanism runs once on
+  each batch, and may depend on what it returned before. For Gaussian noise, one
+  record added, removed or zeroed; others are refused.
+
+  Attributes:
+    num_batches: How many batches there are, used or not; public.
+    event: What one batch costs a record known to be in it.
+
+  Raises:
+    ValueError: if num_batches is no whole number of at least one.
+
+  Source: Feldman and Shenfeld, "Privacy amplification by random allocation" (2025).
+  """
+
+  num_batches: int
+  event: dp_accounting.DpEvent
+
+  proved_relations = (dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+                      dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+
+  def __attrs_post_init__(self) -> None:
+    _checks.integer('num_batches', self.num_batches, 1)
+    if not isinstance(self.event, dp_accounting.DpEvent):
+      raise ValueError(
+          f'Expected event to be a DpEvent of dp_accounting, got {self.event!r}.')
 
 
 def randomized_response_event(noise_parameter: float, num_buckets: int

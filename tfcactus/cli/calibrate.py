@@ -34,6 +34,9 @@ def _wanted(args: argparse.Namespace) -> str:
   """The one argument that is not given."""
   if args.noise is None or args.step or args.steps_file:
     raise ValueError('Expected --noise with calibrate, and no other steps.')
+  args.steps = steps.counted(args)
+  if args.sampling == 'allocation':
+    args.sampling_prob = args.sampling_prob or fractions.Fraction(1)
   wanted = [name for name in _SOLVERS if getattr(args, name) is None]
   if args.noise not in planner.FAMILIES and 'noise_multiplier' in wanted:
     wanted.remove('noise_multiplier')
@@ -54,7 +57,7 @@ def _run(args: argparse.Namespace) -> None:
     values = {known: getattr(args, known) for known in _SOLVERS}
     values[name] = fractions.Fraction(value) if name == 'sampling_prob' else value
     return steps.StepGroup(args.noise, sampling=args.sampling, bend=args.bend,
-                           **values).event()
+                           batches=args.batches, **values).event()
 
   start = time.perf_counter()
   cost = calibration.account(event, args.delta, relations.NAMES[args.relation],
@@ -64,6 +67,8 @@ def _run(args: argparse.Namespace) -> None:
   # Less noise, or more sampling, would cost more than is said.
   safe = _format.lower if name == 'sampling_prob' else _format.upper
   told = str(value) if name == 'steps' else safe(value, 10)
+  if name == 'steps' and args.sampling == 'allocation':
+    name = 'epochs'
   command.show(
       args, {name: value, 'epsilon': reached,
              'seconds': time.perf_counter() - start},

@@ -24,7 +24,7 @@ from tfcactus.cli import command
 from tfcactus.noise import library
 from tfcactus.release import planner
 
-SAMPLINGS = ('poisson', 'fixed')
+SAMPLINGS = ('poisson', 'fixed', 'allocation')
 
 
 def _distinct(pairs: Sequence[Sequence[Any]]) -> dict[str, Any]:
@@ -44,6 +44,19 @@ def _typed(name: str, kinds: tuple[type, ...], value: object) -> Any:
   return kinds[-1](value)
 
 
+def _allocated(values: dict[str, Any]) -> dict[str, Any]:
+  """Values with epochs in them, which only an allocation counts.
+
+  Raises:
+    ValueError: if they are of another sampling, or count steps as well.
+  """
+  if values.get('sampling') != 'allocation' or 'steps' in values:
+    raise ValueError(
+        'Expected epochs with sampling allocation, and no steps beside them, got '
+        f'{", ".join(f"{name}={value}" for name, value in values.items())}.')
+  return values
+
+
 @dataclasses.dataclass(frozen=True)
 class StepGroup:
   """Equal steps, as typed.
@@ -52,9 +65,10 @@ class StepGroup:
     noise: A family, the name of a shipped table, or a file.
     noise_multiplier: Size of the noise; None for a table, which has its own.
     sampling_prob: Exact, so that a fixed size can be read off it.
-    steps: How many.
+    steps: How many; of an allocation, how many epochs.
     sampling: One of `SAMPLINGS`.
     bend: For sinh-normal noise.
+    batches: Of an epoch, for an allocation.
   """
 
   noise: str
@@ -63,6 +77,7 @@ class StepGroup:
   steps: int = 1
   sampling: str = 'poisson'
   bend: Optional[float] = None
+  batches: Optional[int] = None
 
   @classmethod
   def parse(cls, text: str) -> StepGroup:
@@ -83,7 +98,11 @@ class StepGroup:
         'noise': str, 'noise_multiplier': number('noise_multiplier'),
         'steps': lambda v: _typed('steps', (int,), v),
         'sampling_prob': lambda v: fractions.Fraction(str(v)),
-        'sampling': str, 'bend': number('bend')}
+        'sampling': str, 'bend': number('bend'),
+        'batches': lambda v: _typed('batches', (int,), v)}
+    if 'epochs' in values:
+      values = {'steps' if name == 'epochs' else name: value
+                for name, value in _allocated(values).items()}
     unknown = set(values) - set(kinds)
     if unknown or 'noise' not in values:
       raise ValueError(f'Expected noise and some of {", ".join(kinds)}, got '
@@ -98,7 +117,15 @@ class StepGroup:
       raise ValueError(
           f'Expected sampling in {SAMPLINGS}, got {self.sampling!r}.')
     event = accounting.noise_event(self._noise())
-    if self.sampling == 'fixed':
+    if (self.sampling == 'allocation') != (self.batches is not None) or (
+        self.sampling == 'allocation' and prob < 1):
+      raise ValueError(
+          'Expected batches with sampling allocation and with no other, which then '
+          f'has no sampling probability, got sampling={self.sampling!r}, '
+          f'batches={self.batches!r} and sampling_prob={self.sampling_prob}.')
+    if self.batches is not None:
+      event = accounting.RandomAllocationDpEvent(self.batches, event)
+    elif self.sampling == 'fixed':
       event = dp_accounting.SampledWithoutReplacementDpEvent(
           self.sampling_prob.denominator, self.sampling_prob.numerator, event)
     elif prob < 1:
@@ -141,7 +168,12 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
   add('--sampling-prob', type=arguments.fraction, default=fractions.Fraction(1),
       help='such as 0.004 or 250/60000')
   add('--steps', type=int)
-  add('--sampling', choices=SAMPLINGS, default='poisson')
+  add('--sampling', choices=SAMPLINGS, default='poisson',
+      help='poisson: each record by a coin of its own; fixed: so many of all, drawn '
+      'for each step; allocation: each record in one of the --batches of each of '
+      '--epochs, drawn at random (default: %(default)s)')
+  add('--batches', type=int, help='of an epoch, with --sampling allocation')
+  add('--epochs', type=int, help='in place of --steps, with --sampling allocation')
   add('--step', action='append', type=StepGroup.parse, default=[],
       metavar='NAME=VALUE,...', help='a group of steps; repeat for more')
   add('--steps-file', metavar='FILE.json',
@@ -154,16 +186,32 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
   arguments.add_json(parser)
 
 
+def counted(args: argparse.Namespace) -> Optional[int]:
+  """--steps, or --epochs of an allocation; None for neither.
+
+  Raises:
+    ValueError: for the one that the sampling does not count.
+  """
+  name, other = ('epochs', 'steps') if args.sampling == 'allocation' else (
+      'steps', 'epochs')
+  if getattr(args, other) is not None:
+    raise ValueError(f'Expected --{name} with --sampling {args.sampling}, got '
+                     f'--{other}.')
+  return getattr(args, name)
+
+
 def _groups(args: argparse.Namespace) -> list[StepGroup]:
   groups = list(args.step)
   if args.steps_file:
     groups += _read(args.steps_file)
   if args.noise is not None:
-    if args.steps is None:
-      raise ValueError('Expected --steps with --noise.')
+    count = counted(args)
+    if count is None:
+      raise ValueError('Expected --steps with --noise, or --epochs with --sampling '
+                       'allocation.')
     groups.append(StepGroup(args.noise, args.noise_multiplier,
-                            args.sampling_prob, args.steps, args.sampling,
-                            args.bend))
+                            args.sampling_prob, count, args.sampling,
+                            args.bend, args.batches))
   if not groups:
     raise ValueError('Expected --noise and --steps, --step or --steps-file.')
   return groups
@@ -205,7 +253,7 @@ def show_bounds(args: argparse.Namespace, name: str, at: str,
        'One direction alone is no guarantee. ') +
       relations.protected(relation, 'record', 'the data') + '. ' +
       relations.public(relation, 'The number of records, the sampling probability '
-                       'and the number of steps', 'record') + '.')
+                       'or number of batches, and the number of steps', 'record') + '.')
   command.show(args, {
       'lower': bounds.lower, 'estimate': bounds.estimate, 'upper': bounds.upper,
       'relation': args.relation, 'direction': args.direction,

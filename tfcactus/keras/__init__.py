@@ -11,6 +11,7 @@ if _importlib_util.find_spec('tensorflow') is None:
       'Expected TensorFlow for tfcactus.keras, found none; install '
       '"tfcactus[training]", or any TensorFlow from 2.14 on.')
 
+from tfcactus.keras.batches import AllocatedBatches
 from tfcactus.keras.batches import FixedSizeBatches
 from tfcactus.keras.batches import PoissonBatches
 from tfcactus.keras.batches import ShuffledBatches
@@ -31,6 +32,7 @@ from tfcactus.keras.noise_addition import NoiseSampler
 from tfcactus.keras.run_card import make_run_card
 
 __all__ = [
+    'AllocatedBatches',
     'DPKerasAdagradOptimizer',
     'DPKerasAdamOptimizer',
     'DPKerasRMSpropOptimizer',

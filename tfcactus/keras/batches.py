@@ -1,219 +1,18 @@
-"""Batches that a sampling scheme draws, as data for Keras."""
+"""Batches for Keras, one class a sampling scheme."""
 
 from __future__ import annotations
 
-import itertools
-import os
-import threading
 from typing import Any
-from typing import Callable
-from typing import Iterator
-from typing import List
 from typing import Optional
-from typing import Tuple
-
-import numpy as np
-import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus.keras import data_sources
-from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.ledger.batch_marks import BatchMarks
-from tfcactus.keras.read_only import Fixed
-from tfcactus.plan import PrivacyPlan
-from tfcactus.randomness import KeyStream
+from tfcactus.keras.sampled_batches import SampledBatches
 from tfcactus.sampling import FixedSizeSampling
 from tfcactus.sampling import OnePassSampling
 from tfcactus.sampling import PoissonSampling
-from tfcactus.sampling import SamplingScheme
+from tfcactus.sampling import RandomAllocationSampling
 from tfcactus.sampling.base import checked_size
-
-_Batch = Tuple[Any, Any, Any]
-
-
-class SampledBatches(Fixed, keras.utils.Sequence):
-  """Batches of the examples that a sampling scheme draws.
-
-  Goes into `model.fit(batches, epochs=...)`. The third part of a batch is its
-  weights: 1 for an example that was drawn, or what `sample_weight` says, and 0 for
-  padding, which contributes nothing. An example with NaN or infinity in it is
-  treated as padding whenever it is drawn, which is a matter of that example alone.
-
-  Draws come from AES-256 in counter mode under a fresh key from the operating
-  system. With a seed they repeat, and amplification by sampling does not hold
-  against whoever knows it: for experiments only.
-
-  Attributes:
-    scheme: The `SamplingScheme`.
-    num_examples: How many examples there are, a public number.
-    steps_per_epoch: Batches per epoch.
-    physical_batch_size: Batches are padded to a multiple of it.
-    seeded: Whether the draws repeat.
-  """
-
-  _FIXED = dict.fromkeys(
-      ('scheme', 'num_examples', 'sampling_prob', 'batch_size', 'seeded', 'draws'),
-      'Make other batches, and a plan that accounts for them.')
-
-  def __init__(self, x: Any, y: Any, scheme: SamplingScheme, *,
-               steps_per_epoch: Optional[int] = None,
-               physical_batch_size: Optional[int] = None,
-               seed: Optional[int] = None, sample_weight: Any = None):
-    """Initialises the batches.
-
-    Args:
-      x: As for `PoissonBatches`.
-      y: As for `PoissonBatches`.
-      scheme: How batches are chosen; one of `tfcactus.sampling`.
-      steps_per_epoch: Batches per epoch; the scheme's `batches_per_epoch` by
-        default, and of a scheme that draws epochs always.
-      physical_batch_size: Pad each batch to a multiple of this size; by
-        default only empty ones are padded. (A `PrivateModel` pads by itself.)
-      seed: For repeatable experiments; None takes the system's entropy.
-      sample_weight: As for `PoissonBatches`.
-
-    Raises:
-      ValueError: if an argument is invalid.
-    """
-    super().__init__()
-    self._data = data_sources.open_data(x, y, sample_weight)
-    self.num_examples = self._data.num_examples
-    if scheme.num_examples != self.num_examples:
-      raise ValueError(
-          f'Expected the num_examples={scheme.num_examples} examples of the '
-          f'sampling scheme, got {self.num_examples}.')
-    if scheme.draws_epochs and steps_per_epoch is not None:
-      raise ValueError(
-          f'Expected steps_per_epoch=None with {type(scheme).__name__}, which draws '
-          f'the batches of an epoch as a whole, got {steps_per_epoch!r}.')
-    self.scheme = scheme
-    self.steps_per_epoch = _checks.integer(
-        'steps_per_epoch', scheme.batches_per_epoch if steps_per_epoch is None else
-        steps_per_epoch, 1)
-    self.physical_batch_size = _checks.integer(
-        'physical_batch_size',
-        1 if physical_batch_size is None else physical_batch_size, 1)
-    self.seeded = seed is not None
-    self._stream = KeyStream(
-        None if seed is None else _checks.integer('seed', seed, 0),
-        f'{scheme.name} batches')
-    self._drawn = 0
-    self._lock = threading.Lock()
-    self._pid = os.getpid()
-
-  @property
-  def draws(self) -> int:
-    """How many draws of the scheme were made so far: batches, or epochs."""
-    return self._drawn
-
-  def check_plan(self, plan: PrivacyPlan) -> None:
-    """Refuses a plan that accounts for other batches.
-
-    Raises:
-      ValueError: naming what differs.
-    """
-    self.scheme.check_plan(plan)
-
-  def __repr__(self) -> str:
-    return (f'<{type(self).__name__} of {self.num_examples:,} examples: {self.scheme}, '
-            f'{self.steps_per_epoch} batches per epoch, {self._drawn} drawn'
-            f'{", seeded" if self.seeded else ""}>')
-
-  def two_examples(self) -> Tuple[Any, Any]:
-    """Returns two usable rows of x and y, to try a loss on; no draw."""
-    for start in range(0, self.num_examples, 256):
-      parts = _usable(self._data.rows(
-          np.arange(start, min(start + 256, self.num_examples))))
-      if _count(parts):
-        return tf.nest.map_structure(
-            lambda part: part[np.resize(np.arange(min(len(part), 2)), 2)], parts[:2])
-    return self._data.rows(np.zeros(2, np.int64))[:2]
-
-  def __len__(self) -> int:
-    return self.steps_per_epoch
-
-  def __getitem__(self, index: int) -> _Batch:
-    if self.scheme.draws_epochs:
-      raise TypeError(
-          f'Expected iteration over the batches of {type(self.scheme).__name__}, '
-          'which draws an epoch as a whole, got an index.')
-    if not 0 <= index < self.steps_per_epoch:
-      raise IndexError(
-          f'Expected a batch index in [0, {self.steps_per_epoch}), got '
-          f'{index}.')
-    index_of_examples, = self._draw()
-    return self._batch(index_of_examples)
-
-  def __iter__(self) -> Iterator[_Batch]:
-    """Yields the batches of an epoch, drawn afresh."""
-    if self.scheme.draws_epochs:
-      return map(self._batch, self._draw())
-    return itertools.islice(self._batches(), self.steps_per_epoch)
-
-  def feed(self, marks: Optional[BatchMarks] = None) -> tf.data.Dataset:
-    """Returns what a `PrivateModel` trains on.
-
-    A dataset that draws batches as long as it is asked; or one epoch, drawn afresh
-    in each iteration, of a scheme that draws epochs.
-
-    Args:
-      marks: What its batches are to be recognised by.
-    """
-    if self.scheme.draws_epochs:
-      return self._dataset(lambda: iter(self), marks).apply(
-          tf.data.experimental.assert_cardinality(self.steps_per_epoch))
-    return self._dataset(self._batches, marks)
-
-  def dataset(self, steps: Optional[int] = None) -> tf.data.Dataset:
-    """Returns the batches of one epoch as a dataset; each pass draws afresh.
-
-    A `PrivateModel` reports an epsilon only for this object itself: what is
-    done to a dataset (cache, repeat, take) cannot be seen.
-
-    Args:
-      steps: Number of batches, `steps_per_epoch` by default.
-    """
-    steps = _checks.integer(
-        'steps', self.steps_per_epoch if steps is None else steps, 1)
-    dataset = self.feed().take(steps)
-    return dataset.apply(tf.data.experimental.assert_cardinality(steps))
-
-  def _draw(self) -> List[np.ndarray]:
-    """A draw of the scheme, in the process that made the batches."""
-    if os.getpid() != self._pid:
-      raise RuntimeError(
-          'Expected batches to be drawn in the process that made them: a '
-          'forked copy would repeat the draws of the others. Use '
-          'fit(..., use_multiprocessing=False).')
-    with self._lock:
-      self._drawn += 1
-      return self.scheme.draw(self._stream)
-
-  def _batches(self) -> Iterator[_Batch]:
-    """Batches of one draw after the other, without end."""
-    while True:
-      yield from map(self._batch, self._draw())
-
-  def _batch(self, index: np.ndarray) -> _Batch:
-    """The examples of a batch, padded."""
-    parts = _usable(self._data.rows(index))
-    size, count = self.physical_batch_size, _count(parts)
-    rows = max(-(-count // size), 1) * size
-    x, y, *given = parts
-    weights = given[0] if given else np.ones(count)
-    return tf.nest.map_structure(lambda part: _pad(part, rows), (
-        x, y, tf.nest.map_structure(lambda each: each.astype(np.float32), weights)))
-
-  def _dataset(self, generator: Callable[[], Iterator[_Batch]],
-               marks: Optional[BatchMarks]) -> tf.data.Dataset:
-    x, y, *given = self._data.specs
-    weights = given[0] if given else tf.TensorSpec((None,))
-    weights = tf.nest.map_structure(
-        lambda spec: tf.TensorSpec(spec.shape, tf.float32), weights)
-    return tf.data.Dataset.from_generator(
-        generator if marks is None else lambda: marks.mark(generator()),
-        output_signature=(x if marks is None else marks.specs(x), y, weights)
-        ).prefetch(2)
 
 
 class PoissonBatches(SampledBatches):
@@ -310,6 +109,56 @@ class FixedSizeBatches(SampledBatches):
     self.batch_size = scheme.batch_size
 
 
+class AllocatedBatches(SampledBatches):
+  """Batches of epochs in which each example enters one, drawn at random.
+
+  Every example is used once an epoch, as in a shuffled pass, and amplification is
+  proved, as for Poisson batches: with Gaussian noise an epoch costs no more than
+  Poisson batches of the same size do in all that was computed. Batches vary in size.
+  The noise has to be Gaussian, and examples added, removed or zeroed.
+
+  An epoch counts when it begins, and whole: one that is broken off and begun again
+  counts twice.
+
+  Attributes:
+    num_batches: Batches to an epoch.
+  """
+
+  def __init__(self, x: Any, y: Any = None, num_batches: Optional[int] = None, *,
+               batch_size: Optional[int] = None,
+               physical_batch_size: Optional[int] = None,
+               seed: Optional[int] = None, sample_weight: Any = None):
+    """Initialises the batches.
+
+    Args:
+      x: As for `PoissonBatches`.
+      y: As for `PoissonBatches`.
+      num_batches: Batches to an epoch: one over the plan's sampling_prob.
+      batch_size: In its place, the expected size of a batch, about: there are
+        num_examples / batch_size batches, rounded, as in
+        `PrivacyPlan.for_training(..., sampling=RandomAllocationSampling)`.
+      physical_batch_size: As for `PoissonBatches`.
+      seed: As for `PoissonBatches`.
+      sample_weight: As for `PoissonBatches`.
+
+    Raises:
+      ValueError: if an argument is invalid.
+    """
+    data = data_sources.open_data(x, y, sample_weight)
+    if batch_size is not None:
+      if num_batches is not None:
+        raise ValueError(
+            f'Expected either num_batches or batch_size, got {num_batches!r} and '
+            f'{batch_size!r}.')
+      num_batches = round(1 / RandomAllocationSampling.prob_of_batch_size(
+          batch_size, data.num_examples))
+    scheme = RandomAllocationSampling(
+        data.num_examples, _checks.integer('num_batches', num_batches, 1))
+    super().__init__(data, None, scheme, physical_batch_size=physical_batch_size,
+                     seed=seed)
+    self.num_batches = scheme.num_batches
+
+
 class ShuffledBatches(SampledBatches):
   """Passes over all examples in a fresh random order, in batches.
 
@@ -329,23 +178,3 @@ class ShuffledBatches(SampledBatches):
         data.num_examples, checked_size(batch_size, data.num_examples))
     super().__init__(data, None, scheme, seed=seed)
     self.batch_size = scheme.batch_size
-
-
-def _count(parts: data_sources.Rows) -> int:
-  """How many examples there are rows of."""
-  return len(tf.nest.flatten(parts)[0])
-
-
-def _usable(parts: data_sources.Rows) -> data_sources.Rows:
-  """The examples without NaN and infinity."""
-  usable = data_sources.finite_rows(parts)
-  if usable.all():
-    return parts
-  return tf.nest.map_structure(lambda part: part[usable], parts)
-
-
-def _pad(rows: np.ndarray, size: int) -> np.ndarray:
-  if len(rows) == size:
-    return rows
-  padding = np.zeros((size - len(rows),) + rows.shape[1:], rows.dtype)
-  return np.concatenate([rows, padding])

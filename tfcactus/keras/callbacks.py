@@ -16,13 +16,13 @@ from tfcactus import _format
 from tfcactus import relations
 from tfcactus.guarantee import Guarantee
 from tfcactus.keras import run_card as run_card_lib
-from tfcactus.keras.batches import SampledBatches
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.compat import training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger.ledger import HoldsLedger
 from tfcactus.keras.ledger.ledger import Ledger
 from tfcactus.keras.ledger.ledger import TrainingLedger
+from tfcactus.keras.sampled_batches import SampledBatches
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 

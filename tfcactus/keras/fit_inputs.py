@@ -13,16 +13,18 @@ import tensorflow as tf
 from tfcactus import _checks
 from tfcactus import sampling
 from tfcactus.keras import data_sources
+from tfcactus.keras.batches import AllocatedBatches
 from tfcactus.keras.batches import FixedSizeBatches
 from tfcactus.keras.batches import PoissonBatches
-from tfcactus.keras.batches import SampledBatches
 from tfcactus.keras.batches import ShuffledBatches
 from tfcactus.keras.ledger.batch_marks import BatchMarks
 from tfcactus.keras.ledger.batch_marks import Marks
 from tfcactus.keras.ledger.batch_marks import RowMarks
+from tfcactus.keras.sampled_batches import SampledBatches
 from tfcactus.plan import PrivacyPlan
 
-_KNOWN = (SampledBatches, FixedSizeBatches, PoissonBatches, ShuffledBatches)
+_KNOWN = (SampledBatches, AllocatedBatches, FixedSizeBatches, PoissonBatches,
+          ShuffledBatches)
 """What is accounted as it says; a subclass may draw otherwise."""
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Sequence
 
 import numpy as np
 from scipy import special
 
+from tfcactus.pairs import allocation
 from tfcactus.pairs import cells as cells_lib
 from tfcactus.pairs import overlap
 from tfcactus.pairs.dominating_pair import DominatingPair
@@ -26,6 +28,9 @@ LARGEST_MU = 50.0
 """Shifts over standard deviations above this count as no noise: losses beyond
 3,000 are not known to `dominating_pair.LOSS_ROUNDOFF`."""
 
+LARGEST_ALLOCATED = 25.0
+"""Likelihood ratios of one release are numbers up to this shift."""
+
 _TAIL = float(special.ndtr(-cells_lib.GAUSSIAN_REACH))
 
 
@@ -44,6 +49,24 @@ def shifted(mu: float, cells: int) -> PairBounds:
   return cells_lib.from_cells(
       mu * x + 0.5 * mu * mu, mu * width, cells_lib.normal_cells(x[:-1], width),
       cells_lib.normal_cells(x[:-1] + mu, width), _TAIL)
+
+
+@functools.lru_cache(maxsize=32)
+def allocated(mu: float, bins: int, direction: str, nodes: int) -> PairBounds:
+  """Bounds on the pair of a record that enters one of `bins` releases.
+
+  Args:
+    mu: Sensitivity over standard deviation of each.
+    bins: How many there are.
+    direction: 'remove', where P is the law with the record, or 'add', where Q is.
+    nodes: Points of a grid.
+  """
+  one = shifted(mu, allocation.CELLS)
+  if mu <= LARGEST_ALLOCATED:
+    return allocation.allocated(one, bins, direction, nodes)
+  # One release of all records costs more, none at all less.
+  nothing = DominatingPair(np.zeros(1), np.ones(1), np.ones(1))
+  return PairBounds(nothing, one.upper)
 
 
 def replaced(mu: float, prob: float) -> PairBounds:

@@ -13,11 +13,13 @@ from tfcactus.sampling.base import SamplingScheme
 from tfcactus.sampling.fixed_size import FixedSizeSampling
 from tfcactus.sampling.one_pass import OnePassSampling
 from tfcactus.sampling.poisson import PoissonSampling
+from tfcactus.sampling.random_allocation import RandomAllocationSampling
 
 SCHEMES: Tuple[Type[SamplingScheme], ...] = (
     PoissonSampling,
     FixedSizeSampling,
     OnePassSampling,
+    RandomAllocationSampling,
 )
 """All schemes that are accounted for; one that is not listed has no epsilon."""
 
@@ -28,4 +30,4 @@ def of_code(code: int) -> Optional[Type[SamplingScheme]]:
 
 
 __all__ = ['FixedSizeSampling', 'OnePassSampling', 'PoissonSampling',
-           'SamplingScheme', 'SCHEMES', 'of_code']
+           'RandomAllocationSampling', 'SamplingScheme', 'SCHEMES', 'of_code']

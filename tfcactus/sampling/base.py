@@ -35,6 +35,14 @@ class PlannedNumbers(Protocol):
     """Expected share of the examples in a batch."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+  """What a scheme reads of a plan, without one; as `PlannedNumbers`."""
+
+  num_examples: int
+  sampling_prob: float
+
+
 class SamplingScheme(abc.ABC):
   """Chooses batches, states what a draw costs, and for whom that is proved.
 
@@ -74,6 +82,16 @@ class SamplingScheme(abc.ABC):
     Raises:
       ValueError: if there is none.
     """
+
+  @classmethod
+  def prob_of_batch_size(cls, batch_size: int, num_examples: int) -> float:
+    """The sampling_prob of a plan whose batches hold so many examples on average.
+
+    Raises:
+      ValueError: if there are fewer examples, or none.
+    """
+    num_examples = _checks.integer('num_examples', num_examples, 1)
+    return checked_size(batch_size, num_examples) / num_examples
 
   @property
   @abc.abstractmethod
@@ -166,16 +184,16 @@ class SizedSampling(SamplingScheme):
         self, 'batch_size', checked_size(self.batch_size, self.num_examples))
 
 
-def checked_size(batch_size: object, num_examples: int) -> int:
-  """A batch size that num_examples allow.
+def checked_size(batch_size: object, num_examples: int, name: str = 'batch_size'
+                 ) -> int:
+  """A batch size, or a number of batches, that num_examples allow.
 
   Raises:
     ValueError: if it is none.
   """
-  size = _checks.integer('batch_size', batch_size, 1)
+  size = _checks.integer(name, batch_size, 1)
   if size > num_examples:
     raise ValueError(
-        f'Expected batch_size of at most num_examples={num_examples}, got '
-        f'batch_size={size}.')
+        f'Expected {name} of at most num_examples={num_examples}, got {name}={size}.')
   return size
 

@@ -47,9 +47,7 @@ class PoissonSampling(base.SamplingScheme):
     Raises:
       ValueError: if there are fewer, or none.
     """
-    num_examples = _checks.integer('num_examples', num_examples, 1)
-    return cls(num_examples,
-               base.checked_size(batch_size, num_examples) / num_examples)
+    return cls(num_examples, cls.prob_of_batch_size(batch_size, num_examples))
 
   @property
   def batches_per_epoch(self) -> int:

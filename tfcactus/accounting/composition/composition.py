@@ -3,8 +3,8 @@
 | steps | method | bounds |
 |---|---|---|
 | one Gaussian release, or unsampled ones only | closed form | rounding |
-| subsampled Gaussians | tilted contour | 1e-9 and better, mostly |
-| those too few or too rare for one tilt | several contours | the same |
+| subsampled or allocated Gaussians | tilted contour | 1e-9 and better, mostly |
+| subsampled ones too few or too rare for one tilt | several contours | the same |
 | two of them, whatever their kind | cells against a closed form | 1e-7, mostly 1e-9 |
 | by addition, too few or too rare | fine lattice | about 1e-8 |
 | few discrete outcomes | their enumeration | 1e-12 for each step |
@@ -31,6 +31,7 @@ from tfcactus.accounting.bounds import Method
 from tfcactus.accounting.composition import contour
 from tfcactus.accounting.composition import lattice
 from tfcactus.accounting.composition.enumeration import Enumeration
+from tfcactus.accounting.composition.losses.base import ReleaseLoss
 from tfcactus.accounting.composition.losses.gaussian import ClosedForm
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.accounting.composition.smoothed_contours import SmoothedContours
@@ -40,6 +41,9 @@ from tfcactus.pairs.dominating_pair import PairBounds
 
 GOOD = 1e-8
 """Width of bounds, absolute and relative, that no other method need better."""
+
+FAIR = 1e-4
+"""Relative width of bounds on allocated releases that a lattice hardly betters."""
 
 FLOOR = 2e-14
 """Width for each step that is rounding, whatever the method."""
@@ -65,7 +69,7 @@ class StepLoss:
   """
 
   make_bounds: Callable[[int], PairBounds]
-  loss: Optional[GaussianLoss] = None
+  loss: Optional[ReleaseLoss] = None
 
   def __post_init__(self) -> None:
     # One pair for one number of cells: what is derived from it is kept with it.
@@ -88,8 +92,11 @@ class StepLoss:
       orders: Shape (n,).
       finite: Of finite losses only, where there are infinite ones.
     """
-    if self.loss is not None:
+    if self.loss is not None and self.loss.moments_are_proved:
       return self.loss.cumulants(orders - 1)[0] / (orders - 1)
+    if self.loss is not None:
+      return np.array([self.loss.log_moment(float(order)) / order
+                       for order in orders - 1])
     pair = self.bounds().upper
     return np.array([pair.renyi_divergence(order, finite=finite)
                      for order in orders])
@@ -117,15 +124,14 @@ class Composition:
     """Bounds on the least epsilon >= 0 at `delta` in (0, 1)."""
     delta = _checks.delta(delta)
     losses = self._losses
-    if losses is not None and not _unsampled(losses) and _total_variation(
-        losses) <= delta:
+    if self._total_variation <= delta:
       return Bounds(0.0, 0.0, 0.0)
     bounds = self._ask(lambda method: method.epsilon(delta))
-    if losses is None or bounds.upper < math.inf:
+    if losses is None or self._gaussians is not None and bounds.upper < math.inf:
       return bounds
-    # Sampling never costs: without it Gaussian releases are one.
-    cap = _joint(losses).epsilon(delta).upper
-    return Bounds(bounds.lower, cap, cap)
+    # Chance never costs: without it Gaussian releases are one.
+    cap = _unsampled(losses).epsilon(delta).upper
+    return Bounds(bounds.lower, min(bounds.estimate, cap), min(bounds.upper, cap))
 
   def delta(self, epsilon: float) -> Bounds:
     """Bounds on the least delta at `epsilon` >= 0."""
@@ -137,9 +143,7 @@ class Composition:
     losses = self._losses
     if losses is None or any(loss.normal for loss, _ in losses):
       return False
-    if all(loss.direction == 'add' for loss, _ in losses) and (
-        epsilon >= -math.fsum(count * math.log1p(-loss.sampling_prob)
-                              for loss, count in losses)):
+    if epsilon >= math.fsum(count * loss.largest for loss, count in losses):
       return True
     try:
       return contour.Contour(losses).stays_below(epsilon, math.log(delta))
@@ -178,25 +182,36 @@ class Composition:
           GOOD * min(bounds.upper, 1.0), FLOOR * self._steps):
         return bounds
       found.append(bounds)
-    return min(found, key=lambda bounds: bounds.upper - bounds.lower) if found else (
-        ask(self._lattice))
+    best = min(found, key=lambda bounds: bounds.upper - bounds.lower, default=None)
+    if best is not None and (self._losses is None or self._gaussians is not None or
+                             best.upper - best.lower <= FAIR * best.upper):
+      return best
+    other = ask(self._lattice)
+    if best is None:
+      return other
+    low, high = max(best.lower, other.lower), min(best.upper, other.upper)
+    return Bounds(low, min(max(best.estimate, low), high), high)
 
   def _methods(self) -> Sequence[Callable[[], Method]]:
     """Ways to an answer, the one that is mostly fastest first."""
-    losses = self._losses
+    losses, gaussians = self._losses, self._gaussians
     if losses is None:
       enumeration = self._enumeration
       if enumeration is not None:
         return [lambda: enumeration]
       return [lambda: SmoothedContours(self._pairs, self._lattice.p_inf)]
-    if _unsampled(losses) or self._steps == 1:
-      return [lambda: _joint(losses)]
     whole = contour.Contour(losses)
-    split = SplitContours(losses)
+    if gaussians is None:
+      return [lambda: whole]
+    if all(loss.normal for loss, _ in gaussians):
+      return [lambda: _unsampled(gaussians)]
+    if self._steps == 1:
+      return [lambda: ClosedForm(gaussians[0][0])]
+    split = SplitContours(gaussians)
     if self._steps != 2:
       return [lambda: whole, lambda: split]
     return [lambda: dataclasses.replace(whole, quick=True),
-            lambda: TwoSteps.of(*(loss for loss, n in losses for _ in range(n))),
+            lambda: TwoSteps.of(*(loss for loss, n in gaussians for _ in range(n))),
             lambda: whole, lambda: split]
 
   @property
@@ -204,11 +219,26 @@ class Composition:
     return sum(count for _, count in self.groups)
 
   @functools.cached_property
-  def _losses(self) -> Optional[tuple[tuple[GaussianLoss, int], ...]]:
+  def _losses(self) -> Optional[tuple[tuple[ReleaseLoss, int], ...]]:
     """The losses, if all are in closed form."""
     losses = tuple((step.loss, count) for step, count in self.groups
                    if step.loss is not None)
     return losses if len(losses) == len(self.groups) else None
+
+  @functools.cached_property
+  def _gaussians(self) -> Optional[tuple[tuple[GaussianLoss, int], ...]]:
+    """The losses, if all are of Gaussian releases, sampled or not."""
+    losses = tuple((loss, count) for loss, count in self._losses or ()
+                   if isinstance(loss, GaussianLoss))
+    return losses if len(losses) == len(self.groups) else None
+
+  @property
+  def _total_variation(self) -> float:
+    """A bound on delta at zero, the sum of the steps' own if those are known."""
+    if self._gaussians is None or all(loss.normal for loss, _ in self._gaussians):
+      return math.inf
+    return math.fsum(count * float(sum(loss.delta(0.0)))
+                     for loss, count in self._gaussians)
 
   @functools.cached_property
   def _pairs(self) -> list[tuple[PairBounds, int]]:
@@ -228,18 +258,7 @@ class Composition:
     return lattice.Lattice(fine, lattice.FINE, pilot)
 
 
-def _unsampled(losses: Sequence[tuple[GaussianLoss, int]]) -> bool:
-  return all(loss.normal for loss, _ in losses)
-
-
-def _total_variation(losses: Sequence[tuple[GaussianLoss, int]]) -> float:
-  """A bound on delta at zero, the sum of the steps' own."""
-  return math.fsum(count * float(sum(loss.delta(0.0))) for loss, count in losses)
-
-
-def _joint(losses: Sequence[tuple[GaussianLoss, int]]) -> ClosedForm:
-  """One release, or the one that is the same as several if none were sampled."""
-  if len(losses) == 1 and losses[0][1] == 1:
-    return ClosedForm(losses[0][0])
+def _unsampled(losses: Sequence[tuple[ReleaseLoss, int]]) -> ClosedForm:
+  """The one release that is the same as several if none were sampled."""
   mu = math.sqrt(math.fsum(count * loss.mu**2 for loss, count in losses))
   return ClosedForm(GaussianLoss(mu, 1.0, 'remove'))

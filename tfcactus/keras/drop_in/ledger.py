@@ -11,7 +11,6 @@ from typing import Tuple
 from typing import TYPE_CHECKING
 
 from tfcactus import sampling
-from tfcactus.keras.batches import SampledBatches
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat.versions import keras
@@ -21,6 +20,7 @@ from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger import lineage
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.record import Record
+from tfcactus.keras.sampled_batches import SampledBatches
 from tfcactus.plan import PrivacyPlan
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from typing import Set
 
 import tensorflow as tf
 
-from tfcactus.keras.batches import SampledBatches
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence import graph_proof
+from tfcactus.keras.sampled_batches import SampledBatches
 
 ASSUMED = (
     ' A drop-in optimizer does not see what it trains: it is assumed that fit '

@@ -120,3 +120,25 @@ class Loss(abc.ABC):
     """An upper bound on log M(order)."""
     tilted = self.tilted(order, 0.0, 1e-16)
     return tilted.log_mgf + math.log1p(float(tilted.error(np.zeros(1))[0]))
+
+
+class ReleaseLoss(Loss):
+  """The loss of one Gaussian release that a record takes part in by chance.
+
+  Attributes:
+    mu: Sensitivity over standard deviation of the release.
+    direction: 'add' or 'remove'.
+  """
+
+  mu: float
+  direction: str
+
+  @property
+  def normal(self) -> bool:
+    """Whether the loss is a normal variable: nothing is by chance."""
+    return False
+
+  @property
+  def largest(self) -> float:
+    """No loss is larger; inf if any may be."""
+    return math.inf

@@ -29,6 +29,12 @@ class GaussianLoss(SampledGaussian):
     """Whether the loss is a normal variable: nothing is sampled."""
     return self.sampling_prob == 1
 
+  @property
+  def largest(self) -> float:
+    if self.normal or self.direction == 'remove':
+      return math.inf
+    return -math.log1p(-self.sampling_prob)
+
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
     if not self.normal:
       return super().cumulants(orders)

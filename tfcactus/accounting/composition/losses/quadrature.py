@@ -49,7 +49,7 @@ _STRIPS = np.concatenate([[0.02, 0.05, 0.1, 0.2, 0.4], np.arange(0.7, 3.01, 0.23
 
 
 @dataclasses.dataclass(frozen=True)
-class SampledGaussian(base.Loss):
+class SampledGaussian(base.ReleaseLoss):
   """The loss of a Gaussian release of a Poisson sample, by the trapezoidal rule.
 
   Attributes:

@@ -1,0 +1,159 @@
+"""RandomAllocationDpEvent: what it costs beside other events, and what is refused."""
+
+import types
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from tests.accounting import allocation_oracles
+from tests.conformance.accountants import ACCOUNTANTS
+from tfcactus import accounting
+from tfcactus import library
+from tfcactus.accounting import calibration
+from tfcactus.accounting import event_steps
+from tfcactus.accounting import views
+
+Gaussian = dp_accounting.GaussianDpEvent
+Allocation = accounting.RandomAllocationDpEvent
+RELATIONS = dp_accounting.NeighboringRelation
+
+
+def phi(event, count=1, relation=RELATIONS.ADD_OR_REMOVE_ONE, **kwargs):
+  return accounting.PhiAccountant(relation, **kwargs).compose(event, count)
+
+
+@pytest.mark.parametrize('sigma, batches, epochs, remove, add',
+                         allocation_oracles.QUADRATURE + allocation_oracles.SPECTRAL)
+def test_epsilon_of_epochs(sigma, batches, epochs, remove, add):
+  event = Allocation(batches, Gaussian(sigma))
+  assert phi(event, epochs).get_epsilon(1e-5) == pytest.approx(max(remove, add),
+                                                               abs=1e-7)
+  assert phi(event, epochs, direction='add').get_epsilon(1e-5) == pytest.approx(
+      add, abs=1e-7)
+  assert phi(event, epochs, RELATIONS.REPLACE_SPECIAL).get_epsilon(1e-5) == phi(
+      event, epochs).get_epsilon(1e-5)
+
+
+@pytest.mark.parametrize('name', list(ACCOUNTANTS))
+def test_every_accountant_takes_it(name):
+  event = Allocation(60, Gaussian(1.0))
+  try:
+    found = ACCOUNTANTS[name]().compose(event, 5).get_epsilon(1e-5)
+  except dp_accounting.UnsupportedEventError:
+    pytest.fail('it has a pair')
+  assert found >= 1.6240836330 - 1e-9
+
+
+def test_one_batch_is_the_mechanism():
+  assert phi(Allocation(1, Gaussian(1.5)), 4).get_epsilon(1e-6) == phi(
+      Gaussian(1.5), 4).get_epsilon(1e-6)
+
+
+def test_less_than_poisson_and_than_none():
+  for batches, epochs, sigma in ((15, 1, 0.892), (59, 5, 1.377), (240, 20, 0.756)):
+    allocated = phi(Allocation(batches, Gaussian(sigma)), epochs).get_epsilon(1e-5)
+    poisson = phi(dp_accounting.PoissonSampledDpEvent(1 / batches, Gaussian(sigma)),
+                  epochs * batches).get_epsilon(1e-5)
+    assert allocated < poisson < phi(Gaussian(sigma), epochs).get_epsilon(1e-5)
+
+
+def test_several_releases_of_a_batch_are_one():
+  both = dp_accounting.ComposedDpEvent([Gaussian(2.0), Gaussian(2.0)])
+  assert phi(Allocation(30, both), 2).get_epsilon(1e-5) == pytest.approx(
+      phi(Allocation(30, Gaussian(2**0.5)), 2).get_epsilon(1e-5), rel=1e-9)
+
+
+def test_beside_other_events():
+  event = Allocation(60, Gaussian(1.0))
+  mixed = dp_accounting.ComposedDpEvent([
+      dp_accounting.SelfComposedDpEvent(event, 5), Allocation(20, Gaussian(2.0)),
+      dp_accounting.PoissonSampledDpEvent(0.01, Gaussian(1.0)), Gaussian(8.0)])
+  alone, lower, upper = (phi(event, 5).get_epsilon(1e-5), *phi(mixed).epsilon_bounds(
+      1e-5)[::2])
+  assert alone < lower <= upper <= lower + 1e-7
+  table = library.get('isotropic-dim3-sigma0.5').dp_event
+  lower, _, upper = phi(dp_accounting.ComposedDpEvent([event, table])).epsilon_bounds(
+      1e-5)
+  assert phi(table).get_epsilon(1e-5) < lower <= upper < lower * (1 + 1e-3)
+
+
+@pytest.mark.parametrize('batches, sigma, delta', [
+    (60, 0.02, 1e-5), pytest.param(764, 8.7, 1e-6, marks=pytest.mark.slow),
+    pytest.param(60, 1000.0, 1e-5, marks=pytest.mark.slow)])
+def test_bounds_where_no_contour_serves(batches, sigma, delta):
+  lower, _, upper = phi(Allocation(batches, Gaussian(sigma))).epsilon_bounds(delta)
+  assert 0 <= lower <= upper <= phi(Gaussian(sigma)).get_epsilon(delta)
+
+
+def test_no_noise_and_no_question():
+  assert phi(Allocation(60, Gaussian(0.0))).get_epsilon(1e-5) == np.inf
+  assert phi(Allocation(60, Gaussian(1.0))).get_epsilon(0.5) == 0
+
+
+def test_calibration_and_views():
+  def cost(sigma):
+    return phi(Allocation(59, Gaussian(sigma)), 5).get_epsilon(1e-5)
+  sigma = calibration.calibrate_noise(1.0, cost, low=0.3, high=10.0)
+  assert cost(sigma) <= 1.0 < cost(sigma * (1 - 1e-3))
+  assert sigma == pytest.approx(1.377 * (1 - 0.055), rel=2e-3)
+  accountant = phi(Allocation(59, Gaussian(sigma)), 5)
+  pair = views.composed_pair(accountant, np.array([0.0, 0.5, 1.0, 2.0]))
+  assert views.privacy_profile(pair, np.exp(0.5)) == pytest.approx(
+      accountant.get_delta(0.5))
+  assert 0 < views.tradeoff(pair, 0.1) < 0.9
+
+
+def refused(event, relation=RELATIONS.ADD_OR_REMOVE_ONE):
+  with pytest.raises(dp_accounting.UnsupportedEventError) as error:
+    phi(event, relation=relation)
+  return str(error.value)
+
+
+def test_what_is_not_proved_is_refused_in_words():
+  event = Allocation(60, Gaussian(1.0))
+  assert 'none for REPLACE_ONE' in refused(event, RELATIONS.REPLACE_ONE)
+  for inner in (dp_accounting.LaplaceDpEvent(1.0),
+                library.get('isotropic-dim3-sigma0.5').dp_event,
+                dp_accounting.PoissonSampledDpEvent(0.5, Gaussian(1.0)), event):
+    assert refused(Allocation(60, inner))
+  assert 'Gaussian noise on the whole batch' in refused(
+      Allocation(60, dp_accounting.LaplaceDpEvent(1.0)))
+  for sampled in (dp_accounting.PoissonSampledDpEvent(0.5, event),
+                  dp_accounting.SampledWithoutReplacementDpEvent(10, 10, event)):
+    assert 'not sampled once more' in refused(sampled)
+
+
+@pytest.mark.parametrize('batches', [0, -1, 2.5, '3', True, None])
+def test_batches_have_a_number(batches):
+  with pytest.raises(ValueError, match='num_batches'):
+    Allocation(batches, Gaussian(1.0))
+
+
+def test_the_event_of_newer_dp_accounting():
+  whole = event_steps.Sample(RELATIONS.ADD_OR_REMOVE_ONE)
+  event = types.SimpleNamespace(event=Gaussian(1.0), num_selected=1, num_steps=60)
+  assert list(event_steps._random_allocation(event, whole)) == list(
+      event_steps.steps_of(Allocation(60, Gaussian(1.0)), whole))
+  event.num_selected = 2
+  with pytest.raises(event_steps.Unsupported, match='several'):
+    event_steps._random_allocation(event, whole)
+
+
+@pytest.mark.parametrize('seed', [0, 2, 3, 5] + [
+    pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 4, 6, 7)])
+def test_fuzz_against_convex_order(seed):
+  # A bracket that shares no code with the moments.
+  rng = np.random.default_rng(seed)
+  batches = int(np.exp(rng.uniform(np.log(2), np.log(400))))
+  epochs = int(np.exp(rng.uniform(0, np.log(60))))
+  sigma = float(np.exp(rng.uniform(np.log(0.3), np.log(6))))
+  delta = 10**rng.uniform(-10, -1)
+  event = event_steps.AllocatedStep(sigma, batches)
+  for direction in ('remove', 'add'):
+    step = event.loss(direction)
+    found = accounting.Composition([(step, epochs)]).epsilon(delta)
+    other = accounting.Composition([(step.bounds(1 << 13), epochs)]).epsilon(delta)
+    assert found.lower <= found.estimate <= found.upper
+    assert found.lower <= other.upper and other.lower <= found.upper
+    assert found.upper - found.lower <= 1.001 * (other.upper - other.lower) + 1e-12

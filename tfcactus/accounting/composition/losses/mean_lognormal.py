@@ -1,0 +1,295 @@
+"""Moments of a mean of lognormal variables, with bounds on their errors.
+
+Let X = exp(mu y - mu^2 / 2) for a standard normal y, and L the mean of T independent
+copies. Sums of lognormals have no closed form, but two integrals give E[L^q], whatever
+T is. For Re q < n,
+
+    E[L^q] = n! / Gamma(n - q) * integral over t > 0 of t^(-q - 1) B_n(t) dt,
+    B_n(t) = E[(t L)^n exp(-t L)] / n!,
+
+and B_n(t) is the coefficient of h^n in A(h)^T, where A(h) = E exp((h - 1) t X / T) has
+the coefficients A_k(t) = E[(t X / T)^k exp(-t X / T)] / k!. Both integrals are taken by
+the trapezoidal rule, in y and in u = log t, on lattices of a common spacing, so that
+A_k is a correlation. For q far from the real line t is on a ray, exp(i angle) times the
+positive line, where the integrand is as small as the moment.
+
+What the errors are, with c = Re q:
+
+- The rules: the integrands are analytic. With all y moved by i b,
+  |B_n(t)| <= exp(T b^2 / 2) cos(a)^-n E[(s L)^n exp(-s L)] / n!, where
+  a = |arg t| - mu b and s = |t| cos(a); that bounds the outer integrand on both sides
+  of a strip. Of the inner one the same with T = 1.
+- The ends: t^-c <= t^(-c - eta) end^eta below the lower end, and E[L^p] is at most
+  that of one X, by convexity.
+- Sums for integrals: for fixed L or y-moduli the terms rise and fall once, so that a
+  sum exceeds the integral, or falls short of it, by the spacing times their maximum at
+  most.
+- Rounding: of every term, of the power and of the sums.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from tfcactus import _numerics
+from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting.composition.losses import lognormal_lattice
+from tfcactus.accounting.composition.losses import rounding
+
+DIGITS = 37.0
+"""The rules are to be within exp(-DIGITS) of the moment. How far they are is added up.
+Knob of speed, as are all here but those that say so."""
+
+PILOT_DIGITS = 18.0
+"""The same, where a number only guides."""
+
+AHEAD = 4
+"""n exceeds q by that much at least."""
+
+MAX_WHOLE = 1000
+"""Moments of whole orders up to this are known."""
+
+STEEPEST = 0.5 * math.pi - 1e-9
+"""Angles of t beyond which nothing is bounded."""
+
+_STRIPS = np.linspace(0.03, 1.5, 50)
+"""Half widths of strips about a ray of u."""
+
+_MOVES = np.linspace(0.0, 1.0, 17)[:, None]
+"""Shares of a strip that moving y takes away."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanLognormal:
+  """The mean of independent lognormal variables of mean one.
+
+  Attributes:
+    mu: Standard deviation of their logarithms.
+    count: How many.
+  """
+
+  mu: float
+  count: int
+
+  def log_bound(self, q: npt.ArrayLike) -> np.ndarray:
+    """A bound on log E[L^q], and about what it is.
+
+    For q > 1 moments of whole orders are sums, and convexity in q does the rest;
+    far away it is that of one X by convexity. For q < 0 that of the geometric mean,
+    which L is not below; between them one.
+    """
+    q, whole = np.asarray(q, dtype=np.float64), _whole_moments(self.mu, self.count)
+    room = 1 + rounding.PHASE_ROUNDOFF
+    most = np.interp(q, np.arange(whole.size), whole)
+    return room * np.where(q < 0, 0.5 * self.mu**2 * (q * q / self.count - q), np.where(
+        q <= whole.size - 1, most, 0.5 * self.mu**2 * q * (q - 1)))
+
+  def log_moments(self, q: np.ndarray) -> np.ndarray:
+    """log E[L^q] with its first two derivatives at real q, about.
+
+    Args:
+      q: Shape (n,).
+
+    Returns:
+      Shape (3, n); nan where they are no numbers.
+    """
+    n = np.maximum(np.ceil(q) + AHEAD, 1.0)
+    low, high = math.inf, -math.inf
+    for order, degree in zip(q, n):
+      ends = self._ends(int(degree), float(order), 0.0, PILOT_DIGITS)
+      low, high = min(low, ends[0]), max(high, ends[1])
+    strip, log_sides = self._strips(float(np.max(n - q)), 0.0)
+    spacing = float(np.max(2 * np.pi * strip / (PILOT_DIGITS + log_sides[1])))
+    grid = lognormal_lattice.Lattice.of(
+        self.mu, self.count, int(n.max()), low, high, spacing, 0.0, PILOT_DIGITS)
+    with np.errstate(all='ignore'):
+      log_b = grid.log_powers()[n.astype(int)].real
+    exponent = log_b - q[:, None] * grid.u
+    peak = exponent.max(axis=1, initial=-np.inf, keepdims=True)
+    with np.errstate(all='ignore'):
+      weight = np.exp(exponent - peak)
+      total = weight.sum(axis=1)
+      mean = weight @ grid.u / total
+      spread = (weight * (grid.u - mean[:, None])**2).sum(axis=1) / total
+      left = n - q
+      return np.stack([
+          peak[:, 0] + np.log(grid.spacing * total) + special.gammaln(n + 1) -
+          special.gammaln(left), special.digamma(left) - mean,
+          np.maximum(spread - special.polygamma(1, left), 0.0)])
+
+  def reach(self, order: float, start: float) -> float:
+    """Up to which t a `line` from `start` serves: where its angle is about right."""
+    left = _degree(order) - order
+    angle = math.atan(start / left) + 1.2 / math.sqrt(left)
+    return left * math.tan(angle) if angle < 1.2 else max(2 * start, 1.0)
+
+  def line(self, order: float, start: float, end: float) -> Line:
+    """Nodes for E[L^q] at q = order + i t, t in [start, end].
+
+    Raises:
+      IntractableError: if there are too many.
+    """
+    n = _degree(order)
+    left = n - order
+    angle = -math.atan(start / left)
+    low, high, log_cut = self._ends(n, order, angle, DIGITS)
+    strip, log_sides = self._strips(left, angle)
+    if not strip.size:
+      raise IntractableError
+    spacing = float(np.max(2 * np.pi * strip / (
+        DIGITS + np.maximum(log_sides[0] + end * strip, log_sides[1] - start * strip))))
+    grid = lognormal_lattice.Lattice.of(
+        self.mu, self.count, n, low, high, spacing, angle, DIGITS)
+    log_b, log_error = grid.log_power()
+    scale = special.gammaln(left) - special.gammaln(n + 1)
+    log_rule = scale + log_sides - np.log(np.expm1(np.minimum(
+        2 * np.pi * strip / grid.spacing, 700.0)))
+    # A sum beyond the ends is the integral and one maximum more, at most.
+    log_cut += math.log1p(grid.spacing * math.sqrt(left + 12))
+    log_wrong = math.log(grid.spacing) + float(np.logaddexp.reduce(
+        log_error - order * grid.u))
+    return Line(grid.u, log_b, n, order, angle, grid.spacing,
+                float(np.logaddexp(log_cut, log_wrong)), strip, log_rule)
+
+  def _ends(self, n: int, order: float, angle: float, digits: float
+            ) -> tuple[float, float, float]:
+    """The ends of u, and log of a bound on what lies beyond."""
+    left, log_cosine = n - order, math.log(math.cos(angle))
+    whole = special.gammaln(left) + float(self.log_bound(order))
+    if order < 0:  # Moving all y by q mu / T shows this much at least.
+      whole += 0.5 * self.mu**2 * order
+
+    def end(move: np.ndarray, sign: int) -> tuple[float, float]:
+      size = special.gammaln(left - sign * move) + self.log_bound(order + sign * move)
+      reach = (digits + np.maximum(size - whole, 0.0)) / move
+      best = int(np.argmin(reach))
+      return float(reach[best]), float(
+          size[best] - reach[best] * move[best] - special.gammaln(n + 1) -
+          left * log_cosine)
+
+    low, below = end(np.linspace(0.5, left - 0.2, 12), 1)
+    high, above = end(np.array([0.5, 1, 2, 3, 4, 6, 8, 12]), -1)
+    return -low - log_cosine, high - log_cosine, float(np.logaddexp(below, above))
+
+  def _strips(self, left: float, angle: float) -> tuple[np.ndarray, np.ndarray]:
+    """Strips about a ray, and log of what the integrand is on their two sides.
+
+    Returns:
+      Half widths, shape (strips,), and logs of bounds on the integral of the modulus
+      over that of t^(-c - 1) B_n on the positive line, without what Im q does, shape
+      (2, strips): on the side of the positive line, and on the other.
+    """
+    outer = abs(angle) + _STRIPS
+    move = np.minimum(_MOVES * _STRIPS, outer)
+    rest = outer - move
+    with np.errstate(invalid='ignore', divide='ignore'):
+      cost = np.where(rest < STEEPEST, 0.5 * self.count * (move / self.mu)**2 -
+                      left * np.log(np.cos(np.minimum(rest, STEEPEST))), np.inf)
+    cost = cost.min(axis=0)
+    inner_angle = np.abs(abs(angle) - _STRIPS)
+    inner = -left * np.log(np.cos(np.minimum(inner_angle, STEEPEST)))
+    usable = np.isfinite(cost) & (inner_angle < STEEPEST)
+    return _STRIPS[usable], np.stack([inner, cost])[:, usable]
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+  """Nodes of the outer integral, on a ray of t.
+
+  Attributes:
+    u: Shape (nodes,), log |t|, a lattice.
+    log_b: Shape (nodes,), complex, log B_n.
+    n: Of B_n.
+    order: Re q.
+    angle: Of the ray, at most zero.
+    spacing: Of the nodes.
+    log_error: log of a bound on the errors that are the same for all q, but for
+      Gamma(n - q) / n! and for what Im q does on the ray.
+    strip: Shape (strips,), half widths of strips about the ray.
+    log_rule: Shape (2, strips), log of the rule's errors over the moment, of both
+      sides of each strip, but for what Im q does.
+  """
+
+  u: np.ndarray
+  log_b: np.ndarray
+  n: int
+  order: float
+  angle: float
+  spacing: float
+  log_error: float
+  strip: np.ndarray
+  log_rule: np.ndarray
+
+  def log_gamma(self, t: np.ndarray) -> np.ndarray:
+    """log of Gamma(n - q) / n! at q = order + i t."""
+    return special.loggamma(self.n - self.order - 1j * t) - special.gammaln(self.n + 1)
+
+  def log_integral(self, spacing: float, count: int, start: float = 0.0) -> np.ndarray:
+    """log of E[L^q] at q = order + i t, t = start + spacing * (0..count-1)."""
+    exponent = self.log_b - self.order * (self.u + 1j * self.angle)
+    peak = float(np.max(exponent.real))
+    weight = np.where(exponent.real > -np.inf, np.exp(exponent - peak), 0.0)
+    table = _numerics.phi_table(-self.u, self.spacing * weight, spacing, count, start)
+    t = start + spacing * np.arange(count)
+    return peak + _numerics.log(table) + t * self.angle - self.log_gamma(t)
+
+  def log_error_at(self, t: np.ndarray, log_moment: float) -> np.ndarray:
+    """log of a bound on the error of E[L^q] there.
+
+    Args:
+      t: Im q, shape (n,).
+      log_moment: log of an upper bound on E[L^order].
+    """
+    log_gamma = self.log_gamma(t)
+    fixed = t * self.angle - log_gamma.real
+    # Of all strips, the one that shows most.
+    turn = self.strip[:, None] * t
+    rule = np.logaddexp(self.log_rule[0][:, None] + turn,
+                        self.log_rule[1][:, None] - turn).min(axis=0)
+    exponent = self.log_b.real - self.order * self.u
+    seen = np.isfinite(exponent)
+    log_size = np.logaddexp.reduce(exponent) + math.log(self.spacing)
+    rounded = np.log(_numerics.sum_roundoff(self.u.size) + rounding.PHASE_ROUNDOFF * (
+        4 + (t + abs(self.order)) * float(np.max(np.abs(self.u))) +
+        float(np.max(np.abs(self.log_b[seen]))) + np.abs(log_gamma)))
+    return fixed + np.logaddexp(np.logaddexp(self.log_error, rule + log_moment),
+                                log_size + rounded)
+
+  def log_moment(self) -> float:
+    """An upper bound on log E[L^order], of a line with angle zero."""
+    zero = np.zeros(1)
+    found = float(self.log_integral(1.0, 1)[0].real)
+    fixed = float(self.log_error_at(zero, -math.inf)[0])
+    # The rule's error is a share of the moment itself.
+    share = math.exp(min(float(np.logaddexp(*self.log_rule).min()) -
+                         float(self.log_gamma(zero)[0].real), 0.0))
+    if share > 0.5:
+      return math.inf
+    return float(np.logaddexp(found, fixed)) - math.log1p(-share)
+
+
+def _degree(order: float) -> int:
+  """The n that serves E[L^q] with Re q = order."""
+  return max(1, math.ceil(order) + AHEAD)
+
+
+@functools.lru_cache(maxsize=64)
+def _whole_moments(mu: float, count: int) -> np.ndarray:
+  """log E[L^k], k = 0, 1, ..., within numbers: k! times a coefficient of a power."""
+  k = np.arange(int(min(30 / mu, MAX_WHOLE)) + 3)
+  bound = 0.5 * mu**2 * k * (k - 1)
+  # In units in which neither terms nor the power leave the range of numbers.
+  log_unit = k * math.log(k[-1] / math.e) - special.gammaln(k + 1)
+  with np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore'):
+    terms = np.exp(bound + log_unit - k * math.log(count))[:, None]
+    found = np.log(lognormal_lattice.power(terms, count)[:, 0]) - log_unit
+    found += rounding.PHASE_ROUNDOFF * ((k + 2)**2 + np.abs(log_unit) + np.abs(bound))
+  found[:2] = 0.0
+  known = int(np.argmin(np.append(np.isfinite(found), False)))
+  return np.minimum(found, bound)[:known]

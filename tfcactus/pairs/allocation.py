@@ -1,0 +1,182 @@
+"""Pairs of a record that enters one of several releases, drawn at random.
+
+With X the likelihood ratio of one release, that of T of them is the mean L of T
+independent copies of X under Q. Both profiles,
+
+    remove: E_Q[(L - e^eps)^+],    add: E_Q[(1 - e^eps L)^+],
+
+are means of convex functions of L. So they rise where the masses of X are split,
+keeping mass and mean, between points of a grid, and fall where they are merged into
+their mean; and sums of independent variables keep that order. T copies are added up by
+doubling, each sum put on a grid of its own.
+
+Source: Feldman and Shenfeld, "Privacy amplification by random allocation" (2025), for
+the pair; convex order in place of a grid of losses is this library's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus import _numerics
+from tfcactus.pairs.dominating_pair import DominatingPair
+from tfcactus.pairs.dominating_pair import PairBounds
+
+NODES = 1024
+"""Points of a grid; widths of bounds fall with the square."""
+
+CELLS = 1 << 14
+"""Cells of the loss of one release."""
+
+LOG_LEFT_OUT = -64.0
+"""log of the Q-mass below a grid, and of the P-mass above it, about: 1e-28. Both are
+counted."""
+
+SCALE = 1.5
+"""Standard deviations of log L within which a grid is about even."""
+
+
+def allocated(bounds: PairBounds, bins: int, direction: str, nodes: int = NODES
+              ) -> PairBounds:
+  """The pair of a record that enters one of `bins` releases.
+
+  Args:
+    bounds: The pair of one release, P with the record and Q without it.
+    bins: How many releases there are.
+    direction: 'remove', where P is the law with the record, or 'add', where Q is.
+    nodes: Points of a grid.
+  """
+  bins = _checks.integer('bins', bins, 1)
+  if bins > 1:
+    lower, upper = (
+        _multiple(_Mean.of(pair, raises), bins, nodes).pair(direction)
+        for pair, raises in ((bounds.lower, False), (bounds.upper, True)))
+    bounds = PairBounds(lower, upper)
+  return bounds if direction == 'remove' else bounds.reversed()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mean:
+  """The law of a mean of ratios, or one above or below it in convex order.
+
+  Attributes:
+    count: How many ratios it is the mean of.
+    ratio: Shape (atoms,).
+    q: Shape (atoms,), masses.
+    infinite: What masses near zero, at ratios beyond any number, add to the mean.
+    raises: Whether grids may raise it; else lower.
+    roundoff: Bound on the relative error of the masses, and of ratios merged.
+  """
+
+  count: int
+  ratio: np.ndarray
+  q: np.ndarray
+  infinite: float
+  raises: bool
+  roundoff: float = 0.0
+
+  @classmethod
+  def of(cls, pair: DominatingPair, raises: bool) -> _Mean:
+    """The ratio of one pair; outcomes of Q alone have ratio zero."""
+    ratio, q = np.exp(pair.loss), pair.q
+    if pair.q_inf > 0:
+      ratio, q = np.append(ratio, 0.0), np.append(q, pair.q_inf)
+    return cls(1, ratio, q, pair.p_inf, raises)
+
+  def pair(self, direction: str) -> DominatingPair:
+    """Of the mean as a likelihood ratio, P's over Q's.
+
+    Args:
+      direction: Whether P's profile is asked for ('remove') or Q's ('add').
+    """
+    p, q, room = self.ratio * self.q, self.q, self.roundoff
+    if self.raises:
+      p, q = p * (1 + room), q * (1 + room)
+    elif direction == 'remove':
+      # Both may be off by `room`, and count against each other.
+      p = p * (1 - 3 * room)
+    else:
+      q = q * (1 - 3 * room)
+    seen = (p > 0) & (q > 0)
+    p_inf = self.infinite * (1 + room) if self.raises else 0.0
+    q_inf = float(np.sum(q[~seen])) if self.raises else 0.0
+    return DominatingPair(np.log(p[seen]) - np.log(q[seen]), p[seen], q[seen], p_inf,
+                          q_inf)
+
+  def plus(self, other: _Mean, nodes: int) -> _Mean:
+    """The mean of all ratios of two independent means, on a grid."""
+    count = self.count + other.count
+    share = self.count / count
+    ratio = np.add.outer(self.ratio * share, other.ratio * (other.count / count))
+    return _Mean(
+        count, ratio.ravel(), np.multiply.outer(self.q, other.q).ravel(),
+        share * self.infinite + (1 - share) * other.infinite, self.raises,
+        self.roundoff + other.roundoff + 4 * _numerics.EPS).on_grid(nodes)
+
+  def on_grid(self, nodes: int) -> _Mean:
+    """The same on fewer points."""
+    grid = self._grid(nodes)
+    cell = np.searchsorted(grid, self.ratio, side='right') - 1
+    # A sum of n numbers of one sign is within n EPS / 2.
+    most = float(np.max(np.bincount(cell, minlength=grid.size)))
+    roundoff = self.roundoff + _numerics.EPS * (4 + most)
+    if not self.raises:
+      q, p = (np.bincount(cell, weights, grid.size)
+              for weights in (self.q, self.q * self.ratio))
+      return dataclasses.replace(
+          self, ratio=p[q > 0] / q[q > 0], q=q[q > 0], roundoff=roundoff)
+    # What is above the last point keeps its mean by masses at no finite ratio.
+    above, width = self.ratio - grid[cell], np.append(np.diff(grid), np.inf)
+    up = self.q * (above / width[cell])
+    q = np.bincount(cell, self.q - up, grid.size)
+    q[1:] += np.bincount(cell, up, grid.size)[:-1]
+    beyond = cell == grid.size - 1
+    return dataclasses.replace(
+        self, ratio=grid, q=q, roundoff=roundoff,
+        infinite=self.infinite + float(np.sum((self.q * above)[beyond])))
+
+  def _grid(self, nodes: int) -> np.ndarray:
+    """Points that are even where the mass is and geometric beyond, the first zero.
+
+    Where they lie only moves how close bounds are.
+    """
+    real = self.ratio > 0
+    z, q = np.log(self.ratio[real]), self.q[real]
+    mean = float(q @ z) / float(np.sum(q))
+    spread = max(float(q @ (z - mean)**2) / float(np.sum(q)), 1e-24)**0.5
+    low, high = (
+        mean + spread * np.sinh(_least_beyond(np.arcsinh((z - mean) / spread), sign,
+                                              weights))
+        for sign, weights in ((-1, q), (1, q * self.ratio[real])))
+    scale = SCALE * spread
+    first, last = np.arcsinh((np.array([low, high]) - mean) / scale)
+    return np.append(0.0, np.exp(
+        mean + scale * np.sinh(np.linspace(first, last, nodes))))
+
+
+def _least_beyond(place: np.ndarray, sign: int, mass: np.ndarray) -> float:
+  """A place with hardly any mass beyond it, above (sign 1) or below (-1)."""
+  low, high = float(np.min(place)), float(np.max(place))
+  if not high > low:
+    return low
+  edges = np.linspace(low, high, 4097)
+  sums = np.bincount(np.minimum((place - low) * (4096 / (high - low)), 4095).astype(
+      np.int64), mass, 4096)
+  if sign > 0:
+    sums = sums[::-1]
+  kept = int(np.searchsorted(np.cumsum(sums), math.exp(LOG_LEFT_OUT)))
+  return float(edges[kept] if sign < 0 else edges[edges.size - 1 - kept])
+
+
+def _multiple(mean: _Mean, bins: int, nodes: int) -> _Mean:
+  """The mean of `bins` independent copies of a ratio, by doubling."""
+  mean = mean.on_grid(nodes)
+  if bins == 1:
+    return mean
+  half = _multiple(mean, bins // 2, nodes)
+  total = half.plus(half, nodes)
+  return total.plus(mean, nodes) if bins % 2 else total

@@ -1,0 +1,95 @@
+"""Epochs in which each example draws its batch: every example once, amplified."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import List
+
+import dp_accounting
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus import relations
+from tfcactus.accounting import RandomAllocationDpEvent
+from tfcactus.randomness import KeyStream
+from tfcactus.sampling import base
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomAllocationSampling(base.SamplingScheme):
+  """Each example goes into one of an epoch's batches, uniformly and independently.
+
+  Drawn anew for each epoch. Batches vary in size, and may be empty; an example more
+  moves no other. Also called balls in bins. An epoch that is broken off counts whole.
+
+  Attributes:
+    num_examples: Size of the training set (public).
+    num_batches: Batches to an epoch (public).
+  """
+
+  code = 4
+  name = 'random_allocation'
+  relations = (relations.ADD_OR_REMOVE, relations.ZERO_OUT)
+  unproved = ('of a replaced example the new value is in the batch of the old one, and '
+              'no account of that is known here')
+  draws_epochs = True
+  also_public = ('the number of batches',)
+
+  num_examples: int
+  num_batches: int
+
+  def __post_init__(self) -> None:
+    _checks.integer('num_examples', self.num_examples, 1)
+    object.__setattr__(
+        self, 'num_batches', base.checked_size(
+            self.num_batches, self.num_examples, 'num_batches'))
+
+  @classmethod
+  def of_plan(cls, plan: base.PlannedNumbers) -> RandomAllocationSampling:
+    """Of 1 / sampling_prob batches.
+
+    Raises:
+      ValueError: if that is not a whole number.
+    """
+    batches = max(round(1 / plan.sampling_prob), 1)
+    if plan.sampling_prob != 1 / batches:
+      raise ValueError(
+          'Expected sampling_prob to be one over a whole number, the batches of an '
+          f'epoch, got sampling_prob={plan.sampling_prob!r}; take 1 / {batches}.')
+    return cls(plan.num_examples, batches)
+
+  @classmethod
+  def prob_of_batch_size(cls, batch_size: int, num_examples: int) -> float:
+    """One over the number of batches: num_examples / batch_size rounded."""
+    return 1 / max(round(1 / super().prob_of_batch_size(batch_size, num_examples)), 1)
+
+  @property
+  def batches_per_epoch(self) -> int:
+    """num_batches."""
+    return self.num_batches
+
+  def draw(self, stream: KeyStream) -> List[np.ndarray]:
+    """The batches of an epoch, each in ascending order."""
+    batch = stream.integers(self.num_batches, self.num_examples)
+    order = np.argsort(batch, kind='stable')
+    ends = np.cumsum(np.bincount(batch, minlength=self.num_batches))
+    return np.split(order, ends[:-1])
+
+  def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """An epoch of random allocation, amplified."""
+    return RandomAllocationDpEvent(self.num_batches, noise_event)
+
+  def released(self, count: int) -> str:
+    """As `SamplingScheme.released`."""
+    return (f'{count} epochs of {self.num_batches} noisy sums, each example in one of '
+            'them, drawn at random in each epoch')
+
+  def check_plan(self, plan: base.PlannedNumbers) -> None:
+    """Refuses a plan of another num_examples or number of batches."""
+    self._check_examples(plan)
+    planned = self.of_plan(plan).num_batches
+    if self.num_batches != planned:
+      raise ValueError(
+          f'Expected batches with num_batches={planned}, one over the plan\'s '
+          f'sampling_prob, got num_batches={self.num_batches}; make both from the same '
+          'numbers.')
