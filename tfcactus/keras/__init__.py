@@ -30,6 +30,9 @@ from tfcactus.keras.model import PrivateModel
 from tfcactus.keras.model import privatize
 from tfcactus.keras.noise_addition import NoiseSampler
 from tfcactus.keras.run_card import make_run_card
+from tfcactus.keras.stored_examples import store_examples
+from tfcactus.keras.stored_examples import StoredExamples
+from tfcactus.keras.tfrecord_examples import TFRecordExamples
 
 __all__ = [
     'AllocatedBatches',
@@ -47,12 +50,15 @@ __all__ = [
     'PoissonBatches',
     'PrivateModel',
     'ShuffledBatches',
+    'StoredExamples',
+    'TFRecordExamples',
     'TableNoiseQuery',
     'VectorizedDPKerasAdagradOptimizer',
     'VectorizedDPKerasAdamOptimizer',
     'VectorizedDPKerasSGDOptimizer',
     'make_run_card',
     'privatize',
+    'store_examples',
 ]
 
 

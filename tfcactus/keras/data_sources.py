@@ -103,21 +103,34 @@ class RandomAccessData(ExampleData):
   def rows(self, index: np.ndarray) -> Rows:
     """Returns inputs, targets, and weights if there are any, of given examples."""
     if not index.size:
-      return tf.nest.map_structure(
-          lambda spec: np.zeros((0,) + tuple(spec.shape[1:]),
-                                spec.dtype.as_numpy_dtype), self.specs)
+      return no_rows(self.specs)
     wanted = [int(i) for i in index]
     many = getattr(self._source, '__getitems__', None)
     items = many(wanted) if many else [self._source[i] for i in wanted]
-    for item in items:
-      if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
-        raise ValueError(
-            'Expected a source that gives triples (x, y, weight) or pairs (x, y), got '
-            f'{type(item).__name__}; wrap it in a class whose __getitem__ '
-            'returns such a pair.')
-    parts = [tuple(_of_example(part) for part in item) for item in items]
     return tf.nest.map_structure(
-        lambda *values: _array('the source', np.stack(values)), *parts)
+        lambda *values: checked_array('the source', np.stack(values)),
+        *map(checked_example, items))
+
+
+def no_rows(specs: Rows) -> Rows:
+  """Rows of no examples."""
+  return tf.nest.map_structure(
+      lambda spec: np.zeros((0,) + tuple(spec.shape[1:]), spec.dtype.as_numpy_dtype),
+      specs)
+
+
+def checked_example(item: object) -> Rows:
+  """The parts of one example, arrays in their structure.
+
+  Raises:
+    ValueError: if it is no pair or triple.
+  """
+  if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
+    raise ValueError(
+        'Expected a source that gives triples (x, y, weight) or pairs (x, y), got '
+        f'{type(item).__name__}; wrap it in a class whose __getitem__ '
+        'returns such a pair.')
+  return tuple(_of_example(part) for part in item)
 
 
 def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
@@ -160,10 +173,13 @@ def _no_targets(*given: Any) -> None:
           f'pairs (x, y) or (x, y, weight); got {type(each).__name__}.')
 
 
-def _read(dataset: tf.data.Dataset) -> List[Any]:
-  """Reads a dataset of pairs, once, into one array for each part.
+def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
+  """Reads a dataset of pairs, once, some thousands at a time.
 
   What the dataset itself shuffles or augments is thereby settled.
+
+  Raises:
+    ValueError: if its elements are no pairs of known shapes, or do not end.
   """
   spec = dataset.element_spec
   if not isinstance(spec, tuple) or len(spec) not in (2, 3) or not all(
@@ -174,8 +190,7 @@ def _read(dataset: tf.data.Dataset) -> List[Any]:
         f'known shape, one for each example, got {spec}; use '
         'tfds.load(as_supervised=True), unbatch() one of batches, and make ragged and '
         'sparse parts dense before.')
-  count = int(dataset.cardinality())
-  if count == tf.data.INFINITE_CARDINALITY:
+  if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
     raise ValueError(
         'Expected a dataset that ends, got an infinite one; leave out '
         'repeat(): batches are drawn as often as they are asked for.')
@@ -184,16 +199,21 @@ def _read(dataset: tf.data.Dataset) -> List[Any]:
         f'A dataset that draws at random ({draw}) was read once: what it drew for an '
         'example, such as an augmented image, stays the same in all batches. Put '
         'random layers into the model instead, such as '
-        'tf.keras.layers.RandomFlip, or a random access source.', stacklevel=5)
-  blocks = dataset.batch(_BLOCK).as_numpy_iterator()
+        'tf.keras.layers.RandomFlip, or a random access source.', stacklevel=6)
+  return dataset.batch(_BLOCK).as_numpy_iterator()
+
+
+def _read(dataset: tf.data.Dataset) -> List[Any]:
+  """Reads a dataset of pairs, once, into one array for each part."""
+  read, spec, count = blocks(dataset), dataset.element_spec, int(dataset.cardinality())
   if count < 0:
-    found = list(blocks) or [tf.nest.map_structure(
+    found = list(read) or [tf.nest.map_structure(
         lambda part: np.zeros((0,) + tuple(part.shape)), spec)]
     return list(tf.nest.map_structure(lambda *parts: np.concatenate(parts), *found))
   arrays = tf.nest.map_structure(
       lambda part: np.empty([count] + part.shape, part.dtype.as_numpy_dtype), spec)
   done = 0
-  for block in blocks:
+  for block in read:
     flat = tf.nest.flatten(block)
     for array, part in zip(tf.nest.flatten(arrays), flat):
       array[done:done + len(part)] = part
@@ -241,7 +261,7 @@ def _arrays(name: str, value: Any, rows: int) -> Any:
     return {key: _arrays(f'{name}[{key!r}]', part, rows)
             for key, part in value.items()}
   if not isinstance(value, (list, tuple)) or not value:
-    return _array(name, value)
+    return checked_array(name, value)
   if all(map(is_array, value)):
     sizes = {len(part) for part in value}
     if len(value) > 1 and sizes == {len(value)}:
@@ -250,9 +270,9 @@ def _arrays(name: str, value: Any, rows: int) -> Any:
           f'{len(value)} arrays of length {len(value)}, which may be either an '
           'array for each example or one for each input; use np.stack or a dict.')
     if len(value) == rows and sizes != {rows}:
-      return _array(name, np.stack([np.asarray(part) for part in value]))
+      return checked_array(name, np.stack([np.asarray(part) for part in value]))
   elif not any(isinstance(part, (dict, np.ndarray, tf.Tensor)) for part in value):
-    return _array(name, value)
+    return checked_array(name, value)
   return tuple(_arrays(f'{name}[{i}]', part, rows) for i, part in enumerate(value))
 
 
@@ -266,7 +286,12 @@ def _of_example(part: Any) -> Any:
   return np.asarray(part)
 
 
-def _array(name: str, value: object) -> np.ndarray:
+def checked_array(name: str, value: object) -> np.ndarray:
+  """An array of numbers with examples along its first axis.
+
+  Raises:
+    ValueError: if it is none.
+  """
   if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
     raise ValueError(
         f'Expected {name} to be a dense array, got {type(value).__name__}; make it '

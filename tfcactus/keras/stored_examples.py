@@ -1,0 +1,184 @@
+"""Examples of a pipeline or generator, written to disk once to be drawn from."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+from typing import BinaryIO
+from typing import Iterable
+from typing import Iterator
+from typing import List
+from typing import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus.keras import data_sources
+from tfcactus.keras.compat.versions import keras
+from tfcactus.noise.table_file import PathLike
+
+_INDEX = 'examples.json'
+
+
+class StoredExamples(data_sources.ArrayData):
+  """Examples that `store_examples` wrote, mapped into memory as they are drawn.
+
+  Attributes:
+    directory: Where they are.
+  """
+
+  def __init__(self, directory: PathLike):
+    """Opens them.
+
+    Raises:
+      ValueError: if there are none, or their files are not whole.
+    """
+    self.directory = os.fspath(directory)
+    try:
+      with open(os.path.join(self.directory, _INDEX), encoding='utf-8') as file:
+        index = json.load(file)
+      arrays = [np.memmap(os.path.join(self.directory, f'part{i}.raw'),
+                          np.dtype(part['dtype']), 'r',
+                          shape=(index['num_examples'], *part['shape']))
+                for i, part in enumerate(index['parts'])]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+      raise ValueError(
+          f'Expected examples of store_examples in {self.directory!r}, got none that '
+          f'are whole: {error}.') from error
+    rows = _structured(index['structure'], arrays)
+    no_targets = isinstance(rows[1], tuple) and not rows[1]
+    super().__init__(rows[0], None if no_targets else rows[1], *rows[2:])
+
+  def __repr__(self) -> str:
+    return f'<StoredExamples: {self.num_examples:,} in {self.directory!r}>'
+
+
+def store_examples(examples: Any, directory: PathLike) -> StoredExamples:
+  """Writes the examples of a stream to disk, so that batches can draw among them.
+
+  A sampling scheme takes the examples of a batch from all over the data, which a
+  stream cannot give; to draw within a window of it is another mechanism, with no
+  amplification that is known. So it is read once, a block at a time, and needs as
+  much room on disk as the examples have bytes. What a pipeline draws at random, such
+  as augmented images, is settled thereby: put random layers into the model.
+
+  Args:
+    examples: A `tf.data.Dataset` or another iterable of pairs (x, y), or triples
+      (x, y, weight), one for each example, or a Keras `Sequence` or `PyDataset` of
+      batches of them: numbers, their shapes the same for all.
+    directory: Where to write; made if it is not there.
+
+  Returns:
+    The examples, for `AllocatedBatches(...)` or `PoissonBatches(...)`.
+    `StoredExamples(directory)` opens them again.
+
+  Raises:
+    ValueError: if there are examples in the directory already, or these are none.
+  """
+  directory = os.fspath(directory)
+  if os.path.exists(os.path.join(directory, _INDEX)):
+    raise ValueError(
+        f'Expected a directory without examples, got {directory!r}; open those there '
+        'by StoredExamples(directory), or delete them.')
+  os.makedirs(directory, exist_ok=True)
+  writer = _Writer(directory)
+  try:
+    for block in _blocks(examples):
+      writer.write(block)
+  finally:
+    writer.close()
+  writer.finish()
+  return StoredExamples(directory)
+
+
+class _Writer:
+  """Appends blocks of examples to files, one for each array."""
+
+  def __init__(self, directory: str):
+    self._directory = directory
+    self._files: List[BinaryIO] = []
+    self._structure: Any = None
+    self._parts: List[Any] = []
+    self._count = 0
+
+  def write(self, block: Any) -> None:
+    if not isinstance(block, tuple) or len(block) not in (2, 3):
+      raise ValueError(
+          'Expected examples as pairs (x, y) or triples (x, y, weight), got '
+          f'{type(block).__name__}.')
+    arrays: List[np.ndarray] = []
+    structure = _structure(block, arrays)
+    parts = [{'dtype': array.dtype.str, 'shape': list(array.shape[1:])}
+             for array in arrays]
+    if self._structure is None:
+      self._structure, self._parts = structure, parts
+      self._files = [open(os.path.join(self._directory, f'part{i}.raw'), 'wb')
+                     for i in range(len(parts))]
+    lengths = {len(array) for array in arrays}
+    if (structure, parts) != (self._structure, self._parts) or len(lengths) != 1:
+      raise ValueError(
+          f'Expected examples of one structure, got {parts} of {sorted(lengths)} '
+          f'examples in {structure} after {self._parts} in {self._structure}.')
+    for file, array in zip(self._files, arrays):
+      file.write(np.ascontiguousarray(array).data)
+    self._count += lengths.pop()
+
+  def close(self) -> None:
+    for file in self._files:
+      file.close()
+
+  def finish(self) -> None:
+    if not self._count:
+      raise ValueError('Expected at least one example, got a stream of none.')
+    whole = {'num_examples': self._count, 'parts': self._parts,
+             'structure': self._structure}
+    place = os.path.join(self._directory, _INDEX)
+    with open(place + '.new', 'w', encoding='utf-8') as file:
+      json.dump(whole, file)
+    os.replace(place + '.new', place)
+
+
+def _blocks(examples: Any) -> Iterator[Any]:
+  """Blocks of examples, tuples of structures of arrays."""
+  if isinstance(examples, tf.data.Dataset):
+    yield from data_sources.blocks(examples)
+  elif isinstance(examples, keras.utils.Sequence):
+    for i in range(len(examples)):
+      yield tuple(examples[i])
+  else:
+    yield from map(_stacked, _grouped(examples))
+
+
+def _grouped(examples: Iterable[Any], size: int = 256) -> Iterator[List[Any]]:
+  group: List[Any] = []
+  for example in examples:
+    group.append(data_sources.checked_example(example))
+    if len(group) == size:
+      yield group
+      group = []
+  if group:
+    yield group
+
+
+def _stacked(group: List[Any]) -> Any:
+  return tf.nest.map_structure(lambda *parts: np.stack(parts), *group)
+
+
+def _structure(value: Any, arrays: List[np.ndarray]) -> Any:
+  """A structure as JSON has it, its arrays by their number, appended to a list."""
+  if isinstance(value, dict):
+    return {'dict': {key: _structure(part, arrays) for key, part in value.items()}}
+  if isinstance(value, (list, tuple)):
+    return {'tuple': [_structure(part, arrays) for part in value]}
+  arrays.append(data_sources.checked_array('examples', value))
+  return len(arrays) - 1
+
+
+def _structured(structure: Any, arrays: Sequence[np.ndarray]) -> Any:
+  """A structure of arrays from JSON."""
+  if isinstance(structure, int):
+    return arrays[structure]
+  if 'dict' in structure:
+    return {key: _structured(part, arrays) for key, part in structure['dict'].items()}
+  return tuple(_structured(part, arrays) for part in structure['tuple'])
