@@ -1,6 +1,7 @@
-"""A run to be killed: python -m tests.keras.killed_run DIRECTORY.
+"""A run to be killed: python -m tests.keras.killed_run DIRECTORY [allocated].
 
-Writes a line for each noise drawn and, after it, for each update released.
+Writes a line for each epoch, for each noise drawn and, after it, for each update
+released.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ def plan():
       sampling_prob=0.25, steps=100_000, delta=1e-5)
 
 
-def main(directory):
+def main(directory, allocated=False):
   folder = pathlib.Path(directory)
   log = os.open(folder / 'log', os.O_WRONLY | os.O_CREAT | os.O_APPEND)
   normals = KeyStream.normals
@@ -45,6 +46,9 @@ def main(directory):
 
   class Log(tf.keras.callbacks.Callback):
 
+    def on_epoch_begin(self, epoch, logs=None):
+      os.write(log, b'epoch\n')
+
     def on_train_batch_end(self, batch, logs=None):
       weights = self.model.inner.get_weights()
       assert all(np.all(np.isfinite(w)) for w in weights)
@@ -53,12 +57,14 @@ def main(directory):
 
   model.compile('sgd', tf.keras.losses.SparseCategoricalCrossentropy(True))
   rng = np.random.default_rng(0)
-  batches = private.PoissonBatches(
-      rng.normal(size=(40, 6)).astype(np.float32), rng.integers(0, 3, 40),
-      sampling_prob=0.25)
-  model.fit(batches, epochs=1000, steps_per_epoch=50, verbose=0,
-            callbacks=[Log()])
+  data = rng.normal(size=(40, 6)).astype(np.float32), rng.integers(0, 3, 40)
+  if allocated:
+    model.fit(private.AllocatedBatches(*data, num_batches=4), epochs=10_000,
+              verbose=0, callbacks=[Log()])
+  else:
+    model.fit(private.PoissonBatches(*data, sampling_prob=0.25), epochs=1000,
+              steps_per_epoch=50, verbose=0, callbacks=[Log()])
 
 
 if __name__ == '__main__':
-  main(sys.argv[1])
+  main(sys.argv[1], sys.argv[2:] == ['allocated'])

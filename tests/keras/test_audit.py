@@ -13,7 +13,10 @@ import pytest
 import tensorflow as tf
 
 import tfcactus
+from tfcactus import accounting
 from tfcactus.accounting import auditing
+from tfcactus.accounting import views
+from tfcactus.keras import AllocatedBatches
 from tfcactus.keras import DPKerasSGDOptimizer
 from tfcactus.keras import privatize
 
@@ -102,3 +105,61 @@ def test_a_canary_is_as_hidden_as_claimed_and_halved_noise_is_caught(steps_of):
       for moves in (steps_of(_plan(sigma), *_data()) for sigma in (1.5, 0.75)))
   assert 0.3 * claim < honest <= claim
   assert halved > 1.2 * claim
+
+
+_CANARIES = 600
+_BATCHES = 4
+
+
+def _ratios(noise_multiplier, epochs=3):
+  """log likelihood ratios of canaries, in (first half) and out, of one run.
+
+  Each canary points along a weight of its own, so that what its weight does is
+  independent of all others: one run is as many trials as there are canaries, each
+  epoch anew. The attack knows all but the batch that a canary was in.
+  """
+  plan = tfcactus.PrivacyPlan(
+      noise=tfcactus.Gaussian(noise_multiplier), l2_norm_clip=_CLIP,
+      num_examples=_CANARIES, sampling_prob=1 / _BATCHES, steps=_BATCHES * epochs,
+      delta=_DELTA)
+  model = tf.keras.Sequential([tf.keras.layers.Input((_CANARIES,)),
+                               tf.keras.layers.Dense(1, use_bias=False)])
+  private = privatize(model, plan)
+  private.compile(tf.keras.optimizers.SGD(plan.expected_batch_size / _CLIP), _loss)
+  weights = [np.copy(model.get_weights()[0][:, 0])]
+
+  class Watch(tf.keras.callbacks.Callback):
+
+    def on_train_batch_end(self, batch, logs=None):
+      weights.append(np.copy(model.get_weights()[0][:, 0]))
+
+  batches = AllocatedBatches(
+      -np.eye(_CANARIES, dtype=np.float32), np.zeros((_CANARIES, 1), np.float32),
+      _BATCHES, sample_weight=np.repeat([1.0, 0.0], _CANARIES // 2))
+  private.fit(batches, epochs=epochs, verbose=0, callbacks=[Watch()])
+  # In units of the noise of a sum.
+  moved = -np.diff(weights, axis=0).reshape(epochs, _BATCHES, _CANARIES)
+  mu = 1 / noise_multiplier
+  ratio = np.log(np.mean(np.exp(mu * moved * mu - 0.5 * mu**2), axis=1))
+  return ratio[:, :_CANARIES // 2].ravel(), ratio[:, _CANARIES // 2:].ravel()
+
+
+def _error_rates(noise_multiplier, threshold=0.25):
+  """Upper ends of the rates at which the attack errs, at 99.99 % confidence."""
+  with_it, without = _ratios(noise_multiplier)
+  return [auditing.clopper_pearson(int(np.sum(wrong)), wrong.size,
+                                   significance=2e-4).upper
+          for wrong in (without > threshold, with_it <= threshold)]
+
+
+def test_canaries_in_allocated_batches_are_as_hidden_as_claimed():
+  accountant = accounting.PhiAccountant().compose(accounting.RandomAllocationDpEvent(
+      _BATCHES, tfcactus.Gaussian(1.0).dp_event))
+  claim = views.composed_pair(accountant, np.linspace(0, 4, 41))
+  # With the noise that is claimed no attack errs less than the trade-off says, and
+  # with half of it this one does.
+  alarms, misses = _error_rates(1.0)
+  assert misses > views.tradeoff(claim, alarms)
+  assert misses < 0.3 + views.tradeoff(claim, alarms)
+  alarms, misses = _error_rates(0.5)
+  assert misses < 0.85 * views.tradeoff(claim, alarms)

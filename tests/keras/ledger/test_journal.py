@@ -24,6 +24,7 @@ from tfcactus.keras.ledger import counts
 from tfcactus.keras.ledger.counts import Counts
 from tfcactus.sampling import OnePassSampling
 from tfcactus.sampling import PoissonSampling
+from tfcactus.sampling import RandomAllocationSampling
 
 ROOT = pathlib.Path(tfcactus.__file__).parent.parent
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -35,11 +36,12 @@ def _lines(folder, word):
   return [line for line in lines if line.startswith(word)]
 
 
-def _run_and_kill(folder, seconds):
+def _run_and_kill(folder, seconds, *arguments):
   """Kills a run so many seconds after its first released step."""
   before = len(_lines(folder, 'released'))
   run = subprocess.Popen(
-      [sys.executable, '-m', 'tests.keras.killed_run', str(folder)], cwd=ROOT,
+      [sys.executable, '-m', 'tests.keras.killed_run', str(folder), *arguments],
+      cwd=ROOT,
       env={**os.environ, 'PYTHONPATH': str(ROOT)})
   deadline = time.monotonic() + 120
   while len(_lines(folder, 'released')) == before:
@@ -74,6 +76,33 @@ def _kill_often(folder, times):
 
 def test_a_killed_run_counts_every_released_step(tmp_path):
   _kill_often(tmp_path, 3)
+
+
+def _epochs_with_noise(folder):
+  """How many epochs drew noise, of all runs."""
+  words = [line.split()[0] for line in _lines(folder, '')]
+  return sum(word == 'noise' and before == 'epoch'
+             for before, word in zip(words, words[1:]))
+
+
+@pytest.mark.parametrize('times', [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_epochs_that_are_broken_off_count_whole(times, tmp_path):
+  draw = random.Random(7)
+  for _ in range(times):
+    _run_and_kill(tmp_path, draw.uniform(0, 0.2), 'allocated')
+    journal = Journal(tmp_path / 'journal', killed_run.plan())
+    assert journal.entry.epochs_begun >= _epochs_with_noise(tmp_path) > 0
+    journal.close()
+  model = privatize(tf.keras.Sequential([
+      tf.keras.layers.Input((6,)), tf.keras.layers.Dense(3)]),
+                    killed_run.plan(), journal=tmp_path / 'journal')
+  epochs = _epochs_with_noise(tmp_path)
+  assert model.ledger().sampling == RandomAllocationSampling.code
+  assert epochs <= model.ledger().epochs <= epochs + times
+  assert model.guarantee().upper >= killed_run.plan().guarantee(
+      epochs, sampling=RandomAllocationSampling).upper
+  # A new epoch after each kill: never the rest of one that was drawn before.
+  assert len(set(_lines(tmp_path, 'noise'))) == len(_lines(tmp_path, 'noise'))
 
 
 @pytest.mark.slow
