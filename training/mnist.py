@@ -2,6 +2,7 @@
 
     python -m training.mnist
     python -m training.mnist --mechanism gaussian --target-epsilon 1
+    python -m training.mnist --mechanism gaussian --sampling allocation
     python -m training.mnist --help
 """
 
@@ -25,10 +26,13 @@ import tfcactus  # noqa: E402
 from tfcactus import design  # noqa: E402
 from tfcactus import keras as tfcactus_keras  # noqa: E402
 from tfcactus import noise  # noqa: E402
+from tfcactus import sampling  # noqa: E402
 from tfcactus.noise import library  # noqa: E402
 from training import datasets  # noqa: E402
 
 PARAMETERS = 26_010
+SAMPLINGS = {'poisson': sampling.PoissonSampling,
+             'allocation': sampling.RandomAllocationSampling}
 MECHANISMS = ('isotropic', 'gaussian', 'cactus', 'monotone', 'laplace')
 
 
@@ -47,6 +51,9 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
   add('--l2-norm-clip', type=float, default=1.0,
       help="bound on the norm of an example's gradient")
   add('--batch-size', type=int, default=250, help='expected batch size')
+  add('--sampling', choices=SAMPLINGS, default='poisson',
+      help='poisson: each example enters each batch by chance; allocation: each '
+      'enters one batch of each epoch, with Gaussian noise')
   add('--epochs', type=int, default=15,
       help='passes over the data, in expectation')
   add('--learning-rate', type=float, default=0.5,
@@ -129,12 +136,15 @@ def make_plan(args: argparse.Namespace, num_examples: int
     if not (value > 0 and math.isfinite(value)):
       raise ValueError(
           f'Expected --{name.replace("_", "-")} > 0, got {value}.')
-  steps_per_epoch = max(1, round(num_examples / args.batch_size))
+  if args.sampling == 'allocation' and args.mechanism != 'gaussian':
+    raise ValueError(
+        'Expected --mechanism gaussian with --sampling allocation, which has a proof '
+        f'for Gaussian noise only, got {args.mechanism!r}.')
+  prob = SAMPLINGS[args.sampling].prob_of_batch_size(args.batch_size, num_examples)
   settings = dict(
       l2_norm_clip=args.l2_norm_clip, num_examples=num_examples,
-      sampling_prob=args.batch_size / num_examples,
-      steps=args.epochs * steps_per_epoch, delta=args.delta, dim=PARAMETERS,
-      accounting=args.accounting)
+      sampling_prob=prob, steps=args.epochs * max(1, round(1 / prob)),
+      delta=args.delta, dim=PARAMETERS, accounting=args.accounting)
   if args.target_epsilon is None:
     multiplier = 1.3 if args.noise_multiplier is None else args.noise_multiplier
     return tfcactus.PrivacyPlan(
@@ -149,7 +159,7 @@ def make_plan(args: argparse.Namespace, num_examples: int
       noise=tfcactus.calibrate_noise_multiplier(
           args.target_epsilon,
           lambda multiplier: make_noise(args.mechanism, multiplier),
-          **settings), **settings)
+          sampling=SAMPLINGS[args.sampling], **settings), **settings)
 
 
 def check_writable(path: Optional[str]) -> None:
@@ -198,9 +208,13 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
               args.learning_rate, plan.steps, alpha=0.05)),
       loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
       metrics=['accuracy'])
-  batches = tfcactus_keras.PoissonBatches(
-      *data.train, sampling_prob=plan.sampling_prob,
-      steps_per_epoch=plan.steps // args.epochs, seed=args.seed)
+  if args.sampling == 'allocation':
+    batches = tfcactus_keras.AllocatedBatches(
+        *data.train, num_batches=plan.steps // args.epochs, seed=args.seed)
+  else:
+    batches = tfcactus_keras.PoissonBatches(
+        *data.train, sampling_prob=plan.sampling_prob,
+        steps_per_epoch=plan.steps // args.epochs, seed=args.seed)
   start = time.time()
   history = model.fit(
       batches, epochs=args.epochs, validation_data=data.test,
@@ -215,10 +229,11 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
           'noise_multiplier': plan.noise.noise_multiplier,
           'l2_norm_clip': plan.l2_norm_clip, 'batch_size': args.batch_size,
           'epochs': args.epochs, 'learning_rate': args.learning_rate,
+          'sampling': args.sampling,
           'activation': args.activation,
           'num_examples': plan.num_examples,
           'sampling_prob': plan.sampling_prob, 'seed': args.seed},
-      'steps': guarantee.steps,
+      'steps': int(model.released_steps),
       'test_accuracy': history.history['val_accuracy'][-1],
       'epsilon': {'lower': guarantee.lower, 'estimate': guarantee.estimate,
                   'upper': guarantee.upper},

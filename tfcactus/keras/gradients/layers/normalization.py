@@ -89,7 +89,7 @@ class RMSNormalizationRule(_NormalizationRule):
   """Normalization by the root mean square, of Keras 3; without an offset."""
 
   layer_types = tuple(models.layer_classes(['RMSNormalization']))
-  unscaled = {'scale': None}
+  unscaled = {'scale': 1.0}  # Keras 3.10 takes no None.
 
   def factors(self, layer: keras.layers.Layer) -> Factors:
     return layer.scale, None
