@@ -22,6 +22,7 @@ import dp_accounting
 import numpy as np
 
 from benchmarks import _results
+from tfcactus import _format
 from tfcactus import accounting
 from tfcactus.accounting import calibration
 
@@ -46,7 +47,8 @@ def poisson(sigma: float, batches: int, epochs: int) -> accounting.PhiAccountant
 def cost_at(batches: int, epochs: int, target: float) -> dict:
   """What allocation costs where Poisson batches cost `target`."""
   least = [calibration.calibrate_noise(
-      target, lambda sigma: account(sigma, batches, epochs).get_epsilon(DELTA),
+      target, lambda sigma, account=account: account(
+          sigma, batches, epochs).get_epsilon(DELTA),
       low=0.2, high=100.0, tolerance=1e-6) for account in (poisson, allocation)]
   start = time.process_time()
   # Another noise multiplier by a hair: nothing of it is kept from before.
@@ -67,10 +69,14 @@ def account_tables() -> None:
   for batches, epochs in itertools.product(BATCHES, EPOCHS):
     mine = [one for one in found
             if (one['batches'], one['epochs']) == (batches, epochs)]
-    rows.append([str(batches), str(epochs), *(
-        f'{one["epsilon"]:.4f} ({100 * (one["allocation_noise_multiplier"] / one["noise_multiplier"] - 1):+.1f} %)'
-        for one in mine), f'{max(one["relative_width"] for one in mine):.0e}',
-                 f'{max(one["seconds"] for one in mine):.2f}'])
+    saved = [100 * (one['allocation_noise_multiplier'] / one['noise_multiplier'] - 1)
+             for one in mine]
+    rows.append([
+        str(batches), str(epochs),
+        *(f'{_format.upper(one["epsilon"], 5)} ({less:+.1f} %)'
+          for one, less in zip(mine, saved)),
+        f'{max(one["relative_width"] for one in mine):.0e}',
+        f'{max(one["seconds"] for one in mine):.2f}'])
   _results.show('allocation', _results.markdown(
       ['batches', 'epochs', *(f'Poisson {target:g}' for target in EPSILONS),
        'relative width', 'seconds'], rows))
@@ -134,7 +140,7 @@ def peer_table() -> None:
     mine = allocation(sigma, batches, epochs).epsilon_bounds(DELTA)
     print(f'sigma {sigma:g}, {batches} batches, {epochs} epochs: '
           f'PLD_accounting [{low:.6f}, {high:.6f}] in {theirs:.1f} s, here '
-          f'[{mine.lower:.9f}, {mine.upper:.9f}] in '
+          f'[{_format.lower(mine.lower, 10)}, {_format.upper(mine.upper, 10)}] in '
           f'{time.process_time() - start:.2f} s')
 
 

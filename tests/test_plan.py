@@ -9,9 +9,11 @@ from tests.noise.tables import gaussian_radial
 from tests.noise.tables import gaussian_scalar
 from tests.noise.tables import wavy_scalar
 import tfcactus
+from tfcactus import _format
 from tfcactus import noise
 from tfcactus.sampling import FixedSizeSampling
 from tfcactus.sampling import OnePassSampling
+from tfcactus.sampling import RandomAllocationSampling
 
 SETTINGS = dict(noise=noise.Gaussian(1.3), l2_norm_clip=1.5,
                 num_examples=60_000, sampling_prob=250 / 60_000, steps=1200,
@@ -88,6 +90,36 @@ def test_shuffled_epochs_get_what_holds():
   assert delta == pytest.approx(1e-5, rel=1e-3)
   assert guarantee.neighboring_relation == 'replace-one'
   assert 'no amplification' in guarantee.statement
+  # And what would be amplified, in one sentence.
+  other = plan(noise=noise.Gaussian(2.0)).guarantee(3, sampling=RandomAllocationSampling)
+  assert other.upper < 0.1 * guarantee.upper
+  assert (f'AllocatedBatches of 240 batches use each example once an epoch too, for '
+          f'epsilon <= {_format.upper(other.upper)} with one added or removed.'
+         ) in guarantee.statement
+  for silent in (plan(noise=noise.Laplace(2.0), dim=1), plan(sampling_prob=1.0)):
+    assert 'AllocatedBatches' not in silent.guarantee(
+        3, sampling=OnePassSampling).statement
+
+
+def test_plans_for_random_allocation():
+  settings = dict(batch_size=250, num_examples=60_000, epochs=3, delta=1e-5,
+                  l2_norm_clip=1.0, sampling=RandomAllocationSampling)
+  found = tfcactus.PrivacyPlan.for_training(target_epsilon=1.0, **settings)
+  assert (found.sampling_prob, found.steps) == (1 / 240, 720)
+  cost = found.guarantee(sampling=RandomAllocationSampling)
+  assert 0.999 < cost.upper <= 1.0 and cost.steps == 3
+  assert found.guarantee().upper > 1.0  # Poisson batches cost more.
+  assert found.steps_within(0.9, sampling=RandomAllocationSampling) < 3
+  # Sizes that do not divide: as many batches as are nearest.
+  other = tfcactus.PrivacyPlan.for_training(
+      noise=noise.Gaussian(1.0), **{**settings, 'batch_size': 256})
+  assert (other.sampling_prob, other.steps) == (1 / 234, 702)
+  with pytest.raises(ValueError, match='take 1 / 234'):
+    plan(sampling_prob=256 / 60_000).guarantee(3, sampling=RandomAllocationSampling)
+  for bad in (0, 60_001, 2.5, None):
+    with pytest.raises(ValueError, match='batch_size'):
+      tfcactus.PrivacyPlan.for_training(
+          noise=noise.Gaussian(1.0), **{**settings, 'batch_size': bad})
 
 
 def test_zero_out_costs_the_same_and_assumes_less():

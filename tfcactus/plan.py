@@ -14,6 +14,7 @@ from typing import Union
 import dp_accounting
 
 from tfcactus import _checks
+from tfcactus import _format
 from tfcactus import accounting
 from tfcactus import guarantee as guarantee_lib
 from tfcactus import noise as noise_lib
@@ -24,6 +25,7 @@ from tfcactus.guarantee import Guarantee
 from tfcactus.guarantee import ReleasedStatistic
 from tfcactus.relations import Relation
 from tfcactus.sampling import base as sampling_base
+from tfcactus.sampling import OnePassSampling
 from tfcactus.sampling import PoissonSampling
 from tfcactus.sampling import SamplingScheme
 
@@ -230,8 +232,22 @@ class PrivacyPlan:
     return guarantee_lib.guarantee(
         scheme.event(accounting.noise_event(noise)), count, self.delta, relation,
         statement=f'{relations.protected(relation)}: {scheme.released(count)}. '
-        f'{relations.public(relation, scheme.constants(self))}.{beside}',
+        f'{relations.public(relation, scheme.constants(self))}.{beside}'
+        f'{self._allocation_instead(scheme, noise, count)}',
         releases=self.releases, proven=self.accounting == 'proven')
+
+  def _allocation_instead(self, scheme: SamplingScheme, noise: noise_lib.Noise,
+                          count: int) -> str:
+    """What drawing each example's batch would cost, of passes that draw none."""
+    if not isinstance(scheme, OnePassSampling) or noise.gaussian_std is None or (
+        not count or scheme.batches_per_epoch == 1):
+      return ''
+    event = dp_accounting.SelfComposedDpEvent(accounting.RandomAllocationDpEvent(
+        scheme.batches_per_epoch, accounting.noise_event(noise)), count)
+    epsilon = accounting.PhiAccountant().compose(event).get_epsilon(self.delta)
+    return (f' AllocatedBatches of {scheme.batches_per_epoch} batches use each example '
+            f'once an epoch too, for epsilon <= {_format.upper(epsilon)} with one added '
+            'or removed.')
 
   def _draws(self, scheme: SamplingScheme) -> int:
     """How many draws of a scheme all planned steps take, begun ones included."""

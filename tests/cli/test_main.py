@@ -130,6 +130,40 @@ def test_groups_of_steps(tmp_path, capsys):
   assert read['upper'] == typed['upper'] > 0
 
 
+ALLOCATED = ['epsilon', '--noise', 'gaussian', '--noise-multiplier', '1', '--delta',
+             '1e-5', '--sampling', 'allocation']
+
+
+def test_random_allocation(capsys):
+  found = output(capsys, *ALLOCATED, '--batches', '60', '--epochs', '5')
+  assert found['lower'] <= 1.6240836330 <= found['upper'] + 1e-10
+  step = 'noise=gaussian,noise_multiplier=1,sampling=allocation,batches=60,epochs=5'
+  assert output(capsys, 'epsilon', '--delta', '1e-5', '--step', step)[
+      'upper'] == found['upper']
+  calibrate = ['calibrate', '--noise', 'gaussian', '--delta', '1e-5', '--sampling',
+               'allocation', '--batches', '60', '--target-epsilon',
+               str(found['upper'])]
+  assert output(capsys, *calibrate, '--epochs', '5')[
+      'noise_multiplier'] == pytest.approx(1, rel=1e-3)
+  assert output(capsys, *calibrate, '--noise-multiplier', '1')['epochs'] == 5
+
+
+@pytest.mark.parametrize('arguments, words', [
+    ([*ALLOCATED, '--batches', '60', '--steps', '5'], '--epochs'),
+    ([*ALLOCATED, '--epochs', '5'], 'batches'),
+    ([*ALLOCATED, '--batches', '0', '--epochs', '5'], 'num_batches'),
+    ([*ALLOCATED, '--batches', '60', '--epochs', '5', '--sampling-prob', '1/60'],
+     'no sampling probability'),
+    ([*ALLOCATED, '--batches', '60', '--epochs', '5', '--relation', 'replace'],
+     'REPLACE_ONE'),
+    ([*GAUSSIAN, '--batches', '60'], 'batches'),
+    ([*GAUSSIAN, '--epochs', '60'], '--steps')])
+def test_what_is_no_allocation_is_one_clear_line(capsys, arguments, words):
+  assert main.main(arguments) == 2
+  error = capsys.readouterr().err
+  assert words in error and 'Traceback' not in error
+
+
 def test_fixed_size_sampling(capsys):
   poisson = output(capsys, *GAUSSIAN)['upper']
   fixed = output(capsys, *GAUSSIAN, '--sampling', 'fixed')['upper']

@@ -68,6 +68,20 @@ def test_target_epsilon_is_met(tmp_path):
 
 
 @pytest.mark.slow
+def test_random_allocation_keeps_the_target_with_less_noise(tmp_path):
+  results = {}
+  for kind in ('poisson', 'allocation'):
+    code, results[kind] = run(tmp_path, '--mechanism', 'gaussian', '--target-epsilon',
+                              '3', '--sampling', kind)
+    assert code == 0 and results[kind]['epsilon']['upper'] <= 3
+  noise = {kind: result['parameters']['noise_multiplier']
+           for kind, result in results.items()}
+  assert noise['allocation'] < 0.97 * noise['poisson']
+  assert results['allocation']['steps'] == round(
+      1 / results['allocation']['parameters']['sampling_prob'])
+  assert '1 epochs of' in results['allocation']['statement']
+
+
 def test_seeded_runs_repeat(tmp_path):
   results = [run(tmp_path, '--mechanism', 'gaussian', '--seed', '3')[1]
              for _ in range(2)]
@@ -101,7 +115,8 @@ def test_published_scalar_account_is_labelled_everywhere(tmp_path, capsys):
     (['--noise-multiplier', '0'], 'noise_multiplier'),
     (['--noise-multiplier', 'nan'], 'noise_multiplier'),
     (['--l2-norm-clip', '-1'], 'l2_norm_clip'),
-    (['--batch-size', '5000'], 'sampling_prob'),
+    (['--batch-size', '5000'], 'batch_size'),
+    (['--sampling', 'allocation'], 'Gaussian noise only'),
     (['--batch-size', '0'], 'batch-size'),
     (['--epochs', '0'], 'epochs'),
     (['--delta', '0'], 'delta'),

@@ -119,9 +119,6 @@ class AllocatedBatches(SampledBatches):
 
   An epoch counts when it begins, and whole: one that is broken off and begun again
   counts twice.
-
-  Attributes:
-    num_batches: Batches to an epoch.
   """
 
   def __init__(self, x: Any, y: Any = None, num_batches: Optional[int] = None, *,
@@ -156,7 +153,11 @@ class AllocatedBatches(SampledBatches):
         data.num_examples, _checks.integer('num_batches', num_batches, 1))
     super().__init__(data, None, scheme, physical_batch_size=physical_batch_size,
                      seed=seed)
-    self.num_batches = scheme.num_batches
+
+  @property
+  def num_batches(self) -> int:
+    """Batches to an epoch; of Keras 3's datasets, too."""
+    return self.scheme.batches_per_epoch
 
 
 class ShuffledBatches(SampledBatches):

@@ -48,8 +48,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   """
 
   _FIXED = dict.fromkeys(
-      ('scheme', 'num_examples', 'sampling_prob', 'batch_size', 'num_batches', 'seeded',
-       'draws'),
+      ('scheme', 'num_examples', 'sampling_prob', 'batch_size', 'seeded', 'draws'),
       'Make other batches, and a plan that accounts for them.')
 
   def __init__(self, x: Any, y: Any, scheme: SamplingScheme, *,

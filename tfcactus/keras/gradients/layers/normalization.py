@@ -23,16 +23,17 @@ Factors = Tuple[Optional[tf.Variable], Optional[tf.Variable]]
 
 
 class _NormalizationRule(base.LayerRule):
-  """Runs the layer without scale and offset, and applies both by itself.
+  """Runs the layer without scale and offset, and applies both by itself."""
 
-  Attributes:
-    unscaled: The attributes under which the layer only normalizes.
-  """
-
-  unscaled: ClassVar[Dict[str, Any]]
+  _UNSCALED: ClassVar[Dict[str, Any]]
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
     return 'axis 0' if over_batch(layer) else ''
+
+  def unscaled(self, layer: keras.layers.Layer) -> Dict[str, Any]:
+    """The attributes under which the layer only normalizes."""
+    del layer
+    return self._UNSCALED
 
   def factors(self, layer: keras.layers.Layer) -> Factors:
     """Scale and offset, None for what the layer has not."""
@@ -43,7 +44,7 @@ class _NormalizationRule(base.LayerRule):
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     gamma, beta = self.factors(layer)
-    with patches.replaced(layer, **self.unscaled):
+    with patches.replaced(layer, **self.unscaled(layer)):
       normal = call(inputs, *args, **kwargs)
     rank = normal.shape.rank
     axes = {axis % rank for axis in _axes(layer)}
@@ -75,21 +76,26 @@ class LayerNormalizationRule(_NormalizationRule):
   """Layer normalization over any axes but that of the batch."""
 
   layer_types = (keras.layers.LayerNormalization,)
-  unscaled = {'gamma': None, 'beta': None}
+
+  def unscaled(self, layer: keras.layers.Layer) -> Dict[str, Any]:
+    gamma = None
+    if getattr(layer, 'rms_scaling', False):  # Keras to 3.10 takes no None there.
+      gamma = tf.ones(layer.gamma.shape, layer.gamma.dtype)
+    return {'gamma': gamma, 'beta': None}
 
 
 class GroupNormalizationRule(_NormalizationRule):
   """Group normalization along any axis but that of the batch."""
 
   layer_types = (keras.layers.GroupNormalization,)
-  unscaled = {'scale': False, 'center': False}
+  _UNSCALED = {'scale': False, 'center': False}
 
 
 class RMSNormalizationRule(_NormalizationRule):
   """Normalization by the root mean square, of Keras 3; without an offset."""
 
   layer_types = tuple(models.layer_classes(['RMSNormalization']))
-  unscaled = {'scale': 1.0}  # Keras 3.10 takes no None.
+  _UNSCALED = {'scale': 1.0}  # Keras 3.10 takes no None.
 
   def factors(self, layer: keras.layers.Layer) -> Factors:
     return layer.scale, None
