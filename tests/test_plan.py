@@ -91,7 +91,8 @@ def test_shuffled_epochs_get_what_holds():
   assert guarantee.neighboring_relation == 'replace-one'
   assert 'no amplification' in guarantee.statement
   # And what would be amplified, in one sentence.
-  other = plan(noise=noise.Gaussian(2.0)).guarantee(3, sampling=RandomAllocationSampling)
+  other = plan(noise=noise.Gaussian(2.0)).guarantee(
+      3, sampling=RandomAllocationSampling)
   assert other.upper < 0.1 * guarantee.upper
   assert (f'AllocatedBatches of 240 batches use each example once an epoch too, for '
           f'epsilon <= {_format.upper(other.upper)} with one added or removed.'

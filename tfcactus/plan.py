@@ -239,15 +239,16 @@ class PrivacyPlan:
   def _allocation_instead(self, scheme: SamplingScheme, noise: noise_lib.Noise,
                           count: int) -> str:
     """What drawing each example's batch would cost, of passes that draw none."""
-    if not isinstance(scheme, OnePassSampling) or noise.gaussian_std is None or (
-        not count or scheme.batches_per_epoch == 1):
+    # With noise beyond that an answer takes seconds, and is next to zero.
+    if not (isinstance(scheme, OnePassSampling) and count and
+            scheme.batches_per_epoch > 1 and 0 < (noise.gaussian_std or 0) <= 5):
       return ''
     event = dp_accounting.SelfComposedDpEvent(accounting.RandomAllocationDpEvent(
         scheme.batches_per_epoch, accounting.noise_event(noise)), count)
     epsilon = accounting.PhiAccountant().compose(event).get_epsilon(self.delta)
     return (f' AllocatedBatches of {scheme.batches_per_epoch} batches use each example '
-            f'once an epoch too, for epsilon <= {_format.upper(epsilon)} with one added '
-            'or removed.')
+            f'once an epoch too, for epsilon <= {_format.upper(epsilon)} with one '
+            'added or removed.')
 
   def _draws(self, scheme: SamplingScheme) -> int:
     """How many draws of a scheme all planned steps take, begun ones included."""
