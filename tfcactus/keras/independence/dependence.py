@@ -131,6 +131,10 @@ class Node:
       raise unknown('has arguments that are no constants')
     return found
 
+  def whole(self, i: int) -> int:
+    """The number in an input that is a constant, of shape () or (1,)."""
+    return int(self.static(i).item())
+
   def rows(self) -> List[int]:
     """The inputs that are ROW_WISE."""
     return [i for i, v in enumerate(self.values) if v.dependence == Dependence.ROW_WISE]

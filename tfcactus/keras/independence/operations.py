@@ -61,7 +61,7 @@ def _reduce(node: Node) -> Value:
 
 def _arg_reduce(node: Node) -> Value:
   value, rank = dependence.only_operand(node), len(node.shape(0))
-  axis = int(node.static(1)) % rank
+  axis = node.whole(1) % rank
   if axis == value.axis:
     raise mixed('compares the examples')
   return value._replace(axis=value.axis - (axis < value.axis))

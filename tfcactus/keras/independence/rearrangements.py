@@ -78,7 +78,7 @@ def _shape_made(node: Node) -> List[Optional[int]]:
 def _expand(node: Node) -> Value:
   value, rank = dependence.only_operand(node), len(node.out())
   return value._replace(
-      axis=value.axis + (int(node.static(1)) % rank <= value.axis))
+      axis=value.axis + (node.whole(1) % rank <= value.axis))
 
 
 def _squeeze(node: Node) -> Value:
@@ -120,7 +120,7 @@ def _same_place(node: Node, which: Sequence[int]) -> Value:
 def _concat(node: Node) -> Value:
   axis = len(node.values) - 1
   value = _same_place(node, range(axis))
-  if int(node.static(axis)) % len(node.out()) == value.axis:
+  if node.whole(axis) % len(node.out()) == value.axis:
     raise unknown('lines up examples with others')
   return value
 
@@ -142,7 +142,7 @@ def _unpack(node: Node) -> Value:
 def _split(node: Node) -> Value:
   data, place = (1, 0) if node.op.type == 'Split' else (0, 2)
   value = dependence.only_operand(node, data)
-  if int(node.static(place)) % len(node.shape(data)) == value.axis:
+  if node.whole(place) % len(node.shape(data)) == value.axis:
     raise mixed('takes examples by their place in the batch')
   return value
 
@@ -229,7 +229,7 @@ def _gather(node: Node) -> Value:
   if node.op.type == 'ResourceGather':
     return dependence.only_operand(node, 1)
   rank, batch = len(node.shape(0)), node.op.get_attr('batch_dims')
-  axis = int(node.static(2)) % rank
+  axis = node.whole(2) % rank
   width = len(node.shape(1)) - batch
   if {0, 1} <= set(node.rows()):
     if params == indices and params.axis < batch:
