@@ -87,6 +87,9 @@ def test_bounds_where_no_contour_serves(batches, sigma, delta):
 
 
 def test_no_noise_and_no_question():
+  for nothing in (dp_accounting.NoOpDpEvent(),
+                  dp_accounting.PoissonSampledDpEvent(0.0, Gaussian(1.0))):
+    assert phi(Allocation(60, nothing)).get_epsilon(1e-5) == 0
   assert phi(Allocation(60, Gaussian(0.0))).get_epsilon(1e-5) == np.inf
   assert phi(Allocation(60, Gaussian(1.0))).get_epsilon(0.5) == 0
 

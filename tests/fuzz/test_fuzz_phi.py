@@ -14,8 +14,8 @@ from tfcactus.accounting.composition.losses import gaussian_parts
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.accounting.composition.split_contours import SplitContours
 
-# Settings of each family: a thousand here, the rest as slow tests.
-SEEDED = dict(few_gaussians=445, many_gaussians=20, fixed_size=110, replaced=130,
+# Settings of each family: hundreds here, the rest as slow tests.
+SEEDED = dict(few_gaussians=225, many_gaussians=10, fixed_size=110, replaced=130,
               laplace=110, discrete=170, table=15)
 SLOW = dict(few_gaussians=2600, many_gaussians=600, fixed_size=500, replaced=400,
             laplace=500, discrete=700, table=250)

@@ -301,9 +301,10 @@ def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
     raise Unsupported(event, 'random allocation has a proof for ADD_OR_REMOVE_ONE and '
                       f'REPLACE_SPECIAL, none for {sample.relation.name}')
   inner = _merged(event.event)
-  if event.num_batches == 1 or isinstance(inner, dp_accounting.NoOpDpEvent):
-    return steps_of(inner, sample)
-  (step, count), *more = steps_of(inner, sample)
+  found = list(steps_of(inner, sample))
+  if event.num_batches == 1 or not found:
+    return iter(found)
+  (step, count), *more = found
   if step is None and not more:
     return iter([(None, count)])
   if isinstance(step, NoiseStep) and step.sample == sample and count == 1 and (

@@ -41,6 +41,8 @@ class TFRecordExamples(data_sources.ExampleData):
     files: Their paths.
   """
 
+  _open: Tuple[int, ...] = ()
+
   def __init__(self, files: Union[PathLike, Sequence[PathLike]],
                parse: Callable[[Any], Tuple[Any, ...]]):
     """Finds the records.
@@ -67,7 +69,6 @@ class TFRecordExamples(data_sources.ExampleData):
           f'Expected at least one record, got {len(self.files)} files with none.')
     self._file = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
     self._start, self._size = (np.concatenate(part) for part in zip(*places))
-    self._open: List[int] = []
     self._lock = threading.Lock()
     self._parse = _each(parse)
     self.specs = self._checked_specs()
@@ -84,7 +85,7 @@ class TFRecordExamples(data_sources.ExampleData):
     found: List[bytes] = [b''] * index.size
     with self._lock:
       if not self._open:
-        self._open = [os.open(path, os.O_RDONLY) for path in self.files]
+        self._open = tuple(os.open(path, os.O_RDONLY) for path in self.files)
     for place in np.lexsort((self._start[index], self._file[index])):
       which = index[place]
       size = int(self._size[which])
@@ -114,7 +115,7 @@ class TFRecordExamples(data_sources.ExampleData):
     return f'<TFRecordExamples: {self.num_examples:,} in {len(self.files)} files>'
 
   def __del__(self) -> None:
-    for file in getattr(self, '_open', ()):
+    for file in self._open:
       os.close(file)
 
 

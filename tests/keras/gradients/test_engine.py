@@ -444,6 +444,7 @@ def _images(draw):
   return size + (channels,), parts
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None,
           suppress_health_check=[HealthCheck.too_slow])
 @given(_images(), st.floats(0.05, 5.0))

@@ -110,7 +110,6 @@ _STACK = lambda: layers.RNN(  # noqa: E731
      layers.SimpleRNNCell(3)], return_sequences=True)
 
 QUICK: Dict[str, Callable[[], Any]] = {
-    'encoder and decoder': _encoder_decoder,
     'two directions': _merged('concat'),
     'frames': _video,
     'convolutions': _sequence(
@@ -118,6 +117,7 @@ QUICK: Dict[str, Callable[[], Any]] = {
         shape=_VIDEO.shape[1:]),
 }
 SLOW: Dict[str, Callable[[], Any]] = {
+    'encoder and decoder': _encoder_decoder,
     'lstm backwards': _text(
         _of(layers.LSTM, 3, return_sequences=True, go_backwards=True),
         _of(layers.LSTM, 3, use_bias=False)),

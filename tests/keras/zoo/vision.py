@@ -21,7 +21,7 @@ def _sequential(s: Size, shape: Any, *parts: Any) -> Case:
               logits_loss())
 
 
-@entry('LeNet-5', fast=True)
+@entry('LeNet-5')
 def lenet(s: Size) -> Case:
   return _sequential(
       s, (s(12, 28), s(12, 28), 1),

@@ -127,15 +127,31 @@ class Contour:
   def _delta(self, epsilon: float) -> Bounds:
     saddles = self.saddles(epsilon=epsilon)
     if saddles.log_chernoff(epsilon) < LOG_NOTHING:
+      self._check_nothing(saddles.best_order(epsilon), epsilon)
       return Bounds(0.0, 0.0, math.exp(LOG_NOTHING))
     table = self.table(
         saddles, epsilon, min(saddles.log_delta_at(epsilon), 0.0))
     self._certify(table)
     return inversion.Profile([table]).delta_bounds(epsilon)
 
+  def _check_nothing(self, order: float, epsilon: float) -> None:
+    """Shows that delta is not told from zero, where moments are about right only.
+
+    Raises:
+      IntractableError: if it is not shown.
+    """
+    if not self._moments_are_proved and (
+        self.log_moment(order) - order * epsilon + _numerics.log_kernel(order) >=
+        LOG_NOTHING):
+      raise IntractableError
+
   @property
   def _steps(self) -> int:
     return sum(number for _, number in self.groups)
+
+  @property
+  def _moments_are_proved(self) -> bool:
+    return all(loss.moments_are_proved for loss, _ in self.groups)
 
   @property
   def _max_order(self) -> float:
@@ -193,9 +209,8 @@ class Contour:
     Raises:
       IntractableError: if that takes too many.
     """
-    log_moment = None if all(
-        loss.moments_are_proved for loss, _ in self.groups) else functools.lru_cache(
-            self.log_moment)
+    log_moment = None if self._moments_are_proved else functools.lru_cache(
+        self.log_moment)
     best = saddles.nearest(epsilon)
     while best > saddles.orders.size - 5 and saddles.orders[-1] < self._max_order:
       low = saddles.orders[-1]
@@ -290,6 +305,8 @@ class Contour:
         known.mgf - known.orders * epsilon + _numerics.log_kernel(known.orders)))
     order, mgf, variance = (
         float(values[best]) for values in (known.orders, known.mgf, known.variance))
+    if not self._moments_are_proved:
+      mgf = self.log_moment(order)
     grid = _SPREAD / math.sqrt(max(variance, 1e-300))
     decay = sum(number * loss.log_decay(order, grid) for loss, number in self._all)
     # |s (s + 1)| >= c (c + 1) + t^2 for s = c + i t.
