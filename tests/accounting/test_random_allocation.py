@@ -86,6 +86,23 @@ def test_bounds_where_no_contour_serves(batches, sigma, delta):
   assert 0 <= lower <= upper <= phi(Gaussian(sigma)).get_epsilon(delta)
 
 
+@pytest.mark.parametrize('sigma, batches, delta', [
+    (0.2, 10, 1e-5), (0.19, 1000, 1e-9), (0.13, 100, 1e-5)])
+def test_little_noise(sigma, batches, delta):
+  # Terms of high orders leave the range of numbers there.
+  bounds = phi(Allocation(batches, Gaussian(sigma))).epsilon_bounds(delta)
+  assert 0 < bounds.lower <= bounds.upper <= phi(Gaussian(sigma)).get_epsilon(delta)
+  assert bounds.upper - bounds.lower < 0.05 * bounds.upper
+
+
+@pytest.mark.parametrize('mu, epsilon', [(0.25, 0.2592), (1.0, 1.55)])
+def test_pilot_moments_show_nothing_smaller(mu, epsilon):
+  # A million batches: errors of pilots add up, and said that delta was kept below
+  # epsilon's lower bound.
+  step = event_steps.AllocatedStep(1 / mu, 10**6).loss('add')
+  assert not accounting.Composition([(step, 10**5)]).stays_below(epsilon, 1e-5)
+
+
 def test_no_noise_and_no_question():
   for nothing in (dp_accounting.NoOpDpEvent(),
                   dp_accounting.PoissonSampledDpEvent(0.0, Gaussian(1.0))):

@@ -24,6 +24,7 @@ import numpy as np
 from tfcactus import _checks
 from tfcactus import _numerics
 from tfcactus.pairs.dominating_pair import DominatingPair
+from tfcactus.pairs.dominating_pair import MASS_ROUNDOFF
 from tfcactus.pairs.dominating_pair import PairBounds
 
 NODES = 1024
@@ -85,7 +86,7 @@ class _Mean:
     ratio, q = np.exp(pair.loss), pair.q
     if pair.q_inf > 0:
       ratio, q = np.append(ratio, 0.0), np.append(q, pair.q_inf)
-    return cls(1, ratio, q, pair.p_inf, raises)
+    return cls(1, ratio, q, pair.p_inf, raises, MASS_ROUNDOFF)
 
   def pair(self, direction: str) -> DominatingPair:
     """Of the mean as a likelihood ratio, P's over Q's.
@@ -94,15 +95,14 @@ class _Mean:
       direction: Whether P's profile is asked for ('remove') or Q's ('add').
     """
     p, q, room = self.ratio * self.q, self.q, self.roundoff
-    if self.raises:
-      p, q = p * (1 + room), q * (1 + room)
-    elif direction == 'remove':
-      # Both may be off by `room`, and count against each other.
-      p = p * (1 - 3 * room)
+    # Both may be off by `room`, and count against each other.
+    room = (1 if self.raises else -1) * 3 * room
+    if direction == 'remove':
+      p = p * (1 + room)
     else:
-      q = q * (1 - 3 * room)
+      q = q * (1 + room)
     seen = (p > 0) & (q > 0)
-    p_inf = self.infinite * (1 + room) if self.raises else 0.0
+    p_inf = self.infinite * (1 + abs(room)) if self.raises else 0.0
     q_inf = float(np.sum(q[~seen])) if self.raises else 0.0
     return DominatingPair(np.log(p[seen]) - np.log(q[seen]), p[seen], q[seen], p_inf,
                           q_inf)

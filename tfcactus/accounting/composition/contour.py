@@ -128,7 +128,7 @@ class Contour:
     saddles = self.saddles(epsilon=epsilon)
     if saddles.log_chernoff(epsilon) < LOG_NOTHING:
       self._check_nothing(saddles.best_order(epsilon), epsilon)
-      return Bounds(0.0, 0.0, math.exp(LOG_NOTHING))
+      return Bounds(0.0, 0.0, math.exp(LOG_NOTHING + 10))
     table = self.table(
         saddles, epsilon, min(saddles.log_delta_at(epsilon), 0.0))
     self._certify(table)
@@ -140,9 +140,10 @@ class Contour:
     Raises:
       IntractableError: if it is not shown.
     """
-    if not self._moments_are_proved and (
-        self.log_moment(order) - order * epsilon + _numerics.log_kernel(order) >=
-        LOG_NOTHING):
+    if self._moments_are_proved:
+      return
+    log_bound = self.log_moment(order) - order * epsilon + _numerics.log_kernel(order)
+    if not log_bound + 1 + STEP_ROUNDOFF * self._steps < LOG_NOTHING + 10:
       raise IntractableError
 
   @property

@@ -27,6 +27,10 @@ MAX_NEWTON = 80
 MAX_DOUBLINGS = 8
 """So often a bound on epsilon is moved further than its error says. Knob of speed."""
 
+MAX_NORMALISATION = 0.05
+"""Error of the log of what phi of all steps is over, beyond which another method is
+tried: what is cut off where phi cannot be larger relies on its being about right."""
+
 MAX_WIDTH = 1e-3
 """Relative width of bounds on delta beyond which another method is tried. Knob of
 speed."""
@@ -118,7 +122,10 @@ def log_phi_of(tilted: Sequence[tuple[base.TiltedLoss, int]], spacing: float,
   for part, n in tilted:
     own = part.log_phi(spacing, count)
     log_phi += n * own
-    error = part.error(t) + part.error(t[:1])
+    at_zero = part.error(t[:1])
+    if part.cut_off and n * float(at_zero[0]) > MAX_NORMALISATION:
+      raise IntractableError
+    error = part.error(t) + at_zero
     # An error e of phi is up to log(1 + e / |phi|) of log phi.
     slack += n * np.log1p(error * np.exp(-np.maximum(own.real, -600.0)))
   return log_phi, slack

@@ -33,6 +33,9 @@ MAX_EXACT = 24.0
 """Orders times mu up to which moments are computed; beyond, terms are below the least
 number, and a bound by convexity serves. Knob of speed."""
 
+MAX_ERROR = 1e-3
+"""Relative error of a moment beyond which no phi is built on it. Knob of speed."""
+
 MAX_DEGREE = 400.0
 """The same without mu: what a moment costs grows with the square. Knob of speed."""
 
@@ -63,7 +66,7 @@ class AllocatedGaussian(base.ReleaseLoss):
   @property
   def max_order(self) -> float:
     # Those of order q - 1 = c are of degree c + 5 or so; of negative q, of 4.
-    most = MAX_EXACT / self.mu
+    most = max(min(MAX_EXACT, 37 - 6 * self.mu), 0.1) / self.mu
     return min(most, MAX_DEGREE) if self.direction == 'remove' else min(
         most * math.sqrt(self.bins), 1e3)
 
@@ -116,6 +119,8 @@ class TiltedAllocated(base.TiltedLoss):
     log_mgf: log M(order).
   """
 
+  cut_off = True
+
   def __init__(self, lines: list[tuple[float, Line]], law: AllocatedGaussian,
                log_bound: float):
     """Initialises it.
@@ -127,8 +132,13 @@ class TiltedAllocated(base.TiltedLoss):
     """
     self._lines = lines
     self._law = law
-    self.log_mgf = float(lines[0][1].log_integral(1.0, 1)[0].real)
+    line, zero = lines[0][1], np.zeros(1)
+    self.log_mgf = float(line.log_integral(1.0, 1)[0].real)
     self._log_bound = log_bound
+    # phi is over this: it has to be about right, for what is cut off below is cut off
+    # where phi cannot be.
+    if not line.log_error_at(zero, log_bound)[0] - self.log_mgf < math.log(MAX_ERROR):
+      raise base.IntractableError
 
   @property
   def nodes(self) -> int:

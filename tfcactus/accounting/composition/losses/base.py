@@ -22,9 +22,12 @@ class TiltedLoss(abc.ABC):
 
   Attributes:
     log_mgf: log M(order).
+    cut_off: Whether phi and its error are kept within what phi can be, which takes
+      `log_mgf` for about right.
   """
 
   log_mgf: float
+  cut_off: bool = False
 
   @property
   @abc.abstractmethod

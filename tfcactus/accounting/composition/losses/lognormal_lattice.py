@@ -29,6 +29,9 @@ NOTHING = 1e-300
 """Weights below it are left out, so that sums of products stay far from the least
 number."""
 
+LEAST = 5e-324
+"""The least number."""
+
 _SHARES = np.linspace(0.03, 0.97, 30)
 """Widths of strips about y that are tried, over the widest."""
 
@@ -201,7 +204,10 @@ class Lattice:
     with np.errstate(over='ignore'):
       rounded += 1.01 * own[1:] * (k + 1) * np.exp(self.u - self._log_unit) * (
           far * rounding.PHASE_ROUNDOFF)
-    return self.y.size * NOTHING + rule + rounded + self._beyond(
+    # Beyond the ends the strip's moduli are of the size of the terms, and times the
+    # rule's factor; and exp(-t X) may be below the least number.
+    lost = self.y.size * (NOTHING + LEAST * self._weights(self.n + 1).max(axis=0))
+    return lost[:, None] + rule + rounded + 1.01 * self._beyond(
         k, log_factor, log_unit)
 
   def _beyond(self, k: np.ndarray, log_factor: np.ndarray, log_unit: np.ndarray

@@ -254,6 +254,8 @@ class Line:
                         self.log_rule[1][:, None] - turn).min(axis=0)
     exponent = self.log_b.real - self.order * self.u
     seen = np.isfinite(exponent)
+    if not seen.any():
+      return np.full(t.shape, np.inf)
     log_size = np.logaddexp.reduce(exponent) + math.log(self.spacing)
     rounded = np.log(_numerics.sum_roundoff(self.u.size) + rounding.PHASE_ROUNDOFF * (
         4 + (t + abs(self.order)) * float(np.max(np.abs(self.u))) +
