@@ -24,7 +24,6 @@ from tfcactus.adaptive_clipping import AdaptiveClipping
 from tfcactus.guarantee import Guarantee
 from tfcactus.guarantee import ReleasedStatistic
 from tfcactus.relations import Relation
-from tfcactus.sampling import base as sampling_base
 from tfcactus.sampling import OnePassSampling
 from tfcactus.sampling import PoissonSampling
 from tfcactus.sampling import SamplingScheme
@@ -125,10 +124,10 @@ class PrivacyPlan:
       ValueError: if an argument is out of range, or noise and target are both given
         or both missing.
     """
-    prob = sampling.prob_of_batch_size(batch_size, num_examples)
-    scheme = sampling.of_plan(sampling_base.Numbers(num_examples, prob))
+    scheme = sampling.of_batch_size(batch_size, num_examples)
     numbers = dict(
-        settings, num_examples=num_examples, sampling_prob=prob,
+        settings, num_examples=scheme.num_examples,
+        sampling_prob=sampling.prob_of_batch_size(batch_size, num_examples),
         steps=_checks.integer('epochs', epochs, 1) * scheme.batches_per_epoch,
         delta=delta, l2_norm_clip=l2_norm_clip)
     if (noise is None) == (target_epsilon is None):

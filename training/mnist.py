@@ -140,11 +140,13 @@ def make_plan(args: argparse.Namespace, num_examples: int
     raise ValueError(
         'Expected --mechanism gaussian with --sampling allocation, which has a proof '
         f'for Gaussian noise only, got {args.mechanism!r}.')
-  prob = SAMPLINGS[args.sampling].prob_of_batch_size(args.batch_size, num_examples)
+  kind = SAMPLINGS[args.sampling]
+  scheme = kind.of_batch_size(args.batch_size, num_examples)
   settings = dict(
       l2_norm_clip=args.l2_norm_clip, num_examples=num_examples,
-      sampling_prob=prob, steps=args.epochs * max(1, round(1 / prob)),
-      delta=args.delta, dim=PARAMETERS, accounting=args.accounting)
+      sampling_prob=kind.prob_of_batch_size(args.batch_size, num_examples),
+      steps=args.epochs * scheme.batches_per_epoch, delta=args.delta,
+      dim=PARAMETERS, accounting=args.accounting)
   if args.target_epsilon is None:
     multiplier = 1.3 if args.noise_multiplier is None else args.noise_multiplier
     return tfcactus.PrivacyPlan(
@@ -159,7 +161,7 @@ def make_plan(args: argparse.Namespace, num_examples: int
       noise=tfcactus.calibrate_noise_multiplier(
           args.target_epsilon,
           lambda multiplier: make_noise(args.mechanism, multiplier),
-          sampling=SAMPLINGS[args.sampling], **settings), **settings)
+          sampling=kind, **settings), **settings)
 
 
 def check_writable(path: Optional[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Callable
 from typing import Iterator
 from typing import Optional
 from typing import TypeVar
+from typing import Union
 
 import dp_accounting
 
@@ -22,6 +23,7 @@ from tfcactus.accounting.composition.losses.allocated import AllocatedGaussian
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.noise import base as noise_base
 from tfcactus.noise import gaussian_pairs
+from tfcactus.pairs import allocation
 from tfcactus.pairs import dominating_pair as pair_lib
 from tfcactus.pairs import envelope
 
@@ -127,7 +129,7 @@ class AllocatedStep(PairedStep):
     mu, bins = 1 / self.std, self.num_batches
     return StepLoss(
         lambda cells: gaussian_pairs.allocated(
-            mu, bins, direction, min(max(cells // 16, 256), 1024)),
+            mu, bins, direction, min(max(cells // 16, 256), allocation.NODES)),
         AllocatedGaussian(mu, bins, direction))
 
 
@@ -281,25 +283,13 @@ def _(event: events.DominatingPairDpEvent, sample: Sample) -> Steps:
 
 @steps_of.register(events.SteppedDpEvent)
 def _(event: events.SteppedDpEvent, sample: Sample) -> Steps:
-  if sample != Sample(sample.relation):
-    raise Unsupported(
-        event, 'it says what it samples itself; it is not sampled once more')
-  if sample.relation not in event.proved_relations:
-    proved = ', '.join(relation.name for relation in event.proved_relations)
-    raise Unsupported(
-        event, f'its steps have a proof for {proved}, none for '
-        f'{sample.relation.name}')
+  _check_own_sample(event, sample)
   yield SchemeStep(event, sample.relation), 1
 
 
 @steps_of.register(events.RandomAllocationDpEvent)
 def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
-  if sample != Sample(sample.relation):
-    raise Unsupported(event, 'it says what it samples itself; it is not sampled '
-                      'once more')
-  if sample.relation not in event.proved_relations:
-    raise Unsupported(event, 'random allocation has a proof for ADD_OR_REMOVE_ONE and '
-                      f'REPLACE_SPECIAL, none for {sample.relation.name}')
+  _check_own_sample(event, sample)
   inner = _merged(event.event)
   found = list(steps_of(inner, sample))
   if event.num_batches == 1 or not found:
@@ -347,6 +337,20 @@ def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool
       prob < 1 or outer.relation == relations.ADD_OR_REMOVE)
   return steps_of(event.event if prob == 1 else _merged(event.event),
                 Sample(outer.relation, prob, fixed_size))
+
+
+def _check_own_sample(
+    event: Union[events.SteppedDpEvent, events.RandomAllocationDpEvent],
+    sample: Sample) -> None:
+  """Refuses to sample once more what samples itself, or without a proof."""
+  if sample != Sample(sample.relation):
+    raise Unsupported(
+        event, 'it says what it samples itself; it is not sampled once more')
+  if sample.relation not in event.proved_relations:
+    proved = ', '.join(relation.name for relation in event.proved_relations)
+    raise Unsupported(
+        event, f'its steps have a proof for {proved}, none for '
+        f'{sample.relation.name}')
 
 
 def _refuse_joint(event: dp_accounting.DpEvent, sample: Sample, several: bool) -> None:

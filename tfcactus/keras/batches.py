@@ -59,10 +59,7 @@ class PoissonBatches(SampledBatches):
     """
     data = data_sources.open_data(x, y, sample_weight)
     if batch_size is not None:
-      if sampling_prob is not None:
-        raise ValueError(
-            f'Expected either sampling_prob or batch_size, got {sampling_prob!r} and '
-            f'{batch_size!r}.')
+      _check_alone('sampling_prob', sampling_prob, batch_size)
       scheme = PoissonSampling.of_batch_size(batch_size, data.num_examples)
     else:
       scheme = PoissonSampling(data.num_examples, _checks.sampling_prob(sampling_prob))
@@ -143,14 +140,11 @@ class AllocatedBatches(SampledBatches):
     """
     data = data_sources.open_data(x, y, sample_weight)
     if batch_size is not None:
-      if num_batches is not None:
-        raise ValueError(
-            f'Expected either num_batches or batch_size, got {num_batches!r} and '
-            f'{batch_size!r}.')
-      num_batches = round(1 / RandomAllocationSampling.prob_of_batch_size(
-          batch_size, data.num_examples))
-    scheme = RandomAllocationSampling(
-        data.num_examples, _checks.integer('num_batches', num_batches, 1))
+      _check_alone('num_batches', num_batches, batch_size)
+      scheme = RandomAllocationSampling.of_batch_size(batch_size, data.num_examples)
+    else:
+      scheme = RandomAllocationSampling(
+          data.num_examples, _checks.integer('num_batches', num_batches, 1))
     super().__init__(data, None, scheme, physical_batch_size=physical_batch_size,
                      seed=seed)
 
@@ -179,3 +173,10 @@ class ShuffledBatches(SampledBatches):
         data.num_examples, checked_size(batch_size, data.num_examples))
     super().__init__(data, None, scheme, seed=seed)
     self.batch_size = scheme.batch_size
+
+
+def _check_alone(name: str, value: object, batch_size: object) -> None:
+  """Refuses what a batch size stands in for, beside one."""
+  if value is not None:
+    raise ValueError(
+        f'Expected either {name} or batch_size, got {value!r} and {batch_size!r}.')

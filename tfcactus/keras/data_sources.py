@@ -107,9 +107,7 @@ class RandomAccessData(ExampleData):
     wanted = [int(i) for i in index]
     many = getattr(self._source, '__getitems__', None)
     items = many(wanted) if many else [self._source[i] for i in wanted]
-    return tf.nest.map_structure(
-        lambda *values: checked_array('the source', np.stack(values)),
-        *map(checked_example, items))
+    return stacked(items)
 
 
 def no_rows(specs: Rows) -> Rows:
@@ -131,6 +129,17 @@ def checked_example(item: object) -> Rows:
         f'{type(item).__name__}; wrap it in a class whose __getitem__ '
         'returns such a pair.')
   return tuple(_of_example(part) for part in item)
+
+
+def stacked(examples: Iterable[Any]) -> Rows:
+  """The rows of examples, each a pair or triple.
+
+  Raises:
+    ValueError: if one is none, or not of numbers.
+  """
+  return tf.nest.map_structure(
+      lambda *values: checked_array('the source', np.stack(values)),
+      *map(checked_example, examples))
 
 
 def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:

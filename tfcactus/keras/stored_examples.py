@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from typing import Any
@@ -9,7 +10,6 @@ from typing import BinaryIO
 from typing import Iterable
 from typing import Iterator
 from typing import List
-from typing import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +19,9 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.noise.table_file import PathLike
 
 _INDEX = 'examples.json'
+
+_BLOCK = 256
+"""Examples of a generator that are written at a time."""
 
 
 class StoredExamples(data_sources.ArrayData):
@@ -46,9 +49,9 @@ class StoredExamples(data_sources.ArrayData):
       raise ValueError(
           f'Expected examples of store_examples in {self.directory!r}, got none that '
           f'are whole: {error}.') from error
-    rows = _structured(index['structure'], arrays)
-    no_targets = isinstance(rows[1], tuple) and not rows[1]
-    super().__init__(rows[0], None if no_targets else rows[1], *rows[2:])
+    x, y, *weights = tf.nest.pack_sequence_as(index['structure'], arrays)
+    # Examples without targets have an empty structure of them.
+    super().__init__(x, None if isinstance(y, list) and not y else y, *weights)
 
   def __repr__(self) -> str:
     return f'<StoredExamples: {self.num_examples:,} in {self.directory!r}>'
@@ -103,12 +106,10 @@ class _Writer:
     self._count = 0
 
   def write(self, block: Any) -> None:
-    if not isinstance(block, tuple) or len(block) not in (2, 3):
-      raise ValueError(
-          'Expected examples as pairs (x, y) or triples (x, y, weight), got '
-          f'{type(block).__name__}.')
-    arrays: List[np.ndarray] = []
-    structure = _structure(block, arrays)
+    arrays = [data_sources.checked_array('examples', part)
+              for part in tf.nest.flatten(block)]
+    structure = json.loads(json.dumps(
+        tf.nest.pack_sequence_as(block, list(range(len(arrays))))))
     parts = [{'dtype': array.dtype.str, 'shape': list(array.shape[1:])}
              for array in arrays]
     if self._structure is None:
@@ -142,43 +143,13 @@ class _Writer:
 def _blocks(examples: Any) -> Iterator[Any]:
   """Blocks of examples, tuples of structures of arrays."""
   if isinstance(examples, tf.data.Dataset):
-    yield from data_sources.blocks(examples)
-  elif isinstance(examples, keras.utils.Sequence):
-    for i in range(len(examples)):
-      yield tuple(examples[i])
-  else:
-    yield from map(_stacked, _grouped(examples))
+    return data_sources.blocks(examples)
+  if isinstance(examples, keras.utils.Sequence):
+    return (data_sources.checked_example(examples[i]) for i in range(len(examples)))
+  return map(data_sources.stacked, _grouped(examples))
 
 
-def _grouped(examples: Iterable[Any], size: int = 256) -> Iterator[List[Any]]:
-  group: List[Any] = []
-  for example in examples:
-    group.append(data_sources.checked_example(example))
-    if len(group) == size:
-      yield group
-      group = []
-  if group:
+def _grouped(examples: Iterable[Any]) -> Iterator[List[Any]]:
+  rest = iter(examples)
+  while group := list(itertools.islice(rest, _BLOCK)):
     yield group
-
-
-def _stacked(group: List[Any]) -> Any:
-  return tf.nest.map_structure(lambda *parts: np.stack(parts), *group)
-
-
-def _structure(value: Any, arrays: List[np.ndarray]) -> Any:
-  """A structure as JSON has it, its arrays by their number, appended to a list."""
-  if isinstance(value, dict):
-    return {'dict': {key: _structure(part, arrays) for key, part in value.items()}}
-  if isinstance(value, (list, tuple)):
-    return {'tuple': [_structure(part, arrays) for part in value]}
-  arrays.append(data_sources.checked_array('examples', value))
-  return len(arrays) - 1
-
-
-def _structured(structure: Any, arrays: Sequence[np.ndarray]) -> Any:
-  """A structure of arrays from JSON."""
-  if isinstance(structure, int):
-    return arrays[structure]
-  if 'dict' in structure:
-    return {key: _structured(part, arrays) for key, part in structure['dict'].items()}
-  return tuple(_structured(part, arrays) for part in structure['tuple'])

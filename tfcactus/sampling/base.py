@@ -36,7 +36,7 @@ class PlannedNumbers(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Numbers:
+class _Numbers:
   """What a scheme reads of a plan, without one; as `PlannedNumbers`."""
 
   num_examples: int
@@ -92,6 +92,17 @@ class SamplingScheme(abc.ABC):
     """
     num_examples = _checks.integer('num_examples', num_examples, 1)
     return checked_size(batch_size, num_examples) / num_examples
+
+  @classmethod
+  def of_batch_size(cls: Type[_Scheme], batch_size: int, num_examples: int) -> _Scheme:
+    """The scheme whose batches hold so many examples on average.
+
+    Raises:
+      ValueError: as `prob_of_batch_size` and `of_plan`.
+    """
+    prob = cls.prob_of_batch_size(batch_size, num_examples)
+    return cls.of_plan(
+        _Numbers(_checks.integer('num_examples', num_examples, 1), prob))
 
   @property
   @abc.abstractmethod

@@ -40,15 +40,6 @@ class PoissonSampling(base.SamplingScheme):
     """As `SamplingScheme.of_plan`; every plan has one."""
     return cls(plan.num_examples, plan.sampling_prob)
 
-  @classmethod
-  def of_batch_size(cls, batch_size: int, num_examples: int) -> PoissonSampling:
-    """Batches of so many examples on average.
-
-    Raises:
-      ValueError: if there are fewer, or none.
-    """
-    return cls(num_examples, cls.prob_of_batch_size(batch_size, num_examples))
-
   @property
   def batches_per_epoch(self) -> int:
     """1 / q rounded: an epoch sees each example once on average."""

@@ -127,7 +127,7 @@ class Composition:
     if self._total_variation <= delta:
       return Bounds(0.0, 0.0, 0.0)
     bounds = self._ask(lambda method: method.epsilon(delta))
-    if losses is None or self._gaussians is not None and bounds.upper < math.inf:
+    if losses is None or not self._allocates and bounds.upper < math.inf:
       return bounds
     # Chance never costs: without it Gaussian releases are one.
     cap = _unsampled(losses).epsilon(delta).upper
@@ -183,7 +183,7 @@ class Composition:
         return bounds
       found.append(bounds)
     best = min(found, key=lambda bounds: bounds.upper - bounds.lower, default=None)
-    if best is not None and (self._losses is None or self._gaussians is not None or
+    if best is not None and (not self._allocates or
                              best.upper - best.lower <= FAIR * best.upper):
       return best
     other = ask(self._lattice)
@@ -231,6 +231,11 @@ class Composition:
     losses = tuple((loss, count) for loss, count in self._losses or ()
                    if isinstance(loss, GaussianLoss))
     return losses if len(losses) == len(self.groups) else None
+
+  @property
+  def _allocates(self) -> bool:
+    """Whether all losses are in closed form, but not all of samples."""
+    return self._losses is not None and self._gaussians is None
 
   @property
   def _total_variation(self) -> float:

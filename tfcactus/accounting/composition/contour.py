@@ -61,7 +61,10 @@ REACHES = (0.8, 40.0)
 have if the tilted loss were normal; then everywhere."""
 
 LOG_NOTHING = -650.0
-"""Log of a delta that is not told from zero; it is then its own upper bound."""
+"""Log of a delta that is not told from zero; about it is then the upper bound."""
+
+NOTHING_ROOM = 10.0
+"""Allowance for rounding in that log, which the bound is larger by."""
 
 BELOW_SLACK = 1e-6
 """Allowance for rounding in the log of a delta that is quickly shown small, beside
@@ -128,7 +131,7 @@ class Contour:
     saddles = self.saddles(epsilon=epsilon)
     if saddles.log_chernoff(epsilon) < LOG_NOTHING:
       self._check_nothing(saddles.best_order(epsilon), epsilon)
-      return Bounds(0.0, 0.0, math.exp(LOG_NOTHING + 10))
+      return Bounds(0.0, 0.0, math.exp(LOG_NOTHING + NOTHING_ROOM))
     table = self.table(
         saddles, epsilon, min(saddles.log_delta_at(epsilon), 0.0))
     self._certify(table)
@@ -143,7 +146,7 @@ class Contour:
     if self._moments_are_proved:
       return
     log_bound = self.log_moment(order) - order * epsilon + _numerics.log_kernel(order)
-    if not log_bound + 1 + STEP_ROUNDOFF * self._steps < LOG_NOTHING + 10:
+    if not log_bound + 1 + STEP_ROUNDOFF * self._steps < LOG_NOTHING + NOTHING_ROOM:
       raise IntractableError
 
   @property

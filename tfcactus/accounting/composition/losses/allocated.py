@@ -33,12 +33,11 @@ MAX_EXACT = 24.0
 """Orders times mu up to which moments are computed; beyond, terms are below the least
 number, and a bound by convexity serves. Knob of speed."""
 
-MAX_ERROR = 1e-3
-"""Relative error of a moment beyond which no phi is built on it. Knob of speed."""
-
 MAX_DEGREE = 400.0
 """The same without mu: what a moment costs grows with the square. Knob of speed."""
 
+MAX_ERROR = 1e-3
+"""Relative error of a moment beyond which no phi is built on it. Knob of speed."""
 
 _Order = TypeVar('_Order', float, np.ndarray)
 

@@ -85,11 +85,9 @@ class Lattice:
     stride = max(int(spacing / (mu * inner)), 1)
     comb = max(int(mu * inner / spacing), 1)
     # What is wanted is met by both, or exceeded.
-    if comb > 1:
-      inner = comb * spacing / mu
-    else:
-      spacing = stride * mu * inner if stride > 1 else min(spacing, mu * inner)
-      inner = spacing * comb / (stride * mu)
+    if comb == 1:
+      spacing = min(spacing, stride * mu * inner)
+    inner = spacing * comb / (stride * mu)
     # Beyond where exp(-t X / T) times the density is largest, for the largest t.
     down = float(special.lambertw(mu**2 * math.exp(min(
         high - math.log(count) - 0.5 * mu**2, 600.0))).real) / mu
@@ -167,12 +165,14 @@ class Lattice:
     if self.lift:
       turn = self.lift * (self.mu * np.arange(rows) - self.y[:, None])
       a = self._sums(rest, weights[:, :rows] * np.exp(1j * turn))
-    return a, self._errors(own, sides)
+    return a, self._errors(weights[:, :rows], own, sides)
 
-  def _errors(self, own: np.ndarray, sides: np.ndarray) -> np.ndarray:
+  def _errors(self, weights: np.ndarray, own: np.ndarray, sides: np.ndarray
+              ) -> np.ndarray:
     """Bounds on the errors of `_coefficients`.
 
     Args:
+      weights: As for `_sums`, moduli.
       own: Sums of the moduli of the terms, one row more.
       sides: The same with exp(-t X) as on the sides of the strip about y.
     """
@@ -206,7 +206,7 @@ class Lattice:
           far * rounding.PHASE_ROUNDOFF)
     # Beyond the ends the strip's moduli are of the size of the terms, and times the
     # rule's factor; and exp(-t X) may be below the least number.
-    lost = self.y.size * (NOTHING + LEAST * self._weights(self.n + 1).max(axis=0))
+    lost = self.y.size * (NOTHING + LEAST * weights.max(axis=0))
     return lost[:, None] + rule + rounded + 1.01 * self._beyond(
         k, log_factor, log_unit)
 

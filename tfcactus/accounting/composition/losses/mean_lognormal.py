@@ -99,7 +99,7 @@ class MeanLognormal:
     Returns:
       Shape (3, n); nan where they are no numbers.
     """
-    n = np.maximum(np.ceil(q) + AHEAD, 1.0)
+    n = np.array([_degree(order) for order in q])
     low, high = math.inf, -math.inf
     for order, degree in zip(q, n):
       ends = self._ends(int(degree), float(order), 0.0, PILOT_DIGITS)
@@ -109,7 +109,7 @@ class MeanLognormal:
     grid = lognormal_lattice.Lattice.of(
         self.mu, self.count, int(n.max()), low, high, spacing, 0.0, PILOT_DIGITS)
     with np.errstate(all='ignore'):
-      log_b = grid.log_powers()[n.astype(int)].real
+      log_b = grid.log_powers()[n].real
     exponent = log_b - q[:, None] * grid.u
     peak = exponent.max(axis=1, initial=-np.inf, keepdims=True)
     with np.errstate(all='ignore'):
