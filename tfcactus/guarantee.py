@@ -112,6 +112,44 @@ class ReleasedStatistic:
   seeded: bool
 
 
+def release_events(releases: object) -> Tuple[dp_accounting.DpEvent, ...]:
+  """The events of releases beside a training; an event stays as it is.
+
+  Args:
+    releases: `ReleasedStatistic`s or events, in a list or tuple.
+
+  Raises:
+    ValueError: if one was drawn from a seed, or has no account.
+  """
+  if not isinstance(releases, (list, tuple)):
+    raise ValueError(
+        'Expected releases to be a list or tuple, of results of '
+        f'tfcactus.release or DpEvents, got {releases!r}.')
+  return tuple(map(_release_event, releases))
+
+
+def _release_event(release: object) -> dp_accounting.DpEvent:
+  event = release
+  if isinstance(release, ReleasedStatistic):
+    if release.seeded:
+      raise ValueError(
+          'Expected releases drawn without a seed, got one that was: whoever '
+          'knows the seed can take its noise off. Release it again with '
+          'seed=None; in an experiment that claims no privacy, pass its event.')
+    event = release.event
+  if not isinstance(event, dp_accounting.DpEvent):
+    raise ValueError(
+        'Expected releases to hold results of tfcactus.release or DpEvents, got '
+        f'{release!r}.')
+  try:
+    accounting.PhiAccountant().compose(event)
+  except (dp_accounting.UnsupportedEventError, ValueError, TypeError) as error:
+    raise ValueError(
+        'Expected releases whose cost PhiAccountant can compose, got '
+        f'{event!r}: {error}') from error
+  return event
+
+
 def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
               relation: Relation, *, statement: str,
               releases: Iterable[dp_accounting.DpEvent] = (),

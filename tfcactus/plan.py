@@ -16,11 +16,14 @@ import dp_accounting
 from tfcactus import _checks
 from tfcactus import _format
 from tfcactus import accounting
+from tfcactus import correlated
 from tfcactus import guarantee as guarantee_lib
 from tfcactus import noise as noise_lib
 from tfcactus import relations
+from tfcactus import sampling as sampling_lib
 from tfcactus.accounting import calibration
 from tfcactus.adaptive_clipping import AdaptiveClipping
+from tfcactus.correlated import choice
 from tfcactus.guarantee import Guarantee
 from tfcactus.guarantee import ReleasedStatistic
 from tfcactus.relations import Relation
@@ -54,6 +57,10 @@ class PrivacyPlan:
     releases: Statistics released from the same records beside the training:
       `tfcactus.release` results, or their events. Every guarantee of the plan
       then covers them too. Kept as events, each whole.
+    correlation: How the noise of steps is correlated: a request of
+      `tfcactus.correlated`, such as BandedStrategy(bands=16), which is solved for
+      `steps`, or a strategy; None for independent noise. Batches are then those of
+      `CyclicBatches`, of which sampling_prob is one over their number in an epoch.
 
   Raises:
     ValueError: if an argument is out of range, or the noise does not protect
@@ -70,6 +77,7 @@ class PrivacyPlan:
   accounting: str = 'proven'
   adaptive_clipping: Optional[AdaptiveClipping] = None
   releases: Sequence[Union[ReleasedStatistic, dp_accounting.DpEvent]] = ()
+  correlation: correlated.Wanted = None
 
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
@@ -91,7 +99,9 @@ class PrivacyPlan:
           f"{self.noise!r}; it has a proven account: use accounting='proven'.")
     if self.adaptive_clipping is not None:
       self._check_adaptive()
-    set_field('releases', _release_events(self.releases))
+    set_field('releases', guarantee_lib.release_events(self.releases))
+    if correlated.check(self.correlation) is not None:
+      set_field('correlation', self._solved())
     if self.dim is not None:
       set_field('dim', _checks.integer('dim', self.dim, 1))
       self.check_vector(self.dim)
@@ -101,12 +111,13 @@ class PrivacyPlan:
                    delta: float, l2_norm_clip: float,
                    noise: Optional[noise_lib.Noise] = None,
                    target_epsilon: Optional[float] = None,
-                   sampling: Type[SamplingScheme] = PoissonSampling,
+                   sampling: Optional[Type[SamplingScheme]] = None,
+                   correlation: Union[correlated.Wanted, str] = None,
                    **settings: Any) -> PrivacyPlan:
     """A plan in the terms of `fit`: a batch size and epochs.
 
-    `PoissonBatches(x, y, batch_size=...)` draws its batches, or
-    `AllocatedBatches(x, y, batch_size=...)` with sampling=RandomAllocationSampling.
+    `PoissonBatches(x, y, batch_size=...)` draws its batches; `AllocatedBatches` with
+    RandomAllocationSampling, `CyclicBatches(x, y, plan=plan)` with a correlation.
 
     Args:
       batch_size: The expected size of a batch; batches vary around it.
@@ -117,28 +128,72 @@ class PrivacyPlan:
       noise: The noise; or None with `target_epsilon`.
       target_epsilon: For the least Gaussian noise that keeps within it.
       sampling: How batches are chosen, from `tfcactus.sampling`; what the target is
-        kept by. Give it to `guarantee` too.
+        kept by. Give it to `guarantee` too. By default as there.
+      correlation: As the attribute; or 'auto', with `target_epsilon`, for the number
+        of bands of least total error: one, independent noise, where nothing is gained.
       **settings: The other attributes.
 
     Raises:
-      ValueError: if an argument is out of range, or noise and target are both given
-        or both missing.
+      ValueError: if one is out of range, or noise and target are not one of the two.
     """
-    scheme = sampling.of_batch_size(batch_size, num_examples)
+    if isinstance(correlation, str):
+      return cls._of_least_error(
+          correlation, batch_size=batch_size, epochs=epochs,
+          num_examples=num_examples, delta=delta, l2_norm_clip=l2_norm_clip,
+          noise=noise, target_epsilon=target_epsilon, sampling=sampling, **settings)
+    bands = getattr(correlated.check(correlation), 'bands', None)
+    kind, groups = sampling_lib.suitable(sampling, bands), bands or 1
+    scheme = kind.of_batch_size(batch_size, num_examples, groups)
     numbers = dict(
         settings, num_examples=scheme.num_examples,
-        sampling_prob=sampling.prob_of_batch_size(batch_size, num_examples),
+        sampling_prob=kind.prob_of_batch_size(batch_size, num_examples, groups),
         steps=_checks.integer('epochs', epochs, 1) * scheme.batches_per_epoch,
-        delta=delta, l2_norm_clip=l2_norm_clip)
+        delta=delta, l2_norm_clip=l2_norm_clip, correlation=correlation)
     if (noise is None) == (target_epsilon is None):
-      raise ValueError(
-          f'Expected either noise or target_epsilon, got noise={noise!r} and '
-          f'target_epsilon={target_epsilon!r}.')
+      raise ValueError(f'Expected either noise or target_epsilon, got noise={noise!r} '
+                       f'and target_epsilon={target_epsilon!r}.')
     if noise is None:
       noise = calibrate_noise_multiplier(
           _checks.positive('target_epsilon', target_epsilon), noise_lib.Gaussian,
-          sampling=sampling, **numbers)
+          sampling=kind, **numbers)
     return cls(noise=noise, **numbers)
+
+  @classmethod
+  def _of_least_error(cls, correlation: str, *, batch_size: int, num_examples: int,
+                      noise: Optional[noise_lib.Noise],
+                      target_epsilon: Optional[float], **settings: Any
+                     ) -> PrivacyPlan:
+    """The plan for training whose number of bands has the least total error."""
+    if correlation != 'auto' or noise is not None or target_epsilon is None:
+      raise ValueError(
+          "Expected correlation='auto' with a target_epsilon and no noise, which "
+          'depends on the number of bands, or a request such as '
+          f'tfcactus.correlated.BandedStrategy(bands=16), got {correlation!r}.')
+    plan, _ = choice.least_error(
+        1 / PoissonSampling.prob_of_batch_size(batch_size, num_examples),
+        lambda bands: cls.for_training(
+            batch_size=batch_size, num_examples=num_examples,
+            target_epsilon=target_epsilon,
+            correlation=correlated.BandedStrategy(bands), **settings))
+    return plan
+
+  def _solved(self) -> correlated.Wanted:
+    """The correlation as a strategy.
+
+    Raises:
+      ValueError: if it is none, or nothing is proved for it with the rest.
+    """
+    if not isinstance(self.noise, noise_lib.Gaussian):
+      raise ValueError(
+          'Expected Gaussian noise with a correlation, sums of which are Gaussian '
+          f'again and of no other noise of their own kind, got {self.noise!r}.')
+    if self.adaptive_clipping is not None:
+      raise ValueError(
+          'Expected no adaptive_clipping with a correlation: where the clip norm '
+          'moves, noise of one step does not cancel that of another; keep one of them.')
+    found = self.correlation
+    return found.solve(self.steps) if isinstance(
+        found, correlated.Correlation) else found
 
   def _check_adaptive(self) -> None:
     if not isinstance(self.adaptive_clipping, AdaptiveClipping):
@@ -167,6 +222,18 @@ class PrivacyPlan:
         self.noise.noise_multiplier, self.expected_batch_size)
 
   @property
+  def strategy(self) -> Optional[correlated.Strategy]:
+    """The `correlation`, solved."""
+    found = self.correlation
+    assert not isinstance(found, correlated.Correlation), 'It was solved.'
+    return found
+
+  @property
+  def groups(self) -> int:
+    """Into which examples are split, of which steps take turns: bands of the noise."""
+    return 1 if self.strategy is None else self.strategy.bands
+
+  @property
   def expected_batch_size(self) -> float:
     """sampling_prob * num_examples: the public constant to divide sums by."""
     return self.sampling_prob * self.num_examples
@@ -189,26 +256,44 @@ class PrivacyPlan:
     if self.accounting == 'proven':
       self.noise.check_dim(dim, note)
 
+  def check_independent(self) -> None:
+    """Refuses correlated noise where steps do not know each other.
+
+    Raises:
+      ValueError: if the plan has a correlation of more than one band.
+    """
+    if self.groups > 1:
+      raise ValueError(
+          'Expected a plan without a correlation, got noise correlated over '
+          f'{self.groups} steps, which only privatize(model, plan) and '
+          'fit(CyclicBatches(x, y, plan=plan)) draw.')
+
   @property
   def step_event(self) -> dp_accounting.DpEvent:
-    """The DpEvent of one Poisson-sampled step."""
+    """The DpEvent of one Poisson-sampled step.
+
+    Raises:
+      ValueError: with a correlation: no step has a cost of its own then.
+    """
+    self.check_independent()
     return PoissonSampling.of_plan(self).event(accounting.noise_event(self.noise))
 
   def guarantee(self, steps: Optional[int] = None,
                 neighboring_relation: Optional[Relation] = None, *,
-                sampling: Type[SamplingScheme] = PoissonSampling) -> Guarantee:
+                sampling: Optional[Type[SamplingScheme]] = None) -> Guarantee:
     """The cost of `steps` released steps.
 
     Args:
       steps: How many; default all that are planned. Zero costs nothing. Of a
-        scheme that draws epochs (`RandomAllocationSampling`, `OnePassSampling`) how
-        many epochs, by default those that all steps take.
+        scheme that draws epochs (`RandomAllocationSampling`, `OnePassSampling`, and
+        cyclic ones) how many epochs, by default those that all steps take.
       neighboring_relation: Whom it protects: one of dp_accounting's, or
         'add-or-remove', 'zero-out' (an example replaced by one that contributes
         zero; nothing is assumed of num_examples) or 'replace' (by any other, which
         alone protects attributes; it costs more). Default the scheme's first:
         add-or-remove, or replace for passes over all examples.
-      sampling: How batches are chosen, from `tfcactus.sampling`.
+      sampling: How batches are chosen, from `tfcactus.sampling`: `PoissonSampling`
+        by default, with a correlation `CyclicAllocationSampling`.
 
     Returns:
       Bounds on epsilon at the plan's delta.
@@ -221,17 +306,18 @@ class PrivacyPlan:
 
   def _guarantee(self, noise: noise_lib.Noise, steps: Optional[int],
                  neighboring_relation: Optional[Relation],
-                 sampling: Type[SamplingScheme]) -> Guarantee:
+                 sampling: Optional[Type[SamplingScheme]]) -> Guarantee:
     """What the plan would cost with another noise."""
-    scheme = sampling.of_plan(self)
+    scheme = self._scheme(sampling)
     count = self._draws(scheme) if steps is None else _checks.integer('steps', steps, 0)
     relation = scheme.check_relation(neighboring_relation)
     beside = '' if not self.releases else (
         f' Covers {len(self.releases)} statistics released beside the training.')
+    correlation = '' if self.strategy is None else self.strategy.statement
     return guarantee_lib.guarantee(
         scheme.event(accounting.noise_event(noise)), count, self.delta, relation,
         statement=f'{relations.protected(relation)}: {scheme.released(count)}. '
-        f'{relations.public(relation, scheme.constants(self))}.{beside}'
+        f'{relations.public(relation, scheme.constants(self))}.{correlation}{beside}'
         f'{self._allocation_instead(scheme, noise, count)}',
         releases=self.releases, proven=self.accounting == 'proven')
 
@@ -249,6 +335,11 @@ class PrivacyPlan:
             f'once an epoch too, for epsilon <= {_format.upper(epsilon)} with one '
             'added or removed.')
 
+  def _scheme(self, sampling: Optional[Type[SamplingScheme]]) -> SamplingScheme:
+    """How batches are chosen, by a scheme or by default."""
+    bands = None if self.strategy is None else self.strategy.bands
+    return sampling_lib.suitable(sampling, bands).of_plan(self)
+
   def _draws(self, scheme: SamplingScheme) -> int:
     """How many draws of a scheme all planned steps take, begun ones included."""
     if not scheme.draws_epochs:
@@ -257,7 +348,7 @@ class PrivacyPlan:
 
   def steps_within(self, epsilon: float, *,
                    neighboring_relation: Optional[Relation] = None,
-                   sampling: Type[SamplingScheme] = PoissonSampling) -> int:
+                   sampling: Optional[Type[SamplingScheme]] = None) -> int:
     """The largest number of steps, at most `steps`, that keeps within epsilon.
 
     Of epochs, for a scheme that draws epochs.
@@ -270,45 +361,14 @@ class PrivacyPlan:
     return calibration.calibrate_steps(
         epsilon, lambda steps: self.guarantee(
             steps, neighboring_relation, sampling=sampling).upper,
-        self._draws(sampling.of_plan(self)))
-
-
-def _release_events(releases: object) -> tuple[dp_accounting.DpEvent, ...]:
-  """The events of releases; an event stays as it is."""
-  if not isinstance(releases, (list, tuple)):
-    raise ValueError(
-        'Expected releases to be a list or tuple, of results of '
-        f'tfcactus.release or DpEvents, got {releases!r}.')
-  return tuple(map(_release_event, releases))
-
-
-def _release_event(release: object) -> dp_accounting.DpEvent:
-  event = release
-  if isinstance(release, ReleasedStatistic):
-    if release.seeded:
-      raise ValueError(
-          'Expected releases drawn without a seed, got one that was: whoever '
-          'knows the seed can take its noise off. Release it again with '
-          'seed=None; in an experiment that claims no privacy, pass its event.')
-    event = release.event
-  if not isinstance(event, dp_accounting.DpEvent):
-    raise ValueError(
-        'Expected releases to hold results of tfcactus.release or DpEvents, got '
-        f'{release!r}.')
-  try:
-    accounting.PhiAccountant().compose(event)
-  except (dp_accounting.UnsupportedEventError, ValueError, TypeError) as error:
-    raise ValueError(
-        'Expected releases whose cost PhiAccountant can compose, got '
-        f'{event!r}: {error}') from error
-  return event
+        self._draws(self._scheme(sampling)))
 
 
 def calibrate_noise_multiplier(
     target_epsilon: float, make_noise: Callable[[float], noise_lib.Noise],
     *, tolerance: float = 1e-4,
     neighboring_relation: Optional[Relation] = None,
-    sampling: Type[SamplingScheme] = PoissonSampling,
+    sampling: Optional[Type[SamplingScheme]] = None,
     **settings: Any) -> noise_lib.Noise:
   """The least noise of a family that keeps within a target epsilon.
 

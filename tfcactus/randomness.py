@@ -26,7 +26,7 @@ the pairs wanted are almost always enough, and more are drawn if they are not.""
 class KeyStream:
   """The key stream of AES-256 in counter mode, as 64-bit words.
 
-  Unless seeded, the key comes from the operating system, is never stored, and
+  Unless seeded, the key comes from the operating system, is never saved, and
   is drawn anew in a forked process, so that no two processes, replicas or
   resumed runs share one. With a seed the words repeat, and whoever knows the
   seed knows the noise: for experiments only.
@@ -47,13 +47,34 @@ class KeyStream:
     self._rekey()
 
   def _rekey(self) -> None:
-    key = os.urandom(32)
+    self._key = key = os.urandom(32)
     if self._seed is not None:
-      key = hashlib.sha256(
+      self._key = key = hashlib.sha256(
           f'tfcactus/{self._purpose}/{self._seed}'.encode()).digest()
     # A key serves one stream only, so the counter may start at zero.
     self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    self._used = 0
     self._pid = os.getpid()
+
+  @property
+  def position(self) -> int:
+    """Words drawn so far under the key."""
+    return self._used
+
+  def replayed(self, position: int) -> KeyStream:
+    """A stream of the same words once more, from a `position` on; this one goes on.
+
+    For numbers that are needed again and were not worth keeping: never for others,
+    which have to be fresh.
+    """
+    stream = KeyStream(self._seed, self._purpose)
+    start, odd = divmod(position, 2)  # A block of the cipher is two words.
+    stream._key = self._key
+    stream._cipher = Cipher(algorithms.AES(self._key), modes.CTR(
+        start.to_bytes(16, 'big'))).encryptor()
+    stream.words(odd)
+    stream._used = position
+    return stream
 
   def __reduce__(self):
     raise TypeError(
@@ -66,6 +87,7 @@ class KeyStream:
       if os.getpid() != self._pid:
         self._rekey()
       size = 8 * count
+      self._used += count
       zeros = _ZEROS[:size] if size <= len(_ZEROS) else bytes(size)
       return np.frombuffer(self._cipher.update(zeros), np.uint64)
 
@@ -178,6 +200,17 @@ class SystemRandom:
       purpose: Generators of one seed and several purposes differ.
     """
     self._stream = KeyStream(seed, purpose)
+
+  @property
+  def position(self) -> int:
+    """As of its `KeyStream`."""
+    return self._stream.position
+
+  def replayed(self, position: int) -> SystemRandom:
+    """As `KeyStream.replayed`."""
+    rng = SystemRandom()
+    rng._stream = self._stream.replayed(position)
+    return rng
 
   def random(self, size: Size = ()) -> np.ndarray:
     """float64 in [0, 1) on a grid of 2^-53."""

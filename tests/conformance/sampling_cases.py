@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
+from typing import Dict
 from typing import List
 from typing import Tuple
 
@@ -12,9 +14,12 @@ import numpy as np
 import pytest
 
 from tests.conformance.toy_sampling import ToySampling
+from tfcactus import correlated
 from tfcactus import sampling
 from tfcactus.accounting import RandomAllocationDpEvent
 from tfcactus.randomness import KeyStream
+from tfcactus.sampling import CyclicAllocationSampling
+from tfcactus.sampling import CyclicPoissonSampling
 from tfcactus.sampling import FixedSizeSampling
 from tfcactus.sampling import OnePassSampling
 from tfcactus.sampling import PoissonSampling
@@ -36,6 +41,8 @@ class Case:
     event: What a draw of Gaussian noise, multiplier 2, costs.
     words: A part of what `released(3)` says.
     others: Schemes that a plan of sampling_prob=0.25 has to refuse.
+    settings: What a plan for it has besides.
+    covers: Whether the batches of an epoch hold each example once.
   """
 
   scheme: SamplingScheme
@@ -45,7 +52,11 @@ class Case:
   event: dp_accounting.DpEvent
   words: str
   others: Tuple[SamplingScheme, ...] = ()
+  settings: Dict[str, Any] = dataclasses.field(default_factory=dict)
+  covers: bool = True
 
+
+_TWO_BANDS = {'correlation': correlated.BandedToeplitz([0.75, 0.6])}
 
 CASES = (
     Case(PoissonSampling(40, 0.25), 0.25, 0.0625, (10.0, 7.5),
@@ -63,6 +74,19 @@ CASES = (
          RandomAllocationDpEvent(4, _GAUSSIAN),
          '3 epochs of 4 noisy sums, each example in one of them',
          (RandomAllocationSampling(40, 5), RandomAllocationSampling(41, 4))),
+    Case(CyclicPoissonSampling(40, 4, 2), 0.25, 0.0625, (10.0, 7.5),
+         dp_accounting.SelfComposedDpEvent(
+             dp_accounting.PoissonSampledDpEvent(0.5, _GAUSSIAN), 2),
+         '3 epochs of 4 noisy sums over 2 fixed groups of examples in turn, each '
+         'example of a group taken with probability 0.5',
+         (CyclicPoissonSampling(40, 4, 4), CyclicPoissonSampling(40, 6, 2),
+          PoissonSampling(40, 0.25)), _TWO_BANDS, covers=False),
+    Case(CyclicAllocationSampling(40, 4, 2), 0.25, 0.0625, (10.0, 7.5),
+         RandomAllocationDpEvent(2, _GAUSSIAN),
+         '3 epochs of 4 noisy sums over 2 fixed groups of examples in turn, each '
+         'example in one of the 2 of its group',
+         (CyclicAllocationSampling(40, 4, 1), CyclicAllocationSampling(41, 4, 2),
+          RandomAllocationSampling(40, 4)), _TWO_BANDS),
 )
 """One line a scheme; `tests/conformance` runs them all."""
 

@@ -18,10 +18,10 @@ from tfcactus.randomness import KeyStream
 ALL = (*cases.CASES, cases.TOY)
 
 
-def _plan(**changes):
+def _plan(case, **changes):
   return tfcactus.PrivacyPlan(**{**dict(
       noise=tfcactus.Gaussian(2.0), l2_norm_clip=1.0, num_examples=40,
-      sampling_prob=0.25, steps=12, delta=1e-5), **changes})
+      sampling_prob=0.25, steps=12, delta=1e-5), **case.settings, **changes})
 
 
 def test_every_listed_scheme_has_a_case():
@@ -63,7 +63,8 @@ def test_a_draw_is_one_batch_or_an_epoch(case):
     drawn = scheme.draw(stream)
     if scheme.draws_epochs:
       assert len(drawn) == scheme.batches_per_epoch == 4
-      assert sorted(np.concatenate(drawn)) == list(range(40))
+      if case.covers:
+        assert sorted(np.concatenate(drawn)) == list(range(40))
     else:
       assert len(drawn) == 1 and scheme.batches_per_epoch == 4
 
@@ -83,7 +84,7 @@ def test_its_event_is_what_the_accountant_composes(case):
   for relation in type(case.scheme).relations:
     accountant = tfcactus.PhiAccountant(relation)
     accountant.compose(case.event, 3)
-    found = _plan().guarantee(3, relation, sampling=type(case.scheme))
+    found = _plan(case).guarantee(3, relation, sampling=type(case.scheme))
     bounds = accountant.epsilon_bounds(1e-5)
     assert (found.lower, found.estimate, found.upper) == (
         bounds.lower, bounds.estimate, bounds.upper)
@@ -93,30 +94,30 @@ def test_its_event_is_what_the_accountant_composes(case):
 
 def test_plans_make_it_of_their_numbers(case):
   kind = type(case.scheme)
-  assert kind.of_plan(_plan()) == case.scheme
-  case.scheme.check_plan(_plan())
+  assert kind.of_plan(_plan(case)) == case.scheme
+  case.scheme.check_plan(_plan(case))
   for other in case.others:
     with pytest.raises(ValueError, match='Expected batches with'):
-      other.check_plan(_plan())
+      other.check_plan(_plan(case))
 
 
 def test_other_relations_are_refused_in_words(case):
   kind = type(case.scheme)
-  default = _plan().guarantee(2, sampling=kind)
+  default = _plan(case).guarantee(2, sampling=kind)
   assert default.neighboring_relation == relations.label(kind.relations[0])
   for relation in set(relations.NAMES.values()) - set(kind.relations):
     with pytest.raises(ValueError, match='Expected neighboring_relation') as told:
-      _plan().guarantee(2, relation, sampling=kind)
+      _plan(case).guarantee(2, relation, sampling=kind)
     assert kind.unproved in str(told.value)
   with pytest.raises(ValueError, match='swap'):
-    _plan().guarantee(2, 'swap', sampling=kind)
+    _plan(case).guarantee(2, 'swap', sampling=kind)
 
 
 def test_its_statement_says_what_was_released_and_what_is_public(case):
   kind = type(case.scheme)
   assert case.words in case.scheme.released(3)
   for relation in kind.relations:
-    statement = _plan().guarantee(3, relation, sampling=kind).statement
+    statement = _plan(case).guarantee(3, relation, sampling=kind).statement
     for words in (relations.protected(relation), case.scheme.released(3),
                   'num_examples=40', 'sampling_prob=0.25', *kind.also_public,
                   'are public constants'):
@@ -125,11 +126,11 @@ def test_its_statement_says_what_was_released_and_what_is_public(case):
 
 def test_draws_are_counted_as_steps_or_epochs(case):
   kind = type(case.scheme)
-  assert _plan().guarantee(0, sampling=kind).upper == 0
-  costs = [_plan().guarantee(n, sampling=kind).upper for n in (1, 2, 12)]
+  assert _plan(case).guarantee(0, sampling=kind).upper == 0
+  costs = [_plan(case).guarantee(n, sampling=kind).upper for n in (1, 2, 12)]
   assert 0 < costs[0] < costs[1] < costs[2]
-  assert _plan().steps_within(costs[1], sampling=kind) == 2
+  assert _plan(case).steps_within(costs[1], sampling=kind) == 2
   # Of 12 steps planned; three epochs of four.
   planned = 3 if kind.draws_epochs else 12
-  assert _plan().guarantee(sampling=kind) == _plan().guarantee(planned, sampling=kind)
-  assert _plan().steps_within(1e6, sampling=kind) == planned
+  assert _plan(case).guarantee(sampling=kind) == _plan(case).guarantee(planned, sampling=kind)
+  assert _plan(case).steps_within(1e6, sampling=kind) == planned

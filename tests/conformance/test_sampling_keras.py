@@ -21,9 +21,12 @@ from tfcactus.keras.sampled_batches import SampledBatches
 ALL = (*cases.CASES, cases.TOY)
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 2, 40)
-PLAN = tfcactus.PrivacyPlan(
-    noise=tfcactus.Gaussian(2.0), l2_norm_clip=1.0, num_examples=40,
-    sampling_prob=0.25, steps=100, delta=1e-5)
+
+
+def _plan(case):
+  return tfcactus.PrivacyPlan(
+      noise=tfcactus.Gaussian(2.0), l2_norm_clip=1.0, num_examples=40,
+      sampling_prob=0.25, steps=100, delta=1e-5, **case.settings)
 
 
 def _compiled(model, optimizer='sgd'):
@@ -37,14 +40,14 @@ def _plain():
       tf.keras.layers.Input((3,)), tf.keras.layers.Dense(2)])
 
 
-def _private(**kwargs):
-  return _compiled(ours.privatize(_plain(), PLAN, **kwargs))
+def _private(case, **kwargs):
+  return _compiled(ours.privatize(_plain(), _plan(case), **kwargs))
 
 
-def _by_hand(scheme, epochs, relation=None):
+def _by_hand(case, epochs, relation=None):
   """What the plan says that epochs of four batches cost."""
-  count = epochs if scheme.draws_epochs else 4 * epochs
-  return PLAN.guarantee(count, relation, sampling=type(scheme))
+  count = epochs if case.scheme.draws_epochs else 4 * epochs
+  return _plan(case).guarantee(count, relation, sampling=type(case.scheme))
 
 
 def test_batches_hold_what_the_scheme_drew(case):
@@ -58,16 +61,16 @@ def test_batches_hold_what_the_scheme_drew(case):
 
 
 def test_fit_is_accounted_as_the_plan_does_by_hand(case, tmp_path):
-  private = _private(journal=tmp_path / 'journal')
+  private = _private(case, journal=tmp_path / 'journal')
   callback = ours.EpsilonCallback(run_card=tmp_path / 'card.json')
   history = private.fit(SampledBatches(X, Y, case.scheme), epochs=2, verbose=0,
                         callbacks=[callback]).history
   ledger = private.ledger()
   assert ledger.scheme is type(case.scheme) and ledger.steps == 8
-  assert private.guarantee() == callback.guarantee == _by_hand(case.scheme, 2)
-  assert history['epsilon'] == [_by_hand(case.scheme, n).upper for n in (1, 2)]
+  assert private.guarantee() == callback.guarantee == _by_hand(case, 2)
+  assert history['epsilon'] == [_by_hand(case, n).upper for n in (1, 2)]
   for relation in case.scheme.relations:
-    assert private.guarantee(relation) == _by_hand(case.scheme, 2, relation)
+    assert private.guarantee(relation) == _by_hand(case, 2, relation)
   card = ours.make_run_card(private)
   assert card['sampling'] == case.scheme.name
   assert card['epsilon']['upper'] == private.guarantee().upper
@@ -81,7 +84,7 @@ def test_a_ledger_finds_each_guarantee_once(case, tmp_path, monkeypatch):
       tfcactus.PrivacyPlan, 'guarantee',
       lambda plan, steps=None, relation=None, **kwargs: found.append(
           (steps, relation)) or real(plan, steps, relation, **kwargs))
-  private = _private()
+  private = _private(case)
   private.fit(SampledBatches(X, Y, case.scheme), verbose=0, callbacks=[
       ours.EpsilonCallback(run_card=tmp_path / 'card.json')])
   private.guarantee()
@@ -90,7 +93,7 @@ def test_a_ledger_finds_each_guarantee_once(case, tmp_path, monkeypatch):
 
 
 def test_a_file_knows_the_scheme(case, tmp_path):
-  private = _private()
+  private = _private(case)
   private.fit(SampledBatches(X, Y, case.scheme), verbose=0)
   private.save(tmp_path / 'm.keras')
   again = tf.keras.models.load_model(tmp_path / 'm.keras')
@@ -99,8 +102,8 @@ def test_a_file_knows_the_scheme(case, tmp_path):
 
 
 def test_budgets_stop_in_time(case):
-  private = _private()
-  target = _by_hand(case.scheme, 2).upper + 1e-9
+  private = _private(case)
+  target = _by_hand(case, 2).upper + 1e-9
   private.fit(SampledBatches(X, Y, case.scheme), epochs=5, verbose=0,
               callbacks=[ours.EpsilonCallback(target_epsilon=target)])
   assert private.ledger().steps == 8 and private.guarantee().upper <= target
@@ -108,21 +111,22 @@ def test_budgets_stop_in_time(case):
 
 def test_schemes_do_not_mix_and_unlisted_ones_count_for_nothing(
     case, monkeypatch):
-  private = _private()
+  private = _private(case)
   private.fit(SampledBatches(X, Y, case.scheme), verbose=0)
-  other = next(one.scheme for one in cases.CASES if one is not case)
+  other = next(one.scheme for one in cases.CASES
+               if one is not case and one.settings == case.settings)
   private.fit(SampledBatches(X, Y, other), verbose=0)
   with pytest.raises(ValueError, match='some in another'):
     private.guarantee()
   monkeypatch.setattr(sampling, 'SCHEMES', ())
-  unlisted = _private()
+  unlisted = _private(case)
   unlisted.fit(SampledBatches(X, Y, case.scheme), verbose=0)
   with pytest.raises(ValueError, match='unknown'):
     unlisted.guarantee()
 
 
 def test_seeds_are_told(case):
-  private = _private()
+  private = _private(case)
   private.fit(SampledBatches(X, Y, case.scheme, seed=3), verbose=0)
   assert private.guarantee().seeded
   assert 'SEEDED (batches)' in private.guarantee().statement
@@ -132,7 +136,7 @@ def test_other_plans_are_refused(case):
   for other in case.others:
     x = np.zeros((other.num_examples, 3), np.float32)
     with pytest.raises(ValueError, match='Expected batches with'):
-      _private().fit(SampledBatches(x, np.zeros(len(x)), other), verbose=0)
+      _private(case).fit(SampledBatches(x, np.zeros(len(x)), other), verbose=0)
 
 
 def test_drop_in_optimizers_offer_the_same_ledger(case):
@@ -141,10 +145,10 @@ def test_drop_in_optimizers_offer_the_same_ledger(case):
     with pytest.raises(ValueError, match='each of which is a draw'):
       ours.EpsilonCallback(batches=batches)
     return
-  model = _compiled(_plain(), ours.DPKerasSGDOptimizer.from_plan(PLAN))
+  model = _compiled(_plain(), ours.DPKerasSGDOptimizer.from_plan(_plan(case)))
   callback = ours.EpsilonCallback(batches=batches)
   model.fit(batches, epochs=2, verbose=0, callbacks=[callback])
-  by_hand = _by_hand(case.scheme, 2)
+  by_hand = _by_hand(case, 2)
   assert callback.guarantee.upper == by_hand.upper
   assert callback.guarantee.statement.startswith(by_hand.statement)
   assert callback.guarantee.conditions

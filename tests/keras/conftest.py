@@ -49,10 +49,16 @@ class FakePlan:
   proven: bool = True
   releases: tuple = ()
   adaptive_clipping: object = None
+  strategy: object = None
+  correlation: object = None
+  groups: int = 1
 
   @property
   def expected_batch_size(self):
     return self.sampling_prob * self.num_examples
+
+  def check_independent(self):
+    pass
 
   def check_vector(self, dim):
     if self.proven and self.noise.dim not in (None, dim):

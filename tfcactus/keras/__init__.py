@@ -12,6 +12,7 @@ if _importlib_util.find_spec('tensorflow') is None:
       '"tfcactus[training]", or any TensorFlow from 2.14 on.')
 
 from tfcactus.keras.batches import AllocatedBatches
+from tfcactus.keras.batches import CyclicBatches
 from tfcactus.keras.batches import FixedSizeBatches
 from tfcactus.keras.batches import PoissonBatches
 from tfcactus.keras.batches import ShuffledBatches
@@ -36,6 +37,7 @@ from tfcactus.keras.tfrecord_examples import TFRecordExamples
 
 __all__ = [
     'AllocatedBatches',
+    'CyclicBatches',
     'DPKerasAdagradOptimizer',
     'DPKerasAdamOptimizer',
     'DPKerasRMSpropOptimizer',

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 from typing import Optional
+from typing import Type
 
 from tfcactus import _checks
 from tfcactus.keras import data_sources
 from tfcactus.keras.sampled_batches import SampledBatches
+from tfcactus.plan import PrivacyPlan
+from tfcactus.sampling import CyclicAllocationSampling
 from tfcactus.sampling import FixedSizeSampling
 from tfcactus.sampling import OnePassSampling
 from tfcactus.sampling import PoissonSampling
 from tfcactus.sampling import RandomAllocationSampling
 from tfcactus.sampling.base import checked_size
+from tfcactus.sampling.cyclic import CyclicSampling
 
 
 class PoissonBatches(SampledBatches):
@@ -147,6 +151,55 @@ class AllocatedBatches(SampledBatches):
           data.num_examples, _checks.integer('num_batches', num_batches, 1))
     super().__init__(data, None, scheme, physical_batch_size=physical_batch_size,
                      seed=seed)
+
+  @property
+  def num_batches(self) -> int:
+    """Batches to an epoch; of Keras 3's datasets, too."""
+    return self.scheme.batches_per_epoch
+
+
+class CyclicBatches(SampledBatches):
+  """Batches of groups of examples that take turns, for noise correlated over steps.
+
+  Which group an example is in is drawn once, when these are made; which of the group's
+  batches it enters in each epoch.
+
+  The noise of a plan is correlated within one call of `fit`, and begins anew where
+  batches are left out; the guarantee holds whatever happens, but noise adds up to
+  more. An epoch counts when it begins, and whole.
+  """
+
+  def __init__(self, x: Any, y: Any = None, *, plan: PrivacyPlan,
+               sampling: Type[CyclicSampling] = CyclicAllocationSampling,
+               physical_batch_size: Optional[int] = None,
+               seed: Optional[int] = None, sample_weight: Any = None):
+    """Initialises the batches.
+
+    Args:
+      x: As for `PoissonBatches`.
+      y: As for `PoissonBatches`.
+      plan: Of `num_examples` and so many batches an epoch as one over its
+        `sampling_prob`, in as many groups as its `correlation` has bands.
+      sampling: `CyclicAllocationSampling`: each example in one batch of each epoch;
+        or `CyclicPoissonSampling`: by chance in any that its group has.
+      physical_batch_size: As for `PoissonBatches`.
+      seed: As for `PoissonBatches`.
+      sample_weight: As for `PoissonBatches`.
+
+    Raises:
+      ValueError: if an argument is invalid, or not that of the plan.
+    """
+    if not (isinstance(sampling, type) and issubclass(sampling, CyclicSampling)):
+      raise ValueError(
+          'Expected sampling to be CyclicAllocationSampling or CyclicPoissonSampling '
+          f'of tfcactus.sampling, got {sampling!r}.')
+    if not isinstance(plan, PrivacyPlan):
+      raise ValueError(
+          'Expected plan=PrivacyPlan(..., correlation=...), the one that the model is '
+          f'privatized with, got {plan!r}.')
+    super().__init__(x, y, sampling.of_plan(plan), seed=seed,
+                     physical_batch_size=physical_batch_size,
+                     sample_weight=sample_weight)
 
   @property
   def num_batches(self) -> int:

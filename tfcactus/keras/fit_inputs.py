@@ -14,6 +14,7 @@ from tfcactus import _checks
 from tfcactus import sampling
 from tfcactus.keras import data_sources
 from tfcactus.keras.batches import AllocatedBatches
+from tfcactus.keras.batches import CyclicBatches
 from tfcactus.keras.batches import FixedSizeBatches
 from tfcactus.keras.batches import PoissonBatches
 from tfcactus.keras.batches import ShuffledBatches
@@ -23,8 +24,8 @@ from tfcactus.keras.ledger.batch_marks import RowMarks
 from tfcactus.keras.sampled_batches import SampledBatches
 from tfcactus.plan import PrivacyPlan
 
-_KNOWN = (SampledBatches, AllocatedBatches, FixedSizeBatches, PoissonBatches,
-          ShuffledBatches)
+_KNOWN = (SampledBatches, AllocatedBatches, CyclicBatches, FixedSizeBatches,
+          PoissonBatches, ShuffledBatches)
 """What is accounted as it says; a subclass may draw otherwise."""
 
 
@@ -69,6 +70,11 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
           f'{type(x).__name__}, which hold the targets and know the sizes.')
     x.check_plan(plan)
     return _sampled_feed(x, class_weight, steps_per_epoch, journal)
+  if plan.groups > 1:
+    raise ValueError(
+        'Expected fit(CyclicBatches(x, y, plan=plan)) under a plan whose noise is '
+        f'correlated over {plan.groups} steps, got {type(x).__name__}: it is private '
+        'only for batches of groups that take turns.')
   found = _lengths(x)
   if not found or steps_per_epoch is not None:
     return Feed(Marks(), x, steps_per_epoch, class_weight)
@@ -156,7 +162,8 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
         f'Expected steps_per_epoch=None with {kind.__name__}, whose passes are '
         f'accounted for as a whole, got {steps_per_epoch!r}.')
   known = kind in _KNOWN and scheme in sampling.SCHEMES
-  marks = BatchMarks(scheme, batches.seeded) if known else None
+  marks = BatchMarks(
+      scheme, batches.seeded, batches.steps_per_epoch) if known else None
   feed = batches.feed(marks)
   if class_weight is not None:
     # Keras weighs by class only where there are no weights, as of padding.

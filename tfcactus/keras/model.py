@@ -290,7 +290,7 @@ class PrivateModel(Fixed, keras.Model):
     weights = losses.weights(weights, outputs, tf.shape(tf.nest.flatten(x)[0])[0])
     with self._ledger.count_step(mark):
       averages, batch, penalty = self._step.run(
-          x, targets, losses.used_weights(weights, outputs), losses)
+          x, targets, losses.used_weights(weights, outputs), losses, self._ledger.place)
       optimizers.bare_optimizer(self).apply_gradients(
           zip(averages, self.inner.trainable_variables))
       self._ledger.end_step()

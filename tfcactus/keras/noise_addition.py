@@ -91,7 +91,11 @@ class NoiseSampler:
     if not self.noise.noise_multiplier:
       return tf.zeros([size], tf.float64)
     return random_bits.drawn(
-        lambda: self.noise.sample_vector(self._rng, size), size, tf.float64)
+        lambda: self._vector(size), size, tf.float64)
+
+  def _vector(self, size: int) -> np.ndarray:
+    """The noise of one draw."""
+    return self.noise.sample_vector(self._rng, size)
 
   def __call__(self, template: Any, scale: Any = 1.0) -> Any:
     """Draws noise in the structure of `template`, jointly over all its parts.

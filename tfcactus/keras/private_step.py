@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from typing import Callable
 from typing import List
 from typing import Optional
 from typing import Tuple
@@ -13,6 +14,7 @@ import tensorflow as tf
 from tfcactus import _checks
 from tfcactus.keras import clip_norm
 from tfcactus.keras import example_seeds
+from tfcactus.keras import noise_rows
 from tfcactus.keras import weight_penalties
 from tfcactus.keras.checks import own_training
 from tfcactus.keras.checks import state_writes
@@ -23,7 +25,7 @@ from tfcactus.keras.gradients import clipping as clipping_lib
 from tfcactus.keras.gradients import engine as engine_lib
 from tfcactus.keras.gradients import layer_routes
 from tfcactus.keras.gradients import physical_batch
-from tfcactus.keras.noise_addition import NoiseSampler
+from tfcactus.keras.ledger.batch_marks import Place
 from tfcactus.plan import PrivacyPlan
 
 
@@ -59,7 +61,7 @@ class Step:
           "Expected clipping='flat' with a plan of adaptive_clipping, whose "
           f'count is that of whole gradients, got clipping={clipping!r}.')
     self.norm = clip_norm.ClipNorm(plan)
-    self._sampler = NoiseSampler(plan.noise, seed=seed)
+    self._sampler = noise_rows.sampler(plan, seed)
     self.seeded = self._sampler.seeded
     self._keys = example_seeds.Keys(seed)
     self.outputs: Any = None
@@ -129,7 +131,7 @@ class Step:
     return x
 
   def run(self, x: Any, y: Any, weights: tf.Tensor,
-          compute_loss: LossFn
+          compute_loss: LossFn, place: Callable[[], Optional[Place]]
          ) -> Tuple[List[tf.Tensor], engine_lib.BatchResult, tf.Tensor]:
     """Clips, sums, adds noise, and divides by the expected batch size.
 
@@ -140,6 +142,7 @@ class Step:
       y: Its targets, as `compute_loss` takes them.
       weights: Shape (batch,) or that of the losses, zero for padding.
       compute_loss: `OutputLosses`.
+      place: Tells where the batch stands, when the step runs.
 
     Returns:
       (what to apply, in the shape of each variable; the `BatchResult`; what
@@ -155,6 +158,7 @@ class Step:
     self._settled = engine.routes
     release, scale = self.norm.release(batch)
     self._check_vector()
+    self._sampler.place = place
     sums = self.norm.move(self._sampler.add_to(release, scale))
     averages = [total / self._plan.expected_batch_size for total in sums]
     penalty, gradients = weight_penalties.penalty(self._model)

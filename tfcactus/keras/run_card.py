@@ -7,12 +7,14 @@ import json
 import os
 from typing import Any
 from typing import Dict
+from typing import Optional
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.noise.table_file import PathLike
+from tfcactus.plan import PrivacyPlan
 
 if TYPE_CHECKING:
   from tfcactus.keras.model import PrivateModel
@@ -45,6 +47,7 @@ def make_run_card(model: PrivateModel) -> Dict[str, Any]:
       'clipping': model.clipping,
       'adaptive_clipping': (None if plan.adaptive_clipping is None else
                             dataclasses.asdict(plan.adaptive_clipping)),
+      'correlation': _correlation(plan),
       'noise': plan.noise.name,
       'noise_multiplier': plan.noise.noise_multiplier,
       'table_digest': plan.noise.digest,
@@ -67,6 +70,13 @@ def make_run_card(model: PrivateModel) -> Dict[str, Any]:
                       'statement': other.statement}
               for label, other in ledger.guarantees().items()},
           'accountant': guarantee.accountant, 'statement': guarantee.statement}
+
+
+def _correlation(plan: PrivacyPlan) -> Optional[Dict[str, Any]]:
+  """How the noise of steps is correlated."""
+  strategy = plan.strategy
+  return None if strategy is None else {
+      'kind': strategy.kind, 'bands': strategy.bands, 'digest': strategy.digest}
 
 
 def _randomness(model: PrivateModel) -> str:

@@ -93,6 +93,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     self._stream = KeyStream(
         None if seed is None else _checks.integer('seed', seed, 0),
         f'{scheme.name} batches')
+    self._next_draw = scheme.drawer(self._stream)
     self._drawn = 0
     self._lock = threading.Lock()
     self._pid = os.getpid()
@@ -183,7 +184,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
           'fit(..., use_multiprocessing=False).')
     with self._lock:
       self._drawn += 1
-      return self.scheme.draw(self._stream)
+      return self._next_draw()
 
   def _batches(self) -> Iterator[_Batch]:
     """Batches of one draw after the other, without end."""

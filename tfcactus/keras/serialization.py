@@ -18,6 +18,7 @@ import numpy as np
 
 from tfcactus import accounting
 from tfcactus import adaptive_clipping
+from tfcactus import correlated
 from tfcactus import noise as noise_lib
 from tfcactus import plan as plan_lib
 from tfcactus.plan import PrivacyPlan
@@ -54,7 +55,9 @@ def plan_config(plan: Optional[PrivacyPlan]) -> Optional[Dict[str, Any]]:
   return {**fields, 'noise': noise_lib.to_config(plan.noise),
           'adaptive_clipping': None if rule is None else (
               dataclasses.asdict(rule)),
-          'releases': [event_config(event) for event in plan.releases]}
+          'releases': [event_config(event) for event in plan.releases],
+          'correlation': None if plan.strategy is None else (
+              plan.strategy.to_config())}
 
 
 def plan_from(config: Optional[Dict[str, Any]]) -> Any:
@@ -62,12 +65,14 @@ def plan_from(config: Optional[Dict[str, Any]]) -> Any:
   if config is None:
     return None
   fields = dict(config)
-  rule = fields['adaptive_clipping']
+  rule, strategy = fields['adaptive_clipping'], fields.get('correlation')
   return plan_lib.PrivacyPlan(**{
       **fields, 'noise': noise_lib.from_config(fields['noise']),
       'adaptive_clipping': None if rule is None else (
           adaptive_clipping.AdaptiveClipping(**rule)),
-      'releases': [event_from(event) for event in fields.get('releases', ())]})
+      'releases': [event_from(event) for event in fields.get('releases', ())],
+      'correlation': None if strategy is None else (
+          correlated.from_config(strategy, 'the plan in the config'))})
 
 
 def event_config(event: dp_accounting.DpEvent) -> Dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import Tuple
 from typing import Type
 
 from tfcactus.sampling.base import SamplingScheme
+from tfcactus.sampling.cyclic_allocation import CyclicAllocationSampling
+from tfcactus.sampling.cyclic_poisson import CyclicPoissonSampling
 from tfcactus.sampling.fixed_size import FixedSizeSampling
 from tfcactus.sampling.one_pass import OnePassSampling
 from tfcactus.sampling.poisson import PoissonSampling
@@ -20,6 +22,8 @@ SCHEMES: Tuple[Type[SamplingScheme], ...] = (
     FixedSizeSampling,
     OnePassSampling,
     RandomAllocationSampling,
+    CyclicPoissonSampling,
+    CyclicAllocationSampling,
 )
 """All schemes that are accounted for; one that is not listed has no epsilon."""
 
@@ -29,5 +33,28 @@ def of_code(code: int) -> Optional[Type[SamplingScheme]]:
   return next((scheme for scheme in SCHEMES if scheme.code == code), None)
 
 
-__all__ = ['FixedSizeSampling', 'OnePassSampling', 'PoissonSampling',
-           'RandomAllocationSampling', 'SamplingScheme', 'SCHEMES', 'of_code']
+def suitable(sampling: Optional[Type[SamplingScheme]], bands: Optional[int]
+             ) -> Type[SamplingScheme]:
+  """The scheme asked for, or the one that goes with the noise.
+
+  Args:
+    sampling: None for the default: `PoissonSampling`, or `CyclicAllocationSampling`.
+    bands: Steps that the noise of a plan is correlated over; one is independent
+      noise, with which all go. None for a plan without a correlation.
+
+  Raises:
+    ValueError: if the noise needs another.
+  """
+  if sampling is None:
+    return PoissonSampling if bands is None else CyclicAllocationSampling
+  if bands is not None and bands > 1 and not sampling.cyclic:
+    raise ValueError(
+        'Expected sampling by CyclicAllocationSampling or CyclicPoissonSampling with a '
+        'correlation, whose proof needs as many steps between two times that an '
+        f'example takes part as it has bands, got {sampling.__name__}.')
+  return sampling
+
+
+__all__ = ['CyclicAllocationSampling', 'CyclicPoissonSampling', 'FixedSizeSampling',
+           'OnePassSampling', 'PoissonSampling', 'RandomAllocationSampling',
+           'SamplingScheme', 'SCHEMES', 'of_code', 'suitable']

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
+from typing import Callable
 from typing import ClassVar
 from typing import List
 from typing import Optional
@@ -34,6 +36,10 @@ class PlannedNumbers(Protocol):
   def sampling_prob(self) -> float:
     """Expected share of the examples in a batch."""
 
+  @property
+  def groups(self) -> int:
+    """Into which examples are to be split, of which steps take turns: or one."""
+
 
 @dataclasses.dataclass(frozen=True)
 class _Numbers:
@@ -41,6 +47,7 @@ class _Numbers:
 
   num_examples: int
   sampling_prob: float
+  groups: int = 1
 
 
 class SamplingScheme(abc.ABC):
@@ -59,6 +66,8 @@ class SamplingScheme(abc.ABC):
       the default.
     unproved: Why there are no others, a clause.
     draws_epochs: Whether a draw is the batches of an epoch; else one batch.
+    cyclic: Whether fixed groups of examples take turns, as noise that is correlated
+      over steps needs it.
     also_public: What a guarantee takes as public besides num_examples and
       sampling_prob, in words.
     num_examples: Size of the training set (public).
@@ -70,6 +79,7 @@ class SamplingScheme(abc.ABC):
       relations.ADD_OR_REMOVE, relations.ZERO_OUT, relations.REPLACE)
   unproved: ClassVar[str] = ''
   draws_epochs: ClassVar[bool] = False
+  cyclic: ClassVar[bool] = False
   also_public: ClassVar[Tuple[str, ...]] = ()
 
   num_examples: int
@@ -84,25 +94,38 @@ class SamplingScheme(abc.ABC):
     """
 
   @classmethod
-  def prob_of_batch_size(cls, batch_size: int, num_examples: int) -> float:
+  def prob_of_batch_size(cls, batch_size: int, num_examples: int, groups: int = 1
+                         ) -> float:
     """The sampling_prob of a plan whose batches hold so many examples on average.
+
+    Args:
+      batch_size: Examples, on average.
+      num_examples: Size of the training set.
+      groups: Of a cyclic scheme, the bands of the noise.
 
     Raises:
       ValueError: if there are fewer examples, or none.
     """
+    del groups
     num_examples = _checks.integer('num_examples', num_examples, 1)
     return checked_size(batch_size, num_examples) / num_examples
 
   @classmethod
-  def of_batch_size(cls: Type[_Scheme], batch_size: int, num_examples: int) -> _Scheme:
+  def of_batch_size(cls: Type[_Scheme], batch_size: int, num_examples: int,
+                    groups: int = 1) -> _Scheme:
     """The scheme whose batches hold so many examples on average.
+
+    Args:
+      batch_size: As for `prob_of_batch_size`.
+      num_examples: As for `prob_of_batch_size`.
+      groups: As for `prob_of_batch_size`.
 
     Raises:
       ValueError: as `prob_of_batch_size` and `of_plan`.
     """
-    prob = cls.prob_of_batch_size(batch_size, num_examples)
+    prob = cls.prob_of_batch_size(batch_size, num_examples, groups)
     return cls.of_plan(
-        _Numbers(_checks.integer('num_examples', num_examples, 1), prob))
+        _Numbers(_checks.integer('num_examples', num_examples, 1), prob, groups))
 
   @property
   @abc.abstractmethod
@@ -120,6 +143,10 @@ class SamplingScheme(abc.ABC):
       The indices of the examples in each batch of the draw, int64; one batch,
       or `batches_per_epoch` of them if `draws_epochs`.
     """
+
+  def drawer(self, stream: KeyStream) -> Callable[[], List[np.ndarray]]:
+    """Returns what makes one draw after the other, of what is settled once if any."""
+    return functools.partial(self.draw, stream)
 
   @abc.abstractmethod
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
@@ -170,6 +197,12 @@ class SamplingScheme(abc.ABC):
     return f'{", ".join(first)} and {last}'
 
   def _check_examples(self, plan: PlannedNumbers) -> None:
+    """Refuses a plan of another num_examples, or of other groups."""
+    groups = getattr(self, 'groups', 1)
+    if plan.groups != groups:
+      raise ValueError(
+          f'Expected batches with groups={plan.groups}, as many as the noise of the plan '
+          f'has bands, got groups={groups}; use CyclicBatches(x, y, plan=plan).')
     if self.num_examples != plan.num_examples:
       raise ValueError(
           f'Expected batches with num_examples={plan.num_examples!r} as in the '
@@ -208,3 +241,24 @@ def checked_size(batch_size: object, num_examples: int, name: str = 'batch_size'
         f'Expected {name} of at most num_examples={num_examples}, got {name}={size}.')
   return size
 
+
+
+def whole_batches(plan: PlannedNumbers) -> int:
+  """The batches of an epoch, of a plan with 1 / sampling_prob of them.
+
+  Raises:
+    ValueError: if that is not a whole number.
+  """
+  batches = max(round(1 / plan.sampling_prob), 1)
+  if plan.sampling_prob != 1 / batches:
+    raise ValueError(
+        'Expected sampling_prob to be one over a whole number, the batches of an '
+        f'epoch, got sampling_prob={plan.sampling_prob!r}; take 1 / {batches}.')
+  return batches
+
+
+def dealt(batch: np.ndarray, num_batches: int) -> List[np.ndarray]:
+  """The examples of each batch, ascending, where each example's batch is given."""
+  order = np.argsort(batch, kind='stable')
+  ends = np.cumsum(np.bincount(batch, minlength=num_batches))
+  return np.split(order, ends[:-1])

@@ -51,15 +51,11 @@ class RandomAllocationSampling(base.SamplingScheme):
     Raises:
       ValueError: if that is not a whole number.
     """
-    batches = max(round(1 / plan.sampling_prob), 1)
-    if plan.sampling_prob != 1 / batches:
-      raise ValueError(
-          'Expected sampling_prob to be one over a whole number, the batches of an '
-          f'epoch, got sampling_prob={plan.sampling_prob!r}; take 1 / {batches}.')
-    return cls(plan.num_examples, batches)
+    return cls(plan.num_examples, base.whole_batches(plan))
 
   @classmethod
-  def prob_of_batch_size(cls, batch_size: int, num_examples: int) -> float:
+  def prob_of_batch_size(cls, batch_size: int, num_examples: int, groups: int = 1
+                         ) -> float:
     """One over the number of batches: num_examples / batch_size rounded."""
     return 1 / max(round(1 / super().prob_of_batch_size(batch_size, num_examples)), 1)
 
@@ -70,10 +66,8 @@ class RandomAllocationSampling(base.SamplingScheme):
 
   def draw(self, stream: KeyStream) -> List[np.ndarray]:
     """The batches of an epoch, each in ascending order."""
-    batch = stream.integers(self.num_batches, self.num_examples)
-    order = np.argsort(batch, kind='stable')
-    ends = np.cumsum(np.bincount(batch, minlength=self.num_batches))
-    return np.split(order, ends[:-1])
+    return base.dealt(
+        stream.integers(self.num_batches, self.num_examples), self.num_batches)
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
     """An epoch of random allocation, amplified."""
@@ -87,7 +81,7 @@ class RandomAllocationSampling(base.SamplingScheme):
   def check_plan(self, plan: base.PlannedNumbers) -> None:
     """Refuses a plan of another num_examples or number of batches."""
     self._check_examples(plan)
-    planned = self.of_plan(plan).num_batches
+    planned = base.whole_batches(plan)
     if self.num_batches != planned:
       raise ValueError(
           f'Expected batches with num_batches={planned}, one over the plan\'s '

@@ -23,6 +23,41 @@ from tfcactus.sampling import SamplingScheme
 _numbers = itertools.count(1)
 
 
+class Place(NamedTuple):
+  """Where a batch stands among those of one call of `fit`.
+
+  Attributes:
+    feed: The number of the `Marks`.
+    serial: Of the batch, in the order they were made in.
+    step: Of the batch in its pass.
+    length: Of a pass.
+  """
+
+  feed: int
+  serial: int
+  step: int
+  length: int
+
+  def follows(self, before: Optional[Place]) -> bool:
+    """Whether nothing lies between, and each pass was whole before the next."""
+    return before is not None and self == before._replace(
+        serial=before.serial + 1, step=(before.step + 1) % before.length)
+
+
+class Taken(NamedTuple):
+  """What is known of a batch that a step uses.
+
+  Attributes:
+    sampling: The code of the scheme that chose it, or `counts.UNKNOWN`.
+    epochs: How many epochs begin with it.
+    place: Of a cyclic scheme, where it stands.
+  """
+
+  sampling: int = counts.UNKNOWN
+  epochs: int = 0
+  place: Optional[Place] = None
+
+
 class Marked(NamedTuple):
   """Inputs that carry a mark; no batch made by other means does.
 
@@ -61,31 +96,30 @@ class Marks:
     self.seeded = seeded
     self._lock = threading.Lock()
 
-  def take(self, keys: np.ndarray) -> Tuple[int, int]:
+  def take(self, keys: np.ndarray) -> Taken:
     """Uses a batch.
 
     Args:
       keys: What it is known by, one for each row.
-
-    Returns:
-      (how it was chosen, how many epochs begin with it).
     """
     with self._lock:
       return self._take(keys)
 
-  def _take(self, keys: np.ndarray) -> Tuple[int, int]:
+  def _take(self, keys: np.ndarray) -> Taken:
     del keys
-    return counts.UNKNOWN, 0
+    return Taken()
 
 
 class BatchMarks(Marks):
   """Knows each batch by a number, which is good for one step."""
 
-  def __init__(self, scheme: Type[SamplingScheme], seeded: bool):
+  def __init__(self, scheme: Type[SamplingScheme], seeded: bool, length: int):
+    """Initialises the marks; `length` is that of a pass."""
     super().__init__(scheme, seeded)
     self._scheme = scheme
+    self._length = length
     self._serials = itertools.count()
-    self._unused: Dict[int, int] = {}
+    self._unused: Dict[int, Tuple[int, int]] = {}
     self._passes = 0
     self._taken = 0
 
@@ -97,25 +131,28 @@ class BatchMarks(Marks):
           ) -> Iterator[Tuple[Marked, Any, Any]]:
     """Yields the batches (x, y, weights) of a pass, which carry marks."""
     for index, (x, y, weights) in enumerate(batches):
-      key = self._issue(index == 0)
+      key = self._issue(index)
       rows = len(tf.nest.flatten(weights)[0])
       yield Marked(x, np.full((rows, 2), [self.number, key], np.int64)), y, weights
 
-  def _issue(self, begins: bool) -> int:
+  def _issue(self, index: int) -> int:
     with self._lock:
-      self._passes += begins
+      self._passes += index == 0
       serial = next(self._serials)
-      self._unused[serial] = self._passes
+      self._unused[serial] = self._passes, index
       return serial
 
-  def _take(self, keys: np.ndarray) -> Tuple[int, int]:
+  def _take(self, keys: np.ndarray) -> Taken:
     same = keys.size and np.all(keys == keys[0])
-    number = self._unused.pop(int(keys[0]), None) if same else None
-    if number is None:
-      return counts.UNKNOWN, 0
+    issued = self._unused.pop(int(keys[0]), None) if same else None
+    if issued is None:
+      return Taken()
+    number, index = issued
     begun = number != self._taken
     self._taken = number
-    return self.sampling, int(self._scheme.draws_epochs and begun)
+    place = Place(self.number, int(keys[0]), index, self._length)
+    return Taken(self.sampling, int(self._scheme.draws_epochs and begun),
+                 place if self._scheme.cyclic else None)
 
 
 class RowMarks(Marks):
@@ -135,11 +172,11 @@ class RowMarks(Marks):
     rows = np.arange(self._seen.size)
     return Marked(x, np.stack([np.full_like(rows, self.number), rows], 1))
 
-  def _take(self, keys: np.ndarray) -> Tuple[int, int]:
+  def _take(self, keys: np.ndarray) -> Taken:
     if np.unique(keys).size < keys.size:
-      return counts.UNKNOWN, 0
+      return Taken()
     again = not self._begun or self._seen[keys].any()
     if again:
       self._seen[:] = False
     self._seen[keys] = self._begun = True
-    return self.sampling, int(again)
+    return Taken(self.sampling, int(again))

@@ -279,7 +279,10 @@ def _last_entry(path: PathLike, records: List[Dict[str, Any]], plan: PrivacyPlan
 
 def _header(plan: PrivacyPlan) -> Dict[str, Any]:
   rule = plan.adaptive_clipping
-  return {'adaptive_clipping': None if rule is None else (
+  # Only where there is one: journals of before have none.
+  correlation = {} if plan.strategy is None else {
+      'correlation': plan.strategy.digest}
+  return {**correlation, 'adaptive_clipping': None if rule is None else (
               dataclasses.asdict(rule)),
           'noise': plan.noise.digest, 'l2_norm_clip': plan.l2_norm_clip,
           'num_examples': plan.num_examples,

@@ -212,7 +212,7 @@ def _check_same(name: str, planned: object, trained: object) -> None:
 
 
 _PLAN_FIELDS = ('num_examples', 'sampling_prob', 'steps', 'delta', 'dim',
-                'accounting', 'adaptive_clipping', 'releases')
+                'accounting', 'adaptive_clipping', 'releases', 'correlation')
 
 _NAMES = {counts.NONE: 'none', counts.UNKNOWN: 'unknown', counts.MIXED: 'mixed'}
 

@@ -38,8 +38,9 @@ def trainers(variables: Iterable[tf.Variable]) -> List[Any]:
 
 def plan_number(plan: PrivacyPlan) -> int:
   """A positive int64 that stands for what a step of the plan costs."""
+  correlation = () if plan.strategy is None else (plan.strategy.digest,)
   text = repr((plan.noise.digest, plan.sampling_prob, plan.num_examples,
-               plan.l2_norm_clip, plan.adaptive_clipping))
+               plan.l2_norm_clip, plan.adaptive_clipping, *correlation))
   return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], 'big') + 1
 
 

@@ -24,6 +24,8 @@ from tfcactus.keras.ledger import counts
 from tfcactus.keras.ledger import lineage
 from tfcactus.keras.ledger import weight_watch
 from tfcactus.keras.ledger.batch_marks import Marks
+from tfcactus.keras.ledger.batch_marks import Place
+from tfcactus.keras.ledger.batch_marks import Taken
 from tfcactus.keras.ledger.counts import Counts
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.journal import Journal
@@ -74,6 +76,7 @@ class ModelLedger:
     self._marks: List[Marks] = []
     self._recent = RecentLedgers()
     self._pid = os.getpid()
+    self._place: Optional[Place] = None
     self.journal_path = None if journal is None else (
         os.path.abspath(os.fspath(journal)))
     self.journal: Optional[Journal] = None
@@ -169,22 +172,26 @@ class ModelLedger:
           'Expected steps in the process that made the private model, got a '
           'fork, whose steps the ledger there would not count; make the model '
           'in the process that trains it.')
-    sampling, epochs, seeded = self._recognise(mark)
+    taken, seeded = self._recognise(mark)
     total = self.record.step(
-        Counts(*map(int, counters)), int(weights), int(left), sampling, epochs,
-        seeded | self._noise)
+        Counts(*map(int, counters)), int(weights), int(left), taken.sampling,
+        taken.epochs, seeded | self._noise)
     if self.journal is not None:
       self.journal.reserve(total)
+    self._place = taken.place
     return np.array(total, np.int64)
 
-  def _recognise(self, mark: np.ndarray) -> Tuple[int, int, Seeded]:
-    """How the batch of a mark was chosen, what it begins, what repeats."""
+  def place(self) -> Optional[Place]:
+    """Where the batch of the step that runs stands, if that is known."""
+    return self._place
+
+  def _recognise(self, mark: np.ndarray) -> Tuple[Taken, Seeded]:
+    """What is known of the batch of a mark, and what of its choice repeats."""
     numbers = set(mark[:, 0].tolist())
     for marks in self._marks:
       if numbers == {marks.number}:
-        sampling, epochs = marks.take(mark[:, 1])
-        return sampling, epochs, Seeded.of(noise=False, batches=marks.seeded)
-    return counts.UNKNOWN, 0, Seeded.NOTHING
+        return marks.take(mark[:, 1]), Seeded.of(noise=False, batches=marks.seeded)
+    return Taken(), Seeded.NOTHING
 
   def end_step(self) -> None:
     """Remembers the weights that a step left."""

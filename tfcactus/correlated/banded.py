@@ -1,0 +1,202 @@
+"""Banded Toeplitz strategies: the same few coefficients in each column."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+from typing import Dict
+from typing import Optional
+from typing import Tuple
+
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus.correlated import base
+from tfcactus.correlated.workload import PREFIX_SUMS
+from tfcactus.correlated.workload import quotient
+from tfcactus.correlated.workload import Workload
+
+_NODES = 400
+"""Steps at which an error is looked at, where each has a rate of its own."""
+
+_TOO_MUCH = 1e100
+
+
+class BandedToeplitz(base.Strategy):
+  """Column t holds the coefficients in rows t, t + 1, and so on.
+
+  Attributes:
+    coefficients: Shape (bands,), the first one positive; of a norm of at most one.
+  """
+
+  kind = 'banded_toeplitz'
+
+  def __init__(self, coefficients: Any):
+    """Initialises the strategy.
+
+    Args:
+      coefficients: As the attribute.
+
+    Raises:
+      ValueError: if they are too long together, or their inverse grows too fast.
+    """
+    self.coefficients = _checks.vector('coefficients', coefficients)
+    if self.coefficients[0] <= 0:
+      raise ValueError(
+          'Expected coefficients of which the first is positive, got '
+          f'{self.coefficients[0]!r}.')
+    self._check()
+
+  @property
+  def bands(self) -> int:
+    """How many coefficients there are."""
+    return self.coefficients.size
+
+  def matrix(self, steps: int) -> np.ndarray:
+    """As `Strategy.matrix`."""
+    matrix = np.zeros((steps, steps))
+    for offset, value in enumerate(self.coefficients[:steps]):
+      np.fill_diagonal(matrix[offset:], value)
+    return matrix
+
+  def inverse_column(self, column: int, steps: int) -> np.ndarray:
+    """As `Strategy.inverse_column`: the same for all, but for its length."""
+    return quotient(_impulse(steps - column), self.coefficients)
+
+  def errors(self, steps: int, workload: Workload = PREFIX_SUMS) -> np.ndarray:
+    """As `Strategy.errors`."""
+    if workload.learning_rates:
+      return super().errors(steps, workload)
+    moved = workload.moved(self.inverse_column(0, steps), np.ones(steps))
+    return np.sqrt(np.cumsum(moved**2))
+
+  def rows(self) -> base.NoiseRows:
+    """As `Strategy.rows`."""
+    return _BandedRows(self.coefficients)
+
+  def fields(self) -> Dict[str, Any]:
+    """As `Strategy.fields`."""
+    return {'coefficients': self.coefficients.tolist()}
+
+
+class _BandedRows(base.NoiseRows):
+  """x_t = (z_t - c_1 x_(t-1) - ... ) / c_0, of the last few x."""
+
+  def __init__(self, coefficients: np.ndarray):
+    self._first, self._others = coefficients[0], coefficients[1:]
+    self._kept: Optional[np.ndarray] = None
+    self._place = 0
+
+  def restart(self) -> None:
+    self._kept = None
+
+  def next(self, fresh: base.Draw, again: Optional[base.Draw] = None) -> np.ndarray:
+    del again
+    noise, count = fresh(), self._others.size
+    if count:
+      if self._kept is None:
+        self._kept, self._place = np.zeros((count, noise.size)), 0
+      # Row (place - i) holds the noise of i steps before.
+      weights = np.empty(count)
+      weights[(self._place - 1 - np.arange(count)) % count] = self._others
+      noise -= weights @ self._kept
+    noise /= self._first
+    if self._kept is not None:
+      self._kept[self._place] = noise
+      self._place = (self._place + 1) % count
+    return noise
+
+
+@dataclasses.dataclass(frozen=True)
+class BandedStrategy(base.Correlation):
+  """A request for the banded Toeplitz matrix of least error.
+
+  Attributes:
+    bands: As `Correlation.bands`; drawing keeps bands - 1 vectors of the model's size.
+    workload: Of which the error is meant.
+
+  Source: Kalinin and Lampert, "Banded Square Root Matrix Factorization" (2024), for
+  the coefficients that the search starts from; McKenna, "Scaling up the Banded Matrix
+  Factorization Mechanism" (2024), for the error that it minimises.
+  """
+
+  workload: Workload = PREFIX_SUMS
+
+  def solve(self, steps: int) -> BandedToeplitz:
+    """As `Correlation.solve`."""
+    steps = self._check_steps(steps)
+    if self.bands == 1:
+      return BandedToeplitz([1.0])
+    from scipy import optimize  # pylint: disable=import-outside-toplevel
+    if self.workload.learning_rates:
+      error = _rated(steps, self.workload)
+    else:
+      error = _constant(steps, self.workload)
+
+    def objective(others: np.ndarray) -> Tuple[float, np.ndarray]:
+      coefficients = np.append(1.0, others)
+      with np.errstate(all='ignore'):
+        value, gradient = error(coefficients)
+      if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
+        return _TOO_MUCH, np.zeros_like(others)
+      length = coefficients @ coefficients
+      return (float(np.log(length) + np.log(value)),
+              2 * others / length + gradient[1:] / value)
+
+    order = np.arange(1, self.bands)
+    start = np.cumprod((order - 0.5) / order)  # Of (1 - x)^(-1/2).
+    found = optimize.minimize(objective, start, jac=True, method='L-BFGS-B', options={
+        'maxiter': 2000, 'maxfun': 3000, 'ftol': 1e-15, 'gtol': 1e-10})
+    best = min((found.x, start), key=lambda others: objective(others)[0])
+    return BandedToeplitz(base.unit(np.append(1.0, best)))
+
+
+def _constant(steps: int, workload: Workload) -> Any:
+  """Mean squared error and its gradient, of a constant rate.
+
+  Weights after step t have moved by B_0, ..., B_t times normals: sums of the inverse
+  series, which momentum divides once more.
+  """
+  weights = np.arange(steps, 0, -1) / steps
+
+  def error(coefficients: np.ndarray) -> Tuple[float, np.ndarray]:
+    moved = np.cumsum(workload.with_momentum(
+        quotient(_impulse(steps), coefficients)))
+    pulled = weights * moved
+    slopes = quotient(moved, coefficients)  # Of B, but for its sign and a shift.
+    gradient = [-2 * pulled[shift:] @ slopes[:steps - shift]
+                for shift in range(coefficients.size)]
+    return float(pulled @ moved), np.array(gradient)
+
+  return error
+
+
+def _rated(steps: int, workload: Workload) -> Any:
+  """The same with a rate for each step: of noise of some steps, between them smooth."""
+  rates = workload.rates(steps)
+  nodes = np.unique(np.linspace(0, steps - 1, min(steps, _NODES)).round().astype(int))
+  gaps = np.diff(np.concatenate([[-1], nodes]))
+  later = np.concatenate([rates, np.zeros(steps)])
+  windows = np.lib.stride_tricks.sliding_window_view(later, steps)[nodes]
+  within = np.arange(steps) < (steps - nodes)[:, None]
+  weights = within * (gaps / steps)[:, None]
+
+  def error(coefficients: np.ndarray) -> Tuple[float, np.ndarray]:
+    series = workload.with_momentum(quotient(_impulse(steps), coefficients))
+    moved = np.cumsum(windows * series, axis=1)
+    pulled = 2 * weights * moved
+    value = 0.5 * float(np.sum(pulled * moved))
+    back = np.cumsum(pulled[:, ::-1], axis=1)[:, ::-1]
+    of_series = np.sum(windows * back, axis=0)
+    slopes = quotient(series, coefficients)
+    gradient = [-of_series[shift:] @ slopes[:steps - shift]
+                for shift in range(coefficients.size)]
+    return value, np.array(gradient)
+
+  return error
+
+
+def _impulse(size: int) -> np.ndarray:
+  impulse = np.zeros(size)
+  impulse[0] = 1.0
+  return impulse

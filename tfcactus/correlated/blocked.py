@@ -1,0 +1,180 @@
+"""Blocked bidiagonal strategies: noise that takes back a part of the draw before."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+from typing import Dict
+from typing import Optional
+from typing import Tuple
+
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus.correlated import base
+
+
+class BlockedBidiagonal(base.Strategy):
+  """Steps in blocks; inside one, x_t = scale (z_t - share z_(t-1)).
+
+  Each step needs the draw before alone, which is kept, or made once more from its
+  random bits where even one vector of the model's size is too much.
+
+  Attributes:
+    shares: Shape (bands - 1,): what each step of a block after its first takes back
+      of the draw before.
+    scales: Shape (bands,), of the steps of a block; from the shares.
+  """
+
+  kind = 'blocked_bidiagonal'
+  replays = True
+
+  def __init__(self, shares: Any):
+    """Initialises the strategy.
+
+    Args:
+      shares: As the attribute; empty for independent noise.
+
+    Raises:
+      ValueError: if their matrix cannot be drawn by.
+    """
+    shares = np.array([]) if np.size(shares) == 0 else _checks.vector('shares', shares)
+    self.shares = shares
+    self.shares.setflags(write=False)
+    self.scales = _scales(shares)
+    self.scales.setflags(write=False)
+    self._check()
+
+  @property
+  def bands(self) -> int:
+    """Steps to a block."""
+    return self.scales.size
+
+  @property
+  def buffers(self) -> int:
+    """One, or none where the draw before is made once more."""
+    return min(1, self.shares.size)
+
+  def matrix(self, steps: int) -> np.ndarray:
+    """As `Strategy.matrix`."""
+    size = self.bands
+    block = np.zeros((size, size))
+    for column in range(size):
+      grown = np.cumprod(np.append(1.0, self.shares[column:]))
+      block[column:, column] = grown / self.scales[column]
+    matrix = np.zeros((steps, steps))
+    for start in range(0, steps, size):
+      end = min(start + size, steps)
+      matrix[start:end, start:end] = block[:end - start, :end - start]
+    return matrix
+
+  def inverse_column(self, column: int, steps: int) -> np.ndarray:
+    """As `Strategy.inverse_column`."""
+    found, place = np.zeros(steps - column), column % self.bands
+    found[0] = self.scales[place]
+    if found.size > 1 and place + 1 < self.bands:
+      found[1] = -self.scales[place + 1] * self.shares[place]
+    return found
+
+  def rows(self) -> base.NoiseRows:
+    """As `Strategy.rows`."""
+    return _BlockedRows(self.shares, self.scales)
+
+  def fields(self) -> Dict[str, Any]:
+    """As `Strategy.fields`."""
+    return {'shares': self.shares.tolist()}
+
+
+class _BlockedRows(base.NoiseRows):
+  """The place in the block, and the draw before if it cannot be repeated."""
+
+  def __init__(self, shares: np.ndarray, scales: np.ndarray):
+    self._shares, self._scales = shares, scales
+    self._place = 0
+    self._last: Optional[np.ndarray] = None
+
+  def restart(self) -> None:
+    self._place, self._last = 0, None
+
+  def next(self, fresh: base.Draw, again: Optional[base.Draw] = None) -> np.ndarray:
+    place, last = self._place, self._last
+    self._place = (place + 1) % self._scales.size
+    if place and last is None:
+      assert again is not None, 'Of a draw that was not kept.'
+      last = again()
+    noise = fresh()
+    self._last = noise.copy() if again is None and self._place else None
+    if place:
+      noise -= self._shares[place - 1] * last
+    noise *= self._scales[place]
+    return noise
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockedStrategy(base.Correlation):
+  """A request for the blocked bidiagonal matrix of least error of prefix sums.
+
+  Drawing keeps one vector of the model's size, or none. The error of prefix sums is 3
+  to 25 percent more than that of `BandedStrategy` of 4 to 30 bands. The last step of a
+  block takes back about three times the draw before: what all of the block has left.
+  """
+
+  def solve(self, steps: int) -> BlockedBidiagonal:
+    """As `Correlation.solve`."""
+    steps = self._check_steps(steps)
+    if self.bands == 1:
+      return BlockedBidiagonal([])
+    from scipy import optimize  # pylint: disable=import-outside-toplevel
+    found = optimize.minimize(
+        _error, np.full(self.bands - 1, 0.95), (steps / self.bands,), jac=True,
+        method='L-BFGS-B', options={
+            'maxiter': 5000, 'maxfun': 10000, 'ftol': 1e-16, 'gtol': 1e-12})
+    return BlockedBidiagonal(found.x)
+
+
+def _scales(shares: np.ndarray) -> np.ndarray:
+  """Norms of columns before they are scaled, made a little longer.
+
+  A column is one, its step's share, and that times the next one's: so that its square
+  is 1 + share^2 times that of the column after it.
+  """
+  squares = [1.0]
+  for share in shares[::-1]:
+    squares.append(1 + share * share * squares[-1])
+  # Longer than rounding can have made them too short; a block's last needs nothing.
+  room = 1 + 2.0**-40
+  return np.array([math.sqrt(each) * room for each in squares[:0:-1]] + [1.0])
+
+
+def _error(shares: np.ndarray, blocks: float) -> Tuple[float, np.ndarray]:
+  """Log of the mean squared error of prefix sums, and its gradient.
+
+  In a block, z_i is in the sums with scale_i - scale_(i+1) share_(i+1) from its next
+  step on, with scale_i at its own.
+
+  Args:
+    shares: As of the strategy.
+    blocks: Of so many steps, as a number.
+  """
+  size = shares.size + 1
+  squares = np.ones(size)
+  for place in range(size - 2, -1, -1):
+    squares[place] = 1 + shares[place]**2 * squares[place + 1]
+  scales = np.sqrt(squares)
+  left = scales[:-1] - scales[1:] * shares
+  # How often each square counts: z_i in the rest of its block, and in later blocks.
+  often = (size - 1 - np.arange(size - 1)) / size + 0.5 * (blocks - 1)
+  once = np.full(size, 1 / size)
+  once[-1] += 0.5 * (blocks - 1)
+  value = often @ left**2 + once @ squares
+  of_left = 2 * often * left
+  of_scales = 2 * once * scales
+  of_scales[:-1] += of_left
+  of_scales[1:] -= of_left * shares
+  of_shares = -of_left * scales[1:]
+  of_squares = of_scales / (2 * scales)
+  for place in range(size - 1):
+    of_shares[place] += of_squares[place] * 2 * shares[place] * squares[place + 1]
+    of_squares[place + 1] += of_squares[place] * shares[place]**2
+  return float(np.log(value)), of_shares / value

@@ -1,0 +1,87 @@
+"""Which strategy is worth its price: the one of least total error at one epsilon."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from typing import Callable
+from typing import Iterator
+from typing import List
+from typing import Protocol
+from typing import Tuple
+from typing import TypeVar
+
+_FARTHEST = 0.05
+"""By which share the batches of an epoch may differ from those asked for."""
+
+
+class Priced(Protocol):
+  """What is read of a `PrivacyPlan`."""
+
+  @property
+  def noise(self) -> Any:
+    """Of a noise multiplier."""
+
+  @property
+  def correlation(self) -> Any:
+    """A `Strategy`."""
+
+  @property
+  def steps(self) -> int:
+    """Steps planned."""
+
+
+_Plan = TypeVar('_Plan', bound=Priced)
+
+
+def total_error(plan: Priced) -> float:
+  """What noise adds to the weights, at a clip norm and a learning rate of one.
+
+  The root mean square over steps of the standard deviation of a coordinate, of sums.
+  """
+  return plan.noise.noise_multiplier * plan.correlation.error(plan.steps)
+
+
+def numbers_of_bands(num_batches: float) -> Iterator[int]:
+  """Numbers of bands to try, ascending.
+
+  1, 2, 3, 4, 6, 8, 12, 16, 24 and so on, of which a multiple is close to the batches
+  of an epoch; and that number itself, of which each example takes part at one place
+  in each epoch.
+
+  Args:
+    num_batches: Batches of an epoch asked for, not rounded.
+  """
+  whole = max(round(num_batches), 1)
+  found = {whole}
+  for power in range(whole.bit_length()):
+    found.update({2**power, 3 * 2**power // 2} - {0})
+  for bands in sorted(found):
+    multiple = bands * max(round(num_batches / bands), 1)
+    if abs(multiple - num_batches) <= max(_FARTHEST * num_batches, 0.5):
+      yield bands
+
+
+def least_error(num_batches: float, plan_of: Callable[[int], _Plan]
+               ) -> Tuple[_Plan, List[_Plan]]:
+  """The plan of least total error, and all that were looked at.
+
+  The error falls in the number of bands and then rises: three worse ones end it.
+
+  Args:
+    num_batches: As for `numbers_of_bands`.
+    plan_of: Returns the plan of a number of bands, at one epsilon.
+  """
+  seen: List[_Plan] = []
+  best, least, worse = None, math.inf, 0
+  for bands in numbers_of_bands(num_batches):
+    seen.append(plan_of(bands))
+    error = total_error(seen[-1])
+    if error < least:
+      best, least, worse = seen[-1], error, 0
+    else:
+      worse += 1
+    if worse == 3:
+      break
+  assert best is not None, 'One band is always tried.'
+  return best, seen

@@ -1,0 +1,85 @@
+"""What an optimizer makes of the noise of steps: which errors a strategy minimises."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Sequence
+
+import numpy as np
+
+from tfcactus import _checks
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+  """Weights after each step, as sums of what the steps released.
+
+  Of plain SGD at a constant rate they are prefix sums, which is the default.
+
+  Attributes:
+    learning_rates: Of each step, or () for a constant one. Only their ratios matter.
+    momentum: In [0, 1): a step moves the weights by its rate times m, where
+      m = momentum * m + what the step released.
+
+  Raises:
+    ValueError: if a number is out of range.
+  """
+
+  learning_rates: Sequence[float] = ()
+  momentum: float = 0.0
+
+  def __post_init__(self) -> None:
+    if len(self.learning_rates):
+      rates = _checks.vector('learning_rates', self.learning_rates)
+      if not (np.all(rates >= 0) and rates.max() > 0):
+        raise ValueError(
+            'Expected learning_rates of at least zero, and not all of them zero, got '
+            f'{self.learning_rates!r}.')
+      object.__setattr__(self, 'learning_rates', tuple(rates.tolist()))
+    else:
+      object.__setattr__(self, 'learning_rates', ())
+    momentum = _checks.non_negative('momentum', self.momentum)
+    if momentum >= 1:
+      raise ValueError(f'Expected momentum below 1, got momentum={self.momentum!r}.')
+    object.__setattr__(self, 'momentum', momentum)
+
+  def rates(self, steps: int) -> np.ndarray:
+    """Rates of `steps` steps, of a root mean square of one.
+
+    Raises:
+      ValueError: if the workload is of another number of steps.
+    """
+    if not self.learning_rates:
+      return np.ones(steps)
+    if len(self.learning_rates) != steps:
+      raise ValueError(
+          f'Expected one of learning_rates for each of {steps} steps, got '
+          f'{len(self.learning_rates)}.')
+    rates = np.array(self.learning_rates)
+    return rates / np.sqrt(np.mean(rates * rates))
+
+  def moved(self, column: np.ndarray, rates: np.ndarray) -> np.ndarray:
+    """How far the weights have moved after each step.
+
+    Args:
+      column: What is released in each step, shape (n,).
+      rates: Of these steps, shape (n,).
+    """
+    return np.cumsum(rates * self.with_momentum(column))
+
+  def with_momentum(self, series: np.ndarray) -> np.ndarray:
+    """A series in place of which the optimizer sees its weighted past."""
+    if not self.momentum:
+      return series
+    return quotient(series, np.array([1.0, -self.momentum]))
+
+
+PREFIX_SUMS = Workload()
+"""Of plain gradient descent at a constant rate."""
+
+
+def quotient(series: np.ndarray, divisor: np.ndarray) -> np.ndarray:
+  """Coefficients of a power series over a polynomial, as many as are given."""
+  # It takes long to import.
+  from scipy import signal  # pylint: disable=import-outside-toplevel
+  return signal.lfilter([1.0], divisor, series)

@@ -1,0 +1,49 @@
+"""Poisson sampling within groups of examples that take turns."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import List
+
+import dp_accounting
+import numpy as np
+
+from tfcactus.randomness import KeyStream
+from tfcactus.sampling import cyclic
+
+
+@dataclasses.dataclass(frozen=True)
+class CyclicPoissonSampling(cyclic.CyclicSampling):
+  """A step takes each example of its group independently, with one probability.
+
+  Which is groups / num_batches. An epoch costs a group as many Poisson samples as it
+  has turns. Source: Choquette-Choo et al., "(Amplified) Banded Matrix Factorization"
+  (2023), Theorem 4.
+  """
+
+  code = 5
+  name = 'cyclic_poisson'
+
+  @property
+  def group_prob(self) -> float:
+    """With which an example of the group enters."""
+    return self.groups / self.num_batches
+
+  def _epoch(self, stream: KeyStream, group: np.ndarray) -> List[np.ndarray]:
+    members = [np.flatnonzero(group == each) for each in range(self.groups)]
+    batches = []
+    for step in range(self.num_batches):
+      found = members[step % self.groups]
+      batches.append(found[stream.below(self.group_prob, found.size)])
+    return batches
+
+  def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """The visits of a group, each a Poisson sample."""
+    return dp_accounting.SelfComposedDpEvent(
+        dp_accounting.PoissonSampledDpEvent(self.group_prob, noise_event), self.visits)
+
+  def released(self, count: int) -> str:
+    """As `SamplingScheme.released`."""
+    return (f'{count} epochs of {self.num_batches} noisy sums over {self.groups} fixed '
+            'groups of examples in turn, each example of a group taken with '
+            f'probability {self.group_prob:.6g}')
