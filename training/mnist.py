@@ -3,6 +3,7 @@
     python -m training.mnist
     python -m training.mnist --mechanism gaussian --target-epsilon 1
     python -m training.mnist --mechanism gaussian --sampling allocation
+    python -m training.mnist --mechanism gaussian --target-epsilon 3 --bands auto
     python -m training.mnist --help
 """
 
@@ -23,6 +24,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import tensorflow as tf  # noqa: E402
 
 import tfcactus  # noqa: E402
+from tfcactus import correlated  # noqa: E402
 from tfcactus import design  # noqa: E402
 from tfcactus import keras as tfcactus_keras  # noqa: E402
 from tfcactus import noise  # noqa: E402
@@ -33,6 +35,8 @@ from training import datasets  # noqa: E402
 PARAMETERS = 26_010
 SAMPLINGS = {'poisson': sampling.PoissonSampling,
              'allocation': sampling.RandomAllocationSampling}
+CYCLIC = {'poisson': sampling.CyclicPoissonSampling,
+          'allocation': sampling.CyclicAllocationSampling}
 MECHANISMS = ('isotropic', 'gaussian', 'cactus', 'monotone', 'laplace')
 
 
@@ -51,9 +55,12 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
   add('--l2-norm-clip', type=float, default=1.0,
       help="bound on the norm of an example's gradient")
   add('--batch-size', type=int, default=250, help='expected batch size')
-  add('--sampling', choices=SAMPLINGS, default='poisson',
-      help='poisson: each example enters each batch by chance; allocation: each '
-      'enters one batch of each epoch, with Gaussian noise')
+  add('--sampling', choices=SAMPLINGS, default=None,
+      help='poisson (default): each example enters each batch by chance; allocation '
+      '(default with --bands): each enters one batch of each epoch, with Gaussian noise')
+  add('--bands', default=None, metavar='B',
+      help='correlate Gaussian noise over so many steps, or as many as leave the '
+      'least of it with auto, and take batches from as many groups of examples in turn')
   add('--epochs', type=int, default=15,
       help='passes over the data, in expectation')
   add('--learning-rate', type=float, default=0.5,
@@ -73,6 +80,7 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
   add('--verbose', type=int, choices=(0, 1, 2), default=1,
       help='as in Keras: silent, progress bar, one line per epoch')
   args = parser.parse_args(argv)
+  args.sampling = args.sampling or ('poisson' if args.bands is None else 'allocation')
   if args.noise_multiplier is not None and args.target_epsilon is not None:
     parser.error('--noise-multiplier and --target-epsilon exclude each other')
   if args.noise_multiplier is not None and args.mechanism.endswith('.npz'):
@@ -136,10 +144,14 @@ def make_plan(args: argparse.Namespace, num_examples: int
     if not (value > 0 and math.isfinite(value)):
       raise ValueError(
           f'Expected --{name.replace("_", "-")} > 0, got {value}.')
-  if args.sampling == 'allocation' and args.mechanism != 'gaussian':
-    raise ValueError(
-        'Expected --mechanism gaussian with --sampling allocation, which has a proof '
-        f'for Gaussian noise only, got {args.mechanism!r}.')
+  for name, wanted in (('--sampling allocation', args.sampling == 'allocation'),
+                       ('--bands', args.bands is not None)):
+    if wanted and args.mechanism != 'gaussian':
+      raise ValueError(
+          f'Expected --mechanism gaussian with {name}, which has a proof for Gaussian '
+          f'noise only, got {args.mechanism!r}.')
+  if args.bands is not None:
+    return make_correlated_plan(args, num_examples)
   kind = SAMPLINGS[args.sampling]
   scheme = kind.of_batch_size(args.batch_size, num_examples)
   settings = dict(
@@ -164,6 +176,26 @@ def make_plan(args: argparse.Namespace, num_examples: int
           sampling=kind, **settings), **settings)
 
 
+def make_correlated_plan(args: argparse.Namespace, num_examples: int
+                        ) -> tfcactus.PrivacyPlan:
+  """The same with noise correlated over steps."""
+  if args.bands != 'auto' and not args.bands.isdecimal():
+    raise ValueError(f'Expected --bands auto or a number, got {args.bands!r}.')
+  noise_given = args.target_epsilon is None
+  if noise_given and args.bands == 'auto':
+    raise ValueError('Expected --target-epsilon with --bands auto, got none.')
+  if not noise_given:
+    print(f'Looking for the least noise within epsilon {args.target_epsilon:g}.')
+  multiplier = 1.3 if args.noise_multiplier is None else args.noise_multiplier
+  return tfcactus.PrivacyPlan.for_training(
+      batch_size=args.batch_size, epochs=args.epochs, num_examples=num_examples,
+      delta=args.delta, l2_norm_clip=args.l2_norm_clip, dim=PARAMETERS,
+      accounting=args.accounting, target_epsilon=args.target_epsilon,
+      noise=noise.Gaussian(multiplier) if noise_given else None,
+      sampling=CYCLIC[args.sampling], correlation='auto' if args.bands == 'auto' else
+      correlated.BandedStrategy(int(args.bands)))
+
+
 def check_writable(path: Optional[str]) -> None:
   """Refuses a file that cannot be written, before hours of training."""
   if path is None:
@@ -186,6 +218,11 @@ def announce(args: argparse.Namespace, data: datasets.Dataset,
   print(f'Data: {data.description}.')
   print(f'Noise: {plan.noise.name} {plan.noise.digest}, noise multiplier '
         f'{plan.noise.noise_multiplier:.6g}.')
+  if plan.strategy is not None:
+    alone = math.sqrt((plan.steps + 1) / 2)
+    left = plan.strategy.error(plan.steps) / alone
+    print(f'  Correlated over {plan.strategy.bands} steps ({plan.strategy.digest}): '
+          f'{100 * left:.1f} % of it adds up.')
   statement = getattr(plan.noise, 'info', {}).get('statement')
   if statement:
     print(f'  {statement}')
@@ -210,7 +247,10 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
               args.learning_rate, plan.steps, alpha=0.05)),
       loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
       metrics=['accuracy'])
-  if args.sampling == 'allocation':
+  if plan.strategy is not None:
+    batches = tfcactus_keras.CyclicBatches(
+        *data.train, plan=plan, sampling=CYCLIC[args.sampling], seed=args.seed)
+  elif args.sampling == 'allocation':
     batches = tfcactus_keras.AllocatedBatches(
         *data.train, num_batches=plan.steps // args.epochs, seed=args.seed)
   else:
@@ -232,6 +272,7 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
           'l2_norm_clip': plan.l2_norm_clip, 'batch_size': args.batch_size,
           'epochs': args.epochs, 'learning_rate': args.learning_rate,
           'sampling': args.sampling,
+          'bands': None if plan.strategy is None else plan.strategy.bands,
           'activation': args.activation,
           'num_examples': plan.num_examples,
           'sampling_prob': plan.sampling_prob, 'seed': args.seed},

@@ -132,5 +132,6 @@ def test_draws_are_counted_as_steps_or_epochs(case):
   assert _plan(case).steps_within(costs[1], sampling=kind) == 2
   # Of 12 steps planned; three epochs of four.
   planned = 3 if kind.draws_epochs else 12
-  assert _plan(case).guarantee(sampling=kind) == _plan(case).guarantee(planned, sampling=kind)
+  plan = _plan(case)
+  assert plan.guarantee(sampling=kind) == plan.guarantee(planned, sampling=kind)
   assert _plan(case).steps_within(1e6, sampling=kind) == planned

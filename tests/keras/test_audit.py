@@ -14,9 +14,11 @@ import tensorflow as tf
 
 import tfcactus
 from tfcactus import accounting
+from tfcactus import correlated
 from tfcactus.accounting import auditing
 from tfcactus.accounting import views
 from tfcactus.keras import AllocatedBatches
+from tfcactus.keras import CyclicBatches
 from tfcactus.keras import DPKerasSGDOptimizer
 from tfcactus.keras import privatize
 
@@ -107,21 +109,21 @@ def test_a_canary_is_as_hidden_as_claimed_and_halved_noise_is_caught(steps_of):
   assert halved > 1.2 * claim
 
 
-_CANARIES = 600
+_CANARIES = 1200
 _BATCHES = 4
 
 
-def _ratios(noise_multiplier, epochs=3):
-  """log likelihood ratios of canaries, in (first half) and out, of one run.
+def _moved(noise_multiplier, epochs, correlation=None):
+  """How far the weights of canaries move in each step of a run, over the clip norm.
 
   Each canary points along a weight of its own, so that what its weight does is
-  independent of all others: one run is as many trials as there are canaries, each
-  epoch anew. The attack knows all but the batch that a canary was in.
+  independent of all others: one run is as many trials as there are canaries. The
+  first half of them take part.
   """
   plan = tfcactus.PrivacyPlan(
       noise=tfcactus.Gaussian(noise_multiplier), l2_norm_clip=_CLIP,
       num_examples=_CANARIES, sampling_prob=1 / _BATCHES, steps=_BATCHES * epochs,
-      delta=_DELTA)
+      delta=_DELTA, correlation=correlation)
   model = tf.keras.Sequential([tf.keras.layers.Input((_CANARIES,)),
                                tf.keras.layers.Dense(1, use_bias=False)])
   private = privatize(model, plan)
@@ -133,20 +135,41 @@ def _ratios(noise_multiplier, epochs=3):
     def on_train_batch_end(self, batch, logs=None):
       weights.append(np.copy(model.get_weights()[0][:, 0]))
 
-  batches = AllocatedBatches(
-      -np.eye(_CANARIES, dtype=np.float32), np.zeros((_CANARIES, 1), np.float32),
-      _BATCHES, sample_weight=np.repeat([1.0, 0.0], _CANARIES // 2))
+  data = (-np.eye(_CANARIES, dtype=np.float32),
+          np.zeros((_CANARIES, 1), np.float32))
+  weighted = {'sample_weight': np.repeat([1.0, 0.0], _CANARIES // 2)}
+  batches = (AllocatedBatches(*data, _BATCHES, **weighted) if correlation is None else
+             CyclicBatches(*data, plan=plan, **weighted))
   private.fit(batches, epochs=epochs, verbose=0, callbacks=[Watch()])
-  # In units of the noise of a sum.
-  moved = -np.diff(weights, axis=0).reshape(epochs, _BATCHES, _CANARIES)
+  return -np.diff(weights, axis=0)
+
+
+def _ratios(noise_multiplier, epochs=3):
+  """log likelihood ratios of each epoch; the attack knows all but a canary's batch."""
+  moved = _moved(noise_multiplier, epochs).reshape(epochs, _BATCHES, _CANARIES)
   mu = 1 / noise_multiplier
-  ratio = np.log(np.mean(np.exp(mu * moved * mu - 0.5 * mu**2), axis=1))
-  return ratio[:, :_CANARIES // 2].ravel(), ratio[:, _CANARIES // 2:].ravel()
+  return np.log(np.mean(np.exp(mu * moved * mu - 0.5 * mu**2), axis=1))
 
 
-def _error_rates(noise_multiplier, threshold=0.25):
+def _ratios_of_runs(noise_multiplier, correlation, epochs=3):
+  """log likelihood ratios of whole runs, all that a canary takes part in together.
+
+  The attack takes the correlation back: C times what moved is what the canary's
+  column adds to independent noise. It averages over the groups, over the batches of
+  each epoch, and multiplies over the epochs.
+  """
+  matrix = correlation.matrix(_BATCHES * epochs)
+  white = matrix @ _moved(noise_multiplier, epochs, correlation)
+  mu = 1 / noise_multiplier
+  ratio = np.exp(mu**2 * (matrix.T @ white - 0.5 * np.sum(matrix**2, 0)[:, None]))
+  visits = ratio.reshape(epochs, -1, correlation.bands, _CANARIES)
+  return np.log(np.mean(np.prod(np.mean(visits, axis=1), axis=0), axis=0))
+
+
+def _error_rates(ratio, threshold=0.25):
   """Upper ends of the rates at which the attack errs, at 99.99 % confidence."""
-  with_it, without = _ratios(noise_multiplier)
+  half = _CANARIES // 2
+  with_it, without = ratio[..., :half].ravel(), ratio[..., half:].ravel()
   return [auditing.clopper_pearson(int(np.sum(wrong)), wrong.size,
                                    significance=2e-4).upper
           for wrong in (without > threshold, with_it <= threshold)]
@@ -158,8 +181,20 @@ def test_canaries_in_allocated_batches_are_as_hidden_as_claimed():
   claim = views.composed_pair(accountant, np.linspace(0, 4, 41))
   # With the noise that is claimed no attack errs less than the trade-off says, and
   # with half of it this one does.
-  alarms, misses = _error_rates(1.0)
+  alarms, misses = _error_rates(_ratios(1.0))
   assert misses > views.tradeoff(claim, alarms)
   assert misses < 0.3 + views.tradeoff(claim, alarms)
-  alarms, misses = _error_rates(0.5)
+  alarms, misses = _error_rates(_ratios(0.5))
+  assert misses < 0.85 * views.tradeoff(claim, alarms)
+
+
+def test_canaries_of_whole_correlated_runs_are_as_hidden_as_claimed():
+  strategy = correlated.BandedStrategy(2).solve(3 * _BATCHES)
+  accountant = accounting.PhiAccountant().compose(accounting.RandomAllocationDpEvent(
+      _BATCHES // 2, tfcactus.Gaussian(1.5).dp_event), 3)
+  claim = views.composed_pair(accountant, np.linspace(0, 4, 41))
+  alarms, misses = _error_rates(_ratios_of_runs(1.5, strategy), threshold=0.1)
+  assert misses > views.tradeoff(claim, alarms)
+  assert misses < 0.35 + views.tradeoff(claim, alarms)
+  alarms, misses = _error_rates(_ratios_of_runs(0.75, strategy), threshold=0.1)
   assert misses < 0.85 * views.tradeoff(claim, alarms)

@@ -23,6 +23,9 @@ from tfcactus.correlated.workload import Workload
 TOLERANCE = 1e-9
 """How far C times its inverse, as it is drawn by, may be from the identity."""
 
+_LARGEST = 1e6
+"""Times what is drawn that noise may grow to."""
+
 _NORM_ROOM = 1 - 2.0**-40
 """Columns are made so long: no rounding takes them beyond one."""
 
@@ -157,10 +160,13 @@ class Strategy(abc.ABC):
     rows, given = self.rows(), iter(matrix[:, :size].copy())
     found = np.stack([rows.next(lambda: next(given)) for _ in matrix])
     off = np.max(np.abs(found - np.eye(2 * size)[:, :size]))
-    if not off <= TOLERANCE:
+    with np.errstate(all='ignore'):
+      grown = np.max(np.abs(self.inverse_column(0, 20 * size)))
+    if not (off <= TOLERANCE and grown <= _LARGEST):
       raise ValueError(
           'Expected a matrix whose inverse can be drawn by in float64, got one by '
-          f'which the identity comes out {off:.1e} off; use less correlation.')
+          f'which the identity comes out {off:.1e} off and noise grows {grown:.1e} '
+          'times; use less correlation.')
 
   def __eq__(self, other: object) -> bool:
     return isinstance(other, Strategy) and self.digest == other.digest

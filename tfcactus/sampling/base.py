@@ -201,8 +201,8 @@ class SamplingScheme(abc.ABC):
     groups = getattr(self, 'groups', 1)
     if plan.groups != groups:
       raise ValueError(
-          f'Expected batches with groups={plan.groups}, as many as the noise of the plan '
-          f'has bands, got groups={groups}; use CyclicBatches(x, y, plan=plan).')
+          f'Expected batches with groups={plan.groups}, as many as the noise of the '
+          f'plan has bands, got groups={groups}; use CyclicBatches(x, y, plan=plan).')
     if self.num_examples != plan.num_examples:
       raise ValueError(
           f'Expected batches with num_examples={plan.num_examples!r} as in the '

@@ -1,0 +1,216 @@
+"""Strategies: the errors they have, the matrices they are, the noise they draw."""
+
+import fractions
+import json
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+from tfcactus import correlated
+from tfcactus.correlated import Workload
+
+RNG = np.random.default_rng(0)
+COSINE = 0.05 + 0.475 * (1 + np.cos(np.pi * np.arange(60) / 60))
+WORKLOADS = (Workload(), Workload(momentum=0.8), Workload(COSINE),
+             Workload(COSINE, momentum=0.5))
+STRATEGIES = (
+    correlated.BandedStrategy(1).solve(60), correlated.BandedStrategy(5).solve(60),
+    correlated.BandedToeplitz([0.6, -0.3, 0.2]),
+    correlated.BlockedStrategy(1).solve(60), correlated.BlockedStrategy(4).solve(60),
+    correlated.BlockedBidiagonal([0.5, -0.2]))
+
+
+def name_of(each):
+  return f'{each.kind}{each.bands}' if isinstance(each, correlated.Strategy) else ''
+
+
+strategies = pytest.mark.parametrize('strategy', STRATEGIES, ids=name_of)
+
+
+def by_loop(strategy, steps, workload):
+  """Errors from dense matrices and an optimizer that is run on each unit vector."""
+  inverse = np.linalg.inv(strategy.matrix(steps))
+  rates = np.array(workload.learning_rates or [1.0] * steps)
+  rates = rates / np.sqrt(np.mean(rates**2))
+  squares = np.zeros(steps)
+  for column in inverse.T:
+    weight = velocity = 0.0
+    for step, (rate, released) in enumerate(zip(rates, column)):
+      velocity = workload.momentum * velocity + released
+      weight += rate * velocity
+      squares[step] += weight**2
+  return np.sqrt(squares)
+
+
+@pytest.mark.parametrize('workload', WORKLOADS)
+@strategies
+def test_errors_are_those_of_an_optimizer_run_step_by_step(strategy, workload):
+  found = strategy.errors(60, workload)
+  np.testing.assert_allclose(found, by_loop(strategy, 60, workload), rtol=1e-9)
+  assert strategy.error(60, workload) == pytest.approx(
+      np.sqrt(np.mean(found**2)), rel=1e-12)
+
+
+@strategies
+def test_no_column_is_longer_than_one_in_exact_arithmetic(strategy):
+  if strategy.kind == 'banded_toeplitz':
+    columns = [[fractions.Fraction(c) for c in strategy.coefficients.tolist()]]
+  else:
+    shares = [fractions.Fraction(s) for s in strategy.shares.tolist()]
+    scales = [fractions.Fraction(s) for s in strategy.scales.tolist()]
+    columns = []
+    for place, scale in enumerate(scales):
+      column = [1 / scale]
+      for share in shares[place:]:
+        column.append(column[-1] * share)
+      columns.append(column)
+  norms = [sum(entry * entry for entry in column) for column in columns]
+  assert max(norms) <= 1
+  if strategy.bands > 1 and strategy is not STRATEGIES[2]:
+    assert max(norms) > 1 - fractions.Fraction(1, 10**9)
+
+
+@strategies
+def test_what_is_drawn_is_the_inverse_of_the_matrix(strategy):
+  z = RNG.normal(size=(200, 3))
+  rows, given = strategy.rows(), iter(z.copy())
+  x = np.stack([rows.next(lambda: next(given)) for _ in z])
+  np.testing.assert_allclose(strategy.matrix(200) @ x, z, atol=1e-11)
+  np.testing.assert_allclose(
+      strategy.inverse_column(7, 200), np.linalg.inv(strategy.matrix(200))[7:, 7],
+      atol=1e-12)
+  # Begun anew, nothing is left of what was.
+  rows.restart()
+  again = iter(z.copy())
+  np.testing.assert_array_equal(rows.next(lambda: next(again)), x[0])
+  np.testing.assert_array_equal(rows.next(lambda: next(again)), x[1])
+
+
+def test_draws_that_are_repeated_give_what_kept_ones_do():
+  strategy, z = STRATEGIES[4], RNG.normal(size=(50, 3))
+  rows, step = strategy.rows(), 0
+  drawn = []
+  for step in range(50):
+    drawn.append(rows.next(lambda step=step: z[step].copy(),
+                           lambda step=step: z[step - 1].copy()))
+    assert rows._last is None  # Nothing of the model's size is held.
+  np.testing.assert_allclose(strategy.matrix(50) @ np.stack(drawn), z, atol=1e-11)
+
+
+@pytest.mark.parametrize('steps,bands,error', [
+    (1000, 4, 11.4310008892), (1000, 16, 6.2781619343), (1200, 16, 6.7959908814),
+    (1200, 30, 5.3870406396), (4800, 16, 12.8049829580)])
+def test_banded_errors_are_those_of_jax_privacy(steps, bands, error):
+  # Of its optimize_banded_toeplitz, version 2.0.
+  found = correlated.BandedStrategy(bands).solve(steps)
+  assert found.error(steps) == pytest.approx(error, abs=2e-10)
+
+
+def test_banded_coefficients_are_those_of_jax_privacy():
+  found = correlated.BandedStrategy(16).solve(1200)
+  np.testing.assert_allclose(
+      found.coefficients[:4], [.46270681, .31338307, .27792333, .26004228], atol=5e-8)
+
+
+@pytest.mark.parametrize('workload', WORKLOADS)
+def test_no_change_of_a_banded_optimum_helps(workload):
+  found = correlated.BandedStrategy(4, workload).solve(60)
+  least = found.error(60, workload)
+
+  def error(others):
+    free = np.append(1.0, others)
+    return correlated.BandedToeplitz(
+        free / np.linalg.norm(free) * (1 - 1e-12)).error(60, workload)
+
+  direct = optimize.minimize(
+      error, found.coefficients[1:] / found.coefficients[0] + 0.05,
+      method='Nelder-Mead', options={'xatol': 1e-7, 'fatol': 1e-10, 'maxiter': 2000})
+  # Rates are looked at in some steps only, 60 of 60 here.
+  assert least <= direct.fun * (1 + 1e-7)
+
+
+def test_no_change_of_a_blocked_optimum_helps():
+  found = correlated.BlockedStrategy(4).solve(24)
+  direct = optimize.minimize(
+      lambda shares: by_loop(correlated.BlockedBidiagonal(shares), 24, Workload()
+                            ) @ by_loop(correlated.BlockedBidiagonal(shares), 24,
+                                        Workload()),
+      [0.7, 0.7, 0.7], method='Nelder-Mead', options={
+          'xatol': 1e-8, 'fatol': 1e-12, 'maxiter': 4000})
+  assert found.error(24) == pytest.approx(np.sqrt(direct.fun / 24), rel=1e-8)
+  np.testing.assert_allclose(found.shares, direct.x, atol=1e-3)
+
+
+def test_blocked_errors_are_less_than_of_shares_below_one():
+  # The design's own values, of a search in which no step takes back more than the
+  # draw before.
+  for steps, bands, error in ((24, 4, 2.39934146), (1200, 4, 14.27007539),
+                              (1200, 16, 8.43836438), (1200, 30, 7.02264250)):
+    found = correlated.BlockedStrategy(bands).solve(steps)
+    assert found.error(steps) < error and found.shares[-1] > 1
+  assert correlated.BlockedBidiagonal([1.0, 1.0, 1.0]).error(1200) == pytest.approx(
+      14.27007539, rel=1e-5)
+
+
+def test_more_bands_leave_less_and_one_is_independent_noise():
+  errors = [correlated.BandedStrategy(bands).solve(240).error(240)
+            for bands in (1, 2, 4, 8, 16, 60, 240)]
+  assert errors[0] == pytest.approx(np.sqrt(241 / 2))
+  assert all(b < a for a, b in zip(errors, errors[1:]))
+  blocked = [correlated.BlockedStrategy(bands).solve(240).error(240)
+             for bands in (1, 2, 4, 8, 16)]
+  assert blocked[0] == errors[0]
+  assert all(a < b < 1.25 * a for a, b in zip(errors[1:5], blocked[1:]))
+
+
+@pytest.mark.parametrize('make,words', [
+    (lambda: correlated.BandedToeplitz([0.8, 0.6]), 'norm of at most one'),
+    (lambda: correlated.BandedToeplitz([-0.5, 0.5]), 'first is positive'),
+    (lambda: correlated.BandedToeplitz([0.0, 0.5]), 'first is positive'),
+    (lambda: correlated.BandedToeplitz([]), 'at least one entry'),
+    (lambda: correlated.BandedToeplitz([0.5, np.nan]), 'finite entries'),
+    (lambda: correlated.BandedToeplitz([1e-3] + 20 * [0.2]), 'drawn by in float64'),
+    (lambda: correlated.BlockedBidiagonal([1e200]), 'Expected'),
+    (lambda: correlated.BlockedBidiagonal([np.inf]), 'finite entries'),
+    (lambda: correlated.BandedStrategy(0), 'bands >= 1'),
+    (lambda: correlated.BandedStrategy(2.5), 'bands to be an integer'),
+    (lambda: correlated.BandedStrategy(11).solve(10), 'bands=11 of 10 steps'),
+    (lambda: correlated.BandedStrategy(3, Workload([1.0, 2.0])).solve(9), 'each of 9'),
+    (lambda: Workload([1.0, -1.0]), 'at least zero'),
+    (lambda: Workload([0.0, 0.0]), 'not all of them zero'),
+    (lambda: Workload(momentum=1.0), 'below 1'),
+    (lambda: Workload(momentum=-0.1), '>= 0'),
+])
+def test_what_is_no_strategy_is_refused_in_words(make, words):
+  with np.errstate(all='ignore'), pytest.raises(ValueError, match=words):
+    make()
+
+
+@strategies
+def test_files_keep_a_strategy_to_the_last_digit(strategy, tmp_path):
+  path = tmp_path / 'strategy.json'
+  correlated.save(strategy, path)
+  again = correlated.load(path)
+  assert again == strategy and hash(again) == hash(strategy)
+  np.testing.assert_array_equal(again.matrix(20), strategy.matrix(20))
+  assert strategy.digest in repr(again)
+  assert [each for each in STRATEGIES if each == strategy] == [strategy]
+
+
+def test_files_that_were_altered_are_refused(tmp_path):
+  path = tmp_path / 'strategy.json'
+  correlated.save(STRATEGIES[1], path)
+  config = json.loads(path.read_text())
+  config['coefficients'][1] *= 0.99
+  path.write_text(json.dumps(config))
+  with pytest.raises(ValueError, match='altered'):
+    correlated.load(path)
+  path.write_text(json.dumps({'kind': 'dense', 'digest': ''}))
+  with pytest.raises(ValueError, match='banded_toeplitz, blocked_bidiagonal'):
+    correlated.load(path)
+  path.write_text('noise')
+  with pytest.raises(ValueError, match='to be JSON'):
+    correlated.load(path)
+  with pytest.raises(ValueError, match='end in ".json"'):
+    correlated.save(STRATEGIES[1], tmp_path / 'strategy.npz')
