@@ -57,7 +57,7 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
   add('--batch-size', type=int, default=250, help='expected batch size')
   add('--sampling', choices=SAMPLINGS, default=None,
       help='poisson (default): each example enters each batch by chance; allocation '
-      '(default with --bands): each enters one batch of each epoch, with Gaussian noise')
+      '(default with --bands): each enters one of each epoch, with Gaussian noise')
   add('--bands', default=None, metavar='B',
       help='correlate Gaussian noise over so many steps, or as many as leave the '
       'least of it with auto, and take batches from as many groups of examples in turn')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fractions
+from typing import Any
 from typing import Optional
 
 from tfcactus import noise as noise_lib
@@ -81,3 +82,23 @@ def check_bend(family: str, bend: Optional[float]) -> None:
     raise ValueError(
         'Expected --bend with --noise sinh-normal and no other, got '
         f'bend={bend!r} with {family}.')
+
+
+def pyplot(command: str) -> Any:
+  """matplotlib.pyplot, that draws into files.
+
+  Args:
+    command: Which needs it.
+
+  Raises:
+    ImportError: if there is none, saying how to get it.
+  """
+  try:
+    import matplotlib  # pylint: disable=import-outside-toplevel
+    matplotlib.use('Agg')
+    from matplotlib import pyplot as found  # pylint: disable=import-outside-toplevel
+  except ImportError as error:
+    raise ImportError(
+        f"tfcactus {command} needs matplotlib: pip install 'tfcactus[plot]'."
+    ) from error
+  return found

@@ -17,6 +17,7 @@ from tfcactus import design as design_lib
 from tfcactus import noise as noise_lib
 from tfcactus.cli import arguments
 from tfcactus.cli import command
+from tfcactus.cli import design_correlation
 from tfcactus.cli import design_truncated
 from tfcactus.search import optimal
 
@@ -32,7 +33,7 @@ _PLAN = ('delta', 'sampling_prob', 'steps')
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add('mechanism', choices=(
-      'cactus', 'monotone', 'isotropic', 'optimal', 'truncated'))
+      'cactus', 'monotone', 'isotropic', 'optimal', 'truncated', 'correlation'))
   add('--budget', type=arguments.number, metavar='C',
       help='bound on E|Z|^power in units of sensitivity^power')
   add('--power', type=arguments.number, default=2.0)
@@ -46,13 +47,20 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--delta', type=arguments.number, help='of the plan (optimal only)')
   add('--sampling-prob', type=arguments.number,
       help='of the plan (optimal and truncated only)')
-  add('--steps', type=int, help='of the plan (optimal and truncated only)')
-  add('--out', metavar='F.npz', help='where to write the table')
+  add('--steps', type=int, help='of the plan (optimal, truncated, correlation)')
+  add('--out', metavar='F.npz',
+      help='where to write the table, or a correlation as F.json')
   arguments.add_json(parser)
   design_truncated.add_arguments(parser)
+  design_correlation.add_arguments(parser)
 
 
 def _run(args: argparse.Namespace) -> None:
+  if args.mechanism == 'correlation':
+    with _progress('designing a correlation'):
+      design_correlation.run(args)
+    return
+  design_correlation.refuse_arguments(args)
   if args.out is not None and not args.out.endswith('.npz'):
     raise ValueError(f'Expected --out to end in ".npz", got {args.out!r}.')
   if args.mechanism == 'truncated':

@@ -31,14 +31,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-  try:
-    import matplotlib  # pylint: disable=import-outside-toplevel
-    matplotlib.use('Agg')
-    from matplotlib import pyplot  # pylint: disable=import-outside-toplevel
-  except ImportError as error:
-    raise ImportError(
-        "tfcactus plot needs matplotlib: pip install 'tfcactus[plot]'."
-    ) from error
+  pyplot = arguments.pyplot('plot')
   tables = [steps.named_table(name) for name in args.tables]
   figure, axes = pyplot.subplots(1, 2, figsize=(12, 5))
   _draw(args, tables, *axes)

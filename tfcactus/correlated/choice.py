@@ -69,7 +69,8 @@ def numbers_of_bands(num_batches: float) -> Iterator[int]:
   yield whole
 
 
-def least_error(num_batches: float, plan_of: Callable[[int], _Plan]
+def least_error(num_batches: float, plan_of: Callable[[int], _Plan],
+                error_of: Callable[[_Plan], float] = total_error
                ) -> Tuple[_Plan, List[_Plan]]:
   """The plan of least total error, and all that were looked at.
 
@@ -78,12 +79,13 @@ def least_error(num_batches: float, plan_of: Callable[[int], _Plan]
   Args:
     num_batches: As for `numbers_of_bands`.
     plan_of: Returns the plan of a number of bands, at one epsilon.
+    error_of: What is to be least; `total_error` by default.
   """
   seen: List[_Plan] = []
   best, least, worse = None, math.inf, 0
   for bands in numbers_of_bands(num_batches):
     seen.append(plan_of(bands))
-    error = total_error(seen[-1])
+    error = error_of(seen[-1])
     if error < least:
       best, least, worse = seen[-1], error, 0
     else:

@@ -1,0 +1,179 @@
+"""`tfcactus design correlation`: how the noise of steps is to be correlated."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+from typing import Callable
+from typing import List
+from typing import Tuple
+
+import numpy as np
+
+from tfcactus import _format
+from tfcactus import correlated
+from tfcactus.cli import arguments
+from tfcactus.cli import command
+from tfcactus.correlated import choice
+from tfcactus.plan import PrivacyPlan
+
+_OWN = ('bands', 'blocked', 'momentum', 'batches', 'plot')
+_FOREIGN = ('budget', 'objective', 'dim', 'cells', 'tail_ratio', 'bins',
+            'sampling_prob', 'range', 'utility', 'norm', 'method', 'seed', 'seconds')
+
+_Plans = List[PrivacyPlan]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds what only correlations have."""
+  add = parser.add_argument_group(
+      'correlated noise', 'with --steps; and --batches, --epsilon and --delta to look '
+      'for the bands of least total error').add_argument
+  add('--bands', type=int, metavar='B', help='steps that noise is correlated over')
+  add('--blocked', action='store_true', default=None,
+      help='one vector of the model\'s size is kept, in place of bands - 1')
+  add('--momentum', type=arguments.number, help='of the optimizer; default 0')
+  add('--batches', type=int, metavar='T', help='in an epoch')
+  add('--plot', metavar='P.png', help='where to draw it')
+
+
+def refuse_arguments(args: argparse.Namespace) -> None:
+  """Raises if an argument of correlations came with something else."""
+  given = [name for name in _OWN if getattr(args, name) is not None]
+  if given:
+    raise ValueError(
+        f'Expected --{given[0]} with "design correlation" only, got it with '
+        f'{args.mechanism!r}.')
+
+
+def run(args: argparse.Namespace) -> None:
+  """Solves, chooses, writes, draws and reports.
+
+  Raises:
+    ValueError: if an argument is missing, foreign or out of range.
+  """
+  foreign = [name for name in _FOREIGN if getattr(args, name) is not None]
+  if foreign or args.power != 2 or args.solver != 'interior-point':
+    named = arguments.option(foreign[0]) if foreign else '--power or --solver'
+    raise ValueError(f'Expected no {named} with "design correlation".')
+  arguments.require(args, 'design correlation', 'steps')
+  plans: _Plans = []
+  if args.epsilon is None:
+    arguments.require(args, 'design correlation without --epsilon', 'bands')
+    strategy = _request(args)(args.bands).solve(args.steps)
+  else:
+    arguments.require(args, 'design correlation --epsilon', 'batches', 'delta')
+    plan, plans = _searched(args)
+    strategy = _strategy(plan)
+  if args.out is not None:
+    correlated.save(strategy, args.out)
+  if args.plot is not None:
+    _draw(args, strategy, plans)
+  workload = _workload(args)
+  error = strategy.error(args.steps, workload)
+  alone = correlated.BandedToeplitz([1.0]).error(args.steps, workload)
+  report = {**strategy.to_config(), 'steps': args.steps, 'error': error,
+            'error_of_independent_noise': alone,
+            'alternatives': [_row(each, workload) for each in plans]}
+  command.show(args, report, _told(args, strategy, report))
+
+
+def _workload(args: argparse.Namespace) -> correlated.Workload:
+  return correlated.Workload(momentum=args.momentum or 0.0)
+
+
+def _request(args: argparse.Namespace) -> Callable[[int], correlated.Correlation]:
+  """The request of so many bands."""
+  if not args.blocked:
+    return lambda bands: correlated.BandedStrategy(bands, _workload(args))
+  if args.momentum:
+    raise ValueError(
+        'Expected no --momentum with --blocked, which is solved for plain sums, got '
+        f'{args.momentum}.')
+  return correlated.BlockedStrategy
+
+
+def _searched(args: argparse.Namespace) -> Tuple[PrivacyPlan, _Plans]:
+  """The plan of the bands asked for, or of the best, and others at that epsilon."""
+  if args.batches < 1 or args.steps % args.batches:
+    raise ValueError(
+        'Expected --steps to be a multiple of --batches, whole epochs, got '
+        f'{args.steps} and {args.batches}.')
+  request = _request(args)
+
+  def plan_of(bands: int) -> PrivacyPlan:
+    return PrivacyPlan.for_training(
+        batch_size=1, num_examples=args.batches, epochs=args.steps // args.batches,
+        delta=args.delta, l2_norm_clip=1.0, target_epsilon=args.epsilon,
+        correlation=request(bands))
+
+  best, seen = choice.least_error(
+      args.batches, plan_of,
+      lambda plan: _row(plan, _workload(args))['total_error'])
+  if args.bands is None:
+    return best, seen
+  return next((plan for plan in seen if plan.groups == args.bands),
+              plan_of(args.bands)), seen
+
+
+def _strategy(plan: PrivacyPlan) -> correlated.Strategy:
+  assert plan.strategy is not None, 'Of a plan with a correlation.'
+  return plan.strategy
+
+
+def _row(plan: PrivacyPlan, workload: correlated.Workload) -> dict[str, Any]:
+  multiplier = plan.noise.noise_multiplier
+  error = _strategy(plan).error(plan.steps, workload)
+  return {'bands': plan.groups, 'noise_multiplier': multiplier,
+          'total_error': multiplier * error}
+
+
+def _told(args: argparse.Namespace, strategy: correlated.Strategy,
+          report: dict[str, Any]) -> str:
+  share = report['error'] / report['error_of_independent_noise']
+  lines = [f'{strategy.kind} of {strategy.bands} bands for {args.steps} steps: '
+           f'{100 * share:.4g} % of what independent noise of the same noise '
+           f'multiplier adds up to; drawing keeps {strategy.buffers} vector(s) of the '
+           "model's size"]
+  rows = report['alternatives']
+  if rows:
+    lines.append(f'at epsilon {_format.upper(args.epsilon)}, delta '
+                 f'{_format.upper(args.delta)}, cyclic allocation:')
+    first = rows[0]['total_error']
+    lines += [f'  {row["bands"]:5d} bands: noise multiplier '
+              f'{_format.upper(row["noise_multiplier"])}, total error '
+              f'{100 * row["total_error"] / first:.1f} %' for row in rows]
+  lines.append(f'digest {strategy.digest}' + (
+      f', written to {args.out}' if args.out else '') + (
+          f', drawn in {args.plot}' if args.plot else ''))
+  return '\n'.join(lines)
+
+
+def _draw(args: argparse.Namespace, strategy: correlated.Strategy, plans: _Plans
+         ) -> None:
+  """A column of the strategy, the error by step, and the total error by bands."""
+  pyplot = arguments.pyplot('design correlation --plot')
+  figure, axes = pyplot.subplots(1, 3 if plans else 2, figsize=(15 if plans else 10, 4))
+  size = min(2 * strategy.bands, args.steps)
+  axes[0].stem(np.arange(size), strategy.inverse_column(0, size), basefmt=' ')
+  axes[0].set(xlabel='steps later', ylabel='of one draw', title='Noise of a draw')
+  steps, workload = np.arange(1, args.steps + 1), _workload(args)
+  for each, label in ((correlated.BandedToeplitz([1.0]), 'independent'),
+                      (strategy, f'{strategy.bands} bands')):
+    axes[1].plot(steps, each.errors(args.steps, workload), label=label)
+  axes[1].set(xlabel='step', ylabel='standard deviation / noise multiplier',
+              title='What adds up in the weights')
+  axes[1].legend()
+  if plans:
+    rows = [_row(plan, workload) for plan in plans]
+    axes[2].semilogx([row['bands'] for row in rows],
+                     [row['total_error'] / rows[0]['total_error'] for row in rows],
+                     'o-')
+    axes[2].axvline(strategy.bands, color='C1', linewidth=0.8)
+    axes[2].set(xlabel='bands', ylabel='total error / that of one band', ylim=(0, None),
+                title=f'At epsilon {args.epsilon:g}, delta {args.delta:g}')
+  for axis in axes:
+    axis.grid(alpha=0.3)
+  figure.tight_layout()
+  figure.savefig(args.plot, dpi=120)
+  pyplot.close(figure)
