@@ -10,9 +10,13 @@ from tests.noise.tables import gaussian_scalar
 from tests.noise.tables import wavy_scalar
 import tfcactus
 from tfcactus import _format
+from tfcactus import accounting
+from tfcactus import correlated
 from tfcactus import noise
+from tfcactus.sampling import CyclicPoissonSampling
 from tfcactus.sampling import FixedSizeSampling
 from tfcactus.sampling import OnePassSampling
+from tfcactus.sampling import PoissonSampling
 from tfcactus.sampling import RandomAllocationSampling
 
 SETTINGS = dict(noise=noise.Gaussian(1.3), l2_norm_clip=1.5,
@@ -270,3 +274,129 @@ def test_calibration_reaches_the_target_from_below():
   assert 0.98 < reached <= 1.0
   with pytest.raises(ValueError, match='target_epsilon'):
     tfcactus.calibrate_noise_multiplier(0, noise.Gaussian, **settings)
+
+
+CORRELATED = dict(sampling_prob=1 / 240, correlation=correlated.BandedStrategy(16))
+
+
+@pytest.mark.parametrize('multiplier,bands,epsilon', [
+    (1.2, 16, 2.9037306773), (1.5, 30, 2.8826010806), (0.8, 16, 6.6331838572)])
+def test_cyclic_poisson_costs_the_visits_of_one_group(multiplier, bands, epsilon):
+  # By dp_accounting's PLD accountant to seven digits, too.
+  found = plan(**{**CORRELATED, 'noise': noise.Gaussian(multiplier),
+                  'correlation': correlated.BandedStrategy(bands)}
+              ).guarantee(sampling=CyclicPoissonSampling)
+  assert found.upper == pytest.approx(epsilon, abs=2e-10)
+  pld = dp_accounting.pld.PLDAccountant()
+  pld.compose(dp_accounting.PoissonSampledDpEvent(
+      bands / 240, dp_accounting.GaussianDpEvent(multiplier)), 5 * 240 // bands)
+  assert found.upper == pytest.approx(pld.get_epsilon(1e-5), abs=1e-3)
+
+
+def test_cyclic_allocation_costs_random_allocation_to_the_visits_of_one_group():
+  planned = plan(**CORRELATED)
+  event = accounting.RandomAllocationDpEvent(15, planned.noise.dp_event)
+  accountant = tfcactus.PhiAccountant().compose(event, 5)
+  assert planned.guarantee().upper == accountant.get_epsilon(1e-5)
+  assert planned.guarantee().upper < planned.guarantee(
+      sampling=CyclicPoissonSampling).upper
+  # Begun epochs count whole.
+  assert dataclasses.replace(planned, steps=1201).guarantee() == planned.guarantee(6)
+  assert plan(**{**CORRELATED, 'steps': 1201}).guarantee().steps == 6
+
+
+def test_correlated_noise_is_named_and_has_no_epsilon_of_a_step():
+  planned = plan(**CORRELATED)
+  assert planned.correlation == planned.strategy and planned.groups == 16
+  statement = planned.guarantee().statement
+  assert f'over 16 steps (banded_toeplitz {planned.strategy.digest})' in statement
+  assert 'no single step has a guarantee of its own' in statement
+  with pytest.raises(ValueError, match='without a correlation'):
+    _ = planned.step_event
+  assert plan().strategy is None and plan().groups == 1
+
+
+@pytest.mark.parametrize('changes,words', [
+    ({'noise': noise.Laplace(1.0)}, 'Gaussian noise with a correlation'),
+    ({'noise': gaussian_scalar(), 'accounting': 'scalar-unproven'}, 'Gaussian noise'),
+    ({'adaptive_clipping': tfcactus.AdaptiveClipping()}, 'no adaptive_clipping'),
+    ({'correlation': 'auto'}, 'for_training'), ({'correlation': 16}, 'BandedStrategy'),
+    ({'steps': 3}, 'bands=16 of 3 steps')])
+def test_correlations_without_a_proof_are_refused(changes, words):
+  with pytest.raises(ValueError, match=words):
+    plan(**{**CORRELATED, **changes})
+
+
+@pytest.mark.parametrize('scheme', [
+    PoissonSampling, FixedSizeSampling, OnePassSampling, RandomAllocationSampling])
+def test_other_batches_have_no_account_under_correlated_noise(scheme):
+  with pytest.raises(ValueError, match='CyclicAllocationSampling or Cyclic'):
+    plan(**CORRELATED).guarantee(sampling=scheme)
+  one = plan(**{**CORRELATED, 'correlation': correlated.BandedStrategy(1)})
+  assert one.guarantee(sampling=PoissonSampling).upper == plan(
+      sampling_prob=1 / 240).guarantee().upper
+
+
+@pytest.mark.parametrize('changes,words', [
+    ({'sampling_prob': 0.0041}, 'one over a whole number'),
+    ({'sampling_prob': 1 / 250}, 'num_batches=256, or as many bands as divide 250')])
+def test_batches_have_to_fit_the_bands(changes, words):
+  with pytest.raises(ValueError, match=words):
+    plan(**{**CORRELATED, **changes}).guarantee()
+
+
+def test_replaced_examples_have_no_account_under_correlated_noise():
+  assert plan(**CORRELATED).guarantee(neighboring_relation='zero-out').upper == plan(
+      **CORRELATED).guarantee().upper
+  with pytest.raises(ValueError, match='new value is in the group'):
+    plan(**CORRELATED).guarantee(neighboring_relation='replace')
+
+
+TRAINING = dict(batch_size=500, epochs=3, num_examples=20_000, delta=1e-5,
+                l2_norm_clip=1.0)
+
+
+def test_auto_is_the_number_of_bands_of_least_total_error():
+  best = tfcactus.PrivacyPlan.for_training(
+      **TRAINING, target_epsilon=2.0, correlation='auto')
+  # A multiple of the bands, next to 40 batches.
+  assert best.guarantee().upper <= 2.0 and best.steps in (114, 117, 120, 123, 126)
+
+  def total(bands, epsilon=2.0):
+    planned = tfcactus.PrivacyPlan.for_training(
+        **TRAINING, target_epsilon=epsilon,
+        correlation=correlated.BandedStrategy(bands))
+    return planned.noise.noise_multiplier * planned.strategy.error(planned.steps)
+
+  totals = {bands: total(bands) for bands in (1, 2, 4, 5, 8, 10, 20, 40)}
+  assert totals[1] > 1.25 * min(totals.values())
+  # Numbers to try lie 1.3 to 1.8 apart: near the least the error is flat.
+  assert best.noise.noise_multiplier * best.strategy.error(
+      best.steps) < 1.02 * min(totals.values())
+
+
+def test_auto_is_independent_noise_where_nothing_is_gained():
+  best = tfcactus.PrivacyPlan.for_training(
+      batch_size=5_000, epochs=20, num_examples=20_000, delta=1e-5, l2_norm_clip=1.0,
+      target_epsilon=0.2, correlation='auto')
+  assert best.groups == 1
+  alone = tfcactus.PrivacyPlan.for_training(
+      batch_size=5_000, epochs=20, num_examples=20_000, delta=1e-5, l2_norm_clip=1.0,
+      target_epsilon=0.2, sampling=RandomAllocationSampling)
+  assert best.noise.noise_multiplier == alone.noise.noise_multiplier
+
+
+@pytest.mark.parametrize('settings', [
+    {'correlation': 'auto', 'noise': noise.Gaussian(1.0)}, {'correlation': 'auto'},
+    {'correlation': 'most', 'target_epsilon': 1.0},
+    {'correlation': 3, 'target_epsilon': 1.0}])
+def test_auto_needs_a_target(settings):
+  with pytest.raises(ValueError, match="'auto'"):
+    tfcactus.PrivacyPlan.for_training(**TRAINING, **settings)
+
+
+def test_batch_sizes_are_rounded_to_whole_turns():
+  planned = tfcactus.PrivacyPlan.for_training(
+      **{**TRAINING, 'batch_size': 485}, noise=noise.Gaussian(1.0),
+      correlation=correlated.BandedStrategy(7))
+  assert planned.sampling_prob == 1 / 42 and planned.steps == 126

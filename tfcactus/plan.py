@@ -169,8 +169,9 @@ class PrivacyPlan:
           "Expected correlation='auto' with a target_epsilon and no noise, which "
           'depends on the number of bands, or a request such as '
           f'tfcactus.correlated.BandedStrategy(bands=16), got {correlation!r}.')
+    batches = 1 / PoissonSampling.prob_of_batch_size(batch_size, num_examples)
     plan, _ = choice.least_error(
-        1 / PoissonSampling.prob_of_batch_size(batch_size, num_examples),
+        choice.numbers_of_bands(batches),
         lambda bands: cls.for_training(
             batch_size=batch_size, num_examples=num_examples,
             target_epsilon=target_epsilon,

@@ -7,6 +7,8 @@ import json
 
 import pytest
 
+import tfcactus
+from tfcactus import correlated
 from tfcactus import design
 from tfcactus import noise
 from tfcactus.cli import design as design_command
@@ -145,3 +147,52 @@ def test_design_truncated_by_learning(capsys):
 def test_bad_truncated_requests(argv, words):
   with pytest.raises(ValueError, match=words):
     run(*argv)
+
+
+def test_design_correlation_writes_what_a_plan_takes(tmp_path, capsys):
+  path, picture = tmp_path / 'c.json', tmp_path / 'c.png'
+  run('design', 'correlation', '--steps', '60', '--batches', '20', '--epsilon', '3',
+      '--delta', '1e-5', '--out', str(path), '--plot', str(picture), '--json')
+  told = json.loads(capsys.readouterr().out)
+  strategy = correlated.load(path)
+  assert told['digest'] == strategy.digest and strategy.bands > 1
+  assert told['error'] == strategy.error(60) < told['error_of_independent_noise']
+  assert min(told['alternatives'], key=lambda row: row['total_error']
+            )['bands'] == strategy.bands
+  assert picture.read_bytes()[:4] == b'\x89PNG'
+  planned = tfcactus.PrivacyPlan(
+      noise=noise.Gaussian(2.0), l2_norm_clip=1.0, num_examples=100,
+      sampling_prob=1 / 20, steps=60, delta=1e-5, correlation=strategy)
+  assert planned.strategy.digest == told['digest']
+
+
+@pytest.mark.parametrize('argv,words', [
+    (('--steps', '60', '--bands', '4', '--momentum', '.9'), 'of 4 bands for 60 steps'),
+    (('--steps', '60', '--bands', '4', '--blocked'), 'keeps 1 vector'),
+    (('--steps', '40', '--bands', '4', '--batches', '8', '--epsilon', '3', '--delta',
+      '1e-5'), 'total error 100.0 %')])
+def test_design_correlation_tells_what_is_left(argv, words, capsys):
+  run('design', 'correlation', *argv)
+  out = capsys.readouterr().out
+  assert words in out and 'digest' in out
+
+
+@pytest.mark.parametrize('argv,words', [
+    ((), '--steps'), (('--steps', '9'), '--bands'),
+    (('--steps', '9', '--bands', '10'), 'bands=10 of 9'),
+    (('--steps', '9', '--epsilon', '1'), '--batches'),
+    (('--steps', '9', '--epsilon', '1', '--batches', '3'), '--delta'),
+    (('--steps', '9', '--epsilon', '1', '--batches', '2', '--delta', '1e-5'),
+     'multiple of --batches'),
+    (('--steps', '9', '--bands', '3', '--budget', '1'), '--budget'),
+    (('--steps', '9', '--bands', '3', '--power', '1'), '--power'),
+    (('--steps', '9', '--bands', '3', '--blocked', '--momentum', '.5'), '--momentum'),
+    (('--steps', '9', '--bands', '3', '--out', 'x.npz'), '.json')])
+def test_design_correlation_says_what_is_wrong(argv, words):
+  with pytest.raises(ValueError, match=words):
+    run('design', 'correlation', *argv)
+
+
+def test_bands_go_with_correlations_only():
+  with pytest.raises(ValueError, match='--bands with "design correlation" only'):
+    run('design', 'cactus', '--budget', '1', '--bands', '3')

@@ -30,7 +30,8 @@ def test_numbers_to_try_have_a_multiple_near_the_batches():
 def test_the_least_product_of_noise_and_error_wins():
   prices = {1: (1.0, 9.0), 2: (1.1, 7.0), 3: (1.2, 6.0), 4: (1.3, 5.0),
             6: (1.5, 5.5), 8: (2.0, 5.2), 12: (3.0, 5.1), 16: (0.1, 0.1)}
-  best, seen = choice.least_error(48, lambda bands: _plan(bands, *prices[bands]))
+  best, seen = choice.least_error(
+      choice.numbers_of_bands(48), lambda bands: _plan(bands, *prices[bands]))
   assert best.bands == 4
   # Three worse ones end it: the price of many bands is never asked for.
   assert [plan.bands for plan in seen] == [1, 2, 3, 4, 6, 8, 12]

@@ -108,7 +108,8 @@ def _searched(args: argparse.Namespace) -> Tuple[PrivacyPlan, _Plans]:
         correlation=request(bands))
 
   best, seen = choice.least_error(
-      args.batches, plan_of,
+      [bands for bands in range(1, args.batches + 1) if args.batches % bands == 0],
+      plan_of,
       lambda plan: _row(plan, _workload(args))['total_error'])
   if args.bands is None:
     return best, seen

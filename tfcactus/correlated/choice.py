@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 from typing import Callable
+from typing import Iterable
 from typing import Iterator
 from typing import List
 from typing import Protocol
@@ -69,7 +70,7 @@ def numbers_of_bands(num_batches: float) -> Iterator[int]:
   yield whole
 
 
-def least_error(num_batches: float, plan_of: Callable[[int], _Plan],
+def least_error(numbers: Iterable[int], plan_of: Callable[[int], _Plan],
                 error_of: Callable[[_Plan], float] = total_error
                ) -> Tuple[_Plan, List[_Plan]]:
   """The plan of least total error, and all that were looked at.
@@ -77,13 +78,13 @@ def least_error(num_batches: float, plan_of: Callable[[int], _Plan],
   The error falls in the number of bands and then rises: three worse ones end it.
 
   Args:
-    num_batches: As for `numbers_of_bands`.
+    numbers: Of bands, ascending, the first of them one.
     plan_of: Returns the plan of a number of bands, at one epsilon.
     error_of: What is to be least; `total_error` by default.
   """
   seen: List[_Plan] = []
   best, least, worse = None, math.inf, 0
-  for bands in numbers_of_bands(num_batches):
+  for bands in numbers:
     seen.append(plan_of(bands))
     error = error_of(seen[-1])
     if error < least:

@@ -1,0 +1,190 @@
+"""Noise correlated over steps: how much less adds up, what it trains, what it costs.
+
+    python -m benchmarks.correlated                        # errors: a table
+    python -m benchmarks.correlated --training --epsilon 3 # MNIST, beside Poisson
+    python -m benchmarks.correlated --cost                 # of a step
+
+Errors are root mean squares over steps of what noise adds to the weights under plain
+SGD, over those of independent noise and Poisson batches at the same epsilon. In
+training each method has the learning rate that was best on 5,000 training images held
+out for it; then all images are trained on, with other seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import os
+import statistics
+import time
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+import numpy as np
+
+from benchmarks import _results
+import tfcactus
+from tfcactus import correlated
+from tfcactus import sampling
+from tfcactus.correlated import choice
+
+BATCHES, EPOCHS, EPSILONS, DELTA = (240, 60, 15), (5, 20), (0.5, 1, 3, 8), 1e-5
+SEEDS, RATES, HELD_OUT = (1, 2, 3), (1.0, 2.0, 4.0, 8.0), 5_000
+METHODS = {
+    'independent, Poisson': ['--sampling', 'poisson'],
+    'correlated, cyclic allocation': ['--sampling', 'allocation', '--bands', 'auto']}
+
+
+def total_error(batches: int, epochs: int, target: float, bands: int,
+                scheme: type) -> float:
+  """Noise multiplier times error, at the epsilon `target`."""
+  plan = tfcactus.PrivacyPlan.for_training(
+      batch_size=1, epochs=epochs, num_examples=batches, delta=DELTA, l2_norm_clip=1.0,
+      target_epsilon=target, sampling=scheme,
+      correlation=correlated.BandedStrategy(bands))
+  return choice.total_error(plan)
+
+
+def least(batches: int, epochs: int, target: float, scheme: type) -> tuple:
+  """The least total error of numbers of bands that divide the batches, and which."""
+  worse, best = 0, (np.inf, 0)
+  for bands in (b for b in range(1, batches + 1) if batches % b == 0):
+    error = total_error(batches, epochs, target, bands, scheme)
+    worse = 0 if error < best[0] else worse + 1
+    best = min(best, (error, bands))
+    if worse == 3:
+      break
+  return best
+
+
+def error_table() -> None:
+  """Computes and shows what adds up."""
+  found, rows = [], []
+  for batches, epochs in itertools.product(BATCHES, EPOCHS):
+    cells = []
+    for target in EPSILONS:
+      alone = total_error(batches, epochs, target, 1, sampling.CyclicPoissonSampling)
+      parts = [least(batches, epochs, target, scheme) for scheme in (
+          sampling.CyclicPoissonSampling, sampling.CyclicAllocationSampling)]
+      found.append({'batches': batches, 'epochs': epochs, 'epsilon': target,
+                    'poisson': parts[0][0] / alone, 'poisson_bands': parts[0][1],
+                    'allocation': parts[1][0] / alone, 'allocation_bands': parts[1][1]})
+      cells.append(' / '.join(f'{error / alone:.3f} ({bands})'
+                              for error, bands in parts))
+    rows.append([str(batches), str(epochs), *cells])
+  _results.save('correlated', found)
+  _results.show('correlated', _results.markdown(
+      ['batches', 'epochs', *(f'epsilon {target:g}' for target in EPSILONS)], rows))
+
+
+def train(method: str, seed: int, rate: float, target: float, epochs: int,
+          held_out: bool) -> dict:
+  """One run on MNIST within an epsilon."""
+  from training import mnist  # pylint: disable=import-outside-toplevel
+  args = mnist.parse([
+      '--mechanism', 'gaussian', '--target-epsilon', str(target), '--epochs',
+      str(epochs), '--learning-rate', str(rate), '--seed', str(seed), '--verbose', '0',
+      '--dataset', 'mnist', *METHODS[method]])
+  data = mnist.datasets.load('mnist', None)
+  if held_out:
+    data = dataclasses.replace(
+        data, train=tuple(part[:-HELD_OUT] for part in data.train),
+        test=tuple(part[-HELD_OUT:] for part in data.train))
+  plan = mnist.make_plan(args, data.train[1].size)
+  start = time.process_time()
+  result, guarantee = mnist.train(args, data, plan)
+  found = {'method': method, 'seed': seed, 'learning_rate': rate,
+           'epsilon': guarantee.upper, 'bands': plan.groups,
+           'noise_multiplier': plan.noise.noise_multiplier,
+           'accuracy': result['test_accuracy'], 'held_out': held_out,
+           'cpu_seconds': time.process_time() - start}
+  print(found, flush=True)
+  return found
+
+
+def training_table(target: float, epochs: int) -> None:
+  """Chooses learning rates on held out images, trains, and shows the table."""
+  runs, rows = [], []
+  for method in METHODS:
+    tried = [train(method, 0, rate, target, epochs, True) for rate in RATES]
+    best = max(tried, key=lambda run: run['accuracy'])['learning_rate']
+    mine = [train(method, seed, best, target, epochs, False) for seed in SEEDS]
+    runs += tried + mine
+    rows.append([
+        method, str(mine[0]['bands']), f'{mine[0]["noise_multiplier"]:.4f}',
+        f'{best:g}', ', '.join(f'{run["accuracy"]:.4f}' for run in mine),
+        f'{np.mean([run["accuracy"] for run in mine]):.4f}'])
+  name = f'correlated_training_epsilon{target:g}'
+  _results.save(name, {'epsilon': target, 'epochs': epochs, 'runs': runs})
+  table = _results.markdown(
+      ['noise, batches', 'bands', 'noise multiplier', 'learning rate',
+       'accuracy, by seed', 'mean'], rows)
+  if target == 3:
+    _results.show('correlated_training_3', table)
+  elif target == 1:
+    _results.show('correlated_training_1', table)
+  else:
+    print(table)
+
+
+def cost_table() -> None:
+  """CPU time of a step of the tutorial CNN, kinds of noise by turns."""
+  from tfcactus import keras as private  # pylint: disable=import-outside-toplevel
+  from training import mnist  # pylint: disable=import-outside-toplevel
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(6_000, 28, 28, 1)).astype(np.float32)
+  y = rng.integers(0, 10, 6_000)
+  kinds = {'independent': correlated.BandedStrategy(1),
+           '30 bands': correlated.BandedStrategy(30),
+           '60 bands': correlated.BandedStrategy(60),
+           '30 bands, blocked': correlated.BlockedStrategy(30)}
+  runs = {}
+  for kind, request in kinds.items():
+    plan = tfcactus.PrivacyPlan(
+        noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=6_000,
+        sampling_prob=1 / 60, steps=6_000, delta=DELTA, correlation=request)
+    model = private.privatize(mnist.build_cnn('tanh'), plan)
+    model.compile('sgd', mnist.tf.keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True))
+    batches = private.CyclicBatches(x, y, plan=plan)
+    model.fit(batches, verbose=0)
+    runs[kind] = (model, batches, plan.strategy)
+  times = {kind: [] for kind in kinds}
+  for _ in range(9):
+    for kind, (model, batches, _) in runs.items():
+      start = time.process_time()
+      model.fit(batches, epochs=3, verbose=0)
+      times[kind].append((time.process_time() - start) / 180)
+  alone = times['independent']
+  rows, found = [], {}
+  for kind, (model, _, strategy) in runs.items():
+    ratio = statistics.median(a / b for a, b in zip(times[kind], alone))
+    found[kind] = {'ms': 1e3 * statistics.median(times[kind]), 'ratio': ratio,
+                   'buffers': strategy.buffers}
+    size = sum(int(np.prod(v.shape)) for v in model.inner.trainable_variables)
+    rows.append([kind, f'{found[kind]["ms"]:.2f}', f'{ratio:.3f}',
+                 f'{strategy.buffers * size * 8 / 1e6:.2f}'])
+  _results.save('correlated_cost', found)
+  _results.show('correlated_cost', _results.markdown(
+      ['noise', 'CPU ms a step', 'over independent noise', 'kept, MB'], rows))
+
+
+def main() -> None:
+  """Runs what was asked for."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--training', action='store_true')
+  parser.add_argument('--cost', action='store_true')
+  parser.add_argument('--epsilon', type=float, default=3.0)
+  parser.add_argument('--epochs', type=int, default=5)
+  args = parser.parse_args()
+  if args.training:
+    training_table(args.epsilon, args.epochs)
+  elif args.cost:
+    cost_table()
+  else:
+    error_table()
+
+
+if __name__ == '__main__':
+  main()
