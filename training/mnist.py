@@ -144,8 +144,8 @@ def make_plan(args: argparse.Namespace, num_examples: int
     if not (value > 0 and math.isfinite(value)):
       raise ValueError(
           f'Expected --{name.replace("_", "-")} > 0, got {value}.')
-  for name, wanted in (('--sampling allocation', args.sampling == 'allocation'),
-                       ('--bands', args.bands is not None)):
+  for name, wanted in (('--bands', args.bands is not None),
+                       ('--sampling allocation', args.sampling == 'allocation')):
     if wanted and args.mechanism != 'gaussian':
       raise ValueError(
           f'Expected --mechanism gaussian with {name}, which has a proof for Gaussian '
@@ -232,6 +232,20 @@ def announce(args: argparse.Namespace, data: datasets.Dataset,
     print('Seeded: an experiment that can be repeated, not a private release.')
 
 
+def make_batches(args: argparse.Namespace, data: datasets.Dataset,
+                 plan: tfcactus.PrivacyPlan) -> Any:
+  """Batches that go with the plan."""
+  if plan.strategy is not None:
+    return tfcactus_keras.CyclicBatches(
+        *data.train, plan=plan, sampling=CYCLIC[args.sampling], seed=args.seed)
+  if args.sampling == 'allocation':
+    return tfcactus_keras.AllocatedBatches(
+        *data.train, num_batches=plan.steps // args.epochs, seed=args.seed)
+  return tfcactus_keras.PoissonBatches(
+      *data.train, sampling_prob=plan.sampling_prob,
+      steps_per_epoch=plan.steps // args.epochs, seed=args.seed)
+
+
 def train(args: argparse.Namespace, data: datasets.Dataset,
           plan: tfcactus.PrivacyPlan
           ) -> tuple[dict[str, Any], tfcactus.Guarantee]:
@@ -247,16 +261,7 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
               args.learning_rate, plan.steps, alpha=0.05)),
       loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
       metrics=['accuracy'])
-  if plan.strategy is not None:
-    batches = tfcactus_keras.CyclicBatches(
-        *data.train, plan=plan, sampling=CYCLIC[args.sampling], seed=args.seed)
-  elif args.sampling == 'allocation':
-    batches = tfcactus_keras.AllocatedBatches(
-        *data.train, num_batches=plan.steps // args.epochs, seed=args.seed)
-  else:
-    batches = tfcactus_keras.PoissonBatches(
-        *data.train, sampling_prob=plan.sampling_prob,
-        steps_per_epoch=plan.steps // args.epochs, seed=args.seed)
+  batches = make_batches(args, data, plan)
   start = time.time()
   history = model.fit(
       batches, epochs=args.epochs, validation_data=data.test,

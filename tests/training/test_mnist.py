@@ -82,6 +82,19 @@ def test_random_allocation_keeps_the_target_with_less_noise(tmp_path):
   assert '1 epochs of' in results['allocation']['statement']
 
 
+@pytest.mark.parametrize('arguments,bands,name', [
+    (('--bands', 'auto', '--batch-size', '20'), None, 'each example in one of'),
+    (('--bands', '3', '--sampling', 'poisson'), 3, 'taken with probability')])
+def test_correlated_noise_keeps_the_target(tmp_path, capsys, arguments, bands, name):
+  code, result = run(tmp_path, '--mechanism', 'gaussian', '--target-epsilon', '3',
+                     '--epochs', '2', *arguments)
+  assert code == 0 and name in result['statement']
+  found = result['parameters']['bands']
+  assert found == bands if bands else found > 1
+  assert 2.9 < result['epsilon']['upper'] <= 3
+  assert f'Correlated over {found} steps' in capsys.readouterr().out
+
+
 def test_seeded_runs_repeat(tmp_path):
   results = [run(tmp_path, '--mechanism', 'gaussian', '--seed', '3')[1]
              for _ in range(2)]
@@ -117,6 +130,10 @@ def test_published_scalar_account_is_labelled_everywhere(tmp_path, capsys):
     (['--l2-norm-clip', '-1'], 'l2_norm_clip'),
     (['--batch-size', '5000'], 'batch_size'),
     (['--sampling', 'allocation'], 'Gaussian noise only'),
+    (['--bands', '4'], 'gaussian with --bands'),
+    (['--bands', 'auto', '--mechanism', 'gaussian'], '--target-epsilon with --bands'),
+    (['--bands', '4.5', '--mechanism', 'gaussian'], 'auto or a number'),
+    (['--bands', '0', '--mechanism', 'gaussian'], 'bands >= 1'),
     (['--batch-size', '0'], 'batch-size'),
     (['--epochs', '0'], 'epochs'),
     (['--delta', '0'], 'delta'),

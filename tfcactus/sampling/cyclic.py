@@ -84,6 +84,12 @@ class CyclicSampling(base.SamplingScheme):
     """How often a group has its turn in an epoch."""
     return self.num_batches // self.groups
 
+  def _of_groups(self, count: int, whose: str) -> str:
+    """So many epochs of noisy sums, and who is in them, in words."""
+    turns = '' if self.groups == 1 else (
+        f' over {self.groups} fixed groups of examples in turn')
+    return f'{count} epochs of {self.num_batches} noisy sums{turns}, each example {whose}'
+
   def draw(self, stream: KeyStream) -> List[np.ndarray]:
     """The batches of an epoch, of groups drawn for it."""
     return self.drawer(stream)()

@@ -37,6 +37,6 @@ class CyclicAllocationSampling(cyclic.CyclicSampling):
 
   def released(self, count: int) -> str:
     """As `SamplingScheme.released`."""
-    return (f'{count} epochs of {self.num_batches} noisy sums over {self.groups} fixed '
-            'groups of examples in turn, each example in one of the '
-            f'{self.visits} of its group, drawn at random in each epoch')
+    of_group = '' if self.groups == 1 else ' of its group'
+    return self._of_groups(
+        count, f'in one of the {self.visits}{of_group}, drawn at random in each epoch')

@@ -44,6 +44,6 @@ class CyclicPoissonSampling(cyclic.CyclicSampling):
 
   def released(self, count: int) -> str:
     """As `SamplingScheme.released`."""
-    return (f'{count} epochs of {self.num_batches} noisy sums over {self.groups} fixed '
-            'groups of examples in turn, each example of a group taken with '
-            f'probability {self.group_prob:.6g}')
+    of_group = '' if self.groups == 1 else 'of a group '
+    return self._of_groups(
+        count, f'{of_group}taken with probability {self.group_prob:.6g}')
