@@ -17,7 +17,6 @@ from tfcactus.keras.checks import whole_model
 from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.compat import training
-from tfcactus.keras.compat import versions
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger import batch_marks
 from tfcactus.keras.ledger import ledger as ledger_lib
@@ -82,7 +81,7 @@ class PrivateModel(Fixed, keras.Model):
                physical_batch_size: Optional[int] = None,
                engine: str = 'auto', journal: Optional[PathLike] = None,
                clipping: str = 'flat', name: Optional[str] = None,
-               loaded: bool = False):
+               loaded: bool = False, augmentation_multiplicity: int = 1):
     """Initialises the model.
 
     Args:
@@ -99,19 +98,23 @@ class PrivateModel(Fixed, keras.Model):
         C whether longer or shorter. Each bounds an example's part in the sum by
         C, and costs the same.
       name: A name.
+      augmentation_multiplicity: How often each example goes through the model in a
+        step, its augmentation layers drawing anew; the mean of the gradients is what
+        is clipped, and costs what one does.
       loaded: Set by `from_config`.
 
     Raises:
       ValueError: if the model cannot be trained privately, or the plan's noise
         is not valid for its number of parameters.
     """
-    _check_arguments(model, plan)
+    whole_model.check_arguments(model, plan, PrivateModel)
     super().__init__(name=name or f'private_{model.name}')
     self.inner = model
     self.plan = plan
     # Neither is a trackable: restored noise states would repeat noise.
     self._step = private_step.Step(
-        model, plan, seed, physical_batch_size, engine, clipping)
+        model, plan, seed, physical_batch_size, engine, clipping,
+        augmentation_multiplicity)
     self._ledger = ModelLedger(
         model, plan, self._step.norm, journal, self._step.seeded, loaded)
     for name, variable in self._ledger.own_variables().items():
@@ -140,6 +143,11 @@ class PrivateModel(Fixed, keras.Model):
   def clipping(self) -> str:
     """'flat', 'per_layer' or 'automatic'."""
     return self._step.clipping
+
+  @property
+  def augmentation_multiplicity(self) -> int:
+    """How often each example goes through the model in a step."""
+    return self._step.views
 
   def privacy_summary(self) -> str:
     """Returns, layer by layer, how gradients per example are taken.
@@ -341,7 +349,9 @@ class PrivateModel(Fixed, keras.Model):
         'name': self.name, 'model': keras.saving.serialize_keras_object(self.inner),
         'plan': serialization.plan_config(self.plan), 'engine': self._step.engine,
         'physical_batch_size': self.physical_batch_size,
-        'clipping': self.clipping, 'journal': self._ledger.journal_path,
+        'clipping': self.clipping, 'augmentation_multiplicity': (
+            self.augmentation_multiplicity),
+        'journal': self._ledger.journal_path,
         'seeded': self.seeded, 'seeded_batches': self.seeded_batches}
 
   @classmethod
@@ -380,19 +390,8 @@ class PrivateModel(Fixed, keras.Model):
 def privatize(model: keras.Model, plan: PrivacyPlan, seed: Optional[int] = None,
               physical_batch_size: Optional[int] = None,
               engine: str = 'auto', journal: Optional[PathLike] = None,
-              clipping: str = 'flat') -> PrivateModel:
+              clipping: str = 'flat', augmentation_multiplicity: int = 1
+             ) -> PrivateModel:
   """Returns a `PrivateModel` that trains `model` by `plan`; see there."""
-  return PrivateModel(model, plan, seed, physical_batch_size, engine, journal,
-                      clipping)
-
-
-def _check_arguments(model: object, plan: object) -> None:
-  """Refuses what is no model, or no plan, or several devices."""
-  whole_model.check_one_device()
-  versions.check_same_keras('model', model)
-  if not isinstance(model, keras.Model) or isinstance(model, PrivateModel):
-    raise ValueError(
-        'Expected model to be a Keras model that is not private yet, got '
-        f'{model!r}.')
-  if not hasattr(plan, 'check_vector'):
-    raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
+  return PrivateModel(model, plan, seed, physical_batch_size, engine, journal, clipping,
+                      augmentation_multiplicity=augmentation_multiplicity)

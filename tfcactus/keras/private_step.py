@@ -37,13 +37,14 @@ class Step:
       was not given.
     engine: 'auto' or 'vectorized'.
     clipping: 'flat', 'per_layer' or 'automatic'.
+    views: How often each example goes through the model.
     norm: The `ClipNorm`.
     seeded: Whether the noise repeats.
     outputs: What the model returns, in its structure; None until `check`.
   """
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, seed: Optional[int],
-               rows: Optional[int], engine: str, clipping: str):
+               rows: Optional[int], engine: str, clipping: str, views: int = 1):
     """Initialises the step; see `PrivateModel` for the arguments."""
     own_training.check_own_training(model)
     self._model = model
@@ -56,6 +57,7 @@ class Step:
       raise ValueError(
           f"Expected engine 'auto' or 'vectorized', got engine={engine!r}.")
     self.engine = engine
+    self.views = _checks.integer('augmentation_multiplicity', views, 1)
     if plan.adaptive_clipping is not None and clipping != 'flat':
       raise ValueError(
           "Expected clipping='flat' with a plan of adaptive_clipping, whose "
@@ -91,7 +93,7 @@ class Step:
 
   def _rows_by(self, routes: layer_routes.Routes) -> int:
     return self._given_rows or physical_batch.physical_rows(
-        _usual_draw(self._plan), self._model, routes)
+        _usual_draw(self._plan), self._model, routes, self.views)
 
   def _check_vector(self) -> None:
     """Checks that the noise protects the gradient of the whole model."""
@@ -152,7 +154,7 @@ class Step:
     routes = self.routes()
     engine = engine_lib.Engine(
         self._model, compute_loss, self._rows_by(routes), routes, self.clipping,
-        self._keys, self._rows_by, self.outputs)
+        self._keys, self._rows_by, self.outputs, self.views)
     batch = engine.run(x, y, weights, self.norm.value())
     self.rows = engine.rows
     self._settled = engine.routes

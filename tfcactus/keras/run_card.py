@@ -45,6 +45,7 @@ def make_run_card(model: PrivateModel) -> Dict[str, Any]:
       'epochs_begun': ledger.epochs,
       'l2_norm_clip': plan.l2_norm_clip,
       'clipping': model.clipping,
+      'augmentation_multiplicity': model.augmentation_multiplicity,
       'adaptive_clipping': (None if plan.adaptive_clipping is None else
                             dataclasses.asdict(plan.adaptive_clipping)),
       'correlation': _correlation(plan),

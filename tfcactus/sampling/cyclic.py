@@ -88,7 +88,8 @@ class CyclicSampling(base.SamplingScheme):
     """So many epochs of noisy sums, and who is in them, in words."""
     turns = '' if self.groups == 1 else (
         f' over {self.groups} fixed groups of examples in turn')
-    return f'{count} epochs of {self.num_batches} noisy sums{turns}, each example {whose}'
+    return (f'{count} epochs of {self.num_batches} noisy sums{turns}, each example '
+            f'{whose}')
 
   def draw(self, stream: KeyStream) -> List[np.ndarray]:
     """The batches of an epoch, of groups drawn for it."""

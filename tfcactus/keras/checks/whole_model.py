@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import models
+from tfcactus.keras.compat import versions
 from tfcactus.keras.compat.versions import keras
 
 
@@ -51,6 +52,27 @@ def check_layers(model: keras.Model, half: bool = False, losses: bool = False
         'loss(es), which are not clipped per example; use '
         'tfcactus.keras.privatize, which clips them with their example, or put '
         'weight decay into the optimizer (weight_decay=...).')
+
+
+def check_arguments(model: object, plan: object, private: type) -> None:
+  """Refuses what is no model, or no plan, or several devices.
+
+  Args:
+    model: To be made private.
+    plan: A `PrivacyPlan`.
+    private: The class of models that are private already.
+
+  Raises:
+    ValueError: naming what came.
+  """
+  check_one_device()
+  versions.check_same_keras('model', model)
+  if not isinstance(model, keras.Model) or isinstance(model, private):
+    raise ValueError(
+        'Expected model to be a Keras model that is not private yet, got '
+        f'{model!r}.')
+  if not hasattr(plan, 'check_vector'):
+    raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
 
 
 def check_one_device(variables: Sequence[tf.Variable] = (),

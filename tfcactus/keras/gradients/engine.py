@@ -65,7 +65,7 @@ class Engine:
                routes: layer_routes.Routes, clipping: str = 'flat',
                keys: Optional[example_seeds.Keys] = None,
                rows_by: Optional[Callable[[layer_routes.Routes], int]] = None,
-               outputs: Any = None):
+               outputs: Any = None, views: int = 1):
     """Initialises the engine.
 
     Args:
@@ -78,7 +78,10 @@ class Engine:
       rows_by: The size of a physical batch by other routes, if these are not shown
         to be right; None for `rows`.
       outputs: The structure of what the model returns; None for one tensor.
+      views: How often each example goes through the model, of whose gradients the
+        mean is clipped. What layers draw differs.
     """
+    self._views = views
     self._outputs = outputs
     self._masked: List[bool] = []  # Which outputs carry masks, once a pass was made.
     self._keys = keys or example_seeds.Keys(None)
@@ -154,7 +157,8 @@ class Engine:
               ) -> Optional[Tuple[str, Optional[keras.layers.Layer]]]:
     """What the pass is not shown to do, and the layer to blame if it is known."""
     specs = tf.nest.map_structure(
-        lambda t: tf.TensorSpec([self.rows] + t.shape[1:], t.dtype), batch)
+        lambda t: tf.TensorSpec([self.rows * self._views] + t.shape[1:], t.dtype),
+        batch)
     try:
       with patches.vectorizing():
         traced = pass_proof.trace(self._model, self._traced, specs)
@@ -180,10 +184,11 @@ class Engine:
   def _physical_batch(self, batch: batched_pass.Batch, l2_norm_clip: tf.Tensor
                      ) -> Any:
     """Clipped sums, and all predictions and losses, of one physical batch."""
+    viewed = tf.nest.map_structure(self._viewed, batch)
     with patches.vectorizing(), patches.drawing(self._model, self._keys):
-      found = (
-          batched_pass.vectorized(self._model, self._compute_loss, batch)
-          if self.routes.whole else self._batched(batch))
+      found = self._averaged(
+          batched_pass.vectorized(self._model, self._compute_loss, viewed)
+          if self.routes.whole else self._batched(viewed))
     clipping_lib.check_dtypes(self._model.trainable_variables)
     clipped = clipping_lib.clip_and_sum(
         found.gradients, l2_norm_clip, batched_pass.takes_part(batch[2]),
@@ -197,6 +202,31 @@ class Engine:
         tf.cast(nothing if value is None else value, keras.backend.floatx())
         for value in tf.nest.flatten(
             (found.predictions, carried, found.losses, found.added))]
+
+  def _viewed(self, rows: tf.Tensor) -> tf.Tensor:
+    """Each row so often in turn as there are views."""
+    if self._views == 1:
+      return rows
+    return tf.ensure_shape(
+        tf.repeat(rows, self._views, 0), [self.rows * self._views] + rows.shape[1:])
+
+  def _averaged(self, found: batched_pass.PassResult) -> batched_pass.PassResult:
+    """Means over the views of each example; of predictions the first."""
+    views = self._views
+    if views == 1:
+      return found
+
+    def mean(rows: tf.Tensor) -> tf.Tensor:
+      return tf.reduce_mean(tf.reshape(rows, [self.rows, views, *rows.shape[1:]]), 1)
+
+    carried = masks.of_all(found.predictions)
+    predictions = tf.nest.map_structure(lambda part: part[::views], found.predictions)
+    masks.put_all(predictions, [
+        None if mask is None else mask[::views] for mask in carried])
+    return found._replace(
+        gradients=[each.averaged(views) for each in found.gradients],
+        predictions=predictions, losses=mean(found.losses),
+        added=None if found.added is None else mean(found.added))
 
   def _batched(self, batch: batched_pass.Batch) -> batched_pass.PassResult:
     return batched_pass.batched(

@@ -63,6 +63,12 @@ def _kept(values: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
   return tf.raw_ops.Select(condition=keep, x=values, y=tf.zeros_like(values))
 
 
+def _in_turn(values: tf.Tensor, views: int) -> tf.Tensor:
+  """Rows of shape (batch * views, ...) as (batch, views, ...)."""
+  return tf.reshape(
+      values, [values.shape[0] // views, views, *values.shape[1:]])
+
+
 class GradientForm(abc.ABC):
   """One variable's gradients of all examples of a physical batch."""
 
@@ -82,6 +88,10 @@ class GradientForm(abc.ABC):
   @abc.abstractmethod
   def dense(self) -> tf.Tensor:
     """The gradients themselves, shape (batch, ...) as the variable."""
+
+  @abc.abstractmethod
+  def averaged(self, views: int) -> GradientForm:
+    """The means of so many rows in turn, which are views of one example."""
 
   def tensors(self) -> List[tf.Tensor]:
     """All numbers that the form consists of, one row an example."""
@@ -129,6 +139,10 @@ class Dense(GradientForm):
   def dense(self) -> tf.Tensor:
     return self._arranged(self.values, 1)
 
+  def averaged(self, views: int) -> GradientForm:
+    return Dense(tf.reduce_mean(_in_turn(self.values, views), 1), self.shape,
+                 self.transposed)
+
   def _arranged(self, values: tf.Tensor, axis: int) -> tf.Tensor:
     if self.transposed:
       values = tf.linalg.matrix_transpose(values)
@@ -159,6 +173,12 @@ class Outer(GradientForm):
 
   def dense(self) -> tf.Tensor:
     return self.inputs[:, :, None] * self.outputs[:, None, :]
+
+  def averaged(self, views: int) -> GradientForm:
+    # No outer product any more.
+    total = tf.matmul(_in_turn(self.inputs, views), _in_turn(
+        self.outputs, views) / views, transpose_a=True)
+    return Dense(total, total.shape[1:])
 
 
 class Rows(GradientForm):
@@ -198,6 +218,13 @@ class Rows(GradientForm):
     return tf.math.unsorted_segment_sum(
         tf.reshape(scaled, [-1, width]), tf.reshape(self.ids, [-1]),
         self.vocabulary)
+
+  def averaged(self, views: int) -> GradientForm:
+    width = self.values.shape[-1]
+    ids = tf.reshape(_in_turn(self.ids, views), [
+        self.ids.shape[0] // views, views * self.ids.shape[1]])
+    return Rows.merged(ids, tf.reshape(self.values / views, [*ids.shape, width]),
+                       self.vocabulary)
 
   def dense(self) -> tf.Tensor:
     hot = tf.one_hot(self.ids, self.vocabulary, dtype=self.values.dtype)

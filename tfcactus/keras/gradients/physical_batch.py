@@ -26,18 +26,20 @@ _AT_ONCE = 4
 """Layers whose passing needs are there at once, on the cores at work."""
 
 
-def physical_rows(usual: float, model: keras.Model, routes: Routes) -> int:
+def physical_rows(usual: float, model: keras.Model, routes: Routes,
+                  views: int = 1) -> int:
   """A physical batch that holds most draws, as far as memory allows.
 
   Args:
     usual: Examples that most draws stay below.
     model: A built model.
     routes: Its routes.
+    views: How often each example goes through the model.
 
   Returns:
     A number of rows; a draw that takes several physical batches fills them.
   """
-  fitting = max(1, _NUMBERS // max(1, numbers_per_example(model, routes)))
+  fitting = max(1, _NUMBERS // max(1, views * numbers_per_example(model, routes)))
   parts = math.ceil(usual / fitting)
   rows = math.ceil(usual / parts)
   # Whole eights: what vector units like.
