@@ -3,6 +3,7 @@
     python -m benchmarks.correlated                        # errors: a table
     python -m benchmarks.correlated --training --epsilon 3 # MNIST, beside Poisson
     python -m benchmarks.correlated --cost                 # of a step
+    OTHER/bin/python -m benchmarks.correlated --peer       # where jax_privacy is
 
 Errors are root mean squares over steps of what noise adds to the weights under plain
 SGD, over those of independent noise and Poisson batches at the same epsilon. In
@@ -25,6 +26,7 @@ import numpy as np
 
 from benchmarks import _results
 import tfcactus
+from tfcactus import _format
 from tfcactus import correlated
 from tfcactus import sampling
 from tfcactus.correlated import choice
@@ -170,11 +172,49 @@ def cost_table() -> None:
       ['noise', 'CPU ms a step', 'over independent noise', 'kept, MB'], rows))
 
 
+PEER_CASES = ((1200, 240, 16, 1.2), (1200, 240, 30, 1.5), (4800, 240, 16, 1.2))
+"""Steps, batches of an epoch, bands, noise multiplier."""
+
+
+def peer_table() -> None:
+  """Compares with the BandMF of jax_privacy: errors, epsilons, and what beats it."""
+  # pylint: disable=import-outside-toplevel
+  import jax
+  jax.config.update('jax_enable_x64', True)
+  import dp_accounting
+  from jax_privacy.experimental import accounting as peer
+  from jax_privacy.matrix_factorization import toeplitz
+  rows = []
+  for steps, batches, bands, multiplier in PEER_CASES:
+    theirs = toeplitz.optimize_banded_toeplitz(steps, bands)
+    error = float(np.sqrt(np.mean(toeplitz.per_query_error(
+        strategy_coef=theirs, n=steps)) * np.sum(theirs**2)))
+    accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-4)
+    accountant.compose(peer.amplified_bandmf_event(
+        multiplier, steps, num_bands=bands, sampling_prob=bands / batches))
+    plan = tfcactus.PrivacyPlan(
+        noise=tfcactus.Gaussian(multiplier), l2_norm_clip=1.0, num_examples=batches,
+        sampling_prob=1 / batches, steps=steps, delta=DELTA,
+        correlation=correlated.BandedStrategy(bands))
+    poisson, allocated = (plan.guarantee(sampling=scheme) for scheme in (
+        sampling.CyclicPoissonSampling, sampling.CyclicAllocationSampling))
+    rows.append([
+        str(steps), str(bands), f'{multiplier:g}', f'{error:.8f}',
+        f'{plan.strategy.error(steps):.8f}',
+        _format.upper(accountant.get_epsilon(DELTA), 8),
+        _format.upper(poisson.upper, 11), _format.upper(allocated.upper, 11)])
+  _results.show('correlated_peer', _results.markdown(
+      ['steps', 'bands', 'noise multiplier', 'error, jax_privacy', 'error, here',
+       'epsilon, jax_privacy', 'cyclic Poisson, here', 'cyclic allocation, here'],
+      rows))
+
+
 def main() -> None:
   """Runs what was asked for."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--training', action='store_true')
   parser.add_argument('--cost', action='store_true')
+  parser.add_argument('--peer', action='store_true')
   parser.add_argument('--epsilon', type=float, default=3.0)
   parser.add_argument('--epochs', type=int, default=5)
   args = parser.parse_args()
@@ -182,6 +222,8 @@ def main() -> None:
     training_table(args.epsilon, args.epochs)
   elif args.cost:
     cost_table()
+  elif args.peer:
+    peer_table()
   else:
     error_table()
 
