@@ -368,7 +368,7 @@ def test_auto_is_the_number_of_bands_of_least_total_error():
         correlation=correlated.BandedStrategy(bands))
     return planned.noise.noise_multiplier * planned.strategy.error(planned.steps)
 
-  totals = {bands: total(bands) for bands in (1, 2, 4, 5, 8, 10, 20, 40)}
+  totals = {bands: total(bands) for bands in (1, 4, 5, 8, 20)}
   assert totals[1] > 1.25 * min(totals.values())
   # Numbers to try lie 1.3 to 1.8 apart: near the least the error is flat.
   assert best.noise.noise_multiplier * best.strategy.error(
@@ -376,13 +376,12 @@ def test_auto_is_the_number_of_bands_of_least_total_error():
 
 
 def test_auto_is_independent_noise_where_nothing_is_gained():
+  settings = {**TRAINING, 'batch_size': 10_000, 'epochs': 40}
   best = tfcactus.PrivacyPlan.for_training(
-      batch_size=5_000, epochs=20, num_examples=20_000, delta=1e-5, l2_norm_clip=1.0,
-      target_epsilon=0.2, correlation='auto')
+      **settings, target_epsilon=1.0, correlation='auto')
   assert best.groups == 1
   alone = tfcactus.PrivacyPlan.for_training(
-      batch_size=5_000, epochs=20, num_examples=20_000, delta=1e-5, l2_norm_clip=1.0,
-      target_epsilon=0.2, sampling=RandomAllocationSampling)
+      **settings, target_epsilon=1.0, sampling=RandomAllocationSampling)
   assert best.noise.noise_multiplier == alone.noise.noise_multiplier
 
 
