@@ -17,4 +17,4 @@ __all__ = [
 
 def DPFTRLTreeAggregationOptimizer(*args: object, **kwargs: object) -> None:  # noqa: N802
   """Refused: not offered."""
-  raise NotImplementedError('DPFTRL: noise correlated over steps is not offered.')
+  raise NotImplementedError('DPFTRL: no optimizer here draws correlated noise.')

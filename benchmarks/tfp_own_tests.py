@@ -36,9 +36,10 @@ _TESTS = (
     'dp_query/gaussian_query_test.py',
     'keras_models/dp_keras_model_test.py')
 
+_DP_FTRL = 'DP-FTRL: no optimizer here draws correlated noise, `privatize` does'
+
 _REASONS = (
-    ('DPFTRL', 'DP-FTRL: noise correlated over steps is not offered'),
-    ('DPTreeAggregation', 'DP-FTRL: noise correlated over steps is not offered'),
+    ('DPFTRL', _DP_FTRL), ('DPTreeAggregation', _DP_FTRL),
     ('get_gradients', 'Estimators, which TensorFlow 2.16 removed: get_gradients has '
      'no tape, and says so'),
     ('Expected gradients from minimize', 'the same refusal by ValueError, where theirs '

@@ -155,3 +155,25 @@ def test_equal_words_are_drawn_again(monkeypatch):
   assert KeyStream().subset(2, 3).tolist() == [1, 2]
   assert KeyStream().permutation(3).tolist() == [1, 0, 2]
   assert not draws
+
+
+def test_replayed_words_are_those_that_were_drawn():
+  stream = KeyStream(3, 'replayed')
+  drawn = np.concatenate([stream.words(count) for count in (5, 2, 64)])
+  for position in (0, 1, 5, 7, 70):
+    again = stream.replayed(position)
+    assert again.position == position
+    np.testing.assert_array_equal(again.words(71 - position), drawn[position:])
+  # The stream itself goes on with fresh ones.
+  assert not np.isin(stream.words(71), drawn).any()
+  for position in (142, 143, -1):
+    with pytest.raises(ValueError, match='from which this process has drawn'):
+      stream.replayed(position)
+
+
+def test_words_of_another_process_are_not_replayed(monkeypatch):
+  stream = KeyStream(3, 'replayed')
+  stream.words(9)
+  monkeypatch.setattr(os, 'getpid', lambda: -1)
+  with pytest.raises(ValueError, match='this process'):
+    stream.replayed(0)

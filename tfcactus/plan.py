@@ -30,6 +30,7 @@ from tfcactus.relations import Relation
 from tfcactus.sampling import OnePassSampling
 from tfcactus.sampling import PoissonSampling
 from tfcactus.sampling import SamplingScheme
+from tfcactus.sampling.base import whole_batches
 
 ACCOUNTINGS = ('proven', 'scalar-unproven')
 
@@ -178,7 +179,7 @@ class PrivacyPlan:
             correlation=correlated.BandedStrategy(bands), **settings))
     return plan
 
-  def _solved(self) -> correlated.Wanted:
+  def _solved(self) -> correlated.Strategy:
     """The correlation as a strategy.
 
     Raises:
@@ -192,9 +193,9 @@ class PrivacyPlan:
       raise ValueError(
           'Expected no adaptive_clipping with a correlation: where the clip norm '
           'moves, noise of one step does not cancel that of another; keep one of them.')
-    found = self.correlation
-    return found.solve(self.steps) if isinstance(
-        found, correlated.Correlation) else found
+    strategy = correlated.solved(self.correlation, self.steps)
+    whole_batches(self)  # An epoch's, of which groups take turns.
+    return strategy
 
   def _check_adaptive(self) -> None:
     if not isinstance(self.adaptive_clipping, AdaptiveClipping):

@@ -65,8 +65,15 @@ class KeyStream:
     """A stream of the same words once more, from a `position` on; this one goes on.
 
     For numbers that are needed again and were not worth keeping: never for others,
-    which have to be fresh.
+    which have to be fresh. To be read up to where this one is.
+
+    Raises:
+      ValueError: if nothing was drawn there yet, or in another process.
     """
+    if self._pid != os.getpid() or not 0 <= position < self._used:
+      raise ValueError(
+          f'Expected a position below {self._used}, from which this process has drawn, '
+          f'got {position!r}.')
     stream = KeyStream(self._seed, self._purpose)
     start, odd = divmod(position, 2)  # A block of the cipher is two words.
     stream._key = self._key

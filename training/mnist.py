@@ -218,11 +218,10 @@ def announce(args: argparse.Namespace, data: datasets.Dataset,
   print(f'Data: {data.description}.')
   print(f'Noise: {plan.noise.name} {plan.noise.digest}, noise multiplier '
         f'{plan.noise.noise_multiplier:.6g}.')
-  if plan.strategy is not None:
-    alone = math.sqrt((plan.steps + 1) / 2)
-    left = plan.strategy.error(plan.steps) / alone
-    print(f'  Correlated over {plan.strategy.bands} steps ({plan.strategy.digest}): '
-          f'{100 * left:.1f} % of it adds up.')
+  if plan.strategy is not None and plan.groups > 1:
+    left = plan.strategy.error(plan.steps) / math.sqrt((plan.steps + 1) / 2)
+    print(f'  Correlated over {plan.groups} steps ({plan.strategy.digest}): at a '
+          f'constant learning rate {100 * left:.1f} % of it would add up.')
   statement = getattr(plan.noise, 'info', {}).get('statement')
   if statement:
     print(f'  {statement}')

@@ -1,5 +1,6 @@
 """Strategies: the errors they have, the matrices they are, the noise they draw."""
 
+import copy
 import fractions
 import json
 
@@ -170,7 +171,21 @@ def test_more_bands_leave_less_and_one_is_independent_noise():
     (lambda: correlated.BandedToeplitz([0.0, 0.5]), 'first is positive'),
     (lambda: correlated.BandedToeplitz([]), 'at least one entry'),
     (lambda: correlated.BandedToeplitz([0.5, np.nan]), 'finite entries'),
-    (lambda: correlated.BandedToeplitz([1e-3] + 20 * [0.2]), 'drawn by in float64'),
+    (lambda: correlated.BandedToeplitz([1e-3] + 20 * [0.2]), 'does not grow'),
+    (lambda: correlated.BandedToeplitz([0.5]), 'one if it is the only one'),
+    (lambda: correlated.BlockedBidiagonal([0.0, 1e150]), 'does not grow'),
+    (lambda: correlated.BandedToeplitz([0.6, 0.63]).check_growth(4800),
+     'within 4800 steps'),
+    (lambda: correlated.BandedStrategy(4, 0.9), 'workload=tfcactus'),
+    (lambda: Workload(0.1), 'learning_rates of each step'),
+    (lambda: Workload(None), 'learning_rates of each step'),
+    (lambda: STRATEGIES[1].errors('a'), 'steps to be an integer'),
+    (lambda: STRATEGIES[1].error(0), 'steps >= 1'),
+    (lambda: STRATEGIES[4].matrix(-1), 'steps >= 1'),
+    (lambda: correlated.from_config([1, 2]), 'a mapping with kind'),
+    (lambda: correlated.from_config({'kind': 'banded_toeplitz', 'coefficients': [2.0,
+                                     1.0]}), 'but: Expected columns of a norm'),
+    (lambda: correlated.save(correlated.BandedStrategy(4), 'x.json'), 'solve.steps'),
     (lambda: correlated.BlockedBidiagonal([1e200]), 'Expected'),
     (lambda: correlated.BlockedBidiagonal([np.inf]), 'finite entries'),
     (lambda: correlated.BandedStrategy(0), 'bands >= 1'),
@@ -207,10 +222,53 @@ def test_files_that_were_altered_are_refused(tmp_path):
   with pytest.raises(ValueError, match='altered'):
     correlated.load(path)
   path.write_text(json.dumps({'kind': 'dense', 'digest': ''}))
-  with pytest.raises(ValueError, match='banded_toeplitz, blocked_bidiagonal'):
+  with pytest.raises(ValueError, match='banded_toeplitz or blocked_bidiagonal'):
     correlated.load(path)
   path.write_text('noise')
   with pytest.raises(ValueError, match='to be JSON'):
     correlated.load(path)
   with pytest.raises(ValueError, match='end in ".json"'):
     correlated.save(STRATEGIES[1], tmp_path / 'strategy.npz')
+
+
+@strategies
+def test_what_was_checked_cannot_be_changed(strategy):
+  for name in ('coefficients', 'shares', 'scales', '_numbers', 'bands', 'rows'):
+    with pytest.raises(AttributeError, match='make another one'):
+      setattr(strategy, name, 1e-6)
+  before = strategy.matrix(20)
+  for array in (getattr(copy.deepcopy(strategy), 'coefficients', None),
+                getattr(strategy, 'shares', None), getattr(strategy, 'scales', None),
+                getattr(strategy, 'coefficients', None)):
+    if array is not None:
+      array *= 5
+  np.testing.assert_array_equal(strategy.matrix(20), before)
+
+
+def test_other_strategies_and_requests_are_not_accounted():
+
+  class Long(correlated.BandedToeplitz):
+
+    def _check(self):
+      pass
+
+  class Quiet(correlated.BandedToeplitz):
+
+    def rows(self):
+      return correlated.BandedToeplitz([1.0]).rows()
+
+  class Nothing(correlated.Correlation):
+
+    def solve(self, steps):
+      return None
+
+  class Again(correlated.Correlation):
+
+    def solve(self, steps):
+      return correlated.BandedStrategy(self.bands)
+
+  with pytest.raises(ValueError, match='can be drawn by'):
+    Quiet([0.7, 0.2])
+  for found in (Long([1.0, 0.9]), Nothing(2), Again(2)):
+    with pytest.raises(ValueError, match='BandedToeplitz, BlockedBidiagonal'):
+      correlated.solved(found, 100)

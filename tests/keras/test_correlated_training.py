@@ -1,5 +1,6 @@
 """Training with noise correlated over steps: what is released, and its account."""
 
+import threading
 import zipfile
 
 import numpy as np
@@ -10,6 +11,8 @@ import tfcactus
 from tfcactus import correlated
 from tfcactus import keras as ours
 from tfcactus import sampling
+from tfcactus.keras import noise_rows
+from tfcactus.keras.ledger import batch_marks
 from tfcactus.keras.ledger import counts
 
 _BATCHES, _DIM = 8, 400
@@ -256,3 +259,62 @@ def test_other_batches_are_refused(data):
 def test_what_does_not_go_together_is_refused_in_words(make, words):
   with pytest.raises(ValueError, match=words):
     make()
+
+
+def test_noise_begins_anew_where_other_weights_are_trained():
+  plan = _plan(correlation=STRATEGIES[1])
+  sampler = noise_rows.CorrelatedSampler(plan.noise, plan.strategy, seed=4)
+  places = [batch_marks.Place(1, step, step % 8, 8) for step in range(6)]
+  drawn = [sampler._next(place, size)
+           for place, size in zip(places, (1, 50, 50, 70_000, 70_000, 1))]
+  assert [noise.size for noise in drawn] == [1, 50, 50, 70_000, 70_000, 1]
+  # Independent of the draw before, which is not broadcast.
+  assert np.std(drawn[1]) > 10 * abs(np.mean(drawn[1])) / np.sqrt(50) / 4.5
+  scale = plan.strategy.scales[0] * 1.5
+  for noise in (drawn[1], drawn[3]):
+    assert abs(np.std(noise) / scale - 1) < 4.5 / np.sqrt(2 * noise.size)
+  assert np.corrcoef(drawn[3], drawn[4])[0, 1] < -0.5
+
+
+def test_a_batch_out_of_its_place_begins_anew():
+  plan = _plan()
+  sampler = noise_rows.CorrelatedSampler(plan.noise, plan.strategy, seed=4)
+
+  def correlation(before, after):
+    a = sampler._next(None if before is None else batch_marks.Place(*before), 20_000)
+    b = sampler._next(None if after is None else batch_marks.Place(*after), 20_000)
+    return np.corrcoef(a, b)[0, 1]
+
+  assert correlation((1, 5, 5, 8), (1, 6, 6, 8)) < -0.3
+  assert correlation((1, 7, 7, 8), (1, 8, 0, 8)) < -0.3
+  for before, after in (((1, 5, 5, 8), (2, 6, 6, 8)), ((1, 5, 5, 8), (1, 7, 7, 8)),
+                        ((1, 5, 5, 8), (1, 6, 0, 8)), ((1, 5, 5, 8), (1, 5, 5, 8)),
+                        ((1, 5, 5, 8), (1, 4, 4, 8)), (None, None),
+                        (None, (1, 6, 6, 8)), ((1, 5, 5, 8), None)):
+    assert abs(correlation(before, after)) < 4.5 / np.sqrt(20_000), (before, after)
+
+
+def test_the_length_of_a_pass_is_that_of_the_scheme():
+  batches = ours.CyclicBatches(X, Y, plan=_plan())
+  for name in ('steps_per_epoch', 'scheme'):
+    with pytest.raises(AttributeError):
+      setattr(batches, name, 1)
+
+
+def test_two_fits_at_once_never_share_a_correlation():
+  """Each draw is that of its own step, whatever steps of others lie between."""
+  plan, seen = _plan(correlation=correlated.BandedStrategy(8)), []
+  private = _private(plan)
+  real = private._step._sampler._next
+  private._step._sampler._next = lambda place, size: seen.append(place) or real(
+      place, size)
+  threads = [threading.Thread(target=private.fit, args=(
+      ours.CyclicBatches(X, Y, plan=plan),), kwargs={'epochs': 3, 'verbose': 0})
+             for _ in range(2)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  for feed in {place.feed for place in seen if place}:
+    steps = [place.serial for place in seen if place and place.feed == feed]
+    assert steps == sorted(set(steps))

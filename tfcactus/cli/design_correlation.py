@@ -60,19 +60,19 @@ def run(args: argparse.Namespace) -> None:
   plans: _Plans = []
   if args.epsilon is None:
     arguments.require(args, 'design correlation without --epsilon', 'bands')
-    strategy = _request(args)(args.bands).solve(args.steps)
+    strategy, steps = _request(args)(args.bands).solve(args.steps), args.steps
   else:
     arguments.require(args, 'design correlation --epsilon', 'batches', 'delta')
     plan, plans = _searched(args)
-    strategy = _strategy(plan)
+    strategy, steps = _strategy(plan), plan.steps
   if args.out is not None:
     correlated.save(strategy, args.out)
   if args.plot is not None:
-    _draw(args, strategy, plans)
+    _draw(args, strategy, steps, plans)
   workload = _workload(args)
-  error = strategy.error(args.steps, workload)
-  alone = correlated.BandedToeplitz([1.0]).error(args.steps, workload)
-  report = {**strategy.to_config(), 'steps': args.steps, 'error': error,
+  error = strategy.error(steps, workload)
+  alone = correlated.BandedToeplitz([1.0]).error(steps, workload)
+  report = {**strategy.to_config(), 'steps': steps, 'error': error,
             'error_of_independent_noise': alone,
             'alternatives': [_row(each, workload) for each in plans]}
   command.show(args, report, _told(args, strategy, report))
@@ -102,19 +102,17 @@ def _searched(args: argparse.Namespace) -> Tuple[PrivacyPlan, _Plans]:
   request = _request(args)
 
   def plan_of(bands: int) -> PrivacyPlan:
+    # The numbers of examples and of a batch do not matter but for their ratio.
     return PrivacyPlan.for_training(
-        batch_size=1, num_examples=args.batches, epochs=args.steps // args.batches,
-        delta=args.delta, l2_norm_clip=1.0, target_epsilon=args.epsilon,
-        correlation=request(bands))
+        batch_size=1000, num_examples=1000 * args.batches,
+        epochs=args.steps // args.batches, delta=args.delta, l2_norm_clip=1.0,
+        target_epsilon=args.epsilon, correlation=request(bands))
 
+  wanted = None if args.bands is None else plan_of(args.bands)
   best, seen = choice.least_error(
-      [bands for bands in range(1, args.batches + 1) if args.batches % bands == 0],
-      plan_of,
+      choice.numbers_of_bands(args.batches), plan_of,
       lambda plan: _row(plan, _workload(args))['total_error'])
-  if args.bands is None:
-    return best, seen
-  return next((plan for plan in seen if plan.groups == args.bands),
-              plan_of(args.bands)), seen
+  return (wanted or best), seen
 
 
 def _strategy(plan: PrivacyPlan) -> correlated.Strategy:
@@ -132,7 +130,7 @@ def _row(plan: PrivacyPlan, workload: correlated.Workload) -> dict[str, Any]:
 def _told(args: argparse.Namespace, strategy: correlated.Strategy,
           report: dict[str, Any]) -> str:
   share = report['error'] / report['error_of_independent_noise']
-  lines = [f'{strategy.kind} of {strategy.bands} bands for {args.steps} steps: '
+  lines = [f'{strategy.kind} of {strategy.bands} bands for {report["steps"]} steps: '
            f'{100 * share:.4g} % of what independent noise of the same noise '
            f'multiplier adds up to; drawing keeps {strategy.buffers} vector(s) of the '
            "model's size"]
@@ -150,18 +148,18 @@ def _told(args: argparse.Namespace, strategy: correlated.Strategy,
   return '\n'.join(lines)
 
 
-def _draw(args: argparse.Namespace, strategy: correlated.Strategy, plans: _Plans
-         ) -> None:
+def _draw(args: argparse.Namespace, strategy: correlated.Strategy, steps: int,
+          plans: _Plans) -> None:
   """A column of the strategy, the error by step, and the total error by bands."""
   pyplot = arguments.pyplot('design correlation --plot')
   figure, axes = pyplot.subplots(1, 3 if plans else 2, figsize=(15 if plans else 10, 4))
-  size = min(2 * strategy.bands, args.steps)
+  size = min(2 * strategy.bands, steps)
   axes[0].stem(np.arange(size), strategy.inverse_column(0, size), basefmt=' ')
   axes[0].set(xlabel='steps later', ylabel='of one draw', title='Noise of a draw')
-  steps, workload = np.arange(1, args.steps + 1), _workload(args)
+  workload = _workload(args)
   for each, label in ((correlated.BandedToeplitz([1.0]), 'independent'),
                       (strategy, f'{strategy.bands} bands')):
-    axes[1].plot(steps, each.errors(args.steps, workload), label=label)
+    axes[1].plot(np.arange(1, steps + 1), each.errors(steps, workload), label=label)
   axes[1].set(xlabel='step', ylabel='standard deviation / noise multiplier',
               title='What adds up in the weights')
   axes[1].legend()

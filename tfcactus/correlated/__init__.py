@@ -1,28 +1,29 @@
 """Noise correlated over steps: strategies, and requests that solve for them.
 
 What is released in a step is its clipped sum and noise that partly takes back that of
-the steps before: each step stays as private, and what adds up in the weights is less.
+the steps before: the run stays as private, and what adds up in the weights is less.
 """
 
 from __future__ import annotations
 
 from tfcactus.correlated.banded import BandedStrategy
 from tfcactus.correlated.banded import BandedToeplitz
-from tfcactus.correlated.base import check
 from tfcactus.correlated.base import Correlation
 from tfcactus.correlated.base import NoiseRows
 from tfcactus.correlated.base import Strategy
-from tfcactus.correlated.base import Wanted
 from tfcactus.correlated.blocked import BlockedBidiagonal
 from tfcactus.correlated.blocked import BlockedStrategy
 from tfcactus.correlated.files import from_config
 from tfcactus.correlated.files import load
 from tfcactus.correlated.files import save
+from tfcactus.correlated.kinds import check
+from tfcactus.correlated.kinds import solved
+from tfcactus.correlated.kinds import Wanted
 from tfcactus.correlated.sensitivity import min_separation_sensitivity_squared
 from tfcactus.correlated.workload import Workload
 
 __all__ = [
     'BandedStrategy', 'BandedToeplitz', 'BlockedBidiagonal', 'BlockedStrategy',
     'Correlation', 'NoiseRows', 'Strategy', 'Wanted', 'Workload', 'check',
-    'from_config', 'load', 'min_separation_sensitivity_squared', 'save',
+    'from_config', 'load', 'min_separation_sensitivity_squared', 'save', 'solved',
 ]

@@ -29,7 +29,11 @@ class BandedToeplitz(base.Strategy):
     coefficients: Shape (bands,), the first one positive; of a norm of at most one.
   """
 
+  _numbers: Tuple[float, ...]
+
   kind = 'banded_toeplitz'
+
+  period = 1
 
   def __init__(self, coefficients: Any):
     """Initialises the strategy.
@@ -40,33 +44,39 @@ class BandedToeplitz(base.Strategy):
     Raises:
       ValueError: if they are too long together, or their inverse grows too fast.
     """
-    self.coefficients = _checks.vector('coefficients', coefficients)
-    if self.coefficients[0] <= 0:
+    numbers = _checks.vector('coefficients', coefficients)
+    if numbers[0] <= 0 or (numbers.size == 1 and numbers[0] != 1):
       raise ValueError(
-          'Expected coefficients of which the first is positive, got '
-          f'{self.coefficients[0]!r}.')
+          'Expected coefficients of which the first is positive, and one if it is the '
+          f'only one, got {numbers[0]!r}.')
+    object.__setattr__(self, '_numbers', tuple(numbers.tolist()))
     self._check()
+
+  @property
+  def coefficients(self) -> np.ndarray:
+    """Of each column."""
+    return np.array(self._numbers)
 
   @property
   def bands(self) -> int:
     """How many coefficients there are."""
-    return self.coefficients.size
+    return len(self._numbers)
 
-  def matrix(self, steps: int) -> np.ndarray:
-    """As `Strategy.matrix`."""
-    matrix = np.zeros((steps, steps))
-    for offset, value in enumerate(self.coefficients[:steps]):
-      np.fill_diagonal(matrix[offset:], value)
-    return matrix
+  def column(self, step: int, steps: int) -> np.ndarray:
+    """As `Strategy.column`: the same for all, but for its length."""
+    column = np.zeros(steps - step)
+    column[:self.bands] = self._numbers[:steps - step]
+    return column
 
-  def inverse_column(self, column: int, steps: int) -> np.ndarray:
-    """As `Strategy.inverse_column`: the same for all, but for its length."""
-    return quotient(_impulse(steps - column), self.coefficients)
+  def inverse_column(self, step: int, steps: int) -> np.ndarray:
+    """As `Strategy.inverse_column`, likewise."""
+    return quotient(_impulse(steps - step), self.coefficients)
 
   def errors(self, steps: int, workload: Workload = PREFIX_SUMS) -> np.ndarray:
     """As `Strategy.errors`."""
     if workload.learning_rates:
       return super().errors(steps, workload)
+    steps = _checks.integer('steps', steps, 1)
     moved = workload.moved(self.inverse_column(0, steps), np.ones(steps))
     return np.sqrt(np.cumsum(moved**2))
 
@@ -76,7 +86,7 @@ class BandedToeplitz(base.Strategy):
 
   def fields(self) -> Dict[str, Any]:
     """As `Strategy.fields`."""
-    return {'coefficients': self.coefficients.tolist()}
+    return {'coefficients': list(self._numbers)}
 
 
 class _BandedRows(base.NoiseRows):
@@ -121,6 +131,13 @@ class BandedStrategy(base.Correlation):
   """
 
   workload: Workload = PREFIX_SUMS
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if not isinstance(self.workload, Workload):
+      raise ValueError(
+          'Expected workload=tfcactus.correlated.Workload(...), got '
+          f'workload={self.workload!r}.')
 
   def solve(self, steps: int) -> BandedToeplitz:
     """As `Correlation.solve`."""

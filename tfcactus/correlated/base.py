@@ -12,7 +12,6 @@ from typing import Callable
 from typing import ClassVar
 from typing import Dict
 from typing import Optional
-from typing import Union
 
 import numpy as np
 
@@ -62,7 +61,8 @@ class Strategy(abc.ABC):
   than one and no example takes part twice within `bands` steps, then each of its
   participations is released in rows of its own, with sensitivity of at most one.
 
-  Immutable. The sampler's own recursion is compared with C when one is made.
+  Immutable: attributes cannot be set, and arrays are made anew. When one is made, the
+  recursion that draws by it is compared with C. Plans take those of this library alone.
 
   Attributes:
     kind: What files call it.
@@ -73,6 +73,11 @@ class Strategy(abc.ABC):
   """
 
   kind: ClassVar[str]
+
+  def __setattr__(self, name: str, value: object) -> None:
+    raise AttributeError(
+        f'Expected a {type(self).__name__} to stay as it was checked, got another '
+        f'{name}; make another one.')
 
   @property
   @abc.abstractmethod
@@ -89,13 +94,18 @@ class Strategy(abc.ABC):
     """Whether drawing needs no more than the draw before, which can be repeated."""
     return False
 
+  @property
   @abc.abstractmethod
-  def matrix(self, steps: int) -> np.ndarray:
-    """C, dense, of so many steps."""
+  def period(self) -> int:
+    """After so many steps columns repeat, but for their end."""
 
   @abc.abstractmethod
-  def inverse_column(self, column: int, steps: int) -> np.ndarray:
-    """A column of C's inverse from the diagonal on, shape (steps - column,)."""
+  def column(self, step: int, steps: int) -> np.ndarray:
+    """A column of C from the diagonal on, shape (steps - step,)."""
+
+  @abc.abstractmethod
+  def inverse_column(self, step: int, steps: int) -> np.ndarray:
+    """A column of C's inverse from the diagonal on, shape (steps - step,)."""
 
   @abc.abstractmethod
   def rows(self) -> NoiseRows:
@@ -105,12 +115,20 @@ class Strategy(abc.ABC):
   def fields(self) -> Dict[str, Any]:
     """The numbers that it is, ready for JSON."""
 
+  def matrix(self, steps: int) -> np.ndarray:
+    """C, dense, of so many steps."""
+    steps = _checks.integer('steps', steps, 1)
+    matrix = np.zeros((steps, steps))
+    for step in range(steps):
+      matrix[step:, step] = self.column(step, steps)
+    return matrix
+
   def errors(self, steps: int, workload: Workload = PREFIX_SUMS) -> np.ndarray:
     """Standard deviation of the weights after each step, per noise multiplier.
 
     Each step divides by nothing here: it is of sums, at a learning rate of one.
     """
-    rates = workload.rates(steps)
+    rates = workload.rates(_checks.integer('steps', steps, 1))
     total = np.zeros(steps)
     for step in range(steps):
       total[step:] += workload.moved(
@@ -146,27 +164,44 @@ class Strategy(abc.ABC):
     Raises:
       ValueError: if a column is longer than one, or C times its inverse is not one.
     """
-    size = self.bands
-    matrix = self.matrix(2 * size)
-    if np.any(np.triu(matrix, 1)) or np.any(np.tril(matrix, -size)):
+    size, period = self.bands, self.period
+    columns = np.zeros((2 * size, period))
+    for step in range(period):
+      columns[step:, step] = self.column(step, 2 * size)
+    if not (np.all(np.isfinite(columns)) and np.all(columns[np.diag_indices(period)])):
       raise ValueError(
-          f'Expected a lower triangular matrix of {size} bands, got another one.')
-    longest = max(map(_squared_norm, matrix.T))
+          'Expected a matrix of finite numbers without zeros on its diagonal, got '
+          f'{self.fields()}; use less correlation.')
+    longest = max(map(_squared_norm, columns.T))
     if not longest <= 1:
       raise ValueError(
           'Expected columns of a norm of at most one, which the noise is for, got '
           f'{math.sqrt(longest):.17g}; divide by it.')
+    reach = max(int(np.flatnonzero(column)[-1]) - step
+                for step, column in enumerate(columns.T))
     # Column by column: each is what z would have to be for x to be a unit vector.
-    rows, given = self.rows(), iter(matrix[:, :size].copy())
-    found = np.stack([rows.next(lambda: next(given)) for _ in matrix])
-    off = np.max(np.abs(found - np.eye(2 * size)[:, :size]))
-    with np.errstate(all='ignore'):
-      grown = np.max(np.abs(self.inverse_column(0, 20 * size)))
-    if not (off <= TOLERANCE and grown <= _LARGEST):
+    rows, given = self.rows(), iter(columns.copy())
+    found = np.stack([rows.next(lambda: next(given)) for _ in columns])
+    off = np.max(np.abs(found - np.eye(2 * size)[:, :period]))
+    if not (off <= TOLERANCE and reach < size):
       raise ValueError(
-          'Expected a matrix whose inverse can be drawn by in float64, got one by '
-          f'which the identity comes out {off:.1e} off and noise grows {grown:.1e} '
-          'times; use less correlation.')
+          f'Expected a matrix of {size} bands that can be drawn by in float64, got one '
+          f'by which the identity comes out {off:.1e} off; use less correlation.')
+    self.check_growth(20 * size)
+
+  def check_growth(self, steps: int) -> None:
+    """Refuses a matrix by which noise grows without end.
+
+    Raises:
+      ValueError: if it grows a million times in so many steps.
+    """
+    with np.errstate(all='ignore'):
+      grown = max(float(np.max(np.abs(self.inverse_column(step, steps))))
+                  for step in range(min(self.period, steps)))
+    if not grown <= _LARGEST:
+      raise ValueError(
+          f'Expected a matrix by which noise does not grow, got {grown:.1e} times what '
+          f'is drawn within {steps} steps; use less correlation.')
 
   def __eq__(self, other: object) -> bool:
     return isinstance(other, Strategy) and self.digest == other.digest
@@ -228,22 +263,3 @@ class Correlation(abc.ABC):
     Raises:
       ValueError: if there are fewer steps than bands.
     """
-
-
-Wanted = Union[Correlation, Strategy, None]
-"""How noise is to be correlated: a request, a strategy, or not at all."""
-
-
-def check(correlation: object) -> Wanted:
-  """Returns a correlation that is one, or None.
-
-  Raises:
-    ValueError: if it is neither.
-  """
-  if correlation is None or isinstance(correlation, (Correlation, Strategy)):
-    return correlation
-  raise ValueError(
-      'Expected correlation to be a request such as '
-      'tfcactus.correlated.BandedStrategy(bands=16), a strategy or None, got '
-      f"{correlation!r}; 'auto' goes with PrivacyPlan.for_training(target_epsilon=...)"
-      '.')

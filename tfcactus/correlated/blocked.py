@@ -29,6 +29,7 @@ class BlockedBidiagonal(base.Strategy):
 
   kind = 'blocked_bidiagonal'
   replays = True
+  _numbers: Tuple[float, ...]
 
   def __init__(self, shares: Any):
     """Initialises the strategy.
@@ -39,42 +40,51 @@ class BlockedBidiagonal(base.Strategy):
     Raises:
       ValueError: if their matrix cannot be drawn by.
     """
-    shares = np.array([]) if np.size(shares) == 0 else _checks.vector('shares', shares)
-    self.shares = shares
-    self.shares.setflags(write=False)
-    self.scales = _scales(shares)
-    self.scales.setflags(write=False)
-    self._check()
+    numbers = () if np.size(shares) == 0 else tuple(
+        _checks.vector('shares', shares).tolist())
+    object.__setattr__(self, '_numbers', numbers)
+    with np.errstate(over='ignore'):
+      self._check()
+
+  @property
+  def shares(self) -> np.ndarray:
+    """What steps of a block after its first take back of the draw before."""
+    return np.array(self._numbers)
+
+  @property
+  def scales(self) -> np.ndarray:
+    """By which the steps of a block are multiplied."""
+    return _scales(self.shares)
 
   @property
   def bands(self) -> int:
     """Steps to a block."""
-    return self.scales.size
+    return len(self._numbers) + 1
+
+  @property
+  def period(self) -> int:
+    """As `Strategy.period`: a block."""
+    return self.bands
 
   @property
   def buffers(self) -> int:
     """One, or none where the draw before is made once more."""
-    return min(1, self.shares.size)
+    return min(1, len(self._numbers))
 
-  def matrix(self, steps: int) -> np.ndarray:
-    """As `Strategy.matrix`."""
-    size = self.bands
-    block = np.zeros((size, size))
-    for column in range(size):
-      grown = np.cumprod(np.append(1.0, self.shares[column:]))
-      block[column:, column] = grown / self.scales[column]
-    matrix = np.zeros((steps, steps))
-    for start in range(0, steps, size):
-      end = min(start + size, steps)
-      matrix[start:end, start:end] = block[:end - start, :end - start]
-    return matrix
+  def column(self, step: int, steps: int) -> np.ndarray:
+    """As `Strategy.column`."""
+    column, place = np.zeros(steps - step), step % self.bands
+    block = np.cumprod(np.append(1.0, self.shares[place:])) / self.scales[place]
+    column[:block.size] = block[:column.size]
+    return column
 
-  def inverse_column(self, column: int, steps: int) -> np.ndarray:
+  def inverse_column(self, step: int, steps: int) -> np.ndarray:
     """As `Strategy.inverse_column`."""
-    found, place = np.zeros(steps - column), column % self.bands
-    found[0] = self.scales[place]
+    found, place = np.zeros(steps - step), step % self.bands
+    scales = self.scales
+    found[0] = scales[place]
     if found.size > 1 and place + 1 < self.bands:
-      found[1] = -self.scales[place + 1] * self.shares[place]
+      found[1] = -scales[place + 1] * self._numbers[place]
     return found
 
   def rows(self) -> base.NoiseRows:
@@ -83,7 +93,7 @@ class BlockedBidiagonal(base.Strategy):
 
   def fields(self) -> Dict[str, Any]:
     """As `Strategy.fields`."""
-    return {'shares': self.shares.tolist()}
+    return {'shares': list(self._numbers)}
 
 
 class _BlockedRows(base.NoiseRows):

@@ -12,6 +12,9 @@ from typing import Protocol
 from typing import Tuple
 from typing import TypeVar
 
+_MOST = 512
+"""Bands: beyond, solving takes minutes, and as many vectors are kept."""
+
 _FARTHEST = 0.05
 """By which share the batches of an epoch may differ from those asked for."""
 
@@ -47,12 +50,12 @@ def numbers_of_bands(num_batches: float) -> Iterator[int]:
   """Numbers of bands to try, ascending, each some 1.3 to 1.8 times the one before.
 
   Each of them has a multiple close to the batches of an epoch; the last is about that
-  number itself, of which each example takes part at one place in each epoch.
+  number itself, of which each example takes part at one place in each epoch, or 512.
 
   Args:
     num_batches: Batches of an epoch asked for, not rounded.
   """
-  whole = max(round(num_batches), 1)
+  whole = min(max(round(num_batches), 1), _MOST)
 
   def off(bands: int) -> float:
     """By how much the batches of an epoch would differ."""
@@ -67,7 +70,8 @@ def numbers_of_bands(num_batches: float) -> Iterator[int]:
     bands = min(nearby, key=off, default=whole)
     if off(bands) > max(_FARTHEST * num_batches, 0.5):
       bands = whole
-  yield whole
+  if off(whole) <= max(_FARTHEST * num_batches, 0.5):
+    yield whole
 
 
 def least_error(numbers: Iterable[int], plan_of: Callable[[int], _Plan],

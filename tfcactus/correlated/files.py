@@ -8,11 +8,8 @@ from typing import Any
 from typing import Mapping
 from typing import Union
 
-from tfcactus.correlated.banded import BandedToeplitz
+from tfcactus.correlated import kinds
 from tfcactus.correlated.base import Strategy
-from tfcactus.correlated.blocked import BlockedBidiagonal
-
-_KINDS = {each.kind: each for each in (BandedToeplitz, BlockedBidiagonal)}
 
 PathLike = Union[str, 'os.PathLike[str]']
 
@@ -27,14 +24,18 @@ def from_config(config: Mapping[str, Any], place: str = 'the config') -> Strateg
   Raises:
     ValueError: if it is damaged, altered or of an unknown kind.
   """
-  try:
-    fields = dict(config)
-    kind, digest = fields.pop('kind'), fields.pop('digest')
-    strategy = _KINDS[kind](**fields)
-  except (KeyError, TypeError, ValueError) as error:
+  known = {each.kind: each for each in kinds.KINDS}
+  if not isinstance(config, Mapping) or config.get('kind') not in known:
     raise ValueError(
-        f'Expected {place} to hold a strategy of {", ".join(_KINDS)}, but it lacks or '
-        f'garbles {error}.') from error
+        f'Expected {place} to hold a strategy, a mapping with kind {" or ".join(known)}'
+        f', got {config!r}.')
+  fields = dict(config)
+  make, digest = known[fields.pop('kind')], fields.pop('digest', None)
+  try:
+    strategy = make(**fields)
+  except (TypeError, ValueError) as error:
+    raise ValueError(
+        f'Expected {place} to hold a {make.kind} strategy, but: {error}') from error
   if strategy.digest != digest:
     raise ValueError(
         f'Expected digest {digest} in {place}, got {strategy.digest}: it was altered '
@@ -53,6 +54,10 @@ def save(strategy: Strategy, path: PathLike) -> None:
     ValueError: if it does not.
   """
   path = os.fspath(path)
+  if not isinstance(strategy, Strategy):
+    raise ValueError(
+        f'Expected a strategy, such as BandedStrategy(bands=16).solve(steps), got '
+        f'{strategy!r}.')
   if not path.endswith('.json'):
     raise ValueError(f'Expected path to end in ".json", got {path!r}.')
   with open(f'{path}.part', 'w', encoding='utf-8') as file:

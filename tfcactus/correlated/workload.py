@@ -29,6 +29,10 @@ class Workload:
   momentum: float = 0.0
 
   def __post_init__(self) -> None:
+    if np.ndim(self.learning_rates) != 1:
+      raise ValueError(
+          'Expected learning_rates of each step, or () for a constant one, got '
+          f'{self.learning_rates!r}.')
     if len(self.learning_rates):
       rates = _checks.vector('learning_rates', self.learning_rates)
       if not (np.all(rates >= 0) and rates.max() > 0):

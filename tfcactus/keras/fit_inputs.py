@@ -163,7 +163,7 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
         f'accounted for as a whole, got {steps_per_epoch!r}.')
   known = kind in _KNOWN and scheme in sampling.SCHEMES
   marks = BatchMarks(
-      scheme, batches.seeded, batches.steps_per_epoch) if known else None
+      scheme, batches.seeded, batches.scheme.batches_per_epoch) if known else None
   feed = batches.feed(marks)
   if class_weight is not None:
     # Keras weighs by class only where there are no weights, as of padding.

@@ -296,9 +296,9 @@ class PrivateModel(Fixed, keras.Model):
     x, outputs = self._prepare(x, y), self._step.outputs
     targets = losses.targets(y, outputs)
     weights = losses.weights(weights, outputs, tf.shape(tf.nest.flatten(x)[0])[0])
-    with self._ledger.count_step(mark):
+    with self._ledger.count_step(mark) as place:
       averages, batch, penalty = self._step.run(
-          x, targets, losses.used_weights(weights, outputs), losses, self._ledger.place)
+          x, targets, losses.used_weights(weights, outputs), losses, place)
       optimizers.bare_optimizer(self).apply_gradients(
           zip(averages, self.inner.trainable_variables))
       self._ledger.end_step()

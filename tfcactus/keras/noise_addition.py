@@ -42,7 +42,11 @@ class NoiseSampler:
     noise: The distribution that is drawn.
     dim: The number of coordinates of a draw, or None if it may vary.
     seeded: Whether the draws repeat.
+    place: Where the batch of the step that is traced stands, int64 as of a `Place`;
+      for noise that depends on it.
   """
+
+  place: Optional[tf.Tensor] = None
 
   def __init__(self, noise: noise_lib.Noise, dim: Optional[int] = None,
                seed: Optional[int] = None):
@@ -91,11 +95,7 @@ class NoiseSampler:
     if not self.noise.noise_multiplier:
       return tf.zeros([size], tf.float64)
     return random_bits.drawn(
-        lambda: self._vector(size), size, tf.float64)
-
-  def _vector(self, size: int) -> np.ndarray:
-    """The noise of one draw."""
-    return self.noise.sample_vector(self._rng, size)
+        lambda: self.noise.sample_vector(self._rng, size), size, tf.float64)
 
   def __call__(self, template: Any, scale: Any = 1.0) -> Any:
     """Draws noise in the structure of `template`, jointly over all its parts.

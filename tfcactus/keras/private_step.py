@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from typing import Any
-from typing import Callable
 from typing import List
 from typing import Optional
 from typing import Tuple
@@ -25,7 +24,6 @@ from tfcactus.keras.gradients import clipping as clipping_lib
 from tfcactus.keras.gradients import engine as engine_lib
 from tfcactus.keras.gradients import layer_routes
 from tfcactus.keras.gradients import physical_batch
-from tfcactus.keras.ledger.batch_marks import Place
 from tfcactus.plan import PrivacyPlan
 
 
@@ -133,7 +131,7 @@ class Step:
     return x
 
   def run(self, x: Any, y: Any, weights: tf.Tensor,
-          compute_loss: LossFn, place: Callable[[], Optional[Place]]
+          compute_loss: LossFn, place: tf.Tensor
          ) -> Tuple[List[tf.Tensor], engine_lib.BatchResult, tf.Tensor]:
     """Clips, sums, adds noise, and divides by the expected batch size.
 
@@ -144,7 +142,7 @@ class Step:
       y: Its targets, as `compute_loss` takes them.
       weights: Shape (batch,) or that of the losses, zero for padding.
       compute_loss: `OutputLosses`.
-      place: Tells where the batch stands, when the step runs.
+      place: Where the batch stands, as `ModelLedger.count_step` gives it.
 
     Returns:
       (what to apply, in the shape of each variable; the `BatchResult`; what

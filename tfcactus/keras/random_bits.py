@@ -10,13 +10,15 @@ import tensorflow as tf
 from tfcactus.keras.compat import models
 
 
-def drawn(draw: Callable[[], np.ndarray], size: int, dtype: tf.DType) -> tf.Tensor:
+def drawn(draw: Callable[..., np.ndarray], size: int, dtype: tf.DType,
+          *inputs: tf.Tensor) -> tf.Tensor:
   """What `draw` returns, anew whenever the graph runs.
 
   Args:
     draw: Returns an array of shape (size,) and `dtype`.
     size: Its length.
     dtype: Its type.
+    *inputs: What `draw` is given, as arrays.
 
   Raises:
     ValueError: inside a function that XLA compiles.
@@ -25,4 +27,4 @@ def drawn(draw: Callable[[], np.ndarray], size: int, dtype: tf.DType) -> tf.Tens
     raise ValueError(
         'Expected jit_compile=False, got a function that XLA compiles: bits '
         'are drawn outside of it. Compile the model with jit_compile=False.')
-  return tf.ensure_shape(tf.numpy_function(draw, [], dtype), [size])
+  return tf.ensure_shape(tf.numpy_function(draw, list(inputs), dtype), [size])

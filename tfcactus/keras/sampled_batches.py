@@ -48,7 +48,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   """
 
   _FIXED = dict.fromkeys(
-      ('scheme', 'num_examples', 'sampling_prob', 'batch_size', 'seeded', 'draws'),
+      ('scheme', 'num_examples', 'sampling_prob', 'batch_size', 'seeded', 'draws',
+       'steps_per_epoch'),
       'Make other batches, and a plan that accounts for them.')
 
   def __init__(self, x: Any, y: Any, scheme: SamplingScheme, *,

@@ -45,6 +45,11 @@ def suitable(sampling: Optional[Type[SamplingScheme]], bands: Optional[int]
   Raises:
     ValueError: if the noise needs another.
   """
+  if sampling is not None and not (
+      isinstance(sampling, type) and issubclass(sampling, SamplingScheme)):
+    raise ValueError(
+        'Expected sampling to be a scheme of tfcactus.sampling, such as '
+        f'CyclicAllocationSampling, got {sampling!r}.')
   if sampling is None:
     return PoissonSampling if bands is None else CyclicAllocationSampling
   if bands is not None and bands > 1 and not sampling.cyclic:

@@ -42,7 +42,7 @@ class PlannedNumbers(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Numbers:
+class Numbers:
   """What a scheme reads of a plan, without one; as `PlannedNumbers`."""
 
   num_examples: int
@@ -70,6 +70,7 @@ class SamplingScheme(abc.ABC):
       over steps needs it.
     also_public: What a guarantee takes as public besides num_examples and
       sampling_prob, in words.
+    groups: Into which examples are split, of which steps take turns; one if not.
     num_examples: Size of the training set (public).
   """
 
@@ -81,6 +82,7 @@ class SamplingScheme(abc.ABC):
   draws_epochs: ClassVar[bool] = False
   cyclic: ClassVar[bool] = False
   also_public: ClassVar[Tuple[str, ...]] = ()
+  groups: int = 1
 
   num_examples: int
 
@@ -125,7 +127,7 @@ class SamplingScheme(abc.ABC):
     """
     prob = cls.prob_of_batch_size(batch_size, num_examples, groups)
     return cls.of_plan(
-        _Numbers(_checks.integer('num_examples', num_examples, 1), prob, groups))
+        Numbers(_checks.integer('num_examples', num_examples, 1), prob, groups))
 
   @property
   @abc.abstractmethod
@@ -198,11 +200,11 @@ class SamplingScheme(abc.ABC):
 
   def _check_examples(self, plan: PlannedNumbers) -> None:
     """Refuses a plan of another num_examples, or of other groups."""
-    groups = getattr(self, 'groups', 1)
-    if plan.groups != groups:
+    if plan.groups != self.groups:
       raise ValueError(
           f'Expected batches with groups={plan.groups}, as many as the noise of the '
-          f'plan has bands, got groups={groups}; use CyclicBatches(x, y, plan=plan).')
+          f'plan has bands, got groups={self.groups}; use '
+          'CyclicBatches(x, y, plan=plan).')
     if self.num_examples != plan.num_examples:
       raise ValueError(
           f'Expected batches with num_examples={plan.num_examples!r} as in the '
@@ -241,6 +243,42 @@ def checked_size(batch_size: object, num_examples: int, name: str = 'batch_size'
         f'Expected {name} of at most num_examples={num_examples}, got {name}={size}.')
   return size
 
+
+
+@dataclasses.dataclass(frozen=True)
+class DealtSampling(SamplingScheme):
+  """A scheme that makes so many batches of each epoch, as a whole.
+
+  Attributes:
+    num_examples: Size of the training set (public).
+    num_batches: Batches to an epoch (public).
+  """
+
+  relations = (relations.ADD_OR_REMOVE, relations.ZERO_OUT)
+  draws_epochs = True
+
+  num_examples: int
+  num_batches: int
+
+  def __post_init__(self) -> None:
+    _checks.integer('num_examples', self.num_examples, 1)
+    object.__setattr__(self, 'num_batches', checked_size(
+        self.num_batches, self.num_examples, 'num_batches'))
+
+  @property
+  def batches_per_epoch(self) -> int:
+    """num_batches."""
+    return self.num_batches
+
+  def check_plan(self, plan: PlannedNumbers) -> None:
+    """Refuses a plan of another num_examples, number of batches or of groups."""
+    self._check_examples(plan)
+    planned = whole_batches(plan)
+    if self.num_batches != planned:
+      raise ValueError(
+          f'Expected batches with num_batches={planned}, one over the plan\'s '
+          f'sampling_prob, got num_batches={self.num_batches}; make both from the same '
+          'numbers.')
 
 
 def whole_batches(plan: PlannedNumbers) -> int:

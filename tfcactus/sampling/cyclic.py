@@ -12,15 +12,17 @@ from typing import TypeVar
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus import relations
 from tfcactus.randomness import KeyStream
 from tfcactus.sampling import base
+
+_FARTHEST = 0.25
+"""By which share the number of batches may differ from that asked for."""
 
 _Cyclic = TypeVar('_Cyclic', bound='CyclicSampling')
 
 
 @dataclasses.dataclass(frozen=True)
-class CyclicSampling(base.SamplingScheme):
+class CyclicSampling(base.DealtSampling):
   """Each example is in one of several groups, and step t takes from group t mod groups.
 
   The group is drawn once, for each example by itself and uniformly, so that one more
@@ -34,20 +36,16 @@ class CyclicSampling(base.SamplingScheme):
     groups: Bands of the noise.
   """
 
-  relations = (relations.ADD_OR_REMOVE, relations.ZERO_OUT)
   unproved = ('of a replaced example the new value is in the group and the batches of '
               'the old one, and no account of that is known here')
-  draws_epochs = True
   cyclic = True
   also_public = ('the numbers of batches and of groups',)
 
-  num_examples: int
-  num_batches: int
-  groups: int
+  groups: int = 1
 
   def __post_init__(self) -> None:
-    _checks.integer('num_examples', self.num_examples, 1)
-    batches = base.checked_size(self.num_batches, self.num_examples, 'num_batches')
+    super().__post_init__()
+    batches = self.num_batches
     groups = _checks.integer('groups', self.groups, 1)
     if batches % groups:
       above = -(-batches // groups) * groups
@@ -55,7 +53,6 @@ class CyclicSampling(base.SamplingScheme):
           'Expected num_batches to be a multiple of groups, each of which has its turn '
           f'equally often in an epoch, got num_batches={batches} and groups={groups}; '
           f'take num_batches={above}, or as many bands as divide {batches}.')
-    object.__setattr__(self, 'num_batches', batches)
     object.__setattr__(self, 'groups', groups)
 
   @classmethod
@@ -71,13 +68,14 @@ class CyclicSampling(base.SamplingScheme):
   def prob_of_batch_size(cls, batch_size: int, num_examples: int, groups: int = 1
                          ) -> float:
     """One over the multiple of groups next to num_examples / batch_size."""
-    size = super().prob_of_batch_size(batch_size, num_examples)
-    return 1 / (groups * max(round(1 / size / groups), 1))
-
-  @property
-  def batches_per_epoch(self) -> int:
-    """num_batches."""
-    return self.num_batches
+    batches = 1 / super().prob_of_batch_size(batch_size, num_examples)
+    found = groups * max(round(batches / groups), 1)
+    if found > num_examples or abs(found - batches) > max(_FARTHEST * batches, 1):
+      raise ValueError(
+          f'Expected bands that go with about {batches:.4g} batches an epoch (of '
+          f'batch_size={batch_size} of {num_examples} examples), each of as many '
+          f'groups having its turn equally often, got bands={groups}; take fewer.')
+    return 1 / found
 
   @property
   def visits(self) -> int:
@@ -103,13 +101,3 @@ class CyclicSampling(base.SamplingScheme):
   @abc.abstractmethod
   def _epoch(self, stream: KeyStream, group: np.ndarray) -> List[np.ndarray]:
     """The batches of an epoch; the group of each example is given."""
-
-  def check_plan(self, plan: base.PlannedNumbers) -> None:
-    """Refuses a plan of another num_examples, number of batches or of groups."""
-    self._check_examples(plan)
-    planned = base.whole_batches(plan)
-    if self.num_batches != planned:
-      raise ValueError(
-          f'Expected batches with num_batches={planned}, one over the plan\'s '
-          f'sampling_prob, got num_batches={self.num_batches}; make both from the same '
-          'numbers.')

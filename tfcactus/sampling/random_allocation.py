@@ -8,15 +8,13 @@ from typing import List
 import dp_accounting
 import numpy as np
 
-from tfcactus import _checks
-from tfcactus import relations
 from tfcactus.accounting import RandomAllocationDpEvent
 from tfcactus.randomness import KeyStream
 from tfcactus.sampling import base
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomAllocationSampling(base.SamplingScheme):
+class RandomAllocationSampling(base.DealtSampling):
   """Each example goes into one of an epoch's batches, uniformly and independently.
 
   Drawn anew for each epoch. Batches vary in size, and may be empty; an example more
@@ -29,20 +27,9 @@ class RandomAllocationSampling(base.SamplingScheme):
 
   code = 4
   name = 'random_allocation'
-  relations = (relations.ADD_OR_REMOVE, relations.ZERO_OUT)
   unproved = ('of a replaced example the new value is in the batch of the old one, and '
               'no account of that is known here')
-  draws_epochs = True
   also_public = ('the number of batches',)
-
-  num_examples: int
-  num_batches: int
-
-  def __post_init__(self) -> None:
-    _checks.integer('num_examples', self.num_examples, 1)
-    object.__setattr__(
-        self, 'num_batches', base.checked_size(
-            self.num_batches, self.num_examples, 'num_batches'))
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> RandomAllocationSampling:
@@ -59,11 +46,6 @@ class RandomAllocationSampling(base.SamplingScheme):
     """One over the number of batches: num_examples / batch_size rounded."""
     return 1 / max(round(1 / super().prob_of_batch_size(batch_size, num_examples)), 1)
 
-  @property
-  def batches_per_epoch(self) -> int:
-    """num_batches."""
-    return self.num_batches
-
   def draw(self, stream: KeyStream) -> List[np.ndarray]:
     """The batches of an epoch, each in ascending order."""
     return base.dealt(
@@ -77,13 +59,3 @@ class RandomAllocationSampling(base.SamplingScheme):
     """As `SamplingScheme.released`."""
     return (f'{count} epochs of {self.num_batches} noisy sums, each example in one of '
             'them, drawn at random in each epoch')
-
-  def check_plan(self, plan: base.PlannedNumbers) -> None:
-    """Refuses a plan of another num_examples or number of batches."""
-    self._check_examples(plan)
-    planned = base.whole_batches(plan)
-    if self.num_batches != planned:
-      raise ValueError(
-          f'Expected batches with num_batches={planned}, one over the plan\'s '
-          f'sampling_prob, got num_batches={self.num_batches}; make both from the same '
-          'numbers.')

@@ -38,6 +38,11 @@ class Place(NamedTuple):
   step: int
   length: int
 
+  @classmethod
+  def of(cls, numbers: np.ndarray) -> Optional[Place]:
+    """The place that `numbers` are, or None."""
+    return cls(*map(int, numbers)) if numbers[0] else None
+
   def follows(self, before: Optional[Place]) -> bool:
     """Whether nothing lies between, and each pass was whole before the next."""
     return before is not None and self == before._replace(

@@ -216,8 +216,8 @@ _PLAN_FIELDS = ('num_examples', 'sampling_prob', 'steps', 'delta', 'dim',
 
 _NAMES = {counts.NONE: 'none', counts.UNKNOWN: 'unknown', counts.MIXED: 'mixed'}
 
-_REMEDY = (' Train a fresh model with fit(PoissonBatches(x, y, sampling_prob)) '
-           'to have one.')
+_REMEDY = (' Train a fresh model on batches of one kind, such as PoissonBatches, or '
+           'CyclicBatches under correlated noise, to have one.')
 
 _REASONS = {
     counts.NONE: 'No epsilon: steps were released, but nothing recorded how '
@@ -225,7 +225,7 @@ _REASONS = {
     counts.UNKNOWN: 'No epsilon: batches came from a source whose sampling '
                     'is unknown, and epsilon depends on it.' + _REMEDY,
     counts.MIXED: 'No epsilon: some steps chose their batches in one way and '
-                  'some in another (Poisson samples, samples of fixed size, '
-                  'passes over all examples), and no account of them '
-                  'together is kept.' + _REMEDY,
+                  'some in another (Poisson samples, random allocation, samples '
+                  'of fixed size, passes over all examples, or these by groups), '
+                  'and no account of them together is kept.' + _REMEDY,
 }

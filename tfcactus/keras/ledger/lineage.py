@@ -89,13 +89,13 @@ def _check_same(trainer: Any, record: Any, model: keras.Model,
 
 _OTHER_PLAN = (
     'No epsilon: steps were released under a plan with another noise, clip '
-    'norm, sampling_prob or num_examples than this one. Build the model with '
-    'the plan that it was trained by, or train a fresh one.')
+    'norm, sampling_prob, num_examples or correlation than this one. Build the '
+    'model with the plan that it was trained by, or train a fresh one.')
 
 _OTHER_TRAINER = (
     'No epsilon: steps were released from the same variables by another '
     'optimizer or private model, and one epsilon for all of them is not known. '
-    'Train a fresh model with fit(PoissonBatches(x, y, sampling_prob)).')
+    'Train a fresh model, by one of them.')
 
 _CHANGED = (
     'No epsilon: the weights changed outside of the steps of fit, as by a '

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from typing import Any
-from typing import ContextManager
 from typing import Dict
 from typing import Iterator
 from typing import List
@@ -76,7 +75,6 @@ class ModelLedger:
     self._marks: List[Marks] = []
     self._recent = RecentLedgers()
     self._pid = os.getpid()
-    self._place: Optional[Place] = None
     self.journal_path = None if journal is None else (
         os.path.abspath(os.fspath(journal)))
     self.journal: Optional[Journal] = None
@@ -145,13 +143,17 @@ class ModelLedger:
       for name, variable in own.items():
         variable.assign(store[name][()])
 
-  def count_step(self, mark: tf.Tensor) -> ContextManager[None]:
-    """Counts a step; inside the context it returns, the step may run.
+  @contextlib.contextmanager
+  def count_step(self, mark: tf.Tensor) -> Iterator[tf.Tensor]:
+    """Counts a step; inside the context, the step may run.
 
     A step that fails later is counted, never the reverse.
 
     Args:
       mark: That of its batch.
+
+    Yields:
+      int64, where its batch stands, for `Place.of`.
     """
     with tf.init_scope():
       self._open_journal()
@@ -159,10 +161,11 @@ class ModelLedger:
     totals = tf.numpy_function(
         self._admit, [mark, weight_watch.digest(self._model.weights),
                       self.record.weights.left, *counters], tf.int64)
-    totals = tf.ensure_shape(totals, [len(counters)])
+    totals = tf.ensure_shape(totals, [len(counters) + len(_NOWHERE)])
     for counter, total in zip(counters, tf.unstack(totals)):
       counter.assign(total)
-    return tf.control_dependencies([totals])
+    with tf.control_dependencies([totals]):
+      yield totals[len(counters):]
 
   def _admit(self, mark: np.ndarray, weights: np.ndarray, left: np.ndarray,
              *counters: np.ndarray) -> np.ndarray:
@@ -178,12 +181,7 @@ class ModelLedger:
         taken.epochs, seeded | self._noise)
     if self.journal is not None:
       self.journal.reserve(total)
-    self._place = taken.place
-    return np.array(total, np.int64)
-
-  def place(self) -> Optional[Place]:
-    """Where the batch of the step that runs stands, if that is known."""
-    return self._place
+    return np.array((*total, *(taken.place or _NOWHERE)), np.int64)
 
   def _recognise(self, mark: np.ndarray) -> Tuple[Taken, Seeded]:
     """What is known of the batch of a mark, and what of its choice repeats."""
@@ -278,6 +276,8 @@ class ModelLedger:
         self.plan, counts.UNKNOWN if note else sampling,
         known.released_steps + ahead, known.epochs_begun + ahead, note, seeded))
 
+
+_NOWHERE = Place(0, 0, 0, 0)
 
 _NO_JOURNAL = (
     'No epsilon: the journal {} of this model is not there, and it may count '
