@@ -88,7 +88,7 @@ def test_the_mean_of_the_views_is_what_is_clipped():
 def test_an_examples_views_are_bounded_together():
   x = np.full((20, 50), 9.0, np.float32)
   model = tf.keras.Sequential([
-      layers.Input((50,)), layers.GaussianNoise(5.0), layers.Dense(1, use_bias=False)])
+      layers.Input((50,)), layers.GaussianNoise(1.0), layers.Dense(1, use_bias=False)])
   moved, _ = _moved(model, 8, x[:1], np.zeros((1, 1), np.float32),
                     lambda y, prediction: prediction[:, 0], _plan(num_examples=1))
   assert 0.2999 < np.linalg.norm(moved) <= 0.3
