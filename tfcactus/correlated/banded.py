@@ -105,11 +105,12 @@ class _BandedRows(base.NoiseRows):
     noise, count = fresh(), self._others.size
     if count:
       if self._kept is None:
-        self._kept, self._place = np.zeros((count, noise.size)), 0
+        self._kept, self._place = np.zeros((count, *noise.shape)), 0
       # Row (place - i) holds the noise of i steps before.
       weights = np.empty(count)
       weights[(self._place - 1 - np.arange(count)) % count] = self._others
-      noise -= weights @ self._kept
+      # Not by BLAS, whose threads go on spinning beside what trains.
+      noise -= np.einsum('i,i...->...', weights, self._kept)
     noise /= self._first
     if self._kept is not None:
       self._kept[self._place] = noise
