@@ -356,6 +356,7 @@ TRAINING = dict(batch_size=500, epochs=3, num_examples=20_000, delta=1e-5,
                 l2_norm_clip=1.0)
 
 
+@pytest.mark.slow
 def test_auto_is_the_number_of_bands_of_least_total_error():
   best = tfcactus.PrivacyPlan.for_training(
       **TRAINING, target_epsilon=2.0, correlation='auto')

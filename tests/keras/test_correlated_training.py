@@ -72,7 +72,9 @@ def _white(noise):
 
 
 @pytest.mark.parametrize('request_', STRATEGIES)
-@pytest.mark.parametrize('kind', sampling.SCHEMES[-2:])
+@pytest.mark.parametrize('kind', [
+    sampling.CyclicAllocationSampling,
+    pytest.param(sampling.CyclicPoissonSampling, marks=pytest.mark.slow)])
 def test_what_is_released_has_the_covariance_of_the_strategy(request_, kind):
   plan = _plan(correlation=request_)
   private = _private(plan, seed=5)
@@ -135,6 +137,7 @@ def test_steps_on_other_batches_have_independent_noise_and_no_epsilon():
     private.guarantee()
 
 
+@pytest.mark.slow
 def test_steps_within_one_execution_are_correlated_too():
   plan = _plan()
   private, watch = _private(plan, seed=5), _Watch()

@@ -83,7 +83,8 @@ def test_random_allocation_keeps_the_target_with_less_noise(tmp_path):
 
 
 @pytest.mark.parametrize('arguments,bands,name', [
-    (('--bands', 'auto', '--batch-size', '20'), None, 'each example in one of'),
+    pytest.param(('--bands', 'auto', '--batch-size', '20'), None,
+                 'each example in one of', marks=pytest.mark.slow),
     (('--bands', '3', '--sampling', 'poisson'), 3, 'taken with probability')])
 def test_correlated_noise_keeps_the_target(tmp_path, capsys, arguments, bands, name):
   code, result = run(tmp_path, '--mechanism', 'gaussian', '--target-epsilon', '3',
