@@ -170,7 +170,8 @@ def _draw(args: argparse.Namespace, strategy: correlated.Strategy, steps: int,
                      'o-')
     axes[2].axvline(strategy.bands, color='C1', linewidth=0.8)
     axes[2].set(xlabel='bands', ylabel='total error / that of one band', ylim=(0, None),
-                title=f'At epsilon {args.epsilon:g}, delta {args.delta:g}')
+                title=f'At epsilon {_format.upper(args.epsilon)}, delta '
+                f'{_format.upper(args.delta)}')
   for axis in axes:
     axis.grid(alpha=0.3)
   figure.tight_layout()
