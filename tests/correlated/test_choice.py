@@ -10,7 +10,7 @@ from tfcactus.correlated import choice
 def _plan(bands, multiplier, error):
   return types.SimpleNamespace(
       bands=bands, steps=10, noise=types.SimpleNamespace(noise_multiplier=multiplier),
-      correlation=types.SimpleNamespace(error=lambda steps: error))
+      correlation=types.SimpleNamespace(error=lambda steps, workload: error))
 
 
 def test_numbers_to_try_have_a_multiple_near_the_batches():

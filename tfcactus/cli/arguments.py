@@ -6,6 +6,7 @@ import argparse
 import fractions
 from typing import Any
 from typing import Optional
+from typing import Sequence
 
 from tfcactus import noise as noise_lib
 from tfcactus.release import planner
@@ -41,6 +42,19 @@ def require(args: argparse.Namespace, command: str, *names: str) -> None:
     if getattr(args, name) is None:
       raise ValueError(
           f'Expected {option(name)} with "{command}", got none.')
+
+
+def refuse_own(args: argparse.Namespace, mechanism: str, names: Sequence[str]) -> None:
+  """Refuses what only one kind of "design" has, beside another.
+
+  Raises:
+    ValueError: naming the first that was given.
+  """
+  for name in names:
+    if getattr(args, name) is not None:
+      raise ValueError(
+          f'Expected {option(name)} with "design {mechanism}" only, got it with '
+          f'{args.mechanism!r}.')
 
 
 def option(name: str) -> str:

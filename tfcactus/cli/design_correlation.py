@@ -17,7 +17,6 @@ from tfcactus.cli import command
 from tfcactus.correlated import choice
 from tfcactus.plan import PrivacyPlan
 
-_OWN = ('bands', 'blocked', 'momentum', 'batches', 'plot')
 _FOREIGN = ('budget', 'objective', 'dim', 'cells', 'tail_ratio', 'bins',
             'sampling_prob', 'range', 'utility', 'norm', 'method', 'seed', 'seconds')
 
@@ -39,11 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def refuse_arguments(args: argparse.Namespace) -> None:
   """Raises if an argument of correlations came with something else."""
-  given = [name for name in _OWN if getattr(args, name) is not None]
-  if given:
-    raise ValueError(
-        f'Expected --{given[0]} with "design correlation" only, got it with '
-        f'{args.mechanism!r}.')
+  arguments.refuse_own(
+      args, 'correlation', ('bands', 'blocked', 'momentum', 'batches', 'plot'))
 
 
 def run(args: argparse.Namespace) -> None:
@@ -60,7 +56,8 @@ def run(args: argparse.Namespace) -> None:
   plans: _Plans = []
   if args.epsilon is None:
     arguments.require(args, 'design correlation without --epsilon', 'bands')
-    strategy, steps = _request(args)(args.bands).solve(args.steps), args.steps
+    steps = args.steps
+    strategy = correlated.solved(_request(args)(args.bands), steps)
   else:
     arguments.require(args, 'design correlation --epsilon', 'batches', 'delta')
     plan, plans = _searched(args)
@@ -111,7 +108,7 @@ def _searched(args: argparse.Namespace) -> Tuple[PrivacyPlan, _Plans]:
   wanted = None if args.bands is None else plan_of(args.bands)
   best, seen = choice.least_error(
       choice.numbers_of_bands(args.batches), plan_of,
-      lambda plan: _row(plan, _workload(args))['total_error'])
+      lambda plan: choice.total_error(plan, _workload(args)))
   return (wanted or best), seen
 
 
@@ -121,10 +118,8 @@ def _strategy(plan: PrivacyPlan) -> correlated.Strategy:
 
 
 def _row(plan: PrivacyPlan, workload: correlated.Workload) -> dict[str, Any]:
-  multiplier = plan.noise.noise_multiplier
-  error = _strategy(plan).error(plan.steps, workload)
-  return {'bands': plan.groups, 'noise_multiplier': multiplier,
-          'total_error': multiplier * error}
+  return {'bands': plan.groups, 'noise_multiplier': plan.noise.noise_multiplier,
+          'total_error': choice.total_error(plan, workload)}
 
 
 def _told(args: argparse.Namespace, strategy: correlated.Strategy,

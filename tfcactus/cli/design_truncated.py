@@ -34,13 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def refuse_arguments(args: argparse.Namespace) -> None:
   """Raises if an argument of truncated noise came with other noise."""
-  given = [name for name in ('range', 'utility', 'norm', 'epsilon', 'method',
-                             'seed', 'seconds')
-           if getattr(args, name) is not None]
-  if given:
-    raise ValueError(
-        f'Expected --{given[0]} with "design truncated" only, got it with '
-        f'{args.mechanism!r}.')
+  arguments.refuse_own(args, 'truncated', (
+      'range', 'utility', 'norm', 'epsilon', 'method', 'seed', 'seconds'))
 
 
 def run(args: argparse.Namespace) -> None:

@@ -12,6 +12,9 @@ from typing import Protocol
 from typing import Tuple
 from typing import TypeVar
 
+from tfcactus.correlated.workload import PREFIX_SUMS
+from tfcactus.correlated.workload import Workload
+
 _MOST = 512
 """Bands: beyond, solving takes minutes, and as many vectors are kept."""
 
@@ -38,12 +41,12 @@ class Priced(Protocol):
 _Plan = TypeVar('_Plan', bound=Priced)
 
 
-def total_error(plan: Priced) -> float:
+def total_error(plan: Priced, workload: Workload = PREFIX_SUMS) -> float:
   """What noise adds to the weights, at a clip norm and a learning rate of one.
 
   The root mean square over steps of the standard deviation of a coordinate, of sums.
   """
-  return plan.noise.noise_multiplier * plan.correlation.error(plan.steps)
+  return plan.noise.noise_multiplier * plan.correlation.error(plan.steps, workload)
 
 
 def numbers_of_bands(num_batches: float) -> Iterator[int]:

@@ -42,11 +42,7 @@ class NoiseSampler:
     noise: The distribution that is drawn.
     dim: The number of coordinates of a draw, or None if it may vary.
     seeded: Whether the draws repeat.
-    place: Where the batch of the step that is traced stands, int64 as of a `Place`;
-      for noise that depends on it.
   """
-
-  place: Optional[tf.Tensor] = None
 
   def __init__(self, noise: noise_lib.Noise, dim: Optional[int] = None,
                seed: Optional[int] = None):
@@ -75,11 +71,12 @@ class NoiseSampler:
             f'dim={self.dim}.')
       self.dim = noise.dim
 
-  def draw(self, size: int) -> tf.Tensor:
+  def draw(self, size: int, place: Optional[tf.Tensor] = None) -> tf.Tensor:
     """Draws one noise vector.
 
     Args:
       size: Its number of coordinates.
+      place: Where the batch of a step stands; of no matter here.
 
     Returns:
       float64, shape (size,), in units of sensitivity.
@@ -87,6 +84,7 @@ class NoiseSampler:
     Raises:
       ValueError: if `size` is not the sampler's dimension.
     """
+    del place
     size = _checks.integer('size', size, 1)
     if self.dim not in (None, size):
       raise ValueError(
@@ -97,13 +95,15 @@ class NoiseSampler:
     return random_bits.drawn(
         lambda: self.noise.sample_vector(self._rng, size), size, tf.float64)
 
-  def __call__(self, template: Any, scale: Any = 1.0) -> Any:
+  def __call__(self, template: Any, scale: Any = 1.0,
+               place: Optional[tf.Tensor] = None) -> Any:
     """Draws noise in the structure of `template`, jointly over all its parts.
 
     Args:
       template: One shape (a tuple or list of ints, or a `TensorShape`), or a
         nested structure of tensors, variables, arrays or `TensorSpec`s.
       scale: Multiplies the draw; the sensitivity (clip norm) of the sum.
+      place: As for `draw`.
 
     Returns:
       The structure of `template`, noise in the shape and dtype of each part
@@ -120,24 +120,27 @@ class NoiseSampler:
     # A Python float would pass through float32 on its way.
     scale = (tf.constant(scale, tf.float64) if isinstance(scale, float) else
              tf.cast(scale, tf.float64))
-    flat = self.draw(sum(sizes)) * scale
+    flat = self.draw(sum(sizes), place) * scale
     pieces = tf.split(flat, sizes) if len(sizes) > 1 else [flat]
     return tf.nest.pack_sequence_as(template, [
         self._cast(tf.reshape(piece, shape), part.dtype, scale)
         for piece, shape, part in zip(pieces, shapes, parts)
     ])
 
-  def add_to(self, sums: Sequence[tf.Tensor], scale: tf.Tensor) -> List[tf.Tensor]:
+  def add_to(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
+             place: Optional[tf.Tensor] = None) -> List[tf.Tensor]:
     """Adds one draw to a vector in parts, with one rounding.
 
     Args:
       sums: The parts.
       scale: Multiplies the draw; the sensitivity (clip norm) of the sum.
+      place: As for `draw`.
 
     Returns:
       The noisy parts in their shapes and dtypes.
     """
-    noise = self([tf.TensorSpec(part.shape, tf.float64) for part in sums], scale)
+    noise = self(
+        [tf.TensorSpec(part.shape, tf.float64) for part in sums], scale, place)
     # Rounded noise alone would have a coarser grid than the noisy sum.
     return [tf.cast(tf.cast(part, tf.float64) + extra, part.dtype)
             for part, extra in zip(sums, noise)]

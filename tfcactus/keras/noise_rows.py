@@ -46,12 +46,12 @@ class CorrelatedSampler(NoiseSampler):
     self._position = 0
     self._lock = threading.Lock()
 
-  def draw(self, size: int) -> tf.Tensor:
-    """As `NoiseSampler.draw`; of the step of `place`, which goes into the graph."""
-    if self.place is None:
+  def draw(self, size: int, place: Optional[tf.Tensor] = None) -> tf.Tensor:
+    """As `NoiseSampler.draw`; the place, int64 as of a `Place`, goes into the graph."""
+    if place is None:
       raise ValueError('Expected noise that is correlated over steps within a step.')
     return random_bits.drawn(
-        lambda place: self._next(Place.of(place), size), size, tf.float64, self.place)
+        lambda numbers: self._next(Place.of(numbers), size), size, tf.float64, place)
 
   def _next(self, place: Optional[Place], size: int) -> np.ndarray:
     """The noise of a step whose batch stands there."""

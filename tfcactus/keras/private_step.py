@@ -158,8 +158,7 @@ class Step:
     self._settled = engine.routes
     release, scale = self.norm.release(batch)
     self._check_vector()
-    self._sampler.place = place
-    sums = self.norm.move(self._sampler.add_to(release, scale))
+    sums = self.norm.move(self._sampler.add_to(release, scale, place))
     averages = [total / self._plan.expected_batch_size for total in sums]
     penalty, gradients = weight_penalties.penalty(self._model)
     return [average if more is None else average + tf.cast(more, average.dtype)
