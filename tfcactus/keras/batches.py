@@ -110,7 +110,16 @@ class FixedSizeBatches(SampledBatches):
     self.batch_size = scheme.batch_size
 
 
-class AllocatedBatches(SampledBatches):
+class _DealtBatches(SampledBatches):
+  """Batches of which each epoch has a number of its own, settled beforehand."""
+
+  @property
+  def num_batches(self) -> int:
+    """Batches to an epoch; of Keras 3's datasets, too."""
+    return self.scheme.batches_per_epoch
+
+
+class AllocatedBatches(_DealtBatches):
   """Batches of epochs in which each example enters one, drawn at random.
 
   Every example is used once an epoch, as in a shuffled pass, and amplification is
@@ -152,13 +161,8 @@ class AllocatedBatches(SampledBatches):
     super().__init__(data, None, scheme, physical_batch_size=physical_batch_size,
                      seed=seed)
 
-  @property
-  def num_batches(self) -> int:
-    """Batches to an epoch; of Keras 3's datasets, too."""
-    return self.scheme.batches_per_epoch
 
-
-class CyclicBatches(SampledBatches):
+class CyclicBatches(_DealtBatches):
   """Batches of groups of examples that take turns, for noise correlated over steps.
 
   Which group an example is in is drawn once, when these are made; which of the group's
@@ -200,11 +204,6 @@ class CyclicBatches(SampledBatches):
     super().__init__(x, y, sampling.of_plan(plan), seed=seed,
                      physical_batch_size=physical_batch_size,
                      sample_weight=sample_weight)
-
-  @property
-  def num_batches(self) -> int:
-    """Batches to an epoch; of Keras 3's datasets, too."""
-    return self.scheme.batches_per_epoch
 
 
 class ShuffledBatches(SampledBatches):
