@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import math
 import os
 import statistics
 import time
@@ -32,6 +33,7 @@ from tfcactus import sampling
 from tfcactus.correlated import choice
 
 BATCHES, EPOCHS, EPSILONS, DELTA = (240, 60, 15), (5, 20), (0.5, 1, 3, 8), 1e-5
+SIZES, EXAMPLES = (256, 1024, 4096), 60_000
 SEEDS, RATES, HELD_OUT = (1, 2, 3), (1.0, 2.0, 4.0, 8.0), 5_000
 METHODS = {
     'independent, Poisson': ['--sampling', 'poisson'],
@@ -78,6 +80,40 @@ def error_table() -> None:
   _results.save('correlated', found)
   _results.show('correlated', _results.markdown(
       ['batches', 'epochs', *(f'epsilon {target:g}' for target in EPSILONS)], rows))
+
+
+def by_visits(size: int, epochs: int, target: float, bands: int) -> float:
+  """Noise multiplier times error of cyclic Poisson batches of MNIST's images.
+
+  Accounted by the visits of one group, in which epochs need not be whole; so any
+  number of bands has a value.
+  """
+  steps = epochs * round(EXAMPLES / size)
+  found = tfcactus.calibrate_noise_multiplier(
+      target, tfcactus.Gaussian, l2_norm_clip=1.0, num_examples=EXAMPLES,
+      sampling_prob=min(1.0, bands * size / EXAMPLES), steps=math.ceil(steps / bands),
+      delta=DELTA)
+  return found.noise_multiplier * correlated.BandedStrategy(bands).solve(steps).error(
+      steps)
+
+
+def size_table() -> None:
+  """The same by batch sizes."""
+  found, rows = [], []
+  for size, epochs in itertools.product(SIZES, (*EPOCHS, 40)):
+    tried = sorted({*(2**k for k in range(7) if 2**k * size <= EXAMPLES),
+                    round(EXAMPLES / size)})
+    cells = []
+    for target in EPSILONS:
+      errors = {bands: by_visits(size, epochs, target, bands) for bands in tried}
+      best = min(errors, key=errors.__getitem__)
+      found.append({'batch_size': size, 'epochs': epochs, 'epsilon': target,
+                    'bands': best, 'error': errors[best] / errors[1]})
+      cells.append(f'{errors[best] / errors[1]:.3f} ({best})')
+    rows.append([str(size), str(epochs), *cells])
+  _results.save('correlated_sizes', found)
+  _results.show('correlated_sizes', _results.markdown(
+      ['batch size', 'epochs', *(f'epsilon {target:g}' for target in EPSILONS)], rows))
 
 
 def train(method: str, seed: int, rate: float, target: float, epochs: int,
@@ -133,7 +169,7 @@ def training_table(target: float, epochs: int) -> None:
 def cost_table() -> None:
   """CPU time of a step of the tutorial CNN, kinds of noise by turns."""
   from tfcactus import keras as private  # pylint: disable=import-outside-toplevel
-  from training import mnist  # pylint: disable=import-outside-toplevel
+  from training import networks  # pylint: disable=import-outside-toplevel
   rng = np.random.default_rng(0)
   x = rng.normal(size=(6_000, 28, 28, 1)).astype(np.float32)
   y = rng.integers(0, 10, 6_000)
@@ -146,8 +182,8 @@ def cost_table() -> None:
     plan = tfcactus.PrivacyPlan(
         noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=6_000,
         sampling_prob=1 / 60, steps=6_000, delta=DELTA, correlation=request)
-    model = private.privatize(mnist.build_cnn('tanh'), plan)
-    model.compile('sgd', mnist.tf.keras.losses.SparseCategoricalCrossentropy(
+    model = private.privatize(networks.cnn('tanh'), plan)
+    model.compile('sgd', networks.tf.keras.losses.SparseCategoricalCrossentropy(
         from_logits=True))
     batches = private.CyclicBatches(x, y, plan=plan)
     model.fit(batches, verbose=0)
@@ -226,6 +262,7 @@ def main() -> None:
     peer_table()
   else:
     error_table()
+    size_table()
 
 
 if __name__ == '__main__':

@@ -109,11 +109,11 @@ def build(pools):
   """The tutorial CNN with pools of some class."""
   import tensorflow as tf
 
-  from training import mnist
+  from training import networks
   layers = [
       getattr(tf.keras.layers, pools)(layer.pool_size, layer.strides)
       if isinstance(layer, tf.keras.layers.MaxPooling2D) else layer
-      for layer in mnist.build_cnn('tanh').layers]
+      for layer in networks.cnn('tanh').layers]
   model = tf.keras.Sequential([tf.keras.layers.InputLayer((28, 28, 1)), *layers])
   start(model)
   return model

@@ -51,12 +51,12 @@ def keras_contender(name):
   """Returns a function: steps -> trains so many."""
   import tensorflow as tf
 
-  from training import mnist
+  from training import networks
   x, y = data()
   loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
   apart = tf.keras.losses.SparseCategoricalCrossentropy(
       from_logits=True, reduction='none')
-  model = mnist.build_cnn()
+  model = networks.cnn()
   if name in ('tfcactus', 'vectorized'):
     import tfcactus
     from tfcactus import keras as private

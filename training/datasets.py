@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import os
+import socket
+import threading
 from typing import Any
 from typing import Optional
+import urllib.request
 import warnings
 
 import numpy as np
+
+_HOST = 'storage.googleapis.com'
+"""Where tensorflow-datasets has MNIST from."""
+
+_PATIENCE = 4
+"""Seconds until a network that does not answer is taken for none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +73,29 @@ def load(name: str, data_dir: Optional[str] = None) -> Dataset:
         f'{error})')
 
 
+def hold_out(data: Dataset, size: int) -> Dataset:
+  """Puts some training examples, always the same, in place of those to test on.
+
+  Args:
+    data: All of it.
+    size: How many.
+
+  Raises:
+    ValueError: if none would be left.
+  """
+  total = data.train[1].size
+  if not 0 < size < total:
+    raise ValueError(
+        f'Expected to hold out at least 1 of the {total} training images and not all, '
+        f'got {size}.')
+  order = np.random.default_rng(0).permutation(total)
+  left, held = ((data.train[0][part], data.train[1][part])
+                for part in (order[:-size], order[-size:]))
+  return dataclasses.replace(
+      data, train=left, test=held,
+      description=f'{data.description}, {size:,} of the training images held out')
+
+
 def mnist(data_dir: Optional[str] = None) -> Dataset:
   """MNIST through tensorflow-datasets, downloaded if it is not on disk."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -72,6 +105,8 @@ def mnist(data_dir: Optional[str] = None) -> Dataset:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')
       builder = tfds.builder('mnist', data_dir=data_dir)
+      if not builder.data_path.exists():
+        _check_network()
       builder.download_and_prepare()
       parts = [builder.as_dataset(split=split, batch_size=-1,
                                   as_supervised=True)
@@ -87,6 +122,29 @@ def mnist(data_dir: Optional[str] = None) -> Dataset:
     ) from error
   return Dataset('mnist', 'MNIST, 60,000 training and 10,000 test images',
                  train, test)
+
+
+def _check_network() -> None:
+  """Fails at once where a download would be tried for minutes.
+
+  Raises:
+    ConnectionError: if there is no way to the images.
+  """
+  if urllib.request.getproxies():
+    return  # The way is the proxy's.
+  reached = threading.Event()
+
+  def reach() -> None:
+    with contextlib.suppress(OSError):
+      socket.create_connection((_HOST, 443), _PATIENCE).close()
+      reached.set()
+
+  # In a thread, since looking up a name knows no time limit.
+  thread = threading.Thread(target=reach, daemon=True)
+  thread.start()
+  thread.join(_PATIENCE)
+  if not reached.is_set():
+    raise ConnectionError(f'no connection to {_HOST}')
 
 
 def _tensorflow_datasets() -> Any:

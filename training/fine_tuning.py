@@ -32,7 +32,7 @@ from tfcactus.keras import PoissonBatches  # noqa: E402
 from tfcactus.keras import privatize  # noqa: E402
 from tfcactus.keras.fine_tuning import features  # noqa: E402
 from training import datasets  # noqa: E402
-from training import mnist  # noqa: E402
+from training import networks  # noqa: E402
 
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -67,7 +67,7 @@ def split(arrays: Arrays, private: bool) -> Arrays:
 
 def pretrained(data: Arrays, epochs: int) -> tf.keras.Model:
   """A CNN trained on public images, without its two dense layers."""
-  model = mnist.build_cnn('tanh')
+  model = networks.cnn('tanh')
   model.compile('adam', _LOSS)
   model.fit(*data, batch_size=128, epochs=epochs, verbose=0)
   inputs = tf.keras.Input(model.input_shape[1:])
@@ -122,7 +122,7 @@ def main(argv: Optional[Sequence[str]] = None) -> Dict[str, Any]:
   results = {
       'fine-tuned': train(head, plan, (inputs, private[1]), (tests, test[1]), 1.0,
                           args.seed),
-      'from scratch': train(mnist.build_cnn('tanh'), plan, private, test, 1.0,
+      'from scratch': train(networks.cnn('tanh'), plan, private, test, 1.0,
                             args.seed)}
   results['fine-tuned']['pretraining_cpu_seconds'] = round(seconds, 1)
   for name, result in results.items():

@@ -1,21 +1,25 @@
-"""Trains the tutorial CNN on MNIST under differential privacy.
+"""Trains a small model on MNIST under differential privacy, by default a CNN.
 
     python -m training.mnist
     python -m training.mnist --mechanism gaussian --target-epsilon 1
     python -m training.mnist --mechanism gaussian --sampling allocation
     python -m training.mnist --mechanism gaussian --target-epsilon 3 --bands auto
+    python -m training.mnist --recipe best
+    python -m training.mnist --recipe scattering --target-epsilon 1
     python -m training.mnist --help
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import os
 import sys
 import time
 from typing import Any
+from typing import Callable
 from typing import Optional
 from typing import Sequence
 
@@ -31,8 +35,10 @@ from tfcactus import noise  # noqa: E402
 from tfcactus import sampling  # noqa: E402
 from tfcactus.noise import library  # noqa: E402
 from training import datasets  # noqa: E402
+from training import features  # noqa: E402
+from training import networks  # noqa: E402
+from training import recipes  # noqa: E402
 
-PARAMETERS = 26_010
 SAMPLINGS = {'poisson': sampling.PoissonSampling,
              'allocation': sampling.RandomAllocationSampling}
 CYCLIC = {'poisson': sampling.CyclicPoissonSampling,
@@ -42,10 +48,48 @@ MECHANISMS = ('isotropic', 'gaussian', 'cactus', 'monotone', 'laplace')
 
 def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
   """Reads the command line."""
+  parser = _parser()
+  recipe = parser.parse_args(argv).recipe
+  if recipe:
+    parser.set_defaults(learning_rate=None, **recipes.RECIPES[recipe])
+  args = parser.parse_args(argv)
+  args.sampling = args.sampling or ('poisson' if args.bands is None else 'allocation')
+  if args.noise_multiplier is not None and args.target_epsilon is not None:
+    parser.error('--noise-multiplier and --target-epsilon exclude each other')
+  if args.noise_multiplier is not None and args.mechanism.endswith('.npz'):
+    parser.error('--noise-multiplier does not go with a table, which has its '
+                 'own; leave it out')
+  if recipe:
+    _complete(args)
+  return args
+
+
+def _complete(args: argparse.Namespace) -> None:
+  """What a recipe says where nothing was given."""
+  if args.noise_multiplier is args.target_epsilon is None:
+    args.target_epsilon = recipes.TARGET_EPSILON
+  if args.learning_rate is None:
+    target = args.target_epsilon or 0
+    args.learning_rate = recipes.learning_rate(
+        target if 0 < target < math.inf else recipes.TARGET_EPSILON)
+
+
+def _parser() -> argparse.ArgumentParser:
+  """The options and their defaults."""
   parser = argparse.ArgumentParser(
       prog='python -m training.mnist', description=__doc__.splitlines()[0],
       formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-  add = parser.add_argument
+  parser.add_argument(
+      '--recipe', choices=recipes.RECIPES, default=None,
+      help='settings chosen together, within epsilon '
+      f'{recipes.TARGET_EPSILON}; options given beside it have the last word')
+  _add_noise(parser.add_argument_group('noise and sampling').add_argument)
+  _add_training(parser.add_argument_group('training').add_argument)
+  _add_data(parser.add_argument_group('data and results').add_argument)
+  return parser
+
+
+def _add_noise(add: Callable[..., Any]) -> None:
   add('--mechanism', default='isotropic', metavar='NAME',
       help=f'{", ".join(MECHANISMS)}, or the path of a table (.npz)')
   add('--noise-multiplier', type=float, default=None,
@@ -61,56 +105,42 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
   add('--bands', default=None, metavar='B',
       help='correlate Gaussian noise over so many steps, or as many as leave the '
       'least of it with auto, and take batches from as many groups of examples in turn')
+  add('--delta', type=float, default=1e-5, help='of the guarantee')
+  add('--accounting', choices=('proven', 'scalar-unproven'), default='proven',
+      help='scalar-unproven reproduces a published account that is NOT a '
+      'guarantee for training')
+
+
+def _add_training(add: Callable[..., Any]) -> None:
   add('--epochs', type=int, default=15,
       help='passes over the data, in expectation')
   add('--learning-rate', type=float, default=0.5,
       help='of plain SGD in the first step; it falls to a twentieth')
+  add('--features', choices=features.FEATURES, default='pixels',
+      help='what the model is shown of an image: pixels, straightened ones, or '
+      'scattering features of these, on which a linear model is trained')
+  add('--augmentation-multiplicity', type=int, default=1, metavar='K',
+      help="average each example's gradient over so many views of it, shifted at "
+      'random, before it is clipped')
   add('--activation', choices=('tanh', 'relu'), default='tanh',
       help="of the CNN; the tutorial's is relu, tanh learns better here")
-  add('--delta', type=float, default=1e-5, help='of the guarantee')
   add('--seed', type=int, default=None,
       help='repeat a run exactly; for experiments, not for releases')
+
+
+def _add_data(add: Callable[..., Any]) -> None:
   add('--dataset', choices=('auto', 'mnist', 'digits'), default='auto',
       help='auto is MNIST where it can be had, otherwise digits')
+  add('--held-out', type=int, default=0, metavar='N',
+      help='for choosing settings: do not train on so many training images, chosen at '
+      'random, and evaluate on them in place of the test images')
   add('--data-dir', default=None, help='of tensorflow-datasets')
-  add('--accounting', choices=('proven', 'scalar-unproven'), default='proven',
-      help='scalar-unproven reproduces a published account that is NOT a '
-      'guarantee for training')
   add('--json', metavar='FILE', default=None, help='write the results here')
   add('--verbose', type=int, choices=(0, 1, 2), default=1,
       help='as in Keras: silent, progress bar, one line per epoch')
-  args = parser.parse_args(argv)
-  args.sampling = args.sampling or ('poisson' if args.bands is None else 'allocation')
-  if args.noise_multiplier is not None and args.target_epsilon is not None:
-    parser.error('--noise-multiplier and --target-epsilon exclude each other')
-  if args.noise_multiplier is not None and args.mechanism.endswith('.npz'):
-    parser.error('--noise-multiplier does not go with a table, which has its '
-                 'own; leave it out')
-  return args
 
 
-def build_cnn(activation: str = 'relu') -> tf.keras.Sequential:
-  """The CNN of TensorFlow Privacy's MNIST tutorial: 26,010 parameters.
-
-  Args:
-    activation: The tutorial has 'relu'; under clipping and noise the bounded
-      'tanh' learns better (Papernot et al., "Tempered Sigmoid Activations for
-      Deep Learning with Differential Privacy", 2021).
-  """
-  layers = tf.keras.layers
-  return tf.keras.Sequential([
-      layers.InputLayer((28, 28, 1)),
-      layers.Conv2D(16, 8, strides=2, padding='same', activation=activation),
-      layers.MaxPool2D(2, 1),
-      layers.Conv2D(32, 4, strides=2, padding='valid', activation=activation),
-      layers.MaxPool2D(2, 1),
-      layers.Flatten(),
-      layers.Dense(32, activation=activation),
-      layers.Dense(10),
-  ])
-
-
-def make_noise(mechanism: str, noise_multiplier: float) -> Any:
+def make_noise(mechanism: str, noise_multiplier: float, dim: int) -> Any:
   """The noise of a mechanism, from the library of tables where it is there."""
   if mechanism.endswith('.npz'):
     return noise.load(mechanism)
@@ -120,11 +150,11 @@ def make_noise(mechanism: str, noise_multiplier: float) -> Any:
     return noise.Laplace(noise_multiplier / math.sqrt(2))
   if mechanism == 'isotropic':
     try:
-      return library.find('isotropic', dim=PARAMETERS,
+      return library.find('isotropic', dim=dim,
                           noise_multiplier=noise_multiplier)
     except ValueError:
       return design.RadialGaussian(
-          dim=PARAMETERS, noise_multiplier=noise_multiplier).solve()
+          dim=dim, noise_multiplier=noise_multiplier).solve()
   solver = {'cactus': design.Cactus, 'monotone': design.Monotone}.get(mechanism)
   if solver is None:
     raise ValueError(
@@ -134,6 +164,16 @@ def make_noise(mechanism: str, noise_multiplier: float) -> Any:
     return library.find(mechanism, budget=noise_multiplier**2)
   except ValueError:
     return solver(budget=noise_multiplier**2).solve()
+
+
+def build_model(args: argparse.Namespace) -> tf.keras.Sequential:
+  """The model that is to be trained."""
+  return networks.build(args.features, args.activation,
+                        augmented=args.augmentation_multiplicity != 1)
+
+
+def _dim(args: argparse.Namespace) -> int:
+  return build_model(args).count_params()
 
 
 def make_plan(args: argparse.Namespace, num_examples: int
@@ -158,11 +198,11 @@ def make_plan(args: argparse.Namespace, num_examples: int
       l2_norm_clip=args.l2_norm_clip, num_examples=num_examples,
       sampling_prob=kind.prob_of_batch_size(args.batch_size, num_examples),
       steps=args.epochs * scheme.batches_per_epoch, delta=args.delta,
-      dim=PARAMETERS, accounting=args.accounting)
+      dim=_dim(args), accounting=args.accounting)
   if args.target_epsilon is None:
     multiplier = 1.3 if args.noise_multiplier is None else args.noise_multiplier
     return tfcactus.PrivacyPlan(
-        noise=make_noise(args.mechanism, multiplier), **settings)
+        noise=make_noise(args.mechanism, multiplier, settings['dim']), **settings)
   if args.mechanism not in ('gaussian', 'isotropic'):
     raise ValueError(
         'Expected --mechanism gaussian or isotropic with --target-epsilon, got '
@@ -172,7 +212,7 @@ def make_plan(args: argparse.Namespace, num_examples: int
   return tfcactus.PrivacyPlan(
       noise=tfcactus.calibrate_noise_multiplier(
           args.target_epsilon,
-          lambda multiplier: make_noise(args.mechanism, multiplier),
+          lambda multiplier: make_noise(args.mechanism, multiplier, settings['dim']),
           sampling=kind, **settings), **settings)
 
 
@@ -189,11 +229,27 @@ def make_correlated_plan(args: argparse.Namespace, num_examples: int
   multiplier = 1.3 if args.noise_multiplier is None else args.noise_multiplier
   return tfcactus.PrivacyPlan.for_training(
       batch_size=args.batch_size, epochs=args.epochs, num_examples=num_examples,
-      delta=args.delta, l2_norm_clip=args.l2_norm_clip, dim=PARAMETERS,
+      delta=args.delta, l2_norm_clip=args.l2_norm_clip, dim=_dim(args),
       accounting=args.accounting, target_epsilon=args.target_epsilon,
       noise=noise.Gaussian(multiplier) if noise_given else None,
       sampling=CYCLIC[args.sampling], correlation='auto' if args.bands == 'auto' else
       correlated.BandedStrategy(int(args.bands)))
+
+
+def load_data(args: argparse.Namespace) -> datasets.Dataset:
+  """Loads the images."""
+  data = datasets.load(args.dataset, args.data_dir)
+  return datasets.hold_out(data, args.held_out) if args.held_out else data
+
+
+def seen(args: argparse.Namespace, data: datasets.Dataset) -> datasets.Dataset:
+  """What the model is to see of them; minutes for scattering features."""
+  if args.features != 'pixels':
+    print(f'Computing features: {args.features}.')
+  shown = features.FEATURES[args.features]
+  return dataclasses.replace(
+      data, **{part: (shown(images), labels) for part, (images, labels) in (
+          ('train', data.train), ('test', data.test))})
 
 
 def check_writable(path: Optional[str]) -> None:
@@ -245,6 +301,11 @@ def make_batches(args: argparse.Namespace, data: datasets.Dataset,
       steps_per_epoch=plan.steps // args.epochs, seed=args.seed)
 
 
+def accuracy_name(args: argparse.Namespace) -> str:
+  """Of what images the accuracy is, as the JSON file calls it."""
+  return 'held_out_accuracy' if args.held_out else 'test_accuracy'
+
+
 def train(args: argparse.Namespace, data: datasets.Dataset,
           plan: tfcactus.PrivacyPlan
           ) -> tuple[dict[str, Any], tfcactus.Guarantee]:
@@ -252,7 +313,8 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
   if args.seed is not None:
     tf.keras.utils.set_random_seed(args.seed)
   model = tfcactus_keras.privatize(
-      build_cnn(args.activation), plan, seed=args.seed)
+      build_model(args), plan, seed=args.seed,
+      augmentation_multiplicity=args.augmentation_multiplicity)
   model.compile(
       # Small steps at the end average the noise of many.
       optimizer=tf.keras.optimizers.SGD(
@@ -277,11 +339,13 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
           'epochs': args.epochs, 'learning_rate': args.learning_rate,
           'sampling': args.sampling,
           'bands': None if plan.strategy is None else plan.strategy.bands,
-          'activation': args.activation,
+          'activation': args.activation, 'features': args.features,
+          'augmentation_multiplicity': args.augmentation_multiplicity,
+          'held_out': args.held_out,
           'num_examples': plan.num_examples,
           'sampling_prob': plan.sampling_prob, 'seed': args.seed},
       'steps': int(model.released_steps),
-      'test_accuracy': history.history['val_accuracy'][-1],
+      accuracy_name(args): history.history['val_accuracy'][-1],
       'epsilon': {'lower': guarantee.lower, 'estimate': guarantee.estimate,
                   'upper': guarantee.upper},
       'delta': guarantee.delta,
@@ -296,14 +360,16 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   args = parse(argv)
   try:
     check_writable(args.json)
-    data = datasets.load(args.dataset, args.data_dir)
+    data = load_data(args)
     plan = make_plan(args, num_examples=data.train[1].size)
     announce(args, data, plan)
+    data = seen(args, data)
     result, guarantee = train(args, data, plan)
   except (ValueError, datasets.DatasetError, FileNotFoundError) as error:
     print(f'error: {error}', file=sys.stderr)
     return 2
-  print(f'Test accuracy {result["test_accuracy"]:.4f} on {result["dataset"]} '
+  name = accuracy_name(args)
+  print(f'{name.replace("_", " ").capitalize()} {result[name]:.4f} on {data.name} '
         f'after {result["steps"]} steps in {result["seconds"]:.0f} s.')
   print(guarantee)
   if guarantee.proven:

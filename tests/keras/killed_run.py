@@ -1,4 +1,4 @@
-"""A run to be killed: python -m tests.keras.killed_run DIRECTORY [allocated].
+"""A run to be killed: python -m tests.keras.killed_run DIRECTORY [allocated | cyclic].
 
 Writes a line for each epoch, for each noise drawn and, after it, for each update
 released.
@@ -16,17 +16,19 @@ import numpy as np
 import tensorflow as tf
 
 import tfcactus
+from tfcactus import correlated
 from tfcactus import keras as private
 from tfcactus.randomness import KeyStream
 
 
-def plan():
+def plan(kind='poisson'):
   return tfcactus.PrivacyPlan(
       noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=40,
-      sampling_prob=0.25, steps=100_000, delta=1e-5)
+      sampling_prob=0.25, steps=100_000, delta=1e-5,
+      correlation=correlated.BandedStrategy(2) if kind == 'cyclic' else None)
 
 
-def main(directory, allocated=False):
+def main(directory, kind='poisson'):
   folder = pathlib.Path(directory)
   log = os.open(folder / 'log', os.O_WRONLY | os.O_CREAT | os.O_APPEND)
   normals = KeyStream.normals
@@ -41,7 +43,7 @@ def main(directory, allocated=False):
   model = private.privatize(
       tf.keras.Sequential([tf.keras.layers.Input((6,)),
                            tf.keras.layers.Dense(3)]),
-      plan(), journal=folder / 'journal')
+      plan(kind), journal=folder / 'journal')
   os.write(log, f'counted {int(model.released_steps)}\n'.encode())
 
   class Log(tf.keras.callbacks.Callback):
@@ -58,13 +60,12 @@ def main(directory, allocated=False):
   model.compile('sgd', tf.keras.losses.SparseCategoricalCrossentropy(True))
   rng = np.random.default_rng(0)
   data = rng.normal(size=(40, 6)).astype(np.float32), rng.integers(0, 3, 40)
-  if allocated:
-    model.fit(private.AllocatedBatches(*data, num_batches=4), epochs=10_000,
-              verbose=0, callbacks=[Log()])
-  else:
-    model.fit(private.PoissonBatches(*data, sampling_prob=0.25), epochs=1000,
-              steps_per_epoch=50, verbose=0, callbacks=[Log()])
+  batches = {
+      'poisson': lambda: private.PoissonBatches(*data, 0.25, steps_per_epoch=50),
+      'allocated': lambda: private.AllocatedBatches(*data, num_batches=4),
+      'cyclic': lambda: private.CyclicBatches(*data, plan=model.plan)}
+  model.fit(batches[kind](), epochs=10_000, verbose=0, callbacks=[Log()])
 
 
 if __name__ == '__main__':
-  main(sys.argv[1], sys.argv[2:] == ['allocated'])
+  main(*sys.argv[1:])

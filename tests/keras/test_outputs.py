@@ -201,6 +201,14 @@ class Rowwise(Added):
     return outputs
 
 
+class Mean(layers.Layer):
+  """Adds a mean over the batch, and has no weights."""
+
+  def call(self, inputs):
+    self.add_loss(0.7 * tf.reduce_mean(tf.square(inputs)))
+    return tf.sin(inputs)
+
+
 class Both(tf.keras.Model):
   """A model of one's own that adds a loss itself."""
 
@@ -235,6 +243,9 @@ ADDING = {
     'a layer, by rows': lambda: stack(Rowwise()),
     'a layer in a model': lambda: stack(
         tf.keras.Sequential([Added(), layers.Dense(5)])),
+    'a layer without weights': lambda: stack(Mean()),
+    'a layer without weights in a model': lambda: stack(
+        tf.keras.Sequential([Mean(), layers.Dense(5), Mean()])),
     'a model': own,
     'activity': lambda: stack(layers.Dense(5, 'tanh', activity_regularizer='l2')),
     'activity of a frozen layer': lambda: stack(
@@ -247,7 +258,7 @@ ADDING = {
 }
 
 
-FAST = {('a layer', 'auto')}
+FAST = {('a layer', 'auto'), ('a layer without weights', 'auto')}
 
 
 @pytest.mark.parametrize('make, engine', [
@@ -265,6 +276,16 @@ def test_added_losses_are_clipped_with_their_example(make, engine):
   found, logs = updated(model, X, DIGITS, CE, engine)
   assert_close(found, want)
   assert logs['loss'] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_only_the_layer_that_adds_a_mean_is_vectorised(make_plan):
+  private = privatize(stack(Mean()), make_plan(num_examples=ROWS))
+  private.compile('sgd', CE)
+  private.train_on_batch(X, DIGITS)
+  lines = private.privacy_summary().splitlines()[:-1]
+  apart = [line for line in lines if 'vectorised' in line]
+  assert len(apart) == 1 and '(Mean)' in apart[0] and 'for each example' in apart[0]
+  assert sum('batched' in line for line in lines) == 2
 
 
 @SLOW

@@ -1,6 +1,9 @@
 """Where a dataset is not to be had, the reason is said."""
 
+import io
 import sys
+import threading
+import time
 import types
 
 import pytest
@@ -38,3 +41,53 @@ def test_auto_without_it_takes_digits_and_says_why(broken):
   assert data.name == 'digits'
   assert 'instead of MNIST' in data.description
   assert 'does not import' in data.description
+
+
+@pytest.fixture
+def library(monkeypatch, tmp_path):
+  """tensorflow-datasets with nothing on disk, which tries what it is asked to."""
+  builder = types.SimpleNamespace(data_path=tmp_path / 'none', tried=False)
+
+  def download():
+    builder.tried = True
+    raise ConnectionError('after minutes')
+
+  builder.download_and_prepare = download
+  monkeypatch.setattr(datasets, '_tensorflow_datasets', lambda: types.SimpleNamespace(
+      builder=lambda name, data_dir: builder))
+  monkeypatch.setattr(datasets.urllib.request, 'getproxies', dict)
+  monkeypatch.setattr(datasets, '_PATIENCE', 0.2)
+  return builder
+
+
+def _refuse(*args):
+  raise ConnectionRefusedError
+
+
+def _hang(*args):
+  threading.Event().wait(5)
+  raise TimeoutError
+
+
+@pytest.mark.parametrize('connect', [_refuse, _hang])
+def test_without_a_network_nothing_is_tried_for_minutes(library, monkeypatch, connect):
+  monkeypatch.setattr(datasets.socket, 'create_connection', connect)
+  start = time.monotonic()
+  with pytest.raises(datasets.DatasetError, match='no connection to storage'):
+    datasets.load('mnist')
+  assert not library.tried and time.monotonic() - start < 3
+
+
+@pytest.mark.parametrize('way', ['network', 'proxy', 'disk'])
+def test_what_may_be_had_is_tried(library, monkeypatch, way, tmp_path):
+  monkeypatch.setattr(datasets.socket, 'create_connection', _refuse)
+  if way == 'network':
+    monkeypatch.setattr(datasets.socket, 'create_connection',
+                        lambda *args: io.BytesIO())
+  elif way == 'proxy':
+    monkeypatch.setattr(datasets.urllib.request, 'getproxies', lambda: {'https': 'p'})
+  else:
+    library.data_path = tmp_path
+  with pytest.raises(datasets.DatasetError, match='after minutes'):
+    datasets.load('mnist')
+  assert library.tried

@@ -192,7 +192,3 @@ def test_mnist_from_disk():
   assert data.test[1].shape == (10_000,)
   assert data.train[0].dtype == np.float32 and data.train[0].max() == 1
   np.testing.assert_array_equal(np.unique(data.train[1]), np.arange(10))
-
-
-def test_cnn_is_the_tutorials():
-  assert mnist.build_cnn().count_params() == mnist.PARAMETERS

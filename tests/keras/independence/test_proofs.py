@@ -58,6 +58,15 @@ def _depthwise_kernel(x, wide, narrow, times=1):
   return tf.reshape(found, [_B, -1])
 
 
+def _shifted(x, shifts):
+  """Rows of numbers as images, moved along by numbers of shape (rows or 1,)."""
+  zero = tf.zeros_like(shifts)
+  return tf.raw_ops.ImageProjectiveTransformV3(
+      images=x[..., None], fill_value=0.0, interpolation='BILINEAR',
+      output_shape=[_T, _D],
+      transforms=tf.stack([zero + 1, zero, shifts] + [zero, zero + 1] + [zero] * 3, 1))
+
+
 ALONE = {
     'sum': lambda x: tf.reduce_sum(x, [1, 2]),
     'layer norm': lambda x: x - tf.reduce_mean(x, -1, keepdims=True),
@@ -86,6 +95,8 @@ ALONE = {
     'conv': lambda x: tf.nn.conv1d(x, _KERNEL[None], 1, 'VALID'),
     'depthwise': lambda x: _depthwise_kernel(x, [1, 0, 2], [1, 0, 2]),
     'depthwise, two of each': lambda x: _depthwise_kernel(x, [1, 0, 2], [1, 0, 2], 2),
+    'shifted at random': lambda x: _shifted(x, tf.random.uniform([tf.shape(x)[0]])),
+    'shifted by themselves': lambda x: _shifted(x, tf.reduce_mean(x, [1, 2])),
     'noise': lambda x: 0 * tf.random.normal(tf.shape(x)) + x,
 }
 
@@ -122,6 +133,10 @@ ACROSS = {
     'segments': lambda x: tf.math.unsorted_segment_sum(
         x, tf.zeros(tf.shape(x)[0], tf.int32), _B),
     'in a function': lambda x: tf.function(lambda v: v - tf.reduce_mean(v))(x),
+    'shifted by place': lambda x: _shifted(
+        x, tf.cast(tf.range(tf.shape(x)[0]), tf.float32)),
+    'shifted by constants': lambda x: _shifted(x, tf.constant([0.1, 0.2, 0.3, 0.4])),
+    'shifted by others': lambda x: _shifted(x, tf.reduce_mean(x, [1, 2])[::-1]),
     'place': lambda x: x * tf.cast(
         tf.range(tf.shape(x)[0]), tf.float32)[:, None, None],
 }
@@ -139,6 +154,19 @@ def test_what_is_alone_is_proved(name, rows):
 @pytest.mark.parametrize('name', ACROSS)
 def test_what_is_not_alone_is_not_proved(name, rows):
   assert dependence.first_violation([_found(ACROSS[name], rows)]).why
+
+
+@pytest.mark.parametrize('by_size', [
+    lambda x, number: tf.nn.conv1d(x, _KERNEL[None] / number, 1, 'VALID'),
+    lambda x, number: tf.image.resize(x[..., None], [tf.cast(number, tf.int32), _D]),
+    lambda x, number: tf.compat.v1.where(tf.range(number) > 1, x, -x),
+    lambda x, number: _shifted(x, number[None]),
+])
+def test_images_that_depend_on_the_number_of_examples_are_noticed(by_size):
+  found = _found(lambda x: by_size(x, tf.cast(tf.shape(x)[0], tf.float32)), None)
+  assert 'how many examples' in dependence.first_violation([found]).why
+  same = _found(lambda x: by_size(x, tf.cast(tf.shape(x)[1], tf.float32)), None)
+  assert same.dependence <= Dependence.ROW_WISE or 'place' in same.why
 
 
 def test_the_number_of_examples_counts_where_it_varies():

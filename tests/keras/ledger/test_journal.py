@@ -22,6 +22,7 @@ from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
 from tfcactus.keras.ledger import counts
 from tfcactus.keras.ledger.counts import Counts
+from tfcactus.sampling import CyclicAllocationSampling
 from tfcactus.sampling import OnePassSampling
 from tfcactus.sampling import PoissonSampling
 from tfcactus.sampling import RandomAllocationSampling
@@ -85,23 +86,26 @@ def _epochs_with_noise(folder):
              for before, word in zip(words, words[1:]))
 
 
-@pytest.mark.parametrize('times', [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_epochs_that_are_broken_off_count_whole(times, tmp_path):
-  draw = random.Random(7)
+@pytest.mark.parametrize('times,kind,scheme', [
+    (2, 'cyclic', CyclicAllocationSampling),
+    pytest.param(20, 'cyclic', CyclicAllocationSampling, marks=pytest.mark.slow),
+    pytest.param(20, 'allocated', RandomAllocationSampling, marks=pytest.mark.slow)])
+def test_epochs_that_are_broken_off_count_whole(times, kind, scheme, tmp_path):
+  draw, plan = random.Random(7), killed_run.plan(kind)
   for _ in range(times):
-    _run_and_kill(tmp_path, draw.uniform(0, 0.2), 'allocated')
-    journal = Journal(tmp_path / 'journal', killed_run.plan())
+    _run_and_kill(tmp_path, draw.uniform(0, 0.2), kind)
+    journal = Journal(tmp_path / 'journal', plan)
     assert journal.entry.epochs_begun >= _epochs_with_noise(tmp_path) > 0
     journal.close()
   model = privatize(tf.keras.Sequential([
       tf.keras.layers.Input((6,)), tf.keras.layers.Dense(3)]),
-                    killed_run.plan(), journal=tmp_path / 'journal')
+                    plan, journal=tmp_path / 'journal')
   epochs = _epochs_with_noise(tmp_path)
-  assert model.ledger().sampling == RandomAllocationSampling.code
+  assert model.ledger().sampling == scheme.code
   assert epochs <= model.ledger().epochs <= epochs + times
-  assert model.guarantee().upper >= killed_run.plan().guarantee(
-      epochs, sampling=RandomAllocationSampling).upper
-  # A new epoch after each kill: never the rest of one that was drawn before.
+  assert model.guarantee().upper >= plan.guarantee(epochs, sampling=scheme).upper
+  # A new epoch after each kill: never the rest of one that was drawn before, nor
+  # what noise that is correlated with it could be subtracted by.
   assert len(set(_lines(tmp_path, 'noise'))) == len(_lines(tmp_path, 'noise'))
 
 

@@ -25,6 +25,18 @@ from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
 
 
+class NotOneEach(ValueError):
+  """A layer added a loss of several examples together.
+
+  Attributes:
+    layer: The layer.
+  """
+
+  def __init__(self, words: str, layer: Any):
+    super().__init__(words)
+    self.layer = layer
+
+
 class Added:
   """Losses added in one pass."""
 
@@ -98,11 +110,9 @@ def _collecting_rows(layer: Any, rows: int, added: Added) -> Iterator[None]:
     for loss in tf.nest.flatten(losses):
       loss = _number(loss)
       if loss.shape.as_list() != [rows] and not (rows == 1 and not loss.shape.rank):
-        raise ValueError(
-            f'Expected add_loss of layer {layer.name!r} to be given one number for '
-            f'each of {rows} examples, got shape {loss.shape}; return shape '
-            "(batch,), or use privatize(..., engine='vectorized'), which calls "
-            'it on batches of one.')
+        raise NotOneEach(
+            f'add_loss of layer {layer.name!r} is given shape {loss.shape}, not a '
+            'number for each example', layer)
       added.add(tf.reshape(loss, [rows]))
 
   attributes: Dict[str, Any] = {'add_loss': add_loss}

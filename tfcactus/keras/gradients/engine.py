@@ -18,6 +18,7 @@ from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import masks
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import added_losses
 from tfcactus.keras.gradients import batched_pass
 from tfcactus.keras.gradients import clipping as clipping_lib
 from tfcactus.keras.gradients import layer_routes
@@ -166,11 +167,13 @@ class Engine:
     except Exception as error:  # pylint: disable=broad-except
       # Whatever it is: if it is not this way's, others will say so again.
       told: Optional[BaseException] = error
-      while told is not None and not isinstance(told, batched_pass.NotOneRowEach):
+      while told is not None:
+        if isinstance(told, batched_pass.NotOneRowEach):
+          return str(told), layer_routes.holder_of(self.routes, told.layer)
+        if isinstance(told, added_losses.NotOneEach):
+          return str(told), layer_routes.adder_of(self.routes, told.layer)
         told = told.__context__  # Keras raises another.
-      if told is None:
-        return f'{type(error).__name__}: {error}', None
-      return str(told), layer_routes.holder_of(self.routes, told.layer)
+      return f'{type(error).__name__}: {error}', None
     if found is None:
       pass_proof.check_no_writes(self._model, traced)
       return None

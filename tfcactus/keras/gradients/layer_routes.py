@@ -181,6 +181,16 @@ def holder_of(given: Routes, layer: keras.layers.Layer
   return found[-1] if found else None
 
 
+def adder_of(given: Routes, layer: keras.layers.Layer
+             ) -> Optional[keras.layers.Layer]:
+  """The innermost layer that is, or has inside, one that adds losses."""
+  alone = [route.layer for route in given.layers if not route.vectorized and
+           isinstance(route.layer, keras.layers.Layer)]
+  found = [each for each in alone if each is layer or any(
+      inner is layer for inner in models.flat_layers(each))]
+  return found[-1] if found else None
+
+
 def _parts(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
   """The layers that a layer or model is made of."""
   if models.is_graph(layer):

@@ -66,6 +66,12 @@ def _concat(node: Node) -> Optional[Axes]:
       *(_axes(node, i) for i in range(count)))
 
 
+def _pack(node: Node) -> Axes:
+  at = node.op.get_attr('axis') % len(node.out())
+  return frozenset({at}).union(
+      axis + (at <= axis) for i in range(len(node.values)) for axis in _axes(node, i))
+
+
 def _expand(node: Node) -> Optional[Axes]:
   place = dependence.static(node.op.inputs[1])
   if place is None:
@@ -120,8 +126,8 @@ _VARIES: Dict[str, Callable[[Node], Optional[Axes]]] = {
     **dict.fromkeys(('MatMul', 'BatchMatMul', 'BatchMatMulV2'), _matmul),
     **dict.fromkeys(('Conv2D', 'Conv3D'), _convolution),
     **dict.fromkeys(('Split', 'SplitV'), _split),
-    'BiasAdd': _bias, 'ConcatV2': _concat, 'ExpandDims': _expand, 'Slice': _part,
-    'Squeeze': _squeeze, 'TensorListFromTensor': _from_tensor,
+    'BiasAdd': _bias, 'ConcatV2': _concat, 'ExpandDims': _expand, 'Pack': _pack,
+    'Slice': _part, 'Squeeze': _squeeze, 'TensorListFromTensor': _from_tensor,
     'TensorListGetItem': _item, 'TensorListPopBack': _item,
     'TensorListPushBack': _with_item, 'TensorListSetItem': _with_item,
     'TensorListStack': _stack,

@@ -184,10 +184,19 @@ def _without_dots(node: Node, equation: str) -> List[str]:
   return [term.replace('...', dots) for term in [*terms, result]]
 
 
-def _leading(*data: int) -> Transfer:
-  """Images and the like: examples first in these inputs and the outputs."""
+def _leading(*data: int, sizes: int = -1) -> Transfer:
+  """Images and the like: examples first in these inputs and the outputs.
+
+  Args:
+    *data: Which inputs may be of examples.
+    sizes: The input that is the shape of one of them, where there is one.
+  """
 
   def rule(node: Node) -> Value:
+    for i, value in enumerate(node.values):
+      if value.dependence == Dependence.BATCH_SIZE and i != sizes and (
+          not _is_fixed(node, i)):
+        raise mixed('depends on how many examples there are')
     found = {node.values[i] for i in node.rows()}
     if set(node.rows()) - set(data) or len(found) > 1:
       raise unknown('is not known to treat each example alone')
@@ -200,6 +209,12 @@ def _leading(*data: int) -> Transfer:
     return value
 
   return rule
+
+
+def _is_fixed(node: Node, i: int) -> bool:
+  """Whether an input made of sizes is the same for any number of examples."""
+  found = dependence.sizes_by_batch(node.op.inputs[i], node.values[i])
+  return found is not None and all(np.array_equal(each, found[0]) for each in found)
 
 
 def _bias(node: Node) -> Value:
@@ -354,12 +369,14 @@ TRANSFER: Dict[str, Transfer] = {
         'ResizeNearestNeighbor', 'ResizeBicubic', 'ResizeArea', 'LRN',
         'ResizeNearestNeighborGrad', 'DepthToSpace', 'SpaceToDepth',
         'Dilation2D', 'ExtractImagePatches'), _leading(0)),
-    **dict.fromkeys(('ResizeBilinearGrad', 'ResizeBicubicGrad'),
+    **dict.fromkeys(('ResizeBilinearGrad', 'ResizeBicubicGrad',
+                     'ImageProjectiveTransformV2', 'ImageProjectiveTransformV3'),
                     _leading(0, 1)),
-    **dict.fromkeys(('AvgPoolGrad', 'AvgPool3DGrad'), _leading(1)),
+    **dict.fromkeys(('AvgPoolGrad', 'AvgPool3DGrad'), _leading(1, sizes=0)),
     **dict.fromkeys(('MaxPoolGrad', 'MaxPool3DGrad'), _leading(0, 1, 2)),
     **dict.fromkeys(('Conv2DBackpropInput', 'Conv3DBackpropInputV2',
-                     'DepthwiseConv2dNativeBackpropInput'), _leading(2)),
+                     'DepthwiseConv2dNativeBackpropInput'),
+                    _leading(2, sizes=0)),
     **dict.fromkeys(('Conv2DBackpropFilter', 'Conv3DBackpropFilterV2',
                      'BiasAddGrad', 'L2Loss'), _adds_over),
     'DepthwiseConv2dNativeBackpropFilter': _depthwise_filter,

@@ -1,0 +1,102 @@
+"""What the recipes of the training script reach on MNIST.
+
+    python -m benchmarks.recipes                   # all, an hour or two
+    python -m benchmarks.recipes --recipe scattering --epsilon 2.93 --seeds 1
+    python -m benchmarks.recipes --show            # the table, of what was run
+
+Each run is `python -m training.mnist --recipe NAME --target-epsilon E --seed S`; what
+was run before is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import statistics
+from typing import Any
+
+from benchmarks import _results
+from tfcactus import _format
+from training import datasets
+from training import mnist
+from training import recipes
+
+EPSILONS, SEEDS = (recipes.TARGET_EPSILON, 1.0), 3
+
+
+@functools.lru_cache(maxsize=1)
+def images(name: str) -> datasets.Dataset:
+  """What a recipe's model is shown."""
+  args = mnist.parse(['--recipe', name, '--dataset', 'mnist'])
+  return mnist.seen(args, mnist.load_data(args))
+
+
+def run(name: str, target: float, seed: int) -> dict[str, Any]:
+  """One run, from a plan to the guarantee."""
+  args = mnist.parse(['--recipe', name, '--target-epsilon', str(target), '--seed',
+                      str(seed), '--dataset', 'mnist', '--verbose', '2'])
+  data = images(name)
+  plan = mnist.make_plan(args, data.train[1].size)
+  result, guarantee = mnist.train(args, data, plan)
+  return {'recipe': name, 'target': target, 'seed': seed,
+          'accuracy': result['test_accuracy'], 'epsilon': guarantee.upper,
+          'steps': result['steps'], 'seconds': result['seconds'],
+          'parameters': result['parameters']}
+
+
+def kept() -> list[dict[str, Any]]:
+  """The runs of before, of the recipes as they are."""
+  path = _results.RESULTS / 'recipes.json'
+  found = json.loads(path.read_text(encoding='utf-8')) if path.exists() else []
+  return [each for each in found if each['recipe'] in recipes.RECIPES and all(
+      each['parameters'][option] == value
+      for option, value in [
+          *recipes.RECIPES[each['recipe']].items(),
+          ('learning_rate', recipes.learning_rate(each['target']))]
+      if option in each['parameters'] and value != 'auto')]
+
+
+def table(found: list[dict[str, Any]]) -> str:
+  """What was reached, in Markdown."""
+  rows = []
+  for name in recipes.RECIPES:
+    for target in sorted({each['target'] for each in found}, reverse=True):
+      mine = [each for each in found if (each['recipe'], each['target']) == (
+          name, target)]
+      if mine:
+        accuracies = [each['accuracy'] for each in mine]
+        rows.append([
+            name, _format.upper(max(each['epsilon'] for each in mine)),
+            str(mine[0]['steps']), str(mine[0]['parameters']['bands']),
+            ', '.join(f'{accuracy:.4f}' for accuracy in accuracies),
+            f'{statistics.mean(accuracies):.4f}',
+            f'{max(each["seconds"] for each in mine) / 60:.0f}'])
+  return _results.markdown(
+      ['recipe', 'epsilon', 'steps', 'bands', 'test accuracy by seed', 'mean',
+       'minutes of training'], rows)
+
+
+def main() -> None:
+  """Runs what was not run before, and shows it."""
+  parser = argparse.ArgumentParser(
+      prog='python -m benchmarks.recipes', description=__doc__.splitlines()[0])
+  parser.add_argument('--recipe', choices=recipes.RECIPES, default=None)
+  parser.add_argument('--epsilon', type=float, default=None)
+  parser.add_argument('--seeds', type=int, default=SEEDS, help='how many')
+  parser.add_argument('--show', action='store_true', help='run nothing')
+  args = parser.parse_args()
+  found = kept()
+  for target in () if args.show else (
+      EPSILONS if args.epsilon is None else (args.epsilon,)):
+    for name in recipes.RECIPES if args.recipe is None else (args.recipe,):
+      for seed in range(1, args.seeds + 1):
+        if not any((each['recipe'], each['target'], each['seed']) == (
+            name, target, seed) for each in found):
+          found.append(run(name, target, seed))
+          _results.save('recipes', found)
+  _results.show('recipes', table(found))
+
+
+if __name__ == '__main__':
+  main()
