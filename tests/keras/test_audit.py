@@ -109,7 +109,7 @@ def test_a_canary_is_as_hidden_as_claimed_and_halved_noise_is_caught(steps_of):
   assert halved > 1.2 * claim
 
 
-_CANARIES = 1200
+_CANARIES = 2400
 _BATCHES = 4
 
 
