@@ -177,3 +177,12 @@ def test_fuzz_against_convex_order(seed):
     assert found.lower <= found.estimate <= found.upper
     assert found.lower <= other.upper and other.lower <= found.upper
     assert found.upper - found.lower <= 1.001 * (other.upper - other.lower) + 1e-12
+
+
+@pytest.mark.parametrize('sigma', [1e-12, 1e-9, 1e-6, 1e-3, 0.02])
+def test_noise_next_to_none_costs_as_much_as_one_sum(sigma):
+  accountant = phi(Allocation(10, Gaussian(sigma)))
+  found = accountant.epsilon_bounds(1e-5)
+  # About that of the record's own sum: nine others have nothing of it, and it is found.
+  assert 0.99 * 0.5 / sigma**2 <= found.upper < np.inf
+  assert accountant.delta_bounds(1.0).upper >= 1 - 1e-9

@@ -41,6 +41,8 @@ def shifted(mu: float, cells: int) -> PairBounds:
     mu: Shift over standard deviation.
     cells: Number of cells.
   """
+  if mu > LARGEST_MU:
+    return overlap.no_noise(1.0)
   # The loss is mu x + mu^2 / 2 with x standard normal under P and
   # x + mu standard normal under Q.
   reach = cells_lib.GAUSSIAN_REACH

@@ -37,6 +37,9 @@ LOG_LEFT_OUT = -64.0
 """log of the Q-mass below a grid, and of the P-mass above it, about: 1e-28. Both are
 counted."""
 
+_LEAST, _MOST = 1e-300, 1e300
+"""Beyond these a ratio is none, and no mass below the first is one."""
+
 SCALE = 1.5
 """Standard deviations of log L within which a grid is about even."""
 
@@ -83,10 +86,21 @@ class _Mean:
   @classmethod
   def of(cls, pair: DominatingPair, raises: bool) -> _Mean:
     """The ratio of one pair; outcomes of Q alone have ratio zero."""
-    ratio, q = np.exp(pair.loss), pair.q
+    with np.errstate(over='ignore', under='ignore'):
+      ratio, q = np.exp(pair.loss), pair.q
+    # What is no number as a ratio, or whose mass under Q is none: of P's mass it is as
+    # if at no finite ratio, and below it is left out.
+    beyond = (ratio > _MOST) | (q < _LEAST)
+    small = ratio < _LEAST
+    if raises:
+      infinite = pair.p_inf + float(np.sum(pair.p[beyond | small]))
+      ratio = np.where(beyond | small, 0.0, ratio)
+    else:
+      infinite = pair.p_inf
+      ratio, q = np.maximum(ratio, _LEAST)[~beyond], q[~beyond]
     if pair.q_inf > 0:
       ratio, q = np.append(ratio, 0.0), np.append(q, pair.q_inf)
-    return cls(1, ratio, q, pair.p_inf, raises, MASS_ROUNDOFF)
+    return cls(1, ratio, q, infinite, raises, MASS_ROUNDOFF)
 
   def pair(self, direction: str) -> DominatingPair:
     """Of the mean as a likelihood ratio, P's over Q's.
@@ -104,6 +118,11 @@ class _Mean:
     seen = (p > 0) & (q > 0)
     p_inf = self.infinite * (1 + abs(room)) if self.raises else 0.0
     q_inf = float(np.sum(q[~seen])) if self.raises else 0.0
+    # All mass is there: what products have lost is where it counts most.
+    if self.raises and direction == 'remove':
+      p_inf = max(p_inf, 1 - float(np.sum(p[seen])))
+    elif self.raises:
+      q_inf = max(q_inf, 1 - float(np.sum(q[seen])))
     return DominatingPair(np.log(p[seen]) - np.log(q[seen]), p[seen], q[seen], p_inf,
                           q_inf)
 

@@ -7,6 +7,7 @@ from typing import Callable
 
 import numpy as np
 import numpy.typing as npt
+from scipy import special
 
 from tfcactus.pairs import dominating_pair as pair_lib
 
@@ -19,6 +20,10 @@ GAUSSIAN_REACH = 12.0
 
 RATIO_ROUNDOFF = 1e-13
 """Bound on the relative error of the ratio of a cell's two masses."""
+
+
+WIDEST = 1.0
+"""Width of a cell times |x| + 4 up to which six Gauss points serve."""
 
 
 def from_cells(edges: np.ndarray, width: npt.ArrayLike, p: np.ndarray,
@@ -78,10 +83,20 @@ def normal_density(x: np.ndarray) -> np.ndarray:
 def normal_cells(first: np.ndarray, width: npt.ArrayLike) -> np.ndarray:
   """Normal probabilities of cells, to 1e-14 relatively.
 
-  Four Gauss points leave 6e-10 (width (|x| + 3))^8, by the rule's remainder.
+  Six Gauss points leave 2e-16 (width (|x| + 4))^12 by the rule's remainder; of cells
+  for which that is much, differences of the distribution function lose no digits.
 
   Args:
     first: Shape (cells,), left ends.
-    width: Their widths; times |x| + 3 at most 0.2.
+    width: Their widths.
   """
-  return cell_masses(normal_density, first, width, 4)
+  width = np.broadcast_to(np.asarray(width, dtype=np.float64), first.shape)
+  last = first + width
+  mass = cell_masses(normal_density, first, width, 6)
+  wide = width * (np.maximum(np.abs(first), np.abs(last)) + 4) > WIDEST
+  if wide.any():
+    low, high = first[wide], last[wide]
+    # On the side where both are small numbers.
+    low, high = np.where(low > 0, -high, low), np.where(low > 0, -low, high)
+    mass[wide] = special.ndtr(high) - special.ndtr(low)
+  return mass

@@ -258,4 +258,6 @@ def test_epsilon_is_never_below_where_delta_is_next_to_its_value_at_zero():
     for delta in (at.lower, at.estimate, at.upper):
       bounds = accountant.epsilon_bounds(delta)
       assert accountant.delta_bounds(bounds.upper).upper <= delta
-      assert bounds.lower == 0
+      # Where delta hardly falls at first, one next to it may be reached far away.
+      assert bounds.lower == 0 or (
+          accountant.delta_bounds(bounds.lower).upper >= delta)

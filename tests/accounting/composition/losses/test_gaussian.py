@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tfcactus.accounting.composition.losses.gaussian import ClosedForm
 from tfcactus.accounting.composition.losses.gaussian import gaussian_delta
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 
@@ -94,3 +95,39 @@ def test_oracle_knows_the_normal_law():
   assert float(moment(1.0, 1.0, 'remove', 2)) == pytest.approx(np.exp(3.0))
   assert stats.norm.cdf(0.5) - stats.norm.cdf(-0.5) == pytest.approx(
       gaussian_delta(1.0, 0.0)[0])
+
+
+@pytest.mark.parametrize('log_mu', range(-7, 16, 2))
+def test_delta_at_any_scale(log_mu):
+  """Of noise next to none, large numbers cancel; errors have to cover it."""
+  mu = 10.0**log_mu
+  with mpmath.workdps(60):
+    for x in (-8.0, -4.0, -0.5, 0.0, 0.7, 5.0):
+      for epsilon in (mu * (0.5 * mu - x), 0.1 * mu, -0.3 * mu * mu):
+        if abs(epsilon) < 1e6:
+          exact = _delta(mu, epsilon)
+        elif epsilon > 0:  # Where exp(epsilon) times the tail is next to the density.
+          y = mpmath.mpf(mu) / 2 + mpmath.mpf(epsilon) / mu
+          z = mpmath.mpf(mu) / 2 - mpmath.mpf(epsilon) / mu
+          exact = mpmath.ncdf(z) - mpmath.exp(-z * z / 2) / (
+              mpmath.sqrt(2 * mpmath.pi) * y) * (1 - y**-2 + 3 * y**-4 - 15 * y**-6)
+        else:
+          exact = mpmath.mpf(1)
+        value, error = gaussian_delta(mu, np.float64(epsilon))
+        assert abs(float(value) - exact) <= error + 1e-18, (x, epsilon)
+
+
+def _delta(mu, epsilon):
+  mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
+  return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * (
+      mpmath.ncdf(-mu / 2 - epsilon / mu))
+
+
+@pytest.mark.parametrize('mu', [1e2, 1e6, 1e9, 1e12])
+def test_epsilon_of_noise_next_to_none(mu):
+  found = ClosedForm(GaussianLoss(mu, 1.0, 'remove')).epsilon(1e-5)
+  # delta's second term is a share of 1 / mu or so of the first, and lowers epsilon.
+  exact = 0.5 * mu * mu - stats.norm.ppf(1e-5) * mu
+  assert found.lower <= exact * (1 + 1e-15)
+  assert found.upper >= exact - 1.5 * max(1.0, 1e-15 * mu * mu)
+  assert found.upper <= exact * (1 + 1e-13)

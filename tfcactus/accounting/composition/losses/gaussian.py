@@ -139,9 +139,18 @@ def gaussian_delta(mu: float, epsilon: np.ndarray
 
   Source: Balle and Wang (2018), Theorem 8.
   """
-  log_a = special.log_ndtr(0.5 * mu - epsilon / mu)
-  log_b = epsilon + special.log_ndtr(-0.5 * mu - epsilon / mu)
-  value = np.exp(log_a) * -np.expm1(np.minimum(log_b - log_a, 0.0))
-  error = ROUNDOFF * np.exp(log_a) * np.minimum(
-      np.abs(log_a) + np.abs(log_b) + np.abs(epsilon), 1e3) + ROUNDOFF * value
-  return value, error
+  x, y = 0.5 * mu - epsilon / mu, 0.5 * mu + epsilon / mu
+  # e^eps Phi(-y) as exp(-x^2 / 2) times erfcx, since eps - y^2 / 2 = -x^2 / 2: large
+  # numbers would cancel otherwise.
+  a = special.ndtr(x)
+  scaled = 0.5 * special.erfcx(np.maximum(y, 0.0) / math.sqrt(2))
+  b = np.where(y > 0, np.exp(-0.5 * x * x) * scaled,
+               np.exp(np.minimum(epsilon, 0.0) + special.log_ndtr(-y)))
+  value = np.where(x < 0, np.exp(-0.5 * x * x) * (
+      0.5 * special.erfcx(np.maximum(-x, 0.0) / math.sqrt(2)) - scaled), a - b)
+  value = np.maximum(np.where(y > 0, value, a - b), 0.0)
+  # x and y are off by EPS times their parts, and log a and log b have slopes of at
+  # most their sizes and one.
+  parts = 0.5 * mu + np.abs(epsilon) / mu
+  error = ROUNDOFF * (a + b) * (1 + (1 + np.abs(x)) * (1 + parts)) + ROUNDOFF * value
+  return value, np.minimum(error, a + b)
