@@ -6,12 +6,18 @@ import os
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import pytest
+import tensorflow as tf
 
 from tfcactus import noise as noise_lib
 from tfcactus import relations
 from tfcactus.sampling import FixedSizeSampling
 from tfcactus.sampling import OnePassSampling
 from tfcactus.sampling import PoissonSampling
+
+# Two devices for tests of strategies; TensorFlow takes it before anything else only.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices('CPU')[0],
+    [tf.config.LogicalDeviceConfiguration()] * 2)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -73,7 +73,7 @@ def test_shifts_beyond_numbers():
 @pytest.mark.parametrize('direction', ['remove', 'add'])
 @pytest.mark.parametrize('mu', [20.0, 25.0, 40.0, 50.0, 51.0, 1e3, 1e6, 1e9, 1e15])
 def test_noise_next_to_none_hides_nothing(mu, direction):
-  """Cells too wide for their rule, and ratios that are no numbers, once lost all mass."""
+  """Cells too wide for their rule once lost all mass."""
   found = gaussian_pairs.allocated(mu, 10, direction, 256)
   for pair in (found.lower, found.upper):
     assert np.isfinite(pair.loss).all() and np.isfinite(pair.p).all()

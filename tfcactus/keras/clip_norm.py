@@ -8,6 +8,7 @@ from typing import Tuple
 import tensorflow as tf
 
 from tfcactus.adaptive_clipping import AdaptiveClipping
+from tfcactus.keras import replicas
 from tfcactus.keras.compat import training
 from tfcactus.keras.gradients import engine
 from tfcactus.plan import PrivacyPlan
@@ -83,6 +84,8 @@ class ClipNorm:
     step = rule.learning_rate * (
         tf.clip_by_value(share, 0.0, 1.0) - rule.target_unclipped_quantile)
     moved = norm * tf.exp(-step) if rule.geometric_update else norm - step
-    self.variable.assign(tf.clip_by_value(
-        moved, self._start / _RANGE, self._start * _RANGE))
+    kept = tf.clip_by_value(moved, self._start / _RANGE, self._start * _RANGE)
+    # The same on all replicas, as the release is.
+    variable = self.variable
+    replicas.once(lambda norms: variable.assign(norms[0]), kept)
     return noisy[:-1]

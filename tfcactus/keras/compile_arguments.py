@@ -66,6 +66,13 @@ def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
         f'Expected an ordinary Keras optimizer, got {type(inner).__name__}:'
         ' a private model adds the noise itself, and it would be added twice; '
         'use tf.keras.optimizers.SGD or Adam.')
+  if optimizers.needs_one_replica(inner):
+    raise ValueError(
+        'Expected an optimizer of use_ema=False and gradient_accumulation_steps=None '
+        'under a strategy of several replicas, where Keras 3 cannot run either, got '
+        f'use_ema={inner.use_ema!r} and gradient_accumulation_steps='
+        f'{inner.gradient_accumulation_steps!r}; leave them out (larger batches are '
+        'split by physical_batch_size), or train on one device.')
   factor = getattr(inner, 'loss_scale_factor', None)
   if factor is not None:
     raise ValueError(

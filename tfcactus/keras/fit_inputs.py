@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfcactus import _checks
 from tfcactus import sampling
 from tfcactus.keras import data_sources
+from tfcactus.keras import replicas
 from tfcactus.keras.batches import AllocatedBatches
 from tfcactus.keras.batches import CyclicBatches
 from tfcactus.keras.batches import FixedSizeBatches
@@ -37,17 +38,22 @@ class Feed(NamedTuple):
     x: Arrays or a dataset.
     steps_per_epoch: Or None, for what `x` says.
     class_weight: What is left for Keras to weigh by.
+    ordered: Whether Keras is to keep the order of the examples.
+    example: (x, y, weights) of any two examples, if they are known.
   """
 
   marks: Marks
   x: Any
   steps_per_epoch: Optional[int]
   class_weight: Any = None
+  ordered: bool = False
+  example: Any = None
 
 
 def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
               sample_weight: Any, class_weight: Any,
-              steps_per_epoch: Optional[int], journal: bool) -> Feed:
+              steps_per_epoch: Optional[int], journal: bool,
+              strategy: tf.distribute.Strategy) -> Feed:
   """Finds out how `fit` will choose its batches.
 
   Args:
@@ -59,6 +65,7 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
     class_weight: As in `fit`.
     steps_per_epoch: As in `fit`.
     journal: Whether the run keeps a journal.
+    strategy: That the model is trained by.
 
   Raises:
     ValueError: if the data are not those of the plan.
@@ -69,7 +76,7 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
           'Expected y, batch_size and sample_weight to be None with '
           f'{type(x).__name__}, which hold the targets and know the sizes.')
     x.check_plan(plan)
-    return _sampled_feed(x, class_weight, steps_per_epoch, journal)
+    return _sampled_feed(x, class_weight, steps_per_epoch, journal, strategy)
   if plan.groups > 1:
     raise ValueError(
         'Expected fit(CyclicBatches(x, y, plan=plan)) under a plan whose noise is '
@@ -77,13 +84,15 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
         'only for batches of groups that take turns.')
   found = _lengths(x)
   if not found or steps_per_epoch is not None:
-    return Feed(Marks(), x, steps_per_epoch, class_weight)
+    return Feed(Marks(), x, steps_per_epoch, class_weight,
+                isinstance(x, tf.data.Dataset))
   if set(found) != {plan.num_examples}:
     raise ValueError(
         f'Expected num_examples={plan.num_examples} examples as in the '
         f'plan, got {found[0]}.')
   rows = RowMarks(plan.num_examples)
-  return Feed(rows, rows.mark(x), None, class_weight)
+  return Feed(rows, rows.mark(x), None, class_weight, example=tf.nest.map_structure(
+      lambda part: None if part is None else part[:2], (x, y, sample_weight)))
 
 
 def ordered(callbacks: Any) -> Any:
@@ -148,7 +157,8 @@ def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
 
 
 def _sampled_feed(batches: SampledBatches, class_weight: Any,
-                  steps_per_epoch: Optional[int], journal: bool) -> Feed:
+                  steps_per_epoch: Optional[int], journal: bool,
+                  strategy: tf.distribute.Strategy) -> Feed:
   """What Keras is to train on for batches that a scheme draws."""
   kind, scheme = type(batches), type(batches.scheme)
   if journal and batches.seeded:
@@ -164,11 +174,16 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
   known = kind in _KNOWN and scheme in sampling.SCHEMES
   marks = BatchMarks(
       scheme, batches.seeded, batches.scheme.batches_per_epoch) if known else None
-  feed = batches.feed(marks)
+  feed = batches.feed(marks, replicas.shares(strategy))
   if class_weight is not None:
     # Keras weighs by class only where there are no weights, as of padding.
     feed = feed.map(_weighing(class_weight))
-  return Feed(marks or Marks(), feed, steps_per_epoch)
+  if replicas.number(strategy) > 1:
+    # Without end, and so with a number of steps: Keras asks for it.
+    feed, steps_per_epoch = replicas.distributed(feed, strategy), (
+        steps_per_epoch or batches.steps_per_epoch)
+  return Feed(marks or Marks(), feed, steps_per_epoch, ordered=True,
+              example=batches.example_batch())
 
 
 def _weighing(class_weight: Any) -> Callable[..., Any]:

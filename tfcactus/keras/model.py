@@ -11,6 +11,7 @@ from tfcactus.guarantee import Guarantee
 from tfcactus.keras import compile_arguments
 from tfcactus.keras import fit_inputs
 from tfcactus.keras import private_step
+from tfcactus.keras import replicas
 from tfcactus.keras import serialization
 from tfcactus.keras import training_logs
 from tfcactus.keras.checks import whole_model
@@ -239,14 +240,16 @@ class PrivateModel(Fixed, keras.Model):
     x, y, sample_weight, validation_data = fit_inputs.split(
         self.plan, x, y, sample_weight, validation_data, validation_split)
     feed = fit_inputs.make_feed(
-        self.plan, x, y, batch_size, sample_weight, class_weight,
-        steps_per_epoch, self._ledger.journal_path is not None)
-    optimizers.make_variables(self)
-    with self._ledger.training(feed.marks, optimizers.bare_optimizer(self)):
+        self.plan, x, y, batch_size, sample_weight, class_weight, steps_per_epoch,
+        self._ledger.journal_path is not None, self.distribute_strategy)
+    with replicas.scope(self.distribute_strategy):
+      optimizers.make_variables(self)
+    with self._ledger.training(feed.marks, optimizers.bare_optimizer(self)), (
+        training.built_on(self, feed.example)):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
           callbacks=fit_inputs.ordered(callbacks), validation_data=validation_data,
-          shuffle=shuffle and not isinstance(feed.x, tf.data.Dataset),
+          shuffle=shuffle and not feed.ordered,
           class_weight=feed.class_weight,
           sample_weight=sample_weight, initial_epoch=initial_epoch,
           steps_per_epoch=feed.steps_per_epoch, **kwargs)
@@ -299,8 +302,8 @@ class PrivateModel(Fixed, keras.Model):
     with self._ledger.count_step(mark) as place:
       averages, batch, penalty = self._step.run(
           x, targets, losses.used_weights(weights, outputs), losses, place)
-      optimizers.bare_optimizer(self).apply_gradients(
-          zip(averages, self.inner.trainable_variables))
+      optimizers.apply_averages(
+          optimizers.bare_optimizer(self), averages, self.inner.trainable_variables)
       self._ledger.end_step()
       return training_logs.update(self, losses, x, y, weights, batch, penalty)
 

@@ -14,6 +14,7 @@ from tfcactus import _checks
 from tfcactus.keras import clip_norm
 from tfcactus.keras import example_seeds
 from tfcactus.keras import noise_rows
+from tfcactus.keras import replicas
 from tfcactus.keras import weight_penalties
 from tfcactus.keras.checks import own_training
 from tfcactus.keras.checks import state_writes
@@ -47,6 +48,7 @@ class Step:
     own_training.check_own_training(model)
     self._model = model
     self._plan = plan
+    self._replicas = replicas.number()
     self._given_rows = self.rows = None if rows is None else (
         _checks.integer('physical_batch_size', rows, 1))
     self._settled: Optional[layer_routes.Routes] = None
@@ -91,7 +93,7 @@ class Step:
 
   def _rows_by(self, routes: layer_routes.Routes) -> int:
     return self._given_rows or physical_batch.physical_rows(
-        _usual_draw(self._plan), self._model, routes, self.views)
+        _usual_draw(self._plan, self._replicas), self._model, routes, self.views)
 
   def _check_vector(self) -> None:
     """Checks that the noise protects the gradient of the whole model."""
@@ -158,7 +160,10 @@ class Step:
     self._settled = engine.routes
     release, scale = self.norm.release(batch)
     self._check_vector()
-    sums = self.norm.move(self._sampler.add_to(release, scale, place))
+    # One replica adds the noise of all, so that nothing is in their sum before it.
+    shares = (self._sampler.add_to(release, scale, place) if replicas.is_first() else
+              release)
+    sums = self.norm.move(replicas.summed(shares))
     averages = [total / self._plan.expected_batch_size for total in sums]
     penalty, gradients = weight_penalties.penalty(self._model)
     return [average if more is None else average + tf.cast(more, average.dtype)
@@ -178,7 +183,7 @@ def _spec(output: Any) -> Any:
   return tf.TensorSpec(output.shape, output.dtype)
 
 
-def _usual_draw(plan: PrivacyPlan) -> float:
-  """Examples that most draws stay below."""
-  expected = plan.expected_batch_size
+def _usual_draw(plan: PrivacyPlan, parts: int) -> float:
+  """Examples that most parts of a draw stay below."""
+  expected = plan.expected_batch_size / parts
   return expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tfcactus.keras import replicas
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
@@ -58,6 +59,8 @@ def make_run_card(model: PrivateModel) -> Dict[str, Any]:
       'layers': model.privacy_summary().splitlines(),
       'not_covered': list(NOT_COVERED),
       'tensorflow': tf.__version__,
+      'replicas': replicas.number(model.distribute_strategy),
+      'workers': replicas.workers(model.distribute_strategy),
   }
   if guarantee is None:
     return {**card, 'epsilon': None, 'reason': reason}

@@ -6,7 +6,6 @@ import itertools
 import os
 import threading
 from typing import Any
-from typing import Callable
 from typing import Iterator
 from typing import List
 from typing import Optional
@@ -20,6 +19,8 @@ from tfcactus.keras import data_sources
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger.batch_marks import BatchMarks
 from tfcactus.keras.read_only import Fixed
+from tfcactus.keras.replicas import Shares
+from tfcactus.keras.replicas import WHOLE
 from tfcactus.plan import PrivacyPlan
 from tfcactus.randomness import KeyStream
 from tfcactus.sampling import SamplingScheme
@@ -127,6 +128,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
             lambda part: part[np.resize(np.arange(min(len(part), 2)), 2)], parts[:2])
     return self._data.rows(np.zeros(2, np.int64))[:2]
 
+  def example_batch(self) -> _Batch:
+    """Returns a batch of any two examples, to make a model's parts by; no draw."""
+    return self._batch_of(self._data.rows(np.zeros(2, np.int64)))
+
   def __len__(self) -> int:
     return self.steps_per_epoch
 
@@ -148,7 +153,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       return map(self._batch, self._draw())
     return itertools.islice(self._batches(), self.steps_per_epoch)
 
-  def feed(self, marks: Optional[BatchMarks] = None) -> tf.data.Dataset:
+  def feed(self, marks: Optional[BatchMarks] = None, shares: Shares = WHOLE
+          ) -> tf.data.Dataset:
     """Returns what a `PrivateModel` trains on.
 
     A dataset that draws batches as long as it is asked; or one epoch, drawn afresh
@@ -156,11 +162,13 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
     Args:
       marks: What its batches are to be recognised by.
+      shares: Which parts of each batch are elements of the dataset, which then is
+        without end: those of a batch, and then those of the next.
     """
-    if self.scheme.draws_epochs:
-      return self._dataset(lambda: iter(self), marks).apply(
-          tf.data.experimental.assert_cardinality(self.steps_per_epoch))
-    return self._dataset(self._batches, marks)
+    whole = self.scheme.draws_epochs and shares == WHOLE
+    dataset = self._dataset(whole, marks, shares)
+    return dataset.apply(tf.data.experimental.assert_cardinality(
+        self.steps_per_epoch)) if whole else dataset
 
   def dataset(self, steps: Optional[int] = None) -> tf.data.Dataset:
     """Returns the batches of one epoch as a dataset; each pass draws afresh.
@@ -192,9 +200,30 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     while True:
       yield from map(self._batch, self._draw())
 
+  def _passes(self, once: bool, shares: Shares) -> Iterator[Iterator[Iterator[_Batch]]]:
+    """The parts that are taken here of the batches of passes.
+
+    Args:
+      once: Whether one pass is made, or as many as are asked for.
+      shares: Which parts.
+    """
+    draws = self._draw if self.scheme.draws_epochs else self._draws
+    while True:
+      yield (map(self._batch, shares.of(index)) for index in draws())
+      if once:
+        return
+
+  def _draws(self) -> Iterator[np.ndarray]:
+    """Draws of single batches, without end."""
+    while True:
+      yield from self._draw()
+
   def _batch(self, index: np.ndarray) -> _Batch:
     """The examples of a batch, padded."""
-    parts = _usable(self._data.rows(index))
+    return self._batch_of(_usable(self._data.rows(index)))
+
+  def _batch_of(self, parts: data_sources.Rows) -> _Batch:
+    """Rows with weights, padded."""
     size, count = self.physical_batch_size, _count(parts)
     rows = max(-(-count // size), 1) * size
     x, y, *given = parts
@@ -202,14 +231,20 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     return tf.nest.map_structure(lambda part: _pad(part, rows), (
         x, y, tf.nest.map_structure(lambda each: each.astype(np.float32), weights)))
 
-  def _dataset(self, generator: Callable[[], Iterator[_Batch]],
-               marks: Optional[BatchMarks]) -> tf.data.Dataset:
+  def _dataset(self, once: bool, marks: Optional[BatchMarks], shares: Shares
+              ) -> tf.data.Dataset:
+
+    def generator() -> Iterator[Any]:
+      for batches in self._passes(once, shares):
+        for parts in batches if marks is None else marks.mark(batches):
+          yield from parts
+
     x, y, *given = self._data.specs
     weights = given[0] if given else tf.TensorSpec((None,))
     weights = tf.nest.map_structure(
         lambda spec: tf.TensorSpec(spec.shape, tf.float32), weights)
     return tf.data.Dataset.from_generator(
-        generator if marks is None else lambda: marks.mark(generator()),
+        generator,
         output_signature=(x if marks is None else marks.specs(x), y, weights)
         ).prefetch(2)
 

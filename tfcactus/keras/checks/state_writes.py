@@ -70,7 +70,7 @@ def check_no_writes(model: keras.Model) -> Any:
     gradients = tape.gradient(
         [output for output in [*tf.nest.flatten(outputs), *model.losses]
          if tf.is_tensor(output) and output.dtype.is_floating],
-        model.trainable_variables)
+        models.tf_variables(model))
     return outputs, gradients
 
   # Not in an init_scope, which would stop the tape from recording.

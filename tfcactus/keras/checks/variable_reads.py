@@ -175,7 +175,7 @@ def _carries_gradient(tensor: tf.Tensor) -> bool:
 
 
 def _identity(variable: keras.Variable) -> str:
-  return _of_handle(models.tf_variable(variable).handle)
+  return _of_handle(models.handle(variable))
 
 
 def _of_handle(handle: Any) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from typing import List
-from typing import Sequence
 
-import tensorflow as tf
-
+from tfcactus.keras.checks import devices
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import versions
@@ -41,7 +39,7 @@ def check_layers(model: keras.Model, half: bool = False, losses: bool = False
   Raises:
     ValueError: naming the layer and the remedy.
   """
-  check_one_device(models.tf_variables(model))
+  devices.check([models.tf_variable(v) for v in model.trainable_variables])
   for layer in models.flat_layers(model):
     _check_layer(layer, half)
     if not losses:
@@ -65,7 +63,7 @@ def check_arguments(model: object, plan: object, private: type) -> None:
   Raises:
     ValueError: naming what came.
   """
-  check_one_device()
+  devices.check()
   versions.check_same_keras('model', model)
   if not isinstance(model, keras.Model) or isinstance(model, private):
     raise ValueError(
@@ -73,34 +71,6 @@ def check_arguments(model: object, plan: object, private: type) -> None:
         f'{model!r}.')
   if not hasattr(plan, 'check_vector'):
     raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
-
-
-def check_one_device(variables: Sequence[tf.Variable] = (),
-                     single_replica: bool = False) -> None:
-  """Refuses strategies that spread a model over devices.
-
-  Args:
-    variables: Those of a model.
-    single_replica: Whether any strategy of a single replica may be used, which
-      adds its noise once.
-
-  Raises:
-    ValueError: if one spread them, or in the scope of one.
-  """
-  strategies = [v.distribute_strategy for v in variables
-                if isinstance(v, tf.distribute.DistributedValues)]
-  if tf.distribute.has_strategy():
-    strategies.append(tf.distribute.get_strategy())
-  for strategy in strategies:
-    replicas = strategy.num_replicas_in_sync
-    if isinstance(strategy, tf.distribute.OneDeviceStrategy) or (
-        single_replica and replicas == 1):
-      continue
-    raise ValueError(
-        f'Expected a model on one device, got a {type(strategy).__name__} of '
-        f'num_replicas_in_sync={replicas}: replicas would each add their own '
-        'noise. Make the model outside of its scope, or in that of a '
-        'tf.distribute.OneDeviceStrategy.')
 
 
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:

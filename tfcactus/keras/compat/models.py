@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 from typing import Callable
@@ -18,16 +19,19 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.compat.versions import KERAS_3
 
 
-def _functional_class() -> type:
-  """The class that `keras.Model(inputs, outputs)` is of."""
+@functools.cache
+def _functional() -> type:
+  """The class that `keras.Model(inputs, outputs)` is of.
+
+  Not found on import, since TensorFlow takes no settings of devices or of workers once
+  anything was made by it.
+  """
   # Named, so that the names that users' layers are given stay what they were.
   # Keras 3.6 to 3.12 refuse a model whose output is its input.
-  inputs = keras.Input((1,), name='inputs')
-  outputs = keras.layers.Activation('linear', name='outputs')(inputs)
-  return type(keras.Model(inputs, outputs, name='model'))
-
-
-_FUNCTIONAL = _functional_class()
+  with tf.init_scope():
+    inputs = keras.Input((1,), name='inputs')
+    outputs = keras.layers.Activation('linear', name='outputs')(inputs)
+    return type(keras.Model(inputs, outputs, name='model'))
 
 
 def tf_variable(variable: keras.Variable) -> tf.Variable:
@@ -48,8 +52,8 @@ def name_of(variable: keras.Variable) -> str:
 
 
 def tf_variables(model: keras.Model) -> List[tf.Variable]:
-  """The trainable variables of a model or layer, for tapes to watch."""
-  return [tf_variable(v) for v in model.trainable_variables]
+  """The trainable variables of a model or layer, for tapes to watch where this runs."""
+  return [local(tf_variable(v)) for v in model.trainable_variables]
 
 
 def lora_base(layer: keras.layers.Layer) -> Any:
@@ -80,7 +84,7 @@ def is_graph(model: keras.Model) -> bool:
   if type(model) is keras.Sequential:
     return model.built and (
         not KERAS_3 or model._functional is not None)  # pylint: disable=protected-access
-  return type(model) is _FUNCTIONAL
+  return type(model) is _functional()
 
 
 def graph_layers(model: keras.Model) -> List[keras.layers.Layer]:
@@ -90,7 +94,7 @@ def graph_layers(model: keras.Model) -> List[keras.layers.Layer]:
   them.
   """
   found: Dict[int, keras.layers.Layer] = {}
-  functional: bool = type(model) is _FUNCTIONAL
+  functional: bool = type(model) is _functional()
   for layer in model.operations if KERAS_3 and functional else model.layers:
     inner = graph_layers(layer) if is_graph(layer) else [layer]
     found.update((id(each), each) for each in inner)
@@ -147,7 +151,7 @@ def input_spec(model: keras.Model) -> Optional[Any]:
       inputs = model.input
     else:  # Keras' record of the first call, without tf.keras.Input.
       inputs = getattr(model, '_saved_model_inputs_spec', None)
-  elif is_graph(model) or isinstance(model, _FUNCTIONAL):
+  elif is_graph(model) or isinstance(model, _functional()):
     graph = getattr(model, '_functional', None) or model
     inputs = graph._inputs_struct  # pylint: disable=protected-access
   else:
@@ -186,7 +190,16 @@ def in_xla() -> bool:
 
 def handle(variable: keras.Variable) -> tf.Tensor:
   """The resource by which a graph reads a variable."""
-  return tf_variable(variable).handle
+  return local(tf_variable(variable)).handle
+
+
+def local(variable: tf.Variable) -> tf.Variable:
+  """What a variable is where this runs, if it is spread over devices."""
+  if not isinstance(variable, tf.distribute.DistributedValues):
+    return variable
+  if tf.distribute.in_cross_replica_context():
+    return variable._primary  # pylint: disable=protected-access
+  return variable._get()  # pylint: disable=protected-access
 
 
 def clone(model: keras.Model, copied: Callable[[Any], Any]) -> keras.Model:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
+from typing import ContextManager
 from typing import Dict
 from typing import Mapping
+from typing import Sequence
 
+import tensorflow as tf
+
+from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.compat.versions import KERAS_3
 
@@ -73,6 +79,44 @@ def make_variables(model: keras.Model) -> None:
   optimizer = bare_optimizer(model)
   if model.built and hasattr(optimizer, 'build'):
     optimizer.build(model.inner.trainable_variables)
+
+
+def apply_averages(optimizer: keras.optimizers.Optimizer, averages: Sequence[tf.Tensor],
+                   variables: Sequence[keras.Variable]) -> None:
+  """Updates variables by averages that are the same on all replicas.
+
+  Args:
+    optimizer: Of Keras, legacy or not, without loss scaling around it.
+    averages: One for each variable.
+    variables: Those trained.
+  """
+  with applying_sums():
+    optimizer.apply_gradients(list(zip(averages, variables)), **of_sums())
+
+
+def applying_sums() -> ContextManager[None]:
+  """Has optimizers of Keras 3 take gradients as sums over all replicas already."""
+  return patches.applying_sums() if KERAS_3 and _replicas() > 1 else (
+      contextlib.nullcontext())
+
+
+def of_sums() -> Dict[str, Any]:
+  """Arguments by which optimizers of Keras 2 do."""
+  return {} if KERAS_3 or _replicas() == 1 else {
+      'experimental_aggregate_gradients': False}
+
+
+def _replicas() -> int:
+  return int(tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def needs_one_replica(optimizer: keras.optimizers.Optimizer) -> bool:
+  """Whether an optimizer does what fails under a strategy of several replicas.
+
+  Keras 3 has conditionals there, inside of which replicas cannot meet.
+  """
+  return KERAS_3 and _replicas() > 1 and bool(
+      optimizer.use_ema or optimizer.gradient_accumulation_steps)
 
 
 def is_wrapped(optimizer: keras.optimizers.Optimizer) -> bool:

@@ -250,3 +250,17 @@ def vectorizing() -> Iterator[None]:
       yield
   finally:
     logger.removeFilter(keep)
+
+
+_sums = _LibraryPatch([_Place(
+    cls, '_all_reduce_sum_gradients', lambda original, value, optimizer, pairs: pairs)
+    for cls in keras.optimizers.Optimizer.__mro__
+    if '_all_reduce_sum_gradients' in vars(cls)])
+"""Optimizers of Keras 3 add up what replicas give them."""
+
+
+@contextlib.contextmanager
+def applying_sums() -> Iterator[None]:
+  """Has optimizers of Keras 3 take gradients as sums over all replicas already."""
+  with _sums.inside(True):
+    yield

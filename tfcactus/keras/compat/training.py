@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 from typing import Callable
+from typing import Iterator
 from typing import Optional
 
 import tensorflow as tf
 
+from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.compat.versions import KERAS_3
 
@@ -24,6 +27,11 @@ def counter(value: float, name: str, dtype: str = 'int64') -> Any:
     return keras.Variable(value, dtype=dtype, trainable=False, autocast=False,
                           name=name)
   return tf.Variable(value, dtype=dtype, trainable=False, name=name)
+
+
+def number(variable: Any) -> int:
+  """The value of a whole number in a variable, which may be on several devices."""
+  return int(tf.convert_to_tensor(variable))
 
 
 def compile_arguments(**arguments: Any) -> Any:
@@ -64,6 +72,33 @@ def make_variables(function: Callable[..., Any], arguments: Any) -> None:
   with tf.init_scope():
     if tf.executing_eagerly():
       tf.function(function, autograph=False).get_concrete_function(*specs)
+
+
+@contextlib.contextmanager
+def built_on(model: keras.Model, batch: Any) -> Iterator[None]:
+  """Has `fit` inside make what it makes by a given batch, and none of the data.
+
+  Under a strategy Keras 3 takes a first batch for that, and drops it.
+
+  Args:
+    model: The compiled model.
+    batch: (x, y, weights) of any two examples; None to leave Keras its way.
+  """
+  if not KERAS_3 or batch is None or number_of_replicas(model) == 1:
+    yield
+    return
+  build = model._maybe_symbolic_build  # pylint: disable=protected-access
+
+  def build_on(iterator: Any = None, data_batch: Any = None) -> None:
+    build(data_batch=data_batch if iterator is None else batch)
+
+  with patches.replaced(model, _maybe_symbolic_build=build_on):
+    yield
+
+
+def number_of_replicas(model: keras.Model) -> int:
+  """Replicas in sync of the strategy that a model was made under."""
+  return int(model.distribute_strategy.num_replicas_in_sync)
 
 
 def log_loss(model: keras.Model, losses: tf.Tensor) -> None:

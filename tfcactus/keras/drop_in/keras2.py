@@ -8,6 +8,7 @@ from typing import Sequence
 import tensorflow as tf
 
 from tfcactus.keras import serialization
+from tfcactus.keras.compat import optimizers
 from tfcactus.keras.drop_in import optimizer
 
 
@@ -39,4 +40,5 @@ class Keras2Optimizer(optimizer.DPOptimizer):
     base: Any = super()
     return self._apply_when_complete(
         gradients, var_list, lambda averages: base.apply_gradients(
-            list(zip(averages, var_list)), *args, **kwargs))
+            list(zip(averages, var_list)), *args,
+            **{**kwargs, **optimizers.of_sums()}))

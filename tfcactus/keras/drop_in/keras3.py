@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import List
 from typing import Optional
 from typing import Sequence
 
 import tensorflow as tf
 
 from tfcactus.keras.checks import example_losses
-from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat import models
+from tfcactus.keras.compat import optimizers
 from tfcactus.keras.drop_in import graph_gradients
 from tfcactus.keras.drop_in import loss_scaling
 from tfcactus.keras.drop_in import optimizer
@@ -40,7 +41,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
     Args:
       loss: Per example.
     """
-    whole_model.check_one_device(single_replica=True)
+    self._check_replicas()
     loss_scaling.check_unscaled(self)
     losses = self._private.batching.split(example_losses.mean_per_example(loss))
     if tf.executing_eagerly():
@@ -63,9 +64,13 @@ class Keras3Optimizer(optimizer.DPOptimizer):
     if losses is not None:
       # In place of the gradients that were not clipped, which nothing runs.
       sums, finite = graph_gradients.traced_sums(
-          losses, [models.tf_variable(v) for v in var_list], self._clip())
+          losses, [models.local(models.tf_variable(v)) for v in var_list], self._clip())
       self._private.note_finite(finite)
       grads = self._prepared(sums)
     base: Any = super()
-    self._apply_when_complete(
-        grads, var_list, lambda averages: base.apply(averages, var_list))
+
+    def apply(averages: List[tf.Tensor]) -> None:
+      with optimizers.applying_sums():
+        base.apply(averages, var_list)
+
+    self._apply_when_complete(grads, var_list, apply)

@@ -11,6 +11,7 @@ from typing import Tuple
 from typing import TYPE_CHECKING
 
 from tfcactus import sampling
+from tfcactus.keras import replicas
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat.versions import keras
@@ -80,6 +81,8 @@ class DropInLedger:
     """What was released so far, or will be after `ahead` steps more."""
     if self._model.optimizer is not self._optimizer:
       return self._unknown(1, _SWAPPED)
+    if replicas.workers(self._model.distribute_strategy) > 1:
+      return self._unknown(1, _WORKERS)
     found = _released(self._optimizer, self._model)
     steps, batches = found.steps + ahead, self._batches
     if found.problem or batches is None:
@@ -104,11 +107,12 @@ class DropInLedger:
     if problem:
       return problem
     try:
-      whole_model.check_model(self._model)
-      self._check_vector()
-      if self._model.built and not self._traced:  # Once for each call of `fit`.
-        trace_check.check_per_example(self._model, batches)
-        self._traced = True
+      with replicas.scope(self._model.distribute_strategy):
+        whole_model.check_model(self._model)
+        self._check_vector()
+        if self._model.built and not self._traced:  # Once for each call of `fit`.
+          trace_check.check_per_example(self._model, batches)
+          self._traced = True
     except ValueError as error:
       return f'No epsilon: {error}'
     if self._optimizer.parts_per_step > 1:
@@ -192,6 +196,11 @@ _SWAPPED = (
     'No epsilon: the optimizer of the model is not the one that fit began '
     'with, so that steps may have been taken without privacy. Train a fresh '
     'model, and compile it before fit alone.')
+
+_WORKERS = (
+    'No epsilon: with a drop-in optimizer Keras deals the batches of several workers '
+    'out by itself, each drawing its own, so that an example can be in a step several '
+    'times. Use tfcactus.keras.privatize(model, plan), whose workers draw together.')
 
 _NO_BATCHES = (
     'No epsilon: with a drop-in optimizer the callback cannot see how batches '

@@ -12,11 +12,13 @@ import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus import noise as noise_lib
+from tfcactus.keras import replicas
 from tfcactus.keras import serialization
+from tfcactus.keras.checks import devices
 from tfcactus.keras.checks import example_losses
-from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import optimizers
+from tfcactus.keras.compat import training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import ledger as drop_in_ledger
 from tfcactus.keras.drop_in import loss_scaling
@@ -110,8 +112,9 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def released_steps(self) -> int:
     """How many noisy updates were made; restoring never lowers it."""
     released = self._private.released
-    released.assign(tf.maximum(released, self.iterations))
-    return int(tf.convert_to_tensor(released))  # It may be mirrored.
+    released.assign(tf.maximum(tf.convert_to_tensor(released),
+                               tf.convert_to_tensor(self.iterations)))
+    return training.number(released)
 
   def training_ledger(self, model: keras.Model, plan: Optional[PrivacyPlan],
                       batches: Any) -> ledger_lib.TrainingLedger:
@@ -136,8 +139,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def _count_step(self, variables: Sequence[tf.Variable]) -> None:
     """Counts an update of `variables`, before it is made."""
     lineage.remember(variables, self)
-    released = self._private.released
-    released.assign(tf.maximum(released, self.iterations) + 1)
+    self._private.count(self.iterations)
 
   @property
   def sound(self) -> bool:
@@ -158,7 +160,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
       raise ValueError(
           'Expected tape with a loss that is a tensor, got None; use '
           'minimize(loss, var_list, tape=tape) or pass a callable.')
-    whole_model.check_one_device(single_replica=True)
+    self._check_replicas()
     loss_scaling.check_unscaled(self)
     tape = tape if tape is not None else tf.GradientTape()
     with tape:
@@ -186,8 +188,26 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     dim = sum(part.shape.num_elements() or 0 for part in sums)
     check = self.noise.check_dim if self.plan is None else self.plan.check_vector
     check(dim)
-    return [self._private.batching.divided(part)
-            for part in self._sampler.add_to(sums, self._clip())]
+    # One replica adds the noise of all.
+    shares = (self._sampler.add_to(sums, self._clip()) if replicas.is_first() else sums)
+    return [self._private.batching.divided(part) for part in replicas.summed(shares)]
+
+  def _check_replicas(self) -> None:
+    """Refuses strategies, and what is not known of the shares of replicas.
+
+    Raises:
+      ValueError: naming the remedy.
+    """
+    devices.check()
+    if replicas.number() > 1 and (
+        self.expected_batch_size is None or self.parts_per_step > 1):
+      raise ValueError(
+          'Expected expected_batch_size, and gradient_accumulation_steps=1, with '
+          f'num_replicas_in_sync={replicas.number()}, each of which sees a share of a '
+          f'batch, got expected_batch_size={self.expected_batch_size!r} and '
+          f'gradient_accumulation_steps={self.parts_per_step!r}; pass the expected '
+          'size of whole batches as expected_batch_size (without num_microbatches), '
+          'or use tfcactus.keras.privatize.')
 
   def _check_ready(self) -> None:
     """Refuses gradients that did not come from here."""

@@ -132,11 +132,15 @@ class BatchMarks(Marks):
     """The `TensorSpec`s of inputs that carry a mark."""
     return Marked(x, tf.TensorSpec((None, 2), tf.int64))
 
-  def mark(self, batches: Iterable[Tuple[Any, Any, Any]]
-          ) -> Iterator[Tuple[Marked, Any, Any]]:
-    """Yields the batches (x, y, weights) of a pass, which carry marks."""
-    for index, (x, y, weights) in enumerate(batches):
-      key = self._issue(index)
+  def mark(self, batches: Iterable[Iterable[Tuple[Any, Any, Any]]]
+          ) -> Iterator[Iterator[Tuple[Marked, Any, Any]]]:
+    """Yields the batches of a pass, parts (x, y, weights) that carry one mark."""
+    for index, parts in enumerate(batches):
+      yield self._marked(self._issue(index), parts)
+
+  def _marked(self, key: int, parts: Iterable[Tuple[Any, Any, Any]]
+             ) -> Iterator[Tuple[Marked, Any, Any]]:
+    for x, y, weights in parts:
       rows = len(tf.nest.flatten(weights)[0])
       yield Marked(x, np.full((rows, 2), [self.number, key], np.int64)), y, weights
 

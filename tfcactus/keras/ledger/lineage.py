@@ -10,6 +10,7 @@ from typing import List
 
 import tensorflow as tf
 
+from tfcactus.keras.compat import training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger.record import Record
 from tfcactus.plan import PrivacyPlan
@@ -46,7 +47,7 @@ def plan_number(plan: PrivacyPlan) -> int:
 
 def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
   """Why the counters, caught up, are not all to account for, or ''."""
-  number = int(record.counters['plan_number'])
+  number = training.number(record.counters['plan_number'])
   if record.released_steps and number != plan_number(plan):
     return _OTHER_PLAN
   if any(other is not record and other.released_steps
@@ -77,7 +78,7 @@ def _check_same(trainer: Any, record: Any, model: keras.Model,
                 plan: PrivacyPlan) -> None:
   """Refuses variables whose releases no one ledger of `plan` can count."""
   if (record is not None or not isinstance(trainer, Record) or
-      int(trainer.counters['plan_number']) != plan_number(plan)):
+      training.number(trainer.counters['plan_number']) != plan_number(plan)):
     raise ValueError(
         f'Expected a model that was not trained privately by another plan, got '
         f'{model.name!r}, from which {trainer.released_steps} steps were '

@@ -16,6 +16,7 @@ from typing import Tuple
 import numpy as np
 import tensorflow as tf
 
+from tfcactus.keras import replicas
 from tfcactus.keras.clip_norm import ClipNorm
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
@@ -157,15 +158,21 @@ class ModelLedger:
     """
     with tf.init_scope():
       self._open_journal()
+    totals = replicas.once(self._counted, mark)
+    with tf.control_dependencies([totals]):
+      yield totals[len(Counts._fields):]
+
+  def _counted(self, marks: List[tf.Tensor]) -> tf.Tensor:
+    """Counts a step by the marks of all that the replicas here hold of its batch."""
     counters = [self.record.counters[name] for name in Counts._fields]
     totals = tf.numpy_function(
-        self._admit, [mark, weight_watch.digest(self._model.weights),
-                      self.record.weights.left, *counters], tf.int64)
+        self._admit, [tf.concat(marks, 0), weight_watch.digest(self._model.weights),
+                      tf.convert_to_tensor(self.record.weights.left),
+                      *map(tf.convert_to_tensor, counters)], tf.int64)
     totals = tf.ensure_shape(totals, [len(counters) + len(_NOWHERE)])
     for counter, total in zip(counters, tf.unstack(totals)):
       counter.assign(total)
-    with tf.control_dependencies([totals]):
-      yield totals[len(counters):]
+    return totals
 
   def _admit(self, mark: np.ndarray, weights: np.ndarray, left: np.ndarray,
              *counters: np.ndarray) -> np.ndarray:
@@ -193,7 +200,8 @@ class ModelLedger:
 
   def end_step(self) -> None:
     """Remembers the weights that a step left."""
-    self.record.weights.left.assign(weight_watch.digest(self._model.weights))
+    replicas.once(lambda: self.record.weights.left.assign(
+        weight_watch.digest(self._model.weights)))
 
   def count_seeded(self, noise: bool, batches: bool) -> None:
     """Counts what a file says was seeded of the steps in it."""

@@ -45,7 +45,8 @@ class Record:
   @property
   def released_steps(self) -> int:
     """How many noisy updates were released."""
-    return max(int(self.counters['released_steps']), self._known.released_steps)
+    return max(training.number(self.counters['released_steps']),
+               self._known.released_steps)
 
   def catch_up(self, also: Optional[Counts] = None) -> Counts:
     """Counts at least what was known, whatever was restored since.
@@ -57,7 +58,7 @@ class Record:
       All counts.
     """
     with self._lock:
-      found = Counts(**{name: int(v) for name, v in self.counters.items()})
+      found = Counts(**{name: training.number(v) for name, v in self.counters.items()})
       self._known = self._known.merged(found)
       if also is not None:
         self._known = self._known.merged(also)

@@ -9,6 +9,7 @@ from typing import Iterable
 import tensorflow as tf
 
 from tfcactus.keras.compat import models
+from tfcactus.keras.compat import training
 from tfcactus.keras.compat.versions import keras
 
 
@@ -74,12 +75,12 @@ class Watch:
     """Whether the weights of a model are known now; at first they are."""
     if not self._stepped and not self._known:
       return True
-    return self._knows(int(digest(model.weights)), int(self.left))
+    return self._knows(int(digest(model.weights)), training.number(self.left))
 
   def keep(self, model: keras.Model) -> None:
     """Makes the weights of a model known, if it has any yet."""
     if not model.built:
       return
     weights = int(digest(model.weights))
-    if not self._knows(weights, int(self.left)):
+    if not self._knows(weights, training.number(self.left)):
       self._known.append(weights)
