@@ -46,6 +46,19 @@ class KeyStream:
     self._lock = threading.Lock()
     self._rekey()
 
+  @classmethod
+  def of_key(cls, key: bytes) -> KeyStream:
+    """The stream of a key that processes share, so that they draw alike.
+
+    Args:
+      key: 32 bytes that came from the operating system, for this stream alone.
+    """
+    stream = cls()  # A fork has a key of its own.
+    stream._key = bytes(key)
+    stream._cipher = Cipher(algorithms.AES(stream._key), modes.CTR(bytes(16))
+                            ).encryptor()
+    return stream
+
   def _rekey(self) -> None:
     self._key = key = os.urandom(32)
     if self._seed is not None:

@@ -38,6 +38,7 @@ from training import datasets  # noqa: E402
 from training import features  # noqa: E402
 from training import networks  # noqa: E402
 from training import recipes  # noqa: E402
+from training import strategies  # noqa: E402
 
 SAMPLINGS = {'poisson': sampling.PoissonSampling,
              'allocation': sampling.RandomAllocationSampling}
@@ -124,6 +125,9 @@ def _add_training(add: Callable[..., Any]) -> None:
       'random, before it is clipped')
   add('--activation', choices=('tanh', 'relu'), default='tanh',
       help="of the CNN; the tutorial's is relu, tanh learns better here")
+  add('--strategy', choices=strategies.STRATEGIES, default='none',
+      help='mirrored: all GPUs, or two halves of the CPU; multi-worker: the machines '
+      'of TF_CONFIG, on each of which this command runs')
   add('--seed', type=int, default=None,
       help='repeat a run exactly; for experiments, not for releases')
 
@@ -306,12 +310,9 @@ def accuracy_name(args: argparse.Namespace) -> str:
   return 'held_out_accuracy' if args.held_out else 'test_accuracy'
 
 
-def train(args: argparse.Namespace, data: datasets.Dataset,
-          plan: tfcactus.PrivacyPlan
-          ) -> tuple[dict[str, Any], tfcactus.Guarantee]:
-  """Trains; returns what the JSON file will say, and the guarantee."""
-  if args.seed is not None:
-    tf.keras.utils.set_random_seed(args.seed)
+def make_private_model(args: argparse.Namespace, plan: tfcactus.PrivacyPlan
+                      ) -> tfcactus_keras.PrivateModel:
+  """The model, compiled."""
   model = tfcactus_keras.privatize(
       build_model(args), plan, seed=args.seed,
       augmentation_multiplicity=args.augmentation_multiplicity)
@@ -322,11 +323,23 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
               args.learning_rate, plan.steps, alpha=0.05)),
       loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
       metrics=['accuracy'])
+  return model
+
+
+def train(args: argparse.Namespace, data: datasets.Dataset,
+          plan: tfcactus.PrivacyPlan
+          ) -> tuple[dict[str, Any], tfcactus.Guarantee]:
+  """Trains; returns what the JSON file will say, and the guarantee."""
+  if args.seed is not None:
+    tf.keras.utils.set_random_seed(args.seed)
+  with strategies.scope(args.strategy):
+    model = make_private_model(args, plan)
   batches = make_batches(args, data, plan)
   start = time.time()
   history = model.fit(
       batches, epochs=args.epochs, validation_data=data.test,
-      callbacks=[tfcactus_keras.EpsilonCallback()], verbose=args.verbose)
+      callbacks=[tfcactus_keras.EpsilonCallback()],
+      verbose=args.verbose if strategies.is_chief() else 0)
   seconds = time.time() - start
   guarantee = model.guarantee()
   return {
@@ -341,10 +354,10 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
           'bands': None if plan.strategy is None else plan.strategy.bands,
           'activation': args.activation, 'features': args.features,
           'augmentation_multiplicity': args.augmentation_multiplicity,
-          'held_out': args.held_out,
+          'held_out': args.held_out, 'strategy': args.strategy,
           'num_examples': plan.num_examples,
           'sampling_prob': plan.sampling_prob, 'seed': args.seed},
-      'steps': int(model.released_steps),
+      'steps': model.releases,
       accuracy_name(args): history.history['val_accuracy'][-1],
       'epsilon': {'lower': guarantee.lower, 'estimate': guarantee.estimate,
                   'upper': guarantee.upper},
@@ -360,6 +373,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   args = parse(argv)
   try:
     check_writable(args.json)
+    strategies.opened(args.strategy)  # Before anything else of TensorFlow.
     data = load_data(args)
     plan = make_plan(args, num_examples=data.train[1].size)
     announce(args, data, plan)
@@ -374,7 +388,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   print(guarantee)
   if guarantee.proven:
     print(guarantee.statement)
-  if args.json:
+  if args.json and strategies.is_chief():
     with open(args.json, 'w', encoding='utf-8') as file:
       json.dump(result, file, indent=2)
       file.write('\n')

@@ -34,7 +34,8 @@ class PoissonBatches(SampledBatches):
                batch_size: Optional[int] = None,
                steps_per_epoch: Optional[int] = None,
                physical_batch_size: Optional[int] = None,
-               seed: Optional[int] = None, sample_weight: Any = None):
+               seed: Optional[int] = None, sample_weight: Any = None,
+               part_of: Optional[int] = None):
     """Initialises the batches.
 
     Args:
@@ -57,19 +58,24 @@ class PoissonBatches(SampledBatches):
       seed: For repeatable experiments; None takes the system's entropy.
       sample_weight: Array of weights, shape (num_examples,), or one for each output
         in a dict or list. They multiply the losses before clipping.
+      part_of: Where each of several workers holds other examples: how many all of
+        them hold. Each worker draws of its own; together that is a Poisson batch of
+        all. No example may be in two parts.
 
     Raises:
       ValueError: if an argument is invalid.
     """
     data = data_sources.open_data(x, y, sample_weight)
+    total = data.num_examples if part_of is None else (
+        _checks.integer('part_of', part_of, data.num_examples))
     if batch_size is not None:
       _check_alone('sampling_prob', sampling_prob, batch_size)
-      scheme = PoissonSampling.of_batch_size(batch_size, data.num_examples)
+      scheme = PoissonSampling.of_batch_size(batch_size, total)
     else:
-      scheme = PoissonSampling(data.num_examples, _checks.sampling_prob(sampling_prob))
+      scheme = PoissonSampling(total, _checks.sampling_prob(sampling_prob))
     super().__init__(
         data, None, scheme, steps_per_epoch=steps_per_epoch,
-        physical_batch_size=physical_batch_size, seed=seed)
+        physical_batch_size=physical_batch_size, seed=seed, part_of=part_of)
     self.sampling_prob = scheme.sampling_prob
 
   @property

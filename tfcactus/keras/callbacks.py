@@ -15,6 +15,7 @@ from tfcactus import _checks
 from tfcactus import _format
 from tfcactus import relations
 from tfcactus.guarantee import Guarantee
+from tfcactus.keras import replicas
 from tfcactus.keras import run_card as run_card_lib
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.compat import training
@@ -145,7 +146,8 @@ class EpsilonCallback(keras.callbacks.Callback):
       self._warn(self.reason)
     else:
       self._report(ledger, self.guarantee, {} if logs is None else logs)
-    if self._run_card is not None:
+    if self._run_card is not None and (
+        replicas.worker(self.model.distribute_strategy) == 0):
       run_card_lib.write(self.model, self._run_card)
     if self._budget is not None and self._budget.ends_with_epoch(ledger):
       self.model.stop_training = True

@@ -174,7 +174,10 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
   known = kind in _KNOWN and scheme in sampling.SCHEMES
   marks = BatchMarks(
       scheme, batches.seeded, batches.scheme.batches_per_epoch) if known else None
-  feed = batches.feed(marks, replicas.shares(strategy))
+  shares = replicas.shares(strategy)
+  if batches.part_of is not None:  # The others have no part in what is drawn here.
+    shares = replicas.Shares(shares.here, 0, shares.here)
+  feed = batches.feed(marks, shares)
   if class_weight is not None:
     # Keras weighs by class only where there are no weights, as of padding.
     feed = feed.map(_weighing(class_weight))

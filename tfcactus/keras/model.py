@@ -244,7 +244,7 @@ class PrivateModel(Fixed, keras.Model):
         self._ledger.journal_path is not None, self.distribute_strategy)
     with replicas.scope(self.distribute_strategy):
       optimizers.make_variables(self)
-    with self._ledger.training(feed.marks, optimizers.bare_optimizer(self)), (
+    with self._ledger.training(feed.marks, optimizers.bare_optimizer(self), self, x), (
         training.built_on(self, feed.example)):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,

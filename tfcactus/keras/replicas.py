@@ -110,6 +110,11 @@ def summed(tensors: Sequence[tf.Tensor]) -> List[tf.Tensor]:
   return found
 
 
+def gathered(tensor: tf.Tensor) -> tf.Tensor:
+  """The rows of all replicas, one after the other; to be called on each."""
+  return tf.distribute.get_replica_context().all_gather(tensor, axis=0)
+
+
 def once(function: Callable[..., Any], *values: tf.Tensor) -> Any:
   """What `function` returns, called once in each process and given to all replicas.
 

@@ -10,6 +10,7 @@ from typing import Iterator
 from typing import List
 from typing import Optional
 from typing import Tuple
+import zlib
 
 import numpy as np
 import tensorflow as tf
@@ -49,14 +50,15 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   """
 
   _FIXED = dict.fromkeys(
-      ('scheme', 'num_examples', 'sampling_prob', 'batch_size', 'seeded', 'draws',
-       'steps_per_epoch'),
+      ('scheme', 'num_examples', 'part_of', 'sampling_prob', 'batch_size', 'seeded',
+       'draws', 'steps_per_epoch'),
       'Make other batches, and a plan that accounts for them.')
 
   def __init__(self, x: Any, y: Any, scheme: SamplingScheme, *,
                steps_per_epoch: Optional[int] = None,
                physical_batch_size: Optional[int] = None,
-               seed: Optional[int] = None, sample_weight: Any = None):
+               seed: Optional[int] = None, sample_weight: Any = None,
+               part_of: Optional[int] = None):
     """Initialises the batches.
 
     Args:
@@ -69,13 +71,16 @@ class SampledBatches(Fixed, keras.utils.Sequence):
         default only empty ones are padded. (A `PrivateModel` pads by itself.)
       seed: For repeatable experiments; None takes the system's entropy.
       sample_weight: As for `PoissonBatches`.
+      part_of: As for `PoissonBatches`; of a scheme that draws each example by itself.
 
     Raises:
       ValueError: if an argument is invalid.
     """
     super().__init__()
     self._data = data_sources.open_data(x, y, sample_weight)
-    self.num_examples = self._data.num_examples
+    self.size = self._data.num_examples
+    self.part_of = part_of
+    self.num_examples = self.size if part_of is None else part_of
     if scheme.num_examples != self.num_examples:
       raise ValueError(
           f'Expected the num_examples={scheme.num_examples} examples of the '
@@ -95,10 +100,45 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     self._stream = KeyStream(
         None if seed is None else _checks.integer('seed', seed, 0),
         f'{scheme.name} batches')
-    self._next_draw = scheme.drawer(self._stream)
+    drawn = scheme if part_of is None else scheme.of_part(self.size)
+    self._next_draw = drawn.drawer(self._stream)
+    self._share_begins = False
     self._drawn = 0
     self._lock = threading.Lock()
     self._pid = os.getpid()
+
+  def fingerprint(self) -> int:
+    """A number by which workers tell whether they hold the same examples; no draw.
+
+    Of up to 256 of them: it shows a mistake, and proves nothing.
+    """
+    rows = self._data.rows(np.unique(np.linspace(
+        0, self.size - 1, 256).astype(np.int64)))
+    return zlib.crc32(b''.join(
+        np.ascontiguousarray(part).tobytes() for part in tf.nest.flatten(rows)))
+
+  def share(self, secret: bytes) -> None:
+    """Has the next pass draw what others of the same secret draw.
+
+    Args:
+      secret: A fresh key of all workers, used for this alone.
+    """
+    with self._lock:
+      self._stream = KeyStream.of_key(secret)
+      self._next_draw = self.scheme.drawer(self._stream)
+      self._share_begins = True
+
+  def _check_shared(self) -> None:
+    """Refuses a second pass by one secret, which workers would begin anywhere.
+
+    Raises:
+      RuntimeError: if there was none, or it was used.
+    """
+    if not self._share_begins and not self.seeded:
+      raise RuntimeError(
+          'Expected batches that fit agreed on with all workers, once for each call, '
+          'got others; train by fit of a PrivateModel.')
+    self._share_begins = False
 
   @property
   def draws(self) -> int:
@@ -200,16 +240,21 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     while True:
       yield from map(self._batch, self._draw())
 
-  def _passes(self, once: bool, shares: Shares) -> Iterator[Iterator[Iterator[_Batch]]]:
-    """The parts that are taken here of the batches of passes.
+  def _passes(self, once: bool, shares: Shares
+             ) -> Iterator[Iterator[Tuple[int, Iterator[_Batch]]]]:
+    """The fingerprints of the batches of passes, and the parts that are taken here.
 
     Args:
       once: Whether one pass is made, or as many as are asked for.
       shares: Which parts.
     """
     draws = self._draw if self.scheme.draws_epochs else self._draws
+    alike = shares.total > shares.here  # Other workers draw it too.
+    if alike:
+      self._check_shared()
     while True:
-      yield (map(self._batch, shares.of(index)) for index in draws())
+      yield ((zlib.crc32(index.astype(np.int64).tobytes()) if alike else 0,
+              map(self._batch, shares.of(index))) for index in draws())
       if once:
         return
 
@@ -236,7 +281,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
     def generator() -> Iterator[Any]:
       for batches in self._passes(once, shares):
-        for parts in batches if marks is None else marks.mark(batches):
+        for _, parts in batches if marks is None else marks.mark(batches):
           yield from parts
 
     x, y, *given = self._data.specs

@@ -129,6 +129,20 @@ class SamplingScheme(abc.ABC):
     return cls.of_plan(
         Numbers(_checks.integer('num_examples', num_examples, 1), prob, groups))
 
+  def of_part(self: _Scheme, size: int) -> _Scheme:
+    """What draws of a part of the examples what this does, whatever else is drawn.
+
+    Args:
+      size: Examples in the part.
+
+    Raises:
+      ValueError: if examples do not enter by themselves.
+    """
+    raise ValueError(
+        f'Expected Poisson batches of a part of {size} examples, got '
+        f'{type(self).__name__}, whose examples are not drawn each by itself; give '
+        'all examples to each worker.')
+
   @property
   @abc.abstractmethod
   def batches_per_epoch(self) -> int:

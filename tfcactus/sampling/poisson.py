@@ -45,6 +45,10 @@ class PoissonSampling(base.SamplingScheme):
     """1 / q rounded: an epoch sees each example once on average."""
     return max(round(1 / self.sampling_prob), 1)
 
+  def of_part(self, size: int) -> PoissonSampling:
+    """As `SamplingScheme.of_part`: each example enters by itself."""
+    return dataclasses.replace(self, num_examples=size)
+
   def draw(self, stream: KeyStream) -> List[np.ndarray]:
     """One batch, in ascending order."""
     return [np.flatnonzero(stream.below(self.sampling_prob, self.num_examples))]

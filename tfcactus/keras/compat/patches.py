@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import sys
 import threading
 from typing import Any
 from typing import Callable
@@ -263,4 +264,32 @@ _sums = _LibraryPatch([_Place(
 def applying_sums() -> Iterator[None]:
   """Has optimizers of Keras 3 take gradients as sums over all replicas already."""
   with _sums.inside(True):
+    yield
+
+
+def _mean(original: Any, value: Any, values: Any, strategy: tf.distribute.Strategy,
+          reduction: str) -> Any:
+  """Logs of a step, over the replicas of all workers.
+
+  Keras 3 takes means over rows there, and logs have none.
+  """
+  del value
+  if reduction != 'auto':
+    return original(values, strategy, reduction)
+  return tf.nest.map_structure(
+      lambda each: strategy.reduce(tf.distribute.ReduceOp.MEAN, each, axis=None),
+      values)
+
+
+@functools.cache
+def _logs() -> _LibraryPatch:
+  trainer = sys.modules[next(cls.__module__ for cls in keras.Model.__mro__
+                             if cls.__name__ == 'TensorFlowTrainer')]
+  return _LibraryPatch([_Place(trainer, 'reduce_per_replica', _mean)])
+
+
+@contextlib.contextmanager
+def averaging_logs() -> Iterator[None]:
+  """Has Keras 3 average logs over several workers, where it stumbles."""
+  with _logs().inside(True):
     yield

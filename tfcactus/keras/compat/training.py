@@ -92,7 +92,10 @@ def built_on(model: keras.Model, batch: Any) -> Iterator[None]:
   def build_on(iterator: Any = None, data_batch: Any = None) -> None:
     build(data_batch=data_batch if iterator is None else batch)
 
-  with patches.replaced(model, _maybe_symbolic_build=build_on):
+  with patches.replaced(model, _maybe_symbolic_build=build_on), (
+      patches.averaging_logs() if isinstance(
+          model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy) else
+      contextlib.nullcontext()):
     yield
 
 
@@ -123,4 +126,4 @@ def steps_per_execution(model: keras.Model) -> Optional[int]:
            getattr(model, '_steps_per_execution', None))
   if isinstance(steps, str):  # 'auto'
     return None
-  return 1 if steps is None else int(steps)
+  return 1 if steps is None else number(steps)

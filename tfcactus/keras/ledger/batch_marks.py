@@ -56,11 +56,13 @@ class Taken(NamedTuple):
     sampling: The code of the scheme that chose it, or `counts.UNKNOWN`.
     epochs: How many epochs begin with it.
     place: Of a cyclic scheme, where it stands.
+    fingerprint: Of which examples it is, where several workers draw it alike.
   """
 
   sampling: int = counts.UNKNOWN
   epochs: int = 0
   place: Optional[Place] = None
+  fingerprint: int = 0
 
 
 class Marked(NamedTuple):
@@ -124,7 +126,7 @@ class BatchMarks(Marks):
     self._scheme = scheme
     self._length = length
     self._serials = itertools.count()
-    self._unused: Dict[int, Tuple[int, int]] = {}
+    self._unused: Dict[int, Tuple[int, int, int]] = {}
     self._passes = 0
     self._taken = 0
 
@@ -132,11 +134,18 @@ class BatchMarks(Marks):
     """The `TensorSpec`s of inputs that carry a mark."""
     return Marked(x, tf.TensorSpec((None, 2), tf.int64))
 
-  def mark(self, batches: Iterable[Iterable[Tuple[Any, Any, Any]]]
-          ) -> Iterator[Iterator[Tuple[Marked, Any, Any]]]:
-    """Yields the batches of a pass, parts (x, y, weights) that carry one mark."""
-    for index, parts in enumerate(batches):
-      yield self._marked(self._issue(index), parts)
+  def mark(self, batches: Iterable[Tuple[int, Iterable[Tuple[Any, Any, Any]]]]
+          ) -> Iterator[Tuple[int, Iterator[Tuple[Marked, Any, Any]]]]:
+    """Marks the batches of a pass.
+
+    Args:
+      batches: Of each its fingerprint, and its parts (x, y, weights).
+
+    Yields:
+      The same, parts carrying the mark of their batch.
+    """
+    for index, (fingerprint, parts) in enumerate(batches):
+      yield fingerprint, self._marked(self._issue(index, fingerprint), parts)
 
   def _marked(self, key: int, parts: Iterable[Tuple[Any, Any, Any]]
              ) -> Iterator[Tuple[Marked, Any, Any]]:
@@ -144,11 +153,11 @@ class BatchMarks(Marks):
       rows = len(tf.nest.flatten(weights)[0])
       yield Marked(x, np.full((rows, 2), [self.number, key], np.int64)), y, weights
 
-  def _issue(self, index: int) -> int:
+  def _issue(self, index: int, fingerprint: int) -> int:
     with self._lock:
       self._passes += index == 0
       serial = next(self._serials)
-      self._unused[serial] = self._passes, index
+      self._unused[serial] = self._passes, index, fingerprint
       return serial
 
   def _take(self, keys: np.ndarray) -> Taken:
@@ -156,12 +165,12 @@ class BatchMarks(Marks):
     issued = self._unused.pop(int(keys[0]), None) if same else None
     if issued is None:
       return Taken()
-    number, index = issued
+    number, index, fingerprint = issued
     begun = number != self._taken
     self._taken = number
     place = Place(self.number, int(keys[0]), index, self._length)
     return Taken(self.sampling, int(self._scheme.draws_epochs and begun),
-                 place if self._scheme.cyclic else None)
+                 place if self._scheme.cyclic else None, fingerprint)
 
 
 class RowMarks(Marks):

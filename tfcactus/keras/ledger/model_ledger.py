@@ -16,6 +16,7 @@ from typing import Tuple
 import numpy as np
 import tensorflow as tf
 
+from tfcactus.keras import agreement
 from tfcactus.keras import replicas
 from tfcactus.keras.clip_norm import ClipNorm
 from tfcactus.keras.compat import patches
@@ -76,6 +77,9 @@ class ModelLedger:
     self._marks: List[Marks] = []
     self._recent = RecentLedgers()
     self._pid = os.getpid()
+    self._strategy = tf.distribute.get_strategy()
+    self._chief = replicas.worker(self._strategy) == 0
+    self._agreement = agreement.StepAgreement()
     self.journal_path = None if journal is None else (
         os.path.abspath(os.fspath(journal)))
     self.journal: Optional[Journal] = None
@@ -88,7 +92,7 @@ class ModelLedger:
 
   def _open_journal(self) -> None:
     """Opens the journal, if there is to be one, and counts what it says."""
-    if self.journal_path is None or self.journal is not None:
+    if self.journal_path is None or self.journal is not None or not self._chief:
       return
     if self._loaded and not os.path.exists(self.journal_path):
       raise ValueError(_NO_JOURNAL.format(self.journal_path))
@@ -158,9 +162,12 @@ class ModelLedger:
     """
     with tf.init_scope():
       self._open_journal()
-    totals = replicas.once(self._counted, mark)
-    with tf.control_dependencies([totals]):
-      yield totals[len(Counts._fields):]
+    found = replicas.once(self._counted, mark)
+    places = len(Counts._fields) + len(Place._fields)
+    # Nothing of a step is released before all workers have counted it.
+    with tf.control_dependencies([self._agreement.confirmed(
+        tf.concat([found[places:], found[:len(Counts._fields)]], 0))]):
+      yield tf.identity(found[len(Counts._fields):places])
 
   def _counted(self, marks: List[tf.Tensor]) -> tf.Tensor:
     """Counts a step by the marks of all that the replicas here hold of its batch."""
@@ -169,14 +176,29 @@ class ModelLedger:
         self._admit, [tf.concat(marks, 0), weight_watch.digest(self._model.weights),
                       tf.convert_to_tensor(self.record.weights.left),
                       *map(tf.convert_to_tensor, counters)], tf.int64)
-    totals = tf.ensure_shape(totals, [len(counters) + len(_NOWHERE)])
+    totals = tf.ensure_shape(totals, [len(counters) + len(_NOWHERE) + len(_FAILED)])
     for counter, total in zip(counters, tf.unstack(totals)):
       counter.assign(total)
     return totals
 
   def _admit(self, mark: np.ndarray, weights: np.ndarray, left: np.ndarray,
              *counters: np.ndarray) -> np.ndarray:
-    """Counts a step, on disk too, before anything that depends on it runs."""
+    """Counts a step, on disk too, before anything that depends on it runs.
+
+    Returns:
+      int64: the `Counts`, the `Place` of the batch, and what workers compare: one,
+      and its fingerprint; or zeros if it failed, where others are to know of it.
+    """
+    try:
+      return self._admitted(mark, weights, left, *counters)
+    except Exception as error:  # pylint: disable=broad-except
+      if replicas.workers(self._strategy) == 1:
+        raise
+      self._agreement.failed(error)
+      return np.array((*counters, *_NOWHERE, *_FAILED), np.int64)
+
+  def _admitted(self, mark: np.ndarray, weights: np.ndarray, left: np.ndarray,
+                *counters: np.ndarray) -> np.ndarray:
     if os.getpid() != self._pid:
       raise RuntimeError(
           'Expected steps in the process that made the private model, got a '
@@ -188,7 +210,8 @@ class ModelLedger:
         taken.epochs, seeded | self._noise)
     if self.journal is not None:
       self.journal.reserve(total)
-    return np.array((*total, *(taken.place or _NOWHERE)), np.int64)
+    return np.array((*total, *(taken.place or _NOWHERE), 1, taken.fingerprint),
+                    np.int64)
 
   def _recognise(self, mark: np.ndarray) -> Tuple[Taken, Seeded]:
     """What is known of the batch of a mark, and what of its choice repeats."""
@@ -213,16 +236,20 @@ class ModelLedger:
     self.record.look(self._model)
 
   @contextlib.contextmanager
-  def training(self, marks: Marks, optimizer: keras.optimizers.Optimizer
-               ) -> Iterator[None]:
+  def training(self, marks: Marks, optimizer: keras.optimizers.Optimizer,
+               model: keras.Model, batches: Any) -> Iterator[None]:
     """Inside, steps on the batches of `marks` are of their kind.
 
     Args:
       marks: Those of the batches.
       optimizer: What applies the averages.
+      model: The private model.
+      batches: What `fit` was given.
     """
     self._open_journal()
     self.check_weights()
+    self.record.catch_up(agreement.begin(
+        model, batches, self.record.catch_up(), lineage.plan_number(self.plan)))
     self._marks.append(marks)
     try:
       with self._finalizing(optimizer):
@@ -271,7 +298,7 @@ class ModelLedger:
     """
     known = self.record.catch_up()
     note = lineage.problem(self.record, self._model, self.plan)
-    if self.journal_path is not None and self.journal is None:
+    if self.journal_path is not None and self.journal is None and self._chief:
       entry = Journal.peek(self.journal_path, self.plan)
       note = note or ('' if entry else _NO_JOURNAL.format(self.journal_path))
       known = self.record.catch_up(entry)
@@ -286,6 +313,9 @@ class ModelLedger:
 
 
 _NOWHERE = Place(0, 0, 0, 0)
+
+_FAILED = (0, 0)
+"""In place of what workers compare."""
 
 _NO_JOURNAL = (
     'No epsilon: the journal {} of this model is not there, and it may count '

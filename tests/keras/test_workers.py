@@ -1,0 +1,150 @@
+"""Several workers of a MultiWorkerMirroredStrategy, each a process of its own."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+_SCRIPT = pathlib.Path(__file__).with_name('workers_run.py')
+
+
+def _start(case, workers=2):
+  """Starts the workers; returns their processes."""
+  ports = []
+  for _ in range(workers):
+    with socket.socket() as found:
+      found.bind(('127.0.0.1', 0))
+      ports.append(found.getsockname()[1])
+  addresses = [f'127.0.0.1:{port}' for port in ports]
+  root = str(_SCRIPT.parents[2])
+  return [subprocess.Popen(
+      [sys.executable, str(_SCRIPT), json.dumps(case)], text=True,
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=root,
+      env={**os.environ, 'PYTHONPATH': root, **({} if workers == 1 else {
+          'TF_CONFIG': json.dumps({'cluster': {'worker': addresses},
+                                   'task': {'type': 'worker', 'index': index}})})})
+          for index in range(workers)]
+
+
+def _run(workers=2, **case):
+  """What each worker tells in the end."""
+  processes = _start(case, workers)
+  try:
+    found = [process.communicate(timeout=240) for process in processes]
+  finally:
+    for process in processes:
+      process.kill()
+  return [json.loads(out.splitlines()[-1]) if out.strip() else {'error': err[-2000:]}
+          for out, err in found]
+
+
+def _check_alike(found):
+  assert all('error' not in each for each in found), found
+  for each in found[1:]:
+    assert {**each, 'worker': 0} == {**found[0], 'worker': 0}
+
+
+@pytest.mark.parametrize('case', [
+    {'case': 'poisson'},
+    pytest.param({'case': 'cyclic', 'prob': 1 / 12, 'bands': 3},
+                 marks=pytest.mark.slow),
+    *(pytest.param({'case': name}, marks=pytest.mark.slow)
+      for name in ('fixed', 'shuffled', 'allocated'))],
+    ids=lambda case: case['case'])
+def test_two_workers_do_what_one_device_does(case):
+  one, = _run(1, seed=7, **case)
+  two = _run(2, seed=7, **case)
+  _check_alike(two)
+  for key in ('steps', 'epochs', 'sampling'):
+    assert two[0][key] == one[key]
+  assert one['steps'] >= 20 and two[0]['workers'] == 2
+  for key, values in one['logs'].items():
+    np.testing.assert_allclose(two[0]['logs'][key], values, rtol=1e-5)
+  for a, b in zip(one['weights'], two[0]['weights']):
+    np.testing.assert_allclose(b, a, atol=1e-6)
+
+
+def test_workers_without_a_seed_draw_alike_and_stop_at_a_budget_together():
+  found = _run(2, case='poisson', noise=2.0, target=1.0, epochs=9)
+  _check_alike(found)
+  assert 0 < found[0]['steps'] < 90
+  assert found[0]['logs']['epsilon'][-1] <= 1.0
+
+
+def test_parts_of_the_examples(tmp_path):
+  found = _run(2, case='parts', noise=2.0, journal=str(tmp_path / 'journal'))
+  _check_alike(found)
+  assert found[0]['steps'] == 20 and 'epsilon' in found[0]['logs']
+  lines = (tmp_path / 'journal').read_text().splitlines()
+  assert '"released_steps": 20' in lines[-1]
+
+
+@pytest.mark.parametrize('case, words', [
+    ('same parts', 'in two parts would count twice'),
+    pytest.param('other data', 'same examples in the same order',
+                 marks=pytest.mark.slow),
+    pytest.param('other kind', 'the same kind of batches', marks=pytest.mark.slow)])
+def test_workers_that_do_not_mean_the_same_are_refused(case, words):
+  for each in _run(2, case=case):
+    assert words in each['error']
+
+
+@pytest.mark.parametrize('disturb, words', [
+    ('journal', ['to stay the file that this run writes', 'another that could not']),
+    pytest.param('weights', ['to count it likewise'] * 2, marks=pytest.mark.slow)])
+def test_trouble_on_one_worker_is_an_error_on_all_before_the_step(
+    tmp_path, disturb, words):
+  found = _run(2, case='poisson', disturb=disturb, journal=str(tmp_path / 'journal'))
+  for each, expected in zip(found, words):
+    assert expected in each['error']
+
+
+def _kill_one(case, rng):
+  """Kills one of two workers at a random moment; returns the most steps seen."""
+  processes, seen, lock = _start(case), [0], threading.Lock()
+
+  def watch(process):
+    for line in process.stdout:
+      if line.startswith('released '):
+        with lock:
+          seen.append(int(line.split()[1]))
+
+  threads = [threading.Thread(target=watch, args=(each,)) for each in processes]
+  for each in threads:
+    each.start()
+  victim, wait = processes[rng.integers(2)], rng.exponential(0.3)
+  while len(seen) == 1 and all(each.poll() is None for each in processes):
+    time.sleep(0.02)
+  time.sleep(wait)
+  victim.send_signal(signal.SIGKILL)
+  time.sleep(rng.exponential(0.2))
+  for each in processes:  # As whoever runs a cluster does.
+    each.kill()
+    each.wait()
+  for each in threads:
+    each.join()
+  return max(seen)
+
+
+@pytest.mark.parametrize('kills', [
+    1, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_workers_release_no_step_that_is_not_counted(tmp_path, kills):
+  rng, journal, most = np.random.default_rng(kills), str(tmp_path / 'journal'), 0
+  case = {'case': 'poisson', 'journal': journal, 'announce': True, 'epochs': 400}
+  for _ in range(kills):
+    before = most
+    most = max(most, _kill_one(case, rng))
+    # It went on from what was counted, and got further.
+    assert most > before
+  found = _run(2, case='poisson', journal=journal, epochs=1)
+  _check_alike(found)
+  # Ten steps more; at most a block of the journal is counted too much each time.
+  assert most + 10 <= found[0]['steps'] <= most + 10 + 32

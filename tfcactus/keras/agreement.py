@@ -1,0 +1,169 @@
+"""What several workers agree on: before a `fit`, and before each step.
+
+Each worker runs the same program, and TensorFlow adds up what they give. What it adds
+up is a sum over one batch, drawn by one scheme and counted once, only if they all mean
+the same; so they tell each other, and refuse to go on if they do not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+from typing import Dict
+from typing import List
+from typing import Optional
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus.keras import replicas
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.ledger import weight_watch
+from tfcactus.keras.ledger.counts import Counts
+from tfcactus.keras.sampled_batches import SampledBatches
+
+_ROOM = 2048
+"""Numbers that a worker's message has room for: bytes of JSON, padded by zeros."""
+
+
+def begin(model: keras.Model, batches: Any, known: Counts, plan_number: int) -> Counts:
+  """Has all workers begin a `fit` alike; to be called on each of them.
+
+  Args:
+    model: The private model, whose strategy it is.
+    batches: What `fit` was given.
+    known: What this worker knows to be released.
+    plan_number: Which plan it trains by.
+
+  Returns:
+    What any of them knows to be released, of which the chief's journal tells most.
+
+  Raises:
+    ValueError: naming what differs.
+  """
+  strategy = model.distribute_strategy
+  if replicas.workers(strategy) == 1:
+    _check_whole(batches)
+    return known
+  if not isinstance(batches, SampledBatches):
+    raise ValueError(
+        'Expected fit(PoissonBatches(...)), or other batches of tfcactus.keras, with '
+        f'several workers, got {type(batches).__name__}: Keras would have each worker '
+        'choose batches of its own, and an example could be in one step several times.')
+  secret = os.urandom(32).hex() if replicas.worker(strategy) == 0 else ''
+  told = _exchanged(strategy, {
+      'plan': plan_number, 'batches': type(batches).__name__,
+      'scheme': repr(batches.scheme), 'steps_per_epoch': batches.steps_per_epoch,
+      'seeded': batches.seeded, 'part_of': batches.part_of,
+      'weights': int(weight_watch.digest(model.inner.weights)),
+      'size': batches.size, 'data': batches.fingerprint(), 'known': list(known),
+      'secret': secret})
+  for name in ('plan', 'batches', 'scheme', 'steps_per_epoch', 'seeded', 'part_of',
+               'weights'):
+    _check_same(name, [each[name] for each in told])
+  _check_data(batches, told)
+  if batches.part_of is None and not batches.seeded:
+    batches.share(bytes.fromhex(told[0]['secret']))
+  for each in told:
+    known = known.merged(Counts(*each['known']))
+  return known
+
+
+def _check_whole(batches: Any) -> None:
+  """Refuses a part of the examples where there are no other workers."""
+  part_of = getattr(batches, 'part_of', None)
+  if part_of is not None and part_of != batches.size:
+    raise ValueError(
+        f'Expected all part_of={part_of} examples with one worker, got a part of '
+        f'{batches.size}; part_of is for workers of a MultiWorkerMirroredStrategy.')
+
+
+def _check_same(name: str, values: List[Any]) -> None:
+  if any(value != values[0] for value in values):
+    raise ValueError(
+        f'Expected all workers to begin with the same {_WORDS.get(name, name)}, got '
+        f'{", ".join(map(repr, values))} (by worker). Run the same program on each.')
+
+
+_WORDS = {'plan': 'plan', 'batches': 'kind of batches', 'scheme': 'sampling scheme',
+          'weights': 'weights (load the same file on each)'}
+
+
+def _check_data(batches: SampledBatches, told: List[Dict[str, Any]]) -> None:
+  """Refuses examples that are not the same on all workers, or not parts of one set.
+
+  Raises:
+    ValueError: naming what they are.
+  """
+  sizes, prints = ([each[name] for each in told] for name in ('size', 'data'))
+  if batches.part_of is None:
+    if len(set(zip(sizes, prints))) > 1:
+      raise ValueError(
+          'Expected the same examples in the same order on all workers, of which each '
+          f'takes its share of a batch, got others (of lengths {sizes}). Give all of '
+          'them to each worker; or each its own part, PoissonBatches(part, ..., '
+          'part_of=number of all).')
+  elif sum(sizes) != batches.part_of:
+    raise ValueError(
+        f'Expected parts that make up part_of={batches.part_of} examples, got parts of '
+        f'{sizes}, which are {sum(sizes)}.')
+  elif len(set(prints)) < len(prints):
+    raise ValueError(
+        'Expected another part of the examples on each worker, got the same on '
+        'several: an example in two parts would count twice. Split them by the '
+        "worker's number, such as x[worker::workers].")
+
+
+def _exchanged(strategy: tf.distribute.Strategy, message: Dict[str, Any]
+              ) -> List[Dict[str, Any]]:
+  """What each worker tells, in their order."""
+  data = np.frombuffer(json.dumps(message).encode(), np.uint8)
+  if data.size > _ROOM:
+    raise ValueError(f'Expected a message of at most {_ROOM} bytes, got {data.size}.')
+  padded = np.pad(data, (0, _ROOM - data.size)).astype(np.int32)[None]
+
+  @tf.function(autograph=False)
+  def gather() -> Any:
+    return strategy.run(lambda: replicas.gathered(tf.constant(padded)))
+
+  rows = strategy.experimental_local_results(gather())[0].numpy()
+  here = replicas.number(strategy) // replicas.workers(strategy)
+  return [json.loads(bytes(row[row > 0].astype(np.uint8))) for row in rows[::here]]
+
+
+class StepAgreement:
+  """Has no worker take a step that another does not count likewise."""
+
+  def __init__(self) -> None:
+    self._failure: Optional[BaseException] = None
+
+  def failed(self, error: BaseException) -> None:
+    """Keeps what a worker could not do until all of them know of it."""
+    self._failure = error
+
+  def confirmed(self, told: tf.Tensor) -> tf.Tensor:
+    """Returns what a worker tells of a step, once all have told the same.
+
+    Args:
+      told: int64, shape (n,), the first zero where counting failed.
+    """
+    if replicas.workers() == 1:
+      return told
+    return tf.ensure_shape(tf.numpy_function(
+        self._confirm, [told, replicas.gathered(told[None])], tf.int64), told.shape)
+
+  def _confirm(self, told: np.ndarray, all_told: np.ndarray) -> np.ndarray:
+    failure, self._failure = self._failure, None
+    if failure is not None:
+      raise failure
+    if not all_told[:, 0].all():
+      raise RuntimeError(
+          'Expected every worker to count this step, got another that could not; see '
+          'its own error. No worker has released anything of the step.')
+    if (all_told != told).any():
+      raise RuntimeError(
+          'Expected all workers to train on the same batch, chosen in the same way, '
+          'and to count it likewise, got others; nothing of the step was released. '
+          'Run the same program on each, and train by fit alone.')
+    return told

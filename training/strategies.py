@@ -1,0 +1,63 @@
+"""Which devices and machines a script trains on."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+from typing import Any
+from typing import ContextManager
+
+import tensorflow as tf
+
+STRATEGIES = ('none', 'mirrored', 'multi-worker')
+
+
+def scope(name: str) -> ContextManager[Any]:
+  """The scope of the strategy of a name, for models to be made in."""
+  return contextlib.nullcontext() if name == 'none' else opened(name).scope()
+
+
+@functools.cache
+def opened(name: str) -> Any:
+  """The strategy of a name; to be called before TensorFlow does anything else.
+
+  Args:
+    name: One of `STRATEGIES`. 'mirrored' takes all GPUs, or two halves of the CPU
+      where there are not two; 'multi-worker' the machines of TF_CONFIG.
+
+  Raises:
+    ValueError: if there is no TF_CONFIG of several workers.
+  """
+  if name == 'none':
+    return tf.distribute.get_strategy()
+  if name == 'multi-worker':
+    _check_config(os.environ.get('TF_CONFIG', ''))
+    return tf.distribute.MultiWorkerMirroredStrategy()
+  if len(tf.config.list_physical_devices('GPU')) > 1:
+    return tf.distribute.MirroredStrategy()
+  cpu, = tf.config.list_physical_devices('CPU')
+  if tf.config.get_logical_device_configuration(cpu) is None:
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+  return tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1'])
+
+
+def is_chief() -> bool:
+  """Whether this process is the one that writes results."""
+  task = json.loads(os.environ.get('TF_CONFIG') or '{}').get('task', {})
+  return task.get('type', 'chief') == 'chief' or task.get('index', 0) == 0
+
+
+def _check_config(text: str) -> None:
+  try:
+    config = json.loads(text)
+    known = config['cluster'] and config['task']
+  except (ValueError, KeyError, TypeError):
+    known = None
+  if not known:
+    raise ValueError(
+        'Expected TF_CONFIG to name the workers with --strategy multi-worker, as in '
+        '{"cluster": {"worker": ["host1:12345", "host2:12345"]}, "task": {"type": '
+        f'"worker", "index": 0}}}}, got {text!r}; see docs/distribution.md.')
