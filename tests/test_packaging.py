@@ -60,7 +60,8 @@ def test_users_imports_are_left_as_they_were_in_either_order():
 
 @pytest.mark.skipif(not (HAS_TENSORFLOW and HAS_TFP),
                     reason='needs TensorFlow Privacy')
-@pytest.mark.parametrize('first', ['theirs', 'ours'])
+@pytest.mark.parametrize('first', [
+    pytest.param('theirs', marks=pytest.mark.slow), 'ours'])
 def test_the_query_is_one_of_theirs_in_either_order(first):
   theirs = '''
 sys.skip_tf_privacy_import = None

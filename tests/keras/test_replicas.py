@@ -94,7 +94,7 @@ CASES = {
     'rmsprop': {'optimizer': lambda: tf.keras.optimizers.RMSprop(0.003)},
     'mixed bfloat16': {'dtype': 'mixed_bfloat16', 'tolerance': 2e-2},
     'mixed float16': {'dtype': 'mixed_float16', 'tolerance': 2e-2}}
-OFTEN = ('sgd', 'automatic', 'adaptive', 'cyclic', 'nearly always empty')
+OFTEN = ('sgd', 'adaptive', 'cyclic')
 
 
 @pytest.mark.parametrize('name', [
@@ -128,7 +128,7 @@ def assert_same_bits(model):
 
 
 def test_arrays_that_keras_splits_are_passes():
-  plan, found = plan_of(), []
+  plan, found = plan_of(1e-9), []
   for strategy in (tf.distribute.get_strategy(), two_replicas()):
     with replicas.scope(strategy):
       private = privatize(inner(), plan)
@@ -165,7 +165,8 @@ def _noise_of_a_step(strategy, drop_in):
   return np.std(moved) / (2.0 * plan.l2_norm_clip / plan.expected_batch_size)
 
 
-@pytest.mark.parametrize('drop_in', [False, True])
+@pytest.mark.parametrize('drop_in', [
+    False, pytest.param(True, marks=pytest.mark.slow)])
 def test_noise_is_added_once(monkeypatch, drop_in):
   # 120,000 coordinates: a standard deviation is within .2 %; gradients are short.
   assert _noise_of_a_step(two_replicas(), drop_in) == pytest.approx(1, rel=0.02)
@@ -175,9 +176,10 @@ def test_noise_is_added_once(monkeypatch, drop_in):
 
 @pytest.mark.parametrize('make', [
     lambda plan: DPKerasSGDOptimizer.from_plan(plan, learning_rate=0.3, momentum=0.9),
-    lambda plan: DPKerasAdamOptimizer.from_plan(plan, learning_rate=0.01)])
+    pytest.param(lambda plan: DPKerasAdamOptimizer.from_plan(plan, learning_rate=0.01),
+                 marks=pytest.mark.slow)])
 def test_drop_in_optimizers_do_what_they_do_on_one_device(make):
-  plan, found = plan_of(), []
+  plan, found = plan_of(1e-9), []
   data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(12)
   for strategy in (tf.distribute.get_strategy(), two_replicas()):
     with replicas.scope(strategy):

@@ -179,7 +179,8 @@ def test_weights_of_keras_files_keep_counts(tmp_path):
 
 @pytest.mark.parametrize('make', [
     lambda plan: DPKerasSGDOptimizer.from_plan(plan, momentum=0.9),
-    lambda plan: DPKerasAdamOptimizer.from_plan(plan),
+    pytest.param(lambda plan: DPKerasAdamOptimizer.from_plan(plan),
+                 marks=pytest.mark.slow),
 ])
 @pytest.mark.parametrize('noise', [
     None, noise_lib.RadialTable.normalized(

@@ -52,12 +52,10 @@ def _check_alike(found):
     assert {**each, 'worker': 0} == {**found[0], 'worker': 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('case', [
-    {'case': 'poisson'},
-    pytest.param({'case': 'cyclic', 'prob': 1 / 12, 'bands': 3},
-                 marks=pytest.mark.slow),
-    *(pytest.param({'case': name}, marks=pytest.mark.slow)
-      for name in ('fixed', 'shuffled', 'allocated'))],
+    {'case': 'cyclic', 'prob': 1 / 12, 'bands': 3},
+    *({'case': name} for name in ('poisson', 'fixed', 'shuffled', 'allocated'))],
     ids=lambda case: case['case'])
 def test_two_workers_do_what_one_device_does(case):
   one, = _run(1, seed=7, **case)
@@ -72,6 +70,7 @@ def test_two_workers_do_what_one_device_does(case):
     np.testing.assert_allclose(b, a, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_workers_without_a_seed_draw_alike_and_stop_at_a_budget_together():
   found = _run(2, case='poisson', noise=2.0, target=1.0, epochs=9)
   _check_alike(found)
@@ -87,19 +86,20 @@ def test_parts_of_the_examples(tmp_path):
   assert '"released_steps": 20' in lines[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('case, words', [
     ('same parts', 'in two parts would count twice'),
-    pytest.param('other data', 'same examples in the same order',
-                 marks=pytest.mark.slow),
-    pytest.param('other kind', 'the same kind of batches', marks=pytest.mark.slow)])
+    ('other data', 'same examples in the same order'),
+    ('other kind', 'the same kind of batches')])
 def test_workers_that_do_not_mean_the_same_are_refused(case, words):
   for each in _run(2, case=case):
     assert words in each['error']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('disturb, words', [
     ('journal', ['to stay the file that this run writes', 'another that could not']),
-    pytest.param('weights', ['to count it likewise'] * 2, marks=pytest.mark.slow)])
+    ('weights', ['to count it likewise'] * 2)])
 def test_trouble_on_one_worker_is_an_error_on_all_before_the_step(
     tmp_path, disturb, words):
   found = _run(2, case='poisson', disturb=disturb, journal=str(tmp_path / 'journal'))
@@ -134,10 +134,9 @@ def _kill_one(case, rng):
   return max(seen)
 
 
-@pytest.mark.parametrize('kills', [
-    1, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_workers_release_no_step_that_is_not_counted(tmp_path, kills):
-  rng, journal, most = np.random.default_rng(kills), str(tmp_path / 'journal'), 0
+@pytest.mark.slow
+def test_killed_workers_release_no_step_that_is_not_counted(tmp_path):
+  rng, journal, most, kills = np.random.default_rng(1), str(tmp_path / 'journal'), 0, 20
   case = {'case': 'poisson', 'journal': journal, 'announce': True, 'epochs': 400}
   for _ in range(kills):
     before = most

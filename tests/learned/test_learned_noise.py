@@ -163,6 +163,7 @@ def test_sampled_releases():
   assert found.delta.upper < 2 * best.delta.upper
 
 
+@pytest.mark.slow
 def test_cnn_noise_is_accounted_by_the_envelope():
   table = learned_noise.LearnedNoise(
       3, 0.3, utility=1.2, norm=1, bins=6, model='cnn', epochs=600,

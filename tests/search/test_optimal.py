@@ -69,7 +69,7 @@ def test_default_shells_cost_little_in_any_plan(sigma):
 
 # There the Gaussian is optimal: what do the shells cost?
 @pytest.mark.parametrize('dim, sigma, objective', [
-    (1000, 1.3, 'kl'),
+    pytest.param(1000, 1.3, 'kl', marks=pytest.mark.slow),
     pytest.param(2000, 0.3, 'chi2', marks=pytest.mark.slow),
     pytest.param(26_010, 1.3, 'kl', marks=pytest.mark.slow),
     pytest.param(26_010, 0.5, 'chi2', marks=pytest.mark.slow),

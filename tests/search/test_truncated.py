@@ -27,6 +27,7 @@ def test_tells_what_the_accountant_says(sampling_prob):
   assert (found.noise.range, found.method, found.steps) == (8, 'direct', 6)
 
 
+@pytest.mark.slow
 def test_smaller_changes_cost_less():
   """The account of the full shift covers every smaller change."""
   found = tfcactus.truncated_noise(6, utility=1.5, epsilon=0.4, steps=5, bins=4)

@@ -38,6 +38,7 @@ def _result(path):
   return found
 
 
+@pytest.mark.slow
 def test_mirrored_gives_what_one_device_gives(tmp_path):
   runs = {name: _start(tmp_path / name, name) for name in ('none', 'mirrored')}
   for out, err in _ended(runs.values()):
