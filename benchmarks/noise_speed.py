@@ -1,8 +1,10 @@
-"""Time of one draw of noise against TensorFlow's own normals.
+"""Time of one draw of noise against TensorFlow's own normals and NumPy's.
 
     python -m benchmarks.noise_speed
+    python -m benchmarks.noise_speed --large 10000000
 
-All take turns in one process, each inside a tf.function, and the medians count.
+All take turns in one process, TensorFlow's each inside a tf.function, and the medians
+count.
 """
 
 from __future__ import annotations
@@ -20,43 +22,62 @@ from benchmarks import _results  # noqa: E402
 import tfcactus  # noqa: E402
 from tfcactus import keras as private  # noqa: E402
 
-DRAWS = 26_010
+SMALL = 26_010
+"""The weights of the tutorial's CNN."""
+
+OURS, NUMPY = 'tfcactus, float64, AES-256', 'numpy, float64'
 
 
-def contenders():
+def contenders(draws):
   """Functions that draw once, by name."""
-  sampler = private.NoiseSampler(tfcactus.Gaussian(1.0))
-  return {
-      'tfcactus, float64, AES-256': lambda: sampler.draw(DRAWS),
-      'tf.random.normal, float32': lambda: tf.random.normal([DRAWS]),
+  sampler, generator = private.NoiseSampler(tfcactus.Gaussian(1.0)), (
+      np.random.default_rng())
+  graphs = {
+      OURS: lambda: sampler.draw(draws),
+      'tf.random.normal, float32': lambda: tf.random.normal([draws]),
       'tf.random.normal, float64': lambda: tf.random.normal(
-          [DRAWS], dtype=tf.float64),
-  }
+          [draws], dtype=tf.float64)}
+  return {**{name: tf.function(tf.autograph.experimental.do_not_convert(draw))
+             for name, draw in graphs.items()},
+          NUMPY: lambda: generator.standard_normal(draws)}
+
+
+def measured(draws, rounds):
+  """Microseconds of a draw, by name."""
+  made = contenders(draws)
+  seconds = {name: [] for name in made}
+  warm = min(10, rounds)
+  for number in range(rounds + warm):
+    for name, draw in made.items():
+      start = time.perf_counter()
+      draw()
+      if number >= warm:
+        seconds[name].append(time.perf_counter() - start)
+  return {name: {'median_us': 1e6 * float(np.median(values)),
+                 'best_us': 1e6 * min(values)} for name, values in seconds.items()}
 
 
 def main():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--rounds', type=int, default=1000)
+  parser.add_argument('--large', type=int, default=10**8,
+                      help='weights of a large model, drawn 7 times')
   args = parser.parse_args()
-  draws = {name: tf.function(tf.autograph.experimental.do_not_convert(draw))
-           for name, draw in contenders().items()}
-  seconds = {name: [] for name in draws}
-  for number in range(args.rounds + 10):
-    for name, draw in draws.items():
-      start = time.perf_counter()
-      draw()
-      if number >= 10:
-        seconds[name].append(time.perf_counter() - start)
-  result = {name: {'median_us': 1e6 * float(np.median(values)),
-                   'best_us': 1e6 * min(values)}
-            for name, values in seconds.items()}
+  found = {draws: measured(draws, rounds)
+           for draws, rounds in ((SMALL, args.rounds), (args.large, 7))}
   _results.save('noise_speed', {
-      'draws': DRAWS, 'rounds': args.rounds,
-      'cores': len(os.sched_getaffinity(0)), 'microseconds': result})
+      'rounds': args.rounds, 'cores': len(os.sched_getaffinity(0)),
+      'microseconds': {str(draws): each for draws, each in found.items()}})
   _results.show('noise_speed', _results.markdown(
-      ['one draw of 26,010 normals', 'median, us', 'best, us'],
-      [[name, f'{r["median_us"]:.0f}', f'{r["best_us"]:.0f}']
-       for name, r in result.items()]))
+      ['normals', 'by', 'median', 'best', "over numpy's"],
+      [[f'{draws:,}', name, _time(each['median_us']), _time(each['best_us']),
+        f'{each["median_us"] / times[NUMPY]["median_us"]:.2f}']
+       for draws, times in found.items() for name, each in times.items()]))
+
+
+def _time(microseconds):
+  return f'{microseconds:.0f} us' if microseconds < 1e4 else (
+      f'{1e-3 * microseconds:.0f} ms')
 
 
 if __name__ == '__main__':

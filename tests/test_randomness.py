@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tfcactus import randomness
 from tfcactus.randomness import fine_uniform
 from tfcactus.randomness import KeyStream
 from tfcactus.randomness import SystemRandom
@@ -177,3 +178,28 @@ def test_words_of_another_process_are_not_replayed(monkeypatch):
   monkeypatch.setattr(os, 'getpid', lambda: -1)
   with pytest.raises(ValueError, match='this process'):
     stream.replayed(0)
+
+
+@pytest.mark.parametrize('count', [randomness.PARALLEL + 1, 3 * randomness.PARALLEL + 7,
+                                   100_001])
+def test_many_normals_are_normal_and_repeat_with_a_seed(count):
+  stream = randomness.KeyStream(3)
+  drawn, more = stream.normals(count), stream.normals(count)
+  assert drawn.shape == (count,)
+  assert stats.kstest(drawn, 'norm').pvalue > 1e-4
+  assert stats.kstest(1.05 * drawn, 'norm').pvalue < 1e-4
+  # Parts are of streams of their own: none repeats, in this draw or the next.
+  assert np.unique(np.concatenate([drawn, more])).size == 2 * count
+  for lag in (1, count // 8, count // 2):
+    assert abs(np.corrcoef(drawn[lag:], drawn[:-lag])[0, 1]) < 6 / np.sqrt(count - lag)
+  np.testing.assert_array_equal(randomness.KeyStream(3).normals(count), drawn)
+  position = stream.position
+  third = stream.normals(count)
+  np.testing.assert_array_equal(stream.replayed(position).normals(count), third)
+
+
+def test_a_stream_of_a_key_is_that_of_the_key():
+  one, other = (randomness.KeyStream.of_key(b'k' * 32) for _ in range(2))
+  np.testing.assert_array_equal(one.words(5), other.words(5))
+  assert not np.array_equal(one.words(5),
+                            randomness.KeyStream.of_key(b'j' * 32).words(5))

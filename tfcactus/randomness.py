@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent import futures
 import hashlib
 import math
 import os
@@ -16,6 +17,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers import modes
 import numpy as np
 
+PARALLEL = 2**19
+"""Normals above which several threads draw them."""
+
+_PARTS = 8
+_CHUNK = 2**15
 Size = Union[int, Tuple[int, ...]]
 _ZEROS = memoryview(bytes(2**20))
 _REACH = 1.3
@@ -174,6 +180,33 @@ class KeyStream:
     Source: Marsaglia and Bray, "A Convenient Method for Generating Normal
     Variables" (1964), on points of a grid of 2^-63.
     """
+    if count > PARALLEL:
+      return self._normals_in_parts(count)
+    if count <= _CHUNK:
+      return self._few_normals(count)
+    out = np.empty(count)
+    for start in range(0, count, _CHUNK):  # What stays in a core's cache.
+      part = out[start:start + _CHUNK]
+      part[:] = self._few_normals(part.size)
+    return out
+
+  def _normals_in_parts(self, count: int) -> np.ndarray:
+    """Normals of several streams at once, each under a key that this one gives."""
+    out = np.empty(count)
+    # As many parts whatever the machine, so that seeds repeat on others.
+    parts = np.array_split(out, _PARTS)
+    streams = [KeyStream.of_key(self.words(4).tobytes()) for _ in parts]
+
+    def fill(part: np.ndarray, stream: KeyStream) -> None:
+      for start in range(0, part.size, PARALLEL):
+        piece = part[start:start + PARALLEL]
+        piece[:] = stream.normals(piece.size)
+
+    with futures.ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
+      list(pool.map(fill, parts, streams))
+    return out
+
+  def _few_normals(self, count: int) -> np.ndarray:
     pairs = (count + 1) // 2
     out = np.empty((2, pairs))
     done = 0

@@ -6,6 +6,7 @@ from scipy import stats
 import tensorflow as tf
 
 from tfcactus import noise as noise_lib
+from tfcactus.keras import noise_addition
 from tfcactus.keras import NoiseSampler
 
 _DRAWS = 40_000
@@ -185,3 +186,19 @@ class TestBoundedNoise:
     # Rounding to nearest does leave it for some of these.
     if (dtype, bins, scale) == (tf.float32, 7, 0.1):
       assert float(tf.cast(tf.cast(end, dtype), tf.float64)) != end
+
+
+def test_noise_of_many_coordinates_is_drawn_part_by_part(monkeypatch):
+  """Each part its own draw, all in one step; a radial law draws them together."""
+  monkeypatch.setattr(noise_addition, 'TOGETHER', 1000)
+  sizes = []
+  sampler = noise_addition.NoiseSampler(noise_lib.Gaussian(2.0))
+  draw = sampler.draw
+  monkeypatch.setattr(sampler, 'draw', lambda size, place: (
+      sizes.append(size), draw(size, place))[1])
+  sums = [tf.zeros([40, 50]), tf.zeros([7]), tf.zeros([30_000])]
+  noisy = tf.function(lambda: sampler.add_to(sums, tf.constant(0.5, tf.float64)))()
+  assert sizes == [2000, 7, 30_000]
+  assert [each.shape for each in noisy] == [each.shape for each in sums]
+  assert np.std(noisy[2]) == pytest.approx(1, rel=0.03)
+  assert abs(np.corrcoef(np.ravel(noisy[0]), noisy[2][:2000])[0, 1]) < 0.15

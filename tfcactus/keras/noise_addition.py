@@ -16,6 +16,9 @@ from tfcactus import noise as noise_lib
 from tfcactus.keras import random_bits
 from tfcactus.randomness import SystemRandom
 
+TOGETHER = 2**21
+"""Coordinates up to which the noise of a sum is drawn at once: 16 MB."""
+
 _DIGITS = {tf.float64: 51, tf.float32: 22, tf.float16: 9, tf.bfloat16: 6}
 """1 - 2^-digits times a number is below it by more than rounding."""
 
@@ -139,6 +142,22 @@ class NoiseSampler:
     Returns:
       The noisy parts in their shapes and dtypes.
     """
+    if self._part_by_part(sums):
+      found: List[tf.Tensor] = []
+      for part in sums:
+        # One after the other, so that never more than one is there in float64.
+        with tf.control_dependencies(found[-1:]):
+          found += self._added([part], scale, place)
+      return found
+    return self._added(sums, scale, place)
+
+  def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
+    """Whether many coordinates are drawn, each by itself."""
+    total = sum(math.prod(_static_shape(part)) for part in sums)
+    return total > TOGETHER and self.noise.dim in (None, 1) and self.dim is None
+
+  def _added(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
+             place: Optional[tf.Tensor]) -> List[tf.Tensor]:
     noise = self(
         [tf.TensorSpec(part.shape, tf.float64) for part in sums], scale, place)
     # Rounded noise alone would have a coarser grid than the noisy sum.

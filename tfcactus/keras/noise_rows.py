@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Callable
 from typing import Optional
+from typing import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -52,6 +53,9 @@ class CorrelatedSampler(NoiseSampler):
       raise ValueError('Expected noise that is correlated over steps within a step.')
     return random_bits.drawn(
         lambda numbers: self._next(Place.of(numbers), size), size, tf.float64, place)
+
+  def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
+    return False  # A row of the strategy is one draw.
 
   def _next(self, place: Optional[Place], size: int) -> np.ndarray:
     """The noise of a step whose batch stands there."""

@@ -1,0 +1,116 @@
+"""Speed of two replicas on one machine, and what their all-reduce costs.
+
+    python -m benchmarks.replicas_speed
+
+Both train the tutorial's CNN with the same cores, in turns. Then sums of vectors as
+long as the weights of three models are timed alone. The first is latency, the last
+gives the bandwidth, from which a step of N replicas is computed,
+
+    compute / N + latency + 4 bytes * weights * 2 (N - 1) / N / bandwidth.
+
+On one machine that is memory, not a network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from benchmarks import _results  # noqa: E402
+import tfcactus  # noqa: E402
+from tfcactus import keras as private  # noqa: E402
+from training import networks  # noqa: E402
+from training import strategies  # noqa: E402
+
+EXAMPLES = 8192
+SIZES = (26_010, 25_000_000, 110_000_000)
+"""Weights of the tutorial's CNN, of a ResNet-50 and of BERT-base."""
+
+
+def step_seconds(batch_size, steps, rounds):
+  """Seconds of each step on one device and on two replicas, by name."""
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(EXAMPLES, 28, 28, 1)).astype(np.float32)
+  y = rng.integers(0, 10, EXAMPLES)
+  plan = tfcactus.PrivacyPlan(
+      noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=EXAMPLES,
+      sampling_prob=batch_size / EXAMPLES, steps=1000, delta=1e-5)
+  models, found = {}, {}
+  for name in ('none', 'mirrored'):
+    with strategies.scope(name):
+      model = private.privatize(networks.build('pixels', 'relu'), plan)
+      model.compile(tf.keras.optimizers.SGD(0.1),
+                    tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    models[name], found[name] = model, []
+  for number in range(rounds + 1):
+    for name, model in models.items():
+      moments = []
+      batches = private.FixedSizeBatches(x, y, batch_size, steps_per_epoch=steps)
+      model.fit(batches, verbose=0, callbacks=[tf.keras.callbacks.LambdaCallback(
+          on_train_batch_end=lambda *_, times=moments: times.append(
+              time.perf_counter()))])
+      if number:
+        found[name] += list(np.diff(moments))
+  return found
+
+
+def sum_seconds(size, rounds):
+  """Seconds of one sum of two vectors over two replicas, the median."""
+  strategy = strategies.opened('mirrored')
+
+  def one():
+    vector = tf.ones([size])
+    return tf.distribute.get_replica_context().all_reduce('sum', vector)[:1]
+
+  def none():
+    return tf.ones([size])[:1]
+
+  times = {}
+  for name, work in (('sum', one), ('none', none)):
+    run = tf.function(lambda work=work: strategy.run(work))
+    run()
+    seconds = []
+    for _ in range(rounds):
+      start = time.perf_counter()
+      run()
+      seconds.append(time.perf_counter() - start)
+    times[name] = float(np.median(seconds))
+  return max(times['sum'] - times['none'], 1e-6)
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--batch-size', type=int, default=1024)
+  parser.add_argument('--steps', type=int, default=8)
+  parser.add_argument('--rounds', type=int, default=4)
+  args = parser.parse_args()
+  strategies.opened('mirrored')  # Before anything else of TensorFlow.
+  steps = {name: float(np.median(values)) for name, values in step_seconds(
+      args.batch_size, args.steps, args.rounds).items()}
+  sums = {size: sum_seconds(size, 9) for size in SIZES}
+  latency = sums[SIZES[0]]
+  slope = (sums[SIZES[-1]] - latency) / SIZES[-1]
+  _results.save('replicas_speed', {
+      'batch_size': args.batch_size, 'cores': len(os.sched_getaffinity(0)),
+      'steps': steps, 'sums': {str(size): each for size, each in sums.items()},
+      'latency': latency, 'bytes_per_second': 4 / slope})
+  _results.show('replicas_speed', _results.markdown(
+      ['the tutorial CNN, batches of ' + str(args.batch_size), 'ms a step'],
+      [['one device', f'{1e3 * steps["none"]:.0f}'],
+       ['two replicas', f'{1e3 * steps["mirrored"]:.0f}']]))
+  _results.show('replicas_sums', _results.markdown(
+      ['weights', 'sum of two replicas, ms',
+       'more in a step of 8, by the line, ms'],
+      [[f'{size:,}', f'{1e3 * each:.1f}',
+        f'{1e3 * (latency + 2 * 7 / 8 * slope * size):.1f}']
+       for size, each in sums.items()]))
+
+
+if __name__ == '__main__':
+  main()
