@@ -81,14 +81,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     self.size = self._data.num_examples
     self.part_of = part_of
     self.num_examples = self.size if part_of is None else part_of
-    if scheme.num_examples != self.num_examples:
-      raise ValueError(
-          f'Expected the num_examples={scheme.num_examples} examples of the '
-          f'sampling scheme, got {self.num_examples}.')
-    if scheme.draws_epochs and steps_per_epoch is not None:
-      raise ValueError(
-          f'Expected steps_per_epoch=None with {type(scheme).__name__}, which draws '
-          f'the batches of an epoch as a whole, got {steps_per_epoch!r}.')
+    _check_scheme(scheme, self.num_examples, steps_per_epoch)
     self.scheme = scheme
     self.steps_per_epoch = _checks.integer(
         'steps_per_epoch', scheme.batches_per_epoch if steps_per_epoch is None else
@@ -292,6 +285,19 @@ class SampledBatches(Fixed, keras.utils.Sequence):
         generator,
         output_signature=(x if marks is None else marks.specs(x), y, weights)
         ).prefetch(2)
+
+
+def _check_scheme(scheme: SamplingScheme, num_examples: int,
+                  steps_per_epoch: Optional[int]) -> None:
+  """Refuses a scheme of other examples, or of epochs of another length."""
+  if scheme.num_examples != num_examples:
+    raise ValueError(
+        f'Expected the num_examples={scheme.num_examples} examples of the '
+        f'sampling scheme, got {num_examples}.')
+  if scheme.draws_epochs and steps_per_epoch is not None:
+    raise ValueError(
+        f'Expected steps_per_epoch=None with {type(scheme).__name__}, which draws '
+        f'the batches of an epoch as a whole, got {steps_per_epoch!r}.')
 
 
 def _count(parts: data_sources.Rows) -> int:
