@@ -6,7 +6,7 @@ Both train the tutorial's CNN with the same cores, in turns. Then sums of vector
 long as the weights of three models are timed alone. The first is latency, the last
 gives the bandwidth, from which a step of N replicas is computed,
 
-    compute / N + latency + 4 bytes * weights * 2 (N - 1) / N / bandwidth.
+    compute / N + latency + 8 bytes * weights * 2 (N - 1) / N / bandwidth.
 
 On one machine that is memory, not a network.
 """
@@ -65,11 +65,11 @@ def sum_seconds(size, rounds):
   strategy = strategies.opened('mirrored')
 
   def one():
-    vector = tf.ones([size])
+    vector = tf.ones([size], tf.float64)  # As noisy sums are.
     return tf.distribute.get_replica_context().all_reduce('sum', vector)[:1]
 
   def none():
-    return tf.ones([size])[:1]
+    return tf.ones([size], tf.float64)[:1]
 
   times = {}
   for name, work in (('sum', one), ('none', none)):
@@ -99,7 +99,7 @@ def main():
   _results.save('replicas_speed', {
       'batch_size': args.batch_size, 'cores': len(os.sched_getaffinity(0)),
       'steps': steps, 'sums': {str(size): each for size, each in sums.items()},
-      'latency': latency, 'bytes_per_second': 4 / slope})
+      'latency': latency, 'bytes_per_second': 8 / slope})
   _results.show('replicas_speed', _results.markdown(
       ['the tutorial CNN, batches of ' + str(args.batch_size), 'ms a step'],
       [['one device', f'{1e3 * steps["none"]:.0f}'],

@@ -308,3 +308,30 @@ def test_shares_are_all_of_a_batch_and_each_once():
              for part in replicas.Shares(total, first, 1).of(index)]
     np.testing.assert_array_equal(np.concatenate(parts), index)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_sums_with_noise_are_rounded_once(monkeypatch):
+  """Below the grid of rounded noise the bits of other shares would show."""
+  given, summed = [], replicas.summed
+  monkeypatch.setattr(replicas, 'summed', lambda sums: (
+      given.extend(each.dtype for each in sums), summed(sums))[1])
+  with two_replicas().scope():
+    private = privatize(inner(), plan_of())
+    private.compile(tf.keras.optimizers.SGD(0.1), NONE)
+  private.fit(PoissonBatches(X, Y, 0.1, steps_per_epoch=1), verbose=0)
+  assert given and set(given) == {tf.float64}
+
+
+def test_parts_are_for_several_workers_without_a_seed():
+  with pytest.raises(ValueError, match='no seed with part_of'):
+    PoissonBatches(X, Y, 0.1, part_of=2 * N, seed=1)
+  with pytest.raises(ValueError, match=f'part_of >= {N}'):
+    PoissonBatches(X, Y, 0.1, part_of=N - 1)
+  batches = PoissonBatches(X, Y, 0.1, part_of=2 * N)
+  assert batches.num_examples == 2 * N and len(batches.two_examples()[1]) == 2
+  private = privatize(inner(), plan_of(num_examples=2 * N))
+  private.compile('sgd', NONE)
+  with pytest.raises(ValueError, match='part_of=120 examples with one worker'):
+    private.fit(batches, verbose=0)
+  with pytest.raises(ValueError, match='each by itself'):
+    FixedSizeBatches(X, Y, 6).scheme.of_part(3)

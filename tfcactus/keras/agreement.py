@@ -47,10 +47,8 @@ def begin(model: keras.Model, batches: Any, known: Counts, plan_number: int) -> 
     _check_whole(batches)
     return known
   if not isinstance(batches, SampledBatches):
-    raise ValueError(
-        'Expected fit(PoissonBatches(...)), or other batches of tfcactus.keras, with '
-        f'several workers, got {type(batches).__name__}: Keras would have each worker '
-        'choose batches of its own, and an example could be in one step several times.')
+    _exchanged(strategy, {'batches': type(batches).__name__, 'dealt': True})
+    raise ValueError(_DEALT.format(type(batches).__name__))
   secret = os.urandom(32).hex() if replicas.worker(strategy) == 0 else ''
   told = _exchanged(strategy, {
       'plan': plan_number, 'batches': type(batches).__name__,
@@ -59,6 +57,9 @@ def begin(model: keras.Model, batches: Any, known: Counts, plan_number: int) -> 
       'weights': int(weight_watch.digest(model.inner.weights)),
       'size': batches.size, 'data': batches.fingerprint(), 'known': list(known),
       'secret': secret})
+  for each in told:
+    if 'dealt' in each:
+      raise ValueError(_DEALT.format(each['batches']))
   for name in ('plan', 'batches', 'scheme', 'steps_per_epoch', 'seeded', 'part_of',
                'weights'):
     _check_same(name, [each[name] for each in told])
@@ -68,6 +69,12 @@ def begin(model: keras.Model, batches: Any, known: Counts, plan_number: int) -> 
   for each in told:
     known = known.merged(Counts(*each['known']))
   return known
+
+
+_DEALT = (
+    'Expected fit(PoissonBatches(...)), or other batches of tfcactus.keras, on each of '
+    'several workers, got {}: Keras would have each worker choose batches of its own, '
+    'and an example could be in one step several times.')
 
 
 def _check_whole(batches: Any) -> None:

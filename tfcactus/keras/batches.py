@@ -67,7 +67,7 @@ class PoissonBatches(SampledBatches):
     """
     data = data_sources.open_data(x, y, sample_weight)
     total = data.num_examples if part_of is None else (
-        _checks.integer('part_of', part_of, data.num_examples))
+        _checked_whole(part_of, data.num_examples, seed))
     if batch_size is not None:
       _check_alone('sampling_prob', sampling_prob, batch_size)
       scheme = PoissonSampling.of_batch_size(batch_size, total)
@@ -231,6 +231,15 @@ class ShuffledBatches(SampledBatches):
         data.num_examples, checked_size(batch_size, data.num_examples))
     super().__init__(data, None, scheme, seed=seed)
     self.batch_size = scheme.batch_size
+
+
+def _checked_whole(part_of: object, size: int, seed: Optional[int]) -> int:
+  """How many examples all workers hold."""
+  if seed is not None:
+    raise ValueError(
+        f'Expected no seed with part_of, got seed={seed!r}: all workers would draw '
+        'by it, and examples of several parts enter together.')
+  return _checks.integer('part_of', part_of, size)
 
 
 def _check_alone(name: str, value: object, batch_size: object) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras import random_bits
+from tfcactus.keras import replicas
 from tfcactus.keras.compat import patches
 from tfcactus.randomness import KeyStream
 
@@ -36,7 +37,8 @@ class Keys:
     Args:
       seed: For repeatable experiments; None takes the system's entropy.
     """
-    self._stream = KeyStream(seed, 'layers')
+    worker = replicas.worker()  # Each draws of its own, by a seed too.
+    self._stream = KeyStream(seed, f'layers of {worker}' if worker else 'layers')
 
   def __call__(self) -> tf.Tensor:
     """int64, shape (2,)."""

@@ -97,17 +97,32 @@ def is_first() -> bool:
 
 
 def summed(tensors: Sequence[tf.Tensor]) -> List[tf.Tensor]:
-  """The sums over all replicas, the same bits on each."""
+  """The sums over all replicas, the same bits on each, of tensors of one dtype."""
   if number() == 1:
     return list(tensors)
-  context, found = tf.distribute.get_replica_context(), list(tensors)
-  for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # They are packed.
-    places = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
-    totals = context.all_reduce(
-        tf.distribute.ReduceOp.SUM, [tensors[i] for i in places])
-    for place, total in zip(places, totals):
-      found[place] = total
-  return found
+  context = tf.distribute.get_replica_context()
+  return list(context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
+
+
+def noisy_sum(add_noise: Callable[[Sequence[tf.Tensor]], List[tf.Tensor]],
+              sums: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+  """The sums over all replicas, with noise.
+
+  In float64 until the end, as on one device: a sum of rounded numbers would show bits
+  of the others' shares below those of the noise.
+
+  Args:
+    add_noise: Adds the noise of all to sums, in their dtypes; called on one replica.
+    sums: Those of this replica's share.
+
+  Returns:
+    In the dtypes of `sums`, the same bits on each replica.
+  """
+  if number() == 1:
+    return add_noise(sums)
+  wide = [tf.cast(each, tf.float64) for each in sums]
+  totals = summed(add_noise(wide) if is_first() else wide)
+  return [tf.cast(total, each.dtype) for total, each in zip(totals, sums)]
 
 
 def gathered(tensor: tf.Tensor) -> tf.Tensor:

@@ -6,6 +6,7 @@ import itertools
 import os
 import threading
 from typing import Any
+from typing import Callable
 from typing import Iterator
 from typing import List
 from typing import Optional
@@ -27,6 +28,7 @@ from tfcactus.randomness import KeyStream
 from tfcactus.sampling import SamplingScheme
 
 _Batch = Tuple[Any, Any, Any]
+_Draw = Callable[[], List[np.ndarray]]
 
 
 class SampledBatches(Fixed, keras.utils.Sequence):
@@ -153,9 +155,9 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   def two_examples(self) -> Tuple[Any, Any]:
     """Returns two usable rows of x and y, to try a loss on; no draw."""
-    for start in range(0, self.num_examples, 256):
+    for start in range(0, self.size, 256):
       parts = _usable(self._data.rows(
-          np.arange(start, min(start + 256, self.num_examples))))
+          np.arange(start, min(start + 256, self.size))))
       if _count(parts):
         return tf.nest.map_structure(
             lambda part: part[np.resize(np.arange(min(len(part), 2)), 2)], parts[:2])
@@ -217,7 +219,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     dataset = self.feed().take(steps)
     return dataset.apply(tf.data.experimental.assert_cardinality(steps))
 
-  def _draw(self) -> List[np.ndarray]:
+  def _draw(self, next_draw: Optional[_Draw] = None) -> List[np.ndarray]:
     """A draw of the scheme, in the process that made the batches."""
     if os.getpid() != self._pid:
       raise RuntimeError(
@@ -226,7 +228,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
           'fit(..., use_multiprocessing=False).')
     with self._lock:
       self._drawn += 1
-      return self._next_draw()
+      return (next_draw or self._next_draw)()
 
   def _batches(self) -> Iterator[_Batch]:
     """Batches of one draw after the other, without end."""
@@ -241,20 +243,23 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       once: Whether one pass is made, or as many as are asked for.
       shares: Which parts.
     """
-    draws = self._draw if self.scheme.draws_epochs else self._draws
+    # What a pass of an earlier fit still draws ahead is not of a later key.
+    next_draw = self._next_draw
     alike = shares.total > shares.here  # Other workers draw it too.
     if alike:
       self._check_shared()
     while True:
       yield ((zlib.crc32(index.astype(np.int64).tobytes()) if alike else 0,
-              map(self._batch, shares.of(index))) for index in draws())
+              map(self._batch, shares.of(index))) for index in (
+                  self._draw(next_draw) if self.scheme.draws_epochs else
+                  self._draws(next_draw)))
       if once:
         return
 
-  def _draws(self) -> Iterator[np.ndarray]:
+  def _draws(self, next_draw: _Draw) -> Iterator[np.ndarray]:
     """Draws of single batches, without end."""
     while True:
-      yield from self._draw()
+      yield from self._draw(next_draw)
 
   def _batch(self, index: np.ndarray) -> _Batch:
     """The examples of a batch, padded."""

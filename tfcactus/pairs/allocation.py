@@ -40,6 +40,9 @@ counted."""
 _LEAST, _MOST = 1e-300, 1e300
 """Beyond these a ratio is none, and no mass below the first is one."""
 
+UNDERFLOW = 1e-290
+"""Above what all products of masses below 1e-307 add up to: some millions of them."""
+
 SCALE = 1.5
 """Standard deviations of log L within which a grid is about even."""
 
@@ -100,7 +103,9 @@ class _Mean:
       ratio, q = np.maximum(ratio, _LEAST)[~beyond], q[~beyond]
     if pair.q_inf > 0:
       ratio, q = np.append(ratio, 0.0), np.append(q, pair.q_inf)
-    return cls(1, ratio, q, infinite, raises, MASS_ROUNDOFF)
+    # Masses of cells x standard deviations out are rounded by x^2 more.
+    most = float(np.max(np.abs(pair.loss), initial=0.0))
+    return cls(1, ratio, q, infinite, raises, MASS_ROUNDOFF + 4 * _numerics.EPS * most)
 
   def pair(self, direction: str) -> DominatingPair:
     """Of the mean as a likelihood ratio, P's over Q's.
@@ -118,11 +123,12 @@ class _Mean:
     seen = (p > 0) & (q > 0)
     p_inf = self.infinite * (1 + abs(room)) if self.raises else 0.0
     q_inf = float(np.sum(q[~seen])) if self.raises else 0.0
-    # All mass is there: what products have lost is where it counts most.
+    # All mass is there: what products below all numbers have lost is where it counts
+    # most, and so is what else may be missing.
     if self.raises and direction == 'remove':
-      p_inf = max(p_inf, 1 - float(np.sum(p[seen])))
+      p_inf = max(p_inf + UNDERFLOW, 1 - float(np.sum(p[seen])))
     elif self.raises:
-      q_inf = max(q_inf, 1 - float(np.sum(q[seen])))
+      q_inf = max(q_inf + UNDERFLOW, 1 - float(np.sum(q[seen])))
     return DominatingPair(np.log(p[seen]) - np.log(q[seen]), p[seen], q[seen], p_inf,
                           q_inf)
 

@@ -103,7 +103,7 @@ class DropInLedger:
   def _problem(self, batches: SampledBatches, steps: int) -> str:
     """Why no epsilon is known for steps on these batches, or ''."""
     batches.check_plan(self.plan)
-    problem = self._size_problem(batches)
+    problem = _WORKERS if batches.part_of is not None else self._size_problem(batches)
     if problem:
       return problem
     try:

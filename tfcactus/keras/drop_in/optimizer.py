@@ -188,9 +188,8 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     dim = sum(part.shape.num_elements() or 0 for part in sums)
     check = self.noise.check_dim if self.plan is None else self.plan.check_vector
     check(dim)
-    # One replica adds the noise of all.
-    shares = (self._sampler.add_to(sums, self._clip()) if replicas.is_first() else sums)
-    return [self._private.batching.divided(part) for part in replicas.summed(shares)]
+    return [self._private.batching.divided(part) for part in replicas.noisy_sum(
+        lambda parts: self._sampler.add_to(parts, self._clip()), sums)]
 
   def _check_replicas(self) -> None:
     """Refuses strategies, and what is not known of the shares of replicas.

@@ -80,6 +80,7 @@ class ModelLedger:
     self._strategy = tf.distribute.get_strategy()
     self._chief = replicas.worker(self._strategy) == 0
     self._agreement = agreement.StepAgreement()
+    self._agreed = self._in_parts = False
     self.journal_path = None if journal is None else (
         os.path.abspath(os.fspath(journal)))
     self.journal: Optional[Journal] = None
@@ -166,7 +167,8 @@ class ModelLedger:
     places = len(Counts._fields) + len(Place._fields)
     # Nothing of a step is released before all workers have counted it.
     with tf.control_dependencies([self._agreement.confirmed(
-        tf.concat([found[places:], found[:len(Counts._fields)]], 0))]):
+        tf.concat([found[places:], found[:len(Counts._fields)],
+                   tf.bitcast(self._norm.value(), tf.int64)[None]], 0))]):
       yield tf.identity(found[len(Counts._fields):places])
 
   def _counted(self, marks: List[tf.Tensor]) -> tf.Tensor:
@@ -186,8 +188,9 @@ class ModelLedger:
     """Counts a step, on disk too, before anything that depends on it runs.
 
     Returns:
-      int64: the `Counts`, the `Place` of the batch, and what workers compare: one,
-      and its fingerprint; or zeros if it failed, where others are to know of it.
+      int64: the `Counts`, the `Place` of the batch, and what workers compare: one, its
+      fingerprint and that of the weights; or zeros if it failed, where others are to
+      know of it.
     """
     try:
       return self._admitted(mark, weights, left, *counters)
@@ -210,7 +213,7 @@ class ModelLedger:
         taken.epochs, seeded | self._noise)
     if self.journal is not None:
       self.journal.reserve(total)
-    return np.array((*total, *(taken.place or _NOWHERE), 1, taken.fingerprint),
+    return np.array((*total, *(taken.place or _NOWHERE), 1, taken.fingerprint, weights),
                     np.int64)
 
   def _recognise(self, mark: np.ndarray) -> Tuple[Taken, Seeded]:
@@ -250,6 +253,8 @@ class ModelLedger:
     self.check_weights()
     self.record.catch_up(agreement.begin(
         model, batches, self.record.catch_up(), lineage.plan_number(self.plan)))
+    self._agreed = True
+    self._in_parts = self._in_parts or getattr(batches, 'part_of', None) is not None
     self._marks.append(marks)
     try:
       with self._finalizing(optimizer):
@@ -302,6 +307,8 @@ class ModelLedger:
       entry = Journal.peek(self.journal_path, self.plan)
       note = note or ('' if entry else _NO_JOURNAL.format(self.journal_path))
       known = self.record.catch_up(entry)
+    elif self.journal_path is not None and not self._chief and not self._agreed:
+      note = note or _CHIEF
     sampling, seeded = known.sampling, Seeded(known.seeded_parts)
     if ahead:
       marks = self._marks[-1] if self._marks else Marks()
@@ -309,12 +316,21 @@ class ModelLedger:
       seeded |= self._noise | Seeded.of(noise=False, batches=marks.seeded)
     return self._recent.same(Ledger(
         self.plan, counts.UNKNOWN if note else sampling,
-        known.released_steps + ahead, known.epochs_begun + ahead, note, seeded))
+        known.released_steps + ahead, known.epochs_begun + ahead, note, seeded,
+        _PARTS if self._in_parts else ''))
 
 
 _NOWHERE = Place(0, 0, 0, 0)
 
-_FAILED = (0, 0)
+_CHIEF = (
+    'No epsilon: the journal is the chief\'s, who may count steps that are not known '
+    'here before all workers have begun a fit. Ask the chief.')
+
+_PARTS = (
+    'It is the word of who trained, and not seen, that no example was in the parts of '
+    'two workers.')
+
+_FAILED = (0, 0, 0)
 """In place of what workers compare."""
 
 _NO_JOURNAL = (

@@ -67,7 +67,7 @@ class GaussianLoss(SampledGaussian):
     remove = self.direction == 'remove'
     signed = epsilon if remove else -epsilon
     odds = np.expm1(np.minimum(signed, 30.0)) + s
-    certain = odds <= 0
+    certain, close = odds <= 0, np.abs(odds) <= ROUNDOFF * (1 + s)
     odds = np.where(certain, 1.0, odds)
     log_odds = np.where(signed > 30, signed + np.log1p(
         -(1 - s) * np.exp(-np.maximum(signed, 30.0))), np.log(odds)) - math.log(s)
@@ -80,7 +80,9 @@ class GaussianLoss(SampledGaussian):
     error = scale * (error + slip + ROUNDOFF * value)
     sure = np.maximum(-np.expm1(np.minimum(signed, 0.0)), 0.0) if remove else 0.0
     return (np.where(certain, sure, scale * value),
-            np.where(certain, ROUNDOFF * sure, error))
+            # Odds next to zero may have been rounded to it.
+            np.where(certain, ROUNDOFF * sure + np.where(
+                close, ROUNDOFF * s * np.exp(np.maximum(epsilon, 0.0)), 0.0), error))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,4 +155,6 @@ def gaussian_delta(mu: float, epsilon: np.ndarray
   # most their sizes and one.
   parts = 0.5 * mu + np.abs(epsilon) / mu
   error = ROUNDOFF * (a + b) * (1 + (1 + np.abs(x)) * (1 + parts)) + ROUNDOFF * value
-  return value, np.minimum(error, a + b)
+  # What is below all numbers, and what is none.
+  error = np.nan_to_num(error + np.finfo(np.float64).tiny * (x < -37), nan=1.0)
+  return np.nan_to_num(value), error
