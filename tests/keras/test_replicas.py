@@ -127,6 +127,16 @@ def assert_same_bits(model):
     np.testing.assert_array_equal(first.numpy(), second.numpy())
 
 
+def test_a_model_without_input_shapes():
+  with two_replicas().scope():
+    private = privatize(tf.keras.Sequential([layers.Flatten(), layers.Dense(3)]),
+                        plan_of())
+    private.compile(tf.keras.optimizers.SGD(0.1), NONE)
+  private.fit(PoissonBatches(X, Y, 0.1), verbose=0)
+  assert private.releases == 10 and private.guarantee().steps == 10
+  assert_same_bits(private)
+
+
 def test_arrays_that_keras_splits_are_passes():
   plan, found = plan_of(1e-9), []
   for strategy in (tf.distribute.get_strategy(), two_replicas()):

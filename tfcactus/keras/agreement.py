@@ -54,7 +54,8 @@ def begin(model: keras.Model, batches: Any, known: Counts, plan_number: int) -> 
       'plan': plan_number, 'batches': type(batches).__name__,
       'scheme': repr(batches.scheme), 'steps_per_epoch': batches.steps_per_epoch,
       'seeded': batches.seeded, 'part_of': batches.part_of,
-      'weights': int(weight_watch.digest(model.inner.weights)),
+      'weights': int(weight_watch.digest(model.inner.weights)) if (
+          model.inner.built) else 0,
       'size': batches.size, 'data': batches.fingerprint(), 'known': list(known),
       'secret': secret})
   for each in told:

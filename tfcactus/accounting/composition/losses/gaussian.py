@@ -151,10 +151,17 @@ def gaussian_delta(mu: float, epsilon: np.ndarray
   value = np.where(x < 0, np.exp(-0.5 * x * x) * (
       0.5 * special.erfcx(np.maximum(-x, 0.0) / math.sqrt(2)) - scaled), a - b)
   value = np.maximum(np.where(y > 0, value, a - b), 0.0)
-  # x and y are off by EPS times their parts, and log a and log b have slopes of at
-  # most their sizes and one.
-  parts = 0.5 * mu + np.abs(epsilon) / mu
-  error = ROUNDOFF * (a + b) * (1 + (1 + np.abs(x)) * (1 + parts)) + ROUNDOFF * value
+  # x and y are off by less than this; Phi and erfcx rise and fall.
+  parts = 1 + 0.5 * mu + np.abs(epsilon) / mu
+  slack = ROUNDOFF * parts
+  error = special.ndtr(x + slack) - special.ndtr(x - slack) + ROUNDOFF * (a + b + value)
+  near, far = np.maximum(np.abs(x) - slack, 0.0), np.abs(x) + slack
+  most, least = (
+      0.5 * np.exp(-0.5 * from_zero**2) * special.erfcx(
+          np.maximum(above, 0.0) / math.sqrt(2))
+      for from_zero, above in ((near, y - slack), (far, y + slack)))
+  error += np.where(y > 0, most - least,
+                    slack * b * (1 + np.abs(x)) + ROUNDOFF * b * np.abs(epsilon))
   # What is below all numbers, and what is none.
   error = np.nan_to_num(error + np.finfo(np.float64).tiny * (x < -37), nan=1.0)
   return np.nan_to_num(value), error
