@@ -323,8 +323,8 @@ def test_shares_are_all_of_a_batch_and_each_once():
 def test_sums_with_noise_are_rounded_once(monkeypatch):
   """Below the grid of rounded noise the bits of other shares would show."""
   given, summed = [], replicas.summed
-  monkeypatch.setattr(replicas, 'summed', lambda sums: (
-      given.extend(each.dtype for each in sums), summed(sums))[1])
+  monkeypatch.setattr(replicas, 'summed', lambda sums, like: (
+      given.extend(each.dtype for each in sums), summed(sums, like))[1])
   with two_replicas().scope():
     private = privatize(inner(), plan_of())
     private.compile(tf.keras.optimizers.SGD(0.1), NONE)

@@ -161,8 +161,10 @@ class Step:
     release, scale = self.norm.release(batch)
     self._check_vector()
     # One replica adds the noise of all, so that nothing is in their sum before it.
-    sums = self.norm.move(replicas.noisy_sum(
-        lambda sums: self._sampler.add_to(sums, scale, place), release))
+    shares = replicas.widened(release)
+    if replicas.is_first():
+      shares = self._sampler.add_to(shares, scale, place)
+    sums = self.norm.move(replicas.summed(shares, release))
     averages = [total / self._plan.expected_batch_size for total in sums]
     penalty, gradients = weight_penalties.penalty(self._model)
     return [average if more is None else average + tf.cast(more, average.dtype)

@@ -96,33 +96,27 @@ def is_first() -> bool:
   return int(index) == 0
 
 
-def summed(tensors: Sequence[tf.Tensor]) -> List[tf.Tensor]:
-  """The sums over all replicas, the same bits on each, of tensors of one dtype."""
-  if number() == 1:
-    return list(tensors)
-  context = tf.distribute.get_replica_context()
-  return list(context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
+def widened(sums: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+  """What noise is added to on one replica before all are `summed`: float64.
+
+  A sum of rounded numbers would show bits of the others' shares below those of the
+  noise. Of one replica as it is.
+  """
+  return list(sums) if number() == 1 else [tf.cast(each, tf.float64) for each in sums]
 
 
-def noisy_sum(add_noise: Callable[[Sequence[tf.Tensor]], List[tf.Tensor]],
-              sums: Sequence[tf.Tensor]) -> List[tf.Tensor]:
-  """The sums over all replicas, with noise.
-
-  In float64 until the end, as on one device: a sum of rounded numbers would show bits
-  of the others' shares below those of the noise.
+def summed(shares: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+  """The sums over all replicas, the same bits on each.
 
   Args:
-    add_noise: Adds the noise of all to sums, in their dtypes; called on one replica.
-    sums: Those of this replica's share.
-
-  Returns:
-    In the dtypes of `sums`, the same bits on each replica.
+    shares: Those of this replica, `widened`.
+    like: Tensors of the dtypes to round to, once.
   """
   if number() == 1:
-    return add_noise(sums)
-  wide = [tf.cast(each, tf.float64) for each in sums]
-  totals = summed(add_noise(wide) if is_first() else wide)
-  return [tf.cast(total, each.dtype) for total, each in zip(totals, sums)]
+    return list(shares)
+  totals = tf.distribute.get_replica_context().all_reduce(
+      tf.distribute.ReduceOp.SUM, list(shares))
+  return [tf.cast(total, each.dtype) for total, each in zip(totals, like)]
 
 
 def gathered(tensor: tf.Tensor) -> tf.Tensor:

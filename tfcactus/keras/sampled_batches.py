@@ -6,7 +6,6 @@ import itertools
 import os
 import threading
 from typing import Any
-from typing import Callable
 from typing import Iterator
 from typing import List
 from typing import Optional
@@ -28,7 +27,6 @@ from tfcactus.randomness import KeyStream
 from tfcactus.sampling import SamplingScheme
 
 _Batch = Tuple[Any, Any, Any]
-_Draw = Callable[[], List[np.ndarray]]
 
 
 class SampledBatches(Fixed, keras.utils.Sequence):
@@ -219,7 +217,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     dataset = self.feed().take(steps)
     return dataset.apply(tf.data.experimental.assert_cardinality(steps))
 
-  def _draw(self, next_draw: Optional[_Draw] = None) -> List[np.ndarray]:
+  def _draw(self) -> List[np.ndarray]:
     """A draw of the scheme, in the process that made the batches."""
     if os.getpid() != self._pid:
       raise RuntimeError(
@@ -228,7 +226,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
           'fit(..., use_multiprocessing=False).')
     with self._lock:
       self._drawn += 1
-      return (next_draw or self._next_draw)()
+      return self._next_draw()
 
   def _batches(self) -> Iterator[_Batch]:
     """Batches of one draw after the other, without end."""
@@ -243,23 +241,20 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       once: Whether one pass is made, or as many as are asked for.
       shares: Which parts.
     """
-    # What a pass of an earlier fit still draws ahead is not of a later key.
-    next_draw = self._next_draw
+    draws = self._draw if self.scheme.draws_epochs else self._draws
     alike = shares.total > shares.here  # Other workers draw it too.
     if alike:
       self._check_shared()
     while True:
       yield ((zlib.crc32(index.astype(np.int64).tobytes()) if alike else 0,
-              map(self._batch, shares.of(index))) for index in (
-                  self._draw(next_draw) if self.scheme.draws_epochs else
-                  self._draws(next_draw)))
+              map(self._batch, shares.of(index))) for index in draws())
       if once:
         return
 
-  def _draws(self, next_draw: _Draw) -> Iterator[np.ndarray]:
+  def _draws(self) -> Iterator[np.ndarray]:
     """Draws of single batches, without end."""
     while True:
-      yield from self._draw(next_draw)
+      yield from self._draw()
 
   def _batch(self, index: np.ndarray) -> _Batch:
     """The examples of a batch, padded."""

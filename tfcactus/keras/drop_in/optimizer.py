@@ -188,8 +188,11 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     dim = sum(part.shape.num_elements() or 0 for part in sums)
     check = self.noise.check_dim if self.plan is None else self.plan.check_vector
     check(dim)
-    return [self._private.batching.divided(part) for part in replicas.noisy_sum(
-        lambda parts: self._sampler.add_to(parts, self._clip()), sums)]
+    shares = replicas.widened(sums)
+    if replicas.is_first():  # The noise of all.
+      shares = self._sampler.add_to(shares, self._clip())
+    return [self._private.batching.divided(part)
+            for part in replicas.summed(shares, sums)]
 
   def _check_replicas(self) -> None:
     """Refuses strategies, and what is not known of the shares of replicas.
