@@ -243,7 +243,7 @@ class PrivateModel(Fixed, keras.Model):
         self.plan, x, y, batch_size, sample_weight, class_weight, steps_per_epoch,
         self._ledger.journal_path is not None, self.distribute_strategy)
     with replicas.scope(self.distribute_strategy):
-      optimizers.make_variables(self)
+      optimizers.make_variables(self, feed.example)
     with self._ledger.training(feed.marks, optimizers.bare_optimizer(self), self, x), (
         training.built_on(self, feed.example)):
       return super().fit(

@@ -68,14 +68,19 @@ def bare_optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
   return unwrapped(model.optimizer)
 
 
-def make_variables(model: keras.Model) -> None:
+def make_variables(model: keras.Model, example: Any = None) -> None:
   """Has the optimizer of a private model make its variables, where it has a way to.
 
   What makes variables while TensorFlow traces it is traced again.
 
   Args:
     model: A `PrivateModel`; it may yet have neither weights nor an optimizer.
+    example: (x, y, weights) of any examples, if they are known: replicas need weights
+      that are made outside of them.
   """
+  if _replicas() > 1 and example is not None and not model.inner.built:
+    model.inner(tf.nest.map_structure(tf.convert_to_tensor, example[0]))
+    model.built = True
   optimizer = bare_optimizer(model)
   if model.built and hasattr(optimizer, 'build'):
     optimizer.build(model.inner.trainable_variables)
