@@ -339,7 +339,7 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
   history = model.fit(
       batches, epochs=args.epochs, validation_data=data.test,
       callbacks=[tfcactus_keras.EpsilonCallback()],
-      verbose=args.verbose if strategies.is_chief() else 0)
+      verbose=args.verbose if strategies.is_chief(args.strategy) else 0)
   seconds = time.time() - start
   guarantee = model.guarantee()
   return {
@@ -388,7 +388,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   print(guarantee)
   if guarantee.proven:
     print(guarantee.statement)
-  if args.json and strategies.is_chief():
+  if args.json and strategies.is_chief(args.strategy):
     with open(args.json, 'w', encoding='utf-8') as file:
       json.dump(result, file, indent=2)
       file.write('\n')

@@ -11,6 +11,8 @@ from typing import ContextManager
 
 import tensorflow as tf
 
+from tfcactus.keras import replicas
+
 STRATEGIES = ('none', 'mirrored', 'multi-worker')
 
 
@@ -44,10 +46,9 @@ def opened(name: str) -> Any:
   return tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1'])
 
 
-def is_chief() -> bool:
+def is_chief(name: str) -> bool:
   """Whether this process is the one that writes results."""
-  task = json.loads(os.environ.get('TF_CONFIG') or '{}').get('task', {})
-  return task.get('type', 'chief') == 'chief' or task.get('index', 0) == 0
+  return replicas.worker(opened(name)) == 0
 
 
 def _check_config(text: str) -> None:

@@ -39,7 +39,8 @@ class Feed(NamedTuple):
     steps_per_epoch: Or None, for what `x` says.
     class_weight: What is left for Keras to weigh by.
     ordered: Whether Keras is to keep the order of the examples.
-    example: (x, y, weights) of any two examples, if they are known.
+    example: (x, y, weights) of any two examples for several replicas, if they are
+      known.
   """
 
   marks: Marks
@@ -91,8 +92,9 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
         f'Expected num_examples={plan.num_examples} examples as in the '
         f'plan, got {found[0]}.')
   rows = RowMarks(plan.num_examples)
-  return Feed(rows, rows.mark(x), None, class_weight, example=tf.nest.map_structure(
-      lambda part: None if part is None else part[:2], (x, y, sample_weight)))
+  example = None if replicas.number(strategy) == 1 else tf.nest.map_structure(
+      lambda part: None if part is None else part[:2], (x, y, sample_weight))
+  return Feed(rows, rows.mark(x), None, class_weight, example=example)
 
 
 def ordered(callbacks: Any) -> Any:
@@ -181,12 +183,13 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
   if class_weight is not None:
     # Keras weighs by class only where there are no weights, as of padding.
     feed = feed.map(_weighing(class_weight))
-  if replicas.number(strategy) > 1:
-    # Without end, and so with a number of steps: Keras asks for it.
-    feed, steps_per_epoch = replicas.distributed(feed, strategy), (
-        steps_per_epoch or batches.steps_per_epoch)
-  return Feed(marks or Marks(), feed, steps_per_epoch, ordered=True,
-              example=batches.example_batch())
+  found = Feed(marks or Marks(), feed, steps_per_epoch, ordered=True)
+  if replicas.number(strategy) == 1:
+    return found
+  # Without end, and so with a number of steps: Keras asks for it.
+  return found._replace(
+      x=replicas.distributed(feed, strategy), example=batches.example_batch(),
+      steps_per_epoch=steps_per_epoch or batches.steps_per_epoch)
 
 
 def _weighing(class_weight: Any) -> Callable[..., Any]:

@@ -184,7 +184,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     """Yields the batches of an epoch, drawn afresh."""
     if self.scheme.draws_epochs:
       return map(self._batch, self._draw())
-    return itertools.islice(self._batches(), self.steps_per_epoch)
+    return itertools.islice(map(self._batch, self._draws()), self.steps_per_epoch)
 
   def feed(self, marks: Optional[BatchMarks] = None, shares: Shares = WHOLE
           ) -> tf.data.Dataset:
@@ -228,11 +228,6 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       self._drawn += 1
       return self._next_draw()
 
-  def _batches(self) -> Iterator[_Batch]:
-    """Batches of one draw after the other, without end."""
-    while True:
-      yield from map(self._batch, self._draw())
-
   def _passes(self, once: bool, shares: Shares
              ) -> Iterator[Iterator[Tuple[int, Iterator[_Batch]]]]:
     """The fingerprints of the batches of passes, and the parts that are taken here.
@@ -274,7 +269,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
     def generator() -> Iterator[Any]:
       for batches in self._passes(once, shares):
-        for _, parts in batches if marks is None else marks.mark(batches):
+        for parts in (parts for _, parts in batches) if marks is None else (
+            marks.mark(batches)):
           yield from parts
 
     x, y, *given = self._data.specs

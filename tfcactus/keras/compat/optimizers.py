@@ -11,6 +11,7 @@ from typing import Sequence
 
 import tensorflow as tf
 
+from tfcactus.keras import replicas
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.compat.versions import KERAS_3
@@ -78,7 +79,7 @@ def make_variables(model: keras.Model, example: Any = None) -> None:
     example: (x, y, weights) of any examples, if they are known: replicas need weights
       that are made outside of them.
   """
-  if _replicas() > 1 and example is not None and not model.inner.built:
+  if replicas.number() > 1 and example is not None and not model.inner.built:
     model.inner(tf.nest.map_structure(tf.convert_to_tensor, example[0]))
     model.built = True
   optimizer = bare_optimizer(model)
@@ -101,18 +102,14 @@ def apply_averages(optimizer: keras.optimizers.Optimizer, averages: Sequence[tf.
 
 def applying_sums() -> ContextManager[None]:
   """Has optimizers of Keras 3 take gradients as sums over all replicas already."""
-  return patches.applying_sums() if KERAS_3 and _replicas() > 1 else (
+  return patches.applying_sums() if KERAS_3 and replicas.number() > 1 else (
       contextlib.nullcontext())
 
 
 def of_sums() -> Dict[str, Any]:
   """Arguments by which optimizers of Keras 2 do."""
-  return {} if KERAS_3 or _replicas() == 1 else {
+  return {} if KERAS_3 or replicas.number() == 1 else {
       'experimental_aggregate_gradients': False}
-
-
-def _replicas() -> int:
-  return int(tf.distribute.get_strategy().num_replicas_in_sync)
 
 
 def needs_one_replica(optimizer: keras.optimizers.Optimizer) -> bool:
@@ -120,7 +117,7 @@ def needs_one_replica(optimizer: keras.optimizers.Optimizer) -> bool:
 
   Keras 3 has conditionals there, inside of which replicas cannot meet.
   """
-  return KERAS_3 and _replicas() > 1 and bool(
+  return KERAS_3 and replicas.number() > 1 and bool(
       optimizer.use_ema or optimizer.gradient_accumulation_steps)
 
 

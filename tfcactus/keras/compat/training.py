@@ -10,6 +10,7 @@ from typing import Optional
 
 import tensorflow as tf
 
+from tfcactus.keras import replicas
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.compat.versions import KERAS_3
@@ -84,7 +85,7 @@ def built_on(model: keras.Model, batch: Any) -> Iterator[None]:
     model: The compiled model.
     batch: (x, y, weights) of any two examples; None to leave Keras its way.
   """
-  if not KERAS_3 or batch is None or number_of_replicas(model) == 1:
+  if not KERAS_3 or batch is None or replicas.number(model.distribute_strategy) == 1:
     yield
     return
   build = model._maybe_symbolic_build  # pylint: disable=protected-access
@@ -97,11 +98,6 @@ def built_on(model: keras.Model, batch: Any) -> Iterator[None]:
           model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy) else
       contextlib.nullcontext()):
     yield
-
-
-def number_of_replicas(model: keras.Model) -> int:
-  """Replicas in sync of the strategy that a model was made under."""
-  return int(model.distribute_strategy.num_replicas_in_sync)
 
 
 def log_loss(model: keras.Model, losses: tf.Tensor) -> None:

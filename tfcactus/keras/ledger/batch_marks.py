@@ -135,17 +135,17 @@ class BatchMarks(Marks):
     return Marked(x, tf.TensorSpec((None, 2), tf.int64))
 
   def mark(self, batches: Iterable[Tuple[int, Iterable[Tuple[Any, Any, Any]]]]
-          ) -> Iterator[Tuple[int, Iterator[Tuple[Marked, Any, Any]]]]:
+          ) -> Iterator[Iterator[Tuple[Marked, Any, Any]]]:
     """Marks the batches of a pass.
 
     Args:
       batches: Of each its fingerprint, and its parts (x, y, weights).
 
     Yields:
-      The same, parts carrying the mark of their batch.
+      The parts of each, carrying the mark of their batch.
     """
     for index, (fingerprint, parts) in enumerate(batches):
-      yield fingerprint, self._marked(self._issue(index, fingerprint), parts)
+      yield self._marked(self._issue(index, fingerprint), parts)
 
   def _marked(self, key: int, parts: Iterable[Tuple[Any, Any, Any]]
              ) -> Iterator[Tuple[Marked, Any, Any]]:

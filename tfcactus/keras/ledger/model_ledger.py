@@ -166,10 +166,12 @@ class ModelLedger:
     found = replicas.once(self._counted, mark)
     places = len(Counts._fields) + len(Place._fields)
     # Nothing of a step is released before all workers have counted it.
-    with tf.control_dependencies([self._agreement.confirmed(
-        tf.concat([found[places:], found[:len(Counts._fields)],
-                   tf.bitcast(self._norm.value(), tf.int64)[None]], 0))]):
-      yield tf.identity(found[len(Counts._fields):places])
+    confirmed = found if replicas.workers(self._strategy) == 1 else (
+        self._agreement.confirmed(tf.concat(
+            [found[places:], found[:len(Counts._fields)],
+             tf.bitcast(self._norm.value(), tf.int64)[None]], 0)))
+    with tf.control_dependencies([confirmed]):
+      yield found[len(Counts._fields):places]
 
   def _counted(self, marks: List[tf.Tensor]) -> tf.Tensor:
     """Counts a step by the marks of all that the replicas here hold of its batch."""

@@ -144,13 +144,12 @@ def gaussian_delta(mu: float, epsilon: np.ndarray
   x, y = 0.5 * mu - epsilon / mu, 0.5 * mu + epsilon / mu
   # e^eps Phi(-y) as exp(-x^2 / 2) times erfcx, since eps - y^2 / 2 = -x^2 / 2: large
   # numbers would cancel otherwise.
-  a = special.ndtr(x)
+  a, peak = special.ndtr(x), np.exp(-0.5 * x * x)
   scaled = 0.5 * special.erfcx(np.maximum(y, 0.0) / math.sqrt(2))
-  b = np.where(y > 0, np.exp(-0.5 * x * x) * scaled,
+  b = np.where(y > 0, peak * scaled,
                np.exp(np.minimum(epsilon, 0.0) + special.log_ndtr(-y)))
-  value = np.where(x < 0, np.exp(-0.5 * x * x) * (
-      0.5 * special.erfcx(np.maximum(-x, 0.0) / math.sqrt(2)) - scaled), a - b)
-  value = np.maximum(np.where(y > 0, value, a - b), 0.0)
+  value = np.maximum(np.where(x < 0, peak * (  # Where y is above zero.
+      0.5 * special.erfcx(np.maximum(-x, 0.0) / math.sqrt(2)) - scaled), a - b), 0.0)
   # x and y are off by less than this; Phi and erfcx rise and fall.
   parts = 1 + 0.5 * mu + np.abs(epsilon) / mu
   slack = ROUNDOFF * parts
