@@ -5,8 +5,10 @@
 with TF_CONFIG in the environment; without it, on one device.
 """
 
+import hashlib
 import json
 import os
+import resource
 import sys
 
 os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
@@ -25,11 +27,31 @@ X = np.random.default_rng(0).normal(size=(N, 6)).astype(np.float32)
 Y = np.arange(N) % 3
 
 
-def plan_of(noise=1e-3, prob=0.1, bands=None):
+OPTIMIZERS = {
+    'momentum': lambda: tf.keras.optimizers.SGD(0.3, 0.9),
+    'plain': lambda: tf.keras.optimizers.SGD(1.0),
+    'adam': lambda: tf.keras.optimizers.Adam(0.01, clipnorm=1.0),
+    'rmsprop': lambda: tf.keras.optimizers.RMSprop(0.01)}
+
+
+def plan_of(case):
+  bands = case.get('bands')
   return tfcactus.PrivacyPlan(
-      noise=tfcactus.Gaussian(noise), l2_norm_clip=0.5, num_examples=N,
-      sampling_prob=prob, steps=30, delta=1e-5,
-      correlation=None if bands is None else correlated.BandedStrategy(bands).solve(24))
+      noise=tfcactus.Gaussian(case.get('noise', 1e-3)), l2_norm_clip=0.5,
+      num_examples=N, sampling_prob=case.get('prob', 0.1), steps=case.get('steps', 30),
+      delta=1e-5,
+      correlation=None if bands is None else correlated.BandedStrategy(bands).solve(24),
+      adaptive_clipping=(tfcactus.AdaptiveClipping() if case.get('adaptive') else None))
+
+
+def model_of(case):
+  tf.keras.utils.set_random_seed(1)
+  dtype = case.get('dtype')
+  return tf.keras.Sequential([
+      tf.keras.layers.Input((6,)),
+      tf.keras.layers.Dense(case.get('width', 5), 'relu', dtype=dtype),
+      tf.keras.layers.LayerNormalization(dtype=dtype),
+      tf.keras.layers.Dense(3, dtype='float32')])
 
 
 def batches_of(kind, plan, worker, workers, seed):
@@ -71,9 +93,21 @@ class Disturb(tf.keras.callbacks.Callback):
       return
     if self._how == 'journal' and self._worker == 0:
       os.remove(self._journal)
+    if self._how == 'full' and self._worker == 0:
+      resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16))
     if self._how == 'weights' and self._worker == 1:
       model = self.model.inner
       model.set_weights([w + 1 for w in model.get_weights()])
+
+
+def callbacks_of(case, worker):
+  found = [private_keras.EpsilonCallback(target_epsilon=case.get('target')),
+           Disturb(case.get('disturb'), case.get('journal'), worker)]
+  if case.get('announce'):
+    found.append(Announce())
+  if case.get('backup'):
+    found.append(tf.keras.callbacks.BackupAndRestore(case['backup']))
+  return found
 
 
 def run(case):
@@ -81,33 +115,32 @@ def run(case):
   strategy = (tf.distribute.MultiWorkerMirroredStrategy() if config else
               tf.distribute.get_strategy())
   worker, workers = replicas.worker(strategy), replicas.workers(strategy)
-  kind, seed = case.get('case', 'poisson'), case.get('seed')
-  plan = plan_of(case.get('noise', 1e-3), case.get('prob', 0.1), case.get('bands'))
-  tf.keras.utils.set_random_seed(1)
+  kind, seed, plan = case.get('case', 'poisson'), case.get('seed'), plan_of(case)
+  split = case.get('split', False)
   with strategy.scope():
     model = privatize(
-        tf.keras.Sequential([tf.keras.layers.Input((6,)),
-                             tf.keras.layers.Dense(case.get('width', 5), 'relu'),
-                             tf.keras.layers.Dense(3)]),
-        plan, seed=seed, journal=case.get('journal'))
+        model_of(case), plan, seed=seed, journal=case.get('journal'),
+        clipping=case.get('clipping', 'flat'),
+        split_noise=split if isinstance(split, bool) else worker in split)
     model.compile(
-        tf.keras.optimizers.SGD(0.3, 0.9),
+        OPTIMIZERS[case.get('optimizer', 'momentum')](),
         tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True,
                                                       reduction='none'),
         metrics=['accuracy'])
-  if case.get('load') and os.path.exists(case['load']):
-    model.load_weights(case['load'])
-  epsilon = private_keras.EpsilonCallback(target_epsilon=case.get('target'))
-  callbacks = [epsilon, Disturb(case.get('disturb'), case.get('journal'), worker)]
-  if case.get('announce'):
-    callbacks.append(Announce())
-  epochs = case.get('epochs', 2)
-  history = model.fit(batches_of(kind, plan, worker, workers, seed), epochs=epochs,
-                      verbose=0, callbacks=callbacks)
+  before = np.concatenate([w.ravel() for w in model.inner.get_weights()])
+  history = model.fit(batches_of(kind, plan, worker, workers, seed),
+                      epochs=case.get('epochs', 2), verbose=0,
+                      steps_per_epoch=case.get('steps_per_epoch'),
+                      callbacks=callbacks_of(case, worker))
+  weights = [w.ravel() for w in model.inner.get_weights()]
+  moved = plan.expected_batch_size / 0.5 * (np.concatenate(weights) - before)
   return {'steps': model.releases, 'epochs': model.ledger().epochs,
           'sampling': model.ledger().sampling, 'worker': worker, 'workers': workers,
           'logs': {k: list(map(float, v)) for k, v in history.history.items()},
-          'weights': [w.ravel().tolist() for w in model.inner.get_weights()]}
+          'moved': float(moved.std()),
+          'digest': hashlib.sha256(np.concatenate(weights).tobytes()).hexdigest(),
+          'condition': model.ledger().condition,
+          'weights': [] if moved.size > 1000 else [w.tolist() for w in weights]}
 
 
 if __name__ == '__main__':

@@ -12,6 +12,7 @@ from tfcactus.keras import compile_arguments
 from tfcactus.keras import fit_inputs
 from tfcactus.keras import private_step
 from tfcactus.keras import replicas
+from tfcactus.keras import saved_model
 from tfcactus.keras import serialization
 from tfcactus.keras import training_logs
 from tfcactus.keras.checks import whole_model
@@ -30,7 +31,7 @@ from tfcactus.relations import Relation
 
 
 @keras.saving.register_keras_serializable('tfcactus')
-class PrivateModel(Fixed, keras.Model):
+class PrivateModel(Fixed, saved_model.SavedModel):
   """Trains `model` privately; evaluates and predicts as `model` does.
 
   Compile it with any Keras optimizer and any loss per example, and fit it on
@@ -82,7 +83,8 @@ class PrivateModel(Fixed, keras.Model):
                physical_batch_size: Optional[int] = None,
                engine: str = 'auto', journal: Optional[PathLike] = None,
                clipping: str = 'flat', name: Optional[str] = None,
-               loaded: bool = False, augmentation_multiplicity: int = 1):
+               loaded: bool = False, augmentation_multiplicity: int = 1,
+               split_noise: bool = False):
     """Initialises the model.
 
     Args:
@@ -103,6 +105,10 @@ class PrivateModel(Fixed, keras.Model):
         step, its augmentation layers drawing anew; the mean of the gradients is what
         is clipped, and costs what one does.
       loaded: Set by `from_config`.
+      split_noise: Whether each of several workers adds a share of the noise, so that
+        none knows all of it, in place of the chief; Gaussian noise only. The released
+        weights are as well protected; the statement of the guarantee says what
+        workers see of each other.
 
     Raises:
       ValueError: if the model cannot be trained privately, or the plan's noise
@@ -115,9 +121,10 @@ class PrivateModel(Fixed, keras.Model):
     # Neither is a trackable: restored noise states would repeat noise.
     self._step = private_step.Step(
         model, plan, seed, physical_batch_size, engine, clipping,
-        augmentation_multiplicity)
+        augmentation_multiplicity, split_noise)
     self._ledger = ModelLedger(
-        model, plan, self._step.norm, journal, self._step.seeded, loaded)
+        model, plan, self._step.norm, journal, self._step.seeded, loaded,
+        self._step.condition)
     for name, variable in self._ledger.own_variables().items():
       setattr(self, name, variable)
     self._output_losses: Optional[OutputLosses] = None
@@ -149,6 +156,11 @@ class PrivateModel(Fixed, keras.Model):
   def augmentation_multiplicity(self) -> int:
     """How often each example goes through the model in a step."""
     return self._step.views
+
+  @property
+  def split_noise(self) -> bool:
+    """Whether each worker adds a share of the noise."""
+    return self._step.split_noise
 
   def privacy_summary(self) -> str:
     """Returns, layer by layer, how gradients per example are taken.
@@ -318,34 +330,6 @@ class PrivateModel(Fixed, keras.Model):
     training.remember_inputs(self, x)
     return x
 
-  def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
-    """Saves all there is into a .keras file; arguments as for any Keras model.
-
-    Raises:
-      ValueError: if the file is of another format, which does not hold it.
-    """
-    serialization.check_format(filepath, kwargs.get('save_format'))
-    super().save(filepath, *args, **kwargs)
-
-  def export(self, *args: Any, **kwargs: Any) -> Any:
-    """Exports the wrapped model alone, for inference, without plan and counts."""
-    return self.inner.export(*args, **kwargs)
-
-  def set_weights(self, weights: Any) -> None:
-    """Sets all weights; what was released stays counted."""
-    with self._ledger.keeping_counts():
-      super().set_weights(weights)
-
-  def save_weights(self, *args: Any, **kwargs: Any) -> None:
-    """Saves weights, with what was released."""
-    self._ledger.check_weights()
-    super().save_weights(*args, **kwargs)
-
-  def load_weights(self, *args: Any, **kwargs: Any) -> Any:
-    """Loads weights; what was released stays counted."""
-    with self._ledger.keeping_counts():
-      return super().load_weights(*args, **kwargs)
-
   def get_config(self) -> Any:
     """Returns what `from_config` needs; counters are saved with the weights."""
     return {
@@ -353,7 +337,7 @@ class PrivateModel(Fixed, keras.Model):
         'plan': serialization.plan_config(self.plan), 'engine': self._step.engine,
         'physical_batch_size': self.physical_batch_size,
         'clipping': self.clipping, 'augmentation_multiplicity': (
-            self.augmentation_multiplicity),
+            self.augmentation_multiplicity), 'split_noise': self.split_noise,
         'journal': self._ledger.journal_path,
         'seeded': self.seeded, 'seeded_batches': self.seeded_batches}
 
@@ -372,29 +356,13 @@ class PrivateModel(Fixed, keras.Model):
     made._ledger.count_seeded(seeded, batches)  # pylint: disable=protected-access
     return made
 
-  def compile_from_config(self, config: Any) -> None:
-    """Compiles a loaded model, its optimizer ready to be restored."""
-    self.compile(**keras.saving.deserialize_keras_object(config))
-    optimizers.make_variables(self)
-
-  def save_own_variables(self, store: Any) -> None:
-    """Saves the counters, and the clip norm if it moves."""
-    self._ledger.save(store)
-
-  def load_own_variables(self, store: Any) -> None:
-    """Loads what was saved; what was released stays counted.
-
-    Raises:
-      ValueError: if the file is not of such a model.
-    """
-    self._ledger.load(store)
-
 
 def privatize(model: keras.Model, plan: PrivacyPlan, seed: Optional[int] = None,
               physical_batch_size: Optional[int] = None,
               engine: str = 'auto', journal: Optional[PathLike] = None,
-              clipping: str = 'flat', augmentation_multiplicity: int = 1
-             ) -> PrivateModel:
+              clipping: str = 'flat', augmentation_multiplicity: int = 1,
+              split_noise: bool = False) -> PrivateModel:
   """Returns a `PrivateModel` that trains `model` by `plan`; see there."""
   return PrivateModel(model, plan, seed, physical_batch_size, engine, journal, clipping,
-                      augmentation_multiplicity=augmentation_multiplicity)
+                      augmentation_multiplicity=augmentation_multiplicity,
+                      split_noise=split_noise)

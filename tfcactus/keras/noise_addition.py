@@ -48,13 +48,14 @@ class NoiseSampler:
   """
 
   def __init__(self, noise: noise_lib.Noise, dim: Optional[int] = None,
-               seed: Optional[int] = None):
+               seed: Optional[int] = None, purpose: str = 'noise'):
     """Initialises the sampler.
 
     Args:
       noise: Any noise of this library.
       dim: Number of coordinates of each draw; checked at each draw.
       seed: An integer of at least zero for repeatable experiments, or None.
+      purpose: What is drawn; by one seed other numbers for each.
 
     Raises:
       ValueError: if an argument is invalid or `dim` is not the table's.
@@ -66,7 +67,7 @@ class NoiseSampler:
     self.seeded = seed is not None
     if seed is not None:
       _checks.integer('seed', seed, 0)
-    self._rng = SystemRandom(seed, 'noise')
+    self._rng = SystemRandom(seed, purpose)
     if noise.dim not in (None, 1):
       if self.dim not in (None, noise.dim):
         raise ValueError(

@@ -14,6 +14,7 @@ from tfcactus import _checks
 from tfcactus.keras import clip_norm
 from tfcactus.keras import example_seeds
 from tfcactus.keras import noise_rows
+from tfcactus.keras import noise_shares
 from tfcactus.keras import replicas
 from tfcactus.keras import weight_penalties
 from tfcactus.keras.checks import own_training
@@ -39,11 +40,14 @@ class Step:
     views: How often each example goes through the model.
     norm: The `ClipNorm`.
     seeded: Whether the noise repeats.
+    split_noise: Whether each worker adds a share of it.
+    condition: What is to be said of that with a guarantee, or ''.
     outputs: What the model returns, in its structure; None until `check`.
   """
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, seed: Optional[int],
-               rows: Optional[int], engine: str, clipping: str, views: int = 1):
+               rows: Optional[int], engine: str, clipping: str, views: int = 1,
+               split_noise: bool = False):
     """Initialises the step; see `PrivateModel` for the arguments."""
     own_training.check_own_training(model)
     self._model = model
@@ -63,7 +67,13 @@ class Step:
           "Expected clipping='flat' with a plan of adaptive_clipping, whose "
           f'count is that of whole gradients, got clipping={clipping!r}.')
     self.norm = clip_norm.ClipNorm(plan)
-    self._sampler = noise_rows.sampler(plan, seed)
+    if not isinstance(split_noise, bool):
+      raise ValueError(
+          f'Expected split_noise to be True or False, got {split_noise!r}.')
+    self.split_noise = split_noise
+    self._sampler = noise_shares.sampler(plan, seed) if split_noise else (
+        noise_rows.sampler(plan, seed))
+    self.condition = noise_shares.condition(plan) if split_noise else ''
     self.seeded = self._sampler.seeded
     self._keys = example_seeds.Keys(seed)
     self.outputs: Any = None
@@ -160,9 +170,10 @@ class Step:
     self._settled = engine.routes
     release, scale = self.norm.release(batch)
     self._check_vector()
-    # One replica adds the noise of all, so that nothing is in their sum before it.
+    # One replica adds the noise of all, so that nothing is in their sum before it, or
+    # one of each worker.
     shares = replicas.widened(release)
-    if replicas.is_first():
+    if replicas.is_first(of_worker=self.split_noise):
       shares = self._sampler.add_to(shares, scale, place)
     sums = self.norm.move(replicas.summed(shares, release))
     averages = [total / self._plan.expected_batch_size for total in sums]

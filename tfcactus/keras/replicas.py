@@ -82,8 +82,12 @@ def scope(strategy: Any) -> ContextManager[Any]:
   return strategy.scope() if number(strategy) > 1 else contextlib.nullcontext()
 
 
-def is_first() -> bool:
-  """Whether this replica is the one that adds the noise of all."""
+def is_first(of_worker: bool = False) -> bool:
+  """Whether this replica is the one that adds the noise of all.
+
+  Args:
+    of_worker: Whether the one that adds its worker's share of it.
+  """
   if number() == 1:
     return True
   context = tf.distribute.get_replica_context()
@@ -93,7 +97,7 @@ def is_first() -> bool:
     raise ValueError(
         'Expected a private step inside strategy.run, got one outside of it, or of a '
         'strategy that traces all replicas at once; train by fit.')
-  return int(index) == 0
+  return int(index) % (shares().here if of_worker else number()) == 0
 
 
 def widened(sums: Sequence[tf.Tensor]) -> List[tf.Tensor]:

@@ -61,6 +61,7 @@ def make_run_card(model: PrivateModel) -> Dict[str, Any]:
       'tensorflow': tf.__version__,
       'replicas': replicas.number(model.distribute_strategy),
       'workers': replicas.workers(model.distribute_strategy),
+      'split_noise': model.split_noise,
   }
   if guarantee is None:
     return {**card, 'epsilon': None, 'reason': reason}

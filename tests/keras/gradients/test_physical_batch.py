@@ -3,6 +3,7 @@
 import pytest
 import tensorflow as tf
 
+from tfcactus.keras.gradients import device_memory
 from tfcactus.keras.gradients import layer_routes
 from tfcactus.keras.gradients import physical_batch
 
@@ -42,9 +43,10 @@ def test_a_frozen_model_inside_holds_no_more():
 
 
 @pytest.mark.parametrize('usual, limit, rows', [
-    (100.0, 1e9, 104), (100.0, 90, 56), (100.0, 3, 3), (1.5, 1e9, 8), (0.1, 0, 1)])
+    (100.0, 10**6, 104), (100.0, 90, 56), (100.0, 3, 3), (1.5, 1e9, 8), (0.1, 0, 1)])
 def test_rows_fill_the_physical_batches_of_a_draw(monkeypatch, usual, limit, rows):
   model = _convolutions(2)
-  monkeypatch.setattr(physical_batch, '_NUMBERS', int(limit * _numbers(model)))
+  taken = 4 * physical_batch._HELD * _numbers(model)
+  monkeypatch.setattr(device_memory, 'for_steps', lambda: int((limit + 0.5) * taken))
   found = physical_batch.physical_rows(usual, model, layer_routes.routes(model))
   assert found == rows

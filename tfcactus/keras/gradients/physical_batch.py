@@ -1,5 +1,8 @@
 """The physical batch that fits in memory: an estimate; no guarantee rests on it.
 
+The memory is that of the device; what a physical batch takes of it is counted, and
+held against what steps were measured to take (benchmarks.step_memory).
+
 Of a layer whose gradients are taken, or that lies above one, the outputs stay until
 the backward pass has come by. Below the lowest of them nothing is recorded, so that a
 frozen backbone holds what one of its layers takes in and gives out. Each example's
@@ -16,11 +19,12 @@ import tensorflow as tf
 
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import device_memory
 from tfcactus.keras.gradients.layer_routes import Route
 from tfcactus.keras.gradients.layer_routes import Routes
 
-_NUMBERS = 2**27
-"""Numbers that a physical batch may hold: 512 MB in float32."""
+_HELD = 1.5
+"""Memory that steps take at most, by what is counted here: 1.3 to 1.5 were measured."""
 
 _AT_ONCE = 4
 """Layers whose passing needs are there at once, on the cores at work."""
@@ -39,7 +43,9 @@ def physical_rows(usual: float, model: keras.Model, routes: Routes,
   Returns:
     A number of rows; a draw that takes several physical batches fills them.
   """
-  fitting = max(1, _NUMBERS // max(1, views * numbers_per_example(model, routes)))
+  numbers = max(1, views * numbers_per_example(model, routes))
+  fitting = max(1, int(device_memory.for_steps() // (
+      _HELD * numbers * _number_size(model))))
   parts = math.ceil(usual / fitting)
   rows = math.ceil(usual / parts)
   # Whole eights: what vector units like.
@@ -47,7 +53,7 @@ def physical_rows(usual: float, model: keras.Model, routes: Routes,
 
 
 def numbers_per_example(model: keras.Model, routes: Routes) -> int:
-  """About how many float32 numbers a pass holds for each example at once."""
+  """About how many numbers a pass holds for each example at once."""
   outputs = [_outputs(route) for route in routes.layers]
   if routes.whole:
     return 2 * (_count(model.trainable_variables) + sum(outputs))
@@ -75,3 +81,9 @@ def _outputs(route: Route) -> int:
 
 def _count(variables: List[tf.Variable]) -> int:
   return sum(math.prod(variable.shape) for variable in variables)
+
+
+def _number_size(model: keras.Model) -> int:
+  """Bytes of the widest numbers that a model computes gradients with."""
+  sizes = [tf.as_dtype(each.dtype).size for each in model.trainable_variables]
+  return max(sizes, default=4)

@@ -52,7 +52,8 @@ class ModelLedger:
   no_run_card = ''
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, norm: ClipNorm,
-               journal: Optional[PathLike], seeded: bool, loaded: bool = False):
+               journal: Optional[PathLike], seeded: bool, loaded: bool = False,
+               condition: str = ''):
     """Opens the ledger, where earlier ones of the variables left off.
 
     Args:
@@ -63,6 +64,7 @@ class ModelLedger:
       seeded: Whether the noise repeats.
       loaded: Whether the model comes from a file. Its journal, which may by now
         count more than the file, is then read but not taken until it trains.
+      condition: What is to be said with its guarantees besides, in a sentence.
 
     Raises:
       ValueError: if steps were released that the plan does not cover, or the
@@ -70,6 +72,7 @@ class ModelLedger:
     """
     self.plan = plan
     self._loaded = loaded
+    self._condition = condition
     self._model = model
     self._norm = norm
     self.record = lineage.find_record(model, plan)
@@ -319,7 +322,7 @@ class ModelLedger:
     return self._recent.same(Ledger(
         self.plan, counts.UNKNOWN if note else sampling,
         known.released_steps + ahead, known.epochs_begun + ahead, note, seeded,
-        _PARTS if self._in_parts else ''))
+        ' '.join(filter(None, (self._condition, _PARTS if self._in_parts else '')))))
 
 
 _NOWHERE = Place(0, 0, 0, 0)
