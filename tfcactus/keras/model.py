@@ -105,10 +105,8 @@ class PrivateModel(Fixed, saved_model.SavedModel):
         step, its augmentation layers drawing anew; the mean of the gradients is what
         is clipped, and costs what one does.
       loaded: Set by `from_config`.
-      split_noise: Whether each of several workers adds a share of the noise, so that
-        none knows all of it, in place of the chief; Gaussian noise only. The released
-        weights are as well protected; the statement of the guarantee says what
-        workers see of each other.
+      split_noise: Whether each worker adds a share of the noise, in place of the
+        chief, so that none knows all of it; Gaussian noise only.
 
     Raises:
       ValueError: if the model cannot be trained privately, or the plan's noise
@@ -122,9 +120,8 @@ class PrivateModel(Fixed, saved_model.SavedModel):
     self._step = private_step.Step(
         model, plan, seed, physical_batch_size, engine, clipping,
         augmentation_multiplicity, split_noise)
-    self._ledger = ModelLedger(
-        model, plan, self._step.norm, journal, self._step.seeded, loaded,
-        self._step.condition)
+    self._ledger = ModelLedger(model, plan, self._step.norm, journal,
+                               self._step.seeded, loaded, self._step.condition)
     for name, variable in self._ledger.own_variables().items():
       setattr(self, name, variable)
     self._output_losses: Optional[OutputLosses] = None
