@@ -24,8 +24,8 @@ from tfcactus.keras.gradients.layer_routes import Route
 from tfcactus.keras.gradients.layer_routes import Routes
 
 _HELD = 1.5
-"""Memory that rows take by what is counted here: 1.2 to 1.5 of it were measured, and 1.8
-of an LSTM, whose rows are small (benchmarks.step_memory)."""
+"""Memory that rows take by what is counted here: 1.2 to 1.5 of it were measured, and
+1.8 of an LSTM, whose rows are small (benchmarks.step_memory)."""
 
 _AT_ONCE = 4
 """Layers whose passing needs are there at once, on the cores at work."""
