@@ -232,11 +232,10 @@ def draw_accuracy(pyplot: Any, rows: dict[str, list], accuracy: dict) -> None:
           for name, runs in accuracy.items()}
   _results.save_captioned(
       figure, [axis], 'paper000_figure2d',
-      f'{STATEMENT} (dotted, blue). Noise of equal variance teaches equally well: after '
-      f'{EPOCHS} epochs {last["cactus"]:.1f} % with the cactus, '
-      f'{last["gaussian"]:.1f} % with the Gaussian. A point is an epoch of 240 steps; means over seeds '
-      f'{", ".join(map(str, SEEDS))} of training/mnist.py; accuracy rises within a run '
-      'whose learning rate falls.')
+      f'{STATEMENT} (dotted, blue). Models learn equally well from noise of equal '
+      f'variance: after {EPOCHS} epochs {last["cactus"]:.1f} % with the cactus, '
+      f'{last["gaussian"]:.1f} % with the Gaussian. A point is an epoch of 240 steps; '
+      f'means over seeds {" and ".join(map(str, SEEDS))} of training/mnist.py.')
 
 
 def tables(sampled: list, accuracy: dict) -> None:
