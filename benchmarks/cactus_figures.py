@@ -224,9 +224,12 @@ def draw_accuracy(pyplot: Any, rows: dict[str, list], accuracy: dict) -> None:
       axis.plot(rows[key], mean, style + 'o', color=color, label=label, linewidth=2,
                 markersize=4)
   axis.set(xscale='log', xlabel='epsilon at delta 1e-5, by each account',
-           ylabel='test accuracy, %',
+           ylabel='test accuracy, %', ylim=(90, 97.8),
            title='Paper 000, Figure 2d: the same accuracy; only the Gaussian has an '
            'epsilon')
+  ticks = (5, 10, 20, 50, 100, 200, 400)
+  axis.set_xticks(ticks, list(map(str, ticks)))
+  axis.minorticks_off()
   axis.legend(loc='lower right', fontsize=9)
   last = {name: 100 * np.mean([run[-1] for run in runs])
           for name, runs in accuracy.items()}
