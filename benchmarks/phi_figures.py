@@ -1,16 +1,19 @@
 """Figures 1, 3a, 3b, 3c and 4 of paper 004, with Renyi, PLD and PRV accountants beside.
 
     python -m benchmarks.phi_figures
+    python -m benchmarks.phi_figures --quick
 
 Paper 004 is "Optimal Accounting of Differential Privacy via Characteristic Function"
 (Zhu, Dong and Wang, AISTATS 2022). Parameters of Figure 3 are those of the authors'
 code (github.com/yuxiangw/autodp, papers/Aistats2021-AFA). PLD is dp_accounting's on its
 1e-4 grid; prv_accountant, at an error of 0.01, is left out where it is not installed.
-Writes results/phi_figures.json and five pictures.
+Writes results/phi_figures.json and five pictures; --quick draws Figures 1 and 4 only,
+and writes no numbers.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import math
 from typing import Any
@@ -176,7 +179,7 @@ def draw_epsilons(pyplot: Any, name: str, title: str, caption: str,
     if group:
       left.annotate(group, (count[-1], rows[-1][PHI]), xytext=(-50, -34),
                     textcoords='offset points', fontsize=9)
-  left.set(xlabel='compositions', ylabel=f'epsilon at delta {rows[0]["delta"]:g}')
+  left.set(xlabel='compositions', ylabel=f'epsilon at delta {rows[0]["delta"]!r}')
   right.set(xlabel='compositions', ylabel='epsilon less the proved lower bound')
   left.legend(loc='upper left', fontsize=8.5)
   figure.suptitle(title)
@@ -317,8 +320,8 @@ def draw_figure_3(pyplot: Any, parts: dict[str, list]) -> None:
       pyplot, 'paper004_figure3a', "Paper 004, Figure 3a: the phi accountant is the "
       "Gaussian's closed form; Renyi is not",
       'Gaussians of sigma 30 and 60 at delta 1e-10. Right, for sigma 30: PLD errs by '
-      'its grid, PRV by the error that it was asked for, Renyi by its conversion.', both,
-      {'exact': 'closed form'})
+      'its grid, PRV by the error that it was asked for, Renyi by its conversion.',
+      both, {'exact': 'closed form'})
   draw_epsilons(
       pyplot, 'paper004_figure3b',
       'Paper 004, Figure 3b: continuous and discrete mechanisms in one composition',
@@ -330,8 +333,8 @@ def draw_figure_3(pyplot: Any, parts: dict[str, list]) -> None:
       pyplot, 'paper004_figure3c',
       'Paper 004, Figure 3c: subsampled Gaussians; phi, PLD and PRV agree',
       'sigma 2, sampling probability .02, delta 1e-5. The published curve, of both a '
-      f'lower and an upper bound, lies up to {_format.upper(worst, 2)} above the proved '
-      'upper bound here, which PLD confirms.', {'': parts['3c']},
+      f'lower and an upper bound, lies up to {_format.upper(worst, 2)} above the '
+      'proved upper bound here, which PLD confirms.', {'': parts['3c']},
       {'published': 'published, Fourier accountant'})
 
 
@@ -353,11 +356,17 @@ def table(parts: dict[str, list]) -> str:
 
 def main() -> None:
   """Computes and draws all, and writes results/phi_figures.json."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--quick', action='store_true')
+  quick = parser.parse_args().quick
   pyplot = _results.pyplot()
+  drawn = {'figure_1': figure_1(pyplot), 'figure_4': figure_4(pyplot)}
+  if quick:
+    print(drawn)
+    return
   parts = {'3a': figure_3a(), '3b': figure_3b(), '3c': figure_3c()}
   draw_figure_3(pyplot, parts)
-  _results.save('phi_figures', {
-      'figure_1': figure_1(pyplot), **parts, 'figure_4': figure_4(pyplot)})
+  _results.save('phi_figures', {**drawn, **parts})
   if all(row[PRV] is None for rows in parts.values() for row in rows):
     print('prv_accountant: not installed, or it gave no answer; left out.')
   _results.show('phi_figures', table(parts))
