@@ -53,7 +53,7 @@ def definitions() -> dict[str, np.ndarray]:
 
 
 def mechanisms() -> dict[str, np.ndarray]:
-  """P(Z > loss) of mechanisms that keep one of the definitions, exactly."""
+  """P(Z > loss) of mechanisms that keep one of the definitions."""
   gaussian = special.ndtr(-(LOSSES - RHO) / math.sqrt(2 * RHO))
   noise = _sinh_normal()
   pair = noise.dominating_pair().lower
@@ -106,7 +106,7 @@ def draw_figure_1(pyplot: Any, bounds: dict, laws: dict) -> None:
       figure, [axis], 'paper002_figure1',
       'Lines: the largest tail that a definition permits, drawn as bounds, not as a '
       'caricature. Marks: what noise that keeps zCDP (Gaussian) and truncated CDP '
-      '(sinh-normal) has, exactly.')
+      '(sinh-normal) has.')
 
 
 def draw_figure_2(pyplot: Any) -> dict[str, list[float]]:
