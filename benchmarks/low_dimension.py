@@ -224,7 +224,7 @@ def draw(pyplot: Any, rows: list[dict[str, Any]]) -> None:
     axis.set_xticks(EPSILONS, [f'{x:g}' for x in EPSILONS])
     axis.minorticks_off()
     axis.axhline(0, color=_results.GRAY, linewidth=0.8)
-  left.set(ylabel='less noise than the Gaussian, %')
+  left.set(ylabel='less noise than the Gaussian, %', ylim=(-2, 62))
   right.set(ylabel='test loss: Gaussian less isotropic')
   left.legend(loc='upper left', fontsize=9)
   figure.suptitle('Paper 003: at equal epsilon isotropic noise trains better with few '
