@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import textwrap
 from typing import Any
 from typing import Optional
 from typing import Sequence
@@ -11,6 +12,11 @@ from typing import Sequence
 RESULTS = pathlib.Path(__file__).parent / 'results'
 DOCUMENTS = (pathlib.Path(__file__).parent / 'README.md',
              *sorted((pathlib.Path(__file__).parent.parent / 'docs').glob('*.md')))
+
+BLUE, VERMILION, GREEN, ORANGE = '#0072B2', '#D55E00', '#009E73', '#E69F00'
+PURPLE, SKY, BLACK, GRAY = '#CC79A7', '#56B4E9', '#000000', '#7F7F7F'
+"""Told apart by the colour-blind too (Okabe and Ito, 2008); lines differ in style as
+well."""
 
 
 def save(name: str, result: Any) -> None:
@@ -41,6 +47,24 @@ def save_figure(figure: Any, name: str, rect: Optional[Sequence[float]] = None
   figure.tight_layout(rect=rect)
   figure.savefig(RESULTS / f'{name}.png', dpi=80)
   pyplot().close(figure)
+
+
+def save_captioned(figure: Any, axes: Sequence[Any], name: str, caption: str) -> None:
+  """Writes results/NAME.png with a grid on the axes and a caption below them.
+
+  Args:
+    figure: Of matplotlib.
+    axes: All of its axes.
+    name: Of the file.
+    caption: In words, wrapped here.
+  """
+  for axis in axes:
+    axis.grid(alpha=0.3)
+  width, height = figure.get_size_inches()
+  lines = textwrap.wrap(caption, int(15 * width))
+  bottom = (0.15 + 0.17 * len(lines)) / height
+  figure.text(0.02, 0.02, '\n'.join(lines), fontsize=9, va='bottom')
+  save_figure(figure, name, rect=(0, bottom, 1, 1))
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -10,7 +10,6 @@ Differentially Private Mechanisms" (ISIT 2023), both by Alghamdi et al.
 from __future__ import annotations
 
 import math
-import textwrap
 from typing import Any
 
 import numpy as np
@@ -51,9 +50,10 @@ def figure_1_of_000(pyplot) -> dict:
   axis.set(xlabel='z / sensitivity', ylabel='density', ylim=(1e-8, 20),
            title='Paper 000, Figure 1: C = .25, n = 200, N = 1600, r = .9')
   axis.legend(loc='upper right')
-  _save(figure, [axis], 'paper000_figure1',
-        'As printed; no fault found. KL '
-        f'{table.info["objective"]:.7f}, the Gaussian\'s is 2.')
+  _results.save_captioned(
+      figure, [axis], 'paper000_figure1',
+      'As printed; no fault found. KL '
+      f'{table.info["objective"]:.7f}, the Gaussian\'s is 2.')
   return {'objective': table.info['objective'], 'gap': table.info['gap'],
           'local_maxima': [float(x) for x in peaks / table.bins]}
 
@@ -88,8 +88,8 @@ def figure_2a_of_000(pyplot) -> list[dict]:
             ylim=(-1.4, 0.9))
   left.legend(loc='upper right')
   right.legend(loc='lower right')
-  _save(figure, [left, right], 'paper000_figure2a',
-        FAULTS['paper 000, figure 2a'])
+  _results.save_captioned(figure, [left, right], 'paper000_figure2a',
+                          FAULTS['paper 000, figure 2a'])
   return rows
 
 
@@ -111,7 +111,8 @@ def figure_1_of_003(pyplot, tables: dict) -> dict:
               title='Paper 003, Figure 1: m = 10, n = 400, N = 1200')
   axes[1].set(xlim=(0, 5.5), ylim=(1e-12, 30), yscale='log',
               title='The same, logarithmic')
-  _save(figure, axes, 'paper003_figure1', FAULTS['paper 003, figure 1'])
+  _results.save_captioned(figure, axes, 'paper003_figure1',
+                          FAULTS['paper 003, figure 1'])
   return {str(r): {'objective': t.info['objective'], 'gap': t.info['gap']}
           for r, t in tables.items()}
 
@@ -137,17 +138,9 @@ def figure_2_of_003(pyplot, tables: dict) -> dict:
     axis.legend(loc='lower right')
   axes[0].set_ylabel('epsilon')
   figure.suptitle('Paper 003, Figure 2: m = 10, sigma = .5, q = .001')
-  _save(figure, axes, 'paper003_figure2', FAULTS['paper 003, figure 2'])
+  _results.save_captioned(figure, axes, 'paper003_figure2',
+                          FAULTS['paper 003, figure 2'])
   return {'steps': STEPS, 'epsilon': curves}
-
-
-def _save(figure, axes, name: str, caption: str) -> None:
-  for axis in axes:
-    axis.grid(alpha=0.3)
-  lines = textwrap.wrap(caption, 15 * int(figure.get_size_inches()[0]))
-  bottom = 0.05 + 0.04 * len(lines)
-  figure.text(0.02, 0.02, '\n'.join(lines), fontsize=9, va='bottom')
-  _results.save_figure(figure, name, rect=(0, bottom, 1, 1))
 
 
 def main() -> None:

@@ -16,10 +16,11 @@ from tfcactus.relations import Relation
 _ACCOUNTANT = 'tfcactus PhiAccountant'
 
 _UNPROVEN = (
-    'NOT a privacy guarantee: the one-dimensional account of paper 000 '
-    '(Alghamdi et al., 2022) applied to i.i.d. scalar noise on a clipped '
-    'vector. It holds for a scalar query only; the true epsilon of the vector '
-    'is larger, often many times.')
+    'NOT a privacy guarantee: the exact account of one number, over all its '
+    'changes up to the clip norm, applied to i.i.d. scalar noise on a clipped '
+    'vector, in place of the moments accountant of the full shift that Alghamdi '
+    'et al. (2022) apply to theirs. It holds for a scalar query only; the true '
+    'epsilon of the vector is larger, often many times.')
 
 _SEEDED = (
     'SEEDED ({}): whoever knows the seed can repeat that randomness and '

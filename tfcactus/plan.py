@@ -50,9 +50,10 @@ class PrivacyPlan:
     delta: Target delta.
     dim: Length of the clipped vector; None to check it later, when the model
       is known.
-    accounting: 'proven', or 'scalar-unproven' to reproduce the published
-      scalar account of i.i.d. scalar noise on vectors, which is labelled as no
-      guarantee wherever it is shown.
+    accounting: 'proven', or 'scalar-unproven' to account i.i.d. scalar noise on
+      vectors as if on one number, as was published for the cactus: exactly and over
+      all shifts here, there by the moments accountant of the full shift. Labelled as
+      no guarantee wherever it is shown.
     adaptive_clipping: Moves the clip norm, which starts at l2_norm_clip; None
       keeps it. The noise is then that of the gradient and the count together.
     releases: Statistics released from the same records beside the training:

@@ -108,8 +108,8 @@ def _add_noise(add: Callable[..., Any]) -> None:
       'least of it with auto, and take batches from as many groups of examples in turn')
   add('--delta', type=float, default=1e-5, help='of the guarantee')
   add('--accounting', choices=('proven', 'scalar-unproven'), default='proven',
-      help='scalar-unproven reproduces a published account that is NOT a '
-      'guarantee for training')
+      help='scalar-unproven accounts scalar noise as if on one number, exactly (paper '
+      '000: by moments of the full shift); NOT a guarantee for training')
 
 
 def _add_training(add: Callable[..., Any]) -> None:

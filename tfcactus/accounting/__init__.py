@@ -13,6 +13,7 @@ from tfcactus.accounting.events import NoiseTableDpEvent
 from tfcactus.accounting.events import RandomAllocationDpEvent
 from tfcactus.accounting.events import randomized_response_event
 from tfcactus.accounting.events import SteppedDpEvent
+from tfcactus.accounting.exponential import ExponentialMechanismDpEvent
 from tfcactus.accounting.moments import ExtendedMomentsAccountant
 from tfcactus.accounting.phi import PhiAccountant
 from tfcactus.accounting.privacy_buckets import PrivacyBucketsAccountant
@@ -25,8 +26,9 @@ from tfcactus.pairs.dominating_pair import PairBounds
 
 __all__ = [
     'Bounds', 'Composition', 'DominatingPair', 'DominatingPairDpEvent',
-    'ExtendedMomentsAccountant', 'NoiseTableDpEvent', 'OneSidedAccountant',
-    'PairAccountant', 'PairBounds', 'PhiAccountant', 'PrivacyBucketsAccountant',
+    'ExponentialMechanismDpEvent', 'ExtendedMomentsAccountant',
+    'NoiseTableDpEvent', 'OneSidedAccountant', 'PairAccountant', 'PairBounds',
+    'PhiAccountant', 'PrivacyBucketsAccountant',
     'RandomAllocationDpEvent', 'RenyiAccountant', 'StepLoss', 'SteppedDpEvent',
     'TCDP', 'TCDPAccountant',
     'TCDPDpEvent', 'TwoSidedAccountant', 'dominating_pair', 'noise_event',

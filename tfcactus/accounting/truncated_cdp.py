@@ -63,6 +63,17 @@ class TCDP:
     return cls(0.5 * _checks.non_negative('epsilon', epsilon)**2)
 
   @classmethod
+  def from_bounded_range(cls, epsilon: float) -> TCDP:
+    """What losses within some range of `epsilon` imply, a fourth of pure DP's.
+
+    So are those of the exponential mechanism. log E_Q (P/Q)^a is zero at a = 0 and 1,
+    and its second derivative is a variance over that range, at most epsilon^2 / 4.
+
+    Source: Cesar and Rogers, "Bounding, Concentrating, and Truncating" (ALT 2021).
+    """
+    return cls(0.125 * _checks.non_negative('epsilon', epsilon)**2)
+
+  @classmethod
   def from_zcdp(cls, rho: float) -> TCDP:
     """What rho-zCDP is, such as the Gaussian's 1 / (2 noise_multiplier^2)."""
     return cls(rho)

@@ -40,6 +40,9 @@ def requests() -> dict[str, Request]:
     table[f'monotone-budget{budget:g}'] = design.Monotone(budget, bins=_BINS)
     table[f'monotone-chi2-budget{budget:g}'] = design.Monotone(
         budget, bins=_BINS, objective='chi2')
+  for budget in (0.1, 0.25):  # As printed in paper 000, whatever suits the budget.
+    table[f'cactus-paper-budget{budget:g}'] = design.Cactus(
+        budget, bins=200, cells=1600, tail_ratio=0.9)
   for dim in (2, 3, 5, 10, 20, 50, 100, 1000, _CNN_DIM):
     for sigma in (0.3, 0.5, 1.0, 1.3, 2.0):
       table[f'isotropic-dim{dim}-sigma{sigma:g}'] = design.Isotropic(dim, sigma)

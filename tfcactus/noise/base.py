@@ -157,8 +157,8 @@ class Noise(abc.ABC):
         f'Expected noise that protects an l2-clipped vector of length {dim}{note}, '
         f'got scalar noise ({self.name}): i.i.d. scalar noise other than the '
         'Gaussian has no valid one-dimensional account for a vector. Use the '
-        f'Gaussian or an isotropic table of dim={dim}; to reproduce the published '
-        'scalar numbers, which are no guarantee, pass '
+        f'Gaussian or an isotropic table of dim={dim}; to account one number, '
+        'as was published, which is no guarantee, pass '
         "accounting='scalar-unproven' to the plan.")
 
   def max_error(self, dim: int, beta: float) -> float:

@@ -76,8 +76,8 @@ def find(mechanism: str, dim: int = 1, noise_multiplier: Optional[float] = None,
   """Loads the shipped table that answers a request exactly.
 
   Args:
-    mechanism: 'cactus', 'monotone', 'monotone-chi2', 'isotropic' or
-      'isotropic-chi2'.
+    mechanism: 'cactus', 'cactus-paper' (on the grid of the paper's figures),
+      'monotone', 'monotone-chi2', 'isotropic' or 'isotropic-chi2'.
     dim: Dimension of the query.
     noise_multiplier: Standard deviation of a coordinate over sensitivity.
     budget: E|Z|^2 in units of sensitivity^2, that is dim * noise_multiplier^2;
@@ -138,7 +138,9 @@ def _recipe(mechanism: str, dim: int, sigma: float) -> str:
   if dim != 1:
     return (f'tfcactus.design.Isotropic({dim}, {sigma:.12g}{objective})'
             f'.solve(): {mechanism} noise is for scalar queries only')
-  kind = 'Cactus' if mechanism == 'cactus' else 'Monotone'
+  if mechanism == 'cactus-paper':
+    objective = ', bins=200, cells=1600, tail_ratio=0.9'
+  kind = 'Cactus' if mechanism.startswith('cactus') else 'Monotone'
   return f'tfcactus.design.{kind}({sigma**2:.12g}{objective}).solve()'
 
 

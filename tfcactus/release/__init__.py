@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tfcactus.release.exponential import exponential_mechanism
 from tfcactus.release.interior import interior_point
 from tfcactus.release.planner import best_sinh_normal
 from tfcactus.release.planner import count_threshold
@@ -25,7 +26,7 @@ from tfcactus.release.threshold_queries import ThresholdSketch
 
 __all__ = [
     'Release', 'ThresholdSketch', 'best_sinh_normal', 'count_threshold',
-    'gap_max', 'histogram',
+    'exponential_mechanism', 'gap_max', 'histogram',
     'interior_point', 'most_frequent', 'noise_for_epsilon', 'noise_for_error',
     'noisy_sum', 'noisy_value', 'noisy_vector', 'num_values', 'quantile',
     'smallest_count', 'smallest_gap', 'threshold_sketch', 'thresholds', 'top_m',
