@@ -139,7 +139,7 @@ def test_a_killed_run_goes_on_from_its_backup_with_what_it_released(tmp_path):
   case = {'case': 'poisson', 'noise': 2.0, 'journal': str(tmp_path / 'journal'),
           'backup': str(tmp_path / 'backup'), 'epochs': 4, 'steps': 200}
   rng = np.random.default_rng(3)
-  most = _kill_one({**case, 'announce': True, 'epochs': 15}, rng)
+  most = _kill_one({**case, 'announce': True, 'epochs': 15}, rng, least=25)
   found = _run(2, **{**case, 'epochs': 16})
   _check_alike(found)
   # What was released before is counted, and epochs that were saved are not repeated.
@@ -147,8 +147,14 @@ def test_a_killed_run_goes_on_from_its_backup_with_what_it_released(tmp_path):
   assert 0 < len(found[0]['logs']['loss']) < 16
 
 
-def _kill_one(case, rng):
-  """Kills one of two workers at a random moment; returns the most steps seen."""
+def _kill_one(case, rng, least=1):
+  """Kills one of two workers at a random moment; returns the most steps seen.
+
+  Args:
+    case: Of the script.
+    rng: Of the moments.
+    least: Steps to be seen before.
+  """
   processes, seen, lock = _start(case), [0], threading.Lock()
 
   def watch(process):
@@ -161,7 +167,7 @@ def _kill_one(case, rng):
   for each in threads:
     each.start()
   victim, wait = processes[rng.integers(2)], rng.exponential(0.3)
-  while len(seen) == 1 and all(each.poll() is None for each in processes):
+  while max(seen) < least and all(each.poll() is None for each in processes):
     time.sleep(0.02)
   time.sleep(wait)
   victim.send_signal(signal.SIGKILL)

@@ -162,8 +162,10 @@ class StepAgreement:
 
   def _confirm(self, told: np.ndarray, all_told: np.ndarray) -> np.ndarray:
     failure, self._failure = self._failure, None
-    if failure is not None:
-      raise failure
+    if failure is not None:  # TensorFlow would leave nothing of the words of some.
+      raise RuntimeError(
+          f'Expected to count this step, got {failure} No worker has released anything '
+          'of it.') from failure
     if not all_told[:, 0].all():
       raise RuntimeError(
           'Expected every worker to count this step, got another that could not; see '
