@@ -1,9 +1,10 @@
 # `make train` and `make test` are the two commands; both install what they
 # need into .venv first. `make test-matrix` tests with several TensorFlows, and
 # with every one supported where ARGS=all. `make docs` builds a site of all documents
-# and the reference into build/website; `make docs ARGS=--serve` shows it.
+# and the reference into build/website; `make docs ARGS=--serve` shows it. `make tour`
+# runs docs/tour.md; with ARGS=--write it puts outputs and pictures there.
 
-.PHONY: train test test-slow test-matrix lint docs clean
+.PHONY: train test test-slow test-matrix lint docs tour clean
 .DEFAULT_GOAL := test
 
 # TensorFlow Privacy asks for Python 3.9 to 3.11; where there is only a later
@@ -42,6 +43,9 @@ lint: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python -m docs.website $(ARGS)
+
+tour: $(STAMP)
+	$(BIN)/python -m docs.run_tour $(ARGS)
 
 $(STAMP): setup.py
 	@python=; for candidate in $(CANDIDATES); do \
