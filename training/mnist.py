@@ -53,7 +53,7 @@ def seen(args: argparse.Namespace, data: datasets.Dataset) -> datasets.Dataset:
           ('train', data.train), ('test', data.test))})
 
 
-def check_writable(path: Optional[str]) -> None:
+def check_writable(path: Optional[str], option: str = '--json') -> None:
   """Refuses a file that cannot be written, before hours of training."""
   if path is None:
     return
@@ -63,7 +63,7 @@ def check_writable(path: Optional[str]) -> None:
       pass
   except OSError as error:
     raise ValueError(
-        f'Expected --json to be a file that can be written, got {path}: '
+        f'Expected {option} to be a file that can be written, got {path}: '
         f'{error.strerror}.') from error
   if not existed:
     os.remove(path)
@@ -141,6 +141,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   args = parse(argv)
   try:
     check_writable(args.json)
+    check_writable(args.run_card, '--run-card')
     strategies.opened(args.strategy)  # Before anything else of TensorFlow.
     data = load_data(args)
     plan = make_plan(args, num_examples=data.train[1].size)

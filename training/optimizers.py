@@ -77,7 +77,7 @@ class Way:
   def callbacks(self, batches: Any) -> List[tf.keras.callbacks.Callback]:
     """What reports epsilon while it trains, if anything can."""
     del batches
-    return [tfcactus_keras.EpsilonCallback()]
+    return [tfcactus_keras.EpsilonCallback(run_card=self.args.run_card)]
 
   def guarantee(self, model: tf.keras.Model) -> tfcactus.Guarantee:
     """What was spent.

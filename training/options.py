@@ -129,6 +129,9 @@ def _add_data(add: Callable[..., Any]) -> None:
       help='for choosing settings: do not train on so many training images, chosen at '
       'random, and evaluate on them in place of the test images')
   add('--data-dir', default=None, help='of tensorflow-datasets')
+  add('--run-card', metavar='FILE', default=None,
+      help='write what ran and what it cost here, after each epoch, with --optimizer '
+      'privatize')
   add('--json', metavar='FILE', default=None, help='write the results here')
   add('--verbose', type=int, choices=(0, 1, 2), default=1,
       help='as in Keras: silent, progress bar, one line per epoch')
@@ -214,6 +217,7 @@ def _check_optimizer(args: argparse.Namespace) -> None:
   for name, given, wanted in (
       ('--sampling', args.sampling, 'poisson'), ('--bands', args.bands, None),
       ('--augmentation-multiplicity', args.augmentation_multiplicity, 1),
+      ('--run-card', args.run_card, None),
       ('--strategy', args.strategy, 'none')):
     if given != wanted:
       only = f'no {name}' if wanted is None else f'{name} {wanted}'

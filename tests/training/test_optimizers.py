@@ -1,5 +1,7 @@
 """--optimizer of the training script: three ways to one private training."""
 
+import json
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -80,12 +82,23 @@ def test_radial_tables_go_into_it(tmp_path, optimizer):
     (['--bands', '4'], 'poisson with --optimizer'),
     (['--bands', '4', '--sampling', 'poisson'], 'no --bands with --optimizer'),
     (['--augmentation-multiplicity', '2'], 'multiplicity 1 with --optimizer'),
+    (['--run-card', 'card.json'], 'no --run-card with --optimizer'),
     (['--strategy', 'mirrored'], '--strategy none with --optimizer')])
 @pytest.mark.parametrize('optimizer', ['drop-in', 'tensorflow-privacy'])
 def test_what_needs_a_wrapped_model_is_refused(capsys, optimizer, arguments, words):
   args = mnist.parse([*QUICK, '--optimizer', optimizer, *arguments])
   with pytest.raises(ValueError, match=words):
     mnist.make_plan(args, 1500)
+
+
+def test_a_run_card_is_written_where_it_can_be(tmp_path, capsys):
+  path = tmp_path / 'card.json'
+  assert mnist.main([*QUICK, '--run-card', str(path)]) == 0
+  card = json.loads(path.read_text())
+  assert card['released_steps'] == 15 and card['proven'] and card['seeded'] is False
+  assert f'epsilon <= {card["epsilon"]["upper"]:.3f}' in capsys.readouterr().out
+  assert mnist.main([*QUICK, '--run-card', str(tmp_path)]) == 2
+  assert '--run-card to be a file' in capsys.readouterr().err
 
 
 def test_where_there_is_no_tensorflow_privacy_it_is_said(monkeypatch, capsys):
