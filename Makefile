@@ -1,8 +1,10 @@
 # `make train` and `make test` are the two commands; both install what they
 # need into .venv first. `make test-matrix` tests with several TensorFlows, and
-# with every one supported where ARGS=all.
+# with every one supported where ARGS=all. `make docs` builds a site of all documents
+# and the reference into build/website; `make docs ARGS=--serve` shows it. `make tour`
+# runs docs/tour.md; with ARGS=--write it puts outputs and pictures there.
 
-.PHONY: train test test-slow test-matrix lint clean
+.PHONY: train test test-slow test-matrix lint docs tour clean
 .DEFAULT_GOAL := test
 
 # TensorFlow Privacy asks for Python 3.9 to 3.11; where there is only a later
@@ -14,7 +16,7 @@ SUITABLE := import sys, venv, ensurepip; sys.exit(not (3, 9) <= sys.version_info
 BIN := .venv/bin
 STAMP := .venv/.installed
 WORKERS := -n 2 --dist worksteal
-EXTRAS := test,training,tensorflow-privacy,datasets
+EXTRAS := test,training,tensorflow-privacy,datasets,docs
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
@@ -24,6 +26,7 @@ train: $(STAMP)
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m docs.website
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 test-slow: $(STAMP)
@@ -37,6 +40,12 @@ test-matrix: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: $(STAMP)
+	$(BIN)/python -m docs.website $(ARGS)
+
+tour: $(STAMP)
+	$(BIN)/python -m docs.run_tour $(ARGS)
 
 $(STAMP): setup.py
 	@python=; for candidate in $(CANDIDATES); do \

@@ -57,6 +57,8 @@ DATASETS = [
 PLOT = ['matplotlib>=3.5']
 TEST = ['pytest>=7', 'pytest-xdist>=3', 'hypothesis>=6', 'mpmath>=1.2', 'ruff>=0.4',
         'mypy>=1.8']
+# What `make docs` builds the site by, in a checkout.
+DOCS = ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5,<10', 'mkdocstrings[python]>=0.26,<2']
 
 setuptools.setup(
     name='tfcactus',
@@ -76,6 +78,7 @@ setuptools.setup(
         'tensorflow-privacy': TRAINING + TENSORFLOW_PRIVACY,
         'datasets': DATASETS,
         'plot': PLOT,
+        'docs': DOCS,
         'test': TEST + PLOT,
     },
     entry_points={'console_scripts': ['tfcactus=tfcactus.cli.main:main']},

@@ -26,6 +26,12 @@ def save(name: str, result: Any) -> None:
   path.write_text(json.dumps(result, indent=2) + '\n', encoding='utf-8')
 
 
+def load(name: str, default: Any) -> Any:
+  """What results/NAME.json holds, or a default where it is not there."""
+  path = RESULTS / f'{name}.json'
+  return json.loads(path.read_text(encoding='utf-8')) if path.exists() else default
+
+
 def pyplot() -> Any:
   """matplotlib.pyplot, drawing into files."""
   import matplotlib  # pylint: disable=import-outside-toplevel

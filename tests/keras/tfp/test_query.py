@@ -86,6 +86,23 @@ def test_clipped_norms_never_exceed_the_bound(scale):
     np.testing.assert_allclose(clipped, expected, rtol=1e-6)
 
 
+def test_records_without_a_static_shape_have_that_of_the_sum():
+  # As rows of a Jacobian in TensorFlow Privacy's optimizer, on batches of any size.
+  query = TableNoiseQuery(noise_lib.Gaussian(1e-12), 1.0)
+  params = query.derive_sample_params(query.initial_global_state())
+
+  @tf.function(input_signature=[tf.TensorSpec(None)] * 2)
+  def total(weights, bias):
+    return query.accumulate_record(
+        params, [tf.ones([2, 1]), tf.ones([])], [weights, bias])
+
+  found = total(tf.constant([[3.0], [0.0]]), tf.constant(4.0))
+  np.testing.assert_allclose(found[0], [[1.6], [1.0]], rtol=1e-5)
+  np.testing.assert_allclose(found[1], 1.8, rtol=1e-5)
+  with pytest.raises(tf.errors.InvalidArgumentError):
+    total(tf.constant([3.0]), tf.constant(4.0))
+
+
 def test_a_plan_gives_noise_and_clip(make_plan, radial):
   query = TableNoiseQuery(make_plan(radial, l2_norm_clip=2.5))
   assert query.l2_norm_clip == 2.5 and query.noise is radial

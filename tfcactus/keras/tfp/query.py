@@ -119,6 +119,23 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     return tf.nest.pack_sequence_as(
         record, clipping.clipped_sums([part[None] for part in parts], params))
 
+  def accumulate_record(self, params: tf.Tensor, sample_state: Any, record: Any
+                        ) -> Any:
+    """Returns the sum with one more record, clipped.
+
+    A row of a Jacobian has no static shape where batches have none; it has that of
+    the sum.
+
+    Args:
+      params: The clip norm.
+      sample_state: The sum so far.
+      record: As for `preprocess_record`, in the structure of the sum.
+    """
+    shaped = tf.nest.map_structure(
+        lambda part, total: tf.ensure_shape(part, total.shape), record, sample_state)
+    return self.accumulate_preprocessed_record(
+        sample_state, self.preprocess_record(params, shaped))
+
   def get_noised_result(self, sample_state: Any, global_state: Any) -> Any:
     """Adds noise to the sum.
 

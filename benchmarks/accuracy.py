@@ -1,0 +1,163 @@
+"""Accuracy on MNIST against epsilon: four ways to train, as a picture.
+
+    python -m benchmarks.accuracy                              # all that is missing
+    python -m benchmarks.accuracy --way privatize --epsilon 2
+    python -m benchmarks.accuracy --show                       # of what was run
+    python -m benchmarks.accuracy --quick                      # digits, writes nothing
+
+The tutorial's CNN (tanh), batches of 250, two epochs, a learning rate of 2 that falls
+by a cosine, clip norm 1, delta 1e-5, for three of them: TensorFlow Privacy's
+DPSequential on shuffled batches, with noise by its own account (Renyi, as if batches
+were Poisson samples); the drop-in optimizer and `privatize`, on Poisson samples. The
+fourth is the recipe of training/recipes.py that goes furthest. What was run is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+from benchmarks import _results  # noqa: E402
+from benchmarks import recipes  # noqa: E402
+from tfcactus import _format  # noqa: E402
+from training import datasets  # noqa: E402
+from training import mnist  # noqa: E402
+
+EPSILONS = (0.5, 1.0, 2.0, 4.0)
+BATCH, EPOCHS, RATE, DELTA, CLIP = 250, 2, 2.0, 1e-5, 1.0
+RECIPE = 'scattering'
+WAYS = {'tensorflow-privacy': 'TensorFlow Privacy, its account',
+        'drop-in': 'drop-in optimizer', 'privatize': '`privatize`',
+        'recipe': f'recipe `{RECIPE}`'}
+
+
+def theirs(data: datasets.Dataset, target: float, epochs: int) -> dict[str, Any]:
+  """TensorFlow Privacy's model, and its account."""
+  import dp_accounting
+  from dp_accounting import rdp
+  import tensorflow as tf
+  from tensorflow_privacy.privacy.keras_models import dp_keras_model
+
+  from training import networks
+  count = data.train[1].size
+  steps = epochs * count // BATCH
+
+  def event(noise_multiplier: float) -> dp_accounting.DpEvent:
+    return dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(
+        BATCH / count, dp_accounting.GaussianDpEvent(noise_multiplier)), steps)
+
+  multiplier = dp_accounting.calibrate_dp_mechanism(
+      rdp.RdpAccountant, event, target, DELTA)
+  tf.keras.utils.set_random_seed(1)
+  model = dp_keras_model.DPSequential(
+      l2_norm_clip=CLIP, noise_multiplier=multiplier,
+      layers=networks.cnn('tanh').layers)
+  model.compile(
+      tf.keras.optimizers.SGD(tf.keras.optimizers.schedules.CosineDecay(
+          RATE, steps, alpha=0.05)),
+      tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction='none'),
+      metrics=['accuracy'], jit_compile=False)
+  history = model.fit(*data.train, batch_size=BATCH, epochs=epochs, verbose=2,
+                      validation_data=data.test).history
+  return {'accuracy': history['val_accuracy'][-1], 'noise_multiplier': multiplier,
+          'epsilon': rdp.RdpAccountant().compose(event(multiplier)).get_epsilon(DELTA)}
+
+
+def ours(data: datasets.Dataset, way: str, target: float, epochs: int
+         ) -> dict[str, Any]:
+  """The training script."""
+  args = mnist.parse([
+      '--mechanism', 'gaussian', '--optimizer', way, '--target-epsilon', str(target),
+      '--epochs', str(epochs), '--batch-size', str(BATCH), '--learning-rate', str(RATE),
+      '--l2-norm-clip', str(CLIP), '--delta', str(DELTA), '--seed', '1', '--verbose',
+      '2'])
+  plan = mnist.make_plan(args, data.train[1].size)
+  result, guarantee = mnist.train(args, data, plan)
+  return {'accuracy': result['test_accuracy'], 'epsilon': guarantee.upper,
+          'noise_multiplier': plan.noise.noise_multiplier}
+
+
+def run(way: str, target: float, quick: bool) -> dict[str, Any]:
+  """One run."""
+  if way == 'recipe':
+    return {**by_recipe(target), 'way': way, 'target': target}
+  data = datasets.digits() if quick else datasets.mnist()
+  found = (theirs(data, target, EPOCHS) if way == 'tensorflow-privacy' else
+           ours(data, way, target, EPOCHS))
+  return {'way': way, 'target': target, 'epochs': EPOCHS, **found}
+
+
+def by_recipe(target: float) -> dict[str, Any]:
+  """A run of before, where there is one of that epsilon, else one of now."""
+  before = [each for each in recipes.kept() if (each['recipe'], each['target']) == (
+      RECIPE, target)]
+  found = before[0] if before else recipes.run(RECIPE, target, 1)
+  return {'accuracy': found['accuracy'], 'epsilon': found['epsilon'],
+          'noise_multiplier': found['parameters']['noise_multiplier'],
+          'epochs': found['parameters']['epochs']}
+
+
+def table(found: list[dict[str, Any]]) -> str:
+  """Accuracies, in Markdown; a dash where nothing was run."""
+  cells = {(each['way'], each['target']): each for each in found}
+  rows = []
+  for way, name in WAYS.items():
+    row = [name]
+    for target in EPSILONS:
+      one = cells.get((way, target))
+      row.append('-' if one is None else f'{one["accuracy"]:.4f} (noise '
+                 f'{one["noise_multiplier"]:.3f}, epsilon '
+                 f'{_format.upper(one["epsilon"], 4)})')
+    rows.append(row)
+  return _results.markdown(
+      ['trained by', *(f'epsilon {target:g}' for target in EPSILONS)], rows)
+
+
+def draw(found: list[dict[str, Any]]) -> None:
+  """The picture."""
+  figure, axis = _results.pyplot().subplots(figsize=(6.5, 4))
+  for index, (way, name) in enumerate(WAYS.items()):
+    mine = sorted((each['target'], each['accuracy']) for each in found
+                  if each['way'] == way)
+    if mine:
+      axis.plot(*zip(*mine), 'o-', label=name.replace('`', ''), color=f'C{index}')
+  axis.set_xscale('log')
+  axis.set_xticks(EPSILONS, [f'{target:g}' for target in EPSILONS])
+  axis.minorticks_off()
+  axis.set(xlabel='epsilon at delta 1e-5', ylabel='test accuracy',
+           title='MNIST: two epochs, and the recipe\'s twenty')
+  axis.grid(alpha=0.3)
+  axis.legend()
+  _results.save_figure(figure, 'accuracy')
+
+
+def main() -> None:
+  """Runs what was not run before, and shows it."""
+  parser = argparse.ArgumentParser(
+      prog='python -m benchmarks.accuracy', description=__doc__.splitlines()[0])
+  parser.add_argument('--way', choices=WAYS, default=None)
+  parser.add_argument('--epsilon', type=float, choices=EPSILONS, default=None)
+  parser.add_argument('--show', action='store_true', help='run nothing')
+  parser.add_argument('--quick', action='store_true',
+                      help='digits at one epsilon, without the recipe; writes nothing')
+  args = parser.parse_args()
+  targets = EPSILONS if args.epsilon is None else (args.epsilon,)
+  ways = WAYS if args.way is None else (args.way,)
+  if args.quick:
+    print(table([run(way, targets[-1], True) for way in ways if way != 'recipe']))
+    return
+  found = _results.load('accuracy', [])
+  for way in () if args.show else ways:
+    for target in targets:
+      if not any((each['way'], each['target']) == (way, target) for each in found):
+        found.append(run(way, target, False))
+        _results.save('accuracy', found)
+  draw(found)
+  _results.show('accuracy', table(found))
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,1 @@
+"""Documents, and `python -m docs.website`, which makes a site of them."""

@@ -1,0 +1,206 @@
+"""Each sharp edge of docs/sharp_edges.md says what the page quotes."""
+
+import json
+import pathlib
+import re
+import warnings
+
+import pytest
+import tensorflow as tf
+
+from tests.keras.tiny import inner
+from tests.keras.tiny import NONE
+from tests.keras.tiny import X
+from tests.keras.tiny import Y
+import tfcactus
+from tfcactus import keras as private
+
+PAGE = pathlib.Path(__file__).parents[2] / 'docs' / 'sharp_edges.md'
+PLAN = dict(l2_norm_clip=1.0, num_examples=40, sampling_prob=0.25, steps=8, delta=1e-5)
+LAYERS = tf.keras.layers
+
+
+def _plan(noise=None, **settings):
+  return tfcactus.PrivacyPlan(
+      noise=noise or tfcactus.Gaussian(2.0), **{**PLAN, **settings})
+
+
+def _batches(**options):
+  return private.PoissonBatches(X, Y, 0.25, **options)
+
+
+def _private(model=None, plan=None, loss=NONE, **options):
+  model = private.privatize(model or inner(), plan or _plan(), **options)
+  model.compile('sgd', loss)
+  return model
+
+
+def _fit(model=None, batches=None, epochs=1, callbacks=(), **options):
+  model = model or _private()
+  epsilon = private.EpsilonCallback(**options)
+  model.fit(_batches() if batches is None else batches, epochs=epochs, verbose=0,
+            callbacks=[*callbacks, epsilon])
+  return model, epsilon
+
+
+def _drop_in(optimizer=None, loss=NONE, given=True):
+  batches = _batches()
+  model = inner()
+  model.compile(optimizer or private.DPKerasSGDOptimizer.from_plan(
+      _plan(), learning_rate=0.1), loss)
+  epsilon = private.EpsilonCallback(_plan(), batches=batches if given else None)
+  model.fit(batches, verbose=0, callbacks=[epsilon])
+
+
+def _arrays():
+  model = _private()
+  model.fit(X, Y, batch_size=10, verbose=0)
+  warnings.warn(model.guarantee().statement, stacklevel=1)
+
+
+def _mixed():
+  model, _ = _fit()
+  _fit(model, private.FixedSizeBatches(X, Y, 10))
+
+
+def _several_steps():
+  model = private.privatize(inner(), _plan())
+  model.compile('sgd', NONE, steps_per_execution=4)
+  _fit(model, target_epsilon=3)
+
+
+def _plain():
+  model = inner()
+  model.compile('sgd', NONE)
+  _fit(model)
+
+
+def _changed():
+  class Changes(tf.keras.callbacks.Callback):
+    """Sets weights behind the model's back."""
+
+    def on_epoch_end(self, epoch, logs=None):
+      weight = self.model.inner.trainable_variables[0]
+      weight.assign(weight + 1)
+
+  _fit(epochs=2, callbacks=[Changes()])
+
+
+def _own_train_step():
+  class Own(tf.keras.Model):
+    """A model with a step of its own."""
+
+    def __init__(self):
+      super().__init__()
+      self.dense = LAYERS.Dense(3)
+
+    def call(self, inputs):
+      return self.dense(inputs)
+
+    def train_step(self, data):
+      return super().train_step(data)
+
+  private.privatize(Own(), _plan())
+
+
+def _spent():
+  model, _ = _fit(target_epsilon=1.5, epochs=3)
+  _fit(model, target_epsilon=1.5)
+
+
+def _lost_journal(folder):
+  model = _private(journal=folder / 'run.journal')
+  _fit(model)
+  model.save(str(folder / 'm.keras'))
+  (folder / 'run.journal').unlink()
+  _fit(tf.keras.models.load_model(str(folder / 'm.keras')))
+
+
+def _card_of_seeded(folder):
+  _fit(_private(seed=1), run_card=folder / 'card.json')
+  warnings.warn(json.loads((folder / 'card.json').read_text())['randomness'],
+                stacklevel=1)
+
+
+CASES = {
+    'this training is not private by tfcactus': lambda folder: _plain(),
+    'no amplification by sampling': lambda folder: _arrays(),
+    'batches came from a source whose sampling is unknown':
+        lambda folder: _fit(batches=tf.data.Dataset.from_tensor_slices(
+            (X, Y)).shuffle(40).batch(10)),
+    'some steps chose their batches in one way and some in another':
+        lambda folder: _mixed(),
+    'Expected batches with sampling_prob=':
+        lambda folder: _fit(batches=private.PoissonBatches(X, Y, 0.5)),
+    'Expected layers that treat each example alone':
+        lambda folder: _fit(_private(inner(LAYERS.BatchNormalization()))),
+    'Expected a loss in which each example is by itself':
+        lambda folder: _fit(_private(
+            loss=lambda y, p: tf.reduce_mean(p) * NONE(y, p))),
+    'which a private step does not call': lambda folder: _own_train_step(),
+    'the weights changed outside of the steps of fit': lambda folder: _changed(),
+    'has no valid one-dimensional account for a vector':
+        lambda folder: _fit(_private(plan=_plan(tfcactus.Laplace(2.0)))),
+    'its guarantee holds in its own dimension only':
+        lambda folder: _fit(_private(plan=_plan(
+            tfcactus.library.get('isotropic-dim3-sigma0.5')))),
+    'an experiment that can be repeated, not a private release':
+        lambda folder: _card_of_seeded(folder),
+    'to allow a step more': lambda folder: _spent(),
+    'Expected compile(steps_per_execution=1) with target_epsilon':
+        lambda folder: _several_steps(),
+    'of this model is not there': lambda folder: _lost_journal(folder),
+    'other formats do not hold the plan and what was released':
+        lambda folder: _fit()[0].save(str(folder / 'm.h5')),
+    'a private model adds the noise itself':
+        lambda folder: private.privatize(inner(), _plan()).compile(
+            private.DPKerasSGDOptimizer.from_plan(_plan()), NONE),
+    'the callback cannot see how batches are chosen':
+        lambda folder: _drop_in(given=False),
+    'Expected batches of one size from an optimizer without': lambda folder: _drop_in(
+        private.DPKerasSGDOptimizer(1.0, 2.0)),
+    'Expected a loss per example, got one number': lambda folder: _drop_in(
+        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)),
+    'an example can be in several of the samples': lambda folder: _drop_in(
+        private.DPKerasSGDOptimizer(1.0, 2.0, gradient_accumulation_steps=2,
+                                    expected_batch_size=10)),
+    'gradients of a tape are neither clipped nor noisy':
+        lambda folder: private.DPKerasSGDOptimizer.from_plan(_plan()).apply_gradients(
+            [(tf.zeros(2), tf.Variable(tf.zeros(2)))]),
+}
+
+
+def said(case, folder):
+  """What a case raises or warns of."""
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('always')
+    try:
+      CASES[case](folder)
+    except (ValueError, tf.errors.InvalidArgumentError) as error:
+      return f'{type(error).__name__}: {error}'
+  return ' '.join(str(each.message) for each in caught)
+
+
+def quoted():
+  """What the tables of the page quote."""
+  return re.findall(r'^\| [^|]* \| `([^`|]*)` \|', PAGE.read_text('utf-8'), re.M)
+
+
+def test_the_page_quotes_what_is_tested():
+  assert sorted(quoted()) == sorted(CASES)
+
+
+SLOW = (
+    'no amplification by sampling', 'to allow a step more',
+    'of this model is not there',
+    'batches came from a source whose sampling is unknown',
+    'an example can be in several of the samples',
+    'an experiment that can be repeated, not a private release',
+    'some steps chose their batches in one way and some in another',
+    'other formats do not hold the plan and what was released')
+
+
+@pytest.mark.parametrize('words', [
+    pytest.param(words, marks=[pytest.mark.slow] * (words in SLOW)) for words in CASES])
+def test_careless_use_is_told_in_the_words_of_the_page(words, tmp_path):
+  assert words in said(words, tmp_path)

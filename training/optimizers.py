@@ -1,0 +1,216 @@
+"""How a model is made to train privately: wrapped, or by an optimizer in its place."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+from typing import Dict
+from typing import List
+from typing import Type
+
+import numpy as np
+from scipy import stats
+import tensorflow as tf
+
+import tfcactus
+from tfcactus import keras as tfcactus_keras
+from tfcactus.keras.compat import versions
+from training import options
+
+_UNFIT = 1e-15
+"""Of a step: the chance that a Poisson sample is larger than the rows it has."""
+
+
+class Way:
+  """A wrapped model, by `tfcactus.keras.privatize`; others replace what differs.
+
+  Attributes:
+    args: Options.
+    plan: What they mean.
+  """
+
+  def __init__(self, args: argparse.Namespace, plan: tfcactus.PrivacyPlan):
+    """Initialises it.
+
+    Args:
+      args: Options.
+      plan: What they mean.
+    """
+    self.args = args
+    self.plan = plan
+
+  def compiled(self, model: tf.keras.Model) -> tf.keras.Model:
+    """The model that is trained."""
+    private = tfcactus_keras.privatize(
+        model, self.plan, seed=self.args.seed,
+        augmentation_multiplicity=self.args.augmentation_multiplicity)
+    private.compile(tf.keras.optimizers.SGD(self.learning_rates()),
+                    tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                    metrics=['accuracy'])
+    return private
+
+  def learning_rates(self, scale: float = 1.0) -> Any:
+    """Small steps at the end average the noise of many.
+
+    Args:
+      scale: All are multiplied by it.
+    """
+    return tf.keras.optimizers.schedules.CosineDecay(
+        scale * self.args.learning_rate, self.plan.steps, alpha=0.05)
+
+  def batches(self, x: np.ndarray, y: np.ndarray) -> Any:
+    """Batches that go with the plan."""
+    if self.plan.strategy is not None:
+      return tfcactus_keras.CyclicBatches(
+          x, y, plan=self.plan, sampling=options.CYCLIC[self.args.sampling],
+          seed=self.args.seed)
+    if self.args.sampling == 'allocation':
+      return tfcactus_keras.AllocatedBatches(
+          x, y, num_batches=self.plan.steps // self.args.epochs, seed=self.args.seed)
+    return tfcactus_keras.PoissonBatches(x, y, **self._poisson())
+
+  def _poisson(self) -> Dict[str, Any]:
+    return {'sampling_prob': self.plan.sampling_prob, 'seed': self.args.seed,
+            'steps_per_epoch': self.plan.steps // self.args.epochs}
+
+  def callbacks(self, batches: Any) -> List[tf.keras.callbacks.Callback]:
+    """What reports epsilon while it trains, if anything can."""
+    del batches
+    return [tfcactus_keras.EpsilonCallback(run_card=self.args.run_card)]
+
+  def guarantee(self, model: tf.keras.Model) -> tfcactus.Guarantee:
+    """What was spent.
+
+    Raises:
+      ValueError: if nothing is known of it.
+    """
+    return model.guarantee()
+
+  def released(self, model: tf.keras.Model) -> int:
+    """How many noisy updates were made."""
+    return model.releases
+
+
+class DropIn(Way):
+  """A plain model with `tfcactus.keras.DPKerasSGDOptimizer`."""
+
+  def compiled(self, model: tf.keras.Model) -> tf.keras.Model:
+    """The model, compiled."""
+    model.compile(
+        tfcactus_keras.DPKerasSGDOptimizer.from_plan(
+            self.plan, seed=self.args.seed, learning_rate=self.learning_rates()),
+        _each_loss(), metrics=['accuracy'])
+    return model
+
+  def callbacks(self, batches: Any) -> List[tf.keras.callbacks.Callback]:
+    """The callback, which is told of the batches."""
+    self._callback = tfcactus_keras.EpsilonCallback(batches=batches)
+    return [self._callback]
+
+  def guarantee(self, model: tf.keras.Model) -> tfcactus.Guarantee:
+    """What the callback saw."""
+    if self._callback.guarantee is None:
+      raise ValueError(self._callback.reason)
+    return self._callback.guarantee
+
+  def released(self, model: tf.keras.Model) -> int:
+    """What the optimizer counted."""
+    return model.optimizer.released_steps
+
+
+class TensorFlowPrivacy(Way):
+  """A plain model with TensorFlow Privacy's optimizer for any query.
+
+  It takes the Jacobian of a batch, clips each row by `TableNoiseQuery`, and divides the
+  noisy sum by the rows. So that this is a constant, batches have one size: samples are
+  padded to one that all but surely holds them.
+  """
+
+  def __init__(self, args: argparse.Namespace, plan: tfcactus.PrivacyPlan):
+    """As of any way.
+
+    Raises:
+      ValueError: if TensorFlow Privacy has no optimizers here.
+    """
+    super().__init__(args, plan)
+    self._make_class = _generic_optimizer_class()
+    self.rows = int(stats.binom.isf(_UNFIT, plan.num_examples, plan.sampling_prob)) + 1
+
+  def compiled(self, model: tf.keras.Model) -> tf.keras.Model:
+    """The model, compiled."""
+    query = tfcactus_keras.TableNoiseQuery(self.plan, seed=self.args.seed)
+    optimizer = self._make_class(tf.keras.optimizers.legacy.SGD)(
+        query, num_microbatches=self.rows,
+        learning_rate=self.learning_rates(self.rows / self.plan.expected_batch_size))
+    # Weighted, so that padding does not count.
+    model.compile(optimizer, _each_loss(), weighted_metrics=['accuracy'])
+    query.check_vector(model.count_params())
+    return model
+
+  def batches(self, x: np.ndarray, y: np.ndarray) -> Any:
+    """Poisson samples, all padded to the same number of rows."""
+    return _OneSize(x, y, physical_batch_size=self.rows, **self._poisson())
+
+  def callbacks(self, batches: Any) -> List[tf.keras.callbacks.Callback]:
+    """None: it counts nothing, and nothing sees it."""
+    del batches
+    return []
+
+  def guarantee(self, model: tf.keras.Model) -> tfcactus.Guarantee:
+    """What the plan says of the steps that Keras counted, on this script's word."""
+    found = self.plan.guarantee(self.released(model))
+    if self.args.seed is not None:
+      found = found.seeded_by('the noise and the samples')
+    return found.given(
+        'Nothing watched: it is the word of this script that TensorFlow Privacy\'s '
+        'optimizer added noise once in each step, that every step took a batch of the '
+        'plan, that the model and its loss treat each example alone, and that no '
+        'gradient was infinite.',
+        f'A batch of more than {self.rows} examples would have ended training, which '
+        f'makes delta larger by {math.ceil(self.plan.steps * _UNFIT * 1e15)}e-15 at '
+        'most.')
+
+  def released(self, model: tf.keras.Model) -> int:
+    """What Keras counted."""
+    return int(model.optimizer.iterations.numpy())
+
+
+class _OneSize(tfcactus_keras.PoissonBatches):
+  """Poisson samples that fit one physical batch."""
+
+  def __getitem__(self, index: int) -> Any:
+    batch = super().__getitem__(index)
+    if len(batch[2]) != self.physical_batch_size:
+      raise RuntimeError(
+          f'Expected a sample of at most {self.physical_batch_size} examples, got one '
+          'of more, which the optimizer would divide by another number.')
+    return batch
+
+
+def _each_loss() -> tf.keras.losses.Loss:
+  return tf.keras.losses.SparseCategoricalCrossentropy(
+      from_logits=True, reduction='none')
+
+
+def _generic_optimizer_class() -> Any:
+  """TensorFlow Privacy's maker of optimizers by any query.
+
+  Raises:
+    ValueError: if it is not there.
+  """
+  try:
+    if versions.KERAS_3:
+      raise ImportError(f'Keras {versions.KERAS_VERSION} is not theirs')
+    import tensorflow_privacy
+    return tensorflow_privacy.make_keras_generic_optimizer_class
+  except (ImportError, AttributeError) as error:
+    raise ValueError(
+        "Expected TensorFlow Privacy's optimizers for --optimizer tensorflow-privacy, "
+        f'got none ({error}); install "tfcactus[tensorflow-privacy]" on Python 3.9 to '
+        '3.11, or take --optimizer drop-in.') from error
+
+
+WAYS: Dict[str, Type[Way]] = dict(
+    zip(options.OPTIMIZERS, (Way, DropIn, TensorFlowPrivacy)))
+"""By the name of the option."""
