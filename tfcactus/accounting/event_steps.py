@@ -138,16 +138,18 @@ class PairStep(PairedStep):
   """A mechanism known by its pair, on a sample of the records.
 
   Attributes:
-    pair: Dominates the mechanism; the same object for the same mechanism.
+    pair: Dominates the mechanism, or brackets what does; the same object for the
+      same mechanism.
     sample: The records.
   """
 
-  pair: pair_lib.DominatingPair
+  pair: Union[pair_lib.DominatingPair, pair_lib.PairBounds]
   sample: Sample
 
   def loss(self, direction: str) -> StepLoss:
-    return StepLoss.of(_sampled(pair_lib.PairBounds.exact(self.pair),
-                                self.sample.sampling_prob, direction))
+    base = self.pair if isinstance(self.pair, pair_lib.PairBounds) else (
+        pair_lib.PairBounds.exact(self.pair))
+    return StepLoss.of(_sampled(base, self.sample.sampling_prob, direction))
 
 
 @dataclasses.dataclass(frozen=True)
