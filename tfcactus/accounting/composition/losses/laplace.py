@@ -132,6 +132,6 @@ class TiltedLaplace(base.TiltedLoss):
       size = np.full(s.shape, 2.0)
     else:
       size = _excess(s, self.top)[1] / math.exp(self.log_mgf)
-    # Of the exponentials' arguments, and of some ten operations on them.
-    return ROUNDOFF * (1 + np.abs(s + 1) * self.top) * size + (
-        ROUNDOFF * abs(self.log_mgf))
+    # Some ten operations, and the rounding of the exponentials' arguments.
+    turn = 4 * _numerics.EPS * np.abs(s + 1) * self.top
+    return (ROUNDOFF + turn) * size + ROUNDOFF * abs(self.log_mgf)
