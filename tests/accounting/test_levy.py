@@ -133,6 +133,13 @@ def test_random_pairs_against_enumeration(seed):
     assert bounds.lower <= exact + 1e-15 and exact - 1e-15 <= bounds.upper
 
 
+def test_hardly_any_finite_loss():
+  pair = DominatingPair.from_masses([0.99996, 4e-5], [0.0, 1.0])
+  bounds = LevyComposition([
+      (PhiFunction.of_pair(pair), 1), (PhiFunction.gaussian(1.0), 1)]).delta(0.5)
+  assert bounds.lower <= 0.99996 + 1e-12 and 0.99996 - 1e-12 <= bounds.upper
+
+
 def test_the_tail_is_a_bound():
   whole = LevyComposition([(PhiFunction.gaussian(1.0), 4)])
   for x in (-1.0, 2.0, 5.0, 20.0, 200.0):

@@ -185,9 +185,14 @@ class LevyComposition:
     return math.exp(math.fsum(count * math.log1p(-phi.p_inf)
                               for phi, count in self.groups))
 
-  @staticmethod
-  def _clipped(value: float, below: float, above: float) -> Bounds:
-    low, high = max(value - below, 0.0), min(value + above, 1.0)
+  @functools.cached_property
+  def _mass_error(self) -> float:
+    """Bound on the relative error of the mass of finite losses: p_inf is rounded."""
+    return math.fsum(4 * EPS * count / (1 - phi.p_inf) for phi, count in self.groups)
+
+  def _clipped(self, value: float, below: float, above: float) -> Bounds:
+    room = 4 * EPS + self._mass_error * self.finite_mass
+    low, high = max(value - below - room, 0.0), min(value + above + room, 1.0)
     return Bounds(low, min(max(value, low), high), high)
 
   def log_phi(self, t: Array) -> tuple[Array, Array]:
@@ -201,7 +206,8 @@ class LevyComposition:
     for phi, count in self.groups:
       own = np.asarray(phi.log_phi(t), dtype=np.complex128)
       if own.shape != t.shape or np.any(np.isnan(own)) or np.any(
-          own.real > math.log1p(-phi.p_inf) + phi.accuracy * (1 + np.abs(own))):
+          np.exp(np.minimum(own.real, 1.0)) > 1 - phi.p_inf + 4 * EPS + (
+              phi.accuracy * (1 + np.abs(own)))):
         raise ValueError(
             'Expected log_phi to return one complex number for each t, with |phi| at '
             f'most the mass of finite losses, got {own!r}.')
@@ -242,10 +248,10 @@ class LevyComposition:
     log_phi, error = self.log_phi(t.ravel())
     turned = (log_phi - 1j * t.ravel() * self._centre).reshape(t.shape)
     lost = -_numerics.expm1(turned - math.log(self.finite_mass)).real
-    error = error.reshape(t.shape) + 4 * EPS * (1 + np.abs(turned))
+    error = error.reshape(t.shape) + 4 * EPS * (1 + np.abs(turned)) + self._mass_error
     # The cosines' weights sum to zero, so that what phi lacks of one is summed.
     sums = -_COSINES[:, 1:] @ lost + np.abs(_COSINES[:, 1:]) @ error
-    return min(float(np.sum(np.minimum(np.min(sums, axis=0), 1.0))), 1.0)
+    return min(float(np.sum(np.clip(np.min(sums, axis=0), 0.0, 1.0))), 1.0)
 
   @functools.lru_cache(maxsize=8)  # noqa: B019
   def _nodes(self, period: float) -> _Nodes:
