@@ -21,16 +21,17 @@ from tfcactus.accounting.renyi import RenyiAccountant
 from tfcactus.accounting.truncated_cdp import TCDP
 from tfcactus.accounting.truncated_cdp_accountant import TCDPAccountant
 from tfcactus.accounting.truncated_cdp_accountant import TCDPDpEvent
+from tfcactus.pairs.continuous import continuous_pair
+from tfcactus.pairs.continuous import FunctionLaw
 from tfcactus.pairs.dominating_pair import DominatingPair
 from tfcactus.pairs.dominating_pair import PairBounds
 
 __all__ = [
     'Bounds', 'Composition', 'DominatingPair', 'DominatingPairDpEvent',
-    'ExponentialMechanismDpEvent', 'ExtendedMomentsAccountant',
+    'ExponentialMechanismDpEvent', 'ExtendedMomentsAccountant', 'FunctionLaw',
     'NoiseTableDpEvent', 'OneSidedAccountant', 'PairAccountant', 'PairBounds',
-    'PhiAccountant', 'PrivacyBucketsAccountant',
-    'RandomAllocationDpEvent', 'RenyiAccountant', 'StepLoss', 'SteppedDpEvent',
-    'TCDP', 'TCDPAccountant',
-    'TCDPDpEvent', 'TwoSidedAccountant', 'dominating_pair', 'noise_event',
-    'randomized_response_event',
+    'PhiAccountant', 'PrivacyBucketsAccountant', 'RandomAllocationDpEvent',
+    'RenyiAccountant', 'StepLoss', 'SteppedDpEvent', 'TCDP', 'TCDPAccountant',
+    'TCDPDpEvent', 'TwoSidedAccountant', 'continuous_pair', 'dominating_pair',
+    'noise_event', 'randomized_response_event',
 ]

@@ -21,6 +21,7 @@ from tfcactus.accounting import events
 from tfcactus.accounting.composition.composition import StepLoss
 from tfcactus.accounting.composition.losses.allocated import AllocatedGaussian
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
+from tfcactus.accounting.composition.losses.laplace import LaplaceLoss
 from tfcactus.noise import base as noise_base
 from tfcactus.noise import gaussian_pairs
 from tfcactus.pairs import allocation
@@ -105,7 +106,10 @@ class NoiseStep(PairedStep):
     # reverse, from which mass at infinity hides, is not needed.
     way = 'replace' if prob == 1 else direction
     if noise.gaussian_std is None:
-      return StepLoss.of(_sampled(noise_base.known_pair(noise, shift), prob, way))
+      bounds = _sampled(noise_base.known_pair(noise, shift), prob, way)
+      scalar = LaplaceLoss(shift / noise.scale) if prob == 1 and isinstance(
+          noise, noise_lib.Laplace) else None
+      return StepLoss(lambda cells: bounds, scalar=scalar)
     mu = shift / noise.gaussian_std
     loss = None if prob < 1 and replace else (
         GaussianLoss(mu, prob, 'add' if direction == 'add' else 'remove'))
@@ -138,16 +142,18 @@ class PairStep(PairedStep):
   """A mechanism known by its pair, on a sample of the records.
 
   Attributes:
-    pair: Dominates the mechanism; the same object for the same mechanism.
+    pair: Dominates the mechanism, or brackets what does; the same object for the
+      same mechanism.
     sample: The records.
   """
 
-  pair: pair_lib.DominatingPair
+  pair: Union[pair_lib.DominatingPair, pair_lib.PairBounds]
   sample: Sample
 
   def loss(self, direction: str) -> StepLoss:
-    return StepLoss.of(_sampled(pair_lib.PairBounds.exact(self.pair),
-                                self.sample.sampling_prob, direction))
+    base = self.pair if isinstance(self.pair, pair_lib.PairBounds) else (
+        pair_lib.PairBounds.exact(self.pair))
+    return StepLoss.of(_sampled(base, self.sample.sampling_prob, direction))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from typing import Union
 
 import attr
 import dp_accounting
@@ -23,30 +24,38 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
 
   Attributes:
     pair: Dominates the release; for an added record if the relation is add or
-      remove, for a restored one if it is zero-out (REPLACE_SPECIAL).
+      remove, for a restored one if it is zero-out (REPLACE_SPECIAL). Or pairs around
+      it, whose upper one dominates.
     neighboring_relation: The relation the pair is for.
 
   Raises:
     ValueError: if the pair is not one of two distributions.
   """
 
-  pair: pair_lib.DominatingPair
+  pair: Union[pair_lib.DominatingPair, pair_lib.PairBounds]
   neighboring_relation: dp_accounting.NeighboringRelation = (
       dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
 
   def __attrs_post_init__(self) -> None:
-    if not isinstance(self.pair, pair_lib.DominatingPair):
+    if not isinstance(self.pair, (pair_lib.DominatingPair, pair_lib.PairBounds)):
       raise ValueError(
-          f'Expected pair to be a DominatingPair, got {self.pair!r}.')
-    self.pair.check()
+          f'Expected pair to be a DominatingPair or PairBounds, got {self.pair!r}.')
+    for pair in {self.bounds.lower, self.bounds.upper}:
+      pair.check()
     if not isinstance(
         self.neighboring_relation, dp_accounting.NeighboringRelation):
       raise ValueError(
           'Expected neighboring_relation to be a NeighboringRelation of '
           f'dp_accounting, got {self.neighboring_relation!r}.')
 
+  @property
+  def bounds(self) -> pair_lib.PairBounds:
+    """The pair from below and above."""
+    return self.pair if isinstance(self.pair, pair_lib.PairBounds) else (
+        pair_lib.PairBounds.exact(self.pair))
+
   def __repr__(self) -> str:
-    return (f'DominatingPairDpEvent({self.pair.loss.size} atoms, '
+    return (f'DominatingPairDpEvent({self.bounds.upper.loss.size} atoms, '
             f'{self.neighboring_relation.name})')
 
 

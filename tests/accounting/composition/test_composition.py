@@ -15,6 +15,7 @@ from tfcactus import accounting
 from tfcactus import noise
 from tfcactus.accounting import Composition
 from tfcactus.accounting.composition import lattice
+from tfcactus.noise import library
 from tfcactus.noise import scalar_pairs
 from tfcactus.pairs.dominating_pair import DominatingPair
 from tfcactus.pairs.dominating_pair import PairBounds
@@ -261,3 +262,12 @@ def test_epsilon_is_never_below_where_delta_is_next_to_its_value_at_zero():
       # Where delta hardly falls at first, one next to it may be reached far away.
       assert bounds.lower == 0 or (
           accountant.delta_bounds(bounds.lower).upper >= delta)
+
+
+@pytest.mark.parametrize('steps', [2, 5, 30])
+def test_few_rare_steps_of_a_table_have_close_bounds(steps):
+  """Epsilon is next to nothing, and the lattice is as fine as that wants."""
+  event = dp_accounting.PoissonSampledDpEvent(
+      250 / 60000, accounting.noise_event(library.get('cactus-budget0.25')))
+  bounds = accounting.PhiAccountant().compose(event, steps).epsilon_bounds(1e-5)
+  assert bounds.upper - bounds.lower <= 2e-5 * bounds.upper

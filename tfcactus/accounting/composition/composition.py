@@ -8,6 +8,7 @@
 | two of them, whatever their kind | cells against a closed form | 1e-7, mostly 1e-9 |
 | by addition, too few or too rare | fine lattice | about 1e-8 |
 | few discrete outcomes | their enumeration | 1e-12 for each step |
+| discrete ones or Laplace beside Gaussians | contour | 1e-11 for each step |
 | anything discrete among many | contour, smoothed by 1e-6 | about 1e-6 |
 | few discrete ones, or not certified | lattice | about 1e-5 |
 """
@@ -31,9 +32,11 @@ from tfcactus.accounting.bounds import Method
 from tfcactus.accounting.composition import contour
 from tfcactus.accounting.composition import lattice
 from tfcactus.accounting.composition.enumeration import Enumeration
+from tfcactus.accounting.composition.losses.base import Loss
 from tfcactus.accounting.composition.losses.base import ReleaseLoss
 from tfcactus.accounting.composition.losses.gaussian import ClosedForm
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
+from tfcactus.accounting.composition.mixed_contours import MixedContours
 from tfcactus.accounting.composition.smoothed_contours import SmoothedContours
 from tfcactus.accounting.composition.split_contours import SplitContours
 from tfcactus.accounting.composition.two_steps import TwoSteps
@@ -65,11 +68,13 @@ class StepLoss:
   Attributes:
     make_bounds: Returns the step's dominating pair, bracketed in a number of
       cells if the loss is continuous.
-    loss: The loss in closed form, if it has one.
+    loss: The loss in closed form, if it is of a Gaussian release.
+    scalar: The loss in closed form, if it is of another.
   """
 
   make_bounds: Callable[[int], PairBounds]
   loss: Optional[ReleaseLoss] = None
+  scalar: Optional[Loss] = None
 
   def __post_init__(self) -> None:
     # One pair for one number of cells: what is derived from it is kept with it.
@@ -196,10 +201,7 @@ class Composition:
     """Ways to an answer, the one that is mostly fastest first."""
     losses, gaussians = self._losses, self._gaussians
     if losses is None:
-      enumeration = self._enumeration
-      if enumeration is not None:
-        return [lambda: enumeration]
-      return [lambda: SmoothedContours(self._pairs, self._lattice.p_inf)]
+      return self._discrete_methods()
     whole = contour.Contour(losses)
     if gaussians is None:
       return [lambda: whole]
@@ -213,6 +215,25 @@ class Composition:
     return [lambda: dataclasses.replace(whole, quick=True),
             lambda: TwoSteps.of(*(loss for loss, n in gaussians for _ in range(n))),
             lambda: whole, lambda: split]
+
+  def _discrete_methods(self) -> Sequence[Callable[[], Method]]:
+    """Likewise, where not all losses are of Gaussian releases."""
+    mixed: list[Callable[[], Method]] = []
+    if any(step.loss or step.scalar for step, _ in self.groups):
+      mixed = [lambda: MixedContours(
+          [(step.loss or step.scalar or step.bounds(), count)
+           for step, count in self.groups], self._closed_p_inf)]
+    enumeration = self._enumeration
+    if enumeration is None:
+      return [*mixed, lambda: SmoothedContours(self._pairs, self._lattice.p_inf)]
+    return [*mixed, lambda: enumeration]
+
+  @property
+  def _closed_p_inf(self) -> tuple[float, float]:
+    """(lower, upper) probability of an infinite loss of the discrete steps alone."""
+    pairs = [(step.bounds(), count) for step, count in self.groups
+             if not (step.loss or step.scalar)]
+    return lattice.Lattice(pairs).p_inf if pairs else (0.0, 0.0)
 
   @property
   def _steps(self) -> int:

@@ -44,6 +44,9 @@ TILT_RANGE = (1e-4, 1e4)
 BULK_SHARES = (0.6, 0.2, 0.0)
 """Shares of epsilon tried as what small losses together cannot exceed."""
 
+LEAST_TOLERANCE = 1e-9
+"""Effect of the lattice on epsilon below which rounding is as large. Knob of speed."""
+
 MAX_LABELS = 1 << 23
 """Most lattice points that the losses of one step may span."""
 
@@ -57,11 +60,13 @@ class Resolution:
 
   Attributes:
     tolerance: Wanted effect of the lattice on epsilon; the spacing follows.
+    share: The same as a share of epsilon, where that is less.
     max_points: Largest lattice; where it binds, bounds widen and stay true.
   """
 
   tolerance: float = 2e-5
   max_points: int = 1 << 20
+  share: float = 1e-6
 
 
 FINE = Resolution(1e-9, 1 << 19)
@@ -199,9 +204,10 @@ class _View:
   """A composition seen at one tilt, near one epsilon."""
 
   def __init__(self, lattice: Lattice, tilt: float, near: float, bulk: float):
+    wanted = lattice.resolution
     window = Window.around(
-        lattice.log_mgf, tilt, steps=lattice.steps,
-        **dataclasses.asdict(lattice.resolution))
+        lattice.log_mgf, tilt, steps=lattice.steps, max_points=wanted.max_points,
+        tolerance=max(min(wanted.tolerance, wanted.share * near), LEAST_TOLERANCE))
     width = window.width
     raised, label_p, label_q = [], [], []
     floors = [_floor(bounds.upper, tilt, lattice.steps)

@@ -1,0 +1,212 @@
+"""Pairs of laws on the line against closed forms, at 150 digits where they matter."""
+
+import dp_accounting
+import mpmath
+import numpy as np
+import pytest
+from scipy import optimize
+from scipy import special
+from scipy import stats
+
+from tfcactus import accounting
+from tfcactus.pairs.continuous import continuous_pair
+from tfcactus.pairs.continuous import FunctionLaw
+
+
+def normal_delta(p, q, epsilon):
+  """Hockey-stick divergence of two normal laws (mean, std), by its two roots."""
+  with mpmath.workdps(80):
+    (m0, s0), (m1, s1) = (map(mpmath.mpf, law) for law in (p, q))
+    alpha = mpmath.exp(mpmath.mpf(epsilon))
+    a = (1 / s1**2 - 1 / s0**2) / 2
+    b = m0 / s0**2 - m1 / s1**2
+    c = m1**2 / (2 * s1**2) - m0**2 / (2 * s0**2) + mpmath.log(s1 / s0) - epsilon
+
+    def below(x):
+      return mpmath.ncdf((x - m0) / s0) - alpha * mpmath.ncdf((x - m1) / s1)
+
+    def above(x):
+      return mpmath.ncdf((m0 - x) / s0) - alpha * mpmath.ncdf((m1 - x) / s1)
+
+    if a == 0:
+      return max(1 - alpha, 0) if b == 0 else (above if b > 0 else below)(-c / b)
+    square = b * b - 4 * a * c
+    if square <= 0:
+      return 1 - alpha if a > 0 else mpmath.mpf(0)
+    low, high = sorted((-b + sign * mpmath.sqrt(square)) / (2 * a) for sign in (-1, 1))
+    return below(low) + above(high) if a > 0 else below(high) - below(low)
+
+
+def normal_break(p, q):
+  """Where the loss of two normal laws turns."""
+  (m0, s0), (m1, s1) = p, q
+  if s0 == s1:
+    return []
+  return [m0 - (m1 - m0) / s1**2 / (1 / s0**2 - 1 / s1**2)]
+
+
+def check_normals(p, q, **kwargs):
+  bounds = continuous_pair(
+      stats.norm(*p), stats.norm(*q), normal_break(p, q), **kwargs)
+  for pair, laws in ((bounds, (p, q)), (bounds.reversed(), (q, p))):
+    pair.lower.check()
+    pair.upper.check()
+    for epsilon in (-3.0, -0.5, 0.0, 1e-3, 0.1, 1.0, 3.0, 10.0, 30.0, 72.0):
+      exact = float(normal_delta(*laws, epsilon))
+      # What a sum of masses next to one rounds to.
+      room = 1e-12 * exact + 4e-16
+      assert pair.lower.hockey_stick(epsilon) <= exact + room, (laws, epsilon)
+      assert pair.upper.hockey_stick(epsilon) >= exact - room, (laws, epsilon)
+  return bounds
+
+
+@pytest.mark.parametrize('p, q', [
+    ((0.0, 1.0), (1.0, 1.0)), ((0.0, 1.0), (0.0, 1.2)), ((0.0, 1.0), (0.5, 1.1)),
+    ((0.0, 1.0), (0.0, 1 + 1e-6)), ((0.0, 1.0), (1e-7, 1.0)),
+    ((3e5, 1e-6), (3e5, 2e-6)), ((0.0, 1e8), (1e7, 0.9e8)), ((0.0, 1.0), (30.0, 1.0)),
+    # No mass at the pivot: what is left of Q is rounding.
+    ((0.0, 13039858.825335743), (-241908168.66994214, 11626451.060958982))])
+def test_normal_laws(p, q):
+  check_normals(p, q)
+
+
+@pytest.mark.parametrize('seed', range(12))
+def test_random_normal_laws(seed):
+  rng = np.random.default_rng(seed)
+  scale = 10.0**rng.uniform(-8, 8)
+  mean, move = scale * rng.normal(size=2) * 10.0**rng.uniform(-3, 1.5, 2)
+  std = scale * np.exp(rng.normal() * 10.0**rng.uniform(-4, 0))
+  check_normals((mean, scale), (mean + move, std), accuracy=10.0**rng.uniform(-12, -10),
+                cells=int(2**rng.integers(4, 14)))
+
+
+def chi_square_delta(count, epsilon, ratio, wide):
+  """delta of N(0, 1) against N(0, ratio), `count` times: the loss is a chi square.
+
+  Args:
+    count: How many releases.
+    epsilon: Epsilon.
+    ratio: Standard deviation of the wider law.
+    wide: Whether P is the wider law.
+  """
+  slope = 0.5 * (1 - ratio**-2)
+  if wide:
+    level = (count * np.log(ratio) + epsilon) / slope
+    return stats.chi2.sf(level / ratio**2, count) - np.exp(epsilon) * stats.chi2.sf(
+        level, count)
+  level = (count * np.log(ratio) - epsilon) / slope
+  return stats.chi2.cdf(level, count) - np.exp(epsilon) * stats.chi2.cdf(
+      level / ratio**2, count)
+
+
+@pytest.mark.parametrize('count', [1, 2, 7, 100])
+def test_variance_that_depends_on_the_data(count):
+  """Example 14 of the paper: no Renyi divergence of large order, and yet an epsilon."""
+  pair = continuous_pair(stats.norm(0, 1), stats.norm(0, 1.2), [0.0])
+  account = accounting.PhiAccountant().compose(
+      accounting.DominatingPairDpEvent(pair), count)
+  exact = max(optimize.brentq(
+      lambda x, wide: chi_square_delta(count, x, 1.2, wide) - 1e-6, -5, 100, (wide,))
+              for wide in (True, False))
+  bounds = account.epsilon_bounds(1e-6)
+  assert bounds.lower <= exact <= bounds.upper
+  assert bounds.upper - bounds.lower <= 2e-5 * exact
+
+
+def test_sampled():
+  """Poisson sampling of the pair of a Gaussian is that of the Gaussian."""
+  pair = continuous_pair(stats.norm(0, 2), stats.norm(1, 2))
+  account, known = (accounting.PhiAccountant().compose(
+      dp_accounting.PoissonSampledDpEvent(0.1, event), 50) for event in (
+          accounting.DominatingPairDpEvent(pair), dp_accounting.GaussianDpEvent(2.0)))
+  bounds, exact = account.epsilon_bounds(1e-6), known.get_epsilon(1e-6)
+  assert bounds.lower <= exact <= bounds.upper
+  assert bounds.upper - bounds.lower <= 1e-4 * exact
+
+
+def test_cauchy_noise():
+  """Heavy tails, and a loss with two extremes."""
+  root = np.sqrt(1.25)
+  pair = continuous_pair(stats.cauchy(0), stats.cauchy(1), [0.5 - root, 0.5 + root])
+  for epsilon in (0.0, 0.3, 0.9):
+    # (1 + (x - 1)^2) = e^eps (1 + x^2) at the ends of where p exceeds e^eps q.
+    a = np.exp(epsilon)
+    ends = np.roots([1 - a, -2, 2 - a]) if epsilon else np.array([-np.inf, 0.5])
+    ends = np.sort(np.real(ends))
+    exact = np.diff(stats.cauchy.cdf(ends) - a * stats.cauchy.cdf(ends - 1))[0]
+    exact = abs(exact) if epsilon else exact
+    assert pair.lower.hockey_stick(epsilon) <= exact <= pair.upper.hockey_stick(epsilon)
+    assert pair.upper.hockey_stick(epsilon) - exact <= 1e-8
+  assert pair.upper.hockey_stick(0.97) < 1e-40
+
+
+def test_mass_at_infinity():
+  """Where one law alone has mass the loss is infinite, in both directions."""
+  pair = continuous_pair(
+      stats.uniform(0, 1), stats.uniform(0.1, 1), [0.0, 0.1, 1.0, 1.1])
+  for side in (pair, pair.reversed()):
+    assert side.lower.p_inf == pytest.approx(0.1, abs=1e-8)
+    assert side.upper.p_inf == pytest.approx(0.1, abs=1e-12)
+    assert side.lower.p_inf <= 0.1 <= side.upper.p_inf
+    assert side.upper.hockey_stick(0.0) == pytest.approx(0.1, abs=1e-9)
+
+
+def test_laplace_noise():
+  pair = continuous_pair(stats.laplace(0, 2), stats.laplace(1, 2), [0.0, 1.0])
+  for epsilon in (0.0, 0.2, 0.45):
+    exact = -np.expm1(0.5 * (epsilon - 0.5))
+    assert pair.lower.hockey_stick(epsilon) <= exact <= pair.upper.hockey_stick(epsilon)
+    assert pair.upper.hockey_stick(epsilon) - pair.lower.hockey_stick(epsilon) < 1e-8
+  assert pair.upper.hockey_stick(0.5) < 1e-8
+
+
+def test_the_same_law_twice():
+  pair = continuous_pair(stats.norm(), stats.norm(), accuracy=1e-12)
+  assert pair.lower.hockey_stick(0.0) == 0
+  assert 0 <= pair.upper.hockey_stick(0.0) < 1e-9
+
+
+def logistic(scale, at):
+  return FunctionLaw(
+      lambda x: special.expit((x - at) / scale),
+      lambda x: special.expit((at - x) / scale),
+      lambda x: -np.abs(x - at) / scale - 2 * np.log1p(
+          np.exp(-np.abs(x - at) / scale)) - np.log(scale))
+
+
+def test_functions_of_ones_own():
+  pair = continuous_pair(logistic(0.5, 0.0), logistic(0.5, 1.0))
+  for epsilon in (0.1, 1.0, 1.9):
+    x = optimize.brentq(
+        lambda x, loss: logistic(0.5, 0).logpdf(x) - logistic(0.5, 1).logpdf(x) - loss,
+        -4, 5, (epsilon,))
+    exact = special.expit(2 * x) - np.exp(epsilon) * special.expit(2 * (x - 1))
+    assert pair.lower.hockey_stick(epsilon) <= exact + 1e-14
+    assert pair.upper.hockey_stick(epsilon) >= exact - 1e-14
+
+
+def broken(**changes):
+  whole = dict(cdf=stats.norm.cdf, sf=stats.norm.sf, logpdf=stats.norm.logpdf)
+  return FunctionLaw(**{**whole, **changes})
+
+
+@pytest.mark.parametrize('args, kwargs, message', [
+    ((stats.norm(0, 1), stats.norm(0, 2)), {}, 'turn near'),
+    ((stats.cauchy(0), stats.cauchy(1)), {'breaks': [0.5]}, 'add its extremes'),
+    ((stats.norm(), stats.norm(1)), {'breaks': [1.0, 0.0]}, 'increasing'),
+    ((stats.norm(), stats.norm(1)), {'breaks': [np.nan]}, 'finite'),
+    ((stats.norm(), stats.norm(1)), {'accuracy': 0.1}, 'accuracy'),
+    ((stats.norm(), stats.norm(1)), {'cells': 2}, 'cells'),
+    ((broken(cdf=lambda x: 0.9 * stats.norm.cdf(x)), stats.norm(1)), {}, 'cdf . sf'),
+    ((broken(sf=lambda x: 2.5 + 0 * x), stats.norm(1)), {}, 'probabilities'),
+    ((broken(cdf=lambda x: 0.5), stats.norm(1)), {}, 'one for each point'),
+    ((broken(logpdf=lambda x: x * np.nan), stats.norm(1)), {}, 'logpdf'),
+])
+def test_bad_input(args, kwargs, message):
+  with pytest.raises(ValueError, match=message):
+    continuous_pair(*args, **kwargs)
+
+
+def test_an_event_wants_a_pair():
+  with pytest.raises(ValueError, match='PairBounds'):
+    accounting.DominatingPairDpEvent((stats.norm(), stats.norm(1)))

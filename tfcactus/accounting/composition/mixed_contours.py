@@ -1,0 +1,95 @@
+"""Losses whose phi decays beside others, whatever their kind, on one contour.
+
+One loss that decays is enough: the others' |phi| is at most one. Discrete ones are then
+neither smoothed nor put on a lattice, and what is left is rounding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Sequence
+from typing import Union
+
+import numpy as np
+
+from tfcactus.accounting.bounds import Bounds
+from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting.composition import contour
+from tfcactus.accounting.composition.losses import base
+from tfcactus.accounting.composition.losses.atoms import AtomicLoss
+from tfcactus.pairs import dominating_pair as pair_lib
+
+MAX_ATOMS = 20_000
+"""Steps of more atoms than this go to other methods. Knob of speed."""
+
+Part = Union[base.Loss, pair_lib.PairBounds]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BoundedAtoms(AtomicLoss):
+  """Finite losses of a pair, of whose phi only its modulus is bounded, by one."""
+
+  def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    return np.zeros(np.shape(t))
+
+
+@dataclasses.dataclass(frozen=True)
+class MixedContours:
+  """A composition of losses in closed form and of discrete ones.
+
+  Attributes:
+    groups: Pairs (loss or bounds on a step's pair, number of steps); at least one loss.
+    p_inf: (lower, upper) probability of an infinite loss.
+  """
+
+  groups: Sequence[tuple[Part, int]]
+  p_inf: tuple[float, float]
+
+  def epsilon(self, delta: float) -> Bounds:
+    """Bounds on epsilon at `delta`.
+
+    Raises:
+      IntractableError: if phi does not decay within reach.
+    """
+    if delta <= self.p_inf[1]:
+      raise IntractableError
+    low = self._side('lower').epsilon(delta - self.p_inf[0])
+    high = low if self._exact else self._side('upper').epsilon(delta - self.p_inf[1])
+    lower, upper = max(low.lower - self._slack, 0.0), high.upper
+    if upper > 0:
+      upper += self._slack
+    return Bounds(lower, min(max(0.5 * (low.estimate + high.estimate), lower), upper),
+                  upper)
+
+  def delta(self, epsilon: float) -> Bounds:
+    """Bounds on delta at `epsilon`; raises as `epsilon`."""
+    low, high = (self._side(side).delta(max(epsilon + move, 0.0)) for side, move in (
+        ('lower', self._slack), ('upper', -self._slack)))
+    lower = min(max(low.lower + self.p_inf[0], 0.0), 1.0)
+    upper = min(high.upper + self.p_inf[1], 1.0)
+    if epsilon < self._slack:
+      # Below zero delta falls by at most one for one.
+      upper = min(upper + self._slack, 1.0)
+    return Bounds(lower, 0.5 * (lower + upper), upper)
+
+  @property
+  def _exact(self) -> bool:
+    return all(part.lower is part.upper for part, _ in self.groups
+               if isinstance(part, pair_lib.PairBounds))
+
+  @property
+  def _slack(self) -> float:
+    """What losses of atoms are off by, together."""
+    return pair_lib.LOSS_ROUNDOFF * sum(
+        count for part, count in self.groups if isinstance(part, pair_lib.PairBounds))
+
+  def _side(self, side: str) -> contour.Contour:
+    groups = []
+    for part, count in self.groups:
+      if isinstance(part, pair_lib.PairBounds):
+        pair = getattr(part, side)
+        if pair.p.size > MAX_ATOMS or not np.any(pair.p > 0):
+          raise IntractableError
+        part = BoundedAtoms(pair)
+      groups.append((part, count))
+    return contour.Contour(tuple(groups))

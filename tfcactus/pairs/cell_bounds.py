@@ -1,0 +1,252 @@
+"""From cells of monotone losses, masses known to an error, to pairs around the truth.
+
+What is not known of masses and losses raises the pair that dominates, stochastically,
+and brings the masses of the pair that is dominated closer to each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Sequence
+
+import numpy as np
+
+from tfcactus._numerics import EPS
+from tfcactus.pairs.dominating_pair import DominatingPair
+
+LARGEST_LOSS = 700.0
+"""Losses beyond this count as infinite: their Q-mass is below any float. Those below
+its opposite are raised to it."""
+
+SUM_ROUNDOFF = 1e-13
+"""Bound on the rounding of a sum of masses; MASS_TOLERANCE of pairs allows more."""
+
+LEAST_MASS = 1e-290
+"""Atoms of less P-mass are moved up: those of large losses to infinity."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+  """Cells between breaks, or a tail, in order of increasing loss.
+
+  Attributes:
+    loss: Shape (cells + 1,), at the cells' ends; non-decreasing.
+    error: Shape (cells + 1,), bounds on the error of losses up to there and beyond.
+    p: P-masses.
+    q: Q-masses.
+  """
+
+  loss: np.ndarray
+  error: np.ndarray
+  p: Masses
+  q: Masses
+
+  def reversed(self) -> Piece:
+    """The same cells seen from Q."""
+    return Piece(-self.loss[::-1], self.error[::-1], self.q.reversed(),
+                  self.p.reversed())
+
+
+@dataclasses.dataclass(frozen=True)
+class Masses:
+  """Masses of cells under one law, each with a bound on its error.
+
+  Attributes:
+    cell: Shape (2, cells): of each cell.
+    above: Shape (2, cells + 1): of all cells above each end.
+    below: Shape (2, cells + 1): of all cells below it.
+  """
+
+  cell: np.ndarray
+  above: np.ndarray
+  below: np.ndarray
+
+  @classmethod
+  def of(cls, tails: tuple[np.ndarray, np.ndarray], accuracy: float) -> Masses:
+    """From tails at the cells' ends, in their order.
+
+    Args:
+      tails: P(X <= x) and P(X > x), shape (ends,) each.
+      accuracy: Bound on their relative errors.
+    """
+    below, above = tails
+
+    def between(first: slice, last: slice) -> np.ndarray:
+      # From that side where both are small numbers.
+      near = below[first] + below[last] <= above[first] + above[last]
+      mass = np.where(near, np.abs(below[last] - below[first]),
+                      np.abs(above[first] - above[last]))
+      size = np.where(near, below[first] + below[last], above[first] + above[last])
+      return np.stack([mass, (accuracy + 2 * EPS) * size])
+
+    every, end, start = slice(None), slice(-1, None), slice(0, 1)
+    return cls(between(slice(0, -1), slice(1, None)), between(every, end),
+               between(start, every))
+
+  def reversed(self) -> Masses:
+    """In the opposite order."""
+    return Masses(self.cell[:, ::-1], self.below[:, ::-1], self.above[:, ::-1])
+
+
+def upper(pieces: Sequence[Piece]) -> DominatingPair:
+  """A pair with more P-mass beyond each level above a pivot, more Q-mass below it.
+
+  H(alpha) is an integral of the P-mass of losses beyond log alpha, and seen from Q,
+  H of the reverse one of the Q-mass below: above and below the pivot the pair
+  dominates. The pivot has what is left of both masses.
+  """
+  pivot, room = _pivot(pieces)
+  top = _beyond(pieces, pivot)
+  low = _beyond([piece.reversed() for piece in pieces], -pivot)
+  rest_p = 1 - float(np.sum(top.p) + np.sum(low.q)) - top.p_inf
+  rest_q = 1 - float(np.sum(top.q) + np.sum(low.p)) - low.p_inf
+  if rest_p >= 0 and rest_q >= 0:
+    middle = _spread(rest_p, rest_q, pivot, room)
+  else:
+    # Laws next to none of which is shared: all below the pivot is raised to it, and
+    # what Q loses by that is seen by Q alone.
+    low = _Beyond(np.zeros(0), np.zeros(0), 0.0, np.zeros(0))
+    level = pivot + room
+    rest_p = max(1 - float(np.sum(top.p)) - top.p_inf, 0.0)
+    rest_q = rest_p * math.exp(-level)
+    middle = DominatingPair(np.array([level]), np.array([rest_p]), np.array([rest_q]),
+                            0.0, max(1 - float(np.sum(top.q)) - rest_q, 0.0))
+  loss = np.concatenate([-low.loss[::-1], middle.loss, top.loss])
+  p = np.concatenate([low.q[::-1], middle.p, top.p])
+  q = np.concatenate([low.p[::-1], middle.q, top.q])
+  return DominatingPair(loss, p, q, top.p_inf + middle.p_inf, low.p_inf + middle.q_inf)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Beyond:
+  """Atoms of losses beyond a level.
+
+  Attributes:
+    loss: Shape (atoms,), increasing.
+    p: Shape (atoms,), P-masses.
+    p_inf: P-mass of an infinite loss.
+    q: Shape (atoms,), Q-masses.
+  """
+
+  loss: np.ndarray
+  p: np.ndarray
+  p_inf: float
+  q: np.ndarray
+
+
+def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
+  """A loss at the end of some cell near the middle, and the largest error of any."""
+  loss = np.concatenate([piece.loss[1:] for piece in pieces])
+  mass = np.concatenate([piece.p.cell[0] + piece.q.cell[0] for piece in pieces])
+  room = max(float(np.max(piece.error)) for piece in pieces)
+  known = np.abs(loss) < LARGEST_LOSS
+  if not np.any(known):
+    return 0.0, room
+  loss, mass = loss[known], mass[known]
+  order = np.argsort(loss)
+  total = np.cumsum(mass[order])
+  first, last = np.searchsorted(total, np.array([0.25, 0.75]) * total[-1])
+  # Where much mass comes to lie, so that errors do not exceed it.
+  middle = order[first:last + 1]
+  return float(loss[middle[np.argmax(mass[middle])]]), room
+
+
+def _beyond(pieces: Sequence[Piece], pivot: float) -> _Beyond:
+  """P-masses whose sums beyond any level above the pivot are at least the truth."""
+  levels, masses = [], []
+  for piece in pieces:
+    level, at_least = _raised(piece)
+    above = piece.loss > pivot
+    levels.append(level[above])
+    masses.append(-np.diff(at_least[above], append=0.0))
+  level, mass = np.concatenate(levels), np.concatenate(masses)
+  order = np.argsort(level, kind='stable')
+  level, mass = level[order], mass[order]
+  with np.errstate(under='ignore'):
+    q = mass * np.exp(-np.minimum(level, LARGEST_LOSS))
+  real = (level <= LARGEST_LOSS) & (mass >= LEAST_MASS) & (q >= LEAST_MASS)
+  p_inf = min(float(np.sum(mass[~real])), 1.0)
+  level, mass = level[real], mass[real]
+  # No more than all; what is left out has the least levels.
+  total = np.minimum(p_inf + np.append(0.0, np.cumsum(mass[::-1])), 1.0)
+  mass = np.minimum(mass, np.diff(total)[::-1]) if total[-1] == 1 else mass
+  return _Beyond(level, mass, p_inf, mass * np.exp(-level))
+
+
+def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+  """Levels at the cells' ends, and the P-mass from each on, masses moved there.
+
+  Returns:
+    (level, at_least): shape (ends,) each; the second an upper bound that falls.
+  """
+  level = np.maximum.accumulate(piece.loss + piece.error)
+  (p, p_error), (q, q_error) = piece.p.cell, piece.q.cell
+  with np.errstate(invalid='ignore', over='ignore', divide='ignore'):
+    width = np.nan_to_num(np.diff(level), nan=0.0)
+    ratio = np.exp(np.minimum(level[:-1], LARGEST_LOSS))
+    # Losses below the level at a cell's lower end were raised to it first.
+    slack = level[:-1] - (piece.loss - piece.error)[:-1]
+    lost = q_error + (q + q_error) * (-np.expm1(-np.nan_to_num(slack)) + 8 * EPS)
+    raised = (p - ratio * q + p_error + ratio * lost + 8 * EPS * p) / -np.expm1(-width)
+  raised = np.clip(np.nan_to_num(raised, nan=np.inf), 0.0, p + p_error)
+  mass = piece.p.above[0] + piece.p.above[1]
+  # All of a cell may have moved up, no more.
+  at_least = np.minimum(mass + np.append(0.0, raised), np.append(np.inf, mass[:-1]))
+  return level, np.maximum.accumulate(at_least[::-1])[::-1] * (1 + 4 * EPS)
+
+
+def _spread(p: float, q: float, pivot: float, room: float) -> DominatingPair:
+  """One atom as two with the same masses, as far apart as losses are not known."""
+  # What is left is one less a sum: either may be rounding, next to a small other.
+  p, q = (max(p - SUM_ROUNDOFF, min(p, q * math.exp(pivot + room))),
+          max(q - SUM_ROUNDOFF, min(q, p * math.exp(room - pivot))))
+  if min(p, q) < LEAST_MASS:
+    return DominatingPair(np.zeros(0), np.zeros(0), np.zeros(0), p, q)
+  loss = math.log(p) - math.log(q)
+  if abs(loss - pivot) >= room or room <= 0:
+    return DominatingPair(np.array([loss]), np.array([p]), np.array([q]))
+  ends = pivot + room * np.array([-1.0, 1.0])
+  share = math.expm1(loss - ends[0]) / math.expm1(2 * room) * math.exp(
+      ends[1] - loss)
+  masses = np.array([1 - share, share]) * p
+  return DominatingPair(ends, masses, masses * np.exp(-ends))
+
+
+def lower(pieces: Sequence[Piece]) -> DominatingPair:
+  """The pair of cells as outcomes, their masses brought closer by what is unknown."""
+  p, p_error = np.concatenate([piece.p.cell for piece in pieces], axis=1)
+  q, q_error = np.concatenate([piece.q.cell for piece in pieces], axis=1)
+  # No mass at all where the loss is infinite throughout a cell.
+  ends = np.concatenate([[piece.loss[:-1], piece.loss[1:]] for piece in pieces], axis=1)
+  q = np.where(np.all(ends == np.inf, axis=0), 0.0, q)
+  q_error = np.where(q == 0, np.where(np.all(ends == np.inf, axis=0), 0.0, q_error),
+                     q_error)
+  none = np.all(ends == -np.inf, axis=0)
+  p, p_error = np.where(none, 0.0, p), np.where(none, 0.0, p_error)
+  sign = np.where(p >= q, 1.0, -1.0)
+  low_p = np.maximum(p - sign * p_error, 0.0)
+  low_q = np.maximum(q + sign * q_error, 0.0)
+  crossed = sign * (low_p - low_q) < 0
+  same = np.minimum(low_p, low_q)
+  low_p, low_q = np.where(crossed, same, low_p), np.where(crossed, same, low_q)
+  excess = float(np.sum(low_p) - np.sum(low_q))
+  gap = np.maximum(np.sign(excess) * (low_p - low_q), 0.0)
+  total = float(np.sum(gap))
+  if 0 < abs(excess) >= 0.5 * total:
+    return DominatingPair(np.zeros(1), np.ones(1), np.ones(1))
+  # The larger masses are lowered until both sums are the same.
+  taken = abs(excess) / max(total, LEAST_MASS) * gap
+  low_p, low_q = (low_p - taken, low_q) if excess > 0 else (low_p, low_q - taken)
+  size = max(float(np.sum(low_p)), float(np.sum(low_q)), 1.0)
+  low_p, low_q = low_p / size, low_q / size
+  # Cells whose masses are hardly numbers are one with what is left.
+  both = (low_p > LEAST_MASS) & (low_q > LEAST_MASS)
+  p_inf = float(np.sum(low_p[low_q == 0]))
+  q_inf = float(np.sum(low_q[low_p == 0]))
+  low_p, low_q = low_p[both], low_q[both]
+  rest = max(1 - max(float(np.sum(low_p)) + p_inf, float(np.sum(low_q)) + q_inf), 0.0)
+  low_p, low_q = np.append(low_p, rest), np.append(low_q, rest)
+  real = low_p > 0
+  low_p, low_q = low_p[real], low_q[real]
+  return DominatingPair(np.log(low_p) - np.log(low_q), low_p, low_q, p_inf, q_inf)
