@@ -25,6 +25,8 @@ from typing import Any  # noqa: E402
 from benchmarks import _results  # noqa: E402
 from tests.fuzz import phi_cases  # noqa: E402
 
+QUICK = ('--share', '0.005')
+
 SETTINGS = {'few_gaussians': 3200, 'many_gaussians': 200, 'fixed_size': 450,
             'replaced': 500, 'laplace': 500, 'discrete': 700, 'table': 250}
 FIRST_SEED = 200_000

@@ -22,6 +22,8 @@ import numpy as np  # noqa: E402
 
 from benchmarks import _results  # noqa: E402
 
+QUICK = ('--batch-size', '8', '--steps', '3')
+
 EXAMPLES, LENGTH, WORDS, WIDTH, LAYERS, HEADS, CLASSES = 4096, 64, 16_000, 320, 4, 8, 4
 
 

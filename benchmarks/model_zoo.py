@@ -23,6 +23,8 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 from benchmarks import _results  # noqa: E402
 from benchmarks import _zoo_training  # noqa: E402
 
+LONG = 'hours, and an environment of each Keras'
+
 ROUNDS, PATIENCE = 5, 900
 VERSIONS = (2, 3)
 
@@ -57,10 +59,8 @@ def measure_all(names: list, rounds: int, found: dict) -> None:
 
 def kept(version: int) -> dict:
   """What was measured with a version of Keras, or nothing."""
-  path = _results.RESULTS / f'model_zoo_keras{version}.json'
-  if not path.exists():
-    return {'keras': version, 'batch': _zoo_training.BATCH, 'models': {}}
-  return json.loads(path.read_text(encoding='utf-8'))
+  return _results.load(f'model_zoo_keras{version}', {
+      'keras': version, 'batch': _zoo_training.BATCH, 'models': {}})
 
 
 def _cells(result: dict) -> list:

@@ -22,6 +22,8 @@ from benchmarks import _results  # noqa: E402
 import tfcactus  # noqa: E402
 from tfcactus import keras as private  # noqa: E402
 
+QUICK = ('--rounds', '20', '--large', '1000000')
+
 SMALL = 26_010
 """The weights of the tutorial's CNN."""
 

@@ -28,6 +28,8 @@ from tfcactus import keras as private  # noqa: E402
 from training import networks  # noqa: E402
 from training import strategies  # noqa: E402
 
+QUICK = ('--batch-size', '64', '--steps', '2', '--rounds', '1')
+
 EXAMPLES = 8192
 SIZES = (26_010, 25_000_000, 110_000_000)
 """Weights of the tutorial's CNN, of a ResNet-50 and of BERT-base."""

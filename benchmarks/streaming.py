@@ -27,6 +27,8 @@ from tfcactus import _format
 from tfcactus import keras as private
 from tfcactus import sampling
 
+LONG = 'it writes 20 GB'
+
 SIDE = 256
 FILES = 40
 BATCH = 100

@@ -26,6 +26,8 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 from benchmarks import _opacus_speed  # noqa: E402
 from benchmarks import _results  # noqa: E402
 
+QUICK = ('--rounds', '1', '--only', 'plain', 'tfcactus')
+
 BATCH, EXAMPLES = 250, 15_000
 CONTENDERS = {
     'plain': 'plain Keras',

@@ -25,6 +25,8 @@ from tfcactus import design
 from tfcactus.noise import scalar_pairs
 from tfcactus.search import truncated
 
+LONG = 'gradient descent from many seeds, an hour or more'
+
 EPSILON = 0.3
 STAIRCASE_UTILITY = 1.884781
 POINTY_UTILITY = 1.879
@@ -343,8 +345,7 @@ def _save(figure: Any, axes: Sequence[Any], name: str) -> None:
 def main(wanted: list[str]) -> None:
   """Redraws the figures named, or all, and merges them into the results."""
   pyplot = _results.pyplot()
-  path = _results.RESULTS / 'truncated_figures.json'
-  result = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+  result = _results.load('truncated_figures', {})
   for name, draw in (('1', figure_1), ('3', figure_3), ('4', figure_4),
                      ('6', figure_6)):
     if not wanted or name in wanted:

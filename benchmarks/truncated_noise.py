@@ -20,6 +20,8 @@ from tfcactus import _format
 from tfcactus import design
 from tfcactus.search import truncated
 
+QUICK = ()
+
 CASES = (
     # steps, range, utility, bins, sampling_prob, epsilon
     (8, 200, 25, 2, 1.0, 0.3),
