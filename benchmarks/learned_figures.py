@@ -145,8 +145,8 @@ def figure_5(pyplot: Any) -> dict:
   _results.save_captioned(
       figure, axes, 'paper001_figure5',
       'Paper 001, Figure 5: one release, epsilon = .3, equal E|Z|, 20 cells per unit. '
-      'The paper has mass '
-      'move from the cut to the middle, more so in wider ranges; at equal E|Z| none does.')
+      'In the paper mass moves from the cut to the middle, more so in wider ranges; at '
+      'equal E|Z| none does.')
   return {'rows': rows, 'claims': {
       'learned delta within 2 % of the staircase': all(
           row['learned'] < 1.02 * row['staircase'] for row in rows)}}
