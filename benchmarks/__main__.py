@@ -113,7 +113,7 @@ def run(each: Benchmark, *, quick: bool, folder: Optional[str]) -> bool:
   begun, used = time.perf_counter(), _processor()
   done = subprocess.run(
       [sys.executable, '-m', f'benchmarks.{each.name}', *arguments],
-      env=environment, check=False)
+      cwd=HERE.parent, env=environment, check=False)
   seconds = time.perf_counter() - begun
   print(f'== {each.name}: {seconds:.0f} s' + (
       '' if done.returncode == 0 else f', FAILED with {done.returncode}'), flush=True)

@@ -4,7 +4,7 @@
 
 Noise for one number, sampled with probability .1, learned at once for adding and
 removing a record. The paper learns on [-500, 500]; here the range is four times the
-utility, which is where its plateaus begin, with some 100 cells a side and at most 3,000
+utility, which is where its plateaus begin, with some 60 cells a side and at most 2,000
 epochs. `learned_figures` says more of the scale. Every delta is this library's
 accountant's upper bound, at epsilon .3 where no other is said.
 """
@@ -27,7 +27,7 @@ from tfcactus import design
 
 LONG = 'gradient descent on some 20 problems, a quarter of an hour'
 
-PROB, STEPS, EPOCHS = 0.1, (1, 8, 32, 128), 3000
+PROB, STEPS, EPOCHS = 0.1, (1, 8, 128), 2000
 COLOURS = learned_figures.COLOURS
 
 
@@ -35,7 +35,7 @@ def _problem(steps: int, norm: int) -> dict[str, Any]:
   """Range, cells and utility for so many releases."""
   utility = 0.35 * math.sqrt(steps) + 0.5
   reach = math.ceil(4 * utility) + 1
-  return {'range': reach, 'bins': max(2, min(12, 96 // reach)), 'norm': norm,
+  return {'range': reach, 'bins': max(2, min(12, 64 // reach)), 'norm': norm,
           'steps': steps, 'sampling_prob': PROB, 'utility': utility}
 
 

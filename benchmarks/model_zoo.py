@@ -136,7 +136,11 @@ def main() -> None:
   else:
     found['models'] = {}
   measure_all(names, args.rounds, found)
-  both = {each: kept(each) for each in VERSIONS}
+  show({each: kept(each) for each in VERSIONS})
+
+
+def show(both: dict) -> None:
+  """Writes the tables, from the results of both."""
   _results.show('model_zoo_summary', summary_table(both))
   _results.show('model_zoo', models_table(both))
 

@@ -95,6 +95,11 @@ def main() -> None:
             name, target, seed) for each in found):
           found.append(run(name, target, seed))
           _results.save('recipes', found)
+  show(found)
+
+
+def show(found: list[dict[str, Any]]) -> None:
+  """Writes the table, from the results."""
   _results.show('recipes', table(found))
 
 

@@ -113,6 +113,11 @@ def main() -> None:
   finally:
     shutil.rmtree(directory)
   _results.save('streaming', found)
+  show(_results.load('streaming'))
+
+
+def show(found: dict) -> None:
+  """Writes the table, from the results."""
   _results.show('streaming', _results.markdown(
       ['GB on disk', 'examples', 'steps', 'minutes', 'peak memory, GB',
        'each used once', 'epsilon at 1e-6'],

@@ -165,11 +165,16 @@ def main():
       'model': 'CNN of the MNIST tutorial, 26,010 parameters', 'batch': BATCH,
       'cores': len(os.sched_getaffinity(0)), 'rounds': args.rounds,
       'best_of_rounds': found})
+  show(_results.load('training_speed'))
+
+
+def show(found: dict) -> None:
+  """Writes the table, from the results."""
   _results.show('training_speed', _results.markdown(
       ['training', 'examples/s', 'slowdown', 'peak memory above plain'],
       [[CONTENDERS[name], f'{r["examples_per_second"]:,.0f}',
         f'{r["slowdown"]:.2f}', f'{r["memory_above_plain_mb"]:+,.0f} MB']
-       for name, r in found.items()]))
+       for name, r in found['best_of_rounds'].items()]))
 
 
 if __name__ == '__main__':

@@ -61,6 +61,11 @@ def main() -> None:
   """Prints the table, puts it into README.md and writes the results."""
   rows = [measure(*case) for case in CASES]
   _results.save('truncated_noise', rows)
+  show(rows)
+
+
+def show(rows: list[dict]) -> None:
+  """Writes the table, from the results."""
   _results.show('truncated_noise', _results.markdown(
       ('steps', 'q', 'epsilon', 'range', 'utility', 'truncated Gaussian',
        'designed', 'proved', 'CPU s'),

@@ -76,7 +76,7 @@ def figure_4() -> str:
 def figure_4_learned() -> str:
   """Figure 4, learned."""
   found = of('learned_sgd_figures', 'figure 4', 'rows')
-  return 'Gaussian over learned, n = 1, 8, 32, 128: ' + '; '.join(
+  return 'Gaussian over learned, n = 1, 8, 128: ' + '; '.join(
       f'{loss.upper()} ' + ', '.join(
           '-' if row['gaussian_utility'] is None else
           f'{row["gaussian_utility"] / row["utility"]:.3f}'
@@ -85,7 +85,7 @@ def figure_4_learned() -> str:
 
 def figure_4d() -> str:
   """Figure 4d."""
-  return 'both cut, Gaussian over learned, n = 1, 8, 32, 128: ' + ', '.join(
+  return 'both cut, Gaussian over learned, n = 1, 8, 128: ' + ', '.join(
       '-' if row['gaussian_utility'] is None else
       f'{row["gaussian_utility"] / row["utility"]:.3f}'
       for row in of('learned_sgd_figures', 'figure 4', 'cut'))
@@ -162,7 +162,7 @@ def figure_13() -> str:
 def figure_14() -> str:
   """Figure 14."""
   found = of('learned_sgd_figures', 'figure 14', 'rows')
-  return 'Gaussian over learned sqrt(E x^2), n = 1, 8, 32, 128: ' + '; '.join(
+  return 'Gaussian over learned sqrt(E x^2), n = 1, 8, 128: ' + '; '.join(
       f'{loss.upper()} ' + ', '.join(
           '-' if row['gaussian_utility'] is None else
           f'{row["gaussian_utility"] / row["utility"]:.3f}'

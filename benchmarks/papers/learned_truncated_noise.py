@@ -22,9 +22,8 @@ from tfcactus import design
 from tfcactus.noise import scalar_pairs
 
 FIGURES = learned_numbers.FIGURES
-SCALE = ('scale: one sigmoid per cell, 100 to 500 cells a side, 5,000 epochs, in '
-         'place of '
-         '10,000 sigmoids on 60,000 points')
+SCALE = ('scale: one sigmoid per cell, 60 to 500 cells a side, 1,500 to 5,000 epochs, '
+         'in place of 10,000 sigmoids on 60,000 points')
 
 
 @functools.cache
@@ -226,14 +225,16 @@ PAPER = Paper(
              'releases', run(FIGURES, '4'), learned_numbers.figure_4),
         _drawn_figure('Figure 4, by gradient descent', '4_learned', _SGD,
                       learned_numbers.figure_4_learned),
-        _drawn_figure('Figure 4d: both cut', '4_learned', _SGD, learned_numbers.figure_4d),
+        _drawn_figure('Figure 4d: both cut', '4_learned', _SGD,
+                      learned_numbers.figure_4d),
         Item('Section 4.4: radius from a scalar table, times a direction',
              ('tfcactus.noise.RadialTable', 'tfcactus.design.Isotropic'),
              'corrected: refused, a scalar account does not hold for it; radial tables '
              'are designed and accounted in their dimension',
              test('test_plan::test_scalar_noise_for_a_vector_is_refused'),
              _sphere),
-        _drawn_figure('Figure 5: effects of truncation', '5', _LEARNED, learned_numbers.figure_5),
+        _drawn_figure('Figure 5: effects of truncation', '5', _LEARNED,
+                      learned_numbers.figure_5),
         Item('Figure 6: ten seeds', (f'benchmarks.{FIGURES}', _picture('6')),
              'in part: MA for 15,000 of 100,000 epochs; a spread below 1 % came out '
              'for '
