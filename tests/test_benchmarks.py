@@ -51,7 +51,7 @@ def test_names_run_and_what_they_take_is_noted(toys, capfd):
   capfd.readouterr()
   runner.main(['list'])
   told = capfd.readouterr().out
-  assert re.search(r'fine +\d+ s  It writes a result\.', told)
+  assert re.search(r'fine +\d+ s CPU  It writes a result\.', told)
   assert re.search(r'broken +not measured  It fails\.', told)
   assert 'Not a part of `all`: why not.' in told
 

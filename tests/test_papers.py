@@ -7,8 +7,6 @@ import re
 
 import pytest
 
-pytest.importorskip('matplotlib')
-
 from benchmarks import __main__ as runner
 from benchmarks.papers import document
 from benchmarks.papers import item

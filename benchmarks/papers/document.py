@@ -20,7 +20,8 @@ HEAD = '''# The papers, item by item
 Written by `python -m benchmarks.papers`; do not edit. Numbers are read from
 `results/*.json` or computed by the library while this is written, but for those that
 are called the paper's. Tests are run by `python -m pytest NODE`. Bounds are rounded to
-the safe side. What the figures are is in [results](results).
+the safe side. Pictures are in `results/`; what the scripts are and how they are run says
+[README.md](README.md).
 '''
 
 
