@@ -67,11 +67,10 @@ def gaussian_of_delta(reach: float, bins: int, wanted: float, ask: dict[str, Any
         reach, scale=math.exp(log_scale), bins=bins).solve()
     return math.log(delta(table, **ask) / wanted)
 
-  grid = np.linspace(math.log(0.2), math.log(2 * reach), 40)
-  values = [excess(x) for x in grid]
-  below = next((i for i, value in enumerate(values) if value <= 0), None)
+  grid = np.linspace(math.log(0.2), math.log(2 * reach), 25)
+  below = next((i for i, x in enumerate(grid) if excess(x) <= 0), None)
   if below is None or below == 0:
     return None
   scale = math.exp(optimize.brentq(excess, grid[below - 1], grid[below],
-                                   xtol=1e-5))
+                                   xtol=1e-4))
   return design.TruncatedGaussian(reach, scale=scale, bins=bins).solve()

@@ -12,8 +12,13 @@ from benchmarks.papers import document
 from benchmarks.papers import item
 
 ROOT = pathlib.Path(__file__).parent.parent
+NOT_MEASURED = document.not_measured()
 ITEMS = [pytest.param(each, id=f'{paper.title[:3]}: {each.name}')
          for paper in document.PAPERS for each in paper.items]
+KNOWN_GAPS = {
+    'Figure 3, by gradient descent', 'Figure 4, by gradient descent',
+    'Figure 4d: both cut', 'Figure 10', 'Figure 11', 'Figure 13', 'Figure 14'}
+"""Of paper 001: hours of gradient descent on a busy machine."""
 
 
 def is_there(place):
@@ -53,7 +58,8 @@ def has_node(node):
 def test_places_and_commands_are_there(each):
   assert each.places
   for place in each.places:
-    assert is_there(place), place
+    assert is_there(place) or (
+        place.endswith('.png') and each.name in NOT_MEASURED), place
   if each.command.startswith('python -m '):
     name = each.command.split()[2]
     assert name.startswith('benchmarks.')
@@ -67,6 +73,11 @@ def test_statuses_are_of_four_kinds_and_say_why(each):
   kind, _, why = each.status.partition(': ')
   assert kind in ('reproduced', 'corrected', 'in part', 'not reproducible')
   assert bool(why) == (kind != 'reproduced')
+
+
+def test_what_is_not_measured_is_known():
+  """Nothing drops out of the document because its results were lost."""
+  assert set(NOT_MEASURED) <= KNOWN_GAPS
 
 
 def test_what_is_not_there_is_seen():
@@ -97,7 +108,7 @@ def test_the_document_is_what_is_computed():
 def test_every_item_has_a_number():
   rows = [line for line in (ROOT / 'benchmarks' / 'PAPERS.md').read_text().splitlines()
           if '| `tests/' in line or '| `python -m' in line]
-  assert len(rows) == len(ITEMS)
+  assert len(rows) == len(ITEMS) - len(NOT_MEASURED)
   for row in rows:
     cells = row.strip('| ').split(' | ')
     assert len(cells) == 5 and all(cells)

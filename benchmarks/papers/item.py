@@ -46,18 +46,26 @@ class Paper(NamedTuple):
   not_computed: str
 
 
+class NotMeasured(ValueError):
+  """What an item's number is read from is not among the results."""
+
+
 def of(name: str, *path: Any) -> Any:
   """What results/NAME.json holds at a path of keys and indices.
 
   Raises:
-    ValueError: if there is no such file.
+    NotMeasured: if there is no such file, or no such thing in it.
   """
   found = _results.load(name)
+  try:
+    for key in path:
+      found = found[key]
+  except (KeyError, IndexError, TypeError):
+    found = None
   if found is None:
-    raise ValueError(f'Expected results/{name}.json, found none; run '
-                     f'python -m benchmarks {name}.')
-  for key in path:
-    found = found[key]
+    raise NotMeasured(
+        f'Expected {"/".join(map(str, path)) or "something"} in results/{name}.json, '
+        f'found nothing; run python -m benchmarks.{name}.')
   return found
 
 
