@@ -25,7 +25,7 @@ import tfcactus
 from tfcactus import accounting
 from tfcactus import design
 
-LONG = 'gradient descent on some 20 problems, a quarter of an hour'
+LONG = 'gradient descent on some 20 problems'
 
 PROB, STEPS, EPOCHS = 0.1, (1, 8, 128), 1500
 COLOURS = learned_figures.COLOURS

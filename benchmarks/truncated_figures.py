@@ -24,7 +24,7 @@ import tfcactus
 from tfcactus import design
 from tfcactus.noise import scalar_pairs
 
-LONG = 'gradient descent from many seeds, an hour or more'
+LONG = 'gradient descent from many seeds'
 
 EPSILON = _bounded.EPSILON
 STAIRCASE_UTILITY = 1.884781
