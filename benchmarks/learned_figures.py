@@ -305,8 +305,8 @@ def figure_13(pyplot: Any) -> dict:
   _results.save_captioned(
       figure, [axis], 'paper001_figure13',
       'Paper 001, Figure 13: noise learned by gradient descent (dots) at four '
-      'epsilons. Designed and Gaussian noise nearly coincide at U = 40, and part at U = '
-      '80, where the cut of the Gaussian begins to tell.')
+      'epsilons. Designed and Gaussian noise nearly coincide at U = 40, and part at U '
+      '= 80, where the cut of the Gaussian begins to tell.')
   return {'rows': rows, 'claims': {'largest ratio of learned to designed delta': max(
       row['learned'] / row['direct'] for row in rows)}}
 

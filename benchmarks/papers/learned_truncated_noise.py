@@ -242,13 +242,15 @@ PAPER = Paper(
         _drawn_figure('Figure 7', '7', _LEARNED, learned_numbers.figure_7, REPRODUCED),
         _drawn_figure('Figure 8: collapse', '8', _LEARNED, learned_numbers.figure_8),
         _drawn_figure('Figure 9', '9', _LEARNED, learned_numbers.figure_9,
-                      f'in part: eight releases only; {SCALE}'),
+                      'in part: eight releases only; a falling weight pays with ADP, '
+                      f'not with PDP; {SCALE}'),
         _drawn_figure('Figure 10', '10', _SGD, learned_numbers.figure_10,
                       f'in part: both directions learned at once; {SCALE}'),
         _drawn_figure('Figure 11', '11', _SGD, learned_numbers.figure_11,
                       f'in part: both directions learned at once; {SCALE}'),
         _drawn_figure('Figure 12', '12', _LEARNED, learned_numbers.figure_12),
-        _drawn_figure('Figure 13', '13', _LEARNED, learned_numbers.figure_13),
+        _drawn_figure('Figure 13', '13', _LEARNED, learned_numbers.figure_13,
+                      f'in part: learned at U = 40 only; {SCALE}'),
         _drawn_figure('Figure 14', '14', _SGD, learned_numbers.figure_14),
         Item('Section 4.1: the scale of all runs', ('tfcactus.learned.learned_noise',),
              'not reproducible: 25 days on eight A100; what ran here is said at each '
