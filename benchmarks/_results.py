@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import textwrap
 from typing import Any
 from typing import Optional
 from typing import Sequence
 
-RESULTS = pathlib.Path(__file__).parent / 'results'
+ELSEWHERE = 'BENCHMARKS_RESULTS'
+"""Environment variable: a folder for results instead of the one below, for runs that
+are no full ones. Documents are left as they are then."""
+
+KEPT = pathlib.Path(__file__).parent / 'results'
+RESULTS = pathlib.Path(os.environ.get(ELSEWHERE) or KEPT)
 DOCUMENTS = (pathlib.Path(__file__).parent / 'README.md',
              *sorted((pathlib.Path(__file__).parent.parent / 'docs').glob('*.md')))
 
@@ -26,10 +32,11 @@ def save(name: str, result: Any) -> None:
   path.write_text(json.dumps(result, indent=2) + '\n', encoding='utf-8')
 
 
-def load(name: str, default: Any) -> Any:
-  """What results/NAME.json holds, or a default where it is not there."""
+def load(name: str, missing: Any = None) -> Any:
+  """What results/NAME.json holds, or `missing` where there is no such file."""
   path = RESULTS / f'{name}.json'
-  return json.loads(path.read_text(encoding='utf-8')) if path.exists() else default
+  return (json.loads(path.read_text(encoding='utf-8')) if path.exists() else
+          missing)
 
 
 def pyplot() -> Any:
@@ -82,6 +89,8 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def show(name: str, table: str) -> None:
   """Prints a table, and puts it between the marks of that name in a document.
 
+  Where results go elsewhere it is printed only.
+
   Args:
     name: Of the marks.
     table: In Markdown.
@@ -90,6 +99,8 @@ def show(name: str, table: str) -> None:
     ValueError: if no document has such marks.
   """
   print(table)
+  if RESULTS != KEPT:
+    return
   begin, end = f'<!-- {name}:begin -->', f'<!-- {name}:end -->'
   for document in DOCUMENTS:
     text = document.read_text(encoding='utf-8')

@@ -25,6 +25,8 @@ from typing import Any  # noqa: E402
 from benchmarks import _results  # noqa: E402
 from tests.fuzz import phi_cases  # noqa: E402
 
+QUICK = ('--share', '0.005')
+
 SETTINGS = {'few_gaussians': 3200, 'many_gaussians': 200, 'fixed_size': 450,
             'replaced': 500, 'laplace': 500, 'discrete': 700, 'table': 250}
 FIRST_SEED = 200_000
@@ -66,14 +68,19 @@ def main() -> None:
   _results.save('accountant_fuzz', {
       'settings': len(outcomes), 'wrong': wrong, 'table': rows,
       'widest': widest, 'slowest': slowest})
+  print(f'{len(outcomes)} settings, {len(wrong)} wrong.')
+  show(_results.load('accountant_fuzz'))
+
+
+def show(found: dict) -> None:
+  """Writes the tables, from the results."""
   _results.show('accountant_fuzz', _results.markdown(
       ['settings', 'number', 'wrong', 'median width', 'widest', 'median ms',
-       'slowest, s'], rows))
+       'slowest, s'], found['table']))
   _results.show('accountant_fuzz_extremes', _results.markdown(
       ['the widest and the slowest', 'width', 's'],
-      [[found['name'], f'{found["width"]:.0e}', f'{found["seconds"]:.2f}']
-       for found in (*widest, *slowest)]))
-  print(f'{len(outcomes)} settings, {len(wrong)} wrong.')
+      [[each['name'], f'{each["width"]:.0e}', f'{each["seconds"]:.2f}']
+       for each in (*found['widest'], *found['slowest'])]))
 
 
 if __name__ == '__main__':

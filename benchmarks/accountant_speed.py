@@ -92,25 +92,19 @@ def table_time() -> tuple[tfcactus.accounting.Bounds, float]:
 
 
 def rare_settings() -> list[dict[str, float]]:
-  """Bounds and times where one tilt does not serve; shows them too."""
-  rows, results = [], []
+  """Bounds and times where one tilt does not serve."""
+  results = []
   for setting in RARE:
     bounds, own = timed(functools.partial(mine, *setting), 0.5)
     results.append({
         **dict(zip(('sigma', 'sampling_prob', 'steps', 'delta'), setting)),
         **bounds._asdict(), 'milliseconds': own})
-    sigma, prob, steps, delta = setting
-    rows.append([
-        f'{sigma:g}, {prob:.4g}, {steps:g}, {delta:g}', f'{bounds.estimate:.12g}',
-        f'{bounds.upper - bounds.lower:.1e}', f'{own:.0f}'])
-  _results.show('accountant_rare', _results.markdown(
-      ['sigma, q, steps, delta', 'epsilon', 'upper - lower', 'ms'], rows))
   return results
 
 
 def main() -> None:
   """Runs everything and writes results/accountant_speed.json."""
-  rows, results = [], []
+  results = []
   for sigma, prob, steps, delta, reference in POINTS:
     setting = (sigma, prob, steps, delta)
     bounds, own = timed(functools.partial(mine, *setting), 0.5)
@@ -123,24 +117,40 @@ def main() -> None:
         'estimate': bounds.estimate, 'upper': bounds.upper, 'milliseconds': own,
         'pld': upper, 'pld_milliseconds': slow, 'prv': other,
         'prv_milliseconds': slower if other is not None else None})
-    rows.append([
-        f'{sigma:g}, {prob:.4g}, {steps:g}, {delta:g}', f'{reference:.12g}',
-        f'{abs(bounds.estimate - reference):.1e}',
-        f'{bounds.upper - bounds.lower:.1e}', f'{own:.1f}',
-        f'{upper - reference:+.1e}', f'{slow / own:.0f} x',
-        '-' if other is None else f'{other - reference:+.1e}',
-        '-' if other is None else f'{slower / own:.0f} x'])
-    print(rows[-1], flush=True)
+    print(results[-1], flush=True)
   rare = rare_settings()
   bounds, own = table_time()
   _results.save('accountant_speed', {'points': results, 'rare': rare, 'table': {
       'lower': bounds.lower, 'estimate': bounds.estimate,
       'upper': bounds.upper, 'milliseconds': own}})
+  print(f'A table of 3,400 atoms, both directions: {own:.1f} ms, '
+        f'[{_format.lower(bounds.lower, 8)}, {_format.upper(bounds.upper, 8)}].')
+  show(_results.load('accountant_speed'))
+
+
+def _setting(row: dict) -> str:
+  return (f'{row["sigma"]:g}, {row["sampling_prob"]:.4g}, {row["steps"]:g}, '
+          f'{row["delta"]:g}')
+
+
+def show(found: dict) -> None:
+  """Writes the tables, from the results."""
+  rows = []
+  for row in found['points']:
+    own, reference, other = row['milliseconds'], row['reference'], row['prv']
+    rows.append([
+        _setting(row), f'{reference:.12g}', f'{abs(row["estimate"] - reference):.1e}',
+        f'{row["upper"] - row["lower"]:.1e}', f'{own:.1f}',
+        f'{row["pld"] - reference:+.1e}', f'{row["pld_milliseconds"] / own:.0f} x',
+        *(('-', '-') if other is None else (
+            f'{other - reference:+.1e}', f'{row["prv_milliseconds"] / own:.0f} x'))])
   _results.show('accountant_speed', _results.markdown(
       ['sigma, q, steps, delta', 'epsilon', 'error', 'upper - lower', 'ms',
        'PLD', 'time', 'PRV', 'time'], rows))
-  print(f'A table of 3,400 atoms, both directions: {own:.1f} ms, '
-        f'[{_format.lower(bounds.lower, 8)}, {_format.upper(bounds.upper, 8)}].')
+  _results.show('accountant_rare', _results.markdown(
+      ['sigma, q, steps, delta', 'epsilon', 'upper - lower', 'ms'],
+      [[_setting(row), f'{row["estimate"]:.12g}', f'{row["upper"] - row["lower"]:.1e}',
+        f'{row["milliseconds"]:.0f}'] for row in found['rare']]))
 
 
 if __name__ == '__main__':

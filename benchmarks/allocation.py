@@ -65,6 +65,11 @@ def account_tables() -> None:
   """Computes and shows the tables of the account."""
   found = [cost_at(*case) for case in itertools.product(BATCHES, EPOCHS, EPSILONS)]
   _results.save('allocation', found)
+  show(found)
+
+
+def show(found: list[dict]) -> None:
+  """Writes the table of the account, from the results."""
   rows = []
   for batches, epochs in itertools.product(BATCHES, EPOCHS):
     mine = [one for one in found

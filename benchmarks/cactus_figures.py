@@ -168,7 +168,7 @@ def trained(mechanism: str, seed: int) -> list[float]:
 def training(quick: bool) -> dict[str, list[list[float]]]:
   """Accuracies by mechanism, seed and epoch."""
   if quick:
-    saved = _results.RESULTS / 'cactus_figures.json'
+    saved = _results.KEPT / 'cactus_figures.json'
     return json.loads(saved.read_text(encoding='utf-8'))['accuracy']
   found: dict[str, list[list[float]]] = {'cactus': [], 'gaussian': []}
   for seed in SEEDS:

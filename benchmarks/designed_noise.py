@@ -146,7 +146,12 @@ def main() -> None:
                      (1_000_000, 1.0)):
     result['large'].append(large_cell(dim, sigma, 3600))
     _results.save('designed_noise', result)
-  _results.show('designed_noise', table(result))
+  show(_results.load('designed_noise'))
+
+
+def show(found: dict) -> None:
+  """Writes the table, from the results."""
+  _results.show('designed_noise', table(found))
 
 
 if __name__ == '__main__':

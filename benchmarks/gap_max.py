@@ -137,7 +137,7 @@ def main() -> None:
           results['rows'].append(row)
     print(f'{releases} releases: {time.process_time() - begun:.0f} s', flush=True)
     _results.save('gap_max', results)
-  _show(results)
+  show(_results.load('gap_max'))
   _draw(results)
 
 
@@ -159,7 +159,8 @@ def crossing(results: dict, releases: int) -> float:
   return math.inf
 
 
-def _show(results: dict) -> None:
+def show(results: dict) -> None:
+  """Writes the table, from the results."""
   table = []
   for releases in RELEASES:
     for options in (10**2, 10**4, 10**6, 10**15, 10**30):

@@ -21,6 +21,8 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 from benchmarks import _results  # noqa: E402
 from benchmarks import training_speed  # noqa: E402
 
+LONG = 'it needs the interpreters of two environments'
+
 NAMES = ('plain', 'tfcactus')
 STEPS = 60
 
@@ -77,10 +79,16 @@ def main():
   _results.save('keras_versions_speed', {
       'batch': training_speed.BATCH, 'steps': STEPS, 'rounds': args.rounds,
       'unit': 'CPU seconds, best of the rounds', 'environments': found})
+  show(_results.load('keras_versions_speed'))
+
+
+def show(found: dict) -> None:
+  """Writes the table, from the results."""
   _results.show('keras_versions_speed', _results.markdown(
       ['TensorFlow', 'Keras', 'plain, CPU s', 'private, CPU s', 'slowdown'],
       [[r['tensorflow'], r['keras'], f'{r["plain"]:.2f}',
-        f'{r["tfcactus"]:.2f}', f'{r["slowdown"]:.2f}'] for r in found]))
+        f'{r["tfcactus"]:.2f}', f'{r["slowdown"]:.2f}']
+       for r in found['environments']]))
 
 
 if __name__ == '__main__':

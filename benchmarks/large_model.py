@@ -22,6 +22,8 @@ import numpy as np  # noqa: E402
 
 from benchmarks import _results  # noqa: E402
 
+QUICK = ('--batch-size', '8', '--steps', '3')
+
 EXAMPLES, LENGTH, WORDS, WIDTH, LAYERS, HEADS, CLASSES = 4096, 64, 16_000, 320, 4, 8, 4
 
 
@@ -94,13 +96,18 @@ def main():
   found = {name: measured(name == 'private', args) for name in ('plain', 'private')}
   _results.save('large_model', {
       'batch_size': args.batch_size, 'cores': len(os.sched_getaffinity(0)), **found})
+  show(_results.load('large_model'))
+
+
+def show(found: dict) -> None:
+  """Writes the table, from the results."""
   plain = found['plain']
   _results.show('large_model', _results.markdown(
       ['training', 'weights', 's a step', 'MB at most', 'times plain', 'times its MB'],
       [[name, f'{each["weights"]:,}', f'{each["seconds"]:.2f}',
         f'{each["megabytes"]:,.0f}', f'{each["seconds"] / plain["seconds"]:.2f}',
         f'{each["megabytes"] / plain["megabytes"]:.2f}']
-       for name, each in found.items()]))
+       for name, each in ((name, found[name]) for name in ('plain', 'private'))]))
 
 
 if __name__ == '__main__':

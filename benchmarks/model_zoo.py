@@ -23,6 +23,8 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 from benchmarks import _results  # noqa: E402
 from benchmarks import _zoo_training  # noqa: E402
 
+LONG = 'it trains some 160 models, in an environment of each Keras'
+
 ROUNDS, PATIENCE = 5, 900
 VERSIONS = (2, 3)
 
@@ -57,10 +59,8 @@ def measure_all(names: list, rounds: int, found: dict) -> None:
 
 def kept(version: int) -> dict:
   """What was measured with a version of Keras, or nothing."""
-  path = _results.RESULTS / f'model_zoo_keras{version}.json'
-  if not path.exists():
-    return {'keras': version, 'batch': _zoo_training.BATCH, 'models': {}}
-  return json.loads(path.read_text(encoding='utf-8'))
+  return _results.load(f'model_zoo_keras{version}', {
+      'keras': version, 'batch': _zoo_training.BATCH, 'models': {}})
 
 
 def _cells(result: dict) -> list:
@@ -136,7 +136,11 @@ def main() -> None:
   else:
     found['models'] = {}
   measure_all(names, args.rounds, found)
-  both = {each: kept(each) for each in VERSIONS}
+  show({each: kept(each) for each in VERSIONS})
+
+
+def show(both: dict) -> None:
+  """Writes the tables, from the results of both."""
   _results.show('model_zoo_summary', summary_table(both))
   _results.show('model_zoo', models_table(both))
 

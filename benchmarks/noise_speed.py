@@ -22,6 +22,8 @@ from benchmarks import _results  # noqa: E402
 import tfcactus  # noqa: E402
 from tfcactus import keras as private  # noqa: E402
 
+QUICK = ('--rounds', '20', '--large', '1000000')
+
 SMALL = 26_010
 """The weights of the tutorial's CNN."""
 
@@ -68,11 +70,17 @@ def main():
   _results.save('noise_speed', {
       'rounds': args.rounds, 'cores': len(os.sched_getaffinity(0)),
       'microseconds': {str(draws): each for draws, each in found.items()}})
+  show(_results.load('noise_speed'))
+
+
+def show(found: dict) -> None:
+  """Writes the table, from the results."""
   _results.show('noise_speed', _results.markdown(
       ['normals', 'by', 'median', 'best', "over numpy's"],
-      [[f'{draws:,}', name, _time(each['median_us']), _time(each['best_us']),
+      [[f'{int(draws):,}', name, _time(each['median_us']), _time(each['best_us']),
         f'{each["median_us"] / times[NUMPY]["median_us"]:.2f}']
-       for draws, times in found.items() for name, each in times.items()]))
+       for draws, times in found['microseconds'].items()
+       for name, each in times.items()]))
 
 
 def _time(microseconds):

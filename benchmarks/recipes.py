@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import statistics
 from typing import Any
 
@@ -21,6 +20,8 @@ from tfcactus import _format
 from training import datasets
 from training import mnist
 from training import recipes
+
+LONG = 'it trains twelve models'
 
 EPSILONS, SEEDS = (recipes.TARGET_EPSILON, 1.0), 3
 
@@ -47,8 +48,7 @@ def run(name: str, target: float, seed: int) -> dict[str, Any]:
 
 def kept() -> list[dict[str, Any]]:
   """The runs of before, of the recipes as they are."""
-  path = _results.RESULTS / 'recipes.json'
-  found = json.loads(path.read_text(encoding='utf-8')) if path.exists() else []
+  found = _results.load('recipes', [])
   return [each for each in found if each['recipe'] in recipes.RECIPES and all(
       each['parameters'][option] == value
       for option, value in [
@@ -95,6 +95,11 @@ def main() -> None:
             name, target, seed) for each in found):
           found.append(run(name, target, seed))
           _results.save('recipes', found)
+  show(found)
+
+
+def show(found: list[dict[str, Any]]) -> None:
+  """Writes the table, from the results."""
   _results.show('recipes', table(found))
 
 

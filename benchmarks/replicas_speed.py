@@ -28,6 +28,8 @@ from tfcactus import keras as private  # noqa: E402
 from training import networks  # noqa: E402
 from training import strategies  # noqa: E402
 
+QUICK = ('--batch-size', '64', '--steps', '2', '--rounds', '1')
+
 EXAMPLES = 8192
 SIZES = (26_010, 25_000_000, 110_000_000)
 """Weights of the tutorial's CNN, of a ResNet-50 and of BERT-base."""
@@ -100,16 +102,23 @@ def main():
       'batch_size': args.batch_size, 'cores': len(os.sched_getaffinity(0)),
       'steps': steps, 'sums': {str(size): each for size, each in sums.items()},
       'latency': latency, 'bytes_per_second': 8 / slope})
+  show(_results.load('replicas_speed'))
+
+
+def show(found: dict) -> None:
+  """Writes the tables, from the results."""
+  steps, latency = found['steps'], found['latency']
+  slope = 8 / found['bytes_per_second']
   _results.show('replicas_speed', _results.markdown(
-      ['the tutorial CNN, batches of ' + str(args.batch_size), 'ms a step'],
+      [f'the tutorial CNN, batches of {found["batch_size"]}', 'ms a step'],
       [['one device', f'{1e3 * steps["none"]:.0f}'],
        ['two replicas', f'{1e3 * steps["mirrored"]:.0f}']]))
   _results.show('replicas_sums', _results.markdown(
       ['weights', 'sum of two replicas, ms',
        'more in a step of 8, by the line, ms'],
-      [[f'{size:,}', f'{1e3 * each:.1f}',
-        f'{1e3 * (latency + 2 * 7 / 8 * slope * size):.1f}']
-       for size, each in sums.items()]))
+      [[f'{int(size):,}', f'{1e3 * each:.1f}',
+        f'{1e3 * (latency + 2 * 7 / 8 * slope * int(size)):.1f}']
+       for size, each in found['sums'].items()]))
 
 
 if __name__ == '__main__':

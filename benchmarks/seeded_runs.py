@@ -36,6 +36,8 @@ import numpy as np  # noqa: E402
 from benchmarks import _results  # noqa: E402
 from tfcactus import _format  # noqa: E402
 
+LONG = 'it compares what several environments recorded'
+
 STEPS, EXAMPLES, BATCH, SEED = 500, 2000, 64, 7
 PRIMARY = 'py311-tf2.15'
 CONTROL = f'{PRIMARY}-other-kernels'
@@ -46,7 +48,7 @@ RUNS = {  # Type of floats, and pools.
     'float32_averages': ('float32', 'AveragePooling2D'),
 }
 RECORDS = pathlib.Path(os.environ.get(
-    'SEEDED_RUNS', _results.RESULTS.parent.parent / 'runs' / 'seeded'))
+    'SEEDED_RUNS', _results.KEPT.parent.parent / 'runs' / 'seeded'))
 
 
 def data():

@@ -22,6 +22,8 @@ from benchmarks import _results
 from tfcactus import design
 from tfcactus.design.solvers import conic
 
+QUICK = ('--largest', '20', '--dims', '1', '10')
+
 BUDGET, UNITS, LOG_RATIO = 0.25, 8, 200 * np.log(0.9)
 """The grid reaches eight units; r = .9 at n = 200."""
 

@@ -27,6 +27,8 @@ from tfcactus import _format
 from tfcactus import keras as private
 from tfcactus import sampling
 
+LONG = 'it writes 20 GB'
+
 SIDE = 256
 FILES = 40
 BATCH = 100
@@ -111,6 +113,11 @@ def main() -> None:
   finally:
     shutil.rmtree(directory)
   _results.save('streaming', found)
+  show(_results.load('streaming'))
+
+
+def show(found: dict) -> None:
+  """Writes the table, from the results."""
   _results.show('streaming', _results.markdown(
       ['GB on disk', 'examples', 'steps', 'minutes', 'peak memory, GB',
        'each used once', 'epsilon at 1e-6'],

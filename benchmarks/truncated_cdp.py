@@ -99,18 +99,23 @@ def main() -> None:
       sinh_normal_costs(), theorem_12_constants(), medians())
   _results.save('truncated_cdp', {
       'sinh_normal': costs, 'theorem_12': constants, 'medians': rows})
+  for row in constants:
+    print(row)
+  show(_results.load('truncated_cdp'))
+
+
+def show(found: dict) -> None:
+  """Writes the tables, from the results."""
   _results.show('sinh_normal', _results.markdown(
       ['sigma', 'bend', 'exact', 'by Renyi', 'by Theorem 17'],
       [[f'{1 / math.sqrt(2 * row["rho"]):.4g}', f'{row["bend"]:.4g}'] + [
           _format.upper(row[kind + "_1e-05"], 5) for kind in (
-              'exact', 'renyi', 'theorem_17')] for row in costs]))
-  for row in constants:
-    print(row)
+              'exact', 'renyi', 'theorem_17')] for row in found['sinh_normal']]))
   _results.show('medians', _results.markdown(
       ['values', 'method', 'questions', 'rank error', 'exceeded (of 0.05)'],
       [[f'2^{row["size"].bit_length() - 1}', row['method'],
         str(row['questions']), _format.upper(row["planned_error"], 4),
-        f'{row["failed"]:.4f}'] for row in rows]))
+        f'{row["failed"]:.4f}'] for row in found['medians']]))
 
 
 if __name__ == '__main__':

@@ -17,30 +17,20 @@ from typing import Any
 from typing import Sequence
 
 import numpy as np
-from scipy import optimize
 
+from benchmarks import _bounded
 from benchmarks import _results
 import tfcactus
 from tfcactus import design
 from tfcactus.noise import scalar_pairs
-from tfcactus.search import truncated
 
-EPSILON = 0.3
+LONG = 'gradient descent from many seeds'
+
+EPSILON = _bounded.EPSILON
 STAIRCASE_UTILITY = 1.884781
 POINTY_UTILITY = 1.879
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128)
 SEEDS = 10
-
-
-def _density(table) -> tuple[np.ndarray, np.ndarray]:
-  x = (np.arange(table.log_density.size) + 0.5) / table.bins
-  y = np.exp(table.log_density)
-  return np.append(-x[::-1], x), np.append(y[::-1], y)
-
-
-def _delta(table, **ask) -> float:
-  return truncated.account(table, epsilon=ask.pop('epsilon', EPSILON),
-                           **ask).delta.upper
 
 
 def _learned(**kwargs):
@@ -68,7 +58,7 @@ def figure_1(pyplot: Any) -> dict:
   falling = design.Truncated(
       utility=POINTY_UTILITY, method='lp', **STAIRS).solve()
   _draw_figure_1(pyplot, tables, {'truncated staircase': staircase, **towers})
-  rows = {name: {'utility': table.moment(1), 'delta': _delta(table),
+  rows = {name: {'utility': table.moment(1), 'delta': _bounded.delta(table),
                  'delta_full_shift': scalar_pairs.shifted(
                      table, table.bins).hockey_stick(EPSILON)}
           for name, table in {**tables, **towers,
@@ -85,7 +75,7 @@ def _draw_figure_1(pyplot: Any, *groups: dict) -> None:
   figure, axes = pyplot.subplots(1, 2, figsize=(13, 4.6))
   for axis, group in zip(axes, groups):
     for name, table in group.items():
-      axis.semilogy(*_density(table), drawstyle='steps-mid', label=name,
+      axis.semilogy(*_bounded.density(table), drawstyle='steps-mid', label=name,
                     linewidth=2.5 if 'truncated' in name else 1.0)
     axis.set(xlabel='z', ylabel='density', ylim=(1e-3, 10))
   axes[0].set_ylim(0.02, 0.5)
@@ -176,7 +166,7 @@ def _trade_off(steps: int, norm: int) -> list[dict]:
     normal = design.TruncatedGaussian(
         500, utility=utility, norm=norm, bins=1).solve()
     rows.append({
-        'utility': utility, 'truncated_gaussian': _delta(normal, **ask), **{
+        'utility': utility, 'truncated_gaussian': _bounded.delta(normal, **ask), **{
             method: tfcactus.truncated_noise(
                 500, utility=utility, bins=1, method=method, **ask).delta.upper
             for method in ('direct', 'ma')}})
@@ -210,7 +200,7 @@ def _epsilons(axis) -> list[dict]:
       normal = design.TruncatedGaussian(500, utility=utility, bins=1).solve()
       rows.append({
           'epsilon': epsilon, 'utility': utility,
-          'truncated_gaussian': _delta(normal, **ask),
+          'truncated_gaussian': _bounded.delta(normal, **ask),
           'direct': tfcactus.truncated_noise(
               500, utility=utility, bins=1, **ask).delta.upper})
   for utility, style in ((40.0, 'o-'), (80.0, 's-')):
@@ -269,7 +259,7 @@ def _equal_deltas(steps: int, colour: str, left: Any, right: Any) -> dict:
       reach, utility=utility, bins=bins, method=method, **ask)
                     for method in ('direct', 'ma'))
   for axis, name, design_ in ((left, 'direct', found), (right, 'ma', moments)):
-    axis.semilogy(*_density(design_.noise), drawstyle='steps-mid', color=colour,
+    axis.semilogy(*_bounded.density(design_.noise), drawstyle='steps-mid', color=colour,
                   label=f'{name}, n={steps}')
   return {'steps': steps, 'range': reach, 'bins': bins,
           'delta': found.delta.upper, 'direct': found.utility,
@@ -282,20 +272,8 @@ def _equal_deltas(steps: int, colour: str, left: Any, right: Any) -> dict:
 
 def _gaussian_utility(reach: float, bins: int, delta: float, ask: dict):
   """Least E|Z| of a truncated Gaussian with at most this delta, or None."""
-  def excess(log_scale):
-    table = design.TruncatedGaussian(
-        reach, scale=math.exp(log_scale), bins=bins).solve()
-    return math.log(_delta(table, **ask) / delta)
-
-  grid = np.linspace(math.log(0.2), math.log(2 * reach), 40)
-  values = [excess(x) for x in grid]
-  below = next((i for i, value in enumerate(values) if value <= 0), None)
-  if below is None or below == 0:
-    return None
-  scale = math.exp(optimize.brentq(excess, grid[below - 1], grid[below],
-                                   xtol=1e-5))
-  return design.TruncatedGaussian(reach, scale=scale, bins=bins).solve().moment(
-      1)
+  table = _bounded.gaussian_of_delta(reach, bins, delta, ask)
+  return None if table is None else table.moment(1)
 
 
 def figure_6(pyplot: Any) -> dict:
@@ -343,8 +321,7 @@ def _save(figure: Any, axes: Sequence[Any], name: str) -> None:
 def main(wanted: list[str]) -> None:
   """Redraws the figures named, or all, and merges them into the results."""
   pyplot = _results.pyplot()
-  path = _results.RESULTS / 'truncated_figures.json'
-  result = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+  result = _results.load('truncated_figures', {})
   for name, draw in (('1', figure_1), ('3', figure_3), ('4', figure_4),
                      ('6', figure_6)):
     if not wanted or name in wanted:

@@ -20,6 +20,8 @@ from tfcactus import _format
 from tfcactus import design
 from tfcactus.search import truncated
 
+QUICK = ()
+
 CASES = (
     # steps, range, utility, bins, sampling_prob, epsilon
     (8, 200, 25, 2, 1.0, 0.3),
@@ -59,6 +61,11 @@ def main() -> None:
   """Prints the table, puts it into README.md and writes the results."""
   rows = [measure(*case) for case in CASES]
   _results.save('truncated_noise', rows)
+  show(rows)
+
+
+def show(rows: list[dict]) -> None:
+  """Writes the table, from the results."""
   _results.show('truncated_noise', _results.markdown(
       ('steps', 'q', 'epsilon', 'range', 'utility', 'truncated Gaussian',
        'designed', 'proved', 'CPU s'),

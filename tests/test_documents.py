@@ -7,6 +7,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 DOCUMENTS = ['README.md', 'CHANGELOG.md', 'benchmarks/README.md',
+             'benchmarks/PAPERS.md',
              *(f'docs/{path.name}' for path in sorted((ROOT / 'docs').glob('*.md')))]
 
 

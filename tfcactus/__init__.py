@@ -22,14 +22,17 @@ from tfcactus.noise import ScalarTable
 from tfcactus.noise import SinhNormal
 from tfcactus.plan import calibrate_noise_multiplier
 from tfcactus.plan import PrivacyPlan
+from tfcactus.search.least_utility import least_utility
+from tfcactus.search.least_utility import LeastUtility
 from tfcactus.search.optimal import optimal_noise
 from tfcactus.search.truncated import truncated_noise
 from tfcactus.search.truncated import TruncatedNoise
 
 __all__ = [
-    'AdaptiveClipping', 'Gaussian', 'Guarantee', 'Laplace', 'NoiseTableDpEvent',
-    'PhiAccountant', 'PrivacyPlan', 'RadialTable', 'ScalarTable', 'SinhNormal',
-    'TCDP', 'TCDPAccountant', 'TruncatedNoise', 'calibrate_noise_multiplier',
-    'library', 'load', 'optimal_noise', 'truncated_noise',
+    'AdaptiveClipping', 'Gaussian', 'Guarantee', 'Laplace', 'LeastUtility',
+    'NoiseTableDpEvent', 'PhiAccountant', 'PrivacyPlan', 'RadialTable', 'ScalarTable',
+    'SinhNormal', 'TCDP', 'TCDPAccountant', 'TruncatedNoise',
+    'calibrate_noise_multiplier', 'least_utility', 'library', 'load', 'optimal_noise',
+    'truncated_noise',
 ]
 __version__ = '0.1.0'

@@ -124,6 +124,18 @@ def test_design_truncated_by_program(method, certified, capsys):
   assert told['certified'] is certified and told['method'] == method
 
 
+def test_design_truncated_of_least_utility(tmp_path, capsys):
+  path = str(tmp_path / 'noise.npz')
+  ask = ('design', 'truncated', '--range', '6', '--delta', '.06', '--epsilon', '.3',
+         '--bins', '2', '--norm', '1', '--steps')
+  run(*ask, '1', '--out', path, '--json')
+  told = json.loads(capsys.readouterr().out)
+  assert told['delta'] <= 0.06 and noise.load(path).digest == told['digest']
+  assert told['utility'] / 1.002 < told['least_utility'] <= told['utility']
+  run(*ask, '1')
+  assert 'No table of this grid' in capsys.readouterr().out
+
+
 def test_design_truncated_by_learning(capsys):
   pytest.importorskip('tensorflow')
   run(*BOUNDED, '--method', 'sigmoid-adp', '--seconds', '.1', '--seed', '3',
@@ -137,6 +149,11 @@ def test_design_truncated_by_learning(capsys):
     (BOUNDED + ('--budget', '1'), 'not used here: --budget'),
     (BOUNDED + ('--power', '1'), 'power'),
     (BOUNDED + ('--seed', '1'), 'sigmoid'),
+    (BOUNDED + ('--delta', '.01'), 'Expected --utility.* or --delta'),
+    (BOUNDED[:4] + BOUNDED[6:], 'Expected --utility.* or --delta'),
+    (BOUNDED[:4] + BOUNDED[6:] + ('--delta', '.01', '--method', 'sigmoid-ma'),
+     'Expected --utility'),
+    (BOUNDED[:4] + BOUNDED[6:] + ('--delta', '1e-9'), 'widen the range'),
     (BOUNDED + ('--method', 'lp'), "method='direct'"),
     (BOUNDED + ('--out', 'x.txt'), 'npz'),
     (('design', 'truncated', '--range', '.5', '--utility', '1', '--epsilon', '1',

@@ -44,7 +44,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--cells', type=int, help='index of the last free cell (N)')
   add('--tail-ratio', type=arguments.number, help='density ratio beyond it (r)')
   add('--solver', choices=('interior-point', 'cvxpy'), default='interior-point')
-  add('--delta', type=arguments.number, help='of the plan (optimal only)')
+  add('--delta', type=arguments.number, help='of the plan (optimal and truncated only)')
   add('--sampling-prob', type=arguments.number,
       help='of the plan (optimal and truncated only)')
   add('--steps', type=int, help='of the plan (optimal, truncated, correlation)')

@@ -1,4 +1,7 @@
-"""`tfcactus design truncated`: bounded noise, by any method."""
+"""`tfcactus design truncated`: bounded noise, by any method.
+
+Of a given utility and least delta, or of a given delta and least utility.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from typing import Any
 from tfcactus import _format
 from tfcactus.cli import arguments
 from tfcactus.cli import command
+from tfcactus.search import least_utility
 from tfcactus.search import truncated
 
 LEARNED = ('sigmoid-adp', 'sigmoid-pdp', 'sigmoid-ma')
 METHODS = ('direct', 'lp', 'ma', *LEARNED)
 
-_FOREIGN = ('budget', 'objective', 'dim', 'cells', 'tail_ratio', 'delta')
+_FOREIGN = ('budget', 'objective', 'dim', 'cells', 'tail_ratio')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,19 +49,23 @@ def run(args: argparse.Namespace) -> None:
     ValueError: if an argument is missing, foreign or out of range.
     SolverError: if a program with a global optimum was not proved to be at it.
   """
-  missing = [name for name in ('range', 'utility', 'epsilon', 'steps')
+  missing = [name for name in ('range', 'epsilon', 'steps')
              if getattr(args, name) is None]
   foreign = [name for name in _FOREIGN if getattr(args, name) is not None]
   if missing or foreign or args.power != 2 or args.solver != 'interior-point':
     raise ValueError(
-        'Expected --range, --utility, --epsilon and --steps with "design '
-        f'truncated". Missing: {_options(missing)}; not used here: '
+        'Expected --range, --epsilon and --steps with "design truncated". Missing: '
+        f'{_options(missing)}; not used here: '
         f'{_options(foreign) if foreign else "power and solver"}.')
+  if (args.utility is None) == (args.delta is None):
+    raise ValueError(
+        'Expected --utility, for the least delta, or --delta, for the least utility, '
+        f'got --utility {args.utility} and --delta {args.delta}.')
   method = args.method or 'direct'
-  request = {'utility': args.utility, 'epsilon': args.epsilon,
-             'steps': args.steps, 'norm': args.norm or 2,
+  request = {'epsilon': args.epsilon, 'steps': args.steps, 'norm': args.norm or 2,
              'sampling_prob': 1.0 if args.sampling_prob is None else
                               args.sampling_prob, 'bins': args.bins}
+  report, words = {}, []
   if method in LEARNED:
     found = _learned(args, method, request)
   else:
@@ -65,18 +73,29 @@ def run(args: argparse.Namespace) -> None:
       raise ValueError(
           'Expected --seed and --seconds with the sigmoid methods only, got '
           f'them with --method {method}.')
-    found = truncated.truncated_noise(args.range, method=method, **request)
+    if args.utility is None:
+      least = least_utility.least_utility(
+          args.range, delta=args.delta, method=method, **request)
+      found, words = least.found, [least.statement]
+      report = {'least_utility': least.lower_bound}
+    else:
+      found = truncated.truncated_noise(
+          args.range, utility=args.utility, method=method, **request)
   if args.out is not None:
     found.noise.save(args.out)
-  command.show(args, _report(found), _told(args, found))
+  command.show(args, {**_report(found), **report},
+               '\n'.join([_told(args, found), *words]))
 
 
 def _learned(args: argparse.Namespace, method: str, request: dict[str, Any]
              ) -> truncated.TruncatedNoise:
+  if args.utility is None:
+    raise ValueError(f'Expected --utility with --method {method}, got --delta; the '
+                     'other methods take one.')
   from tfcactus.learned import learned_noise  # pylint: disable=import-outside-toplevel
   begun = time.perf_counter()
   table = learned_noise.LearnedNoise(
-      args.range, loss=method.split('-')[1], seed=args.seed or 0,
+      args.range, utility=args.utility, loss=method.split('-')[1], seed=args.seed or 0,
       max_seconds=args.seconds or 120.0, progress=not args.json, **request
   ).solve()
   return truncated.account(

@@ -81,6 +81,17 @@ def _is_whole(value: float) -> bool:
   return abs(value - round(value)) <= _WHOLE * max(value, 1.0)
 
 
+def utility_limits(cells: int, bins: int, norm: int) -> tuple[float, float]:
+  """What utilities of tables that fall outwards lie between.
+
+  Returns:
+    The utility of the narrowest table, and (less a billionth) of the uniform one.
+  """
+  cost = cell_cost(cells, bins, norm)
+  return (float(cost[0])**(1 / norm),
+          float(np.mean(cost))**(1 / norm) * (1 - 1e-9))
+
+
 def check_utility(value: float, cells: int, bins: int, norm: int) -> float:
   """Returns the utility, if some table that falls outwards has it.
 
@@ -89,14 +100,13 @@ def check_utility(value: float, cells: int, bins: int, norm: int) -> float:
   """
   value = _checks.positive('utility', value)
   name = 'E|Z|' if norm == 1 else 'sqrt(E Z^2)'
-  cost = cell_cost(cells, bins, norm)
-  least, most = cost[0]**(1 / norm), float(np.mean(cost))**(1 / norm)
+  least, most = utility_limits(cells, bins, norm)
   if value <= least:
     raise ValueError(
         f'Expected utility above {least:.6g}, the {name} that the dither inside '
         f'the two middle cells has alone, got utility={value!r}; raise the '
         'utility or bins.')
-  if value >= most * (1 - 1e-9):
+  if value >= most:
     raise ValueError(
         f'Expected utility below {most:.6g}, the {name} of uniform noise on '
         f'[-{cells / bins:g}, {cells / bins:g}], got utility={value!r}; widen '

@@ -1,0 +1,309 @@
+"""Paper 004: accounting by characteristic functions."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import dp_accounting
+import numpy as np
+from scipy import stats
+
+from benchmarks.papers.item import Item
+from benchmarks.papers.item import of
+from benchmarks.papers.item import Paper
+from benchmarks.papers.item import REPRODUCED
+from benchmarks.papers.item import run
+from benchmarks.papers.item import test
+import tfcactus
+from tfcactus import _format
+from tfcactus import accounting
+from tfcactus import noise as noise_lib
+from tfcactus import relations
+from tfcactus.accounting import views
+
+GAUSSIAN = dp_accounting.GaussianDpEvent(2.0)
+SAMPLED = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0))
+PAIR = accounting.DominatingPair.from_masses([0.7, 0.3], [0.3, 0.7])
+
+
+def _in(bounds: Any, digits: int = 8) -> str:
+  return (f'in [{_format.lower(bounds.lower, digits)}, '
+          f'{_format.upper(bounds.upper, digits)}]')
+
+
+def _composed(event: Any, count: int, **kwargs: Any) -> accounting.PhiAccountant:
+  return accounting.PhiAccountant(**kwargs).compose(event, count)
+
+
+def _divergence() -> str:
+  mu = 0.5
+  exact = stats.norm.cdf(-1 / mu + mu / 2) - math.e * stats.norm.cdf(-1 / mu - mu / 2)
+  found = _composed(GAUSSIAN, 1).delta_bounds(1.0)
+  return (f'Gaussian of 2, delta at epsilon 1: {_in(found)}, '
+          f'closed form {exact:.8g}')
+
+
+def _renyi() -> str:
+  values = [accounting.RenyiAccountant(conversion=name).compose(
+      GAUSSIAN, 10).get_epsilon(1e-5) for name in ('moments', 'tight', 'optimal')]
+  return ('ten Gaussians of 2, delta 1e-5: epsilon at most ' + ', '.join(
+      _format.upper(value) for value in values) + ' by moments, tight and optimal '
+          'conversion; by phi ' + _format.upper(
+              _composed(GAUSSIAN, 10).get_epsilon(1e-5)))
+
+
+def _dominates() -> str:
+  mixed = accounting.DominatingPair.from_masses([0.6, 0.4], [0.4, 0.6])
+  return (f'randomised response .7 over .6, delta at epsilon .2: '
+          f'{PAIR.hockey_stick(0.2):.6g} over {mixed.hockey_stick(0.2):.6g}')
+
+
+def _profile() -> str:
+  alpha = np.exp(np.linspace(-3, 3, 401))
+  back = views.pair_from_profile(alpha, views.privacy_profile(PAIR, alpha))
+  return (f'randomised response .7, from 401 points of its profile: delta at epsilon '
+          f'.5 '
+          f'{back.hockey_stick(0.5):.8g}, before {PAIR.hockey_stick(0.5):.8g}')
+
+
+def _adaptive() -> str:
+  found = accounting.PhiAccountant().compose(GAUSSIAN, 3).compose(
+      accounting.DominatingPairDpEvent(PAIR), 2)
+  return ('three Gaussians of 2 and two randomised responses, delta 1e-5: epsilon ' +
+          _in(found.epsilon_bounds(1e-5), 6))
+
+
+def _poisson() -> str:
+  found = {direction: _composed(SAMPLED, 1000, direction=direction).epsilon_bounds(1e-5)
+           for direction in ('add', 'remove')}
+  return 'sigma 1, q .01, 1,000 steps, delta 1e-5: epsilon ' + '; '.join(
+      f'{direction} {_in(bounds)}' for direction, bounds in found.items())
+
+
+def _fixed_size(relation: Any = relations.ADD_OR_REMOVE) -> str:
+  event = dp_accounting.SampledWithoutReplacementDpEvent(
+      1000, 10, dp_accounting.GaussianDpEvent(4.0))
+  found = _composed(event, 100, neighboring_relation=relation).epsilon_bounds(1e-5)
+  return f'sigma 4, 10 of 1,000 examples, 100 steps: epsilon {_in(found, 6)}'
+
+
+def _phi() -> str:
+  t = np.array([1.0])
+  pair = noise_lib.Gaussian(2.0).dominating_pair(1).upper
+  exact = complex(np.exp(0.125j - 0.125))
+  value = complex(np.exp(pair.log_phi(t))[0])
+  return (f'Gaussian of 2, t = 1: {value.real:.5f} + {value.imag:.5f} i by atoms; '
+          f'closed '
+          f'form {exact.real:.5f} + {exact.imag:.5f} i')
+
+
+def _phi_composed() -> str:
+  joint = accounting.DominatingPair.from_masses(
+      [0.49, 0.21, 0.21, 0.09], [0.09, 0.21, 0.21, 0.49])
+  one, two = (complex(pair.log_phi(np.array([0.7]))[0]) for pair in (PAIR, joint))
+  return (f'real part of log phi(.7) of two randomised responses {two.real:.8f}, twice '
+          f'one {2 * one.real:.8f}')
+
+
+def _laplace() -> str:
+  event = accounting.noise_event(tfcactus.Laplace(5.0))
+  return 'Laplace of 5, 30 releases, delta 1e-5: epsilon ' + _in(
+      _composed(event, 30).epsilon_bounds(1e-5))
+
+
+def _binomial() -> str:
+  accountant = _composed(accounting.DominatingPairDpEvent(PAIR), 20)
+  k = np.arange(21)
+  p = stats.binom.pmf(k, 20, 0.7)
+  exact = float(np.sum(np.maximum(p - math.exp(2.0) * p[::-1], 0.0)))
+  return (f'twenty randomised responses, delta at epsilon 2: '
+          f'{_in(accountant.delta_bounds(2.0))}, by the binomial law {exact:.8g}')
+
+
+def _afa() -> str:
+  widest = max(row['upper'] - row['lower'] for row in of('accountant_speed', 'points'))
+  fastest = min(row['milliseconds'] for row in of('accountant_speed', 'points'))
+  return (f'seven settings: bounds at most {_format.upper(widest, 2)} apart, from '
+          f'{fastest:.1f} ms on')
+
+
+def _fuzz() -> str:
+  found = of('accountant_fuzz')
+  return f'{found["settings"]:,} random settings: {len(found["wrong"])} wrong'
+
+
+def _experiment_1() -> str:
+  values = [_composed(GAUSSIAN, count).get_epsilon(1e-5) for count in (10, 100)]
+  renyi = [accounting.RenyiAccountant().compose(GAUSSIAN, count).get_epsilon(1e-5)
+           for count in (10, 100)]
+  return 'Gaussian of 2, 10 and 100 times, delta 1e-5: epsilon ' + ', '.join(
+      f'{_format.upper(value)} (RDP {_format.upper(other)})'
+      for value, other in zip(values, renyi))
+
+
+def _experiment_2() -> str:
+  found = accounting.PhiAccountant().compose(
+      dp_accounting.GaussianDpEvent(5.0), 50).compose(
+          accounting.DominatingPairDpEvent(accounting.DominatingPair.from_masses(
+              [0.52, 0.48], [0.48, 0.52])), 50)
+  return ('fifty Gaussians of 5 and fifty randomised responses of .52, delta 1e-5: '
+          'epsilon ' + _in(found.epsilon_bounds(1e-5), 6))
+
+
+def _experiment_3() -> str:
+  point = of('accountant_speed', 'points', 0)
+  renyi = accounting.RenyiAccountant().compose(SAMPLED, 1000).get_epsilon(1e-5)
+  return (f'sigma 1, q .01, 1,000 steps: epsilon {_format.upper(point["upper"], 8)}; '
+          f'PLD '
+          f'{point["pld"]:.7g}, PRV {point["prv"]:.5g}, RDP {_format.upper(renyi)}')
+
+
+def _runtime() -> str:
+  rows = of('accountant_speed', 'points')
+  slower = [row['pld_milliseconds'] / row['milliseconds'] for row in rows]
+  return (f'PLD takes {min(slower):.0f} to {max(slower):.0f} times as long in seven '
+          'settings')
+
+
+def _tradeoff() -> str:
+  x = np.linspace(0, 1, 201)
+  back = views.pair_from_tradeoff(x, views.tradeoff(PAIR, x))
+  return (f'randomised response .7, from 201 points of its trade-off: delta at '
+          f'epsilon .5 '
+          f'{back.hockey_stick(0.5):.8g}, before {PAIR.hockey_stick(0.5):.8g}')
+
+
+def _cdf() -> str:
+  pair, loss = PAIR, math.log(7 / 3)
+  below, at = views.loss_cdf(pair, np.array([loss - 1e-9, loss]))
+  return f'randomised response .7: {below:.6g} below its loss, {at:.6g} at it'
+
+
+def _composed_cdf() -> str:
+  part = _composed(GAUSSIAN, 4, direction='remove').compositions()['remove']
+  exact = stats.norm.cdf(1.0, 0.5, 1.0)
+  found = views.composed_loss_cdf(part, 1.0)
+  return (f'four Gaussians of 2, losses up to 1: {_in(found)}, '
+          f'exactly {exact:.8g}')
+
+
+def _lemma_23() -> str:
+  value = PAIR.renyi_divergence(3.0)
+  exact = 0.5 * math.log(0.7**3 / 0.3**2 + 0.3**3 / 0.7**2)
+  return f'order 3, randomised response .7: {value:.10g}, by hand {exact:.10g}'
+
+
+def _infinite() -> str:
+  pair = accounting.DominatingPair.from_masses([0.5, 0.49, 0.01], [0.4, 0.6, 0.0])
+  accountant = _composed(accounting.DominatingPairDpEvent(pair), 10)
+  return (f'mass .01 at infinity, ten times, delta at epsilon 5: '
+          f'{_in(accountant.delta_bounds(5.0), 6)}; 1 - .99^10 = {1 - 0.99**10:.6f}')
+
+
+def _optimal() -> str:
+  event = accounting.DominatingPairDpEvent(PAIR)
+  by_renyi = accounting.RenyiAccountant(
+      conversion='optimal', orders=list(1 + np.geomspace(0.01, 1e4, 400))).compose(
+          event).get_epsilon(0.05)
+  exact = math.log((0.7 - 0.05) / 0.3)
+  return (f'randomised response .7, delta .05: epsilon {_format.upper(by_renyi)} by '
+          f'Renyi '
+          f'divergences, exactly {exact:.6g}')
+
+
+def _module(*names: str) -> tuple[str, ...]:
+  return tuple(f'tfcactus.{name}' for name in names)
+
+
+_PAIR = 'pairs.dominating_pair.DominatingPair'
+_VIEWS = 'accounting.views'
+_C = 'accounting/composition/test_composition'
+_ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
+    ('Definitions 1 to 5, Lemma 5: profile, trade-off, losses', _module(_PAIR, _VIEWS),
+     REPRODUCED, test(f'{_C}::test_composed_gaussians_are_one_gaussian'), _divergence),
+    ('Definition 6, Appendix F.1: Renyi DP and conversions',
+     _module('accounting.RenyiAccountant'), REPRODUCED,
+     test('accounting/test_renyi::test_conversions_are_ordered_and_sound'), _renyi),
+    ('Definition 7, Proposition 8: dominating pairs', _module(_PAIR), REPRODUCED,
+     test('noise/test_pairs::test_full_shift_dominates_smaller_ones_if_monotone'),
+     _dominates),
+    ('Lemma 9, Corollary 25: pairs from profiles',
+     _module(f'{_VIEWS}.pair_from_profile'), REPRODUCED,
+     test('accounting/test_views::test_profile_points_give_a_dominating_pair'),
+     _profile),
+    ('Theorem 10: adaptive composition', _module('accounting.Composition'), REPRODUCED,
+     test(f'{_C}::test_random_discrete_pairs_against_enumeration'), _adaptive),
+    ('Section 4.1 (1), Lemmas 27, 28: Poisson sampling', _module(
+        f'{_PAIR}.poisson', 'sampling.PoissonSampling'), REPRODUCED,
+     test(f'{_C}::test_subsampled_gaussian_reference'), _poisson),
+    ('Section 4.1 (2), Lemma 30: samples of fixed size, add or remove',
+     _module('accounting.event_steps', 'sampling.FixedSizeSampling'), REPRODUCED,
+     test('accounting/test_event_steps::'
+          'test_fixed_size_add_remove_is_poisson_at_shift_two'), _fixed_size),
+    ('Proposition 29, Corollary 31: the same, replace', _module('pairs.overlap'),
+     REPRODUCED, test('accounting/test_event_steps::'
+                      'test_fixed_size_replace_is_above_both_directions'),
+     functools.partial(_fixed_size, relations.REPLACE)),
+    ('Definition 11: phi', _module(f'{_PAIR}.log_phi'), REPRODUCED,
+     test('accounting/composition/losses/test_gaussian::test_moments_and_phi'), _phi),
+    ('Proposition 12: phi of a composition', _module(f'{_PAIR}.log_phi'),
+     REPRODUCED, test('accounting/test_views::test_loss_distribution_and_phi'),
+     _phi_composed),
+    ('Lemma 32: randomised response',
+     _module('accounting.randomized_response_event'), REPRODUCED,
+     test(f'{_C}::test_randomised_response_is_binomial'), _binomial),
+    ('Lemma 33: Laplace', _module('noise.laplace'),
+     'in part: by cells between two bounds, the closed form of phi is not used',
+     test('noise/test_pairs::test_laplace_brackets_the_closed_form'), _laplace),
+    ('Lemma 34: Gaussian', _module('accounting.composition.losses.gaussian'),
+     REPRODUCED,
+     test('accounting/composition/losses/test_gaussian::test_moments_and_phi'), _phi),
+    ('Algorithm 1, Theorem 16, Lemmas 17 and 41: inversion',
+     _module('accounting.composition.contour'),
+     'corrected: a tilted contour with all errors bounded in place of Levy\'s formula '
+     'and a quadrature believed to be exact', run('accountant_speed'), _afa),
+    ('Its errors, against other methods', _module('accounting.PhiAccountant'),
+     REPRODUCED, run('accountant_fuzz'), _fuzz),
+    ('Experiment 1: Gaussians', _module('accounting.PhiAccountant'),
+     'in part: numbers, Figure 3a not yet',
+     test(f'{_C}::test_composed_gaussians_are_one_gaussian'), _experiment_1),
+    ('Experiment 2: Gaussians and randomised response',
+     _module('accounting.PhiAccountant'), 'in part: numbers, Figure 3b not yet',
+     test('accounting/test_phi::test_counts_add_up'), _experiment_2),
+    ('Experiment 3: Poisson-sampled Gaussians', _module('accounting.PhiAccountant'),
+     'in part: numbers, Figure 3c not yet', run('accountant_speed'), _experiment_3),
+    ('Table of runtimes', ('benchmarks.accountant_speed',),
+     'in part: without a column for RDP', run('accountant_speed'), _runtime),
+    ('Figure 2, Lemmas 18 to 22, 24, 45 to 47: conversions', _module(_VIEWS),
+     'in part: not from a distribution of losses or Renyi divergences back',
+     test('accounting/test_views::test_round_trips'), _cdf),
+    ('The same, of compositions', _module(f'{_VIEWS}.composed_loss_cdf'), REPRODUCED,
+     test('accounting/test_views::test_composed_loss_distribution_of_gaussians'),
+     _composed_cdf),
+    ('Lemma 44: pairs from trade-offs', _module(f'{_VIEWS}.pair_from_tradeoff'),
+     REPRODUCED, test('accounting/test_views::test_profile_and_tradeoff_are_conjugate'),
+     _tradeoff),
+    ('Lemma 23: Renyi divergence', _module(f'{_PAIR}.renyi_divergence'), REPRODUCED,
+     test('accounting/test_views::test_renyi_divergence'), _lemma_23),
+    ('Examples 13, 15, Lemma 36, Proposition 37: mass at infinity', _module(_PAIR),
+     REPRODUCED, test('pairs/test_dominating_pair::test_toy_of_truncated_noise'),
+     _infinite),
+    ('Definition 35: discrete mechanisms', _module(f'{_PAIR}.from_masses'), REPRODUCED,
+     test('accounting/test_event_steps::test_discrete_pairs_are_events'), _binomial),
+    ('Algorithm 2, Definition 38, Lemma 39, Theorem 43: densities on a grid',
+     _module('pairs.cells'), 'in part: for the library\'s own noise',
+     test('noise/test_pairs::test_gaussian_brackets_the_closed_form'), _laplace),
+    ('Appendix F.2, F.3: the best conversion for one mechanism',
+     _module('accounting.renyi'), 'in part: epsilon only, orders above one only',
+     test('accounting/test_renyi::'
+          'test_optimal_conversion_is_exact_for_randomised_response'), _optimal))
+
+PAPER = Paper(
+    '004: Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via '
+    'Characteristic Function" (AISTATS 2022)', tuple(Item(*each) for each in _ITEMS),
+    'Not yet here: phi given by a user, closed forms of phi, densities of one\'s own '
+    '(Example 14), one pair for Poisson sampling before composition (Figure 4), '
+    'Figures '
+    '1, 3 and 4, double quadrature (Lemma 42). Theorem 26 restates Theorem 10.')

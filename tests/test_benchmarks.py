@@ -1,0 +1,140 @@
+"""The runner of benchmarks, and the documents' tables beside their results."""
+
+import importlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import __main__ as runner
+from benchmarks import _results
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+FINE = '''"""It writes a result."""
+QUICK = ('--less',)
+import sys
+from benchmarks import _results
+_results.save('fine', sys.argv[1:])
+_results.show('no_such_marks', 'table')
+'''
+BROKEN = '"""It fails."""\nLONG = "why not"\nQUICK = ()\nraise SystemExit(3)\n'
+
+
+@pytest.fixture(name='toys')
+def _toys(tmp_path, monkeypatch):
+  """A folder of two benchmarks, of which one fails."""
+  folder = tmp_path / 'benchmarks'
+  folder.mkdir()
+  for name in ('__init__.py', '_results.py'):
+    (folder / name).write_text((ROOT / 'benchmarks' / name).read_text())
+  (folder / 'fine.py').write_text(FINE)
+  (folder / 'broken.py').write_text(BROKEN)
+  (folder / 'README.md').write_text('<!-- no_such_marks:begin -->\nold\n'
+                                    '<!-- no_such_marks:end -->\n')
+  monkeypatch.setattr(runner, 'HERE', folder)
+  monkeypatch.setattr(_results, 'RESULTS', folder / 'results')
+  monkeypatch.setenv('PYTHONPATH', '')
+  return folder
+
+
+def test_names_run_and_what_they_take_is_noted(toys, capfd):
+  assert runner.main(['fine']) == 0
+  assert json.loads((toys / 'results' / 'fine.json').read_text()) == []
+  took = json.loads((toys / 'results' / 'durations.json').read_text())['fine']
+  assert took['seconds'] > 0 and took['cpu_seconds'] > 0
+  assert 'table' in (toys / 'README.md').read_text()
+  capfd.readouterr()
+  runner.main(['list'])
+  told = capfd.readouterr().out
+  assert re.search(r'fine +\d+ s CPU  It writes a result\.', told)
+  assert re.search(r'broken +not measured  It fails\.', told)
+  assert 'Not a part of `all`: why not.' in told
+
+
+def test_all_leaves_the_long_ones_out(toys):
+  assert [each.name for each in runner.chosen(['all'], False)] == ['fine']
+  assert [each.name for each in runner.chosen(['all'], True)] == ['broken', 'fine']
+  assert runner.main(['all']) == 0
+  assert (toys / 'results' / 'fine.json').exists()
+
+
+def test_failures_are_told_at_the_end(toys, capfd):
+  assert runner.main(['broken', 'fine']) == 1
+  assert capfd.readouterr().out.splitlines()[-1] == (
+      '1 of 2 ended well. Failed: broken.')
+  assert 'broken' not in json.loads((toys / 'results' / 'durations.json').read_text())
+
+
+def test_a_quick_run_writes_nowhere(toys, capfd):
+  assert runner.main(['fine', '--quick']) == 0
+  assert not (toys / 'results').exists()
+  assert 'old' in (toys / 'README.md').read_text()
+  assert '== fine --less' in capfd.readouterr().out
+  assert runner.main(['fine', '--quick', '--results', str(toys / 'there')]) == 0
+  assert json.loads((toys / 'there' / 'fine.json').read_text()) == ['--less']
+  assert not (toys / 'results').exists()
+
+
+@pytest.mark.usefixtures('toys')
+def test_what_is_not_there_is_refused(capsys):
+  for argv, words in ((['nothing'], "got 'nothing'"), (['all', 'fine'], "got 'all'")):
+    with pytest.raises(SystemExit):
+      runner.main(argv)
+    assert words in capsys.readouterr().err
+
+
+def test_constants_of_another_kind_are_refused(toys):
+  (toys / 'fine.py').write_text('"""It."""\nQUICK = "less"\n')
+  with pytest.raises(ValueError, match='tuple QUICK'):
+    runner.benchmarks()
+
+
+def test_every_benchmark_says_what_it_is_without_being_imported():
+  script = ('import sys; from benchmarks import __main__ as r; print(r.listed()); '
+            'print("tensorflow" in sys.modules)')
+  told = subprocess.run(
+      [sys.executable, '-c', script], capture_output=True, text=True, check=True,
+      env={**os.environ, 'PYTHONPATH': str(ROOT)}).stdout
+  assert told.splitlines()[-1] == 'False'
+  for name in runner.benchmarks():
+    assert f'{name} ' in told
+
+
+def test_all_is_within_an_hour_of_two_cores():
+  took = json.loads((ROOT / 'benchmarks' / 'results' / 'durations.json').read_text())
+  asked = [each.name for each in runner.benchmarks().values() if each.long is None]
+  assert sum(took[name]['cpu_seconds'] for name in asked if name in took) <= 3600
+
+
+SHOWING = {'accountant_fuzz': None, 'accountant_speed': None, 'allocation': None,
+           'designed_noise': None, 'gap_max': None, 'keras_versions_speed': None,
+           'large_model': None, 'noise_speed': None, 'recipes': None,
+           'replicas_speed': None, 'streaming': None, 'training_speed': None,
+           'truncated_cdp': None, 'truncated_noise': None, 'where_noise_pays': None,
+           'model_zoo': {2: 'model_zoo_keras2', 3: 'model_zoo_keras3'}}
+"""Benchmarks whose tables are made of their results alone, and what they read."""
+
+
+@pytest.mark.parametrize('name', SHOWING)
+def test_tables_in_documents_are_those_of_the_results(name, monkeypatch):
+  try:
+    module = importlib.import_module(f'benchmarks.{name}')
+  except ModuleNotFoundError as error:
+    pytest.skip(f'no {error.name}')
+  files = SHOWING[name]
+  found = (_results.load(name) if files is None else
+           {key: _results.load(file) for key, file in files.items()})
+  shown = []
+  monkeypatch.setattr(_results, 'show', lambda marks, table: shown.append(
+      (marks, table)))
+  module.show(found)
+  documents = ''.join(path.read_text(encoding='utf-8') for path in (
+      ROOT / 'README.md', *_results.DOCUMENTS))
+  assert shown
+  for marks, table in shown:
+    assert f'<!-- {marks}:begin -->\n{table}\n<!-- {marks}:end -->' in documents, marks
