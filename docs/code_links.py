@@ -1,7 +1,7 @@
 """A Markdown extension: names of the library in code spans lead to the reference.
 
-A span that begins with `tfcactus.` has to lead somewhere, or the build fails. A bare
-name leads there if it is a public one.
+A span that begins with `tfcactus.` has to lead somewhere, or to be of a module inside
+that no reader is sent to, or the build fails. A bare name leads there if it is public.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class _CodeLinks(treeprocessors.Treeprocessor):
     dotted, bare = _DOTTED.fullmatch(text), _BARE.fullmatch(text)
     if dotted and not _FILE.search(text):
       attributes = {'identifier': dotted[1]}
+      if public_names.is_inside(dotted[1]):
+        attributes['optional'] = ''
     elif bare and bare[1] in self._names:
       attributes = {'identifier': self._names[bare[1]], 'optional': ''}
     else:

@@ -79,6 +79,15 @@ def origin(module: str, name: str) -> str:
   return f'{module}.{name}'
 
 
+def is_inside(name: str) -> bool:
+  """Whether a name is of a module, or of what one defines, and not in the reference."""
+  if any(name in names or name in names.values() for names in by_room().values()):
+    return False
+  module, _, last = name.rpartition('.')
+  return file_of(name).is_file() or (
+      file_of(module).is_file() and last in defined(module))
+
+
 def packages() -> list[str]:
   """Packages of the library that list what is public."""
   names = ['.'.join(path.parent.relative_to(ROOT).parts)

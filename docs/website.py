@@ -28,7 +28,7 @@ from docs import public_names
 
 ROOT = public_names.ROOT
 PAGES, SITE = ROOT / 'build' / 'website_pages', ROOT / 'build' / 'website'
-DOCUMENTS = ('README.md', 'CHANGELOG.md', 'benchmarks/README.md', 'docs/*.md')
+DOCUMENTS = ('README.md', 'CHANGELOG.md', 'benchmarks/*.md', 'docs/*.md')
 
 _LINK = re.compile(r'\]\(([^)#\s]+)[^)]*\)')
 

@@ -129,7 +129,9 @@ def test_workers_that_do_not_mean_the_same_are_refused(case, words):
     ('weights', ['to count it likewise'] * 2)])
 def test_trouble_on_one_worker_is_an_error_on_all_before_the_step(
     tmp_path, disturb, words):
-  found = _run(2, case='poisson', disturb=disturb, journal=str(tmp_path / 'journal'))
+  # More steps than the journal counts ahead.
+  found = _run(2, case='poisson', disturb=disturb, journal=str(tmp_path / 'journal'),
+               steps=200, epochs=8)
   for each, expected in zip(found, words):
     assert expected in each['error']
 

@@ -94,7 +94,8 @@ class Disturb(tf.keras.callbacks.Callback):
     if self._how == 'journal' and self._worker == 0:
       os.remove(self._journal)
     if self._how == 'full' and self._worker == 0:
-      resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16))
+      size = os.path.getsize(self._journal)  # No file may be longer from here on.
+      resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     if self._how == 'weights' and self._worker == 1:
       model = self.model.inner
       model.set_weights([w + 1 for w in model.get_weights()])
