@@ -26,6 +26,9 @@ from tfcactus import _format  # noqa: E402
 from training import datasets  # noqa: E402
 from training import mnist  # noqa: E402
 
+LONG = 'it trains sixteen models'
+QUICK = ('--quick',)
+
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 BATCH, EPOCHS, RATE, DELTA, CLIP = 250, 2, 2.0, 1e-5, 1.0
 RECIPE = 'scattering'
@@ -119,6 +122,11 @@ def table(found: list[dict[str, Any]]) -> str:
       ['trained by', *(f'epsilon {target:g}' for target in EPSILONS)], rows)
 
 
+def show(found: list[dict[str, Any]]) -> None:
+  """Writes the table, from the results."""
+  _results.show('accuracy', table(found))
+
+
 def draw(found: list[dict[str, Any]]) -> None:
   """The picture."""
   figure, axis = _results.pyplot().subplots(figsize=(6.5, 4))
@@ -160,7 +168,7 @@ def main() -> None:
         found.append(run(way, target, False))
         _results.save('accuracy', found)
   draw(found)
-  _results.show('accuracy', table(found))
+  show(found)
 
 
 if __name__ == '__main__':

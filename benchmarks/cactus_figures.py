@@ -33,6 +33,9 @@ from tfcactus import accounting
 from tfcactus.noise import library
 from tfcactus.noise import scalar_pairs
 
+LONG = 'it trains four models for fifteen epochs'
+QUICK = ('--quick',)
+
 BUDGET, SIGMA = 0.1, math.sqrt(0.1)
 """C and sigma of Figures 2b to 2d; Figures 2c and 2d are at a sampling probability of
 250 / 60000 and delta 1e-5, Figure 2b unsampled and at delta 1e-3."""
@@ -241,8 +244,8 @@ def draw_accuracy(pyplot: Any, rows: dict[str, list], accuracy: dict) -> None:
       f'means over seeds {" and ".join(map(str, SEEDS))} of training/mnist.py.')
 
 
-def tables(sampled: list, accuracy: dict) -> None:
-  """Writes both tables of benchmarks/README.md."""
+def show(found: dict[str, Any]) -> None:
+  """Writes both tables of benchmarks/README.md, from the results."""
   up, down = (functools.partial(way, digits=4) for way in (
       _format.upper, _format.lower))
   _results.show('cactus_figures', _results.markdown(
@@ -252,11 +255,11 @@ def tables(sampled: list, accuracy: dict) -> None:
         up(row['published_cactus_integer_orders']), up(row['number_cactus']),
         f'over {down(row["vector_cactus_at_least"])}', up(row['published_gaussian']),
         up(row['published_gaussian_integer_orders']), up(row['vector_gaussian'])]
-       for row in sampled if row['steps'] in TABLE_STEPS]))
+       for row in found['figure_2c'] if row['steps'] in TABLE_STEPS]))
   _results.show('cactus_training', _results.markdown(
       ['noise', 'epochs', 'test accuracy by seed'],
       [[name, str(EPOCHS), ', '.join(f'{run[-1]:.4f}' for run in runs)]
-       for name, runs in accuracy.items()]))
+       for name, runs in found['accuracy'].items()]))
 
 
 def main() -> None:
@@ -282,7 +285,7 @@ def main() -> None:
   pyplot = _results.pyplot()
   draw_accounts(pyplot, result['figure_2b'], result['figure_2c'])
   draw_accuracy(pyplot, result['figure_2d'], result['accuracy'])
-  tables(result['figure_2c'], result['accuracy'])
+  show(result)
 
 
 if __name__ == '__main__':

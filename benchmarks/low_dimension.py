@@ -34,6 +34,9 @@ from tfcactus.accounting import calibration
 from tfcactus.randomness import KeyStream
 from tfcactus.randomness import SystemRandom
 
+LONG = 'it trains 7,360 small models'
+QUICK = ('--quick',)
+
 SMALL, LARGE = (0.005, 400), (0.2, 100)
 """Sampling probability and steps: batches of about two examples, and of 85."""
 DELTA, CLIP = 1e-5, 1.0
@@ -236,6 +239,21 @@ def draw(pyplot: Any, rows: list[dict[str, Any]]) -> None:
       'with 95 % intervals.')
 
 
+def show(rows: list[dict[str, Any]]) -> None:
+  """Writes the table, from the results."""
+  _results.show('low_dimension', _results.markdown(
+      ['model', 'weights', 'epsilon', 'noise: Gaussian', 'isotropic',
+       'test loss: Gaussian', 'isotropic', 'without noise', 'difference, 95 %',
+       'isotropic better in', 'p'],
+      [[row['task'], str(row['weights']), f'{row["epsilon"]:g}',
+        f'{row["Gaussian_multiplier"]:.3f}', f'{row["isotropic_multiplier"]:.3f}',
+        f'{row["Gaussian_loss"]:.4f}', f'{row["isotropic_loss"]:.4f}',
+        f'{row["none_loss"]:.4f}',
+        ' to '.join(f'{x:.4f}' for x in row['gain_interval']),
+        f'{row["wins"]} of {row["pairs"]}', f'{row["p_value"]:.1g}']
+       for row in rows if row['epsilon'] in (EPSILONS[0], EPSILONS[-1])]))
+
+
 def main() -> None:
   """Compares, draws, writes results/low_dimension.json and the table."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -249,17 +267,7 @@ def main() -> None:
       rows.append(compare(task, epsilon, PAIRS))
       _results.save('low_dimension', rows)
   draw(_results.pyplot(), rows)
-  _results.show('low_dimension', _results.markdown(
-      ['model', 'weights', 'epsilon', 'noise: Gaussian', 'isotropic',
-       'test loss: Gaussian', 'isotropic', 'without noise', 'difference, 95 %',
-       'isotropic better in', 'p'],
-      [[row['task'], str(row['weights']), f'{row["epsilon"]:g}',
-        f'{row["Gaussian_multiplier"]:.3f}', f'{row["isotropic_multiplier"]:.3f}',
-        f'{row["Gaussian_loss"]:.4f}', f'{row["isotropic_loss"]:.4f}',
-        f'{row["none_loss"]:.4f}',
-        ' to '.join(f'{x:.4f}' for x in row['gain_interval']),
-        f'{row["wins"]} of {row["pairs"]}', f'{row["p_value"]:.1g}']
-       for row in rows if row['epsilon'] in (EPSILONS[0], EPSILONS[-1])]))
+  show(rows)
 
 
 if __name__ == '__main__':

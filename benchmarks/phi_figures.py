@@ -36,6 +36,8 @@ from tfcactus.accounting.composition.composition import Composition
 from tfcactus.accounting.composition.composition import StepLoss
 from tfcactus.pairs import envelope
 
+QUICK = ('--quick',)
+
 RESPONSE = 2.0
 """Epsilon of Figure 1's randomised response; the paper's is not in its text."""
 PRV_ERROR = 0.01
@@ -338,8 +340,8 @@ def draw_figure_3(pyplot: Any, parts: dict[str, list]) -> None:
       {'published': 'published, Fourier accountant'})
 
 
-def table(parts: dict[str, list]) -> str:
-  """The largest composition of each figure."""
+def show(parts: dict[str, Any]) -> None:
+  """Writes the table, from the results: the largest composition of each figure."""
   up, rows = functools.partial(_format.upper, digits=7), []
   for name, setting, row in (
       ('3a', 'Gaussian, sigma 30', [r for r in parts['3a'] if r['sigma'] == 30][-1]),
@@ -349,9 +351,9 @@ def table(parts: dict[str, list]) -> str:
                  _format.lower(row['phi_lower'], 11), _format.upper(row[PHI], 11)] +
                 ['' if row[key] is None else up(row[key])
                  for key in (PLD, PRV, RDP)])
-  return _results.markdown(
+  _results.show('phi_figures', _results.markdown(
       ['figure', 'mechanism', 'times', 'phi, lower', 'phi, upper', PLD, PRV, RDP],
-      rows)
+      rows))
 
 
 def main() -> None:
@@ -369,7 +371,7 @@ def main() -> None:
   _results.save('phi_figures', {**drawn, **parts})
   if all(row[PRV] is None for rows in parts.values() for row in rows):
     print('prv_accountant: not installed, or it gave no answer; left out.')
-  _results.show('phi_figures', table(parts))
+  show(parts)
 
 
 if __name__ == '__main__':

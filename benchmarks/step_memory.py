@@ -28,6 +28,8 @@ MODELS = ('CNN of the MNIST tutorial', 'VGG-like, dropout',
 
 DRAW, STEPS = 256, 4
 
+QUICK = ('--only', 'CNN of the MNIST tutorial')
+
 
 def run(name, rows):
   """What steps of a model take, in this process; its own rows where none are given."""
@@ -74,24 +76,8 @@ def measured(name, rows=None):
   return json.loads(out.splitlines()[-1])
 
 
-def main():
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--serve', help='one model, in this process alone')
-  parser.add_argument('--rows', type=int, default=None)
-  args = parser.parse_args()
-  if args.serve:
-    print(json.dumps(run(args.serve, args.rows)))
-    return
-  found = {}
-  for name in MODELS:
-    whole = measured(name)
-    part = measured(name, max(1, whole['rows'] // 4))
-    found[name] = {
-        'chosen': whole, 'quarter': part,
-        'megabytes_a_row': (whole['most'] - part['most']) / (
-            whole['rows'] - part['rows'])}
-    print(name, found[name], flush=True)
-  _results.save('step_memory', found)
+def show(found):
+  """Writes the table, from the results."""
   _results.show('step_memory', _results.markdown(
       ['model', 'rows at once', 'MB a row, counted', 'measured', 'MB at most',
        'CPU ms an example', 'by a quarter of the rows'],
@@ -99,6 +85,31 @@ def main():
         f'{each["megabytes_a_row"]:.2f}', f'{whole["most"]:,.0f}',
         f'{whole["ms_an_example"]:.2f}', f'{each["quarter"]["ms_an_example"]:.2f}']
        for name, each in found.items() for whole in [each['chosen']]]))
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--serve', help='one model, in this process alone')
+  parser.add_argument('--rows', type=int, default=None)
+  parser.add_argument('--only', nargs='*', choices=MODELS,
+                      help='models to measure, without writing anything')
+  args = parser.parse_args()
+  if args.serve:
+    print(json.dumps(run(args.serve, args.rows)))
+    return
+  found = {}
+  for name in args.only or MODELS:
+    whole = measured(name)
+    part = measured(name, max(1, whole['rows'] // 4))
+    found[name] = {
+        'chosen': whole, 'quarter': part,
+        'megabytes_a_row': (whole['most'] - part['most']) / (
+            whole['rows'] - part['rows'])}
+    print(name, found[name], flush=True)
+  if args.only:
+    return
+  _results.save('step_memory', found)
+  show(found)
 
 
 if __name__ == '__main__':

@@ -25,6 +25,8 @@ from tfcactus.accounting import packing
 from tfcactus.accounting import sinh_normal
 from tfcactus.accounting import truncated_cdp
 
+QUICK = ()
+
 EPSILON = 0.5
 """Of Figure 1: pure DP at it and what is comparable in other definitions."""
 RHO, OMEGA, FAILURE = 0.5 * EPSILON**2, 6.0, 1e-6
@@ -207,6 +209,17 @@ def draw_histograms(pyplot: Any, rows: list) -> None:
       'for very many bins.')
 
 
+def show(found: dict[str, Any]) -> None:
+  """Writes the table, from the results."""
+  _results.show('tcdp_figures', _results.markdown(
+      ['bins', 'needed: Corollary 27', '`fewest_records`', 'enough: sinh-normal noise',
+       'Corollary 18', 'zCDP: needed', 'enough: Gaussian'],
+      [[f'1e{row["power"]}', f'{max(row["lower_printed"], 1):.0f}', str(row['lower'])] +
+       [f'{math.ceil(row[key])}' for key in (
+           'upper', 'upper_printed', 'lower_zcdp', 'upper_gaussian')]
+       for row in found['histograms'] if row['power'] in TABLE_POWERS]))
+
+
 def main() -> None:
   """Draws all and writes results/tcdp_figures.json."""
   pyplot = _results.pyplot()
@@ -214,18 +227,13 @@ def main() -> None:
   draw_figure_1(pyplot, bounds, laws)
   draw_histograms(pyplot, rows)
   shown = [int(np.searchsorted(LOSSES, x)) for x in (1, 2, 4)]
-  _results.save('tcdp_figures', {
+  found = {
       'losses': [float(LOSSES[i]) for i in shown], 'tails': {
           name: [float(tail[i]) for i in shown] for name, tail in (
               *bounds.items(), *laws.items())},
-      'figure_2': draw_figure_2(pyplot), 'histograms': rows})
-  _results.show('tcdp_figures', _results.markdown(
-      ['bins', 'needed: Corollary 27', '`fewest_records`', 'enough: sinh-normal noise',
-       'Corollary 18', 'zCDP: needed', 'enough: Gaussian'],
-      [[f'1e{row["power"]}', f'{max(row["lower_printed"], 1):.0f}', str(row['lower'])] +
-       [f'{math.ceil(row[key])}' for key in (
-           'upper', 'upper_printed', 'lower_zcdp', 'upper_gaussian')]
-       for row in rows if row['power'] in TABLE_POWERS]))
+      'figure_2': draw_figure_2(pyplot), 'histograms': rows}
+  _results.save('tcdp_figures', found)
+  show(found)
 
 
 if __name__ == '__main__':

@@ -111,10 +111,12 @@ def test_all_is_within_an_hour_of_two_cores():
   assert sum(took[name]['cpu_seconds'] for name in asked if name in took) <= 3600
 
 
-SHOWING = {'accountant_fuzz': None, 'accountant_speed': None, 'allocation': None,
-           'designed_noise': None, 'gap_max': None, 'keras_versions_speed': None,
-           'large_model': None, 'noise_speed': None, 'recipes': None,
-           'replicas_speed': None, 'streaming': None, 'training_speed': None,
+SHOWING = {'accountant_fuzz': None, 'accountant_speed': None, 'accuracy': None,
+           'allocation': None, 'cactus_figures': None, 'designed_noise': None,
+           'gap_max': None, 'keras_versions_speed': None, 'large_model': None,
+           'low_dimension': None, 'noise_speed': None, 'phi_figures': None,
+           'recipes': None, 'replicas_speed': None, 'step_memory': None,
+           'streaming': None, 'tcdp_figures': None, 'training_speed': None,
            'truncated_cdp': None, 'truncated_noise': None, 'where_noise_pays': None,
            'model_zoo': {2: 'model_zoo_keras2', 3: 'model_zoo_keras3'}}
 """Benchmarks whose tables are made of their results alone, and what they read."""
