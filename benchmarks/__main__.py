@@ -121,7 +121,7 @@ def run(each: Benchmark, *, quick: bool, folder: Optional[str]) -> bool:
   if done.returncode == 0 and not quick:
     took = _results.load(DURATIONS, {})
     took[each.name] = {'seconds': round(seconds, 1),
-                       'cpu_seconds': round(_processor() - used, 1),
+                       'cpu_seconds': round(_processor() - used, 2),
                        'cores': os.cpu_count()}
     _results.save(DURATIONS, dict(sorted(took.items())))
   return done.returncode == 0
