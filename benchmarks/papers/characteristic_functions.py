@@ -10,12 +10,14 @@ import dp_accounting
 import numpy as np
 from scipy import stats
 
+from benchmarks.papers import phi_numbers
 from benchmarks.papers.item import Item
 from benchmarks.papers.item import of
 from benchmarks.papers.item import Paper
 from benchmarks.papers.item import REPRODUCED
 from benchmarks.papers.item import run
 from benchmarks.papers.item import test
+from benchmarks.papers.phi_numbers import within
 import tfcactus
 from tfcactus import _format
 from tfcactus import accounting
@@ -28,11 +30,6 @@ SAMPLED = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEven
 PAIR = accounting.DominatingPair.from_masses([0.7, 0.3], [0.3, 0.7])
 
 
-def _in(bounds: Any, digits: int = 8) -> str:
-  return (f'in [{_format.lower(bounds.lower, digits)}, '
-          f'{_format.upper(bounds.upper, digits)}]')
-
-
 def _composed(event: Any, count: int, **kwargs: Any) -> accounting.PhiAccountant:
   return accounting.PhiAccountant(**kwargs).compose(event, count)
 
@@ -41,7 +38,7 @@ def _divergence() -> str:
   mu = 0.5
   exact = stats.norm.cdf(-1 / mu + mu / 2) - math.e * stats.norm.cdf(-1 / mu - mu / 2)
   found = _composed(GAUSSIAN, 1).delta_bounds(1.0)
-  return (f'Gaussian of 2, delta at epsilon 1: {_in(found)}, '
+  return (f'Gaussian of 2, delta at epsilon 1: {within(found)}, '
           f'closed form {exact:.8g}')
 
 
@@ -72,21 +69,21 @@ def _adaptive() -> str:
   found = accounting.PhiAccountant().compose(GAUSSIAN, 3).compose(
       accounting.DominatingPairDpEvent(PAIR), 2)
   return ('three Gaussians of 2 and two randomised responses, delta 1e-5: epsilon ' +
-          _in(found.epsilon_bounds(1e-5), 6))
+          within(found.epsilon_bounds(1e-5), 6))
 
 
 def _poisson() -> str:
   found = {direction: _composed(SAMPLED, 1000, direction=direction).epsilon_bounds(1e-5)
            for direction in ('add', 'remove')}
   return 'sigma 1, q .01, 1,000 steps, delta 1e-5: epsilon ' + '; '.join(
-      f'{direction} {_in(bounds)}' for direction, bounds in found.items())
+      f'{direction} {within(bounds)}' for direction, bounds in found.items())
 
 
 def _fixed_size(relation: Any = relations.ADD_OR_REMOVE) -> str:
   event = dp_accounting.SampledWithoutReplacementDpEvent(
       1000, 10, dp_accounting.GaussianDpEvent(4.0))
   found = _composed(event, 100, neighboring_relation=relation).epsilon_bounds(1e-5)
-  return f'sigma 4, 10 of 1,000 examples, 100 steps: epsilon {_in(found, 6)}'
+  return f'sigma 4, 10 of 1,000 examples, 100 steps: epsilon {within(found, 6)}'
 
 
 def _phi() -> str:
@@ -109,7 +106,7 @@ def _phi_composed() -> str:
 
 def _laplace() -> str:
   event = accounting.noise_event(tfcactus.Laplace(5.0))
-  return 'Laplace of 5, 30 releases, delta 1e-5: epsilon ' + _in(
+  return 'Laplace of 5, 30 releases, delta 1e-5: epsilon ' + within(
       _composed(event, 30).epsilon_bounds(1e-5))
 
 
@@ -119,7 +116,7 @@ def _binomial() -> str:
   p = stats.binom.pmf(k, 20, 0.7)
   exact = float(np.sum(np.maximum(p - math.exp(2.0) * p[::-1], 0.0)))
   return (f'twenty randomised responses, delta at epsilon 2: '
-          f'{_in(accountant.delta_bounds(2.0))}, by the binomial law {exact:.8g}')
+          f'{within(accountant.delta_bounds(2.0))}, by the binomial law {exact:.8g}')
 
 
 def _afa() -> str:
@@ -132,32 +129,6 @@ def _afa() -> str:
 def _fuzz() -> str:
   found = of('accountant_fuzz')
   return f'{found["settings"]:,} random settings: {len(found["wrong"])} wrong'
-
-
-def _experiment_1() -> str:
-  values = [_composed(GAUSSIAN, count).get_epsilon(1e-5) for count in (10, 100)]
-  renyi = [accounting.RenyiAccountant().compose(GAUSSIAN, count).get_epsilon(1e-5)
-           for count in (10, 100)]
-  return 'Gaussian of 2, 10 and 100 times, delta 1e-5: epsilon ' + ', '.join(
-      f'{_format.upper(value)} (RDP {_format.upper(other)})'
-      for value, other in zip(values, renyi))
-
-
-def _experiment_2() -> str:
-  found = accounting.PhiAccountant().compose(
-      dp_accounting.GaussianDpEvent(5.0), 50).compose(
-          accounting.DominatingPairDpEvent(accounting.DominatingPair.from_masses(
-              [0.52, 0.48], [0.48, 0.52])), 50)
-  return ('fifty Gaussians of 5 and fifty randomised responses of .52, delta 1e-5: '
-          'epsilon ' + _in(found.epsilon_bounds(1e-5), 6))
-
-
-def _experiment_3() -> str:
-  point = of('accountant_speed', 'points', 0)
-  renyi = accounting.RenyiAccountant().compose(SAMPLED, 1000).get_epsilon(1e-5)
-  return (f'sigma 1, q .01, 1,000 steps: epsilon {_format.upper(point["upper"], 8)}; '
-          f'PLD '
-          f'{point["pld"]:.7g}, PRV {point["prv"]:.5g}, RDP {_format.upper(renyi)}')
 
 
 def _runtime() -> str:
@@ -185,7 +156,7 @@ def _composed_cdf() -> str:
   part = _composed(GAUSSIAN, 4, direction='remove').compositions()['remove']
   exact = stats.norm.cdf(1.0, 0.5, 1.0)
   found = views.composed_loss_cdf(part, 1.0)
-  return (f'four Gaussians of 2, losses up to 1: {_in(found)}, '
+  return (f'four Gaussians of 2, losses up to 1: {within(found)}, '
           f'exactly {exact:.8g}')
 
 
@@ -199,7 +170,8 @@ def _infinite() -> str:
   pair = accounting.DominatingPair.from_masses([0.5, 0.49, 0.01], [0.4, 0.6, 0.0])
   accountant = _composed(accounting.DominatingPairDpEvent(pair), 10)
   return (f'mass .01 at infinity, ten times, delta at epsilon 5: '
-          f'{_in(accountant.delta_bounds(5.0), 6)}; 1 - .99^10 = {1 - 0.99**10:.6f}')
+          f'{within(accountant.delta_bounds(5.0), 6)}; '
+          f'1 - .99^10 = {1 - 0.99**10:.6f}')
 
 
 def _optimal() -> str:
@@ -217,13 +189,19 @@ def _module(*names: str) -> tuple[str, ...]:
   return tuple(f'tfcactus.{name}' for name in names)
 
 
+def _figure(name: str) -> tuple[str, ...]:
+  return ('benchmarks.phi_figures', f'benchmarks/results/paper004_figure{name}.png')
+
+
+FIGURES = phi_numbers.FIGURES
 _PAIR = 'pairs.dominating_pair.DominatingPair'
+_PHI = 'accounting.levy.PhiFunction'
 _VIEWS = 'accounting.views'
 _C = 'accounting/composition/test_composition'
 _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
     ('Definitions 1 to 5, Lemma 5: profile, trade-off, losses', _module(_PAIR, _VIEWS),
      REPRODUCED, test(f'{_C}::test_composed_gaussians_are_one_gaussian'), _divergence),
-    ('Definition 6, Appendix F.1: Renyi DP and conversions',
+    ('Definition 6: Renyi DP and conversions',
      _module('accounting.RenyiAccountant'), REPRODUCED,
      test('accounting/test_renyi::test_conversions_are_ordered_and_sound'), _renyi),
     ('Definition 7, Proposition 8: dominating pairs', _module(_PAIR), REPRODUCED,
@@ -254,31 +232,56 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
     ('Lemma 32: randomised response',
      _module('accounting.randomized_response_event'), REPRODUCED,
      test(f'{_C}::test_randomised_response_is_binomial'), _binomial),
-    ('Lemma 33: Laplace', _module('noise.laplace'),
-     'in part: by cells between two bounds, the closed form of phi is not used',
+    ('Lemma 33: Laplace', _module('accounting.composition.losses.laplace.log_moment',
+                                  f'{_PHI}.laplace'), REPRODUCED,
+     test('accounting/composition/test_mixed_contours::'
+          'test_laplace_moments_against_mpmath'), phi_numbers.laplace),
+    ('The same, composed', _module('noise.laplace'), REPRODUCED,
      test('noise/test_pairs::test_laplace_brackets_the_closed_form'), _laplace),
-    ('Lemma 34: Gaussian', _module('accounting.composition.losses.gaussian'),
-     REPRODUCED,
+    ('Lemma 34: Gaussian', _module('accounting.composition.losses.gaussian',
+                                   f'{_PHI}.gaussian'), REPRODUCED,
      test('accounting/composition/losses/test_gaussian::test_moments_and_phi'), _phi),
-    ('Algorithm 1, Theorem 16, Lemmas 17 and 41: inversion',
+    ('Algorithm 1, Theorem 16, Lemma 17: Levy\'s formula',
+     _module('accounting.levy.LevyComposition'),
+     'corrected: a sum with all errors bounded in place of a quadrature believed to be '
+     'exact', test('accounting/test_levy::test_gaussians'), phi_numbers.levys_formula),
+    ('The same with a phi of one\'s own', _module(_PHI), REPRODUCED,
+     test('accounting/test_levy::test_a_phi_of_ones_own'), phi_numbers.own_phi),
+    ('Algorithm 1 as the accountant runs it, in place of Lemma 41',
      _module('accounting.composition.contour'),
-     'corrected: a tilted contour with all errors bounded in place of Levy\'s formula '
-     'and a quadrature believed to be exact', run('accountant_speed'), _afa),
+     'corrected: a tilted contour with all errors bounded', run('accountant_speed'),
+     _afa),
     ('Its errors, against other methods', _module('accounting.PhiAccountant'),
      REPRODUCED, run('accountant_fuzz'), _fuzz),
-    ('Experiment 1: Gaussians', _module('accounting.PhiAccountant'),
-     'in part: numbers, Figure 3a not yet',
-     test(f'{_C}::test_composed_gaussians_are_one_gaussian'), _experiment_1),
-    ('Experiment 2: Gaussians and randomised response',
-     _module('accounting.PhiAccountant'), 'in part: numbers, Figure 3b not yet',
-     test('accounting/test_phi::test_counts_add_up'), _experiment_2),
-    ('Experiment 3: Poisson-sampled Gaussians', _module('accounting.PhiAccountant'),
-     'in part: numbers, Figure 3c not yet', run('accountant_speed'), _experiment_3),
+    ('Figure 1', _figure('1'),
+     'in part: at an epsilon chosen here, and from the rho that both keep, not from '
+     'each one\'s own divergences', run(FIGURES), phi_numbers.figure_1),
+    ('Experiment 1, Figure 3a: Gaussians', _figure('3a'), REPRODUCED, run(FIGURES),
+     phi_numbers.experiment_1),
+    ('Experiment 2, Figure 3b: Gaussians and randomised response',
+     (*_module('accounting.composition.mixed_contours'), *_figure('3b')),
+     'in part: PLD and PRV beside it in place of the Fourier accountant',
+     run(FIGURES), phi_numbers.experiment_2),
+    ('Experiment 3, Figure 3c: Poisson-sampled Gaussians', _figure('3c'),
+     'corrected: the published curve of the Fourier accountant lies above the proved '
+     'upper bound, which PLD confirms', run(FIGURES), phi_numbers.experiment_3),
+    ('Figure 4, Proposition 29 for Poisson samples: one pair for both directions',
+     (*_module('pairs.envelope.envelope_of'), *_figure('4')),
+     'in part: at parameters chosen here', run(FIGURES), phi_numbers.figure_4),
     ('Table of runtimes', ('benchmarks.accountant_speed',),
      'in part: without a column for RDP', run('accountant_speed'), _runtime),
     ('Figure 2, Lemmas 18 to 22, 24, 45 to 47: conversions', _module(_VIEWS),
-     'in part: not from a distribution of losses or Renyi divergences back',
-     test('accounting/test_views::test_round_trips'), _cdf),
+     REPRODUCED, test('accounting/test_views::test_round_trips'), _cdf),
+    ('Appendix B: from a distribution function of the loss',
+     _module('accounting.conversions.pair_from_loss_cdf'), REPRODUCED,
+     test('accounting/test_conversions::'
+          'test_a_distribution_function_becomes_a_pair'), phi_numbers.from_loss_cdf),
+    ('Appendix B: from Renyi divergences',
+     _module('accounting.conversions.profile_from_renyi'),
+     'in part: an upper bound on the profile; Post\'s formula, which is exact, takes '
+     'derivatives of all orders', test('accounting/test_conversions::'
+                                       'test_renyi_divergences_become_a_profile'),
+     phi_numbers.from_renyi),
     ('The same, of compositions', _module(f'{_VIEWS}.composed_loss_cdf'), REPRODUCED,
      test('accounting/test_views::test_composed_loss_distribution_of_gaussians'),
      _composed_cdf),
@@ -292,18 +295,27 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
      _infinite),
     ('Definition 35: discrete mechanisms', _module(f'{_PAIR}.from_masses'), REPRODUCED,
      test('accounting/test_event_steps::test_discrete_pairs_are_events'), _binomial),
-    ('Algorithm 2, Definition 38, Lemma 39, Theorem 43: densities on a grid',
-     _module('pairs.cells'), 'in part: for the library\'s own noise',
-     test('noise/test_pairs::test_gaussian_brackets_the_closed_form'), _laplace),
+    ('Example 14: a variance that depends on the data',
+     _module('pairs.continuous.continuous_pair'), REPRODUCED,
+     test('pairs/test_continuous::test_variance_that_depends_on_the_data'),
+     phi_numbers.example_14),
+    ('Algorithm 2, Definition 38, Lemma 39, Corollary 40, Theorem 43: densities on a '
+     'grid', _module('pairs.continuous.continuous_pair', 'pairs.cells'),
+     'corrected: masses of cells by distribution functions in place of Riemann sums, '
+     'which bound monotone integrands only',
+     test('pairs/test_continuous::test_cauchy_noise'), phi_numbers.own_densities),
+    ('Appendix F.1: the trade-off function that Renyi divergences imply',
+     ('benchmarks.phi_figures.converted',), REPRODUCED, run(FIGURES),
+     phi_numbers.touching),
     ('Appendix F.2, F.3: the best conversion for one mechanism',
-     _module('accounting.renyi'), 'in part: epsilon only, orders above one only',
+     _module('accounting.renyi'),
+     'in part: epsilon from orders above one; trade-off functions, of orders from 1/2, '
+     'are in a script of the figures only',
      test('accounting/test_renyi::'
           'test_optimal_conversion_is_exact_for_randomised_response'), _optimal))
 
 PAPER = Paper(
     '004: Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via '
     'Characteristic Function" (AISTATS 2022)', tuple(Item(*each) for each in _ITEMS),
-    'Not yet here: phi given by a user, closed forms of phi, densities of one\'s own '
-    '(Example 14), one pair for Poisson sampling before composition (Figure 4), '
-    'Figures '
-    '1, 3 and 4, double quadrature (Lemma 42). Theorem 26 restates Theorem 10.')
+    'Not here: double quadrature (Lemma 42), in whose place sums have bounded errors. '
+    'Theorem 26 restates Theorem 10.')

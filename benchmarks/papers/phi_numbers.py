@@ -1,0 +1,174 @@
+"""What came out of paper 004's figures, conversions and laws of one's own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import dp_accounting
+import numpy as np
+from scipy import integrate
+from scipy import stats
+
+from benchmarks.papers.item import of
+from tfcactus import _format
+from tfcactus import accounting
+from tfcactus.accounting import conversions
+from tfcactus.accounting import levy
+
+FIGURES = 'phi_figures'
+RESPONSE = accounting.DominatingPair.from_masses([0.52, 0.48], [0.48, 0.52])
+
+
+def within(bounds: Any, digits: int = 8) -> str:
+  """Bounds, rounded outwards."""
+  return (f'in [{_format.lower(bounds.lower, digits)}, '
+          f'{_format.upper(bounds.upper, digits)}]')
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+  """The closed form of the Gaussian's delta."""
+  one, other = stats.norm.cdf([mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu])
+  return float(one - math.exp(epsilon) * other)
+
+
+def levys_formula() -> str:
+  """Algorithm 1, as printed but for its errors."""
+  found = levy.LevyComposition([(levy.PhiFunction.gaussian(0.5), 10)]).delta(1.0)
+  return (f'ten Gaussians of 2, delta at epsilon 1: {within(found)}, closed form '
+          f'{gaussian_delta(0.5 * math.sqrt(10), 1.0):.8g}')
+
+
+def own_phi() -> str:
+  """phi of a user."""
+  log_phi = lambda t: 0.5j * t - 0.5 * t * t
+  bounded, free = (levy.LevyComposition([(levy.PhiFunction(log_phi, decay), 1)]).delta(
+      0.7) for decay in (lambda t: -0.5 * t * t, None))
+  return (f'phi of a Gaussian of 1 as a function, delta at epsilon .7: '
+          f'{within(bounded)} with a bound on its tail, {within(free)} without; closed '
+          f'form {gaussian_delta(1.0, 0.7):.8g}')
+
+
+def laplace() -> str:
+  """The closed form of the Laplace mechanism's phi."""
+  scale, t = 5.0, 1.0
+  value = complex(np.exp(levy.PhiFunction.laplace(scale).log_phi(np.array([t]))[0]))
+  ends = 0.5 * np.exp(1j * t / scale) + 0.5 * np.exp(-(1 + 1j * t) / scale)
+  middle = [integrate.quad(lambda x, part=part: math.exp(-x / scale) / (
+      2 * scale) * part((1 - 2 * x) * t / scale), 0, 1)[0] for part in (
+          math.cos, math.sin)]
+  exact = complex(ends) + complex(*middle)
+  return (f'Laplace of 5, t = 1: {value.real:.6f} + {value.imag:.6f} i; by quadrature '
+          f'{exact.real:.6f} + {exact.imag:.6f} i')
+
+
+def from_loss_cdf() -> str:
+  """From a distribution function of the loss to a pair."""
+  mu = 0.5
+  loss = mu * np.linspace(-12, 12, 2001) + 0.5 * mu**2
+  pair = conversions.pair_from_loss_cdf(loss, stats.norm.cdf(loss / mu - 0.5 * mu))
+  return (f'Gaussian of 2, from 2,001 points of that function: delta at epsilon 1 at '
+          f'most {_format.upper(pair.hockey_stick(1.0))}, closed form '
+          f'{gaussian_delta(mu, 1.0):.6g}')
+
+
+def from_renyi() -> str:
+  """From Renyi divergences to a profile."""
+  mu, orders = 0.5, 1 + np.geomspace(0.01, 500, 400)
+  value = conversions.profile_from_renyi(orders, 0.5 * mu**2 * orders, 1.0)
+  return (f'Gaussian of 2: delta at epsilon 1 at most {_format.upper(float(value))}, '
+          f'closed form {gaussian_delta(mu, 1.0):.6g}')
+
+
+def own_densities() -> str:
+  """Algorithm 2 on laws of a user."""
+  # Where the loss of Cauchy noise turns: x^2 - x = 1.
+  turns = [0.5 - math.sqrt(1.25), 0.5 + math.sqrt(1.25)]
+  pair = accounting.continuous_pair(stats.cauchy(0), stats.cauchy(1), turns)
+  one, ten = (accounting.PhiAccountant().compose(
+      accounting.DominatingPairDpEvent(pair), count).delta_bounds(epsilon)
+              for count, epsilon in ((1, 0.5), (10, 3.0)))
+  exact = integrate.quad(lambda x: max(
+      stats.cauchy.pdf(x) - math.exp(0.5) * stats.cauchy.pdf(x - 1), 0.0), -20, 1,
+                         points=turns, limit=200)[0]
+  return (f'Cauchy noise of scale 1, delta at epsilon .5: {within(one)}, by quadrature '
+          f'{exact:.7g}; ten times, at epsilon 3: {within(ten, 6)}')
+
+
+def example_14() -> str:
+  """Noise whose variance depends on the data: the loss is a chi square."""
+  ratio, count, epsilon = 1.2, 7, 2.0
+  pair = accounting.continuous_pair(stats.norm(0, 1), stats.norm(0, ratio), [0.0])
+  found = accounting.PhiAccountant().compose(
+      accounting.DominatingPairDpEvent(pair), count).delta_bounds(epsilon)
+  slope = 0.5 * (1 - ratio**-2)
+  above, below = ((count * math.log(ratio) + sign * epsilon) / slope
+                  for sign in (1, -1))
+  wide = stats.chi2.sf(above / ratio**2, count) - math.exp(epsilon) * stats.chi2.sf(
+      above, count)
+  narrow = stats.chi2.cdf(below, count) - math.exp(epsilon) * stats.chi2.cdf(
+      below / ratio**2, count)
+  return (f'standard deviations 1 and 1.2, seven times, delta at epsilon 2: '
+          f'{within(found, 7)}, by the chi-square law {max(wide, narrow):.7g}; Renyi '
+          f'divergences are infinite from order {0.5 / slope:.3g} on')
+
+
+def experiment_1() -> str:
+  """Figure 3a."""
+  rows = of(FIGURES, '3a')
+  row = [each for each in rows if each['sigma'] == 30][-1]
+  apart = max(abs(each['phi'] - each['exact']) for each in rows)
+  return (f'{row["compositions"]:,} Gaussians of 30, delta 1e-10: epsilon '
+          f'{_format.upper(row["phi"])}, by Renyi divergences '
+          f'{_format.upper(row["Renyi"])}; from the closed form at most '
+          f'{_format.upper(apart, 1)} in {len(rows)} points')
+
+
+def experiment_2() -> str:
+  """Figure 3b, and its last point by two methods now."""
+  row = of(FIGURES, '3b')[-1]
+  count, gaussian = row['compositions'], dp_accounting.GaussianDpEvent(5.0)
+  contour = accounting.PhiAccountant().compose(gaussian, count).compose(
+      accounting.DominatingPairDpEvent(RESPONSE), count).epsilon_bounds(row['delta'])
+  near = levy.LevyComposition([
+      (levy.PhiFunction.gaussian(0.2), count),
+      (levy.PhiFunction.of_pair(RESPONSE), count)]).epsilon(row['delta'])
+  return (f'{count} Gaussians of 5 and as many randomised responses of .52, delta '
+          f'1e-6: epsilon {within(contour, 10)}, by Levy\'s formula {within(near)}; '
+          f'PLD {_format.upper(row["PLD"])}, PRV {_format.upper(row["PRV"])}, Renyi '
+          f'{_format.upper(row["Renyi"])}')
+
+
+def experiment_3() -> str:
+  """Figure 3c."""
+  rows = of(FIGURES, '3c')
+  row = rows[-1]
+  others = ', '.join(f'{name} {_format.upper(row[name])}' for name in (
+      'PLD', 'PRV', 'Renyi'))
+  return (f'sigma 2, q .02, {row["compositions"]:,} steps, delta 1e-5: epsilon at most '
+          f'{_format.upper(row["phi"])}; {others}; the paper\'s {row["published"]:.6g}')
+
+
+def figure_1() -> str:
+  """Figure 1."""
+  found = of(FIGURES, 'figure_1')
+  deltas = ', '.join(f'{name} {value:.4f}' for name, value in found[
+      'delta_at_epsilon_1'].items())
+  return f'rho {found["rho"]:.4f}, delta at epsilon 1: {deltas}'
+
+
+def touching() -> str:
+  """Appendix F.1: where the implied trade-off function meets randomised response."""
+  found = of(FIGURES, 'figure_1', 'touching')
+  return ('implied by rho, all orders from 1/2: at the nearest '
+          f'{_format.upper(found, 2)} below that of randomised response')
+
+
+def figure_4() -> str:
+  """Figure 4."""
+  found = of(FIGURES, 'figure_4')
+  return f'sigma 1, q .2, delta 1e-5, at {found["compositions"][0]} and ' + (
+      f'{found["compositions"][-1]} steps: epsilon apart '
+      f'{_format.upper(found["apart"][0])} and {_format.upper(found["apart"][-1])}, by '
+      f'one pair {_format.upper(found["together"][0])} and '
+      f'{_format.upper(found["together"][-1])}')
