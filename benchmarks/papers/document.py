@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 
 from benchmarks import _results
 from benchmarks.papers import cactus
@@ -37,6 +38,7 @@ def kind(status: str) -> str:
   return status.split(':')[0]
 
 
+@functools.cache
 def _numbers(paper: item.Paper) -> tuple[list[tuple[item.Item, str]], list[item.Item]]:
   """Items with what came out, and those that were not measured."""
   measured, missing = [], []
