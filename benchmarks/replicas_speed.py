@@ -35,8 +35,20 @@ SIZES = (26_010, 25_000_000, 110_000_000)
 """Weights of the tutorial's CNN, of a ResNet-50 and of BERT-base."""
 
 
-def step_seconds(batch_size, steps, rounds):
-  """Seconds of each step on one device and on two replicas, by name."""
+def lstm():
+  """Rows of pixels, one after the other: a core of a device waits much of the time."""
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Input((28, 28, 1)), layers.Reshape((28, 28)), layers.LSTM(64),
+      layers.Dense(10)])
+
+
+MODELS = {'the tutorial CNN': lambda: networks.build('pixels', 'relu'),
+          'an LSTM of 64 units': lstm}
+
+
+def step_seconds(make, batch_size, steps, rounds):
+  """Seconds of a step on one device and on two replicas in each round, by name."""
   rng = np.random.default_rng(0)
   x = rng.normal(size=(EXAMPLES, 28, 28, 1)).astype(np.float32)
   y = rng.integers(0, 10, EXAMPLES)
@@ -46,7 +58,7 @@ def step_seconds(batch_size, steps, rounds):
   models, found = {}, {}
   for name in ('none', 'mirrored'):
     with strategies.scope(name):
-      model = private.privatize(networks.build('pixels', 'relu'), plan)
+      model = private.privatize(make(), plan)
       model.compile(tf.keras.optimizers.SGD(0.1),
                     tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     models[name], found[name] = model, []
@@ -58,7 +70,7 @@ def step_seconds(batch_size, steps, rounds):
           on_train_batch_end=lambda *_, times=moments: times.append(
               time.perf_counter()))])
       if number:
-        found[name] += list(np.diff(moments))
+        found[name].append(float(np.median(np.diff(moments))))
   return found
 
 
@@ -90,11 +102,11 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--batch-size', type=int, default=1024)
   parser.add_argument('--steps', type=int, default=8)
-  parser.add_argument('--rounds', type=int, default=4)
+  parser.add_argument('--rounds', type=int, default=9)
   args = parser.parse_args()
   strategies.opened('mirrored')  # Before anything else of TensorFlow.
-  steps = {name: float(np.median(values)) for name, values in step_seconds(
-      args.batch_size, args.steps, args.rounds).items()}
+  steps = {name: step_seconds(make, args.batch_size, args.steps, args.rounds)
+           for name, make in MODELS.items()}
   sums = {size: sum_seconds(size, 9) for size in SIZES}
   latency = sums[SIZES[0]]
   slope = (sums[SIZES[-1]] - latency) / SIZES[-1]
@@ -107,12 +119,16 @@ def main():
 
 def show(found: dict) -> None:
   """Writes the tables, from the results."""
-  steps, latency = found['steps'], found['latency']
-  slope = 8 / found['bytes_per_second']
+  latency, slope = found['latency'], 8 / found['bytes_per_second']
+  rows = []
+  for name, each in found['steps'].items():
+    one, two = (np.array(each[kind]) for kind in ('none', 'mirrored'))
+    low, middle, high = np.quantile(two / one, (0.25, 0.5, 0.75))
+    rows.append([name, f'{1e3 * np.median(one):.0f}', f'{1e3 * np.median(two):.0f}',
+                 f'{middle:.2f} ({low:.2f} to {high:.2f})'])
   _results.show('replicas_speed', _results.markdown(
-      [f'the tutorial CNN, batches of {found["batch_size"]}', 'ms a step'],
-      [['one device', f'{1e3 * steps["none"]:.0f}'],
-       ['two replicas', f'{1e3 * steps["mirrored"]:.0f}']]))
+      [f'batches of {found["batch_size"]}', 'one device, ms a step', 'two replicas',
+       'times as long (quartiles of rounds)'], rows))
   _results.show('replicas_sums', _results.markdown(
       ['weights', 'sum of two replicas, ms',
        'more in a step of 8, by the line, ms'],

@@ -198,5 +198,12 @@ class TwoSidedAccountant(PairAccountant):
     for part in self.compositions().values():
       # The smaller direction need not be known, only shown to be smaller.
       if not (best.lower > 0 and stays_below(part, best.lower)):
-        best = Bounds(*map(max, best, solve(part)))
+        best = Bounds(*map(max, best, _known(solve(part), non_private)))
     return best
+
+
+def _known(bounds: Bounds, most: float) -> Bounds:
+  """Bounds in place of which nothing is known where one is no number."""
+  if any(map(math.isnan, bounds)):
+    return Bounds(0.0, most, most)
+  return bounds

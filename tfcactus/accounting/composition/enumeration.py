@@ -20,6 +20,7 @@ from tfcactus import _numerics
 from tfcactus.accounting import monotone
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting.composition import infinite_mass
 from tfcactus.pairs import dominating_pair as pair_lib
 
 MAX_OUTCOMES = 4_000_000
@@ -178,11 +179,11 @@ class Enumeration:
 
   lower: Outcomes
   upper: Outcomes
-  p_inf: tuple[float, float]
+  p_inf: infinite_mass.PInf
 
   @classmethod
   def of(cls, groups: Sequence[tuple[pair_lib.PairBounds, int]],
-         p_inf: tuple[float, float]) -> Optional[Enumeration]:
+         p_inf: infinite_mass.PInf) -> Optional[Enumeration]:
     """The enumeration, or None if it is too long."""
     upper = Outcomes.of([(bounds.upper, count) for bounds, count in groups])
     if upper is None:
@@ -194,8 +195,8 @@ class Enumeration:
 
   def delta(self, epsilon: float) -> Bounds:
     """Bounds on delta at `epsilon` >= 0."""
-    low = min(max(self.p_inf[0] + self.lower.delta(epsilon, -1), 0.0), 1.0)
-    high = min(max(self.p_inf[1] + self.upper.delta(epsilon, 1), low), 1.0)
+    low, high = infinite_mass.beside(
+        self.lower.delta(epsilon, -1), self.upper.delta(epsilon, 1), self.p_inf)
     return Bounds(low, 0.5 * (low + high), high)
 
   def epsilon(self, delta: float) -> Bounds:
@@ -203,7 +204,8 @@ class Enumeration:
     p_low, p_high = self.p_inf
     if delta < p_low:
       return Bounds(math.inf, math.inf, math.inf)
-    low = self.lower.epsilon(delta - p_low, -1)
-    high = self.upper.epsilon(delta - p_high, 1) if delta >= p_high else math.inf
+    most, least = infinite_mass.without(delta, self.p_inf)
+    low = self.lower.epsilon(most, -1)
+    high = self.upper.epsilon(max(least, 0.0), 1) if delta >= p_high else math.inf
     high = max(low, high)
     return Bounds(low, high if math.isinf(high) else 0.5 * (low + high), high)

@@ -33,6 +33,7 @@ from scipy import optimize
 
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import Bounds
+from tfcactus.accounting.composition import infinite_mass
 from tfcactus.accounting.composition.tilted_sum import MAX_EXPONENT
 from tfcactus.accounting.composition.tilted_sum import TiltedSum
 from tfcactus.accounting.composition.tilted_sum import Window
@@ -46,6 +47,9 @@ BULK_SHARES = (0.6, 0.2, 0.0)
 
 LEAST_TOLERANCE = 1e-9
 """Effect of the lattice on epsilon below which rounding is as large. Knob of speed."""
+
+MAX_FACTOR = 700.0
+"""Log of the largest factor of tilted masses: beyond it there is no bound but one."""
 
 MAX_LABELS = 1 << 23
 """Most lattice points that the losses of one step may span."""
@@ -95,10 +99,9 @@ class Lattice:
   @functools.cached_property
   def p_inf(self) -> tuple[float, float]:
     """(lower, upper) probability of an infinite loss."""
-    lower, upper = (
-        -math.expm1(math.fsum(
-            count * _numerics.log_complement(getattr(bounds, side).p_inf)
-            for bounds, count in self.groups)) for side in ('lower', 'upper'))
+    lower, upper = (infinite_mass.composed(
+        ((getattr(bounds, side).p_inf, count) for bounds, count in self.groups), sign)
+        for side, sign in (('lower', -1), ('upper', 1)))
     return lower, upper
 
   def epsilon(self, delta: float) -> Bounds:
@@ -117,8 +120,9 @@ class Lattice:
       if bulk > 0 and not self.steps * bulk < bound < math.inf:
         continue
       view = _View(self, tilt, bound, bulk)
-      upper = view.upper_epsilon(delta - p_high) if delta > p_high else math.inf
-      lower = min(view.lower_epsilon(delta - p_low), upper)
+      most, least = infinite_mass.without(delta, self.p_inf)
+      upper = view.upper_epsilon(least) if delta > p_high else math.inf
+      lower = min(view.lower_epsilon(most), upper)
       if bulk < 0 or lower > self.steps * bulk:
         break
     return Bounds(lower, upper if math.isinf(upper) else 0.5 * (lower + upper),
@@ -135,10 +139,11 @@ class Lattice:
     tilt, bound = self._tilt(reached, bulk)
     if bound < -MAX_EXPONENT:
       # No finite loss comes near epsilon.
-      return Bounds(p_low, p_high, min(p_high + 1e-250, 1.0))
+      upper = infinite_mass.beside(0.0, 1e-250, self.p_inf)[1]
+      return Bounds(p_low, p_high, upper)
     view = _View(self, tilt, epsilon, bulk)
-    upper = min(p_high + view.upper_delta(epsilon), 1.0)
-    lower = min(p_low + view.lower_delta(epsilon), upper)
+    lower, upper = infinite_mass.beside(
+        view.lower_delta(epsilon), view.upper_delta(epsilon), self.p_inf)
     return Bounds(lower, 0.5 * (lower + upper), upper)
 
   @property
@@ -235,10 +240,14 @@ class _View:
     return self._scale * upper.suffix(self._near, shift)[self._range]
 
   @functools.cached_property
+  def _too_large(self) -> bool:
+    """Whether the upper pair's factor is no number: losses lie far above epsilon."""
+    return self._upper.log_factor(self._near) + self._upper.slack > MAX_FACTOR
+
+  @functools.cached_property
   def _scale(self) -> float:
     """The upper pair's factor, rounded up."""
-    upper = self._upper
-    return math.exp(min(upper.log_factor(self._near), 700.0) + upper.slack)
+    return math.exp(self._upper.log_factor(self._near) + self._upper.slack)
 
   @functools.cached_property
   def _excess(self) -> np.ndarray:
@@ -247,6 +256,8 @@ class _View:
 
   def upper_epsilon(self, delta: float) -> float:
     """An epsilon >= 0 at which the upper pair's delta is at most `delta`."""
+    if self._too_large:
+      return math.inf
     head, tail, x = self._raised(0), self._raised(1), self._losses
     # At epsilon = x[r] the atom r itself gives nothing.
     at = head - np.exp(np.minimum(x - self._near, 700.0)) * tail + self._excess
@@ -265,6 +276,8 @@ class _View:
 
   def upper_delta(self, epsilon: float) -> float:
     """The upper pair's delta at `epsilon`, from finite losses."""
+    if self._too_large:
+      return 1.0
     r = int(np.searchsorted(self._losses, epsilon))
     if r == self._losses.size:
       return float(self._excess[-1])
@@ -277,7 +290,7 @@ class _View:
     """Threshold tests: P-mass from below, log of Q-mass from above."""
     p, q, near = self._lower_p, self._lower_q, self._near
     power = (p.suffix(near, 0) - p.error(near)) * math.exp(
-        min(p.log_factor(near), 700.0) - p.slack)
+        min(p.log_factor(near), MAX_FACTOR) - p.slack)  # A lower bound may be cut.
     level = _numerics.log_mass(q.suffix(near, 0) + q.error(near)) + q.log_factor(near)
     return power[self._range], level[self._range] + q.slack
 

@@ -15,6 +15,7 @@ import numpy as np
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition import contour
+from tfcactus.accounting.composition import infinite_mass
 from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses.atoms import AtomicLoss
 from tfcactus.pairs import dominating_pair as pair_lib
@@ -43,7 +44,7 @@ class MixedContours:
   """
 
   groups: Sequence[tuple[Part, int]]
-  p_inf: tuple[float, float]
+  p_inf: infinite_mass.PInf
 
   def epsilon(self, delta: float) -> Bounds:
     """Bounds on epsilon at `delta`.
@@ -53,8 +54,9 @@ class MixedContours:
     """
     if delta <= self.p_inf[1]:
       raise IntractableError
-    low = self._side('lower').epsilon(delta - self.p_inf[0])
-    high = low if self._exact else self._side('upper').epsilon(delta - self.p_inf[1])
+    most, least = infinite_mass.without(delta, self.p_inf)
+    low = self._side('lower').epsilon(most)
+    high = low if self._exact and most == least else self._side('upper').epsilon(least)
     lower, upper = max(low.lower - self._slack, 0.0), high.upper
     if upper > 0:
       upper += self._slack
@@ -65,8 +67,7 @@ class MixedContours:
     """Bounds on delta at `epsilon`; raises as `epsilon`."""
     low, high = (self._side(side).delta(max(epsilon + move, 0.0)) for side, move in (
         ('lower', self._slack), ('upper', -self._slack)))
-    lower = min(max(low.lower + self.p_inf[0], 0.0), 1.0)
-    upper = min(high.upper + self.p_inf[1], 1.0)
+    lower, upper = infinite_mass.beside(low.lower, high.upper, self.p_inf)
     if epsilon < self._slack:
       # Below zero delta falls by at most one for one.
       upper = min(upper + self._slack, 1.0)

@@ -14,6 +14,7 @@ from typing import Sequence
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition import contour
+from tfcactus.accounting.composition import infinite_mass
 from tfcactus.accounting.composition import inversion
 from tfcactus.accounting.composition.losses import atoms
 from tfcactus.accounting.composition.losses import base
@@ -69,7 +70,7 @@ class SmoothedContours:
   """
 
   groups: Groups
-  p_inf: tuple[float, float]
+  p_inf: infinite_mass.PInf
 
   def epsilon(self, delta: float) -> Bounds:
     """Bounds on epsilon at `delta`.
@@ -81,9 +82,10 @@ class SmoothedContours:
     if steps < MIN_STEPS or delta <= self.p_inf[1] or any(
         pair.upper.p.size > MAX_ATOMS for pair, _ in self.groups):
       raise IntractableError
-    low = self._side('lower').epsilon(delta - self.p_inf[0])
-    high = low if all(pair.lower is pair.upper for pair, _ in self.groups) else (
-        self._side('upper').epsilon(delta - self.p_inf[1]))
+    most, least = infinite_mass.without(delta, self.p_inf)
+    low = self._side('lower').epsilon(most)
+    alike = most == least and all(pair.lower is pair.upper for pair, _ in self.groups)
+    high = low if alike else self._side('upper').epsilon(least)
     slack = steps * pair_lib.LOSS_ROUNDOFF
     lower = max(low.lower - RANGE - slack, 0.0)
     upper = high.upper + slack

@@ -35,6 +35,9 @@ MAX_EXPONENT = 600.0
 """Exponents beyond this are left out before they overflow; what is left out is of no
 help, not of harm: bounds are suffix sums near epsilon."""
 
+APART = 30.0
+"""Log of a ratio of two products beyond which each is computed by itself."""
+
 NEGLIGIBLE = -30.0
 """Log weight below which small losses alone need no separate treatment."""
 
@@ -148,7 +151,7 @@ class TiltedSum:
       units of the transform's: by the part s of small losses A / phi - B / s,
       by the rest, which is smaller by the mass it transforms, A / phi.
     """
-    small = ratio = np.zeros(points // 2 + 1, np.complex128)
+    small = ratio = whole = np.zeros(points // 2 + 1, np.complex128)
     parts = []
     for first, weight, low, count in tilted:
       part = fft.rfft(_fold(np.where(low, weight, 0.0), first, points))
@@ -158,16 +161,21 @@ class TiltedSum:
       share = _numerics.log1p(rest / part)
       small = small + count * np.log(part)
       ratio = ratio + count * share
-      parts.append((np.log(np.abs(part)), share, float(np.sum(weight[~low])), count))
-    phi = np.exp(small) * _numerics.expm1(ratio)
+      log_phi = _numerics.log(part + rest)
+      whole = whole + count * log_phi
+      parts.append((np.log(np.abs(part)), log_phi.real, share,
+                    float(np.sum(weight[~low])), count))
+    # Where B is next to nothing beside A, which B times a ratio would lose.
+    apart = ratio.real > APART
+    phi = np.where(apart, np.exp(whole) - np.exp(small),
+                   np.exp(small) * _numerics.expm1(np.where(apart, 0.0, ratio)))
     error = np.zeros(phi.size)
-    with np.errstate(over='ignore'):
-      for log_part, share, rare, count in parts:
-        # A / phi = B e^(ratio - share) / s.
-        base = np.exp(small.real - log_part)
-        error += count * base * (
-            np.abs(_numerics.expm1(ratio - share)) +
-            rare * np.exp(ratio.real - share.real))
+    for log_part, log_phi, share, rare, count in parts:
+      # B / s, and A / phi, which is larger by e^(ratio - share).
+      base, kept = np.exp(small.real - log_part), np.exp(whole.real - log_phi)
+      far = (ratio - share).real > APART
+      error += count * (rare * kept + np.where(far, kept + base, base * np.abs(
+          _numerics.expm1(np.where(far, 0.0, ratio - share)))))
     return phi, np.minimum(error, sum(count for *_, count in parts))
 
   def log_factor(self, near: float) -> float:
