@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks import _bounded
 from benchmarks import _results
+from tfcactus import _format
 from tfcactus import design
 
 LONG = 'gradient descent on some 100 problems'
@@ -196,8 +197,9 @@ def figure_8(pyplot: Any) -> dict:
   _results.save_captioned(
       figure, [axis], 'paper001_figure8',
       'Paper 001, Figure 8: four releases, epsilon = .3; here range 100. E|Z|, '
-      'delta: ' + '; '.join(f'{name} {row["utility"]:.3g}, {row["delta"]:.3g}'
-                            for name, row in rows.items()) + '.')
+      'delta: ' + '; '.join(
+          f'{name} {row["utility"]:.3g}, {_format.upper(row["delta"], 3)}'
+          for name, row in rows.items()) + '.')
   return {**rows, 'claims': {
       'its delta is above .9': rows['collapsed']['delta'] > 0.9}}
 

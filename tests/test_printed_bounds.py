@@ -142,7 +142,9 @@ BOUND = re.compile(
     r'[^{}:\n]*:[-+<>^ ,]*\d*\.?\d*[efg%]\}')
 # Widths of bounds, differences of them, and what a benchmark was asked for.
 NO_BOUND = {'{bounds.upper - bounds.lower:.1e}', '{upper - reference:+.1e}',
-            '{delta:g}', '{row["epsilon"]:g}'}
+            '{delta:g}', '{row["epsilon"]:g}', '{row["delta"]:g}',
+            '{row["upper"] - row["lower"]:.1e}',
+            '{100 * (row["epsilon"] / row["epsilon_gaussian"] - 1):+.2f}'}
 
 
 def test_no_other_place_rounds_a_bound_to_nearest():

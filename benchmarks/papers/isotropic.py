@@ -106,7 +106,8 @@ def _trained() -> str:
     less = 100 * (1 - row['isotropic_multiplier'] / row['Gaussian_multiplier'])
     found.append(f'{task}, {row["weights"]} weights: {less:.1f} % less noise, better '
                  f'in {row["wins"]} of {row["pairs"]} runs')
-  return f'epsilon {rows[-1]["epsilon"]:g}, delta 1e-5: ' + '; '.join(found)
+  epsilon = _format.upper(rows[-1]['epsilon'])
+  return f'epsilon {epsilon}, delta 1e-5: ' + '; '.join(found)
 
 
 def _peers() -> str:

@@ -29,18 +29,17 @@ from tfcactus.release import threshold_queries
 FIGURES, PICTURES = 'truncated_cdp', 'tcdp_figures'
 CLAIM = tfcactus.TCDP(0.01, 20.0)
 BENT = noise_lib.SinhNormal(1 / math.sqrt(2 * 0.01), 20.0)
-up = _format.upper
+up, down = _format.upper, _format.lower
 
 
 def _definitions() -> str:
-  return (f'({CLAIM.rho:g}, {CLAIM.omega:g})-tCDP: epsilon {up(CLAIM.epsilon(1e-6))} '
-          f'at '
-          'delta 1e-6')
+  return (f'({CLAIM.rho:g}, {down(CLAIM.omega)})-tCDP: epsilon '
+          f'{up(CLAIM.epsilon(1e-6))} at delta 1e-6')
 
 
 def _composed() -> str:
   both = CLAIM.compose(tfcactus.TCDP(0.02, 15.0))
-  return f'(.01, 20) and (.02, 15): ({both.rho:g}, {both.omega:g})'
+  return f'(.01, 20) and (.02, 15): ({both.rho:g}, {down(both.omega)})'
 
 
 def _lemma_6() -> str:
@@ -52,7 +51,7 @@ def _lemma_6() -> str:
 
 def _groups() -> str:
   group = CLAIM.group(4)
-  return f'four records of (.01, 20): ({group.rho:g}, {group.omega:g})'
+  return f'four records of (.01, 20): ({group.rho:g}, {down(group.omega)})'
 
 
 def _large_groups() -> str:
@@ -63,7 +62,7 @@ def _large_groups() -> str:
 
 def _theorem_11() -> str:
   claim = tfcactus.TCDP(0.1).printed_theorem_11(0.1)
-  return (f'rho .1, s .1: claims ({claim.claim.rho:.3g}, {claim.claim.omega:.4g}), '
+  return (f'rho .1, s .1: claims ({claim.claim.rho:.3g}, {down(claim.claim.omega, 4)}), '
           f'which '
           f'is {"proved" if claim.proven else "not proved"}')
 
@@ -71,7 +70,7 @@ def _theorem_11() -> str:
 def _theorem_12() -> str:
   claim = tfcactus.TCDP(0.01).subsample(0.01)
   constants = [row['constant'] for row in of(FIGURES, 'theorem_12')]
-  return (f'rho .01, s .01: ({claim.rho:.4g}, {claim.omega:.5g}); true constants of '
+  return (f'rho .01, s .01: ({claim.rho:.4g}, {down(claim.omega, 5)}); true constants of '
           f'subsampled Gaussians {min(constants):.4g} to {max(constants):.4g} (the '
           'paper\'s 13)')
 
@@ -97,7 +96,7 @@ def _proposition_4() -> str:
   exact = truncated_cdp.certificate(
       functools.partial(sinh_normal.renyi_divergence, BENT), bound.omega)
   return (f'sigma^2 = 1 / (2 rho), rho .01, bend 20: rho {bound.rho:.4g} by the '
-          f'theorem, {up(exact.rho, 4)} in truth, omega {bound.omega:.4g}')
+          f'theorem, {up(exact.rho, 4)} in truth, omega {down(bound.omega, 4)}')
 
 
 def _corollary_18() -> str:

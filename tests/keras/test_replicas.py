@@ -180,7 +180,7 @@ def _noise_of_a_step(strategy, drop_in):
 def test_noise_is_added_once(monkeypatch, drop_in):
   # 120,000 coordinates: a standard deviation is within .2 %; gradients are short.
   assert _noise_of_a_step(two_replicas(), drop_in) == pytest.approx(1, rel=0.02)
-  monkeypatch.setattr(replicas, 'is_first', lambda: True)
+  monkeypatch.setattr(replicas, 'is_first', lambda of_worker: True)
   assert _noise_of_a_step(two_replicas(), drop_in) == pytest.approx(2**0.5, rel=0.02)
 
 

@@ -9,6 +9,7 @@ from tests.keras.tiny import X
 from tests.keras.tiny import Y
 from tfcactus.keras import PoissonBatches
 from tfcactus.keras import privatize
+from tfcactus.keras.gradients import device_memory
 
 layers = tf.keras.layers
 _IDS = np.random.default_rng(1).integers(0, 7, (6, 4)).astype(np.int32)
@@ -233,7 +234,9 @@ def test_casts_of_mixed_precision_are_explained(policy):
   assert one_by_one.engine_sums(model, loss, X[:6], Y[:6]).routes.whole
 
 
-def test_the_summary_tells_and_the_physical_batch_is_of_that_route(make_plan):
+def test_the_summary_tells_and_the_physical_batch_is_of_that_route(
+    make_plan, monkeypatch):
+  monkeypatch.setattr(device_memory, 'for_steps', lambda: 2**29)
   model = _classifier(layers.Dense(1600), layers.Dense(1600))
   private = privatize(model, make_plan(sampling_prob=0.5))
   before = private.physical_batch_size

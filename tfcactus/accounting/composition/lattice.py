@@ -289,8 +289,10 @@ class _View:
   def _tests(self) -> tuple[np.ndarray, np.ndarray]:
     """Threshold tests: P-mass from below, log of Q-mass from above."""
     p, q, near = self._lower_p, self._lower_q, self._near
-    power = (p.suffix(near, 0) - p.error(near)) * math.exp(
-        min(p.log_factor(near), MAX_FACTOR) - p.slack)  # A lower bound may be cut.
+    # A lower bound may be cut, and -inf is one.
+    with np.errstate(over='ignore'):
+      power = np.minimum((p.suffix(near, 0) - p.error(near)) * math.exp(
+          min(p.log_factor(near), MAX_FACTOR) - p.slack), 1.0)
     level = _numerics.log_mass(q.suffix(near, 0) + q.error(near)) + q.log_factor(near)
     return power[self._range], level[self._range] + q.slack
 
