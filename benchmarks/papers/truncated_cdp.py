@@ -62,16 +62,16 @@ def _large_groups() -> str:
 
 def _theorem_11() -> str:
   claim = tfcactus.TCDP(0.1).printed_theorem_11(0.1)
-  return (f'rho .1, s .1: claims ({claim.claim.rho:.3g}, {down(claim.claim.omega, 4)}), '
-          f'which '
-          f'is {"proved" if claim.proven else "not proved"}')
+  return (f'rho .1, s .1: claims ({claim.claim.rho:.3g}, '
+          f'{down(claim.claim.omega, 4)}), which is '
+          f'{"proved" if claim.proven else "not proved"}')
 
 
 def _theorem_12() -> str:
   claim = tfcactus.TCDP(0.01).subsample(0.01)
   constants = [row['constant'] for row in of(FIGURES, 'theorem_12')]
-  return (f'rho .01, s .01: ({claim.rho:.4g}, {down(claim.omega, 5)}); true constants of '
-          f'subsampled Gaussians {min(constants):.4g} to {max(constants):.4g} (the '
+  return (f'rho .01, s .01: ({claim.rho:.4g}, {down(claim.omega, 5)}); true constants '
+          f'of subsampled Gaussians {min(constants):.4g} to {max(constants):.4g} (the '
           'paper\'s 13)')
 
 
