@@ -26,8 +26,10 @@ import functools
 import math
 import operator
 from typing import Callable
+from typing import Iterable
 from typing import Optional
 from typing import Sequence
+from typing import Union
 
 import numpy as np
 
@@ -38,6 +40,7 @@ from tfcactus.accounting import monotone
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.losses import laplace
+from tfcactus.accounting.composition.losses.rounding import PHASE_ROUNDOFF
 from tfcactus.pairs.dominating_pair import DominatingPair
 from tfcactus.pairs.dominating_pair import MASS_ROUNDOFF
 
@@ -56,6 +59,12 @@ LOG_TAIL = -36.0
 LOG_LARGEST = 709.0
 """Finite losses are below e to this: they are floats."""
 
+LOG_NOTHING = -690.0
+"""Logs of |phi| are not below this: a phi of zero has one, and multiples of it."""
+
+_UNDERFLOW = 1e-299
+"""Above four times e^LOG_NOTHING: what that takes a phi for, and its phase."""
+
 _COSINES = np.array([[1.0, -1.0, 0.0, 0.0], [1.5, -2.0, 0.5, 0.0],
                      [2.5, -3.75, 1.5, -0.25]])
 """(1 - cos x)^n as a sum of cos(j x), for n = 1, 2, 3."""
@@ -73,22 +82,29 @@ class PhiFunction:
 
   Attributes:
     log_phi: Takes t > 0 of shape (n,); returns log E_P[exp(i t loss)] over finite
-      losses, complex; any branch.
+      losses, complex; any branch; a real part of -inf where that is zero.
     log_decay: Takes t > 0; returns a bound on log |phi| at t and all larger ones. None:
-      no bound but one, so that bounds are as wide as what the sum leaves out.
+      no bound but the mass of finite losses, so that bounds are as wide as what the sum
+      leaves out.
     p_inf: P-mass of an infinite loss.
-    accuracy: Bound on the error of `log_phi`, in units of 1 + |log_phi|.
+    accuracy: Bound on the error of `log_phi`, in units of 1 + |log_phi|. Or a function
+      of t: a bound on the error of phi itself.
   """
 
   log_phi: Callable[[Array], Array]
   log_decay: Optional[Callable[[Array], Array]] = None
   p_inf: float = 0.0
-  accuracy: float = 1e-15
+  accuracy: Union[float, Callable[[Array], Array]] = 1e-15
 
   def __post_init__(self) -> None:
+    for name in ('log_phi', 'log_decay'):
+      value = getattr(self, name)
+      if not callable(value) and (name == 'log_phi' or value is not None):
+        raise ValueError(f'Expected {name} to be a function of t, got {value!r}.')
     if not 0 <= _checks.real('p_inf', self.p_inf) < 1:
       raise ValueError(f'Expected p_inf in [0, 1), got p_inf={self.p_inf!r}.')
-    _checks.positive('accuracy', self.accuracy)
+    if not callable(self.accuracy):
+      _checks.positive('accuracy', self.accuracy)
 
   @classmethod
   def gaussian(cls, mu: float) -> PhiFunction:
@@ -102,15 +118,56 @@ class PhiFunction:
     top = 1 / _checks.positive('scale', scale)
     atoms = math.log(0.5 * (1 + math.exp(-top)))
     return cls(lambda t: laplace.log_moment(1j * t, top),
-               lambda t: np.minimum(atoms + np.log1p(0.5 / t), 0.0),
-               accuracy=1e-14 * (1 + top))
+               lambda t: np.minimum(atoms + np.log1p(0.5 / t) + 8 * EPS, 0.0),
+               accuracy=laplace.TiltedLaplace(top, 0.0, 0.0).error)
 
   @classmethod
   def of_pair(cls, pair: DominatingPair) -> PhiFunction:
     """Of a discrete pair, such as randomised response: it does not decay."""
-    size = float(np.max(np.abs(pair.loss), initial=0.0))
-    return cls(pair.log_phi, None, pair.p_inf,
-               MASS_ROUNDOFF + _numerics.sum_roundoff(pair.p.size) * (1 + size))
+    size = float(np.sum(pair.p * np.abs(pair.loss)))
+    rounded = MASS_ROUNDOFF + _numerics.sum_roundoff(pair.p.size)
+    return cls(
+        lambda t: _numerics.log(_numerics.product(
+            np.exp(1j * np.multiply.outer(t, pair.loss)), pair.p)),
+        None, pair.p_inf, lambda t: rounded + PHASE_ROUNDOFF * (1 + t * size))
+
+  def values(self, t: Array) -> tuple[Array, Array]:
+    """log phi at t > 0, and how much smaller it is than a bound on log(|phi| + error).
+
+    Raises:
+      ValueError: if what the functions return cannot be.
+    """
+    own = np.asarray(self.log_phi(t), dtype=np.complex128)
+    if own.shape != t.shape or np.any(np.isnan(own)) or np.any(np.isinf(own.imag)):
+      raise ValueError(
+          'Expected log_phi to return one complex number for each t, with a finite '
+          f'imaginary part, got {own!r}.')
+    # A bound of more than all mass is none: the truth is not above it either.
+    mass = math.log1p(-self.p_inf)
+    real = np.clip(own.real, LOG_NOTHING, mass)
+    size = 1 + np.abs(real + 1j * own.imag)
+    if callable(self.accuracy):
+      off = np.asarray(self.accuracy(t), dtype=np.float64)
+      if off.shape != t.shape or not np.all(off >= 0):
+        raise ValueError('Expected accuracy to return one number of at least zero for '
+                         f'each t, got {off!r}.')
+      error = np.log1p(off * np.exp(-real))
+    else:
+      error = self.accuracy * size
+    if np.any(own.real > mass + 4 * EPS / (1 - self.p_inf) + error):
+      raise ValueError('Expected |phi| of at most the mass of finite losses, got '
+                       f'log_phi={own!r} with p_inf={self.p_inf!r}.')
+    return real + 1j * own.imag, error + 4 * EPS * size
+
+  def decay(self, t: Array) -> Array:
+    """log of a bound on |phi| at t and beyond: of the mass of finite losses at most."""
+    mass = math.log1p(-self.p_inf)
+    if self.log_decay is None:
+      return np.full(np.shape(t), mass)
+    log_decay = np.asarray(self.log_decay(t), dtype=np.float64)
+    if np.any(np.isnan(log_decay)):
+      raise ValueError(f'Expected log_decay to return real numbers, got {log_decay!r}.')
+    return np.broadcast_to(np.minimum(log_decay, mass), np.shape(t))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -126,12 +183,15 @@ class LevyComposition:
   groups: Sequence[tuple[PhiFunction, int]]
 
   def __post_init__(self) -> None:
-    groups = tuple((phi, _checks.integer('count', count, 1))
-                   for phi, count in self.groups)
-    if not groups or not all(isinstance(phi, PhiFunction) for phi, _ in groups):
+    groups = tuple(self.groups) if isinstance(self.groups, Iterable) else ()
+    if not groups or not all(
+        isinstance(group, (tuple, list)) and len(group) == 2 and
+        isinstance(group[0], PhiFunction) for group in groups):
       raise ValueError(
-          f'Expected pairs (PhiFunction, count), at least one, got {self.groups!r}.')
-    object.__setattr__(self, 'groups', groups)
+          'Expected groups to be pairs (PhiFunction, count), at least one, got '
+          f'{self.groups!r}; one step is [(phi, 1)].')
+    object.__setattr__(self, 'groups', tuple(
+        (phi, _checks.integer('count', count, 1)) for phi, count in groups))
 
   def delta(self, epsilon: float) -> Bounds:
     """Bounds on the least delta at `epsilon` >= 0.
@@ -146,13 +206,16 @@ class LevyComposition:
   def epsilon(self, delta: float) -> Bounds:
     """Bounds on the least epsilon >= 0 at `delta` in (0, 1); see `delta`."""
     delta = _checks.delta(delta)
-    if delta <= 1 - self.finite_mass:
+    # Rounded down: just above the mass at infinity there is a finite epsilon.
+    infinite = -math.expm1(self._log_finite_mass) * (1 - 16 * EPS)
+    if delta <= infinite:
       return Bounds(math.inf, math.inf, math.inf)
     if self.delta(0.0).upper <= delta:
       return Bounds(0.0, 0.0, 0.0)
     ends = [self._root(operator.itemgetter(side), delta) for side in range(3)]
     # A search ends next to a root: what is published was evaluated.
     low, near, high = ends
+    low = min(low, MAX_PERIOD)
     try:
       low = monotone.first_end(low, -1e-12 * (1 + low), lambda x: (
           self.delta(x).lower >= delta)) if low > 0 else 0.0
@@ -182,8 +245,11 @@ class LevyComposition:
   @functools.cached_property
   def finite_mass(self) -> float:
     """P-probability of a finite loss."""
-    return math.exp(math.fsum(count * math.log1p(-phi.p_inf)
-                              for phi, count in self.groups))
+    return math.exp(self._log_finite_mass)
+
+  @functools.cached_property
+  def _log_finite_mass(self) -> float:
+    return math.fsum(count * math.log1p(-phi.p_inf) for phi, count in self.groups)
 
   @functools.cached_property
   def _mass_error(self) -> float:
@@ -196,7 +262,9 @@ class LevyComposition:
     return Bounds(low, min(max(value, low), high), high)
 
   def log_phi(self, t: Array) -> tuple[Array, Array]:
-    """log phi of the composition at t > 0, and a bound on its error."""
+    """log phi of the composition at t > 0, and by how much less it is than a bound on
+    the log of the product of all |phi| + error: what is between is a bound on the error
+    of phi."""
     parts = [self._log_phi(part) for part in np.array_split(t, -(-t.size // BLOCK))]
     return (np.concatenate([part for part, _ in parts]),
             np.concatenate([error for _, error in parts]))
@@ -204,21 +272,15 @@ class LevyComposition:
   def _log_phi(self, t: Array) -> tuple[Array, Array]:
     total, error = np.zeros(t.shape, np.complex128), np.zeros(t.shape)
     for phi, count in self.groups:
-      own = np.asarray(phi.log_phi(t), dtype=np.complex128)
-      if own.shape != t.shape or np.any(np.isnan(own)) or np.any(
-          np.exp(np.minimum(own.real, 1.0)) > 1 - phi.p_inf + 4 * EPS + (
-              phi.accuracy * (1 + np.abs(own)))):
-        raise ValueError(
-            'Expected log_phi to return one complex number for each t, with |phi| at '
-            f'most the mass of finite losses, got {own!r}.')
+      own, off = phi.values(t)
       total += count * own
-      error += count * (phi.accuracy + 4 * EPS) * (1 + np.abs(own))
+      error += count * off
     return total, error
 
   def log_decay(self, t: Array) -> Array:
-    """log of a bound on |phi| at t and beyond."""
-    return sum((count * np.minimum(phi.log_decay(t), 0.0) for phi, count in self.groups
-                if phi.log_decay is not None), np.zeros(np.shape(t)))
+    """log of a bound on |phi| at t and beyond, infinite losses left out of it too."""
+    return sum((count * phi.decay(t) for phi, count in self.groups),
+               np.full(np.shape(t), self._mass_error))
 
   def _period(self, epsilon: float) -> float:
     """A period that leaves little beyond it, of a coarse list so that nodes serve."""
@@ -249,6 +311,8 @@ class LevyComposition:
     turned = (log_phi - 1j * t.ravel() * self._centre).reshape(t.shape)
     lost = -_numerics.expm1(turned - math.log(self.finite_mass)).real
     error = error.reshape(t.shape) + 4 * EPS * (1 + np.abs(turned)) + self._mass_error
+    # No two values of phi differ by more than two, and e^2 - 1 is six.
+    error = np.expm1(np.minimum(error, 2.0))
     # The cosines' weights sum to zero, so that what phi lacks of one is summed.
     sums = -_COSINES[:, 1:] @ lost + np.abs(_COSINES[:, 1:]) @ error
     return min(float(np.sum(np.clip(np.min(sums, axis=0), 0.0, 1.0))), 1.0)
@@ -272,17 +336,17 @@ class _Nodes:
     log_phi, error = whole.log_phi(self._t)
     with np.errstate(under='ignore'):
       self._phi = np.exp(log_phi)
-    size = np.abs(self._phi)
-    self._wrong = size * np.expm1(np.minimum(error, 1.0) + _numerics.sum_roundoff(
-        count) + 16 * EPS * (1 + np.abs(log_phi)))
-    self._size = size
+      self._size = np.abs(self._phi)
+      error = error + _numerics.sum_roundoff(count) + 16 * EPS * (1 + np.abs(log_phi))
+      self._wrong = _UNDERFLOW + np.where(
+          error < 1, self._size * np.expm1(np.minimum(error, 1.0)),
+          self._size + np.exp(np.minimum(log_phi.real + error, 0.0)))
 
   def delta(self, epsilon: float) -> tuple[float, float, float]:
     """The sum for delta, and how far the truth may lie below and above."""
     kernel = 1 / (1j * self._t * (1 + 1j * self._t))
     tail = float(np.exp(self._whole.log_decay(np.array([self._end])))[0])
-    return self._summed(
-        epsilon, kernel, tail * self._whole.finite_mass * math.asinh(1 / self._end))
+    return self._summed(epsilon, kernel, tail * math.asinh(1 / self._end))
 
   def cdf(self, loss: float) -> tuple[float, float, float]:
     """The sum for minus the distribution function, likewise."""
