@@ -30,6 +30,7 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus import relations
+from tfcactus._numerics import EPS
 from tfcactus.accounting import events
 from tfcactus.pairs import dominating_pair as pair_lib
 
@@ -37,12 +38,21 @@ POINTS = 4000
 """Where the profile is taken; between them its bounds are chords and tangents, whose
 distance falls with the square. Knob of speed."""
 
+LEAST = 1e-9
+"""The least epsilon: below it a cell's masses differ by a few roundings of one, and
+pairs of float64 masses say nothing."""
+
 MOST = 500.0
 """The largest epsilon: e^500 is a float64, and no protection."""
 
-ROUNDOFF = 16 * np.finfo(np.float64).eps
-"""Relative error of a computed profile: expm1 to one ulp, a square, a quotient with
-another expm1, the difference of arguments to half an ulp; twelve at most."""
+ROUNDOFF = 32 * EPS
+"""Relative error of a computed profile, expm1 to one ulp, a square, a quotient with
+another expm1, the difference of arguments to half an ulp, twelve EPS at most; and of
+slopes and their differences, that make masses of it."""
+
+_PLACE_ROUNDOFF = 4 * EPS
+"""Thrice the relative error of an alpha, for each 1 + loss: of a mean of losses, of its
+exponential and of the logarithm of that."""
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
@@ -72,8 +82,12 @@ class ExponentialMechanismDpEvent(events.SteppedDpEvent):
 
 
 def check_epsilon(value: object) -> float:
-  """Returns the epsilon of an exponential mechanism, in (0, 250]."""
+  """Returns the epsilon of an exponential mechanism, in [1e-9, 250]."""
   value = _checks.positive('epsilon', value)
+  if value < LEAST:
+    raise ValueError(
+        f'Expected epsilon >= {LEAST:g}, got epsilon={value!r}, less than the rounding '
+        'of its account; account for the least one.')
   if value > MOST / 2:
     raise ValueError(
         f'Expected epsilon <= {MOST / 2:g}, got epsilon={value!r}, which protects '
@@ -91,25 +105,35 @@ def profile(epsilon: float, loss: np.ndarray) -> np.ndarray:
   return np.expm1(0.5 * (np.asarray(loss) - epsilon))**2 / -np.expm1(-epsilon)
 
 
+def _slope(epsilon: float, loss: np.ndarray) -> np.ndarray:
+  """By how much the profile falls with a = e^loss, (sqrt(c / a) - c) / (1 - c)."""
+  return np.exp(-epsilon) * np.expm1(0.5 * (epsilon - loss)) / -np.expm1(-epsilon)
+
+
 def bounded_range_pair(epsilon: float) -> pair_lib.PairBounds:
   """Pairs around the one with that profile, the tight dominating pair.
 
   Args:
-    epsilon: The range of the losses, at most `MOST`.
+    epsilon: The range of the losses, from `LEAST` to `MOST`.
 
   Returns:
     Bounds whose `upper` dominates: chords lie above the convex profile, tangents below.
   """
   loss = np.linspace(0.0, epsilon, POINTS)
-  alpha, value = np.exp(loss), profile(epsilon, loss)
+  alpha, value, slope = np.exp(loss), profile(epsilon, loss), _slope(epsilon, loss)
+  # The alpha of a loss is rounded, which moves a point as its slope says.
+  room = _PLACE_ROUNDOFF * (1 + loss) * alpha * slope
+  # One has no rounding, and at the end the profile is zero at all larger alphas.
+  end = alpha[-1:] * (1 + _PLACE_ROUNDOFF * (1 + epsilon))
   upper = pair_lib.DominatingPair.from_symmetric_profile(
-      alpha, value * (1 + ROUNDOFF))
-  # Tangents at neighbouring points: that at a has slope (c - sqrt(c / a)) / (1 - c)
-  # with c = e^-epsilon, and two meet where alpha is the product of their roots.
+      np.concatenate([alpha[:-1], end]), value * (1 + ROUNDOFF) + np.append(
+          0.0, room[1:]))
+  # Tangents at neighbouring points: two meet where alpha is the product of their roots.
+  # Below both of them a point moved stays below the profile, as chords between such do.
   root = np.exp(0.5 * (loss[:-1] + loss[1:]))
-  slope = (np.exp(-epsilon) - np.exp(-0.5 * (epsilon + loss))) / -np.expm1(-epsilon)
-  met = value[:-1] + slope[:-1] * (root - alpha[:-1])
+  met = value[:-1] - (slope * alpha)[:-1] * np.expm1(0.5 * np.diff(loss))
+  met = met - _PLACE_ROUNDOFF * (1 + loss[1:]) * root * slope[:-1]
   lower = pair_lib.DominatingPair.from_symmetric_profile(
-      np.concatenate([[1.0], root, alpha[-1:]]),
+      np.concatenate([[1.0], root, end]),
       np.concatenate([value[:1], np.maximum(met, 0.0), [0.0]]) * (1 - ROUNDOFF))
   return pair_lib.PairBounds(lower, upper)
