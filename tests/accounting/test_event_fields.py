@@ -16,6 +16,7 @@ from tfcactus.accounting import NoiseTableDpEvent
 from tfcactus.accounting import PhiAccountant
 from tfcactus.accounting import TCDPAccountant
 from tfcactus.cli import main
+from tfcactus.pairs.dominating_pair import PairBounds
 
 
 def test_a_merged_release_is_never_cheaper_than_its_parts():
@@ -174,6 +175,34 @@ def test_masses_that_are_no_pair_are_refused(make):
     DominatingPairDpEvent(make())
 
 
+@pytest.mark.parametrize('less, more', [
+    ([0.5, 0.5], [0.6, 0.4]), ([0.55, 0.45], [0.55 + 1e-9, 0.45 - 1e-9]),
+    ([0.99, 0.01], [1.0, 0.0]), ([0.1, 0.9], [1e-200, 1.0])])
+def test_bounds_that_are_swapped_are_refused(less, more):
+  """A lower pair above the upper one cost what the upper one said."""
+  lower, upper = (DominatingPair.from_masses(p, p[::-1]) for p in (less, more))
+  for order in (lambda pair: pair, DominatingPair.reversed):
+    DominatingPairDpEvent(PairBounds(order(lower), order(upper)))
+    with pytest.raises(ValueError, match='upper pair to dominate'):
+      DominatingPairDpEvent(PairBounds(order(upper), order(lower)))
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_bounds_that_cross_are_refused(seed):
+  """Above at few levels only; told by all profiles' corners, as brute force does."""
+  rng = np.random.default_rng(seed)
+  for _ in range(50):
+    lower, upper = (DominatingPair.from_masses(*rng.dirichlet([0.3, 1, 1, 1], 2))
+                    for _ in range(2))
+    levels = np.append(np.linspace(-15, 15, 201), [*lower.loss, *upper.loss])
+    above = max(lower.hockey_stick(x) - upper.hockey_stick(x) for x in levels)
+    try:
+      DominatingPairDpEvent(PairBounds(lower, upper))
+      assert above < 1e-11
+    except ValueError:
+      assert above > 1e-12
+
+
 def test_pairs_are_taken():
   rng = np.random.default_rng(4)
   p, q = rng.random((2, 100_000))
@@ -183,6 +212,8 @@ def test_pairs_are_taken():
            tfcactus.accounting.dominating_pair(tfcactus.Laplace(2.0)).upper]
   for pair in exact:
     assert DominatingPairDpEvent(pair).pair is pair
+  for noise in (tfcactus.Laplace(2.0), tfcactus.Gaussian(0.5), tfcactus.Gaussian(50.0)):
+    DominatingPairDpEvent(tfcactus.accounting.dominating_pair(noise))
   for bad in (3, None, 'gaussian'):
     with pytest.raises(ValueError, match='Expected noise'):
       NoiseTableDpEvent(bad)

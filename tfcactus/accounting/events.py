@@ -7,8 +7,10 @@ from typing import Union
 
 import attr
 import dp_accounting
+import numpy as np
 
 from tfcactus import _checks
+from tfcactus import _numerics
 from tfcactus import noise as noise_lib
 from tfcactus.noise.base import Noise
 from tfcactus.noise.base import NoiseTableDpEvent
@@ -29,7 +31,8 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
     neighboring_relation: The relation the pair is for.
 
   Raises:
-    ValueError: if the pair is not one of two distributions.
+    ValueError: if the pair is not one of two distributions, or of pairs around it the
+      lower one is not dominated by the upper one.
   """
 
   pair: Union[pair_lib.DominatingPair, pair_lib.PairBounds]
@@ -42,6 +45,7 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
           f'Expected pair to be a DominatingPair or PairBounds, got {self.pair!r}.')
     for pair in {self.bounds.lower, self.bounds.upper}:
       pair.check()
+    _check_order(self.bounds)
     if not isinstance(
         self.neighboring_relation, dp_accounting.NeighboringRelation):
       raise ValueError(
@@ -57,6 +61,34 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
   def __repr__(self) -> str:
     return (f'DominatingPairDpEvent({self.bounds.upper.loss.size} atoms, '
             f'{self.neighboring_relation.name})')
+
+
+def _check_order(bounds: pair_lib.PairBounds) -> None:
+  """Checks that the lower pair's profile is nowhere above the upper one's.
+
+  Both are chords of e^loss between the losses of atoms: what holds there holds.
+  """
+  if bounds.lower is bounds.upper:
+    return
+  loss = np.concatenate([bounds.lower.loss, bounds.upper.loss])
+  above = _profile(bounds.lower, loss) - _profile(bounds.upper, loss)
+  above = np.append(above, bounds.lower.p_inf - bounds.upper.p_inf)
+  # Either pair's masses may miss one by as much, at no loss at all too.
+  if np.max(above) > 4 * pair_lib.MASS_TOLERANCE:
+    raise ValueError(
+        'Expected the upper pair to dominate the lower one, got a lower delta that is '
+        f'larger by {np.max(above):.3g} somewhere; are they PairBounds(lower, upper)?')
+
+
+def _profile(pair: pair_lib.DominatingPair, loss: np.ndarray) -> np.ndarray:
+  """H(e^loss) of a pair, up to rounding, by sums from its largest loss down."""
+  order = np.argsort(-pair.loss)
+  p, q = (np.append(0.0, np.cumsum(mass[order])) for mass in (pair.p, pair.q))
+  count = np.searchsorted(-pair.loss[order], -loss)
+  with np.errstate(under='ignore'):
+    # The atoms above a loss have less of Q than e^-loss of P.
+    lost = np.exp(np.minimum(loss + _numerics.log_mass(q[count]), 0.0))
+  return p[count] - lost + pair.p_inf
 
 
 class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
