@@ -6,6 +6,7 @@ import dataclasses
 from typing import Iterable
 from typing import Tuple
 
+import attr
 import dp_accounting
 
 from tfcactus import _format
@@ -21,6 +22,13 @@ _UNPROVEN = (
     'vector, in place of the moments accountant of the full shift that Alghamdi '
     'et al. (2022) apply to theirs. It holds for a scalar query only; the true '
     'epsilon of the vector is larger, often many times.')
+
+_PAIRS_GIVEN = (
+    'A cost here is that of a dominating pair that was handed in '
+    '(DominatingPairDpEvent): that the pair dominates what was released, for all '
+    'neighbours, is the word of whoever gave it, and so is what the pair was made '
+    'from: of continuous_pair, that log p - log q is continuous and monotone between '
+    'breaks, and that the functions are right to the accuracy.')
 
 _SEEDED = (
     'SEEDED ({}): whoever knows the seed can repeat that randomness and '
@@ -151,6 +159,16 @@ def _release_event(release: object) -> dp_accounting.DpEvent:
   return event
 
 
+def _holds_pair(event: object) -> bool:
+  """Whether an event, or one inside it, is known by a pair that was handed in."""
+  if isinstance(event, accounting.DominatingPairDpEvent):
+    return True
+  if isinstance(event, (list, tuple)):
+    return any(map(_holds_pair, event))
+  return isinstance(event, dp_accounting.DpEvent) and attr.has(type(event)) and any(
+      _holds_pair(getattr(event, field.name)) for field in attr.fields(type(event)))
+
+
 def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
               relation: Relation, *, statement: str,
               releases: Iterable[dp_accounting.DpEvent] = (),
@@ -166,11 +184,16 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
     releases: Events beside them, each of which cost what it says.
     proven: False if the numbers are no guarantee, which it then says.
 
+  Returns:
+    The guarantee; where a cost is that of a dominating pair handed in, on the condition
+    that it is one.
+
   Raises:
     ValueError: if the cost of a release is not known for the relation.
   """
   relation = relations.check(relation)
   accountant = accounting.PhiAccountant(relation)
+  releases = tuple(releases)
   if count:
     accountant.compose(event, count)
   for release in releases:
@@ -180,9 +203,11 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
           f', got {release!r}.')
     accountant.compose(release)
   bounds = accountant.epsilon_bounds(delta)
-  return Guarantee(
+  found = Guarantee(
       lower=float(bounds.lower), estimate=float(bounds.estimate),
       upper=float(bounds.upper),
       delta=delta, steps=count, neighboring_relation=relations.label(relation),
       accountant=_ACCOUNTANT, proven=proven,
       statement=statement if proven else f'{_UNPROVEN} {statement}')
+  given = _holds_pair(releases) or (count > 0 and _holds_pair(event))
+  return found.given(_PAIRS_GIVEN) if given else found

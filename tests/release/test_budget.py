@@ -6,6 +6,8 @@ import dp_accounting
 import pytest
 
 import tfcactus
+from tfcactus import guarantee as guarantee_lib
+from tfcactus import relations
 from tfcactus import release
 from tfcactus.sampling import OnePassSampling
 
@@ -131,6 +133,30 @@ def test_a_release_whose_pair_is_for_another_relation_is_refused():
   for relation in ('zero-out', 'replace'):
     with pytest.raises(ValueError, match='Expected releases with a known cost'):
       plan.guarantee(neighboring_relation=relation)
+
+
+_PAIR_EVENT = tfcactus.accounting.DominatingPairDpEvent(
+    tfcactus.accounting.DominatingPair.from_masses([.6, .4], [.4, .6]))
+
+
+@pytest.mark.parametrize('event', [
+    _PAIR_EVENT, dp_accounting.SelfComposedDpEvent(_PAIR_EVENT, 3),
+    dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(9.0), _PAIR_EVENT]),
+    dp_accounting.SelfComposedDpEvent(dp_accounting.ComposedDpEvent(
+        [dp_accounting.SelfComposedDpEvent(_PAIR_EVENT, 2)]), 2),
+    dp_accounting.PoissonSampledDpEvent(0.1, _PAIR_EVENT)])
+def test_a_pair_that_was_handed_in_is_named_as_a_condition(event):
+  """That it dominates was the user's word, and the guarantee did not say so."""
+  beside = dp_accounting.GaussianDpEvent(8.0)
+  found = tfcactus.PrivacyPlan(**SETTINGS, releases=[beside, event]).guarantee()
+  condition, = found.conditions
+  assert 'DominatingPairDpEvent' in condition and 'monotone' in condition
+  assert found.statement.endswith(condition) and 'on conditions' in str(found)
+  whole, none = (guarantee_lib.guarantee(
+      event, count, 1e-5, relations.ADD_OR_REMOVE, statement='A.') for count in (2, 0))
+  assert whole.conditions == found.conditions and none.conditions == ()
+  without = tfcactus.PrivacyPlan(**SETTINGS, releases=[beside]).guarantee()
+  assert without.conditions == () and 'DominatingPair' not in without.statement
 
 
 def test_a_statistic_says_whom_it_protects():
