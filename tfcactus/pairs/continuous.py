@@ -92,7 +92,15 @@ def continuous_pair(p: Law, q: Law, breaks: npt.ArrayLike = (), *,
   cells = _checks.integer('cells', cells, 16)
   if accuracy > 1e-3:
     raise ValueError(f'Expected accuracy <= 1e-3, got accuracy={accuracy!r}.')
-  known = np.asarray(breaks, dtype=np.float64)
+  for name, law in (('p', p), ('q', q)):
+    missing = [part for part in ('cdf', 'sf', 'logpdf') if not callable(
+        getattr(law, part, None))]
+    if missing:
+      raise ValueError(
+          f'Expected {name} to be a law with a density, got {law!r} without '
+          f'{" and ".join(missing)}; use a frozen continuous distribution of SciPy or '
+          'FunctionLaw(cdf, sf, logpdf).')
+  known = _checks.numbers_of('breaks', breaks)
   if known.ndim != 1 or not np.all(np.isfinite(known)) or np.any(np.diff(known) <= 0):
     raise ValueError(
         f'Expected breaks to be finite and increasing, got breaks={breaks!r}.')
