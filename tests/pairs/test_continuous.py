@@ -302,6 +302,29 @@ def test_functions_of_ones_own():
     assert pair.upper.hockey_stick(epsilon) >= exact - 1e-14
 
 
+@pytest.mark.parametrize('p, q, breaks', [
+    (stats.gamma(2.0), stats.gamma(3.0), [0.0]),
+    (stats.t(5), stats.t(5, scale=1.3), [0.0]),
+    (stats.beta(2, 3), stats.beta(3, 3), [0.0, 1.0]),
+    (stats.pareto(2), stats.pareto(3), [1.0]),
+    (stats.logistic(), stats.logistic(1), []), (stats.chi2(3), stats.chi2(5), [0.0])])
+def test_other_laws_by_the_roots_of_their_losses(p, q, breaks):
+  bounds = continuous_pair(p, q, breaks, cells=4096)
+  share = np.linspace(1e-6, 1 - 1e-6, 2000)
+  grid = np.unique(np.concatenate([p.ppf(share), q.ppf(share)]))
+  for epsilon in (0.0, 0.4):
+    def loss(x, epsilon=epsilon):
+      return p.logpdf(x) - q.logpdf(x) - epsilon
+    turns = np.flatnonzero(np.diff(loss(grid) > 0))
+    roots = [optimize.brentq(loss, grid[i], grid[i + 1]) for i in turns]
+    ends = np.array([-np.inf, *roots, np.inf])
+    gain = np.diff(p.cdf(ends)) - np.exp(epsilon) * np.diff(q.cdf(ends))
+    exact = float(np.sum(np.maximum(gain, 0.0)))
+    assert bounds.lower.hockey_stick(epsilon) <= exact + 1e-14
+    assert bounds.upper.hockey_stick(epsilon) >= exact - 1e-14
+    assert bounds.upper.hockey_stick(epsilon) <= exact + 1e-6
+
+
 def broken(**changes):
   whole = dict(cdf=stats.norm.cdf, sf=stats.norm.sf, logpdf=stats.norm.logpdf)
   return FunctionLaw(**{**whole, **changes})

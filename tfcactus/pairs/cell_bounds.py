@@ -27,6 +27,9 @@ LEAST_MASS = 1e-290
 """Atoms of less P-mass are moved up: those of large losses to infinity."""
 
 
+ONE_ROUNDOFF = 16 * EPS
+"""Masses that contradict losses by less may be a tail taken as one minus the other."""
+
 WIDEST_ROOM = 1.0
 """Errors of losses up to this are kept between the two sides of a pivot; mass of which
 less is known counts on both."""
@@ -64,7 +67,7 @@ class Piece:
       ratio = np.exp(np.minimum(side.high[1:], LARGEST_LOSS))
       most = ratio * (q + q_error + LEAST_MASS) * (1 + 1e-12)
       bad = np.flatnonzero(
-          (p - p_error - LEAST_MASS > most) & (side.high[1:] < LARGEST_LOSS))
+          (p - p_error - ONE_ROUNDOFF > most) & (side.high[1:] < LARGEST_LOSS))
       if bad.size:
         return int(bad[0] if side is self else p.size - 1 - bad[0])
     return None

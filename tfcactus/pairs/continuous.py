@@ -252,7 +252,8 @@ def _check_masses(piece: cell_bounds.Piece, x: np.ndarray) -> None:
       f'Expected cdf, sf and logpdf to be of one law, got masses {masses[0]!r} and '
       f'{masses[1]!r} between {ends[0]!r} and {ends[1]!r}, where log p - log q is seen '
       f'to be in [{piece.low[cell]:g}, {piece.high[cell + 1]:g}]; a law has no atoms, '
-      'extremes and jumps of the loss are breaks, or state a larger accuracy.')
+      'extremes and jumps of the loss are breaks, tails have all their digits; or '
+      'state a larger accuracy.')
 
 
 def _beside(x: np.ndarray, breaks: np.ndarray) -> np.ndarray:
