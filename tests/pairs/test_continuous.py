@@ -242,19 +242,20 @@ def test_masses_of_other_densities():
     continuous_pair(broken(cdf=stats.norm(1).cdf, sf=stats.norm(1).sf), stats.norm())
 
 
-@pytest.mark.parametrize('breaks', [[], [0.0]])
-def test_an_atom(breaks):
-  """Refused, or accounted as mass of an infinite loss."""
-  atom = broken(cdf=lambda x: 0.5 * stats.norm.cdf(x) + 0.5 * (x >= 0),
-                sf=lambda x: 0.5 * stats.norm.sf(x) + 0.5 * (x < 0))
-  if not breaks:
+@pytest.mark.parametrize('log_half, breaks, refused', [
+    (0.0, [], True), (0.0, [0.0], True), (np.log(0.5), [], True),
+    (np.log(0.5), [0.0], False)])
+def test_an_atom(log_half, breaks, refused):
+  """Seen, and where it is at a break accounted as mass of an infinite loss."""
+  atom = FunctionLaw(lambda x: 0.5 * stats.norm.cdf(x) + 0.5 * (x >= 0),
+                     lambda x: 0.5 * stats.norm.sf(x) + 0.5 * (x < 0),
+                     lambda x: stats.norm.logpdf(x) + log_half)
+  if refused:
     with pytest.raises(ValueError, match='no atoms'):
       continuous_pair(atom, stats.norm(), breaks)
-    return
-  try:
-    assert continuous_pair(atom, stats.norm(), breaks).upper.hockey_stick(5.0) >= 0.5
-  except ValueError as error:
-    assert 'no atoms' in str(error)
+  else:
+    bounds = continuous_pair(atom, stats.norm(), breaks)
+    assert bounds.upper.hockey_stick(5.0) >= 0.5 >= bounds.lower.hockey_stick(5.0)
 
 
 @pytest.mark.parametrize('p, q', [
