@@ -99,3 +99,18 @@ def vector(name: str, value: object) -> np.ndarray:
         f'{where}.')
   array.setflags(write=False)
   return array
+
+
+def numbers_of(name: str, value: object) -> np.ndarray:
+  """Returns `value` as a float64 array of any shape, infinite entries allowed."""
+  try:
+    array = np.asarray(value, dtype=np.float64)
+  except (TypeError, ValueError) as error:
+    raise ValueError(
+        f'Expected {name} to be a number or an array of them, got {value!r}.'
+    ) from error
+  if np.any(np.isnan(array)):
+    raise ValueError(
+        f'Expected numbers in {name}, got {value!r}, which has or is none; leave out '
+        'what is missing.')
+  return array

@@ -1,14 +1,20 @@
 """Conversions against closed forms of the Gaussian and dp_accounting's."""
 
+import math
+
 import dp_accounting
+import hypothesis
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 from scipy import stats
 
+from tfcactus import accounting
 from tfcactus.accounting import conversions
 from tfcactus.accounting import views
 from tfcactus.accounting.levy import LevyComposition
 from tfcactus.accounting.levy import PhiFunction
+from tfcactus.pairs import dominating_pair
 
 
 def gaussian_delta(mu, epsilon):
@@ -47,6 +53,42 @@ def test_mass_beyond_the_points_is_infinite():
   np.testing.assert_allclose(pair.p, [0.2, 0.7])
 
 
+@pytest.mark.parametrize('rest', [1e-3, 1e-9, 2.0**-53])
+def test_all_mass_beyond_the_points_is_kept(rest):
+  loss = np.linspace(-1, 4, 1001)
+  pair = conversions.pair_from_loss_cdf(loss, np.append(
+      np.random.default_rng(3).uniform(0.5, 0.9, 1000).cumsum() / 1000, 1 - rest))
+  pair.check()
+  assert pair.p_inf >= 1 - (1 - rest) > 0
+
+
+def test_masses_that_are_no_floats_are_infinite_losses():
+  pair = conversions.pair_from_loss_cdf([-1, 650, 690], [1e-100, 2e-100, 1])
+  pair.check()
+  accounting.DominatingPairDpEvent(dominating_pair.PairBounds.exact(pair))
+  # The last has a Q-mass of 1e-300.
+  assert pair.p_inf == pytest.approx(1.0)
+  assert pair.loss.tolist() == [-1.0]
+  assert pair.p_inf + np.sum(pair.p) == pytest.approx(1.0, abs=1e-15)
+
+
+@hypothesis.given(
+    st.lists(st.floats(0, 800), min_size=1, max_size=8, unique=True),
+    st.lists(st.floats(1e-305, 1), min_size=9, max_size=9))
+@hypothesis.settings(max_examples=60, deadline=None)
+def test_any_points_dominate_the_law_at_them(losses, weights):
+  """A law on the points itself, the least that has that distribution function."""
+  loss = np.sort(losses)
+  cdf = np.minimum(np.cumsum(weights[:loss.size]) / np.sum(weights), 1.0)
+  pair = conversions.pair_from_loss_cdf(loss, cdf)
+  pair.check()
+  mass = np.diff(cdf, prepend=0.0)
+  for epsilon in (0.0, 1.0, 100.0, 699.0, 790.0):
+    gain = -np.expm1(np.minimum(epsilon - loss, 0.0))
+    least = math.fsum(mass * gain) + (1 - cdf[-1])
+    assert pair.hockey_stick(epsilon) >= least * (1 - 1e-14)
+
+
 @pytest.mark.parametrize('mu', [0.05, 1.0, 5.0])
 def test_renyi_divergences_become_a_profile(mu):
   orders = 1 + np.geomspace(0.01, 500, 400)
@@ -71,12 +113,19 @@ def test_one_order_by_hand():
 
 
 @pytest.mark.parametrize('call, message', [
-    (lambda: conversions.pair_from_loss_cdf([1.0, 0.0], [0.1, 0.2]), 'increase'),
+    (lambda: conversions.pair_from_loss_cdf([1.0, 0.0], [0.1, 0.2]),
+     'loss to increase, got 1.0 and then 0.0'),
     (lambda: conversions.pair_from_loss_cdf([0.0, 1.0], [0.1]), 'each'),
-    (lambda: conversions.pair_from_loss_cdf([0.0, 1.0], [0.3, 0.2]), 'rise'),
-    (lambda: conversions.pair_from_loss_cdf([0.0, 1.0], [0.3, 1.2]), r'\[0, 1\]'),
+    (lambda: conversions.pair_from_loss_cdf([0.0, 1.0], [0.3, 0.2]),
+     'cdf not to fall, got 0.3 and then 0.2'),
+    (lambda: conversions.pair_from_loss_cdf([0.0, 1.0], [0.3, 1.2]),
+     'from 0.3 to 1.2'),
     (lambda: conversions.pair_from_loss_cdf([-5.0, 1.0], [0.9, 1.0]), 'E exp'),
     (lambda: conversions.profile_from_renyi([0.5], [1.0], 1.0), 'orders'),
+    (lambda: conversions.profile_from_renyi(2.0, 1.0, 1.0), 'orders'),
+    (lambda: conversions.profile_from_renyi([2.0], [1.0], 'a'), 'epsilon'),
+    (lambda: conversions.profile_from_renyi([2.0], [1.0], np.nan), 'epsilon'),
+    (lambda: conversions.profile_from_renyi([2.0], [1.0], None), 'epsilon'),
 ])
 def test_bad_input(call, message):
   with pytest.raises(ValueError, match=message):

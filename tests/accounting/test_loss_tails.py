@@ -89,11 +89,22 @@ def test_approximate_zcdp_holds_for_a_gaussian_that_fails_at_times(rho, delta):
       sigma, LOSSES + math.log1p(-delta)) <= bound)
 
 
+@pytest.mark.parametrize('rho', [1e-300, 0.1, 1e200])
+@pytest.mark.parametrize('omega', [2.0, math.inf])
+def test_losses_at_the_ends_of_floats(rho, omega):
+  bound = loss_tails.truncated_cdp_tail(
+      TCDP(rho, omega), [-math.inf, -1e300, 0.0, 1e250, 1e300, math.inf])
+  assert np.all(np.diff(bound) <= 0) and bound[0] == 1 and bound[-1] == 0
+  assert float(loss_tails.approximate_zcdp(0.1, 1e-3, math.inf)) == pytest.approx(1e-3)
+
+
 @pytest.mark.parametrize('call', [
     lambda: loss_tails.pure_dp(-1, 0.0), lambda: loss_tails.pure_dp(1, math.nan),
     lambda: loss_tails.renyi_dp(1.0, 1.0, 0.0),
     lambda: loss_tails.approximate_dp(1.0, 0.0, 0.0),
-    lambda: loss_tails.approximate_zcdp(-1.0, 0.1, 0.0)])
+    lambda: loss_tails.approximate_zcdp(-1.0, 0.1, 0.0),
+    lambda: loss_tails.pure_dp(1.0, 'x'), lambda: loss_tails.pure_dp(1.0, None),
+    lambda: loss_tails.truncated_cdp_tail(1.0, 1.0)])
 def test_refusals(call):
   with pytest.raises(ValueError, match='Expected'):
     call()

@@ -70,6 +70,10 @@ def test_zcdp_needs_the_square_root():
 
 @pytest.mark.parametrize('call', [
     lambda: packing.mutual_information(TCDP(0.1, 3), 0),
+    lambda: packing.mutual_information(1.0, 3),
+    lambda: packing.printed_mutual_information((1.0, 2.0), 3),
+    lambda: packing.fewest_records(None, 100),
+    lambda: packing.printed_fewest_records(1.0, 100),
     lambda: packing.fewest_records(TCDP(0.1, 3), 4),
     lambda: packing.fewest_records(TCDP(0.0), 100),
     lambda: packing.printed_fewest_records(TCDP(0.1), 100),

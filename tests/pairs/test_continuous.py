@@ -160,6 +160,124 @@ def test_laplace_noise():
   assert pair.upper.hockey_stick(0.5) < 1e-8
 
 
+@pytest.mark.parametrize('move, accuracy', [
+    (0.3, 1e-3), (1e-3, 1e-6), (1e-9, 1e-13), (-1e-9, 1e-13), (1e-11, 1e-13),
+    (1e-6, 1e-6)])
+def test_a_loss_that_moves_less_than_its_error_on_every_cell(move, accuracy):
+  bounds = check_normals((0.0, 1.0), (move, 1.0), accuracy=accuracy, cells=4096)
+  exact = float(normal_delta((0.0, 1.0), (move, 1.0), 0))
+  assert bounds.upper.hockey_stick(0.0) <= 1.01 * exact + 100 * accuracy
+
+
+@pytest.mark.parametrize('seed', range(8))
+def test_wrong_within_the_stated_accuracy(seed):
+  """Densities that are off, by as much as is said, from place to place."""
+  rng = np.random.default_rng(seed)
+  accuracy = 10.0**rng.uniform(-9, -3)
+  move = 10.0**rng.uniform(-6, 0)
+
+  def off(law):
+    turn, start = 10.0**rng.uniform(-1, 3), rng.uniform(0, 7)
+
+    def logpdf(x):
+      exact = law.logpdf(x)
+      return exact + 0.99 * accuracy * (1 + np.abs(exact)) * np.sin(turn * x + start)
+    return FunctionLaw(law.cdf, law.sf, logpdf)
+
+  bounds = continuous_pair(off(stats.norm()), off(stats.norm(move)),
+                           accuracy=accuracy, cells=1024)
+  for pair in (bounds, bounds.reversed()):
+    for epsilon in (-0.1, 0.0, 0.3 * move, move, 3 * move):
+      exact = float(normal_delta((0.0, 1.0), (move, 1.0), epsilon))
+      # What sums of masses next to one may lack, as for any pair.
+      room = 2e-13
+      assert pair.lower.hockey_stick(epsilon) <= exact + room
+      assert pair.upper.hockey_stick(epsilon) >= exact - room
+
+
+def power_delta(a, b, epsilon):
+  """delta of the densities a x^(a - 1) and b x^(b - 1) on [0, 1], for a < b."""
+  x = np.exp((np.log(a / b) - epsilon) / (b - a))
+  return x**a - np.exp(epsilon) * x**b
+
+
+@pytest.mark.parametrize('a, b, loc, epsilon', [
+    (0.1, 1.0, 0.0, 5.0), (0.1, 1.0, 1.0, 31.0), (0.1, 0.4, 1.0, 9.0),
+    (0.01, 0.3, 0.0, 200.0), (0.9, 1.0, -7.0, 3.0), (0.1, 0.2, 1e6, 2.0)])
+def test_a_loss_without_bound_at_a_break(a, b, loc, epsilon):
+  """Between a break and the next float a loss may be anything beyond."""
+
+  def power(c):
+    # Of the float, which is loc + t, not of t: as the laws of SciPy.
+    def inner(x):
+      return np.clip(x - loc, 0.0, 1.0)
+
+    def logpdf(x):
+      with np.errstate(divide='ignore'):
+        there = np.log(c) + (c - 1) * np.log(inner(x))
+      return np.where((x < loc) | (x > loc + 1), -np.inf, there)
+    return FunctionLaw(lambda x: inner(x)**c, lambda x: _sf(inner(x), c), logpdf)
+
+  def _sf(t, c):
+    with np.errstate(divide='ignore'):
+      return -np.expm1(c * np.log(t))
+
+  bounds = continuous_pair(power(a), power(b), [loc, loc + 1], cells=2000)
+  bounds.lower.check()
+  bounds.upper.check()
+  exact = power_delta(a, b, epsilon)
+  assert bounds.lower.hockey_stick(epsilon) <= exact
+  assert bounds.upper.hockey_stick(epsilon) >= exact > 0
+
+
+def test_laws_without_a_float_to_see_them_at():
+  """All mass between two places where no density is seen: nothing is known."""
+  with np.errstate(over='ignore'):
+    bounds = continuous_pair(stats.norm(0, 1e-200), stats.norm(5e-200, 1e-200))
+  assert bounds.upper.hockey_stick(0.0) >= 0.987580669348447
+
+
+def test_masses_of_other_densities():
+  with pytest.raises(ValueError, match='of one law'):
+    continuous_pair(broken(cdf=stats.norm(1).cdf, sf=stats.norm(1).sf), stats.norm())
+
+
+@pytest.mark.parametrize('log_half, breaks, refused', [
+    (0.0, [], True), (0.0, [0.0], True), (np.log(0.5), [], True),
+    (np.log(0.5), [0.0], False)])
+def test_an_atom(log_half, breaks, refused):
+  """Seen, and where it is at a break accounted as mass of an infinite loss."""
+  atom = FunctionLaw(lambda x: 0.5 * stats.norm.cdf(x) + 0.5 * (x >= 0),
+                     lambda x: 0.5 * stats.norm.sf(x) + 0.5 * (x < 0),
+                     lambda x: stats.norm.logpdf(x) + log_half)
+  if refused:
+    with pytest.raises(ValueError, match='no atoms'):
+      continuous_pair(atom, stats.norm(), breaks)
+  else:
+    bounds = continuous_pair(atom, stats.norm(), breaks)
+    assert bounds.upper.hockey_stick(5.0) >= 0.5 >= bounds.lower.hockey_stick(5.0)
+
+
+@pytest.mark.parametrize('p, q', [
+    ((0.0, 1.0), (0.0, 30.0)), ((0.0, 1.0), (0.0, 1e3)), ((0.0, 1.0), (0.0, 1e7)),
+    ((5.0, 1e-6), (5.000035, 1e-6)), ((0.0, 1.0), (40.0, 1.0))])
+def test_masses_too_small_for_floats(p, q):
+  bounds = check_normals(p, q)
+  accounting.DominatingPairDpEvent(bounds)
+  exact = float(normal_delta(p, q, 1.0))
+  # The ends of cells of (5, 1e-6) are rounded.
+  assert bounds.lower.hockey_stick(1.0) >= exact - 1e-4
+
+
+def test_exponential_laws_of_very_different_scales():
+  pair = continuous_pair(stats.expon(), stats.expon(scale=50), [0.0])
+  accounting.DominatingPairDpEvent(pair)
+  for epsilon in (0.5, 2.0):
+    x = (np.log(50) - epsilon) / (1 - 0.02)
+    exact = -np.expm1(-x) + np.exp(epsilon) * np.expm1(-0.02 * x)
+    assert pair.lower.hockey_stick(epsilon) <= exact <= pair.upper.hockey_stick(epsilon)
+
+
 def test_the_same_law_twice():
   pair = continuous_pair(stats.norm(), stats.norm(), accuracy=1e-12)
   assert pair.lower.hockey_stick(0.0) == 0
@@ -185,6 +303,29 @@ def test_functions_of_ones_own():
     assert pair.upper.hockey_stick(epsilon) >= exact - 1e-14
 
 
+@pytest.mark.parametrize('p, q, breaks', [
+    (stats.gamma(2.0), stats.gamma(3.0), [0.0]),
+    (stats.t(5), stats.t(5, scale=1.3), [0.0]),
+    (stats.beta(2, 3), stats.beta(3, 3), [0.0, 1.0]),
+    (stats.pareto(2), stats.pareto(3), [1.0]),
+    (stats.logistic(), stats.logistic(1), []), (stats.chi2(3), stats.chi2(5), [0.0])])
+def test_other_laws_by_the_roots_of_their_losses(p, q, breaks):
+  bounds = continuous_pair(p, q, breaks, cells=4096)
+  share = np.linspace(1e-6, 1 - 1e-6, 2000)
+  grid = np.unique(np.concatenate([p.ppf(share), q.ppf(share)]))
+  for epsilon in (0.0, 0.4):
+    def loss(x, epsilon=epsilon):
+      return p.logpdf(x) - q.logpdf(x) - epsilon
+    turns = np.flatnonzero(np.diff(loss(grid) > 0))
+    roots = [optimize.brentq(loss, grid[i], grid[i + 1]) for i in turns]
+    ends = np.array([-np.inf, *roots, np.inf])
+    gain = np.diff(p.cdf(ends)) - np.exp(epsilon) * np.diff(q.cdf(ends))
+    exact = float(np.sum(np.maximum(gain, 0.0)))
+    assert bounds.lower.hockey_stick(epsilon) <= exact + 1e-14
+    assert bounds.upper.hockey_stick(epsilon) >= exact - 1e-14
+    assert bounds.upper.hockey_stick(epsilon) <= exact + 1e-6
+
+
 def broken(**changes):
   whole = dict(cdf=stats.norm.cdf, sf=stats.norm.sf, logpdf=stats.norm.logpdf)
   return FunctionLaw(**{**whole, **changes})
@@ -194,7 +335,11 @@ def broken(**changes):
     ((stats.norm(0, 1), stats.norm(0, 2)), {}, 'turn near'),
     ((stats.cauchy(0), stats.cauchy(1)), {'breaks': [0.5]}, 'add its extremes'),
     ((stats.norm(), stats.norm(1)), {'breaks': [1.0, 0.0]}, 'increasing'),
-    ((stats.norm(), stats.norm(1)), {'breaks': [np.nan]}, 'finite'),
+    ((stats.norm(), stats.norm(1)), {'breaks': [np.nan]}, 'breaks'),
+    ((stats.norm(), stats.norm(1)), {'breaks': [np.inf]}, 'finite'),
+    ((stats.norm(), stats.norm(1)), {'breaks': ['a']}, 'breaks'),
+    ((None, stats.norm(1)), {}, 'FunctionLaw'),
+    ((stats.norm(), stats.poisson(3)), {}, 'Expected q .* without logpdf'),
     ((stats.norm(), stats.norm(1)), {'accuracy': 0.1}, 'accuracy'),
     ((stats.norm(), stats.norm(1)), {'cells': 2}, 'cells'),
     ((broken(cdf=lambda x: 0.9 * stats.norm.cdf(x)), stats.norm(1)), {}, 'cdf . sf'),

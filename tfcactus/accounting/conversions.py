@@ -21,6 +21,9 @@ from tfcactus.pairs.dominating_pair import DominatingPair
 LARGEST_LOSS = 700.0
 """Losses beyond this count as infinite: their Q-mass is below any float."""
 
+LEAST_MASS = 1e-290
+"""Atoms of which a mass is less count as of infinite loss: hardly a number."""
+
 
 def pair_from_loss_cdf(loss: npt.ArrayLike, cdf: npt.ArrayLike) -> DominatingPair:
   """A pair that dominates all whose loss has a distribution function above some points.
@@ -41,22 +44,32 @@ def pair_from_loss_cdf(loss: npt.ArrayLike, cdf: npt.ArrayLike) -> DominatingPai
   Source: appendix B of Zhu, Dong and Wang (AISTATS 2022).
   """
   x, y = _checks.vector('loss', loss), _checks.vector('cdf', cdf)
-  if x.shape != y.shape or np.any(np.diff(x) <= 0):
+  if x.shape != y.shape:
     raise ValueError(
-        'Expected loss to increase, with a value of cdf for each, got shapes '
-        f'{x.shape} and {y.shape}.')
-  if np.any(np.diff(y) < 0) or not 0 <= y[0] <= y[-1] <= 1:
-    raise ValueError('Expected cdf to rise within [0, 1].')
+        f'Expected a value of cdf for each loss, got {y.size} for {x.size}.')
+  for name, array, bad in (('loss to increase', x, np.diff(x) <= 0),
+                           ('cdf not to fall', y, np.diff(y) < 0)):
+    if np.any(bad):
+      first = int(np.flatnonzero(bad)[0])
+      raise ValueError(
+          f'Expected {name}, got {float(array[first])!r} and then '
+          f'{float(array[first + 1])!r} at index {first + 1}; sort the points by loss, '
+          'each loss once.')
+  if y[0] < 0 or y[-1] > 1:
+    raise ValueError(
+        f'Expected cdf in [0, 1], got values from {float(y[0])!r} to {float(y[-1])!r}.')
   p = np.diff(y, prepend=0.0)
-  known = (x <= LARGEST_LOSS) & (p > 0)
-  q = p[known] * np.exp(-x[known])
+  with np.errstate(over='ignore', under='ignore', invalid='ignore'):
+    q = np.where(p > 0, p * np.exp(-x), 0.0)
+  known = (x <= LARGEST_LOSS) & (np.minimum(p, q) >= LEAST_MASS)
   total = float(np.sum(q))
   if total > 1 + 1e-12:
     raise ValueError(
         f'Expected E exp(-loss) <= 1, as for any privacy loss, got {total!r}; cdf is '
         'too large where losses are small.')
-  p_inf = max(1 - float(np.sum(p[known])), 0.0)
-  return DominatingPair(x[known], p[known], q, p_inf, max(1 - total, 0.0))
+  p_inf = float(1 - y[-1]) + float(np.sum(p[~known]))
+  return DominatingPair(
+      x[known], p[known], q[known], p_inf, max(1 - float(np.sum(q[known])), 0.0))
 
 
 def profile_from_renyi(orders: Sequence[float], divergences: Sequence[float],
@@ -66,16 +79,21 @@ def profile_from_renyi(orders: Sequence[float], divergences: Sequence[float],
   Args:
     orders: Above one, increasing.
     divergences: D_order(P || Q), or bounds on them.
-    epsilon: Real, any shape.
+    epsilon: Real or infinite, any shape.
 
   Returns:
     delta, of the shape of `epsilon`; `views.pair_from_profile` makes a pair of it.
 
+  Raises:
+    ValueError: if the divergences are none, or epsilon has entries that are no numbers.
+
   Source: Canonne, Kamath and Steinke, "The discrete Gaussian for differential privacy"
     (2020), Proposition 12.
   """
-  order, divergence = renyi_curves.check(orders, divergences)
-  at = np.asarray(epsilon, dtype=np.float64)
+  order, divergence = renyi_curves.check(
+      _checks.vector('orders', orders).tolist(),
+      _checks.vector('divergences', divergences).tolist())
+  at = _checks.numbers_of('epsilon', epsilon)
   with np.errstate(invalid='ignore'):
     # (1 - alpha e^-x)+ is at most c e^((order - 1) x): c is where they touch.
     log_delta = (order - 1) * (divergence - at[..., None]) + _numerics.log_kernel(

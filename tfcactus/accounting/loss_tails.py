@@ -38,13 +38,18 @@ def truncated_cdp_tail(guarantee: truncated_cdp.TCDP, loss: npt.ArrayLike
 
   Args:
     guarantee: (rho, omega).
-    loss: Of any shape.
+    loss: Of any shape; no loss is above an infinite one.
   """
+  guarantee = truncated_cdp.check_guarantee(guarantee)
   loss = _losses(loss)
   if guarantee.rho == 0:
     return np.where(loss >= 0, 0.0, 1.0)
-  order = np.minimum((loss + guarantee.rho) / (2 * guarantee.rho), guarantee.omega)
-  exponent = (order - 1) * (guarantee.rho * order - loss)
+  rho, omega = guarantee.rho, guarantee.omega
+  with np.errstate(over='ignore', invalid='ignore'):
+    order = (loss + rho) / (2 * rho)
+    near = -(loss - rho)**2 / (4 * rho)
+    far = (omega - 1) * (rho * omega - loss)
+    exponent = np.where((order < omega) | np.isinf(omega), near, far)
   return np.where(order > 1, np.exp(np.minimum(exponent, 0.0)), 1.0)
 
 
@@ -105,7 +110,4 @@ def approximate_zcdp(rho: float, delta: float, loss: npt.ArrayLike) -> np.ndarra
 
 
 def _losses(loss: npt.ArrayLike) -> np.ndarray:
-  array = np.asarray(loss, dtype=np.float64)
-  if np.any(np.isnan(array)):
-    raise ValueError('Expected losses that are numbers, got NaN.')
-  return array
+  return _checks.numbers_of('loss', loss)

@@ -22,6 +22,7 @@ def mutual_information(guarantee: truncated_cdp.TCDP, num_records: int) -> float
     guarantee: (rho, omega) of the mechanism for one replaced record.
     num_records: n; the data may have any law.
   """
+  guarantee = truncated_cdp.check_guarantee(guarantee)
   n = _checks.integer('num_records', num_records, 1)
   squared = guarantee.rho * n * n if n < guarantee.omega else math.inf
   if math.isinf(guarantee.omega):
@@ -37,6 +38,7 @@ def printed_mutual_information(guarantee: truncated_cdp.TCDP, num_records: int
     guarantee: As for `mutual_information`.
     num_records: As for `mutual_information`.
   """
+  guarantee = truncated_cdp.check_guarantee(guarantee)
   n = _checks.integer('num_records', num_records, 1)
   if math.isinf(guarantee.omega):
     return math.inf
@@ -60,6 +62,7 @@ def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
   Returns:
     The least n that is not ruled out.
   """
+  guarantee = truncated_cdp.check_guarantee(guarantee)
   needed = 0.5 * math.log(_bins(num_bins) / 4)
   low, high = 0, 1  # `low` is ruled out.
   while mutual_information(guarantee, high) < needed:
@@ -85,6 +88,7 @@ def printed_fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> fl
   Returns:
     No fewer records are enough; it may be negative, and then says nothing.
   """
+  guarantee = truncated_cdp.check_guarantee(guarantee)
   if math.isinf(guarantee.omega) or guarantee.rho == 0:
     raise ValueError(
         'Expected a finite omega and rho > 0, of which Corollary 27 speaks, got '

@@ -349,6 +349,14 @@ def pair_certificate(pair: pair_lib.DominatingPair, omega: float, *,
       orders=orders)
 
 
+def check_guarantee(value: object) -> TCDP:
+  """Returns what is a guarantee; ValueError for anything else."""
+  if not isinstance(value, TCDP):
+    raise ValueError(
+        f'Expected guarantee to be a TCDP, got {value!r}; use TCDP(rho, omega).')
+  return value
+
+
 def check_omega(value: object) -> float:
   """Returns omega: above one, or infinity."""
   if isinstance(value, (float, np.floating)) and value == math.inf:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Optional
 from typing import Sequence
 
 import numpy as np
@@ -26,26 +27,50 @@ LEAST_MASS = 1e-290
 """Atoms of less P-mass are moved up: those of large losses to infinity."""
 
 
+ONE_ROUNDOFF = 16 * EPS
+"""Masses that contradict losses by less may be a tail taken as one minus the other."""
+
+WIDEST_ROOM = 1.0
+"""Errors of losses up to this are kept between the two sides of a pivot; mass of which
+less is known counts on both."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Piece:
   """Cells between breaks, or a tail, in order of increasing loss.
 
   Attributes:
-    loss: Shape (cells + 1,), at the cells' ends; non-decreasing.
-    error: Shape (cells + 1,), bounds on the error of losses up to there and beyond.
+    low: Shape (cells + 1,), lower bounds on the losses at the cells' ends, and so on
+      all beyond; non-decreasing.
+    high: Shape (cells + 1,), upper bounds on them and on all before; non-decreasing.
     p: P-masses.
     q: Q-masses.
   """
 
-  loss: np.ndarray
-  error: np.ndarray
+  low: np.ndarray
+  high: np.ndarray
   p: Masses
   q: Masses
 
   def reversed(self) -> Piece:
     """The same cells seen from Q."""
-    return Piece(-self.loss[::-1], self.error[::-1], self.q.reversed(),
-                  self.p.reversed())
+    return Piece(-self.high[::-1], -self.low[::-1], self.q.reversed(),
+                 self.p.reversed())
+
+  def contradiction(self) -> Optional[int]:
+    """A cell whose masses no density of such a loss has; None if there is none.
+
+    P = E_Q e^loss on a cell is in [e^low Q, e^high Q].
+    """
+    for side in (self, self.reversed()):
+      (p, p_error), (q, q_error) = side.p.cell, side.q.cell
+      ratio = np.exp(np.minimum(side.high[1:], LARGEST_LOSS))
+      most = ratio * (q + q_error + LEAST_MASS) * (1 + 1e-12)
+      bad = np.flatnonzero(
+          (p - p_error - ONE_ROUNDOFF > most) & (side.high[1:] < LARGEST_LOSS))
+      if bad.size:
+        return int(bad[0] if side is self else p.size - 1 - bad[0])
+    return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +119,12 @@ def upper(pieces: Sequence[Piece]) -> DominatingPair:
 
   H(alpha) is an integral of the P-mass of losses beyond log alpha, and seen from Q,
   H of the reverse one of the Q-mass below: above and below the pivot the pair
-  dominates. The pivot has what is left of both masses.
+  dominates. About the pivot, as far as losses are not known, it has what is left of
+  both masses at the two ends, so that H is a chord of a convex function.
   """
   pivot, room = _pivot(pieces)
-  top = _beyond(pieces, pivot)
-  low = _beyond([piece.reversed() for piece in pieces], -pivot)
+  top = _beyond(pieces, pivot + room)
+  low = _beyond([piece.reversed() for piece in pieces], room - pivot)
   rest_p = 1 - float(np.sum(top.p) + np.sum(low.q)) - top.p_inf
   rest_q = 1 - float(np.sum(top.q) + np.sum(low.p)) - low.p_inf
   if rest_p >= 0 and rest_q >= 0:
@@ -136,28 +162,37 @@ class _Beyond:
 
 
 def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
-  """A loss at the end of some cell near the middle, and the largest error of any."""
-  loss = np.concatenate([piece.loss[1:] for piece in pieces])
+  """A loss near the middle, and how little is known of losses beside it."""
+  low = np.concatenate([piece.low[1:] for piece in pieces])
+  high = np.concatenate([piece.high[1:] for piece in pieces])
   mass = np.concatenate([piece.p.cell[0] + piece.q.cell[0] for piece in pieces])
-  room = max(float(np.max(piece.error)) for piece in pieces)
-  known = np.abs(loss) < LARGEST_LOSS
+  with np.errstate(invalid='ignore'):
+    loss = 0.5 * (low + high)
+    known = (np.abs(loss) < LARGEST_LOSS) & (high - low < 2 * WIDEST_ROOM)
   if not np.any(known):
-    return 0.0, room
+    return 0.0, 0.0
   loss, mass = loss[known], mass[known]
   order = np.argsort(loss)
   total = np.cumsum(mass[order])
   first, last = np.searchsorted(total, np.array([0.25, 0.75]) * total[-1])
   # Where much mass comes to lie, so that errors do not exceed it.
   middle = order[first:last + 1]
-  return float(loss[middle[np.argmax(mass[middle])]]), room
+  pivot = float(loss[middle[np.argmax(mass[middle])]])
+  low = np.concatenate([piece.low for piece in pieces])
+  high = np.concatenate([piece.high for piece in pieces])
+  # A loss that may be on either side is on one: the room reaches over the other.
+  reach = np.minimum(high - pivot, pivot - low)
+  reach = reach[(reach >= 0) & (reach <= WIDEST_ROOM)]
+  room = float(np.max(reach, initial=0.0))
+  return pivot, room + 4 * EPS * (room + abs(pivot))
 
 
-def _beyond(pieces: Sequence[Piece], pivot: float) -> _Beyond:
-  """P-masses whose sums beyond any level above the pivot are at least the truth."""
+def _beyond(pieces: Sequence[Piece], start: float) -> _Beyond:
+  """P-masses whose sums beyond any level above the start are at least the truth."""
   levels, masses = [], []
   for piece in pieces:
     level, at_least = _raised(piece)
-    above = piece.loss > pivot
+    above = level > start
     levels.append(level[above])
     masses.append(-np.diff(at_least[above], append=0.0))
   level, mass = np.concatenate(levels), np.concatenate(masses)
@@ -180,13 +215,13 @@ def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
   Returns:
     (level, at_least): shape (ends,) each; the second an upper bound that falls.
   """
-  level = np.maximum.accumulate(piece.loss + piece.error)
+  level = piece.high
   (p, p_error), (q, q_error) = piece.p.cell, piece.q.cell
   with np.errstate(invalid='ignore', over='ignore', divide='ignore'):
     width = np.nan_to_num(np.diff(level), nan=0.0)
     ratio = np.exp(np.minimum(level[:-1], LARGEST_LOSS))
     # Losses below the level at a cell's lower end were raised to it first.
-    slack = level[:-1] - (piece.loss - piece.error)[:-1]
+    slack = (level - piece.low)[:-1]
     lost = q_error + (q + q_error) * (-np.expm1(-np.nan_to_num(slack)) + 8 * EPS)
     raised = (p - ratio * q + p_error + ratio * lost + 8 * EPS * p) / -np.expm1(-width)
   raised = np.clip(np.nan_to_num(raised, nan=np.inf), 0.0, p + p_error)
@@ -218,12 +253,10 @@ def lower(pieces: Sequence[Piece]) -> DominatingPair:
   p, p_error = np.concatenate([piece.p.cell for piece in pieces], axis=1)
   q, q_error = np.concatenate([piece.q.cell for piece in pieces], axis=1)
   # No mass at all where the loss is infinite throughout a cell.
-  ends = np.concatenate([[piece.loss[:-1], piece.loss[1:]] for piece in pieces], axis=1)
-  q = np.where(np.all(ends == np.inf, axis=0), 0.0, q)
-  q_error = np.where(q == 0, np.where(np.all(ends == np.inf, axis=0), 0.0, q_error),
-                     q_error)
-  none = np.all(ends == -np.inf, axis=0)
-  p, p_error = np.where(none, 0.0, p), np.where(none, 0.0, p_error)
+  alone_p = np.concatenate([piece.low[:-1] for piece in pieces]) == np.inf
+  alone_q = np.concatenate([piece.high[1:] for piece in pieces]) == -np.inf
+  q, q_error = np.where(alone_p, 0.0, q), np.where(alone_p, 0.0, q_error)
+  p, p_error = np.where(alone_q, 0.0, p), np.where(alone_q, 0.0, p_error)
   sign = np.where(p >= q, 1.0, -1.0)
   low_p = np.maximum(p - sign * p_error, 0.0)
   low_q = np.maximum(q + sign * q_error, 0.0)
@@ -240,13 +273,33 @@ def lower(pieces: Sequence[Piece]) -> DominatingPair:
   low_p, low_q = (low_p - taken, low_q) if excess > 0 else (low_p, low_q - taken)
   size = max(float(np.sum(low_p)), float(np.sum(low_q)), 1.0)
   low_p, low_q = low_p / size, low_q / size
-  # Cells whose masses are hardly numbers are one with what is left.
-  both = (low_p > LEAST_MASS) & (low_q > LEAST_MASS)
-  p_inf = float(np.sum(low_p[low_q == 0]))
-  q_inf = float(np.sum(low_q[low_p == 0]))
-  low_p, low_q = low_p[both], low_q[both]
-  rest = max(1 - max(float(np.sum(low_p)) + p_inf, float(np.sum(low_q)) + q_inf), 0.0)
-  low_p, low_q = np.append(low_p, rest), np.append(low_q, rest)
-  real = low_p > 0
-  low_p, low_q = low_p[real], low_q[real]
-  return DominatingPair(np.log(low_p) - np.log(low_q), low_p, low_q, p_inf, q_inf)
+  return _with_rest(low_p, low_q, alone_p, alone_q)
+
+
+def _with_rest(p: np.ndarray, q: np.ndarray, alone_p: np.ndarray, alone_q: np.ndarray
+               ) -> DominatingPair:
+  """The pair of outcomes and one more, with what both lack.
+
+  Args:
+    p: Shape (outcomes,), P-masses.
+    q: Shape (outcomes,), Q-masses.
+    alone_p: Whether only P has mass there: the loss is infinite.
+    alone_q: Whether only Q has.
+  """
+  rest = max(1 - max(float(np.sum(p)), float(np.sum(q))), 0.0)
+  p_inf, q_inf = float(np.sum(p[alone_p])), float(np.sum(q[alone_q]))
+  shared = ~alone_p & ~alone_q
+  both = shared & (p > LEAST_MASS) & (q > LEAST_MASS)
+  atoms = [(rest, rest)]
+  # Outcomes of which one mass is hardly a number are one, on either side; a mass that
+  # is none was too small for a float.
+  for side in (p >= q, p < q):
+    tiny = shared & ~both & side
+    masses = float(np.sum(p[tiny])), float(np.sum(q[tiny]))
+    if max(masses) > LEAST_MASS:
+      atoms.append((max(masses[0], LEAST_MASS), max(masses[1], LEAST_MASS)))
+  more_p, more_q = np.array(atoms).T
+  p, q = np.append(p[both], more_p), np.append(q[both], more_q)
+  real = p > 0
+  p, q = p[real], q[real]
+  return DominatingPair(np.log(p) - np.log(q), p, q, p_inf, q_inf)

@@ -66,9 +66,10 @@ def continuous_pair(p: Law, q: Law, breaks: npt.ArrayLike = (), *,
 
   What cannot be checked is the caller's word: that log p(x) - log q(x) is continuous
   and monotone (in whichever direction) on each interval between neighbouring `breaks`,
-  and from the outer ones to infinity; that the ends of the supports are among them; and
-  that the laws' functions are as right as `accuracy` says. That the pair dominates the
-  mechanism is the caller's word too, as for any pair.
+  and from the outer ones to infinity; that it is bounded beside a break at which both
+  `logpdf` are finite (at others it may go to infinity); that the ends of the supports
+  are among the breaks; and that the laws' functions are as right as `accuracy` says.
+  That the pair dominates the mechanism is the caller's word too, as for any pair.
 
   Args:
     p: The law of the mechanism for one of two neighbours: a frozen distribution of
@@ -84,14 +85,22 @@ def continuous_pair(p: Law, q: Law, breaks: npt.ArrayLike = (), *,
     than all but 1e-40 of both laws has the largest loss that it can have.
 
   Raises:
-    ValueError: if the loss is seen not to be monotone between breaks, or a function is
-      seen not to be what it should.
+    ValueError: if the loss is seen not to be monotone between breaks, a function is
+      seen not to be what it should, or masses not to be those of the densities.
   """
   accuracy = _checks.positive('accuracy', accuracy)
   cells = _checks.integer('cells', cells, 16)
   if accuracy > 1e-3:
     raise ValueError(f'Expected accuracy <= 1e-3, got accuracy={accuracy!r}.')
-  known = np.asarray(breaks, dtype=np.float64)
+  for name, law in (('p', p), ('q', q)):
+    missing = [part for part in ('cdf', 'sf', 'logpdf') if not callable(
+        getattr(law, part, None))]
+    if missing:
+      raise ValueError(
+          f'Expected {name} to be a law with a density, got {law!r} without '
+          f'{" and ".join(missing)}; use a frozen continuous distribution of SciPy or '
+          'FunctionLaw(cdf, sf, logpdf).')
+  known = _checks.numbers_of('breaks', breaks)
   if known.ndim != 1 or not np.all(np.isfinite(known)) or np.any(np.diff(known) <= 0):
     raise ValueError(
         f'Expected breaks to be finite and increasing, got breaks={breaks!r}.')
@@ -146,7 +155,7 @@ class _Checked:
 
 def _pieces(p: _Checked, q: _Checked, breaks: np.ndarray, cells: int
             ) -> Iterator[cell_bounds.Piece]:
-  """All of the line: cells between breaks, and the tails."""
+  """All of the line: cells between breaks, what is beside breaks, and the tails."""
 
   def density_ratio(x: np.ndarray) -> np.ndarray:
     with np.errstate(invalid='ignore'):
@@ -155,23 +164,96 @@ def _pieces(p: _Checked, q: _Checked, breaks: np.ndarray, cells: int
   # Densities may have no value at a break itself.
   parts = cell_edges.segments(
       [p.tails, q.tails], lambda x: density_ratio(_beside(x, breaks)), breaks, cells)
-  for index, x in enumerate(parts):
-    inside = np.clip(x, np.nextafter(x[0], np.inf), np.nextafter(x[-1], -np.inf))
-    loss, error, way = _losses(p, q, inside)
-    order = slice(None, None, -1 if way < 0 else 1)
-    yield cell_bounds.Piece(np.maximum.accumulate(loss[order]), error[order],
-                 p.masses(x[order]), q.masses(x[order]))
-    ends = []
-    if index == 0:
-      ends.append((-np.inf, x[0], loss[0], error[0], -way))
-    if index == len(parts) - 1:
-      ends.append((x[-1], np.inf, loss[-1], error[-1], way))
-    for low, high, at, slack, outwards in ends:
-      # Outwards the loss goes on as it went, or anywhere if it did not move.
-      tail = np.array([low, high])
-      yield cell_bounds.Piece(
-          np.array([at if outwards > 0 else -np.inf, at if outwards < 0 else np.inf]),
-          np.full(2, slack), p.masses(tail), q.masses(tail))
+  first, last = (edge if edge in breaks else None for edge in (
+      parts[0][0], parts[-1][-1]))
+  for x in parts:
+    yield from _part(p, q, x, breaks)
+  # Beyond an outer break outside of all cells nothing is known of the loss.
+  if first is not None:
+    yield _piece(p, q, np.array([-np.inf, first]), *_ANY)
+  if last is not None:
+    yield _piece(p, q, np.array([last, np.inf]), *_ANY)
+
+
+_ANY = (np.full(2, -np.inf), np.full(2, np.inf))
+"""Bounds on a loss of which nothing is known."""
+
+
+def _part(p: _Checked, q: _Checked, x: np.ndarray, breaks: np.ndarray
+          ) -> Iterator[cell_bounds.Piece]:
+  """The cells between two neighbouring breaks, or beyond an outer one."""
+  at_break = x[0] in breaks, x[-1] in breaks
+  start = np.nextafter(x[0], np.inf) if at_break[0] else x[0]
+  stop = np.nextafter(x[-1], -np.inf) if at_break[1] else x[-1]
+  if start > stop:
+    yield _piece(p, q, x[[0, -1]], *_ANY)
+    return
+  inside = np.clip(x, start, stop)
+  low, high, way = _losses(p, q, inside)
+  order = slice(None, None, -1 if way < 0 else 1)
+  piece = _piece(p, q, inside[order], low[order], high[order])
+  _check_masses(piece, inside[order])
+  yield piece
+  for tail, edge, outwards in (
+      (np.array([x[0] if at_break[0] else -np.inf, start]), 0, -way),
+      (np.array([stop, x[-1] if at_break[1] else np.inf]), -1, way)):
+    near = low[edge], high[edge]
+    if at_break[edge]:
+      beside = _piece(p, q, tail, *_outwards(near, _at_break(
+          p, q, x[edge]), outwards))
+      if beside.contradiction() is None:
+        yield beside
+        continue
+    beyond = _piece(p, q, tail, *_outwards(near, (-np.inf, np.inf), outwards))
+    _check_masses(beyond, tail)
+    yield beyond
+
+
+def _piece(p: _Checked, q: _Checked, x: np.ndarray, low: np.ndarray, high: np.ndarray
+           ) -> cell_bounds.Piece:
+  return cell_bounds.Piece(low, high, p.masses(x), q.masses(x))
+
+
+def _outwards(near: tuple[float, float], far: tuple[float, float], way: int
+              ) -> tuple[np.ndarray, np.ndarray]:
+  """Bounds at the ends of a cell whose loss goes from one to another.
+
+  Args:
+    near: Bounds on the loss where it is known.
+    far: Bounds on it at the other end.
+    way: Whether it rises (1) or falls (-1) to there; 0 if that is not known.
+  """
+  low, high = min(near[0], far[0]), max(near[1], far[1])
+  # Outwards the loss goes on as it went, or anywhere if it did not move.
+  return (np.array([near[0] if way > 0 else low, near[0]]),
+          np.array([near[1], near[1] if way < 0 else high]))
+
+
+def _at_break(p: _Checked, q: _Checked, x: float) -> tuple[float, float]:
+  """Bounds on the loss at a break; infinite where a density is not a number there."""
+  at = np.array([x])
+  with np.errstate(all='ignore'):
+    log_p, log_q = (float(np.asarray(side.law.logpdf(at), np.float64).reshape(-1)[0])
+                    for side in (p, q))
+  if not np.isfinite(log_p) or not np.isfinite(log_q):
+    return -np.inf, np.inf
+  error = (p.accuracy + 2 * EPS) * (2 + abs(log_p) + abs(log_q))
+  return log_p - log_q - error, log_p - log_q + error
+
+
+def _check_masses(piece: cell_bounds.Piece, x: np.ndarray) -> None:
+  """Whether the masses of cells are those of densities with these losses."""
+  cell = piece.contradiction()
+  if cell is None:
+    return
+  ends = sorted((float(x[cell]), float(x[cell + 1])))
+  masses = float(piece.p.cell[0, cell]), float(piece.q.cell[0, cell])
+  raise ValueError(
+      f'Expected cdf, sf and logpdf to be of one law, got masses {masses[0]!r} and '
+      f'{masses[1]!r} between {ends[0]!r} and {ends[1]!r}, where log p - log q is seen '
+      f'to be in [{piece.low[cell]:g}, {piece.high[cell + 1]:g}]; a law has no atoms, '
+      'extremes and jumps of the loss are breaks, tails have all their digits; or '
+      'state a larger accuracy.')
 
 
 def _beside(x: np.ndarray, breaks: np.ndarray) -> np.ndarray:
@@ -180,29 +262,36 @@ def _beside(x: np.ndarray, breaks: np.ndarray) -> np.ndarray:
 
 def _losses(p: _Checked, q: _Checked, x: np.ndarray
             ) -> tuple[np.ndarray, np.ndarray, int]:
-  """The losses at points of a piece, bounds on their errors, and their direction.
+  """Bounds on the losses at points of a piece, and their direction.
 
   Returns:
-    (loss, error, way): way is 1 where the loss increases with x, -1 where it
-    decreases, 0 where it is not seen to do either.
+    (low, high, way): way is 1 where the loss increases with x, -1 where it decreases,
+    0 where its errors allow both; the bounds go that way too.
   """
   log_p, log_q = p.log_density(x), q.log_density(x)
-  # Where neither has mass any loss will do.
   with np.errstate(invalid='ignore'):
     loss = np.where(np.isneginf(log_p), -np.inf, log_p - log_q)
     error = (p.accuracy + 2 * EPS) * (2 + np.abs(log_p) + np.abs(log_q))
-    error = np.where(np.isfinite(loss), error, 0.0)
-    change = np.nan_to_num(np.diff(loss), nan=0.0)
-  seen = np.isfinite(log_p) | np.isfinite(log_q)
-  room = error[1:] + error[:-1]
-  rises, falls = ((sign * change > room) & seen[1:] & seen[:-1] for sign in (1, -1))
-  if np.any(rises) and np.any(falls):
-    moves = np.flatnonzero(rises | falls)
-    turn = moves[np.flatnonzero(rises[moves] != rises[moves[0]])[0]]
-    raise ValueError(
-        'Expected log p - log q to be monotone between breaks, got it to turn near '
-        f'{float(x[turn])!r}, between {float(x[0])!r} and {float(x[-1])!r}; add its '
-        'extremes to breaks.')
-  # A loss that moved less than its error is put in order by as much at most.
-  return loss, 2 * np.append(np.maximum(error[1:], error[:-1]), error[-1]), int(
-      np.any(rises)) - int(np.any(falls))
+  error = np.where(np.isfinite(loss), error, 0.0)
+  # Where neither is seen to have a density the loss may be anything.
+  unseen = np.isneginf(log_p) & np.isneginf(log_q)
+  low = np.where(unseen, -np.inf, loss - error)
+  high = np.where(unseen, np.inf, loss + error)
+  # A monotone loss is above all before it and below all after it, or the reverse.
+  rising = np.maximum.accumulate(low), np.minimum.accumulate(high[::-1])[::-1]
+  falling = np.maximum.accumulate(low[::-1])[::-1], np.minimum.accumulate(high)
+  rises, falls = (bool(np.all(a <= b)) for a, b in (rising, falling))
+  if rises and falls:
+    either = np.full(x.shape, 1.0)
+    return either * min(low[0], low[-1]), either * max(high[0], high[-1]), 0
+  if rises:
+    return (*rising, 1)
+  if falls:
+    return (*falling, -1)
+  fall = int(np.argmax(rising[0] > high))
+  rise = int(np.argmax(falling[1] < low))
+  turn = np.argmax(low[:fall + 1]) if fall > rise else np.argmin(high[:rise + 1])
+  raise ValueError(
+      'Expected log p - log q to be monotone between breaks, got it to turn near '
+      f'{float(x[turn])!r}, between {float(x[0])!r} and {float(x[-1])!r}; add its '
+      'extremes to breaks.')
