@@ -233,19 +233,22 @@ def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
 
 def _spread(p: float, q: float, pivot: float, room: float) -> DominatingPair:
   """One atom as two with the same masses, as far apart as losses are not known."""
-  # What is left is one less a sum: either may be rounding, next to a small other.
+  # What is left is one less a sum: either may be rounding, next to a small other. It is
+  # mass of one law alone then, which the other is told from.
+  whole_p, whole_q = p, q
   p, q = (max(p - SUM_ROUNDOFF, min(p, q * math.exp(pivot + room))),
           max(q - SUM_ROUNDOFF, min(q, p * math.exp(room - pivot))))
   if min(p, q) < LEAST_MASS:
-    return DominatingPair(np.zeros(0), np.zeros(0), np.zeros(0), p, q)
+    return DominatingPair(np.zeros(0), np.zeros(0), np.zeros(0), whole_p, whole_q)
+  alone = whole_p - p, whole_q - q
   loss = math.log(p) - math.log(q)
   if abs(loss - pivot) >= room or room <= 0:
-    return DominatingPair(np.array([loss]), np.array([p]), np.array([q]))
+    return DominatingPair(np.array([loss]), np.array([p]), np.array([q]), *alone)
   ends = pivot + room * np.array([-1.0, 1.0])
   share = math.expm1(loss - ends[0]) / math.expm1(2 * room) * math.exp(
       ends[1] - loss)
   masses = np.array([1 - share, share]) * p
-  return DominatingPair(ends, masses, masses * np.exp(-ends))
+  return DominatingPair(ends, masses, masses * np.exp(-ends), *alone)
 
 
 def lower(pieces: Sequence[Piece]) -> DominatingPair:
