@@ -83,9 +83,11 @@ def is_inside(name: str) -> bool:
   """Whether a name is of a module, or of what one defines, and not in the reference."""
   if any(name in names or name in names.values() for names in by_room().values()):
     return False
-  module, _, last = name.rpartition('.')
-  return file_of(name).is_file() or (
-      file_of(module).is_file() and last in defined(module))
+  module, rest = name, ''
+  while module and not file_of(module).is_file():
+    module, _, last = module.rpartition('.')
+    rest = last  # In the end what the module defines, of which the others are members.
+  return bool(module) and (not rest or rest in defined(module))
 
 
 def packages() -> list[str]:
