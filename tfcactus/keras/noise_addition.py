@@ -121,9 +121,7 @@ class NoiseSampler:
     parts = tf.nest.flatten(template)
     shapes = [_static_shape(part) for part in parts]
     sizes = [math.prod(shape) for shape in shapes]
-    # A Python float would pass through float32 on its way.
-    scale = (tf.constant(scale, tf.float64) if isinstance(scale, float) else
-             tf.cast(scale, tf.float64))
+    scale = exact(scale)
     flat = self.draw(sum(sizes), place) * scale
     pieces = tf.split(flat, sizes) if len(sizes) > 1 else [flat]
     return tf.nest.pack_sequence_as(template, [
@@ -176,6 +174,12 @@ class NoiseSampler:
     below = nearest * tf.cast(1 - 2.0**-_DIGITS[tf.as_dtype(dtype)], dtype)
     largest = tf.where(tf.cast(nearest, tf.float64) > end, below, nearest)
     return tf.clip_by_value(tf.cast(noise, dtype), -largest, largest)
+
+
+def exact(scale: Any) -> tf.Tensor:
+  """A scale in float64; `tf.cast` would take a Python float through float32."""
+  return (tf.constant(scale, tf.float64) if isinstance(scale, float) else
+          tf.cast(scale, tf.float64))
 
 
 def _is_shape(template: Any) -> bool:

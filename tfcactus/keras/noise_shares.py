@@ -10,13 +10,13 @@ from typing import Sequence
 import tensorflow as tf
 
 from tfcactus import _format
+from tfcactus.keras import noise_addition
 from tfcactus.keras import replicas
-from tfcactus.keras.noise_addition import NoiseSampler
 from tfcactus.noise import Gaussian
 from tfcactus.plan import PrivacyPlan
 
 
-class ShareSampler(NoiseSampler):
+class ShareSampler(noise_addition.NoiseSampler):
   """Adds the share of one worker: Gaussian, of the variance by the number of them.
 
   A sum of Gaussians is a Gaussian whose variance is theirs added up; no other noise of
@@ -40,12 +40,10 @@ class ShareSampler(NoiseSampler):
   def add_to(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
              place: Optional[tf.Tensor] = None) -> List[tf.Tensor]:
     """As `NoiseSampler.add_to`."""
-    exact = tf.convert_to_tensor(scale, tf.float64) if isinstance(scale, float) else (
-        tf.cast(scale, tf.float64))
-    return super().add_to(sums, exact * self._part, place)
+    return super().add_to(sums, noise_addition.exact(scale) * self._part, place)
 
 
-def sampler(plan: PrivacyPlan, seed: Optional[int]) -> NoiseSampler:
+def sampler(plan: PrivacyPlan, seed: Optional[int]) -> noise_addition.NoiseSampler:
   """The sampler of this worker's share of a plan's noise.
 
   Args:
