@@ -193,9 +193,9 @@ def test_noise_of_many_coordinates_is_drawn_part_by_part(monkeypatch):
   monkeypatch.setattr(noise_addition, 'TOGETHER', 1000)
   sizes = []
   sampler = noise_addition.NoiseSampler(noise_lib.Gaussian(2.0))
-  draw = sampler.draw
-  monkeypatch.setattr(sampler, 'draw', lambda size, place: (
-      sizes.append(size), draw(size, place))[1])
+  sample = sampler._sample
+  monkeypatch.setattr(sampler, '_sample', lambda size: (
+      sizes.append(size), sample(size))[1])
   sums = [tf.zeros([40, 50]), tf.zeros([7]), tf.zeros([30_000])]
   noisy = tf.function(lambda: sampler.add_to(sums, tf.constant(0.5, tf.float64)))()
   assert sizes == [2000, 7, 30_000]

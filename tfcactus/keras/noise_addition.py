@@ -19,6 +19,8 @@ from tfcactus.randomness import SystemRandom
 TOGETHER = 2**21
 """Coordinates up to which the noise of a sum is drawn at once: 16 MB."""
 
+_CHUNK = 2**15
+
 _DIGITS = {tf.float64: 51, tf.float32: 22, tf.float16: 9, tf.bfloat16: 6}
 """1 - 2^-digits times a number is below it by more than rounding."""
 
@@ -88,16 +90,30 @@ class NoiseSampler:
     Raises:
       ValueError: if `size` is not the sampler's dimension.
     """
-    del place
+    size = self._checked(size)
+    if not self.noise.noise_multiplier:
+      return tf.zeros([size], tf.float64)
+    return random_bits.drawn(
+        lambda *numbers: self._sample(size, *numbers), size, tf.float64,
+        *self._numbers(place))
+
+  def _checked(self, size: int) -> int:
     size = _checks.integer('size', size, 1)
     if self.dim not in (None, size):
       raise ValueError(
           f'Expected {self.dim} coordinates in total, as {self.noise!r} was '
           f'built for, got {size}.')
-    if not self.noise.noise_multiplier:
-      return tf.zeros([size], tf.float64)
-    return random_bits.drawn(
-        lambda: self.noise.sample_vector(self._rng, size), size, tf.float64)
+    return size
+
+  def _numbers(self, place: Optional[tf.Tensor]) -> List[tf.Tensor]:
+    """What `_sample` is given of where a batch stands."""
+    del place
+    return []
+
+  def _sample(self, size: int, *numbers: np.ndarray) -> np.ndarray:
+    """Draws float64, shape (size,), as an array that is the caller's."""
+    del numbers
+    return self.noise.sample_vector(self._rng, size)
 
   def __call__(self, template: Any, scale: Any = 1.0,
                place: Optional[tf.Tensor] = None) -> Any:
@@ -141,6 +157,9 @@ class NoiseSampler:
     Returns:
       The noisy parts in their shapes and dtypes.
     """
+    if not self.noise.noise_multiplier:
+      return list(sums)
+    scale = exact(scale)
     if self._part_by_part(sums):
       found: List[tf.Tensor] = []
       for part in sums:
@@ -157,11 +176,28 @@ class NoiseSampler:
 
   def _added(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
              place: Optional[tf.Tensor]) -> List[tf.Tensor]:
-    noise = self(
-        [tf.TensorSpec(part.shape, tf.float64) for part in sums], scale, place)
-    # Rounded noise alone would have a coarser grid than the noisy sum.
-    return [tf.cast(tf.cast(part, tf.float64) + extra, part.dtype)
-            for part, extra in zip(sums, noise)]
+    self._checked(sum(math.prod(_static_shape(part)) for part in sums))
+    return random_bits.changed(self._noisy, sums, scale, *self._numbers(place))
+
+  def _noisy(self, sums: Sequence[np.ndarray], scale: np.ndarray,
+             *numbers: np.ndarray) -> List[np.ndarray]:
+    """As `add_to`; in one pass, of what stays in a core's cache."""
+    noise = self._sample(sum(part.size for part in sums), *numbers)
+    ends = np.cumsum([part.size for part in sums])[:-1]
+    found = []
+    for part, extra in zip(sums, np.split(noise, ends)):
+      found.append(np.empty(part.shape, part.dtype))
+      given, made = part.reshape(-1), found[-1].reshape(-1)
+      for start in range(0, part.size, _CHUNK):
+        piece = extra[start:start + _CHUNK] * scale
+        if not math.isinf(self.noise.range):
+          end = self.noise.range * abs(scale)
+          np.clip(piece, -end, end, out=piece)
+        with np.errstate(over='ignore', invalid='ignore'):
+          piece += given[start:start + _CHUNK]
+          # Rounded noise alone would have a coarser grid than the noisy sum.
+          made[start:start + _CHUNK] = piece
+    return found
 
   def _cast(self, noise: tf.Tensor, dtype: tf.DType, scale: tf.Tensor
             ) -> tf.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from typing import Callable
+from typing import List
 from typing import Optional
 from typing import Sequence
 
@@ -11,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus import correlated
-from tfcactus.keras import random_bits
 from tfcactus.keras.ledger.batch_marks import Place
 from tfcactus.keras.noise_addition import NoiseSampler
 from tfcactus.noise import Noise
@@ -47,12 +47,13 @@ class CorrelatedSampler(NoiseSampler):
     self._position = 0
     self._lock = threading.Lock()
 
-  def draw(self, size: int, place: Optional[tf.Tensor] = None) -> tf.Tensor:
-    """As `NoiseSampler.draw`; the place, int64 as of a `Place`, goes into the graph."""
+  def _numbers(self, place: Optional[tf.Tensor]) -> List[tf.Tensor]:
     if place is None:
       raise ValueError('Expected noise that is correlated over steps within a step.')
-    return random_bits.drawn(
-        lambda numbers: self._next(Place.of(numbers), size), size, tf.float64, place)
+    return [place]
+
+  def _sample(self, size: int, *numbers: np.ndarray) -> np.ndarray:
+    return self._next(Place.of(numbers[0]), size)
 
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
     return False  # A row of the strategy is one draw.

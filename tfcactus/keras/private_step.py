@@ -95,6 +95,7 @@ class Step:
       ValueError: if the model cannot be trained privately.
     """
     whole_model.check_layers(self._model, half=True, losses=True)
+    whole_model.check_texts(self._model)
     if self.outputs is None:
       outputs = state_writes.check_no_writes(self._model)
       self.outputs = tf.nest.map_structure(_spec, outputs)

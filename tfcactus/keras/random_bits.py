@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from typing import Callable
+from typing import List
+from typing import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -23,8 +25,33 @@ def drawn(draw: Callable[..., np.ndarray], size: int, dtype: tf.DType,
   Raises:
     ValueError: inside a function that XLA compiles.
   """
+  _check_outside_xla()
+  return tf.ensure_shape(tf.numpy_function(draw, list(inputs), dtype), [size])
+
+
+def changed(change: Callable[..., List[np.ndarray]], parts: Sequence[tf.Tensor],
+            *inputs: tf.Tensor) -> List[tf.Tensor]:
+  """Tensors as `change` makes them with what it draws, in their shapes and dtypes.
+
+  Args:
+    change: Takes the list of them and `inputs`, as arrays that it leaves as they are.
+    parts: The tensors.
+    *inputs: What else it is given.
+
+  Raises:
+    ValueError: inside a function that XLA compiles.
+  """
+  _check_outside_xla()
+  found = tf.numpy_function(
+      lambda *arrays: change(arrays[len(inputs):], *arrays[:len(inputs)]),
+      [*inputs, *parts], [part.dtype for part in parts])
+  # Called eagerly, it gives one tensor as it is.
+  return [tf.ensure_shape(each, part.shape)
+          for each, part in zip(tf.nest.flatten(found), parts)]
+
+
+def _check_outside_xla() -> None:
   if models.in_xla():
     raise ValueError(
         'Expected jit_compile=False, got a function that XLA compiles: bits '
         'are drawn outside of it. Compile the model with jit_compile=False.')
-  return tf.ensure_shape(tf.numpy_function(draw, list(inputs), dtype), [size])

@@ -260,9 +260,11 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     size, count = self.physical_batch_size, _count(parts)
     rows = max(-(-count // size), 1) * size
     x, y, *given = parts
-    weights = given[0] if given else np.ones(count)
-    return tf.nest.map_structure(lambda part: _pad(part, rows), (
-        x, y, tf.nest.map_structure(lambda each: each.astype(np.float32), weights)))
+    weights = given[0] if given else np.ones(count, np.float32)
+    each = data_sources.each_array
+    return (each(lambda part: _pad(part, rows), x),
+            each(lambda part: _pad(part, rows), y),
+            each(lambda part: _pad(part.astype(np.float32, copy=False), rows), weights))
 
   def _dataset(self, once: bool, marks: Optional[BatchMarks], shares: Shares
               ) -> tf.data.Dataset:
@@ -306,7 +308,7 @@ def _usable(parts: data_sources.Rows) -> data_sources.Rows:
   usable = data_sources.finite_rows(parts)
   if usable.all():
     return parts
-  return tf.nest.map_structure(lambda part: part[usable], parts)
+  return data_sources.each_array(lambda part: part[usable], parts)
 
 
 def _pad(rows: np.ndarray, size: int) -> np.ndarray:

@@ -34,16 +34,14 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
     Logs, as `compute_metrics` makes them.
   """
   rows = tf.shape(weights)[0]
-  predictions, values, added = tf.nest.map_structure(
-      lambda part: part[:rows], (batch.predictions, batch.losses, batch.added))
-  finite = tf.math.is_finite(values)
-  if values.shape.rank == 2:
+  finite = tf.math.is_finite(batch.losses[:rows])
+  if finite.shape.rank == 2:
     finite = tf.reduce_all(finite, 1)
-  shown = tf.logical_and(batched_pass.takes_part(weights), finite)
-  carried = [None if mask is None else mask[:rows] for mask in batch.masks]
+  # Of padded parts too: no place is beyond the rows that there are weights of.
+  shown = tf.where(tf.logical_and(batched_pass.takes_part(weights), finite))[:, 0]
   y, predictions, carried, values, added, weights = tf.nest.map_structure(
-      lambda part: None if part is None else tf.boolean_mask(part, shown),
-      (y, predictions, carried, values, added, weights))
+      lambda part: None if part is None else tf.gather(part, shown),
+      (y, batch.predictions, batch.masks, batch.losses, batch.added, weights))
 
   def log(x: Any, y: Any, predictions: Any, carried: Any, parts: Any,
           penalty: tf.Tensor) -> Any:

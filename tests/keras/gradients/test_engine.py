@@ -382,6 +382,17 @@ def test_a_vectorised_layer_draws_once_for_output_and_gradient():
   assert len(np.unique(found.predictions.numpy() == 0, axis=0)) > 1
 
 
+@pytest.mark.parametrize('vectorize', [False, True])
+def test_outputs_of_another_structure_are_refused_in_words(vectorize):
+  inputs = tf.keras.Input((9,))
+  model = tf.keras.Model(inputs, {'a': layers.Dense(1)(inputs)})
+  loss = example_losses.loss_per_example(lambda y, p: tf.reduce_sum(p, -1))
+  engine = engine_lib.Engine(model, loss, 4, layer_routes.routes(model, vectorize))
+  with pytest.raises(ValueError, match=r"was built, \.\.\., got {'a': \.\.\.}"):
+    tf.function(lambda: engine.run(
+        tf.ones([4, 9]), tf.zeros([4]), tf.ones([4]), tf.constant(1.0)))()
+
+
 _transpose = versions.choose(
     keras_2=tf.transpose,
     keras_3=getattr(getattr(tf.keras, 'ops', None), 'transpose', None))

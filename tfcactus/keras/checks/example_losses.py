@@ -9,8 +9,11 @@ batches of one, where there are no others.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import Any
 from typing import Callable
+from typing import Iterator
 from typing import List
 from typing import Optional
 from typing import Sequence
@@ -37,6 +40,22 @@ example are."""
 
 _REMEDY = ('Let the loss function compute each example by itself: reduce the '
            'last axis (axis=-1), never the first.')
+
+
+_found = threading.local()
+
+
+@contextlib.contextmanager
+def looked_at_once() -> Iterator[None]:
+  """Has a loss proved but once while a step is traced, whose pass is traced twice.
+
+  Not for longer: a loss may be another function when it is traced again.
+  """
+  _found.reasons = {}
+  try:
+    yield
+  finally:
+    _found.reasons = None
 
 
 def loss_per_example(loss: Any) -> LossFn:
@@ -135,11 +154,22 @@ def _per_example(call: _MaskedLossFn, loss: Any) -> LossFn:
   def compute(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
     mask = masks.mask_of(predictions)
     given = [targets, predictions] + ([] if mask is None else [mask])
-    if apart or _unproved(call, given):
+    if apart or _reason(call, given):
       return _one_by_one(call, given)
     return call(*given)
 
   return compute
+
+
+def _reason(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> str:
+  """As `_unproved`, which is asked once for each kind of `given`."""
+  reasons = getattr(_found, 'reasons', None)
+  if reasons is None:
+    return _unproved(call, given)
+  kind = call, tuple((tuple(each.shape), each.dtype) for each in given)
+  if kind not in reasons:
+    reasons[kind] = _unproved(call, given)
+  return reasons[kind]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -154,7 +184,7 @@ def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> str:
   specs = [tf.TensorSpec([rows, *tensor.shape[1:]], tensor.dtype)
            for tensor in given]
 
-  @tf.function
+  @tf.function(autograph=versions.AUTOGRAPH)
   def forward_and_back(upstream, targets, predictions, *mask):
     with tf.GradientTape() as tape:
       tape.watch(predictions)

@@ -52,6 +52,23 @@ def check_layers(model: keras.Model, half: bool = False, losses: bool = False
         'weight decay into the optimizer (weight_decay=...).')
 
 
+def check_texts(model: keras.Model) -> None:
+  """Refuses layers that split texts, whose lengths no vectorised pass knows.
+
+  Raises:
+    ValueError: naming the layer and the remedy.
+  """
+  for layer in models.flat_layers(model):
+    if isinstance(layer, keras.layers.TextVectorization) and (
+        getattr(layer, '_split', None) is not None):
+      raise ValueError(
+          f'Expected inputs of one length, got {layer.name!r}, a TextVectorization '
+          'that splits texts: its words cannot be cut for one example at a time. Call '
+          'it on the texts once, x = layer(texts), train the model of what follows on '
+          'that, and put both together after: keras.Sequential([layer, model]). Its '
+          'vocabulary must be public.')
+
+
 def check_arguments(model: object, plan: object, private: type) -> None:
   """Refuses what is no model, or no plan, or several devices.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from typing import Any
 from typing import Callable
 from typing import List
@@ -12,6 +14,7 @@ from typing import Tuple
 import tensorflow as tf
 
 from tfcactus.keras import example_seeds
+from tfcactus.keras.checks import example_losses
 from tfcactus.keras.checks import pass_proof
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.checks.example_losses import LossFn
@@ -84,15 +87,19 @@ class Engine:
     """
     self._views = views
     self._outputs = outputs
-    self._masked: List[bool] = []  # Which outputs carry masks, once a pass was made.
+    # Which outputs carry masks, and whether layers add losses; of a vectorised model
+    # only once the loop was traced.
+    self._masked = [True for _ in tf.nest.flatten(outputs)]
+    self._adds = True
     self._keys = keys or example_seeds.Keys(None)
     self._model = model
-    self._compute_loss = compute_loss
+    self._losses = compute_loss
     self.rows = rows
     self._rows_by = rows_by or (lambda _: rows)
     self.routes = routes
     self._clipping = clipping
 
+  @example_losses.looked_at_once()
   def run(self, x: Any, targets: Any, weights: tf.Tensor,
           l2_norm_clip: tf.Tensor) -> BatchResult:
     """Processes one logical batch of any size, zero included.
@@ -113,10 +120,10 @@ class Engine:
     x, targets, weights = tf.nest.map_structure(
         lambda t: _pad_rows(t, chunks * self.rows),
         (x, targets, weights))
-    flat = tf.nest.flatten(self._outputs)
-    kept = (self._outputs, flat, None, None)  # With masks, losses and what is added.
-    arrays = [tf.TensorArray(keras.backend.floatx(), chunks)
-              for _ in tf.nest.flatten(kept)]
+    kept = (self._outputs, self._masked, True, self._adds)
+    # Predictions, masks, losses, what is added; a loop of fewer parts is faster.
+    there = [True for _ in self._masked] + tf.nest.flatten(kept[1:])
+    arrays = [tf.TensorArray(keras.backend.floatx(), chunks) for each in there if each]
     zeros = [tf.zeros_like(v) for v in self._model.trainable_variables]
 
     def body(index: tf.Tensor, sums: List[tf.Tensor], unclipped: tf.Tensor,
@@ -126,17 +133,21 @@ class Engine:
       (more, halves), values = self._physical_batch(physical, l2_norm_clip)
       return (index + 1, [a + b for a, b in zip(sums, more)],
               unclipped + halves,
-              *(array.write(index, value) for array, value in zip(arrays, values)))
+              *(array.write(index, value) for array, value in zip(
+                  arrays, itertools.compress(values, there))))
 
     _, sums, unclipped, *arrays = tf.while_loop(
         lambda index, *_: index < chunks, body,
         (0, zeros, tf.zeros([], tf.float64), *arrays), parallel_iterations=1)
+    found = iter([array.concat() for array in arrays])
     predictions, masked, losses, added = tf.nest.pack_sequence_as(
-        kept, [array.concat() for array in arrays])
+        kept, [next(found) if each else None for each in there])
+    if added is None:
+      added = tf.zeros(tf.shape(losses)[:1], losses.dtype)
     return BatchResult(
         sums, unclipped, predictions,
-        [tf.cast(mask, tf.bool) if carried else None
-         for mask, carried in zip(masked, self._masked)],
+        [tf.cast(mask, tf.bool) if carries else None
+         for mask, carries in zip(masked, self._masked)],
         losses, added, targets, weights)
 
   @tf.autograph.experimental.do_not_convert
@@ -152,6 +163,7 @@ class Engine:
         return
       self.routes = layer_routes.after_failure(self._model, self.routes, *failed)
       self.rows = self._rows_by(self.routes)
+      self._masked, self._adds = [True for _ in self._masked], True
     state_writes.check_no_writes(self._model)
 
   def _failure(self, batch: batched_pass.Batch
@@ -196,15 +208,37 @@ class Engine:
     clipped = clipping_lib.clip_and_sum(
         found.gradients, l2_norm_clip, batched_pass.takes_part(batch[2]),
         self._clipping, self.routes.groups)
-    # Checked once more: its places are those of the arrays.
-    tf.nest.assert_same_structure(self._outputs, found.predictions, check_types=False)
     nothing = tf.zeros([self.rows])
     carried = masks.of_all(found.predictions)
-    self._masked = [mask is not None for mask in carried]
+    expected = [*self._masked, self._adds]
+    self._look(found)
+    assert all(map(operator.ge, expected, [*self._masked, self._adds])), (
+        'More than the pass had that was looked at.')
     return clipped, [
         tf.cast(nothing if value is None else value, keras.backend.floatx())
         for value in tf.nest.flatten(
             (found.predictions, carried, found.losses, found.added))]
+
+  def _compute_loss(self, targets: Any, predictions: Any) -> Optional[tf.Tensor]:
+    """As given, of predictions whose places are those that are expected.
+
+    Raises:
+      ValueError: if they have another structure.
+    """
+    try:
+      tf.nest.assert_same_structure(self._outputs, predictions, check_types=False)
+    except (TypeError, ValueError):
+      raise ValueError(
+          'Expected outputs in the structure that the model returned when it was '
+          f'built, {_shown(self._outputs)}, got {_shown(predictions)}; have call() '
+          'return one structure, and compile() the model again if it changed.'
+          ) from None
+    return self._losses(targets, predictions)
+
+  def _look(self, found: batched_pass.PassResult) -> None:
+    """Remembers what a pass gives beside predictions and losses."""
+    self._masked = [mask is not None for mask in masks.of_all(found.predictions)]
+    self._adds = found.added is not None
 
   def _viewed(self, rows: tf.Tensor) -> tf.Tensor:
     """Each row so often in turn as there are views."""
@@ -239,11 +273,16 @@ class Engine:
     """A pass, to be looked at."""
     found = self._batched(batch)
     assert found.calls is not None, 'Of a batched pass.'
+    self._look(found)
     losses = [found.losses] + ([] if found.added is None else [found.added])
     return pass_proof.Pass(
         [*(tensor for form in found.gradients for tensor in form.tensors()),
          *tf.nest.flatten(found.predictions), *losses],
         losses, found.calls, found.answers)
+
+
+def _shown(structure: Any) -> str:
+  return str(tf.nest.map_structure(lambda _: '...', structure)).replace("'...'", '...')
 
 
 def _pad_rows(value: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
