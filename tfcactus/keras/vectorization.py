@@ -13,6 +13,8 @@ from typing import Tuple
 
 import tensorflow as tf
 
+from tfcactus.keras.compat import graphs
+
 _standing_in = threading.local()
 
 
@@ -50,12 +52,13 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
   Returns:
     What the function returns, each tensor of shape (rows, ...).
   """
+  as_written = graphs.as_written(lambda row: function(row))
   if not is_standing_in():
-    return tf.vectorized_map(function, rows, warn=False)
+    return tf.vectorized_map(as_written, rows, warn=False)
   flat = tf.nest.flatten(rows)
   specs = tf.nest.map_structure(
       lambda each: tf.TensorSpec(each.shape[1:], each.dtype), rows)
-  made = tf.function(function).get_concrete_function(specs)
+  made = tf.function(as_written).get_concrete_function(specs)
   _standing_in.graphs.append(made.graph)
   number = _with_captures(made.graph.captures, tf.add_n([
       tf.reduce_sum(tf.cast(each, tf.float32), list(range(1, each.shape.rank)))

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from tfcactus.keras import vectorization
 from tfcactus.keras.checks import state_writes
+from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat import masks
 from tfcactus.keras.compat import versions
 from tfcactus.keras.compat.versions import keras
@@ -75,12 +76,12 @@ def loss_per_example(loss: Any) -> LossFn:
   """
   versions.check_same_keras('loss', loss)
   loss = keras.losses.get(loss)
-  call = loss.call if isinstance(loss, keras.losses.Loss) else loss
+  given = loss.call if isinstance(loss, keras.losses.Loss) else loss
 
   def compute(targets: tf.Tensor, predictions: tf.Tensor,
               mask: Optional[tf.Tensor] = None) -> tf.Tensor:
-    losses = call(aligned_targets(targets, predictions),
-                  masks.put(predictions, mask))
+    losses = graphs.as_keras_calls(given)(
+        aligned_targets(targets, predictions), masks.put(predictions, mask))
     found = [m for m in (mask, masks.mask_of(losses)) if m is not None]
     return _mean_where(losses, found) if found else mean_per_example(losses)
 
@@ -185,6 +186,7 @@ def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> str:
            for tensor in given]
 
   @tf.function(autograph=versions.AUTOGRAPH)
+  @graphs.as_written
   def forward_and_back(upstream, targets, predictions, *mask):
     with tf.GradientTape() as tape:
       tape.watch(predictions)

@@ -65,6 +65,7 @@ def check_no_writes(model: keras.Model) -> Any:
         'in the structure it takes, and privatize tf.keras.Model(inputs, '
         'model(inputs)).')
 
+  @graphs.as_written
   def forward_and_back(inputs):
     with tf.GradientTape() as tape:
       outputs = model(inputs, training=True)

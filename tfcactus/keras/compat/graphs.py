@@ -1,10 +1,17 @@
-"""Traced graphs, as TensorFlow writes them down."""
+"""Traced graphs, as TensorFlow writes them down, and what AutoGraph does to them."""
 
 from __future__ import annotations
 
+from typing import Any
+from typing import Callable
 from typing import Iterator
+from typing import TypeVar
 
 import tensorflow as tf
+
+from tfcactus.keras.compat import versions
+
+_Function = TypeVar('_Function', bound=Callable[..., Any])
 
 
 def nodes(graph: tf.Graph) -> Iterator[tf.compat.v1.NodeDef]:
@@ -13,3 +20,20 @@ def nodes(graph: tf.Graph) -> Iterator[tf.compat.v1.NodeDef]:
   yield from definition.node
   for function in definition.library.function:
     yield from function.node_def
+
+
+def as_written(function: _Function) -> _Function:
+  """Has AutoGraph leave a function as it is, though not what Keras calls in it.
+
+  Rewriting those of this library takes as long as tracing them.
+  """
+  vars(function)['autograph_info__'] = {}  # By which it knows what is done already.
+  return function
+
+
+def as_keras_calls(function: Callable[..., Any]) -> Callable[..., Any]:
+  """What a user wrote, rewritten by AutoGraph where Keras has that done."""
+  if versions.KERAS_3:
+    return function
+  autograph = tf.__internal__.autograph
+  return autograph.tf_convert(function, autograph.control_status_ctx())

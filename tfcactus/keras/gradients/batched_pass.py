@@ -20,6 +20,7 @@ import tensorflow as tf
 from tfcactus.keras import example_seeds
 from tfcactus.keras.checks import variable_reads
 from tfcactus.keras.checks.example_losses import LossFn
+from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat import masks
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
@@ -189,6 +190,7 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
 
   def by_rule(rule: LayerRule, layer: keras.layers.Layer, call: Callable[..., Any],
               *args: Any, **kwargs: Any) -> Any:
+    call = graphs.as_keras_calls(call)
     if not args:  # Keras 3 hands on by name what was called by name.
       name = next(name for name in inspect.signature(call).parameters
                   if name in kwargs)
@@ -199,8 +201,8 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
 
   with contextlib.ExitStack() as stack:
     for layer, rule in routes.differentiated():
-      stack.enter_context(patches.replaced(
-          layer, call=functools.partial(by_rule, rule, layer, layer.call)))
+      stack.enter_context(patches.replaced(layer, call=graphs.as_written(
+          functools.partial(by_rule, rule, layer, layer.call))))
     yield
 
 
@@ -222,6 +224,7 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
   """The same by vectorising the pass over one example; arguments as there."""
   scale = _scale(model)
 
+  @graphs.as_written
   def one(example: Any) -> Any:
     (x, target, weight), seed = example
     variables = models.tf_variables(model)
