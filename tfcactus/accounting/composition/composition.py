@@ -135,7 +135,10 @@ class Composition:
     if losses is None or not self._allocates and bounds.upper < math.inf:
       return bounds
     # Chance never costs: without it Gaussian releases are one.
-    cap = _unsampled(losses).epsilon(delta).upper
+    try:
+      cap = _unsampled(losses).epsilon(delta).upper
+    except IntractableError:  # A delta next to the least number.
+      return bounds
     return Bounds(bounds.lower, min(bounds.estimate, cap), min(bounds.upper, cap))
 
   def delta(self, epsilon: float) -> Bounds:

@@ -111,7 +111,7 @@ class Lattice:
       return Bounds(math.inf, math.inf, math.inf)
     if delta >= 1 or self._empty:
       return Bounds(0.0, 0.0, math.inf if delta <= p_high else 0.0)
-    log_delta = math.log(max(delta - p_high, delta * 1e-3))
+    log_delta = math.log(max(delta - p_high, delta * 1e-3, 5e-324))
     def reached(c: float, log_mass: float) -> float:
       return (log_mass + float(_numerics.log_kernel(c)) - log_delta) / c
     near = self._tilt(reached, -math.inf)[1]
@@ -153,7 +153,7 @@ class Lattice:
 
   @property
   def known_below(self) -> bool:
-    """Whether the lower pairs of all steps have finite losses; else they say nothing."""
+    """Whether the lower pairs of all steps have finite losses, or say nothing."""
     return all(np.any(bounds.lower.p > 0) for bounds, _ in self.groups)
 
   @functools.cached_property
