@@ -282,3 +282,11 @@ def test_deltas_next_to_the_least_number_have_bounds(delta, prob):
   bounds = accounting.PhiAccountant().compose(event).epsilon_bounds(delta)
   # At 1e-300 it is 37.4 without sampling, 35.0 with it.
   assert bounds.lower < 39 and bounds.upper > 35
+
+
+@pytest.mark.parametrize('delta', [1e-30, 1e-100, 1e-300])
+@pytest.mark.parametrize('steps', [2, 30])
+def test_pure_privacy_is_kept_at_any_delta(delta, steps):
+  accountant = accounting.PhiAccountant().compose(
+      dp_accounting.LaplaceDpEvent(1.0), steps)
+  assert accountant.get_epsilon(delta) <= steps * (1 + 1e-3)
