@@ -1,5 +1,6 @@
 """Composition: brackets around exact answers, laws, reference values."""
 
+import fractions
 import itertools
 import math
 
@@ -290,3 +291,18 @@ def test_pure_privacy_is_kept_at_any_delta(delta, steps):
   accountant = accounting.PhiAccountant().compose(
       dp_accounting.LaplaceDpEvent(1.0), steps)
   assert accountant.get_epsilon(delta) <= steps * (1 + 1e-3)
+
+
+@pytest.mark.parametrize('prob', [0.999999, 1 - 2.0**-30, 1 - 2.0**-50])
+@pytest.mark.parametrize('epsilon', [5.0, 12.0])
+def test_bounds_hold_where_nearly_everything_is_sampled(prob, epsilon):
+  p, q = [0.65, 0.35], [2.0**-40, 1 - 2.0**-40]
+  event = dp_accounting.PoissonSampledDpEvent(
+      prob, accounting.DominatingPairDpEvent(DominatingPair.from_masses(p, q)))
+  bounds = accounting.PhiAccountant(direction='add').compose(event).delta_bounds(
+      epsilon)
+  s = fractions.Fraction(prob)
+  mixed = [float((1 - s) * fractions.Fraction(a) + s * fractions.Fraction(b))
+           for a, b in zip(p, q)]
+  truth = sum(max(a - math.exp(epsilon) * b, 0.0) for a, b in zip(p, mixed))
+  assert bounds.lower <= truth <= bounds.upper
