@@ -48,6 +48,23 @@ def expm1_i(x: np.ndarray) -> np.ndarray:
   return value
 
 
+def log_mixture(prob: float, z: np.ndarray) -> np.ndarray:
+  """log(1 - prob + prob e^z) of z up to 700, to a few ulps.
+
+  Near zero by log1p, which keeps the digits of small ones; of small mixtures, where its
+  argument next to minus one has lost them, the logarithm of a sum of positive terms.
+
+  Args:
+    prob: In (0, 1).
+    z: Any shape.
+  """
+  near = np.log1p(prob * np.expm1(z))
+  if prob <= 0.5:
+    return near
+  mixed = (1 - prob) + prob * np.exp(np.minimum(z, 0.0))
+  return np.where(mixed < 0.5, np.log(mixed), near)
+
+
 def log_sum(exponent: np.ndarray) -> np.ndarray:
   """log of the sum of exp over the last axis."""
   peak = np.max(exponent, axis=-1)

@@ -34,3 +34,23 @@ def test_out_of_reach():
     calibration.calibrate_noise(-1.0, lambda noise: 1.0)
   with pytest.raises(ValueError, match='reachable'):
     calibration.calibrate_noise(0.5, lambda noise: 1.0)
+
+
+@pytest.mark.parametrize('target', [0.3, 0.7, 1.0, 2.5, 977.1])
+@pytest.mark.parametrize('tolerance', [1e-15, 1e-17, 1e-300])
+def test_ends_where_the_tolerance_is_below_a_float(target, tolerance):
+  asked = []
+
+  def cost(noise):
+    asked.append(noise)
+    assert len(asked) < 500
+    return 1 / noise
+
+  found = calibration.calibrate_noise(target, cost, tolerance=tolerance)
+  assert cost(found) <= target < cost(found * (1 - 1e-13))
+
+
+@pytest.mark.parametrize('tolerance', [0, -1.0, float('nan'), 'a', None])
+def test_refuses_a_tolerance(tolerance):
+  with pytest.raises(ValueError, match='Expected tolerance'):
+    calibration.calibrate_noise(0.5, lambda noise: 1 / noise, tolerance=tolerance)

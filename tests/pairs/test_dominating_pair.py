@@ -126,3 +126,14 @@ def test_bad_masses_are_refused(p, q, message):
 def test_bad_sampling_probabilities_are_refused(prob):
   with pytest.raises(ValueError, match='sampling_prob'):
     DominatingPair.from_masses([0.5, 0.5], [0.5, 0.5]).poisson(prob)
+
+
+@pytest.mark.parametrize('prob', [0.999999, 1 - 2.0**-30, 1 - 2.0**-50])
+def test_losses_of_nearly_everything_sampled_keep_their_digits(prob):
+  pair = DominatingPair.from_masses([0.65, 0.35], [2.0**-40, 1 - 2.0**-40])
+  add, remove = pair.poisson(prob)
+  mixed = [(1 - prob) * p + prob * q for p, q in zip(pair.p, pair.q)]
+  # Sums of positive terms: the ratio is right to a few ulps.
+  exact = np.log(pair.p) - np.log(mixed)
+  np.testing.assert_allclose(add.loss, exact, rtol=1e-14)
+  np.testing.assert_allclose(remove.loss, -exact, rtol=1e-14)

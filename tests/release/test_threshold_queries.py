@@ -83,6 +83,16 @@ def test_sketches_name_where_the_data_are(method):
   assert made.event.count == 3 * asked + 4
 
 
+@pytest.mark.parametrize('place', [2**53 + 1, 2**54, 2**61 + 1])
+def test_sketches_count_to_the_very_value_where_floats_do_not_hold_it(place):
+  records = np.array([place] * 1000 + [place + 1] * 600)
+  made = release.threshold_sketch(records, num_values=2**62, depth=2,
+                                  noise=noise.Gaussian(1.0), seed=1)
+  points, counts = made.value
+  exact = np.sum(records <= points[:, None], axis=1)
+  assert place in points and np.max(np.abs(counts[:-1] - exact)) <= made.error(1e-6)
+
+
 @pytest.mark.parametrize('records, size', [([], 9), ([4] * 50, 9), ([1, 2], 2)])
 def test_sketches_of_little_data(records, size):
   made = release.threshold_sketch(records, num_values=size, depth=4, noise=LAWS[0])

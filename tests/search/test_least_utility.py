@@ -100,3 +100,17 @@ def test_refuses(change, words):
   ask = {'range': 5, 'delta': 0.06, 'epsilon': 0.3, 'bins': 4, **change}
   with pytest.raises(ValueError, match=words):
     tfcactus.least_utility(ask.pop('range'), **ask)
+
+
+def test_ends_where_no_float_is_left_between_the_ends(monkeypatch):
+  made, asked = truncated.truncated_noise, []
+
+  def counted(*args, **settings):
+    asked.append(settings['utility'])
+    assert len(asked) < 200
+    return made(*args, **settings)
+
+  monkeypatch.setattr(truncated, 'truncated_noise', counted)
+  found = tfcactus.least_utility(1, delta=0.5, epsilon=0.1, bins=2, tolerance=1e-300)
+  assert found.found.delta.upper <= 0.5
+  assert found.lower_bound <= found.utility

@@ -10,6 +10,7 @@ import dp_accounting
 from scipy import optimize
 
 from tfcactus import _checks
+from tfcactus._numerics import EPS
 from tfcactus.accounting.phi import PhiAccountant
 
 TOLERANCE = 1e-7
@@ -53,9 +54,10 @@ def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
     A value that was accounted: `cost` of it is within the target.
 
   Raises:
-    ValueError: if no noise up to `high` has that cost.
+    ValueError: if no noise up to `high` has that cost, or an argument is out of range.
   """
   target = _checks.positive('target_epsilon', target_epsilon)
+  tolerance = _checks.positive('tolerance', tolerance)
   least, most = math.log(low), math.log(high)
 
   def excess(log_value: float) -> float:
@@ -77,8 +79,9 @@ def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
         return math.exp(left)
       left, right = max(left - math.log(2), least), left
   root = optimize.brentq(excess, left, right, xtol=tolerance / 4, rtol=1e-14)
+  step = max(tolerance / 4, math.ulp(root), EPS)  # Less would not move it.
   while excess(root) > 0:
-    root += tolerance / 4
+    root += step
   return math.exp(root)
 
 

@@ -8,6 +8,7 @@ from typing import Sequence
 import numpy as np
 from scipy import special
 
+from tfcactus import _numerics
 from tfcactus.pairs import allocation
 from tfcactus.pairs import cells as cells_lib
 from tfcactus.pairs import overlap
@@ -123,7 +124,7 @@ def _log_ratio(x: np.ndarray, mu: float, prob: float) -> np.ndarray:
   """log of the mixture's density over the standard normal density."""
   z = mu * x - 0.5 * mu * mu
   return np.where(
-      z < 30, np.log1p(prob * np.expm1(np.minimum(z, 30.0))),
+      z < 30, _numerics.log_mixture(prob, np.minimum(z, 30.0)),
       z + np.log(prob) + np.log1p(
           (1 - prob) / prob * np.exp(-np.maximum(z, 30.0))))
 

@@ -212,10 +212,10 @@ class DominatingPair:
     # Outcomes of P alone keep a finite loss: the record may be left out.
     loss, p, q = self.loss, self.p, self.q
     mixed = (1 - s) * p + s * q
-    # log((1-s) + s e^-loss): expm1 keeps the digits of a small change.
+    # log((1-s) + s e^-loss).
     with np.errstate(over='ignore'):
       change = np.where(
-          -loss < 30, np.log1p(s * np.expm1(np.minimum(-loss, 30))),
+          -loss < 30, _numerics.log_mixture(s, np.minimum(-loss, 30)),
           np.log(s) - loss + np.log1p((1 - s) / s * np.exp(
               np.minimum(loss, 0))))
     if self.p_inf > 0:

@@ -106,7 +106,7 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
   rng = noise_sources.generator(seed)
   points = _splits(x, size, depth, lambda part, length: interior.interior_draw(
       part, length, noise=noise, rng=rng, method=method, rank_error=rank_error))
-  counts = np.histogram(x, np.concatenate([[0], points, [size]]) + 0.5)[0]
+  counts = _counts_between(x, points)
   parts = 2**depth
   counts = np.append(counts, np.zeros(parts - counts.size, np.int64))
   value = threshold_draws(counts, noise, rng, 1)[0]
@@ -121,6 +121,14 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
       error_kind='largest error of a count at a named value',
       error_bound=lambda beta: (
           noise_sources.sum_error(noise, levels, parts, beta) + 0.5 * levels))
+
+
+def _counts_between(x: np.ndarray, points: np.ndarray) -> np.ndarray:
+  """How many of sorted x are up to each point, beyond the one before it, and the rest.
+
+  In whole numbers: beyond 2^53 a float would put records on the other side.
+  """
+  return np.diff(np.searchsorted(x, points, side='right'), prepend=0, append=x.size)
 
 
 def _splits(x: np.ndarray, size: int, depth: int,

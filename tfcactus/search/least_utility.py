@@ -127,6 +127,8 @@ def _narrowed(designed: Callable[[float], Optional[truncated.TruncatedNoise]],
   while best.utility > low * (1 + tolerance):
     # Down in growing steps first: designs are seldom far below the Gaussian.
     middle = max(share * best.utility, math.sqrt(low * best.utility))
+    if not low < middle < best.utility:
+      break  # No float lies between.
     found = designed(middle)
     if found is not None and found.delta.upper <= delta:
       if found.utility >= best.utility:

@@ -1,5 +1,6 @@
 """Composition: brackets around exact answers, laws, reference values."""
 
+import fractions
 import itertools
 import math
 
@@ -271,3 +272,37 @@ def test_few_rare_steps_of_a_table_have_close_bounds(steps):
       250 / 60000, accounting.noise_event(library.get('cactus-budget0.25')))
   bounds = accounting.PhiAccountant().compose(event, steps).epsilon_bounds(1e-5)
   assert bounds.upper - bounds.lower <= 2e-5 * bounds.upper
+
+
+@pytest.mark.parametrize('delta', [5e-324, 1e-320, 2e-308])
+@pytest.mark.parametrize('prob', [1.0, 0.1])
+def test_deltas_next_to_the_least_number_have_bounds(delta, prob):
+  event = dp_accounting.GaussianDpEvent(1.0)
+  if prob < 1:
+    event = dp_accounting.PoissonSampledDpEvent(prob, event)
+  bounds = accounting.PhiAccountant().compose(event).epsilon_bounds(delta)
+  # At 1e-300 it is 37.4 without sampling, 35.0 with it.
+  assert bounds.lower < 39 and bounds.upper > 35
+
+
+@pytest.mark.parametrize('delta', [1e-30, 1e-100, 1e-300])
+@pytest.mark.parametrize('steps', [2, 30])
+def test_pure_privacy_is_kept_at_any_delta(delta, steps):
+  accountant = accounting.PhiAccountant().compose(
+      dp_accounting.LaplaceDpEvent(1.0), steps)
+  assert accountant.get_epsilon(delta) <= steps * (1 + 1e-3)
+
+
+@pytest.mark.parametrize('prob', [0.999999, 1 - 2.0**-30, 1 - 2.0**-50])
+@pytest.mark.parametrize('epsilon', [5.0, 12.0])
+def test_bounds_hold_where_nearly_everything_is_sampled(prob, epsilon):
+  p, q = [0.65, 0.35], [2.0**-40, 1 - 2.0**-40]
+  event = dp_accounting.PoissonSampledDpEvent(
+      prob, accounting.DominatingPairDpEvent(DominatingPair.from_masses(p, q)))
+  bounds = accounting.PhiAccountant(direction='add').compose(event).delta_bounds(
+      epsilon)
+  s = fractions.Fraction(prob)
+  mixed = [float((1 - s) * fractions.Fraction(a) + s * fractions.Fraction(b))
+           for a, b in zip(p, q)]
+  truth = sum(max(a - math.exp(epsilon) * b, 0.0) for a, b in zip(p, mixed))
+  assert bounds.lower <= truth <= bounds.upper

@@ -9,7 +9,10 @@ from scipy.stats import norm
 
 from tfcactus import accounting
 from tfcactus.accounting.bounds import Bounds
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.lattice import Lattice
+from tfcactus.accounting.composition.smoothed_contours import SmoothedContours
+from tfcactus.noise import gaussian_pairs
 from tfcactus.pairs.dominating_pair import PairBounds
 
 
@@ -51,3 +54,27 @@ def test_what_is_no_number_is_never_taken_for_a_small_one():
   assert accountant.epsilon_bounds(1e-5) == (0, math.inf, math.inf)
   assert accountant.delta_bounds(1.0) == (0, 1, 1)
   assert np.isinf(accountant.get_epsilon(1e-5))
+
+
+@pytest.mark.parametrize('steps', [1, 3])
+def test_a_lower_pair_without_losses_leaves_the_upper_one_what_it_says(steps):
+  nothing = np.zeros(0)
+  pair = accounting.DominatingPair.from_masses([0.6, 0.3, 0.1], [0.2, 0.3, 0.5])
+  lattice = Lattice([(PairBounds(accounting.DominatingPair(
+      nothing, nothing, nothing), pair), steps)])
+  exact = accounting.Composition([(PairBounds.exact(pair), steps)])
+  for epsilon in (0.0, 0.4):
+    truth, found = exact.delta(epsilon), lattice.delta(epsilon)
+    assert found.lower == 0 and truth.lower <= found.upper <= truth.upper + 1e-4
+  truth, found = exact.epsilon(0.01), lattice.epsilon(0.01)
+  assert found.lower == 0 and truth.lower <= found.upper <= truth.upper + 1e-2
+  with pytest.raises(IntractableError):
+    SmoothedContours([(lattice.groups[0][0], 10**4)], (0.0, 0.0)).epsilon(0.01)
+
+
+def test_allocation_to_more_sums_than_masses_are_right_for_is_not_free():
+  pair = gaussian_pairs.allocated(1.0, 2**40, 'remove', 64)
+  # E|L - 1| / 2 of a mean L of 2^40 lognormals, about normal.
+  truth = math.sqrt((math.e - 1) / 2**40 / (2 * math.pi))
+  assert accounting.Composition([(pair, 1)]).delta(0.0).upper > 0.99 * truth
+  assert Lattice([(pair, 1)]).delta(0.0).upper > 0.99 * truth

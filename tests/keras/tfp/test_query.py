@@ -103,6 +103,18 @@ def test_records_without_a_static_shape_have_that_of_the_sum():
     total(tf.constant([3.0]), tf.constant(4.0))
 
 
+@pytest.mark.parametrize('record', [tf.ones([3]), tf.ones([1, 3]), np.ones(1), 1.0])
+def test_records_are_not_broadcast_over_the_rows_of_a_sum(record):
+  query = TableNoiseQuery(noise_lib.Gaussian(1.0), 1.0)
+  params = query.derive_sample_params(query.initial_global_state())
+  state = query.initial_sample_state(tf.zeros([5, 3]))
+  done = query.preprocess_record(params, record)
+  with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+    query.accumulate_preprocessed_record(state, done)
+  with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+    query.accumulate_preprocessed_record(state, record)
+
+
 def test_a_plan_gives_noise_and_clip(make_plan, radial):
   query = TableNoiseQuery(make_plan(radial, l2_norm_clip=2.5))
   assert query.l2_norm_clip == 2.5 and query.noise is radial

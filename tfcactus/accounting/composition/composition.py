@@ -132,10 +132,17 @@ class Composition:
     if self._total_variation <= delta:
       return Bounds(0.0, 0.0, 0.0)
     bounds = self._ask(lambda method: method.epsilon(delta))
+    if losses is None and math.isinf(bounds.upper) and delta > self._lattice.p_inf[1]:
+      # No finite loss is above the largest of all.
+      top = max(self._lattice.top, bounds.lower)
+      bounds = Bounds(bounds.lower, min(bounds.estimate, top), top)
     if losses is None or not self._allocates and bounds.upper < math.inf:
       return bounds
     # Chance never costs: without it Gaussian releases are one.
-    cap = _unsampled(losses).epsilon(delta).upper
+    try:
+      cap = _unsampled(losses).epsilon(delta).upper
+    except IntractableError:  # A delta next to the least number.
+      return bounds
     return Bounds(bounds.lower, min(bounds.estimate, cap), min(bounds.upper, cap))
 
   def delta(self, epsilon: float) -> Bounds:

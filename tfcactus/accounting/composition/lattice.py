@@ -111,7 +111,7 @@ class Lattice:
       return Bounds(math.inf, math.inf, math.inf)
     if delta >= 1 or self._empty:
       return Bounds(0.0, 0.0, math.inf if delta <= p_high else 0.0)
-    log_delta = math.log(max(delta - p_high, delta * 1e-3))
+    log_delta = math.log(max(delta - p_high, delta * 1e-3, 5e-324))
     def reached(c: float, log_mass: float) -> float:
       return (log_mass + float(_numerics.log_kernel(c)) - log_delta) / c
     near = self._tilt(reached, -math.inf)[1]
@@ -148,9 +148,13 @@ class Lattice:
 
   @property
   def _empty(self) -> bool:
-    """Whether some step has no finite loss at all."""
-    return any(not np.any(pair.p > 0) for bounds, _ in self.groups
-               for pair in (bounds.lower, bounds.upper))
+    """Whether some step's upper pair has no finite loss at all."""
+    return any(not np.any(bounds.upper.p > 0) for bounds, _ in self.groups)
+
+  @property
+  def known_below(self) -> bool:
+    """Whether the lower pairs of all steps have finite losses, or say nothing."""
+    return all(np.any(bounds.lower.p > 0) for bounds, _ in self.groups)
 
   @functools.cached_property
   def top(self) -> float:
@@ -223,12 +227,14 @@ class _View:
         window, width=width, start=round(window.start * window.width / width))
     for (bounds, count), floor in zip(lattice.groups, floors):
       raised.append((*pair_lib.split_to_grid(bounds.upper, width, floor), count))
-      first, p, q = pair_lib.rounded_to_grid(bounds.lower, width, floor)
-      label_p.append((first, p, count))
-      label_q.append((first, q, count))
+      if lattice.known_below:
+        first, p, q = pair_lib.rounded_to_grid(bounds.lower, width, floor)
+        label_p.append((first, p, count))
+        label_q.append((first, q, count))
     self._upper = TiltedSum(raised, window, tilt, bulk)
-    self._lower_p = TiltedSum(label_p, window, tilt, bulk)
-    self._lower_q = TiltedSum(label_q, window, tilt + 1, bulk)
+    self._lower = None if not lattice.known_below else (
+        TiltedSum(label_p, window, tilt, bulk),
+        TiltedSum(label_q, window, tilt + 1, bulk))
     # Only losses near epsilon matter, and only there is nothing too large.
     self._near = min(near, self._upper.losses[-1])
     left = max(self._near - MAX_EXPONENT / (tilt + 1), lattice.steps * bulk)
@@ -288,7 +294,9 @@ class _View:
   @functools.cached_property
   def _tests(self) -> tuple[np.ndarray, np.ndarray]:
     """Threshold tests: P-mass from below, log of Q-mass from above."""
-    p, q, near = self._lower_p, self._lower_q, self._near
+    if self._lower is None:
+      return np.zeros(0), np.zeros(0)
+    (p, q), near = self._lower, self._near
     # A lower bound may be cut, and -inf is one.
     with np.errstate(over='ignore'):
       power = np.minimum((p.suffix(near, 0) - p.error(near)) * math.exp(

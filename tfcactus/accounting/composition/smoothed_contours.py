@@ -80,7 +80,8 @@ class SmoothedContours:
     """
     steps = sum(count for _, count in self.groups)
     if steps < MIN_STEPS or delta <= self.p_inf[1] or any(
-        pair.upper.p.size > MAX_ATOMS for pair, _ in self.groups):
+        pair.upper.p.size > MAX_ATOMS or not (pair.lower.p > 0).any()
+        for pair, _ in self.groups):
       raise IntractableError
     most, least = infinite_mass.without(delta, self.p_inf)
     low = self._side('lower').epsilon(most)

@@ -136,6 +136,17 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     return self.accumulate_preprocessed_record(
         sample_state, self.preprocess_record(params, shaped))
 
+  def accumulate_preprocessed_record(self, sample_state: Any,
+                                     preprocessed_record: Any) -> Any:
+    """Returns the sum with one more record; a part that is None adds nothing.
+
+    Args:
+      sample_state: The sum so far.
+      preprocessed_record: As `preprocess_record` returned it, in the shapes of the
+        sum: one that was broadcast over rows would be as often in it.
+    """
+    return tf.nest.map_structure(_added, sample_state, preprocessed_record)
+
   def get_noised_result(self, sample_state: Any, global_state: Any) -> Any:
     """Adds noise to the sum.
 
@@ -212,6 +223,13 @@ class GaussianSumQuery(TableNoiseQuery):
     if clip == 0:
       return dp_accounting.NoOpDpEvent()
     return dp_accounting.GaussianDpEvent(self.stddev / float(clip))
+
+
+def _added(total: Any, part: Any) -> Any:
+  if part is None:
+    return total
+  shaped = tf.ensure_shape(part, tf.convert_to_tensor(total).shape)
+  return tf.add(total, shaped if tf.is_tensor(part) else part)
 
 
 def _checked_scalar(clip: Any) -> Any:

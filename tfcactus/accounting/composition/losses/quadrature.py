@@ -83,7 +83,7 @@ class SampledGaussian(base.ReleaseLoss):
     """log(1 - s + s e^z) at P0's standard normal variable y."""
     z = self.mu * y - 0.5 * self.mu * self.mu
     # The relative error counts: tilts may be as large as 1 / log u.
-    return np.log1p(self.sampling_prob * np.expm1(np.minimum(z, MAX_Z))) + (
+    return _numerics.log_mixture(self.sampling_prob, np.minimum(z, MAX_Z)) + (
         np.maximum(z - MAX_Z, 0.0))
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
