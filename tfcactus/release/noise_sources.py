@@ -30,7 +30,8 @@ _LARGEST = 2.0**52
 
 _LARGEST_NOISE = 2.0**46
 """Standard deviation of noise, in steps: a draw of more than 128 of them would
-not be exact to a step in a float64, and would show the answer's low bits."""
+not be exact to a step in a float64, and would show the answer's low bits. Few floats
+a step are left there: how much of the account that costs is in docs/releases.md."""
 
 _SCALES = (2.0**-900, 2.0**900)
 """Sensitivities whose grid stays clear of the ends of the floats."""
