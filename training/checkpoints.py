@@ -31,13 +31,17 @@ class Run:
     self._model = os.path.join(folder, 'model.keras')
     self._options = os.path.join(folder, 'options.json')
 
+  def begun(self) -> bool:
+    """Whether there is a model to go on from."""
+    return os.path.exists(self._model)
+
   def begin(self) -> None:
     """Makes the folder for a run that begins.
 
     Raises:
       ValueError: if it cannot be made or written, or holds a run.
     """
-    if os.path.exists(self._model):
+    if self.begun():
       raise ValueError(
           f'Expected --checkpoint to be a folder for a run that begins, got '
           f'{self.folder}, which holds one; go on with --resume {self.folder}, or name '
@@ -89,7 +93,7 @@ class Run:
     Raises:
       ValueError: if it is not there, or its journal is not where it was begun.
     """
-    if not os.path.exists(self._model):
+    if not self.begun():
       raise ValueError(
           f'Expected --resume to be a folder with {os.path.basename(self._model)}, got '
           f'{self.folder}, which has none; begin the run again with --checkpoint.')

@@ -179,29 +179,34 @@ def result(args: argparse.Namespace, data: datasets.Dataset, way: optimizers.Way
       'seconds': seconds}
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-  """Runs the script; returns the exit code."""
+def run(args: argparse.Namespace) -> tuple[dict[str, Any], tfcactus.Guarantee]:
+  """Does what is asked; returns as `train`."""
+  check_writable(args.json)
+  check_writable(args.run_card, '--run-card')
+  strategies.opened(args.strategy)  # Before anything else of TensorFlow.
+  model = resumed(args)
+  data = load_data(args)
+  args.dataset = data.name  # For a resumed run, which is to have no other.
+  plan = make_plan(args, num_examples=data.train[1].size) if model is None else (
+      longer_plan(args, model.plan))
+  if args.checkpoint is not None:
+    checkpoints.Run(args.checkpoint).begin()
+  announce(args, data, plan)
   try:
-    args = parse(argv)
-    check_writable(args.json)
-    check_writable(args.run_card, '--run-card')
-    strategies.opened(args.strategy)  # Before anything else of TensorFlow.
-    model = resumed(args)
-    data = load_data(args)
-    args.dataset = data.name  # For a resumed run, which is to have no other.
-    plan = make_plan(args, num_examples=data.train[1].size) if model is None else (
-        longer_plan(args, model.plan))
-    if args.checkpoint is not None:
-      checkpoints.Run(args.checkpoint).begin()
-    announce(args, data, plan)
-    data = seen(args, data)
-    found, guarantee = train(args, data, plan, model)
-  except (ValueError, datasets.DatasetError, FileNotFoundError) as error:
-    print(f'error: {error}', file=sys.stderr)
-    return 2
+    return train(args, seen(args, data), plan, model)
+  except KeyboardInterrupt:
+    folder = args.resume or args.checkpoint
+    if folder is not None and checkpoints.Run(folder).begun():
+      print(f'\n--resume {folder} goes on from here.', file=sys.stderr)
+    raise
+
+
+def show(args: argparse.Namespace, found: dict[str, Any],
+         guarantee: tfcactus.Guarantee) -> None:
+  """Says what came out, and writes it."""
   name = accuracy_name(args)
-  print(f'{name.replace("_", " ").capitalize()} {found[name]:.4f} on {data.name} '
-        f'after {found["steps"]} steps in {found["seconds"]:.0f} s.')
+  print(f'{name.replace("_", " ").capitalize()} {found[name]:.4f} on '
+        f'{found["dataset"]} after {found["steps"]} steps in {found["seconds"]:.0f} s.')
   print(guarantee)
   if guarantee.proven:
     print(guarantee.statement)
@@ -209,6 +214,18 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     with open(args.json, 'w', encoding='utf-8') as file:
       json.dump(found, file, indent=2)
       file.write('\n')
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+  """Runs the script; returns the exit code."""
+  try:
+    args = parse(argv)
+    show(args, *run(args))
+  except (ValueError, datasets.DatasetError, FileNotFoundError) as error:
+    print(f'error: {error}', file=sys.stderr)
+    return 2
+  except KeyboardInterrupt:
+    return 130
   return 0
 
 

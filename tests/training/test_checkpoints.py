@@ -110,13 +110,15 @@ def _broken_off(tmp_path, monkeypatch, *arguments):
 
   with monkeypatch.context() as patch:
     patch.setattr(checkpoints, 'Saving', Breaking)
-    with pytest.raises(KeyboardInterrupt):
-      mnist.main([*BEGUN, '--checkpoint', str(tmp_path / 'run'), '--target-epsilon',
-                  '2', *arguments])
+    assert mnist.main([*BEGUN, '--checkpoint', str(tmp_path / 'run'),
+                       '--target-epsilon', '2', *arguments]) == 130
 
 
-def test_a_budget_ends_a_run_that_was_broken_off_earlier(tmp_path, monkeypatch):
+def test_a_budget_ends_a_run_that_was_broken_off_earlier(
+    tmp_path, monkeypatch, capsys):
   _broken_off(tmp_path, monkeypatch, '--epochs', '3')
+  assert capsys.readouterr().err.endswith(
+      f"--resume {tmp_path / 'run'} goes on from here.\n")
   found, seen = _resumed(tmp_path, monkeypatch)
   assert seen['iterations'] == STEPS and found['steps'] == 3 * STEPS
   assert 1.99 < found['epsilon']['upper'] <= 2
