@@ -7,6 +7,8 @@
     python -m training.mnist --recipe best
     python -m training.mnist --recipe scattering --target-epsilon 1
     python -m training.mnist --mechanism gaussian --optimizer drop-in
+    python -m training.mnist --mechanism gaussian --target-epsilon 2 --checkpoint run
+    python -m training.mnist --resume run
     python -m training.mnist --help
 """
 
@@ -28,11 +30,13 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import tensorflow as tf  # noqa: E402
 
 import tfcactus  # noqa: E402
+from training import checkpoints  # noqa: E402
 from training import datasets  # noqa: E402
 from training import features  # noqa: E402
 from training import optimizers  # noqa: E402
 from training import strategies  # noqa: E402
 from training.options import build_model  # noqa: E402
+from training.options import longer_plan  # noqa: E402
 from training.options import make_plan  # noqa: E402
 from training.options import parse  # noqa: E402
 
@@ -93,23 +97,62 @@ def accuracy_name(args: argparse.Namespace) -> str:
   return 'held_out_accuracy' if args.held_out else 'test_accuracy'
 
 
+def resumed(args: argparse.Namespace) -> Optional[tf.keras.Model]:
+  """The model that is to go on; None for a run that begins."""
+  if args.resume is None:
+    return None
+  with strategies.scope(args.strategy):
+    return checkpoints.Run(args.resume).load()
+
+
+def epochs_behind(args: argparse.Namespace, model: tf.keras.Model,
+                  steps_per_epoch: int) -> int:
+  """How many epochs are in the weights of a model that goes on; says so.
+
+  Raises:
+    ValueError: if there is none left.
+  """
+  behind = int(model.optimizer.iterations.numpy()) // steps_per_epoch
+  if behind >= args.epochs:
+    raise ValueError(
+        f'Expected more --epochs than the {behind} that the run in {args.resume} has '
+        f'behind it, got {args.epochs}.')
+  print(f'Goes on after epoch {behind} of {args.epochs}; {model.ledger().steps} steps '
+        'count as released before.')
+  return behind
+
+
 def train(args: argparse.Namespace, data: datasets.Dataset,
-          plan: tfcactus.PrivacyPlan
+          plan: tfcactus.PrivacyPlan, model: Optional[tf.keras.Model] = None
           ) -> tuple[dict[str, Any], tfcactus.Guarantee]:
-  """Trains; returns what the JSON file will say, and the guarantee."""
+  """Trains; returns what the JSON file will say, and the guarantee.
+
+  Args:
+    args: Options.
+    data: To train and to test on.
+    plan: What the options mean, or what `model` was trained by.
+    model: One that goes on.
+  """
   if args.seed is not None:
     tf.keras.utils.set_random_seed(args.seed)
   with strategies.scope(args.strategy):
     way = optimizers.WAYS[args.optimizer](args, plan)
-    model = way.compiled(build_model(args))
+    model = way.compiled(build_model(args)) if model is None else way.resumed(model)
   batches = way.batches(*data.train)
+  behind = epochs_behind(args, model, batches.steps_per_epoch) if args.resume else 0
   start = time.time()
   history = model.fit(
-      batches, epochs=args.epochs, validation_data=data.test,
+      batches, epochs=args.epochs, validation_data=data.test, initial_epoch=behind,
       callbacks=way.callbacks(batches),
       verbose=args.verbose if strategies.is_chief(args.strategy) else 0)
   seconds = time.time() - start
-  guarantee = way.guarantee(model)
+  return result(args, data, way, model, history, seconds), way.guarantee(model)
+
+
+def result(args: argparse.Namespace, data: datasets.Dataset, way: optimizers.Way,
+           model: tf.keras.Model, history: Any, seconds: float) -> dict[str, Any]:
+  """What the JSON file will say."""
+  plan, guarantee = way.plan, way.guarantee(model)
   return {
       'dataset': data.name, 'dataset_description': data.description,
       'mechanism': args.mechanism, 'noise': plan.noise.name,
@@ -133,34 +176,56 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
       'neighboring_relation': guarantee.neighboring_relation,
       'accountant': guarantee.accountant, 'proven': guarantee.proven,
       'seeded': guarantee.seeded, 'statement': guarantee.statement,
-      'seconds': seconds}, guarantee
+      'seconds': seconds}
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-  """Runs the script; returns the exit code."""
-  args = parse(argv)
+def run(args: argparse.Namespace) -> tuple[dict[str, Any], tfcactus.Guarantee]:
+  """Does what is asked; returns as `train`."""
+  check_writable(args.json)
+  check_writable(args.run_card, '--run-card')
+  strategies.opened(args.strategy)  # Before anything else of TensorFlow.
+  model = resumed(args)
+  data = load_data(args)
+  args.dataset = data.name  # For a resumed run, which is to have no other.
+  plan = make_plan(args, num_examples=data.train[1].size) if model is None else (
+      longer_plan(args, model.plan))
+  if args.checkpoint is not None:
+    checkpoints.Run(args.checkpoint).begin()
+  announce(args, data, plan)
   try:
-    check_writable(args.json)
-    check_writable(args.run_card, '--run-card')
-    strategies.opened(args.strategy)  # Before anything else of TensorFlow.
-    data = load_data(args)
-    plan = make_plan(args, num_examples=data.train[1].size)
-    announce(args, data, plan)
-    data = seen(args, data)
-    result, guarantee = train(args, data, plan)
-  except (ValueError, datasets.DatasetError, FileNotFoundError) as error:
-    print(f'error: {error}', file=sys.stderr)
-    return 2
+    return train(args, seen(args, data), plan, model)
+  except KeyboardInterrupt:
+    folder = args.resume or args.checkpoint
+    if folder is not None and checkpoints.Run(folder).begun():
+      print(f'\n--resume {folder} goes on from here.', file=sys.stderr)
+    raise
+
+
+def show(args: argparse.Namespace, found: dict[str, Any],
+         guarantee: tfcactus.Guarantee) -> None:
+  """Says what came out, and writes it."""
   name = accuracy_name(args)
-  print(f'{name.replace("_", " ").capitalize()} {result[name]:.4f} on {data.name} '
-        f'after {result["steps"]} steps in {result["seconds"]:.0f} s.')
+  print(f'{name.replace("_", " ").capitalize()} {found[name]:.4f} on '
+        f'{found["dataset"]} after {found["steps"]} steps in {found["seconds"]:.0f} s.')
   print(guarantee)
   if guarantee.proven:
     print(guarantee.statement)
   if args.json and strategies.is_chief(args.strategy):
     with open(args.json, 'w', encoding='utf-8') as file:
-      json.dump(result, file, indent=2)
+      json.dump(found, file, indent=2)
       file.write('\n')
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+  """Runs the script; returns the exit code."""
+  try:
+    args = parse(argv)
+    show(args, *run(args))
+  except (ValueError, datasets.DatasetError, FileNotFoundError) as error:
+    print(f'error: {error}', file=sys.stderr)
+    return 2
+  except KeyboardInterrupt:
+    return 130
   return 0
 
 

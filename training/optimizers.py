@@ -16,6 +16,7 @@ import tensorflow as tf
 import tfcactus
 from tfcactus import keras as tfcactus_keras
 from tfcactus.keras.compat import versions
+from training import checkpoints
 from training import options
 
 _UNFIT = 1e-15
@@ -28,6 +29,7 @@ class Way:
   Attributes:
     args: Options.
     plan: What they mean.
+    run: The `Run` that is kept in a folder, or None.
   """
 
   def __init__(self, args: argparse.Namespace, plan: tfcactus.PrivacyPlan):
@@ -39,15 +41,26 @@ class Way:
     """
     self.args = args
     self.plan = plan
+    folder = args.resume or args.checkpoint
+    self.run = None if folder is None else checkpoints.Run(folder)
 
   def compiled(self, model: tf.keras.Model) -> tf.keras.Model:
     """The model that is trained."""
+    return self._wrapped(model, tf.keras.optimizers.SGD(self.learning_rates()))
+
+  def resumed(self, model: tf.keras.Model) -> tf.keras.Model:
+    """A model of a `Run` that goes on, by the plan, which may be one of more steps."""
+    if self.plan.steps == model.plan.steps:
+      return model
+    return self._wrapped(model.inner, model.optimizer)  # It counts what that released.
+
+  def _wrapped(self, model: tf.keras.Model, optimizer: Any) -> tf.keras.Model:
     private = tfcactus_keras.privatize(
         model, self.plan, seed=self.args.seed,
+        journal=None if self.run is None else self.run.journal,
         augmentation_multiplicity=self.args.augmentation_multiplicity)
-    private.compile(tf.keras.optimizers.SGD(self.learning_rates()),
-                    tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-                    metrics=['accuracy'])
+    private.compile(optimizer, tf.keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True), metrics=['accuracy'])
     return private
 
   def learning_rates(self, scale: float = 1.0) -> Any:
@@ -67,17 +80,27 @@ class Way:
           seed=self.args.seed)
     if self.args.sampling == 'allocation':
       return tfcactus_keras.AllocatedBatches(
-          x, y, num_batches=self.plan.steps // self.args.epochs, seed=self.args.seed)
+          x, y, num_batches=options.steps_per_epoch(self.args, len(y)),
+          seed=self.args.seed)
     return tfcactus_keras.PoissonBatches(x, y, **self._poisson())
 
   def _poisson(self) -> Dict[str, Any]:
     return {'sampling_prob': self.plan.sampling_prob, 'seed': self.args.seed,
-            'steps_per_epoch': self.plan.steps // self.args.epochs}
+            'steps_per_epoch': options.steps_per_epoch(
+                self.args, self.plan.num_examples)}
 
   def callbacks(self, batches: Any) -> List[tf.keras.callbacks.Callback]:
-    """What reports epsilon while it trains, if anything can."""
+    """What reports epsilon while it trains, if anything can, and saves."""
     del batches
-    return [tfcactus_keras.EpsilonCallback(run_card=self.args.run_card)]
+    # What a kill made count twice, the noise that was looked for does not cover.
+    target = self.args.target_epsilon if self.args.resume else None
+    report = tfcactus_keras.EpsilonCallback(
+        run_card=self.args.run_card, target_epsilon=target)
+    if self.run is None:
+      return [report]
+    asked = {name: value for name, value in vars(self.args).items()
+             if name not in ('checkpoint', 'resume')}
+    return [report, checkpoints.Saving(self.run, asked)]
 
   def guarantee(self, model: tf.keras.Model) -> tfcactus.Guarantee:
     """What was spent.

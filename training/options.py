@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 from typing import Any
 from typing import Callable
@@ -17,6 +18,7 @@ from tfcactus import design
 from tfcactus import noise
 from tfcactus import sampling
 from tfcactus.noise import library
+from training import checkpoints
 from training import features
 from training import networks
 from training import recipes
@@ -30,10 +32,21 @@ OPTIMIZERS = ('privatize', 'drop-in', 'tensorflow-privacy')
 MECHANISMS = ('isotropic', 'gaussian', 'cactus', 'monotone', 'laplace')
 
 
+ASKED_ANEW = ('epochs', 'target_epsilon', 'data_dir', 'run_card', 'json', 'verbose')
+"""What may be other where a run is resumed: neither model, data, nor a step's noise."""
+
+
 def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-  """Reads the command line."""
+  """Reads the command line.
+
+  Raises:
+    ValueError: if it asks to go on with a run that is not there, or was another.
+  """
   parser = _parser()
-  recipe = parser.parse_args(argv).recipe
+  args = parser.parse_args(argv)
+  if args.resume is not None:
+    return _resumed(parser, argv, args)
+  recipe = args.recipe
   if recipe:
     parser.set_defaults(learning_rate=None, **recipes.RECIPES[recipe])
   args = parser.parse_args(argv)
@@ -45,6 +58,26 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
                  'own; leave it out')
   if recipe:
     _complete(args)
+  return args
+
+
+def _resumed(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]],
+             given: argparse.Namespace) -> argparse.Namespace:
+  """What was asked of the run that is to go on, and what is asked anew."""
+  if given.checkpoint is not None:
+    parser.error('--checkpoint and --resume exclude each other; a run that is resumed '
+                 'goes on in its own folder')
+  asked = checkpoints.Run(given.resume).options()
+  parser.set_defaults(**asked)
+  args = parser.parse_args(argv)
+  for name, before in asked.items():
+    now = getattr(args, name)
+    if name not in ASKED_ANEW and now != before:
+      option = f'--{name.replace("_", "-")}'
+      wanted = f'no {option}' if before is None else f'{option} {before}'
+      raise ValueError(
+          f'Expected {wanted}, as the run in {given.resume} was begun, got {now}; '
+          'leave it out, or begin a run of its own with --checkpoint.')
   return args
 
 
@@ -129,6 +162,12 @@ def _add_data(add: Callable[..., Any]) -> None:
       help='for choosing settings: do not train on so many training images, chosen at '
       'random, and evaluate on them in place of the test images')
   add('--data-dir', default=None, help='of tensorflow-datasets')
+  add('--checkpoint', metavar='FOLDER', default=None,
+      help='keep there what --resume needs: a journal of the steps, and the model '
+      'after each epoch; with --optimizer privatize')
+  add('--resume', metavar='FOLDER', default=None,
+      help='go on with the run of a --checkpoint, as it was begun, up to --epochs; '
+      '--target-epsilon, if there is one, now ends it. All that was released counts')
   add('--run-card', metavar='FILE', default=None,
       help='write what ran and what it cost here, after each epoch, with --optimizer '
       'privatize')
@@ -178,6 +217,7 @@ def make_plan(args: argparse.Namespace, num_examples: int
       raise ValueError(
           f'Expected --{name.replace("_", "-")} > 0, got {value}.')
   _check_optimizer(args)
+  _check_checkpoint(args)
   for name, wanted in (('--bands', args.bands is not None),
                        ('--sampling allocation', args.sampling == 'allocation')):
     if wanted and args.mechanism != 'gaussian':
@@ -187,11 +227,10 @@ def make_plan(args: argparse.Namespace, num_examples: int
   if args.bands is not None:
     return make_correlated_plan(args, num_examples)
   kind = SAMPLINGS[args.sampling]
-  scheme = kind.of_batch_size(args.batch_size, num_examples)
   settings = dict(
       l2_norm_clip=args.l2_norm_clip, num_examples=num_examples,
       sampling_prob=kind.prob_of_batch_size(args.batch_size, num_examples),
-      steps=args.epochs * scheme.batches_per_epoch, delta=args.delta,
+      steps=args.epochs * steps_per_epoch(args, num_examples), delta=args.delta,
       dim=build_model(args).count_params(), accounting=args.accounting)
   if args.target_epsilon is None:
     multiplier = 1.3 if args.noise_multiplier is None else args.noise_multiplier
@@ -210,6 +249,25 @@ def make_plan(args: argparse.Namespace, num_examples: int
           sampling=kind, **settings), **settings)
 
 
+def longer_plan(args: argparse.Namespace, plan: tfcactus.PrivacyPlan
+               ) -> tfcactus.PrivacyPlan:
+  """The plan of a run that goes on, of as many steps as are now asked for.
+
+  Noise, clipping and sampling stay: a step costs what it did. Epochs of correlated
+  noise stay too, and have no need to be planned, since an epoch counts as a whole.
+  """
+  steps = args.epochs * steps_per_epoch(args, plan.num_examples)
+  if plan.strategy is not None or steps <= plan.steps:
+    return plan
+  return dataclasses.replace(plan, steps=steps)
+
+
+def steps_per_epoch(args: argparse.Namespace, num_examples: int) -> int:
+  """How many steps an epoch has where noise is not correlated."""
+  return SAMPLINGS[args.sampling].of_batch_size(
+      args.batch_size, num_examples).batches_per_epoch
+
+
 def _check_optimizer(args: argparse.Namespace) -> None:
   """Refuses options that go with a wrapped model alone."""
   if args.optimizer == 'privatize':
@@ -217,13 +275,27 @@ def _check_optimizer(args: argparse.Namespace) -> None:
   for name, given, wanted in (
       ('--sampling', args.sampling, 'poisson'), ('--bands', args.bands, None),
       ('--augmentation-multiplicity', args.augmentation_multiplicity, 1),
-      ('--run-card', args.run_card, None),
+      ('--run-card', args.run_card, None), ('--checkpoint', args.checkpoint, None),
       ('--strategy', args.strategy, 'none')):
     if given != wanted:
       only = f'no {name}' if wanted is None else f'{name} {wanted}'
       raise ValueError(
           f'Expected {only} with --optimizer {args.optimizer}, got {given!r}; '
           '--optimizer privatize takes it.')
+
+
+def _check_checkpoint(args: argparse.Namespace) -> None:
+  """Refuses options that no run goes on with."""
+  if args.checkpoint is None:
+    return
+  if args.seed is not None:
+    raise ValueError(
+        f'Expected no --seed with --checkpoint, got {args.seed}: the resumed run would '
+        'draw the noise of the first again.')
+  if args.strategy == 'multi-worker':
+    raise ValueError(
+        'Expected --strategy none or mirrored with --checkpoint, got multi-worker; '
+        'docs/distribution.md says how several workers go on.')
 
 
 def make_correlated_plan(args: argparse.Namespace, num_examples: int

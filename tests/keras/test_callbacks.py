@@ -1,6 +1,7 @@
 """Epsilon in the logs, the budget that is never passed, refusals in words."""
 
 import csv
+import dataclasses
 import importlib
 
 import numpy as np
@@ -107,6 +108,21 @@ def test_a_budget_below_one_step_releases_nothing(make_plan):
   with pytest.raises(ValueError, match='0 were released'):
     _fit(private, _batches(), EpsilonCallback(target_epsilon=0.005))
   assert int(private.released_steps) == 0
+
+
+def test_a_budget_beyond_the_plan_asks_for_a_longer_one():
+  plan = plan_lib.PrivacyPlan(
+      noise=noise_lib.Gaussian(5.0), l2_norm_clip=1.0, num_examples=40,
+      sampling_prob=0.25, steps=4, delta=1e-5)
+  private = _private(plan)
+  _fit(private, _batches(), EpsilonCallback())
+  with pytest.raises(ValueError, match='plan of more than 4 steps'):
+    _fit(private, _batches(), EpsilonCallback(target_epsilon=50.0))
+  longer = privatize(private.inner, dataclasses.replace(plan, steps=7))
+  longer.compile('sgd', _NONE)
+  _fit(longer, _batches(), EpsilonCallback(target_epsilon=50.0), epochs=2)
+  assert longer.guarantee().steps == 7  # The plan's, all in all.
+  assert longer.guarantee().upper == plan.guarantee(7).upper
 
 
 def test_a_step_beyond_the_budget_is_refused_whoever_resets_stop(make_plan):

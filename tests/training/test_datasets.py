@@ -1,10 +1,13 @@
 """Where a dataset is not to be had, the reason is said."""
 
 import io
+import socket
+import ssl
 import sys
 import threading
 import time
 import types
+import urllib.error
 
 import pytest
 
@@ -55,38 +58,70 @@ def library(monkeypatch, tmp_path):
   builder.download_and_prepare = download
   monkeypatch.setattr(datasets, '_tensorflow_datasets', lambda: types.SimpleNamespace(
       builder=lambda name, data_dir: builder))
-  monkeypatch.setattr(datasets.urllib.request, 'getproxies', dict)
-  monkeypatch.setattr(datasets, '_PATIENCE', 0.2)
+  for name in ('https_proxy', 'all_proxy', 'no_proxy'):
+    monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv(name.upper(), raising=False)
   return builder
 
 
-def _refuse(*args):
-  raise ConnectionRefusedError
+def _opening(monkeypatch, function):
+  monkeypatch.setattr(datasets.urllib.request, 'build_opener',
+                      lambda: types.SimpleNamespace(open=function))
 
 
-def _hang(*args):
-  threading.Event().wait(5)
-  raise TimeoutError
+def _refuse(*args, **kwargs):
+  raise urllib.error.URLError(ConnectionRefusedError())
 
 
-@pytest.mark.parametrize('connect', [_refuse, _hang])
-def test_without_a_network_nothing_is_tried_for_minutes(library, monkeypatch, connect):
-  monkeypatch.setattr(datasets.socket, 'create_connection', connect)
+def test_a_network_that_hangs_is_none_within_five_seconds(library, monkeypatch):
+  over = threading.Event()
+  _opening(monkeypatch, lambda *args, **kwargs: over.wait(60) and io.BytesIO())
   start = time.monotonic()
   with pytest.raises(datasets.DatasetError, match='no connection to storage'):
     datasets.load('mnist')
-  assert not library.tried and time.monotonic() - start < 3
+  assert not library.tried and time.monotonic() - start < 4.5
+  over.set()
 
 
-@pytest.mark.parametrize('way', ['network', 'proxy', 'disk'])
-def test_what_may_be_had_is_tried(library, monkeypatch, way, tmp_path):
-  monkeypatch.setattr(datasets.socket, 'create_connection', _refuse)
-  if way == 'network':
-    monkeypatch.setattr(datasets.socket, 'create_connection',
-                        lambda *args: io.BytesIO())
-  elif way == 'proxy':
-    monkeypatch.setattr(datasets.urllib.request, 'getproxies', lambda: {'https': 'p'})
-  else:
+@pytest.mark.parametrize('answer', [None, b'HTTP/1.1 403 Forbidden\r\n\r\n'])
+def test_a_proxy_that_leads_nowhere_is_no_network(library, monkeypatch, answer):
+  with socket.create_server(('127.0.0.1', 0)) as server:
+
+    def refuse():
+      connection, _ = server.accept()
+      with connection:
+        asked.append(connection.recv(1000))
+        connection.sendall(answer)
+
+    asked, port = [], server.getsockname()[1]
+    if answer is None:
+      server.close()
+    else:
+      threading.Thread(target=refuse, daemon=True).start()
+    monkeypatch.setenv('HTTPS_PROXY', f'http://127.0.0.1:{port}')
+    start = time.monotonic()
+    with pytest.raises(datasets.DatasetError, match='no connection to storage'):
+      datasets.load('mnist')
+    assert not library.tried and time.monotonic() - start < 5
+  assert answer is None or asked[0].startswith(b'CONNECT storage.googleapis.com:443')
+
+
+def _unknown_certificate(*args, **kwargs):
+  raise urllib.error.URLError(ssl.SSLCertVerificationError())
+
+
+def _forbidden(*args, **kwargs):
+  raise urllib.error.HTTPError('https://there', 403, 'Forbidden', {}, None)
+
+
+@pytest.mark.parametrize('answer', [
+    lambda *args, **kwargs: io.BytesIO(), _forbidden, _unknown_certificate, 'socks',
+    'disk'])
+def test_what_may_be_had_is_tried(library, monkeypatch, answer, tmp_path):
+  _opening(monkeypatch, answer if callable(answer) else _refuse)
+  if answer == 'socks':
+    monkeypatch.setenv('ALL_PROXY', 'socks5://localhost:1')
+  elif answer == 'disk':
     library.data_path = tmp_path
   with pytest.raises(datasets.DatasetError, match='after minutes'):
     datasets.load('mnist')

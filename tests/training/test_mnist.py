@@ -8,8 +8,10 @@ from dp_accounting import pld
 import numpy as np
 import pytest
 
+from tests.training import killed_training
 from training import datasets
 from training import mnist
+from training import networks
 
 QUICK = ['--dataset', 'digits', '--epochs', '1', '--batch-size', '100',
          '--verbose', '2']
@@ -19,6 +21,12 @@ def run(tmp_path, *arguments):
   path = tmp_path / 'result.json'
   code = mnist.main([*QUICK, '--json', str(path), *arguments])
   return code, json.loads(path.read_text()) if path.exists() else None
+
+
+@pytest.fixture
+def small(monkeypatch):
+  """A linear model in place of the CNN, where only the account is looked at."""
+  monkeypatch.setattr(networks, 'build', killed_training.linear)
 
 
 @pytest.fixture
@@ -51,7 +59,7 @@ def test_default_noise_reports_everything(tmp_path, capsys):
   assert epsilon['upper'] == pytest.approx(peer, rel=5e-3)
 
 
-def test_gaussian_agrees_with_the_peer_accountant(tmp_path):
+def test_gaussian_agrees_with_the_peer_accountant(small, tmp_path):
   code, result = run(tmp_path, '--mechanism', 'gaussian')
   assert code == 0
   event = dp_accounting.PoissonSampledDpEvent(
@@ -60,7 +68,7 @@ def test_gaussian_agrees_with_the_peer_accountant(tmp_path):
   assert result['epsilon']['upper'] == pytest.approx(peer, abs=1e-3)
 
 
-def test_target_epsilon_is_met(tmp_path):
+def test_target_epsilon_is_met(small, tmp_path):
   code, result = run(tmp_path, '--mechanism', 'gaussian', '--target-epsilon',
                      '2')
   assert code == 0
@@ -68,7 +76,7 @@ def test_target_epsilon_is_met(tmp_path):
 
 
 @pytest.mark.slow
-def test_random_allocation_keeps_the_target_with_less_noise(tmp_path):
+def test_random_allocation_keeps_the_target_with_less_noise(small, tmp_path):
   results = {}
   for kind in ('poisson', 'allocation'):
     code, results[kind] = run(tmp_path, '--mechanism', 'gaussian', '--target-epsilon',
@@ -86,7 +94,8 @@ def test_random_allocation_keeps_the_target_with_less_noise(tmp_path):
     pytest.param(('--bands', 'auto', '--batch-size', '20'), None,
                  'each example in one of', marks=pytest.mark.slow),
     (('--bands', '3', '--sampling', 'poisson'), 3, 'taken with probability')])
-def test_correlated_noise_keeps_the_target(tmp_path, capsys, arguments, bands, name):
+def test_correlated_noise_keeps_the_target(
+    small, tmp_path, capsys, arguments, bands, name):
   code, result = run(tmp_path, '--mechanism', 'gaussian', '--target-epsilon', '3',
                      '--epochs', '2', *arguments)
   assert code == 0 and name in result['statement']
@@ -111,7 +120,7 @@ def test_scalar_noise_is_refused_with_the_reason(tmp_path, capsys):
   assert 'scalar-unproven' in err
 
 
-def test_published_scalar_account_is_labelled_everywhere(tmp_path, capsys):
+def test_published_scalar_account_is_labelled_everywhere(small, tmp_path, capsys):
   with pytest.warns(UserWarning, match='NOT a privacy guarantee'):
     code, result = run(tmp_path, '--mechanism', 'cactus', '--noise-multiplier',
                        '1', '--accounting', 'scalar-unproven')

@@ -214,11 +214,16 @@ class _Budget:
       raise ValueError(
           f'Expected a proven guarantee for target_epsilon={target}, got: '
           f'{guarantee.statement}')
-    if guarantee.upper > target or self.spent():
+    if guarantee.upper > target:
       raise ValueError(
           f'Expected target_epsilon={target} to allow a step more, but '
           f'{ahead.steps - 1} were released and the next would bring epsilon '
           f'to {_format.upper(guarantee.upper)}; raise the budget or stop here.')
+    if self.spent():
+      raise ValueError(
+          f'Expected a plan of more than {self._max_steps} steps with target_epsilon='
+          f'{target}, got one whose steps were all released; stop here, or go on by '
+          'privatize(model.inner, plan) of a plan that differs in steps alone.')
 
   def spent(self) -> bool:
     """Whether all steps were released that it allows."""

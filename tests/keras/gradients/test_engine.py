@@ -1,5 +1,7 @@
 """Clipped sums of the batched engine against gradients taken one by one."""
 
+import functools
+
 from hypothesis import given
 from hypothesis import HealthCheck
 from hypothesis import settings
@@ -44,25 +46,30 @@ def data_for(model, rows=6, ids=None):
   return x, rng.integers(0, 3, rows)
 
 
-def sums_of(model, x, y, clip=0.5, weights=None, vectorize=False, rows=None):
+def sums_of(model, x, y, clip=0.5, weights=None):
   """Clipped sums by the engine, as one vector."""
-  weights = np.ones(len(x), np.float32) if weights is None else weights
-  return engine_of(model, clip, vectorize, rows or len(x))(x, y, weights)
+  return engine_of(model, len(x))(x, y, weights, clip)
 
 
-def engine_of(model, clip, vectorize, rows, clipping='flat'):
-  """(x, y, weights) -> clipped sums, traced once."""
+def engine_of(model, rows=6, clipping='flat'):
+  """(x, y, weights, clip) -> clipped sums, traced once."""
   engine = engine_lib.Engine(model, example_losses.loss_per_example(_LOSS), rows,
-                          layer_routes.routes(model, vectorize), clipping)
-  run = tf.function(lambda *data: engine.run(*data, tf.constant(clip)).sums)
-  return lambda *data: np.concatenate(
-      [np.ravel(part) for part in run(*map(tf.constant, data))])
+                          layer_routes.routes(model), clipping)
+  # Autograph would take longer than all else.
+  run = tf.function(lambda *data: engine.run(*data).sums, autograph=False)
+
+  def sums(x, y, weights=None, clip=0.5):
+    weights = np.ones(len(x), np.float32) if weights is None else weights
+    return np.concatenate([np.ravel(part) for part in run(
+        *map(tf.constant, (x, y, weights, clip)))])
+
+  return sums
 
 
-def reference(model, x, y, clip=0.5, weights=None):
+def loop_of(model):
   """The same in float64 sums, one example at a time."""
 
-  @tf.function
+  @tf.function(autograph=False)
   def gradient(x, y, weight):
     with tf.GradientTape() as tape:
       loss = weight * _LOSS(y, model(x, training=True))
@@ -71,22 +78,28 @@ def reference(model, x, y, clip=0.5, weights=None):
     return tf.concat([tf.reshape(tf.convert_to_tensor(g), [-1])
                       for g in found], 0)
 
-  total = 0.0
-  weights = np.ones(len(x), np.float32) if weights is None else weights
-  for xi, yi, weight in zip(x, y, weights):
-    row = gradient(tf.constant(xi[None]), tf.constant([yi]),
-                   tf.constant(weight)).numpy().astype(np.float64)
-    norm = np.sqrt(np.sum(row**2))
-    if np.isfinite(norm) and weight:
-      total += row * min(1, clip * (1 - 1e-5) / norm)
-  return total
+  def sums(x, y, weights=None, clip=0.5):
+    total = 0.0
+    weights = np.ones(len(x), np.float32) if weights is None else weights
+    for xi, yi, weight in zip(x, y, weights):
+      row = gradient(tf.constant(xi[None]), tf.constant([yi]),
+                     tf.constant(weight)).numpy().astype(np.float64)
+      norm = np.sqrt(np.sum(row**2))
+      if np.isfinite(norm) and weight:
+        total += row * min(1, clip * (1 - 1e-5) / norm)
+    return total
+
+  return sums
+
+
+def assert_equal(got, want):
+  """Norm of the difference within 1e-5 of the norm of the sum."""
+  assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want)
 
 
 def assert_equal_sums(model, x, y, **kwargs):
-  """Norm of the difference within 1e-5 of the norm of the sum."""
-  want = reference(model, x, y, **kwargs)
-  got = sums_of(model, x, y, **kwargs)
-  assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want)
+  """The engine's sums are those of the loop."""
+  assert_equal(sums_of(model, x, y, **kwargs), loop_of(model)(x, y, **kwargs))
 
 
 def rules_of(model):
@@ -138,27 +151,33 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize('shape, make', CASES.values(), ids=CASES)
-def test_registered_layers_equal_the_reference(shape, make):
-  layer = make()
-  model = model_of(layer, shape=shape)
+@functools.lru_cache(None)
+def made(name):
+  """The model of a case, which no test changes, and its engine, traced once."""
+  shape, make = CASES[name]
+  model = model_of(make(), shape=shape)
+  return model, engine_of(model)
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_registered_layers_equal_the_reference(name):
+  model, run = made(name)
+  layer = model.layers[1]
   assert rules_of(model)[type(layer).__name__] is rules.rule_for(layer)
-  x, y = data_for(model)
-  assert_equal_sums(model, x, y)
+  (x, y), loop = data_for(model), loop_of(model)
+  assert_equal(run(x, y), loop(x, y))
   weights = np.array([1, 0, 0.1, 1, 3, 1], np.float32)
-  assert_equal_sums(model, x, y, weights=weights, clip=1.5)
+  assert_equal(run(x, y, weights, 1.5), loop(x, y, weights, 1.5))
 
 
 @pytest.mark.parametrize('name, bad', [
     *((name, np.nan) for name in CASES), ('dense', np.inf),
     ('conv2d', np.inf), ('depthwise', np.inf), ('layer norm', np.inf)])
 def test_a_broken_example_contributes_exactly_zero(name, bad):
-  shape, make = CASES[name]
-  model = model_of(make(), shape=shape)
+  model, run = made(name)
   x, y = data_for(model)
-  run = engine_of(model, 0.5, False, len(x))
   x[2].flat[0] = bad
-  broken = run(x, y, np.ones(6, np.float32))
+  broken = run(x, y)
   x[2] = 0
   weights = np.array([1, 1, 0, 1, 1, 1], np.float32)
   np.testing.assert_array_equal(broken, run(x, y, weights))
@@ -189,10 +208,11 @@ def test_a_broken_row_of_an_embedding_drops_its_readers_alone():
   table[6] = np.nan
   embedding.set_weights([table])
   x[2, 1] = 6
-  broken = sums_of(model, x, y)
+  run = engine_of(model)
+  broken = run(x, y)
   weights = np.array([1, 1, 0, 1, 1, 1], np.float32)
   x[2] = 0
-  np.testing.assert_array_equal(broken, sums_of(model, x, y, weights=weights))
+  np.testing.assert_array_equal(broken, run(x, y, weights))
 
 
 @pytest.mark.parametrize('layer, shape', [
@@ -374,7 +394,7 @@ def test_a_vectorised_layer_draws_once_for_output_and_gradient():
   engine = engine_lib.Engine(model, loss, 4, layer_routes.routes(model))
   x = tf.constant(np.random.default_rng(0).normal(size=(4, 9)), tf.float32)
   found = tf.function(lambda: engine.run(
-      x, tf.zeros([4]), tf.ones([4]), tf.constant(1e6)))()
+      x, tf.zeros([4]), tf.ones([4]), tf.constant(1e6)), autograph=False)()
   assert any(r.vectorized for r in engine.routes.layers)
   np.testing.assert_allclose(
       found.sums[0], np.sum(found.predictions, 0), rtol=1e-4, atol=1e-5)
@@ -473,23 +493,27 @@ def test_an_example_does_not_depend_on_its_companions_bitwise():
   alone = np.zeros(32, np.float32)
   alone[5] = 1
   with_zeros = np.where(alone[:, None, None, None] > 0, x, 0)
-  a = sums_of(model, x, y, weights=alone)
-  b = sums_of(model, with_zeros, y, weights=alone)
-  np.testing.assert_array_equal(a, b)
+  run = engine_of(model, 32)
+  np.testing.assert_array_equal(run(x, y, alone), run(with_zeros, y, alone))
+
+
+@functools.lru_cache(None)
+def forty():
+  """Forty examples of a model, and its engine."""
+  model = model_of(layers.Conv2D(8, 3, activation='relu'),
+                   layers.LayerNormalization(), layers.Flatten(),
+                   layers.Dense(50, 'relu'), shape=(10, 10, 4))
+  return (*data_for(model, rows=40), engine_of(model, 40))
 
 
 @pytest.mark.parametrize('clip', [1e-18, 1e-3, 0.3])
 def test_no_clipped_example_exceeds_the_bound(clip):
-  model = model_of(layers.Conv2D(8, 3, activation='relu'),
-                   layers.LayerNormalization(), layers.Flatten(),
-                   layers.Dense(50, 'relu'), shape=(10, 10, 4))
-  x, y = data_for(model, rows=40)
-  run = engine_of(model, clip, False, 40)
+  x, y, run = forty()
   clipped = 0
   for i in range(40):
     one = np.zeros(40, np.float32)
     one[i] = 1e3
-    total = run(x, y, one).astype(np.float64)
+    total = run(x, y, one, clip).astype(np.float64)
     norm = np.sqrt(np.sum(total**2))
     assert norm < clip
     clipped += norm > clip * (1 - 2e-5)
@@ -504,7 +528,8 @@ def test_other_ways_of_clipping_keep_the_same_sensitivity(kind):
   groups = np.repeat(layer_routes.routes(model).groups,
                      [w.size for w in model.get_weights()])
   assert len(set(groups)) == 3
-  run = engine_of(model, 0.3, False, 6, kind)
+  engine = engine_of(model, 6, kind)
+  run = lambda *data: engine(*data, 0.3)
   for i in range(6):
     # Of weight 1000, so that every layer's gradient is clipped.
     total = run(x, y, np.float32(1e3) * np.eye(6, dtype=np.float32)[i])
@@ -547,4 +572,4 @@ def test_matrix_products_of_single_examples(layer):
   model = model_of(layer(), shape=(5, 4))
   x, y = data_for(model)
   np.testing.assert_allclose(
-      sums_of(model, x, y), reference(model, x, y), rtol=1e-4, atol=1e-6)
+      sums_of(model, x, y), loop_of(model)(x, y), rtol=1e-4, atol=1e-6)

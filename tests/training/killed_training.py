@@ -1,0 +1,52 @@
+"""A training to be killed: python -m tests.training.killed_training LOG OPTIONS.
+
+Trains a linear model in place of the CNN, slowly; writes a line to the log for each
+update that was released, and one with the weights for each epoch that was saved.
+"""
+
+import hashlib
+import os
+import sys
+import time
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+import tensorflow as tf
+
+from training import checkpoints
+from training import mnist
+from training import networks
+
+
+def linear(*args, **kwargs):
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.InputLayer((28, 28, 1)), layers.AveragePooling2D(7), layers.Flatten(),
+      layers.Dense(10)])
+
+
+def digest(model):
+  """Of the weights of a private model."""
+  return hashlib.sha256(b''.join(
+      weights.tobytes() for weights in model.inner.get_weights())).hexdigest()
+
+
+def main(path, *arguments):
+  log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+  class Logged(checkpoints.Saving):
+
+    def on_train_batch_end(self, batch, logs=None):
+      os.write(log, b'released\n')
+      time.sleep(0.02)
+
+    def on_epoch_end(self, epoch, logs=None):
+      super().on_epoch_end(epoch, logs)
+      os.write(log, f'saved {digest(self.model)}\n'.encode())
+
+  checkpoints.Saving, networks.build = Logged, linear
+  sys.exit(mnist.main(arguments))
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])

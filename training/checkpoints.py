@@ -1,0 +1,139 @@
+"""A run in a folder, to go on from: what was asked, the model, the journal."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+from typing import Dict
+from typing import Mapping
+from typing import Optional
+
+import tensorflow as tf
+
+
+class Run:
+  """A training run in a folder.
+
+  Attributes:
+    folder: Where it is.
+    journal: The file that counts steps before they are released.
+  """
+
+  def __init__(self, folder: str):
+    """Initialises it; touches nothing.
+
+    Args:
+      folder: Where it is, or is to be.
+    """
+    self.folder = folder
+    self.journal = os.path.join(folder, 'journal')
+    self._model = os.path.join(folder, 'model.keras')
+    self._options = os.path.join(folder, 'options.json')
+
+  def begun(self) -> bool:
+    """Whether there is a model to go on from."""
+    return os.path.exists(self._model)
+
+  def begin(self) -> None:
+    """Makes the folder for a run that begins.
+
+    Raises:
+      ValueError: if it cannot be made or written, or holds a run.
+    """
+    if self.begun():
+      raise ValueError(
+          f'Expected --checkpoint to be a folder for a run that begins, got '
+          f'{self.folder}, which holds one; go on with --resume {self.folder}, or name '
+          'another folder.')
+    try:
+      os.makedirs(self.folder, exist_ok=True)
+      with open(_part(self._options), 'w', encoding='utf-8'):
+        pass
+      os.remove(_part(self._options))
+    except OSError as error:
+      raise ValueError(
+          'Expected --checkpoint to be a folder that can be written, got '
+          f'{self.folder}: {error.strerror}.') from error
+
+  def options(self) -> Dict[str, Any]:
+    """What was asked of the run.
+
+    Raises:
+      ValueError: if no run is there.
+    """
+    try:
+      with open(self._options, encoding='utf-8') as file:
+        return json.load(file)
+    except (OSError, ValueError) as error:
+      raise ValueError(
+          'Expected --resume to be a folder that --checkpoint has made and a first '
+          f'step was released from, got {self.folder}: {error}.') from error
+
+  def save(self, model: tf.keras.Model, options: Mapping[str, Any]) -> None:
+    """Writes what was asked and the model; a kill leaves the old file or the new one.
+
+    Args:
+      model: A `PrivateModel`.
+      options: For JSON.
+    """
+    with open(_part(self._options), 'w', encoding='utf-8') as file:
+      json.dump(dict(options), file, indent=2)
+      file.write('\n')
+    os.replace(_part(self._options), self._options)
+    model.save(_part(self._model))
+    os.replace(_part(self._model), self._model)
+
+  def load(self) -> tf.keras.Model:
+    """The model with the weights, the plan and the optimizer of its last checkpoint.
+
+    What was released since then counts too: it is in the journal, which the model
+    looks into, and takes when it trains.
+
+    Raises:
+      ValueError: if it is not there, or its journal is not where it was begun.
+    """
+    if not self.begun():
+      raise ValueError(
+          f'Expected --resume to be a folder with {os.path.basename(self._model)}, got '
+          f'{self.folder}, which has none; begin the run again with --checkpoint.')
+    model = tf.keras.models.load_model(self._model)
+    begun = model.get_config()['journal']
+    if not (os.path.exists(self.journal) and os.path.exists(begun) and
+            os.path.samefile(self.journal, begun)):
+      raise ValueError(
+          f'Expected the journal of the run in {self.folder} to be {begun}, got none '
+          'or another; put the folder back as it was: what was released after the '
+          'model was saved is counted there alone.')
+    return model
+
+
+class Saving(tf.keras.callbacks.Callback):
+  """Saves a run before its first step, and after each epoch."""
+
+  def __init__(self, run: Run, options: Mapping[str, Any]):
+    """Initialises the callback.
+
+    Args:
+      run: Where to.
+      options: What was asked.
+    """
+    super().__init__()
+    self._run = run
+    self._options = options
+
+  def on_train_begin(self, logs: Optional[Dict[str, Any]] = None) -> None:
+    """Saves, so that a run can be resumed that is killed in its first epoch."""
+    del logs
+    self._run.save(self.model, self._options)
+
+  def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
+    """Saves what the epoch left."""
+    del epoch, logs
+    self._run.save(self.model, self._options)
+
+
+def _part(path: str) -> str:
+  """Where a file is written before it takes its place."""
+  folder, name = os.path.split(path)
+  return os.path.join(folder, f'part.{name}')
