@@ -254,8 +254,8 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
     ('Its errors, against other methods', _module('accounting.PhiAccountant'),
      REPRODUCED, run('accountant_fuzz'), _fuzz),
     ('Figure 1', _figure('1'),
-     'in part: at an epsilon chosen here, and from the rho that both keep, not from '
-     'each one\'s own divergences', run(FIGURES), phi_numbers.figure_1),
+     'in part: at an epsilon chosen here, the paper\'s is not in its text',
+     run(FIGURES), phi_numbers.figure_1),
     ('Experiment 1, Figure 3a: Gaussians', _figure('3a'), REPRODUCED, run(FIGURES),
      phi_numbers.experiment_1),
     ('Experiment 2, Figure 3b: Gaussians and randomised response',
@@ -305,14 +305,18 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
      'which bound monotone integrands only',
      test('pairs/test_continuous::test_cauchy_noise'), phi_numbers.own_densities),
     ('Appendix F.1: the trade-off function that Renyi divergences imply',
-     ('benchmarks.phi_figures.converted',), REPRODUCED, run(FIGURES),
-     phi_numbers.touching),
+     _module('accounting.renyi_tradeoff.tradeoff_from_renyi'), REPRODUCED,
+     run(FIGURES), phi_numbers.touching),
+    ('Appendix F: orders below one matter',
+     (*_module('accounting.RenyiAccountant.tradeoff'), 'benchmarks.phi_figures',
+      'benchmarks/results/paper004_appendix_f.png'), REPRODUCED, run(FIGURES),
+     phi_numbers.below_one),
     ('Appendix F.2, F.3: the best conversion for one mechanism',
-     _module('accounting.renyi'),
-     'in part: epsilon from orders above one; trade-off functions, of orders from 1/2, '
-     'are in a script of the figures only',
-     test('accounting/test_renyi::'
-          'test_optimal_conversion_is_exact_for_randomised_response'), _optimal))
+     _module('accounting.renyi', 'accounting.renyi_tradeoff'),
+     'in part: proved are the bounds, not that there are no better ones, which the '
+     'paper conjectures; epsilon is of orders above one',
+     test('accounting/test_renyi_tradeoff::test_randomised_response_is_found_again'),
+     lambda: f'{_optimal()}; {phi_numbers.best_conversion()}'))
 
 PAPER = Paper(
     '004: Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via '

@@ -15,6 +15,7 @@ from tfcactus import _format
 from tfcactus import accounting
 from tfcactus.accounting import conversions
 from tfcactus.accounting import levy
+from tfcactus.accounting import renyi_tradeoff
 
 FIGURES = 'phi_figures'
 RESPONSE = accounting.DominatingPair.from_masses([0.52, 0.48], [0.48, 0.52])
@@ -159,9 +160,33 @@ def figure_1() -> str:
 
 def touching() -> str:
   """Appendix F.1: where the implied trade-off function meets randomised response."""
-  found = of(FIGURES, 'figure_1', 'touching')
+  found = of(FIGURES, 'figure_1')
   return ('implied by rho, all orders from 1/2: at the nearest '
-          f'{_format.upper(found, 2)} below that of randomised response')
+          f'{_format.upper(found["touching"], 2)} below that of randomised response; '
+          'by its own divergences, orders up to 10,000, nowhere more than '
+          f'{_format.upper(found["own"], 2)} below')
+
+
+def below_one() -> str:
+  """Appendix F: what orders below one say that those above do not."""
+  told = [f'{name}: {row["gained_below_one"]:.2g} gained, {row["lost"]:.2g} still lost'
+          for name, row in of(FIGURES, 'appendix_f').items()]
+  return 'false negative rates, at most, ' + '; '.join(told)
+
+
+def best_conversion() -> str:
+  """Appendix F.2 and F.3: epsilon, and what orders below one add to it."""
+  mu, epsilon, x = 2.0, 1.0, np.linspace(0, 1, 4001)
+  above, below = 1 + np.geomspace(1e-3, 500, 400), np.linspace(0.5, 0.999, 150)
+  deltas = []
+  for orders in (above, np.append(below, above)):
+    known = 0.5 * mu**2 * orders
+    least = renyi_tradeoff.tradeoff_from_renyi(orders, known, x, known)
+    # Between two levels the value at the larger is a bound.
+    deltas.append(float(np.max(1 - least[1:] - math.exp(epsilon) * x[:-1])))
+  return (f'Gaussian of 1/2, delta at epsilon 1: at most {_format.upper(deltas[0])} of '
+          f'orders above one, {_format.upper(deltas[1])} from 1/2, in truth '
+          f'{gaussian_delta(mu, epsilon):.6g}')
 
 
 def figure_4() -> str:

@@ -91,12 +91,15 @@ class StepLoss:
 
   def renyi_divergence(self, orders: np.ndarray, *, finite: bool = False
                        ) -> np.ndarray:
-    """D_order(P || Q) at orders above one, shape (n,).
+    """D_order(P || Q), shape (n,).
 
     Args:
-      orders: Shape (n,).
+      orders: Shape (n,), positive, other than one.
       finite: Of finite losses only, where there are infinite ones.
     """
+    below = orders < 1
+    if self.loss is not None and np.any(below):
+      return self._around_one(self.loss, orders, below)
     if self.loss is not None and self.loss.moments_are_proved:
       return self.loss.cumulants(orders - 1)[0] / (orders - 1)
     if self.loss is not None:
@@ -105,6 +108,23 @@ class StepLoss:
     pair = self.bounds().upper
     return np.array([pair.renyi_divergence(order, finite=finite)
                      for order in orders])
+
+  def _around_one(self, loss: ReleaseLoss, orders: np.ndarray, below: np.ndarray
+                  ) -> np.ndarray:
+    """Of a loss in closed form, orders below one by the upper pair's atoms.
+
+    Its moments are asked for on the right half plane only. What dominates has larger
+    divergences at every order, each being a mean of hockey sticks (but for signs).
+    """
+    found = np.empty(orders.shape)
+    if not np.all(below):
+      found[~below] = self.renyi_divergence(orders[~below])
+    if loss.normal:
+      found[below] = 0.5 * orders[below] * loss.mu**2
+    else:
+      pair = self.bounds().upper
+      found[below] = [pair.renyi_divergence(order) for order in orders[below]]
+    return found
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -172,12 +192,12 @@ class Composition:
     """The Renyi divergence D_order(P || Q) of the composition.
 
     Args:
-      order: Above one, any shape.
+      order: Positive, other than one, any shape.
       finite: Of finite losses only, where there are infinite ones.
     """
     order = np.asarray(order, dtype=np.float64)
-    if not np.all(order > 1):
-      raise ValueError(f'Expected order > 1, got order={order!r}.')
+    if not np.all((order > 0) & (order != 1)):
+      raise ValueError(f'Expected order > 0 and other than 1, got order={order!r}.')
     return np.sum([
         count * step.renyi_divergence(order.ravel(), finite=finite)
         for step, count in self.groups], axis=0).reshape(order.shape)
