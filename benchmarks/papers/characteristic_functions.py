@@ -106,8 +106,9 @@ def _phi_composed() -> str:
 
 def _laplace() -> str:
   event = accounting.noise_event(tfcactus.Laplace(5.0))
-  return 'Laplace of 5, 30 releases, delta 1e-5: epsilon ' + within(
-      _composed(event, 30).epsilon_bounds(1e-5))
+  return 'Laplace of 5, delta 1e-5: epsilon ' + ', '.join(
+      f'{count} times {within(_composed(event, count).epsilon_bounds(1e-5), 13)}'
+      for count in (2, 30, 100))
 
 
 def _binomial() -> str:
@@ -236,8 +237,11 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
                                   f'{_PHI}.laplace'), REPRODUCED,
      test('accounting/composition/test_mixed_contours::'
           'test_laplace_moments_against_mpmath'), phi_numbers.laplace),
-    ('The same, composed', _module('noise.laplace'), REPRODUCED,
-     test('noise/test_pairs::test_laplace_brackets_the_closed_form'), _laplace),
+    ('The same, composed', _module('accounting.composition.laplace_sum'),
+     'corrected: phi does not decay, so that in place of a quadrature its residues are '
+     'summed in whole numbers',
+     test('accounting/composition/test_laplace_sum::'
+          'test_sums_over_atoms_and_uniform_variables'), _laplace),
     ('Lemma 34: Gaussian', _module('accounting.composition.losses.gaussian',
                                    f'{_PHI}.gaussian'), REPRODUCED,
      test('accounting/composition/losses/test_gaussian::test_moments_and_phi'), _phi),

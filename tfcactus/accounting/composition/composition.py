@@ -8,6 +8,7 @@
 | two of them, whatever their kind | cells against a closed form | 1e-7, mostly 1e-9 |
 | by addition, too few or too rare | fine lattice | about 1e-8 |
 | few discrete outcomes | their enumeration | 1e-12 for each step |
+| Laplace releases of one scale | residues in whole numbers | rounding |
 | discrete ones or Laplace beside Gaussians | contour | 1e-11 for each step |
 | anything discrete among many | contour, smoothed by 1e-6 | about 1e-6 |
 | few discrete ones, or not certified | lattice | about 1e-5 |
@@ -32,10 +33,12 @@ from tfcactus.accounting.bounds import Method
 from tfcactus.accounting.composition import contour
 from tfcactus.accounting.composition import lattice
 from tfcactus.accounting.composition.enumeration import Enumeration
+from tfcactus.accounting.composition.laplace_sum import LaplaceSum
 from tfcactus.accounting.composition.losses.base import Loss
 from tfcactus.accounting.composition.losses.base import ReleaseLoss
 from tfcactus.accounting.composition.losses.gaussian import ClosedForm
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
+from tfcactus.accounting.composition.losses.laplace import LaplaceLoss
 from tfcactus.accounting.composition.mixed_contours import MixedContours
 from tfcactus.accounting.composition.smoothed_contours import SmoothedContours
 from tfcactus.accounting.composition.split_contours import SplitContours
@@ -246,14 +249,25 @@ class Composition:
   def _discrete_methods(self) -> Sequence[Callable[[], Method]]:
     """Likewise, where not all losses are of Gaussian releases."""
     mixed: list[Callable[[], Method]] = []
+    if self._laplace is not None:
+      top, count = self._laplace
+      mixed = [lambda: LaplaceSum.of(top, count)]
     if any(step.loss or step.scalar for step, _ in self.groups):
-      mixed = [lambda: MixedContours(
+      mixed.append(lambda: MixedContours(
           [(step.loss or step.scalar or step.bounds(), count)
-           for step, count in self.groups], self._closed_p_inf)]
+           for step, count in self.groups], self._closed_p_inf))
     enumeration = self._enumeration
     if enumeration is None:
       return [*mixed, lambda: SmoothedContours(self._pairs, self._lattice.p_inf)]
     return [*mixed, lambda: enumeration]
+
+  @property
+  def _laplace(self) -> Optional[tuple[float, int]]:
+    """(largest loss of one, how many), if all are Laplace releases of one scale."""
+    tops = {step.scalar.top if isinstance(step.scalar, LaplaceLoss) else math.nan
+            for step, _ in self.groups}
+    [top, *others] = tops
+    return None if others or math.isnan(top) else (top, self._steps)
 
   @property
   def _closed_p_inf(self) -> tuple[float, float]:
