@@ -282,10 +282,28 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
           'test_a_distribution_function_becomes_a_pair'), phi_numbers.from_loss_cdf),
     ('Appendix B: from Renyi divergences',
      _module('accounting.conversions.profile_from_renyi'),
-     'in part: an upper bound on the profile; Post\'s formula, which is exact, takes '
-     'derivatives of all orders', test('accounting/test_conversions::'
-                                       'test_renyi_divergences_become_a_profile'),
+     'in part: an upper bound on the profile, from divergences at some orders; an exact '
+     'inversion takes all of them', test('accounting/test_conversions::'
+                                         'test_renyi_divergences_become_a_profile'),
      phi_numbers.from_renyi),
+    ('Appendix B: Post\'s formula', _module('accounting.post_formula.profile_by_post'),
+     'in part: for losses bounded from below, by differences in place of derivatives; '
+     'the bounds are proved and shrink with the root of their number',
+     test('accounting/test_post_formula::test_bounds_hold_and_close'),
+     phi_numbers.posts_formula),
+    ('Appendix B: any other inverse Laplace transform',
+     _module('accounting.composition.contour'), REPRODUCED,
+     test(f'{_C}::test_subsampled_gaussian_reference'), phi_numbers.tilted_contour),
+    ('Appendix B: phi and Renyi divergences, imaginary and real orders',
+     _module('accounting.composition.losses.laplace.log_moment', f'{_PHI}.laplace'),
+     REPRODUCED, test('accounting/composition/test_mixed_contours::'
+                      'test_laplace_moments_against_mpmath'),
+     phi_numbers.imaginary_orders),
+    ('Appendix B: from phi to a trade-off function, Levy\'s formula and Lemma 21',
+     _module('accounting.levy.LevyComposition.loss_cdf', f'{_VIEWS}.tradeoff'),
+     'corrected: a lower bound, from a grid of losses',
+     test('accounting/test_conversions::'
+          'test_phi_to_distribution_function_to_pair'), phi_numbers.phi_to_tradeoff),
     ('The same, of compositions', _module(f'{_VIEWS}.composed_loss_cdf'), REPRODUCED,
      test('accounting/test_views::test_composed_loss_distribution_of_gaussians'),
      _composed_cdf),
