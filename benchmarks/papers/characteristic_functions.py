@@ -134,9 +134,11 @@ def _fuzz() -> str:
 
 def _runtime() -> str:
   rows = of('accountant_speed', 'points')
-  slower = [row['pld_milliseconds'] / row['milliseconds'] for row in rows]
-  return (f'PLD takes {min(slower):.0f} to {max(slower):.0f} times as long in seven '
-          'settings')
+  slower = {name: [row[f'{name.lower()}_milliseconds'] / row['milliseconds']
+                   for row in rows] for name in ('PLD', 'PRV', 'RDP')
+            if rows[0].get(f'{name.lower()}_milliseconds')}
+  return 'seven settings, times as long: ' + ', '.join(
+      f'{name} {min(times):.0f} to {max(times):.0f}' for name, times in slower.items())
 
 
 def _tradeoff() -> str:
@@ -273,7 +275,8 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
      (*_module('pairs.envelope.envelope_of'), *_figure('4')),
      'in part: at parameters chosen here', run(FIGURES), phi_numbers.figure_4),
     ('Table of runtimes', ('benchmarks.accountant_speed',),
-     'in part: without a column for RDP', run('accountant_speed'), _runtime),
+     'in part: of settings chosen here, PLD and PRV in place of the Fourier accountant',
+     run('accountant_speed'), _runtime),
     ('Figure 2, Lemmas 18 to 22, 24, 45 to 47: conversions', _module(_VIEWS),
      REPRODUCED, test('accounting/test_views::test_round_trips'), _cdf),
     ('Appendix B: from a distribution function of the loss',
@@ -282,8 +285,8 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
           'test_a_distribution_function_becomes_a_pair'), phi_numbers.from_loss_cdf),
     ('Appendix B: from Renyi divergences',
      _module('accounting.conversions.profile_from_renyi'),
-     'in part: an upper bound on the profile, from divergences at some orders; an exact '
-     'inversion takes all of them', test('accounting/test_conversions::'
+     'in part: an upper bound on the profile, from divergences at some orders; an '
+     'exact inversion takes all of them', test('accounting/test_conversions::'
                                          'test_renyi_divergences_become_a_profile'),
      phi_numbers.from_renyi),
     ('Appendix B: Post\'s formula', _module('accounting.post_formula.profile_by_post'),
