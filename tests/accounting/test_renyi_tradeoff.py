@@ -132,6 +132,14 @@ def test_infinite_losses_leave_orders_below_one():
   assert np.all(found <= exact + 1e-15) and found[0] > 0.8
 
 
+def test_laws_with_nothing_in_common():
+  pair = accounting.DominatingPair.from_masses([1.0, 0.0], [0.0, 1.0])
+  assert pair.renyi_divergence(0.5) == pair.renyi_divergence(2.0) == np.inf
+  account = accounting.RenyiAccountant().compose(
+      accounting.DominatingPairDpEvent(pair))
+  assert account.tradeoff([0.0, 0.5]).tolist() == [0.0, 0.0]
+
+
 def test_nothing_and_no_privacy():
   np.testing.assert_allclose(
       accounting.RenyiAccountant().tradeoff([0.0, 0.3, 1.0]), [1.0, 0.7, 0.0],

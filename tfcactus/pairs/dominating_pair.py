@@ -189,7 +189,7 @@ class DominatingPair:
     if order == 1:
       raise ValueError('Expected an order other than 1, got order=1.0; take one '
                        'slightly above.')
-    if self.p_inf > 0 and order > 1 and not finite:
+    if self.p_inf > 0 and order > 1 and not finite or not np.any(self.p > 0):
       return float('inf')
     exponent = (order - 1) * self.loss + _numerics.log_mass(self.p)
     return float(_numerics.log_sum(exponent)) / (order - 1)
