@@ -3,8 +3,8 @@
     python -m benchmarks.accountant_speed
 
 One process, one thread, medians of CPU time. Peers: dp_accounting's PLD
-accountant on its 1e-4 grid and, where it is installed, prv_accountant at 0.01
-(remove only).
+accountant on its 1e-4 grid, its RDP accountant and, where it is installed,
+prv_accountant at 0.01 (remove only).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Optional  # noqa: E402
 
 import dp_accounting  # noqa: E402
 from dp_accounting import pld  # noqa: E402
+from dp_accounting import rdp  # noqa: E402
 import numpy as np  # noqa: E402
 
 from benchmarks import _results  # noqa: E402
@@ -81,6 +82,13 @@ def peer_prv(sigma, prob, steps, delta) -> Optional[float]:
     return None
 
 
+def peer_rdp(sigma, prob, steps, delta) -> float:
+  """dp_accounting's epsilon by Renyi divergences of its own orders."""
+  event = dp_accounting.PoissonSampledDpEvent(
+      prob, dp_accounting.GaussianDpEvent(sigma))
+  return rdp.RdpAccountant().compose(event, steps).get_epsilon(delta)
+
+
 def table_time() -> tuple[tfcactus.accounting.Bounds, float]:
   """Both directions of a table of 3,400 atoms, from its pair on."""
   z = np.arange(1601) / 200
@@ -111,12 +119,14 @@ def main() -> None:
     assert bounds.lower <= reference <= bounds.upper
     upper, slow = timed(functools.partial(peer_pld, *setting), 0.0)
     other, slower = timed(functools.partial(peer_prv, *setting), 0.0)
+    lossy, late = timed(functools.partial(peer_rdp, *setting), 0.0)
     results.append({
         'sigma': sigma, 'sampling_prob': prob, 'steps': steps, 'delta': delta,
         'reference': reference, 'lower': bounds.lower,
         'estimate': bounds.estimate, 'upper': bounds.upper, 'milliseconds': own,
         'pld': upper, 'pld_milliseconds': slow, 'prv': other,
-        'prv_milliseconds': slower if other is not None else None})
+        'prv_milliseconds': slower if other is not None else None,
+        'rdp': lossy, 'rdp_milliseconds': late})
     print(results[-1], flush=True)
   rare = rare_settings()
   bounds, own = table_time()
@@ -143,10 +153,12 @@ def show(found: dict) -> None:
         f'{row["upper"] - row["lower"]:.1e}', f'{own:.1f}',
         f'{row["pld"] - reference:+.1e}', f'{row["pld_milliseconds"] / own:.0f} x',
         *(('-', '-') if other is None else (
-            f'{other - reference:+.1e}', f'{row["prv_milliseconds"] / own:.0f} x'))])
+            f'{other - reference:+.1e}', f'{row["prv_milliseconds"] / own:.0f} x')),
+        *((f'{row["rdp"] - reference:+.1e}', f'{row["rdp_milliseconds"] / own:.1f} x')
+          if 'rdp' in row else ())])
   _results.show('accountant_speed', _results.markdown(
       ['sigma, q, steps, delta', 'epsilon', 'error', 'upper - lower', 'ms',
-       'PLD', 'time', 'PRV', 'time'], rows))
+       'PLD', 'time', 'PRV', 'time', 'RDP', 'time'][:len(rows[0])], rows))
   _results.show('accountant_rare', _results.markdown(
       ['sigma, q, steps, delta', 'epsilon', 'upper - lower', 'ms'],
       [[_setting(row), f'{row["estimate"]:.12g}', f'{row["upper"] - row["lower"]:.1e}',

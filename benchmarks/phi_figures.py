@@ -1,4 +1,4 @@
-"""Figures 1, 3a, 3b, 3c and 4 of paper 004, with Renyi, PLD and PRV accountants beside.
+"""Figures 1, 3a, 3b, 3c, 4 and appendix F of paper 004, with other accountants beside.
 
     python -m benchmarks.phi_figures
     python -m benchmarks.phi_figures --quick
@@ -7,8 +7,8 @@ Paper 004 is "Optimal Accounting of Differential Privacy via Characteristic Func
 (Zhu, Dong and Wang, AISTATS 2022). Parameters of Figure 3 are those of the authors'
 code (github.com/yuxiangw/autodp, papers/Aistats2021-AFA). PLD is dp_accounting's on its
 1e-4 grid; prv_accountant, at an error of 0.01, is left out where it is not installed.
-Writes results/phi_figures.json and five pictures; --quick draws Figures 1 and 4 only,
-and writes no numbers.
+Writes results/phi_figures.json and six pictures; --quick draws those without Figure 3
+only, and writes no numbers.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from benchmarks import _results
 from tfcactus import _format
 from tfcactus import accounting
 from tfcactus import noise as noise_lib
+from tfcactus.accounting import renyi_tradeoff
 from tfcactus.accounting import views
 from tfcactus.accounting.composition.composition import Composition
 from tfcactus.accounting.composition.composition import StepLoss
@@ -41,6 +42,13 @@ QUICK = ('--quick',)
 RESPONSE = 2.0
 """Epsilon of Figure 1's randomised response; the paper's is not in its text."""
 PRV_ERROR = 0.01
+
+TESTED = {
+    'Gaussian, sigma 1/2': (dp_accounting.GaussianDpEvent(0.5), 1),
+    'ten Laplace releases, scale 3': (dp_accounting.LaplaceDpEvent(3.0), 10),
+    'DP-SGD, sigma .7, q .02, 500 steps': (dp_accounting.PoissonSampledDpEvent(
+        0.02, dp_accounting.GaussianDpEvent(0.7)), 500)}
+"""Whose trade-off functions are drawn, and how often each is composed."""
 
 PUBLISHED_FFT = (
     0.5738987073827246, 0.7070330939276875, 0.8213662927173179, 0.92358900507979,
@@ -188,55 +196,26 @@ def draw_epsilons(pyplot: Any, name: str, title: str, caption: str,
   _results.save_captioned(figure, [left, right], name, caption)
 
 
-def response() -> tuple[accounting.DominatingPair, float]:
-  """Figure 1's randomised response, and the rho of its zCDP, orders below one too."""
+def response() -> tuple[accounting.DominatingPair, np.ndarray, np.ndarray]:
+  """Figure 1's randomised response, orders from 1/2 and its divergences there."""
   truth = 1 / (1 + math.exp(-RESPONSE))
-  orders = np.geomspace(0.5, 400, 4000)
-  orders = orders[np.abs(orders - 1) > 1e-6]
-  moment = np.logaddexp(
-      math.log(truth) + (orders - 1) * RESPONSE,
-      math.log1p(-truth) - (orders - 1) * RESPONSE)
-  rho = float(np.max(moment / (orders - 1) / orders))
-  return accounting.DominatingPair.from_masses(
-      [truth, 1 - truth], [1 - truth, truth]), rho
-
-
-def converted(rho: float, false_positive: np.ndarray) -> np.ndarray:
-  """The trade-off function that D_a <= rho a implies, all orders from 1/2 together.
-
-  Appendix F.1: the least false negative rate y with, at each order a and both ways,
-  (1 - y)^a x^(1 - a) + y^a (1 - x)^(1 - a) at most exp((a - 1) rho a), at least for a
-  below one; found by bisection.
-  """
-  orders = np.concatenate([np.linspace(0.5, 0.999, 150), 1 + np.geomspace(
-      1e-3, 200, 400)])[:, None]
-  log_x, log_1x = np.log(false_positive), np.log1p(-false_positive)
-
-  def allowed(y: np.ndarray) -> np.ndarray:
-    fine = np.ones(y.shape, bool)
-    log_y, log_1y = np.log(y), np.log1p(-y)
-    for p, p_rest, q, q_rest in ((log_1y, log_y, log_x, log_1x),
-                                 (log_x, log_1x, log_1y, log_y)):
-      moment = np.logaddexp(orders * p + (1 - orders) * q,
-                            orders * p_rest + (1 - orders) * q_rest)
-      fine &= np.all(moment / (orders - 1) <= rho * orders + 1e-12, axis=0)
-    return fine
-
-  low, high = np.full(log_x.shape, 1e-15), 1 - false_positive
-  for _ in range(60):
-    middle = 0.5 * (low + high)
-    ok = allowed(middle)
-    low, high = np.where(ok, low, middle), np.where(ok, middle, high)
-  return high
+  pair = accounting.DominatingPair.from_masses(
+      [truth, 1 - truth], [1 - truth, truth])
+  orders = np.concatenate([np.linspace(0.5, 0.999, 200), 1 + np.geomspace(
+      1e-3, 1e4, 600)])
+  return pair, orders, np.array([pair.renyi_divergence(order) for order in orders])
 
 
 def figure_1(pyplot: Any) -> dict[str, Any]:
   """Randomised response and a Gaussian of the same rho, seen by Renyi divergences."""
-  pair, rho = response()
+  pair, orders, divergence = response()
+  rho = float(np.max(divergence / orders))
   sigma, x = 1 / math.sqrt(2 * rho), np.linspace(1e-3, 1 - 1e-3, 400)
+  implied, own = (renyi_tradeoff.tradeoff_from_renyi(
+      orders, known, x, known) for known in (rho * orders, divergence))
   lines = {'Gaussian': special.ndtr(special.ndtri(1 - x) - 1 / sigma),
            'randomised response': views.tradeoff(pair, x),
-           'what their Renyi divergences imply': converted(rho, x)}
+           'what their Renyi divergences imply': implied}
   epsilon = np.linspace(0, 4, 81)
   profiles = {
       'Gaussian': np.array([_delta(dp_accounting.GaussianDpEvent(sigma), e)
@@ -262,9 +241,10 @@ def figure_1(pyplot: Any) -> dict[str, Any]:
       f'{RESPONSE:g} and the Gaussian of sigma {sigma:.4g}. What holds for both '
       '(dotted) touches randomised response, so that it cannot be raised to the '
       "Gaussian's.")
-  gap = lines['randomised response'] - lines['what their Renyi divergences imply']
+  exact = lines['randomised response']
   at = int(np.searchsorted(epsilon, 1.0))
-  return {'rho': rho, 'sigma': sigma, 'touching': float(np.min(gap)),
+  return {'rho': rho, 'sigma': sigma, 'touching': float(np.min(exact - implied)),
+          'own': float(np.max(exact - own)),
           'delta_at_epsilon_1': {name: float(p[at]) for name, p in profiles.items()}}
 
 
@@ -312,6 +292,46 @@ def figure_4(pyplot: Any) -> dict[str, Any]:
       f'composed apart, against the pair of their maximum, at delta {delta:g}.')
   return {'compositions': counts, 'apart': apart,
           'together': [bounds.upper for bounds in together]}
+
+
+def appendix_f(pyplot: Any) -> dict[str, Any]:
+  """Trade-off functions from Renyi divergences, with and without orders below one."""
+  x = np.linspace(0, 1, 201)
+  figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.6, 5.0))
+  found = {}
+  for color, (name, (event, count)) in zip(
+      (_results.BLACK, _results.BLUE, _results.VERMILION), TESTED.items()):
+    account, by_phi = (kind().compose(event, count) for kind in (
+        accounting.RenyiAccountant, accounting.PhiAccountant))
+    losses = np.append(0.0, np.geomspace(1e-3, phi([(event, count)], 1e-6).upper, 200))
+    certified = views.tradeoff(views.composed_pair(by_phi, losses), x)
+    above, all_orders = (account.tradeoff(x, below_one=which)
+                         for which in (False, True))
+    right.plot(x, certified - above, ':', color=color, linewidth=2)
+    right.plot(x, certified - all_orders, '-', color=color, label=name)
+    if not found:
+      left.plot(x, certified, '-', color=_results.BLACK, label='certified (phi)')
+      left.plot(x, all_orders, '--', color=_results.VERMILION, linewidth=2,
+                label='implied by orders from 1/2')
+      left.plot(x, above, ':', color=_results.BLUE, linewidth=2,
+                label='implied by orders above 1')
+    found[name] = {'gained_below_one': float(np.max(all_orders - above)),
+                   'lost': float(np.max(certified - all_orders)),
+                   'lost_above_one': float(np.max(certified - above))}
+  left.set(xlabel='false positive rate', ylabel='least false negative rate',
+           xlim=(0, 0.5), ylim=(0, 1), title=next(iter(TESTED)))
+  right.set(xlabel='false positive rate', xlim=(0, 0.5), ylim=(0, 0.22),
+            ylabel='false negative rate below the certified one',
+            title='what is lost (dotted: with orders above 1)')
+  for axis in (left, right):
+    axis.legend(loc='upper right', fontsize=9)
+  figure.suptitle('Paper 004, appendix F: orders below one matter, and do not suffice')
+  _results.save_captioned(
+      figure, [left, right], 'paper004_appendix_f',
+      'All curves are proved: no test has a smaller false negative rate. Those of '
+      'Renyi divergences lie below the certified one; orders below one raise them most '
+      'where there is little noise.')
+  return found
 
 
 def draw_figure_3(pyplot: Any, parts: dict[str, list]) -> None:
@@ -362,7 +382,8 @@ def main() -> None:
   parser.add_argument('--quick', action='store_true')
   quick = parser.parse_args().quick
   pyplot = _results.pyplot()
-  drawn = {'figure_1': figure_1(pyplot), 'figure_4': figure_4(pyplot)}
+  drawn = {'figure_1': figure_1(pyplot), 'figure_4': figure_4(pyplot),
+           'appendix_f': appendix_f(pyplot)}
   if quick:
     print(drawn)
     return

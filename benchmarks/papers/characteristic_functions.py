@@ -106,8 +106,9 @@ def _phi_composed() -> str:
 
 def _laplace() -> str:
   event = accounting.noise_event(tfcactus.Laplace(5.0))
-  return 'Laplace of 5, 30 releases, delta 1e-5: epsilon ' + within(
-      _composed(event, 30).epsilon_bounds(1e-5))
+  return 'Laplace of 5, delta 1e-5: epsilon ' + ', '.join(
+      f'{count} times {within(_composed(event, count).epsilon_bounds(1e-5), 13)}'
+      for count in (2, 30, 100))
 
 
 def _binomial() -> str:
@@ -133,9 +134,11 @@ def _fuzz() -> str:
 
 def _runtime() -> str:
   rows = of('accountant_speed', 'points')
-  slower = [row['pld_milliseconds'] / row['milliseconds'] for row in rows]
-  return (f'PLD takes {min(slower):.0f} to {max(slower):.0f} times as long in seven '
-          'settings')
+  slower = {name: [row[f'{name.lower()}_milliseconds'] / row['milliseconds']
+                   for row in rows] for name in ('PLD', 'PRV', 'RDP')
+            if rows[0].get(f'{name.lower()}_milliseconds')}
+  return 'seven settings, times as long: ' + ', '.join(
+      f'{name} {min(times):.0f} to {max(times):.0f}' for name, times in slower.items())
 
 
 def _tradeoff() -> str:
@@ -236,8 +239,11 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
                                   f'{_PHI}.laplace'), REPRODUCED,
      test('accounting/composition/test_mixed_contours::'
           'test_laplace_moments_against_mpmath'), phi_numbers.laplace),
-    ('The same, composed', _module('noise.laplace'), REPRODUCED,
-     test('noise/test_pairs::test_laplace_brackets_the_closed_form'), _laplace),
+    ('The same, composed', _module('accounting.composition.laplace_sum'),
+     'corrected: phi does not decay, so that in place of a quadrature its residues are '
+     'summed in whole numbers',
+     test('accounting/composition/test_laplace_sum::'
+          'test_sums_over_atoms_and_uniform_variables'), _laplace),
     ('Lemma 34: Gaussian', _module('accounting.composition.losses.gaussian',
                                    f'{_PHI}.gaussian'), REPRODUCED,
      test('accounting/composition/losses/test_gaussian::test_moments_and_phi'), _phi),
@@ -254,8 +260,8 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
     ('Its errors, against other methods', _module('accounting.PhiAccountant'),
      REPRODUCED, run('accountant_fuzz'), _fuzz),
     ('Figure 1', _figure('1'),
-     'in part: at an epsilon chosen here, and from the rho that both keep, not from '
-     'each one\'s own divergences', run(FIGURES), phi_numbers.figure_1),
+     'in part: at an epsilon chosen here, the paper\'s is not in its text',
+     run(FIGURES), phi_numbers.figure_1),
     ('Experiment 1, Figure 3a: Gaussians', _figure('3a'), REPRODUCED, run(FIGURES),
      phi_numbers.experiment_1),
     ('Experiment 2, Figure 3b: Gaussians and randomised response',
@@ -269,7 +275,8 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
      (*_module('pairs.envelope.envelope_of'), *_figure('4')),
      'in part: at parameters chosen here', run(FIGURES), phi_numbers.figure_4),
     ('Table of runtimes', ('benchmarks.accountant_speed',),
-     'in part: without a column for RDP', run('accountant_speed'), _runtime),
+     'in part: of settings chosen here, PLD and PRV in place of the Fourier accountant',
+     run('accountant_speed'), _runtime),
     ('Figure 2, Lemmas 18 to 22, 24, 45 to 47: conversions', _module(_VIEWS),
      REPRODUCED, test('accounting/test_views::test_round_trips'), _cdf),
     ('Appendix B: from a distribution function of the loss',
@@ -278,10 +285,28 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
           'test_a_distribution_function_becomes_a_pair'), phi_numbers.from_loss_cdf),
     ('Appendix B: from Renyi divergences',
      _module('accounting.conversions.profile_from_renyi'),
-     'in part: an upper bound on the profile; Post\'s formula, which is exact, takes '
-     'derivatives of all orders', test('accounting/test_conversions::'
-                                       'test_renyi_divergences_become_a_profile'),
+     'in part: an upper bound on the profile, from divergences at some orders; an '
+     'exact inversion takes all of them', test('accounting/test_conversions::'
+                                         'test_renyi_divergences_become_a_profile'),
      phi_numbers.from_renyi),
+    ('Appendix B: Post\'s formula', _module('accounting.post_formula.profile_by_post'),
+     'in part: for losses bounded from below, by differences in place of derivatives; '
+     'the bounds are proved and shrink with the root of their number',
+     test('accounting/test_post_formula::test_bounds_hold_and_close'),
+     phi_numbers.posts_formula),
+    ('Appendix B: any other inverse Laplace transform',
+     _module('accounting.composition.contour'), REPRODUCED,
+     test(f'{_C}::test_subsampled_gaussian_reference'), phi_numbers.tilted_contour),
+    ('Appendix B: phi and Renyi divergences, imaginary and real orders',
+     _module('accounting.composition.losses.laplace.log_moment', f'{_PHI}.laplace'),
+     REPRODUCED, test('accounting/composition/test_mixed_contours::'
+                      'test_laplace_moments_against_mpmath'),
+     phi_numbers.imaginary_orders),
+    ('Appendix B: from phi to a trade-off function, Levy\'s formula and Lemma 21',
+     _module('accounting.levy.LevyComposition.loss_cdf', f'{_VIEWS}.tradeoff'),
+     'corrected: a lower bound, from a grid of losses',
+     test('accounting/test_conversions::'
+          'test_phi_to_distribution_function_to_pair'), phi_numbers.phi_to_tradeoff),
     ('The same, of compositions', _module(f'{_VIEWS}.composed_loss_cdf'), REPRODUCED,
      test('accounting/test_views::test_composed_loss_distribution_of_gaussians'),
      _composed_cdf),
@@ -305,14 +330,18 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
      'which bound monotone integrands only',
      test('pairs/test_continuous::test_cauchy_noise'), phi_numbers.own_densities),
     ('Appendix F.1: the trade-off function that Renyi divergences imply',
-     ('benchmarks.phi_figures.converted',), REPRODUCED, run(FIGURES),
-     phi_numbers.touching),
+     _module('accounting.renyi_tradeoff.tradeoff_from_renyi'), REPRODUCED,
+     run(FIGURES), phi_numbers.touching),
+    ('Appendix F: orders below one matter',
+     (*_module('accounting.RenyiAccountant.tradeoff'), 'benchmarks.phi_figures',
+      'benchmarks/results/paper004_appendix_f.png'), REPRODUCED, run(FIGURES),
+     phi_numbers.below_one),
     ('Appendix F.2, F.3: the best conversion for one mechanism',
-     _module('accounting.renyi'),
-     'in part: epsilon from orders above one; trade-off functions, of orders from 1/2, '
-     'are in a script of the figures only',
-     test('accounting/test_renyi::'
-          'test_optimal_conversion_is_exact_for_randomised_response'), _optimal))
+     _module('accounting.renyi', 'accounting.renyi_tradeoff'),
+     'in part: proved are the bounds, not that there are no better ones, which the '
+     'paper conjectures; epsilon is of orders above one',
+     test('accounting/test_renyi_tradeoff::test_randomised_response_is_found_again'),
+     lambda: f'{_optimal()}; {phi_numbers.best_conversion()}'))
 
 PAPER = Paper(
     '004: Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via '

@@ -2,7 +2,7 @@
 
 A distribution function of the privacy loss, or bounds on it, becomes a pair that
 dominates; Renyi divergences become bounds on a privacy profile, which is all that they
-determine here: the exact inversion (Post's formula) takes derivatives of all orders.
+determine here: the exact inversion takes them at all orders (`post_formula`).
 """
 
 from __future__ import annotations

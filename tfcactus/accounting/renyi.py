@@ -8,17 +8,23 @@ from typing import Callable
 from typing import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from tfcactus import _checks
 from tfcactus import _numerics
 from tfcactus.accounting import base
 from tfcactus.accounting import monotone
+from tfcactus.accounting import renyi_tradeoff
 from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.composition import Composition
 from tfcactus.pairs import dominating_pair as pair_lib
 
 ORDERS = tuple(1 + np.geomspace(0.02, 500.0, 300))
 """Orders at which divergences are known."""
+
+BELOW_ONE = tuple(np.linspace(0.5, 0.99, 50))
+"""Orders that only trade-off functions take; those below one half say what others say
+of the reverse."""
 
 ROUNDOFF = 64 * np.finfo(np.float64).eps
 """Bound on the relative rounding error of a moment (pairwise sums of at most 1e5
@@ -78,6 +84,35 @@ class RenyiAccountant(base.OneSidedAccountant):
   def _converted(self, divergence: np.ndarray, delta: float) -> float:
     return max(self._convert(self._orders, divergence, delta), 0.0)
 
+  def tradeoff(self, false_positive: npt.ArrayLike, *, below_one: bool = True
+               ) -> np.ndarray:
+    """Lower bounds on the false negative rate of any test of one neighbour's output
+    against the other's, whichever is the null.
+
+    They hold, and lie below the certified function, `views.composed_pair`'s: Renyi
+    divergences do not say all. `renyi_tradeoff` has the argument.
+
+    Args:
+      false_positive: In [0, 1], any shape.
+      below_one: Whether orders below one are taken too.
+
+    Raises:
+      ValueError: if one direction is left out.
+    """
+    if self.direction != 'both':
+      raise ValueError(
+          "Expected an accountant of direction 'both', got "
+          f'direction={self.direction!r}; one direction alone is no guarantee.')
+    orders = np.append(BELOW_ONE, self._orders) if below_one else self._orders
+    known = [divergence_bounds(part, orders) for part in self.compositions().values()]
+    if self._non_private or not known:
+      # Of no order anything is known, or that all divergences are zero.
+      known = [np.full(orders.shape, math.inf if self._non_private else 0.0)]
+    # Removal and addition are each other's reverse; 'replace' is its own.
+    return np.min([
+        renyi_tradeoff.tradeoff_from_renyi(orders, one, false_positive, other)
+        for one, other in zip(known, known[::-1])], axis=0)
+
 
 def divergence_bounds(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
@@ -85,10 +120,11 @@ def divergence_bounds(part: Composition, orders: np.ndarray, *,
 
   Args:
     part: One direction of what was composed.
-    orders: Shape (n,), above one.
+    orders: Shape (n,), positive, other than one.
     finite: Of finite losses only.
   """
-  slack = sum(count * (ROUNDOFF / (orders - 1) + (
+  slack = sum(count * (ROUNDOFF / np.abs(orders - 1) + np.where(
+      orders < 1, pair_lib.LOSS_ROUNDOFF + pair_lib.MASS_ROUNDOFF / np.abs(orders - 1),
       pair_lib.LOSS_ROUNDOFF if step.loss is None else 0.0))
               for step, count in part.groups)
   return known_divergences(part, orders, finite=finite) * (1 + ROUNDOFF) + slack

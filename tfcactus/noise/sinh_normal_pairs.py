@@ -222,10 +222,10 @@ class _SinhNormalPair(pair_lib.DominatingPair):
     """D_order of the noise itself, finite below `renyi_limit`.
 
     Args:
-      order: Above one.
-      finite: Of the atoms only.
+      order: Positive, other than one.
+      finite: Of the atoms only, as it is below order one.
     """
-    if finite:
+    if finite or order < 1:
       return super().renyi_divergence(order, finite=True)
     return renyi_divergence(self.noise, order, shift=self.shift)
 

@@ -178,17 +178,18 @@ class DominatingPair:
     return np.log(np.exp(1j * np.multiply.outer(t, self.loss)) @ self.p)
 
   def renyi_divergence(self, order: float, *, finite: bool = False) -> float:
-    """D_order(P || Q) for order > 1; inf if P has mass where Q has none.
+    """D_order(P || Q); above one, inf if P has mass where Q has none.
 
     Args:
-      order: Above one.
+      order: Positive, other than one.
       finite: Leave that mass out: the divergence of what remains of P, not
         normalised again.
     """
-    order = _checks.real('order', order)
-    if order <= 1:
-      raise ValueError(f'Expected order > 1, got order={order!r}.')
-    if self.p_inf > 0 and not finite:
+    order = _checks.positive('order', order)
+    if order == 1:
+      raise ValueError('Expected an order other than 1, got order=1.0; take one '
+                       'slightly above.')
+    if self.p_inf > 0 and order > 1 and not finite or not np.any(self.p > 0):
       return float('inf')
     exponent = (order - 1) * self.loss + _numerics.log_mass(self.p)
     return float(_numerics.log_sum(exponent)) / (order - 1)

@@ -8,6 +8,7 @@
 | two of them, whatever their kind | cells against a closed form | 1e-7, mostly 1e-9 |
 | by addition, too few or too rare | fine lattice | about 1e-8 |
 | few discrete outcomes | their enumeration | 1e-12 for each step |
+| Laplace releases of one scale | residues in whole numbers | rounding |
 | discrete ones or Laplace beside Gaussians | contour | 1e-11 for each step |
 | anything discrete among many | contour, smoothed by 1e-6 | about 1e-6 |
 | few discrete ones, or not certified | lattice | about 1e-5 |
@@ -32,10 +33,12 @@ from tfcactus.accounting.bounds import Method
 from tfcactus.accounting.composition import contour
 from tfcactus.accounting.composition import lattice
 from tfcactus.accounting.composition.enumeration import Enumeration
+from tfcactus.accounting.composition.laplace_sum import LaplaceSum
 from tfcactus.accounting.composition.losses.base import Loss
 from tfcactus.accounting.composition.losses.base import ReleaseLoss
 from tfcactus.accounting.composition.losses.gaussian import ClosedForm
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
+from tfcactus.accounting.composition.losses.laplace import LaplaceLoss
 from tfcactus.accounting.composition.mixed_contours import MixedContours
 from tfcactus.accounting.composition.smoothed_contours import SmoothedContours
 from tfcactus.accounting.composition.split_contours import SplitContours
@@ -91,12 +94,15 @@ class StepLoss:
 
   def renyi_divergence(self, orders: np.ndarray, *, finite: bool = False
                        ) -> np.ndarray:
-    """D_order(P || Q) at orders above one, shape (n,).
+    """D_order(P || Q), shape (n,).
 
     Args:
-      orders: Shape (n,).
+      orders: Shape (n,), positive, other than one.
       finite: Of finite losses only, where there are infinite ones.
     """
+    below = orders < 1
+    if self.loss is not None and np.any(below):
+      return self._around_one(self.loss, orders, below)
     if self.loss is not None and self.loss.moments_are_proved:
       return self.loss.cumulants(orders - 1)[0] / (orders - 1)
     if self.loss is not None:
@@ -105,6 +111,23 @@ class StepLoss:
     pair = self.bounds().upper
     return np.array([pair.renyi_divergence(order, finite=finite)
                      for order in orders])
+
+  def _around_one(self, loss: ReleaseLoss, orders: np.ndarray, below: np.ndarray
+                  ) -> np.ndarray:
+    """Of a loss in closed form, orders below one by the upper pair's atoms.
+
+    Its moments are asked for on the right half plane only. What dominates has larger
+    divergences at every order, each being a mean of hockey sticks (but for signs).
+    """
+    found = np.empty(orders.shape)
+    if not np.all(below):
+      found[~below] = self.renyi_divergence(orders[~below])
+    if loss.normal:
+      found[below] = 0.5 * orders[below] * loss.mu**2
+    else:
+      pair = self.bounds().upper
+      found[below] = [pair.renyi_divergence(order) for order in orders[below]]
+    return found
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -172,12 +195,12 @@ class Composition:
     """The Renyi divergence D_order(P || Q) of the composition.
 
     Args:
-      order: Above one, any shape.
+      order: Positive, other than one, any shape.
       finite: Of finite losses only, where there are infinite ones.
     """
     order = np.asarray(order, dtype=np.float64)
-    if not np.all(order > 1):
-      raise ValueError(f'Expected order > 1, got order={order!r}.')
+    if not np.all((order > 0) & (order != 1)):
+      raise ValueError(f'Expected order > 0 and other than 1, got order={order!r}.')
     return np.sum([
         count * step.renyi_divergence(order.ravel(), finite=finite)
         for step, count in self.groups], axis=0).reshape(order.shape)
@@ -226,14 +249,25 @@ class Composition:
   def _discrete_methods(self) -> Sequence[Callable[[], Method]]:
     """Likewise, where not all losses are of Gaussian releases."""
     mixed: list[Callable[[], Method]] = []
+    if self._laplace is not None:
+      top, count = self._laplace
+      mixed = [lambda: LaplaceSum.of(top, count)]
     if any(step.loss or step.scalar for step, _ in self.groups):
-      mixed = [lambda: MixedContours(
+      mixed.append(lambda: MixedContours(
           [(step.loss or step.scalar or step.bounds(), count)
-           for step, count in self.groups], self._closed_p_inf)]
+           for step, count in self.groups], self._closed_p_inf))
     enumeration = self._enumeration
     if enumeration is None:
       return [*mixed, lambda: SmoothedContours(self._pairs, self._lattice.p_inf)]
     return [*mixed, lambda: enumeration]
+
+  @property
+  def _laplace(self) -> Optional[tuple[float, int]]:
+    """(largest loss of one, how many), if all are Laplace releases of one scale."""
+    tops = {step.scalar.top if isinstance(step.scalar, LaplaceLoss) else math.nan
+            for step, _ in self.groups}
+    [top, *others] = tops
+    return None if others or math.isnan(top) else (top, self._steps)
 
   @property
   def _closed_p_inf(self) -> tuple[float, float]:
