@@ -16,6 +16,8 @@ from tfcactus.accounting.composition.losses.quadrature import SampledGaussian
 from tfcactus.accounting.composition.losses.rounding import PHASE_ROUNDOFF
 from tfcactus.accounting.composition.losses.rounding import ROUNDOFF
 
+_TINY = float(np.finfo(np.float64).tiny)
+
 
 @dataclasses.dataclass(frozen=True)
 class GaussianLoss(SampledGaussian):
@@ -162,5 +164,6 @@ def gaussian_delta(mu: float, epsilon: np.ndarray
   error += np.where(y > 0, most - least,
                     slack * b * (1 + np.abs(x)) + ROUNDOFF * b * np.abs(epsilon))
   # What is below all numbers, and what is none.
-  error = np.nan_to_num(error + np.finfo(np.float64).tiny * (x < -37), nan=1.0)
-  return np.nan_to_num(value), error
+  error = error + _TINY * (x < -37)
+  return (np.where(np.isnan(value), 0.0, value),
+          np.where(np.isnan(error), 1.0, error))
