@@ -202,3 +202,17 @@ def test_noise_of_many_coordinates_is_drawn_part_by_part(monkeypatch):
   assert [each.shape for each in noisy] == [each.shape for each in sums]
   assert np.std(noisy[2]) == pytest.approx(1, rel=0.03)
   assert abs(np.corrcoef(np.ravel(noisy[0]), noisy[2][:2000])[0, 1]) < 0.15
+
+
+@pytest.mark.parametrize('dtype', [tf.bfloat16, tf.float16, tf.float32, tf.float64])
+def test_sums_keep_shapes_and_dtypes_in_graphs_and_outside(dtype):
+  def added():
+    sampler = noise_addition.NoiseSampler(noise_lib.Gaussian(2.0), seed=1)
+    return sampler.add_to([tf.ones([300, 2], dtype), tf.ones([], dtype)],
+                          tf.constant(1.5, tf.float64))
+
+  eager, graph = added(), tf.function(added)()
+  for one, other in zip(eager, graph):
+    assert one.dtype == other.dtype == dtype and one.shape == other.shape
+    np.testing.assert_array_equal(tf.cast(one, tf.float64), tf.cast(other, tf.float64))
+  assert np.std(tf.cast(eager[0], tf.float64)) == pytest.approx(3, rel=0.1)

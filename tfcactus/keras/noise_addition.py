@@ -177,7 +177,11 @@ class NoiseSampler:
   def _added(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
              place: Optional[tf.Tensor]) -> List[tf.Tensor]:
     self._checked(sum(math.prod(_static_shape(part)) for part in sums))
-    return random_bits.changed(self._noisy, sums, scale, *self._numbers(place))
+    # Half precision is none of NumPy's: it is rounded to after.
+    wide = [part if part.dtype in (tf.float32, tf.float64) else
+            tf.cast(part, tf.float64) for part in sums]
+    noisy = random_bits.changed(self._noisy, wide, scale, *self._numbers(place))
+    return [tf.cast(each, part.dtype) for each, part in zip(noisy, sums)]
 
   def _noisy(self, sums: Sequence[np.ndarray], scale: np.ndarray,
              *numbers: np.ndarray) -> List[np.ndarray]:
