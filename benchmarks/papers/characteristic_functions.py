@@ -333,7 +333,7 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
      _module('accounting.renyi_tradeoff.tradeoff_from_renyi'), REPRODUCED,
      run(FIGURES), phi_numbers.touching),
     ('Appendix F: orders below one matter',
-     (*_module('accounting.RenyiAccountant.tradeoff'), 'benchmarks.phi_figures',
+     (*_module('accounting.RenyiAccountant'), 'benchmarks.phi_figures',
       'benchmarks/results/paper004_appendix_f.png'), REPRODUCED, run(FIGURES),
      phi_numbers.below_one),
     ('Appendix F.2, F.3: the best conversion for one mechanism',
