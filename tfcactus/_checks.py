@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from typing import Optional
 
 import numpy as np
 
@@ -55,14 +56,19 @@ def non_negative(name: str, value: object) -> float:
   return value
 
 
-def integer(name: str, value: object, minimum: int) -> int:
-  """Returns `value` as an int of at least `minimum`."""
+def integer(name: str, value: object, minimum: int, maximum: Optional[int] = None
+            ) -> int:
+  """Returns `value` as an int of at least `minimum`, and at most `maximum`."""
   if isinstance(value, (bool, np.bool_)) or not isinstance(
       value, (numbers.Integral, np.integer)):
     raise ValueError(f'Expected {name} to be an integer, got {name}={value!r}.')
   if value < minimum:
     raise ValueError(f'Expected {name} >= {minimum}, got {name}={value!r}.')
-  return int(value)
+  whole = int(value)
+  if maximum is not None and whole > maximum:
+    raise ValueError(
+        f'Expected {name} <= {maximum}, got a number of {whole.bit_length()} bits.')
+  return whole
 
 
 def delta(value: object, name: str = 'delta') -> float:

@@ -158,6 +158,8 @@ def test_randomised_response():
   assert bounds.upper - bounds.lower < 1e-6
   with pytest.raises(ValueError, match='num_buckets'):
     accounting.randomized_response_event(0.5, 1)
+  with pytest.raises(ValueError, match='num_buckets <= 9007199254740992'):
+    accounting.randomized_response_event(0.5, 10**400)
   with pytest.raises(ValueError, match='noise_parameter'):
     accounting.randomized_response_event(0.0, 2)
 

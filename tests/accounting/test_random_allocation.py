@@ -144,7 +144,7 @@ def test_what_is_not_proved_is_refused_in_words():
     assert 'not sampled once more' in refused(sampled)
 
 
-@pytest.mark.parametrize('batches', [0, -1, 2.5, '3', True, None])
+@pytest.mark.parametrize('batches', [0, -1, 2.5, '3', True, None, 2**53 + 1, 10**400])
 def test_batches_have_a_number(batches):
   with pytest.raises(ValueError, match='num_batches'):
     Allocation(batches, Gaussian(1.0))

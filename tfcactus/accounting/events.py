@@ -19,6 +19,9 @@ from tfcactus.pairs import dominating_pair as pair_lib
 __all__ = ['DominatingPairDpEvent', 'NoiseTableDpEvent', 'RandomAllocationDpEvent',
            'dominating_pair', 'noise_event', 'randomized_response_event']
 
+_MOST = 2**53
+"""Batches or buckets: more are none that a float counts."""
+
 
 @attr.s(frozen=True, slots=True, auto_attribs=True, repr=False, eq=False)
 class DominatingPairDpEvent(dp_accounting.DpEvent):
@@ -136,7 +139,7 @@ class RandomAllocationDpEvent(dp_accounting.DpEvent):
     event: What one batch costs a record known to be in it.
 
   Raises:
-    ValueError: if num_batches is no whole number of at least one.
+    ValueError: if num_batches is no whole number from one to 2^53.
 
   Source: Feldman and Shenfeld, "Privacy amplification by random allocation" (2025).
   """
@@ -148,7 +151,7 @@ class RandomAllocationDpEvent(dp_accounting.DpEvent):
                       dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
 
   def __attrs_post_init__(self) -> None:
-    _checks.integer('num_batches', self.num_batches, 1)
+    _checks.integer('num_batches', self.num_batches, 1, _MOST)
     if not isinstance(self.event, dp_accounting.DpEvent):
       raise ValueError(
           f'Expected event to be a DpEvent of dp_accounting, got {self.event!r}.')
@@ -160,13 +163,13 @@ def randomized_response_event(noise_parameter: float, num_buckets: int
 
   Args:
     noise_parameter: In (0, 1].
-    num_buckets: At least 2.
+    num_buckets: From 2 to 2^53.
 
   Returns:
     The event, for records that are replaced.
   """
   prob = _checks.sampling_prob(noise_parameter, 'noise_parameter')
-  buckets = _checks.integer('num_buckets', num_buckets, 2)
+  buckets = _checks.integer('num_buckets', num_buckets, 2, _MOST)
   other = prob / buckets
   own = 1 - prob + other
   rest = [(buckets - 2) * other] if buckets > 2 else []
