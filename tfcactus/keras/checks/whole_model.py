@@ -59,8 +59,7 @@ def check_texts(model: keras.Model) -> None:
     ValueError: naming the layer and the remedy.
   """
   for layer in models.flat_layers(model):
-    if isinstance(layer, keras.layers.TextVectorization) and (
-        getattr(layer, '_split', None) is not None):
+    if models.splits_texts(layer):
       raise ValueError(
           f'Expected inputs of one length, got {layer.name!r}, a TextVectorization '
           'that splits texts: its words cannot be cut for one example at a time. Call '

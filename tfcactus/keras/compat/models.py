@@ -113,6 +113,12 @@ def mixes_when_frozen(layer: keras.layers.Layer) -> bool:
   return not getattr(layer, '_USE_V2_BEHAVIOR', True)
 
 
+def splits_texts(layer: keras.layers.Layer) -> bool:
+  """Whether a layer makes texts of any lengths into words."""
+  return isinstance(layer, keras.layers.TextVectorization) and (
+      getattr(layer, '_split', None) is not None)
+
+
 def is_bare_operation(layer: keras.layers.Layer) -> bool:
   """Whether a part of a functional model is no layer, but an operation."""
   return (not isinstance(layer, keras.layers.Layer) or
