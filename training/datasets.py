@@ -19,10 +19,8 @@ _HOST = 'storage.googleapis.com'
 """Where tensorflow-datasets has MNIST from."""
 
 _PATIENCE = 3
-"""Seconds until a network that does not answer is taken for none.
-
-With imports and the digits in its place it is five until training begins.
-"""
+"""Seconds until a network that does not answer is taken for none: what is imported
+before and loaded after takes time too."""
 
 
 @dataclasses.dataclass(frozen=True)

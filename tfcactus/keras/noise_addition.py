@@ -171,12 +171,11 @@ class NoiseSampler:
 
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
     """Whether many coordinates are drawn, each by itself."""
-    total = sum(math.prod(_static_shape(part)) for part in sums)
-    return total > TOGETHER and self.noise.dim in (None, 1) and self.dim is None
+    return _size(sums) > TOGETHER and self.noise.dim in (None, 1) and self.dim is None
 
   def _added(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
              place: Optional[tf.Tensor]) -> List[tf.Tensor]:
-    self._checked(sum(math.prod(_static_shape(part)) for part in sums))
+    self._checked(_size(sums))
     # Half precision is none of NumPy's: it is rounded to after.
     wide = [part if part.dtype in (tf.float32, tf.float64) else
             tf.cast(part, tf.float64) for part in sums]
@@ -227,6 +226,11 @@ def _is_shape(template: Any) -> bool:
     return True
   return isinstance(template, (tuple, list)) and all(
       isinstance(entry, (int, np.integer)) for entry in template)
+
+
+def _size(parts: Sequence[tf.Tensor]) -> int:
+  """How many coordinates they have together."""
+  return sum(math.prod(_static_shape(part)) for part in parts)
 
 
 def _static_shape(part: tf.Tensor) -> List[int]:

@@ -185,8 +185,7 @@ def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> str:
   specs = [tf.TensorSpec([rows, *tensor.shape[1:]], tensor.dtype)
            for tensor in given]
 
-  @tf.function(autograph=versions.AUTOGRAPH)
-  @graphs.as_written
+  @graphs.looked_at
   def forward_and_back(upstream, targets, predictions, *mask):
     with tf.GradientTape() as tape:
       tape.watch(predictions)

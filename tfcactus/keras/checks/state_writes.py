@@ -11,7 +11,6 @@ from tfcactus.keras import example_seeds
 from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
-from tfcactus.keras.compat import versions
 from tfcactus.keras.compat.versions import keras
 
 _HARMLESS = frozenset((
@@ -65,7 +64,6 @@ def check_no_writes(model: keras.Model) -> Any:
         'in the structure it takes, and privatize tf.keras.Model(inputs, '
         'model(inputs)).')
 
-  @graphs.as_written
   def forward_and_back(inputs):
     with tf.GradientTape() as tape:
       outputs = model(inputs, training=True)
@@ -77,8 +75,7 @@ def check_no_writes(model: keras.Model) -> Any:
 
   # Not in an init_scope, which would stop the tape from recording.
   with patches.drawing(model, example_seeds.no_seed):
-    graph = tf.function(forward_and_back, autograph=versions.AUTOGRAPH
-                       ).get_concrete_function(spec).graph
+    graph = graphs.looked_at(forward_and_back).get_concrete_function(spec).graph
   check_pass(graph)
   return graph.structured_outputs[0]
 
@@ -136,9 +133,8 @@ def draws_at_random(model: keras.Model) -> bool:
     return example_seeds.no_seed()
 
   with patches.drawing(model, make_seed):
-    tf.function(
-        lambda inputs: model(inputs, training=True), autograph=versions.AUTOGRAPH
-        ).get_concrete_function(models.input_spec(model))
+    graphs.looked_at(lambda inputs: model(inputs, training=True)
+                    ).get_concrete_function(models.input_spec(model))
   return bool(draws)
 
 

@@ -31,6 +31,11 @@ def as_written(function: _Function) -> _Function:
   return function
 
 
+def looked_at(function: Callable[..., Any]) -> Any:
+  """A `tf.function` whose trace is looked at; rewritten is what Keras has rewritten."""
+  return tf.function(as_written(function), autograph=not versions.KERAS_3)
+
+
 def as_keras_calls(function: Callable[..., Any]) -> Callable[..., Any]:
   """What a user wrote, rewritten by AutoGraph where Keras has that done."""
   if versions.KERAS_3:

@@ -129,11 +129,6 @@ def whole_tensorflow_privacy_imports() -> bool:
   return _parts(tf.__version__) < _WITHOUT_LEGACY
 
 
-AUTOGRAPH = not KERAS_3
-"""Whether Keras has AutoGraph rewrite what it trains; rewriting takes most of a trace
-that is only looked at."""
-
-
 def choose(*, keras_2: Any, keras_3: Any) -> Any:
   """Returns the argument that is for the Keras at hand."""
   return keras_3 if KERAS_3 else keras_2
