@@ -18,6 +18,8 @@ from tfcactus.keras.checks import example_losses
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import versions
 from tfcactus.keras.drop_in import graph_gradients
+from tfcactus.keras.drop_in import microbatches
+from tfcactus.keras.drop_in import operation_gradients
 from tfcactus.keras.drop_in import tape_gradients
 from tfcactus.keras.gradients import engine as engine_lib
 
@@ -140,9 +142,11 @@ def test_of_a_drop_in_optimizer(construct):
       losses = example_losses.mean_per_example(
           loss(y, model(x, training=True), sample_weight=weights))
     clip = tf.constant(_CLIP)
-    return (graph_gradients.traced_sums(losses, variables, clip)
+    return operation_gradients.clipped_sums(
+        microbatches.Losses(losses, losses), variables, clip, lambda: (
+            graph_gradients.traced_sums(losses, variables, clip)
             if versions.KERAS_3 else
-            tape_gradients.clipped_sums(losses, variables, tape, clip))[0]
+            tape_gradients.clipped_sums(losses, variables, tape, clip)))[0]
 
   assert max(_changes(construct, sums)) <= 1 + 1e-5
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 from typing import Callable
 from typing import Iterator
+from typing import List
+from typing import Optional
+from typing import Sequence
 from typing import TypeVar
 
 import tensorflow as tf
+from tensorflow.python.ops import gradients_util
 
 from tfcactus.keras.compat import versions
 
@@ -20,6 +24,29 @@ def nodes(graph: tf.Graph) -> Iterator[tf.compat.v1.NodeDef]:
   yield from definition.node
   for function in definition.library.function:
     yield from function.node_def
+
+
+def has_own_gradient(node: Any) -> bool:
+  """Whether an operation, or its definition, has a gradient that somebody wrote."""
+  return '_gradient_op_type' in getattr(node, 'node_def', node).attr
+
+
+def gradients(graph: tf.Graph, of: tf.Tensor, by: Sequence[tf.Tensor],
+              upstream: Optional[tf.Tensor] = None) -> List[Any]:
+  """As `tf.gradients`, also from inside a loop or a branch, which is another graph.
+
+  Args:
+    graph: Where what is differentiated was traced.
+    of: A tensor of it.
+    by: Tensors of it.
+    upstream: Weights of `of`; None for ones.
+
+  Returns:
+    Tensors, indexed slices, and None for what has no part in it.
+  """
+  return gradients_util._GradientsHelper(  # pylint: disable=protected-access
+      [of], list(by), None if upstream is None else [upstream], src_graph=graph,
+      unconnected_gradients=tf.UnconnectedGradients.NONE)
 
 
 def as_written(function: _Function) -> _Function:

@@ -13,7 +13,6 @@ from typing import Sequence
 from typing import Tuple
 
 import tensorflow as tf
-from tensorflow.python.ops import gradients_util
 
 from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat import patches
@@ -37,7 +36,7 @@ def traced_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
     l2_norm_clip: The bound on the norm over all variables together.
   """
   batch = tf.shape(losses)[0]
-  graph = tf.compat.v1.get_default_graph()
+  graph = losses.graph  # This may run in a branch of it.
   gradients = _weighted_gradients(graph, losses, var_list)
 
   def row(index: tf.Tensor) -> List[tf.Tensor]:
@@ -63,10 +62,7 @@ def _weighted_gradients(graph: tf.Graph, losses: tf.Tensor,
   handles = [graph.capture(var.handle) for var in var_list]
 
   def gradients(weights: tf.Tensor) -> List[tf.Tensor]:
-    # Unlike tf.gradients, also from inside a loop, which is another graph.
-    found = gradients_util._GradientsHelper(  # pylint: disable=protected-access
-        [losses], handles, [weights], src_graph=graph,
-        unconnected_gradients=tf.UnconnectedGradients.NONE)
+    found = graphs.gradients(graph, losses, handles, weights)
     return [tf.zeros(var.shape, var.dtype) if each is None else
             tf.ensure_shape(tf.convert_to_tensor(each), var.shape)
             for each, var in zip(found, var_list)]

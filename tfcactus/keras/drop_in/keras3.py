@@ -14,6 +14,7 @@ from tfcactus.keras.compat import models
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.drop_in import graph_gradients
 from tfcactus.keras.drop_in import loss_scaling
+from tfcactus.keras.drop_in import operation_gradients
 from tfcactus.keras.drop_in import optimizer
 
 
@@ -51,7 +52,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
           'example. Leave it out, or use tfcactus.keras.privatize.')
     self._private.losses = losses
     self._private.ready = True
-    return tf.reduce_sum(losses)
+    return tf.reduce_sum(losses.of_microbatches)
 
   def apply(self, grads: Any, trainable_variables: Any = None) -> None:
     """Applies what `fit` or `minimize` made; refuses any other gradients."""
@@ -63,8 +64,11 @@ class Keras3Optimizer(optimizer.DPOptimizer):
     losses, self._private.losses = self._private.losses, None
     if losses is not None:
       # In place of the gradients that were not clipped, which nothing runs.
-      sums, finite = graph_gradients.traced_sums(
-          losses, [models.local(models.tf_variable(v)) for v in var_list], self._clip())
+      values, clip = [
+          models.local(models.tf_variable(v)) for v in var_list], self._clip()
+      sums, finite = operation_gradients.clipped_sums(
+          losses, values, clip, lambda: graph_gradients.traced_sums(
+              losses.of_microbatches, values, clip))
       self._private.note_finite(finite)
       grads = self._prepared(sums)
     base: Any = super()

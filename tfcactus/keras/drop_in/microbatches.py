@@ -12,6 +12,7 @@ less moves all that follow to other microbatches, and nothing bounds that.
 from __future__ import annotations
 
 from typing import List
+from typing import NamedTuple
 from typing import Optional
 
 import tensorflow as tf
@@ -20,6 +21,18 @@ from tfcactus import _checks
 
 _REMEDY = ('pass expected_batch_size=sampling_prob * num_examples, a public constant '
            'that the noisy sum is then divided by')
+
+
+class Losses(NamedTuple):
+  """What a step differentiates.
+
+  Attributes:
+    of_examples: Shape (batch,).
+    of_microbatches: Shape (microbatches,); the same tensor if each is one example.
+  """
+
+  of_examples: tf.Tensor
+  of_microbatches: tf.Tensor
 
 
 class Batching:
@@ -62,7 +75,7 @@ class Batching:
       self.size = tf.Variable(0, trainable=False, dtype=tf.int64)
       self.grouped = tf.Variable(False, trainable=False)
 
-  def split(self, losses: tf.Tensor) -> tf.Tensor:
+  def split(self, losses: tf.Tensor) -> Losses:
     """The losses of microbatches: means over their examples.
 
     Args:
@@ -74,7 +87,7 @@ class Batching:
       tf.errors.InvalidArgumentError: when it runs, if they or batches are not.
     """
     if self.expected is not None:
-      return losses
+      return Losses(losses, losses)
     if (losses.shape[0] or 0) % (self.microbatches or 1):
       raise ValueError(f'{self._multiples()} Got batches of {losses.shape[0]}.')
     size = tf.shape(losses, tf.int64)[0]
@@ -86,8 +99,12 @@ class Batching:
     with tf.control_dependencies(notes):
       losses = tf.identity(losses)
     if self.microbatches is None:
-      return losses
-    return tf.reduce_mean(tf.reshape(losses, [self.microbatches, -1]), 1)
+      return Losses(losses, losses)
+    # Opaque: else what follows is simplified to go by shapes of before the asserts, and
+    # fails in its own words where they do.
+    opaque = tf.compat.v1.placeholder_with_default(losses, [None])
+    return Losses(losses, tf.reduce_mean(
+        tf.reshape(opaque, [self.microbatches, -1]), 1))
 
   def _asserts(self, size: tf.Tensor, count: tf.Tensor) -> List[tf.Operation]:
     before = tf.where(self.size > 0, self.size, size)

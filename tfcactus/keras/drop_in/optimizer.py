@@ -23,6 +23,7 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import ledger as drop_in_ledger
 from tfcactus.keras.drop_in import loss_scaling
 from tfcactus.keras.drop_in import microbatches
+from tfcactus.keras.drop_in import operation_gradients
 from tfcactus.keras.drop_in import tape_gradients
 from tfcactus.keras.drop_in.state import State
 from tfcactus.keras.ledger import ledger as ledger_lib
@@ -171,7 +172,9 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
       losses = self._private.batching.split(example_losses.mean_per_example(loss))
       var_list = var_list() if callable(var_list) else var_list
     var_list = tf.nest.flatten(var_list)
-    sums, finite = tape_gradients.clipped_sums(losses, var_list, tape, self._clip())
+    sums, finite = operation_gradients.clipped_sums(
+        losses, var_list, self._clip(), lambda: tape_gradients.clipped_sums(
+            losses.of_microbatches, var_list, tape, self._clip()))
     self._private.note_finite(finite)
     self._private.ready = True
     return list(zip(self._prepared(sums), var_list))

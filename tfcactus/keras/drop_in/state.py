@@ -11,13 +11,14 @@ import tensorflow as tf
 
 from tfcactus.keras import replicas
 from tfcactus.keras.drop_in.microbatches import Batching
+from tfcactus.keras.drop_in.microbatches import Losses
 
 
 class _OfReplica(threading.local):
   """What one replica is about to do."""
 
   ready: bool = False
-  losses: Optional[tf.Tensor] = None
+  losses: Optional[Losses] = None
 
 
 class State:
@@ -57,12 +58,12 @@ class State:
     self._of_replica.ready = ready
 
   @property
-  def losses(self) -> Optional[tf.Tensor]:
+  def losses(self) -> Optional[Losses]:
     """Of which `fit` is taking the gradient, or None."""
     return self._of_replica.losses
 
   @losses.setter
-  def losses(self, losses: Optional[tf.Tensor]) -> None:
+  def losses(self, losses: Optional[Losses]) -> None:
     self._of_replica.losses = losses
 
   def note_finite(self, finite: tf.Tensor) -> None:

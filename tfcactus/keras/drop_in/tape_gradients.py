@@ -6,7 +6,6 @@ asked of it, clipped and summed. Keras 3 does not: see `graph_gradients`.
 
 from __future__ import annotations
 
-from typing import Any
 from typing import Callable
 from typing import List
 from typing import Sequence
@@ -15,7 +14,7 @@ from typing import Tuple
 import tensorflow as tf
 
 from tfcactus.keras.compat import patches
-from tfcactus.keras.gradients import clipping
+from tfcactus.keras.drop_in import tiled_sums
 
 ROWS = 16
 """Backward passes at once: enough to keep the cores busy, while memory stays
@@ -59,26 +58,13 @@ def sums_of_rows(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor,
     var_list: Variables.
     l2_norm_clip: The bound on the norm over all variables together.
   """
-  def tile(indices: tf.Tensor) -> Tuple[List[tf.Tensor], tf.Tensor]:
+  def rows(indices: tf.Tensor) -> List[tf.Tensor]:
     with patches.vectorizing():
-      rows = tf.vectorized_map(row, indices, warn=False)
-    rows = [tf.ensure_shape(each, [indices.shape[0], *var.shape])
-            for each, var in zip(rows, var_list)]
-    finite = [tf.reduce_all(tf.math.is_finite(each)) for each in rows]
-    return (clipping.clipped_sums(rows, l2_norm_clip),
-            tf.reduce_all(tf.stack(finite)))
+      return tf.vectorized_map(row, indices, warn=False)
 
   if tf.executing_eagerly():
     # A second tile would ask the tape again.
-    return tile(tf.range(tf.maximum(batch, 1)))
-
-  def body(start: tf.Tensor, sums: List[tf.Tensor], finite: tf.Tensor) -> Any:
-    more, fine = tile(start + tf.range(ROWS))
-    return (start + ROWS, [a + b for a, b in zip(sums, more)],
-            tf.logical_and(finite, fine))
-
-  zeros = [tf.zeros(var.shape, var.dtype) for var in var_list]
-  _, sums, finite = tf.while_loop(
-      lambda start, *_: start < batch, body,
-      (0, zeros, tf.constant(True)), parallel_iterations=1)
-  return sums, finite
+    return tiled_sums.of_tile(
+        rows(tf.range(tf.maximum(batch, 1))), var_list, l2_norm_clip)
+  return tiled_sums.of_tiles(lambda start: rows(start + tf.range(ROWS)), ROWS, batch,
+                             var_list, l2_norm_clip)

@@ -65,7 +65,7 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> None:
   specs.append(tf.TensorSpec([], tf.float32))
   graph = _traced(losses, specs, None)
   _refuse(_dependences(graph, graph.outputs, len(specs)))
-  if any(map(_own_gradient, graphs.nodes(graph))):
+  if any(map(graphs.has_own_gradient, graphs.nodes(graph))):
     _check_gradients(_traced(losses, specs, _ROWS), len(specs))
 
 
@@ -123,12 +123,12 @@ def _check_gradients(graph: tf.Graph, given: int) -> None:
     ValueError: if one takes several examples, may do so, or is by weights.
   """
   inputs = [tensor for op in graph.get_operations()
-            if _own_gradient(op) for tensor in op.inputs
+            if graphs.has_own_gradient(op) for tensor in op.inputs
             if tensor.dtype.is_floating]
   found = _dependences(graph, inputs, given)
   rows = [tensor for tensor, value in zip(inputs, found)
           if value.dependence != dependence.Dependence.CONSTANT]
-  hidden = any(_own_gradient(node) for function in
+  hidden = any(graphs.has_own_gradient(node) for function in
                graph.as_graph_def().library.function
                for node in function.node_def)
   if hidden or _of_variables(
@@ -143,12 +143,6 @@ def _check_gradients(graph: tf.Graph, given: int) -> None:
     found = tf.gradients(graph.outputs[0], rows, grad_ys=upstream)
   made = [tensor for tensor in found if tensor is not None]
   _refuse(_dependences(graph, made, given))
-
-
-def _own_gradient(node: tf.compat.v1.NodeDef) -> bool:
-  """Whether an operation, or its definition, has a gradient of its own."""
-  definition = getattr(node, 'node_def', node)
-  return '_gradient_op_type' in definition.attr
 
 
 def _of_variables(tensors: List[tf.Tensor]) -> bool:

@@ -163,6 +163,12 @@ def static(tensor: tf.Tensor) -> Optional[np.ndarray]:
 
 def folded(op: tf.Operation, inputs: List[np.ndarray]) -> List[np.ndarray]:
   """Runs an operation on constants."""
+  with tf.init_scope():
+    return [np.asarray(output) for output in rerun(op, inputs)]
+
+
+def rerun(op: tf.Operation, inputs: Sequence[Any]) -> List[Any]:
+  """The outputs of an operation of other inputs."""
   values = iter(inputs)
   arguments: Dict[str, Any] = {}
   inferred: Set[str] = set()
@@ -174,9 +180,7 @@ def folded(op: tf.Operation, inputs: List[np.ndarray]) -> List[np.ndarray]:
         if arg.number_attr else next(values))
   arguments.update((attr.name, op.get_attr(attr.name))
                    for attr in op.op_def.attr if attr.name not in inferred)
-  with tf.init_scope():
-    found = getattr(tf.raw_ops, op.type)(**arguments)
-    return [np.asarray(output) for output in tf.nest.flatten([found])]
+  return tf.nest.flatten([getattr(tf.raw_ops, op.type)(**arguments)])
 
 
 _FOLDING = frozenset((

@@ -106,8 +106,8 @@ def _evaluate(op: tf.Operation, values: Sequence[Value], number: Optional[int]
       found = _of_constants(node)
     elif worst.dependence >= Dependence.UNKNOWN:
       found = worst
-    elif op.type in _CALLS:
-      found = _CALLS[op.type](node)
+    elif op.type in CALLS:
+      found = CALLS[op.type](node)
     elif worst.dependence == Dependence.BATCH_SIZE:
       found = _of_sizes(node)
     elif op.type in operations.TRANSFER:
@@ -263,9 +263,10 @@ def _while(node: Node) -> List[Value]:
   raise unknown('is a loop too deep to follow')
 
 
-_CALLS: Dict[str, Callable[[Node], List[Value]]] = {
+CALLS: Dict[str, Callable[[Node], List[Value]]] = {
     'PartitionedCall': _call, 'StatefulPartitionedCall': _call, 'If': _if,
     'StatelessIf': _if, 'While': _while, 'StatelessWhile': _while}
+"""Operations that run functions."""
 
 _FILLING = frozenset(('Fill', 'ZerosLike', 'OnesLike', 'TensorListReserve',
                    'EmptyTensorList'))

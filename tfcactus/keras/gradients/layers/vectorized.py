@@ -103,7 +103,7 @@ def _first_rows(outputs: Any, added: List[tf.Tensor]
 def _own_gradients() -> Set[str]:
   """Operations with gradients of their own, in what is being traced."""
   return {node.name for node in graphs.nodes(tf.compat.v1.get_default_graph())
-          if '_gradient_op_type' in node.attr}
+          if graphs.has_own_gradient(node)}
 
 
 def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> Any:

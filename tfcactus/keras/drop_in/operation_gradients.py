@@ -1,0 +1,196 @@
+"""Per-example gradients from the operations that read variables, in a traced graph.
+
+One backward pass gives the gradient of the sum of all losses by what each such
+operation computes. Where the graph is proved to treat each example alone, a row of that
+is a matter of one loss, and what the operation makes of its variable is differentiated
+for a few examples at a time: see `operation_rules`. A backward pass for each example
+would go through the whole batch as often as it has examples.
+
+What is not proved, or has no rule, is left to those.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Callable
+from typing import Dict
+from typing import List
+from typing import Optional
+from typing import Sequence
+from typing import Tuple
+
+import tensorflow as tf
+
+from tfcactus.keras.compat import graphs
+from tfcactus.keras.drop_in import microbatches
+from tfcactus.keras.drop_in import operation_rules
+from tfcactus.keras.drop_in import tiled_sums
+from tfcactus.keras.independence import dependence
+from tfcactus.keras.independence import graph_proof
+from tfcactus.keras.independence.dependence import Dependence
+
+_NUMBERS = 2**22
+"""About so many are held at once: rows times weights."""
+
+_MOST_ROWS = 64
+
+_REARRANGING = frozenset(('ExpandDims', 'Identity', 'Reshape', 'Squeeze'))
+"""What a variable goes through on its way to the operation that uses it."""
+
+_Place = Tuple[tf.Operation, int]
+"""An operation, and which of its inputs is meant."""
+
+_Differentiable = Tuple[operation_rules.Use, operation_rules.Rule]
+
+
+def clipped_sums(losses: microbatches.Losses, var_list: Sequence[tf.Variable],
+                 l2_norm_clip: tf.Tensor, otherwise: Callable[[], tiled_sums.Sums]
+                ) -> tiled_sums.Sums:
+  """Sums of clipped gradients of each loss, and whether all were finite.
+
+  Args:
+    losses: What the step differentiates.
+    var_list: Variables.
+    l2_norm_clip: The bound on the norm over all variables together.
+    otherwise: Makes the same of microbatches by backward passes.
+  """
+  uses = differentiable(losses.of_examples, var_list)
+  if uses is None:
+    return otherwise()
+  with tf.control_dependencies(_of_one_size(losses.of_examples)):
+    number = tf.identity(tf.shape(losses.of_examples)[0])
+  rows = rows_at_once(var_list)
+
+  def of_examples() -> tiled_sums.Sums:
+    tile = tiles(losses.of_examples, var_list, uses, number, rows)
+    return tiled_sums.of_tiles(tile, rows, number, var_list, l2_norm_clip)
+
+  def of_none() -> tiled_sums.Sums:
+    return [tf.zeros(var.shape, var.dtype) for var in var_list], tf.constant(True)
+
+  def by_operations() -> tiled_sums.Sums:
+    # Some backward passes of TensorFlow end the process if there is nothing in a batch.
+    return tf.cond(number > 0, of_examples, of_none)
+
+  if losses.of_microbatches is losses.of_examples:
+    return by_operations()
+  return tf.cond(tf.equal(number, tf.shape(losses.of_microbatches)[0]),
+                 by_operations, otherwise)
+
+
+def rows_at_once(var_list: Sequence[tf.Variable]) -> int:
+  """For how many examples the gradients of all variables are held at once."""
+  weights = sum(math.prod(var.shape) for var in var_list)
+  return max(1, min(_MOST_ROWS, _NUMBERS // max(weights, 1)))
+
+
+def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
+          uses: Sequence[Sequence[_Differentiable]], number: tf.Tensor, rows: int
+         ) -> Callable[[tf.Tensor], List[tf.Tensor]]:
+  """start -> for each variable the gradients of so many losses, zeros past the last.
+
+  Args:
+    losses: Shape (batch,), of this graph or of one around it.
+    var_list: Variables.
+    uses: Of each variable, as `differentiable` finds them.
+    number: How many losses there are, at least one.
+    rows: Of how many at once.
+  """
+  everywhere = [each for found in uses for each in found]
+  upstream = graphs.gradients(
+      losses.graph, losses, [use.op.outputs[0] for use, _ in everywhere])
+  parts = iter([
+      None if gradient is None else operation_rules.rows_of(
+          use, rule, tf.convert_to_tensor(gradient), number, rows)
+      for (use, rule), gradient in zip(everywhere, upstream)])
+  by_variable = [[next(parts) for _ in found] for found in uses]
+
+  def tile(start: tf.Tensor) -> List[tf.Tensor]:
+    return [tf.add_n([tf.zeros([rows, *var.shape], var.dtype), *(
+        part(start) for part in found if part is not None)])
+            for var, found in zip(var_list, by_variable)]
+
+  return tile
+
+
+def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable]
+                  ) -> Optional[List[List[_Differentiable]]]:
+  """The operations that use each variable, with rules; None if it is not known.
+
+  Args:
+    losses: Shape (batch,).
+    var_list: Variables.
+  """
+  if tf.executing_eagerly() or (
+      losses.graph is not tf.compat.v1.get_default_graph()):
+    return None
+  try:
+    return [[(use, operation_rules.rule_for(use)) for use in found]
+            for found in _uses(losses, var_list)]
+  except operation_rules.NoRule:
+    return None
+
+
+def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]
+         ) -> List[List[operation_rules.Use]]:
+  """The uses of each variable, if each loss is shown to be of one example.
+
+  Raises:
+    NoRule: if it is not, or a use is not known.
+  """
+  graph = losses.graph
+  operations = graph_proof.needed([losses], ())
+  if any(graphs.has_own_gradient(op) or op.type in graph_proof.CALLS
+         for op in operations):
+    raise operation_rules.NoRule
+  readers: Dict[str, List[_Place]] = {}
+  for op in operations:
+    for place, tensor in enumerate(op.inputs):
+      readers.setdefault(tensor.name, []).append((op, place))
+  found = [_readers_of(graph.capture(var.handle), readers) for var in var_list]
+  tensors = {tensor.name: tensor for places in found for op, _ in places
+             for tensor in (*op.inputs, op.outputs[0])}
+  values = graph_proof.analyse(
+      graph, {tensor.name: _as_given(tensor) for tensor in _given(losses)},
+      [losses, *tensors.values()])
+  if values[0] != dependence.ROW_WISE:
+    raise operation_rules.NoRule
+  known = dict(zip(tensors, values[1:]))
+  return [[operation_rules.Use.of(op, place, var.shape, known) for op, place in places]
+          for var, places in zip(var_list, found)]
+
+
+def _readers_of(handle: tf.Tensor, readers: Dict[str, List[_Place]]) -> List[_Place]:
+  """The operations that compute with a variable."""
+  found, waiting = [], [handle]
+  while waiting:
+    for op, place in readers.get(waiting.pop().name, ()):
+      if op.type == 'ReadVariableOp' or (op.type in _REARRANGING and place == 0):
+        waiting.append(op.outputs[0])
+      else:
+        found.append((op, place))
+  return found
+
+
+def _given(losses: tf.Tensor) -> List[tf.Tensor]:
+  """What the losses are computed from that the graph does not have by itself."""
+  own = {inside.name for outside, inside in getattr(losses.graph, 'captures', ())
+         if isinstance(outside, tf.__internal__.EagerTensor)}
+  return [tensor for op in graph_proof.needed([losses], ())
+          if op.type in ('IteratorGetNext', 'Placeholder') for tensor in op.outputs
+          if tensor.name not in own and tensor.dtype not in (tf.resource, tf.variant)]
+
+
+def _as_given(tensor: tf.Tensor) -> dependence.Value:
+  """Takes all but numbers for rows of examples; see `_of_one_size`."""
+  if tensor.shape.rank is None:
+    return dependence.Value(Dependence.UNKNOWN, why='a tensor of unknown rank')
+  return dependence.ROW_WISE if tensor.shape.rank else dependence.CONSTANT
+
+
+def _of_one_size(losses: tf.Tensor) -> List[tf.Operation]:
+  """Checks, as it runs, that what was taken for rows of examples are as many."""
+  number = tf.shape(losses)[0]
+  return [tf.debugging.assert_equal(
+      tf.shape(tensor)[0], number, 'Expected tensors of a row for each loss.')
+          for tensor in _given(losses) if tensor.shape.rank]

@@ -1,0 +1,242 @@
+"""What single operations make of the gradients of their variables, by examples."""
+
+from __future__ import annotations
+
+from typing import Callable
+from typing import Dict
+from typing import NamedTuple
+from typing import Sequence
+from typing import Tuple
+
+import tensorflow as tf
+
+from tfcactus.keras.compat import patches
+from tfcactus.keras.gradients.layers import conv
+from tfcactus.keras.gradients.layers import im2col
+from tfcactus.keras.independence import dependence
+from tfcactus.keras.independence.dependence import Dependence
+
+Rows = Callable[[tf.Tensor], tf.Tensor]
+"""The first of some examples -> what those have, by example."""
+
+Rule = Callable[[Dict[int, tf.Tensor], tf.Tensor], tf.Tensor]
+"""(inputs that are of examples, gradient of the output), each of shape
+(rows, block, ...) -> gradients of the variable, a row for each example."""
+
+
+class NoRule(Exception):
+  """Nothing is known of a graph, or of an operation in it."""
+
+
+class Use(NamedTuple):
+  """An operation that computes with a variable.
+
+  Attributes:
+    op: The operation.
+    place: Which of its inputs is the variable.
+    shape: Of the variable.
+    of_examples: Which of its inputs are of examples, with how many rows of each.
+    block: How many rows of its output are of each example.
+  """
+
+  op: tf.Operation
+  place: int
+  shape: Tuple[int, ...]
+  of_examples: Dict[int, int]
+  block: int
+
+  @classmethod
+  def of(cls, op: tf.Operation, place: int, shape: Sequence[int],
+         known: Dict[str, dependence.Value]) -> Use:
+    """The use, if examples follow each other along first axes.
+
+    Args:
+      op: The operation.
+      place: Which of its inputs is the variable.
+      shape: Of the variable.
+      known: What is known of tensors, by their names.
+
+    Raises:
+      NoRule: if they do not.
+    """
+    blocks = {}
+    for i, tensor in enumerate([*op.inputs, *op.outputs]):
+      value = known[tensor.name]
+      if value.dependence == Dependence.ROW_WISE:
+        if value.axis or value.block < 1 or None in tensor.shape[1:].as_list():
+          raise NoRule
+        blocks[i] = value.block
+      elif value.dependence != Dependence.CONSTANT:
+        raise NoRule
+    block = blocks.pop(len(op.inputs), None)
+    if place in blocks or block is None:
+      raise NoRule
+    return cls(op, place, tuple(shape), blocks, block)
+
+
+def rule_for(use: Use) -> Rule:
+  """The rule of an operation.
+
+  Raises:
+    NoRule: if there is none, or none for the operation as it is.
+  """
+  if use.op.type not in _RULES:
+    raise NoRule
+  return _RULES[use.op.type](use)
+
+
+def rows_of(use: Use, rule: Rule, upstream: tf.Tensor, number: tf.Tensor, rows: int
+           ) -> Rows:
+  """The gradients of some examples from a start, zeros past the last one.
+
+  Args:
+    use: Of the variable.
+    rule: Of the operation.
+    upstream: Gradient of the sum of all losses by the operation's output.
+    number: How many examples there are, at least one.
+    rows: For how many at once.
+
+  Returns:
+    A function of the start that gives shape (rows, ...), as the variable's.
+  """
+  def taken(tensor: tf.Tensor, block: int, places: tf.Tensor) -> tf.Tensor:
+    sizes = [block, *tensor.shape[1:]]
+    apart = tf.reshape(tensor, tf.stack([number, *sizes]))
+    return tf.ensure_shape(tf.gather(apart, places), [rows, *sizes])
+
+  def found(start: tf.Tensor) -> tf.Tensor:
+    indices = start + tf.range(rows)
+    places = tf.minimum(indices, number - 1)
+    operands = {i: taken(use.op.inputs[i], block, places)
+                for i, block in use.of_examples.items()}
+    gradients = tf.reshape(
+        rule(operands, taken(upstream, use.block, places)), [rows, *use.shape])
+    # Not by a product: 0 * NaN = NaN.
+    inside = tf.reshape(indices < number, [rows] + [1] * len(use.shape))
+    return tf.where(inside, gradients, tf.zeros_like(gradients))
+
+  return found
+
+
+def _matmul(use: Use) -> Rule:
+  """Sums over an example's rows of their outer products."""
+  if use.place != 1 or use.op.get_attr('transpose_a') or len(use.of_examples) != 1:
+    raise NoRule
+  flipped = use.op.get_attr('transpose_b')
+
+  def rule(operands: Dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
+    pair = (upstream, operands[0]) if flipped else (operands[0], upstream)
+    return tf.matmul(*pair, transpose_a=True)
+
+  return rule
+
+
+def _convolution(use: Use) -> Rule:
+  """Products of patches and output gradients, as layers have them."""
+  op = use.op
+  if use.place != 1 or len(use.of_examples) != 1 or (
+      op.get_attr('data_format') != b'NHWC' or
+      op.get_attr('padding') not in (b'SAME', b'VALID')):
+    raise NoRule
+  kernel, image, output = (tensor.shape.as_list() for tensor in (
+      op.inputs[1], op.inputs[0], op.outputs[0]))
+  windows = [im2col.window(
+      op.get_attr('padding').decode().lower(), image[k], output[k], kernel[k - 1],
+      op.get_attr('strides')[k], op.get_attr('dilations')[k]) for k in (1, 2)]
+  groups = image[3] // kernel[2]
+
+  def rule(operands: Dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
+    rows, block = upstream.shape[:2]
+    images, outputs = (
+        tf.reshape(each, [rows * block, *each.shape[2:]])
+        for each in (operands[0], upstream))
+    found = conv.kernel_gradients(images, outputs, windows, groups)
+    found = tf.reduce_sum(tf.reshape(found, [rows, block, *found.shape[1:]]), 1)
+    return tf.linalg.matrix_transpose(found)
+
+  return rule
+
+
+def _broadcast(factor: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+              ) -> Callable[[Use], Rule]:
+  """Of what is the same for many places: a sum over them.
+
+  Args:
+    factor: (upstream gradient, the other operand) -> gradient at each place.
+  """
+  def made(use: Use) -> Rule:
+    op = use.op
+    own, out = op.inputs[use.place].shape.as_list(), op.outputs[0].shape.as_list()
+    if op.type == 'BiasAdd':
+      if use.place != 1 or op.get_attr('data_format') != b'NHWC':
+        raise NoRule
+    elif op.inputs[1 - use.place].shape.rank != len(out):
+      raise NoRule
+    own = [1] * (len(out) - len(own)) + own
+    if own[0] != 1 or list(use.of_examples) != [1 - use.place]:
+      raise NoRule
+    # Axes of shape (rows, block, ...).
+    summed = [1] + [k + 1 for k in range(1, len(out)) if own[k] == 1]
+
+    def rule(operands: Dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
+      return tf.reduce_sum(factor(upstream, operands[1 - use.place]), summed)
+
+    return rule
+
+  return made
+
+
+def _lookup(use: Use) -> Rule:
+  """Of a table: sums of the gradients of each row that an example looked up."""
+  op = use.op
+  if op.type == 'GatherV2':
+    axis = dependence.static(op.inputs[2])
+    if axis is None or int(axis) != 0:
+      raise NoRule
+  if use.place != 0 or op.get_attr('batch_dims') or len(use.shape) != 2 or (
+      list(use.of_examples) != [1]):
+    raise NoRule
+  vocabulary, width = use.shape
+
+  def rule(operands: Dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
+    rows = upstream.shape[0]
+    ids = tf.cast(tf.reshape(operands[1], [rows, -1]), tf.int32)
+    places = ids + vocabulary * tf.range(rows)[:, None]
+    return tf.reshape(tf.math.unsorted_segment_sum(
+        tf.reshape(upstream, [-1, width]), tf.reshape(places, [-1]),
+        rows * vocabulary), [rows, vocabulary, width])
+
+  return rule
+
+
+def _differentiated(use: Use) -> Rule:
+  """The operation by itself, on one example at a time, vectorised."""
+  op = use.op
+  if len(use.of_examples) != len(op.inputs) - 1:
+    raise NoRule
+
+  def rule(operands: Dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
+    variable = op.inputs[use.place]
+
+    def one(values: Tuple[Dict[int, tf.Tensor], tf.Tensor]) -> tf.Tensor:
+      given, gradient = values
+      with tf.GradientTape() as tape:
+        tape.watch(variable)
+        output, = dependence.rerun(op, [
+            given.get(i, variable) for i in range(len(op.inputs))])
+      return tape.gradient(output, variable, gradient)
+
+    with patches.vectorizing():
+      return tf.vectorized_map(one, (operands, upstream), warn=False)
+
+  return rule
+
+
+_RULES: Dict[str, Callable[[Use], Rule]] = {
+    'MatMul': _matmul, 'Conv2D': _convolution,
+    **dict.fromkeys(('Add', 'AddV2', 'BiasAdd'), _broadcast(lambda up, _: up)),
+    'Mul': _broadcast(lambda up, other: up * other),
+    **dict.fromkeys(('GatherV2', 'ResourceGather'), _lookup),
+    **dict.fromkeys(('BatchMatMulV2', 'Conv3D', 'DepthwiseConv2dNative', 'Einsum'),
+                    _differentiated)}
+"""By the type of the operation; each refuses what it does not hold for."""
