@@ -13,6 +13,7 @@ another NumPy than TensorFlow, it may be in another environment:
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import json
 import os
@@ -32,6 +33,7 @@ BATCH, EXAMPLES = 250, 15_000
 CONTENDERS = {
     'plain': 'plain Keras',
     'tfcactus': 'tfcactus `privatize`',
+    'drop_in': 'tfcactus DPKerasSGDOptimizer',
     'vectorized': "tfcactus, `engine='vectorized'`",
     'tfp_sequential': 'TensorFlow Privacy DPSequential',
     'tfp_sgd': 'TensorFlow Privacy DPKerasSGDOptimizer',
@@ -72,9 +74,10 @@ def keras_contender(name):
     return lambda steps: model.fit(batches, steps_per_epoch=steps, verbose=0)
   if name == 'plain':
     model.compile('sgd', loss, metrics=['accuracy'])
-  elif name == 'tfp_sgd':
-    import tensorflow_privacy
-    model.compile(tensorflow_privacy.DPKerasSGDOptimizer(
+  elif name in ('drop_in', 'tfp_sgd'):
+    library = importlib.import_module(
+        'tfcactus.keras' if name == 'drop_in' else 'tensorflow_privacy')
+    model.compile(library.DPKerasSGDOptimizer(
         1.5, 1.3, num_microbatches=BATCH), apart, metrics=['accuracy'])
   else:
     from tensorflow_privacy.privacy.keras_models import dp_keras_model

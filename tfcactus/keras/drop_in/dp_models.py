@@ -83,9 +83,8 @@ def _per_example(loss: Any) -> Any:
 class DPModel(_DPModel, keras.Model):
   """Goes where `tensorflow_privacy.DPModel` goes.
 
-  It trains by a drop-in optimizer, one backward pass per example, of which all that
-  `DPKerasSGDOptimizer` says is true; `tfcactus.keras.privatize` is many times
-  faster, and knows its batches.
+  It trains by a drop-in optimizer, of which all that `DPKerasSGDOptimizer` says is
+  true; `tfcactus.keras.privatize` is faster, and knows its batches.
 
   Args:
     l2_norm_clip: The bound on the norm of each example's gradient.

@@ -47,10 +47,11 @@ class DPKerasSGDOptimizer(_SGD):
   Goes where `tensorflow_privacy.DPKerasSGDOptimizer` goes, in `compile` with a
   loss of reduction NONE.
 
-  It sees a batch only through its losses, so it takes one backward pass per
-  example; `tfcactus.keras.privatize` is many times faster. It cannot see the
-  model either: layers or losses that mix examples, such as BatchNormalization,
-  void the guarantee. `EpsilonCallback` traces the model and the loss, and reports
+  It sees a batch only through its losses and the graph they were traced in. Where
+  that is shown to treat each example alone, one backward pass serves all of them;
+  otherwise each has its own, and `tfcactus.keras.privatize` is many times faster.
+  It cannot see the model either: layers or losses that mix examples, such as
+  BatchNormalization, void the guarantee. `EpsilonCallback` traces the model and the loss, and reports
   none unless each operation is known to leave examples alone; that `fit` ran
   what was traced is assumed, and said with epsilon. And it cannot take an example
   out of the batch: one whose activations overflow spoils the gradients of all
