@@ -49,16 +49,16 @@ class DPKerasSGDOptimizer(_SGD):
 
   It sees a batch only through its losses and the graph they were traced in. Where
   that is shown to treat each example alone, one backward pass serves all of them;
-  otherwise each has its own, and `tfcactus.keras.privatize` is many times faster.
-  It cannot see the model either: layers or losses that mix examples, such as
-  BatchNormalization, void the guarantee. `EpsilonCallback` traces the model and the loss, and reports
-  none unless each operation is known to leave examples alone; that `fit` ran
-  what was traced is assumed, and said with epsilon. And it cannot take an example
-  out of the batch: one whose activations overflow spoils the gradients of all
-  others, since 0 * NaN = NaN, so that the guarantee assumes that none does
-  (`sound` is False from then on, and `EpsilonCallback` refuses). A model made
-  by `privatize` needs no such assumption. Examples that hold NaN or infinity
-  themselves are taken out by `PoissonBatches`.
+  otherwise each has its own, and `tfcactus.keras.privatize` is many times faster. It
+  cannot see the model either: layers or losses that mix examples, such as
+  BatchNormalization, void the guarantee. `EpsilonCallback` traces the model and the
+  loss, and reports none unless each operation is known to leave examples alone; that
+  `fit` ran what was traced is assumed, and said with epsilon. And it cannot take an
+  example out of the batch: one whose activations overflow spoils the gradients of all
+  others, since 0 * NaN = NaN, so that the guarantee assumes that none does (`sound`
+  is False from then on, and `EpsilonCallback` refuses). A model made by `privatize`
+  needs no such assumption. Examples that hold NaN or infinity themselves are taken
+  out by `PoissonBatches`.
 
   Args:
     l2_norm_clip: The bound on the norm of each example's gradient.
