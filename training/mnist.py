@@ -142,7 +142,7 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
   behind = epochs_behind(args, model, batches.steps_per_epoch) if args.resume else 0
   start = time.time()
   history = model.fit(
-      batches, epochs=args.epochs, validation_data=data.test, initial_epoch=behind,
+      way.fed(batches), epochs=args.epochs, validation_data=data.test, initial_epoch=behind,
       callbacks=way.callbacks(batches),
       verbose=args.verbose if strategies.is_chief(args.strategy) else 0)
   seconds = time.time() - start

@@ -84,6 +84,10 @@ class Way:
           seed=self.args.seed)
     return tfcactus_keras.PoissonBatches(x, y, **self._poisson())
 
+  def fed(self, batches: Any) -> Any:
+    """What `fit` is given of the batches."""
+    return batches
+
   def _poisson(self) -> Dict[str, Any]:
     return {'sampling_prob': self.plan.sampling_prob, 'seed': self.args.seed,
             'steps_per_epoch': options.steps_per_epoch(
@@ -125,6 +129,10 @@ class DropIn(Way):
             self.plan, seed=self.args.seed, learning_rate=self.learning_rates()),
         _each_loss(), metrics=['accuracy'])
     return model
+
+  def fed(self, batches: Any) -> Any:
+    """A dataset: the shapes in it let the optimizer take one backward pass."""
+    return batches.dataset()
 
   def callbacks(self, batches: Any) -> List[tf.keras.callbacks.Callback]:
     """The callback, which is told of the batches."""

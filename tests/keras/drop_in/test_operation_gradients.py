@@ -8,6 +8,7 @@ from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import microbatches
 from tfcactus.keras.drop_in import operation_gradients
+from tfcactus.keras.drop_in import operation_rules
 
 layers = tf.keras.layers
 _NUMBER = 7
@@ -138,7 +139,7 @@ def _norms(rows):
 
 
 def _rows(model, x, losses=_losses):
-  """The rows of all tiles; None where they are left to backward passes."""
+  """The rows of all tiles."""
   variables = _variables(model)
   size = operation_gradients.rows_at_once(variables)
   assert size < _NUMBER and _NUMBER % size
@@ -147,8 +148,6 @@ def _rows(model, x, losses=_losses):
   def run(batch):
     found = losses(model, batch)
     uses = operation_gradients.differentiable(found, variables)
-    if uses is None:
-      return []
     tile = operation_gradients.tiles(
         found, variables, uses, tf.shape(found)[0], size)
     return [tf.concat(each, 0) for each in zip(*(
@@ -157,7 +156,7 @@ def _rows(model, x, losses=_losses):
   found = run(x)
   for each in found:
     np.testing.assert_array_equal(each[_NUMBER:], 0)
-  return [each[:_NUMBER] for each in found] or None
+  return [each[:_NUMBER] for each in found]
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +168,6 @@ def _few_at_once(monkeypatch):
 def test_are_those_of_each_example_alone(name):
   model, x = _made(*_KNOWN[name])
   found, expected = _rows(model, x), _gradients_one_by_one(model, x)
-  assert found is not None
   errors = [got - wanted for got, wanted in zip(found, expected)]
   assert np.all(_norms(errors) <= 1e-5 * _norms(expected) + 1e-7)
   # Of each variable something is asked.
@@ -178,17 +176,37 @@ def test_are_those_of_each_example_alone(name):
 
 @pytest.mark.parametrize('name', _LEFT)
 def test_what_is_not_known_is_left_to_backward_passes(name):
-  assert _rows(*_made(*_LEFT[name])) is None
+  model, x = _made(*_LEFT[name])
+  with pytest.raises(operation_rules.NoRule, match='in .*/'):
+    _rows(model, x)
+  ones = [tf.ones(v.shape) for v in _variables(model)]
+  with pytest.warns(UserWarning, match='a backward pass .* slow: .*privatize is fast'):
+    sums, _ = _summed(model, x, 1.0, lambda: (ones, tf.constant(True)))
+  _compare(sums, ones)
 
 
-def test_losses_of_several_examples_are_left():
+@pytest.mark.parametrize('losses', [
+    lambda *args: _losses(*args) - tf.reduce_mean(_losses(*args)),
+    lambda *args: tf.reverse(_losses(*args), [0]),
+    # By the place in the batch.
+    lambda *args: _losses(*args, tf.range(_NUMBER, dtype=tf.float32))])
+def test_losses_of_several_examples_are_left(losses):
   model, x = _made(*_KNOWN['dense'])
-  assert _rows(model, x, lambda model, x: _losses(model, x) -
-               tf.reduce_mean(_losses(model, x))) is None
-  assert _rows(model, x, lambda model, x: tf.reverse(_losses(model, x), [0])) is None
-  # By the place in the batch.
-  assert _rows(model, x, lambda model, x: _losses(
-      model, x, tf.range(_NUMBER, dtype=tf.float32))) is None
+  with pytest.raises(operation_rules.NoRule, match='not shown to be of each alone'):
+    _rows(model, x, losses)
+
+
+def test_eager_steps_and_examples_of_no_known_shape_are_left():
+  model, x = _made(*_KNOWN['CNN'])
+  with pytest.raises(operation_rules.NoRule, match='run_eagerly'):
+    operation_gradients.differentiable(_losses(model, x), _variables(model))
+
+  @tf.function(input_signature=[tf.TensorSpec([None] * 4)])
+  def run(batch):
+    operation_gradients.differentiable(_losses(model, batch), _variables(model))
+
+  with pytest.raises(operation_rules.NoRule, match=r'fit\(batches.dataset\(\)\)'):
+    run(x)
 
 
 def _clipped(model, x):

@@ -15,9 +15,9 @@ import math
 from typing import Callable
 from typing import Dict
 from typing import List
-from typing import Optional
 from typing import Sequence
 from typing import Tuple
+import warnings
 
 import tensorflow as tf
 
@@ -54,8 +54,12 @@ def clipped_sums(losses: microbatches.Losses, var_list: Sequence[tf.Variable],
     l2_norm_clip: The bound on the norm over all variables together.
     otherwise: Makes the same of microbatches by backward passes.
   """
-  uses = differentiable(losses.of_examples, var_list)
-  if uses is None:
+  try:
+    uses = differentiable(losses.of_examples, var_list)
+  except operation_rules.NoRule as reason:
+    warnings.warn(
+        'Each example takes a backward pass through the whole batch, which is slow: '
+        f'{reason}. tfcactus.keras.privatize is fast.', stacklevel=2)
     return otherwise()
   with tf.control_dependencies(_of_one_size(losses.of_examples)):
     number = tf.identity(tf.shape(losses.of_examples)[0])
@@ -114,21 +118,26 @@ def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
 
 def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable]
-                  ) -> Optional[List[List[_Differentiable]]]:
-  """The operations that use each variable, with rules; None if it is not known.
+                  ) -> List[List[_Differentiable]]:
+  """The operations that use each variable, with rules.
 
   Args:
     losses: Shape (batch,).
     var_list: Variables.
+
+  Raises:
+    NoRule: if not all are known, or not each loss is shown to be of one example.
   """
-  if tf.executing_eagerly() or (
-      losses.graph is not tf.compat.v1.get_default_graph()):
-    return None
-  try:
-    return [[(use, operation_rules.rule_for(use)) for use in found]
-            for found in _uses(losses, var_list)]
-  except operation_rules.NoRule:
-    return None
+  if tf.executing_eagerly():
+    raise operation_rules.NoRule('run_eagerly=True leaves no graph to look at')
+  if losses.graph is not tf.compat.v1.get_default_graph():
+    raise operation_rules.NoRule('the losses are of another graph')
+  if any(None in tensor.shape[1:] for tensor in _given(losses) if tensor.shape.rank):
+    raise operation_rules.NoRule(
+        'the shapes of examples are not known, which Keras 2 forgets of a Sequence; '
+        'pass fit(batches.dataset()) instead of fit(batches)')
+  return [[(use, operation_rules.rule_for(use)) for use in found]
+          for found in _uses(losses, var_list)]
 
 
 def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]
@@ -140,9 +149,10 @@ def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]
   """
   graph = losses.graph
   operations = graph_proof.needed([losses], ())
-  if any(graphs.has_own_gradient(op) or op.type in graph_proof.CALLS
-         for op in operations):
-    raise operation_rules.NoRule
+  for op in operations:
+    if graphs.has_own_gradient(op) or op.type in graph_proof.CALLS:
+      raise operation_rules.NoRule(
+          f'{op.type} in {op.name!r} runs a function, or has a gradient of its own')
   readers: Dict[str, List[_Place]] = {}
   for op in operations:
     for place, tensor in enumerate(op.inputs):
@@ -154,7 +164,8 @@ def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]
       graph, {tensor.name: _as_given(tensor) for tensor in _given(losses)},
       [losses, *tensors.values()])
   if values[0] != dependence.ROW_WISE:
-    raise operation_rules.NoRule
+    why = values[0].why or 'losses that are not a row for each example'
+    raise operation_rules.NoRule(f'it is not shown to be of each alone: {why}')
   known = dict(zip(tensors, values[1:]))
   return [[operation_rules.Use.of(op, place, var.shape, known) for op, place in places]
           for var, places in zip(var_list, found)]

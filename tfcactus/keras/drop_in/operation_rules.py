@@ -25,7 +25,12 @@ Rule = Callable[[Dict[int, tf.Tensor], tf.Tensor], tf.Tensor]
 
 
 class NoRule(Exception):
-  """Nothing is known of a graph, or of an operation in it."""
+  """What it is about a graph, or an operation in it, that no rule is for."""
+
+
+def no_rule(op: tf.Operation) -> NoRule:
+  """What a rule says of an operation that it does not hold for."""
+  return NoRule(f'{op.type} in {op.name!r} is used in a way that has no rule')
 
 
 class Use(NamedTuple):
@@ -64,13 +69,13 @@ class Use(NamedTuple):
       value = known[tensor.name]
       if value.dependence == Dependence.ROW_WISE:
         if value.axis or value.block < 1 or None in tensor.shape[1:].as_list():
-          raise NoRule
+          raise no_rule(op)
         blocks[i] = value.block
       elif value.dependence != Dependence.CONSTANT:
-        raise NoRule
+        raise no_rule(op)
     block = blocks.pop(len(op.inputs), None)
     if place in blocks or block is None:
-      raise NoRule
+      raise no_rule(op)
     return cls(op, place, tuple(shape), blocks, block)
 
 
@@ -81,7 +86,7 @@ def rule_for(use: Use) -> Rule:
     NoRule: if there is none, or none for the operation as it is.
   """
   if use.op.type not in _RULES:
-    raise NoRule
+    raise no_rule(use.op)
   return _RULES[use.op.type](use)
 
 
@@ -121,7 +126,7 @@ def rows_of(use: Use, rule: Rule, upstream: tf.Tensor, number: tf.Tensor, rows: 
 def _matmul(use: Use) -> Rule:
   """Sums over an example's rows of their outer products."""
   if use.place != 1 or use.op.get_attr('transpose_a') or len(use.of_examples) != 1:
-    raise NoRule
+    raise no_rule(use.op)
   flipped = use.op.get_attr('transpose_b')
 
   def rule(operands: Dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
@@ -137,7 +142,7 @@ def _convolution(use: Use) -> Rule:
   if use.place != 1 or len(use.of_examples) != 1 or (
       op.get_attr('data_format') != b'NHWC' or
       op.get_attr('padding') not in (b'SAME', b'VALID')):
-    raise NoRule
+    raise no_rule(use.op)
   kernel, image, output = (tensor.shape.as_list() for tensor in (
       op.inputs[1], op.inputs[0], op.outputs[0]))
   windows = [im2col.window(
@@ -169,12 +174,12 @@ def _broadcast(factor: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     own, out = op.inputs[use.place].shape.as_list(), op.outputs[0].shape.as_list()
     if op.type == 'BiasAdd':
       if use.place != 1 or op.get_attr('data_format') != b'NHWC':
-        raise NoRule
+        raise no_rule(use.op)
     elif op.inputs[1 - use.place].shape.rank != len(out):
-      raise NoRule
+      raise no_rule(use.op)
     own = [1] * (len(out) - len(own)) + own
     if own[0] != 1 or list(use.of_examples) != [1 - use.place]:
-      raise NoRule
+      raise no_rule(use.op)
     # Axes of shape (rows, block, ...).
     summed = [1] + [k + 1 for k in range(1, len(out)) if own[k] == 1]
 
@@ -192,10 +197,10 @@ def _lookup(use: Use) -> Rule:
   if op.type == 'GatherV2':
     axis = dependence.static(op.inputs[2])
     if axis is None or int(axis) != 0:
-      raise NoRule
+      raise no_rule(use.op)
   if use.place != 0 or op.get_attr('batch_dims') or len(use.shape) != 2 or (
       list(use.of_examples) != [1]):
-    raise NoRule
+    raise no_rule(use.op)
   vocabulary, width = use.shape
 
   def rule(operands: Dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
@@ -213,7 +218,7 @@ def _differentiated(use: Use) -> Rule:
   """The operation by itself, on one example at a time, vectorised."""
   op = use.op
   if len(use.of_examples) != len(op.inputs) - 1:
-    raise NoRule
+    raise no_rule(use.op)
 
   def rule(operands: Dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
     variable = op.inputs[use.place]
