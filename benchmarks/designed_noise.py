@@ -18,6 +18,8 @@ from tfcactus import _format
 from tfcactus import design
 from tfcactus.search import optimal
 
+LONG = 'it designs noise for some twenty settings, and accounts for it'
+
 SETTINGS: dict[str, Any] = {
     'sampling_prob': 250 / 60_000, 'steps': 14_400, 'delta': 1e-5}
 

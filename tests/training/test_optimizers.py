@@ -41,7 +41,7 @@ def weights(optimizer):
   way = optimizers.WAYS[optimizer](args, plan)
   model = way.compiled(mnist.build_model(args))
   batches = way.batches(*data.train)
-  model.fit(batches, epochs=3, verbose=0)
+  model.fit(way.fed(batches), epochs=3, verbose=0)
   assert way.released(model) == plan.steps == 3
   return [v.numpy() for v in model.trainable_variables]
 
