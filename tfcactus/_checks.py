@@ -40,6 +40,12 @@ def positive(name: str, value: object) -> float:
 
 def noise_scale(name: str, value: object) -> float:
   """Returns `value` as a float in the range where noise can be accounted."""
+  value = real(name, value)
+  if value == 0:
+    raise ValueError(
+        f'Expected {name} > 0, got {name}=0: without noise nothing is private, and '
+        'there is nothing to account for. To see what clipping does by itself, train '
+        f'with a {name} of {SMALLEST_NOISE:g}.')
   value = positive(name, value)
   if not SMALLEST_NOISE <= value <= LARGEST_NOISE:
     raise ValueError(

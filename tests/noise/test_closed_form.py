@@ -33,3 +33,10 @@ def test_digests_tell_laws_and_parameters_apart():
   laws = [noise.Gaussian(1), noise.Gaussian(2), noise.Laplace(1)]
   assert len({law.digest for law in laws}) == 3
   assert noise.Gaussian(1).digest == noise.Gaussian(1.0).digest
+
+
+def test_no_noise_is_refused_with_what_does_the_same_to_training():
+  with pytest.raises(ValueError, match='nothing is private.* of 1e-100') as error:
+    noise.Gaussian(0)
+  told = float(str(error.value).rstrip('.').split()[-1])
+  assert np.max(np.abs(noise.Gaussian(told).sample(np.random.default_rng(0), 99))) < 1e-98
