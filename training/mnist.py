@@ -142,8 +142,8 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
   behind = epochs_behind(args, model, batches.steps_per_epoch) if args.resume else 0
   start = time.time()
   history = model.fit(
-      way.fed(batches), epochs=args.epochs, validation_data=data.test, initial_epoch=behind,
-      callbacks=way.callbacks(batches),
+      way.fed(batches), epochs=args.epochs, validation_data=data.test,
+      initial_epoch=behind, callbacks=way.callbacks(batches),
       verbose=args.verbose if strategies.is_chief(args.strategy) else 0)
   seconds = time.time() - start
   return result(args, data, way, model, history, seconds), way.guarantee(model)
