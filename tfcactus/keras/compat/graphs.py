@@ -11,6 +11,8 @@ from typing import Sequence
 from typing import TypeVar
 
 import tensorflow as tf
+from tensorflow.python.eager import record
+from tensorflow.python.framework import ops
 from tensorflow.python.ops import gradients_util
 
 from tfcactus.keras.compat import versions
@@ -47,6 +49,24 @@ def gradients(graph: tf.Graph, of: tf.Tensor, by: Sequence[tf.Tensor],
   return gradients_util._GradientsHelper(  # pylint: disable=protected-access
       [of], list(by), None if upstream is None else [upstream], src_graph=graph,
       unconnected_gradients=tf.UnconnectedGradients.NONE)
+
+
+def has_no_gradient(op: tf.Operation) -> bool:
+  """Whether nothing flows back through an operation, in a graph or on a tape."""
+  try:
+    return ops.get_gradient_function(op) is None
+  except LookupError:
+    return False
+
+
+def is_recording() -> bool:
+  """Whether any tape records what is computed now."""
+  return record.could_possibly_record()
+
+
+def is_recorded(tensor: tf.Tensor) -> bool:
+  """Whether a tape that records now knows what a tensor was computed from."""
+  return record.should_record_backprop([tensor])
 
 
 def as_written(function: _Function) -> _Function:

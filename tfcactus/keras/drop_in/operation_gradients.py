@@ -44,8 +44,8 @@ _Differentiable = Tuple[operation_rules.Use, operation_rules.Rule]
 
 
 def clipped_sums(losses: microbatches.Losses, var_list: Sequence[tf.Variable],
-                 l2_norm_clip: tf.Tensor, otherwise: Callable[[], tiled_sums.Sums]
-                ) -> tiled_sums.Sums:
+                 l2_norm_clip: tf.Tensor, otherwise: Callable[[], tiled_sums.Sums],
+                 tape: Optional[tf.GradientTape] = None) -> tiled_sums.Sums:
   """Sums of clipped gradients of each loss, and whether all were finite.
 
   Args:
@@ -53,9 +53,10 @@ def clipped_sums(losses: microbatches.Losses, var_list: Sequence[tf.Variable],
     var_list: Variables.
     l2_norm_clip: The bound on the norm over all variables together.
     otherwise: Makes the same of microbatches by backward passes.
+    tape: What it recorded alone is differentiated; None for all that the graph has.
   """
   try:
-    uses = differentiable(losses.of_examples, var_list)
+    uses = differentiable(losses.of_examples, var_list, tape)
   except operation_rules.NoRule as reason:
     warnings.warn(
         'Each example takes a backward pass through the whole batch, which is slow: '
@@ -117,16 +118,18 @@ def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
   return tile
 
 
-def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable]
+def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable],
+                   tape: Optional[tf.GradientTape] = None
                   ) -> List[List[_Differentiable]]:
   """The operations that use each variable, with rules.
 
   Args:
     losses: Shape (batch,).
     var_list: Variables.
+    tape: What it recorded alone is differentiated; None for all that the graph has.
 
   Raises:
-    NoRule: if not all are known, or not each loss is shown to be of one example.
+    NoRule: if not all are known or recorded, or not each loss is shown to be of one example.
   """
   if tf.executing_eagerly():
     raise operation_rules.NoRule('run_eagerly=True leaves no graph to look at')
@@ -136,8 +139,13 @@ def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable]
     raise operation_rules.NoRule(
         'the shapes of examples are not known, which Keras 2 forgets of a Sequence; '
         'pass fit(batches.dataset()) instead of fit(batches)')
-  return [[(use, operation_rules.rule_for(use)) for use in found]
+  uses = [[(use, operation_rules.rule_for(use)) for use in found]
           for found in _uses(losses, var_list)]
+  if tape is not None and not _all_recorded(losses, var_list, tape):
+    raise operation_rules.NoRule(
+        'the tape did not record, or another does too, some of what losses are '
+        'computed from variables by')
+  return uses
 
 
 def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]
@@ -171,6 +179,33 @@ def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]
           for var, places in zip(var_list, found)]
 
 
+def _all_recorded(losses: tf.Tensor, var_list: Sequence[tf.Variable],
+                  tape: tf.GradientTape) -> bool:
+  """Whether a tape has all that the graph computes losses from variables by.
+
+  Layers may have run before the tape, beside it, or while it did not record: what
+  they did is constant to it, and not to the graph. It is not asked for gradients,
+  which it may give but once.
+
+  Args:
+    losses: Shape (batch,).
+    var_list: Variables.
+    tape: Recorded the losses, and does not record now.
+  """
+  if graphs.is_recording():  # Another one, which may know what this one does not.
+    return False
+  moving = {losses.graph.capture(var.handle).name for var in var_list}
+  with tape:
+    for op in graph_proof.needed([losses], ()):
+      if not graphs.has_no_gradient(op) and any(
+          tensor.name in moving for tensor in op.inputs):
+        made = [tensor for tensor in op.outputs if tensor.dtype.is_floating]
+        if not all(map(graphs.is_recorded, made)):
+          return False
+        moving.update(tensor.name for tensor in made)
+  return True
+
+
 def _readers_of(handle: tf.Tensor, readers: Dict[str, List[_Place]]) -> List[_Place]:
   """The operations that compute with a variable."""
   found, waiting = [], [handle]
@@ -184,9 +219,11 @@ def _readers_of(handle: tf.Tensor, readers: Dict[str, List[_Place]]) -> List[_Pl
 
 
 def _given(losses: tf.Tensor) -> List[tf.Tensor]:
-  """What the losses are computed from that the graph does not have by itself."""
-  own = {inside.name for outside, inside in getattr(losses.graph, 'captures', ())
-         if isinstance(outside, tf.__internal__.EagerTensor)}
+  """What the losses are computed from that the graph was given.
+
+  Not what it took from a graph around it: that may be computed from variables there.
+  """
+  own = {inside.name for _, inside in getattr(losses.graph, 'captures', ())}
   return [tensor for op in graph_proof.needed([losses], ())
           if op.type in ('IteratorGetNext', 'Placeholder') for tensor in op.outputs
           if tensor.name not in own and tensor.dtype not in (tf.resource, tf.variant)]

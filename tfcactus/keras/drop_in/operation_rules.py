@@ -198,6 +198,8 @@ def _lookup(use: Use) -> Rule:
     axis = dependence.static(op.inputs[2])
     if axis is None or int(axis) != 0:
       raise no_rule(use.op)
+    if op.inputs[0].shape.as_list() != list(use.shape):  # Of another shape.
+      raise no_rule(use.op)
   if use.place != 0 or op.get_attr('batch_dims') or len(use.shape) != 2 or (
       list(use.of_examples) != [1]):
     raise no_rule(use.op)
@@ -205,8 +207,12 @@ def _lookup(use: Use) -> Rule:
 
   def rule(operands: Dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
     rows = upstream.shape[0]
-    ids = tf.cast(tf.reshape(operands[1], [rows, -1]), tf.int32)
-    places = ids + vocabulary * tf.range(rows)[:, None]
+    ids = tf.reshape(operands[1], [rows, -1])
+    inside = tf.logical_and(ids >= 0, ids < vocabulary)
+    places = tf.cast(ids, tf.int32) + vocabulary * tf.range(rows)[:, None]
+    # Devices that let others pass look up nothing there; a place of -1 is left out.
+    # Without, it would be a row of another example.
+    places = tf.where(inside, places, -1)
     return tf.reshape(tf.math.unsorted_segment_sum(
         tf.reshape(upstream, [-1, width]), tf.reshape(places, [-1]),
         rows * vocabulary), [rows, vocabulary, width])

@@ -174,7 +174,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     var_list = tf.nest.flatten(var_list)
     sums, finite = operation_gradients.clipped_sums(
         losses, var_list, self._clip(), lambda: tape_gradients.clipped_sums(
-            losses.of_microbatches, var_list, tape, self._clip()))
+            losses.of_microbatches, var_list, tape, self._clip()), tape)
     self._private.note_finite(finite)
     self._private.ready = True
     return list(zip(self._prepared(sums), var_list))
