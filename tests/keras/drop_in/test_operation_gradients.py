@@ -29,18 +29,21 @@ class _Tied(layers.Layer):
 
 
 class _Scaled(layers.Layer):
-  """Multiplies and adds, of shapes that are broadcast along other axes."""
+  """Multiplies, adds and subtracts, of shapes that are broadcast along other axes."""
 
   def build(self, shape):
     self.factor = self.add_weight(name='factor', shape=(shape[1], 1),
                                   initializer='ones')
-    self.offset = self.add_weight(name='offset', shape=(1, 1, shape[2]),
-                                  initializer='ones')
+    self.offset, self.shift, self.mirror = (self.add_weight(
+        name=name, shape=(1, 1, shape[2]), initializer='ones')
+        for name in ('offset', 'shift', 'mirror'))
     self.unused = self.add_weight(name='unused', shape=(2,), initializer='ones')
 
   def call(self, inputs):
-    return tf.nn.tanh(inputs) * tf.convert_to_tensor(self.factor) + (
+    scaled = tf.nn.tanh(inputs) * tf.convert_to_tensor(self.factor) + (
         tf.convert_to_tensor(self.offset))
+    shifted = tf.nn.sigmoid(scaled) - tf.convert_to_tensor(self.shift)
+    return tf.convert_to_tensor(self.mirror) - tf.square(shifted)
 
 
 class _Reshaped(layers.Layer):
@@ -137,12 +140,12 @@ def _variables(model):
   return [models.tf_variable(v) for v in model.trainable_variables]
 
 
-def _gradients_one_by_one(model, x):
+def _gradients_one_by_one(model, x, losses=_losses):
   variables = _variables(model)
   found = []
   for row in x:
     with tf.GradientTape() as tape:
-      loss = _losses(model, row[None])
+      loss = losses(model, row[None])
     found.append([tf.convert_to_tensor(each).numpy() for each in tape.gradient(
         loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)])
   return [np.stack(each).astype(float) for each in zip(*found)]
@@ -248,6 +251,24 @@ def _summed(model, x, clip, otherwise=None, split=lambda losses: losses):
 def _compare(found, expected):
   for got, wanted in zip(found, expected):
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_losses_of_each_place_are_known():
+  model, x = _made(_SERIES, [lambda: layers.Dense(4, 'tanh')])
+
+  def losses(model, x):
+    # As Keras has them: of matrices, by sizes that are taken from shapes.
+    out = model(x)
+    labels = tf.cast(tf.reduce_sum(x, 2) > 0, tf.int32)
+    width = tf.shape(out)[tf.rank(out) - 1]
+    found = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        tf.reshape(labels, [-1]), tf.reshape(out, [-1, width]))
+    return tf.reduce_sum(tf.reshape(found, tf.shape(labels)), 1)
+
+  found = _rows(model, x, losses)
+  expected = _gradients_one_by_one(model, x, losses)
+  for got, wanted in zip(found, expected):
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_sums_are_clipped_one_by_one():

@@ -178,7 +178,7 @@ def _broadcast(factor: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     elif op.inputs[1 - use.place].shape.rank != len(out):
       raise no_rule(use.op)
     own = [1] * (len(out) - len(own)) + own
-    if own[0] != 1 or list(use.of_examples) != [1 - use.place]:
+    if own[0] != 1 or None in own[1:] or list(use.of_examples) != [1 - use.place]:
       raise no_rule(use.op)
     # Axes of shape (rows, block, ...).
     summed = [1] + [k + 1 for k in range(1, len(out)) if own[k] == 1]
@@ -189,6 +189,11 @@ def _broadcast(factor: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     return rule
 
   return made
+
+
+def _difference(use: Use) -> Rule:
+  """Of what is subtracted, or subtracted from."""
+  return _broadcast((lambda up, _: -up) if use.place else (lambda up, _: up))(use)
 
 
 def _lookup(use: Use) -> Rule:
@@ -246,7 +251,7 @@ def _differentiated(use: Use) -> Rule:
 _RULES: Dict[str, Callable[[Use], Rule]] = {
     'MatMul': _matmul, 'Conv2D': _convolution,
     **dict.fromkeys(('Add', 'AddV2', 'BiasAdd'), _broadcast(lambda up, _: up)),
-    'Mul': _broadcast(lambda up, other: up * other),
+    'Mul': _broadcast(lambda up, other: up * other), 'Sub': _difference,
     **dict.fromkeys(('GatherV2', 'ResourceGather'), _lookup),
     **dict.fromkeys(('BatchMatMulV2', 'Conv3D', 'DepthwiseConv2dNative', 'Einsum'),
                     _differentiated)}

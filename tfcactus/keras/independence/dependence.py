@@ -152,6 +152,9 @@ def static(tensor: tf.Tensor) -> Optional[np.ndarray]:
   if found is not None:
     return np.asarray(found)
   op = tensor.op
+  size = size_taken(op)
+  if size is not None:
+    return np.asarray(size, tensor.dtype.as_numpy_dtype)
   if op.type not in _FOLDING:
     return None
   inputs = [static(operand) for operand in op.inputs]
@@ -159,6 +162,16 @@ def static(tensor: tf.Tensor) -> Optional[np.ndarray]:
   if len(known) < len(inputs):
     return None
   return folded(op, known)[tensor.value_index]
+
+
+def size_taken(op: tf.Operation) -> Optional[int]:
+  """The size that an operation takes from a shape, if it is a constant."""
+  if op.type != 'StridedSlice' or op.inputs[0].op.type != 'Shape' or (
+      op.get_attr('shrink_axis_mask') != 1):
+    return None
+  shape = op.inputs[0].op.inputs[0].shape
+  begin = static(op.inputs[1])
+  return None if begin is None or shape.rank is None else shape[int(begin[0])]
 
 
 def folded(op: tf.Operation, inputs: List[np.ndarray]) -> List[np.ndarray]:

@@ -204,7 +204,7 @@ def _of_sizes(node: Node) -> Union[Value, List[Value]]:
 
 def _computed_size(node: Node) -> Union[Value, List[Value]]:
   """Sizes made from sizes, by products and by moving them alone."""
-  if _is_known_size(node.op):
+  if dependence.size_taken(node.op) is not None:
     return CONSTANT
   operands = [dependence.sizes_by_batch(tensor, value)
               for tensor, value in zip(node.op.inputs, node.values)]
@@ -214,16 +214,6 @@ def _computed_size(node: Node) -> Union[Value, List[Value]]:
   found = zip(*(dependence.folded(node.op, [sizes[k] for sizes in known])
                 for k in range(len(dependence.BATCH_SIZES))))
   return [dependence.sized(values) for values in found]
-
-
-def _is_known_size(op: tf.Operation) -> bool:
-  """Whether it takes from a shape one size that is a constant."""
-  if op.type != 'StridedSlice' or op.inputs[0].op.type != 'Shape' or (
-      op.get_attr('shrink_axis_mask') != 1):
-    return False
-  shape = op.inputs[0].op.inputs[0].shape
-  begin = dependence.static(op.inputs[1])
-  return begin is not None and shape[int(begin[0])] is not None
 
 
 def _body(node: Node, name: str, values: Sequence[Value]) -> List[Value]:
