@@ -15,6 +15,7 @@ import math
 from typing import Callable
 from typing import Dict
 from typing import List
+from typing import Optional
 from typing import Sequence
 from typing import Tuple
 import warnings
@@ -129,7 +130,8 @@ def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable],
     tape: What it recorded alone is differentiated; None for all that the graph has.
 
   Raises:
-    NoRule: if not all are known or recorded, or not each loss is shown to be of one example.
+    NoRule: if not all are known and recorded, or not each loss is shown to be of one
+      example.
   """
   if tf.executing_eagerly():
     raise operation_rules.NoRule('run_eagerly=True leaves no graph to look at')
