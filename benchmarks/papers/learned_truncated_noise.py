@@ -22,7 +22,7 @@ from tfcactus import design
 from tfcactus.noise import scalar_pairs
 
 FIGURES = learned_numbers.FIGURES
-SCALE = ('scale: one sigmoid per cell, 60 to 500 cells a side, 1,500 to 5,000 epochs, '
+SCALE = ('scale: one sigmoid per cell, 60 to 500 cells a side, 1,500 to 15,000 epochs, '
          'in place of 10,000 sigmoids on 60,000 points')
 
 
