@@ -120,7 +120,7 @@ def run(each: Benchmark, *, quick: bool, folder: Optional[str]) -> bool:
       '' if done.returncode == 0 else f', FAILED with {done.returncode}'), flush=True)
   if done.returncode == 0 and not quick:
     took = _results.load(DURATIONS, {})
-    took[each.name] = {'seconds': round(seconds, 1),
+    took[each.name] = {'seconds': round(seconds, 3),
                        'cpu_seconds': round(_processor() - used, 2),
                        'cores': os.cpu_count()}
     _results.save(DURATIONS, dict(sorted(took.items())))

@@ -15,8 +15,8 @@ from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.accounting.composition.split_contours import SplitContours
 
 # Settings of each family: hundreds here, the rest as slow tests.
-SEEDED = dict(few_gaussians=150, many_gaussians=6, fixed_size=70, replaced=130,
-              laplace=110, discrete=170, table=8)
+SEEDED = dict(few_gaussians=225, many_gaussians=10, fixed_size=110, replaced=130,
+              laplace=110, discrete=170, table=15)
 SLOW = dict(few_gaussians=2600, many_gaussians=600, fixed_size=500, replaced=400,
             laplace=500, discrete=700, table=250)
 CHUNKS = 10

@@ -109,11 +109,12 @@ def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
       None if gradient is None else operation_rules.rows_of(
           use, rule, tf.convert_to_tensor(gradient), number, rows)
       for (use, rule), gradient in zip(everywhere, upstream)])
-  by_variable = [[next(parts) for _ in found] for found in uses]
+  by_variable = [[part for part in (next(parts) for _ in found) if part is not None]
+                 for found in uses]
 
   def tile(start: tf.Tensor) -> List[tf.Tensor]:
-    return [tf.add_n([tf.zeros([rows, *var.shape], var.dtype), *(
-        part(start) for part in found if part is not None)])
+    return [tf.add_n([part(start) for part in found]) if found else
+            tf.zeros([rows, *var.shape], var.dtype)
             for var, found in zip(var_list, by_variable)]
 
   return tile
