@@ -22,7 +22,7 @@ from benchmarks import _results
 from tfcactus import design
 from tfcactus.design.solvers import conic
 
-LONG = 'its peer takes minutes where designs are large'
+LONG = 'its peer is slow, and fails, where designs are large'
 QUICK = ('--largest', '20', '--dims', '1', '10')
 
 BUDGET, UNITS, LOG_RATIO = 0.25, 8, 200 * np.log(0.9)
