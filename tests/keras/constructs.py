@@ -498,7 +498,7 @@ PRIVATE: Dict[str, Construct] = {
     'counting layer': _line('write no variables', Counting),
     'regularizer': _line(BOUNDED, lambda: _dense(kernel_regularizer='l2')),
     'activity': _line(BOUNDED, lambda: _dense(activity_regularizer='l2')),
-    'python': _line('write no variables', lambda: Function(
+    'python': _line('runs Python', lambda: Function(
         lambda x: tf.ensure_shape(tf.numpy_function(
             lambda v: v - v.mean(0), [x], x.dtype), x.shape))),
     # Losses of Keras.

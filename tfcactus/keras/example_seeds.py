@@ -8,6 +8,9 @@ of the operating system, new ones for each physical batch, whatever
 independent of each other and of all else. Given the masks, an example changes
 the sum by one clip norm; averaged over them, by joint convexity of the
 hockey-stick divergence, no more is told.
+
+A stateless draw by a seed of the user's own stays what it is, a constant. The layer
+then runs on one example at a time, and gives each example the same draw.
 """
 
 from __future__ import annotations
@@ -21,11 +24,9 @@ import tensorflow as tf
 
 from tfcactus.keras import random_bits
 from tfcactus.keras import replicas
+from tfcactus.keras import vectorization
 from tfcactus.keras.compat import patches
 from tfcactus.randomness import KeyStream
-
-_ROW = 0x9E3779B97F4A7C15 - 2**64
-"""Seeds of rows are so far apart."""
 
 
 class Keys:
@@ -47,7 +48,10 @@ class Keys:
 
 
 def row_seeds(rows: int) -> tf.Tensor:
-  """Seeds for each of several examples, to be drawn by inside `drawing`.
+  """Draws a seed for each of several examples, independent of each other.
+
+  Drawn and not counted: whatever a layer makes of its seed, such as the last bit,
+  is then independent of what it makes of another example's.
 
   Args:
     rows: How many examples there are.
@@ -55,16 +59,13 @@ def row_seeds(rows: int) -> tf.Tensor:
   Returns:
     int64, shape (rows, 2).
   """
-  index = tf.range(rows, dtype=tf.int64)
-  return patches.current_seed() + tf.stack([index * _ROW, tf.zeros_like(index)], 1)
+  if vectorization.is_standing_in():
+    return tf.zeros([rows, 2], tf.int64)  # Alike, whatever rows hold, as seeds are.
+  seed = patches.current_seed() if patches.is_drawing() else Keys(None)()
+  return tf.random.stateless_uniform([rows, 2], seed, None, None, tf.int64)
 
 
 def counting(seed: tf.Tensor) -> Callable[[], tf.Tensor]:
   """Returns what makes of one seed others, for several draws."""
   calls = itertools.count()
   return lambda: seed + [0, next(calls)]
-
-
-def no_seed() -> tf.Tensor:
-  """In place of a seed, in a trace that is only looked at."""
-  return tf.zeros([2], tf.int64)

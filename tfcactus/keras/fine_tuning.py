@@ -40,7 +40,7 @@ def features(backbone: keras.Model, x: Any, batch_size: int = 64) -> np.ndarray:
   shape = (max(2, batch_size), *x.shape[1:])
   run = tf.function(lambda rows: backbone(rows, training=False), autograph=False)
   graph = run.get_concrete_function(tf.TensorSpec(shape, x.dtype)).graph
-  state_writes.check_graph(graph, 'a backbone that writes')
+  state_writes.check_graph(graph, 'backbones', backbone)
   found = graph_proof.first_dependence(graph, graph.inputs[:1], graph.outputs)
   if found is not None:
     raise ValueError(

@@ -49,7 +49,7 @@ def _total(model: keras.Model) -> tf.Tensor:
 
 @tf.autograph.experimental.do_not_convert
 def _check(model: keras.Model) -> None:
-  """Refuses penalties of variables that are not the model's.
+  """Refuses penalties that are not functions of the model's weights.
 
   Numbers in a regularizer, such as weights to stay near to, are taken for public, as
   its strength is.
@@ -60,12 +60,4 @@ def _check(model: keras.Model) -> None:
   with tf.init_scope():
     graph = tf.function(lambda: _total(model), autograph=False
                        ).get_concrete_function().graph
-  state_writes.check_graph(graph, 'regularizers that write')
-  known = {id(models.handle(variable)) for variable in model.weights}
-  other = [outer for outer, _ in graph.captures
-           if outer.dtype == tf.resource and id(outer) not in known]
-  if other:
-    raise ValueError(
-        'Expected regularizers that are functions of the weights of the model '
-        f'alone, got one that takes {other[0]!r} too: what is of the data would '
-        'be released without noise. Make it a loss of each example.')
+  state_writes.check_graph(graph, 'regularizers', model)

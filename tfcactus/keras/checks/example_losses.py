@@ -20,13 +20,16 @@ from typing import Sequence
 
 import tensorflow as tf
 
+from tfcactus.keras import example_seeds
 from tfcactus.keras import vectorization
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat import masks
+from tfcactus.keras.compat import patches
 from tfcactus.keras.compat import versions
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.independence import dependence
+from tfcactus.keras.independence import draws
 from tfcactus.keras.independence import graph_proof
 
 LossFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -47,16 +50,19 @@ _found = threading.local()
 
 
 @contextlib.contextmanager
-def looked_at_once() -> Iterator[None]:
+def looked_at_once(model: keras.Model) -> Iterator[None]:
   """Has a loss proved but once while a step is traced, whose pass is traced twice.
 
   Not for longer: a loss may be another function when it is traced again.
+
+  Args:
+    model: The model that is trained, whose weights a loss may read.
   """
-  _found.reasons = {}
+  _found.reasons, _found.model = {}, model
   try:
     yield
   finally:
-    _found.reasons = None
+    _found.reasons = _found.model = None
 
 
 def loss_per_example(loss: Any) -> LossFn:
@@ -155,30 +161,35 @@ def _per_example(call: _MaskedLossFn, loss: Any) -> LossFn:
   def compute(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
     mask = masks.mask_of(predictions)
     given = [targets, predictions] + ([] if mask is None else [mask])
-    if apart or _reason(call, given):
+    if _reason(call, given, apart):
       return _one_by_one(call, given)
     return call(*given)
 
   return compute
 
 
-def _reason(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> str:
-  """As `_unproved`, which is asked once for each kind of `given`."""
+def _reason(call: _MaskedLossFn, given: Sequence[tf.Tensor], apart: bool) -> str:
+  """Returns what `_unproved` says, which is asked once for each kind of `given`."""
   reasons = getattr(_found, 'reasons', None)
   if reasons is None:
-    return _unproved(call, given)
+    return _unproved(call, given, apart)
   kind = call, tuple((tuple(each.shape), each.dtype) for each in given)
   if kind not in reasons:
-    reasons[kind] = _unproved(call, given)
+    reasons[kind] = _unproved(call, given, apart)
   return reasons[kind]
 
 
 @tf.autograph.experimental.do_not_convert
-def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> str:
-  """Why a loss is not proved to be of each example alone, or ''.
+def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor], apart: bool) -> str:
+  """Returns why a loss is not proved to be of each example alone, or ''.
+
+  Args:
+    call: The loss.
+    given: Targets, predictions, and a mask of these if there is one.
+    apart: Whether it is known not to be, and is computed one by one.
 
   Raises:
-    ValueError: if it is of several.
+    ValueError: if it is of several, or keeps, reads or draws what is not known.
   """
   # At least two, so that there is another example to depend on.
   rows = max(2, given[1].shape[0])
@@ -196,11 +207,14 @@ def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> str:
                              tf.cast(upstream, losses.dtype))
     return [losses] if gradient is None else [losses, gradient]
 
-  graph = forward_and_back.get_concrete_function(
-      tf.TensorSpec([rows]), *specs).graph
-  state_writes.check_graph(graph, 'a loss that writes')
+  with patches.drawing(None, draws.secret_seed):
+    graph = forward_and_back.get_concrete_function(
+        tf.TensorSpec([rows]), *specs).graph
+  state_writes.check_graph(graph, 'losses', getattr(_found, 'model', None))
+  if apart:
+    return 'takes labels of several examples for alike'
   found = graph_proof.first_dependence(
-      graph, graph.inputs[:1 + len(specs)], graph.outputs)
+      graph, graph.inputs[:1 + len(specs)], graph.outputs, rows)
   if found is None and graph.outputs[0].shape.as_list() != [rows]:
     raise ValueError(
         f'Expected a loss of shape ({rows},) for {rows} examples, got '
@@ -221,23 +235,26 @@ def _one_by_one(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> tf.Tensor:
   if predictions.shape[0] == 1:
     return call(*given)
 
-  def one(rows: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+  def one(values: Any) -> List[tf.Tensor]:
+    rows, seed = values
     target, prediction, *mask = (row[None] for row in rows)
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
+    with tf.GradientTape(watch_accessed_variables=False) as tape, (
+        patches.drawing(None, example_seeds.counting(seed))):
       tape.watch(prediction)
       loss = call(target, prediction, *mask)
     gradient = tape.gradient(loss, prediction, unconnected_gradients=(
         tf.UnconnectedGradients.ZERO))
     return [loss[0], gradient[0]]
 
+  seeds = example_seeds.row_seeds(predictions.shape[0])
   if vectorization.is_standing_in():
-    return vectorization.over_rows(one, given)[0]
+    return vectorization.over_rows(one, (given, seeds))[0]
 
   @tf.custom_gradient
   def losses_of(predictions: tf.Tensor) -> Any:
     try:
       losses, gradients = vectorization.over_rows(
-          one, [targets, predictions, *mask])
+          one, ([targets, predictions, *mask], seeds))
     except (AttributeError, TypeError, NotImplementedError) as error:
       raise ValueError(
           'Expected a loss that is seen to be of each example alone, or that '

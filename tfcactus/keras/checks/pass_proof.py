@@ -11,12 +11,12 @@ from typing import Sequence
 
 import tensorflow as tf
 
-from tfcactus.keras import example_seeds
 from tfcactus.keras import vectorization
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.checks import variable_reads
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.independence import draws
 from tfcactus.keras.independence import graph_proof
 
 
@@ -83,7 +83,7 @@ def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedP
 
   def traced(batch: Any) -> Sequence[tf.Tensor]:
     with vectorization.standing_in() as graphs, (
-        patches.drawing(model, example_seeds.no_seed)):
+        patches.drawing(model, draws.secret_seed)):
       made.append(run(batch))
     stood_in_for.extend(graphs)
     return made[-1].rows
@@ -110,7 +110,7 @@ def unproved(model: keras.Model, traced: TracedPass) -> Optional[Unproved]:
 
 
 def check_no_writes(model: keras.Model, traced: TracedPass) -> None:
-  """Refuses a model whose pass writes variables; see `state_writes`.
+  """Refuses a model whose pass is stateful; see `state_writes`.
 
   Args:
     model: The model.
@@ -120,6 +120,6 @@ def check_no_writes(model: keras.Model, traced: TracedPass) -> None:
     ValueError: naming the operation and the remedy.
   """
   if traced.complete:
-    state_writes.check_pass(traced.graph)
+    state_writes.check_graph(traced.graph, 'layers', model)
   else:
     state_writes.check_no_writes(model)

@@ -1,46 +1,62 @@
-"""Which models keep something of the data outside their gradients."""
+"""Refuses passes that keep, read or draw what the account does not know of.
+
+A private step releases a noisy sum and nothing else. So a layer or a loss may not
+write what it saw of the data, may not read what somebody else writes, and may not
+draw by a state that this library does not set. TensorFlow marks the operations that
+can: those it registers as stateful, and those that take a resource. Each of them is in
+`ALLOWED`, with the reason, or refused: one that nobody thought of is refused too.
+"""
 
 from __future__ import annotations
 
 from typing import Any
+from typing import Dict
+from typing import Optional
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from tfcactus.keras import example_seeds
 from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.independence import draws
 
-_HARMLESS = frozenset((
-    # Reads.
-    'ReadVariableOp', 'ResourceGather', 'ResourceGatherNd', 'VariableShape',
-    'VarIsInitializedOp', 'LookupTableFindV2', 'LookupTableSizeV2',
-    # Arrays that live as long as one call.
-    'TensorArrayV3', 'TensorArrayReadV3', 'TensorArrayWriteV3',
-    'TensorArrayGatherV3', 'TensorArrayScatterV3', 'TensorArrayConcatV3',
-    'TensorArraySplitV3', 'TensorArraySizeV3', 'TensorArrayGradV3',
-    'TensorArrayCloseV3',
-))
-"""Operations on resources that leave nothing of the data behind. Whatever else
-touches one is refused, so that an operation nobody thought of is too."""
+_READ = 'reads a variable, which is a weight of the model: see `_check_captures`'
+_TABLE = 'reads a table of public entries'
+_ARRAY = 'an array that lives as long as one call'
+_CALL = 'calls a function whose operations are looked at too'
+_MESSAGE = 'tells its user of the data or stops; nothing in the model depends on it'
+_DEVICE = 'tells of the device or the version, and of no data'
 
-_PYTHON = frozenset(('PyFunc', 'PyFuncStateless', 'EagerPyFunc'))
+ALLOWED: Dict[str, str] = {
+    **dict.fromkeys((
+        'ReadVariableOp', 'ResourceGather', 'ResourceGatherNd', 'VariableShape',
+        'VarIsInitializedOp', 'DisableCopyOnRead'), _READ),
+    **dict.fromkeys(('LookupTableFindV2', 'LookupTableSizeV2'), _TABLE),
+    **dict.fromkeys((
+        'TensorArrayV3', 'TensorArrayReadV3', 'TensorArrayWriteV3',
+        'TensorArrayGatherV3', 'TensorArrayScatterV3', 'TensorArrayConcatV3',
+        'TensorArraySplitV3', 'TensorArraySizeV3', 'TensorArrayGradV3',
+        'TensorArrayCloseV3'), _ARRAY),
+    **dict.fromkeys(('StatefulPartitionedCall', 'If', 'Case', 'While'), _CALL),
+    **dict.fromkeys((
+        'Assert', 'CheckNumerics', 'CheckNumericsV2', 'Print', 'PrintV2'), _MESSAGE),
+    **dict.fromkeys((
+        'DeviceIndex', 'GraphDefVersion', 'StatelessRandomGetAlg'), _DEVICE),
+    **dict.fromkeys((
+        'CudnnRNN', 'CudnnRNNV2', 'CudnnRNNV3', 'CudnnRNNBackprop',
+        'CudnnRNNBackpropV2', 'CudnnRNNBackpropV3'),
+                    'its state is that of its dropout, which has to be zero'),
+}
+"""Stateful operations that a pass may hold, each with the reason."""
 
-_DRAWS = frozenset((
-    'RandomUniform', 'RandomUniformInt', 'RandomStandardNormal',
-    'TruncatedNormal', 'ParameterizedTruncatedNormal', 'RandomGamma',
-    'RandomPoisson', 'RandomPoissonV2', 'RandomShuffle', 'Multinomial',
-    'RngReadAndSkip', 'RngSkip', 'StatefulUniform', 'StatefulUniformInt',
-    'StatefulUniformFullInt', 'StatefulStandardNormal',
-    'StatefulStandardNormalV2', 'StatefulTruncatedNormal',
-    'StatefulRandomBinomial'))
-"""Draws that `patches.drawing` does not reach."""
+_UNMARKED = frozenset(('MatchingFiles', 'PyFuncStateless', 'ReadFile'))
+"""Operations that reach outside of the graph, and are not registered as stateful."""
 
 
 def check_no_writes(model: keras.Model) -> Any:
-  """Refuses models whose pass in training, or its gradient, writes variables.
+  """Refuses models whose pass in training, or its gradient, is stateful.
 
   What a layer assigns is neither clipped nor noisy, and it is kept with the
   weights. The pass is traced, not run; Python code that depends on more than
@@ -74,75 +90,89 @@ def check_no_writes(model: keras.Model) -> Any:
     return outputs, gradients
 
   # Not in an init_scope, which would stop the tape from recording.
-  with patches.drawing(model, example_seeds.no_seed):
+  with patches.drawing(model, draws.secret_seed):
     graph = graphs.looked_at(forward_and_back).get_concrete_function(spec).graph
-  check_pass(graph)
+  check_graph(graph, 'layers', model)
   return graph.structured_outputs[0]
 
 
-def check_pass(graph: tf.Graph) -> None:
-  """Refuses a pass in training that writes variables, or draws by unknown means.
+def check_graph(graph: tf.Graph, what: str, model: Optional[keras.Model]) -> None:
+  """Refuses a traced computation that keeps, reads or draws what is not known.
 
   Args:
-    graph: Of the pass, traced inside `patches.drawing`.
+    graph: Of a function, traced inside `patches.drawing` if it may draw.
+    what: Names the computation in messages, in the plural.
+    model: The model whose weights it may read; None for none.
 
   Raises:
     ValueError: naming the operation and the remedy.
   """
+  functions = {function.signature.name
+               for function in graph.as_graph_def().library.function}
   for node in graphs.nodes(graph):
-    if node.op in _DRAWS:
-      raise ValueError(
-          'Expected layers that draw by tf.random.uniform, normal or '
-          f'truncated_normal, got {node.op} in {node.name!r}: from a seed that '
-          "is known, its draws would follow an example's row, and one example "
-          'more would change them for all others. Use layers of Keras, or '
-          'make what you need of the draws named.')
-  check_graph(graph, 'layers that write')
+    if node.op not in functions and not _is_allowed(node):
+      raise ValueError(_refusal(node, what))
+  _check_captures(graph, what, model)
 
 
-def check_graph(graph: tf.Graph, what: str) -> None:
-  """Refuses a traced computation that writes variables, or runs Python.
-
-  Args:
-    graph: Of a function.
-    what: That which is expected not to.
-
-  Raises:
-    ValueError: naming the operation and the remedy.
-  """
-  for node in graphs.nodes(graph):
-    if _writes(node.op):
-      raise ValueError(
-          f'Expected {what} no variables in training, got {node.op} in '
-          f'{node.name!r}: what is kept of the data is neither clipped nor '
-          'noisy, and stays. Remove what is assigned, or the layer, or freeze '
-          'it before training (for normalization use GroupNormalization or '
-          'LayerNormalization).')
-
-
-def draws_at_random(model: keras.Model) -> bool:
-  """Whether the pass of a model in training draws at random.
-
-  Args:
-    model: A built model of known inputs.
-  """
-  draws = []
-
-  def make_seed() -> tf.Tensor:
-    draws.append(1)
-    return example_seeds.no_seed()
-
-  with patches.drawing(model, make_seed):
-    graphs.looked_at(lambda inputs: model(inputs, training=True)
-                    ).get_concrete_function(models.input_spec(model))
-  return bool(draws)
-
-
-def _writes(op: str) -> bool:
-  if op in _PYTHON:
-    return True
-  signature = op_def_registry.get(op)
-  if op in _HARMLESS or signature is None:  # None: a function of the library.
+def _is_allowed(node: tf.compat.v1.NodeDef) -> bool:
+  """Whether an operation is stateless, or one of `ALLOWED`."""
+  signature = op_def_registry.get(node.op)
+  if signature is None or node.op in _UNMARKED:
     return False
-  return any(arg.type == tf.resource.as_datatype_enum or arg.is_ref
-             for arg in signature.input_arg)
+  if node.op in ALLOWED:
+    return not ('dropout' in node.attr and node.attr['dropout'].f)
+  return not signature.is_stateful and not any(
+      arg.type == tf.resource.as_datatype_enum or arg.is_ref
+      for arg in (*signature.input_arg, *signature.output_arg))
+
+
+def _refusal(node: tf.compat.v1.NodeDef, what: str) -> str:
+  """Returns the words for an operation that is refused."""
+  if _draws(node):
+    return (
+        f'Expected {what} that draw by tf.random.uniform, normal or '
+        f'truncated_normal, got {node.op} in {node.name!r}: from a seed that '
+        "is known, its draws would follow an example's row, and one example "
+        'more would change them for all others. Use layers of Keras, or '
+        'make what you need of the draws named.')
+  if node.op in ('PyFunc', 'PyFuncStateless', 'EagerPyFunc'):
+    return (
+        f'Expected {what} of TensorFlow operations, got {node.op} in {node.name!r}, '
+        'which runs Python: nothing shows what that keeps of the data, draws or '
+        'reads. Write it in TensorFlow, or apply it to the data before training.')
+  return (
+      f'Expected {what} that write no variables in training, and keep and read '
+      f'nothing but weights, got {node.op} in {node.name!r}: what is kept of the '
+      'data is neither clipped nor noisy, and stays. Remove what is assigned, or '
+      'the layer, or freeze it before training (for normalization use '
+      'GroupNormalization or LayerNormalization).')
+
+
+def _draws(node: tf.compat.v1.NodeDef) -> bool:
+  """Whether an operation draws by a state of its own."""
+  signature = op_def_registry.get(node.op)
+  return node.op.startswith('Rng') or (signature is not None and (
+      any(attr.name in ('seed', 'seed2') for attr in signature.attr) or
+      any(arg.name == 'algorithm' for arg in signature.input_arg)))
+
+
+def _check_captures(graph: tf.Graph, what: str, model: Optional[keras.Model]) -> None:
+  """Refuses variables that are not weights of the model.
+
+  Weights that change other than by steps are noticed, and end the guarantee. Any
+  other variable may be set to something of the data by a callback, unseen.
+
+  Raises:
+    ValueError: naming the variable.
+  """
+  weights = [] if model is None else model.weights
+  known = {id(models.handle(variable)) for variable in weights}
+  for outside, _ in graph.captures:
+    if outside.dtype == tf.resource and id(outside) not in known and (
+        graphs.is_variable(outside)):
+      raise ValueError(
+          f'Expected {what} that read weights of the model alone, got {outside!r} too, '
+          'which is none: whatever sets it, such as a callback, may set it to '
+          'something of the data. Make it a constant, or a weight of a layer by '
+          'add_weight(trainable=False).')

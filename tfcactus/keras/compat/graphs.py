@@ -28,6 +28,14 @@ def nodes(graph: tf.Graph) -> Iterator[tf.compat.v1.NodeDef]:
     yield from function.node_def
 
 
+def is_variable(handle: tf.Tensor) -> bool:
+  """Whether a resource is a variable, for all that is known, and not a table."""
+  if not isinstance(handle, tf.__internal__.EagerTensor):
+    return True
+  with tf.init_scope():
+    return bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
+
+
 def has_own_gradient(node: Any) -> bool:
   """Whether an operation, or its definition, has a gradient that somebody wrote."""
   return '_gradient_op_type' in getattr(node, 'node_def', node).attr

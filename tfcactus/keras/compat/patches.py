@@ -16,8 +16,10 @@ from typing import Callable
 from typing import Iterator
 from typing import List
 from typing import NamedTuple
+from typing import Optional
 
 import tensorflow as tf
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.ops import gen_random_ops
 from tensorflow.python.ops import gen_stateless_random_ops as stateless
 from tensorflow.python.ops.parallel_for.pfor import _pfor_converter_registry
@@ -147,6 +149,19 @@ def _key_and_counter(original: Any, make_seed: MakeSeed,
   return seed[:1], tf.concat([seed[1:], tf.zeros([size - 1], tf.uint64)], 0)
 
 
+def _traced_anew(original: Any, make_seed: MakeSeed, function: Any, *args: Any,
+                 **kwargs: Any) -> Any:
+  """Calls a copy of a `tf.function`, which has no traces and keeps none.
+
+  A trace from outside of `drawing` draws by other seeds. One from an analysis draws
+  by none at all. Functions of a saved model have nothing but their traces.
+  """
+  del make_seed
+  if type(function) is polymorphic_function.Function:  # pylint: disable=unidiomatic-typecheck
+    function = function._clone(None)  # pylint: disable=protected-access
+  return original(function, *args, **kwargs)
+
+
 _draws = _LibraryPatch([
     *(_Place(gen_random_ops, name, functools.partial(_draw, draw))
       for name, draw in (
@@ -154,26 +169,38 @@ _draws = _LibraryPatch([
           ('random_standard_normal', stateless.stateless_random_normal),
           ('truncated_normal', stateless.stateless_truncated_normal))),
     _Place(gen_random_ops, 'random_uniform_int', _draw_integers),
-    _Place(tf.random.Generator, '_prepare_key_counter', _key_and_counter)])
+    _Place(tf.random.Generator, '_prepare_key_counter', _key_and_counter),
+    _Place(polymorphic_function.Function, '__call__', _traced_anew)])
 """Layers draw from seeds that users can know: see `example_seeds`."""
 
 
+def is_drawing() -> bool:
+  """Whether this thread is inside of `drawing`."""
+  return _draws.value() is not None
+
+
 def current_seed() -> tf.Tensor:
-  """A seed of the innermost `drawing` that this thread is in."""
+  """Returns a seed of the innermost `drawing` that this thread is in."""
   return _draws.value()()
 
 
 @contextlib.contextmanager
-def drawing(model: keras.Model, make_seed: MakeSeed) -> Iterator[None]:
-  """Has whatever is drawn inside, by this thread, come from given seeds.
+def drawing(model: Optional[keras.Model], make_seed: MakeSeed) -> Iterator[None]:
+  """Makes this thread draw by given seeds inside.
+
+  Draws that this does not reach, such as `tf.random.gamma` or `tf.raw_ops`, are
+  refused by `checks.state_writes`. Draws by seeds of the user's own stay as they are;
+  `independence.draws` tells them apart. A `tf.function` that is called inside is
+  traced for that call alone.
 
   Args:
-    model: The model or layer that draws.
+    model: The model or layer that draws, whose generators of Keras 3 are reached;
+      None for code that has none.
     make_seed: Returns an int64 of shape (2,) for each draw.
   """
   with contextlib.ExitStack() as stack:
     stack.enter_context(_draws.inside(make_seed))
-    for generator in models.generators(model):
+    for generator in models.generators(model) if model is not None else ():
       stack.enter_context(replaced(
           generator, next=functools.partial(_keras_seed, generator)))
     yield

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from tfcactus import sampling
 from tfcactus.keras import replicas
-from tfcactus.keras.checks import state_writes
 from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import trace_check
@@ -62,8 +61,7 @@ class DropInLedger:
     self._optimizer = optimizer
     self._model = model
     self._batches = batches
-    self._random: Optional[bool] = None
-    self._traced = False
+    self._draws: Optional[bool] = None  # Known once the losses were traced.
     self._recent = ledger_lib.RecentLedgers()
     self._check_vector()
 
@@ -90,12 +88,10 @@ class DropInLedger:
     problem = self._problem(batches, found.steps)
     if problem:
       return self._unknown(steps, problem)
-    if self._random is None and self._model.built:
-      self._random = state_writes.draws_at_random(self._model)
     return self._recent.same(ledger_lib.Ledger(
         self.plan, batches.scheme.code, steps,
         seeded=Seeded.of(found.seeded, batches.seeded),
-        condition=_WORD + trace_check.ASSUMED + (_DRAWN if self._random else '')))
+        condition=_WORD + trace_check.ASSUMED + (_DRAWN if self._draws else '')))
 
   def _unknown(self, steps: int, note: str) -> ledger_lib.Ledger:
     return ledger_lib.Ledger(self.plan, counts.UNKNOWN, steps, note=note)
@@ -110,9 +106,8 @@ class DropInLedger:
       with replicas.scope(self._model.distribute_strategy):
         whole_model.check_model(self._model)
         self._check_vector()
-        if self._model.built and not self._traced:  # Once for each call of `fit`.
-          trace_check.check_per_example(self._model, batches)
-          self._traced = True
+        if self._model.built and self._draws is None:  # Once for each call of `fit`.
+          self._draws = trace_check.check_per_example(self._model, batches)
     except ValueError as error:
       return f'No epsilon: {error}'
     if self._optimizer.parts_per_step > 1:

@@ -16,9 +16,12 @@ from typing import Set
 import tensorflow as tf
 
 from tfcactus.keras.checks import example_losses
+from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import graphs
+from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.independence import dependence
+from tfcactus.keras.independence import draws
 from tfcactus.keras.independence import graph_proof
 from tfcactus.keras.sampled_batches import SampledBatches
 
@@ -37,16 +40,20 @@ _REMEDY = (
 _ROWS = 3
 
 
-def check_per_example(model: keras.Model, batches: SampledBatches) -> None:
+def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
   """Refuses a compiled model in which an example's loss depends on others.
 
   The losses are traced for any number of examples, so that what depends on
   their number is seen too; and, where layers have gradients of their own, these
-  are traced for a few.
+  are traced for a few. Draws by TensorFlow's or Keras' generators are taken for
+  draws by secret seeds; a draw by any other seed is refused.
 
   Args:
     model: A compiled and built model.
     batches: The data.
+
+  Returns:
+    Whether model or loss make such a draw.
 
   Raises:
     ValueError: naming the operation, one that takes several examples or one
@@ -63,10 +70,22 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> None:
   specs = [tf.TensorSpec(tensor.shape[1:], tensor.dtype)
            for tensor in map(tf.constant, batches.two_examples())]
   specs.append(tf.TensorSpec([], tf.float32))
-  graph = _traced(losses, specs, None)
-  _refuse(_dependences(graph, graph.outputs, len(specs)))
+  seeds: List[tf.Tensor] = []
+
+  def make_seed() -> tf.Tensor:
+    seeds.append(draws.secret_seed())
+    return seeds[-1]
+
+  def traced(rows: Optional[int]) -> Any:
+    with patches.drawing(model, make_seed):
+      return _traced(losses, specs, rows)
+
+  graph = traced(None)
+  state_writes.check_graph(graph, 'layers and losses', model)
+  _refuse(_dependences(graph, graph.outputs, len(specs), None))
   if any(map(graphs.has_own_gradient, graphs.nodes(graph))):
-    _check_gradients(_traced(losses, specs, _ROWS), len(specs))
+    _check_gradients(traced(_ROWS), len(specs))
+  return bool(seeds)
 
 
 def _losses_of(model: keras.Model) -> Callable[..., tf.Tensor]:
@@ -98,11 +117,11 @@ def _traced(losses: Callable[..., tf.Tensor], specs: List[tf.TensorSpec],
       tf.TensorSpec([rows, *spec.shape], spec.dtype) for spec in specs]).graph
 
 
-def _dependences(graph: tf.Graph, outputs: List[tf.Tensor], given: int
-          ) -> List[dependence.Value]:
+def _dependences(graph: tf.Graph, outputs: List[tf.Tensor], given: int,
+                 rows: Optional[int]) -> List[dependence.Value]:
   known = {tensor.name: dependence.ROW_WISE for tensor in graph.inputs[:given]}
   known['upstream:0'] = dependence.ROW_WISE
-  return graph_proof.analyse(graph, known, outputs)
+  return graph_proof.analyse(graph, known, outputs, draws.Draws(rows))
 
 
 def _refuse(values: List[dependence.Value]) -> None:
@@ -125,7 +144,7 @@ def _check_gradients(graph: tf.Graph, given: int) -> None:
   inputs = [tensor for op in graph.get_operations()
             if graphs.has_own_gradient(op) for tensor in op.inputs
             if tensor.dtype.is_floating]
-  found = _dependences(graph, inputs, given)
+  found = _dependences(graph, inputs, given, _ROWS)
   rows = [tensor for tensor, value in zip(inputs, found)
           if value.dependence != dependence.Dependence.CONSTANT]
   hidden = any(graphs.has_own_gradient(node) for function in
@@ -142,7 +161,7 @@ def _check_gradients(graph: tf.Graph, given: int) -> None:
         graph.outputs[0].dtype, graph.outputs[0].shape, name='upstream')
     found = tf.gradients(graph.outputs[0], rows, grad_ys=upstream)
   made = [tensor for tensor in found if tensor is not None]
-  _refuse(_dependences(graph, made, given))
+  _refuse(_dependences(graph, made, given, _ROWS))
 
 
 def _of_variables(tensors: List[tf.Tensor]) -> bool:

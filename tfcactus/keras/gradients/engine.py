@@ -99,7 +99,6 @@ class Engine:
     self.routes = routes
     self._clipping = clipping
 
-  @example_losses.looked_at_once()
   def run(self, x: Any, targets: Any, weights: tf.Tensor,
           l2_norm_clip: tf.Tensor) -> BatchResult:
     """Processes one logical batch of any size, zero included.
@@ -114,6 +113,11 @@ class Engine:
     Returns:
       The `BatchResult`; rows are padded to a multiple of the physical batch.
     """
+    with example_losses.looked_at_once(self._model):
+      return self._run(x, targets, weights, l2_norm_clip)
+
+  def _run(self, x: Any, targets: Any, weights: tf.Tensor,
+           l2_norm_clip: tf.Tensor) -> BatchResult:
     self._settle((x, targets, weights))
     batch = tf.shape(weights)[0]
     chunks = tf.maximum((batch + self.rows - 1) // self.rows, 1)

@@ -13,13 +13,14 @@ dependences, from the inputs of the graph on:
 
 Only what the transfer functions in `operations` and `rearrangements` say of an
 operation is believed: one that nobody thought of makes its outputs UNKNOWN, so
-that ROW_WISE at the end is a proof. Draws of random numbers count as the same
-for all examples.
+that ROW_WISE at the end is a proof. What is drawn at random is each example's own only
+under the conditions of `draws`.
 """
 
 from __future__ import annotations
 
 import enum
+import typing
 from typing import Any
 from typing import Dict
 from typing import FrozenSet
@@ -32,6 +33,9 @@ from typing import Tuple
 
 import numpy as np
 import tensorflow as tf
+
+if typing.TYPE_CHECKING:
+  from tfcactus.keras.independence.draws import Draws
 
 BATCH_SIZES = (5, 7)
 _FOLDED = 4096
@@ -57,6 +61,7 @@ class Value(NamedTuple):
     block: Of ROW_WISE, how many neighbouring places of that axis are one example's;
       of negative, all examples follow each other that many times.
     varies: Of CONSTANT, the axes along which entries may differ; None for any.
+    seed: Of CONSTANT, which secret seed it is made of and nothing else; see `draws`.
     sizes: Of BATCH_SIZE integers that are products of sizes, their values for each
       of `BATCH_SIZES` of examples. Two tell c from c B, and both from any other
       power of B.
@@ -69,6 +74,7 @@ class Value(NamedTuple):
   block: int = 1
   varies: Optional[FrozenSet[int]] = None
   sizes: Any = None
+  seed: str = ''
   why: str = ''
   operation: str = ''
 
@@ -107,14 +113,14 @@ class Node:
   Attributes:
     op: The operation.
     values: One for each input.
-    number: How many examples there are; None if it is not known.
+    draws: What is known of draws; None where they may follow the place in the batch.
   """
 
   def __init__(self, op: tf.Operation, values: Sequence[Value],
-               number: Optional[int] = None):
+               draws: Optional[Draws] = None):
     self.op = op
     self.values = list(values)
-    self.number = number
+    self.draws = draws
 
   def shape(self, i: int) -> List[Optional[int]]:
     """The shape of an input."""

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfcactus.keras.independence import constants
 from tfcactus.keras.independence import dependence
+from tfcactus.keras.independence import draws as draws_lib
 from tfcactus.keras.independence import operations
 from tfcactus.keras.independence.dependence import BATCH_SIZE
 from tfcactus.keras.independence.dependence import CONSTANT
@@ -29,15 +30,16 @@ from tfcactus.keras.independence.dependence import Value
 
 
 def analyse(graph: tf.Graph, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor],
-            number: Optional[int] = None) -> List[Value]:
-  """What is known of the outputs of a graph.
+            draws: Optional[draws_lib.Draws] = None) -> List[Value]:
+  """Returns what is known of the outputs of a graph.
 
   Args:
     graph: A `FuncGraph`.
     inputs: What its inputs are, by the names of their tensors. Tensors that it
       captured are CONSTANT if they are no tensors of another graph.
     outputs: Tensors of the graph.
-    number: How many examples there are, if that is known.
+    draws: What is known of draws. None takes every draw for the same number in each
+      row: right for derivatives of the numbers drawn, and for no guarantee.
   """
   known = dict(inputs)
   for outside, inside in getattr(graph, 'captures', ()):
@@ -48,7 +50,7 @@ def analyse(graph: tf.Graph, inputs: Dict[str, Value], outputs: Sequence[tf.Tens
   for op in needed(outputs, known):
     if any(tensor.name not in known for tensor in op.outputs):
       values = _evaluate(
-          op, [known[tensor.name] for tensor in op.inputs], number)
+          op, [known[tensor.name] for tensor in op.inputs], draws)
       known.update((tensor.name, value)
                    for tensor, value in zip(op.outputs, values))
   return [known[tensor.name] for tensor in outputs]
@@ -63,13 +65,14 @@ def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
     graph: A `FuncGraph`.
     examples: Those of its inputs whose first axis is that of the examples.
     outputs: Tensors of the graph, likewise.
-    number: How many examples there are; then draws are to be each example's own.
+    number: How many examples there are, if that is known.
 
   Returns:
     A `Value` that is MIXED or UNKNOWN, saying why; MIXED goes first.
   """
   known = {tensor.name: dependence.ROW_WISE for tensor in examples}
-  return dependence.first_violation(analyse(graph, known, outputs, number))
+  return dependence.first_violation(
+      analyse(graph, known, outputs, draws_lib.Draws(number)))
 
 
 def needed(outputs: Sequence[tf.Tensor], known: Container[str]
@@ -95,10 +98,10 @@ def needed(outputs: Sequence[tf.Tensor], known: Container[str]
   return list(order.values())
 
 
-def _evaluate(op: tf.Operation, values: Sequence[Value], number: Optional[int]
-             ) -> List[Value]:
-  """What is known of an operation's outputs, from what is of its inputs."""
-  node = Node(op, values, number)
+def _evaluate(op: tf.Operation, values: Sequence[Value],
+              draws: Optional[draws_lib.Draws]) -> List[Value]:
+  """Returns what is known of an operation's outputs."""
+  node = Node(op, values, draws)
   worst = max(values, key=lambda value: value.dependence, default=CONSTANT)
   found: Union[Value, List[Value]]
   try:
@@ -126,12 +129,14 @@ def _evaluate(op: tf.Operation, values: Sequence[Value], number: Optional[int]
 
 def _of_constants(node: Node) -> Value:
   kind = node.op.type
+  if seed := draws_lib.seed_of(node):
+    return Value(Dependence.CONSTANT, seed=seed)
   if not node.op.inputs:
     return dependence.constant(node.op.outputs[0]) if node.op.outputs else CONSTANT
   if kind in _FILLING:
     return UNIFORM
-  if kind in _RANDOM:
-    return _drawn(node)
+  if kind in draws_lib.OPERATIONS:
+    return draws_lib.drawn(node)
   if (kind in operations.ELEMENTWISE or kind == 'Tile') and (
       node.op.outputs[0].shape.rank is not None):
     rank = len(node.out())
@@ -151,16 +156,6 @@ def _of_constants(node: Node) -> Value:
   return Value(Dependence.CONSTANT, varies=constants.varies(node))
 
 
-def _drawn(node: Node) -> Value:
-  """Numbers are drawn apart, so that any share of them may be an example's own."""
-  if node.number is None:
-    return UNIFORM
-  first = (node.out() or [None])[0]
-  if not first or first % node.number:
-    raise unknown('draws what several examples share')
-  return Value(Dependence.ROW_WISE, block=first // node.number)
-
-
 def _reduced_constant(node: Node) -> Value:
   found = dependence.static(node.op.inputs[1])
   rank, varies = node.op.inputs[0].shape.rank, node.values[0].varies
@@ -176,11 +171,14 @@ def _reduced_constant(node: Node) -> Value:
 def _of_sizes(node: Node) -> Union[Value, List[Value]]:
   """Without examples, but made to the number of them."""
   kind = node.op.type
-  place = _SHAPE_ARGUMENT.get(kind, 0 if kind in _RANDOM else None)
+  random = kind in draws_lib.OPERATIONS
+  place = _SHAPE_ARGUMENT.get(kind, 0 if random else None)
   others = [value for i, value in enumerate(node.values) if i != place]
   if place is None or any(
       value.dependence == Dependence.BATCH_SIZE for value in others):
     return _computed_size(node)
+  if random and node.draws is not None:
+    node.draws.check(node)
   if kind == 'TensorListReserve':
     return UNIFORM
   out = dependence.sizes_by_batch(node.op.inputs[place], node.values[place])
@@ -224,7 +222,7 @@ def _body(node: Node, name: str, values: Sequence[Value]) -> List[Value]:
   if graph is None:  # As functions of TensorFlow 1 have it.
     raise unknown('calls a function that cannot be looked into')
   known = {tensor.name: value for tensor, value in zip(graph.inputs, values)}
-  return analyse(graph, known, graph.outputs, node.number)
+  return analyse(graph, known, graph.outputs, node.draws)
 
 
 def _call(node: Node) -> List[Value]:
@@ -260,15 +258,6 @@ CALLS: Dict[str, Callable[[Node], List[Value]]] = {
 
 _FILLING = frozenset(('Fill', 'ZerosLike', 'OnesLike', 'TensorListReserve',
                    'EmptyTensorList'))
-_RANDOM: FrozenSet[str] = frozenset(
-    ('RandomUniform', 'RandomUniformInt', 'RandomStandardNormal',
-     'TruncatedNormal', 'StatelessRandomUniform', 'StatelessRandomUniformV2',
-     'StatelessRandomUniformInt', 'StatelessRandomUniformIntV2',
-     'StatelessRandomUniformFullIntV2', 'StatelessRandomNormal',
-     'StatelessRandomNormalV2', 'StatelessTruncatedNormal',
-     'StatelessTruncatedNormalV2', 'StatefulUniform', 'StatefulUniformInt',
-     'StatefulStandardNormalV2', 'StatefulTruncatedNormal'))
-
 _MONOMIAL = frozenset((
     'Cast', 'ConcatV2', 'ExpandDims', 'GatherV2', 'Identity', 'Mul', 'Pack', 'Prod',
     'Reshape', 'Slice', 'Squeeze', 'StridedSlice'))

@@ -227,6 +227,8 @@ def _strided_slice_grad(node: Node) -> Value:
 def _gather(node: Node) -> Value:
   params, indices = node.values[:2]
   if node.op.type == 'ResourceGather':
+    if node.op.get_attr('batch_dims'):
+      raise unknown('looks up rows of a weight by the place in the batch')
     return dependence.only_operand(node, 1)
   rank, batch = len(node.shape(0)), node.op.get_attr('batch_dims')
   axis = node.whole(2) % rank

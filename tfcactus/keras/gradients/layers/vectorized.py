@@ -56,7 +56,7 @@ class VectorizedRule(base.LayerRule):
       return outputs, ([] if total is None else [total[None]])
 
     values = ([flat[i] for i in mapped], [masks.mask_of(flat[i]) for i in masked],
-              _row_seeds(flat[mapped[0]].shape[0]))
+              example_seeds.row_seeds(flat[mapped[0]].shape[0]))
     outputs, carried, added = vectorization.over_rows(
         lambda row: _first_rows(*one(row)), values)
     if own_gradients and not vectorization.is_standing_in():
@@ -143,10 +143,3 @@ def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> A
   for i, out in zip(places, tf.nest.flatten(given)):
     flat[i] = out
   return tf.nest.pack_sequence_as(outputs, flat)
-
-
-def _row_seeds(rows: int) -> tf.Tensor:
-  # Whatever rows hold, their seeds are alike: secret and independent.
-  if vectorization.is_standing_in():
-    return tf.zeros([rows, 2], tf.int64)
-  return example_seeds.row_seeds(rows)
