@@ -150,7 +150,7 @@ def test_of_a_drop_in_optimizer(construct):
     return passes[0], operations[0]
 
   for way in range(2):
-    assert max(_changes(construct, lambda *data: sums(*data)[way])) <= 1 + 1e-5
+    assert max(_changes(construct, lambda *data, way=way: sums(*data)[way])) <= 1 + 1e-5
 
 
 def _raise(reason):
