@@ -103,6 +103,27 @@ def _own_train_step():
   private.privatize(Own(), _plan())
 
 
+class _Applied(LAYERS.Layer):
+  """Any function."""
+
+  def __init__(self, function):
+    super().__init__()
+    self.function = function
+
+  def call(self, inputs):
+    return tf.ensure_shape(self.function(inputs), inputs.shape)
+
+
+def _counted():
+  counter = tf.Variable(0.0)
+  return lambda x: x + counter.assign_add(1.0)
+
+
+def _read():
+  outside = tf.Variable(0.0)
+  return lambda x: x + outside
+
+
 def _spent():
   model, _ = _fit(target_epsilon=1.5, epochs=3)
   _fit(model, target_epsilon=1.5)
@@ -137,6 +158,12 @@ CASES = {
     'Expected a loss in which each example is by itself':
         lambda folder: _fit(_private(
             loss=lambda y, p: tf.reduce_mean(p) * NONE(y, p))),
+    "its draws would follow an example's row": lambda folder: _private(inner(_Applied(
+        lambda x: x * tf.random.gamma(tf.shape(x), 2.0)))),
+    'that read weights of the model alone':
+        lambda folder: _private(inner(_Applied(_read()))),
+    'that write no variables in training':
+        lambda folder: _private(inner(_Applied(_counted()))),
     'which a private step does not call': lambda folder: _own_train_step(),
     'the weights changed outside of the steps of fit': lambda folder: _changed(),
     'has no valid one-dimensional account for a vector':
