@@ -1,7 +1,7 @@
 """Random draws in a traced graph: which of them are each example's own.
 
 Rows of a draw are independent of each other, and of all else, if its seed is secret,
-fresh, and used for nothing of another shape. Then a row is as good as drawn by its
+fresh, and used for no other draw. Then a row is as good as drawn by its
 example. By any other seed a draw is a constant whose rows go by the place in the
 batch: one example more would give another row to each example that follows.
 
@@ -11,6 +11,7 @@ followed through the operations that TensorFlow and Keras make keys from them by
 
 from __future__ import annotations
 
+from typing import Any
 from typing import Dict
 from typing import FrozenSet
 from typing import Optional
@@ -64,7 +65,7 @@ class Draws:
 
   def __init__(self, number: Optional[int] = None):
     self.number = number
-    self._shapes: Dict[str, Tuple[str, Tuple[Optional[int], ...]]] = {}
+    self._uses: Dict[str, Tuple[Any, ...]] = {}
 
   def check(self, node: Node) -> None:
     """Refuses a draw by a seed that is not secret, or that another draw uses.
@@ -72,13 +73,16 @@ class Draws:
     Raises:
       NotRowWise: if it is one.
     """
-    seeds = {node.values[i].seed for i in _KEYS.get(node.op.type, ())}
+    op, keys = node.op, _KEYS.get(node.op.type, ())
+    seeds = {node.values[i].seed for i in keys}
     if len(seeds) != 1 or not all(seeds):
       raise unknown('draws by a seed that may be known, so that its draws follow '
                     'the place in the batch')
-    made = node.op.type, tuple(node.out())
-    # Draws of one shape are the same numbers: a row is its example's in both.
-    if self._shapes.setdefault(seeds.pop(), made) != made:
+    # With all of this alike the numbers are too: a row is its example's in both draws.
+    algorithm = dependence.static(op.inputs[3]) if len(keys) > 1 else None
+    use = (id(op.graph), op.type, op.outputs[0].dtype, tuple(node.out()),
+           str(algorithm), *(op.inputs[i].name for i in keys))
+    if self._uses.setdefault(seeds.pop(), use) != use:
       raise unknown('draws by a seed that another draw has, so that rows of '
                     'different examples may be alike')
 
