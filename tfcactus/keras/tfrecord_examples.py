@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+from concurrent import futures
 import hashlib
 import os
 from typing import Any
@@ -89,7 +90,8 @@ class TFRecordExamples(data_sources.ExampleData):
     self._keys = KeyStream()
     self._parse = _each(parse)
     self.specs = self._checked_specs()
-    sizes, sums = zip(*map(_records, self.files)) if self.files else ((), ())
+    with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+      sizes, sums = zip(*pool.map(_records, self.files)) if self.files else ((), ())
     self._open.check_unchanged()
     counts = [len(each) for each in sizes]
     self.num_examples = sum(counts)
@@ -198,8 +200,9 @@ def _check_operations(graph: tf.Graph) -> None:
           'Expected a parse whose outputs depend on the record alone, got '
           f'{node.op} in {node.name!r}, which draws from a seed that may be known, '
           'keeps state, runs Python, or reads a file or a clock. Draw by '
-          'tf.random.uniform, normal or truncated_normal, whose keys are secret here, '
-          'or by tf.random.stateless_* and tf.image.stateless_* with '
+          'tf.random.uniform, normal or truncated_normal, whose keys are secret here '
+          '(but not in a tf.function that was called before), or by '
+          'tf.random.stateless_* and tf.image.stateless_* with '
           'seed=tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32); do the rest '
           'before the records are written.')
   state_writes.check_graph(graph, 'a parse that writes')
@@ -210,6 +213,11 @@ def _check_captured(one: Any) -> None:
   types = {(node.attr['Tin'].type, node.attr['Tout'].type)
            for node in graphs.nodes(one.graph) if node.op == 'LookupTableFindV2'}
   for handle in one.captured_inputs:
+    if tf.is_symbolic_tensor(handle):
+      raise ValueError(
+          'Expected a parse that calls no tf.function that draws and that another '
+          f'parse has called, got one that captured {handle.name}, a seed of that. '
+          'Remove tf.function from what parse calls.')
     if handle.dtype == tf.resource and not any(
         _is_fixed_table(handle, *each) for each in types):
       raise ValueError(
