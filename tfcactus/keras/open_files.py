@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 from typing import Callable
+from typing import Dict
 from typing import List
 from typing import Sequence
 from typing import Tuple
@@ -34,7 +35,7 @@ class OpenFiles:
     """
     self.paths = tuple(paths)
     self.descriptors: List[int] = []
-    found = {}
+    found: Dict[Tuple[int, int], str] = {}
     for path in self.paths:
       self.descriptors.append(os.open(path, os.O_RDONLY))
       state = os.fstat(self.descriptors[-1])
@@ -82,7 +83,7 @@ def row_checksums(rows: Any) -> np.ndarray:
   arrays = tf.nest.flatten(rows)
   sums = [0] * len(arrays[0])
   for array in arrays:
-    data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     size = len(data) // max(len(sums), 1)
     sums = [zlib.crc32(data[i * size:(i + 1) * size], each)
             for i, each in enumerate(sums)]
