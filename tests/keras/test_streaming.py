@@ -224,6 +224,14 @@ CHANGES = {
     'shorter': lambda path: os.truncate(path, 100)}
 
 
+def test_a_first_record_whose_length_looks_like_gzip(tmp_path):
+  with tf.io.TFRecordWriter(str(tmp_path / 'a')) as writer:
+    writer.write(bytes(0x8b1f))
+  data = private.TFRecordExamples(tmp_path / 'a', lambda record: (
+      tf.ensure_shape(tf.io.decode_raw(record, tf.uint8), 0x8b1f), 0))
+  assert data.num_examples == 1
+
+
 @pytest.mark.parametrize('name', list(CHANGES))
 def test_files_that_change(tmp_path, name):
   path = tmp_path / 'a.tfrecord'

@@ -54,7 +54,8 @@ class OpenFiles:
     """
     for path, state, now in zip(self.paths, self._states, self._now()):
       if state != now:
-        raise changed(path, f'its size and modification time are {now}, not {state}')
+        raise changed(path, 'its bytes and its modification time in nanoseconds are '
+                      f'{now}, not {state}')
 
   def _now(self) -> List[Tuple[int, int]]:
     """Sizes in bytes, and modification times in nanoseconds."""

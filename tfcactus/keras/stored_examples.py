@@ -33,7 +33,7 @@ class StoredExamples(data_sources.ArrayData):
 
   Each draw compares the size and modification time of each file, and the CRC-32 of
   each example drawn with the one stored, so that an example is the same in all
-  steps; one that was changed otherwise passes with probability 2^-32.
+  steps; a change that keeps all of them is not noticed.
 
   Attributes:
     directory: Where they are.
@@ -89,8 +89,9 @@ def store_examples(examples: Any, directory: PathLike) -> StoredExamples:
   A sampling scheme takes the examples of a batch from all over the data, which a
   stream cannot give; to draw within a window of it is another mechanism, with no
   amplification that is known. So it is read once, a block at a time, and needs as
-  much room on disk as the examples have bytes. What a pipeline draws at random, such
-  as augmented images, is settled thereby: put random layers into the model.
+  much room on disk as the examples have bytes, and four more for each. What a
+  pipeline draws at random, such as augmented images, is settled thereby: put random
+  layers into the model.
 
   Args:
     examples: A `tf.data.Dataset` or another iterable of pairs (x, y), or triples

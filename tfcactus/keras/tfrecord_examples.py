@@ -55,9 +55,9 @@ class TFRecordExamples(data_sources.ExampleData):
 
   An example is the same in all steps, but for what `parse` draws. All checksums in
   the files are verified when they are opened. Each draw compares the size and
-  modification time of each file, and the CRC-32 of each record drawn; a record that
-  was changed otherwise passes with probability 2^-32. A file that is deleted or
-  replaced under its name is read as it was opened.
+  modification time of each file, and the CRC-32 of each record drawn; a change that
+  keeps all of them is not noticed. A file that is deleted or replaced under its name
+  is read as it was when it was opened.
 
   Attributes:
     num_examples: How many records there are. Equal records count each.
@@ -187,11 +187,8 @@ def _each(parse: Callable[[Any], Any]) -> Any:
 
 
 def _check_operations(graph: tf.Graph) -> None:
-  """Refuses operations that give one record and seed different outputs.
-
-  What is left is a function of the record and its seed. A stateless draw of a known
-  seed is the same for each record, which is a constant.
-  """
+  """Refuses operations that may give one record and seed different outputs."""
+  # A stateless draw of a known seed is allowed: the same for all, a constant.
   for node in graphs.nodes(graph):
     known = op_def_registry.get(node.op)
     stateful = known is not None and known.is_stateful and node.op not in _KEPT
@@ -242,21 +239,24 @@ def _is_fixed_table(handle: tf.Tensor, keys: int, values: int) -> bool:
 def _records(path: str) -> Tuple[np.ndarray, np.ndarray]:
   """Returns sizes and CRC-32 of the records of a file, whose checksums it verifies."""
   sizes, sums, place = array.array('q'), array.array('I'), 0
-  total = os.path.getsize(path)
-  with open(path, 'rb') as file:
-    if file.read(2) == b'\x1f\x8b':
-      raise ValueError(
-          f'Expected TFRecords without compression, got {path!r}, which is gzipped: '
-          'its records cannot be read one by one; write it anew, uncompressed.')
-  reader = tf_record.tf_record_random_reader(path)
+  total, reader = os.path.getsize(path), tf_record.tf_record_random_reader(path)
   while place < total:
     try:
       record, place = reader.read(place)
     except (IndexError, tf.errors.OpError) as error:
-      raise ValueError(
-          f'Expected TFRecords, got {path!r}, of which record {len(sizes)} is damaged '
-          f'or cut off, or which is no file of TFRecords: {error}. Write it anew.'
-      ) from error
+      raise _damaged(path, len(sizes), error) from error
     sizes.append(len(record))
     sums.append(zlib.crc32(record))
   return np.array(sizes, np.int64), np.array(sums, np.uint32)
+
+
+def _damaged(path: str, record: int, error: Exception) -> ValueError:
+  """Returns the error for a file of which a record cannot be read."""
+  with open(path, 'rb') as file:
+    if not record and file.read(2) == b'\x1f\x8b':
+      return ValueError(
+          f'Expected TFRecords without compression, got {path!r}, which is gzipped: '
+          'its records cannot be read one by one; write it anew, uncompressed.')
+  return ValueError(
+      f'Expected TFRecords, got {path!r}, of which record {record} is damaged or cut '
+      f'off, or which is no file of TFRecords: {error}. Write it anew.')
