@@ -81,11 +81,9 @@ def row_checksums(rows: Any) -> np.ndarray:
   Args:
     rows: Structure of arrays, each of shape (rows, ...).
   """
-  arrays = tf.nest.flatten(rows)
-  sums = [0] * len(arrays[0])
-  for array in arrays:
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-    size = len(data) // max(len(sums), 1)
-    sums = [zlib.crc32(data[i * size:(i + 1) * size], each)
-            for i, each in enumerate(sums)]
-  return np.array(sums, np.uint32)
+  arrays = [np.ascontiguousarray(array) for array in tf.nest.flatten(rows)]
+  count = len(arrays[0])
+  data = np.concatenate([
+      array.reshape(-1).view(np.uint8).reshape(count, array.nbytes // max(count, 1))
+      for array in arrays], axis=1)
+  return np.array([zlib.crc32(row) for row in data], np.uint32)
