@@ -69,6 +69,19 @@ def _several_steps():
   _fit(model, target_epsilon=3)
 
 
+def _records(folder, parse=lambda record: (tf.ones(2), 0), times=1):
+  path = str(folder / 'a.tfrecord')
+  with tf.io.TFRecordWriter(path) as writer:
+    writer.write(b'record')
+  return private.TFRecordExamples([path] * times, parse)
+
+
+def _rewritten(folder):
+  data = _records(folder)
+  (folder / 'a.tfrecord').write_bytes(b'')
+  private.PoissonBatches(data, sampling_prob=1.0)[0]
+
+
 def _plain():
   model = inner()
   model.compile('sgd', NONE)
@@ -164,6 +177,11 @@ CASES = {
         lambda folder: _private(inner(_Applied(_read()))),
     'that write no variables in training':
         lambda folder: _private(inner(_Applied(_counted()))),
+    'outputs depend on the record alone': lambda folder: _records(
+        folder, lambda record: (tf.random.gamma((2,), 1.0), 0)),
+    'each of its examples would count twice': lambda folder: _records(folder, times=2),
+    'which has changed since it was opened or stored':
+        lambda folder: _rewritten(folder),
     'which a private step does not call': lambda folder: _own_train_step(),
     'the weights changed outside of the steps of fit': lambda folder: _changed(),
     'has no valid one-dimensional account for a vector':

@@ -1,6 +1,7 @@
 """Examples on disk: each read as it was written, and drawn as arrays are."""
 
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -82,7 +83,6 @@ def test_each_record_is_parsed_by_itself(files):
   def looking(record):
     shapes.append(record.shape)
     x, y = parse(record)
-    # What is drawn at random is drawn for each example whenever it is.
     return x + tf.random.uniform(()), y
   data = private.TFRecordExamples(files[0], looking)
   once, again = (data.rows(np.array([0, 0, 1]))[0] for _ in range(2))
@@ -117,11 +117,199 @@ def test_files_that_are_none(files, tmp_path):
     private.TFRecordExamples(tmp_path / 'none', parse)
 
 
-def test_a_file_that_shrinks_is_noticed(files):
-  data = private.TFRecordExamples(files[0], parse)
-  os.truncate(files[0], 100)
+GENERATOR = tf.random.Generator.from_seed(1)
+DRAWS = {
+    'uniform': lambda x: x * tf.random.uniform(x.shape, seed=1),
+    'normal': lambda x: x + tf.random.normal(x.shape, seed=1),
+    'truncated normal': lambda x: x + tf.random.truncated_normal(x.shape, seed=1),
+    'integers': lambda x: x + tf.cast(
+        tf.random.uniform(x.shape, maxval=2**30, dtype=tf.int32, seed=1), tf.float32),
+    'image': lambda x: tf.image.random_brightness(x, 0.5, seed=1),
+    'generator': lambda x: x + GENERATOR.normal(x.shape),
+    'seeds': lambda x: x + tf.random.stateless_normal(x.shape, tf.random.uniform(
+        [2], maxval=2**31 - 1, dtype=tf.int32)),
+    'tf.function': tf.function(lambda x: x + tf.random.normal(x.shape, seed=1))}
+
+
+@pytest.mark.parametrize('name', list(DRAWS))
+def test_draws_follow_no_known_seed(files, name):
+  """A row must not tell of the rows before it, as it would by a known seed."""
+  def draw(record):
+    x, y = parse(record)
+    return DRAWS[name](x), y
+  def rows(*index):
+    keras.utils.set_random_seed(7)
+    GENERATOR.reset_from_seed(1)
+    return private.TFRecordExamples(files[0], draw).rows(np.array(index))[0]
+  one = rows(3)
+  assert np.all(one != rows(3))
+  again, once_more = rows(3, 3)
+  assert np.all(again != once_more)
+
+
+def test_a_stateless_draw_of_a_known_seed_is_a_constant(files):
+  data = private.TFRecordExamples(files[0], lambda record: (
+      parse(record)[0] * 0 + tf.random.stateless_normal((2, 3), [1, 2]), 0))
+  x, _ = data.rows(np.array([5, 0, 7]))
+  assert np.all(x == x[0]) and np.all(x == data.rows(np.array([9]))[0])
+
+
+COUNTER = tf.Variable(0.0)
+TABLE = tf.lookup.experimental.MutableHashTable(tf.string, tf.float32, -1.0)
+WAYS = {
+    'counter': (lambda x: (COUNTER.assign_add(1.0), x * COUNTER)[1], 'a variable'),
+    'variable that is set': (lambda x: x * COUNTER, 'a variable'),
+    'table that changes': (lambda x: x * TABLE.lookup(tf.constant('a')), 'table'),
+    'gamma': (lambda x: x * tf.random.gamma((), 1.0, seed=1), 'RandomGamma'),
+    'shuffle': (lambda x: tf.random.shuffle(x, seed=1), 'RandomShuffle'),
+    'categorical': (lambda x: x * tf.cast(tf.random.categorical(
+        [[1.0, 2.0]], 1, seed=1)[0, 0], tf.float32), 'Multinomial'),
+    'python': (lambda x: tf.ensure_shape(tf.numpy_function(
+        lambda x: x, [x], tf.float32, stateful=False), (2, 3)), 'PyFuncStateless'),
+    'tf.py_function': (lambda x: tf.ensure_shape(tf.py_function(
+        lambda x: x, [x], tf.float32), (2, 3)), 'EagerPyFunc'),
+    'file': (lambda x: x * tf.cast(tf.strings.length(
+        tf.io.read_file(__file__)), tf.float32), 'ReadFile'),
+    'clock': (lambda x: x * tf.cast(tf.timestamp(), tf.float32), 'Timestamp'),
+    'stage': (lambda x: (tf.raw_ops.Stage(values=[x]), tf.ensure_shape(
+        tf.raw_ops.Unstage(dtypes=[tf.float32])[0], (2, 3)))[1], 'Stage')}
+
+
+@pytest.mark.parametrize('name', list(WAYS))
+def test_parsers_whose_outputs_depend_on_more_than_the_record(files, name):
+  change, words = WAYS[name]
+  with pytest.raises(ValueError, match=f'depend on the record alone.*{words}'):
+    private.TFRecordExamples(files[0], lambda record: (change(parse(record)[0]), 0))
+
+
+def test_parsers_that_look_up_fixed_tables(files):
+  table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(
+      tf.range(3), tf.constant([5.0, 6.0, 7.0])), -1.0)
+
+  def look_up(record):
+    x, y = parse(record)
+    tf.debugging.assert_non_negative(y)
+    return tf.map_fn(lambda row: row + 1, x), table.lookup(tf.cast(y, tf.int32))
+  x, y = private.TFRecordExamples(files[0], look_up).rows(np.array([2, 9]))
+  np.testing.assert_array_equal(x, X[[2, 9]] + 1)
+  np.testing.assert_array_equal(y, [7.0, -1.0])
+
+
+def rotate(path):
+  """Moves records of one size by one place, in place."""
+  size = len(serialized(0)) + 16
+  whole = path.read_bytes()
+  with open(path, 'r+b') as file:
+    file.write(whole[-size:] + whole[:-size])
+
+
+def keeping_time(change):
+  """Changes a file, but not its modification time."""
+  def changed(path):
+    state = os.stat(path)
+    change(path)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+  return changed
+
+
+CHANGES = {
+    'rotated': keeping_time(rotate),
+    'one byte': keeping_time(lambda path: path.write_bytes(
+        path.read_bytes()[:-5] + b'!' + path.read_bytes()[-4:])),
+    'touched': lambda path: os.utime(path, (1, 1)),
+    'shorter': lambda path: os.truncate(path, 100)}
+
+
+def test_a_first_record_whose_length_looks_like_gzip(tmp_path):
+  with tf.io.TFRecordWriter(str(tmp_path / 'a')) as writer:
+    writer.write(bytes(0x8b1f))
+  data = private.TFRecordExamples(tmp_path / 'a', lambda record: (
+      tf.ensure_shape(tf.io.decode_raw(record, tf.uint8), 0x8b1f), 0))
+  assert data.num_examples == 1
+
+
+@pytest.mark.parametrize('name', list(CHANGES))
+def test_files_that_change(tmp_path, name):
+  path = tmp_path / 'a.tfrecord'
+  with tf.io.TFRecordWriter(str(path)) as writer:
+    for i in range(1, 20):  # Of one size.
+      writer.write(serialized(i))
+  data = private.TFRecordExamples(path, parse)
+  data.rows(np.array([18]))
+  CHANGES[name](path)
   with pytest.raises(ValueError, match='has changed since'):
-    data.rows(np.array([19]))
+    data.rows(np.array([18]))
+
+
+@pytest.mark.parametrize('name', ['one byte', 'touched', 'shorter'])
+@pytest.mark.parametrize('part', ['part0.raw', 'part1.raw'])
+def test_stored_files_that_change(tmp_path, name, part):
+  data = private.store_examples(zip(X, Y), tmp_path)
+  CHANGES[name](tmp_path / part)
+  with pytest.raises(ValueError, match='has changed since'):
+    data.rows(np.array([COUNT - 1]))
+  if name == 'one byte':  # Between two openings likewise.
+    again = private.StoredExamples(tmp_path)
+    again.rows(np.array([0]))
+    with pytest.raises(ValueError, match='example 52 is another'):
+      again.rows(np.array([0, COUNT - 1]))
+  if name == 'shorter':
+    with pytest.raises(ValueError, match='none that are whole'):
+      private.StoredExamples(tmp_path)
+
+
+def test_files_that_are_replaced_or_deleted_are_read_as_they_were(files, tmp_path):
+  data = private.TFRecordExamples(files[0], parse)
+  stored = private.store_examples(zip(X, Y), tmp_path / 'there')
+  os.replace(files[2], files[0])
+  for part in (tmp_path / 'there').iterdir():
+    part.unlink()
+  for each in (data, stored):
+    np.testing.assert_array_equal(each.rows(np.array([7, 1]))[0], X[[7, 1]])
+
+
+@pytest.mark.parametrize('cut', [3, 30, 120])
+def test_damaged_records(files, cut):
+  """The length, the payload of the first record, its checksum or the next."""
+  whole = bytearray(files[0].read_bytes())
+  whole[cut] ^= 1
+  files[0].write_bytes(whole)
+  with pytest.raises(ValueError, match='is damaged'):
+    private.TFRecordExamples(files, parse)
+
+
+@pytest.mark.parametrize('copy, words', [
+    (lambda path, other: path, 'are one file'),
+    (lambda path, other: os.symlink(path, other), 'are one file'),
+    (lambda path, other: os.link(path, other), 'are one file'),
+    (shutil.copyfile, 'the same records')])
+def test_a_file_given_twice(files, tmp_path, copy, words):
+  other = tmp_path / 'other'
+  twice = [*files, copy(files[0], other) or other]
+  with pytest.raises(ValueError, match=words):
+    private.TFRecordExamples(twice, parse)
+  empty = tmp_path / 'empty'
+  empty.write_bytes(files[1].read_bytes())  # Holds no records, as files[1] does.
+  assert private.TFRecordExamples([*files, empty], parse).num_examples == COUNT
+
+
+def test_training_stops_when_records_move(tmp_path):
+  """Otherwise one person would be in several sums of one epoch."""
+  path = tmp_path / 'a.tfrecord'
+  with tf.io.TFRecordWriter(str(path)) as writer:
+    for i in range(1, COUNT):
+      writer.write(serialized(i))
+  plan = tfcactus.PrivacyPlan.for_training(
+      batch_size=4, epochs=1, num_examples=COUNT - 1, delta=1e-3, l2_norm_clip=1.0,
+      noise=tfcactus.Gaussian(1.0), sampling=sampling.RandomAllocationSampling)
+  model = private.privatize(keras.Sequential([
+      keras.layers.Input((2, 3)), keras.layers.Flatten(), keras.layers.Dense(1)]), plan)
+  model.compile('sgd', 'mse')
+  move = keras.callbacks.LambdaCallback(on_batch_end=lambda batch, logs: rotate(path))
+  with pytest.raises(tf.errors.OpError, match='has changed since'):
+    model.fit(private.AllocatedBatches(private.TFRecordExamples(path, parse),
+                                       batch_size=4), callbacks=[move], verbose=0)
+  assert 1 <= int(model.released_steps) < 13
 
 
 class Batches(keras.utils.Sequence):

@@ -46,7 +46,10 @@ class ExampleData(abc.ABC):
 
 
 class ArrayData(ExampleData):
-  """Examples in memory. NumPy arrays and tensors on a CPU are not copied."""
+  """Examples in memory. NumPy arrays and tensors on a CPU are not copied.
+
+  The guarantee assumes that nobody writes to the arrays while batches are drawn.
+  """
 
   def __init__(self, x: Any, y: Any, sample_weight: Any = None):
     """Initialises the data.
@@ -83,10 +86,15 @@ class ArrayData(ExampleData):
 
 
 class RandomAccessData(ExampleData):
-  """Examples that are read when they are drawn, such as TFDS data sources."""
+  """Examples that are read when they are drawn, such as TFDS data sources.
+
+  The source is Python code, which cannot be checked. The guarantee assumes that what
+  it gives for an index depends on one record, the same in all steps, and on draws
+  that are secret, fresh and independent of those for other indices.
+  """
 
   def __init__(self, source: Any):
-    """Initialises the data; as `ArrayData`.
+    """Initialises the data.
 
     Args:
       source: Has a length and gives the pair (x, y), or (x, y, weight), of an index;
@@ -223,7 +231,8 @@ def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
         f'A dataset that draws at random ({draw}) was read once: what it drew for an '
         'example, such as an augmented image, stays the same in all batches. Put '
         'random layers into the model instead, such as '
-        'tf.keras.layers.RandomFlip, or a random access source.', stacklevel=6)
+        'tf.keras.layers.RandomFlip, or draw in the parse of TFRecordExamples.',
+        stacklevel=6)
   return dataset.batch(_BLOCK).as_numpy_iterator()
 
 

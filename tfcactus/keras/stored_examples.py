@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 from typing import Any
 from typing import BinaryIO
 from typing import Iterable
 from typing import Iterator
 from typing import List
+from typing import Tuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras import data_sources
+from tfcactus.keras import open_files
 from tfcactus.keras.compat.versions import keras
 from tfcactus.noise.table_file import PathLike
 
 _INDEX = 'examples.json'
+_CHECKSUMS = 'checksums.raw'
 
 _BLOCK = 256
 """Examples of a generator that are written at a time."""
@@ -27,12 +31,16 @@ _BLOCK = 256
 class StoredExamples(data_sources.ArrayData):
   """Examples that `store_examples` wrote, mapped into memory as they are drawn.
 
+  Each draw compares the size and modification time of each file, and the CRC-32 of
+  each example drawn with the one stored, so that an example is the same in all
+  steps; a change that keeps all of them is not noticed.
+
   Attributes:
     directory: Where they are.
   """
 
   def __init__(self, directory: PathLike):
-    """Opens them.
+    """Opens the examples.
 
     Raises:
       ValueError: if there are none, or their files are not whole.
@@ -41,17 +49,35 @@ class StoredExamples(data_sources.ArrayData):
     try:
       with open(os.path.join(self.directory, _INDEX), encoding='utf-8') as file:
         index = json.load(file)
-      arrays = [np.memmap(os.path.join(self.directory, f'part{i}.raw'),
-                          np.dtype(part['dtype']), 'r',
-                          shape=(index['num_examples'], *part['shape']))
-                for i, part in enumerate(index['parts'])]
+      names = [f'part{i}.raw' for i in range(len(index['parts']))]
+      self._open = open_files.OpenFiles([
+          os.path.join(self.directory, name) for name in (*names, _CHECKSUMS)])
+      *arrays, sums = [
+          _mapped(file, np.dtype(part['dtype']), (index['num_examples'],
+                                                  *part['shape']))
+          for file, part in zip(self._open.descriptors, [
+              *index['parts'], {'dtype': '<u4', 'shape': []}])]
     except (OSError, KeyError, TypeError, ValueError) as error:
       raise ValueError(
           f'Expected examples of store_examples in {self.directory!r}, got none that '
           f'are whole: {error}.') from error
+    self._sums = np.array(sums)
     x, y, *weights = tf.nest.pack_sequence_as(index['structure'], arrays)
     # Examples without targets have an empty structure of them.
     super().__init__(x, None if isinstance(y, list) and not y else y, *weights)
+
+  def rows(self, index: np.ndarray) -> data_sources.Rows:
+    """Returns inputs, targets, and weights if there are any, of given examples.
+
+    Raises:
+      ValueError: if a file has changed since it was stored.
+    """
+    self._open.check_unchanged()  # Before pages are read that may be gone.
+    found = super().rows(index)
+    wrong = index[open_files.row_checksums(found) != self._sums[index]]
+    if wrong.size:
+      raise open_files.changed(self.directory, f'example {wrong[0]} is another')
+    return found
 
   def __repr__(self) -> str:
     return f'<StoredExamples: {self.num_examples:,} in {self.directory!r}>'
@@ -63,8 +89,9 @@ def store_examples(examples: Any, directory: PathLike) -> StoredExamples:
   A sampling scheme takes the examples of a batch from all over the data, which a
   stream cannot give; to draw within a window of it is another mechanism, with no
   amplification that is known. So it is read once, a block at a time, and needs as
-  much room on disk as the examples have bytes. What a pipeline draws at random, such
-  as augmented images, is settled thereby: put random layers into the model.
+  much room on disk as the examples have bytes, and four more for each. What a
+  pipeline draws at random, such as augmented images, is settled thereby: put random
+  layers into the model.
 
   Args:
     examples: A `tf.data.Dataset` or another iterable of pairs (x, y), or triples
@@ -114,14 +141,16 @@ class _Writer:
              for array in arrays]
     if self._structure is None:
       self._structure, self._parts = structure, parts
-      self._files = [open(os.path.join(self._directory, f'part{i}.raw'), 'wb')
-                     for i in range(len(parts))]
+      names = [*(f'part{i}.raw' for i in range(len(parts))), _CHECKSUMS]
+      self._files = [open(os.path.join(self._directory, name), 'wb')
+                     for name in names]
     lengths = {len(array) for array in arrays}
     if (structure, parts) != (self._structure, self._parts) or len(lengths) != 1:
       raise ValueError(
           f'Expected examples of one structure, got {parts} of {sorted(lengths)} '
           f'examples in {structure} after {self._parts} in {self._structure}.')
-    for file, array in zip(self._files, arrays):
+    sums = open_files.row_checksums(arrays).astype('<u4')
+    for file, array in zip(self._files, [*arrays, sums]):
       file.write(np.ascontiguousarray(array).data)
     self._count += lengths.pop()
 
@@ -138,6 +167,15 @@ class _Writer:
     with open(place + '.new', 'w', encoding='utf-8') as file:
       json.dump(whole, file)
     os.replace(place + '.new', place)
+
+
+def _mapped(file: int, dtype: np.dtype, shape: Tuple[int, ...]) -> np.ndarray:
+  """Returns the array that an open file holds, mapped into memory."""
+  size, wanted = os.fstat(file).st_size, math.prod(shape) * dtype.itemsize
+  if size != wanted:
+    raise ValueError(f'a file has {size} bytes, not {wanted}')
+  with open(file, 'rb', closefd=False) as whole:
+    return np.memmap(whole, dtype, 'r', shape=shape)
 
 
 def _blocks(examples: Any) -> Iterator[Any]:

@@ -2,101 +2,136 @@
 
 from __future__ import annotations
 
+import array
+from concurrent import futures
+import hashlib
 import os
-import struct
-import threading
 from typing import Any
 from typing import Callable
 from typing import List
 from typing import Sequence
 from typing import Tuple
 from typing import Union
+import zlib
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.lib.io import tf_record
 
 from tfcactus.keras import data_sources
+from tfcactus.keras import example_seeds
+from tfcactus.keras import open_files
+from tfcactus.keras.checks import state_writes
+from tfcactus.keras.compat import graphs
+from tfcactus.keras.compat import patches
+from tfcactus.keras.compat.versions import keras
 from tfcactus.noise.table_file import PathLike
+from tfcactus.randomness import KeyStream
 
-_HEADER = struct.Struct('<QI')
-"""Length of a record and its checksum; after the record there are four bytes more."""
-
-_BLOCK = 1 << 20
-"""Bytes of a file that are read at a time where records are small."""
+_HEADER, _FOOTER = 12, 4
+"""Bytes before a record, its length and a checksum, and after it, another."""
 
 
 class TFRecordExamples(data_sources.ExampleData):
   """Examples in TFRecord files, for data that do not fit into memory.
 
-  A batch of a sampling scheme takes examples from all files: what is kept in memory
-  is where each record lies, 20 bytes, and what is read are those drawn. (To draw
-  only among records that lie close, such as file by file, is another mechanism, for
-  which no amplification is known; it is not offered.)
+  A batch of a sampling scheme takes examples from all files. Kept in memory is where
+  each record lies and its checksum, 24 bytes; read are the records that are drawn.
+  (To draw only among records that lie close, such as file by file, is another
+  mechanism, for which no amplification is known; it is not offered.)
 
       examples = TFRecordExamples(files, parse)
       batches = AllocatedBatches(examples, batch_size=256)
 
+  An example is the same in all steps, but for what `parse` draws. All checksums in
+  the files are verified when they are opened. Each draw compares the size and
+  modification time of each file, and the CRC-32 of each record drawn; a change that
+  keeps all of them is not noticed. A file that is deleted or replaced under its name
+  is read as it was when it was opened.
+
   Attributes:
-    num_examples: How many records there are.
+    num_examples: How many records there are. Equal records count each.
     files: Their paths.
   """
 
-  _open: Tuple[int, ...] = ()
-
   def __init__(self, files: Union[PathLike, Sequence[PathLike]],
                parse: Callable[[Any], Tuple[Any, ...]]):
-    """Finds the records.
+    """Reads all files once, to find and verify the records.
 
     Args:
       files: Paths of TFRecord files, not compressed.
       parse: Returns the pair (x, y), or (x, y, weight), of one serialized record, a
         string tensor of shape (): tensors of numbers, their shapes the same for all.
-        As for `tf.data.TFRecordDataset(files).map(parse)`; what it draws at random,
-        as to augment an image, is drawn whenever the example is.
+        As for `tf.data.TFRecordDataset(files).map(parse)`. It may draw at random by
+        `tf.random.uniform`, `normal`, `truncated_normal` and what is made of them,
+        such as `tf.image.random_crop`: whenever an example is drawn it does so anew,
+        under a secret key of its own, whatever the seeds. Nothing else than the
+        record may change what it returns: no variables, Python code or files.
 
     Raises:
-      ValueError: if there are no records, a file is none of TFRecords, or `parse`
-        returns no pairs of numbers of a known shape.
+      ValueError: if there are no records, a file is none of TFRecords or damaged, two
+        files are the same, or `parse` returns no pairs of numbers of a known shape or
+        depends on more than the record.
       OSError: if a file cannot be read.
     """
     listed = [files] if isinstance(files, (str, os.PathLike)) else list(files)
     self.files = tuple(os.fspath(path) for path in listed)
-    places = [_records(path) for path in self.files]
-    sizes = [len(start) for start, _ in places]
-    self.num_examples = sum(sizes)
+    self._open = open_files.OpenFiles(self.files)
+    self._keys = KeyStream()
+    self._parse = _each(parse)
+    self.specs = self._checked_specs()
+    with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+      sizes, sums = zip(*pool.map(_records, self.files)) if self.files else ((), ())
+    self._open.check_unchanged()
+    counts = [len(each) for each in sizes]
+    self.num_examples = sum(counts)
     if not self.num_examples:
       raise ValueError(
           f'Expected at least one record, got {len(self.files)} files with none.')
-    self._file = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-    self._start, self._size = (np.concatenate(part) for part in zip(*places))
-    self._lock = threading.Lock()
-    self._parse = _each(parse)
-    self.specs = self._checked_specs()
+    self._check_distinct(sizes, sums)
+    self._file = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    self._start = np.concatenate([
+        np.cumsum(each + (_HEADER + _FOOTER)) - each - _FOOTER for each in sizes])
+    self._size, self._sums = np.concatenate(sizes), np.concatenate(sums)
 
   def rows(self, index: np.ndarray) -> data_sources.Rows:
-    """Returns inputs, targets, and weights if there are any, of given examples."""
+    """Returns inputs, targets, and weights if there are any, of given examples.
+
+    Raises:
+      ValueError: if a file has changed since it was opened.
+    """
     if not index.size:
       return data_sources.no_rows(self.specs)
-    return tf.nest.map_structure(
-        lambda part: part.numpy(), self._parse(tf.constant(self._read(index))))
+    keys = self._keys.words(2 * index.size).view(np.int64).reshape(-1, 2)
+    found = self._parse(tf.constant(self._read(index)), tf.constant(keys))
+    return tf.nest.map_structure(lambda part: part.numpy(), found)
 
   def _read(self, index: np.ndarray) -> List[bytes]:
-    """The records, in the order of `index`; read in that of the files."""
+    """Returns the records in the order of `index`; reads in the order of the files."""
     found: List[bytes] = [b''] * index.size
-    with self._lock:
-      if not self._open:
-        self._open = tuple(os.open(path, os.O_RDONLY) for path in self.files)
     for place in np.lexsort((self._start[index], self._file[index])):
       which = index[place]
-      size = int(self._size[which])
-      data = os.pread(self._open[self._file[which]], size, int(self._start[which]))
-      if len(data) != size:
-        raise ValueError(
-            f'Expected {size} bytes of example {which} in '
-            f'{self.files[self._file[which]]!r}, got {len(data)}: the file has '
-            'changed since it was opened.')
+      file = self._file[which]
+      data = os.pread(self._open.descriptors[file], int(self._size[which]),
+                      int(self._start[which]))
+      if zlib.crc32(data) != self._sums[which]:
+        raise open_files.changed(self.files[file], f'example {which} is another')
       found[place] = data
+    self._open.check_unchanged()
     return found
+
+  def _check_distinct(self, sizes: Sequence[np.ndarray], sums: Sequence[np.ndarray]
+                     ) -> None:
+    """Refuses two files that hold the same records."""
+    found: dict = {}
+    for path, *each in zip(self.files, sizes, sums):
+      key = hashlib.sha256(b''.join(part.tobytes() for part in each)).digest()
+      other = found.setdefault(key, path)
+      if len(each[0]) and other is not path:
+        raise ValueError(
+            f'Expected files that differ, got {other!r} and {path!r}, which hold the '
+            'same records: one person would be two examples. Leave out one; if the '
+            'records are of different people, write them to one file.')
 
   def _checked_specs(self) -> data_sources.Rows:
     specs = self._parse.structured_outputs
@@ -114,48 +149,91 @@ class TFRecordExamples(data_sources.ExampleData):
   def __repr__(self) -> str:
     return f'<TFRecordExamples: {self.num_examples:,} in {len(self.files)} files>'
 
-  def __del__(self) -> None:
-    for file in self._open:
-      os.close(file)
-
 
 def _each(parse: Callable[[Any], Any]) -> Any:
-  """A function of many records, each of which is parsed by itself."""
-  record = tf.TensorSpec((), tf.string)
-  one = tf.function(parse, input_signature=[record]).get_concrete_function()
+  """Returns a function of records and int64 seeds (records, 2) that parses each."""
+  parse = getattr(parse, 'python_function', parse)  # Its own trace has other seeds.
+
+  def with_seed(record: tf.Tensor, seed: tf.Tensor) -> Any:
+    with patches.drawing(keras.layers.Layer(), example_seeds.counting(seed)):
+      return tf.function(parse)(record)
+
+  one = tf.function(with_seed, autograph=False, input_signature=[
+      tf.TensorSpec((), tf.string), tf.TensorSpec((2,), tf.int64)]
+                   ).get_concrete_function()
+  _check_captured(one)
+  _check_operations(one.graph)
   specs = tf.nest.map_structure(
       lambda part: tf.TensorSpec(part.shape, part.dtype), one.structured_outputs)
 
-  def many(records: Any) -> Any:
-    return tf.map_fn(one, records, fn_output_signature=specs)
+  def many(records: tf.Tensor, seeds: tf.Tensor) -> Any:
+    return tf.map_fn(lambda each: one(*each), (records, seeds),
+                     fn_output_signature=specs)
 
   with tf.device('CPU'):
-    return tf.function(
-        many, input_signature=[tf.TensorSpec((None,), tf.string)]
-    ).get_concrete_function()
+    return tf.function(many, autograph=False, input_signature=[
+        tf.TensorSpec((None,), tf.string), tf.TensorSpec((None, 2), tf.int64)]
+                      ).get_concrete_function()
+
+
+def _check_operations(graph: tf.Graph) -> None:
+  """Refuses operations that may give one record and seed different outputs."""
+  # A stateless draw of a known seed is allowed: the same for all, a constant.
+  try:
+    state_writes.check_graph(graph, 'parse functions', None)
+  except ValueError as error:
+    raise ValueError(
+        'Expected a parse whose outputs depend on the record alone, got one that '
+        f'draws, keeps or reads something else. {error}') from None
+
+
+def _check_captured(one: Any) -> None:
+  """Refuses variables, and tables that can change, from outside of `parse`."""
+  types = {(node.attr['Tin'].type, node.attr['Tout'].type)
+           for node in graphs.nodes(one.graph) if node.op == 'LookupTableFindV2'}
+  for handle in one.captured_inputs:
+    if handle.dtype == tf.resource and not any(
+        _is_fixed_table(handle, *each) for each in types):
+      raise ValueError(
+          'Expected a parse whose outputs depend on the record alone, got one that '
+          f'uses a variable, iterator or changeable table, {handle}: an example would '
+          'change with it. Use the value that it has as a constant, '
+          'tf.constant(variable.numpy()), and tf.lookup.StaticHashTable.')
+
+
+def _is_fixed_table(handle: tf.Tensor, keys: int, values: int) -> bool:
+  """Whether a resource is a lookup table that refuses to take an entry."""
+  try:
+    tf.raw_ops.LookupTableInsertV2(
+        table_handle=handle, keys=tf.zeros([0], keys), values=tf.zeros([0], values))
+  except tf.errors.UnimplementedError:
+    return True
+  except tf.errors.OpError:  # Another type of table, or no table.
+    pass
+  return False
 
 
 def _records(path: str) -> Tuple[np.ndarray, np.ndarray]:
-  """Where the records of a file begin, and their sizes."""
-  starts: List[int] = []
-  sizes: List[int] = []
-  total = os.path.getsize(path)
-  with open(path, 'rb', buffering=_BLOCK) as file:
-    if file.read(2) == b'\x1f\x8b':
-      raise ValueError(
+  """Returns sizes and CRC-32 of the records of a file, whose checksums it verifies."""
+  sizes, sums, place = array.array('q'), array.array('I'), 0
+  total, reader = os.path.getsize(path), tf_record.tf_record_random_reader(path)
+  while place < total:
+    try:
+      record, place = reader.read(place)
+    except (IndexError, tf.errors.OpError) as error:
+      raise _damaged(path, len(sizes), error) from error
+    sizes.append(len(record))
+    sums.append(zlib.crc32(record))
+  return np.array(sizes, np.int64), np.array(sums, np.uint32)
+
+
+def _damaged(path: str, record: int, error: Exception) -> ValueError:
+  """Returns the error for a file of which a record cannot be read."""
+  with open(path, 'rb') as file:
+    if not record and file.read(2) == b'\x1f\x8b':
+      return ValueError(
           f'Expected TFRecords without compression, got {path!r}, which is gzipped: '
           'its records cannot be read one by one; write it anew, uncompressed.')
-    place = file.seek(0)
-    while place < total:
-      header = file.read(_HEADER.size)
-      size = _HEADER.unpack(header)[0] if len(header) == _HEADER.size else total
-      place += _HEADER.size
-      if place + size + 4 > total:
-        raise ValueError(
-            f'Expected TFRecords, got {path!r}, which ends within record '
-            f'{len(starts)}: it is cut off, or no file of TFRecords.')
-      starts.append(place)
-      sizes.append(size)
-      place += size + 4
-      file.seek(size + 4, os.SEEK_CUR)
-  return np.array(starts, np.int64), np.array(sizes, np.int64)
+  return ValueError(
+      f'Expected TFRecords, got {path!r}, of which record {record} is damaged or cut '
+      f'off, or which is no file of TFRecords: {error}. Write it anew.')
