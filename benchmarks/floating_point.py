@@ -8,8 +8,8 @@ releases as they are usually computed, and with those of a private step:
 - how far one example moves a sum of many rows (Casacuberta et al., "Widespread
   Underestimation of Sensitivity in Differentially Private Libraries and How to Fix It",
   2022);
-- how many released numbers are impossible without the example (Mironov, "On Significance
-  of the Least Significant Bits For Differential Privacy", 2012; Haney et al., "Precision-
+- how many released numbers only one of two sums can give (Mironov, "On Significance of
+  the Least Significant Bits For Differential Privacy", 2012; Haney et al., "Precision-
   based attacks and interval refining", 2022);
 - how much a clipped example counts where products round their operands.
 """
@@ -115,7 +115,7 @@ def impossible(sigma, draws):
 
 
 def _possible_on_grid(released, dtype):
-  """As `possible`, for sums of one that are rounded to the grid of a clip norm of one."""
+  """As `possible`, for sums of one that are rounded to the grid of clip norm one."""
   near = tf.constant(released.astype(np.float64) - 1.0)
   one = tf.constant(1.0, tf.float64)
   return precision.released(one + near, one, dtype).numpy() == released
@@ -127,7 +127,8 @@ def counted(mode, examples=1000):
   half = 2.0**-rounded_products.SIGNIFICANT_BITS[mode] + 2.0**-20
   rows = [np.full(16, 1 + half), *rng.normal(size=(examples, 16))]
   # The first factor lies where rounding makes it largest, as its row's entries do.
-  clips = [2 * (1 + half)**2 / (1 - clipping.CLIP_MARGIN), *rng.uniform(0.1, 1, examples)]
+  clips = [2 * (1 + half)**2 / (1 - clipping.CLIP_MARGIN),
+           *rng.uniform(0.1, 1, examples)]
   found = {}
   with rounded_products.rounding(mode):
     for name, summed in SUMS.items():
@@ -162,7 +163,8 @@ def show(found: dict) -> None:
        for each in found['impossible'] for dtype in ('float32', 'float64')]))
   _results.show('floating_point_products', _results.markdown(
       ['products', 'float32', 'tfcactus'],
-      [[each['mode'].replace('_', ' '), *(f'{each[name]:.6f}' for name in (PLAIN, OURS))]
+      [[each['mode'].replace('_', ' '),
+        *(f'{each[name]:.6f}' for name in (PLAIN, OURS))]
        for each in found['counted']]))
 
 

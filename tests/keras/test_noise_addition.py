@@ -227,8 +227,8 @@ def test_noisy_sums_lie_on_a_grid_a_billion_times_finer_than_the_noise(scale):
   assert np.frexp(step)[0] == 0.5 and scale * 2.0**-31 < step <= scale * 2.0**-30
   sampler = NoiseSampler(noise_lib.Gaussian(0.01))
   sums = np.random.default_rng(0).normal(size=2000) * scale / 50
-  for given, dtypes in [(tf.float64, None), (tf.float32, None), (tf.float64, ['float32']),
-                        (tf.float32, ['bfloat16'])]:
+  for given, dtypes in [(tf.float64, None), (tf.float32, None),
+                        (tf.float64, ['float32']), (tf.float32, ['bfloat16'])]:
     [noisy] = sampler.add_to([tf.constant(sums, given)], wide, dtypes=dtypes)
     assert noisy.dtype == (given if dtypes is None else dtypes[0])
     on_grid = tf.cast(noisy, tf.float64).numpy() / step

@@ -18,8 +18,8 @@ from tfcactus.keras import EpsilonCallback
 from tfcactus.keras import FixedSizeBatches
 from tfcactus.keras import make_run_card
 from tfcactus.keras import PoissonBatches
-from tfcactus.keras import privatize
 from tfcactus.keras import precision
+from tfcactus.keras import privatize
 from tfcactus.keras import replicas
 from tfcactus.keras import ShuffledBatches
 from tfcactus.keras.checks import devices

@@ -215,7 +215,7 @@ class NoiseSampler:
     precision.check_graphs_are_as_written()
     noise = self._sample(sum(part.size for part in sums), *numbers)
     ends = np.cumsum([part.size for part in sums])[:-1]
-    found = []
+    found: List[np.ndarray] = []
     for part, dtype, extra in zip(sums, dtypes, np.split(noise, ends)):
       found.append(np.empty(part.shape, dtype))
       given, made = part.reshape(-1), found[-1].reshape(-1)

@@ -7,7 +7,6 @@ from typing import Sequence
 
 import tensorflow as tf
 
-
 _EXPONENT = 0x7FF0000000000000
 """The bits of a float64 that hold its exponent."""
 

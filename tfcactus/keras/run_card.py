@@ -20,9 +20,10 @@ from tfcactus.plan import PrivacyPlan
 if TYPE_CHECKING:
   from tfcactus.keras.model import PrivateModel
 
-SUMS = ('float64, whatever TensorFlow rounds in float32 products; norms and sums of the '
-        'same numbers; noisy sums on a grid of 2^-30 clip norms or finer')
-"""How clipped gradients are summed and released; docs/soundness.md, "Numbers"."""
+SUMS = (
+    'float64, whatever TensorFlow rounds in float32 products; norms and sums of the '
+    'same numbers; noisy sums on a grid of 2^-30 times their sensitivity, or finer')
+"""How clipped gradients are summed and released (docs/soundness.md, "Numbers")."""
 
 NOT_COVERED = (
     'metrics and losses on the training data, printed or logged',

@@ -90,7 +90,8 @@ def test_rounded_products_never_carry_a_row_over_the_bound(mode, form):
   rng = np.random.default_rng(0)
   factor = (1 + half) / 2
   with rounded_products.rounding(mode):
-    for clip in [np.linalg.norm(row) * factor / (1 - clipping.CLIP_MARGIN), *rng.uniform(0.1, 4, 30)]:
+    for clip in [np.linalg.norm(row) * factor / (1 - clipping.CLIP_MARGIN),
+                 *rng.uniform(0.1, 4, 30)]:
       assert np.linalg.norm(_summed(_forms_of(tf.constant(row))[form], clip)) <= clip
 
 

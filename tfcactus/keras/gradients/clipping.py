@@ -20,7 +20,7 @@ It covers what rounding may make a norm too small by, `forms.NORM_ERROR`. The re
 MOST_ROUNDINGS = 3.4e10
 """Examples of a batch, times the number of roundings that each goes through (rows of a
 physical batch, plus physical batches, plus replicas), up to which `CLIP_MARGIN` covers
-the rounding of the sum: 2.02 * MOST_ROUNDINGS * 2^-53 < 7.8e-6. See docs/soundness.md."""
+the rounding of the sum: 2.02 * MOST_ROUNDINGS * 2^-53 < 7.8e-6 (docs/soundness.md)."""
 
 KINDS = ('flat', 'per_layer', 'automatic')
 
