@@ -116,7 +116,8 @@ def test_all_is_within_an_hour_of_two_cores():
 
 SHOWING = {'accountant_fuzz': None, 'accountant_speed': None, 'accuracy': None,
            'allocation': None, 'cactus_figures': None, 'designed_noise': None,
-           'gap_max': None, 'keras_versions_speed': None, 'large_model': None,
+           'floating_point': None, 'gap_max': None,
+           'keras_versions_speed': None, 'large_model': None,
            'low_dimension': None, 'noise_speed': None, 'phi_figures': None,
            'recipes': None, 'replicas_speed': None, 'step_memory': None,
            'streaming': None, 'tcdp_figures': None, 'training_speed': None,

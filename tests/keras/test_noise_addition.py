@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfcactus import noise as noise_lib
 from tfcactus.keras import noise_addition
 from tfcactus.keras import NoiseSampler
+from tfcactus.keras import precision
 
 _DRAWS = 40_000
 
@@ -216,3 +217,26 @@ def test_sums_keep_shapes_and_dtypes_in_graphs_and_outside(dtype):
     assert one.dtype == other.dtype == dtype and one.shape == other.shape
     np.testing.assert_array_equal(tf.cast(one, tf.float64), tf.cast(other, tf.float64))
   assert np.std(tf.cast(eager[0], tf.float64)) == pytest.approx(3, rel=0.1)
+
+
+@pytest.mark.parametrize('scale', [1.0, 1.5, 0.1, 3e-5, 2.0**-7 * (1 - 2.0**-50), 700])
+def test_noisy_sums_lie_on_a_grid_a_billion_times_finer_than_the_noise(scale):
+  """Low bits of a sum in float64, and of small noise in float32, would tell of both."""
+  wide = tf.constant(scale, tf.float64)
+  step = precision.grid(wide).numpy()
+  assert np.frexp(step)[0] == 0.5 and scale * 2.0**-31 < step <= scale * 2.0**-30
+  sampler = NoiseSampler(noise_lib.Gaussian(0.01))
+  sums = np.random.default_rng(0).normal(size=2000) * scale / 50
+  for given, dtypes in [(tf.float64, None), (tf.float32, None),
+                        (tf.float64, ['float32']), (tf.float32, ['bfloat16'])]:
+    [noisy] = sampler.add_to([tf.constant(sums, given)], wide, dtypes=dtypes)
+    assert noisy.dtype == (given if dtypes is None else dtypes[0])
+    on_grid = tf.cast(noisy, tf.float64).numpy() / step
+    np.testing.assert_array_equal(on_grid, np.rint(on_grid))
+    assert np.std(on_grid * step / scale) == pytest.approx(np.hypot(0.01, 1 / 50), 0.1)
+
+
+def test_no_scale_makes_no_number_of_a_sum():
+  sampler = NoiseSampler(noise_lib.Gaussian(1.0))
+  [noisy] = sampler.add_to([tf.zeros([3])], tf.constant(0.0, tf.float64))
+  np.testing.assert_array_equal(noisy, 0)

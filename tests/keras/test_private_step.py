@@ -1,5 +1,7 @@
 """Which models a private step is for, refused before TensorFlow stumbles."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -81,3 +83,32 @@ def test_half_variables_are_refused_by_name(make_plan, dtype):
   private.compile('sgd', _NONE)
   with pytest.raises(ValueError, match=f'float64, got {dtype}:'):
     private.fit(PoissonBatches(X, Y, 0.25), verbose=0)
+
+
+@contextlib.contextmanager
+def _rewritten(option):
+  """Has Grappler rewrite float32 operations into half precision for a while."""
+  tf.config.optimizer.set_experimental_options({option: True})
+  try:
+    yield
+  finally:
+    tf.config.optimizer.set_experimental_options({option: False})
+
+
+@pytest.mark.parametrize('option', [
+    'auto_mixed_precision', 'auto_mixed_precision_onednn_bfloat16',
+    'auto_mixed_precision_mkl'])
+def test_graphs_that_are_rewritten_in_half_precision_are_refused(make_plan, option):
+  """Also where the step was traced before: functions are rewritten when they run."""
+  private = privatize(_dense(), make_plan())
+  private.compile('sgd', _NONE)
+  refused = pytest.raises(Exception, match=f"option '{option}' to be off")
+  with _rewritten(option), refused:
+    private.fit(PoissonBatches(X, Y, 0.25), verbose=0)
+  private.fit(PoissonBatches(X, Y, 0.25), verbose=0)
+  before = private.inner.get_weights()
+  step = private.train_function
+  with _rewritten(option), refused:
+    step(iter(PoissonBatches(X, Y, 0.25).dataset()))
+  for one, other in zip(before, private.inner.get_weights()):
+    np.testing.assert_array_equal(one, other)

@@ -18,6 +18,7 @@ from tfcactus.keras import EpsilonCallback
 from tfcactus.keras import FixedSizeBatches
 from tfcactus.keras import make_run_card
 from tfcactus.keras import PoissonBatches
+from tfcactus.keras import precision
 from tfcactus.keras import privatize
 from tfcactus.keras import replicas
 from tfcactus.keras import ShuffledBatches
@@ -322,14 +323,24 @@ def test_shares_are_all_of_a_batch_and_each_once():
 
 def test_sums_with_noise_are_rounded_once(monkeypatch):
   """Below the grid of rounded noise the bits of other shares would show."""
-  given, summed = [], replicas.summed
-  monkeypatch.setattr(replicas, 'summed', lambda sums, like: (
-      given.extend(each.dtype for each in sums), summed(sums, like))[1])
+  given, totals, summed = [], [], replicas.summed
+
+  def recorded(sums, like, scale):
+    given.extend(each.dtype for each in sums)
+    step = precision.grid(scale)
+    found = summed(sums, like, scale)
+    totals.extend(each.dtype for each in found)
+    on_grid = [tf.cast(each, tf.float64) / step for each in found]
+    with tf.control_dependencies([tf.debugging.assert_equal(each, tf.round(each))
+                                  for each in on_grid]):
+      return [tf.identity(each) for each in found]
+
+  monkeypatch.setattr(replicas, 'summed', recorded)
   with two_replicas().scope():
     private = privatize(inner(), plan_of())
     private.compile(tf.keras.optimizers.SGD(0.1), NONE)
   private.fit(PoissonBatches(X, Y, 0.1, steps_per_epoch=1), verbose=0)
-  assert given and set(given) == {tf.float64}
+  assert set(given) == {tf.float64} and set(totals) == {tf.float32}
 
 
 def test_parts_are_for_several_workers_without_a_seed():

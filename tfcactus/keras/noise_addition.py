@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 from typing import List
@@ -13,7 +14,9 @@ import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus import noise as noise_lib
+from tfcactus.keras import precision
 from tfcactus.keras import random_bits
+from tfcactus.keras import replicas
 from tfcactus.randomness import SystemRandom
 
 TOGETHER = 2**21
@@ -146,50 +149,75 @@ class NoiseSampler:
     ])
 
   def add_to(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
-             place: Optional[tf.Tensor] = None) -> List[tf.Tensor]:
-    """Adds one draw to a vector in parts, with one rounding.
+             place: Optional[tf.Tensor] = None,
+             dtypes: Optional[Sequence[tf.DType]] = None) -> List[tf.Tensor]:
+    """Adds one draw to a vector in parts, in float64.
+
+    Without a strategy of several replicas the noisy sum is final. It is then rounded
+    to `precision.grid(scale)`, and after that to its dtype. With several replicas it
+    is one of the shares that `replicas.summed` adds up and rounds.
 
     Args:
       sums: The parts.
       scale: Multiplies the draw; the sensitivity (clip norm) of the sum.
       place: As for `draw`.
+      dtypes: Of what is returned; None for those of the parts.
 
     Returns:
-      The noisy parts in their shapes and dtypes.
+      The noisy parts in their shapes.
     """
+    kept = [part.dtype for part in sums] if dtypes is None else dtypes
+    dtypes = [tf.as_dtype(dtype) for dtype in kept]
     if not self.noise.noise_multiplier:
-      return list(sums)
+      return [tf.cast(part, dtype) for part, dtype in zip(sums, dtypes)]
     scale = exact(scale)
     if self._part_by_part(sums):
       found: List[tf.Tensor] = []
-      for part in sums:
-        # One after the other, so that never more than one is there in float64.
+      for part, dtype in zip(sums, dtypes):
+        # One after the other, so that never more than one draw is there.
         with tf.control_dependencies(found[-1:]):
-          found += self._added([part], scale, place)
+          found += self._added([part], [dtype], scale, place)
       return found
-    return self._added(sums, scale, place)
+    return self._added(sums, dtypes, scale, place)
 
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
     """Whether many coordinates are drawn, each by itself."""
     return _size(sums) > TOGETHER and self.noise.dim in (None, 1) and self.dim is None
 
-  def _added(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
-             place: Optional[tf.Tensor]) -> List[tf.Tensor]:
+  def _added(self, sums: Sequence[tf.Tensor], dtypes: Sequence[tf.DType],
+             scale: tf.Tensor, place: Optional[tf.Tensor]) -> List[tf.Tensor]:
     self._checked(_size(sums))
     # Half precision is none of NumPy's: it is rounded to after.
     wide = [part if part.dtype in (tf.float32, tf.float64) else
             tf.cast(part, tf.float64) for part in sums]
-    noisy = random_bits.changed(self._noisy, wide, scale, *self._numbers(place))
-    return [tf.cast(each, part.dtype) for each, part in zip(noisy, sums)]
+    made = [dtype if dtype in (tf.float32, tf.float64) else tf.float64
+            for dtype in dtypes]
+    step = precision.grid(scale) if replicas.number() == 1 else (
+        tf.zeros([], tf.float64))
+    noisy = random_bits.changed(
+        functools.partial(self._noisy, [dtype.as_numpy_dtype for dtype in made]),
+        wide, made, scale, step, *self._numbers(place))
+    return [tf.cast(each, dtype) for each, dtype in zip(noisy, dtypes)]
 
-  def _noisy(self, sums: Sequence[np.ndarray], scale: np.ndarray,
-             *numbers: np.ndarray) -> List[np.ndarray]:
-    """As `add_to`; in one pass, of what stays in a core's cache."""
+  def _noisy(self, dtypes: Sequence[type], sums: Sequence[np.ndarray],
+             scale: np.ndarray, step: np.ndarray, *numbers: np.ndarray
+            ) -> List[np.ndarray]:
+    """Adds a draw in one pass over pieces that stay in a core's cache.
+
+    Args:
+      dtypes: Of the arrays returned.
+      sums: The parts, left as they are.
+      scale: Multiplies the draw.
+      step: Of the grid that the noisy sum is rounded to, a power of two; 0 for none.
+      *numbers: As for `_sample`.
+    """
+    # When it runs: options that are set later rewrite functions traced before.
+    precision.check_graphs_are_as_written()
     noise = self._sample(sum(part.size for part in sums), *numbers)
     ends = np.cumsum([part.size for part in sums])[:-1]
-    found = []
-    for part, extra in zip(sums, np.split(noise, ends)):
-      found.append(np.empty(part.shape, part.dtype))
+    found: List[np.ndarray] = []
+    for part, dtype, extra in zip(sums, dtypes, np.split(noise, ends)):
+      found.append(np.empty(part.shape, dtype))
       given, made = part.reshape(-1), found[-1].reshape(-1)
       for start in range(0, part.size, _CHUNK):
         piece = extra[start:start + _CHUNK] * scale
@@ -197,8 +225,12 @@ class NoiseSampler:
           end = self.noise.range * abs(scale)
           np.clip(piece, -end, end, out=piece)
         with np.errstate(over='ignore', invalid='ignore'):
-          piece += given[start:start + _CHUNK]
           # Rounded noise alone would have a coarser grid than the noisy sum.
+          piece += given[start:start + _CHUNK]
+          if step:
+            piece *= 1 / step
+            piece = np.rint(piece, out=piece)
+            piece *= step
           made[start:start + _CHUNK] = piece
     return found
 

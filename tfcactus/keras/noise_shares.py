@@ -38,9 +38,11 @@ class ShareSampler(noise_addition.NoiseSampler):
     self._part = math.sqrt(1 / workers) * (1 + 2.0**-50)
 
   def add_to(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
-             place: Optional[tf.Tensor] = None) -> List[tf.Tensor]:
+             place: Optional[tf.Tensor] = None,
+             dtypes: Optional[Sequence[tf.DType]] = None) -> List[tf.Tensor]:
     """As `NoiseSampler.add_to`."""
-    return super().add_to(sums, noise_addition.exact(scale) * self._part, place)
+    return super().add_to(
+        sums, noise_addition.exact(scale) * self._part, place, dtypes)
 
 
 def sampler(plan: PrivacyPlan, seed: Optional[int]) -> noise_addition.NoiseSampler:

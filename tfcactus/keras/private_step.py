@@ -15,6 +15,7 @@ from tfcactus.keras import clip_norm
 from tfcactus.keras import example_seeds
 from tfcactus.keras import noise_rows
 from tfcactus.keras import noise_shares
+from tfcactus.keras import precision
 from tfcactus.keras import replicas
 from tfcactus.keras import weight_penalties
 from tfcactus.keras.checks import own_training
@@ -96,6 +97,7 @@ class Step:
     """
     whole_model.check_layers(self._model, half=True, losses=True)
     whole_model.check_texts(self._model)
+    precision.check_graphs_are_as_written()
     if self.outputs is None:
       outputs = state_writes.check_no_writes(self._model)
       self.outputs = tf.nest.map_structure(_spec, outputs)
@@ -171,12 +173,14 @@ class Step:
     self._settled = engine.routes
     release, scale = self.norm.release(batch)
     self._check_vector()
+    # Of the variables, and of the count beside their sums.
+    like = [*self._model.trainable_variables, *release[len(batch.sums):]]
     # One replica adds the noise of all, so that nothing is in their sum before it, or
     # one of each worker.
-    shares = replicas.widened(release)
     if replicas.is_first(of_worker=self.split_noise):
-      shares = self._sampler.add_to(shares, scale, place)
-    sums = self.norm.move(replicas.summed(shares, release))
+      release = self._sampler.add_to(release, scale, place, (
+          [each.dtype for each in like] if replicas.number() == 1 else None))
+    sums = self.norm.move(replicas.summed(release, like, scale))
     averages = [total / self._plan.expected_batch_size for total in sums]
     penalty, gradients = weight_penalties.penalty(self._model)
     return [average if more is None else average + tf.cast(more, average.dtype)

@@ -30,13 +30,14 @@ def drawn(draw: Callable[..., np.ndarray], size: int, dtype: tf.DType,
 
 
 def changed(change: Callable[..., List[np.ndarray]], parts: Sequence[tf.Tensor],
-            *inputs: tf.Tensor) -> List[tf.Tensor]:
-  """Tensors as `change` makes them with what it draws, in their shapes and dtypes.
+            dtypes: Sequence[tf.DType], *inputs: tf.Tensor) -> List[tf.Tensor]:
+  """Returns tensors as `change` makes them with what it draws, in their shapes.
 
   Args:
     change: Takes the list of them and `inputs`, as arrays that it leaves as they are.
     parts: The tensors.
-    *inputs: What else it is given.
+    dtypes: Of the arrays that `change` returns, one for each part.
+    *inputs: What else `change` is given.
 
   Raises:
     ValueError: inside a function that XLA compiles.
@@ -44,7 +45,7 @@ def changed(change: Callable[..., List[np.ndarray]], parts: Sequence[tf.Tensor],
   _check_outside_xla()
   found = tf.numpy_function(
       lambda *arrays: change(arrays[len(inputs):], *arrays[:len(inputs)]),
-      [*inputs, *parts], [part.dtype for part in parts])
+      [*inputs, *parts], list(dtypes))
   # Called eagerly, it gives one tensor as it is.
   return [tf.ensure_shape(each, part.shape)
           for each, part in zip(tf.nest.flatten(found), parts)]

@@ -13,10 +13,13 @@ from typing import Callable
 from typing import ContextManager
 from typing import List
 from typing import NamedTuple
+from typing import Optional
 from typing import Sequence
 
 import numpy as np
 import tensorflow as tf
+
+from tfcactus.keras import precision
 
 
 class Shares(NamedTuple):
@@ -109,18 +112,24 @@ def widened(sums: Sequence[tf.Tensor]) -> List[tf.Tensor]:
   return list(sums) if number() == 1 else [tf.cast(each, tf.float64) for each in sums]
 
 
-def summed(shares: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> List[tf.Tensor]:
-  """The sums over all replicas, the same bits on each.
+def summed(shares: Sequence[tf.Tensor], like: Sequence[Any],
+           scale: Optional[tf.Tensor] = None) -> List[tf.Tensor]:
+  """Returns the sums over all replicas, the same bits on each.
 
   Args:
-    shares: Those of this replica, `widened`.
-    like: Tensors of the dtypes to round to, once.
+    shares: Those of this replica, float64 where there are several. Of one replica
+      they are returned as they are.
+    like: Tensors or variables of the dtypes to round to, once.
+    scale: float64, that of the noise: sums are rounded to its `precision.grid` first.
+      None for no grid.
   """
   if number() == 1:
     return list(shares)
   totals = tf.distribute.get_replica_context().all_reduce(
       tf.distribute.ReduceOp.SUM, list(shares))
-  return [tf.cast(total, each.dtype) for total, each in zip(totals, like)]
+  return [tf.cast(total, each.dtype) if scale is None else
+          precision.released(total, scale, each.dtype)
+          for total, each in zip(totals, like)]
 
 
 def gathered(tensor: tf.Tensor) -> tf.Tensor:

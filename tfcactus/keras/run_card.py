@@ -20,11 +20,16 @@ from tfcactus.plan import PrivacyPlan
 if TYPE_CHECKING:
   from tfcactus.keras.model import PrivateModel
 
+SUMS = (
+    'float64, whatever TensorFlow rounds in float32 products; norms and sums of the '
+    'same numbers; noisy sums on a grid of 2^-30 times their sensitivity, or finer')
+"""How clipped gradients are summed and released (docs/soundness.md, "Numbers")."""
+
 NOT_COVERED = (
     'metrics and losses on the training data, printed or logged',
     'early stopping and choices of hyperparameters on the training data',
     'num_examples, sampling_prob and all else on this card, taken as public',
-    'the rounding of float32 and float64 addition (mode "float")',
+    'noise that is made of float64 numbers, not of real ones (mode "float")',
     'side channels such as timing')
 
 
@@ -55,6 +60,7 @@ def make_run_card(model: PrivateModel) -> Dict[str, Any]:
       'table_digest': plan.noise.digest,
       'releases_beside': [repr(event) for event in plan.releases],
       'mode': 'float',
+      'sums': SUMS,
       'randomness': _randomness(model),
       'layers': model.privacy_summary().splitlines(),
       'not_covered': list(NOT_COVERED),

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras import one_by_one
+from tests.keras import rounded_products
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.compat import versions
 from tfcactus.keras.gradients import engine as engine_lib
@@ -573,3 +574,31 @@ def test_matrix_products_of_single_examples(layer):
   x, y = data_for(model)
   np.testing.assert_allclose(
       sums_of(model, x, y), loop_of(model)(x, y), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize('mode', rounded_products.SIGNIFICANT_BITS)
+def test_rounded_products_never_carry_an_example_over_the_bound(mode):
+  """Outer products and kernels held whole, of all kinds of layers."""
+  model = model_of(layers.Dense(8), layers.Reshape([4, 2]), layers.Conv1D(3, 2),
+                   layers.LSTM(4), shape=(5,))
+  x, y = data_for(model, 12)
+  with rounded_products.rounding(mode):
+    sums = engine_of(model, len(x))
+    for alone in np.eye(len(x), dtype=np.float32):
+      assert np.linalg.norm(sums(x, y, alone, clip=0.01)) <= 0.01
+
+
+def test_sums_over_physical_batches_err_by_no_more_than_is_proved():
+  """In float32, half of these examples are rounded away."""
+  half, step = 1024, 2.0**-13
+  x = np.concatenate([np.ones(half), [2 * step], np.full(half, -step / 2)])[:, None]
+  model = tf.keras.Sequential([
+      layers.Input((1,)), layers.Dense(1, use_bias=False)])
+  engine = engine_lib.Engine(
+      model, example_losses.loss_per_example(lambda y, predicted: predicted[:, 0]), 1,
+      layer_routes.routes(model))
+  run = tf.function(lambda *data: engine.run(*data).sums, autograph=False)
+  [found] = run(tf.constant(x, tf.float32), tf.zeros([len(x)]), tf.ones([len(x)]),
+                tf.constant(1.01, tf.float64))
+  assert found.dtype == tf.float64
+  assert abs(found.numpy().item() - x.sum()) <= len(x)**2 * 2.0**-53

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.keras import rounded_products
 from tfcactus.keras.gradients import clipping
 from tfcactus.keras.gradients import forms
 
@@ -62,3 +63,70 @@ def test_clipped_rows_stay_within_the_bound(dtype, clipped):
     total = clipped(tf.constant(row[None]), tf.constant(0.5))
     norm = math.sqrt(math.fsum(float(v)**2 for v in total.numpy()))
     assert norm <= 0.5
+
+
+def _forms_of(rows):
+  """The same gradients of a variable of shape (1, d) in every form."""
+  made = [forms.Dense(rows[:, None], [1, rows.shape[1]]),
+          forms.Outer(tf.ones_like(rows[:, :1]), rows),
+          forms.Rows(tf.zeros([rows.shape[0], 1], tf.int32), rows[:, None], 1)]
+  assert {type(each) for each in made} == set(forms.GradientForm.__subclasses__())
+  return made
+
+
+def _summed(form, clip):
+  rows = form.tensors()[0].shape[0]
+  total, _ = clipping.clip_and_sum(
+      [form], tf.constant(clip, tf.float64), tf.ones([rows], tf.bool))
+  return total[0].numpy().astype(np.float64)
+
+
+@pytest.mark.parametrize('form', range(3))
+@pytest.mark.parametrize('mode', rounded_products.SIGNIFICANT_BITS)
+def test_rounded_products_never_carry_a_row_over_the_bound(mode, form):
+  """Entries and factors lie where rounding to fewer digits makes them largest."""
+  half = 2.0**-rounded_products.SIGNIFICANT_BITS[mode] + 2.0**-20
+  row = np.full((1, 16), 1 + half, np.float32)
+  rng = np.random.default_rng(0)
+  factor = (1 + half) / 2
+  with rounded_products.rounding(mode):
+    for clip in [np.linalg.norm(row) * factor / (1 - clipping.CLIP_MARGIN),
+                 *rng.uniform(0.1, 4, 30)]:
+      assert np.linalg.norm(_summed(_forms_of(tf.constant(row))[form], clip)) <= clip
+
+
+def _unlucky(examples):
+  """(examples, 1): one tiny number that decides whether others are rounded away.
+
+  The first half add up to where numbers are `step` apart. Each of the second half takes
+  off half a step, which is rounded away above the sum of the first, but not from it.
+  """
+  half = examples // 2
+  step = 2.0**(math.floor(math.log2(half)) - 23)
+  return np.concatenate([np.ones(half), [2 * step], np.full(half, -step / 2)])[:, None]
+
+
+@pytest.mark.parametrize('form', range(3))
+@pytest.mark.parametrize('examples', [1025, 16_385])
+def test_sums_err_by_no_more_than_is_proved(examples, form):
+  rng = np.random.default_rng(examples)
+  for rows in (_unlucky(examples), rng.normal(size=(examples, 3)) / 4):
+    rows = rows.astype(np.float32)
+    clip = 1.01 * np.max(np.linalg.norm(rows, axis=1))
+    exact = [math.fsum(column) for column in rows.T.astype(float)]
+    error = np.linalg.norm(_summed(_forms_of(tf.constant(rows))[form], clip) - exact)
+    # Each term goes through as many roundings as there are rows.
+    assert error <= 1.01 * examples * 2.0**-53 * np.sum(np.linalg.norm(rows, axis=1))
+
+
+def test_one_row_moves_a_sum_of_many_by_no_more_than_itself():
+  rows = _unlucky(16_385).astype(np.float32)
+  without = np.where(np.arange(len(rows))[:, None] == 8192, 0, rows)
+  for some, others in zip(*(_forms_of(tf.constant(each)) for each in (rows, without))):
+    moved = np.linalg.norm(_summed(some, 1.01) - _summed(others, 1.01))
+    assert moved <= 1.001 * rows[8192, 0]
+
+
+def test_the_margin_covers_norms_and_sums():
+  sums = 2.02 * clipping.MOST_ROUNDINGS * 2.0**-53
+  assert (1 - clipping.CLIP_MARGIN) * (1 + forms.NORM_ERROR) * (1 + sums) <= 1

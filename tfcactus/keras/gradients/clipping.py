@@ -12,8 +12,15 @@ import tensorflow as tf
 from tfcactus.keras.gradients import forms
 
 CLIP_MARGIN = 1e-5
-"""Clipped norms stay this fraction below the bound: more than four times what
-rounding may make a norm too small by, `forms.NORM_ERROR`, with its proof."""
+"""Clipped norms stay this fraction below the bound.
+
+It covers what rounding may make a norm too small by, `forms.NORM_ERROR`. The rest,
+7.8e-6, covers the rounding of float64 sums of up to `MOST_ROUNDINGS` numbers."""
+
+MOST_ROUNDINGS = 3.4e10
+"""Examples of a batch, times the number of roundings that each goes through (rows of a
+physical batch, plus physical batches, plus replicas), up to which `CLIP_MARGIN` covers
+the rounding of the sum: 2.02 * MOST_ROUNDINGS * 2^-53 < 7.8e-6 (docs/soundness.md)."""
 
 KINDS = ('flat', 'per_layer', 'automatic')
 
@@ -22,8 +29,8 @@ _NORMALIZING = 0.01
 already does not weigh as much as others."""
 
 _SMALLEST_FACTOR = 1e-37
-"""Smaller factors are denormal in float32: rounded coarsely or flushed to zero.
-A gradient that needs one is as good as not finite."""
+"""Smaller factors are denormal where they are float32 (in drop-in optimizers): rounded
+coarsely or flushed to zero. A gradient that needs one is as good as not finite."""
 
 
 def float64_margin(entries: int, float32_roundings: int) -> float:
@@ -106,8 +113,8 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
     groups: For 'per_layer', the number of each variable's layer.
 
   Returns:
-    (sums in the shape of each variable; how many of those taking part were not
-    clipped less how many were, halved: an example adds 1/2 or -1/2).
+    (float64 sums in the shape of each variable; how many of those taking part were
+    not clipped less how many were, halved: an example adds 1/2 or -1/2).
 
   Source: 'automatic' is AUTO-S of Bu et al., "Automatic Clipping:
   Differentially Private Deep Learning Made Easier and Stronger" (2023).
@@ -137,25 +144,26 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
 
 def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor
                 ) -> List[tf.Tensor]:
-  """Clipped sums of gradients that are given as they are.
+  """Returns clipped sums of gradients that are given as they are.
 
   Norms are taken in float64, so that clipped ones are closer to the bound than
-  those of `clip_and_sum`, and squares of large float32 numbers do not overflow.
+  those of `clip_and_sum`, and squares of large float32 numbers do not overflow. Sums
+  are taken in float64 too, and rounded once.
 
   Args:
     per_example: One for each variable, shape (batch, ...), all of it known.
     l2_norm_clip: The bound on the norm over all variables together.
 
   Returns:
-    Sums in the shape of each variable.
+    Sums in the shape and dtype of each variable.
   """
   check_dtypes(per_example)
   squared = tf.add_n([
       forms.squared_norms(tf.cast(each, tf.float64)) for each in per_example])
   entries = sum(each.shape[1:].num_elements() for each in per_example)
-  # The factor and its product with an entry round in float32.
+  # Of one example, the sum is rounded to float32; two roundings are allowed for.
   single = any(each.dtype == tf.float32 for each in per_example)
   factors, usable = clip_factors(
       squared, l2_norm_clip, margin=float64_margin(entries, 2 if single else 0))
-  return [forms.Dense(each, each.shape[1:]).where(usable).weighted_sum(factors)
-          for each in per_example]
+  return [tf.cast(forms.Dense(each, each.shape[1:]).where(usable).weighted_sum(
+      factors), each.dtype) for each in per_example]

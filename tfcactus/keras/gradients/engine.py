@@ -31,7 +31,7 @@ class BatchResult(NamedTuple):
   """What a pass over one logical batch gives.
 
   Attributes:
-    sums: Sum of clipped gradients, in the shape of each variable.
+    sums: float64 sums of clipped gradients, in the shape of each variable.
     unclipped: float64, the sum over examples of 1/2 if its gradient was not
       clipped, of -1/2 if it was.
     predictions: As the model returns them, tensors of shape (rows, ...), padding
@@ -128,7 +128,7 @@ class Engine:
     # Predictions, masks, losses, what is added; a loop of fewer parts is faster.
     there = [True for _ in self._masked] + tf.nest.flatten(kept[1:])
     arrays = [tf.TensorArray(keras.backend.floatx(), chunks) for each in there if each]
-    zeros = [tf.zeros_like(v) for v in self._model.trainable_variables]
+    zeros = [tf.zeros(v.shape, tf.float64) for v in self._model.trainable_variables]
 
     def body(index: tf.Tensor, sums: List[tf.Tensor], unclipped: tf.Tensor,
              *arrays: tf.TensorArray) -> Any:

@@ -1,22 +1,27 @@
 """Per-example gradients in the form that each kind of layer has them cheaply.
 
-Every form holds float32 (or float64) numbers, and both the norm and the clipped
-sum are taken of these very numbers: what is measured is what is added. So the
-norm needs no allowance for a sum that went another route, only for its own
-rounding. Of float32 numbers, with u = 2^-24:
+Every form holds float32 (or float64) numbers. Both the norm and the clipped sum are
+taken of these very numbers, so that the norm needs an allowance for its own rounding
+only. How the numbers themselves were rounded, by TensorFloat-32 for one, is of no
+matter: they are the example's gradient.
 
-- squares are taken and summed in float32 over at most `_FLOAT32_TERMS` terms,
-  which errs by at most `_FLOAT32_TERMS` u relative since none is negative (one
-  rounding for the square, at most `_FLOAT32_TERMS` - 1 for the sums), and in
-  float64 from there on;
-- squares below 2^-126 may be flushed to zero: 2^-126 for each entry is added,
-  so that this never makes a norm too small;
-- the factor and its product with an entry add two roundings of u.
+The norm of float32 numbers, with u = 2^-24:
 
-The norm is the root, which halves the first: an example that is clipped to C
-counts for at most C (1 + `NORM_ERROR`). Of float64 numbers all of it is done in
-float64, and errs by less. Squares that overflow float32 make the norm infinite,
-and the example is dropped: still a matter of that example alone.
+- squares are summed in float32 over at most `_FLOAT32_TERMS` terms, which errs by at
+  most `_FLOAT32_TERMS` u relative, since no term is negative (one rounding for the
+  square, at most `_FLOAT32_TERMS` - 1 for the sums). The root halves that, and is
+  itself right to `_ROOT_ROUNDINGS` u. From there on all is float64;
+- squares below 2^-126 may be flushed to zero: 2^-126 for each entry is added, so that
+  this never makes a norm too small.
+
+So an example that is clipped to C counts for at most C (1 + `NORM_ERROR`). Squares that
+overflow float32 make the norm infinite, and the example is dropped, which depends on
+that example alone. Of float64 numbers all of it is done in float64, and errs by less.
+
+The sum is taken in float64. TensorFloat-32, bfloat16 and the like replace float32
+products only, whenever they are switched on, and float64 sums of N examples err by
+about N^2 2^-53 clip norms, where float32 sums err by up to N^2 2^-24
+(docs/soundness.md, "Numbers").
 """
 
 from __future__ import annotations
@@ -34,8 +39,11 @@ import tensorflow as tf
 _FLOAT32_TERMS = 64
 _FLUSHED = 2.0**-126
 
-NORM_ERROR = 1.01 * (_FLOAT32_TERMS / 2 + 2) * 2.0**-24
-"""Relative; about 2.1e-6. The factor 1.01 is for terms of second order in u."""
+_ROOT_ROUNDINGS = 4
+"""Roundings of u by which a float32 square root of TensorFlow is taken to err."""
+
+NORM_ERROR = 1.01 * (_FLOAT32_TERMS / 2 + _ROOT_ROUNDINGS) * 2.0**-24
+"""Relative; about 2.2e-6. The factor 1.01 is for terms of second order in u."""
 
 
 def squared_norms(values: tf.Tensor) -> tf.Tensor:
@@ -46,11 +54,11 @@ def squared_norms(values: tf.Tensor) -> tf.Tensor:
   terms = max(n for n in range(1, _FLOAT32_TERMS + 1) if entries % n == 0)
   if terms > 8:
     blocks = tf.reshape(values, [values.shape[0], entries // terms, terms])
-    squares = tf.cast(tf.reduce_sum(tf.square(blocks), -1), tf.float64)
+    # In one pass over memory; a product of matrices could be of rounded numbers.
+    roots = tf.math.reduce_euclidean_norm(blocks, -1)
   else:
-    rows = tf.reshape(values, [values.shape[0], entries])
-    squares = tf.square(tf.cast(rows, tf.float64))
-  return tf.reduce_sum(squares, 1) + entries * _FLUSHED
+    roots = tf.reshape(values, [values.shape[0], entries])
+  return tf.reduce_sum(tf.square(tf.cast(roots, tf.float64)), 1) + entries * _FLUSHED
 
 
 def _column(row: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
@@ -78,11 +86,13 @@ class GradientForm(abc.ABC):
 
   @abc.abstractmethod
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
-    """Sum over the examples, in the variable's shape.
+    """Returns the sum over the examples in the variable's shape, float64.
+
+    Products and sums are float64, which no mode of reduced precision rounds.
 
     Args:
-      factors: Shape (batch,), multiplied with each example's gradient. Zero leaves
-        an example out if its numbers are finite: 0 * NaN = NaN; see `where`.
+      factors: float64, shape (batch,), multiplied with each example's gradient. Zero
+        leaves an example out if its numbers are finite: 0 * NaN = NaN; see `where`.
     """
 
   @abc.abstractmethod
@@ -133,7 +143,7 @@ class Dense(GradientForm):
 
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
     rows = tf.reshape(self.values, [self.values.shape[0], -1])
-    total = tf.matmul(tf.cast(factors, rows.dtype)[None], rows)
+    total = tf.matmul(factors[None], tf.cast(rows, tf.float64))
     return self._arranged(tf.reshape(total, self.values.shape[1:]), 0)
 
   def dense(self) -> tf.Tensor:
@@ -168,8 +178,8 @@ class Outer(GradientForm):
 
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
     # The factor goes first: a product of two entries could overflow.
-    scaled = self.outputs * tf.cast(factors, self.outputs.dtype)[:, None]
-    return tf.matmul(self.inputs, scaled, transpose_a=True)
+    scaled = tf.cast(self.outputs, tf.float64) * factors[:, None]
+    return tf.matmul(tf.cast(self.inputs, tf.float64), scaled, transpose_a=True)
 
   def dense(self) -> tf.Tensor:
     return self.inputs[:, :, None] * self.outputs[:, None, :]
@@ -212,8 +222,7 @@ class Rows(GradientForm):
     return squared_norms(self.values)
 
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
-    scaled = self.values * _column(tf.cast(factors, self.values.dtype),
-                                   self.values)
+    scaled = tf.cast(self.values, tf.float64) * _column(factors, self.values)
     width = scaled.shape[-1]
     return tf.math.unsorted_segment_sum(
         tf.reshape(scaled, [-1, width]), tf.reshape(self.ids, [-1]),

@@ -62,13 +62,16 @@ def numbers_per_example(model: keras.Model, routes: Routes) -> int:
                 if route.rule is not None), len(outputs))
   kept = sum(outputs[first:])
   passing = [2 * size for size in outputs]
+  largest = 0
   for index, route in enumerate(routes.layers):
     if route.rule is not None:
       needs = route.rule.numbers_per_example(route.layer, _shapes(route))
       gradients = min(needs, _count(route.layer.trainable_variables))
       kept += gradients
+      largest = max(largest, gradients)
       passing[index] += needs - gradients
-  return kept + sum(sorted(passing)[-_AT_ONCE:])
+  # Sums are taken of one variable's gradients after the other, in float64.
+  return kept + max(sum(sorted(passing)[-_AT_ONCE:]), 2 * largest)
 
 
 def _shapes(route: Route) -> List[List[int]]:

@@ -1,0 +1,172 @@
+"""Attacks on floating-point numbers: plain float32 sums beside the library's.
+
+    python -m benchmarks.floating_point
+
+Three ways in which numbers of a computer tell more than real ones, each with sums and
+releases as they are usually computed, and with those of a private step:
+
+- how far one example moves a sum of many rows (Casacuberta et al., "Widespread
+  Underestimation of Sensitivity in Differentially Private Libraries and How to Fix It",
+  2022);
+- how many released numbers only one of two sums can give (Mironov, "On Significance of
+  the Least Significant Bits For Differential Privacy", 2012; Haney et al., "Precision-
+  based attacks and interval refining", 2022);
+- how much a clipped example counts where products round their operands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+import numpy as np  # noqa: E402
+from scipy import stats  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from benchmarks import _results  # noqa: E402
+from tests.keras import rounded_products  # noqa: E402
+import tfcactus  # noqa: E402
+from tfcactus.keras import NoiseSampler  # noqa: E402
+from tfcactus.keras import precision  # noqa: E402
+from tfcactus.keras.gradients import clipping  # noqa: E402
+from tfcactus.keras.gradients import forms  # noqa: E402
+
+QUICK = ('--draws', '10000')
+
+PLAIN, OURS = 'float32', 'tfcactus'
+ROWS = (1025, 4097, 16_385)
+SIGMAS = (0.5, 1.0, 2.0)
+SMALL = 2.0**-24
+"""Draws below it times the clip norm are where float32 numbers are told apart."""
+
+
+def plain_sum(rows, clip):
+  """Clips rows to a norm, and sums them in float32, as one product."""
+  norms = tf.norm(tf.cast(rows, tf.float64), axis=1)
+  factors = clip * (1 - clipping.CLIP_MARGIN) / tf.maximum(
+      norms, clip * (1 - clipping.CLIP_MARGIN))
+  return tf.matmul(tf.cast(factors, tf.float32)[None], rows)[0]
+
+
+def private_sum(rows, clip):
+  """As a private step does."""
+  return clipping.clip_and_sum(
+      [forms.Dense(rows, rows.shape[1:])], tf.constant(clip, tf.float64),
+      tf.ones(rows.shape[:1], tf.bool))[0][0]
+
+
+SUMS = {PLAIN: plain_sum, OURS: private_sum}
+
+
+def unlucky_rows(examples):
+  """Rows of one number, of which the middle one decides what is rounded away.
+
+  The first half add up to a number from which on float32 numbers lie `step` apart. Each
+  of the second half takes off half a step: rounded away above that number only.
+  """
+  half = examples // 2
+  step = 2.0**(math.floor(math.log2(half)) - 23)
+  return np.concatenate([np.ones(half), [2 * step], np.full(half, -step / 2)])[
+      :, None].astype(np.float32)
+
+
+def moved(examples):
+  """By how many clip norms one example moves a sum, and its own gradient's norm."""
+  rows, clip = unlucky_rows(examples), 1.0001
+  others = np.delete(rows, examples // 2, axis=0)
+  found = {name: float(np.linalg.norm(
+      tf.cast(summed(tf.constant(rows), clip), tf.float64) -
+      tf.cast(summed(tf.constant(others), clip), tf.float64)) / clip)
+           for name, summed in SUMS.items()}
+  return {'rows': examples, 'own': float(rows[examples // 2, 0] / clip), **found}
+
+
+def possible(released, total, dtype):
+  """Whether a float64 draw exists that makes each released number of a sum."""
+  near = released.astype(np.float64) - total
+  return np.any([(total + draw).astype(dtype) == released for draw in (
+      near, np.nextafter(near, -np.inf), np.nextafter(near, np.inf))], axis=0)
+
+
+def impossible(sigma, draws):
+  """Share of numbers released of a sum of 0 that a sum of one clip norm cannot give.
+
+  Of float64, draws are those of the library. Of float32 such numbers are so rare that
+  draws below `SMALL` are taken, evenly, and weighed by their probability.
+  """
+  sampler = NoiseSampler(tfcactus.Gaussian(sigma))
+  scale = tf.constant(1.0, tf.float64)
+  noise = sampler.draw(draws).numpy()
+  [ours] = sampler.add_to([tf.zeros([draws], tf.float64)], scale)
+  found = {'sigma': sigma, 'float64': {
+      PLAIN: float(np.mean(~possible(noise, 1.0, np.float64))),
+      OURS: float(np.mean(~_possible_on_grid(ours.numpy(), np.float64)))}}
+  small = np.random.default_rng(0).uniform(-SMALL, SMALL, draws)
+  weight = float(stats.norm.cdf(SMALL / sigma) - stats.norm.cdf(-SMALL / sigma))
+  ours = precision.released(tf.constant(small), scale, tf.float32).numpy()
+  found['float32'] = {
+      PLAIN: weight * float(np.mean(~possible(
+          small.astype(np.float32), 1.0, np.float32))),
+      OURS: weight * float(np.mean(~_possible_on_grid(ours, np.float32)))}
+  return found
+
+
+def _possible_on_grid(released, dtype):
+  """As `possible`, for sums of one that are rounded to the grid of clip norm one."""
+  near = tf.constant(released.astype(np.float64) - 1.0)
+  one = tf.constant(1.0, tf.float64)
+  return precision.released(one + near, one, dtype).numpy() == released
+
+
+def counted(mode, examples=1000):
+  """The largest norm that a clipped example has in a sum, in clip norms."""
+  rng = np.random.default_rng(0)
+  half = 2.0**-rounded_products.SIGNIFICANT_BITS[mode] + 2.0**-20
+  rows = [np.full(16, 1 + half), *rng.normal(size=(examples, 16))]
+  # The first factor lies where rounding makes it largest, as its row's entries do.
+  clips = [2 * (1 + half)**2 / (1 - clipping.CLIP_MARGIN),
+           *rng.uniform(0.1, 1, examples)]
+  found = {}
+  with rounded_products.rounding(mode):
+    for name, summed in SUMS.items():
+      found[name] = max(
+          float(np.linalg.norm(tf.cast(summed(
+              tf.constant(row[None], tf.float32), clip), tf.float64))) / clip
+          for row, clip in zip(rows, clips))
+  return {'mode': mode, **found}
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--draws', type=int, default=1_000_000)
+  args = parser.parse_args()
+  _results.save('floating_point', {
+      'draws': args.draws, 'moved': [moved(examples) for examples in ROWS],
+      'impossible': [impossible(sigma, args.draws) for sigma in SIGMAS],
+      'counted': [counted(mode) for mode in rounded_products.SIGNIFICANT_BITS]})
+  show(_results.load('floating_point'))
+
+
+def show(found: dict) -> None:
+  """Writes the tables, from the results."""
+  _results.show('floating_point_rows', _results.markdown(
+      ['rows', "the example's own norm", 'float32 moves by', 'tfcactus moves by'],
+      [[f'{each["rows"]:,}', *(f'{each[name]:.2g}' for name in ('own', PLAIN, OURS))]
+       for each in found['moved']]))
+  _results.show('floating_point_bits', _results.markdown(
+      ['noise multiplier', 'weights', 'as they are', 'as released'],
+      [[f'{each["sigma"]:g}', dtype, *(f'{each[dtype][name]:.2g}'
+                                       for name in (PLAIN, OURS))]
+       for each in found['impossible'] for dtype in ('float32', 'float64')]))
+  _results.show('floating_point_products', _results.markdown(
+      ['products', 'float32', 'tfcactus'],
+      [[each['mode'].replace('_', ' '),
+        *(f'{each[name]:.6f}' for name in (PLAIN, OURS))]
+       for each in found['counted']]))
+
+
+if __name__ == '__main__':
+  main()
