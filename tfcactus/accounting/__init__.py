@@ -1,4 +1,4 @@
-"""What noise costs: accountants, composition, events."""
+"""Privacy accountants, the privacy loss of compositions, and events."""
 
 from tfcactus.accounting.base import OneSidedAccountant
 from tfcactus.accounting.base import PairAccountant

@@ -1,8 +1,8 @@
-"""Audits: what runs of a mechanism say about its epsilon.
+"""Privacy audits: bounds on epsilon and noise from repeated runs of a mechanism.
 
-Whoever runs a mechanism often enough on two neighbouring inputs sees how often
-an event happens on each, and no epsilon can be true that makes those counts
-incredible. An audit can refute a claim; it never proves one.
+An auditor runs a mechanism on two neighbouring inputs and counts an event on each.
+Epsilons under which the counts are improbable are refuted. An audit can refute a
+claim; it never proves one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,10 @@ class Interval(NamedTuple):
 
 def clopper_pearson(successes: int, trials: int, *, significance: float = 1e-3
                     ) -> Interval:
-  """The exact two-sided confidence interval of a probability.
+  """Returns the exact two-sided confidence interval of a probability.
 
-  Args:
-    successes: How often it happened.
-    trials: Out of how many independent runs.
-    significance: Probability that the interval misses the truth, at most;
-      half on each side.
+  The interval misses the truth with probability at most `significance`, half on each
+  side. `trials` counts independent runs.
 
   Source: Clopper and Pearson, "The Use of Confidence or Fiducial Limits
   Illustrated in the Case of the Binomial" (1934).
@@ -51,22 +48,15 @@ def clopper_pearson(successes: int, trials: int, *, significance: float = 1e-3
 
 def epsilon_lower_bound(hits: int, hits_on_neighbor: int, trials: int, *,
                         delta: float = 0.0, significance: float = 1e-3) -> float:
-  """The epsilon below which a mechanism is refuted at `delta`.
+  """Returns the epsilon below which a mechanism is refuted at `delta`.
 
-  Args:
-    hits: Runs on one input in which an event happened. The event must have been
-      fixed before the runs were seen.
-    hits_on_neighbor: Runs on its neighbour in which it happened.
-    trials: Runs on each.
-    delta: The delta of the claim.
-    significance: Probability, at most, that the bound exceeds the truth.
-
-  Returns:
-    log((p - delta) / q) for the lower end of p and the upper end of q; zero if
-    the counts refute nothing.
+  An event, fixed before the runs were seen, happened in `hits` of `trials` runs on one
+  input and in `hits_on_neighbor` of `trials` runs on its neighbour. The bound is
+  log((p - delta) / q) for the lower end of p and the upper end of q, or zero if the
+  counts refute nothing. It exceeds the truth with probability at most `significance`.
   """
   delta = _checks.non_negative('delta', delta)
-  # Each of the two one-sided limits may fail with half the probability.
+  # Each of the two one-sided limits fails with at most half the significance.
   p = clopper_pearson(hits, trials, significance=significance).lower - delta
   q = clopper_pearson(hits_on_neighbor, trials, significance=significance).upper
   return max(math.log(p / q), 0.0) if p > 0 else 0.0
@@ -74,17 +64,13 @@ def epsilon_lower_bound(hits: int, hits_on_neighbor: int, trials: int, *,
 
 def gaussian_noise_upper_bound(false_alarms: int, misses: int, trials: int, *,
                                significance: float = 1e-3) -> float:
-  """The noise multiplier above which Gaussian noise is refuted.
+  """Returns the noise multiplier above which Gaussian noise is refuted.
 
-  Args:
-    false_alarms: Runs without the record that a test took for runs with it.
-    misses: Runs with the record that it took for runs without.
-    trials: Runs of each kind.
-    significance: Probability, at most, that the bound is below the truth.
-
-  Returns:
-    inf if the counts refute nothing. The trade-off curve of two normals one
-    apart is the least error of any test (Dong, Roth and Su, 2022).
+  A test took `false_alarms` of `trials` runs without the record for runs with it, and
+  `misses` of `trials` runs with the record for runs without it. The bound is inf if the
+  counts refute nothing; it is below the truth with probability at most `significance`.
+  The trade-off function of two normal distributions one apart is the least error of any
+  test (Dong, Roth and Su, 2022).
   """
   rates = [clopper_pearson(count, trials, significance=significance).upper
            for count in (false_alarms, misses)]

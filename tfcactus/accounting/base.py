@@ -1,8 +1,8 @@
-"""What every accountant shares; a new one is one file with one class.
+"""Base classes of accountants.
 
-A subclass of `OneSidedAccountant` or of `TwoSidedAccountant` says what one direction
-of a composition costs by its method. Events, neighbouring relations, both directions
-and dp_accounting's interface are dealt with here.
+A subclass of `OneSidedAccountant` or `TwoSidedAccountant` bounds epsilon and delta of
+a composition in one direction. The base classes handle events, neighbouring relations,
+both directions and dp_accounting's interface.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ DIRECTIONS = ('both', 'add', 'remove')
 
 
 class PairAccountant(dp_accounting.PrivacyAccountant):
-  """Turns events into compositions of dominating pairs.
+  """Accountant that turns events into compositions of dominating pairs.
 
   Attributes:
-    direction: Which way neighbours differ: 'both', 'add' or 'remove'.
+    direction: How neighbours differ: 'both', 'add' or 'remove'.
   """
 
   _takes: type[event_steps.EventStep] = event_steps.PairedStep
@@ -41,12 +41,12 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
 
     Args:
       neighboring_relation: ADD_OR_REMOVE_ONE (sensitivity one), REPLACE_ONE
-        (sensitivity two), or REPLACE_SPECIAL, where a record is replaced by one
-        that contributes zero to every query (sensitivity one): the size of the
-        data is then no secret, which add-or-remove has to assume.
-      direction: For the relations other than REPLACE_ONE, which way neighbours
-        differ: 'both' (the maximum of the two, the usual guarantee), 'add' or
-        'remove'. A zeroed record is removed, a restored one added.
+        (sensitivity two), or REPLACE_SPECIAL (zero-out: a record is replaced by one
+        that contributes zero to every query; sensitivity one). Zero-out keeps the
+        size of the data; add-or-remove has to assume that the size is public.
+      direction: For relations other than REPLACE_ONE: 'both' (the maximum of the
+        two, the usual guarantee), 'add' or 'remove'. A zeroed record counts as
+        removed, a restored one as added.
 
     Raises:
       ValueError: for another relation or direction.
@@ -65,7 +65,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     self._counts: dict[event_steps.EventStep, int] = {}
 
   def supports(self, event: dp_accounting.DpEvent) -> bool:
-    """Whether `event` can be composed here; False for the unknown."""
+    """Returns whether `event` can be composed; False for unknown events."""
     return self._maybe_compose(event, 1, False) is None
 
   def _maybe_compose(
@@ -97,7 +97,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     return None
 
   def compositions(self) -> dict[str, Composition]:
-    """What was composed, by direction ('replace' has one); {} if nothing was."""
+    """Returns {direction: composition}; REPLACE_ONE has 'replace' only, none is {}."""
     counts = [(step, count) for step, count in self._counts.items()
               if isinstance(step, event_steps.PairedStep)]
     if not counts:
@@ -113,25 +113,25 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
 
 
 class OneSidedAccountant(PairAccountant):
-  """An accountant whose method bounds epsilon and delta from above only."""
+  """Accountant whose method has upper bounds on epsilon and delta only."""
 
   def get_epsilon(self, target_delta: float) -> float:
-    """An upper bound on epsilon at `target_delta` in (0, 1)."""
+    """Returns an upper bound on epsilon at `target_delta` in (0, 1)."""
     delta = _checks.delta(target_delta, 'target_delta')
     return self._worst(lambda part: self._epsilon(part, delta), math.inf)
 
   def get_delta(self, target_epsilon: float) -> float:
-    """An upper bound on delta at `target_epsilon` >= 0."""
+    """Returns an upper bound on delta at `target_epsilon` >= 0."""
     epsilon = _checks.non_negative('target_epsilon', target_epsilon)
     return self._worst(lambda part: self._delta(part, epsilon), 1.0)
 
   @abc.abstractmethod
   def _epsilon(self, part: Composition, delta: float) -> float:
-    """An upper bound on epsilon of one direction of what was composed."""
+    """Returns an upper bound on epsilon of a composition in one direction."""
 
   @abc.abstractmethod
   def _delta(self, part: Composition, epsilon: float) -> float:
-    """An upper bound on delta of one direction."""
+    """Returns an upper bound on delta of a composition in one direction."""
 
   def _worst(self, solve: Callable[[Composition], float], non_private: float
              ) -> float:
@@ -141,13 +141,10 @@ class OneSidedAccountant(PairAccountant):
 
 
 class TwoSidedAccountant(PairAccountant):
-  """An accountant whose method has bounds from below too.
-
-  What `get_epsilon` and `get_delta` return are the upper ones.
-  """
+  """Accountant with lower and upper bounds; `get_...` methods return the upper ones."""
 
   def epsilon_bounds(self, target_delta: float) -> Bounds:
-    """Bounds on the least epsilon of everything composed so far.
+    """Returns bounds on the least epsilon of all events composed.
 
     Args:
       target_delta: In (0, 1).
@@ -162,48 +159,48 @@ class TwoSidedAccountant(PairAccountant):
         lambda part, epsilon: self._stays_below(part, epsilon, delta))
 
   def delta_bounds(self, target_epsilon: float) -> Bounds:
-    """Bounds on the least delta at `target_epsilon` >= 0."""
+    """Returns bounds on the least delta at `target_epsilon` >= 0."""
     epsilon = _checks.non_negative('target_epsilon', target_epsilon)
     return self._worst(
         lambda part: self._delta_bounds(part, epsilon), 1.0,
         lambda part, delta: delta < 1 and self._stays_below(part, epsilon, delta))
 
   def get_epsilon(self, target_delta: float) -> float:
-    """An upper bound on epsilon at `target_delta` in (0, 1)."""
+    """Returns an upper bound on epsilon at `target_delta` in (0, 1)."""
     return self.epsilon_bounds(target_delta).upper
 
   def get_delta(self, target_epsilon: float) -> float:
-    """An upper bound on delta at `target_epsilon` >= 0."""
+    """Returns an upper bound on delta at `target_epsilon` >= 0."""
     return self.delta_bounds(target_epsilon).upper
 
   @abc.abstractmethod
   def _epsilon_bounds(self, part: Composition, delta: float) -> Bounds:
-    """Bounds on epsilon of one direction of what was composed."""
+    """Returns bounds on epsilon of a composition in one direction."""
 
   @abc.abstractmethod
   def _delta_bounds(self, part: Composition, epsilon: float) -> Bounds:
-    """Bounds on delta of one direction."""
+    """Returns bounds on delta of a composition in one direction."""
 
   def _stays_below(self, part: Composition, epsilon: float, delta: float) -> bool:
-    """Whether one direction is quickly shown to keep (epsilon, delta)."""
+    """Returns whether a cheap test proves (epsilon, delta)-DP of one direction."""
     del part, epsilon, delta
     return False
 
   def _worst(self, solve: Callable[[Composition], Bounds], non_private: float,
              stays_below: Callable[[Composition, float], bool]) -> Bounds:
-    """The larger of both directions' bounds, which is the guarantee."""
+    """Returns the larger of both directions' bounds, which is the guarantee."""
     if self._non_private:
       return Bounds(non_private, non_private, non_private)
     best = Bounds(0.0, 0.0, 0.0)
     for part in self.compositions().values():
-      # The smaller direction need not be known, only shown to be smaller.
+      # The smaller direction's bounds are not needed, only that it is smaller.
       if not (best.lower > 0 and stays_below(part, best.lower)):
         best = Bounds(*map(max, best, _known(solve(part), non_private)))
     return best
 
 
 def _known(bounds: Bounds, most: float) -> Bounds:
-  """Bounds in place of which nothing is known where one is no number."""
+  """Replaces bounds that contain NaN by the trivial bounds (0, most, most)."""
   if any(map(math.isnan, bounds)):
     return Bounds(0.0, most, most)
   return bounds

@@ -1,4 +1,4 @@
-"""A number with what is known of it."""
+"""Lower and upper bounds on a number, and the protocol of methods that find them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Bounds(NamedTuple):
-  """lower <= truth <= upper; `estimate` is the best single number for it."""
+  """Bounds lower <= truth <= upper; `estimate` is the best single number."""
 
   lower: float
   estimate: float
@@ -15,17 +15,14 @@ class Bounds(NamedTuple):
 
 
 class Method(Protocol):
-  """A way of accounting for a composition.
-
-  Both raise `IntractableError` where it has no bounds at a fair price.
-  """
+  """A method of accounting; raises `IntractableError` if bounds cost too much."""
 
   def epsilon(self, delta: float) -> Bounds:
-    """Bounds on the least epsilon >= 0 at `delta` in (0, 1)."""
+    """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1)."""
 
   def delta(self, epsilon: float) -> Bounds:
-    """Bounds on the least delta at `epsilon` >= 0."""
+    """Returns bounds on the least delta at `epsilon` >= 0."""
 
 
 class IntractableError(Exception):
-  """The method at hand has no bounds at a fair price; another has to answer."""
+  """Raised if a method has no bounds at acceptable cost; callers try another one."""

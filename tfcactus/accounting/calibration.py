@@ -1,4 +1,4 @@
-"""The noise, steps or sampling probability that spend a given epsilon."""
+"""Finds the noise, steps or sampling probability that spend a given epsilon."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfcactus._numerics import EPS
 from tfcactus.accounting.phi import PhiAccountant
 
 TOLERANCE = 1e-7
-"""Relative tolerance of what is found; on the safe side."""
+"""Relative tolerance of results; the error is on the safe side."""
 
 Account = Callable[[float], float]
 
@@ -23,13 +23,13 @@ def account(make_event: Callable[[float], dp_accounting.DpEvent], delta: float,
             relation: dp_accounting.NeighboringRelation = (
                 dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE),
             direction: str = 'both') -> Account:
-  """A function from a parameter to the upper bound on epsilon.
+  """Returns a function from a parameter to the upper bound on epsilon.
 
   Args:
     make_event: Returns the whole event for a parameter.
     delta: Target delta.
     relation: Neighbouring relation.
-    direction: As for `PhiAccountant`.
+    direction: 'both', 'add' or 'remove', as in `PairAccountant`.
   """
   def cost(value: float) -> float:
     accountant = PhiAccountant(relation, direction=direction)
@@ -40,18 +40,18 @@ def account(make_event: Callable[[float], dp_accounting.DpEvent], delta: float,
 def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
                     high: float = 1e6, tolerance: float = TOLERANCE,
                     name: str = 'noise multiplier') -> float:
-  """The least noise multiplier (or scale) whose cost is within the target.
+  """Returns the least noise multiplier (or scale) whose cost is within the target.
 
   Args:
     target_epsilon: Budget for the upper bound.
-    cost: Falls with the noise.
-    low: Least noise that is tried; the answer if it is within the target.
-    high: Most noise that is tried.
-    tolerance: Relative; the answer is not too small by any of it.
-    name: What is sought, as an error names it.
+    cost: Epsilon as a function that decreases with the noise.
+    low: Least noise tried; returned if its cost is within the target.
+    high: Largest noise tried.
+    tolerance: Relative; the result may be too large by it, never too small.
+    name: Name of the parameter in error messages.
 
   Returns:
-    A value that was accounted: `cost` of it is within the target.
+    Noise that was accounted: its cost is within the target.
 
   Raises:
     ValueError: if no noise up to `high` has that cost, or an argument is out of range.
@@ -64,7 +64,7 @@ def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
     value = cost(math.exp(log_value))
     return math.log(max(value, 1e-300) / target) if value < math.inf else 1e3
 
-  # From the middle outwards: extreme values are slow to account.
+  # Start in the middle: extreme values are slow to account.
   left = right = min(max(0.0, least), most)
   if excess(left) > 0:
     while excess(right) > 0:
@@ -79,17 +79,17 @@ def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
         return math.exp(left)
       left, right = max(left - math.log(2), least), left
   root = optimize.brentq(excess, left, right, xtol=tolerance / 4, rtol=1e-14)
-  step = max(tolerance / 4, math.ulp(root), EPS)  # Less would not move it.
+  step = max(tolerance / 4, math.ulp(root), EPS)  # A smaller step changes nothing.
   while excess(root) > 0:
     root += step
   return math.exp(root)
 
 
 def calibrate_sampling_prob(target_epsilon: float, cost: Account) -> float:
-  """The largest sampling probability whose cost is within the target.
+  """Returns the largest sampling probability whose cost is within the target.
 
   Raises:
-    ValueError: if none from 1e-9 to 1 has.
+    ValueError: if no probability from 1e-9 to 1 has such a cost.
   """
   if cost(1.0) <= target_epsilon:
     return 1.0
@@ -100,12 +100,12 @@ def calibrate_sampling_prob(target_epsilon: float, cost: Account) -> float:
 
 def calibrate_steps(target_epsilon: float, cost: Callable[[int], float],
                     most: Optional[int] = None) -> int:
-  """The largest number of steps whose cost is within the target; may be zero.
+  """Returns the largest number of steps whose cost is within the target, or zero.
 
   Args:
     target_epsilon: Budget for the upper bound.
-    cost: Grows with the steps.
-    most: No more steps than this are asked for; None for no such bound.
+    cost: Epsilon as a function that increases with the steps.
+    most: Largest number of steps tried; None for no such bound.
 
   Raises:
     ValueError: if 2^40 steps are within the target, and `most` is None.

@@ -1,8 +1,8 @@
-"""From what is often known of a mechanism to what is composed: safe in one direction.
+"""Conversions of partial knowledge of a mechanism into safe bounds for accounting.
 
-A distribution function of the privacy loss, or bounds on it, becomes a pair that
-dominates; Renyi divergences become bounds on a privacy profile, which is all that they
-determine here: the exact inversion takes them at all orders (`post_formula`).
+A distribution function of the privacy loss, or bounds on it, becomes a dominating pair.
+Renyi divergences become upper bounds on a privacy profile, since finitely many orders
+determine no more (`post_formula` inverts divergences known at all orders).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tfcactus.accounting.composition.losses.rounding import ROUNDOFF
 from tfcactus.pairs.dominating_pair import DominatingPair
 
 LARGEST_LOSS = 700.0
-"""Losses beyond this count as infinite: their Q-mass is below any float."""
+"""Larger losses count as infinite: their Q-mass is below any float."""
 
 LEAST_MASS = 1e-290
-"""Atoms of which a mass is less count as of infinite loss: hardly a number."""
+"""Atoms with a smaller P- or Q-mass count as infinite losses: coarse floats."""
 
 
 def pair_from_loss_cdf(loss: npt.ArrayLike, cdf: npt.ArrayLike) -> DominatingPair:
-  """A pair that dominates all whose loss has a distribution function above some points.
+  """Returns a pair that dominates every pair whose loss CDF is at least `cdf`.
 
-  Mass between two points is put at the upper one, mass beyond the last at infinity:
-  under P the loss only becomes larger, and the profile H(alpha) = E_P (1 - alpha
-  e^-loss)+ with it.
+  Mass between two points moves to the upper point, mass beyond the last point to
+  infinity. Under P the loss only grows, and with it the profile H(alpha) = E_P (1 -
+  alpha e^-loss)+.
 
   Args:
     loss: Shape (points,), increasing.
@@ -38,8 +38,8 @@ def pair_from_loss_cdf(loss: npt.ArrayLike, cdf: npt.ArrayLike) -> DominatingPai
       `loss`, or lower bounds on them.
 
   Raises:
-    ValueError: if the points are not those of a distribution function, or none that
-      a privacy loss has, since E_P e^-loss is at most one.
+    ValueError: if the points are not those of a distribution function of a privacy
+      loss, for which E_P e^-loss <= 1.
 
   Source: appendix B of Zhu, Dong and Wang (AISTATS 2022).
   """
@@ -74,18 +74,18 @@ def pair_from_loss_cdf(loss: npt.ArrayLike, cdf: npt.ArrayLike) -> DominatingPai
 
 def profile_from_renyi(orders: Sequence[float], divergences: Sequence[float],
                        epsilon: npt.ArrayLike) -> np.ndarray:
-  """Upper bounds on delta at `epsilon` from Renyi divergences: lossy, never too small.
+  """Returns upper bounds on delta at `epsilon` from Renyi divergences; lossy.
 
   Args:
     orders: Above one, increasing.
-    divergences: D_order(P || Q), or bounds on them.
+    divergences: D_order(P || Q), or upper bounds on them.
     epsilon: Real or infinite, any shape.
 
   Returns:
     delta, of the shape of `epsilon`; `views.pair_from_profile` makes a pair of it.
 
   Raises:
-    ValueError: if the divergences are none, or epsilon has entries that are no numbers.
+    ValueError: if orders and divergences are no Renyi curve, or epsilon contains NaN.
 
   Source: Canonne, Kamath and Steinke, "The discrete Gaussian for differential privacy"
     (2020), Proposition 12.
@@ -95,7 +95,7 @@ def profile_from_renyi(orders: Sequence[float], divergences: Sequence[float],
       _checks.vector('divergences', divergences).tolist())
   at = _checks.numbers_of('epsilon', epsilon)
   with np.errstate(invalid='ignore'):
-    # (1 - alpha e^-x)+ is at most c e^((order - 1) x): c is where they touch.
+    # (1 - alpha e^-x)+ <= c e^((order - 1) x) for the least c, where both touch.
     log_delta = (order - 1) * (divergence - at[..., None]) + _numerics.log_kernel(
         order - 1)
   size = (order - 1) * (np.abs(divergence) + np.abs(at[..., None])) + order

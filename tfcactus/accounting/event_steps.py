@@ -1,4 +1,4 @@
-"""From DpEvents to steps: which mechanism ran on which sample of the records."""
+"""Conversion of DpEvents to steps: mechanisms and the samples that they run on."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from tfcactus.pairs import envelope
 _Value = TypeVar('_Value')
 
 MAX_COUNT = 2**53
-"""Steps of one kind, at most: a float64 holds all whole numbers up to here."""
+"""Largest number of steps of one kind: float64 represents all integers up to here."""
 
 MERGED_ROUNDOFF = 1e-14
-"""Bound on the relative error of the joint noise multiplier of merged Gaussians: of
-its precision a power (EPS), a count and a product (EPS / 2 each) and `fsum` (EPS / 2),
-half of which the root keeps, and the root (EPS): 2.25 EPS or 5e-16."""
+"""Bound on the relative error of the joint noise multiplier of merged Gaussians. A
+precision is a power (EPS), a count and a product (EPS / 2 each) and `fsum` (EPS / 2);
+the root keeps half of that error and adds EPS: 2.25 EPS or 5e-16."""
 
 
 class Unsupported(Exception):
-  """Names the event that cannot be composed, and why."""
+  """Raised for an event that cannot be composed; names the event and the reason."""
 
   def __init__(self, event: dp_accounting.DpEvent, message: str):
     super().__init__(message)
@@ -50,13 +50,13 @@ class Unsupported(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-  """The records that a step takes, and how neighbours differ.
+  """The sample of records that a step uses, and the neighbouring relation.
 
   Attributes:
     relation: The neighbouring relation. A zeroed record counts as removed, a
       restored one as added.
-    sampling_prob: The share of records in the sample.
-    fixed_size: Whether the sample's size is fixed; else Poisson.
+    sampling_prob: Expected share of the records in the sample.
+    fixed_size: Whether the sample has a fixed size; else Poisson.
   """
 
   relation: dp_accounting.NeighboringRelation
@@ -65,12 +65,12 @@ class Sample:
 
   @property
   def displaces(self) -> bool:
-    """Whether a record that enters the sample takes another one's place."""
+    """Whether a record that enters the sample displaces another one."""
     return self.fixed_size and self.relation != relations.ZERO_OUT
 
 
 class EventStep:
-  """One kind of step; equal ones cost the same and are counted together."""
+  """One kind of step; equal steps cost the same and are counted together."""
 
 
 class PairedStep(EventStep, abc.ABC):
@@ -78,17 +78,12 @@ class PairedStep(EventStep, abc.ABC):
 
   @abc.abstractmethod
   def loss(self, direction: str) -> StepLoss:
-    """The step's privacy loss; `direction` is 'add', 'remove' or 'replace'."""
+    """Returns the privacy loss; `direction` is 'add', 'remove' or 'replace'."""
 
 
 @dataclasses.dataclass(frozen=True)
 class NoiseStep(PairedStep):
-  """Noise on a sample of the records.
-
-  Attributes:
-    noise: Added to a query of sensitivity one.
-    sample: The records.
-  """
+  """Noise on a sample of the records; `noise` is for a query of sensitivity one."""
 
   noise: noise_lib.Noise
   sample: Sample
@@ -102,8 +97,8 @@ class NoiseStep(PairedStep):
     if prob < 1 and replace and not sample.fixed_size:
       return StepLoss.of(_replaced(noise, prob))
     shift = 2 if replace or sample.fixed_size else 1
-    # Noise is symmetric: unsampled, its pair serves both directions, and its
-    # reverse, from which mass at infinity hides, is not needed.
+    # Noise is symmetric: without sampling its pair serves both directions. The
+    # reversed pair would hide mass at infinity.
     way = 'replace' if prob == 1 else direction
     if noise.gaussian_std is None:
       bounds = _sampled(noise_base.known_pair(noise, shift), prob, way)
@@ -119,12 +114,7 @@ class NoiseStep(PairedStep):
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedStep(PairedStep):
-  """Gaussian noise on several sums, of which each record enters one by chance.
-
-  Attributes:
-    std: Standard deviation over sensitivity of each sum's noise.
-    num_batches: How many sums there are.
-  """
+  """Gaussian noise of `std` sensitivities on sums; each record enters one at random."""
 
   std: float
   num_batches: int
@@ -139,12 +129,10 @@ class AllocatedStep(PairedStep):
 
 @dataclasses.dataclass(frozen=True)
 class PairStep(PairedStep):
-  """A mechanism known by its pair, on a sample of the records.
+  """A mechanism known by its dominating pair, on a sample of the records.
 
-  Attributes:
-    pair: Dominates the mechanism, or brackets what does; the same object for the
-      same mechanism.
-    sample: The records.
+  `pair` dominates or brackets the mechanism. Pairs compare by identity: use one object
+  for one mechanism.
   """
 
   pair: Union[pair_lib.DominatingPair, pair_lib.PairBounds]
@@ -158,12 +146,7 @@ class PairStep(PairedStep):
 
 @dataclasses.dataclass(frozen=True)
 class SchemeStep(PairedStep):
-  """A step of an event that says its own pairs.
-
-  Attributes:
-    event: Says them.
-    relation: The neighbouring relation, one that the event has a proof for.
-  """
+  """A step of an event that supplies its own pairs, proved for `relation`."""
 
   event: events.SteppedDpEvent
   relation: dp_accounting.NeighboringRelation
@@ -186,13 +169,13 @@ def _zeroed(noise: noise_lib.Noise, sampling_prob: float) -> pair_lib.PairBounds
 def _scheme_pairs(event: events.SteppedDpEvent,
                   relation: dp_accounting.NeighboringRelation, direction: str
                   ) -> pair_lib.PairBounds:
-  """Computed once for equal events."""
+  """Returns the event's pairs, cached by equality of events."""
   return event.pair_bounds(relation, direction)
 
 
 def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
              ) -> pair_lib.PairBounds:
-  """The step's pair from the base pair.
+  """Returns the pair of a step on a sample from the pair of the mechanism.
 
   Source: Zhu, Dong and Wang (2022): the amplification theorem of section 4.1,
   and Proposition 29 for records that are replaced under fixed-size sampling.
@@ -206,16 +189,12 @@ def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
 
 
 Steps = Iterator[tuple[Optional[EventStep], int]]
-"""Pairs (step, how often); None for a step that protects nothing."""
+"""Pairs (step, count); the step is None if it protects nothing."""
 
 
 @functools.singledispatch
 def steps_of(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
-  """The steps of an event on a sample of the records, by the event's class.
-
-  Raises:
-    Unsupported: for an event with no proved account, once they are asked for.
-  """
+  """Yields an event's steps on a sample of the records; raises `Unsupported`."""
   noise = _checked(event, noise_lib.of_event, event)
   if noise is None:
     raise Unsupported(event, 'unknown kind of event')
@@ -271,12 +250,12 @@ def _(event: dp_accounting.SampledWithoutReplacementDpEvent, sample: Sample
 
 @steps_of.register(events.DominatingPairDpEvent)
 def _(event: events.DominatingPairDpEvent, sample: Sample) -> Steps:
-  # Where a record displaces another, neighbours differ as if it replaced it.
+  # If a record displaces another, neighbouring samples differ by a replacement.
   wanted = relations.REPLACE if sample.displaces else sample.relation
   if event.neighboring_relation != wanted:
     raise Unsupported(event, f'its pair is for {event.neighboring_relation.name}')
-  # Where a sample may lack the record of either neighbour, what it costs follows
-  # from how samples with it differ from those without, not from each other.
+  # If a sample may lack the differing record, the cost depends on outputs with the
+  # record against outputs without, which a pair for this relation does not give.
   poisson_replace = sample.relation == relations.REPLACE and not sample.fixed_size
   if sample.sampling_prob < 1 and (
       sample.relation == relations.ZERO_OUT or poisson_replace):
@@ -332,13 +311,13 @@ if hasattr(dp_accounting, 'RandomizedResponseDpEvent'):  # Newer releases have i
 
 def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool,
                      outer: Sample) -> Steps:
-  """The steps of an event that takes a share of what is in `outer`."""
+  """Returns the steps of an event that samples a share `prob` of the `outer` sample."""
   if outer.fixed_size or (fixed_size and outer.sampling_prob < 1):
     raise Unsupported(event, 'samples of samples are accounted for Poisson only')
   prob *= outer.sampling_prob
   if prob == 0:
     return iter(())
-  # With all records in the sample, only adding one displaces another.
+  # If the sample is all records, only an added record displaces another.
   fixed_size = fixed_size and (
       prob < 1 or outer.relation == relations.ADD_OR_REMOVE)
   return steps_of(event.event if prob == 1 else _merged(event.event),
@@ -348,7 +327,7 @@ def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool
 def _check_own_sample(
     event: Union[events.SteppedDpEvent, events.RandomAllocationDpEvent],
     sample: Sample) -> None:
-  """Refuses to sample once more what samples itself, or without a proof."""
+  """Raises Unsupported if an event that samples is sampled again or lacks a proof."""
   if sample != Sample(sample.relation):
     raise Unsupported(
         event, 'it says what it samples itself; it is not sampled once more')
@@ -368,7 +347,7 @@ def _refuse_joint(event: dp_accounting.DpEvent, sample: Sample, several: bool) -
 
 def _checked(event: dp_accounting.DpEvent, check: Callable[..., _Value],
              *args: object) -> _Value:
-  """A field of an event, or the reason why it cannot be composed."""
+  """Returns `check(*args)`; turns ValueError into Unsupported."""
   try:
     return check(*args)
   except ValueError as error:
@@ -376,7 +355,7 @@ def _checked(event: dp_accounting.DpEvent, check: Callable[..., _Value],
 
 
 def _merged(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  """Several Gaussian releases from one sample are one, of joint precision."""
+  """Merges Gaussian releases from one sample into one; their precisions add."""
   if not isinstance(event, (dp_accounting.SelfComposedDpEvent,
                             dp_accounting.ComposedDpEvent)):
     return event

@@ -1,4 +1,4 @@
-"""Events beside those of dp_accounting: noise, pairs, sampling schemes."""
+"""Events beyond those of dp_accounting: noise, dominating pairs, sampling schemes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ['DominatingPairDpEvent', 'NoiseTableDpEvent', 'RandomAllocationDpEven
            'dominating_pair', 'noise_event', 'randomized_response_event']
 
 _MOST = 2**53
-"""Batches or buckets: more are none that a float counts."""
+"""Largest number of batches or buckets: float64 represents all integers up to here."""
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True, repr=False, eq=False)
@@ -28,14 +28,14 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
   """A release known by its dominating pair only, such as a discrete mechanism.
 
   Attributes:
-    pair: Dominates the release; for an added record if the relation is add or
-      remove, for a restored one if it is zero-out (REPLACE_SPECIAL). Or pairs around
-      it, whose upper one dominates.
-    neighboring_relation: The relation the pair is for.
+    pair: Dominates the release, for an added record under add-or-remove and for a
+      restored record under zero-out (REPLACE_SPECIAL). `PairBounds` bracket the
+      release: their upper pair dominates.
+    neighboring_relation: The relation that the pair is for.
 
   Raises:
-    ValueError: if the pair is not one of two distributions, or of pairs around it the
-      lower one is not dominated by the upper one.
+    ValueError: if a pair does not consist of two distributions, or the lower pair is
+      not dominated by the upper one.
   """
 
   pair: Union[pair_lib.DominatingPair, pair_lib.PairBounds]
@@ -57,7 +57,7 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
 
   @property
   def bounds(self) -> pair_lib.PairBounds:
-    """The pair from below and above."""
+    """Lower and upper pair; one object if the pair is exact."""
     return self.pair if isinstance(self.pair, pair_lib.PairBounds) else (
         pair_lib.PairBounds.exact(self.pair))
 
@@ -67,16 +67,16 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
 
 
 def _check_order(bounds: pair_lib.PairBounds) -> None:
-  """Checks that the lower pair's profile is nowhere above the upper one's.
+  """Raises ValueError unless the upper profile bounds the lower one everywhere.
 
-  Both are chords of e^loss between the losses of atoms: what holds there holds.
+  Both profiles are linear in e^loss between atoms, so comparing at atoms suffices.
   """
   if bounds.lower is bounds.upper:
     return
   loss = np.concatenate([bounds.lower.loss, bounds.upper.loss])
   above = _profile(bounds.lower, loss) - _profile(bounds.upper, loss)
   above = np.append(above, bounds.lower.p_inf - bounds.upper.p_inf)
-  # Either pair's masses may miss one by as much, at no loss at all too.
+  # P- and Q-masses of either pair may each miss one by MASS_TOLERANCE.
   if np.max(above) > 4 * pair_lib.MASS_TOLERANCE:
     raise ValueError(
         'Expected the upper pair to dominate the lower one, got a lower delta that is '
@@ -84,27 +84,26 @@ def _check_order(bounds: pair_lib.PairBounds) -> None:
 
 
 def _profile(pair: pair_lib.DominatingPair, loss: np.ndarray) -> np.ndarray:
-  """H(e^loss) of a pair, up to rounding, by sums from its largest loss down."""
+  """Returns the profile H(e^loss) of a pair by sums from the largest loss down."""
   order = np.argsort(-pair.loss)
   p, q = (np.append(0.0, np.cumsum(mass[order])) for mass in (pair.p, pair.q))
   count = np.searchsorted(-pair.loss[order], -loss)
   with np.errstate(under='ignore'):
-    # The atoms above a loss have less of Q than e^-loss of P.
+    # At most one: atoms above a loss have Q-mass of at most e^-loss times P-mass.
     lost = np.exp(np.minimum(loss + _numerics.log_mass(q[count]), 0.0))
   return p[count] - lost + pair.p_inf
 
 
 class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
-  """A step that says its own pairs: where a new sampling scheme comes in.
+  """Base class of events that supply their dominating pairs: add sampling schemes so.
 
-  One event is one step, what it samples included; steps of several kinds are a
-  ComposedDpEvent of several events. Every accountant then takes it. A subclass is
-  a frozen attrs class: equal events are counted together, as steps that cost the
-  same.
+  One event is one step, sampling included; steps of several kinds form a
+  ComposedDpEvent. Every accountant accepts such events. A subclass is a frozen attrs
+  class: accountants count equal events together and charge equal costs.
 
   Attributes:
-    proved_relations: The neighbouring relations that `pair_bounds` has a proof for;
-      under others the event is refused.
+    proved_relations: Neighbouring relations for which `pair_bounds` is proved;
+      accountants refuse the event under others.
   """
 
   proved_relations: tuple[dp_accounting.NeighboringRelation, ...]
@@ -112,12 +111,12 @@ class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
   @abc.abstractmethod
   def pair_bounds(self, relation: dp_accounting.NeighboringRelation,
                   direction: str) -> pair_lib.PairBounds:
-    """Pairs that one step dominates and that dominate it.
+    """Returns pairs that bracket the privacy profile of one step.
 
     Args:
       relation: One of `proved_relations`.
       direction: 'remove', where P is the law with the record (not zeroed), 'add',
-        where Q is, or 'replace' for REPLACE_ONE.
+        where Q is the law with the record, or 'replace' for REPLACE_ONE.
 
     Returns:
       (lower, upper): the upper pair's privacy profile is an upper bound for all
@@ -127,19 +126,19 @@ class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
 class RandomAllocationDpEvent(dp_accounting.DpEvent):
-  """An epoch in which each record enters one of several batches, drawn at random.
+  """Balls-in-bins: an epoch in which each record enters one of several batches.
 
-  Each record draws its batch uniformly and independently of the others, anew for
-  each event: sizes vary, and one record more moves no other. A mechanism runs once on
-  each batch, and may depend on what it returned before. For Gaussian noise, one
-  record added, removed or zeroed; others are refused.
+  Each record draws its batch uniformly and independently, anew for each event. Batch
+  sizes vary, and an additional record moves no other. A mechanism runs once on each
+  batch and may depend on its earlier outputs. Proved for Gaussian noise and one record
+  added, removed or zeroed; accountants refuse everything else.
 
   Attributes:
-    num_batches: How many batches there are, used or not; public.
-    event: What one batch costs a record known to be in it.
+    num_batches: Number of batches, empty ones included; public.
+    event: Event of one batch for a record known to be in it.
 
   Raises:
-    ValueError: if num_batches is no whole number from one to 2^53.
+    ValueError: if num_batches is not an integer from one to 2^53.
 
   Source: Feldman and Shenfeld, "Privacy amplification by random allocation" (2025).
   """
@@ -159,14 +158,14 @@ class RandomAllocationDpEvent(dp_accounting.DpEvent):
 
 def randomized_response_event(noise_parameter: float, num_buckets: int
                               ) -> DominatingPairDpEvent:
-  """Randomised response: with probability noise_parameter a uniform bucket.
+  """Returns the event of randomized response under replaced records.
+
+  The mechanism returns a uniform bucket with probability `noise_parameter`, else the
+  record's own bucket.
 
   Args:
     noise_parameter: In (0, 1].
     num_buckets: From 2 to 2^53.
-
-  Returns:
-    The event, for records that are replaced.
   """
   prob = _checks.sampling_prob(noise_parameter, 'noise_parameter')
   buckets = _checks.integer('num_buckets', num_buckets, 2, _MOST)
@@ -180,7 +179,7 @@ def randomized_response_event(noise_parameter: float, num_buckets: int
 
 
 def noise_event(noise: Noise) -> dp_accounting.DpEvent:
-  """The event of one release with `noise`, in dp_accounting's own words if any.
+  """Returns the event of one release with `noise`: of dp_accounting, if it has one.
 
   Args:
     noise: Any noise of this library.
@@ -189,12 +188,12 @@ def noise_event(noise: Noise) -> dp_accounting.DpEvent:
 
 
 def dominating_pair(noise: Noise, *, shift: int = 1) -> pair_lib.PairBounds:
-  """The pair of `noise` against itself shifted by `shift` sensitivities.
+  """Returns bounds on the pair of `noise` against itself shifted.
 
   Args:
     noise: Any noise of this library.
-    shift: 1 for neighbours that differ in one record (add or remove), 2 for
-      neighbours where one record is replaced.
+    shift: Sensitivities: 1 for neighbours that differ in one record (add or remove),
+      2 for neighbours where one record is replaced.
 
   Returns:
     Pairs that bracket the tight dominating pair over all shifts of at most

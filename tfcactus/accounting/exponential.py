@@ -1,21 +1,21 @@
-"""What the exponential mechanism costs, exactly: its pair and its event.
+"""The exponential mechanism: its exact dominating pair and its event.
 
-One of k options is drawn with probability proportional to exp(c score). Neighbours move
-c score within a range of epsilon, and the logarithm of the normaliser by as much as
-keeps the mass one: losses of one pair of neighbours lie in some interval
-[t - epsilon, t]. Of all laws with such losses the one on the two ends has the largest
-profile, a chord of a convex function lying above it,
+One of k options is drawn with probability proportional to exp(c score). Between
+neighbours, the changes of c score lie in an interval of length epsilon, and the
+log-normalizer shifts so that the mass stays one. The losses of one pair of neighbours
+therefore lie in some interval [t - epsilon, t]. Of all laws with such losses the law on
+the two ends has the largest profile, since a chord lies above a convex function:
 
     H_t(e^x) = (1 - e^(t - epsilon)) (1 - e^(x - t)) / (1 - e^-epsilon),
 
-and of all t the worst is (x + epsilon) / 2:
+and the worst t is (x + epsilon) / 2:
 
     H(e^x) = (1 - e^((x - epsilon) / 2))^2 / (1 - e^-epsilon),  |x| <= epsilon.
 
-Many options, a share of which moves, attain it: for small epsilon half of what pure
-epsilon-differential privacy allows. It is the profile of a pair, whose losses are not
-those of one pair of neighbours: of many releases it is an upper bound, and
-`TCDP.from_bounded_range` may say less.
+Many options, of which a share changes, attain H. For small epsilon it is half of the
+profile that pure epsilon-differential privacy allows. H is a maximum over neighbours,
+so that for compositions its pair gives upper bounds only, and
+`TCDP.from_bounded_range` may give smaller ones.
 
 Source: McSherry and Talwar, "Mechanism Design via Differential Privacy" (FOCS 2007);
 Dong, Durfee and Rogers, "Optimal Differential Privacy Composition for Exponential
@@ -35,24 +35,24 @@ from tfcactus.accounting import events
 from tfcactus.pairs import dominating_pair as pair_lib
 
 POINTS = 4000
-"""Where the profile is taken; between them its bounds are chords and tangents, whose
-distance falls with the square. Knob of speed."""
+"""Points of the profile. Bounds between them are chords and tangents, whose distance is
+of order POINTS^-2. Knob of speed."""
 
 LEAST = 1e-9
-"""The least epsilon: below it a cell's masses differ by a few roundings of one, and
-pairs of float64 masses say nothing."""
+"""Least epsilon: below it a cell's masses differ by a few roundings of one, and float64
+masses have no precision."""
 
 MOST = 500.0
-"""The largest epsilon: e^500 is a float64, and no protection."""
+"""Largest epsilon: e^500 is a float64, and no protection."""
 
 ROUNDOFF = 32 * EPS
-"""Relative error of a computed profile, expm1 to one ulp, a square, a quotient with
-another expm1, the difference of arguments to half an ulp, twelve EPS at most; and of
-slopes and their differences, that make masses of it."""
+"""Bound on the relative error of a computed profile and of the masses made from it. The
+profile has expm1 to one ulp, a square, a quotient with another expm1 and arguments to
+half an ulp, twelve EPS at most; the rest is for slopes and their differences."""
 
 _PLACE_ROUNDOFF = 4 * EPS
-"""Thrice the relative error of an alpha, for each 1 + loss: of a mean of losses, of its
-exponential and of the logarithm of that."""
+"""Three times the relative error of an alpha, per unit of 1 + loss: the error of a mean
+of losses, of its exponential and of the logarithm of that exponential."""
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
@@ -60,10 +60,10 @@ class ExponentialMechanismDpEvent(events.SteppedDpEvent):
   """One option drawn with probability proportional to exp(c score).
 
   Attributes:
-    epsilon: By how much one added or removed record can move c score of one option
-      against another's: 2 c times the sensitivity of a score, or c times where a record
-      moves all scores the same way. The mechanism is epsilon-differentially private. A
-      replaced record costs what twice that does.
+    epsilon: Largest change of c score of one option relative to another when a record
+      is added or removed: 2 c times the sensitivity of a score, or c times the
+      sensitivity if a record moves all scores in one direction. The mechanism is
+      epsilon-differentially private. A replaced record costs 2 epsilon.
   """
 
   epsilon: float
@@ -75,14 +75,14 @@ class ExponentialMechanismDpEvent(events.SteppedDpEvent):
 
   def pair_bounds(self, relation: dp_accounting.NeighboringRelation,
                   direction: str) -> pair_lib.PairBounds:
-    """Pairs around the worst case; symmetric, so that all directions have them."""
+    """Returns pairs that bracket the worst case; symmetric, for all directions."""
     del direction
     factor = 2 if relation == relations.REPLACE else 1
     return bounded_range_pair(factor * self.epsilon)
 
 
 def check_epsilon(value: object) -> float:
-  """Returns the epsilon of an exponential mechanism, in [1e-9, 250]."""
+  """Returns the epsilon of an exponential mechanism; ValueError outside [1e-9, 250]."""
   value = _checks.positive('epsilon', value)
   if value < LEAST:
     raise ValueError(
@@ -96,40 +96,35 @@ def check_epsilon(value: object) -> float:
 
 
 def profile(epsilon: float, loss: np.ndarray) -> np.ndarray:
-  """sup P(A) - e^loss Q(A) over all events and all neighbours.
-
-  Args:
-    epsilon: Of the mechanism.
-    loss: In [-epsilon, epsilon], any shape.
-  """
+  """Returns sup P(A) - e^loss Q(A) over events and neighbours; |loss| <= epsilon."""
   return np.expm1(0.5 * (np.asarray(loss) - epsilon))**2 / -np.expm1(-epsilon)
 
 
 def _slope(epsilon: float, loss: np.ndarray) -> np.ndarray:
-  """By how much the profile falls with a = e^loss, (sqrt(c / a) - c) / (1 - c)."""
+  """Returns minus the derivative of the profile with respect to a = e^loss.
+
+  With c = e^-epsilon it is (sqrt(c / a) - c) / (1 - c).
+  """
   return np.exp(-epsilon) * np.expm1(0.5 * (epsilon - loss)) / -np.expm1(-epsilon)
 
 
 def bounded_range_pair(epsilon: float) -> pair_lib.PairBounds:
-  """Pairs around the one with that profile, the tight dominating pair.
+  """Returns bounds on the tight dominating pair of losses with range `epsilon`.
 
-  Args:
-    epsilon: The range of the losses, from `LEAST` to `MOST`.
-
-  Returns:
-    Bounds whose `upper` dominates: chords lie above the convex profile, tangents below.
+  `epsilon` is from `LEAST` to `MOST`. The upper pair has chords of the convex profile,
+  which lie above it; the lower pair has tangents.
   """
   loss = np.linspace(0.0, epsilon, POINTS)
   alpha, value, slope = np.exp(loss), profile(epsilon, loss), _slope(epsilon, loss)
-  # The alpha of a loss is rounded, which moves a point as its slope says.
+  # Rounding moves alpha, hence a value by at most slope times that error.
   room = _PLACE_ROUNDOFF * (1 + loss) * alpha * slope
-  # One has no rounding, and at the end the profile is zero at all larger alphas.
+  # alpha = 1 is exact. The last alpha is rounded up: the profile is zero beyond it.
   end = alpha[-1:] * (1 + _PLACE_ROUNDOFF * (1 + epsilon))
   upper = pair_lib.DominatingPair.from_symmetric_profile(
       np.concatenate([alpha[:-1], end]), value * (1 + ROUNDOFF) + np.append(
           0.0, room[1:]))
-  # Tangents at neighbouring points: two meet where alpha is the product of their roots.
-  # Below both of them a point moved stays below the profile, as chords between such do.
+  # Tangents at neighbouring points a and b meet at alpha = sqrt(a b). A point below
+  # both tangents is below the profile, and so are chords between such points.
   root = np.exp(0.5 * (loss[:-1] + loss[1:]))
   met = value[:-1] - (slope * alpha)[:-1] * np.expm1(0.5 * np.diff(loss))
   met = met - _PLACE_ROUNDOFF * (1 + loss[1:]) * root * slope[:-1]

@@ -1,22 +1,22 @@
-"""Characteristic functions of one's own, composed and inverted on the real line.
+"""Composition and inversion of characteristic functions that a user supplies.
 
 With phi(t) = E_P[exp(i t loss)] over finite losses, w = phi(0) and any real epsilon,
 
     delta(epsilon) = 1 - w / 2 + (1 / pi) * integral over t > 0 of
                          Re(phi(t) exp(-i t epsilon) / (i t (1 + i t))) dt,
 
-Levy's formula for both distribution functions of the loss in one. The midpoint rule of
-step 2 pi / X has three errors, all bounded:
+which joins Levy's formula for the loss's distribution functions under P and Q. The
+midpoint rule of step 2 pi / X has three errors, all bounded:
 
-- aliasing: an alternating sum of what is beyond epsilon + X and epsilon - X. Below, no
-  privacy loss has more than e^-x of P beyond -x; above, phi itself bounds a tail, since
-  E (1 - cos(t L))^n is at least P(pi/2 <= |t L| <= 3 pi/2), scale by scale;
-- the end of the sum: by the bound on |phi| given, or by one;
-- rounding, by the accuracy given.
+- aliasing: an alternating sum of the mass beyond epsilon + X and epsilon - X. Below, no
+  privacy loss has P-mass above e^-x beyond -x. Above, phi itself bounds a tail, scale
+  by scale, since E (1 - cos(t L))^n is at least P(pi/2 <= |t L| <= 3 pi/2);
+- truncation of the sum: by the given bound on |phi|, or by one;
+- rounding, by the given accuracy.
 
 Source: Algorithm 1, Theorem 16 and Lemma 17 of Zhu, Dong and Wang (AISTATS 2022);
 alternation as in Davies, "Numerical inversion of a characteristic function" (1973); the
-bounds are this library's.
+bounds are derived here.
 """
 
 from __future__ import annotations
@@ -45,29 +45,30 @@ from tfcactus.pairs.dominating_pair import DominatingPair
 from tfcactus.pairs.dominating_pair import MASS_ROUNDOFF
 
 MAX_NODES = 1 << 20
-"""Nodes of a sum at most. Knob of speed: beyond them bounds widen."""
+"""Largest number of nodes of a sum; bounds widen beyond it. Knob of speed."""
 
 BLOCK = 1 << 14
-"""Nodes at which phi is asked for at once: arrays of their product with atoms."""
+"""Nodes per call of phi; limits the size of arrays over nodes and atoms."""
 
 MAX_PERIOD = 1e7
-"""Periods that are tried at most. Knob of speed."""
+"""Largest period tried. Knob of speed."""
 
 LOG_TAIL = -36.0
-"""Log of what is left out at the end of a sum, if phi decays. Knob of speed."""
+"""Log of the |phi| at which a sum is truncated, if phi decays. Knob of speed."""
 
 LOG_LARGEST = 709.0
-"""Finite losses are below e to this: they are floats."""
+"""Log of a bound on finite losses, which are floats."""
 
 LOG_NOTHING = -690.0
-"""Logs of |phi| are not below this: a phi of zero has one, and multiples of it."""
+"""Smaller logs of |phi| are raised to this, so that zero has a finite log."""
 
 _UNDERFLOW = 1e-299
-"""Above four times e^LOG_NOTHING: what that takes a phi for, and its phase."""
+"""Bound on the error of phi, phase included, if its log is raised to LOG_NOTHING: more
+than four times e^LOG_NOTHING."""
 
 _COSINES = np.array([[1.0, -1.0, 0.0, 0.0], [1.5, -2.0, 0.5, 0.0],
                      [2.5, -3.75, 1.5, -0.25]])
-"""(1 - cos x)^n as a sum of cos(j x), for n = 1, 2, 3."""
+"""Coefficients of cos(j x) in (1 - cos x)^n, for n = 1, 2, 3."""
 
 Array = np.ndarray
 
@@ -76,19 +77,19 @@ Array = np.ndarray
 class PhiFunction:
   """The characteristic function of one step's privacy loss, in one direction.
 
-  What is given is the caller's word: that it is the phi of log(P/Q) under P for a pair
-  that dominates the step, that it is as right as `accuracy` says, and that `log_decay`
-  bounds it. The other direction, of Q against P, is a function of its own.
+  The caller vouches for three facts: the function is the phi of log(P/Q) under P for a
+  pair that dominates the step, its error is within `accuracy`, and `log_decay` bounds
+  it. The other direction, Q against P, needs another PhiFunction.
 
   Attributes:
     log_phi: Takes t > 0 of shape (n,); returns log E_P[exp(i t loss)] over finite
-      losses, complex; any branch; a real part of -inf where that is zero.
-    log_decay: Takes t > 0; returns a bound on log |phi| at t and all larger ones. None:
-      no bound but the mass of finite losses, so that bounds are as wide as what the sum
-      leaves out.
+      losses, complex, of any branch; the real part is -inf where phi is zero.
+    log_decay: Takes t > 0; returns a bound on log |phi| at t and all larger arguments.
+      None bounds |phi| by the mass of finite losses only, and the bounds are as wide as
+      the truncated part of the sum.
     p_inf: P-mass of an infinite loss.
-    accuracy: Bound on the error of `log_phi`, in units of 1 + |log_phi|. Or a function
-      of t: a bound on the error of phi itself.
+    accuracy: Bound on the error of `log_phi`, in units of 1 + |log_phi|; or a function
+      of t that bounds the error of phi itself.
   """
 
   log_phi: Callable[[Array], Array]
@@ -108,13 +109,13 @@ class PhiFunction:
 
   @classmethod
   def gaussian(cls, mu: float) -> PhiFunction:
-    """Of the Gaussian mechanism; mu is sensitivity over standard deviation."""
+    """Returns phi of the Gaussian mechanism; mu = sensitivity / standard deviation."""
     half = 0.5 * _checks.positive('mu', mu)**2
     return cls(lambda t: half * t * (1j - t), lambda t: -half * t * t)
 
   @classmethod
   def laplace(cls, scale: float) -> PhiFunction:
-    """Of the Laplace mechanism; scale is that of the noise over sensitivity."""
+    """Returns phi of the Laplace mechanism; scale is in units of sensitivity."""
     top = 1 / _checks.positive('scale', scale)
     atoms = math.log(0.5 * (1 + math.exp(-top)))
     return cls(lambda t: laplace.log_moment(1j * t, top),
@@ -123,7 +124,7 @@ class PhiFunction:
 
   @classmethod
   def of_pair(cls, pair: DominatingPair) -> PhiFunction:
-    """Of a discrete pair, such as randomised response: it does not decay."""
+    """Returns phi of a discrete pair, such as randomized response; without decay."""
     size = float(np.sum(pair.p * np.abs(pair.loss)))
     rounded = MASS_ROUNDOFF + _numerics.sum_roundoff(pair.p.size)
     return cls(
@@ -132,17 +133,16 @@ class PhiFunction:
         None, pair.p_inf, lambda t: rounded + PHASE_ROUNDOFF * (1 + t * size))
 
   def values(self, t: Array) -> tuple[Array, Array]:
-    """log phi at t > 0, and how much smaller it is than a bound on log(|phi| + error).
+    """Returns log phi at t > 0 and a bound on log(|phi| + error) - log |phi|.
 
-    Raises:
-      ValueError: if what the functions return cannot be.
+    Raises ValueError if the user's functions return impossible values.
     """
     own = np.asarray(self.log_phi(t), dtype=np.complex128)
     if own.shape != t.shape or np.any(np.isnan(own)) or np.any(np.isinf(own.imag)):
       raise ValueError(
           'Expected log_phi to return one complex number for each t, with a finite '
           f'imaginary part, got {own!r}.')
-    # A bound of more than all mass is none: the truth is not above it either.
+    # |phi| is at most the mass of finite losses, so larger values may be clipped.
     mass = math.log1p(-self.p_inf)
     real = np.clip(own.real, LOG_NOTHING, mass)
     size = 1 + np.abs(real + 1j * own.imag)
@@ -160,7 +160,7 @@ class PhiFunction:
     return real + 1j * own.imag, error + 4 * EPS * size
 
   def decay(self, t: Array) -> Array:
-    """log of a bound on |phi| at t and beyond: of the mass of finite losses at most."""
+    """Returns log of a bound on |phi| at t and beyond, at most that of finite mass."""
     mass = math.log1p(-self.p_inf)
     if self.log_decay is None:
       return np.full(np.shape(t), mass)
@@ -172,12 +172,9 @@ class PhiFunction:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LevyComposition:
-  """Independent groups of steps, in one direction, known by their phi functions.
+  """Independent groups (PhiFunction, number of steps), composed in one direction.
 
-  A guarantee takes the larger of both directions' bounds.
-
-  Attributes:
-    groups: Pairs (PhiFunction, number of steps).
+  A guarantee is the larger of both directions' bounds.
   """
 
   groups: Sequence[tuple[PhiFunction, int]]
@@ -194,26 +191,26 @@ class LevyComposition:
         (phi, _checks.integer('count', count, 1)) for phi, count in groups))
 
   def delta(self, epsilon: float) -> Bounds:
-    """Bounds on the least delta at `epsilon` >= 0.
+    """Returns bounds on the least delta at `epsilon` >= 0.
 
-    `estimate` is what the sum gives. Where no `log_decay` is given it may be far
-    better than the bounds, and is not proved to be.
+    `estimate` is the value of the sum. Without `log_decay` it may be far better than
+    the bounds, which is not proved.
     """
     epsilon = _checks.non_negative('epsilon', epsilon)
     value, below, above = self._nodes(self._period(epsilon)).delta(epsilon)
     return self._clipped(1 - 0.5 * self.finite_mass + value, below, above)
 
   def epsilon(self, delta: float) -> Bounds:
-    """Bounds on the least epsilon >= 0 at `delta` in (0, 1); see `delta`."""
+    """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1); see `delta`."""
     delta = _checks.delta(delta)
-    # Rounded down: just above the mass at infinity there is a finite epsilon.
+    # Rounded down: for delta slightly above the mass at infinity epsilon is finite.
     infinite = -math.expm1(self._log_finite_mass) * (1 - 16 * EPS)
     if delta <= infinite:
       return Bounds(math.inf, math.inf, math.inf)
     if self.delta(0.0).upper <= delta:
       return Bounds(0.0, 0.0, 0.0)
     ends = [self._root(operator.itemgetter(side), delta) for side in range(3)]
-    # A search ends next to a root: what is published was evaluated.
+    # A search ends near a root; bounds are moved to ends where they were evaluated.
     low, near, high = ends
     low = min(low, MAX_PERIOD)
     try:
@@ -233,10 +230,10 @@ class LevyComposition:
       return math.inf
 
   def loss_cdf(self, loss: float) -> Bounds:
-    """Bounds on the P-probability that the total loss is at most `loss`, real.
+    """Returns bounds on the P-probability that the total loss is at most `loss`, real.
 
-    At a jump `estimate` is near the middle of it, and `upper` may be the value below:
-    the bounds are for a continuous distribution function there.
+    The bounds assume a continuous distribution function at `loss`. At a jump `estimate`
+    is near its middle, and `upper` may be the value below it.
     """
     loss = _checks.real('loss', loss)
     value, below, above = self._nodes(self._period(loss)).cdf(loss)
@@ -253,7 +250,7 @@ class LevyComposition:
 
   @functools.cached_property
   def _mass_error(self) -> float:
-    """Bound on the relative error of the mass of finite losses: p_inf is rounded."""
+    """Bound on the relative error of the finite mass from rounding of p_inf."""
     return math.fsum(4 * EPS * count / (1 - phi.p_inf) for phi, count in self.groups)
 
   def _clipped(self, value: float, below: float, above: float) -> Bounds:
@@ -262,9 +259,7 @@ class LevyComposition:
     return Bounds(low, min(max(value, low), high), high)
 
   def log_phi(self, t: Array) -> tuple[Array, Array]:
-    """log phi of the composition at t > 0, and by how much less it is than a bound on
-    the log of the product of all |phi| + error: what is between is a bound on the error
-    of phi."""
+    """Returns log phi at t > 0 and a bound on log prod(|phi| + error) - log |phi|."""
     parts = [self._log_phi(part) for part in np.array_split(t, -(-t.size // BLOCK))]
     return (np.concatenate([part for part, _ in parts]),
             np.concatenate([error for _, error in parts]))
@@ -278,12 +273,12 @@ class LevyComposition:
     return total, error
 
   def log_decay(self, t: Array) -> Array:
-    """log of a bound on |phi| at t and beyond, infinite losses left out of it too."""
+    """Returns log of a bound on |phi| at t and beyond, over finite losses."""
     return sum((count * phi.decay(t) for phi, count in self.groups),
                np.full(np.shape(t), self._mass_error))
 
   def _period(self, epsilon: float) -> float:
-    """A period that leaves little beyond it, of a coarse list so that nodes serve."""
+    """Returns a power of two with little mass beyond it; epsilons share its nodes."""
     reach = max(abs(epsilon), abs(epsilon - self._centre)) - LOG_TAIL
     period = 2.0**math.ceil(math.log2(reach))
     while period < MAX_PERIOD and self.tail(epsilon + period) > max(
@@ -293,14 +288,14 @@ class LevyComposition:
 
   @functools.cached_property
   def _centre(self) -> float:
-    """About the mean loss; any number will do."""
+    """Approximate mean loss; every value gives valid bounds."""
     t = np.array([1e-4])
     return float(math.fsum(
         count * np.angle(np.exp(LevyComposition([(phi, 1)]).log_phi(t)[0][0])) / t[0]
         for phi, count in self.groups))
 
   def tail(self, x: float) -> float:
-    """A bound on the P-probability of finite losses beyond x."""
+    """Returns an upper bound on the P-probability of finite losses beyond x."""
     reach = x - self._centre
     if reach <= 0:
       return 1.0
@@ -311,9 +306,9 @@ class LevyComposition:
     turned = (log_phi - 1j * t.ravel() * self._centre).reshape(t.shape)
     lost = -_numerics.expm1(turned - math.log(self.finite_mass)).real
     error = error.reshape(t.shape) + 4 * EPS * (1 + np.abs(turned)) + self._mass_error
-    # No two values of phi differ by more than two, and e^2 - 1 is six.
+    # Values of phi differ by at most two, less than e^2 - 1: a larger error is moot.
     error = np.expm1(np.minimum(error, 2.0))
-    # The cosines' weights sum to zero, so that what phi lacks of one is summed.
+    # The cosines' weights sum to zero, so sums of 1 - phi replace sums of phi.
     sums = -_COSINES[:, 1:] @ lost + np.abs(_COSINES[:, 1:]) @ error
     return min(float(np.sum(np.clip(np.min(sums, axis=0), 0.0, 1.0))), 1.0)
 
@@ -323,7 +318,7 @@ class LevyComposition:
 
 
 class _Nodes:
-  """phi on midpoints, and sums over them."""
+  """Values of phi at the nodes of the midpoint rule, and sums over them."""
 
   def __init__(self, whole: LevyComposition, period: float):
     self._whole, self._period = whole, period
@@ -343,13 +338,13 @@ class _Nodes:
           self._size + np.exp(np.minimum(log_phi.real + error, 0.0)))
 
   def delta(self, epsilon: float) -> tuple[float, float, float]:
-    """The sum for delta, and how far the truth may lie below and above."""
+    """Returns (sum for delta, error bound below, error bound above)."""
     kernel = 1 / (1j * self._t * (1 + 1j * self._t))
     tail = float(np.exp(self._whole.log_decay(np.array([self._end])))[0])
     return self._summed(epsilon, kernel, tail * math.asinh(1 / self._end))
 
   def cdf(self, loss: float) -> tuple[float, float, float]:
-    """The sum for minus the distribution function, likewise."""
+    """Returns (sum for minus the CDF, error bound below, error bound above)."""
     doubled = self._end * 2.0**np.arange(200)
     decay = np.exp(self._whole.log_decay(doubled))
     # Over each doubling the integral of |phi| / t is at most its bound times log 2.

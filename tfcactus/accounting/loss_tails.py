@@ -1,10 +1,11 @@
-"""How often the privacy loss may be large, by each definition of privacy.
+"""Tail bounds of the privacy loss under each definition of privacy.
 
 The loss of two neighbours is Z = log(P(y) / Q(y)) for y drawn from P. Each function
-bounds P(Z > loss) from above, for everything that keeps the definition.
+returns an upper bound on P(Z > loss) for every mechanism that satisfies the definition;
+`loss` has any shape.
 
-Source: section 1.3 of Bun, Dwork, Rothblum and Steinke (STOC 2018), called "the paper"
-below; approximate definitions hold "up to constants" there, and are bounded here.
+Source: section 1.3 of Bun, Dwork, Rothblum and Steinke (STOC 2018). The paper treats
+approximate definitions "up to constants"; the bounds for them are derived here.
 """
 
 from __future__ import annotations
@@ -16,29 +17,22 @@ from tfcactus import _checks
 from tfcactus.accounting import truncated_cdp
 
 _GAPS = np.geomspace(1e-3, 30, 200)
-"""Distances to the profile that are tried; each gives a bound. Knob of tightness."""
+"""Distances between loss and epsilon that are tried; each gives a bound. Knob of
+tightness."""
 
 
 def pure_dp(epsilon: float, loss: npt.ArrayLike) -> np.ndarray:
-  """Under epsilon-differential privacy no loss is above epsilon.
-
-  Args:
-    epsilon: Non-negative.
-    loss: Of any shape, as in all functions here.
-  """
+  """Returns the bound under epsilon-DP: no loss exceeds epsilon."""
   return np.where(_losses(loss) >= _checks.non_negative('epsilon', epsilon), 0.0, 1.0)
 
 
 def truncated_cdp_tail(guarantee: truncated_cdp.TCDP, loss: npt.ArrayLike
                        ) -> np.ndarray:
-  """Under truncated CDP: subgaussian up to a point, beyond it subexponential.
+  """Returns the bound under truncated CDP: subgaussian, then subexponential.
 
   With t = loss - rho it is exp(-t^2 / (4 rho)) for t in [0, 2 rho (omega - 1)] and
-  exp((omega - 1)^2 rho - (omega - 1) t) beyond; zCDP is omega = inf.
-
-  Args:
-    guarantee: (rho, omega).
-    loss: Of any shape; no loss is above an infinite one.
+  exp((omega - 1)^2 rho - (omega - 1) t) beyond. omega = inf is zCDP. At loss = inf the
+  bound is zero.
   """
   guarantee = truncated_cdp.check_guarantee(guarantee)
   loss = _losses(loss)
@@ -54,13 +48,7 @@ def truncated_cdp_tail(guarantee: truncated_cdp.TCDP, loss: npt.ArrayLike
 
 
 def renyi_dp(order: float, divergence: float, loss: npt.ArrayLike) -> np.ndarray:
-  """Under (order, divergence)-RDP: subexponential.
-
-  Args:
-    order: Above one.
-    divergence: Bound on the Renyi divergence of that order.
-    loss: Of any shape.
-  """
+  """Returns the bound under (order, divergence)-RDP: subexponential; order > 1."""
   order = truncated_cdp.check_omega(order)
   divergence = _checks.non_negative('divergence', divergence)
   if np.isinf(order):
@@ -69,15 +57,10 @@ def renyi_dp(order: float, divergence: float, loss: npt.ArrayLike) -> np.ndarray
 
 
 def approximate_dp(epsilon: float, delta: float, loss: npt.ArrayLike) -> np.ndarray:
-  """Under (epsilon, delta)-differential privacy: never below delta.
+  """Returns the bound under (epsilon, delta)-DP; never below delta.
 
-  Of the event A that the loss is above epsilon + s, Q(A) <= e^-(epsilon + s) P(A), so
-  that P(A) (1 - e^-s) <= delta.
-
-  Args:
-    epsilon: Non-negative.
-    delta: In (0, 1).
-    loss: Of any shape.
+  Let A be the event that the loss exceeds epsilon + s. Then Q(A) <= e^-(epsilon + s)
+  P(A), hence P(A) (1 - e^-s) <= delta.
   """
   epsilon, delta = _checks.non_negative('epsilon', epsilon), _checks.delta(delta)
   gap = _losses(loss) - epsilon
@@ -87,17 +70,12 @@ def approximate_dp(epsilon: float, delta: float, loss: npt.ArrayLike) -> np.ndar
 
 
 def approximate_zcdp(rho: float, delta: float, loss: npt.ArrayLike) -> np.ndarray:
-  """Under delta-approximate rho-zCDP: subgaussian, but for delta.
+  """Returns the bound under delta-approximate rho-zCDP: subgaussian plus delta.
 
-  With events E of probabilities at least 1 - delta given which the laws keep rho-zCDP,
-  P(A) - e^x Q(A) <= delta + P_E(A) - e^x (1 - delta) Q_E(A), and so the profile is at
-  most delta + the tail of zCDP at x + log(1 - delta); from it P(Z > x + s) as under
-  `approximate_dp`.
-
-  Args:
-    rho: Non-negative.
-    delta: In (0, 1).
-    loss: Of any shape.
+  Let E be events of probability at least 1 - delta, given which the laws satisfy
+  rho-zCDP. P(A) - e^x Q(A) <= delta + P_E(A) - e^x (1 - delta) Q_E(A), so the privacy
+  profile is at most delta + the tail of zCDP at x + log(1 - delta). For every s > 0,
+  P(Z > x + s) <= profile(x) / (1 - e^-s).
 
   Source: Bun and Steinke, "Concentrated Differential Privacy" (TCC 2016), section 8 for
   the definition.

@@ -16,9 +16,9 @@ from tfcactus.accounting.composition.composition import Composition
 class ExtendedMomentsAccountant(base.OneSidedAccountant):
   """The moments accountant for noise with distinguishing events.
 
-  The mass of infinite losses is composed by itself, and Markov's inequality is
-  used on the rest: delta = 1 - (1 - omega)^n + min over lambda of
-  exp(n Gamma_lambda - lambda epsilon). Without infinite losses it is
+  Composes the mass omega of infinite losses separately and applies Markov's
+  inequality to finite losses: delta = 1 - (1 - omega)^n + min over lambda of
+  exp(n Gamma_lambda - lambda epsilon). Without infinite losses this equals
   `RenyiAccountant(conversion='moments')`.
 
   Source: Theorem 19 and Proposition 17 of Sommer et al., "Learning Numeric
@@ -30,9 +30,9 @@ class ExtendedMomentsAccountant(base.OneSidedAccountant):
     """Initializes an empty account.
 
     Args:
-      *args: As for `PhiAccountant`.
-      orders: Orders lambda + 1, above one.
-      **kwargs: As for `PhiAccountant`.
+      *args: Positional arguments of `PairAccountant`.
+      orders: Renyi orders lambda + 1, above one.
+      **kwargs: Keyword arguments of `PairAccountant`.
     """
     super().__init__(*args, **kwargs)
     self._orders = renyi.check_orders(orders)

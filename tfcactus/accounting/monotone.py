@@ -1,8 +1,8 @@
-"""Inverting functions that fall with epsilon, or rise: one search, one proof.
+"""Inverse of monotone functions of epsilon, with bounds that are checked at both ends.
 
-A search may end anywhere. What is published was evaluated: each end of a bracket is
-an argument at which the bound on the function was seen on the right side, and
-monotonicity of the truth does the rest.
+A search may end anywhere. Each end of a published bracket is an argument at which the
+bound on the function was evaluated and found on the right side; monotonicity of the
+true function proves the bracket.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.bounds import IntractableError
 
 MAX_DOUBLINGS = 60
-"""So often an end is moved further before that is given up. Knob of speed."""
+"""Largest number of moves of an end before a search gives up. Knob of speed."""
 
 _NOTHING = -1e3
 """Stands for the log of zero; logs of floats are above -745."""
@@ -25,18 +25,10 @@ _NOTHING = -1e3
 def root(delta_at: Callable[[float], float], delta: float, *, near: float = 0.0,
          width: float = 1.0, precision: float = 1e-15, limit: float = math.inf
          ) -> float:
-  """About the epsilon >= 0 where delta has a value; proves nothing.
+  """Returns roughly the epsilon >= 0 at which `delta_at` is `delta`; proves nothing.
 
-  Args:
-    delta_at: Falls with epsilon.
-    delta: The value, in (0, 1).
-    near: Where to look first.
-    width: How far on both sides to look first.
-    precision: Wanted, relative.
-    limit: Beyond it nothing is looked for.
-
-  Raises:
-    IntractableError: if there is none within the limit.
+  `delta_at` decreases. The search starts at near +- width, ends at relative `precision`
+  and raises `IntractableError` beyond `limit`.
   """
   target = math.log(delta)
 
@@ -61,18 +53,10 @@ def root(delta_at: Callable[[float], float], delta: float, *, near: float = 0.0,
 
 def epsilon_bounds(delta_at: Callable[[float], Bounds], delta: float, near: float,
                    down: float, up: float, *, tries: int = MAX_DOUBLINGS) -> Bounds:
-  """Bounds on the least epsilon >= 0 at `delta`, checked at both ends.
+  """Returns bounds on the least epsilon >= 0 at `delta`, checked at both ends.
 
-  Args:
-    delta_at: Bounds on delta at an epsilon.
-    delta: In (0, 1).
-    near: About the answer.
-    down: How far below it the lower end is tried first, then twice as far and so on.
-    up: How far above it the upper end is tried.
-    tries: How often.
-
-  Raises:
-    IntractableError: if an end was not shown to be one.
+  The ends are searched from `near`, first at distances `down` and `up`, then at doubled
+  distances, `tries` times. Raises `IntractableError` if an end is not found.
   """
   low = first_end(near, -down, lambda x: delta_at(x).lower >= delta, tries)
   high = first_end(near, up, lambda x: delta_at(x).upper <= delta, tries)
@@ -81,12 +65,10 @@ def epsilon_bounds(delta_at: Callable[[float], Bounds], delta: float, near: floa
 
 def first_end(near: float, move: float, holds: Callable[[float], bool],
               tries: int = MAX_DOUBLINGS) -> float:
-  """The first of near + move, near + 2 move, near + 4 move, ... at which it holds.
+  """Returns the first of near + move, near + 2 move, near + 4 move, ... that `holds`.
 
-  Zero, where that is reached from above: no epsilon is smaller.
-
-  Raises:
-    IntractableError: if it holds at none.
+  Returns zero if the search reaches it from above: no epsilon is smaller. Raises
+  `IntractableError` after `tries` arguments that do not hold.
   """
   for _ in range(tries):
     end = near + move
@@ -101,18 +83,12 @@ def first_end(near: float, move: float, holds: Callable[[float], bool],
 def crossing(holds: Callable[[float], bool], low: float, high: float, *,
              tolerance: float = 0.0, limit: float = math.inf
              ) -> tuple[float, float]:
-  """Where something that begins to hold does so: bisection.
+  """Returns (low, high) around the argument at which `holds` turns True, by bisection.
 
-  Args:
-    holds: False up to some argument and True above it.
-    low: Where it is known, or taken, not to hold.
-    high: Where it may hold; moved up until it does.
-    tolerance: Distance of the ends wanted; zero for neighbouring floats.
-    limit: Beyond it nothing is looked for.
-
-  Returns:
-    (low, high): it did not hold at the first, unless that is the `low` given, and
-    did at the second, unless that is inf: then it did not up to the limit.
+  `holds` is False at the low end found, or that end is the given `low`, not checked.
+  `holds` is True at the high end, or that end is inf: False up to `limit`. The given
+  `high` is raised until it holds. `tolerance` is the distance of the ends; zero gives
+  neighbouring floats.
   """
   while not holds(high):
     if high >= limit:

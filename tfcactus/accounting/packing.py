@@ -1,7 +1,6 @@
-"""What truncated CDP rules out: lower bounds on records and errors.
+"""Lower bounds on records and errors that truncated CDP implies (packing arguments).
 
-Source: section 6 of Bun, Dwork, Rothblum and Steinke (STOC 2018), called "the paper"
-below.
+Source: section 6 of Bun, Dwork, Rothblum and Steinke (STOC 2018).
 """
 
 from __future__ import annotations
@@ -13,14 +12,11 @@ from tfcactus.accounting import truncated_cdp
 
 
 def mutual_information(guarantee: truncated_cdp.TCDP, num_records: int) -> float:
-  """A bound on what an answer tells of the whole data, in nats.
+  """Returns an upper bound on the mutual information of answer and data, in nats.
 
-  The least of rho n^2, where groups of n are protected (n < omega), and of the
-  divergence of Proposition 9, which Theorem 26 makes larger in its last step.
-
-  Args:
-    guarantee: (rho, omega) of the mechanism for one replaced record.
-    num_records: n; the data may have any law.
+  The smaller of rho n^2 (group privacy, n < omega) and the divergence of Proposition 9,
+  which Theorem 26 relaxes in its last step. `guarantee` is for one replaced record; the
+  n records may have any distribution.
   """
   guarantee = truncated_cdp.check_guarantee(guarantee)
   n = _checks.integer('num_records', num_records, 1)
@@ -32,12 +28,7 @@ def mutual_information(guarantee: truncated_cdp.TCDP, num_records: int) -> float
 
 def printed_mutual_information(guarantee: truncated_cdp.TCDP, num_records: int
                                ) -> float:
-  """Theorem 26 as printed: e^(n / (omega - 1)) omega^2 rho; inf for zCDP.
-
-  Args:
-    guarantee: As for `mutual_information`.
-    num_records: As for `mutual_information`.
-  """
+  """Returns Theorem 26 as printed: e^(n / (omega - 1)) omega^2 rho; inf for zCDP."""
   guarantee = truncated_cdp.check_guarantee(guarantee)
   n = _checks.integer('num_records', num_records, 1)
   if math.isinf(guarantee.omega):
@@ -48,23 +39,18 @@ def printed_mutual_information(guarantee: truncated_cdp.TCDP, num_records: int
 
 
 def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
-  """The fewest records with which a histogram of (rho, omega)-tCDP may be right.
+  """Returns the least number n of records of a histogram that is not ruled out.
 
-  With fewer, the largest error of a count is n / 2 or more with probability above one
-  half for some data: n copies of a random value would else be told, by the largest
-  count, with probability one half, and by Fano's inequality the answer would hold
-  log(num_bins / 4) / 2 nats of it, more than `mutual_information` allows.
-
-  Args:
-    guarantee: (rho, omega) of the mechanism for one replaced record.
-    num_bins: Size of the domain, above four; may be too large for a whole number.
-
-  Returns:
-    The least n that is not ruled out.
+  With fewer records, under (rho, omega)-tCDP for one replaced record, some data have a
+  largest count error of n / 2 or more with probability above one half. Otherwise the
+  largest count would identify n copies of a random value with probability one half. By
+  Fano's inequality the answer would then hold log(num_bins / 4) / 2 nats, more than
+  `mutual_information` allows. `num_bins` is the size of the domain, above four; it may
+  be too large for an integer.
   """
   guarantee = truncated_cdp.check_guarantee(guarantee)
   needed = 0.5 * math.log(_bins(num_bins) / 4)
-  low, high = 0, 1  # `low` is ruled out.
+  low, high = 0, 1  # Invariant: `low` is ruled out.
   while mutual_information(guarantee, high) < needed:
     low, high = high, 2 * high
     if high > 1 << 60:
@@ -79,14 +65,10 @@ def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
 
 
 def printed_fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> float:
-  """Corollary 27: (omega - 1) log(log(num_bins / 4) / (2 omega^2 rho)).
+  """Returns Corollary 27: (omega - 1) log(log(num_bins / 4) / (2 omega^2 rho)).
 
-  Args:
-    guarantee: As for `fewest_records`; with a finite omega.
-    num_bins: As for `fewest_records`.
-
-  Returns:
-    No fewer records are enough; it may be negative, and then says nothing.
+  Fewer records are not enough; a negative result says nothing. Needs a finite omega
+  and rho > 0.
   """
   guarantee = truncated_cdp.check_guarantee(guarantee)
   if math.isinf(guarantee.omega) or guarantee.rho == 0:

@@ -1,4 +1,4 @@
-"""The phi-function accountant: exact but for rounding, with bounds on both sides."""
+"""Accountant by characteristic functions of privacy losses, with two-sided bounds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tfcactus.accounting.composition.composition import Composition
 
 
 class PhiAccountant(base.TwoSidedAccountant):
-  """Composes exact phi functions of privacy losses, with two-sided bounds.
+  """Composes exact characteristic functions (phi) of privacy losses.
 
-  `get_epsilon` and `get_delta` return upper bounds: never below the truth.
-  `epsilon_bounds` and `delta_bounds` say how tight they are.
+  `get_epsilon` and `get_delta` return upper bounds. `epsilon_bounds` and
+  `delta_bounds` return lower bounds too, which show how tight the upper ones are.
 
   Source: Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via
   Characteristic Function" (AISTATS 2022).

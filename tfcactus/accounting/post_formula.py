@@ -1,7 +1,7 @@
 """Post's formula: a privacy profile from Renyi divergences at real orders alone.
 
-With losses of at least -m, u = epsilon + m and phi(s) = E_P exp(-s (loss + m)) over
-finite losses, delta(u - m) has for u > 0 the Laplace transform
+Let losses be at least -m, u = epsilon + m, and phi(s) = E_P exp(-s (loss + m)) over
+finite losses. For u > 0, delta(u - m) has the Laplace transform
 
     F(s) = (1 - phi(s)) / s - (phi(s) - phi(1)) / (1 - s),
 
@@ -13,16 +13,17 @@ variables of rates i a, i = k .. 2 k,
 
 with c = (2 k)! / (k! (k - 1)!).
 
-Here a is such that E T = epsilon + m. delta falls by at most one for one, so that its
-mean is off by half the standard deviation of T at most: the bounds, proved and wide,
-about (epsilon + m) / (2 sqrt(k)). Where delta is smooth the error is of order 1 / k.
+The rate a is chosen such that E T = epsilon + m. delta decreases with slope at most
+one, so that its mean is off by at most half the standard deviation of T. This gives
+proved, wide bounds of about (epsilon + m) / (2 sqrt(k)). For smooth delta the error is
+of order 1 / k.
 
-The sum cancels to one part in 8^k: divergences have to be known to k digits and more,
-as they are where they have a closed form. So this is for comparison; a contour, of
-complex orders, inverts the same transform to twelve digits in float64.
+The sum cancels to one part in 8^k: divergences are needed to more than k digits, which
+takes a closed form. The method serves comparisons; a contour of complex orders inverts
+the transform to twelve digits in float64.
 
-Source: appendix B of Zhu, Dong and Wang (AISTATS 2022) names the formula; differences,
-for F above, and the bounds are this library's.
+Source: appendix B of Zhu, Dong and Wang (AISTATS 2022) names the formula. The
+differences for F and the bounds are derived here.
 """
 
 from __future__ import annotations
@@ -36,29 +37,27 @@ from tfcactus import _checks
 from tfcactus.accounting.bounds import Bounds
 
 SPARE_DIGITS = 60
-"""Digits beyond two for each term: one cancels, half of one where s is next to one."""
+"""Digits beyond two per term. Of these two one cancels, and near s = 1 half is lost."""
 
 _ROUNDOFF = 1e-15
-"""More than what those digits leave, and conversions to floats."""
+"""Bound on the rounding error left by those digits and by conversions to float."""
 
 
 def profile_by_post(log_moment: Callable[[Decimal], Decimal], most: float,
                     epsilon: float, terms: int = 100) -> Bounds:
-  """Bounds on delta at `epsilon`, with a mean of deltas around it as estimate.
+  """Returns bounds on delta at `epsilon`; the estimate is a mean of deltas around it.
 
   Args:
     log_moment: Takes s > 0; returns log E_P exp(-s loss) over finite losses, which is
-      (s - 1) D_s(Q || P), to the digits of the decimal context that it is called in.
-      Your word.
-    most: No loss is below minus this; positive.
+      (s - 1) D_s(Q || P), to the digits of the current decimal context. The caller
+      vouches for it.
+    most: Positive; no loss is below -most.
     epsilon: Above -most.
-    terms: k.
+    terms: k, at least two.
 
   Raises:
-    ValueError: if there is no such distance, too few terms, or log_moment is seen not
-      to have the digits.
-
-  Source: see above.
+    ValueError: if an argument is out of range, or the result shows that log_moment
+      lacks digits.
   """
   most, k = _checks.positive('most', most), _checks.integer('terms', terms, 2)
   distance = _checks.real('epsilon', epsilon) + most
@@ -87,13 +86,13 @@ def profile_by_post(log_moment: Callable[[Decimal], Decimal], most: float,
 
 def _moment(log_moment: Callable[[Decimal], Decimal], s: Decimal, most: float
             ) -> Decimal:
-  """phi(s)."""
+  """Returns phi(s)."""
   return (log_moment(s) - s * Decimal(most)).exp()
 
 
 def _transform(log_moment: Callable[[Decimal], Decimal], s: Decimal, most: float,
                at_one: Decimal, near: Decimal) -> Decimal:
-  """F(s); within `near` of s = 1 the mean of two neighbours, F being smooth there."""
+  """Returns F(s); within `near` of s = 1 the mean of two neighbours, F being smooth."""
   if abs(s - 1) < near:
     return sum((_transform(log_moment, 1 + sign * near, most, at_one, near)
                 for sign in (-1, 1)), Decimal(0)) / 2

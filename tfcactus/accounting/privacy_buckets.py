@@ -1,10 +1,10 @@
-"""PrivacyBuckets: losses in equally wide buckets, convolved.
+"""PrivacyBuckets: privacy losses in buckets of equal width, composed by convolution.
 
 Each outcome goes to the bucket above its loss, so labels are at most one bucket
-too high per release. Both masses of a bucket are kept, not only the one under
-P: that is the error correction. Where all outcomes of a bucket lie above
-epsilon its share of delta is exact; between, the label bounds it from above and
-the two masses from below.
+too high per release. Each bucket keeps its P-mass and its Q-mass: the Q-mass is the
+error correction. If all outcomes of a bucket lie above epsilon, both masses give its
+exact share of delta. Otherwise the label bounds the share from above and the masses
+bound it from below.
 
 Source: Meiser and Mohammadi, "Tight on Budget? Tight Bounds for r-Fold
 Approximate Differential Privacy" (CCS 2018); PDP and the infinite bucket: Sommer,
@@ -44,22 +44,22 @@ ROUNDOFF = 1e-14
 """Bound on the error of a sum of one release's masses, and of a label."""
 
 LARGEST_EPSILON = 700.0
-"""Beyond it e^epsilon is no float, and no lower bound but what is infinite."""
+"""Beyond it e^epsilon is no float; lower bounds count infinite losses only."""
 
 FURTHEST = 1e4
-"""No finite epsilon beyond this is looked for; the bound is then inf."""
+"""Largest finite epsilon that is searched; beyond it the bound is inf."""
 
 CONVOLUTION_ROUNDOFF = 8 * _numerics.EPS
 """Error of a convolution by FFT per level, relative to the norms."""
 
 
 class PrivacyBucketsAccountant(base.TwoSidedAccountant):
-  """Composes buckets of privacy losses; bounds from above and below.
+  """Composes buckets of privacy losses, with lower and upper bounds.
 
   With guarantee='pdp', delta is the probability of a loss above epsilon
-  (probabilistic differential privacy), which implies the usual guarantee but is
-  not kept by post-processing. It is computed for the pair of the full shift;
-  that smaller changes have no more is conjectured in the paper, not proved.
+  (probabilistic differential privacy). It implies the usual guarantee but is not
+  closed under post-processing. It is computed for the pair of the full shift; the
+  paper conjectures, without proof, that smaller shifts have no larger delta.
   """
 
   def __init__(self, neighboring_relation: dp_accounting.NeighboringRelation = (
@@ -69,12 +69,12 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     """Initializes an empty account.
 
     Args:
-      neighboring_relation: As for `PhiAccountant`.
-      direction: As for `PhiAccountant`.
+      neighboring_relation: Relation of dp_accounting, as in `PairAccountant`.
+      direction: 'both', 'add' or 'remove', as in `PairAccountant`.
       guarantee: 'adp', the usual delta, or 'pdp'.
-      buckets: How many buckets, at least 16.
+      buckets: Number of buckets, at least 16.
       factor: Ratio f > 1 of P to Q from one bucket to the next; None chooses
-        the finest that covers what is likely.
+        the least that covers the likely losses.
 
     Raises:
       ValueError: if an argument is out of range.
@@ -92,11 +92,11 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
                                tuple[Buckets, Buckets]]] = None
 
   def compositions(self) -> dict[str, composition.Composition]:
-    """What was composed, by direction.
+    """Returns {direction: composition}.
 
     Raises:
-      ValueError: if the guarantee is 'pdp' and a step is known only between
-        two pairs: its probability of a loss is not a bound for the mechanism.
+      ValueError: if the guarantee is 'pdp' and a step is only bracketed by two
+        pairs: neither pair's probability of a loss bounds the mechanism's.
     """
     parts = super().compositions()
     if self._guarantee == 'pdp':
@@ -139,19 +139,19 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Buckets:
-  """Buckets first, first + 1, ... of a number of releases.
+  """Masses of a number of releases in buckets first, first + 1, ...
 
   Attributes:
     width: log of the factor.
     first: Index of the lowest bucket; bucket i holds labels i * width.
     p: Shape (buckets,), P-masses.
     q: Shape (buckets,), Q-masses.
-    q_kept: Shape (buckets,), Q-masses, less where losses below the lowest
-      bucket were raised to it.
+    q_kept: Shape (buckets,), Q-masses, where Q-mass of losses raised to the lowest
+      bucket is capped to fit its label.
     p_inf: P-mass of infinite losses and of labels above the highest bucket.
     known_inf: P-mass of infinite losses alone.
-    raised: Bound on the P-mass that was ever raised to the lowest bucket.
-    releases: How many; a label is at most as many buckets too high.
+    raised: Bound on the total P-mass raised to the lowest bucket.
+    releases: Number of releases; a label is at most as many buckets too high.
     error: Bound on the error of any sum of masses.
   """
 
@@ -169,7 +169,7 @@ class Buckets:
   @classmethod
   def of(cls, pair: pair_lib.DominatingPair, width: float, buckets: int
          ) -> Buckets:
-    """The buckets of one release."""
+    """Returns the buckets of one release."""
     first = -(buckets // 2)
     label = np.ceil((pair.loss + pair_lib.LOSS_ROUNDOFF) / width + ROUNDOFF
                     ).astype(np.int64)
@@ -186,7 +186,7 @@ class Buckets:
                float(np.sum(pair.p[below])), error=ROUNDOFF)
 
   def compose(self, other: Buckets) -> Buckets:
-    """The buckets of both."""
+    """Returns the buckets of both."""
     size, first = self.p.size, self.first
 
     def join(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -215,7 +215,7 @@ class Buckets:
         2 * (self.error + other.error) + levels * worst)
 
   def repeated(self, count: int) -> Buckets:
-    """The buckets of `count` such releases."""
+    """Returns the buckets of `count` such releases."""
     power, factors = self, []
     while True:
       if count & 1:
@@ -230,25 +230,25 @@ class Buckets:
     return (self.first + np.arange(self.p.size)) * self.width
 
   def upper(self, epsilon: float, guarantee: str) -> float:
-    """An upper bound on delta at `epsilon`."""
+    """Returns an upper bound on delta at `epsilon`."""
     loss = self._labels
     slack = self.error * (1 + math.exp(min(epsilon, LARGEST_EPSILON)))
     above = loss > epsilon
     if guarantee == 'pdp':
       return self.p_inf + float(np.sum(self.p[above])) + self.error
     gain = self.p * -np.expm1(np.minimum(epsilon - loss, 0.0))
-    # Where even the lowest true loss lies above epsilon, both masses are used.
+    # If even the lowest true loss lies above epsilon, both masses are used.
     sure = loss - self.releases * (self.width + 1e-12) >= epsilon
     with np.errstate(over='ignore', invalid='ignore'):
       exact = np.nan_to_num(
           self.p - math.exp(min(epsilon, LARGEST_EPSILON)) * self.q_kept)
     exact = np.where(sure, np.clip(exact, 0.0, gain), gain)
-    # The labels alone feel the error of P only.
+    # The bound from labels alone has the error of P-masses only.
     return self.p_inf + min(float(np.sum(exact[above])) + slack,
                             float(np.sum(gain[above])) + self.error)
 
   def lower(self, epsilon: float, guarantee: str) -> float:
-    """A lower bound on delta at `epsilon`."""
+    """Returns a lower bound on delta at `epsilon`."""
     if guarantee == 'pdp':
       sure = self._labels - self.releases * self.width > epsilon
       return max(self.known_inf + float(np.sum(self.p[sure])) - self.raised -
@@ -263,12 +263,9 @@ class Buckets:
 def compose_buckets(groups: Sequence[tuple[composition.StepLoss, int]],
                     buckets: int, factor: Optional[float]
                     ) -> tuple[Buckets, Buckets]:
-  """Buckets of all steps, of the pairs that bound them from below and above.
+  """Returns the buckets of all steps for the lower and the upper pairs.
 
-  Args:
-    groups: Pairs (step, how often).
-    buckets: How many buckets.
-    factor: Ratio from one bucket to the next, or None.
+  `groups` holds (step, count). `factor` is the ratio between buckets; None adapts it.
   """
   bounds = [(step.bounds(), count) for step, count in groups]
   width = math.log(factor) if factor is not None else _width(
@@ -285,7 +282,7 @@ def compose_buckets(groups: Sequence[tuple[composition.StepLoss, int]],
 
 def _width(groups: Sequence[tuple[pair_lib.DominatingPair, int]],
            buckets: int) -> float:
-  """The finest width whose buckets cover the likely losses."""
+  """Returns the least width for which the buckets cover the likely losses."""
   mean, variance, single = 0.0, 0.0, 0.0
   for pair, count in groups:
     order = np.argsort(np.abs(pair.loss))

@@ -1,4 +1,4 @@
-"""The Renyi accountant, as a baseline."""
+"""The Renyi differential privacy (RDP) accountant, a baseline."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from tfcactus.accounting.composition.composition import Composition
 from tfcactus.pairs import dominating_pair as pair_lib
 
 ORDERS = tuple(1 + np.geomspace(0.02, 500.0, 300))
-"""Orders at which divergences are known."""
+"""Default orders above one."""
 
 BELOW_ONE = tuple(np.linspace(0.5, 0.99, 50))
-"""Orders that only trade-off functions take; those below one half say what others say
-of the reverse."""
+"""Orders below one, for trade-off functions only. None is below 1/2, since
+D_a(P || Q) = a / (1 - a) D_(1 - a)(Q || P)."""
 
 ROUNDOFF = 64 * np.finfo(np.float64).eps
 """Bound on the relative rounding error of a moment (pairwise sums of at most 1e5
 positive terms, each of a few roundings), hence on the error of its logarithm."""
 
 WASTE = 1e-6
-"""By how much the 'optimal' conversion may exceed the optimum."""
+"""Bound on how far the 'optimal' conversion exceeds the optimum."""
 
 _FEW_ORDERS = 40
-"""Orders that share a quadrature where all are too many. Knob of speed."""
+"""Orders that share a quadrature if all together are too many. Knob of speed."""
 
 _LOWEST = -700.0
-"""Log of the least false positive rate looked at."""
+"""Least log of a false positive rate, or of a delta, that is searched."""
 
 _DIVISIONS = 12
 _SHARES = np.arange(1, 8) / 8
@@ -46,8 +46,8 @@ _SHARES = np.arange(1, 8) / 8
 class RenyiAccountant(base.OneSidedAccountant):
   """Composes Renyi divergences and converts them to epsilon.
 
-  The divergences are those of the exact dominating pairs, so what is lost
-  against `PhiAccountant` is lost in the conversion.
+  The divergences are those of the exact dominating pairs, so that only the
+  conversion loses against `PhiAccountant`.
   """
 
   def __init__(self, *args: Any, orders: Sequence[float] = ORDERS,
@@ -55,13 +55,12 @@ class RenyiAccountant(base.OneSidedAccountant):
     """Initializes an empty account.
 
     Args:
-      *args: As for `PhiAccountant`.
+      *args: Positional arguments of `PairAccountant`.
       orders: Orders above one.
       conversion: 'tight' (Canonne, Kamath and Steinke, 2020, Proposition 12),
-        'moments' (Abadi et al., 2016, the accountant of paper 000), or
-        'optimal' (appendix F of Zhu, Dong and Wang, 2022: through the
-        trade-off region of all orders together).
-      **kwargs: As for `PhiAccountant`.
+        'moments' (Markov's inequality, Abadi et al., 2016), or 'optimal' (appendix F
+        of Zhu, Dong and Wang, 2022: the trade-off region of all orders together).
+      **kwargs: Keyword arguments of `PairAccountant`.
     """
     super().__init__(*args, **kwargs)
     if conversion not in _CONVERSIONS:
@@ -74,7 +73,7 @@ class RenyiAccountant(base.OneSidedAccountant):
     return self._converted(divergence_bounds(part, self._orders), delta)
 
   def _delta(self, part: Composition, epsilon: float) -> float:
-    """The least delta whose epsilon is at most `epsilon`."""
+    """Returns the least delta whose epsilon is at most `epsilon`."""
     divergence = divergence_bounds(part, self._orders)
     _, log_delta = monotone.crossing(
         lambda x: self._converted(divergence, min(math.exp(x), 1 - 1e-16)) <= epsilon,
@@ -86,18 +85,18 @@ class RenyiAccountant(base.OneSidedAccountant):
 
   def tradeoff(self, false_positive: npt.ArrayLike, *, below_one: bool = True
                ) -> np.ndarray:
-    """Lower bounds on the false negative rate of any test of one neighbour's output
-    against the other's, whichever is the null.
+    """Returns lower bounds on the false negative rate of any test between neighbours.
 
-    They hold, and lie below the certified function, `views.composed_pair`'s: Renyi
-    divergences do not say all. `renyi_tradeoff` has the argument.
+    The bounds hold whichever neighbour is the null. They lie below the trade-off
+    function of `views.composed_pair`, since Renyi divergences lose information.
+    `renyi_tradeoff` has the proof.
 
     Args:
       false_positive: In [0, 1], any shape.
-      below_one: Whether orders below one are taken too.
+      below_one: Whether orders below one are used too.
 
     Raises:
-      ValueError: if one direction is left out.
+      ValueError: unless the accountant's direction is 'both'.
     """
     if self.direction != 'both':
       raise ValueError(
@@ -106,9 +105,9 @@ class RenyiAccountant(base.OneSidedAccountant):
     orders = np.append(BELOW_ONE, self._orders) if below_one else self._orders
     known = [divergence_bounds(part, orders) for part in self.compositions().values()]
     if self._non_private or not known:
-      # Of no order anything is known, or that all divergences are zero.
+      # No divergence is known if non-private; all are zero if nothing was composed.
       known = [np.full(orders.shape, math.inf if self._non_private else 0.0)]
-    # Removal and addition are each other's reverse; 'replace' is its own.
+    # 'remove' and 'add' are reverses of each other; 'replace' is its own reverse.
     return np.min([
         renyi_tradeoff.tradeoff_from_renyi(orders, one, false_positive, other)
         for one, other in zip(known, known[::-1])], axis=0)
@@ -116,12 +115,9 @@ class RenyiAccountant(base.OneSidedAccountant):
 
 def divergence_bounds(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
-  """Upper bounds on the Renyi divergences of a composition, rounding included.
+  """Returns upper bounds on a composition's Renyi divergences, rounding included.
 
-  Args:
-    part: One direction of what was composed.
-    orders: Shape (n,), positive, other than one.
-    finite: Of finite losses only.
+  `orders` has shape (n,), positive, other than one. `finite` omits infinite losses.
   """
   slack = sum(count * (ROUNDOFF / np.abs(orders - 1) + np.where(
       orders < 1, pair_lib.LOSS_ROUNDOFF + pair_lib.MASS_ROUNDOFF / np.abs(orders - 1),
@@ -132,7 +128,7 @@ def divergence_bounds(part: Composition, orders: np.ndarray, *,
 
 def known_divergences(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
-  """Renyi divergences of a composition; inf where they are too hard to compute."""
+  """Returns a composition's Renyi divergences; inf where they are intractable."""
   try:
     return part.renyi_divergence(orders, finite=finite)
   except IntractableError:
@@ -158,16 +154,16 @@ def _tight(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
 
 
 def markov_epsilon(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
-  """The least epsilon by Markov's inequality (Abadi et al., 2016, Theorem 2)."""
+  """Returns the least epsilon by Markov's inequality (Abadi et al., 2016, Thm. 2)."""
   return float(np.min(divergence - math.log(delta) / (orders - 1)))
 
 
 def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
-  """The least epsilon for which no test allowed by all orders has gain delta.
+  """Returns the least epsilon for which no test that all orders allow has gain delta.
 
-  The largest log((y - delta) / x) over the region, from above: y(x), the largest
-  power at x, is concave, so that between two points it lies below the chords of
-  their neighbours, continued. Cells that might beat the best point by `WASTE`
+  It is the maximum of log((y - delta) / x) over the region, bounded from above. y(x),
+  the largest power at x, is concave: between two points it lies below the extended
+  chords of both neighbouring cells. Cells that might exceed the best point by `WASTE`
   are divided.
   """
   known = np.isfinite(divergence)
@@ -202,18 +198,16 @@ def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
 
 
 def _gain_of_cells(x: np.ndarray, y: np.ndarray, delta: float) -> np.ndarray:
-  """The most that log((y - delta) / x) can be between neighbouring points.
+  """Returns upper bounds on log((y - delta) / x) in each cell between points.
 
-  Args:
-    x: Shape (n,), increasing; the last cell ends at one.
-    y: Shape (n,), a concave increasing function with y(0) >= 0 and y(1) = 1.
-    delta: In (0, 1).
+  `x` increases, shape (n,); the last cell ends at one. `y` is concave and increasing in
+  x, with y(0) >= 0 and y(1) = 1.
   """
   a, y_a, b, y_b = x, y, np.append(x[1:], 1.0), np.append(y[1:], 1.0)
   chord = (y_b - y_a) / (b - a)
   rise = np.append(y[0] / x[0], chord[:-1])
   fall = np.append(chord[1:], 0.0)
-  # Where the continued chords of both neighbours meet, and both ends.
+  # The maximum is at an end or where the extended chords of both neighbours meet.
   with np.errstate(divide='ignore', invalid='ignore'):
     meet = (y_b - y_a + rise * a - fall * b) / (rise - fall)
   meet = np.clip(np.where(rise > fall, meet, a), a, b)
@@ -224,9 +218,9 @@ def _gain_of_cells(x: np.ndarray, y: np.ndarray, delta: float) -> np.ndarray:
 
 def _largest_power(order: np.ndarray, log_bound: np.ndarray, log_x: np.ndarray
                    ) -> np.ndarray:
-  """log of the largest true positive rate y at false positive rate x.
+  """Returns log of the largest true positive rate y at false positive rate x.
 
-  y^a x^(1-a) + (1-y)^a (1-x)^(1-a) <= exp(log_bound), by bisection.
+  The constraint is y^a x^(1-a) + (1-y)^a (1-x)^(1-a) <= exp(log_bound), by bisection.
   """
   log_1x = np.log(-np.expm1(log_x))
   shape = np.broadcast_shapes(order.shape, log_x.shape)
@@ -237,7 +231,7 @@ def _largest_power(order: np.ndarray, log_bound: np.ndarray, log_x: np.ndarray
     log_1y = np.log(-np.expm1(np.minimum(middle, -1e-300)))
     size = np.logaddexp(order * middle + (1 - order) * log_x,
                         order * log_1y + (1 - order) * log_1x)
-    # Rounding may allow more, never less.
+    # The slack covers rounding: y may be too large, never too small.
     allowed = size <= log_bound + ROUNDOFF * (1 - order * (log_x + log_1x))
     low = np.where(allowed, middle, low)
     high = np.where(allowed, high, middle)

@@ -1,7 +1,7 @@
-"""What Renyi divergences at some orders say of those at others.
+"""Renyi divergence as a function of the order: bounds between known orders.
 
-(order - 1) D_order is convex in the order and zero at one, so that between two
-orders it lies below their chord.
+(order - 1) D_order is convex in the order and zero at order one. Between two orders
+it therefore lies below its chord.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tfcactus import _checks
 
 def check(orders: Sequence[float], divergences: Sequence[float]
           ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns both as arrays; ValueError if they are no Renyi curve."""
+  """Returns both as arrays; ValueError unless they are a Renyi curve."""
   order = _checks.vector('orders', list(orders))
   divergence = _checks.vector('divergences', list(divergences))
   if order.shape != divergence.shape:
@@ -33,18 +33,16 @@ def check(orders: Sequence[float], divergences: Sequence[float]
 
 
 def running_rho(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:
-  """sup of D_a / a over a in (1, orders[i]), for each i, bounded from above.
+  """Returns upper bounds on sup of D_a / a over a in (1, orders[i]), for each i.
 
-  Args:
-    orders: Shape (n,), increasing, above one.
-    divergences: Shape (n,), the divergences there or bounds on them.
+  `orders` is increasing and above one; `divergences` are upper bounds. Shapes (n,).
   """
   k = (orders - 1) * divergences
   a, b = orders[:-1], orders[1:]
   with np.errstate(invalid='ignore', over='ignore', divide='ignore'):
     m = np.diff(k) / np.diff(orders)
     c = k[:-1] - m * a
-    # Extremes of (m x + c) / (x (x - 1)) on each interval, and its ends.
+    # (m x + c) / (x (x - 1)) is largest at a stationary point or an end.
     root = np.sqrt(np.maximum(c * c + m * c, 0.0))
     points = [np.clip((-c + sign * root) / m, a, b) for sign in (-1, 1)]
     best = np.maximum(divergences[:-1] / a, divergences[1:] / b)
@@ -52,20 +50,17 @@ def running_rho(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:
       x = np.where(np.isfinite(x), x, a)
       best = np.fmax(best, (m * x + c) / (x * (x - 1)))
   best = np.where(np.isinf(k[1:]), np.inf, best)
-  # Below the first order D is at most the first divergence.
+  # D increases with the order, and D / a < D.
   return np.maximum.accumulate(np.append(divergences[0], best))
 
 
 def subsampled_divergence(divergence: Callable[[int], float], order: int,
                           sampling_prob: float) -> float:
-  """D_order(sP + (1-s)Q || Q) from the divergences D_k(P || Q), exactly.
+  """Returns D_order(sP + (1-s)Q || Q) from D_k(P || Q), k = 2..order, exactly.
 
-  Args:
-    divergence: D_k at the integers k = 2..order.
-    order: An integer of at least two.
-    sampling_prob: s.
+  s is `sampling_prob`; `order` is an integer of at least two.
 
-  Source: Lemma 15 of the paper.
+  Source: Lemma 15 of Bun, Dwork, Rothblum and Steinke (STOC 2018).
   """
   order = _checks.integer('order', order, 2)
   s = _checks.sampling_prob(sampling_prob)
@@ -75,7 +70,7 @@ def subsampled_divergence(divergence: Callable[[int], float], order: int,
       for i in k])
   rest = np.where(k < order, (order - k) * math.log1p(-s) if s < 1 else -np.inf,
                   0.0)
-  # The terms with divergence zero sum to one; what is above is added to it.
+  # With zero divergences the sum is one; log1p keeps the precision of the excess.
   excess = np.exp(log_binomial + rest + k * math.log(s)) * np.expm1(
       (k - 1) * np.array([divergence(int(i)) for i in k]))
   return float(np.log1p(np.sum(excess))) / (order - 1)

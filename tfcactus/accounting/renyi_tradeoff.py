@@ -1,17 +1,17 @@
 """Trade-off functions from Renyi divergences, of orders below one too.
 
-A test makes a coin of each law: with x the false positive rate, Q's chance to reject,
-and y the false negative rate, 1 - y is P's. No divergence grows by that, so at each
-order a
+A test maps each law to a coin. Let x be the false positive rate, Q's probability to
+reject, and y the false negative rate, so that 1 - y is P's probability to reject. By
+post-processing, at each order a
 
     d_a(1 - y || x) <= D_a(P || Q)   and   d_a(x || 1 - y) <= D_a(Q || P),
 
-d_a being the divergence of two coins. Of x given, the left sides fall in y up to
-1 - x, so that each order has a least y; the largest of them is a lower bound on the
-false negative rate of every test of every pair whose divergences are at most those
-given. That is proved, for any set of orders. What is not: that no larger bound follows
-from the divergences, which the paper conjectures; and it lies below the pair's own
-function, as a rule far below, since divergences are bounded here and not known to be
+where d_a is the divergence of two coins. For given x, the left sides decrease in y up
+to 1 - x, so that each order has a least y. The largest of these is a lower bound on the
+false negative rate of every test of every pair whose divergences are at most the given
+ones. This is proved for any set of orders. The paper conjectures, without proof, that
+the divergences imply no larger bound. The bound lies below the trade-off function of
+the pair, usually far below, since divergences are upper bounds here and need not be
 attained at all orders at once.
 
 Source: appendix F of Zhu, Dong and Wang (AISTATS 2022), after Balle et al., "Hypothesis
@@ -29,35 +29,35 @@ from tfcactus import _checks
 from tfcactus._numerics import EPS
 
 MAX_ORDER = 1e12
-"""Orders are at most this: beyond it a divergence is the largest loss."""
+"""Largest order: beyond it the divergence is practically the largest loss."""
 
 _LEAST = 1e-300
-"""In place of a false positive rate of zero: the function falls in it."""
+"""Replaces a false positive rate of zero; safe, as the function is decreasing."""
 
 _HALVINGS = 62
-"""Of an interval of 1400 in log(y / (1 - y)): to its last digit."""
+"""Bisections that resolve an interval of 1400 in log(y / (1 - y)) to its last digit."""
 
 
 def tradeoff_from_renyi(
     orders: npt.ArrayLike, divergences: npt.ArrayLike,
     false_positive: npt.ArrayLike, reverse: Optional[npt.ArrayLike] = None
     ) -> np.ndarray:
-  """Lower bounds on the trade-off function of all pairs with such divergences.
+  """Returns lower bounds on the trade-off function of all pairs with such divergences.
 
   Args:
     orders: Shape (n,), positive, other than one.
-    divergences: Shape (n,), D_order(P || Q) or upper bounds on them; inf says nothing.
+    divergences: Shape (n,), D_order(P || Q) or upper bounds; inf gives no information.
     false_positive: Q-probability of rejecting, in [0, 1], any shape.
-    reverse: Shape (n,), D_order(Q || P) or upper bounds on them; None: not known. A
-      guarantee for neighbours either way has the same as `divergences`.
+    reverse: Shape (n,), D_order(Q || P) or upper bounds; None if unknown. Pass
+      `divergences` again for a guarantee that covers both directions.
 
   Returns:
-    Bounds from below on the false negative rate of any test at that level, 1 minus the
-    P-probability of rejecting. Between two points the function may lie below their
-    chord: a staircase, each value back to the level before, is a bound there.
+    Lower bounds on the false negative rate (1 minus the P-probability of rejecting) of
+    any test at that level. Between two levels the chord is no bound; the value at the
+    larger level is one.
 
   Raises:
-    ValueError: if orders, divergences or levels are none.
+    ValueError: if orders, divergences or levels are out of range.
   """
   order = _checks.vector('orders', orders)
   if np.any(order <= 0) or np.any(order == 1) or np.any(order > MAX_ORDER):
@@ -88,16 +88,10 @@ def _divergences(name: str, value: npt.ArrayLike, size: int) -> np.ndarray:
 
 def _least(order: np.ndarray, divergence: np.ndarray, x: np.ndarray, forward: bool
            ) -> np.ndarray:
-  """The largest y seen to break some order's bound, by bisection of its logit.
+  """Returns the largest y seen to violate some order's bound, by bisecting its logit.
 
-  Args:
-    order: Shape (n, 1).
-    divergence: Shape (n, 1).
-    x: Shape (points,), above zero and below one.
-    forward: Whether of P against Q; else of Q against P.
-
-  Returns:
-    Shape (points,): zero where none is seen.
+  `order` and `divergence` have shape (n, 1); `x` has shape (points,), in (0, 1). The
+  result has the shape of `x`, with zero if none is seen. `forward` means P against Q.
   """
   log_x, log_1x = np.log(x), np.log1p(-x)
   low, high = np.full(x.shape, -700.0), log_1x - log_x
@@ -108,20 +102,17 @@ def _least(order: np.ndarray, divergence: np.ndarray, x: np.ndarray, forward: bo
     broken = np.any(_breaks(order, divergence, one, other), axis=0)
     low, high = np.where(broken, middle, low), np.where(broken, high, middle)
   log_y = -np.logaddexp(0.0, -low)
-  # Rounded down; the first end was not looked at.
+  # Rounded down. The first lower end was not evaluated, hence zero.
   return np.where(low > -700.0, np.exp(log_y) * (1 - 8 * EPS * (1 - log_y)), 0.0)
 
 
 def _breaks(order: np.ndarray, divergence: np.ndarray,
             p: tuple[np.ndarray, np.ndarray], q: tuple[np.ndarray, np.ndarray]
             ) -> np.ndarray:
-  """Whether d_order(p || q) of two coins is above, rounding counted.
+  """Returns whether d_order(p || q) of two coins exceeds `divergence` despite rounding.
 
-  Args:
-    order: Shape (n, 1).
-    divergence: Shape (n, 1).
-    p: Two arrays of shape (points,), logs of both sides' chances.
-    q: Likewise.
+  `order` and `divergence` have shape (n, 1). `p` and `q` hold the logs of the
+  probabilities of both sides, each of shape (points,).
   """
   sides = [order * a + (1 - order) * b for a, b in zip(p, q)]
   size = 1 + sum(order * np.abs(a) + np.abs(1 - order) * np.abs(b)

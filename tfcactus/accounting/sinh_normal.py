@@ -1,6 +1,6 @@
-"""What the paper of sinh-normal noise proves of it in terms of truncated CDP.
+"""Bounds that the paper of sinh-normal noise proves in terms of truncated CDP.
 
-The noise is accounted exactly, in `tfcactus.noise.sinh_normal_pairs`: `delta` and
+`tfcactus.noise.sinh_normal_pairs` accounts for the noise exactly: `delta` and
 `epsilon` of one release, and `renyi_divergence` below `renyi_limit`.
 
 Source: section 4 of Bun, Dwork, Rothblum and Steinke (STOC 2018).
@@ -23,11 +23,11 @@ __all__ = ['delta', 'epsilon', 'histogram_error', 'histogram_noise',
 
 
 def sinh_normal_bound(noise: SinhNormal) -> truncated_cdp.TCDP:
-  """What Theorem 17 proves of sinh-normal noise: an order of magnitude loose.
+  """Returns the guarantee of Theorem 17, an order of magnitude loose.
 
   Raises:
-    ValueError: if its hypothesis 1 < 1/sqrt(rho) <= A fails for
-      rho = 1 / (2 sigma^2), or A <= 8, where it says nothing.
+    ValueError: if the hypothesis 1 < 1/sqrt(rho) <= A fails for
+      rho = 1 / (2 sigma^2), or if A <= 8, for which the theorem says nothing.
   """
   rho = 0.5 / noise.sigma**2
   if noise.bend <= 8:
@@ -43,13 +43,13 @@ def sinh_normal_bound(noise: SinhNormal) -> truncated_cdp.TCDP:
 
 
 def histogram_noise(rho: float, omega: float) -> SinhNormal:
-  """The noise of Corollary 18: a histogram under (rho, omega)-tCDP.
+  """Returns the noise of Corollary 18 for a histogram under (rho, omega)-tCDP.
 
   Args:
     rho: In (0, 1).
     omega: At least 1 / sqrt(2 rho), which the proof needs and the printed
-      hypothesis (1 / (8 sqrt rho)) does not give. Below that, the divergence is
-      computed, and refused where it is larger than claimed.
+      hypothesis (1 / (8 sqrt rho)) does not give. For smaller omega the
+      divergence is computed, and refused if it exceeds the claim.
 
   Returns:
     Noise for each count; a replaced record changes two counts by one.
@@ -78,7 +78,7 @@ def histogram_noise(rho: float, omega: float) -> SinhNormal:
 
 def histogram_error(rho: float, omega: float, *, num_bins: int,
                     beta: float) -> float:
-  """Corollary 18's bound on the largest error of all counts.
+  """Returns Corollary 18's bound on the largest error of all counts.
 
   Args:
     rho: Of the guarantee.

@@ -2,9 +2,9 @@
 
 A mechanism is (rho, omega)-tCDP if its outputs on neighbouring inputs have Renyi
 divergence D_order <= rho order for all orders in (1, omega). Two printed
-statements do not hold as they stand: Theorem 11 is offered by name only and
-labelled; Corollary 18 (in `tfcactus.accounting.sinh_normal`) asks for the
-hypothesis that its proof uses, or for a numerical check.
+statements do not hold as printed. Theorem 11 is available by name only, with a label.
+Corollary 18 (in `tfcactus.accounting.sinh_normal`) requires the hypothesis that its
+proof uses, or a numerical check.
 
 Source: Bun, Dwork, Rothblum and Steinke, "Composable and Versatile Privacy via
 Truncated CDP" (STOC 2018), called "the paper" below.
@@ -27,7 +27,7 @@ from tfcactus.accounting import renyi_curves
 from tfcactus.pairs import dominating_pair as pair_lib
 
 CERTIFICATE_ORDERS = 2000
-"""Orders at which a certificate takes divergences; between them it is chords."""
+"""Orders at which a certificate evaluates divergences; chords bound them between."""
 
 UNPROVEN = (
     'NOT a privacy guarantee: Theorem 11 as printed does not follow from '
@@ -59,15 +59,16 @@ class TCDP:
 
   @classmethod
   def from_pure_dp(cls, epsilon: float) -> TCDP:
-    """What epsilon-differential privacy implies (section 2.3)."""
+    """Returns the guarantee that epsilon-DP implies (section 2.3)."""
     return cls(0.5 * _checks.non_negative('epsilon', epsilon)**2)
 
   @classmethod
   def from_bounded_range(cls, epsilon: float) -> TCDP:
-    """What losses within some range of `epsilon` imply, a fourth of pure DP's.
+    """Returns the guarantee of losses in some interval of length `epsilon`.
 
-    So are those of the exponential mechanism. log E_Q (P/Q)^a is zero at a = 0 and 1,
-    and its second derivative is a variance over that range, at most epsilon^2 / 4.
+    Its rho is a fourth of pure DP's. The exponential mechanism has such losses. log E_Q
+    (P/Q)^a is zero at a = 0 and 1, and its second derivative is the variance of a
+    variable in that interval, at most epsilon^2 / 4.
 
     Source: Cesar and Rogers, "Bounding, Concentrating, and Truncating" (ALT 2021).
     """
@@ -75,19 +76,18 @@ class TCDP:
 
   @classmethod
   def from_zcdp(cls, rho: float) -> TCDP:
-    """What rho-zCDP is, such as the Gaussian's 1 / (2 noise_multiplier^2)."""
+    """Returns the guarantee of rho-zCDP; Gaussian: rho = 1 / (2 noise_multiplier^2)."""
     return cls(rho)
 
   @classmethod
   def from_renyi(cls, orders: Sequence[float], divergences: Sequence[float],
                  omega: Optional[float] = None) -> TCDP:
-    """The least rho that bounds on Renyi divergences imply.
+    """Returns the guarantee with the least rho that Renyi divergences imply.
 
     Args:
       orders: Increasing, above one.
-      divergences: Bounds on the divergence at those orders.
-      omega: One of the orders up to which the guarantee shall hold; None for
-        the last one.
+      divergences: Upper bounds on the divergence at those orders.
+      omega: One of the orders, the upper end of the guarantee; None for the last.
 
     Returns:
       A guarantee that also holds between the orders: (order - 1) D_order is
@@ -103,17 +103,17 @@ class TCDP:
     return cls(float(renyi_curves.running_rho(order, divergence)[last]), omega)
 
   def compose(self, *others: TCDP) -> TCDP:
-    """The guarantee of all together: rhos add, the least omega stays (Lemma 2)."""
+    """Returns the guarantee of all: rhos add, the least omega stays (Lemma 2)."""
     parts = (self,) + others
     return TCDP(math.fsum(part.rho for part in parts),
                 min(part.omega for part in parts))
 
   def self_compose(self, count: int) -> TCDP:
-    """The guarantee of `count` such releases."""
+    """Returns the guarantee of `count` such releases."""
     return TCDP(_checks.integer('count', count, 1) * self.rho, self.omega)
 
   def epsilon(self, delta: float) -> float:
-    """The epsilon that holds at `delta` (Lemma 6, for every delta in (0, 1))."""
+    """Returns the epsilon that holds at `delta` (Lemma 6, for delta in (0, 1))."""
     log_inverse = -math.log(_checks.delta(delta))
     if self.rho == 0:
       return 0.0
@@ -122,7 +122,7 @@ class TCDP:
     return self.rho * self.omega + log_inverse / (self.omega - 1)
 
   def delta(self, epsilon: float) -> float:
-    """The delta that holds at `epsilon`: Lemma 6 the other way (Lemma 8)."""
+    """Returns the delta that holds at `epsilon`: the inverse of Lemma 6 (Lemma 8)."""
     epsilon = _checks.non_negative('epsilon', epsilon)
     if self.rho == 0:
       return 0.0
@@ -132,10 +132,10 @@ class TCDP:
     return math.exp(min((order - 1) * (self.rho * order - epsilon), 0.0))
 
   def group(self, size: int) -> TCDP:
-    """The guarantee for groups of `size` records, fewer than omega.
+    """Returns the guarantee for groups of `size` records, fewer than omega.
 
     Raises:
-      ValueError: for larger groups; `large_group` has them.
+      ValueError: for larger groups; use `large_group`.
     """
     size = _checks.integer('size', size, 1)
     if self.omega / size <= 1:
@@ -145,32 +145,31 @@ class TCDP:
     return TCDP(self.rho * size**2, self.omega / size)
 
   def large_group(self, size: int) -> LargeGroup:
-    """The guarantee for groups of any size (Proposition 9)."""
+    """Returns the guarantee for groups of any size (Proposition 9)."""
     return LargeGroup(self, _checks.integer('size', size, 1))
 
   def group_epsilon(self, size: int, delta: float) -> float:
-    """The epsilon for groups of `size` records: the better of the two ways."""
+    """Returns the lesser epsilon of `large_group` and `group`, for groups of `size`."""
     values = [self.large_group(size).epsilon(delta)]
     if self.omega / size > 1:
       values.append(self.group(size).epsilon(delta))
     return min(values)
 
   def subsample(self, sampling_prob: float) -> TCDP:
-    """The guarantee on a random sample of the records (Theorem 12).
+    """Returns the guarantee on a random sample of the records (Theorem 12).
 
-    Holds for a uniformly random subset of a fixed size and replaced records, and
-    for Poisson sampling and added or removed ones: both are the mixtures that
-    the theorem is about.
+    Holds for uniformly random subsets of a fixed size and replaced records, and for
+    Poisson sampling and added or removed records: both are the mixtures of the theorem.
 
     Args:
-      sampling_prob: The share s of records taken.
+      sampling_prob: The share s of records in the sample.
 
     Returns:
-      (13 s^2 rho, omega' / 2) for the largest omega' <= omega that condition
-      (5) allows; at most what it was without sampling.
+      (13 s^2 rho, omega' / 2) for the largest omega' <= omega that condition (5)
+      allows, both at most the original numbers; the original guarantee for s = 1.
 
     Raises:
-      ValueError: if rho > 0.1, or no omega' satisfies condition (5).
+      ValueError: if rho is not in (0, 0.1], or no omega' satisfies condition (5).
     """
     s = _checks.sampling_prob(sampling_prob)
     if s == 1:
@@ -189,13 +188,13 @@ class TCDP:
     return TCDP(13 * s * s * self.rho, largest / 2)
 
   def printed_theorem_11(self, sampling_prob: float) -> PrintedClaim:
-    """What Theorem 11 prints, by name only and labelled.
+    """Returns the claim of Theorem 11 as printed, labelled as proved or not.
 
-    It follows from Theorem 12 at very small sampling probabilities only, where
-    `subsample` gives more; elsewhere it is not proved.
+    The claim follows from Theorem 12 only at very small sampling probabilities, where
+    `subsample` gives more; otherwise it is not proved.
 
     Args:
-      sampling_prob: The share s of records taken, at most 0.1.
+      sampling_prob: The share s of records in the sample, at most 0.1.
 
     Raises:
       ValueError: if the printed hypotheses do not hold either.
@@ -218,13 +217,7 @@ class TCDP:
 
 @dataclasses.dataclass(frozen=True)
 class PrintedClaim:
-  """A statement as it was printed; no accountant takes it.
-
-  Attributes:
-    claim: What it says.
-    proven: Whether it holds at these parameters.
-    statement: Why, or why not.
-  """
+  """A claim as printed, whether it is proved at its parameters, and the reason."""
 
   claim: TCDP
   proven: bool
@@ -236,11 +229,11 @@ class PrintedClaim:
 
 @dataclasses.dataclass(frozen=True)
 class LargeGroup:
-  """What a guarantee for one record says of a group of any size.
+  """The guarantee for a group of any size that a guarantee for one record implies.
 
   Attributes:
     single: The guarantee for one record.
-    size: The records of the group.
+    size: Number of records in the group.
 
   Source: Propositions 9 and 10 of the paper; `epsilon` is Proposition 10
   without the loss of its last step.
@@ -258,12 +251,12 @@ class LargeGroup:
 
   @property
   def order(self) -> float:
-    """The order at which the divergence is bounded; just above one."""
+    """The order at which the divergence is bounded; slightly above one."""
     return 1 + (1 / self._growth if self._growth else math.inf)
 
   @property
   def divergence(self) -> float:
-    """The bound on the Renyi divergence at that order."""
+    """Upper bound on the Renyi divergence at `order`."""
     if math.isinf(self.single.omega):
       raise ValueError(
           'Expected a finite omega, got omega=inf, where group(size) holds for '
@@ -272,14 +265,14 @@ class LargeGroup:
         self.single.omega * self.single.rho)
 
   def epsilon(self, delta: float) -> float:
-    """The epsilon that holds for the group at `delta`."""
+    """Returns the epsilon that holds for the group at `delta`."""
     log_inverse = -math.log(_checks.delta(delta))
     if math.isinf(self.single.omega):
       return math.inf
     return self.divergence + self._growth * log_inverse
 
   def printed_epsilon(self, delta: float) -> float:
-    """Proposition 10 as printed: valid, and larger than `epsilon`."""
+    """Returns epsilon by Proposition 10 as printed: valid, larger than `epsilon`."""
     log_inverse = -math.log(_checks.delta(delta))
     single = self.single
     return math.exp(self.size / (single.omega - 1)) * (
@@ -287,7 +280,7 @@ class LargeGroup:
 
 
 def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
-  """Condition (5) of Theorem 12, for its omega' = `order` above two."""
+  """Returns whether condition (5) of Theorem 12 holds for omega' = `order` > 2."""
   if order <= 2:
     return False
   log_inverse = -math.log((order - 2) * sampling_prob)
@@ -296,8 +289,8 @@ def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
 
 
 def _largest_order(rho: float, s: float, omega: float) -> Optional[float]:
-  """The largest omega' <= omega below the upper side of condition (5)."""
-  # order rho + log((order - 2) s) increases: one root, from -inf at two.
+  """Returns the largest omega' <= omega below the upper side of condition (5)."""
+  # order rho + log((order - 2) s) increases from -inf at order two: it has one root.
   excess = lambda order: order * rho + math.log((order - 2) * s)
   low, high = 2 + 1e-12, 2 + 2 / s
   if omega <= low or excess(low) > 0:
@@ -308,16 +301,11 @@ def _largest_order(rho: float, s: float, omega: float) -> Optional[float]:
 
 def certificate(divergence: Callable[[float], float], omega: float, *,
                 orders: int = CERTIFICATE_ORDERS) -> TCDP:
-  """The least rho for which (rho, omega)-tCDP holds, from above.
+  """Returns (rho, omega)-tCDP with an upper bound on the least rho.
 
-  Args:
-    divergence: The Renyi divergence at an order above one.
-    omega: Finite; the divergence is taken up to it.
-    orders: How many orders to take; rho is larger than the least by about
-      the inverse square.
-
-  Raises:
-    ValueError: if the divergence is infinite below omega.
+  `divergence` returns the Renyi divergence at an order, here up to the finite `omega`.
+  The excess of rho is about the inverse square of `orders`, the number of orders.
+  Raises ValueError if a divergence is infinite.
   """
   omega = check_omega(omega)
   if math.isinf(omega):
@@ -336,13 +324,7 @@ def certificate(divergence: Callable[[float], float], omega: float, *,
 
 def pair_certificate(pair: pair_lib.DominatingPair, omega: float, *,
                      orders: int = CERTIFICATE_ORDERS) -> TCDP:
-  """The least rho with (rho, omega)-tCDP for a pair, in both directions.
-
-  Args:
-    pair: Dominates the mechanism for one direction; its reverse for the other.
-    omega: Finite.
-    orders: As for `certificate`.
-  """
+  """Returns (rho, omega)-tCDP of a pair and its reverse; see `certificate`."""
   ways = (pair, pair.reversed())
   return certificate(
       lambda order: max(way.renyi_divergence(order) for way in ways), omega,
@@ -350,7 +332,7 @@ def pair_certificate(pair: pair_lib.DominatingPair, omega: float, *,
 
 
 def check_guarantee(value: object) -> TCDP:
-  """Returns what is a guarantee; ValueError for anything else."""
+  """Returns `value`; ValueError unless it is a TCDP."""
   if not isinstance(value, TCDP):
     raise ValueError(
         f'Expected guarantee to be a TCDP, got {value!r}; use TCDP(rho, omega).')
@@ -358,7 +340,7 @@ def check_guarantee(value: object) -> TCDP:
 
 
 def check_omega(value: object) -> float:
-  """Returns omega: above one, or infinity."""
+  """Returns omega; ValueError unless it is above one or infinity."""
   if isinstance(value, (float, np.floating)) and value == math.inf:
     return math.inf
   value = _checks.real('omega', value)

@@ -1,4 +1,4 @@
-"""An accountant in the words of truncated CDP, behind dp_accounting's interface."""
+"""The truncated CDP accountant, with dp_accounting's interface."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tfcactus.accounting.base import PairAccountant
 from tfcactus.accounting.renyi import known_divergences
 
 ORDERS = 1 + np.geomspace(1e-4, 1e4, 600)
-"""Orders at which the divergences of a composition are taken."""
+"""Orders at which the divergences of a composition are evaluated."""
 
 _CHUNKS = 15
-"""Of the orders: each has a quadrature of its own. Knob of speed."""
+"""Number of chunks of orders; each chunk has its own quadrature. Knob of speed."""
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
@@ -38,11 +38,7 @@ class TCDPDpEvent(dp_accounting.DpEvent):
 
 @dataclasses.dataclass(frozen=True)
 class ClaimStep(event_steps.EventStep):
-  """A step known by its truncated CDP only.
-
-  Attributes:
-    guarantee: (rho, omega), its sampling included.
-  """
+  """A step known by its truncated CDP only; `guarantee` includes its sampling."""
 
   guarantee: truncated_cdp.TCDP
 
@@ -64,11 +60,10 @@ def _(event: TCDPDpEvent, sample: event_steps.Sample) -> event_steps.Steps:
 class TCDPAccountant(PairAccountant):
   """Composes by truncated CDP: rhos add, the least omega stays.
 
-  Releases whose dominating pairs are known enter with their exact Renyi
-  divergences, so that the (rho, omega) of the composition is the least there
-  is; releases known as `TCDPDpEvent` enter as they are, subsampled ones by
-  Theorem 12. What is lost against `PhiAccountant`, which is exact and does not
-  take the latter, is lost in the definition.
+  Releases with known dominating pairs enter with their exact Renyi divergences, so
+  that the composition has the least rho for each omega. `TCDPDpEvent` releases enter
+  with their guarantees, subsampled ones by Theorem 12. `PhiAccountant` is exact and
+  refuses `TCDPDpEvent`; only the definition of truncated CDP loses against it.
 
   Source: Bun, Dwork, Rothblum and Steinke (STOC 2018), Lemmas 2 and 6 and
   Theorem 12.
@@ -79,7 +74,7 @@ class TCDPAccountant(PairAccountant):
                         list[truncated_cdp.TCDP]]] = None
 
   def certificate(self, omega: float) -> truncated_cdp.TCDP:
-    """The least rho that holds with `omega` for all that was composed.
+    """Returns the guarantee of everything composed with `omega` and the least rho.
 
     Args:
       omega: Above one, finite unless only claims were composed.
@@ -97,7 +92,7 @@ class TCDPAccountant(PairAccountant):
     return exact.compose(claimed)
 
   def best(self, target_delta: float) -> truncated_cdp.TCDP:
-    """The guarantee whose epsilon is least at `target_delta`.
+    """Returns the guarantee whose epsilon is least at `target_delta`.
 
     Raises:
       ValueError: if there is none, since all divergences are infinite.
@@ -111,18 +106,18 @@ class TCDPAccountant(PairAccountant):
     return min(guarantees, key=lambda one: one.epsilon(delta))
 
   def get_epsilon(self, target_delta: float) -> float:
-    """An upper bound on epsilon at `target_delta`, by Lemma 6."""
+    """Returns an upper bound on epsilon at `target_delta`, by Lemma 6."""
     delta = _checks.delta(target_delta, 'target_delta')
     return min((one.epsilon(delta) for one in self._guarantees()),
                default=math.inf)
 
   def get_delta(self, target_epsilon: float) -> float:
-    """An upper bound on delta at `target_epsilon`, by Lemma 6."""
+    """Returns an upper bound on delta at `target_epsilon`, by Lemma 6."""
     target = _checks.non_negative('target_epsilon', target_epsilon)
     return min((one.delta(target) for one in self._guarantees()), default=1.0)
 
   def _claimed(self, omega: float) -> truncated_cdp.TCDP:
-    """What the claims say up to `omega`."""
+    """Returns the composed guarantee of all claims up to `omega`."""
     if not self._claims:
       return truncated_cdp.TCDP(0.0, omega)
     whole = self._claims[0].compose(*self._claims[1:])
@@ -138,13 +133,13 @@ class TCDPAccountant(PairAccountant):
             self._counts.items() if isinstance(step, ClaimStep)]
 
   def _guarantees(self) -> list[truncated_cdp.TCDP]:
-    """What `_every_guarantee` gives, computed once for what was composed."""
+    """Returns `_every_guarantee()`, cached until more is composed."""
     if self._last is None or self._last[0] is not self._counts:
       self._last = self._counts, self._every_guarantee()
     return self._last[1]
 
   def _every_guarantee(self) -> list[truncated_cdp.TCDP]:
-    """A guarantee for each omega worth trying; none if nothing is protected."""
+    """Returns a guarantee for each omega worth trying; [] if nothing is protected."""
     if self._non_private:
       return []
     top = min((claim.omega for claim in self._claims), default=math.inf)
@@ -153,7 +148,7 @@ class TCDPAccountant(PairAccountant):
       return [self._claimed(top)]
     orders = ORDERS if math.isinf(top) else np.append(
         ORDERS[ORDERS < top], top)
-    # In chunks: the quadrature of one call serves its largest order.
+    # In chunks: each call's quadrature is as expensive as its largest order needs.
     divergence = np.concatenate([
         np.max([known_divergences(part, chunk) for part in parts], axis=0)
         for chunk in np.array_split(orders, min(_CHUNKS, orders.size))])

@@ -1,9 +1,7 @@
-"""The same privacy seen otherwise: profile, trade-off function, distribution.
+"""Equivalent views of privacy: privacy profile, trade-off function, loss distribution.
 
-Of a pair they are exact; of what an accountant has composed they are bounds.
-
-All are lossless: each determines the others (appendix B of Zhu, Dong and Wang,
-AISTATS 2022).
+They are exact for a pair and bounds for a composition. Each view determines the others
+(appendix B of Zhu, Dong and Wang, AISTATS 2022).
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ CDF_STEP = 1e-5
 
 
 def privacy_profile(pair: DominatingPair, alpha: npt.ArrayLike) -> np.ndarray:
-  """H(alpha) = sup_A P(A) - alpha Q(A).
+  """Returns the hockey-stick divergence H(alpha) = sup_A P(A) - alpha Q(A).
 
   Args:
     pair: The pair.
@@ -38,11 +36,11 @@ def privacy_profile(pair: DominatingPair, alpha: npt.ArrayLike) -> np.ndarray:
 
 
 def pair_from_profile(alpha: npt.ArrayLike, value: npt.ArrayLike) -> DominatingPair:
-  """The pair with the largest convex profile below some points.
+  """Returns the pair with the largest convex profile below some points.
 
   Args:
     alpha: Shape (points,), positive and increasing.
-    value: Shape (points,), in [0, 1]: bounds on H at `alpha`, or H itself.
+    value: Shape (points,), in [0, 1]: upper bounds on H at `alpha`, or H itself.
 
   Returns:
     A pair that dominates every mechanism whose profile is bounded by the
@@ -51,7 +49,7 @@ def pair_from_profile(alpha: npt.ArrayLike, value: npt.ArrayLike) -> DominatingP
   Raises:
     ValueError: if the points are not increasing or not within bounds.
 
-  Source: Lemma 9 and Corollary 25.
+  Source: Lemma 9 and Corollary 25 of Zhu, Dong and Wang (AISTATS 2022).
   """
   x, y = _checks.vector('alpha', alpha), _checks.vector('value', value)
   if x.shape != y.shape:
@@ -62,7 +60,7 @@ def pair_from_profile(alpha: npt.ArrayLike, value: npt.ArrayLike) -> DominatingP
     raise ValueError('Expected alpha to be positive and increasing.')
   if np.any(y < 0) or np.any(y > 1):
     raise ValueError('Expected value in [0, 1].')
-  # No profile lies below 1 - alpha, and all start at one.
+  # Every profile is at least 1 - alpha, and is one at alpha = 0.
   x = np.append(0.0, x)
   y = np.append(1.0, np.maximum(y, 1 - x[1:]))
   keep = lower_hull(x, y)
@@ -76,7 +74,7 @@ def pair_from_profile(alpha: npt.ArrayLike, value: npt.ArrayLike) -> DominatingP
 
 
 def tradeoff(pair: DominatingPair, false_positive: npt.ArrayLike) -> np.ndarray:
-  """The trade-off function (f-DP): least false negative rate of any test.
+  """Returns the trade-off function (f-DP): the least false negative rate of any test.
 
   Args:
     pair: The pair; a test tells P, the alternative, from Q, the null.
@@ -96,7 +94,7 @@ def tradeoff(pair: DominatingPair, false_positive: npt.ArrayLike) -> np.ndarray:
 
 def pair_from_tradeoff(false_positive: npt.ArrayLike, false_negative: npt.ArrayLike
                        ) -> DominatingPair:
-  """The pair of a trade-off function given at points, linear between them.
+  """Returns the pair of a trade-off function given at points, linear between them.
 
   Args:
     false_positive: Shape (points,), increasing from 0 to 1.
@@ -122,26 +120,26 @@ def pair_from_tradeoff(false_positive: npt.ArrayLike, false_negative: npt.ArrayL
 
 
 def loss_cdf(pair: DominatingPair, loss: npt.ArrayLike) -> np.ndarray:
-  """P-probability that the privacy loss is at most `loss`, any shape."""
+  """Returns the P-probability that the privacy loss is at most `loss`, any shape."""
   order = np.argsort(pair.loss)
   mass = np.append(0.0, np.cumsum(pair.p[order]))
   return mass[np.searchsorted(pair.loss[order], np.asarray(loss), side='right')]
 
 
 def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> DominatingPair:
-  """A pair that dominates all that was composed, for both of two neighbours.
+  """Returns a pair that dominates a composition in both directions.
 
-  Its `tradeoff` is a lower bound on the false negative rates of any test (the
-  f-DP guarantee), its `privacy_profile` an upper bound, equal to the
-  accountant's at the points given.
+  The pair's `tradeoff` is a lower bound on the false negative rates of any test (the
+  f-DP guarantee). Its `privacy_profile` is an upper bound, equal to the accountant's
+  delta at the given points.
 
   Args:
     accountant: Holds the composition, in both directions.
-    epsilon: Shape (points,), increasing from 0: where the profile is taken.
+    epsilon: Shape (points,), increasing from 0: where the profile is evaluated.
 
   Raises:
-    ValueError: if the points do not increase from 0, or one direction is left
-      out.
+    ValueError: if the points do not increase from 0, or the accountant's direction is
+      not 'both'.
   """
   epsilon = _checks.vector('epsilon', epsilon)
   if epsilon[0] != 0 or np.any(np.diff(epsilon) <= 0):
@@ -156,21 +154,20 @@ def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> Dominat
 
 
 def composed_loss_cdf(composition: Composition, loss: float) -> Bounds:
-  """Bounds on the P-probability that a composed loss is at most `loss` >= 0.
+  """Returns bounds on the P-probability that a composed loss is at most `loss`.
 
-  The profile is convex in e^epsilon and its slope there is minus the
-  Q-probability of a larger loss, which differences on both sides bracket.
+  The profile is convex in e^epsilon. Its slope is minus the Q-probability of a larger
+  loss, which difference quotients on both sides bracket.
 
   Args:
-    composition: One direction of what was composed, as in
-      `PhiAccountant.compositions`.
+    composition: One direction of a composition, as in `PhiAccountant.compositions`.
     loss: Non-negative.
   """
   loss = _checks.non_negative('loss', loss)
   below, at, above = (composition.delta(max(x, 0.0)) for x in (
       loss - CDF_STEP, loss, loss + CDF_STEP))
   grown, fallen = np.expm1(CDF_STEP), -np.expm1(-min(CDF_STEP, loss))
-  # e^loss times the Q-probability of a larger loss.
+  # Bounds on e^loss times the Q-probability of a larger loss.
   low = max((at.lower - above.upper) / grown, 0.0)
   high = (below.upper - at.lower) / fallen if loss > 0 else 1.0
   high = min(high, np.exp(loss), 1.0 - at.lower)

@@ -1,6 +1,6 @@
-"""Sampling schemes: how the batches of steps are chosen, and what that is worth.
+"""Sampling schemes: how the batches of steps are drawn, and their privacy cost.
 
-One scheme a file, in NumPy; `tfcactus.keras.batches` feeds Keras by them.
+Each file has one scheme, in NumPy; `tfcactus.keras.batches` feeds Keras from them.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ SCHEMES: Tuple[Type[SamplingScheme], ...] = (
     CyclicPoissonSampling,
     CyclicAllocationSampling,
 )
-"""All schemes that are accounted for; one that is not listed has no epsilon."""
+"""All schemes with a privacy account; a scheme that is not listed has no epsilon."""
 
 
 def of_code(code: int) -> Optional[Type[SamplingScheme]]:
-  """The scheme listed under a code, or None."""
+  """Returns the scheme listed under a code, or None."""
   return next((scheme for scheme in SCHEMES if scheme.code == code), None)
 
 
 def suitable(sampling: Optional[Type[SamplingScheme]], bands: Optional[int]
              ) -> Type[SamplingScheme]:
-  """The scheme asked for, or the one that goes with the noise.
+  """Returns the given scheme, or the default scheme for the noise.
 
   Args:
-    sampling: None for the default: `PoissonSampling`, or `CyclicAllocationSampling`.
-    bands: Steps that the noise of a plan is correlated over; one is independent
-      noise, with which all go. None for a plan without a correlation.
+    sampling: None chooses `PoissonSampling`, or `CyclicAllocationSampling` with bands.
+    bands: Number of steps over which the plan's noise is correlated; one is
+      independent noise, which fits all schemes. None for a plan without correlation.
 
   Raises:
-    ValueError: if the noise needs another.
+    ValueError: if the noise needs another scheme.
   """
   if sampling is not None and not (
       isinstance(sampling, type) and issubclass(sampling, SamplingScheme)):

@@ -1,4 +1,4 @@
-"""What a sampling scheme is: which examples each step takes, and what that is worth."""
+"""Base classes of sampling schemes: which examples each step uses, at what cost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Scheme = TypeVar('_Scheme', bound='SamplingScheme')
 
 
 class PlannedNumbers(Protocol):
-  """What a scheme reads of a `PrivacyPlan`."""
+  """The numbers of a `PrivacyPlan` that a scheme reads."""
 
   @property
   def num_examples(self) -> int:
@@ -38,12 +38,12 @@ class PlannedNumbers(Protocol):
 
   @property
   def groups(self) -> int:
-    """Into which examples are to be split, of which steps take turns: or one."""
+    """Number of groups of examples that steps use in turn; one without groups."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-  """What a scheme reads of a plan, without one; as `PlannedNumbers`."""
+  """`PlannedNumbers` without a plan."""
 
   num_examples: int
   sampling_prob: float
@@ -51,26 +51,26 @@ class Numbers:
 
 
 class SamplingScheme(abc.ABC):
-  """Chooses batches, states what a draw costs, and for whom that is proved.
+  """Draws batches, states the cost of a draw and the relations it is proved for.
 
-  A *draw* is what the accountant composes: one batch, or, where a scheme deals out
-  all examples at once, the batches of an epoch. A new scheme is one file with a
-  subclass, and one line in `tfcactus.sampling.SCHEMES`; `tests/conformance` then
-  checks that what it draws is what it states.
+  Accountants compose draws. A draw is one batch or, for a scheme that deals out all
+  examples at once, all batches of an epoch. A new scheme is one file with a subclass,
+  and one line in `tfcactus.sampling.SCHEMES`; `tests/conformance` then checks that the
+  drawn batches match the stated cost.
 
   Attributes:
-    code: What counters and journals keep the scheme by: a number from 1 to 999
-      that no other scheme has or ever had.
-    name: What run cards call it.
-    relations: The neighbouring relations its event is proved for; the first is
+    code: Number of the scheme in counters and journals: from 1 to 999, never used for
+      another scheme.
+    name: Name of the scheme in run cards.
+    relations: The neighbouring relations for which the event is proved; the first is
       the default.
-    unproved: Why there are no others, a clause.
-    draws_epochs: Whether a draw is the batches of an epoch; else one batch.
-    cyclic: Whether fixed groups of examples take turns, as noise that is correlated
-      over steps needs it.
-    also_public: What a guarantee takes as public besides num_examples and
+    unproved: Reason why other relations are missing, a clause.
+    draws_epochs: Whether a draw is all batches of an epoch; else one batch.
+    cyclic: Whether steps use fixed groups of examples in turn, as noise that is
+      correlated over steps requires.
+    also_public: Facts that a guarantee takes as public besides num_examples and
       sampling_prob, in words.
-    groups: Into which examples are split, of which steps take turns; one if not.
+    groups: Number of groups of examples that steps use in turn; one without groups.
     num_examples: Size of the training set (public).
   """
 
@@ -89,7 +89,7 @@ class SamplingScheme(abc.ABC):
   @classmethod
   @abc.abstractmethod
   def of_plan(cls: Type[_Scheme], plan: PlannedNumbers) -> _Scheme:
-    """The scheme that a plan of these numbers is trained by.
+    """Returns the scheme for training with a plan of these numbers.
 
     Raises:
       ValueError: if there is none.
@@ -98,15 +98,15 @@ class SamplingScheme(abc.ABC):
   @classmethod
   def prob_of_batch_size(cls, batch_size: int, num_examples: int, groups: int = 1
                          ) -> float:
-    """The sampling_prob of a plan whose batches hold so many examples on average.
+    """Returns the sampling_prob of a plan with this expected batch size.
 
     Args:
-      batch_size: Examples, on average.
+      batch_size: Expected number of examples in a batch.
       num_examples: Size of the training set.
-      groups: Of a cyclic scheme, the bands of the noise.
+      groups: For a cyclic scheme, the bands of the noise.
 
     Raises:
-      ValueError: if there are fewer examples, or none.
+      ValueError: if batch_size is below one or above num_examples.
     """
     del groups
     num_examples = _checks.integer('num_examples', num_examples, 1)
@@ -115,12 +115,12 @@ class SamplingScheme(abc.ABC):
   @classmethod
   def of_batch_size(cls: Type[_Scheme], batch_size: int, num_examples: int,
                     groups: int = 1) -> _Scheme:
-    """The scheme whose batches hold so many examples on average.
+    """Returns the scheme with this expected batch size.
 
     Args:
-      batch_size: As for `prob_of_batch_size`.
-      num_examples: As for `prob_of_batch_size`.
-      groups: As for `prob_of_batch_size`.
+      batch_size: Expected number of examples in a batch.
+      num_examples: Size of the training set.
+      groups: For a cyclic scheme, the bands of the noise.
 
     Raises:
       ValueError: as `prob_of_batch_size` and `of_plan`.
@@ -130,13 +130,13 @@ class SamplingScheme(abc.ABC):
         Numbers(_checks.integer('num_examples', num_examples, 1), prob, groups))
 
   def of_part(self: _Scheme, size: int) -> _Scheme:
-    """What draws of a part of the examples what this does, whatever else is drawn.
+    """Returns a scheme that draws a part of the examples as this scheme does.
 
     Args:
-      size: Examples in the part.
+      size: Number of examples in the part.
 
     Raises:
-      ValueError: if examples do not enter by themselves.
+      ValueError: unless examples enter batches independently of each other.
     """
     raise ValueError(
         f'Expected Poisson batches of a part of {size} examples, got '
@@ -146,14 +146,14 @@ class SamplingScheme(abc.ABC):
   @property
   @abc.abstractmethod
   def batches_per_epoch(self) -> int:
-    """Batches in which an epoch sees each example once (on average)."""
+    """Batches in an epoch, which uses each example once (on average)."""
 
   @abc.abstractmethod
   def draw(self, stream: KeyStream) -> List[np.ndarray]:
-    """Draws afresh.
+    """Makes a new draw.
 
     Args:
-      stream: Of random numbers.
+      stream: Source of random numbers.
 
     Returns:
       The indices of the examples in each batch of the draw, int64; one batch,
@@ -161,39 +161,39 @@ class SamplingScheme(abc.ABC):
     """
 
   def drawer(self, stream: KeyStream) -> Callable[[], List[np.ndarray]]:
-    """Returns what makes one draw after the other, of what is settled once if any."""
+    """Returns a function that makes successive draws; fixed choices are drawn here."""
     return functools.partial(self.draw, stream)
 
   @abc.abstractmethod
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """What a draw costs.
+    """Returns the event of one draw.
 
     Args:
-      noise_event: What one noisy sum costs an example known to be in it.
+      noise_event: Event of one noisy sum for an example known to be in it.
     """
 
   @abc.abstractmethod
   def released(self, count: int) -> str:
-    """What `count` draws released, in words."""
+    """Describes in words the releases of `count` draws."""
 
   @abc.abstractmethod
   def check_plan(self, plan: PlannedNumbers) -> None:
-    """Refuses a plan that accounts for other batches.
+    """Checks that the plan accounts for this scheme's batches.
 
     Raises:
-      ValueError: naming what differs.
+      ValueError: naming the difference.
     """
 
   @classmethod
   def check_relation(cls, value: Optional[Relation] = None
                      ) -> dp_accounting.NeighboringRelation:
-    """The relation meant by `value`, or the default one.
+    """Returns the relation that `value` names, or the default relation.
 
     Args:
-      value: As for `tfcactus.relations.check`, or None.
+      value: A relation as in `tfcactus.relations.check`, or None.
 
     Raises:
-      ValueError: if it is none that the scheme's event is proved for.
+      ValueError: if the scheme's event is not proved for the relation.
     """
     if value is None:
       return cls.relations[0]
@@ -207,13 +207,13 @@ class SamplingScheme(abc.ABC):
     return relation
 
   def constants(self, plan: PlannedNumbers) -> str:
-    """What a guarantee of a plan takes as public, in words."""
+    """Describes in words the numbers that a guarantee of a plan takes as public."""
     *first, last = (f'num_examples={plan.num_examples}',
                     f'sampling_prob={plan.sampling_prob:.6g}', *self.also_public)
     return f'{", ".join(first)} and {last}'
 
   def _check_examples(self, plan: PlannedNumbers) -> None:
-    """Refuses a plan of another num_examples, or of other groups."""
+    """Raises ValueError if num_examples or groups differ from the plan's."""
     if plan.groups != self.groups:
       raise ValueError(
           f'Expected batches with groups={plan.groups}, as many as the noise of the '
@@ -228,12 +228,7 @@ class SamplingScheme(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class SizedSampling(SamplingScheme):
-  """A scheme that is its number of examples and the size of a batch.
-
-  Attributes:
-    num_examples: Size of the training set (public).
-    batch_size: Examples to a batch.
-  """
+  """Base class of schemes given by a number of examples and a batch size."""
 
   num_examples: int
   batch_size: int
@@ -246,11 +241,7 @@ class SizedSampling(SamplingScheme):
 
 def checked_size(batch_size: object, num_examples: int, name: str = 'batch_size'
                  ) -> int:
-  """A batch size, or a number of batches, that num_examples allow.
-
-  Raises:
-    ValueError: if it is none.
-  """
+  """Returns `batch_size` as an integer; ValueError unless in [1, num_examples]."""
   size = _checks.integer(name, batch_size, 1)
   if size > num_examples:
     raise ValueError(
@@ -258,15 +249,9 @@ def checked_size(batch_size: object, num_examples: int, name: str = 'batch_size'
   return size
 
 
-
 @dataclasses.dataclass(frozen=True)
 class DealtSampling(SamplingScheme):
-  """A scheme that makes so many batches of each epoch, as a whole.
-
-  Attributes:
-    num_examples: Size of the training set (public).
-    num_batches: Batches to an epoch (public).
-  """
+  """Base class of schemes that split every epoch into a fixed number of batches."""
 
   relations = (relations.ADD_OR_REMOVE, relations.ZERO_OUT)
   draws_epochs = True
@@ -285,7 +270,7 @@ class DealtSampling(SamplingScheme):
     return self.num_batches
 
   def check_plan(self, plan: PlannedNumbers) -> None:
-    """Refuses a plan of another num_examples, number of batches or of groups."""
+    """Raises ValueError unless num_examples, batches and groups match the plan's."""
     self._check_examples(plan)
     planned = whole_batches(plan)
     if self.num_batches != planned:
@@ -296,11 +281,7 @@ class DealtSampling(SamplingScheme):
 
 
 def whole_batches(plan: PlannedNumbers) -> int:
-  """The batches of an epoch, of a plan with 1 / sampling_prob of them.
-
-  Raises:
-    ValueError: if that is not a whole number.
-  """
+  """Returns the batches per epoch, 1 / sampling_prob; ValueError unless whole."""
   batches = max(round(1 / plan.sampling_prob), 1)
   if plan.sampling_prob != 1 / batches:
     raise ValueError(
@@ -310,7 +291,7 @@ def whole_batches(plan: PlannedNumbers) -> int:
 
 
 def dealt(batch: np.ndarray, num_batches: int) -> List[np.ndarray]:
-  """The examples of each batch, ascending, where each example's batch is given."""
+  """Returns each batch's examples, ascending, from each example's batch."""
   order = np.argsort(batch, kind='stable')
   ends = np.cumsum(np.bincount(batch, minlength=num_batches))
   return np.split(order, ends[:-1])

@@ -1,4 +1,4 @@
-"""What cyclic schemes share: fixed groups of examples, of which steps take turns."""
+"""Base class of cyclic schemes: steps use fixed groups of examples in turn."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from tfcactus.randomness import KeyStream
 from tfcactus.sampling import base
 
 _FARTHEST = 0.25
-"""By which share the number of batches may differ from that asked for."""
+"""Largest relative deviation of the number of batches from the requested number."""
 
 _Cyclic = TypeVar('_Cyclic', bound='CyclicSampling')
 
 
 @dataclasses.dataclass(frozen=True)
 class CyclicSampling(base.DealtSampling):
-  """Each example is in one of several groups, and step t takes from group t mod groups.
+  """Each example is in one of several groups; step t draws from group t mod groups.
 
-  The group is drawn once, for each example by itself and uniformly, so that one more
-  moves no other. From one time an example takes part to the next there are at least
-  as many steps as groups: noise may be correlated over as many. A draw is an epoch, in
-  which each group has its turn `visits` times.
+  Each example draws its group once, uniformly and independently, so that an additional
+  example moves no other. An example's participations are at least `groups` steps apart:
+  noise may be correlated over `groups` steps (bands). A draw is an epoch, in which each
+  group has `visits` turns.
 
   Attributes:
     num_examples: Size of the training set (public).
-    num_batches: Batches to an epoch (public), a multiple of groups.
-    groups: Bands of the noise.
+    num_batches: Batches per epoch (public), a multiple of groups.
+    groups: Number of groups: the bands of the noise.
   """
 
   unproved = ('of a replaced example the new value is in the group and the batches of '
@@ -57,17 +57,17 @@ class CyclicSampling(base.DealtSampling):
 
   @classmethod
   def of_plan(cls: Type[_Cyclic], plan: base.PlannedNumbers) -> _Cyclic:
-    """Of 1 / sampling_prob batches and as many groups as the noise has bands.
+    """Returns the scheme of 1 / sampling_prob batches and plan.groups groups.
 
     Raises:
-      ValueError: if the first is not a whole number, or no multiple of the second.
+      ValueError: if 1 / sampling_prob is not a multiple of groups.
     """
     return cls(plan.num_examples, base.whole_batches(plan), plan.groups)
 
   @classmethod
   def prob_of_batch_size(cls, batch_size: int, num_examples: int, groups: int = 1
                          ) -> float:
-    """One over the multiple of groups next to num_examples / batch_size."""
+    """Returns one over the multiple of groups next to num_examples / batch_size."""
     batches = 1 / super().prob_of_batch_size(batch_size, num_examples)
     found = groups * max(round(batches / groups), 1)
     if found > num_examples or abs(found - batches) > max(_FARTHEST * batches, 1):
@@ -79,25 +79,25 @@ class CyclicSampling(base.DealtSampling):
 
   @property
   def visits(self) -> int:
-    """How often a group has its turn in an epoch."""
+    """Turns of a group in an epoch."""
     return self.num_batches // self.groups
 
   def _of_groups(self, count: int, whose: str) -> str:
-    """So many epochs of noisy sums, and who is in them, in words."""
+    """Describes in words `count` epochs of noisy sums and who is in them."""
     turns = '' if self.groups == 1 else (
         f' over {self.groups} fixed groups of examples in turn')
     return (f'{count} epochs of {self.num_batches} noisy sums{turns}, each example '
             f'{whose}')
 
   def draw(self, stream: KeyStream) -> List[np.ndarray]:
-    """The batches of an epoch, of groups drawn for it."""
+    """Draws groups and one epoch; returns its batches."""
     return self.drawer(stream)()
 
   def drawer(self, stream: KeyStream) -> Callable[[], List[np.ndarray]]:
-    """Draws the groups, and returns what draws one epoch after the other of them."""
+    """Draws the groups; returns a function that draws successive epochs from them."""
     group = stream.integers(self.groups, self.num_examples)
     return lambda: self._epoch(stream, group)
 
   @abc.abstractmethod
   def _epoch(self, stream: KeyStream, group: np.ndarray) -> List[np.ndarray]:
-    """The batches of an epoch; the group of each example is given."""
+    """Returns the batches of an epoch, from the group of each example."""

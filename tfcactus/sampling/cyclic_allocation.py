@@ -1,4 +1,4 @@
-"""Random allocation within groups of examples that take turns."""
+"""Random allocation (balls-in-bins) within groups of examples that take turns."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tfcactus.sampling import cyclic
 
 @dataclasses.dataclass(frozen=True)
 class CyclicAllocationSampling(cyclic.CyclicSampling):
-  """Each example goes into one of its group's batches of an epoch, uniformly.
+  """Each example enters one of its group's batches of an epoch, uniformly.
 
-  Drawn anew for each epoch, which so uses every example once. It costs a group an
-  epoch of random allocation to as many batches as it has turns: the blocks of rows that
-  the turns are released in are disjoint, and the same holds for them as for Poisson
-  samples (Choquette-Choo et al., "(Amplified) Banded Matrix Factorization", 2023).
+  The batch is drawn anew for each epoch, so that an epoch uses every example once. For
+  a group, an epoch costs random allocation to `visits` batches. The proof follows that
+  for Poisson samples (Choquette-Choo et al., "(Amplified) Banded Matrix Factorization",
+  2023): a group's turns are released in disjoint blocks of rows.
   """
 
   code = 6
@@ -32,11 +32,11 @@ class CyclicAllocationSampling(cyclic.CyclicSampling):
     return base.dealt(turn * self.groups + group, self.num_batches)
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """Random allocation to the visits of a group."""
+    """Returns random allocation to the visits of a group."""
     return RandomAllocationDpEvent(self.visits, noise_event)
 
   def released(self, count: int) -> str:
-    """As `SamplingScheme.released`."""
+    """Describes in words the releases of `count` draws."""
     of_group = '' if self.groups == 1 else ' of its group'
     return self._of_groups(
         count, f'in one of the {self.visits}{of_group}, drawn at random in each epoch')

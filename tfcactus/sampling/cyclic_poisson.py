@@ -14,11 +14,11 @@ from tfcactus.sampling import cyclic
 
 @dataclasses.dataclass(frozen=True)
 class CyclicPoissonSampling(cyclic.CyclicSampling):
-  """A step takes each example of its group independently, with one probability.
+  """A step takes each example of its group with probability groups / num_batches.
 
-  Which is groups / num_batches. An epoch costs a group as many Poisson samples as it
-  has turns. Source: Choquette-Choo et al., "(Amplified) Banded Matrix Factorization"
-  (2023), Theorem 4.
+  Examples enter independently. For a group, an epoch costs `visits` Poisson samples.
+  Source: Choquette-Choo et al., "(Amplified) Banded Matrix Factorization" (2023),
+  Theorem 4.
   """
 
   code = 5
@@ -26,7 +26,7 @@ class CyclicPoissonSampling(cyclic.CyclicSampling):
 
   @property
   def group_prob(self) -> float:
-    """With which an example of the group enters."""
+    """Probability with which an example of the group enters a batch."""
     return self.groups / self.num_batches
 
   def _epoch(self, stream: KeyStream, group: np.ndarray) -> List[np.ndarray]:
@@ -38,12 +38,12 @@ class CyclicPoissonSampling(cyclic.CyclicSampling):
     return batches
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """The visits of a group, each a Poisson sample."""
+    """Returns the composition of a group's visits, each a Poisson sample."""
     return dp_accounting.SelfComposedDpEvent(
         dp_accounting.PoissonSampledDpEvent(self.group_prob, noise_event), self.visits)
 
   def released(self, count: int) -> str:
-    """As `SamplingScheme.released`."""
+    """Describes in words the releases of `count` draws."""
     of_group = '' if self.groups == 1 else 'of a group '
     return self._of_groups(
         count, f'{of_group}taken with probability {self.group_prob:.6g}')

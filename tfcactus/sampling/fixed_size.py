@@ -1,4 +1,4 @@
-"""Batches of fixed size, drawn without replacement, anew for each step."""
+"""Batches of fixed size, drawn without replacement for each step."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tfcactus.sampling import base
 class FixedSizeSampling(base.SizedSampling):
   """Each batch is a uniformly random subset of a fixed number of examples.
 
-  An example that enters displaces another, so that a sum changes by up to twice
-  the clip norm. Where one is zeroed others are in its place in the other samples,
-  so that it costs more than under Poisson sampling too.
+  An example that enters displaces another one, so that a sum changes by up to twice
+  the clipping norm. Zero-out costs more than under Poisson sampling too: batches
+  without the zeroed example have another one in its place.
 
   Attributes:
     num_examples: Size of the training set (public).
-    batch_size: Examples to a batch.
+    batch_size: Examples per batch.
   """
 
   code = 2
@@ -31,7 +31,7 @@ class FixedSizeSampling(base.SizedSampling):
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> FixedSizeSampling:
-    """Batches of sampling_prob * num_examples.
+    """Returns the scheme with batches of sampling_prob * num_examples.
 
     Raises:
       ValueError: if that is not a whole number.
@@ -51,21 +51,21 @@ class FixedSizeSampling(base.SizedSampling):
     return max(round(self.num_examples / self.batch_size), 1)
 
   def draw(self, stream: KeyStream) -> List[np.ndarray]:
-    """One batch."""
+    """Returns one batch."""
     return [stream.subset(self.batch_size, self.num_examples)]
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """A sample without replacement, amplified."""
+    """Returns the event of a sample without replacement, with amplification."""
     return dp_accounting.SampledWithoutReplacementDpEvent(
         self.num_examples, self.batch_size, noise_event)
 
   def released(self, count: int) -> str:
-    """As `SamplingScheme.released`."""
+    """Describes in words the releases of `count` draws."""
     return (f'{count} noisy sums, each over {self.batch_size} of '
             f'{self.num_examples} examples drawn without replacement')
 
   def check_plan(self, plan: base.PlannedNumbers) -> None:
-    """Refuses a plan of another num_examples or batch size."""
+    """Raises ValueError unless num_examples and batch_size match the plan's."""
     self._check_examples(plan)
     planned = self.of_plan(plan).batch_size
     if self.batch_size != planned:

@@ -1,4 +1,4 @@
-"""Passes over all examples, each of which is in one batch of a pass."""
+"""Passes over all examples: each example is in one batch of a pass."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tfcactus.sampling import base
 
 @dataclasses.dataclass(frozen=True)
 class OnePassSampling(base.SizedSampling):
-  """Each example exactly once in an epoch, in a fresh random order.
+  """Each epoch uses each example exactly once, in a fresh random order.
 
-  What a shuffled `fit` does. No amplification by shuffling is proved for training,
-  so that a pass is accounted as what holds for any order: one noisy sum that each
-  example takes part in. One that is replaced changes it by up to twice the clip
-  norm, one that is zeroed by up to the clip norm.
+  A shuffled Keras `fit` draws such batches. No amplification by shuffling is proved for
+  training, so that the account holds for any order: a pass is one noisy sum that
+  includes each example. A replaced example changes the sum by up to twice the clipping
+  norm, a zeroed one by up to the clipping norm.
 
   Attributes:
     num_examples: Size of the training set (public).
-    batch_size: Examples to a batch; the last of a pass may be smaller.
+    batch_size: Examples per batch; the last batch of a pass may be smaller.
   """
 
   code = 3
@@ -37,7 +37,7 @@ class OnePassSampling(base.SizedSampling):
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> OnePassSampling:
-    """Batches of about sampling_prob * num_examples; their size costs nothing."""
+    """Returns batches of about sampling_prob * num_examples; the size costs nothing."""
     return cls(plan.num_examples,
                max(round(plan.sampling_prob * plan.num_examples), 1))
 
@@ -47,20 +47,20 @@ class OnePassSampling(base.SizedSampling):
     return -(-self.num_examples // self.batch_size)
 
   def draw(self, stream: KeyStream) -> List[np.ndarray]:
-    """The batches of a pass."""
+    """Returns the batches of a pass."""
     order = stream.permutation(self.num_examples)
     return [order[start:start + self.batch_size]
             for start in range(0, self.num_examples, self.batch_size)]
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """One noisy sum, not amplified."""
+    """Returns the event of one noisy sum, without amplification."""
     return noise_event
 
   def released(self, count: int) -> str:
-    """As `SamplingScheme.released`."""
+    """Describes in words the releases of `count` draws."""
     return (f'{count} passes in which each example was used exactly once, no '
             'amplification by sampling')
 
   def check_plan(self, plan: base.PlannedNumbers) -> None:
-    """Refuses a plan of another num_examples."""
+    """Raises ValueError unless num_examples matches the plan's."""
     self._check_examples(plan)

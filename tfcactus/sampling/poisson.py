@@ -1,4 +1,4 @@
-"""Poisson sampling: each example enters each batch by a coin of its own."""
+"""Poisson sampling: each example enters each batch independently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfcactus.sampling import base
 class PoissonSampling(base.SamplingScheme):
   """Each example enters each batch independently with probability q.
 
-  Batches vary in size, and may be empty; an empty one is a step like any other.
+  Batch sizes vary. An empty batch is a step like any other.
 
   Attributes:
     num_examples: Size of the training set (public).
@@ -37,33 +37,33 @@ class PoissonSampling(base.SamplingScheme):
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> PoissonSampling:
-    """As `SamplingScheme.of_plan`; every plan has one."""
+    """Returns the scheme of a plan; every plan has one."""
     return cls(plan.num_examples, plan.sampling_prob)
 
   @property
   def batches_per_epoch(self) -> int:
-    """1 / q rounded: an epoch sees each example once on average."""
+    """1 / q rounded: an epoch uses each example once on average."""
     return max(round(1 / self.sampling_prob), 1)
 
   def of_part(self, size: int) -> PoissonSampling:
-    """As `SamplingScheme.of_part`: each example enters by itself."""
+    """Returns the scheme for `size` examples, which enter with the same probability."""
     return dataclasses.replace(self, num_examples=size)
 
   def draw(self, stream: KeyStream) -> List[np.ndarray]:
-    """One batch, in ascending order."""
+    """Returns one batch, in ascending order."""
     return [np.flatnonzero(stream.below(self.sampling_prob, self.num_examples))]
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """A Poisson sample, amplified."""
+    """Returns the event of a Poisson sample, with amplification."""
     return dp_accounting.PoissonSampledDpEvent(self.sampling_prob, noise_event)
 
   def released(self, count: int) -> str:
-    """As `SamplingScheme.released`."""
+    """Describes in words the releases of `count` draws."""
     return (f'{count} noisy sums, each example taken with probability '
             f'{self.sampling_prob:.6g} per step')
 
   def check_plan(self, plan: base.PlannedNumbers) -> None:
-    """Refuses a plan of another num_examples or sampling_prob."""
+    """Raises ValueError unless num_examples and sampling_prob match the plan's."""
     self._check_examples(plan)
     if self.sampling_prob != plan.sampling_prob:
       raise ValueError(

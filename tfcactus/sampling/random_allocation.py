@@ -1,4 +1,4 @@
-"""Epochs in which each example draws its batch: every example once, amplified."""
+"""Random allocation (balls-in-bins): each example draws one batch of an epoch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tfcactus.sampling import base
 
 @dataclasses.dataclass(frozen=True)
 class RandomAllocationSampling(base.DealtSampling):
-  """Each example goes into one of an epoch's batches, uniformly and independently.
+  """Each example enters one of an epoch's batches, uniformly and independently.
 
-  Drawn anew for each epoch. Batches vary in size, and may be empty; an example more
-  moves no other. Also called balls in bins. An epoch that is broken off counts whole.
+  The batch is drawn anew for each epoch. Batch sizes vary, and a batch may be empty. An
+  additional example moves no other. An interrupted epoch counts as a whole one.
 
   Attributes:
     num_examples: Size of the training set (public).
-    num_batches: Batches to an epoch (public).
+    num_batches: Batches per epoch (public).
   """
 
   code = 4
@@ -33,7 +33,7 @@ class RandomAllocationSampling(base.DealtSampling):
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> RandomAllocationSampling:
-    """Of 1 / sampling_prob batches.
+    """Returns the scheme with 1 / sampling_prob batches.
 
     Raises:
       ValueError: if that is not a whole number.
@@ -43,19 +43,19 @@ class RandomAllocationSampling(base.DealtSampling):
   @classmethod
   def prob_of_batch_size(cls, batch_size: int, num_examples: int, groups: int = 1
                          ) -> float:
-    """One over the number of batches: num_examples / batch_size rounded."""
+    """Returns one over the number of batches: num_examples / batch_size rounded."""
     return 1 / max(round(1 / super().prob_of_batch_size(batch_size, num_examples)), 1)
 
   def draw(self, stream: KeyStream) -> List[np.ndarray]:
-    """The batches of an epoch, each in ascending order."""
+    """Returns the batches of an epoch, each in ascending order."""
     return base.dealt(
         stream.integers(self.num_batches, self.num_examples), self.num_batches)
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """An epoch of random allocation, amplified."""
+    """Returns the event of an epoch of random allocation, with amplification."""
     return RandomAllocationDpEvent(self.num_batches, noise_event)
 
   def released(self, count: int) -> str:
-    """As `SamplingScheme.released`."""
+    """Describes in words the releases of `count` draws."""
     return (f'{count} epochs of {self.num_batches} noisy sums, each example in one of '
             'them, drawn at random in each epoch')
