@@ -23,7 +23,6 @@ from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger import counts
 from tfcactus.keras.ledger import lineage
-from tfcactus.keras.ledger import weight_watch
 from tfcactus.keras.ledger.batch_marks import Marks
 from tfcactus.keras.ledger.batch_marks import Place
 from tfcactus.keras.ledger.batch_marks import Taken
@@ -122,6 +121,7 @@ class ModelLedger:
   def remember(self) -> None:
     """Lets the model's variables tell that steps from them are counted here."""
     lineage.remember(self._model.weights, self.record)
+    self.record.weights.place(self._model.weights)
 
   def own_variables(self) -> Dict[str, tf.Variable]:
     """What is saved with the weights: counters, and the norm if it moves."""
@@ -179,10 +179,10 @@ class ModelLedger:
   def _counted(self, marks: List[tf.Tensor]) -> tf.Tensor:
     """Counts a step by the marks of all that the replicas here hold of its batch."""
     counters = [self.record.counters[name] for name in Counts._fields]
+    watch = self.record.weights
     totals = tf.numpy_function(
-        self._admit, [tf.concat(marks, 0), weight_watch.digest(self._model.weights),
-                      tf.convert_to_tensor(self.record.weights.left),
-                      *map(tf.convert_to_tensor, counters)], tf.int64)
+        self._admit, [tf.concat(marks, 0), watch.digest(self._model.weights),
+                      tf.convert_to_tensor(watch.left), *map(tf.convert_to_tensor, counters)], tf.int64)
     totals = tf.ensure_shape(totals, [len(counters) + len(_NOWHERE) + len(_FAILED)])
     for counter, total in zip(counters, tf.unstack(totals)):
       counter.assign(total)
@@ -231,8 +231,8 @@ class ModelLedger:
 
   def end_step(self) -> None:
     """Remembers the weights that a step left."""
-    replicas.once(lambda: self.record.weights.left.assign(
-        weight_watch.digest(self._model.weights)))
+    watch = self.record.weights
+    replicas.once(lambda: watch.left.assign(watch.digest(self._model.weights)))
 
   def count_seeded(self, noise: bool, batches: bool) -> None:
     """Counts what a file says was seeded of the steps in it."""
@@ -257,7 +257,7 @@ class ModelLedger:
     self._open_journal()
     self.check_weights()
     self.record.catch_up(agreement.begin(
-        model, batches, self.record.catch_up(), lineage.plan_number(self.plan)))
+        model, batches, self.record, lineage.plan_number(self.plan)))
     self._agreed = True
     self._in_parts = self._in_parts or getattr(batches, 'part_of', None) is not None
     self._marks.append(marks)
