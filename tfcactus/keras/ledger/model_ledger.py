@@ -6,6 +6,7 @@ import contextlib
 import os
 from typing import Any
 from typing import Dict
+from typing import Iterable
 from typing import Iterator
 from typing import List
 from typing import Mapping
@@ -109,8 +110,15 @@ class ModelLedger:
 
   @property
   def released_steps(self) -> int:
-    """How many noisy updates were released; restoring never lowers it."""
+    """How many noisy updates were released, the journal's included."""
+    if self._unread:
+      self.record.catch_up(Journal.peek(self._unread, self.plan))
     return self.record.released_steps
+
+  @property
+  def _unread(self) -> Optional[PathLike]:
+    """The journal of a loaded model that has not trained, which is read each time."""
+    return self.journal_path if self.journal is None and self._chief else None
 
   @property
   def clip_norm(self) -> Optional[float]:
@@ -238,6 +246,20 @@ class ModelLedger:
     """Counts what a file says was seeded of the steps in it."""
     self.record.catch_up(Counts(seeded_parts=int(Seeded.of(noise, batches))))
 
+  def check_counters(self, weights: Iterable[Tuple[tf.Variable, Any]]) -> None:
+    """Refuses counters that were computed with, as where weights are averaged.
+
+    Args:
+      weights: Pairs (variable, value) of all weights of the private model.
+
+    Raises:
+      ValueError: naming the counter.
+    """
+    own = {id(each): name for name, each in self.record.counters.items()}
+    for variable, value in weights:
+      if id(variable) in own and np.asarray(value).dtype.kind not in 'iu':
+        raise ValueError(_COMPUTED.format(own[id(variable)], np.asarray(value).dtype))
+
   def check_weights(self) -> None:
     """Counts what something else than steps has done, before weights go on."""
     self.record.catch_up()
@@ -286,16 +308,20 @@ class ModelLedger:
       yield
 
   @contextlib.contextmanager
-  def keeping_counts(self, weights: bool = True) -> Iterator[None]:
+  def keeping_counts(self, weights: bool = True, others: bool = False
+                    ) -> Iterator[None]:
     """Keeps counters from falling when older ones come back inside.
 
     Args:
       weights: Whether the model's weights do too.
+      others: Whether they may be made from those of other private models.
     """
-    self.record.catch_up()
+    before = self.record.catch_up()
     if weights:
       self.record.look(self._model)
     yield
+    if others and self._model.built:
+      self.record.count_others(self._model, before)
     self.record.catch_up()
     if weights:
       self.record.keep(self._model)
@@ -308,8 +334,8 @@ class ModelLedger:
     """
     known = self.record.catch_up()
     note = lineage.problem(self.record, self._model, self.plan)
-    if self.journal_path is not None and self.journal is None and self._chief:
-      entry = Journal.peek(self.journal_path, self.plan)
+    if self._unread:
+      entry = Journal.peek(self._unread, self.plan)
       note = note or ('' if entry else _NO_JOURNAL.format(self.journal_path))
       known = self.record.catch_up(entry)
     elif self.journal_path is not None and not self._chief and not self._agreed:
@@ -324,6 +350,13 @@ class ModelLedger:
         known.released_steps + ahead, known.epochs_begun + ahead, note, seeded,
         ' '.join(filter(None, (self._condition, _PARTS if self._in_parts else '')))))
 
+
+_COMPUTED = (
+    'Expected the counters among the weights as get_weights returned them, whole '
+    'numbers, got {} of type {}: weights that are computed from those of several '
+    'private models cost what all of these cost together. Compute with the other '
+    'weights alone, and pass the counters of this model: what other private models of '
+    'this process released is added.')
 
 _NOWHERE = Place(0, 0, 0, 0)
 

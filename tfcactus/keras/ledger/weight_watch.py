@@ -68,6 +68,22 @@ class Watch:
     return [self._places.setdefault(id(v), (len(self._places), v))[0]
             for v in variables]
 
+  @property
+  def stepped(self) -> bool:
+    """Whether any step was taken in this process."""
+    return self._stepped
+
+  def has_left(self, weights: int) -> bool:
+    """Whether steps or methods of the private model left weights of this digest."""
+    return weights in self._known or (
+        self._stepped and weights == training.number(self.left))
+
+  def is_like(self, other: Watch) -> bool:
+    """Whether both watch weights of the same shapes."""
+    ours, theirs = (sorted(tuple(v.shape) for _, v in watch._places.values())
+                    for watch in (self, other))
+    return ours == theirs
+
   def step(self, weights: int, left: int) -> bool:
     """Whether a step begins from weights that are known.
 
