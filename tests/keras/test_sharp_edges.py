@@ -72,7 +72,14 @@ def _several_steps():
 def _plain():
   model = inner()
   model.compile('sgd', NONE)
-  _fit(model)
+  _fit(model, _batches().for_plain_training())
+
+
+def _dropped():
+  model = inner()
+  private.privatize(model, _plan())
+  model.compile('sgd', 'sparse_categorical_crossentropy')
+  model.fit(_batches(), verbose=0)
 
 
 def _changed():
@@ -124,6 +131,7 @@ def _card_of_seeded(folder):
 
 CASES = {
     'this training is not private by tfcactus': lambda folder: _plain(),
+    'Expected a private model in fit(batches)': lambda folder: _dropped(),
     'no amplification by sampling': lambda folder: _arrays(),
     'batches came from a source whose sampling is unknown':
         lambda folder: _fit(batches=tf.data.Dataset.from_tensor_slices(

@@ -190,7 +190,7 @@ class ModelLedger:
     watch = self.record.weights
     totals = tf.numpy_function(
         self._admit, [tf.concat(marks, 0), watch.digest(self._model.weights),
-                      tf.convert_to_tensor(watch.left), *map(tf.convert_to_tensor, counters)], tf.int64)
+                      *map(tf.convert_to_tensor, [watch.left, *counters])], tf.int64)
     totals = tf.ensure_shape(totals, [len(counters) + len(_NOWHERE) + len(_FAILED)])
     for counter, total in zip(counters, tf.unstack(totals)):
       counter.assign(total)
