@@ -107,8 +107,8 @@ class Limit(keras.callbacks.Callback):
     if before <= planned < self._released:
       warnings.warn(
           f'Released {self._released} steps, beyond steps={planned} of the plan: '
-          'epsilon is above what plan.guarantee() says. EpsilonCallback shows it; a plan '
-          'with a target_epsilon ends fit in time.', stacklevel=2)
+          'epsilon is above what plan.guarantee() says. EpsilonCallback shows it; a '
+          'target_epsilon of the plan ends fit in time.', stacklevel=2)
 
   def _next(self, done: int) -> int:
     """How many steps run next, once `done` of an epoch are done."""

@@ -21,6 +21,7 @@ def refuse(source: Any) -> None:
   Raises:
     ValueError: if there is one; it says how a plain `fit` is asked for.
   """
+  frame: Any
   for frame in sys._current_frames().values():  # pylint: disable=protected-access
     while frame is not None:
       if frame.f_code.co_name == 'fit':
