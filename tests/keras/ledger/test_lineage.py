@@ -90,9 +90,8 @@ def _averaged(models, counters):
 
 
 def test_an_average_of_private_models_counts_all_of_them(make_plan):
-  # Of a shape that no model of another test has.
-  first, second, third = (_private(make_plan(), _inner(tf.keras.layers.Dense(7)))
-                          for _ in range(3))
+  first, second, third = (_private(make_plan()) for _ in range(3))
+  second.inner.set_weights(first.inner.get_weights())
   first.fit(_batches(), verbose=0)
   second.fit(_batches(), epochs=2, verbose=0)
   mean = _averaged((first, second), first)
@@ -107,8 +106,8 @@ def test_an_average_of_private_models_counts_all_of_them(make_plan):
 
 
 def test_a_copy_of_a_private_model_counts_it_alone(make_plan):
-  first, second, third = (_private(make_plan(), _inner(tf.keras.layers.Dense(8)))
-                          for _ in range(3))
+  first, second, third = (_private(make_plan()) for _ in range(3))
+  second.inner.set_weights(first.inner.get_weights())
   for model in (first, second):
     model.fit(_batches(), verbose=0)
   third.set_weights(second.get_weights())

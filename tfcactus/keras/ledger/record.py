@@ -93,7 +93,8 @@ class Record:
     """Counts other models too that weights just set with counts may come from.
 
     They are the models of this process that had these very weights; or, where none
-    had, all those of such weights: an average can be of any of them.
+    had, all copies: models that began with the same weights, of which averages are
+    made. (Averages of others are not seen: they are of no use.)
 
     Args:
       model: The wrapped model.
@@ -104,13 +105,14 @@ class Record:
       brought = training.number(self.counters['released_steps'])
       if not brought or self.weights.has_left(weights):
         return
-      others = [other for other in list(_records) if other is not self and
-                other.released_steps and self.weights.is_like(other.weights)]
+      others = [each for each in list(_records) if each is not self]
+      sources = [each for each in others if each.weights.has_left(weights)]
       # A model that took no step here may come from a file of one of them.
       total = before if self.weights.stepped else Counts()
-      for other in [other for other in others if other.weights.has_left(weights)] or (
-          others):
-        total = total.plus(other.catch_up())
+      near = [self] if self.weights.stepped else others
+      for each in sources or [each for each in others if any(
+          each is not other and each.weights.shares(other.weights) for other in near)]:
+        total = total.plus(each.catch_up())
       self.catch_up(total)
 
   def keep(self, model: keras.Model) -> None:

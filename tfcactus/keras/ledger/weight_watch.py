@@ -78,11 +78,9 @@ class Watch:
     return weights in self._known or (
         self._stepped and weights == training.number(self.left))
 
-  def is_like(self, other: Watch) -> bool:
-    """Whether both watch weights of the same shapes."""
-    ours, theirs = (sorted(tuple(v.shape) for _, v in watch._places.values())
-                    for watch in (self, other))
-    return ours == theirs
+  def shares(self, other: Watch) -> bool:
+    """Whether both knew the same weights once, as copies of one model do."""
+    return not set(self._known).isdisjoint(other._known)
 
   def step(self, weights: int, left: int) -> bool:
     """Whether a step begins from weights that are known.
