@@ -154,6 +154,10 @@ CASES = {
             tfcactus.library.get('isotropic-dim3-sigma0.5')))),
     'an experiment that can be repeated, not a private release':
         lambda folder: _card_of_seeded(folder),
+    'of the plan. To go on, privatize(model.inner': lambda folder: _fit(
+        _private(plan=_plan(target_epsilon=1.5)), epochs=3),
+    'of the plan: epsilon is above what plan.guarantee() says': lambda folder: _fit(
+        epochs=3),
     'to allow a step more': lambda folder: _spent(),
     'Expected compile(steps_per_execution=1) with target_epsilon':
         lambda folder: _several_steps(),
