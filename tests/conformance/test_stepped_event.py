@@ -67,7 +67,8 @@ def test_its_pairs_are_the_word_of_whoever_wrote_it():
   settings = dict(noise=tfcactus.Gaussian(2.0), l2_norm_clip=1.0, num_examples=1000,
                   sampling_prob=0.01, steps=10, delta=1e-5)
   for event in (EVENT, dp_accounting.SelfComposedDpEvent(EVENT, 2)):
-    condition, = tfcactus.PrivacyPlan(**settings, releases=[event]).guarantee().conditions
+    plan = tfcactus.PrivacyPlan(**settings, releases=[event])
+    condition, = plan.guarantee().conditions
     assert 'SteppedDpEvent from outside of tfcactus' in condition
   own = accounting.ExponentialMechanismDpEvent(0.1)
   assert not tfcactus.PrivacyPlan(**settings, releases=[own]).guarantee().conditions

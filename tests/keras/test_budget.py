@@ -48,8 +48,10 @@ def test_fit_stops_before_the_target_and_says_how_to_go_on():
   assert model.releases == 8
 
 
-def test_fit_stops_within_an_epoch_too():
-  model = _private()
+@pytest.mark.parametrize('model', [
+    inner(), tf.keras.Sequential([tf.keras.layers.Dense(3)])], ids=['built', 'not yet'])
+def test_fit_stops_within_an_epoch_too(model):
+  model = _private(model=model)
   with pytest.warns(UserWarning, match=STOPPED):
     model.fit(_batches(steps_per_epoch=5), epochs=2, verbose=0)
   assert model.releases == 8
@@ -151,7 +153,8 @@ def test_files_journals_and_cards_know_the_target(tmp_path):
   free = serialization.plan_from(config)
   assert free.target_epsilon is None
   # A journal is of what steps cost, which no target changes.
-  assert private.privatize(inner(), free, journal=tmp_path / 'run.journal').releases == 8
+  resumed = private.privatize(inner(), free, journal=tmp_path / 'run.journal')
+  assert resumed.releases == 8
 
 
 @pytest.mark.filterwarnings('ignore:Each example takes')
