@@ -158,8 +158,10 @@ def test_files_journals_and_cards_know_the_target(tmp_path):
 
 
 @pytest.mark.filterwarnings('ignore:Each example takes')
-def test_a_drop_in_optimizer_keeps_the_target_by_the_callback():
-  plan, batches, model = _plan(), _batches(), inner()
+@pytest.mark.parametrize('model', [
+    inner(), tf.keras.Sequential([tf.keras.layers.Dense(3)])], ids=['built', 'not yet'])
+def test_a_drop_in_optimizer_keeps_the_target_by_the_callback(model):
+  plan, batches = _plan(), _batches()
   model.compile(private.DPKerasSGDOptimizer.from_plan(plan), NONE)
   with pytest.warns(UserWarning, match=STOPPED):
     model.fit(batches.dataset(), epochs=5, verbose=0,
