@@ -10,6 +10,7 @@ import warnings
 from tfcactus import _format
 from tfcactus.keras.compat import training as compat
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.ledger.ledger import HoldsLedger
 from tfcactus.keras.ledger.ledger import Ledger
 from tfcactus.keras.ledger.ledger import TrainingLedger
 
@@ -39,7 +40,7 @@ class Limit(keras.callbacks.Callback):
     self._given = target
     self._budget: Optional[_Budget] = None
     self._epoch = self._released = 0
-    self._cut = False
+    self._cut = self._late = False
 
   def on_train_begin(self, logs: Optional[Dict[str, Any]] = None) -> None:
     """Finds the number of steps that the target allows.
@@ -48,8 +49,17 @@ class Limit(keras.callbacks.Callback):
       ValueError: if it allows none.
     """
     del logs
-    target, self._cut = self._training.plan.target_epsilon, False
+    self._cut, self._budget = False, None
     self._released = self._training.released_steps
+    # A drop-in optimizer's account needs the weights, which the first step makes.
+    self._late = self._given is None and not (
+        self.model.built or isinstance(self.model, HoldsLedger))
+    if not self._late:
+      self._find()
+
+  def _find(self) -> None:
+    """Finds the number of steps that the target allows."""
+    self._late, target = False, self._training.plan.target_epsilon
     if self._given is not None:
       self._budget = _Budget(self._training, self._given)
     elif target is not None:
@@ -77,6 +87,8 @@ class Limit(keras.callbacks.Callback):
                         ) -> None:
     """Stops after the last execution that the target allows."""
     del logs
+    if self._late and self._training.released_steps < self._training.plan.steps:
+      self._find()
     if self._budget is not None and self._budget.spent(self._next(batch + 1)):
       self._stop(batch + 1 < (self.params.get('steps') or 0))
 
