@@ -25,7 +25,8 @@ _UNPROVEN = (
 
 _PAIRS_GIVEN = (
     'A cost here is that of a dominating pair that was handed in '
-    '(DominatingPairDpEvent): that the pair dominates what was released, for all '
+    '(by a DominatingPairDpEvent, or a SteppedDpEvent from outside of tfcactus): that '
+    'the pair dominates what was released, for all '
     'neighbours, is the word of whoever gave it, and so is what the pair was made '
     'from: of continuous_pair, that log p - log q is continuous and monotone between '
     'breaks, and that the functions are right to the accuracy.')
@@ -161,7 +162,9 @@ def _release_event(release: object) -> dp_accounting.DpEvent:
 
 def _holds_pair(event: object) -> bool:
   """Whether an event, or one inside it, is known by a pair that was handed in."""
-  if isinstance(event, accounting.DominatingPairDpEvent):
+  if isinstance(event, accounting.DominatingPairDpEvent) or (
+      isinstance(event, accounting.SteppedDpEvent) and
+      type(event).__module__.split('.')[0] != __package__):
     return True
   if isinstance(event, (list, tuple)):
     return any(map(_holds_pair, event))

@@ -51,9 +51,8 @@ class PrivacyPlan:
     dim: Length of the clipped vector; None to check it later, when the model
       is known.
     accounting: 'proven', or 'scalar-unproven' to account i.i.d. scalar noise on
-      vectors as if on one number, as was published for the cactus: exactly and over
-      all shifts here, there by the moments accountant of the full shift. Labelled as
-      no guarantee wherever it is shown.
+      vectors as if on one number, over all shifts (for the cactus the moments
+      accountant of the full one was published). Labelled as no guarantee everywhere.
     adaptive_clipping: Moves the clip norm, which starts at l2_norm_clip; None
       keeps it. The noise is then that of the gradient and the count together.
     releases: Statistics released from the same records beside the training:
@@ -63,6 +62,8 @@ class PrivacyPlan:
       `tfcactus.correlated`, such as BandedStrategy(bands=16), which is solved for
       `steps`, or a strategy; None for independent noise. Batches are then those of
       `CyclicBatches`, of which sampling_prob is one over their number in an epoch.
+    target_epsilon: What `fit` of a `PrivateModel` stops before it passes, by the
+      batches that it is given; None for no such limit. It costs nothing.
 
   Raises:
     ValueError: if an argument is out of range, or the noise does not protect
@@ -80,17 +81,19 @@ class PrivacyPlan:
   adaptive_clipping: Optional[AdaptiveClipping] = None
   releases: Sequence[Union[ReleasedStatistic, dp_accounting.DpEvent]] = ()
   correlation: correlated.Wanted = None
+  target_epsilon: Optional[float] = None
 
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
     set_field('noise', noise_lib.check(self.noise))
-    set_field('l2_norm_clip',
-              _checks.positive('l2_norm_clip', self.l2_norm_clip))
-    set_field('num_examples',
-              _checks.integer('num_examples', self.num_examples, 1))
+    set_field('l2_norm_clip', _checks.positive('l2_norm_clip', self.l2_norm_clip))
+    set_field('num_examples', _checks.integer('num_examples', self.num_examples, 1))
     set_field('sampling_prob', _checks.sampling_prob(self.sampling_prob))
     set_field('steps', _checks.integer('steps', self.steps, 1))
     set_field('delta', _checks.delta(self.delta))
+    if self.target_epsilon is not None:
+      set_field('target_epsilon',
+                _checks.positive('target_epsilon', self.target_epsilon))
     if self.accounting not in ACCOUNTINGS:
       raise ValueError(
           f'Expected accounting in {ACCOUNTINGS}, got '
@@ -128,7 +131,7 @@ class PrivacyPlan:
       delta: As the attribute.
       l2_norm_clip: As the attribute.
       noise: The noise; or None with `target_epsilon`.
-      target_epsilon: For the least Gaussian noise that keeps within it.
+      target_epsilon: As the attribute, for the least Gaussian noise that keeps it.
       sampling: How batches are chosen, from `tfcactus.sampling`; what the target is
         kept by. Give it to `guarantee` too. By default as there.
       correlation: As the attribute; or 'auto', with `target_epsilon`, for the number
@@ -158,7 +161,7 @@ class PrivacyPlan:
       noise = calibrate_noise_multiplier(
           _checks.positive('target_epsilon', target_epsilon), noise_lib.Gaussian,
           sampling=kind, **numbers)
-    return cls(noise=noise, **numbers)
+    return cls(noise=noise, target_epsilon=target_epsilon, **numbers)
 
   @classmethod
   def _of_least_error(cls, correlation: str, *, batch_size: int, num_examples: int,
@@ -215,10 +218,7 @@ class PrivacyPlan:
 
   @property
   def release_sensitivity(self) -> float:
-    """Norm of what one example adds to a release, in units of the clip norm.
-
-    One, or more where a count is released together with the gradient.
-    """
+    """Norm of what one example adds to gradient and count, in clip norms."""
     if self.adaptive_clipping is None:
       return 1.0
     return self.adaptive_clipping.sensitivity(

@@ -9,6 +9,7 @@ from tests.conformance.accountants import ACCOUNTANTS
 from tests.conformance.half_and_half import ADD_OR_REMOVE
 from tests.conformance.half_and_half import HalfAndHalfDpEvent
 from tests.fuzz import oracles
+import tfcactus
 from tfcactus import accounting
 
 EVENT = HalfAndHalfDpEvent(0.7)
@@ -60,3 +61,14 @@ def test_beside_other_events():
       [EVENT, dp_accounting.GaussianDpEvent(2.0)]))
   assert math.inf > both.get_epsilon(1e-3) > accounting.PhiAccountant().compose(
       EVENT).get_epsilon(1e-3)
+
+
+def test_its_pairs_are_the_word_of_whoever_wrote_it():
+  settings = dict(noise=tfcactus.Gaussian(2.0), l2_norm_clip=1.0, num_examples=1000,
+                  sampling_prob=0.01, steps=10, delta=1e-5)
+  for event in (EVENT, dp_accounting.SelfComposedDpEvent(EVENT, 2)):
+    plan = tfcactus.PrivacyPlan(**settings, releases=[event])
+    condition, = plan.guarantee().conditions
+    assert 'SteppedDpEvent from outside of tfcactus' in condition
+  own = accounting.ExponentialMechanismDpEvent(0.1)
+  assert not tfcactus.PrivacyPlan(**settings, releases=[own]).guarantee().conditions

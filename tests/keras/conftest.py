@@ -58,6 +58,8 @@ class FakePlan:
   strategy: object = None
   correlation: object = None
   groups: int = 1
+  steps: int = 10**6
+  target_epsilon: object = None
 
   @property
   def expected_batch_size(self):

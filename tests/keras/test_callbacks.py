@@ -256,7 +256,8 @@ def test_training_that_is_not_private_is_refused(make_plan, kind):
     peer = importlib.import_module('tensorflow_privacy')
     optimizer = peer.DPKerasSGDOptimizer(1.0, 1.0)
   with pytest.raises(ValueError, match='not private'):
-    _fit(_plain(optimizer), _batches(), EpsilonCallback(make_plan()))
+    _fit(_plain(optimizer), _batches().for_plain_training(),
+         EpsilonCallback(make_plan()))
 
 
 @pytest.mark.parametrize('kwargs, words', [

@@ -137,6 +137,7 @@ def test_loading_never_forgets_what_the_journal_counts(tmp_path):
   private = _trained(_plan(), tmp_path / 'm.keras', journal=path)
   private.fit(_batches(), verbose=0)  # Released after the file was written.
   again = _load(tmp_path / 'm.keras')
+  assert again.releases == 8
   assert again.guarantee().steps == 8
   again.predict(_X, verbose=0)
   with open(path, 'rb') as other:  # As another process does.

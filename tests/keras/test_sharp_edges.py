@@ -85,7 +85,14 @@ def _rewritten(folder):
 def _plain():
   model = inner()
   model.compile('sgd', NONE)
-  _fit(model)
+  _fit(model, _batches().for_plain_training())
+
+
+def _dropped():
+  model = inner()
+  private.privatize(model, _plan())
+  model.compile('sgd', 'sparse_categorical_crossentropy')
+  model.fit(_batches(), verbose=0)
 
 
 def _changed():
@@ -158,6 +165,7 @@ def _card_of_seeded(folder):
 
 CASES = {
     'this training is not private by tfcactus': lambda folder: _plain(),
+    'Expected a private model in fit(batches)': lambda folder: _dropped(),
     'no amplification by sampling': lambda folder: _arrays(),
     'batches came from a source whose sampling is unknown':
         lambda folder: _fit(batches=tf.data.Dataset.from_tensor_slices(
@@ -191,6 +199,10 @@ CASES = {
             tfcactus.library.get('isotropic-dim3-sigma0.5')))),
     'an experiment that can be repeated, not a private release':
         lambda folder: _card_of_seeded(folder),
+    'of the plan. To go on, privatize(model.inner': lambda folder: _fit(
+        _private(plan=_plan(target_epsilon=1.5)), epochs=3),
+    'of the plan: epsilon is above what plan.guarantee() says': lambda folder: _fit(
+        epochs=3),
     'to allow a step more': lambda folder: _spent(),
     'Expected compile(steps_per_execution=1) with target_epsilon':
         lambda folder: _several_steps(),

@@ -182,6 +182,8 @@ def test_what_a_release_says():
   assert 'experiment' in text and made.seeded
   assert not release.noisy_value(3, sensitivity=1, noise=LAWS[2]).seeded
   guarantee = made.guarantee(1e-6)
+  assert guarantee.seeded and 'SEEDED' in str(guarantee)
+  assert 'SEEDED (noise)' in guarantee.statement
   exact = accounting.sinh_normal.epsilon(LAWS[2], 1e-6)
   assert guarantee.lower <= exact <= guarantee.upper
   assert made.tcdp(1e-6).epsilon(1e-6) > exact

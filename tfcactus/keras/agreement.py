@@ -19,21 +19,21 @@ import tensorflow as tf
 
 from tfcactus.keras import replicas
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.ledger import weight_watch
 from tfcactus.keras.ledger.counts import Counts
+from tfcactus.keras.ledger.record import Record
 from tfcactus.keras.sampled_batches import SampledBatches
 
 _ROOM = 2048
 """Numbers that a worker's message has room for: bytes of JSON, padded by zeros."""
 
 
-def begin(model: keras.Model, batches: Any, known: Counts, plan_number: int) -> Counts:
+def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) -> Counts:
   """Has all workers begin a `fit` alike; to be called on each of them.
 
   Args:
     model: The private model, whose strategy it is.
     batches: What `fit` was given.
-    known: What this worker knows to be released.
+    record: What this worker knows to be released, and from which weights.
     plan_number: Which plan it trains by.
 
   Returns:
@@ -42,7 +42,7 @@ def begin(model: keras.Model, batches: Any, known: Counts, plan_number: int) -> 
   Raises:
     ValueError: naming what differs.
   """
-  strategy = model.distribute_strategy
+  strategy, known = model.distribute_strategy, record.catch_up()
   if replicas.workers(strategy) == 1:
     _check_whole(batches)
     return known
@@ -55,7 +55,7 @@ def begin(model: keras.Model, batches: Any, known: Counts, plan_number: int) -> 
       'scheme': repr(batches.scheme), 'steps_per_epoch': batches.steps_per_epoch,
       'seeded': batches.seeded, 'part_of': batches.part_of,
       'split_noise': model.split_noise,
-      'weights': int(weight_watch.digest(model.inner.weights)) if (
+      'weights': int(record.weights.digest(model.inner.weights)) if (
           model.inner.built) else 0,
       'size': batches.size, 'data': batches.fingerprint(), 'known': list(known),
       'secret': secret})

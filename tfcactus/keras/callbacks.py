@@ -12,9 +12,9 @@ import warnings
 import dp_accounting
 
 from tfcactus import _checks
-from tfcactus import _format
 from tfcactus import relations
 from tfcactus.guarantee import Guarantee
+from tfcactus.keras import budget
 from tfcactus.keras import replicas
 from tfcactus.keras import run_card as run_card_lib
 from tfcactus.keras.compat import optimizers
@@ -49,6 +49,7 @@ class EpsilonCallback(keras.callbacks.Callback):
   optimizers that the model was trained by.
 
   Attributes:
+    target_epsilon: The budget that was given, or None.
     guarantee: The `Guarantee` after the last epoch, or None.
     reason: Why there is none, in words, or ''.
   """
@@ -70,7 +71,8 @@ class EpsilonCallback(keras.callbacks.Callback):
       batches: For a drop-in optimizer, what `fit` is given.
       target_epsilon: Training stops after the last step at which the upper
         bound of epsilon is no larger (and at the latest after the steps that
-        the plan accounts for).
+        the plan accounts for). In this `fit` it stands in for the target of the
+        plan, if that has one; None for the plan's.
       verbose: 1 to print the statement of the guarantee after each epoch.
       run_card: Path of a JSON file, written anew after each epoch, that says
         what ran and what it cost; for a `PrivateModel`, see `make_run_card`.
@@ -92,13 +94,13 @@ class EpsilonCallback(keras.callbacks.Callback):
           f'which is a draw of its own, got {batches!r}.')
     self._given_plan = plan
     self._batches = batches
-    self._target = (None if target_epsilon is None else
-                    _checks.positive('target_epsilon', target_epsilon))
+    self.target_epsilon = (None if target_epsilon is None else
+                           _checks.positive('target_epsilon', target_epsilon))
     self._verbose = verbose
     self._run_card = run_card
     self._also = {name: relations.check(name) for name in also}
     self._every = None if every is None else _checks.integer('every', every, 1)
-    self._budget: Optional[_Budget] = None
+    self._limit: Optional[budget.Limit] = None
     self._warned = False
     self.guarantee = None
     self.reason = 'No step was released yet.'
@@ -110,27 +112,35 @@ class EpsilonCallback(keras.callbacks.Callback):
       ValueError: if training is not private at all, if the plan is not the one
         trained by, or if the budget cannot be kept or is spent.
     """
-    del logs
-    self._budget = None
+    self._limit = None
     self._training = _open_ledger(self.model, self._given_plan, self._batches)
     if self._run_card is not None and self._training.no_run_card:
       raise ValueError(self._training.no_run_card)
-    if self._target is not None:
+    if self.target_epsilon is not None:
       _check_steps_per_execution(self.model)
-      self._budget = _Budget(self._training, self._target)
+    elif isinstance(self.model, HoldsLedger):
+      return  # Its own fit keeps the target of the plan.
+    self._limit = budget.Limit(self._training, self.target_epsilon)
+    self._limit.set_model(self.model)
+    self._limit.set_params(self.params)
+    self._limit.on_train_begin(logs)
+
+  def on_epoch_begin(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
+    """Tells the limit, if there is one."""
+    if self._limit is not None:
+      self._limit.on_epoch_begin(epoch, logs)
 
   def on_train_batch_begin(self, batch: int,
                            logs: Optional[Dict[str, Any]] = None) -> None:
     """Refuses a step beyond the budget."""
-    del batch, logs
-    if self._budget is not None:
-      self._budget.check_step()
+    if self._limit is not None:
+      self._limit.on_train_batch_begin(batch, logs)
 
   def on_train_batch_end(self, batch: int,
                          logs: Optional[Dict[str, Any]] = None) -> None:
     """Stops training after the last step that the budget allows."""
-    if self._budget is not None and self._budget.spent():
-      self.model.stop_training = True
+    if self._limit is not None:
+      self._limit.on_train_batch_end(batch, logs)
     if self._every is not None and (batch + 1) % self._every == 0:
       self.guarantee, self.reason = self._training.ledger().guarantee()
       if self.guarantee is not None and logs is not None:
@@ -139,7 +149,6 @@ class EpsilonCallback(keras.callbacks.Callback):
   def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None
                   ) -> None:
     """Logs what was spent so far."""
-    del epoch
     ledger = self._training.ledger()
     self.guarantee, self.reason = ledger.guarantee()
     if self.guarantee is None:
@@ -149,8 +158,13 @@ class EpsilonCallback(keras.callbacks.Callback):
     if self._run_card is not None and (
         replicas.worker(self.model.distribute_strategy) == 0):
       run_card_lib.write(self.model, self._run_card)
-    if self._budget is not None and self._budget.ends_with_epoch(ledger):
-      self.model.stop_training = True
+    if self._limit is not None:
+      self._limit.on_epoch_end(epoch, logs)
+
+  def on_train_end(self, logs: Optional[Dict[str, Any]] = None) -> None:
+    """Says so where the target of the plan ended training."""
+    if self._limit is not None:
+      self._limit.on_train_end(logs)
 
   def _log(self, guarantee: Guarantee, logs: Dict[str, Any]) -> None:
     """Puts what was spent, and the clip norm if it moves, into the logs."""
@@ -186,68 +200,6 @@ class EpsilonCallback(keras.callbacks.Callback):
     if not self._warned:
       warnings.warn(text, stacklevel=2)
     self._warned = True
-
-
-class _Budget:
-  """An epsilon that one call of `fit` is to keep within."""
-
-  def __init__(self, training: TrainingLedger, target: float):
-    """Finds how many steps it allows.
-
-    Args:
-      training: The ledger of the training that begins.
-      target: For the upper bound of epsilon.
-
-    Raises:
-      ValueError: if it does not allow a step more, or that is not known.
-    """
-    self._training = training
-    self._target = target
-    ahead = training.ledger(ahead=1)
-    self._max_steps = ahead.steps_within(target)
-    guarantee, reason = ahead.guarantee()
-    if guarantee is None:
-      raise ValueError(
-          f'Expected batches with a known account for target_epsilon={target}, '
-          f'which cannot be kept otherwise. {reason}')
-    if not guarantee.proven:
-      raise ValueError(
-          f'Expected a proven guarantee for target_epsilon={target}, got: '
-          f'{guarantee.statement}')
-    if guarantee.upper > target:
-      raise ValueError(
-          f'Expected target_epsilon={target} to allow a step more, but '
-          f'{ahead.steps - 1} were released and the next would bring epsilon '
-          f'to {_format.upper(guarantee.upper)}; raise the budget or stop here.')
-    if self.spent():
-      raise ValueError(
-          f'Expected a plan of more than {self._max_steps} steps with target_epsilon='
-          f'{target}, got one whose steps were all released; stop here, or go on by '
-          'privatize(model.inner, plan) of a plan that differs in steps alone.')
-
-  def spent(self) -> bool:
-    """Whether all steps were released that it allows."""
-    return (self._max_steps is not None and
-            self._training.released_steps >= self._max_steps)
-
-  def check_step(self) -> None:
-    """Refuses a step beyond it.
-
-    Raises:
-      ValueError: if it is spent.
-    """
-    if self.spent():
-      raise ValueError(
-          f'Expected training to stop after {self._max_steps} steps, when the '
-          f'budget target_epsilon={self._target} was spent, got one step more; '
-          'something reset model.stop_training.')
-
-  def ends_with_epoch(self, ledger: Ledger) -> bool:
-    """Whether an epoch that costs as a whole would be beyond it."""
-    if not ledger.counts_epochs:
-      return False
-    guarantee, _ = self._training.ledger(ahead=1).guarantee()
-    return guarantee is None or guarantee.upper > self._target
 
 
 def _open_ledger(model: keras.Model, plan: Optional[PrivacyPlan],

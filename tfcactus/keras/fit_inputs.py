@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 from typing import Callable
+from typing import List
 from typing import NamedTuple
 from typing import Optional
 
@@ -19,6 +20,7 @@ from tfcactus.keras.batches import CyclicBatches
 from tfcactus.keras.batches import FixedSizeBatches
 from tfcactus.keras.batches import PoissonBatches
 from tfcactus.keras.batches import ShuffledBatches
+from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger.batch_marks import BatchMarks
 from tfcactus.keras.ledger.batch_marks import Marks
 from tfcactus.keras.ledger.batch_marks import RowMarks
@@ -97,11 +99,17 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
   return Feed(rows, rows.mark(x), None, class_weight, example=example)
 
 
-def ordered(callbacks: Any) -> Any:
-  """Callbacks, those first that write into the logs which others read."""
-  if not isinstance(callbacks, (list, tuple)):
-    return callbacks
-  return sorted(callbacks, key=lambda each: not getattr(each, 'writes_logs', False))
+def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> List[Any]:
+  """Returns callbacks, those first that write into the logs which others read.
+
+  Args:
+    callbacks: As in `fit`.
+    limit: What keeps the target of the plan, unless one of them keeps another.
+  """
+  given = tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
+  own = any(getattr(each, 'target_epsilon', None) is not None for each in given)
+  return sorted(given, key=lambda each: not getattr(each, 'writes_logs', False)) + (
+      [] if own else [limit])
 
 
 class Split(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Optional
 import tensorflow as tf
 
 from tfcactus.guarantee import Guarantee
+from tfcactus.keras import budget
 from tfcactus.keras import compile_arguments
 from tfcactus.keras import fit_inputs
 from tfcactus.keras import private_step
@@ -243,8 +244,12 @@ class PrivateModel(Fixed, saved_model.SavedModel):
       sample_weight: For arrays; likewise.
       steps_per_epoch: As in Keras; by default that of the `PoissonBatches`.
 
+    Under a plan with a `target_epsilon` it stops before that would be passed, and says
+    so; a `target_epsilon` of an `EpsilonCallback` stands in for it. A plan without one
+    warns where its steps are passed.
+
     Raises:
-      ValueError: if the data are not those of the plan.
+      ValueError: if the data are not those of the plan, or its target allows no step.
     """
     x, y, sample_weight, validation_data = fit_inputs.split(
         self.plan, x, y, sample_weight, validation_data, validation_split)
@@ -257,7 +262,8 @@ class PrivateModel(Fixed, saved_model.SavedModel):
         training.built_on(self, feed.example)):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
-          callbacks=fit_inputs.ordered(callbacks), validation_data=validation_data,
+          callbacks=fit_inputs.ordered(callbacks, budget.Limit(self._ledger)),
+          validation_data=validation_data,
           shuffle=shuffle and not feed.ordered,
           class_weight=feed.class_weight,
           sample_weight=sample_weight, initial_epoch=initial_epoch,

@@ -55,6 +55,7 @@ def make_run_card(model: PrivateModel) -> Dict[str, Any]:
       'adaptive_clipping': (None if plan.adaptive_clipping is None else
                             dataclasses.asdict(plan.adaptive_clipping)),
       'correlation': _correlation(plan),
+      'target_epsilon': plan.target_epsilon,
       'noise': plan.noise.name,
       'noise_multiplier': plan.noise.noise_multiplier,
       'table_digest': plan.noise.digest,

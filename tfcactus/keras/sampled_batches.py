@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import threading
 from typing import Any
+from typing import Callable
 from typing import Iterator
 from typing import List
 from typing import Optional
 from typing import Tuple
+import weakref
 import zlib
 
 import numpy as np
@@ -17,6 +20,7 @@ import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus.keras import data_sources
+from tfcactus.keras import plain_fit
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger.batch_marks import BatchMarks
 from tfcactus.keras.read_only import Fixed
@@ -36,6 +40,9 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   weights: 1 for an example that was drawn, or what `sample_weight` says, and 0 for
   padding, which contributes nothing. An example with NaN or infinity in it is
   treated as padding whenever it is drawn, which is a matter of that example alone.
+
+  A `fit` of a model that is not private raises: noise was most likely forgotten. It
+  takes `for_plain_training()`; `evaluate`, `predict` and loops take the batches.
 
   Draws come from AES-256 in counter mode under a fresh key from the operating
   system. With a seed they repeat, and amplification by sampling does not hold
@@ -99,6 +106,21 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     self._drawn = 0
     self._lock = threading.Lock()
     self._pid = os.getpid()
+    self._plain = False
+
+  def for_plain_training(self) -> SampledBatches:
+    """Returns these batches for models that are not private, of which none is refused.
+
+    For comparisons with training without privacy. They go on with the same draws.
+    """
+    plain = copy.copy(self)
+    plain._plain = True
+    return plain
+
+  def _check_private(self, source: Any) -> None:
+    """Refuses a `fit` of a plain model on these batches or a dataset of them."""
+    if not self._plain:
+      plain_fit.refuse(source)
 
   def fingerprint(self) -> int:
     """A number by which workers tell whether they hold the same examples; no draw.
@@ -166,9 +188,11 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     return self._batch_of(self._data.rows(np.zeros(2, np.int64)))
 
   def __len__(self) -> int:
+    self._check_private(self)
     return self.steps_per_epoch
 
   def __getitem__(self, index: int) -> _Batch:
+    self._check_private(self)
     if self.scheme.draws_epochs:
       raise TypeError(
           f'Expected iteration over the batches of {type(self.scheme).__name__}, '
@@ -206,16 +230,21 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   def dataset(self, steps: Optional[int] = None) -> tf.data.Dataset:
     """Returns the batches of one epoch as a dataset; each pass draws afresh.
 
-    A `PrivateModel` reports an epsilon only for this object itself: what is
-    done to a dataset (cache, repeat, take) cannot be seen.
+    For drop-in optimizers: a `PrivateModel` reports no epsilon for a dataset. A plain
+    model's `fit` of this very object is refused; that of what is made of it (map,
+    cache, take) cannot be seen.
 
     Args:
       steps: Number of batches, `steps_per_epoch` by default.
     """
     steps = _checks.integer(
         'steps', self.steps_per_epoch if steps is None else steps, 1)
-    dataset = self.feed().take(steps)
-    return dataset.apply(tf.data.experimental.assert_cardinality(steps))
+    own: List[Callable[[], Any]] = []
+    dataset = self._dataset(
+        self.scheme.draws_epochs, None, WHOLE, lambda: self._check_private(own[0]()))
+    dataset = dataset.take(steps).apply(tf.data.experimental.assert_cardinality(steps))
+    own.append(weakref.ref(dataset))
+    return dataset
 
   def _draw(self) -> List[np.ndarray]:
     """A draw of the scheme, in the process that made the batches."""
@@ -266,10 +295,12 @@ class SampledBatches(Fixed, keras.utils.Sequence):
             each(lambda part: _pad(part, rows), y),
             each(lambda part: _pad(part.astype(np.float32, copy=False), rows), weights))
 
-  def _dataset(self, once: bool, marks: Optional[BatchMarks], shares: Shares
-              ) -> tf.data.Dataset:
+  def _dataset(self, once: bool, marks: Optional[BatchMarks], shares: Shares,
+               begin: Callable[[], None] = lambda: None) -> tf.data.Dataset:
+    """Batches as a dataset; `begin` is called when an iteration begins."""
 
     def generator() -> Iterator[Any]:
+      begin()
       for batches in self._passes(once, shares):
         for parts in (parts for _, parts in batches) if marks is None else (
             marks.mark(batches)):

@@ -34,8 +34,19 @@ class SavedModel(keras.Model):
     return self.inner.export(*args, **kwargs)
 
   def set_weights(self, weights: Any) -> None:
-    """Sets all weights; what was released stays counted."""
-    with self._ledger.keeping_counts():
+    """Sets all weights; what was released stays counted.
+
+    Weights that this model never had, such as the average of two models, count what
+    the private models of this process released that they can come from.
+
+    Args:
+      weights: As `get_weights` returns them, counters included.
+
+    Raises:
+      ValueError: if the counters are not whole numbers: they were computed with.
+    """
+    self._ledger.check_counters(zip(self.weights, weights))
+    with self._ledger.keeping_counts(others=True):
       super().set_weights(weights)
 
   def save_weights(self, *args: Any, **kwargs: Any) -> None:

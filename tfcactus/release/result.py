@@ -14,8 +14,6 @@ from tfcactus import accounting
 from tfcactus import guarantee as guarantee_lib
 from tfcactus import relations
 
-SEEDED = ' Drawn from a seed: an experiment, not a release.'
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Release(guarantee_lib.ReleasedStatistic):
@@ -60,12 +58,17 @@ class Release(guarantee_lib.ReleasedStatistic):
       neighboring_relation: ADD_OR_REMOVE_ONE, REPLACE_ONE at twice the
         sensitivity, or REPLACE_SPECIAL at the same: a record replaced by one
         that no query counts.
+
+    Returns:
+      Bounds on epsilon at `delta`. Where the noise came from a seed, its print and its
+      statement say so.
     """
     relation = relations.check(neighboring_relation)
-    return guarantee_lib.guarantee(
+    found = guarantee_lib.guarantee(
         self.event, 1, delta, relation,
         statement=relations.protected(relation, 'record', 'the data') +
-        f': {self.mechanism}.' + (SEEDED if self.seeded else ''))
+        f': {self.mechanism}.')
+    return found.seeded_by('noise') if self.seeded else found
 
   def tcdp(self, delta: float) -> accounting.TCDP:
     """The truncated CDP of this release that is best at `delta`."""
@@ -84,7 +87,7 @@ class Release(guarantee_lib.ReleasedStatistic):
     lines.append(f'{self.error_kind}: {_format.upper(self.error(beta))} with '
                  f'probability {_format.lower(1 - beta)}')
     if self.seeded:
-      lines.append(SEEDED.strip())
+      lines.append('Drawn from a seed: an experiment, not a release.')
     return '\n'.join(lines)
 
 

@@ -1,5 +1,6 @@
 """What was released stays released, however the model is wrapped or restored."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -79,6 +80,42 @@ def test_private_models_of_two_plans_do_not_hide_each_other(make_plan):
   for private in models:
     with pytest.raises(ValueError, match='same variables'):
       private.guarantee()
+
+
+def _averaged(models, counters):
+  """The mean of weights, with the counters of one model."""
+  rows = zip(*(model.get_weights() for model in models), counters.get_weights())
+  return [own if own.dtype.kind == 'i' else sum(parts) / len(parts)
+          for *parts, own in rows]
+
+
+def test_an_average_of_private_models_counts_all_of_them(make_plan):
+  first, second, third = (_private(make_plan()) for _ in range(3))
+  second.inner.set_weights(first.inner.get_weights())
+  first.fit(_batches(), verbose=0)
+  second.fit(_batches(), epochs=2, verbose=0)
+  mean = _averaged((first, second), first)
+  with pytest.raises(ValueError, match='Compute with the other weights alone'):
+    third.set_weights([np.mean(each, 0) for each in zip(
+        first.get_weights(), second.get_weights())])
+  first.set_weights(mean)
+  third.set_weights(mean)
+  assert third.guarantee().steps == first.guarantee().steps == 12
+  first.set_weights(mean)  # No more than it has.
+  assert first.guarantee().steps == 12
+
+
+def test_a_copy_of_a_private_model_counts_it_alone(make_plan):
+  first, second, third = (_private(make_plan()) for _ in range(3))
+  second.inner.set_weights(first.inner.get_weights())
+  for model in (first, second):
+    model.fit(_batches(), verbose=0)
+  third.set_weights(second.get_weights())
+  assert third.guarantee().steps == 4
+  earlier = first.get_weights()
+  first.fit(_batches(), verbose=0)
+  first.set_weights(earlier)
+  assert first.guarantee().steps == 8
 
 
 def test_training_outside_is_noticed(make_plan):

@@ -155,7 +155,13 @@ class Profile:
             sum(above for _, above in errors) + self.omitted(epsilon))
 
   def solve(self, delta: float, epsilon: float) -> float:
-    """Newton's method on log delta, kept inside a bracket."""
+    """Newton's method on log delta, kept inside a bracket.
+
+    Raises:
+      IntractableError: if it does not get there, or every measure was left out.
+    """
+    if not self.tables:
+      raise IntractableError
     reach = 2 / max(table.order for table in self.tables)
     low, high = min(0.0, epsilon) - 10 * reach, math.inf
     for _ in range(MAX_NEWTON):

@@ -123,3 +123,10 @@ def steps_per_execution(model: keras.Model) -> Optional[int]:
   if isinstance(steps, str):  # 'auto'
     return None
   return 1 if steps is None else number(steps)
+
+
+def next_steps(model: keras.Model, left: Optional[int]) -> int:
+  """How many steps a model runs next, of which `left` are left in the epoch."""
+  steps = steps_per_execution(model) or 1
+  # Keras 3 runs whole executions, past the end of an epoch.
+  return steps if KERAS_3 or left is None else min(steps, left)

@@ -150,7 +150,8 @@ def _released(optimizer: DPOptimizer, model: keras.Model) -> _Released:
     model: The model.
   """
   earlier: List[Any] = [
-      trainer for trainer in lineage.trainers(model.trainable_variables)
+      trainer for trainer in lineage.trainers(
+          model.trainable_variables if model.built else ())
       if trainer is not optimizer and trainer.released_steps]
   steps = optimizer.released_steps + sum(t.released_steps for t in earlier)
   problem, seeded, grouped = '', optimizer.seeded, optimizer.grouped

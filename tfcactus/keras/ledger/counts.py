@@ -82,6 +82,12 @@ class Counts(NamedTuple):
         combined(self.sampling, other.sampling), number,
         self.seeded_parts | other.seeded_parts)
 
+  def plus(self, other: Counts) -> Counts:
+    """Counts both, of releases that none of the two shares with the other."""
+    return self.merged(other)._replace(
+        released_steps=self.released_steps + other.released_steps,
+        epochs_begun=self.epochs_begun + other.epochs_begun)
+
   def stepped(self, sampling: int, epochs: int, seeded: Seeded) -> Counts:
     """After one step more.
 

@@ -51,7 +51,7 @@ def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
   if record.released_steps and number != plan_number(plan):
     return _OTHER_PLAN
   if any(other is not record and other.released_steps
-         for other in trainers(model.weights)):
+         for other in trainers(model.weights if model.built else ())):
     return _OTHER_TRAINER
   return '' if record.knows(model) else _CHANGED
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 from typing import Any
 from typing import Dict
+from typing import Iterable
 from typing import Iterator
 from typing import List
 from typing import Mapping
@@ -23,7 +24,6 @@ from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger import counts
 from tfcactus.keras.ledger import lineage
-from tfcactus.keras.ledger import weight_watch
 from tfcactus.keras.ledger.batch_marks import Marks
 from tfcactus.keras.ledger.batch_marks import Place
 from tfcactus.keras.ledger.batch_marks import Taken
@@ -110,8 +110,15 @@ class ModelLedger:
 
   @property
   def released_steps(self) -> int:
-    """How many noisy updates were released; restoring never lowers it."""
+    """How many noisy updates were released, the journal's included."""
+    if self._unread:
+      self.record.catch_up(Journal.peek(self._unread, self.plan))
     return self.record.released_steps
+
+  @property
+  def _unread(self) -> Optional[PathLike]:
+    """The journal of a loaded model that has not trained, which is read each time."""
+    return self.journal_path if self.journal is None and self._chief else None
 
   @property
   def clip_norm(self) -> Optional[float]:
@@ -122,6 +129,7 @@ class ModelLedger:
   def remember(self) -> None:
     """Lets the model's variables tell that steps from them are counted here."""
     lineage.remember(self._model.weights, self.record)
+    self.record.weights.place(self._model.weights)
 
   def own_variables(self) -> Dict[str, tf.Variable]:
     """What is saved with the weights: counters, and the norm if it moves."""
@@ -179,10 +187,10 @@ class ModelLedger:
   def _counted(self, marks: List[tf.Tensor]) -> tf.Tensor:
     """Counts a step by the marks of all that the replicas here hold of its batch."""
     counters = [self.record.counters[name] for name in Counts._fields]
+    watch = self.record.weights
     totals = tf.numpy_function(
-        self._admit, [tf.concat(marks, 0), weight_watch.digest(self._model.weights),
-                      tf.convert_to_tensor(self.record.weights.left),
-                      *map(tf.convert_to_tensor, counters)], tf.int64)
+        self._admit, [tf.concat(marks, 0), watch.digest(self._model.weights),
+                      *map(tf.convert_to_tensor, [watch.left, *counters])], tf.int64)
     totals = tf.ensure_shape(totals, [len(counters) + len(_NOWHERE) + len(_FAILED)])
     for counter, total in zip(counters, tf.unstack(totals)):
       counter.assign(total)
@@ -231,12 +239,26 @@ class ModelLedger:
 
   def end_step(self) -> None:
     """Remembers the weights that a step left."""
-    replicas.once(lambda: self.record.weights.left.assign(
-        weight_watch.digest(self._model.weights)))
+    watch = self.record.weights
+    replicas.once(lambda: watch.left.assign(watch.digest(self._model.weights)))
 
   def count_seeded(self, noise: bool, batches: bool) -> None:
     """Counts what a file says was seeded of the steps in it."""
     self.record.catch_up(Counts(seeded_parts=int(Seeded.of(noise, batches))))
+
+  def check_counters(self, weights: Iterable[Tuple[tf.Variable, Any]]) -> None:
+    """Refuses counters that were computed with, as where weights are averaged.
+
+    Args:
+      weights: Pairs (variable, value) of all weights of the private model.
+
+    Raises:
+      ValueError: naming the counter.
+    """
+    own = {id(each): name for name, each in self.record.counters.items()}
+    for variable, value in weights:
+      if id(variable) in own and np.asarray(value).dtype.kind not in 'iu':
+        raise ValueError(_COMPUTED.format(own[id(variable)], np.asarray(value).dtype))
 
   def check_weights(self) -> None:
     """Counts what something else than steps has done, before weights go on."""
@@ -257,7 +279,7 @@ class ModelLedger:
     self._open_journal()
     self.check_weights()
     self.record.catch_up(agreement.begin(
-        model, batches, self.record.catch_up(), lineage.plan_number(self.plan)))
+        model, batches, self.record, lineage.plan_number(self.plan)))
     self._agreed = True
     self._in_parts = self._in_parts or getattr(batches, 'part_of', None) is not None
     self._marks.append(marks)
@@ -286,16 +308,20 @@ class ModelLedger:
       yield
 
   @contextlib.contextmanager
-  def keeping_counts(self, weights: bool = True) -> Iterator[None]:
+  def keeping_counts(self, weights: bool = True, others: bool = False
+                    ) -> Iterator[None]:
     """Keeps counters from falling when older ones come back inside.
 
     Args:
       weights: Whether the model's weights do too.
+      others: Whether they may be made from those of other private models.
     """
-    self.record.catch_up()
+    before = self.record.catch_up()
     if weights:
       self.record.look(self._model)
     yield
+    if others and self._model.built:
+      self.record.count_others(self._model, before)
     self.record.catch_up()
     if weights:
       self.record.keep(self._model)
@@ -308,8 +334,8 @@ class ModelLedger:
     """
     known = self.record.catch_up()
     note = lineage.problem(self.record, self._model, self.plan)
-    if self.journal_path is not None and self.journal is None and self._chief:
-      entry = Journal.peek(self.journal_path, self.plan)
+    if self._unread:
+      entry = Journal.peek(self._unread, self.plan)
       note = note or ('' if entry else _NO_JOURNAL.format(self.journal_path))
       known = self.record.catch_up(entry)
     elif self.journal_path is not None and not self._chief and not self._agreed:
@@ -324,6 +350,13 @@ class ModelLedger:
         known.released_steps + ahead, known.epochs_begun + ahead, note, seeded,
         ' '.join(filter(None, (self._condition, _PARTS if self._in_parts else '')))))
 
+
+_COMPUTED = (
+    'Expected the counters among the weights as get_weights returned them, whole '
+    'numbers, got {} of type {}: weights that are computed from those of several '
+    'private models cost what all of these cost together. Compute with the other '
+    'weights alone, and pass the counters of this model: what other private models of '
+    'this process released is added.')
 
 _NOWHERE = Place(0, 0, 0, 0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Dict
 from typing import Optional
+import weakref
 
 import tensorflow as tf
 
@@ -41,6 +42,7 @@ class Record:
     self._lock = threading.RLock()
     self.weights = weight_watch.Watch()
     self.changed = False
+    _records.add(self)
 
   @property
   def released_steps(self) -> int:
@@ -87,6 +89,32 @@ class Record:
           counts.UNKNOWN if self.changed else sampling, epochs, seeded)
       return self._known
 
+  def count_others(self, model: keras.Model, before: Counts) -> None:
+    """Counts other models too that weights just set with counts may come from.
+
+    They are the models of this process that had these very weights; or, where none
+    had, all copies: models that began with the same weights, of which averages are
+    made. (Averages of others are not seen: they are of no use.)
+
+    Args:
+      model: The wrapped model.
+      before: What was known before the weights were set.
+    """
+    with self._lock:
+      weights = int(self.weights.digest(model.weights))
+      brought = training.number(self.counters['released_steps'])
+      if not brought or self.weights.has_left(weights):
+        return
+      others = [each for each in list(_records) if each is not self]
+      sources = [each for each in others if each.weights.has_left(weights)]
+      # A model that took no step here may come from a file of one of them.
+      total = before if self.weights.stepped else Counts()
+      near = [self] if self.weights.stepped else others
+      for each in sources or [each for each in others if any(
+          each is not other and each.weights.shares(other.weights) for other in near)]:
+        total = total.plus(each.catch_up())
+      self.catch_up(total)
+
   def keep(self, model: keras.Model) -> None:
     """Remembers the weights, which a method of a private model has set."""
     with self._lock:
@@ -106,3 +134,7 @@ class Record:
     if self.changed:
       # With the weights: whoever loads them is to know.
       self.catch_up(Counts(sampling=counts.UNKNOWN))
+
+
+_records: weakref.WeakSet[Record] = weakref.WeakSet()
+"""Those of all private models of this process."""

@@ -1,0 +1,95 @@
+"""Weights that changed are noticed, wherever they stand and whatever they became."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras.tiny import NONE
+from tests.keras.tiny import X
+from tests.keras.tiny import Y
+from tfcactus.keras import PoissonBatches
+from tfcactus.keras import privatize
+from tfcactus.keras.compat import training
+from tfcactus.keras.ledger import weight_watch
+
+
+def _inner():
+  """A model with two kernels and two biases of one shape."""
+  return tf.keras.Sequential([tf.keras.layers.Input((6,)), tf.keras.layers.Dense(6),
+                              tf.keras.layers.Dense(6)])
+
+
+def _digest(watch, model):
+  return int(watch.digest(model.weights))
+
+
+class _Each(tf.keras.callbacks.Callback):
+  """Calls something with the inner model after each step."""
+
+  def __init__(self, call):
+    super().__init__()
+    self._call = call
+
+  def on_train_batch_end(self, batch, logs=None):
+    self._call(self.model.inner)
+
+
+def _swap(model):
+  first, second = (layer.kernel.numpy() for layer in model.layers)
+  model.layers[0].kernel.assign(second)
+  model.layers[1].kernel.assign(first)
+
+
+def test_kernels_that_a_callback_exchanges_are_noticed(make_plan):
+  private = privatize(_inner(), make_plan())
+  private.compile('sgd', NONE)
+  private.fit(PoissonBatches(X, Y, 0.25), verbose=0, callbacks=[_Each(_swap)])
+  with pytest.raises(ValueError, match='changed outside'):
+    private.guarantee()
+
+
+def test_freezing_and_thawing_between_fits_changes_nothing(make_plan):
+  inner = _inner()
+  private = privatize(inner, make_plan())
+  private.compile('sgd', NONE)
+  for frozen in (False, True, False):
+    inner.layers[0].trainable = not frozen
+    private = privatize(inner, make_plan())
+    private.compile('sgd', NONE)
+    private.fit(PoissonBatches(X, Y, 0.25), verbose=0)
+  assert private.guarantee().steps == 12
+
+
+def test_a_digest_depends_on_values_and_not_on_the_order_of_a_list():
+  model = _inner()
+  watch = weight_watch.Watch()
+  before = _digest(watch, model)
+  assert int(watch.digest(model.weights[::-1])) == before
+  model.layers[0].trainable = False  # Keras 2 then lists it last.
+  assert _digest(watch, model) == before
+  again = tf.keras.Model(model.inputs, model.outputs)
+  assert _digest(watch, again) == before
+  _swap(model)
+  assert _digest(watch, model) != before
+  _swap(model)
+  assert _digest(watch, model) == before
+
+
+def test_each_choice_of_values_has_a_digest_of_its_own():
+  variables = [training.counter(0.0, f'v{i}', 'float32') for i in range(4)]
+  seen = set()
+  for values in np.ndindex(2, 2, 2, 2):
+    for variable, value in zip(variables, values):
+      variable.assign(float(value))
+    seen.add(int(weight_watch.Watch().digest(variables)))
+  assert len(seen) == 16
+
+
+def test_processes_that_list_variables_alike_get_equal_digests():
+  digests = set()
+  for extra in (0, 3):  # What one of them has made before counts for nothing.
+    made = [training.counter(float(i), f'v{i}', 'float32') for i in range(extra + 2)]
+    for i, variable in enumerate(made[extra:]):
+      variable.assign(float(i))
+    digests.add(int(weight_watch.Watch().digest(made[extra:])))
+  assert len(digests) == 1

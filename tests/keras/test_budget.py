@@ -1,0 +1,177 @@
+"""A plan's target epsilon is a limit; its steps are told of when they are passed."""
+
+import dataclasses
+import warnings
+
+import pytest
+import tensorflow as tf
+
+from tests.keras.tiny import inner
+from tests.keras.tiny import NONE
+from tests.keras.tiny import X
+from tests.keras.tiny import Y
+import tfcactus
+from tfcactus import keras as private
+from tfcactus.keras import run_card
+from tfcactus.keras import serialization
+from tfcactus.keras.compat.versions import KERAS_3
+
+STOPPED = 'Stopped fit after 8 steps'
+
+
+def _plan(**settings):
+  return tfcactus.PrivacyPlan.for_training(**{**dict(
+      batch_size=10, epochs=2, num_examples=40, delta=1e-5, l2_norm_clip=1.0,
+      target_epsilon=3.0), **settings})
+
+
+def _private(plan=None, model=None, **options):
+  model = private.privatize(model or inner(), plan or _plan(), **options)
+  model.compile('sgd', NONE)
+  return model
+
+
+def _batches(**options):
+  return private.PoissonBatches(X, Y, batch_size=10, **options)
+
+
+def test_fit_stops_before_the_target_and_says_how_to_go_on():
+  model = _private()
+  with pytest.warns(UserWarning, match=STOPPED) as said:
+    history = model.fit(_batches(), epochs=5, verbose=0)
+  text, = {str(each.message) for each in said if 'Stopped' in str(each.message)}
+  assert 'epsilon <= ' in text and 'dataclasses.replace' in text
+  assert len(history.history['loss']) == 2 and model.releases == 8
+  assert model.guarantee().upper <= 3.0 < model.plan.guarantee(9).upper
+  with pytest.raises(ValueError, match='to allow a step more'):
+    model.fit(_batches(), verbose=0)
+  assert model.releases == 8
+
+
+@pytest.mark.parametrize('model', [
+    inner(), tf.keras.Sequential([tf.keras.layers.Dense(3)])], ids=['built', 'not yet'])
+def test_fit_stops_within_an_epoch_too(model):
+  model = _private(model=model)
+  with pytest.warns(UserWarning, match=STOPPED):
+    model.fit(_batches(steps_per_epoch=5), epochs=2, verbose=0)
+  assert model.releases == 8
+
+
+@pytest.mark.parametrize('epochs', [[2], [1, 1]])
+def test_training_as_planned_ends_without_a_word(epochs):
+  model = _private()
+  with warnings.catch_warnings():
+    warnings.simplefilter('error', UserWarning)
+    for each in epochs:
+      model.fit(_batches(), epochs=each, verbose=0)
+  assert model.releases == 8
+
+
+def test_it_holds_whatever_resets_stop_training():
+  reset = tf.keras.callbacks.LambdaCallback(
+      on_train_batch_end=lambda batch, logs: setattr(model, 'stop_training', False),
+      on_epoch_end=lambda epoch, logs: setattr(model, 'stop_training', False))
+
+  model = _private()
+  with pytest.warns(UserWarning, match=STOPPED):
+    model.fit(_batches(), epochs=5, verbose=0, callbacks=[reset])
+  assert model.releases == 8
+
+
+def test_another_target_is_asked_for_by_the_callback_or_by_a_plan():
+  model = _private(dataclasses.replace(_plan(), steps=40))
+  smaller = model.plan.guarantee(3).upper
+  model.fit(_batches(), epochs=5, verbose=0, callbacks=[
+      private.EpsilonCallback(target_epsilon=smaller)])
+  assert model.releases == 3
+  model.fit(_batches(), epochs=3, verbose=0, callbacks=[
+      private.EpsilonCallback(target_epsilon=5.0)])
+  assert model.releases == 15 and model.guarantee().upper > 3.0
+  free = _private(dataclasses.replace(model.plan, target_epsilon=None), model.inner)
+  free.fit(_batches(), epochs=5, verbose=0)
+  assert free.releases == 35
+
+
+def test_passes_over_arrays_are_limited_by_the_epoch():
+  plan = _plan(sampling=tfcactus.sampling.RandomAllocationSampling)
+  model = _private(plan)
+  with pytest.warns(UserWarning, match=STOPPED):
+    model.fit(private.AllocatedBatches(X, Y, num_batches=4), epochs=5, verbose=0)
+  assert model.releases == 8
+  with pytest.raises(ValueError, match='the next would bring epsilon'):
+    _private().fit(X, Y, batch_size=10, verbose=0)  # Dearer than the whole plan.
+
+
+def test_batches_without_an_account_are_told_of():
+  data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(10)
+  with pytest.warns(UserWarning, match='Nothing keeps target_epsilon=3'):
+    _private().fit(data, verbose=0)
+
+
+def test_steps_beyond_a_plan_without_a_target_are_told_of_once():
+  model = _private(dataclasses.replace(_plan(), target_epsilon=None))
+  with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter('always')
+    model.fit(_batches(), epochs=2, verbose=0)
+    assert not [each for each in said if 'beyond steps' in str(each.message)]
+    for _ in range(2):
+      model.fit(_batches(), epochs=2, verbose=0)
+  assert len([each for each in said if 'beyond steps=8' in str(each.message)]) == 1
+  assert model.releases == 24
+
+
+def test_executions_of_several_steps_end_whole():
+  model = private.privatize(inner(), _plan(epochs=5))
+  model.compile('sgd', NONE, steps_per_execution=3)
+  with pytest.warns(UserWarning, match='Stopped fit after'):
+    model.fit(_batches(), epochs=9, verbose=0)
+  # Keras 3 takes six steps for an epoch of four.
+  assert model.releases == (18 if KERAS_3 else 20)
+
+
+def test_a_list_of_callbacks_keeps_its_own():
+  model, seen = _private(), []
+  callbacks = tf.keras.callbacks.CallbackList(
+      [tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: seen.append(1))],
+      add_history=True, model=model)
+  with pytest.warns(UserWarning, match=STOPPED):
+    model.fit(_batches(), epochs=5, verbose=0, callbacks=callbacks)
+  assert len(seen) == 2 and model.releases == 8
+
+
+def test_files_journals_and_cards_know_the_target(tmp_path):
+  model = _private(journal=tmp_path / 'run.journal')
+  model.fit(_batches(), verbose=0)
+  model.save(tmp_path / 'm.keras')
+  again = tf.keras.models.load_model(tmp_path / 'm.keras')
+  assert again.plan == model.plan and again.plan.target_epsilon == 3.0
+  assert run_card.make_run_card(again)['target_epsilon'] == 3.0
+  with pytest.warns(UserWarning, match=STOPPED):
+    again.fit(_batches(), epochs=5, verbose=0)
+  config = serialization.plan_config(model.plan)
+  del config['target_epsilon']  # As written before there was one.
+  free = serialization.plan_from(config)
+  assert free.target_epsilon is None
+  # A journal is of what steps cost, which no target changes.
+  resumed = private.privatize(inner(), free, journal=tmp_path / 'run.journal')
+  assert resumed.releases == 8
+
+
+@pytest.mark.filterwarnings('ignore:Each example takes')
+@pytest.mark.parametrize('model', [
+    inner(), tf.keras.Sequential([tf.keras.layers.Dense(3)])], ids=['built', 'not yet'])
+def test_a_drop_in_optimizer_keeps_the_target_by_the_callback(model):
+  plan, batches = _plan(), _batches()
+  model.compile(private.DPKerasSGDOptimizer.from_plan(plan), NONE)
+  with pytest.warns(UserWarning, match=STOPPED):
+    model.fit(batches.dataset(), epochs=5, verbose=0,
+              callbacks=[private.EpsilonCallback(batches=batches)])
+  assert model.optimizer.released_steps == 8
+
+
+@pytest.mark.parametrize('bad', [0, -1.0, 'small'])
+def test_bad_targets_are_refused_in_words(bad):
+  with pytest.raises(ValueError, match='target_epsilon'):
+    tfcactus.PrivacyPlan(noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, delta=1e-5,
+                         num_examples=40, sampling_prob=0.25, steps=8,
+                         target_epsilon=bad)

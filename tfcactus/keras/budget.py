@@ -1,0 +1,199 @@
+"""Ends a `fit` before an epsilon is passed: one given to it, or that of the plan."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Dict
+from typing import Optional
+import warnings
+
+from tfcactus import _format
+from tfcactus.keras.compat import training as compat
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.ledger.ledger import HoldsLedger
+from tfcactus.keras.ledger.ledger import Ledger
+from tfcactus.keras.ledger.ledger import TrainingLedger
+
+_GO_ON = (
+    'To go on, privatize(model.inner, dataclasses.replace(model.plan, '
+    'target_epsilon=..., steps=...)) with a larger target, or None for no limit.')
+
+
+class Limit(keras.callbacks.Callback):
+  """Stops one call of `fit` before a target epsilon would be passed.
+
+  Without a target it warns once if the steps go beyond those of the plan.
+  """
+
+  _supports_tf_logs = True
+
+  def __init__(self, training: TrainingLedger, target: Optional[float] = None):
+    """Initialises the callback.
+
+    Args:
+      training: The ledger of the training that begins.
+      target: For the upper bound of epsilon; None for that of the plan, which is left,
+        with a warning, where no account of the batches is known.
+    """
+    super().__init__()
+    self._training = training
+    self._given = target
+    self._budget: Optional[_Budget] = None
+    self._epoch = self._released = 0
+    self._cut = self._late = False
+
+  def on_train_begin(self, logs: Optional[Dict[str, Any]] = None) -> None:
+    """Finds the number of steps that the target allows.
+
+    Raises:
+      ValueError: if it allows none.
+    """
+    del logs
+    self._cut, self._budget = False, None
+    self._released = self._training.released_steps
+    # A drop-in optimizer's account needs the weights, which the first step makes.
+    self._late = self._given is None and not (
+        self.model.built or isinstance(self.model, HoldsLedger))
+    if not self._late:
+      self._find()
+
+  def _find(self) -> None:
+    """Finds the number of steps that the target allows."""
+    self._late, target = False, self._training.plan.target_epsilon
+    if self._given is not None:
+      self._budget = _Budget(self._training, self._given)
+    elif target is not None:
+      guarantee, reason = self._training.ledger(ahead=1).guarantee()
+      if guarantee is None or not guarantee.proven:
+        warnings.warn(
+            f'Nothing keeps target_epsilon={target} of the plan in this fit. '
+            f'{reason or guarantee and guarantee.statement}', stacklevel=2)
+      else:
+        self._budget = _Budget(self._training, target, f'. {_GO_ON}')
+
+  def on_epoch_begin(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
+    """Notes the epoch."""
+    del logs
+    self._epoch = epoch
+
+  def on_train_batch_begin(self, batch: int, logs: Optional[Dict[str, Any]] = None
+                          ) -> None:
+    """Refuses an execution beyond the target."""
+    del logs
+    if self._budget is not None:
+      self._budget.check(self._next(batch))
+
+  def on_train_batch_end(self, batch: int, logs: Optional[Dict[str, Any]] = None
+                        ) -> None:
+    """Stops after the last execution that the target allows."""
+    del logs
+    if self._late and self._training.released_steps < self._training.plan.steps:
+      self._find()
+    if self._budget is not None and self._budget.spent(self._next(batch + 1)):
+      self._stop(batch + 1 < (self.params.get('steps') or 0))
+
+  def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
+    """Stops where another epoch would pass the target, which may cost as a whole."""
+    del epoch, logs
+    if self._budget is None:
+      self._warn_beyond()
+    elif self._budget.ends_with_epoch(self._training.ledger()) or (
+        self._budget.spent(self._next(0))):
+      self._stop(False)
+
+  def on_train_end(self, logs: Optional[Dict[str, Any]] = None) -> None:
+    """Says that the target of the plan ended training."""
+    del logs
+    plan = self._training.plan
+    if self._cut and self._given is None:
+      guarantee, _ = self._training.ledger().guarantee()
+      warnings.warn(
+          f'Stopped fit after {self._training.released_steps} steps in all, at '
+          f'{guarantee}: more would pass target_epsilon={plan.target_epsilon} or '
+          f'steps={plan.steps} of the plan. {_GO_ON}', stacklevel=2)
+
+  def _warn_beyond(self) -> None:
+    """Warns after the epoch in which the steps pass those of the plan."""
+    before, planned = self._released, self._training.plan.steps
+    self._released = self._training.released_steps
+    if before <= planned < self._released:
+      warnings.warn(
+          f'Released {self._released} steps, beyond steps={planned} of the plan: '
+          'epsilon is above what plan.guarantee() says. EpsilonCallback shows it; a '
+          'target_epsilon of the plan ends fit in time.', stacklevel=2)
+
+  def _next(self, done: int) -> int:
+    """How many steps run next, once `done` of an epoch are done."""
+    steps = self.params.get('steps')
+    return compat.next_steps(self.model, steps and (steps - done or steps))
+
+  def _stop(self, within_epoch: bool) -> None:
+    """Stops training, if more was asked for."""
+    if within_epoch or self._epoch + 1 < self.params['epochs']:
+      self._cut = self.model.stop_training = True
+
+
+class _Budget:
+  """An epsilon that one call of `fit` is to keep within."""
+
+  def __init__(self, training: TrainingLedger, target: float,
+               remedy: str = '; raise the budget or stop here.'):
+    """Finds how many steps it allows.
+
+    Args:
+      training: The ledger of the training that begins.
+      target: For the upper bound of epsilon.
+      remedy: What to do where it allows none.
+
+    Raises:
+      ValueError: if it does not allow a step more, or that is not known.
+    """
+    self._training = training
+    self._target = target
+    ahead = training.ledger(ahead=1)
+    self._max_steps = ahead.steps_within(target)
+    guarantee, reason = ahead.guarantee()
+    if guarantee is None:
+      raise ValueError(
+          f'Expected batches with a known account for target_epsilon={target}, '
+          f'which cannot be kept otherwise. {reason}')
+    if not guarantee.proven:
+      raise ValueError(
+          f'Expected a proven guarantee for target_epsilon={target}, got: '
+          f'{guarantee.statement}')
+    if guarantee.upper > target:
+      raise ValueError(
+          f'Expected target_epsilon={target} to allow a step more, but '
+          f'{ahead.steps - 1} were released and the next would bring epsilon '
+          f'to {_format.upper(guarantee.upper)}{remedy}')
+    if self.spent():
+      raise ValueError(
+          f'Expected a plan of more than {self._max_steps} steps with target_epsilon='
+          f'{target}, got one whose steps were all released; stop here, or go on by '
+          'privatize(model.inner, plan) of a plan that differs in steps alone, such as '
+          'dataclasses.replace(plan, steps=...).')
+
+  def spent(self, coming: int = 1) -> bool:
+    """Whether `coming` steps more are beyond it."""
+    return (self._max_steps is not None and
+            self._training.released_steps + coming > self._max_steps)
+
+  def check(self, coming: int) -> None:
+    """Refuses `coming` steps beyond it.
+
+    Raises:
+      ValueError: if it does not allow them.
+    """
+    if self.spent(coming):
+      raise ValueError(
+          f'Expected training to stop after {self._max_steps} steps, when the '
+          f'budget target_epsilon={self._target} is spent, got {coming} more after '
+          f'{self._training.released_steps}; something reset model.stop_training, or '
+          'an execution takes several steps: compile(steps_per_execution=1).')
+
+  def ends_with_epoch(self, ledger: Ledger) -> bool:
+    """Whether an epoch that costs as a whole would be beyond it."""
+    if not ledger.counts_epochs:
+      return False
+    guarantee, _ = self._training.ledger(ahead=1).guarantee()
+    return guarantee is None or guarantee.upper > self._target

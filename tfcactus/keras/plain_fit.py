@@ -1,0 +1,52 @@
+"""Notices where a model that is not private is fitted on batches of this package."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tfcactus.keras import tfp
+from tfcactus.keras.compat import optimizers
+
+
+def refuse(source: Any) -> None:
+  """Refuses a `fit` under way, in any thread, of a plain model on `source`.
+
+  Keras asks for the length, for batches or for an iterator, and never says for which
+  model. Each `fit` on the stack is therefore looked at: what its `self` and `x` are.
+
+  Args:
+    source: What `fit` would be given: batches, or a dataset of them.
+
+  Raises:
+    ValueError: if there is one; it says how a plain `fit` is asked for.
+  """
+  frame: Any
+  for frame in sys._current_frames().values():  # pylint: disable=protected-access
+    while frame is not None:
+      if frame.f_code.co_name == 'fit':
+        model, x = (frame.f_locals.get(name) for name in ('self', 'x'))
+        if x is not None and x is source and hasattr(model, 'optimizer') and (
+            not _is_private(model)):
+          raise ValueError(_PLAIN.format(
+              type(model).__name__, getattr(model, 'name', '?'),
+              type(model.optimizer).__name__))
+      frame = frame.f_back
+
+
+def _is_private(model: Any) -> bool:
+  """Whether a model, or an optimizer that it holds, makes its training private."""
+  if hasattr(type(model), 'training_ledger') or tfp.is_foreign_dp_optimizer(model):
+    return True
+  held = [optimizers.unwrapped(model.optimizer), *vars(model).values()]
+  return any(hasattr(type(each), 'apply_gradients') and (
+      hasattr(type(each), 'training_ledger') or tfp.is_foreign_dp_optimizer(each))
+             for each in held)
+
+
+_PLAIN = (
+    'Expected a private model in fit(batches), got the {} {!r} with the optimizer {}, '
+    'which trains without noise. Fit the model that tfcactus.keras.privatize(model, '
+    'plan) returns, compiled, or compile a drop-in optimizer such as '
+    'DPKerasSGDOptimizer. Where plain training is meant, '
+    'fit(batches.for_plain_training()).')
