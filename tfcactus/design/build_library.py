@@ -57,9 +57,8 @@ def requests() -> dict[str, Request]:
 def check(name: str, request: Request) -> str:
   """Recomputes a shipped table's certificate from its arrays; returns a report line.
 
-  Raises:
-    ValueError: if the shipped table is unreadable or not what its name says.
-    SolverError: if its certificate does not hold.
+  Raises ValueError if the table is unreadable or not what its name says, SolverError
+  if its certificate does not hold.
   """
   shipped = noise.load(TABLES / f'{name}.npz')
   told = shipped.info['parameters']
@@ -81,11 +80,7 @@ def _compare(name: str, key: str, new: float, old: float) -> None:
 
 
 def reproduce(name: str, request: Request) -> str:
-  """Solves a shipped table anew; returns a report line.
-
-  Raises:
-    ValueError: if its objective differs by more than `REPRODUCIBLE`, relatively.
-  """
+  """Solves a table anew; raises ValueError unless the objective is the shipped one."""
   shipped = noise.load(TABLES / f'{name}.npz')
   _compare(name, 'objective', request.solve().info['objective'],
            shipped.info['objective'])

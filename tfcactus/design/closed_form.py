@@ -19,19 +19,13 @@ Table = TypeVar('Table', scalar_table.ScalarTable, radial_table.RadialTable)
 
 
 def normal_log_mass(edges: np.ndarray) -> np.ndarray:
-  """Returns log probabilities of a standard normal between edges; shape (edges - 1,).
-
-  `edges` must increase and be non-negative.
-  """
+  """Returns log normal probabilities between edges >= 0; shape (edges - 1,)."""
   log_above = special.log_ndtr(-edges)
   return log_above[:-1] + np.log(-np.expm1(np.diff(log_above)))
 
 
 def central_log_mass(edges: np.ndarray) -> np.ndarray:
-  """Returns log probabilities of a standard normal, cell 0 centred; shape (edges - 1,).
-
-  `edges` must increase, with edges[0] = -edges[1].
-  """
+  """Returns log normal probabilities, edges[0] = -edges[1]; shape (edges - 1,)."""
   log_mass = normal_log_mass(np.maximum(edges, 0.0))
   log_mass[0] += np.log(2.0)
   return log_mass
@@ -56,9 +50,7 @@ def match_std(build: Callable[[float], Table], target: float) -> Table:
   """Returns the table of a family whose noise multiplier is `target`.
 
   `build` maps a scale to a table whose noise multiplier increases with the scale.
-
-  Raises:
-    ValueError: if the grid cannot carry noise of that size.
+  Raises ValueError if the grid cannot carry noise of that size.
   """
   def error(log_factor: float) -> float:
     return float(np.log(

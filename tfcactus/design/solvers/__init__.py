@@ -13,9 +13,8 @@ def solve(program: convex_program.Program, start: np.ndarray, *, solver: str,
           warm: bool = False) -> convex_program.Solution:
   """Solves a program from positive masses `start`, near the optimum if `warm`.
 
-  Raises:
-    SolverError: if there is no solution, or the program is too large.
-    ImportError: if solver='cvxpy' and cvxpy is absent.
+  Raises SolverError if there is no solution or the program is too large, ImportError
+  if solver='cvxpy' and cvxpy is absent.
   """
   if solver == 'cvxpy':
     return conic.solve(program, start)

@@ -58,10 +58,7 @@ class Problem:
                                         self.sampling_prob)
 
   def delta(self, w: np.ndarray) -> tuple[float, np.ndarray]:
-    """Returns the larger composed delta of the directions, and its gradient.
-
-    Both the masses w and the gradient with respect to them have shape (cells,).
-    """
+    """Returns the largest delta over `pairs`, and its gradient with respect to w."""
     values = [composed_delta.composed_delta(p, q, epsilon=self.epsilon,
                                             steps=self.steps)
               for p, q in self.pairs(w)]
@@ -71,10 +68,7 @@ class Problem:
 
   def by_masses(self, direction: int, by_p: np.ndarray, by_q: np.ndarray
                 ) -> np.ndarray:
-    """Returns the gradient with respect to w, from gradients with respect to (P, Q).
-
-    `direction` is an index into `pairs`; `by_p` and `by_q` have shape (outcomes,).
-    """
+    """Returns the gradient with respect to w, given those of pair `direction`."""
     by_p, by_q = composed_delta.unsampled(direction, by_p, by_q,
                                           self.sampling_prob)
     n = self.cells

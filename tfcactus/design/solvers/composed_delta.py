@@ -3,7 +3,7 @@
 Each privacy loss is split between the two nearest points of a uniform grid. One FFT
 composes the losses, and the total is tested against epsilon. The gradient of this
 discretised delta costs one more FFT. With g the gain of a total loss, the derivative
-with respect to a mass is n V, where V is g correlated with the distribution of n - 1
+with respect to a mass at fixed loss is n V, V being g correlated with the law of n - 1
 losses; the derivative with respect to a loss is its mass times the slope of n V. The
 result is an objective to minimise, not a guarantee: only the accountant says what a
 table costs.
@@ -35,12 +35,10 @@ FEW = 32
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-  """A composed delta with its gradients with respect to all masses.
+  """A composed delta sup_A P^n(A) - e^epsilon Q^n(A), with gradients.
 
-  Attributes:
-    delta: sup_A P^n(A) - e^epsilon Q^n(A).
-    by_p: Shape (outcomes,), derivatives with respect to the masses of P.
-    by_q: Shape (outcomes,), derivatives with respect to the masses of Q.
+  `by_p` and `by_q`, of shape (outcomes,), are derivatives with respect to the masses of
+  P and Q.
   """
 
   delta: float
@@ -72,10 +70,7 @@ def composed_delta(p: np.ndarray, q: np.ndarray, *, epsilon: float, steps: int,
 
 def sampled_pairs(p: np.ndarray, q: np.ndarray, sampling_prob: float
                   ) -> list[tuple[np.ndarray, np.ndarray]]:
-  """Returns outcome masses of a Poisson-sampled release, for each distinct direction.
-
-  `p` holds masses of symmetric noise, `q` those of the shifted noise.
-  """
+  """Returns Poisson-sampled (P, Q) of noise p and shifted noise q, per direction."""
   if sampling_prob == 1:
     return [(p, q)]
   mixed = (1 - sampling_prob) * p + sampling_prob * q

@@ -20,12 +20,9 @@ def solve(program: convex_program.Program, start: np.ndarray
           ) -> convex_program.Solution:
   """Solves a program with cvxpy and Clarabel; the result is not yet certified.
 
-  `start` holds positive masses, the units that scale the unknowns.
-
-  Raises:
-    ImportError: if cvxpy is not installed.
-    SolverError: if the program is too large, or the solver fails.
-    ValueError: if the objective has no conic form in `OBJECTIVES`.
+  `start` holds positive masses, the units that scale the unknowns. Raises ImportError
+  without cvxpy, SolverError if the program is too large or the solver fails, and
+  ValueError if the objective has no conic form in `OBJECTIVES`.
   """
   if program.objective not in OBJECTIVES:
     raise ValueError(

@@ -25,7 +25,6 @@ from tfcactus.design.solvers import divergence
 FEASIBILITY = 1e-9
 """Maximum relative violation of a constraint by a returned table."""
 
-
 _MAX_CUTS = 100
 """Maximum number of cutting lines; a handful suffice."""
 
@@ -275,10 +274,8 @@ def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
 
   No claim of a solver is trusted: the multipliers `theta` and `price` only select one
   of many valid lower bounds. `tolerance` is the maximum relative gap. Returns
-  objective, lower_bound and gap (relative) as JSON numbers.
-
-  Raises:
-    SolverError: naming the residual that failed.
+  objective, lower_bound and gap (relative) as JSON numbers. Raises SolverError, naming
+  the residual that failed.
   """
   objective = float(np.max(program.divergences(p)))
   bound = program.lower_bound(p, theta, price)

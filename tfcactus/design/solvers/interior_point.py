@@ -89,10 +89,8 @@ def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = Fa
           target: float = _GAP) -> convex_program.Solution:
   """Solves a program from positive masses `start`, near the optimum if `warm`.
 
-  Stops at the relative gap `target`. Returns the best iterate, not yet certified.
-
-  Raises:
-    SolverError: if the method breaks down before it is near the optimum.
+  Stops at the relative gap `target`; returns the best iterate, not yet certified.
+  Raises SolverError if the method breaks down before it is near the optimum.
   """
   state = _start(program, start, 1e-3 if warm else 0.1)
   values = program.divergences(state.p)

@@ -42,10 +42,8 @@ def solve(problem: Problem, *, monotone: bool = True) -> Solution:
   """Returns the masses of least delta of one release under the full shift.
 
   If `monotone`, masses must not increase outwards. Otherwise the full shift is not the
-  worst change, and delta does not account the table.
-
-  Raises:
-    SolverError: if the solver finds no optimum.
+  worst change, and delta does not account the table. Raises SolverError if the solver
+  finds no optimum.
   """
   objective, upper, right, mass = program = _program_of(problem, monotone)
   result = optimize.linprog(

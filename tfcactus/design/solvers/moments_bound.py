@@ -34,7 +34,6 @@ CHANGE = 1e-5
 LARGEST, SMALLEST = 200.0, 1e-150
 """Maximum log of a bound and minimum mass in a divisor: they keep slopes finite."""
 
-
 LARGEST_SLOPE = 1e100
 """Slope beyond which no tangent is drawn."""
 
@@ -77,10 +76,7 @@ def solve(problem: Problem, order: float | None = None) -> Solution:
 
 def bound(problem: Problem, w: np.ndarray, order: float
           ) -> tuple[float, np.ndarray]:
-  """Returns n omega + exp(n Gamma - lambda epsilon) and its gradient with respect to w.
-
-  `w` has shape (cells,) and must be positive.
-  """
+  """Returns the bound and its gradient with respect to positive masses w, (cells,)."""
   values = [_directed(p, q, problem, order) for p, q in problem.pairs(w)]
   worst = max(range(len(values)), key=lambda i: values[i][0])
   value, by_p, by_q = values[worst]
