@@ -1,4 +1,4 @@
-"""How a noise table is made: each mechanism is a request with solve()."""
+"""Design requests: each class describes a noise table, and its `solve()` makes it."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ from tfcactus import design
 from tfcactus import noise
 
 TABLES = pathlib.Path(noise.__file__).parent / 'tables'
-"""Where the shipped tables live in a checkout."""
+"""Directory of the shipped tables in a checkout."""
 
 REPRODUCIBLE = 1e-9
-"""How closely, relatively, a rebuilt objective must meet the stored one."""
+"""Maximum relative difference of a recomputed number from the stored one."""
 
 _BINS = 100
 """Cells per unit of sensitivity of the shipped scalar tables."""
@@ -29,18 +29,18 @@ _BINS = 100
 Request = Union[design.Cactus, design.Monotone, design.Isotropic]
 
 _CNN_DIM = 26_010
-"""Parameters of the tutorial's convolutional network."""
+"""Number of parameters of the tutorial's convolutional network."""
 
 
 def requests() -> dict[str, Request]:
-  """Every shipped table's name and the request that makes it."""
+  """Returns {name: request} of every shipped table."""
   table: dict[str, Request] = {}
   for budget in (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0):
     table[f'cactus-budget{budget:g}'] = design.Cactus(budget, bins=_BINS)
     table[f'monotone-budget{budget:g}'] = design.Monotone(budget, bins=_BINS)
     table[f'monotone-chi2-budget{budget:g}'] = design.Monotone(
         budget, bins=_BINS, objective='chi2')
-  for budget in (0.1, 0.25):  # As printed in paper 000, whatever suits the budget.
+  for budget in (0.1, 0.25):  # The grid that Alghamdi et al. (ISIT 2022) print.
     table[f'cactus-paper-budget{budget:g}'] = design.Cactus(
         budget, bins=200, cells=1600, tail_ratio=0.9)
   for dim in (2, 3, 5, 10, 20, 50, 100, 1000, _CNN_DIM):
@@ -55,18 +55,10 @@ def requests() -> dict[str, Request]:
 
 
 def check(name: str, request: Request) -> str:
-  """Recomputes the certificate of a shipped table from its arrays.
+  """Recomputes a shipped table's certificate from its arrays; returns a report line.
 
-  Args:
-    name: The table's name.
-    request: The request that makes it.
-
-  Returns:
-    A line for the report.
-
-  Raises:
-    ValueError: if the shipped table is unreadable or not what its name says.
-    SolverError: if its certificate does not hold.
+  Raises ValueError if the table is unreadable or not what its name says, SolverError
+  if its certificate does not hold.
   """
   shipped = noise.load(TABLES / f'{name}.npz')
   told = shipped.info['parameters']
@@ -88,11 +80,7 @@ def _compare(name: str, key: str, new: float, old: float) -> None:
 
 
 def reproduce(name: str, request: Request) -> str:
-  """Solves a table anew, and compares its objective with the shipped one's.
-
-  Raises:
-    ValueError: if they differ by more than `REPRODUCIBLE`, relatively.
-  """
+  """Solves a table anew; raises ValueError unless the objective is the shipped one."""
   shipped = noise.load(TABLES / f'{name}.npz')
   _compare(name, 'objective', request.solve().info['objective'],
            shipped.info['objective'])
@@ -100,7 +88,7 @@ def reproduce(name: str, request: Request) -> str:
 
 
 def build(name: str, request: Request) -> str:
-  """Solves a table and writes it; returns a line for the report."""
+  """Solves a table and writes it; returns a report line."""
   table = request.solve()
   TABLES.mkdir(exist_ok=True)
   table.save(TABLES / f'{name}.npz')

@@ -1,4 +1,4 @@
-"""The cactus mechanism: scalar noise of least KL divergence over all shifts."""
+"""The cactus mechanism: scalar noise of least divergence at the worst shift."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from tfcactus.design import scalar
 
 
 class Cactus(scalar.ScalarRequest):
-  """Minimises the largest divergence over shifts 1..bins of the cells.
+  """Request for scalar noise that minimises the largest divergence over all shifts.
 
-  The optimum is not monotone for small budgets, so that its privacy must be
-  accounted over all shifts; there the monotone sibling is often the better
-  choice (see `Monotone`).
+  Shifts are by 1 to `bins` whole cells. For small budgets the optimal density is not
+  monotone in |z|, so that its privacy must be accounted over all shifts. `Monotone` is
+  often the better choice there.
 
   Attributes:
-    budget, power, cost: E cost(|Z|) <= budget, |z|^power unless a cost is given.
+    budget, power, cost: E cost(|Z|) <= budget; the cost is |z|^power unless given.
     bins, cells, tail_ratio: The grid (n, N, r of the paper); None chooses.
-    objective, solver: What is minimised, and by what; see `ScalarRequest`.
+    objective, solver: The divergence to minimise and the solver; see `ScalarRequest`.
 
-  Source: program (20), Theorem 2 of Alghamdi et al., "Cactus Mechanisms:
-  Optimal Differential Privacy Mechanisms in the Large-Composition Regime"
-  (ISIT 2022).
+  Source: program (20), Theorem 2 of Alghamdi et al., "Cactus Mechanisms: Optimal
+  Differential Privacy Mechanisms in the Large-Composition Regime" (ISIT 2022).
   """
 
   monotone = False

@@ -1,4 +1,4 @@
-"""Re-verification of a designed table from nothing but the table itself."""
+"""Verification of a designed table from the table alone."""
 
 from __future__ import annotations
 
@@ -22,24 +22,22 @@ def verify(table: Table, cost: Optional[fields.CostFunction] = None
            ) -> dict[str, float]:
   """Recomputes the certificate of a designed table.
 
-  The density is the table's own; `info` supplies the budget that it claims to
-  meet and the multipliers that pick a lower bound. Wrong multipliers can only
-  make the bound worse, never wrong.
+  The density is read from the table. Its `info` supplies the claimed budget and the
+  multipliers that select a lower bound. Wrong multipliers weaken the bound and never
+  invalidate it.
 
   Args:
     table: A table made by `Cactus`, `Monotone` or `Isotropic`.
-    cost: The cost function, for a table that was designed for one: a file
-      cannot hold it.
+    cost: The cost function of a table that was designed for one: a file cannot hold it.
 
   Returns:
-    objective (the largest divergence over shifts), lower_bound (no table of
-    the same grid and tail class within the same budget is below it) and gap
-    (relative).
+    objective (the largest divergence over shifts), lower_bound (no table of the same
+    grid and tail class within the same budget is below it) and gap (relative).
 
   Raises:
-    ValueError: if the table carries no certificate (a quantised Gaussian or
-      Laplace, or a table of unknown origin).
-    SolverError: if the claim fails, naming the residual.
+    ValueError: if the table carries no certificate (a quantised Gaussian or Laplace, or
+      a table of unknown origin).
+    SolverError: if the certificate does not hold, naming the residual.
   """
   told = _told(table, cost)
   price = float(table.info['multipliers']['price'])
@@ -59,7 +57,7 @@ def verify(table: Table, cost: Optional[fields.CostFunction] = None
 
 
 def _told(table: Table, cost: Optional[fields.CostFunction]) -> dict[str, Any]:
-  """The request that a table says it answers."""
+  """Returns the request in a table's `info`; raises ValueError if there is none."""
   if not isinstance(table, (radial_table.RadialTable, scalar_table.ScalarTable)):
     raise ValueError(f'Expected table to be a noise table, got {table!r}.')
   missing = [key for key in ('parameters', 'multipliers', 'solver')

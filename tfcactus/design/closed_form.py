@@ -1,4 +1,4 @@
-"""What tables of known laws share: masses of cells, and a law fitted to a size."""
+"""Tables of closed-form laws: cell probabilities, size checks, fitting of a scale."""
 
 from __future__ import annotations
 
@@ -13,34 +13,26 @@ from tfcactus.noise import radial_table
 from tfcactus.noise import scalar_table
 
 STD_ERROR = 1e-9
-"""How closely, relatively, a table's noise multiplier meets the one asked for."""
+"""Maximum relative error of a table's noise multiplier."""
 
 Table = TypeVar('Table', scalar_table.ScalarTable, radial_table.RadialTable)
 
 
 def normal_log_mass(edges: np.ndarray) -> np.ndarray:
-  """Shape (edges - 1,): log probability of a standard normal between edges.
-
-  Args:
-    edges: Increasing, none below zero.
-  """
+  """Returns log normal probabilities between edges >= 0; shape (edges - 1,)."""
   log_above = special.log_ndtr(-edges)
   return log_above[:-1] + np.log(-np.expm1(np.diff(log_above)))
 
 
 def central_log_mass(edges: np.ndarray) -> np.ndarray:
-  """Shape (edges - 1,): the same on cells counted from one around zero.
-
-  Args:
-    edges: Increasing, the first below zero and as far from it as the second.
-  """
+  """Returns log normal probabilities, edges[0] = -edges[1]; shape (edges - 1,)."""
   log_mass = normal_log_mass(np.maximum(edges, 0.0))
   log_mass[0] += np.log(2.0)
   return log_mass
 
 
 def check_resolution(name: str, std: float, bins: int) -> None:
-  """Refuses cells that are wider than the noise."""
+  """Raises ValueError if the standard deviation is below half a cell."""
   if std * bins < 0.5:
     raise ValueError(
         'Expected a standard deviation of at least half a cell, got '
@@ -48,21 +40,17 @@ def check_resolution(name: str, std: float, bins: int) -> None:
 
 
 def check_size(size: float, largest: int, what: str, remedy: str) -> None:
-  """Refuses a table that is too large."""
+  """Raises ValueError if a table would have more than `largest` elements."""
   if size > largest:
     raise ValueError(
         f'Expected at most {largest} {what}, got {size:.6g}; {remedy}.')
 
 
 def match_std(build: Callable[[float], Table], target: float) -> Table:
-  """The table of a family whose noise multiplier is `target`.
+  """Returns the table of a family whose noise multiplier is `target`.
 
-  Args:
-    build: The table of a size, which grows with it.
-    target: Standard deviation of a coordinate, in units of sensitivity.
-
-  Raises:
-    ValueError: if the grid cannot carry noise of that size.
+  `build` maps a scale to a table whose noise multiplier increases with the scale.
+  Raises ValueError if the grid cannot carry noise of that size.
   """
   def error(log_factor: float) -> float:
     return float(np.log(

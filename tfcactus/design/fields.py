@@ -1,4 +1,4 @@
-"""Checks of what requests are made of: one wording for one mistake."""
+"""Checks of arguments that design requests share."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tfcactus.design.solvers import cost as cost_lib
 from tfcactus.design.solvers import divergence
 
 GAPS = {'interior-point': 1e-8, 'cvxpy': 1e-3}
-"""The solvers, with the largest relative duality gap that each may leave."""
+"""Maximum relative duality gap of a certified design, by solver."""
 
 MAX_UNKNOWNS = 50_000
-"""More cells than this take minutes and describe nothing better."""
+"""Maximum number of cells; more take minutes and describe no better noise."""
 
 SIGMAS = (0.1, 100.0)
-"""Sizes of noise that are designed, in sensitivities per coordinate."""
+"""Smallest and largest noise to design, in units of sensitivity per coordinate."""
 
 CostFunction = Callable[[np.ndarray], np.ndarray]
-"""A cost by distance from zero, for arrays of distances."""
+"""Maps an array of distances from zero to costs."""
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
-  """Returns `value` if it is one of `choices`."""
+  """Returns `value` if it is one of `choices`; raises ValueError otherwise."""
   if not isinstance(value, str) or value not in choices:
     raise ValueError(
         f'Expected {name} to be one of {", ".join(choices)}, got '
@@ -35,7 +35,7 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
 
 def check_program(power: object, cost: Optional[CostFunction], solver: object,
                   objective: object) -> cost_lib.Cost:
-  """Checks what every optimised request has; returns its cost."""
+  """Returns the cost of an optimised request; raises ValueError for a bad argument."""
   made = cost_lib.make(power, cost)
   check_choice('solver', solver, tuple(GAPS))
   divergence.parse(objective)
@@ -43,7 +43,7 @@ def check_program(power: object, cost: Optional[CostFunction], solver: object,
 
 
 def check_sigma(sigma: float) -> None:
-  """Refuses noise so narrow or so wide that there is nothing to design."""
+  """Raises ValueError for noise outside `SIGMAS`, where there is nothing to design."""
   if not SIGMAS[0] <= sigma <= SIGMAS[1]:
     raise ValueError(
         f'Expected a budget for noise between {SIGMAS[0]:g} and {SIGMAS[1]:g} '
@@ -53,7 +53,7 @@ def check_sigma(sigma: float) -> None:
 
 
 def check_cells(cells: object, bins: int) -> int:
-  """Returns the number of cells or shells, more than one unit of them."""
+  """Returns the number of cells or shells, checked to exceed one unit (`bins`)."""
   cells = _checks.integer('cells', cells, 1)
   if cells <= bins:
     raise ValueError(
@@ -67,7 +67,7 @@ def check_cells(cells: object, bins: int) -> int:
 
 
 def check_tail_ratio(value: object) -> float:
-  """Returns a density ratio of neighbouring cells, in (0, 1)."""
+  """Returns the density ratio of neighbouring cells, checked to be in (0, 1)."""
   value = _checks.real('tail_ratio', value)
   if not 0 < value < 1:
     raise ValueError(
@@ -77,7 +77,7 @@ def check_tail_ratio(value: object) -> float:
 
 
 def check_tail(tail_ratio: object, bins: int, cells: int) -> float:
-  """Returns the log of a tail ratio that suits a grid."""
+  """Returns the log of a tail ratio, checked to suit the grid."""
   log_ratio = float(np.log(check_tail_ratio(tail_ratio)))
   low, high = np.exp(-300.0 / bins), np.exp(-0.1 / cells)
   if not np.log(low) <= log_ratio <= np.log(high):
@@ -90,5 +90,5 @@ def check_tail(tail_ratio: object, bins: int, cells: int) -> float:
 
 
 def mechanism_name(kind: str, objective: str) -> str:
-  """The name of an optimised table: KL is what goes without saying."""
+  """Returns the name of an optimised table; the default objective 'kl' is left out."""
   return kind if objective == 'kl' else f'{kind}-{objective}'

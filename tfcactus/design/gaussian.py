@@ -14,24 +14,24 @@ from tfcactus.design import table_info
 from tfcactus.noise import scalar_table
 
 _REACH = 12.0
-"""Cells go out to this many standard deviations."""
+"""Standard deviations that the cells cover by default."""
 
 _MAX_CELLS = 200_000
 
 
 @dataclasses.dataclass(frozen=True)
 class DiscretizedGaussian:
-  """Normal noise on cells: the normal's cell probabilities, geometric tails.
+  """Request for normal noise quantised on cells, with geometric tails.
 
-  The underlying normal is made slightly narrower, so that the table's standard
-  deviation, uniform spread inside cells included, is the one asked for.
+  The underlying normal is slightly narrower, so that the table's standard deviation,
+  which includes the uniform spread inside cells, equals `noise_multiplier`.
 
   Attributes:
     noise_multiplier: Standard deviation over sensitivity.
     bins: Cells per unit of sensitivity.
     cells: Index of the last stored cell; None for 12 standard deviations.
     tail_ratio: Density ratio in (0, 1) of neighbouring cells beyond `cells`;
-      None continues the normal's slope there.
+      None continues the normal's slope at the last cell.
 
   Raises:
     ValueError: if an argument is out of range.

@@ -22,55 +22,55 @@ from tfcactus.noise import radial_table
 _MAX_DIM = 1_000_000
 
 _MODEST = 1500
-"""Shells that the finest default resolution does not exceed."""
+"""Maximum number of shells at the default resolution in one dimension."""
 
 _FINEST = 0.03
 _COARSEST = 0.055
-"""width * sqrt(dim), r for short: shells cost r^2 / 6 of KL, as if noise were
-narrower by r^2 / 12. Epsilon moves up to 7 times as much where rare losses
-decide, less for wide noise: the coarsest, times sqrt(sigma) if that is above
-one, cost less than .2 % of epsilon in the plans tried. A knob of quality: what a
-table is accounted as is what it is."""
+"""Limits of the default r = width * sqrt(dim). Shells cost r^2 / 6 of KL, as if
+noise were narrower by r^2 / 12. Epsilon moves up to 7 times as much where rare
+losses dominate, and less for wide noise. With the coarsest limit, times sqrt(sigma)
+if that is above one, the cost was below .2 % of epsilon in the plans tried. Only
+quality depends on these limits: accountants read the table itself."""
 
 _PAIRS = 1_000_000
-"""Pairs of shells up to which shells are made finer than that."""
+"""Number of pairs of shells up to which shells are finer than `_COARSEST`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Isotropic:
-  """Minimises the divergence at a unit shift over falling radial densities.
+  """Request for the monotone radial density of least divergence at a unit shift.
 
   Exactly one of `noise_multiplier` and `budget` is given.
 
   Attributes:
-    dim: Dimension m of the query, 1 to a million. The gain over the Gaussian
-      falls like 1 / dim: in thousands of dimensions there is none.
-    noise_multiplier: sigma; the same as budget = dim * sigma^2 with power 2.
+    dim: Dimension m of the query, 1 to a million. The gain over the Gaussian decreases
+      like 1 / dim: in thousands of dimensions there is none.
+    noise_multiplier: Standard deviation sigma of a coordinate over sensitivity;
+      equivalent to budget = dim * sigma^2 with power 2.
     budget: Bound on E|Z|^power, in units of sensitivity^power.
-    power: The cost is |z|^power.
-    bins: Shells per unit of sensitivity (n of the paper); None chooses between
-      18 / max(sqrt(sigma), 1) and 33 times sqrt(dim): shells cost dim / (6 bins^2)
-      of KL, less than .2 % of epsilon.
+    power: The cost of noise z is |z|^power.
+    bins: Shells per unit of sensitivity (n of the paper). None chooses
+      18 / max(sqrt(sigma), 1) to 33 times sqrt(dim), or about 20 if dim is 1.
+      Shells cost dim / (6 bins^2) of KL, less than .2 % of epsilon.
     cells: Index of the last free shell (N); None chooses it.
-    tail_ratio: Density ratio r in (0, 1) of neighbouring shells beyond `cells`;
-      None matches it.
-    objective: 'kl' for many full releases, 'chi2' for subsampled training,
-      'renyi:A', or one of them followed by '@Q' for releases subsampled at
-      rate Q (see `divergence.parse`).
+    tail_ratio: Density ratio r in (0, 1) of neighbouring shells beyond `cells`; None
+      chooses it from the budget.
+    objective: 'kl' for many full releases, 'chi2' for subsampled training, 'renyi:A',
+      or one of them followed by '@Q' for releases subsampled at rate Q (see
+      `divergence.parse`).
     solver: 'interior-point' or 'cvxpy' (small bins only, needs cvxpy).
-    cost: Another cost, as a function of an array of distances in units of
-      sensitivity; it replaces |z|^power and must meet the papers' assumptions.
+    cost: Cost function that replaces |z|^power. It maps an array of distances, in units
+      of sensitivity, to costs, and must meet the papers' assumptions.
 
-  With `cells` None in more than 50 dimensions the shells cover the radii that
-  hold the mass, around one core ball; with `cells` given they start at zero.
-  In thousands of dimensions orders above 3 may have no certified design.
+  With `cells` None in more than 50 dimensions the shells cover the radii that hold the
+  mass, around one core ball; with `cells` given they start at zero. In thousands of
+  dimensions Renyi orders above 3 may have no certified design.
 
   Raises:
     ValueError: if an argument is out of range.
 
   Source: program (28), Theorem 4 of Alghamdi et al., "Optimal Multidimensional
-  Differentially Private Mechanisms in the Large-Composition Regime" (ISIT
-  2023).
+  Differentially Private Mechanisms in the Large-Composition Regime" (ISIT 2023).
   """
 
   dim: int
@@ -88,11 +88,11 @@ class Isotropic:
     self.checked()
 
   def solve(self) -> radial_table.RadialTable:
-    """Solves for the noise table.
+    """Solves the convex program, projects onto its constraints and certifies the table.
 
     Returns:
-      The table; its `info` holds objective, lower_bound and gap (relative),
-      recomputed from the table. By Proposition 1 the unit shift is the worst.
+      The table. Its `info` holds objective, lower_bound and gap (relative), all
+      recomputed from the table. By Proposition 1 the unit shift is the worst shift.
 
     Raises:
       ValueError: if the grid cannot meet the budget.
@@ -134,7 +134,7 @@ class Isotropic:
             'objective': self.objective}
 
   def checked(self) -> tuple[cost_lib.Cost, float, float]:
-    """Checks all that needs no solving: (cost, its budget, sigma)."""
+    """Returns (cost, budget, sigma) of the checked arguments, without solving."""
     dim = _checks.integer('dim', self.dim, 1)
     if dim > _MAX_DIM:
       raise ValueError(
@@ -168,17 +168,17 @@ class Isotropic:
     return dim * sigma**2, sigma
 
   def _bins(self, sigma: float) -> int:
-    """Shells per unit: what the rule asks for, finer where that is cheap."""
+    """Returns shells per unit by the default rule, finer where pairs are few."""
     if self.bins is not None:
       return _checks.integer('bins', self.bins, 1)
     dim = self.dim
     mode = sigma * np.sqrt(dim)
     reach = mode + 12 * sigma if dim <= shells.FLAT_DIM else 12 * sigma
     if dim == 1:
-      # On a line whole-cell shifts are exact, however wide the cells.
+      # In one dimension whole-cell shifts are exact for cells of any width.
       wanted = min(max(20, 10 / sigma), max(_MODEST / reach, 1))
     else:
-      # A unit shift moves the radius by at most 10 / sqrt(dim) or so.
+      # A unit shift changes the radius by at most about 10 / sqrt(dim).
       span = min(10.0, np.sqrt(dim)) * reach * np.sqrt(dim)
       rule = min(max(np.sqrt(span / _PAIRS), _FINEST),
                  _COARSEST * max(1.0, np.sqrt(sigma)))
@@ -193,7 +193,7 @@ class Isotropic:
 
   def _layout(self, cost: cost_lib.Cost, budget: float, sigma: float
               ) -> tuple[shells.Layout, Optional[radial_start.Rough]]:
-    """Where the shells lie and how the tail falls; a coarse solution, if any."""
+    """Returns the layout of shells and tail, and the coarse solution, if any."""
     bins, dim = self._bins(sigma), self.dim
     width, rough = 1 / bins, None
     if dim > shells.FLAT_DIM and self.cells is None:
@@ -212,7 +212,7 @@ class Isotropic:
 
 def certify(table: radial_table.RadialTable, objective: str, cost: cost_lib.Cost,
             budget: float, price: float, solver: str) -> dict[str, float]:
-  """The certificate of a frozen table, recomputed from its arrays."""
+  """Recomputes the certificate of a frozen table from its arrays."""
   layout = shells.Layout(table.first_radius, table.width, table.log_density.size - 1,
                    table.log_tail_ratio)
   program = shells.radial_program(objective, table.dim, layout, cost, budget)

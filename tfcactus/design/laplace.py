@@ -1,4 +1,4 @@
-"""The Laplace mechanism as a table: geometric to the last cell, exactly."""
+"""The Laplace mechanism as a table: geometric up to the last cell, exactly."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ _MAX_CELLS = 100_000
 
 @dataclasses.dataclass(frozen=True)
 class DiscretizedLaplace:
-  """Laplace noise with the exact Laplace probability of every cell.
+  """Request for Laplace noise with the exact Laplace probability of every cell.
 
-  Cells i >= 1 are geometric, so that the tail is not an approximation; inside a
-  cell the density is flat. E|Z| differs from `scale` by about the square of the
-  cell width over 24 scale: read `table.moment(1)`.
+  The masses of cells i >= 1 are geometric, so that the tail is exact. Inside a cell the
+  density is constant. E|Z| exceeds `scale` by about the square of the cell width over
+  12 scale; `table.moment(1)` is exact.
 
   Attributes:
-    scale: The parameter b of the density exp(-|z| / b) / 2b, in units of
-      sensitivity.
+    scale: The parameter b of the density exp(-|z| / b) / 2b, in units of sensitivity.
     bins: Cells per unit of sensitivity.
     cells: Index of the last stored cell; None for one unit and one cell.
 
   Raises:
     ValueError: if an argument is out of range.
 
-  Source: Dwork, McSherry, Nissim and Smith, "Calibrating Noise to Sensitivity
-  in Private Data Analysis" (TCC 2006).
+  Source: Dwork, McSherry, Nissim and Smith, "Calibrating Noise to Sensitivity in
+  Private Data Analysis" (TCC 2006).
   """
 
   scale: float

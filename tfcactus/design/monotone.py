@@ -1,4 +1,4 @@
-"""Scalar noise of least divergence whose density falls away from zero."""
+"""Scalar noise of least divergence whose density does not increase with |z|."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from tfcactus.design import scalar
 
 
 class Monotone(scalar.ScalarRequest):
-  """Minimises the divergence at full shift over densities falling in |z|.
+  """Request for the density, non-increasing in |z|, of least divergence at full shift.
 
-  For a monotone density the full shift dominates every smaller one, so that its
-  privacy is accounted exactly by one pair.
+  For a monotone density the pair of the full shift dominates the pair of every smaller
+  shift, so that one dominating pair accounts its privacy exactly.
 
   Attributes:
-    budget, power, cost: E cost(|Z|) <= budget, |z|^power unless a cost is given.
+    budget, power, cost: E cost(|Z|) <= budget; the cost is |z|^power unless given.
     bins, cells, tail_ratio: The grid (n, N, r of the paper); None chooses.
-    objective, solver: What is minimised, and by what; see `ScalarRequest`.
+    objective, solver: The divergence to minimise and the solver; see `ScalarRequest`.
 
   Source: program (20) of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022), with
   the monotonicity of Definition 1 and Proposition 1 of Alghamdi et al.,

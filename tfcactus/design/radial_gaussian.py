@@ -1,4 +1,4 @@
-"""The Gaussian in many dimensions as a table: on shells of R^dim."""
+"""The Gaussian in many dimensions as a table on shells of R^dim."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tfcactus.design import table_info
 from tfcactus.noise import radial_table
 
 _REACH = 9.0
-"""Shells cover this many standard deviations (sigma / sqrt 2) of the radius."""
+"""Standard deviations (sigma / sqrt 2) of the radius that the shells cover each way."""
 
 _LINE_REACH = 12.0
-"""And at least this many standard deviations of one coordinate."""
+"""Minimum outer radius of the shells, in standard deviations of one coordinate."""
 
 _SHELL_RULE = 0.12
-"""width * sqrt(dim): costs its square over 8 of epsilon, .18 % (measured). A knob
-of quality: what a table is accounted as is what it is."""
+"""Default of width * sqrt(dim). Quantisation costs its square over 8, .18 %, of
+epsilon (measured). Only quality depends on it: accountants read the table itself."""
 
 _MAX_WIDTH = 1 / 40
 _MAX_SHELLS = 200_000
@@ -28,19 +28,18 @@ _MAX_SHELLS = 200_000
 
 @dataclasses.dataclass(frozen=True)
 class RadialGaussian:
-  """Normal noise in R^dim, quantised on shells around its typical radius.
+  """Request for normal noise in R^dim, quantised on shells around its typical radius.
 
-  Below the shells lies one core ball with the first shell's density, beyond
-  them a geometric tail with the normal's slope. In thousands of dimensions the
-  isotropic optimum is this Gaussian to five digits.
+  One core ball below the shells has the first shell's density. Beyond the shells lies a
+  geometric tail with the normal's slope. In thousands of dimensions the isotropic
+  optimum equals this Gaussian to five digits.
 
   Attributes:
     dim: Dimension of the query.
-    noise_multiplier: Standard deviation of a coordinate over sensitivity; the
-      table's is made equal to it.
+    noise_multiplier: Standard deviation of a coordinate of the table over sensitivity;
+      the underlying normal is fitted to it.
     width: Width of a shell in units of sensitivity; None for the default
-      min(.12 / sqrt(dim), 1/40, sigma/20), which costs less than .2 % of
-      epsilon.
+      min(.12 / sqrt(dim), 1/40, sigma/20), which costs less than .2 % of epsilon.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -64,16 +63,16 @@ class RadialGaussian:
                            'raise width (at the price of a larger epsilon)')
 
   def _layout(self) -> tuple[float, float, float]:
-    """Inner and outer radius of the shells, and their width."""
+    """Returns the inner and outer radius of the shells, and their width."""
     sigma = float(self.noise_multiplier)
     width = self.width or min(_SHELL_RULE / np.sqrt(self.dim), _MAX_WIDTH,
                               sigma / 20)
     if self.width is None:
-      # A whole number of shells per unit, as designed tables have.
+      # Designed tables, too, have a whole number of shells per unit.
       width = 1 / np.ceil(1 / width)
     mode = sigma * np.sqrt(self.dim)
     reach = _REACH * sigma / np.sqrt(2)
-    # One dimension's radius is the normal itself, wider than sigma / sqrt 2.
+    # In one dimension the radius is |normal|, wider than sigma / sqrt 2.
     outer = mode + max(reach, _LINE_REACH * sigma - mode)
     return max(mode - reach, 0.0), outer, float(width)
 
@@ -98,7 +97,7 @@ class RadialGaussian:
         'quantisation': width**2 * self.dim / 8}
 
     def build(sigma: float) -> radial_table.RadialTable:
-      # Relative to the first shell: the large constant would cost digits.
+      # Relative to the first shell: a large common term would cost digits.
       log_density = -(middle - middle[0]) * (middle + middle[0]) / (
           2 * sigma**2)
       slope = -width * outer[-1] / sigma**2

@@ -1,4 +1,4 @@
-"""From a budget to a certified ScalarTable: what Cactus and Monotone share."""
+"""Scalar design from a budget to a certified ScalarTable, for Cactus and Monotone."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from tfcactus.design.solvers import interior_point
 from tfcactus.noise import scalar_table
 
 _DEFAULT_CELLS = 1500
-"""Cells that the default resolution does not exceed."""
+"""Maximum number of cells at the default resolution."""
 
 _REFINE = 5
-"""Cells of the coarse grid that finds the active shifts are wider by this."""
+"""Ratio of the coarse grid's cell width to that of the final grid."""
 
 _SMALL = 200
-"""Unknowns below which a coarse grid saves nothing."""
+"""Number of unknowns below which a coarse grid saves no time."""
 
 _SKELETON = 20
-"""Shifts of all sizes that are constrained whether they bind or not."""
+"""Number of shifts of all sizes that are constrained whether they bind or not."""
 
 _ROUNDS = 10
-"""How often violated shifts may be added."""
+"""Maximum number of rounds that add violated shifts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ScalarSpec:
-  """A checked request for a scalar design, its defaults filled in."""
+  """A checked scalar request with all defaults filled in."""
 
   mechanism: str
   objective: str
@@ -50,40 +50,40 @@ class ScalarSpec:
   monotone: bool
 
   def parameters(self) -> dict[str, Any]:
-    """The request as JSON values."""
+    """Returns the request as JSON values."""
     return {'budget': self.budget, 'power': self.cost.power,
             'bins': self.bins, 'cells': self.cells, 'tail_ratio': float(
                 np.exp(self.log_tail_ratio)), 'objective': self.objective}
 
   def program(self, shifts: np.ndarray) -> convex_program.Program:
-    """Program (20) with the constraints of these shifts."""
+    """Returns program (20) with one divergence for each of `shifts`."""
     return grid.scalar_program(
         self.objective, self.bins, self.cells, self.log_tail_ratio, self.cost,
         self.budget, shifts, self.monotone)
 
   def all_shifts(self) -> np.ndarray:
-    """Every whole-cell shift of at most the sensitivity."""
+    """Returns every whole-cell shift up to the sensitivity: 1..bins."""
     return np.arange(1, self.bins + 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class ScalarRequest:
-  """A scalar design, checked when it is made.
+  """Base class of scalar design requests; checks its arguments when created.
 
   Attributes:
     budget: Bound on E|Z|^power, in units of sensitivity^power.
-    power: The cost is |z|^power.
+    power: The cost of noise z is |z|^power.
     bins: Cells per unit of sensitivity (n of the paper); None for 20, more for
       narrow noise and fewer for very wide noise.
     cells: Index of the last free cell (N); None chooses it from the budget.
     tail_ratio: Density ratio r in (0, 1) of neighbouring cells beyond `cells`;
-      None matches it to the budget.
+      None chooses it from the budget.
     objective: 'kl' for many full releases, 'chi2' for subsampled training,
       'renyi:A', or one of them followed by '@Q' for releases subsampled at
       rate Q (see `divergence.parse`).
     solver: 'interior-point' or 'cvxpy' (small bins only, needs cvxpy).
-    cost: Another cost, as a function of an array of distances in units of
-      sensitivity; it replaces |z|^power and must meet the papers' assumptions.
+    cost: Cost function that replaces |z|^power. It maps an array of distances, in
+      units of sensitivity, to costs, and must meet the papers' assumptions.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -99,13 +99,13 @@ class ScalarRequest:
   cost: Optional[fields.CostFunction] = None
 
   monotone: ClassVar[bool]
-  """Whether the density must fall away from zero."""
+  """Whether the density must not increase with |z|."""
 
   def __post_init__(self) -> None:
     self.spec()
 
   def spec(self) -> ScalarSpec:
-    """The request with grid and tail filled in from the budget.
+    """Returns the checked request, with grid and tail filled in from the budget.
 
     Raises:
       ValueError: if an argument is out of range.
@@ -134,11 +134,11 @@ class ScalarRequest:
         self.monotone)
 
   def solve(self) -> scalar_table.ScalarTable:
-    """Solves for the noise table: solves, projects, freezes and certifies.
+    """Solves the convex program, projects onto its constraints and certifies the table.
 
     Returns:
-      The table; its `info` holds objective (largest divergence over whole
-      shifts), lower_bound and gap (relative), recomputed from the table.
+      The table. Its `info` holds objective (the largest divergence over whole-cell
+      shifts), lower_bound and gap (relative), all recomputed from the table.
 
     Raises:
       ValueError: if the grid cannot meet the budget.
@@ -153,7 +153,7 @@ class ScalarRequest:
       log_density = np.minimum.accumulate(log_density)
     table = scalar_table.ScalarTable.normalized(
         spec.bins, log_density, spec.log_tail_ratio)
-    # Shifts without a multiplier are checked to lie below those with one.
+    # Shifts outside the program get multiplier zero; `certify` checks them too.
     theta = np.zeros(spec.bins)
     theta[shifts - 1] = solution.theta
     return dataclasses.replace(table, info=table_info.certified(
@@ -163,14 +163,17 @@ class ScalarRequest:
 
 
 def _constrained(request: ScalarSpec) -> tuple[convex_program.Program, np.ndarray]:
-  """The program with every shift that may bind."""
+  """Returns (program, shifts) with all shifts, or the full one alone if monotone."""
   shifts = request.all_shifts()[request.bins - 1 if request.monotone else 0:]
   return request.program(shifts), shifts
 
 
 def _optimum(request: ScalarSpec
              ) -> tuple[convex_program.Program, np.ndarray, convex_program.Solution]:
-  """Coarse to fine: a coarse optimum gives the start and the active shifts."""
+  """Returns (program, shifts, solution).
+
+  On larger grids a coarse optimum gives the start and the shifts that bind.
+  """
   bins = max(request.bins // _REFINE, 2)
   if (request.monotone or request.solver == 'cvxpy' or request.cells < _SMALL or
       request.bins < 2 * bins):
@@ -184,7 +187,7 @@ def _optimum(request: ScalarSpec
   _, found, rough = _optimum(coarse)
   start = np.interp(np.arange(request.cells + 1) / factor,
                     np.arange(rough.p.size), np.log(rough.p))
-  # Past the coarse grid the density goes on like its tail.
+  # np.interp is constant beyond the coarse grid: add the slope of the tail there.
   start += request.log_tail_ratio * np.maximum(
       np.arange(request.cells + 1) - factor * coarse.cells, 0)
   p, total = np.exp(start), rough.iterations
@@ -207,15 +210,15 @@ def _optimum(request: ScalarSpec
 
 
 def _more(solution: convex_program.Solution, earlier: int) -> convex_program.Solution:
-  """The solution, with the iterations of coarser grids counted in."""
+  """Adds the iterations of coarser grids to those of a solution."""
   return dataclasses.replace(solution,
                              iterations=solution.iterations + earlier)
 
 
 def _near(shifts: np.ndarray, factor: float, bins: int) -> np.ndarray:
-  """Whole shifts within two coarse cells of these, and a few of all sizes.
+  """Returns whole shifts within two coarse cells of `shifts`, and a few of all sizes.
 
-  A few too many cost little; with too few, chains of cells come loose.
+  Too many shifts cost little; with too few, chains of cells decouple.
   """
   reach = int(np.ceil(2 * factor))
   around = np.round(shifts)[:, None] + np.arange(-reach, reach + 1)
@@ -226,7 +229,7 @@ def _near(shifts: np.ndarray, factor: float, bins: int) -> np.ndarray:
 
 def certify(request: ScalarSpec, table: scalar_table.ScalarTable, theta: np.ndarray,
             price: float) -> dict[str, float]:
-  """The certificate of a frozen table, over every whole-bin shift."""
+  """Recomputes the certificate of a frozen table over every whole-cell shift."""
   return convex_program.certify(
       request.program(request.all_shifts()),
       np.exp(table.log_density) / table.bins, theta, price,

@@ -1,4 +1,4 @@
-"""Sinh-normal noise as a table: its exact probability in every cell."""
+"""Sinh-normal noise as a table: the exact probability of every cell."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tfcactus.noise import scalar_table
 from tfcactus.noise import sinh_normal
 
 _REACH = 12.0
-"""Cells go out to this many standard deviations of the normal inside."""
+"""Standard deviations of the underlying normal that the cells cover by default."""
 
 _MAX_CELLS = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class DiscretizedSinhNormal:
-  """Sinh-normal noise on cells, with a geometric tail beyond the last one.
+  """Request for sinh-normal noise on cells, with a geometric tail beyond the last one.
 
-  The tail starts where 1e-32 of the mass is left, and is heavier than the
-  noise's own, so that all moments of the table's privacy loss are finite.
+  By default the tail starts where less than about 1e-32 of the mass is left. It is
+  heavier than the noise's own, and all moments of the table's privacy loss are finite.
 
   Attributes:
-    sigma: Standard deviation of the normal inside, over the sensitivity.
-    bend: Where the tails turn (A of the paper), in units of sensitivity. Below
+    sigma: Standard deviation of the underlying normal, over the sensitivity.
+    bend: Where the tails bend (A of the paper), in units of sensitivity. Below
       sigma the density has two peaks, and is accounted over all shifts.
     bins: Cells per unit of sensitivity.
     cells: Index of the last stored cell; None for 12 standard deviations.

@@ -1,4 +1,4 @@
-"""The staircase mechanism: optimal for pure epsilon, as a table."""
+"""The staircase mechanism, optimal for pure epsilon, as a table."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _MAX_CELLS = 1_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Staircase:
-  """Geng's staircase: optimal for pure epsilon, one release and no range.
+  """Request for staircase noise: optimal for pure epsilon, one release and no range.
 
-  The density falls by e^-epsilon once in each unit, at gamma, 1 + gamma, ...
-  Cells that hold an edge get its average: moved by one, every cell still has
-  exactly e^-epsilon times its density, so quantisation costs no privacy.
+  The density decreases by e^-epsilon once in each unit, at gamma, 1 + gamma, ... A cell
+  that contains a step holds its average density. Moved by one unit, every cell still
+  has exactly e^-epsilon times its density, so quantisation costs no privacy.
 
   Attributes:
-    epsilon: Log of the height of a step, above zero.
-    range: Where the stairs are cut and renormalised; None for none. Beyond
-      1e-30 stairs without a range go on as a geometric tail of the same mean
-      slope, which keeps epsilon.
-    gamma: Where in (0, 1) the step is; None for the one of least E|Z|,
-      1 / (1 + e^(epsilon / 2)).
+    epsilon: Log of the ratio of neighbouring steps, above zero.
+    range: Where the density is truncated and renormalised; None for no truncation.
+      Without a range the density continues, once it has decreased to 1e-30, as a
+      geometric tail of the same mean slope, which keeps epsilon.
+    gamma: Place of the step in (0, 1); None for 1 / (1 + e^(epsilon / 2)), the one
+      of least E|Z|.
     bins: Cells per unit of sensitivity.
 
   Raises:
     ValueError: if an argument is out of range.
 
-  Source: Geng, Kairouz, Oh and Viswanath, "The staircase mechanism in
-  differential privacy" (IEEE JSTSP 2015).
+  Source: Geng, Kairouz, Oh and Viswanath, "The staircase mechanism in differential
+  privacy" (IEEE JSTSP 2015).
   """
 
   epsilon: float
@@ -68,7 +68,7 @@ class Staircase:
     gamma = self.gamma or 1 / (1 + math.exp(self.epsilon / 2))
     length = self._stairs() if self.range is None else self.range
     edges = np.arange(round(length * self.bins) + 1) / self.bins
-    # Mass up to z: whole stairs, then what lies before and after the step.
+    # Mass up to z within one unit: height 1 before the step, e^-epsilon after it.
     inside = np.arange(self.bins + 1) / self.bins
     down = math.exp(-self.epsilon)
     mass = np.diff(np.minimum(inside, gamma) +

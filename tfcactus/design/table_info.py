@@ -1,4 +1,4 @@
-"""What a table says of its origin: its certificate, or that it has none."""
+"""The `info` of noise tables, with and without a certificate."""
 
 from __future__ import annotations
 
@@ -14,16 +14,10 @@ def certified(mechanism: str, parameters: Mapping[str, Any],
               certificate: Mapping[str, float], theta: np.ndarray,
               solution: convex_program.Solution, *, solver: str, statement: str
               ) -> dict[str, Any]:
-  """The `info` of a table whose certificate `tfcactus.design.verify` repeats.
+  """Returns the `info` of a table whose certificate `design.verify` can recompute.
 
-  Args:
-    mechanism: The name that reports show.
-    parameters: The request, as JSON values: budget, power, objective and grid.
-    certificate: As `convex_program.certify` returned it.
-    theta: Shape (bins,), multipliers of the whole-cell shifts.
-    solution: Of the solver.
-    solver: Its name.
-    statement: What was proved, in words.
+  `theta` holds a multiplier for each shift by 1, 2, ... cells, or for the unit shift
+  alone if the table is radial. `parameters` is the request as JSON values.
   """
   return {
       'mechanism': mechanism, 'parameters': dict(parameters), **certificate,
@@ -34,7 +28,7 @@ def certified(mechanism: str, parameters: Mapping[str, Any],
 
 def uncertified(mechanism: str, parameters: Mapping[str, Any], statement: str
                 ) -> dict[str, Any]:
-  """The `info` of a table that is no optimum of anything, or not proved one."""
+  """Returns the `info` of a table without a proof of optimality."""
   return {
       'mechanism': mechanism, 'parameters': dict(parameters), 'objective': None,
       'lower_bound': None, 'gap': None, 'solver': None, 'statement': statement}

@@ -23,48 +23,48 @@ from tfcactus.noise import tiling
 METHODS = ('direct', 'lp', 'ma')
 
 CERTIFIED_GAP = 1e-4
-"""Largest relative distance to the lower bound that counts as an optimum."""
+"""Maximum relative gap to the lower bound of a proved optimum of delta."""
 
 MOMENTS_GAP = 1e-2
-"""The same for the moments bound, which is told as unproved beyond it."""
+"""Maximum relative gap to the lower bound of a proved optimum of the moments bound."""
 
 NO_DELTA = 1e-10
-"""Smaller deltas are beyond the linear program's accuracy."""
+"""Deltas below this are beyond the linear program's accuracy."""
 
 SPIKES = 1e-9
-"""Least mass of a cell, as a share of the largest, where masses may rise."""
+"""Least mass of a cell, as a share of the largest, if masses may increase with |z|."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Truncated:
-  """Noise on [-range, range] of least delta after some releases.
+  """Request for noise on [-range, range] of least composed delta.
 
-  Among the densities on whole cells that never increase with |z| and meet the
-  bound on utility. What the table costs is the accountant's to say
-  (`tfcactus.truncated_noise` asks it); a table's `info` says what was proved:
+  The table is the best among densities on whole cells that never increase with |z|
+  and meet the bound on utility. A table's cost comes from the accountant
+  (`tfcactus.truncated_noise` calls it). The table's `info` says what was proved:
 
   - steps=1, 'direct' or 'lp': a linear program; the global optimum, proved by
     its multipliers.
   - steps>1, 'direct': the composed delta by its exact gradient; a local
     optimum, the better of two starts.
   - 'ma': the Extended Moments Accountant's bound, convex at a fixed order; the
-    global optimum of that bound at that order, where a tangent proves it. Its true
-    delta is worse than that of 'direct'.
+    global optimum of that bound at that order, where a tangent proves it. The
+    true delta is worse than that of 'direct'.
 
   Attributes:
     range: Bound on |noise|, in units of sensitivity; above one half.
     utility: Bound on E|Z| (norm 1) or sqrt(E Z^2) (norm 2), the uniform dither
       inside cells included, in units of sensitivity.
-    epsilon: Where delta is least.
+    epsilon: The epsilon at which delta is minimised.
     steps: Number of releases composed.
-    sampling_prob: Of Poisson sampling before each release; 1 for none.
+    sampling_prob: Poisson sampling probability of a release; 1 for no sampling.
     norm: 1 or 2.
     bins: Cells per unit of sensitivity, such that they tile the range; None
       for about 400 cells on each side.
     method: 'direct', 'lp' or 'ma'.
     order: The order lambda of 'ma'; None to search it.
     monotone: False lets 'lp' put more mass further out. The full shift then
-      is not the worst change, and the table costs more than the program says.
+      is not the worst change, and the true delta exceeds the program's optimum.
 
   Raises:
     ValueError: if an argument is out of range, or no such table meets it.
@@ -115,11 +115,10 @@ class Truncated:
         _checks.sampling_prob(self.sampling_prob))
 
   def solve(self) -> scalar_table.ScalarTable:
-    """Designs the table.
+    """Designs the noise table.
 
     Raises:
-      SolverError: if a program that has a global optimum was not proved to be
-        at it.
+      SolverError: if a program that has a global optimum was not proved to be at it.
     """
     problem = self._problem
     if self.method == 'ma':

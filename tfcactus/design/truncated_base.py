@@ -1,4 +1,4 @@
-"""A density of one scale, cut at a range: what such requests share."""
+"""Base class of requests for truncated densities of one scale parameter."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tfcactus.noise import scalar_table
 from tfcactus.noise import tiling
 
 _SMALLEST = 1e-300
-"""Mass of a second cell that a very narrow density leaves empty."""
+"""Mass of the second cell where a very narrow density leaves it empty."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TruncatedForm(abc.ABC):
-  """A density of one scale, cut at a range; the scale is given or sought."""
+  """Base class: a density truncated to a range, of a given scale or a given utility."""
 
   range: float
   scale: Optional[float] = None
@@ -31,7 +31,7 @@ class TruncatedForm(abc.ABC):
   bins: Optional[int] = None
 
   mechanism: ClassVar[str]
-  """The name that reports show."""
+  """The mechanism's name as reports show it."""
 
   def __post_init__(self) -> None:
     bins, cells = tiling.check_range(self.range, self.bins)
@@ -47,7 +47,7 @@ class TruncatedForm(abc.ABC):
 
   @abc.abstractmethod
   def _log_mass(self, edges: np.ndarray, scale: float) -> np.ndarray:
-    """Shape (edges - 1,): log masses between edges, up to a constant."""
+    """Returns log masses between edges, up to a constant; shape (edges - 1,)."""
 
   def _masses(self, edges: np.ndarray, scale: float) -> np.ndarray:
     shape = np.minimum.accumulate(self._log_mass(edges, scale))
@@ -55,7 +55,7 @@ class TruncatedForm(abc.ABC):
     return w / np.sum(w)
 
   def _sought_scale(self, edges: np.ndarray, bins: int, utility: float) -> float:
-    """The scale at which the table has the utility."""
+    """Returns the scale at which the table has this utility."""
     def excess(log_scale: float) -> float:
       w = self._masses(edges, math.exp(log_scale))
       return math.log(tiling.utility_of(w, bins, self.norm) / utility)

@@ -1,4 +1,4 @@
-"""The Gaussian cut at a range, as a table."""
+"""The Gaussian truncated to a range, as a table."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tfcactus.design import truncated_base
 
 @dataclasses.dataclass(frozen=True)
 class TruncatedGaussian(truncated_base.TruncatedForm):
-  """A normal density cut at the range, quantised on cells that tile it.
+  """Request for a normal density truncated to [-range, range], on cells that tile it.
 
   Attributes:
     range: Bound on |noise|, in units of sensitivity; above one half.
-    scale: Standard deviation before the cut; give it or `utility`.
+    scale: Standard deviation before truncation; give either `scale` or `utility`.
     utility: E|Z| (norm 1) or sqrt(E Z^2) (norm 2) of the table.
     norm: 1 or 2.
     bins: Cells per unit of sensitivity; None for about 400 on each side.

@@ -1,4 +1,4 @@
-"""Noise learned by gradient descent (paper 001), in TensorFlow without Keras."""
+"""Learned noise (Sommer et al., 2021): gradient descent in TensorFlow without Keras."""
 
 from tfcactus.learned.learned_noise import LearnedNoise
 

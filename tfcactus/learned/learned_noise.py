@@ -1,8 +1,7 @@
-"""Noise learned by gradient descent, as paper 001 does it.
+"""Request for noise learned by gradient descent, the method of Sommer et al. (2021).
 
-`tfcactus.design.Truncated` finds better noise in seconds; this is the method it
-is measured against, in TensorFlow, and the place for pairs and models that have
-no program.
+`tfcactus.design.Truncated` finds better noise in seconds. This method is its baseline,
+in TensorFlow, and serves pairs and models that have no convex program.
 """
 
 from __future__ import annotations
@@ -28,45 +27,45 @@ LOSSES = ('adp', 'pdp', 'ma')
 MODELS = ('sigmoid', 'cnn')
 
 CHECKS = 60
-"""How often the accountant looks at the noise."""
+"""Approximate number of evaluations of the noise by the accountant."""
 
 @dataclasses.dataclass(frozen=True)
 class LearnedNoise:
-  """Truncated noise by gradient descent on delta + weight * utility.
+  """Request for truncated noise, by gradient descent on delta + weight * utility.
 
-  The weight halves every `halving` epochs down to `least_weight`. With a
-  `utility`, what is weighted is the share of it that is used, the weight
-  doubles instead while the noise is wider, and the table that is kept meets it.
-  The accountant looks at the noise now and then, and the table of least delta
-  is the result; the training loss is never reported as a guarantee.
+  The weight halves every `halving` epochs down to `least_weight`. If `utility` is
+  given, the weight multiplies the used share of that bound, doubles instead while the
+  noise exceeds the bound, and the returned table meets the bound. The accountant
+  evaluates the noise regularly, and the table of least delta is the result. The
+  training loss is never reported as a guarantee.
 
   Attributes:
     range: Bound on |noise|, in units of sensitivity; above one half.
-    epsilon: Where delta is least.
+    epsilon: The epsilon at which delta is minimised.
     steps: Number of releases composed.
-    sampling_prob: Of Poisson sampling (DP-SGD), both directions learned at
+    sampling_prob: Poisson sampling probability (DP-SGD), both directions learned at
       once; 1 for sensitivity-bounded queries.
-    utility: Bound on E|Z| (norm 1) or sqrt(E Z^2) (norm 2), or None for
-      whatever the weight gives.
+    utility: Bound on E|Z| (norm 1) or sqrt(E Z^2) (norm 2), or None for the result
+      of the weight alone.
     norm: 1 or 2.
     bins: Cells per unit of sensitivity; None for about 400 on each side.
     loss: 'adp' or 'pdp' (PrivacyBuckets), or 'ma' (Extended Moments
-      Accountant, its order learned too).
+      Accountant, whose order is learned too).
     model: 'sigmoid' (monotone) or 'cnn' (not monotone, so accounted by the
       envelope of all shifts).
-    sigmoids: How many; None for one per cell.
-    epochs: Most updates.
-    learning_rate: Of Adam, falling by `decay` each epoch.
-    decay: See above.
-    weight: First weight of the utility.
-    halving: Epochs in which it halves; 0 for a constant weight.
-    least_weight: Where it stops.
-    buckets: 2 h; more are slower and closer.
+    sigmoids: Number of sigmoids; None for one per cell.
+    epochs: Maximum number of updates.
+    learning_rate: Initial learning rate of Adam.
+    decay: Factor of the learning rate in each epoch.
+    weight: Initial weight of the utility.
+    halving: Epochs in which the weight halves; 0 for a constant weight.
+    least_weight: Smallest weight.
+    buckets: Number 2 h of buckets; more are slower and closer.
     factor: Discretisation factor f > 1; None follows the losses.
     patience: Checks by the accountant without a better table before training
       stops; not counted before the noise has been as wide as the utility.
-    max_seconds: Longest training; None for no limit.
-    seed: Of the initial parameters.
+    max_seconds: Maximum training time; None for no limit.
+    seed: Seed of the initial parameters.
     progress: Whether to show a bar on stderr.
 
   Raises:
@@ -163,7 +162,7 @@ class LearnedNoise:
 
 
 def _accounted(table: noise_lib.ScalarTable, request: LearnedNoise) -> float:
-  """The accountant's upper bound on delta."""
+  """Returns the accountant's upper bound on delta."""
   event = accounting.noise_event(table)
   if request.sampling_prob < 1:
     event = dp_accounting.PoissonSampledDpEvent(request.sampling_prob, event)
@@ -173,7 +172,7 @@ def _accounted(table: noise_lib.ScalarTable, request: LearnedNoise) -> float:
 
 def _described(table: noise_lib.ScalarTable, request: LearnedNoise,
                history: List[Tuple[int, float, float]]) -> noise_lib.ScalarTable:
-  """The table with where it came from."""
+  """Returns the table with `info` on its origin."""
   info = {
       'mechanism': 'learned', 'solver': f'{request.model} {request.loss}',
       'parameters': {

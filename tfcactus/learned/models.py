@@ -1,4 +1,4 @@
-"""Densities with parameters, and the optimizer that learns them."""
+"""Parametric densities, and the optimizer that learns them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import numpy as np
 import tensorflow as tf
 
 STEEPNESS = 8.0
-"""Slope of a sigmoid times the width of a cell: the paper's 500 on its grid."""
+"""Slope of a sigmoid times the width of a cell; equals the paper's 500 on its grid."""
 
 PAPER_SIGMOIDS = 10_000
 BIAS = 10.0
-"""Initial A for that many sigmoids; fewer get it in proportion."""
+"""Initial A for PAPER_SIGMOIDS sigmoids; A^2 scales with the number of sigmoids."""
 
 LAYERS, CHANNEL, FILTER = 10, 100, 3
 """Convolutions, layer width and filter length of the CNN model."""
 
 SMALLEST = 1e-300
-"""Least mass of a cell: logarithms stay finite."""
+"""Least mass of a cell, so that logarithms stay finite."""
 
 
 class SigmoidModel(tf.Module):
   """p = mirrored softmax of log(A^2 + sum B_j^2 sigmoid(C (x - F_j))).
 
-  Source: equation (4) of the paper.
+  Source: equation (4) of Sommer et al. (2021).
   """
 
   def __init__(self, cells: int, bins: int, sigmoids: int,
@@ -39,16 +39,16 @@ class SigmoidModel(tf.Module):
     self.place = tf.Variable(np.linspace(-reach, 0.0, sigmoids))
 
   def __call__(self) -> tf.Tensor:
-    """float64, shape (cells,), log masses outwards from zero, unnormalised."""
+    """Returns unnormalised log masses outwards from zero; float64, shape (cells,)."""
     steps = tf.sigmoid(self._slope * (self._x - self.place[None, :]))
     rise = tf.linalg.matvec(steps, self.height**2)
     return tf.math.log(self.bias**2 + rise + SMALLEST)
 
 
 class ConvolutionModel(tf.Module):
-  """Linear, ten convolutions, linear, softmax: not monotone.
+  """A linear layer, ten convolutions, a linear layer, softmax: not monotone.
 
-  Source: Appendix B of the paper, which gives no filter length; 3 is used.
+  Source: Appendix B of Sommer et al. (2021), which gives no filter length; 3 is used.
   """
 
   def __init__(self, cells: int, rng: np.random.Generator):
@@ -65,7 +65,7 @@ class ConvolutionModel(tf.Module):
     self.outward, self.level = normal(cells, CHANNEL), normal(cells)
 
   def __call__(self) -> tf.Tensor:
-    """float64, shape (cells,), log masses outwards from zero, unnormalised."""
+    """Returns unnormalised log masses outwards from zero; float64, shape (cells,)."""
     layer = tf.linalg.matvec(self.inward, self._x) + self.shift
     pad = FILTER // 2
     for i in range(LAYERS):
@@ -76,7 +76,7 @@ class ConvolutionModel(tf.Module):
 
 
 class Adam:
-  """Adam (Kingma and Ba, 2015) with an exponentially falling rate."""
+  """Adam (Kingma and Ba, 2015) with an exponentially decaying learning rate."""
 
   def __init__(self, variables: List[tf.Variable], rate: float, decay: float):
     self._variables = variables
@@ -85,7 +85,7 @@ class Adam:
     self._rate, self._decay = rate, decay
 
   def apply(self, gradients: List[tf.Tensor], step: tf.Tensor) -> None:
-    """One update; `step` counts from one."""
+    """Applies one update; `step` counts from one."""
     rate = self._rate * self._decay**step
     rate *= tf.sqrt(1 - 0.999**step) / (1 - 0.9**step)
     for v, g, (mean, square) in zip(self._variables, gradients, self._slots):

@@ -1,10 +1,10 @@
 """Differentiable bounds on delta for learning noise.
 
-The forward pass is exact: outcomes are counted in the bucket above their loss,
-and what falls off the buckets goes up. Only the derivative by a loss, which a
-count does not have, is replaced: by the slope between buckets on either side,
-as if the label followed the loss. The step of PDP at epsilon needs them further
-apart to be seen.
+The forward pass of PrivacyBuckets is exact: each outcome counts in the bucket above its
+privacy loss, and mass beyond the buckets moves up. Only the derivative with respect to
+a loss, which a count does not have, is replaced: by the slope between the buckets on
+either side, as if the bucket's label followed the loss. PDP has a step at epsilon,
+which is seen only if those two buckets are further apart.
 
 Source: Sommer et al., "Learning Numeric Optimal Differentially Private Truncated
 Additive Mechanisms" (2021), Proposition 17 and sections 3.4.2 and 3.4.3.
@@ -20,20 +20,14 @@ from typing import Tuple
 import tensorflow as tf
 
 PDP_REACH = 0.04
-"""Share of h over which a loss sees the slope under PDP, on either side."""
+"""Distance to the buckets on either side under PDP, as a share of h."""
 
 Pair = Tuple[tf.Tensor, tf.Tensor]
 
 
 def outcome_pairs(full: tf.Tensor, bins: int, sampling_prob: float
                   ) -> List[Pair]:
-  """Outcome masses (P, Q) of one release in each direction that differs.
-
-  Args:
-    full: float64, shape (2 n,), masses of all cells.
-    bins: Cells per unit of sensitivity.
-    sampling_prob: Of Poisson sampling; 1 for none.
-  """
+  """Returns outcome masses (P, Q) per distinct direction; `full` has shape (2 n,)."""
   nothing = tf.zeros([bins], full.dtype)
   p = tf.concat([full, nothing], 0)
   q = tf.concat([nothing, full], 0)
@@ -45,7 +39,7 @@ def outcome_pairs(full: tf.Tensor, bins: int, sampling_prob: float
 
 def moments_delta(pair: Pair, order: tf.Tensor, epsilon: float, steps: int
                   ) -> tf.Tensor:
-  """1 - (1 - omega)^n + exp(n Gamma - lambda epsilon)."""
+  """Returns 1 - (1 - omega)^n + exp(n Gamma - lambda epsilon)."""
   p, q = pair
   both = (p > 0) & (q > 0)
   log_p = tf.math.log(tf.where(both, p, 1.0))
@@ -59,15 +53,10 @@ def moments_delta(pair: Pair, order: tf.Tensor, epsilon: float, steps: int
 
 def buckets_delta(pair: Pair, epsilon: float, steps: int, width: tf.Tensor,
                   half: int, *, probabilistic: bool) -> tf.Tensor:
-  """delta by PrivacyBuckets: ADP, or PDP.
+  """Returns delta by PrivacyBuckets: all mass above epsilon (PDP) or its excess (ADP).
 
-  Args:
-    pair: Outcome masses.
-    epsilon: At least zero.
-    steps: Number of releases.
-    width: log of the discretisation factor.
-    half: h; the buckets are -h..h.
-    probabilistic: Count all mass above epsilon (PDP), not its excess (ADP).
+  `width` is the log of the discretisation factor, `half` is h of the buckets -h..h, and
+  `probabilistic` selects PDP. `epsilon` is at least zero.
   """
   p, q = pair
   both = (p > 0) & (q > 0)
@@ -92,7 +81,7 @@ def _certain(omega: tf.Tensor, steps: int) -> tf.Tensor:
 
 
 def _bucketed(half: int, reach: int) -> Callable[..., Tuple[tf.Tensor, tf.Tensor]]:
-  """(masses, losses, width) -> (buckets -h..h, mass above them)."""
+  """Returns a function (masses, losses, width) -> (buckets -h..h, mass above them)."""
 
   @tf.custom_gradient
   def count(masses, loss, width):
@@ -115,7 +104,7 @@ def _bucketed(half: int, reach: int) -> Callable[..., Tuple[tf.Tensor, tf.Tensor
 
 def _compose(buckets: tf.Tensor, infinite: tf.Tensor, steps: int, half: int
              ) -> Pair:
-  """The buckets of `steps` releases, by repeated convolution."""
+  """Returns the buckets of `steps` releases, by repeated convolution."""
   power = (buckets, infinite)
   while steps & 1 == 0:
     power, steps = _convolve(power, power, half), steps >> 1
@@ -128,7 +117,7 @@ def _compose(buckets: tf.Tensor, infinite: tf.Tensor, steps: int, half: int
 
 
 def _convolve(first: Pair, second: Pair, half: int) -> Pair:
-  """Both: what falls below goes to bucket -h, what rises above to infinity."""
+  """Convolves buckets; mass below moves up to bucket -h, mass above to infinity."""
   (a, a_inf), (b, b_inf) = first, second
   size = 4 * half + 1
   length = [1 << (size - 1).bit_length()]

@@ -1,4 +1,4 @@
-"""One run of learning: the loss, its schedule, and the table it has reached."""
+"""One training run: the loss, its schedule, and the table that it reaches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Training:
   """Parameters, optimizer and schedule of one run.
 
   Attributes:
-    last: delta of the last update, as it was learned: no guarantee.
+    last: The learned delta at the last update: no guarantee.
     wide: Whether the noise has been as wide as the utility.
   """
 
@@ -50,7 +50,7 @@ class Training:
     self.wide = request.utility is None
 
   def run(self, epochs: int) -> None:
-    """Trains for some epochs."""
+    """Trains for `epochs` epochs."""
     self.last = float(self._many(
         tf.constant(epochs), tf.constant(self._width(), tf.float64)))
 
@@ -96,7 +96,7 @@ class Training:
     return tf.reduce_max(tf.stack(deltas))
 
   def _width(self) -> float:
-    """log of the factor: the finest that covers the total loss, or as asked."""
+    """Returns log `factor`; by default buckets cover the likely loss and 2 epsilon."""
     if self._request.factor is not None:
       return float(np.log(self._request.factor))
     w = tf.nn.softmax(self._model()).numpy()
@@ -114,7 +114,7 @@ class Training:
     return reach / (self._request.buckets // 2)
 
   def table(self) -> noise_lib.ScalarTable:
-    """The noise as it is, brought within the utility."""
+    """Returns the current noise, narrowed to meet the bound on utility."""
     log_mass = self._model().numpy()
     w = _softmax(log_mass)
     target = self._request.utility

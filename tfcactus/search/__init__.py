@@ -1,1 +1,1 @@
-"""Noise designed for what an accountant says it costs."""
+"""Searches for noise of least privacy cost, as an accountant bounds it."""

@@ -1,8 +1,8 @@
-"""How epsilon answers to a change of the noise's density: a guide, no bound.
+"""Gradient of epsilon with respect to the noise density: a search direction, no bound.
 
-By the derivative of the composed delta in each cell's mass, over its derivative in
-epsilon. delta is computed on a plain lattice: what a search proposes from here
-must be accounted again.
+At fixed delta, the gradient is the derivative of the composed delta with respect to
+each cell's mass over minus its derivative with respect to epsilon. delta is computed
+on a plain lattice: noise that a search proposes must be accounted again.
 """
 
 from __future__ import annotations
@@ -16,32 +16,22 @@ from tfcactus.design.solvers import composed_delta
 from tfcactus.noise import scalar_table
 
 POINTS = 1 << 17
-"""Lattice points of the total loss."""
+"""Number of lattice points of the total loss."""
 
 FORGOTTEN = 40.0
-"""The tail is enumerated until its density has fallen by this many nats."""
+"""The tail is enumerated until its density has decreased by this many nats."""
 
 
 def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
                      steps: int, epsilon: float) -> np.ndarray:
-  """The derivative of epsilon, at fixed delta, in the mass of every cell.
+  """Returns the gradient of epsilon, at fixed delta, with respect to the cell masses.
 
-  For adding or removing a record, whichever costs more; at a full shift, so that
-  it belongs to monotone tables.
-
-  Args:
-    table: Symmetric noise with a geometric tail.
-    sampling_prob: Poisson sampling probability of a step.
-    steps: How many steps.
-    epsilon: The epsilon that the table has at the delta meant.
-
-  Returns:
-    Shape of `table.log_density`: per unit of the mass of one cell, its mirror
-    image and what the tail adds to the last one included. Only differences
-    along changes that keep the total mass mean anything.
-
-  Raises:
-    ValueError: if the table has no tail, or an argument is out of range.
+  The result has the shape of `table.log_density` and is per unit of mass of one cell,
+  together with its mirror image and, for the last cell, the tail. Only differences
+  along changes that keep the total mass are meaningful. `epsilon` is the table's own
+  at that delta. The neighbours differ by adding or removing a record, whichever costs
+  more, at the full shift: the table must be monotone. Raises ValueError if the table
+  has no geometric tail, or an argument is out of range.
   """
   sampling_prob = _checks.sampling_prob(sampling_prob)
   steps = _checks.integer('steps', steps, 1)
@@ -61,7 +51,7 @@ def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
       p, q, epsilon=epsilon, steps=steps, points=POINTS) for p, q in pairs]
   worst = max(range(len(values)), key=lambda i: values[i].delta)
   value = values[worst]
-  # delta is linear in e^epsilon, and homogeneous in Q with degree `steps`.
+  # delta is linear in e^epsilon; its part in Q is homogeneous of degree `steps`.
   per_epsilon = -float(value.by_q @ pairs[worst][1]) / steps
   by_here, by_there = composed_delta.unsampled(worst, value.by_p, value.by_q,
                                                sampling_prob)
@@ -70,7 +60,7 @@ def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
 
 
 class _Cells(NamedTuple):
-  """Cells of the line: the stored cell of each, its share of that, its mass."""
+  """Cells of the line: index of the stored cell, share of its density, and mass."""
 
   stored: np.ndarray
   share: np.ndarray
@@ -78,7 +68,7 @@ class _Cells(NamedTuple):
 
   @classmethod
   def of(cls, table: scalar_table.ScalarTable, index: np.ndarray) -> _Cells:
-    """The cells with these indices, counted from the centre."""
+    """Returns the cells with these indices, counted from the centre."""
     last = table.log_density.size - 1
     stored = np.minimum(np.abs(index), last)
     share = np.exp((np.abs(index) - stored) * table.log_tail_ratio)
@@ -86,5 +76,5 @@ class _Cells(NamedTuple):
                share * np.exp(table.log_density[stored]) / table.bins)
 
   def collect(self, slope: np.ndarray, size: int) -> np.ndarray:
-    """Derivatives in the stored cells from derivatives in these."""
+    """Sums derivatives with respect to these cells into those of stored cells."""
     return np.bincount(self.stored, slope * self.share, size)

@@ -1,7 +1,7 @@
-"""The least bounded noise that is (epsilon, delta)-private: Definition 12.
+"""Search for the (epsilon, delta)-private bounded noise of least utility (error).
 
-Designs make delta least at a utility; here the utility is sought at which that
-delta is the one asked for, with the accountant's upper bound as the judge.
+A design minimises delta at a given utility. This search varies the utility until the
+accountant's upper bound on delta is the requested one.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from tfcactus.noise import tiling
 from tfcactus.search import truncated
 
 MARGIN = 1e-9
-"""What a bound of a linear program, in floats, has to be above delta by, as a share."""
+"""Relative excess over delta with which a linear program's float bound is a proof."""
 
 _SCALES = 24
-"""Widths of truncated Gaussians that are looked at first."""
+"""Number of steps in the first scan over widths of truncated Gaussians."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LeastUtility:
-  """Bounded noise of a given cost that errs little.
+  """Bounded noise within (epsilon, delta), and a lower bound on its utility (error).
 
   Attributes:
-    found: The noise and its account: `found.delta.upper` is at most `delta`,
-      `found.utility` what was made small.
-    delta: What was asked for.
+    found: The noise and its account: `found.delta.upper` is at most `delta`, and
+      `found.utility` is what the search minimised.
+    delta: The requested delta.
     lower_bound: No table of the same grid that never increases with |z| has a
       smaller utility within (epsilon, delta): proved by linear programs. None
       after several releases, where nothing is proved.
@@ -52,7 +52,7 @@ class LeastUtility:
 
   @property
   def statement(self) -> str:
-    """What is proved, in words."""
+    """The proved statement, in words."""
     if self.lower_bound is None:
       return ('Not proved to be the least: after several releases no lower bound is '
               'known.')
@@ -64,18 +64,18 @@ def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-bu
                   epsilon: float, steps: int = 1, sampling_prob: float = 1.0,
                   norm: int = 2, bins: Optional[int] = None,
                   method: str = 'direct', tolerance: float = 1e-3) -> LeastUtility:
-  """Seeks the least noise in a range that is (epsilon, delta)-private.
+  """Searches for the noise of least utility (error) that is (epsilon, delta)-private.
 
   Args:
     range: Bound on |noise|, in units of sensitivity; above one half.
-    delta: What all releases together may cost at `epsilon`.
-    epsilon: See there.
+    delta: Bound on the delta of all releases together, at `epsilon`.
+    epsilon: The epsilon at which delta is bounded.
     steps: Number of releases composed.
-    sampling_prob: Of Poisson sampling before each release.
-    norm: Of the utility: 1 (E|Z|) or 2 (sqrt(E Z^2)).
+    sampling_prob: Poisson sampling probability of a release.
+    norm: Norm of the utility: 1 (E|Z|) or 2 (sqrt(E Z^2)).
     bins: Cells per unit of sensitivity; None for about 400 on each side.
     method: 'direct', 'lp' (one release) or 'ma'; see `tfcactus.design.Truncated`.
-    tolerance: Relative distance of the utilities that the search ends with.
+    tolerance: Relative distance of the utilities at which the search stops.
 
   Returns:
     The best table seen, a truncated Gaussian or a design. After one release its
@@ -122,10 +122,10 @@ def _unreached(best: Optional[truncated.TruncatedNoise], reach: float, delta: fl
 def _narrowed(designed: Callable[[float], Optional[truncated.TruncatedNoise]],
               best: truncated.TruncatedNoise, low: float, delta: float,
               tolerance: float) -> tuple[truncated.TruncatedNoise, float]:
-  """The best noise seen, and the largest utility that is proved too small."""
+  """Returns the best noise seen, and the largest utility that is proved too small."""
   proved, share = low, 0.8
   while best.utility > low * (1 + tolerance):
-    # Down in growing steps first: designs are seldom far below the Gaussian.
+    # Steps grow at first: designs are seldom far below the Gaussian.
     middle = max(share * best.utility, math.sqrt(low * best.utility))
     if not low < middle < best.utility:
       break  # No float lies between.
@@ -144,14 +144,14 @@ def _narrowed(designed: Callable[[float], Optional[truncated.TruncatedNoise]],
 
 def _gaussian(reach: float, bins: Optional[int], delta: float, ask: dict[str, Any]
               ) -> Optional[truncated.TruncatedNoise]:
-  """The narrowest truncated Gaussian within delta, or None."""
+  """Returns the narrowest truncated Gaussian within delta, or None."""
   def account(log_scale: float) -> truncated.TruncatedNoise:
     table = design.TruncatedGaussian(
         reach, scale=math.exp(log_scale), bins=bins).solve()
     return truncated.account(table, method='truncated Gaussian', **ask)
 
   low, high = math.log(0.05), math.log(4 * reach)
-  # delta falls with the width until the cut at the range tells more than it hides.
+  # delta decreases with the width until truncation at the range dominates.
   points = [low + (high - low) * i / _SCALES for i in range(_SCALES + 1)]
   before = None
   for point in points:

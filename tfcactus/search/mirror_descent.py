@@ -1,11 +1,12 @@
-"""Steps downhill from a monotone design, for a quantity known by its gradient.
+"""Mirror descent from a monotone design, for a quantity given by its gradient.
 
-A mirror step: the noise that minimises
+A mirror step minimises
 
     D(p) - D'(p0) (p - p0) + length * gradient (p - p0)
 
-under the design's own constraints, D its divergence and p0 where it stands. It
-is the design's program with a linear term, and the same solver solves it.
+under the design's own constraints, where D is the design's divergence and p0 the
+current density. This is the design's program with a linear term, and the
+interior-point method solves it. The gradient is scaled to the size of D'.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _ACCURACY = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class _Tilted(convex_program.Program):
-  """A program whose divergences carry a linear term."""
+  """A program with a linear term added to its divergences."""
 
   linear: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1))
 
@@ -40,21 +41,13 @@ class _Tilted(convex_program.Program):
 
 def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
          ) -> scalar_table.ScalarTable:
-  """Takes one step.
+  """Takes one mirror step from a table of `Monotone`, or of this function.
 
-  Args:
-    table: A table made by `Monotone`, or by this function.
-    gradient: Shape of `table.log_density`: the quantity's derivative in each
-      stored cell's mass.
-    length: 1 for as far as the design's divergence, scaled to the gradient's
-      size, is curved like the quantity; zero stays.
-
-  Returns:
-    The table reached: monotone, of the same grid and cost, without a
-    certificate.
-
-  Raises:
-    SolverError: if there is no accurate solution.
+  `gradient` has the shape of `table.log_density` and holds the quantity's derivatives
+  with respect to each stored cell's mass. `length` is 1 if the design's divergence,
+  scaled to the gradient's size, has the curvature of the quantity; 0 stays. The result
+  is monotone, of the same grid and cost as `table`, without a certificate. Raises
+  SolverError if there is no accurate solution.
   """
   told = table.info['parameters']
   spec = scalar.ScalarSpec(
@@ -65,7 +58,7 @@ def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
   p = np.exp(table.log_density) / table.bins
   own = program.gradients(p)[0]
   linear = length * gradient / _scale(program, p, gradient, own) - own
-  # The same for every p of mass one: it keeps what is minimised above zero.
+  # Constant for p of mass one: keeps the objective above zero.
   linear = linear + (float(program.divergences(p)[0]) - linear @ p) * program.mass
   fields = {f.name: getattr(program, f.name) for f in dataclasses.fields(program)}
   solution = interior_point.solve(_Tilted(**fields, linear=linear), p, warm=True,
@@ -80,7 +73,7 @@ def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
 
 def _scale(program: convex_program.Program, p: np.ndarray, gradient: np.ndarray,
            own: np.ndarray) -> float:
-  """How large one gradient is in units of the other, constraints aside."""
+  """Returns the size of `gradient` relative to `own`, both off the constraints."""
   weight = np.sqrt(program.mass * p)
   rows = np.column_stack([program.mass, program.cost]) / program.mass[:, None]
 
@@ -91,6 +84,6 @@ def _scale(program: convex_program.Program, p: np.ndarray, gradient: np.ndarray,
 
   ours, theirs = free(own), free(gradient)
   along = float(ours @ theirs) / float(ours @ ours)
-  # Where they disagree their sizes are compared.
+  # Where the directions oppose each other, their norms are compared.
   return along if along > 0 else float(
       np.linalg.norm(theirs) / np.linalg.norm(ours))

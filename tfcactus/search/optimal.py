@@ -1,8 +1,7 @@
-"""The noise of least epsilon for a training plan.
+"""Search for the noise of least epsilon for a training plan.
 
-Design and privacy meet here: designs minimise a convex divergence, which is
-certified; which divergence pays for a given plan is searched, with the
-accountant's upper bound as the judge.
+A design minimises a convex divergence, with a certificate. The search chooses the
+divergence for the plan by the accountant's upper bound on epsilon.
 """
 
 from __future__ import annotations
@@ -27,23 +26,22 @@ _SCALAR_BINS = 100
 """Cells per unit of sensitivity of scalar designs."""
 
 _LARGEST_DIM = 1000
-"""Beyond this a design gains less than its shells cost: the Gaussian is best."""
+"""In more dimensions a design gains less than its shells cost: the Gaussian is best."""
 
 _FIRST_ORDERS = (2.0, 4.0, 8.0, 16.0)
 _REFINEMENTS = 4
 _LARGEST_ORDER = 64.0
 
-
 _WORTH = 1e-4
-"""A refined density has no certificate of its own: it has to gain this much,
-relatively, to replace one that has."""
+"""Minimum relative gain of a refined density, which has no certificate of its own, over
+a certified one."""
 
 _DESCENTS = 12
 _SHORTEST = 0.01
 
 
 class Candidate(NamedTuple):
-  """What was tried.
+  """Noise that the search tried.
 
   Attributes:
     label: The noise, with its objective.
@@ -56,15 +54,15 @@ class Candidate(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class OptimalNoise:
-  """The best noise found, what it costs, and what it was chosen from.
+  """The best noise found, its guarantee, and the candidates it was chosen from.
 
   Attributes:
     noise: The noise.
-    label: Its kind and objective.
-    guarantee: Its cost for the plan, with bounds.
-    candidates: Everything tried, by epsilon.
+    label: Kind and objective of the noise.
+    guarantee: The guarantee of the plan with this noise, with bounds.
+    candidates: All noise tried, by epsilon.
     certified: What is proved about the choice.
-    searched: What is not.
+    searched: What is searched and not proved about the choice.
   """
 
   noise: noise_lib.Noise
@@ -91,25 +89,25 @@ def optimal_noise(*, delta: float, sampling_prob: float, steps: int,
   Args:
     delta: Target delta.
     sampling_prob: Poisson sampling probability of a step; 1 for full releases.
-    steps: Steps planned.
+    steps: Number of planned steps.
     noise_multiplier: Standard deviation of a coordinate over sensitivity.
-    variance: Its square; exactly one of the two is given.
+    variance: Square of the noise multiplier; exactly one of the two is given.
     dim: Length of the clipped vector; 1 for a scalar query.
     bins: Cells or shells per unit of sensitivity; None chooses.
-    progress: Receives a line for everything tried.
+    progress: Receives one line for each candidate.
 
   Returns:
-    The best of the Gaussian, the Laplace (dim 1), the cactus (dim 1) and the
-    monotone or isotropic designs for KL, chi-square and Renyi orders, by the
-    accountant's upper bound. A monotone design is then refined by epsilon's own
-    gradient, if that gains anything: 1 to 2 % for one to three full releases,
-    .1 % for ten, less than .01 % (and then it is left) for hundreds.
+    The best of the Gaussian, the Laplace (dim 1), the cactus (dim 1) and the monotone
+    or isotropic designs for KL, chi-square and Renyi orders, by the accountant's upper
+    bound; the Gaussian alone if dim is above 1000. A monotone design is then refined by
+    the gradient of epsilon, if that gains anything: 1 to 2 % for one to three full
+    releases, .1 % for ten, less than .01 % (and then it is left) for hundreds.
 
   Raises:
     ValueError: if an argument is out of range.
 
-  Source: the designs of Alghamdi et al. (ISIT 2022, ISIT 2023), with the
-  objectives of `tfcactus.design.solvers.divergence`.
+  Source: the designs of Alghamdi et al. (ISIT 2022, ISIT 2023), with the objectives of
+  `tfcactus.design.solvers.divergence`.
   """
   if (noise_multiplier is None) == (variance is None):
     raise ValueError(
@@ -130,7 +128,7 @@ def optimal_noise(*, delta: float, sampling_prob: float, steps: int,
 
 
 class _Search:
-  """Tries noise, remembers what it cost."""
+  """A search: tries noise and records its guarantee."""
 
   def __init__(self, settings: dict[str, Any], sigma: float, dim: int,
                bins: Optional[int], progress: Callable[[str], None]):
@@ -140,7 +138,7 @@ class _Search:
     self._tried: dict[str, tuple[float, Any, Any]] = {}
 
   def run(self) -> None:
-    """Tries closed forms and designs, then climbs in the order."""
+    """Tries closed forms and designs, then searches the Renyi order."""
     self._try('gaussian', lambda: noise_lib.Gaussian(self._sigma))
     if self._dim > _LARGEST_DIM:
       return
@@ -169,10 +167,10 @@ class _Search:
     self._refine()
 
   def _refine(self) -> None:
-    """Follows epsilon's own gradient down from the best monotone design.
+    """Descends along the gradient of epsilon from the best monotone design.
 
-    Where many steps compose, the best order leaves it next to nothing; for a few
-    releases epsilon is not a divergence, and it gains.
+    Where many steps compose, the best order leaves next to nothing to gain. For a few
+    releases epsilon is not a divergence, and the descent gains.
     """
     label, (start, noise, best) = min(
         self._tried.items(), key=lambda item: item[1][0])
@@ -232,7 +230,7 @@ class _Search:
     return plan.PrivacyPlan(noise=noise, **self._settings).guarantee()
 
   def result(self) -> OptimalNoise:
-    """The cheapest noise that was tried."""
+    """Returns the cheapest noise that was tried."""
     ranked = sorted(self._tried.items(), key=lambda item: item[1][0])
     label, (_, noise, guarantee) = ranked[0]
     info = getattr(noise, 'info', {})

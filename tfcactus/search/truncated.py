@@ -1,7 +1,7 @@
-"""Truncated noise with what it costs.
+"""Design of truncated noise, with an account of its delta.
 
-Design and privacy meet here: a design minimises a composed delta of its own;
-the delta that is told comes from the accountant, which reads the frozen table.
+A design minimises its own estimate of the composed delta. The reported delta comes
+from the accountant, which reads the frozen table.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class TruncatedNoise:
 
   Attributes:
     noise: The table; its `info` says how it was found.
-    delta: Bounds on delta at `epsilon`, by adding or removing one record: the
-      larger of both; by the full shift where the density never increases with
-      |z|, else by the envelope of all smaller shifts. Publish `delta.upper`.
-    epsilon: Where delta was evaluated.
-    steps: Releases composed.
-    sampling_prob: Of Poisson sampling before each.
+    delta: Bounds on delta at `epsilon`, the larger of adding and removing one
+      record. The full shift is accounted if the density never increases with |z|,
+      else the envelope of all smaller shifts. Publish `delta.upper`.
+    epsilon: The epsilon at which delta was evaluated.
+    steps: Number of releases composed.
+    sampling_prob: Poisson sampling probability of a release.
     utility: E|Z| (norm 1) or sqrt(E Z^2) (norm 2) of the table.
-    omega: Probability that any of the releases tells the neighbours apart for
-      certain; part of delta.
+    omega: Probability that any release distinguishes the neighbours with
+      certainty; part of delta.
     method: How the noise was found.
     certified: Whether no table of the same grid within the utility that never
       increases with |z| has a delta smaller by more than one part in 10^4, at
@@ -65,9 +65,9 @@ def truncated_noise(range: float, *, utility: float,  # pylint: disable=redefine
   Args:
     range: Bound on |noise|, in units of sensitivity; above one half.
     utility: Bound on E|Z| (norm 1) or sqrt(E Z^2) (norm 2).
-    epsilon: Where delta is least.
+    epsilon: The epsilon at which delta is minimised.
     steps: Number of releases composed.
-    sampling_prob: Of Poisson sampling before each release.
+    sampling_prob: Poisson sampling probability of a release.
     norm: 1 or 2.
     bins: Cells per unit of sensitivity; None for about 400 on each side.
     method: 'direct', 'lp' or 'ma'; see `tfcactus.design.Truncated`.
@@ -90,16 +90,16 @@ def truncated_noise(range: float, *, utility: float,  # pylint: disable=redefine
 def account(noise: noise_lib.ScalarTable, *, epsilon: float, steps: int = 1,
             sampling_prob: float = 1.0, norm: int = 2, method: str = 'given',
             seconds: float = 0.0) -> TruncatedNoise:
-  """What a bounded table costs.
+  """Accounts for the delta of a bounded table.
 
   Args:
     noise: A scalar table without a tail.
-    epsilon: Where delta is evaluated.
+    epsilon: The epsilon at which delta is evaluated.
     steps: Number of releases composed.
-    sampling_prob: Of Poisson sampling before each release.
+    sampling_prob: Poisson sampling probability of a release.
     norm: 1 or 2.
     method: How the table was found.
-    seconds: How long that took.
+    seconds: Wall time of the design.
   """
   if not isinstance(noise, noise_lib.ScalarTable):
     raise ValueError(f'Expected noise to be a ScalarTable, got {noise!r}.')
@@ -122,7 +122,7 @@ def account(noise: noise_lib.ScalarTable, *, epsilon: float, steps: int = 1,
 
 
 def _is_certified(noise: noise_lib.ScalarTable, **asked: Any) -> bool:
-  """Whether the table's proof is about what is asked, and closed its gap."""
+  """Returns whether the table's proof is about the arguments and closed its gap."""
   info = noise.info
   told, gap = info.get('parameters') or {}, info.get('gap')
   return (info.get('solver') == 'linear program' and noise.monotone and

@@ -1,4 +1,4 @@
-"""Convex solvers behind the designs."""
+"""Solvers of the optimisation problems behind the designs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,10 @@ from tfcactus.design.solvers import interior_point
 
 def solve(program: convex_program.Program, start: np.ndarray, *, solver: str,
           warm: bool = False) -> convex_program.Solution:
-  """Solves a program by the solver of that name.
+  """Solves a program from positive masses `start`, near the optimum if `warm`.
 
-  Args:
-    program: The program.
-    start: Positive masses.
-    solver: 'interior-point' or 'cvxpy'.
-    warm: Whether the start is near the optimum.
-
-  Raises:
-    SolverError: if there is no solution, or the program is too large.
-    ImportError: if solver='cvxpy' and cvxpy is absent.
+  Raises SolverError if there is no solution or the program is too large, ImportError
+  if solver='cvxpy' and cvxpy is absent.
   """
   if solver == 'cvxpy':
     return conic.solve(program, start)

@@ -1,6 +1,6 @@
-"""The problem of designing truncated noise: cells, cost, and composed delta.
+"""The design problem of truncated noise: cells, cost and composed delta.
 
-Unknown are the masses w of the mirrored pairs of cells of [-range, range],
+The unknowns are the masses w of the mirrored pairs of cells of [-range, range],
 counted outwards from zero.
 """
 
@@ -17,16 +17,16 @@ from tfcactus.noise import tiling
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-  """What truncated noise is asked for.
+  """The request for truncated noise, as a grid with a bound on utility.
 
   Attributes:
     bins: Cells per unit of sensitivity.
     cells: Cells between zero and the range.
-    norm: 1 for E|Z|, 2 for sqrt(E Z^2).
-    utility: Bound on it.
-    epsilon: Where delta is minimised.
+    norm: Utility is E|Z| for 1, sqrt(E Z^2) for 2.
+    utility: Upper bound on the utility.
+    epsilon: The epsilon at which delta is minimised.
     steps: Number of releases.
-    sampling_prob: Of Poisson sampling; 1 for none.
+    sampling_prob: Poisson sampling probability; 1 for no sampling.
   """
 
   bins: int
@@ -39,30 +39,26 @@ class Problem:
 
   @functools.cached_property
   def cost(self) -> np.ndarray:
-    """Shape (cells,), the mean of |z|^norm over a cell, dither included."""
+    """Mean of |z|^norm over each cell, dither included; shape (cells,)."""
     return tiling.cell_cost(self.cells, self.bins, self.norm)
 
   @property
   def budget(self) -> float:
-    """Bound on E|Z|^norm."""
+    """Upper bound on E|Z|^norm."""
     return self.utility**self.norm
 
   def coarser(self, bins: int) -> Problem:
-    """The same problem on wider cells."""
+    """Returns this problem on wider cells, `bins` of them per unit."""
     return dataclasses.replace(self, bins=bins,
                                cells=self.cells * bins // self.bins)
 
   def pairs(self, w: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Outcome masses (P, Q) of one release, in each direction that differs."""
+    """Returns outcome masses (P, Q) of one release, for each direction that differs."""
     return composed_delta.sampled_pairs(*shifted(w, self.bins),
                                         self.sampling_prob)
 
   def delta(self, w: np.ndarray) -> tuple[float, np.ndarray]:
-    """The larger composed delta of the directions, and its derivative by w.
-
-    Args:
-      w: Shape (cells,), masses of the mirrored pairs of cells.
-    """
+    """Returns the largest delta over `pairs`, and its gradient with respect to w."""
     values = [composed_delta.composed_delta(p, q, epsilon=self.epsilon,
                                             steps=self.steps)
               for p, q in self.pairs(w)]
@@ -72,13 +68,7 @@ class Problem:
 
   def by_masses(self, direction: int, by_p: np.ndarray, by_q: np.ndarray
                 ) -> np.ndarray:
-    """Derivatives by w from those by a direction's (P, Q).
-
-    Args:
-      direction: Index into `pairs`.
-      by_p: Shape (outcomes,), derivatives by the P-masses.
-      by_q: Shape (outcomes,), derivatives by the Q-masses.
-    """
+    """Returns the gradient with respect to w, given those of pair `direction`."""
     by_p, by_q = composed_delta.unsampled(direction, by_p, by_q,
                                           self.sampling_prob)
     n = self.cells
@@ -87,7 +77,7 @@ class Problem:
 
 
 def shifted(w: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
-  """Masses of the noise and of the noise shifted by `bins` cells, aligned."""
+  """Returns masses of the noise and of the noise shifted by `bins` cells, aligned."""
   full = 0.5 * np.concatenate([w[::-1], w])
   nothing = np.zeros(bins)
   return np.append(full, nothing), np.append(nothing, full)

@@ -1,11 +1,12 @@
-"""delta after n steps, and its exact derivative, for designing noise.
+"""Composed delta of n releases and its exact gradient, for designing noise.
 
-Privacy losses are split between the points of a uniform grid, composed by one
-FFT and tested against epsilon. The derivative of that very number costs one
-more FFT: with g the gain of a total loss, each mass sees the gain of the other
-n - 1 steps, V = (g correlated with the law of n - 1 losses), and each loss sees
-its slope. The result is a number to minimise, not a guarantee: what a table
-costs is the accountant's to say.
+Each privacy loss is split between the two nearest points of a uniform grid. One FFT
+composes the losses, and the total is tested against epsilon. The gradient of this
+discretised delta costs one more FFT. With g the gain of a total loss, the derivative
+with respect to a mass at fixed loss is n V, V being g correlated with the law of n - 1
+losses; the derivative with respect to a loss is its mass times the slope of n V. The
+result is an objective to minimise, not a guarantee: only the accountant says what a
+table costs.
 
 Source: the composition of Sommer et al., "Learning Numeric Optimal
 Differentially Private Truncated Additive Mechanisms" (2021), section 3.4.2; the
@@ -25,20 +26,19 @@ SPREAD = 12.0
 """Standard deviations of the total loss that the grid covers on either side."""
 
 POINTS = 1 << 14
-"""Grid points of few releases; many get twice as many. Splitting losses widens
-their law by about (SPREAD / points)^2 * steps, which shifts the optimum."""
+"""Grid points of few releases; many releases get twice as many. Splitting raises the
+variance of a loss by a share of about (SPREAD / points)^2 * steps, which shifts the
+optimum."""
 
 FEW = 32
 
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-  """A composed delta with its derivatives by all masses.
+  """A composed delta sup_A P^n(A) - e^epsilon Q^n(A), with gradients.
 
-  Attributes:
-    delta: sup_A P^n(A) - e^epsilon Q^n(A).
-    by_p: Shape (outcomes,), derivatives by the P-masses.
-    by_q: Shape (outcomes,), derivatives by the Q-masses.
+  `by_p` and `by_q`, of shape (outcomes,), are derivatives with respect to the masses of
+  P and Q.
   """
 
   delta: float
@@ -48,14 +48,10 @@ class Value:
 
 def composed_delta(p: np.ndarray, q: np.ndarray, *, epsilon: float, steps: int,
                    points: Optional[int] = None) -> Value:
-  """delta of `steps` independent releases with outcome masses p against q.
+  """Returns delta of `steps` independent releases with outcome masses p against q.
 
-  Args:
-    p: Shape (outcomes,), masses under P.
-    q: Shape (outcomes,), masses under Q on the same outcomes.
-    epsilon: At least zero.
-    steps: Number of releases.
-    points: Points of the grid of losses; None for enough.
+  `p` and `q` have shape (outcomes,) on the same outcomes; `epsilon` is at least zero.
+  `points` is the size of the grid of losses, None for the default.
   """
   both = (p > 0) & (q > 0)
   a, b = p[both], q[both]
@@ -74,13 +70,7 @@ def composed_delta(p: np.ndarray, q: np.ndarray, *, epsilon: float, steps: int,
 
 def sampled_pairs(p: np.ndarray, q: np.ndarray, sampling_prob: float
                   ) -> list[tuple[np.ndarray, np.ndarray]]:
-  """Outcome masses of a Poisson-sampled release, in each direction that differs.
-
-  Args:
-    p: Shape (outcomes,), masses of symmetric noise.
-    q: Those of the noise shifted.
-    sampling_prob: 1 for no sampling.
-  """
+  """Returns Poisson-sampled (P, Q) of noise p and shifted noise q, per direction."""
   if sampling_prob == 1:
     return [(p, q)]
   mixed = (1 - sampling_prob) * p + sampling_prob * q
@@ -89,13 +79,10 @@ def sampled_pairs(p: np.ndarray, q: np.ndarray, sampling_prob: float
 
 def unsampled(direction: int, by_p: np.ndarray, by_q: np.ndarray,
               sampling_prob: float) -> tuple[np.ndarray, np.ndarray]:
-  """Derivatives by noise and shifted noise, from those by a sampled pair.
+  """Returns gradients with respect to noise and shifted noise, from a sampled pair's.
 
-  Args:
-    direction: Index into `sampled_pairs`.
-    by_p: Shape (outcomes,), derivatives by the first masses of that pair.
-    by_q: Shape (outcomes,), derivatives by the second.
-    sampling_prob: As for `sampled_pairs`.
+  `direction` is an index into `sampled_pairs`; `by_p` and `by_q` belong to the first
+  and second masses of that pair.
   """
   if sampling_prob == 1:
     return by_p, by_q
@@ -105,7 +92,7 @@ def unsampled(direction: int, by_p: np.ndarray, by_q: np.ndarray,
 
 @dataclasses.dataclass(frozen=True)
 class _Grid:
-  """Uniform losses around where the total loss of `steps` lies.
+  """A uniform grid of losses around the likely total loss of `steps` releases.
 
   Attributes:
     width: Spacing.
@@ -120,7 +107,7 @@ class _Grid:
   @classmethod
   def around(cls, loss: np.ndarray, mass: np.ndarray, epsilon: float,
              steps: int, points: int) -> _Grid:
-    """Chooses the grid: all that is likely of the total loss, and epsilon."""
+    """Returns a grid that covers the likely range of the total loss, and epsilon."""
     share = mass / np.sum(mass)
     mean = float(share @ loss)
     std = math.sqrt(max(float(share @ (loss - mean)**2), 1e-300))
@@ -134,7 +121,7 @@ class _Grid:
 
   def test(self, loss: np.ndarray, mass: np.ndarray, epsilon: float, steps: int
            ) -> tuple[np.ndarray, np.ndarray, float]:
-    """(derivatives by mass, by loss at fixed mass, delta of finite losses)."""
+    """Returns (gradient in mass, in loss at fixed mass, delta of finite losses)."""
     cell = np.floor(loss / self.width).astype(np.int64)
     share = loss / self.width - cell
     at = cell % self.points

@@ -1,4 +1,4 @@
-"""The same program by cvxpy and Clarabel: slow, independent, small grids."""
+"""The convex program by cvxpy and Clarabel: slow, independent, for small grids."""
 
 from __future__ import annotations
 
@@ -10,27 +10,19 @@ import numpy as np
 from tfcactus.design.solvers import convex_program
 
 OBJECTIVES = ('kl', 'chi2')
-"""Objectives that are written as cones here."""
+"""Objectives with a conic form."""
 
 MAX_EDGES = 20_000
-"""More exponential cones than this take minutes and come back inaccurate."""
+"""Maximum number of exponential cones; more take minutes and come back inaccurate."""
 
 
 def solve(program: convex_program.Program, start: np.ndarray
           ) -> convex_program.Solution:
-  """Solves a program with cvxpy and Clarabel.
+  """Solves a program with cvxpy and Clarabel; the result is not yet certified.
 
-  Args:
-    program: The program.
-    start: Positive masses: the units in which the unknowns are scaled.
-
-  Returns:
-    The optimum and its multipliers (to be certified by the caller).
-
-  Raises:
-    ImportError: if cvxpy is not installed.
-    SolverError: if the program is too large, or the solver fails.
-    ValueError: if its objective has no conic form here.
+  `start` holds positive masses, the units that scale the unknowns. Raises ImportError
+  without cvxpy, SolverError if the program is too large or the solver fails, and
+  ValueError if the objective has no conic form in `OBJECTIVES`.
   """
   if program.objective not in OBJECTIVES:
     raise ValueError(
@@ -65,7 +57,7 @@ def solve(program: convex_program.Program, start: np.ndarray
 
 
 def _cvxpy() -> Any:
-  """The module, which nothing else needs."""
+  """Imports cvxpy, which is optional."""
   try:
     import cvxpy  # pylint: disable=import-outside-toplevel
   except ImportError as error:
@@ -77,7 +69,7 @@ def _cvxpy() -> Any:
 
 def _constraints(cp: ModuleType, program: convex_program.Program, unit: np.ndarray,
                  x: Any) -> tuple[list[Any], Any, list[Any]]:
-  """(every divergence <= top, cost within budget, all others) in units of x."""
+  """Returns (each divergence <= top, cost within budget, the rest) for x = p / unit."""
   p, top = cp.multiply(unit, x), cp.Variable()
   values = [_divergence(cp, program.objective, s, p, unit)
             for s in program.shifts]
@@ -93,11 +85,11 @@ def _constraints(cp: ModuleType, program: convex_program.Program, unit: np.ndarr
 
 def _mend_tail(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,
                price: float) -> np.ndarray:
-  """Replaces the tail that the solver's absolute tolerance left as noise.
+  """Replaces the tail, where the solver's absolute tolerance leaves only noise.
 
-  With the multipliers fixed, the Lagrangian is convex in the tail cells; they
-  are set to its minimum, given the cells that hold nearly all mass. Where to
-  cut is chosen by the lower bound, which is valid at every positive point.
+  With the multipliers fixed, the Lagrangian is convex in the tail cells. They are set
+  to its minimum, given the cells that hold nearly all mass. The cut is chosen by the
+  lower bound, which is valid at every positive point.
   """
   theta = np.maximum(theta, 0.0)
   best, best_bound = p, program.lower_bound(p, theta, price)
@@ -132,7 +124,7 @@ def _relax(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,
 
 
 def _laplacian(band: np.ndarray) -> np.ndarray:
-  """A graph's Laplacian, dense, from its edges by distance."""
+  """Returns a dense graph Laplacian from edge weights by distance."""
   n = band.shape[1]
   edges = np.zeros((n, n))
   for distance, row in enumerate(band[:n]):
@@ -143,10 +135,10 @@ def _laplacian(band: np.ndarray) -> np.ndarray:
 
 def _divergence(cp: ModuleType, objective: str, shift: convex_program.Shift, p: Any,
                 unit: np.ndarray) -> tuple[Any, list[Any]]:
-  """D_k as a cvxpy expression, and the cones that define it."""
+  """Returns D_k as a cvxpy expression, and the cones that define it."""
   scale = np.exp(shift.log_scale)
-  # Homogeneous: dividing both cells by one number and multiplying the weight
-  # by it changes nothing but the conditioning.
+  # phi is homogeneous: dividing both cells by `size` and multiplying the weight by
+  # it changes only the conditioning.
   size = np.sqrt(unit[shift.first] * scale * unit[shift.second])
   a = cp.multiply(1 / size, p[shift.first])
   b = cp.multiply(scale / size, p[shift.second])
@@ -161,5 +153,5 @@ def _divergence(cp: ModuleType, objective: str, shift: convex_program.Shift, p: 
 
 
 def _square_over(cp: ModuleType, a: Any, b: Any, bound: Any) -> Any:
-  """a^2 / b <= bound, elementwise."""
+  """Returns the cone a^2 / b <= bound, elementwise."""
   return cp.SOC(bound + b, cp.vstack([2 * a, bound - b]), axis=0)

@@ -1,10 +1,10 @@
 """The convex program behind every designed noise, and its certificate.
 
-Cells, shells and shifts all reduce to one form. The unknown p holds masses;
-a shift k costs D_k(p), a sum over *edges* of weight * phi(p_i, scale * p_j)
+Cells, shells and shifts all reduce to one form. The unknown p holds masses. Shift k
+has the divergence D_k(p), a sum over *edges* of weight * phi(p_i, scale * p_j)
 plus a term linear in p, where phi(a, b) is the divergence of a pair of cells
-counted in both directions. All D_k are convex and homogeneous of degree one,
-which is what makes the lower bound below so short.
+counted in both directions. All D_k are convex and homogeneous of degree one, which
+keeps the lower bound (`Program.lower_bound`) short.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ import numpy.typing as npt
 from tfcactus.design.solvers import divergence
 
 FEASIBILITY = 1e-9
-"""How far a returned table may violate its constraints, relatively."""
-
+"""Maximum relative violation of a constraint by a returned table."""
 
 _MAX_CUTS = 100
-"""Lines that may be cut; a handful are."""
+"""Maximum number of cutting lines; a handful suffice."""
 
 
 class SolverError(RuntimeError):
-  """A design was not certified: no table is returned."""
+  """Raised when a design was not certified: no table is returned."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Shift:
-  """One shift's divergence, as edges between cells.
+  """The divergence of one shift, as edges between cells.
 
   Attributes:
     first: Index i of each edge.
@@ -69,20 +68,20 @@ class _Edges(NamedTuple):
   row: Union[int, np.ndarray]
 
   def cells(self, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The two cells that every edge compares."""
+    """Returns the masses of the two cells that every edge compares."""
     return p[self.first], self.scale * p[self.second]
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-  """Minimise the largest D_k(p), with mass one and cost within a budget.
+  """Minimises the largest D_k(p), subject to mass one and cost within a budget.
 
   Attributes:
-    objective: As `divergence.parse` reads it: 'kl', 'chi2', 'renyi:A', ...
+    objective: Name for `divergence.parse`: 'kl', 'chi2', 'renyi:A', ...
     shifts: The divergences whose maximum is minimised.
     mass: Shape (N + 1,), mass @ p = 1.
     cost: Shape (N + 1,), cost @ p <= budget.
-    budget: The budget.
+    budget: Upper bound on the cost.
     log_volume: Shape (N + 1,) if the density p / volume must be
       non-increasing, None if it is free.
   """
@@ -96,12 +95,12 @@ class Program:
 
   @property
   def divergence(self) -> divergence.Divergence:
-    """What is minimised, cell by cell."""
+    """The divergence of a pair of cells that `objective` names."""
     return divergence.parse(self.objective)
 
   @functools.cached_property
   def _edges(self) -> _Edges:
-    """All shifts' edges, end to end: one array operation serves them all."""
+    """Edges of all shifts, concatenated: one array operation serves all shifts."""
     if len(self.shifts) == 1:
       s = self.shifts[0]
       return _Edges(s.first, s.second, s.scale, s.weight, np.zeros(1, int), 0)
@@ -119,18 +118,18 @@ class Program:
 
   @functools.cached_property
   def log_volumes(self) -> np.ndarray:
-    """Log volumes of the cells; of equal ones where the density is free."""
+    """Log volumes of the cells; zeros if the density is free."""
     return (np.zeros(self.mass.size) if self.log_volume is None else
             self.log_volume)
 
   def divergences(self, p: np.ndarray) -> np.ndarray:
-    """D_k(p) of every shift: the sums of phi (see `Divergence.report`)."""
+    """Returns D_k(p) of every shift: the sums of phi (see `Divergence.report`)."""
     e = self._edges
     return np.add.reduceat(e.weight * self.divergence.value(*e.cells(p)),
                            e.starts) + self._tails * p[-1]
 
   def gradients(self, p: np.ndarray) -> np.ndarray:
-    """Shape (shifts, N + 1): the gradient of every D_k."""
+    """Returns the gradient of every D_k with respect to p; shape (shifts, N + 1)."""
     e, slope = self._edges, self.divergence.slope
     a, b = e.cells(p)
     row = e.row * p.size
@@ -148,11 +147,10 @@ class Program:
                       for s in self.shifts))
 
   def edges(self, p: np.ndarray, theta: np.ndarray) -> np.ndarray:
-    """diag(p) H diag(p) of sum theta_k D_k: a graph's Laplacian, as weights.
+    """Returns diag(p) H diag(p) of sum theta_k D_k, a graph Laplacian, as edge weights.
 
-    Returns:
-      Shape (bandwidth + 1, N + 1): entry (d, i) is the weight of the edge
-      between i and i + d; row 0 is empty.
+    Entry (d, i) of shape (bandwidth + 1, N + 1) is the weight of the edge between i
+    and i + d; row 0 is empty.
     """
     e = self._edges
     where, size = self._band_index(p.size), (self.bandwidth + 1) * p.size
@@ -168,17 +166,14 @@ class Program:
 
   def lower_bound(self, p: np.ndarray, theta: np.ndarray, price: float = 1.0,
                   gradients: Optional[np.ndarray] = None) -> float:
-    """A lower bound on the optimum, valid for any p > 0 and theta >= 0.
+    """Returns a lower bound on the optimum, valid for any p > 0 and theta >= 0.
 
     With g the gradient of sum theta_k D_k at p, convexity and homogeneity give
-    sum theta_k D_k(q) >= g @ q for every q, and the least g @ q over feasible q
-    is a linear program whose dual has one variable: the price of cost.
+    sum theta_k D_k(q) >= g @ q for every q. The least g @ q over feasible q is a
+    linear program whose dual has one variable: the price of cost.
 
-    Args:
-      p: A positive vector, best the optimum.
-      theta: Weights of the shifts; scaled here to sum to one.
-      price: A guess of the price, above zero.
-      gradients: gradients(p), if known.
+    The bound is tightest for p and theta at the optimum; theta is scaled to sum to one.
+    `price`, above zero, is a guess. `gradients` is gradients(p), if known.
     """
     if gradients is None:
       theta = np.maximum(theta, 0.0)
@@ -191,18 +186,18 @@ class Program:
     return _best_price(lead, self._per_mass(self.cost) - self.budget, price)
 
   def _per_mass(self, values: np.ndarray) -> np.ndarray:
-    """Values per unit of mass of each extreme point of the feasible cone."""
+    """Returns values per unit of mass of each extreme point of the feasible cone."""
     if self.log_volume is None:
       return values / self.mass
-    # The extreme rays of non-increasing densities are flat up to cell i.
+    # The extreme rays of non-increasing densities are constant up to cell i.
     return _running_sum(values, self.log_volume) / _running_sum(
         self.mass, self.log_volume)
 
 
 def _best_price(lead: np.ndarray, cost: np.ndarray, price: float) -> float:
-  """max over price >= 0 of min_i lead_i + price * cost_i, by cutting lines.
+  """Returns max over price >= 0 of min_i lead_i + price * cost_i, by cutting lines.
 
-  Every value computed is a lower bound; the lines only say where to look.
+  Every evaluated value is a valid lower bound; the lines choose where to evaluate.
   """
   def least(price):
     values = lead + price * cost
@@ -210,7 +205,7 @@ def _best_price(lead: np.ndarray, cost: np.ndarray, price: float) -> float:
     return float(values[i]), i
 
   best, i = least(price)
-  # The lines that bound the maximum from the left (rising) and the right.
+  # Lines that bound the maximum from the left (rising) and the right (falling).
   rising, falling = (i, None) if cost[i] > 0 else (None, i)
   high = max(price, 1e-300)
   while falling is None and high < 1e300:
@@ -234,9 +229,9 @@ def _best_price(lead: np.ndarray, cost: np.ndarray, price: float) -> float:
 
 
 def _running_sum(values: np.ndarray, log_volume: np.ndarray) -> np.ndarray:
-  """sum_{j <= i} v_j values_j / v_i, where volumes span thousands of decades."""
+  """Returns sum_{j <= i} v_j values_j / v_i, for volumes over thousands of decades."""
   block = np.floor((log_volume - log_volume[0]) / 300).astype(int)
-  # Outer volumes never fall by much; a fall stays in its block.
+  # Volumes never decrease outwards by much; a decrease stays in its block.
   block = np.maximum.accumulate(block)
   result = np.empty_like(values)
   carried, previous = 0.0, float(log_volume[0])
@@ -251,20 +246,20 @@ def _running_sum(values: np.ndarray, log_volume: np.ndarray) -> np.ndarray:
 
 
 def _runs(labels: np.ndarray) -> list[tuple[int, int]]:
-  """Start and end of every run of equal labels."""
+  """Returns start and end of every run of equal labels."""
   cuts = np.flatnonzero(np.diff(labels)) + 1
   return list(zip([0, *cuts], [*cuts, labels.size]))
 
 
 @dataclasses.dataclass(frozen=True)
 class Solution:
-  """What a solver returns: not trusted, only certified.
+  """The result of a solver: not trusted, only certified.
 
   Attributes:
     p: The unknowns, positive.
     theta: Multipliers of the shifts.
     price: Multiplier of the cost.
-    iterations: How many iterations it took.
+    iterations: Number of iterations.
   """
 
   p: np.ndarray
@@ -275,23 +270,12 @@ class Solution:
 
 def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
             tolerance: float) -> dict[str, float]:
-  """Recomputes objective, bound and feasibility of a frozen density.
+  """Recomputes objective, lower bound and feasibility of a frozen density.
 
-  Nothing that a solver claims is believed: the multipliers only choose which
-  of many valid lower bounds is computed.
-
-  Args:
-    program: The program it claims to solve.
-    p: The masses of the frozen table.
-    theta: Multipliers of the shifts.
-    price: Multiplier of the cost.
-    tolerance: Largest relative gap that is accepted.
-
-  Returns:
-    objective, lower_bound and gap (relative), as JSON numbers.
-
-  Raises:
-    SolverError: naming the residual that failed.
+  No claim of a solver is trusted: the multipliers `theta` and `price` only select one
+  of many valid lower bounds. `tolerance` is the maximum relative gap. Returns
+  objective, lower_bound and gap (relative) as JSON numbers. Raises SolverError, naming
+  the residual that failed.
   """
   objective = float(np.max(program.divergences(p)))
   bound = program.lower_bound(p, theta, price)
@@ -318,7 +302,7 @@ def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
 
 
 def multipliers(theta: np.ndarray, price: float) -> dict[str, Any]:
-  """The multipliers as JSON, so that a file can be certified by itself."""
+  """Returns the multipliers as JSON values: a file alone can then be certified."""
   theta = np.maximum(theta, 0.0)
   theta = theta / np.sum(theta)
   return {'shifts': {str(k + 1): float(theta[k])
@@ -327,5 +311,5 @@ def multipliers(theta: np.ndarray, price: float) -> dict[str, Any]:
 
 
 def pair_value(objective: str, a: npt.ArrayLike, b: npt.ArrayLike) -> np.ndarray:
-  """phi(a, b): the divergence of two cells, both directions together."""
+  """Returns phi(a, b): the divergence of two cells, both directions together."""
   return divergence.parse(objective).value(np.asarray(a), np.asarray(b))

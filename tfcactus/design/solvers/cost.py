@@ -1,4 +1,4 @@
-"""What noise costs: |z|^power, or a function that meets the papers' demands."""
+"""Costs of noise: |z|^power, or a function that meets the papers' assumptions."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ _NODES = 16
 """Gauss-Legendre nodes in every cell for a cost without a closed form."""
 
 _JUMP = 1e-3
-"""A cost that rises by more than this share of its size at a point jumps."""
+"""Maximum relative rise of a continuous cost at one point."""
 
 
 class Cost(abc.ABC):
-  """A cost of noise by its distance from zero.
+  """Base class: the cost of noise as a function of its distance from zero.
 
   Attributes:
-    power: Of |z|^power; None for another function, which no file can hold.
+    power: Exponent of |z|^power; None for another function, which no file can hold.
   """
 
   power: Optional[float] = None
 
   @abc.abstractmethod
   def at(self, radius: np.ndarray) -> np.ndarray:
-    """The cost at a distance from zero."""
+    """Returns the cost at distances from zero."""
 
   @abc.abstractmethod
   def size(self, budget: float) -> float:
-    """The distance that costs the budget."""
+    """Returns the distance that costs the budget."""
 
   @abc.abstractmethod
   def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
-    """The mean cost between two radii, by volume in R^dim."""
+    """Returns the mean cost between two radii, by volume in R^dim."""
 
 
 class PowerCost(Cost):
-  """|z|^power, integrated exactly."""
+  """The cost |z|^power, integrated exactly."""
 
   power: float
 
@@ -56,17 +56,14 @@ class PowerCost(Cost):
   def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
     power = self.power
     with np.errstate(divide='ignore'):
-      # In cells of a thin layer far out the difference of powers would cancel.
+      # In thin shells far out the difference of powers would cancel.
       hollow = dim * np.log1p(-np.minimum((outer - inner) / outer, 1.0))
     ratio = np.expm1(hollow * (1 + power / dim)) / np.expm1(hollow)
     return outer**power * ratio * dim / (dim + power)
 
 
 class FunctionCost(Cost):
-  """A cost given as a function of the distance from zero, checked.
-
-  Args:
-    function: Maps distances (an array, zero included) to costs.
+  """A cost given by a function of an array of distances, zero included; checked.
 
   Raises:
     ValueError: naming the assumption that fails.
@@ -94,7 +91,7 @@ class FunctionCost(Cost):
     self._check_jumps(radius, values)
 
   def _check_tail(self, radius: np.ndarray, values: np.ndarray) -> None:
-    """c ~ beta |z|^alpha: the slope in logs settles above zero."""
+    """Raises unless c ~ beta |z|^alpha: the log-log slope settles above zero."""
     with np.errstate(divide='ignore', invalid='ignore'):
       slope = np.diff(np.log(values[[-1001, -501, -1]])) / np.diff(
           np.log(radius[[-1001, -501, -1]]))
@@ -151,7 +148,7 @@ class FunctionCost(Cost):
 
 def make(power: object, function: Optional[Callable[[np.ndarray], np.ndarray]] = None
          ) -> Cost:
-  """A cost from a request's `power` and `cost` arguments."""
+  """Returns the cost of a request's `power` and `cost` arguments."""
   if function is None:
     return PowerCost(_checks.positive('power', power))
   if not callable(function):

@@ -1,11 +1,11 @@
-"""Composed delta minimised over all densities that fall away from zero.
+"""Minimisation of the composed delta over densities that do not increase with |z|.
 
-The variables are the steps down between neighbouring log densities, at least
-zero, so that every point is monotone exactly and the full shift is its account.
-Without that the optimum is a comb of spikes one unit apart, which protects
-whole changes only. The bound on utility is removed by a power: the density is
-raised to the exponent that meets it, which keeps it monotone. Steps are scaled
-by the curvature that the shift gives them.
+The variables are the decrements (`steps` down) between neighbouring log densities, at
+least zero, so that every point is exactly monotone and the full shift dominates.
+Without monotonicity the optimum is a comb of spikes one unit apart, which protects
+whole changes only. A power replaces the bound on utility: the density is raised to
+the exponent that meets the bound, and stays monotone. Decrements are scaled by the
+curvature that the shift gives them.
 
 The start is the ground state psi^2 of -psi'' + kappa z^2 psi, the density of
 least Fisher information in the range: the best for many releases.
@@ -23,41 +23,37 @@ from scipy import optimize
 from tfcactus.design.solvers.bounded_problem import Problem
 
 ROUNDS = 3
-"""Times that the scaling is chosen anew."""
+"""Number of times that the scaling is chosen anew."""
 
 MAX_ITERATIONS = 500
 MEMORY = 30
-"""Pairs of past gradients that L-BFGS keeps."""
+"""Number of past gradients that L-BFGS keeps."""
 
 SMALL_MASS = 1e-9
-"""Cells of less mass are scaled as if they had this."""
+"""Minimum mass in the scaling of decrements."""
 
 FLAT = 1e-4
-"""Least step down from which a coarse solution's plateaus are refined."""
+"""Decrement that a coarse solution's plateaus get at the start of refinement."""
 
 LEAST_VALUE = 1e-15
-"""Added to the value before its logarithm is taken: the error of its FFT."""
+"""Added to the objective before its logarithm is taken: the error of its FFT."""
 
 FLATTEST = 1e-7
-"""Fall of the log density over the whole range that no plateau is without, so
-that a power can narrow it."""
+"""Decrease of the log density over the whole range that every shape has at least, so
+that a power can narrow a plateau."""
 
 LOG_FLOOR = -80.0
-"""Log of the smallest mass of a cell relative to the largest."""
+"""Log of the smallest mass of a cell relative to the innermost."""
 
 Value = Callable[[np.ndarray], tuple[float, np.ndarray]]
-"""From masses to a positive number to minimise, and its derivatives."""
+"""Maps masses to a positive objective and its gradient."""
 
 
 def solve(problem: Problem) -> tuple[np.ndarray, int]:
-  """A local minimum of the composed delta.
+  """Returns (w, evaluations) at a local minimum of the composed delta.
 
-  Args:
-    problem: What is asked for.
-
-  Returns:
-    (w, evaluations): masses that never increase outwards and meet the bound on
-    utility, and how often delta was computed.
+  The masses w never increase outwards and meet the bound on utility; `evaluations`
+  counts how often delta was computed.
   """
   found, evaluations = descend(problem, smooth_start(problem), problem.delta)
   best, best_delta = found, problem.delta(found)[0]
@@ -71,12 +67,12 @@ def solve(problem: Problem) -> tuple[np.ndarray, int]:
 
 
 def smooth_start(problem: Problem) -> np.ndarray:
-  """Shape (cells - 1,), steps down of the density of least information."""
+  """Returns the decrements of the density of least Fisher information; (cells - 1,)."""
   return np.maximum(-np.diff(_ground_state(problem)), 0.0)
 
 
 def _ground_state(problem: Problem) -> np.ndarray:
-  """Log masses of least Fisher information in the range and within budget."""
+  """Returns log masses of least Fisher information in the range and within budget."""
   n, width = problem.cells, 1.0 / problem.bins
   potential = np.concatenate([problem.cost[::-1], problem.cost])
   potential = potential / problem.budget
@@ -94,13 +90,13 @@ def _ground_state(problem: Problem) -> np.ndarray:
 
   low, high = -25.0, 25.0
   if excess(low) <= 0 or excess(high) >= 0:
-    # Hardly more than the middle cells, or hardly less than uniform.
+    # The optimum is little more than the middle cells, or close to uniform.
     return -problem.cost / problem.budget
   return log_masses(math.sinh(optimize.brentq(excess, low, high, xtol=1e-8)))
 
 
 def _coarse_start(problem: Problem) -> np.ndarray | None:
-  """Steps down of the solution on the widest cells that tile the range."""
+  """Returns decrements of the solution on the widest cells that tile the range."""
   for bins in range(1, problem.bins):
     whole = problem.bins % bins == 0 and (problem.cells * bins) % (
         problem.bins) == 0
@@ -120,16 +116,10 @@ def _coarse_start(problem: Problem) -> np.ndarray | None:
 
 def descend(problem: Problem, steps: np.ndarray, value: Value
             ) -> tuple[np.ndarray, int]:
-  """Minimises log value over the steps down, from a start.
+  """Minimises the log of an objective over decrements; `steps` has shape (cells - 1,).
 
-  Args:
-    problem: The grid and the bound on utility.
-    steps: Shape (cells - 1,), where to start.
-    value: What to minimise.
-
-  Returns:
-    (w, evaluations): masses at a local minimum, the only one if the value is
-    convex in the masses, and how often the value was computed.
+  Returns (w, evaluations): masses at a local minimum, the global one if the objective
+  is convex in the masses, and how often the objective was computed.
   """
   density = _Fitted(problem, value)
   evaluations = 0
@@ -158,14 +148,14 @@ def descend(problem: Problem, steps: np.ndarray, value: Value
 
 
 def fitted(problem: Problem, steps: np.ndarray) -> np.ndarray:
-  """Masses of the power of a shape that meets the bound on utility."""
+  """Returns masses of the power of a shape that meets the bound on utility."""
   return _Fitted(problem, problem.delta).fit(steps)[0]
 
 
 class _Fitted:
   """Densities exp(power * log shape) that meet the bound on utility.
 
-  As long as the bound binds; once it is seen not to, the power is one.
+  The power is one once the bound on utility is seen not to bind.
   """
 
   def __init__(self, problem: Problem, value: Value):
@@ -179,11 +169,11 @@ class _Fitted:
     return np.append(0.0, -np.cumsum(steps)) - FLATTEST * cost / cost[-1]
 
   def reset(self) -> None:
-    """Starts the search for the power at one again."""
+    """Restarts the search for the power at one."""
     self._log_power = 0.0
 
   def fit(self, steps: np.ndarray) -> tuple[np.ndarray, float]:
-    """(masses, power): the power of the shape whose cost is the budget."""
+    """Returns (masses, power): the power of the shape whose cost is the budget."""
     shape = self._shape(steps)
     if self._free:
       w = _normalized(shape)
@@ -196,7 +186,7 @@ class _Fitted:
       mean = float(w @ cost)
       low, high = (x, high) if mean > budget else (low, x)
       slope = math.exp(x) * float(w @ ((cost - mean) * shape))
-      # Newton in the logarithm, or halving where that leaves the bracket.
+      # Newton in the logarithm, or bisection where Newton leaves the bracket.
       new = x - (mean - budget) / slope if slope < 0 else math.inf
       if not low < new < high:
         new = 0.5 * (low + high)
@@ -207,13 +197,13 @@ class _Fitted:
     return w, math.exp(x)
 
   def log_value(self, steps: np.ndarray) -> tuple[float, np.ndarray]:
-    """log of the value, and its derivative by the steps down."""
+    """Returns the log of the objective, and its gradient with respect to decrements."""
     w, power = self.fit(steps)
     value, by_w = self._value(w)
     gain = by_w - w @ by_w
     by_shape = power * w * gain
     if not (self._free and power == 1.0):
-      # The power moves with the shape so that the cost stays.
+      # The power changes with the shape so that the cost stays constant.
       price = self._problem.cost - w @ self._problem.cost
       by_shape -= self._price(w, gain, steps) * power * w * price
     by_steps = -np.cumsum(by_shape[::-1])[::-1][1:]
@@ -221,13 +211,13 @@ class _Fitted:
     return math.log(value), by_steps / value
 
   def _price(self, w: np.ndarray, gain: np.ndarray, steps: np.ndarray) -> float:
-    """Derivative of the value by the budget, along the power."""
+    """Derivative of the objective with respect to the cost budget, along the power."""
     shape = self._shape(steps)
     price = self._problem.cost - w @ self._problem.cost
     return float((w * gain) @ shape) / min(float((w * price) @ shape), -1e-300)
 
   def better_within_budget(self, steps: np.ndarray) -> bool:
-    """Lets go of the bound if the value falls inside it; says whether it did."""
+    """Drops the bound on utility if the objective decreases inside; returns whether."""
     w, _ = self.fit(steps)
     _, by_w = self._value(w)
     self._free = self._price(w, by_w - w @ by_w, steps) > 0

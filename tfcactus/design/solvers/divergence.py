@@ -1,9 +1,9 @@
-"""The divergences that can be minimised, as functions of a pair of cells.
+"""Divergences that a design can minimise, as functions of a pair of cells.
 
-Each is an f-divergence of the noise against its shifted self. Two cells with
-masses a and b under the noise hold b and a under the shift, so that they
-contribute phi(a, b) = a g(b / a) + b g(a / b), convex, symmetric and homogeneous
-of degree one.
+Each is an f-divergence, with generator g, of the noise from its shifted copy. Two
+cells with masses a and b under the noise have masses b and a under the shifted
+noise. They contribute phi(a, b) = a g(b / a) + b g(a / b), which is convex,
+symmetric and homogeneous of degree one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import numpy as np
 _FORM = re.compile(r'(?P<kind>kl|chi2|renyi:(?P<order>[^@]+))(@(?P<rate>.+))?')
 
 _SERIES = 0.05
-"""Below this the series of (1 + v)^order is used: nothing cancels."""
+"""Argument below which (1 + v)^order is a series, so that nothing cancels."""
 
 _TERMS = 14
 
 _ORDERS = (0.05, 256.0)
-"""Orders that float64 can carry through a design."""
+"""Smallest and largest order that float64 can carry through a design."""
 
 _LEAST_RATE = 1e-6
 
@@ -34,15 +34,15 @@ Pairwise = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Divergence:
-  """An objective.
+  """A divergence to minimise, with its derivatives.
 
   Attributes:
     name: 'kl', 'chi2', 'renyi:A', or one of them followed by '@Q'.
     value: phi(a, b).
-    slope: The derivative of phi in a.
+    slope: The derivative of phi with respect to a.
     curvature: -a b times the mixed second derivative of phi.
     report: Maps the minimised sum of phi, which is convex in the density, to
-      the divergence that the name means; increasing.
+      the divergence that `name` means; increasing.
   """
 
   name: str
@@ -58,11 +58,11 @@ def parse(name: object) -> Divergence:
   Args:
     name: 'kl' (many full releases); 'chi2' (subsampled training: the small-rate
       limit); 'renyi:A', the Renyi divergence of order A; or 'kl@Q' and
-      'renyi:A@Q', the divergence of a Poisson-subsampled release at rate Q
-      against the noise alone (the direction that removes a record).
+      'renyi:A@Q', the divergence of a Poisson-subsampled release at sampling
+      probability Q from the noise alone (the direction that removes a record).
 
   Raises:
-    ValueError: for anything else.
+    ValueError: for any other name.
 
   Source: Renyi, "On Measures of Entropy and Information" (1961); the mixture
   (1 - Q) P + Q P' against P of Mironov, Talwar and Zhang, "Renyi Differential
@@ -99,7 +99,7 @@ def _plain(name: str, order: float) -> Divergence:
     log_ratio = np.log(b / a)
     if order == 1:
       return (b - a) * log_ratio
-    # A product, so that cells that hardly differ lose no digits.
+    # A product, so that nearly equal cells lose no digits.
     return unit * a * np.expm1(lower * log_ratio) * np.expm1(
         order * log_ratio) * np.exp(-lower * log_ratio) / (order * lower)
 
@@ -125,11 +125,11 @@ def _plain(name: str, order: float) -> Divergence:
 
 
 def _subsampled(name: str, order: float, rate: float) -> Divergence:
-  """g(t) = G(rate (t - 1)) / rate^2, so that chi2 / 2 is the limit of all."""
+  """g(t) = G(rate (t - 1)) / rate^2, so that chi2 / 2 is the limit for small rates."""
   lower = order - 1
 
   def generator(v):
-    """((1 + v)^A - 1 - A v) / (A (A - 1))."""
+    """G(v) = ((1 + v)^A - 1 - A v) / (A (A - 1))."""
     series = np.ones_like(v)
     for k in range(_TERMS, 2, -1):
       series = 1 + (order - k + 1) / k * v * series

@@ -14,29 +14,20 @@ _DROP = 30.0
 """The grid ends where the expected log mass is this far below its peak."""
 
 _ANGLES = 48
-"""Gauss nodes over the cosine between the noise and the shift."""
+"""Number of Gauss nodes over the cosine between the noise and the shift."""
 
 _STEEPEST = 600.0
 
 
 def tail_shape(objective: str, cost: Cost, budget: float,
                dim: int) -> tuple[float, float]:
-  """Where a grid may end and how steep its geometric tail should be.
+  """Returns (radius, slope): the end of a grid, and how steep its geometric tail is.
 
-  Far out the density is locally exponential with some slope s, and stationarity
-  asks that the mean over directions of -d phi / d a at (1, exp(s cos)) equals
-  the price of cost times the cost. Integrating the slopes gives a density for
-  every price; the price is the one at which it costs the budget.
-
-  Args:
-    objective: The divergence's name.
-    cost: The cost, by distance.
-    budget: The budget.
-    dim: Dimension.
-
-  Returns:
-    The radius at which little enough mass is left, and the slope of minus the
-    log density there, per unit.
+  Little mass is left beyond the radius. The slope is that of minus the log density
+  there, per unit of sensitivity. Far out the density is locally exponential with some
+  slope s. Stationarity requires that the mean over directions of -d phi / d a at
+  (1, exp(s cos)) equals the price of cost times the cost. Integrating the slopes gives
+  a density for every price; the price is chosen so that the density costs the budget.
   """
   log_s = np.linspace(np.log(1e-5), np.log(_STEEPEST), 700)
   log_pull = _log_pull(objective, np.exp(log_s), dim)
@@ -66,7 +57,7 @@ def tail_shape(objective: str, cost: Cost, budget: float,
 
 
 def _log_pull(objective: str, slope: np.ndarray, dim: int) -> np.ndarray:
-  """Log of the mean of -d phi / d a over directions; increasing."""
+  """Returns the log of the mean of -d phi / d a over directions; increasing."""
   parsed = divergence.parse(objective)
   if dim == 1:
     cosine, weight = np.array([-1.0, 1.0]), np.array([0.5, 0.5])
@@ -77,7 +68,7 @@ def _log_pull(objective: str, slope: np.ndarray, dim: int) -> np.ndarray:
   with np.errstate(over='ignore', invalid='ignore'):
     ratio = np.exp(slope[:, None] * cosine)
     pull = -parsed.slope(np.ones_like(ratio), ratio) @ weight
-  # Tiny slopes drown in rounding, huge ones overflow: continue by powers.
+  # Rounding spoils tiny slopes and huge ones overflow: extrapolate by powers.
   good = np.flatnonzero((slope > 1e-2) & np.isfinite(pull) & (pull > 0))
   first, last = good[0], good[-1]
   log_pull = np.log(np.maximum(pull, 1e-300))
@@ -90,7 +81,7 @@ def _log_pull(objective: str, slope: np.ndarray, dim: int) -> np.ndarray:
 def scalar_program(objective: str, bins: int, cells: int, log_ratio: float,
                    cost: Cost, budget: float, shifts: np.ndarray,
                    monotone: bool) -> convex_program.Program:
-  """Program (20): cells 0..cells, a folded geometric tail, these shifts.
+  """Returns program (20): cells 0..cells, a folded geometric tail, given shifts.
 
   Source: Theorem 2 of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022).
   """
@@ -112,9 +103,9 @@ def scalar_program(objective: str, bins: int, cells: int, log_ratio: float,
 
 def scalar_shift(objective: str, k: int, cells: int,
                  log_ratio: float) -> convex_program.Shift:
-  """The divergence at a shift by k cells, each unordered pair counted once."""
+  """Returns the divergence at a shift by k cells; each unordered pair counts once."""
   right = np.arange(cells)
-  # Between the centre and the shifted centre every pair appears twice.
+  # Every pair between the centre and the shifted centre appears twice.
   between = np.arange(1, k)
   first = np.concatenate([right, between])
   second = np.concatenate([right + k, k - between])
@@ -126,13 +117,16 @@ def scalar_shift(objective: str, k: int, cells: int,
 
 
 def _cell_costs(index: np.ndarray, bins: int, cost: Cost) -> np.ndarray:
-  """The mean cost over each cell."""
+  """Returns the mean cost over each cell."""
   return cost.means(np.maximum((index - 0.5) / bins, 0.0), (index + 0.5) / bins,
                     1)
 
 
 def exponential_start(program: convex_program.Program) -> np.ndarray:
-  """A density with exponential tails whose cost is 90 % of the budget."""
+  """Returns a density with exponential tails that costs at most 90 % of the budget.
+
+  Raises ValueError if the narrowest density of the grid costs more than that.
+  """
   size = program.mass.size
   index = np.arange(size)
   volume = program.log_volumes

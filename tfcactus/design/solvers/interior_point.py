@@ -1,13 +1,13 @@
 """A structured primal-dual interior-point method for `Program`.
 
-Newton steps are taken in p but applied as p * exp(step * du), so that masses
-from 1 to 1e-60 converge in relative terms: the certificate reads gradients in
-the far tail, where an absolute tolerance would leave noise.
+Newton steps are computed in p and applied as p * exp(step * du), so that masses
+from 1 to 1e-60 converge in relative terms. The certificate reads gradients in the
+far tail, where an absolute tolerance would leave noise.
 
 In these variables the Hessian is the Laplacian of a graph whose edges span no
-more cells than a unit shift. It is factorised by a banded Cholesky, the tail
-first: small weights are eliminated before large ones, and nothing cancels. The
-few shifts, the cost and the mass border it as a Schur complement.
+more cells than a unit shift. A banded Cholesky factorisation starts in the tail:
+small weights are eliminated before large ones, and nothing cancels. The few shifts,
+the cost and the mass border the Laplacian as a Schur complement.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from tfcactus.design.solvers import convex_program
 
 _TO_BOUNDARY = 0.99
 _LARGEST_MOVE = 2.0
-"""Largest change of log p in one step."""
+"""Maximum change of log p in one step."""
 
 _LINEAR = 0.1
-"""Steps that change log p by less are taken in p itself."""
+"""Steps that change log p by less are linear in p."""
 
 _GAP = 2e-11
 """Certified relative gap at which iterations stop."""
 
 _LOOK = 1e-2
-"""Complementarity below which the certified gap is worth computing."""
+"""Complementarity below which the certified gap is computed."""
 
 _BEHIND = 0.03
-"""The barrier parameter stays above this share of the certified gap."""
+"""Minimum ratio of the barrier parameter to the certified gap."""
 
 _PATIENCE = 8
-"""Iterations without a better certified gap before rounding is blamed."""
+"""Iterations near the target without a better certified gap before the method stops."""
 
 _PROXIMAL = 1e-9
 """Proximal weight of a unit of mass, relative to the largest divergence."""
@@ -49,19 +49,19 @@ _MAX_ITERATIONS = 150
 
 @dataclasses.dataclass
 class _State:
-  """A point of the method.
+  """An iterate of the method.
 
   Attributes:
     p: Masses.
-    fall: Log density of each cell less the next one's, if monotone: kept apart
-      from p, since it may be far below p's rounding.
-    top: The largest divergence.
-    slack: top less each divergence.
+    fall: Log density of each cell minus that of the next cell, if monotone. Stored
+      apart from p, because it may be far below the rounding of p.
+    top: Upper bound on the divergences.
+    slack: top minus each divergence.
     theta: Multipliers of the shifts.
-    spare: Budget left.
+    spare: Remaining budget.
     price: Multiplier of the cost.
     nu: Multiplier of the mass.
-    eta: Multipliers of the falls.
+    eta: Multipliers of the constraints `drop` >= 0.
   """
 
   p: np.ndarray
@@ -81,25 +81,16 @@ class _State:
 
   @property
   def carried(self) -> np.ndarray:
-    """ratio_i p_{i+1}: what cell i would hold at the next one's density."""
+    """ratio_i p_{i+1}: the mass of cell i at the density of cell i + 1."""
     return self.p[:-1] * np.exp(-self.fall) if self.fall.size else self.fall
 
 
 def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = False,
           target: float = _GAP) -> convex_program.Solution:
-  """Solves a program from a positive start.
+  """Solves a program from positive masses `start`, near the optimum if `warm`.
 
-  Args:
-    program: The program.
-    start: Positive masses.
-    warm: Whether the start is near the optimum.
-    target: Relative gap at which to stop.
-
-  Returns:
-    The best point seen and its multipliers (to be certified by the caller).
-
-  Raises:
-    SolverError: if the method breaks down before it is near the optimum.
+  Stops at the relative gap `target`; returns the best iterate, not yet certified.
+  Raises SolverError if the method breaks down before it is near the optimum.
   """
   state = _start(program, start, 1e-3 if warm else 0.1)
   values = program.divergences(state.p)
@@ -116,7 +107,7 @@ def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = Fa
           best, least, stale = state, found, 0
         if least < target or stale >= _PATIENCE:
           break
-      # The barrier waits for the duals: it holds what the shifts leave loose.
+      # The barrier waits for the duals: it holds cells that the shifts leave loose.
       aim = max(centering * gap, min(_BEHIND * found, gap), 0.01 * target)
       try:
         state, values, length = _step(program, state, values, gradients, aim)
@@ -131,12 +122,12 @@ def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = Fa
 
 
 def _start(program: convex_program.Program, p: np.ndarray, gap: float) -> _State:
-  """A centred point: every product of slack and multiplier near mu."""
+  """Returns a centred state: each product of slack and multiplier is near mu."""
   fall, eta = np.zeros(0), np.zeros(0)
   if program.log_volume is not None:
     log_density = np.log(p) - program.log_volume
     fall = -np.diff(log_density)
-    # Flat stretches are steepened, so that no fall starts at its boundary.
+    # Flat stretches are steepened, so that no `fall` starts at its boundary.
     fall = np.maximum(fall, 0.1 * np.mean(np.maximum(fall, 0.0)))
     log_p = program.log_volume - np.append(0.0, np.cumsum(fall))
     p = np.exp(log_p - np.max(log_p))
@@ -164,7 +155,7 @@ def _complementarity(state: _State) -> float:
 
 def _certified_gap(program: convex_program.Program, state: _State,
                    values: np.ndarray, gradients: np.ndarray) -> float:
-  """The gap that a certificate would find here, infeasibility included."""
+  """Returns the relative gap that a certificate would find, plus the infeasibility."""
   top = float(np.max(values))
   bound = program.lower_bound(state.p, state.theta, state.price, gradients)
   excess = max(abs(float(program.mass @ state.p) - 1),
@@ -174,19 +165,15 @@ def _certified_gap(program: convex_program.Program, state: _State,
 
 def _step(program: convex_program.Program, state: _State, values: np.ndarray,
           gradients: np.ndarray, gap: float) -> tuple[_State, np.ndarray, float]:
-  """A damped Newton step towards the central path at a smaller mu.
-
-  Returns:
-    The new point, its divergences, and the length of the step.
-  """
+  """Returns (state, divergences, length) of a damped Newton step to a smaller mu."""
   p, k = state.p, state.theta.size
   mu = gap * state.top / (k + 1 + bool(state.fall.size))
   tau = mu * p[:-1] / np.sum(p[:-1]) if state.fall.size else np.zeros(0)
   pull = -p * (state.theta @ gradients + state.price * program.cost +
                state.nu * program.mass)
   band = program.edges(p, state.theta)
-  # Chains of cells a whole shift apart are hardly tied to each other where one
-  # shift dominates: a proximal term keeps the factors accurate.
+  # Where one shift dominates, chains of cells a whole shift apart are hardly
+  # coupled: a proximal term keeps the factors accurate.
   excess = _PROXIMAL * state.top * program.mass * p
   if state.fall.size:
     drop, carried = state.drop, state.carried
@@ -205,7 +192,7 @@ def _step(program: convex_program.Program, state: _State, values: np.ndarray,
   system = _Bordered(_Laplacian(band, excess), border, corner, k)
   du, dual, top = system.solve(pull, right, np.sum(state.theta) - 1)
   moved, length = _advance(state, du, dual, top, mu, tau)
-  # A shift that is loose need not wait for its linearisation.
+  # A loose shift takes its true slack, not the linearised one.
   values = program.divergences(moved.p)
   slack = moved.top - values
   return dataclasses.replace(moved, slack=np.where(
@@ -219,13 +206,13 @@ class _Laplacian:
     self.band, self.excess = band, excess
     width, n = band.shape
     degree = np.sum(band, axis=0)
-    # Reversed: entry (d, j) of the lower band is the edge (n-1-j-d, n-1-j).
+    # In reverse order entry (d, j) of the lower band is the edge (n-1-j-d, n-1-j).
     lower = np.zeros((n, width))
     for d in range(1, width):
       degree[d:] += band[d, :n - d]
       lower[:n - d, d] = -band[d, n - d - 1::-1]
-    # Constant vectors cost nothing (scaling p changes nothing but the mass): the
-    # heaviest cell is tied down, and set free again in the border.
+    # Constant vectors are in the kernel (scaling p changes only the mass): the
+    # heaviest cell is grounded here, and released again in the border.
     self.heaviest = int(np.argmax(degree))
     self.ground = degree[self.heaviest]
     lower[:, 0] = (degree + excess)[::-1]
@@ -240,7 +227,7 @@ class _Laplacian:
   @staticmethod
   def _cholesky(lower: np.ndarray) -> np.ndarray:
     for jitter in (0.0, 1e-15, 1e-13, 1e-10, 1e-7):
-      # Rounding may make a pivot negative; refinement undoes the jitter.
+      # Rounding may make a pivot negative. Refinement corrects for the jitter.
       shifted = lower.copy(order='F')
       shifted[0] *= 1 + jitter
       factor, info = linalg.lapack.dpbtrf(shifted, lower=1, overwrite_ab=1)
@@ -252,7 +239,7 @@ class _Laplacian:
         'tail_ratio.')
 
   def apply(self, x: np.ndarray) -> np.ndarray:
-    """The Laplacian plus the diagonal, not grounded, times x."""
+    """Returns the Laplacian plus the diagonal, not grounded, times x."""
     result = self.excess * x
     n = x.size
     for d in range(1, self.band.shape[0]):
@@ -262,7 +249,7 @@ class _Laplacian:
     return result
 
   def solve(self, rows: np.ndarray) -> np.ndarray:
-    """Solves the grounded system for every row."""
+    """Solves the grounded system for each row of `rows`."""
     found, _ = linalg.lapack.dpbtrs(
         self._factor, np.asfortranarray(rows[:, ::-1].T), lower=1)
     return found.T[:, ::-1]
@@ -275,10 +262,10 @@ class _Solved(NamedTuple):
 
 
 class _Bordered:
-  """[A B'; B -diag(corner)] with the largest divergence as a last unknown.
+  """The system [A B'; B -diag(corner)], with `top` as an additional unknown.
 
-  The first k rows of the border belong to shifts, whose equations also hold
-  `top` with a coefficient of -1.
+  The first k rows of the border belong to shifts; `top` enters their equations with
+  coefficient -1.
   """
 
   def __init__(self, matrix: _Laplacian, border: np.ndarray,
@@ -299,7 +286,7 @@ class _Bordered:
     self._rows = rows
     self._scale = 1 / np.sqrt(np.maximum(np.max(np.abs(schur), axis=1), 1e-300))
     with warnings.catch_warnings():
-      # Near the optimum it is always ill-conditioned; the certificate judges.
+      # Near the optimum the matrix is always ill-conditioned; certificates judge.
       warnings.simplefilter('ignore', linalg.LinAlgWarning)
       if not np.all(np.isfinite(schur)):
         raise _breakdown()
@@ -340,7 +327,7 @@ def _breakdown() -> convex_program.SolverError:
 
 def _advance(state: _State, du: np.ndarray, dual: np.ndarray, top: float,
              mu: float, tau: np.ndarray) -> tuple[_State, float]:
-  """Applies a Newton direction as far as positivity allows."""
+  """Applies a Newton direction as far as positivity allows; returns (state, length)."""
   k = state.theta.size
   theta, price, nu = dual[:k], dual[k], dual[k + 1]
   slack = mu / state.theta - state.slack - state.slack / state.theta * theta
@@ -364,7 +351,7 @@ def _advance(state: _State, du: np.ndarray, dual: np.ndarray, top: float,
     raise _breakdown()
   p, moved = state.p * np.exp(length * du), state.fall + length * fall
   if length * np.max(np.abs(du)) < _LINEAR:
-    # Linear in p: mass and cost, once met, stay met.
+    # A step linear in p keeps mass and cost constraints that are met.
     bent = state.fall + np.log1p(length * fall / (1 + length * du[1:])
                                  ) if fall.size else fall
     if np.all(bent > 1e-3 * state.fall):

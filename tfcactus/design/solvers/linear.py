@@ -1,7 +1,7 @@
-"""One release: delta is piecewise linear in the masses, so a linear program.
+"""Linear program of one release: its delta is piecewise linear in the masses.
 
-Its optimum is global, and the multipliers prove it without trust in the
-solver: any multipliers give a lower bound on every table of the grid.
+The optimum is global, and the multipliers prove it without trust in the solver: any
+multipliers give a lower bound on every table of the grid.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfcactus.design.solvers import convex_program
 from tfcactus.design.solvers.bounded_problem import Problem
 
 NEGLIGIBLE = 1e-13
-"""Masses below this share of the largest are zeros that the solver missed."""
+"""Masses below this share of the largest count as zero."""
 
 _Program = Tuple[np.ndarray, sparse.csr_matrix, np.ndarray, sparse.csr_matrix]
 
@@ -29,8 +29,8 @@ class Solution:
 
   Attributes:
     w: Shape (cells,), masses of the mirrored pairs of cells.
-    delta: What they reach.
-    lower_bound: No masses within the budget reach less.
+    delta: The delta of w.
+    lower_bound: No masses within the budget have a smaller delta.
   """
 
   w: np.ndarray
@@ -39,15 +39,11 @@ class Solution:
 
 
 def solve(problem: Problem, *, monotone: bool = True) -> Solution:
-  """The masses of least delta under the full shift.
+  """Returns the masses of least delta of one release under the full shift.
 
-  Args:
-    problem: What is asked for; of one step.
-    monotone: Whether masses must not increase outwards. Without it the full
-      shift is not the worst change, and delta is not the table's account.
-
-  Raises:
-    SolverError: if the solver finds no optimum.
+  If `monotone`, masses must not increase outwards. Otherwise the full shift is not the
+  worst change, and delta does not account the table. Raises SolverError if the solver
+  finds no optimum.
   """
   objective, upper, right, mass = program = _program_of(problem, monotone)
   result = optimize.linprog(
@@ -64,9 +60,9 @@ def solve(problem: Problem, *, monotone: bool = True) -> Solution:
 
 
 def _program_of(problem: Problem, monotone: bool) -> _Program:
-  """(objective, A, b, mass): least objective @ x with A x <= b, mass @ x = 1.
+  """Returns (objective, A, b, mass): minimise objective @ x, A x <= b, mass @ x = 1.
 
-  The variables are w, one excess per outcome and direction, and delta.
+  The variables x are w, one excess per outcome and direction, and delta.
   """
   n = problem.cells
   maps = _pair_maps(problem)
@@ -99,7 +95,7 @@ def _program_of(problem: Problem, monotone: bool) -> _Program:
 
 
 def _pair_maps(problem: Problem) -> list[tuple[sparse.csr_matrix, sparse.csr_matrix]]:
-  """`Problem.pairs` as matrices."""
+  """Returns `Problem.pairs` as matrices that act on w."""
   n, bins = problem.cells, problem.bins
   full = 0.5 * sparse.vstack([sparse.identity(n).tocsr()[::-1],
                               sparse.identity(n)])
@@ -114,10 +110,10 @@ def _pair_maps(problem: Problem) -> list[tuple[sparse.csr_matrix, sparse.csr_mat
 
 
 def _lower_bound(program: _Program, result: optimize.OptimizeResult) -> float:
-  """A bound on the optimum from multipliers, whatever their errors.
+  """Returns a lower bound on the optimum from multipliers, whatever their errors.
 
-  Every variable lies in [0, 1]: a reduced cost below zero takes away no more
-  than itself.
+  Every variable lies in [0, 1], so that a negative reduced cost lowers the bound by no
+  more than its own size.
   """
   objective, upper, right, mass = program
   y = np.minimum(result.ineqlin.marginals, 0.0)
@@ -127,7 +123,7 @@ def _lower_bound(program: _Program, result: optimize.OptimizeResult) -> float:
 
 
 def _mended(problem: Problem, w: np.ndarray, monotone: bool) -> np.ndarray:
-  """The solver's masses, feasible exactly."""
+  """Returns the solver's masses, made exactly feasible."""
   w = np.where(w < NEGLIGIBLE * np.max(w), 0.0, w)
   if monotone:
     w = np.minimum.accumulate(w)
@@ -135,11 +131,10 @@ def _mended(problem: Problem, w: np.ndarray, monotone: bool) -> np.ndarray:
 
 
 def within_budget(problem: Problem, w: np.ndarray) -> np.ndarray:
-  """Masses made to sum to one and, if they cost too much, to meet the budget."""
+  """Returns masses of sum one; moves mass to the middle if they exceed the budget."""
   w = w / np.sum(w)
   excess = float(w @ problem.cost) - problem.budget
   if excess > 0:
-    # A little more in the middle, where it costs least.
     share = excess / (float(w @ problem.cost) - problem.cost[0])
     w = (1 - share) * w
     w[0] += share

@@ -1,10 +1,10 @@
-"""The Extended Moments Accountant's bound at a fixed order, minimised.
+"""Minimisation of the Extended Moments Accountant's bound at a fixed order.
 
-With the order lambda fixed and the distinguishing mass counted linearly, the
-bound n omega + exp(n Gamma - lambda epsilon) is convex in the masses: the
-moment is a sum of P^(1 + lambda) / Q^lambda. Its tangent at the optimum, least
-over all tables of the grid, proves how good the optimum is. It is not the
-composed delta, and making it smaller can make that one larger.
+With the order lambda fixed and the distinguishing mass omega counted linearly, the
+bound n omega + exp(n Gamma - lambda epsilon) is convex in the masses: the moment
+exp(Gamma) is a sum of P^(1 + lambda) / Q^lambda. The tangent at the optimum,
+minimised over all tables of the grid, is a lower bound. The bound is not the
+composed delta; a smaller bound can mean a larger composed delta.
 
 Source: Proposition 17 of Sommer et al., "Learning Numeric Optimal
 Differentially Private Truncated Additive Mechanisms" (2021). As printed the
@@ -23,20 +23,19 @@ from tfcactus.design.solvers import density_descent
 from tfcactus.design.solvers.bounded_problem import Problem
 
 ORDERS = (1e-3, 300.0)
-"""Orders that are searched."""
+"""Smallest and largest order of the search."""
 
 ROUNDS = 12
-"""How often order and masses are chosen in turn."""
+"""Maximum number of rounds that choose order and masses in turn."""
 
 CHANGE = 1e-5
 """Relative change of the bound at which the rounds end."""
 
 LARGEST, SMALLEST = 200.0, 1e-150
-"""Of the log of a bound and of a mass to divide by: keep slopes finite."""
-
+"""Maximum log of a bound and minimum mass in a divisor: they keep slopes finite."""
 
 LARGEST_SLOPE = 1e100
-"""Beyond it no tangent is drawn."""
+"""Slope beyond which no tangent is drawn."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,7 +46,8 @@ class Solution:
     w: Shape (cells,), masses of the mirrored pairs of cells.
     order: The order lambda.
     bound: n omega + exp(n Gamma - lambda epsilon) at w.
-    lower_bound: No masses within the budget have less, at this order.
+    lower_bound: No non-increasing masses within the budget have a smaller bound at
+      this order; -inf if no tangent was drawn.
   """
 
   w: np.ndarray
@@ -59,11 +59,9 @@ class Solution:
 def solve(problem: Problem, order: float | None = None) -> Solution:
   """Minimises the bound over masses that never increase outwards.
 
-  Args:
-    problem: What is asked for.
-    order: The order lambda; None to choose it in turn with the masses.
+  With `order` None, the order lambda and the masses are chosen in turn.
   """
-  # Truncated Gaussian (or Laplace) noise: all its moments are moderate.
+  # Start from truncated Gaussian or Laplace noise: all its moments are moderate.
   start = np.diff(problem.cost) / problem.budget
   if order is not None:
     return _fixed_order(problem, start, order)
@@ -78,13 +76,7 @@ def solve(problem: Problem, order: float | None = None) -> Solution:
 
 def bound(problem: Problem, w: np.ndarray, order: float
           ) -> tuple[float, np.ndarray]:
-  """n omega + exp(n Gamma - lambda epsilon) and its derivative by w.
-
-  Args:
-    problem: What is asked for.
-    w: Shape (cells,), positive masses.
-    order: The order lambda.
-  """
+  """Returns the bound and its gradient with respect to positive masses w, (cells,)."""
   values = [_directed(p, q, problem, order) for p, q in problem.pairs(w)]
   worst = max(range(len(values)), key=lambda i: values[i][0])
   value, by_p, by_q = values[worst]
@@ -93,7 +85,7 @@ def bound(problem: Problem, w: np.ndarray, order: float
 
 def _directed(p: np.ndarray, q: np.ndarray, problem: Problem, order: float
               ) -> tuple[float, np.ndarray, np.ndarray]:
-  """The bound of one direction, with derivatives by both masses."""
+  """Returns the bound of one direction, and its gradients with respect to p and q."""
   steps = problem.steps
   both = (p > 0) & (q > 0)
   loss = np.log(p[both]) - np.log(q[both])
@@ -112,7 +104,7 @@ def _directed(p: np.ndarray, q: np.ndarray, problem: Problem, order: float
 
 
 def _next_order(problem: Problem, w: np.ndarray) -> Solution:
-  """The optimum at the order that is best for these masses."""
+  """Returns the optimum at the order that is best for the masses `w`."""
   return _fixed_order(problem, -np.diff(np.log(w)), _best_order(problem, w))
 
 
@@ -124,11 +116,11 @@ def _best_order(problem: Problem, w: np.ndarray) -> float:
 
 
 def _fixed_order(problem: Problem, start: np.ndarray, order: float) -> Solution:
-  """The convex program of one order."""
+  """Solves the convex program of one order."""
   w, _ = density_descent.descend(problem, start,
                           lambda masses: bound(problem, masses, order))
   value, slope = bound(problem, w, order)
-  # Where a bound or a mass was cut off, its slope is no tangent.
+  # Where a bound or a mass was capped, the slope is no tangent.
   masses = np.concatenate([m for pair in problem.pairs(w) for m in pair])
   exact = value < math.exp(LARGEST) and np.min(masses[masses > 0]) > SMALLEST and (
       np.max(np.abs(slope)) < LARGEST_SLOPE)
@@ -138,10 +130,10 @@ def _fixed_order(problem: Problem, start: np.ndarray, order: float) -> Solution:
 
 
 def _least_linear(problem: Problem, slope: np.ndarray) -> float:
-  """The least slope @ w over the falling masses within the budget.
+  """Returns a lower bound on slope @ w over non-increasing masses within the budget.
 
-  Falling masses are mixtures of uniforms on the first k cells; with one bound
-  on their cost the best mixes two, and the dual is a search over one price.
+  Non-increasing masses are mixtures of uniforms on the first k cells. With one
+  constraint on cost the best mixes two, and the dual is a search over one price.
   """
   count = np.arange(1, slope.size + 1)
   values = np.cumsum(slope) / count
@@ -150,7 +142,7 @@ def _least_linear(problem: Problem, slope: np.ndarray) -> float:
   def dual(price):
     return -float(np.min(values + price * costs))
 
-  # Concave and piecewise linear: any price gives a bound.
+  # The dual is concave and piecewise linear; every price gives a valid bound.
   top = (np.ptp(values) + 1e-300) / -costs[0]
   result = optimize.minimize_scalar(dual, bounds=(0.0, top), method='bounded',
                                     options={'xatol': 1e-12 * top})

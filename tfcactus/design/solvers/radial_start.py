@@ -1,4 +1,4 @@
-"""Where a radial design begins: a coarse optimum, or a Gaussian in its budget."""
+"""Starting points of radial designs: a coarse optimum, or a Gaussian in the budget."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tfcactus.design.solvers import shells
 from tfcactus.design.solvers.cost import Cost
 
 _COARSE_RULE = 0.4
-"""width * sqrt(dim) of the coarse solution that tells where the mass is."""
+"""width * sqrt(dim) of the coarse solution that locates the mass."""
 
 _COARSE_GAP = 1e-5
-"""Relative gap to which it is solved."""
+"""Relative gap of the coarse solution."""
 
 _EMPTY = 1e-11
-"""Mass that may lie below the shells, in the core ball, or beyond them."""
+"""Maximum mass below the shells, in the core ball, and beyond the shells."""
 
 
 class Rough(NamedTuple):
-  """A coarse optimum: where the mass is, and a start for a finer one."""
+  """A coarse optimum: locates the mass, and starts a finer solution."""
 
   layout: shells.Layout
   mass: np.ndarray
   log_density: np.ndarray
 
   def where(self, width: float) -> shells.Layout:
-    """Shells of that width where the mass is."""
+    """Returns the layout of shells of this width that cover the mass."""
     first, rough, *_ = self.layout
     inner = int(np.argmax(np.cumsum(self.mass) > _EMPTY))
     outer = self.mass.size - 1 - int(
@@ -42,7 +42,7 @@ class Rough(NamedTuple):
                    float(np.mean(fall)) * width / rough)
 
   def on(self, layout: shells.Layout, log_volume: np.ndarray) -> np.ndarray:
-    """The masses of finer shells under this density, not normalised."""
+    """Returns masses of finer shells under the coarse density, not normalised."""
     middle = (self.layout.first + self.layout.width *
               (np.arange(self.mass.size) - 0.5))
     finer = layout.first + layout.width * (np.arange(log_volume.size) - 0.5)
@@ -52,7 +52,7 @@ class Rough(NamedTuple):
 
 def coarse(objective: str, dim: int, cost: Cost, budget: float, sigma: float,
             width: float) -> Rough:
-  """A coarse optimum, on shells wide around those of a normal law."""
+  """Returns a coarse optimum, on wide shells around the typical radius of a normal."""
   mode = sigma * np.sqrt(dim)
   spread = sigma / np.sqrt(2)
   rough = max(width, _COARSE_RULE / np.sqrt(dim))
@@ -63,7 +63,7 @@ def coarse(objective: str, dim: int, cost: Cost, budget: float, sigma: float,
   if objective in ('kl', 'chi2'):
     start = gaussian_start(program, dim, layout, cost)
   else:
-    # High orders are reached from a low one.
+    # High orders start from the optimum of a low one.
     start = coarse('chi2', dim, cost, budget, sigma, width).on(
         layout, program.log_volumes)
   p = interior_point.solve(program, start, warm=True, target=_COARSE_GAP).p
@@ -72,7 +72,7 @@ def coarse(objective: str, dim: int, cost: Cost, budget: float, sigma: float,
 
 def gaussian_start(program: convex_program.Program, dim: int, layout: shells.Layout,
            cost: Cost) -> np.ndarray:
-  """The radial Gaussian where it fits, else exponential tails."""
+  """Returns the radial Gaussian above `FLAT_DIM` dimensions, else exponential tails."""
   if dim <= shells.FLAT_DIM:
     return grid.exponential_start(program)
   outer = layout.first + layout.width * np.arange(program.mass.size)

@@ -1,4 +1,4 @@
-"""Radial densities on shells: the program (28) of isotropic noise."""
+"""Radial densities on shells: program (28) of isotropic noise."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tfcactus.design.solvers.cost import Cost
 from tfcactus.noise import shell_geometry
 
 FLAT_DIM = 50
-"""Beyond this the shells leave out a core that holds no mass to speak of."""
+"""In more dimensions than this the shells leave out a core of negligible mass."""
 
 MAX_SHELLS = 400_000
-"""More shells than this take minutes."""
+"""Maximum number of shells; more take minutes."""
 
 _LEAST_CHANCE = 1e-22
-"""Smaller chances of moving between two shells count for nothing."""
+"""Transition probabilities between two shells below this are neglected."""
 
 _MAX_PAIRS = 60_000_000
-"""More pairs of shells than this need gigabytes."""
+"""Maximum number of pairs of shells; more need gigabytes."""
 
 
 class Layout(NamedTuple):
@@ -29,9 +29,9 @@ class Layout(NamedTuple):
 
   Attributes:
     first: Radius of the ball, in units of sensitivity.
-    width: Of a shell, in the same units.
+    width: Width of a shell, in units of sensitivity.
     cells: Index of the last free shell.
-    log_ratio: Log of the density ratio of neighbouring shells beyond it.
+    log_ratio: Log of the density ratio of neighbouring shells beyond `cells`.
   """
 
   first: float
@@ -42,7 +42,7 @@ class Layout(NamedTuple):
 
 def radial_program(objective: str, dim: int, layout: Layout, cost: Cost,
                    budget: float) -> convex_program.Program:
-  """Program (28) in shell masses, the geometric tail folded into the last."""
+  """Returns program (28) in shell masses, the geometric tail folded into the last."""
   first, width, cells, log_ratio = layout
   band = shell_geometry.reach(dim, first, width)
   shells = _count_shells(dim, layout) + band
@@ -53,7 +53,7 @@ def radial_program(objective: str, dim: int, layout: Layout, cost: Cost,
   radii = first + width * np.arange(shells)
   log_volume = _log_volume(dim, first, width, shells)
   i, j, chance = _overlaps(dim, first, width, shells)
-  # Densities of shells beyond the last are ratios of the last one's.
+  # Densities of shells beyond `cells` are multiples of the last free density.
   beyond = np.maximum(np.arange(shells) - cells, 0) * log_ratio
   index = np.minimum(np.arange(shells), cells)
   relative = beyond + log_volume - log_volume[index]
@@ -74,7 +74,7 @@ def radial_program(objective: str, dim: int, layout: Layout, cost: Cost,
 
 
 def _log_volume(dim: int, first: float, width: float, shells: int) -> np.ndarray:
-  """Log volumes of the shells, in units of the innermost ball."""
+  """Returns log volumes of the shells, in units of the innermost ball."""
   log_outer = dim * np.log1p(np.arange(shells) * (width / first))
   log_volume = log_outer.copy()
   log_volume[1:] += np.log(-np.expm1(-np.diff(log_outer)))
@@ -84,10 +84,10 @@ def _log_volume(dim: int, first: float, width: float, shells: int) -> np.ndarray
 @functools.lru_cache(maxsize=1)
 def _overlaps(dim: int, first: float, width: float, shells: int
               ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Pairs i < j of shells and the chance that a unit shift moves i to j.
+  """Returns (i, j, chance) of shells i < j; chance that a unit shift moves i to j.
 
-  v_i T_ij = v_j T_ji, and inward moves are caps known to relative precision,
-  which outward moves, whose caps are nearly whole, are not.
+  Computed from v_i T_ij = v_j T_ji. Inward moves are caps known to relative
+  precision; caps of outward moves are nearly whole and are not.
   """
   log_volume = _log_volume(dim, first, width, shells)
   band, _ = shell_geometry.transition(dim, first, width, shells)
@@ -101,7 +101,7 @@ def _overlaps(dim: int, first: float, width: float, shells: int
 
 
 def _count_shells(dim: int, layout: Layout) -> int:
-  """Shells until the tail's mass no longer counts towards an objective."""
+  """Returns the number of shells until the tail's mass is negligible for objectives."""
   forgotten = -90.0 if dim <= FLAT_DIM else -30.0
   first, width, cells, log_ratio = layout
   count = 1024
