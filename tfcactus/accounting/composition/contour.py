@@ -65,8 +65,7 @@ NOTHING_ROOM = 10.0
 """Allowance for rounding, added to LOG_NOTHING in the upper bound."""
 
 BELOW_SLACK = 1e-6
-"""Allowance for rounding in `stays_below`'s log delta, besides STEP_ROUNDOFF per step.
-"""
+"""Allowance for rounding in `stays_below`, besides STEP_ROUNDOFF for each step."""
 
 QUICK_ORDER = 300.0
 """Largest tilt of a quick contour: larger ones take seconds."""
@@ -85,9 +84,8 @@ FEW_STEPS = 100_000
 class Contour:
   """A composition of independent losses with analytic phi functions.
 
-  Attributes:
-    groups: Pairs (loss, number of steps).
-    quick: Whether to give up after tenths of a second, because another method exists.
+  `groups` are pairs (loss, number of steps). If `quick`, give up after tenths of a
+  second, because another method exists.
   """
 
   groups: Sequence[tuple[base.Loss, int]]

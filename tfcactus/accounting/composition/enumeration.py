@@ -160,13 +160,7 @@ def _atom_by_atom(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
 
 @dataclasses.dataclass(frozen=True)
 class Enumeration:
-  """A composition whose outcomes were enumerated, from below and above.
-
-  Attributes:
-    lower: Outcomes of the pairs that the steps dominate.
-    upper: Outcomes of the pairs that dominate the steps.
-    p_inf: Bounds (lower, upper) on the probability of an infinite loss.
-  """
+  """Enumerated outcomes of two compositions, which bound one from below and above."""
 
   lower: Outcomes
   upper: Outcomes

@@ -109,8 +109,7 @@ class Table:
 
 def log_phi_of(tilted: Sequence[tuple[base.TiltedLoss, int]], spacing: float,
                count: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns log of the tilted phi at spacing * (0..count-1), and bounds on its error.
-  """
+  """Returns log of the tilted phi at spacing * (0..count-1), and its error bounds."""
   t = spacing * np.arange(count)
   log_phi, slack = np.zeros(count, np.complex128), np.zeros(count)
   for part, n in tilted:

@@ -15,8 +15,7 @@ h_k = (a (n - 2 k) - epsilon) / 2 and [w^m] for a coefficient,
     W_0 = sum over i >= 1 of (sum over j < i of C(n - 1, j)) h_0^i / i!,
 
 in which all numbers but h_k are integers. The terms cancel, and the atoms keep phi from
-decaying, which rules out a contour: so the terms are added up in integers scaled by
-2^B.
+decaying, which rules out a contour: the terms are added up in integers scaled by 2^B.
 
 Errors: a step of Horner's rule is rounded down by less than two units, and each later
 step multiplies that by h / i. Hence W_k is too small by less than 2 e^h_k units, the
@@ -44,8 +43,7 @@ QUICK_COUNT = 128
 """Number of releases that takes hundredths of a second."""
 
 MAX_COUNT = 300
-"""Largest number of releases: the cost is cubic, tenths of a second. Affects speed
-only."""
+"""Most releases: the cost is cubic, here tenths of a second. Affects speed only."""
 
 DECAYED = -40.0
 """If the atoms bring log |phi| below this, a contour is fast."""
@@ -65,11 +63,9 @@ GOOD = fractions.Fraction(1, 1 << 60)
 
 @dataclasses.dataclass(frozen=True)
 class LaplaceSum:
-  """Several Laplace releases of one scale.
+  """`count` Laplace releases of one scale; `top` is the largest loss of each.
 
-  Attributes:
-    top: The largest loss of one: shift over scale, rounded to nearest.
-    count: Number of releases.
+  `top` is shift over scale, rounded to nearest.
   """
 
   top: float

@@ -9,8 +9,7 @@ their relative accuracy at any delta.
   Q-mass are kept, which raises the profile by second order only.
 - Lower: each atom is given an unbiased random lattice label (post-processing); every
   threshold on the sum of labels is a test, and every test is a bound.
-- Wrap-around is bounded by Chernoff's inequality at the tilt, rounding by the norm of
-  the transform.
+- Chernoff's inequality bounds wrap-around, the norm of the transform bounds rounding.
 - Steps whose loss is below a small share of epsilon cannot reach it together. The mass
   of outcomes with such losses only is left out, exactly, so that it does not drown a
   handful of rare large losses.
@@ -46,12 +45,10 @@ BULK_SHARES = (0.6, 0.2, 0.0)
 """Shares of epsilon that small losses together cannot exceed, tried in turn."""
 
 LEAST_TOLERANCE = 1e-9
-"""Effect of the lattice on epsilon below which rounding is as large. Affects speed
-only."""
+"""Least effect of the lattice on epsilon: rounding is as large. Affects speed only."""
 
 MAX_FACTOR = 700.0
-"""Log of the largest factor of tilted masses; beyond it the only bound on delta is one.
-"""
+"""Log of the largest factor of tilted masses; beyond it no bound on delta but one."""
 
 MAX_LABELS = 1 << 23
 """Most lattice points that the losses of one step may span."""

@@ -36,12 +36,7 @@ class BoundedAtoms(AtomicLoss):
 
 @dataclasses.dataclass(frozen=True)
 class MixedContours:
-  """A composition of losses in closed form and of discrete ones.
-
-  Attributes:
-    groups: Pairs (loss or bounds on a step's pair, number of steps); at least one loss.
-    p_inf: Bounds (lower, upper) on the probability of an infinite loss.
-  """
+  """A composition of losses in closed form, at least one, and of discrete ones."""
 
   groups: Sequence[tuple[Part, int]]
   p_inf: infinite_mass.PInf

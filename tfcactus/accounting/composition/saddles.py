@@ -41,7 +41,7 @@ class Saddles:
 
   @functools.cached_property
   def epsilon(self) -> np.ndarray:
-    """The epsilon at which c minimizes the integrand on the real line."""
+    """The epsilon at which c minimises the integrand on the real line."""
     c = self.orders
     return np.maximum.accumulate(self.mean - 1 / c - 1 / (1 + c))
 
@@ -97,8 +97,7 @@ class Alias:
     orders: Orders at which log moments are known.
     mgf: The log moments.
     steps: Number of steps; each contributes rounding.
-    log_moment: Returns an upper bound on a log moment, if `mgf` has unproved quadrature
-      errors.
+    log_moment: Returns an upper bound on a log moment, if `mgf` is not proved.
   """
 
   order: float

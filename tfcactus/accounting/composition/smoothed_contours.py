@@ -2,8 +2,7 @@
 
 The phi function of discrete losses comes back near one again and again. A small
 non-negative variable added to the total loss makes phi decay and raises epsilon by at
-most its range. A grid of values certifies that phi stays small until that decay sets
-in.
+most its range. Values on a grid certify that phi stays small before it decays.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from tfcactus.accounting.composition.losses import base
 from tfcactus.pairs import dominating_pair as pair_lib
 
 RANGE = 5e-6
-"""Range of the smoothing variable, hence width of bounds on epsilon. Any value is
-sound."""
+"""Range of the smoothing variable and width of epsilon's bounds. Any value is sound."""
 
 MAX_ATOMS = 6000
 """Steps of more atoms go to the lattice, which they slow less. Affects speed only."""
@@ -37,12 +35,7 @@ Groups = Sequence[tuple[pair_lib.PairBounds, int]]
 
 @dataclasses.dataclass(frozen=True)
 class SmoothedContour(contour.Contour):
-  """A composition of discrete losses with a small variable added to their sum.
-
-  Attributes:
-    groups: Pairs (loss, number of steps).
-    smoothing: The variable; results are those of the sum.
-  """
+  """A composition of discrete losses with a small variable added to their sum."""
 
   groups: Sequence[tuple[atoms.AtomicLoss, int]]
   smoothing: atoms.Smoothing = atoms.Smoothing(RANGE)
@@ -62,12 +55,7 @@ class SmoothedContour(contour.Contour):
 
 @dataclasses.dataclass(frozen=True)
 class SmoothedContours:
-  """Contours of discrete losses, over the pairs that bound them.
-
-  Attributes:
-    groups: The steps.
-    p_inf: Bounds (lower, upper) on the probability of an infinite loss.
-  """
+  """Contours of discrete losses, over the pairs that bound them."""
 
   groups: Groups
   p_inf: infinite_mass.PInf

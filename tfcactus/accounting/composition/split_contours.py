@@ -56,30 +56,23 @@ LOG_OMITTED = -34.0
 """Log of the share of delta below which a measure is left out."""
 
 OMITTED_SLACK = 1e-6
-"""Allowance for rounding in the log bound on omitted measures; cf. `saddles.ROUNDOFF`.
-"""
+"""Allowance for rounding in the log bound on omitted measures; cf. saddles.ROUNDOFF."""
 
 CHECK_NODES = 6
 """Number of nodes of a table at which the parts are checked to add up to the whole."""
 
 CHECK_SPACING = 3
-"""Distance of the checked nodes, in nodes. The first, where phi is largest, is checked.
-"""
+"""Distance of the checked nodes, in nodes; the first node has the largest phi."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitContours:
-  """A composition of subsampled Gaussians by removal.
-
-  Attributes:
-    groups: Pairs (loss, number of steps).
-  """
+  """A composition of subsampled Gaussians by removal."""
 
   groups: Groups
 
   def epsilon(self, delta: float) -> Bounds:
-    """Returns bounds on epsilon; raises IntractableError if no split gives good ones.
-    """
+    """Returns bounds on epsilon; raises IntractableError if all splits are too hard."""
     log_delta = math.log(delta)
 
     def attempt(share: float) -> Bounds:
@@ -100,7 +93,7 @@ class SplitContours:
       return _first(attempt)
 
   def delta(self, epsilon: float) -> Bounds:
-    """Returns bounds on delta; raises IntractableError if no split gives good ones."""
+    """Returns bounds on delta; raises IntractableError if all splits are too hard."""
     def attempt(share: float) -> Bounds:
       split = _Split.of(self.groups, share, epsilon, epsilon=epsilon)
       profile = split.profile(epsilon, split.log_delta_at(epsilon))
@@ -138,9 +131,8 @@ class _Split:
   """A composition as a sum of measures.
 
   Attributes:
-    sums: Compositions of all losses up to each level: sums of the first one, two, ...
-      parts.
-    parts: The measures.
+    sums: Compositions of all losses up to each level.
+    parts: The measures; the first ones add up to the elements of `sums`.
     saddles: Saddle points of each part.
   """
 
@@ -224,10 +216,6 @@ class _Split:
 
 @dataclasses.dataclass(frozen=True)
 class _SplitProfile(inversion.Profile):
-  """A profile whose tables are those of some parts of a split.
-
-  Attributes:
-    indices: Indices of these parts.
-  """
+  """A profile whose tables are those of the parts of a split at `indices`."""
 
   indices: Sequence[int] = ()

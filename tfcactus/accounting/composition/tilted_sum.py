@@ -23,8 +23,7 @@ MAX_PADDING = 64
 many losses it spreads the sum by less than a twentieth of the window."""
 
 LOG_TAIL = 34.0
-"""Minus log of the tilted mass outside the lattice, which is counted: affects speed
-only."""
+"""Minus log of the tilted mass outside the lattice, which is counted. For speed."""
 
 FFT_ROUNDOFF = 8 * _numerics.EPS
 """Bound on the error of an FFT coefficient per level of the transform, over the sum of
@@ -32,8 +31,7 @@ the moduli of the input: a computed root of unity and its product are within 2.5
 sum within EPS / 2 (Higham, section 24.1)."""
 
 MAX_EXPONENT = 600.0
-"""Larger exponents are left out: they overflow, and bounds are suffix sums near
-epsilon."""
+"""Larger exponents overflow and are left out; bounds are suffix sums near epsilon."""
 
 APART = 30.0
 """Log of a ratio of two products beyond which each is computed separately."""
@@ -200,8 +198,7 @@ class TiltedSum:
   def error(self, near: float) -> np.ndarray:
     """Returns bounds on the error of `suffix` (shift 0), from rounding and wrap-around.
 
-    Cauchy's inequality bounds rounding: norms of the transform's error and of the
-    weights.
+    Rounding is bounded by norms of the transform's error and of the weights (Cauchy).
     """
     weight = (-math.expm1(-2 * self.tilt * self._window.width))**-0.5
     return self._decay(near) * (

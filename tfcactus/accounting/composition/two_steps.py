@@ -62,9 +62,7 @@ CLOSE = 1e-12
 class TwoSteps:
   """Two Gaussian releases, each of a Poisson sample of its own or of all records.
 
-  Attributes:
-    first: The loss that is put into cells.
-    second: The loss that is used in closed form.
+  `first` is the loss that is put into cells; `second` is used in closed form.
   """
 
   first: GaussianLoss

@@ -93,8 +93,8 @@ class AllocatedGaussian(base.ReleaseLoss):
                        order <= self.max_order)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    # Moving all y by i a / mu turns L by exp(i a) and makes the density exp(bins (a /
-    # mu)^2 / 2) times as large; the best a is t mu^2 / bins.
+    # Moving all y by i a / mu turns L by exp(i a) and makes the density
+    # exp(bins (a / mu)^2 / 2) times as large; the best a is t mu^2 / bins.
     return -0.5 * (self.mu * np.asarray(t, dtype=np.float64))**2 / self.bins
 
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedAllocated:
@@ -111,11 +111,7 @@ class AllocatedGaussian(base.ReleaseLoss):
 
 
 class TiltedAllocated(base.TiltedLoss):
-  """The loss of an allocated record under a tilt.
-
-  Attributes:
-    log_mgf: log M(order).
-  """
+  """The loss of an allocated record under a tilt."""
 
   cut_off = True
 
@@ -127,8 +123,7 @@ class TiltedAllocated(base.TiltedLoss):
     line, zero = lines[0][1], np.zeros(1)
     self.log_mgf = float(line.log_integral(1.0, 1)[0].real)
     self._log_bound = log_bound
-    # phi is a ratio over M(order), which has to be about right: clipping below relies
-    # on it.
+    # phi is a ratio over M(order), which has to be about right for clipping below.
     if not line.log_error_at(zero, log_bound)[0] - self.log_mgf < math.log(MAX_ERROR):
       raise base.IntractableError
 

@@ -23,8 +23,7 @@ from tfcactus.accounting.composition.losses import rounding
 from tfcactus.pairs import dominating_pair as pair_lib
 
 SUBSET = 96
-"""Number of atoms used to show that |phi| is small: the rest adds its weight at most.
-"""
+"""Number of atoms that show that |phi| is small: the rest adds its weight at most."""
 
 MAX_GRID = 2_000_000
 """Grid points beyond which no certificate is sought."""
@@ -35,11 +34,7 @@ MAX_DOUBTS = 400
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AtomicLoss(base.Loss):
-  """The finite losses of a pair.
-
-  Attributes:
-    pair: The pair.
-  """
+  """The finite losses of a pair."""
 
   pair: pair_lib.DominatingPair
 
@@ -80,14 +75,7 @@ class AtomicLoss(base.Loss):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TiltedAtoms(base.TiltedSum):
-  """Atoms under a tilt.
-
-  Attributes:
-    order: The tilt.
-    log_mgf: log M(order).
-    weight: Shape (atoms,), tilted probabilities.
-    loss: Shape (atoms,).
-  """
+  """Atoms under a tilt; `weight` (tilted masses) and `loss` have shape (atoms,)."""
 
   order: float
   log_mgf: float
@@ -186,9 +174,7 @@ class _Atoms:
 class Smoothing(base.Loss):
   """A sum of `order` uniform variables on [0, width / order].
 
-  Attributes:
-    width: Range of the sum.
-    order: Number of variables; |phi| falls with this power.
+  The range of the sum is `width`; |phi| falls with the power `order`.
   """
 
   width: float

@@ -60,8 +60,8 @@ class GaussianLoss(SampledGaussian):
     epsilon = np.asarray(epsilon, dtype=np.float64)
     if self.normal:
       return gaussian_delta(mu, epsilon)
-    # Removal: s H(Q0 || P0) at e^z = (e^eps - 1 + s) / s. Addition: e^eps s e^z H(P0 ||
-    # Q0) at e^-z, e^z = (e^-eps - 1 + s) / s.
+    # Removal: s H(Q0 || P0) at e^z = (e^eps - 1 + s) / s. Addition:
+    # e^eps s e^z H(P0 || Q0) at e^-z, e^z = (e^-eps - 1 + s) / s.
     remove = self.direction == 'remove'
     signed = epsilon if remove else -epsilon
     odds = np.expm1(np.minimum(signed, 30.0)) + s
@@ -85,13 +85,7 @@ class GaussianLoss(SampledGaussian):
 
 @dataclasses.dataclass(frozen=True)
 class TiltedNormal(base.TiltedLoss):
-  """A normal loss under a tilt, which is normal again.
-
-  Attributes:
-    log_mgf: log M(order).
-    mu: Shift over standard deviation.
-    order: The tilt.
-  """
+  """A normal loss of mean mu^2 / 2 and variance mu^2 under a tilt, normal again."""
 
   log_mgf: float
   mu: float
@@ -111,11 +105,7 @@ class TiltedNormal(base.TiltedLoss):
 
 @dataclasses.dataclass(frozen=True)
 class ClosedForm:
-  """One Gaussian release, accounted by its delta in closed form.
-
-  Attributes:
-    loss: The loss of the release.
-  """
+  """One Gaussian release, accounted by its delta in closed form."""
 
   loss: GaussianLoss
 

@@ -259,11 +259,9 @@ class TiltedRare(base.TiltedLoss):
   """A `RareLoss` under a tilt.
 
   Attributes:
-    order: The tilt.
     parts: Triples (a step under the tilt, its large losses, number of steps).
     shares: Share of the large losses in each step's M.
     log_share: log of the share of the product of M that has a large loss.
-    log_mgf: log M at the tilt.
   """
 
   order: float

@@ -18,12 +18,10 @@ from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses.rounding import ROUNDOFF
 
 STEEP = 30.0
-"""Above this real part of s a, M is one term times a correction. Any value > 1 is
-right."""
+"""Above this real part of s a, M is one term and a correction. Any value > 1 works."""
 
 _SERIES = 0.5
-"""If |z| is smaller, e^z - 1 - z is a sum of TERMS terms: the rest is 0.5^22 / 22! of
-it."""
+"""Below it e^z - 1 - z is a sum of TERMS terms: the rest is 0.5^22 / 22! of it."""
 
 _TERMS = 20
 
@@ -60,11 +58,7 @@ def log_moment(s: np.ndarray, top: float) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class LaplaceLoss(base.Loss):
-  """The loss of one release with Laplace noise.
-
-  Attributes:
-    top: The largest loss: shift over scale.
-  """
+  """The loss of a Laplace release; `top`, the largest loss, is shift over scale."""
 
   top: float
 
@@ -102,13 +96,7 @@ class LaplaceLoss(base.Loss):
 
 @dataclasses.dataclass(frozen=True)
 class TiltedLaplace(base.TiltedLoss):
-  """The loss of a Laplace release under a tilt.
-
-  Attributes:
-    top: The largest loss.
-    order: The tilt.
-    log_mgf: log M(order).
-  """
+  """The loss of a Laplace release under a tilt; `top` is the largest loss."""
 
   top: float
   order: float

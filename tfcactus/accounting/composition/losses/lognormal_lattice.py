@@ -1,8 +1,8 @@
 """Coefficients B_n of `mean_lognormal` at the nodes of its outer integral.
 
-A_k(t) = E[(t X / T)^k exp(-t X / T)] / k! is an integral over y of a function of log t
-+ mu y, times the normal density: a correlation if both lie on lattices of a common
-spacing. B_n is the coefficient of h^n in the power T of the polynomial with the
+A_k(t) = E[(t X / T)^k exp(-t X / T)] / k! is an integral over y of a function of
+log t + mu y, times the normal density: a correlation if both lie on lattices of a
+common spacing. B_n is the coefficient of h^n in the power T of the polynomial with the
 coefficients A_k. The errors of both are added up; `mean_lognormal` lists them.
 """
 
@@ -155,9 +155,8 @@ class Lattice:
               ) -> np.ndarray:
     """Returns bounds on the errors of `_coefficients`.
 
-    `weights` are moduli, as for `_sums`; `own` are sums of the moduli of the terms,
-    with one more row; `sides` are such sums with exp(-t X) on the sides of the strip
-    about y.
+    `weights` are moduli, as for `_sums`. `own` are sums of the terms' moduli, one row
+    more; `sides` are such sums with exp(-t X) on the sides of the strip about y.
     """
     mu, step, rest = self.mu, self._inner, self._rest
     k = np.arange(self.n + 1)[:, None]

@@ -15,10 +15,10 @@ positive line, where the integrand is as small as the moment.
 
 The errors, with c = Re q:
 
-- The rules: the integrands are analytic. With all y moved by i b, |B_n(t)| <= exp(T b^2
-  / 2) cos(a)^-n E[(s L)^n exp(-s L)] / n!, where a = |arg t| - mu b and s = |t| cos(a);
-  that bounds the outer integrand on both sides of a strip. The inner integrand has this
-  bound with T = 1.
+- The rules: the integrands are analytic. With all y moved by i b, |B_n(t)| <=
+  exp(T b^2 / 2) cos(a)^-n E[(s L)^n exp(-s L)] / n!, where a = |arg t| - mu b and s =
+  |t| cos(a); that bounds the outer integrand on both sides of a strip. The inner
+  integrand has this bound with T = 1.
 - The ends: t^-c <= t^(-c - eta) end^eta below the lower end, and E[L^p] is at most that
   of one X, by convexity.
 - Sums for integrals: for fixed L or y the moduli of the terms rise and fall once, so
@@ -90,8 +90,7 @@ class MeanLognormal:
         q <= whole.size - 1, most, 0.5 * self.mu**2 * q * (q - 1)))
 
   def log_moments(self, q: np.ndarray) -> np.ndarray:
-    """Estimates log E[L^q] and two derivatives at real q, shape (3, n); nan: unknown.
-    """
+    """Estimates log E[L^q] and two derivatives at real q, shape (3, n); nan if none."""
     n = np.array([_degree(order) for order in q])
     low, high = math.inf, -math.inf
     for order, degree in zip(q, n):
@@ -197,8 +196,8 @@ class Line:
     order: Re q.
     angle: Angle of the ray, at most zero.
     spacing: Spacing of the nodes.
-    log_error: log of a bound on the errors common to all q, without the factors Gamma(n
-      - q) / n! and those of Im q on the ray.
+    log_error: log of a bound on the errors common to all q, without the factors
+      Gamma(n - q) / n! and those of Im q on the ray.
     strip: Shape (strips,), half widths of strips about the ray.
     log_rule: Shape (2, strips), log of the rule's errors over the moment, from both
       sides of each strip, without the factor of Im q.

@@ -1,9 +1,9 @@
 """The subsampled Gaussian's privacy loss, with moments by quadrature.
 
-With z = log(q0 / p0) of the Gaussian pair (P0 without the record, Q0 with it) and u = 1
-- s + s e^z at sampling probability s, the loss is log u when the record is removed and
--log u when it is added. Every moment is an integral of a power of u against the normal
-density:
+With z = log(q0 / p0) of the Gaussian pair (P0 without the record, Q0 with it) and
+u = 1 - s + s e^z at sampling probability s, the loss is log u when the record is
+removed and -log u when it is added. Every moment is an integral of a power of u against
+the normal density:
 
     M(t) = E[u^(1 + t)] (remove),  M(t) = E[u^-t] (add).
 
@@ -30,8 +30,7 @@ value is sound: beyond the ends the log of the integrand has slope REACH at leas
 that `cut` bounds the mass left out."""
 
 MAX_STRIP = 3.0
-"""Widest strip |Im z|. Any value below pi is sound; 1 / cos(strip / 2) is small at
-this."""
+"""Widest strip |Im z|. Any value below pi is sound; 1 / cos(strip / 2) stays small."""
 
 MAX_Z = 300.0
 """Above this log(1 - s + s e^z) is taken to be linear: it is, within (1 - s) e^-z / s,
@@ -156,8 +155,7 @@ class SampledGaussian(base.ReleaseLoss):
                ) -> tuple[np.ndarray, np.ndarray]:
     """Returns log of a bound on the density's modulus at z + i strip, as two terms.
 
-    The first depends on y, its last axis. The second has the shape of `strip`: add an
-    axis.
+    The last axis of the first belongs to y. The second has the shape of `strip`.
     """
     return self._log_density(y), 0.5 * (strip / self.mu)**2
 
@@ -170,8 +168,7 @@ class SampledGaussian(base.ReleaseLoss):
             self._log_kappa(order, strip))
 
   def _top(self, order: float) -> float:
-    """Returns an upper bound on modes of outputs tilted by up to `order`, by removal.
-    """
+    """Returns an upper bound on modes of outputs tilted by up to `order` (removal)."""
     return self.mu * (1 + order)
 
   def _nodes(self, low: float, high: float, t_max: float, tolerance: float
@@ -279,9 +276,7 @@ class TiltedQuadrature(base.TiltedSum):
   """One step's loss under a tilt: quadrature weights and their error bounds.
 
   Attributes:
-    law: The loss.
-    order: The tilt.
-    log_mgf: log M(order).
+    law: The loss before the tilt.
     loss: Shape (nodes,), losses at the nodes.
     weight: Shape (nodes,), tilted probabilities; sum to one.
     step: Step of the quadrature.

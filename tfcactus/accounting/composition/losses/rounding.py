@@ -20,10 +20,10 @@ def phi_error(loss: np.ndarray, weight: np.ndarray, order: float, size: float,
   """Returns bounds on the rounding error of phi at `t`, and of log M at 0.
 
   Terms carry the errors of their phases and of their weights, exponentials of order
-  times the loss. phi - 1 is summed as products of e^ix - 1 and e^iy - 1 with x + y = t
-  loss, whose moduli are at most min(2, |x|) and min(2, |y|). `loss` and `weight`
-  (tilted probabilities) have shape (nodes,). `size` is the sum of the moduli of the
-  terms of log M.
+  times the loss. phi - 1 is summed as products of e^ix - 1 and e^iy - 1 with
+  x + y = t loss, whose moduli are at most min(2, |x|) and min(2, |y|). `loss` and
+  `weight` (tilted probabilities) have shape (nodes,). `size` is the sum of the moduli
+  of log M's terms.
   """
   mean_abs = float(np.sum(weight * np.abs(loss)))
   square = float(np.sum(weight * loss * loss))
