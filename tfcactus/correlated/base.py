@@ -52,8 +52,7 @@ class NoiseRows(abc.ABC):
 
 
 class Strategy(abc.ABC):
-  """A strategy: a lower triangular matrix C whose inverse correlates the noise of
-  steps.
+  """A strategy: a lower triangular matrix C whose inverse correlates noise.
 
   With noise x, C x = z of independent normals z of the noise multiplier, the released
   sums are as private as C applied to the clipped sums is under independent noise. For

@@ -66,7 +66,7 @@ COARSE_CELLS = 1 << 14
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepLoss:
-  """The privacy loss of one step, in one direction.
+  """The privacy loss of one step, in one direction (add or remove).
 
   Attributes:
     make_bounds: Returns bounds on the step's dominating pair, given the number of cells
@@ -132,7 +132,7 @@ class StepLoss:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Composition:
-  """The composition of independent groups of steps, in one direction.
+  """The composition of independent groups of steps, in one direction (add or remove).
 
   Attributes:
     groups: Pairs (StepLoss or PairBounds, number of steps).

@@ -83,7 +83,7 @@ class Loss(abc.ABC):
   @property
   @abc.abstractmethod
   def max_order(self) -> float:
-    """Largest tilt that is tried, about. Affects speed only."""
+    """Approximate largest tilt that is tried. Affects speed only."""
 
   @abc.abstractmethod
   def cumulants(self, orders: np.ndarray) -> np.ndarray:

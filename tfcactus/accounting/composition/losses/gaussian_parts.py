@@ -67,8 +67,8 @@ class PartLoss(quadrature.SampledGaussian):
   makes 1 - W beat any exponential of a loss.
 
   Attributes:
-    low: Lower level, about; above the least possible loss.
-    high: Upper level, about.
+    low: Approximate lower level, above the least possible loss.
+    high: Approximate upper level.
   """
 
   low: float
@@ -192,8 +192,8 @@ class RareLoss(base.Loss):
 
   Attributes:
     groups: Pairs (loss of a subsampled Gaussian, removal; number of steps).
-    low: The lower level, about; above the least possible loss.
-    high: The upper level, about.
+    low: Approximate lower level, above the least possible loss.
+    high: Approximate upper level.
   """
 
   groups: Groups

@@ -114,7 +114,7 @@ class Lattice:
   def _sums(self, rest: float, weights: np.ndarray) -> np.ndarray:
     """Returns sums over y of weights exp(-t X / T), with t X turned by -rest.
 
-    Real weights, shape (inner, rows), give sums of moduli, shape (rows, nodes).
+    Shapes: weights (inner, rows), sums (rows, nodes). Real weights give sums of moduli.
     """
     size = (self.u.size - 1) * self.stride + (self.y.size - 1) * self.comb + 1
     v = self.u[0] + self._log_x[0] + self.spacing / self.stride * np.arange(size)

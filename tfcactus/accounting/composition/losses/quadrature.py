@@ -70,7 +70,7 @@ class SampledGaussian(base.ReleaseLoss):
 
   @property
   def _bend(self) -> float:
-    """The best strip for many small losses, divided by t, about."""
+    """The approximate best strip for many small losses, divided by t."""
     return self.sampling_prob * self.mu**2
 
   @property
