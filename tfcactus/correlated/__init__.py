@@ -1,7 +1,8 @@
-"""Noise correlated over steps: strategies, and requests that solve for them.
+"""Noise correlated over steps (banded matrix factorization, BandMF, DP-FTRL).
 
-What is released in a step is its clipped sum and noise that partly takes back that of
-the steps before: the run stays as private, and what adds up in the weights is less.
+Each step releases its clipped sum plus noise that partly cancels the noise of earlier
+steps: the run stays as private, and less noise adds up in the weights. A strategy is
+the matrix that correlates noise; a request solves for one.
 """
 
 from __future__ import annotations

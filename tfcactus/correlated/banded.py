@@ -1,4 +1,4 @@
-"""Banded Toeplitz strategies: the same few coefficients in each column."""
+"""Banded Toeplitz strategies: every column has the same few coefficients."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tfcactus.correlated.workload import quotient
 from tfcactus.correlated.workload import Workload
 
 _NODES = 400
-"""Steps at which an error is looked at, where each has a rate of its own."""
+"""Most steps whose noise is evaluated, if each step has a rate of its own."""
 
 _TOO_MUCH = 1e100
 
 
 class BandedToeplitz(base.Strategy):
-  """Column t holds the coefficients in rows t, t + 1, and so on.
+  """A banded Toeplitz strategy: column t has the coefficients in rows t, t + 1, ...
 
   Attributes:
     coefficients: Shape (bands,), the first one positive; of a norm of at most one.
@@ -39,10 +39,11 @@ class BandedToeplitz(base.Strategy):
     """Initialises the strategy.
 
     Args:
-      coefficients: As the attribute.
+      coefficients: Shape (bands,), the first one positive; of a norm of at most one.
 
     Raises:
-      ValueError: if they are too long together, or their inverse grows too fast.
+      ValueError: if the first is not positive, their norm is above one, or their
+        inverse grows too fast.
     """
     numbers = _checks.vector('coefficients', coefficients)
     if numbers[0] <= 0 or (numbers.size == 1 and numbers[0] != 1):
@@ -54,26 +55,26 @@ class BandedToeplitz(base.Strategy):
 
   @property
   def coefficients(self) -> np.ndarray:
-    """Of each column."""
+    """The coefficients of each column, shape (bands,)."""
     return np.array(self._numbers)
 
   @property
   def bands(self) -> int:
-    """How many coefficients there are."""
+    """The number of coefficients."""
     return len(self._numbers)
 
   def column(self, step: int, steps: int) -> np.ndarray:
-    """As `Strategy.column`: the same for all, but for its length."""
+    """Returns a column of C; see `Strategy.column`."""
     column = np.zeros(steps - step)
     column[:self.bands] = self._numbers[:steps - step]
     return column
 
   def inverse_column(self, step: int, steps: int) -> np.ndarray:
-    """As `Strategy.inverse_column`, likewise."""
+    """Returns a column of C's inverse; see `Strategy.inverse_column`."""
     return quotient(_impulse(steps - step), self.coefficients)
 
   def errors(self, steps: int, workload: Workload = PREFIX_SUMS) -> np.ndarray:
-    """As `Strategy.errors`."""
+    """Returns standard deviations of the weights; see `Strategy.errors`."""
     if workload.learning_rates:
       return super().errors(steps, workload)
     steps = _checks.integer('steps', steps, 1)
@@ -81,16 +82,16 @@ class BandedToeplitz(base.Strategy):
     return np.sqrt(np.cumsum(moved**2))
 
   def rows(self) -> base.NoiseRows:
-    """As `Strategy.rows`."""
+    """Returns a sampler of correlated noise; see `Strategy.rows`."""
     return _BandedRows(self.coefficients)
 
   def fields(self) -> Dict[str, Any]:
-    """As `Strategy.fields`."""
+    """Returns the coefficients, ready for JSON."""
     return {'coefficients': list(self._numbers)}
 
 
 class _BandedRows(base.NoiseRows):
-  """x_t = (z_t - c_1 x_(t-1) - ... ) / c_0, of the last few x."""
+  """Draws x_t = (z_t - c_1 x_(t-1) - ... ) / c_0 and keeps the last few x."""
 
   def __init__(self, coefficients: np.ndarray):
     self._first, self._others = coefficients[0], coefficients[1:]
@@ -109,7 +110,7 @@ class _BandedRows(base.NoiseRows):
       # Row (place - i) holds the noise of i steps before.
       weights = np.empty(count)
       weights[(self._place - 1 - np.arange(count)) % count] = self._others
-      # Not by BLAS, whose threads go on spinning beside what trains.
+      # No BLAS: its threads go on spinning beside the training.
       noise -= np.einsum('i,i...->...', weights, self._kept)
     noise /= self._first
     if self._kept is not None:
@@ -124,10 +125,10 @@ class BandedStrategy(base.Correlation):
 
   Attributes:
     bands: As `Correlation.bands`; drawing keeps bands - 1 vectors of the model's size.
-    workload: Of which the error is meant.
+    workload: The workload whose error is minimised.
 
-  Source: Kalinin and Lampert, "Banded Square Root Matrix Factorization" (2024), for
-  the coefficients that the search starts from; McKenna, "Scaling up the Banded Matrix
+  Source: Kalinin and Lampert, "Banded Square Root Matrix Factorization" (2024), for the
+  coefficients that the search starts from; McKenna, "Scaling up the Banded Matrix
   Factorization Mechanism" (2024), for the error that it minimises.
   """
 
@@ -141,7 +142,7 @@ class BandedStrategy(base.Correlation):
           f'workload={self.workload!r}.')
 
   def solve(self, steps: int) -> BandedToeplitz:
-    """As `Correlation.solve`."""
+    """Returns the strategy of least error after `steps`; see `Correlation.solve`."""
     steps = self._check_steps(steps)
     if self.bands == 1:
       return BandedToeplitz([1.0])
@@ -162,7 +163,7 @@ class BandedStrategy(base.Correlation):
               2 * others / length + gradient[1:] / value)
 
     order = np.arange(1, self.bands)
-    start = np.cumprod((order - 0.5) / order)  # Of (1 - x)^(-1/2).
+    start = np.cumprod((order - 0.5) / order)  # (1 - x)^(-1/2).
     found = optimize.minimize(objective, start, jac=True, method='L-BFGS-B', options={
         'maxiter': 2000, 'maxfun': 3000, 'ftol': 1e-15, 'gtol': 1e-10})
     best = min((found.x, start), key=lambda others: objective(others)[0])
@@ -170,7 +171,7 @@ class BandedStrategy(base.Correlation):
 
 
 def _constant(steps: int, workload: Workload) -> Any:
-  """Mean squared error and its gradient, of a constant rate.
+  """Returns a function of the mean squared error and its gradient, at a constant rate.
 
   Weights after step t have moved by B_0, ..., B_t times normals: sums of the inverse
   series, which momentum divides once more.
@@ -181,7 +182,7 @@ def _constant(steps: int, workload: Workload) -> Any:
     moved = np.cumsum(workload.with_momentum(
         quotient(_impulse(steps), coefficients)))
     pulled = weights * moved
-    slopes = quotient(moved, coefficients)  # Of B, but for its sign and a shift.
+    slopes = quotient(moved, coefficients)  # B's, up to sign and shift.
     gradient = [-2 * pulled[shift:] @ slopes[:steps - shift]
                 for shift in range(coefficients.size)]
     return float(pulled @ moved), np.array(gradient)
@@ -190,7 +191,10 @@ def _constant(steps: int, workload: Workload) -> Any:
 
 
 def _rated(steps: int, workload: Workload) -> Any:
-  """The same with a rate for each step: of noise of some steps, between them smooth."""
+  """Returns a function of the mean squared error and its gradient, at varying rates.
+
+  The noise of at most `_NODES` steps is evaluated; errors are smooth between them.
+  """
   rates = workload.rates(steps)
   nodes = np.unique(np.linspace(0, steps - 1, min(steps, _NODES)).round().astype(int))
   gaps = np.diff(np.concatenate([[-1], nodes]))

@@ -1,4 +1,4 @@
-"""What a strategy is: how the noise of steps is correlated, and what that leaves."""
+"""Base classes of strategies, which are matrices that correlate noise, and requests."""
 
 from __future__ import annotations
 
@@ -20,52 +20,53 @@ from tfcactus.correlated.workload import PREFIX_SUMS
 from tfcactus.correlated.workload import Workload
 
 TOLERANCE = 1e-9
-"""How far C times its inverse, as it is drawn by, may be from the identity."""
+"""Largest deviation from the identity of C times its inverse, as drawn."""
 
 _LARGEST = 1e6
-"""Times what is drawn that noise may grow to."""
+"""Factor by which noise may grow over the independent draws."""
 
 _NORM_ROOM = 1 - 2.0**-40
-"""Columns are made so long: no rounding takes them beyond one."""
+"""Norm to which columns are scaled: no rounding takes it beyond one."""
 
 Draw = Callable[[], np.ndarray]
 
 
 class NoiseRows(abc.ABC):
-  """Makes the noise of one step after the other. Holds secrets; not to be saved.
+  """Sampler of correlated noise, step after step. Holds secrets; never save it.
 
-  Whoever has what it holds, or the numbers it was given, can subtract noise.
+  Whoever has its state, or the numbers that it was given, can subtract the noise.
   """
 
   @abc.abstractmethod
   def restart(self) -> None:
-    """Begins anew: the next step's noise is independent of all before it."""
+    """Starts anew: the next step's noise is independent of all before it."""
 
   @abc.abstractmethod
   def next(self, fresh: Draw, again: Optional[Draw] = None) -> np.ndarray:
-    """Returns the noise of the next step, x with C x = z.
+    """Returns the noise x of the next step, with C x = z.
 
     Args:
       fresh: Draws z, independent of all before, shape (dim,); may be overwritten.
-      again: Draws the z of the step before once more; None where it is to be kept.
+      again: Repeats the z of the step before; None if each z is to be kept.
     """
 
 
 class Strategy(abc.ABC):
-  """A lower triangular matrix C; step t gets row t of its inverse times normals.
+  """A strategy: a lower triangular matrix C whose inverse correlates noise.
 
   With noise x, C x = z of independent normals z of the noise multiplier, the released
-  sums are as private as C applied to the clipped sums is under independent noise: for
-  lower triangular C and Gaussian z that holds for gradients that depend on what was
-  released before. In column t are the rows that see step t. If no column is longer
-  than one and no example takes part twice within `bands` steps, then each of its
-  participations is released in rows of its own, with sensitivity of at most one.
+  sums are as private as C applied to the clipped sums is under independent noise. For
+  lower triangular C and Gaussian z this holds for gradients that depend on earlier
+  releases. Column t holds the rows that see step t. If no column is longer than one and
+  no example takes part twice within `bands` steps, then each participation of an
+  example is released in rows of its own, with sensitivity of at most one.
 
-  Immutable: attributes cannot be set, and arrays are made anew. When one is made, the
-  recursion that draws by it is compared with C. Plans take those of this library alone.
+  Immutable: attributes cannot be set, and arrays are made anew. The recursion that
+  draws noise is compared with C when a strategy is made. Plans accept this library's
+  strategies only.
 
   Attributes:
-    kind: What files call it.
+    kind: Name of the kind of strategy in files.
     bands: Rows that a column reaches over, the diagonal included.
 
   Source: Choquette-Choo et al., "(Amplified) Banded Matrix Factorization" (2023),
@@ -82,41 +83,41 @@ class Strategy(abc.ABC):
   @property
   @abc.abstractmethod
   def bands(self) -> int:
-    """Rows that a column reaches over."""
+    """Rows that a column reaches over, the diagonal included."""
 
   @property
   def buffers(self) -> int:
-    """Vectors of the model's size that drawing keeps."""
+    """Number of vectors of the model's size that drawing keeps."""
     return self.bands - 1
 
   @property
   def replays(self) -> bool:
-    """Whether drawing needs no more than the draw before, which can be repeated."""
+    """Whether drawing needs only the previous draw, which can be repeated."""
     return False
 
   @property
   @abc.abstractmethod
   def period(self) -> int:
-    """After so many steps columns repeat, but for their end."""
+    """Number of steps after which columns repeat, but for their end."""
 
   @abc.abstractmethod
   def column(self, step: int, steps: int) -> np.ndarray:
-    """A column of C from the diagonal on, shape (steps - step,)."""
+    """Returns column `step` of C from the diagonal on, shape (steps - step,)."""
 
   @abc.abstractmethod
   def inverse_column(self, step: int, steps: int) -> np.ndarray:
-    """A column of C's inverse from the diagonal on, shape (steps - step,)."""
+    """Returns column `step` of C's inverse from the diagonal, shape (steps - step,)."""
 
   @abc.abstractmethod
   def rows(self) -> NoiseRows:
-    """What draws by it."""
+    """Returns a sampler of noise that is correlated by this strategy."""
 
   @abc.abstractmethod
   def fields(self) -> Dict[str, Any]:
-    """The numbers that it is, ready for JSON."""
+    """Returns the numbers that define the strategy, ready for JSON."""
 
   def matrix(self, steps: int) -> np.ndarray:
-    """C, dense, of so many steps."""
+    """Returns C as a dense matrix, shape (steps, steps)."""
     steps = _checks.integer('steps', steps, 1)
     matrix = np.zeros((steps, steps))
     for step in range(steps):
@@ -124,9 +125,10 @@ class Strategy(abc.ABC):
     return matrix
 
   def errors(self, steps: int, workload: Workload = PREFIX_SUMS) -> np.ndarray:
-    """Standard deviation of the weights after each step, per noise multiplier.
+    """Returns standard deviations of the weights after each step, shape (steps,).
 
-    Each step divides by nothing here: it is of sums, at a learning rate of one.
+    They are per noise multiplier, for sums (not divided by a batch size) and a learning
+    rate of one.
     """
     rates = workload.rates(_checks.integer('steps', steps, 1))
     total = np.zeros(steps)
@@ -136,12 +138,12 @@ class Strategy(abc.ABC):
     return np.sqrt(total)
 
   def error(self, steps: int, workload: Workload = PREFIX_SUMS) -> float:
-    """Root mean square of `errors`, over steps."""
+    """Returns the root mean square of `errors` over steps."""
     return float(np.sqrt(np.mean(self.errors(steps, workload)**2)))
 
   @property
   def statement(self) -> str:
-    """What a guarantee says of it, a sentence after others; '' of independent noise."""
+    """The sentence about correlation in a guarantee; '' for independent noise."""
     if self.bands == 1:
       return ''
     return (f' Noise is correlated over {self.bands} steps ({self.kind} '
@@ -150,19 +152,19 @@ class Strategy(abc.ABC):
 
   @property
   def digest(self) -> str:
-    """16 hex digits naming the matrix."""
+    """16 hex digits that identify the matrix."""
     text = json.dumps({'kind': self.kind, **self.fields()}, sort_keys=True)
     return hashlib.sha256(f'tfcactus/correlated/1/{text}'.encode()).hexdigest()[:16]
 
   def to_config(self) -> Dict[str, Any]:
-    """All of it, ready for JSON; `from_config` gets it back."""
+    """Returns the whole strategy, ready for JSON; `from_config` restores it."""
     return {'kind': self.kind, 'digest': self.digest, **self.fields()}
 
   def _check(self) -> None:
-    """Compares columns with one, and what is drawn by with C.
+    """Checks the norms of columns, and that noise is drawn by C's inverse.
 
     Raises:
-      ValueError: if a column is longer than one, or C times its inverse is not one.
+      ValueError: if a norm exceeds one, or C times its inverse is not the identity.
     """
     size, period = self.bands, self.period
     columns = np.zeros((2 * size, period))
@@ -179,7 +181,7 @@ class Strategy(abc.ABC):
           f'{math.sqrt(longest):.17g}; divide by it.')
     reach = max(int(np.flatnonzero(column)[-1]) - step
                 for step, column in enumerate(columns.T))
-    # Column by column: each is what z would have to be for x to be a unit vector.
+    # Each column of C is the z for which x is a unit vector.
     rows, given = self.rows(), iter(columns.copy())
     found = np.stack([rows.next(lambda: next(given)) for _ in columns])
     off = np.max(np.abs(found - np.eye(2 * size)[:, :period]))
@@ -190,10 +192,10 @@ class Strategy(abc.ABC):
     self.check_growth(20 * size)
 
   def check_growth(self, steps: int) -> None:
-    """Refuses a matrix by which noise grows without end.
+    """Refuses a matrix whose noise grows without end.
 
     Raises:
-      ValueError: if it grows a million times in so many steps.
+      ValueError: if noise grows a million times within `steps` steps.
     """
     with np.errstate(all='ignore'):
       grown = max(float(np.max(np.abs(self.inverse_column(step, steps))))
@@ -214,17 +216,17 @@ class Strategy(abc.ABC):
 
 
 def unit(column: np.ndarray) -> np.ndarray:
-  """A column made as long as one allows: one alone is one."""
+  """Returns the column scaled to a norm just below one; a single number becomes one."""
   if column.size == 1:
     return np.ones(1)
   return column * (_NORM_ROOM / math.sqrt(math.fsum((column * column).tolist())))
 
 
 def _squared_norm(column: np.ndarray) -> float:
-  """At least the squared norm of the column."""
+  """Returns an upper bound on the squared norm of the column."""
   if np.array_equal(column[column != 0], [1.0]):
     return 1.0
-  # Each square is rounded once, and their sum.
+  # Each square is rounded once, and so is their sum.
   return math.fsum((column * column).tolist()) * (1 + 4 * 2.0**-53)
 
 
@@ -244,11 +246,7 @@ class Correlation(abc.ABC):
     object.__setattr__(self, 'bands', _checks.integer('bands', self.bands, 1))
 
   def _check_steps(self, steps: int) -> int:
-    """The steps, if there are as many as bands.
-
-    Raises:
-      ValueError: if there are not.
-    """
+    """Returns `steps`; raises ValueError if there are fewer steps than bands."""
     steps = _checks.integer('steps', steps, 1)
     if self.bands > steps:
       raise ValueError(
@@ -258,7 +256,7 @@ class Correlation(abc.ABC):
 
   @abc.abstractmethod
   def solve(self, steps: int) -> Strategy:
-    """The strategy of least error after so many steps.
+    """Returns the strategy of least error after `steps` steps.
 
     Raises:
       ValueError: if there are fewer steps than bands.

@@ -1,4 +1,4 @@
-"""Blocked bidiagonal strategies: noise that takes back a part of the draw before."""
+"""Blocked bidiagonal strategies: noise that takes back a part of the previous draw."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tfcactus.correlated import base
 
 
 class BlockedBidiagonal(base.Strategy):
-  """Steps in blocks; inside one, x_t = scale (z_t - share z_(t-1)).
+  """A strategy of blocks of steps; inside one, x_t = scale (z_t - share z_(t-1)).
 
-  Each step needs the draw before alone, which is kept, or made once more from its
-  random bits where even one vector of the model's size is too much.
+  Each step needs only the previous draw. It is kept, or repeated from its random bits
+  if even one vector of the model's size is too much.
 
   Attributes:
-    shares: Shape (bands - 1,): what each step of a block after its first takes back
-      of the draw before.
-    scales: Shape (bands,), of the steps of a block; from the shares.
+    shares: Shape (bands - 1,): share of the previous draw that each step of a block
+      after its first takes back.
+    scales: Shape (bands,), factors of the steps of a block; computed from the shares.
   """
 
   kind = 'blocked_bidiagonal'
@@ -35,10 +35,10 @@ class BlockedBidiagonal(base.Strategy):
     """Initialises the strategy.
 
     Args:
-      shares: As the attribute; empty for independent noise.
+      shares: Shape (bands - 1,), as the attribute; empty for independent noise.
 
     Raises:
-      ValueError: if their matrix cannot be drawn by.
+      ValueError: if noise cannot be drawn by their matrix.
     """
     numbers = () if np.size(shares) == 0 else tuple(
         _checks.vector('shares', shares).tolist())
@@ -48,38 +48,38 @@ class BlockedBidiagonal(base.Strategy):
 
   @property
   def shares(self) -> np.ndarray:
-    """What steps of a block after its first take back of the draw before."""
+    """Shares of the previous draw that steps after a block's first take back."""
     return np.array(self._numbers)
 
   @property
   def scales(self) -> np.ndarray:
-    """By which the steps of a block are multiplied."""
+    """Factors of the steps of a block, shape (bands,)."""
     return _scales(self.shares)
 
   @property
   def bands(self) -> int:
-    """Steps to a block."""
+    """The number of steps of a block."""
     return len(self._numbers) + 1
 
   @property
   def period(self) -> int:
-    """As `Strategy.period`: a block."""
+    """The number of steps of a block, after which columns repeat."""
     return self.bands
 
   @property
   def buffers(self) -> int:
-    """One, or none where the draw before is made once more."""
+    """Number of vectors of the model's size that drawing keeps: one at most."""
     return min(1, len(self._numbers))
 
   def column(self, step: int, steps: int) -> np.ndarray:
-    """As `Strategy.column`."""
+    """Returns a column of C; see `Strategy.column`."""
     column, place = np.zeros(steps - step), step % self.bands
     block = np.cumprod(np.append(1.0, self.shares[place:])) / self.scales[place]
     column[:block.size] = block[:column.size]
     return column
 
   def inverse_column(self, step: int, steps: int) -> np.ndarray:
-    """As `Strategy.inverse_column`."""
+    """Returns a column of C's inverse; see `Strategy.inverse_column`."""
     found, place = np.zeros(steps - step), step % self.bands
     scales = self.scales
     found[0] = scales[place]
@@ -88,16 +88,16 @@ class BlockedBidiagonal(base.Strategy):
     return found
 
   def rows(self) -> base.NoiseRows:
-    """As `Strategy.rows`."""
+    """Returns a sampler of correlated noise; see `Strategy.rows`."""
     return _BlockedRows(self.shares, self.scales)
 
   def fields(self) -> Dict[str, Any]:
-    """As `Strategy.fields`."""
+    """Returns the shares, ready for JSON."""
     return {'shares': list(self._numbers)}
 
 
 class _BlockedRows(base.NoiseRows):
-  """The place in the block, and the draw before if it cannot be repeated."""
+  """Draws blocked noise; keeps the previous draw unless it can be repeated."""
 
   def __init__(self, shares: np.ndarray, scales: np.ndarray):
     self._shares, self._scales = shares, scales
@@ -127,11 +127,11 @@ class BlockedStrategy(base.Correlation):
 
   Drawing keeps one vector of the model's size, or none. The error of prefix sums is 3
   to 25 percent more than that of `BandedStrategy` of 4 to 30 bands. The last step of a
-  block takes back about three times the draw before: what all of the block has left.
+  block takes back about three times the previous draw: all that the block has left.
   """
 
   def solve(self, steps: int) -> BlockedBidiagonal:
-    """As `Correlation.solve`."""
+    """Returns the strategy of least error after `steps`; see `Correlation.solve`."""
     steps = self._check_steps(steps)
     if self.bands == 1:
       return BlockedBidiagonal([])
@@ -144,28 +144,25 @@ class BlockedStrategy(base.Correlation):
 
 
 def _scales(shares: np.ndarray) -> np.ndarray:
-  """Norms of columns before they are scaled, made a little longer.
+  """Returns the norms of unscaled columns, rounded up.
 
-  A column is one, its step's share, and that times the next one's: so that its square
-  is 1 + share^2 times that of the column after it.
+  A column is 1, its step's share, that times the next share, ...: its square is
+  1 + share^2 times the square of the next column.
   """
   squares = [1.0]
   for share in shares[::-1]:
     squares.append(1 + share * share * squares[-1])
-  # Longer than rounding can have made them too short; a block's last needs nothing.
+  # Make up for rounding; the last column of a block is exactly one.
   room = 1 + 2.0**-40
   return np.array([math.sqrt(each) * room for each in squares[:0:-1]] + [1.0])
 
 
 def _error(shares: np.ndarray, blocks: float) -> Tuple[float, np.ndarray]:
-  """Log of the mean squared error of prefix sums, and its gradient.
+  """Returns log of the mean squared error of prefix sums, and its gradient.
 
-  In a block, z_i is in the sums with scale_i - scale_(i+1) share_(i+1) from its next
-  step on, with scale_i at its own.
-
-  Args:
-    shares: As of the strategy.
-    blocks: Of so many steps, as a number.
+  z_i enters the sums with scale_i at its own step, and with
+  scale_i - scale_(i+1) share_(i+1) from the next step of its block on. `blocks` need
+  not be whole.
   """
   size = shares.size + 1
   squares = np.ones(size)

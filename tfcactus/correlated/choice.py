@@ -1,4 +1,4 @@
-"""Which strategy is worth its price: the one of least total error at one epsilon."""
+"""Choice of a strategy: the number of bands of least total error at one epsilon."""
 
 from __future__ import annotations
 
@@ -16,58 +16,56 @@ from tfcactus.correlated.workload import PREFIX_SUMS
 from tfcactus.correlated.workload import Workload
 
 _MOST = 512
-"""Bands: beyond, solving takes minutes, and as many vectors are kept."""
+"""Most bands: more take minutes to solve, and as many vectors to keep."""
 
 _FARTHEST = 0.05
-"""By which share the batches of an epoch may differ from those asked for."""
+"""Largest relative change of the number of batches in an epoch."""
 
 
 class Priced(Protocol):
-  """What is read of a `PrivacyPlan`."""
+  """Protocol of the attributes of a `PrivacyPlan` that are read here."""
 
   @property
   def noise(self) -> Any:
-    """Of a noise multiplier."""
+    """Noise with a `noise_multiplier`."""
 
   @property
   def correlation(self) -> Any:
-    """A `Strategy`."""
+    """The plan's `Strategy`."""
 
   @property
   def steps(self) -> int:
-    """Steps planned."""
+    """Number of steps planned."""
 
 
 _Plan = TypeVar('_Plan', bound=Priced)
 
 
 def total_error(plan: Priced, workload: Workload = PREFIX_SUMS) -> float:
-  """What noise adds to the weights, at a clip norm and a learning rate of one.
+  """Returns the noise in the weights at a clipping norm and learning rate of one.
 
-  The root mean square over steps of the standard deviation of a coordinate, of sums.
+  This is the root mean square over steps of a coordinate's deviation, for sums.
   """
   return plan.noise.noise_multiplier * plan.correlation.error(plan.steps, workload)
 
 
 def numbers_of_bands(num_batches: float) -> Iterator[int]:
-  """Numbers of bands to try, ascending, each some 1.3 to 1.8 times the one before.
+  """Yields numbers of bands to try, ascending by factors of about 1.3 to 1.8.
 
-  Each of them has a multiple close to the batches of an epoch; the last is about that
-  number itself, of which each example takes part at one place in each epoch, or 512.
-
-  Args:
-    num_batches: Batches of an epoch asked for, not rounded.
+  Each has a multiple close to `num_batches`, the unrounded number of batches of an
+  epoch. The last is about that number itself, at which each example takes part at one
+  place in each epoch, or 512.
   """
   whole = min(max(round(num_batches), 1), _MOST)
 
   def off(bands: int) -> float:
-    """By how much the batches of an epoch would differ."""
+    """Returns by how much the number of batches in an epoch would change."""
     return abs(bands * max(round(num_batches / bands), 1) - num_batches)
 
   bands = 1
   while bands < whole:
     yield bands
-    # Those that divide it best; of equally good ones the smallest.
+    # Take the number that divides best, and the smallest of equally good ones.
     nearby = range(max(bands + 1, math.ceil(1.3 * bands)),
                    min(max(bands + 1, math.floor(1.8 * bands)), whole) + 1)
     bands = min(nearby, key=off, default=whole)
@@ -80,14 +78,10 @@ def numbers_of_bands(num_batches: float) -> Iterator[int]:
 def least_error(numbers: Iterable[int], plan_of: Callable[[int], _Plan],
                 error_of: Callable[[_Plan], float] = total_error
                ) -> Tuple[_Plan, List[_Plan]]:
-  """The plan of least total error, and all that were looked at.
+  """Returns the plan of least total error, and all plans that were made.
 
-  The error falls in the number of bands and then rises: three worse ones end it.
-
-  Args:
-    numbers: Of bands, ascending, the first of them one.
-    plan_of: Returns the plan of a number of bands, at one epsilon.
-    error_of: What is to be least; `total_error` by default.
+  The error falls in the number of bands and then rises: three worse ones end the
+  search. `numbers` of bands ascend from one; `plan_of` makes plans of equal epsilon.
   """
   seen: List[_Plan] = []
   best, least, worse = None, math.inf, 0

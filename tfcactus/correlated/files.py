@@ -15,14 +15,14 @@ PathLike = Union[str, 'os.PathLike[str]']
 
 
 def from_config(config: Mapping[str, Any], place: str = 'the config') -> Strategy:
-  """The strategy of a `Strategy.to_config`.
+  """Returns the strategy of a `Strategy.to_config`.
 
   Args:
     config: The mapping.
-    place: What errors call it.
+    place: Where the config is from, for error messages.
 
   Raises:
-    ValueError: if it is damaged, altered or of an unknown kind.
+    ValueError: if the config is damaged, altered or of an unknown kind.
   """
   known = {each.kind: each for each in kinds.KINDS}
   if not isinstance(config, Mapping) or config.get('kind') not in known:
@@ -44,14 +44,14 @@ def from_config(config: Mapping[str, Any], place: str = 'the config') -> Strateg
 
 
 def save(strategy: Strategy, path: PathLike) -> None:
-  """Writes a strategy, whole or not at all.
+  """Writes a strategy to a file, whole or not at all.
 
   Args:
-    strategy: Holds no secrets: it is public.
+    strategy: The strategy; it is public and holds no secrets.
     path: Must end in ".json".
 
   Raises:
-    ValueError: if it does not.
+    ValueError: if `path` does not, or `strategy` is not a strategy.
   """
   path = os.fspath(path)
   if not isinstance(strategy, Strategy):
@@ -67,11 +67,11 @@ def save(strategy: Strategy, path: PathLike) -> None:
 
 
 def load(path: PathLike) -> Strategy:
-  """The strategy in a file that `save` wrote.
+  """Returns the strategy in a file that `save` wrote.
 
   Raises:
     FileNotFoundError: if there is no such file.
-    ValueError: as `from_config`.
+    ValueError: if the file is damaged, altered or of an unknown kind.
   """
   path = os.fspath(path)
   with open(path, encoding='utf-8') as file:

@@ -1,4 +1,4 @@
-"""Which strategies there are, and what a plan may be given."""
+"""The kinds of strategies, and checks of the correlation that a plan is given."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tfcactus.correlated.base import Strategy
 from tfcactus.correlated.blocked import BlockedBidiagonal
 
 KINDS = (BandedToeplitz, BlockedBidiagonal)
-"""Those that are checked when they are made: a subclass may draw by another matrix."""
+"""Strategies that are checked when made: a subclass may draw by another matrix."""
 
 Wanted = Union[Correlation, Strategy, None]
-"""How noise is to be correlated: a request, a strategy, or not at all."""
+"""The correlation of noise: a request, a strategy, or None for independent noise."""
 
 
 def check(correlation: object) -> Wanted:
-  """Returns a correlation that is one, or None.
+  """Returns `correlation` if it is a request, a strategy or None.
 
   Raises:
-    ValueError: if it is neither.
+    ValueError: if it is something else.
   """
   if correlation is None or isinstance(correlation, Correlation):
     return correlation
@@ -34,14 +34,14 @@ def check(correlation: object) -> Wanted:
 
 
 def solved(correlation: object, steps: int) -> Strategy:
-  """The strategy that is given, or that a request comes to.
+  """Returns the strategy that is given, or the solution of a request.
 
   Args:
-    correlation: As for `check`, and not None.
-    steps: That it is for.
+    correlation: A request or a strategy.
+    steps: Number of steps that the strategy is for.
 
   Raises:
-    ValueError: if it is none of this library, or noise grows by it.
+    ValueError: if the strategy is not of this library, or makes noise grow.
   """
   found = check(correlation)
   if isinstance(found, Correlation):

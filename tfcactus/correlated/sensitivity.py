@@ -1,4 +1,4 @@
-"""What an example may contribute to C times the sums, where it takes part often."""
+"""Sensitivity of correlated noise if an example takes part several times."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from tfcactus import _checks
 def min_separation_sensitivity_squared(
     coefficients: np.ndarray, steps: int, *, min_separation: int,
     max_participations: int) -> float:
-  """At least the squared sensitivity of a Toeplitz strategy.
+  """Returns an upper bound on the squared sensitivity of a Toeplitz strategy.
 
-  Of what C applied to the sums changes by, if an example takes part at most so often
-  with at least so many steps from one time to the next, at norm one each time. It is
-  attained if the coefficients are not negative and do not grow; otherwise it is that
-  of larger ones.
+  The sensitivity is the largest change of C times the sums by an example of norm one
+  each time. The bound is attained if the coefficients are non-negative and do not grow;
+  otherwise it is that of larger ones.
 
   Args:
-    coefficients: Of the first column, shape (bands,); zero beyond.
-    steps: How many.
-    min_separation: Steps from one participation to the next, at least.
-    max_participations: Of one example.
+    coefficients: Shape (bands,), the first column of C; zero beyond.
+    steps: Number of steps.
+    min_separation: Least number of steps from one participation to the next.
+    max_participations: Largest number of participations of one example.
 
   Raises:
     ValueError: if a number is out of range.
@@ -31,7 +30,7 @@ def min_separation_sensitivity_squared(
   """
   column = np.zeros(_checks.integer('steps', steps, 1))
   given = np.abs(_checks.vector('coefficients', coefficients))[:steps]
-  # Of larger coefficients, which do not grow, all inner products are as large.
+  # Larger coefficients that do not grow have inner products at least as large.
   given = np.maximum.accumulate(given[::-1])[::-1]
   column[:given.size] = given
   separation = _checks.integer('min_separation', min_separation, 1)

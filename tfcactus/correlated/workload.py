@@ -1,4 +1,4 @@
-"""What an optimizer makes of the noise of steps: which errors a strategy minimises."""
+"""Workloads: how releases add up to weights, whose error a strategy minimises."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tfcactus import _checks
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-  """Weights after each step, as sums of what the steps released.
+  """Weights after each step, as linear functions of the released sums.
 
-  Of plain SGD at a constant rate they are prefix sums, which is the default.
+  The default, prefix sums, is SGD at a constant learning rate.
 
   Attributes:
-    learning_rates: Of each step, or () for a constant one. Only their ratios matter.
-    momentum: In [0, 1): a step moves the weights by its rate times m, where
-      m = momentum * m + what the step released.
+    learning_rates: One per step, or () for a constant one. Only their ratios matter.
+    momentum: In [0, 1): a step moves the weights by its rate times m, where m =
+      momentum * m + the released sum of the step.
 
   Raises:
     ValueError: if a number is out of range.
@@ -48,10 +48,10 @@ class Workload:
     object.__setattr__(self, 'momentum', momentum)
 
   def rates(self, steps: int) -> np.ndarray:
-    """Rates of `steps` steps, of a root mean square of one.
+    """Returns the learning rates of `steps` steps, with a root mean square of one.
 
     Raises:
-      ValueError: if the workload is of another number of steps.
+      ValueError: if the workload has another number of steps.
     """
     if not self.learning_rates:
       return np.ones(steps)
@@ -63,27 +63,27 @@ class Workload:
     return rates / np.sqrt(np.mean(rates * rates))
 
   def moved(self, column: np.ndarray, rates: np.ndarray) -> np.ndarray:
-    """How far the weights have moved after each step.
+    """Returns the displacement of the weights after each step, shape (n,).
 
     Args:
-      column: What is released in each step, shape (n,).
-      rates: Of these steps, shape (n,).
+      column: The release of each step, shape (n,).
+      rates: Learning rates of these steps, shape (n,).
     """
     return np.cumsum(rates * self.with_momentum(column))
 
   def with_momentum(self, series: np.ndarray) -> np.ndarray:
-    """A series in place of which the optimizer sees its weighted past."""
+    """Returns the momentum m of each step, for a series of releases."""
     if not self.momentum:
       return series
     return quotient(series, np.array([1.0, -self.momentum]))
 
 
 PREFIX_SUMS = Workload()
-"""Of plain gradient descent at a constant rate."""
+"""The workload of plain SGD at a constant rate."""
 
 
 def quotient(series: np.ndarray, divisor: np.ndarray) -> np.ndarray:
-  """Coefficients of a power series over a polynomial, as many as are given."""
-  # It takes long to import.
+  """Returns coefficients of a power series over a polynomial, as many as are given."""
+  # scipy.signal takes long to import.
   from scipy import signal  # pylint: disable=import-outside-toplevel
   return signal.lfilter([1.0], divisor, series)

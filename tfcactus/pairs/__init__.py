@@ -1,1 +1,1 @@
-"""Dominating pairs: two laws whose privacy profile bounds a release."""
+"""Dominating pairs: two distributions whose privacy profile bounds a mechanism's."""

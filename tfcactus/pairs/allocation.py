@@ -1,14 +1,14 @@
-"""Pairs of a record that enters one of several releases, drawn at random.
+"""Pairs of random allocation (balls-in-bins): a record enters one of several releases.
 
-With X the likelihood ratio of one release, that of T of them is the mean L of T
+With X the likelihood ratio of one release, the ratio of T releases is the mean L of T
 independent copies of X under Q. Both profiles,
 
     remove: E_Q[(L - e^eps)^+],    add: E_Q[(1 - e^eps L)^+],
 
-are means of convex functions of L. So they rise where the masses of X are split,
-keeping mass and mean, between points of a grid, and fall where they are merged into
-their mean; and sums of independent variables keep that order. T copies are added up by
-doubling, each sum put on a grid of its own.
+are means of convex functions of L. They rise if masses of X are split between points of
+a grid, keeping mass and mean, and fall if masses are merged into their mean; sums of
+independent variables keep that order. T copies are added up by doubling, each sum on a
+grid of its own.
 
 Source: Feldman and Shenfeld, "Privacy amplification by random allocation" (2025), for
 the pair; convex order in place of a grid of losses is this library's.
@@ -28,20 +28,19 @@ from tfcactus.pairs.dominating_pair import MASS_ROUNDOFF
 from tfcactus.pairs.dominating_pair import PairBounds
 
 NODES = 1024
-"""Points of a grid; widths of bounds fall with the square."""
+"""Number of points of a grid; widths of bounds fall with its square."""
 
 CELLS = 1 << 14
-"""Cells of the loss of one release."""
+"""Number of cells of the loss of one release."""
 
 LOG_LEFT_OUT = -64.0
-"""log of the Q-mass below a grid, and of the P-mass above it, about: 1e-28. Both are
-counted."""
+"""log of the Q-mass below a grid and of the P-mass above it; both are counted."""
 
 _LEAST, _MOST = 1e-300, 1e300
-"""Beyond these a ratio is none, and no mass below the first is one."""
+"""Ratios beyond these are not represented; masses below the first are none."""
 
 UNDERFLOW = 1e-290
-"""Above what all products of masses below 1e-307 add up to: some millions of them."""
+"""Bound on the sum of some million products of masses, each product below 1e-307."""
 
 SCALE = 1.5
 """Standard deviations of log L within which a grid is about even."""
@@ -49,13 +48,10 @@ SCALE = 1.5
 
 def allocated(bounds: PairBounds, bins: int, direction: str, nodes: int = NODES
               ) -> PairBounds:
-  """The pair of a record that enters one of `bins` releases.
+  """Returns bounds on the pair of a record that enters one of `bins` releases.
 
-  Args:
-    bounds: The pair of one release, P with the record and Q without it.
-    bins: How many releases there are.
-    direction: 'remove', where P is the law with the record, or 'add', where Q is.
-    nodes: Points of a grid.
+  `bounds` are on one release's pair, P with the record and Q without it. In the result
+  P is the distribution with the record for direction 'remove', Q for 'add'.
   """
   bins = _checks.integer('bins', bins, 1)
   if bins > 1:
@@ -68,15 +64,15 @@ def allocated(bounds: PairBounds, bins: int, direction: str, nodes: int = NODES
 
 @dataclasses.dataclass(frozen=True)
 class _Mean:
-  """The law of a mean of ratios, or one above or below it in convex order.
+  """The distribution under Q of a mean of ratios, or a bound on it in convex order.
 
   Attributes:
-    count: How many ratios it is the mean of.
+    count: Number of ratios averaged.
     ratio: Shape (atoms,).
     q: Shape (atoms,), masses.
-    infinite: What masses near zero, at ratios beyond any number, add to the mean.
-    raises: Whether grids may raise it; else lower.
-    roundoff: Bound on the relative error of the masses, and of ratios merged.
+    infinite: Contribution to the mean of masses near zero at ratios beyond any float.
+    raises: Whether it is an upper bound, which grids may raise; else a lower bound.
+    roundoff: Bound on the relative error of the masses, and of merged ratios.
   """
 
   count: int
@@ -88,11 +84,11 @@ class _Mean:
 
   @classmethod
   def of(cls, pair: DominatingPair, raises: bool) -> _Mean:
-    """The ratio of one pair; outcomes of Q alone have ratio zero."""
+    """Returns the ratio of one pair; outcomes of Q alone have ratio zero."""
     with np.errstate(over='ignore', under='ignore'):
       ratio, q = np.exp(pair.loss), pair.q
-    # What is no number as a ratio, or whose mass under Q is none: of P's mass it is as
-    # if at no finite ratio, and below it is left out.
+    # Ratios or Q-masses that are not floats: the upper bound counts their P-mass at
+    # infinity, the lower bound leaves out large ratios.
     beyond = (ratio > _MOST) | (q < _LEAST)
     small = ratio < _LEAST
     if raises:
@@ -108,13 +104,12 @@ class _Mean:
     return cls(1, ratio, q, infinite, raises, MASS_ROUNDOFF + 4 * _numerics.EPS * most)
 
   def pair(self, direction: str) -> DominatingPair:
-    """Of the mean as a likelihood ratio, P's over Q's.
+    """Returns the pair (P, Q) whose likelihood ratio is the mean.
 
-    Args:
-      direction: Whether P's profile is asked for ('remove') or Q's ('add').
+    `direction` says whether P's profile is needed ('remove') or Q's ('add').
     """
     p, q, room = self.ratio * self.q, self.q, self.roundoff
-    # Both may be off by `room`, and count against each other.
+    # Both may be off by `room`, in opposite directions.
     room = (1 if self.raises else -1) * 3 * room
     if direction == 'remove':
       p = p * (1 + room)
@@ -123,8 +118,8 @@ class _Mean:
     seen = (p > 0) & (q > 0)
     p_inf = self.infinite * (1 + abs(room)) if self.raises else 0.0
     q_inf = float(np.sum(q[~seen])) if self.raises else 0.0
-    # All mass is there: what products below all numbers have lost is where it counts
-    # most, and so is what else may be missing.
+    # The total mass is one: mass lost by underflow, or missing otherwise, is put where
+    # it counts most.
     if self.raises and direction == 'remove':
       p_inf = max(p_inf + UNDERFLOW, 1 - float(np.sum(p[seen])))
     elif self.raises:
@@ -133,7 +128,7 @@ class _Mean:
                           q_inf)
 
   def plus(self, other: _Mean, nodes: int) -> _Mean:
-    """The mean of all ratios of two independent means, on a grid."""
+    """Returns the mean of all ratios of two independent means, on a grid."""
     count = self.count + other.count
     share = self.count / count
     ratio = np.add.outer(self.ratio * share, other.ratio * (other.count / count))
@@ -143,7 +138,7 @@ class _Mean:
         self.roundoff + other.roundoff + 4 * _numerics.EPS).on_grid(nodes)
 
   def on_grid(self, nodes: int) -> _Mean:
-    """The same on fewer points."""
+    """Returns a mean on fewer points that bounds this one in convex order."""
     grid = self._grid(nodes)
     cell = np.searchsorted(grid, self.ratio, side='right') - 1
     # A sum of n numbers of one sign is within n EPS / 2.
@@ -154,7 +149,7 @@ class _Mean:
               for weights in (self.q, self.q * self.ratio))
       return dataclasses.replace(
           self, ratio=p[q > 0] / q[q > 0], q=q[q > 0], roundoff=roundoff)
-    # What is above the last point keeps its mean by masses at no finite ratio.
+    # Mass above the last point keeps its mean by mass at infinite ratios.
     above, width = self.ratio - grid[cell], np.append(np.diff(grid), np.inf)
     up = self.q * (above / width[cell])
     q = np.bincount(cell, self.q - up, grid.size)
@@ -165,9 +160,9 @@ class _Mean:
         infinite=self.infinite + float(np.sum((self.q * above)[beyond])))
 
   def _grid(self, nodes: int) -> np.ndarray:
-    """Points that are even where the mass is and geometric beyond, the first zero.
+    """Returns points: zero, even ones where the mass is, geometric ones beyond.
 
-    Where they lie only moves how close bounds are.
+    Their position affects only the width of bounds.
     """
     real = self.ratio > 0
     z, q = np.log(self.ratio[real]), self.q[real]
@@ -184,7 +179,7 @@ class _Mean:
 
 
 def _least_beyond(place: np.ndarray, sign: int, mass: np.ndarray) -> float:
-  """A place with hardly any mass beyond it, above (sign 1) or below (-1)."""
+  """Returns a place with hardly any mass above it (`sign` 1) or below it (-1)."""
   low, high = float(np.min(place)), float(np.max(place))
   if not high > low:
     return low
@@ -198,7 +193,7 @@ def _least_beyond(place: np.ndarray, sign: int, mass: np.ndarray) -> float:
 
 
 def _multiple(mean: _Mean, bins: int, nodes: int) -> _Mean:
-  """The mean of `bins` independent copies of a ratio, by doubling."""
+  """Returns the mean of `bins` independent copies of a ratio, by doubling."""
   mean = mean.on_grid(nodes)
   if bins == 1:
     return mean

@@ -1,7 +1,7 @@
-"""From cells of monotone losses, masses known to an error, to pairs around the truth.
+"""Pairs around the truth, from cells of monotone losses with bounded mass errors.
 
-What is not known of masses and losses raises the pair that dominates, stochastically,
-and brings the masses of the pair that is dominated closer to each other.
+Uncertainty of masses and losses raises the loss of the dominating pair stochastically,
+and brings the masses of the dominated pair closer to each other.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tfcactus._numerics import EPS
 from tfcactus.pairs.dominating_pair import DominatingPair
 
 LARGEST_LOSS = 700.0
-"""Losses beyond this count as infinite: their Q-mass is below any float. Those below
-its opposite are raised to it."""
+"""Larger losses count as infinite: their Q-mass is below any float. Losses below its
+negative are raised to it."""
 
 SUM_ROUNDOFF = 1e-13
 """Bound on the rounding of a sum of masses; MASS_TOLERANCE of pairs allows more."""
@@ -28,11 +28,12 @@ LEAST_MASS = 1e-290
 
 
 ONE_ROUNDOFF = 16 * EPS
-"""Masses that contradict losses by less may be a tail taken as one minus the other."""
+"""Smaller contradictions of masses and losses may come from a tail computed as one
+minus the other."""
 
 WIDEST_ROOM = 1.0
-"""Errors of losses up to this are kept between the two sides of a pivot; mass of which
-less is known counts on both."""
+"""Losses with errors up to this are kept between the two sides of a pivot; mass with
+larger errors counts on both."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +41,8 @@ class Piece:
   """Cells between breaks, or a tail, in order of increasing loss.
 
   Attributes:
-    low: Shape (cells + 1,), lower bounds on the losses at the cells' ends, and so on
-      all beyond; non-decreasing.
-    high: Shape (cells + 1,), upper bounds on them and on all before; non-decreasing.
+    low: Shape (cells + 1,), non-decreasing lower bounds on losses from each end on.
+    high: Shape (cells + 1,), non-decreasing upper bounds on losses up to each end.
     p: P-masses.
     q: Q-masses.
   """
@@ -53,12 +53,12 @@ class Piece:
   q: Masses
 
   def reversed(self) -> Piece:
-    """The same cells seen from Q."""
+    """Returns these cells with P and Q exchanged."""
     return Piece(-self.high[::-1], -self.low[::-1], self.q.reversed(),
                  self.p.reversed())
 
   def contradiction(self) -> Optional[int]:
-    """A cell whose masses no density of such a loss has; None if there is none.
+    """Returns a cell whose masses no density with such a loss has, or None.
 
     P = E_Q e^loss on a cell is in [e^low Q, e^high Q].
     """
@@ -75,12 +75,12 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class Masses:
-  """Masses of cells under one law, each with a bound on its error.
+  """Masses of cells under one distribution, each with a bound on its error.
 
   Attributes:
     cell: Shape (2, cells): of each cell.
     above: Shape (2, cells + 1): of all cells above each end.
-    below: Shape (2, cells + 1): of all cells below it.
+    below: Shape (2, cells + 1): of all cells below each end.
   """
 
   cell: np.ndarray
@@ -89,16 +89,14 @@ class Masses:
 
   @classmethod
   def of(cls, tails: tuple[np.ndarray, np.ndarray], accuracy: float) -> Masses:
-    """From tails at the cells' ends, in their order.
+    """Returns masses from tails (P(X <= x), P(X > x)) at the cells' ends, in order.
 
-    Args:
-      tails: P(X <= x) and P(X > x), shape (ends,) each.
-      accuracy: Bound on their relative errors.
+    `accuracy` bounds the relative errors of the tails.
     """
     below, above = tails
 
     def between(first: slice, last: slice) -> np.ndarray:
-      # From that side where both are small numbers.
+      # Use the side on which both are small.
       near = below[first] + below[last] <= above[first] + above[last]
       mass = np.where(near, np.abs(below[last] - below[first]),
                       np.abs(above[first] - above[last]))
@@ -110,17 +108,17 @@ class Masses:
                between(start, every))
 
   def reversed(self) -> Masses:
-    """In the opposite order."""
+    """Returns the masses in the opposite order."""
     return Masses(self.cell[:, ::-1], self.below[:, ::-1], self.above[:, ::-1])
 
 
 def upper(pieces: Sequence[Piece]) -> DominatingPair:
-  """A pair with more P-mass beyond each level above a pivot, more Q-mass below it.
+  """Returns a pair with more P-mass beyond each level above a pivot, more Q-mass below.
 
-  H(alpha) is an integral of the P-mass of losses beyond log alpha, and seen from Q,
-  H of the reverse one of the Q-mass below: above and below the pivot the pair
-  dominates. About the pivot, as far as losses are not known, it has what is left of
-  both masses at the two ends, so that H is a chord of a convex function.
+  H(alpha) is an integral of the P-mass of losses beyond log alpha, and the reverse's H
+  one of the Q-mass below: above and below the pivot the pair dominates. Around the
+  pivot, where losses are uncertain, the rest of both masses is at the two ends, so that
+  H is a chord of a convex function.
   """
   pivot, room = _pivot(pieces)
   top = _beyond(pieces, pivot + room)
@@ -130,8 +128,8 @@ def upper(pieces: Sequence[Piece]) -> DominatingPair:
   if rest_p >= 0 and rest_q >= 0:
     middle = _spread(rest_p, rest_q, pivot, room)
   else:
-    # Laws next to none of which is shared: all below the pivot is raised to it, and
-    # what Q loses by that is seen by Q alone.
+    # Distributions that hardly overlap: all mass below the pivot is raised to it, and
+    # the Q-mass that is lost belongs to Q alone.
     low = _Beyond(np.zeros(0), np.zeros(0), 0.0, np.zeros(0))
     level = pivot + room
     rest_p = max(1 - float(np.sum(top.p)) - top.p_inf, 0.0)
@@ -146,13 +144,9 @@ def upper(pieces: Sequence[Piece]) -> DominatingPair:
 
 @dataclasses.dataclass(frozen=True)
 class _Beyond:
-  """Atoms of losses beyond a level.
+  """Atoms of losses beyond a level, in order of increasing loss.
 
-  Attributes:
-    loss: Shape (atoms,), increasing.
-    p: Shape (atoms,), P-masses.
-    p_inf: P-mass of an infinite loss.
-    q: Shape (atoms,), Q-masses.
+  `loss`, `p` and `q` have shape (atoms,); `p_inf` is the P-mass of an infinite loss.
   """
 
   loss: np.ndarray
@@ -162,7 +156,7 @@ class _Beyond:
 
 
 def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
-  """A loss near the middle, and how little is known of losses beside it."""
+  """Returns a loss near the middle, and the uncertainty of losses around it."""
   low = np.concatenate([piece.low[1:] for piece in pieces])
   high = np.concatenate([piece.high[1:] for piece in pieces])
   mass = np.concatenate([piece.p.cell[0] + piece.q.cell[0] for piece in pieces])
@@ -175,12 +169,12 @@ def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
   order = np.argsort(loss)
   total = np.cumsum(mass[order])
   first, last = np.searchsorted(total, np.array([0.25, 0.75]) * total[-1])
-  # Where much mass comes to lie, so that errors do not exceed it.
+  # Choose a loss with much mass, so that errors do not exceed it.
   middle = order[first:last + 1]
   pivot = float(loss[middle[np.argmax(mass[middle])]])
   low = np.concatenate([piece.low for piece in pieces])
   high = np.concatenate([piece.high for piece in pieces])
-  # A loss that may be on either side is on one: the room reaches over the other.
+  # A loss that may be on either side is on one: the room covers the other.
   reach = np.minimum(high - pivot, pivot - low)
   reach = reach[(reach >= 0) & (reach <= WIDEST_ROOM)]
   room = float(np.max(reach, initial=0.0))
@@ -188,7 +182,7 @@ def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
 
 
 def _beyond(pieces: Sequence[Piece], start: float) -> _Beyond:
-  """P-masses whose sums beyond any level above the start are at least the truth."""
+  """Returns P-masses whose sums beyond any level above `start` are upper bounds."""
   levels, masses = [], []
   for piece in pieces:
     level, at_least = _raised(piece)
@@ -203,17 +197,16 @@ def _beyond(pieces: Sequence[Piece], start: float) -> _Beyond:
   real = (level <= LARGEST_LOSS) & (mass >= LEAST_MASS) & (q >= LEAST_MASS)
   p_inf = min(float(np.sum(mass[~real])), 1.0)
   level, mass = level[real], mass[real]
-  # No more than all; what is left out has the least levels.
+  # Limit the sum to one, leaving out the least levels.
   total = np.minimum(p_inf + np.append(0.0, np.cumsum(mass[::-1])), 1.0)
   mass = np.minimum(mass, np.diff(total)[::-1]) if total[-1] == 1 else mass
   return _Beyond(level, mass, p_inf, mass * np.exp(-level))
 
 
 def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-  """Levels at the cells' ends, and the P-mass from each on, masses moved there.
+  """Returns levels at the cells' ends, and upper bounds on the P-mass from each on.
 
-  Returns:
-    (level, at_least): shape (ends,) each; the second an upper bound that falls.
+  Masses are moved to the levels. Both have shape (ends,); the second is non-increasing.
   """
   level = piece.high
   (p, p_error), (q, q_error) = piece.p.cell, piece.q.cell
@@ -226,15 +219,15 @@ def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
     raised = (p - ratio * q + p_error + ratio * lost + 8 * EPS * p) / -np.expm1(-width)
   raised = np.clip(np.nan_to_num(raised, nan=np.inf), 0.0, p + p_error)
   mass = piece.p.above[0] + piece.p.above[1]
-  # All of a cell may have moved up, no more.
+  # At most all of a cell may have moved up.
   at_least = np.minimum(mass + np.append(0.0, raised), np.append(np.inf, mass[:-1]))
   return level, np.maximum.accumulate(at_least[::-1])[::-1] * (1 + 4 * EPS)
 
 
 def _spread(p: float, q: float, pivot: float, room: float) -> DominatingPair:
-  """One atom as two with the same masses, as far apart as losses are not known."""
-  # What is left is one less a sum: either may be rounding, next to a small other. It is
-  # mass of one law alone then, which the other is told from.
+  """Returns one atom split over pivot +- room, keeping both masses."""
+  # The masses are one minus a sum. Either may be rounding beside the other, and then
+  # belongs to one distribution alone.
   whole_p, whole_q = p, q
   p, q = (max(p - SUM_ROUNDOFF, min(p, q * math.exp(pivot + room))),
           max(q - SUM_ROUNDOFF, min(q, p * math.exp(room - pivot))))
@@ -252,10 +245,10 @@ def _spread(p: float, q: float, pivot: float, room: float) -> DominatingPair:
 
 
 def lower(pieces: Sequence[Piece]) -> DominatingPair:
-  """The pair of cells as outcomes, their masses brought closer by what is unknown."""
+  """Returns the pair of cells as outcomes, masses moved closer by their errors."""
   p, p_error = np.concatenate([piece.p.cell for piece in pieces], axis=1)
   q, q_error = np.concatenate([piece.q.cell for piece in pieces], axis=1)
-  # No mass at all where the loss is infinite throughout a cell.
+  # No mass where the loss is infinite throughout a cell.
   alone_p = np.concatenate([piece.low[:-1] for piece in pieces]) == np.inf
   alone_q = np.concatenate([piece.high[1:] for piece in pieces]) == -np.inf
   q, q_error = np.where(alone_p, 0.0, q), np.where(alone_p, 0.0, q_error)
@@ -271,7 +264,7 @@ def lower(pieces: Sequence[Piece]) -> DominatingPair:
   total = float(np.sum(gap))
   if 0 < abs(excess) >= 0.5 * total:
     return DominatingPair(np.zeros(1), np.ones(1), np.ones(1))
-  # The larger masses are lowered until both sums are the same.
+  # The larger masses are lowered until both sums are equal.
   taken = abs(excess) / max(total, LEAST_MASS) * gap
   low_p, low_q = (low_p - taken, low_q) if excess > 0 else (low_p, low_q - taken)
   size = max(float(np.sum(low_p)), float(np.sum(low_q)), 1.0)
@@ -281,21 +274,17 @@ def lower(pieces: Sequence[Piece]) -> DominatingPair:
 
 def _with_rest(p: np.ndarray, q: np.ndarray, alone_p: np.ndarray, alone_q: np.ndarray
                ) -> DominatingPair:
-  """The pair of outcomes and one more, with what both lack.
+  """Returns the pair of outcomes and one more, with the mass that both lack.
 
-  Args:
-    p: Shape (outcomes,), P-masses.
-    q: Shape (outcomes,), Q-masses.
-    alone_p: Whether only P has mass there: the loss is infinite.
-    alone_q: Whether only Q has.
+  `alone_p` and `alone_q` mark outcomes with mass under P or Q alone.
   """
   rest = max(1 - max(float(np.sum(p)), float(np.sum(q))), 0.0)
   p_inf, q_inf = float(np.sum(p[alone_p])), float(np.sum(q[alone_q]))
   shared = ~alone_p & ~alone_q
   both = shared & (p > LEAST_MASS) & (q > LEAST_MASS)
   atoms = [(rest, rest)]
-  # Outcomes of which one mass is hardly a number are one, on either side; a mass that
-  # is none was too small for a float.
+  # Merge outcomes with a mass that is hardly a float into one on either side; a zero
+  # mass was too small for a float.
   for side in (p >= q, p < q):
     tiny = shared & ~both & side
     masses = float(np.sum(p[tiny])), float(np.sum(q[tiny]))

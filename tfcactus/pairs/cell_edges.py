@@ -1,7 +1,7 @@
-"""Where cells are put on which the loss of two laws is bracketed: any place is sound.
+"""Edges of the cells that bracket the loss of two distributions: all are sound.
 
-Half of the cells goes where chords over them cost most, the other half evenly over
-losses, so that rare ones keep their digits too.
+Half of the cells lie where chords over them cost most. The other half is spread evenly
+over losses, so that rare losses keep their digits too.
 """
 
 from __future__ import annotations
@@ -12,34 +12,27 @@ from typing import Sequence
 import numpy as np
 
 TAIL = 1e-40
-"""Mass of either law outside of all cells."""
+"""Mass of either distribution outside all cells."""
 
 PILOT = 200
-"""Quantiles of each tail of each law that the first cells end at."""
+"""Number of quantiles of each tail at which the first cells end."""
 
 SHARE = 0.5
 """Share of the cells that is spread over losses."""
 
 WIDEST = 1.0
-"""A loss changes by this much on a cell, as far as spreading cells goes."""
+"""Largest change of the loss on a cell that counts in spreading cells."""
 
 Tails = Callable[[np.ndarray], 'tuple[np.ndarray, np.ndarray]']
-"""P(X <= x) and P(X > x) of a law."""
+"""P(X <= x) and P(X > x) of a distribution."""
 
 
 def segments(laws: Sequence[Tails], loss: Callable[[np.ndarray], np.ndarray],
              breaks: np.ndarray, cells: int) -> list[np.ndarray]:
-  """Ends of cells, increasing, for each interval between breaks.
+  """Returns increasing cell edges for each interval between breaks, `cells` in all.
 
-  Args:
-    laws: Of P and of Q.
-    loss: log p - log q at points; infinite or nan anywhere.
-    breaks: Shape (breaks,), increasing.
-    cells: About how many.
-
-  Returns:
-    One array for each interval; the first begins and the last ends where there is
-    hardly any mass beyond.
+  `loss` is log p - log q, infinite or nan anywhere. The first array begins and the last
+  ends where hardly any mass is beyond.
   """
   edges = np.unique(np.concatenate(
       [breaks, *(_quantiles(tails) for tails in laws)]))
@@ -50,11 +43,11 @@ def segments(laws: Sequence[Tails], loss: Callable[[np.ndarray], np.ndarray],
 
 
 def _quantiles(tails: Tails) -> np.ndarray:
-  """Points between which there is no much larger share of a tail than of others."""
+  """Returns quantiles of both tails, evenly spaced in log probability."""
   log_mass = np.linspace(np.log(TAIL), np.log(0.5), PILOT)
   found = []
   for which, sign in ((0, 1), (1, -1)):
-    # On a scale that reaches every float; sinh(709) is the largest.
+    # Bisect on a scale that reaches every float; sinh(709) is the largest.
     low, high = np.full(PILOT, -709.0), np.full(PILOT, 709.0)
     for _ in range(90):
       middle = 0.5 * (low + high)
@@ -67,7 +60,7 @@ def _quantiles(tails: Tails) -> np.ndarray:
 
 def _refined(edges: np.ndarray, laws: Sequence[Tails],
              loss: Callable[[np.ndarray], np.ndarray], count: int) -> np.ndarray:
-  """Cells cut into equal parts, in all about `count`."""
+  """Returns the cells cut into equal parts, about `count` in all."""
   mass = np.zeros(edges.size - 1)
   for tails in laws:
     below, above = tails(edges)

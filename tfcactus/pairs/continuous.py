@@ -1,13 +1,13 @@
-"""Pairs of one's own laws on the line, by their distribution functions and densities.
+"""Pairs of user-defined distributions on the line, from distribution functions.
 
 Between breaks that the user names, log p - log q is monotone, so that the loss on a
 cell lies between those at its ends. The masses of cells are differences of the
-distribution functions. From both follow, cell by cell,
+distribution functions. Both give, cell by cell,
 
-- a pair that dominates: each cell's masses go to the losses at its ends, both kept,
-  and whatever is not known of them raises the law of the loss stochastically;
-- a pair that is dominated: each cell is one outcome, and whatever is not known of its
-  two masses brings them closer to each other.
+- a pair that dominates: each cell's masses go to the losses at its ends, both kept, and
+  uncertainty raises the distribution of the loss stochastically;
+- a pair that is dominated: each cell is one outcome, and uncertainty brings its two
+  masses closer to each other.
 
 Source: sections 4.3 and E of Zhu, Dong and Wang (AISTATS 2022), Algorithm 2 with
 Definition 38 and Lemma 39, which go to one end of a cell; keeping both masses makes the
@@ -33,26 +33,26 @@ from tfcactus.pairs.dominating_pair import PairBounds
 
 
 class Law(Protocol):
-  """A law on the line with a density, such as a frozen distribution of SciPy."""
+  """A distribution on the line with a density, such as SciPy's frozen distributions."""
 
   def cdf(self, x: np.ndarray) -> np.ndarray:
-    """P(X <= x)."""
+    """Returns P(X <= x)."""
 
   def sf(self, x: np.ndarray) -> np.ndarray:
-    """P(X > x)."""
+    """Returns P(X > x)."""
 
   def logpdf(self, x: np.ndarray) -> np.ndarray:
-    """Log density; -inf where there is none."""
+    """Returns the log density; -inf where the density is zero."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FunctionLaw:
-  """A law on the line by three functions of arrays.
+  """A distribution on the line, given by three functions of arrays.
 
   Attributes:
     cdf: P(X <= x), with the digits of its lower tail.
-    sf: P(X > x), with the digits of its upper tail: not one minus the other.
-    logpdf: Log density, -inf where there is none.
+    sf: P(X > x), with the digits of its upper tail: not computed as 1 - cdf.
+    logpdf: Log density, -inf where the density is zero.
   """
 
   cdf: Callable[[np.ndarray], np.ndarray]
@@ -62,31 +62,32 @@ class FunctionLaw:
 
 def continuous_pair(p: Law, q: Law, breaks: npt.ArrayLike = (), *,
                     accuracy: float = 1e-13, cells: int = CELLS) -> PairBounds:
-  """Bounds on the pair of two laws with densities on the line.
+  """Returns bounds on the pair of two distributions with densities on the line.
 
-  What cannot be checked is the caller's word: that log p(x) - log q(x) is continuous
-  and monotone (in whichever direction) on each interval between neighbouring `breaks`,
-  and from the outer ones to infinity; that it is bounded beside a break at which both
-  `logpdf` are finite (at others it may go to infinity); that the ends of the supports
-  are among the breaks; and that the laws' functions are as right as `accuracy` says.
-  That the pair dominates the mechanism is the caller's word too, as for any pair.
+  The caller vouches for these preconditions, which cannot be checked: log p(x) - log
+  q(x) is continuous and monotone (in whichever direction) on each interval between
+  neighbouring `breaks`, and from the outer ones to infinity; it is bounded beside a
+  break at which both `logpdf` are finite (at others it may go to infinity); the ends of
+  the supports are among the breaks; and the functions are as right as `accuracy` says.
+  The caller vouches for dominance of the pair too, as for any pair.
 
   Args:
-    p: The law of the mechanism for one of two neighbours: a frozen distribution of
-      SciPy, or a `FunctionLaw`. Where a pair is for adding a record, the one without.
-    q: That for the other.
+    p: The distribution of the mechanism for one of two neighbours: a frozen
+      distribution of SciPy, or a `FunctionLaw`. Where a pair is for adding a record,
+      the one without.
+    q: The distribution for the other neighbour.
     breaks: Shape (breaks,), increasing; empty if the loss is monotone throughout.
     accuracy: Bound on the relative error of `cdf` and `sf` and, in units of 1 + |log
       density|, on the error of `logpdf`.
-    cells: About how many cells there are; bounds are apart by its inverse square.
+    cells: Approximate number of cells; the width of bounds falls with its square.
 
   Returns:
     (lower, upper): `lower` is dominated by (p, q), `upper` dominates. Mass farther out
-    than all but 1e-40 of both laws has the largest loss that it can have.
+    than all but 1e-40 of both distributions has the largest loss that it can have.
 
   Raises:
     ValueError: if the loss is seen not to be monotone between breaks, a function is
-      seen not to be what it should, or masses not to be those of the densities.
+      seen not to be what it should, or masses do not match the densities.
   """
   accuracy = _checks.positive('accuracy', accuracy)
   cells = _checks.integer('cells', cells, 16)
@@ -110,18 +111,13 @@ def continuous_pair(p: Law, q: Law, breaks: npt.ArrayLike = (), *,
 
 @dataclasses.dataclass(frozen=True)
 class _Checked:
-  """A law whose values are seen to be possible.
-
-  Attributes:
-    law: The law.
-    accuracy: As for `continuous_pair`.
-  """
+  """A distribution whose values are checked; `accuracy` is as for `continuous_pair`."""
 
   law: Law
   accuracy: float
 
   def tails(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """P(X <= x) and P(X > x); at infinity by themselves."""
+    """Returns P(X <= x) and P(X > x), also at infinite x."""
     inner = np.isfinite(x)
     below, above = (x > 0).astype(np.float64), (x < 0).astype(np.float64)
     for name, tail in (('cdf', below), ('sf', above)):
@@ -140,11 +136,11 @@ class _Checked:
     return below, above
 
   def masses(self, x: np.ndarray) -> cell_bounds.Masses:
-    """Of cells between points."""
+    """Returns the masses of cells between points."""
     return cell_bounds.Masses.of(self.tails(x), self.accuracy)
 
   def log_density(self, x: np.ndarray) -> np.ndarray:
-    """At finite points."""
+    """Returns the log density at finite points."""
     value = np.asarray(self.law.logpdf(x), dtype=np.float64)
     if value.shape != x.shape or np.any(np.isnan(value)) or np.any(value == np.inf):
       raise ValueError(
@@ -155,7 +151,7 @@ class _Checked:
 
 def _pieces(p: _Checked, q: _Checked, breaks: np.ndarray, cells: int
             ) -> Iterator[cell_bounds.Piece]:
-  """All of the line: cells between breaks, what is beside breaks, and the tails."""
+  """Yields all of the line: cells between breaks, gaps beside breaks, and the tails."""
 
   def density_ratio(x: np.ndarray) -> np.ndarray:
     with np.errstate(invalid='ignore'):
@@ -168,7 +164,7 @@ def _pieces(p: _Checked, q: _Checked, breaks: np.ndarray, cells: int
       parts[0][0], parts[-1][-1]))
   for x in parts:
     yield from _part(p, q, x, breaks)
-  # Beyond an outer break outside of all cells nothing is known of the loss.
+  # Beyond an outer break outside all cells nothing is known of the loss.
   if first is not None:
     yield _piece(p, q, np.array([-np.inf, first]), *_ANY)
   if last is not None:
@@ -181,7 +177,7 @@ _ANY = (np.full(2, -np.inf), np.full(2, np.inf))
 
 def _part(p: _Checked, q: _Checked, x: np.ndarray, breaks: np.ndarray
           ) -> Iterator[cell_bounds.Piece]:
-  """The cells between two neighbouring breaks, or beyond an outer one."""
+  """Yields the cells between two neighbouring breaks, or beyond an outer one."""
   at_break = x[0] in breaks, x[-1] in breaks
   start = np.nextafter(x[0], np.inf) if at_break[0] else x[0]
   stop = np.nextafter(x[-1], -np.inf) if at_break[1] else x[-1]
@@ -216,21 +212,18 @@ def _piece(p: _Checked, q: _Checked, x: np.ndarray, low: np.ndarray, high: np.nd
 
 def _outwards(near: tuple[float, float], far: tuple[float, float], way: int
               ) -> tuple[np.ndarray, np.ndarray]:
-  """Bounds at the ends of a cell whose loss goes from one to another.
+  """Returns bounds at the ends of a cell whose loss goes from `near` to `far`.
 
-  Args:
-    near: Bounds on the loss where it is known.
-    far: Bounds on it at the other end.
-    way: Whether it rises (1) or falls (-1) to there; 0 if that is not known.
+  The loss rises (`way` 1) or falls (-1) towards `far`; 0 if unknown.
   """
   low, high = min(near[0], far[0]), max(near[1], far[1])
-  # Outwards the loss goes on as it went, or anywhere if it did not move.
+  # Outwards the loss continues in its direction, or anywhere if it did not move.
   return (np.array([near[0] if way > 0 else low, near[0]]),
           np.array([near[1], near[1] if way < 0 else high]))
 
 
 def _at_break(p: _Checked, q: _Checked, x: float) -> tuple[float, float]:
-  """Bounds on the loss at a break; infinite where a density is not a number there."""
+  """Returns bounds on the loss at a break; infinite if a density is no number there."""
   at = np.array([x])
   with np.errstate(all='ignore'):
     log_p, log_q = (float(np.asarray(side.law.logpdf(at), np.float64).reshape(-1)[0])
@@ -242,7 +235,7 @@ def _at_break(p: _Checked, q: _Checked, x: float) -> tuple[float, float]:
 
 
 def _check_masses(piece: cell_bounds.Piece, x: np.ndarray) -> None:
-  """Whether the masses of cells are those of densities with these losses."""
+  """Raises ValueError unless masses of cells fit densities with these losses."""
   cell = piece.contradiction()
   if cell is None:
     return
@@ -262,18 +255,17 @@ def _beside(x: np.ndarray, breaks: np.ndarray) -> np.ndarray:
 
 def _losses(p: _Checked, q: _Checked, x: np.ndarray
             ) -> tuple[np.ndarray, np.ndarray, int]:
-  """Bounds on the losses at points of a piece, and their direction.
+  """Returns (low, high, way): bounds on the losses at points, and their direction.
 
-  Returns:
-    (low, high, way): way is 1 where the loss increases with x, -1 where it decreases,
-    0 where its errors allow both; the bounds go that way too.
+  `way` is 1 where the loss increases with x, -1 where it decreases, 0 where its errors
+  allow both; the bounds are monotone in that direction.
   """
   log_p, log_q = p.log_density(x), q.log_density(x)
   with np.errstate(invalid='ignore'):
     loss = np.where(np.isneginf(log_p), -np.inf, log_p - log_q)
     error = (p.accuracy + 2 * EPS) * (2 + np.abs(log_p) + np.abs(log_q))
   error = np.where(np.isfinite(loss), error, 0.0)
-  # Where neither is seen to have a density the loss may be anything.
+  # If both densities are zero the loss may be anything.
   unseen = np.isneginf(log_p) & np.isneginf(log_q)
   low = np.where(unseen, -np.inf, loss - error)
   high = np.where(unseen, np.inf, loss + error)

@@ -1,9 +1,9 @@
-"""Dominating pairs held as atoms, and the operations that keep dominance.
+"""Dominating pairs of discrete distributions, and operations that keep dominance.
 
-A pair (P, Q) dominates a mechanism if no neighbouring inputs can be told apart
-better than P from Q, at any trade-off. Everything here either keeps the
+A pair (P, Q) dominates a mechanism if at every trade-off P and Q are at least as easy
+to tell apart as the outputs of any neighbouring inputs. Each operation either keeps the
 privacy profile H(alpha) = sup_A P(A) - alpha Q(A) exactly, raises it ("upper"
-versions), or lowers it ("lower" versions); which one is part of each name.
+versions), or lowers it ("lower" versions); its name says which.
 
 Source: Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via
 Characteristic Function" (AISTATS 2022), called "the paper" below.
@@ -23,12 +23,12 @@ MASS_TOLERANCE = 1e-12
 """How far from one the masses of a pair may sum: the rounding of a long sum."""
 
 _LOSS_TOLERANCE = 1e-12
-"""How far from log(p / q) a loss may be, relatively: rounding."""
+"""Relative tolerance of a loss against log(p / q): rounding."""
 
 MASS_ROUNDOFF = 1e-13
-"""Bound on the relative error of a computed mass: of cells 1e-14
-(`dominating.normal_cells`), and as much for its log and for an exponential under a
-tilt, whose exponents are within a few hundred where masses count."""
+"""Bound on the relative error of a computed mass: 1e-14 for cells
+(`cells.normal_cells`), and as much for its log and for an exponential under a tilt,
+whose exponents are within a few hundred where masses count."""
 
 LOSS_ROUNDOFF = 1e-12
 """Bound on the error of a log ratio of two computed masses."""
@@ -36,15 +36,15 @@ LOSS_ROUNDOFF = 1e-12
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DominatingPair:
-  """Two distributions on common atoms.
+  """Two distributions P and Q on common atoms.
 
   Attributes:
-    loss: Shape (atoms,), log(p / q) of each atom.
+    loss: Shape (atoms,), privacy loss log(p / q) of each atom.
     p: Shape (atoms,), P-masses; non-negative.
     q: Shape (atoms,), Q-masses; non-negative.
     p_inf: P-mass where Q has none: the loss is +infinity.
-    q_inf: Q-mass where P has none. Invisible in (P, Q), visible once the pair
-      is reversed or subsampled.
+    q_inf: Q-mass where P has none. Invisible in (P, Q), visible once the pair is
+      reversed or subsampled.
   """
 
   loss: np.ndarray
@@ -55,7 +55,7 @@ class DominatingPair:
 
   @classmethod
   def from_masses(cls, p: npt.ArrayLike, q: npt.ArrayLike) -> DominatingPair:
-    """The pair of two discrete distributions on the same outcomes.
+    """Returns the pair of two discrete distributions on the same outcomes.
 
     Args:
       p: Shape (outcomes,), probabilities under P; zeros allowed.
@@ -83,13 +83,13 @@ class DominatingPair:
         float(np.sum(p[q == 0])), float(np.sum(q[p == 0])))
 
   def check(self) -> None:
-    """Checks that this is a pair of distributions, as for one given by hand.
+    """Checks that a pair given by hand consists of two distributions.
 
-    Pairs derived here from others are not checked again.
+    Pairs derived from others here are not checked again.
 
     Raises:
-      ValueError: if masses are no masses, do not sum to one, or a loss is not
-        the logarithm of their ratio.
+      ValueError: if masses are negative or do not sum to one, or a loss is not the
+        logarithm of their ratio.
     """
     arrays = {'loss': self.loss, 'p': self.p, 'q': self.q}
     for name, array in arrays.items():
@@ -124,22 +124,20 @@ class DominatingPair:
   @classmethod
   def from_symmetric_profile(cls, alpha: np.ndarray, value: np.ndarray
                              ) -> DominatingPair:
-    """The pair whose profile for alpha >= 1 is the hull of the points given.
+    """Returns the symmetric pair whose profile for alpha >= 1 is the points' hull.
+
+    The reverse of the pair has the same profile, as for any symmetric noise. If the
+    values bound the profile of a symmetric mechanism at the points, the pair dominates
+    the mechanism: chords lie above a convex function.
 
     Args:
       alpha: Shape (points,), increasing from one.
       value: Shape (points,), H(alpha); constant beyond the last point.
 
-    Returns:
-      The pair (P, Q) with that profile whose reverse has the same profile, as
-      for any symmetric noise. If the values bound the profile of a symmetric
-      mechanism at the points, it dominates the mechanism: chords lie above a
-      convex function.
-
     Source: Lemma 9 and Corollary 25 of the paper.
     """
-    # A symmetric profile falls from one by (1 - H(1)) / 2 at most: a looser value
-    # there would ask for more mass than there is.
+    # A symmetric profile falls from one by (1 - H(1)) / 2 at most: a larger value at
+    # one would need more mass than there is.
     reach = 0.5 * (alpha - 1)
     value = np.append(min(value[0], np.min((value + reach) / (1 + reach))),
                       value[1:])
@@ -153,7 +151,7 @@ class DominatingPair:
   @classmethod
   def symmetric(cls, loss: np.ndarray, p: np.ndarray, q: np.ndarray,
                 p_inf: float) -> DominatingPair:
-    """Completes a pair known at positive losses to one that is its reverse."""
+    """Completes a pair known at positive losses to one that equals its reverse."""
     real = (q > 0) & (loss > 0)
     loss, p, q = loss[real], p[real], q[real]
     rest = max(1 - p_inf - float(np.sum(p) + np.sum(q)), 0.0)
@@ -163,27 +161,26 @@ class DominatingPair:
         np.concatenate([p[::-1], [rest], q]), p_inf, p_inf)
 
   def reversed(self) -> DominatingPair:
-    """The pair (Q, P)."""
+    """Returns the pair (Q, P)."""
     return DominatingPair(-self.loss, self.q, self.p, self.q_inf, self.p_inf)
 
   def hockey_stick(self, epsilon: float) -> float:
-    """sup_A P(A) - e^epsilon Q(A), summed directly over the atoms."""
+    """Returns the hockey-stick divergence sup_A P(A) - e^epsilon Q(A)."""
     above = self.loss > epsilon
     gain = -np.expm1(epsilon - self.loss[above])
     return float(np.sum(self.p[above] * gain) + self.p_inf)
 
   def log_phi(self, t: np.ndarray) -> np.ndarray:
-    """log of E_P[exp(i t loss)] over finite losses, at real `t` of shape (n,)."""
+    """Returns log E_P[exp(i t loss)] over finite losses, at real `t` of shape (n,)."""
     t = np.asarray(t, dtype=np.float64)
     return np.log(np.exp(1j * np.multiply.outer(t, self.loss)) @ self.p)
 
   def renyi_divergence(self, order: float, *, finite: bool = False) -> float:
-    """D_order(P || Q); above one, inf if P has mass where Q has none.
+    """Returns D_order(P || Q); above order one, inf if P has mass where Q has none.
 
     Args:
       order: Positive, other than one.
-      finite: Leave that mass out: the divergence of what remains of P, not
-        normalised again.
+      finite: Leave that mass out; the rest of P is not normalised again.
     """
     order = _checks.positive('order', order)
     if order == 1:
@@ -196,21 +193,21 @@ class DominatingPair:
 
   def poisson(self, sampling_prob: float
               ) -> tuple[DominatingPair, DominatingPair]:
-    """Poisson subsampling of a pair that dominates for add neighbours.
+    """Returns the Poisson subsampled pairs of one that dominates for add neighbours.
 
     Args:
-      sampling_prob: Probability with which each record is taken.
+      sampling_prob: Probability with which each record is drawn.
 
     Returns:
-      (add, remove): pairs that dominate the subsampled mechanism when a record
-      is added and when one is removed.
+      (add, remove): pairs that dominate the subsampled mechanism when a record is added
+      and when one is removed.
 
     Source: part 1 of the amplification theorem, section 4.1 of the paper.
     """
     s = _checks.sampling_prob(sampling_prob)
     if s == 1:
       return self, self.reversed()
-    # Outcomes of P alone keep a finite loss: the record may be left out.
+    # Outcomes of P alone get a finite loss: the record may be left out.
     loss, p, q = self.loss, self.p, self.q
     mixed = (1 - s) * p + s * q
     # log((1-s) + s e^-loss).
@@ -229,9 +226,9 @@ class DominatingPair:
 
 @dataclasses.dataclass(frozen=True)
 class PairBounds:
-  """A mechanism between two pairs: `lower` is dominated by it, `upper` dominates.
+  """Bounds on a mechanism: it dominates the pair `lower`, and `upper` dominates it.
 
-  Where atoms are exact the two are the same object.
+  Where atoms are exact, both are one object.
   """
 
   lower: DominatingPair
@@ -239,17 +236,17 @@ class PairBounds:
 
   @classmethod
   def exact(cls, pair: DominatingPair) -> PairBounds:
-    """Bounds that meet."""
+    """Returns bounds that coincide."""
     return cls(pair, pair)
 
   def reversed(self) -> PairBounds:
-    """Bounds on the reverse."""
+    """Returns bounds on the reversed mechanism."""
     if self.lower is self.upper:
       return PairBounds.exact(self.upper.reversed())
     return PairBounds(self.lower.reversed(), self.upper.reversed())
 
   def poisson(self, sampling_prob: float) -> tuple[PairBounds, PairBounds]:
-    """(add, remove) of `DominatingPair.poisson`; subsampling keeps the order."""
+    """Returns (add, remove) bounds after Poisson subsampling, which keeps dominance."""
     if self.lower is self.upper:
       add, remove = self.upper.poisson(sampling_prob)
       return PairBounds.exact(add), PairBounds.exact(remove)
@@ -262,17 +259,10 @@ def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
                     ) -> tuple[int, np.ndarray, np.ndarray]:
   """Lowers the profile: each atom gets a random label on a grid of losses.
 
-  The label is unbiased for the loss and independent of P or Q given the atom,
-  so the labels are post-processing; a label is no longer the exact loss.
-
-  Args:
-    pair: Any pair.
-    width: Spacing of the grid.
-    floor: Lower losses get the label of this one.
-
-  Returns:
-    (first, p, q): the index of the first grid point and the masses of the
-    labels first, first + 1, ... under P and Q.
+  The label is unbiased for the loss and independent of P or Q given the atom, so labels
+  are post-processing; a label is not the exact loss. Losses below `floor` get its
+  label. Returns (first, p, q): the index of the first grid point and the masses of
+  labels first, first + 1, ... under P and Q.
   """
   scaled = np.maximum(pair.loss, floor) / width
   cell = np.floor(scaled).astype(np.int64)
@@ -289,10 +279,10 @@ def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
 
 def split_fraction(p: np.ndarray, q: np.ndarray, low: np.ndarray,
                    width: np.ndarray) -> np.ndarray:
-  """Share of p that goes to the loss low + width, the rest going to low.
+  """Returns the share of p that goes to the loss low + width, the rest going to low.
 
-  Splitting (p, q) so that both masses are kept raises the profile: on
-  [low, low + width] it becomes the chord of a convex function.
+  Splitting (p, q) so that both masses are kept raises the profile: on [low, low +
+  width] it becomes the chord of a convex function.
   """
   # p_up = (p - e^low q) / (1 - e^-width).
   with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
@@ -305,14 +295,8 @@ def split_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
                   ) -> tuple[int, np.ndarray]:
   """Raises the profile onto the losses (first + j) * width.
 
-  Args:
-    pair: Any pair.
-    width: Spacing of the grid.
-    floor: Lower losses are raised to this one first.
-
-  Returns:
-    (first, p): the index of the first grid point and the P-masses on the grid;
-    the loss of point j is exactly (first + j) * width.
+  Losses below `floor` are raised to it first. Returns (first, p): the index of the
+  first grid point and the P-masses; the loss of point j is exactly (first + j) * width.
   """
   loss = np.maximum(pair.loss, floor)
   cell = np.floor(loss / width).astype(np.int64)
@@ -328,7 +312,7 @@ def split_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
 
 
 def lower_hull(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-  """Indices of the lower convex hull of points with increasing x."""
+  """Returns indices of the lower convex hull of points with increasing x."""
   hull: list[int] = []
   for i in range(x.size):
     while len(hull) >= 2:

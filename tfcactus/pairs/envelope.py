@@ -1,4 +1,4 @@
-"""The largest of several privacy profiles, as a pair of its own.
+"""The pointwise maximum of several privacy profiles, as a dominating pair.
 
 Source: Corollary 25 of Zhu, Dong and Wang (2022) for the pair of a profile.
 """
@@ -13,19 +13,17 @@ from tfcactus.pairs import dominating_pair as pair_lib
 from tfcactus.pairs.cells import CELLS
 
 SUM_ROUNDOFF = 2 * np.finfo(np.float64).eps
-"""Relative error of a running sum of positive masses, for each of them: half of it
-for the additions, the rest for the masses."""
+"""Relative error of a running sum of positive masses, per mass: half of it for the
+additions, the rest for the masses."""
 
 LARGEST_LOSS = 700.0
-"""Losses beyond this are counted as infinite: their Q-mass is below any float."""
+"""Larger losses are counted as infinite: their Q-mass is below any float."""
 
 
 def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
-  """Pairs around the pointwise maximum of several privacy profiles.
+  """Returns bounds on a pair of the maximum of privacy profiles.
 
-  Args:
-    parts: Pairs whose maximum is symmetric: with each, its reverse has a
-      profile below the maximum.
+  The maximum has to be symmetric: the reverse of each pair has a profile below it.
 
   Source: Corollary 25 of Zhu et al. (2022).
   """
@@ -48,7 +46,7 @@ def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
 
 def profile_at(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
                ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """A privacy profile with its slope and a bound on its rounding error."""
+  """Returns a pair's profile at e^log_alpha, its slope, and bounds on its rounding."""
   order = np.argsort(pair.loss)
   above = np.searchsorted(pair.loss[order], log_alpha, side='right')
   p, q = (np.append(np.cumsum(mass[order][::-1])[::-1], 0.0)[above]
@@ -58,12 +56,12 @@ def profile_at(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
 
 
 def profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
-  """Non-negative losses at which a profile is evaluated: dense where mass is.
+  """Returns losses >= 0 at which to evaluate a profile: dense where mass is.
 
-  A chord over a cell of width w and mass m costs about m w^2 / 8, so the best
-  density of points goes with the cube root of the density of mass.
+  A chord over a cell of width w and mass m costs about m w^2 / 8, so the best density
+  of points is the cube root of the density of mass.
   """
-  # What lies beyond the largest float is counted at infinity.
+  # Mass beyond the largest float is counted at infinity.
   top = min(max(np.max(np.abs(pair.loss), initial=0.0) for pair in pairs),
             LARGEST_LOSS)
   edges = np.linspace(0, max(top, 1e-6), 4097)
@@ -76,19 +74,16 @@ def profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
 
 def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray,
                   p_inf: float) -> pair_lib.DominatingPair:
-  """The symmetric pair whose profile is the largest tangent of a convex one.
+  """Returns the symmetric pair whose profile is the maximum of given tangents.
 
-  Args:
-    alpha: Shape (points,), where it is known.
-    value: Shape (points,), the profile.
-    slope: Shape (points,), of a tangent there.
-    p_inf: What the profile falls to, or less.
+  `value` is a convex profile at each `alpha`, `slope` that of a tangent there; all have
+  shape (points,). `p_inf` is a lower bound on the limit of the profile.
   """
-  # At one the profile has a kink where several meet there; of its tangents that
-  # of a symmetric pair is known, and no steeper one completes to a pair.
+  # Where several tangents meet at alpha = 1 the profile has a kink; a symmetric pair's
+  # tangent there is known, and no steeper one completes to a pair.
   slope = np.append(max(slope[0], -0.5 * (1 - value[0])), slope[1:])
   slope = np.minimum(np.maximum.accumulate(slope), 0.0)
-  # Where two slopes hardly differ their crossing is not known: drop one.
+  # Two slopes that hardly differ have no known crossing: drop one.
   keep = np.append(np.diff(slope) > 1e-13, True)
   alpha, value, slope = alpha[keep], value[keep], slope[keep]
   jump = np.diff(slope)

@@ -1,7 +1,7 @@
-"""Samples of one size: a record replaced, or zeroed, and the rest the same.
+"""Pairs for a replaced or zeroed record: mixtures that share what others release.
 
-Given how the other records are drawn, two neighbours release mixtures that
-share what is released without the record, at mean w:
+Given how the other records are drawn, two neighbours release mixtures that share the
+release without the record, at mean w:
 
     P = (1-q) f(x - w) + q f(x - u),    Q = (1-q) f(x - w) + q f(x - v),
 
@@ -14,54 +14,53 @@ where q is the probability that the record is drawn. With C = 1:
 | restored | fixed size | v and w of norm <= 1, u = 0 |
 
 (Zeroed under Poisson sampling has w = v = 0: the pair of a removed record.) The
-hockey-stick divergence is jointly convex, so that a pair that dominates these
-for all others drawn dominates the mechanism.
+hockey-stick divergence is jointly convex, so that a pair that dominates these mixtures
+for all draws of the others dominates the mechanism.
 
-**Theorem.** Let f never increase with |x|, in any dimension, and alpha >= 1.
-H_alpha(P || Q) is largest
+**Theorem.** Let f never increase with |x|, in any dimension, and alpha >= 1. H_alpha(P
+|| Q) is largest
 
 * replaced: on one line, at u = 1, v = -1;
 * zeroed: on one line, at u = 1, w = -1;
 * restored: at v = w, |v| = 1, the profile of a removed record.
 
-Proof. H = integral of (q f(x-u) - c f(x-w) - alpha q f(x-v))^+ with
-c = (alpha-1)(1-q) >= 0. A reflection at a hyperplane swaps points in pairs, one
-on either side; let y_L, y_R be the sum of the terms that stay and r <= r' the
-values of the term that moves.
+Proof. H = integral of (q f(x-u) - c f(x-w) - alpha q f(x-v))^+ with c = (alpha-1)(1-q)
+>= 0. A reflection at a hyperplane swaps points in pairs, one on either side; let y_L,
+y_R be the sum of the terms that stay and r <= r' the values of the term that moves.
 
-1. On one line. Replaced (zeroed: with v and w interchanged): let v* be the point
-   of the ray from u through w with |v* - u| = |v - u|, so |v*| <= |v|. The
-   bisector of v and v* passes through u, and w lies on the side of v*. So f(x-u)
-   is the same at both points of a pair, and moving v to v* brings the larger two
-   of the other terms together: (g-l-r)^+ + (g-l'-r')^+ is at least
-   (g-l-r')^+ + (g-l'-r)^+ for l <= l', r <= r', since s -> (g-s)^+ is convex.
-2. Now v <= u on the line. Move v to -1: the bisector M of both lies below zero.
-   At a point x_L below M, v is nearer than u (zeroed: 0 is), hence
-   q f(x_L-u) <= alpha q f(x_L-v), and the pair's lower half gives nothing before
-   the move; its upper half only gains from it.
-3. Move u to 1 > u: the bisector lies above zero, and both other terms are larger
-   on its lower side. The larger value of f(x-u) goes where they are smaller:
-   again two sums are spread, and the convex function grows.
+1. On one line. Replaced (zeroed: with v and w interchanged): let v* be the point of the
+   ray from u through w with |v* - u| = |v - u|, so |v*| <= |v|. The bisector of v and
+   v* passes through u, and w lies on the side of v*. So f(x-u) is the same at both
+   points of a pair, and moving v to v* brings the larger two of the other terms
+   together: (g-l-r)^+ + (g-l'-r')^+ is at least (g-l-r')^+ + (g-l'-r)^+ for l <= l', r
+   <= r', since s -> (g-s)^+ is convex.
+2. Now v <= u on the line. Move v to -1: the bisector M of both lies below zero. At a
+   point x_L below M, v is nearer than u (zeroed: 0 is), hence q f(x_L-u) <= alpha q
+   f(x_L-v), and the pair's lower half gives nothing before the move; its upper half
+   only gains from it.
+3. Move u to 1 > u: the bisector lies above zero, and both other terms are larger on its
+   lower side. The larger value of f(x-u) goes where they are smaller: again two sums
+   are spread, and the convex function grows.
 
-Restored: by convexity H is at most the larger of what it is with both other
-terms at w and with both at v, and a shift of one is the worst for either: what a
-removed record costs, attained at w = v. []
+Restored: by convexity H is at most the larger of its values with both other terms at w
+and with both at v. A shift of one is the worst for either: the cost of a removed
+record, attained at w = v. []
 
-alpha < 1 follows from H_alpha(P||Q) = 1 - alpha + alpha H_{1/alpha}(Q||P) and
-the reverse neighbours. Replacing is symmetric: the pair of u = 1, v = -1 is
-attained, so that nothing smaller dominates. Zeroed: above alpha = 1 the pair of
-w = -1, u = 1, below it that of a removed record reversed.
+alpha < 1 follows from H_alpha(P||Q) = 1 - alpha + alpha H_{1/alpha}(Q||P) and the
+reverse neighbours. Replacing is symmetric: the pair of u = 1, v = -1 is attained, so
+that nothing smaller dominates. Zeroed: above alpha = 1 the pair of w = -1, u = 1, below
+it that of a removed record reversed.
 
-Radial tables: see `noise.radial_pairs`. Where no line is the worst (noise known by what
-dominates each shift only: i.i.d. Laplace on a vector of bounded l1 norm, tables
-that are not monotone), advanced joint convexity bounds H by the profiles h_1 and h_2 of
+Radial tables: see `noise.radial_pairs`. Where no line is the worst (i.i.d. Laplace on a
+vector of bounded l1 norm and tables that are not monotone, known only by pairs that
+dominate each shift), advanced joint convexity bounds H by the profiles h_1 and h_2 of
 shifts 1 and 2: with alpha = 1 + q (a - 1) and b = alpha / a,
 
     H_alpha(P || Q) = q H_a(f_u || (1-b) f_w + b f_v)
                    <= q ((1-b) H_a(f_u || f_w) + b H_a(f_u || f_v)).
 
-Source: Theorem 2 of Balle, Barthe and Gaboardi (2018) for the last; Corollary 25
-of Zhu, Dong and Wang (2022) for the pair of a profile.
+Source: Theorem 2 of Balle, Barthe and Gaboardi (2018) for the last; Corollary 25 of
+Zhu, Dong and Wang (2022) for the pair of a profile.
 """
 
 from __future__ import annotations
@@ -76,24 +75,20 @@ ROUNDOFF = 1e-14
 """Relative error of a few operations on two profiles."""
 
 def replaced(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBounds:
-  """Bounds on a replaced record's pair, by advanced joint convexity.
+  """Returns bounds on a replaced record's pair, by advanced joint convexity.
 
-  Args:
-    near: Around the pair of the noise over all shifts up to one.
-    far: Around that over all shifts up to two.
-    sampling_prob: Of Poisson sampling, in (0, 1).
+  `near` and `far` bound the noise's pair over all shifts up to one and up to two.
+  Poisson sampling with `sampling_prob` in (0, 1).
   """
   return mixture_bounds(
       near, *mixed_profile(near.upper, far.upper, sampling_prob), sampling_prob)
 
 
 def zeroed(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBounds:
-  """Bounds on a zeroed record's pair, by advanced joint convexity.
+  """Returns bounds on a zeroed record's pair, by advanced joint convexity.
 
-  Args:
-    near: Around the pair of the noise over all shifts up to one.
-    far: Around that over all shifts up to two.
-    sampling_prob: The share of records in a sample of fixed size, in (0, 1).
+  `near` and `far` bound the noise's pair over all shifts up to one and up to two.
+  `sampling_prob` is the share of records in a sample of fixed size, in (0, 1).
   """
   return zeroed_by(mixture_bounds(
       near, *mixed_profile(far.upper, near.upper, sampling_prob), sampling_prob),
@@ -102,16 +97,11 @@ def zeroed(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBound
 
 def mixture_bounds(near: PairBounds, alpha: np.ndarray, value: np.ndarray,
                    sampling_prob: float) -> PairBounds:
-  """Bounds on a symmetric pair of mixtures from points above its profile.
+  """Returns bounds on a symmetric pair of mixtures, given points above its profile.
 
-  Args:
-    near: Around the pair of the noise over all shifts up to one.
-    alpha: Shape (points,), from one upwards.
-    value: Shape (points,), what the profile does not exceed there.
-    sampling_prob: The share of the drawn.
-
-  Returns:
-    Bounds whose `lower` is a record against one that contributes nothing.
+  `near` bounds the noise's pair over all shifts up to one. `value` bounds the profile
+  from above at `alpha`, from one upwards; both have shape (points,). `lower` is a
+  record against one that contributes nothing.
   """
   return PairBounds(near.poisson(sampling_prob)[1].lower,
                     DominatingPair.from_symmetric_profile(alpha, value))
@@ -119,17 +109,12 @@ def mixture_bounds(near: PairBounds, alpha: np.ndarray, value: np.ndarray,
 
 def zeroed_by(above: PairBounds, near: PairBounds, sampling_prob: float
               ) -> PairBounds:
-  """Bounds on a zeroed record's pair from those for alpha >= 1.
+  """Returns bounds on a zeroed record's pair, given bounds `above` for alpha >= 1.
 
-  Args:
-    above: Bounds for alpha >= 1.
-    near: Around the pair of the noise over all shifts up to one.
-    sampling_prob: The share of records in a sample of fixed size.
-
-  Returns:
-    Bounds whose `upper` dominates, P being with the record; the reverse
-    dominates for a restored one. `lower` is a record of norm one among such as
-    are its opposite, or among zeros.
+  `near` bounds the noise's pair over all shifts up to one, `sampling_prob` is the share
+  of records in a sample of fixed size. `upper` dominates, P being with the record; its
+  reverse dominates for a restored one. `lower` is a record of norm one among records
+  that are its opposite, or zeros.
   """
   add, _ = near.poisson(sampling_prob)
   return PairBounds(above.lower, _joined(above.upper, add.upper))
@@ -137,16 +122,10 @@ def zeroed_by(above: PairBounds, near: PairBounds, sampling_prob: float
 
 def mixed_profile(out: DominatingPair, other: DominatingPair,
                   sampling_prob: float) -> tuple[np.ndarray, np.ndarray]:
-  """Advanced joint convexity: bounds on the profile of two mixtures.
+  """Bounds the profile of two mixtures from above by advanced joint convexity.
 
-  Args:
-    out: Dominates the drawn record against its sample without it.
-    other: Dominates the drawn record against the neighbour's, drawn.
-    sampling_prob: The share of the drawn in both mixtures.
-
-  Returns:
-    (alpha, value), shape (points,): alpha from one upwards, and what the profile
-    does not exceed there.
+  `out` dominates the drawn record against its sample without it, `other` the drawn
+  record against the neighbour's. Returns (alpha, value), shape (points,), alpha >= 1.
   """
   log_a = envelope.profile_grid([out, other])
   values = []
@@ -160,7 +139,7 @@ def mixed_profile(out: DominatingPair, other: DominatingPair,
 
 
 def no_noise(prob: float) -> PairBounds:
-  """Bounds that hold for any noise: the drawn record is seen for certain."""
+  """Returns bounds that hold for any noise: a drawn record is seen for certain."""
   one = np.ones(1)
   return PairBounds(
       DominatingPair(np.zeros(1), one, one),
@@ -170,10 +149,10 @@ def no_noise(prob: float) -> PairBounds:
 
 def _joined(above: DominatingPair, below: DominatingPair
             ) -> DominatingPair:
-  """The pair whose profile is the one's for alpha >= 1, the other's below.
+  """Returns the pair with one profile for alpha >= 1, another below.
 
-  Both have the same profile at one, but for rounding: what the smaller lacks
-  there is added at a loss of the size of the others.
+  Both profiles agree at one, but for rounding: the mass that the smaller one lacks
+  there is added at a loss of typical size.
   """
   up, down = above.loss > 0, below.loss < 0
   gain = float(np.sum(above.p[up] - above.q[up])) + above.p_inf

@@ -1,1 +1,1 @@
-"""What composed releases cost: one method a file, chosen by `composition`."""
+"""Bounds on delta and epsilon of compositions: one method per file."""

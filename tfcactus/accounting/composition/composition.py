@@ -1,17 +1,17 @@
-"""Composition of steps: picks the method, never the user.
+"""Composition of steps: the kinds of privacy losses decide the method.
 
-| steps | method | bounds |
+| steps | method | width of the bounds |
 |---|---|---|
-| one Gaussian release, or unsampled ones only | closed form | rounding |
-| subsampled or allocated Gaussians | tilted contour | 1e-9 and better, mostly |
-| subsampled ones too few or too rare for one tilt | several contours | the same |
-| two of them, whatever their kind | cells against a closed form | 1e-7, mostly 1e-9 |
-| by addition, too few or too rare | fine lattice | about 1e-8 |
-| few discrete outcomes | their enumeration | 1e-12 for each step |
-| Laplace releases of one scale | residues in whole numbers | rounding |
-| discrete ones or Laplace beside Gaussians | contour | 1e-11 for each step |
-| anything discrete among many | contour, smoothed by 1e-6 | about 1e-6 |
-| few discrete ones, or not certified | lattice | about 1e-5 |
+| one Gaussian release, or only unsampled ones | closed form | rounding |
+| subsampled or randomly allocated Gaussians | contour at one tilt | 1e-9, mostly |
+| removal, too few or too rare for one tilt | several contours | 1e-9, mostly |
+| two Gaussians, any direction | cells and a closed form | 1e-7, mostly 1e-9 |
+| addition, too few or too rare | fine lattice | about 1e-8 |
+| few discrete outcomes | enumeration | 1e-12 per step |
+| Laplace releases of one scale | residues in integers | rounding |
+| discrete or Laplace steps beside Gaussians | contour | 1e-11 per step |
+| many steps, some of them discrete | smoothed contour | 5e-6 |
+| few discrete steps, or decay not certified | lattice | about 1e-5 |
 """
 
 from __future__ import annotations
@@ -46,33 +46,33 @@ from tfcactus.accounting.composition.two_steps import TwoSteps
 from tfcactus.pairs.dominating_pair import PairBounds
 
 GOOD = 1e-8
-"""Width of bounds, absolute and relative, that no other method need better."""
+"""Bounds of this width, relative to min(upper, 1), are accepted at once."""
 
 FAIR = 1e-4
-"""Relative width of bounds on allocated releases that a lattice hardly betters."""
+"""Allocated releases with bounds of at most this relative width need no lattice."""
 
 FLOOR = 2e-14
-"""Width for each step that is rounding, whatever the method."""
+"""Width per step that is rounding, whatever the method: accepted at once."""
 
 FINE_CELLS = 1 << 18
-"""Cells of a continuous loss when the lattice is all there is."""
+"""Number of cells per continuous loss on the fine lattice."""
 
 PILOT_CELLS = 1 << 12
-"""Cells that suffice to choose a tilt and a window."""
+"""Number of cells per continuous loss that suffices to choose a tilt and a window."""
 
 COARSE_CELLS = 1 << 14
-"""Cells of a continuous loss beside discrete ones."""
+"""Number of cells per continuous loss beside discrete ones."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepLoss:
-  """The privacy loss of one step, in one direction.
+  """The privacy loss of one step, in one direction (add or remove).
 
   Attributes:
-    make_bounds: Returns the step's dominating pair, bracketed in a number of
-      cells if the loss is continuous.
-    loss: The loss in closed form, if it is of a Gaussian release.
-    scalar: The loss in closed form, if it is of another.
+    make_bounds: Returns bounds on the step's dominating pair, given the number of cells
+      of a continuous loss.
+    loss: The loss of a Gaussian release in closed form, or None.
+    scalar: The loss of another mechanism in closed form, or None.
   """
 
   make_bounds: Callable[[int], PairBounds]
@@ -80,25 +80,25 @@ class StepLoss:
   scalar: Optional[Loss] = None
 
   def __post_init__(self) -> None:
-    # One pair for one number of cells: what is derived from it is kept with it.
+    # Values derived from a pair are cached with it: make each pair only once.
     object.__setattr__(self, 'make_bounds', functools.lru_cache(self.make_bounds))
 
   @classmethod
   def of(cls, bounds: PairBounds) -> StepLoss:
-    """The step of a pair."""
+    """Returns the step whose dominating pair has these bounds."""
     return cls(lambda cells: bounds)
 
   def bounds(self, cells: int = COARSE_CELLS) -> PairBounds:
-    """The step's dominating pair from below and above."""
+    """Returns bounds on the step's dominating pair, from below and above."""
     return self.make_bounds(cells)
 
   def renyi_divergence(self, orders: np.ndarray, *, finite: bool = False
                        ) -> np.ndarray:
-    """D_order(P || Q), shape (n,).
+    """Returns the Renyi divergences D_order(P || Q), shape (n,).
 
     Args:
       orders: Shape (n,), positive, other than one.
-      finite: Of finite losses only, where there are infinite ones.
+      finite: Leave out the P-mass of infinite losses.
     """
     below = orders < 1
     if self.loss is not None and np.any(below):
@@ -114,10 +114,10 @@ class StepLoss:
 
   def _around_one(self, loss: ReleaseLoss, orders: np.ndarray, below: np.ndarray
                   ) -> np.ndarray:
-    """Of a loss in closed form, orders below one by the upper pair's atoms.
+    """Returns divergences; orders below one use the upper pair's, which are larger.
 
-    Its moments are asked for on the right half plane only. What dominates has larger
-    divergences at every order, each being a mean of hockey sticks (but for signs).
+    Closed-form moments exist on the right half plane only. A divergence is a mean of
+    hockey sticks, but for signs: what dominates has larger ones at every order.
     """
     found = np.empty(orders.shape)
     if not np.all(below):
@@ -132,7 +132,7 @@ class StepLoss:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Composition:
-  """Independent groups of steps, in one direction.
+  """The composition of independent groups of steps, in one direction (add or remove).
 
   Attributes:
     groups: Pairs (StepLoss or PairBounds, number of steps).
@@ -149,32 +149,32 @@ class Composition:
     object.__setattr__(self, 'groups', groups)
 
   def epsilon(self, delta: float) -> Bounds:
-    """Bounds on the least epsilon >= 0 at `delta` in (0, 1)."""
+    """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1)."""
     delta = _checks.delta(delta)
     losses = self._losses
     if self._total_variation <= delta:
       return Bounds(0.0, 0.0, 0.0)
     bounds = self._ask(lambda method: method.epsilon(delta))
     if losses is None and math.isinf(bounds.upper) and delta > self._lattice.p_inf[1]:
-      # No finite loss is above the largest of all.
+      # At this delta, epsilon is at most the largest finite total loss.
       top = max(self._lattice.top, bounds.lower)
       bounds = Bounds(bounds.lower, min(bounds.estimate, top), top)
     if losses is None or not self._allocates and bounds.upper < math.inf:
       return bounds
-    # Chance never costs: without it Gaussian releases are one.
+    # Sampling never costs privacy, and unsampled Gaussians compose to one Gaussian.
     try:
       cap = _unsampled(losses).epsilon(delta).upper
-    except IntractableError:  # A delta next to the least number.
+    except IntractableError:  # delta is near the least float.
       return bounds
     return Bounds(bounds.lower, min(bounds.estimate, cap), min(bounds.upper, cap))
 
   def delta(self, epsilon: float) -> Bounds:
-    """Bounds on the least delta at `epsilon` >= 0."""
+    """Returns bounds on the least delta at `epsilon` >= 0."""
     epsilon = _checks.non_negative('epsilon', epsilon)
     return self._ask(lambda method: method.delta(epsilon))
 
   def stays_below(self, epsilon: float, delta: float) -> bool:
-    """Whether `delta` at `epsilon` is quickly shown to be kept; False: unknown."""
+    """Returns whether delta(`epsilon`) <= `delta` is quickly shown; False: unknown."""
     losses = self._losses
     if losses is None or any(loss.normal for loss, _ in losses):
       return False
@@ -187,16 +187,16 @@ class Composition:
 
   @property
   def p_inf(self) -> tuple[float, float]:
-    """(lower, upper) probability of an infinite loss."""
+    """Bounds (lower, upper) on the probability of an infinite loss."""
     return (0.0, 0.0) if self._losses is not None else self._lattice.p_inf
 
   def renyi_divergence(self, order: npt.ArrayLike, *, finite: bool = False
                        ) -> np.ndarray:
-    """The Renyi divergence D_order(P || Q) of the composition.
+    """Returns the Renyi divergence D_order(P || Q) of the composition.
 
     Args:
       order: Positive, other than one, any shape.
-      finite: Of finite losses only, where there are infinite ones.
+      finite: Leave out the P-mass of infinite losses.
     """
     order = np.asarray(order, dtype=np.float64)
     if not np.all((order > 0) & (order != 1)):
@@ -206,7 +206,11 @@ class Composition:
         for step, count in self.groups], axis=0).reshape(order.shape)
 
   def _ask(self, ask: Callable[[Method], Bounds]) -> Bounds:
-    """The first good bounds, or the narrowest; of no other method the lattice's."""
+    """Returns the first method's bounds within tolerance, else the narrowest.
+
+    The lattice is the last resort: its bounds are returned if no method has any, and
+    are intersected with wide bounds on allocated releases.
+    """
     found = []
     for make in self._methods():
       try:
@@ -228,7 +232,7 @@ class Composition:
     return Bounds(low, min(max(best.estimate, low), high), high)
 
   def _methods(self) -> Sequence[Callable[[], Method]]:
-    """Ways to an answer, the one that is mostly fastest first."""
+    """Returns constructors of the methods to try, mostly the fastest first."""
     losses, gaussians = self._losses, self._gaussians
     if losses is None:
       return self._discrete_methods()
@@ -247,7 +251,7 @@ class Composition:
             lambda: whole, lambda: split]
 
   def _discrete_methods(self) -> Sequence[Callable[[], Method]]:
-    """Likewise, where not all losses are of Gaussian releases."""
+    """Returns constructors of the methods to try if not all releases are Gaussian."""
     mixed: list[Callable[[], Method]] = []
     if self._laplace is not None:
       top, count = self._laplace
@@ -263,7 +267,7 @@ class Composition:
 
   @property
   def _laplace(self) -> Optional[tuple[float, int]]:
-    """(largest loss of one, how many), if all are Laplace releases of one scale."""
+    """(largest loss, count) for Laplace releases of one scale only, else None."""
     tops = {step.scalar.top if isinstance(step.scalar, LaplaceLoss) else math.nan
             for step, _ in self.groups}
     [top, *others] = tops
@@ -271,7 +275,7 @@ class Composition:
 
   @property
   def _closed_p_inf(self) -> tuple[float, float]:
-    """(lower, upper) probability of an infinite loss of the discrete steps alone."""
+    """Bounds (lower, upper) on P(infinite loss) from steps without a closed form."""
     pairs = [(step.bounds(), count) for step, count in self.groups
              if not (step.loss or step.scalar)]
     return lattice.Lattice(pairs).p_inf if pairs else (0.0, 0.0)
@@ -282,26 +286,26 @@ class Composition:
 
   @functools.cached_property
   def _losses(self) -> Optional[tuple[tuple[ReleaseLoss, int], ...]]:
-    """The losses, if all are in closed form."""
+    """The losses with counts if all are of Gaussian releases, else None."""
     losses = tuple((step.loss, count) for step, count in self.groups
                    if step.loss is not None)
     return losses if len(losses) == len(self.groups) else None
 
   @functools.cached_property
   def _gaussians(self) -> Optional[tuple[tuple[GaussianLoss, int], ...]]:
-    """The losses, if all are of Gaussian releases, sampled or not."""
+    """The losses with counts if all are of unallocated Gaussian releases, else None."""
     losses = tuple((loss, count) for loss, count in self._losses or ()
                    if isinstance(loss, GaussianLoss))
     return losses if len(losses) == len(self.groups) else None
 
   @property
   def _allocates(self) -> bool:
-    """Whether all losses are in closed form, but not all of samples."""
+    """Whether all releases are Gaussian, some of them by random allocation."""
     return self._losses is not None and self._gaussians is None
 
   @property
   def _total_variation(self) -> float:
-    """A bound on delta at zero, the sum of the steps' own if those are known."""
+    """An upper bound on delta(0): the sum of the steps' own, or inf if unknown."""
     if self._gaussians is None or all(loss.normal for loss, _ in self._gaussians):
       return math.inf
     return math.fsum(count * float(sum(loss.delta(0.0)))
@@ -313,7 +317,7 @@ class Composition:
 
   @functools.cached_property
   def _enumeration(self) -> Optional[Enumeration]:
-    """All outcomes, if they are not too many."""
+    """The enumeration of all outcomes, or None if there are too many."""
     return Enumeration.of(self._pairs, self._lattice.p_inf)
 
   @functools.cached_property
@@ -326,6 +330,6 @@ class Composition:
 
 
 def _unsampled(losses: Sequence[tuple[ReleaseLoss, int]]) -> ClosedForm:
-  """The one release that is the same as several if none were sampled."""
+  """Returns the single Gaussian release that composes the releases without sampling."""
   mu = math.sqrt(math.fsum(count * loss.mu**2 for loss, count in losses))
   return ClosedForm(GaussianLoss(mu, 1.0, 'remove'))

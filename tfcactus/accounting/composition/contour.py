@@ -1,21 +1,21 @@
-"""delta and epsilon by inverting the phi function on a tilted contour.
+"""Bounds on delta and epsilon by inverting the phi function on a tilted contour.
 
-With K(t) the sum of the steps' log moment generating functions and c > 0,
+The phi function is the characteristic function of the privacy loss. With K(t) the sum
+of the steps' log moment generating functions and c > 0,
 
     delta(eps) = 1/(2 pi i) * integral over Re t = c of
                      exp(K(t) - t eps) / (t (t + 1)) dt,
 
-and the derivative in eps has the kernel -1 / (t + 1): one table of phi values
-serves every epsilon near the one sought. All four errors are bounded:
+and the derivative with respect to eps has the kernel -1 / (t + 1). One table of phi
+values therefore serves every epsilon near the one sought. All four errors are bounded:
 
-- aliasing: the trapezoidal rule of step 2 pi / T equals the sum over m of
-  e^(c m T) delta(eps + m T), which exceeds delta(eps) by what Chernoff's
-  inequality bounds;
-- truncation: by a bound on |phi| that holds at every later point;
+- aliasing: the trapezoidal rule of step 2 pi / T equals the sum over m of e^(c m T)
+  delta(eps + m T). Chernoff's inequality bounds its excess over delta(eps);
+- truncation: |phi| is bounded at every later point;
 - quadrature and rounding: node by node.
 
-Source: the phi function is Definition 11 of Zhu, Dong and Wang (AISTATS 2022);
-tilting and bounds are this library's.
+Source: the phi function is Definition 11 of Zhu, Dong and Wang (AISTATS 2022); tilting
+and bounds are this library's.
 """
 
 from __future__ import annotations
@@ -41,55 +41,51 @@ from tfcactus.accounting.composition.saddles import Saddles
 from tfcactus.accounting.composition.saddles import STEP_ROUNDOFF
 
 LOG_TOLERANCE = math.log(1e-14)
-"""Log of the relative error of delta aimed at for each cause. Knob of speed."""
+"""Log of the relative error of delta aimed at per cause. Affects speed only."""
 
 MAX_TABLE = 500_000_000
-"""Phi values times quadrature nodes beyond which the contour gives up. Knob of
-speed."""
+"""Phi values times quadrature nodes at which a contour gives up. Affects speed only."""
 
 MIN_ORDER = 0.0008
-"""No tilts much below this are tried."""
+"""Tilts much below this are not tried."""
 
 FIRST_ORDERS = (0.5, 80.0)
-"""Tilts are tried in this range, then beyond."""
+"""Range of the tilts tried first."""
 
 BLOCK = 25.0
-"""Ratio of the ends of a range that is tried beyond."""
+"""Ratio of the ends of each further range of tilts."""
 
 REACHES = (0.8, 40.0)
-"""The end of the integral is sought in this range, in the ends that it would
-have if the tilted loss were normal; then everywhere."""
+"""Range in which the integral's end is sought first, over its end for a normal loss."""
 
 LOG_NOTHING = -650.0
-"""Log of a delta that is not told from zero; about it is then the upper bound."""
+"""If log delta is smaller, delta is bounded below by zero and above by about this."""
 
 NOTHING_ROOM = 10.0
-"""Allowance for rounding in that log, which the bound is larger by."""
+"""Allowance for rounding, added to LOG_NOTHING in the upper bound."""
 
 BELOW_SLACK = 1e-6
-"""Allowance for rounding in the log of a delta that is quickly shown small, beside
-that of each step's moment, `saddles.STEP_ROUNDOFF`."""
+"""Allowance for rounding in `stays_below`, besides STEP_ROUNDOFF for each step."""
 
 QUICK_ORDER = 300.0
-"""A tilt beyond this takes seconds: delta is next to what no epsilon undercuts."""
+"""Largest tilt of a quick contour: larger ones take seconds."""
 
 QUICK_TABLE = 3_000_000
-"""Exponentials that take a few tenths of a second."""
+"""Phi values times nodes of a quick contour, which take a few tenths of a second."""
 
 FEW_NODES = 400
-"""So many nodes are not worth saving."""
+"""With at most this many nodes no better tilt is sought."""
 
 FEW_STEPS = 100_000
-"""So many steps do not add up rounding that a better tilt would avoid."""
+"""With at most this many steps a better tilt would not reduce rounding."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Contour:
   """A composition of independent losses with analytic phi functions.
 
-  Attributes:
-    groups: Pairs (loss, number of steps).
-    quick: Whether to give up where it takes seconds, since there is another method.
+  `groups` are pairs (loss, number of steps). If `quick`, give up after tenths of a
+  second, because another method exists.
   """
 
   groups: Sequence[tuple[base.Loss, int]]
@@ -98,11 +94,7 @@ class Contour:
   _decay_margin = 0.0
 
   def epsilon(self, delta: float) -> Bounds:
-    """Bounds on epsilon at `delta`.
-
-    Raises:
-      IntractableError: if the composition is too hard for a contour.
-    """
+    """Returns bounds on epsilon; raises IntractableError if a contour is too hard."""
     with one_thread():
       return self._epsilon(delta)
 
@@ -119,11 +111,7 @@ class Contour:
     return profile.bracket(delta, found)
 
   def delta(self, epsilon: float) -> Bounds:
-    """Bounds on delta at `epsilon`.
-
-    Raises:
-      IntractableError: if the composition is too hard for a contour.
-    """
+    """Returns bounds on delta; raises IntractableError if a contour is too hard."""
     with one_thread():
       return self._delta(epsilon)
 
@@ -138,11 +126,7 @@ class Contour:
     return inversion.Profile([table]).delta_bounds(epsilon)
 
   def _check_nothing(self, order: float, epsilon: float) -> None:
-    """Shows that delta is not told from zero, where moments are about right only.
-
-    Raises:
-      IntractableError: if it is not shown.
-    """
+    """Raises IntractableError unless delta is shown to be below its reported bound."""
     if self._moments_are_proved:
       return
     log_bound = self.log_moment(order) - order * epsilon + _numerics.log_kernel(order)
@@ -163,7 +147,7 @@ class Contour:
 
   def saddles(self, log_delta: float = -math.inf, epsilon: float = math.inf
               ) -> Saddles:
-    """Saddle points on both sides of a delta or of an epsilon."""
+    """Returns saddle points on both sides of a delta or of an epsilon."""
     known = self._block(*FIRST_ORDERS)
     while True:
       passed = np.flatnonzero(
@@ -173,7 +157,7 @@ class Contour:
         low = known.orders[0]
         known = self._block(low / BLOCK, low).joined(known)
       elif first > known.orders.size - 5:
-        # Aliasing wants orders well above the best.
+        # Bounds on aliasing need orders well above the best one.
         if known.orders[-1] >= self._max_order:
           break
         low = known.orders[-1]
@@ -185,7 +169,7 @@ class Contour:
     return known
 
   def _refined(self, known: Saddles, index: int) -> Saddles:
-    """With more tilts around one of them."""
+    """Returns `known` with more tilts around the one at `index`."""
     index = min(max(index, 1), known.orders.size - 2)
     return known.joined(
         self._block(known.orders[index - 1], known.orders[index + 1]))
@@ -198,20 +182,15 @@ class Contour:
 
   @property
   def _all(self) -> Sequence[tuple[base.Loss, int]]:
-    """What is added up: the groups, and what a subclass adds to them."""
+    """All terms of the total loss: the groups, and any that a subclass adds."""
     return self.groups
 
   def table(self, saddles: Saddles, epsilon: float, log_delta: float
             ) -> inversion.Table:
-    """Nodes and phi values that suffice near an epsilon.
+    """Returns phi values on enough nodes for bounds on delta near `epsilon`.
 
-    Args:
-      saddles: This composition's, around `epsilon`.
-      epsilon: Where delta is wanted.
-      log_delta: About its log there: errors are a small share of delta.
-
-    Raises:
-      IntractableError: if that takes too many.
+    `log_delta` is a rough log delta at `epsilon`: errors are a small share of delta.
+    Raises IntractableError if too many nodes are needed.
     """
     log_moment = None if self._moments_are_proved else functools.lru_cache(
         self.log_moment)
@@ -236,7 +215,7 @@ class Contour:
       count = int(math.ceil(end / spacing)) + 1
       if refined or count <= FEW_NODES:
         break
-      # A better tilt, and orders close to it, make for fewer nodes.
+      # A better tilt, with orders close to it, needs fewer nodes.
       saddles = self._refined(saddles, best)
       best = saddles.nearest(epsilon)
     tilted = self._tilted(order, count * spacing)
@@ -253,7 +232,7 @@ class Contour:
 
   def transform(self, order: float, spacing: float, count: int
                 ) -> tuple[np.ndarray, np.ndarray]:
-    """log M at order + i spacing * (0..count-1), and a bound on its error."""
+    """Returns log M at order + i spacing * (0..count-1), and bounds on its error."""
     tilted = self._tilted(order, spacing * count)
     log_mgf = math.fsum(number * part.log_mgf for part, number in tilted)
     log_phi, slack = inversion.log_phi_of(tilted, spacing, count)
@@ -261,20 +240,16 @@ class Contour:
         1 + abs(log_mgf) + np.abs(log_phi))
 
   def log_moment(self, order: float) -> float:
-    """An upper bound on the log moment of the sum."""
+    """Returns an upper bound on the log moment log M(order) of the total loss."""
     return math.fsum(number * loss.log_moment(order)
                      for loss, number in self._all)
 
   def _certify(self, table: inversion.Table) -> None:
-    """Shows that phi decays as taken, where `log_decay` is no proof.
-
-    Raises:
-      IntractableError: if it could not be shown.
-    """
+    """Raises IntractableError unless phi is shown to decay as `log_decay` says."""
 
   def _end(self, order: float, variance: float, spacing: float, log_need: float
            ) -> tuple[float, float]:
-    """A point beyond which the integral can be dropped, and log |phi| there."""
+    """Returns a point beyond which the integral can be dropped, and log |phi| there."""
     normal = max(math.sqrt(2 * max(log_need, 1.0) / max(variance, 1e-300)),
                  2 * spacing)
     grid = _geometric(REACHES[0] * normal, REACHES[1] * normal, 14)
@@ -292,7 +267,7 @@ class Contour:
 
   def _decay(self, order: float, grid: np.ndarray, log_need: float
              ) -> tuple[np.ndarray, Optional[int]]:
-    """log |phi| on a grid, and where it is first small enough."""
+    """Returns log |phi| on `grid`, and the first index at which it is small enough."""
     decay = sum((number * loss.log_decay(order, grid)
                  for loss, number in self._all), np.zeros_like(grid))
     decay = decay + self._decay_margin
@@ -300,10 +275,7 @@ class Contour:
     return decay, int(enough[0]) if enough.size else None
 
   def stays_below(self, epsilon: float, log_delta: float) -> bool:
-    """Whether delta at `epsilon` is quickly shown to be below; False: unknown.
-
-    The integrand's modulus is integrated, with the bound on |phi| that falls.
-    """
+    """Returns whether integrating |phi|'s bound shows log delta < `log_delta`."""
     known = self._block(*FIRST_ORDERS, 22)
     best = int(np.argmin(
         known.mgf - known.orders * epsilon + _numerics.log_kernel(known.orders)))
@@ -322,7 +294,7 @@ class Contour:
 
 
 def one_thread() -> ContextManager[object]:
-  """Several threads make matrices of this size ten times slower."""
+  """Limits BLAS to one thread: more make matrices of this size ten times slower."""
   return _threads().limit(limits=1)
 
 
@@ -334,9 +306,9 @@ def _threads() -> threadpoolctl.ThreadpoolController:
 _STEPS = {points: np.linspace(0.0, 1.0, points) for points in (6, 12, 14, 22)}
 
 _SPREAD = np.concatenate([np.linspace(0.25, 4.0, 13), [5.0, 7.0, 12.0, 50.0]])
-"""Where |phi| is bounded for a quick answer, in units of a normal loss."""
+"""Points where `stays_below` bounds |phi|, times the loss's standard deviation."""
 
 
 def _geometric(low: float, high: float, points: int) -> np.ndarray:
-  """`points` numbers from low to high in equal ratios."""
+  """Returns `points` numbers from `low` to `high` in equal ratios."""
   return low * (high / low)**_STEPS[points]

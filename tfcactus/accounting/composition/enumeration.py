@@ -1,8 +1,8 @@
-"""Few discrete releases: every outcome of the composition, one by one.
+"""Enumeration of all outcomes of a composition of few discrete releases.
 
-Releases of the same pair are exchangeable, so that only how often each atom came
-up counts. What is left are atoms of the composition with losses and masses that
-are known to rounding, and delta is a sum over them.
+Releases of the same pair are exchangeable: an outcome is determined by the number of
+times each atom occurred. Losses and masses of outcomes are known to rounding, and delta
+is a sum over outcomes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tfcactus.accounting.composition import infinite_mass
 from tfcactus.pairs import dominating_pair as pair_lib
 
 MAX_OUTCOMES = 4_000_000
-"""More outcomes of a composition than this are not enumerated."""
+"""Compositions with more outcomes are not enumerated."""
 
 
 OPERATIONS = 64
 """Bound on the operations behind the loss or the log mass of an outcome, each with an
 error of EPS / 2 of the largest intermediate. MAX_OUTCOMES allows a step at most twelve
-draws, or twelve atoms, with one product and two sums each (C(25, 12) > 4e6),
-and fewer for each of several steps, whose counts multiply."""
+draws, or twelve atoms, with one product and two sums each (C(25, 12) > 4e6), and fewer
+for each of several steps, whose counts multiply."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,11 +51,7 @@ class Outcomes:
   @classmethod
   def of(cls, groups: Sequence[tuple[pair_lib.DominatingPair, int]]
          ) -> Optional[Outcomes]:
-    """All outcomes, or None if they are too many.
-
-    Args:
-      groups: Pairs (dominating pair, number of releases).
-    """
+    """Returns all outcomes of (pair, number of releases), or None if too many."""
     if math.prod(math.comb(pair.p.size + count - 1, count) if count <= 10**6
                  else MAX_OUTCOMES + 1 for pair, count in groups) > MAX_OUTCOMES:
       return None
@@ -74,40 +70,35 @@ class Outcomes:
     return self.steps * pair_lib.LOSS_ROUNDOFF + OPERATIONS * _numerics.EPS * top
 
   def delta(self, epsilon: float, sign: int) -> float:
-    """A bound on what finite losses have of delta; upper if `sign` is one."""
+    """Returns a bound on delta from finite losses: upper (`sign` 1) or lower (-1)."""
     epsilon -= sign * self._loss_error
     first = int(np.searchsorted(self.loss, epsilon, side='right'))
     gain = self.p[first:] * -np.expm1(epsilon - self.loss[first:])
-    # The relative error of a mass is the error of its logarithm.
+    # The relative error of a mass is the absolute error of its logarithm.
     log_error = OPERATIONS * _numerics.EPS * (1 + self._log_size[first:])
     return float(np.sum(gain * (1 + sign * log_error))) * (
         1 + sign * self.steps * pair_lib.MASS_ROUNDOFF)
 
   @functools.cached_property
   def _log_size(self) -> np.ndarray:
-    """Bound on the moduli of what a log mass was added up from."""
+    """Bound on the moduli of the terms of each log mass."""
     return np.abs(_numerics.log_mass(np.maximum(self.p, 1e-300))) + (
         2 * special.gammaln(self.steps + 1.0))
 
   @functools.cached_property
   def _suffix(self) -> tuple[np.ndarray, np.ndarray]:
-    """P- and Q-masses of each outcome and all with larger losses."""
-    # Far down, where this caps it, no epsilon is looked for.
+    """P- and Q-masses of each outcome together with all of larger loss."""
+    # The cap acts far below any epsilon that is sought.
     q = self.p * np.exp(np.minimum(-self.loss, 600.0))
     p, q = (np.append(np.cumsum(mass[::-1])[::-1], 0.0) for mass in (self.p, q))
     return p, q
 
   def epsilon(self, delta: float, sign: int) -> float:
-    """A bound on the least epsilon >= 0 with `delta` from finite losses.
-
-    Args:
-      delta: At or above zero.
-      sign: One for an upper bound, minus one for a lower one.
-    """
+    """Returns a bound on epsilon from finite losses: upper (`sign` 1) or lower (-1)."""
     if self.delta(0.0, sign) <= delta:
       return 0.0
     p, q = self._suffix
-    # delta at each loss, of the atoms above it: falling.
+    # delta at each loss, from the atoms above it: decreasing.
     with np.errstate(over='ignore', invalid='ignore'):
       at = p[1:] - np.exp(self.loss) * q[1:]
     index = int(np.searchsorted(-np.nan_to_num(at), -delta))
@@ -125,7 +116,7 @@ class Outcomes:
 
 def _multisets(pair: pair_lib.DominatingPair, count: int
                ) -> tuple[np.ndarray, np.ndarray]:
-  """Losses and log P-masses of all multisets of `count` atoms."""
+  """Returns losses and log P-masses of all multisets of `count` atoms."""
   real = pair.p > 0
   loss, log_p = pair.loss[real], np.log(pair.p[real])
   return (_atom_by_atom if loss.size < count else _draw_by_draw)(loss, log_p, count)
@@ -133,7 +124,7 @@ def _multisets(pair: pair_lib.DominatingPair, count: int
 
 def _draw_by_draw(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
                   ) -> tuple[np.ndarray, np.ndarray]:
-  """Each multiset as its atoms in order: for few draws."""
+  """Builds each multiset as a sorted sequence of atoms: for few draws."""
   last = np.zeros(1, np.int64)
   run = np.zeros(1, np.int64)
   loss, log_p = np.zeros(1), np.full(1, math.lgamma(count + 1))
@@ -152,7 +143,7 @@ def _draw_by_draw(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
 
 def _atom_by_atom(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
                   ) -> tuple[np.ndarray, np.ndarray]:
-  """Each multiset as how often each atom comes up: for few atoms."""
+  """Builds each multiset from the count of each atom: for few atoms."""
   left = np.full(1, count)
   loss, log_p = np.zeros(1), np.full(1, math.lgamma(count + 1))
   for index in range(atom_loss.size):
@@ -169,13 +160,7 @@ def _atom_by_atom(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
 
 @dataclasses.dataclass(frozen=True)
 class Enumeration:
-  """A composition whose outcomes were enumerated, from below and above.
-
-  Attributes:
-    lower: Outcomes of the pairs that the steps dominate.
-    upper: Outcomes of the pairs that dominate the steps.
-    p_inf: (lower, upper) probability of an infinite loss.
-  """
+  """Enumerated outcomes of two compositions, which bound one from below and above."""
 
   lower: Outcomes
   upper: Outcomes
@@ -184,7 +169,7 @@ class Enumeration:
   @classmethod
   def of(cls, groups: Sequence[tuple[pair_lib.PairBounds, int]],
          p_inf: infinite_mass.PInf) -> Optional[Enumeration]:
-    """The enumeration, or None if it is too long."""
+    """Returns the enumeration, or None if there are too many outcomes."""
     upper = Outcomes.of([(bounds.upper, count) for bounds, count in groups])
     if upper is None:
       return None
@@ -194,13 +179,13 @@ class Enumeration:
     return None if lower is None else cls(lower, upper, p_inf)
 
   def delta(self, epsilon: float) -> Bounds:
-    """Bounds on delta at `epsilon` >= 0."""
+    """Returns bounds on delta at `epsilon` >= 0."""
     low, high = infinite_mass.beside(
         self.lower.delta(epsilon, -1), self.upper.delta(epsilon, 1), self.p_inf)
     return Bounds(low, 0.5 * (low + high), high)
 
   def epsilon(self, delta: float) -> Bounds:
-    """Bounds on the least epsilon >= 0 at `delta`."""
+    """Returns bounds on the least epsilon >= 0 at `delta`."""
     p_low, p_high = self.p_inf
     if delta < p_low:
       return Bounds(math.inf, math.inf, math.inf)

@@ -1,4 +1,4 @@
-"""delta and epsilon from phi on the nodes of a vertical line, with bounds."""
+"""Bounds on delta and epsilon from phi values on the nodes of a vertical line."""
 
 from __future__ import annotations
 
@@ -19,27 +19,26 @@ from tfcactus.accounting.composition.losses import rounding
 from tfcactus.accounting.composition.saddles import Alias
 
 MAX_TABLES = 4
-"""Tables made before the last is used as it is."""
+"""Largest number of tables; the last one is used wherever it was made."""
 
 MAX_NEWTON = 80
-"""Steps of Newton's method before the tables are given up. Knob of speed."""
+"""Largest number of Newton steps before the tables are given up. Affects speed only."""
 
 MAX_DOUBLINGS = 8
-"""So often a bound on epsilon is moved further than its error says. Knob of speed."""
+"""How often a bound on epsilon is moved further outwards. Affects speed only."""
 
 MAX_NORMALISATION = 0.05
-"""Error of the log of what phi of all steps is over, beyond which another method is
-tried: what is cut off where phi cannot be larger relies on its being about right."""
+"""Error of the log normalisation of all steps' phi beyond which another method is
+tried: clipping phi to its possible range assumes that it is about right."""
 
 MAX_WIDTH = 1e-3
-"""Relative width of bounds on delta beyond which another method is tried. Knob of
-speed."""
+"""Largest relative width of bounds on delta that is accepted. Affects speed only."""
 
 _Profile = TypeVar('_Profile', bound='Profile')
 
 
 class Table:
-  """Phi on the nodes, and what follows from it at any epsilon nearby."""
+  """Values of phi on the nodes; gives bounds on delta at any epsilon nearby."""
 
   def __init__(self, order: float, spacing: float, count: int,
                tilted: Sequence[tuple[base.TiltedLoss, int]],
@@ -62,7 +61,7 @@ class Table:
     size = np.abs(self._kernels[0])
     relative = _numerics.sum_roundoff(count) + rounding.PHASE_ROUNDOFF * (
         abs(self._log_mgf) + np.abs(log_phi))
-    # Neither phi nor what was computed for it exceeds one by much.
+    # Neither phi nor its computed value exceeds one by much.
     wrong = np.minimum(
         np.abs(phi) * np.expm1(np.minimum(slack, 1.0)) + np.where(
             slack > 1, np.exp(np.minimum(log_phi.real + slack, 1.0)), 0.0), 3.0)
@@ -73,20 +72,20 @@ class Table:
     self._tail = math.exp(max(log_tail, -745.0)) / (math.pi * self._t[-1])
 
   def _scale(self, epsilon: float) -> float:
-    """e^{K - c eps}."""
+    """Returns e^{K - c eps}."""
     log_scale = self._log_mgf - self.order * epsilon
     if log_scale > 700:
       raise IntractableError
     return math.exp(log_scale)
 
   def at(self, epsilon: float) -> tuple[float, float]:
-    """Estimates of delta and of its derivative."""
+    """Returns estimates of delta and of its derivative with respect to epsilon."""
     scale = self._scale(epsilon)
     value, slope = (self._kernels @ np.exp(-1j * self._t * epsilon)).real
     return scale * float(value), scale * float(slope)
 
   def errors(self, epsilon: float) -> tuple[float, float]:
-    """How far delta may lie below and above the estimate."""
+    """Returns how far delta may lie below and above the estimate."""
     scale = self._scale(epsilon)
     both = scale * (
         self._noise + (1 + abs(epsilon)) * self._turning + self._tail)
@@ -110,13 +109,7 @@ class Table:
 
 def log_phi_of(tilted: Sequence[tuple[base.TiltedLoss, int]], spacing: float,
                count: int) -> tuple[np.ndarray, np.ndarray]:
-  """log of a composition's tilted phi at spacing * (0..count-1), and its error.
-
-  Args:
-    tilted: Pairs (loss under the tilt, number of steps).
-    spacing: Distance of the nodes.
-    count: Number of nodes.
-  """
+  """Returns log of the tilted phi at spacing * (0..count-1), and its error bounds."""
   t = spacing * np.arange(count)
   log_phi, slack = np.zeros(count, np.complex128), np.zeros(count)
   for part, n in tilted:
@@ -126,39 +119,39 @@ def log_phi_of(tilted: Sequence[tuple[base.TiltedLoss, int]], spacing: float,
     if part.cut_off and n * float(at_zero[0]) > MAX_NORMALISATION:
       raise IntractableError
     error = part.error(t) + at_zero
-    # An error e of phi is up to log(1 + e / |phi|) of log phi.
+    # An error e of phi moves log phi by at most log(1 + e / |phi|).
     slack += n * np.log1p(error * np.exp(-np.maximum(own.real, -600.0)))
   return log_phi, slack
 
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-  """delta near an epsilon, as the sum of what disjoint measures have of it.
+  """delta near an epsilon, as a sum over disjoint measures.
 
   Attributes:
-    tables: One table for each measure.
-    omitted: Bounds, at any epsilon, the delta of what has no table.
+    tables: One table per measure.
+    omitted: Returns an upper bound on the delta of measures without a table.
   """
 
   tables: Sequence[Table]
   omitted: Callable[[float], float] = lambda epsilon: 0.0
 
   def _at(self, epsilon: float) -> tuple[float, float]:
-    """Estimates of delta and of its derivative."""
+    """Returns estimates of delta and of its derivative with respect to epsilon."""
     values = [table.at(epsilon) for table in self.tables]
     return sum(value for value, _ in values), sum(slope for _, slope in values)
 
   def _errors(self, epsilon: float) -> tuple[float, float]:
-    """How far delta may lie below and above the estimate."""
+    """Returns how far delta may lie below and above the estimate."""
     errors = [table.errors(epsilon) for table in self.tables]
     return (sum(below for below, _ in errors),
             sum(above for _, above in errors) + self.omitted(epsilon))
 
   def solve(self, delta: float, epsilon: float) -> float:
-    """Newton's method on log delta, kept inside a bracket.
+    """Returns epsilon by Newton's method on log delta, safeguarded by a bracket.
 
     Raises:
-      IntractableError: if it does not get there, or every measure was left out.
+      IntractableError: if it does not converge, or every measure was left out.
     """
     if not self.tables:
       raise IntractableError
@@ -198,7 +191,7 @@ class Profile:
         self._delta, delta, epsilon, down, up, tries=MAX_DOUBLINGS)
 
   def delta_bounds(self, epsilon: float) -> Bounds:
-    """Bounds on delta."""
+    """Returns bounds on delta; raises IntractableError if they are too wide."""
     low, value, high = self._delta(epsilon)
     if not value > 0 or high - low > MAX_WIDTH * value:
       raise IntractableError
@@ -207,15 +200,11 @@ class Profile:
 
 def solved(make: Callable[[float], _Profile], delta: float, guess: float
            ) -> tuple[_Profile, float]:
-  """A profile made where epsilon is found, and that epsilon.
+  """Returns a profile made at the epsilon sought, and that epsilon.
 
-  Where a few rare losses compete with many small ones a guess is poor: what a
-  first profile finds is where a second one is made.
-
-  Args:
-    make: Makes a profile near an epsilon.
-    delta: The delta wanted.
-    guess: A first guess of epsilon.
+  `make` makes a profile near an epsilon. Where a few rare losses compete with many
+  small ones the first guess is poor: the epsilon found with one profile is where the
+  next is made.
   """
   for _ in range(MAX_TABLES):
     profile = make(guess)
@@ -227,5 +216,5 @@ def solved(make: Callable[[float], _Profile], delta: float, guess: float
 
 
 def margin(order: float) -> float:
-  """How far below the epsilon it was made for a table is still good."""
+  """Returns how far below the epsilon it was made for a table is still good."""
   return 2 / order

@@ -1,12 +1,12 @@
-"""Laplace releases of one scale, however many: residues in whole numbers.
+"""Several Laplace releases of one scale: a sum of residues in integer arithmetic.
 
 With a = shift over scale and M as in `losses.laplace`, n releases have
 
     M(s)^n = sum over k of C(n, k) (s + 1)^(n - k) s^k e^(s a (n - 2 k) - a k)
              over (2 s + 1)^n,
 
-and delta(epsilon) is its inverse transform over s (s + 1): term by term what is left
-of epsilon = a (n - 2 k) is zero, and the others are their residues. With w = 2 s + 1,
+and delta(epsilon) is its inverse transform over s (s + 1). Terms with
+a (n - 2 k) <= epsilon are zero, the others are their residues. With w = 2 s + 1,
 h_k = (a (n - 2 k) - epsilon) / 2 and [w^m] for a coefficient,
 
     delta(epsilon) = 2^(1 - n) e^(-h_0) * sum over k with h_k > 0 of C(n, k) W_k,
@@ -14,13 +14,13 @@ h_k = (a (n - 2 k) - epsilon) / 2 and [w^m] for a coefficient,
           h_k^i / i!,
     W_0 = sum over i >= 1 of (sum over j < i of C(n - 1, j)) h_0^i / i!,
 
-in which all but h_k are whole numbers. The terms cancel, and phi, which the atoms keep
-from decaying, is of no help: so they are added up in whole numbers scaled by 2^B.
+in which all numbers but h_k are integers. The terms cancel, and the atoms keep phi from
+decaying, which rules out a contour: the terms are added up in integers scaled by 2^B.
 
 Errors: a step of Horner's rule is rounded down by less than two units, and each later
-step multiplies that by h / i, so that W_k is too small by less than 2 e^h_k units, the
-sum by 2^(n + 1) e^h_0 and delta by 2^(2 - B). What W_0 leaves out beyond i = N is
-counted. A float is a whole number over a power of two, so that h_k is exact.
+step multiplies that by h / i. Hence W_k is too small by less than 2 e^h_k units, the
+sum by 2^(n + 1) e^h_0 and delta by 2^(2 - B). The terms of W_0 beyond i = N are
+counted. A float is an integer over a power of two, so that h_k is exact.
 
 Source: this library's; M is from Table 2 of Zhu, Dong and Wang (AISTATS 2022).
 """
@@ -40,24 +40,22 @@ from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.bounds import IntractableError
 
 QUICK_COUNT = 128
-"""So few releases take hundredths of a second."""
+"""Number of releases that takes hundredths of a second."""
 
 MAX_COUNT = 300
-"""More releases go to other methods: the cost is cubic, here tenths of a second. Knob
-of speed."""
+"""Most releases: the cost is cubic, here tenths of a second. Affects speed only."""
 
 DECAYED = -40.0
-"""Log of |phi| to which the atoms may bring it for a contour to be fast."""
+"""If the atoms bring log |phi| below this, a contour is fast."""
 
 MAX_LOSS = 2000.0
-"""Largest losses beyond this go to other methods: of e^-h_0 digits are many. Knob of
-speed."""
+"""Largest total loss: larger ones need many digits of e^-h_0. Affects speed only."""
 
 BITS = 110
-"""Digits that are kept at first. Knob of speed."""
+"""Number of binary digits at first. Affects speed only."""
 
 MAX_BITS = 1200
-"""Digits beyond which none are added: deltas are floats. Knob of speed."""
+"""Most binary digits, since deltas are floats. Affects speed only."""
 
 GOOD = fractions.Fraction(1, 1 << 60)
 """Relative error of delta that needs no more digits."""
@@ -65,11 +63,9 @@ GOOD = fractions.Fraction(1, 1 << 60)
 
 @dataclasses.dataclass(frozen=True)
 class LaplaceSum:
-  """Several Laplace releases of one scale.
+  """`count` Laplace releases of one scale; `top` is the largest loss of each.
 
-  Attributes:
-    top: The largest loss of one: shift over scale, rounded to nearest.
-    count: How many.
+  `top` is shift over scale, rounded to nearest.
   """
 
   top: float
@@ -77,11 +73,7 @@ class LaplaceSum:
 
   @classmethod
   def of(cls, top: float, count: int) -> LaplaceSum:
-    """The method for this composition.
-
-    Raises:
-      IntractableError: if it would take too long.
-    """
+    """Returns the method; raises IntractableError if it would take too long."""
     atoms = math.log1p(math.exp(-top)) - math.log(2)
     decays = count * atoms < DECAYED
     if count > (QUICK_COUNT if decays else MAX_COUNT) or top * count > MAX_LOSS:
@@ -94,7 +86,7 @@ class LaplaceSum:
     return math.nextafter(self.top, 0.0), math.nextafter(self.top, math.inf)
 
   def delta(self, epsilon: float) -> Bounds:
-    """Bounds on delta at `epsilon` >= 0."""
+    """Returns bounds on delta at `epsilon` >= 0."""
     below, above = (float(_delta(top, self.count, epsilon)[side])
                     for side, top in enumerate(self.neighbours))
     low, high = math.nextafter(below, 0.0), above
@@ -103,13 +95,13 @@ class LaplaceSum:
     return Bounds(low, min(max(below, 0.5 * (low + high)), high), high)
 
   def epsilon(self, delta: float) -> Bounds:
-    """Bounds on the least epsilon >= 0 at `delta` in (0, 1)."""
+    """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1)."""
     return _epsilon(self, delta)
 
 
 @functools.lru_cache(maxsize=64)
 def _epsilon(law: LaplaceSum, delta: float) -> Bounds:
-  """Kept: both directions cost the same."""
+  """Returns bounds on epsilon; cached because both directions cost the same."""
   low, high = law.neighbours
   if _delta(high, law.count, 0.0)[1] <= delta:
     return Bounds(0.0, 0.0, 0.0)
@@ -126,7 +118,7 @@ def _epsilon(law: LaplaceSum, delta: float) -> Bounds:
 
 def _delta(top: float, count: int, epsilon: float
            ) -> tuple[fractions.Fraction, fractions.Fraction]:
-  """(lower, upper) bounds on delta, for a largest loss of exactly `top`."""
+  """Returns (lower, upper) bounds on delta, for a largest loss of exactly `top`."""
   a, at = fractions.Fraction(top), fractions.Fraction(epsilon)
   if a * count <= at:
     return fractions.Fraction(0), fractions.Fraction(0)
@@ -140,9 +132,9 @@ def _delta(top: float, count: int, epsilon: float
 
 def _rational(a: fractions.Fraction, count: int, at: fractions.Fraction, bits: int
               ) -> tuple[fractions.Fraction, fractions.Fraction]:
-  """Bounds on delta, of `bits` digits at least."""
+  """Returns (lower, upper) bounds on delta, with at least `bits` binary digits."""
   bits = max(bits, *((x / 2).denominator.bit_length() for x in (a, at)))
-  # Whole numbers: h_k in units of 2^-bits.
+  # Integers: h_k in units of 2^-bits.
   top, largest = (int(x * (1 << bits - 1)) for x in (a, count * a - at))
   terms = max(count, math.ceil(7.4 * largest / (1 << bits)), bits)
   growth = _horner(itertools.repeat(1, terms + 1), terms, largest, bits)
@@ -156,8 +148,8 @@ def _rational(a: fractions.Fraction, count: int, at: fractions.Fraction, bits: i
       break
     total += math.comb(count, k) * _horner(
         itertools.chain(row, (0,)), count - 1, h, bits)
-  # e^h_0 is at least growth and at most `most`, rounding and what is beyond the terms,
-  # two units, included.
+  # e^h_0 is at least growth and at most `most`, which adds two units for rounding and
+  # for the terms left out.
   most = fractions.Fraction(growth + 2, (1 << bits) - 2)
   error = (most * (1 << count + 1)) + (1 << count)
   low = fractions.Fraction(max(total, 0), 1 << bits + count - 1) / most
@@ -165,13 +157,10 @@ def _rational(a: fractions.Fraction, count: int, at: fractions.Fraction, bits: i
 
 
 def _horner(coefficients: Iterable[int], degree: int, h: int, bits: int) -> int:
-  """Sum of coefficients times h^i / i!, from i = degree down to 0, rounded down.
+  """Returns the sum of coefficients h^i / i! from i = degree to 0, rounded down.
 
-  Args:
-    coefficients: Whole numbers, degree + 1 of them.
-    degree: The largest i.
-    h: In units of 2^-bits, as is what is returned; not negative.
-    bits: Digits after the point.
+  There are degree + 1 integer coefficients, highest first. `h` >= 0 and the result are
+  in units of 2^-bits.
   """
   total = 0
   for i, coefficient in zip(range(degree, -1, -1), coefficients):
@@ -181,13 +170,12 @@ def _horner(coefficients: Iterable[int], degree: int, h: int, bits: int) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _polynomials(count: int) -> list[list[int]]:
-  """Coefficients of (w + 1)^(n - k - 1) (w - 1)^(k - 1), ascending, for 0 < k < n / 2.
-  """
+  """Returns ascending coefficients of (w + 1)^(n-k-1) (w - 1)^(k-1) for 0 < k < n/2."""
   rows: list[list[int]] = []
   row = [math.comb(count - 2, m) for m in range(count - 1)] if count > 2 else []
   for _ in range((count - 1) // 2):
     rows.append(row)
-    # Times (w - 1) / (w + 1), which is 1 - 2 / (w + 1).
+    # Multiply by (w - 1) / (w + 1) = 1 - 2 / (w + 1).
     quotient = [0]
     for coefficient in row[:0:-1]:
       quotient.append(coefficient - quotient[-1])

@@ -1,22 +1,21 @@
 """Composition on a lattice of losses: rigorous bounds for any discrete pairs.
 
-The phi function of each step's privacy loss is evaluated at all points of a
-vertical line Re s = c by one FFT of exponentially tilted masses, raised to the
-number of steps, and transformed back. The tilt puts the precision where
-epsilon is: the result keeps its relative accuracy at any delta.
+The phi function of each step's privacy loss is evaluated at all points of a vertical
+line Re s = c by one FFT of exponentially tilted masses, raised to the number of steps,
+and transformed back. The tilt puts the precision where epsilon is, so that results keep
+their relative accuracy at any delta.
 
-- Upper: each atom is split between its two lattice neighbours so that both its
-  P- and Q-mass are kept, which raises the profile by second order only.
-- Lower: each atom is given an unbiased random lattice label (post-processing);
-  every threshold on the sum of labels is a test, and every test is a bound.
-- Wrap-around is bounded by Chernoff's inequality at the tilt, rounding by the
-  norm of the transform.
-- Steps whose loss is below a small share of epsilon cannot reach it together.
-  What they weigh without a larger one is left out, exactly, so that a handful
-  of rare large losses is not drowned.
+- Upper: each atom is split between its two lattice neighbours so that both its P- and
+  Q-mass are kept, which raises the profile by second order only.
+- Lower: each atom is given an unbiased random lattice label (post-processing); every
+  threshold on the sum of labels is a test, and every test is a bound.
+- Chernoff's inequality bounds wrap-around, the norm of the transform bounds rounding.
+- Steps whose loss is below a small share of epsilon cannot reach it together. The mass
+  of outcomes with such losses only is left out, exactly, so that it does not drown a
+  handful of rare large losses.
 
-Source: Zhu, Dong and Wang (AISTATS 2022), sections 4.2-4.3, for the phi
-function; the two-sided bounds are this library's.
+Source: Zhu, Dong and Wang (AISTATS 2022), sections 4.2-4.3, for the phi function; the
+two-sided bounds are this library's.
 """
 
 from __future__ import annotations
@@ -40,31 +39,31 @@ from tfcactus.accounting.composition.tilted_sum import Window
 from tfcactus.pairs import dominating_pair as pair_lib
 
 TILT_RANGE = (1e-4, 1e4)
-"""Tilts that are searched."""
+"""Range of tilts that is searched."""
 
 BULK_SHARES = (0.6, 0.2, 0.0)
-"""Shares of epsilon tried as what small losses together cannot exceed."""
+"""Shares of epsilon that small losses together cannot exceed, tried in turn."""
 
 LEAST_TOLERANCE = 1e-9
-"""Effect of the lattice on epsilon below which rounding is as large. Knob of speed."""
+"""Least effect of the lattice on epsilon: rounding is as large. Affects speed only."""
 
 MAX_FACTOR = 700.0
-"""Log of the largest factor of tilted masses: beyond it there is no bound but one."""
+"""Log of the largest factor of tilted masses; beyond it no bound on delta but one."""
 
 MAX_LABELS = 1 << 23
 """Most lattice points that the losses of one step may span."""
 
 Groups = Sequence[tuple[pair_lib.PairBounds, int]]
-"""Bounds on a step's dominating pair, and how many steps have it."""
+"""Bounds on a step's dominating pair, and the number of such steps."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Resolution:
-  """How fine a lattice is made.
+  """The resolution of a lattice.
 
   Attributes:
     tolerance: Wanted effect of the lattice on epsilon; the spacing follows.
-    share: The same as a share of epsilon, where that is less.
+    share: Wanted effect as a share of epsilon, where that is less.
     max_points: Largest lattice; where it binds, bounds widen and stay true.
   """
 
@@ -83,13 +82,10 @@ class Lattice:
   def __init__(self, groups: Groups,
                resolution: Resolution = Resolution(),
                pilot: Optional[Groups] = None):
-    """Initialises the composition.
+    """Initialises the composition of pairs (bounds on a dominating pair, steps).
 
-    Args:
-      groups: Pairs (bounds on one step's dominating pair, number of steps).
-      resolution: How fine the lattice is made.
-      pilot: The same with fewer atoms, by which the tilt, the window and the
-        least loss on the lattice are chosen; any choice of them gives bounds.
+    `pilot` holds the groups with fewer atoms: it chooses the tilt, the window and the
+    least loss on the lattice, every choice of which gives bounds.
     """
     self.groups = groups
     self.pilot = groups if pilot is None else pilot
@@ -98,14 +94,14 @@ class Lattice:
 
   @functools.cached_property
   def p_inf(self) -> tuple[float, float]:
-    """(lower, upper) probability of an infinite loss."""
+    """Bounds (lower, upper) on the probability of an infinite loss."""
     lower, upper = (infinite_mass.composed(
         ((getattr(bounds, side).p_inf, count) for bounds, count in self.groups), sign)
         for side, sign in (('lower', -1), ('upper', 1)))
     return lower, upper
 
   def epsilon(self, delta: float) -> Bounds:
-    """Bounds on the least epsilon at `delta`."""
+    """Returns bounds on the least epsilon at `delta`."""
     p_low, p_high = self.p_inf
     if delta <= p_low:
       return Bounds(math.inf, math.inf, math.inf)
@@ -129,7 +125,7 @@ class Lattice:
                   upper)
 
   def delta(self, epsilon: float) -> Bounds:
-    """Bounds on the least delta at `epsilon` >= 0."""
+    """Returns bounds on the least delta at `epsilon` >= 0."""
     p_low, p_high = self.p_inf
     if self._empty or epsilon > self.top:
       return Bounds(p_low, p_high, p_high)
@@ -153,27 +149,24 @@ class Lattice:
 
   @property
   def known_below(self) -> bool:
-    """Whether the lower pairs of all steps have finite losses, or say nothing."""
+    """Whether all steps' lower pairs have finite losses; else they give no bound."""
     return all(np.any(bounds.lower.p > 0) for bounds, _ in self.groups)
 
   @functools.cached_property
   def top(self) -> float:
-    """A bound on the largest finite total loss."""
+    """An upper bound on the largest finite total loss."""
     return math.fsum(
         count * (float(np.max(bounds.upper.loss[bounds.upper.p > 0])) +
                  2 * pair_lib.LOSS_ROUNDOFF) for bounds, count in self.groups)
 
   def _bulks(self, near: float) -> list[float]:
-    """Thresholds to try, ending with none."""
+    """Returns the thresholds of small losses to try; the last leaves out nothing."""
     if near <= 0 or not math.isfinite(near):
       return [-math.inf]
     return [share * near / self.steps or -math.inf for share in BULK_SHARES]
 
   def log_mgf(self, order: float, bulk: float = -math.inf) -> float:
-    """log of the product of M(order), minus that of losses up to `bulk` alone.
-
-    Of the pilot: no bound.
-    """
+    """Estimates log of the product of M(order), minus that of losses up to `bulk`."""
     small, ratio = 0.0, 0.0
     for bounds, count in self.pilot:
       pair = bounds.upper
@@ -196,8 +189,8 @@ class Lattice:
 
   def _tilt(self, objective: Callable[[float, float], float], bulk: float
             ) -> tuple[float, float]:
-    """Minimises an upper bound over the tilt; returns (tilt, bound)."""
-    def finite(x):  # The search subtracts values from each other.
+    """Returns (tilt, bound) that minimise an upper bound over the tilt."""
+    def finite(x):  # The search subtracts values.
       value = objective(math.exp(x), self.log_mgf(math.exp(x), bulk))
       return min(max(value, -1e300), 1e300)
 
@@ -210,7 +203,7 @@ class Lattice:
 
 
 class _View:
-  """A composition seen at one tilt, near one epsilon."""
+  """Bounds of a composition at one tilt, near one epsilon."""
 
   def __init__(self, lattice: Lattice, tilt: float, near: float, bulk: float):
     wanted = lattice.resolution
@@ -235,7 +228,7 @@ class _View:
     self._lower = None if not lattice.known_below else (
         TiltedSum(label_p, window, tilt, bulk),
         TiltedSum(label_q, window, tilt + 1, bulk))
-    # Only losses near epsilon matter, and only there is nothing too large.
+    # Only losses near epsilon matter; their factors do not overflow.
     self._near = min(near, self._upper.losses[-1])
     left = max(self._near - MAX_EXPONENT / (tilt + 1), lattice.steps * bulk)
     self._range = slice(int(np.searchsorted(self._upper.losses, left)), None)
@@ -247,7 +240,7 @@ class _View:
 
   @functools.cached_property
   def _too_large(self) -> bool:
-    """Whether the upper pair's factor is no number: losses lie far above epsilon."""
+    """Whether the upper pair's factor overflows: losses lie far above epsilon."""
     return self._upper.log_factor(self._near) + self._upper.slack > MAX_FACTOR
 
   @functools.cached_property
@@ -257,15 +250,15 @@ class _View:
 
   @functools.cached_property
   def _excess(self) -> np.ndarray:
-    """Bound on what rounding and wrap-around take from the upper delta."""
+    """Upper bound on what rounding and wrap-around take from the upper delta."""
     return self._scale * self._upper.error(self._near)[self._range]
 
   def upper_epsilon(self, delta: float) -> float:
-    """An epsilon >= 0 at which the upper pair's delta is at most `delta`."""
+    """Returns an epsilon >= 0 at which the upper pair's delta is at most `delta`."""
     if self._too_large:
       return math.inf
     head, tail, x = self._raised(0), self._raised(1), self._losses
-    # At epsilon = x[r] the atom r itself gives nothing.
+    # At epsilon = x[r] the atom r itself contributes nothing.
     at = head - np.exp(np.minimum(x - self._near, 700.0)) * tail + self._excess
     passing = np.flatnonzero(at <= delta)
     if passing.size == 0:
@@ -281,7 +274,7 @@ class _View:
     return max(min(max(epsilon, float(x[r - 1])), float(x[r])), 0.0)
 
   def upper_delta(self, epsilon: float) -> float:
-    """The upper pair's delta at `epsilon`, from finite losses."""
+    """Returns the upper pair's delta at `epsilon`, from finite losses."""
     if self._too_large:
       return 1.0
     r = int(np.searchsorted(self._losses, epsilon))
@@ -293,11 +286,11 @@ class _View:
 
   @functools.cached_property
   def _tests(self) -> tuple[np.ndarray, np.ndarray]:
-    """Threshold tests: P-mass from below, log of Q-mass from above."""
+    """Threshold tests: P-masses from below, logs of Q-masses from above."""
     if self._lower is None:
       return np.zeros(0), np.zeros(0)
     (p, q), near = self._lower, self._near
-    # A lower bound may be cut, and -inf is one.
+    # Lower bounds may be capped, and -inf is a lower bound.
     with np.errstate(over='ignore'):
       power = np.minimum((p.suffix(near, 0) - p.error(near)) * math.exp(
           min(p.log_factor(near), MAX_FACTOR) - p.slack), 1.0)
@@ -305,7 +298,7 @@ class _View:
     return power[self._range], level[self._range] + q.slack
 
   def lower_epsilon(self, delta: float) -> float:
-    """An epsilon >= 0 that no smaller one can undercut at `delta`."""
+    """Returns a lower bound >= 0 on epsilon at `delta`."""
     power, log_level = self._tests
     useful = (power > delta) & np.isfinite(log_level)
     if not np.any(useful):
@@ -314,14 +307,14 @@ class _View:
         np.log(power[useful] - delta) - log_level[useful])), 0.0)
 
   def lower_delta(self, epsilon: float) -> float:
-    """The delta of the best test at `epsilon`."""
+    """Returns the delta of the best threshold test at `epsilon`: a lower bound."""
     power, log_level = self._tests
     gain = power - np.exp(np.minimum(epsilon + log_level, 700.0))
     return max(float(np.max(gain, initial=0.0)), 0.0)
 
 
 def _floor(pair: pair_lib.DominatingPair, tilt: float, steps: int) -> float:
-  """A loss below which hardly any tilted mass lies; lower ones are raised."""
+  """Returns a loss with hardly any tilted mass below it; the lattice begins there."""
   exponent = _numerics.log_mass(pair.p) + tilt * pair.loss
   weight = np.exp(exponent - np.max(exponent))
   order = np.argsort(pair.loss)

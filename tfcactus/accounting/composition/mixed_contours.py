@@ -1,7 +1,7 @@
-"""Losses whose phi decays beside others, whatever their kind, on one contour.
+"""Contours for closed-form losses beside discrete ones.
 
-One loss that decays is enough: the others' |phi| is at most one. Discrete ones are then
-neither smoothed nor put on a lattice, and what is left is rounding.
+One loss whose phi decays is enough, since |phi| of the others is at most one. Discrete
+losses are then neither smoothed nor put on a lattice, and only rounding is left.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tfcactus.accounting.composition.losses.atoms import AtomicLoss
 from tfcactus.pairs import dominating_pair as pair_lib
 
 MAX_ATOMS = 20_000
-"""Steps of more atoms than this go to other methods. Knob of speed."""
+"""Steps of more atoms go to other methods. Affects speed only."""
 
 Part = Union[base.Loss, pair_lib.PairBounds]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BoundedAtoms(AtomicLoss):
-  """Finite losses of a pair, of whose phi only its modulus is bounded, by one."""
+  """Finite losses of a pair, whose |phi| is bounded by one only."""
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
     return np.zeros(np.shape(t))
@@ -36,22 +36,13 @@ class BoundedAtoms(AtomicLoss):
 
 @dataclasses.dataclass(frozen=True)
 class MixedContours:
-  """A composition of losses in closed form and of discrete ones.
-
-  Attributes:
-    groups: Pairs (loss or bounds on a step's pair, number of steps); at least one loss.
-    p_inf: (lower, upper) probability of an infinite loss.
-  """
+  """A composition of losses in closed form, at least one, and of discrete ones."""
 
   groups: Sequence[tuple[Part, int]]
   p_inf: infinite_mass.PInf
 
   def epsilon(self, delta: float) -> Bounds:
-    """Bounds on epsilon at `delta`.
-
-    Raises:
-      IntractableError: if phi does not decay within reach.
-    """
+    """Returns bounds on epsilon; raises IntractableError if phi decays too slowly."""
     if delta <= self.p_inf[1]:
       raise IntractableError
     most, least = infinite_mass.without(delta, self.p_inf)
@@ -64,12 +55,12 @@ class MixedContours:
                   upper)
 
   def delta(self, epsilon: float) -> Bounds:
-    """Bounds on delta at `epsilon`; raises as `epsilon`."""
+    """Returns bounds on delta; raises IntractableError if phi decays too slowly."""
     low, high = (self._side(side).delta(max(epsilon + move, 0.0)) for side, move in (
         ('lower', self._slack), ('upper', -self._slack)))
     lower, upper = infinite_mass.beside(low.lower, high.upper, self.p_inf)
     if epsilon < self._slack:
-      # Below zero delta falls by at most one for one.
+      # At negative epsilon, delta falls by at most one per unit of epsilon.
       upper = min(upper + self._slack, 1.0)
     return Bounds(lower, 0.5 * (lower + upper), upper)
 
@@ -80,7 +71,7 @@ class MixedContours:
 
   @property
   def _slack(self) -> float:
-    """What losses of atoms are off by, together."""
+    """Bound on the error of the sum of all atoms' losses."""
     return pair_lib.LOSS_ROUNDOFF * sum(
         count for part, count in self.groups if isinstance(part, pair_lib.PairBounds))
 

@@ -1,4 +1,4 @@
-"""Saddle points of a composition, and what other periods add to its integral."""
+"""Saddle points of a composition, and bounds on the aliasing error of its contour."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tfcactus import _numerics
 from tfcactus.accounting.bounds import IntractableError
 
 ROUNDOFF = 1e-6
-"""Bound on the relative error of the log of a Chernoff bound, for what is added up
-and multiplied in it. What is bounded with it is 1e-14 of delta: it costs nothing."""
+"""Bound on the relative error of the log of a Chernoff bound, from its sums and
+products. Quantities bounded with it are 1e-14 of delta, so that it costs nothing."""
 
 STEP_ROUNDOFF = 2 * _numerics.sum_roundoff(1 << 20)
-"""Bound on the error of a step's log moment. The moment X = E e^(c loss) is computed
-as 1 + E(e^(c loss) - 1), within `sum_roundoff` of the moduli, which are at most X + 1;
-and X >= 1 for c > 0."""
+"""Bound on the error of a step's log moment. The moment X = E e^(c loss) is computed as
+1 + E(e^(c loss) - 1), within `sum_roundoff` of the moduli, which are at most X + 1; and
+X >= 1 for c > 0."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Saddles:
-  """Tilts with the epsilon and delta whose saddle point they are.
+  """Tilts c with the epsilon and delta whose saddle point they are.
 
   Attributes:
     orders: Increasing tilts c.
-    mgf: K(c).
+    mgf: K(c), the log moment generating function of the total loss.
     mean: K'(c).
     variance: K''(c).
   """
@@ -47,7 +47,7 @@ class Saddles:
 
   @functools.cached_property
   def log_delta(self) -> np.ndarray:
-    """The saddle point's estimate of log delta there."""
+    """The saddle point estimate of log delta at `epsilon`."""
     c = self.orders
     curvature = np.maximum(self.variance, 0) + 1 / c**2 + 1 / (1 + c)**2
     return np.minimum.accumulate(
@@ -55,32 +55,32 @@ class Saddles:
         0.5 * np.log(2 * np.pi * curvature))
 
   def nearest(self, epsilon: float) -> int:
-    """Index of the tilt whose saddle point is nearest to `epsilon`."""
+    """Returns the index of the tilt whose saddle point is nearest to `epsilon`."""
     return int(np.argmin(np.abs(self.epsilon - epsilon)))
 
   def log_chernoff(self, epsilon: float) -> float:
-    """log of a bound on delta, as good as the moments are."""
+    """Returns log of the least Chernoff bound on delta, as good as the moments are."""
     return float(np.min(self._log_chernoff(epsilon)))
 
   def best_order(self, epsilon: float) -> float:
-    """The order that has it."""
+    """Returns the order of the least Chernoff bound on delta."""
     return float(self.orders[np.argmin(self._log_chernoff(epsilon))])
 
   def _log_chernoff(self, epsilon: float) -> np.ndarray:
     return self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
 
   def epsilon_at(self, log_delta: float) -> float:
-    """Epsilon, interpolated; beyond the largest tilt that tilt goes on."""
+    """Returns epsilon by interpolation; extrapolates with the largest tilt."""
     beyond = max(float(self.log_delta[-1]) - log_delta, 0.0) / self.orders[-1]
     return float(np.interp(-log_delta, -self.log_delta, self.epsilon)) + beyond
 
   def log_delta_at(self, epsilon: float) -> float:
-    """log delta, interpolated; beyond the largest tilt that tilt goes on."""
+    """Returns log delta by interpolation; extrapolates with the largest tilt."""
     beyond = max(epsilon - float(self.epsilon[-1]), 0.0) * self.orders[-1]
     return float(np.interp(epsilon, self.epsilon, self.log_delta)) - beyond
 
   def joined(self, other: Saddles) -> Saddles:
-    """Both, in order, each tilt once."""
+    """Returns the saddle points of both, in order, each tilt once."""
     orders, index = np.unique(
         np.concatenate([self.orders, other.orders]), return_index=True)
     return Saddles(orders, *(
@@ -90,15 +90,14 @@ class Saddles:
 
 @dataclasses.dataclass(frozen=True)
 class Alias:
-  """Chernoff bounds on the other periods' contributions.
+  """Chernoff bounds on the aliasing error of the trapezoidal rule.
 
   Attributes:
     order: The tilt.
     orders: Orders at which log moments are known.
     mgf: The log moments.
-    steps: Number of steps, each of which rounds.
-    log_moment: Returns an upper bound on a log moment, where those known have none
-      on the error of their quadrature.
+    steps: Number of steps; each contributes rounding.
+    log_moment: Returns an upper bound on a log moment, if `mgf` is not proved.
   """
 
   order: float
@@ -108,14 +107,14 @@ class Alias:
   log_moment: Optional[Callable[[float], float]] = None
 
   def period(self, epsilon: float, log_tolerance: float) -> float:
-    """A period whose aliasing error is below the tolerance."""
+    """Returns a period whose aliasing error is below the tolerance."""
     above, below = self._log_excess(epsilon)
     up, down = self.orders > self.order, self.orders < self.order
     high = np.logaddexp(0.0, above - log_tolerance)[up] / (
         self.orders[up] - self.order)
     low = np.logaddexp(0.0, below - log_tolerance)[down] / (
         self.order - self.orders[down])
-    # Order zero: everything below is at most one.
+    # At order zero every delta below is at most one.
     zero = np.logaddexp(0.0, -log_tolerance) / self.order
     period = max(np.min(high, initial=np.inf), np.min(low, initial=zero))
     if not (math.isfinite(period) and period > 0):
@@ -123,7 +122,7 @@ class Alias:
     return float(period)
 
   def bound(self, epsilon: float, period: float) -> float:
-    """The aliasing error at `epsilon`."""
+    """Returns an upper bound on the aliasing error at `epsilon`."""
     above, below = self._log_excess(epsilon)
     up, down = self.orders > self.order, self.orders < self.order
     gap = np.abs(self.orders - self.order)
@@ -132,7 +131,7 @@ class Alias:
     high = np.where(up, above - decay, np.inf)
     low = np.where(down, below - decay, np.inf)
     if self.log_moment is not None:
-      # Which orders are best needs no proof; their moments do.
+      # The choice of the best orders needs no proof; their moments do.
       best = [int(np.argmin(side)) for side in (high, low)]
       return Alias(self.order, self.orders[best], np.array(
           [self.log_moment(float(order)) for order in self.orders[best]]),

@@ -1,8 +1,8 @@
-"""Discrete losses on a contour: smoothed upwards a little, then certified.
+"""Contours for discrete losses, smoothed by a small variable and certified.
 
-Phi of discrete losses comes back near one again and again. A small non-negative
-variable added to the total loss makes it decay and moves epsilon by its range at
-most; that phi stays small until then is certified by values on a grid.
+The phi function of discrete losses comes back near one again and again. A small
+non-negative variable added to the total loss makes phi decay and raises epsilon by at
+most its range. Values on a grid certify that phi stays small before it decays.
 """
 
 from __future__ import annotations
@@ -21,28 +21,21 @@ from tfcactus.accounting.composition.losses import base
 from tfcactus.pairs import dominating_pair as pair_lib
 
 RANGE = 5e-6
-"""Range of what is added to discrete total losses, hence width of epsilon. Any
-value is sound."""
+"""Range of the smoothing variable and width of epsilon's bounds. Any value is sound."""
 
 MAX_ATOMS = 6000
-"""Steps of more atoms than this go to the lattice, which minds them less. Knob of
-speed."""
+"""Steps of more atoms go to the lattice, which they slow less. Affects speed only."""
 
 MIN_STEPS = 30
-"""Fewer discrete steps go to the lattice. Knob of speed."""
+"""Fewer discrete steps go to the lattice. Affects speed only."""
 
 Groups = Sequence[tuple[pair_lib.PairBounds, int]]
-"""Bounds on a step's dominating pair, and how many steps have it."""
+"""Bounds on a step's dominating pair, and the number of such steps."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SmoothedContour(contour.Contour):
-  """A composition of discrete losses with a small variable added to their sum.
-
-  Attributes:
-    groups: Pairs (loss, number of steps).
-    smoothing: The variable; results are those of the sum.
-  """
+  """A composition of discrete losses with a small variable added to their sum."""
 
   groups: Sequence[tuple[atoms.AtomicLoss, int]]
   smoothing: atoms.Smoothing = atoms.Smoothing(RANGE)
@@ -55,29 +48,20 @@ class SmoothedContour(contour.Contour):
 
   def _certify(self, table: inversion.Table) -> None:
     end = self.smoothing.end(-table.log_tail, table.order)
-    # The last group is the smoothing variable, which has a bound of its own.
+    # The smoothing variable, the last group, has a bound of its own.
     atoms.certify_decay(table.tilted[:-1], table.last, max(end, table.last),
                         -table.log_tail)
 
 
 @dataclasses.dataclass(frozen=True)
 class SmoothedContours:
-  """A composition of discrete losses, by contours over the pairs that bound it.
-
-  Attributes:
-    groups: The steps.
-    p_inf: (lower, upper) probability of an infinite loss.
-  """
+  """Contours of discrete losses, over the pairs that bound them."""
 
   groups: Groups
   p_inf: infinite_mass.PInf
 
   def epsilon(self, delta: float) -> Bounds:
-    """Bounds on epsilon at `delta`.
-
-    Raises:
-      IntractableError: if phi could not be shown to stay small.
-    """
+    """Returns bounds on epsilon; raises IntractableError if phi may not be small."""
     steps = sum(count for _, count in self.groups)
     if steps < MIN_STEPS or delta <= self.p_inf[1] or any(
         pair.upper.p.size > MAX_ATOMS or not (pair.lower.p > 0).any()
@@ -94,7 +78,7 @@ class SmoothedContours:
     return Bounds(lower, min(max(estimate, lower), upper), upper)
 
   def delta(self, epsilon: float) -> Bounds:
-    """Left to the lattice: smoothing moves epsilon, not delta."""
+    """Raises IntractableError: smoothing moves epsilon; the lattice bounds delta."""
     raise IntractableError
 
   def _side(self, side: str) -> SmoothedContour:

@@ -1,18 +1,18 @@
-"""Compositions whose epsilon comes from a few rare large losses.
+"""Contours for compositions whose epsilon comes from a few rare large losses.
 
-With a tiny sampling probability nearly every step loses next to nothing, and
-no single tilt serves: phi stays near one for as long as the many small losses
-are near each other, or the moments are those of losses far beyond epsilon. So
-the composition is split into measures that each have a tilt of their own. With
-smooth weights 0 = w_0 <= w_1 <= ... <= w_n = 1 on the outputs of a step and
-M_i the moments of its density times w_i, small losses first,
+With a tiny sampling probability nearly every step loses next to nothing, and no single
+tilt serves. At small tilts |phi| stays near one, because the many small losses are
+close to each other; at large tilts losses far beyond epsilon determine the moments. So
+the composition is split into measures with a tilt each. With smooth weights 0 = w_0 <=
+w_1 <= ... <= w_n = 1 on the outputs of a step and M_i the moments of its density times
+w_i, small losses first,
 
     product of M^k = product of M_1^k + sum over i > 1 of
                      (product of M_i^k - product of M_{i-1}^k).
 
-Each term is a positive measure, has the decay of M_i - M_{i-1}, and is a loss
-like any other to `contour.Contour`; or Chernoff's inequality shows that it is
-nothing at epsilon.
+Each term is a positive measure, decays like M_i - M_{i-1}, and is a loss like any other
+to `contour.Contour`. A term is left out if Chernoff's inequality shows that it is
+negligible at epsilon.
 
 Source: this library's; the bounds are those of `gaussian.GaussianLoss`.
 """
@@ -38,50 +38,41 @@ from tfcactus.accounting.composition.losses.gaussian_parts import RareLoss
 from tfcactus.accounting.composition.saddles import Saddles
 
 SHARES = (0.1, 0.3, 0.2, 0.06, 0.03)
-"""Shares tried of the way from the least loss to epsilon, as the first level."""
+"""First levels that are tried, as shares of the way from the least loss to epsilon."""
 
 MAX_GUESSES = 8
-"""Guesses of epsilon at most."""
+"""Largest number of guesses of epsilon."""
 
 LADDER = 8.0
-"""Ratio of the following levels."""
+"""Ratio of a level to the one before."""
 
 TOP = 0.5
-"""No level is above this: from here losses grow slowly enough."""
+"""Largest level: losses beyond it grow slowly enough."""
 
 MAX_RISE = 1e3
-"""An epsilon further than this above that of one measure alone is not looked for."""
+"""Epsilon is sought up to this far above that of one measure alone."""
 
 LOG_OMITTED = -34.0
 """Log of the share of delta below which a measure is left out."""
 
 OMITTED_SLACK = 1e-6
-"""Allowance for rounding in the log of the bound on what is left out, derived as
-`saddles.ROUNDOFF`."""
+"""Allowance for rounding in the log bound on omitted measures; cf. saddles.ROUNDOFF."""
 
 CHECK_NODES = 6
-"""At so many nodes of a table the parts are checked to add up to the whole."""
+"""Number of nodes of a table at which the parts are checked to add up to the whole."""
 
 CHECK_SPACING = 3
-"""Distance of those nodes in nodes, from the first on, where phi is largest."""
+"""Distance of the checked nodes, in nodes; the first node has the largest phi."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitContours:
-  """A composition of subsampled Gaussians by removal.
-
-  Attributes:
-    groups: Pairs (loss, number of steps).
-  """
+  """A composition of subsampled Gaussians by removal."""
 
   groups: Groups
 
   def epsilon(self, delta: float) -> Bounds:
-    """Bounds on epsilon at `delta`.
-
-    Raises:
-      IntractableError: if no way of splitting the losses gives good bounds.
-    """
+    """Returns bounds on epsilon; raises IntractableError if all splits are too hard."""
     log_delta = math.log(delta)
 
     def attempt(share: float) -> Bounds:
@@ -102,7 +93,7 @@ class SplitContours:
       return _first(attempt)
 
   def delta(self, epsilon: float) -> Bounds:
-    """Bounds on delta at `epsilon` > 0; otherwise as `epsilon`."""
+    """Returns bounds on delta; raises IntractableError if all splits are too hard."""
     def attempt(share: float) -> Bounds:
       split = _Split.of(self.groups, share, epsilon, epsilon=epsilon)
       profile = split.profile(epsilon, split.log_delta_at(epsilon))
@@ -113,7 +104,7 @@ class SplitContours:
       return _first(attempt)
 
   def _near(self, log_delta: float) -> float:
-    """An epsilon near the one at delta; each split needs one to begin with."""
+    """Returns a rough epsilon at delta, from which each split starts."""
     near = contour.Contour(self.groups).saddles(log_delta=log_delta).epsilon_at(
         log_delta)
     for _ in range(MAX_GUESSES):
@@ -126,7 +117,7 @@ class SplitContours:
 
 
 def _first(attempt: Callable[[float], Bounds]) -> Bounds:
-  """The bounds of the first share of the levels that is not too hard."""
+  """Returns the bounds from the first of `SHARES` that is not too hard."""
   for share in SHARES:
     try:
       return attempt(share)
@@ -140,9 +131,9 @@ class _Split:
   """A composition as a sum of measures.
 
   Attributes:
-    sums: What the first one, two and so on of the parts add up to.
-    parts: The measures.
-    saddles: Saddle points of each.
+    sums: Compositions of all losses up to each level.
+    parts: The measures; the first ones add up to the elements of `sums`.
+    saddles: Saddle points of each part.
   """
 
   sums: Sequence[contour.Contour]
@@ -152,14 +143,7 @@ class _Split:
   @classmethod
   def of(cls, groups: Groups, share: float, near: float, **target: float
          ) -> _Split:
-    """Splits a composition.
-
-    Args:
-      groups: Pairs (loss, number of steps).
-      share: The first level is this share of the way to `near`.
-      near: Epsilon, roughly.
-      **target: Where saddle points are wanted, as for `contour.Contour`.
-    """
+    """Splits a composition; the first level is `share` of the way to epsilon `near`."""
     if any(loss.direction != 'remove' or loss.sampling_prob == 1
            for loss, _ in groups):
       raise IntractableError
@@ -177,12 +161,12 @@ class _Split:
     return cls(sums, parts, [part.saddles(**target) for part in parts])
 
   def log_delta_at(self, epsilon: float) -> float:
-    """The saddle points' estimate of log delta."""
+    """Returns the saddle points' estimate of log delta."""
     return float(np.logaddexp.reduce([
         part.log_delta_at(epsilon) for part in self.saddles]))
 
   def epsilon_at(self, log_delta: float) -> float:
-    """The saddle points' estimate of epsilon."""
+    """Returns the saddle points' estimate of epsilon."""
     low = max(part.epsilon_at(log_delta) for part in self.saddles)
     width = max(1e-3 * abs(low), 1e-12)
     high = monotone.crossing(
@@ -193,7 +177,7 @@ class _Split:
     return high
 
   def profile(self, epsilon: float, log_delta: float) -> _SplitProfile:
-    """delta near `epsilon`."""
+    """Returns the profile near `epsilon`: a table or a Chernoff bound per part."""
     tables, indices, left_out = [], [], []
     for index, (part, saddles) in enumerate(zip(self.parts, self.saddles)):
       if saddles.log_chernoff(epsilon) <= log_delta + LOG_OMITTED:
@@ -207,14 +191,11 @@ class _Split:
                  OMITTED_SLACK) for order, log_moment in left_out), indices)
 
   def check(self, profile: _SplitProfile) -> None:
-    """Shows in numbers, at each tilt used, that the parts add up.
+    """Raises IntractableError unless the parts add up to the whole within errors.
 
-    Those up to a level make the composition of all losses up to it, which is
-    known by itself; the first is checked with the second.
-
-    Raises:
-      IntractableError: if moments, or phi at some nodes, differ by more than
-        their errors.
+    Moments and phi at some nodes are compared at each tilt used. The parts up to a
+    level add up to the composition of all losses up to it, which is computed directly.
+    The first part is checked together with the second.
     """
     for table, index in zip(profile.tables, profile.indices):
       parts = self.parts[:max(index, 1) + 1]
@@ -235,10 +216,6 @@ class _Split:
 
 @dataclasses.dataclass(frozen=True)
 class _SplitProfile(inversion.Profile):
-  """A profile whose tables are those of some parts of a split.
-
-  Attributes:
-    indices: Of those parts.
-  """
+  """A profile whose tables are those of the parts of a split at `indices`."""
 
   indices: Sequence[int] = ()

@@ -1,4 +1,4 @@
-"""The law of a sum of lattice losses under an exponential tilt, by FFT."""
+"""The distribution of a sum of lattice losses under an exponential tilt, by FFT."""
 
 from __future__ import annotations
 
@@ -16,27 +16,25 @@ from tfcactus import _numerics
 from tfcactus.pairs import dominating_pair as pair_lib
 
 MIN_POINTS = 1 << 12
-"""Smallest lattice."""
+"""Smallest number of points of a lattice."""
 
 MAX_PADDING = 64
-"""Cells left at each end of a window for few labels; many are spread by less than
-a twentieth of it."""
+"""Most cells left at each end of a window for rounding of losses to the lattice; with
+many losses it spreads the sum by less than a twentieth of the window."""
 
 LOG_TAIL = 34.0
-"""Minus the log of the tilted mass that may fall outside the lattice. Knob of speed:
-what does is counted."""
+"""Minus log of the tilted mass outside the lattice, which is counted. For speed."""
 
 FFT_ROUNDOFF = 8 * _numerics.EPS
-"""Bound on the error of an FFT coefficient for each level of the transform, over the
-sum of the moduli of what is transformed: a computed root of unity and its product are
-within 2.5 EPS, a sum within EPS / 2 (Higham, section 24.1)."""
+"""Bound on the error of an FFT coefficient per level of the transform, over the sum of
+the moduli of the input: a computed root of unity and its product are within 2.5 EPS, a
+sum within EPS / 2 (Higham, section 24.1)."""
 
 MAX_EXPONENT = 600.0
-"""Exponents beyond this are left out before they overflow; what is left out is of no
-help, not of harm: bounds are suffix sums near epsilon."""
+"""Larger exponents overflow and are left out; bounds are suffix sums near epsilon."""
 
 APART = 30.0
-"""Log of a ratio of two products beyond which each is computed by itself."""
+"""Log of a ratio of two products beyond which each is computed separately."""
 
 NEGLIGIBLE = -30.0
 """Log weight below which small losses alone need no separate treatment."""
@@ -44,14 +42,14 @@ NEGLIGIBLE = -30.0
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-  """A stretch of the lattice that holds nearly all of the tilted total loss.
+  """A part of the lattice that holds nearly all of the tilted total loss.
 
   Attributes:
     start: Index of the first lattice point.
     points: Number of points.
     width: Lattice spacing.
-    exponents: Exponents at which Chernoff's inequality is good for the tail
-      above and for the tail below.
+    exponents: Exponents at which Chernoff's inequality is good for the upper and for
+      the lower tail.
   """
 
   start: int
@@ -62,14 +60,10 @@ class Window:
   @classmethod
   def around(cls, mgf: Callable[[float], float], tilt: float, *, steps: int,
              tolerance: float, max_points: int) -> Window:
-    """Chooses the window for a composition at a tilt.
+    """Chooses the window for a composition of `steps` losses at a tilt.
 
-    Args:
-      mgf: Log moment generating function of the total loss.
-      tilt: The tilt.
-      steps: How many losses are added up.
-      tolerance: Wanted effect of the lattice on epsilon.
-      max_points: Of the window.
+    `mgf` is the log moment generating function of the total loss, `tolerance` the
+    wanted effect of the lattice on epsilon.
     """
     base = mgf(tilt)
     step = 1e-4 * max(tilt, 1e-2)
@@ -78,14 +72,14 @@ class Window:
       return lambda u: mgf(tilt + sign * u) - base - sign * u * mean
 
     (above, u_above), (below, u_below) = (cls._reach(growth(sign)) for sign in (1, -1))
-    # Random labels widen the distribution a little.
+    # Random lattice labels widen the distribution a little.
     above, below = 1.05 * above, 1.05 * below
     reach = above + below + 1e-9 * (1 + abs(mean))
     width = math.sqrt(8 * tolerance /
                       (steps * (tilt + 1)))
     points = 1 << math.ceil(math.log2(max(reach / width, MIN_POINTS)))
     points = min(points, max_points)
-    # Few labels, each up to a cell away from its loss, may all be.
+    # Each of few labels may lie up to a cell from its loss, on the same side.
     padding = min(steps, MAX_PADDING)
     width = reach / (points - 2 * padding)
     return cls(round((mean - below) / width) - padding, points, width,
@@ -93,7 +87,7 @@ class Window:
 
   @staticmethod
   def _reach(growth: Callable[[float], float]) -> tuple[float, float]:
-    """Least distance with a Chernoff bound of exp(-LOG_TAIL), and its exponent."""
+    """Returns the distance with Chernoff bound exp(-LOG_TAIL), and its exponent."""
     result = optimize.minimize_scalar(
         lambda x: math.log(max(growth(math.exp(x)) + LOG_TAIL, 1e-9)) - x,
         bounds=(math.log(1e-3), math.log(1e4)), method='bounded',
@@ -104,9 +98,8 @@ class Window:
 class TiltedSum:
   """Masses of a sum of lattice variables under an exponential tilt.
 
-  The mass at loss x is exp(log_mgf - tilt * x) times the tilted mass; all
-  results are given with that factor applied. Sums of losses that are all at
-  most `bulk` are left out.
+  The mass at loss x is exp(log_mgf - tilt * x) times the tilted mass. Sums of losses
+  that are all at most `bulk` are left out.
   """
 
   def __init__(self, groups: Sequence[tuple], window: Window, tilt: float,
@@ -132,7 +125,7 @@ class TiltedSum:
              for first, weight, _, _ in tilted]
       log_phi = sum(count * part for part, (*_, count) in zip(own, tilted))
       phi = np.exp(log_phi)
-      # The derivative of the product by each group's phi.
+      # The derivative of the product with respect to each group's phi.
       error = sum(count * np.exp(log_phi.real - part.real)
                   for part, (*_, count) in zip(own, tilted))
     mass = fft.irfft(phi, points)
@@ -144,18 +137,17 @@ class TiltedSum:
   @staticmethod
   def _without_bulk(tilted: Sequence[tuple], points: int
                     ) -> tuple[np.ndarray, np.ndarray]:
-    """Product A of phi minus the product B of its small losses' parts.
+    """Returns the product A of phi minus the product B of its small losses' parts.
 
-    Returns:
-      The difference, with relative accuracy, and the size of its error in
-      units of the transform's: by the part s of small losses A / phi - B / s,
-      by the rest, which is smaller by the mass it transforms, A / phi.
+    Also returns the size of its error in units of the transform's error: A / phi - B /
+    s from the part s of small losses, and A / phi times the transformed mass from the
+    rest. The difference keeps its relative accuracy.
     """
     small = ratio = whole = np.zeros(points // 2 + 1, np.complex128)
     parts = []
     for first, weight, low, count in tilted:
       part = fft.rfft(_fold(np.where(low, weight, 0.0), first, points))
-      # Where the small losses cancel, nothing has to be left out.
+      # Where the small losses cancel, there is nothing to leave out.
       part = np.where(np.abs(part) < 1e-150, 1e-150, part)
       rest = fft.rfft(_fold(np.where(low, 0.0, weight), first, points))
       share = _numerics.log1p(rest / part)
@@ -165,7 +157,7 @@ class TiltedSum:
       whole = whole + count * log_phi
       parts.append((np.log(np.abs(part)), log_phi.real, share,
                     float(np.sum(weight[~low])), count))
-    # Where B is next to nothing beside A, which B times a ratio would lose.
+    # If B is tiny beside A, B times a ratio would lose digits.
     apart = ratio.real > APART
     phi = np.where(apart, np.exp(whole) - np.exp(small),
                    np.exp(small) * _numerics.expm1(np.where(apart, 0.0, ratio)))
@@ -179,20 +171,20 @@ class TiltedSum:
     return phi, np.minimum(error, sum(count for *_, count in parts))
 
   def log_factor(self, near: float) -> float:
-    """log of the weight that turns tilted masses near a loss into masses."""
+    """Returns log of the factor that turns tilted masses near a loss into masses."""
     return self._log_mgf - self.tilt * near
 
   @property
   def slack(self) -> float:
-    """Relative rounding error of `log_factor` and of what it multiplies."""
+    """Relative rounding error of exp(log_factor) times the masses."""
     return FFT_ROUNDOFF * (
         4 + abs(self._log_mgf) + self.tilt * float(np.max(np.abs(self.losses)))
     ) + pair_lib.MASS_ROUNDOFF * sum(count for *_, count in self._groups)
 
   def suffix(self, near: float, shift: int) -> np.ndarray:
-    """Sums of tilted mass(x) exp(-(tilt + shift) (x - near)) from each loss on.
+    """Returns suffix sums of tilted mass(x) exp(-(tilt + shift) (x - near)).
 
-    To be multiplied by exp(log_factor(near)).
+    Multiplied by exp(log_factor(near)) they are sums of masses.
     """
     decay = np.exp(np.minimum(
         -(self.tilt + shift) * (self.losses - near), MAX_EXPONENT + 50))
@@ -204,10 +196,9 @@ class TiltedSum:
         -self.tilt * (self.losses - near), MAX_EXPONENT + 50))
 
   def error(self, near: float) -> np.ndarray:
-    """Bound on the error of `suffix` (shift 0), of rounding and wrap-around.
+    """Returns bounds on the error of `suffix` (shift 0), from rounding and wrap-around.
 
-    Rounding by Cauchy's inequality: the transform's error in norm, against
-    the norm of the weights that the suffix gives.
+    Rounding is bounded by norms of the transform's error and of the weights (Cauchy).
     """
     weight = (-math.expm1(-2 * self.tilt * self._window.width))**-0.5
     return self._decay(near) * (
@@ -234,7 +225,7 @@ class TiltedSum:
 
 def _tilt(mass: np.ndarray, x: np.ndarray, order: float
           ) -> tuple[float, np.ndarray]:
-  """log sum(mass e^{order x}) and the normalised summands."""
+  """Returns log sum(mass e^{order x}) and the normalised summands."""
   exponent = _numerics.log_mass(mass) + order * x
   peak = float(np.max(exponent))
   weight = np.exp(exponent - peak)
@@ -243,7 +234,7 @@ def _tilt(mass: np.ndarray, x: np.ndarray, order: float
 
 
 def _fold(weight: np.ndarray, first: int, points: int) -> np.ndarray:
-  """Wraps masses at first, first + 1, ... around a cycle."""
+  """Wraps masses at first, first + 1, ... around a cycle of `points`."""
   offset = first % points
   padded = np.zeros(-(-(offset + weight.size) // points) * points)
   padded[offset:offset + weight.size] = weight

@@ -1,17 +1,17 @@
-"""Two releases: cells of one loss against the closed form of the other.
+"""Two Gaussian releases: cells of one loss against the closed form of the other.
 
 With H the second release's delta in closed form, at any real epsilon,
 
     delta(epsilon) = E_P1[H(epsilon - L1)].
 
-The first release's outcomes are put into cells. Keeping both masses of a cell
-and moving them to the ends of its range of losses raises delta, by the chords
-of a convex function; merging a cell into one atom lowers it, by their tangents.
-Both sums are exact but for rounding. Cells are narrow where chords and tangents
-are apart, so that no kink, tail or tiny sampling probability needs care.
+The first release's outcomes are put into cells. Keeping both masses of a cell and
+moving them to the ends of its range of losses raises delta, by the chords of a convex
+function; merging a cell into one atom lowers delta, by its tangents. Both sums are
+exact but for rounding. Cells are narrow where chords and tangents differ, so that
+kinks, tails and tiny sampling probabilities need no special care.
 
-Source: this library's; what raises and what lowers is Lemma 9 and Proposition
-15 of Zhu, Dong and Wang (AISTATS 2022).
+Source: this library's; the raising and lowering is Lemma 9 and Proposition 15 of Zhu,
+Dong and Wang (AISTATS 2022).
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.pairs import cells as cells_lib
 
 PILOTS = (1 << 12, 1 << 13)
-"""Cells of the partitions that show where cells have to be narrow."""
+"""Numbers of cells of the partitions that show where cells have to be narrow."""
 
 CELLS = 1 << 16
-"""Cells of the last partition."""
+"""Number of cells of the last partition."""
 
 SPREAD = 0.25
-"""Share of the cells that are spread evenly, so that none is wide."""
+"""Share of the cells that is spread evenly, so that no cell is wide."""
 
 MASS_ROUNDOFF = 1e-12
-"""Bound on the relative error of a sum over cells: their masses are right to
-`dominating.RATIO_ROUNDOFF`, numpy's sums to 1e-14."""
+"""Bound on the relative error of a sum over cells: masses are right to
+`cells.RATIO_ROUNDOFF`, numpy's sums to 1e-14."""
 
 LOSS_ROUNDOFF = 8 * EPS
 """Relative error of a loss at an edge, log1p of a product with an expm1."""
 
 BEYOND = float(2 * special.ndtr(-cells_lib.GAUSSIAN_REACH))
-"""P-mass that is in no cell, counted as if its loss were infinite."""
+"""P-mass outside all cells, counted as if its loss were infinite."""
 
 MAX_MU = 24.0
-"""Above this a cell within reach has less P0-mass than the least number."""
+"""Above this a cell within reach has less P0-mass than the least float."""
 
 MAX_EPSILON = 1e5
-"""No epsilon beyond this is looked for."""
+"""Epsilon is not sought beyond this."""
 
 CLOSE = 1e-12
 """Relative precision of the estimate."""
@@ -60,11 +60,9 @@ CLOSE = 1e-12
 
 @dataclasses.dataclass(frozen=True)
 class TwoSteps:
-  """Two Gaussian releases, each of a sample of its own or of all records.
+  """Two Gaussian releases, each of a Poisson sample of its own or of all records.
 
-  Attributes:
-    first: The loss that is put into cells.
-    second: The other.
+  `first` is the loss that is put into cells; `second` is used in closed form.
   """
 
   first: GaussianLoss
@@ -72,25 +70,17 @@ class TwoSteps:
 
   @classmethod
   def of(cls, one: GaussianLoss, other: GaussianLoss) -> TwoSteps:
-    """The pair of losses, the less noisy one in closed form.
-
-    Raises:
-      IntractableError: if masses of cells would not be numbers.
-    """
+    """Puts the noisier release into cells; raises IntractableError if mu is large."""
     if min(one.mu, other.mu) > MAX_MU:
       raise IntractableError
     return cls(*sorted((one, other), key=lambda loss: loss.mu))
 
   def delta(self, epsilon: float) -> Bounds:
-    """Bounds on delta at `epsilon` >= 0."""
+    """Returns bounds on delta at `epsilon` >= 0."""
     return self._at(self._cells(epsilon), epsilon)
 
   def epsilon(self, delta: float) -> Bounds:
-    """Bounds on the least epsilon >= 0 at `delta`.
-
-    Raises:
-      IntractableError: if the search does not end.
-    """
+    """Returns bounds on the least epsilon >= 0; raises IntractableError on failure."""
     even = self._even
     if self._at(even, 0.0).lower <= delta and (
         self.delta(0.0).upper <= delta):
@@ -111,7 +101,7 @@ class TwoSteps:
         move + 1.01 * max(at.upper - delta, 0.0) / slope)
 
   def _at(self, cells: _Cells, epsilon: float) -> Bounds:
-    """Bounds on delta by the cells at hand."""
+    """Returns bounds on delta at `epsilon` from the given cells."""
     sums = []
     for loss, p, sign in ((cells.mean, cells.p, -1), (cells.loss, cells.raised, 1)):
       room = LOSS_ROUNDOFF * (abs(epsilon) + np.abs(loss)) + (
@@ -124,7 +114,7 @@ class TwoSteps:
     return Bounds(low, 0.5 * (low + upper), upper)
 
   def _cells(self, epsilon: float) -> _Cells:
-    """Cells that are narrow where delta at `epsilon` needs it."""
+    """Returns cells that are narrow where delta at `epsilon` needs it."""
     edges, cells = self._edges, self._even
     for count in (*PILOTS[1:], CELLS):
       edges = self._refined(edges, epsilon, count)
@@ -144,7 +134,7 @@ class TwoSteps:
     return self._partition(self._edges)
 
   def _refined(self, edges: np.ndarray, epsilon: float, count: int) -> np.ndarray:
-    """Cells of equal share in what chords and tangents are apart, about."""
+    """Returns edges of cells in which chords and tangents differ about equally."""
     loss = self._sign * self.first.log_u(edges)
     width = np.diff(edges)
     p = cells_lib.normal_cells(edges[:-1], width)
@@ -153,7 +143,7 @@ class TwoSteps:
     value = self.second.delta(epsilon - loss)[0]
     middle = self.second.delta(epsilon - 0.5 * (loss[1:] + loss[:-1]))[0]
     gap = p * np.abs(0.5 * (value[1:] + value[:-1]) - middle)
-    # A gap grows with the cube of the width.
+    # The gap of a cell grows with the cube of its width.
     density = np.cbrt(gap / width**3)
     density = np.maximum(density, np.append(0.0, density[:-1]))
     density = np.maximum(density, np.append(density[1:], 0.0)) * width
@@ -167,15 +157,14 @@ class TwoSteps:
 
   @property
   def _sign(self) -> int:
-    """Whether the loss grows with the output."""
+    """1 if the loss increases with the output, else -1."""
     return 1 if self.first.direction == 'remove' else -1
 
   def _partition(self, edges: np.ndarray) -> _Cells:
     law, s = self.first, self.first.sampling_prob
     z = law.mu * edges - 0.5 * law.mu**2
     log_u = law.log_u(edges)
-    # Cells too narrow for their likelihood ratios to differ are left out: one
-    # with a neighbour.
+    # Merge cells too narrow for their likelihood ratios to differ with a neighbour.
     keep = np.flatnonzero(np.append(
         True, (np.diff(np.maximum.accumulate(log_u)) > 0) & (np.diff(z) > 0)))
     keep = np.append(keep[:-1], edges.size - 1)
@@ -210,10 +199,10 @@ class _Cells:
   """A loss in cells.
 
   Attributes:
-    loss: Shape (cells + 1,), at their ends.
-    raised: Shape (cells + 1,), P-masses moved there, upwards on the whole.
-    mean: Shape (cells,), losses of the cells merged.
-    p: Shape (cells,), their P-masses.
+    loss: Shape (cells + 1,), losses at the cells' ends.
+    raised: Shape (cells + 1,), P-masses moved to the ends, raising delta.
+    mean: Shape (cells,), losses of the merged cells.
+    p: Shape (cells,), P-masses of the merged cells.
     room: Shape (cells,), bounds on the error of `mean`.
   """
 

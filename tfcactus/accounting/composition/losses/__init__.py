@@ -1,1 +1,1 @@
-"""Privacy losses as the methods of composition ask for them."""
+"""Privacy losses in the form that methods of composition need."""

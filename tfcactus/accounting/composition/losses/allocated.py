@@ -1,14 +1,13 @@
-"""The privacy loss of a record in one of several Gaussian sums, drawn at random.
+"""The privacy loss of random allocation (balls-in-bins) over Gaussian sums.
 
 A record enters one of T sums, each released with Gaussian noise, with equal
-probabilities. The ratio of the outputs' densities with the record and without is the
-mean L of T independent lognormals, X = exp(mu y - mu^2 / 2) each, so that every moment
-of the loss, log L or -log L, is a moment of L: `mean_lognormal` has them.
+probabilities. The ratio of the outputs' densities with the record and without it is the
+mean L of T independent lognormals X = exp(mu y - mu^2 / 2). Every moment of the loss,
+log L or -log L, is thus a moment of L, which `mean_lognormal` computes.
 
-That the pair dominates whatever the sums depend on of earlier outputs: given those, a
-sum's own ratio has mean one and is in convex order at most X; put X in its place from
-the last sum to the first. Both directions' profiles are the mean of a convex function
-of L.
+The pair dominates even if sums depend on earlier outputs: given those, a sum's own
+ratio has mean one and is at most X in convex order; put X in its place from the last
+sum to the first. Both directions' profiles are the mean of a convex function of L.
 
 Source: Feldman and Shenfeld, "Privacy amplification by random allocation" (2025), and
 Chua et al., "Balls-and-bins sampling for DP-SGD" (2024), for the mechanism and the
@@ -30,14 +29,14 @@ from tfcactus.accounting.composition.losses.mean_lognormal import Line
 from tfcactus.accounting.composition.losses.mean_lognormal import MeanLognormal
 
 MAX_EXACT = 24.0
-"""Orders times mu up to which moments are computed; beyond, terms are below the least
-number, and a bound by convexity serves. Knob of speed."""
+"""Largest order times mu at which moments are computed. Beyond it terms underflow, and
+a bound by convexity is used. Affects speed only."""
 
 MAX_DEGREE = 400.0
-"""The same without mu: what a moment costs grows with the square. Knob of speed."""
+"""Largest order with a moment: the cost grows with its square. Affects speed only."""
 
 MAX_ERROR = 1e-3
-"""Relative error of a moment beyond which no phi is built on it. Knob of speed."""
+"""Relative error of a moment beyond which no phi is built on it. Affects speed only."""
 
 _Order = TypeVar('_Order', float, np.ndarray)
 
@@ -48,7 +47,7 @@ class AllocatedGaussian(base.ReleaseLoss):
 
   Attributes:
     mu: Sensitivity over standard deviation of each sum.
-    bins: How many sums there are.
+    bins: Number of sums.
     direction: 'add' or 'remove'.
   """
 
@@ -64,13 +63,13 @@ class AllocatedGaussian(base.ReleaseLoss):
 
   @property
   def max_order(self) -> float:
-    # Those of order q - 1 = c are of degree c + 5 or so; of negative q, of 4.
+    # Moments of order q - 1 = c have degree about c + 5, those of negative q degree 4.
     most = max(min(MAX_EXACT, 37 - 6 * self.mu), 0.1) / self.mu
     return min(most, MAX_DEGREE) if self.direction == 'remove' else min(
         most * math.sqrt(self.bins), 1e3)
 
   def _power(self, order: _Order) -> _Order:
-    """q with M(order) = E[L^q]."""
+    """Returns q with M(order) = E[L^q]."""
     return order + 1 if self.direction == 'remove' else -order
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
@@ -82,7 +81,7 @@ class AllocatedGaussian(base.ReleaseLoss):
     known = np.flatnonzero(orders <= self.max_order)
     if known.size:
       exact = self._law.log_moments(q[known]) * np.array([[1.0], [sign], [1.0]])
-      # Bounds are this close; what is beyond is a loss of all digits.
+      # Bounds are this close to the moments; others have lost all digits.
       good = np.isfinite(exact).all(axis=0) & (
           exact[0] <= bound[known] + 1e-6) & (
               exact[0] >= bound[known] - 1 - 0.51 * self.mu**2 * np.abs(q[known]))
@@ -94,8 +93,8 @@ class AllocatedGaussian(base.ReleaseLoss):
                        order <= self.max_order)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    # E[L^q] with all y moved by i a / mu has L turned by exp(i a), and a density
-    # exp(bins (a / mu)^2 / 2) as large; the best a is t mu^2 / bins.
+    # Moving all y by i a / mu turns L by exp(i a) and makes the density
+    # exp(bins (a / mu)^2 / 2) times as large; the best a is t mu^2 / bins.
     return -0.5 * (self.mu * np.asarray(t, dtype=np.float64))**2 / self.bins
 
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedAllocated:
@@ -112,30 +111,19 @@ class AllocatedGaussian(base.ReleaseLoss):
 
 
 class TiltedAllocated(base.TiltedLoss):
-  """The same under a tilt.
-
-  Attributes:
-    log_mgf: log M(order).
-  """
+  """The loss of an allocated record under a tilt."""
 
   cut_off = True
 
   def __init__(self, lines: list[tuple[float, Line]], law: AllocatedGaussian,
                log_bound: float):
-    """Initialises it.
-
-    Args:
-      lines: Pairs (the largest t it is for, line), by t.
-      law: The loss.
-      log_bound: An upper bound on log M(order).
-    """
+    """Takes pairs (largest t, line) by t; raises IntractableError if M is uncertain."""
     self._lines = lines
     self._law = law
     line, zero = lines[0][1], np.zeros(1)
     self.log_mgf = float(line.log_integral(1.0, 1)[0].real)
     self._log_bound = log_bound
-    # phi is over this: it has to be about right, for what is cut off below is cut off
-    # where phi cannot be.
+    # phi is a ratio over M(order), which has to be about right for clipping below.
     if not line.log_error_at(zero, log_bound)[0] - self.log_mgf < math.log(MAX_ERROR):
       raise base.IntractableError
 
@@ -149,7 +137,7 @@ class TiltedAllocated(base.TiltedLoss):
       found[part] = line.log_integral(
           spacing, part.stop - part.start, spacing * part.start) - self.log_mgf
     found = np.where(np.isfinite(found), found, 0.0)
-    # What is larger than phi can be is moved to where it may be: no further away.
+    # Clip to the bound on |phi|, which moves no value away from the truth.
     found.real = np.minimum(found.real, self._decay(t))
     return found.conj() if self._law.direction == 'add' else found
 
@@ -163,7 +151,7 @@ class TiltedAllocated(base.TiltedLoss):
     return self._law.log_decay(0.0, t)
 
   def _parts(self, t: np.ndarray) -> Iterator[tuple[slice, Line]]:
-    """Slices of increasing `t`, with the line for each."""
+    """Yields slices of increasing `t`, with the line for each."""
     start = 0
     for index, (end, line) in enumerate(self._lines):
       last = index == len(self._lines) - 1
@@ -180,7 +168,7 @@ def _line(law: MeanLognormal, q: float, start: float, end: float) -> Line:
 
 @functools.lru_cache(maxsize=256)
 def _log_moment(law: MeanLognormal, q: float, exact: bool) -> float:
-  """An upper bound on log E[L^q], by convexity if no better one is known."""
+  """Returns an upper bound on log E[L^q], by convexity if no better one is known."""
   bound = float(law.log_bound(q))
   if not exact:
     return bound

@@ -1,10 +1,10 @@
-"""Phi of discrete losses on the contour, certified after smoothing.
+"""The phi function of discrete losses, certified to stay small after smoothing.
 
-A discrete loss's phi does not decay: it comes back near one again and again.
-Adding to the total loss one small non-negative variable with a smooth density
-makes it decay, and moves epsilon by no more than the variable's range. What is
-left is to show that phi stays small from where the sum over nodes stops to
-where the smoothing takes over; a grid of values shows it, phi being Lipschitz.
+A discrete loss's phi does not decay: it comes back near one again and again. One small
+non-negative variable with a smooth density, added to the total loss, makes it decay and
+raises epsilon by no more than the variable's range. It remains to show that phi is
+small between the last node and the point where the smoothing takes over; values on a
+grid show it, because phi is Lipschitz.
 """
 
 from __future__ import annotations
@@ -23,22 +23,18 @@ from tfcactus.accounting.composition.losses import rounding
 from tfcactus.pairs import dominating_pair as pair_lib
 
 SUBSET = 96
-"""Atoms used to show that phi is small: each leaves at most its weight."""
+"""Number of atoms that show that |phi| is small: the rest adds its weight at most."""
 
 MAX_GRID = 2_000_000
-"""Grid points beyond which a certificate is not sought."""
+"""Grid points beyond which no certificate is sought."""
 
 MAX_DOUBTS = 400
-"""Grid points that are looked at again with all atoms."""
+"""Most grid points that are examined again with all atoms."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AtomicLoss(base.Loss):
-  """The finite losses of a pair.
-
-  Attributes:
-    pair: The pair.
-  """
+  """The finite losses of a pair."""
 
   pair: pair_lib.DominatingPair
 
@@ -69,7 +65,7 @@ class AtomicLoss(base.Loss):
     return TiltedAtoms(order, *self._tilt(order), self.pair.loss)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    """log |phi| at `t` and later ones of `t`: no bound by itself."""
+    """Returns the largest log |phi| at each `t` and later ones: seen, not proved."""
     _, weight = self._tilt(order)
     keep = weight > 1e-12
     phase = np.multiply.outer(t, self.pair.loss[keep])
@@ -79,14 +75,7 @@ class AtomicLoss(base.Loss):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TiltedAtoms(base.TiltedSum):
-  """Atoms under a tilt.
-
-  Attributes:
-    order: The tilt.
-    log_mgf: log M(order).
-    weight: Shape (atoms,), tilted probabilities.
-    loss: Shape (atoms,).
-  """
+  """Atoms under a tilt; `weight` (tilted masses) and `loss` have shape (atoms,)."""
 
   order: float
   log_mgf: float
@@ -98,13 +87,10 @@ class TiltedAtoms(base.TiltedSum):
         self.loss, self.weight, self.order, 1.0 + abs(self.log_mgf), t)
 
   def certify(self, start: float, end: float, level: float) -> None:
-    """Shows that |phi| <= level on [start, end].
+    """Shows that |phi| <= level on [start, end], or raises IntractableError.
 
-    All atoms are used while |phi| is still close to the level; further on a
-    few of them suffice, since |phi| <= 1 - W + |their sum|, W their weight.
-
-    Raises:
-      IntractableError: if it could not be shown.
+    All atoms are used while |phi| is still close to the level; further on a few of them
+    suffice, since |phi| <= 1 - W + |their sum|, where W is their weight.
     """
     everything = _Atoms(self.weight, self.loss)
     few = everything.subset()
@@ -115,7 +101,7 @@ class TiltedAtoms(base.TiltedSum):
         stop = min(2 * start, end)
         seen = everything.certify(start, stop, everything, level, seen)
       else:
-        # Once all phases have come apart |phi| only comes back here and there.
+        # Once all phases have come apart, |phi| is large only here and there.
         stop = end if gap > 0.3 * few.total else min(4 * start, end)
         few.certify(start, stop, everything, level, gap)
       start = stop
@@ -131,7 +117,7 @@ class _Atoms:
     self._slope = max(float(weight @ np.abs(self._loss)), 1e-300)
 
   def subset(self) -> _Atoms:
-    """The heaviest atom of each of a number of equally heavy stretches."""
+    """Returns the heaviest atom of each of `SUBSET` equally heavy intervals."""
     order = np.argsort(self._loss)
     stretch = np.cumsum(self._weight[order]) / self.total * SUBSET
     _, first = np.unique(stretch.astype(np.int64), return_index=True)
@@ -140,27 +126,20 @@ class _Atoms:
     return _Atoms(self._weight[chosen], self._loss[chosen])
 
   def gap(self, start: float, spacing: float, points: int) -> np.ndarray:
-    """W - |sum| at start + spacing * (0..points-1)."""
+    """Returns W - |sum| at start + spacing * (0..points-1); W is the total weight."""
     return self.total - np.abs(_numerics.phi_table(
         self._loss, self._weight, spacing, points, start))
 
   def least_gap(self, start: float, end: float) -> float:
-    """The least of a few gaps."""
+    """Returns the least gap on a coarse grid of [start, end]."""
     return float(np.min(self.gap(start, (end - start) / 40, 41)))
 
   def certify(self, start: float, end: float, everything: _Atoms,
               level: float, expected: float) -> float:
-    """Shows that |phi| <= level on [start, end] by the gaps of these atoms.
+    """Shows |phi| <= level on [start, end] and returns the least gap on its grid.
 
-    Args:
-      start: Left end.
-      end: Right end.
-      everything: All atoms, for the points where these do not show it.
-      level: What |phi| must not exceed.
-      expected: About the least gap there is; the grid follows from it.
-
-    Returns:
-      The least gap on the grid.
+    `expected` is about the least gap and sets the grid; `everything` holds all atoms,
+    for grid points where these do not suffice. Raises IntractableError if it cannot.
     """
     need = 1 - level
     room = expected - need
@@ -180,7 +159,7 @@ class _Atoms:
     return float(np.min(gap))
 
   def march(self, left: float, right: float, need: float) -> None:
-    """Shows it on a short interval, step by step."""
+    """Shows gap > need on a short interval, step by step; raises IntractableError."""
     for _ in range(MAX_DOUBTS):
       gap = float(self.gap(left, 0.0, 1)[0]) - need
       if gap <= 0:
@@ -195,9 +174,7 @@ class _Atoms:
 class Smoothing(base.Loss):
   """A sum of `order` uniform variables on [0, width / order].
 
-  Attributes:
-    width: Range of the sum.
-    order: How many; |phi| falls with this power.
+  The range of the sum is `width`; |phi| falls with the power `order`.
   """
 
   width: float
@@ -232,7 +209,7 @@ class Smoothing(base.Loss):
         0.5 * (scale * order)**2 - np.log(np.maximum(scale * t, 1e-300))), 0.0)
 
   def end(self, log_need: float, order: float) -> float:
-    """Where log |phi| has fallen below -log_need for good."""
+    """Returns the point beyond which log |phi| stays below -log_need."""
     scale = 0.5 * self.width / self.order
     return math.exp(log_need / self.order + 0.5 * (scale * order)**2) / scale
 
@@ -259,11 +236,7 @@ class TiltedSmoothing(base.TiltedLoss):
 
 def certify_decay(tilted: Sequence[tuple[base.TiltedLoss, int]], start: float,
                   end: float, log_need: float) -> None:
-  """Shows that the product of phi^count is below exp(-log_need) on an interval.
-
-  Raises:
-    IntractableError: if no single group is seen to do it.
-  """
+  """Shows the product of phi^count < exp(-log_need), or raises IntractableError."""
   for part, count in sorted(tilted, key=lambda item: -item[1]):
     try:
       part.certify(start, end, math.exp(-log_need / count))

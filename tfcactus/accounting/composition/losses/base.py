@@ -1,7 +1,7 @@
-"""What the methods of composition ask of a privacy loss: one interface.
+"""The interface of a privacy loss for methods of composition.
 
-M(s) = E_P[exp(s loss)] on the right half plane is all that a contour needs. A loss
-whose M has bounds on its errors and on its decay is one class here.
+A contour needs only M(s) = E_P[exp(s loss)] on the right half plane. Each loss whose M
+has bounds on its errors and on its decay is one class here.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tfcactus.accounting.bounds import IntractableError
 
 
 class TiltedLoss(abc.ABC):
-  """A loss under an exponential tilt: its characteristic function, and its error.
+  """A loss under an exponential tilt: its phi (characteristic) function and errors.
 
   phi(t) = M(order + i t) / M(order).
 
   Attributes:
     log_mgf: log M(order).
-    cut_off: Whether phi and its error are kept within what phi can be, which takes
-      `log_mgf` for about right.
+    cut_off: Whether phi and its error are clipped to phi's possible range, which
+      assumes that `log_mgf` is about right.
   """
 
   log_mgf: float
@@ -32,15 +32,15 @@ class TiltedLoss(abc.ABC):
   @property
   @abc.abstractmethod
   def nodes(self) -> int:
-    """How many terms a value of phi is the sum of; what it costs."""
+    """Number of terms of which each phi value is a sum: its cost."""
 
   @abc.abstractmethod
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
-    """log phi at spacing * (0..count-1), shape (count,), complex."""
+    """Returns log phi at spacing * (0..count-1), shape (count,), complex."""
 
   @abc.abstractmethod
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Bound on the error of phi at `t` >= 0, shape (n,), and of `log_mgf` at 0."""
+    """Returns bounds on the error of phi at `t` >= 0, shape (n,); of `log_mgf` at 0."""
 
   def certify(self, start: float, end: float, level: float) -> None:
     """Shows that |phi| <= level on [start, end].
@@ -74,8 +74,8 @@ class Loss(abc.ABC):
   """The privacy loss of one step, or of several together.
 
   Attributes:
-    moments_are_proved: Whether the step of the quadrature behind `cumulants` is fine
-      for every order, so that only rounding is left; otherwise `log_moment` is asked.
+    moments_are_proved: Whether the quadrature step behind `cumulants` is fine enough at
+      every order, so that only rounding is left; otherwise `log_moment` is asked.
   """
 
   moments_are_proved: bool = True
@@ -83,50 +83,47 @@ class Loss(abc.ABC):
   @property
   @abc.abstractmethod
   def max_order(self) -> float:
-    """Tilts up to about this are tried. Knob of speed."""
+    """Approximate largest tilt that is tried. Affects speed only."""
 
   @abc.abstractmethod
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """log M at real orders with its first two derivatives.
+    """Returns log M at real orders with its first two derivatives, shape (3, n).
 
     Args:
       orders: Shape (n,), positive.
-
-    Returns:
-      Shape (3, n).
     """
 
   @abc.abstractmethod
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    """A bound on log |phi(t')| for all t' >= t.
+    """Returns upper bounds on log |phi(t')| for all t' >= t.
 
     Args:
       order: The tilt, > 0.
       t: Shape (n,), positive and increasing.
 
     Returns:
-      Shape (n,), at most zero and falling in t. Of atoms only what was seen:
-      `smoothed_contours` certifies it.
+      Shape (n,), at most zero and decreasing in t. For atoms this is the largest value
+      seen only, which `smoothed_contours` certifies.
     """
 
   @abc.abstractmethod
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedLoss:
-    """The loss under an exponential tilt.
+    """Returns the loss under an exponential tilt.
 
     Args:
       order: The tilt, > 0.
-      t_max: Largest argument of phi wanted.
-      tolerance: Error of phi wanted at t_max; what it is, is in `error`.
+      t_max: Largest argument of phi needed.
+      tolerance: Error of phi wanted at t_max; `error` bounds the actual one.
     """
 
   def log_moment(self, order: float) -> float:
-    """An upper bound on log M(order)."""
+    """Returns an upper bound on log M(order)."""
     tilted = self.tilted(order, 0.0, 1e-16)
     return tilted.log_mgf + math.log1p(float(tilted.error(np.zeros(1))[0]))
 
 
 class ReleaseLoss(Loss):
-  """The loss of one Gaussian release that a record takes part in by chance.
+  """The loss of one Gaussian release in which a record takes part at random.
 
   Attributes:
     mu: Sensitivity over standard deviation of the release.
@@ -138,10 +135,10 @@ class ReleaseLoss(Loss):
 
   @property
   def normal(self) -> bool:
-    """Whether the loss is a normal variable: nothing is by chance."""
+    """Whether the loss is a normal variable: neither sampled nor allocated."""
     return False
 
   @property
   def largest(self) -> float:
-    """No loss is larger; inf if any may be."""
+    """Upper bound on the loss; inf if there is none."""
     return math.inf

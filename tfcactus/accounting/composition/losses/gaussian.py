@@ -1,4 +1,4 @@
-"""The Gaussian's privacy loss, sampled or not: moments and delta."""
+"""The Gaussian's privacy loss, subsampled or not: moments and delta."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TINY = float(np.finfo(np.float64).tiny)
 class GaussianLoss(SampledGaussian):
   """The privacy loss of one Gaussian release, of a Poisson sample or of all records.
 
-  Without sampling the loss is normal, with closed forms for everything.
+  Without sampling the loss is normal and all quantities have closed forms.
   """
 
   @property
@@ -55,16 +55,12 @@ class GaussianLoss(SampledGaussian):
     return TiltedNormal(0.5 * self.mu**2 * order * (order + 1), self.mu, order)
 
   def delta(self, epsilon: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """delta of one release, and a bound on its error.
-
-    Args:
-      epsilon: Any real numbers.
-    """
+    """Returns delta of one release at any real `epsilon`, and a bound on its error."""
     s, mu = self.sampling_prob, self.mu
     epsilon = np.asarray(epsilon, dtype=np.float64)
     if self.normal:
       return gaussian_delta(mu, epsilon)
-    # By removal s H(Q0 || P0) at e^z = (e^eps - 1 + s) / s; by addition
+    # Removal: s H(Q0 || P0) at e^z = (e^eps - 1 + s) / s. Addition:
     # e^eps s e^z H(P0 || Q0) at e^-z, e^z = (e^-eps - 1 + s) / s.
     remove = self.direction == 'remove'
     signed = epsilon if remove else -epsilon
@@ -82,20 +78,14 @@ class GaussianLoss(SampledGaussian):
     error = scale * (error + slip + ROUNDOFF * value)
     sure = np.maximum(-np.expm1(np.minimum(signed, 0.0)), 0.0) if remove else 0.0
     return (np.where(certain, sure, scale * value),
-            # Odds next to zero may have been rounded to it.
+            # Odds near zero may be rounded to it.
             np.where(certain, ROUNDOFF * sure + np.where(
                 close, ROUNDOFF * s * np.exp(np.maximum(epsilon, 0.0)), 0.0), error))
 
 
 @dataclasses.dataclass(frozen=True)
 class TiltedNormal(base.TiltedLoss):
-  """A normal loss under a tilt, which is normal again.
-
-  Attributes:
-    log_mgf: log M(order).
-    mu: Shift over standard deviation.
-    order: The tilt.
-  """
+  """A normal loss of mean mu^2 / 2 and variance mu^2 under a tilt, normal again."""
 
   log_mgf: float
   mu: float
@@ -115,21 +105,17 @@ class TiltedNormal(base.TiltedLoss):
 
 @dataclasses.dataclass(frozen=True)
 class ClosedForm:
-  """One Gaussian release, accounted by its delta in closed form.
-
-  Attributes:
-    loss: Of the release.
-  """
+  """One Gaussian release, accounted by its delta in closed form."""
 
   loss: GaussianLoss
 
   def delta(self, epsilon: float) -> Bounds:
-    """Bounds on delta, rounding included."""
+    """Returns bounds on delta, rounding included."""
     value, error = map(float, self.loss.delta(epsilon))
     return Bounds(max(value - error, 0.0), value, min(value + error, 1.0))
 
   def epsilon(self, delta: float) -> Bounds:
-    """Bounds on the least epsilon >= 0."""
+    """Returns bounds on the least epsilon >= 0."""
     if self.delta(0.0).upper <= delta:
       return Bounds(0.0, 0.0, 0.0)
     near = monotone.root(lambda x: float(self.loss.delta(x)[0]), delta)
@@ -139,20 +125,20 @@ class ClosedForm:
 
 def gaussian_delta(mu: float, epsilon: np.ndarray
                    ) -> tuple[np.ndarray, np.ndarray]:
-  """delta of N(mu, 1) against N(0, 1) at `epsilon`, and a bound on its error.
+  """Returns delta of N(mu, 1) against N(0, 1) at `epsilon`, and a bound on its error.
 
   Source: Balle and Wang (2018), Theorem 8.
   """
   x, y = 0.5 * mu - epsilon / mu, 0.5 * mu + epsilon / mu
-  # e^eps Phi(-y) as exp(-x^2 / 2) times erfcx, since eps - y^2 / 2 = -x^2 / 2: large
-  # numbers would cancel otherwise.
+  # Large numbers would cancel in e^eps Phi(-y). It is exp(-x^2 / 2) times erfcx, since
+  # eps - y^2 / 2 = -x^2 / 2.
   a, peak = special.ndtr(x), np.exp(-0.5 * x * x)
   scaled = 0.5 * special.erfcx(np.maximum(y, 0.0) / math.sqrt(2))
   b = np.where(y > 0, peak * scaled,
                np.exp(np.minimum(epsilon, 0.0) + special.log_ndtr(-y)))
-  value = np.maximum(np.where(x < 0, peak * (  # Where y is above zero.
+  value = np.maximum(np.where(x < 0, peak * (  # y > 0 here.
       0.5 * special.erfcx(np.maximum(-x, 0.0) / math.sqrt(2)) - scaled), a - b), 0.0)
-  # x and y are off by less than this; Phi and erfcx rise and fall.
+  # x and y are off by less than this; Phi and erfcx are monotone.
   parts = 1 + 0.5 * mu + np.abs(epsilon) / mu
   slack = ROUNDOFF * parts
   error = special.ndtr(x + slack) - special.ndtr(x - slack) + ROUNDOFF * (a + b + value)
@@ -163,7 +149,7 @@ def gaussian_delta(mu: float, epsilon: np.ndarray
       for from_zero, above in ((near, y - slack), (far, y + slack)))
   error += np.where(y > 0, most - least,
                     slack * b * (1 + np.abs(x)) + ROUNDOFF * b * np.abs(epsilon))
-  # What is below all numbers, and what is none.
+  # Underflow, then nan.
   error = error + _TINY * (x < -37)
   return (np.where(np.isnan(value), 0.0, value),
           np.where(np.isnan(error), 1.0, error))

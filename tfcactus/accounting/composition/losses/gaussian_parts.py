@@ -1,8 +1,8 @@
-"""The parts of a subsampled Gaussian's privacy loss, by smooth weights.
+"""Parts of a subsampled Gaussian's privacy loss, by smooth weights.
 
-A weight that falls from one to zero around a level of the loss splits a step
-into a part of small losses and a part of larger ones; see `split_contours`, which
-composes them. Each part is a measure with moments and a phi function of its own.
+A weight that falls from one to zero around a level of the loss splits a step into a
+part of small losses and a part of larger ones. Each part is a measure with moments and
+a phi function of its own; `split_contours` composes the parts.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses import quadrature
 
 SHARPNESS = 0.25
-"""Width of the step of w as a log-likelihood ratio: a narrower one asks for
-more quadrature nodes, a wider one for a longer contour."""
+"""Width of the step of w as a log-likelihood ratio: a narrower one needs more
+quadrature nodes, a wider one a longer contour."""
 
 CUTOFF = 2.0
-"""Weight of the term that keeps small losses from being large after all."""
+"""Coefficient of the term that makes 1 - W beat any exponential of a loss."""
 
 MAX_V = 300.0
 """Log-likelihood ratios are capped here: beyond, w is one."""
 
 MAX_TILTED_LEVEL = 60.0
-"""Tilts at which losses at the level count as e to this are not of interest."""
+"""Bound on order times level: larger tilts are of no interest."""
 
 MAX_RANGE = 1200.0
-"""Log-likelihood ratios over which quadrature takes too long beside others."""
+"""Log-likelihood ratios over which quadrature takes longer than other methods."""
 
 GROWTH_CELL = 0.04
-"""Cells, in z, of the sums that stand for integrals of a bound on the integrand; half
-a standard deviation of the output at most."""
+"""Cells, in z, of the sums that replace integrals of a bound on the integrand; at most
+half a standard deviation of the output."""
 
 GROWTH_SLACK = 1.0
-"""Allowance for those sums, in the log of their ratio. A sum over cells of h differs
-from the integral of a bump by h times its height at most. The argument of Phi has
-slope 1 / SHARPNESS + CUTOFF = 6 at the level, a bump of W(low) - W(high) is thus 0.1
-wide and more: 0.4 of the integral, log 1.4 - log 0.6 < 1 for both together."""
+"""Allowance for these sums in the log of their ratio. A sum over cells of h differs
+from the integral of a bump by h times its height at most. The argument of Phi has slope
+1 / SHARPNESS + CUTOFF = 6 at the level, so a bump of W(low) - W(high) is at least 0.1
+wide: 0.4 of the integral, log 1.4 - log 0.6 < 1 for both together."""
 
 Groups = Sequence[tuple[quadrature.SampledGaussian, int]]
-"""Losses by removal, and how many steps have each."""
+"""Losses by removal, and the number of steps with each."""
 
 TiltedParts = Sequence[tuple[quadrature.TiltedQuadrature,
                              quadrature.TiltedQuadrature, int]]
-"""A step under a tilt, its large losses, and how many steps have them."""
+"""Triples (a step under the tilt, its large losses, number of such steps)."""
 
 _Real = TypeVar('_Real', float, np.ndarray)
 
@@ -61,14 +61,14 @@ _Real = TypeVar('_Real', float, np.ndarray)
 class PartLoss(quadrature.SampledGaussian):
   """The losses of a subsampled Gaussian between two levels.
 
-  A measure of less than mass one: the density of P times W(low) - W(high),
-  where W(level) = Phi(v / SHARPNESS + CUTOFF (e^v - 1)) and v is the
-  log-likelihood ratio over that of the level. The first term makes W vanish
-  fast on small losses, the second makes 1 - W beat any exponential of a loss.
+  A measure of less than mass one: the density of P times W(low) - W(high), where
+  W(level) = Phi(v / SHARPNESS + CUTOFF (e^v - 1)) and v is the log-likelihood ratio
+  over that of the level. The first term makes W vanish fast on small losses, the second
+  makes 1 - W beat any exponential of a loss.
 
   Attributes:
-    low: Where it begins, about, above the least possible loss.
-    high: Where it ends, about.
+    low: Approximate lower level, above the least possible loss.
+    high: Approximate upper level.
   """
 
   low: float
@@ -80,7 +80,7 @@ class PartLoss(quadrature.SampledGaussian):
   @classmethod
   def of(cls, loss: quadrature.SampledGaussian, low: float, high: float
          ) -> quadrature.SampledGaussian:
-    """The part of a loss; all of it from 0 to infinity."""
+    """Returns the part of a loss between two levels; from 0 to inf, all of it."""
     if low == 0 and math.isinf(high):
       return loss
     return cls(loss.mu, loss.sampling_prob, loss.direction, low, high)
@@ -96,14 +96,14 @@ class PartLoss(quadrature.SampledGaussian):
     return self.sampling_prob / (self.mu**-2 + SHARPNESS**-2)
 
   def _middle(self, level: float) -> float:
-    """The output at a level."""
+    """Returns the output whose loss is `level`."""
     s, mu = self.sampling_prob, self.mu
     return (float(_numerics.log_expm1(level)) + math.log((1 - s) / s) +
             0.5 * mu * mu) / mu
 
   def _argument(self, y: np.ndarray, level: float, strip: np.ndarray
                 ) -> tuple[np.ndarray, np.ndarray]:
-    """Real and imaginary part of what Phi is taken of, at z + i strip."""
+    """Returns real and imaginary part of the argument of Phi in W, at z + i strip."""
     if level == 0 or math.isinf(level):
       value = np.full(np.broadcast_shapes(y.shape, strip.shape),
                       -np.inf if level else np.inf)
@@ -116,7 +116,7 @@ class PartLoss(quadrature.SampledGaussian):
   def _log_density(self, y: np.ndarray) -> np.ndarray:
     above, below = (self._argument(y, level, np.zeros(1))[0]
                     for level in (self.low, self.high))
-    # Phi(a) - Phi(b) = Phi(-b) - Phi(-a): from the side where both are small.
+    # Phi(a) - Phi(b) = Phi(-b) - Phi(-a): use the side where both are small.
     flip = below > 0
     first = special.log_ndtr(np.where(flip, -below, above))
     second = special.log_ndtr(np.where(flip, -above, below))
@@ -129,7 +129,7 @@ class PartLoss(quadrature.SampledGaussian):
     scale = step / math.sqrt(2 * math.pi)
     if self.low > 0:
       return 1.0 - scale * float(np.sum(np.exp(self._log_density(y))))
-    # What is left out has digits of its own.
+    # The mass left out is computed with digits of its own.
     rest = dataclasses.replace(self, low=self.high, high=math.inf)
     return scale * float(np.sum(np.exp(rest._log_density(y))))
 
@@ -137,7 +137,7 @@ class PartLoss(quadrature.SampledGaussian):
                ) -> tuple[np.ndarray, np.ndarray]:
     sizes = [_log_size(*self._argument(y, level, strip[..., None]))
              for level in (self.low, self.high)]
-    # |W(low) - W(high)|, and the same for their complements.
+    # Bound |W(low) - W(high)| by both W and by both complements 1 - W.
     (low, low_rest), (high, high_rest) = sizes
     return super()._log_density(y) + np.minimum(
         np.logaddexp(low, high), np.logaddexp(low_rest, high_rest)), (
@@ -154,7 +154,7 @@ class PartLoss(quadrature.SampledGaussian):
     e = self.sampling_prob / (1 - self.sampling_prob) * np.exp(
         np.minimum(self.mu * y - 0.5 * self.mu**2, 300.0))
     turn = np.arctan2(np.sin(strip) * e, 1 + np.cos(strip) * e)
-    # The bound grows with t: between two of a few points that at the next.
+    # The bound grows with t: between two grid points it is that at the next.
     at = np.unique(np.append(np.geomspace(1e-9, 1, 7) * t[-1], [0.0, t[-1]]))
     bound = _numerics.log_sum(
         (moved + log_u)[:, None, :] + at[:, None] * turn[:, None, :])
@@ -164,7 +164,7 @@ class PartLoss(quadrature.SampledGaussian):
   def _top(self, order: float) -> float:
     top = super()._top(order)
     if self.low > 0:
-      # Up to here W(low) grows, and the mode may be anywhere below.
+      # W(low) grows up to here, and the mode may be anywhere below.
       top = max(top, self._middle(self.low) + 1 / self.mu)
     if math.isinf(self.high):
       return top
@@ -175,9 +175,9 @@ class PartLoss(quadrature.SampledGaussian):
 
 def _log_size(real: np.ndarray, imag: np.ndarray
               ) -> tuple[np.ndarray, np.ndarray]:
-  """log of bounds on |Phi(real + i imag)| and on |1 - Phi|.
+  """Returns log of bounds on |Phi(real + i imag)| and on |1 - Phi|.
 
-  The smaller is at most e^(imag^2 / 2) Phi(-|real|), the other one more.
+  The smaller is at most e^(imag^2 / 2) Phi(-|real|), the other at most one more.
   """
   small = 0.5 * imag**2 + special.log_ndtr(-np.abs(real))
   other = np.logaddexp(0.0, small)
@@ -186,14 +186,14 @@ def _log_size(real: np.ndarray, imag: np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class RareLoss(base.Loss):
-  """The total loss of a composition whose largest one is between two levels.
+  """The total loss of steps of which the largest loss lies between two levels.
 
   Its measure has less than mass one.
 
   Attributes:
     groups: Pairs (loss of a subsampled Gaussian, removal; number of steps).
-    low: The lower level, above the least possible loss, about.
-    high: The higher level.
+    low: Approximate lower level, above the least possible loss.
+    high: Approximate upper level.
   """
 
   groups: Groups
@@ -205,7 +205,7 @@ class RareLoss(base.Loss):
   @functools.cached_property
   def _laws(self) -> list[tuple[quadrature.SampledGaussian,
                                 quadrature.SampledGaussian, int]]:
-    """For each group all up to the higher level, what is above the lower."""
+    """For each group: all losses up to `high`, those above `low`, number of steps."""
     return [(PartLoss.of(loss, 0.0, self.high),
              PartLoss.of(loss, self.low, self.high), count)
             for loss, count in self.groups]
@@ -233,8 +233,8 @@ class RareLoss(base.Loss):
         (rest[2] - rest[1]**2) / grown - slope**2])
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    """The difference of two products is the sum over the steps of the difference
-    of their factors, the others being at most one."""
+    # A difference of two products is a sum over the steps of the difference of their
+    # factors, the others being at most one.
     log_all, bounds = self.tilted(order, 0.0, 1e-16).log_share, []
     for loss, large, count in self._laws:
       part, full = (law.cumulants(np.array([order]))[0, 0] for law in (large, loss))
@@ -250,7 +250,7 @@ class RareLoss(base.Loss):
 
 
 def _share(log_part: _Real, log_full: _Real) -> _Real:
-  """A part's share of M, kept between zero and one."""
+  """Returns a part's share of M, kept between zero and one."""
   return np.exp(np.clip(log_part - log_full, -660.0, -1e-15))
 
 
@@ -259,11 +259,9 @@ class TiltedRare(base.TiltedLoss):
   """A `RareLoss` under a tilt.
 
   Attributes:
-    order: The tilt.
     parts: Triples (a step under the tilt, its large losses, number of steps).
-    shares: What the large losses have of each step's M.
-    log_share: log of the part of the product of M that has a large loss.
-    log_mgf: log M at the tilt.
+    shares: Share of the large losses in each step's M.
+    log_share: log of the share of the product of M that has a large loss.
   """
 
   order: float
@@ -274,7 +272,7 @@ class TiltedRare(base.TiltedLoss):
 
   @classmethod
   def of(cls, order: float, parts: TiltedParts) -> TiltedRare:
-    """The loss of steps under a tilt."""
+    """Returns the tilted loss of steps that are already tilted."""
     shares = [float(_share(large.log_mgf, full.log_mgf))
               for full, large, _ in parts]
     log_share = math.log(-math.expm1(math.fsum(
@@ -295,8 +293,8 @@ class TiltedRare(base.TiltedLoss):
       ratio *= np.exp(-np.maximum(log_phi.real, -300.0) - 1j * log_phi.imag)
       total += steps * log_phi
       less += steps * _numerics.log1p(-ratio)
-    # 1 - e^less keeps the digits where large losses are rare; where they are
-    # not, e^total may be tiny beside e^(total + less).
+    # 1 - e^less keeps the digits if large losses are rare; if they are not, e^total may
+    # be tiny beside e^(total + less).
     with np.errstate(over='ignore', under='ignore', invalid='ignore'):
       value = np.where(
           less.real < 1.0, np.exp(total) * -_numerics.expm1(

@@ -1,7 +1,7 @@
 """The Laplace mechanism's privacy loss in closed form.
 
-With a = shift over scale, M(s) = ((s + 1) e^(s a) + s e^(-(s + 1) a)) / (2 s + 1): half
-of P loses a, a part loses -a, and between them there is a density.
+With a = shift over scale, M(s) = ((s + 1) e^(s a) + s e^(-(s + 1) a)) / (2 s + 1). The
+loss is a with P-mass one half, -a with a smaller P-mass, and has a density in between.
 
 Source: Table 2 of Zhu, Dong and Wang (AISTATS 2022); the bounds are this library's.
 """
@@ -18,17 +18,16 @@ from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses.rounding import ROUNDOFF
 
 STEEP = 30.0
-"""Where the real part of s a is above this, M is one term and a bit. Any value above
-one is right."""
+"""Above this real part of s a, M is one term and a correction. Any value > 1 works."""
 
 _SERIES = 0.5
-"""Below this e^z - 1 - z is a sum of TERMS terms: the rest is 0.5^22 / 22! of it."""
+"""Below it e^z - 1 - z is a sum of TERMS terms: the rest is 0.5^22 / 22! of it."""
 
 _TERMS = 20
 
 
 def _curvature(z: np.ndarray) -> np.ndarray:
-  """e^z - 1 - z of complex z, with the digits of small |z| kept."""
+  """Returns e^z - 1 - z of complex z, with relative accuracy at small |z|."""
   small = np.abs(z) < _SERIES
   near = np.where(small, z, 0.0)
   series = np.ones_like(near)
@@ -39,20 +38,15 @@ def _curvature(z: np.ndarray) -> np.ndarray:
 
 
 def _excess(s: np.ndarray, top: float) -> tuple[np.ndarray, np.ndarray]:
-  """M(s) - 1, and the sum of the moduli of its two terms."""
-  # The terms linear in a cancel: they are left out.
+  """Returns M(s) - 1, and the sum of the moduli of its two terms."""
+  # The terms linear in a cancel and are left out.
   one = (s + 1) * _curvature(s * top) / (2 * s + 1)
   other = s * _curvature(-(s + 1) * top) / (2 * s + 1)
   return one + other, np.abs(one) + np.abs(other)
 
 
 def log_moment(s: np.ndarray, top: float) -> np.ndarray:
-  """log M at complex s with a real part of at least zero.
-
-  Args:
-    s: Any shape.
-    top: The largest loss, shift over scale.
-  """
+  """Returns log M at complex s with real part >= 0; `top` is the largest loss."""
   s = np.asarray(s, dtype=np.complex128)
   steep = s.real * top > STEEP
   log_m = _numerics.log1p(_excess(np.where(steep, 0.0, s), top)[0])
@@ -64,11 +58,7 @@ def log_moment(s: np.ndarray, top: float) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class LaplaceLoss(base.Loss):
-  """The loss of one release with Laplace noise.
-
-  Attributes:
-    top: The largest loss: shift over scale.
-  """
+  """The loss of a Laplace release; `top`, the largest loss, is shift over scale."""
 
   top: float
 
@@ -86,13 +76,13 @@ class LaplaceLoss(base.Loss):
     return np.stack([log_moment(s, a).real, mean, np.maximum(variance, 0.0)])
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    # Two atoms of tilted weight w together; the density between them has a transform
+    # Two atoms have tilted weight w together; the density between them has a transform
     # of at most w / (2 t).
     return np.minimum(self._log_weight(order) + np.log1p(
         0.5 / np.asarray(t, dtype=np.float64)), 0.0)
 
   def _log_weight(self, order: float) -> float:
-    """log of the tilted probability of both atoms, rounded up."""
+    """Returns log of the tilted probability of both atoms, rounded up."""
     log_mgf = float(log_moment(np.array([order]), self.top)[0].real)
     size = order * self.top
     return (size + math.log1p(math.exp(-(2 * order + 1) * self.top)) - math.log(2)
@@ -106,13 +96,7 @@ class LaplaceLoss(base.Loss):
 
 @dataclasses.dataclass(frozen=True)
 class TiltedLaplace(base.TiltedLoss):
-  """The loss under a tilt.
-
-  Attributes:
-    top: The largest loss.
-    order: The tilt.
-    log_mgf: log M(order).
-  """
+  """The loss of a Laplace release under a tilt; `top` is the largest loss."""
 
   top: float
   order: float
@@ -132,6 +116,6 @@ class TiltedLaplace(base.TiltedLoss):
       size = np.full(s.shape, 2.0)
     else:
       size = _excess(s, self.top)[1] / math.exp(self.log_mgf)
-    # Some ten operations, and the rounding of the exponentials' arguments.
+    # About ten operations, and rounding of the exponentials' arguments.
     turn = 4 * _numerics.EPS * np.abs(s + 1) * self.top
     return (ROUNDOFF + turn) * size + ROUNDOFF * abs(self.log_mgf)

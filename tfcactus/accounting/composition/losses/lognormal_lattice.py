@@ -1,9 +1,9 @@
 """Coefficients B_n of `mean_lognormal` at the nodes of its outer integral.
 
 A_k(t) = E[(t X / T)^k exp(-t X / T)] / k! is an integral over y of a function of
-log t + mu y, times the normal density: with both on lattices of a common spacing, a
-correlation. B_n is the coefficient of h^n in the power T of the polynomial with the
-coefficients A_k. Errors of both are added up; `mean_lognormal` says which there are.
+log t + mu y, times the normal density: a correlation if both lie on lattices of a
+common spacing. B_n is the coefficient of h^n in the power T of the polynomial with the
+coefficients A_k. The errors of both are added up; `mean_lognormal` lists them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ MAX_PRODUCTS = 1_000_000_000
 """Products in a correlation beyond which a moment is given up."""
 
 NOTHING = 1e-300
-"""Weights below it are left out, so that sums of products stay far from the least
-number."""
+"""Smaller weights are left out, so that sums of products do not underflow."""
 
 LEAST = 5e-324
-"""The least number."""
+"""The least positive float."""
 
 _SHARES = np.linspace(0.03, 0.97, 30)
-"""Widths of strips about y that are tried, over the widest."""
+"""Widths of strips about y that are tried, relative to the widest."""
 
 _HALF_PI = 0.5 * math.pi
 
@@ -44,16 +43,16 @@ class Lattice:
 
   Attributes:
     mu: Standard deviation of the logarithms.
-    count: How many factors.
+    count: Number of factors T.
     n: Largest k of A_k.
-    angle: Of t.
+    angle: Angle of t.
     u: Shape (nodes,).
     y: Shape (inner,), real parts.
     lift: All y are moved by i times this.
     width: Half width of a strip about y.
-    spacing: Of u.
+    spacing: Spacing of u.
     stride: Spacing of u over the lattice's.
-    comb: Spacing of y over the lattice's, times mu; one of the two is one.
+    comb: Spacing of y times mu over the lattice's; `stride` or `comb` is one.
   """
 
   mu: float
@@ -71,11 +70,7 @@ class Lattice:
   @classmethod
   def of(cls, mu: float, count: int, n: int, low: float, high: float, spacing: float,
          angle: float, digits: float) -> Lattice:
-    """Makes it for u from `low` to `high`, `spacing` apart at most.
-
-    Raises:
-      IntractableError: if it has too many nodes.
-    """
+    """Returns nodes for u in [low, high]; raises IntractableError if too many."""
     lift = min(abs(angle) / mu, 1.5)
     rest = abs(angle) - mu * lift
     widths = _SHARES * min((_HALF_PI - rest) / mu, 6.0)
@@ -84,11 +79,11 @@ class Lattice:
     width, inner = float(widths[np.argmax(steps)]), float(steps.max())
     stride = max(int(spacing / (mu * inner)), 1)
     comb = max(int(mu * inner / spacing), 1)
-    # What is wanted is met by both, or exceeded.
+    # Both spacings are at most the wanted ones.
     if comb == 1:
       spacing = min(spacing, stride * mu * inner)
     inner = spacing * comb / (stride * mu)
-    # Beyond where exp(-t X / T) times the density is largest, for the largest t.
+    # Reach beyond the maximum of exp(-t X / T) times the density, for the largest t.
     down = float(special.lambertw(mu**2 * math.exp(min(
         high - math.log(count) - 0.5 * mu**2, 600.0))).real) / mu
     reach = down + math.sqrt(2 * (digits + 2))
@@ -103,30 +98,23 @@ class Lattice:
 
   @property
   def _inner(self) -> float:
-    """Spacing of y. Not a difference of nodes, which would lose its digits."""
+    """Spacing of y. A difference of nodes would lose its digits."""
     return self.spacing * self.comb / (self.stride * self.mu)
 
   @property
   def _rest(self) -> float:
-    """What is left of the angle of t X where y is moved."""
+    """The angle of t X that is left after y is moved."""
     return abs(self.angle) - self.mu * self.lift
 
   @functools.cached_property
   def _log_unit(self) -> float:
-    """h is in units of this over t, so that coefficients are numbers of a good size."""
+    """log of (the unit of h) t; it keeps coefficients within the range of floats."""
     return max(math.log(self.n) - 1, 0.0)
 
   def _sums(self, rest: float, weights: np.ndarray) -> np.ndarray:
-    """Sums over y of weights exp(-t X / T), t X turned by -rest.
+    """Returns sums over y of weights exp(-t X / T), with t X turned by -rest.
 
-    Of moduli if the weights are real.
-
-    Args:
-      rest: Angle.
-      weights: Shape (inner, rows).
-
-    Returns:
-      Shape (rows, nodes).
+    Shapes: weights (inner, rows), sums (rows, nodes). Real weights give sums of moduli.
     """
     size = (self.u.size - 1) * self.stride + (self.y.size - 1) * self.comb + 1
     v = self.u[0] + self._log_x[0] + self.spacing / self.stride * np.arange(size)
@@ -144,11 +132,7 @@ class Lattice:
     return self.mu * self.y - 0.5 * self.mu**2 - math.log(self.count)
 
   def _weights(self, rows: int) -> np.ndarray:
-    """Moduli of what multiplies exp(-t X / T) in A_k / (t / unit)^k.
-
-    Returns:
-      Shape (inner, rows).
-    """
+    """Moduli of exp(-t X / T)'s factors in A_k / (t / unit)^k, shape (inner, rows)."""
     k = np.arange(rows)
     exponent = (self.lift**2 - self.y**2)[:, None] / 2 + k * (
         self._log_x[:, None] + self._log_unit) - special.gammaln(k + 1)
@@ -156,7 +140,7 @@ class Lattice:
     return np.where(found < NOTHING, 0.0, found)
 
   def _coefficients(self) -> tuple[np.ndarray, np.ndarray]:
-    """A_k / (t / unit)^k and bounds on its errors, shape (n + 1, nodes)."""
+    """Returns A_k / (t / unit)^k and bounds on its errors, shape (n + 1, nodes)."""
     rows, rest = self.n + 1, self._rest
     weights = self._weights(rows + 1)
     own = self._sums(rest, weights)
@@ -169,12 +153,10 @@ class Lattice:
 
   def _errors(self, weights: np.ndarray, own: np.ndarray, sides: np.ndarray
               ) -> np.ndarray:
-    """Bounds on the errors of `_coefficients`.
+    """Returns bounds on the errors of `_coefficients`.
 
-    Args:
-      weights: As for `_sums`, moduli.
-      own: Sums of the moduli of the terms, one row more.
-      sides: The same with exp(-t X) as on the sides of the strip about y.
+    `weights` are moduli, as for `_sums`. `own` are sums of the terms' moduli, one row
+    more; `sides` are such sums with exp(-t X) on the sides of the strip about y.
     """
     mu, step, rest = self.mu, self._inner, self._rest
     k = np.arange(self.n + 1)[:, None]
@@ -182,9 +164,9 @@ class Lattice:
     log_factor, log_x = special.gammaln(k + 1), self._log_x
     log_unit = k * (self._log_unit - self.u)
     # The rule: with all y moved by the width both ways. The moduli rise and fall once,
-    # so that their integral is at most their sum and one maximum. Where that is inside,
-    # log of them bends by 1 + mu (k mu - y) there, or less between it and the next node
-    # below; elsewhere none is larger than without the density.
+    # so that their integral is at most their sum and one maximum. If the maximum is
+    # inside, its log bends by 1 + mu (k mu - y) there, or less between it and the next
+    # node below; elsewhere no modulus exceeds that without the density.
     inside = side * np.exp(np.minimum(self.u + log_x[0], 700.0)) < k - self.y[0] / mu
     bend = 1 + mu * (k * mu - self.y[0])
     log_most = special.xlogy(k, k / math.e) - k * math.log(side) - log_factor + log_unit
@@ -194,7 +176,7 @@ class Lattice:
     grown = self.width * (self.lift + 0.5 * self.width)
     rule = 1.01 * (sides + most) * 2 * math.exp(grown) / math.expm1(min(
         2 * math.pi * self.width / step, 700.0))
-    # Rounding: of the weights' exponents, and exp(-t X) by |t X| times that of t X.
+    # Rounding: of the weights' exponents, and of exp(-t X) by |t X| times that of t X.
     far = 1 + float(np.max(np.abs(log_x))) + mu**2
     y = float(np.max(np.abs(self.y)))
     rounded = 1.01 * own[:-1] * (_numerics.sum_roundoff(self.y.size) + (
@@ -204,18 +186,18 @@ class Lattice:
     with np.errstate(over='ignore'):
       rounded += 1.01 * own[1:] * (k + 1) * np.exp(self.u - self._log_unit) * (
           far * rounding.PHASE_ROUNDOFF)
-    # Beyond the ends the strip's moduli are of the size of the terms, and times the
-    # rule's factor; and exp(-t X) may be below the least number.
+    # Beyond the ends the strip's moduli have the size of the terms, times the rule's
+    # factor; and exp(-t X) may underflow.
     lost = self.y.size * (NOTHING + LEAST * weights.max(axis=0))
     return lost[:, None] + rule + rounded + 1.01 * self._beyond(
         k, log_factor, log_unit)
 
   def _beyond(self, k: np.ndarray, log_factor: np.ndarray, log_unit: np.ndarray
               ) -> np.ndarray:
-    """Bounds on the terms of `_coefficients` beyond the ends of y.
+    """Returns bounds on the terms of `_coefficients` beyond the ends of y.
 
-    Those of the normal density fall there, and |t X|^k exp(-|t X| cos(rest)) is at most
-    what it is at the end, or at its peak, or without the exponential.
+    The normal density falls there, and |t X|^k exp(-|t X| cos(rest)) is at most its
+    value at the end, or at its peak, or without the exponential.
     """
     mu, cosine = self.mu, math.cos(self._rest)
     peak = np.log(np.maximum(k, 1e-300) / cosine)
@@ -233,14 +215,14 @@ class Lattice:
     return total
 
   def log_powers(self) -> np.ndarray:
-    """log of B_k at real nodes, shape (n + 1, nodes), about."""
+    """Returns estimates of log B_k at real nodes, shape (n + 1, nodes)."""
     a = self._sums(0.0, self._weights(self.n + 1))
     k = np.arange(self.n + 1)[:, None]
     return self.count * np.log(a[0]) + np.log(power(a / a[0], self.count)) + k * (
         self.u - self._log_unit)
 
   def log_power(self) -> tuple[np.ndarray, np.ndarray]:
-    """log B_n at the nodes, and log of bounds on the errors of B_n."""
+    """Returns log B_n at the nodes, and log of bounds on the errors of B_n."""
     a, errors = self._coefficients()
     count, n = self.count, self.n
     with np.errstate(all='ignore'):
@@ -249,7 +231,7 @@ class Lattice:
       found = power(a / a[0], count)[n]
       most = (np.abs(a) + errors) / first
       others = power(most, count - 1) if count > 1 else _one(most)
-      # Of one factor the error, of the others all there is.
+      # The error of one factor times the bounds of all others.
       wrong = count * (errors / first * others[::-1]).sum(axis=0)
       wrong += NOTHING * n * count * np.maximum(others.max(axis=0), 1.0)
       wrong += rounding.PHASE_ROUNDOFF * (
@@ -262,11 +244,9 @@ class Lattice:
 
 
 def power(coefficients: np.ndarray, exponent: int) -> np.ndarray:
-  """The power of polynomials, up to their degree.
+  """Returns the power >= 1 of polynomials, up to their degree.
 
-  Args:
-    coefficients: Shape (degree + 1, points), the lowest first, which is not zero.
-    exponent: At least 1.
+  `coefficients` have shape (degree + 1, points), the lowest, which is nonzero, first.
   """
   degree = len(coefficients) - 1
   if exponent >= degree and exponent > 1:
@@ -295,6 +275,6 @@ def _one(like: np.ndarray) -> np.ndarray:
 
 
 def _product(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-  """The product of polynomials, up to their degree; arguments as for `power`."""
+  """Returns the product of polynomials, up to their degree; shapes as for `power`."""
   return np.stack([np.einsum('jn,jn->n', first[:k + 1], second[:k + 1][::-1])
                    for k in range(len(first))])

@@ -8,22 +8,21 @@ T is. For Re q < n,
     B_n(t) = E[(t L)^n exp(-t L)] / n!,
 
 and B_n(t) is the coefficient of h^n in A(h)^T, where A(h) = E exp((h - 1) t X / T) has
-the coefficients A_k(t) = E[(t X / T)^k exp(-t X / T)] / k!. Both integrals are taken by
-the trapezoidal rule, in y and in u = log t, on lattices of a common spacing, so that
-A_k is a correlation. For q far from the real line t is on a ray, exp(i angle) times the
+the coefficients A_k(t) = E[(t X / T)^k exp(-t X / T)] / k!. Both integrals use the
+trapezoidal rule, in y and in u = log t, on lattices of a common spacing, so that A_k is
+a correlation. For q far from the real line t is on a ray, exp(i angle) times the
 positive line, where the integrand is as small as the moment.
 
-What the errors are, with c = Re q:
+The errors, with c = Re q:
 
-- The rules: the integrands are analytic. With all y moved by i b,
-  |B_n(t)| <= exp(T b^2 / 2) cos(a)^-n E[(s L)^n exp(-s L)] / n!, where
-  a = |arg t| - mu b and s = |t| cos(a); that bounds the outer integrand on both sides
-  of a strip. Of the inner one the same with T = 1.
-- The ends: t^-c <= t^(-c - eta) end^eta below the lower end, and E[L^p] is at most
-  that of one X, by convexity.
-- Sums for integrals: for fixed L or y-moduli the terms rise and fall once, so that a
-  sum exceeds the integral, or falls short of it, by the spacing times their maximum at
-  most.
+- The rules: the integrands are analytic. With all y moved by i b, |B_n(t)| <=
+  exp(T b^2 / 2) cos(a)^-n E[(s L)^n exp(-s L)] / n!, where a = |arg t| - mu b and s =
+  |t| cos(a); that bounds the outer integrand on both sides of a strip. The inner
+  integrand has this bound with T = 1.
+- The ends: t^-c <= t^(-c - eta) end^eta below the lower end, and E[L^p] is at most that
+  of one X, by convexity.
+- Sums for integrals: for fixed L or y the moduli of the terms rise and fall once, so
+  that a sum and its integral differ by at most the spacing times the maximum.
 - Rounding: of every term, of the power and of the sums.
 """
 
@@ -43,20 +42,20 @@ from tfcactus.accounting.composition.losses import lognormal_lattice
 from tfcactus.accounting.composition.losses import rounding
 
 DIGITS = 37.0
-"""The rules are to be within exp(-DIGITS) of the moment. How far they are is added up.
-Knob of speed, as are all here but those that say so."""
+"""The rules aim at errors of exp(-DIGITS) of the moment; actual errors are added up.
+All constants here affect speed only, unless they say otherwise."""
 
 PILOT_DIGITS = 18.0
-"""The same, where a number only guides."""
+"""DIGITS for numbers that only guide."""
 
 AHEAD = 4
-"""n exceeds q by that much at least."""
+"""n exceeds q by at least this much."""
 
 MAX_WHOLE = 1000
-"""Moments of whole orders up to this are known."""
+"""Moments of integer orders up to this are known."""
 
 STEEPEST = 0.5 * math.pi - 1e-9
-"""Angles of t beyond which nothing is bounded."""
+"""Largest angle of t at which the integrand is bounded."""
 
 _STRIPS = np.linspace(0.03, 1.5, 50)
 """Half widths of strips about a ray of u."""
@@ -71,18 +70,18 @@ class MeanLognormal:
 
   Attributes:
     mu: Standard deviation of their logarithms.
-    count: How many.
+    count: Number of variables.
   """
 
   mu: float
   count: int
 
   def log_bound(self, q: npt.ArrayLike) -> np.ndarray:
-    """A bound on log E[L^q], and about what it is.
+    """Returns an upper bound on log E[L^q], close to its value.
 
-    For q > 1 moments of whole orders are sums, and convexity in q does the rest;
-    far away it is that of one X by convexity. For q < 0 that of the geometric mean,
-    which L is not below; between them one.
+    For q > 1 moments of integer orders are sums, and convexity in q gives the rest; far
+    away the bound is that of one X, by convexity. For q < 0 it is that of the geometric
+    mean, which L is not below; between them E[L^q] is at most one.
     """
     q, whole = np.asarray(q, dtype=np.float64), _whole_moments(self.mu, self.count)
     room = 1 + rounding.PHASE_ROUNDOFF
@@ -91,14 +90,7 @@ class MeanLognormal:
         q <= whole.size - 1, most, 0.5 * self.mu**2 * q * (q - 1)))
 
   def log_moments(self, q: np.ndarray) -> np.ndarray:
-    """log E[L^q] with its first two derivatives at real q, about.
-
-    Args:
-      q: Shape (n,).
-
-    Returns:
-      Shape (3, n); nan where they are no numbers.
-    """
+    """Estimates log E[L^q] and two derivatives at real q, shape (3, n); nan if none."""
     n = np.array([_degree(order) for order in q])
     low, high = math.inf, -math.inf
     for order, degree in zip(q, n):
@@ -124,17 +116,13 @@ class MeanLognormal:
           np.maximum(spread - special.polygamma(1, left), 0.0)])
 
   def reach(self, order: float, start: float) -> float:
-    """Up to which t a `line` from `start` serves: where its angle is about right."""
+    """Returns the largest t that a `line` from `start` serves with its angle."""
     left = _degree(order) - order
     angle = math.atan(start / left) + 1.2 / math.sqrt(left)
     return left * math.tan(angle) if angle < 1.2 else max(2 * start, 1.0)
 
   def line(self, order: float, start: float, end: float) -> Line:
-    """Nodes for E[L^q] at q = order + i t, t in [start, end].
-
-    Raises:
-      IntractableError: if there are too many.
-    """
+    """Returns nodes for q = order + i t, t in [start, end]; raises IntractableError."""
     n = _degree(order)
     left = n - order
     angle = -math.atan(start / left)
@@ -150,7 +138,7 @@ class MeanLognormal:
     scale = special.gammaln(left) - special.gammaln(n + 1)
     log_rule = scale + log_sides - np.log(np.expm1(np.minimum(
         2 * np.pi * strip / grid.spacing, 700.0)))
-    # A sum beyond the ends is the integral and one maximum more, at most.
+    # A sum beyond the ends is at most the integral plus one maximum.
     log_cut += math.log1p(grid.spacing * math.sqrt(left + 12))
     log_wrong = math.log(grid.spacing) + float(np.logaddexp.reduce(
         log_error - order * grid.u))
@@ -159,10 +147,10 @@ class MeanLognormal:
 
   def _ends(self, n: int, order: float, angle: float, digits: float
             ) -> tuple[float, float, float]:
-    """The ends of u, and log of a bound on what lies beyond."""
+    """Returns the ends of u, and log of a bound on the integral beyond them."""
     left, log_cosine = n - order, math.log(math.cos(angle))
     whole = special.gammaln(left) + float(self.log_bound(order))
-    if order < 0:  # Moving all y by q mu / T shows this much at least.
+    if order < 0:  # Shown by moving all y by q mu / T.
       whole += 0.5 * self.mu**2 * order
 
     def end(move: np.ndarray, sign: int) -> tuple[float, float]:
@@ -178,12 +166,11 @@ class MeanLognormal:
     return -low - log_cosine, high - log_cosine, float(np.logaddexp(below, above))
 
   def _strips(self, left: float, angle: float) -> tuple[np.ndarray, np.ndarray]:
-    """Strips about a ray, and log of what the integrand is on their two sides.
+    """Returns strips about a ray, and log of bounds on the integrand at their sides.
 
-    Returns:
-      Half widths, shape (strips,), and logs of bounds on the integral of the modulus
-      over that of t^(-c - 1) B_n on the positive line, without what Im q does, shape
-      (2, strips): on the side of the positive line, and on the other.
+    The half widths have shape (strips,). The bounds, shape (2, strips), are on the
+    integral of the modulus over that of t^(-c - 1) B_n on the positive line, without
+    the factor from Im q: first the side of the positive line, then the other.
     """
     outer = abs(angle) + _STRIPS
     move = np.minimum(_MOVES * _STRIPS, outer)
@@ -205,15 +192,15 @@ class Line:
   Attributes:
     u: Shape (nodes,), log |t|, a lattice.
     log_b: Shape (nodes,), complex, log B_n.
-    n: Of B_n.
+    n: The n of B_n.
     order: Re q.
-    angle: Of the ray, at most zero.
-    spacing: Of the nodes.
-    log_error: log of a bound on the errors that are the same for all q, but for
-      Gamma(n - q) / n! and for what Im q does on the ray.
+    angle: Angle of the ray, at most zero.
+    spacing: Spacing of the nodes.
+    log_error: log of a bound on the errors common to all q, without the factors
+      Gamma(n - q) / n! and those of Im q on the ray.
     strip: Shape (strips,), half widths of strips about the ray.
-    log_rule: Shape (2, strips), log of the rule's errors over the moment, of both
-      sides of each strip, but for what Im q does.
+    log_rule: Shape (2, strips), log of the rule's errors over the moment, from both
+      sides of each strip, without the factor of Im q.
   """
 
   u: np.ndarray
@@ -227,11 +214,11 @@ class Line:
   log_rule: np.ndarray
 
   def log_gamma(self, t: np.ndarray) -> np.ndarray:
-    """log of Gamma(n - q) / n! at q = order + i t."""
+    """Returns log of Gamma(n - q) / n! at q = order + i t."""
     return special.loggamma(self.n - self.order - 1j * t) - special.gammaln(self.n + 1)
 
   def log_integral(self, spacing: float, count: int, start: float = 0.0) -> np.ndarray:
-    """log of E[L^q] at q = order + i t, t = start + spacing * (0..count-1)."""
+    """Returns log E[L^q] at q = order + i t, t = start + spacing * (0..count-1)."""
     exponent = self.log_b - self.order * (self.u + 1j * self.angle)
     peak = float(np.max(exponent.real))
     weight = np.where(exponent.real > -np.inf, np.exp(exponent - peak), 0.0)
@@ -240,15 +227,13 @@ class Line:
     return peak + _numerics.log(table) + t * self.angle - self.log_gamma(t)
 
   def log_error_at(self, t: np.ndarray, log_moment: float) -> np.ndarray:
-    """log of a bound on the error of E[L^q] there.
+    """Returns log of a bound on the error of E[L^q] at q = order + i t, shape (n,).
 
-    Args:
-      t: Im q, shape (n,).
-      log_moment: log of an upper bound on E[L^order].
+    `log_moment` is log of an upper bound on E[L^order].
     """
     log_gamma = self.log_gamma(t)
     fixed = t * self.angle - log_gamma.real
-    # Of all strips, the one that shows most.
+    # Use the strip with the smallest bound.
     turn = self.strip[:, None] * t
     rule = np.logaddexp(self.log_rule[0][:, None] + turn,
                         self.log_rule[1][:, None] - turn).min(axis=0)
@@ -264,7 +249,7 @@ class Line:
                                 log_size + rounded)
 
   def log_moment(self) -> float:
-    """An upper bound on log E[L^order], of a line with angle zero."""
+    """Returns an upper bound on log E[L^order], of a line with angle zero."""
     zero = np.zeros(1)
     found = float(self.log_integral(1.0, 1)[0].real)
     fixed = float(self.log_error_at(zero, -math.inf)[0])
@@ -277,16 +262,16 @@ class Line:
 
 
 def _degree(order: float) -> int:
-  """The n that serves E[L^q] with Re q = order."""
+  """Returns the n that serves E[L^q] with Re q = order."""
   return max(1, math.ceil(order) + AHEAD)
 
 
 @functools.lru_cache(maxsize=64)
 def _whole_moments(mu: float, count: int) -> np.ndarray:
-  """log E[L^k], k = 0, 1, ..., within numbers: k! times a coefficient of a power."""
+  """Returns upper bounds on log E[L^k], k = 0, 1, ..., while they are floats."""
   k = np.arange(int(min(30 / mu, MAX_WHOLE)) + 3)
   bound = 0.5 * mu**2 * k * (k - 1)
-  # In units in which neither terms nor the power leave the range of numbers.
+  # E[L^k] is k! times a coefficient of a power. In these units all terms are floats.
   log_unit = k * math.log(k[-1] / math.e) - special.gammaln(k + 1)
   with np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore'):
     terms = np.exp(bound + log_unit - k * math.log(count))[:, None]

@@ -1,15 +1,15 @@
-"""The subsampled Gaussian's privacy loss, analytically.
+"""The subsampled Gaussian's privacy loss, with moments by quadrature.
 
-With z = log(q0 / p0) of the Gaussian pair (P0 without the record, Q0 with it)
-and u = 1 - s + s e^z at sampling probability s, the loss is log u when the
-record is removed and -log u when it is added, so that every moment is an
-integral of a power of u against the normal density:
+With z = log(q0 / p0) of the Gaussian pair (P0 without the record, Q0 with it) and
+u = 1 - s + s e^z at sampling probability s, the loss is log u when the record is
+removed and -log u when it is added. Every moment is an integral of a power of u against
+the normal density:
 
     M(t) = E[u^(1 + t)] (remove),  M(t) = E[u^-t] (add).
 
-The integrand is analytic for |Im z| < pi, which bounds both the error of the
-trapezoidal rule and, by moving the line of integration, the size of M far up a
-vertical line: no sample of |M| has to be trusted to have become small.
+The integrand is analytic for |Im z| < pi. This bounds the error of the trapezoidal rule
+and, by moving the line of integration, the size of M far up a vertical line: no sample
+of |M| has to be trusted to have become small.
 """
 
 from __future__ import annotations
@@ -25,25 +25,24 @@ from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses import rounding
 
 REACH = 9.5
-"""Standard deviations of quadrature beyond the outermost mode, at least. Any value is
-sound: beyond the ends the log of the integrand has slope REACH at least, so that `cut`
-bounds what is left out."""
+"""Least reach of quadrature beyond the outermost mode, in standard deviations. Any
+value is sound: beyond the ends the log of the integrand has slope REACH at least, so
+that `cut` bounds the mass left out."""
 
 MAX_STRIP = 3.0
-"""Widest strip |Im z| used; any value below pi is sound, here 1 / cos(strip / 2) stays
-small."""
+"""Widest strip |Im z|. Any value below pi is sound; 1 / cos(strip / 2) stays small."""
 
 MAX_Z = 300.0
-"""From here log(1 - s + s e^z) is taken to be linear: it is, within (1 - s) e^-z / s,
+"""Above this log(1 - s + s e^z) is taken to be linear: it is, within (1 - s) e^-z / s,
 which is below EPS for every sampling probability s above 1e-114."""
 
 MAX_NODES = 1 << 20
-"""Most nodes of a quadrature. Knob of speed."""
+"""Most nodes of a quadrature. Affects speed only."""
 
 UNRESOLVED = 1e-3
 """Relative difference of the sums over every other node beyond which quadrature is
-not trusted. Any value is sound, since it only refuses; where a step is fine enough the
-difference is about the square root of the error bound, 1e-8."""
+refused. Any value is sound; at a fine enough step the difference is about the square
+root of the error bound, 1e-8."""
 
 _STRIPS = np.concatenate([[0.02, 0.05, 0.1, 0.2, 0.4], np.arange(0.7, 3.01, 0.23)])
 
@@ -64,14 +63,14 @@ class SampledGaussian(base.ReleaseLoss):
 
   @property
   def max_order(self) -> float:
-    # By removal a tilt takes as many nodes.
+    # For removal the number of nodes grows with the tilt.
     return 5e3 * max(1.0, 1 / self.mu) if self.direction == 'remove' else 1e8
 
   _max_strip = MAX_STRIP
 
   @property
   def _bend(self) -> float:
-    """Over t, about the best strip for many small losses."""
+    """The approximate best strip for many small losses, divided by t."""
     return self.sampling_prob * self.mu**2
 
   @property
@@ -80,9 +79,9 @@ class SampledGaussian(base.ReleaseLoss):
     return (1.0, 1.0) if self.direction == 'remove' else (-1.0, 0.0)
 
   def log_u(self, y: np.ndarray) -> np.ndarray:
-    """log(1 - s + s e^z) at P0's standard normal variable y."""
+    """Returns log(1 - s + s e^z) at P0's standard normal variable y."""
     z = self.mu * y - 0.5 * self.mu * self.mu
-    # The relative error counts: tilts may be as large as 1 / log u.
+    # The relative error matters: tilts may be as large as 1 / log u.
     return _numerics.log_mixture(self.sampling_prob, np.minimum(z, MAX_Z)) + (
         np.maximum(z - MAX_Z, 0.0))
 
@@ -107,23 +106,23 @@ class SampledGaussian(base.ReleaseLoss):
   def _log_mean(exponent: np.ndarray, log_density: np.ndarray, step: float,
                 log_sum: np.ndarray, missing: float
                 ) -> tuple[np.ndarray, np.ndarray]:
-    """log of the trapezoidal mean of exp(exponent) under the density.
+    """Returns log of the trapezoidal mean of exp(exponent), and the size of its terms.
 
     Args:
       exponent: Shape (n, nodes).
       log_density: Shape (nodes,), log of the density times sqrt(2 pi).
       step: Spacing of the nodes.
-      log_sum: Shape (n,), log of the sum of both.
-      missing: How much less than one the density's mass is.
+      log_sum: Shape (n,), log of the sum of exp(exponent) times the density.
+      missing: One minus the mass of the density.
 
     Returns:
-      The logs, and over each mean the sum of the moduli of the terms that were
-      added up for it, whose rounding it carries; both of shape (n,).
+      The logs, and over each mean the sum of the moduli of the terms that were added,
+      whose rounding the mean carries; both of shape (n,).
     """
     scale = step / math.sqrt(2 * math.pi)
     full = log_sum + math.log(scale)
     size = 1.0 + np.abs(full) + np.abs(log_sum)
-    # Where M is near one the mean of exp - 1 keeps the digits of log M.
+    # If M is near one, the mean of exp - 1 keeps the digits of log M.
     modest = np.abs(full) < 0.7
     if modest.any():
       terms = np.expm1(np.minimum(exponent[modest], 1.0)) * np.exp(log_density)
@@ -133,7 +132,7 @@ class SampledGaussian(base.ReleaseLoss):
       terms *= scale
       excess = np.sum(terms, axis=1) - missing
       near = np.abs(excess) < 0.5
-      # Both sums are of the same: a wrong mass shows.
+      # Both sums are of the same mean: a wrong mass shows.
       if np.any(np.abs(np.expm1(full[modest]) - excess)[near] > UNRESOLVED * 1e-6):
         raise IntractableError
       full[modest] = np.where(near, np.log1p(np.where(near, excess, 0.0)),
@@ -144,55 +143,39 @@ class SampledGaussian(base.ReleaseLoss):
     return full, size
 
   def _log_density(self, y: np.ndarray) -> np.ndarray:
-    """log of the density of P0's output, but for a constant."""
+    """Returns log of the density of P0's output, up to a constant."""
     return -0.5 * y * y
 
   def _missing(self, y: np.ndarray, step: float) -> float:
-    """Mass that the density lacks."""
+    """Returns one minus the mass of the density."""
     del y, step
     return 0.0
 
   def _shifted(self, y: np.ndarray, strip: np.ndarray
                ) -> tuple[np.ndarray, np.ndarray]:
-    """log of a bound on the density's modulus at z + i strip.
+    """Returns log of a bound on the density's modulus at z + i strip, as two terms.
 
-    Args:
-      y: Shape (nodes,).
-      strip: Any shape.
-
-    Returns:
-      Two arrays whose sum it is, when `strip` has gained a last axis: one that
-      depends on y and one that has the shape of `strip`.
+    The last axis of the first belongs to y. The second has the shape of `strip`.
     """
     return self._log_density(y), 0.5 * (strip / self.mu)**2
 
   def _growth(self, strip: np.ndarray, order: float, t: np.ndarray) -> np.ndarray:
-    """log of a bound on the integrand of M(order + i t) at z + i strip.
+    """Returns log of a bound on M's integrand at z + i strip, over M(order).
 
-    Args:
-      strip: Shape (strips, 1).
-      order: Real part.
-      t: Shape (n,), increasing.
-
-    Returns:
-      Shape (strips, n), over M(order).
+    Shapes: `strip` (strips, 1), `t` (n,) and increasing, result (strips, n).
     """
     return (0.5 * (strip / self.mu)**2 + strip * t +
             self._log_kappa(order, strip))
 
   def _top(self, order: float) -> float:
-    """By removal: no output tilted by up to `order` has its mode beyond this."""
+    """Returns an upper bound on modes of outputs tilted by up to `order` (removal)."""
     return self.mu * (1 + order)
 
   def _nodes(self, low: float, high: float, t_max: float, tolerance: float
              ) -> tuple[np.ndarray, float]:
-    """Quadrature points for orders [low, high] + i [0, t_max], and their step.
+    """Returns nodes and their step for orders [low, high] + i [0, t_max].
 
-    Args:
-      low: Least real order.
-      high: Largest real order.
-      t_max: Largest imaginary order.
-      tolerance: Relative error of M wanted.
+    `tolerance` is the wanted relative error of M.
     """
     strips = _STRIPS[_STRIPS <= self._max_strip]
     log_need = self._growth(
@@ -202,14 +185,14 @@ class SampledGaussian(base.ReleaseLoss):
       bottom, top = -REACH, self._top(high) + REACH
     else:
       bottom, top = self._mode(high) - REACH - 0.01, self._mode(low) + REACH
-    # The mode of the tilted density: beyond it by REACH all terms are tiny.
+    # All terms beyond the mode of the tilted density by REACH are tiny.
     count = int(math.ceil((top - bottom) / step)) + 1
     if count > MAX_NODES:
       raise IntractableError
     return bottom + step * np.arange(count), step
 
   def _mode(self, order: float) -> float:
-    """Where n(y) u^-order peaks, to 0.01."""
+    """Returns the mode of n(y) u^-order, to 0.01; n is the normal density."""
     if order <= 0:
       return 0.0
     odds = self.sampling_prob / (1 - self.sampling_prob) * math.exp(
@@ -225,7 +208,7 @@ class SampledGaussian(base.ReleaseLoss):
     return high
 
   def _log_kappa(self, order: float, strip: np.ndarray) -> np.ndarray:
-    """log of sup |u(z + i strip)|^(a c + b) over its value on the real line."""
+    """Returns log of sup |u(z + i strip)|^(a c + b) over its value on the real line."""
     if self.direction == 'remove':
       return np.zeros_like(strip)
     return -order * np.log(np.cos(0.5 * strip))
@@ -236,7 +219,7 @@ class SampledGaussian(base.ReleaseLoss):
 
   def tilted_nodes(self, order: float, t_max: float, tolerance: float
                    ) -> TiltedQuadrature:
-    """As `tilted`, by quadrature in every subclass."""
+    """Returns the tilted loss by quadrature, whatever `tilted` does in a subclass."""
     y, step = self._nodes(order, order, t_max, tolerance)
     a, b = self._power
     log_u = self.log_u(y)
@@ -247,7 +230,7 @@ class SampledGaussian(base.ReleaseLoss):
     weight = np.exp(weight - peak)
     total = weight.sum()
     weight /= total
-    # By the bound on the error a rule of twice the step is already good.
+    # The error bound implies that a rule of twice the step is already good.
     if abs(float(weight[::2].sum()) - 0.5) > UNRESOLVED:
       raise IntractableError
     # Beyond the end points the terms fall by exp(-step * REACH) each.
@@ -259,10 +242,9 @@ class SampledGaussian(base.ReleaseLoss):
                       float(size))
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    """A bound on log |phi|: the line of integration is moved to Im z = b, where
-    |u^(i t)| = exp(-t arg u)."""
+    # The line of integration is moved to Im z = b, where |u^(i t)| = exp(-t arg u).
     y, step = self._nodes(order, order, 0.0, 1e-16)
-    # Each second node belongs to a rule of its own, for the check below.
+    # Every other node belongs to a second rule, for the check below.
     y = np.stack([y, y + 0.5 * step])
     a, b = self._power
     power = a * order + b
@@ -282,8 +264,8 @@ class SampledGaussian(base.ReleaseLoss):
     exponent = moved + power * math.log1p(-self.sampling_prob)
     exponent = exponent + (0.5 * power) * np.log1p(e * e + 2 * cosine)
     exponent -= t[:, None, None] * np.arctan2(sine, 1 + cosine)
-    # The modulus is no analytic function with a strip of its own: two rules
-    # whose errors have opposite signs, and their difference on top.
+    # The modulus is not analytic and has no strip of its own: use two rules whose
+    # errors have opposite signs, and add their difference.
     even, odd = np.moveaxis(_numerics.log_sum(exponent), -1, 0)
     value = np.maximum(even, odd) + np.abs(even - odd) - log_mgf + growth[..., 0]
     return np.minimum(np.min(value, axis=0), 0.0)
@@ -291,12 +273,10 @@ class SampledGaussian(base.ReleaseLoss):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TiltedQuadrature(base.TiltedSum):
-  """One step's loss under a tilt: quadrature weights and what they are worth.
+  """One step's loss under a tilt: quadrature weights and their error bounds.
 
   Attributes:
-    law: The loss.
-    order: The tilt.
-    log_mgf: log M(order).
+    law: The loss before the tilt.
     loss: Shape (nodes,), losses at the nodes.
     weight: Shape (nodes,), tilted probabilities; sum to one.
     step: Step of the quadrature.
@@ -318,7 +298,7 @@ class TiltedQuadrature(base.TiltedSum):
             self.quadrature(t) + 2 * self.cut)
 
   def quadrature(self, t: np.ndarray) -> np.ndarray:
-    """Bound on the relative error of the trapezoidal rule at order + i t."""
+    """Returns bounds on the relative error of the trapezoidal rule at order + i t."""
     law = self.law
     strips = _STRIPS[_STRIPS <= law._max_strip][:, None]
     log_error = law._growth(strips, self.order, t) + math.log(2)

@@ -1,4 +1,4 @@
-"""What rounding does to a loss's closed forms and to its characteristic function."""
+"""Rounding errors of a loss's closed forms and of its phi (characteristic) function."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import numpy as np
 from tfcactus import _numerics
 
 ROUNDOFF = 64 * _numerics.EPS
-"""Bound on the relative rounding error of a closed form of a few terms, which
-take the logarithm of the normal distribution function (8 EPS at most) and sums."""
+"""Bound on the relative rounding error of a closed form of a few terms, which take the
+logarithm of the normal distribution function (8 EPS at most) and sums."""
 
 PHASE_ROUNDOFF = 8 * _numerics.EPS
 """Bound on the relative rounding error of a phase: of the loss (log1p, expm1, an
@@ -17,18 +17,13 @@ exponential and three products), of t and of their product."""
 
 def phi_error(loss: np.ndarray, weight: np.ndarray, order: float, size: float,
               t: np.ndarray) -> np.ndarray:
-  """Bound on what rounding does to phi at `t`, and to log M at 0.
+  """Returns bounds on the rounding error of phi at `t`, and of log M at 0.
 
-  Terms carry the errors of their phases and of their weights, exponentials of
-  order times the loss. phi - 1 is summed as products of e^ix - 1 and e^iy - 1
-  with x + y = t loss, whose moduli are at most min(2, |x|) and min(2, |y|).
-
-  Args:
-    loss: Shape (nodes,).
-    weight: Shape (nodes,), tilted probabilities.
-    order: The tilt.
-    size: Sum of the moduli of the terms of log M.
-    t: Arguments.
+  Terms carry the errors of their phases and of their weights, exponentials of order
+  times the loss. phi - 1 is summed as products of e^ix - 1 and e^iy - 1 with
+  x + y = t loss, whose moduli are at most min(2, |x|) and min(2, |y|). `loss` and
+  `weight` (tilted probabilities) have shape (nodes,). `size` is the sum of the moduli
+  of log M's terms.
   """
   mean_abs = float(np.sum(weight * np.abs(loss)))
   square = float(np.sum(weight * loss * loss))
