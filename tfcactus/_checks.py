@@ -64,7 +64,7 @@ def non_negative(name: str, value: object) -> float:
 
 def integer(name: str, value: object, minimum: int, maximum: Optional[int] = None
             ) -> int:
-  """Returns `value` as an int of at least `minimum` and, if given, at most `maximum`."""
+  """Returns `value` as an int of at least `minimum`, and at most a given `maximum`."""
   if isinstance(value, (bool, np.bool_)) or not isinstance(
       value, (numbers.Integral, np.integer)):
     raise ValueError(f'Expected {name} to be an integer, got {name}={value!r}.')
