@@ -66,7 +66,7 @@ def _thresholds(args: argparse.Namespace, data: np.ndarray) -> Release:
 
 
 def _quantile(args: argparse.Namespace, data: np.ndarray) -> Release:
-  # As many answers as the grid has; the count decides the price.
+  # The number of grid points sets the number of queries, hence the noise.
   size = release_lib.num_values(low=args.low, high=args.high,
                                 resolution=args.resolution)
   noise = _noise(args, interior.num_queries(size, 'binary-search'))
@@ -81,7 +81,7 @@ def _sum(args: argparse.Namespace, data: np.ndarray) -> Release:
 
 
 class _Statistic(NamedTuple):
-  """A statistic: how it is released, and the options that it needs."""
+  """A statistic: the function that releases it, and the options that it requires."""
 
   release: Callable[[argparse.Namespace, np.ndarray], Release]
   options: tuple[str, ...]
@@ -113,7 +113,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _read(path: str) -> np.ndarray:
-  """A column of numbers, or rows of them for a sum.
+  """Returns a column of numbers, or rows of numbers for a sum.
 
   Raises:
     ValueError: if the file holds anything else.
