@@ -1,4 +1,4 @@
-"""`tfcactus delta`: the delta of steps at an epsilon."""
+"""`tfcactus delta`: what steps cost at an epsilon."""
 
 from __future__ import annotations
 

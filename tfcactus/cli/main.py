@@ -35,7 +35,7 @@ COMMANDS: tuple[Command, ...] = (
 
 
 def parser(commands: Sequence[Command] = COMMANDS) -> argparse.ArgumentParser:
-  """Returns the parser of these commands, which sets `run` to call with the arguments."""
+  """Returns a parser of these commands; it sets `run`, a function of the arguments."""
   whole = argparse.ArgumentParser(prog='tfcactus', description=__doc__)
   added = whole.add_subparsers(dest='command', required=True)
   for command in commands:

@@ -62,7 +62,7 @@ class Noise(abc.ABC):
 
     Args:
       rng: The generator to draw with.
-      size: Shape of the result; for radial noise, the number of vectors.
+      size: Shape of the result; for radial noise, number or array shape of vectors.
 
     Returns:
       float64 draws in units of sensitivity.

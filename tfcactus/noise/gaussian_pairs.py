@@ -87,8 +87,9 @@ def zeroed(mu: float, prob: float) -> PairBounds:
   """Returns bounds on the pair of a zeroed record under sampling of a fixed size.
 
   For alpha >= 1, P has mean 2 mu with probability `prob` (the share of records in the
-  sample), Q has mean mu, and both have mean 0 otherwise; see `pairs.overlap`. `mu` is
-  sensitivity over standard deviation.
+  sample), Q has mean mu, and both have mean 0 otherwise; below, the pair is that of a
+  removed record, reversed (see `pairs.overlap`). `mu` is sensitivity over standard
+  deviation.
   """
   if mu > LARGEST_MU:
     return overlap.no_noise(prob)
