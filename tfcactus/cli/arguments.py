@@ -68,9 +68,7 @@ def make_noise(family: str, noise_multiplier: Optional[float],
                bend: Optional[float]) -> noise_lib.ScalarNoise:
   """Returns the noise of a family, one of `planner.FAMILIES`.
 
-  Raises:
-    ValueError: if the noise multiplier is missing, or `bend` (of sinh-normal noise
-      only) is missing or out of place.
+  Raises ValueError without a noise multiplier, or if `check_bend` does.
   """
   check_bend(family, bend)
   if noise_multiplier is None:
@@ -87,11 +85,7 @@ def check_bend(family: str, bend: Optional[float]) -> None:
 
 
 def pyplot(command: str) -> Any:
-  """Returns matplotlib.pyplot set to draw into files, for a `command` that errors name.
-
-  Raises:
-    ImportError: if matplotlib is not installed; the message says how to install it.
-  """
+  """Returns matplotlib.pyplot for files; raises ImportError if not installed."""
   try:
     import matplotlib  # pylint: disable=import-outside-toplevel
     matplotlib.use('Agg')

@@ -43,11 +43,7 @@ def refuse_arguments(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-  """Solves for a correlation or chooses one, then writes, draws and reports it.
-
-  Raises:
-    ValueError: if an argument is missing, foreign or out of range.
-  """
+  """Designs, writes, draws and reports; raises ValueError for wrong arguments."""
   foreign = [name for name in _FOREIGN if getattr(args, name) is not None]
   if foreign or args.power != 2 or args.solver != 'interior-point':
     named = arguments.option(foreign[0]) if foreign else '--power or --solver'

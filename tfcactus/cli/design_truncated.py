@@ -43,11 +43,10 @@ def refuse_arguments(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-  """Designs noise, accounts for it, writes it and reports.
+  """Designs truncated noise, accounts for it, writes it and reports.
 
-  Raises:
-    ValueError: if an argument is missing, foreign or out of range.
-    SolverError: if a program with a global optimum was not proved to be at it.
+  Raises ValueError if an argument is missing, foreign or out of range, and SolverError
+  if a program with a global optimum was not proved to be at it.
   """
   missing = [name for name in ('range', 'epsilon', 'steps')
              if getattr(args, name) is None]

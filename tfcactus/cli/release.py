@@ -113,11 +113,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _read(path: str) -> np.ndarray:
-  """Returns a column of numbers, or rows of numbers for a sum.
-
-  Raises:
-    ValueError: if the file holds anything else.
-  """
+  """Returns a column of numbers, or rows for a sum; raises ValueError otherwise."""
   if not os.path.exists(path):
     raise ValueError(f'Expected a file of numbers at {path!r}, found none.')
   try:

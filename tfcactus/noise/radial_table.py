@@ -318,9 +318,9 @@ class RadialTable(table_file.NoiseTable):
 def _enumerate_shells(dim: int, first_radius: float, width: float,
                       log_density: np.ndarray, log_tail_ratio: float
                      ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns read-only log densities and log masses of all shells, tail down to 1e-30.
+  """Returns log densities and log masses of all shells, in volumes of the inner ball.
 
-  Volumes are in units of the innermost ball.
+  Both arrays are read-only; the tail goes down to a mass of 1e-30.
   """
   last = log_density.size - 1
   tail = 0 if np.isneginf(log_tail_ratio) else max(64, last // 4)

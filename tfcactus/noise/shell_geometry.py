@@ -222,10 +222,9 @@ def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
 
 def _cap(dim: int, s: np.ndarray
          ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """Returns a ball's fractions beyond and before a plane at signed distance s.
+  """Returns ball fractions beyond and before a plane at signed distance s, and errors.
 
-  The smaller fraction has relative precision. The last two arrays bound the errors of
-  the first two.
+  The smaller fraction has relative precision.
   """
   s = np.clip(s, -1.0, 1.0)
   size = np.abs(s)

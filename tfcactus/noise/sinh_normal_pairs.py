@@ -208,19 +208,13 @@ def _with_tail(pair: pair_lib.DominatingPair, p: float, q: float
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _SinhNormalPair(pair_lib.DominatingPair):
-  """Dominating pair whose Renyi moments are exact.
-
-  The atoms count the far tail as a failure; the moments do not.
-  """
+  """Dominating pair with exact Renyi moments; atoms count the far tail as a failure."""
 
   noise: SinhNormal = None  # type: ignore[assignment]  # After fields with defaults.
   shift: int = 1
 
   def renyi_divergence(self, order: float, *, finite: bool = False) -> float:
-    """Returns D_order of the noise itself, finite below `renyi_limit`.
-
-    With `finite`, or below order one, it is that of the finite atoms only.
-    """
+    """Returns D_order of the noise, or of the finite atoms if `finite` or order < 1."""
     if finite or order < 1:
       return super().renyi_divergence(order, finite=True)
     return renyi_divergence(self.noise, order, shift=self.shift)

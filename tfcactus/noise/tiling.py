@@ -40,9 +40,8 @@ def check_norm(norm: int) -> int:
 def check_range(value: float, bins: float | None) -> tuple[int, int]:
   """Returns (cells per unit, cells up to the range).
 
-  Raises:
-    ValueError: if the range is at most 1/2, so that the noise would never hide a full
-      change, or if no whole number of cells tiles it.
+  Raises ValueError if the range is at most 1/2, so that the noise would never hide a
+  full change, or if no whole number of cells tiles it.
   """
   value = _checks.positive('range', value)
   if value <= 0.5:
@@ -93,11 +92,7 @@ def utility_limits(cells: int, bins: int, norm: int) -> tuple[float, float]:
 
 
 def check_utility(value: float, cells: int, bins: int, norm: int) -> float:
-  """Returns the utility, if some table whose density falls outwards has it.
-
-  Raises:
-    ValueError: if it is not strictly between the limits of `utility_limits`.
-  """
+  """Returns the utility; raises ValueError unless strictly within `utility_limits`."""
   value = _checks.positive('utility', value)
   name = 'E|Z|' if norm == 1 else 'sqrt(E Z^2)'
   least, most = utility_limits(cells, bins, norm)
