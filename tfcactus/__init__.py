@@ -1,12 +1,11 @@
-"""Private Keras training with designed noise and an exact accountant.
+"""Differentially private Keras training with designed noise and an exact accountant.
 
-The numbers half needs numpy and scipy only; `tfcactus.keras` needs TensorFlow
-and is imported on request.
+This package does not import TensorFlow. `tfcactus.keras`, imported on request, does.
 """
 
 from __future__ import annotations
 
-from tfcactus import _dp_accounting  # noqa: F401  Before anything imports it.
+from tfcactus import _dp_accounting  # noqa: F401  Before other imports of it.
 from tfcactus.accounting import NoiseTableDpEvent
 from tfcactus.accounting import PhiAccountant
 from tfcactus.accounting import TCDP

@@ -1,7 +1,7 @@
-"""Argument checks shared by every layer: one wording for one mistake.
+"""Argument checks with uniform error messages.
 
 Each check returns the value converted to its canonical Python type, and raises
-`ValueError` naming the argument, what was expected and what came.
+`ValueError` naming the argument, the expected value and the value received.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Optional
 import numpy as np
 
 SMALLEST_NOISE, LARGEST_NOISE = 1e-100, 1e100
-"""Where squares of noise and of its inverse stay clear of the ends of floats."""
+"""Range of noise scales whose squares, and squared inverses, are normal floats."""
 
 
 def real(name: str, value: object) -> float:
@@ -39,7 +39,7 @@ def positive(name: str, value: object) -> float:
 
 
 def noise_scale(name: str, value: object) -> float:
-  """Returns `value` as a float in the range where noise can be accounted."""
+  """Returns `value` as a float from `SMALLEST_NOISE` to `LARGEST_NOISE`."""
   value = real(name, value)
   if value == 0:
     raise ValueError(
@@ -64,7 +64,7 @@ def non_negative(name: str, value: object) -> float:
 
 def integer(name: str, value: object, minimum: int, maximum: Optional[int] = None
             ) -> int:
-  """Returns `value` as an int of at least `minimum`, and at most `maximum`."""
+  """Returns `value` as an int of at least `minimum`, and at most a given `maximum`."""
   if isinstance(value, (bool, np.bool_)) or not isinstance(
       value, (numbers.Integral, np.integer)):
     raise ValueError(f'Expected {name} to be an integer, got {name}={value!r}.')
@@ -114,7 +114,7 @@ def vector(name: str, value: object) -> np.ndarray:
 
 
 def numbers_of(name: str, value: object) -> np.ndarray:
-  """Returns `value` as a float64 array of any shape, infinite entries allowed."""
+  """Returns `value` as a float64 array of any shape; allows infinities, refuses NaN."""
   try:
     array = np.asarray(value, dtype=np.float64)
   except (TypeError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""Imports dp_accounting without the parts of SciPy that only some of it asks for.
+"""Imports dp_accounting without loading scipy.signal and scipy.stats.
 
-scipy.signal and scipy.stats take longer to load than all the rest of this library
-and dp_accounting together; its grids of privacy losses alone use them.
+dp_accounting uses both modules for its grids of privacy losses only. They take longer
+to load than dp_accounting and all the rest of this library together.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ _ON_DEMAND = ('scipy.signal', 'scipy.stats')
 
 
 class _OnDemand(types.ModuleType):
-  """Stands where a module is named, and loads it when something in it is."""
+  """Placeholder that imports the module of its name when an attribute is accessed."""
 
   def __getattr__(self, name: str) -> Any:
     if sys.modules.get(self.__name__) is self:
-      # Some versions of dp_accounting ask while they are imported.
+      # Some versions of dp_accounting access attributes during their own import.
       del sys.modules[self.__name__]
     return getattr(importlib.import_module(self.__name__), name)
 
 
 def _import() -> None:
-  """Leaves nothing behind but the names that dp_accounting's files hold."""
+  """Imports dp_accounting; only its files keep references to the placeholders."""
   stand_ins = {name: _OnDemand(name) for name in _ON_DEMAND
                if name not in sys.modules}
   sys.modules.update(stand_ins)

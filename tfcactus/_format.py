@@ -1,7 +1,7 @@
-"""Bounds as text: an upper bound is rounded up, a lower bound down.
+"""Formats bounds as text: upper bounds are rounded up, lower bounds down.
 
-What is read back from the text is then still a bound. Rounded to nearest, half
-of all printed guarantees would claim more than was proved.
+The number read back from the text is then still a bound. Rounding to nearest would
+print half of all guarantees tighter than proved.
 """
 
 from __future__ import annotations
@@ -9,35 +9,25 @@ from __future__ import annotations
 import decimal
 
 DIGITS = 6
-"""Significant digits at most, unless asked for otherwise."""
+"""Default limit on significant digits."""
 
 
 def upper(value: float, digits: int = DIGITS) -> str:
-  """The shortest text of at most `digits` digits that reads back >= `value`.
+  """Rounds up to at most `digits` >= 1 digits; the text reads back >= `value`.
 
-  Also right for what a bound is stated at: a guarantee at delta holds at every
-  larger one.
-
-  Args:
-    value: An upper bound.
-    digits: Significant digits, at least one.
+  Also rounds the delta that a guarantee is stated at: it holds at every larger delta.
   """
   return _rounded(value, digits, decimal.ROUND_CEILING)
 
 
 def lower(value: float, digits: int = DIGITS) -> str:
-  """The shortest text of at most `digits` digits that reads back <= `value`.
-
-  Args:
-    value: A lower bound.
-    digits: Significant digits, at least one.
-  """
+  """Rounds down to at most `digits` >= 1 digits; the text reads back <= `value`."""
   return _rounded(value, digits, decimal.ROUND_FLOOR)
 
 
 def _rounded(value: float, digits: int, rounding: str) -> str:
-  # repr reads back as the very float, so that a short one is kept as it is, and
-  # what is rounded in decimals stays on its side, since reading is monotone.
+  # repr reads back as the same float, so a short number keeps its text. Reading text
+  # is monotone, so a number rounded in decimals stays on its side of the bound.
   context = decimal.Context(prec=digits, rounding=rounding)
   number = float(context.create_decimal(repr(float(value))))
   return repr(number + 0.0).removesuffix('.0')

@@ -1,4 +1,4 @@
-"""Elementary functions that numpy does not offer with full accuracy."""
+"""Accurate elementary functions that numpy lacks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 
 def log1p(z: np.ndarray) -> np.ndarray:
-  """log(1 + z) of complex z, with the digits of small |z| kept.
+  """Returns log(1 + z) of complex z, accurate for small |z|.
 
-  The logarithm of zero is -690: finite, so that multiples of it are too.
+  At z = -1 it returns -690 (log 1e-300), so that multiples of it stay finite.
   """
   real, imag = z.real, z.imag
   square = real * (2 + real) + imag * imag
@@ -21,18 +21,18 @@ def log1p(z: np.ndarray) -> np.ndarray:
 
 
 def log(z: np.ndarray) -> np.ndarray:
-  """log of complex z, -690 for zero."""
+  """Returns log(z) of complex z; -690 (log 1e-300) at zero."""
   return np.log(np.where(z == 0, 1e-300, z))
 
 
 def log_mass(mass: np.ndarray) -> np.ndarray:
-  """log of real masses, -inf for zero."""
+  """Returns log of real masses; -inf at zero."""
   with np.errstate(divide='ignore'):
     return np.log(mass)
 
 
 def expm1(z: np.ndarray) -> np.ndarray:
-  """exp(z) - 1 of complex z, with the digits of small |z| kept."""
+  """Returns exp(z) - 1 of complex z, accurate for small |z|."""
   grown = np.expm1(z.real)
   half = np.sin(0.5 * z.imag)
   return grown * np.cos(z.imag) - 2 * half * half + 1j * (
@@ -40,7 +40,7 @@ def expm1(z: np.ndarray) -> np.ndarray:
 
 
 def expm1_i(x: np.ndarray) -> np.ndarray:
-  """exp(i x) - 1 of real x."""
+  """Returns exp(i x) - 1 of real x, accurate for small |x|."""
   half = np.sin(0.5 * x)
   value = np.empty(x.shape, np.complex128)
   value.real = -2 * half * half
@@ -49,14 +49,11 @@ def expm1_i(x: np.ndarray) -> np.ndarray:
 
 
 def log_mixture(prob: float, z: np.ndarray) -> np.ndarray:
-  """log(1 - prob + prob e^z) of z up to 700, to a few ulps.
+  """Returns log(1 - prob + prob e^z), prob in (0, 1), z <= 700, to a few ulps.
 
-  Near zero by log1p, which keeps the digits of small ones; of small mixtures, where its
-  argument next to minus one has lost them, the logarithm of a sum of positive terms.
-
-  Args:
-    prob: In (0, 1).
-    z: Any shape.
+  log1p keeps the digits of results near zero. Where the mixture is below 1/2, the
+  argument of log1p is near -1 and has lost digits; there the function takes the
+  logarithm of a sum of positive terms.
   """
   near = np.log1p(prob * np.expm1(z))
   if prob <= 0.5:
@@ -66,31 +63,31 @@ def log_mixture(prob: float, z: np.ndarray) -> np.ndarray:
 
 
 def log_sum(exponent: np.ndarray) -> np.ndarray:
-  """log of the sum of exp over the last axis."""
+  """Returns log of the sum of exp over the last axis (log-sum-exp)."""
   peak = np.max(exponent, axis=-1)
   return peak + np.log(np.sum(np.exp(exponent - peak[..., None]), axis=-1))
 
 
 BLOCK = 32
-"""Terms that are added up in any order, before blocks of them are."""
+"""Terms of a block: added up in any order, before the blocks are added up."""
 
 EPS = float(np.finfo(np.float64).eps)
 """Twice the largest relative error of one rounded operation."""
 
 
 def sum_roundoff(terms: int) -> float:
-  """Bound on the error of a sum of products, over the sum of their moduli.
+  """Bounds the error of a sum of products, relative to the sum of their moduli.
 
-  Of `pairwise` numpy sums and of `product`. A complex dot product of n terms is
-  within sqrt(2) n EPS in whatever order it is taken (Higham, "Accuracy and
-  Stability of Numerical Algorithms", sections 3.1 and 3.6); that of a block is
-  46 EPS, and adding up the blocks takes the rest.
+  Holds for numpy's pairwise sums and for `product`. A complex dot product of n terms
+  is within sqrt(2) n EPS in any order of summation (Higham, "Accuracy and Stability of
+  Numerical Algorithms", sections 3.1 and 3.6). For a block that is 46 EPS; the other
+  terms bound the sum over blocks.
   """
   return (48 + 0.5 * terms / BLOCK) * EPS
 
 
 def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-  """a @ b, with the inner sums taken in short blocks to keep their digits."""
+  """Returns a @ b; sums over the inner axis in blocks of `BLOCK` to keep digits."""
   total = a[..., :BLOCK] @ b[:BLOCK]
   for start in range(BLOCK, b.shape[0], BLOCK):
     total += a[..., start:start + BLOCK] @ b[start:start + BLOCK]
@@ -99,16 +96,11 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def log_phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float,
                   count: int) -> np.ndarray:
-  """log sum(weight exp(i t loss)) at t = spacing * (0..count-1).
+  """Returns log sum(weight exp(i t loss)) at t = spacing * (0..count-1).
 
-  phi - 1 is summed, not phi, so that a million steps keep their digits; the
-  points being uniform, exponentials factorise into two short lists.
-
-  Args:
-    loss: Shape (n,).
-    weight: Shape (n,), summing to one.
-    spacing: Distance of the points.
-    count: How many points.
+  `loss` and `weight` have shape (n,); `weight` sums to one. The function sums phi - 1
+  instead of phi, so that a million steps keep their digits. The points are uniform,
+  so the exponentials factorise into two lists of about sqrt(count) points.
   """
   short = max(int(math.sqrt(count)), 1)
   coarse = -(-count // short)
@@ -124,14 +116,9 @@ def log_phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float,
 
 def phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float, count: int,
               start: float = 0.0) -> np.ndarray:
-  """sum(weight exp(i t loss)) at t = start + spacing * (0..count-1).
+  """Returns sum(weight exp(i t loss)) at t = start + spacing * (0..count-1).
 
-  Args:
-    loss: Shape (n,).
-    weight: Shape (n,), of any sum.
-    spacing: Distance of the points.
-    count: How many points.
-    start: The first point.
+  `loss` and `weight` have shape (n,); `weight` has any sum.
   """
   short = max(int(math.sqrt(count)), 1)
   coarse = -(-count // short)
@@ -142,15 +129,15 @@ def phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float, count: int,
 
 
 def log_expm1(x: float | np.ndarray) -> float | np.ndarray:
-  """log(e^x - 1) for x > 0."""
+  """Returns log(e^x - 1) for x > 0."""
   return x + np.log(-np.expm1(-x))
 
 
 def log_kernel(order: float | np.ndarray) -> float | np.ndarray:
-  """log of max over x of exp(-order x) (1 - e^-x), for order > 0."""
+  """Returns log of the maximum over x of exp(-order x) (1 - e^-x), for order > 0."""
   return order * np.log(order) - (1 + order) * np.log1p(order)
 
 
 def log_complement(p: float) -> float:
-  """log(1 - p), -inf where p is one."""
+  """Returns log(1 - p); -inf for p >= 1."""
   return math.log1p(-p) if p < 1 else -math.inf

@@ -1,4 +1,4 @@
-"""A clip norm that follows the gradients, released together with them."""
+"""Adaptive clipping: a clipping norm that follows the norms of gradients."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from tfcactus import _checks
 
 @dataclasses.dataclass(frozen=True)
 class AdaptiveClipping:
-  """Moves the clip norm to a quantile of the norms of gradients.
+  """Adaptive clipping: moves the clipping norm towards a quantile of gradient norms.
 
-  Each step releases, from the same sample, the sum of clipped gradients and a
-  noisy count of how many were not clipped; the count moves the clip norm of the
-  next step. Both are one release of one longer vector under the plan's noise:
-  (gradient, count times a weight), so that a step costs what it costs with a
-  constant clip norm, and the gradient gets a little more noise instead.
+  Each step releases the sum of clipped per-example gradients and a noisy count of
+  the gradients that were not clipped. The count moves the clipping norm of the next
+  step. Both form one vector, (gradient, weight * count), released under one draw of
+  the plan's noise. A step costs as much as with a constant clipping norm; the
+  gradient gets slightly more noise instead.
 
-  An example adds 1/2 or -1/2 to the count, which is its sensitivity.
+  Each example adds 1/2 or -1/2 to the count, so the count has sensitivity 1/2.
 
   Attributes:
-    target_unclipped_quantile: The share of examples, in [0, 1], whose gradients
-      are to be shorter than the clip norm.
-    learning_rate: How fast the norm moves: by a factor of at most exp(rate) in
-      a step.
+    target_unclipped_quantile: Share of examples, in [0, 1], whose gradient norms
+      should be below the clipping norm.
+    learning_rate: Largest change of the clipping norm in a step: by a factor of
+      exp(learning_rate), or by learning_rate if `geometric_update` is False.
     clipped_count_stddev: Standard deviation of the noise on the count, in
-      examples; by default a 20th of the expected batch size, or the noise
-      multiplier if that is more.
-    geometric_update: Whether the norm moves by factors; else by differences.
+      examples. None: a 20th of the expected batch size, or the noise multiplier
+      if that is larger.
+    geometric_update: Whether the norm is multiplied by a factor; if False, a
+      difference is subtracted.
 
   Source: Andrew et al., "Differentially Private Learning with Adaptive
   Clipping" (2021), Theorem 1 and Algorithm 1; the names are those of
@@ -54,24 +55,24 @@ class AdaptiveClipping:
 
   def count_stddev(self, noise_multiplier: float,
                    expected_batch_size: float) -> float:
-    """Standard deviation of the noise on the count, in examples."""
+    """Returns the standard deviation of the noise on the count, in examples."""
     if self.clipped_count_stddev is not None:
       return float(self.clipped_count_stddev)
     return max(expected_batch_size / 20, noise_multiplier)
 
   def sensitivity(self, noise_multiplier: float,
                   expected_batch_size: float) -> float:
-    """Norm of the longer vector at most, in units of the clip norm.
+    """Returns the l2 sensitivity of the released vector over the clipping norm.
 
-    The noise of the plan is scaled by it. For a Gaussian of noise multiplier z
-    the gradient then has noise multiplier (z^-2 - (2 stddev)^-2)^-1/2.
+    The plan's noise is scaled by this sensitivity. With Gaussian noise of noise
+    multiplier z, the gradient gets noise multiplier (z^-2 - (2 stddev)^-2)^-1/2.
 
     Args:
-      noise_multiplier: Of the plan's noise.
-      expected_batch_size: Of the plan.
+      noise_multiplier: Noise multiplier of the plan.
+      expected_batch_size: Expected batch size of the plan.
 
     Raises:
-      ValueError: if the noise on the count is less than that on the whole.
+      ValueError: if the count's noise is at most noise_multiplier / 2 examples.
     """
     stddev = self.count_stddev(noise_multiplier, expected_batch_size)
     share = (noise_multiplier / (2 * stddev))**2

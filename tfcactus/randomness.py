@@ -1,4 +1,4 @@
-"""Random bits that cannot be predicted, and the numbers made of them."""
+"""Cryptographic random bits, and the random numbers made of them."""
 
 from __future__ import annotations
 
@@ -18,35 +18,30 @@ from cryptography.hazmat.primitives.ciphers import modes
 import numpy as np
 
 PARALLEL = 2**19
-"""Normals above which several threads draw them."""
+"""Several threads draw more normals than this."""
 
 _PARTS = 8
 _CHUNK = 2**15
 Size = Union[int, Tuple[int, ...]]
 _ZEROS = memoryview(bytes(2**20))
 _REACH = 1.3
-"""A point of the square lies in the disc with probability 0.785; so many times
-the pairs wanted are almost always enough, and more are drawn if they are not."""
+"""Points drawn for each pair of normals wanted. A point of the square lies in the disc
+with probability 0.785, so these are almost always enough; if not, more are drawn."""
 
 
 class KeyStream:
   """The key stream of AES-256 in counter mode, as 64-bit words.
 
-  Unless seeded, the key comes from the operating system, is never saved, and
-  is drawn anew in a forked process, so that no two processes, replicas or
-  resumed runs share one. With a seed the words repeat, and whoever knows the
-  seed knows the noise: for experiments only.
+  Without a seed, the key comes from the operating system and is never saved. A forked
+  process draws a new key, so that no two processes, replicas or resumed runs share
+  one. With a seed the words repeat, and whoever knows the seed knows the noise: seeds
+  are for experiments only.
 
-  Not to be copied or pickled: a copy would repeat the words.
+  Copying or pickling a stream raises TypeError, since a copy would repeat the words.
   """
 
   def __init__(self, seed: Optional[int] = None, purpose: str = ''):
-    """Initialises the stream.
-
-    Args:
-      seed: For repeatable experiments; None takes the system's entropy.
-      purpose: Streams of one seed and several purposes differ.
-    """
+    """Creates a stream; streams of one seed differ if their purposes differ."""
     self._seed = seed
     self._purpose = purpose
     self._lock = threading.Lock()
@@ -54,12 +49,11 @@ class KeyStream:
 
   @classmethod
   def of_key(cls, key: bytes) -> KeyStream:
-    """The stream of a key that processes share, so that they draw alike.
+    """Returns the stream of a key that processes share to draw the same words.
 
-    Args:
-      key: 32 bytes that came from the operating system, for this stream alone.
+    `key` is 32 bytes from the operating system, used for this stream alone.
     """
-    stream = cls()  # A fork has a key of its own.
+    stream = cls()  # Unseeded: a fork draws a key of its own.
     stream._key = bytes(key)
     stream._cipher = Cipher(algorithms.AES(stream._key), modes.CTR(bytes(16))
                             ).encryptor()
@@ -77,24 +71,24 @@ class KeyStream:
 
   @property
   def position(self) -> int:
-    """Words drawn so far under the key."""
+    """Number of words drawn so far under the key."""
     return self._used
 
   def replayed(self, position: int) -> KeyStream:
-    """A stream of the same words once more, from a `position` on; this one goes on.
+    """Returns a stream that repeats this stream's words from `position` on.
 
-    For numbers that are needed again and were not worth keeping: never for others,
-    which have to be fresh. To be read up to where this one is.
+    For numbers that are needed again and were not kept; new numbers need new words.
+    Read the returned stream at most up to this stream's position.
 
     Raises:
-      ValueError: if nothing was drawn there yet, or in another process.
+      ValueError: if this process has not drawn words beyond `position`.
     """
     if self._pid != os.getpid() or not 0 <= position < self._used:
       raise ValueError(
           f'Expected a position below {self._used}, from which this process has drawn, '
           f'got {position!r}.')
     stream = KeyStream(self._seed, self._purpose)
-    start, odd = divmod(position, 2)  # A block of the cipher is two words.
+    start, odd = divmod(position, 2)  # A block of the cipher holds two words.
     stream._key = self._key
     stream._cipher = Cipher(algorithms.AES(self._key), modes.CTR(
         start.to_bytes(16, 'big'))).encryptor()
@@ -118,13 +112,9 @@ class KeyStream:
       return np.frombuffer(self._cipher.update(zeros), np.uint64)
 
   def below(self, probability: float, count: int) -> np.ndarray:
-    """Booleans, each True with probability floor(probability 2^64) / 2^64.
+    """Returns `count` booleans, True with probability floor(probability 2^64) / 2^64.
 
-    Rounding down: an account for `probability` covers it.
-
-    Args:
-      probability: In [0, 1].
-      count: How many.
+    Rounds down, so that an account for `probability` (in [0, 1]) covers the draws.
     """
     words = self.words(count)
     if probability >= 1:
@@ -133,10 +123,10 @@ class KeyStream:
     return words < np.uint64(int(probability * 2.0**64))
 
   def subset(self, size: int, total: int) -> np.ndarray:
-    """A uniformly random set of `size` indices below `total`, ascending.
+    """Returns a uniformly random subset of `size` indices below `total`, ascending.
 
-    Those of the smallest words; drawn again in the case, of probability below
-    total^2 / 2^64, that equal words leave the set open.
+    The subset has the smallest words. If equal words leave it ambiguous (probability
+    below total^2 / 2^64), the words are drawn again.
     """
     if size == total:
       return np.arange(total)
@@ -147,7 +137,7 @@ class KeyStream:
         return np.sort(order[:size])
 
   def permutation(self, total: int) -> np.ndarray:
-    """The indices below `total` in a uniformly random order."""
+    """Returns the indices below `total` in a uniformly random order."""
     while True:
       words = self.words(total)
       order = np.argsort(words)
@@ -156,13 +146,8 @@ class KeyStream:
         return order
 
   def integers(self, span: int, count: int) -> np.ndarray:
-    """int64 in [0, span), uniform to the last bit.
-
-    Args:
-      span: Positive, below 2^63.
-      count: How many.
-    """
-    # Words beyond the last whole multiple of the span are drawn again.
+    """Returns `count` int64 in [0, span), exactly uniform; 0 < span < 2^63."""
+    # Words beyond the last whole multiple of the span would bias the remainder.
     last = np.uint64(2**64 - 1 - 2**64 % span)
     words = self.words(count)
     while not np.all(words <= last):
@@ -171,11 +156,11 @@ class KeyStream:
     return (words % np.uint64(span)).astype(np.int64)
 
   def uniforms(self, count: int) -> np.ndarray:
-    """float64 in [0, 1) on a grid of 2^-53."""
+    """Returns float64 uniforms in [0, 1) on a grid of 2^-53."""
     return (self.words(count) >> np.uint64(11)) * 2.0**-53
 
   def normals(self, count: int) -> np.ndarray:
-    """Standard normals, float64, with tails out to 13 standard deviations.
+    """Returns standard normals, float64, with tails out to 13 standard deviations.
 
     Source: Marsaglia and Bray, "A Convenient Method for Generating Normal
     Variables" (1964), on points of a grid of 2^-63.
@@ -185,15 +170,15 @@ class KeyStream:
     if count <= _CHUNK:
       return self._few_normals(count)
     out = np.empty(count)
-    for start in range(0, count, _CHUNK):  # What stays in a core's cache.
+    for start in range(0, count, _CHUNK):  # Chunks stay in a core's cache.
       part = out[start:start + _CHUNK]
       part[:] = self._few_normals(part.size)
     return out
 
   def _normals_in_parts(self, count: int) -> np.ndarray:
-    """Normals of several streams at once, each under a key that this one gives."""
+    """Returns normals of `_PARTS` parallel streams, whose keys this stream draws."""
     out = np.empty(count)
-    # As many parts whatever the machine, so that seeds repeat on others.
+    # The number of parts is fixed, so that a seed repeats on every machine.
     parts = np.array_split(out, _PARTS)
     streams = [KeyStream.of_key(self.words(4).tobytes()) for _ in parts]
 
@@ -216,7 +201,7 @@ class KeyStream:
       s = points[0] * points[0]
       s += points[1] * points[1]
       inside = np.flatnonzero((s < 1) & (s > 0))[:pairs - done]
-      # All indices are valid: mode 'clip' only spares take() to look.
+      # All indices are valid: mode 'clip' only skips the check of take().
       s = s.take(inside, mode='clip')
       stretch = np.log(s)
       stretch /= s
@@ -229,58 +214,53 @@ class KeyStream:
 
 
 class Random(Protocol):
-  """What noise is drawn with: `numpy.random.Generator` or `SystemRandom`."""
+  """Random generator for noise: a `numpy.random.Generator` or `SystemRandom`."""
 
   def random(self, size: Size) -> np.ndarray:
-    """float64 in [0, 1)."""
+    """Returns float64 uniforms in [0, 1)."""
 
   def standard_normal(self, size: Size) -> np.ndarray:
-    """float64 standard normals."""
+    """Returns float64 standard normals."""
 
 
 class SystemRandom:
-  """The methods of `numpy.random.Generator` that noise draws with.
+  """Cryptographic generator with the methods of `numpy.random.Generator` for noise.
 
-  Bits come from a `KeyStream`: unpredictable unless seeded. Any noise of this
-  library takes it where it takes a numpy generator.
+  Bits come from a `KeyStream`: unpredictable unless seeded. Every noise distribution
+  of this library accepts it in place of a numpy generator.
   """
 
   def __init__(self, seed: Optional[int] = None, purpose: str = 'release'):
-    """Initialises the generator.
-
-    Args:
-      seed: For repeatable experiments; None takes a key from the system.
-      purpose: Generators of one seed and several purposes differ.
-    """
+    """Creates a generator; see `KeyStream` for the seed and the purpose."""
     self._stream = KeyStream(seed, purpose)
 
   @property
   def position(self) -> int:
-    """As of its `KeyStream`."""
+    """Number of words drawn so far from the `KeyStream`."""
     return self._stream.position
 
   def replayed(self, position: int) -> SystemRandom:
-    """As `KeyStream.replayed`."""
+    """Returns a generator that repeats the draws from word `position` on."""
     rng = SystemRandom()
     rng._stream = self._stream.replayed(position)
     return rng
 
   def random(self, size: Size = ()) -> np.ndarray:
-    """float64 in [0, 1) on a grid of 2^-53."""
+    """Returns float64 uniforms in [0, 1) on a grid of 2^-53."""
     return self._stream.uniforms(math.prod(_shape(size))).reshape(_shape(size))
 
   def standard_normal(self, size: Size = ()) -> np.ndarray:
-    """Standard normals with tails out to 13 standard deviations."""
+    """Returns standard normals with tails out to 13 standard deviations."""
     return self._stream.normals(math.prod(_shape(size))).reshape(_shape(size))
 
   def laplace(self, loc: float = 0.0, scale: float = 1.0, size: Size = ()
               ) -> np.ndarray:
-    """Laplace noise with tails out to 70 scales."""
+    """Returns Laplace draws with tails out to 70 scales."""
     sign = np.where(self.random(size) < 0.5, -1.0, 1.0)
     return loc - scale * sign * np.log(fine_uniform(self, size))
 
   def integers(self, low: int, high: int, size: Size = ()) -> np.ndarray:
-    """int64 in [low, high), uniform to the last bit."""
+    """Returns int64 in [low, high), exactly uniform."""
     span = int(high) - int(low)
     if not 0 < span < 2**63:
       raise ValueError(f'Expected low < high, got {low!r} and {high!r}.')
@@ -289,13 +269,12 @@ class SystemRandom:
 
 
 def fine_uniform(rng: Random, size: Size) -> np.ndarray:
-  """Uniforms in (0, 1) whose resolution near zero is 2^-106, not 2^-53.
+  """Returns uniforms in (0, 1) whose resolution near zero is 2^-106, not 2^-53.
 
-  Survival functions are inverted at these, so that cells far rarer than 2^-53
-  are drawn as often as they should be.
+  Inverted survival functions then draw cells far rarer than 2^-53 at their rate.
   """
   u = rng.random(size) + rng.random(size) * 2.0**-53
-  # Both halves zero has probability 2^-106; rounding up to one has 2^-54.
+  # Both halves are zero with probability 2^-106; the sum rounds up to one with 2^-54.
   return np.clip(u, 2.0**-106, 1 - 2.0**-53)
 
 

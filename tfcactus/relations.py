@@ -1,9 +1,9 @@
-"""Neighbouring relations: their names, and in words whom each protects.
+"""Neighbouring relations: their names, and sentences about whom each relation protects.
 
-The words say what every guarantee takes as public. With the size N and the
-sampling probability q from private data, the scale of what is divided by q N and
-the number of releases tell of an example that is added: under add-or-remove that
-they do not is an assumption, under the other two both neighbours have one N.
+The sentences also state what a guarantee takes as public. If the data size N and the
+sampling probability q come from private data, the divisor q N of a mean and the number
+of releases can reveal an added example. Under add-or-remove a guarantee assumes that
+they do not. Under the other two relations both neighbours have the same N.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ ZERO_OUT = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 
 NAMES = {'add-or-remove': ADD_OR_REMOVE, 'zero-out': ZERO_OUT,
          'replace': REPLACE}
-"""What relations are called where one is asked for in words."""
+"""Names by which arguments select a neighbouring relation."""
 
 Relation = Union[str, dp_accounting.NeighboringRelation]
-"""What may be given for a relation: itself, or its name."""
+"""A neighbouring relation as an argument: the relation itself, or its name."""
 
 _PROTECTED = {
     ADD_OR_REMOVE: 'For any one {unit} added to or removed from {data}',
@@ -41,7 +41,7 @@ _PUBLIC = {
 
 
 def check(value: Relation) -> dp_accounting.NeighboringRelation:
-  """Returns the relation meant.
+  """Returns the neighbouring relation that `value` is or names.
 
   Args:
     value: A dp_accounting.NeighboringRelation, or one of `NAMES`.
@@ -59,29 +59,29 @@ def check(value: Relation) -> dp_accounting.NeighboringRelation:
 
 
 def label(relation: dp_accounting.NeighboringRelation) -> str:
-  """The relation as guarantees show it, such as 'add-or-remove-one'."""
+  """Returns the relation's name as guarantees show it, such as 'add-or-remove-one'."""
   return relation.name.lower().replace('_', '-')
 
 
 def protected(relation: dp_accounting.NeighboringRelation, unit: str = 'example',
               data: str = 'the training set') -> str:
-  """Who is protected, the beginning of a sentence.
+  """Returns the beginning of a sentence that says whom a guarantee protects.
 
   Args:
     relation: The relation.
-    unit: What one row is called.
-    data: What all rows together are called.
+    unit: Word for one row.
+    data: Words for all rows together.
   """
   return _PROTECTED[relation].format(unit=unit, data=data)
 
 
 def public(relation: dp_accounting.NeighboringRelation, constants: str,
            unit: str = 'example') -> str:
-  """What is taken as public, a clause without a full stop.
+  """Returns a clause, without a full stop, on what a guarantee takes as public.
 
   Args:
     relation: The relation.
-    constants: The constants in words, more than one.
-    unit: What one row is called.
+    constants: Words for the constants, more than one.
+    unit: Word for one row.
   """
   return _PUBLIC[relation].format(constants=constants, unit=unit)

@@ -1,1 +1,1 @@
-"""The `tfcactus` command: one file a command, listed in `main`."""
+"""The `tfcactus` command line: one file per command, listed in `main`."""

@@ -1,4 +1,4 @@
-"""`python -m tfcactus.cli`: the same as the `tfcactus` command."""
+"""Runs the `tfcactus` command by `python -m tfcactus.cli`."""
 
 import sys
 

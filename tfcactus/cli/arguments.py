@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and how they are read."""
+"""Command-line arguments that several commands share, and their parsers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfcactus.release import planner
 
 
 def fraction(text: str) -> fractions.Fraction:
-  """An exact number such as 0.004 or 250/60000."""
+  """Parses an exact number such as 0.004 or 250/60000."""
   try:
     return fractions.Fraction(text)
   except (ValueError, ZeroDivisionError):
@@ -23,21 +23,17 @@ def fraction(text: str) -> fractions.Fraction:
 
 
 def number(text: str) -> float:
-  """A number such as 0.25 or 250/60000."""
+  """Parses a float such as 0.25 or 250/60000."""
   return float(fraction(text))
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-  """Adds the choice between words and JSON."""
+  """Adds --json, which prints JSON in place of words."""
   parser.add_argument('--json', action='store_true', help='print JSON')
 
 
 def require(args: argparse.Namespace, command: str, *names: str) -> None:
-  """Refuses a command line that lacks one of some options.
-
-  Raises:
-    ValueError: naming the first that is missing.
-  """
+  """Raises ValueError naming the first of the arguments `names` that is not given."""
   for name in names:
     if getattr(args, name) is None:
       raise ValueError(
@@ -45,11 +41,7 @@ def require(args: argparse.Namespace, command: str, *names: str) -> None:
 
 
 def refuse_own(args: argparse.Namespace, mechanism: str, names: Sequence[str]) -> None:
-  """Refuses what only one kind of "design" has, beside another.
-
-  Raises:
-    ValueError: naming the first that was given.
-  """
+  """Raises ValueError if an argument of one kind of "design" is given with another."""
   for name in names:
     if getattr(args, name) is not None:
       raise ValueError(
@@ -58,12 +50,12 @@ def refuse_own(args: argparse.Namespace, mechanism: str, names: Sequence[str]) -
 
 
 def option(name: str) -> str:
-  """How the argument of that name is typed."""
+  """Returns the command-line spelling of an argument."""
   return '--' + name.replace('_', '-')
 
 
 def add_noise(parser: argparse.ArgumentParser) -> None:
-  """Adds noise of a closed form and its size."""
+  """Adds the arguments of closed-form noise: its family and its size."""
   add = parser.add_argument
   add('--noise', choices=planner.FAMILIES, default='gaussian')
   add('--noise-multiplier', type=float,
@@ -74,15 +66,9 @@ def add_noise(parser: argparse.ArgumentParser) -> None:
 
 def make_noise(family: str, noise_multiplier: Optional[float],
                bend: Optional[float]) -> noise_lib.ScalarNoise:
-  """The noise of a family.
+  """Returns the noise of a family, one of `planner.FAMILIES`.
 
-  Args:
-    family: One of `planner.FAMILIES`.
-    noise_multiplier: Its size.
-    bend: For 'sinh-normal'; None otherwise.
-
-  Raises:
-    ValueError: if one of the two is missing or out of place.
+  Raises ValueError without a noise multiplier, or if `check_bend` does.
   """
   check_bend(family, bend)
   if noise_multiplier is None:
@@ -91,7 +77,7 @@ def make_noise(family: str, noise_multiplier: Optional[float],
 
 
 def check_bend(family: str, bend: Optional[float]) -> None:
-  """Refuses a bend without sinh-normal noise, and the noise without it."""
+  """Raises ValueError unless a bend is given exactly with sinh-normal noise."""
   if (bend is not None) != (family == 'sinh-normal'):
     raise ValueError(
         'Expected --bend with --noise sinh-normal and no other, got '
@@ -99,14 +85,7 @@ def check_bend(family: str, bend: Optional[float]) -> None:
 
 
 def pyplot(command: str) -> Any:
-  """matplotlib.pyplot, that draws into files.
-
-  Args:
-    command: Which needs it.
-
-  Raises:
-    ImportError: if there is none, saying how to get it.
-  """
+  """Returns matplotlib.pyplot for files; raises ImportError if not installed."""
   try:
     import matplotlib  # pylint: disable=import-outside-toplevel
     matplotlib.use('Agg')

@@ -1,4 +1,4 @@
-"""`tfcactus calibrate`: noise, steps or sampling for a target epsilon."""
+"""`tfcactus calibrate`: noise, steps or sampling probability for a target epsilon."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _wanted(args: argparse.Namespace) -> str:
-  """The one argument that is not given."""
+  """Returns the name of the one argument that is not given; completes the others."""
   if args.noise is None or args.step or args.steps_file:
     raise ValueError('Expected --noise with calibrate, and no other steps.')
   args.steps = steps.counted(args)
@@ -64,7 +64,7 @@ def _run(args: argparse.Namespace) -> None:
                              args.direction)
   value = _SOLVERS[name](args.target_epsilon, cost)
   reached = cost(value) if value else 0.0
-  # Less noise, or more sampling, would cost more than is said.
+  # Less noise, or a larger sampling probability, would cost more than printed.
   safe = _format.lower if name == 'sampling_prob' else _format.upper
   told = str(value) if name == 'steps' else safe(value, 10)
   if name == 'steps' and args.sampling == 'allocation':

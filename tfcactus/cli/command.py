@@ -1,4 +1,4 @@
-"""What a file of this room offers: one command."""
+"""The type of a command, and how a command prints its result."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Command:
   """One command of the command line.
 
   Attributes:
-    name: As it is typed.
-    help: What it does, on one line.
-    add_arguments: Adds its arguments to a parser.
-    run: Does it and prints. A ValueError, OSError, ImportError, SolverError or
-      UnsupportedEventError is told on one line.
+    name: Word typed to select the command.
+    help: One-line description.
+    add_arguments: Adds the command's arguments to a parser.
+    run: Runs the command and prints. A ValueError, OSError, ImportError, SolverError
+      or UnsupportedEventError is printed on one line.
   """
 
   name: str
@@ -27,11 +27,8 @@ class Command:
 
 
 def show(args: argparse.Namespace, report: object, text: str) -> None:
-  """Prints what was found.
+  """Prints `report` as JSON if --json is given, else `text`.
 
-  Args:
-    args: Says whether --json was given.
-    report: Exact numbers, for JSON.
-    text: The same in words, every bound rounded to the side that was proved.
+  `report` holds exact numbers; `text` rounds every bound to the proved side.
   """
   print(json.dumps(report) if args.json else text)

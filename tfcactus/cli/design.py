@@ -22,12 +22,12 @@ from tfcactus.cli import design_truncated
 from tfcactus.search import optimal
 
 _QUIET_SECONDS = 2.0
-"""A solve that takes longer says so, this often."""
+"""Seconds between progress messages of a long solve."""
 
 _Request = Union[design_lib.Cactus, design_lib.Monotone, design_lib.Isotropic]
 
 _PLAN = ('delta', 'sampling_prob', 'steps')
-"""Arguments that describe a plan."""
+"""Arguments that describe a privacy plan."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +104,7 @@ def _told(args: argparse.Namespace, table: noise_lib.Noise,
 
 
 def _request(args: argparse.Namespace) -> _Request:
-  """The design that the arguments ask for."""
+  """Returns the design that the arguments request."""
   for name in _PLAN:
     if getattr(args, name) is not None:
       raise ValueError(
@@ -129,7 +129,7 @@ def _request(args: argparse.Namespace) -> _Request:
 
 def _search(args: argparse.Namespace
             ) -> tuple[noise_lib.Noise, dict[str, Any]]:
-  """The noise of least epsilon, and what is told of the search."""
+  """Returns the noise of least epsilon, and the report of the search."""
   missing = [name for name in _PLAN if getattr(args, name) is None]
   unused = [name for name in ('objective', 'cells', 'tail_ratio')
             if getattr(args, name) is not None]
@@ -151,7 +151,7 @@ def _search(args: argparse.Namespace
 
 @contextlib.contextmanager
 def _progress(what: str) -> Iterator[None]:
-  """Tells on stderr, now and then, that a long solve is under way."""
+  """Context that prints the elapsed time of a long solve on stderr, now and then."""
   done = threading.Event()
   begun = time.perf_counter()
 

@@ -1,4 +1,4 @@
-"""`tfcactus design correlation`: how the noise of steps is to be correlated."""
+"""`tfcactus design correlation`: designs correlated noise (BandMF, DP-FTRL)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Plans = List[PrivacyPlan]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Adds what only correlations have."""
+  """Adds the arguments of correlations only."""
   add = parser.add_argument_group(
       'correlated noise', 'with --steps; and --batches, --epsilon and --delta to look '
       'for the bands of least total error').add_argument
@@ -37,17 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def refuse_arguments(args: argparse.Namespace) -> None:
-  """Raises if an argument of correlations came with something else."""
+  """Raises ValueError if an argument of correlations is given with another design."""
   arguments.refuse_own(
       args, 'correlation', ('bands', 'blocked', 'momentum', 'batches', 'plot'))
 
 
 def run(args: argparse.Namespace) -> None:
-  """Solves, chooses, writes, draws and reports.
-
-  Raises:
-    ValueError: if an argument is missing, foreign or out of range.
-  """
+  """Designs, writes, draws and reports; raises ValueError for wrong arguments."""
   foreign = [name for name in _FOREIGN if getattr(args, name) is not None]
   if foreign or args.power != 2 or args.solver != 'interior-point':
     named = arguments.option(foreign[0]) if foreign else '--power or --solver'
@@ -80,7 +76,7 @@ def _workload(args: argparse.Namespace) -> correlated.Workload:
 
 
 def _request(args: argparse.Namespace) -> Callable[[int], correlated.Correlation]:
-  """The request of so many bands."""
+  """Returns the function from a number of bands to the requested correlation."""
   if not args.blocked:
     return lambda bands: correlated.BandedStrategy(bands, _workload(args))
   if args.momentum:
@@ -91,7 +87,7 @@ def _request(args: argparse.Namespace) -> Callable[[int], correlated.Correlation
 
 
 def _searched(args: argparse.Namespace) -> Tuple[PrivacyPlan, _Plans]:
-  """The plan of the bands asked for, or of the best, and others at that epsilon."""
+  """Returns the plan of the requested bands, or the best, and all plans compared."""
   if args.batches < 1 or args.steps % args.batches:
     raise ValueError(
         'Expected --steps to be a multiple of --batches, whole epochs, got '
@@ -99,7 +95,7 @@ def _searched(args: argparse.Namespace) -> Tuple[PrivacyPlan, _Plans]:
   request = _request(args)
 
   def plan_of(bands: int) -> PrivacyPlan:
-    # The numbers of examples and of a batch do not matter but for their ratio.
+    # Only the ratio of the number of examples to the batch size matters.
     return PrivacyPlan.for_training(
         batch_size=1000, num_examples=1000 * args.batches,
         epochs=args.steps // args.batches, delta=args.delta, l2_norm_clip=1.0,
@@ -145,7 +141,7 @@ def _told(args: argparse.Namespace, strategy: correlated.Strategy,
 
 def _draw(args: argparse.Namespace, strategy: correlated.Strategy, steps: int,
           plans: _Plans) -> None:
-  """A column of the strategy, the error by step, and the total error by bands."""
+  """Draws a column of the strategy's inverse, errors by step, total errors by bands."""
   pyplot = arguments.pyplot('design correlation --plot')
   figure, axes = pyplot.subplots(1, 3 if plans else 2, figsize=(15 if plans else 10, 4))
   size = min(2 * strategy.bands, steps)

@@ -1,6 +1,6 @@
-"""`tfcactus design truncated`: bounded noise, by any method.
+"""`tfcactus design truncated`: bounded noise by any method.
 
-Of a given utility and least delta, or of a given delta and least utility.
+Finds the least delta for a given utility, or the least utility for a given delta.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FOREIGN = ('budget', 'objective', 'dim', 'cells', 'tail_ratio')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Adds what only truncated noise has."""
+  """Adds the arguments of truncated noise only."""
   add = parser.add_argument_group('truncated noise').add_argument
   number = arguments.number
   add('--range', type=number, metavar='R', help='bound on |noise| over the '
@@ -37,17 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def refuse_arguments(args: argparse.Namespace) -> None:
-  """Raises if an argument of truncated noise came with other noise."""
+  """Raises ValueError if an argument of truncated noise is given with other noise."""
   arguments.refuse_own(args, 'truncated', (
       'range', 'utility', 'norm', 'epsilon', 'method', 'seed', 'seconds'))
 
 
 def run(args: argparse.Namespace) -> None:
-  """Designs, accounts, writes and reports.
+  """Designs truncated noise, accounts for it, writes it and reports.
 
-  Raises:
-    ValueError: if an argument is missing, foreign or out of range.
-    SolverError: if a program with a global optimum was not proved to be at it.
+  Raises ValueError if an argument is missing, foreign or out of range, and SolverError
+  if a program with a global optimum was not proved to be at it.
   """
   missing = [name for name in ('range', 'epsilon', 'steps')
              if getattr(args, name) is None]

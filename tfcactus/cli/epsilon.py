@@ -1,4 +1,4 @@
-"""`tfcactus epsilon`: what steps cost at a delta."""
+"""`tfcactus epsilon`: the epsilon of steps at a delta."""
 
 from __future__ import annotations
 

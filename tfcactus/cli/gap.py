@@ -1,4 +1,4 @@
-"""`tfcactus gap`: how far ahead the best of many options has to be."""
+"""`tfcactus gap`: the lead that the best of many options needs to be selected."""
 
 from __future__ import annotations
 

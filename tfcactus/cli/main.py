@@ -35,7 +35,7 @@ COMMANDS: tuple[Command, ...] = (
 
 
 def parser(commands: Sequence[Command] = COMMANDS) -> argparse.ArgumentParser:
-  """The parser of these commands; it sets `run`, a function of the arguments."""
+  """Returns a parser of these commands; it sets `run`, a function of the arguments."""
   whole = argparse.ArgumentParser(prog='tfcactus', description=__doc__)
   added = whole.add_subparsers(dest='command', required=True)
   for command in commands:
@@ -48,7 +48,7 @@ def parser(commands: Sequence[Command] = COMMANDS) -> argparse.ArgumentParser:
 
 def main(argv: Optional[Sequence[str]] = None,
          commands: Sequence[Command] = COMMANDS) -> int:
-  """Runs the command; returns its exit code."""
+  """Runs the command and returns its exit code."""
   args = parser(commands).parse_args(argv)
   try:
     args.run(args)

@@ -1,4 +1,4 @@
-"""`tfcactus plot`: densities and privacy curves of tables."""
+"""`tfcactus plot`: densities and privacy curves of noise tables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _run(args: argparse.Namespace) -> None:
 
 def _draw(args: argparse.Namespace, tables: Sequence[library.Table], left: Any,
           right: Any) -> None:
-  """Densities beside the Gaussian of equal variance; delta by epsilon."""
+  """Plots densities with Gaussians of equal variance, and delta against epsilon."""
   seen: set[tuple[Optional[int], float]] = set()
   for name, table in zip(args.tables, tables):
     colour = f'C{len(left.get_lines()) % 10}'
@@ -74,7 +74,7 @@ def _draw(args: argparse.Namespace, tables: Sequence[library.Table], left: Any,
 
 
 def _densities(table: library.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Points, the table's density there, and the normal's of equal variance."""
+  """Returns points, with the densities of a table and a Gaussian of equal variance."""
   sigma = table.noise_multiplier
   if isinstance(table, noise_lib.ScalarTable):
     reach = np.ceil(8 * sigma * table.bins)

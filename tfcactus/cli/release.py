@@ -66,7 +66,7 @@ def _thresholds(args: argparse.Namespace, data: np.ndarray) -> Release:
 
 
 def _quantile(args: argparse.Namespace, data: np.ndarray) -> Release:
-  # As many answers as the grid has; the count decides the price.
+  # The number of grid points sets the number of queries, hence the noise.
   size = release_lib.num_values(low=args.low, high=args.high,
                                 resolution=args.resolution)
   noise = _noise(args, interior.num_queries(size, 'binary-search'))
@@ -81,7 +81,7 @@ def _sum(args: argparse.Namespace, data: np.ndarray) -> Release:
 
 
 class _Statistic(NamedTuple):
-  """A statistic: how it is released, and the options that it needs."""
+  """A statistic: the function that releases it, and the options that it requires."""
 
   release: Callable[[argparse.Namespace, np.ndarray], Release]
   options: tuple[str, ...]
@@ -113,11 +113,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _read(path: str) -> np.ndarray:
-  """A column of numbers, or rows of them for a sum.
-
-  Raises:
-    ValueError: if the file holds anything else.
-  """
+  """Returns a column of numbers, or rows for a sum; raises ValueError otherwise."""
   if not os.path.exists(path):
     raise ValueError(f'Expected a file of numbers at {path!r}, found none.')
   try:

@@ -1,4 +1,4 @@
-"""Steps as they are typed on the command line, and what they cost."""
+"""Groups of training steps as command-line arguments, and their privacy cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAMPLINGS = ('poisson', 'fixed', 'allocation')
 
 
 def _distinct(pairs: Sequence[Sequence[Any]]) -> dict[str, Any]:
-  """A dict of names and values, each given once."""
+  """Returns a dict of (name, value) pairs; raises ValueError on a repeated name."""
   names = [pair[0] for pair in pairs]
   if len(set(names)) < len(names):
     raise ValueError(f'Expected each name once, got {", ".join(names)}.')
@@ -36,7 +36,7 @@ def _distinct(pairs: Sequence[Sequence[Any]]) -> dict[str, Any]:
 
 
 def _typed(name: str, kinds: tuple[type, ...], value: object) -> Any:
-  """A value from JSON or text, refused where it would have to be rounded."""
+  """Converts JSON or text to the last of `kinds`; refuses values that need rounding."""
   if isinstance(value, bool) or not isinstance(value, (*kinds, str)):
     raise ValueError(
         f'Expected {name} to be {" or ".join(kind.__name__ for kind in kinds)}, '
@@ -45,10 +45,10 @@ def _typed(name: str, kinds: tuple[type, ...], value: object) -> Any:
 
 
 def _allocated(values: dict[str, Any]) -> dict[str, Any]:
-  """Values with epochs in them, which only an allocation counts.
+  """Returns values that hold epochs, which only allocation sampling counts.
 
   Raises:
-    ValueError: if they are of another sampling, or count steps as well.
+    ValueError: if the sampling is another one, or steps are given as well.
   """
   if values.get('sampling') != 'allocation' or 'steps' in values:
     raise ValueError(
@@ -59,16 +59,17 @@ def _allocated(values: dict[str, Any]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class StepGroup:
-  """Equal steps, as typed.
+  """Equal steps, as given on the command line.
 
   Attributes:
     noise: A family, the name of a shipped table, or a file.
     noise_multiplier: Size of the noise; None for a table, which has its own.
-    sampling_prob: Exact, so that a fixed size can be read off it.
-    steps: How many; of an allocation, how many epochs.
+    sampling_prob: Exact sampling probability; a fixed-size sample reads its size
+      and the data size off the fraction.
+    steps: Number of steps; for allocation sampling, number of epochs.
     sampling: One of `SAMPLINGS`.
-    bend: For sinh-normal noise.
-    batches: Of an epoch, for an allocation.
+    bend: Bend of sinh-normal noise.
+    batches: Batches of an epoch, for allocation sampling (balls-in-bins).
   """
 
   noise: str
@@ -81,7 +82,7 @@ class StepGroup:
 
   @classmethod
   def parse(cls, text: str) -> StepGroup:
-    """From `noise=gaussian,noise_multiplier=1,sampling_prob=1/100,steps=9`."""
+    """Parses `noise=gaussian,noise_multiplier=1,sampling_prob=1/100,steps=9`."""
     try:
       return cls.of(_distinct(
           [part.split('=', 1) for part in text.split(',')]))
@@ -92,7 +93,7 @@ class StepGroup:
 
   @classmethod
   def of(cls, values: dict[str, Any]) -> StepGroup:
-    """From names and values."""
+    """Builds a group from names and values."""
     number = lambda name: lambda v: _typed(name, (int, float), v)
     kinds: dict[str, Callable[[Any], Any]] = {
         'noise': str, 'noise_multiplier': number('noise_multiplier'),
@@ -110,7 +111,7 @@ class StepGroup:
     return cls(**{name: kinds[name](value) for name, value in values.items()})
 
   def event(self) -> dp_accounting.DpEvent:
-    """The event of all its steps."""
+    """Returns the event of all steps of the group."""
     steps = _checks.integer('steps', self.steps, 1)
     prob = _checks.sampling_prob(float(self.sampling_prob))
     if self.sampling not in SAMPLINGS:
@@ -151,12 +152,12 @@ class StepGroup:
 
 
 def named_table(name: str) -> library.Table:
-  """A shipped table by its name, or one from a .npz file."""
+  """Returns a shipped table by its name, or the table of a .npz file."""
   return noise_lib.load(name) if name.endswith('.npz') else library.get(name)
 
 
 def add_steps(parser: argparse.ArgumentParser) -> None:
-  """Adds steps, the relation and the direction that they are accounted for."""
+  """Adds the arguments of steps, neighbouring relation and direction."""
   add = parser.add_argument
   add('--noise', help='gaussian, laplace, sinh-normal, the name of a shipped '
       'table, or FILE.npz')
@@ -187,10 +188,10 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
 
 
 def counted(args: argparse.Namespace) -> Optional[int]:
-  """--steps, or --epochs of an allocation; None for neither.
+  """Returns --steps, or --epochs for allocation sampling; None if it is not given.
 
   Raises:
-    ValueError: for the one that the sampling does not count.
+    ValueError: if the count that does not fit the sampling is given.
   """
   name, other = ('epochs', 'steps') if args.sampling == 'allocation' else (
       'steps', 'epochs')
@@ -232,13 +233,11 @@ def _read(path: str) -> list[StepGroup]:
 def show_bounds(args: argparse.Namespace, name: str, at: str,
                 solve: Callable[[accounting.PhiAccountant], accounting.Bounds]
                 ) -> None:
-  """Accounts for the steps that were typed, and prints what they cost.
+  """Accounts for the steps in the arguments of `add_steps`, and prints the bounds.
 
-  Args:
-    args: The parsed arguments of `add_steps`.
-    name: What is bounded, 'epsilon' or 'delta'.
-    at: What it is stated at, in words, rounded up.
-    solve: The bounds, from an accountant that has composed the steps.
+  `name` is the bounded quantity ('epsilon' or 'delta'), and `at` states the other one
+  in words, rounded up. `solve` returns the bounds from an accountant that has composed
+  the steps.
   """
   events = [group.event() for group in _groups(args)]
   start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""`tfcactus tcdp`: from truncated CDP to epsilon and delta."""
+"""`tfcactus tcdp`: converts truncated CDP to epsilon and delta."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sampled: laws of noise, frozen and normalised to sensitivity one."""
+"""Noise distributions ("laws"), frozen and normalised to sensitivity one."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ Table = Union[ScalarTable, RadialTable]
 _Law = TypeVar('_Law', bound=Type[Noise])
 
 TABLES: tuple[type[Table], ...] = (ScalarTable, RadialTable)
-"""Laws that are tables."""
+"""Noise distributions that are tables."""
 
 LAWS: tuple[type[Noise], ...] = (Gaussian, Laplace, SinhNormal, *TABLES, NoNoise)
-"""All laws: what is not listed here can be drawn, but not saved."""
+"""Noise distributions that can be saved; any other `Noise` can only be drawn."""
 
 
 def check(noise: object) -> Noise:
-  """Returns `noise` if it is a law with a known guarantee.
+  """Returns `noise` if it is a noise distribution with a known privacy guarantee.
 
   Raises:
-    ValueError: if it is not, saying what would do.
+    ValueError: otherwise; the message names a remedy.
   """
   if not isinstance(noise, Noise):
     raise ValueError(f'Expected noise to be {_names(Noise)}, got {noise!r}; '
@@ -48,10 +48,10 @@ def check(noise: object) -> Noise:
 
 
 def check_scalar(noise: object) -> ScalarNoise:
-  """Returns `noise` if it protects a scalar query, with a known guarantee.
+  """Returns `noise` if it protects a scalar query with a known privacy guarantee.
 
   Raises:
-    ValueError: if it does not, saying what would do.
+    ValueError: otherwise; the message names a remedy.
   """
   if not isinstance(noise, ScalarNoise):
     raise ValueError(f'Expected noise to be {_names(ScalarNoise)}, which protect a '
@@ -67,10 +67,10 @@ def _names(base: type) -> str:
 
 
 def of_event(event: dp_accounting.DpEvent) -> Optional[Noise]:
-  """The noise of an event of one release; None if the event is no law's.
+  """Returns the noise of a single-release event; None if no distribution has it.
 
   Raises:
-    ValueError: if its noise is out of range.
+    ValueError: if the noise of the event is out of range.
   """
   if isinstance(event, NoiseTableDpEvent):
     return event.noise
@@ -83,10 +83,10 @@ def of_event(event: dp_accounting.DpEvent) -> Optional[Noise]:
 
 
 def to_config(noise: Noise) -> dict[str, Any]:
-  """A listed law as plain JSON values; tables whole, so that their digest stays.
+  """Returns a noise distribution as plain JSON values; tables whole, with their digest.
 
   Raises:
-    ValueError: if the law is not listed, so that it could not be read again.
+    ValueError: if its class is not in `LAWS`, so that it could not be read again.
   """
   if type(noise) not in LAWS:
     raise ValueError(
@@ -96,10 +96,10 @@ def to_config(noise: Noise) -> dict[str, Any]:
 
 
 def from_config(config: Mapping[str, Any]) -> Noise:
-  """The law of a `to_config`, checked anew.
+  """Returns the noise distribution of a `to_config`, validated again.
 
   Raises:
-    ValueError: if the config is damaged, or of a law that is not listed.
+    ValueError: if the config is damaged, or of a class that is not in `LAWS`.
   """
   fields = dict(config)
   law = _law_of(fields.pop('kind', None), LAWS, 'the config of noise')
@@ -111,13 +111,13 @@ def from_config(config: Mapping[str, Any]) -> Noise:
 
 
 def load(path: table_file.PathLike) -> Table:
-  """Loads a noise table written by its `save`.
+  """Loads a noise table from a file written by its `save`.
 
   Args:
     path: An .npz file.
 
   Returns:
-    The table, validated anew; its digest equals the stored one.
+    The table, validated again; its digest equals the stored one.
 
   Raises:
     FileNotFoundError: if there is no such file.
@@ -129,7 +129,7 @@ def load(path: table_file.PathLike) -> Table:
 
 
 def _law_of(kind: object, laws: Sequence[_Law], place: str) -> _Law:
-  """The law of a kind among `laws`, never one by a name outside of them."""
+  """Returns the class in `laws` of this `kind`; raises ValueError for other kinds."""
   found = {law.kind: law for law in laws}
   if kind not in found:
     raise ValueError(f'Expected noise of kind {" or ".join(found)} in {place}, got '

@@ -1,4 +1,4 @@
-"""What every law of noise offers: it is drawn, it is accounted, it is saved."""
+"""Base classes of noise distributions: how they are drawn, accounted and saved."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from tfcactus.randomness import Random
 from tfcactus.randomness import Size
 
 _BLOCK = 1 << 15
-"""Coordinates drawn at once, so that they stay in the cache; any number will do."""
+"""Coordinates drawn at once, so that they stay in the cache; any number is correct."""
 
 _Law = TypeVar('_Law', bound='Noise')
 
 
 class Noise(abc.ABC):
-  """A law of noise, symmetric about zero, in units of the query's sensitivity.
+  """Base class of noise distributions, symmetric about zero, in units of sensitivity.
 
-  One law is one file: a frozen dataclass of numbers with the abstract methods
-  below, named in `tfcactus.noise.LAWS`. Plans, samplers, accountants, files and
-  releases know laws by these methods only.
+  Each distribution is a frozen dataclass of numbers, has its own file, and is listed
+  in `tfcactus.noise.LAWS`. Plans, samplers, accountants, files and releases use it
+  through the methods below only.
 
   Attributes:
-    kind: Names the law in configs and files; no two laws have the same.
+    kind: Name of the distribution in configs and files, unique.
     noise_multiplier: Standard deviation of one coordinate over the sensitivity.
-    dim: The dimension of the query it protects, None for any.
-    event_type: The event of dp_accounting that is this law's, constructed from
+    dim: Dimension of the query that the noise protects; None for any dimension.
+    event_type: Event class of dp_accounting for the distribution, constructed from
       its only parameter; None if dp_accounting has none.
   """
 
@@ -51,18 +51,18 @@ class Noise(abc.ABC):
   dim: Optional[int]
   event_type: ClassVar[Optional[Type[dp_accounting.DpEvent]]] = None
 
-  if TYPE_CHECKING:  # A property or a field of a subclass.
+  if TYPE_CHECKING:  # A property or a field in subclasses.
     @property
     def noise_multiplier(self) -> float:
       """Standard deviation of one coordinate over the sensitivity."""
 
   @abc.abstractmethod
   def sample(self, rng: Random, size: Size) -> np.ndarray:
-    """Draws noise, the one way in which it is drawn anywhere.
+    """Draws noise; all noise is drawn through this method.
 
     Args:
       rng: The generator to draw with.
-      size: Shape of the result, or (radial noise) how many vectors.
+      size: Shape of the result; for radial noise, number or array shape of vectors.
 
     Returns:
       float64 draws in units of sensitivity.
@@ -70,7 +70,7 @@ class Noise(abc.ABC):
 
   @abc.abstractmethod
   def dominating_pair(self, shift: int = 1) -> PairBounds:
-    """The pair of the noise against itself, shifted.
+    """Returns bounds on the dominating pair of the noise against its shift.
 
     Args:
       shift: 1 for neighbours that differ in one record (add or remove), 2 for
@@ -78,21 +78,21 @@ class Noise(abc.ABC):
 
     Returns:
       Pairs that bracket the tight dominating pair over all shifts of at most
-      `shift` sensitivities: `upper` dominates. Noise being symmetric, the same
-      pair serves for adding and for removing a record.
+      `shift` sensitivities: `upper` dominates. The noise is symmetric, so one pair
+      serves both for adding and for removing a record.
 
     Raises:
       ValueError: if no guarantee is known.
     """
 
   def replaced_pair(self, sampling_prob: float) -> PairBounds:
-    """Pairs around that of a replaced record under Poisson sampling.
+    """Returns bounds on the pair of a replaced record under Poisson sampling.
 
-    Here by joint convexity from the pairs of shifts one and two, which holds for
-    any law; a law whose worst case is known says so in its own file.
+    This default follows by joint convexity from the pairs of shifts one and two and
+    holds for any noise. Distributions whose worst case is known override it.
 
     Args:
-      sampling_prob: In (0, 1).
+      sampling_prob: Sampling probability, in (0, 1).
 
     Returns:
       Bounds whose `upper` dominates; see `tfcactus.pairs.overlap`.
@@ -100,40 +100,40 @@ class Noise(abc.ABC):
     return overlap.replaced(known_pair(self, 1), known_pair(self, 2), sampling_prob)
 
   def zeroed_pair(self, sampling_prob: float) -> PairBounds:
-    """Pairs around that of a zeroed record under sampling of a fixed size.
+    """Returns bounds on the pair of a zeroed record under sampling of a fixed size.
 
     Args:
       sampling_prob: The share of records in the sample, in (0, 1).
 
     Returns:
-      Bounds whose `upper` dominates, P being with the record; the reverse
-      dominates for a restored one. See `tfcactus.pairs.overlap`.
+      Bounds whose `upper` dominates, where P is the output with the record. The
+      reverse dominates for a restored record. See `tfcactus.pairs.overlap`.
     """
     return overlap.zeroed(known_pair(self, 1), known_pair(self, 2), sampling_prob)
 
   @property
   def name(self) -> str:
-    """The mechanism's name as reports show it."""
+    """Name of the mechanism in reports."""
     return self.kind
 
   @property
   def range(self) -> float:
-    """The largest |noise| there is, in units of sensitivity."""
+    """Largest possible |noise|, in units of sensitivity."""
     return math.inf
 
   @property
   def gaussian_std(self) -> Optional[float]:
-    """The standard deviation if the law is exactly normal, else None.
+    """Standard deviation if the distribution is exactly normal, else None.
 
-    Accountants have closed forms for normal noise on a sample.
+    Accountants have closed forms for subsampled Gaussian noise.
     """
     return None
 
   def check_accounted(self) -> None:  # noqa: B027
-    """Checks that a guarantee is known for the law, whatever the query.
+    """Checks that a privacy guarantee is known, whatever the query.
 
     Raises:
-      ValueError: if none is, saying what would do.
+      ValueError: if none is known; the message names a remedy.
     """
 
   def check_dim(self, dim: int, note: str = '') -> None:
@@ -141,10 +141,10 @@ class Noise(abc.ABC):
 
     Args:
       dim: Length of the vector.
-      note: What a message says of the length, after it.
+      note: Text that the error message appends to the length.
 
     Raises:
-      ValueError: if no guarantee is known, saying what would do.
+      ValueError: if no guarantee is known; the message names a remedy.
     """
     if self.dim in (None, dim):
       return
@@ -162,15 +162,14 @@ class Noise(abc.ABC):
         "accounting='scalar-unproven' to the plan.")
 
   def max_error(self, dim: int, beta: float) -> float:
-    """How far off a coordinate of a noisy vector is, but for a share beta.
+    """Returns a bound on |noise| in all coordinates, of failure probability beta.
 
     Args:
       dim: Length of the vector.
       beta: In (0, 1).
 
     Returns:
-      A t with P(some coordinate of the noise is beyond t) <= beta; inf if none is
-      known.
+      t with P(|noise| > t in some coordinate) <= beta; inf if none is known.
     """
     del dim, beta
     return math.inf
@@ -180,67 +179,67 @@ class Noise(abc.ABC):
 
     Args:
       rng: The generator to draw with.
-      dim: Its length.
+      dim: Length of the vector.
 
     Raises:
-      ValueError: if the law has no draw of that length.
+      ValueError: if the distribution has no draw of this length.
     """
     return self.sample(rng, dim)
 
   @property
   def dp_event(self) -> dp_accounting.DpEvent:
-    """The event of one release, in dp_accounting's own words if it has any."""
+    """The event of one release; dp_accounting's own event if it has one."""
     if self.event_type is None:
       return NoiseTableDpEvent(self)
     return self.event_type(*self._parameters().values())
 
   @property
   def digest(self) -> str:
-    """16 hex digits naming the distribution."""
+    """16 hex digits that identify the distribution."""
     text = f'tfcactus/closed-form/{self.kind}:' + ','.join(
         value.hex() for value in self._parameters().values())
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
   def to_config(self) -> dict[str, Any]:
-    """What `from_config` needs, as plain JSON values."""
+    """Returns the arguments of `from_config` as plain JSON values."""
     return dict(self._parameters())
 
   @classmethod
   def from_config(cls: Type[_Law], config: Mapping[str, Any]) -> _Law:
-    """The law of a `to_config`, checked anew.
+    """Returns the distribution of a `to_config`, validated again.
 
     Raises:
       ValueError: if the config is damaged.
-      TypeError: if it lacks an entry or has one more.
+      TypeError: if an entry is missing or unknown.
     """
     return cls(**config)
 
   def _parameters(self) -> dict[str, float]:
-    """What defines a law of few numbers, by name."""
+    """Returns the parameters of a closed-form distribution by name."""
     return {field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)}  # type: ignore[arg-type]
 
 
 class ScalarNoise(Noise):
-  """A law on the line, drawn independently for each coordinate."""
+  """Base class of distributions on the line; coordinates are drawn independently."""
 
   dim: Optional[int] = 1
 
   @abc.abstractmethod
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
-    """P(Z <= z) of one coordinate, for `z` of any shape."""
+    """Returns P(Z <= z) of one coordinate, for `z` of any shape."""
 
   @abc.abstractmethod
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
-    """The inverse of `cdf` for `u` in (0, 1), accurate where u is tiny."""
+    """Returns the inverse of `cdf` for `u` in (0, 1), accurate for tiny u."""
 
   @abc.abstractmethod
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
-    """Log density of one coordinate at `z` of any shape."""
+    """Returns the log density of one coordinate at `z` of any shape."""
 
   @property
   def std(self) -> float:
-    """Standard deviation of a coordinate in units of sensitivity."""
+    """Standard deviation of a coordinate, in units of sensitivity."""
     return self.noise_multiplier
 
   def sample_vector(self, rng: Random, dim: int) -> np.ndarray:
@@ -254,34 +253,34 @@ class ScalarNoise(Noise):
     return noise
 
   def max_error(self, dim: int, beta: float) -> float:
-    """The t with P(some of `dim` independent |Z| > t) = beta."""
+    """Returns t with P(some of `dim` independent |Z| > t) = beta."""
     tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) / dim)
     return -float(self.quantile(0.5 * tail))
 
   @property
   def log_concave(self) -> bool:
-    """Whether the density is log-concave, proved; False claims nothing."""
+    """Whether the density is proved to be log-concave; False claims nothing."""
     return False
 
   @property
   def log_concave_on_cells(self) -> bool:
-    """Whether it is where all changes are whole numbers of sensitivities."""
+    """Whether the density is log-concave across whole numbers of sensitivities."""
     return self.log_concave
 
   def log_mgf(self, t: float) -> float:
-    """An upper bound on log E exp(t Z), for t > 0; inf if none is known."""
+    """Returns an upper bound on log E exp(t Z), for t > 0; inf if none is known."""
     del t
     return math.inf
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True, repr=False)
 class NoiseTableDpEvent(dp_accounting.DpEvent):
-  """Noise of a frozen law, added to a query of sensitivity one.
+  """Event of one release: noise of this library added to a query of sensitivity one.
 
-  Two events are equal when their laws draw the same noise.
+  Two events are equal if their noise has the same distribution.
 
   Attributes:
-    noise: The law that was sampled.
+    noise: The distribution that was sampled.
   """
 
   noise: Noise
@@ -297,5 +296,5 @@ class NoiseTableDpEvent(dp_accounting.DpEvent):
 
 @functools.lru_cache(maxsize=32)
 def known_pair(noise: Noise, shift: int) -> PairBounds:
-  """`Noise.dominating_pair`, computed once for the same noise."""
+  """Returns `noise.dominating_pair(shift)`, cached for equal noise."""
   return noise.dominating_pair(shift)

@@ -1,4 +1,4 @@
-"""The Gaussian: i.i.d. normal coordinates, for vectors of any dimension."""
+"""Gaussian noise: i.i.d. normal coordinates, for vectors of any dimension."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from tfcactus.randomness import Size
 
 @dataclasses.dataclass(frozen=True)
 class Gaussian(base.ScalarNoise):
-  """i.i.d. normal coordinates: valid for an l2-clipped vector of any dimension.
+  """Gaussian noise: i.i.d. normal coordinates.
+
+  Protects an l2-clipped vector of any dimension.
 
   Attributes:
     noise_multiplier: Standard deviation over sensitivity.
@@ -41,41 +43,41 @@ class Gaussian(base.ScalarNoise):
 
   @property
   def gaussian_std(self) -> float:
-    """The noise multiplier."""
+    """Standard deviation, which is the noise multiplier."""
     return self.noise_multiplier
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
     """Draws coordinates of shape `size`, in units of sensitivity."""
     noise = rng.standard_normal(size)
-    noise *= self.noise_multiplier  # In place: a copy is seen in the time.
+    noise *= self.noise_multiplier  # In place: a copy takes measurable time.
     return noise
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
-    """P(Z <= z) of one coordinate."""
+    """Returns P(Z <= z) of one coordinate."""
     return special.ndtr(np.asarray(z, dtype=np.float64) / self.noise_multiplier)
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
-    """The inverse of `cdf`."""
+    """Returns the inverse of `cdf`."""
     return self.noise_multiplier * special.ndtri(np.asarray(u))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
-    """Log density of one coordinate at `z`."""
+    """Returns the log density of one coordinate at `z`."""
     z = np.asarray(z, dtype=np.float64) / self.noise_multiplier
     return -0.5 * z * z - np.log(self.noise_multiplier * np.sqrt(2 * np.pi))
 
   def log_mgf(self, t: float) -> float:
-    """log E exp(t Z), exactly."""
+    """Returns log E exp(t Z), exactly."""
     return 0.5 * (self.noise_multiplier * t)**2
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
-    """Bounds from cells of the line, in which the loss is linear."""
+    """Returns bounds from cells of the line, in which the privacy loss is linear."""
     return gaussian_pairs.shifted(
         _checks.integer('shift', shift, 1) / self.noise_multiplier, CELLS)
 
   def replaced_pair(self, sampling_prob: float) -> PairBounds:
-    """Attained by a record of norm one against its opposite."""
+    """Returns bounds on the pair of a record of norm one replaced by its negative."""
     return gaussian_pairs.replaced(1 / self.noise_multiplier, sampling_prob)
 
   def zeroed_pair(self, sampling_prob: float) -> PairBounds:
-    """Attained by a record of norm one among such as are its opposite."""
+    """Returns bounds on the pair of a zeroed record of norm one among its negatives."""
     return gaussian_pairs.zeroed(1 / self.noise_multiplier, sampling_prob)

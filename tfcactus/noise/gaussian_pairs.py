@@ -1,4 +1,4 @@
-"""Dominating pairs of normal laws: shifted, and mixed over a sample."""
+"""Dominating pairs of Gaussian noise: shifted, and mixed by subsampling."""
 
 from __future__ import annotations
 
@@ -16,32 +16,27 @@ from tfcactus.pairs.dominating_pair import DominatingPair
 from tfcactus.pairs.dominating_pair import PairBounds
 
 CELLS = 1 << 13
-"""Cells of a mixture, at least: dense where its mass is."""
+"""Least number of cells of a mixture; they are dense where its mass is."""
 
 CELL_REACH = 0.5
-"""Largest width of a cell times the distance of its ends from a mean, where eight
-Gauss points are exact to rounding."""
+"""Largest product of a cell's width and the distance of its ends from a mean at which
+eight Gauss points are exact to rounding."""
 
 NARROWEST = 1e-200
-"""Width of a cell on whose ends the loss is the same to rounding."""
+"""Width of a cell whose ends have the same loss to rounding."""
 
 LARGEST_MU = 50.0
-"""Shifts over standard deviations above this count as no noise: losses beyond
-3,000 are not known to `dominating_pair.LOSS_ROUNDOFF`."""
+"""Larger shifts over standard deviations count as no noise, since
+`dominating_pair.LOSS_ROUNDOFF` does not cover losses beyond 3,000."""
 
 LARGEST_ALLOCATED = 25.0
-"""Likelihood ratios of one release are numbers up to this shift."""
+"""Largest shift over standard deviation at which likelihood ratios fit in floats."""
 
 _TAIL = float(special.ndtr(-cells_lib.GAUSSIAN_REACH))
 
 
 def shifted(mu: float, cells: int) -> PairBounds:
-  """Bounds on the pair of a normal law against itself, shifted.
-
-  Args:
-    mu: Shift over standard deviation.
-    cells: Number of cells.
-  """
+  """Returns bounds on the pair of a normal law shifted by `mu` standard deviations."""
   if mu > LARGEST_MU:
     return overlap.no_noise(1.0)
   # The loss is mu x + mu^2 / 2 with x standard normal under P and
@@ -56,34 +51,29 @@ def shifted(mu: float, cells: int) -> PairBounds:
 
 @functools.lru_cache(maxsize=32)
 def allocated(mu: float, bins: int, direction: str, nodes: int) -> PairBounds:
-  """Bounds on the pair of a record that enters one of `bins` releases.
+  """Returns bounds on the pair of a record in one of `bins` releases (balls-in-bins).
 
-  Args:
-    mu: Sensitivity over standard deviation of each.
-    bins: How many there are.
-    direction: 'remove', where P is the law with the record, or 'add', where Q is.
-    nodes: Points of a grid.
+  `mu` is the sensitivity over the standard deviation of each release. P is the law
+  with the record for direction 'remove', Q for 'add'; `nodes` are points of a grid.
   """
   one = shifted(mu, allocation.CELLS)
   if mu <= LARGEST_ALLOCATED:
     return allocation.allocated(one, bins, direction, nodes)
-  # One release of all records costs more, none at all less.
+  # A release that surely has the record costs more, no release at all costs less.
   nothing = DominatingPair(np.zeros(1), np.ones(1), np.ones(1))
   return PairBounds(nothing, one.upper)
 
 
 def replaced(mu: float, prob: float) -> PairBounds:
-  """Bounds on the pair of a replaced record: its share at mu against at -mu.
+  """Returns bounds on the pair of a replaced record under Poisson sampling.
 
-  Attained by a record of norm one against its opposite; see `pairs.overlap`.
-
-  Args:
-    mu: Sensitivity over standard deviation.
-    prob: With which the record is in the sample, the rest being at zero.
+  P has mean `mu` with probability `prob`, Q has mean -mu, and both have mean 0
+  otherwise; `mu` is sensitivity over standard deviation. The pair is attained by a
+  record of norm one and its negative; see `pairs.overlap`.
   """
   if mu > LARGEST_MU:
     return overlap.no_noise(prob)
-  # The loss is odd and grows with x.
+  # The loss is odd and increasing in x.
   top = cells_lib.GAUSSIAN_REACH + mu
   x = _edges(-top, top, (-mu, 0.0, mu), CELLS)
   x = 0.5 * (x - x[::-1])
@@ -94,11 +84,12 @@ def replaced(mu: float, prob: float) -> PairBounds:
 
 
 def zeroed(mu: float, prob: float) -> PairBounds:
-  """Bounds on the pair of a zeroed record: its share at 2 mu against at mu.
+  """Returns bounds on the pair of a zeroed record under sampling of a fixed size.
 
-  Args:
-    mu: Sensitivity over standard deviation.
-    prob: The share of records in the sample, the rest being at zero.
+  For alpha >= 1, P has mean 2 mu with probability `prob` (the share of records in the
+  sample), Q has mean mu, and both have mean 0 otherwise; below, the pair is that of a
+  removed record, reversed (see `pairs.overlap`). `mu` is sensitivity over standard
+  deviation.
   """
   if mu > LARGEST_MU:
     return overlap.no_noise(prob)
@@ -109,7 +100,7 @@ def zeroed(mu: float, prob: float) -> PairBounds:
     out, other, one = (_cells(x - k * mu) for k in (0, 1, 2))
     return x, (1 - prob) * out + prob * one, (1 - prob) * out + prob * other
 
-  # The loss grows from zero at x = 1.5 mu upwards.
+  # The loss is zero at x = 1.5 mu and increasing above.
   x, p, q = mixtures(1.5 * mu, CELLS // 2)
   loss = _log_ratio(x, 2 * mu, prob) - _log_ratio(x, mu, prob)
   loss[0] = 0.0
@@ -121,7 +112,7 @@ def zeroed(mu: float, prob: float) -> PairBounds:
 
 
 def _log_ratio(x: np.ndarray, mu: float, prob: float) -> np.ndarray:
-  """log of the mixture's density over the standard normal density."""
+  """Returns log of the density of (1-prob) N(0, 1) + prob N(mu, 1) over N(0, 1)'s."""
   z = mu * x - 0.5 * mu * mu
   return np.where(
       z < 30, _numerics.log_mixture(prob, np.minimum(z, 30.0)),
@@ -131,10 +122,10 @@ def _log_ratio(x: np.ndarray, mu: float, prob: float) -> np.ndarray:
 
 def _edges(bottom: float, top: float, means: Sequence[float], cells: int
            ) -> np.ndarray:
-  """Edges of cells, dense where there is mass.
+  """Returns edges of cells, dense where there is mass.
 
-  A chord over a cell of width w and mass m costs about m w^2: the best density
-  of edges goes with the cube root of that of mass.
+  A chord over a cell of width w and mass m costs about m w^2, so the optimal density
+  of edges is proportional to the cube root of the density of mass.
   """
   reach = max(top - min(means), max(means) - bottom)
   cells = max(cells, int(np.ceil((top - bottom) * reach / CELL_REACH)))
@@ -145,10 +136,10 @@ def _edges(bottom: float, top: float, means: Sequence[float], cells: int
 
 
 def _widths(loss: np.ndarray) -> np.ndarray:
-  """Distances of losses; rounding may turn two that hardly differ around."""
+  """Returns differences of losses, raised to `NARROWEST`: rounding may reverse ties."""
   return np.maximum(np.diff(loss), NARROWEST)
 
 
 def _cells(x: np.ndarray) -> np.ndarray:
-  """Standard normal probabilities between neighbouring edges."""
+  """Returns standard normal probabilities between neighbouring edges."""
   return cells_lib.cell_masses(cells_lib.normal_density, x[:-1], np.diff(x), 8)

@@ -45,36 +45,36 @@ class Laplace(base.ScalarNoise):
     return math.sqrt(2) * self.scale
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
-    """Draws of shape `size`, with tails out to 70 scales."""
+    """Draws noise of shape `size`, with tails out to 70 scales."""
     sign = np.where(rng.random(size) < 0.5, -self.scale, self.scale)
     return sign * np.log(fine_uniform(rng, size))
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
-    """P(Z <= z)."""
+    """Returns P(Z <= z)."""
     z = np.asarray(z, dtype=np.float64) / self.scale
     return np.where(z < 0, 0.5 * np.exp(-np.abs(z)),
                     1 - 0.5 * np.exp(-np.abs(z)))
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
-    """The inverse of `cdf`."""
+    """Returns the inverse of `cdf`."""
     u = np.asarray(u, dtype=np.float64)
     return np.where(u < 0.5, 1.0, -1.0) * self.scale * np.log(
         2 * np.minimum(u, 1 - u))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
-    """Log density at `z`."""
+    """Returns the log density at `z`."""
     return -np.abs(np.asarray(z)) / self.scale - np.log(2 * self.scale)
 
   def log_mgf(self, t: float) -> float:
-    """log E exp(t Z), exactly."""
+    """Returns log E exp(t Z), exactly; inf where it diverges."""
     rate = (self.scale * t)**2
     return -math.log1p(-rate) if rate < 1 else math.inf
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
-    """Bounds from cells between the peaks, beyond which the loss is constant."""
+    """Returns bounds from cells between the peaks; beyond them the loss is constant."""
     top = _checks.integer('shift', shift, 1) / self.scale
-    # In units of the scale: P has its peak at 0, Q at `top`, u runs from the
-    # peak of Q back to that of P.
+    # In units of the scale: P peaks at 0 and Q at `top`; u runs from Q's peak back
+    # to P's.
     u = np.linspace(0.0, top, CELLS + 1)
     q = 0.5 * np.exp(-u[:-1]) * -math.expm1(-top / CELLS)
     ends_mass = 0.5 + 0.5 * math.exp(-top)

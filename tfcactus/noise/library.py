@@ -1,7 +1,7 @@
 """Noise tables shipped with the package, solved and certified in advance.
 
-Names read mechanism[-dimM]-sigmaS or mechanism-budgetC; `python -m
-tfcactus.design.build_library` makes them.
+Names read mechanism[-dimM]-sigmaS or mechanism-budgetC. `python -m
+tfcactus.design.build_library` makes the tables.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _NAME = re.compile(
     r'(?P<measure>sigma|budget)(?P<value>[0-9.]+)')
 
 _MATCH = 1e-9
-"""How closely, relatively, a request must meet a shipped table."""
+"""Largest relative difference between a request and a shipped table that answers it."""
 
 
 class Entry(NamedTuple):
-  """What the name of a shipped table says.
+  """Properties of a shipped table, read from its name.
 
   Attributes:
-    name: Its name.
-    mechanism: The mechanism's name.
+    name: Name of the table.
+    mechanism: Name of its mechanism.
     dim: Dimension of the query; 1 for scalar tables.
     noise_multiplier: Standard deviation of a coordinate over sensitivity.
   """
@@ -43,12 +43,12 @@ class Entry(NamedTuple):
 
 
 def names() -> list[str]:
-  """Names of all shipped tables, sorted."""
+  """Returns the names of all shipped tables, sorted."""
   return sorted(entry.name for entry in _entries())
 
 
 def entries() -> list[Entry]:
-  """All shipped tables, by mechanism, dimension and noise multiplier."""
+  """Returns all shipped tables, sorted by mechanism, dimension and noise multiplier."""
   return sorted(_entries(), key=lambda entry: entry[1:])
 
 
@@ -73,22 +73,19 @@ def get(name: str) -> Table:
 
 def find(mechanism: str, dim: int = 1, noise_multiplier: Optional[float] = None,
          budget: Optional[float] = None) -> Table:
-  """Loads the shipped table that answers a request exactly.
+  """Loads the shipped table that meets a request to within 1e-9.
 
   Args:
     mechanism: 'cactus', 'cactus-paper' (on the grid of the paper's figures),
       'monotone', 'monotone-chi2', 'isotropic' or 'isotropic-chi2'.
     dim: Dimension of the query.
-    noise_multiplier: Standard deviation of a coordinate over sensitivity.
-    budget: E|Z|^2 in units of sensitivity^2, that is dim * noise_multiplier^2;
-      exactly one of the two is given.
-
-  Returns:
-    The table, whose noise multiplier meets the request within 1e-9.
+    noise_multiplier: Standard deviation of a coordinate over sensitivity. Exactly
+      one of `noise_multiplier` and `budget` is given.
+    budget: E|Z|^2 in units of sensitivity^2, that is dim * noise_multiplier^2.
 
   Raises:
-    ValueError: if no shipped table answers; it says what is shipped and how to
-      solve one.
+    ValueError: if no shipped table meets the request; the message lists the shipped
+      tables and the call that solves a new one.
   """
   dim = _checks.integer('dim', dim, 1)
   sigma = _requested_sigma(dim, noise_multiplier, budget)
@@ -130,7 +127,7 @@ def _requested_sigma(dim: int, noise_multiplier: Optional[float],
 
 
 def _recipe(mechanism: str, dim: int, sigma: float) -> str:
-  """The call that solves what is not shipped."""
+  """Returns the call that solves a table that is not shipped."""
   objective = ", objective='chi2'" if mechanism.endswith('-chi2') else ''
   if mechanism.startswith('isotropic'):
     return (f'tfcactus.design.Isotropic({dim}, {sigma:.12g}{objective})'

@@ -1,4 +1,4 @@
-"""No noise, to compare training with."""
+"""Zero noise, a baseline for training without privacy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REFUSED = ('Expected noise that protects, got no noise at all; use '
 
 @dataclasses.dataclass(frozen=True)
 class NoNoise(base.Noise):
-  """Adds nothing, to compare with training without noise; protects nothing."""
+  """Zero noise: a baseline for training; protects nothing."""
 
   kind = 'none'
   name = 'no noise'
@@ -27,7 +27,7 @@ class NoNoise(base.Noise):
   noise_multiplier = 0.0
 
   def check_accounted(self) -> None:
-    """Refused: nothing is protected."""
+    """Raises ValueError: zero noise protects nothing."""
     raise ValueError(_REFUSED)
 
   @property
@@ -36,11 +36,11 @@ class NoNoise(base.Noise):
     return dp_accounting.NonPrivateDpEvent()
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
-    """Zeros of shape `size`."""
+    """Returns zeros of shape `size`."""
     del rng
     return np.zeros(size)
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
-    """Refused: nothing is protected."""
+    """Raises ValueError: zero noise has no dominating pair that protects anything."""
     del shift
     raise ValueError(_REFUSED)

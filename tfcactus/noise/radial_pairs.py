@@ -1,10 +1,10 @@
-"""Dominating pairs of radial tables: shifted, and around three points of a line.
+"""Dominating pairs of radial tables: shifted, and mixtures at three points of a line.
 
-Around +e, 0 and -e an outcome has radii with r_0^2 = (r_+^2 + r_-^2) / 2 - 1, so
-that the law of (r_+, r_-), two units apart, gives all three densities. It is the
-shell-to-shell transition under a shift of two; within a cell of it r_0 varies by
-about a shell, and the density there is taken where it is least, which raises what
-follows.
+An outcome at distances r_+, r_0 and r_- from +e, 0 and -e has r_0^2 =
+(r_+^2 + r_-^2) / 2 - 1, so the joint law of (r_+, r_-), two units apart, gives all
+three densities. That law is the shell-to-shell transition under a shift of two. Within
+one cell of the transition r_0 varies by about a shell; the density around 0 is taken
+where it is least, which raises the profile of the mixtures.
 """
 
 from __future__ import annotations
@@ -22,28 +22,27 @@ if TYPE_CHECKING:
   from tfcactus.noise.radial_table import RadialTable
 
 ROWS_AT_ONCE = 1024
-"""Shells treated together, to bound memory."""
+"""Shells processed together, to bound memory."""
 
 EMPTY_SHELL = 1e-27
-"""Shells of less mass than this are counted as privacy failures."""
+"""Shells beyond the last one of more mass than this count as privacy failures."""
 
 REACH_ROUNDOFF = 1e-12
-"""Relative error allowed to a radius."""
+"""Relative error allowed in a radius."""
 
 LARGEST_LOG = 700.0
-"""Log of the largest alpha; what the profile has left there counts as infinite
-losses."""
+"""Log of the largest alpha; the profile's value there counts as infinite losses."""
 
 
 def shifted(table: RadialTable, shift: int) -> pair_lib.PairBounds:
-  """Brackets the pair of a radial table by binning shell-to-shell losses.
+  """Returns bounds on the pair of a radial table from binned shell-to-shell losses.
 
-  The law of the noise and of the shifted noise are mirror images, so that the
-  moves outwards, whose losses are positive, are enough. Of each shell, the
-  probability of going further than d shells out is known to an error; adding it
-  makes losses stochastically larger, since they increase outwards, and
-  H(alpha) is an average of that survival function: that is the upper pair.
-  Subtracting it is the lower one.
+  The laws of the noise and of the shifted noise are mirror images, so the moves
+  outwards, whose losses are positive, are enough. For each shell, the probability of
+  moving further than d shells out is known up to an error. Adding the error makes
+  losses stochastically larger, since they increase outwards, and H(alpha) is an
+  average of that survival function: this is the upper pair. Subtracting the error
+  gives the lower pair.
   """
   log_f, mass = table.shell_log_density, table.shell_mass
   occupied = np.flatnonzero(mass > EMPTY_SHELL)
@@ -59,7 +58,7 @@ def shifted(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   for start in range(0, count, ROWS_AT_ONCE):
     rows = np.arange(start, min(start + ROWS_AT_ONCE, count))
     loss = log_f[rows, None] - padded[rows[:, None] + np.arange(1, band + 2)]
-    # Beyond the band: as if it left the table, or (below) as if it stayed.
+    # Moves beyond the band: infinite loss above, left out below.
     loss[:, -1] = np.inf
     for grid, sign in ((raised, 1), (merged, -1)):
       survival = np.clip(further[rows] + sign * error[rows], 0.0, 1.0)
@@ -72,7 +71,7 @@ def shifted(table: RadialTable, shift: int) -> pair_lib.PairBounds:
 
 
 class _LossGrid:
-  """Accumulates atoms of positive loss on a grid of losses."""
+  """Grid of privacy losses that accumulates atoms of positive loss."""
 
   def __init__(self, top: float, width: float):
     self._width = width
@@ -100,11 +99,7 @@ class _LossGrid:
         cell, p * np.exp(-np.minimum(loss, envelope.LARGEST_LOSS)), size)
 
   def upper(self, lost: float) -> pair_lib.DominatingPair:
-    """The pair of the raised atoms.
-
-    Args:
-      lost: Probability left out, counted at infinity.
-    """
+    """Returns the pair of the raised atoms; probability `lost` counts at infinity."""
     loss = np.arange(self._raised.size) * self._width
     known = loss <= envelope.LARGEST_LOSS
     loss, p = loss[known], self._raised[known]
@@ -113,7 +108,7 @@ class _LossGrid:
         self._p_inf + lost + float(np.sum(self._raised[~known])))
 
   def lower(self) -> pair_lib.DominatingPair:
-    """The pair of the atoms of each cell taken together."""
+    """Returns the pair that merges the atoms of each cell."""
     real = (self._p > 0) & (self._q > 0)
     p, q = self._p[real], self._q[real]
     return pair_lib.DominatingPair.symmetric(
@@ -122,17 +117,15 @@ class _LossGrid:
 
 def three_points(table: RadialTable, prob: float, opposite: bool
             ) -> tuple[np.ndarray, np.ndarray]:
-  """Bounds on the profile of two mixtures that share a part.
+  """Returns upper bounds on the profile of two mixtures that share a component.
 
-  Args:
-    table: Monotone.
-    prob: Share of what is drawn, at +e in the first law.
-    opposite: Whether the second law's is at -e and what they share at 0 (a
-      replaced record); else it is at 0 and what they share at -e (a zeroed one).
+  `table` is monotone, and the component of share `prob` is at +e in the first law. If
+  `opposite` (a replaced record), it is at -e in the second law and the shared
+  component at 0; else (a zeroed record) it is at 0 and the shared one at -e.
 
   Returns:
-    (alpha, value), shape (points,): alpha from one upwards, and what the profile
-    does not exceed there.
+    (alpha, value), shape (points,): alpha from one upwards, and values that the
+    profile does not exceed there.
   """
   log_f, mass = table.shell_log_density, table.shell_mass
   count = int(np.flatnonzero(mass > EMPTY_SHELL)[-1]) + 1
@@ -164,14 +157,14 @@ def three_points(table: RadialTable, prob: float, opposite: bool
   value = above - alpha * below
   value += np.finfo(np.float64).eps * (np.max(terms[1:]) + terms.size) * (
       above + alpha * below)
-  # Wherever rounding moved mass, and in shells left out, it gains at most this.
+  # Bounds the profile's gain from mass moved by rounding and from shells left out.
   unknown = float(np.sum(mass[:count] * error) + np.sum(mass[count:]))
   return alpha, np.clip(value + prob * unknown, 0.0, 1.0)
 
 
 def _densities(table: RadialTable, log_f: np.ndarray, rows: np.ndarray,
                columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Least densities around -e and 0 over that around +e, for each cell."""
+  """Returns least densities around -e and 0, over that around +e, for each cell."""
   radii = table.first_radius + table.width * np.arange(log_f.size)
   middle = np.sqrt(np.maximum(
       0.5 * (radii[rows]**2 + radii[columns]**2) - 1, 0.0))

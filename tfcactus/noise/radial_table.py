@@ -24,16 +24,16 @@ from tfcactus.randomness import Size
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class RadialTable(table_file.NoiseTable):
-  """A density on R^dim that depends on |z| alone, constant on shells.
+  """A noise table on R^dim whose density depends on |z| alone, constant on shells.
 
   Shell 0 is the ball of radius `first_radius`; shell i > 0 lies between the
   radii first_radius + (i - 1) * width and first_radius + i * width. Definition
   2 of the paper is first_radius = width = 1 / n. In high dimension the mass
-  sits in a thin layer far out: a larger first_radius makes everything below it
-  one core ball of constant density, which keeps the density monotone.
+  concentrates in a thin layer far out. A larger first_radius turns everything
+  below it into one core ball of constant density, so the density stays monotone.
 
   Attributes:
-    dim: The dimension m of the query it protects.
+    dim: The dimension m of the query that the noise protects.
     first_radius: Radius of the innermost ball, in units of sensitivity.
     width: Width of every other shell, in units of sensitivity.
     log_density: Shape (N + 1,), log of the density on shells 0..N in units of
@@ -41,7 +41,7 @@ class RadialTable(table_file.NoiseTable):
       26,010 dimensions have logarithms near 1e5, too large to keep 13 digits.)
     log_tail_ratio: Log of the density ratio of neighbouring shells beyond N,
       below zero; -inf for noise that ends with shell N.
-    info: Where the table came from. Not part of its identity.
+    info: Provenance of the table. Not part of its identity.
 
   Raises:
     ValueError: if an argument is out of range or the mass is not one.
@@ -78,7 +78,7 @@ class RadialTable(table_file.NoiseTable):
   def normalized(cls, dim: int, first_radius: float, width: float,
                  log_density: npt.ArrayLike, log_tail_ratio: float,
                  info: Optional[table_file.Info] = None) -> RadialTable:
-    """Builds a table from log densities known up to a constant."""
+    """Builds a table from log densities known up to an additive constant."""
     log_density = _checks.vector('log_density', log_density)
     log_mass = table_file.log_sum_exp(
         _enumerate_shells(
@@ -142,7 +142,7 @@ class RadialTable(table_file.NoiseTable):
 
   @functools.cached_property
   def monotone(self) -> bool:
-    """Whether the density is exactly non-increasing in |z|, from the arrays."""
+    """Whether the density never increases with |z|, exactly from the arrays."""
     return bool(np.all(np.diff(self.log_density) <= 0))
 
   @functools.cached_property
@@ -161,13 +161,13 @@ class RadialTable(table_file.NoiseTable):
       hollow = self.dim * np.where(
           inner > 0, np.log1p(-np.minimum(self.width / self.radii, 1.0)),
           -np.inf)
-    # Shell 0 is a ball whatever first_radius is.
+    # Shell 0 is a ball for any first_radius.
     hollow[0] = -np.inf
     hollow.setflags(write=False)
     return hollow
 
   def moment(self, power: float) -> float:
-    """E|Z|^power of the Euclidean norm, exact for the table.
+    """Returns E|Z|^power of the Euclidean norm, exact for the table.
 
     Args:
       power: A positive exponent.
@@ -185,7 +185,7 @@ class RadialTable(table_file.NoiseTable):
     return float(np.sqrt(self.moment(2) / self.dim))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
-    """Log density at points `z` of shape (..., dim), in true units of volume."""
+    """Returns the log density at points `z` of shape (..., dim), per unit of volume."""
     z = np.asarray(z, dtype=np.float64)
     if z.ndim == 0 or z.shape[-1] != self.dim:
       raise ValueError(
@@ -193,7 +193,7 @@ class RadialTable(table_file.NoiseTable):
     return self.log_density_at_radius(np.linalg.norm(z, axis=-1))
 
   def log_density_at_radius(self, radius: npt.ArrayLike) -> np.ndarray:
-    """Log density (true units of volume) at distance `radius` from zero."""
+    """Returns the log density, per unit of volume, at distance `radius` from zero."""
     radius = np.asarray(radius, dtype=np.float64)
     shell = np.maximum(
         np.ceil((radius - self.first_radius) / self.width), 0)
@@ -208,7 +208,7 @@ class RadialTable(table_file.NoiseTable):
     return inner + tail - log_ball
 
   def radius_cdf(self, radius: npt.ArrayLike) -> np.ndarray:
-    """P(|Z| <= radius) for radii of any shape."""
+    """Returns P(|Z| <= radius) for radii of any shape."""
     radius = np.maximum(np.asarray(radius, dtype=np.float64), 0.0)
     shell = np.maximum(np.ceil((radius - self.first_radius) / self.width),
                        0).astype(np.int64)
@@ -222,7 +222,7 @@ class RadialTable(table_file.NoiseTable):
         inside, 1 - beyond[shell] - self.shell_mass[shell] * outside, 1.0)
 
   def radius_quantile(self, u: npt.ArrayLike) -> np.ndarray:
-    """The inverse of `radius_cdf` for `u` in (0, 1), any shape."""
+    """Returns the inverse of `radius_cdf` for `u` in (0, 1), any shape."""
     u = np.asarray(u, dtype=np.float64)
     if not np.all((u > 0) & (u < 1)):
       raise ValueError(f'Expected u in (0, 1), got {u!r}.')
@@ -244,7 +244,7 @@ class RadialTable(table_file.NoiseTable):
 
     Args:
       rng: The generator to draw from.
-      size: How many vectors, or the shape of an array of them.
+      size: Number of vectors, or the shape of an array of vectors.
 
     Returns:
       float64, shape (*size, dim), in units of sensitivity.
@@ -268,7 +268,7 @@ class RadialTable(table_file.NoiseTable):
     return self.sample(rng, 1)[0]
 
   def max_error(self, dim: int, beta: float) -> float:
-    """A quantile of the radius: no coordinate is further off than the vector."""
+    """Returns the (1 - beta)-quantile of the radius, which bounds every coordinate."""
     del dim
     return float(self.radius_quantile(1 - beta))
 
@@ -285,19 +285,19 @@ class RadialTable(table_file.NoiseTable):
           f'{self!r}: no guarantee is known for it.')
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
-    """Bounds from shell-to-shell transitions; if the density is monotone."""
+    """Returns bounds from shell-to-shell transitions; needs a monotone density."""
     self.check_accounted()
     return radial_pairs.shifted(self, _checks.integer('shift', shift, 1))
 
   def replaced_pair(self, sampling_prob: float) -> PairBounds:
-    """Bounds from the law of the radii around three points of a line."""
+    """Returns bounds from the joint law of distances to three points of a line."""
     return overlap.mixture_bounds(
         base.known_pair(self, 1),
         *radial_pairs.three_points(self, sampling_prob, opposite=True),
         sampling_prob)
 
   def zeroed_pair(self, sampling_prob: float) -> PairBounds:
-    """Bounds from the law of the radii around three points of a line."""
+    """Returns bounds from the joint law of distances to three points of a line."""
     near = base.known_pair(self, 1)
     above = overlap.mixture_bounds(
         near, *radial_pairs.three_points(self, sampling_prob, opposite=False),
@@ -305,12 +305,12 @@ class RadialTable(table_file.NoiseTable):
     return overlap.zeroed_by(above, near, sampling_prob)
 
   def _shell_of(self, u: np.ndarray) -> np.ndarray:
-    """The largest shell i with survival[i] > u."""
+    """Returns the largest shell i with survival[i] > u."""
     return self.survival.size - 1 - np.searchsorted(
         self.survival[::-1], u, side='right')
 
   def _radius_inside(self, shell: np.ndarray, outside: np.ndarray) -> np.ndarray:
-    """The radius with a fraction `outside` of its shell's volume beyond it."""
+    """Returns the radius with a fraction `outside` of its shell's volume beyond it."""
     log_fill = np.log1p(outside * np.expm1(self.log_hollow[shell]))
     return self.radii[shell] * np.exp(log_fill / self.dim)
 
@@ -318,11 +318,9 @@ class RadialTable(table_file.NoiseTable):
 def _enumerate_shells(dim: int, first_radius: float, width: float,
                       log_density: np.ndarray, log_tail_ratio: float
                      ) -> tuple[np.ndarray, np.ndarray]:
-  """Log densities and log masses of all shells, tail down to 1e-30.
+  """Returns log densities and log masses of all shells, in volumes of the inner ball.
 
-  Returns:
-    Two read-only arrays of the same length; volumes are in units of the
-    innermost ball.
+  Both arrays are read-only; the tail goes down to a mass of 1e-30.
   """
   last = log_density.size - 1
   tail = 0 if np.isneginf(log_tail_ratio) else max(64, last // 4)
@@ -338,7 +336,7 @@ def _enumerate_shells(dim: int, first_radius: float, width: float,
     log_mass = log_f + log_volume
     if not tail:
       break
-    # Volume ratios of neighbouring shells fall, so the rest is geometric.
+    # Volume ratios of neighbouring shells fall: a geometric series bounds the rest.
     log_ratio = log_mass[-1] - log_mass[-2]
     if log_ratio < 0 and (log_mass[-1] - np.log(-np.expm1(log_ratio)) <
                           np.max(log_mass) + table_file.LOG_TAIL_FLOOR):

@@ -1,4 +1,4 @@
-"""Dominating pairs of scalar tables: exact, cell by cell."""
+"""Exact dominating pairs of scalar tables, cell by cell."""
 
 from __future__ import annotations
 
@@ -16,26 +16,19 @@ if TYPE_CHECKING:
 
 
 def shifted(table: ScalarTable, cells: int) -> DominatingPair:
-  """The exact pair of a scalar table against itself shifted by whole cells.
+  """Returns the exact pair of a scalar table against its shift by whole cells.
 
-  Args:
-    table: The noise.
-    cells: The shift in cells; `table.bins` is the sensitivity.
+  `table.bins` cells are one sensitivity.
   """
   log_p, log_q = log_masses(table, (0, cells))
   return log_mass_pair(log_p, log_q)
 
 
 def log_masses(table: ScalarTable, shifts: Sequence[int]) -> np.ndarray:
-  """Log masses of a scalar table shifted by whole cells, on common outcomes.
+  """Returns log masses of a scalar table at `shifts` in cells, on common outcomes.
 
-  Args:
-    table: The noise.
-    shifts: In cells.
-
-  Returns:
-    Shape (shifts, outcomes), exact but for rounding: the first and the last
-    outcome are whole tails, on which no ratio of two shifts changes.
+  The shape is (shifts, outcomes), and values are exact but for rounding. The first and
+  the last outcome are whole tails, on which ratios of two shifts are constant.
   """
   last = table.log_density.size - 1
   ratio = table.log_tail_ratio
@@ -57,7 +50,7 @@ def log_masses(table: ScalarTable, shifts: Sequence[int]) -> np.ndarray:
 
 
 def log_mass_pair(log_p: np.ndarray, log_q: np.ndarray) -> DominatingPair:
-  """The pair of two laws on common outcomes, from their log masses."""
+  """Returns the pair of two laws on common outcomes, from their log masses."""
   total = np.sum(np.exp(log_p))
   both = np.isfinite(log_p) & np.isfinite(log_q)
   p, q = np.exp(log_p) / total, np.exp(log_q) / total
@@ -68,12 +61,12 @@ def log_mass_pair(log_p: np.ndarray, log_q: np.ndarray) -> DominatingPair:
 
 
 def largest(table: ScalarTable, cells: int) -> PairBounds:
-  """Pairs around the largest privacy profile over the shifts 1..cells.
+  """Returns bounds on the largest privacy profile over the shifts 1..cells.
 
-  The full shift of a density that is not monotone does not dominate smaller
-  shifts, and no single shift does: the profiles' maximum is what holds, and it
-  has a pair of its own. Shifts between whole cells lie below their whole
-  neighbours, since H is convex in the mixture.
+  If a density is not monotone, no single shift dominates all smaller ones, not even
+  the full shift. The maximum of the profiles does, and has a dominating pair. Shifts
+  between whole cells lie below their whole neighbours, since H is convex in the
+  mixture.
 
   Source: Corollary 25 of Zhu et al. (2022).
   """
@@ -83,12 +76,10 @@ def largest(table: ScalarTable, cells: int) -> PairBounds:
 
 def mixture(table: ScalarTable, prob: float, shifts: tuple[int, int, int]
             ) -> DominatingPair:
-  """The exact pair of mixtures at (w, u) and (w, v); see `pairs.overlap`.
+  """Returns the exact pair of mixtures at (w, u) and (w, v); see `pairs.overlap`.
 
-  Args:
-    table: Monotone, so that the worst record lies on one line.
-    prob: The share of u and of v.
-    shifts: w, u and v, in cells.
+  `shifts` are w, u and v in cells; u and v have the share `prob`. `table` is monotone,
+  so that the worst record lies on one line.
   """
   without, one, other = log_masses(table, shifts)
   log_out, log_in = np.log1p(-prob), np.log(prob)

@@ -22,12 +22,12 @@ from tfcactus.randomness import Random
 from tfcactus.randomness import Size
 
 _SYMMETRY = 1e-9
-"""Relative difference of mirrored masses that is taken for rounding."""
+"""Largest relative difference of mirrored masses that counts as rounding."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
-  """A symmetric density on cells of equal width with geometric tails.
+  """A noise table on the line: symmetric, cells of equal width, geometric tails.
 
   Cell i (any integer) is [(i - 1/2) / bins, (i + 1/2) / bins]; the density on it
   is exp(log_density[|i|]) for |i| <= N = len(log_density) - 1, and
@@ -43,10 +43,9 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     log_density: Shape (N + 1,), log of the density at cells 0..N.
     log_tail_ratio: Log of the ratio of neighbouring cells beyond N, below zero
       (log r of the paper); -inf for noise that ends with cell N.
-    edge_at_zero: Whether zero is the edge of two cells instead of the middle of
-      one.
-    info: Where the table came from: mechanism, budget, certificate. Not part
-      of its identity.
+    edge_at_zero: Whether zero is the edge between two cells, not the middle of one.
+    info: Provenance of the table: mechanism, budget, certificate. Not part of its
+      identity.
 
   Raises:
     ValueError: if an argument is out of range or the mass is not one.
@@ -83,7 +82,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
   def normalized(cls, bins: int, log_density: npt.ArrayLike, log_tail_ratio: float,
                  info: Optional[table_file.Info] = None, *,
                  edge_at_zero: bool = False) -> ScalarTable:
-    """Builds a table from log densities known up to a constant."""
+    """Builds a table from log densities known up to an additive constant."""
     bins = _checks.integer('bins', bins, 1)
     log_density = _checks.vector('log_density', log_density)
     log_tail_ratio = table_file.check_tail_ratio(log_tail_ratio)
@@ -95,14 +94,14 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
   @classmethod
   def from_cell_masses(cls, bins: int, masses: npt.ArrayLike,
                        info: Optional[table_file.Info] = None) -> ScalarTable:
-    """Truncated noise from the masses of its cells, left to right.
+    """Builds truncated noise from the masses of its cells, left to right.
 
     Args:
       bins: Cells per unit of sensitivity.
       masses: Shape (cells,), symmetric probabilities. An even number of cells
         has an edge at zero, an odd one a cell around it; empty cells at both
         ends are left out.
-      info: Where the noise came from.
+      info: Provenance of the noise.
 
     Raises:
       ValueError: if the masses are negative, do not sum to one, are not
@@ -138,7 +137,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @property
   def format_version(self) -> int:
-    """2 for the geometry that readers of version 1 do not know."""
+    """Version of the file layout: 2 with `edge_at_zero`, unknown to older readers."""
     return 2 if self.edge_at_zero else 1
 
   def _payload(self) -> dict[str, np.ndarray]:
@@ -166,7 +165,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @property
   def range(self) -> float:
-    """The largest |noise| there is, in units of sensitivity; inf with a tail."""
+    """Largest possible |noise|, in units of sensitivity; inf with a tail."""
     if np.isfinite(self.log_tail_ratio):
       return float('inf')
     return float((self.log_density.size - 1 + self._outer) / self.bins)
@@ -178,12 +177,12 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @functools.cached_property
   def monotone(self) -> bool:
-    """Whether the density is exactly non-increasing in |z|, from the arrays."""
+    """Whether the density never increases with |z|, exactly from the arrays."""
     return bool(np.all(np.diff(self.log_density) <= 0))
 
   @functools.cached_property
   def _log_cell_mass(self) -> np.ndarray:
-    """Log masses of |cell| = 0..N-1, and of all |cell| >= N in the last entry."""
+    """Log masses of |cell| = 0..N-1 and, in the last entry, of all |cell| >= N."""
     return _log_masses(self.bins, self.log_density, self.log_tail_ratio,
                        self.edge_at_zero)
 
@@ -191,7 +190,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
   def survival(self) -> np.ndarray:
     """Shape (N + 1,): P(|cell| >= i), summed from the tail inwards.
 
-    With `edge_at_zero`, |cell| counts the cells between it and zero.
+    With `edge_at_zero`, |cell| is the number of cells between a cell and zero.
     """
     mass = np.exp(self._log_cell_mass)
     survival = np.cumsum(mass[::-1])[::-1]
@@ -209,7 +208,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @functools.cached_property
   def _tail_cells(self) -> int:
-    """How many cells past N are enumerated."""
+    """Number of cells past N that are enumerated."""
     if np.isneginf(self.log_tail_ratio):
       return 0
     count = np.ceil((table_file.LOG_TAIL_FLOOR - self._log_cell_mass[-1]) /
@@ -221,7 +220,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     return max(int(count), 1)
 
   def moment(self, power: float) -> float:
-    """E|Z|^power, exact for the piecewise-constant density.
+    """Returns E|Z|^power, exact for the piecewise-constant density.
 
     Args:
       power: A positive exponent.
@@ -235,11 +234,11 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @functools.cached_property
   def noise_multiplier(self) -> float:
-    """Standard deviation over sensitivity, the uniform dither included."""
+    """Standard deviation over sensitivity, including the uniform dither in a cell."""
     return float(np.sqrt(self.moment(2)))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
-    """Log density at the points `z` (any shape)."""
+    """Returns the log density at the points `z` (any shape)."""
     cell = self._cell_at(np.abs(np.asarray(z, dtype=np.float64)))
     last = self.log_density.size - 1
     inner = self.log_density[np.minimum(cell, last).astype(np.int64)]
@@ -249,20 +248,20 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     return inner + tail
 
   def _cell_at(self, z: np.ndarray) -> np.ndarray:
-    """Index of the cell that holds z >= 0; the end of the range is inside."""
+    """Returns the index of the cell that holds z >= 0; the range's end is inside."""
     cell = np.floor(z * self.bins + 1 - self._outer)
     last = self.log_density.size - 1
     return np.where(z <= self.range, np.minimum(cell, last), cell) if np.isinf(
         self.log_tail_ratio) else cell
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
-    """P(Z <= z) for `z` of any shape."""
+    """Returns P(Z <= z) for `z` of any shape."""
     z = np.asarray(z, dtype=np.float64)
     upper_tail = self._upper_tail(np.abs(z))
     return np.where(z < 0, upper_tail, 1 - upper_tail)
 
   def _upper_tail(self, z: np.ndarray) -> np.ndarray:
-    """P(Z > z) for z >= 0, accurate in the tail."""
+    """Returns P(Z > z) for z >= 0, accurate in the tail."""
     density = np.exp(self.half_density)
     edges = (np.arange(density.size) + self._outer) * self.width
     beyond = np.append(np.cumsum((density * self.width)[::-1])[::-1][1:], 0.0)
@@ -273,7 +272,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
                     np.maximum(edges[cell] - z, 0.0), 0.0)
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
-    """The inverse of `cdf` for `u` in (0, 1), any shape."""
+    """Returns the inverse of `cdf` for `u` in (0, 1), any shape."""
     u = np.asarray(u, dtype=np.float64)
     if not np.all((u > 0) & (u < 1)):
       raise ValueError(f'Expected u in (0, 1), got {u!r}.')
@@ -281,7 +280,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     density = np.exp(self.half_density)
     mass = density * self.width
     beyond = np.append(np.cumsum(mass[::-1])[::-1][1:], 0.0)
-    # The first cell whose outer edge has no more than `tail` mass beyond it.
+    # The first cell with at most `tail` mass beyond its outer edge.
     cell = np.searchsorted(-beyond, -tail, side='left')
     cell = np.minimum(cell, density.size - 1)
     z = ((cell + self._outer) * self.width -
@@ -289,7 +288,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     return np.where(u < 0.5, -1.0, 1.0) * np.clip(z, 0.0, self.range)
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
-    """Draws noise by Definition 6: a cell by its mass, then uniform inside it.
+    """Draws noise: a cell by its mass, then a uniform point inside the cell.
 
     Args:
       rng: The generator to draw from.
@@ -311,20 +310,23 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
       cell = cell + np.where(cell == last, depth, 0.0)
     sign = np.where(rng.random(size) < 0.5, -1.0, 1.0)
     if self.edge_at_zero:
-      # Divided, not multiplied by the width: division rounds to no more than
-      # the range itself.
+      # Division by `bins`, unlike multiplication by the width, never rounds to
+      # more than the range.
       return sign * (cell + rng.random(size)) / self.bins
     return (sign * cell + (rng.random(size) - 0.5)) * self.width
 
   @property
   def log_concave_on_cells(self) -> bool:
-    """Whether the cells' densities are log-concave, exactly from the arrays."""
+    """Whether the cells' densities are log-concave, from the arrays, to rounding."""
     slope = np.append(np.diff(self.log_density), self.log_tail_ratio)
-    # Computed logarithms of a log-concave law bend the wrong way by rounding.
+    # Rounding can make the computed logs of a log-concave law slightly convex.
     return bool(np.all(slope <= 0) and np.all(np.diff(slope) <= 1e-9))
 
   def log_mgf(self, t: float) -> float:
-    """A bound: each quantile cell at its outer end, the rest as a geometric tail."""
+    """Returns an upper bound on log E exp(t Z), for t > 0; inf if the tail diverges.
+
+    Takes quantile cells at their outer ends and the rest as a geometric tail.
+    """
     tail = np.geomspace(0.5, 1e-25, 4000)
     edge = -self.quantile(tail)
     beyond = 1.0
@@ -340,21 +342,21 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
           t * np.append(edge[1:], edge[-1])))))
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
-    """Exact for a monotone density; else the envelope over whole-cell shifts."""
+    """Returns the exact pair if monotone; else bounds over all whole-cell shifts."""
     cells = _checks.integer('shift', shift, 1) * self.bins
     if self.monotone:
       return PairBounds.exact(scalar_pairs.shifted(self, cells))
     return scalar_pairs.largest(self, cells)
 
   def replaced_pair(self, sampling_prob: float) -> PairBounds:
-    """Exact for a monotone density; else by joint convexity."""
+    """Returns the exact pair if monotone; else bounds by joint convexity."""
     if not self.monotone:
       return super().replaced_pair(sampling_prob)
     return PairBounds.exact(scalar_pairs.mixture(
         self, sampling_prob, (0, self.bins, -self.bins)))
 
   def zeroed_pair(self, sampling_prob: float) -> PairBounds:
-    """Exact for a monotone density; else by joint convexity."""
+    """Returns bounds from the exact mixture if monotone; else by joint convexity."""
     if not self.monotone:
       return super().zeroed_pair(sampling_prob)
     above = scalar_pairs.mixture(self, sampling_prob, (0, 2 * self.bins, self.bins))
@@ -364,7 +366,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
 def _log_masses(bins: int, log_density: np.ndarray, log_tail_ratio: float,
                 edge_at_zero: bool) -> np.ndarray:
-  """Log masses of |cell| = 0..N-1 and, in the last entry, of the whole tail."""
+  """Returns log masses of |cell| = 0..N-1 and, in the last entry, of the whole tail."""
   log_mass = log_density - np.log(bins) + np.log(2.0)
   if log_mass.size == 1:
     raise ValueError('Expected at least two cells in log_density, got 1.')

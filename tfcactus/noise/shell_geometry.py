@@ -1,10 +1,9 @@
-"""How a unit shift moves points between shells: exact, in any dimension.
+"""Probabilities that a unit shift moves a point between shells, in any dimension.
 
-For x uniform in one spherical shell, the probability that x - e (e a unit
-vector) lies in another is a double difference of ball-ball intersection
-volumes. Two balls meet in two spherical caps, and a cap is an incomplete beta
-function (in many dimensions, a series), so there is no quadrature here: the only
-error is rounding.
+For x uniform in one spherical shell, the probability that x - e (e a unit vector) lies
+in another shell is a double difference of ball-ball intersection volumes. Two balls
+meet in two spherical caps, and a cap is an incomplete beta function (in many
+dimensions, a series). There is no quadrature, so the only error is rounding.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ import numpy as np
 from scipy import special
 
 REACH_TAIL = 1e-24
-"""Probability of a change of radius that is left out of the band."""
+"""Probability of a change of radius that the band leaves out."""
 
 BODY_ROUNDOFF = 2e-15
 """Bound on the error of a central cap's fraction of its ball, and
 `TAIL_ROUNDOFF + dim * TAIL_ROUNDOFF_PER_DIM` on the relative error of a small
-cap's. Seen against mpmath in dimensions 1 to 1e6: less than half of either."""
+cap's. Errors against mpmath in dimensions 1 to 1e6 are less than half of either."""
 
 TAIL_ROUNDOFF = 2e-14
 TAIL_ROUNDOFF_PER_DIM = 2e-16
@@ -39,34 +38,29 @@ TAIL_START = 2.0
 
 MANY = 200
 """In more dimensions a cap is nearly a normal tail, and a series is faster and
-closer than the incomplete beta function."""
+more accurate than the incomplete beta function."""
 
 SERIES_ROUNDOFF = 1e-14
 SERIES_ROUNDOFF_PER_EXPONENT = 1e-15
-"""Relative error of the series, and of its exponent dim * s^2: rounding of s
-included."""
+"""Relative error of the series, and its growth with the exponent dim * s^2; both
+include the rounding of s."""
 
 SERIES_REACH = 0.5
-"""-log(1 - s^2) up to which the series is used; it converges below 2 pi."""
+"""Largest -log(1 - s^2) for which the series is used; it converges below 2 pi."""
 
 SERIES_TERMS = 24
 
 
 def reach(dim: int, first_radius: float, width: float) -> int:
-  """How many shells a unit shift can move a point, but for `REACH_TAIL`.
+  """Returns how many shells a unit shift can move a point, but for `REACH_TAIL`.
 
-  Args:
-    dim: The dimension m.
-    first_radius: Radius of the innermost ball.
-    width: Width of the other shells.
-
-  Returns:
-    The half bandwidth of `transition`, in shells.
+  This is the half bandwidth of `transition`. The innermost shell is the ball of
+  `first_radius`; the others have this `width`.
   """
   change = 1.0
   if first_radius > 1 and dim > 1:
-    # A direction's cosine exceeds c with probability I_{1-c^2}(a, 1/2) / 2,
-    # and |x - e| differs from |x| by at most c + 1 / (2 |x|).
+    # A direction's cosine exceeds c with probability I_{1-c^2}(a, 1/2) / 2, where
+    # a = (dim - 1) / 2, and |x - e| differs from |x| by at most c + 1 / (2 |x|).
     cosine = np.sqrt(
         special.betaincinv(0.5, 0.5 * (dim - 1), 0.5)) if dim < 100 else 0.0
     low, high = cosine, 1.0
@@ -80,13 +74,9 @@ def reach(dim: int, first_radius: float, width: float) -> int:
 
 def transition(dim: int, first_radius: float, width: float,
                shells: int) -> tuple[np.ndarray, np.ndarray]:
-  """Shell-to-shell transition probabilities under a unit shift, as a band.
+  """Returns shell-to-shell transition probabilities under a unit shift, as a band.
 
-  Args:
-    dim: The dimension m.
-    first_radius: Radius of the innermost ball (shell 0).
-    width: Width of the other shells.
-    shells: How many shells, counted from the innermost.
+  Shell 0 is the ball of `first_radius`; the others have this `width`.
 
   Returns:
     A pair. First, shape (shells, 2 * reach + 1): entry (i, reach + d) is the
@@ -101,7 +91,7 @@ def transition(dim: int, first_radius: float, width: float,
   forward = _fraction(dim, radii[:, None], width * np.arange(band + 2))
   own, own_error = (_both_ways(dim, radii, width, part)
                     for part in (forward.value, forward.error))
-  # The ball below row i against the same balls is row i - 1, one step on.
+  # Row i - 1, one step on, has the next smaller ball against the same balls.
   below, below_error = (
       np.concatenate([np.zeros((1, part.shape[1] - 1)), part[:-1, 1:]])
       for part in (own, own_error))
@@ -120,18 +110,12 @@ def transition(dim: int, first_radius: float, width: float,
 
 def outward(dim: int, first_radius: float, width: float, shells: int
             ) -> tuple[np.ndarray, np.ndarray]:
-  """How likely a unit shift moves a point out by more than so many shells.
+  """Returns the probability that a unit shift moves a point out by more than d shells.
 
-  Of ball i around zero, the lens outside ball i + d around e is
-  lens(i, d); what of it lies in shell i is lens(i, d) less the lens(i - 1, d + 1)
-  of the ball within. Lenses keep their digits where they are tiny, so that the
-  error of a rare move is small beside it.
-
-  Args:
-    dim: The dimension m.
-    first_radius: Radius of the innermost ball (shell 0).
-    width: Width of the other shells.
-    shells: How many shells, counted from the innermost.
+  lens(i, d) is the part of ball i around zero outside ball i + d around e. Its part
+  in shell i is lens(i, d) less the lens(i - 1, d + 1) of the next smaller ball. Lenses
+  keep their digits where they are tiny, so the error of a rare move is small beside
+  its probability. Shell 0 is the ball of `first_radius`; the others have this `width`.
 
   Returns:
     Two arrays of shape (shells, reach + 1): the probability that x - e lies
@@ -157,19 +141,13 @@ def outward(dim: int, first_radius: float, width: float, shells: int
 
 def _inward(dim: int, radii: np.ndarray, width: float, lens: np.ndarray
             ) -> np.ndarray:
-  """What shell i gives to shells -band..-1 further in, over its ball's volume.
+  """Returns volumes moved from shell i to shells i - band..i - 1, over that of ball i.
 
   A ball of radius R_j around e lies within the larger ball R_i but for a lens,
-  D(j, i - j) of its volume. Of shell i, ball j takes what the lens of R_{i-1} has
-  beyond that of R_i: a difference of tiny numbers, not of nearly whole balls. A
-  certificate needs those to relative precision, where they meet huge ratios of
-  densities.
-
-  Args:
-    dim: The dimension.
-    radii: Shape (shells,).
-    width: Distance of neighbouring radii.
-    lens: Shape (shells, band + 2), D(j, d).
+  D(j, i - j) of its volume; `lens` is D(j, d), shape (shells, band + 2). Of shell i,
+  ball j takes the difference of its lenses for R_{i-1} and R_i: a difference of tiny
+  numbers, not of nearly whole balls. A certificate needs these volumes to relative
+  precision, since huge ratios of densities multiply them.
   """
   ring = np.maximum(lens[:, :-1] - lens[:, 1:], 0.0)
   taken = np.zeros(ring.shape)
@@ -181,7 +159,7 @@ def _inward(dim: int, radii: np.ndarray, width: float, lens: np.ndarray
 
 def _both_ways(dim: int, radii: np.ndarray, width: float, forward: np.ndarray
                ) -> np.ndarray:
-  """Ball fractions, or their errors, for d = -band..band from d = 0..band.
+  """Extends ball fractions, or their errors, from d = 0..band to d = -band..band.
 
   The intersection is symmetric in the two radii; zero where i + d < 0.
   """
@@ -195,9 +173,9 @@ def _both_ways(dim: int, radii: np.ndarray, width: float, forward: np.ndarray
 
 
 class _Fraction(NamedTuple):
-  """vol(B(0, a) & B(e, a + step)) / vol(B(0, a)), its error, and its complement.
+  """vol(B(0, a) & B(e, a + step)) / vol(B(0, a)), its complement, and both errors.
 
-  The lens, 1 - value, keeps its digits where it is tiny (step >= 0).
+  The complement `lens` = 1 - value keeps its digits where it is tiny (step >= 0).
   """
 
   value: np.ndarray
@@ -207,9 +185,9 @@ class _Fraction(NamedTuple):
 
 
 def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
-  """How much of a ball around zero lies in another one around a unit vector e.
+  """Returns the fraction of the ball B(0, a) in B(e, a + step), for a unit vector e.
 
-  The step is given by itself: a difference of large radii would lose it.
+  `step` is an argument because a difference of large radii would lose its digits.
   """
   a, step = np.broadcast_arrays(a, step)
   b = a + step
@@ -227,7 +205,7 @@ def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
   own, rest, own_error, rest_error = _cap(dim, 0.5 * (1 + difference) / a)
   other, _, other_error, _ = _cap(dim, 0.5 * (1 - difference) / b)
   growth = dim * np.log1p(step / a)
-  # A cap that underflowed may have had up to the least float of its ball.
+  # An underflowed cap may have had up to `LEAST` of its ball.
   log_other = np.log(np.maximum(other, LEAST))
   with np.errstate(over='ignore', invalid='ignore'):
     other_error = np.minimum(1.0, np.exp(growth + log_other)) * np.where(
@@ -237,15 +215,17 @@ def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
   value[meet] = own + other
   error[meet] = own_error + other_error
   lens[meet] = np.maximum(rest - other, 0.0)
-  # The lens lies in the cap: it errs by no more than all of that.
+  # The lens lies in the cap `rest`, which bounds what `other` can change.
   lens_error[meet] = rest_error + np.minimum(other_error, rest)
   return _Fraction(value, error, lens, lens_error)
 
 
 def _cap(dim: int, s: np.ndarray
          ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """Fractions of a ball beyond the plane at signed distance s and before it,
-  the smaller to relative precision, and the errors of both."""
+  """Returns ball fractions beyond and before a plane at signed distance s, and errors.
+
+  The smaller fraction has relative precision.
+  """
   s = np.clip(s, -1.0, 1.0)
   size = np.abs(s)
   if dim <= MANY:
@@ -256,7 +236,7 @@ def _cap(dim: int, s: np.ndarray
     small[near], error[near] = _near_cap(dim, size[near])
     small[~near], error[~near] = _beta_cap(dim, size[~near])
   large = 1 - small
-  # (1 - s^2)^(dim / 2) feels the rounding of s most where the cap vanishes.
+  # The rounding of s changes (1 - s^2)^(dim / 2) most where the cap vanishes.
   error = error + small * np.minimum(
       dim * EXPONENT_ROUNDOFF / np.maximum((1 - size) * (1 + size), 1e-300), 1.0)
   body = dim * size * size <= TAIL_START
@@ -266,7 +246,7 @@ def _cap(dim: int, s: np.ndarray
 
 
 def _beta_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The cap beyond a distance size >= 0 by the incomplete beta function."""
+  """Returns the cap beyond distance size >= 0 and its error, by the beta function."""
   shape = 0.5 * (dim + 1)
   in_tail = dim * size * size > TAIL_START
   small = np.empty_like(size)
@@ -279,17 +259,18 @@ def _beta_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _near_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The same in many dimensions, by a series around the normal tail.
+  """Returns the cap beyond distance size >= 0 in many dimensions, and its error.
 
   A cap is the integral of (1 - t^2)^A from s to 1, A = (dim - 1) / 2, over twice
   that from 0. With w = -log(1 - t^2) = u^2 / (2 A) it is the integral over u of
-  exp(-u^2 / 2) h(w), h(w) = exp(-w) sqrt(w / (1 - exp(-w))): term by term moments
-  of the normal tail, all positive.
+  exp(-u^2 / 2) h(w), h(w) = exp(-w) sqrt(w / (1 - exp(-w))). The series of h gives
+  moments of the normal tail, all positive.
   """
   power = 0.5 * (dim - 1)
   exponent = -power * np.log1p(-size * size)
   u = np.sqrt(2 * exponent)
-  # Moments of u^(2k) / (2 A)^k over exp(-u^2 / 2), from u on and from 0 on.
+  # Moments of u^(2k) / (2 A)^k over exp(-u^2 / 2), from u on (over exp(-u^2 / 2)
+  # at u) and from 0 on.
   moment = math.sqrt(0.5 * math.pi) * special.erfcx(np.sqrt(exponent))
   whole = math.sqrt(0.5 * math.pi)
   total, everything = moment, whole
@@ -309,7 +290,7 @@ def _near_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.lru_cache(maxsize=1)
 def _series() -> tuple[float, ...]:
-  """Coefficients of exp(-w) ((1 - exp(-w)) / w)^(-1/2) in powers of w."""
+  """Returns coefficients of exp(-w) ((1 - exp(-w)) / w)^(-1/2) in powers of w."""
   base = [(-1)**k / math.factorial(k + 1) for k in range(SERIES_TERMS)]
   root = [1.0]
   for k in range(1, SERIES_TERMS):

@@ -1,4 +1,4 @@
-"""Sinh-normal noise: a Gaussian whose tails are lighter, doubly exponentially."""
+"""Sinh-normal noise: normal near zero, with doubly exponentially light tails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfcactus.randomness import Size
 
 @dataclasses.dataclass(frozen=True)
 class SinhNormal(base.ScalarNoise):
-  """bend * arsinh(sigma N(0, 1) / bend), for a scalar query.
+  """Sinh-normal noise, bend * arsinh(sigma N(0, 1) / bend), for a scalar query.
 
   Near zero it is N(0, sigma^2); beyond `bend` it grows like the logarithm of a
   normal. The density has one peak, and is log-concave, if and only if
@@ -53,7 +53,7 @@ class SinhNormal(base.ScalarNoise):
 
   @property
   def log_concave(self) -> bool:
-    """Whether the density has one peak, which makes it log-concave too."""
+    """Whether the density is log-concave, which holds if it has one peak."""
     return self.monotone
 
   def check_accounted(self) -> None:
@@ -81,25 +81,25 @@ class SinhNormal(base.ScalarNoise):
     return self.bend * np.arcsinh(self.sigma / self.bend * normal)
 
   def _straight(self, z: npt.ArrayLike) -> np.ndarray:
-    """The standard normal that is bent to z; infinite where it overflows."""
+    """Returns the standard normal value that is bent to z; infinite on overflow."""
     with np.errstate(over='ignore'):
       return self.bend / self.sigma * np.sinh(
           np.asarray(z, dtype=np.float64) / self.bend)
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
-    """Draws of shape `size`, in units of sensitivity."""
+    """Draws noise of shape `size`, in units of sensitivity."""
     return self._bent(rng.standard_normal(size))
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
-    """P(Z <= z)."""
+    """Returns P(Z <= z)."""
     return special.ndtr(self._straight(z))
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
-    """The inverse of `cdf`."""
+    """Returns the inverse of `cdf`."""
     return self._bent(special.ndtri(np.asarray(u)))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
-    """Log density at `z`; -inf where it is below the least float."""
+    """Returns the log density at `z`; -inf where it is below the least float."""
     z = np.abs(np.asarray(z, dtype=np.float64)) / self.bend
     log_cosh = z + np.log1p(np.exp(-2 * z)) - math.log(2)
     straight = self._straight(z * self.bend)
@@ -108,10 +108,13 @@ class SinhNormal(base.ScalarNoise):
               math.log(self.sigma * math.sqrt(2 * math.pi)))
 
   def log_mgf(self, t: float) -> float:
-    """A bound: the noise is odd and 1-Lipschitz in a normal of std sigma."""
+    """Returns an upper bound on log E exp(t Z).
+
+    The noise is an odd, 1-Lipschitz function of a normal of standard deviation sigma.
+    """
     return 0.5 * (self.sigma * t)**2
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
-    """Bounds from cells, with exact Renyi moments; if it is log-concave."""
+    """Returns bounds from cells, with exact Renyi moments; needs bend >= sigma."""
     self.check_accounted()
     return sinh_normal_pairs.shifted(self, _checks.integer('shift', shift, 1))

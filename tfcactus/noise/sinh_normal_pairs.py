@@ -1,8 +1,8 @@
-"""What sinh-normal noise costs, exactly: one release, its moments, its pair.
+"""Exact privacy of sinh-normal noise: one release, Renyi moments, dominating pair.
 
-The privacy loss of the noise against itself shifted increases along the line
-(the density is log-concave), so that the best test is a threshold: delta and
-epsilon of one release are in closed form, to rounding.
+The density is log-concave, so the privacy loss of the noise against its shift increases
+along the line, and the best test is a threshold. The delta of one release is therefore
+in closed form, to rounding; epsilon is its inverse.
 
 Source: section 4 of Bun, Dwork, Rothblum and Steinke (STOC 2018) for the noise;
 exact accounting is this library's.
@@ -31,18 +31,18 @@ _REACH = 12.0
 """Standard deviations, of the normal inside, kept in cells."""
 
 _LARGEST_LOSS = 650.0
-"""Losses beyond this are counted as infinite: e^-650 is nothing."""
+"""Larger losses count as infinite: e^-650 is negligible."""
 
 _NODES = 1000
-"""Points of a moment's quadrature; the integrand is analytic, and twice as
-many change its logarithm by less than 1e-12."""
+"""Points of a moment's quadrature. The integrand is analytic; twice as many points
+change its logarithm by less than 1e-12."""
 
 _SEARCH_NODES = 4000
-"""Points among which the integrand's support is looked for."""
+"""Points of the search for the integrand's support."""
 
 
 def delta(noise: SinhNormal, epsilon: float, *, shift: float = 1.0) -> float:
-  """The exact delta of one release.
+  """Returns the exact delta of one release.
 
   Args:
     noise: Log-concave sinh-normal noise.
@@ -59,12 +59,13 @@ def delta(noise: SinhNormal, epsilon: float, *, shift: float = 1.0) -> float:
 
 
 def epsilon(noise: SinhNormal, delta: float, *, shift: float = 1.0) -> float:  # pylint: disable=redefined-outer-name
-  """The exact epsilon of one release; zero if delta is that large.
+  """Returns the exact epsilon of one release; zero if delta is reached without any.
 
   Args:
     noise: Log-concave sinh-normal noise.
     delta: In (0, 1).
-    shift: As for `delta`.
+    shift: The change of the query in units of its sensitivity: 1 for add or
+      remove, 2 for a replaced record.
 
   Raises:
     ValueError: if the noise is not log-concave (bend < sigma).
@@ -82,17 +83,17 @@ def epsilon(noise: SinhNormal, delta: float, *, shift: float = 1.0) -> float:  #
 
 
 def renyi_limit(noise: SinhNormal, *, shift: float = 1.0) -> float:
-  """The order below which Renyi divergences are finite."""
+  """Returns the order below which Renyi divergences are finite."""
   return -1 / math.expm1(-2 * shift / noise.bend)
 
 
 def renyi_divergence(noise: SinhNormal, order: float, *, shift: float = 1.0
                      ) -> float:
-  """The Renyi divergence of the noise from itself, shifted.
+  """Returns the Renyi divergence D_order of the noise from its shift.
 
   Args:
-    noise: Any sinh-normal noise, log-concave or not; if it is not, smaller
-      shifts may cost more.
+    noise: Any sinh-normal noise. If it is not log-concave, smaller shifts may cost
+      more.
     order: Above one.
     shift: The change of the query in units of its sensitivity.
 
@@ -125,10 +126,10 @@ def _renyi_divergence(noise: SinhNormal, order: float, shift: float) -> float:
 
 def _support(log_term: Callable[[np.ndarray], np.ndarray], noise: SinhNormal,
              shift: float) -> tuple[float, float]:
-  """An interval outside which the integrand is below e^-80 of its peak."""
+  """Returns an interval outside which the integrand is below e^-80 of its peak."""
   unit = min(noise.sigma, noise.bend)
-  # The integrand falls doubly exponentially: the span in units of the bend is
-  # a logarithm, unless the bend is far off and it is a plain normal.
+  # The integrand falls doubly exponentially: its span in units of the bend is a
+  # logarithm, unless the bend is far out and the noise is nearly normal.
   reach = noise.bend * np.arcsinh(40 * noise.sigma / noise.bend) + shift
   while True:
     x = np.linspace(-reach - shift, reach + shift, _SEARCH_NODES)
@@ -141,20 +142,20 @@ def _support(log_term: Callable[[np.ndarray], np.ndarray], noise: SinhNormal,
 
 
 def loss(noise: SinhNormal, y: np.ndarray, shift: float) -> np.ndarray:
-  """The privacy loss log f(x - shift) / f(x) at x = y + shift / 2; odd in y."""
+  """Returns the privacy loss log f(x - shift) / f(x) at x = y + shift / 2; odd in y."""
   a = noise.bend
   half = 0.5 * shift / a
   with np.errstate(over='ignore'):
     steep = (0.5 * (a / noise.sigma)**2 * math.sinh(2 * half) *
              np.sinh(2 * y / a))
-  # log cosh(u - half) - log cosh(u + half), the part of the Jacobian.
+  # log cosh(u - half) - log cosh(u + half): the Jacobian's contribution.
   u = np.abs(y) / a
   drop = (np.logaddexp(u - half, half - u) - np.logaddexp(u + half, -u - half))
   return steep + np.sign(y) * drop
 
 
 def _threshold(noise: SinhNormal, epsilon: float, shift: float) -> float:  # pylint: disable=redefined-outer-name
-  """The y at which the loss is epsilon >= 0."""
+  """Returns the y at which the loss is epsilon >= 0."""
   a = noise.bend
   scale = (a / noise.sigma)**2 * math.sinh(shift / a) / 2
   # The log cosh terms lower the loss by at most shift / a.
@@ -181,12 +182,7 @@ def _log_delta(noise: SinhNormal, epsilon: float, shift: float) -> float:  # pyl
 
 
 def shifted(noise: SinhNormal, shift: int) -> pair_lib.PairBounds:
-  """Bounds on the pair of log-concave noise against itself, shifted.
-
-  Args:
-    noise: The law.
-    shift: In units of the sensitivity.
-  """
+  """Returns bounds on the pair of log-concave noise; `shift` is in sensitivities."""
   reach = noise.bend * math.asinh(_REACH * noise.sigma / noise.bend)
   top = min(reach + 0.5 * shift, _threshold(noise, _LARGEST_LOSS, shift))
   y = np.linspace(-top, top, cells_lib.CELLS + 1)
@@ -212,25 +208,19 @@ def _with_tail(pair: pair_lib.DominatingPair, p: float, q: float
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _SinhNormalPair(pair_lib.DominatingPair):
-  """Atoms for the profile, which count the far tail as a failure, beside exact
-  moments, which the tail does not spoil."""
+  """Dominating pair with exact Renyi moments; atoms count the far tail as a failure."""
 
   noise: SinhNormal = None  # type: ignore[assignment]  # After fields with defaults.
   shift: int = 1
 
   def renyi_divergence(self, order: float, *, finite: bool = False) -> float:
-    """D_order of the noise itself, finite below `renyi_limit`.
-
-    Args:
-      order: Positive, other than one.
-      finite: Of the atoms only, as it is below order one.
-    """
+    """Returns D_order of the noise, or of the finite atoms if `finite` or order < 1."""
     if finite or order < 1:
       return super().renyi_divergence(order, finite=True)
     return renyi_divergence(self.noise, order, shift=self.shift)
 
   def reversed(self) -> pair_lib.DominatingPair:
-    """The pair (Q, P); its moments are the same, by symmetry."""
+    """Returns the pair (Q, P), whose moments are the same by symmetry."""
     return _with_moments(super().reversed(), self.noise, self.shift)
 
 
@@ -241,6 +231,6 @@ def _with_moments(pair: pair_lib.DominatingPair, noise: SinhNormal, shift: int
 
 
 def _cells(noise: SinhNormal, edges: np.ndarray) -> np.ndarray:
-  """Probabilities between neighbouring edges, to 1e-14 relatively."""
+  """Returns probabilities between neighbouring edges, to 1e-14 relatively."""
   return cells_lib.cell_masses(
       lambda x: np.exp(noise.log_density_at(x)), edges[:-1], np.diff(edges), 6)

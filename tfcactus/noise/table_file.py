@@ -1,4 +1,4 @@
-"""What scalar and radial tables share: identity, files, exact bookkeeping."""
+"""Base class of noise tables: identity, files, and checks of their entries."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from tfcactus import _checks
 from tfcactus.noise.base import Noise
 
 FORMAT_VERSIONS = (1, 2)
-"""Versions of the .npz layout; a reader refuses what it does not know. 2 has
-scalar tables with an edge at zero; all else is still written as 1, so that
-files and digests keep their meaning."""
+"""Versions of the .npz layout that are read; others are refused. Version 2 has scalar
+tables with an edge at zero; all others are still written as version 1, so that files
+and digests keep their meaning."""
 
 MASS_TOLERANCE = 1e-9
-"""How far from one the total mass of a table may be when it is built."""
+"""Largest difference from one of a table's total mass when it is built."""
 
 LOG_TAIL_FLOOR = -69.0
-"""A geometric tail is enumerated down to this log mass (1e-30): less than any
+"""Log mass (1e-30) down to which a geometric tail is enumerated: less than any
 guarantee can notice, and less than a float64 uniform can reach in one draw."""
 
 MAX_CELLS = 10_000_000
-"""More enumerated cells than this is a mistake in the tail, not a table."""
+"""More enumerated cells than this are a mistake in the tail."""
 
 PathLike = Union[str, 'os.PathLike[str]']
 Info = Mapping[str, Any]
@@ -43,7 +43,7 @@ _Table = TypeVar('_Table', bound='NoiseTable')
 
 
 def log_sum_exp(values: np.ndarray) -> float:
-  """log(sum(exp(values))) without overflow; -inf for an empty vector."""
+  """Returns log(sum(exp(values))) without overflow; -inf for an empty vector."""
   if values.size == 0:
     return -np.inf
   peak = np.max(values)
@@ -64,7 +64,7 @@ def check_tail_ratio(value: object) -> float:
 
 
 def check_info(info: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns `info` as a plain dict that JSON can carry."""
+  """Returns `info` as a plain dict of JSON values."""
   try:
     return json.loads(json.dumps(dict(info)))
   except (TypeError, ValueError) as error:
@@ -85,23 +85,23 @@ def parse_info(text: np.ndarray) -> dict[str, Any]:
 
 
 class NoiseTable(Noise):
-  """A frozen noise density that the sampler and the accountant both read.
+  """Base class of noise tables: frozen densities that sampler and accountant both read.
 
-  The density is piecewise constant, symmetric, and normalised to sensitivity
-  one: lengths are in units of the clip norm (or the query's sensitivity), and
-  whoever draws multiplies by it.
+  The density is piecewise constant, symmetric, and normalised to sensitivity one:
+  lengths are in units of the clipping norm (or the query's sensitivity), by which the
+  caller multiplies draws.
   """
 
   info: Info
 
   @property
   def format_version(self) -> int:
-    """Version of the file's layout, one of `FORMAT_VERSIONS`."""
+    """Version of the file layout, one of `FORMAT_VERSIONS`."""
     return 1
 
   @abc.abstractmethod
   def _payload(self) -> dict[str, np.ndarray]:
-    """The arrays that define the distribution, by their names in the file."""
+    """Returns the arrays that define the distribution, by their names in the file."""
 
   @classmethod
   @abc.abstractmethod
@@ -115,8 +115,8 @@ class NoiseTable(Noise):
     """Builds and checks the table that `read_npz` has read.
 
     Args:
-      arrays: As in the file.
-      place: What errors call the file.
+      arrays: The arrays of the file by name.
+      place: Name of the file in error messages.
 
     Raises:
       ValueError: if the file is altered or invalid.
@@ -135,10 +135,10 @@ class NoiseTable(Noise):
 
   @property
   def digest(self) -> str:
-    """16 hex digits naming the distribution (not its provenance).
+    """16 hex digits that identify the distribution, not its provenance.
 
-    Two tables with the same digest draw the same noise and cost the same
-    privacy; `info` does not enter.
+    Tables of one digest draw the same noise and cost the same privacy; `info` does
+    not enter.
     """
     sha = hashlib.sha256(f'tfcactus/{self.format_version}/{self.kind}'.encode())
     for name, value in sorted(self._payload().items()):
@@ -148,7 +148,7 @@ class NoiseTable(Noise):
     return sha.hexdigest()[:16]
 
   def __eq__(self, other: object) -> bool:
-    """Whether both draw the same noise; `info` does not enter."""
+    """Returns whether both tables have one digest; `info` does not enter."""
     if not isinstance(other, NoiseTable):
       return NotImplemented
     return self is other or self.digest == other.digest
@@ -158,14 +158,14 @@ class NoiseTable(Noise):
 
   @property
   def name(self) -> str:
-    """The mechanism's name as reports show it."""
+    """Name of the mechanism in reports."""
     return str(self.info.get('mechanism', self.kind + ' table'))
 
   def save(self, path: PathLike) -> None:
     """Writes the table to `path` as .npz (no pickle inside).
 
     Args:
-      path: Where to write; must end in ".npz".
+      path: File to write; must end in ".npz".
 
     Raises:
       ValueError: if `path` does not end in ".npz".
@@ -185,17 +185,18 @@ class NoiseTable(Noise):
         **self._payload())
 
   def to_config(self) -> dict[str, Any]:
-    """The whole table as text, so that its digest stays."""
+    """Returns the whole table as base64 text, so that its digest stays."""
     buffer = io.BytesIO()
     self._write(buffer)
     return {'npz': base64.b64encode(buffer.getvalue()).decode('ascii')}
 
   @classmethod
   def from_config(cls: Type[_Table], config: Mapping[str, Any]) -> _Table:
-    """The table of a `to_config`; its digest equals the stored one.
+    """Returns the table of a `to_config`; its digest equals the stored one.
 
     Raises:
       ValueError: if the config is damaged.
+      TypeError: if an entry is missing or unknown.
     """
     place = 'the noise table in the config'
     if set(config) != {'npz'}:
@@ -208,11 +209,7 @@ class NoiseTable(Noise):
 
 
 def read_npz(file: Union[PathLike, IO[bytes]], place: str) -> dict[str, np.ndarray]:
-  """Reads a table file into arrays, refusing anything that is not one.
-
-  Args:
-    file: An .npz file.
-    place: What errors call it.
+  """Reads the arrays of a table file, which errors call `place`.
 
   Raises:
     FileNotFoundError: if there is no such file.

@@ -11,25 +11,25 @@ from tfcactus import _checks
 NORMS = (1, 2)
 
 MAX_CELLS = 20_000
-"""More cells than this on one side take minutes."""
+"""Largest number of cells on one side; more take minutes."""
 
 CELLS = 400
-"""About how many cells on one side the default width gives."""
+"""Number of cells on one side that the default width aims at."""
 
 MAX_BINS = 20
-"""Most cells per unit that are chosen by default."""
+"""Largest number of cells per unit that is chosen by default."""
 
 _WHOLE = 1e-9
 
 
 def cell_cost(cells: int, bins: int, norm: int) -> np.ndarray:
-  """Shape (cells,), the mean of |z|^norm over cells counted from zero."""
+  """Returns the mean of |z|^norm over each cell counted from zero, shape (cells,)."""
   centre = (np.arange(cells) + 0.5) / bins
   return centre if norm == 1 else centre**2 + 1 / (12 * bins**2)
 
 
 def check_norm(norm: int) -> int:
-  """Returns the utility's norm: 1 or 2."""
+  """Returns the norm of the utility: 1 or 2."""
   norm = _checks.integer('norm', norm, 1)
   if norm not in NORMS:
     raise ValueError(
@@ -40,8 +40,8 @@ def check_norm(norm: int) -> int:
 def check_range(value: float, bins: float | None) -> tuple[int, int]:
   """Returns (cells per unit, cells up to the range).
 
-  Raises:
-    ValueError: if the noise would hide nothing, or cells do not tile it.
+  Raises ValueError if the range is at most 1/2, so that the noise would never hide a
+  full change, or if no whole number of cells tiles it.
   """
   value = _checks.positive('range', value)
   if value <= 0.5:
@@ -82,10 +82,9 @@ def _is_whole(value: float) -> bool:
 
 
 def utility_limits(cells: int, bins: int, norm: int) -> tuple[float, float]:
-  """What utilities of tables that fall outwards lie between.
+  """Returns the utility of the narrowest table and of the uniform (less a billionth).
 
-  Returns:
-    The utility of the narrowest table, and (less a billionth) of the uniform one.
+  Tables whose density falls outwards have utilities between the two.
   """
   cost = cell_cost(cells, bins, norm)
   return (float(cost[0])**(1 / norm),
@@ -93,11 +92,7 @@ def utility_limits(cells: int, bins: int, norm: int) -> tuple[float, float]:
 
 
 def check_utility(value: float, cells: int, bins: int, norm: int) -> float:
-  """Returns the utility, if some table that falls outwards has it.
-
-  Raises:
-    ValueError: if it is below the narrowest table's or above the uniform's.
-  """
+  """Returns the utility; raises ValueError unless strictly within `utility_limits`."""
   value = _checks.positive('utility', value)
   name = 'E|Z|' if norm == 1 else 'sqrt(E Z^2)'
   least, most = utility_limits(cells, bins, norm)
@@ -115,6 +110,6 @@ def check_utility(value: float, cells: int, bins: int, norm: int) -> float:
 
 
 def utility_of(w: np.ndarray, bins: int, norm: int) -> float:
-  """E|Z| or sqrt(E Z^2) of the table with these masses."""
+  """Returns E|Z| or sqrt(E Z^2) of the table with the masses `w`."""
   cost = cell_cost(w.size, bins, norm)
   return float((w @ cost) / math.fsum(w))**(1 / norm)
