@@ -14,8 +14,8 @@ from typing import Tuple
 
 import tensorflow as tf
 
+from tfcactus.keras.compat import converters
 from tfcactus.keras.compat import graphs
-from tfcactus.keras.compat import patches
 from tfcactus.keras.drop_in import tape_gradients
 from tfcactus.keras.gradients import clipping
 
@@ -80,7 +80,7 @@ def _squared_norms(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor
                      for each in row(index)])
 
   def body(start: tf.Tensor, norms: tf.TensorArray) -> Any:
-    with patches.vectorizing():
+    with converters.vectorizing():
       more = tf.vectorized_map(squared_norm, start + tf.range(size), warn=False)
     return start + size, norms.write(start // size, more)
 
