@@ -242,8 +242,7 @@ def _differentiated(use: Use) -> Rule:
             given.get(i, variable) for i in range(len(op.inputs))])
       return tape.gradient(output, variable, gradient)
 
-    with converters.vectorizing():
-      return tf.vectorized_map(one, (operands, upstream), warn=False)
+    return converters.vectorized_map(one, (operands, upstream))
 
   return rule
 

@@ -18,7 +18,6 @@ from tfcactus.keras.checks import example_losses
 from tfcactus.keras.checks import pass_proof
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.checks.example_losses import LossFn
-from tfcactus.keras.compat import converters
 from tfcactus.keras.compat import masks
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
@@ -174,9 +173,8 @@ class Engine:
         lambda t: tf.TensorSpec([self.rows * self._views] + t.shape[1:], t.dtype),
         batch)
     try:
-      with converters.vectorizing():
-        traced = pass_proof.trace(self._model, self._traced, specs)
-        found = pass_proof.unproved(self._model, traced)
+      traced = pass_proof.trace(self._model, self._traced, specs)
+      found = pass_proof.unproved(self._model, traced)
     except Exception as error:  # pylint: disable=broad-except
       # Whatever it is: if it is not this way's, others will say so again.
       told: Optional[BaseException] = error
@@ -201,7 +199,7 @@ class Engine:
                      ) -> Any:
     """Clipped sums, and all predictions and losses, of one physical batch."""
     viewed = tf.nest.map_structure(self._viewed, batch)
-    with converters.vectorizing(), patches.drawing(self._model, self._keys):
+    with patches.drawing(self._model, self._keys):
       found = self._averaged(
           batched_pass.vectorized(self._model, self._compute_loss, viewed)
           if self.routes.whole else self._batched(viewed))
