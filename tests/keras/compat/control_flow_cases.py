@@ -125,18 +125,18 @@ _RIGHT_FORWARD = {
     'branch of one row': _branch_of_one_row, 'branch in loop': _branch_in_loop,
     'loop in branch': _loop_in_branch, 'loop in loop': _loop_in_loop, 'case': _case,
     'assertions': _asserted, 'compiled': _compiled, 'shared branch': _shared_branch,
-    'read of shared': _read_of_shared}
+    'read of shared': _read_of_shared, 'list of parts': _list_of_parts}
 RIGHT = {
     **_RIGHT_FORWARD,
     **{name: with_gradient(run) for name, run in (
         ('loop', _loop), ('call', _call),
-        ('list', _list), ('list of parts', _list_of_parts))}}
+        ('list', _list))}}
 """Functions that vectorised are what they are row by row."""
 
 REFUSED = {
     'list by count': _list_by_count, 'read by count': _read_by_count,
     **{f'gradient, {name}': with_gradient(run) for name, run in (
         ('by count', _by_count), ('branch', _branch), ('case', _case),
-        ('shared branch', _shared_branch),
+        ('shared branch', _shared_branch), ('list of parts', _list_of_parts),
         ('branch in loop', _branch_in_loop), ('loop in branch', _loop_in_branch))}}
 """Functions that are refused."""
