@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.keras import one_by_one
 from tests.keras.compat import vectorized_cases
 from tests.keras.compat.all_cases import CASES
 from tests.keras.compat.control_flow_cases import REFUSED
 from tests.keras.compat.control_flow_cases import RIGHT
 from tests.keras.compat.vectorized_cases import ROWS
+from tests.keras.drop_in import test_backward_passes
 from tfcactus.keras.compat import converters
 
 # Wrong in some TensorFlow: these run in every suite.
@@ -126,6 +128,23 @@ def test_printed_words_of_all_rows(capfd):
   x = tf.reshape(tf.range(4), [2, 2])
   tf.function(lambda: converters.vectorized_map(run, x))()
   assert 'row 1\nrow 3' in capfd.readouterr().err
+
+
+@pytest.mark.parametrize('vectorize', [False, True])
+def test_private_layers_that_roll_leave_examples_apart(vectorize):
+  tf.keras.utils.set_random_seed(1)
+  model = one_by_one.shake(tf.keras.Sequential([
+      tf.keras.layers.Input((5, 4)), tf.keras.layers.Dense(4),
+      test_backward_passes.Rolled(), tf.keras.layers.Flatten(),
+      tf.keras.layers.Dense(1)]))
+  x = np.full((ROWS, 5, 4), .01, np.float32)
+  x[8::8, :, :2], x[8::8, :, 2:], x[0] = 3, -3, 5
+  y, loss = np.zeros((ROWS, 1), np.float32), tf.keras.losses.MeanSquaredError('none')
+  whole = one_by_one.engine_sums(model, loss, x, y, vectorize).sums
+  fewer = one_by_one.engine_sums(model, loss, x[1:], y[1:], vectorize).sums
+  assert np.linalg.norm(whole - fewer) <= one_by_one.CLIP * (1 + 1e-4)
+  alone = one_by_one.loop_sums(model, loss, x, y)
+  np.testing.assert_allclose(whole, alone, atol=1e-4 * one_by_one.CLIP)
 
 
 def test_tensorflow_is_as_it_was_outside():

@@ -118,7 +118,7 @@ def outcomes(cases: Sequence[Case], run: Callable[..., Any]) -> Tuple[Any, Any]:
 
   vectorized = tf.function(lambda: run(one, rows), autograph=False)()
   single = tf.function(one, autograph=False)
-  apart = [single(tf.nest.map_structure(lambda each: each[i], rows))
+  apart = [single(tf.nest.map_structure(lambda each, i=i: each[i], rows))
            for i in range(ROWS)]
   return vectorized, [[np.stack([np.asarray(apart[i][k][j]) for i in range(ROWS)])
                        for j in range(len(apart[0][k]))] for k in range(len(cases))]

@@ -22,7 +22,7 @@ def _own_gradient(x):
   return tf.tanh(x), lambda up: up * (2 - tf.square(tf.tanh(x)))
 
 
-class _Rolled(layers.Layer):
+class Rolled(layers.Layer):
   """Mixes the channels of each place."""
 
   def build(self, shape):
@@ -58,9 +58,9 @@ _QUICK = {
     'groups': (_IMAGE, lambda: layers.Conv2D(4, 3, groups=2)),
     'causal groups': (_SERIES, lambda: layers.Conv1D(
         4, 3, groups=2, dilation_rate=2, padding='causal')),
-    'PReLU': (_IMAGE, lambda: layers.PReLU()),
-    'rolled': (_SERIES, _Rolled)}
+    'rolled': (_SERIES, Rolled)}
 _SLOW = {
+    'PReLU': (_IMAGE, lambda: layers.PReLU()),
     'LSTM': (_SERIES, lambda: layers.LSTM(3)),
     'groups, strides': (_IMAGE, lambda: layers.Conv2D(
         8, 3, groups=4, strides=2, padding='same')),
@@ -255,8 +255,9 @@ def test_one_example_moves_a_private_step_by_no_more_than_a_clip_norm():
     model = keras.Sequential([
         keras.Input((4, 4, 4)), layers.Conv2D(4, 3, groups=2, use_bias=False),
         layers.Flatten(), layers.Dense(1, trainable=False)])
-    model.compile(DPKerasSGDOptimizer(.1, 0.0, expected_batch_size=1, learning_rate=1.0),
-                  _Output(reduction='none'))
+    model.compile(
+        DPKerasSGDOptimizer(.1, 0.0, expected_batch_size=1, learning_rate=1.0),
+        _Output(reduction='none'))
     before = model.get_weights()[0]
     model.fit(batch, np.zeros((len(batch), 1), np.float32), batch_size=len(batch),
               shuffle=False, verbose=0)

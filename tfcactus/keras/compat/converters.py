@@ -37,21 +37,21 @@ Conj ConjugateTranspose Conv2D Conv2DBackpropInput Cos Cosh Cumprod Cumsum Depth
 DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter
 DepthwiseConv2dNativeBackpropInput Digamma Div DivNoNan Einsum Elu EluGrad EnsureShape
 Erf Erfc Erfinv Exp ExpandDims Expm1 FFT FFT2D FFT3D Fill Floor FloorDiv FloorMod
-FusedBatchNormGradV3 FusedBatchNormV3 GatherNd Greater GreaterEqual IFFT IFFT2D
-IFFT3D IRFFT IRFFT2D IRFFT3D Identity IdentityN If Imag Inv Invert IsFinite IsInf IsNan
+FusedBatchNormGradV3 FusedBatchNormV3 GatherNd Greater GreaterEqual IFFT IFFT2D IFFT3D
+IRFFT IRFFT2D IRFFT3D Identity IdentityN If Imag Inv Invert IsFinite IsInf IsNan
 LeakyRelu LeakyReluGrad LeftShift Less LessEqual Lgamma Log Log1p LogSoftmax LogicalAnd
 LogicalNot LogicalOr MatrixBandPart MatrixDiagPartV3 MatrixDiagV3 MatrixSetDiagV3 Max
 MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad MaxPoolGradV2 MaxPoolV2 Maximum Mean Min
 Minimum Mod Mul MulNoNan Ndtri Neg OneHot OnesLike Pack Pad PartitionedCall Pow Prod
 Rank Real RealDiv Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Reshape
-ReverseV2 RightShift Rint Round Rsqrt RsqrtGrad Select SelectV2 Selu SeluGrad Shape ShapeN Sigmoid
-SigmoidGrad Sign Sin Sinh Size Softmax SoftmaxCrossEntropyWithLogits Softplus
-SoftplusGrad Softsign SoftsignGrad SpaceToBatchND SpaceToDepth
+ReverseV2 RightShift Rint Round Rsqrt RsqrtGrad Select SelectV2 Selu SeluGrad Shape
+ShapeN Sigmoid SigmoidGrad Sign Sin Sinh Size Softmax SoftmaxCrossEntropyWithLogits
+Softplus SoftplusGrad Softsign SoftsignGrad SpaceToBatchND SpaceToDepth
 SparseSoftmaxCrossEntropyWithLogits Split SplitV Sqrt SqrtGrad Square SquaredDifference
 StatefulPartitionedCall StatelessIf StopGradient StridedSlice StridedSliceGrad Sub Sum
-Tan Tanh TanhGrad TensorListElementShape TensorListFromTensor TensorListLength
-TensorListPopBack TensorListPushBack TensorListReserve TensorListSetItem TensorListStack
-Tile TopKV2 Transpose TruncateDiv TruncateMod Unpack Xdivy Xlog1py Xlogy ZerosLike
+Tan Tanh TanhGrad TensorListFromTensor TensorListPopBack TensorListPushBack
+TensorListReserve TensorListSetItem TensorListStack Tile TopKV2 Transpose TruncateDiv
+TruncateMod Unpack Xdivy Xlog1py Xlogy ZerosLike
 '''.split())
 """Operations whose converter of TensorFlow is used as it is."""
 
