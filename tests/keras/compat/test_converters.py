@@ -143,7 +143,7 @@ def test_private_layers_that_roll_leave_examples_apart(vectorize):
   whole = one_by_one.engine_sums(model, loss, x, y, vectorize).sums
   fewer = one_by_one.engine_sums(model, loss, x[1:], y[1:], vectorize).sums
   assert np.linalg.norm(whole - fewer) <= one_by_one.CLIP * (1 + 1e-4)
-  alone = one_by_one.loop_sums(model, loss, x, y)
+  alone = one_by_one.loop_sums(model, loss, x, y).sums
   np.testing.assert_allclose(whole, alone, atol=1e-4 * one_by_one.CLIP)
 
 

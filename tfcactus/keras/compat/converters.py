@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import sys
 import threading
 from typing import Any
 from typing import Callable
@@ -22,12 +23,14 @@ from typing import List
 
 import tensorflow as tf
 from tensorflow.python.ops import gen_stateless_random_ops as stateless
-from tensorflow.python.ops.parallel_for import pfor
 from tensorflow.python.ops.parallel_for.pfor import wrap
 
 from tfcactus.keras.compat import patches
 
-_registry = pfor._pfor_converter_registry  # pylint: disable=protected-access
+# Of the same name as a function of its package.
+pfor = sys.modules[wrap.__module__]
+
+_registry: Dict[str, Any] = pfor._pfor_converter_registry  # pylint: disable=protected-access
 
 RELIED_ON = frozenset('''
 Abs Acos Acosh Add AddN AddV2 All Angle Any ArgMax ArgMin Asin Asinh Assert Atan Atan2
