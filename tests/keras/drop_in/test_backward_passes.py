@@ -67,7 +67,6 @@ _SLOW = {
     'groups, dilation': (_IMAGE, lambda: layers.Conv2D(
         4, 2, groups=2, dilation_rate=2)),
     'depthwise groups': (_IMAGE, lambda: layers.Conv2D(8, 3, groups=4)),
-    'groups of volumes': (_VOLUME, lambda: layers.Conv3D(4, 2, groups=2)),
     'volumes': (_VOLUME, lambda: layers.Conv3D(3, 2, strides=2)),
     'dilation': (_IMAGE, lambda: layers.Conv2D(3, 2, dilation_rate=2)),
     'depthwise': (_IMAGE, lambda: layers.DepthwiseConv2D(3, depth_multiplier=2)),
