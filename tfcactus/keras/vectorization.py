@@ -13,6 +13,7 @@ from typing import Tuple
 
 import tensorflow as tf
 
+from tfcactus.keras.compat import converters
 from tfcactus.keras.compat import graphs
 
 _standing_in = threading.local()
@@ -54,7 +55,7 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
   """
   as_written = graphs.as_written(lambda row: function(row))
   if not is_standing_in():
-    return tf.vectorized_map(as_written, rows, warn=False)
+    return converters.vectorized_map(as_written, rows)
   flat = tf.nest.flatten(rows)
   specs = tf.nest.map_structure(
       lambda each: tf.TensorSpec(each.shape[1:], each.dtype), rows)

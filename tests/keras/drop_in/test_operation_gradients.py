@@ -195,7 +195,7 @@ def test_what_is_not_known_is_left_to_backward_passes(name):
   model, x = _made(*_LEFT[name])
   with pytest.raises(operation_rules.NoRule, match='in .*/'):
     _rows(model, x)
-  ones = [tf.ones(v.shape) for v in _variables(model)]
+  ones = [tf.ones(v.shape, tf.float64) for v in _variables(model)]
   with pytest.warns(UserWarning, match='a backward pass .* slow: .*privatize is fast'):
     sums, _ = _summed(model, x, 1.0, lambda: (ones, tf.constant(True)))
   _compare(sums, ones)
@@ -297,7 +297,7 @@ def test_no_examples_sum_to_nothing():
 def test_microbatches_of_several_are_left(size):
   model, x = _made(*_KNOWN['dense'])
   clip, expected = _clipped(model, x)
-  ones = [tf.ones(v.shape) for v in _variables(model)]
+  ones = [tf.ones(v.shape, tf.float64) for v in _variables(model)]
   sums, _ = _summed(
       model, x, clip, lambda: (ones, tf.constant(True)),
       lambda losses: tf.reduce_mean(tf.reshape(losses, [_NUMBER // size, -1]), 1))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import sys
 import threading
 from typing import Any
@@ -22,8 +21,6 @@ import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.ops import gen_random_ops
 from tensorflow.python.ops import gen_stateless_random_ops as stateless
-from tensorflow.python.ops.parallel_for.pfor import _pfor_converter_registry
-from tensorflow.python.ops.parallel_for.pfor import wrap
 
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
@@ -31,7 +28,7 @@ from tfcactus.keras.compat.versions import keras
 MakeSeed = Callable[[], tf.Tensor]
 """Returns an int64 of shape (2,) for each draw."""
 
-_DRAW = 'tfcactus_draw'
+DRAW = 'tfcactus_draw'
 """In the names of operations that draw by seeds from here."""
 
 
@@ -48,7 +45,7 @@ def replaced(thing: Any, **attributes: Any) -> Iterator[None]:
     thing.__dict__.update(kept)
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
   """A function of a library, and what stands in for it.
 
   Attributes:
@@ -75,13 +72,13 @@ class _Place(NamedTuple):
       setattr(self.owner, self.name, function)
 
 
-class _LibraryPatch:
+class LibraryPatch:
   """Replaces functions of a library for the threads that are inside.
 
   They are looked up by all threads, so those outside are handed the original.
   """
 
-  def __init__(self, places: List[_Place]):
+  def __init__(self, places: List[Place]):
     self._places = places
     self._originals: List[Callable[..., Any]] = []
     self._lock = threading.Lock()
@@ -129,7 +126,7 @@ def _draw(draw: Callable[..., tf.Tensor], original: Any, make_seed: MakeSeed,
           shape: Any, dtype: tf.DType, seed: int = 0, seed2: int = 0,
           name: Any = None) -> tf.Tensor:
   del original, seed, seed2, name
-  return draw(shape, make_seed(), dtype=dtype, name=_DRAW)
+  return draw(shape, make_seed(), dtype=dtype, name=DRAW)
 
 
 def _draw_integers(original: Any, make_seed: MakeSeed, shape: Any, minval: Any,
@@ -137,7 +134,7 @@ def _draw_integers(original: Any, make_seed: MakeSeed, shape: Any, minval: Any,
                    name: Any = None) -> tf.Tensor:
   del original, seed, seed2, name
   return stateless.stateless_random_uniform_int(
-      shape, make_seed(), minval, maxval, name=_DRAW)
+      shape, make_seed(), minval, maxval, name=DRAW)
 
 
 def _key_and_counter(original: Any, make_seed: MakeSeed,
@@ -162,15 +159,15 @@ def _traced_anew(original: Any, make_seed: MakeSeed, function: Any, *args: Any,
   return original(function, *args, **kwargs)
 
 
-_draws = _LibraryPatch([
-    *(_Place(gen_random_ops, name, functools.partial(_draw, draw))
+_draws = LibraryPatch([
+    *(Place(gen_random_ops, name, functools.partial(_draw, draw))
       for name, draw in (
           ('random_uniform', stateless.stateless_random_uniform),
           ('random_standard_normal', stateless.stateless_random_normal),
           ('truncated_normal', stateless.stateless_truncated_normal))),
-    _Place(gen_random_ops, 'random_uniform_int', _draw_integers),
-    _Place(tf.random.Generator, '_prepare_key_counter', _key_and_counter),
-    _Place(polymorphic_function.Function, '__call__', _traced_anew)])
+    Place(gen_random_ops, 'random_uniform_int', _draw_integers),
+    Place(tf.random.Generator, '_prepare_key_counter', _key_and_counter),
+    Place(polymorphic_function.Function, '__call__', _traced_anew)])
 """Layers draw from seeds that users can know: see `example_seeds`."""
 
 
@@ -213,74 +210,7 @@ def _keras_seed(generator: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
   return tf.cast(bits, generator.state.dtype)
 
 
-def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
-  """Vectorises a matrix product so that its kernel need not broadcast.
-
-  TensorFlow 2.16 to 2.21 with oneDNN write past the end of memory when a
-  product broadcasts (8, 1, 5, 4) with (4, 3), which is what a product of one
-  example and weights becomes.
-  """
-  del original, value
-  pfor_input.expanddim_inputs_for_broadcast()
-  x, y = pfor_input.input(0)[0], pfor_input.input(1)[0]
-  batch = tf.broadcast_dynamic_shape(tf.shape(x)[:-2], tf.shape(y)[:-2])
-  x, y = (tf.broadcast_to(factor, tf.concat([batch, tf.shape(factor)[-2:]], 0))
-          for factor in (x, y))
-  return wrap(tf.matmul(
-      x, y, adjoint_a=pfor_input.get_attr('adj_x'),
-      adjoint_b=pfor_input.get_attr('adj_y')), True)
-
-
-def _convert_draw(draw: Callable[..., tf.Tensor], original: Any, value: Any,
-                  pfor_input: Any) -> Any:
-  """Draws for all rows at once by the seed of the first.
-
-  All seeds are fresh, so that rows are independent either way; TensorFlow would
-  go through them one by one.
-  """
-  del value
-  inputs = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
-  only_seed = [each.is_stacked for each in inputs] == (
-      [i == 1 for i in range(len(inputs))])
-  if _DRAW not in pfor_input.op.name or not only_seed:
-    return original(pfor_input)
-  shape, seed, *bounds = (each.t for each in inputs)
-  rows = tf.cast(pfor_input.pfor.loop_len_vector, shape.dtype)
-  kwargs = {} if bounds else {'dtype': pfor_input.get_attr('dtype')}
-  return wrap(draw(tf.concat([rows, shape], 0), seed[0], *bounds, **kwargs), True)
-
-
-_converters = _LibraryPatch([
-    _Place(_pfor_converter_registry, 'BatchMatMulV2', _convert_matmul),
-    *(_Place(_pfor_converter_registry, name, functools.partial(_convert_draw, draw))
-      for name, draw in (
-          ('StatelessRandomUniform', stateless.stateless_random_uniform),
-          ('StatelessRandomUniformInt', stateless.stateless_random_uniform_int),
-          ('StatelessRandomNormal', stateless.stateless_random_normal),
-          ('StatelessTruncatedNormal', stateless.stateless_truncated_normal)))])
-"""How `tf.vectorized_map` vectorises operations that it gets wrong, or slow."""
-
-
-@contextlib.contextmanager
-def vectorizing() -> Iterator[None]:
-  """Has `tf.vectorized_map` inside be sound, fast in draws, and quiet.
-
-  It notes as if it were an error, which it is not, that it uses a loop.
-  """
-  logger, thread = tf.get_logger(), threading.get_ident()
-
-  def keep(record: logging.LogRecord) -> bool:
-    return record.thread != thread or 'uses a while_loop' not in record.getMessage()
-
-  logger.addFilter(keep)
-  try:
-    with _converters.inside(True):
-      yield
-  finally:
-    logger.removeFilter(keep)
-
-
-_sums = _LibraryPatch([_Place(
+_sums = LibraryPatch([Place(
     cls, '_all_reduce_sum_gradients', lambda original, value, optimizer, pairs: pairs)
     for cls in keras.optimizers.Optimizer.__mro__
     if '_all_reduce_sum_gradients' in vars(cls)])
@@ -309,10 +239,10 @@ def _mean(original: Any, value: Any, values: Any, strategy: tf.distribute.Strate
 
 
 @functools.cache
-def _logs() -> _LibraryPatch:
+def _logs() -> LibraryPatch:
   trainer = sys.modules[next(cls.__module__ for cls in keras.Model.__mro__
                              if cls.__name__ == 'TensorFlowTrainer')]
-  return _LibraryPatch([_Place(trainer, 'reduce_per_replica', _mean)])
+  return LibraryPatch([Place(trainer, 'reduce_per_replica', _mean)])
 
 
 @contextlib.contextmanager

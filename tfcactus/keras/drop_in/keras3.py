@@ -70,7 +70,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
           losses, values, clip, lambda: graph_gradients.traced_sums(
               losses.of_microbatches, values, clip))
       self._private.note_finite(finite)
-      grads = self._prepared(sums)
+      grads = self._prepared(sums, values)
     base: Any = super()
 
     def apply(averages: List[tf.Tensor]) -> None:

@@ -71,12 +71,10 @@ def clipped_sums(losses: microbatches.Losses, var_list: Sequence[tf.Variable],
     tile = tiles(losses.of_examples, var_list, uses, number, rows)
     return tiled_sums.of_tiles(tile, rows, number, var_list, l2_norm_clip)
 
-  def of_none() -> tiled_sums.Sums:
-    return [tf.zeros(var.shape, var.dtype) for var in var_list], tf.constant(True)
-
   def by_operations() -> tiled_sums.Sums:
     # Some backward passes of TensorFlow end the process if there is nothing in a batch.
-    return tf.cond(number > 0, of_examples, of_none)
+    return tf.cond(
+        number > 0, of_examples, lambda: tiled_sums.of_none(var_list))
 
   if losses.of_microbatches is losses.of_examples:
     return by_operations()

@@ -10,7 +10,7 @@ from typing import Tuple
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import converters
 from tfcactus.keras.gradients.layers import conv
 from tfcactus.keras.gradients.layers import im2col
 from tfcactus.keras.independence import dependence
@@ -242,8 +242,7 @@ def _differentiated(use: Use) -> Rule:
             given.get(i, variable) for i in range(len(op.inputs))])
       return tape.gradient(output, variable, gradient)
 
-    with patches.vectorizing():
-      return tf.vectorized_map(one, (operands, upstream), warn=False)
+    return converters.vectorized_map(one, (operands, upstream))
 
   return rule
 

@@ -177,25 +177,27 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
             losses.of_microbatches, var_list, tape, self._clip()), tape)
     self._private.note_finite(finite)
     self._private.ready = True
-    return list(zip(self._prepared(sums), var_list))
+    return list(zip(self._prepared(sums, var_list), var_list))
 
   def _clip(self) -> tf.Tensor:
     return tf.constant(self.l2_norm_clip, tf.float64)
 
-  def _prepared(self, sums: List[tf.Tensor]) -> List[tf.Tensor]:
-    """Noisy averages; or the sums, where more are to be added first."""
-    return sums if self.parts_per_step > 1 else self._averages(sums)
+  def _prepared(self, sums: List[tf.Tensor], var_list: Sequence[tf.Variable]
+               ) -> List[tf.Tensor]:
+    """Returns noisy averages; or the sums, where more are to be added first."""
+    return sums if self.parts_per_step > 1 else self._averages(sums, var_list)
 
-  def _averages(self, sums: List[tf.Tensor]) -> List[tf.Tensor]:
-    """Adds the noise, and divides by the expected batch size."""
+  def _averages(self, sums: List[tf.Tensor], var_list: Sequence[tf.Variable]
+               ) -> List[tf.Tensor]:
+    """Adds the noise to float64 sums, divides by the expected size, then rounds."""
     dim = sum(part.shape.num_elements() or 0 for part in sums)
     check = self.noise.check_dim if self.plan is None else self.plan.check_vector
     check(dim)
     shares = replicas.widened(sums)
     if replicas.is_first():  # The noise of all.
       shares = self._sampler.add_to(shares, self._clip())
-    return [self._private.batching.divided(part)
-            for part in replicas.summed(shares, sums)]
+    return [tf.cast(self._private.batching.divided(part), var.dtype)
+            for part, var in zip(replicas.summed(shares, sums), var_list)]
 
   def _check_replicas(self) -> None:
     """Refuses strategies, and what is not known of the shares of replicas.
@@ -237,7 +239,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
     def update():
       self._count_step(var_list)
-      averages = self._averages(totals)
+      averages = self._averages(totals, var_list)
       with tf.control_dependencies(averages):
         self._private.clear()
       apply(averages)

@@ -82,7 +82,7 @@ class State:
     with tf.init_scope():
       if not self._pending:
         self._pending = [
-            tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False)
+            tf.Variable(tf.zeros(v.shape, tf.float64), trainable=False)
             for v in var_list]
     with tf.control_dependencies([self.parts_seen.assign_add(1)]):
       return [tf.convert_to_tensor(pending.assign_add(part))

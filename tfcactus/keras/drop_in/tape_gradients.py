@@ -13,7 +13,7 @@ from typing import Tuple
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import converters
 from tfcactus.keras.drop_in import tiled_sums
 
 ROWS = 16
@@ -59,8 +59,7 @@ def sums_of_rows(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor,
     l2_norm_clip: The bound on the norm over all variables together.
   """
   def rows(indices: tf.Tensor) -> List[tf.Tensor]:
-    with patches.vectorizing():
-      return tf.vectorized_map(row, indices, warn=False)
+    return converters.vectorized_map(row, indices)
 
   if tf.executing_eagerly():
     # A second tile would ask the tape again.

@@ -1,4 +1,8 @@
-"""Clipped sums of gradients that are held a few examples at a time."""
+"""Clipped sums of gradients that are held a few examples at a time.
+
+Norms and sums are taken of the same numbers, in float64: a sum of float32 numbers
+would round by more than the clipping margin allows for, the more the longer it is.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +17,20 @@ import tensorflow as tf
 from tfcactus.keras.gradients import clipping
 
 Sums = Tuple[List[tf.Tensor], tf.Tensor]
-"""One for each variable, and whether all gradients in them were finite."""
+"""float64, one for each variable; and whether all gradients in them were finite."""
 
 
 def of_tile(rows: Sequence[tf.Tensor], var_list: Sequence[tf.Variable],
             l2_norm_clip: tf.Tensor) -> Sums:
-  """Sums of clipped rows, and whether all were finite.
+  """Returns sums of clipped rows, and whether all were finite.
 
   Args:
     rows: For each variable, a row for each of some examples.
     var_list: Variables.
     l2_norm_clip: The bound on the norm over all variables together.
   """
-  rows = [tf.ensure_shape(each, [*each.shape[:1], *var.shape])
+  clipping.check_dtypes(rows)
+  rows = [tf.cast(tf.ensure_shape(each, [*each.shape[:1], *var.shape]), tf.float64)
           for each, var in zip(rows, var_list)]
   finite = [tf.reduce_all(tf.math.is_finite(each)) for each in rows]
   return (clipping.clipped_sums(rows, l2_norm_clip),
@@ -35,7 +40,7 @@ def of_tile(rows: Sequence[tf.Tensor], var_list: Sequence[tf.Variable],
 def of_tiles(tile: Callable[[tf.Tensor], List[tf.Tensor]], size: int, batch: tf.Tensor,
              var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor
             ) -> Sums:
-  """The same of all tiles of a batch, in a graph.
+  """Returns sums of clipped rows over all tiles of a batch, in a graph.
 
   Args:
     tile: The rows of the examples from a start on, zeros past the batch.
@@ -49,8 +54,12 @@ def of_tiles(tile: Callable[[tf.Tensor], List[tf.Tensor]], size: int, batch: tf.
     return (start + size, [a + b for a, b in zip(sums, more)],
             tf.logical_and(finite, fine))
 
-  zeros = [tf.zeros(var.shape, var.dtype) for var in var_list]
+  sums, finite = of_none(var_list)
   _, sums, finite = tf.while_loop(
-      lambda start, *_: start < batch, body,
-      (0, zeros, tf.constant(True)), parallel_iterations=1)
+      lambda start, *_: start < batch, body, (0, sums, finite), parallel_iterations=1)
   return sums, finite
+
+
+def of_none(var_list: Sequence[tf.Variable]) -> Sums:
+  """Returns the sums of no rows."""
+  return [tf.zeros(var.shape, tf.float64) for var in var_list], tf.constant(True)

@@ -20,6 +20,7 @@ import tensorflow as tf
 from tfcactus.keras import example_seeds
 from tfcactus.keras.checks import variable_reads
 from tfcactus.keras.checks.example_losses import LossFn
+from tfcactus.keras.compat import converters
 from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat import masks
 from tfcactus.keras.compat import models
@@ -249,8 +250,8 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
 
   seeds = example_seeds.row_seeds(batch[2].shape[0])
   try:
-    gradients, predictions, carried, losses, added = tf.vectorized_map(
-        one, (batch, seeds), warn=False)
+    gradients, predictions, carried, losses, added = converters.vectorized_map(
+        one, (batch, seeds))
   except (NotImplementedError, TypeError, ValueError) as error:
     if str(error).startswith('Expected'):
       raise

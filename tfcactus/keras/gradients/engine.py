@@ -177,9 +177,8 @@ class Engine:
         lambda t: tf.TensorSpec([self.rows * self._views] + t.shape[1:], t.dtype),
         batch)
     try:
-      with patches.vectorizing():
-        traced = pass_proof.trace(self._model, self._traced, specs)
-        found = pass_proof.unproved(self._model, traced)
+      traced = pass_proof.trace(self._model, self._traced, specs)
+      found = pass_proof.unproved(self._model, traced)
     except Exception as error:  # pylint: disable=broad-except
       # Whatever it is: if it is not this way's, others will say so again.
       told: Optional[BaseException] = error
@@ -204,7 +203,7 @@ class Engine:
                      ) -> Any:
     """Clipped sums, and all predictions and losses, of one physical batch."""
     viewed = tf.nest.map_structure(self._viewed, batch)
-    with patches.vectorizing(), patches.drawing(self._model, self._keys):
+    with patches.drawing(self._model, self._keys):
       found = self._averaged(
           batched_pass.vectorized(self._model, self._compute_loss, viewed)
           if self.routes.whole else self._batched(viewed))

@@ -1,0 +1,154 @@
+"""Each converter that is relied on, against a loop over unlike rows."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras import one_by_one
+from tests.keras.compat import vectorized_cases
+from tests.keras.compat.all_cases import CASES
+from tests.keras.compat.control_flow_cases import REFUSED
+from tests.keras.compat.control_flow_cases import RIGHT
+from tests.keras.compat.vectorized_cases import ROWS
+from tests.keras.drop_in import test_backward_passes
+from tfcactus.keras.compat import converters
+
+# Wrong in some TensorFlow: these run in every suite.
+_WRONG = '''BatchMatMulV2 BiasAdd BiasAddGrad ClipByValue Conv2DBackpropFilter Equal
+GatherV2 MatMul NotEqual PadV2 Roll Slice Squeeze UnsortedSegmentMax UnsortedSegmentMin
+UnsortedSegmentProd UnsortedSegmentSum'''.split()
+_OTHERS = sorted(set(CASES) - set(_WRONG))
+_PARTS = 8
+
+
+def _difference(cases):
+  return vectorized_cases.first_difference(cases, converters.vectorized_map)
+
+
+@pytest.mark.parametrize('op', _WRONG)
+def test_operations_that_some_converter_mistakes(op):
+  assert _difference(CASES[op]) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('part', range(_PARTS))
+def test_operations_that_are_relied_on(part):
+  assert _difference([case for op in _OTHERS[part::_PARTS] for case in CASES[op]]
+                     ) is None
+
+
+def _rows():
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(ROWS, 3))
+  x[::8] *= 5
+  return (tf.constant(x.astype(np.float32)),
+          tf.constant(rng.integers(0, 6, ROWS).astype(np.int32)))
+
+
+@pytest.mark.parametrize('name', RIGHT)
+def test_branches_loops_and_calls(name):
+  run, x = RIGHT[name], _rows()
+  got = tf.function(lambda: converters.vectorized_map(run, x))()
+  one = tf.function(lambda x, n: run((x, n)))
+  apart = [tf.nest.flatten(one(*row)) for row in zip(*x)]
+  for left, right in zip(tf.nest.flatten(got), map(np.stack, zip(*apart))):
+    np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_what_lists_of_tensors_would_be_mistaken_in_is_refused(name):
+  with pytest.raises((TypeError, ValueError)):
+    tf.function(lambda: converters.vectorized_map(REFUSED[name], _rows()))()
+
+
+def test_every_operation_that_is_relied_on_has_cases():
+  x = _rows()
+  seen = set()
+  for run in RIGHT.values():
+    graph = tf.function(lambda x, n, run=run: run((x, n))).get_concrete_function(
+        x[0][0], x[1][0]).graph
+    seen.update(node.op for node in graph.as_graph_def().node)
+    seen.update(node.op for function in graph.as_graph_def().library.function
+                for node in function.node_def)
+  left = converters.RELIED_ON - set(CASES) - seen
+  assert left == set()
+  # And each case is of the operation that it names.
+  for op, cases in CASES.items():
+    graph = tf.function(lambda *row, case=cases[0]: case.run(*row)
+                       ).get_concrete_function(*[
+                           tf.TensorSpec(each.shape[1:], each.dtype)
+                           for each in cases[0].tensors]).graph
+    assert op in {node.op for node in graph.as_graph_def().node}
+
+
+def test_what_is_not_relied_on_runs_row_by_row():
+  names = set()
+  original = converters._loop  # pylint: disable=protected-access
+
+  def noted(pfor_input, *args, **kwargs):
+    names.add(pfor_input.op_type)
+    return original(pfor_input, *args, **kwargs)
+
+  x = _rows()[0]
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(converters, '_loop', noted)
+    got = converters.vectorized_map(
+        lambda row: (tf.linalg.cholesky(tf.linalg.diag(tf.square(row) + 1)),
+                     tf.strings.as_string(row), tf.roll(row, 1, -1)), x)
+  assert {'AsString', 'Cholesky', 'Roll'} <= names and 'Square' not in names
+  np.testing.assert_allclose(
+      got[0], [np.diag(np.sqrt(np.square(row) + 1)) for row in x], rtol=1e-6)
+
+
+def test_what_writes_is_refused_by_name():
+  variable = tf.Variable(0.)
+
+  def run(row):
+    with tf.control_dependencies([variable.assign_add(row[0])]):
+      return tf.identity(row)
+
+  with pytest.raises(ValueError, match='Expected operations .* AssignAddVariableOp'):
+    tf.function(lambda: converters.vectorized_map(run, _rows()[0]))()
+
+
+def test_numbers_of_no_segment_are_in_no_other_row():
+  # Some devices, and compiled functions, let them pass.
+  data = tf.constant(np.arange(1., 7, dtype=np.float32).reshape(2, 3))
+  ids = tf.constant([[0, 2, 3], [-1, 1, 7]])
+  got = converters.vectorized_map(
+      lambda row: tf.math.unsorted_segment_sum(*row, 3), (data, ids))
+  np.testing.assert_array_equal(got, [[1, 0, 2], [0, 5, 0]])
+
+
+def test_printed_words_of_all_rows(capfd):
+  def run(row):
+    with tf.control_dependencies([tf.print('row', row[1])]):
+      return tf.identity(row)
+
+  x = tf.reshape(tf.range(4), [2, 2])
+  tf.function(lambda: converters.vectorized_map(run, x))()
+  assert 'row 1\nrow 3' in capfd.readouterr().err
+
+
+@pytest.mark.parametrize('vectorize', [False, True])
+def test_private_layers_that_roll_leave_examples_apart(vectorize):
+  tf.keras.utils.set_random_seed(1)
+  model = one_by_one.shake(tf.keras.Sequential([
+      tf.keras.layers.Input((5, 4)), tf.keras.layers.Dense(4),
+      test_backward_passes.Rolled(), tf.keras.layers.Flatten(),
+      tf.keras.layers.Dense(1)]))
+  x = np.full((ROWS, 5, 4), .01, np.float32)
+  x[8::8, :, :2], x[8::8, :, 2:], x[0] = 3, -3, 5
+  y, loss = np.zeros((ROWS, 1), np.float32), tf.keras.losses.MeanSquaredError('none')
+  whole = one_by_one.engine_sums(model, loss, x, y, vectorize).sums
+  fewer = one_by_one.engine_sums(model, loss, x[1:], y[1:], vectorize).sums
+  assert np.linalg.norm(whole - fewer) <= one_by_one.CLIP * (1 + 1e-4)
+  alone = one_by_one.loop_sums(model, loss, x, y).sums
+  np.testing.assert_allclose(whole, alone, atol=1e-4 * one_by_one.CLIP)
+
+
+def test_tensorflow_is_as_it_was_outside():
+  registry = converters._registry  # pylint: disable=protected-access
+  before = dict(registry)
+  converters.vectorized_map(tf.square, tf.range(3))
+  assert registry == before

@@ -1,0 +1,319 @@
+"""How `tf.vectorized_map` vectorises operations: those of TensorFlow's ways that are
+tested here, ways of our own, and else a loop over the rows.
+
+TensorFlow has a converter for each of about 330 operations. A converter says how an
+operation is carried out for all rows at once. Some are wrong: they mix the rows, which
+voids a bound on what one example changes. So those that are relied on are listed, and
+tests/keras/compat/test_converters.py compares each with a loop over unlike rows. What
+is not listed runs row by row, or is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import sys
+import threading
+from typing import Any
+from typing import Callable
+from typing import Dict
+from typing import Iterator
+from typing import List
+
+import tensorflow as tf
+from tensorflow.python.ops import gen_stateless_random_ops as stateless
+from tensorflow.python.ops.parallel_for.pfor import wrap
+
+from tfcactus.keras.compat import patches
+
+# Of the same name as a function of its package.
+pfor = sys.modules[wrap.__module__]
+
+_registry: Dict[str, Any] = pfor._pfor_converter_registry  # pylint: disable=protected-access
+
+RELIED_ON = frozenset('''
+Abs Acos Acosh Add AddN AddV2 All Angle Any ArgMax ArgMin Asin Asinh Assert Atan Atan2
+Atanh AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad BatchToSpaceND BitwiseAnd BitwiseOr
+BitwiseXor BroadcastTo Bucketize Cast Ceil CheckNumerics Complex ComplexAbs ConcatV2
+Conj ConjugateTranspose Conv2D Conv2DBackpropInput Cos Cosh Cumprod Cumsum DepthToSpace
+DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter
+DepthwiseConv2dNativeBackpropInput Digamma Div DivNoNan Einsum Elu EluGrad EnsureShape
+Erf Erfc Erfinv Exp ExpandDims Expm1 FFT FFT2D FFT3D Fill Floor FloorDiv FloorMod
+FusedBatchNormGradV3 FusedBatchNormV3 GatherNd Greater GreaterEqual IFFT IFFT2D IFFT3D
+IRFFT IRFFT2D IRFFT3D Identity IdentityN If Imag Inv Invert IsFinite IsInf IsNan
+LeakyRelu LeakyReluGrad LeftShift Less LessEqual Lgamma Log Log1p LogSoftmax LogicalAnd
+LogicalNot LogicalOr MatrixBandPart MatrixDiagPartV3 MatrixDiagV3 MatrixSetDiagV3 Max
+MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad MaxPoolGradV2 MaxPoolV2 Maximum Mean Min
+Minimum Mod Mul MulNoNan Ndtri Neg OneHot OnesLike Pack Pad PartitionedCall Pow Prod
+Rank Real RealDiv Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Reshape
+ReverseV2 RightShift Rint Round Rsqrt RsqrtGrad Select SelectV2 Selu SeluGrad Shape
+ShapeN Sigmoid SigmoidGrad Sign Sin Sinh Size Softmax SoftmaxCrossEntropyWithLogits
+Softplus SoftplusGrad Softsign SoftsignGrad SpaceToBatchND SpaceToDepth
+SparseSoftmaxCrossEntropyWithLogits Split SplitV Sqrt SqrtGrad Square SquaredDifference
+StatefulPartitionedCall StatelessIf StopGradient StridedSlice StridedSliceGrad Sub Sum
+Tan Tanh TanhGrad TensorListFromTensor TensorListPopBack TensorListPushBack
+TensorListReserve TensorListSetItem TensorListStack Tile TopKV2 Transpose TruncateDiv
+TruncateMod Unpack Xdivy Xlog1py Xlogy ZerosLike
+'''.split())
+"""Operations whose converter of TensorFlow is used as it is."""
+
+
+def _channel(image: tf.Tensor, pfor_input: Any) -> int:
+  """How many channels an image has; 0 where that is not known."""
+  nhwc = pfor_input.get_attr('data_format') == b'NHWC'
+  return image.shape[-1 if nhwc else 1] or 0 if image.shape.rank else 0
+
+
+def _is_not_grouped(pfor_input: Any) -> bool:
+  """The filters of groups would be those of other rows' groups."""
+  made = pfor_input.op.outputs[0].shape
+  return bool(made.rank) and made[2] is not None and (
+      pfor_input.get_attr('padding') != b'EXPLICIT' and
+      made[2] == _channel(pfor_input.op.inputs[0], pfor_input))
+
+
+def _has_no_negative_axes(pfor_input: Any) -> bool:
+  """An axis of -1 would become that of the rows."""
+  axes = tf.get_static_value(pfor_input.input(2).t)
+  return not pfor_input.input(1).is_stacked and axes is not None and bool(
+      (axes >= 0).all())
+
+
+def _is_real(pfor_input: Any) -> bool:
+  """Complex factors would be conjugated where they are to be transposed."""
+  return not pfor_input.op.outputs[0].dtype.is_complex
+
+
+def _has_last_channels(pfor_input: Any) -> bool:
+  """Of channels that come first, axes are mistaken."""
+  return pfor_input.get_attr('data_format') == b'NHWC'
+
+
+def _fits(pfor_input: Any) -> bool:
+  """Of shapes that do not fit there is one answer, not one for each row."""
+  if pfor_input.get_attr('incompatible_shape_error'):
+    return True
+  x, y = (each.shape for each in pfor_input.op.inputs)
+  return x.is_fully_defined() and y.is_fully_defined() and all(
+      1 in pair or pair[0] == pair[1] for pair in zip(x[::-1], y[::-1]))
+
+
+def _is_by_numbers(pfor_input: Any) -> bool:
+  """Bounds for each place are not broadcast."""
+  return all(bound.shape.rank == 0 for bound in pfor_input.op.inputs[1:])
+
+
+def _has_axes(pfor_input: Any) -> bool:
+  """Without axes that of the rows would be left out, if there is one row."""
+  return bool(pfor_input.get_attr('squeeze_dims'))
+
+
+def _begins_alike(pfor_input: Any) -> bool:
+  """Where a slice begins elsewhere in each row, its size is taken over all rows."""
+  return not pfor_input.input(1).is_stacked
+
+
+def _is_read_alike(pfor_input: Any) -> bool:
+  """Places that differ are taken by the numbers of all rows, not those in a branch."""
+  return not (pfor_input.input(0).is_stacked and pfor_input.input(1).is_stacked)
+
+
+def _batches_from_the_start(pfor_input: Any) -> bool:
+  """Axes of batches of what rows share are mistaken if counted from the end."""
+  return pfor_input.input(0).is_stacked or pfor_input.get_attr('batch_dims') >= 0
+
+
+_SOMETIMES: Dict[str, Callable[[Any], bool]] = {
+    'BiasAdd': _has_last_channels, 'BiasAddGrad': _has_last_channels,
+    'ClipByValue': _is_by_numbers, 'Conv2DBackpropFilter': _is_not_grouped,
+    'Equal': _fits, 'GatherV2': _batches_from_the_start, 'MatMul': _is_real,
+    'NotEqual': _fits, 'Roll': _has_no_negative_axes, 'Slice': _begins_alike,
+    'Squeeze': _has_axes, 'TensorListGetItem': _is_read_alike}
+"""Operations whose converter is right where a condition holds."""
+
+
+def _loop(pfor_input: Any, *args: Any, **kwargs: Any) -> Any:
+  """Runs an operation row by row."""
+  del args, kwargs
+  op = pfor_input.op
+  if not op.outputs or any(
+      each.dtype in (tf.variant, tf.resource) for each in op.outputs) or any(
+          taken.is_stacked and taken.t.dtype in (tf.variant, tf.resource)
+          for taken in pfor_input.inputs):
+    raise ValueError(
+        'Expected operations that are known to leave examples alone, or that run on '
+        f'one after the other, got {op.type} in {op.name!r}, of which neither is '
+        'known; write the layer or loss without it.')
+  number = tf.get_static_value(pfor_input.pfor.loop_len_vector)
+  number = pfor_input.pfor.loop_len_vector[0] if number is None else int(number[0])
+  attributes = op.node_def.attr
+
+  def body(i: tf.Tensor, made: List[tf.TensorArray]) -> Any:
+    outputs = pfor._create_op(  # pylint: disable=protected-access
+        op.type, [taken.t[i] if taken.is_stacked else taken.t
+                  for taken in pfor_input.inputs],
+        [each.dtype for each in op.outputs], attrs=attributes).outputs
+    return i + 1, [array.write(i, each) for array, each in zip(made, outputs)]
+
+  _, made = tf.while_loop(lambda i, _: i < number, body, (0, [
+      tf.TensorArray(each.dtype, number, element_shape=each.shape)
+      for each in op.outputs]))
+  return [wrap(array.stack(), True) for array in made]
+
+
+def _in_a_loop(original: Any, value: Any, pfor_input: Any, *args: Any, **kwargs: Any
+              ) -> Any:
+  """In place of a converter that is not relied on."""
+  del original, value, args, kwargs
+  return _loop(pfor_input)
+
+
+def _where(holds: Callable[[Any], bool], original: Any, value: Any, pfor_input: Any
+          ) -> Any:
+  """In place of a converter that is relied on where a condition holds."""
+  del value
+  return original(pfor_input) if holds(pfor_input) else _loop(pfor_input)
+
+
+def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
+  """Vectorises a matrix product so that its kernel need not broadcast.
+
+  TensorFlow 2.16 to 2.21 with oneDNN write past the end of memory when a
+  product broadcasts (8, 1, 5, 4) with (4, 3), which is what a product of one
+  example and weights becomes.
+  """
+  del original, value
+  pfor_input.expanddim_inputs_for_broadcast()
+  x, y = pfor_input.input(0)[0], pfor_input.input(1)[0]
+  batch = tf.broadcast_dynamic_shape(tf.shape(x)[:-2], tf.shape(y)[:-2])
+  x, y = (tf.broadcast_to(factor, tf.concat([batch, tf.shape(factor)[-2:]], 0))
+          for factor in (x, y))
+  return wrap(tf.matmul(
+      x, y, adjoint_a=pfor_input.get_attr('adj_x'),
+      adjoint_b=pfor_input.get_attr('adj_y')), True)
+
+
+def _convert_segments(original: Any, value: Any, pfor_input: Any) -> Any:
+  """Gives each row segments of its own, and leaves out what is in none of them.
+
+  TensorFlow adds to the number of a segment those of the rows before, so that one
+  past the last is the first of the next row; until 2.14 -1 is the last one of the row
+  before.
+  """
+  del original, value
+  pfor_input.stack_inputs([0, 1])
+  data, ids, number = (pfor_input.input(i).t for i in range(3))
+  if pfor_input.input(2).is_stacked:
+    return _loop(pfor_input)
+  ids, number = tf.cast(ids, tf.int64), tf.cast(number, tf.int64)
+  rows = tf.shape(ids, tf.int64)[0]
+  first = tf.reshape(number * tf.range(rows), tf.concat(
+      [[-1], tf.ones([tf.rank(ids) - 1], tf.int32)], 0))
+  inside = tf.logical_and(ids >= 0, ids < number)
+  made = getattr(tf.raw_ops, pfor_input.op_type)(
+      data=data, segment_ids=tf.where(inside, ids + first, -tf.ones_like(ids)),
+      num_segments=number * rows)
+  return wrap(tf.reshape(made, tf.concat(
+      [[rows, number], tf.shape(made, tf.int64)[1:]], 0)), True)
+
+
+def _convert_print(original: Any, value: Any, pfor_input: Any) -> Any:
+  """Prints the words of all rows one after the other."""
+  words = pfor_input.input(0)
+  if words.is_stacked:
+    pfor_input.inputs[0] = wrap(tf.strings.reduce_join(words.t, separator='\n'), False)
+  return original(pfor_input)
+
+
+def _convert_draw(draw: Callable[..., tf.Tensor], original: Any, value: Any,
+                  pfor_input: Any) -> Any:
+  """Draws for all rows at once by the seed of the first.
+
+  All seeds are fresh, so that rows are independent either way; TensorFlow would
+  go through them one by one.
+  """
+  del original, value
+  inputs = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
+  only_seed = [each.is_stacked for each in inputs] == (
+      [i == 1 for i in range(len(inputs))])
+  if patches.DRAW not in pfor_input.op.name or not only_seed:
+    return _loop(pfor_input)
+  shape, seed, *bounds = (each.t for each in inputs)
+  rows = tf.cast(pfor_input.pfor.loop_len_vector, shape.dtype)
+  kwargs = {} if bounds else {'dtype': pfor_input.get_attr('dtype')}
+  return wrap(draw(tf.concat([rows, shape], 0), seed[0], *bounds, **kwargs), True)
+
+
+def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
+           inputs: Any, *args: Any) -> Any:
+  """Refuses lists of tensors in loops that are of another length for each row."""
+  del value
+  kept = loop._body_pass_through_indices  # pylint: disable=protected-access
+  if any(each.dtype == tf.variant for i, each in enumerate(inputs) if i not in kept):
+    raise ValueError(
+        'Expected loops that run as often for each example, or whose gradient needs '
+        'nothing that was computed on the way, got a loop that keeps lists of tensors '
+        'and ends by the example; give it a fixed number of rounds, and pick by '
+        'tf.where.')
+  return original(loop, conditions, indices, inputs, *args)
+
+
+_OWN: Dict[str, Callable[..., Any]] = {
+    'BatchMatMulV2': _convert_matmul, 'PrintV2': _convert_print,
+    **{f'UnsortedSegment{name}': _convert_segments
+       for name in ('Max', 'Min', 'Prod', 'Sum')},
+    **{name: functools.partial(_convert_draw, draw) for name, draw in (
+        ('StatelessRandomUniform', stateless.stateless_random_uniform),
+        ('StatelessRandomUniformInt', stateless.stateless_random_uniform_int),
+        ('StatelessRandomNormal', stateless.stateless_random_normal),
+        ('StatelessTruncatedNormal', stateless.stateless_truncated_normal))}}
+"""Operations that are vectorised otherwise than by TensorFlow."""
+
+_LOOPS = frozenset(('While', 'StatelessWhile'))
+
+_converters = patches.LibraryPatch([
+    patches.Place(pfor, '_fallback_converter', _in_a_loop),
+    patches.Place(pfor.WhileV2, '_process_cond_stacked', _while),
+    *(patches.Place(_registry, name, convert) for name, convert in _OWN.items()),
+    *(patches.Place(_registry, name, functools.partial(_where, holds))
+      for name, holds in _SOMETIMES.items()),
+    *(patches.Place(_registry, name, _in_a_loop) for name in sorted(_registry)
+      if name not in RELIED_ON | _LOOPS and name not in {**_OWN, **_SOMETIMES})])
+"""How `tf.vectorized_map` vectorises all operations while in `vectorized_map`."""
+
+
+def vectorized_map(function: Callable[[Any], Any], rows: Any) -> Any:
+  """Runs a function on each row by itself, by operations that are known to do so.
+
+  Args:
+    function: Of one row; its operations may not depend on the place of the row.
+    rows: A structure of tensors of shape (rows, ...).
+
+  Returns:
+    What the function returns, each tensor of shape (rows, ...).
+
+  Raises:
+    ValueError: naming an operation that can neither be vectorised nor looped over.
+  """
+  with _vectorizing():
+    return tf.vectorized_map(function, rows, warn=False)
+
+
+@contextlib.contextmanager
+def _vectorizing() -> Iterator[None]:
+  """Has `tf.vectorized_map` inside be sound, fast in draws, and quiet.
+
+  It notes as if it were an error, which it is not, that it uses a loop.
+  """
+  logger, thread = tf.get_logger(), threading.get_ident()
+
+  def keep(record: logging.LogRecord) -> bool:
+    return record.thread != thread or 'uses a while_loop' not in record.getMessage()
+
+  logger.addFilter(keep)
+  try:
+    with _converters.inside(True):
+      yield
+  finally:
+    logger.removeFilter(keep)
