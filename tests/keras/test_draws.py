@@ -15,6 +15,7 @@ from tests.keras.conftest import FakePlan
 from tfcactus import noise as noise_lib
 from tfcactus.keras import privatize
 from tfcactus.keras import random_bits
+from tfcactus.keras.compat import models
 from tfcactus.keras.compat import versions
 from tfcactus.keras.gradients import engine as engine_lib
 
@@ -272,6 +273,19 @@ _NUMBERS = np.random.default_rng(1)
 _TABLE = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.)
 
 
+class _ByPlace(layers.Layer):
+  """Looks up a weight by the place of a row in the batch."""
+
+  def build(self, shape):
+    self.table = self.add_weight(name='table', shape=(_ROWS, 3, _WIDTH))
+
+  def call(self, inputs):
+    places = tf.argmax(inputs[:, :3], 1)[:, None]
+    return inputs * tf.raw_ops.ResourceGather(
+        resource=models.handle(self.table), indices=places, dtype=tf.float32,
+        batch_dims=1)[:, 0]
+
+
 def _inserted(x):
   with tf.control_dependencies([_TABLE.insert(tf.constant([1], tf.int64), x[:1, 0])]):
     return x + _TABLE.lookup(tf.constant([1], tf.int64))
@@ -323,6 +337,7 @@ _REFUSED = {
         lambda x: x * tf.strings.to_number(tf.io.read_file('number.txt')))),
     'a variable of others': ('weights of the model alone', _of(
         lambda x: x * _OUTSIDE)),
+    'a weight by the place': ('vectorised|must have rank|[Dd]imension', _ByPlace),
     **({} if not versions.KERAS_3 else {
         'Keras generator of all': ('write no variables', _of(
             lambda x: x * versions.keras.random.normal(tf.shape(x)))),
