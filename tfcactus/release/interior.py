@@ -4,7 +4,8 @@ For a fraction q and data x_1..x_n in a domain of k ordered values, the balance
 g(j) = (1 - q) #{x_i <= j} - q #{x_i > j} grows with j and crosses zero at the quantile.
 One added or removed record changes g by at most max(q, 1 - q), so that n need not be
 public. An answer of rank error w is a j with g(j) > -w and g(j - 1) < w: the
-generalised interior point of f = (g + w) / 2w clipped to [0, 1], with f(0) = 0, f(k+1) = 1.
+generalised interior point of f = (g + w) / 2w clipped to [0, 1], where f(0) = 0 and
+f(k + 1) = 1.
 
 There are two methods. 'binary-search' asks ceil(log2(k)) noisy balances. 'recursion' is
 Theorem 25: the largest increase of f over a node grows with the level of the dyadic
@@ -122,13 +123,6 @@ def _width(noise: noise_lib.ScalarNoise, size: int, fraction: float,
 
 @dataclasses.dataclass(frozen=True)
 class Balance:
-  """The balance g(j) of sorted data.
-
-  Attributes:
-    records: Shape (n,), sorted int64 in [1, size].
-    fraction: q.
-    size: k.
-  """
 
   records: np.ndarray
   fraction: float
@@ -254,10 +248,7 @@ def binary_search_draws(balance: Balance, noise: noise_lib.ScalarNoise,
 
 def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise,
                     rng: SystemRandom, runs: int) -> np.ndarray:
-  """Returns `runs` independent answers of Theorem 25's recursion, shape (runs,).
-
-  `width` is the rank error w; `noise` is in units of one record.
-  """
+  """Returns `runs` answers of Theorem 25's recursion for rank error `width`."""
   levels = _levels(balance.size)
   nodes = [_nodes(balance, width, level) for level in range(levels + 1)]
   largest = np.array([np.max(value) for _, value in nodes])

@@ -62,10 +62,7 @@ def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float)
 
 def noise_family(family: str, bend: Optional[float] = None
                  ) -> Callable[[float], noise_lib.ScalarNoise]:
-  """Returns the map from noise size to noise of a family, with `bend` in sensitivities.
-
-  Raises ValueError if the family is unknown, or `bend` is missing or out of place.
-  """
+  """Returns the map from size to noise; raises ValueError for a bad family or bend."""
   if family not in FAMILIES:
     raise ValueError(
         f'Expected family in {FAMILIES}, got family={family!r}.')

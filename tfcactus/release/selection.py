@@ -243,10 +243,7 @@ def smallest_gap(noise: noise_lib.ScalarNoise, *, num_options: int, beta: float,
 
 def obvious_answer_success(noise: noise_lib.ScalarNoise, num_options: int, gap: float
                            ) -> float:
-  """Returns the exact probability that Algorithm 22 names the best of k options.
-
-  `gap` is between the best and the second score, in sensitivities.
-  """
+  """Returns the exact P(Algorithm 22 names the best), `gap` being in sensitivities."""
   clipped = max(0.5 * gap - 1, 0.0)
   if clipped == 0:
     return 1 / num_options

@@ -153,10 +153,7 @@ def num_levels(num_values: int) -> int:
 
 def threshold_draws(counts: np.ndarray, noise: noise_lib.ScalarNoise, rng: SystemRandom,
                     runs: int) -> np.ndarray:
-  """Returns `runs` independent answers to all threshold queries, shape (runs, k).
-
-  `counts` of shape (k,) has the number of records of each value.
-  """
+  """Returns `runs` answers to all threshold queries, int64, shape (runs, k)."""
   size = counts.size
   upto = np.arange(1, size + 1)
   running = np.append(0, np.cumsum(counts))

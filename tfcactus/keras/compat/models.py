@@ -208,10 +208,7 @@ def local(variable: tf.Variable) -> tf.Variable:
 
 
 def clone(model: keras.Model, copied: Callable[[Any], Any]) -> keras.Model:
-  """Copies a Sequential or functional model; `copied` maps each layer to its copy.
-
-  A copy may be a layer of another class.
-  """
+  """Copies a Sequential or functional model; `copied` returns the copy of a layer."""
   if not KERAS_3:
     return keras.models.clone_model(model, clone_function=copied)
 

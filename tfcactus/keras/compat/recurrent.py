@@ -103,7 +103,7 @@ def dropped(layer: keras.layers.Layer, sequences: tf.Tensor, training: Any
 
 def dropout_masks(cell: keras.layers.Layer, gates: int, name: str,
                   values: tf.Tensor, training: Any) -> Masks:
-  """Returns a cell's dropout masks, which all time steps share: one per gate, or one.
+  """Returns a cell's dropout masks, shared by all time steps, one per gate or one.
 
   `name` is 'dropout' or 'recurrent_dropout', `values` what is masked at one time step.
   """
@@ -166,10 +166,7 @@ def returned(layer: keras.layers.Layer, output: tf.Tensor, states: List[Any]) ->
 
 @contextlib.contextmanager
 def unfused(layer: keras.layers.Layer) -> Iterator[None]:
-  """Makes a Bidirectional call its layers inside the context.
-
-  Keras 3 may otherwise run one fused kernel for both, without calling them.
-  """
+  """Makes a Bidirectional call its layers; Keras 3 may run one fused kernel instead."""
   around = {name: lambda *args, **kwargs: False for name in (
       '_can_attempt_fused_lstm', '_can_attempt_fused_gru')}
   with patches.replaced(layer, **around):

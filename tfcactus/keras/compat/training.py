@@ -41,10 +41,7 @@ def compile_arguments(**arguments: Any) -> Any:
 
 
 def remember_inputs(model: keras.Model, inputs: Any) -> None:
-  """Records a model's training inputs for `tf.saved_model.save`.
-
-  Keras 2 only: it records them when the model itself is called. Keras 3 needs none.
-  """
+  """Records a model's inputs for `tf.saved_model.save`; Keras 3 needs no record."""
   if not KERAS_3:
     model._set_save_spec(inputs)  # pylint: disable=protected-access
 

@@ -26,10 +26,6 @@ def _parts(version: str) -> Tuple[int, int]:
 
 def check_versions(tensorflow: str, keras_version: str,
                    backend: str = 'tensorflow') -> None:
-  """Raises ImportError, naming what to install, for unsupported versions.
-
-  `tensorflow` and `keras_version` are such as "2.15.1"; `backend` is that of Keras 3.
-  """
   if _parts(tensorflow) < _OLDEST_TENSORFLOW:
     raise ImportError(
         f'Expected TensorFlow 2.14 or later, got TensorFlow {tensorflow}: it '
@@ -82,10 +78,7 @@ check_versions(tf.__version__, KERAS_VERSION,
 
 
 def check_same_keras(name: str, thing: object) -> None:
-  """Raises ValueError if an object or class belongs to another Keras than `tf.keras`.
-
-  `name` is the argument's name.
-  """
+  """Raises ValueError if the argument `name` is of another Keras than `tf.keras`."""
   cls = thing if isinstance(thing, type) else type(thing)
   packages = [base.__module__.split('.')[0] for base in cls.__mro__]
   if keras.__name__ in packages:

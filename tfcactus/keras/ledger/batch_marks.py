@@ -66,11 +66,9 @@ class Taken(NamedTuple):
 
 
 class Marked(NamedTuple):
-  """Inputs with a mark; only batches made by this library carry one.
+  """Inputs x with a mark; only batches made by this library carry one.
 
-  Attributes:
-    x: The inputs.
-    mark: int64, shape (rows, 2): `Marks.number`, and the key of the batch or row.
+  `mark` is int64 of shape (rows, 2): `Marks.number`, and the key of the batch or row.
   """
 
   x: Any

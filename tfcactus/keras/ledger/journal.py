@@ -206,10 +206,7 @@ class Journal:
     self._last = line
 
   def _read(self) -> List[Dict[str, Any]]:
-    """Returns all records; truncates a last line that was not written to its end.
-
-    No step was released on such a line: its write had not returned.
-    """
+    """Returns all records; truncates an incomplete last line, whose step never ran."""
     data = b''
     while True:
       more = os.read(self._file, 2**20)

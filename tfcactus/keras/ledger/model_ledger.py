@@ -42,9 +42,8 @@ class ModelLedger:
   Attributes:
     plan: The `PrivacyPlan`.
     record: The `Record` of the variables.
-    journal: The `Journal`, or None.
+    journal: The `Journal` if it is open, or None.
     journal_path: Its absolute path, or None.
-    no_run_card: ''.
   """
 
   no_run_card = ''
@@ -54,19 +53,11 @@ class ModelLedger:
                condition: str = ''):
     """Opens the ledger, continuing the counts of earlier ledgers of the variables.
 
-    Args:
-      model: The wrapped model.
-      plan: A `PrivacyPlan`.
-      norm: The clipping norm.
-      journal: Path of a `Journal`, or None.
-      seeded: Whether the noise comes from a seed.
-      loaded: Whether the model comes from a file. Its journal may count more than the
-        file; it is only read, and not opened before training.
-      condition: A further assumption of the guarantee, in a sentence, or ''.
-
-    Raises:
-      ValueError: if steps were released that the plan does not cover, or the journal
-        cannot be opened.
+    `seeded` tells whether the noise comes from a seed; `condition` is a further
+    assumption of the guarantee, a sentence or ''. If the model is `loaded` from a file,
+    its journal may count more than the file; it is only read, and not opened before
+    training. Raises ValueError if the plan does not cover released steps, or the
+    journal cannot be opened.
     """
     self.plan = plan
     self._loaded = loaded
@@ -240,10 +231,7 @@ class ModelLedger:
     self.record.catch_up(Counts(seeded_parts=int(Seeded.of(noise, batches))))
 
   def check_counters(self, weights: Iterable[Tuple[tf.Variable, Any]]) -> None:
-    """Raises ValueError if a counter is no integer, as where weights were averaged.
-
-    `weights` has a pair (variable, value) for each weight of the private model.
-    """
+    """Raises ValueError if a counter among (variable, value) pairs is no integer."""
     own = {id(each): name for name, each in self.record.counters.items()}
     for variable, value in weights:
       if id(variable) in own and np.asarray(value).dtype.kind not in 'iu':
@@ -257,10 +245,7 @@ class ModelLedger:
   @contextlib.contextmanager
   def training(self, marks: Marks, optimizer: keras.optimizers.Optimizer,
                model: keras.Model, batches: Any) -> Iterator[None]:
-    """Accounts steps inside the context to the batches of `marks`.
-
-    `model` is the private model, `batches` the argument of `fit`.
-    """
+    """Accounts steps inside the context to `marks`; `fit` was given `batches`."""
     self._open_journal()
     self.check_weights()
     self.record.catch_up(agreement.begin(
@@ -312,10 +297,7 @@ class ModelLedger:
       self.record.keep(self._model)
 
   def ledger(self, ahead: int = 0) -> Ledger:
-    """Returns what was released so far and how its batches were drawn.
-
-    `ahead` further steps are counted, on the data of the training in progress.
-    """
+    """Returns the ledger, with `ahead` further steps on the data being trained on."""
     known = self.record.catch_up()
     note = lineage.problem(self.record, self._model, self.plan)
     if self._unread:

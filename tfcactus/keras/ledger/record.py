@@ -109,10 +109,7 @@ class Record:
       return not self.changed and self.weights.knows(model)
 
   def look(self, model: keras.Model) -> None:
-    """Voids the account if weights changed outside counted steps.
-
-    To be called before the weights are trained further or saved.
-    """
+    """Voids the account if weights changed outside counted steps, before their use."""
     self.changed = not self.knows(model)
     if self.changed:
       # Saved with the weights, for processes that load them.

@@ -49,11 +49,7 @@ class _SumQuery:
     return collections.OrderedDict()
 
   def initial_sample_state(self, template: Any = None) -> Any:
-    """Returns zeros in the structure of `template`.
-
-    The parts of `template` are tensors, arrays, numbers or `TensorSpec`s. Raises
-    AttributeError for None.
-    """
+    """Returns zeros in the structure of `template`; raises AttributeError for None."""
     return tf.nest.map_structure(_zeros_like, template)
 
   def preprocess_record(self, params: Any, record: Any) -> Any:
