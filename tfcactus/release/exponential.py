@@ -64,10 +64,9 @@ def exponential_draws(steps: np.ndarray, rate: float, rng: SystemRandom, runs: i
                       ) -> np.ndarray:
   """Returns `runs` independent answers of the exponential mechanism, shape (runs,).
 
-  `steps` are integer scores of shape (k,); `rate` is the growth of an option's
-  log-weight per step. Each option gets an exponential clock, and the first to ring is
-  drawn. The clocks are accurate in both tails, so that rare options have their true
-  probability.
+  `steps` are integer scores; `rate` is the growth of an option's log-weight per step.
+  The option whose exponential clock rings first is drawn. The clocks are accurate in
+  both tails, so that rare options have their true probability.
   """
   shape = (runs, steps.size)
   half = 0.5 * fine_uniform(rng, shape)

@@ -123,6 +123,7 @@ def _width(noise: noise_lib.ScalarNoise, size: int, fraction: float,
 
 @dataclasses.dataclass(frozen=True)
 class Balance:
+  """The balance g(j) of sorted int64 `records` in [1, k]; `size` is k, `fraction` q."""
 
   records: np.ndarray
   fraction: float

@@ -33,8 +33,8 @@ def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float
                    ) -> float:
   """Returns the smallest count that passes a threshold that no empty count passes.
 
-  Of a `histogram`, report the counts at or above `count_threshold`. With probability 1
-  - beta no empty count is reported, and a given count of this size is.
+  Report the counts of a `histogram` at or above `count_threshold`. With probability
+  1 - beta no empty count is reported, and a given count of this size is.
 
   Args:
     noise: The histogram's noise.

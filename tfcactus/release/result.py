@@ -38,12 +38,11 @@ class Release(guarantee_lib.ReleasedStatistic):
   def error(self, beta: float) -> float:
     """Returns a bound that the error exceeds with probability at most beta.
 
+    The bound comes from the noise's own quantiles, in units of the query; see
+    `error_kind`. It does not depend on the data.
+
     Args:
       beta: In (0, 1).
-
-    Returns:
-      A bound from the noise's own quantiles, in units of the query; see `error_kind`.
-      It does not depend on the data.
     """
     return float(self.error_bound(_checks.delta(beta, 'beta')))
 

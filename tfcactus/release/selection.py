@@ -138,10 +138,7 @@ def _scores(scores: npt.ArrayLike, sensitivity: float, m: int
 
 def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.ScalarNoise,
                          rng: SystemRandom, runs: int) -> np.ndarray:
-  """Returns `runs` independent answers of Algorithm 22, shape (runs,).
-
-  `steps` are integer scores of shape (k,) with sensitivity `scale`.
-  """
+  """Returns `runs` answers of Algorithm 22 to integer scores of sensitivity `scale`."""
   size = steps.size
   best = int(np.argmax(steps))
   second = int(np.max(np.delete(steps, best)))
@@ -170,8 +167,7 @@ def obvious_answer_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: flo
   """Returns the gap in sensitivities at which Algorithm 22 errs with probability beta.
 
   The probability of the right answer is exactly that of the noise exceeding the
-  threshold less the clipped gap, or 1/k where the clipped gap is zero. `num_options` is
-  k >= 2.
+  threshold less the clipped gap, or 1/k where the clipped gap is zero.
   """
   k = _checks.integer('num_options', num_options, 2)
   beta = _checks.delta(beta, 'beta')
@@ -183,10 +179,7 @@ def obvious_answer_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: flo
 
 def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: int = 1
               ) -> float:
-  """Returns a gap in sensitivities from which on Algorithm 21 is right.
-
-  Any of the m options is wrong with probability at most beta. `num_options` is k > m.
-  """
+  """Returns a gap in sensitivities from which on P(Algorithm 21 errs) <= beta."""
   m = _checks.integer('m', m, 1)
   k = _checks.integer('num_options', num_options, m + 1)
   beta = _checks.delta(beta, 'beta')

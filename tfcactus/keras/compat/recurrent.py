@@ -103,7 +103,7 @@ def dropped(layer: keras.layers.Layer, sequences: tf.Tensor, training: Any
 
 def dropout_masks(cell: keras.layers.Layer, gates: int, name: str,
                   values: tf.Tensor, training: Any) -> Masks:
-  """Returns a cell's dropout masks, shared by all time steps, one per gate or one.
+  """Returns a cell's dropout masks for all time steps: one per gate, one, or None.
 
   `name` is 'dropout' or 'recurrent_dropout', `values` what is masked at one time step.
   """
@@ -149,10 +149,7 @@ def unrolled(model: keras.Model) -> Iterator[None]:
 
 
 def returned(layer: keras.layers.Layer, output: tf.Tensor, states: List[Any]) -> Any:
-  """Returns `output` and `states` as the layer's `call` does.
-
-  `output` is of the last or of all steps; `states` has a list for each cell.
-  """
+  """Returns `output`, and `states` as a list per cell, as the layer's `call` does."""
   if KERAS_3:
     output = tf.cast(output, layer.compute_dtype)
     states = tf.nest.map_structure(

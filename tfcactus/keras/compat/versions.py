@@ -26,6 +26,7 @@ def _parts(version: str) -> Tuple[int, int]:
 
 def check_versions(tensorflow: str, keras_version: str,
                    backend: str = 'tensorflow') -> None:
+  """Raises ImportError, saying what to install, for unsupported versions."""
   if _parts(tensorflow) < _OLDEST_TENSORFLOW:
     raise ImportError(
         f'Expected TensorFlow 2.14 or later, got TensorFlow {tensorflow}: it '

@@ -128,10 +128,7 @@ class BatchMarks(Marks):
 
   def mark(self, batches: Iterable[Tuple[int, Iterable[Tuple[Any, Any, Any]]]]
           ) -> Iterator[Iterator[Tuple[Marked, Any, Any]]]:
-    """Yields the parts (x, y, weights) of each batch of a pass, with marks on x.
-
-    `batches` has pairs (fingerprint, parts).
-    """
+    """Yields marked parts (x, y, weights) of each (fingerprint, parts) of a pass."""
     for index, (fingerprint, parts) in enumerate(batches):
       yield self._marked(self._issue(index, fingerprint), parts)
 

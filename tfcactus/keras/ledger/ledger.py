@@ -180,10 +180,7 @@ class HoldsLedger(Protocol):
 
 def check_same_plan(plan: PrivacyPlan, trained: Optional[PrivacyPlan],
                     l2_norm_clip: float, noise_digest: str) -> None:
-  """Raises ValueError, naming the field, if `plan` is not the plan of the training.
-
-  `trained` is the plan of the training if known, `l2_norm_clip` its clipping norm.
-  """
+  """Raises ValueError, naming the field, if `plan` is not the plan of the training."""
   _check_same('l2_norm_clip', plan.l2_norm_clip, l2_norm_clip)
   _check_same('noise', plan.noise.digest, noise_digest)
   if trained is not None:

@@ -57,11 +57,7 @@ def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
 
 
 def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
-  """Returns the record of the model's variables, or a new one.
-
-  Raises:
-    ValueError: if steps were released from the variables that the plan does not cover.
-  """
+  """Returns the model's record; raises ValueError if `plan` cannot cover its steps."""
   record = None
   known = trainers(model.weights if model.built else ())
   optimizer = getattr(model, 'optimizer', None)

@@ -133,11 +133,7 @@ class ModelLedger:
       store[name] = variable.numpy()
 
   def load(self, store: Mapping[str, Any]) -> None:
-    """Reads `own_variables` from `store`; the counters never decrease.
-
-    Raises:
-      ValueError: if the store lacks a variable.
-    """
+    """Reads variables, never decreasing counts; raises ValueError if one is missing."""
     own = self.own_variables()
     missing = set(own) - set(store.keys())
     if missing:

@@ -77,11 +77,7 @@ class Watch:
     return not set(self._known).isdisjoint(other._known)
 
   def step(self, weights: int, left: int) -> bool:
-    """Returns whether a step begins from known weights, by their `digest`.
-
-    `left` is the value of the variable `left`. If no weights are known yet, those of
-    the step become known.
-    """
+    """Returns whether weights of this digest are known; if none are, they become so."""
     known = self._knows(weights, left)
     self._stepped = True
     return known
