@@ -77,7 +77,10 @@ def direct_layers(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
 
 
 def is_graph(model: keras.Model) -> bool:
-  """Returns whether a model is a built Sequential or functional one, no subclass."""
+  """Returns whether a model is exactly a built Sequential or a functional model.
+
+  False for subclasses, which may override `call`.
+  """
   if type(model) is keras.Sequential:
     return model.built and (
         not KERAS_3 or model._functional is not None)  # pylint: disable=protected-access

@@ -77,7 +77,7 @@ class Watch:
     return not set(self._known).isdisjoint(other._known)
 
   def step(self, weights: int, left: int) -> bool:
-    """Returns whether weights of this digest are known; if none are, they become so."""
+    """Records a step; returns whether its weights are known, or are the first ones."""
     known = self._knows(weights, left)
     self._stepped = True
     return known
