@@ -1,4 +1,4 @@
-"""Private statistics outside of training: each returns a `Release`."""
+"""Differentially private statistics without training, each returned as a `Release`."""
 
 from __future__ import annotations
 

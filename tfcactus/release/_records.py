@@ -1,7 +1,7 @@
-"""Records in: arrays, lists, tf.data datasets and other iterables of batches.
+"""Input records: arrays, lists, tf.data datasets and other iterables of batches.
 
-A record is a row: what it holds decides what one record can change, so that
-everything whose rows are not plainly the records is refused.
+A record is a row. What a row holds decides how much one record can change, so that
+inputs whose rows may not be the records are refused.
 """
 
 from __future__ import annotations
@@ -18,14 +18,10 @@ Records = Iterable[npt.ArrayLike]
 
 
 def batches(records: Records) -> Iterator[np.ndarray]:
-  """Yields arrays of records, the first axis running over records.
+  """Yields arrays of records, whose first axis runs over records.
 
-  Args:
-    records: An array (or tensor, list or tuple) of numbers, or an iterable of
-      batches of them, such as a batched `tf.data.Dataset`.
-
-  Raises:
-    ValueError: if a batch is not an array of numbers, or may be one record.
+  `records` is one array (or tensor, list, tuple) of numbers, or an iterable of batches.
+  Raises ValueError if a batch is no array of numbers, or may be a single record.
   """
   if hasattr(records, 'shape') or isinstance(records, (list, tuple, range)):
     yield _array(records)
@@ -41,11 +37,7 @@ def batches(records: Records) -> Iterator[np.ndarray]:
 
 
 def scalar_batches(records: Records) -> Iterator[np.ndarray]:
-  """Yields batches of records that are one number each, of shape (n,).
-
-  Raises:
-    ValueError: if a record is not one number.
-  """
+  """Yields arrays of shape (n,); raises ValueError if a record is not one number."""
   for batch in batches(records):
     if batch.ndim != 1:
       raise ValueError(
@@ -56,13 +48,13 @@ def scalar_batches(records: Records) -> Iterator[np.ndarray]:
 
 
 def vector(records: Records) -> np.ndarray:
-  """All records that are one number each, shape (n,); n may be zero."""
+  """Returns all records, one number each, as an array of shape (n,); n may be zero."""
   parts = list(scalar_batches(records))
   return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
 def _check_batched(records: object) -> None:
-  """Refuses a dataset whose elements may be records in place of batches."""
+  """Raises ValueError for a dataset whose elements may be records, not batches."""
   shape = getattr(getattr(records, 'element_spec', None), 'shape', None)
   if shape is not None and shape.rank is not None and (
       shape.rank == 0 or shape[0] is not None):
@@ -94,7 +86,7 @@ def _array(batch: object) -> np.ndarray:
         'in place of a batch.')
   if array.dtype.kind == 'O' and all(
       isinstance(item, numbers.Real) for item in array.ravel()):
-    # Python integers beyond 64 bits; each is rounded for itself.
+    # Python integers beyond 64 bits; each is rounded independently of the others.
     array = _as_floats(array)
   if array.dtype.kind not in 'biuf':
     raise ValueError(

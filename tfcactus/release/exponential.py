@@ -1,4 +1,4 @@
-"""Which option scores well, by the exponential mechanism: no gap is asked for.
+"""Selection by the exponential mechanism, which needs no gap between the best scores.
 
 Source: McSherry and Talwar, "Mechanism Design via Differential Privacy" (FOCS 2007);
 sections 2.3 and 5 of Bun, Dwork, Rothblum and Steinke (STOC 2018).
@@ -24,23 +24,22 @@ from tfcactus.release.result import Release
 def exponential_mechanism(
     scores: npt.ArrayLike, *, sensitivity: float, epsilon: float,
     monotone: bool = False, seed: Optional[int] = None) -> Release:
-  """Releases the index of one option, better ones exponentially more often.
+  """Releases the index of an option with probability exponential in its score.
 
-  Its event is accounted exactly: for half the losses that pure
-  epsilon-differential privacy allows, they lie within a range of epsilon.
+  The event is accounted by the exact privacy profile of losses within a range of
+  epsilon, half the range that pure epsilon-differential privacy allows.
 
   Args:
     scores: Shape (k,), k >= 2; ties are allowed, NaN is not.
-    sensitivity: The most one added or removed record changes any score.
+    sensitivity: The largest change of any score by one added or removed record.
     epsilon: Of pure differential privacy, in (0, 250].
-    monotone: Whether adding a record lowers no score, or raises none: counts, for
-      example. Scores then weigh twice as much. An argument, never looked up in the
-      data.
+    monotone: Whether adding a record lowers no score, or raises none, as for counts.
+      Scores then weigh twice as much. It must be known without the data.
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
-    Release whose value is an int in [0, k); its `error(beta)` is how far below the best
-    the score of the answer is at most, with probability 1 - beta.
+    Release whose value is an int in [0, k). With probability 1 - beta its score is at
+    most `error(beta)` below the best.
   """
   epsilon = check_epsilon(epsilon)
   scale = noise_sources.sensitivity(sensitivity)
@@ -63,16 +62,11 @@ def exponential_mechanism(
 
 def exponential_draws(steps: np.ndarray, rate: float, rng: SystemRandom, runs: int
                       ) -> np.ndarray:
-  """The exponential mechanism, `runs` times on the same scores; shape (runs,).
+  """Returns `runs` independent answers of the exponential mechanism, shape (runs,).
 
-  The option whose exponential clock rings first; clocks are drawn with many digits at
-  both ends, so that rare options are as rare as they should be.
-
-  Args:
-    steps: Shape (k,), integer scores.
-    rate: By how much the logarithm of an option's weight grows with a step.
-    rng: A generator.
-    runs: How many independent answers.
+  `steps` are integer scores; `rate` is the growth of an option's log-weight per step.
+  The option whose exponential clock rings first is drawn. The clocks are accurate in
+  both tails, so that rare options have their true probability.
   """
   shape = (runs, steps.size)
   half = 0.5 * fine_uniform(rng, shape)
@@ -82,14 +76,10 @@ def exponential_draws(steps: np.ndarray, rate: float, rng: SystemRandom, runs: i
 
 
 def shortfall(num_options: int, beta: float) -> float:
-  """How far below the best, over its rate, the answer is with probability beta.
+  """Returns a t with P(rate * (best score - drawn score) > t) <= beta in (0, 1).
 
-  At most k - 1 options are that far below, beside the best: their share of the weight
-  is largest if all are just there.
-
-  Args:
-    num_options: k, at least two.
-    beta: In (0, 1).
+  At most k - 1 >= 1 options are that far below the best one. Their share of the weight
+  is largest if all of them are exactly t below.
   """
   k = _checks.integer('num_options', num_options, 2)
   beta = _checks.delta(beta, 'beta')

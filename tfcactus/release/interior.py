@@ -1,24 +1,22 @@
-"""Interior points of data among ordered values, by search in a dyadic tree.
+"""Interior points of data in an ordered domain, by search in a dyadic tree.
 
 For a fraction q and data x_1..x_n in a domain of k ordered values, the balance
-g(j) = (1 - q) #{x_i <= j} - q #{x_i > j} grows with j and crosses zero at the
-quantile; one added or removed record changes it by max(q, 1 - q) at most, so n
-need not be public. An answer of rank error w is a j with g(j) > -w and
-g(j - 1) < w: the generalised interior point of f = (g + w) / 2w, clipped to
-[0, 1] (f(0) = 0, f(k + 1) = 1).
+g(j) = (1 - q) #{x_i <= j} - q #{x_i > j} grows with j and crosses zero at the quantile.
+One added or removed record changes g by at most max(q, 1 - q), so that n need not be
+public. An answer of rank error w is a j with g(j) > -w and g(j - 1) < w: the
+generalised interior point of f = (g + w) / 2w clipped to [0, 1], where f(0) = 0 and
+f(k + 1) = 1.
 
-Two ways to it:
+There are two methods. 'binary-search' asks ceil(log2(k)) noisy balances. 'recursion' is
+Theorem 25: the largest increase of f over a node grows with the level of the dyadic
+tree. A search over log2(k) levels finds a level where some node holds more than 1/5 and
+no node below it 2/5; a noisy maximum finds such a node; one more noisy balance tells
+which end of the node is an answer. One level of recursion reduces every domain of
+64-bit integers to at most 64 levels, where binary search is cheaper than another
+recursion.
 
-'binary-search' asks ceil(log2(k)) noisy balances. 'recursion' is Theorem 25:
-the largest increase of f over a node grows with the level of the dyadic tree,
-so a search over log2(k) levels finds one where some node holds more than 1/5
-and no node below it 2/5; a noisy maximum names such a node, and one more noisy
-balance tells which end of it is an answer. One level of recursion brings every
-domain of 64-bit integers down to at most 64 levels, where the binary search is
-cheaper than another level.
-
-Source: section 5.3 of Bun, Dwork, Rothblum and Steinke (STOC 2018), which gives
-no constants; those here are accounted exactly and tested by counting.
+Source: section 5.3 of Bun, Dwork, Rothblum and Steinke (STOC 2018), which gives no
+constants; those here are accounted exactly and tested by counting.
 """
 
 from __future__ import annotations
@@ -43,12 +41,12 @@ from tfcactus.release.result import repeated
 METHODS = ('binary-search', 'recursion')
 
 _DEFAULT_BETA = 0.05
-"""How often a rank error chosen by default is exceeded."""
+"""Probability of exceeding a rank error that is chosen by default."""
 
 _LARGEST_DOMAIN = 2**62
 
 _EXACT_FLOATS = 2**53
-"""Up to here a float64 holds every whole number."""
+"""Up to here float64 represents every integer."""
 
 
 def interior_point(records: _records.Records, *, num_values: int,
@@ -59,8 +57,8 @@ def interior_point(records: _records.Records, *, num_values: int,
   """Releases a value of the domain 1..num_values that splits the data.
 
   Args:
-    records: Integers in [1, num_values]: an array or an iterable of batches.
-      With no records any answer is right.
+    records: Integers in [1, num_values]: an array or an iterable of batches. With no
+      records any answer is right.
     num_values: Size k of the domain, up to 2^62.
     noise: As for `quantile`.
     fraction: As for `quantile`.
@@ -69,8 +67,9 @@ def interior_point(records: _records.Records, *, num_values: int,
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
-    Release whose value is an int: between the least and the largest record if
-    its error is below a fraction (or one minus it) of the number of records.
+    Release whose value is an int. It lies between the least and the largest record if
+    its rank error is below both `fraction` and 1 - `fraction` times the number of
+    records.
   """
   size = _checks.integer('num_values', num_values, 2)
   value = interior_draw(
@@ -93,16 +92,10 @@ def interior_point(records: _records.Records, *, num_values: int,
 def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.ScalarNoise,
                   rng: SystemRandom, method: str, fraction: float = 0.5,
                   rank_error: Optional[float] = None) -> int:
-  """One answer, without its price; arguments as for `interior_point`.
+  """Returns the answer of `interior_point`, without its event.
 
-  Args:
-    records: Shape (n,), integers in [1, size].
-    size: k; a domain of one value asks nothing.
-    noise: In units of one record.
-    rng: A generator.
-    method: 'binary-search' or 'recursion'.
-    fraction: Of the quantile.
-    rank_error: For 'recursion' only.
+  `records` are integers in [1, size] of shape (n,); `noise` is in units of one record.
+  A domain of one value costs no query. `rank_error` is for 'recursion' only.
   """
   if size > _LARGEST_DOMAIN:
     raise ValueError(f'Expected num_values <= 2^62, got num_values={size}.')
@@ -122,7 +115,7 @@ def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.ScalarNois
 
 def _width(noise: noise_lib.ScalarNoise, size: int, fraction: float,
            rank_error: Optional[float]) -> float:
-  """The rank error that the recursion is built for."""
+  """Returns the rank error that the recursion is built for."""
   if rank_error is not None:
     return _checks.positive('rank_error', rank_error)
   return planned_error(noise, size, fraction, _DEFAULT_BETA, 'recursion')
@@ -130,13 +123,7 @@ def _width(noise: noise_lib.ScalarNoise, size: int, fraction: float,
 
 @dataclasses.dataclass(frozen=True)
 class Balance:
-  """g(j) of sorted data.
-
-  Attributes:
-    records: Shape (n,), sorted int64 in [1, size].
-    fraction: q.
-    size: k.
-  """
+  """The balance g(j) of sorted int64 `records` in [1, k]; `size` is k, `fraction` q."""
 
   records: np.ndarray
   fraction: float
@@ -144,7 +131,7 @@ class Balance:
 
   @classmethod
   def of(cls, records: np.ndarray, fraction: float, size: int) -> Balance:
-    """Checks and sorts."""
+    """Returns the balance of records, which are checked and sorted."""
     fraction = _checks.real('fraction', fraction)
     if not 0 < fraction < 1:
       raise ValueError(
@@ -165,27 +152,22 @@ class Balance:
 
   @property
   def sensitivity(self) -> float:
-    """How much one added or removed record changes g at most."""
+    """The largest change of g by one added or removed record."""
     return max(self.fraction, 1 - self.fraction)
 
   def __call__(self, j: np.ndarray) -> np.ndarray:
-    """g at the values j, any shape."""
+    """Returns g at the values j, of any shape."""
     below = np.searchsorted(self.records, j, side='right')
     return below - self.fraction * self.records.size
 
   def clipped(self, j: np.ndarray, width: float) -> np.ndarray:
-    """2 width f(j): from 0 at j = 0 to 2 width at j = size + 1."""
+    """Returns 2 width f(j), from 0 at j = 0 to 2 width at j = size + 1."""
     inner = np.clip(self(j) + width, 0, 2 * width)
     return np.where(j <= 0, 0.0, np.where(j > self.size, 2 * width, inner))
 
 
 def num_queries(size: int, method: str) -> int:
-  """How many releases of the noise a search costs.
-
-  Args:
-    size: k.
-    method: 'binary-search' or 'recursion'.
-  """
+  """Returns how many releases of the noise a search of `size` values costs."""
   if method == 'binary-search':
     return _halvings(size)
   # A search over the levels, a maximum, and a choice of ends.
@@ -194,20 +176,12 @@ def num_queries(size: int, method: str) -> int:
 
 def planned_error(noise: noise_lib.ScalarNoise, size: int, fraction: float,
                   beta: float, method: str) -> float:
-  """The rank error exceeded with probability beta at most.
-
-  Args:
-    noise: In units of one record.
-    size: k.
-    fraction: Of the quantile.
-    beta: In (0, 1).
-    method: 'binary-search' or 'recursion'.
-  """
+  """Returns the rank error exceeded with probability at most beta."""
   scale = max(fraction, 1 - fraction)
   if method == 'binary-search':
     tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) /
                        _halvings(size))
-    # A comparison can err on one side only, where the balance is beyond w.
+    # Where the balance is beyond w, a comparison can err on one side only.
     return scale * float(noise_sources.upper_quantile(noise, tail))
   excess = lambda log_width: _recursion_failure(
       noise, size, math.exp(log_width)) - beta
@@ -220,15 +194,15 @@ def planned_error(noise: noise_lib.ScalarNoise, size: int, fraction: float,
 
 
 def _recursion_failure(noise: noise_lib.ScalarNoise, size: int, width: float) -> float:
-  """A bound on the probability that the recursion misses by more than `width`.
+  """Returns an upper bound on P(rank error of the recursion > `width`).
 
-  Comparisons of levels have width/5 to spare at sensitivity one, as has the
-  choice of the end; the maximum has 2 width/5 against the worst of all nodes,
+  Comparisons of levels and the choice of the end have a margin of width/5 at
+  sensitivity one. The maximum has a margin of 2 width/5 against the worst of all nodes,
   at sensitivity two.
   """
   above = lambda z: float(noise.cdf(-z))
   compare = (_halvings(_levels(size) + 1) + 1) * above(0.2 * width)
-  # The node's own noise against that of the largest of the others.
+  # Splits the margin between the node's own noise and the largest of all others.
   share = optimize.minimize_scalar(
       lambda log_split: above(0.2 * width * math.exp(log_split)) + min(
           1.0, (size + 1) * above(0.2 * width * -math.expm1(log_split))),
@@ -237,25 +211,21 @@ def _recursion_failure(noise: noise_lib.ScalarNoise, size: int, width: float) ->
 
 
 def _halvings(outcomes: int) -> int:
-  """ceil(log2(outcomes)): comparisons that single one out."""
+  """Returns ceil(log2(outcomes)), the comparisons that determine one outcome."""
   return (int(outcomes) - 1).bit_length()
 
 
 def _levels(size: int) -> int:
-  """Levels below the root of the dyadic tree over size + 1 increments."""
+  """Returns the levels below the root of the dyadic tree over size + 1 increments."""
   return int(size).bit_length()
 
 
 def _search(runs: int, low: int, high: int, halvings: int,
             ask: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-  """The least j in [low, high] where `ask(j)` says yes, `high` if nowhere.
+  """Returns the least j in [low, high] with `ask(j)` true, else `high`, shape (runs,).
 
-  Args:
-    runs: How many searches side by side.
-    low: First candidate.
-    high: Last candidate, where nothing is asked.
-    halvings: Always so many questions, whatever the answers.
-    ask: Booleans for candidates of shape (runs,).
+  It asks exactly `halvings` questions, whatever the answers. `ask` maps candidates of
+  shape (runs,) to booleans; its value at `high` has no effect.
   """
   first = np.full(runs, low, np.int64)
   last = np.full(runs, high, np.int64)
@@ -270,7 +240,7 @@ def _search(runs: int, low: int, high: int, halvings: int,
 
 def binary_search_draws(balance: Balance, noise: noise_lib.ScalarNoise,
                         rng: SystemRandom, runs: int) -> np.ndarray:
-  """`runs` independent binary searches; shape (runs,)."""
+  """Returns the answers of `runs` independent binary searches, shape (runs,)."""
   scale = balance.sensitivity
   return _search(
       runs, 1, balance.size, _halvings(balance.size),
@@ -279,19 +249,11 @@ def binary_search_draws(balance: Balance, noise: noise_lib.ScalarNoise,
 
 def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise,
                     rng: SystemRandom, runs: int) -> np.ndarray:
-  """`runs` independent answers of Theorem 25's recursion; shape (runs,).
-
-  Args:
-    balance: The data.
-    width: The rank error w.
-    noise: In units of one record.
-    rng: A generator.
-    runs: How many.
-  """
+  """Returns `runs` answers of Theorem 25's recursion for rank error `width`."""
   levels = _levels(balance.size)
   nodes = [_nodes(balance, width, level) for level in range(levels + 1)]
   largest = np.array([np.max(value) for _, value in nodes])
-  # 2/5 and 1/5 of 2 width: the middle between them.
+  # The threshold is the mean of 2/5 and 1/5 of 2 width.
   level = _search(
       runs, 0, levels, _halvings(levels + 1),
       lambda at: noise_sources.noisy(largest[at], 1.0, noise, rng) > 0.6 * width)
@@ -311,10 +273,10 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise
 
 def _nodes(balance: Balance, width: float, level: int
            ) -> tuple[np.ndarray, np.ndarray]:
-  """The nodes of a level that may hold an increase, and what they hold.
+  """Returns a level's nodes where f may grow, and 2 width times its growth there.
 
-  Node i holds the increments i 2^level + 1 to (i + 1) 2^level of f; f grows at
-  records and at the ends of the domain only.
+  Node i holds the increments i 2^level + 1 to (i + 1) 2^level of f; f grows only at
+  records and at the ends of the domain.
   """
   places = np.unique(np.concatenate([
       [1], balance.records, [balance.size + 1]]) - 1 >> level)
@@ -326,11 +288,11 @@ def _nodes(balance: Balance, width: float, level: int
 def _noisy_maximum(places: np.ndarray, value: np.ndarray, size: int, level: int,
                    noise: noise_lib.ScalarNoise, rng: SystemRandom, runs: int
                    ) -> np.ndarray:
-  """Names the node of a level whose value with noise is largest.
+  """Returns the node of a level with the largest noisy value, for each of `runs`.
 
-  One record moves the values of all nodes by two in total at most, since f
-  changes along the domain by 0, -q, 1 - q and 0 again. All empty nodes are
-  drawn at once, by the law of their largest noise.
+  One record changes the values of all nodes by at most two in total, since f changes
+  along the domain by 0, -q, 1 - q and 0 again. The largest noise of all empty nodes is
+  drawn at once, from its distribution.
   """
   noisy = noise_sources.noisy(np.broadcast_to(value, (runs, value.size)), 2.0, noise,
                        rng)
@@ -348,7 +310,7 @@ def _noisy_maximum(places: np.ndarray, value: np.ndarray, size: int, level: int,
 
 
 def _nth_missing(places: np.ndarray, rank: np.ndarray) -> np.ndarray:
-  """The rank-th non-negative integer that is not among sorted `places`."""
+  """Returns the rank-th non-negative integer that is not among sorted `places`."""
   # places[i] - i numbers are missing below places[i].
   below = np.searchsorted(places - np.arange(places.size), rank, side='right')
   return rank + below

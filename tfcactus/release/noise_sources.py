@@ -1,4 +1,4 @@
-"""What all releases share: where noise comes from, and what it is valid for."""
+"""Generators, sensitivities, public grids and error quantiles of noisy releases."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from tfcactus.randomness import Size
 from tfcactus.randomness import SystemRandom
 
 _FINENESS = 20
-"""Values are rounded to the sensitivity over about 2^20 before noise is added,
-unless they are multiples of a public resolution; it costs two millionths."""
+"""Values are rounded to about sensitivity / 2^20 before noise is added, unless they are
+multiples of a public resolution. This raises the sensitivity by two millionths."""
 
 ROUNDING = 2
-"""Steps by which two values can part in rounding: each by half a step on the
-grid and, if it is an integer beyond 2^53, by as much on its way to a float64."""
+"""Steps by which rounding can part two values: each moves by half a step on the grid
+and, if it is an integer beyond 2^53, by as much in its conversion to float64."""
 
 _LARGEST = 2.0**52
-"""Values beyond this many steps do not fit beside their noise in a float64."""
+"""Largest value in steps: larger ones do not fit beside their noise in a float64."""
 
 _LARGEST_NOISE = 2.0**46
-"""Standard deviation of noise, in steps: a draw of more than 128 of them would
-not be exact to a step in a float64, and would show the answer's low bits. Few floats
-a step are left there: how much of the account that costs is in docs/releases.md."""
+"""Largest standard deviation in steps. A draw beyond 128 of them would not be exact to
+a step in float64, and would show the answer's low bits. Few floats per step are left at
+this size: docs/releases.md has the effect on the account."""
 
 _SCALES = (2.0**-900, 2.0**900)
-"""Sensitivities whose grid stays clear of the ends of the floats."""
+"""Sensitivities whose grid stays clear of float64's underflow and overflow."""
 
 
 def generator(seed: Optional[int]) -> SystemRandom:
-  """Where releases draw from: the system's entropy unless seeded."""
+  """Returns the generator of a release: the system's entropy unless seeded."""
   if seed is not None:
     seed = _checks.integer('seed', seed, 0)
   return SystemRandom(seed)
 
 
 def sensitivity(value: object, name: str = 'sensitivity') -> float:
-  """Returns a sensitivity: the most one record can change the query."""
+  """Returns `value` as a valid sensitivity: the largest change by one record."""
   try:
     value = _checks.positive(name, value)
     if not _SCALES[0] <= value <= _SCALES[1]:
@@ -60,22 +60,16 @@ def sensitivity(value: object, name: str = 'sensitivity') -> float:
 
 
 def spread_noise(noise: object, *, whole: bool = False) -> ScalarNoise:
-  """Returns `noise` if independent draws protect a change spread over many.
+  """Returns `noise` if independent draws protect a change spread over several queries.
 
-  For log-concave noise a change (a_1, a_2, ...) of several queries with
-  independent draws costs no more than the change |a_1| + |a_2| + ... of one:
-  with T_a the trade-off curve of a shift by a, the product of T_a and T_b lies
-  above T_b(1 - T_a) (transitivity), which is T_(a+b) since the best tests are
-  nested thresholds. A table's density has steps, so that this holds for it
-  where all changes are whole numbers of sensitivities only.
+  For log-concave noise a change (a_1, a_2, ...) of several queries with independent
+  draws costs no more than the change |a_1| + |a_2| + ... of one query. With T_a the
+  trade-off function of a shift by a, the product of T_a and T_b lies above T_b(1 - T_a)
+  (transitivity), which is T_(a+b) since the best tests are nested thresholds. A table's
+  density has steps, so that the bound holds for tables only where all changes are whole
+  numbers of sensitivities, which `whole` states.
 
-  Args:
-    noise: The noise.
-    whole: Whether all changes are whole numbers of sensitivities.
-
-  Raises:
-    ValueError: for noise that is not log-concave, or a table whose shifts may
-      be fractions.
+  Raises ValueError for noise that is not log-concave, and for a table unless `whole`.
   """
   law = noise_lib.check_scalar(noise)
   if not law.log_concave_on_cells:
@@ -92,30 +86,24 @@ def spread_noise(noise: object, *, whole: bool = False) -> ScalarNoise:
 
 
 def upper_quantile(noise: ScalarNoise, tail: npt.ArrayLike) -> np.ndarray:
-  """The z with P(Z > z) = tail, accurate for tiny tails (symmetric noise)."""
+  """Returns the z with P(Z > z) = tail, accurate for tiny tails (symmetric noise)."""
   return -noise.quantile(tail)
 
 
 def step_below(scale: float, fineness: int) -> float:
-  """The power of two from scale / 2^(fineness + 1) to scale / 2^fineness."""
+  """Returns the power of two in (scale / 2^(fineness + 1), scale / 2^fineness]."""
   return 2.0**(math.frexp(scale)[1] - 1 - fineness)
 
 
 def lattice(value: npt.ArrayLike, sensitivity_: float,
             resolution: Optional[float] = None) -> tuple[np.ndarray, float, float]:
-  """Puts values on a public grid, so that a release has no low bits to leak from.
+  """Returns values on a public grid: (int64 steps, step, sensitivity on the grid).
 
-  The grid follows from the arguments alone, never from the values or their
-  type, which could tell whether a record is there.
-
-  Args:
-    value: Numbers of any shape.
-    sensitivity_: How much one record can change each.
-    resolution: A power of two that all values are multiples of, whatever the
-      records; None rounds them to a millionth of the sensitivity.
-
-  Returns:
-    (values in steps, as int64; the step; the sensitivity of each on the grid).
+  A release on the grid has no low bits that leak the data. The grid depends on the
+  arguments alone, never on the values or their type, which could reveal a record.
+  `sensitivity_` is the largest change of each value by one record. `resolution` is a
+  power of two of which all values are multiples, whatever the records; None rounds
+  values to about a millionth of the sensitivity.
   """
   array = np.asarray(value)
   if array.dtype.kind not in 'iuf':
@@ -154,22 +142,16 @@ def lattice(value: npt.ArrayLike, sensitivity_: float,
 
 
 def on_lattice(noise: np.ndarray, step: float) -> np.ndarray:
-  """Noise rounded to the grid, in steps: x + rint(z) = rint(x + z) for whole x."""
+  """Returns rounded noise in steps: x + rint(z) = rint(x + z) for whole x."""
   return np.rint(noise / step).astype(np.int64)
 
 
 def in_steps(noise: Noise, drawn: np.ndarray, scale: float, step: float
              ) -> np.ndarray:
-  """Puts fresh noise on a grid, in steps.
+  """Returns drawn noise in steps of a grid, as int64.
 
-  Args:
-    noise: In units of `scale`.
-    drawn: What was drawn of it.
-    scale: The sensitivity.
-    step: Of the grid.
-
-  Raises:
-    ValueError: if the noise is too large for the grid.
+  `drawn` is in units of `scale`, the sensitivity. Raises ValueError if the noise is too
+  large for the grid.
   """
   if not noise.noise_multiplier * scale <= _LARGEST_NOISE * step:
     raise ValueError(
@@ -181,42 +163,34 @@ def in_steps(noise: Noise, drawn: np.ndarray, scale: float, step: float
 
 def drawn_steps(noise: ScalarNoise, rng: SystemRandom, shape: Size, scale: float = 1.0,
                 step: float = 1.0) -> np.ndarray:
-  """Fresh noise on a grid, in steps; as `in_steps`, drawn here.
-
-  Args:
-    noise: In units of `scale`.
-    rng: A generator.
-    shape: As `noise.sample` takes it.
-    scale: The sensitivity.
-    step: Of the grid.
-  """
+  """Returns fresh noise, in units of `scale`, in steps; raises as `in_steps`."""
   return in_steps(noise, noise.sample(rng, shape), scale, step)
 
 
 def noisy(exact: np.ndarray, scale: float, noise: ScalarNoise, rng: SystemRandom
           ) -> np.ndarray:
-  """Exact answers that change by `scale` at most, each with noise of its own.
+  """Returns answers that change by at most `scale` each, with independent noise.
 
-  For answers that are compared and never published: they are on no grid.
+  Only for answers that are compared and never published: they are on no grid.
   """
   return exact + scale * noise.sample(rng, exact.shape)
 
 
 def to_numbers(steps: np.ndarray, step: float) -> Any:
-  """Steps as numbers: int64 on the whole numbers, exact float64 elsewhere."""
+  """Returns steps as numbers: int64 for step one, else exact float64."""
   return steps if step == 1.0 else steps * step
 
 
 def max_error(noise: ScalarNoise, count: int, beta: float) -> float:
-  """The t with P(max of `count` independent |Z| > t) = beta."""
+  """Returns the t with P(max of `count` independent |Z| > t) = beta."""
   return noise.max_error(count, beta)
 
 
 def sum_error(noise: ScalarNoise, terms: int, sums: int, beta: float
               ) -> float:
-  """A t with P(some of `sums` sums of at most `terms` draws exceeds it) <= beta.
+  """Returns a t with P(any of `sums` sums of at most `terms` draws exceeds t) <= beta.
 
-  Markov's inequality for exp(t sum), the best t.
+  The bound is Markov's inequality for exp(u sum) with the best u.
   """
   log_ratio = math.log(2 * sums / _checks.delta(beta, 'beta'))
   if terms == 1:
@@ -224,7 +198,7 @@ def sum_error(noise: ScalarNoise, terms: int, sums: int, beta: float
   bound = lambda log_t: min((terms * noise.log_mgf(math.exp(log_t)) +
                              log_ratio) / math.exp(log_t), 1e100)
   guess = math.log(math.sqrt(2 * log_ratio / terms) / noise.std)
-  # Unimodal in log t; infinite beyond the noise's own exponential rate.
+  # Unimodal in log t; infinite beyond the exponential rate of the noise's tail.
   found = optimize.minimize_scalar(
       bound, bounds=(guess - 4, guess + 4), method='bounded')
   return min(float(bound(found.x)), float(bound(guess - 1)),

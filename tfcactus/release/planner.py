@@ -1,4 +1,4 @@
-"""Planning: how much noise, for which error, at which price."""
+"""Planning of releases: noise, error and epsilon as functions of each other."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ _SCALED: dict[str, Callable[[float], noise_lib.ScalarNoise]] = {
     'gaussian': noise_lib.Gaussian, 'laplace': noise_lib.Laplace}
 
 FAMILIES = (*_SCALED, 'sinh-normal')
-"""Noise of a closed form, by name."""
+"""Names of closed-form noise distributions."""
 
 _LARGEST_BEND = 1e4
-"""In standard deviations: the noise is then Gaussian to eight digits."""
+"""In standard deviations: at this bend the noise is Gaussian to eight digits."""
 
 _CLOSE = 1e-9
-"""Relative tolerance of noise of one price: what is compared differs by more."""
+"""Relative tolerance of epsilon: compared errors differ by more."""
 
 
 def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float
                    ) -> float:
-  """The smallest count that survives a threshold no empty count passes.
+  """Returns the smallest count that passes a threshold that no empty count passes.
 
-  Report the counts of a `histogram` at or above `count_threshold`: with
-  probability 1 - beta no empty one is among them, and a given count of this
-  size is.
+  Report the counts of a `histogram` at or above `count_threshold`. With probability
+  1 - beta no empty count is reported, and a given count of this size is.
 
   Args:
-    noise: Of the histogram.
+    noise: The histogram's noise.
     num_bins: Size of the domain.
     beta: Probability that either fails.
   """
@@ -48,12 +47,12 @@ def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float
 
 
 def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float) -> int:
-  """The threshold that none of `num_bins` empty counts reaches but with beta.
+  """Returns the threshold that no empty count reaches with probability 1 - beta.
 
   Args:
-    noise: Of the histogram.
+    noise: The histogram's noise.
     num_bins: Size of the domain.
-    beta: Probability that one does.
+    beta: Upper bound on the probability that any empty count reaches the threshold.
   """
   noise_lib.check_scalar(noise)
   num_bins = _checks.integer('num_bins', num_bins, 1)
@@ -63,15 +62,7 @@ def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float)
 
 def noise_family(family: str, bend: Optional[float] = None
                  ) -> Callable[[float], noise_lib.ScalarNoise]:
-  """Noise of a family as a function of its size.
-
-  Args:
-    family: One of `FAMILIES`.
-    bend: For 'sinh-normal', in sensitivities.
-
-  Raises:
-    ValueError: if the family is unknown, or `bend` missing or out of place.
-  """
+  """Returns the map from size to noise; raises ValueError for a bad family or bend."""
   if family not in FAMILIES:
     raise ValueError(
         f'Expected family in {FAMILIES}, got family={family!r}.')
@@ -86,13 +77,13 @@ def noise_family(family: str, bend: Optional[float] = None
 def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
                     sensitivity: float = 1.0, bend: Optional[float] = None
                     ) -> noise_lib.ScalarNoise:
-  """The most noise that keeps all errors within bounds.
+  """Returns the largest noise of a family whose errors keep to a bound.
 
   Args:
     family: 'gaussian', 'laplace' or 'sinh-normal'.
     error: Bound on the largest of `count` errors, in units of the query.
-    beta: Probability of a larger one.
-    count: How many noisy numbers.
+    beta: Probability that the largest error exceeds the bound.
+    count: Number of noisy values.
     sensitivity: Of the query.
     bend: For 'sinh-normal', in sensitivities.
 
@@ -103,7 +94,7 @@ def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
   count = _checks.integer('count', count, 1)
   make = noise_family(family, bend)
   if bend is None:
-    # A family of scales: errors are proportional to them.
+    # A scale family: errors are proportional to the scale.
     return make(error / noise_sources.max_error(make(1.0), count, beta))
   normal = noise_sources.max_error(noise_lib.Gaussian(1.0), count, beta)
   # Solve bend arsinh(sigma z / bend) = error.
@@ -114,7 +105,7 @@ def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
 def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
                       releases: int = 1, bend: Optional[float] = None
                       ) -> noise_lib.ScalarNoise:
-  """The least noise of a family whose releases cost epsilon at delta.
+  """Returns the smallest noise of a family whose releases cost epsilon at delta.
 
   Args:
     family: 'gaussian', 'laplace' or 'sinh-normal'.
@@ -124,8 +115,8 @@ def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
     bend: For 'sinh-normal', in sensitivities.
 
   Raises:
-    ValueError: if no noise of the family reaches the budget; for sinh-normal
-      noise, if the one that would is not log-concave.
+    ValueError: if no noise of the family keeps the budget; for sinh-normal noise, if
+      the one that would is not log-concave.
   """
   releases = _checks.integer('releases', releases, 1)
   family_of = noise_family(family, bend)
@@ -148,18 +139,18 @@ def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
 def best_sinh_normal(epsilon: float, delta: float,
                      error: Callable[[noise_lib.ScalarNoise], float]
                      ) -> noise_lib.SinhNormal:
-  """The sinh-normal noise of least error among those of one price.
+  """Returns the sinh-normal noise of least error among those with one epsilon.
 
   Args:
     epsilon: Exact epsilon of one release.
-    delta: At this delta.
-    error: What is to be small, such as the smallest gap for many options.
+    delta: The delta of this epsilon.
+    error: Function of the noise to minimise, such as the smallest gap for many options.
   """
   epsilon = _checks.positive('epsilon', epsilon)
   delta = _checks.delta(delta)
 
   def noise(log_ratio: float) -> noise_lib.SinhNormal:
-    """Of that price, with bend = sigma exp(log_ratio)."""
+    """Returns the noise of that epsilon with bend = sigma exp(log_ratio)."""
     ratio = math.exp(log_ratio)
     make = lambda sigma: noise_lib.SinhNormal(sigma, ratio * sigma)
     return make(calibration.calibrate_noise(

@@ -1,4 +1,4 @@
-"""Private quantiles of real data: interior points on a public grid."""
+"""Private quantiles of real numbers: interior points on a public grid."""
 
 from __future__ import annotations
 
@@ -31,28 +31,25 @@ def quantile(records: _records.Records, fraction: float, *, low: float, high: fl
     low: Least value of the domain: public, as are `high` and `resolution`. Smaller
       records count as `low`.
     high: Largest value of the domain. Larger records count as `high`.
-    noise: Log-concave scalar noise, in units of one record.
-    resolution: Spacing of the answers; None is a millionth of the range. With
-      it the number of questions is settled, never by the records or their
-      type: pass 1 for a domain of whole numbers. Answers are ints where `low`
-      and `resolution` are whole numbers.
-    rank_error: For 'recursion', the error w that it is built for; None for the
-      least that is exceeded with probability 0.05. Not used by
-      'binary-search'.
-    method: 'binary-search', or 'recursion', which asks fewer questions of a
-      large domain and needs a larger margin for each: below 2^62 values it
-      costs more for the same error.
+    noise: Log-concave closed-form noise, in units of one record.
+    resolution: Spacing of the answers; None is a millionth of the range. It sets the
+      number of queries, which never depends on the records or their type: pass 1 for a
+      domain of whole numbers. Answers are ints if `low` and `resolution` are whole.
+    rank_error: For 'recursion', the error w that it is built for; None for the least
+      that is exceeded with probability 0.05. Not used by 'binary-search'.
+    method: 'binary-search', or 'recursion', which asks fewer queries in a large domain
+      with a larger margin each: below 2^62 values it costs more for equal error.
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
-    Release; its `error(beta)` bounds how many records lie between the answer
-    and the quantile, with probability 1 - beta.
+    Release; with probability 1 - beta at most `error(beta)` records lie between the
+    answer and the quantile.
 
   Raises:
     ValueError: if an argument is out of range.
   """
   grid = _Grid.of(low, high, resolution)
-  # One type for all: a record is placed by its own value alone.
+  # One type for all records: the place of each depends on its own value alone.
   x = np.clip(_records.vector(records).astype(np.float64), grid.low, grid.high)
   index = np.rint((x - grid.low) / grid.spacing)
   index = np.minimum(index.astype(np.int64), grid.size - 1) + 1
@@ -64,7 +61,7 @@ def quantile(records: _records.Records, fraction: float, *, low: float, high: fl
 
 def num_values(*, low: float, high: float, resolution: Optional[float] = None
                ) -> int:
-  """How many answers `quantile` chooses among: its price follows from it.
+  """Returns the number of possible answers of `quantile`, which determines its cost.
 
   Args:
     low: As for `quantile`.
@@ -76,7 +73,7 @@ def num_values(*, low: float, high: float, resolution: Optional[float] = None
 
 @dataclasses.dataclass(frozen=True)
 class _Grid:
-  """The answers low, low + spacing, ..., as many as fit: all of it is public."""
+  """The public answers low, low + spacing, ..., up to high."""
 
   low: float
   high: float
@@ -102,7 +99,7 @@ class _Grid:
     return cls(low, high, spacing, math.floor(span / spacing + 1e-9) + 1, whole)
 
   def value(self, index: int) -> Any:
-    """The answer of an index from 0."""
+    """Returns the answer of an index from 0."""
     if self.whole:
       return int(self.low) + int(self.spacing) * int(index)
     return self.low + self.spacing * int(index)

@@ -1,4 +1,4 @@
-"""Noisy numbers, vectors, sums and histograms."""
+"""Noisy numbers, vectors, clipped sums and histograms."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tfcactus.release.result import Release
 _MOST_BINS = 2**28
 
 _SUM_FINENESS = 30
-"""Summands are cut to a grid of the clip norm over about 2^30: sums of up to
-2^32 records are exact, and no record's rounding depends on the others."""
+"""Summands are truncated to a grid of about clipping norm / 2^30: sums of up to 2^32
+records are exact, and no record's rounding depends on the others."""
 
 
 def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.ScalarNoise,
@@ -29,12 +29,12 @@ def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.ScalarNois
 
   Args:
     value: The exact answer.
-    sensitivity: The most that one added or removed record can change it.
+    sensitivity: The largest change of the value by one added or removed record.
     noise: Scalar noise, in units of the sensitivity.
-    resolution: A power of two that the answer is a multiple of, whatever the
-      records: 1 for a query in whole numbers, which is answered by an int. None
-      answers by a float on a grid of about 2^-20 of the sensitivity, so that
-      low bits carry nothing. The type of `value` decides nothing.
+    resolution: A power of two of which the answer is a multiple, whatever the records:
+      1 for integer queries, whose answer is an int. None rounds to a float on a grid of
+      about 2^-20 of the sensitivity, so that low bits leak nothing. The type of `value`
+      has no effect.
     seed: For repeatable experiments; None draws from the system.
 
   Raises:
@@ -58,18 +58,17 @@ def noisy_vector(value: npt.ArrayLike, *, noise: noise_lib.Noise,
 
   Args:
     value: Shape (dim,).
-    noise: For an l2 sensitivity, Gaussian noise or a radial table of that
-      dimension, as a `PrivacyPlan` asks; for an l1 sensitivity, log-concave
-      scalar noise, drawn for each coordinate.
-    l2_sensitivity: Bound on the Euclidean norm of the change that one added or
-      removed record makes. Exactly one of the two is given.
+    noise: For an l2 sensitivity, Gaussian noise or a radial table of that dimension;
+      for an l1 sensitivity, log-concave closed-form noise, drawn for each coordinate.
+    l2_sensitivity: Bound on the Euclidean norm of the change by one added or removed
+      record. Exactly one of the two sensitivities is given.
     l1_sensitivity: Bound on the sum of the absolute changes.
     resolution: As for `noisy_value`, of all coordinates.
     seed: For repeatable experiments; None draws from the system.
 
   Raises:
-    ValueError: if an argument is out of range, or the noise does not protect
-      such a vector.
+    ValueError: if an argument is out of range, or the noise does not protect such a
+      vector.
   """
   if (l2_sensitivity is None) == (l1_sensitivity is None):
     raise ValueError(
@@ -97,16 +96,16 @@ def noisy_vector(value: npt.ArrayLike, *, noise: noise_lib.Noise,
 
 def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_lib.Noise,
               dim: Optional[int] = None, seed: Optional[int] = None) -> Release:
-  """Releases the sum of clipped records, on a grid that the clip norm decides.
+  """Releases the sum of clipped records, on a grid set by the clipping norm.
 
   Args:
-    records: Shape (n, dim) or (n,), or an iterable of such batches, such as a
-      batched `tf.data.Dataset`: each element of an iterable is a batch.
-    l2_norm_clip: Each record is scaled down to this norm; the sensitivity.
-    noise: As for `noisy_vector` with an l2 sensitivity; any scalar noise for
-      records that are numbers.
-    dim: Length of a record that is a vector, with which there need not be any
-      record; None takes it from the records.
+    records: Shape (n, dim) or (n,), or an iterable of such batches, such as a batched
+      `tf.data.Dataset`: each element of an iterable is a batch.
+    l2_norm_clip: Each record is scaled down to this norm, which is the sensitivity.
+    noise: As for `noisy_vector` with an l2 sensitivity; any scalar noise for records
+      that are numbers.
+    dim: Length of records that are vectors. With it there may be no records; None takes
+      it from the records.
     seed: For repeatable experiments; None draws from the system.
   """
   clip = noise_sources.sensitivity(l2_norm_clip, 'l2_norm_clip')
@@ -132,7 +131,7 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
 
 
 def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
-  """Records on the grid, none longer than `clip`: their sums are exact."""
+  """Returns records clipped to norm `clip`, in steps: their sums are exact."""
   rows = np.asarray(batch, dtype=np.float64)
   if rows.ndim not in (1, 2):
     raise ValueError(
@@ -144,32 +143,32 @@ def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
         'by one, before the release.')
   columns = rows if rows.ndim == 2 else rows[:, np.newaxis]
   size = np.max(np.abs(columns), axis=1, keepdims=True, initial=0.0)
-  # Divided by the largest entry first: no number here is near the ends of the
-  # floats, whatever the record and the clip norm are.
+  # Divides by the largest entry first: no intermediate number overflows or
+  # underflows, whatever the record and the clipping norm are.
   unit = columns / np.where(size > 0, size, 1.0)
   norm = np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1.0)
-  # A float's rounding must not carry a record past the clip norm.
+  # Rounding must not carry a record past the clipping norm.
   slack = 1 - (columns.shape[1] + 16) * np.finfo(np.float64).eps
   factor = np.minimum(size, clip / norm) / step * slack
-  # Towards zero: the grid makes no record longer.
+  # Truncation towards zero makes no record longer.
   return np.trunc(unit * factor).astype(np.int64).reshape(rows.shape)
 
 
 def histogram(records: _records.Records, *, num_bins: int, noise: noise_lib.ScalarNoise,
               outside: str = 'refuse', seed: Optional[int] = None) -> Release:
-  """Releases how often each value occurs: integers, some below zero.
+  """Releases how often each value occurs: integers, some of them negative.
 
-  One added or removed record changes one count by one; a replaced record
-  changes two, which for log-concave noise costs what a change of two in one
-  count does.
+  One added or removed record changes one count by one. A replaced record changes two
+  counts by one, which for log-concave noise costs no more than one count changing by
+  two.
 
   Args:
-    records: Integers in [0, num_bins), one per record: an array or an iterable
-      of batches. May be empty.
-    num_bins: Size of the domain: public, never read off the data.
+    records: Integers in [0, num_bins), one per record: an array or an iterable of
+      batches. May be empty.
+    num_bins: Size of the domain: public, never computed from the data.
     noise: Log-concave scalar noise, in units of one record.
-    outside: 'refuse' raises on values outside of the domain, which tells that
-      there are some; 'drop' does not count them.
+    outside: 'refuse' raises on values outside of the domain, which reveals that there
+      are some; 'drop' does not count them.
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
@@ -189,13 +188,7 @@ def histogram(records: _records.Records, *, num_bins: int, noise: noise_lib.Scal
 
 def exact_counts(records: _records.Records, *, num_bins: int, outside: str = 'refuse'
                  ) -> np.ndarray:
-  """How often each value occurs, without noise: not to be published.
-
-  Args:
-    records: As for `histogram`.
-    num_bins: As for `histogram`.
-    outside: As for `histogram`.
-  """
+  """Returns how often each value occurs, without noise; not to be published."""
   num_bins = _checks.integer('num_bins', num_bins, 1)
   if num_bins > _MOST_BINS:
     raise ValueError(
@@ -220,7 +213,7 @@ def exact_counts(records: _records.Records, *, num_bins: int, outside: str = 're
 
 def _noisy_number(steps: np.ndarray, step: float, scale: float,
                   noise: noise_lib.Noise, seed: Optional[int]) -> Release:
-  """Noise for a whole number of steps that changes by `scale` at most."""
+  """Releases a whole number of steps that one record changes by at most `scale`."""
   law = noise_lib.check_scalar(noise)
   drawn = noise_sources.drawn_steps(
       law, noise_sources.generator(seed), (1,), scale, step)[0]
@@ -234,7 +227,7 @@ def _noisy_number(steps: np.ndarray, step: float, scale: float,
 
 def _noisy_steps(steps: np.ndarray, step: float, scale: float,
                  noise: noise_lib.Noise, seed: Optional[int]) -> Release:
-  """Noise for a vector of steps that changes by `scale` at most."""
+  """Releases a vector of steps that one record changes by at most `scale`."""
   dim = steps.size
   rng = noise_sources.generator(seed)
   drawn = noise_sources.in_steps(noise, noise.sample_vector(rng, dim), scale, step)

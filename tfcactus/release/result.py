@@ -1,4 +1,4 @@
-"""What a release hands out: the published value and what it cost."""
+"""`Release`: a published private statistic with its event and error bounds."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tfcactus import relations
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Release(guarantee_lib.ReleasedStatistic):
-  """A private statistic. Everything in it may be published.
+  """A private statistic. All its fields may be published.
 
   Attributes:
-    value: What was released.
-    event: What it cost, for any dp_accounting accountant: compose it with
-      training, or pass it to a `PrivacyPlan` as one of its `releases`.
-    mechanism: What was done, in words.
+    value: The published value.
+    event: Its privacy cost, for any dp_accounting accountant: compose it with training,
+      or pass the release to a `PrivacyPlan` as one of its `releases`.
+    mechanism: The mechanism, in words.
     error_kind: What `error` measures, in words.
-    seeded: Whether a seed was given, so that the noise can be repeated.
+    seeded: Whether the noise came from a seed and is reproducible.
   """
 
   value: Any
@@ -36,14 +36,13 @@ class Release(guarantee_lib.ReleasedStatistic):
   error_bound: Callable[[float], float] = dataclasses.field(repr=False)
 
   def error(self, beta: float) -> float:
-    """What is not exceeded with probability at least 1 - beta.
+    """Returns a bound that the error exceeds with probability at most beta.
+
+    The bound comes from the noise's own quantiles, in units of the query; see
+    `error_kind`. It does not depend on the data.
 
     Args:
       beta: In (0, 1).
-
-    Returns:
-      A bound from the noise's own quantiles, in units of the query; see
-      `error_kind`. It does not depend on the data.
     """
     return float(self.error_bound(_checks.delta(beta, 'beta')))
 
@@ -51,17 +50,17 @@ class Release(guarantee_lib.ReleasedStatistic):
       self, delta: float, neighboring_relation:
       dp_accounting.NeighboringRelation = relations.ADD_OR_REMOVE
   ) -> guarantee_lib.Guarantee:
-    """The cost of this release alone.
+    """Returns the guarantee of this release alone.
 
     Args:
       delta: In (0, 1).
-      neighboring_relation: ADD_OR_REMOVE_ONE, REPLACE_ONE at twice the
-        sensitivity, or REPLACE_SPECIAL at the same: a record replaced by one
+      neighboring_relation: ADD_OR_REMOVE_ONE; REPLACE_ONE, at twice the sensitivity; or
+        REPLACE_SPECIAL (zero-out), at once the sensitivity: a record is replaced by one
         that no query counts.
 
     Returns:
-      Bounds on epsilon at `delta`. Where the noise came from a seed, its print and its
-      statement say so.
+      Bounds on epsilon at `delta`. If the noise came from a seed, the printed form and
+      the statement say so.
     """
     relation = relations.check(neighboring_relation)
     found = guarantee_lib.guarantee(
@@ -71,11 +70,11 @@ class Release(guarantee_lib.ReleasedStatistic):
     return found.seeded_by('noise') if self.seeded else found
 
   def tcdp(self, delta: float) -> accounting.TCDP:
-    """The truncated CDP of this release that is best at `delta`."""
+    """Returns the truncated CDP of this release with the least epsilon at `delta`."""
     return accounting.TCDPAccountant().compose(self.event).best(delta)
 
   def report(self, delta: float, beta: float = 0.05) -> str:
-    """Guarantee and accuracy, in words: the exact guarantee first."""
+    """Returns the guarantee, its truncated CDP bound and the accuracy, in words."""
     guarantee = self.guarantee(delta)
     lines = [f'{self.mechanism}: {guarantee}']
     try:
@@ -92,5 +91,5 @@ class Release(guarantee_lib.ReleasedStatistic):
 
 
 def repeated(event: dp_accounting.DpEvent, count: int) -> dp_accounting.DpEvent:
-  """The event of `count` such releases."""
+  """Returns the event of `count` releases with this event."""
   return event if count == 1 else dp_accounting.SelfComposedDpEvent(event, count)

@@ -1,11 +1,11 @@
-"""Which option scores best, if one stands out: Gap-Max and top-m.
+"""Selection of the best options by a gap between scores: Gap-Max and top-m.
 
-Scores are functions of the data, each of which one added or removed record
-changes by the sensitivity at most. If the best beats the others by a wide
-enough gap it is found; the scores themselves are not released.
+Scores are functions of the data, each of which one added or removed record changes by
+at most the sensitivity. The best option is found if its score beats the others by a
+wide enough gap. The scores themselves are not released.
 
-Source: section 5 of Bun, Dwork, Rothblum and Steinke (STOC 2018): Algorithm 22
-(the obvious answer) and Algorithm 21 (the generalised histogram).
+Source: section 5 of Bun, Dwork, Rothblum and Steinke (STOC 2018): Algorithm 22 (the
+obvious answer) and Algorithm 21 (the generalised histogram).
 """
 
 from __future__ import annotations
@@ -34,24 +34,23 @@ def gap_max(scores: npt.ArrayLike, *, sensitivity: float, noise: noise_lib.Scala
             ) -> Release:
   """Releases the index of the best score.
 
-  Both methods cost one release of the noise. The obvious-answer mechanism adds
-  noise to half the gap between the best and the second score, and gives the
-  best option if that is above a threshold which is exceeded with probability
-  1/k where there is no gap; else another option. Where the clipped gap is zero
-  it draws uniformly among all options, so that the exact equality on which the
-  proof rests holds whatever the floating point does.
+  Both methods cost one release of the noise. The obvious-answer mechanism adds noise to
+  half the gap between the best and the second score. It returns the best option if the
+  sum exceeds a threshold, which noise alone exceeds with probability 1/k; else another
+  option. Where the clipped gap is zero it draws uniformly among all options, so that
+  the exact equality on which the proof rests holds despite floating point.
 
   Args:
     scores: Shape (k,), k >= 2; ties are allowed, NaN is not.
-    sensitivity: The most one added or removed record changes any score.
-    noise: Log-concave scalar noise, in units of the sensitivity; closed-form
-      for 'histogram'.
+    sensitivity: The largest change of any score by one added or removed record.
+    noise: Log-concave scalar noise, in units of the sensitivity; closed-form for
+      'histogram'.
     method: 'obvious-answer' or 'histogram'.
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
-    Release whose value is an int in [0, k); its `error(beta)` is the gap from
-    which on the answer is right with probability 1 - beta.
+    Release whose value is an int in [0, k). From a gap of `error(beta)` on, the answer
+    is right with probability 1 - beta.
   """
   if method not in METHODS:
     raise ValueError(f'Expected method in {METHODS}, got method={method!r}.')
@@ -61,9 +60,8 @@ def gap_max(scores: npt.ArrayLike, *, sensitivity: float, noise: noise_lib.Scala
         int(release.value[0]), release.event, release.mechanism,
         release.error_kind, release.seeded, release.error_bound)
   steps, step, scale = _scores(scores, sensitivity, 1)
-  # A replaced record may move the best option past the clipping, which is made
-  # for one record: then the two steps by way of neither record are needed,
-  # which for log-concave noise cost what the shift by two does.
+  # The clipping is made for one added or removed record; a replaced one may move the
+  # best option past it. It is two changes, which cost what a shift by two does.
   noise_sources.spread_noise(noise, whole=True)
   value = obvious_answer_draws(
       steps, scale / step, noise, noise_sources.generator(seed), 1)[0]
@@ -79,7 +77,7 @@ def most_frequent(records: _records.Records, *, num_bins: int,
                   noise: noise_lib.ScalarNoise,
                   method: str = 'obvious-answer', outside: str = 'refuse',
                   seed: Optional[int] = None) -> Release:
-  """Releases the most frequent value, if it is so by a gap.
+  """Releases the most frequent value, which is found if its count leads by a gap.
 
   Args:
     records: Integers in [0, num_bins), as for `histogram`.
@@ -95,24 +93,24 @@ def most_frequent(records: _records.Records, *, num_bins: int,
 
 def top_m(scores: npt.ArrayLike, m: int, *, sensitivity: float,
           noise: noise_lib.ScalarNoise, seed: Optional[int] = None) -> Release:
-  """Releases the indices of the m best scores, best first by noisy gap.
+  """Releases the indices of the m best scores, in the order of their noisy gaps.
 
-  Each score becomes its gap to the (m+1)-th best, if it is above; independent
-  noise is added to all, and the m largest are named. Of the options that enter
-  or leave the best m, pairs of one each change by at most twice the
-  sensitivity together, those that stay by that much each: m releases, not 2m.
+  Each score becomes its gap to the (m+1)-th best if it is above, else zero. Independent
+  noise is added to all gaps, and the m largest sums are named. Between neighbours, the
+  gaps of an option that enters the best m and of one that leaves change together by at
+  most twice the sensitivity, and so does the gap of each option that stays. The cost is
+  therefore m releases, not 2m.
 
   Args:
     scores: Shape (k,), k > m; ties are allowed, NaN is not.
-    m: How many.
-    sensitivity: The most one added or removed record changes any score.
-    noise: Log-concave scalar noise, in units of the sensitivity.
+    m: Number of options to release.
+    sensitivity: The largest change of any score by one added or removed record.
+    noise: Log-concave closed-form scalar noise, in units of the sensitivity.
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
-    Release whose value has shape (m,), int64; its `error(beta)` is the gap
-    between the m-th and the next score from which on all m are right with
-    probability 1 - beta.
+    Release whose value has shape (m,), int64. From a gap of `error(beta)` between the
+    m-th and the next score on, all m are right with probability 1 - beta.
   """
   m = _checks.integer('m', m, 1)
   steps, step, scale = _scores(scores, sensitivity, m)
@@ -140,15 +138,7 @@ def _scores(scores: npt.ArrayLike, sensitivity: float, m: int
 
 def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.ScalarNoise,
                          rng: SystemRandom, runs: int) -> np.ndarray:
-  """Algorithm 22, `runs` times on the same scores; shape (runs,).
-
-  Args:
-    steps: Shape (k,), integer scores.
-    scale: Their sensitivity.
-    noise: Noise in units of it.
-    rng: A generator.
-    runs: How many independent answers.
-  """
+  """Returns `runs` answers of Algorithm 22 to integer scores of sensitivity `scale`."""
   size = steps.size
   best = int(np.argmax(steps))
   second = int(np.max(np.delete(steps, best)))
@@ -163,7 +153,7 @@ def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.Scala
 
 def top_m_draws(steps: np.ndarray, m: int, scale: float, noise: noise_lib.ScalarNoise,
                 rng: SystemRandom, runs: int) -> np.ndarray:
-  """Algorithm 21 for m options, `runs` times; shape (runs, m)."""
+  """Returns `runs` independent answers of Algorithm 21, shape (runs, m)."""
   after = np.partition(steps, steps.size - m - 1)[steps.size - m - 1]
   gap = np.maximum(steps - after, 0) / (2 * scale)
   noisy = noise_sources.noisy(np.broadcast_to(gap, (runs, steps.size)), 1.0, noise, rng)
@@ -174,15 +164,10 @@ def top_m_draws(steps: np.ndarray, m: int, scale: float, noise: noise_lib.Scalar
 
 def obvious_answer_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float
                        ) -> float:
-  """The gap, in sensitivities, from which on Algorithm 22 errs with beta.
+  """Returns the gap in sensitivities at which Algorithm 22 errs with probability beta.
 
-  The probability of the right answer is exactly that of the noise above the
-  threshold less the clipped gap, or 1/k where that is zero.
-
-  Args:
-    noise: In units of the sensitivity.
-    num_options: k, at least two.
-    beta: Probability of a wrong answer.
+  The probability of the right answer is exactly that of the noise exceeding the
+  threshold less the clipped gap, or 1/k where the clipped gap is zero.
   """
   k = _checks.integer('num_options', num_options, 2)
   beta = _checks.delta(beta, 'beta')
@@ -194,14 +179,7 @@ def obvious_answer_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: flo
 
 def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: int = 1
               ) -> float:
-  """The gap, in sensitivities, from which on Algorithm 21 errs with beta.
-
-  Args:
-    noise: In units of the sensitivity.
-    num_options: k, above m.
-    beta: Probability that one of the m is wrong.
-    m: How many.
-  """
+  """Returns a gap in sensitivities from which on P(Algorithm 21 errs) <= beta."""
   m = _checks.integer('m', m, 1)
   k = _checks.integer('num_options', num_options, m + 1)
   beta = _checks.delta(beta, 'beta')
@@ -209,7 +187,7 @@ def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: in
   excess = lambda gap: 1 - beta - _top_m_success(*rival, noise, gap, m)
   if excess(0.0) <= 0:
     return 0.0
-  # With probability 1 - beta no noise is larger than this.
+  # All k draws are below a quarter of it with probability 1 - beta / 2.
   high = 4 * noise_sources.max_error(noise, k, 0.5 * beta)
   while excess(high) > 0:
     high *= 1.5
@@ -219,8 +197,8 @@ def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: in
 
 def _worst_rival(noise: noise_lib.ScalarNoise, rivals: int
                  ) -> tuple[np.ndarray, np.ndarray]:
-  """Quantiles of the largest of `rivals` draws, and the mass below each."""
-  # u = 1 - tail on a grid that is fine where success is decided.
+  """Returns quantiles of the largest of `rivals` draws, and each cell's probability."""
+  # The grid u = 1 - tail is fine where success is decided.
   tail = np.geomspace(1.0, 1e-13, 4000)[1:]
   each = -np.expm1(np.log1p(-tail) / float(rivals))
   mass = -np.diff(np.append(1.0, tail))
@@ -229,7 +207,7 @@ def _worst_rival(noise: noise_lib.ScalarNoise, rivals: int
 
 def _top_m_success(rival: np.ndarray, mass: np.ndarray, noise: noise_lib.ScalarNoise,
                    gap: float, m: int) -> float:
-  # Each cell of the rival's law at its upper end: a lower bound.
+  # A lower bound: each cell of the rival's distribution is at its upper end.
   beaten = noise.cdf(0.5 * gap - rival)
   return float(np.sum(mass * beaten**m))
 
@@ -237,7 +215,7 @@ def _top_m_success(rival: np.ndarray, mass: np.ndarray, noise: noise_lib.ScalarN
 def smallest_gap(noise: noise_lib.ScalarNoise, *, num_options: int, beta: float,
                  sensitivity: float = 1.0, method: str = 'obvious-answer'
                  ) -> float:
-  """The smallest gap at which `gap_max` is right with probability 1 - beta.
+  """Returns the smallest gap at which `gap_max` is right with probability 1 - beta.
 
   Args:
     noise: Noise in units of the sensitivity.
@@ -258,13 +236,7 @@ def smallest_gap(noise: noise_lib.ScalarNoise, *, num_options: int, beta: float,
 
 def obvious_answer_success(noise: noise_lib.ScalarNoise, num_options: int, gap: float
                            ) -> float:
-  """The probability that Algorithm 22 names the best, exactly.
-
-  Args:
-    noise: In units of the sensitivity.
-    num_options: k.
-    gap: Between best and second score, in sensitivities.
-  """
+  """Returns the exact P(Algorithm 22 names the best), `gap` being in sensitivities."""
   clipped = max(0.5 * gap - 1, 0.0)
   if clipped == 0:
     return 1 / num_options

@@ -1,9 +1,9 @@
-"""Threshold queries: how many records are at most j, for every j at once.
+"""Threshold queries: for every j, the number of records that are at most j.
 
 Source: Dwork, Naor, Pitassi and Rothblum, "Differential Privacy under Continual
-Observation" (STOC 2010), for the tree; Bun, Nissim, Stemmer and Vadhan (FOCS
-2015), as used in section 5.3 of Bun, Dwork, Rothblum and Steinke (STOC 2018),
-for thresholds by way of interior points.
+Observation" (STOC 2010), for the tree; Bun, Nissim, Stemmer and Vadhan (FOCS 2015), as
+used in section 5.3 of Bun, Dwork, Rothblum and Steinke (STOC 2018), for thresholds by
+interior points.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def thresholds(records: _records.Records, *, num_values: int,
                outside: str = 'refuse', seed: Optional[int] = None) -> Release:
   """Releases noisy counts of records <= j, for all j in 0..num_values - 1.
 
-  Every count is a sum of at most log2(num_values) + 1 noisy counts of a dyadic
-  tree, of which a record is in one per level.
+  Every count is a sum of at most log2(num_values) + 1 noisy counts of a dyadic tree. A
+  record is in at most one node of each level.
 
   Args:
-    records: Integers in [0, num_values), one per record: an array or an
-      iterable of batches. May be empty.
+    records: Integers in [0, num_values), one per record: an array or an iterable of
+      batches. May be empty.
     num_values: Size of the domain: public.
     noise: Log-concave scalar noise, in units of one record.
     outside: As for `histogram`.
@@ -60,11 +60,11 @@ def thresholds(records: _records.Records, *, num_values: int,
 
 
 class ThresholdSketch(NamedTuple):
-  """Counts at a few values of a domain.
+  """Cumulative counts at a few values of a domain.
 
   Attributes:
     points: Shape (m,), int64, increasing values.
-    counts: Shape (m + 1,), int64: records <= points[i], and all in the last.
+    counts: Shape (m + 1,), int64: records <= points[i]; the last counts all records.
   """
 
   points: np.ndarray
@@ -75,26 +75,25 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
                      noise: noise_lib.ScalarNoise, method: str = 'binary-search',
                      rank_error: Optional[float] = None,
                      seed: Optional[int] = None) -> Release:
-  """Releases where the data are, and how many up to there, in a huge domain.
+  """Releases a few values of a huge domain and how many records are at most each.
 
-  The domain is split at an interior point, its parts again, `depth` times; a
-  record is in one part of each round. The parts are then counted as by
-  `thresholds`.
+  The domain is split at an interior point, and each part again, in `depth` rounds; a
+  record is in one part of each round. The parts are then counted as by `thresholds`.
 
   Args:
-    records: Integers in [1, num_values], one per record: an array or an
-      iterable of batches. May be empty.
+    records: Integers in [1, num_values], one per record: an array or an iterable of
+      batches. May be empty.
     num_values: Size of the domain, up to 2^62: public.
-    depth: Rounds, at least one: 2^depth - 1 values at most are named.
+    depth: Rounds, at least one: at most 2^depth - 1 values are named.
     noise: Log-concave closed-form noise, in units of one record.
     method: How interior points are found, as for `interior_point`.
     rank_error: As for `interior_point`.
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
-    Release whose value is a `ThresholdSketch`; its `error(beta)` bounds the
-    error of all counts at the points named. Between two points the true count
-    lies between theirs.
+    Release whose value is a `ThresholdSketch`; its `error(beta)` bounds the error of
+    all counts at the named points. Between two points the true count lies between their
+    counts.
   """
   depth = _checks.integer('depth', depth, 1)
   if depth > _DEEPEST:
@@ -124,25 +123,19 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
 
 
 def _counts_between(x: np.ndarray, points: np.ndarray) -> np.ndarray:
-  """How many of sorted x are up to each point, beyond the one before it, and the rest.
+  """Returns how many of sorted x are in (previous point, point], then the rest.
 
-  In whole numbers: beyond 2^53 a float would put records on the other side.
+  Counts in integers: beyond 2^53 rounding to floats would misplace records.
   """
   return np.diff(np.searchsorted(x, points, side='right'), prepend=0, append=x.size)
 
 
 def _splits(x: np.ndarray, size: int, depth: int,
             draw: Callable[[np.ndarray, int], int]) -> np.ndarray:
-  """Splits 1..size at a point that is drawn, its parts again, `depth` times.
+  """Splits 1..size at drawn points in `depth` rounds; returns the points.
 
-  Args:
-    x: The records.
-    size: Of the domain.
-    depth: Rounds.
-    draw: An interior point of records in 1..length.
-
-  Returns:
-    int64, increasing, below `size`: at most 2^depth - 1 points.
+  `draw(records, length)` returns an interior point of records in 1..length. The result
+  is int64, increasing, below `size`: at most 2^depth - 1 points.
   """
   points = np.zeros(0, np.int64)
   for _ in range(depth):
@@ -154,29 +147,19 @@ def _splits(x: np.ndarray, size: int, depth: int,
 
 
 def num_levels(num_values: int) -> int:
-  """Levels of the tree: how many noisy counts a record is in, at most."""
+  """Returns the tree's levels; a record is in at most one noisy count of each."""
   return _checks.integer('num_values', num_values, 1).bit_length()
 
 
 def threshold_draws(counts: np.ndarray, noise: noise_lib.ScalarNoise, rng: SystemRandom,
                     runs: int) -> np.ndarray:
-  """`runs` independent answers to all threshold queries.
-
-  Args:
-    counts: Shape (k,), how many records have each value.
-    noise: In units of one record.
-    rng: A generator.
-    runs: How many.
-
-  Returns:
-    Shape (runs, k), int64.
-  """
+  """Returns `runs` answers to all threshold queries, int64, shape (runs, k)."""
   size = counts.size
   upto = np.arange(1, size + 1)
   running = np.append(0, np.cumsum(counts))
   answer = np.zeros((runs, size), np.int64)
   for level in range(num_levels(size)):
-    # The prefix of length c is made of one node for each bit of c.
+    # The prefix of length c is a union of one node for each set bit of c.
     node = upto >> level
     used = np.flatnonzero(node & 1)
     last = np.unique(node[used])

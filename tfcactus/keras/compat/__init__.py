@@ -1,1 +1,1 @@
-"""What differs between versions of Keras and TensorFlow."""
+"""Differences between versions of Keras and TensorFlow."""

@@ -1,4 +1,4 @@
-"""Traced graphs, as TensorFlow writes them down, and what AutoGraph does to them."""
+"""Traced TensorFlow graphs: operations, gradients, tapes, AutoGraph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Function = TypeVar('_Function', bound=Callable[..., Any])
 
 
 def nodes(graph: tf.Graph) -> Iterator[tf.compat.v1.NodeDef]:
-  """All operations of a graph, those of the functions that it calls included."""
+  """Yields all operations of a graph and of the functions that it calls."""
   definition = graph.as_graph_def()
   yield from definition.node
   for function in definition.library.function:
@@ -29,7 +29,7 @@ def nodes(graph: tf.Graph) -> Iterator[tf.compat.v1.NodeDef]:
 
 
 def is_variable(handle: tf.Tensor) -> bool:
-  """Whether a resource is a variable, for all that is known, and not a table."""
+  """Returns whether a resource is a variable, not a table; True for symbolic ones."""
   if not isinstance(handle, tf.__internal__.EagerTensor):
     return True
   with tf.init_scope():
@@ -37,22 +37,17 @@ def is_variable(handle: tf.Tensor) -> bool:
 
 
 def has_own_gradient(node: Any) -> bool:
-  """Whether an operation, or its definition, has a gradient that somebody wrote."""
+  """Returns whether an operation, or its definition, has a custom gradient."""
   return '_gradient_op_type' in getattr(node, 'node_def', node).attr
 
 
 def gradients(graph: tf.Graph, of: tf.Tensor, by: Sequence[tf.Tensor],
               upstream: Optional[tf.Tensor] = None) -> List[Any]:
-  """As `tf.gradients`, also from inside a loop or a branch, which is another graph.
+  """Returns gradients of `of` with respect to each tensor of `by`, as `tf.gradients`.
 
-  Args:
-    graph: Where what is differentiated was traced.
-    of: A tensor of it.
-    by: Tensors of it.
-    upstream: Weights of `of`; None for ones.
-
-  Returns:
-    Tensors, indexed slices, and None for what has no part in it.
+  Works inside a loop or a branch too, which is another graph: `graph` is where the
+  tensors were traced. `upstream` weighs `of`; None stands for ones. Returns tensors,
+  `tf.IndexedSlices`, and None for tensors that `of` does not depend on.
   """
   return gradients_util._GradientsHelper(  # pylint: disable=protected-access
       [of], list(by), None if upstream is None else [upstream], src_graph=graph,
@@ -60,7 +55,7 @@ def gradients(graph: tf.Graph, of: tf.Tensor, by: Sequence[tf.Tensor],
 
 
 def has_no_gradient(op: tf.Operation) -> bool:
-  """Whether nothing flows back through an operation, in a graph or on a tape."""
+  """Returns whether an operation is registered as not differentiable."""
   try:
     return ops.get_gradient_function(op) is None
   except LookupError:
@@ -68,31 +63,31 @@ def has_no_gradient(op: tf.Operation) -> bool:
 
 
 def is_recording() -> bool:
-  """Whether any tape records what is computed now."""
+  """Returns whether any gradient tape is recording."""
   return record.could_possibly_record()
 
 
 def is_recorded(tensor: tf.Tensor) -> bool:
-  """Whether a tape that records now knows what a tensor was computed from."""
+  """Returns whether a recording tape watches a tensor."""
   return record.should_record_backprop([tensor])
 
 
 def as_written(function: _Function) -> _Function:
-  """Has AutoGraph leave a function as it is, though not what Keras calls in it.
+  """Excludes a function, but not Keras' own calls inside it, from AutoGraph.
 
-  Rewriting those of this library takes as long as tracing them.
+  Converting functions of this library takes as long as tracing them.
   """
-  vars(function)['autograph_info__'] = {}  # By which it knows what is done already.
+  vars(function)['autograph_info__'] = {}  # AutoGraph's mark of converted functions.
   return function
 
 
 def looked_at(function: Callable[..., Any]) -> Any:
-  """A `tf.function` whose trace is looked at; rewritten is what Keras has rewritten."""
+  """Returns a `tf.function` to be traced only; AutoGraph is on under Keras 2 only."""
   return tf.function(as_written(function), autograph=not versions.KERAS_3)
 
 
 def as_keras_calls(function: Callable[..., Any]) -> Callable[..., Any]:
-  """What a user wrote, rewritten by AutoGraph where Keras has that done."""
+  """Returns a user's function as Keras calls it: under Keras 2 through AutoGraph."""
   if versions.KERAS_3:
     return function
   autograph = tf.__internal__.autograph

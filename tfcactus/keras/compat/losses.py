@@ -1,4 +1,4 @@
-"""Where each Keras keeps added losses, regularizers and trackers of losses."""
+"""Added losses, regularizers and loss metrics of a model."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from tfcactus.keras.compat.versions import KERAS_3
 
 ACTIVITY_REGULARIZER: str = (
     'activity_regularizer' if KERAS_3 else '_activity_regularizer')
-"""The attribute of a layer that a call of it asks."""
+"""The attribute of a layer that holds its activity regularizer."""
 
 
 def weight_penalties(model: keras.Model) -> List[tf.Tensor]:
-  """What the weight regularizers of a model give for its weights as they are.
+  """Returns the losses of a model's weight regularizers at the present weights.
 
-  Those that Keras itself would add to the loss: Keras 2 counts frozen weights
-  too, whose gradient is none. In it they also are losses added by functions of
-  nothing, `add_loss(lambda: ...)`.
+  They are the losses that Keras adds. Under Keras 2 these include frozen weights, whose
+  gradient is zero, and losses added as functions, `add_loss(lambda: ...)`.
   """
   if KERAS_3:
     return [v.regularizer(v) for v in model.trainable_variables
@@ -35,16 +34,10 @@ def weight_penalties(model: keras.Model) -> List[tf.Tensor]:
 
 def output_trackers(model: keras.Model, predictions: Any,
                     places: List[Tuple[int, Tuple[Any, ...]]]) -> List[Any]:
-  """The metrics by which a compiled model logs the loss of each output.
+  """Returns the metric that logs each output's loss, or None where Keras logs none.
 
-  Args:
-    model: The compiled model.
-    predictions: What it returned.
-    places: For each output with a loss, its place in `tf.nest.flatten` of the
-      predictions and the keys and indices that lead there.
-
-  Returns:
-    A metric for each, or None where Keras logs none.
+  `places` has, for each output with a loss, its index in `tf.nest.flatten(predictions)`
+  and the keys and indices that lead to it.
   """
   if not KERAS_3:
     if not model.compiled_loss.built:
@@ -56,17 +49,17 @@ def output_trackers(model: keras.Model, predictions: Any,
     return [None] * len(places)
   if not compiled.built:
     try:
-      # It asks targets for their structure, and predictions have the same. Some
-      # versions take what has no loss out of dicts.
+      # Needs only the targets' structure, which is that of the predictions. Copies,
+      # since some versions remove outputs without a loss from dicts.
       compiled.build(*(tf.nest.map_structure(lambda each: each, predictions)
                        for _ in range(2)))
-    except (KeyError, ValueError):  # Of lists in dicts Keras 3 cannot log losses.
+    except (KeyError, ValueError):  # Keras 3 cannot log losses of lists in dicts.
       return [None] * len(places)
-  # Lists are known by names, where losses are a dict.
+  # Where losses are a dict, Keras names the outputs in lists.
   names = list(getattr(model, 'output_names', None) or ())
   named = [tuple(names[key] if isinstance(key, int) and key < len(names) else key
                  for key in path) for _, path in places]
-  if not hasattr(compiled, '_flat_losses'):  # Such as Keras 3.5, which knows no paths.
+  if not hasattr(compiled, '_flat_losses'):  # Keras 3.5 and others have no paths.
     by_name = {metric.name: metric for metric in compiled.metrics}
     return [by_name.get(f'{path[-1]}_loss') if path else None for path in named]
   by_path = {loss.path: metric for loss, metric in zip(

@@ -1,4 +1,4 @@
-"""What models, layers and variables are made of, in each Keras."""
+"""Structure of models: their layers, variables, calls and random number generators."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tfcactus.keras.compat.versions import KERAS_3
 
 @functools.cache
 def _functional() -> type:
-  """The class that `keras.Model(inputs, outputs)` is of.
+  """Returns the class of `keras.Model(inputs, outputs)`.
 
-  Not found on import, since TensorFlow takes no settings of devices or of workers once
-  anything was made by it.
+  Not computed on import: after anything was created, TensorFlow refuses settings of
+  devices and workers.
   """
-  # Named, so that the names that users' layers are given stay what they were.
+  # Explicit names leave the automatic names of users' layers unchanged.
   # Keras 3.6 to 3.12 refuse a model whose output is its input.
   with tf.init_scope():
     inputs = keras.Input((1,), name='inputs')
@@ -35,51 +35,51 @@ def _functional() -> type:
 
 
 def tf_variable(variable: keras.Variable) -> tf.Variable:
-  """The `tf.Variable` that a variable of Keras is made of."""
+  """Returns the `tf.Variable` of a Keras variable."""
   return variable.value if KERAS_3 else variable
 
 
 def stored_dtype(variable: keras.Variable) -> tf.DType:
-  """The dtype that a variable is kept in, whatever it is read as."""
-  # Keras 2 wraps it under mixed precision.
+  """Returns the dtype in which a variable is stored, which autocasting may hide."""
+  # Keras 2 wraps variables under mixed precision.
   return tf.as_dtype(getattr(variable, '_variable', variable).dtype)
 
 
 def name_of(variable: keras.Variable) -> str:
-  """The name of a variable, that of its layer included."""
+  """Returns the name of a variable, with the name of its layer."""
   name: str = variable.path if KERAS_3 else variable.name
   return name.split(':')[0]
 
 
 def tf_variables(model: keras.Model) -> List[tf.Variable]:
-  """The trainable variables of a model or layer, for tapes to watch where this runs."""
+  """Returns the trainable variables of a model or layer on this replica, for tapes."""
   return [local(tf_variable(v)) for v in model.trainable_variables]
 
 
 def lora_base(layer: keras.layers.Layer) -> Any:
-  """What LoRA adds a product of factors to."""
+  """Returns the weights to which LoRA adds a product of factors."""
   return getattr(layer, '_kernel', getattr(layer, '_embeddings', None))
 
 
 def depthwise_kernel(layer: keras.layers.Layer) -> keras.Variable:
-  """The kernel of a DepthwiseConv2D."""
+  """Returns the kernel of a DepthwiseConv2D."""
   return layer.kernel if KERAS_3 else layer.depthwise_kernel
 
 
 def flat_layers(model: keras.Model) -> List[keras.layers.Layer]:
-  """All layers of a model, those inside of others and models included."""
+  """Returns all layers of a model, including nested ones."""
   return list(model._flatten_layers(recursive=True, include_self=False))  # pylint: disable=protected-access
 
 
 def direct_layers(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
-  """The layers that a layer holds, not those inside of them."""
+  """Returns the layers that a layer holds, without nested ones."""
   return list(layer._flatten_layers(recursive=False, include_self=False))  # pylint: disable=protected-access
 
 
 def is_graph(model: keras.Model) -> bool:
-  """Whether a model is nothing but its layers: Sequential or functional.
+  """Returns whether a model is exactly a built Sequential or a functional model.
 
-  True for the classes themselves only, as a subclass may override `call`.
+  False for subclasses, which may override `call`.
   """
   if type(model) is keras.Sequential:
     return model.built and (
@@ -88,10 +88,9 @@ def is_graph(model: keras.Model) -> bool:
 
 
 def graph_layers(model: keras.Model) -> List[keras.layers.Layer]:
-  """The layers a model is made of, models inside it opened up.
+  """Returns the layers of a model; nested Sequential or functional models are opened.
 
-  Under Keras 3 operations between the layers, which are no layers, are among
-  them.
+  Under Keras 3 they include operations between the layers, which are no layers.
   """
   found: Dict[int, keras.layers.Layer] = {}
   functional: bool = type(model) is _functional()
@@ -102,25 +101,25 @@ def graph_layers(model: keras.Model) -> List[keras.layers.Layer]:
 
 
 def layer_classes(names: Iterable[str]) -> Set[type]:
-  """Those of the named layers that the Keras at hand has."""
+  """Returns the classes of the named layers, as far as this Keras has them."""
   return {getattr(keras.layers, name) for name in names
           if hasattr(keras.layers, name)}
 
 
 def mixes_when_frozen(layer: keras.layers.Layer) -> bool:
-  """Whether a BatchNormalization goes on mixing examples when not trainable."""
-  # That of tf.compat.v1 does.
+  """Returns whether a BatchNormalization uses batch statistics when not trainable."""
+  # The layer of tf.compat.v1 does.
   return not getattr(layer, '_USE_V2_BEHAVIOR', True)
 
 
 def splits_texts(layer: keras.layers.Layer) -> bool:
-  """Whether a layer makes texts of any lengths into words."""
+  """Returns whether a layer splits texts into a variable number of words."""
   return isinstance(layer, keras.layers.TextVectorization) and (
       getattr(layer, '_split', None) is not None)
 
 
 def is_bare_operation(layer: keras.layers.Layer) -> bool:
-  """Whether a part of a functional model is no layer, but an operation."""
+  """Returns whether a part of a functional model is an operation, not a layer."""
   return (not isinstance(layer, keras.layers.Layer) or
           type(layer).__name__ in ('TFOpLambda', 'SlicingOpLambda'))
 
@@ -130,7 +129,7 @@ def _nodes(layer: keras.layers.Layer) -> List[Any]:
 
 
 def call_arguments(layer: keras.layers.Layer) -> List[Any]:
-  """What a layer was called with, at each place of a functional model."""
+  """Returns (args, kwargs) of each call of a layer in a functional model."""
   if KERAS_3:
     return [(node.arguments.args, node.arguments.kwargs)
             for node in _nodes(layer)]
@@ -138,30 +137,30 @@ def call_arguments(layer: keras.layers.Layer) -> List[Any]:
 
 
 def output_shapes(layer: keras.layers.Layer) -> List[Any]:
-  """Shapes of a layer's output at each place of a functional model."""
+  """Returns the shapes of a layer's outputs in all its calls in a functional model."""
   return [list(out.shape) for node in _nodes(layer)
           for out in tf.nest.flatten(node.outputs)]
 
 
 def input_shapes(layer: keras.layers.Layer) -> List[Any]:
-  """Shapes of a layer's inputs at each place of a functional model."""
+  """Returns the shapes of a layer's inputs in all its calls in a functional model."""
   return [list(each.shape) for node in _nodes(layer)
           for each in tf.nest.flatten(node.input_tensors)]
 
 
 def input_spec(model: keras.Model) -> Optional[Any]:
-  """What to trace a model with, as `TensorSpec`s; None if not known."""
+  """Returns `TensorSpec`s of a model's inputs, to trace it; None if unknown."""
   inputs = None
   if not KERAS_3:
     if getattr(model, 'inputs', None) and model._is_graph_network:  # pylint: disable=protected-access
       inputs = model.input
-    else:  # Keras' record of the first call, without tf.keras.Input.
+    else:  # Recorded by Keras at the first call, without tf.keras.Input.
       inputs = getattr(model, '_saved_model_inputs_spec', None)
   elif is_graph(model) or isinstance(model, _functional()):
     graph = getattr(model, '_functional', None) or model
     inputs = graph._inputs_struct  # pylint: disable=protected-access
   else:
-    # Of shapes alone, and only where there is one input.
+    # Keras records shapes only, which suffices for a single input.
     shapes = list((getattr(model, '_build_shapes_dict', None) or {}).values())
     if len(shapes) == 1 and isinstance(shapes[0], (tuple, list)) and (
         not any(isinstance(size, (tuple, list, dict)) for size in shapes[0])):
@@ -171,12 +170,12 @@ def input_spec(model: keras.Model) -> Optional[Any]:
 
 
 def is_quantized(layer: keras.layers.Layer) -> bool:
-  """Whether a layer's weights are not what it computes with (int8)."""
+  """Returns whether a layer is quantized, such as to int8."""
   return bool(getattr(layer, 'quantization_mode', None))
 
 
 def generators(model: keras.Model) -> List[keras.random.SeedGenerator]:
-  """The random number generators inside a model, of which Keras 2 has none."""
+  """Returns the random number generators in a model; Keras 2 has none."""
   if not KERAS_3:
     return []
   found = {}
@@ -188,19 +187,19 @@ def generators(model: keras.Model) -> List[keras.random.SeedGenerator]:
 
 
 def in_xla() -> bool:
-  """Whether what is traced now will be compiled by XLA."""
+  """Returns whether the function traced now will be compiled by XLA."""
   return not tf.executing_eagerly() and (
       control_flow_util.GraphOrParentsInXlaContext(
           tf.compat.v1.get_default_graph()))
 
 
 def handle(variable: keras.Variable) -> tf.Tensor:
-  """The resource by which a graph reads a variable."""
+  """Returns the resource through which a graph reads a variable."""
   return local(tf_variable(variable)).handle
 
 
 def local(variable: tf.Variable) -> tf.Variable:
-  """What a variable is where this runs, if it is spread over devices."""
+  """Returns this replica's copy of a distributed variable; the primary one outside."""
   if not isinstance(variable, tf.distribute.DistributedValues):
     return variable
   if tf.distribute.in_cross_replica_context():
@@ -209,18 +208,13 @@ def local(variable: tf.Variable) -> tf.Variable:
 
 
 def clone(model: keras.Model, copied: Callable[[Any], Any]) -> keras.Model:
-  """A copy of a Sequential or functional model, made of copies of its layers.
-
-  Args:
-    model: The model.
-    copied: layer -> its copy, which may be of another kind.
-  """
+  """Copies a Sequential or functional model; `copied` returns the copy of a layer."""
   if not KERAS_3:
     return keras.models.clone_model(model, clone_function=copied)
 
   def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
     known = inspect.signature(layer.call).parameters
-    # Keras 3 repeats what the layer it was copied from was called with.
+    # Keras 3 repeats the arguments of the original layer's call.
     return layer(*args, **{name: value for name, value in kwargs.items()
                            if value is not None or name in known})
 

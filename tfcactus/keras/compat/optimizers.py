@@ -1,4 +1,4 @@
-"""The optimizers that drop-in ones stand on, in each Keras."""
+"""Base classes of drop-in optimizers, and how optimizers build, scale and apply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.compat.versions import KERAS_3
 
 Optimizer: Any = object
-"""To the mixins of drop-in optimizers, the one that they are mixed into."""
+"""Base class of drop-in optimizers' mixins: `Any` only to type checkers."""
 
 _OPTIMIZERS = (keras.optimizers if KERAS_3 else keras.optimizers.legacy)
 Adagrad = _OPTIMIZERS.Adagrad
@@ -25,20 +25,13 @@ Adam = _OPTIMIZERS.Adam
 RMSprop = _OPTIMIZERS.RMSprop
 SGD = _OPTIMIZERS.SGD
 
-# Of the optimizers of Keras 3, and of those of Keras 2 that are not legacy.
+# Arguments of Keras 3 optimizers, and of those Keras 2 ones that are not legacy.
 _NOT_LEGACY = ('weight_decay', 'use_ema', 'ema_momentum',
                'ema_overwrite_frequency', 'jit_compile', 'loss_scale_factor')
 
 
 def check_optimizer_arguments(arguments: Mapping[str, Any]) -> None:
-  """Refuses what the Keras at hand has no meaning for, or silently ignores.
-
-  Args:
-    arguments: For the base of a drop-in optimizer, by name.
-
-  Raises:
-    TypeError: naming what to pass instead.
-  """
+  """Raises TypeError for arguments that this Keras lacks or silently ignores."""
   for name in _NOT_LEGACY:
     if name in arguments and not KERAS_3:
       raise TypeError(
@@ -59,25 +52,22 @@ def check_optimizer_arguments(arguments: Mapping[str, Any]) -> None:
 
 
 def unwrapped(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-  """An optimizer without loss scaling around it."""
+  """Returns the optimizer inside a LossScaleOptimizer, or the optimizer itself."""
   return getattr(optimizer, 'inner_optimizer', optimizer)
 
 
 def bare_optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
-  """The optimizer of a model, without loss scaling around it."""
-  # Keras 2 wraps it under mixed_float16, whatever it is told.
+  """Returns the optimizer of a model, without a LossScaleOptimizer around it."""
+  # Keras 2 always wraps it under mixed_float16.
   return unwrapped(model.optimizer)
 
 
 def make_variables(model: keras.Model, example: Any = None) -> None:
-  """Has the optimizer of a private model make its variables, where it has a way to.
+  """Creates the optimizer's variables of a private model, where that is possible.
 
-  What makes variables while TensorFlow traces it is traced again.
-
-  Args:
-    model: A `PrivateModel`; it may yet have neither weights nor an optimizer.
-    example: (x, y, weights) of any examples, if they are known: replicas need weights
-      that are made outside of them.
+  TensorFlow traces a function again if its first trace creates variables. `model` is a
+  `PrivateModel` that may lack weights and an optimizer. `example` is (x, y, weights) of
+  any examples, or None. With several replicas, it builds the weights outside of them.
   """
   if replicas.number() > 1 and example is not None and not model.inner.built:
     model.inner(tf.nest.map_structure(tf.convert_to_tensor, example[0]))
@@ -89,54 +79,46 @@ def make_variables(model: keras.Model, example: Any = None) -> None:
 
 def apply_averages(optimizer: keras.optimizers.Optimizer, averages: Sequence[tf.Tensor],
                    variables: Sequence[keras.Variable]) -> None:
-  """Updates variables by averages that are the same on all replicas.
-
-  Args:
-    optimizer: Of Keras, legacy or not, without loss scaling around it.
-    averages: One for each variable.
-    variables: Those trained.
-  """
+  """Updates variables by averages that are equal on all replicas and not scaled."""
   with applying_sums():
     optimizer.apply_gradients(list(zip(averages, variables)), **of_sums())
 
 
 def applying_sums() -> ContextManager[None]:
-  """Has optimizers of Keras 3 take gradients as sums over all replicas already."""
+  """Makes Keras 3 optimizers treat gradients as already summed over replicas."""
   return patches.applying_sums() if KERAS_3 and replicas.number() > 1 else (
       contextlib.nullcontext())
 
 
 def of_sums() -> Dict[str, Any]:
-  """Arguments by which optimizers of Keras 2 do."""
+  """Returns arguments that make Keras 2 optimizers treat gradients as summed."""
   return {} if KERAS_3 or replicas.number() == 1 else {
       'experimental_aggregate_gradients': False}
 
 
 def needs_one_replica(optimizer: keras.optimizers.Optimizer) -> bool:
-  """Whether an optimizer does what fails under a strategy of several replicas.
+  """Returns whether an optimizer fails under a strategy of several replicas.
 
-  Keras 3 has conditionals there, inside of which replicas cannot meet.
+  Keras 3 updates averages and accumulators in conditionals, where replicas cannot
+  communicate.
   """
   return KERAS_3 and replicas.number() > 1 and bool(
       optimizer.use_ema or optimizer.gradient_accumulation_steps)
 
 
 def is_wrapped(optimizer: keras.optimizers.Optimizer) -> bool:
-  """Whether loss scaling is around an optimizer, where it can know that.
+  """Returns whether a Keras 2 optimizer knows that a LossScaleOptimizer wraps it.
 
-  Keras 2 tells it. Keras 3 does not, and asks it for no gradients either.
+  Keras 3 does not tell the wrapped optimizer, and never asks it for gradients.
   """
   return getattr(optimizer, '_is_wrapped_by_loss_scale_optimizer', False)
 
 
 def drop_in_arguments(optimizer: keras.optimizers.Optimizer) -> Dict[str, Any]:
-  """The arguments of a drop-in optimizer that does what a plain one does.
+  """Returns the arguments of a drop-in optimizer that is equivalent to a plain one.
 
-  Args:
-    optimizer: Of Keras; under Keras 2, legacy or not.
-
-  Raises:
-    ValueError: if the base of drop-in optimizers has no such argument.
+  `optimizer` may be legacy or not under Keras 2. Raises ValueError if the base of
+  drop-in optimizers has no such argument.
   """
   config = dict(optimizer.get_config())
   if config.get('gradient_accumulation_steps', 1) is None:

@@ -1,4 +1,4 @@
-"""How each Keras calls its recurrent layers, and what they hand back."""
+"""Recurrent layers: their arguments, cells, dropout masks and return values."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ CONVOLUTIONAL = (
     keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D, keras.layers.ConvLSTM3D)
 
 Masks = Optional[List[tf.Tensor]]
-"""What values are multiplied by before each gate's kernel; None for nothing."""
+"""Dropout masks of the values before each gate's kernel; None for no dropout."""
 
 
 class Arguments(NamedTuple):
-  """What a recurrent layer is called with.
+  """The arguments of a recurrent layer's call.
 
   Attributes:
     sequences: Shape (rows, time, ...).
-    states: Initial ones of all cells, one after another; None for zeros.
+    states: Initial states of all cells, concatenated in a list; None for zeros.
     mask: Booleans, shape (rows, time), or None.
     training: Whether dropout is on; may be None under Keras 2.
   """
@@ -42,11 +42,11 @@ class Arguments(NamedTuple):
 
 
 def arguments(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Arguments:
-  """The arguments of a layer's `call`, however they are given."""
+  """Returns the arguments of a layer's `call`, positional or not."""
   bound = inspect.signature(call).bind(*args, **kwargs).arguments
   sequences = bound.get('sequences' if KERAS_3 else 'inputs')
   states = bound.get('initial_state')
-  if isinstance(sequences, list):  # Where Keras 2 has states as inputs.
+  if isinstance(sequences, list):  # Keras 2 may pass states as inputs.
     sequences, *more = sequences
     states = more or states
   if isinstance(sequences, tf.RaggedTensor):
@@ -61,20 +61,20 @@ def arguments(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Arguments:
 
 
 def cells(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
-  """The cells of a recurrent layer, in the order of their calls."""
+  """Returns the cells of a recurrent layer, in the order of their calls."""
   cell = layer.cell
   return list(cell.cells) if type(cell) is keras.layers.StackedRNNCells else [cell]
 
 
 def is_convolution(cell: keras.layers.Layer) -> bool:
-  """Whether it is the cell of a ConvLSTM, which Keras does not export."""
+  """Returns whether a cell is that of a ConvLSTM, which Keras does not export."""
   kind = type(cell)
   return kind.__name__ == 'ConvLSTMCell' and (
       kind.__module__.startswith(keras.__name__ + '.'))
 
 
 def unusual_call(layer: keras.layers.Layer) -> str:
-  """What of a layer's settings only one Keras has, or ''."""
+  """Returns a setting of the layer that only one Keras has, or ''."""
   if getattr(layer, 'time_major', False):
     return 'time_major=True'
   if getattr(layer.cell, 'reverse_state_order', False):
@@ -83,16 +83,16 @@ def unusual_call(layer: keras.layers.Layer) -> str:
 
 
 def zeroes_masked(layer: keras.layers.Layer) -> bool:
-  """Whether outputs of masked steps are zeros, not those of the step before."""
-  # Keras 2 overlooks it where it convolves.
+  """Returns whether outputs of masked steps are zeros, not the previous output."""
+  # Keras 2 ignores the setting in convolutional layers.
   ignored = not KERAS_3 and isinstance(layer, CONVOLUTIONAL)
   return bool(layer.zero_output_for_mask) and not ignored
 
 
 def dropped(layer: keras.layers.Layer, sequences: tf.Tensor, training: Any
            ) -> Optional[tf.Tensor]:
-  """Inputs after a dropout of each step's own, if that is what the layer does."""
-  # Keras 2 does, where it might have used another kernel.
+  """Returns inputs after dropout if each time step has its own mask, else None."""
+  # Keras 2 does where it may choose a GPU kernel.
   if not getattr(layer, '_could_use_gpu_kernel', False) or not layer.dropout:
     return None
   layer.reset_dropout_mask()
@@ -103,17 +103,9 @@ def dropped(layer: keras.layers.Layer, sequences: tf.Tensor, training: Any
 
 def dropout_masks(cell: keras.layers.Layer, gates: int, name: str,
                   values: tf.Tensor, training: Any) -> Masks:
-  """A cell's own masks, for all time steps.
+  """Returns a cell's dropout masks for all time steps: one per gate, one, or None.
 
-  Args:
-    cell: The cell.
-    gates: How many it has.
-    name: 'dropout' or 'recurrent_dropout'.
-    values: What is masked, of one time step.
-    training: As the layer is called with.
-
-  Returns:
-    A mask for each gate, or one for all of them.
+  `name` is 'dropout' or 'recurrent_dropout', `values` what is masked at one time step.
   """
   if not 0 < getattr(cell, name) < 1 or KERAS_3 and not training:
     return None
@@ -135,12 +127,10 @@ def _forget_masks(cell: keras.layers.Layer) -> None:
 
 @contextlib.contextmanager
 def unrolled(model: keras.Model) -> Iterator[None]:
-  """Has recurrent layers of a model, or a layer, write out their steps for a while.
+  """Unrolls the recurrent layers of a model or layer inside the context.
 
-  Gradients per example cannot be taken by vectorising through their loops.
-
-  Raises:
-    ValueError: if one of them always goes through a loop.
+  Per-example gradients cannot be vectorised through their loops. Raises ValueError for
+  a layer that cannot be unrolled.
   """
   with contextlib.ExitStack() as stack:
     for layer in [model, *models.flat_layers(model)]:
@@ -159,13 +149,7 @@ def unrolled(model: keras.Model) -> Iterator[None]:
 
 
 def returned(layer: keras.layers.Layer, output: tf.Tensor, states: List[Any]) -> Any:
-  """What the layer's `call` returns.
-
-  Args:
-    layer: The layer.
-    output: Of the last step, or of all.
-    states: Of each cell, a list.
-  """
+  """Returns `output`, and `states` as a list per cell, as the layer's `call` does."""
   if KERAS_3:
     output = tf.cast(output, layer.compute_dtype)
     states = tf.nest.map_structure(
@@ -179,10 +163,7 @@ def returned(layer: keras.layers.Layer, output: tf.Tensor, states: List[Any]) ->
 
 @contextlib.contextmanager
 def unfused(layer: keras.layers.Layer) -> Iterator[None]:
-  """Has a Bidirectional call its layers for a while.
-
-  Keras 3 may go around them, where it finds a kernel for both.
-  """
+  """Makes a Bidirectional call its layers; Keras 3 may run one fused kernel instead."""
   around = {name: lambda *args, **kwargs: False for name in (
       '_can_attempt_fused_lstm', '_can_attempt_fused_gru')}
   with patches.replaced(layer, **around):

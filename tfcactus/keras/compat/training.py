@@ -1,4 +1,4 @@
-"""What `compile`, `fit` and saving ask for, in each Keras."""
+"""Hooks of `compile`, `fit` and saving."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ from tfcactus.keras.compat.versions import KERAS_3
 
 
 def counter(value: float, name: str, dtype: str = 'int64') -> Any:
-  """Returns a variable that a model holding it saves with its weights.
-
-  Args:
-    value: To start with.
-    name: Its name.
-    dtype: Its dtype.
-  """
+  """Returns a variable that Keras saves with the weights of the model that holds it."""
   if KERAS_3:
     return keras.Variable(value, dtype=dtype, trainable=False, autocast=False,
                           name=name)
@@ -31,15 +25,14 @@ def counter(value: float, name: str, dtype: str = 'int64') -> Any:
 
 
 def number(variable: Any) -> int:
-  """The value of a whole number in a variable, which may be on several devices."""
+  """Returns the value of an integer variable, which may be distributed."""
   return int(tf.convert_to_tensor(variable))
 
 
 def compile_arguments(**arguments: Any) -> Any:
-  """Arguments for `Model.compile` that each Keras understands.
+  """Returns arguments for `Model.compile`; Keras 3 gets those that are not None.
 
-  Gradients are unscaled before they are clipped, so that no optimizer must
-  scale losses.
+  Gradients are unscaled before they are clipped, so automatic loss scaling is off.
   """
   if not KERAS_3:
     return arguments
@@ -48,22 +41,16 @@ def compile_arguments(**arguments: Any) -> Any:
 
 
 def remember_inputs(model: keras.Model, inputs: Any) -> None:
-  """Tells a model what it was trained on, for `tf.saved_model.save`.
-
-  Keras 2 learns it when the model itself is called; Keras 3 asks for none.
-  """
+  """Records a model's inputs for `tf.saved_model.save`; Keras 3 needs no record."""
   if not KERAS_3:
     model._set_save_spec(inputs)  # pylint: disable=protected-access
 
 
 def make_variables(function: Callable[..., Any], arguments: Any) -> None:
-  """Makes the variables of a function, in a trace of its own that is not run.
+  """Creates the variables of a function in a separate trace, which is never run.
 
-  What makes variables while TensorFlow traces it is traced again.
-
-  Args:
-    function: To be called in the trace under way.
-    arguments: What it will be called on, tensors in any structure.
+  TensorFlow traces a function again if its first trace creates variables. To be called
+  inside the trace that will call `function` with `arguments`, tensors in any structure.
   """
   if tf.executing_eagerly() or tf.distribute.has_strategy():
     return
@@ -77,13 +64,10 @@ def make_variables(function: Callable[..., Any], arguments: Any) -> None:
 
 @contextlib.contextmanager
 def built_on(model: keras.Model, batch: Any) -> Iterator[None]:
-  """Has `fit` inside make what it makes by a given batch, and none of the data.
+  """Builds metrics and optimizer slots in `fit` from `batch`, not from data.
 
-  Under a strategy Keras 3 takes a first batch for that, and drops it.
-
-  Args:
-    model: The compiled model.
-    batch: (x, y, weights) of any two examples; None to leave Keras its way.
+  Under a strategy Keras 3 consumes a first batch of data for that. `batch` is (x, y,
+  weights) of any two examples; None leaves Keras unchanged.
   """
   if not KERAS_3 or batch is None or replicas.number(model.distribute_strategy) == 1:
     yield
@@ -101,20 +85,14 @@ def built_on(model: keras.Model, batch: Any) -> Iterator[None]:
 
 
 def log_loss(model: keras.Model, losses: tf.Tensor) -> None:
-  """Updates the loss that `fit` logs: the mean over examples.
-
-  Args:
-    model: The compiled model, whose metrics are made.
-    losses: Shape (batch,).
-  """
+  """Updates the loss that `fit` logs, the mean of `losses` of shape (batch,)."""
   tracker = [metric for metric in model.metrics if metric.name == 'loss'][0]
   tracker.update_state(losses)
 
 
 def steps_per_execution(model: keras.Model) -> Optional[int]:
-  """How many steps a model runs at a time; None if that may vary."""
-  # Keras 2 tells of 'auto' by the first from TensorFlow 2.15 on, by the second
-  # before.
+  """Returns how many steps a model runs at a time; None if the number may vary."""
+  # Keras 2 sets the first for 'auto' from TensorFlow 2.15 on, earlier the second.
   if getattr(model, '_autotune_steps_per_execution', False) or (
       getattr(model, '_steps_per_execution_tuner', None) is not None):
     return None
@@ -126,7 +104,7 @@ def steps_per_execution(model: keras.Model) -> Optional[int]:
 
 
 def next_steps(model: keras.Model, left: Optional[int]) -> int:
-  """How many steps a model runs next, of which `left` are left in the epoch."""
+  """Returns how many steps a model runs next, with `left` steps left in the epoch."""
   steps = steps_per_execution(model) or 1
   # Keras 3 runs whole executions, past the end of an epoch.
   return steps if KERAS_3 or left is None else min(steps, left)

@@ -1,8 +1,8 @@
-"""The one place that asks for versions: which Keras this package runs on.
+"""The Keras that this package runs on: `keras`, its version, and checks.
 
-`keras` is whatever `tf.keras` is: Keras 2 on TensorFlow 2.14 and 2.15, and on
-later ones with tf-keras and TF_USE_LEGACY_KERAS=1; otherwise Keras 3. What
-differs between the two is answered here, so that no other module asks.
+`keras` is the package behind `tf.keras`: Keras 2 on TensorFlow 2.14 and 2.15, and on
+later ones with tf-keras and TF_USE_LEGACY_KERAS=1; otherwise Keras 3. No other module
+compares versions.
 """
 
 from __future__ import annotations
@@ -26,16 +26,7 @@ def _parts(version: str) -> Tuple[int, int]:
 
 def check_versions(tensorflow: str, keras_version: str,
                    backend: str = 'tensorflow') -> None:
-  """Refuses what this package does not run on, and says why.
-
-  Args:
-    tensorflow: A TensorFlow version such as "2.15.1".
-    keras_version: The version of the Keras that it runs on.
-    backend: The backend of Keras 3.
-
-  Raises:
-    ImportError: naming what to install instead.
-  """
+  """Raises ImportError, saying what to install, for unsupported versions."""
   if _parts(tensorflow) < _OLDEST_TENSORFLOW:
     raise ImportError(
         f'Expected TensorFlow 2.14 or later, got TensorFlow {tensorflow}: it '
@@ -54,13 +45,9 @@ def check_versions(tensorflow: str, keras_version: str,
 
 
 def _import_keras() -> Any:
-  """Imports the Keras that `tf.keras` is.
-
-  Raises:
-    ImportError: saying why there is none, and what to set or install.
-  """
+  """Imports the Keras behind `tf.keras`; raises ImportError with reason and remedy."""
   try:
-    # Not tf.keras itself: of Keras 3 it lacks parts, such as `saving`.
+    # Not tf.keras, which lacks parts of Keras 3, such as `saving`.
     return importlib.import_module(tf.keras.Model.__module__.split('.')[0])
   except Exception as told:  # pylint: disable=broad-except
     # Whatever the reason, TensorFlow says only that Keras is missing.
@@ -92,15 +79,7 @@ check_versions(tf.__version__, KERAS_VERSION,
 
 
 def check_same_keras(name: str, thing: object) -> None:
-  """Refuses an object, or a class, of another Keras than `tf.keras` is.
-
-  Args:
-    name: Of the argument that it was given as.
-    thing: Anything at all.
-
-  Raises:
-    ValueError: naming both packages.
-  """
+  """Raises ValueError if the argument `name` is of another Keras than `tf.keras`."""
   cls = thing if isinstance(thing, type) else type(thing)
   packages = [base.__module__.split('.')[0] for base in cls.__mro__]
   if keras.__name__ in packages:
@@ -125,10 +104,10 @@ def check_same_keras(name: str, thing: object) -> None:
 
 
 def whole_tensorflow_privacy_imports() -> bool:
-  """Whether `import tensorflow_privacy` works, optimizers included."""
+  """Returns whether `import tensorflow_privacy` works, optimizers included."""
   return _parts(tf.__version__) < _WITHOUT_LEGACY
 
 
 def choose(*, keras_2: Any, keras_3: Any) -> Any:
-  """Returns the argument that is for the Keras at hand."""
+  """Returns the argument for the Keras in use."""
   return keras_3 if KERAS_3 else keras_2

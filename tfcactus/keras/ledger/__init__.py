@@ -1,1 +1,1 @@
-"""What was released, counted before it is."""
+"""Privacy ledgers: noisy updates are counted before they are released."""

@@ -1,4 +1,4 @@
-"""Marks on batches: which feed one came from, and that it is used once."""
+"""Marks on batches: each identifies its feed, and is valid for one step."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _numbers = itertools.count(1)
 
 
 class Place(NamedTuple):
-  """Where a batch stands among those of one call of `fit`.
+  """Position of a batch in the feed of one call of `fit`.
 
   Attributes:
-    feed: The number of the `Marks`.
-    serial: Of the batch, in the order they were made in.
-    step: Of the batch in its pass.
-    length: Of a pass.
+    feed: The `number` of the feed's `Marks`.
+    serial: Index of the batch in the feed.
+    step: Index of the batch in its pass.
+    length: Batches of a pass.
   """
 
   feed: int
@@ -40,23 +40,23 @@ class Place(NamedTuple):
 
   @classmethod
   def of(cls, numbers: np.ndarray) -> Optional[Place]:
-    """The place that `numbers` are, or None."""
+    """Returns the place encoded by four integers; None if their feed is zero."""
     return cls(*map(int, numbers)) if numbers[0] else None
 
   def follows(self, before: Optional[Place]) -> bool:
-    """Whether nothing lies between, and each pass was whole before the next."""
+    """Returns whether this batch comes directly after `before`, in whole passes."""
     return before is not None and self == before._replace(
         serial=before.serial + 1, step=(before.step + 1) % before.length)
 
 
 class Taken(NamedTuple):
-  """What is known of a batch that a step uses.
+  """What is known about the batch of a step.
 
   Attributes:
-    sampling: The code of the scheme that chose it, or `counts.UNKNOWN`.
-    epochs: How many epochs begin with it.
-    place: Of a cyclic scheme, where it stands.
-    fingerprint: Of which examples it is, where several workers draw it alike.
+    sampling: The code of the sampling scheme, or `counts.UNKNOWN`.
+    epochs: How many epochs begin with the batch.
+    place: The position of the batch under a cyclic scheme, else None.
+    fingerprint: Identifies the examples of the batch; workers compare theirs.
   """
 
   sampling: int = counts.UNKNOWN
@@ -66,12 +66,9 @@ class Taken(NamedTuple):
 
 
 class Marked(NamedTuple):
-  """Inputs that carry a mark; no batch made by other means does.
+  """Inputs x with a mark; only batches made by this library carry one.
 
-  Attributes:
-    x: The inputs.
-    mark: int64, shape (rows, 2): the number of the `Marks`, and what they know
-      the batch by.
+  `mark` is int64 of shape (rows, 2): `Marks.number`, and the key of the batch or row.
   """
 
   x: Any
@@ -79,36 +76,31 @@ class Marked(NamedTuple):
 
 
 def unmarked(x: Any) -> Tuple[Any, tf.Tensor]:
-  """Returns inputs and their mark, one of no feed if they have none."""
+  """Returns (inputs, mark); the mark is zeros of shape (1, 2) if there is none."""
   if isinstance(x, Marked):
     return x.x, tf.cast(x.mark, tf.int64)
   return x, tf.zeros([1, 2], tf.int64)
 
 
 class Marks:
-  """How the batches of one call of `fit` are recognised.
+  """Recognises the batches of one call of `fit`; this base class knows nothing of them.
 
   Attributes:
-    number: Which one it is, in this process.
-    sampling: The code of the scheme that chooses the batches, or
-      `counts.UNKNOWN`.
-    seeded: Whether the choice repeats.
+    number: Unique in this process, positive.
+    sampling: The code of the sampling scheme, or `counts.UNKNOWN`.
+    seeded: Whether the batches are drawn from a seed.
   """
 
   def __init__(self, scheme: Optional[Type[SamplingScheme]] = None,
                seeded: bool = False):
-    """Initialises the marks; the scheme is None if none is known."""
+    """Initialises the marks; `scheme` is None if the scheme is unknown."""
     self.number = next(_numbers)
     self.sampling = counts.UNKNOWN if scheme is None else scheme.code
     self.seeded = seeded
     self._lock = threading.Lock()
 
   def take(self, keys: np.ndarray) -> Taken:
-    """Uses a batch.
-
-    Args:
-      keys: What it is known by, one for each row.
-    """
+    """Uses up a batch and returns what is known about it; `keys` has a key per row."""
     with self._lock:
       return self._take(keys)
 
@@ -118,10 +110,10 @@ class Marks:
 
 
 class BatchMarks(Marks):
-  """Knows each batch by a number, which is good for one step."""
+  """Recognises each batch by a serial number that is valid for one step."""
 
   def __init__(self, scheme: Type[SamplingScheme], seeded: bool, length: int):
-    """Initialises the marks; `length` is that of a pass."""
+    """Initialises the marks; `length` is the number of batches of a pass."""
     super().__init__(scheme, seeded)
     self._scheme = scheme
     self._length = length
@@ -131,19 +123,12 @@ class BatchMarks(Marks):
     self._taken = 0
 
   def specs(self, x: Any) -> Marked:
-    """The `TensorSpec`s of inputs that carry a mark."""
+    """Returns the `TensorSpec`s of marked inputs."""
     return Marked(x, tf.TensorSpec((None, 2), tf.int64))
 
   def mark(self, batches: Iterable[Tuple[int, Iterable[Tuple[Any, Any, Any]]]]
           ) -> Iterator[Iterator[Tuple[Marked, Any, Any]]]:
-    """Marks the batches of a pass.
-
-    Args:
-      batches: Of each its fingerprint, and its parts (x, y, weights).
-
-    Yields:
-      The parts of each, carrying the mark of their batch.
-    """
+    """Yields marked parts (x, y, weights) of each (fingerprint, parts) of a pass."""
     for index, (fingerprint, parts) in enumerate(batches):
       yield self._marked(self._issue(index, fingerprint), parts)
 
@@ -174,10 +159,10 @@ class BatchMarks(Marks):
 
 
 class RowMarks(Marks):
-  """Knows each example by its row, for arrays that Keras cuts into batches.
+  """Recognises each example by its row, for arrays that Keras splits into batches.
 
-  A pass is the steps until an example comes again: so none takes part twice in
-  one, however the batches are made.
+  A pass ends when an example comes again. No example is therefore used twice in a pass,
+  however the batches are made.
   """
 
   def __init__(self, num_examples: int):
@@ -186,7 +171,7 @@ class RowMarks(Marks):
     self._begun = False
 
   def mark(self, x: Any) -> Marked:
-    """Returns arrays whose rows carry marks."""
+    """Returns `x` with marks on its rows."""
     rows = np.arange(self._seen.size)
     return Marked(x, np.stack([np.full_like(rows, self.number), rows], 1))
 

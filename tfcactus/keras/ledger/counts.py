@@ -1,4 +1,4 @@
-"""What was released, as numbers that saves, checkpoints and journals hold."""
+"""Counts of released updates, as stored in saved models, checkpoints and journals."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import NamedTuple
 from tfcactus import sampling as sampling_lib
 
 NONE = 0
-"""In place of a scheme's code: no step was counted by how its batch was chosen."""
+"""Instead of a scheme's code: the sampling of no batch was recorded."""
 
 UNKNOWN = 1000
-"""In place of a scheme's code: some batches were chosen in ways not known."""
+"""Instead of a scheme's code: the sampling of some batches is unknown."""
 
 MIXED = 1001
-"""In place of a scheme's code: batches were chosen by several schemes."""
+"""Instead of a scheme's code: batches were drawn by several schemes."""
 
 
 class Seeded(enum.IntFlag):
-  """What of the randomness came from a seed, so that it can be repeated."""
+  """Which parts of the randomness came from a seed and are therefore reproducible."""
 
   NOTHING = 0
   NOISE = 1
@@ -26,31 +26,31 @@ class Seeded(enum.IntFlag):
 
   @classmethod
   def of(cls, noise: bool, batches: bool) -> Seeded:
-    """What of the two came from a seed."""
+    """Returns the flags for seeded noise and seeded batches."""
     return ((cls.NOISE if noise else cls.NOTHING) |
             (cls.BATCHES if batches else cls.NOTHING))
 
   def words(self) -> str:
-    """Such as 'noise and batches'; '' for nothing."""
+    """Returns the parts in words, such as 'noise and batches'; '' for none."""
     return ' and '.join(
         name for part, name in ((Seeded.NOISE, 'noise'), (Seeded.BATCHES, 'batches'))
         if part in self)
 
 
 def is_sampling(code: int) -> bool:
-  """Whether a number is one that `Counts.sampling` can be."""
+  """Returns whether `code` is a valid `Counts.sampling`."""
   return code in (NONE, UNKNOWN, MIXED) or sampling_lib.of_code(code) is not None
 
 
 def combined(seen: int, current: int) -> int:
-  """The sampling of all steps, of those before and of others."""
+  """Returns the sampling of all steps from the samplings of two sets of steps."""
   if NONE in (seen, current) or seen == current:
     return max(seen, current)
   return max(seen, current) if max(seen, current) >= UNKNOWN else MIXED
 
 
 OTHER_PLANS = -1
-"""In place of a plan's number: steps were released under several plans."""
+"""Instead of a plan's number: steps were released under several plans."""
 
 
 class Counts(NamedTuple):
@@ -58,11 +58,11 @@ class Counts(NamedTuple):
 
   Attributes:
     released_steps: Noisy updates.
-    epochs_begun: Epochs begun, of schemes that draw epochs.
-    sampling: The code of the scheme that chose all batches, or `NONE`, `UNKNOWN`
-      or `MIXED`.
-    plan_number: Which plan the steps were released under, or `OTHER_PLANS`.
-    seeded_parts: What could be repeated, a `Seeded`.
+    epochs_begun: Epochs begun, for schemes that draw epochs.
+    sampling: The code of the scheme that drew all batches, or `NONE`, `UNKNOWN` or
+      `MIXED`.
+    plan_number: `lineage.plan_number` of the steps' plan, or `OTHER_PLANS`.
+    seeded_parts: A `Seeded`: which randomness is reproducible.
   """
 
   released_steps: int = 0
@@ -72,7 +72,7 @@ class Counts(NamedTuple):
   seeded_parts: int = 0
 
   def merged(self, other: Counts) -> Counts:
-    """Counts no less than either, of releases that both may have seen."""
+    """Returns the larger counts of two views of one sequence of releases."""
     number = self.plan_number
     if other.released_steps and other.plan_number != number:
       number = OTHER_PLANS if self.released_steps else other.plan_number
@@ -83,19 +83,13 @@ class Counts(NamedTuple):
         self.seeded_parts | other.seeded_parts)
 
   def plus(self, other: Counts) -> Counts:
-    """Counts both, of releases that none of the two shares with the other."""
+    """Returns the sum of two counts of disjoint releases."""
     return self.merged(other)._replace(
         released_steps=self.released_steps + other.released_steps,
         epochs_begun=self.epochs_begun + other.epochs_begun)
 
   def stepped(self, sampling: int, epochs: int, seeded: Seeded) -> Counts:
-    """After one step more.
-
-    Args:
-      sampling: How its batch was chosen.
-      epochs: How many epochs begin with it.
-      seeded: What of its randomness can be repeated.
-    """
+    """Returns the counts after one more step, with which `epochs` epochs begin."""
     return Counts(self.released_steps + 1, self.epochs_begun + epochs,
                   combined(self.sampling, sampling), self.plan_number,
                   self.seeded_parts | int(seeded))

@@ -1,4 +1,4 @@
-"""A write-ahead journal: steps are on disk before they are released."""
+"""A write-ahead journal: steps are written to disk before they are released."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from tfcactus.plan import PrivacyPlan
 
 _lock = threading.RLock()
 _open: Dict[Tuple[int, int], Journal] = {}
-"""Journals that this process has open, by device and inode."""
+"""Open journals of this process, by device and inode."""
 
 
 class Journal:
-  """Counts steps on disk, so that a run that is killed forgets none.
+  """Counts steps on disk, so that a killed run loses no count.
 
-  Before a step runs, a block of steps is reserved: written and synced to disk.
-  A run that is killed at any moment and resumed with the same file therefore
-  counts at least every update that was ever released, and at most a block more.
-  A run that ends in order writes the exact number.
+  Before a step runs, a block of steps is reserved: written and synced to disk. A run
+  that is killed at any moment and resumed with its journal therefore counts at least
+  every released update, and at most one block more. A run that ends normally writes the
+  exact count.
 
-  Only one process at a time may have it open. In it the last one that opens the file
-  has it: a cell of a notebook that is run again takes the journal over, with all that
-  is counted, and what had it before releases no step more.
+  Only one process at a time can open a journal. Opening the file again in that process,
+  as by running a notebook cell again, moves the journal with its counts to the new
+  object; the old one then releases no more steps.
 
-  A file that was removed, replaced by a copy or written by others meanwhile is noticed
-  before a step is released, and so is a disk that is full. It says nothing about
-  weights: save those as usual, and load them into the resumed model.
+  A file that was removed, replaced or written by others is detected before a step is
+  released, and so is a full disk. The journal holds no weights: save them as usual, and
+  load them into the resumed model.
 
   Attributes:
     path: The file.
     block: How many steps are reserved at a time.
-    entry: The `Counts` on disk: at most what was released, or would be next.
+    entry: The `Counts` on disk: upper bounds on what was released.
   """
 
   def __init__(self, path: PathLike, plan: PrivacyPlan, block: int = 32):
-    """Opens the journal, or begins it.
+    """Opens the journal; creates the file if there is none.
 
     Args:
-      path: The file; begun if there is none.
+      path: The file.
       plan: The `PrivacyPlan` of the run.
-      block: How many steps to reserve at a time: what a crash may over-count,
-        against one sync of the disk each.
+      block: How many steps to reserve at a time. A crash over-counts by at most one
+        block; each block costs one sync of the disk.
 
     Raises:
-      ValueError: if the file belongs to another plan, is open elsewhere, or is
+      ValueError: if the file belongs to another plan, is open in another process, or is
         not a journal.
     """
     self.path = os.fspath(path)
@@ -66,7 +66,7 @@ class Journal:
       self._begin(plan)
 
   def _begin(self, plan: PrivacyPlan) -> None:
-    """Opens the file, and reads it."""
+    """Opens, locks and reads the file."""
     self._take_over(plan)
     self._closed = False
     self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -87,28 +87,28 @@ class Journal:
     _open[_identity(os.fstat(self._file))] = self
 
   def _take_over(self, plan: PrivacyPlan) -> None:
-    """Closes the file where this process has it open."""
+    """Closes the file if this process has it open; raises if it is of another plan."""
     try:
       before = _open.get(_identity(os.stat(self.path)))
     except FileNotFoundError:
       return
     if before is not None and before._pid == os.getpid():  # pylint: disable=protected-access
-      Journal.peek(self.path, plan)  # Which raises if it is not for this plan.
+      Journal.peek(self.path, plan)  # Raises if the plan differs.
       before.close()
 
   @staticmethod
   def peek(path: PathLike, plan: PrivacyPlan) -> Optional[Counts]:
-    """Returns the `Counts` on disk, whoever has the journal open.
+    """Returns the `Counts` on disk, even if the journal is open elsewhere.
 
     Args:
       path: The file.
       plan: The `PrivacyPlan` of the run.
 
     Returns:
-      The entry; None if there is no such file.
+      The last entry; None if there is no such file.
 
     Raises:
-      ValueError: as when it is opened.
+      ValueError: if the file belongs to another plan or is not a journal.
     """
     try:
       with open(path, 'rb') as file:
@@ -118,12 +118,12 @@ class Journal:
     return _last_entry(path, _records(path, data), plan)
 
   def reserve(self, wanted: Counts) -> None:
-    """Returns once `wanted` is on disk; call it before the step runs.
+    """Writes `wanted` to disk, unless it is there; to be called before the step runs.
 
     Raises:
-      RuntimeError: in a forked process, whose steps would go uncounted; or if
-        the file at the path is no longer the one that is held open.
-      OSError: if it cannot be written.
+      RuntimeError: in a forked process, whose steps would not be counted; or if the
+        file was closed, removed, replaced or written by others.
+      OSError: if the file cannot be written.
     """
     if os.getpid() != self._pid:
       raise RuntimeError(
@@ -144,14 +144,14 @@ class Journal:
       self._write(reserved)
 
   def settle(self, exact: Counts) -> None:
-    """Writes the exact count, when no step is running."""
+    """Writes the exact count; to be called when no step is running."""
     with _lock:
       self._check_place()
       if exact != self.entry:
         self._write(exact)
 
   def close(self) -> None:
-    """Closes the file, for another run to open."""
+    """Closes the file, so that another run can open it."""
     with _lock:
       if not self._closed:
         self._closed = True
@@ -159,11 +159,7 @@ class Journal:
         os.close(self._file)
 
   def _check_place(self) -> None:
-    """Refuses to go on in a file that a resumed run would not find.
-
-    Raises:
-      RuntimeError: saying what became of it.
-    """
+    """Raises RuntimeError if the file is closed, moved, replaced or edited."""
     if self._closed:
       raise RuntimeError(
           f'Expected journal {self.path!r} to be open, got one that was closed, or '
@@ -202,7 +198,7 @@ class Journal:
         written += os.write(self._file, line[written:])
       os.fsync(self._file)
     except OSError:
-      # What was torn must not stand before a later line.
+      # No later line may follow an incomplete one.
       os.ftruncate(self._file, self._size)
       os.lseek(self._file, 0, os.SEEK_END)
       raise
@@ -210,10 +206,7 @@ class Journal:
     self._last = line
 
   def _read(self) -> List[Dict[str, Any]]:
-    """All records; cuts off a last one that was not written to its end.
-
-    Nothing was released on it: the write had not returned.
-    """
+    """Returns all records; truncates an incomplete last line, whose step never ran."""
     data = b''
     while True:
       more = os.read(self._file, 2**20)
@@ -234,7 +227,7 @@ def _identity(status: os.stat_result) -> Tuple[int, int]:
 
 
 def _records(path: PathLike, data: bytes) -> List[Dict[str, Any]]:
-  """The records that were written to their ends."""
+  """Returns the records of all complete lines."""
   whole = data.rfind(b'\n') + 1
   return [_parsed(path, line) for line in data[:whole].splitlines()]
 
@@ -250,7 +243,7 @@ def _parsed(path: PathLike, line: bytes) -> Dict[str, Any]:
 
 
 def _entry(path: PathLike, record: Dict[str, Any]) -> Counts:
-  """The entry of a line, every number of it checked."""
+  """Returns the counts of a record; raises ValueError if a number is invalid."""
   lowest = Counts(plan_number=counts.OTHER_PLANS)._asdict()
   if not isinstance(record, dict) or set(record) != set(lowest) or any(
       type(value) is not int or value < lowest[name]
@@ -266,20 +259,20 @@ def _entry(path: PathLike, record: Dict[str, Any]) -> Counts:
 
 def _last_entry(path: PathLike, records: List[Dict[str, Any]], plan: PrivacyPlan
                 ) -> Counts:
-  """The last entry of a journal of this plan."""
+  """Returns the last entry; raises ValueError if the journal is of another plan."""
   if records and records[0] != _header(plan):
     raise ValueError(
         f'Expected journal {os.fspath(path)!r} of the plan that is trained by, '
         f'{_header(plan)}, got the journal of another, {records[0]}; choose '
         'another file for another run.')
-  # All of them, so that a line put in by others is noticed anywhere.
+  # Every record is checked, to detect lines that others inserted.
   entries = [_entry(path, record) for record in records[1:]]
   return entries[-1] if entries else Counts()
 
 
 def _header(plan: PrivacyPlan) -> Dict[str, Any]:
   rule = plan.adaptive_clipping
-  # Only where there is one: journals of before have none.
+  # Omitted without correlation: older journals lack the key.
   correlation = {} if plan.strategy is None else {
       'correlation': plan.strategy.digest}
   return {**correlation, 'adaptive_clipping': None if rule is None else (

@@ -1,4 +1,4 @@
-"""What was released so far, and what that costs: one protocol for all training."""
+"""Ledgers: counts of released steps and their guarantees, for all kinds of training."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _Found = Tuple[Optional[Guarantee], str]
 
 @dataclasses.dataclass(frozen=True)
 class Ledger:
-  """What was released by a plan. Each of its guarantees is computed once.
+  """What was released under a plan. Each guarantee is computed once.
 
   Attributes:
     plan: The `PrivacyPlan`.
-    sampling: The code of the scheme that chose all batches, or `counts.NONE`,
-      `UNKNOWN` or `MIXED`.
+    sampling: The code of the scheme that drew all batches, or `counts.NONE`, `UNKNOWN`
+      or `MIXED`.
     steps: Noisy updates released.
-    epochs: Epochs begun, of schemes that draw epochs.
-    note: Why the sampling is unknown, if it is.
-    seeded: What of the randomness of these steps can be repeated.
-    condition: What the guarantee rests on besides, in sentences, or ''.
+    epochs: Epochs begun, for schemes that draw epochs.
+    note: Why the sampling is unknown, or ''.
+    seeded: Which randomness of these steps is reproducible.
+    condition: Further assumptions of the guarantee, in sentences, or ''.
   """
 
   plan: PrivacyPlan = dataclasses.field(compare=False, repr=False)
@@ -54,43 +54,37 @@ class Ledger:
 
   @property
   def scheme(self) -> Optional[Type[sampling_lib.SamplingScheme]]:
-    """The scheme that chose all batches, or None."""
+    """The sampling scheme of all batches, or None."""
     return sampling_lib.of_code(self.sampling)
 
   @property
   def sampling_name(self) -> str:
-    """The sampling in a word."""
+    """The name of the sampling."""
     return self.scheme.name if self.scheme else _NAMES[self.sampling]
 
   @property
   def counts_epochs(self) -> bool:
-    """Whether the guarantee is for epochs, each of which costs as a whole."""
+    """Whether the guarantee counts epochs rather than steps."""
     return self.scheme is not None and self.scheme.draws_epochs
 
   def guarantees(self) -> Dict[str, Guarantee]:
-    """The guarantees of all neighbouring relations that have one, by label."""
+    """Returns {label: guarantee} for all neighbouring relations that have one."""
     found = (self.guarantee(relation)[0] for relation in relations.NAMES.values())
     return {guarantee.neighboring_relation: guarantee
             for guarantee in found if guarantee is not None}
 
   def steps_within(self, epsilon: float) -> Optional[int]:
-    """How many such steps a budget allows; None if it counts no steps."""
+    """Returns how many steps `epsilon` allows; None if steps are not counted."""
     if self.scheme is None or self.counts_epochs:
       return None
     return self.plan.steps_within(epsilon, sampling=self.scheme)
 
   def guarantee(self, neighboring_relation: Optional[Relation] = None) -> _Found:
-    """The guarantee of everything released, or None and the reason in words.
+    """Returns (guarantee of all releases, ''), or (None, reason).
 
-    Args:
-      neighboring_relation: Whom it protects, as for `PrivacyPlan.guarantee`; None
-        for the sampling scheme's first.
-
-    Returns:
-      (Guarantee, '') or (None, reason).
-
-    Raises:
-      ValueError: if the plan has no account of such batches at all.
+    `neighboring_relation` is as for `PrivacyPlan.guarantee`; None takes the first
+    relation of the sampling scheme. With None, raises ValueError if the plan has no
+    account of the scheme.
     """
     relation = neighboring_relation
     if relation is not None:
@@ -124,14 +118,14 @@ class Ledger:
 
 
 class RecentLedgers:
-  """Gives equal ledgers of one plan as one, with the guarantees it has found."""
+  """Returns one object for equal ledgers of a plan, to reuse computed guarantees."""
 
   def __init__(self) -> None:
-    # What was released and that with a step more are asked for in turn.
+    # Callers alternate between the ledger and the ledger one step ahead.
     self._recent: Deque[Ledger] = collections.deque(maxlen=4)
 
   def same(self, ledger: Ledger) -> Ledger:
-    """The ledger, or an equal one that was given before."""
+    """Returns `ledger`, or an equal ledger that was passed before."""
     for recent in self._recent:
       if recent == ledger and recent.plan is ledger.plan:
         return recent
@@ -140,10 +134,10 @@ class RecentLedgers:
 
 
 class TrainingLedger(Protocol):
-  """What callbacks and run cards ask of training, whoever makes it private.
+  """What callbacks and run cards need to know of a private training.
 
   Attributes:
-    plan: The `PrivacyPlan` that is trained by.
+    plan: The `PrivacyPlan` of the training.
     no_run_card: Why no run card can be written, or ''.
   """
 
@@ -156,13 +150,13 @@ class TrainingLedger(Protocol):
 
   @property
   def clip_norm(self) -> Optional[float]:
-    """The clip norm of the next step, if it moves."""
+    """The clipping norm of the next step if it is adaptive, else None."""
 
   def ledger(self, ahead: int = 0) -> Ledger:
-    """What was released so far.
+    """Returns what was released so far.
 
     Args:
-      ahead: How many steps more are counted, on what is being trained on.
+      ahead: How many further steps to count, on the data of the training in progress.
     """
 
 
@@ -172,31 +166,21 @@ class HoldsLedger(Protocol):
 
   def training_ledger(self, model: keras.Model, plan: Optional[PrivacyPlan],
                       batches: Any) -> TrainingLedger:
-    """Opens the ledger of a training that begins.
+    """Returns the ledger of a training that begins.
 
     Args:
-      model: What `fit` was called of.
-      plan: The plan that is said to be trained by, or None.
-      batches: Those that are said to be trained on, or None.
+      model: The model whose `fit` was called.
+      plan: The expected plan, or None.
+      batches: The expected batches, or None.
 
     Raises:
-      ValueError: if it is not trained by that plan, or there is none.
+      ValueError: if the plan of the training is another one, or unknown.
     """
 
 
 def check_same_plan(plan: PrivacyPlan, trained: Optional[PrivacyPlan],
                     l2_norm_clip: float, noise_digest: str) -> None:
-  """Refuses a plan that is not the one trained by.
-
-  Args:
-    plan: The plan given.
-    trained: The plan trained by, as far as it is known.
-    l2_norm_clip: The clip norm trained by.
-    noise_digest: The digest of the noise trained by.
-
-  Raises:
-    ValueError: naming what differs.
-  """
+  """Raises ValueError, naming the field, if `plan` is not the plan of the training."""
   _check_same('l2_norm_clip', plan.l2_norm_clip, l2_norm_clip)
   _check_same('noise', plan.noise.digest, noise_digest)
   if trained is not None:

@@ -1,4 +1,4 @@
-"""Who released what from a model's variables."""
+"""Records, per variable, which private trainings released updates from it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _ATTRIBUTE = '_tfcactus_trainers'
 def remember(variables: Iterable[tf.Variable], trainer: Any) -> None:
   """Records on each variable that `trainer` counts releases from it.
 
-  On the variables, since a model is easily wrapped in another one. A copy made
-  of the values alone (get_weights, a file of the wrapped model) forgets.
+  Variables hold the record because a model is easily wrapped in another one. Copies of
+  the values alone (get_weights, a weights file of the wrapped model) lose it.
   """
   for variable in variables:
     seen = trainers([variable])
@@ -30,7 +30,7 @@ def remember(variables: Iterable[tf.Variable], trainer: Any) -> None:
 
 
 def trainers(variables: Iterable[tf.Variable]) -> List[Any]:
-  """Returns who counts releases from any of the variables, each one once."""
+  """Returns all distinct trainers that count releases from any of the variables."""
   found: Dict[int, Any] = {}
   for variable in variables:
     found.update((id(t), t) for t in getattr(variable, _ATTRIBUTE, ()))
@@ -38,7 +38,7 @@ def trainers(variables: Iterable[tf.Variable]) -> List[Any]:
 
 
 def plan_number(plan: PrivacyPlan) -> int:
-  """A positive int64 that stands for what a step of the plan costs."""
+  """Returns a positive int64, a hash of the fields that set a step's privacy loss."""
   correlation = () if plan.strategy is None else (plan.strategy.digest,)
   text = repr((plan.noise.digest, plan.sampling_prob, plan.num_examples,
                plan.l2_norm_clip, plan.adaptive_clipping, *correlation))
@@ -46,7 +46,7 @@ def plan_number(plan: PrivacyPlan) -> int:
 
 
 def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
-  """Why the counters, caught up, are not all to account for, or ''."""
+  """Returns why the record gives no epsilon, or ''; its counters must be caught up."""
   number = training.number(record.counters['plan_number'])
   if record.released_steps and number != plan_number(plan):
     return _OTHER_PLAN
@@ -57,15 +57,11 @@ def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
 
 
 def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
-  """Returns the record of the model's variables, a new one if there is none.
-
-  Raises:
-    ValueError: if steps were released from them that the plan does not cover.
-  """
+  """Returns the model's record; raises ValueError if `plan` cannot cover its steps."""
   record = None
   known = trainers(model.weights if model.built else ())
   optimizer = getattr(model, 'optimizer', None)
-  if hasattr(optimizer, 'released_steps'):  # Of a model that was loaded.
+  if hasattr(optimizer, 'released_steps'):  # True for a loaded model.
     known.append(optimizer)
   for trainer in known:
     if trainer.released_steps:
@@ -76,7 +72,7 @@ def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
 
 def _check_same(trainer: Any, record: Any, model: keras.Model,
                 plan: PrivacyPlan) -> None:
-  """Refuses variables whose releases no one ledger of `plan` can count."""
+  """Raises ValueError if no one ledger of `plan` can count the trainer's releases."""
   if (record is not None or not isinstance(trainer, Record) or
       training.number(trainer.counters['plan_number']) != plan_number(plan)):
     raise ValueError(

@@ -37,16 +37,13 @@ from tfcactus.plan import PrivacyPlan
 
 
 class ModelLedger:
-  """Counts the steps that are released from one model's variables.
-
-  A `TrainingLedger`.
+  """`TrainingLedger` that counts the steps released from one model's variables.
 
   Attributes:
     plan: The `PrivacyPlan`.
     record: The `Record` of the variables.
-    journal: The `Journal`, or None.
-    journal_path: Where it is, or None.
-    no_run_card: ''.
+    journal: The `Journal` if it is open, or None.
+    journal_path: Its absolute path, or None.
   """
 
   no_run_card = ''
@@ -54,21 +51,13 @@ class ModelLedger:
   def __init__(self, model: keras.Model, plan: PrivacyPlan, norm: ClipNorm,
                journal: Optional[PathLike], seeded: bool, loaded: bool = False,
                condition: str = ''):
-    """Opens the ledger, where earlier ones of the variables left off.
+    """Opens the ledger, continuing the counts of earlier ledgers of the variables.
 
-    Args:
-      model: The wrapped model.
-      plan: A `PrivacyPlan`.
-      norm: Its clip norm.
-      journal: Path of a `Journal`, or None.
-      seeded: Whether the noise repeats.
-      loaded: Whether the model comes from a file. Its journal, which may by now
-        count more than the file, is then read but not taken until it trains.
-      condition: What is to be said with its guarantees besides, in a sentence.
-
-    Raises:
-      ValueError: if steps were released that the plan does not cover, or the
-        journal cannot be taken.
+    `seeded` tells whether the noise comes from a seed; `condition` is a further
+    assumption of the guarantee, a sentence or ''. If the model is `loaded` from a file,
+    its journal may count more than the file; it is only read, and not opened before
+    training. Raises ValueError if the plan does not cover released steps, or the
+    journal cannot be opened.
     """
     self.plan = plan
     self._loaded = loaded
@@ -95,7 +84,7 @@ class ModelLedger:
       self._open_journal()
 
   def _open_journal(self) -> None:
-    """Opens the journal, if there is to be one, and counts what it says."""
+    """Opens the journal on the chief, if there is a path, and merges its counts."""
     if self.journal_path is None or self.journal is not None or not self._chief:
       return
     if self._loaded and not os.path.exists(self.journal_path):
@@ -105,50 +94,46 @@ class ModelLedger:
 
   @property
   def seeded(self) -> Seeded:
-    """What of the randomness of released steps, and of the noise, repeats."""
+    """Which randomness of the noise and of the released steps is reproducible."""
     return self._noise | Seeded(self.record.catch_up().seeded_parts)
 
   @property
   def released_steps(self) -> int:
-    """How many noisy updates were released, the journal's included."""
+    """How many noisy updates were released, including those in the journal."""
     if self._unread:
       self.record.catch_up(Journal.peek(self._unread, self.plan))
     return self.record.released_steps
 
   @property
   def _unread(self) -> Optional[PathLike]:
-    """The journal of a loaded model that has not trained, which is read each time."""
+    """Path of a journal that is not open, as of a loaded model; read on each use."""
     return self.journal_path if self.journal is None and self._chief else None
 
   @property
   def clip_norm(self) -> Optional[float]:
-    """The clip norm of the next step, if it moves."""
+    """The clipping norm of the next step if it is adaptive, else None."""
     moving = self._norm.variable
     return None if moving is None else float(tf.convert_to_tensor(moving))
 
   def remember(self) -> None:
-    """Lets the model's variables tell that steps from them are counted here."""
+    """Records on the model's variables that this ledger counts their releases."""
     lineage.remember(self._model.weights, self.record)
     self.record.weights.place(self._model.weights)
 
   def own_variables(self) -> Dict[str, tf.Variable]:
-    """What is saved with the weights: counters, and the norm if it moves."""
+    """Returns the counters and an adaptive clipping norm, to save with the weights."""
     moving = self._norm.variable
     return {**self.record.counters, **({} if moving is None else {
         'clip_norm': moving})}
 
   def save(self, store: MutableMapping[str, Any]) -> None:
-    """Writes the values of `own_variables`."""
+    """Writes the values of `own_variables` to `store`."""
     self.check_weights()
     for name, variable in self.own_variables().items():
       store[name] = variable.numpy()
 
   def load(self, store: Mapping[str, Any]) -> None:
-    """Reads what was saved; what was released stays counted.
-
-    Raises:
-      ValueError: if the store lacks a variable.
-    """
+    """Reads variables, never decreasing counts; raises ValueError if one is missing."""
     own = self.own_variables()
     missing = set(own) - set(store.keys())
     if missing:
@@ -162,21 +147,16 @@ class ModelLedger:
 
   @contextlib.contextmanager
   def count_step(self, mark: tf.Tensor) -> Iterator[tf.Tensor]:
-    """Counts a step; inside the context, the step may run.
+    """Counts a step on the batch of `mark`; the step may run inside the context.
 
-    A step that fails later is counted, never the reverse.
-
-    Args:
-      mark: That of its batch.
-
-    Yields:
-      int64, where its batch stands, for `Place.of`.
+    Yields the int64 numbers of `Place.of`. A step that fails after it was counted stays
+    counted.
     """
     with tf.init_scope():
       self._open_journal()
     found = replicas.once(self._counted, mark)
     places = len(Counts._fields) + len(Place._fields)
-    # Nothing of a step is released before all workers have counted it.
+    # No worker releases a step before all workers have counted it.
     confirmed = found if replicas.workers(self._strategy) == 1 else (
         self._agreement.confirmed(tf.concat(
             [found[places:], found[:len(Counts._fields)],
@@ -185,7 +165,7 @@ class ModelLedger:
       yield found[len(Counts._fields):places]
 
   def _counted(self, marks: List[tf.Tensor]) -> tf.Tensor:
-    """Counts a step by the marks of all that the replicas here hold of its batch."""
+    """Counts a step; `marks` are those of all replicas in this process."""
     counters = [self.record.counters[name] for name in Counts._fields]
     watch = self.record.weights
     totals = tf.numpy_function(
@@ -198,12 +178,12 @@ class ModelLedger:
 
   def _admit(self, mark: np.ndarray, weights: np.ndarray, left: np.ndarray,
              *counters: np.ndarray) -> np.ndarray:
-    """Counts a step, on disk too, before anything that depends on it runs.
+    """Counts a step, also on disk, before any operation that needs the result runs.
 
-    Returns:
-      int64: the `Counts`, the `Place` of the batch, and what workers compare: one, its
-      fingerprint and that of the weights; or zeros if it failed, where others are to
-      know of it.
+    Returns int64 numbers: the `Counts`, the `Place` of the batch, and three that
+    workers compare: one, the batch's fingerprint, and the digest of the weights. On
+    several workers, a failure returns zeros for the last three, so that the others
+    learn of it.
     """
     try:
       return self._admitted(mark, weights, left, *counters)
@@ -230,7 +210,7 @@ class ModelLedger:
                     np.int64)
 
   def _recognise(self, mark: np.ndarray) -> Tuple[Taken, Seeded]:
-    """What is known of the batch of a mark, and what of its choice repeats."""
+    """Returns what is known about the batch of a mark, and whether it is seeded."""
     numbers = set(mark[:, 0].tolist())
     for marks in self._marks:
       if numbers == {marks.number}:
@@ -238,44 +218,30 @@ class ModelLedger:
     return Taken(), Seeded.NOTHING
 
   def end_step(self) -> None:
-    """Remembers the weights that a step left."""
+    """Records the digest of the weights that a step left."""
     watch = self.record.weights
     replicas.once(lambda: watch.left.assign(watch.digest(self._model.weights)))
 
   def count_seeded(self, noise: bool, batches: bool) -> None:
-    """Counts what a file says was seeded of the steps in it."""
+    """Merges which randomness was seeded, as recorded in a loaded file."""
     self.record.catch_up(Counts(seeded_parts=int(Seeded.of(noise, batches))))
 
   def check_counters(self, weights: Iterable[Tuple[tf.Variable, Any]]) -> None:
-    """Refuses counters that were computed with, as where weights are averaged.
-
-    Args:
-      weights: Pairs (variable, value) of all weights of the private model.
-
-    Raises:
-      ValueError: naming the counter.
-    """
+    """Raises ValueError if a counter among (variable, value) pairs is no integer."""
     own = {id(each): name for name, each in self.record.counters.items()}
     for variable, value in weights:
       if id(variable) in own and np.asarray(value).dtype.kind not in 'iu':
         raise ValueError(_COMPUTED.format(own[id(variable)], np.asarray(value).dtype))
 
   def check_weights(self) -> None:
-    """Counts what something else than steps has done, before weights go on."""
+    """Voids the account if weights changed outside counted steps, before their use."""
     self.record.catch_up()
     self.record.look(self._model)
 
   @contextlib.contextmanager
   def training(self, marks: Marks, optimizer: keras.optimizers.Optimizer,
                model: keras.Model, batches: Any) -> Iterator[None]:
-    """Inside, steps on the batches of `marks` are of their kind.
-
-    Args:
-      marks: Those of the batches.
-      optimizer: What applies the averages.
-      model: The private model.
-      batches: What `fit` was given.
-    """
+    """Accounts steps inside the context to `marks`; `fit` was given `batches`."""
     self._open_journal()
     self.check_weights()
     self.record.catch_up(agreement.begin(
@@ -294,7 +260,7 @@ class ModelLedger:
 
   @contextlib.contextmanager
   def _finalizing(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-    """Lets an optimizer of `use_ema` leave the average of released weights."""
+    """Lets an optimizer with `use_ema` assign averages of weights as known weights."""
     if not getattr(optimizer, 'use_ema', False):
       yield
       return
@@ -310,11 +276,11 @@ class ModelLedger:
   @contextlib.contextmanager
   def keeping_counts(self, weights: bool = True, others: bool = False
                     ) -> Iterator[None]:
-    """Keeps counters from falling when older ones come back inside.
+    """Keeps the counters from decreasing where the block restores older ones.
 
-    Args:
-      weights: Whether the model's weights do too.
-      others: Whether they may be made from those of other private models.
+    `weights` tells whether the block sets the model's weights, which are known from
+    then on; `others`, whether they may be computed from weights of other private
+    models.
     """
     before = self.record.catch_up()
     if weights:
@@ -327,11 +293,7 @@ class ModelLedger:
       self.record.keep(self._model)
 
   def ledger(self, ahead: int = 0) -> Ledger:
-    """What was released so far, and how its batches were chosen.
-
-    Args:
-      ahead: How many steps more of what is being trained on are counted.
-    """
+    """Returns the ledger, with `ahead` further steps on the data being trained on."""
     known = self.record.catch_up()
     note = lineage.problem(self.record, self._model, self.plan)
     if self._unread:
@@ -369,7 +331,7 @@ _PARTS = (
     'two workers.')
 
 _FAILED = (0, 0, 0)
-"""In place of what workers compare."""
+"""Instead of the numbers that workers compare."""
 
 _NO_JOURNAL = (
     'No epsilon: the journal {} of this model is not there, and it may count '

@@ -1,4 +1,4 @@
-"""Counters of what was released from one set of variables."""
+"""Counters of the releases from one set of variables."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from tfcactus.keras.ledger.counts import Seeded
 
 
 class Record:
-  """Counters of one set of variables, shared by all `PrivateModel`s of them.
+  """Counters of one set of variables, shared by all `PrivateModel`s of these variables.
 
-  Keras tracks the variables, so that they are saved with the weights, only
-  where a `PrivateModel` holds them as attributes. A checkpoint assigns what it
-  holds to them, whenever it likes. What this process knows to be released is
-  kept beside them, where no checkpoint reaches, and they never count less.
+  Keras tracks the counters, and saves them with the weights, only where a
+  `PrivateModel` holds them as attributes. Restoring a checkpoint assigns older values
+  to them. A copy of the counts outside of TensorFlow, which no checkpoint reaches,
+  keeps the maximum.
 
   Attributes:
-    counters: int64 variables, by the names of `Counts`.
+    counters: {field of `Counts`: int64 variable}.
     weights: A `Watch` over the weights.
-    changed: Whether steps were taken from weights, or saved, that something
-      else than a step had changed.
+    changed: Whether weights that changed outside counted steps were trained or saved.
   """
 
   def __init__(self, plan_number: int):
-    """Initialises the counters; the plan's number as `lineage.plan_number`."""
+    """Initialises the counters; `plan_number` is from `lineage.plan_number`."""
     self._known = Counts(plan_number=plan_number)
     with tf.init_scope():
       self.counters: Dict[str, tf.Variable] = {
@@ -51,14 +50,7 @@ class Record:
                self._known.released_steps)
 
   def catch_up(self, also: Optional[Counts] = None) -> Counts:
-    """Counts at least what was known, whatever was restored since.
-
-    Args:
-      also: What another account knows to be released, or None.
-
-    Returns:
-      All counts.
-    """
+    """Raises the counters to all known counts, and to `also`; returns the counts."""
     with self._lock:
       found = Counts(**{name: training.number(v) for name, v in self.counters.items()})
       self._known = self._known.merged(found)
@@ -70,18 +62,12 @@ class Record:
 
   def step(self, found: Counts, weights: int, left: int, sampling: int,
            epochs: int, seeded: Seeded) -> Counts:
-    """Counts a step, before it is taken; what runs it assigns the counters.
+    """Counts a step before it runs; returns the counts, for the caller to assign.
 
-    Args:
-      found: What the counters are, as a checkpoint may have left them.
-      weights: Digest of the weights it begins from.
-      left: Digest of those that the step before left.
-      sampling: How its batch was chosen.
-      epochs: How many epochs begin with it.
-      seeded: What of its randomness can be repeated.
-
-    Returns:
-      What the counters are to be.
+    `found` are the counters' values, which a checkpoint may have lowered. `weights` and
+    `left` are digests of the weights before this step and after the last one.
+    `sampling`, `epochs` and `seeded` describe the batch and its randomness, see
+    `Counts.stepped`.
     """
     with self._lock:
       self.changed = not self.weights.step(weights, left) or self.changed
@@ -90,15 +76,12 @@ class Record:
       return self._known
 
   def count_others(self, model: keras.Model, before: Counts) -> None:
-    """Counts other models too that weights just set with counts may come from.
+    """Adds the counts of other models from which the weights just set may be computed.
 
-    They are the models of this process that had these very weights; or, where none
-    had, all copies: models that began with the same weights, of which averages are
-    made. (Averages of others are not seen: they are of no use.)
-
-    Args:
-      model: The wrapped model.
-      before: What was known before the weights were set.
+    These are the private models of this process that had exactly these weights. If none
+    had, they are all copies: models that began with the same weights, and whose weights
+    may have been averaged. (Averages of models that are not copies are useless, and not
+    detected.) `before` are the counts from before the weights were set.
     """
     with self._lock:
       weights = int(self.weights.digest(model.weights))
@@ -107,7 +90,7 @@ class Record:
         return
       others = [each for each in list(_records) if each is not self]
       sources = [each for each in others if each.weights.has_left(weights)]
-      # A model that took no step here may come from a file of one of them.
+      # A model without steps may be loaded from a file of one of the others.
       total = before if self.weights.stepped else Counts()
       near = [self] if self.weights.stepped else others
       for each in sources or [each for each in others if any(
@@ -116,25 +99,22 @@ class Record:
       self.catch_up(total)
 
   def keep(self, model: keras.Model) -> None:
-    """Remembers the weights, which a method of a private model has set."""
+    """Makes the weights known, which a private model's method has set."""
     with self._lock:
       self.weights.keep(model)
 
   def knows(self, model: keras.Model) -> bool:
-    """Whether nothing but steps has changed the weights, then and now."""
+    """Returns whether only steps and private models' methods changed the weights."""
     with self._lock:
       return not self.changed and self.weights.knows(model)
 
   def look(self, model: keras.Model) -> None:
-    """Counts it, for good, if something else has changed the weights.
-
-    To be called where they go on to somewhere: another step, a file.
-    """
+    """Voids the account if weights changed outside counted steps, before their use."""
     self.changed = not self.knows(model)
     if self.changed:
-      # With the weights: whoever loads them is to know.
+      # Saved with the weights, for processes that load them.
       self.catch_up(Counts(sampling=counts.UNKNOWN))
 
 
 _records: weakref.WeakSet[Record] = weakref.WeakSet()
-"""Those of all private models of this process."""
+"""The records of all private models of this process."""

@@ -1,4 +1,4 @@
-"""Tells whether weights are what counted steps left, or were assigned otherwise."""
+"""Detects weights that were assigned outside counted steps."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tfcactus.keras.compat.versions import keras
 
 
 class Watch:
-  """Knows the weights that an account began with, and those that its steps left.
+  """Digests of known weights: those an account began with and those its steps left.
 
-  What was left by any earlier step is as good as the last: going back to it
-  (BackupAndRestore, restore_best_weights) is a function of what was released.
+  The weights after any earlier step are as good as the last ones: restoring them
+  (BackupAndRestore, restore_best_weights) is post-processing of released values.
 
   Attributes:
-    left: int64 variable, the `digest` that the last step left.
+    left: int64 variable, the `digest` of the weights after the last step.
   """
 
   def __init__(self):
@@ -32,25 +32,19 @@ class Watch:
       self.left = tf.Variable(0, dtype=tf.int64, trainable=False)
     self._stepped = False
     self._known = array.array('q')
-    # By the variables themselves: `model.weights` lists them in another order once a
-    # layer is frozen, and so does a second model of the same layers.
+    # Keyed by variable: the order of `model.weights` changes once a layer is frozen,
+    # and in a second model of the same layers.
     self._places: Dict[int, Tuple[int, Any]] = {}
 
   def digest(self, variables: Sequence[tf.Variable]) -> tf.Tensor:
-    """Returns a 64-bit hash of the values of variables, whatever order they come in.
+    """Returns a 64-bit hash of the values of variables, int64, whatever their order.
 
-    Each value is hashed together with the place of its variable, a number that the
-    variable gets when it is first seen here: exchanged values give another hash. The
-    numbers are equal in all processes that list their variables alike at first. A
-    change goes unnoticed with probability about 2^-64; farmhash is not secret, so that
-    this shows mistakes, and stops nobody who looks for a collision. It is one pass
-    over memory, about 1 ns a weight: noise takes some thirty.
-
-    Args:
-      variables: Those of a model.
-
-    Returns:
-      int64 scalar.
+    Each value is hashed together with the number that its variable got when it was
+    first seen: exchanged values change the hash. The numbers agree in all processes
+    that first list their variables in one order. A change is missed with probability
+    about 2^-64. farmhash is not secret: the digest detects mistakes, not an adversary
+    who computes collisions. It takes one pass over memory, about 1 ns a weight; noise
+    takes about 30.
     """
     placed = {place: v for place, v in zip(self.place(variables), variables)
               if math.prod(v.shape)}
@@ -63,34 +57,27 @@ class Watch:
         data=tf.reshape(both, [1, -1]), method='farmhash64'), tf.int64)[0]
 
   def place(self, variables: Sequence[tf.Variable]) -> List[int]:
-    """Returns the numbers of variables; those not seen before get the next ones."""
-    # A variable is kept, so that no other one gets its id.
+    """Returns the numbers of variables; new variables get the next ones."""
+    # Keeps a reference to each variable, so that its id is not reused.
     return [self._places.setdefault(id(v), (len(self._places), v))[0]
             for v in variables]
 
   @property
   def stepped(self) -> bool:
-    """Whether any step was taken in this process."""
+    """Whether any step was counted in this process."""
     return self._stepped
 
   def has_left(self, weights: int) -> bool:
-    """Whether steps or methods of the private model left weights of this digest."""
+    """Returns whether counted steps, or a private model's methods, left this digest."""
     return weights in self._known or (
         self._stepped and weights == training.number(self.left))
 
   def shares(self, other: Watch) -> bool:
-    """Whether both knew the same weights once, as copies of one model do."""
+    """Returns whether both knew equal weights once, as copies of one model do."""
     return not set(self._known).isdisjoint(other._known)
 
   def step(self, weights: int, left: int) -> bool:
-    """Whether a step begins from weights that are known.
-
-    The first one does, whatever they are: they were given.
-
-    Args:
-      weights: Their `digest`.
-      left: The value of `left`.
-    """
+    """Records a step; returns whether its weights are known, or are the first ones."""
     known = self._knows(weights, left)
     self._stepped = True
     return known
@@ -100,17 +87,17 @@ class Watch:
       self._known.append(left)
     if not self._known:
       self._known.append(weights)
-    # The last one nearly always; eight bytes a step are kept for the others.
+    # Nearly always the last one; the others take eight bytes a step.
     return weights == self._known[-1] or weights in self._known
 
   def knows(self, model: keras.Model) -> bool:
-    """Whether the weights of a model are known now; at first they are."""
+    """Returns whether the model's weights are known; True if none were recorded yet."""
     if not self._stepped and not self._known:
       return True
     return self._knows(int(self.digest(model.weights)), training.number(self.left))
 
   def keep(self, model: keras.Model) -> None:
-    """Makes the weights of a model known, if it has any yet."""
+    """Adds the weights of a model, if it is built, to the known ones."""
     if not model.built:
       return
     weights = int(self.digest(model.weights))

@@ -1,4 +1,4 @@
-"""Adapter to TensorFlow Privacy, which is imported by `query` only."""
+"""Adapter to TensorFlow Privacy, which only the module `query` imports."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ PACKAGE = 'tensorflow_privacy'
 
 
 def is_foreign_dp_optimizer(optimizer: object) -> bool:
-  """Whether `optimizer` is one of TensorFlow Privacy's own."""
+  """Returns whether `optimizer` is one of TensorFlow Privacy."""
   modules = (cls.__module__ for cls in type(optimizer).__mro__)
   return any(name.startswith(PACKAGE) for name in modules)

@@ -1,4 +1,4 @@
-"""A TensorFlow Privacy query that adds noise drawn from a table."""
+"""TensorFlow Privacy queries that sum clipped records and add noise of this library."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Clip = Union[float, tf.Tensor, tf.Variable]
 
 
 class TableNoiseQuery(stand_in.SumAggregationDPQuery):
-  """Clips records in joint l2 norm and adds noise once, to their sum.
+  """Query that clips records in joint l2 norm and adds noise once, to their sum.
 
-  The query for anything in TensorFlow Privacy that takes a `dp_sum_query`. A
-  record with an entry that is not finite contributes exactly zero, which keeps
-  the guarantee (and is not counted anywhere: the count would not be private).
+  Works wherever TensorFlow Privacy takes a `dp_sum_query`. A record with an entry that
+  is not finite contributes exactly zero, which keeps the guarantee. (Such records are
+  not counted: the count would not be private.)
 
   Attributes:
-    noise: The noise, in units of the clip norm.
+    noise: The noise, in units of the clipping norm.
     l2_norm_clip: The bound on the joint norm of a record, a float or a tensor.
-    seeded: Whether the noise repeats; see `NoiseSampler`.
+    seeded: Whether the noise comes from a seed; see `NoiseSampler`.
   """
 
   _GlobalState = collections.namedtuple('_GlobalState', ['l2_norm_clip'])
@@ -39,11 +39,11 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     """Initialises the query.
 
     Args:
-      plan_or_noise: A `PrivacyPlan`, or noise valid for the records: Gaussian
-        for any dimension, a radial table for its own, scalar noise for one.
-      l2_norm_clip: The clip norm; with a plan, None or the plan's. A scalar
-        variable or tensor is read for each sample: noise is in its unit, so that
-        it may move, by what was released but never by the records themselves.
+      plan_or_noise: A `PrivacyPlan`, or noise valid for the records: Gaussian for any
+        dimension, a radial table for its own, scalar noise for one.
+      l2_norm_clip: The clipping norm; with a plan, None or the plan's. A scalar
+        variable or tensor is read for each sample. Noise scales with it, so that it may
+        depend on earlier releases, but never on the records.
       seed: For repeatable experiments; None takes the system's entropy.
 
     Raises:
@@ -75,18 +75,14 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     self.seeded = self._sampler.seeded
 
   def check_vector(self, dim: int) -> None:
-    """Refuses records of `dim` coordinates if the noise is not valid for them.
-
-    Raises:
-      ValueError: if no guarantee is known for such records.
-    """
+    """Raises ValueError if no guarantee is known for records of `dim` coordinates."""
     if self._plan is not None:
       self._plan.check_vector(dim)
     else:
       self.noise.check_dim(dim)
 
   def initial_global_state(self) -> Any:
-    """Returns the state: the clip norm, also the scale of the noise."""
+    """Returns the state: the clipping norm, which also scales the noise."""
     return self._GlobalState(self._clip_now())
 
   def _clip_now(self) -> tf.Tensor:
@@ -96,24 +92,24 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     valid = tf.debugging.assert_non_negative(
         tf.where(tf.math.is_finite(clip), clip, -tf.ones_like(clip)),
         'Expected l2_norm_clip to be finite and at least 0.')
-    # None: it holds, eagerly.
+    # Eagerly the assertion returns None.
     with tf.control_dependencies([] if valid is None else [valid]):
       return tf.identity(clip)
 
   def derive_sample_params(self, global_state: Any) -> tf.Tensor:
-    """Returns the clip norm."""
+    """Returns the clipping norm."""
     return global_state.l2_norm_clip
 
   def preprocess_record(self, params: tf.Tensor, record: Any) -> Any:
-    """Clips one record below the clip norm, or drops it if not finite.
+    """Clips one record to the clipping norm, or to zero if it is not finite.
 
     Args:
-      params: The clip norm.
+      params: The clipping norm.
       record: A nested structure of float32 or float64 tensors.
 
     Returns:
-      The structure, of joint l2 norm at most the clip norm; all zeros if any
-      entry is not finite.
+      The structure, of joint l2 norm at most the clipping norm; all zeros if any entry
+      is not finite.
     """
     parts = [tf.convert_to_tensor(part) for part in tf.nest.flatten(record)]
     return tf.nest.pack_sequence_as(
@@ -123,11 +119,11 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
                         ) -> Any:
     """Returns the sum with one more record, clipped.
 
-    A row of a Jacobian has no static shape where batches have none; it has that of
+    A row of a Jacobian has no static shape if the batch has none; it gets the shape of
     the sum.
 
     Args:
-      params: The clip norm.
+      params: The clipping norm.
       sample_state: The sum so far.
       record: As for `preprocess_record`, in the structure of the sum.
     """
@@ -142,8 +138,8 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
 
     Args:
       sample_state: The sum so far.
-      preprocessed_record: As `preprocess_record` returned it, in the shapes of the
-        sum: one that was broadcast over rows would be as often in it.
+      preprocessed_record: As `preprocess_record` returned it, in the shapes of the sum:
+        a record broadcast over rows would be added once a row.
     """
     return tf.nest.map_structure(_added, sample_state, preprocessed_record)
 
@@ -169,22 +165,22 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
             self._event(global_state, dim))
 
   def _noise_scale(self, global_state: Any) -> tf.Tensor:
-    """What the noise is multiplied by."""
+    """Returns the factor of the noise."""
     return global_state.l2_norm_clip
 
   def _event(self, global_state: Any, dim: int) -> dp_accounting.DpEvent:
-    """What the release of a vector of `dim` coordinates costs."""
+    """Returns the event of the release of a vector of `dim` coordinates."""
     del global_state
-    # Scalar noise on a vector, by the plan's labelled unproven accounting.
+    # Unsupported: scalar noise on a vector, under 'scalar-unproven' accounting.
     return (self.noise.dp_event if self.noise.dim in (None, dim) else
             dp_accounting.UnsupportedDpEvent())
 
 
 class GaussianSumQuery(TableNoiseQuery):
-  """Goes where `tensorflow_privacy.GaussianSumQuery` goes.
+  """Drop-in replacement of `tensorflow_privacy.GaussianSumQuery`.
 
   Attributes:
-    stddev: Of the noise, in the unit of the records.
+    stddev: Standard deviation of the noise, in the unit of the records.
   """
 
   _GlobalState = collections.namedtuple('_GlobalState', ['l2_norm_clip', 'stddev'])
@@ -194,8 +190,8 @@ class GaussianSumQuery(TableNoiseQuery):
     """Initialises the query.
 
     Args:
-      l2_norm_clip: The clip norm: a number, or a scalar variable or tensor.
-      stddev: Of the noise, a number; 0 for none, which protects nothing.
+      l2_norm_clip: The clipping norm: a number, or a scalar variable or tensor.
+      stddev: Standard deviation of the noise; 0 for no noise, which protects nothing.
       seed: As for `TableNoiseQuery`.
 
     Raises:
@@ -206,7 +202,7 @@ class GaussianSumQuery(TableNoiseQuery):
                      l2_norm_clip, seed=seed)
 
   def initial_global_state(self) -> Any:
-    """Returns the state: the clip norm and the noise's standard deviation."""
+    """Returns the state: the clipping norm and the noise's standard deviation."""
     return self._GlobalState(
         self._clip_now(), tf.constant(self.stddev, tf.float64))
 
@@ -218,7 +214,7 @@ class GaussianSumQuery(TableNoiseQuery):
     clip = tf.get_static_value(global_state.l2_norm_clip)
     if not self.stddev:
       return dp_accounting.NonPrivateDpEvent()
-    if clip is None:  # A variable in a graph: its value is not known here.
+    if clip is None:  # A variable in a graph, whose value is not known yet.
       return dp_accounting.UnsupportedDpEvent()
     if clip == 0:
       return dp_accounting.NoOpDpEvent()

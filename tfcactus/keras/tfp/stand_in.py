@@ -1,14 +1,14 @@
-"""The one place that imports TensorFlow Privacy, where it is installed.
+"""The base class of sum queries: that of TensorFlow Privacy, or a stand-in.
 
-From TensorFlow 2.16 on its optimizers and estimators no longer import, and so
-neither does the package as a whole, but its queries do. They are imported by
-themselves there, by the package's own hook, and nothing of that stays behind:
-`import tensorflow_privacy` in a user's script does and says afterwards what it
-would have without this package, in either order. Modules of queries are shared,
-so that `TableNoiseQuery` is a `SumAggregationDPQuery` of the user's too.
+With TensorFlow 2.16 and later TensorFlow Privacy's optimizers and estimators, and hence
+the whole package, fail to import; its queries do not. This module then imports the
+queries alone, by the package's own hook, and removes every trace: in either order,
+`import tensorflow_privacy` in a user's script behaves as without this package. The
+modules of queries are shared, so that `TableNoiseQuery` is a subclass of the user's
+`SumAggregationDPQuery` too.
 
-Where not even its queries import, whatever the reason, a class of the same
-methods stands in for them, and a warning says why.
+Where the queries do not import either, a class with their methods stands in for the
+base class. A warning gives the error, if their import raised one.
 """
 
 from __future__ import annotations
@@ -32,58 +32,51 @@ _HOOK = 'skip_tf_privacy_import'
 
 
 class _SumQuery:
-  """Stands in for `SumAggregationDPQuery` where TensorFlow Privacy is not."""
+  """Stand-in for TensorFlow Privacy's `SumAggregationDPQuery`."""
 
   def initial_global_state(self) -> Any:
-    """Returns the state before the first sample: nothing."""
+    """Returns the state before the first sample, which is empty."""
     return ()
 
   def derive_sample_params(self, global_state: Any) -> Any:
-    """Returns what records are processed with: nothing."""
+    """Returns the parameters of `preprocess_record`, which are empty."""
     del global_state
     return ()
 
   def derive_metrics(self, global_state: Any) -> Dict[str, Any]:
-    """Returns metrics of what was released, by name: none."""
+    """Returns an empty dict of metrics."""
     del global_state
     return collections.OrderedDict()
 
   def initial_sample_state(self, template: Any = None) -> Any:
-    """Returns zeros in the structure of a record.
-
-    Args:
-      template: A nested structure of tensors, arrays, numbers or `TensorSpec`s.
-
-    Raises:
-      AttributeError: if a part of it is none of these.
-    """
+    """Returns zeros in the structure of `template`; raises AttributeError for None."""
     return tf.nest.map_structure(_zeros_like, template)
 
   def preprocess_record(self, params: Any, record: Any) -> Any:
-    """Returns the record as it is."""
+    """Returns the record unchanged."""
     del params
     return record
 
   def accumulate_preprocessed_record(self, sample_state: Any,
                                      preprocessed_record: Any) -> Any:
-    """Returns the sum of both; a part that is None adds nothing."""
+    """Returns the sum of state and record; a part that is None adds nothing."""
     return tf.nest.map_structure(
         lambda total, part: total if part is None else tf.add(total, part),
         sample_state, preprocessed_record)
 
   def merge_sample_states(self, sample_state_1: Any, sample_state_2: Any
                           ) -> Any:
-    """Returns the sum of both."""
+    """Returns the sum of two states."""
     return tf.nest.map_structure(tf.add, sample_state_1, sample_state_2)
 
   def accumulate_record(self, params: Any, sample_state: Any, record: Any
                         ) -> Any:
-    """Returns the sum with one more record, preprocessed."""
+    """Returns the sum of the state and the preprocessed record."""
     return self.accumulate_preprocessed_record(
         sample_state, self.preprocess_record(params, record))
 
   def get_noised_result(self, sample_state: Any, global_state: Any) -> Any:
-    """To be overridden."""
+    """Raises NotImplementedError; subclasses override this method."""
     raise NotImplementedError
 
 
@@ -98,7 +91,7 @@ def _zeros_like(part: Any) -> tf.Tensor:
 
 
 def _import_queries() -> Any:
-  """Imports the module of queries, leaving no trace of how."""
+  """Returns the module of queries; a partly imported package is not left behind."""
   if (_PACKAGE in sys.modules or hasattr(sys, _HOOK) or
       versions.whole_tensorflow_privacy_imports()):
     return importlib.import_module(f'{_PACKAGE}.privacy.dp_query.dp_query')
@@ -107,30 +100,29 @@ def _import_queries() -> Any:
     return importlib.import_module(f'{_PACKAGE}.privacy.dp_query.dp_query')
   finally:
     delattr(sys, _HOOK)
-    # Without its contents; the user's own import begins it anew.
+    # The package was imported without contents; the user's import starts afresh.
     sys.modules.pop(_PACKAGE, None)
 
 
 def _modules() -> Dict[str, Any]:
-  """The modules of TensorFlow Privacy that are loaded."""
+  """Returns the loaded modules of TensorFlow Privacy, by name."""
   return {name: module for name, module in sys.modules.items()
           if name.split('.')[0] == _PACKAGE}
 
 
 def _find_sum_query() -> Tuple[Any, Optional[str]]:
-  """Returns the base class of queries, and why it is the stand-in, if it is."""
+  """Returns (base class of queries, reason why it is the stand-in or None)."""
   if _PACKAGE not in sys.modules:
     if importlib.util.find_spec(_PACKAGE) is None:
       return _SumQuery, 'it is not installed'
-  elif sys.modules[_PACKAGE] is None:  # How Python is told not to import it.
+  elif sys.modules[_PACKAGE] is None:  # None blocks the import.
     return _SumQuery, 'its import is blocked in sys.modules'
   before = _modules()
   try:
     return _import_queries().SumAggregationDPQuery, None
   except Exception as error:  # pylint: disable=broad-except
-    # An installation that is broken, or too new or old for its neighbours,
-    # raises anything. What is half loaded would change what the user's own
-    # import says.
+    # Broken or mismatched installations raise any error. Half-loaded modules would
+    # change the error of the user's own import.
     for name in set(_modules()) - set(before):
       del sys.modules[name]
     sys.modules.update(before)
