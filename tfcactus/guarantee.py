@@ -1,4 +1,4 @@
-"""What released steps cost, in numbers and words; the one place that says so."""
+"""Guarantees: the epsilon of released steps, and its statement in words."""
 
 from __future__ import annotations
 
@@ -39,27 +39,25 @@ _SEEDED = (
 
 @dataclasses.dataclass(frozen=True)
 class Guarantee:
-  """What a number of released steps costs.
+  """The privacy cost of a number of released steps.
 
   Attributes:
-    lower: No epsilon below this holds for the dominating pair accounted: of
-      Gaussian and monotone scalar noise two neighbours attain it. (Under
-      zero-out on samples of fixed size, and replace on Poisson samples with
-      other noise, for some neighbours; `upper` is proved for all, and less
-      tight.)
-    estimate: The best single number for it; not a bound.
-    upper: The epsilon that holds; the one to publish.
-    delta: At this delta.
-    steps: After this many released steps (or epochs, see `statement`).
-    neighboring_relation: 'add-or-remove-one', 'replace-one', or
-      'replace-special' (zero-out).
-    accountant: Who computed it.
-    proven: False if the number is not a guarantee at all.
-    statement: What the number says, in words.
-    conditions: What it holds under and nobody checks, in sentences that the
-      statement ends with.
-    seeded: Whether it holds only against those who do not know a seed, with
-      which they could subtract the noise; the statement then says so.
+    lower: Lower bound on the epsilon of the dominating pair that is accounted for. For
+      Gaussian and monotone scalar noise two neighbours attain it. (Under zero-out on
+      samples of fixed size, and replace on Poisson samples with other noise, it bounds
+      the epsilon of some neighbours; `upper` is proved for all, and less tight.)
+    estimate: Best single estimate of epsilon; not a bound.
+    upper: The epsilon that holds, which is the one to publish.
+    delta: Delta of the guarantee.
+    steps: Number of released steps (or epochs, see `statement`).
+    neighboring_relation: 'add-or-remove-one', 'replace-one', or 'replace-special'
+      (zero-out).
+    accountant: Name of the accountant.
+    proven: False if the number is not a guarantee.
+    statement: Meaning of the number in words.
+    conditions: Unchecked conditions of the guarantee, sentences that end the statement.
+    seeded: Whether it holds only against those who do not know a seed, with which they
+      could subtract the noise; the statement then says so.
   """
 
   lower: float
@@ -88,7 +86,7 @@ class Guarantee:
             (', on conditions that its statement names' if self.conditions else ''))
 
   def given(self, *conditions: str) -> Guarantee:
-    """The guarantee under conditions more, in its statement and its print.
+    """Returns this guarantee under further conditions, added to its statement.
 
     Args:
       *conditions: Sentences.
@@ -98,24 +96,23 @@ class Guarantee:
         conditions=(*self.conditions, *conditions))
 
   def seeded_by(self, what: str) -> Guarantee:
-    """The guarantee where something was drawn from a seed, and says so.
+    """Returns this guarantee marked as drawn from a seed, also in its statement.
 
     Args:
-      what: Was, in words.
+      what: The part of the randomness that came from a seed, in words.
     """
     return dataclasses.replace(
         self, seeded=True, statement=f'{self.statement} {_SEEDED.format(what)}')
 
 
 class ReleasedStatistic:
-  """What a plan knows a result of `tfcactus.release` by; `Release` is the one.
+  """Base class of `Release`, by which a plan recognises results of `tfcactus.release`.
 
-  Events have attributes of the same names that mean something else: the type
-  tells them apart, never an attribute.
+  Events have attributes of these names with another meaning, so plans check the type.
 
   Attributes:
-    event: All that the result cost.
-    seeded: Whether its noise can be repeated by whoever knows a seed.
+    event: Event of the whole cost of the result.
+    seeded: Whether whoever knows a seed can repeat the noise.
   """
 
   event: dp_accounting.DpEvent
@@ -123,14 +120,7 @@ class ReleasedStatistic:
 
 
 def release_events(releases: object) -> Tuple[dp_accounting.DpEvent, ...]:
-  """The events of releases beside a training; an event stays as it is.
-
-  Args:
-    releases: `ReleasedStatistic`s or events, in a list or tuple.
-
-  Raises:
-    ValueError: if one was drawn from a seed, or has no account.
-  """
+  """Returns the events of releases; ValueError if one is seeded or has no account."""
   if not isinstance(releases, (list, tuple)):
     raise ValueError(
         'Expected releases to be a list or tuple, of results of '
@@ -161,7 +151,7 @@ def _release_event(release: object) -> dp_accounting.DpEvent:
 
 
 def _holds_pair(event: object) -> bool:
-  """Whether an event, or one inside it, is known by a pair that was handed in."""
+  """Returns whether an event contains a dominating pair given by a user."""
   if isinstance(event, accounting.DominatingPairDpEvent) or (
       isinstance(event, accounting.SteppedDpEvent) and
       type(event).__module__.split('.')[0] != __package__):
@@ -176,20 +166,19 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
               relation: Relation, *, statement: str,
               releases: Iterable[dp_accounting.DpEvent] = (),
               proven: bool = True) -> Guarantee:
-  """The guarantee of an event that was released `count` times.
+  """Returns the guarantee of an event that was released `count` times.
 
   Args:
-    event: What one step costs.
-    count: How often; zero costs nothing.
+    event: Event of one step.
+    count: Number of steps; zero costs nothing.
     delta: In (0, 1).
-    relation: Whom it protects, as for `tfcactus.relations.check`.
-    statement: What was released and what is taken as public, in sentences.
-    releases: Events beside them, each of which cost what it says.
-    proven: False if the numbers are no guarantee, which it then says.
+    relation: Neighbouring relation, as for `tfcactus.relations.check`.
+    statement: Sentences on what was released and what is taken as public.
+    releases: Events of further releases.
+    proven: False if the numbers are no guarantee, which the statement then says.
 
   Returns:
-    The guarantee; where a cost is that of a dominating pair handed in, on the condition
-    that it is one.
+    The guarantee; with a condition if a dominating pair came from a user.
 
   Raises:
     ValueError: if the cost of a release is not known for the relation.

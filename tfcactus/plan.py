@@ -1,4 +1,4 @@
-"""The one place where noise, clipping, sampling, steps and delta meet."""
+"""Privacy plans: noise, clipping, sampling, steps and delta of a training run."""
 
 from __future__ import annotations
 
@@ -40,34 +40,32 @@ class PrivacyPlan:
   """A private training run, settled before it starts.
 
   Attributes:
-    noise: Gaussian, Laplace, SinhNormal, ScalarTable or RadialTable, in units
-      of the clip norm.
-    l2_norm_clip: Bound on the l2 norm of one example's whole gradient.
+    noise: Gaussian, Laplace, SinhNormal, ScalarTable or RadialTable, in units of the
+      clipping norm.
+    l2_norm_clip: Clipping norm: bound on the l2 norm of a per-example gradient.
     num_examples: Size of the training set (public).
-    sampling_prob: Probability with which Poisson sampling takes each example
-      into a step.
-    steps: Steps planned.
+    sampling_prob: Sampling probability: that of an example to be in a Poisson batch.
+    steps: Planned number of steps.
     delta: Target delta.
-    dim: Length of the clipped vector; None to check it later, when the model
-      is known.
-    accounting: 'proven', or 'scalar-unproven' to account i.i.d. scalar noise on
-      vectors as if on one number, over all shifts (for the cactus the moments
-      accountant of the full one was published). Labelled as no guarantee everywhere.
-    adaptive_clipping: Moves the clip norm, which starts at l2_norm_clip; None
-      keeps it. The noise is then that of the gradient and the count together.
-    releases: Statistics released from the same records beside the training:
-      `tfcactus.release` results, or their events. Every guarantee of the plan
-      then covers them too. Kept as events, each whole.
-    correlation: How the noise of steps is correlated: a request of
-      `tfcactus.correlated`, such as BandedStrategy(bands=16), which is solved for
-      `steps`, or a strategy; None for independent noise. Batches are then those of
-      `CyclicBatches`, of which sampling_prob is one over their number in an epoch.
-    target_epsilon: What `fit` of a `PrivateModel` stops before it passes, by the
-      batches that it is given; None for no such limit. It costs nothing.
+    dim: Length of the clipped vector; None checks it once the model is known.
+    accounting: 'proven'; or 'scalar-unproven', which accounts for i.i.d. scalar noise
+      on vectors as if on one number, over all shifts (published for the cactus was the
+      moments accountant of the full shift). Labelled as no guarantee everywhere.
+    adaptive_clipping: Adapts the clipping norm, starting at l2_norm_clip; None keeps
+      it. The noise is then that of the gradient and the count together.
+    releases: Statistics of the same records released beside the training:
+      `tfcactus.release` results or events, kept as events. Every guarantee of the plan
+      covers each of them in full.
+    correlation: Correlation of noise over steps (DP-FTRL): a request of
+      `tfcactus.correlated`, such as BandedStrategy(bands=16), solved for `steps`, or a
+      strategy; None for independent noise. Batches are then `CyclicBatches`, and
+      sampling_prob is one over their number in an epoch.
+    target_epsilon: `fit` of a `PrivateModel` stops before epsilon of its batches
+      passes this; None for no limit. It costs nothing.
 
   Raises:
-    ValueError: if an argument is out of range, or the noise does not protect
-      what it is put on.
+    ValueError: if an argument is out of range, or the noise does not protect the
+      clipped vector.
   """
 
   noise: noise_lib.Noise
@@ -119,27 +117,27 @@ class PrivacyPlan:
                    sampling: Optional[Type[SamplingScheme]] = None,
                    correlation: Union[correlated.Wanted, str] = None,
                    **settings: Any) -> PrivacyPlan:
-    """A plan in the terms of `fit`: a batch size and epochs.
+    """Returns a plan from the terms of `fit`: a batch size and epochs.
 
-    `PoissonBatches(x, y, batch_size=...)` draws its batches; `AllocatedBatches` with
-    RandomAllocationSampling, `CyclicBatches(x, y, plan=plan)` with a correlation.
+    Train on `PoissonBatches(x, y, batch_size=...)`; with RandomAllocationSampling on
+    `AllocatedBatches`; with a correlation on `CyclicBatches(x, y, plan=plan)`. Other
+    arguments are those of `PrivacyPlan`.
 
     Args:
-      batch_size: The expected size of a batch; batches vary around it.
-      epochs: In which an example is seen once each on average.
-      num_examples: As the attribute.
-      delta: As the attribute.
-      l2_norm_clip: As the attribute.
+      batch_size: Expected batch size; actual sizes vary.
+      epochs: Number of epochs; an epoch uses each example once on average.
       noise: The noise; or None with `target_epsilon`.
-      target_epsilon: As the attribute, for the least Gaussian noise that keeps it.
-      sampling: How batches are chosen, from `tfcactus.sampling`; what the target is
-        kept by. Give it to `guarantee` too. By default as there.
+      target_epsilon: Chooses the least Gaussian noise that keeps this target, which
+        becomes the plan's.
+      sampling: Sampling scheme from `tfcactus.sampling` for which the noise is
+        chosen; give it to `guarantee` too, whose default applies here.
       correlation: As the attribute; or 'auto', with `target_epsilon`, for the number
-        of bands of least total error: one, independent noise, where nothing is gained.
+        of bands of least total error: one, independent noise, where none gains.
       **settings: The other attributes.
 
     Raises:
-      ValueError: if one is out of range, or noise and target are not one of the two.
+      ValueError: if an argument is out of range, or noise and target_epsilon are
+        both given or both missing.
     """
     if isinstance(correlation, str):
       return cls._of_least_error(
@@ -168,7 +166,7 @@ class PrivacyPlan:
                       noise: Optional[noise_lib.Noise],
                       target_epsilon: Optional[float], **settings: Any
                      ) -> PrivacyPlan:
-    """The plan for training whose number of bands has the least total error."""
+    """Returns the plan for training whose number of bands has the least total error."""
     if correlation != 'auto' or noise is not None or target_epsilon is None:
       raise ValueError(
           "Expected correlation='auto' with a target_epsilon and no noise, which "
@@ -184,11 +182,7 @@ class PrivacyPlan:
     return plan
 
   def _solved(self) -> correlated.Strategy:
-    """The correlation as a strategy.
-
-    Raises:
-      ValueError: if it is none, or nothing is proved for it with the rest.
-    """
+    """Returns the correlation as a strategy; ValueError if not proved for this plan."""
     if not isinstance(self.noise, noise_lib.Gaussian):
       raise ValueError(
           'Expected Gaussian noise with a correlation, sums of which are Gaussian '
@@ -198,7 +192,7 @@ class PrivacyPlan:
           'Expected no adaptive_clipping with a correlation: where the clip norm '
           'moves, noise of one step does not cancel that of another; keep one of them.')
     strategy = correlated.solved(self.correlation, self.steps)
-    whole_batches(self)  # An epoch's, of which groups take turns.
+    whole_batches(self)  # Checked: groups take turns over the batches of an epoch.
     return strategy
 
   def _check_adaptive(self) -> None:
@@ -218,7 +212,7 @@ class PrivacyPlan:
 
   @property
   def release_sensitivity(self) -> float:
-    """Norm of what one example adds to gradient and count, in clip norms."""
+    """Norm of one example's part of gradient and count, at most, in clipping norms."""
     if self.adaptive_clipping is None:
       return 1.0
     return self.adaptive_clipping.sensitivity(
@@ -233,21 +227,19 @@ class PrivacyPlan:
 
   @property
   def groups(self) -> int:
-    """Into which examples are split, of which steps take turns: bands of the noise."""
+    """Number of groups of examples that steps use in turn: the bands of the noise."""
     return 1 if self.strategy is None else self.strategy.bands
 
   @property
   def expected_batch_size(self) -> float:
-    """sampling_prob * num_examples: the public constant to divide sums by."""
+    """sampling_prob * num_examples: the public constant that divides sums."""
     return self.sampling_prob * self.num_examples
 
   def check_vector(self, dim: int) -> None:
-    """Checks that the noise protects an l2-clipped vector of length `dim`.
+    """Raises ValueError if the noise does not protect a clipped vector of length `dim`.
 
-    With `adaptive_clipping`, that vector and one number more.
-
-    Raises:
-      ValueError: if it does not, saying what would.
+    With `adaptive_clipping` the vector has one more coordinate, the count. The error
+    names noise that would protect.
     """
     dim = _checks.integer('dim', dim, 1)
     if self.dim is not None and dim != self.dim:
@@ -260,11 +252,7 @@ class PrivacyPlan:
       self.noise.check_dim(dim, note)
 
   def check_independent(self) -> None:
-    """Refuses correlated noise where steps do not know each other.
-
-    Raises:
-      ValueError: if the plan has a correlation of more than one band.
-    """
+    """Raises ValueError if the plan's noise is correlated over several steps."""
     if self.groups > 1:
       raise ValueError(
           'Expected a plan without a correlation, got noise correlated over '
@@ -276,7 +264,7 @@ class PrivacyPlan:
     """The DpEvent of one Poisson-sampled step.
 
     Raises:
-      ValueError: with a correlation: no step has a cost of its own then.
+      ValueError: with a correlation, under which no single step has a cost.
     """
     self.check_independent()
     return PoissonSampling.of_plan(self).event(accounting.noise_event(self.noise))
@@ -284,33 +272,33 @@ class PrivacyPlan:
   def guarantee(self, steps: Optional[int] = None,
                 neighboring_relation: Optional[Relation] = None, *,
                 sampling: Optional[Type[SamplingScheme]] = None) -> Guarantee:
-    """The cost of `steps` released steps.
+    """Returns the guarantee of `steps` released steps.
 
     Args:
-      steps: How many; default all that are planned. Zero costs nothing. Of a
-        scheme that draws epochs (`RandomAllocationSampling`, `OnePassSampling`, and
-        cyclic ones) how many epochs, by default those that all steps take.
-      neighboring_relation: Whom it protects: one of dp_accounting's, or
-        'add-or-remove', 'zero-out' (an example replaced by one that contributes
-        zero; nothing is assumed of num_examples) or 'replace' (by any other, which
-        alone protects attributes; it costs more). Default the scheme's first:
-        add-or-remove, or replace for passes over all examples.
-      sampling: How batches are chosen, from `tfcactus.sampling`: `PoissonSampling`
-        by default, with a correlation `CyclicAllocationSampling`.
+      steps: Number of steps; default all planned. Zero costs nothing. For a scheme
+        that draws epochs (`RandomAllocationSampling`, `OnePassSampling`, and cyclic
+        ones) the number of epochs, by default those that all planned steps take.
+      neighboring_relation: One of dp_accounting's, or 'add-or-remove', 'zero-out' (an
+        example replaced by one that contributes zero; num_examples stays as it is) or
+        'replace' (by any other example, which alone protects attributes; it costs
+        more). By default the scheme's first: add-or-remove, or replace for passes
+        over all examples.
+      sampling: Sampling scheme from `tfcactus.sampling`: `PoissonSampling` by default,
+        with a correlation `CyclicAllocationSampling`.
 
     Returns:
       Bounds on epsilon at the plan's delta.
 
     Raises:
-      ValueError: if the scheme does not go with the plan, has no account for the
-        relation, or the cost of `releases` is not known for it.
+      ValueError: if the scheme does not fit the plan, has no account for the relation,
+        or the cost of `releases` is not known for the relation.
     """
     return self._guarantee(self.noise, steps, neighboring_relation, sampling)
 
   def _guarantee(self, noise: noise_lib.Noise, steps: Optional[int],
                  neighboring_relation: Optional[Relation],
                  sampling: Optional[Type[SamplingScheme]]) -> Guarantee:
-    """What the plan would cost with another noise."""
+    """Returns the guarantee of the plan with another noise."""
     scheme = self._scheme(sampling)
     count = self._draws(scheme) if steps is None else _checks.integer('steps', steps, 0)
     relation = scheme.check_relation(neighboring_relation)
@@ -326,8 +314,8 @@ class PrivacyPlan:
 
   def _allocation_instead(self, scheme: SamplingScheme, noise: noise_lib.Noise,
                           count: int) -> str:
-    """What drawing each example's batch would cost, of passes that draw none."""
-    # With noise beyond that an answer takes seconds, and is next to zero.
+    """States the cost of random allocation instead of passes in any order, or ''."""
+    # With larger noise the computation takes seconds, and epsilon is next to zero.
     if not (isinstance(scheme, OnePassSampling) and count and
             scheme.batches_per_epoch > 1 and 0 < (noise.gaussian_std or 0) <= 5):
       return ''
@@ -339,12 +327,12 @@ class PrivacyPlan:
             'added or removed.')
 
   def _scheme(self, sampling: Optional[Type[SamplingScheme]]) -> SamplingScheme:
-    """How batches are chosen, by a scheme or by default."""
+    """Returns the sampling scheme, by default the plan's."""
     bands = None if self.strategy is None else self.strategy.bands
     return sampling_lib.suitable(sampling, bands).of_plan(self)
 
   def _draws(self, scheme: SamplingScheme) -> int:
-    """How many draws of a scheme all planned steps take, begun ones included."""
+    """Returns how many draws of a scheme all planned steps take, rounded up."""
     if not scheme.draws_epochs:
       return self.steps
     return -(-self.steps // scheme.batches_per_epoch)
@@ -352,9 +340,9 @@ class PrivacyPlan:
   def steps_within(self, epsilon: float, *,
                    neighboring_relation: Optional[Relation] = None,
                    sampling: Optional[Type[SamplingScheme]] = None) -> int:
-    """The largest number of steps, at most `steps`, that keeps within epsilon.
+    """Returns the largest number of steps, at most `steps`, within a budget of epsilon.
 
-    Of epochs, for a scheme that draws epochs.
+    Counts epochs if the scheme draws epochs.
 
     Args:
       epsilon: Budget for the upper bound, at the plan's delta.
@@ -373,7 +361,7 @@ def calibrate_noise_multiplier(
     neighboring_relation: Optional[Relation] = None,
     sampling: Optional[Type[SamplingScheme]] = None,
     **settings: Any) -> noise_lib.Noise:
-  """The least noise of a family that keeps within a target epsilon.
+  """Returns the least noise of a family that keeps within a target epsilon.
 
   Args:
     target_epsilon: Budget for the upper bound.

@@ -1,4 +1,4 @@
-"""Private training in Keras."""
+"""Differentially private training of Keras models, with DP-SGD and DP-FTRL."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-  """Imports the adapter to TensorFlow Privacy, which takes long, when asked."""
+  """Imports the adapter to TensorFlow Privacy on first use; the import is slow."""
   if name in ('GaussianSumQuery', 'TableNoiseQuery'):
     return getattr(_importlib.import_module('tfcactus.keras.tfp.query'), name)
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -1,8 +1,7 @@
-"""What several workers agree on: before a `fit`, and before each step.
+"""Agreement of the workers of a distributed `fit`, before it and before each step.
 
-Each worker runs the same program, and TensorFlow adds up what they give. What it adds
-up is a sum over one batch, drawn by one scheme and counted once, only if they all mean
-the same; so they tell each other, and refuse to go on if they do not.
+TensorFlow sums the contributions of all workers. The sum is one private release only if
+all workers mean one batch of one scheme, counted once, so differing messages raise.
 """
 
 from __future__ import annotations
@@ -24,23 +23,14 @@ from tfcactus.keras.ledger.record import Record
 from tfcactus.keras.sampled_batches import SampledBatches
 
 _ROOM = 2048
-"""Numbers that a worker's message has room for: bytes of JSON, padded by zeros."""
+"""Length of a worker's message: bytes of JSON, padded with zeros."""
 
 
 def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) -> Counts:
-  """Has all workers begin a `fit` alike; to be called on each of them.
+  """Agrees on a `fit` of `batches` with all workers; returns the merged past counts.
 
-  Args:
-    model: The private model, whose strategy it is.
-    batches: What `fit` was given.
-    record: What this worker knows to be released, and from which weights.
-    plan_number: Which plan it trains by.
-
-  Returns:
-    What any of them knows to be released, of which the chief's journal tells most.
-
-  Raises:
-    ValueError: naming what differs.
+  Every worker has to call this function. Raises ValueError, naming the difference.
+  Unseeded batches of all examples draw from a key that the chief sends.
   """
   strategy, known = model.distribute_strategy, record.catch_up()
   if replicas.workers(strategy) == 1:
@@ -80,7 +70,7 @@ _DEALT = (
 
 
 def _check_whole(batches: Any) -> None:
-  """Refuses a part of the examples where there are no other workers."""
+  """Raises ValueError if the only worker holds just a part of the examples."""
   part_of = getattr(batches, 'part_of', None)
   if part_of is not None and part_of != batches.size:
     raise ValueError(
@@ -100,11 +90,7 @@ _WORDS = {'plan': 'plan', 'batches': 'kind of batches', 'scheme': 'sampling sche
 
 
 def _check_data(batches: SampledBatches, told: List[Dict[str, Any]]) -> None:
-  """Refuses examples that are not the same on all workers, or not parts of one set.
-
-  Raises:
-    ValueError: naming what they are.
-  """
+  """Raises ValueError unless workers hold equal data, or parts that make up one set."""
   sizes, prints = ([each[name] for each in told] for name in ('size', 'data'))
   if batches.part_of is None:
     if len(set(zip(sizes, prints))) > 1:
@@ -126,7 +112,7 @@ def _check_data(batches: SampledBatches, told: List[Dict[str, Any]]) -> None:
 
 def _exchanged(strategy: tf.distribute.Strategy, message: Dict[str, Any]
               ) -> List[Dict[str, Any]]:
-  """What each worker tells, in their order."""
+  """Returns the messages of all workers, in the workers' order."""
   data = np.frombuffer(json.dumps(message).encode(), np.uint8)
   if data.size > _ROOM:
     raise ValueError(f'Expected a message of at most {_ROOM} bytes, got {data.size}.')
@@ -142,27 +128,26 @@ def _exchanged(strategy: tf.distribute.Strategy, message: Dict[str, Any]
 
 
 class StepAgreement:
-  """Has no worker take a step that another does not count likewise."""
+  """Agreement of workers to take a step only if all count the step in the same way."""
 
   def __init__(self) -> None:
     self._failure: Optional[BaseException] = None
 
   def failed(self, error: BaseException) -> None:
-    """Keeps what a worker could not do until all of them know of it."""
+    """Keeps this worker's counting error until all workers have been told."""
     self._failure = error
 
   def confirmed(self, told: tf.Tensor) -> tf.Tensor:
-    """Returns what a worker tells of a step, once all have told the same.
+    """Returns `told` if all workers give equal numbers; else running the op fails.
 
-    Args:
-      told: int64, shape (n,), the first zero where counting failed.
+    `told` is int64, shape (n,); its first number is zero where counting failed.
     """
     return tf.ensure_shape(tf.numpy_function(
         self._confirm, [told, replicas.gathered(told[None])], tf.int64), told.shape)
 
   def _confirm(self, told: np.ndarray, all_told: np.ndarray) -> np.ndarray:
     failure, self._failure = self._failure, None
-    if failure is not None:  # TensorFlow would leave nothing of the words of some.
+    if failure is not None:  # TensorFlow drops the messages of some error types.
       raise RuntimeError(
           f'Expected to count this step, got {failure} No worker has released anything '
           'of it.') from failure

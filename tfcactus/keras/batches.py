@@ -1,4 +1,4 @@
-"""Batches for Keras, one class a sampling scheme."""
+"""Batches for Keras, one class per sampling scheme."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tfcactus.sampling.cyclic import CyclicSampling
 
 
 class PoissonBatches(SampledBatches):
-  """Batches that each example enters independently with probability q.
+  """Poisson-sampled batches: each example enters independently with probability q.
 
-  Batches vary in size; see `SampledBatches` for what they hold. Nothing is ever
-  truncated or drawn again, and an empty draw is one padded example.
+  Batch sizes vary; `SampledBatches` describes the content of a batch. No batch is
+  truncated or drawn again. An empty draw becomes one padded example.
 
   Attributes:
-    sampling_prob: The probability q.
+    sampling_prob: The sampling probability q.
   """
 
   def __init__(self, x: Any, y: Any = None,
@@ -39,28 +39,27 @@ class PoissonBatches(SampledBatches):
     """Initialises the batches.
 
     Args:
-      x: Array or tensor of examples, shape (num_examples, ...), not copied; or a
-        dict, list or tuple of them, for a model of several inputs. Or,
-        with y=None, the examples as pairs (x, y) or triples (x, y, weight): a
-        `tf.data.Dataset`, which is
-        read once, in full, or a random access source (with a length and
-        `__getitem__`, such as `tfds.data_source` of pairs), which is read as
-        examples are drawn.
-      y: Array or tensor of targets, shape (num_examples, ...), or several likewise;
-        None where no loss takes any.
-      sampling_prob: The probability q in (0, 1] of each example to enter.
-      batch_size: In its place, the expected size of a batch: q is
+      x: Array or tensor of examples, shape (num_examples, ...), not copied; or a dict,
+        list or tuple of arrays, for a model of several inputs. With y=None also a
+        source of pairs (x, y) or triples (x, y, weight), one per example: a
+        `tf.data.Dataset`, which is read once and in full, or a random access source
+        (with a length and `__getitem__`, such as `tfds.data_source` of pairs), which
+        is read as examples are drawn.
+      y: Targets, shape (num_examples, ...): an array or tensor, or a dict, list or
+        tuple of arrays; None if no loss takes targets.
+      sampling_prob: The sampling probability q in (0, 1].
+      batch_size: Expected batch size, instead of sampling_prob: q is
         batch_size / num_examples, as in `PrivacyPlan.for_training`.
-      steps_per_epoch: Batches per epoch; 1 / q rounded by default, so that an
-        epoch sees each example once on average.
-      physical_batch_size: Pad each batch to a multiple of this size; by
-        default only empty ones are padded. (A `PrivateModel` pads by itself.)
+      steps_per_epoch: Batches per epoch; by default 1 / q rounded, so that an epoch
+        uses each example once on average.
+      physical_batch_size: Pads each batch to a multiple of this size; by default only
+        empty batches are padded. (A `PrivateModel` pads on its own.)
       seed: For repeatable experiments; None takes the system's entropy.
-      sample_weight: Array of weights, shape (num_examples,), or one for each output
-        in a dict or list. They multiply the losses before clipping.
-      part_of: Where each of several workers holds other examples: how many all of
-        them hold. Each worker draws of its own; together that is a Poisson batch of
-        all. No example may be in two parts.
+      sample_weight: Array of weights, shape (num_examples,), or one array per output
+        in a dict or list. Weights multiply the losses before clipping.
+      part_of: For several workers that hold different examples: the number of
+        examples of all workers. Each worker draws from its own part; the draws
+        together are a Poisson batch of all. No example may be in two parts.
 
     Raises:
       ValueError: if an argument is invalid.
@@ -87,27 +86,21 @@ class PoissonBatches(SampledBatches):
 class FixedSizeBatches(SampledBatches):
   """Batches of a fixed number of examples, drawn without replacement.
 
-  Each batch is a uniformly random subset of all examples, drawn anew for each
-  step. Costs about as much as Poisson batches with half the noise multiplier:
-  an example that enters displaces another one, so that a sum changes by up to
-  twice the clip norm.
+  Each batch is a new uniformly random subset of all examples. The cost is about that
+  of Poisson batches with half the noise multiplier: an example that enters displaces
+  another, so a sum changes by up to twice the clipping norm.
 
   Attributes:
-    batch_size: Examples to a batch.
+    batch_size: Examples per batch.
   """
 
   def __init__(self, x: Any, y: Any = None, batch_size: Optional[int] = None, *,
                steps_per_epoch: Optional[int] = None,
                seed: Optional[int] = None, sample_weight: Any = None):
-    """As `PoissonBatches`, but for the batch size, which has to be the plan's.
+    """Initialises the batches; other arguments are as for `PoissonBatches`.
 
     Args:
-      x: As for `PoissonBatches`.
-      y: As for `PoissonBatches`.
       batch_size: sampling_prob * num_examples of the plan.
-      steps_per_epoch: As for `PoissonBatches`.
-      seed: As for `PoissonBatches`.
-      sample_weight: As for `PoissonBatches`.
     """
     data = data_sources.open_data(x, y, sample_weight)
     scheme = FixedSizeSampling(
@@ -117,42 +110,37 @@ class FixedSizeBatches(SampledBatches):
 
 
 class _DealtBatches(SampledBatches):
-  """Batches of which each epoch has a number of its own, settled beforehand."""
+  """Base class of schemes that split every epoch into a fixed number of batches."""
 
   @property
   def num_batches(self) -> int:
-    """Batches to an epoch; of Keras 3's datasets, too."""
+    """Batches per epoch; datasets of Keras 3 have this property too."""
     return self.scheme.batches_per_epoch
 
 
 class AllocatedBatches(_DealtBatches):
-  """Batches of epochs in which each example enters one, drawn at random.
+  """Batches by balls-in-bins (random allocation): each example in one batch an epoch.
 
-  Every example is used once an epoch, as in a shuffled pass, and amplification is
-  proved, as for Poisson batches: with Gaussian noise an epoch costs no more than
-  Poisson batches of the same size do in all that was computed. Batches vary in size.
-  The noise has to be Gaussian, and examples added, removed or zeroed.
+  Every epoch uses every example once, in a batch drawn uniformly at random.
+  Amplification by this sampling is proved. In all cases computed, an epoch with
+  Gaussian noise costs no more than Poisson batches of this size. Batch sizes vary.
+  The account needs Gaussian noise and the add-or-remove or zero-out relation.
 
-  An epoch counts when it begins, and whole: one that is broken off and begun again
-  counts twice.
+  An epoch is counted as a whole when it begins. An epoch that is interrupted and begun
+  again is counted twice.
   """
 
   def __init__(self, x: Any, y: Any = None, num_batches: Optional[int] = None, *,
                batch_size: Optional[int] = None,
                physical_batch_size: Optional[int] = None,
                seed: Optional[int] = None, sample_weight: Any = None):
-    """Initialises the batches.
+    """Initialises the batches; other arguments are as for `PoissonBatches`.
 
     Args:
-      x: As for `PoissonBatches`.
-      y: As for `PoissonBatches`.
-      num_batches: Batches to an epoch: one over the plan's sampling_prob.
-      batch_size: In its place, the expected size of a batch, about: there are
-        num_examples / batch_size batches, rounded, as in
+      num_batches: Batches per epoch: one over the plan's sampling_prob.
+      batch_size: Approximate expected batch size, instead of num_batches, which is
+        then num_examples / batch_size rounded, as in
         `PrivacyPlan.for_training(..., sampling=RandomAllocationSampling)`.
-      physical_batch_size: As for `PoissonBatches`.
-      seed: As for `PoissonBatches`.
-      sample_weight: As for `PoissonBatches`.
 
     Raises:
       ValueError: if an argument is invalid.
@@ -169,35 +157,30 @@ class AllocatedBatches(_DealtBatches):
 
 
 class CyclicBatches(_DealtBatches):
-  """Batches of groups of examples that take turns, for noise correlated over steps.
+  """Batches of groups of examples in turn, for noise correlated over steps (DP-FTRL).
 
-  Which group an example is in is drawn once, when these are made; which of the group's
-  batches it enters in each epoch.
+  The group of an example is drawn once, when the batches are made. The batches of the
+  group that the example enters are drawn in each epoch.
 
-  The noise of a plan is correlated within one call of `fit`, and begins anew where
-  batches are left out; the guarantee holds whatever happens, but noise adds up to
-  more. An epoch counts when it begins, and whole.
+  The plan's noise is correlated within one call of `fit`. Noise begins anew where
+  batches are skipped: the guarantee still holds, but noise adds up to more. An epoch
+  is counted as a whole when it begins.
   """
 
   def __init__(self, x: Any, y: Any = None, *, plan: PrivacyPlan,
                sampling: Type[CyclicSampling] = CyclicAllocationSampling,
                physical_batch_size: Optional[int] = None,
                seed: Optional[int] = None, sample_weight: Any = None):
-    """Initialises the batches.
+    """Initialises the batches; other arguments are as for `PoissonBatches`.
 
     Args:
-      x: As for `PoissonBatches`.
-      y: As for `PoissonBatches`.
-      plan: Of `num_examples` and so many batches an epoch as one over its
-        `sampling_prob`, in as many groups as its `correlation` has bands.
-      sampling: `CyclicAllocationSampling`: each example in one batch of each epoch;
-        or `CyclicPoissonSampling`: by chance in any that its group has.
-      physical_batch_size: As for `PoissonBatches`.
-      seed: As for `PoissonBatches`.
-      sample_weight: As for `PoissonBatches`.
+      plan: A plan with a `correlation`. Gives the number of examples, the batches per
+        epoch (one over its `sampling_prob`) and the groups (bands of the noise).
+      sampling: `CyclicAllocationSampling`: each example enters one batch of its group
+        an epoch; or `CyclicPoissonSampling`: a Poisson sample of the group each.
 
     Raises:
-      ValueError: if an argument is invalid, or not that of the plan.
+      ValueError: if an argument is invalid or differs from the plan's.
     """
     if not (isinstance(sampling, type) and issubclass(sampling, CyclicSampling)):
       raise ValueError(
@@ -213,19 +196,23 @@ class CyclicBatches(_DealtBatches):
 
 
 class ShuffledBatches(SampledBatches):
-  """Passes over all examples in a fresh random order, in batches.
+  """Batches of passes over all examples in a fresh random order.
 
-  Each example is in one batch of a pass, and the last batch may be smaller. No
-  amplification by shuffling is proved for training, so that a pass is accounted
-  as what holds for any order: one release that each example takes part in.
+  Each example is in one batch of a pass; the last batch may be smaller. No
+  amplification by shuffling is proved for training. So a pass is accounted for as any
+  fixed order is: one release that each example takes part in.
 
   Attributes:
-    batch_size: Examples to a batch.
+    batch_size: Examples per batch.
   """
 
   def __init__(self, x: Any, y: Any = None, batch_size: Optional[int] = None, *,
                seed: Optional[int] = None, sample_weight: Any = None):
-    """As `FixedSizeBatches`; any batch size goes with a plan."""
+    """Initialises the batches; arguments are as for `PoissonBatches`.
+
+    Args:
+      batch_size: Examples per batch, in [1, num_examples].
+    """
     data = data_sources.open_data(x, y, sample_weight)
     scheme = OnePassSampling(
         data.num_examples, checked_size(batch_size, data.num_examples))
@@ -234,7 +221,7 @@ class ShuffledBatches(SampledBatches):
 
 
 def _checked_whole(part_of: object, size: int, seed: Optional[int]) -> int:
-  """How many examples all workers hold."""
+  """Returns part_of as an integer >= `size`; refuses a seed, which workers share."""
   if seed is not None:
     raise ValueError(
         f'Expected no seed with part_of, got seed={seed!r}: all workers would draw '
@@ -243,7 +230,7 @@ def _checked_whole(part_of: object, size: int, seed: Optional[int]) -> int:
 
 
 def _check_alone(name: str, value: object, batch_size: object) -> None:
-  """Refuses what a batch size stands in for, beside one."""
+  """Raises ValueError if both batch_size and the argument it replaces are given."""
   if value is not None:
     raise ValueError(
         f'Expected either {name} or batch_size, got {value!r} and {batch_size!r}.')

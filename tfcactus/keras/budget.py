@@ -1,4 +1,4 @@
-"""Ends a `fit` before an epsilon is passed: one given to it, or that of the plan."""
+"""Stops `fit` before epsilon passes a target: that of a callback or of the plan."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _GO_ON = (
 
 
 class Limit(keras.callbacks.Callback):
-  """Stops one call of `fit` before a target epsilon would be passed.
+  """Callback that stops one call of `fit` before epsilon passes a target.
 
-  Without a target it warns once if the steps go beyond those of the plan.
+  Without a target it warns once if training passes the steps of the plan.
   """
 
   _supports_tf_logs = True
@@ -30,10 +30,8 @@ class Limit(keras.callbacks.Callback):
   def __init__(self, training: TrainingLedger, target: Optional[float] = None):
     """Initialises the callback.
 
-    Args:
-      training: The ledger of the training that begins.
-      target: For the upper bound of epsilon; None for that of the plan, which is left,
-        with a warning, where no account of the batches is known.
+    `target` bounds the upper bound of epsilon. None takes the plan's target, which is
+    dropped with a warning if the batches have no proven account.
     """
     super().__init__()
     self._training = training
@@ -43,11 +41,7 @@ class Limit(keras.callbacks.Callback):
     self._cut = self._late = False
 
   def on_train_begin(self, logs: Optional[Dict[str, Any]] = None) -> None:
-    """Finds the number of steps that the target allows.
-
-    Raises:
-      ValueError: if it allows none.
-    """
+    """Finds the number of steps that the target allows; ValueError if none."""
     del logs
     self._cut, self._budget = False, None
     self._released = self._training.released_steps
@@ -58,7 +52,7 @@ class Limit(keras.callbacks.Callback):
       self._find()
 
   def _find(self) -> None:
-    """Finds the number of steps that the target allows."""
+    """Finds the number of steps that the target allows; ValueError if none."""
     self._late, target = False, self._training.plan.target_epsilon
     if self._given is not None:
       self._budget = _Budget(self._training, self._given)
@@ -72,20 +66,20 @@ class Limit(keras.callbacks.Callback):
         self._budget = _Budget(self._training, target, f'. {_GO_ON}')
 
   def on_epoch_begin(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
-    """Notes the epoch."""
+    """Remembers the epoch."""
     del logs
     self._epoch = epoch
 
   def on_train_batch_begin(self, batch: int, logs: Optional[Dict[str, Any]] = None
                           ) -> None:
-    """Refuses an execution beyond the target."""
+    """Raises ValueError before an execution that would pass the target."""
     del logs
     if self._budget is not None:
       self._budget.check(self._next(batch))
 
   def on_train_batch_end(self, batch: int, logs: Optional[Dict[str, Any]] = None
                         ) -> None:
-    """Stops after the last execution that the target allows."""
+    """Stops training after the last execution that the target allows."""
     del logs
     if self._late and self._training.released_steps < self._training.plan.steps:
       self._find()
@@ -93,7 +87,7 @@ class Limit(keras.callbacks.Callback):
       self._stop(batch + 1 < (self.params.get('steps') or 0))
 
   def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
-    """Stops where another epoch would pass the target, which may cost as a whole."""
+    """Stops training if the next epoch or its next execution would pass the target."""
     del epoch, logs
     if self._budget is None:
       self._warn_beyond()
@@ -102,7 +96,7 @@ class Limit(keras.callbacks.Callback):
       self._stop(False)
 
   def on_train_end(self, logs: Optional[Dict[str, Any]] = None) -> None:
-    """Says that the target of the plan ended training."""
+    """Warns if the plan's target or steps ended training."""
     del logs
     plan = self._training.plan
     if self._cut and self._given is None:
@@ -113,7 +107,7 @@ class Limit(keras.callbacks.Callback):
           f'steps={plan.steps} of the plan. {_GO_ON}', stacklevel=2)
 
   def _warn_beyond(self) -> None:
-    """Warns after the epoch in which the steps pass those of the plan."""
+    """Warns after the epoch in which training passes the steps of the plan."""
     before, planned = self._released, self._training.plan.steps
     self._released = self._training.released_steps
     if before <= planned < self._released:
@@ -123,30 +117,24 @@ class Limit(keras.callbacks.Callback):
           'target_epsilon of the plan ends fit in time.', stacklevel=2)
 
   def _next(self, done: int) -> int:
-    """How many steps run next, once `done` of an epoch are done."""
+    """Returns the length of the next execution in steps, `done` steps into an epoch."""
     steps = self.params.get('steps')
     return compat.next_steps(self.model, steps and (steps - done or steps))
 
   def _stop(self, within_epoch: bool) -> None:
-    """Stops training, if more was asked for."""
+    """Stops training if `fit` was asked for more steps."""
     if within_epoch or self._epoch + 1 < self.params['epochs']:
       self._cut = self.model.stop_training = True
 
 
 class _Budget:
-  """An epsilon that one call of `fit` is to keep within."""
+  """An upper limit on epsilon for one call of `fit`."""
 
   def __init__(self, training: TrainingLedger, target: float,
                remedy: str = '; raise the budget or stop here.'):
-    """Finds how many steps it allows.
+    """Finds the number of steps that `target` allows; `remedy` ends the error message.
 
-    Args:
-      training: The ledger of the training that begins.
-      target: For the upper bound of epsilon.
-      remedy: What to do where it allows none.
-
-    Raises:
-      ValueError: if it does not allow a step more, or that is not known.
+    Raises ValueError if no further step is allowed, or no proven account is known.
     """
     self._training = training
     self._target = target
@@ -174,16 +162,12 @@ class _Budget:
           'dataclasses.replace(plan, steps=...).')
 
   def spent(self, coming: int = 1) -> bool:
-    """Whether `coming` steps more are beyond it."""
+    """Returns whether `coming` further steps would exceed the allowed number."""
     return (self._max_steps is not None and
             self._training.released_steps + coming > self._max_steps)
 
   def check(self, coming: int) -> None:
-    """Refuses `coming` steps beyond it.
-
-    Raises:
-      ValueError: if it does not allow them.
-    """
+    """Raises ValueError if `coming` further steps would exceed the allowed number."""
     if self.spent(coming):
       raise ValueError(
           f'Expected training to stop after {self._max_steps} steps, when the '
@@ -192,7 +176,7 @@ class _Budget:
           'an execution takes several steps: compile(steps_per_execution=1).')
 
   def ends_with_epoch(self, ledger: Ledger) -> bool:
-    """Whether an epoch that costs as a whole would be beyond it."""
+    """Returns whether epochs are counted and the next one would pass the target."""
     if not ledger.counts_epochs:
       return False
     guarantee, _ = self._training.ledger(ahead=1).guarantee()

@@ -1,4 +1,4 @@
-"""Epsilon in the logs of `fit`, and a budget that stops training in time."""
+"""Callback that logs epsilon during `fit` and stops training at a budget."""
 
 from __future__ import annotations
 
@@ -29,33 +29,31 @@ from tfcactus.plan import PrivacyPlan
 
 
 class EpsilonCallback(keras.callbacks.Callback):
-  """Reports what was spent, and stops before a budget would be passed.
+  """Callback that logs the epsilon spent, and stops training before a budget is passed.
 
-  After each epoch `logs` hold `epsilon` (the upper bound) and `delta`, and
-  `clip_norm` where the plan has `adaptive_clipping`. The
-  progress bar and the history show them, and so do CSVLogger and TensorBoard: `fit`
-  of a `PrivateModel` asks this callback first; for a drop-in optimizer put it before
-  them in the list. Under an account that
-  is not proven the key is `epsilon_unproven`; where noise or batches came from
-  a seed, whose knowledge undoes the protection, it is `epsilon_seeded`.
+  After each epoch `logs` hold `epsilon` (the upper bound) and `delta`, and `clip_norm`
+  if the plan has `adaptive_clipping`. The progress bar, the history, CSVLogger and
+  TensorBoard show them: `fit` of a `PrivateModel` runs this callback first; for a
+  drop-in optimizer, put it first in the list. The key is `epsilon_unproven` if the
+  account is not proven, and `epsilon_seeded` if noise or batches came from a seed,
+  whose knowledge undoes the protection.
 
-  Steps are counted by what was released, in this and in earlier calls of
-  `fit`. Where no guarantee is known, nothing is logged and a warning says why.
+  The account covers all steps released in this and in earlier calls of `fit`. If no
+  guarantee is known, the callback logs nothing and warns with the reason.
 
-  With a drop-in optimizer in a plain Keras model nothing shows how batches are
-  chosen: pass the `PoissonBatches` or `FixedSizeBatches` that `fit` is given as
-  `batches`. It is your word that they are the same, and that steps of which a
-  loaded file tells took such batches too. Steps are those of all drop-in
-  optimizers that the model was trained by.
+  A drop-in optimizer in a plain Keras model does not show how batches are chosen: pass
+  the `PoissonBatches` or `FixedSizeBatches` of `fit` as `batches`. The account relies
+  on your word that `fit` gets these batches, and that steps recorded in a loaded file
+  used such batches too. It covers the steps of all drop-in optimizers of the model.
 
   Attributes:
-    target_epsilon: The budget that was given, or None.
+    target_epsilon: The budget given, or None.
     guarantee: The `Guarantee` after the last epoch, or None.
-    reason: Why there is none, in words, or ''.
+    reason: The reason in words if there is no guarantee, or ''.
   """
 
   writes_logs = True
-  """Asked before the callbacks that read logs."""
+  """Tells `fit` of a `PrivateModel` to run this callback before readers of logs."""
   guarantee: Optional[Guarantee]
 
   def __init__(self, plan: Optional[PrivacyPlan] = None, *,
@@ -66,20 +64,19 @@ class EpsilonCallback(keras.callbacks.Callback):
     """Initialises the callback.
 
     Args:
-      plan: The `PrivacyPlan`; by default that of the model or the optimizer,
-        and if they have one, no other.
-      batches: For a drop-in optimizer, what `fit` is given.
-      target_epsilon: Training stops after the last step at which the upper
-        bound of epsilon is no larger (and at the latest after the steps that
-        the plan accounts for). In this `fit` it stands in for the target of the
-        plan, if that has one; None for the plan's.
+      plan: The `PrivacyPlan`; by default that of the model or the optimizer. If either
+        has a plan, another is refused.
+      batches: For a drop-in optimizer, the batches given to `fit`.
+      target_epsilon: Training stops after the last step at which the upper bound of
+        epsilon is no larger, and at the latest after the plan's steps. Replaces the
+        plan's target in this `fit`; None keeps that target.
       verbose: 1 to print the statement of the guarantee after each epoch.
-      run_card: Path of a JSON file, written anew after each epoch, that says
-        what ran and what it cost; for a `PrivateModel`, see `make_run_card`.
-      every: Puts epsilon into the logs of batches too, after each so many.
-      also: Names of neighbouring relations whose epsilon is shown beside, after
-        each epoch, as `epsilon_replace` for 'replace', the one that protects
-        attributes, and `epsilon_zero_out` for 'zero-out'.
+      run_card: Path of a JSON file, rewritten after each epoch, that records the
+        training and its cost; `PrivateModel` only, see `make_run_card`.
+      every: Also logs epsilon after every so many batches.
+      also: Names of further neighbouring relations, logged after each epoch: 'replace',
+        which protects attributes, as `epsilon_replace`, and 'zero-out' as
+        `epsilon_zero_out`.
 
     Raises:
       ValueError: if an argument is invalid.
@@ -106,11 +103,10 @@ class EpsilonCallback(keras.callbacks.Callback):
     self.reason = 'No step was released yet.'
 
   def on_train_begin(self, logs: Optional[Dict[str, Any]] = None) -> None:
-    """Finds the plan and the number of steps the budget allows.
+    """Finds the plan and the number of steps that the budget allows.
 
-    Raises:
-      ValueError: if training is not private at all, if the plan is not the one
-        trained by, or if the budget cannot be kept or is spent.
+    Raises ValueError if training is not private, the plan is not the one trained by, or
+    the budget cannot be kept or is spent.
     """
     self._limit = None
     self._training = _open_ledger(self.model, self._given_plan, self._batches)
@@ -126,19 +122,19 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._limit.on_train_begin(logs)
 
   def on_epoch_begin(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
-    """Tells the limit, if there is one."""
+    """Passes the call on to the limit, if there is one."""
     if self._limit is not None:
       self._limit.on_epoch_begin(epoch, logs)
 
   def on_train_batch_begin(self, batch: int,
                            logs: Optional[Dict[str, Any]] = None) -> None:
-    """Refuses a step beyond the budget."""
+    """Raises ValueError before a step beyond the budget."""
     if self._limit is not None:
       self._limit.on_train_batch_begin(batch, logs)
 
   def on_train_batch_end(self, batch: int,
                          logs: Optional[Dict[str, Any]] = None) -> None:
-    """Stops training after the last step that the budget allows."""
+    """Stops after the last step within the budget; logs epsilon if `every` is set."""
     if self._limit is not None:
       self._limit.on_train_batch_end(batch, logs)
     if self._every is not None and (batch + 1) % self._every == 0:
@@ -148,7 +144,7 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None
                   ) -> None:
-    """Logs what was spent so far."""
+    """Logs the epsilon spent so far and writes the run card."""
     ledger = self._training.ledger()
     self.guarantee, self.reason = ledger.guarantee()
     if self.guarantee is None:
@@ -162,12 +158,12 @@ class EpsilonCallback(keras.callbacks.Callback):
       self._limit.on_epoch_end(epoch, logs)
 
   def on_train_end(self, logs: Optional[Dict[str, Any]] = None) -> None:
-    """Says so where the target of the plan ended training."""
+    """Warns if the target of the plan ended training."""
     if self._limit is not None:
       self._limit.on_train_end(logs)
 
   def _log(self, guarantee: Guarantee, logs: Dict[str, Any]) -> None:
-    """Puts what was spent, and the clip norm if it moves, into the logs."""
+    """Writes epsilon, delta, and the clip norm if it adapts, into the logs."""
     logs[_log_name(guarantee)] = guarantee.upper
     logs['delta'] = guarantee.delta
     if self._training.clip_norm is not None:
@@ -175,7 +171,7 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   def _report(self, ledger: Ledger, guarantee: Guarantee, logs: Dict[str, Any]
              ) -> None:
-    """Shows what was spent, by all relations that are asked for."""
+    """Logs epsilon for all requested relations, and prints it if verbose."""
     self._log(guarantee, logs)
     if not guarantee.proven:
       self._warn(guarantee.statement)
@@ -187,7 +183,7 @@ class EpsilonCallback(keras.callbacks.Callback):
   def _report_beside(self, ledger: Ledger, name: str,
                      relation: dp_accounting.NeighboringRelation,
                      logs: Dict[str, Any]) -> None:
-    """Shows the epsilon of another neighbouring relation."""
+    """Logs epsilon for a further neighbouring relation."""
     other, reason = ledger.guarantee(relation)
     if other is None:
       self._warn(reason)
@@ -204,7 +200,7 @@ class EpsilonCallback(keras.callbacks.Callback):
 
 def _open_ledger(model: keras.Model, plan: Optional[PrivacyPlan],
                  batches: Optional[SampledBatches]) -> TrainingLedger:
-  """The ledger of the training that begins; refuses what is not private."""
+  """Returns the ledger of this training; ValueError if training is not private."""
   for holder in (model, optimizers.unwrapped(model.optimizer)):
     if isinstance(holder, HoldsLedger):
       return holder.training_ledger(model, plan, batches)
@@ -215,7 +211,7 @@ def _open_ledger(model: keras.Model, plan: Optional[PrivacyPlan],
 
 
 def _log_name(guarantee: Guarantee) -> str:
-  """What a number is called in logs, which hold no words beside it."""
+  """Returns the key of epsilon in logs, which marks unproven and seeded numbers."""
   if not guarantee.proven:
     return 'epsilon_unproven'
   return 'epsilon_seeded' if guarantee.seeded else 'epsilon'

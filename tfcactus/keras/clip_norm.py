@@ -1,4 +1,4 @@
-"""The clip norm of a private model, and how it moves."""
+"""The clipping norm of a private model, constant or adaptive."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tfcactus.keras.gradients import engine
 from tfcactus.plan import PrivacyPlan
 
 _RANGE = 1e6
-"""The norm stays within this factor of where it started, whatever the noise
-does to the count: never zero, where it would stay."""
+"""The adaptive norm stays within this factor of its start, whatever the noise on the
+count: a norm of zero would never grow again."""
 
 
 class ClipNorm:
-  """A plan's clip norm: constant, or following a quantile of the norms.
+  """A plan's clipping norm: constant, or following a quantile of gradient norms.
 
-  With `adaptive_clipping` a step releases the vector (sum of gradients, weight
-  * count) in one piece, so that one draw of the plan's noise covers both.
+  With `adaptive_clipping` a step releases the vector (sum of gradients, weight *
+  count) as one, so that one draw of the plan's noise covers both.
 
   Attributes:
     variable: float64 variable, or None for a constant norm.
   """
 
   def __init__(self, plan: PrivacyPlan):
-    """Initialises the norm; `plan` is a `PrivacyPlan`."""
+    """Initialises the norm as `plan.l2_norm_clip`."""
     self._start = plan.l2_norm_clip
     self._rule = plan.adaptive_clipping
     self._expected = plan.expected_batch_size
@@ -42,38 +42,31 @@ class ClipNorm:
             self._start, 'l2_norm_clip', 'float64')
 
   def value(self) -> tf.Tensor:
-    """The norm of the next step, float64."""
+    """Returns the clipping norm of the next step, float64."""
     return tf.constant(self._start, tf.float64) if self.variable is None else (
         tf.convert_to_tensor(self.variable))
 
   def release(self, batch: engine.BatchResult
              ) -> Tuple[List[tf.Tensor], tf.Tensor]:
-    """What is to be released of a batch, and the scale of its noise.
+    """Returns the tensors to release, and the sensitivity that scales their noise.
 
-    Args:
-      batch: Sums of gradients clipped to `value()`.
+    The sums of `batch` are of gradients clipped to `value()`.
     """
     if self._rule is None:
       return batch.sums, self.value()
     return [*batch.sums, batch.unclipped * self._weight(self._rule)], self._scale()
 
   def _scale(self) -> tf.Tensor:
-    """The norm of what one example adds to the release."""
+    """Returns the sensitivity: a bound on the l2 norm of one example's contribution."""
     return self.value() * self._sensitivity
 
   def _weight(self, rule: AdaptiveClipping) -> tf.Tensor:
-    """What the count is multiplied by: its noise then is as the rule says."""
+    """Returns the factor of the count that gives its noise the rule's stddev."""
     stddev = rule.count_stddev(self._noise_multiplier, self._expected)
     return self._scale() * (self._noise_multiplier / stddev)
 
   def move(self, noisy: List[tf.Tensor]) -> List[tf.Tensor]:
-    """Sets the norm of the next step by the noisy count of a release.
-
-    Args:
-      noisy: The release with noise.
-
-    Returns:
-      The noisy sums of gradients in it.
+    """Updates the norm from the noisy count of a release; returns the noisy sums.
 
     Source: TensorFlow Privacy's QuantileEstimatorQuery.
     """
@@ -85,7 +78,7 @@ class ClipNorm:
         tf.clip_by_value(share, 0.0, 1.0) - rule.target_unclipped_quantile)
     moved = norm * tf.exp(-step) if rule.geometric_update else norm - step
     kept = tf.clip_by_value(moved, self._start / _RANGE, self._start * _RANGE)
-    # The same on all replicas, as the release is.
+    # Equal on all replicas, since the noisy release is.
     variable = self.variable
     replicas.once(lambda norms: variable.assign(norms[0]), kept)
     return noisy[:-1]

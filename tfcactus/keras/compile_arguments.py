@@ -1,4 +1,4 @@
-"""What `compile` of a private model takes."""
+"""Checks of the arguments of a private model's `compile`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,7 @@ from tfcactus.keras.drop_in import optimizer as optimizer_lib
 
 
 def check_arguments(steps_per_execution: object, jit_compile: object) -> None:
-  """Refuses what a private step cannot do.
-
-  Args:
-    steps_per_execution: None, or how many steps run before callbacks are asked.
-    jit_compile: None, False, or 'auto', which is Keras 3's for not asked.
-
-  Raises:
-    ValueError: for anything else.
-  """
+  """Raises ValueError unless steps_per_execution is None or >= 1, and XLA is off."""
   if steps_per_execution is not None:
     _checks.integer('steps_per_execution', steps_per_execution, 1)
   if jit_compile and jit_compile != 'auto':
@@ -32,20 +24,15 @@ def check_arguments(steps_per_execution: object, jit_compile: object) -> None:
 
 
 def output_names(model: keras.Model) -> Optional[List[str]]:
-  """The names of a functional model's outputs, or None."""
+  """Returns the names of a functional model's outputs, or None."""
   found = getattr(model, 'output_names', None)
   return list(found) if found else None
 
 
 def ordinary_optimizer(optimizer: object) -> keras.optimizers.Optimizer:
-  """The optimizer that a name, a config or an optimizer stands for.
+  """Returns the Keras optimizer for a name, a config or an optimizer.
 
-  Args:
-    optimizer: As `compile` takes it.
-
-  Raises:
-    ValueError: if it is none that can apply noisy averages, or is of another
-      Keras.
+  Raises ValueError if it cannot apply noisy averages, or is of another Keras.
   """
   versions.check_same_keras('optimizer', optimizer)
   found = keras.optimizers.get(optimizer)
@@ -54,10 +41,9 @@ def ordinary_optimizer(optimizer: object) -> keras.optimizers.Optimizer:
 
 
 def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
-  """Refuses optimizers that add noise of their own, or unscale averages.
+  """Raises ValueError for optimizers that add noise, need one replica or unscale.
 
-  Raises:
-    ValueError: if `optimizer`, or the one inside a LossScaleOptimizer, does.
+  A LossScaleOptimizer is judged by the optimizer inside.
   """
   inner = optimizers.unwrapped(optimizer)
   if isinstance(inner, optimizer_lib.DPOptimizer) or (

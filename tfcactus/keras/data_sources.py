@@ -1,4 +1,4 @@
-"""Examples that batches are drawn from: arrays, datasets, random access."""
+"""Data that batches draw examples from: arrays, datasets, random access sources."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Rows = Tuple[Any, ...]
 """Inputs and targets, and weights if there are any: structures of arrays."""
 
 _BLOCK = 4096
-"""Examples of a dataset to read at a time."""
+"""Number of examples of a dataset to read at a time."""
 
 
 class ExampleData(abc.ABC):
-  """Examples that batches are drawn from.
+  """Abstract data that batches draw examples from.
 
   Attributes:
-    num_examples: How many there are.
-    specs: Of batches, `TensorSpec`s in the structure of `rows`.
+    num_examples: Number of examples.
+    specs: `TensorSpec`s of a batch, in the structure that `rows` returns.
   """
 
   num_examples: int
@@ -37,11 +37,11 @@ class ExampleData(abc.ABC):
 
   @abc.abstractmethod
   def rows(self, index: np.ndarray) -> Rows:
-    """Returns inputs, targets, and weights if there are any, of given examples."""
+    """Returns inputs, targets, and any weights, of the examples at `index`."""
 
   @property
   def weighted(self) -> bool:
-    """Whether examples come with weights."""
+    """Whether examples have weights."""
     return len(self.specs) == 3
 
 
@@ -52,16 +52,11 @@ class ArrayData(ExampleData):
   """
 
   def __init__(self, x: Any, y: Any, sample_weight: Any = None):
-    """Initialises the data.
+    """Initialises the data from arrays, or dicts, lists or tuples of arrays.
 
-    Args:
-      x: Array or tensor, shape (num_examples, ...), or a dict, list or tuple of
-        such.
-      y: Likewise; None for a model whose losses are of its inputs alone.
-      sample_weight: None, or likewise, shape (num_examples,).
-
-    Raises:
-      ValueError: if they are not arrays of numbers of the same length.
+    Arrays of `x` and `y` have shape (num_examples, ...), those of `sample_weight`
+    (num_examples,). `y` is None for losses of the inputs alone. Raises ValueError if
+    they are not arrays of numbers of one length.
     """
     rows = _length(x if y is None else y)
     parts = [_arrays('x', x, rows), () if y is None else _arrays('y', y, rows)]
@@ -81,27 +76,23 @@ class ArrayData(ExampleData):
     self.specs = _specs(self.rows(np.zeros(1, np.int64)))
 
   def rows(self, index: np.ndarray) -> Rows:
-    """Returns inputs, targets, and weights if there are any, of given examples."""
+    """Returns inputs, targets, and any weights, of the examples at `index`."""
     return each_array(lambda array: array[index], self._arrays)
 
 
 class RandomAccessData(ExampleData):
-  """Examples that are read when they are drawn, such as TFDS data sources.
+  """Examples that are read when drawn, such as TFDS data sources.
 
-  The source is Python code, which cannot be checked. The guarantee assumes that what
-  it gives for an index depends on one record, the same in all steps, and on draws
-  that are secret, fresh and independent of those for other indices.
+  The source is Python code, which cannot be checked. The guarantee assumes that the
+  example of an index depends on one record, constant over all steps, and on random
+  draws that are secret, fresh and independent of the draws for other indices.
   """
 
   def __init__(self, source: Any):
-    """Initialises the data.
+    """Initialises the data; ValueError if the source is empty or gives no numbers.
 
-    Args:
-      source: Has a length and gives the pair (x, y), or (x, y, weight), of an index;
-        read many at a time by `__getitems__` where it has that.
-
-    Raises:
-      ValueError: if it is empty or gives no pairs of numbers.
+    The source has a length and gives (x, y) or (x, y, weight) for an index; its
+    `__getitems__`, if any, reads many at once.
     """
     self._source = source
     self.num_examples = len(source)
@@ -110,7 +101,7 @@ class RandomAccessData(ExampleData):
     self.specs = _specs(self.rows(np.zeros(1, np.int64)))
 
   def rows(self, index: np.ndarray) -> Rows:
-    """Returns inputs, targets, and weights if there are any, of given examples."""
+    """Returns inputs, targets, and any weights, of the examples at `index`."""
     if not index.size:
       return no_rows(self.specs)
     wanted = [int(i) for i in index]
@@ -120,12 +111,7 @@ class RandomAccessData(ExampleData):
 
 
 def each_array(change: Callable[[np.ndarray], np.ndarray], parts: Any) -> Any:
-  """A structure of arrays with each changed; `map_structure` takes most of a draw.
-
-  Args:
-    change: Of an array.
-    parts: Nested tuples of arrays, or whatever else `tf.nest` knows.
-  """
+  """Applies `change` to each array of a structure; `map_structure` would slow draws."""
   if isinstance(parts, np.ndarray):
     return change(parts)
   if type(parts) is tuple:  # pylint: disable=unidiomatic-typecheck
@@ -134,18 +120,14 @@ def each_array(change: Callable[[np.ndarray], np.ndarray], parts: Any) -> Any:
 
 
 def no_rows(specs: Rows) -> Rows:
-  """Rows of no examples."""
+  """Returns rows of no examples."""
   return tf.nest.map_structure(
       lambda spec: np.zeros((0,) + tuple(spec.shape[1:]), spec.dtype.as_numpy_dtype),
       specs)
 
 
 def checked_example(item: object) -> Rows:
-  """The parts of one example, arrays in their structure.
-
-  Raises:
-    ValueError: if it is no pair or triple.
-  """
+  """Returns one example as a tuple of its parts; ValueError unless a pair or triple."""
   if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
     raise ValueError(
         'Expected a source that gives triples (x, y, weight) or pairs (x, y), got '
@@ -155,28 +137,18 @@ def checked_example(item: object) -> Rows:
 
 
 def stacked(examples: Iterable[Any]) -> Rows:
-  """The rows of examples, each a pair or triple.
-
-  Raises:
-    ValueError: if one is none, or not of numbers.
-  """
+  """Returns the rows of examples; ValueError unless pairs or triples of numbers."""
   return tf.nest.map_structure(
       lambda *values: checked_array('the source', np.stack(values)),
       *map(checked_example, examples))
 
 
 def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
-  """Returns the examples as data to draw from; what is such already, as it is.
+  """Returns the examples as `ExampleData`; an `ExampleData` is returned unchanged.
 
-  Args:
-    x: Array or tensor of inputs, or a dict or list of them; or, where `y` is None, a
-      `tf.data.Dataset` or a random access source of pairs (x, y) or triples
-      (x, y, weight), one for each example.
-    y: Array or tensor of targets, or a dict or list of them, or None.
-    sample_weight: Array of weights, or a dict or list of them, or None.
-
-  Raises:
-    ValueError: if they are nothing to draw examples from.
+  `x` is inputs: an array, tensor, or a dict or list of them. With y=None it may also
+  be a `tf.data.Dataset` or a random access source of pairs (x, y) or triples (x, y,
+  weight), one per example. Raises ValueError if no examples can be drawn from these.
   """
   if isinstance(x, ExampleData):
     return x
@@ -206,12 +178,10 @@ def _no_targets(*given: Any) -> None:
 
 
 def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
-  """Reads a dataset of pairs, once, some thousands at a time.
+  """Reads a dataset of pairs or triples once, in blocks of up to `_BLOCK` examples.
 
-  What the dataset itself shuffles or augments is thereby settled.
-
-  Raises:
-    ValueError: if its elements are no pairs of known shapes, or do not end.
+  Random shuffling and augmentation of the dataset are thereby fixed. Raises ValueError
+  if elements have no fully known shape, or the dataset is infinite.
   """
   spec = dataset.element_spec
   if not isinstance(spec, tuple) or len(spec) not in (2, 3) or not all(
@@ -237,7 +207,7 @@ def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
 
 
 def _read(dataset: tf.data.Dataset) -> List[Any]:
-  """Reads a dataset of pairs, once, into one array for each part."""
+  """Reads a dataset once into arrays, one for each part of its elements."""
   read, spec, count = blocks(dataset), dataset.element_spec, int(dataset.cardinality())
   if count < 0:
     found = list(read) or [tf.nest.map_structure(
@@ -255,7 +225,7 @@ def _read(dataset: tf.data.Dataset) -> List[Any]:
 
 
 def _random_operations(dataset: tf.data.Dataset) -> Iterator[str]:
-  """What a dataset draws by in the functions that it maps; a shuffle is none."""
+  """Yields the random operations in functions that a dataset maps; ignores shuffles."""
   for function in dataset._functions():  # pylint: disable=protected-access
     for node in graphs.nodes(function.function.graph):
       if 'Random' in node.op or (node.op.startswith(('Stateful', 'Rng'))
@@ -266,30 +236,30 @@ def _random_operations(dataset: tf.data.Dataset) -> Iterator[str]:
 
 
 def finite_rows(parts: Any) -> np.ndarray:
-  """Which examples hold neither NaN nor infinity, shape (rows,)."""
+  """Returns which examples hold neither NaN nor infinity, shape (rows,)."""
   usable = [np.all(np.isfinite(array), axis=tuple(range(1, array.ndim)))
             for array in tf.nest.flatten(parts)]
   return np.logical_and.reduce(usable)
 
 
 def is_array(value: object) -> bool:
-  """Whether it is an array or tensor that has rows."""
+  """Returns whether `value` is an array or tensor of at least one dimension."""
   return isinstance(value, (np.ndarray, tf.Tensor)) and len(value.shape) > 0
 
 
 def _length(value: Any) -> int:
-  """How many examples targets are of, in whatever structure; 0 if that is open."""
+  """Returns the number of examples in a structure of arrays, or 0 if ambiguous."""
   while isinstance(value, dict):
     value = next(iter(value.values()), ())
   if isinstance(value, (list, tuple)) and value and all(map(is_array, value)):
     sizes = {len(each) for each in value}
-    # A list of arrays of a length is one for each input, or one for each example.
+    # A list of arrays of one length holds an array per input, or per example.
     return sizes.pop() if len(sizes) == 1 and len(value) not in sizes else 0
   return len(value) if hasattr(value, '__len__') else 0
 
 
 def _arrays(name: str, value: Any, rows: int) -> Any:
-  """A structure of arrays, as Keras reads it: a list of arrays is one of inputs."""
+  """Returns checked arrays in their structure; a list of arrays is a list of inputs."""
   if isinstance(value, dict):
     return {key: _arrays(f'{name}[{key!r}]', part, rows)
             for key, part in value.items()}
@@ -310,7 +280,7 @@ def _arrays(name: str, value: Any, rows: int) -> Any:
 
 
 def _of_example(part: Any) -> Any:
-  """A part of an example, its arrays in their structure."""
+  """Returns a part of one example, its arrays in their structure."""
   if isinstance(part, dict):
     return {key: _of_example(value) for key, value in part.items()}
   if isinstance(part, (list, tuple)) and part and all(
@@ -320,11 +290,7 @@ def _of_example(part: Any) -> Any:
 
 
 def checked_array(name: str, value: object) -> np.ndarray:
-  """An array of numbers with examples along its first axis.
-
-  Raises:
-    ValueError: if it is none.
-  """
+  """Returns an array of numbers, examples along its first axis; ValueError if not."""
   if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
     raise ValueError(
         f'Expected {name} to be a dense array, got {type(value).__name__}; make it '

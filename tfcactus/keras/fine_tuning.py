@@ -1,4 +1,4 @@
-"""Features of a frozen backbone, and BatchNormalization replaced."""
+"""Features of a frozen backbone, and models with BatchNormalization replaced."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tfcactus.keras.independence import graph_proof
 
 
 def features(backbone: keras.Model, x: Any, batch_size: int = 64) -> np.ndarray:
-  """What a backbone that stays as it is gives for fixed examples, computed once.
+  """Returns the features that a frozen backbone computes for fixed examples.
 
-  A head that is trained privately on these has the guarantee of its plan, for the
-  examples: each one's features are its own. That is proved of the backbone in
-  inference mode. It must not have been trained on the same private examples.
+  A head trained privately on the features has the guarantee of its plan for the
+  examples: this function proves that the backbone, in inference mode, computes each row
+  from one example. The backbone must not have been trained on these private examples.
 
   Args:
     backbone: A Sequential or functional model of one output.
-    x: Examples, an array.
-    batch_size: How many go through at once; the last ones are padded.
+    x: Array of examples.
+    batch_size: Number of examples to compute at once; the last batch is padded.
 
   Returns:
-    One row an example.
+    One row per example.
 
   Raises:
-    ValueError: if the backbone mixes examples, or that is not known, or writes.
+    ValueError: if the backbone writes variables, or may mix examples.
   """
   batch_size = _checks.integer('batch_size', batch_size, 1)
   x = np.asarray(x)
@@ -56,16 +56,16 @@ def features(backbone: keras.Model, x: Any, batch_size: int = 64) -> np.ndarray:
 
 
 def group_normalized(model: keras.Model, groups: int = 8) -> keras.Model:
-  """A copy of a model with GroupNormalization for each BatchNormalization.
+  """Returns a copy of a model with GroupNormalization for each BatchNormalization.
 
-  BatchNormalization cannot be trained privately: it mixes the examples of a batch,
-  and keeps their statistics without noise. All weights are carried over, scale and
-  shift of each normalization too; moving statistics are left behind. The copy is a
-  start for training: it does not compute what the model does.
+  BatchNormalization cannot be trained privately: it mixes the examples of a batch and
+  keeps their statistics without noise. The copy takes over all weights, scale and shift
+  of normalizations included, without moving statistics. The copy is a start for
+  training; it does not compute the outputs of the model.
 
   Args:
-    model: A built Sequential or functional model; models inside it are copied too.
-    groups: Of channels; fewer where they do not divide the channels.
+    model: A built Sequential or functional model; nested models are copied too.
+    groups: Groups of channels; fewer if the number does not divide the channels.
 
   Raises:
     ValueError: if the model is of another kind.
@@ -102,7 +102,7 @@ def _copied(layer: keras.layers.Layer, groups: int) -> keras.layers.Layer:
   channels = shape[axis]
   number = math.gcd(channels, groups)
   if number == channels and len(shape) == 2:
-    number = 1  # A group of one number would normalise it to nothing.
+    number = 1  # A group of a single number would always normalise to zero.
   return keras.layers.GroupNormalization(
       groups=number, axis=axis, epsilon=layer.epsilon, center=layer.center,
       scale=layer.scale, name=layer.name)

@@ -1,4 +1,4 @@
-"""What `fit` is given, and how its batches are accounted for."""
+"""Arguments of `fit`, turned into batches that can be accounted for."""
 
 from __future__ import annotations
 
@@ -29,20 +29,19 @@ from tfcactus.plan import PrivacyPlan
 
 _KNOWN = (SampledBatches, AllocatedBatches, CyclicBatches, FixedSizeBatches,
           PoissonBatches, ShuffledBatches)
-"""What is accounted as it says; a subclass may draw otherwise."""
+"""Classes of batches that are accounted for; a subclass may draw differently."""
 
 
 class Feed(NamedTuple):
-  """What Keras is to train on.
+  """The data that Keras trains on.
 
   Attributes:
-    marks: What its batches are recognised by.
+    marks: Recognises the batches.
     x: Arrays or a dataset.
-    steps_per_epoch: Or None, for what `x` says.
-    class_weight: What is left for Keras to weigh by.
-    ordered: Whether Keras is to keep the order of the examples.
-    example: (x, y, weights) of any two examples for several replicas, if they are
-      known.
+    steps_per_epoch: None leaves the number to `x`.
+    class_weight: Class weights that Keras still has to apply.
+    ordered: Whether Keras has to keep the order of the examples.
+    example: (x, y, weights) of any two examples, for several replicas, or None.
   """
 
   marks: Marks
@@ -57,21 +56,10 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
               sample_weight: Any, class_weight: Any,
               steps_per_epoch: Optional[int], journal: bool,
               strategy: tf.distribute.Strategy) -> Feed:
-  """Finds out how `fit` will choose its batches.
+  """Returns the data of `fit`, and how its batches are recognised and accounted for.
 
-  Args:
-    plan: A `PrivacyPlan`.
-    x: As in `fit`.
-    y: As in `fit`.
-    batch_size: As in `fit`.
-    sample_weight: As in `fit`.
-    class_weight: As in `fit`.
-    steps_per_epoch: As in `fit`.
-    journal: Whether the run keeps a journal.
-    strategy: That the model is trained by.
-
-  Raises:
-    ValueError: if the data are not those of the plan.
+  `journal` says whether the run keeps a journal; other arguments are those of `fit`.
+  Raises ValueError if the data do not match the plan.
   """
   if isinstance(x, SampledBatches):
     if not all(v is None for v in (y, batch_size, sample_weight)):
@@ -100,11 +88,9 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
 
 
 def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> List[Any]:
-  """Returns callbacks, those first that write into the logs which others read.
+  """Returns the callbacks with writers of logs first, and `limit` last.
 
-  Args:
-    callbacks: As in `fit`.
-    limit: What keeps the target of the plan, unless one of them keeps another.
+  `limit` keeps the plan's target; it is left out if a callback has a target_epsilon.
   """
   given = tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
   own = any(getattr(each, 'target_epsilon', None) is not None for each in given)
@@ -113,14 +99,7 @@ def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> List[Any]:
 
 
 class Split(NamedTuple):
-  """Data of a `fit`, those for validation apart.
-
-  Attributes:
-    x: As in `fit`.
-    y: As in `fit`.
-    sample_weight: As in `fit`.
-    validation_data: As in `fit`.
-  """
+  """Data of a `fit`, with validation data separated."""
 
   x: Any
   y: Any
@@ -130,18 +109,10 @@ class Split(NamedTuple):
 
 def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
           validation_data: Any, validation_split: float) -> Split:
-  """Sets the last examples of arrays apart, as Keras does by `validation_split`.
+  """Separates the last examples of arrays for validation, as Keras does.
 
-  Args:
-    plan: A `PrivacyPlan`, of the number of examples that are left.
-    x: As in `fit`.
-    y: As in `fit`.
-    sample_weight: As in `fit`.
-    validation_data: As in `fit`.
-    validation_split: As in `fit`.
-
-  Raises:
-    ValueError: if the examples that are left are not those of the plan.
+  Arguments are those of `fit`. Raises ValueError if the number of remaining examples is
+  not the plan's.
   """
   if not validation_split or validation_data is not None:
     return Split(x, y, sample_weight, validation_data)
@@ -169,7 +140,7 @@ def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
 def _sampled_feed(batches: SampledBatches, class_weight: Any,
                   steps_per_epoch: Optional[int], journal: bool,
                   strategy: tf.distribute.Strategy) -> Feed:
-  """What Keras is to train on for batches that a scheme draws."""
+  """Returns the data of `fit` for batches that a sampling scheme draws."""
   kind, scheme = type(batches), type(batches.scheme)
   if journal and batches.seeded:
     raise ValueError(
@@ -185,26 +156,25 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
   marks = BatchMarks(
       scheme, batches.seeded, batches.scheme.batches_per_epoch) if known else None
   shares = replicas.shares(strategy)
-  if batches.part_of is not None:  # The others have no part in what is drawn here.
+  if batches.part_of is not None:  # Each worker draws from its own examples alone.
     shares = replicas.Shares(shares.here, 0, shares.here)
   feed = batches.feed(marks, shares)
   if class_weight is not None:
-    # Keras weighs by class only where there are no weights, as of padding.
+    # Keras applies class weights only without sample weights, which padding needs.
     feed = feed.map(_weighing(class_weight))
   found = Feed(marks or Marks(), feed, steps_per_epoch, ordered=True)
   if replicas.number(strategy) == 1:
     return found
-  # Without end, and so with a number of steps: Keras asks for it.
+  # The dataset is infinite, so Keras needs a number of steps.
   return found._replace(
       x=replicas.distributed(feed, strategy), example=batches.example_batch(),
       steps_per_epoch=steps_per_epoch or batches.steps_per_epoch)
 
 
 def _weighing(class_weight: Any) -> Callable[..., Any]:
-  """Returns what multiplies the weights of a batch by those of its classes.
+  """Returns a function that multiplies the weights of a batch by its class weights.
 
-  Raises:
-    ValueError: if they are no weights of classes.
+  Raises ValueError if `class_weight` is not a dict of labels and weights >= 0.
   """
   try:
     weights = {int(label): _checks.non_negative('class_weight', weight)
@@ -232,7 +202,7 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
 
 
 def _lengths(x: Any) -> list:
-  """Lengths of the arrays `x` is made of; empty if it is anything else."""
+  """Returns the lengths of the arrays of `x`; empty if `x` holds anything else."""
   parts = tf.nest.flatten(x)
   if not all(map(data_sources.is_array, parts)):
     return []

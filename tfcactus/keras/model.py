@@ -1,4 +1,4 @@
-"""A Keras model whose `fit` trains by DP-SGD."""
+"""A Keras model whose `fit` trains by DP-SGD or DP-FTRL."""
 
 from __future__ import annotations
 
@@ -33,42 +33,41 @@ from tfcactus.relations import Relation
 
 @keras.saving.register_keras_serializable('tfcactus')
 class PrivateModel(Fixed, saved_model.SavedModel):
-  """Trains `model` privately; evaluates and predicts as `model` does.
+  """A Keras model that trains an inner model privately and predicts as it does.
 
   Compile it with any Keras optimizer and any loss per example, and fit it on
-  `PoissonBatches`. Each step clips each example's whole gradient, sums, adds
-  noise once, and divides by the plan's expected batch size. An example whose
-  gradient is not finite contributes exactly zero.
+  `PoissonBatches`. Each step clips the whole gradient of each example, sums, adds noise
+  once, and divides by the plan's expected batch size. An example whose gradient is not
+  finite contributes exactly zero.
 
-  The loss and the metrics that `fit` logs are computed on the training data
-  without noise: epsilon covers the weights, not those logs.
+  Epsilon covers the weights, not the loss and metrics that `fit` logs, which are
+  computed on the training data without noise.
 
-  `save('m.keras')` saves all but randomness; `keras.models.load_model` gets it
-  back, and looks into the journal for what was released since.
+  `save('m.keras')` saves all state but randomness. `keras.models.load_model` restores
+  it, and reads the journal for steps released since. Setting or loading weights never
+  lowers `released_steps`, `epochs_begun`, `sampling` and `plan_number`, which are saved
+  with them. `private_model.inner` has the weights alone. Private models of one inner
+  model share counters.
 
-  `released_steps`, `epochs_begun`, `sampling` and `plan_number` are saved with
-  the weights, and setting or loading weights never lowers them; the weights alone
-  are `private_model.inner`'s. Private models of one inner model share counters.
+  Epsilon accounts for the releases of this model, from the weights that it was given.
+  There is none if those weights were trained on the same data, which nobody can notice,
+  or if weights change other than by steps of `fit` and methods of this model, which is
+  noticed from the first step on, in callbacks too.
 
-  Epsilon is for what this model releases, from the weights it was given. If
-  those were trained on the same data before, or if weights change other than by
-  steps of `fit` and methods of this model, there is none: the second is noticed
-  from the first step on, in callbacks too, the first cannot be.
-
-  A step is counted by how its own batch was chosen: batches carry a mark of
-  the `fit` that they come from, and any without (`train_on_batch`, a function
-  of `make_train_function`, a batch used twice) make steps of unknown sampling.
+  Each step is counted by the sampling of its own batch. Batches carry a mark of their
+  `fit`. A batch without a valid mark (`train_on_batch`, a function of
+  `make_train_function`, a batch used twice) makes the step's sampling unknown.
 
   Attributes:
-    inner: The wrapped model, sharing its variables. It stays.
-    plan: The `PrivacyPlan`. It stays.
+    inner: The wrapped model, which shares its variables. Cannot be replaced.
+    plan: The `PrivacyPlan`. Cannot be replaced.
     physical_batch_size: Examples processed at once; None until built or given.
-    released_steps: int64 variable, how many noisy updates were released.
+    released_steps: int64 variable, number of noisy updates released.
     epochs_begun: int64 variable, passes over arrays given to `fit`.
-    sampling: int64 variable, the code of the sampling scheme; see `Counts`.
-    plan_number: int64 variable, which plan the steps were released under.
-    clip_norm: float64 variable, the clip norm of the next step, if the plan has
-      `adaptive_clipping`. It comes out of what is released, and is covered.
+    sampling: int64 variable, code of the sampling scheme; see `Counts`.
+    plan_number: int64 variable, number of the plan that steps were released under.
+    clip_norm: float64 variable, the clipping norm of the next step, if the plan has
+      `adaptive_clipping`. Computed from noisy releases, and covered by epsilon.
     clipping: 'flat', 'per_layer' or 'automatic'.
   """
 
@@ -89,35 +88,35 @@ class PrivateModel(Fixed, saved_model.SavedModel):
     """Initialises the model.
 
     Args:
-      model: A Sequential or functional model, or one whose `call` is yours.
+      model: A Sequential, functional or subclassed model.
       plan: A `PrivacyPlan`.
       seed: For repeatable experiments; None takes the system's entropy.
-      physical_batch_size: Larger draws are processed in parts of this size;
-        by default it holds most draws, as far as memory allows.
-      engine: 'auto', or 'vectorized' to take no shortcut for any layer.
-      journal: Path of a file that counts steps before they are released, so
-        that a killed run can be resumed; see `Journal`.
-      clipping: 'flat': each example's whole gradient at the plan's clip norm C.
-        'per_layer': each of L layers' at C / sqrt(L). 'automatic': normalised to
-        C whether longer or shorter. Each bounds an example's part in the sum by
-        C, and costs the same.
-      name: A name.
-      augmentation_multiplicity: How often each example goes through the model in a
-        step, its augmentation layers drawing anew; the mean of the gradients is what
-        is clipped, and costs what one does.
+      physical_batch_size: Larger batches are processed in parts of this size (virtual
+        batches); by default it holds most draws, as far as memory allows.
+      engine: 'auto', or 'vectorized' to use no shortcut for any layer.
+      journal: Path of a file that counts steps before they are released, so that a
+        killed run can be resumed; see `Journal`.
+      clipping: 'flat' clips each example's whole gradient to the plan's clipping norm
+        C; 'per_layer' clips the gradient of each of L layers to C / sqrt(L);
+        'automatic' normalises the whole gradient to norm C. All three bound an
+        example's part of the sum by C and cost the same.
+      name: Name of the model.
+      augmentation_multiplicity: Number of passes of each example through the model
+        per step, with new draws of its augmentation layers. The mean of the gradients
+        is clipped; the cost is that of one pass.
       loaded: Set by `from_config`.
-      split_noise: Whether each worker adds a share of the noise, in place of the
-        chief, so that none knows all of it; Gaussian noise only.
+      split_noise: Whether each worker adds a share of the noise, instead of the chief
+        all of it, so that no worker knows all; Gaussian noise only.
 
     Raises:
-      ValueError: if the model cannot be trained privately, or the plan's noise
-        is not valid for its number of parameters.
+      ValueError: if the model cannot be trained privately, or the plan's noise is not
+        valid for its number of parameters.
     """
     whole_model.check_arguments(model, plan, PrivateModel)
     super().__init__(name=name or f'private_{model.name}')
     self.inner = model
     self.plan = plan
-    # Neither is a trackable: restored noise states would repeat noise.
+    # Neither is tracked by Keras: a restored random state would repeat noise.
     self._step = private_step.Step(
         model, plan, seed, physical_batch_size, engine, clipping,
         augmentation_multiplicity, split_noise)
@@ -142,7 +141,7 @@ class PrivateModel(Fixed, saved_model.SavedModel):
 
   @property
   def physical_batch_size(self) -> Optional[int]:
-    """How many examples are processed at once."""
+    """Number of examples processed at once."""
     return self._step.rows
 
   @property
@@ -152,7 +151,7 @@ class PrivateModel(Fixed, saved_model.SavedModel):
 
   @property
   def augmentation_multiplicity(self) -> int:
-    """How often each example goes through the model in a step."""
+    """Number of passes of each example through the model per step."""
     return self._step.views
 
   @property
@@ -161,7 +160,7 @@ class PrivateModel(Fixed, saved_model.SavedModel):
     return self._step.split_noise
 
   def privacy_summary(self) -> str:
-    """Returns, layer by layer, how gradients per example are taken.
+    """Describes, layer by layer, how per-example gradients are computed.
 
     Raises:
       ValueError: if the model is not built yet.
@@ -193,28 +192,28 @@ class PrivateModel(Fixed, saved_model.SavedModel):
               weighted_metrics: Any = None, run_eagerly: Any = None,
               steps_per_execution: Any = None, jit_compile: Any = None,
               **kwargs: Any) -> None:
-    """Compiles the model; arguments as for any Keras model, but for these.
+    """Compiles the model; other arguments are as for any Keras model.
 
     Args:
       optimizer: An ordinary Keras optimizer; the model adds the noise.
-      loss: One loss, or one for each output in a list or dict; None for an output,
-        or for all where the layers add the losses. Reductions are ignored.
-      metrics: Metrics over the examples drawn, without the padding.
-      loss_weights: Numbers, in a list or dict; an example's loss is the weighted
-        sum of those of its outputs, and its gradient is clipped as one.
-      steps_per_execution: As in Keras, but 'auto'; 1 for a `target_epsilon`.
-      jit_compile: False; XLA is slower on CPUs. 'auto' is False too.
+      loss: One loss, or one per output in a list or dict; None for an output without
+        loss, or if layers add all losses. Reductions are ignored.
+      metrics: Metrics over the examples drawn, without padding.
+      loss_weights: Numbers, in a list or dict. An example's loss is the weighted sum
+        over its outputs; the gradient of that sum is clipped.
+      steps_per_execution: As in Keras, without 'auto'; 1 for a `target_epsilon`.
+      jit_compile: False or 'auto', which means False; XLA is slower on CPUs.
 
     Raises:
       ValueError: if an argument is refused.
     """
-    # By which outputs in a list are known, as if the model were the inner one.
+    # Keras maps losses in a list to outputs by the names of the inner model.
     self.output_names = compile_arguments.output_names(self.inner)
     losses = OutputLosses(loss, loss_weights, self.output_names)
     if self._step.outputs is not None:
       losses.terms(self._step.outputs)
     compile_arguments.check_arguments(steps_per_execution, jit_compile)
-    # Made here, so that what a name or a config stands for is checked too.
+    # Created here, so that an optimizer given by name or config is checked too.
     optimizer = compile_arguments.ordinary_optimizer(optimizer)
     super().compile(**training.compile_arguments(
         optimizer=optimizer, loss=loss, metrics=metrics,
@@ -229,27 +228,27 @@ class PrivateModel(Fixed, saved_model.SavedModel):
           shuffle: bool = True, class_weight: Any = None,
           sample_weight: Any = None, initial_epoch: int = 0,
           steps_per_epoch: Optional[int] = None, **kwargs: Any) -> Any:
-    """Trains the model; arguments as for any Keras model, but for these.
+    """Trains the model; other arguments are as for any Keras model.
+
+    If the plan has a `target_epsilon`, training stops before epsilon passes it, with a
+    warning. A `target_epsilon` of an `EpsilonCallback` replaces the plan's. Without
+    either, training past the plan's steps gives a warning.
 
     Args:
-      x: `PoissonBatches`, for the guarantee of the plan; or arrays, where each
-        example is seen once an epoch, for a weaker one; or anything Keras
-        takes, for none.
+      x: `PoissonBatches`, for the guarantee of the plan; or arrays, of which an epoch
+        uses each example once, for a weaker guarantee; or other data that Keras takes,
+        for none.
       y: Targets, if `x` is an array.
-      batch_size: For arrays.
+      batch_size: Batch size for arrays.
       callbacks: As in Keras; `EpsilonCallback` reports the guarantee.
-      validation_split: Of arrays, where the rest are the examples of the plan.
-      class_weight: A dict of labels and weights; they multiply the losses of
-        their examples before clipping. Other labels have weight one.
-      sample_weight: For arrays; likewise.
+      validation_split: For arrays; the other examples are those of the plan.
+      class_weight: A dict of labels and weights, which multiply the losses of their
+        examples before clipping. Other labels have weight one.
+      sample_weight: For arrays: weights that multiply losses before clipping.
       steps_per_epoch: As in Keras; by default that of the `PoissonBatches`.
 
-    Under a plan with a `target_epsilon` it stops before that would be passed, and says
-    so; a `target_epsilon` of an `EpsilonCallback` stands in for it. A plan without one
-    warns where its steps are passed.
-
     Raises:
-      ValueError: if the data are not those of the plan, or its target allows no step.
+      ValueError: if the data do not match the plan, or its target allows no step.
     """
     x, y, sample_weight, validation_data = fit_inputs.split(
         self.plan, x, y, sample_weight, validation_data, validation_split)
@@ -271,16 +270,16 @@ class PrivateModel(Fixed, saved_model.SavedModel):
 
   @property
   def releases(self) -> int:
-    """How many noisy updates were released; restoring never lowers it."""
+    """Number of noisy updates released; restoring weights never lowers it."""
     return self._ledger.released_steps
 
   def ledger(self) -> ledger_lib.Ledger:
-    """Returns what was released so far, and how its batches were chosen."""
+    """Returns the releases so far, with the sampling of their batches."""
     return self._ledger.ledger()
 
   def training_ledger(self, model: keras.Model, plan: Optional[PrivacyPlan],
                       batches: Any) -> ledger_lib.TrainingLedger:
-    """As `HoldsLedger`; the plan is the model's."""
+    """Returns the ledger, as `HoldsLedger`; refuses a plan other than the model's."""
     del model, batches
     if plan is not None:
       ledger_lib.check_same_plan(
@@ -291,12 +290,12 @@ class PrivateModel(Fixed, saved_model.SavedModel):
     """Returns the `Guarantee` of everything released so far.
 
     Args:
-      neighboring_relation: Whom it protects: 'add-or-remove', 'zero-out',
-        'replace', or one of dp_accounting's; None for add-or-remove, or replace
-        after passes over all examples.
+      neighboring_relation: 'add-or-remove', 'zero-out', 'replace', or one of
+        dp_accounting's; None for add-or-remove, or replace after passes over all
+        examples.
 
     Raises:
-      ValueError: saying why there is none.
+      ValueError: with the reason if there is no guarantee.
     """
     guarantee, reason = self.ledger().guarantee(neighboring_relation)
     if guarantee is None:
@@ -304,7 +303,7 @@ class PrivateModel(Fixed, saved_model.SavedModel):
     return guarantee
 
   def train_step(self, data: Any) -> Any:
-    """One noisy update from one logical batch, which may be empty."""
+    """Makes one noisy update from one logical batch, which may be empty."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
     x, mark = batch_marks.unmarked(x)
     losses = self._output_losses
@@ -323,7 +322,7 @@ class PrivateModel(Fixed, saved_model.SavedModel):
       return training_logs.update(self, losses, x, y, weights, batch, penalty)
 
   def _prepare(self, x: Any, y: Any) -> Any:
-    """Builds and checks the wrapped model, when the step is traced."""
+    """Builds and checks the wrapped model while the step is traced."""
     compile_arguments.check_optimizer(self.optimizer)  # It may have been replaced.
     x = self._step.shaped(x, y)
     if not self.inner.built:
@@ -334,7 +333,7 @@ class PrivateModel(Fixed, saved_model.SavedModel):
     return x
 
   def get_config(self) -> Any:
-    """Returns what `from_config` needs; counters are saved with the weights."""
+    """Returns the config for `from_config`; counters are saved with the weights."""
     return {
         'name': self.name, 'model': keras.saving.serialize_keras_object(self.inner),
         'plan': serialization.plan_config(self.plan), 'engine': self._step.engine,
@@ -346,10 +345,7 @@ class PrivateModel(Fixed, saved_model.SavedModel):
 
   @classmethod
   def from_config(cls, config: Any, custom_objects: Any = None) -> PrivateModel:
-    """Makes the model anew, with fresh randomness.
-
-    Its journal is read, and taken when it trains.
-    """
+    """Returns a model from its config, with fresh randomness; reads its journal."""
     config = dict(config)
     model = keras.saving.deserialize_keras_object(
         config.pop('model'), custom_objects=custom_objects)
@@ -365,7 +361,7 @@ def privatize(model: keras.Model, plan: PrivacyPlan, seed: Optional[int] = None,
               engine: str = 'auto', journal: Optional[PathLike] = None,
               clipping: str = 'flat', augmentation_multiplicity: int = 1,
               split_noise: bool = False) -> PrivateModel:
-  """Returns a `PrivateModel` that trains `model` by `plan`; see there."""
+  """Returns a `PrivateModel` of these arguments, which trains `model` by `plan`."""
   return PrivateModel(model, plan, seed, physical_batch_size, engine, journal, clipping,
                       augmentation_multiplicity=augmentation_multiplicity,
                       split_noise=split_noise)

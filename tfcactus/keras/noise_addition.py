@@ -1,4 +1,4 @@
-"""Noise drawn inside TensorFlow graphs, in float64 and with its full tails."""
+"""Noise sampling inside TensorFlow graphs, in float64 and with full tails."""
 
 from __future__ import annotations
 
@@ -25,30 +25,27 @@ TOGETHER = 2**21
 _CHUNK = 2**15
 
 _DIGITS = {tf.float64: 51, tf.float32: 22, tf.float16: 9, tf.bfloat16: 6}
-"""1 - 2^-digits times a number is below it by more than rounding."""
+"""1 - 2^-digits times a number is below the number by more than rounding."""
 
 
 class NoiseSampler:
-  """Draws noise for a sum of vectors of sensitivity one.
+  """Sampler of noise for a sum of vectors of sensitivity one.
 
-  Works eagerly and inside `tf.function`, though not under XLA. What runs is the
-  law's own `sample`, the one that tests and releases draw with, in float64 and
-  with its full tails. (`tf.random.normal` stops at 5.68 standard deviations, and
-  that cut would have to be paid for in delta.)
+  Works eagerly and inside `tf.function`, but not under XLA. It calls the noise's own
+  `sample`, the one of tests and releases, in float64 and with full tails.
+  (`tf.random.normal` stops at 5.68 standard deviations; that cut would cost delta.)
 
-  The random bits come from AES-256 in counter mode under a key from the
-  operating system, a fresh one for each sampler and for each forked process;
-  it is never saved. With a seed the key is made of the seed: the draws repeat,
-  and whoever knows the seed can subtract the noise, so use one for experiments
-  only.
+  The random bits come from AES-256 in counter mode under a key from the operating
+  system, fresh for each sampler and each forked process, and never saved. With a seed
+  the key is made of the seed: draws repeat, and whoever knows the seed can subtract
+  the noise. Use a seed for experiments only.
 
-  A sampler proves nothing about privacy: scalar noise is drawn independently
-  for each coordinate, whatever the shape. `PrivacyPlan` and `TableNoiseQuery`
-  refuse what is not valid.
+  A sampler proves nothing about privacy: scalar noise is drawn independently for each
+  coordinate, whatever the shape. `PrivacyPlan` and `TableNoiseQuery` check validity.
 
   Attributes:
-    noise: The distribution that is drawn.
-    dim: The number of coordinates of a draw, or None if it may vary.
+    noise: The distribution of the noise.
+    dim: Number of coordinates of a draw, or None if it may vary.
     seeded: Whether the draws repeat.
   """
 
@@ -60,7 +57,7 @@ class NoiseSampler:
       noise: Any noise of this library.
       dim: Number of coordinates of each draw; checked at each draw.
       seed: An integer of at least zero for repeatable experiments, or None.
-      purpose: What is drawn; by one seed other numbers for each.
+      purpose: Label of the draws; samplers of one seed differ by it.
 
     Raises:
       ValueError: if an argument is invalid or `dim` is not the table's.
@@ -84,8 +81,8 @@ class NoiseSampler:
     """Draws one noise vector.
 
     Args:
-      size: Its number of coordinates.
-      place: Where the batch of a step stands; of no matter here.
+      size: Number of coordinates.
+      place: Position of the step's batch; used by correlated noise only.
 
     Returns:
       float64, shape (size,), in units of sensitivity.
@@ -109,12 +106,12 @@ class NoiseSampler:
     return size
 
   def _numbers(self, place: Optional[tf.Tensor]) -> List[tf.Tensor]:
-    """What `_sample` is given of where a batch stands."""
+    """Returns the numbers of a batch's position that `_sample` takes."""
     del place
     return []
 
   def _sample(self, size: int, *numbers: np.ndarray) -> np.ndarray:
-    """Draws float64, shape (size,), as an array that is the caller's."""
+    """Draws noise, float64, shape (size,), as an array that the caller may change."""
     del numbers
     return self.noise.sample_vector(self._rng, size)
 
@@ -125,12 +122,12 @@ class NoiseSampler:
     Args:
       template: One shape (a tuple or list of ints, or a `TensorShape`), or a
         nested structure of tensors, variables, arrays or `TensorSpec`s.
-      scale: Multiplies the draw; the sensitivity (clip norm) of the sum.
+      scale: Multiplies the draw; the sensitivity (clipping norm) of the sum.
       place: As for `draw`.
 
     Returns:
-      The structure of `template`, noise in the shape and dtype of each part
-      (float64 for a bare shape), computed in float64.
+      Noise in the structure, shapes and dtypes of `template` (float64 for a bare
+      shape), computed in float64.
 
     Raises:
       ValueError: if a shape is not fully known or the size is not `dim`.
@@ -151,20 +148,20 @@ class NoiseSampler:
   def add_to(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
              place: Optional[tf.Tensor] = None,
              dtypes: Optional[Sequence[tf.DType]] = None) -> List[tf.Tensor]:
-    """Adds one draw to a vector in parts, in float64.
+    """Adds one draw, in float64, to a vector given in parts.
 
-    Without a strategy of several replicas the noisy sum is final. It is then rounded
-    to `precision.grid(scale)`, and after that to its dtype. With several replicas it
-    is one of the shares that `replicas.summed` adds up and rounds.
+    On one replica the noisy sum is final: rounded to `precision.grid(scale)`, then to
+    its dtype. With several replicas it is a share that `replicas.summed` adds and
+    rounds.
 
     Args:
       sums: The parts.
-      scale: Multiplies the draw; the sensitivity (clip norm) of the sum.
+      scale: Multiplies the draw; the sensitivity (clipping norm) of the sum.
       place: As for `draw`.
-      dtypes: Of what is returned; None for those of the parts.
+      dtypes: Dtypes of the noisy parts; None for the dtypes of `sums`.
 
     Returns:
-      The noisy parts in their shapes.
+      The noisy parts in the shapes of `sums`.
     """
     kept = [part.dtype for part in sums] if dtypes is None else dtypes
     dtypes = [tf.as_dtype(dtype) for dtype in kept]
@@ -174,20 +171,20 @@ class NoiseSampler:
     if self._part_by_part(sums):
       found: List[tf.Tensor] = []
       for part, dtype in zip(sums, dtypes):
-        # One after the other, so that never more than one draw is there.
+        # In sequence, so that memory holds one draw at a time.
         with tf.control_dependencies(found[-1:]):
           found += self._added([part], [dtype], scale, place)
       return found
     return self._added(sums, dtypes, scale, place)
 
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
-    """Whether many coordinates are drawn, each by itself."""
+    """Returns whether many coordinates are drawn, independently of each other."""
     return _size(sums) > TOGETHER and self.noise.dim in (None, 1) and self.dim is None
 
   def _added(self, sums: Sequence[tf.Tensor], dtypes: Sequence[tf.DType],
              scale: tf.Tensor, place: Optional[tf.Tensor]) -> List[tf.Tensor]:
     self._checked(_size(sums))
-    # Half precision is none of NumPy's: it is rounded to after.
+    # NumPy computes in full precision; half precision is rounded to afterwards.
     wide = [part if part.dtype in (tf.float32, tf.float64) else
             tf.cast(part, tf.float64) for part in sums]
     made = [dtype if dtype in (tf.float32, tf.float64) else tf.float64
@@ -202,16 +199,11 @@ class NoiseSampler:
   def _noisy(self, dtypes: Sequence[type], sums: Sequence[np.ndarray],
              scale: np.ndarray, step: np.ndarray, *numbers: np.ndarray
             ) -> List[np.ndarray]:
-    """Adds a draw in one pass over pieces that stay in a core's cache.
+    """Adds scaled noise in pieces that stay in a core's cache; leaves `sums` unchanged.
 
-    Args:
-      dtypes: Of the arrays returned.
-      sums: The parts, left as they are.
-      scale: Multiplies the draw.
-      step: Of the grid that the noisy sum is rounded to, a power of two; 0 for none.
-      *numbers: As for `_sample`.
+    `step` is the grid to round noisy sums to, a power of two, or 0 for none.
     """
-    # When it runs: options that are set later rewrite functions traced before.
+    # Checked at run time: options set later rewrite functions traced earlier.
     precision.check_graphs_are_as_written()
     noise = self._sample(sum(part.size for part in sums), *numbers)
     ends = np.cumsum([part.size for part in sums])[:-1]
@@ -225,7 +217,7 @@ class NoiseSampler:
           end = self.noise.range * abs(scale)
           np.clip(piece, -end, end, out=piece)
         with np.errstate(over='ignore', invalid='ignore'):
-          # Rounded noise alone would have a coarser grid than the noisy sum.
+          # Unrounded noise is added: rounded noise would lie on a coarser grid.
           piece += given[start:start + _CHUNK]
           if step:
             piece *= 1 / step
@@ -236,7 +228,7 @@ class NoiseSampler:
 
   def _cast(self, noise: tf.Tensor, dtype: tf.DType, scale: tf.Tensor
             ) -> tf.Tensor:
-    """Casts to `dtype` without rounding out of a bounded table's range."""
+    """Casts to `dtype` without rounding beyond the range of a bounded table."""
     limit = self.noise.range
     if math.isinf(limit):
       return tf.cast(noise, dtype)
@@ -248,7 +240,7 @@ class NoiseSampler:
 
 
 def exact(scale: Any) -> tf.Tensor:
-  """A scale in float64; `tf.cast` would take a Python float through float32."""
+  """Returns a scale in float64; `tf.cast` would take a Python float through float32."""
   return (tf.constant(scale, tf.float64) if isinstance(scale, float) else
           tf.cast(scale, tf.float64))
 
@@ -261,7 +253,7 @@ def _is_shape(template: Any) -> bool:
 
 
 def _size(parts: Sequence[tf.Tensor]) -> int:
-  """How many coordinates they have together."""
+  """Returns the total number of coordinates of tensors."""
   return sum(math.prod(_static_shape(part)) for part in parts)
 
 

@@ -1,4 +1,4 @@
-"""Noise that is correlated over steps, drawn one step after the other."""
+"""Noise correlated over steps (banded matrix factorization, DP-FTRL), step by step."""
 
 from __future__ import annotations
 
@@ -18,27 +18,21 @@ from tfcactus.noise import Noise
 from tfcactus.plan import PrivacyPlan
 
 _REPLAYED_FROM = 2**24
-"""Coordinates from which a draw is made again rather than kept: 128 MB."""
+"""Coordinates from which earlier draws are redrawn rather than kept: 128 MB."""
 
 
 class CorrelatedSampler(NoiseSampler):
-  """Draws the noise of steps by a strategy.
+  """Sampler of noise correlated over successive steps by a strategy.
 
-  What it keeps of earlier draws is secret, and saved nowhere: whoever has it can
-  subtract noise. So noise begins anew in a process that resumes a run, wherever a
-  batch does not follow the one before it in the same `fit`, and where other weights
-  are trained: earlier columns of the strategy then end early, which makes none longer.
+  Earlier draws that it keeps are secret and never saved: whoever has them can subtract
+  noise. So noise begins anew in a process that resumes a run, where a batch does not
+  directly follow the last one of a `fit`, and where other weights are trained. Earlier
+  columns of the strategy then end early, which increases no column's norm.
   """
 
   def __init__(self, noise: Noise, strategy: correlated.Strategy,
                seed: Optional[int] = None):
-    """Initialises the sampler.
-
-    Args:
-      noise: Gaussian.
-      strategy: Of `tfcactus.correlated`.
-      seed: As for `NoiseSampler`.
-    """
+    """Initialises the sampler; `noise` is Gaussian."""
     super().__init__(noise, seed=seed)
     self._strategy = strategy
     self._rows = strategy.rows()
@@ -56,10 +50,10 @@ class CorrelatedSampler(NoiseSampler):
     return self._next(Place.of(numbers[0]), size)
 
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
-    return False  # A row of the strategy is one draw.
+    return False  # A row of the strategy covers all parts.
 
   def _next(self, place: Optional[Place], size: int) -> np.ndarray:
-    """The noise of a step whose batch stands there."""
+    """Returns the noise of the step at `place`; restarts unless it follows the last."""
     with self._lock:
       before, self._before = self._before, place
       if place is None or not place.follows(before) or size != self._size:
@@ -71,12 +65,12 @@ class CorrelatedSampler(NoiseSampler):
       return self._rows.next(lambda: self.noise.sample_vector(self._rng, size), replay)
 
   def _replay(self, position: int, size: int) -> Callable[[], np.ndarray]:
-    """What makes the draw before once more."""
+    """Returns a function that repeats the previous draw."""
     return lambda: self.noise.sample_vector(self._rng.replayed(position), size)
 
 
 def sampler(plan: PrivacyPlan, seed: Optional[int]) -> NoiseSampler:
-  """The sampler of a plan's noise."""
+  """Returns the sampler of a plan's noise."""
   if plan.strategy is None or plan.strategy.bands == 1:
     return NoiseSampler(plan.noise, seed=seed)
   return CorrelatedSampler(plan.noise, plan.strategy, seed)

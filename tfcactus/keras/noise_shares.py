@@ -1,4 +1,4 @@
-"""Noise of which each worker adds a share, so that none knows all of it."""
+"""Gaussian noise in shares, one per worker, so that no worker knows all of it."""
 
 from __future__ import annotations
 
@@ -17,43 +17,31 @@ from tfcactus.plan import PrivacyPlan
 
 
 class ShareSampler(noise_addition.NoiseSampler):
-  """Adds the share of one worker: Gaussian, of the variance by the number of them.
+  """Sampler of one worker's share: a Gaussian of the variance divided by all workers.
 
-  A sum of Gaussians is a Gaussian whose variance is theirs added up; no other noise of
-  this library is the sum of shares of its kind.
+  Independent Gaussians add up to a Gaussian whose variance is the sum of theirs. No
+  other noise of this library is a sum of shares of its kind.
   """
 
   def __init__(self, noise: Gaussian, worker: int, workers: int,
                seed: Optional[int] = None):
-    """Initialises the sampler.
-
-    Args:
-      noise: That of the sum of all shares.
-      worker: Whose share it is; with a seed each draws other numbers.
-      workers: How many there are.
-      seed: As for `NoiseSampler`.
-    """
+    """Initialises the sampler of a worker; `noise` is that of the sum of all shares."""
     super().__init__(noise, seed=seed, purpose=f'noise of worker {worker}')
-    # Rounded up, so that shares are never less than the whole.
+    # Rounded up, so that the variances never add up to less than the whole.
     self._part = math.sqrt(1 / workers) * (1 + 2.0**-50)
 
   def add_to(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
              place: Optional[tf.Tensor] = None,
              dtypes: Optional[Sequence[tf.DType]] = None) -> List[tf.Tensor]:
-    """As `NoiseSampler.add_to`."""
+    """Adds this worker's share of the noise; arguments as for `NoiseSampler.add_to`."""
     return super().add_to(
         sums, noise_addition.exact(scale) * self._part, place, dtypes)
 
 
 def sampler(plan: PrivacyPlan, seed: Optional[int]) -> noise_addition.NoiseSampler:
-  """The sampler of this worker's share of a plan's noise.
+  """Returns the sampler of this worker's share of a plan's noise.
 
-  Args:
-    plan: Of Gaussian noise, drawn for each step by itself.
-    seed: As for `NoiseSampler`.
-
-  Raises:
-    ValueError: if its noise has no such shares.
+  Raises ValueError unless the noise is Gaussian and independent over steps.
   """
   if plan.strategy is not None or not isinstance(plan.noise, Gaussian):
     found = 'noise correlated over steps' if plan.strategy is not None else (
@@ -66,7 +54,7 @@ def sampler(plan: PrivacyPlan, seed: Optional[int]) -> noise_addition.NoiseSampl
 
 
 def condition(plan: PrivacyPlan) -> str:
-  """What workers see of each other, in a sentence, or '' where there is one."""
+  """States in a sentence what workers learn of each other; '' for one worker."""
   workers, whole = replicas.workers(), plan.noise.noise_multiplier
   if workers == 1:
     return ''

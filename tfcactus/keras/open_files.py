@@ -1,4 +1,4 @@
-"""Files that examples are drawn from, and what shows that they have changed."""
+"""Open files of examples, with checks that they have not changed."""
 
 from __future__ import annotations
 
@@ -16,23 +16,18 @@ import tensorflow as tf
 
 
 class OpenFiles:
-  """Files that stay open, and as they are, while examples are drawn from them.
+  """Files kept open for drawing examples, with a check that they stay unchanged.
 
-  A file that is deleted, or replaced by another under its name, stays readable
-  here as it was. A file that is rewritten in place is refused.
+  A file that is deleted, or replaced under its name, stays readable in its old state. A
+  file rewritten in place is refused.
 
   Attributes:
     paths: The paths, as given.
-    descriptors: What the files are read by.
+    descriptors: The file descriptors.
   """
 
   def __init__(self, paths: Sequence[str]):
-    """Opens the files.
-
-    Raises:
-      ValueError: if two paths lead to one file.
-      OSError: if a file cannot be read.
-    """
+    """Opens the files; ValueError if two are one file, OSError if one is unreadable."""
     self.paths = tuple(paths)
     self.descriptors: List[int] = []
     found: Dict[Tuple[int, int], str] = {}
@@ -47,18 +42,14 @@ class OpenFiles:
     self._states = self._now()
 
   def check_unchanged(self) -> None:
-    """Refuses files that were written to since they were opened.
-
-    Raises:
-      ValueError: naming the file.
-    """
+    """Raises ValueError, naming the file, if a file was written to since opening."""
     for path, state, now in zip(self.paths, self._states, self._now()):
       if state != now:
         raise changed(path, 'its bytes and its modification time in nanoseconds are '
                       f'{now}, not {state}')
 
   def _now(self) -> List[Tuple[int, int]]:
-    """Sizes in bytes, and modification times in nanoseconds."""
+    """Returns sizes in bytes, and modification times in nanoseconds."""
     states = map(os.fstat, self.descriptors)
     return [(state.st_size, state.st_mtime_ns) for state in states]
 
@@ -76,11 +67,7 @@ def changed(path: str, how: str) -> ValueError:
 
 
 def row_checksums(rows: Any) -> np.ndarray:
-  """Returns the CRC-32 of each example, over all arrays; shape (rows,), uint32.
-
-  Args:
-    rows: Structure of arrays, each of shape (rows, ...).
-  """
+  """Returns the CRC-32 of each example over all arrays of `rows`; uint32, (rows,)."""
   arrays = [np.ascontiguousarray(array) for array in tf.nest.flatten(rows)]
   count = len(arrays[0])
   data = np.concatenate([

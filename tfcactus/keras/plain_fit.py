@@ -1,4 +1,4 @@
-"""Notices where a model that is not private is fitted on batches of this package."""
+"""Refusal of `fit` of a model without privacy on this package's batches."""
 
 from __future__ import annotations
 
@@ -10,16 +10,11 @@ from tfcactus.keras.compat import optimizers
 
 
 def refuse(source: Any) -> None:
-  """Refuses a `fit` under way, in any thread, of a plain model on `source`.
+  """Raises ValueError if a `fit`, in any thread, trains a plain model on `source`.
 
-  Keras asks for the length, for batches or for an iterator, and never says for which
-  model. Each `fit` on the stack is therefore looked at: what its `self` and `x` are.
-
-  Args:
-    source: What `fit` would be given: batches, or a dataset of them.
-
-  Raises:
-    ValueError: if there is one; it says how a plain `fit` is asked for.
+  Keras asks for the length, batches or an iterator, and never names the model. So this
+  function inspects `self` and `x` of each `fit` on the stacks. `source` is batches or a
+  dataset of them.
   """
   frame: Any
   for frame in sys._current_frames().values():  # pylint: disable=protected-access
@@ -35,7 +30,7 @@ def refuse(source: Any) -> None:
 
 
 def _is_private(model: Any) -> bool:
-  """Whether a model, or an optimizer that it holds, makes its training private."""
+  """Returns whether a model, or an optimizer that it holds, trains privately."""
   if hasattr(type(model), 'training_ledger') or tfp.is_foreign_dp_optimizer(model):
     return True
   held = [optimizers.unwrapped(model.optimizer), *vars(model).values()]

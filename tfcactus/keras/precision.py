@@ -1,4 +1,4 @@
-"""Dtypes of losses, rewritten graphs, and the grid that noisy sums are rounded to."""
+"""Dtypes of losses, graph rewrites, and the grid that noisy sums are rounded to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Sequence
 import tensorflow as tf
 
 _EXPONENT = 0x7FF0000000000000
-"""The bits of a float64 that hold its exponent."""
+"""Mask of the exponent bits of a float64."""
 
 
 def alike(values: Sequence[tf.Tensor]) -> List[tf.Tensor]:
@@ -18,13 +18,10 @@ def alike(values: Sequence[tf.Tensor]) -> List[tf.Tensor]:
 
 
 def check_graphs_are_as_written() -> None:
-  """Refuses optimizer options that rewrite float32 operations into half precision.
+  """Raises ValueError if TensorFlow may rewrite float32 operations to half precision.
 
-  Grappler would round some of a gradient's uses and not others, so that the norm and
-  the sum were of different numbers.
-
-  Raises:
-    ValueError: naming the option.
+  Grappler would round a gradient in some places only, so that the clipped norm and the
+  sum would be of different numbers.
   """
   for name, value in tf.config.optimizer.get_experimental_options().items():
     if name.startswith('auto_mixed_precision') and value:
@@ -37,18 +34,15 @@ def check_graphs_are_as_written() -> None:
 
 
 def grid(scale: tf.Tensor) -> tf.Tensor:
-  """Returns the step of the grid that a noisy sum is rounded to before it is released.
+  """Returns the step of the grid that a noisy sum is rounded to before release.
 
   The low bits of a float64 sum depend on which numbers were added, so that some sums
   can come from one data set only (Mironov 2012). On a grid 2^30 times finer than the
-  noise's scale a released number is one of many pairs of a sum and a draw.
+  noise scale, many pairs of a sum and a draw give each released number.
 
-  Args:
-    scale: float64 scalar, the clip norm; its sign is of no matter.
-
-  Returns:
-    float64 scalar, the largest power of two that is at most 2^-30 times the scale, so
-    that dividing and multiplying by it is exact; at least 2^-1022.
+  `scale` is a float64 scalar, the clipping norm; its sign does not matter. The step is
+  a float64 scalar, the largest power of two that is at most 2^-30 times the scale, so
+  that dividing and multiplying by it is exact; at least 2^-1022.
   """
   bits = tf.bitwise.bitwise_and(
       tf.bitcast(scale, tf.int64), tf.constant(_EXPONENT, tf.int64))

@@ -1,4 +1,4 @@
-"""One private step: what is checked, clipped, summed and made noisy."""
+"""One private training step: checks, clips, sums and adds noise."""
 
 from __future__ import annotations
 
@@ -31,25 +31,24 @@ from tfcactus.plan import PrivacyPlan
 
 
 class Step:
-  """Noisy averages of clipped gradients of one model.
+  """A private training step: noisy averages of a model's clipped per-example gradients.
 
   Attributes:
-    rows: How many examples are processed at once; None until `check`, if it
-      was not given.
+    rows: Physical batch size; None until `check`, unless given.
     engine: 'auto' or 'vectorized'.
     clipping: 'flat', 'per_layer' or 'automatic'.
-    views: How often each example goes through the model.
+    views: Number of passes of each example through the model.
     norm: The `ClipNorm`.
     seeded: Whether the noise repeats.
-    split_noise: Whether each worker adds a share of it.
-    condition: What is to be said of that with a guarantee, or ''.
-    outputs: What the model returns, in its structure; None until `check`.
+    split_noise: Whether each worker adds a share of the noise.
+    condition: Condition of the guarantee if noise is split, a sentence or ''.
+    outputs: `TensorSpec`s of the model's outputs; None until `check`.
   """
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, seed: Optional[int],
                rows: Optional[int], engine: str, clipping: str, views: int = 1,
                split_noise: bool = False):
-    """Initialises the step; see `PrivateModel` for the arguments."""
+    """Initialises the step; arguments as for `PrivateModel`."""
     own_training.check_own_training(model)
     self._model = model
     self._plan = plan
@@ -80,20 +79,16 @@ class Step:
     self.outputs: Any = None
 
   def routes(self) -> layer_routes.Routes:
-    """How each layer is run, by what it is now."""
+    """Returns how each layer computes gradients, given the layer's current state."""
     settled = self._settled
     if settled is not None and settled.holds_for(self._model):
       return settled
     return layer_routes.routes(self._model, self.engine == 'vectorized')
 
   def check(self) -> None:
-    """Checks the built model, and settles the physical batch.
+    """Checks the built model and settles the physical batch; ValueError if refused.
 
-    That it writes no variables is checked here once. When a step is traced, the
-    engine sees to it.
-
-    Raises:
-      ValueError: if the model cannot be trained privately.
+    Checks once, here, that the model writes no variables. The engine checks each trace.
     """
     whole_model.check_layers(self._model, half=True, losses=True)
     whole_model.check_texts(self._model)
@@ -118,13 +113,10 @@ class Step:
     self._plan.check_vector(dim)
 
   def shaped(self, x: Any, y: Any) -> Any:
-    """Checks a batch, when the step is traced.
+    """Checks a batch while the step is traced; returns `x` in the model's input shape.
 
-    Returns:
-      `x` in the shape the model expects, which generators do not tell.
-
-    Raises:
-      ValueError: if they are not dense, or of no known ranks.
+    Data from generators have no static shape. Raises ValueError if tensors are not
+    dense, or of unknown rank.
     """
     given = tf.nest.flatten(x if y is None else (x, y))
     for each in given:
@@ -136,7 +128,7 @@ class Step:
     shape = getattr(self._model, 'input_shape', None) if (
         self._model.built) else None
     if tf.is_tensor(x) and isinstance(shape, tuple):
-      # Not of its batch: a Sequential remembers the one it was built on.
+      # Without the batch size, which a Sequential remembers from its first input.
       x = tf.ensure_shape(x, (None,) + shape[1:])
     if any(each.shape.rank is None for each in given):
       raise ValueError(
@@ -148,22 +140,17 @@ class Step:
   def run(self, x: Any, y: Any, weights: tf.Tensor,
           compute_loss: LossFn, place: tf.Tensor
          ) -> Tuple[List[tf.Tensor], engine_lib.BatchResult, tf.Tensor]:
-    """Clips, sums, adds noise, and divides by the expected batch size.
+    """Clips, sums, adds noise, averages, and adds gradients of weight penalties.
 
-    Then adds the gradient of what regularizers of weights add to the loss.
-
-    Args:
-      x: Inputs of one logical batch.
-      y: Its targets, as `compute_loss` takes them.
-      weights: Shape (batch,) or that of the losses, zero for padding.
-      compute_loss: `OutputLosses`.
-      place: Where the batch stands, as `ModelLedger.count_step` gives it.
+    Averages divide by the plan's expected batch size. `weights` are zero for padding,
+    of shape (batch,) or that of the losses; `place` is the batch's position, from
+    `ModelLedger.count_step`.
 
     Returns:
-      (what to apply, in the shape of each variable; the `BatchResult`; what
-      regularizers of weights add to the loss).
+      (averages to apply, in the shape of each variable; the `BatchResult`; the
+      penalty of weight regularizers, a part of the loss).
     """
-    self._settled = None  # It may have been compiled with another loss since.
+    self._settled = None  # The model may have been compiled with another loss.
     routes = self.routes()
     engine = engine_lib.Engine(
         self._model, compute_loss, self._rows_by(routes), routes, self.clipping,
@@ -173,10 +160,9 @@ class Step:
     self._settled = engine.routes
     release, scale = self.norm.release(batch)
     self._check_vector()
-    # Of the variables, and of the count beside their sums.
+    # Dtypes of the variables, and of the count released with their sums.
     like = [*self._model.trainable_variables, *release[len(batch.sums):]]
-    # One replica adds the noise of all, so that nothing is in their sum before it, or
-    # one of each worker.
+    # One replica (of each worker, if noise is split) adds noise before replicas sum.
     if replicas.is_first(of_worker=self.split_noise):
       release = self._sampler.add_to(release, scale, place, (
           [each.dtype for each in like] if replicas.number() == 1 else None))
@@ -188,11 +174,7 @@ class Step:
 
 
 def _spec(output: Any) -> Any:
-  """An output without the graph that it is of.
-
-  Raises:
-    ValueError: if it is no tensor of a row for each example.
-  """
+  """Returns the TensorSpec of an output; ValueError unless it has a row per example."""
   if not isinstance(output, tf.Tensor) or output.shape.rank == 0:
     raise ValueError(
         'Expected a model whose outputs have a row for each example, got '
@@ -201,6 +183,6 @@ def _spec(output: Any) -> Any:
 
 
 def _usual_draw(plan: PrivacyPlan, parts: int) -> float:
-  """Examples that most parts of a draw stay below."""
+  """Returns a size that most shares of a batch stay below: mean and two stddevs."""
   expected = plan.expected_batch_size / parts
   return expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))

@@ -1,4 +1,4 @@
-"""What NumPy draws, inside TensorFlow graphs."""
+"""NumPy random draws inside TensorFlow graphs."""
 
 from __future__ import annotations
 
@@ -14,39 +14,23 @@ from tfcactus.keras.compat import models
 
 def drawn(draw: Callable[..., np.ndarray], size: int, dtype: tf.DType,
           *inputs: tf.Tensor) -> tf.Tensor:
-  """What `draw` returns, anew whenever the graph runs.
-
-  Args:
-    draw: Returns an array of shape (size,) and `dtype`.
-    size: Its length.
-    dtype: Its type.
-    *inputs: What `draw` is given, as arrays.
-
-  Raises:
-    ValueError: inside a function that XLA compiles.
-  """
+  """Returns the array, shape (size,), of `draw(*inputs)` in each run; not under XLA."""
   _check_outside_xla()
   return tf.ensure_shape(tf.numpy_function(draw, list(inputs), dtype), [size])
 
 
 def changed(change: Callable[..., List[np.ndarray]], parts: Sequence[tf.Tensor],
             dtypes: Sequence[tf.DType], *inputs: tf.Tensor) -> List[tf.Tensor]:
-  """Returns tensors as `change` makes them with what it draws, in their shapes.
+  """Returns the arrays that `change` makes of `parts` whenever the graph runs.
 
-  Args:
-    change: Takes the list of them and `inputs`, as arrays that it leaves as they are.
-    parts: The tensors.
-    dtypes: Of the arrays that `change` returns, one for each part.
-    *inputs: What else `change` is given.
-
-  Raises:
-    ValueError: inside a function that XLA compiles.
+  `change` takes the list of parts and then `inputs`, as arrays that it must not modify.
+  It returns arrays of the parts' shapes and of `dtypes`. Raises ValueError under XLA.
   """
   _check_outside_xla()
   found = tf.numpy_function(
       lambda *arrays: change(arrays[len(inputs):], *arrays[:len(inputs)]),
       [*inputs, *parts], list(dtypes))
-  # Called eagerly, it gives one tensor as it is.
+  # An eager call returns a single tensor without a list.
   return [tf.ensure_shape(each, part.shape)
           for each, part in zip(tf.nest.flatten(found), parts)]
 

@@ -1,4 +1,4 @@
-"""Attributes that cannot be changed, since releases were accounted by them."""
+"""Attributes that cannot be changed, since they determine the account of releases."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import Mapping
 
 
 class Fixed:
-  """Refuses to set some attributes again, once `__init__` has set them.
+  """Mixin that makes some attributes read-only once `__init__` has set them.
 
-  Those that are computed are never set; Python 3.9 would refuse without a name.
-
-  An attribute that could be changed would be read by the account long after it
-  was released by. Goes before other bases.
+  The account reads them long after the releases that they determined. Computed
+  properties can never be set; Python 3.9 would not name them in its error. This class
+  goes before other bases.
   """
 
   _FIXED: Mapping[str, str] = {}
-  """What to do instead, by the name of each attribute."""
+  """Remedies in error messages, by attribute name."""
 
   def __setattr__(self, name: str, value: Any) -> None:
     if name in self._FIXED and (

@@ -1,8 +1,8 @@
-"""What the replicas of a strategy do together: one noise, one count, one sum.
+"""Replicas of a distribution strategy: one noise, one count, one sum per step.
 
-A private step runs on each replica, over its share of a batch. The noise of the step
-is added to the share of the first, and all are added up: no sum without noise exists
-but inside that addition. Without a strategy there is one replica, and nothing to add.
+A private step runs on each replica over its share of a batch. One replica adds the
+step's noise to its share before all shares are summed: the sum without noise exists
+nowhere but inside that addition. Without a strategy there is one replica.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tfcactus.keras import precision
 
 
 class Shares(NamedTuple):
-  """Which parts of a batch the replicas of this process take.
+  """The parts of a batch that the replicas of this process take.
 
   Attributes:
-    total: Parts that a batch is split into.
-    first: The first one taken here.
-    here: How many are taken in this process, one after the other.
+    total: Number of parts of a batch.
+    first: Index of the first part of this process.
+    here: Number of consecutive parts of this process.
   """
 
   total: int = 1
@@ -36,29 +36,29 @@ class Shares(NamedTuple):
   here: int = 1
 
   def of(self, index: np.ndarray) -> List[np.ndarray]:
-    """The examples of a batch that are taken here, a part for each replica."""
+    """Returns the examples of a batch for this process, one part per replica."""
     return np.array_split(index, self.total)[self.first:self.first + self.here]
 
 
 WHOLE = Shares()
-"""Of one replica."""
+"""Share of a single replica."""
 
 
 def number(strategy: Any = None) -> int:
-  """Replicas in sync, of all processes; one without a strategy."""
+  """Returns the number of replicas in sync over all processes; 1 without a strategy."""
   strategy = strategy or tf.distribute.get_strategy()
   return int(strategy.num_replicas_in_sync)
 
 
 def workers(strategy: Any = None) -> int:
-  """Processes that train one model together."""
+  """Returns the number of processes that train one model together."""
   resolver = _resolver(strategy)
   spec = resolver.cluster_spec().as_dict() if resolver else {}
   return max(1, sum(len(spec.get(kind, ())) for kind in ('chief', 'worker')))
 
 
 def worker(strategy: Any = None) -> int:
-  """Which of the `workers` this process is; 0 is the chief, which keeps the journal."""
+  """Returns the index of this process; 0 is the chief, which keeps the journal."""
   resolver = _resolver(strategy)
   if resolver is None or workers(strategy) == 1:
     return 0
@@ -75,22 +75,18 @@ def _resolver(strategy: Any) -> Any:
 
 
 def shares(strategy: Any = None) -> Shares:
-  """The parts of a batch that the replicas of this process take."""
+  """Returns the parts of a batch that the replicas of this process take."""
   here = number(strategy) // workers(strategy)
   return Shares(number(strategy), worker(strategy) * here, here)
 
 
 def scope(strategy: Any) -> ContextManager[Any]:
-  """The scope of a strategy of several replicas; nothing for one of one."""
+  """Returns the scope of a strategy of several replicas, else an empty context."""
   return strategy.scope() if number(strategy) > 1 else contextlib.nullcontext()
 
 
 def is_first(of_worker: bool = False) -> bool:
-  """Whether this replica is the one that adds the noise of all.
-
-  Args:
-    of_worker: Whether the one that adds its worker's share of it.
-  """
+  """Returns whether this replica adds the noise: for all, or for its worker."""
   if number() == 1:
     return True
   context = tf.distribute.get_replica_context()
@@ -104,24 +100,20 @@ def is_first(of_worker: bool = False) -> bool:
 
 
 def widened(sums: Sequence[tf.Tensor]) -> List[tf.Tensor]:
-  """What noise is added to on one replica before all are `summed`: float64.
+  """Returns a replica's sums ready for noise: float64, or unchanged on one replica.
 
-  A sum of rounded numbers would show bits of the others' shares below those of the
-  noise. Of one replica as it is.
+  Rounded shares would show bits of other replicas' shares below those of the noise.
   """
   return list(sums) if number() == 1 else [tf.cast(each, tf.float64) for each in sums]
 
 
 def summed(shares: Sequence[tf.Tensor], like: Sequence[Any],
            scale: Optional[tf.Tensor] = None) -> List[tf.Tensor]:
-  """Returns the sums over all replicas, the same bits on each.
+  """Returns the sums of `shares` over all replicas, bit-identical on each.
 
-  Args:
-    shares: Those of this replica, float64 where there are several. Of one replica
-      they are returned as they are.
-    like: Tensors or variables of the dtypes to round to, once.
-    scale: float64, that of the noise: sums are rounded to its `precision.grid` first.
-      None for no grid.
+  Shares are float64, and are returned unchanged on one replica. Totals are rounded
+  once, to the dtypes of `like`; before that to the `precision.grid` of `scale`, the
+  float64 noise scale, unless None.
   """
   if number() == 1:
     return list(shares)
@@ -133,17 +125,15 @@ def summed(shares: Sequence[tf.Tensor], like: Sequence[Any],
 
 
 def gathered(tensor: tf.Tensor) -> tf.Tensor:
-  """The rows of all replicas, one after the other; to be called on each."""
+  """Returns the rows of all replicas in order; to be called on each replica."""
   return tf.distribute.get_replica_context().all_gather(tensor, axis=0)
 
 
 def once(function: Callable[..., Any], *values: tf.Tensor) -> Any:
-  """What `function` returns, called once in each process and given to all replicas.
+  """Calls `function` once in each process and returns its result on all replicas.
 
-  Args:
-    function: Takes for each value the list of what the replicas here hold. Variables
-      that it assigns are assigned on all of them.
-    *values: Tensors of this replica.
+  `function` takes, for each value, the list of the values on this process's replicas.
+  Variables that it assigns are assigned on all of these replicas.
   """
   if number() == 1:
     return function(*([value] for value in values))
@@ -156,10 +146,8 @@ def once(function: Callable[..., Any], *values: tf.Tensor) -> Any:
 
 
 def distributed(dataset: tf.data.Dataset, strategy: Any) -> Any:
-  """A dataset whose elements go to the replicas of this process in turn.
+  """Returns a dataset whose elements go to this process's replicas in turn.
 
-  Args:
-    dataset: One element for each replica of a step, and so on without end.
-    strategy: Of several replicas.
+  The infinite `dataset` has one element per replica and step.
   """
   return strategy.distribute_datasets_from_function(lambda _: dataset)

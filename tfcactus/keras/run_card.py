@@ -1,4 +1,4 @@
-"""What ran and what it cost, for whoever is to trust the model."""
+"""Run card: a JSON record of a training run and its privacy cost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_run_card(model: PrivateModel) -> Dict[str, Any]:
   """Returns the run card of a `PrivateModel`, ready for JSON.
 
   Args:
-    model: The model; what it released so far counts.
+    model: The model; the card accounts for all that it released so far.
   """
   plan, ledger = model.plan, model.ledger()
   guarantee, reason = ledger.guarantee()
@@ -85,7 +85,7 @@ def make_run_card(model: PrivateModel) -> Dict[str, Any]:
 
 
 def _correlation(plan: PrivacyPlan) -> Optional[Dict[str, Any]]:
-  """How the noise of steps is correlated."""
+  """Returns how the noise of steps is correlated, or None."""
   strategy = plan.strategy
   return None if strategy is None else {
       'kind': strategy.kind, 'bands': strategy.bands, 'digest': strategy.digest}
@@ -100,12 +100,7 @@ def _randomness(model: PrivateModel) -> str:
 
 
 def write(model: PrivateModel, path: PathLike) -> None:
-  """Writes the run card as JSON, whole or not at all.
-
-  Args:
-    model: A `PrivateModel`.
-    path: The file.
-  """
+  """Writes the run card of a model as JSON, atomically."""
   path = os.fspath(path)
   with open(f'{path}.part', 'w', encoding='utf-8') as file:
     json.dump(make_run_card(model), file, indent=2)

@@ -1,4 +1,4 @@
-"""What all batches for Keras are: drawn by a sampling scheme, padded, marked."""
+"""Base class of batches for Keras: drawn by a sampling scheme, padded, marked."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ _Batch = Tuple[Any, Any, Any]
 class SampledBatches(Fixed, keras.utils.Sequence):
   """Batches of the examples that a sampling scheme draws.
 
-  Goes into `model.fit(batches, epochs=...)`. The third part of a batch is its
-  weights: 1 for an example that was drawn, or what `sample_weight` says, and 0 for
-  padding, which contributes nothing. An example with NaN or infinity in it is
-  treated as padding whenever it is drawn, which is a matter of that example alone.
+  Goes into `model.fit(batches, epochs=...)`. The third part of a batch is weights: for
+  an example drawn 1, or its `sample_weight`, and 0 for padding, which contributes
+  nothing. An example with NaN or infinity counts as padding whenever it is drawn, which
+  depends on that example alone.
 
-  A `fit` of a model that is not private raises: noise was most likely forgotten. It
-  takes `for_plain_training()`; `evaluate`, `predict` and loops take the batches.
+  A `fit` of a model that is not private raises, since noise was most likely forgotten;
+  pass it `for_plain_training()`. `evaluate`, `predict` and loops take the batches.
 
-  Draws come from AES-256 in counter mode under a fresh key from the operating
-  system. With a seed they repeat, and amplification by sampling does not hold
-  against whoever knows it: for experiments only.
+  Draws come from AES-256 in counter mode under a fresh key from the operating system.
+  With a seed draws repeat, and amplification by sampling does not hold against whoever
+  knows the seed: for experiments only.
 
   Attributes:
     scheme: The `SamplingScheme`.
-    num_examples: How many examples there are, a public number.
+    num_examples: Number of examples (public).
     steps_per_epoch: Batches per epoch.
-    physical_batch_size: Batches are padded to a multiple of it.
+    physical_batch_size: Batches are padded to a multiple of this size.
     seeded: Whether the draws repeat.
   """
 
@@ -66,19 +66,13 @@ class SampledBatches(Fixed, keras.utils.Sequence):
                physical_batch_size: Optional[int] = None,
                seed: Optional[int] = None, sample_weight: Any = None,
                part_of: Optional[int] = None):
-    """Initialises the batches.
+    """Initialises the batches; other arguments are as for `PoissonBatches`.
 
     Args:
-      x: As for `PoissonBatches`.
-      y: As for `PoissonBatches`.
-      scheme: How batches are chosen; one of `tfcactus.sampling`.
-      steps_per_epoch: Batches per epoch; the scheme's `batches_per_epoch` by
-        default, and of a scheme that draws epochs always.
-      physical_batch_size: Pad each batch to a multiple of this size; by
-        default only empty ones are padded. (A `PrivateModel` pads by itself.)
-      seed: For repeatable experiments; None takes the system's entropy.
-      sample_weight: As for `PoissonBatches`.
-      part_of: As for `PoissonBatches`; of a scheme that draws each example by itself.
+      scheme: A sampling scheme of `tfcactus.sampling`.
+      steps_per_epoch: Batches per epoch; by default the scheme's `batches_per_epoch`,
+        and always so if the scheme draws epochs.
+      part_of: Only for schemes that draw examples independently.
 
     Raises:
       ValueError: if an argument is invalid.
@@ -109,23 +103,24 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     self._plain = False
 
   def for_plain_training(self) -> SampledBatches:
-    """Returns these batches for models that are not private, of which none is refused.
+    """Returns these batches, continuing their draws, for models without privacy.
 
-    For comparisons with training without privacy. They go on with the same draws.
+    `fit` of a plain model then accepts the batches, for comparison with private
+    training.
     """
     plain = copy.copy(self)
     plain._plain = True
     return plain
 
   def _check_private(self, source: Any) -> None:
-    """Refuses a `fit` of a plain model on these batches or a dataset of them."""
+    """Raises ValueError if a plain model is fitted on these batches or a dataset."""
     if not self._plain:
       plain_fit.refuse(source)
 
   def fingerprint(self) -> int:
-    """A number by which workers tell whether they hold the same examples; no draw.
+    """Returns a checksum of up to 256 examples; draws nothing.
 
-    Of up to 256 of them: it shows a mistake, and proves nothing.
+    Workers compare it to notice different data; equality proves nothing.
     """
     rows = self._data.rows(np.unique(np.linspace(
         0, self.size - 1, 256).astype(np.int64)))
@@ -133,21 +128,16 @@ class SampledBatches(Fixed, keras.utils.Sequence):
         np.ascontiguousarray(part).tobytes() for part in tf.nest.flatten(rows)))
 
   def share(self, secret: bytes) -> None:
-    """Has the next pass draw what others of the same secret draw.
-
-    Args:
-      secret: A fresh key of all workers, used for this alone.
-    """
+    """Makes the next pass draw from `secret`, a fresh key that all workers use once."""
     with self._lock:
       self._stream = KeyStream.of_key(secret)
       self._next_draw = self.scheme.drawer(self._stream)
       self._share_begins = True
 
   def _check_shared(self) -> None:
-    """Refuses a second pass by one secret, which workers would begin anywhere.
+    """Raises RuntimeError unless seeded, or workers agreed on a key for this pass.
 
-    Raises:
-      RuntimeError: if there was none, or it was used.
+    A second pass from one key could begin at different places on the workers.
     """
     if not self._share_begins and not self.seeded:
       raise RuntimeError(
@@ -157,15 +147,11 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   @property
   def draws(self) -> int:
-    """How many draws of the scheme were made so far: batches, or epochs."""
+    """Number of draws of the scheme so far: batches, or epochs."""
     return self._drawn
 
   def check_plan(self, plan: PrivacyPlan) -> None:
-    """Refuses a plan that accounts for other batches.
-
-    Raises:
-      ValueError: naming what differs.
-    """
+    """Raises ValueError, naming the difference, if the plan is for other batches."""
     self.scheme.check_plan(plan)
 
   def __repr__(self) -> str:
@@ -174,7 +160,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
             f'{", seeded" if self.seeded else ""}>')
 
   def two_examples(self) -> Tuple[Any, Any]:
-    """Returns two usable rows of x and y, to try a loss on; no draw."""
+    """Returns x and y of two usable examples, to try a loss on; draws nothing."""
     for start in range(0, self.size, 256):
       parts = _usable(self._data.rows(
           np.arange(start, min(start + 256, self.size))))
@@ -184,7 +170,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     return self._data.rows(np.zeros(2, np.int64))[:2]
 
   def example_batch(self) -> _Batch:
-    """Returns a batch of any two examples, to make a model's parts by; no draw."""
+    """Returns a batch of any two examples, to build a model on; draws nothing."""
     return self._batch_of(self._data.rows(np.zeros(2, np.int64)))
 
   def __len__(self) -> int:
@@ -212,15 +198,11 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   def feed(self, marks: Optional[BatchMarks] = None, shares: Shares = WHOLE
           ) -> tf.data.Dataset:
-    """Returns what a `PrivateModel` trains on.
+    """Returns the dataset that a `PrivateModel` trains on.
 
-    A dataset that draws batches as long as it is asked; or one epoch, drawn afresh
-    in each iteration, of a scheme that draws epochs.
-
-    Args:
-      marks: What its batches are to be recognised by.
-      shares: Which parts of each batch are elements of the dataset, which then is
-        without end: those of a batch, and then those of the next.
+    Its elements are the parts `shares` of each batch in sequence, with `marks` to
+    recognise them. It is infinite; or, if the scheme draws epochs and `shares` is
+    `WHOLE`, one epoch, drawn afresh in each iteration.
     """
     whole = self.scheme.draws_epochs and shares == WHOLE
     dataset = self._dataset(whole, marks, shares)
@@ -231,8 +213,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     """Returns the batches of one epoch as a dataset; each pass draws afresh.
 
     For drop-in optimizers: a `PrivateModel` reports no epsilon for a dataset. A plain
-    model's `fit` of this very object is refused; that of what is made of it (map,
-    cache, take) cannot be seen.
+    model's `fit` on this dataset is refused; `fit` on a dataset derived from it (map,
+    cache, take) goes unnoticed.
 
     Args:
       steps: Number of batches, `steps_per_epoch` by default.
@@ -247,7 +229,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     return dataset
 
   def _draw(self) -> List[np.ndarray]:
-    """A draw of the scheme, in the process that made the batches."""
+    """Makes a draw; refuses a forked process, which would repeat other draws."""
     if os.getpid() != self._pid:
       raise RuntimeError(
           'Expected batches to be drawn in the process that made them: a '
@@ -259,14 +241,12 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   def _passes(self, once: bool, shares: Shares
              ) -> Iterator[Iterator[Tuple[int, Iterator[_Batch]]]]:
-    """The fingerprints of the batches of passes, and the parts that are taken here.
+    """Yields passes (one if `once`): each batch's fingerprint and its `shares`.
 
-    Args:
-      once: Whether one pass is made, or as many as are asked for.
-      shares: Which parts.
+    Fingerprints are 0 unless other workers draw the batch too.
     """
     draws = self._draw if self.scheme.draws_epochs else self._draws
-    alike = shares.total > shares.here  # Other workers draw it too.
+    alike = shares.total > shares.here  # Other workers make the same draws.
     if alike:
       self._check_shared()
     while True:
@@ -276,16 +256,16 @@ class SampledBatches(Fixed, keras.utils.Sequence):
         return
 
   def _draws(self) -> Iterator[np.ndarray]:
-    """Draws of single batches, without end."""
+    """Yields the examples of single batches, without end."""
     while True:
       yield from self._draw()
 
   def _batch(self, index: np.ndarray) -> _Batch:
-    """The examples of a batch, padded."""
+    """Returns the usable examples of a batch, padded."""
     return self._batch_of(_usable(self._data.rows(index)))
 
   def _batch_of(self, parts: data_sources.Rows) -> _Batch:
-    """Rows with weights, padded."""
+    """Returns rows with weights, padded."""
     size, count = self.physical_batch_size, _count(parts)
     rows = max(-(-count // size), 1) * size
     x, y, *given = parts
@@ -297,7 +277,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   def _dataset(self, once: bool, marks: Optional[BatchMarks], shares: Shares,
                begin: Callable[[], None] = lambda: None) -> tf.data.Dataset:
-    """Batches as a dataset; `begin` is called when an iteration begins."""
+    """Returns batches as a dataset; calls `begin` at the start of each iteration."""
 
     def generator() -> Iterator[Any]:
       begin()
@@ -318,7 +298,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
 def _check_scheme(scheme: SamplingScheme, num_examples: int,
                   steps_per_epoch: Optional[int]) -> None:
-  """Refuses a scheme of other examples, or of epochs of another length."""
+  """Raises ValueError for another number of examples, or steps in a drawn epoch."""
   if scheme.num_examples != num_examples:
     raise ValueError(
         f'Expected the num_examples={scheme.num_examples} examples of the '
@@ -330,12 +310,12 @@ def _check_scheme(scheme: SamplingScheme, num_examples: int,
 
 
 def _count(parts: data_sources.Rows) -> int:
-  """How many examples there are rows of."""
+  """Returns the number of rows."""
   return len(tf.nest.flatten(parts)[0])
 
 
 def _usable(parts: data_sources.Rows) -> data_sources.Rows:
-  """The examples without NaN and infinity."""
+  """Returns the examples without NaN and infinity."""
   usable = data_sources.finite_rows(parts)
   if usable.all():
     return parts

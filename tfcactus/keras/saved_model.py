@@ -1,4 +1,4 @@
-"""How a private model is saved and comes back: counts of releases never fall."""
+"""Saving and loading of a private model, which never lowers the counts of releases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfcactus.keras.ledger.model_ledger import ModelLedger
 
 
 class SavedModel(keras.Model):
-  """The base of `PrivateModel`, which saves all of it but its randomness.
+  """Base class of `PrivateModel` that saves all state but randomness.
 
   Attributes:
     inner: The wrapped model.
@@ -21,10 +21,10 @@ class SavedModel(keras.Model):
   _ledger: ModelLedger
 
   def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
-    """Saves all there is into a .keras file; arguments as for any Keras model.
+    """Saves everything into a .keras file; arguments as for any Keras model.
 
     Raises:
-      ValueError: if the file is of another format, which does not hold it.
+      ValueError: if the file is of another format, which cannot hold everything.
     """
     serialization.check_format(filepath, kwargs.get('save_format'))
     super().save(filepath, *args, **kwargs)
@@ -34,42 +34,42 @@ class SavedModel(keras.Model):
     return self.inner.export(*args, **kwargs)
 
   def set_weights(self, weights: Any) -> None:
-    """Sets all weights; what was released stays counted.
+    """Sets all weights; the counts of releases never decrease.
 
-    Weights that this model never had, such as the average of two models, count what
-    the private models of this process released that they can come from.
+    Weights that this model never had, such as the average of two models, also count the
+    releases of all private models of this process that they may come from.
 
     Args:
       weights: As `get_weights` returns them, counters included.
 
     Raises:
-      ValueError: if the counters are not whole numbers: they were computed with.
+      ValueError: if counters are not whole numbers, as after arithmetic on weights.
     """
     self._ledger.check_counters(zip(self.weights, weights))
     with self._ledger.keeping_counts(others=True):
       super().set_weights(weights)
 
   def save_weights(self, *args: Any, **kwargs: Any) -> None:
-    """Saves weights, with what was released."""
+    """Saves the weights together with the counts of releases."""
     self._ledger.check_weights()
     super().save_weights(*args, **kwargs)
 
   def load_weights(self, *args: Any, **kwargs: Any) -> Any:
-    """Loads weights; what was released stays counted."""
+    """Loads weights; the counts of releases never decrease."""
     with self._ledger.keeping_counts():
       return super().load_weights(*args, **kwargs)
 
   def compile_from_config(self, config: Any) -> None:
-    """Compiles a loaded model, its optimizer ready to be restored."""
+    """Compiles a loaded model and makes its optimizer ready to be restored."""
     self.compile(**keras.saving.deserialize_keras_object(config))
     optimizers.make_variables(self)
 
   def save_own_variables(self, store: Any) -> None:
-    """Saves the counters, and the clip norm if it moves."""
+    """Saves the counters, and the clipping norm if it adapts."""
     self._ledger.save(store)
 
   def load_own_variables(self, store: Any) -> None:
-    """Loads what was saved; what was released stays counted.
+    """Loads counters and clipping norm; the counts of releases never decrease.
 
     Raises:
       ValueError: if the file is not of such a model.

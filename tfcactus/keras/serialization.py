@@ -1,4 +1,4 @@
-"""Plans, noise and states of optimizers as what a config of Keras can hold."""
+"""Plans, noise, events and arrays as configs that Keras can save."""
 
 from __future__ import annotations
 
@@ -25,15 +25,7 @@ from tfcactus.plan import PrivacyPlan
 
 
 def check_format(filepath: object, save_format: object) -> None:
-  """Refuses to save a private model in a format that does not hold all of it.
-
-  Args:
-    filepath: As `Model.save` takes it.
-    save_format: As `Model.save` of Keras 2 takes it, or None.
-
-  Raises:
-    ValueError: if it is not a .keras file.
-  """
+  """Raises ValueError unless saving as .keras, which alone holds plan and counts."""
   named = str(filepath).endswith('.keras') or not isinstance(
       filepath, (str, os.PathLike))
   if not named or save_format not in (None, 'keras'):
@@ -46,7 +38,7 @@ def check_format(filepath: object, save_format: object) -> None:
 
 
 def plan_config(plan: Optional[PrivacyPlan]) -> Optional[Dict[str, Any]]:
-  """A `PrivacyPlan` (or None) as a plain dict."""
+  """Returns a `PrivacyPlan` (or None) as a plain dict."""
   if plan is None:
     return None
   fields = {field.name: getattr(plan, field.name)
@@ -61,7 +53,7 @@ def plan_config(plan: Optional[PrivacyPlan]) -> Optional[Dict[str, Any]]:
 
 
 def plan_from(config: Optional[Dict[str, Any]]) -> Any:
-  """A `PrivacyPlan` (or None) from its `plan_config`."""
+  """Returns the `PrivacyPlan` (or None) of a `plan_config`."""
   if config is None:
     return None
   fields = dict(config)
@@ -76,22 +68,14 @@ def plan_from(config: Optional[Dict[str, Any]]) -> Any:
 
 
 def event_config(event: dp_accounting.DpEvent) -> Dict[str, Any]:
-  """An event that a plan can hold as a plain dict: its kind and its fields.
-
-  Args:
-    event: One that `PhiAccountant` supports.
-  """
+  """Returns an event that `PhiAccountant` supports as a dict: its kind and fields."""
   return {'kind': type(event).__name__, 'fields': {
       field.name: _value_config(getattr(event, field.name))
       for field in attr.fields(type(event))}}
 
 
 def event_from(config: Dict[str, Any]) -> dp_accounting.DpEvent:
-  """The event of an `event_config`.
-
-  Raises:
-    ValueError: if its kind is unknown.
-  """
+  """Returns the event of an `event_config`; ValueError if its kind is unknown."""
   kind = config['kind']
   owner = accounting if kind in _OWN_EVENTS else dp_accounting
   if kind not in (*_OWN_EVENTS, *_EVENTS) or not hasattr(owner, kind):
@@ -108,7 +92,7 @@ _OWN_EVENTS = ('NoiseTableDpEvent', 'DominatingPairDpEvent')
 
 
 def _value_config(value: Any) -> Any:
-  """A field of an event: a number, or a dict that names its one kind."""
+  """Returns a field of an event: a number, or a dict whose one key names its type."""
   if isinstance(value, dp_accounting.DpEvent):
     return {'event': event_config(value)}
   if isinstance(value, (list, tuple)):
@@ -137,14 +121,14 @@ def _value_from(config: Any) -> Any:
 
 
 def arrays_config(arrays: List[np.ndarray]) -> str:
-  """Arrays as text."""
+  """Returns arrays as text."""
   buffer = io.BytesIO()
   np.savez_compressed(buffer, *arrays)
   return _text(buffer.getvalue())
 
 
 def arrays_from(text: str) -> List[np.ndarray]:
-  """Arrays from their `arrays_config`."""
+  """Returns the arrays of an `arrays_config`."""
   with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as found:
     return [found[f'arr_{i}'] for i in range(len(found.files))]
 

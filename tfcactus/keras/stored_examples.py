@@ -25,18 +25,18 @@ _INDEX = 'examples.json'
 _CHECKSUMS = 'checksums.raw'
 
 _BLOCK = 256
-"""Examples of a generator that are written at a time."""
+"""Number of examples of a generator to write at a time."""
 
 
 class StoredExamples(data_sources.ArrayData):
-  """Examples that `store_examples` wrote, mapped into memory as they are drawn.
+  """Examples written by `store_examples`, mapped into memory as they are drawn.
 
-  Each draw compares the size and modification time of each file, and the CRC-32 of
-  each example drawn with the one stored, so that an example is the same in all
-  steps; a change that keeps all of them is not noticed.
+  Each draw compares the size and modification time of each file with those at opening,
+  and the CRC-32 of each example drawn with the stored one, so that an example is the
+  same in all steps. A change that keeps all three is not noticed.
 
   Attributes:
-    directory: Where they are.
+    directory: Directory of the files.
   """
 
   def __init__(self, directory: PathLike):
@@ -63,16 +63,16 @@ class StoredExamples(data_sources.ArrayData):
           f'are whole: {error}.') from error
     self._sums = np.array(sums)
     x, y, *weights = tf.nest.pack_sequence_as(index['structure'], arrays)
-    # Examples without targets have an empty structure of them.
+    # Examples without targets have an empty structure in place of y.
     super().__init__(x, None if isinstance(y, list) and not y else y, *weights)
 
   def rows(self, index: np.ndarray) -> data_sources.Rows:
-    """Returns inputs, targets, and weights if there are any, of given examples.
+    """Returns inputs, targets, and any weights, of the examples at `index`.
 
     Raises:
-      ValueError: if a file has changed since it was stored.
+      ValueError: if a file has changed.
     """
-    self._open.check_unchanged()  # Before pages are read that may be gone.
+    self._open.check_unchanged()  # First, since pages of a cut file cannot be read.
     found = super().rows(index)
     wrong = index[open_files.row_checksums(found) != self._sums[index]]
     if wrong.size:
@@ -86,25 +86,24 @@ class StoredExamples(data_sources.ArrayData):
 def store_examples(examples: Any, directory: PathLike) -> StoredExamples:
   """Writes the examples of a stream to disk, so that batches can draw among them.
 
-  A sampling scheme takes the examples of a batch from all over the data, which a
-  stream cannot give; to draw within a window of it is another mechanism, with no
-  amplification that is known. So it is read once, a block at a time, and needs as
-  much room on disk as the examples have bytes, and four more for each. What a
-  pipeline draws at random, such as augmented images, is settled thereby: put random
-  layers into the model.
+  A sampling scheme draws a batch from all examples, which a stream cannot provide.
+  Drawing within a window of the stream is another mechanism, without known
+  amplification. So the stream is read once, a block at a time. Files take the bytes of
+  the examples, and four more for each. Random draws of a pipeline, such as augmented
+  images, are thereby fixed: put random layers into the model instead.
 
   Args:
     examples: A `tf.data.Dataset` or another iterable of pairs (x, y), or triples
       (x, y, weight), one for each example, or a Keras `Sequence` or `PyDataset` of
-      batches of them: numbers, their shapes the same for all.
-    directory: Where to write; made if it is not there.
+      batches of them: numbers, of equal shapes for all examples.
+    directory: Directory to write to; created if missing.
 
   Returns:
     The examples, for `AllocatedBatches(...)` or `PoissonBatches(...)`.
     `StoredExamples(directory)` opens them again.
 
   Raises:
-    ValueError: if there are examples in the directory already, or these are none.
+    ValueError: if the directory already holds examples, or `examples` is invalid.
   """
   directory = os.fspath(directory)
   if os.path.exists(os.path.join(directory, _INDEX)):
@@ -123,7 +122,7 @@ def store_examples(examples: Any, directory: PathLike) -> StoredExamples:
 
 
 class _Writer:
-  """Appends blocks of examples to files, one for each array."""
+  """Appends blocks of examples to files, one file per array."""
 
   def __init__(self, directory: str):
     self._directory = directory
@@ -179,7 +178,7 @@ def _mapped(file: int, dtype: np.dtype, shape: Tuple[int, ...]) -> np.ndarray:
 
 
 def _blocks(examples: Any) -> Iterator[Any]:
-  """Blocks of examples, tuples of structures of arrays."""
+  """Returns an iterator of blocks of examples, tuples of structures of arrays."""
   if isinstance(examples, tf.data.Dataset):
     return data_sources.blocks(examples)
   if isinstance(examples, keras.utils.Sequence):

@@ -29,29 +29,28 @@ from tfcactus.noise.table_file import PathLike
 from tfcactus.randomness import KeyStream
 
 _HEADER, _FOOTER = 12, 4
-"""Bytes before a record, its length and a checksum, and after it, another."""
+"""Bytes before a record (length and checksum), and after it (checksum)."""
 
 
 class TFRecordExamples(data_sources.ExampleData):
   """Examples in TFRecord files, for data that do not fit into memory.
 
-  A batch of a sampling scheme takes examples from all files. Kept in memory is where
-  each record lies and its checksum, 24 bytes; read are the records that are drawn.
-  (To draw only among records that lie close, such as file by file, is another
-  mechanism, for which no amplification is known; it is not offered.)
+  A batch of a sampling scheme takes examples from all files. Memory holds the position
+  and checksum of each record, 24 bytes; a draw reads the records drawn. (Drawing only
+  among records that lie close, such as file by file, is another mechanism without known
+  amplification; it is not offered.)
 
       examples = TFRecordExamples(files, parse)
       batches = AllocatedBatches(examples, batch_size=256)
 
-  An example is the same in all steps, but for what `parse` draws. All checksums in
-  the files are verified when they are opened. Each draw compares the size and
-  modification time of each file, and the CRC-32 of each record drawn; a change that
-  keeps all of them is not noticed. A file that is deleted or replaced under its name
-  is read as it was when it was opened.
+  An example is the same in all steps, except for random draws of `parse`. Opening the
+  files verifies all checksums in them. Each draw compares the size and modification
+  time of each file, and the CRC-32 of each record drawn; a change that keeps all three
+  is not noticed. A deleted or replaced file is read in its state at opening.
 
   Attributes:
-    num_examples: How many records there are. Equal records count each.
-    files: Their paths.
+    num_examples: Number of records. Equal records count each.
+    files: Paths of the files.
   """
 
   def __init__(self, files: Union[PathLike, Sequence[PathLike]],
@@ -61,17 +60,17 @@ class TFRecordExamples(data_sources.ExampleData):
     Args:
       files: Paths of TFRecord files, not compressed.
       parse: Returns the pair (x, y), or (x, y, weight), of one serialized record, a
-        string tensor of shape (): tensors of numbers, their shapes the same for all.
-        As for `tf.data.TFRecordDataset(files).map(parse)`. It may draw at random by
-        `tf.random.uniform`, `normal`, `truncated_normal` and what is made of them,
-        such as `tf.image.random_crop`: whenever an example is drawn it does so anew,
-        under a secret key of its own, whatever the seeds. Nothing else than the
-        record may change what it returns: no variables, Python code or files.
+        string tensor of shape (), as for `tf.data.TFRecordDataset(files).map(parse)`:
+        tensors of numbers, of equal shapes for all records. It may draw at random by
+        `tf.random.uniform`, `normal`, `truncated_normal` and functions built on them,
+        such as `tf.image.random_crop`. Each drawing of an example draws anew, under a
+        secret key of its own, whatever the seeds. The result must depend on the record
+        and these draws alone: no variables, Python code or files.
 
     Raises:
-      ValueError: if there are no records, a file is none of TFRecords or damaged, two
-        files are the same, or `parse` returns no pairs of numbers of a known shape or
-        depends on more than the record.
+      ValueError: if there are no records, a file is not TFRecord or damaged, two files
+        are the same, or `parse` returns no pairs of numbers of a known shape or depends
+        on more than the record.
       OSError: if a file cannot be read.
     """
     listed = [files] if isinstance(files, (str, os.PathLike)) else list(files)
@@ -95,7 +94,7 @@ class TFRecordExamples(data_sources.ExampleData):
     self._size, self._sums = np.concatenate(sizes), np.concatenate(sums)
 
   def rows(self, index: np.ndarray) -> data_sources.Rows:
-    """Returns inputs, targets, and weights if there are any, of given examples.
+    """Returns inputs, targets, and any weights, of the examples at `index`.
 
     Raises:
       ValueError: if a file has changed since it was opened.
@@ -122,7 +121,7 @@ class TFRecordExamples(data_sources.ExampleData):
 
   def _check_distinct(self, sizes: Sequence[np.ndarray], sums: Sequence[np.ndarray]
                      ) -> None:
-    """Refuses two files that hold the same records."""
+    """Raises ValueError if two files hold the same records."""
     found: dict = {}
     for path, *each in zip(self.files, sizes, sums):
       key = hashlib.sha256(b''.join(part.tobytes() for part in each)).digest()
@@ -152,7 +151,7 @@ class TFRecordExamples(data_sources.ExampleData):
 
 def _each(parse: Callable[[Any], Any]) -> Any:
   """Returns a function of records and int64 seeds (records, 2) that parses each."""
-  parse = getattr(parse, 'python_function', parse)  # Its own trace has other seeds.
+  parse = getattr(parse, 'python_function', parse)  # An older trace has other seeds.
 
   def with_seed(record: tf.Tensor, seed: tf.Tensor) -> Any:
     with patches.drawing(keras.layers.Layer(), example_seeds.counting(seed)):
@@ -177,8 +176,8 @@ def _each(parse: Callable[[Any], Any]) -> Any:
 
 
 def _check_operations(graph: tf.Graph) -> None:
-  """Refuses operations that may give one record and seed different outputs."""
-  # A stateless draw of a known seed is allowed: the same for all, a constant.
+  """Raises ValueError if outputs may differ for one record and seed."""
+  # A stateless draw from a known seed is allowed: it is a constant.
   try:
     state_writes.check_graph(graph, 'parse functions', None)
   except ValueError as error:
@@ -188,7 +187,7 @@ def _check_operations(graph: tf.Graph) -> None:
 
 
 def _check_captured(one: Any) -> None:
-  """Refuses variables, and tables that can change, from outside of `parse`."""
+  """Raises ValueError for variables, and mutable tables, from outside of `parse`."""
   types = {(node.attr['Tin'].type, node.attr['Tout'].type)
            for node in graphs.nodes(one.graph) if node.op == 'LookupTableFindV2'}
   for handle in one.captured_inputs:
@@ -202,7 +201,7 @@ def _check_captured(one: Any) -> None:
 
 
 def _is_fixed_table(handle: tf.Tensor, keys: int, values: int) -> bool:
-  """Whether a resource is a lookup table that refuses to take an entry."""
+  """Returns whether a resource is a lookup table that refuses insertion."""
   try:
     tf.raw_ops.LookupTableInsertV2(
         table_handle=handle, keys=tf.zeros([0], keys), values=tf.zeros([0], values))
@@ -228,7 +227,7 @@ def _records(path: str) -> Tuple[np.ndarray, np.ndarray]:
 
 
 def _damaged(path: str, record: int, error: Exception) -> ValueError:
-  """Returns the error for a file of which a record cannot be read."""
+  """Returns the error for a file in which a record cannot be read."""
   with open(path, 'rb') as file:
     if not record and file.read(2) == b'\x1f\x8b':
       return ValueError(

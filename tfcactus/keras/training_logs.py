@@ -1,4 +1,4 @@
-"""What `fit` logs of a step: losses and metrics of the examples drawn."""
+"""Losses and metrics of the examples drawn, which `fit` logs of a step."""
 
 from __future__ import annotations
 
@@ -19,25 +19,17 @@ from tfcactus.keras.gradients.engine import BatchResult
 
 def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
            weights: tf.Tensor, batch: BatchResult, penalty: tf.Tensor) -> Any:
-  """Updates loss and metrics on the examples drawn, padding left out.
+  """Updates loss and metrics on the examples drawn, without padding; returns logs.
 
-  Args:
-    model: The compiled model.
-    losses: Its losses.
-    x: Inputs of a logical batch.
-    y: Its targets, in the user's structure.
-    weights: As `losses` returns them.
-    batch: What a step over the batch gave.
-    penalty: What regularizers of weights add to each loss.
-
-  Returns:
-    Logs, as `compute_metrics` makes them.
+  `x`, `y` (in the user's structure) and `weights` (as `losses` returns them) are a
+  logical batch, and `batch` the result of a step on it. `penalty`, the loss of weight
+  regularizers, is added to each example's loss.
   """
   rows = tf.shape(weights)[0]
   finite = tf.math.is_finite(batch.losses[:rows])
   if finite.shape.rank == 2:
     finite = tf.reduce_all(finite, 1)
-  # Of padded parts too: no place is beyond the rows that there are weights of.
+  # The step pads its parts to more rows; indices stay below the rows of `weights`.
   shown = tf.where(tf.logical_and(batched_pass.takes_part(weights), finite))[:, 0]
   y, predictions, carried, values, added, weights = tf.nest.map_structure(
       lambda part: None if part is None else tf.gather(part, shown),
@@ -45,7 +37,7 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
 
   def log(x: Any, y: Any, predictions: Any, carried: Any, parts: Any,
           penalty: tf.Tensor) -> Any:
-    masks.put_all(predictions, carried)  # Metrics of Keras ask for them.
+    masks.put_all(predictions, carried)  # Keras metrics read masks off predictions.
     _log_losses(model, losses, predictions, parts, penalty)
     return model.compute_metrics(
         x, y, predictions, _expanded(losses.spread(parts[-1], predictions), carried))
@@ -56,7 +48,7 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
 
 
 def _expanded(weights: Any, masks: Sequence[Optional[tf.Tensor]]) -> Any:
-  """Weights in the shapes of masks, by which Keras 3 only multiplies them."""
+  """Returns weights in the shapes of masks, since Keras 3 just multiplies both."""
   return tf.nest.pack_sequence_as(weights, [
       weight if mask is None else
       tf.ones(tf.shape(mask), weight.dtype) * tf.reshape(
@@ -66,7 +58,7 @@ def _expanded(weights: Any, masks: Sequence[Optional[tf.Tensor]]) -> Any:
 
 def _log_losses(model: keras.Model, losses: OutputLosses, predictions: Any,
                 parts: Any, penalty: tf.Tensor) -> None:
-  """Means over examples, whatever the reduction of the losses, which is not asked."""
+  """Logs mean losses over examples, whatever reduction the losses have."""
   values, added, weights = parts
   terms = losses.terms(predictions)
   trackers = compat.output_trackers(

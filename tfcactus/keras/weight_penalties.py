@@ -1,9 +1,9 @@
-"""Regularizers of weights: added after the noise, neither clipped nor noisy.
+"""Weight regularizers: their gradient is added after the noise, not clipped.
 
-What a regularizer of weights gives is a function of weights that were released
-already. Its gradient tells nothing of the data, so it is neither clipped nor made
-noisy: it is added to the noisy average, as Keras adds the regularizer to the average
-loss. An update is then that of Keras, in expectation, but for what is clipped.
+A regularizer is a function of weights that are already released, so its gradient
+tells nothing of the data and needs neither clipping nor noise. It is added to the
+noisy average, as Keras adds the regularizer to the average loss. In expectation an
+update is then that of Keras, except for clipping.
 """
 
 from __future__ import annotations
@@ -22,14 +22,10 @@ from tfcactus.keras.compat.versions import keras
 
 
 def penalty(model: keras.Model) -> Tuple[tf.Tensor, List[Optional[tf.Tensor]]]:
-  """What the regularizers of a model's weights add to the loss.
+  """Returns the sum of a model's weight regularizers, and its gradients.
 
-  Args:
-    model: The model.
-
-  Returns:
-    (the sum of all, float32 or float64; its gradient by each trainable variable,
-    None where there is none).
+  The sum is float32 or float64. There is one gradient with respect to each trainable
+  variable, or None.
   """
   if not losses.weight_penalties(model):
     return tf.zeros([]), [None] * len(model.trainable_variables)
@@ -49,13 +45,10 @@ def _total(model: keras.Model) -> tf.Tensor:
 
 @tf.autograph.experimental.do_not_convert
 def _check(model: keras.Model) -> None:
-  """Refuses penalties that are not functions of the model's weights.
+  """Raises ValueError unless penalties are functions of the model's weights alone.
 
-  Numbers in a regularizer, such as weights to stay near to, are taken for public, as
-  its strength is.
-
-  Raises:
-    ValueError: if they read other variables, or write any, or run Python.
+  They may not read other variables, write any, or run Python. Constants and strength
+  of a regularizer are taken as public.
   """
   with tf.init_scope():
     graph = tf.function(lambda: _total(model), autograph=False
