@@ -76,6 +76,14 @@ def _reused_seed(x):
   return x * first * _random.stateless_uniform([rows, 2 * _WIDTH], seed)[:, ::2]
 
 
+def _shown_seed(x):
+  """The seed of a draw is added to the data."""
+  key, counter = _GENERATOR._prepare_key_counter(tf.shape(x))
+  drawn = tf.raw_ops.StatelessRandomUniformV2(
+      shape=tf.shape(x), key=key, counter=counter, alg=1)
+  return x * drawn + tf.cast(key[0] % 7, x.dtype)
+
+
 def _generator_reused(x):
   """As `_reused_seed`, by the key of a generator."""
   generator = _GENERATOR
@@ -239,6 +247,7 @@ _FRESH = {
         tf.shape(x), _random.uniform([2], maxval=10**6, dtype=tf.int32))),
     'a seed used twice': _of(_reused_seed),
     'a key used twice': _of(_generator_reused),
+    'a key that shows': _of(_shown_seed),
     'a bit of a key': _of(lambda x: x * tf.cast(_GENERATOR.make_seeds(
         1)[0, 0] % 2, x.dtype) + x * _random.normal(tf.shape(x))),
     'generator': lambda: Generator(lambda g, s: g.uniform(s)),

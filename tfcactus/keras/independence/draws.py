@@ -48,12 +48,16 @@ OPERATIONS = _STATEFUL.union(_KEYS)
 
 _KEEPING = frozenset((
     'BitwiseAnd', 'Bitcast', 'Cast', 'ConcatV2', 'EnsureShape', 'ExpandDims',
-    'Identity', 'Pack', 'Reshape', 'Slice', 'Squeeze', 'StatelessRandomGetKeyCounter',
-    'StatelessRandomGetKeyCounterAlg', 'StridedSlice'))
-"""Operations whose output has 31 secret bits or more if an input is a secret seed."""
+    'FloorMod', 'Identity', 'Pack', 'Reshape', 'Slice', 'Squeeze',
+    'StatelessRandomGetKeyCounter', 'StatelessRandomGetKeyCounterAlg', 'StridedSlice'))
+"""Operations whose output has some 31 secret bits or more if an input is a secret seed;
+of two numbers, where the other is one of `_RANGES`."""
 
-_SEED_BITS = 2**31 - 1
-"""What this library leaves of a seed for Keras, whose seeds have 32 bits."""
+_SHAPES = frozenset(('Rank', 'Shape', 'Size'))
+"""Operations that tell nothing of the numbers in their input."""
+
+_RANGES = {'BitwiseAnd': 2**31 - 1, 'FloorMod': 2**31 - 2}
+"""What this library, and Keras after it, leave of a seed, whose seeds have 32 bits."""
 
 
 class Draws:
@@ -115,11 +119,23 @@ def seed_of(node: Node) -> str:
          not tensor.shape.num_elements() for tensor in op.outputs
          if tensor.dtype is not tf.resource):
     return ''
-  if op.type == 'BitwiseAnd' and not any(
-      value is not None and value.size and (value == _SEED_BITS).all()
-      for value in map(dependence.static, op.inputs)):
-    return ''
+  if op.type in _RANGES:
+    number = dependence.static(op.inputs[1])
+    if node.values[1].seed or number is None or not number.size or (
+        (number != _RANGES[op.type]).any()):
+      return ''
   return seeds.pop()
+
+
+def takes_seed_for_numbers(node: Node) -> bool:
+  """Whether an operation computes with a secret seed, and is no draw by it.
+
+  Whoever knows the result knows something of the draws by that seed, whose rows then
+  follow the place in the batch.
+  """
+  keys = _KEYS.get(node.op.type, ())
+  return node.draws is not None and node.op.type not in _SHAPES and any(
+      value.seed and i not in keys for i, value in enumerate(node.values))
 
 
 def drawn(node: Node) -> Value:

@@ -111,6 +111,8 @@ def _evaluate(op: tf.Operation, values: Sequence[Value],
       found = worst
     elif op.type in CALLS:
       found = CALLS[op.type](node)
+    elif draws_lib.takes_seed_for_numbers(node):
+      raise unknown('takes a seed for numbers')
     elif worst.dependence == Dependence.BATCH_SIZE:
       found = _of_sizes(node)
     elif op.type in operations.TRANSFER:
@@ -131,6 +133,8 @@ def _of_constants(node: Node) -> Value:
   kind = node.op.type
   if seed := draws_lib.seed_of(node):
     return Value(Dependence.CONSTANT, seed=seed)
+  if draws_lib.takes_seed_for_numbers(node):
+    raise unknown('takes a seed for numbers')
   if not node.op.inputs:
     return dependence.constant(node.op.outputs[0]) if node.op.outputs else CONSTANT
   if kind in _FILLING:
