@@ -146,10 +146,7 @@ class Engine:
 
   @tf.autograph.experimental.do_not_convert
   def _settle(self, batch: batched_pass.Batch) -> None:
-    """Vectorises layers, or the model, until the pass is proved right.
-
-    Raises:
-      ValueError: if the model writes variables.
+    """Vectorises layers until the pass is proved right; ValueError if it is stateful.
     """
     while not self.routes.whole:
       failed = self._failure(batch)
@@ -162,8 +159,7 @@ class Engine:
 
   def _failure(self, batch: batched_pass.Batch
               ) -> Optional[Tuple[str, Optional[keras.layers.Layer]]]:
-    """Returns None if the pass is proved right, else why not, and the layer to blame.
-    """
+    """Returns None if the pass is proved right, else a reason and a layer to blame."""
     specs = tf.nest.map_structure(
         lambda t: tf.TensorSpec([self.rows * self._views] + t.shape[1:], t.dtype),
         batch)

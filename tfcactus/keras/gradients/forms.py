@@ -120,12 +120,9 @@ class GradientForm(abc.ABC):
 
 
 class Dense(GradientForm):
-  """Gradients as dense tensors.
+  """Gradients as dense tensors; `values`, (batch, ...), reshapes to (batch, *shape).
 
-  Attributes:
-    values: Shape (batch, ...).
-    shape: Shape of the variable.
-    transposed: Whether `values` is (batch, last axis, all other axes).
+  If `transposed`, `values` is (batch, last axis, all other axes of `shape`).
   """
 
   def __init__(self, values: tf.Tensor, shape: Sequence[int],
@@ -158,9 +155,8 @@ class Dense(GradientForm):
 class Outer(GradientForm):
   """Gradients of a dense layer's kernel as outer products, never written out.
 
-  Attributes:
-    inputs: Shape (batch, d).
-    outputs: Gradients with respect to the pre-activations, shape (batch, p).
+  `inputs` is (batch, d); `outputs` is (batch, p), the gradients with respect to the
+  pre-activations.
   """
 
   def __init__(self, inputs: tf.Tensor, outputs: tf.Tensor):
@@ -190,10 +186,8 @@ class Outer(GradientForm):
 class Rows(GradientForm):
   """Gradients of the rows of an embedding that each example looked up.
 
-  Attributes:
-    ids: Integers, shape (batch, t); one nonzero gradient per id at most, see `merged`.
-    values: Shape (batch, t, p).
-    vocabulary: Number of rows.
+  `ids` are integers, (batch, t), with one nonzero gradient per id at most (see
+  `merged`); `values` is (batch, t, p); `vocabulary` is the number of rows.
   """
 
   def __init__(self, ids: tf.Tensor, values: tf.Tensor, vocabulary: int):
@@ -237,10 +231,7 @@ class Rows(GradientForm):
 
 def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
           ) -> List[GradientForm]:
-  """Zeroes the gradients of examples that are not finite.
-
-  `rows` has shape (batch,) and is True for examples that are finite in all variables.
-  """
+  """Zeroes gradients of examples where `rows`, finite in all variables, is False."""
   flat = [value for each in gradients for value in each.tensors()]
   left = iter(tf.cond(tf.reduce_all(rows), lambda: flat,
                       lambda: [_kept(value, rows) for value in flat]))

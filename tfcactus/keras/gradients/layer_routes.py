@@ -33,11 +33,8 @@ from tfcactus.keras.gradients.layers.base import LayerRule
 class Route(NamedTuple):
   """How one layer is run in a private step.
 
-  Attributes:
-    layer: The layer.
-    rule: The rule that runs the layer; None if the layer runs as written.
-    reason: Why the layer is vectorised, or ''.
-    depth: Number of enclosing layers that run as written.
+  `rule` is None if the layer runs as written; `reason` says why it is vectorised, or
+  ''. `depth` is the number of enclosing layers that run as written.
   """
 
   layer: keras.layers.Layer

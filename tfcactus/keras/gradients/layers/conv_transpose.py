@@ -13,10 +13,7 @@ from tfcactus.keras.gradients.layers import conv
 
 
 class ConvTransposeRule(base.LayerRule):
-  """Rule that cuts windows from the output gradients, one window per input position.
-
-  The kernel's channel axes are exchanged too: (..., outputs, inputs).
-  """
+  """Rule that cuts windows from output gradients; kernel (..., outputs, inputs)."""
 
   layer_types = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose,
                  keras.layers.Conv3DTranspose)

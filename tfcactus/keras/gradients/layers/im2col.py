@@ -18,14 +18,10 @@ _SHORT_COPY = 8
 
 
 class Window(NamedTuple):
-  """One spatial axis of a convolution.
+  """One spatial axis of a convolution, with `size` windows.
 
-  Attributes:
-    kernel: Length of the kernel.
-    stride: Step between windows.
-    dilation: Step between the kernel's taps.
-    before: Zeros padded before the axis.
-    size: Number of windows.
+  `stride` is the step between windows, `dilation` the step between the kernel's taps,
+  `before` the number of zeros padded before the axis.
   """
 
   kernel: int

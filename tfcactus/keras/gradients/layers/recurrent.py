@@ -24,12 +24,8 @@ from tfcactus.keras.gradients.layers.recurrent_kernels import Kernel
 class _Run(NamedTuple):
   """One cell's pass over the sequences of a batch.
 
-  Attributes:
-    cell: The cell.
-    math: Its arithmetic.
-    inputs: Factors of its kernel, shape (rows, time, ...).
-    kernel: Its kernel of the inputs.
-    loop: Its recurrent kernel and the result of the loop, once it has run.
+  `kernel`, of the inputs, multiplies `inputs`, (rows, time, ...). `loop` has the
+  recurrent kernel and the result of the loop, once the loop has run.
   """
 
   cell: keras.layers.Layer

@@ -18,13 +18,10 @@ Step = Callable[[tf.Tensor, List[tf.Tensor]],
 
 
 class Scanned(NamedTuple):
-  """Results of a loop over time; all but `states` have shape (rows, time, ...).
+  """Results of a loop: the states after the last step, and tensors (rows, time, ...).
 
-  Attributes:
-    states: All states after the last step.
-    before: The first state before each step.
-    after: The first state after each step.
-    kept: Tensors that the steps kept.
+  `before` and `after` have the first state before and after each step, `kept` the
+  tensors that the steps kept.
   """
 
   states: List[tf.Tensor]
