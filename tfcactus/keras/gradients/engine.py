@@ -146,8 +146,7 @@ class Engine:
 
   @tf.autograph.experimental.do_not_convert
   def _settle(self, batch: batched_pass.Batch) -> None:
-    """Vectorises layers until the pass is proved right; ValueError if it is stateful.
-    """
+    """Vectorises layers until the pass is proved right; ValueError if stateful."""
     while not self.routes.whole:
       failed = self._failure(batch)
       if failed is None:

@@ -125,10 +125,7 @@ def wholly_vectorized(given: Routes, reason: str) -> Routes:
 
 def after_failure(model: keras.Model, failed: Routes, reason: str,
                   layer: Optional[keras.layers.Layer] = None) -> Routes:
-  """Returns the routes to try after a pass by `failed` is not proved right.
-
-  `failed` does not vectorise the whole model; `layer` is to blame, if known.
-  """
+  """Returns the routes to try if `failed` is not proved right; `layer` is to blame."""
   if layer is not None and len(failed.apart) < _ATTEMPTS:
     more = routes(model, False, {**failed.apart, id(layer): reason}, failed.opened)
     reason = f'{reason}; {more.whole}' if more.whole else reason

@@ -1,4 +1,7 @@
-"""Rule for convolutions: per example, a product of patches and output gradients."""
+"""Rule for convolutions: per example, a product of patches and output gradients.
+
+Inputs and output gradients are (batch, ..., channels).
+"""
 
 from __future__ import annotations
 
@@ -51,10 +54,7 @@ def images_and_windows(call: base.LayerCall, kernel: tf.Variable
 
 def windows_of(layer: keras.layers.Layer, wide: tf.Tensor, narrow: tf.Tensor
               ) -> List[im2col.Window]:
-  """Returns the windows of each axis of a convolution; axes are (batch, ..., channels).
-
-  Windows are cut from `wide`; `narrow` has one entry per window.
-  """
+  """Returns each axis's windows, cut from `wide`; `narrow` has an entry per window."""
   return [im2col.window(layer.padding, *sizes) for sizes in zip(
       wide.shape[1:-1], narrow.shape[1:-1], layer.kernel_size, layer.strides,
       layer.dilation_rate)]

@@ -38,10 +38,7 @@ class EinsumDenseRule(base.LayerRule):
 
 def kernel_gradients(layer: keras.layers.Layer, inputs: tf.Tensor,
                      outputs: tf.Tensor) -> tf.Tensor:
-  """Returns gradients of an EinsumDense kernel, shape (batch, *kernel shape).
-
-  `outputs` are gradients with respect to the pre-activations.
-  """
+  """Returns EinsumDense kernel gradients from inputs and pre-activation gradients."""
   given, kernel, made = _terms(layer.equation, inputs.shape.rank)
   return tf.einsum(f'{given},{made}->{given[0]}{kernel}', inputs, outputs)
 

@@ -36,9 +36,9 @@ class EmbeddingRule(base.LayerRule):
 
 def looked_up(table: tf.Variable, ids: tf.Tensor, gradient: tf.Tensor
              ) -> base.Gradients:
-  """Returns gradients of a table (vocabulary, width) whose rows were looked up.
+  """Returns gradients of a table, (vocabulary, width), from those of its rows.
 
-  `ids` are integers, (batch, ...); `gradient` is that of the rows, (batch, ..., width).
+  `ids` are integers, (batch, ...); `gradient` is (batch, ..., width).
   """
   batch = ids.shape[0]
   ids = tf.reshape(tf.cast(ids, tf.int32), [batch, -1])

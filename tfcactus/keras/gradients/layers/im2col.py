@@ -1,4 +1,7 @@
-"""Patches of images that a convolution multiplies by its kernel (im2col)."""
+"""Patches of images that a convolution multiplies by its kernel (im2col).
+
+Images are (batch, height, width, channels).
+"""
 
 from __future__ import annotations
 
@@ -33,10 +36,7 @@ class Window(NamedTuple):
 
 def window(padding: str, length: int, size: int, kernel: int, stride: int,
            dilation: int) -> Window:
-  """Returns the window of an axis of `length` inputs and `size` outputs.
-
-  `padding` is 'valid', 'same' or 'causal', as in Keras.
-  """
+  """Returns the window of an axis; `padding` is 'valid', 'same' or 'causal'."""
   span = dilation * (kernel - 1) + 1
   if padding == 'causal':
     before = span - 1
@@ -60,10 +60,7 @@ def padded(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
 
 
 def taps(images: tf.Tensor, windows: Sequence[Window]) -> List[tf.Tensor]:
-  """Returns one slice per tap of the kernel, in row-major order.
-
-  `images` is (batch, height, width, channels); slices are (batch, positions, channels).
-  """
+  """Returns (batch, positions, channels) per tap of the kernel, in row-major order."""
   images = padded(images, windows)
   (rows, columns) = windows
   ends = [(w.size - 1) * w.stride + 1 for w in windows]
@@ -77,10 +74,7 @@ def taps(images: tf.Tensor, windows: Sequence[Window]) -> List[tf.Tensor]:
 
 
 def patches(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
-  """Cuts the patches of all windows of (batch, height, width, channels).
-
-  Returns (batch, positions, depth), the depth in the order of the flattened kernel.
-  """
+  """Returns patches (batch, positions, depth), depth as in the flattened kernel."""
   rows, columns = windows
   channels = images.shape[3]
   depth = rows.kernel * columns.kernel * channels
@@ -99,10 +93,9 @@ def patches(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
 
 
 def volume_patches(volumes: tf.Tensor, windows: Sequence[Window]) -> List[tf.Tensor]:
-  """Cuts patches of (batch, frames, height, width, channels), per tap of frames.
+  """Returns patches of (batch, frames, height, width, channels), per tap of frames.
 
-  Each tensor is (batch, positions, depth), the depth in the order of the flattened
-  kernel at one tap.
+  Each tensor is (batch, positions, depth), depth as in the flattened kernel at one tap.
   """
   frames, rows, columns = windows
   batch, number = volumes.shape[:2]

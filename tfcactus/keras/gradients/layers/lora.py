@@ -123,10 +123,7 @@ def _factors(layer: keras.layers.Layer, name: str) -> Any:
 
 
 def _of_factors(layer: keras.layers.Layer, whole: tf.Tensor) -> base.Gradients:
-  """Returns gradients of both factors from kernel gradients (batch, ..., last axis).
-
-  The layer's first factor has all axes of the kernel but the last.
-  """
+  """Returns gradients of both factors from a kernel's, (batch, ..., last axis)."""
   first, second, scale = _factors(layer, 'kernel')
   a, b = layer.lora_kernel_a, layer.lora_kernel_b
   batch, rank = whole.shape[0], second.shape[0]

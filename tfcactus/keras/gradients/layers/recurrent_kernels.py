@@ -19,10 +19,7 @@ from tfcactus.keras.gradients.layers import im2col
 
 
 def read(variable: tf.Variable, cell: keras.layers.Layer) -> tf.Tensor:
-  """Returns a variable in the cell's compute dtype, as a constant to tapes.
-
-  A tape would sum the variable's gradient over examples.
-  """
+  """Returns a cell's variable as a constant: tapes would sum over examples."""
   value = tf.cast(models.tf_variable(variable), cell.compute_dtype)
   return tf.stop_gradient(value)
 

@@ -25,10 +25,7 @@ from tfcactus.keras.gradients.layers import base
 
 
 class VectorizedRule(base.LayerRule):
-  """Rule that runs a layer on batches of one, and again for its gradient.
-
-  Examples cannot mix in the layer, whatever it computes.
-  """
+  """Rule that runs any layer and its gradient on batches of one, which cannot mix."""
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
