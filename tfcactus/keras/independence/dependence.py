@@ -249,10 +249,7 @@ def join(first: Value, second: Value) -> Value:
 
 
 def first_violation(values: Sequence[Value], axis: int = 0) -> Optional[Value]:
-  """Returns the first output that is not one row per example along `axis`, or None.
-
-  The result is MIXED or UNKNOWN with a reason; MIXED takes precedence.
-  """
+  """Returns why outputs are not rows along `axis`: MIXED, else UNKNOWN, else None."""
   bad = []
   for value in values:
     if value.dependence >= Dependence.UNKNOWN:

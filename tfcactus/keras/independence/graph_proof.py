@@ -69,10 +69,7 @@ def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
 
 def needed(outputs: Sequence[tf.Tensor], known: Container[str]
            ) -> List[tf.Operation]:
-  """Returns the operations that outputs depend on, each after its inputs.
-
-  The search stops at tensors whose names are in `known`.
-  """
+  """Returns the operations that outputs depend on, inputs first, down to `known`."""
   # Creation order would not do: differentiation adds inputs to existing loops.
   order, seen = {}, set()
   stack = [(tensor.op, False) for tensor in outputs]
@@ -159,8 +156,7 @@ def _reduced_constant(node: Node) -> Value:
 
 
 def _of_sizes(node: Node) -> Union[Value, List[Value]]:
-  """Returns output values if inputs depend on the batch size only, such as filled rows.
-  """
+  """Returns the values of outputs whose inputs depend on the batch size only."""
   kind = node.op.type
   random = kind in draws_lib.OPERATIONS
   place = _SHAPE_ARGUMENT.get(kind, 0 if random else None)

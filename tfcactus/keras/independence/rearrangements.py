@@ -168,10 +168,7 @@ def _tile(node: Node) -> Value:
 
 
 def _slice_axes(node: Node, shape: List[Optional[int]]) -> Dict[int, int]:
-  """Maps the axes that are sliced in full to their axes in the result.
-
-  `node` is a StridedSlice or its gradient; `shape` is that of the sliced tensor.
-  """
+  """Maps fully sliced axes of a StridedSlice or its gradient to axes of the result."""
   rank = len(shape)
   masks = {name: node.op.get_attr(f'{name}_mask') for name in (
       'begin', 'end', 'ellipsis', 'new_axis', 'shrink_axis')}
