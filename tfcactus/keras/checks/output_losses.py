@@ -109,10 +109,7 @@ class OutputLosses:
                                  weights.dtype)
 
   def spread(self, weights: tf.Tensor, outputs: Any) -> Any:
-    """Returns `weights` in the structure of the outputs.
-
-    An output without a loss gets the weights of the first output that has one.
-    """
+    """Returns `weights` per output; an output without a loss gets the first loss's."""
     if not _is_nested(outputs):
       return weights
     columns = {term.place: i for i, term in enumerate(self.terms(outputs))}

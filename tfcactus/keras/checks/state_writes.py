@@ -56,15 +56,12 @@ _UNMARKED = frozenset(('MatchingFiles', 'PyFuncStateless', 'ReadFile'))
 
 
 def check_no_writes(model: keras.Model) -> Any:
-  """Refuses models whose pass in training, or its gradient, is stateful.
+  """Raises ValueError if a model's pass in training, or its gradient, is stateful.
 
   Values that a layer assigns are neither clipped nor noisy, and stay with the weights.
   The pass is traced, not run; Python code that depends on more than the inputs, or that
-  runs eagerly, cannot be seen. Returns the model's outputs, in their structure.
-
-  Raises:
-    ValueError: naming the operation and the remedy, or if the inputs of the built model
-      are unknown.
+  runs eagerly, cannot be seen. Models of unknown inputs are refused. Returns the
+  model's outputs, in their structure.
   """
   spec = models.input_spec(model)
   if spec is None:
@@ -91,11 +88,11 @@ def check_no_writes(model: keras.Model) -> Any:
 
 
 def check_graph(graph: tf.Graph, what: str, model: Optional[keras.Model]) -> None:
-  """Raises ValueError, with the remedy, if a traced computation touches unknown state.
+  """Raises ValueError, with the remedy, if a traced computation touches other state.
 
-  Unknown state is anything kept, read or drawn besides weights of `model`. A function
-  that draws must be traced inside `patches.drawing`. `what` names the computation in
-  messages, in the plural.
+  Allowed are operations in `ALLOWED` and weights of `model`. A function that draws must
+  be traced inside `patches.drawing`. `what` names the computation in messages, in the
+  plural.
   """
   functions = {function.signature.name
                for function in graph.as_graph_def().library.function}

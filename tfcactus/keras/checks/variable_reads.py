@@ -112,11 +112,7 @@ class Calls:
 def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
                       answers: Iterable[Answer], losses: Sequence[tf.Tensor]
                      ) -> Optional[Unexplained]:
-  """Returns a use of a trainable variable that no rule answers for, or None.
-
-  `calls` and `answers`, one per captured tensor, belong to the pass of the `FuncGraph`;
-  gradients were taken of `losses`.
-  """
+  """Returns a trainable variable's use in `losses` that no rule explains, or None."""
   names = {_identity(variable): variable for variable in model.trainable_variables}
   handles = {inside.name: _of_handle(outside) for outside, inside in graph.captures
              if _of_handle(outside) in names}
