@@ -42,7 +42,7 @@ _FOLDED = 4096
 
 
 class Dependence(enum.IntEnum):
-  """What a tensor depends on, in the order of the lattice: the worst last."""
+  """Dependences of a tensor, in the order of the lattice: the worst last."""
 
   CONSTANT = 0
   BATCH_SIZE = 1
