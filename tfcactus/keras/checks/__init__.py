@@ -1,1 +1,1 @@
-"""What is proved or refused before a step is taken, and what a loss must be."""
+"""Proofs and refusals before a private step, and the losses that it accepts."""

@@ -1,4 +1,4 @@
-"""Which strategies of tf.distribute may spread a model over devices."""
+"""Refuses strategies of tf.distribute that noise is not shown to be right for."""
 
 from __future__ import annotations
 
@@ -21,14 +21,10 @@ _REMEDY = ('Use tf.distribute.MirroredStrategy for the devices of one machine, o
 
 
 def check(variables: Sequence[tf.Variable] = ()) -> None:
-  """Refuses strategies under which noise would not be added once.
+  """Raises ValueError for strategies under which noise would not be added once.
 
-  Args:
-    variables: Those of a model.
-
-  Raises:
-    ValueError: if one spreads them, or in the scope of one; or if it is not the one
-      in whose scope this is.
+  Checks the strategy of the current scope and those of a model's `variables`, and that
+  `variables` belong to the scope.
   """
   current = tf.distribute.get_strategy()
   _check_supported(current)

@@ -1,10 +1,10 @@
-"""Losses of which each is shown to be of its own example alone.
+"""Losses that are proved to depend on their own example only.
 
-A loss is traced on a batch, with its gradient. If every operation in it is
-known to treat examples alone (see `independence`), that batch is what trains: a proof,
-at no cost. If one goes over the examples the loss is refused: computed on one
-example it would be another. If one is merely unknown, the loss is computed on
-batches of one, where there are no others.
+A loss and its gradient are traced on a batch. If every operation is known to treat
+examples alone (see `independence`), training uses the loss of the batch: a proof
+without cost. If an operation mixes examples, the loss is refused: on one example alone
+it would be another. If an operation is merely unknown, the loss is computed on batches
+of one, where examples cannot mix.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tfcactus.keras.independence import graph_proof
 
 LossFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 _MaskedLossFn = Callable[..., tf.Tensor]
-"""Which may be given a mask of the predictions too."""
+"""Loss function that may also take a mask of the predictions."""
 
 _ONE_BY_ONE = (
     keras.losses.Hinge, keras.losses.SquaredHinge, keras.losses.hinge,
     keras.losses.squared_hinge)
-"""Keras takes their labels for 0 and 1 if all of a batch are; here, if all of an
-example are."""
+"""Keras reads labels as 0 and 1 if all labels of a batch are 0 or 1. This library
+decides per example."""
 
 _REMEDY = ('Let the loss function compute each example by itself: reduce the '
            'last axis (axis=-1), never the first.')
@@ -51,12 +51,10 @@ _found = threading.local()
 
 @contextlib.contextmanager
 def looked_at_once(model: keras.Model) -> Iterator[None]:
-  """Has a loss proved but once while a step is traced, whose pass is traced twice.
+  """Caches proofs of losses while a step is traced, since its pass is traced twice.
 
-  Not for longer: a loss may be another function when it is traced again.
-
-  Args:
-    model: The model that is trained, whose weights a loss may read.
+  Later traces prove anew, since a loss may have become another function. A loss may
+  read weights of `model`, the model that is trained.
   """
   _found.reasons, _found.model = {}, model
   try:
@@ -68,17 +66,12 @@ def looked_at_once(model: keras.Model) -> Iterator[None]:
 def loss_per_example(loss: Any) -> LossFn:
   """Returns (targets, predictions) -> losses of shape (batch,).
 
-  Where predictions carry a mask of Keras, such as that of
-  `Embedding(mask_zero=True)`, or the loss leaves out a class, an example's loss is
-  the mean over its positions that count: what Keras computes for a batch of that
-  example alone. It is zero where none does.
-
-  Args:
-    loss: What `compile` takes: a name, a `Loss` of any reduction (which is
-      ignored), or a function returning a loss per example.
-
-  Raises:
-    ValueError: if it is of another Keras, or none.
+  `loss` is an argument of `compile`: a name, a `Loss` of any reduction (which is
+  ignored), or a function that returns losses per example. If predictions carry a Keras
+  mask, such as that of `Embedding(mask_zero=True)`, or the loss ignores a class, an
+  example's loss is the mean over its positions that count, as Keras computes for a
+  batch of that example alone; zero if no position counts. Raises ValueError for a loss
+  of another Keras, or none.
   """
   versions.check_same_keras('loss', loss)
   loss = keras.losses.get(loss)
@@ -95,8 +88,8 @@ def loss_per_example(loss: Any) -> LossFn:
 
 
 def aligned_targets(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
-  """Targets in the shape and dtype in which `compile` hands them to a loss."""
-  # Losses of rank one targets would be averaged over the batch.
+  """Returns targets in the shape and dtype in which `compile` passes them to a loss."""
+  # With targets of rank one, losses would be averaged over the batch.
   if targets.shape.rank == 1 and predictions.shape.rank == 2:
     targets = targets[:, None]
   if targets.dtype.is_floating and predictions.dtype.is_floating:
@@ -105,14 +98,7 @@ def aligned_targets(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
 
 
 def mean_per_example(losses: tf.Tensor) -> tf.Tensor:
-  """Losses of shape (batch,): means over all axes but the first.
-
-  Args:
-    losses: Shape (batch, ...).
-
-  Raises:
-    ValueError: if they were reduced over the batch.
-  """
+  """Averages losses (batch, ...) per example; ValueError if the batch was reduced."""
   losses = tf.convert_to_tensor(losses)
   if losses.shape.rank == 0:
     raise ValueError(
@@ -126,13 +112,13 @@ def mean_per_example(losses: tf.Tensor) -> tf.Tensor:
 
 
 def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Means over the positions of each example that all masks let count."""
-  mean_per_example(losses)  # Checks it.
+  """Averages losses over the positions of each example that all masks count."""
+  mean_per_example(losses)  # Raises for losses without an axis of examples.
   rank = losses.shape.rank
   counts = tf.ones_like(losses)
   for mask in found:
     mask = tf.cast(mask, tf.bool)
-    # Losses of whole examples count unless all of an example is masked.
+    # The loss of a whole example counts unless all its positions are masked.
     mask = tf.reduce_any(mask, list(range(rank, mask.shape.rank)))
     while mask.shape.rank < rank:
       mask = mask[..., None]
@@ -144,15 +130,10 @@ def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _per_example(call: _MaskedLossFn, loss: Any) -> LossFn:
-  """Makes a loss be of each example alone, or raises when it is traced.
+  """Returns the loss computed per example; its trace raises ValueError if examples mix.
 
-  Args:
-    call: (targets, predictions, and a mask of them if there is one) -> losses of
-      shape (batch,).
-    loss: The loss of Keras that it calls.
-
-  Returns:
-    The same, which raises ValueError if an example's loss is of others too.
+  `call` maps (targets, predictions, and their mask if any) to losses of shape (batch,),
+  by the Keras `loss`.
   """
   apart = isinstance(loss, tuple(
       kind for kind in _ONE_BY_ONE if isinstance(kind, type))) or (
@@ -169,7 +150,7 @@ def _per_example(call: _MaskedLossFn, loss: Any) -> LossFn:
 
 
 def _reason(call: _MaskedLossFn, given: Sequence[tf.Tensor], apart: bool) -> str:
-  """Returns what `_unproved` says, which is asked once for each kind of `given`."""
+  """Returns `_unproved`, cached per shapes and dtypes of `given`."""
   reasons = getattr(_found, 'reasons', None)
   if reasons is None:
     return _unproved(call, given, apart)
@@ -181,17 +162,13 @@ def _reason(call: _MaskedLossFn, given: Sequence[tf.Tensor], apart: bool) -> str
 
 @tf.autograph.experimental.do_not_convert
 def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor], apart: bool) -> str:
-  """Returns why a loss is not proved to be of each example alone, or ''.
+  """Returns why a loss is not proved to depend on its own example only, or ''.
 
-  Args:
-    call: The loss.
-    given: Targets, predictions, and a mask of these if there is one.
-    apart: Whether it is known not to be, and is computed one by one.
-
-  Raises:
-    ValueError: if it is of several, or keeps, reads or draws what is not known.
+  `given` has targets, predictions and their mask, if any; `apart` marks a loss that is
+  known to mix examples in a batch. Raises ValueError if another loss mixes examples, or
+  if any loss keeps, reads or draws unknown data.
   """
-  # At least two, so that there is another example to depend on.
+  # With one example, no dependence on others could be seen.
   rows = max(2, given[1].shape[0])
   specs = [tf.TensorSpec([rows, *tensor.shape[1:]], tensor.dtype)
            for tensor in given]
@@ -230,7 +207,7 @@ def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor], apart: bool) -> s
 
 
 def _one_by_one(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> tf.Tensor:
-  """The losses of batches of one, and their gradients."""
+  """Returns losses computed on batches of one, with their gradients."""
   targets, predictions, *mask = given
   if predictions.shape[0] == 1:
     return call(*given)

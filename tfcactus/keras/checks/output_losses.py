@@ -1,4 +1,4 @@
-"""The loss of an example: those of all outputs, with the factors of `compile`."""
+"""The loss of an example: the sum over all outputs, with loss weights of `compile`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,10 @@ _Path = Tuple[Any, ...]
 
 
 class Term(NamedTuple):
-  """The loss of one output.
+  """The loss of one output, with its loss weight `factor`.
 
-  Attributes:
-    place: The output's, among all in the order of `tf.nest.flatten`.
-    path: Keys and indices that lead to the output.
-    compute: Losses per example.
-    factor: What it is multiplied by in the loss of an example.
+  `place` is the index of the output in the order of `tf.nest.flatten`, `path` the keys
+  and indices that lead to the output. `compute` returns losses per example.
   """
 
   place: int
@@ -37,41 +34,26 @@ class Term(NamedTuple):
 
 
 class OutputLosses:
-  """Losses per example of one output or of several, each by itself.
+  """Losses per example of one or several outputs.
 
-  An example's loss is the sum of those of its outputs, each times its loss
-  weight and the example's weight.
-
-  Attributes:
-    names: Of outputs that are a list, in order; or None.
+  An example's loss is the sum over its outputs, each times its loss weight and the
+  example's weight. `names` has the names of outputs that are a list, in order, or None.
   """
 
   def __init__(self, loss: Any, loss_weights: Any = None,
                names: Optional[Sequence[str]] = None):
-    """Takes what `compile` does.
+    """Takes the losses and loss weights of `compile`; ValueError for a wrong loss.
 
-    Args:
-      loss: One loss for all outputs; or a list or dict of them, by output, in
-        which some may be None or missing; or None, where all is by add_loss.
-      loss_weights: Numbers, likewise; None for ones.
-      names: Of the outputs, if they are a list.
-
-    Raises:
-      ValueError: if a loss is none, or of another Keras.
+    `loss` is one loss for all outputs, or a list or dict of losses by output, in which
+    some may be None or missing, or None if layers add all losses. `loss_weights` are
+    numbers in such a structure; None is ones.
     """
     self.names = names
     self._losses = _mapped(example_losses.loss_per_example, loss)
     self._factors = _mapped(_factor, loss_weights)
 
   def terms(self, outputs: Any) -> List[Term]:
-    """The outputs that have a loss.
-
-    Args:
-      outputs: What the model returns, in its structure.
-
-    Raises:
-      ValueError: if losses or loss weights are of other outputs.
-    """
+    """Returns a term per output with a loss; ValueError if losses have other keys."""
     paths = _paths(outputs)
     losses = self._conformed('loss', self._losses, outputs, broadcast=True)
     factors = self._conformed('loss_weights', self._factors, outputs,
@@ -81,17 +63,10 @@ class OutputLosses:
             enumerate(zip(paths, losses, factors)) if compute is not None]
 
   def targets(self, y: Any, outputs: Any) -> Any:
-    """The targets of those outputs that have a loss.
+    """Returns targets of the outputs that have a loss; ValueError if any is missing.
 
-    Args:
-      y: Targets in the structure of the outputs, or by name.
-      outputs: What the model returns, in its structure.
-
-    Returns:
-      A tensor if the model returns one; else a list, one for each term.
-
-    Raises:
-      ValueError: if any is missing, or no array.
+    `y` has the structure of the model's outputs, or is by name. The result is a tensor
+    if the model returns one, else a list with one dense tensor per term.
     """
     found = self._conformed('y', y, outputs, broadcast=False)
     chosen = [_target(found[term.place], self._name(term)) for term in
@@ -99,18 +74,10 @@ class OutputLosses:
     return chosen if _is_nested(outputs) or not chosen else chosen[0]
 
   def weights(self, sample_weight: Any, outputs: Any, rows: tf.Tensor) -> tf.Tensor:
-    """The weight of each example, in each of its losses if there are several.
+    """Returns example weights, (rows,), or (rows, terms) for a structure of outputs.
 
-    Args:
-      sample_weight: None, an array for all outputs, or arrays by output.
-      outputs: What the model returns, in its structure.
-      rows: The number of examples.
-
-    Returns:
-      Shape (rows,), or (rows, terms) where the model returns a structure.
-
-    Raises:
-      ValueError: if one is not of shape (rows,).
+    `sample_weight` is None, an array for all outputs, or arrays by output. Raises
+    ValueError if a weight is not of shape (rows,).
     """
     terms = self.terms(outputs)
     found = self._conformed('sample_weight', sample_weight, outputs, broadcast=True)
@@ -120,13 +87,9 @@ class OutputLosses:
     return tf.stack(columns, 1) if _is_nested(outputs) else columns[0]
 
   def __call__(self, targets: Any, predictions: Any) -> Optional[tf.Tensor]:
-    """Losses times loss weights, in the shape that `weights` has; None without any.
+    """Returns losses times loss weights, shaped as `weights`; None without losses.
 
-    Those of loss weight zero are left as they are; `used_weights` drops them.
-
-    Args:
-      targets: As `targets` returns them.
-      predictions: What the model returned.
+    Losses with loss weight zero are left as they are; `used_weights` drops them.
     """
     flat, terms = tf.nest.flatten(predictions), self.terms(predictions)
     if not terms:
@@ -138,7 +101,7 @@ class OutputLosses:
     return tf.stack(precision.alike(losses), 1)
 
   def used_weights(self, weights: tf.Tensor, outputs: Any) -> tf.Tensor:
-    """Weights, as `weights` returns them, of which losses not trained by have zero."""
+    """Returns `weights` with zeros for losses whose loss weight is zero."""
     used = [float(term.factor != 0) for term in self.terms(outputs)]
     if all(used):
       return weights
@@ -146,10 +109,7 @@ class OutputLosses:
                                  weights.dtype)
 
   def spread(self, weights: tf.Tensor, outputs: Any) -> Any:
-    """Weights, as `weights` returns them, in the structure of the outputs.
-
-    An output without a loss has those of the first one.
-    """
+    """Returns `weights` per output; an output without a loss gets the first loss's."""
     if not _is_nested(outputs):
       return weights
     columns = {term.place: i for i, term in enumerate(self.terms(outputs))}
@@ -164,7 +124,7 @@ class OutputLosses:
 
   def _conformed(self, what: str, given: Any, outputs: Any, broadcast: bool
                 ) -> List[Any]:
-    """One entry for each output, in the order of `tf.nest.flatten`."""
+    """Returns one entry per output, in the order of `tf.nest.flatten`."""
     if not _is_nested(outputs):
       return [_only(what, given)]
     if given is None or not _is_nested(given):
@@ -187,7 +147,7 @@ class OutputLosses:
             for each in self._conformed(what, part, output, broadcast)]
 
   def _by_name(self, what: str, given: Any, outputs: Sequence[Any]) -> Any:
-    """A dict by the names of outputs, as a list."""
+    """Returns a dict by names of outputs as a list."""
     names = self.names or [f'output_{i + 1}' for i in range(len(outputs))]
     if len(names) != len(outputs) or set(given) - set(names):
       raise ValueError(_OTHER.format(what, list(names), _keys(given)))
@@ -203,7 +163,7 @@ def _is_nested(structure: Any) -> bool:
 
 
 def _mapped(function: Callable[[Any], Any], structure: Any) -> Any:
-  """The same structure of lists and dicts, of what a function makes of its leaves."""
+  """Applies a function to the leaves of lists and dicts."""
   if isinstance(structure, dict):
     return {key: _mapped(function, value) for key, value in structure.items()}
   if isinstance(structure, (list, tuple)):
@@ -212,7 +172,7 @@ def _mapped(function: Callable[[Any], Any], structure: Any) -> Any:
 
 
 def _paths(outputs: Any) -> List[_Path]:
-  """Where each output is, in the order of `tf.nest.flatten`."""
+  """Returns the path of each output, in the order of `tf.nest.flatten`."""
   if not _is_nested(outputs):
     return [()]
   parts = ([(key, outputs[key]) for key in sorted(outputs)] if
@@ -221,7 +181,7 @@ def _paths(outputs: Any) -> List[_Path]:
 
 
 def _only(what: str, given: Any) -> Any:
-  """What is given for the one output of a model."""
+  """Returns the entry given for the one output of a model."""
   while _is_nested(given):
     if not given:
       return None

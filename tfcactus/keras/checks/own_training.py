@@ -1,4 +1,4 @@
-"""Refuses models with a train_step or compute_loss of their own."""
+"""Refuses models that override train_step, compute_loss or make_train_function."""
 
 from __future__ import annotations
 
@@ -13,13 +13,9 @@ _BESIDE = ('test_step', 'predict_step', 'compute_metrics')
 
 
 def check_own_training(model: keras.Model) -> None:
-  """Refuses a model that says itself how it is trained; warns of the rest.
+  """Raises ValueError if a model overrides a training method; warns of other steps.
 
-  What such a method does, besides calling the model and its compiled loss, cannot
-  be told from outside.
-
-  Raises:
-    ValueError: naming the method and the remedy.
+  Such a method may do anything besides calling the model and its compiled loss.
   """
   own = _overridden(model, _TRAINING)
   if own:

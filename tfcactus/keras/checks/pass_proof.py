@@ -1,4 +1,4 @@
-"""Whether a pass over a whole batch gives each example's gradients: a proof."""
+"""Proof that a pass over a whole batch gives each example's gradients."""
 
 from __future__ import annotations
 
@@ -21,13 +21,10 @@ from tfcactus.keras.independence import graph_proof
 
 
 class Pass(NamedTuple):
-  """A pass over a batch.
+  """Tensors of one traced forward and backward pass over a batch.
 
-  Attributes:
-    rows: All tensors that it gives, one row an example.
-    losses: Those whose gradient was taken.
-    calls: Of rules.
-    answers: What the rules gave.
+  `rows` has all outputs of the pass, one row per example; gradients were taken of
+  `losses`. `calls` and `answers` record the rules and the gradients that they gave.
   """
 
   rows: Sequence[tf.Tensor]
@@ -37,13 +34,10 @@ class Pass(NamedTuple):
 
 
 class Unproved(NamedTuple):
-  """What a pass is not shown to do.
+  """A property of a pass that the proof failed to show, and the operation to blame.
 
-  Attributes:
-    reason: In words.
-    operation: The name of the operation to blame.
-    variable: A weight that it uses, whose gradient no rule accounts for; None if
-      it takes several examples, or is not known to take each alone.
+  `variable` is a weight whose gradient at the operation no rule gives; None if the
+  operation mixes examples or is unknown.
   """
 
   reason: str
@@ -52,15 +46,10 @@ class Unproved(NamedTuple):
 
 
 class TracedPass(NamedTuple):
-  """A pass, traced to be looked at.
+  """A pass traced for analysis; `examples` are the inputs, one row per example.
 
-  What is vectorised in it has something of the same dependences in its place.
-
-  Attributes:
-    graph: Of the whole pass, its gradients included.
-    examples: The graph's inputs, one row an example.
-    complete: Whether nothing has something else in its place.
-    found: What the pass gave.
+  Stand-ins with equal dependences replace vectorised code; `complete` if there are
+  none. `graph` includes gradients.
   """
 
   graph: tf.Graph
@@ -71,13 +60,7 @@ class TracedPass(NamedTuple):
 
 @tf.autograph.experimental.do_not_convert
 def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedPass:
-  """Traces a pass.
-
-  Args:
-    model: The model.
-    run: batch -> the pass.
-    batch: `TensorSpec`s of one row an example, of known shapes.
-  """
+  """Traces `run`, a pass, on `TensorSpec`s of known shapes with one row per example."""
   made: List[Pass] = []
   stood_in_for: List[tf.Graph] = []
 
@@ -94,11 +77,7 @@ def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedP
 
 
 def unproved(model: keras.Model, traced: TracedPass) -> Optional[Unproved]:
-  """Why a pass is not proved to give the gradient of each example, all of it.
-
-  Returns:
-    None if it is proved.
-  """
+  """Returns None if the pass is proved to give each whole gradient, else why not."""
   graph, examples, _, found = traced
   unexplained = variable_reads.first_unexplained(
       graph, model, found.calls, found.answers, found.losses)
@@ -110,14 +89,9 @@ def unproved(model: keras.Model, traced: TracedPass) -> Optional[Unproved]:
 
 
 def check_no_writes(model: keras.Model, traced: TracedPass) -> None:
-  """Refuses a model whose pass is stateful; see `state_writes`.
+  """Raises ValueError, with the remedy, if a pass is stateful; see `state_writes`.
 
-  Args:
-    model: The model.
-    traced: Its pass, which shows all that is done if it is complete.
-
-  Raises:
-    ValueError: naming the operation and the remedy.
+  The traced pass shows all operations only if it is complete.
   """
   if traced.complete:
     state_writes.check_graph(traced.graph, 'layers', model)

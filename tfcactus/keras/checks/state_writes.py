@@ -1,10 +1,10 @@
-"""Refuses passes that keep, read or draw what the account does not know of.
+"""Refuses passes that keep, read or draw data outside of the privacy account.
 
-A private step releases a noisy sum and nothing else. So a layer or a loss may not
-write what it saw of the data, may not read what somebody else writes, and may not
-draw by a state that this library does not set. TensorFlow marks the operations that
-can: those it registers as stateful, and those that take a resource. Each of them is in
-`ALLOWED`, with the reason, or refused: one that nobody thought of is refused too.
+A private step releases a noisy sum and nothing else. So a layer or a loss may not write
+values of the data, read values that other code writes, or draw by a state that this
+library does not set. TensorFlow marks the operations that can: it registers them as
+stateful, or they take a resource. Each of them is in `ALLOWED`, with the reason, or
+refused; unknown ones are refused too.
 """
 
 from __future__ import annotations
@@ -49,28 +49,19 @@ ALLOWED: Dict[str, str] = {
         'CudnnRNNBackpropV2', 'CudnnRNNBackpropV3'),
                     'its state is that of its dropout, which has to be zero'),
 }
-"""Stateful operations that a pass may hold, each with the reason."""
+"""Stateful operations that a pass may contain, each with the reason."""
 
 _UNMARKED = frozenset(('MatchingFiles', 'PyFuncStateless', 'ReadFile'))
-"""Operations that reach outside of the graph, and are not registered as stateful."""
+"""Operations that reach outside of the graph but are not registered as stateful."""
 
 
 def check_no_writes(model: keras.Model) -> Any:
-  """Refuses models whose pass in training, or its gradient, is stateful.
+  """Raises ValueError if a model's pass in training, or its gradient, is stateful.
 
-  What a layer assigns is neither clipped nor noisy, and it is kept with the
-  weights. The pass is traced, not run; Python code that depends on more than
-  the inputs, or that runs eagerly, cannot be seen.
-
-  Args:
-    model: A built model.
-
-  Returns:
-    What the model returns, in its structure.
-
-  Raises:
-    ValueError: naming the operation and the remedy, or if the inputs of the
-      model are unknown.
+  Values that a layer assigns are neither clipped nor noisy, and stay with the weights.
+  The pass is traced, not run; Python code that depends on more than the inputs, or that
+  runs eagerly, cannot be seen. Models of unknown inputs are refused. Returns the
+  model's outputs, in their structure.
   """
   spec = models.input_spec(model)
   if spec is None:
@@ -89,7 +80,7 @@ def check_no_writes(model: keras.Model) -> Any:
         models.tf_variables(model))
     return outputs, gradients
 
-  # Not in an init_scope, which would stop the tape from recording.
+  # An init_scope would stop the tape from recording.
   with patches.drawing(model, draws.secret_seed):
     graph = graphs.looked_at(forward_and_back).get_concrete_function(spec).graph
   check_graph(graph, 'layers', model)
@@ -97,15 +88,11 @@ def check_no_writes(model: keras.Model) -> Any:
 
 
 def check_graph(graph: tf.Graph, what: str, model: Optional[keras.Model]) -> None:
-  """Refuses a traced computation that keeps, reads or draws what is not known.
+  """Raises ValueError, with the remedy, if a traced computation touches other state.
 
-  Args:
-    graph: Of a function, traced inside `patches.drawing` if it may draw.
-    what: Names the computation in messages, in the plural.
-    model: The model whose weights it may read; None for none.
-
-  Raises:
-    ValueError: naming the operation and the remedy.
+  Allowed are operations in `ALLOWED` and weights of `model`. A function that draws must
+  be traced inside `patches.drawing`. `what` names the computation in messages, in the
+  plural.
   """
   functions = {function.signature.name
                for function in graph.as_graph_def().library.function}
@@ -116,7 +103,7 @@ def check_graph(graph: tf.Graph, what: str, model: Optional[keras.Model]) -> Non
 
 
 def _is_allowed(node: tf.compat.v1.NodeDef) -> bool:
-  """Whether an operation is stateless, or one of `ALLOWED`."""
+  """Whether an operation is stateless or one of `ALLOWED`."""
   signature = op_def_registry.get(node.op)
   if signature is None or node.op in _UNMARKED:
     return False
@@ -128,7 +115,7 @@ def _is_allowed(node: tf.compat.v1.NodeDef) -> bool:
 
 
 def _refusal(node: tf.compat.v1.NodeDef, what: str) -> str:
-  """Returns the words for an operation that is refused."""
+  """Returns the error message for an operation that is refused."""
   if _draws(node):
     return (
         f'Expected {what} that draw by tf.random.uniform, normal or '
@@ -158,13 +145,10 @@ def _draws(node: tf.compat.v1.NodeDef) -> bool:
 
 
 def _check_captures(graph: tf.Graph, what: str, model: Optional[keras.Model]) -> None:
-  """Refuses variables that are not weights of the model.
+  """Raises ValueError for captured variables that are not weights of the model.
 
-  Weights that change other than by steps are noticed, and end the guarantee. Any
-  other variable may be set to something of the data by a callback, unseen.
-
-  Raises:
-    ValueError: naming the variable.
+  Changes of weights outside of steps are noticed and end the guarantee. A callback may
+  set any other variable to values of the data, unseen.
   """
   weights = [] if model is None else model.weights
   known = {id(models.handle(variable)) for variable in weights}

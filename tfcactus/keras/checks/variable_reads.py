@@ -1,12 +1,11 @@
-"""Whether the rules of a batched pass account for every use of the weights.
+"""Proof that the rules of a batched pass account for every use of the weights.
 
-A rule gives the gradient of its layer's weights by what the layer itself does with
-them. Weights are in reach of other code too: of a loss, of another layer, of a
-closure. What is done with them there has a gradient that no rule gives. So the
-pass is traced, and each weight followed from where it is read to the loss: along
-the way it must meet a tensor whose rule, in the very call that read it, answers for
-it. Plain data flow is followed, whatever the operations do, into loops and
-functions as into any operation.
+A rule gives the gradient with respect to its layer's weights through the layer's own
+computation. Other code can use weights too: a loss, another layer, a closure. No rule
+gives the gradient through such a use. So the pass is traced, and each weight is
+followed from where it is read to the loss. On the way it must meet a tensor captured by
+the rule in the call that read it. The analysis follows plain data flow, whatever the
+operations compute; loops and functions count as operations.
 """
 
 from __future__ import annotations
@@ -32,12 +31,9 @@ from tfcactus.keras.independence import graph_proof
 
 
 class Answer(NamedTuple):
-  """What the gradient of one tensor is turned into.
+  """The weights whose gradients a rule computes from the gradient of one tensor.
 
-  Attributes:
-    tensor: The tensor that a rule captured.
-    call: The number of the call in which it did.
-    variables: Those that the rule gave a gradient of.
+  The rule captured `tensor` in its call number `call`.
   """
 
   tensor: tf.Tensor
@@ -46,12 +42,7 @@ class Answer(NamedTuple):
 
 
 class Unexplained(NamedTuple):
-  """A use of a weight that is in no rule's gradient.
-
-  Attributes:
-    variable: The weight.
-    operation: The name of the operation that uses it.
-  """
+  """A use of a weight by an operation that no rule's gradient contains."""
 
   variable: keras.Variable
   operation: str
@@ -70,7 +61,7 @@ class _Read(NamedTuple):
 
 
 class Calls:
-  """Which operations of a graph are made in which call of a rule."""
+  """Record of the operations that each call of a rule adds to a graph."""
 
   def __init__(self) -> None:
     self._graph = _current_graph()
@@ -80,14 +71,10 @@ class Calls:
 
   @contextlib.contextmanager
   def one(self, layer: keras.layers.Layer) -> Iterator[int]:
-    """A call, inside others or not; gives its number.
+    """Records a call of a layer, nested or not; yields its number.
 
-    Args:
-      layer: The layer called.
-
-    Raises:
-      ValueError: if it is not called where the pass is made, but in a loop or a
-        function, out of which its gradients cannot be taken.
+    Raises ValueError if the layer is called in a loop or a function inside the pass,
+    which gradients cannot leave.
     """
     if _current_graph() is not self._graph:
       raise ValueError(
@@ -104,7 +91,7 @@ class Calls:
       self._note()
 
   def of_operations(self, graph: tf.Graph) -> List[Tuple[tf.Operation, Optional[int]]]:
-    """The operations of a graph as they were made, with the calls they are of."""
+    """Returns a graph's operations in order of creation, each with its call or None."""
     found, call = [], None
     changes = iter(self._changes[1:] if graph is self._graph else [])
     place, following = next(changes, (-1, None))
@@ -117,7 +104,7 @@ class Calls:
 
   def _note(self) -> None:
     if self._graph is not None:
-      # Grows by one with each operation.
+      # The graph's version grows by one with each operation.
       self._changes.append(
           (self._graph.version, self._open[-1] if self._open else None))
 
@@ -125,15 +112,7 @@ class Calls:
 def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
                       answers: Iterable[Answer], losses: Sequence[tf.Tensor]
                      ) -> Optional[Unexplained]:
-  """Which use of a trainable variable no rule answers for, or None.
-
-  Args:
-    graph: The `FuncGraph` of a pass.
-    model: The model.
-    calls: Made in that pass.
-    answers: One for each tensor that a rule captured.
-    losses: What the gradient was taken of.
-  """
+  """Returns a trainable variable's use in `losses` that no rule explains, or None."""
   names = {_identity(variable): variable for variable in model.trainable_variables}
   handles = {inside.name: _of_handle(outside) for outside, inside in graph.captures
              if _of_handle(outside) in names}
@@ -160,7 +139,7 @@ def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
 
 def _reads_of(op: tf.Operation, call: Optional[int], handles: Dict[str, str],
               reads: Dict[str, FrozenSet[_Read]]) -> FrozenSet[_Read]:
-  """The reads that an operation's outputs may have a gradient by."""
+  """Returns the reads that an operation's outputs may have gradients for."""
   if op.type == 'StopGradient':
     return frozenset()
   own = {_Read(handles[tensor.name], call, op.name)
@@ -179,7 +158,7 @@ def _identity(variable: keras.Variable) -> str:
 
 
 def _of_handle(handle: Any) -> str:
-  """Tells variables apart by their handles: each has a name of its own."""
+  """Identifies a variable by its handle, whose name is unique."""
   eager = isinstance(handle, tf.__internal__.EagerTensor)
   return repr(handle) if eager and handle.dtype == tf.resource else ''
 

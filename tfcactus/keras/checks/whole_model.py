@@ -1,4 +1,7 @@
-"""Which models are refused: for their layers, regularizers or devices."""
+"""Refuses models for their layers, regularizers, inputs or devices.
+
+Each ValueError names the layer and the remedy.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,7 @@ from tfcactus.keras.compat.versions import keras
 
 
 def check_model(model: keras.Model) -> None:
-  """Refuses models that a drop-in optimizer cannot train privately.
-
-  Args:
-    model: The model.
-
-  Raises:
-    ValueError: naming the layer and the remedy.
-  """
+  """Raises ValueError if a drop-in optimizer cannot train the model privately."""
   check_layers(model)
   if model.built:
     state_writes.check_no_writes(model)
@@ -27,17 +23,10 @@ def check_model(model: keras.Model) -> None:
 
 def check_layers(model: keras.Model, half: bool = False, losses: bool = False
                 ) -> None:
-  """Refuses layers and losses that are not a matter of one example.
+  """Raises ValueError for layers and losses that mix examples or that nothing clips.
 
-  Args:
-    model: The model.
-    half: Whether float16 is allowed, since gradients are unscaled before they
-      are clipped.
-    losses: Whether it may add losses and have regularizers, since they are taken
-      care of.
-
-  Raises:
-    ValueError: naming the layer and the remedy.
+  `half` allows float16, if gradients are unscaled before clipping; `losses` allows
+  added losses and regularizers, if the caller handles them.
   """
   devices.check([models.tf_variable(v) for v in model.trainable_variables])
   for layer in models.flat_layers(model):
@@ -53,11 +42,7 @@ def check_layers(model: keras.Model, half: bool = False, losses: bool = False
 
 
 def check_texts(model: keras.Model) -> None:
-  """Refuses layers that split texts, whose lengths no vectorised pass knows.
-
-  Raises:
-    ValueError: naming the layer and the remedy.
-  """
+  """Raises ValueError for layers that split texts into unknown numbers of words."""
   for layer in models.flat_layers(model):
     if models.splits_texts(layer):
       raise ValueError(
@@ -69,15 +54,9 @@ def check_texts(model: keras.Model) -> None:
 
 
 def check_arguments(model: object, plan: object, private: type) -> None:
-  """Refuses what is no model, or no plan, or several devices.
+  """Raises ValueError for a wrong model or plan, or an unsupported strategy.
 
-  Args:
-    model: To be made private.
-    plan: A `PrivacyPlan`.
-    private: The class of models that are private already.
-
-  Raises:
-    ValueError: naming what came.
+  `private` is the class of models that are private already.
   """
   devices.check()
   versions.check_same_keras('model', model)
@@ -120,7 +99,7 @@ def _check_regularizers(layer: keras.layers.Layer) -> None:
 
 
 def _normalizes_batches(layer: keras.layers.Layer) -> bool:
-  """Whether it is any kind of BatchNormalization that is not frozen."""
+  """Whether a layer is a BatchNormalization of any kind that is not frozen."""
   if not any('BatchNorm' in cls.__name__ for cls in type(layer).__mro__):
     return False
   return layer.trainable or models.mixes_when_frozen(layer)

@@ -1,1 +1,1 @@
-"""Sums of clipped per-example gradients."""
+"""Per-example gradients, clipped and summed."""

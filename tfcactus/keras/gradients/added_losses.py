@@ -1,10 +1,9 @@
-"""Losses that layers add in a pass, kept apart for each example.
+"""Losses that layers add (`add_loss`, activity regularizers), per example.
 
-Keras adds a loss up over a batch, or averages it, however its layer likes. An
-example's part is what its layer adds on a batch of that example alone; there the
-loss is no matter of others, whatever the layer does. So layers that add losses run on
-batches of one, and activity regularizers, which are functions of outputs, on the
-outputs of one.
+Keras layers may sum or average an added loss over a batch. The loss that belongs to one
+example is the loss that the layer adds on a batch of that example alone. So layers that
+add losses run on batches of one, and activity regularizers, which are functions of
+outputs, run on the output of one example at a time.
 """
 
 from __future__ import annotations
@@ -26,11 +25,7 @@ from tfcactus.keras.compat import patches
 
 
 class NotOneEach(ValueError):
-  """A layer added a loss of several examples together.
-
-  Attributes:
-    layer: The layer.
-  """
+  """Raised if a `layer` added one loss for several examples together."""
 
   def __init__(self, words: str, layer: Any):
     super().__init__(words)
@@ -44,23 +39,19 @@ class Added:
     self._found: List[tf.Tensor] = []
 
   def total(self) -> Optional[tf.Tensor]:
-    """Their sum in at least float32, or None if there are none."""
+    """Returns the sum in at least float32, or None if no losses were added."""
     if not self._found:
       return None
     return tf.add_n(precision.alike(self._found))
 
   def add(self, loss: tf.Tensor) -> None:
-    """Adds one."""
+    """Records a loss."""
     self._found.append(loss)
 
 
 @contextlib.contextmanager
 def of_one(model: Any) -> Iterator[Added]:
-  """Collects what is added inside, in a pass over a batch of one example.
-
-  Args:
-    model: The model or layer that is called.
-  """
+  """Collects losses that a model or layer adds in a pass over one example; scalars."""
   added = Added()
 
   def add_loss(losses: Any, **kwargs: Any) -> None:
@@ -76,12 +67,7 @@ def of_one(model: Any) -> Iterator[Added]:
 
 @contextlib.contextmanager
 def of_rows(model: Any, rows: int) -> Iterator[Added]:
-  """Collects what is added inside, in a pass over a batch of examples.
-
-  Args:
-    model: The model.
-    rows: How many there are.
-  """
+  """Collects losses that a model adds in a pass over `rows` examples; shape (rows,)."""
   added = Added()
   with contextlib.ExitStack() as stack:
     for layer in _layers(model):
@@ -91,7 +77,7 @@ def of_rows(model: Any, rows: int) -> Iterator[Added]:
 
 @contextlib.contextmanager
 def _collecting_rows(layer: Any, rows: int, added: Added) -> Iterator[None]:
-  """The same for one layer: shape (rows,), a number for each example."""
+  """Collects the losses of one layer in `added`, each of shape (rows,)."""
   regularizer: Any = getattr(layer, compat.ACTIVITY_REGULARIZER, None)
   handled: List[tf.Tensor] = []
 
@@ -104,7 +90,7 @@ def _collecting_rows(layer: Any, rows: int, added: Added) -> Iterator[None]:
 
   def add_loss(losses: Any, **kwargs: Any) -> None:
     del kwargs
-    if handled:  # That of the activity regularizer, which Keras hands on.
+    if handled:  # Keras passes on the loss that `of_outputs` returned.
       handled.pop()
       return
     for loss in tf.nest.flatten(losses):

@@ -1,4 +1,4 @@
-"""One pass over a physical batch: predictions, losses, per-example gradients."""
+"""One forward and backward pass over a physical batch, with per-example gradients."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from tfcactus.keras.gradients.layers.base import LayerCall
 from tfcactus.keras.gradients.layers.base import LayerRule
 
 Batch = Tuple[Any, Any, tf.Tensor]
-"""Inputs, targets and weights; structures, structures, and one tensor."""
+"""Inputs, targets and weights: two structures of tensors and one tensor."""
 
 _LOSS_SCALE = 2.0**10
-"""Keeps float16 gradients of one example from vanishing. A constant: a scale
-that followed the gradients would tell of them."""
+"""Keeps float16 gradients of one example from underflowing. It is constant: dynamic
+loss scaling would leak information on the gradients."""
 
 
 def _scale(model: keras.Model) -> float:
-  """What losses are multiplied by, to be divided out before clipping."""
+  """Returns the factor of the losses, which is divided out before clipping."""
   layers = models.flat_layers(model)
   half = any(getattr(layer, 'compute_dtype', None) == 'float16'
              for layer in layers)
@@ -54,16 +54,15 @@ def _unscaled(gradient: tf.Tensor, scale: float) -> tf.Tensor:
 
 
 class PassResult(NamedTuple):
-  """What a pass over one physical batch gives.
+  """Gradients, predictions and losses of one physical batch.
 
   Attributes:
-    gradients: One for each trainable variable, in the model's order.
-    predictions: What the model returned, tensors of shape (rows, ...), with the
-      masks that Keras hung on them.
-    losses: Shape (rows,), or (rows, outputs), not weighted.
-    added: Shape (rows,), what layers added to the losses; None if nothing.
-    calls: In which operations were made; None if all of the model is vectorised.
-    answers: Which weights rules gave gradients of, at which tensors.
+    gradients: One per trainable variable, in the model's order.
+    predictions: The model's outputs, tensors of shape (rows, ...), with Keras masks.
+    losses: Shape (rows,) or (rows, outputs), not weighted.
+    added: Losses that layers added, shape (rows,); None if there are none.
+    calls: Operations of each rule's call; None if the whole model is vectorised.
+    answers: The weights that rules gave gradients of, with the captured tensors.
   """
 
   gradients: Sequence[forms.GradientForm]
@@ -75,11 +74,7 @@ class PassResult(NamedTuple):
 
 
 class NotOneRowEach(ValueError):
-  """A layer was not called on one row for each example.
-
-  Attributes:
-    layer: The layer.
-  """
+  """Raised if a `layer` with a rule is not called on one row per example."""
 
   def __init__(self, words: str, layer: keras.layers.Layer):
     super().__init__(words)
@@ -87,17 +82,13 @@ class NotOneRowEach(ValueError):
 
 
 def takes_part(weights: tf.Tensor) -> tf.Tensor:
-  """Which examples have any weight at all, as booleans of shape (rows,)."""
+  """Returns booleans of shape (rows,): which examples have any nonzero weight."""
   found = tf.not_equal(weights, 0)
   return found if found.shape.rank == 1 else tf.reduce_any(found, 1)
 
 
 def _losses(losses: Optional[tf.Tensor], added: Optional[tf.Tensor]) -> tf.Tensor:
-  """The losses of outputs, of which there may be none if layers add some.
-
-  Raises:
-    ValueError: if there is no loss at all.
-  """
+  """Returns the losses, zeros if only layers add losses; ValueError without any."""
   if losses is not None:
     return losses
   if added is None:
@@ -110,8 +101,8 @@ def _losses(losses: Optional[tf.Tensor], added: Optional[tf.Tensor]) -> tf.Tenso
 
 def _weighted(losses: tf.Tensor, weights: tf.Tensor, added: Optional[tf.Tensor]
              ) -> tf.Tensor:
-  """The loss of each example, shape (rows,)."""
-  # A loss of weight zero may be anything: its gradient must not be 0 * NaN.
+  """Returns each example's weighted loss plus added losses, shape (rows,)."""
+  # A loss of weight zero may be NaN or infinite: its gradient must not be 0 * NaN.
   used = tf.where(tf.not_equal(weights, 0), losses * tf.cast(
       weights, losses.dtype), tf.zeros_like(losses))
   if used.shape.rank == 2:
@@ -124,13 +115,10 @@ def _weighted(losses: tf.Tensor, weights: tf.Tensor, added: Optional[tf.Tensor]
 
 def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
             batch: Batch) -> PassResult:
-  """One forward and one backward pass of the whole batch.
+  """Runs one forward and one backward pass over the whole batch.
 
-  Args:
-    model: The model.
-    routes: Its routes; no layer may mix examples.
-    compute_loss: (targets, predictions) -> losses, (rows,) or (rows, outputs).
-    batch: Inputs, targets and weights, of a known number of rows.
+  No route may mix examples. `compute_loss` maps (targets, predictions) to losses of
+  shape (rows,) or (rows, outputs); `batch` has a known number of rows.
   """
   x, targets, weights = batch
   captured: List[_Captured] = []
@@ -175,7 +163,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
 
 
 class _Captured(NamedTuple):
-  """A tensor whose gradient a rule asked for, in one of the calls."""
+  """A tensor whose gradient a rule needs, and the number of the rule's call."""
 
   rule: LayerRule
   layer: keras.layers.Layer
@@ -187,12 +175,12 @@ class _Captured(NamedTuple):
 @contextlib.contextmanager
 def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
                calls: variable_reads.Calls) -> Iterator[None]:
-  """Runs each layer by its rule for a while."""
+  """Runs each layer that has a rule by the rule while the context is open."""
 
   def by_rule(rule: LayerRule, layer: keras.layers.Layer, call: Callable[..., Any],
               *args: Any, **kwargs: Any) -> Any:
     call = graphs.as_keras_calls(call)
-    if not args:  # Keras 3 hands on by name what was called by name.
+    if not args:  # Keras 3 passes named arguments on by name.
       name = next(name for name in inspect.signature(call).parameters
                   if name in kwargs)
       args, call = (kwargs.pop(name),), _by_name(call, name)
@@ -208,13 +196,13 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
 
 
 def _by_name(call: Callable[..., Any], name: str) -> Callable[..., Any]:
-  """Takes by position what is passed on by name."""
+  """Returns `call` with its first positional argument passed by name."""
   return lambda *args, **kwargs: call(*args[1:], **{name: args[0]}, **kwargs)
 
 
 def _added(gradients: List[forms.GradientForm], variable: tf.Variable, rows: int
           ) -> forms.GradientForm:
-  """The sum of the gradients of a variable, which may be used any number of times."""
+  """Returns a variable's gradient summed over all its uses; zeros without any."""
   if gradients:
     return forms.added(gradients)
   return forms.Dense(
@@ -222,7 +210,7 @@ def _added(gradients: List[forms.GradientForm], variable: tf.Variable, rows: int
 
 
 def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassResult:
-  """The same by vectorising the pass over one example; arguments as there."""
+  """Runs the pass over each example alone by `tf.vectorized_map`; see `batched`."""
   scale = _scale(model)
 
   @graphs.as_written
@@ -267,5 +255,5 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
 
 
 def _alone(example: Any) -> Any:
-  """A batch of one example."""
+  """Returns a batch of one example."""
   return tf.nest.map_structure(lambda value: value[None], example)

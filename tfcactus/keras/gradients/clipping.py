@@ -12,47 +12,41 @@ import tensorflow as tf
 from tfcactus.keras.gradients import forms
 
 CLIP_MARGIN = 1e-5
-"""Clipped norms stay this fraction below the bound.
-
-It covers what rounding may make a norm too small by, `forms.NORM_ERROR`. The rest,
-7.8e-6, covers the rounding of float64 sums of up to `MOST_ROUNDINGS` numbers."""
+"""Clipped norms stay this fraction below the clipping norm. It covers the error of
+norms, `forms.NORM_ERROR`; the remaining 7.8e-6 covers the rounding of float64 sums of
+up to `MOST_ROUNDINGS` numbers."""
 
 MOST_ROUNDINGS = 3.4e10
-"""Examples of a batch, times the number of roundings that each goes through (rows of a
-physical batch, plus physical batches, plus replicas), up to which `CLIP_MARGIN` covers
-the rounding of the sum: 2.02 * MOST_ROUNDINGS * 2^-53 < 7.8e-6 (docs/soundness.md)."""
+"""Limit on the examples of a batch times the roundings of each (rows of a physical
+batch, plus physical batches, plus replicas), up to which `CLIP_MARGIN` covers the
+rounding of the sum: 2.02 * MOST_ROUNDINGS * 2^-53 < 7.8e-6 (docs/soundness.md)."""
 
 KINDS = ('flat', 'per_layer', 'automatic')
 
 _NORMALIZING = 0.01
-"""Added to norms before dividing by them, so that an example that is fitted
-already does not weigh as much as others."""
+"""Added to norms in automatic clipping, so that examples with small gradients, which
+the model fits already, do not weigh as much as others."""
 
 _SMALLEST_FACTOR = 1e-37
-"""Smaller factors are denormal where they are float32 (in drop-in optimizers): rounded
-coarsely or flushed to zero. A gradient that needs one is as good as not finite."""
+"""Smaller factors are denormal in float32 (in drop-in optimizers): rounded coarsely or
+flushed to zero. A gradient with such a factor is dropped like one that is not finite.
+"""
 
 
 def float64_margin(entries: int, float32_roundings: int) -> float:
-  """How far clipped norms must stay below the bound if norms are taken in float64.
+  """Returns the relative margin below the clipping norm if norms are taken in float64.
 
-  Entries are squared (one rounding each) and summed, in parts and over them (fewer
-  than two for each), and the root halves what that errs by. Bound, factor and the
-  product with an entry round five times more. 1.01 is for terms of second order.
-
-  Args:
-    entries: Of a vector.
-    float32_roundings: Of each entry of what is scaled, in float32.
+  Entries are squared (one rounding each) and summed in parts and over the parts (fewer
+  than two each); the root halves that error and rounds. The bound, the factor and the
+  product with an entry add five roundings. 1.01 covers terms of second order. `entries`
+  is the length of a vector, whose entries had `float32_roundings` float32 roundings
+  each.
   """
   return 1.01 * (float32_roundings * 2.0**-24 + (1.5 * entries + 6) * 2.0**-53)
 
 
 def check_dtypes(gradients: Sequence[Union[tf.Tensor, tf.Variable]]) -> None:
-  """Refuses dtypes whose rounding error the margin does not cover.
-
-  Raises:
-    ValueError: naming the dtype.
-  """
+  """Raises ValueError for dtypes whose rounding error the margin does not cover."""
   for each in gradients:
     if each.dtype not in (tf.float32, tf.float64):
       raise ValueError(
@@ -65,17 +59,16 @@ def check_dtypes(gradients: Sequence[Union[tf.Tensor, tf.Variable]]) -> None:
 def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
                  normalize: bool = False, margin: float = CLIP_MARGIN
                 ) -> Tuple[tf.Tensor, tf.Tensor]:
-  """The factor each vector is scaled by, and whether it counts at all.
+  """Returns each vector's float64 clipping factor and whether the vector counts.
+
+  Vectors that do not count must be replaced by zeros: the factor zero alone would not
+  do, since 0 * NaN = NaN.
 
   Args:
     squared_norms: float64, any shape; not finite where any entry was not.
-    l2_norm_clip: The bound on the norm.
+    l2_norm_clip: Clipping norm.
     normalize: Whether to lengthen short vectors too.
-    margin: How far norms stay below the bound, relative.
-
-  Returns:
-    float64 factors of the same shape, and booleans, False where the vector
-    must be replaced by zeros (the factor alone would not do: 0 * NaN = NaN).
+    margin: How far norms stay below the clipping norm, relative.
   """
   bound = tf.cast(l2_norm_clip, tf.float64) * (1 - margin)
   usable = tf.math.is_finite(squared_norms)
@@ -88,11 +81,7 @@ def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
 
 
 def check_kind(clipping: str) -> str:
-  """Returns `clipping` if it is a kind of clipping.
-
-  Raises:
-    ValueError: if it is not.
-  """
+  """Returns `clipping` if it is a kind of clipping, else raises ValueError."""
   if clipping not in KINDS:
     raise ValueError(
         f'Expected clipping in {KINDS}, got clipping={clipping!r}.')
@@ -104,20 +93,19 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
                  groups: Sequence[int] = ()) -> Tuple[List[tf.Tensor], tf.Tensor]:
   """Clips each example's gradient and sums over the examples.
 
+  The first result has float64 sums in the shape of each variable. The second is the sum
+  of 1/2 per unclipped and -1/2 per clipped example, of those that take part.
+
   Args:
-    gradients: One for each variable.
-    l2_norm_clip: The bound on the norm over all variables together.
-    takes_part: Booleans, shape (batch,); False contributes exactly zero, as
-      does an example with any entry that is not finite.
+    gradients: One per variable.
+    l2_norm_clip: Bound on the norm over all variables together.
+    takes_part: Booleans, shape (batch,); an example with False, or with any entry that
+      is not finite, contributes exactly zero.
     clipping: 'flat', 'per_layer' or 'automatic'.
-    groups: For 'per_layer', the number of each variable's layer.
+    groups: The number of each variable's layer, for 'per_layer'.
 
-  Returns:
-    (float64 sums in the shape of each variable; how many of those taking part were
-    not clipped less how many were, halved: an example adds 1/2 or -1/2).
-
-  Source: 'automatic' is AUTO-S of Bu et al., "Automatic Clipping:
-  Differentially Private Deep Learning Made Easier and Stronger" (2023).
+  Source: 'automatic' is AUTO-S of Bu et al., "Automatic Clipping: Differentially
+  Private Deep Learning Made Easier and Stronger" (2023).
   """
   if clipping != 'per_layer':
     groups = [0] * len(gradients)
@@ -130,7 +118,7 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
     found[number] = clip_factors(squared, bound, clipping == 'automatic')
     short.append(squared <= bound**2)
     finite.append(tf.math.is_finite(squared))
-  # An example broken in one layer takes no part in any.
+  # An example that is not finite in one layer is dropped in all.
   keep = tf.reduce_all([usable for _, usable in found.values()], 0)
   keep = tf.logical_and(keep, takes_part)
   halves = tf.cast(tf.reduce_all(short, 0), tf.float64) - 0.5
@@ -144,24 +132,18 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
 
 def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor
                 ) -> List[tf.Tensor]:
-  """Returns clipped sums of gradients that are given as they are.
+  """Returns clipped sums of dense gradients, in each variable's shape and dtype.
 
-  Norms are taken in float64, so that clipped ones are closer to the bound than
-  those of `clip_and_sum`, and squares of large float32 numbers do not overflow. Sums
-  are taken in float64 too, and rounded once.
-
-  Args:
-    per_example: One for each variable, shape (batch, ...), all of it known.
-    l2_norm_clip: The bound on the norm over all variables together.
-
-  Returns:
-    Sums in the shape and dtype of each variable.
+  Norms are float64: clipped norms get closer to the clipping norm than those of
+  `clip_and_sum`, and squares of large float32 numbers do not overflow. Sums are float64
+  and rounded once. `per_example` has a tensor of known shape (batch, ...) per variable;
+  `l2_norm_clip` bounds the norm over all variables together.
   """
   check_dtypes(per_example)
   squared = tf.add_n([
       forms.squared_norms(tf.cast(each, tf.float64)) for each in per_example])
   entries = sum(each.shape[1:].num_elements() for each in per_example)
-  # Of one example, the sum is rounded to float32; two roundings are allowed for.
+  # The sum of one example is rounded to float32; two roundings are allowed for.
   single = any(each.dtype == tf.float32 for each in per_example)
   factors, usable = clip_factors(
       squared, l2_norm_clip, margin=float64_margin(entries, 2 if single else 0))

@@ -1,4 +1,4 @@
-"""Sums of clipped per-example gradients over physical batches of fixed size."""
+"""Engine that sums clipped per-example gradients over physical batches."""
 
 from __future__ import annotations
 
@@ -28,20 +28,17 @@ from tfcactus.keras.gradients import layer_routes
 
 
 class BatchResult(NamedTuple):
-  """What a pass over one logical batch gives.
+  """Sums, predictions and losses of one logical batch, padding included.
 
   Attributes:
     sums: float64 sums of clipped gradients, in the shape of each variable.
-    unclipped: float64, the sum over examples of 1/2 if its gradient was not
-      clipped, of -1/2 if it was.
-    predictions: As the model returns them, tensors of shape (rows, ...), padding
-      included.
-    masks: Those of the predictions in the order of `tf.nest`, None where there is
-      none.
-    losses: Shape (rows,), one for each example, or (rows, outputs).
-    added: Shape (rows,), what layers added to the losses.
-    targets: As given, shape (rows, ...).
-    weights: As given, zero for padding.
+    unclipped: float64, the sum of 1/2 per unclipped and -1/2 per clipped example.
+    predictions: The model's outputs, tensors of shape (rows, ...).
+    masks: Masks of the predictions in the order of `tf.nest`, or None for each.
+    losses: Shape (rows,) or (rows, outputs).
+    added: Losses that layers added, shape (rows,).
+    targets: Shape (rows, ...).
+    weights: Sample weights, zero for padding.
   """
 
   sums: List[tf.Tensor]
@@ -55,14 +52,14 @@ class BatchResult(NamedTuple):
 
 
 class Engine:
-  """Clipped sums over physical batches.
+  """Sums clipped per-example gradients over physical batches (gradient accumulation).
 
-  Each physical batch has the same shape, whatever was drawn, so that an
-  example's gradient does not depend on how many others came with it.
+  Every physical batch has the same shape whatever was drawn, so that an example's
+  gradient does not depend on how many other examples were drawn.
 
   Attributes:
-    rows: The size of a physical batch.
-    routes: How each layer is run; from the first `run` on, for certain.
+    rows: Size of a physical batch.
+    routes: How each layer is run; final from the first `run` on.
   """
 
   def __init__(self, model: keras.Model, compute_loss: LossFn, rows: int,
@@ -70,25 +67,19 @@ class Engine:
                keys: Optional[example_seeds.Keys] = None,
                rows_by: Optional[Callable[[layer_routes.Routes], int]] = None,
                outputs: Any = None, views: int = 1):
-    """Initialises the engine.
+    """Initialises the engine of a built model.
 
-    Args:
-      model: The model, built.
-      compute_loss: `OutputLosses`, or a function of that kind.
-      rows: The size of a physical batch.
-      routes: How each layer is run, if a pass by them is shown to be right.
-      clipping: 'flat', 'per_layer' or 'automatic'.
-      keys: For what the model draws; None for fresh ones of the system.
-      rows_by: The size of a physical batch by other routes, if these are not shown
-        to be right; None for `rows`.
-      outputs: The structure of what the model returns; None for one tensor.
-      views: How often each example goes through the model, of whose gradients the
-        mean is clipped. What layers draw differs.
+    Routes are an attempt until the pass is proved right; `rows_by` gives the physical
+    batch for other routes (None: `rows`). `compute_loss` maps targets and predictions
+    to losses, as `OutputLosses` does. `keys` seed the model's random draws (None: fresh
+    system entropy). `outputs` has the structure of the model's outputs (None: one
+    tensor). Each example goes through the model `views` times with different random
+    draws, and the mean of these gradients is clipped (augmentation multiplicity).
     """
     self._views = views
     self._outputs = outputs
-    # Which outputs carry masks, and whether layers add losses; of a vectorised model
-    # only once the loop was traced.
+    # Upper bounds on which outputs carry masks and whether layers add losses; a
+    # vectorised model tells only once the loop is traced.
     self._masked = [True for _ in tf.nest.flatten(outputs)]
     self._adds = True
     self._keys = keys or example_seeds.Keys(None)
@@ -103,15 +94,14 @@ class Engine:
           l2_norm_clip: tf.Tensor) -> BatchResult:
     """Processes one logical batch of any size, zero included.
 
+    Rows of the result are padded to a multiple of the physical batch.
+
     Args:
       x: Inputs, a structure of tensors of shape (batch, ...).
-      targets: What `compute_loss` takes, tensors of shape (batch, ...).
-      weights: Shape (batch,), or that of the losses, multiplied into the losses;
-        an example of weight zero contributes exactly zero.
-      l2_norm_clip: The bound on the norm of each example's gradient.
-
-    Returns:
-      The `BatchResult`; rows are padded to a multiple of the physical batch.
+      targets: Targets for `compute_loss`, tensors of shape (batch, ...).
+      weights: Factors of the losses, shape (batch,) or (batch, outputs); an example of
+        weight zero contributes exactly zero.
+      l2_norm_clip: Clipping norm: the bound on each example's gradient.
     """
     with example_losses.looked_at_once(self._model):
       return self._run(x, targets, weights, l2_norm_clip)
@@ -125,7 +115,7 @@ class Engine:
         lambda t: _pad_rows(t, chunks * self.rows),
         (x, targets, weights))
     kept = (self._outputs, self._masked, True, self._adds)
-    # Predictions, masks, losses, what is added; a loop of fewer parts is faster.
+    # Absent masks and added losses get no arrays: a loop of fewer parts is faster.
     there = [True for _ in self._masked] + tf.nest.flatten(kept[1:])
     arrays = [tf.TensorArray(keras.backend.floatx(), chunks) for each in there if each]
     zeros = [tf.zeros(v.shape, tf.float64) for v in self._model.trainable_variables]
@@ -156,11 +146,7 @@ class Engine:
 
   @tf.autograph.experimental.do_not_convert
   def _settle(self, batch: batched_pass.Batch) -> None:
-    """Has layers vectorised, or the model, until the pass is shown to be right.
-
-    Raises:
-      ValueError: if it writes variables.
-    """
+    """Vectorises layers until the pass is proved right; ValueError if stateful."""
     while not self.routes.whole:
       failed = self._failure(batch)
       if failed is None:
@@ -172,7 +158,7 @@ class Engine:
 
   def _failure(self, batch: batched_pass.Batch
               ) -> Optional[Tuple[str, Optional[keras.layers.Layer]]]:
-    """What the pass is not shown to do, and the layer to blame if it is known."""
+    """Returns None if the pass is proved right, else a reason and a layer to blame."""
     specs = tf.nest.map_structure(
         lambda t: tf.TensorSpec([self.rows * self._views] + t.shape[1:], t.dtype),
         batch)
@@ -180,14 +166,14 @@ class Engine:
       traced = pass_proof.trace(self._model, self._traced, specs)
       found = pass_proof.unproved(self._model, traced)
     except Exception as error:  # pylint: disable=broad-except
-      # Whatever it is: if it is not this way's, others will say so again.
+      # An error that is not due to these routes recurs under the next ones.
       told: Optional[BaseException] = error
       while told is not None:
         if isinstance(told, batched_pass.NotOneRowEach):
           return str(told), layer_routes.holder_of(self.routes, told.layer)
         if isinstance(told, added_losses.NotOneEach):
           return str(told), layer_routes.adder_of(self.routes, told.layer)
-        told = told.__context__  # Keras raises another.
+        told = told.__context__  # Keras wraps errors in others.
       return f'{type(error).__name__}: {error}', None
     if found is None:
       pass_proof.check_no_writes(self._model, traced)
@@ -201,7 +187,7 @@ class Engine:
 
   def _physical_batch(self, batch: batched_pass.Batch, l2_norm_clip: tf.Tensor
                      ) -> Any:
-    """Clipped sums, and all predictions and losses, of one physical batch."""
+    """Returns clipped sums, and flat predictions, masks, losses and added losses."""
     viewed = tf.nest.map_structure(self._viewed, batch)
     with patches.drawing(self._model, self._keys):
       found = self._averaged(
@@ -223,11 +209,7 @@ class Engine:
             (found.predictions, carried, found.losses, found.added))]
 
   def _compute_loss(self, targets: Any, predictions: Any) -> Optional[tf.Tensor]:
-    """As given, of predictions whose places are those that are expected.
-
-    Raises:
-      ValueError: if they have another structure.
-    """
+    """Returns the losses; raises ValueError if predictions have another structure."""
     try:
       tf.nest.assert_same_structure(self._outputs, predictions, check_types=False)
     except (TypeError, ValueError):
@@ -239,19 +221,19 @@ class Engine:
     return self._losses(targets, predictions)
 
   def _look(self, found: batched_pass.PassResult) -> None:
-    """Remembers what a pass gives beside predictions and losses."""
+    """Remembers which predictions carry masks and whether layers add losses."""
     self._masked = [mask is not None for mask in masks.of_all(found.predictions)]
     self._adds = found.added is not None
 
   def _viewed(self, rows: tf.Tensor) -> tf.Tensor:
-    """Each row so often in turn as there are views."""
+    """Repeats each row once per view; the views of an example are neighbours."""
     if self._views == 1:
       return rows
     return tf.ensure_shape(
         tf.repeat(rows, self._views, 0), [self.rows * self._views] + rows.shape[1:])
 
   def _averaged(self, found: batched_pass.PassResult) -> batched_pass.PassResult:
-    """Means over the views of each example; of predictions the first."""
+    """Averages gradients and losses over views; keeps first predictions."""
     views = self._views
     if views == 1:
       return found
@@ -273,7 +255,7 @@ class Engine:
         self._model, self.routes, self._compute_loss, batch)
 
   def _traced(self, batch: batched_pass.Batch) -> pass_proof.Pass:
-    """A pass, to be looked at."""
+    """Runs a batched pass for the proof."""
     found = self._batched(batch)
     assert found.calls is not None, 'Of a batched pass.'
     self._look(found)

@@ -1,27 +1,27 @@
-"""Per-example gradients in the form that each kind of layer has them cheaply.
+"""Forms of per-example gradients: dense, outer products, rows of a table.
 
-Every form holds float32 (or float64) numbers. Both the norm and the clipped sum are
-taken of these very numbers, so that the norm needs an allowance for its own rounding
-only. How the numbers themselves were rounded, by TensorFloat-32 for one, is of no
-matter: they are the example's gradient.
+Every form holds float32 (or float64) numbers. The norm and the clipped sum use exactly
+these numbers, so the norm needs an allowance for its own rounding only. How the numbers
+were rounded before, say by TensorFloat-32, does not matter: they define the example's
+gradient.
 
 The norm of float32 numbers, with u = 2^-24:
 
-- squares are summed in float32 over at most `_FLOAT32_TERMS` terms, which errs by at
-  most `_FLOAT32_TERMS` u relative, since no term is negative (one rounding for the
-  square, at most `_FLOAT32_TERMS` - 1 for the sums). The root halves that, and is
-  itself right to `_ROOT_ROUNDINGS` u. From there on all is float64;
-- squares below 2^-126 may be flushed to zero: 2^-126 for each entry is added, so that
-  this never makes a norm too small.
+- Squares are summed in float32 over at most `_FLOAT32_TERMS` terms. The relative error
+  is at most `_FLOAT32_TERMS` u, since no term is negative (one rounding for the square,
+  at most `_FLOAT32_TERMS` - 1 for the sums). The root halves that and adds an error of
+  `_ROOT_ROUNDINGS` u. All further arithmetic is float64.
+- Squares below 2^-126 may be flushed to zero: 2^-126 is added per entry, so that
+  flushing never makes a norm too small.
 
-So an example that is clipped to C counts for at most C (1 + `NORM_ERROR`). Squares that
-overflow float32 make the norm infinite, and the example is dropped, which depends on
-that example alone. Of float64 numbers all of it is done in float64, and errs by less.
+So an example that is clipped to C contributes at most C (1 + `NORM_ERROR`). Squares
+that overflow float32 make the norm infinite, and the example is dropped, which depends
+on that example alone. Norms of float64 numbers are float64 throughout; their error is
+smaller.
 
-The sum is taken in float64. TensorFloat-32, bfloat16 and the like replace float32
-products only, whenever they are switched on, and float64 sums of N examples err by
-about N^2 2^-53 clip norms, where float32 sums err by up to N^2 2^-24
-(docs/soundness.md, "Numbers").
+Sums are float64. TensorFloat-32, bfloat16 and other modes of reduced precision affect
+float32 products only. float64 sums of N examples err by about N^2 2^-53 clipping norms;
+float32 sums would err by up to N^2 2^-24 (docs/soundness.md, "Numbers").
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ _FLOAT32_TERMS = 64
 _FLUSHED = 2.0**-126
 
 _ROOT_ROUNDINGS = 4
-"""Roundings of u by which a float32 square root of TensorFlow is taken to err."""
+"""Assumed error of TensorFlow's float32 square root, in units of u."""
 
 NORM_ERROR = 1.01 * (_FLOAT32_TERMS / 2 + _ROOT_ROUNDINGS) * 2.0**-24
-"""Relative; about 2.2e-6. The factor 1.01 is for terms of second order in u."""
+"""Relative error of a norm, about 2.2e-6; 1.01 covers terms of second order in u."""
 
 
 def squared_norms(values: tf.Tensor) -> tf.Tensor:
-  """Squared norms of the rows of (batch, ...), float64, never too small."""
+  """Returns squared norms of the rows of (batch, ...), float64, never too small."""
   if values.dtype == tf.float64:
     return tf.reduce_sum(tf.square(values), list(range(1, values.shape.rank)))
   entries = int(np.prod(values.shape[1:], dtype=np.int64))
   terms = max(n for n in range(1, _FLOAT32_TERMS + 1) if entries % n == 0)
   if terms > 8:
     blocks = tf.reshape(values, [values.shape[0], entries // terms, terms])
-    # In one pass over memory; a product of matrices could be of rounded numbers.
+    # One pass over memory; a matrix product could round its factors.
     roots = tf.math.reduce_euclidean_norm(blocks, -1)
   else:
     roots = tf.reshape(values, [values.shape[0], entries])
@@ -66,57 +66,53 @@ def _column(row: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 
 
 def _kept(values: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
-  """`values` with zeros for rows that are not kept."""
+  """Returns `values` with zeros for rows that are not kept."""
   # Not tf.where: broadcasting a column of booleans takes twice the time.
   return tf.raw_ops.Select(condition=keep, x=values, y=tf.zeros_like(values))
 
 
 def _in_turn(values: tf.Tensor, views: int) -> tf.Tensor:
-  """Rows of shape (batch * views, ...) as (batch, views, ...)."""
+  """Reshapes (batch * views, ...) to (batch, views, ...)."""
   return tf.reshape(
       values, [values.shape[0] // views, views, *values.shape[1:]])
 
 
 class GradientForm(abc.ABC):
-  """One variable's gradients of all examples of a physical batch."""
+  """Per-example gradients of one variable over a physical batch."""
 
   @abc.abstractmethod
   def squared_norms(self) -> tf.Tensor:
-    """Squared norms, float64 of shape (batch,), rounded as the module says."""
+    """Returns squared norms, float64, shape (batch,); the module bounds their error."""
 
   @abc.abstractmethod
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
-    """Returns the sum over the examples in the variable's shape, float64.
+    """Returns the weighted sum over the examples in the variable's shape, float64.
 
     Products and sums are float64, which no mode of reduced precision rounds.
 
     Args:
-      factors: float64, shape (batch,), multiplied with each example's gradient. Zero
-        leaves an example out if its numbers are finite: 0 * NaN = NaN; see `where`.
+      factors: float64, shape (batch,), one per example. Zero leaves out an example only
+        if its numbers are finite, since 0 * NaN = NaN; see `where`.
     """
 
   @abc.abstractmethod
   def dense(self) -> tf.Tensor:
-    """The gradients themselves, shape (batch, ...) as the variable."""
+    """Returns the gradients as a tensor of shape (batch, *variable shape)."""
 
   @abc.abstractmethod
   def averaged(self, views: int) -> GradientForm:
-    """The means of so many rows in turn, which are views of one example."""
+    """Returns means over each `views` consecutive rows, the views of one example."""
 
   def tensors(self) -> List[tf.Tensor]:
-    """All numbers that the form consists of, one row an example."""
+    """Returns all tensors of the form, each with one row per example."""
     return [value for value in vars(self).values() if tf.is_tensor(value)]
 
   def where(self, keep: tf.Tensor) -> GradientForm:
-    """The same with zeros for some examples, whatever their gradients hold.
-
-    Args:
-      keep: Booleans, shape (batch,), False for those.
-    """
+    """Returns the form with zeros, NaN included, where `keep` (batch,) is False."""
     return self._of([_kept(value, keep) for value in self.tensors()])
 
   def _of(self, tensors: Sequence[tf.Tensor]) -> GradientForm:
-    """The same form of other numbers, in the order of `tensors`."""
+    """Returns the form with other numbers, in the order of `tensors`."""
     made, left = copy.copy(self), iter(tensors)
     vars(made).update({name: next(left) for name, value in vars(self).items()
                        if tf.is_tensor(value)})
@@ -124,12 +120,9 @@ class GradientForm(abc.ABC):
 
 
 class Dense(GradientForm):
-  """Gradients held as they are.
+  """Gradients as dense tensors; `values`, (batch, ...), reshapes to (batch, *shape).
 
-  Attributes:
-    values: Shape (batch, ...).
-    shape: Of the variable.
-    transposed: Whether `values` is (batch, last axis, all other axes).
+  If `transposed`, `values` is (batch, last axis, all other axes of `shape`).
   """
 
   def __init__(self, values: tf.Tensor, shape: Sequence[int],
@@ -160,11 +153,10 @@ class Dense(GradientForm):
 
 
 class Outer(GradientForm):
-  """Gradients that are outer products, of a dense layer's kernel.
+  """Gradients of a dense layer's kernel as outer products, never written out.
 
-  Attributes:
-    inputs: Shape (batch, d).
-    outputs: Gradients of the pre-activations, shape (batch, p).
+  `inputs` is (batch, d); `outputs` is (batch, p), the gradients with respect to the
+  pre-activations.
   """
 
   def __init__(self, inputs: tf.Tensor, outputs: tf.Tensor):
@@ -172,7 +164,7 @@ class Outer(GradientForm):
     self.outputs = outputs
 
   def squared_norms(self) -> tf.Tensor:
-    # Few numbers: in float64, so that none of their squares overflows.
+    # These are few numbers: float64 is cheap, and squares do not overflow.
     return (squared_norms(tf.cast(self.inputs, tf.float64)) *
             squared_norms(tf.cast(self.outputs, tf.float64)))
 
@@ -185,7 +177,7 @@ class Outer(GradientForm):
     return self.inputs[:, :, None] * self.outputs[:, None, :]
 
   def averaged(self, views: int) -> GradientForm:
-    # No outer product any more.
+    # A mean of outer products is no outer product.
     total = tf.matmul(_in_turn(self.inputs, views), _in_turn(
         self.outputs, views) / views, transpose_a=True)
     return Dense(total, total.shape[1:])
@@ -194,11 +186,8 @@ class Outer(GradientForm):
 class Rows(GradientForm):
   """Gradients of the rows of an embedding that each example looked up.
 
-  Attributes:
-    ids: Integers, shape (batch, t); each looked up at most once with a
-      gradient, see `merged`.
-    values: Shape (batch, t, p).
-    vocabulary: Number of rows.
+  `ids` are integers, (batch, t), with one nonzero gradient per id at most (see
+  `merged`); `values` is (batch, t, p); `vocabulary` is the number of rows.
   """
 
   def __init__(self, ids: tf.Tensor, values: tf.Tensor, vocabulary: int):
@@ -242,12 +231,7 @@ class Rows(GradientForm):
 
 def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
           ) -> List[GradientForm]:
-  """The same with zeros for examples that are not finite; as they are if all are.
-
-  Args:
-    gradients: One for each variable.
-    rows: Booleans, shape (batch,): which examples are finite in all of them.
-  """
+  """Zeroes gradients of examples where `rows`, finite in all variables, is False."""
   flat = [value for each in gradients for value in each.tensors()]
   left = iter(tf.cond(tf.reduce_all(rows), lambda: flat,
                       lambda: [_kept(value, rows) for value in flat]))
@@ -256,7 +240,7 @@ def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
 
 
 def of_example(gradient: Union[tf.Tensor, tf.IndexedSlices]) -> Dict[str, tf.Tensor]:
-  """What a tape gives for one example: a table's rows apart from their numbers."""
+  """Returns the tensors of one example's gradient: IndexedSlices as ids and values."""
   if isinstance(gradient, tf.IndexedSlices) and (
       gradient.indices.shape.rank == 1 and gradient.values.shape.rank == 2 and
       gradient.indices.shape.is_fully_defined()):
@@ -267,19 +251,14 @@ def of_example(gradient: Union[tf.Tensor, tf.IndexedSlices]) -> Dict[str, tf.Ten
 
 
 def of_examples(found: Dict[str, tf.Tensor], shape: Sequence[int]) -> GradientForm:
-  """The same of all examples.
-
-  Args:
-    found: Tensors of shape (batch, ...), each row as `of_example` gives it.
-    shape: Of the variable.
-  """
+  """Returns the form of a variable's gradients from stacked results of `of_example`."""
   if 'ids' in found:
     return Rows.merged(found['ids'], found['values'], shape[0])
   return Dense(found['values'], shape)
 
 
 def added(gradients: Sequence[GradientForm]) -> GradientForm:
-  """The sum of several gradients of one variable that is used several times."""
+  """Returns the sum of the gradients of a variable that is used several times."""
   if len(gradients) == 1:
     return gradients[0]
   total = tf.add_n([each.dense() for each in gradients])

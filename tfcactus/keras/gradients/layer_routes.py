@@ -1,11 +1,11 @@
-"""How each layer's per-example gradients are taken, and what is tried next.
+"""Routes of layers: how per-example gradients of each layer are taken.
 
-At first a batch goes through the model at once: layers with rules by their rules,
-whatever holds nothing but such layers as it is written. That is no more than an
-attempt: the engine has it proved that each example is treated alone and that the
-rules account for every use of the weights, or the layer that the proof fails in is
-vectorised, which is run on batches of one and so cannot mix examples whatever it
-does. Where that does not help, all layers without rules are, and then the model.
+At first the whole batch goes through the model: layers with rules by their rules,
+layers that only contain such layers as written. The engine then needs a proof that
+examples do not mix and that the rules account for every use of the weights. If the
+proof fails in a layer, that layer is vectorised, that is run on batches of one, which
+cannot mix examples. If that does not help, all layers without rules are vectorised, and
+then the whole model.
 """
 
 from __future__ import annotations
@@ -33,11 +33,8 @@ from tfcactus.keras.gradients.layers.base import LayerRule
 class Route(NamedTuple):
   """How one layer is run in a private step.
 
-  Attributes:
-    layer: The layer.
-    rule: By which it is run; None if it is run as it is written.
-    reason: Why it is vectorised, or ''.
-    depth: In how many layers it is that are run as they are written.
+  `rule` is None if the layer runs as written; `reason` says why it is vectorised, or
+  ''. `depth` is the number of enclosing layers that run as written.
   """
 
   layer: keras.layers.Layer
@@ -47,7 +44,7 @@ class Route(NamedTuple):
 
   @property
   def vectorized(self) -> bool:
-    """Whether it is run on batches of one."""
+    """Whether the layer runs on batches of one."""
     return self.rule is layers.VECTORIZED
 
   def __str__(self) -> str:
@@ -61,13 +58,13 @@ class Routes(NamedTuple):
   """The routes of all layers of a model.
 
   Attributes:
-    layers: One `Route` for each layer.
-    groups: For each trainable variable, the number of the layer it belongs to.
+    layers: One route per layer.
+    groups: The number of each trainable variable's layer.
     whole: Why the whole model is vectorised, or ''.
-    apart: Of layers that a proof failed in, by their ids, why.
-    opened: Whether layers without rules are run as they are written, if nothing
-      but their own layers holds variables.
-    trained: The ids of the trainable variables that these are the routes for.
+    apart: Reasons by id of the layers that a proof failed in.
+    opened: Whether layers without rules run as written if only inner layers hold their
+      variables.
+    trained: Ids of the trainable variables that the routes were decided for.
   """
 
   layers: List[Route]
@@ -78,11 +75,11 @@ class Routes(NamedTuple):
   trained: Tuple[int, ...] = ()
 
   def holds_for(self, model: keras.Model) -> bool:
-    """Whether a model trains the same variables as when these were decided."""
+    """Whether a model still trains the variables that the routes were decided for."""
     return self.trained == _ids(model)
 
   def summary(self) -> str:
-    """One line for each layer, and why any is vectorised."""
+    """Returns one line per layer, with the reason if the layer is vectorised."""
     rows = [f'{"  " * r.depth}{r.layer.name} ({type(r.layer).__name__})'
             for r in self.layers]
     width = max(map(len, rows), default=0)
@@ -92,25 +89,18 @@ class Routes(NamedTuple):
     return '\n'.join(lines)
 
   def differentiated(self) -> List[Tuple[Any, LayerRule]]:
-    """The layers that are run by a rule, with their rules."""
+    """Returns the layers that have rules, with their rules."""
     return [(route.layer, route.rule) for route in self.layers
             if route.rule is not None]
 
 
 _ATTEMPTS = 4
-"""So many layers are vectorised one after another before all without rules are."""
+"""Layers that are vectorised one by one before all layers without rules are."""
 
 
 def routes(model: keras.Model, vectorize: bool = False,
            apart: Optional[Mapping[int, str]] = None, opened: bool = True) -> Routes:
-  """Decides the routes of all layers.
-
-  Args:
-    model: A built model.
-    vectorize: Whether to vectorise the whole model in any case.
-    apart: See `Routes`.
-    opened: Likewise.
-  """
+  """Decides the routes of a built model; `apart` and `opened` as in `Routes`."""
   apart = apart or {}
   whole = 'asked for' if vectorize else ''
   if not models.is_graph(model) and _own_variables(model):
@@ -126,7 +116,7 @@ def routes(model: keras.Model, vectorize: bool = False,
 
 
 def wholly_vectorized(given: Routes, reason: str) -> Routes:
-  """The routes of a model that is vectorised as a whole, and why it is."""
+  """Returns the routes with the whole model vectorised, for this reason."""
   return given._replace(whole=reason, layers=[
       r if r.rule is None and not _variables(r.layer) else
       r._replace(rule=layers.VECTORIZED, reason=r.reason or 'as the whole model')
@@ -135,14 +125,7 @@ def wholly_vectorized(given: Routes, reason: str) -> Routes:
 
 def after_failure(model: keras.Model, failed: Routes, reason: str,
                   layer: Optional[keras.layers.Layer] = None) -> Routes:
-  """What to try when a pass is not shown to be right.
-
-  Args:
-    model: The model.
-    failed: By which the pass was run; not the whole model vectorised.
-    reason: What is not shown.
-    layer: The layer that is to blame, if it is known.
-  """
+  """Returns the routes to try if `failed` is not proved right; `layer` is to blame."""
   if layer is not None and len(failed.apart) < _ATTEMPTS:
     more = routes(model, False, {**failed.apart, id(layer): reason}, failed.opened)
     reason = f'{reason}; {more.whole}' if more.whole else reason
@@ -155,12 +138,9 @@ def after_failure(model: keras.Model, failed: Routes, reason: str,
 
 def layer_of(given: Routes, operation: str, variable: Optional[tf.Variable] = None
              ) -> Optional[keras.layers.Layer]:
-  """The innermost layer that an operation is of, if it may yet be vectorised.
+  """Returns the innermost layer whose name is in an operation's path, or None.
 
-  Args:
-    given: The routes of the pass.
-    operation: The name of the operation, which tells of layers by their names.
-    variable: One that the layer is to hold, itself or inside.
+  Skips vectorised layers, and layers that do not hold `variable` if one is given.
   """
   places = operation.split('/')
   found = [route.layer for route in given.layers if not route.vectorized and any(
@@ -174,7 +154,7 @@ def layer_of(given: Routes, operation: str, variable: Optional[tf.Variable] = No
 
 def holder_of(given: Routes, layer: keras.layers.Layer
               ) -> Optional[keras.layers.Layer]:
-  """The innermost layer run as it is written that a layer is in."""
+  """Returns the innermost layer run as written that contains `layer`, or None."""
   found = [route.layer for route in given.layers
            if route.rule is None and _variables(route.layer) and any(
                each is layer for each in _parts(route.layer))]
@@ -183,7 +163,7 @@ def holder_of(given: Routes, layer: keras.layers.Layer
 
 def adder_of(given: Routes, layer: keras.layers.Layer
              ) -> Optional[keras.layers.Layer]:
-  """The innermost layer that is, or has inside, one that adds losses."""
+  """Returns the innermost layer not vectorised that is or contains `layer`, or None."""
   alone = [route.layer for route in given.layers if not route.vectorized and
            isinstance(route.layer, keras.layers.Layer)]
   found = [each for each in alone if each is layer or any(
@@ -192,7 +172,7 @@ def adder_of(given: Routes, layer: keras.layers.Layer
 
 
 def _parts(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
-  """The layers that a layer or model is made of."""
+  """Returns the direct inner layers of a layer or model."""
   if models.is_graph(layer):
     return models.graph_layers(layer)
   return models.direct_layers(layer)
@@ -200,7 +180,7 @@ def _parts(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
 
 def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
              opened: bool, depth: int, seen: Set[int]) -> List[Route]:
-  """The routes of layers and of what is in them, each once."""
+  """Returns routes of layers and of layers inside those run as written, each once."""
   found = []
   for layer in parts:
     if id(layer) in seen:
@@ -215,13 +195,7 @@ def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
 
 def route_of(layer: keras.layers.Layer, apart: Optional[Mapping[int, str]] = None,
              opened: bool = False) -> Route:
-  """Decides the route of one layer.
-
-  Args:
-    layer: The layer, or an operation of Keras 3.
-    apart: See `Routes`.
-    opened: Likewise.
-  """
+  """Decides the route of one layer or operation of Keras 3; see `Routes`."""
   apart = apart or {}
   if id(layer) in apart:
     return Route(layer, layers.VECTORIZED, apart[id(layer)])
@@ -238,30 +212,30 @@ def route_of(layer: keras.layers.Layer, apart: Optional[Mapping[int, str]] = Non
 
 
 def _may_be_opened(layer: keras.layers.Layer) -> bool:
-  # Recurrent layers call their cells in a loop.
+  # Recurrent layers call their cells in a loop, where nothing can be captured.
   return not _own_variables(layer) and not isinstance(layer, keras.layers.RNN)
 
 
 def _own_variables(layer: keras.layers.Layer) -> List[tf.Variable]:
-  """Those that are trained and belong to no layer inside."""
+  """Returns a layer's trainable variables that belong to no inner layer."""
   inner = {id(variable) for each in models.flat_layers(layer)
            for variable in _variables(each)}
   return [variable for variable in _variables(layer) if id(variable) not in inner]
 
 
 def _layers_of(model: keras.Model) -> List[int]:
-  """For each trainable variable, the number of the layer it belongs to."""
+  """Returns the number of each trainable variable's layer."""
   owner: Dict[int, int] = {}
   for i, layer in enumerate(models.graph_layers(model)):
     for variable in _variables(layer):
       owner.setdefault(id(variable), i)
   variables = model.trainable_variables
-  # A variable of no layer stands for itself.
+  # A variable of no layer is its own group.
   return [owner.get(id(v), -1 - i) for i, v in enumerate(variables)]
 
 
 def _variables(layer: keras.layers.Layer) -> List[tf.Variable]:
-  """Those that are trained; an operation of Keras 3 has none."""
+  """Returns a layer's trainable variables; operations of Keras 3 have none."""
   return getattr(layer, 'trainable_variables', [])
 
 
@@ -270,7 +244,7 @@ def _ids(layer: keras.layers.Layer) -> Tuple[int, ...]:
 
 
 def _cannot_stand_alone(layer: keras.layers.Layer) -> str:
-  """Why a layer cannot be vectorised by itself, or ''."""
+  """Returns why a layer cannot be vectorised alone, or ''."""
   if models.is_bare_operation(layer):
     return (f'{layer.name!r} is an operation outside of layers; write it as a '
             'layer (Add, Multiply, Reshape, ...) to have it batched')

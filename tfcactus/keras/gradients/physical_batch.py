@@ -1,13 +1,13 @@
-"""The physical batch that fits in memory: an estimate; no guarantee rests on it.
+"""Estimate of the physical batch that fits in memory; no guarantee rests on it.
 
-The memory is that of the device; what a physical batch takes of it is counted, and
-held against what steps were measured to take (benchmarks.step_memory).
+The tensors of a pass are counted and compared with the memory that steps were measured
+to take (benchmarks.step_memory).
 
-Of a layer whose gradients are taken, or that lies above one, the outputs stay until
-the backward pass has come by. Below the lowest of them nothing is recorded, so that a
-frozen backbone holds what one of its layers takes in and gives out. Each example's
-gradients stay until the norm over all of them is known. What else a rule needs goes
-again with it: a few of the largest are there at once.
+Outputs of the lowest differentiated layer and of all layers above it stay until the
+backward pass reaches them. Below that layer nothing is recorded: a frozen backbone
+holds the inputs and outputs of one layer at a time. Per-example gradients stay until
+the norm over all variables is known. Other needs of a rule are transient: a few of the
+largest are in memory together.
 """
 
 from __future__ import annotations
@@ -24,37 +24,31 @@ from tfcactus.keras.gradients.layer_routes import Route
 from tfcactus.keras.gradients.layer_routes import Routes
 
 _HELD = 1.5
-"""Memory that rows take by what is counted here: 1.2 to 1.5 of it were measured, and
-1.8 of an LSTM, whose rows are small (benchmarks.step_memory)."""
+"""Measured memory of a row over counted memory: 1.2 to 1.5, and 1.8 for an LSTM, whose
+rows are small (benchmarks.step_memory)."""
 
 _AT_ONCE = 4
-"""Layers whose passing needs are there at once, on the cores at work."""
+"""Layers whose transient tensors are in memory together, as cores run in parallel."""
 
 
 def physical_rows(usual: float, model: keras.Model, routes: Routes,
                   views: int = 1) -> int:
-  """A physical batch that holds most draws, as far as memory allows.
+  """Returns the rows of a physical batch that holds most draws if memory allows.
 
-  Args:
-    usual: Examples that most draws stay below.
-    model: A built model.
-    routes: Its routes.
-    views: How often each example goes through the model.
-
-  Returns:
-    A number of rows; a draw that takes several physical batches fills them.
+  `usual` bounds the size of most draws. A draw that takes several physical batches
+  fills them. `views` is the number of passes per example.
   """
   numbers = max(1, views * numbers_per_example(model, routes))
   fitting = max(1, int(device_memory.for_steps() // (
       _HELD * numbers * _number_size(model))))
   parts = math.ceil(usual / fitting)
   rows = math.ceil(usual / parts)
-  # Whole eights: what vector units like.
+  # Vector units work best on multiples of eight.
   return max(1, min(-(-rows // 8) * 8, fitting))
 
 
 def numbers_per_example(model: keras.Model, routes: Routes) -> int:
-  """About how many numbers a pass holds for each example at once."""
+  """Returns about how many numbers a pass holds at once per example."""
   outputs = [_outputs(route) for route in routes.layers]
   if routes.whole:
     return 2 * (_count(model.trainable_variables) + sum(outputs))
@@ -70,7 +64,7 @@ def numbers_per_example(model: keras.Model, routes: Routes) -> int:
       kept += gradients
       largest = max(largest, gradients)
       passing[index] += needs - gradients
-  # Sums are taken of one variable's gradients after the other, in float64.
+  # float64 sums are taken one variable at a time: twice its float32 gradients.
   return kept + max(sum(sorted(passing)[-_AT_ONCE:]), 2 * largest)
 
 
@@ -88,6 +82,6 @@ def _count(variables: List[tf.Variable]) -> int:
 
 
 def _number_size(model: keras.Model) -> int:
-  """Bytes of the widest numbers that a model computes gradients with."""
+  """Returns the bytes per number of a model's widest trainable dtype."""
   sizes = [tf.as_dtype(each.dtype).size for each in model.trainable_variables]
   return max(sizes, default=4)

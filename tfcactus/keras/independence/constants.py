@@ -1,8 +1,8 @@
-"""Axes along which what is made of constants may vary.
+"""Axes along which tensors made of constants may vary.
 
-A loop over time begins with states that are alike for all examples, and it is only
-while it runs that they come to be of an example each. Each function here says of
-an operation on constants along which axes its output may vary.
+A loop over time begins with states that are equal for all examples and become functions
+of the examples only inside the loop. The functions here return the axes along which the
+output of an operation on constants may vary.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Axes = FrozenSet[int]
 
 
 def _axes(node: Node, i: int) -> Axes:
-  """The axes along which an input may vary."""
+  """Returns the axes along which an input may vary."""
   varies = node.values[i].varies
   shape = node.shape(i)
   every = range(len(shape)) if varies is None else varies
@@ -27,7 +27,7 @@ def _axes(node: Node, i: int) -> Axes:
 
 
 def _matmul(node: Node) -> Axes:
-  """Sums over the inner axis: rows are as those of x, columns as those of y."""
+  """Sums over the inner axis: rows vary as those of x, columns as those of y."""
   names = ('transpose_a', 'transpose_b') if node.op.type == 'MatMul' else (
       'adj_x', 'adj_y')
   rank, found = len(node.out()), set()
@@ -44,7 +44,7 @@ def _matmul(node: Node) -> Axes:
 
 
 def _convolution(node: Node) -> Axes:
-  """Images one by one: only those that differ may give what differs."""
+  """Varies along the batch only if the images do, and possibly along all other axes."""
   others = frozenset(range(1, len(node.out())))
   return others | (_axes(node, 0) & {0})
 
@@ -95,7 +95,7 @@ def _bias(node: Node) -> Optional[Axes]:
 
 
 def _item(node: Node) -> Optional[Axes]:
-  """Of a list, what is known is of each of its items."""
+  """Returns the axes of a list, which hold for each of its items."""
   return node.values[0].varies
 
 
@@ -114,7 +114,7 @@ def _stack(node: Node) -> Optional[Axes]:
 
 
 def varies(node: Node) -> Optional[Axes]:
-  """The axes along which what is made of constants may vary; None for any."""
+  """Returns the axes along which the output on constants may vary; None for any."""
   rule = _VARIES.get(node.op.type)
   try:
     return None if rule is None else rule(node)
@@ -132,4 +132,4 @@ _VARIES: Dict[str, Callable[[Node], Optional[Axes]]] = {
     'TensorListPushBack': _with_item, 'TensorListSetItem': _with_item,
     'TensorListStack': _stack,
 }
-"""Operations whose constants are followed; None where nothing is known."""
+"""Rules by operation; outputs of other operations may vary along any axis."""

@@ -1,20 +1,19 @@
-"""What a tensor of a traced graph may depend on: the abstract values of a proof.
+"""Abstract values of the proof: the examples that a tensor of a graph may depend on.
 
-The proof is an abstract interpretation. Each tensor is given one of five
-dependences, from the inputs of the graph on:
+The proof is an abstract interpretation. Starting from the inputs of the graph, each
+tensor gets one of five dependences:
 
-- CONSTANT: on neither the examples nor their number;
-- BATCH_SIZE: on their number alone;
-- ROW_WISE: along one axis each example has its own place (`block` places next
-  to each other), whose entries are the same function of that example, wherever
-  in the batch it stands and whatever stands beside it;
+- CONSTANT: neither on the examples nor on their number;
+- BATCH_SIZE: on the number of examples only;
+- ROW_WISE: along one axis each example has its own positions (`block` of them next to
+  each other), whose entries are one function of that example, whatever its position in
+  the batch and whatever the other examples;
 - MIXED: found to depend on several examples at once;
-- UNKNOWN: made by an operation that nothing here is known about.
+- UNKNOWN: made by an operation without a transfer function.
 
-Only what the transfer functions in `operations` and `rearrangements` say of an
-operation is believed: one that nobody thought of makes its outputs UNKNOWN, so
-that ROW_WISE at the end is a proof. What is drawn at random is each example's own only
-under the conditions of `draws`.
+Only the transfer functions in `operations` and `rearrangements` are trusted: all other
+operations make UNKNOWN outputs, so ROW_WISE at the end is a proof. Random draws belong
+to one example each only under the conditions of `draws`.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ if typing.TYPE_CHECKING:
 
 BATCH_SIZES = (5, 7)
 _FOLDED = 4096
-"""Constants of more numbers are not looked into."""
+"""Constants of more numbers are not evaluated."""
 
 
 class Dependence(enum.IntEnum):
-  """What a tensor depends on, in the order of the lattice: the worst last."""
+  """Dependences of a tensor, in the order of the lattice: the worst last."""
 
   CONSTANT = 0
   BATCH_SIZE = 1
@@ -53,20 +52,20 @@ class Dependence(enum.IntEnum):
 
 
 class Value(NamedTuple):
-  """What is known of a tensor; of a list of tensors, of each of them.
+  """Abstract value of a tensor, or of each tensor in a list.
 
   Attributes:
-    dependence: What it depends on.
-    axis: Of ROW_WISE, the axis of the examples.
-    block: Of ROW_WISE, how many neighbouring places of that axis are one example's;
-      of negative, all examples follow each other that many times.
-    varies: Of CONSTANT, the axes along which entries may differ; None for any.
-    seed: Of CONSTANT, which secret seed it is made of and nothing else; see `draws`.
-    sizes: Of BATCH_SIZE integers that are products of sizes, their values for each
-      of `BATCH_SIZES` of examples. Two tell c from c B, and both from any other
-      power of B.
-    why: Of UNKNOWN and MIXED, the operation and what it does.
-    operation: Likewise, its name.
+    dependence: What the tensor depends on.
+    axis: If ROW_WISE, the axis of the examples.
+    block: If ROW_WISE, the number of neighbouring positions per example on that axis;
+      if negative, the whole batch is repeated that many times.
+    varies: If CONSTANT, the axes along which entries may differ; None for any.
+    seed: If CONSTANT, the only secret seed that the tensor is made of; see `draws`.
+    sizes: If BATCH_SIZE, and integers that are products of sizes: their values for each
+      number of examples in `BATCH_SIZES`. Two values tell c from c B, and both from
+      other powers of B.
+    why: If UNKNOWN or MIXED, the operation and what it does.
+    operation: If UNKNOWN or MIXED, the name of the operation.
   """
 
   dependence: Dependence
@@ -86,11 +85,7 @@ ROW_WISE = Value(Dependence.ROW_WISE)
 
 
 class NotRowWise(Exception):
-  """A transfer function's finding that an operation is not row-wise.
-
-  Attributes:
-    dependence: MIXED, or UNKNOWN.
-  """
+  """Raised if an operation is not row-wise; `dependence` is MIXED or UNKNOWN."""
 
   def __init__(self, dependence: Dependence, what: str):
     super().__init__(what)
@@ -98,22 +93,19 @@ class NotRowWise(Exception):
 
 
 def mixed(what: str) -> NotRowWise:
-  """An operation that is of several examples at once."""
+  """Returns the exception for an operation that depends on several examples at once."""
   return NotRowWise(Dependence.MIXED, what)
 
 
 def unknown(what: str) -> NotRowWise:
-  """An operation that is not known to treat each alone."""
+  """Returns the exception for an operation not known to treat each example alone."""
   return NotRowWise(Dependence.UNKNOWN, what)
 
 
 class Node:
-  """An operation of the graph and what is known of its inputs.
+  """An operation of the graph and the abstract value of each input.
 
-  Attributes:
-    op: The operation.
-    values: One for each input.
-    draws: What is known of draws; None where they may follow the place in the batch.
+  `draws` has the uses of secret seeds; None treats draws as equal in all rows.
   """
 
   def __init__(self, op: tf.Operation, values: Sequence[Value],
@@ -123,26 +115,26 @@ class Node:
     self.draws = draws
 
   def shape(self, i: int) -> List[Optional[int]]:
-    """The shape of an input."""
+    """Returns the shape of an input."""
     return _shape(self.op.inputs[i])
 
   def out(self, i: int = 0) -> List[Optional[int]]:
-    """The shape of an output."""
+    """Returns the shape of an output."""
     return _shape(self.op.outputs[i])
 
   def static(self, i: int) -> np.ndarray:
-    """The value of an input that is a constant."""
+    """Returns the value of a constant input."""
     found = static(self.op.inputs[i])
     if found is None:
       raise unknown('has arguments that are no constants')
     return found
 
   def whole(self, i: int) -> int:
-    """The number in an input that is a constant, of shape () or (1,)."""
+    """Returns the number in a constant input of shape () or (1,)."""
     return int(self.static(i).item())
 
   def rows(self) -> List[int]:
-    """The inputs that are ROW_WISE."""
+    """Returns the indices of the inputs that are ROW_WISE."""
     return [i for i, v in enumerate(self.values) if v.dependence == Dependence.ROW_WISE]
 
 
@@ -153,7 +145,7 @@ def _shape(tensor: tf.Tensor) -> List[Optional[int]]:
 
 
 def static(tensor: tf.Tensor) -> Optional[np.ndarray]:
-  """The value of a small tensor of constants, or None."""
+  """Returns the value of a small constant tensor, or None."""
   found = tf.get_static_value(tensor)
   if found is not None:
     return np.asarray(found)
@@ -171,7 +163,7 @@ def static(tensor: tf.Tensor) -> Optional[np.ndarray]:
 
 
 def size_taken(op: tf.Operation) -> Optional[int]:
-  """The size that an operation takes from a shape, if it is a constant."""
+  """Returns the static size that an operation reads from a shape, or None."""
   if op.type != 'StridedSlice' or op.inputs[0].op.type != 'Shape' or (
       op.get_attr('shrink_axis_mask') != 1):
     return None
@@ -187,13 +179,13 @@ def folded(op: tf.Operation, inputs: List[np.ndarray]) -> List[np.ndarray]:
 
 
 def rerun(op: tf.Operation, inputs: Sequence[Any]) -> List[Any]:
-  """The outputs of an operation of other inputs."""
+  """Runs an operation on other inputs and returns its outputs."""
   values = iter(inputs)
   arguments: Dict[str, Any] = {}
   inferred: Set[str] = set()
   for arg in op.op_def.input_arg:
     inferred.update((arg.type_attr, arg.number_attr))
-    # The one name that Python has another for.
+    # The only argument that has another name in Python.
     arguments[arg.name.replace('reduction_indices', 'axis')] = (
         [next(values) for _ in range(op.get_attr(arg.number_attr))]
         if arg.number_attr else next(values))
@@ -207,11 +199,11 @@ _FOLDING = frozenset((
     'ExpandDims', 'FloorDiv', 'FloorMod', 'GatherV2', 'Identity',
     'InvertPermutation', 'Maximum', 'Minimum', 'Mul', 'Pack', 'Prod', 'Range',
     'Reshape', 'Slice', 'Squeeze', 'StridedSlice', 'Sub'))
-"""What axes and shapes are computed by, from constants."""
+"""Operations that compute axes and shapes from constants."""
 
 
 def sizes_by_batch(tensor: tf.Tensor, value: Value) -> Optional[List[np.ndarray]]:
-  """The value of sizes for each of `BATCH_SIZES` of examples, if it is known."""
+  """Returns the value of sizes for each of `BATCH_SIZES` examples, None if unknown."""
   if value.sizes is not None:
     return [np.asarray(size, np.int32) for size in value.sizes]
   found = static(tensor) if value.dependence == Dependence.CONSTANT else None
@@ -219,7 +211,7 @@ def sizes_by_batch(tensor: tf.Tensor, value: Value) -> Optional[List[np.ndarray]
 
 
 def sized(values: Sequence[np.ndarray]) -> Value:
-  """A `Value` of sizes; lists, since arrays do not compare."""
+  """Returns the `Value` of sizes; nested tuples, since arrays do not compare."""
   return Value(Dependence.BATCH_SIZE, sizes=tuple(map(_nested_tuple, values)))
 
 
@@ -228,7 +220,7 @@ def _nested_tuple(array: np.ndarray) -> Any:
 
 
 def constant(tensor: tf.Tensor) -> Value:
-  """What is known of a tensor without inputs, or of a captured one."""
+  """Returns the `Value` of a tensor without inputs or of a captured tensor."""
   value = (None if tensor.dtype in (tf.resource, tf.variant) else
            tf.get_static_value(tensor))
   if value is None or np.size(value) > _FOLDED:
@@ -240,7 +232,7 @@ def constant(tensor: tf.Tensor) -> Value:
 
 
 def join(first: Value, second: Value) -> Value:
-  """What is known of a tensor that is either."""
+  """Returns the least upper bound: the `Value` of a tensor that has either value."""
   worst = max(first, second, key=lambda value: value.dependence)
   if worst.dependence >= Dependence.UNKNOWN or first == second:
     return worst
@@ -257,15 +249,7 @@ def join(first: Value, second: Value) -> Value:
 
 
 def first_violation(values: Sequence[Value], axis: int = 0) -> Optional[Value]:
-  """The first of several outputs that is not one row for each example.
-
-  Args:
-    values: What is known of the outputs.
-    axis: Where their rows are to be.
-
-  Returns:
-    A value that is MIXED or UNKNOWN, saying why; or None. MIXED goes first.
-  """
+  """Returns why outputs are not rows along `axis`: MIXED, else UNKNOWN, else None."""
   bad = []
   for value in values:
     if value.dependence >= Dependence.UNKNOWN:
@@ -282,7 +266,7 @@ def first_violation(values: Sequence[Value], axis: int = 0) -> Optional[Value]:
 
 
 def as_multiples(sizes: Sequence[Sequence[int]]) -> List[Tuple[int, bool]]:
-  """Of each size, (c, False) where it is c, or (c, True) where it is c B."""
+  """Returns (c, False) for each size c, and (c, True) for each size c B."""
   (n, m), found = BATCH_SIZES, []
   for a, b in zip(*sizes):
     if a == b:
@@ -295,7 +279,7 @@ def as_multiples(sizes: Sequence[Sequence[int]]) -> List[Tuple[int, bool]]:
 
 
 def check_same(node: Node, i: int, axis: int, size: Optional[int]) -> None:
-  """Refuses a constant that is another for other places of the batch."""
+  """Raises NotRowWise if a constant differs between positions in the batch."""
   if not 0 <= axis < len(node.shape(i)) or node.shape(i)[axis] == 1:
     return
   varies = node.values[i].varies
@@ -305,7 +289,7 @@ def check_same(node: Node, i: int, axis: int, size: Optional[int]) -> None:
 
 
 def only_operand(node: Node, i: int = 0) -> Value:
-  """The value of an input that alone may be of examples."""
+  """Returns the value of input `i`; raises NotRowWise if another is no constant."""
   for k, value in enumerate(node.values):
     if k != i and value.dependence != Dependence.CONSTANT:
       raise unknown('takes an argument that is of the examples')

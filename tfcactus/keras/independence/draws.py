@@ -1,12 +1,12 @@
-"""Random draws in a traced graph: which of them are each example's own.
+"""Random draws in a traced graph: which draws belong to one example each.
 
-Rows of a draw are independent of each other, and of all else, if its seed is secret,
-fresh, and used for no other draw. Then a row is as good as drawn by its
-example. By any other seed a draw is a constant whose rows go by the place in the
-batch: one example more would give another row to each example that follows.
+Rows of a draw are independent of each other and of everything else if the seed of the
+draw is secret, fresh and used for no other draw. Then a row is as good as drawn by its
+example. A draw by any other seed is a constant whose rows follow the position in the
+batch: one more example would give all later examples other rows.
 
-Secret seeds are those that `secret_seed` stands for in an analysis trace. They are
-followed through the operations that TensorFlow and Keras make keys from them by.
+`secret_seed` stands for secret seeds in an analysis trace. The analysis follows them
+through the operations by which TensorFlow and Keras make keys.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _KEYS: Dict[str, Tuple[int, ...]] = {
         ('StatelessRandomUniformV2', 'StatelessRandomUniformIntV2',
          'StatelessRandomUniformFullIntV2', 'StatelessRandomNormalV2',
          'StatelessTruncatedNormalV2'), (1, 2))}
-"""Stateless draws of independent numbers, and which inputs are seed, key, counter."""
+"""Stateless draws of independent numbers; the inputs that are seed, key or counter."""
 
 _STATEFUL: FrozenSet[str] = frozenset((
     'RandomUniform', 'RandomUniformInt', 'RandomStandardNormal', 'TruncatedNormal',
     'StatefulUniform', 'StatefulUniformInt', 'StatefulStandardNormalV2',
     'StatefulTruncatedNormal'))
-"""Draws by a state that TensorFlow keeps, whose seed is not seen."""
+"""Draws by a state inside TensorFlow, whose seed the graph does not show."""
 
 OPERATIONS = _STATEFUL.union(_KEYS)
-"""Draws of independent numbers, whose first input (or third) is a shape."""
+"""Draws of independent numbers; the first input is the shape, or else the third."""
 
 _KEEPING = frozenset((
     'BitwiseAnd', 'Bitcast', 'Cast', 'ConcatV2', 'EnsureShape', 'ExpandDims',
@@ -57,32 +57,24 @@ _SHAPES = frozenset(('Rank', 'Shape', 'Size'))
 """Operations that tell nothing of the numbers in their input."""
 
 _RANGES = {'BitwiseAnd': 2**31 - 1, 'FloorMod': 2**31 - 2}
-"""What this library, and Keras after it, leave of a seed, whose seeds have 32 bits."""
+"""Ranges that this library, and then Keras, cut the 32 bits of a seed of Keras to."""
 
 
 class Draws:
-  """What an analysis knows of draws.
-
-  Attributes:
-    number: How many examples there are; None if it is not known.
-  """
+  """Uses of secret seeds in one analysis; `number` counts the examples, if known."""
 
   def __init__(self, number: Optional[int] = None):
     self.number = number
     self._uses: Dict[str, Tuple[Any, ...]] = {}
 
   def check(self, node: Node) -> None:
-    """Refuses a draw by a seed that is not secret, or that another draw uses.
-
-    Raises:
-      NotRowWise: if it is one.
-    """
+    """Raises NotRowWise if the draw's seed is not secret or another draw uses it."""
     op, keys = node.op, _KEYS.get(node.op.type, ())
     seeds = {node.values[i].seed for i in keys}
     if len(seeds) != 1 or not all(seeds):
       raise unknown('draws by a seed that may be known, so that its draws follow '
                     'the place in the batch')
-    # With all of this alike the numbers are too: a row is its example's in both draws.
+    # Draws that agree in all of this are equal: a row is its example's own in both.
     algorithm = dependence.static(op.inputs[3]) if len(keys) > 1 else None
     use = (id(op.graph), op.type, op.outputs[0].dtype, tuple(node.out()),
            str(algorithm), *(op.inputs[i].name for i in keys))
@@ -92,23 +84,16 @@ class Draws:
 
 
 def secret_seed() -> tf.Tensor:
-  """Stands for a secret seed in a trace that is only looked at.
+  """Returns a placeholder for a secret seed in an analysis trace: int64, shape (2,).
 
-  The trace cannot run: if anything kept a part of it, that part fails when it does,
-  and does not draw by a seed that is known.
-
-  Returns:
-    int64, shape (2,).
+  The trace cannot run: if code kept a part of the trace, that part would fail instead
+  of drawing by a known seed.
   """
   return tf.compat.v1.placeholder(tf.int64, [2], name=_SECRET)
 
 
 def seed_of(node: Node) -> str:
-  """Which secret seed the outputs are made of, and nothing else; '' for none.
-
-  Args:
-    node: An operation on constants.
-  """
+  """Returns the one secret seed that an operation's outputs are made of, or ''."""
   op = node.op
   if op.type == 'Placeholder':
     return f'{id(op.graph)} {op.name}' if _SECRET in op.name else ''
@@ -139,11 +124,7 @@ def takes_seed_for_numbers(node: Node) -> bool:
 
 
 def drawn(node: Node) -> Value:
-  """What is known of a draw whose shape is constant.
-
-  Raises:
-    NotRowWise: if its rows are not each example's own.
-  """
+  """Returns the value of a draw of constant shape; NotRowWise if examples share it."""
   if node.draws is None:
     return dependence.UNIFORM
   node.draws.check(node)

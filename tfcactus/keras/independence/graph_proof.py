@@ -31,15 +31,12 @@ from tfcactus.keras.independence.dependence import Value
 
 def analyse(graph: tf.Graph, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor],
             draws: Optional[draws_lib.Draws] = None) -> List[Value]:
-  """Returns what is known of the outputs of a graph.
+  """Returns abstract values of the outputs of a `FuncGraph`.
 
-  Args:
-    graph: A `FuncGraph`.
-    inputs: What its inputs are, by the names of their tensors. Tensors that it
-      captured are CONSTANT if they are no tensors of another graph.
-    outputs: Tensors of the graph.
-    draws: What is known of draws. None takes every draw for the same number in each
-      row: right for derivatives of the numbers drawn, and for no guarantee.
+  `inputs` has the values of the graph's inputs by tensor name. Captured tensors are
+  CONSTANT, or UNKNOWN if they belong to another graph. `draws` None treats every draw
+  as equal in all rows: right for derivatives with respect to the numbers drawn, never
+  for a guarantee.
   """
   known = dict(inputs)
   for outside, inside in getattr(graph, 'captures', ()):
@@ -59,16 +56,11 @@ def analyse(graph: tf.Graph, inputs: Dict[str, Value], outputs: Sequence[tf.Tens
 def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
                      outputs: Sequence[tf.Tensor], number: Optional[int] = None
                     ) -> Optional[Value]:
-  """Why outputs are not proved to be one row for each example, or None.
+  """Returns why outputs are not proved to be one row per example, or None.
 
-  Args:
-    graph: A `FuncGraph`.
-    examples: Those of its inputs whose first axis is that of the examples.
-    outputs: Tensors of the graph, likewise.
-    number: How many examples there are, if that is known.
-
-  Returns:
-    A `Value` that is MIXED or UNKNOWN, saying why; MIXED goes first.
+  `examples` are the inputs of the `FuncGraph` whose first axis is the batch axis;
+  `number` counts the examples, if known. The result is MIXED or UNKNOWN with a reason;
+  MIXED takes precedence.
   """
   known = {tensor.name: dependence.ROW_WISE for tensor in examples}
   return dependence.first_violation(
@@ -77,13 +69,8 @@ def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
 
 def needed(outputs: Sequence[tf.Tensor], known: Container[str]
            ) -> List[tf.Operation]:
-  """The operations that outputs depend on, inputs of each before it.
-
-  Args:
-    outputs: Tensors of a graph.
-    known: Names of tensors that are not asked what they depend on.
-  """
-  # Not in the order they were made in: loops get inputs once differentiated.
+  """Returns the operations that outputs depend on, inputs first, down to `known`."""
+  # Creation order would not do: differentiation adds inputs to existing loops.
   order, seen = {}, set()
   stack = [(tensor.op, False) for tensor in outputs]
   while stack:
@@ -100,7 +87,7 @@ def needed(outputs: Sequence[tf.Tensor], known: Container[str]
 
 def _evaluate(op: tf.Operation, values: Sequence[Value],
               draws: Optional[draws_lib.Draws]) -> List[Value]:
-  """Returns what is known of an operation's outputs."""
+  """Returns the values of an operation's outputs."""
   node = Node(op, values, draws)
   worst = max(values, key=lambda value: value.dependence, default=CONSTANT)
   found: Union[Value, List[Value]]
@@ -124,7 +111,7 @@ def _evaluate(op: tf.Operation, values: Sequence[Value],
   found = found if isinstance(found, list) else [found] * len(op.outputs)
   if worst.dependence >= Dependence.UNKNOWN:
     return found
-  # Here it goes wrong, or in a function that is called here.
+  # The violation is in this operation or in a function that it calls.
   return [value._replace(operation=op.name)
           if value.dependence >= Dependence.UNKNOWN else value for value in found]
 
@@ -145,7 +132,7 @@ def _of_constants(node: Node) -> Value:
       node.op.outputs[0].shape.rank is not None):
     rank = len(node.out())
     varies: FrozenSet[int] = frozenset()
-    alone = kind in ('BroadcastTo', 'Tile')  # Of two, the other is a shape.
+    alone = kind in ('BroadcastTo', 'Tile')  # Their second input is a shape.
     for i, value in enumerate(node.values[:1] if alone else node.values):
       shape = node.shape(i)
       varies |= {k + rank - len(shape) for k, size in enumerate(shape)
@@ -173,7 +160,7 @@ def _reduced_constant(node: Node) -> Value:
 
 
 def _of_sizes(node: Node) -> Union[Value, List[Value]]:
-  """Without examples, but made to the number of them."""
+  """Returns the values of outputs whose inputs depend on the batch size only."""
   kind = node.op.type
   random = kind in draws_lib.OPERATIONS
   place = _SHAPE_ARGUMENT.get(kind, 0 if random else None)
@@ -205,7 +192,7 @@ def _of_sizes(node: Node) -> Union[Value, List[Value]]:
 
 
 def _computed_size(node: Node) -> Union[Value, List[Value]]:
-  """Sizes made from sizes, by products and by moving them alone."""
+  """Returns the value of sizes that are products and rearrangements of sizes."""
   if dependence.size_taken(node.op) is not None:
     return CONSTANT
   operands = [dependence.sizes_by_batch(tensor, value)
@@ -219,11 +206,11 @@ def _computed_size(node: Node) -> Union[Value, List[Value]]:
 
 
 def _body(node: Node, name: str, values: Sequence[Value]) -> List[Value]:
-  """Runs a function of the graph."""
+  """Analyses a function that the operation calls."""
   attribute = node.op.get_attr(name)
   called = node.op.graph._get_function(attribute.name)  # pylint: disable=protected-access
   graph = getattr(called, 'graph', None)
-  if graph is None:  # As functions of TensorFlow 1 have it.
+  if graph is None:  # Functions of TensorFlow 1 have no graph.
     raise unknown('calls a function that cannot be looked into')
   known = {tensor.name: value for tensor, value in zip(graph.inputs, values)}
   return analyse(graph, known, graph.outputs, node.draws)
@@ -244,7 +231,7 @@ def _if(node: Node) -> List[Value]:
 def _while(node: Node) -> List[Value]:
   values = node.values
   for _ in range(2 * len(values) + 2):
-    # Not of their number either: what is counted would be.
+    # Rounds that depend on the number of examples would make counters depend on it.
     if _body(node, 'cond', values)[0].dependence != Dependence.CONSTANT:
       raise unknown('goes on by what is in the data')
     more = _body(node, 'body', values)
@@ -258,17 +245,17 @@ def _while(node: Node) -> List[Value]:
 CALLS: Dict[str, Callable[[Node], List[Value]]] = {
     'PartitionedCall': _call, 'StatefulPartitionedCall': _call, 'If': _if,
     'StatelessIf': _if, 'While': _while, 'StatelessWhile': _while}
-"""Operations that run functions."""
+"""Operations that call functions."""
 
 _FILLING = frozenset(('Fill', 'ZerosLike', 'OnesLike', 'TensorListReserve',
                    'EmptyTensorList'))
 _MONOMIAL = frozenset((
     'Cast', 'ConcatV2', 'ExpandDims', 'GatherV2', 'Identity', 'Mul', 'Pack', 'Prod',
     'Reshape', 'Slice', 'Squeeze', 'StridedSlice'))
-"""Under which c B^k stays of that form."""
+"""Operations that map sizes c B^k to sizes of that form."""
 
 _SHAPE_ARGUMENT = {
     'Fill': 0, 'BroadcastTo': 1, 'Tile': 1, 'TensorListReserve': 0,
     'StatefulUniform': 2, 'StatefulUniformInt': 2, 'StatefulStandardNormalV2': 2,
     'StatefulTruncatedNormal': 2}
-"""Which input says what shape a constant or a draw is to have."""
+"""The input that is the shape of a constant or of a draw."""

@@ -1,8 +1,8 @@
-"""Transfer functions: what each operation does with the examples of a batch.
+"""Transfer functions: how each operation treats the examples of a batch.
 
-One is asked only if an input is ROW_WISE and none is worse. It returns what is
-known of the outputs, one `Value` for all or a list, or raises what it found. To
-teach it another operation, write one and list it in `TRANSFER`.
+A transfer function is called only if an input is ROW_WISE and none is worse. It returns
+one `Value` for all outputs or a list, or raises `NotRowWise`. To support another
+operation, write its transfer function and list it in `TRANSFER`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Transfer = Callable[[Node], Union[Value, List[Value]]]
 
 
 def _broadcast(node: Node, which: Optional[Iterable[int]] = None) -> Value:
-  """Inputs that meet entry by entry, aligned at their last axes."""
+  """Follows entrywise operations; shapes are aligned at their last axes."""
   which = range(len(node.values)) if which is None else list(which)
   out, found = node.out(), set()
   for i in which:
@@ -68,7 +68,7 @@ def _arg_reduce(node: Node) -> Value:
 
 
 def _along(node: Node) -> Value:
-  """Cumsum, reverse, roll and the like: along the axes of a constant."""
+  """Follows Cumsum, ReverseV2, Roll and similar operations along constant axes."""
   argument = 2 if node.op.type == 'Roll' else 1
   value, rank = dependence.only_operand(node), len(node.shape(0))
   axes = {int(axis) % rank for axis in np.ravel(node.static(argument))}
@@ -78,7 +78,7 @@ def _along(node: Node) -> Value:
 
 
 def _last(node: Node) -> Value:
-  """Over the last axis."""
+  """Follows operations over the last axis."""
   value = dependence.only_operand(node)
   if value.axis == len(node.shape(0)) - 1:
     raise mixed('goes over the examples')
@@ -106,7 +106,7 @@ def _cross_entropy(node: Node) -> List[Value]:
 
 
 def _product(node: Node, x: int, y: int) -> Value:
-  """A matrix product; x and y are 1 where that factor is transposed."""
+  """Follows matrix products; x and y are 1 where that factor is transposed."""
   found = []
   rank = len(node.out())
   for i, flipped in ((0, x), (1, y)):
@@ -168,14 +168,14 @@ def _einsum(node: Node) -> Value:
 
 
 def _without_dots(node: Node, equation: str) -> List[str]:
-  """The terms of an equation, the result last, with letters for an ellipsis."""
+  """Returns the terms of an equation, the result last, with letters for an ellipsis."""
   given, result = equation.split('->')
   terms = given.split(',')
   if '...' not in equation:
     return [*terms, result]
   numbers = {len(node.shape(i)) - len(term.replace('...', ''))
              for i, term in enumerate(terms) if '...' in term}
-  # In bfloat16 TensorFlow 2.21 computes something else with an ellipsis.
+  # TensorFlow 2.21 computes another result in bfloat16 with an ellipsis.
   exact = node.op.inputs[0].dtype in (tf.float32, tf.float64)
   if len(numbers) != 1 or not exact or '...' not in result:
     raise unknown('is not known to treat each example alone')
@@ -185,11 +185,10 @@ def _without_dots(node: Node, equation: str) -> List[str]:
 
 
 def _leading(*data: int, sizes: int = -1) -> Transfer:
-  """Images and the like: examples first in these inputs and the outputs.
+  """Returns a transfer function for operations with examples along the first axis.
 
-  Args:
-    *data: Which inputs may be of examples.
-    sizes: The input that is the shape of one of them, where there is one.
+  `data` lists the inputs that may depend on examples; input `sizes` is the shape of one
+  of them.
   """
 
   def rule(node: Node) -> Value:
@@ -212,7 +211,7 @@ def _leading(*data: int, sizes: int = -1) -> Transfer:
 
 
 def _is_fixed(node: Node, i: int) -> bool:
-  """Whether an input made of sizes is the same for any number of examples."""
+  """Whether an input made of sizes is equal for any number of examples."""
   found = dependence.sizes_by_batch(node.op.inputs[i], node.values[i])
   return found is not None and all(np.array_equal(each, found[0]) for each in found)
 
@@ -227,7 +226,7 @@ def _bias(node: Node) -> Value:
 
 
 def _fused_norm(node: Node) -> List[Value]:
-  """Batch normalization, with which layers normalize channels too."""
+  """Follows batch normalization, which layers also use to normalize channels."""
   images = (0, 1) if 'Grad' in node.op.type else (0,)
   form = node.op.get_attr('data_format')
   channels = 1 if form == b'NCHW' else len(node.shape(0)) - 1
@@ -241,8 +240,8 @@ def _fused_norm(node: Node) -> List[Value]:
   if not node.op.get_attr('is_training') and axis == 0:
     if not all(i in images for i in node.rows()):
       raise unknown('is not known to treat each example alone')
-    # By statistics that are given: dx = dy scale / sqrt(variance + epsilon). The
-    # gradients of scale and offset are sums over the examples.
+    # Statistics are given: dx = dy scale / sqrt(variance + epsilon). The gradients
+    # of scale and offset are sums over the examples.
     others = CONSTANT if len(images) == 1 else Value(
         Dependence.MIXED, why=f'{node.op.type} in {node.op.name!r} sums over the '
         'examples', operation=node.op.name)
@@ -259,7 +258,7 @@ def _fused_norm(node: Node) -> List[Value]:
 
 
 def _space_to_batch(node: Node) -> Value:
-  """Cuts each image in several, one of each example after the other."""
+  """Follows SpaceToBatchND, which repeats the batch once per part of the images."""
   value, times = dependence.only_operand(node), int(np.prod(node.static(1)))
   if value != Value(Dependence.ROW_WISE):
     raise unknown('takes another axis than the first for the examples')
@@ -278,7 +277,7 @@ def _each(node: Node) -> List[Value]:
 
 
 def _depthwise_filter(node: Node) -> Value:
-  """A kernel whose weights are of one channel each, of which examples may have some."""
+  """Follows a depthwise kernel's gradient, row-wise if no channel mixes examples."""
   images, sizes, outputs = node.values
   channels, narrow = node.shape(0)[3], node.shape(2)[3]
   if not channels or not narrow or sizes.dependence != Dependence.CONSTANT or (
@@ -301,7 +300,7 @@ def _like(node: Node) -> Value:
 
 
 def _size(node: Node) -> Value:
-  """Shapes: of the number of examples, but of nothing in them."""
+  """Follows shapes, which depend on the number of examples only."""
   if all(None not in node.shape(i) for i in range(len(node.values))):
     return CONSTANT
   value, found = node.values[0], []
@@ -342,7 +341,7 @@ def _elementwise(node: Node) -> Value:
 
 
 def _select(node: Node) -> Union[Value, List[Value]]:
-  # The condition may be of one number for each row.
+  # The condition may have one number per row.
   axes = {node.values[i].axis for i in node.rows()}
   if len(node.shape(0)) == len(node.shape(1)):
     return _broadcast(node)
@@ -389,4 +388,4 @@ TRANSFER: Dict[str, Transfer] = {
     'IdentityN': _each, 'SpaceToBatchND': _space_to_batch,
     'BatchToSpaceND': _batch_to_space,
 }
-"""Operations that are followed; all others make UNKNOWN."""
+"""Transfer functions by operation; all other operations make UNKNOWN."""

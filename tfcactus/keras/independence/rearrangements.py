@@ -1,7 +1,4 @@
-"""Transfer functions of operations that move entries to other places.
-
-See `operations`, which lists them with its own.
-"""
+"""Transfer functions of operations that move entries; part of `operations.TRANSFER`."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ Transfer = Callable[[Node], Value]
 
 
 def _product(sizes: Sequence[Optional[int]]) -> int:
-  """Of sizes that are known, by what was asked before."""
+  """Returns the product of sizes, which the caller knows to be known."""
   return math.prod(size for size in sizes if size is not None)
 
 
@@ -35,7 +32,7 @@ def _reshape(node: Node) -> Value:
     raise unknown('is of a shape that is of the examples')
   shape, out = node.shape(0), _shape_made(node)
   before, after = shape[:value.axis], shape[value.axis + 1:]
-  # Where nothing but what is behind the axis changes, its size does not either.
+  # If only axes behind the examples' axis change, that axis keeps its size.
   behind = out[value.axis + 1:]
   if out[:value.axis] == before and None not in after + behind and (
       _product(after) == _product(behind) > 0):
@@ -57,7 +54,7 @@ def _reshape(node: Node) -> Value:
 
 
 def _shape_made(node: Node) -> List[Optional[int]]:
-  """What a Reshape makes, None for a size that is of the number of examples."""
+  """Returns the shape a Reshape makes; None for sizes that depend on the batch size."""
   value, found = node.values[0], []
   asked = dependence.sizes_by_batch(node.op.inputs[1], node.values[1])
   if asked is None or node.shape(0)[value.axis] is not None:
@@ -71,7 +68,7 @@ def _shape_made(node: Node) -> List[Optional[int]]:
     found.append([_product(shape) // max(rest, 1) if size == -1 else int(size)
                   for size in sizes])
   made = [None if is_rows else size for size, is_rows in dependence.as_multiples(found)]
-  node.op.outputs[0].set_shape(made)  # Which TensorFlow does not find out.
+  node.op.outputs[0].set_shape(made)  # TensorFlow does not infer this shape.
   return made
 
 
@@ -100,7 +97,7 @@ def _transpose(node: Node) -> Value:
 
 
 def _same_place(node: Node, which: Sequence[int]) -> Value:
-  """Inputs of one shape in which examples have the same places."""
+  """Returns the value of inputs of one shape in which examples have equal positions."""
   rows = [i for i in which if i in node.rows()]
   found = {node.values[i] for i in rows}
   if len(found) != 1:
@@ -171,12 +168,7 @@ def _tile(node: Node) -> Value:
 
 
 def _slice_axes(node: Node, shape: List[Optional[int]]) -> Dict[int, int]:
-  """Of each axis that is sliced in whole, the axis it is in the result.
-
-  Args:
-    node: A StridedSlice, or its gradient.
-    shape: Of what is sliced.
-  """
+  """Maps fully sliced axes of a StridedSlice or its gradient to axes of the result."""
   rank = len(shape)
   masks = {name: node.op.get_attr(f'{name}_mask') for name in (
       'begin', 'end', 'ellipsis', 'new_axis', 'shrink_axis')}
@@ -306,4 +298,4 @@ TRANSFER: Dict[str, Transfer] = {
     'TensorListSetItem': _set_item, 'TensorListStack': _stack_list,
     'Tile': _tile, 'Transpose': _transpose, 'Unpack': _unpack,
 }
-"""Those of them that are followed."""
+"""Transfer functions by operation."""

@@ -1,7 +1,7 @@
-"""How each kind of layer gives per-example gradients from one pass.
+"""Layer rules: per-example gradients of each kind of layer from one pass.
 
-To teach the engine another layer, write a `LayerRule` in a file of its own, list
-it in `RULES`, and its layer in tests/conformance/test_layer_rules.py.
+To support another layer, write a `LayerRule` in a new file, list it in `RULES`, and
+list its layer in tests/conformance/test_layer_rules.py.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ RULES: Tuple[LayerRule, ...] = (
 )
 
 VECTORIZED = VectorizedRule()
-"""For every layer that no rule holds for."""
+"""Rule for every layer without a rule of its own."""
 
 
 def rule_for(layer: keras.layers.Layer) -> Optional[LayerRule]:
-  """The rule for layers of exactly this type, or None."""
+  """Returns the rule for layers of exactly this type, or None."""
   composed = bool(getattr(layer, 'lora_enabled', False))
   return next((rule for rule in RULES if type(layer) in rule.layer_types and
                rule.composed == composed), None)

@@ -1,8 +1,8 @@
-"""What a layer rule is: how one kind of layer gives per-example gradients.
+"""The protocol of layer rules, which compute per-example gradients of a kind of layer.
 
-A rule runs its layer on a whole batch, shows the tensor whose gradient it needs
-(its pre-activation, say) to `capture`, and later turns that gradient into one
-`GradientForm` for each variable.
+A rule runs its layer on a whole batch and passes the tensor whose gradient it needs
+(say the pre-activation) to `capture`. It later turns that gradient into one
+`GradientForm` per variable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
 
 Capture = Callable[[Any, tf.Tensor], tf.Tensor]
-"""(what to remember, tensor) -> the tensor to go on with."""
+"""(value to remember, tensor) -> the tensor to continue with."""
 
 Gradients = List[Tuple[tf.Variable, forms.GradientForm]]
 
@@ -35,8 +35,8 @@ class LayerCall(NamedTuple):
 
   Attributes:
     layer: The layer.
-    saved: What its rule remembered of the call.
-    gradient: Of the weighted losses, by the tensor that the rule captured.
+    saved: The value that the rule remembered of the call.
+    gradient: Gradient of the weighted losses with respect to the captured tensor.
   """
 
   layer: keras.layers.Layer
@@ -45,14 +45,12 @@ class LayerCall(NamedTuple):
 
 
 class LayerRule(abc.ABC):
-  """How one kind of layer is run and differentiated.
+  """Rule that runs one kind of layer and computes its per-example gradients.
 
   Attributes:
-    layer_types: The layers it holds for; exact types, as a subclass may
-      override `call`.
-    also_frozen: Whether it runs layers without trained variables too, which
-      would otherwise run by themselves.
-    composed: Whether it is for layers whose weights are those of `enable_lora`.
+    layer_types: Exact types of the layers; a subclass may override `call`.
+    also_frozen: Whether the rule also runs layers without trainable variables.
+    composed: Whether the rule is for layers after `enable_lora`.
   """
 
   layer_types: ClassVar[Tuple[type, ...]] = ()
@@ -60,23 +58,23 @@ class LayerRule(abc.ABC):
   composed: ClassVar[bool] = False
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
-    """Why the rule does not hold for this layer, or ''."""
+    """Returns why the rule does not hold for this layer, or ''."""
     del layer
     return ''
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls the layer, passing what needs a gradient through `capture`.
+    """Calls the layer and passes tensors whose gradients are needed to `capture`.
 
-    By default that is what the layer's activation is given.
+    The default captures the input of the layer's activation (the pre-activation).
 
     Args:
       layer: The layer.
-      call: Its own `call`.
+      call: The layer's own `call`.
       capture: See `Capture`.
       inputs: First argument of the call.
-      *args: The others.
-      **kwargs: Likewise.
+      *args: Other positional arguments.
+      **kwargs: Keyword arguments.
     """
     activation = layer.activation
 
@@ -88,25 +86,25 @@ class LayerRule(abc.ABC):
 
   @abc.abstractmethod
   def gradients(self, call: LayerCall) -> Gradients:
-    """The gradients of the layer's trainable variables at one call."""
+    """Returns per-example gradients of the layer's trainable variables at one call."""
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[List[int]]) -> int:
-    """About how many numbers `gradients` holds for each example at once.
+    """Returns about how many numbers `gradients` holds at once per example.
 
     Args:
       layer: The layer, built.
-      output_shapes: Known shapes of its outputs, without the batch.
+      output_shapes: Known shapes of its outputs, without the batch axis.
     """
     del output_shapes
     return sum(math.prod(v.shape) for v in layer.trainable_variables)
 
 
 def in_stored_dtype(value: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
-  """In the variable's dtype: float32 under mixed precision."""
+  """Casts to the variable's dtype: float32 under mixed precision."""
   return tf.cast(value, models.stored_dtype(variable))
 
 
 def layer_inputs(call: LayerCall, variable: tf.Variable) -> tf.Tensor:
-  """What the layer computed with: cast down first, if it computes in less."""
+  """Returns the inputs as the layer computed with them, in the variable's dtype."""
   return in_stored_dtype(tf.cast(call.saved, call.layer.compute_dtype), variable)

@@ -1,4 +1,7 @@
-"""Convolutions: a product of patches and output gradients for each example."""
+"""Rule for convolutions: per example, a product of patches and output gradients.
+
+Inputs and output gradients are (batch, ..., channels).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from tfcactus.keras.gradients.layers import im2col
 
 
 class ConvRule(base.LayerRule):
-  """Convolutions over one, two or three axes, in groups of channels or not."""
+  """Rule for convolutions over one, two or three axes, grouped or not."""
 
   layer_types = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
 
@@ -43,7 +46,7 @@ class ConvRule(base.LayerRule):
 
 def images_and_windows(call: base.LayerCall, kernel: tf.Variable
                       ) -> Tuple[tf.Tensor, tf.Tensor, List[im2col.Window]]:
-  """Inputs and output gradients as images or volumes, and the windows."""
+  """Returns inputs and output gradients as images or volumes, and the windows."""
   images = base.layer_inputs(call, kernel)
   outputs = base.in_stored_dtype(call.gradient, kernel)
   return as_images(images, outputs, windows_of(call.layer, images, outputs))
@@ -51,13 +54,7 @@ def images_and_windows(call: base.LayerCall, kernel: tf.Variable
 
 def windows_of(layer: keras.layers.Layer, wide: tf.Tensor, narrow: tf.Tensor
               ) -> List[im2col.Window]:
-  """The windows of each axis.
-
-  Args:
-    layer: A convolution.
-    wide: What windows are cut from, shape (batch, ..., channels).
-    narrow: What has an entry for each window, likewise.
-  """
+  """Returns each axis's windows, cut from `wide`; `narrow` has an entry per window."""
   return [im2col.window(layer.padding, *sizes) for sizes in zip(
       wide.shape[1:-1], narrow.shape[1:-1], layer.kernel_size, layer.strides,
       layer.dilation_rate)]
@@ -65,7 +62,7 @@ def windows_of(layer: keras.layers.Layer, wide: tf.Tensor, narrow: tf.Tensor
 
 def as_images(wide: tf.Tensor, narrow: tf.Tensor, windows: List[im2col.Window]
              ) -> Tuple[tf.Tensor, tf.Tensor, List[im2col.Window]]:
-  """The same with a height of one, where there is a single axis."""
+  """Adds an axis of height one if there is a single spatial axis."""
   if len(windows) > 1:
     return wide, narrow, windows
   return (wide[:, None], narrow[:, None],
@@ -74,16 +71,12 @@ def as_images(wide: tf.Tensor, narrow: tf.Tensor, windows: List[im2col.Window]
 
 def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
                      windows: Sequence[im2col.Window], groups: int = 1) -> tf.Tensor:
-  """Sums over positions of each output channel times its patches.
+  """Sums each output channel times its patches over positions.
 
-  Args:
-    images: Shape (batch, ..., channels), of two axes or three.
-    outputs: Shape (batch, ..., filters), an entry for each window.
-    windows: Of each axis.
-    groups: Filters see the channels of their own group alone.
-
-  Returns:
-    Shape (batch, filters, depth), the depth in the order of the flattened kernel.
+  `images` is (batch, ..., channels) with two or three spatial axes; `outputs` is
+  (batch, ..., filters) with one entry per window. Filters see the channels of their own
+  group. The result is (batch, filters, depth), depth in the order of the flattened
+  kernel.
   """
   batch, filters = outputs.shape[0], outputs.shape[-1]
   images, outputs = _apart(images, groups), _apart(outputs, groups)
@@ -95,7 +88,7 @@ def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
 
 
 def _apart(images: tf.Tensor, groups: int) -> tf.Tensor:
-  """Each group of channels as an image of its own, after one another."""
+  """Splits groups of channels into separate images, consecutive in the batch."""
   if groups == 1:
     return images
   sizes, rank = images.shape[1:-1], images.shape.rank
@@ -106,6 +99,6 @@ def _apart(images: tf.Tensor, groups: int) -> tf.Tensor:
 
 
 def bias_gradient(outputs: tf.Tensor, bias: tf.Variable) -> forms.Dense:
-  """Sums over all positions of output gradients, of channels last."""
+  """Sums output gradients over all positions; channels are last."""
   return forms.Dense(
       tf.reduce_sum(outputs, list(range(1, outputs.shape.rank - 1))), bias.shape)

@@ -1,4 +1,4 @@
-"""Transposed convolutions: convolutions with inputs and outputs exchanged."""
+"""Rule for transposed convolutions: convolutions with inputs and outputs exchanged."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from tfcactus.keras.gradients.layers import conv
 
 
 class ConvTransposeRule(base.LayerRule):
-  """Windows are cut from the gradients of the outputs, one for each input.
-
-  The kernel has its axes of channels exchanged too: (..., outputs, inputs).
-  """
+  """Rule that cuts windows from output gradients; kernel (..., outputs, inputs)."""
 
   layer_types = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose,
                  keras.layers.Conv3DTranspose)
@@ -41,6 +38,6 @@ class ConvTransposeRule(base.LayerRule):
                           output_shapes: Sequence[List[int]]) -> int:
     depth = math.prod(layer.kernel.shape[:-1]) if layer.built else 0
     positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
-    # Outputs have up to as many positions as inputs times the strides.
+    # Outputs have at most as many positions as inputs times the strides.
     windows = -(-positions // math.prod(layer.strides))
     return super().numbers_per_example(layer, output_shapes) + depth * windows

@@ -1,4 +1,4 @@
-"""Dense layers, of vectors or along the last axis of anything longer."""
+"""Rule for Dense layers, on vectors or along the last axis of larger inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfcactus.keras.gradients.layers import base
 
 
 class DenseRule(base.LayerRule):
-  """The kernel's gradient of one vector is an outer product, never written out.
+  """Rule for Dense layers; a vector's kernel gradient stays an outer product.
 
   Source: Goodfellow, "Efficient Per-Example Gradient Computations" (2015).
   """

@@ -1,8 +1,8 @@
-"""Depthwise convolutions: each example's channels are channels of one image.
+"""Rule for depthwise convolutions, whose channels have separate kernels.
 
-The kernel of a depthwise convolution has weights of its own for each channel. So the
-channels of all examples, next to each other, are those of one image whose kernel
-holds each example's gradient, and TensorFlow takes that in one operation.
+So the channels of all examples, side by side, are the channels of one image, and the
+gradient of its kernel holds each example's gradient. TensorFlow computes that gradient
+in one operation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tfcactus.keras.gradients.layers import im2col
 
 
 class DepthwiseRule(base.LayerRule):
-  """Depthwise convolutions over one or two axes."""
+  """Rule for depthwise convolutions over one or two axes."""
 
   layer_types = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
 
@@ -40,15 +40,10 @@ class DepthwiseRule(base.LayerRule):
 
 def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
                      windows: Sequence[im2col.Window]) -> tf.Tensor:
-  """Sums over positions of each channel times its output gradients.
+  """Sums each channel times its output gradients over positions.
 
-  Args:
-    images: Shape (batch, height, width, channels).
-    outputs: Shape (batch, ..., channels times outputs of each).
-    windows: Of height and of width.
-
-  Returns:
-    Shape (batch, taps, channels, outputs of each).
+  `images` is (batch, height, width, channels), `outputs` (batch, ..., channels *
+  multiplier). Returns (batch, taps, channels, multiplier).
   """
   strides = {w.stride for w in windows if w.size > 1}
   if len(strides) <= 1 and all(w.dilation == 1 for w in windows):
@@ -62,7 +57,7 @@ def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
 
 def _side_by_side(images: tf.Tensor, outputs: tf.Tensor,
                   windows: Sequence[im2col.Window], stride: int) -> tf.Tensor:
-  """The same with all examples in one image, where TensorFlow has a kernel for it."""
+  """Returns `kernel_gradients` by one operation; strides equal and no dilation."""
   batch, channels = images.shape[0], images.shape[3]
   images = im2col.padded(images, windows)
   sizes = [(w.size - 1) * stride + w.kernel for w in windows]
@@ -78,7 +73,7 @@ def _side_by_side(images: tf.Tensor, outputs: tf.Tensor,
 
 
 def _one_image(images: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
-  """(batch, ..., channels) -> (1, height, width, batch times channels)."""
+  """Reshapes (batch, ..., channels) to (1, height, width, batch * channels)."""
   batch, channels = images.shape[0], images.shape[-1]
   rows = tf.transpose(tf.reshape(images, [batch, *sizes, channels]), [1, 2, 0, 3])
   return tf.reshape(rows, [1, *sizes, batch * channels])

@@ -1,4 +1,4 @@
-"""EinsumDense: dense layers along any axes, as attention is made of."""
+"""Rule for EinsumDense: dense layers along any axes, as in attention."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SPARE = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ'
 
 
 class EinsumDenseRule(base.LayerRule):
-  """The kernel's gradient is an einsum of inputs and output gradients."""
+  """Rule: the kernel's gradient is an einsum of inputs and output gradients."""
 
   layer_types = (keras.layers.EinsumDense,)
 
@@ -38,19 +38,13 @@ class EinsumDenseRule(base.LayerRule):
 
 def kernel_gradients(layer: keras.layers.Layer, inputs: tf.Tensor,
                      outputs: tf.Tensor) -> tf.Tensor:
-  """Gradients of the kernel, shape (batch, ...) as the kernel.
-
-  Args:
-    layer: An EinsumDense.
-    inputs: What it was called on.
-    outputs: Gradients of what its activation was given.
-  """
+  """Returns EinsumDense kernel gradients from inputs and pre-activation gradients."""
   given, kernel, made = _terms(layer.equation, inputs.shape.rank)
   return tf.einsum(f'{given},{made}->{given[0]}{kernel}', inputs, outputs)
 
 
 def bias_gradients(layer: keras.layers.Layer, outputs: tf.Tensor) -> base.Gradients:
-  """Sums over the axes that the bias has not; none without a bias."""
+  """Sums output gradients over the axes that the bias lacks; [] without a bias."""
   bias = layer.bias
   if bias is None:
     return []
@@ -64,12 +58,10 @@ def bias_gradients(layer: keras.layers.Layer, outputs: tf.Tensor) -> base.Gradie
 
 def _terms(equation: str, rank: Optional[int] = None, of_outputs: bool = False
           ) -> Tuple[str, str, str]:
-  """Letters of inputs, kernel and outputs, with an ellipsis written out.
+  """Returns the letters of inputs, kernel and outputs, with the ellipsis spelled out.
 
-  Args:
-    equation: Of the layer.
-    rank: Of the inputs; None for an ellipsis of one axis.
-    of_outputs: Whether it is that of the outputs instead.
+  `rank` is the rank of the inputs, or of the outputs if `of_outputs`; None gives the
+  ellipsis one axis.
   """
   given, made = equation.replace(' ', '').split('->')
   given, kernel = given.split(',')

@@ -1,4 +1,4 @@
-"""Embeddings: the rows of the table that an example looked up."""
+"""Rule for embeddings: gradients of the rows that an example looked up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfcactus.keras.gradients.layers import base
 
 
 class EmbeddingRule(base.LayerRule):
-  """Embeddings of integers."""
+  """Rule for embeddings of integers."""
 
   layer_types = (keras.layers.Embedding,)
 
@@ -31,17 +31,14 @@ class EmbeddingRule(base.LayerRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[List[int]]) -> int:
-    return 0  # No more than its outputs.
+    return 0  # Gradients are no larger than the outputs.
 
 
 def looked_up(table: tf.Variable, ids: tf.Tensor, gradient: tf.Tensor
              ) -> base.Gradients:
-  """The gradient of a table of which each example looked rows up.
+  """Returns gradients of a table, (vocabulary, width), from those of its rows.
 
-  Args:
-    table: Shape (vocabulary, width).
-    ids: Integers, shape (batch, ...).
-    gradient: That of the rows, shape (batch, ..., width).
+  `ids` are integers, (batch, ...); `gradient` is (batch, ..., width).
   """
   batch = ids.shape[0]
   ids = tf.reshape(tf.cast(ids, tf.int32), [batch, -1])

@@ -1,4 +1,7 @@
-"""The patches of a convolution: what its kernel is multiplied with."""
+"""Patches of images that a convolution multiplies by its kernel (im2col).
+
+Images are (batch, height, width, channels).
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,18 @@ import numpy as np
 import tensorflow as tf
 
 _IDENTITY_MAX_DEPTH = 64
-"""Up to this patch length a convolution with the identity cuts patches faster
-than copies do, though it multiplies by zeros."""
+"""Up to this patch length, a convolution with the identity cuts patches faster than
+copies do, although it multiplies by zeros."""
 
 _SHORT_COPY = 8
-"""Copies of fewer numbers than this cost more for the call than for the data."""
+"""Copies of fewer numbers cost more for the call than for the data."""
 
 
 class Window(NamedTuple):
-  """One spatial axis of a convolution.
+  """One spatial axis of a convolution, with `size` windows.
 
-  Attributes:
-    kernel: Length of the kernel.
-    stride: Step between windows.
-    dilation: Step between the kernel's taps.
-    before: Zeros padded before the axis.
-    size: Number of windows.
+  `stride` is the step between windows, `dilation` the step between the kernel's taps,
+  `before` the number of zeros padded before the axis.
   """
 
   kernel: int
@@ -37,16 +36,7 @@ class Window(NamedTuple):
 
 def window(padding: str, length: int, size: int, kernel: int, stride: int,
            dilation: int) -> Window:
-  """Returns the window of an axis of `length` with `size` outputs.
-
-  Args:
-    padding: 'valid', 'same' or 'causal', as Keras has it.
-    length: Of the input axis.
-    size: Of the output axis.
-    kernel: Length of the kernel.
-    stride: Step between windows.
-    dilation: Step between taps.
-  """
+  """Returns the window of an axis; `padding` is 'valid', 'same' or 'causal'."""
   span = dilation * (kernel - 1) + 1
   if padding == 'causal':
     before = span - 1
@@ -58,7 +48,7 @@ def window(padding: str, length: int, size: int, kernel: int, stride: int,
 
 
 def padded(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
-  """Pads and cuts, so that windows start at 0 and whole strides remain."""
+  """Pads and crops so that windows start at 0 and whole strides remain."""
   padding, sizes = [[0, 0]], []
   for length, w in zip(images.shape[1:3], windows):
     needed = (w.size - 1) * w.stride + w.dilation * (w.kernel - 1) + 1
@@ -70,15 +60,7 @@ def padded(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
 
 
 def taps(images: tf.Tensor, windows: Sequence[Window]) -> List[tf.Tensor]:
-  """One slice for each tap of the kernel, in row-major order.
-
-  Args:
-    images: Shape (batch, height, width, channels).
-    windows: Of height and of width.
-
-  Returns:
-    Tensors of shape (batch, positions, channels).
-  """
+  """Returns (batch, positions, channels) per tap of the kernel, in row-major order."""
   images = padded(images, windows)
   (rows, columns) = windows
   ends = [(w.size - 1) * w.stride + 1 for w in windows]
@@ -92,16 +74,7 @@ def taps(images: tf.Tensor, windows: Sequence[Window]) -> List[tf.Tensor]:
 
 
 def patches(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
-  """Cuts the patches of all windows.
-
-  Args:
-    images: Shape (batch, height, width, channels).
-    windows: Of height and of width.
-
-  Returns:
-    Shape (batch, positions, depth), the depth in the order of the flattened
-    kernel.
-  """
+  """Returns patches (batch, positions, depth), depth as in the flattened kernel."""
   rows, columns = windows
   channels = images.shape[3]
   depth = rows.kernel * columns.kernel * channels
@@ -120,19 +93,13 @@ def patches(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
 
 
 def volume_patches(volumes: tf.Tensor, windows: Sequence[Window]) -> List[tf.Tensor]:
-  """Cuts the patches of windows of three axes, for each tap of the first.
+  """Returns patches of (batch, frames, height, width, channels), per tap of frames.
 
-  Args:
-    volumes: Shape (batch, frames, height, width, channels).
-    windows: Of frames, of height and of width.
-
-  Returns:
-    Tensors of shape (batch, positions, depth), the depth in the order of the
-    flattened kernel at one tap.
+  Each tensor is (batch, positions, depth), depth as in the flattened kernel at one tap.
   """
   frames, rows, columns = windows
   batch, number = volumes.shape[:2]
-  # Each frame is cut once, whatever number of taps looks at it.
+  # Each frame is cut once, however many taps use it.
   cut = patches(tf.reshape(volumes, [batch * number, *volumes.shape[2:]]),
                 [rows, columns])
   depth = cut.shape[2]
@@ -142,7 +109,7 @@ def volume_patches(volumes: tf.Tensor, windows: Sequence[Window]) -> List[tf.Ten
 
 
 def _identity(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
-  """Patches by a convolution that multiplies with ones and zeros."""
+  """Cuts patches by a convolution with the identity."""
   sizes = [w.kernel for w in windows] + [images.shape[3]]
   depth = int(np.prod(sizes))
   eye = tf.reshape(tf.eye(depth, dtype=images.dtype), sizes + [depth])
@@ -151,7 +118,7 @@ def _identity(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
 
 
 def _gathered(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
-  """Patches by copies of all channels at each place a tap looks at."""
+  """Cuts patches by copying all channels of each tap's position."""
   batch, height, width, channels = images.shape
   down, right = (
       w.stride * np.arange(w.size)[:, None] +

@@ -1,7 +1,7 @@
-"""Low-rank adaptation (`enable_lora`): two thin factors beside frozen weights.
+"""Rules for low-rank adaptation (LoRA, `enable_lora`): factors beside frozen weights.
 
-What a layer computes with is W + c A B. The gradient of the product's factors
-is that of the whole, times the other factor: where it can be, neither is made.
+A layer computes with W + c A B. The gradient of a factor is the gradient of W times c
+and the other factor; where possible the gradient of W is not formed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tfcactus.keras.gradients.layers import embedding
 
 
 class LoraDenseRule(base.LayerRule):
-  """Dense layers: products of inputs and output gradients with thin factors."""
+  """Rule for Dense layers: inputs and output gradients times thin factors."""
 
   layer_types = (keras.layers.Dense,)
   composed = True
@@ -47,7 +47,7 @@ class LoraDenseRule(base.LayerRule):
 
 
 class LoraEinsumDenseRule(einsum_dense.EinsumDenseRule):
-  """Einsum layers: by the gradient of the whole kernel."""
+  """Rule for EinsumDense layers, from the gradient of the whole kernel."""
 
   composed = True
 
@@ -64,7 +64,7 @@ class LoraEinsumDenseRule(einsum_dense.EinsumDenseRule):
 
 
 class LoraConvRule(conv.ConvRule):
-  """Convolutions: by the gradient of the whole kernel."""
+  """Rule for convolutions, from the gradient of the whole kernel."""
 
   composed = True
 
@@ -82,7 +82,7 @@ class LoraConvRule(conv.ConvRule):
 
 
 class LoraEmbeddingRule(base.LayerRule):
-  """Embeddings: of the first factor, the rows that were looked up."""
+  """Rule for embeddings; the first factor's gradient has the looked-up rows only."""
 
   layer_types = (keras.layers.Embedding,)
   composed = True
@@ -109,13 +109,13 @@ class LoraEmbeddingRule(base.LayerRule):
 
 
 def _unsupported(layer: keras.layers.Layer) -> str:
-  # Which is so again once `trainable` was set.
+  # Setting `trainable` unfreezes the base weights again.
   base_weights = models.lora_base(layer)
   return 'its own weights are trained too' if base_weights.trainable else ''
 
 
 def _factors(layer: keras.layers.Layer, name: str) -> Any:
-  """Both factors as they are stored, and what their product is scaled by."""
+  """Returns both factors as stored, and the scale of their product."""
   pair = [tf.convert_to_tensor(models.tf_variable(
       getattr(layer, f'lora_{name}_{which}'))) for which in 'ab']
   scale = getattr(layer, 'lora_alpha', layer.lora_rank) / layer.lora_rank
@@ -123,12 +123,7 @@ def _factors(layer: keras.layers.Layer, name: str) -> Any:
 
 
 def _of_factors(layer: keras.layers.Layer, whole: tf.Tensor) -> base.Gradients:
-  """Gradients of both factors.
-
-  Args:
-    layer: The layer; its first factor has all axes of the kernel but the last.
-    whole: The gradient of the kernel, shape (batch, ..., last axis).
-  """
+  """Returns gradients of both factors from a kernel's, (batch, ..., last axis)."""
   first, second, scale = _factors(layer, 'kernel')
   a, b = layer.lora_kernel_a, layer.lora_kernel_b
   batch, rank = whole.shape[0], second.shape[0]
@@ -143,7 +138,7 @@ def _of_factors(layer: keras.layers.Layer, whole: tf.Tensor) -> base.Gradients:
 
 
 def _products(inputs: tf.Tensor, outputs: tf.Tensor) -> forms.GradientForm:
-  """Outer products of each example, summed over its positions."""
+  """Returns outer products of each example, summed over its positions."""
   if inputs.shape.rank == 2:
     return forms.Outer(inputs, outputs)
   rows = [inputs.shape[0], -1]

@@ -1,4 +1,4 @@
-"""Layer, group and RMS normalization: scale and offset after normalizing."""
+"""Rules for layer, group and RMS normalization: scale and offset after normalizing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Factors = Tuple[Optional[tf.Variable], Optional[tf.Variable]]
 
 
 class _NormalizationRule(base.LayerRule):
-  """Runs the layer without scale and offset, and applies both by itself."""
+  """Rule that runs the layer without scale and offset, and applies both itself."""
 
   _UNSCALED: ClassVar[Dict[str, Any]]
 
@@ -31,13 +31,13 @@ class _NormalizationRule(base.LayerRule):
     return 'axis 0' if over_batch(layer) else ''
 
   def unscaled(self, layer: keras.layers.Layer) -> Dict[str, Any]:
-    """The attributes under which the layer only normalizes."""
+    """Returns the attributes with which the layer only normalizes."""
     del layer
     return self._UNSCALED
 
   def factors(self, layer: keras.layers.Layer) -> Factors:
-    """Scale and offset, None for what the layer has not."""
-    # With rms_scaling there is no offset, whatever `center` says.
+    """Returns scale and offset, None for each that the layer lacks."""
+    # With rms_scaling there is no offset, even if `center` is True.
     return (layer.gamma if layer.scale else None,
             getattr(layer, 'beta', None) if layer.center else None)
 
@@ -73,36 +73,36 @@ class _NormalizationRule(base.LayerRule):
 
 
 class LayerNormalizationRule(_NormalizationRule):
-  """Layer normalization over any axes but that of the batch."""
+  """Rule for layer normalization over any axes but the batch axis."""
 
   layer_types = (keras.layers.LayerNormalization,)
 
   def unscaled(self, layer: keras.layers.Layer) -> Dict[str, Any]:
     gamma = None
-    if getattr(layer, 'rms_scaling', False):  # Keras to 3.10 takes no None there.
+    if getattr(layer, 'rms_scaling', False):  # Keras up to 3.10 needs a tensor.
       gamma = tf.ones(layer.gamma.shape, layer.gamma.dtype)
     return {'gamma': gamma, 'beta': None}
 
 
 class GroupNormalizationRule(_NormalizationRule):
-  """Group normalization along any axis but that of the batch."""
+  """Rule for group normalization along any axis but the batch axis."""
 
   layer_types = (keras.layers.GroupNormalization,)
   _UNSCALED = {'scale': False, 'center': False}
 
 
 class RMSNormalizationRule(_NormalizationRule):
-  """Normalization by the root mean square, of Keras 3; without an offset."""
+  """Rule for root mean square normalization of Keras 3, which has no offset."""
 
   layer_types = tuple(models.layer_classes(['RMSNormalization']))
-  _UNSCALED = {'scale': 1.0}  # Keras 3.10 takes no None.
+  _UNSCALED = {'scale': 1.0}  # Keras 3.10 needs a number.
 
   def factors(self, layer: keras.layers.Layer) -> Factors:
     return layer.scale, None
 
 
 def over_batch(layer: keras.layers.Layer) -> bool:
-  """Whether the axis of a layer is that of the batch, at any of its places."""
+  """Whether a layer normalizes over the batch axis in any of its calls."""
   ranks = {len(shape) for shape in models.output_shapes(layer)}
   return any(axis == 0 or axis + rank == 0
              for axis in _axes(layer) for rank in ranks or {0})

@@ -1,4 +1,4 @@
-"""PReLU: slopes that multiply what is negative."""
+"""Rule for PReLU: trainable slopes of negative inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfcactus.keras.gradients.layers import base
 
 
 class PReLURule(base.LayerRule):
-  """The gradient is the negative part of the inputs times that of the outputs."""
+  """Rule: the gradient is the inputs' negative part times the output gradients."""
 
   layer_types = (keras.layers.PReLU,)
 

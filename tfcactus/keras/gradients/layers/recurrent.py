@@ -1,4 +1,4 @@
-"""Recurrent layers, by back-propagation through time of a whole batch at once."""
+"""Rule for recurrent layers: back-propagation through time of a whole batch."""
 
 from __future__ import annotations
 
@@ -22,14 +22,10 @@ from tfcactus.keras.gradients.layers.recurrent_kernels import Kernel
 
 
 class _Run(NamedTuple):
-  """One cell's way through the sequences of a batch.
+  """One cell's pass over the sequences of a batch.
 
-  Attributes:
-    cell: The cell.
-    math: What it computes.
-    inputs: What its kernel multiplied, shape (rows, time, ...).
-    kernel: That kernel.
-    loop: Its recurrent kernel and what the loop gave, once it has run.
+  `kernel`, of the inputs, multiplies `inputs`, (rows, time, ...). `loop` has the
+  recurrent kernel and the result of the loop, once the loop has run.
   """
 
   cell: keras.layers.Layer
@@ -40,10 +36,7 @@ class _Run(NamedTuple):
 
 
 class RecurrentRule(base.LayerRule):
-  """The recurrent layers of Keras, whichever loop Keras would go through.
-
-  Unrolled or not makes no difference: here they never are.
-  """
+  """Rule for the recurrent layers of Keras; never unrolled, whatever the layer says."""
 
   layer_types = (
       keras.layers.SimpleRNN, keras.layers.LSTM, keras.layers.GRU,
@@ -62,7 +55,7 @@ class RecurrentRule(base.LayerRule):
       return 'it has variables beside those of its cells'
     return compat.unusual_call(layer)
 
-  @tf.autograph.experimental.do_not_convert  # Which takes seconds.
+  @tf.autograph.experimental.do_not_convert  # Conversion takes seconds.
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     given = compat.arguments(call, inputs, *args, **kwargs)
@@ -99,19 +92,19 @@ class RecurrentRule(base.LayerRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[List[int]]) -> int:
-    del output_shapes  # They do not tell of how many steps.
+    del output_shapes  # Output shapes may lack the time axis.
     shapes = [shape[1:] for shape in models.input_shapes(layer)]
     return self.numbers_of(layer, [s for s in shapes if len(s) > 1][:1])
 
   def numbers_of(self, layer: keras.layers.Layer,
                  input_shapes: Sequence[Sequence[Any]]) -> int:
-    """As `numbers_per_example`, of inputs of known shapes without the batch."""
+    """Returns `numbers_per_example` from input shapes without the batch axis."""
     count = sum(math.prod(v.shape) for v in layer.trainable_variables)
     for cell in compat.cells(layer):
       for steps, *inner in input_shapes:
         places = math.prod(size or 1 for size in inner[:-1]) * (steps or 1)
-        # What goes into gates and its gradient, and about as much in the loop;
-        # where it convolves, patches too.
+        # Pre-activations of the gates and their gradients, and about as much in
+        # the loop; for convolutions, patches too.
         window = math.prod(cell.kernel.shape[:-2]) if places else 1
         count += places * (
             5 * cell.kernel.shape[-1] + (window > 1) * window * max(
@@ -125,7 +118,7 @@ _VARIABLES = ('kernel', 'recurrent_kernel', 'bias')
 def _run(layer: keras.layers.Layer, cell: keras.layers.Layer,
          capture: base.Capture, given: compat.Arguments, whole: bool
         ) -> recurrent_scan.Scanned:
-  """Has a cell of a layer go through sequences; see `recurrent_scan.scan`."""
+  """Runs one cell of a layer over sequences; `whole` as in `recurrent_scan.scan`."""
   known = recurrent_cells.known(cell)
   inputs = tf.cast(given.sequences, cell.compute_dtype)
   dropped = compat.dropped(layer, inputs, given.training)

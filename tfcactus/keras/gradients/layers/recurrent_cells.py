@@ -1,9 +1,9 @@
-"""Cells of recurrent layers: a step through time, and each example's gradients.
+"""Cells of recurrent layers: one time step, and per-example gradients.
 
-What a cell makes of its inputs before it looks at its state, x W + b, is made for
-all steps at once and captured. The gradient by it, dz, is all that is needed:
-since a step sees only z = x W + b + h U, an example's gradients are the sums over
-time of products x dz for W, h dz for U, and of dz for b.
+The inputs' part of the pre-activations, x W + b, is computed for all steps at once and
+captured. Its gradient dz is all that is needed: a step sees only z = x W + b + h U, so
+an example's gradients are sums over time, of the products x dz for W, of h dz for U,
+and of dz for b.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tfcactus.keras.gradients.layers.recurrent_kernels import read
 
 
 class CellMath(abc.ABC):
-  """What one kind of cell computes.
+  """The arithmetic of one kind of cell.
 
   Attributes:
-    gates: Into how many parts the last axis of its kernels falls.
-    states: How many states it has.
-    keeps: How many tensors a step keeps for `gradients`.
+    gates: Number of gates, the parts of the last axis of the cell's kernels.
+    states: Number of states.
+    keeps: Number of tensors that a step keeps for `gradients`.
   """
 
   gates: ClassVar[int] = 1
@@ -40,27 +40,27 @@ class CellMath(abc.ABC):
   keeps: ClassVar[int] = 0
 
   def input_bias(self, cell: keras.layers.Layer) -> Any:
-    """What is added to the products of the inputs, or None."""
+    """Returns the bias that is added to the products of the inputs, or None."""
     return read(cell.bias, cell) if cell.use_bias else None
 
   @abc.abstractmethod
   def step(self, cell: keras.layers.Layer, kernel: Kernel) -> recurrent_scan.Step:
-    """A step through time, whose states go through the recurrent kernel."""
+    """Returns the function of one time step; states go through the recurrent kernel."""
 
   def gradients(self, scanned: recurrent_scan.Scanned, kernel: Kernel,
                 gradient: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Each example's gradients of the recurrent kernel and of the bias.
+    """Returns per-example gradients of the recurrent kernel and of the bias.
 
     Args:
-      scanned: What the loop gave.
+      scanned: Result of the loop over time.
       kernel: The recurrent kernel.
-      gradient: By what was made of the inputs, shape (rows, time, ...).
+      gradient: Gradient with respect to x W + b, shape (rows, time, ...).
     """
     return kernel.gradient(scanned.before, gradient), over_positions(gradient)
 
 
 class SimpleMath(CellMath):
-  """h = f(z)."""
+  """SimpleRNN: h = f(z)."""
 
   def step(self, cell: keras.layers.Layer, kernel: Kernel) -> recurrent_scan.Step:
     activation = cell.activation or tf.identity
@@ -69,7 +69,7 @@ class SimpleMath(CellMath):
 
 
 class LSTMMath(CellMath):
-  """Gates i, f, c and o."""
+  """LSTM: gates i, f, c and o."""
 
   gates = 4
   states = 2
@@ -88,10 +88,10 @@ class LSTMMath(CellMath):
 
 
 class GRUMath(CellMath):
-  """Gates z, r and h, the reset gate after the product with the state.
+  """GRU with gates z, r and h; the reset gate acts after the product with the state.
 
-  Keeps r: the gradient by what the state's product gave is that by z, but for
-  the last gate, where it is r times that.
+  A step keeps r. The gradient with respect to the state's product is the gradient with
+  respect to x W + b, multiplied by r for the last gate.
   """
 
   gates = 3
@@ -107,7 +107,7 @@ class GRUMath(CellMath):
     def step(now: tf.Tensor, states: List[tf.Tensor]) -> Any:
       (state,), inner = states, product(states[0])
       if bias is not None:
-        inner += tf.stop_gradient(bias)  # It comes from outside of the loop.
+        inner += tf.stop_gradient(bias)  # The loop captures the bias from outside.
       (x_z, x_r, x_h), (z, r, h) = (tf.split(each, 3, -1) for each in (now, inner))
       z = cell.recurrent_activation(x_z + z)
       r = cell.recurrent_activation(x_r + r)
@@ -124,7 +124,7 @@ class GRUMath(CellMath):
 
 
 class EarlyResetGRUMath(CellMath):
-  """Gates z, r and h, the reset gate before the product; keeps r times h."""
+  """GRU whose reset gate acts before the product; a step keeps r times h."""
 
   gates = 3
   keeps = 1
@@ -159,7 +159,7 @@ _MATH: Dict[type, CellMath] = {
 
 
 def math_of(cell: keras.layers.Layer) -> Optional[CellMath]:
-  """What a cell computes, or None if that is not known."""
+  """Returns the arithmetic of a cell, or None if unknown."""
   if type(cell) is keras.layers.GRUCell:
     return GRUMath() if cell.reset_after else EarlyResetGRUMath()
   if compat.is_convolution(cell):
@@ -168,7 +168,7 @@ def math_of(cell: keras.layers.Layer) -> Optional[CellMath]:
 
 
 def known(cell: keras.layers.Layer) -> CellMath:
-  """What a cell computes, of those that `math_of` knows."""
+  """Returns the arithmetic of a cell that `math_of` knows."""
   found = math_of(cell)
   assert found is not None, 'Its layer has a rule.'
   return found

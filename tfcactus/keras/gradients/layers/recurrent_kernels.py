@@ -1,4 +1,4 @@
-"""Kernels of recurrent cells: products for a step, gradients over all of them."""
+"""Kernels of recurrent cells: products per step, gradients over all steps."""
 
 from __future__ import annotations
 
@@ -19,37 +19,25 @@ from tfcactus.keras.gradients.layers import im2col
 
 
 def read(variable: tf.Variable, cell: keras.layers.Layer) -> tf.Tensor:
-  """A variable as its cell computes with it, a constant to a tape.
-
-  What is differentiated must not add up gradients over examples on the way.
-  """
+  """Returns a cell's variable as a constant: tapes would sum over examples."""
   value = tf.cast(models.tf_variable(variable), cell.compute_dtype)
   return tf.stop_gradient(value)
 
 
 def over_positions(values: tf.Tensor) -> tf.Tensor:
-  """Sums over time and space: shape (rows, ..., channels) to (rows, channels)."""
+  """Sums over time and space: (rows, ..., channels) to (rows, channels)."""
   return tf.reduce_sum(values, list(range(1, values.shape.rank - 1)))
 
 
 class Kernel:
-  """A kernel of a cell, with what it multiplies and how.
-
-  Attributes:
-    variable: Where it is kept; its last axis is one part for each gate.
-  """
+  """A kernel of a cell; `variable` has one part per gate along its last axis."""
 
   def __init__(self, cell: keras.layers.Layer, variable: tf.Variable, gates: int,
                masks: compat.Masks, of_inputs: bool):
-    """Initialises the kernel.
+    """Initialises the kernel of a cell with `gates` gates.
 
-    Args:
-      cell: The cell.
-      variable: The kernel.
-      gates: Into how many parts its last axis falls.
-      masks: What values are multiplied by first: for each gate, for all of
-        them, or None.
-      of_inputs: Whether it is that of the inputs, not of the state.
+    Values are multiplied by `masks` first: one mask per gate, one for all gates, or
+    None. `of_inputs` tells the kernel of the inputs from the kernel of the state.
     """
     self.variable = variable
     self._value = read(variable, cell)
@@ -64,18 +52,13 @@ class Kernel:
 
   def product(self, first: int = 0, last: Optional[int] = None
              ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """What multiplies the values of a step by the parts of some gates.
-
-    Args:
-      first: Of the gates.
-      last: The one after them; None for all.
-    """
+    """Returns the function that multiplies a step's values by gates `first:last`."""
     parts = self._parts(first, last)
     return lambda values: _joined([
         self._multiplied(_masked(values, mask), part) for mask, part in parts])
 
   def products(self, sequences: tf.Tensor) -> tf.Tensor:
-    """Those of all steps, shape (rows, time, ...)."""
+    """Returns the products at all steps, shape (rows, time, ...)."""
     found = []
     for mask, part in self._parts(0, None):
       values = _masked_over_time(sequences, mask)
@@ -86,13 +69,10 @@ class Kernel:
 
   def gradient(self, values: tf.Tensor, outputs: tf.Tensor, first: int = 0,
                last: Optional[int] = None) -> tf.Tensor:
-    """Each example's gradient, of the kernel's shape, in the kernel's dtype.
+    """Returns per-example gradients of gates `first:last`, in the kernel's dtype.
 
-    Args:
-      values: What was multiplied, shape (rows, time, ...).
-      outputs: Gradients by the products, likewise.
-      first: As in `product`.
-      last: Likewise.
+    `values` are the factors of the kernel, `outputs` the gradients with respect to the
+    products; both have shape (rows, time, ...).
     """
     masks = [mask for mask, _ in self._parts(first, last)]
     return _joined([
@@ -102,7 +82,7 @@ class Kernel:
 
   def _parts(self, first: int, last: Optional[int]
             ) -> List[Tuple[Optional[tf.Tensor], tf.Tensor]]:
-    """Masks with the parts of the kernel that they go before."""
+    """Returns pairs of a mask and the part of the kernel that it precedes."""
     last = self._gates if last is None else last
     width = self._value.shape[-1] // self._gates
     whole = (first, last) == (0, self._gates)
@@ -112,7 +92,7 @@ class Kernel:
     return list(zip(self._masks[first:last], tf.split(kernel, last - first, -1)))
 
   def _multiplied(self, values: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    kernel = tf.stop_gradient(kernel)  # In loops too, where it comes from outside.
+    kernel = tf.stop_gradient(kernel)  # Also inside loops that capture the kernel.
     if not self._rank:
       return tf.matmul(values, kernel)
     return tf.nn.convolution(
@@ -143,12 +123,12 @@ def _masked_over_time(values: tf.Tensor, mask: Optional[tf.Tensor]) -> tf.Tensor
 
 
 def _steps(values: tf.Tensor) -> int:
-  """Of how many steps sequences are; -1 if that is known only when they run."""
+  """Returns the number of time steps, or -1 if unknown before the graph runs."""
   return -1 if values.shape[1] is None else values.shape[1]
 
 
 def _folded(values: tf.Tensor) -> tf.Tensor:
-  """The steps of all examples, one below the other."""
+  """Reshapes (rows, time, ...) to (rows * time, ...)."""
   rows, steps = values.shape[0], values.shape[1]
   size = -1 if steps is None else rows * steps
   return tf.reshape(values, [size, *values.shape[2:]])
@@ -157,14 +137,10 @@ def _folded(values: tf.Tensor) -> tf.Tensor:
 def _convolution_gradient(values: tf.Tensor, outputs: tf.Tensor,
                           windows: List[im2col.Window], shape: Sequence[int]
                          ) -> tf.Tensor:
-  """Sums over time and windows of what a kernel saw times gradients.
+  """Sums patches times output gradients over time and positions: (rows, *shape).
 
-  Args:
-    values: Shape (rows, time, ..., channels).
-    outputs: Shape (rows, time, ..., filters).
-    windows: Of each axis in between; more than two of them go through the taps
-      of the first one by one.
-    shape: Of the kernel.
+  `values` is (rows, time, ..., channels), `outputs` (rows, time, ..., filters). With
+  three axes, the taps of the first axis are processed one by one.
   """
   rows = values.shape[0]
   if len(windows) == 3:

@@ -1,4 +1,4 @@
-"""A loop over time steps, as TensorFlow differentiates it."""
+"""A loop over time steps that TensorFlow differentiates."""
 
 from __future__ import annotations
 
@@ -14,17 +14,14 @@ import tensorflow as tf
 
 Step = Callable[[tf.Tensor, List[tf.Tensor]],
                 Tuple[List[tf.Tensor], List[tf.Tensor]]]
-"""(what goes into a step, states) -> (states, what is kept of the step)."""
+"""(input of a step, states) -> (states, tensors kept of the step)."""
 
 
 class Scanned(NamedTuple):
-  """What a loop over time gives.
+  """Results of a loop: the states after the last step, and tensors (rows, time, ...).
 
-  Attributes:
-    states: After the last step.
-    before: The first state before each step, shape (rows, time, ...).
-    after: The first state after each step, likewise.
-    kept: What the steps kept, likewise.
+  `before` and `after` have the first state before and after each step, `kept` the
+  tensors that the steps kept.
   """
 
   states: List[tf.Tensor]
@@ -35,16 +32,11 @@ class Scanned(NamedTuple):
 
 def scan(step: Step, inputs: tf.Tensor, states: Sequence[tf.Tensor],
          mask: Optional[tf.Tensor], keeps: int, whole: bool) -> Scanned:
-  """Goes through time; a masked step leaves an example's states as they are.
+  """Loops over time; a masked step leaves an example's states unchanged.
 
-  Args:
-    step: One step, of all examples.
-    inputs: Shape (rows, time, ...).
-    states: Before the first step, shape (rows, ...).
-    mask: Booleans, shape (rows, time), or None.
-    keeps: How many tensors a step keeps, each of the first state's shape.
-    whole: Whether what is made of `after` is differentiated; if not, only what
-      is made of `states` is.
+  `inputs` is (rows, time, ...), `states` (rows, ...), `mask` boolean (rows, time). A
+  step keeps `keeps` tensors of the first state's shape. Gradients flow through `after`
+  if `whole`; otherwise through `states` only.
   """
   first = states[0]
   steps = inputs.shape[1] if inputs.shape[1] is not None else tf.shape(inputs)[1]
@@ -72,13 +64,10 @@ def scan(step: Step, inputs: tf.Tensor, states: Sequence[tf.Tensor],
 
 
 def outputs(scanned: Scanned, mask: Optional[tf.Tensor], zeroed: bool) -> tf.Tensor:
-  """What a layer gives out for each step.
+  """Returns the layer's outputs at all steps; `mask` is boolean, (rows, time), or None.
 
-  Args:
-    scanned: What the loop gave.
-    mask: Booleans, shape (rows, time), or None.
-    zeroed: Whether masked steps give zeros; otherwise they give what the step
-      before them did, and zeros before the first that is not masked.
+  Masked steps give zeros if `zeroed`; otherwise the output of the step before, and
+  zeros before the first unmasked step.
   """
   if mask is None:
     return scanned.after
@@ -90,7 +79,7 @@ def outputs(scanned: Scanned, mask: Optional[tf.Tensor], zeroed: bool) -> tf.Ten
 
 def last_output(scanned: Scanned, mask: Optional[tf.Tensor], zeroed: bool
                ) -> tf.Tensor:
-  """What a layer gives out for the last step; arguments as in `outputs`."""
+  """Returns the layer's output at the last step; arguments as in `outputs`."""
   last = scanned.states[0]
   if mask is None:
     return last
@@ -99,13 +88,13 @@ def last_output(scanned: Scanned, mask: Optional[tf.Tensor], zeroed: bool
 
 
 def _column(mask: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-  """A mask of fewer axes, to be broadcast."""
+  """Adds trailing axes to a mask for broadcasting."""
   missing = like.shape.rank - mask.shape.rank
   return mask[(..., *[tf.newaxis] * missing)]
 
 
 def _swapped(values: tf.Tensor) -> tf.Tensor:
-  """The axes of rows and of time, one for the other."""
+  """Swaps the axes of rows and time."""
   return tf.transpose(values, [1, 0, *range(2, values.shape.rank)])
 
 

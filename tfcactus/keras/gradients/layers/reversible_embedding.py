@@ -1,4 +1,4 @@
-"""ReversibleEmbedding: one table for the way in and, tied, for the way out."""
+"""Rule for ReversibleEmbedding: one table embeds ids and, if tied, projects back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfcactus.keras.gradients.layers import embedding
 
 
 class ReversibleEmbeddingRule(base.LayerRule):
-  """Rows that were looked up, and products of inputs and output gradients."""
+  """Rule for looked-up rows, and for products of inputs and output gradients."""
 
   layer_types = tuple(models.layer_classes(['ReversibleEmbedding']))
 

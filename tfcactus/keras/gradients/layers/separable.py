@@ -1,4 +1,4 @@
-"""Separable convolutions: a depthwise one, then a product at each position."""
+"""Rule for separable convolutions: a depthwise one, then a product per position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfcactus.keras.gradients.layers import im2col
 
 
 class SeparableConvRule(base.LayerRule):
-  """Runs both convolutions by itself, since it needs what is between them."""
+  """Rule that runs both convolutions itself, to capture the tensor between them."""
 
   layer_types = (keras.layers.SeparableConv1D, keras.layers.SeparableConv2D)
 
@@ -56,14 +56,14 @@ class SeparableConvRule(base.LayerRule):
 
 
 class _Between:
-  """What the second convolution is given, marked as such."""
+  """Marks the input of the pointwise convolution."""
 
   def __init__(self, tensor: tf.Tensor):
     self.tensor = tensor
 
 
 def _depthwise(layer: keras.layers.Layer, inputs: tf.Tensor) -> tf.Tensor:
-  """The first convolution, as Keras does it: of height one, if of one axis."""
+  """Runs the depthwise convolution as Keras does; a single axis gets height one."""
   kernel = tf.cast(layer.depthwise_kernel, inputs.dtype)
   strides, dilations, padding = layer.strides, layer.dilation_rate, layer.padding
   if padding == 'causal':

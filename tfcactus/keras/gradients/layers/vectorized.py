@@ -1,4 +1,4 @@
-"""Any other layer: its pass over one example, vectorised over examples."""
+"""Rule for any other layer: the layer runs on each example alone, vectorised."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ from tfcactus.keras.gradients.layers import base
 
 
 class VectorizedRule(base.LayerRule):
-  """Runs a layer on batches of one; its gradient runs it once more.
-
-  No example can meet another in the layer, whatever it does.
-  """
+  """Rule that runs any layer and its gradient on batches of one, which cannot mix."""
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +59,7 @@ class VectorizedRule(base.LayerRule):
     if own_gradients and not vectorization.is_standing_in():
       outputs, added = _by_own_gradients(one, values, (outputs, added))
     outputs = masks.put_rows(outputs, carried)
-    for i in taken_off:  # As attention of Keras 3 does.
+    for i in taken_off:  # Attention of Keras 3 removes masks of its inputs.
       masks.put(flat[i], None)
     if layer.trainable_variables:
       outputs, added = tf.nest.pack_sequence_as((outputs, added), [
@@ -70,7 +67,7 @@ class VectorizedRule(base.LayerRule):
           if out.dtype.is_floating else out
           for i, out in enumerate(tf.nest.flatten((outputs, added)))])
     for each in added:
-      layer.add_loss(each)  # Which collects one for each row.
+      layer.add_loss(each)  # `added_losses` collects one loss per row.
     return outputs
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
@@ -94,27 +91,23 @@ class VectorizedRule(base.LayerRule):
 
 def _first_rows(outputs: Any, added: List[tf.Tensor]
                ) -> Tuple[Any, Dict[str, tf.Tensor], List[tf.Tensor]]:
-  """What a layer returned for one example, the masks that it put on that, and what it
-  added to the loss."""
+  """Removes the batch axis from a layer's outputs, their masks and its added losses."""
   return (tf.nest.map_structure(lambda out: out[0], outputs), masks.of_one(outputs),
           [loss[0] for loss in added])
 
 
 def _own_gradients() -> Set[str]:
-  """Operations with gradients of their own, in what is being traced."""
+  """Returns the names of traced operations that have a custom gradient."""
   return {node.name for node in graphs.nodes(tf.compat.v1.get_default_graph())
           if graphs.has_own_gradient(node)}
 
 
 def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> Any:
-  """Outputs whose gradient is taken within each example.
+  """Returns outputs whose gradients are computed within each example.
 
-  What is vectorised has forgotten the gradients that `tf.custom_gradient` gave it.
-
-  Args:
-    one: A layer's pass over one example.
-    values: Rows of what it takes: of its inputs first.
-    outputs: What it gave for them.
+  `tf.vectorized_map` loses the gradients that `tf.custom_gradient` defines. `one` is
+  the layer's pass over one example; `values` has rows of its arguments, the inputs
+  first.
   """
   flat = tf.nest.flatten(outputs)
   places = [i for i, out in enumerate(flat) if out.dtype.is_floating]

@@ -1,4 +1,4 @@
-"""Layers that wrap others: what they wrap is run by its own rule."""
+"""Rules for layers that wrap others: the rule of the wrapped layer runs it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RECURRENT = RecurrentRule()
 
 
 class _WrapperRule(base.LayerRule):
-  """Remembers of each tensor whose it is, and asks that layer's rule."""
+  """Rule that saves each tensor's inner layer and rule, and asks that rule."""
 
   also_frozen = True
 
@@ -37,7 +37,7 @@ class _WrapperRule(base.LayerRule):
 
 
 class BidirectionalRule(_WrapperRule):
-  """Both directions of a recurrent layer, merged as the layer merges them."""
+  """Rule for both directions of a recurrent layer, merged as the layer merges them."""
 
   layer_types = (keras.layers.Bidirectional,)
 
@@ -85,7 +85,7 @@ def _directions(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
 @contextlib.contextmanager
 def _calling(layers: Sequence[keras.layers.Layer], run: Callable[..., Any]
             ) -> Iterator[None]:
-  """Has layers called by `run`: (layer, its own call, arguments) -> outputs."""
+  """Replaces each `call` by `run`: (layer, its own call, arguments) -> outputs."""
   with contextlib.ExitStack() as stack:
     for layer in layers:
       stack.enter_context(patches.replaced(
@@ -94,10 +94,10 @@ def _calling(layers: Sequence[keras.layers.Layer], run: Callable[..., Any]
 
 
 class TimeDistributedRule(_WrapperRule):
-  """Any layers with rules, or models of them, at each time step.
+  """Rule for layers with rules, or models of such layers, at each time step.
 
-  The steps of all examples go through them as if each were an example, and the
-  gradients of an example's steps are added up.
+  The time steps of all examples go through the layers as rows of a batch; gradients are
+  summed over each example's steps.
   """
 
   layer_types = (keras.layers.TimeDistributed,)
@@ -159,8 +159,8 @@ class TimeDistributedRule(_WrapperRule):
 
 
 def _routes(layer: keras.layers.Layer) -> List[Any]:
-  """The routes of what a TimeDistributed wraps."""
-  # Not above: it asks the rules, of which this is one.
+  """Returns the routes of the layers that a TimeDistributed wraps."""
+  # Imported here: `layer_routes` imports the rules, which include this one.
   from tfcactus.keras.gradients import layer_routes
   inner = layer.layer
   return [layer_routes.route_of(each) for each in (
@@ -169,13 +169,13 @@ def _routes(layer: keras.layers.Layer) -> List[Any]:
 
 def _ruled(layer: keras.layers.Layer
           ) -> List[Tuple[keras.layers.Layer, base.LayerRule]]:
-  """Those layers in it that are run by a rule."""
+  """Returns the wrapped layers that have a rule, with their rules."""
   return [(route.layer, route.rule) for route in _routes(layer)
           if route.rule is not None]
 
 
 def _folded(values: tf.Tensor) -> tf.Tensor:
-  """The steps of all examples, one below the other."""
+  """Reshapes (rows, time, ...) to (rows * time, ...)."""
   rows, steps, *others = values.shape
   return tf.reshape(values, [rows * steps, *others])
 
@@ -185,7 +185,7 @@ def _unfolded(values: tf.Tensor, rows: int) -> tf.Tensor:
 
 
 def _summed(form: forms.GradientForm, rows: int) -> forms.GradientForm:
-  """The gradients of examples, from those of their steps."""
+  """Sums gradients per time step to gradients per example."""
   if isinstance(form, forms.Outer):
     values = tf.matmul(_unfolded(form.inputs, rows), _unfolded(form.outputs, rows),
                        transpose_a=True)
