@@ -138,7 +138,7 @@ _SOMETIMES: Dict[str, Callable[[Any], bool]] = {
 
 
 def _loop(pfor_input: Any, *args: Any, **kwargs: Any) -> Any:
-  """Runs an operation row by row; ValueError if it has variants, resources or no output."""
+  """Runs an operation row by row; ValueError for variants, resources or no output."""
   del args, kwargs
   op = pfor_input.op
   if not op.outputs or any(
