@@ -1,4 +1,4 @@
-"""A run in a folder, to go on from: what was asked, the model, the journal."""
+"""Training runs kept in a folder, to be resumed: options, model and journal."""
 
 from __future__ import annotations
 
@@ -21,26 +21,18 @@ class Run:
   """
 
   def __init__(self, folder: str):
-    """Initialises it; touches nothing.
-
-    Args:
-      folder: Where it is, or is to be.
-    """
+    """Names the files of the run; touches none."""
     self.folder = folder
     self.journal = os.path.join(folder, 'journal')
     self._model = os.path.join(folder, 'model.keras')
     self._options = os.path.join(folder, 'options.json')
 
   def begun(self) -> bool:
-    """Whether there is a model to go on from."""
+    """Returns whether there is a model to resume."""
     return os.path.exists(self._model)
 
   def begin(self) -> None:
-    """Makes the folder for a run that begins.
-
-    Raises:
-      ValueError: if it cannot be made or written, or holds a run.
-    """
+    """Makes the folder of a new run; ValueError if not writable or it holds a run."""
     if self.begun():
       raise ValueError(
           f'Expected --checkpoint to be a folder for a run that begins, got '
@@ -57,11 +49,7 @@ class Run:
           f'{self.folder}: {error.strerror}.') from error
 
   def options(self) -> Dict[str, Any]:
-    """What was asked of the run.
-
-    Raises:
-      ValueError: if no run is there.
-    """
+    """Returns the options the run was begun with; ValueError if there is none."""
     try:
       with open(self._options, encoding='utf-8') as file:
         return json.load(file)
@@ -71,12 +59,7 @@ class Run:
           f'step was released from, got {self.folder}: {error}.') from error
 
   def save(self, model: tf.keras.Model, options: Mapping[str, Any]) -> None:
-    """Writes what was asked and the model; a kill leaves the old file or the new one.
-
-    Args:
-      model: A `PrivateModel`.
-      options: For JSON.
-    """
+    """Writes options and `PrivateModel`; a kill leaves the old file or the new one."""
     with open(_part(self._options), 'w', encoding='utf-8') as file:
       json.dump(dict(options), file, indent=2)
       file.write('\n')
@@ -85,13 +68,10 @@ class Run:
     os.replace(_part(self._model), self._model)
 
   def load(self) -> tf.keras.Model:
-    """The model with the weights, the plan and the optimizer of its last checkpoint.
+    """Returns the model of the last checkpoint, with weights, plan and optimizer.
 
-    What was released since then counts too: it is in the journal, which the model
-    looks into, and takes when it trains.
-
-    Raises:
-      ValueError: if it is not there, or its journal is not where it was begun.
+    Steps released since then count too: the model reads them from the journal. Raises
+    ValueError if there is no model, or its journal is not where it was begun.
     """
     if not self.begun():
       raise ValueError(
@@ -109,31 +89,25 @@ class Run:
 
 
 class Saving(tf.keras.callbacks.Callback):
-  """Saves a run before its first step, and after each epoch."""
+  """Callback that saves a run before its first step and after each epoch."""
 
   def __init__(self, run: Run, options: Mapping[str, Any]):
-    """Initialises the callback.
-
-    Args:
-      run: Where to.
-      options: What was asked.
-    """
     super().__init__()
     self._run = run
     self._options = options
 
   def on_train_begin(self, logs: Optional[Dict[str, Any]] = None) -> None:
-    """Saves, so that a run can be resumed that is killed in its first epoch."""
+    """Saves, so that a run that is killed in its first epoch can be resumed."""
     del logs
     self._run.save(self.model, self._options)
 
   def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
-    """Saves what the epoch left."""
+    """Saves the run after an epoch."""
     del epoch, logs
     self._run.save(self.model, self._options)
 
 
 def _part(path: str) -> str:
-  """Where a file is written before it takes its place."""
+  """Returns the path to which a file is written before it replaces `path`."""
   folder, name = os.path.split(path)
   return os.path.join(folder, f'part.{name}')

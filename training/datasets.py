@@ -1,4 +1,4 @@
-"""The data the training scripts use, as arrays."""
+"""Image datasets of the training scripts, as arrays."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import warnings
 import numpy as np
 
 _HOST = 'storage.googleapis.com'
-"""Where tensorflow-datasets has MNIST from."""
+"""Host from which tensorflow-datasets downloads MNIST."""
 
 _PATIENCE = 3
-"""Seconds until a network that does not answer is taken for none: what is imported
-before and loaded after takes time too."""
+"""Seconds after which a network that does not answer counts as absent: short, since
+imports and loading take time too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Dataset:
 
   Attributes:
     name: 'mnist' or 'digits'.
-    description: What it is, in words.
+    description: Words that describe the data.
     train: (images, labels) to train on.
     test: (images, labels) to evaluate on.
   """
@@ -41,22 +41,14 @@ class Dataset:
 
 
 class DatasetError(RuntimeError):
-  """A dataset that is neither on disk nor to be had."""
+  """Raised for a dataset that is neither on disk nor can be downloaded."""
 
 
 def load(name: str, data_dir: Optional[str] = None) -> Dataset:
-  """Loads a dataset by name.
+  """Loads 'mnist', 'digits', or 'auto': MNIST if it can be had, otherwise digits.
 
-  Args:
-    name: 'mnist'; 'digits', scikit-learn's 1,797 handwritten digits of 8x8
-      pixels resized to 28x28; or 'auto': MNIST where it is on disk or can be
-      downloaded, otherwise digits.
-    data_dir: Where tensorflow-datasets keeps its data; default TFDS_DATA_DIR or
-      its own default.
-
-  Raises:
-    DatasetError: if MNIST was asked for and cannot be had.
-    ValueError: for another name.
+  `data_dir` is that of tensorflow-datasets; default TFDS_DATA_DIR or its own default.
+  Raises DatasetError if MNIST cannot be had, and ValueError for another name.
   """
   if name == 'digits':
     return digits()
@@ -75,14 +67,9 @@ def load(name: str, data_dir: Optional[str] = None) -> Dataset:
 
 
 def hold_out(data: Dataset, size: int) -> Dataset:
-  """Puts some training examples, always the same, in place of those to test on.
+  """Replaces the test images by `size` training images, the same in each call.
 
-  Args:
-    data: All of it.
-    size: How many.
-
-  Raises:
-    ValueError: if none would be left.
+  Raises ValueError if no training image would be left, or none held out.
   """
   total = data.train[1].size
   if not 0 < size < total:
@@ -98,7 +85,7 @@ def hold_out(data: Dataset, size: int) -> Dataset:
 
 
 def mnist(data_dir: Optional[str] = None) -> Dataset:
-  """MNIST through tensorflow-datasets, downloaded if it is not on disk."""
+  """Returns MNIST through tensorflow-datasets, downloaded if it is not on disk."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   tfds = _tensorflow_datasets()
   where = data_dir or os.environ.get('TFDS_DATA_DIR') or 'the default directory'
@@ -126,17 +113,13 @@ def mnist(data_dir: Optional[str] = None) -> Dataset:
 
 
 def _check_network() -> None:
-  """Fails at once where a download would be tried for minutes.
-
-  Raises:
-    ConnectionError: if there is no way to the images.
-  """
+  """Raises ConnectionError at once where a download would be tried for minutes."""
   proxies = urllib.request.getproxies()
   way = proxies.get('https', proxies.get('all', 'http'))
   if not way.startswith('http'):
-    return  # SOCKS, which this cannot ask.
+    return  # A SOCKS proxy, which urllib cannot use.
   reached = threading.Event()
-  # In a thread, since looking up a name knows no time limit.
+  # In a thread, since a DNS lookup has no time limit.
   thread = threading.Thread(
       target=lambda: _answers() and reached.set(), daemon=True)
   thread.start()
@@ -146,13 +129,13 @@ def _check_network() -> None:
 
 
 def _answers() -> bool:
-  """Whether the host answers, whatever it says, by way of a proxy if there is one."""
+  """Returns whether the host answers, with any status, perhaps through a proxy."""
   try:
     urllib.request.build_opener().open(f'https://{_HOST}/', timeout=_PATIENCE).close()
   except urllib.error.HTTPError:
-    return True  # From there: a proxy that does not let through is no HTTPError.
+    return True  # From the host: a proxy that refuses raises another OSError.
   except OSError as error:
-    # A certificate that others than this may know, too.
+    # The host did answer; tensorflow-datasets may accept its certificate.
     return isinstance(getattr(error, 'reason', None), ssl.SSLError)
   return True
 
@@ -162,10 +145,10 @@ def _tensorflow_datasets() -> Any:
   try:
     import tensorflow_datasets as tfds
     if not hasattr(tfds, 'builder'):
-      # It imports where its parts do not, and then lacks them without a reason.
+      # It imports even if its parts do not; importing these shows the reason.
       importlib.import_module('tensorflow_datasets.public_api')
       raise ImportError('it has no builder()')
-  except Exception as error:  # As whatever it builds on raises.
+  except Exception as error:  # Its dependencies may raise anything.
     raise DatasetError(
         'MNIST could not be loaded, because tensorflow-datasets does not import '
         f'({type(error).__name__}: {error}); install "tfcactus[datasets]", with '
@@ -175,7 +158,7 @@ def _tensorflow_datasets() -> Any:
 
 
 def digits() -> Dataset:
-  """scikit-learn's handwritten digits, 8x8 pixels resized to 28x28."""
+  """Returns scikit-learn's handwritten digits, 8x8 pixels resized to 28x28."""
   from scipy import ndimage
   from sklearn import datasets
   images, labels = datasets.load_digits(return_X_y=True)

@@ -1,4 +1,4 @@
-"""What a model is shown of an image: functions of it alone, which cost no privacy."""
+"""Features of images: functions of one image each, which cost no privacy."""
 
 from __future__ import annotations
 
@@ -16,19 +16,14 @@ def pixels(images: np.ndarray) -> np.ndarray:
 
 
 def straightened(images: np.ndarray) -> np.ndarray:
-  """Centres digits and undoes their slant.
+  """Centres digits and removes their slant, by the moments of each image.
 
-  By the moments of each image: its centre of mass goes to the middle, and rows are
-  shifted until x and y are uncorrelated.
+  The centre of mass moves to the middle, and rows are shifted until x and y are
+  uncorrelated. Images are non-negative, of shape (examples, height, width, 1). The
+  result is float32, has this shape too, and stays within the range of the images.
 
   Source: LeCun et al., "Gradient-Based Learning Applied to Document Recognition"
   (1998), whose deslanted images these are; by moments.
-
-  Args:
-    images: Shape (examples, height, width, 1), not negative.
-
-  Returns:
-    float32, the same shape, within the range of the images.
   """
   images = np.asarray(images, np.float32)
   if images.ndim != 4 or images.shape[3] != 1:
@@ -60,13 +55,9 @@ def _straightened(images: np.ndarray) -> np.ndarray:
 
 
 def scattered(images: np.ndarray) -> np.ndarray:
-  """Scattering features of straightened images.
+  """Returns scattering features of straightened images.
 
-  Args:
-    images: As for `straightened`.
-
-  Returns:
-    float32, shape (examples, height / 4, width / 4, 81).
+  They are float32, of shape (examples, height / 4, width / 4, 81).
   """
   return scattering.features(straightened(images)[..., 0])
 

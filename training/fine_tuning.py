@@ -3,11 +3,10 @@
     python -m training.fine_tuning
     python -m training.fine_tuning --target-epsilon 1
 
-The digits 0 to 4 of MNIST stand for public data, on which a CNN is trained without
-privacy. A few thousand images of the digits 5 to 9 are the private data: epsilon
-covers them, and nothing of the others. At the same epsilon, steps and batch size a
-head is trained on the features that the CNN gives for them, computed once, and the
-same CNN is trained from scratch.
+The digits 0 to 4 of MNIST stand for public data: a CNN is pretrained on them without
+privacy. Some images of the digits 5 to 9 are the private data; epsilon covers only
+these. Two private trainings have the same epsilon, steps and batch size: a linear head
+on the features of the pretrained CNN, computed once, and the same CNN from scratch.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Arrays = Tuple[np.ndarray, np.ndarray]
 
 
 def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-  """Reads the command line."""
+  """Parses the command line."""
   parser = argparse.ArgumentParser(
       prog='python -m training.fine_tuning', description=__doc__.splitlines()[0],
       formatter_class=argparse.ArgumentDefaultsHelpFormatter)
@@ -59,14 +58,14 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
 
 
 def split(arrays: Arrays, private: bool) -> Arrays:
-  """The digits 5 to 9 as 0 to 4 if `private`, else 0 to 4."""
+  """Returns the digits 5 to 9 as labels 0 to 4 if `private`, else the digits 0 to 4."""
   x, y = arrays
   chosen = (y >= 5) == private
   return x[chosen].astype(np.float32), y[chosen] % 5
 
 
 def pretrained(data: Arrays, epochs: int) -> tf.keras.Model:
-  """A CNN trained on public images, without its two dense layers."""
+  """Returns a frozen CNN trained on public images, without its two dense layers."""
   model = networks.cnn('tanh')
   model.compile('adam', _LOSS)
   model.fit(*data, batch_size=128, epochs=epochs, verbose=0)
@@ -81,7 +80,7 @@ def pretrained(data: Arrays, epochs: int) -> tf.keras.Model:
 
 def train(model: tf.keras.Model, plan: tfcactus.PrivacyPlan, train_data: Arrays,
           test_data: Arrays, rate: float, seed: Optional[int]) -> Dict[str, Any]:
-  """Trains privately; returns accuracy, epsilon and time."""
+  """Trains privately; returns accuracy, epsilon and CPU seconds."""
   start = time.process_time()
   private = privatize(model, plan, seed=seed)
   private.compile(tf.keras.optimizers.SGD(
@@ -96,7 +95,7 @@ def train(model: tf.keras.Model, plan: tfcactus.PrivacyPlan, train_data: Arrays,
 
 
 def main(argv: Optional[Sequence[str]] = None) -> Dict[str, Any]:
-  """Runs both trainings, and prints what they reach."""
+  """Runs both trainings, and prints their results."""
   args = parse(argv)
   if args.seed is not None:
     tf.keras.utils.set_random_seed(args.seed)

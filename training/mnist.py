@@ -42,13 +42,13 @@ from training.options import parse  # noqa: E402
 
 
 def load_data(args: argparse.Namespace) -> datasets.Dataset:
-  """Loads the images."""
+  """Loads the images, with some training images held out if asked for."""
   data = datasets.load(args.dataset, args.data_dir)
   return datasets.hold_out(data, args.held_out) if args.held_out else data
 
 
 def seen(args: argparse.Namespace, data: datasets.Dataset) -> datasets.Dataset:
-  """What the model is to see of them; minutes for scattering features."""
+  """Returns the data as features of the images; scattering takes minutes."""
   if args.features != 'pixels':
     print(f'Computing features: {args.features}.')
   shown = features.FEATURES[args.features]
@@ -58,7 +58,7 @@ def seen(args: argparse.Namespace, data: datasets.Dataset) -> datasets.Dataset:
 
 
 def check_writable(path: Optional[str], option: str = '--json') -> None:
-  """Refuses a file that cannot be written, before hours of training."""
+  """Raises ValueError for a file that cannot be written, before hours of training."""
   if path is None:
     return
   existed = os.path.exists(path)
@@ -75,7 +75,7 @@ def check_writable(path: Optional[str], option: str = '--json') -> None:
 
 def announce(args: argparse.Namespace, data: datasets.Dataset,
              plan: tfcactus.PrivacyPlan) -> None:
-  """Says what is about to happen."""
+  """Prints data, noise and warnings before training."""
   print(f'Data: {data.description}.')
   print(f'Noise: {plan.noise.name} {plan.noise.digest}, noise multiplier '
         f'{plan.noise.noise_multiplier:.6g}.')
@@ -93,12 +93,12 @@ def announce(args: argparse.Namespace, data: datasets.Dataset,
 
 
 def accuracy_name(args: argparse.Namespace) -> str:
-  """Of what images the accuracy is, as the JSON file calls it."""
+  """Returns the name of the accuracy in the JSON file."""
   return 'held_out_accuracy' if args.held_out else 'test_accuracy'
 
 
 def resumed(args: argparse.Namespace) -> Optional[tf.keras.Model]:
-  """The model that is to go on; None for a run that begins."""
+  """Returns the model of the run to resume; None for a new run."""
   if args.resume is None:
     return None
   with strategies.scope(args.strategy):
@@ -107,10 +107,9 @@ def resumed(args: argparse.Namespace) -> Optional[tf.keras.Model]:
 
 def epochs_behind(args: argparse.Namespace, model: tf.keras.Model,
                   steps_per_epoch: int) -> int:
-  """How many epochs are in the weights of a model that goes on; says so.
+  """Returns and prints how many epochs a resumed model has completed.
 
-  Raises:
-    ValueError: if there is none left.
+  Raises ValueError if none is left.
   """
   behind = int(model.optimizer.iterations.numpy()) // steps_per_epoch
   if behind >= args.epochs:
@@ -125,13 +124,9 @@ def epochs_behind(args: argparse.Namespace, model: tf.keras.Model,
 def train(args: argparse.Namespace, data: datasets.Dataset,
           plan: tfcactus.PrivacyPlan, model: Optional[tf.keras.Model] = None
           ) -> tuple[dict[str, Any], tfcactus.Guarantee]:
-  """Trains; returns what the JSON file will say, and the guarantee.
+  """Trains `model`, or a new one; returns the JSON results and the guarantee.
 
-  Args:
-    args: Options.
-    data: To train and to test on.
-    plan: What the options mean, or what `model` was trained by.
-    model: One that goes on.
+  `plan` is that of the options, or of the run that `model` resumes.
   """
   if args.seed is not None:
     tf.keras.utils.set_random_seed(args.seed)
@@ -151,7 +146,7 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
 
 def result(args: argparse.Namespace, data: datasets.Dataset, way: optimizers.Way,
            model: tf.keras.Model, history: Any, seconds: float) -> dict[str, Any]:
-  """What the JSON file will say."""
+  """Returns the contents of the JSON file."""
   plan, guarantee = way.plan, way.guarantee(model)
   return {
       'dataset': data.name, 'dataset_description': data.description,
@@ -180,13 +175,13 @@ def result(args: argparse.Namespace, data: datasets.Dataset, way: optimizers.Way
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], tfcactus.Guarantee]:
-  """Does what is asked; returns as `train`."""
+  """Runs the training of the options; returns the JSON results and the guarantee."""
   check_writable(args.json)
   check_writable(args.run_card, '--run-card')
-  strategies.opened(args.strategy)  # Before anything else of TensorFlow.
+  strategies.opened(args.strategy)  # Before all else of TensorFlow.
   model = resumed(args)
   data = load_data(args)
-  args.dataset = data.name  # For a resumed run, which is to have no other.
+  args.dataset = data.name  # Saved, so that a resumed run takes it.
   plan = make_plan(args, num_examples=data.train[1].size) if model is None else (
       longer_plan(args, model.plan))
   if args.checkpoint is not None:
@@ -203,7 +198,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], tfcactus.Guarantee]:
 
 def show(args: argparse.Namespace, found: dict[str, Any],
          guarantee: tfcactus.Guarantee) -> None:
-  """Says what came out, and writes it."""
+  """Prints the results, and writes the JSON file."""
   name = accuracy_name(args)
   print(f'{name.replace("_", " ").capitalize()} {found[name]:.4f} on '
         f'{found["dataset"]} after {found["steps"]} steps in {found["seconds"]:.0f} s.')

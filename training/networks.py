@@ -1,24 +1,18 @@
-"""The models the training scripts train."""
+"""Models of the training scripts."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
 SHIFT = 2 / 28
-"""How far views of an image are shifted at most, in parts of its side."""
+"""Largest random shift of an image in augmentation, as a fraction of its side."""
 
 
 def build(features: str, activation: str, augmented: bool = False
          ) -> tf.keras.Sequential:
-  """The model that goes with the features of an image.
+  """Returns the model for a name in `features.FEATURES`; `activation` is the CNN's.
 
-  Args:
-    features: A name in `features.FEATURES`.
-    activation: Of the CNN.
-    augmented: Whether it shifts the images at random that it trains on.
-
-  Raises:
-    ValueError: if features that are no images are to be shifted.
+  If `augmented`, the CNN shifts training images at random; ValueError for 'scattering'.
   """
   if features == 'scattering':
     if augmented:
@@ -30,13 +24,11 @@ def build(features: str, activation: str, augmented: bool = False
 
 
 def cnn(activation: str = 'relu', augmented: bool = False) -> tf.keras.Sequential:
-  """The CNN of TensorFlow Privacy's MNIST tutorial: 26,010 parameters.
+  """Returns the CNN of TensorFlow Privacy's MNIST tutorial: 26,010 parameters.
 
-  Args:
-    activation: The tutorial has 'relu'; under clipping and noise the bounded
-      'tanh' learns better (Papernot et al., "Tempered Sigmoid Activations for
-      Deep Learning with Differential Privacy", 2021).
-    augmented: Whether it shifts the images at random that it trains on.
+  The tutorial has the activation 'relu'; under clipping and noise the bounded 'tanh'
+  learns better (Papernot et al., "Tempered Sigmoid Activations for Deep Learning with
+  Differential Privacy", 2021). If `augmented`, it shifts training images at random.
   """
   layers = tf.keras.layers
   shift = [layers.RandomTranslation(SHIFT, SHIFT, 'constant')] if augmented else []
@@ -53,7 +45,7 @@ def cnn(activation: str = 'relu', augmented: bool = False) -> tf.keras.Sequentia
 
 
 def linear() -> tf.keras.Sequential:
-  """A linear model on scattering features: 39,700 parameters."""
+  """Returns a linear model on scattering features: 39,700 parameters."""
   layers = tf.keras.layers
   return tf.keras.Sequential([
       layers.InputLayer((7, 7, 81)), layers.Flatten(), layers.Dense(10)])

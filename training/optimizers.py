@@ -1,4 +1,4 @@
-"""How a model is made to train privately: wrapped, or by an optimizer in its place."""
+"""Ways to train a model privately: a wrapped model, or a DP optimizer."""
 
 from __future__ import annotations
 
@@ -20,39 +20,33 @@ from training import checkpoints
 from training import options
 
 _UNFIT = 1e-15
-"""Of a step: the chance that a Poisson sample is larger than the rows it has."""
+"""Probability per step that a Poisson sample exceeds the rows of its batch."""
 
 
 class Way:
-  """A wrapped model, by `tfcactus.keras.privatize`; others replace what differs.
+  """Trains a model wrapped by `tfcactus.keras.privatize`; subclasses train otherwise.
 
   Attributes:
     args: Options.
-    plan: What they mean.
+    plan: The privacy plan of the options.
     run: The `Run` that is kept in a folder, or None.
   """
 
   def __init__(self, args: argparse.Namespace, plan: tfcactus.PrivacyPlan):
-    """Initialises it.
-
-    Args:
-      args: Options.
-      plan: What they mean.
-    """
     self.args = args
     self.plan = plan
     folder = args.resume or args.checkpoint
     self.run = None if folder is None else checkpoints.Run(folder)
 
   def compiled(self, model: tf.keras.Model) -> tf.keras.Model:
-    """The model that is trained."""
+    """Returns the model to train, compiled."""
     return self._wrapped(model, tf.keras.optimizers.SGD(self.learning_rates()))
 
   def resumed(self, model: tf.keras.Model) -> tf.keras.Model:
-    """A model of a `Run` that goes on, by the plan, which may be one of more steps."""
+    """Returns a resumed model, wrapped anew if the plan has another number of steps."""
     if self.plan.steps == model.plan.steps:
       return model
-    return self._wrapped(model.inner, model.optimizer)  # It counts what that released.
+    return self._wrapped(model.inner, model.optimizer)  # Counts earlier steps.
 
   def _wrapped(self, model: tf.keras.Model, optimizer: Any) -> tf.keras.Model:
     private = tfcactus_keras.privatize(
@@ -64,16 +58,12 @@ class Way:
     return private
 
   def learning_rates(self, scale: float = 1.0) -> Any:
-    """Small steps at the end average the noise of many.
-
-    Args:
-      scale: All are multiplied by it.
-    """
+    """Returns rates times `scale`: small last steps average the noise of many."""
     return tf.keras.optimizers.schedules.CosineDecay(
         scale * self.args.learning_rate, self.plan.steps, alpha=0.05)
 
   def batches(self, x: np.ndarray, y: np.ndarray) -> Any:
-    """Batches that go with the plan."""
+    """Returns batches that are sampled as the plan says."""
     if self.plan.strategy is not None:
       return tfcactus_keras.CyclicBatches(
           x, y, plan=self.plan, sampling=options.CYCLIC[self.args.sampling],
@@ -85,7 +75,7 @@ class Way:
     return tfcactus_keras.PoissonBatches(x, y, **self._poisson())
 
   def fed(self, batches: Any) -> Any:
-    """What `fit` is given of the batches."""
+    """Returns the data that `fit` takes."""
     return batches
 
   def _poisson(self) -> Dict[str, Any]:
@@ -94,9 +84,9 @@ class Way:
                 self.args, self.plan.num_examples)}
 
   def callbacks(self, batches: Any) -> List[tf.keras.callbacks.Callback]:
-    """What reports epsilon while it trains, if anything can, and saves."""
+    """Returns callbacks that report epsilon during training, and save the run."""
     del batches
-    # What a kill made count twice, the noise that was looked for does not cover.
+    # A kill may make steps count twice, beyond the epsilon the noise was chosen for.
     target = self.args.target_epsilon if self.args.resume else None
     report = tfcactus_keras.EpsilonCallback(
         run_card=self.args.run_card, target_epsilon=target)
@@ -107,15 +97,11 @@ class Way:
     return [report, checkpoints.Saving(self.run, asked)]
 
   def guarantee(self, model: tf.keras.Model) -> tfcactus.Guarantee:
-    """What was spent.
-
-    Raises:
-      ValueError: if nothing is known of it.
-    """
+    """Returns the guarantee so far; raises ValueError if nothing is known."""
     return model.guarantee()
 
   def released(self, model: tf.keras.Model) -> int:
-    """How many noisy updates were made."""
+    """Returns the number of noisy updates."""
     return model.releases
 
 
@@ -123,7 +109,7 @@ class DropIn(Way):
   """A plain model with `tfcactus.keras.DPKerasSGDOptimizer`."""
 
   def compiled(self, model: tf.keras.Model) -> tf.keras.Model:
-    """The model, compiled."""
+    """Returns the model, compiled."""
     model.compile(
         tfcactus_keras.DPKerasSGDOptimizer.from_plan(
             self.plan, seed=self.args.seed, learning_rate=self.learning_rates()),
@@ -131,65 +117,61 @@ class DropIn(Way):
     return model
 
   def fed(self, batches: Any) -> Any:
-    """A dataset: the shapes in it let the optimizer take one backward pass."""
+    """Returns a dataset, whose shapes let the optimizer take one backward pass."""
     return batches.dataset()
 
   def callbacks(self, batches: Any) -> List[tf.keras.callbacks.Callback]:
-    """The callback, which is told of the batches."""
+    """Returns the callback that reports epsilon, with the batches."""
     self._callback = tfcactus_keras.EpsilonCallback(batches=batches)
     return [self._callback]
 
   def guarantee(self, model: tf.keras.Model) -> tfcactus.Guarantee:
-    """What the callback saw."""
+    """Returns the callback's guarantee; raises ValueError if there is none."""
     if self._callback.guarantee is None:
       raise ValueError(self._callback.reason)
     return self._callback.guarantee
 
   def released(self, model: tf.keras.Model) -> int:
-    """What the optimizer counted."""
+    """Returns the number of updates that the optimizer counted."""
     return model.optimizer.released_steps
 
 
 class TensorFlowPrivacy(Way):
   """A plain model with TensorFlow Privacy's optimizer for any query.
 
-  It takes the Jacobian of a batch, clips each row by `TableNoiseQuery`, and divides the
-  noisy sum by the rows. So that this is a constant, batches have one size: samples are
-  padded to one that all but surely holds them.
+  The optimizer takes the Jacobian of a batch, clips each row by `TableNoiseQuery`, and
+  divides the noisy sum by the number of rows. To make that number a public constant,
+  samples are padded to one size, which all but surely holds them.
   """
 
   def __init__(self, args: argparse.Namespace, plan: tfcactus.PrivacyPlan):
-    """As of any way.
-
-    Raises:
-      ValueError: if TensorFlow Privacy has no optimizers here.
-    """
+    """Raises ValueError if TensorFlow Privacy has no optimizers here."""
     super().__init__(args, plan)
     self._make_class = _generic_optimizer_class()
     self.rows = int(stats.binom.isf(_UNFIT, plan.num_examples, plan.sampling_prob)) + 1
 
   def compiled(self, model: tf.keras.Model) -> tf.keras.Model:
-    """The model, compiled."""
+    """Returns the model, compiled."""
     query = tfcactus_keras.TableNoiseQuery(self.plan, seed=self.args.seed)
     optimizer = self._make_class(tf.keras.optimizers.legacy.SGD)(
         query, num_microbatches=self.rows,
         learning_rate=self.learning_rates(self.rows / self.plan.expected_batch_size))
-    # Weighted, so that padding does not count.
+    # Weighted metrics leave out padding.
     model.compile(optimizer, _each_loss(), weighted_metrics=['accuracy'])
     query.check_vector(model.count_params())
     return model
 
   def batches(self, x: np.ndarray, y: np.ndarray) -> Any:
-    """Poisson samples, all padded to the same number of rows."""
+    """Returns Poisson samples, all padded to the same number of rows."""
     return _OneSize(x, y, physical_batch_size=self.rows, **self._poisson())
 
   def callbacks(self, batches: Any) -> List[tf.keras.callbacks.Callback]:
-    """None: it counts nothing, and nothing sees it."""
+    """Returns none: the optimizer reports nothing to callbacks."""
     del batches
     return []
 
   def guarantee(self, model: tf.keras.Model) -> tfcactus.Guarantee:
-    """What the plan says of the steps that Keras counted, on this script's word."""
+    """Returns the plan's guarantee for the steps that Keras counted, on trust."""
     found = self.plan.guarantee(self.released(model))
     if self.args.seed is not None:
       found = found.seeded_by('the noise and the samples')
@@ -203,12 +185,12 @@ class TensorFlowPrivacy(Way):
         'most.')
 
   def released(self, model: tf.keras.Model) -> int:
-    """What Keras counted."""
+    """Returns the number of steps that Keras counted."""
     return int(model.optimizer.iterations.numpy())
 
 
 class _OneSize(tfcactus_keras.PoissonBatches):
-  """Poisson samples that fit one physical batch."""
+  """Poisson samples that fit one physical batch; RuntimeError for one that does not."""
 
   def __getitem__(self, index: int) -> Any:
     batch = super().__getitem__(index)
@@ -225,11 +207,7 @@ def _each_loss() -> tf.keras.losses.Loss:
 
 
 def _generic_optimizer_class() -> Any:
-  """TensorFlow Privacy's maker of optimizers by any query.
-
-  Raises:
-    ValueError: if it is not there.
-  """
+  """Returns TensorFlow Privacy's maker of optimizers; ValueError if it is missing."""
   try:
     if versions.KERAS_3:
       raise ImportError(f'Keras {versions.KERAS_VERSION} is not theirs')
@@ -244,4 +222,4 @@ def _generic_optimizer_class() -> Any:
 
 WAYS: Dict[str, Type[Way]] = dict(
     zip(options.OPTIMIZERS, (Way, DropIn, TensorFlowPrivacy)))
-"""By the name of the option."""
+"""Ways to train, by the value of --optimizer."""

@@ -1,4 +1,4 @@
-"""What is asked of the training script: its options, and the plan that they mean."""
+"""Command-line options of `training.mnist`, and the privacy plan that they describe."""
 
 from __future__ import annotations
 
@@ -33,15 +33,11 @@ MECHANISMS = ('isotropic', 'gaussian', 'cactus', 'monotone', 'laplace')
 
 
 ASKED_ANEW = ('epochs', 'target_epsilon', 'data_dir', 'run_card', 'json', 'verbose')
-"""What may be other where a run is resumed: neither model, data, nor a step's noise."""
+"""Options that a resumed run may change; model, data and noise of a step stay."""
 
 
 def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
-  """Reads the command line.
-
-  Raises:
-    ValueError: if it asks to go on with a run that is not there, or was another.
-  """
+  """Parses the command line; ValueError if the run to resume is missing or differs."""
   parser = _parser()
   args = parser.parse_args(argv)
   if args.resume is not None:
@@ -63,7 +59,7 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
 
 def _resumed(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]],
              given: argparse.Namespace) -> argparse.Namespace:
-  """What was asked of the run that is to go on, and what is asked anew."""
+  """Returns the options of the run to resume, with new values of `ASKED_ANEW`."""
   if given.checkpoint is not None:
     parser.error('--checkpoint and --resume exclude each other; a run that is resumed '
                  'goes on in its own folder')
@@ -82,7 +78,7 @@ def _resumed(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]],
 
 
 def _complete(args: argparse.Namespace) -> None:
-  """What a recipe says where nothing was given."""
+  """Sets the recipe's epsilon and learning rate where none is given."""
   if args.noise_multiplier is args.target_epsilon is None:
     args.target_epsilon = recipes.TARGET_EPSILON
   if args.learning_rate is None:
@@ -92,7 +88,7 @@ def _complete(args: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-  """The options and their defaults."""
+  """Returns the parser of all options."""
   parser = argparse.ArgumentParser(
       prog='python -m training.mnist',
       description='Trains a small model on MNIST under differential privacy, by '
@@ -177,13 +173,13 @@ def _add_data(add: Callable[..., Any]) -> None:
 
 
 def build_model(args: argparse.Namespace) -> tf.keras.Sequential:
-  """The model that is to be trained."""
+  """Returns the model to train."""
   return networks.build(args.features, args.activation,
                         augmented=args.augmentation_multiplicity != 1)
 
 
 def make_noise(mechanism: str, noise_multiplier: float, dim: int) -> Any:
-  """The noise of a mechanism, from the library of tables where it is there."""
+  """Returns the noise of a mechanism: a table of the library, else one solved now."""
   if mechanism.endswith('.npz'):
     return noise.load(mechanism)
   if mechanism == 'gaussian':
@@ -210,7 +206,7 @@ def make_noise(mechanism: str, noise_multiplier: float, dim: int) -> Any:
 
 def make_plan(args: argparse.Namespace, num_examples: int
               ) -> tfcactus.PrivacyPlan:
-  """Settles noise, clipping, sampling, steps and delta."""
+  """Returns the plan of the options: noise, clipping, sampling, steps and delta."""
   for name in ('batch_size', 'epochs', 'learning_rate'):
     value = getattr(args, name)
     if not (value > 0 and math.isfinite(value)):
@@ -251,10 +247,10 @@ def make_plan(args: argparse.Namespace, num_examples: int
 
 def longer_plan(args: argparse.Namespace, plan: tfcactus.PrivacyPlan
                ) -> tfcactus.PrivacyPlan:
-  """The plan of a run that goes on, of as many steps as are now asked for.
+  """Returns the plan of a resumed run, with at least the number of steps now asked for.
 
-  Noise, clipping and sampling stay: a step costs what it did. Epochs of correlated
-  noise stay too, and have no need to be planned, since an epoch counts as a whole.
+  Noise, clipping and sampling stay, and so does the cost of a step. Plans of correlated
+  noise are returned as they are: each epoch counts as a whole.
   """
   steps = args.epochs * steps_per_epoch(args, plan.num_examples)
   if plan.strategy is not None or steps <= plan.steps:
@@ -263,13 +259,13 @@ def longer_plan(args: argparse.Namespace, plan: tfcactus.PrivacyPlan
 
 
 def steps_per_epoch(args: argparse.Namespace, num_examples: int) -> int:
-  """How many steps an epoch has where noise is not correlated."""
+  """Returns the number of steps per epoch where noise is not correlated."""
   return SAMPLINGS[args.sampling].of_batch_size(
       args.batch_size, num_examples).batches_per_epoch
 
 
 def _check_optimizer(args: argparse.Namespace) -> None:
-  """Refuses options that go with a wrapped model alone."""
+  """Raises ValueError for options that need a wrapped model."""
   if args.optimizer == 'privatize':
     return
   for name, given, wanted in (
@@ -285,7 +281,7 @@ def _check_optimizer(args: argparse.Namespace) -> None:
 
 
 def _check_checkpoint(args: argparse.Namespace) -> None:
-  """Refuses options that no run goes on with."""
+  """Raises ValueError for options with which no run can be resumed."""
   if args.checkpoint is None:
     return
   if args.seed is not None:
@@ -300,7 +296,7 @@ def _check_checkpoint(args: argparse.Namespace) -> None:
 
 def make_correlated_plan(args: argparse.Namespace, num_examples: int
                         ) -> tfcactus.PrivacyPlan:
-  """The same with noise correlated over steps."""
+  """Returns the plan of the options, with noise correlated over steps (BandMF)."""
   if args.bands != 'auto' and not args.bands.isdecimal():
     raise ValueError(f'Expected --bands auto or a number, got {args.bands!r}.')
   noise_given = args.target_epsilon is None

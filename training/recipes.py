@@ -1,4 +1,4 @@
-"""Settings of `python -m training.mnist` that were chosen together."""
+"""Recipes: options of `python -m training.mnist` that were chosen together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from typing import Mapping
 
 TARGET_EPSILON = 2.93
-"""Where others report their accuracies on MNIST, at delta 1e-5."""
+"""Epsilon, at delta 1e-5, at which other publications report accuracies on MNIST."""
 
 _COMMON = {'mechanism': 'gaussian', 'bands': 'auto'}
 
@@ -20,17 +20,13 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
 """Defaults of options, by the name of the recipe.
 
 Each was chosen by its accuracy on 5,000 images held out from training; no choice was
-made on test images. `benchmarks/README.md` has what they reach.
+made on test images. `benchmarks/README.md` reports the accuracies.
 """
 
 _RATES = {1.0: 2.0, TARGET_EPSILON: 4.0}
-"""Learning rates by epsilon, chosen likewise; the same for both."""
+"""Learning rates by epsilon, for both recipes, chosen on held-out images."""
 
 
 def learning_rate(epsilon: float) -> float:
-  """The learning rate of the epsilon nearest to one, by their ratio.
-
-  Args:
-    epsilon: What the training may spend.
-  """
+  """Returns the learning rate of the listed epsilon nearest to `epsilon`, by ratio."""
   return _RATES[min(_RATES, key=lambda each: abs(math.log(each / epsilon)))]

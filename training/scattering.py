@@ -1,8 +1,8 @@
-"""Scattering features of images: fixed wavelets, of which nothing is learned.
+"""Scattering features of images: fixed wavelets, without learned weights.
 
-Being a function of one image and of nothing else they cost no privacy. Order zero, one
-and two of a scattering transform of two scales and eight angles, 81 channels, averaged
-over and taken at every fourth pixel, and normalised over groups of channels.
+Each feature is a function of one image, and so costs no privacy. Orders zero, one and
+two of a scattering transform of two scales and eight angles give 81 channels. They are
+averaged over and taken at every fourth pixel, and normalised over groups of channels.
 
 Source: Bruna and Mallat, "Invariant Scattering Convolution Networks" (2013); the
 wavelets are those of Kymatio (Andreux et al., 2020); under differential privacy: Tramer
@@ -28,14 +28,11 @@ _BLOCK = 500
 
 
 def features(images: np.ndarray) -> np.ndarray:
-  """Features of images.
+  """Returns features, float32 of shape (examples, height / 4, width / 4, 81).
 
-  Args:
-    images: Shape (examples, height, width), sides that are multiples of four.
-
-  Returns:
-    float32, shape (examples, height / 4, width / 4, 81), of mean zero in each group of
-    three channels of an example, and of variance one where there is much in it.
+  Images have shape (examples, height, width), with sides that are multiples of four.
+  Each group of three channels of an example has mean zero, and variance one unless its
+  values are nearly constant.
   """
   images = np.asarray(images, np.float32)
   if images.ndim != 3 or images.shape[1] % STEP or images.shape[2] % STEP:
@@ -73,7 +70,7 @@ def _scattered(images: np.ndarray) -> np.ndarray:
 
 
 def _averaging(size: int) -> np.ndarray:
-  """Gaussian means around every fourth pixel, of an axis with a margin."""
+  """Returns weights of Gaussian means around every fourth pixel, with margins."""
   centres = _MARGIN + STEP * np.arange(size // STEP) + 0.5 * (STEP - 1)
   spread = 0.8 * 2**(SCALES - 1)
   weights = np.exp(-0.5 * ((np.arange(size + 2 * _MARGIN) - centres[:, None]) / spread
@@ -83,7 +80,7 @@ def _averaging(size: int) -> np.ndarray:
 
 @functools.cache
 def _wavelet(shape: tuple[int, int], scale: int, angle: int) -> np.ndarray:
-  """The spectrum of a Morlet wavelet of mean zero."""
+  """Returns the spectrum of a Morlet wavelet of mean zero."""
   spread, frequency = 0.8 * 2**scale, 0.75 * np.pi / 2**scale
   turn = (int(ANGLES - ANGLES / 2 - 1) - angle) * np.pi / ANGLES
   window, wave = np.zeros(shape), np.zeros(shape, complex)
@@ -98,7 +95,7 @@ def _wavelet(shape: tuple[int, int], scale: int, angle: int) -> np.ndarray:
 
 
 def _periods(shape: tuple[int, int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Coordinates of the pixels, and those a period away."""
+  """Yields coordinates of the pixels, shifted by up to two periods."""
   y, x = np.mgrid[:shape[0], :shape[1]]
   for up, left in itertools.product((-2, -1, 0, 1, 2), repeat=2):
     yield y + up * shape[0], x + left * shape[1]

@@ -1,4 +1,4 @@
-"""Which devices and machines a script trains on."""
+"""Devices and machines on which a script trains (TensorFlow's strategies)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,16 @@ STRATEGIES = ('none', 'mirrored', 'multi-worker')
 
 
 def scope(name: str) -> ContextManager[Any]:
-  """The scope of the strategy of a name, for models to be made in."""
+  """Returns the scope of a strategy, in which models must be made."""
   return contextlib.nullcontext() if name == 'none' else opened(name).scope()
 
 
 @functools.cache
 def opened(name: str) -> Any:
-  """The strategy of a name; to be called before TensorFlow does anything else.
+  """Returns a strategy of `STRATEGIES`; to be called before all else of TensorFlow.
 
-  Args:
-    name: One of `STRATEGIES`. 'mirrored' takes all GPUs, or two halves of the CPU
-      where there are not two; 'multi-worker' the machines of TF_CONFIG.
-
-  Raises:
-    ValueError: if there is no TF_CONFIG of several workers.
+  'mirrored' takes all GPUs, or two halves of the CPU where there are not two GPUs.
+  'multi-worker' takes the machines of TF_CONFIG; ValueError if that names no workers.
   """
   if name == 'none':
     return tf.distribute.get_strategy()
@@ -47,7 +43,7 @@ def opened(name: str) -> Any:
 
 
 def is_chief(name: str) -> bool:
-  """Whether this process is the one that writes results."""
+  """Returns whether this process is the one that writes results."""
   return replicas.worker(opened(name)) == 0
 
 

@@ -1,4 +1,4 @@
-"""Functions of one example, run on each row of a batch by itself."""
+"""Runs a function of one example on each row of a batch, vectorised."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ _standing_in = threading.local()
 
 @contextlib.contextmanager
 def standing_in() -> Iterator[List[tf.Graph]]:
-  """Has `over_rows` trace something of the same dependences for a while.
+  """Makes `over_rows` trace a stand-in with equal dependences instead of the function.
 
-  Yields:
-    A list that grows with each function that is stood in for: its graph, without
-    gradients.
+  Yields a list to which `over_rows` adds the graph of each function, without gradients.
   """
   _standing_in.graphs = []
   try:
@@ -35,23 +33,17 @@ def standing_in() -> Iterator[List[tf.Graph]]:
 
 
 def is_standing_in() -> bool:
-  """Whether `over_rows` only stands in."""
+  """Returns whether `over_rows` traces stand-ins in this thread."""
   return getattr(_standing_in, 'graphs', None) is not None
 
 
 def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
-  """Runs a function on each row by itself, vectorised.
+  """Runs a function on each row, vectorised.
 
-  No row can depend on another, whatever the function does: it is traced on one.
-  The vectorised operations do not show that. So, where a trace is only to be
-  looked at, numbers stand in for them that depend on all of their own row.
-
-  Args:
-    function: Of one row.
-    rows: A structure of tensors of shape (rows, ...).
-
-  Returns:
-    What the function returns, each tensor of shape (rows, ...).
+  No row can depend on another, because the function is traced on one row. The
+  vectorised operations do not show that to an analysis of a trace. Inside `standing_in`
+  the result is therefore replaced by numbers that depend on all of their own row.
+  Tensors in `rows` and in the result have shape (rows, ...).
   """
   as_written = graphs.as_written(lambda row: function(row))
   if not is_standing_in():
@@ -75,7 +67,7 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
 
 def _with_captures(captures: Sequence[Tuple[tf.Tensor, tf.Tensor]],
                    number: tf.Tensor) -> tf.Tensor:
-  """The number again, depending on whatever else a function was made of."""
+  """Adds to `number` a data dependence on each captured tensor."""
   resources = []
   for outside, _ in captures:
     eager = isinstance(outside, tf.__internal__.EagerTensor)
@@ -87,7 +79,7 @@ def _with_captures(captures: Sequence[Tuple[tf.Tensor, tf.Tensor]],
           f'that reaches for a list of tensors of the whole batch, {outside}; '
           "use privatize(..., engine='vectorized').")
     elif not eager:
-      # Of the whole batch, for all that is known.
+      # It may hold the whole batch, so that the number depends on all of it.
       plain = tf.strings.length(outside) if outside.dtype == tf.string else outside
       number += tf.reduce_sum(tf.cast(plain, tf.float32))
   return tf.function(lambda number, *reached: tf.identity(number), autograph=False)(

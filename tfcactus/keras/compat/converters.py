@@ -1,11 +1,9 @@
-"""How `tf.vectorized_map` vectorises operations: those of TensorFlow's ways that are
-tested here, ways of our own, and else a loop over the rows.
+"""Converters of `tf.vectorized_map`: tested ones of TensorFlow, our own, or a loop.
 
-TensorFlow has a converter for each of about 330 operations. A converter says how an
-operation is carried out for all rows at once. Some are wrong: they mix the rows, which
-voids a bound on what one example changes. So those that are relied on are listed, and
-tests/keras/compat/test_converters.py compares each with a loop over unlike rows. What
-is not listed runs row by row, or is refused.
+A converter computes an operation for all rows at once; TensorFlow has about 330. Some
+mix the rows, which voids the bound on the influence of one example. Only the listed
+converters are used as they are: tests/keras/compat/test_converters.py compares each
+with a loop over unlike rows. Other operations run row by row, or raise ValueError.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from tensorflow.python.ops.parallel_for.pfor import wrap
 
 from tfcactus.keras.compat import patches
 
-# Of the same name as a function of its package.
+# The module; its package has a function of the same name.
 pfor = sys.modules[wrap.__module__]
 
 _registry: Dict[str, Any] = pfor._pfor_converter_registry  # pylint: disable=protected-access
@@ -56,17 +54,20 @@ Tan Tanh TanhGrad TensorListFromTensor TensorListPopBack TensorListPushBack
 TensorListReserve TensorListSetItem TensorListStack Tile TopKV2 Transpose TruncateDiv
 TruncateMod Unpack Xdivy Xlog1py Xlogy ZerosLike
 '''.split())
-"""Operations whose converter of TensorFlow is used as it is."""
+"""Operations for which TensorFlow's converter is used unconditionally."""
 
 
 def _channel(image: tf.Tensor, pfor_input: Any) -> int:
-  """How many channels an image has; 0 where that is not known."""
+  """Returns the number of channels of an image tensor; 0 if it is unknown."""
   nhwc = pfor_input.get_attr('data_format') == b'NHWC'
   return image.shape[-1 if nhwc else 1] or 0 if image.shape.rank else 0
 
 
 def _is_not_grouped(pfor_input: Any) -> bool:
-  """The filters of groups would be those of other rows' groups."""
+  """Whether a convolution has one group and no explicit padding.
+
+  The converter takes the filters of groups for those of other rows' groups.
+  """
   made = pfor_input.op.outputs[0].shape
   return bool(made.rank) and made[2] is not None and (
       pfor_input.get_attr('padding') != b'EXPLICIT' and
@@ -74,24 +75,24 @@ def _is_not_grouped(pfor_input: Any) -> bool:
 
 
 def _has_no_negative_axes(pfor_input: Any) -> bool:
-  """An axis of -1 would become that of the rows."""
+  """Whether Roll has static axes >= 0: the converter takes -1 for the axis of rows."""
   axes = tf.get_static_value(pfor_input.input(2).t)
   return not pfor_input.input(1).is_stacked and axes is not None and bool(
       (axes >= 0).all())
 
 
 def _is_real(pfor_input: Any) -> bool:
-  """Complex factors would be conjugated where they are to be transposed."""
+  """Whether factors are real: the converter conjugates what it is to transpose."""
   return not pfor_input.op.outputs[0].dtype.is_complex
 
 
 def _has_last_channels(pfor_input: Any) -> bool:
-  """Of channels that come first, axes are mistaken."""
+  """Whether channels come last: the converter mistakes axes where they come first."""
   return pfor_input.get_attr('data_format') == b'NHWC'
 
 
 def _fits(pfor_input: Any) -> bool:
-  """Of shapes that do not fit there is one answer, not one for each row."""
+  """Whether shapes must match: otherwise Equal gives one answer for all rows."""
   if pfor_input.get_attr('incompatible_shape_error'):
     return True
   x, y = (each.shape for each in pfor_input.op.inputs)
@@ -100,27 +101,30 @@ def _fits(pfor_input: Any) -> bool:
 
 
 def _is_by_numbers(pfor_input: Any) -> bool:
-  """Bounds for each place are not broadcast."""
+  """Whether clipping bounds are scalars: the converter does not broadcast tensors."""
   return all(bound.shape.rank == 0 for bound in pfor_input.op.inputs[1:])
 
 
 def _has_axes(pfor_input: Any) -> bool:
-  """Without axes that of the rows would be left out, if there is one row."""
+  """Whether Squeeze names its axes: otherwise it would remove an axis of one row."""
   return bool(pfor_input.get_attr('squeeze_dims'))
 
 
 def _begins_alike(pfor_input: Any) -> bool:
-  """Where a slice begins elsewhere in each row, its size is taken over all rows."""
+  """Whether slices begin alike: otherwise the converter takes sizes over all rows."""
   return not pfor_input.input(1).is_stacked
 
 
 def _is_read_alike(pfor_input: Any) -> bool:
-  """Places that differ are taken by the numbers of all rows, not those in a branch."""
+  """Whether rows share the list or the index.
+
+  The converter otherwise uses the numbers of all rows, even in a branch of some rows.
+  """
   return not (pfor_input.input(0).is_stacked and pfor_input.input(1).is_stacked)
 
 
 def _batches_from_the_start(pfor_input: Any) -> bool:
-  """Axes of batches of what rows share are mistaken if counted from the end."""
+  """Whether the converter counts batch axes right: shared rows need batch_dims >= 0."""
   return pfor_input.input(0).is_stacked or pfor_input.get_attr('batch_dims') >= 0
 
 
@@ -130,11 +134,11 @@ _SOMETIMES: Dict[str, Callable[[Any], bool]] = {
     'Equal': _fits, 'GatherV2': _batches_from_the_start, 'MatMul': _is_real,
     'NotEqual': _fits, 'Roll': _has_no_negative_axes, 'Slice': _begins_alike,
     'Squeeze': _has_axes, 'TensorListGetItem': _is_read_alike}
-"""Operations whose converter is right where a condition holds."""
+"""Conditions under which TensorFlow's converter of an operation is used."""
 
 
 def _loop(pfor_input: Any, *args: Any, **kwargs: Any) -> Any:
-  """Runs an operation row by row."""
+  """Runs an operation row by row; ValueError for variants, resources or no output."""
   del args, kwargs
   op = pfor_input.op
   if not op.outputs or any(
@@ -164,14 +168,14 @@ def _loop(pfor_input: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _in_a_loop(original: Any, value: Any, pfor_input: Any, *args: Any, **kwargs: Any
               ) -> Any:
-  """In place of a converter that is not relied on."""
+  """Replaces a converter that is not relied on by a loop over rows."""
   del original, value, args, kwargs
   return _loop(pfor_input)
 
 
 def _where(holds: Callable[[Any], bool], original: Any, value: Any, pfor_input: Any
           ) -> Any:
-  """In place of a converter that is relied on where a condition holds."""
+  """Calls TensorFlow's converter where a condition holds, else loops over rows."""
   del value
   return original(pfor_input) if holds(pfor_input) else _loop(pfor_input)
 
@@ -179,9 +183,8 @@ def _where(holds: Callable[[Any], bool], original: Any, value: Any, pfor_input: 
 def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
   """Vectorises a matrix product so that its kernel need not broadcast.
 
-  TensorFlow 2.16 to 2.21 with oneDNN write past the end of memory when a
-  product broadcasts (8, 1, 5, 4) with (4, 3), which is what a product of one
-  example and weights becomes.
+  TensorFlow 2.16 to 2.21 with oneDNN write past the end of memory when a product
+  broadcasts (8, 1, 5, 4) with (4, 3), the shapes of one example and weights.
   """
   del original, value
   pfor_input.expanddim_inputs_for_broadcast()
@@ -195,11 +198,10 @@ def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
 
 
 def _convert_segments(original: Any, value: Any, pfor_input: Any) -> Any:
-  """Gives each row segments of its own, and leaves out what is in none of them.
+  """Gives each row segments of its own, and leaves out ids that are out of range.
 
-  TensorFlow adds to the number of a segment those of the rows before, so that one
-  past the last is the first of the next row; until 2.14 -1 is the last one of the row
-  before.
+  TensorFlow offsets the ids of each row by the segments of the rows before, so that an
+  id past the last is the next row's first; until 2.14 -1 is the last of the row before.
   """
   del original, value
   pfor_input.stack_inputs([0, 1])
@@ -219,7 +221,7 @@ def _convert_segments(original: Any, value: Any, pfor_input: Any) -> Any:
 
 
 def _convert_print(original: Any, value: Any, pfor_input: Any) -> Any:
-  """Prints the words of all rows one after the other."""
+  """Prints the strings of all rows, one line each."""
   words = pfor_input.input(0)
   if words.is_stacked:
     pfor_input.inputs[0] = wrap(tf.strings.reduce_join(words.t, separator='\n'), False)
@@ -228,10 +230,10 @@ def _convert_print(original: Any, value: Any, pfor_input: Any) -> Any:
 
 def _convert_draw(draw: Callable[..., tf.Tensor], original: Any, value: Any,
                   pfor_input: Any) -> Any:
-  """Draws for all rows at once by the seed of the first.
+  """Draws random numbers for all rows at once from the seed of the first row.
 
-  All seeds are fresh, so that rows are independent either way; TensorFlow would
-  go through them one by one.
+  Each row's seed is fresh, so that rows are independent either way; TensorFlow would
+  loop over the rows.
   """
   del original, value
   inputs = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
@@ -247,7 +249,7 @@ def _convert_draw(draw: Callable[..., tf.Tensor], original: Any, value: Any,
 
 def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
            inputs: Any, *args: Any) -> Any:
-  """Refuses lists of tensors in loops that are of another length for each row."""
+  """Raises ValueError if a loop of another length for each row changes tensor lists."""
   del value
   kept = loop._body_pass_through_indices  # pylint: disable=protected-access
   if any(each.dtype == tf.variant for i, each in enumerate(inputs) if i not in kept):
@@ -268,7 +270,7 @@ _OWN: Dict[str, Callable[..., Any]] = {
         ('StatelessRandomUniformInt', stateless.stateless_random_uniform_int),
         ('StatelessRandomNormal', stateless.stateless_random_normal),
         ('StatelessTruncatedNormal', stateless.stateless_truncated_normal))}}
-"""Operations that are vectorised otherwise than by TensorFlow."""
+"""Converters of this library, by operation."""
 
 _LOOPS = frozenset(('While', 'StatelessWhile'))
 
@@ -280,21 +282,15 @@ _converters = patches.LibraryPatch([
       for name, holds in _SOMETIMES.items()),
     *(patches.Place(_registry, name, _in_a_loop) for name in sorted(_registry)
       if name not in RELIED_ON | _LOOPS and name not in {**_OWN, **_SOMETIMES})])
-"""How `tf.vectorized_map` vectorises all operations while in `vectorized_map`."""
+"""Replaces the converters of `tf.vectorized_map` inside `vectorized_map`."""
 
 
 def vectorized_map(function: Callable[[Any], Any], rows: Any) -> Any:
-  """Runs a function on each row by itself, by operations that are known to do so.
+  """Runs a function on each row, vectorised by converters that do not mix rows.
 
-  Args:
-    function: Of one row; its operations may not depend on the place of the row.
-    rows: A structure of tensors of shape (rows, ...).
-
-  Returns:
-    What the function returns, each tensor of shape (rows, ...).
-
-  Raises:
-    ValueError: naming an operation that can neither be vectorised nor looped over.
+  Tensors in `rows` and in the result have shape (rows, ...). Operations of `function`
+  may not depend on the place of a row. Raises ValueError, naming an operation that can
+  neither be vectorised nor looped over.
   """
   with _vectorizing():
     return tf.vectorized_map(function, rows, warn=False)
@@ -302,10 +298,7 @@ def vectorized_map(function: Callable[[Any], Any], rows: Any) -> Any:
 
 @contextlib.contextmanager
 def _vectorizing() -> Iterator[None]:
-  """Has `tf.vectorized_map` inside be sound, fast in draws, and quiet.
-
-  It notes as if it were an error, which it is not, that it uses a loop.
-  """
+  """Makes `tf.vectorized_map` use `_converters`, without logging loops as errors."""
   logger, thread = tf.get_logger(), threading.get_ident()
 
   def keep(record: logging.LogRecord) -> bool:

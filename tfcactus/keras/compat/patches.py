@@ -1,6 +1,6 @@
-"""Every place where code of TensorFlow or Keras is replaced, and why.
+"""All replacements of functions of TensorFlow and Keras (monkey patches), with reasons.
 
-All of it is scoped: it holds inside a `with`, for the thread that is in it. The
+A replacement acts only inside a `with` block, for the thread that is in it. The
 originals are back once no thread is inside.
 """
 
@@ -26,15 +26,15 @@ from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 
 MakeSeed = Callable[[], tf.Tensor]
-"""Returns an int64 of shape (2,) for each draw."""
+"""Returns a seed for one draw: int64, shape (2,)."""
 
 DRAW = 'tfcactus_draw'
-"""In the names of operations that draw by seeds from here."""
+"""Part of the names of operations that draw from seeds of `drawing`."""
 
 
 @contextlib.contextmanager
 def replaced(thing: Any, **attributes: Any) -> Iterator[None]:
-  """Replaces attributes of one object for a while, unseen by Keras."""
+  """Replaces attributes of one object for a while, past Keras' attribute tracking."""
   kept = {k: thing.__dict__[k] for k in attributes if k in thing.__dict__}
   thing.__dict__.update(attributes)
   try:
@@ -46,12 +46,12 @@ def replaced(thing: Any, **attributes: Any) -> Iterator[None]:
 
 
 class Place(NamedTuple):
-  """A function of a library, and what stands in for it.
+  """A function of a library, and its replacement.
 
   Attributes:
-    owner: Where it is looked up: a module, a class or a dict.
-    name: Its name there.
-    instead: (original, what the thread entered with, *args, **kwargs) -> value.
+    owner: The module, class or dict that holds the function.
+    name: Its attribute name or key.
+    instead: (original, value of `LibraryPatch.inside`, *args, **kwargs) -> result.
   """
 
   owner: Any
@@ -59,13 +59,13 @@ class Place(NamedTuple):
   instead: Callable[..., Any]
 
   def get(self) -> Callable[..., Any]:
-    """What is there now."""
+    """Returns the current function."""
     if isinstance(self.owner, dict):
       return self.owner[self.name]
     return getattr(self.owner, self.name)
 
   def put(self, function: Callable[..., Any]) -> None:
-    """Puts a function there."""
+    """Sets the function."""
     if isinstance(self.owner, dict):
       self.owner[self.name] = function
     else:
@@ -75,7 +75,7 @@ class Place(NamedTuple):
 class LibraryPatch:
   """Replaces functions of a library for the threads that are inside.
 
-  They are looked up by all threads, so those outside are handed the original.
+  All threads look the replacements up, so those outside are handed the original.
   """
 
   def __init__(self, places: List[Place]):
@@ -86,12 +86,12 @@ class LibraryPatch:
     self._local = threading.local()
 
   def value(self) -> Any:
-    """What this thread entered with, or None outside."""
+    """Returns the value that this thread passed to `inside`, or None outside."""
     return getattr(self._local, 'value', None)
 
   @contextlib.contextmanager
   def inside(self, value: Any) -> Iterator[None]:
-    """Has the replacements act on this thread, with a value for them."""
+    """Activates the replacements for this thread; they get `value`, not None."""
     with self._lock:
       if not self._threads_inside:
         self._originals = [place.get() for place in self._places]
@@ -139,7 +139,7 @@ def _draw_integers(original: Any, make_seed: MakeSeed, shape: Any, minval: Any,
 
 def _key_and_counter(original: Any, make_seed: MakeSeed,
                      generator: tf.random.Generator, shape: Any) -> Any:
-  """In place of a key that is kept in a variable, and a counter of draws."""
+  """Replaces a generator's stored key and counter by a fresh seed."""
   del original, shape
   seed = tf.bitcast(make_seed(), tf.uint64)
   size = int(generator.state.shape[0]) - 1
@@ -150,8 +150,8 @@ def _traced_anew(original: Any, make_seed: MakeSeed, function: Any, *args: Any,
                  **kwargs: Any) -> Any:
   """Calls a copy of a `tf.function`, which has no traces and keeps none.
 
-  A trace from outside of `drawing` draws by other seeds. One from an analysis draws
-  by none at all. Functions of a saved model have nothing but their traces.
+  A trace from outside of `drawing` draws from other seeds, one from an analysis from
+  none. Functions of a saved model are not copied: they have nothing but traces.
   """
   del make_seed
   if type(function) is polymorphic_function.Function:  # pylint: disable=unidiomatic-typecheck
@@ -168,11 +168,11 @@ _draws = LibraryPatch([
     Place(gen_random_ops, 'random_uniform_int', _draw_integers),
     Place(tf.random.Generator, '_prepare_key_counter', _key_and_counter),
     Place(polymorphic_function.Function, '__call__', _traced_anew)])
-"""Layers draw from seeds that users can know: see `example_seeds`."""
+"""Makes layers draw from known seeds: see `example_seeds`."""
 
 
 def is_drawing() -> bool:
-  """Whether this thread is inside of `drawing`."""
+  """Returns whether this thread is inside of `drawing`."""
   return _draws.value() is not None
 
 
@@ -183,17 +183,12 @@ def current_seed() -> tf.Tensor:
 
 @contextlib.contextmanager
 def drawing(model: Optional[keras.Model], make_seed: MakeSeed) -> Iterator[None]:
-  """Makes this thread draw by given seeds inside.
+  """Makes this thread draw from the seeds that `make_seed` returns.
 
-  Draws that this does not reach, such as `tf.random.gamma` or `tf.raw_ops`, are
-  refused by `checks.state_writes`. Draws by seeds of the user's own stay as they are;
-  `independence.draws` tells them apart. A `tf.function` that is called inside is
-  traced for that call alone.
-
-  Args:
-    model: The model or layer that draws, whose generators of Keras 3 are reached;
-      None for code that has none.
-    make_seed: Returns an int64 of shape (2,) for each draw.
+  Draws of Keras 3 generators are reached in `model`, a model or layer, or None. Draws
+  that are not reached, such as `tf.random.gamma` or `tf.raw_ops`, are refused by
+  `checks.state_writes`. Draws from seeds that the user gives stay as they are;
+  `independence.draws` tells them apart. Each `tf.function` is traced for one call.
   """
   with contextlib.ExitStack() as stack:
     stack.enter_context(_draws.inside(make_seed))
@@ -204,7 +199,7 @@ def drawing(model: Optional[keras.Model], make_seed: MakeSeed) -> Iterator[None]
 
 
 def _keras_seed(generator: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
-  """In place of `SeedGenerator.next` of Keras 3, whose seeds have 32 bits."""
+  """Replaces `SeedGenerator.next` of Keras 3, whose seeds have 32 bits; keeps 31."""
   del args, kwargs
   bits = tf.bitwise.bitwise_and(current_seed(), 2**31 - 1)
   return tf.cast(bits, generator.state.dtype)
@@ -214,21 +209,21 @@ _sums = LibraryPatch([Place(
     cls, '_all_reduce_sum_gradients', lambda original, value, optimizer, pairs: pairs)
     for cls in keras.optimizers.Optimizer.__mro__
     if '_all_reduce_sum_gradients' in vars(cls)])
-"""Optimizers of Keras 3 add up what replicas give them."""
+"""Stops optimizers of Keras 3 from summing gradients over replicas."""
 
 
 @contextlib.contextmanager
 def applying_sums() -> Iterator[None]:
-  """Has optimizers of Keras 3 take gradients as sums over all replicas already."""
+  """Makes optimizers of Keras 3 take gradients as sums over all replicas already."""
   with _sums.inside(True):
     yield
 
 
 def _mean(original: Any, value: Any, values: Any, strategy: tf.distribute.Strategy,
           reduction: str) -> Any:
-  """Logs of a step, over the replicas of all workers.
+  """Averages the logs of a step over the replicas of all workers.
 
-  Keras 3 takes means over rows there, and logs have none.
+  Keras 3 averages over rows there, and logs are scalars.
   """
   del value
   if reduction != 'auto':
@@ -247,6 +242,6 @@ def _logs() -> LibraryPatch:
 
 @contextlib.contextmanager
 def averaging_logs() -> Iterator[None]:
-  """Has Keras 3 average logs over several workers, where it stumbles."""
+  """Makes Keras 3 average logs over several workers, where its own code fails."""
   with _logs().inside(True):
     yield

@@ -1,1 +1,1 @@
-"""Optimizers that go where TensorFlow Privacy's go."""
+"""Drop-in replacements for the optimizers and models of TensorFlow Privacy."""

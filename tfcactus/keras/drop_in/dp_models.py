@@ -1,4 +1,4 @@
-"""Models by the names of TensorFlow Privacy's: a plain model, compiled privately."""
+"""Drop-in replacements for `DPModel` and `DPSequential` of TensorFlow Privacy."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tfcactus.keras.drop_in.optimizer import DPOptimizer
 
 
 class _DPModel:
-  """Compiles by a drop-in optimizer made of the one that it is given."""
+  """Mixin whose `compile` replaces a Keras optimizer by a drop-in DP optimizer."""
 
   def __init__(self, l2_norm_clip: float, noise_multiplier: float,
                num_microbatches: Optional[int] = None, use_xla: bool = True,
                layer_registry: Any = None, *args: Any, **kwargs: Any):
-    del use_xla, layer_registry  # They change the speed there, and nothing here.
+    del use_xla, layer_registry  # Options for speed in TensorFlow Privacy.
     if num_microbatches is not None and (
         isinstance(num_microbatches, bool) or not isinstance(num_microbatches, int)):
       raise ValueError(
@@ -32,15 +32,16 @@ class _DPModel:
 
   def compile(self, optimizer: Any = 'rmsprop', loss: Any = None, **kwargs: Any
              ) -> None:
-    """As any model's, with an optimizer and a loss that are not private.
+    """Compiles the model with a DP version of `optimizer`.
 
     Args:
-      optimizer: SGD, Adam, Adagrad or RMSprop of Keras.
-      loss: One loss of Keras; its reduction is ignored.
-      **kwargs: As any model's.
+      optimizer: SGD, Adam, Adagrad or RMSprop of Keras, or its name.
+      loss: One Keras loss, computed per example: its reduction is ignored.
+      **kwargs: Other arguments of `keras.Model.compile`.
 
     Raises:
-      ValueError: if there is no drop-in optimizer for it, or no such loss.
+      ValueError: if the optimizer has no drop-in version, the loss is not one Keras
+        loss, or the model has regularizers or add_loss.
     """
     base: Any = super()
     added = getattr(self, 'losses', ()) if getattr(self, 'built', False) else ()
@@ -71,7 +72,7 @@ class _DPModel:
 
 
 def _per_example(loss: Any) -> Any:
-  """A loss of Keras without reduction."""
+  """Returns a copy of a Keras loss without reduction; ValueError for other losses."""
   found = keras.losses.get(loss)
   if not isinstance(found, keras.losses.Loss):
     raise ValueError(
@@ -81,22 +82,22 @@ def _per_example(loss: Any) -> Any:
 
 
 class DPModel(_DPModel, keras.Model):
-  """Goes where `tensorflow_privacy.DPModel` goes.
+  """Keras model with a drop-in DP optimizer, in place of `tensorflow_privacy.DPModel`.
 
-  It trains by a drop-in optimizer, of which all that `DPKerasSGDOptimizer` says is
-  true; `tfcactus.keras.privatize` is faster, and knows its batches.
+  All that `DPKerasSGDOptimizer` says of its limits is true of this model.
+  `tfcactus.keras.privatize` is faster, and knows its batches.
 
   Args:
-    l2_norm_clip: The bound on the norm of each example's gradient.
+    l2_norm_clip: The bound on the norm of each per-example gradient.
     noise_multiplier: Standard deviation of Gaussian noise over l2_norm_clip.
-    num_microbatches: As for `DPKerasSGDOptimizer`.
+    num_microbatches: See `DPKerasSGDOptimizer`.
     use_xla: Ignored.
     layer_registry: Ignored.
-    expected_batch_size: As for `DPKerasSGDOptimizer`.
-    *args: As for the Keras model.
-    **kwargs: As for the Keras model.
+    expected_batch_size: See `DPKerasSGDOptimizer`.
+    *args: Of `keras.Model`.
+    **kwargs: Of `keras.Model`.
   """
 
 
 class DPSequential(_DPModel, keras.Sequential):
-  """Goes where `tensorflow_privacy.DPSequential` goes; arguments as `DPModel`."""
+  """Sequential model in place of `tensorflow_privacy.DPSequential`; see `DPModel`."""

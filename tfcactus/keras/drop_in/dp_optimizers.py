@@ -1,4 +1,4 @@
-"""Optimizers that go where TensorFlow Privacy's DPKeras optimizers go."""
+"""Drop-in replacements for the DPKeras optimizers of TensorFlow Privacy."""
 
 from __future__ import annotations
 
@@ -16,20 +16,15 @@ _registered = versions.keras.saving.register_keras_serializable('tfcactus')
 
 
 def make_dp_optimizer_class(base: Any) -> Type[DPOptimizer]:
-  """Returns a private subclass of a Keras optimizer.
+  """Returns a DP subclass of a Keras optimizer, with `DPKerasSGDOptimizer`'s arguments.
 
-  Args:
-    base: A subclass of `tf.keras.optimizers.Optimizer`; under Keras 2, of
-      `tf.keras.optimizers.legacy.Optimizer`.
-
-  Returns:
-    A class whose constructor takes the arguments of `DPKerasSGDOptimizer`.
+  Under Keras 2 `base` is a subclass of `tf.keras.optimizers.legacy.Optimizer`.
   """
   hooks: Any = versions.choose(
       keras_2=keras2.Keras2Optimizer, keras_3=keras3.Keras3Optimizer)
 
   class _DPOptimizer(hooks, base):
-    """A private subclass of a Keras optimizer."""
+    """A DP subclass of a Keras optimizer."""
 
   return _DPOptimizer
 
@@ -42,44 +37,47 @@ _RMSprop: Any = make_dp_optimizer_class(optimizers.RMSprop)
 
 @_registered
 class DPKerasSGDOptimizer(_SGD):
-  """Private SGD: clipped gradients per example, noise once on their sum.
+  """DP-SGD: clips per-example gradients, and adds noise once to their sum.
 
-  Goes where `tensorflow_privacy.DPKerasSGDOptimizer` goes, in `compile` with a
-  loss of reduction NONE.
+  Replaces `tensorflow_privacy.DPKerasSGDOptimizer` in `compile`, with a loss of
+  reduction NONE.
 
-  It sees a batch only through its losses and the graph they were traced in. Where
-  that is shown to treat each example alone, one backward pass serves all of them;
-  otherwise each has its own, and `tfcactus.keras.privatize` is many times faster. It
-  cannot see the model either: layers or losses that mix examples, such as
-  BatchNormalization, void the guarantee. `EpsilonCallback` traces the model and the
-  loss, and reports none unless each operation is known to leave examples alone; that
-  `fit` ran what was traced is assumed, and said with epsilon. And it cannot take an
-  example out of the batch: one whose activations overflow spoils the gradients of all
-  others, since 0 * NaN = NaN, so that the guarantee assumes that none does (`sound`
-  is False from then on, and `EpsilonCallback` refuses). A model made by `privatize`
-  needs no such assumption. Examples that hold NaN or infinity themselves are taken
-  out by `PoissonBatches`.
+  The optimizer sees a batch only through its losses and the graph they were traced in.
+  If that graph is proved to treat each example separately, one backward pass serves
+  all examples. Otherwise each example takes a backward pass, and
+  `tfcactus.keras.privatize` is many times faster.
+
+  The optimizer cannot see the model: layers or losses that mix examples, such as
+  BatchNormalization, void the guarantee. `EpsilonCallback` traces model and loss, and
+  reports no epsilon unless each operation is known to keep examples separate. It
+  assumes that `fit` ran what was traced, and says so with epsilon.
+
+  The guarantee assumes that no example's activations overflow. The optimizer cannot
+  take an example out of the batch, and one overflow spoils the gradients of all others,
+  since 0 * NaN = NaN: `sound` is False from then on, and `EpsilonCallback` refuses. A
+  model made by `privatize` needs no such assumption. `PoissonBatches` takes out
+  examples that hold NaN or infinity themselves.
 
   Args:
-    l2_norm_clip: The bound on the norm of each example's gradient.
-    noise_multiplier: Standard deviation of Gaussian noise over l2_norm_clip;
-      0 for none, which protects nothing.
-    num_microbatches: None: one example per microbatch. A number: the mean gradient
-      of each microbatch is clipped, and the noisy sum is divided by it; where they
-      hold several examples no epsilon is known, see docs/porting.md.
-    gradient_accumulation_steps: Batches to a logical one: their clipped sums
-      are added up, and noise is added once, to the sum of the last. No epsilon
-      is known for it by `EpsilonCallback`.
-    expected_batch_size: Of the logical batch, sampling_prob * num_examples, a
-      public constant that the noisy sum is divided by. None for the size of the
-      batches, which then must be one for all of them; under Poisson sampling it
-      is required.
+    l2_norm_clip: The bound on the norm of each per-example gradient.
+    noise_multiplier: Standard deviation of Gaussian noise over l2_norm_clip; 0 for no
+      noise, which protects nothing.
+    num_microbatches: None for one example per microbatch. For a number, the mean
+      gradient of each microbatch is clipped, and the noisy sum is divided by the
+      number; with several examples per microbatch no epsilon is known, see
+      docs/porting.md.
+    gradient_accumulation_steps: Batches per logical batch. Their clipped sums are
+      added up, and noise is added once, after the last. `EpsilonCallback` knows an
+      epsilon for 1 only.
+    expected_batch_size: Expected size of a logical batch, sampling_prob *
+      num_examples: a public constant by which the noisy sum is divided; required under
+      Poisson sampling. None for num_microbatches or the batch size; all batches must
+      then have one size.
     noise: A noise table, instead of noise_multiplier.
-    seed: For repeatable experiments; None takes the system's entropy.
+    seed: Makes noise repeatable, for experiments; None takes the system's entropy.
     plan: Set by `from_plan`.
-    **kwargs: For the base optimizer: learning_rate, momentum, ... Under Keras
-      2 that is `tf.keras.optimizers.legacy.SGD`, otherwise
-      `tf.keras.optimizers.SGD`.
+    **kwargs: For the base optimizer: learning_rate, momentum, ... The base is
+      `tf.keras.optimizers.legacy.SGD` under Keras 2, else `tf.keras.optimizers.SGD`.
 
   Raises:
     TypeError: if an argument is not one of the base optimizer's.
@@ -89,21 +87,21 @@ class DPKerasSGDOptimizer(_SGD):
 
 @_registered
 class DPKerasAdamOptimizer(_Adam):
-  """Private Adam; arguments as `DPKerasSGDOptimizer` and of Keras' Adam."""
+  """DP-Adam; arguments of `DPKerasSGDOptimizer` and of Keras' Adam."""
 
 
 @_registered
 class DPKerasAdagradOptimizer(_Adagrad):
-  """Private Adagrad; arguments as `DPKerasSGDOptimizer` and Keras' Adagrad."""
+  """DP-Adagrad; arguments of `DPKerasSGDOptimizer` and of Keras' Adagrad."""
 
 
 @_registered
 class DPKerasRMSpropOptimizer(_RMSprop):
-  """Private RMSprop; arguments as `DPKerasSGDOptimizer` and Keras' RMSprop."""
+  """DP-RMSprop; arguments of `DPKerasSGDOptimizer` and of Keras' RMSprop."""
 
 
 def _vectorized(base: Any) -> Any:
-  """As TensorFlow Privacy's: nothing is faster here, all are vectorised."""
+  """Returns a subclass with the arguments of vectorized optimizers, no faster."""
 
   class _Vectorized(base):
     """Takes the arguments in the order of `VectorizedDPKerasSGDOptimizer`."""
@@ -126,14 +124,14 @@ _VectorizedAdagrad: Any = _vectorized(DPKerasAdagradOptimizer)
 
 @_registered
 class VectorizedDPKerasSGDOptimizer(_VectorizedSGD):
-  """`DPKerasSGDOptimizer`, by the name and arguments of TensorFlow Privacy.
+  """`DPKerasSGDOptimizer` with the name and arguments of TensorFlow Privacy.
 
   Args:
-    l2_norm_clip: As there, and all others.
-    noise_multiplier: As there.
-    num_microbatches: As there.
-    unconnected_gradients_to_zero: Ignored: they are zero.
-    **kwargs: As there.
+    l2_norm_clip: See `DPKerasSGDOptimizer`.
+    noise_multiplier: See `DPKerasSGDOptimizer`.
+    num_microbatches: See `DPKerasSGDOptimizer`.
+    unconnected_gradients_to_zero: Ignored: unconnected gradients are zero.
+    **kwargs: Other arguments of `DPKerasSGDOptimizer`.
   """
 
 

@@ -1,7 +1,7 @@
 """Clipped sums of per-example gradients from the graph of a loss.
 
-Keras 3 hands its optimizers the loss, and later the gradients and variables. So
-the losses are remembered, and the graph that both are traced in is asked.
+Keras 3 gives its optimizers the loss first, gradients and variables later. So the
+losses are kept, and the graph in which they were traced is differentiated.
 """
 
 from __future__ import annotations
@@ -20,17 +20,14 @@ def traced_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
                 l2_norm_clip: tf.Tensor) -> tiled_sums.Sums:
   """Returns sums of clipped gradients of each loss, and whether all were finite.
 
-  Args:
-    losses: Shape (batch,), traced in the graph that is asked.
-    var_list: Variables.
-    l2_norm_clip: The bound on the norm over all variables together.
+  `losses` has shape (batch,). The bound is on the norm over all variables together.
   """
   batch = tf.shape(losses)[0]
-  graph = losses.graph  # This may run in a branch of it.
+  graph = losses.graph  # A branch, where this may run, is another graph.
   handles = [graph.capture(var.handle) for var in var_list]
 
   def row(index: tf.Tensor) -> List[tf.Tensor]:
-    # Rows past the batch are zeros, and so are their gradients.
+    # Past the batch, upstream weights are zeros, and so are gradients.
     found = graphs.gradients(graph, losses, handles,
                              tf.one_hot(index, batch, dtype=losses.dtype))
     return [tf.zeros(var.shape, var.dtype) if each is None else

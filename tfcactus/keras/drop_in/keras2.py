@@ -1,4 +1,4 @@
-"""How Keras 2 calls a drop-in optimizer."""
+"""Hooks by which Keras 2 calls a drop-in optimizer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tfcactus.keras.drop_in import optimizer
 
 
 class Keras2Optimizer(optimizer.DPOptimizer):
-  """Under Keras 2, whose `minimize` asks for gradients and applies them."""
+  """Hooks for Keras 2, whose `minimize` computes and applies gradients."""
 
   def get_config(self) -> Any:
-    """As `DPOptimizer`, with slots: .keras files hold them nowhere else."""
+    """Returns the config with the values of slots, which .keras files do not store."""
     state = self._private.saved or (
         serialization.arrays_config(self.get_weights())
         if int(tf.convert_to_tensor(self.iterations))
@@ -24,7 +24,7 @@ class Keras2Optimizer(optimizer.DPOptimizer):
     return {**super().get_config(), 'state': state}
 
   def build(self, var_list: Sequence[tf.Variable]) -> None:
-    """Creates the slots, and fills them if a config held their values."""
+    """Creates the slots, and restores their values if a config held them."""
     with tf.init_scope():
       self._create_all_weights(var_list)
       if self._private.saved:
@@ -33,7 +33,7 @@ class Keras2Optimizer(optimizer.DPOptimizer):
 
   def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any
                       ) -> Any:
-    """Applies gradients made by `minimize`; refuses any others."""
+    """Applies gradients made by `minimize`; raises ValueError for any others."""
     self._check_ready()
     gradients, var_list = zip(*grads_and_vars)
     self.build(var_list)

@@ -1,4 +1,4 @@
-"""How Keras 3 calls a drop-in optimizer."""
+"""Hooks by which Keras 3 calls a drop-in optimizer."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from tfcactus.keras.drop_in import optimizer
 
 
 class Keras3Optimizer(optimizer.DPOptimizer):
-  """Under Keras 3, whose `fit` scales the loss and applies its gradients."""
+  """Hooks for Keras 3, whose `fit` scales the loss and applies its gradients."""
 
   def minimize(self, loss: Any, var_list: Sequence[tf.Variable], grad_loss: Any = None,
                name: Any = None, tape: Optional[tf.GradientTape] = None) -> Any:
-    """Updates variables by a loss per example.
+    """Updates variables by clipped and noisy gradients of a loss per example.
 
     Args:
       loss: Shape (batch,), recorded on `tape`; or a function that returns it.
       var_list: Variables, or a function that returns them.
       grad_loss: Ignored.
       name: Ignored.
-      tape: Recorded `loss`.
+      tape: The tape that recorded `loss`; optional if `loss` is a function.
     """
     del name
     return self.apply_gradients(
         self._compute_gradients(loss, var_list, grad_loss, tape))
 
   def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-    """Remembers the loss that `fit` is about to differentiate.
+    """Keeps the losses that `fit` is about to differentiate; returns their sum.
 
     Args:
-      loss: Per example.
+      loss: Losses per example, shape (batch, ...).
     """
     self._check_replicas()
     loss_scaling.check_unscaled(self)
@@ -55,7 +55,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
     return tf.reduce_sum(losses.of_microbatches)
 
   def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-    """Applies what `fit` or `minimize` made; refuses any other gradients."""
+    """Applies gradients of `fit` or `minimize`; raises ValueError for any others."""
     self._check_ready()
     var_list = list(trainable_variables or self._trainable_variables)
     with tf.init_scope():
@@ -63,7 +63,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
         self.build(var_list)
     losses, self._private.losses = self._private.losses, None
     if losses is not None:
-      # In place of the gradients that were not clipped, which nothing runs.
+      # Replaces the unclipped gradients of `fit`, which are then never computed.
       values, clip = [
           models.local(models.tf_variable(v)) for v in var_list], self._clip()
       sums, finite = operation_gradients.clipped_sums(

@@ -1,4 +1,4 @@
-"""The ledger of a model that a drop-in optimizer trains."""
+"""The ledger (privacy account) of a model that a drop-in optimizer trains."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 class DropInLedger:
-  """What drop-in optimizers released from a model, as far as can be known.
+  """Ledger of the noisy updates that drop-in optimizers released from a model.
 
-  A `TrainingLedger`. Nothing shows how batches are chosen: they are the word of
-  whoever names them, which the guarantee says.
+  A `TrainingLedger`. Nothing shows how batches are chosen: the ledger takes the word
+  of the caller who names them, and the guarantee says so.
 
   Attributes:
     plan: The `PrivacyPlan`.
-    no_run_card: Why there is none.
-    clip_norm: None: it does not move.
+    no_run_card: Error message that says why there is no run card.
+    clip_norm: None: the clipping norm does not change.
   """
 
   no_run_card = (
@@ -46,22 +46,15 @@ class DropInLedger:
 
   def __init__(self, optimizer: DPOptimizer, model: keras.Model,
                plan: PrivacyPlan, batches: Optional[SampledBatches]):
-    """Opens the ledger.
+    """Opens the ledger; `batches` are those that `fit` is said to be given, or None.
 
-    Args:
-      optimizer: The one `model` is compiled with.
-      model: A plain Keras model.
-      plan: The plan it is trained by.
-      batches: What `fit` is said to be given, or None.
-
-    Raises:
-      ValueError: if the plan's noise does not protect the model's gradients.
+    Raises ValueError if the plan's noise does not protect the model's gradients.
     """
     self.plan = plan
     self._optimizer = optimizer
     self._model = model
     self._batches = batches
-    self._draws: Optional[bool] = None  # Known once the losses were traced.
+    self._draws: Optional[bool] = None  # None until the losses were traced.
     self._recent = ledger_lib.RecentLedgers()
     self._check_vector()
 
@@ -72,11 +65,11 @@ class DropInLedger:
 
   @property
   def released_steps(self) -> int:
-    """Noisy updates of all drop-in optimizers of the model."""
+    """Number of noisy updates by all drop-in optimizers of the model."""
     return _released(self._optimizer, self._model).steps
 
   def ledger(self, ahead: int = 0) -> ledger_lib.Ledger:
-    """What was released so far, or will be after `ahead` steps more."""
+    """Returns the ledger of all steps so far and `ahead` more."""
     if self._model.optimizer is not self._optimizer:
       return self._unknown(1, _SWAPPED)
     if replicas.workers(self._model.distribute_strategy) > 1:
@@ -97,7 +90,7 @@ class DropInLedger:
     return ledger_lib.Ledger(self.plan, counts.UNKNOWN, steps, note=note)
 
   def _problem(self, batches: SampledBatches, steps: int) -> str:
-    """Why no epsilon is known for steps on these batches, or ''."""
+    """Returns why no epsilon is known for steps on these batches, or ''."""
     batches.check_plan(self.plan)
     problem = _WORKERS if batches.part_of is not None else self._size_problem(batches)
     if problem:
@@ -119,7 +112,7 @@ class DropInLedger:
     return ''
 
   def _size_problem(self, batches: SampledBatches) -> str:
-    """Why microbatches and divisor do not go with these batches, or ''."""
+    """Returns why microbatches and divisor do not go with these batches, or ''."""
     if self._optimizer.expected_batch_size is None and not isinstance(
         batches.scheme, sampling.FixedSizeSampling):
       return _SIZES.format(self.plan.expected_batch_size)
@@ -127,13 +120,13 @@ class DropInLedger:
 
 
 class _Released(NamedTuple):
-  """What drop-in optimizers released from a model.
+  """Noisy updates that drop-in optimizers released from a model.
 
   Attributes:
-    steps: By all of them.
-    problem: Why no one account covers them, or ''.
-    seeded: Whether any of their noise can be repeated.
-    grouped: Whether any clipped the means of several examples.
+    steps: Number of updates by all optimizers.
+    problem: Why no one account covers all updates, or ''.
+    seeded: Whether any of the noise came from a seed.
+    grouped: Whether any optimizer clipped means of several examples.
   """
 
   steps: int
@@ -143,12 +136,7 @@ class _Released(NamedTuple):
 
 
 def _released(optimizer: DPOptimizer, model: keras.Model) -> _Released:
-  """Steps of all optimizers the model was trained by, and what is wrong.
-
-  Args:
-    optimizer: The one it is compiled with.
-    model: The model.
-  """
+  """Returns the updates of `optimizer` and of all that trained the model before."""
   earlier: List[Any] = [
       trainer for trainer in lineage.trainers(
           model.trainable_variables if model.built else ())
@@ -167,7 +155,7 @@ def _released(optimizer: DPOptimizer, model: keras.Model) -> _Released:
 
 
 def _adds(optimizer: DPOptimizer) -> Tuple[str, float]:
-  """What decides the cost of an update."""
+  """Returns noise digest and clipping norm, which decide the cost of an update."""
   return optimizer.noise.digest, optimizer.l2_norm_clip
 
 

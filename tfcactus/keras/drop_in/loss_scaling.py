@@ -1,4 +1,4 @@
-"""Losses that Keras scales, whose gradients would be clipped while they are scaled."""
+"""Refuses loss scaling, under which gradients would be clipped while scaled."""
 
 from __future__ import annotations
 
@@ -10,18 +10,11 @@ UNSCALED = (
     'made under the policy "mixed_float16". Make it under "float32" or '
     '"mixed_bfloat16", or use tfcactus.keras.privatize, which unscales '
     'gradients before it clips them.')
-"""What to do without loss scaling."""
+"""How to train without loss scaling."""
 
 
 def check_unscaled(optimizer: keras.optimizers.Optimizer) -> None:
-  """Refuses scaled losses, whose gradients would be clipped while scaled.
-
-  Args:
-    optimizer: The drop-in optimizer.
-
-  Raises:
-    ValueError: if Keras or the optimizer scales losses, as far as can be known.
-  """
+  """Raises ValueError if Keras or the optimizer is known to scale losses."""
   policy = keras.mixed_precision.global_policy().name
   factor = getattr(optimizer, 'loss_scale_factor', None)
   if policy == 'mixed_float16':
@@ -33,14 +26,7 @@ def check_unscaled(optimizer: keras.optimizers.Optimizer) -> None:
 
 
 def refuse(got: str) -> None:
-  """Refuses what scales losses.
-
-  Args:
-    got: What does.
-
-  Raises:
-    ValueError: always.
-  """
+  """Raises ValueError; `got` names what scales the loss."""
   raise ValueError(
       f'Expected a drop-in optimizer whose loss nothing scales, got {got}: '
       'scaled gradients would be clipped as if they were larger, and then '

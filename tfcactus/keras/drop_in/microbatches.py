@@ -1,12 +1,12 @@
-"""Microbatches, and the public number that a noisy sum is divided by.
+"""Microbatches, and the public number by which a noisy sum is divided.
 
 TensorFlow Privacy divides by num_microbatches, or by the size of the batch at hand.
-The first is a public constant; so is the second only where all batches are of one
-size, which is what is asked for here.
+num_microbatches is a public constant. The batch size is one only if all batches have
+one size, which `Batching` checks.
 
-Where a microbatch holds several examples its mean is clipped. An example in place of
-another then moves one clipped mean, by up to twice the clip norm; one more or one
-less moves all that follow to other microbatches, and nothing bounds that.
+Where a microbatch holds several examples its mean gradient is clipped. Replacing an
+example then moves one clipped mean, by up to twice the clipping norm. Adding or
+removing an example moves all that follow to other microbatches: nothing bounds that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REMEDY = ('pass expected_batch_size=sampling_prob * num_examples, a public cons
 
 
 class Losses(NamedTuple):
-  """What a step differentiates.
+  """Losses that a step differentiates.
 
   Attributes:
     of_examples: Shape (batch,).
@@ -40,22 +40,17 @@ class Batching:
 
   Attributes:
     expected: The expected batch size, or None.
-    microbatches: How many a batch is split into; None for one to each example.
-    size: Of all batches, in examples; 0 before the first, or if it may vary.
+    microbatches: Number of microbatches per batch; None for one per example.
+    size: Size of all batches, in examples; 0 before the first, or if it may vary.
     grouped: Whether any microbatch held several examples.
   """
 
   def __init__(self, expected_batch_size: Optional[float],
                num_microbatches: Optional[int], parts: int):
-    """Initialises it.
+    """Initialises it for logical batches of so many parts.
 
-    Args:
-      expected_batch_size: Of the logical batch, or None.
-      num_microbatches: Of one part of it, or None.
-      parts: Batches to a logical one.
-
-    Raises:
-      ValueError: if an argument is invalid, or they contradict each other.
+    The expected size is that of a logical batch, num_microbatches that of one part.
+    Raises ValueError if an argument is invalid, or they contradict each other.
     """
     self.microbatches = None if num_microbatches is None else (
         _checks.integer('num_microbatches', num_microbatches, 1))
@@ -76,15 +71,12 @@ class Batching:
       self.grouped = tf.Variable(False, trainable=False)
 
   def split(self, losses: tf.Tensor) -> Losses:
-    """The losses of microbatches: means over their examples.
-
-    Args:
-      losses: Of examples, shape (batch,).
+    """Returns the losses of microbatches: means over their examples.
 
     Raises:
-      ValueError: if it is known before it runs that microbatches of one batch are
-        not of one size.
-      tf.errors.InvalidArgumentError: when it runs, if they or batches are not.
+      ValueError: if it is known before it runs that microbatches of one batch differ in
+        size.
+      tf.errors.InvalidArgumentError: when it runs, if microbatches or batches do.
     """
     if self.expected is not None:
       return Losses(losses, losses)
@@ -100,8 +92,8 @@ class Batching:
       losses = tf.identity(losses)
     if self.microbatches is None:
       return Losses(losses, losses)
-    # Opaque: else what follows is simplified to go by shapes of before the asserts, and
-    # fails in its own words where they do.
+    # Hides the static shape: TensorFlow would simplify the reshape by shapes of before
+    # the asserts, and fail with its own message instead of theirs.
     opaque = tf.compat.v1.placeholder_with_default(losses, [None])
     return Losses(losses, tf.reduce_mean(
         tf.reshape(opaque, [self.microbatches, -1]), 1))
@@ -118,7 +110,7 @@ class Batching:
             f'an optimizer without expected_batch_size; {_REMEDY}.'),
         tf.debugging.assert_equal(
             size % tf.maximum(count, 1), tf.zeros([], tf.int64), self._multiples())]
-    return [each for each in found if each is not None]  # None: it holds, eagerly.
+    return [each for each in found if each is not None]  # Eager asserts are None.
 
   def _multiples(self) -> str:
     return ('Expected batches of a whole multiple of num_microbatches='
@@ -126,7 +118,7 @@ class Batching:
             f'example per microbatch, and {_REMEDY}.')
 
   def divided(self, total: tf.Tensor) -> tf.Tensor:
-    """A noisy sum of the logical batch, divided by its public size."""
+    """Returns the noisy sum of a logical batch, divided by its public size."""
     if self.expected is not None:
       return total / self.expected
     if self.microbatches is not None:

@@ -1,12 +1,10 @@
 """Per-example gradients from the operations that read variables, in a traced graph.
 
-One backward pass gives the gradient of the sum of all losses by what each such
-operation computes. Where the graph is proved to treat each example alone, a row of that
-is a matter of one loss, and what the operation makes of its variable is differentiated
-for a few examples at a time: see `operation_rules`. A backward pass for each example
-would go through the whole batch as often as it has examples.
-
-What is not proved, or has no rule, is left to those.
+One backward pass gives the gradient of the sum of all losses with respect to the output
+of each such operation. If the graph is proved to treat each example separately, a row
+of that gradient depends on one loss only. `operation_rules` then computes gradients
+of the variable for a few examples at a time. If a proof or rule is missing, each
+example takes a backward pass through the whole batch instead.
 """
 
 from __future__ import annotations
@@ -31,15 +29,15 @@ from tfcactus.keras.independence import graph_proof
 from tfcactus.keras.independence.dependence import Dependence
 
 _NUMBERS = 2**22
-"""About so many are held at once: rows times weights."""
+"""Approximate limit of the numbers held at once: rows times weights."""
 
 _MOST_ROWS = 64
 
 _REARRANGING = frozenset(('ExpandDims', 'Identity', 'Reshape', 'Squeeze'))
-"""What a variable goes through on its way to the operation that uses it."""
+"""Operations that only reshape a variable on its way to the one that uses it."""
 
 _Place = Tuple[tf.Operation, int]
-"""An operation, and which of its inputs is meant."""
+"""An operation, and the index of one of its inputs."""
 
 _Differentiable = Tuple[operation_rules.Use, operation_rules.Rule]
 
@@ -47,14 +45,11 @@ _Differentiable = Tuple[operation_rules.Use, operation_rules.Rule]
 def clipped_sums(losses: microbatches.Losses, var_list: Sequence[tf.Variable],
                  l2_norm_clip: tf.Tensor, otherwise: Callable[[], tiled_sums.Sums],
                  tape: Optional[tf.GradientTape] = None) -> tiled_sums.Sums:
-  """Sums of clipped gradients of each loss, and whether all were finite.
+  """Returns sums of clipped gradients of each loss, and whether all were finite.
 
-  Args:
-    losses: What the step differentiates.
-    var_list: Variables.
-    l2_norm_clip: The bound on the norm over all variables together.
-    otherwise: Makes the same of microbatches by backward passes.
-    tape: What it recorded alone is differentiated; None for all that the graph has.
+  The bound is on the norm over all variables together. Without a rule, or with several
+  examples per microbatch, the sums of microbatches come from `otherwise`. If `tape` is
+  given, only what it recorded is differentiated.
   """
   try:
     uses = differentiable(losses.of_examples, var_list, tape)
@@ -72,7 +67,7 @@ def clipped_sums(losses: microbatches.Losses, var_list: Sequence[tf.Variable],
     return tiled_sums.of_tiles(tile, rows, number, var_list, l2_norm_clip)
 
   def by_operations() -> tiled_sums.Sums:
-    # Some backward passes of TensorFlow end the process if there is nothing in a batch.
+    # Some backward passes of TensorFlow end the process if a batch is empty.
     return tf.cond(
         number > 0, of_examples, lambda: tiled_sums.of_none(var_list))
 
@@ -83,7 +78,7 @@ def clipped_sums(losses: microbatches.Losses, var_list: Sequence[tf.Variable],
 
 
 def rows_at_once(var_list: Sequence[tf.Variable]) -> int:
-  """For how many examples the gradients of all variables are held at once."""
+  """Returns for how many examples the gradients of all variables are held at once."""
   weights = sum(math.prod(var.shape) for var in var_list)
   return max(1, min(_MOST_ROWS, _NUMBERS // max(weights, 1)))
 
@@ -91,14 +86,10 @@ def rows_at_once(var_list: Sequence[tf.Variable]) -> int:
 def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
           uses: Sequence[Sequence[_Differentiable]], number: tf.Tensor, rows: int
          ) -> Callable[[tf.Tensor], List[tf.Tensor]]:
-  """start -> for each variable the gradients of so many losses, zeros past the last.
+  """Returns start -> gradients of `rows` losses for each variable, zeros past the last.
 
-  Args:
-    losses: Shape (batch,), of this graph or of one around it.
-    var_list: Variables.
-    uses: Of each variable, as `differentiable` finds them.
-    number: How many losses there are, at least one.
-    rows: Of how many at once.
+  The losses, shape (batch,), are of this graph or of one around it. There are `number`
+  of them, at least one. `uses` come from `differentiable`.
   """
   everywhere = [each for found in uses for each in found]
   upstream = graphs.gradients(
@@ -121,16 +112,11 @@ def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable],
                    tape: Optional[tf.GradientTape] = None
                   ) -> List[List[_Differentiable]]:
-  """The operations that use each variable, with rules.
-
-  Args:
-    losses: Shape (batch,).
-    var_list: Variables.
-    tape: What it recorded alone is differentiated; None for all that the graph has.
+  """Returns operations that use each variable, with rules; losses have shape (batch,).
 
   Raises:
-    NoRule: if not all are known and recorded, or not each loss is shown to be of one
-      example.
+    NoRule: if an operation is not known, or not recorded by `tape` where there is one,
+      or not each loss is proved to depend on one example.
   """
   if tf.executing_eagerly():
     raise operation_rules.NoRule('run_eagerly=True leaves no graph to look at')
@@ -151,10 +137,9 @@ def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
 def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]
          ) -> List[List[operation_rules.Use]]:
-  """The uses of each variable, if each loss is shown to be of one example.
+  """Returns the uses of each variable, if each loss is proved to be of one example.
 
-  Raises:
-    NoRule: if it is not, or a use is not known.
+  Raises NoRule if it is not, or a use is not known.
   """
   graph = losses.graph
   operations = graph_proof.needed([losses], ())
@@ -182,18 +167,13 @@ def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]
 
 def _all_recorded(losses: tf.Tensor, var_list: Sequence[tf.Variable],
                   tape: tf.GradientTape) -> bool:
-  """Whether a tape has all that the graph computes losses from variables by.
+  """Returns whether a tape recorded all operations that lead from variables to losses.
 
-  Layers may have run before the tape, beside it, or while it did not record: what
-  they did is constant to it, and not to the graph. It is not asked for gradients,
-  which it may give but once.
-
-  Args:
-    losses: Shape (batch,).
-    var_list: Variables.
-    tape: Recorded the losses, and does not record now.
+  Layers may have run before the tape, beside it, or while it did not record: their
+  results are constants to the tape, but not to the graph. The tape must not record now.
+  It is not asked for gradients, which it may give only once.
   """
-  if graphs.is_recording():  # Another one, which may know what this one does not.
+  if graphs.is_recording():  # Another tape, which may know more.
     return False
   moving = {losses.graph.capture(var.handle).name for var in var_list}
   with tape:
@@ -208,7 +188,7 @@ def _all_recorded(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
 
 def _readers_of(handle: tf.Tensor, readers: Dict[str, List[_Place]]) -> List[_Place]:
-  """The operations that compute with a variable."""
+  """Returns the operations that compute with a variable, and which input it is."""
   found, waiting = [], [handle]
   while waiting:
     for op, place in readers.get(waiting.pop().name, ()):
@@ -220,9 +200,9 @@ def _readers_of(handle: tf.Tensor, readers: Dict[str, List[_Place]]) -> List[_Pl
 
 
 def _given(losses: tf.Tensor) -> List[tf.Tensor]:
-  """What the losses are computed from that the graph was given.
+  """Returns the inputs of the graph from which the losses are computed.
 
-  Not what it took from a graph around it: that may be computed from variables there.
+  Captures of a graph around it are left out: they may be computed from variables there.
   """
   own = {inside.name for _, inside in getattr(losses.graph, 'captures', ())}
   return [tensor for op in graph_proof.needed([losses], ())
@@ -231,14 +211,14 @@ def _given(losses: tf.Tensor) -> List[tf.Tensor]:
 
 
 def _as_given(tensor: tf.Tensor) -> dependence.Value:
-  """Takes all but numbers for rows of examples; see `_of_one_size`."""
+  """Takes all inputs but scalars for rows of examples; see `_of_one_size`."""
   if tensor.shape.rank is None:
     return dependence.Value(Dependence.UNKNOWN, why='a tensor of unknown rank')
   return dependence.ROW_WISE if tensor.shape.rank else dependence.CONSTANT
 
 
 def _of_one_size(losses: tf.Tensor) -> List[tf.Operation]:
-  """Checks, as it runs, that what was taken for rows of examples are as many."""
+  """Asserts, at run time, that inputs taken for rows of examples have one per loss."""
   number = tf.shape(losses)[0]
   return [tf.debugging.assert_equal(
       tf.shape(tensor)[0], number, 'Expected tensors of a row for each loss.')

@@ -1,4 +1,4 @@
-"""What single operations make of the gradients of their variables, by examples."""
+"""Rules for per-example gradients of a variable that a single operation uses."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence.dependence import Dependence
 
 Rows = Callable[[tf.Tensor], tf.Tensor]
-"""The first of some examples -> what those have, by example."""
+"""Index of the first of some examples -> their results, one row per example."""
 
 Rule = Callable[[Dict[int, tf.Tensor], tf.Tensor], tf.Tensor]
-"""(inputs that are of examples, gradient of the output), each of shape
-(rows, block, ...) -> gradients of the variable, a row for each example."""
+"""(inputs per example, gradient of the output), each of shape (rows, block, ...) ->
+gradients of the variable, one row per example."""
 
 
 class NoRule(Exception):
-  """What it is about a graph, or an operation in it, that no rule is for."""
+  """Raised for a graph or an operation that no rule covers; its message says why."""
 
 
 def no_rule(op: tf.Operation) -> NoRule:
-  """What a rule says of an operation that it does not hold for."""
+  """Returns the exception for an operation that its rule does not cover."""
   return NoRule(f'{op.type} in {op.name!r} is used in a way that has no rule')
 
 
@@ -38,10 +38,10 @@ class Use(NamedTuple):
 
   Attributes:
     op: The operation.
-    place: Which of its inputs is the variable.
-    shape: Of the variable.
-    of_examples: Which of its inputs are of examples, with how many rows of each.
-    block: How many rows of its output are of each example.
+    place: Index of the input that is the variable.
+    shape: Shape of the variable.
+    of_examples: Number of rows per example, by the index of each per-example input.
+    block: Number of rows per example of the output.
   """
 
   op: tf.Operation
@@ -53,16 +53,9 @@ class Use(NamedTuple):
   @classmethod
   def of(cls, op: tf.Operation, place: int, shape: Sequence[int],
          known: Dict[str, dependence.Value]) -> Use:
-    """The use, if examples follow each other along first axes.
+    """Returns the use; `known` maps names of tensors to their dependences.
 
-    Args:
-      op: The operation.
-      place: Which of its inputs is the variable.
-      shape: Of the variable.
-      known: What is known of tensors, by their names.
-
-    Raises:
-      NoRule: if they do not.
+    Raises NoRule unless examples follow each other along first axes.
     """
     blocks = {}
     for i, tensor in enumerate([*op.inputs, *op.outputs]):
@@ -80,11 +73,7 @@ class Use(NamedTuple):
 
 
 def rule_for(use: Use) -> Rule:
-  """The rule of an operation.
-
-  Raises:
-    NoRule: if there is none, or none for the operation as it is.
-  """
+  """Returns the rule of an operation; raises NoRule if none covers its use."""
   if use.op.type not in _RULES:
     raise no_rule(use.op)
   return _RULES[use.op.type](use)
@@ -92,17 +81,10 @@ def rule_for(use: Use) -> Rule:
 
 def rows_of(use: Use, rule: Rule, upstream: tf.Tensor, number: tf.Tensor, rows: int
            ) -> Rows:
-  """The gradients of some examples from a start, zeros past the last one.
+  """Returns start -> gradients of the examples from there on, zeros past the last.
 
-  Args:
-    use: Of the variable.
-    rule: Of the operation.
-    upstream: Gradient of the sum of all losses by the operation's output.
-    number: How many examples there are, at least one.
-    rows: For how many at once.
-
-  Returns:
-    A function of the start that gives shape (rows, ...), as the variable's.
+  The gradients have shape (rows, *use.shape). `upstream` is the gradient of the sum of
+  all losses with respect to the operation's output; `number` of examples is positive.
   """
   def taken(tensor: tf.Tensor, block: int, places: tf.Tensor) -> tf.Tensor:
     sizes = [block, *tensor.shape[1:]]
@@ -116,7 +98,7 @@ def rows_of(use: Use, rule: Rule, upstream: tf.Tensor, number: tf.Tensor, rows: 
                 for i, block in use.of_examples.items()}
     gradients = tf.reshape(
         rule(operands, taken(upstream, use.block, places)), [rows, *use.shape])
-    # Not by a product: 0 * NaN = NaN.
+    # Not a product, since 0 * NaN = NaN.
     inside = tf.reshape(indices < number, [rows] + [1] * len(use.shape))
     return tf.where(inside, gradients, tf.zeros_like(gradients))
 
@@ -124,7 +106,7 @@ def rows_of(use: Use, rule: Rule, upstream: tf.Tensor, number: tf.Tensor, rows: 
 
 
 def _matmul(use: Use) -> Rule:
-  """Sums over an example's rows of their outer products."""
+  """Rule for a matrix product: sums outer products over the rows of an example."""
   if use.place != 1 or use.op.get_attr('transpose_a') or len(use.of_examples) != 1:
     raise no_rule(use.op)
   flipped = use.op.get_attr('transpose_b')
@@ -137,7 +119,7 @@ def _matmul(use: Use) -> Rule:
 
 
 def _convolution(use: Use) -> Rule:
-  """Products of patches and output gradients, as layers have them."""
+  """Rule for a 2D convolution: products of patches and output gradients."""
   op = use.op
   if use.place != 1 or len(use.of_examples) != 1 or (
       op.get_attr('data_format') != b'NHWC' or
@@ -164,10 +146,9 @@ def _convolution(use: Use) -> Rule:
 
 def _broadcast(factor: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
               ) -> Callable[[Use], Rule]:
-  """Of what is the same for many places: a sum over them.
+  """Returns the rule for a broadcast operand: sums over the broadcast axes.
 
-  Args:
-    factor: (upstream gradient, the other operand) -> gradient at each place.
+  `factor` is (upstream gradient, the other operand) -> gradient at each place.
   """
   def made(use: Use) -> Rule:
     op = use.op
@@ -192,18 +173,18 @@ def _broadcast(factor: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def _difference(use: Use) -> Rule:
-  """Of what is subtracted, or subtracted from."""
+  """Rule for either operand of a subtraction."""
   return _broadcast((lambda up, _: -up) if use.place else (lambda up, _: up))(use)
 
 
 def _lookup(use: Use) -> Rule:
-  """Of a table: sums of the gradients of each row that an example looked up."""
+  """Rule for a table: sums the gradients of each row that an example looked up."""
   op = use.op
   if op.type == 'GatherV2':
     axis = dependence.static(op.inputs[2])
     if axis is None or int(axis) != 0:
       raise no_rule(use.op)
-    if op.inputs[0].shape.as_list() != list(use.shape):  # Of another shape.
+    if op.inputs[0].shape.as_list() != list(use.shape):  # It was reshaped.
       raise no_rule(use.op)
   if use.place != 0 or op.get_attr('batch_dims') or len(use.shape) != 2 or (
       list(use.of_examples) != [1]):
@@ -215,8 +196,8 @@ def _lookup(use: Use) -> Rule:
     ids = tf.reshape(operands[1], [rows, -1])
     inside = tf.logical_and(ids >= 0, ids < vocabulary)
     places = tf.cast(ids, tf.int32) + vocabulary * tf.range(rows)[:, None]
-    # Devices that let others pass look up nothing there; a place of -1 is left out.
-    # Without, it would be a row of another example.
+    # Some devices accept ids out of range, and look up zeros. Place -1 drops them:
+    # otherwise their gradients would be added to rows of another example.
     places = tf.where(inside, places, -1)
     return tf.reshape(tf.math.unsorted_segment_sum(
         tf.reshape(upstream, [-1, width]), tf.reshape(places, [-1]),
@@ -226,7 +207,7 @@ def _lookup(use: Use) -> Rule:
 
 
 def _differentiated(use: Use) -> Rule:
-  """The operation by itself, on one example at a time, vectorised."""
+  """Rule that differentiates the operation on one example at a time, vectorised."""
   op = use.op
   if len(use.of_examples) != len(op.inputs) - 1:
     raise no_rule(use.op)
@@ -254,4 +235,4 @@ _RULES: Dict[str, Callable[[Use], Rule]] = {
     **dict.fromkeys(('GatherV2', 'ResourceGather'), _lookup),
     **dict.fromkeys(('BatchMatMulV2', 'Conv3D', 'DepthwiseConv2dNative', 'Einsum'),
                     _differentiated)}
-"""By the type of the operation; each refuses what it does not hold for."""
+"""Rules by type of operation; each raises NoRule for uses that it does not cover."""

@@ -1,4 +1,4 @@
-"""What all drop-in optimizers share, whichever Keras they stand on."""
+"""Base class of all drop-in optimizers, under Keras 2 and Keras 3."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   For the arguments see `DPKerasSGDOptimizer`.
 
   Attributes:
-    plan: The `PrivacyPlan` it was made from, or None.
-    noise: The noise, in units of the clip norm.
-    l2_norm_clip: The bound on the norm of each example's gradient.
-    expected_batch_size: What the noisy sum is divided by; None for the number of
+    plan: The `PrivacyPlan` from which it was made, or None.
+    noise: The noise, in units of the clipping norm.
+    l2_norm_clip: The bound on the norm of each per-example gradient.
+    expected_batch_size: Divisor of the noisy sum; None if that is the number of
       microbatches, or the size of all batches.
-    num_microbatches: Microbatches to a batch; None for one to each example.
+    num_microbatches: Number of microbatches per batch; None for one per example.
   """
 
   _FIXED = dict.fromkeys(
@@ -58,15 +58,12 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   @classmethod
   def from_plan(cls, plan: PrivacyPlan, *, seed: Optional[int] = None,
                 **kwargs: Any) -> DPOptimizer:
-    """Makes the optimizer with the noise, clip and batch size of a plan.
+    """Returns an optimizer with the noise, clipping norm and batch size of a plan.
 
     Args:
       plan: A `PrivacyPlan`.
-      seed: For repeatable experiments; None takes the system's entropy.
+      seed: Makes noise repeatable, for experiments; None takes the system's entropy.
       **kwargs: For the base optimizer, such as learning_rate.
-
-    Returns:
-      The optimizer.
     """
     return cls(plan.l2_norm_clip, noise=plan.noise, plan=plan, seed=seed,
                expected_batch_size=plan.expected_batch_size, **kwargs)
@@ -91,7 +88,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     super().__init__(**kwargs)
     self.plan = plan
     self.noise = _one_noise(noise, noise_multiplier, plan)
-    # Not by Keras' name: its own optimizers average, and know no noise.
+    # Keras' name for it would have Keras average, without noise.
     self.parts_per_step = parts
     self.expected_batch_size = batches.expected
     self.num_microbatches = batches.microbatches
@@ -106,12 +103,12 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   @property
   def loaded_steps(self) -> int:
-    """How many of the released steps a file told of."""
+    """Number of released steps that were loaded from a config."""
     return self._private.loaded_steps
 
   @property
   def released_steps(self) -> int:
-    """How many noisy updates were made; restoring never lowers it."""
+    """Number of noisy updates made; restoring a checkpoint never lowers it."""
     released = self._private.released
     released.assign(tf.maximum(tf.convert_to_tensor(released),
                                tf.convert_to_tensor(self.iterations)))
@@ -119,11 +116,11 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   def training_ledger(self, model: keras.Model, plan: Optional[PrivacyPlan],
                       batches: Any) -> ledger_lib.TrainingLedger:
-    """As `HoldsLedger`: the ledger of a training that begins.
+    """Opens the ledger of a training that begins; see `HoldsLedger`.
 
     Raises:
-      ValueError: if something scales the loss, or the plan is not the one
-        trained by, or there is none.
+      ValueError: if something scales the loss, or the plan is missing or not the
+        optimizer's.
     """
     if model.optimizer is not self:
       loss_scaling.refuse(
@@ -138,13 +135,13 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     return drop_in_ledger.DropInLedger(self, model, plan, batches)
 
   def _count_step(self, variables: Sequence[tf.Variable]) -> None:
-    """Counts an update of `variables`, before it is made."""
+    """Counts an update of `variables` before it is made."""
     lineage.remember(variables, self)
     self._private.count(self.iterations)
 
   @property
   def sound(self) -> bool:
-    """False once any gradient was not finite, which voids the guarantee."""
+    """Whether all gradients were finite; False voids the guarantee."""
     return bool(tf.convert_to_tensor(self._private.sound))
 
   @property
@@ -155,7 +152,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def _compute_gradients(self, loss: Any, var_list: Sequence[tf.Variable],
                          grad_loss: Any = None,
                          tape: Optional[tf.GradientTape] = None) -> List[tf.Tensor]:
-    """Noisy averages of clipped gradients, from a loss per example."""
+    """Returns pairs (`_prepared` gradient, variable) from a loss per example."""
     del grad_loss
     if not callable(loss) and tape is None:
       raise ValueError(
@@ -184,27 +181,23 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   def _prepared(self, sums: List[tf.Tensor], var_list: Sequence[tf.Variable]
                ) -> List[tf.Tensor]:
-    """Returns noisy averages; or the sums, where more are to be added first."""
+    """Returns noisy averages; or the sums, if gradients accumulate over batches."""
     return sums if self.parts_per_step > 1 else self._averages(sums, var_list)
 
   def _averages(self, sums: List[tf.Tensor], var_list: Sequence[tf.Variable]
                ) -> List[tf.Tensor]:
-    """Adds the noise to float64 sums, divides by the expected size, then rounds."""
+    """Adds noise to float64 sums, divides by the public batch size, and then rounds."""
     dim = sum(part.shape.num_elements() or 0 for part in sums)
     check = self.noise.check_dim if self.plan is None else self.plan.check_vector
     check(dim)
     shares = replicas.widened(sums)
-    if replicas.is_first():  # The noise of all.
+    if replicas.is_first():  # It adds the noise for all.
       shares = self._sampler.add_to(shares, self._clip())
     return [tf.cast(self._private.batching.divided(part), var.dtype)
             for part, var in zip(replicas.summed(shares, sums), var_list)]
 
   def _check_replicas(self) -> None:
-    """Refuses strategies, and what is not known of the shares of replicas.
-
-    Raises:
-      ValueError: naming the remedy.
-    """
+    """Raises ValueError for unsupported strategies, or shares of replicas."""
     devices.check()
     if replicas.number() > 1 and (
         self.expected_batch_size is None or self.parts_per_step > 1):
@@ -217,7 +210,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
           'or use tfcactus.keras.privatize.')
 
   def _check_ready(self) -> None:
-    """Refuses gradients that did not come from here."""
+    """Raises ValueError for gradients that this optimizer did not make."""
     if not self._private.ready:
       loss_scaling.check_unscaled(self)
       raise ValueError(
@@ -231,7 +224,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
                            var_list: Sequence[tf.Variable],
                            apply: Callable[[List[tf.Tensor]], object]) -> Any:
-    """Updates by noisy averages, once a whole logical batch was seen."""
+    """Updates variables by noisy averages once a logical batch is complete."""
     if self.parts_per_step == 1:
       self._count_step(var_list)
       return apply(list(gradients))
@@ -249,13 +242,13 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     return tf.cond(complete, update, lambda: tf.constant(False))
 
   def get_gradients(self, loss: Any, params: Any) -> None:
-    """Refused: Keras no longer calls it."""
+    """Raises NotImplementedError: Keras no longer calls this method."""
     raise NotImplementedError(
         'Expected minimize(), got get_gradients(), which has no tape to take '
         'gradients per example from.')
 
   def get_config(self) -> Any:
-    """Returns what `from_config` needs, what was released so far included."""
+    """Returns the arguments of `from_config`, with the steps released so far."""
     config = super().get_config()
     config.update({
         'l2_norm_clip': self.l2_norm_clip,
@@ -273,10 +266,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   @classmethod
   def from_config(cls, config: Any, custom_objects: Any = None) -> DPOptimizer:
-    """Makes the optimizer anew, with fresh randomness.
-
-    It counts the steps that were released when the config was made.
-    """
+    """Returns an optimizer with fresh randomness, and the config's released steps."""
     config = dict(config)
     released, sound, grouped, seeded, state = (
         config.pop(name, default) for name, default in (
@@ -296,7 +286,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
 
 def _one_clip(l2_norm_clip: float, plan: Optional[PrivacyPlan]) -> float:
-  """The clip norm, which is the plan's if there is one."""
+  """Returns the clipping norm: the plan's if there is a plan."""
   if plan is None:
     return _checks.positive('l2_norm_clip', l2_norm_clip)
   if l2_norm_clip not in (None, plan.l2_norm_clip):
@@ -314,7 +304,7 @@ def _one_clip(l2_norm_clip: float, plan: Optional[PrivacyPlan]) -> float:
 def _one_noise(noise: Optional[noise_lib.Noise],
                noise_multiplier: Optional[float],
                plan: Optional[PrivacyPlan]) -> noise_lib.Noise:
-  """The noise, which is the plan's if there is one."""
+  """Returns the noise: the plan's if there is a plan."""
   if (noise is None) == (noise_multiplier is None):
     raise ValueError(
         'Expected either noise_multiplier (Gaussian) or noise (a table), got '

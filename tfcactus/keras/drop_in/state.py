@@ -1,4 +1,4 @@
-"""What a drop-in optimizer keeps, beside what Keras saves of it."""
+"""State of a drop-in optimizer that Keras does not save."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from tfcactus.keras.drop_in.microbatches import Losses
 
 
 class _OfReplica(threading.local):
-  """What one replica is about to do."""
+  """State of one replica within a step."""
 
   ready: bool = False
   losses: Optional[Losses] = None
 
 
 class State:
-  """Counts and sums that no checkpoint may hold, so no trackable does.
+  """Counts and sums that no checkpoint may hold: Keras does not track this object.
 
   Attributes:
-    batching: Its `Batching`.
-    released: Noisy updates made; checkpoints restore `iterations`, also to
-      fewer.
+    batching: The `Batching`.
+    released: Number of noisy updates; checkpoints restore `iterations`, also to fewer.
     sound: Whether all gradients were finite.
-    parts_seen: Batches seen, when several make a logical one.
-    saved: State from a config, for when the slots are there.
-    loaded_steps: How many of the released steps a config told of.
-    seeded: Whether noise of steps that a config tells of came from a seed.
+    parts_seen: Number of batches seen, if gradients accumulate.
+    saved: Values of slots from a config, until the slots exist.
+    loaded_steps: Number of released steps that a config reported.
+    seeded: Whether noise of steps that a config reported came from a seed.
   """
 
   def __init__(self, batching: Batching) -> None:
@@ -41,7 +40,7 @@ class State:
       self.parts_seen = tf.Variable(0, trainable=False, dtype=tf.int64)
       self.sound = tf.Variable(True, trainable=False)
       self.released = tf.Variable(0, trainable=False, dtype=tf.int64)
-    # Of this thread's replica: under a strategy each has one, and they take turns.
+    # Under a strategy each replica has a thread, and they take turns.
     self._of_replica = _OfReplica()
     self.seeded = False
     self.loaded_steps = 0
@@ -59,7 +58,7 @@ class State:
 
   @property
   def losses(self) -> Optional[Losses]:
-    """Of which `fit` is taking the gradient, or None."""
+    """Losses that `fit` is differentiating, or None."""
     return self._of_replica.losses
 
   @losses.setter
@@ -67,18 +66,18 @@ class State:
     self._of_replica.losses = losses
 
   def note_finite(self, finite: tf.Tensor) -> None:
-    """Remembers it if any gradient was not finite."""
+    """Sets `sound` to False if a gradient was not finite."""
     replicas.once(lambda found: self.sound.assign(tf.reduce_all(
         [tf.convert_to_tensor(self.sound), *found])), finite)
 
   def count(self, iterations: tf.Variable) -> None:
-    """Counts an update, beside those that Keras counts and checkpoints restore."""
+    """Counts an update; checkpoints may lower Keras' own count, not this one."""
     replicas.once(lambda: self.released.assign(tf.maximum(
         tf.convert_to_tensor(self.released), tf.convert_to_tensor(iterations)) + 1))
 
   def add(self, sums: Sequence[tf.Tensor], var_list: Sequence[tf.Variable]
           ) -> List[tf.Tensor]:
-    """Adds sums without noise to those before; returns the totals."""
+    """Adds clipped sums without noise to the pending ones; returns the totals."""
     with tf.init_scope():
       if not self._pending:
         self._pending = [
@@ -89,6 +88,6 @@ class State:
               for pending, part in zip(self._pending, sums)]
 
   def clear(self) -> None:
-    """Begins a logical batch anew."""
+    """Resets the pending sums, for the next logical batch."""
     for pending in self._pending:
       pending.assign(tf.zeros_like(pending))

@@ -1,7 +1,6 @@
-"""Clipped sums of per-example gradients from a tape.
+"""Clipped sums of per-example gradients from a gradient tape.
 
-Keras 2 hands its optimizers the tape, so that each example's gradient can be
-asked of it, clipped and summed. Keras 3 does not: see `graph_gradients`.
+Keras 2 gives its optimizers the tape; Keras 3 does not: see `graph_gradients`.
 """
 
 from __future__ import annotations
@@ -17,28 +16,23 @@ from tfcactus.keras.compat import converters
 from tfcactus.keras.drop_in import tiled_sums
 
 ROWS = 16
-"""Backward passes at once: enough to keep the cores busy, while memory stays
-at this many batches of activations instead of batch-size many."""
+"""Backward passes at once: enough to keep the cores busy, with memory for this many
+batches of activations instead of batch-size many."""
 
 
 def clipped_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
                  tape: tf.GradientTape, l2_norm_clip: tf.Tensor
                 ) -> Tuple[List[tf.Tensor], tf.Tensor]:
-  """Sums of clipped gradients of each loss, and whether all were finite.
+  """Returns sums of clipped gradients of each loss, and whether all were finite.
 
-  Not by tape.jacobian(parallel_iterations=...): a tape that is not persistent,
-  as Keras' are, gives it zeros for all but the first tile, silently.
-
-  Args:
-    losses: Shape (batch,).
-    var_list: Variables.
-    tape: Recorded the losses.
-    l2_norm_clip: The bound on the norm over all variables together.
+  `losses` has shape (batch,); the bound is on the norm over all variables together.
+  tape.jacobian(parallel_iterations=...) is no alternative: from a tape that is not
+  persistent, such as Keras', it silently returns zeros for all but the first tile.
   """
   batch = tf.shape(losses)[0]
 
   def row(index: tf.Tensor) -> List[tf.Tensor]:
-    # Rows past the batch are zeros, and so are their gradients.
+    # Past the batch, upstream weights are zeros, and so are gradients.
     picked = tape.gradient(
         losses, var_list, tf.one_hot(index, batch, dtype=losses.dtype),
         unconnected_gradients=tf.UnconnectedGradients.ZERO)
@@ -50,19 +44,15 @@ def clipped_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 def sums_of_rows(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor,
                  var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor
                 ) -> Tuple[List[tf.Tensor], tf.Tensor]:
-  """As `clipped_sums`, of gradients that are held a few examples at a time.
+  """Returns sums of clipped gradients and whether all were finite, by tiles of `ROWS`.
 
-  Args:
-    row: The gradients of the example of an index, zeros past the batch.
-    batch: How many examples there are.
-    var_list: Variables.
-    l2_norm_clip: The bound on the norm over all variables together.
+  `row` maps the index of an example to its gradients, which are zeros past the batch.
   """
   def rows(indices: tf.Tensor) -> List[tf.Tensor]:
     return converters.vectorized_map(row, indices)
 
   if tf.executing_eagerly():
-    # A second tile would ask the tape again.
+    # One tile: the tape may give gradients only once.
     return tiled_sums.of_tile(
         rows(tf.range(tf.maximum(batch, 1))), var_list, l2_norm_clip)
   return tiled_sums.of_tiles(lambda start: rows(start + tf.range(ROWS)), ROWS, batch,

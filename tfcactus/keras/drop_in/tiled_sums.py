@@ -1,7 +1,7 @@
-"""Clipped sums of gradients that are held a few examples at a time.
+"""Clipped sums of per-example gradients that are held a few examples at a time.
 
-Norms and sums are taken of the same numbers, in float64: a sum of float32 numbers
-would round by more than the clipping margin allows for, the more the longer it is.
+Norms and sums are taken of the same float64 numbers: a float32 sum would round by more
+than the clipping margin allows, and by more the longer it is.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ import tensorflow as tf
 from tfcactus.keras.gradients import clipping
 
 Sums = Tuple[List[tf.Tensor], tf.Tensor]
-"""float64, one for each variable; and whether all gradients in them were finite."""
+"""float64 sums, one for each variable; and whether all summed gradients were finite."""
 
 
 def of_tile(rows: Sequence[tf.Tensor], var_list: Sequence[tf.Variable],
             l2_norm_clip: tf.Tensor) -> Sums:
-  """Returns sums of clipped rows, and whether all were finite.
+  """Returns clipped sums of some examples, and whether all gradients were finite.
 
-  Args:
-    rows: For each variable, a row for each of some examples.
-    var_list: Variables.
-    l2_norm_clip: The bound on the norm over all variables together.
+  `rows` has a tensor of shape (examples, *variable.shape) for each variable. The bound
+  is on the norm over all variables together.
   """
   clipping.check_dtypes(rows)
   rows = [tf.cast(tf.ensure_shape(each, [*each.shape[:1], *var.shape]), tf.float64)
@@ -40,14 +38,10 @@ def of_tile(rows: Sequence[tf.Tensor], var_list: Sequence[tf.Variable],
 def of_tiles(tile: Callable[[tf.Tensor], List[tf.Tensor]], size: int, batch: tf.Tensor,
              var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor
             ) -> Sums:
-  """Returns sums of clipped rows over all tiles of a batch, in a graph.
+  """Returns clipped sums over all tiles of a batch, in a graph; see `of_tile`.
 
-  Args:
-    tile: The rows of the examples from a start on, zeros past the batch.
-    size: How many rows a tile has.
-    batch: How many examples there are.
-    var_list: Variables.
-    l2_norm_clip: The bound on the norm over all variables together.
+  `tile` maps the index of an example to the gradients of `size` examples from there on,
+  zeros past the batch.
   """
   def body(start: tf.Tensor, sums: List[tf.Tensor], finite: tf.Tensor) -> Any:
     more, fine = of_tile(tile(start), var_list, l2_norm_clip)
@@ -61,5 +55,5 @@ def of_tiles(tile: Callable[[tf.Tensor], List[tf.Tensor]], size: int, batch: tf.
 
 
 def of_none(var_list: Sequence[tf.Variable]) -> Sums:
-  """Returns the sums of no rows."""
+  """Returns the sums over no examples."""
   return [tf.zeros(var.shape, tf.float64) for var in var_list], tf.constant(True)

@@ -1,8 +1,8 @@
-"""Whether what a drop-in optimizer trains is a matter of one example: a proof.
+"""Proof that each loss of a drop-in optimizer depends on one example.
 
-Such an optimizer is handed losses, or a tape: neither shows what layers and loss
-do with the examples of a batch. So a step's losses are traced anew, of the model
-and the loss that `fit` was given, and the trace is followed from the inputs.
+A drop-in optimizer receives losses, or a tape: neither shows how layers and loss treat
+the examples of a batch. So model and loss of `fit` are traced again, and the trace is
+followed from the inputs.
 """
 
 from __future__ import annotations
@@ -41,23 +41,13 @@ _ROWS = 3
 
 
 def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
-  """Refuses a compiled model in which an example's loss depends on others.
+  """Raises ValueError, naming an operation, if a loss may depend on other examples.
 
-  The losses are traced for any number of examples, so that what depends on
-  their number is seen too; and, where layers have gradients of their own, these
-  are traced for a few. Draws by TensorFlow's or Keras' generators are taken for
-  draws by secret seeds; a draw by any other seed is refused.
-
-  Args:
-    model: A compiled and built model.
-    batches: The data.
-
-  Returns:
-    Whether model or loss make such a draw.
-
-  Raises:
-    ValueError: naming the operation, one that takes several examples or one
-      that nothing is known of.
+  Returns whether the compiled and built model, or its loss, draws random numbers from
+  generators of TensorFlow or Keras. Those count as draws by secret seeds; a draw by any
+  other seed is refused. The losses are traced for an unknown number of examples, to see
+  a dependence on their number too. Gradients that layers define themselves are traced
+  for a few examples.
   """
   for name, theirs in (('train_step', keras.Model.train_step),
                        ('compute_loss', keras.Model.compute_loss)):
@@ -89,7 +79,7 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
 
 
 def _losses_of(model: keras.Model) -> Callable[..., tf.Tensor]:
-  """(x, y, weights) -> losses, as `fit` computes them."""
+  """Returns (x, y, weights) -> losses per example, as `fit` computes them."""
   if isinstance(model.loss, (list, tuple, dict)) or model.loss is None:
     raise ValueError(
         f'Expected one loss in compile(), got loss={model.loss!r}.')
@@ -104,7 +94,7 @@ def _losses_of(model: keras.Model) -> Callable[..., tf.Tensor]:
     y = example_losses.aligned_targets(y, predictions)
     if not isinstance(loss, keras.losses.Loss):
       return example_losses.mean_per_example(loss(y, predictions))
-    with tf.name_scope('losses'):  # Keras 3 makes one of its name, `_MyLoss`.
+    with tf.name_scope('losses'):  # For Keras 3, `_MyLoss` is no valid root scope.
       return example_losses.mean_per_example(
           loss(y, predictions, sample_weight=weights))
 
@@ -136,11 +126,7 @@ def _refuse(values: List[dependence.Value]) -> None:
 
 
 def _check_gradients(graph: tf.Graph, given: int) -> None:
-  """Follows the gradients that layers or losses define themselves.
-
-  Raises:
-    ValueError: if one takes several examples, may do so, or is by weights.
-  """
+  """Raises ValueError if a custom gradient may mix examples, or is of variables."""
   inputs = [tensor for op in graph.get_operations()
             if graphs.has_own_gradient(op) for tensor in op.inputs
             if tensor.dtype.is_floating]
@@ -165,7 +151,7 @@ def _check_gradients(graph: tf.Graph, given: int) -> None:
 
 
 def _of_variables(tensors: List[tf.Tensor]) -> bool:
-  """Whether any tensor is computed from a variable."""
+  """Returns whether any tensor is computed from a variable."""
   seen: Set[str] = set()
   stack = [tensor.op for tensor in tensors]
   while stack:
