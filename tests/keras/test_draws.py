@@ -338,6 +338,11 @@ _REFUSED = {
         lambda g, s: _random.stateless_uniform(s, g.state[:2]))),
     'memory': ('write no variables', _of(_staged)),
     'table': ('write no variables', _of(_inserted)),
+    'a buffer': ('write no variables', _of(lambda x: x + tf.raw_ops.InplaceAdd(
+        x=tf.zeros([1, _WIDTH]), i=[0], v=tf.stop_gradient(x[:1])))),
+    'pools of a seed': ('draw by', _images(lambda x: tf.repeat(tf.repeat(
+        tf.raw_ops.FractionalMaxPool(
+            value=x, pooling_ratio=[1., 2., 2., 1.], seed=1)[0], 2, 1), 2, 2))),
     'python': ('runs Python', _of(
         lambda x: tf.numpy_function(lambda v: v * _NUMBERS.random(), [x], x.dtype))),
     'the time': ('nothing but weights', _of(

@@ -236,6 +236,15 @@ def test_noisy_sums_lie_on_a_grid_a_billion_times_finer_than_the_noise(scale):
     assert np.std(on_grid * step / scale) == pytest.approx(np.hypot(0.01, 1 / 50), 0.1)
 
 
+@pytest.mark.parametrize('multiplier', [0.01, 1.0, 2.0**24, 1.6e9])
+def test_the_grid_grows_with_the_noise(multiplier):
+  """Large float64 noise leaves out numbers of a grid that is made for small noise."""
+  sampler = NoiseSampler(noise_lib.Gaussian(multiplier))
+  [noisy] = sampler.add_to([tf.zeros([500], tf.float64)], tf.constant(3.0, tf.float64))
+  step = 2.0**np.floor(np.log2(3 * max(1, multiplier)) - 30)
+  np.testing.assert_array_equal(noisy / step, np.rint(noisy / step))
+
+
 def test_no_scale_makes_no_number_of_a_sum():
   sampler = NoiseSampler(noise_lib.Gaussian(1.0))
   [noisy] = sampler.add_to([tf.zeros([3])], tf.constant(0.0, tf.float64))

@@ -151,6 +151,7 @@ def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
   weight), one per example. Raises ValueError if no examples can be drawn from these.
   """
   if isinstance(x, ExampleData):
+    _no_targets(y, sample_weight)
     return x
   if isinstance(x, tf.data.Dataset):
     _no_targets(y, sample_weight)

@@ -150,9 +150,9 @@ class NoiseSampler:
              dtypes: Optional[Sequence[tf.DType]] = None) -> List[tf.Tensor]:
     """Adds one draw, in float64, to a vector given in parts.
 
-    On one replica the noisy sum is final: rounded to `precision.grid(scale)`, then to
-    its dtype. With several replicas it is a share that `replicas.summed` adds and
-    rounds.
+    On one replica the noisy sum is final: rounded to the `precision.grid` of its
+    `spread`, then to its dtype. With several replicas it is a share that
+    `replicas.summed` adds and rounds.
 
     Args:
       sums: The parts.
@@ -177,6 +177,14 @@ class NoiseSampler:
       return found
     return self._added(sums, dtypes, scale, place)
 
+  def spread(self, scale: tf.Tensor) -> tf.Tensor:
+    """Returns the larger of the sensitivity and the noise's standard deviation.
+
+    Noisy sums are rounded to its `precision.grid`: float64 noise is too coarse for a
+    grid that is made for much less noise. `scale` is as for `add_to`.
+    """
+    return exact(scale) * max(1.0, self.noise.noise_multiplier)
+
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
     """Returns whether many coordinates are drawn, independently of each other."""
     return _size(sums) > TOGETHER and self.noise.dim in (None, 1) and self.dim is None
@@ -189,7 +197,7 @@ class NoiseSampler:
             tf.cast(part, tf.float64) for part in sums]
     made = [dtype if dtype in (tf.float32, tf.float64) else tf.float64
             for dtype in dtypes]
-    step = precision.grid(scale) if replicas.number() == 1 else (
+    step = precision.grid(self.spread(scale)) if replicas.number() == 1 else (
         tf.zeros([], tf.float64))
     noisy = random_bits.changed(
         functools.partial(self._noisy, [dtype.as_numpy_dtype for dtype in made]),

@@ -38,11 +38,11 @@ def grid(scale: tf.Tensor) -> tf.Tensor:
 
   The low bits of a float64 sum depend on which numbers were added, so that some sums
   can come from one data set only (Mironov 2012). On a grid 2^30 times finer than the
-  noise scale, many pairs of a sum and a draw give each released number.
+  noise, or coarser, many pairs of a sum and a draw give each released number.
 
-  `scale` is a float64 scalar, the clipping norm; its sign does not matter. The step is
-  a float64 scalar, the largest power of two that is at most 2^-30 times the scale, so
-  that dividing and multiplying by it is exact; at least 2^-1022.
+  `scale` is a float64 scalar, `NoiseSampler.spread`; its sign does not matter. The step
+  is a float64 scalar, the largest power of two that is at most 2^-30 times the scale, at
+  least 2^-1022, so that dividing and multiplying by it is exact.
   """
   bits = tf.bitwise.bitwise_and(
       tf.bitcast(scale, tf.int64), tf.constant(_EXPONENT, tf.int64))

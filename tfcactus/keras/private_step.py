@@ -166,7 +166,8 @@ class Step:
     if replicas.is_first(of_worker=self.split_noise):
       release = self._sampler.add_to(release, scale, place, (
           [each.dtype for each in like] if replicas.number() == 1 else None))
-    sums = self.norm.move(replicas.summed(release, like, scale))
+    sums = self.norm.move(replicas.summed(
+        release, like, self._sampler.spread(scale)))
     averages = [total / self._plan.expected_batch_size for total in sums]
     penalty, gradients = weight_penalties.penalty(self._model)
     return [average if more is None else average + tf.cast(more, average.dtype)

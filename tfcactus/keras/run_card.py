@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 SUMS = (
     'float64, whatever TensorFlow rounds in float32 products; norms and sums of the '
-    'same numbers; noisy sums on a grid of 2^-30 times their sensitivity, or finer')
+    'same numbers; noisy sums on a grid of 2^-30 times their sensitivity, or times '
+    'their noise if that is larger')
 """How clipped gradients are summed and released (docs/soundness.md, "Numbers")."""
 
 NOT_COVERED = (
@@ -30,6 +31,8 @@ NOT_COVERED = (
     'early stopping and choices of hyperparameters on the training data',
     'num_examples, sampling_prob and all else on this card, taken as public',
     'noise that is made of float64 numbers, not of real ones (mode "float")',
+    'gradients of an example whose last bits change with its place in the batch, which '
+    'frozen layers of huge weights can make large',
     'side channels such as timing')
 
 

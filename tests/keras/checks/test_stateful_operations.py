@@ -13,6 +13,7 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 
 from tfcactus.keras.checks import state_writes
+from tfcactus.keras.compat import converters
 from tfcactus.keras.independence import draws
 from tfcactus.keras.independence import graph_proof
 from tfcactus.keras.independence import operations
@@ -65,11 +66,27 @@ def test_what_tensorflow_marks_is_refused_or_has_a_reason():
     assert _refused(name) != bool(known), name
 
 
+def test_what_keeps_or_reaches_something_unmarked_is_refused():
+  for name in ('InplaceAdd', 'InplaceSub', 'InplaceUpdate', 'ImmutableConst',
+               'DebugIdentity', 'Copy', 'Batch', 'Unbatch', 'DecodeProtoV2',
+               'GetElementAtIndex', 'DatasetCardinality', 'FractionalMaxPool',
+               'FractionalAvgPool'):
+    assert _refused(name), name
+  for name in {*operations.TRANSFER, *converters.RELIED_ON} & set(_OPERATIONS):
+    assert not _refused(name), name
+
+
 def test_every_reason_is_of_a_kind_and_of_an_operation_that_may_need_one():
   kinds = set(state_writes.ALLOWED.values())
   assert len(kinds) == 7 and all(kinds)
   for name in state_writes.ALLOWED:
     assert name in _OPERATIONS or name == 'DisableCopyOnRead'
+
+
+def test_what_has_a_seed_or_a_shared_name_is_refused():
+  for name, op in _OPERATIONS.items():
+    if any(attr.name in ('seed', 'shared_name') for attr in op.attr):
+      assert _refused(name) or name in state_writes.ALLOWED, name
 
 
 def test_what_reaches_files_or_python_is_refused_though_it_is_not_marked():

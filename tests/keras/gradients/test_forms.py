@@ -35,6 +35,17 @@ def test_norms_err_by_no_more_than_is_proved(entries):
   assert 4 * forms.NORM_ERROR < clipping.CLIP_MARGIN
 
 
+@pytest.mark.parametrize('first, second', [
+    (1.4e-154, -6.4e153), (1e-300, 1e300), (3.0, 1e-200), (0.0, 1e300),
+    (1e160, 1e-155)])
+def test_norms_of_outer_products_of_float64_do_not_underflow(first, second):
+  inputs = tf.constant([[first] * 784, [1.0] * 784], tf.float64)
+  outputs = tf.constant([[second], [2.0]], tf.float64)
+  norms = np.sqrt(forms.Outer(inputs, outputs).squared_norms().numpy())
+  np.testing.assert_allclose(
+      norms, [abs(first * second) * 28, 56], rtol=1e-12, atol=1e-150)
+
+
 def test_float32_sums_of_any_length_would_not_do():
   """The test above sees an error that the margin would not cover."""
   values = np.float32(2.0**-12.2) * np.ones(2**20, np.float32)

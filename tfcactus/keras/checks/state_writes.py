@@ -9,6 +9,7 @@ refused; unknown ones are refused too.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from typing import Dict
 from typing import Optional
@@ -51,8 +52,12 @@ ALLOWED: Dict[str, str] = {
 }
 """Stateful operations that a pass may contain, each with the reason."""
 
-_UNMARKED = frozenset(('MatchingFiles', 'PyFuncStateless', 'ReadFile'))
-"""Operations that reach outside of the graph but are not registered as stateful."""
+_UNMARKED = re.compile(
+    r'Abort|Batch(Function)?|Copy(Host)?|Debug\w*|\w*Dataset\w*|\w+compressElement|'
+    r'CompressElement|\w*File\w*|GetDeadline|GetElementAtIndex|GetOptions|ImmutableConst|'
+    r'Inplace\w*|\w*Iterator\w*|Mlir\w*|\w*Proto\w*|PyFunc\w*|TRT\w*|TfLite\w*|'
+    r'Unbatch(Grad)?|XlaCustomCall\w*')
+"""Names of operations that keep or reach something, and are not marked as stateful."""
 
 
 def check_no_writes(model: keras.Model) -> Any:
@@ -105,10 +110,15 @@ def check_graph(graph: tf.Graph, what: str, model: Optional[keras.Model]) -> Non
 def _is_allowed(node: tf.compat.v1.NodeDef) -> bool:
   """Whether an operation is stateless or one of `ALLOWED`."""
   signature = op_def_registry.get(node.op)
-  if signature is None or node.op in _UNMARKED:
+  if signature is None:
     return False
   if node.op in ALLOWED:
     return not ('dropout' in node.attr and node.attr['dropout'].f)
+  # Kernels with a seed keep the place in its stream; those with a name share a state.
+  if _UNMARKED.fullmatch(node.op) or any(
+      attr.name in ('container', 'seed', 'seed2', 'shared_name')
+      for attr in signature.attr):
+    return False
   return not signature.is_stateful and not any(
       arg.type == tf.resource.as_datatype_enum or arg.is_ref
       for arg in (*signature.input_arg, *signature.output_arg))
@@ -153,7 +163,9 @@ def _check_captures(graph: tf.Graph, what: str, model: Optional[keras.Model]) ->
   weights = [] if model is None else model.weights
   known = {id(models.handle(variable)) for variable in weights}
   for outside, _ in graph.captures:
-    if outside.dtype == tf.resource and id(outside) not in known and (
+    kept = outside.dtype == tf.variant and isinstance(
+        outside, tf.__internal__.EagerTensor)  # Such as a dataset.
+    if kept or outside.dtype == tf.resource and id(outside) not in known and (
         graphs.is_variable(outside)):
       raise ValueError(
           f'Expected {what} that read weights of the model alone, got {outside!r} too, '

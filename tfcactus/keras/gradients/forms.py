@@ -165,8 +165,14 @@ class Outer(GradientForm):
 
   def squared_norms(self) -> tf.Tensor:
     # These are few numbers: float64 is cheap, and squares do not overflow.
-    return (squared_norms(tf.cast(self.inputs, tf.float64)) *
-            squared_norms(tf.cast(self.outputs, tf.float64)))
+    rows = [tf.cast(each, tf.float64) for each in (self.inputs, self.outputs)]
+    if tf.float64 not in (self.inputs.dtype, self.outputs.dtype):
+      return squared_norms(rows[0]) * squared_norms(rows[1])
+    # Squares of float64 numbers may be flushed to zero beside a large other factor.
+    largest = [tf.reduce_max(tf.abs(each), 1) for each in rows]
+    units = [tf.where(most > 0, most, tf.ones_like(most)) for most in largest]
+    shares = [squared_norms(each / unit[:, None]) for each, unit in zip(rows, units)]
+    return tf.square(largest[0] * largest[1]) * shares[0] * shares[1]
 
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
     # The factor goes first: a product of two entries could overflow.
