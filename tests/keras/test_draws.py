@@ -84,6 +84,48 @@ def _shown_seed(x):
   return x * drawn + tf.cast(key[0] % 7, x.dtype)
 
 
+def _half_of_a_seed(x):
+  """A seed from which all that is secret is cut away again."""
+  key, _ = _GENERATOR._prepare_key_counter(tf.shape(x))
+  known = tf.concat([key, tf.constant([5, 6], tf.uint64)], 0)[1:]
+  return x * tf.raw_ops.StatelessRandomUniformV2(
+      shape=tf.shape(x), key=known[:1], counter=known, alg=1) * 5
+
+
+def _counted_by_a_loop(x):
+  """Rows of one round are other rows of the next."""
+  key, counter = _GENERATOR._prepare_key_counter(tf.shape(x))
+  def body(i, h):
+    drawn = tf.raw_ops.StatelessRandomUniformV2(
+        shape=tf.shape(x), key=key, alg=1,
+        counter=tf.stack([tf.cast(i, tf.uint64), counter[1]]))
+    return i + 1, tf.ensure_shape(h * drawn, x.shape)
+  return tf.while_loop(lambda i, _: i < 2, body, (0, x))[1]
+
+
+def _wider_in_each_round(x):
+  def body(i, h):
+    drawn = _random.normal(tf.stack([tf.shape(x)[0], i]))
+    return i + 1, h * (1 + tf.reduce_sum(drawn, 1, keepdims=True))
+  return tf.while_loop(lambda i, _: i < 3, body, (1, x))[1]
+
+
+def _rounds_by_the_data(x):
+  def body(i, h):
+    return i + 1, h * _random.normal([1, _WIDTH])
+  rounds = 1 + tf.cast(x[0, 0] > 0, tf.int32)
+  return x * tf.while_loop(lambda i, _: i < rounds, body, (0, tf.ones([1, _WIDTH])))[1]
+
+
+def _in_a_call(x):
+  """A function of a seed alone, and a draw by that seed."""
+  key, counter = _GENERATOR._prepare_key_counter(tf.shape(x))
+  table = tf.function(lambda k, c: tf.raw_ops.StatelessRandomUniformV2(
+      shape=[_WIDTH], key=k, counter=c, alg=1))(key, counter)
+  return x * table * tf.raw_ops.StatelessRandomUniformV2(
+      shape=tf.shape(x), key=key, counter=counter, alg=1)
+
+
 def _generator_reused(x):
   """As `_reused_seed`, by the key of a generator."""
   generator = _GENERATOR
@@ -197,6 +239,7 @@ _KNOWN = {
         -3, 3, seed=1)(tf.shape(x))),
     'initializer, normal': _of(lambda x: x * tf.keras.initializers.RandomNormal(
         3., seed=1)(tf.shape(x))),
+    'half of a seed': _of(_half_of_a_seed),
     'hash of places': _of(lambda x: x * tf.math.floormod(tf.sin(tf.cast(
         tf.range(tf.shape(x)[0]), x.dtype))[:, None] * 43758.5453, 1.)),
     'hash of inputs': _of(
@@ -248,6 +291,10 @@ _FRESH = {
     'a seed used twice': _of(_reused_seed),
     'a key used twice': _of(_generator_reused),
     'a key that shows': _of(_shown_seed),
+    'a key in a call': _of(_in_a_call),
+    'a key counted by a loop': _of(_counted_by_a_loop),
+    'wider in each round': _of(_wider_in_each_round),
+    'rounds by the data': _of(_rounds_by_the_data),
     'a bit of a key': _of(lambda x: x * tf.cast(_GENERATOR.make_seeds(
         1)[0, 0] % 2, x.dtype) + x * _random.normal(tf.shape(x))),
     'generator': lambda: Generator(lambda g, s: g.uniform(s)),

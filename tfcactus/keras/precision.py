@@ -41,8 +41,8 @@ def grid(scale: tf.Tensor) -> tf.Tensor:
   noise, or coarser, many pairs of a sum and a draw give each released number.
 
   `scale` is a float64 scalar, `NoiseSampler.spread`; its sign does not matter. The step
-  is a float64 scalar, the largest power of two that is at most 2^-30 times the scale, at
-  least 2^-1022, so that dividing and multiplying by it is exact.
+  is a float64 scalar, the largest power of two that is at most 2^-30 times the scale
+  (at least 2^-1022), so that dividing and multiplying by it is exact.
   """
   bits = tf.bitwise.bitwise_and(
       tf.bitcast(scale, tf.int64), tf.constant(_EXPONENT, tf.int64))

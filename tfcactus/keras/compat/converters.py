@@ -233,13 +233,16 @@ def _convert_draw(draw: Callable[..., tf.Tensor], original: Any, value: Any,
   """Draws random numbers for all rows at once from the seed of the first row.
 
   Each row's seed is fresh, so that rows are independent either way; TensorFlow would
-  loop over the rows.
+  loop over the rows. A loop draws by one seed in each round. Its rows keep their places
+  in the draw only where the shape, and the rows that take part, stay the same.
   """
   del original, value
   inputs = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
   only_seed = [each.is_stacked for each in inputs] == (
       [i == 1 for i in range(len(inputs))])
-  if patches.DRAW not in pfor_input.op.name or not only_seed:
+  if patches.DRAW not in pfor_input.op.name or not only_seed or (
+      pfor_input.pfor.all_indices_partitioned or
+      not pfor_input.op.outputs[0].shape.is_fully_defined()):
     return _loop(pfor_input)
   shape, seed, *bounds = (each.t for each in inputs)
   rows = tf.cast(pfor_input.pfor.loop_len_vector, shape.dtype)

@@ -29,11 +29,15 @@ def nodes(graph: tf.Graph) -> Iterator[tf.compat.v1.NodeDef]:
 
 
 def is_variable(handle: tf.Tensor) -> bool:
-  """Returns whether a resource is a variable, not a table; True for symbolic ones."""
+  """Returns whether a resource may be a variable: whatever is no lookup table."""
   if not isinstance(handle, tf.__internal__.EagerTensor):
     return True
-  with tf.init_scope():
-    return bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
+  try:
+    with tf.init_scope():
+      tf.raw_ops.LookupTableSizeV2(table_handle=handle)
+  except tf.errors.OpError:
+    return True
+  return False
 
 
 def has_own_gradient(node: Any) -> bool:

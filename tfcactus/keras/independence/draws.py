@@ -53,6 +53,13 @@ _KEEPING = frozenset((
 """Operations whose output has some 31 secret bits or more if an input is a secret seed;
 of two numbers, where the other is one of `_RANGES`."""
 
+_WHOLE = frozenset((
+    'Bitcast', 'Cast', 'EnsureShape', 'ExpandDims', 'Identity', 'Reshape', 'Squeeze',
+    'StatelessRandomGetKeyCounter', 'StatelessRandomGetKeyCounterAlg'))
+"""Operations of them that use all of their input."""
+
+_MIXED = ' and constants'
+
 _SHAPES = frozenset(('Rank', 'Shape', 'Size'))
 """Operations that tell nothing of the numbers in their input."""
 
@@ -70,10 +77,12 @@ class Draws:
   def check(self, node: Node) -> None:
     """Raises NotRowWise if the draw's seed is not secret or another draw uses it."""
     op, keys = node.op, _KEYS.get(node.op.type, ())
-    seeds = {node.values[i].seed for i in keys}
+    seeds = {_root(node.values[i].seed) for i in keys}
     if len(seeds) != 1 or not all(seeds):
       raise unknown('draws by a seed that may be known, so that its draws follow '
                     'the place in the batch')
+    if node.out().count(None) > (self.number is None):
+      raise unknown('draws in shapes that may differ in each round of a loop')
     # Draws that agree in all of this are equal: a row is its example's own in both.
     algorithm = dependence.static(op.inputs[3]) if len(keys) > 1 else None
     use = (id(op.graph), op.type, op.outputs[0].dtype, tuple(node.out()),
@@ -100,6 +109,13 @@ def seed_of(node: Node) -> str:
   seeds = {value.seed for value in node.values if value.seed}
   if len(seeds) != 1 or op.type not in _KEEPING:
     return ''
+  seed, = seeds
+  # What is beside the seed must not change in the rounds of a loop.
+  if any(dependence.static(tensor) is None for tensor, value in zip(
+      op.inputs, node.values) if not value.seed):
+    return ''
+  if seed.endswith(_MIXED) and op.type not in _WHOLE:
+    return ''  # It may take the constants alone.
   if any(not tensor.dtype.is_integer or tensor.dtype.size < 4 or
          not tensor.shape.num_elements() for tensor in op.outputs
          if tensor.dtype is not tf.resource):
@@ -109,7 +125,13 @@ def seed_of(node: Node) -> str:
     if node.values[1].seed or number is None or not number.size or (
         (number != _RANGES[op.type]).any()):
       return ''
-  return seeds.pop()
+  joined = op.type == 'Pack' or op.type == 'ConcatV2' and len(op.inputs) > 2
+  return _root(seed) + _MIXED if joined else seed
+
+
+def _root(seed: str) -> str:
+  """Returns a secret seed without the mark that constants were put beside it."""
+  return seed[:-len(_MIXED)] if seed.endswith(_MIXED) else seed
 
 
 def takes_seed_for_numbers(node: Node) -> bool:
