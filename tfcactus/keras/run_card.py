@@ -24,7 +24,7 @@ SUMS = (
     'float64, whatever TensorFlow rounds in float32 products; norms and sums of the '
     'same numbers; noisy sums on a grid of 2^-30 times their sensitivity, or times '
     'their noise if that is larger')
-"""How clipped gradients are summed and released (docs/soundness.md, "Numbers")."""
+"""Statement on sums and release of clipped gradients (docs/soundness.md, "Numbers")."""
 
 NOT_COVERED = (
     'metrics and losses on the training data, printed or logged',

@@ -23,7 +23,7 @@ FAMILIES = (*_SCALED, 'sinh-normal')
 """Names of closed-form noise distributions."""
 
 _LARGEST_BEND = 1e4
-"""In standard deviations: at this bend the noise is Gaussian to eight digits."""
+"""Bend, in standard deviations, at which noise is Gaussian to eight digits."""
 
 _CLOSE = 1e-9
 """Relative tolerance of epsilon: compared errors differ by more."""

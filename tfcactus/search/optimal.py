@@ -26,7 +26,7 @@ _SCALAR_BINS = 100
 """Cells per unit of sensitivity of scalar designs."""
 
 _LARGEST_DIM = 1000
-"""In more dimensions a design gains less than its shells cost: the Gaussian is best."""
+"""Dimension above which a design gains less than its shells cost: Gaussian is best."""
 
 _FIRST_ORDERS = (2.0, 4.0, 8.0, 16.0)
 _REFINEMENTS = 4

@@ -25,7 +25,7 @@ MAX_NEWTON = 80
 """Largest number of Newton steps before the tables are given up. Affects speed only."""
 
 MAX_DOUBLINGS = 8
-"""How often a bound on epsilon is moved further outwards. Affects speed only."""
+"""Number of times a bound on epsilon is moved outwards. Affects speed only."""
 
 MAX_NORMALISATION = 0.05
 """Error of the log normalisation of all steps' phi beyond which another method is

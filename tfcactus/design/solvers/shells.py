@@ -12,7 +12,7 @@ from tfcactus.design.solvers.cost import Cost
 from tfcactus.noise import shell_geometry
 
 FLAT_DIM = 50
-"""In more dimensions than this the shells leave out a core of negligible mass."""
+"""Dimension above which the shells leave out a core of negligible mass."""
 
 MAX_SHELLS = 400_000
 """Maximum number of shells; more take minutes."""

@@ -10,7 +10,7 @@ UNSCALED = (
     'made under the policy "mixed_float16". Make it under "float32" or '
     '"mixed_bfloat16", or use tfcactus.keras.privatize, which unscales '
     'gradients before it clips them.')
-"""How to train without loss scaling."""
+"""Remedy in messages: train without loss scaling."""
 
 
 def check_unscaled(optimizer: keras.optimizers.Optimizer) -> None:

@@ -50,7 +50,7 @@ class Place(NamedTuple):
 
 
 class Taken(NamedTuple):
-  """What is known about the batch of a step.
+  """Facts that a mark tells about the batch of a step.
 
   Attributes:
     sampling: The code of the sampling scheme, or `counts.UNKNOWN`.

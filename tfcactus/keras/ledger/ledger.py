@@ -29,7 +29,7 @@ _Found = Tuple[Optional[Guarantee], str]
 
 @dataclasses.dataclass(frozen=True)
 class Ledger:
-  """What was released under a plan. Each guarantee is computed once.
+  """Record of the steps released under a plan. Each guarantee is computed once.
 
   Attributes:
     plan: The `PrivacyPlan`.
@@ -134,7 +134,7 @@ class RecentLedgers:
 
 
 class TrainingLedger(Protocol):
-  """What callbacks and run cards need to know of a private training.
+  """Protocol by which callbacks and run cards ask a private training for its steps.
 
   Attributes:
     plan: The `PrivacyPlan` of the training.

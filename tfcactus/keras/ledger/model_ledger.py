@@ -99,7 +99,7 @@ class ModelLedger:
 
   @property
   def released_steps(self) -> int:
-    """How many noisy updates were released, including those in the journal."""
+    """Number of noisy updates released, including those in the journal."""
     if self._unread:
       self.record.catch_up(Journal.peek(self._unread, self.plan))
     return self.record.released_steps
