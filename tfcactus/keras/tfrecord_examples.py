@@ -24,7 +24,6 @@ from tfcactus.keras import open_files
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat import patches
-from tfcactus.keras.compat.versions import keras
 from tfcactus.noise.table_file import PathLike
 from tfcactus.randomness import KeyStream
 
@@ -154,7 +153,7 @@ def _each(parse: Callable[[Any], Any]) -> Any:
   parse = getattr(parse, 'python_function', parse)  # An older trace has other seeds.
 
   def with_seed(record: tf.Tensor, seed: tf.Tensor) -> Any:
-    with patches.drawing(keras.layers.Layer(), example_seeds.counting(seed)):
+    with patches.drawing(None, example_seeds.counting(seed)):
       return tf.function(parse)(record)
 
   one = tf.function(with_seed, autograph=False, input_signature=[
