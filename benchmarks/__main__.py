@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+from collections.abc import Sequence
 import os
 import pathlib
 import resource
@@ -27,8 +28,6 @@ import sys
 import tempfile
 import time
 from typing import NamedTuple
-from typing import Optional
-from typing import Sequence
 
 from benchmarks import _results
 
@@ -48,8 +47,8 @@ class Benchmark(NamedTuple):
 
   name: str
   summary: str
-  long: Optional[str]
-  quick: Optional[tuple[str, ...]]
+  long: str | None
+  quick: tuple[str, ...] | None
 
 
 def described(path: pathlib.Path) -> Benchmark:
@@ -89,7 +88,7 @@ def listed() -> str:
   return '\n'.join(lines)
 
 
-def _time(taken: Optional[dict]) -> str:
+def _time(taken: dict | None) -> str:
   if taken is None:
     return 'not measured'
   # Of the processor: the clock's depends on what else the machine did.
@@ -97,7 +96,7 @@ def _time(taken: Optional[dict]) -> str:
   return f'{seconds:.0f} s CPU' if seconds < 100 else f'{seconds / 60:.0f} min CPU'
 
 
-def run(each: Benchmark, *, quick: bool, folder: Optional[str]) -> bool:
+def run(each: Benchmark, *, quick: bool, folder: str | None) -> bool:
   """Runs a benchmark; returns whether it ended well.
 
   Args:
@@ -152,7 +151,7 @@ def chosen(names: Sequence[str], quick: bool) -> list[Benchmark]:
   return [known[name] for name in names]
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
   """Does what the command line says; returns 1 if a benchmark failed."""
   parser = argparse.ArgumentParser(
       prog='python -m benchmarks', description=__doc__,

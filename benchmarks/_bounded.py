@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from typing import Any
-from typing import Optional
 
 import numpy as np
 from scipy import optimize
@@ -44,8 +43,10 @@ def learned(**kwargs: Any) -> scalar_table.ScalarTable:
 
 def trained(epochs: int, **kwargs: Any) -> scalar_table.ScalarTable:
   """What the last epoch left: `learned` is the best that the accountant saw."""
-  from tfcactus.learned import learned_noise  # pylint: disable=import-outside-toplevel
-  from tfcactus.learned import training  # pylint: disable=import-outside-toplevel
+  from tfcactus.learned import (
+    learned_noise,  # pylint: disable=import-outside-toplevel
+    training,  # pylint: disable=import-outside-toplevel
+  )
   run = training.Training(learned_noise.LearnedNoise(
       epsilon=EPSILON, progress=False, buckets=BUCKETS, **kwargs))
   run.run(epochs)
@@ -60,7 +61,7 @@ def divergence(first: scalar_table.ScalarTable, second: scalar_table.ScalarTable
 
 
 def gaussian_of_delta(reach: float, bins: int, wanted: float, ask: dict[str, Any]
-                      ) -> Optional[scalar_table.ScalarTable]:
+                      ) -> scalar_table.ScalarTable | None:
   """The narrowest truncated Gaussian with at most this delta, or None."""
   def excess(log_scale: float) -> float:
     table = design.TruncatedGaussian(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import json
 import os
 import pathlib
 import textwrap
 from typing import Any
-from typing import Optional
-from typing import Sequence
 
 ELSEWHERE = 'BENCHMARKS_RESULTS'
 """Environment variable: a folder for results instead of the one below, for runs that
@@ -47,7 +46,7 @@ def pyplot() -> Any:
   return plot
 
 
-def save_figure(figure: Any, name: str, rect: Optional[Sequence[float]] = None
+def save_figure(figure: Any, name: str, rect: Sequence[float] | None = None
                 ) -> None:
   """Writes results/NAME.png, and closes the figure.
 

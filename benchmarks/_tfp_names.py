@@ -1,12 +1,14 @@
 """Names of TensorFlow Privacy's modules of optimizers, for its own tests."""
 
-from tfcactus.keras import DPKerasAdagradOptimizer
-from tfcactus.keras import DPKerasAdamOptimizer
-from tfcactus.keras import DPKerasRMSpropOptimizer
-from tfcactus.keras import DPKerasSGDOptimizer
-from tfcactus.keras import VectorizedDPKerasAdagradOptimizer
-from tfcactus.keras import VectorizedDPKerasAdamOptimizer
-from tfcactus.keras import VectorizedDPKerasSGDOptimizer
+from tfcactus.keras import (
+  DPKerasAdagradOptimizer,
+  DPKerasAdamOptimizer,
+  DPKerasRMSpropOptimizer,
+  DPKerasSGDOptimizer,
+  VectorizedDPKerasAdagradOptimizer,
+  VectorizedDPKerasAdamOptimizer,
+  VectorizedDPKerasSGDOptimizer,
+)
 
 __all__ = [
     'DPFTRLTreeAggregationOptimizer', 'DPKerasAdagradOptimizer',

@@ -6,11 +6,7 @@ import re
 import resource
 import statistics
 import time
-from typing import Any
-from typing import Callable
-from typing import Dict
-from typing import List
-from typing import Tuple
+from typing import Any, Callable
 
 BATCH, EXAMPLES = 128, 640
 _SECONDS = 0.6
@@ -19,7 +15,7 @@ _SECONDS = 0.6
 _REFUSALS = (ValueError, TypeError, NotImplementedError)
 
 
-def names() -> Tuple[int, List[str]]:
+def names() -> tuple[int, list[str]]:
   """The version of Keras, and the models that are written for it."""
   from tests.keras import zoo
   from tests.keras.zoo import oracle
@@ -83,7 +79,7 @@ def _fit(model: Any, batches: Any) -> Callable[[int], float]:
 
     def __init__(self):
       super().__init__()
-      self.times: List[float] = []
+      self.times: list[float] = []
 
     def on_train_batch_end(self, batch, logs=None):
       self.times.append(time.process_time())
@@ -103,13 +99,13 @@ def _plain(case: Any) -> Callable[[int], float]:
   return _fit(case.model, _batches(case))
 
 
-def _weights(case: Any) -> Dict[str, Any]:
+def _weights(case: Any) -> dict[str, Any]:
   """What `compile` is given beside a loss, without XLA for both."""
   more = {} if case.loss_weights is None else {'loss_weights': case.loss_weights}
   return {'jit_compile': False, **more}
 
 
-def _private(case: Any) -> Tuple[Any, Callable[[int], float], bool]:
+def _private(case: Any) -> tuple[Any, Callable[[int], float], bool]:
   """A private model, what `_fit` makes of it, and whether by Poisson batches.
 
   Where the data are none that Poisson batches take, batches are of fixed size.
@@ -156,7 +152,7 @@ def _refusal(case: Any) -> str:
   return ''
 
 
-def measure(name: str, rounds: int) -> Dict[str, Any]:
+def measure(name: str, rounds: int) -> dict[str, Any]:
   """What a model costs, why it is refused, or what is known to be wrong with it.
 
   Args:

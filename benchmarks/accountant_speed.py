@@ -18,13 +18,10 @@ import functools  # noqa: E402
 import math  # noqa: E402
 import statistics  # noqa: E402
 import time  # noqa: E402
-from typing import Any  # noqa: E402
-from typing import Callable  # noqa: E402
-from typing import Optional  # noqa: E402
+from typing import Any, Callable  # noqa: E402
 
 import dp_accounting  # noqa: E402
-from dp_accounting import pld  # noqa: E402
-from dp_accounting import rdp  # noqa: E402
+from dp_accounting import pld, rdp  # noqa: E402
 import numpy as np  # noqa: E402
 
 from benchmarks import _results  # noqa: E402
@@ -64,7 +61,7 @@ def peer_pld(sigma, prob, steps, delta) -> float:
   return accountant.compose(event, steps).get_epsilon(delta)
 
 
-def peer_prv(sigma, prob, steps, delta) -> Optional[float]:
+def peer_prv(sigma, prob, steps, delta) -> float | None:
   """prv_accountant's upper bound, where it is installed and answers."""
   try:
     import prv_accountant

@@ -20,11 +20,9 @@ from typing import Any
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-from benchmarks import _results  # noqa: E402
-from benchmarks import recipes  # noqa: E402
+from benchmarks import _results, recipes  # noqa: E402
 from tfcactus import _format  # noqa: E402
-from training import datasets  # noqa: E402
-from training import mnist  # noqa: E402
+from training import datasets, mnist  # noqa: E402
 
 LONG = 'it trains sixteen models'
 QUICK = ('--quick',)

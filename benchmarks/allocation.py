@@ -22,8 +22,7 @@ import dp_accounting
 import numpy as np
 
 from benchmarks import _results
-from tfcactus import _format
-from tfcactus import accounting
+from tfcactus import _format, accounting
 from tfcactus.accounting import calibration
 
 BATCHES, EPOCHS, EPSILONS, DELTA = (15, 59, 240), (1, 5, 20), (0.5, 1, 3, 8), 1e-5

@@ -16,22 +16,19 @@ accuracies that were measured before.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 import functools
 import json
 import math
 from typing import Any
-from typing import Iterator
-from typing import Optional
 
 import dp_accounting
 import numpy as np
 
 from benchmarks import _results
 import tfcactus
-from tfcactus import _format
-from tfcactus import accounting
-from tfcactus.noise import library
-from tfcactus.noise import scalar_pairs
+from tfcactus import _format, accounting
+from tfcactus.noise import library, scalar_pairs
 
 LONG = 'it trains four models for fifteen epochs'
 QUICK = ('--quick',)
@@ -56,7 +53,7 @@ STATEMENT = (
 
 
 def published(noise: Any, steps: int, prob: float, delta: float, *,
-              orders: Optional[tuple[float, ...]] = None) -> float:
+              orders: tuple[float, ...] | None = None) -> float:
   """The moments accountant of one coordinate at the full shift.
 
   Args:

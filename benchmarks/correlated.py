@@ -27,9 +27,7 @@ import numpy as np
 
 from benchmarks import _results
 import tfcactus
-from tfcactus import _format
-from tfcactus import correlated
-from tfcactus import sampling
+from tfcactus import _format, correlated, sampling
 from tfcactus.correlated import choice
 
 BATCHES, EPOCHS, EPSILONS, DELTA = (240, 60, 15), (5, 20), (0.5, 1, 3, 8), 1e-5

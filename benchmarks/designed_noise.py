@@ -14,8 +14,7 @@ import numpy as np
 
 from benchmarks import _results
 import tfcactus
-from tfcactus import _format
-from tfcactus import design
+from tfcactus import _format, design
 from tfcactus.search import optimal
 
 LONG = 'it designs noise for some twenty settings, and accounts for it'

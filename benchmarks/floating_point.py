@@ -30,9 +30,8 @@ from benchmarks import _results  # noqa: E402
 from tests.keras import rounded_products  # noqa: E402
 import tfcactus  # noqa: E402
 from tfcactus.keras import NoiseSampler  # noqa: E402
-from tfcactus.keras import precision  # noqa: E402
-from tfcactus.keras.gradients import clipping  # noqa: E402
-from tfcactus.keras.gradients import forms  # noqa: E402
+from tfcactus.keras.compat import precision  # noqa: E402
+from tfcactus.keras.gradients import clipping, forms  # noqa: E402
 
 QUICK = ('--draws', '10000')
 

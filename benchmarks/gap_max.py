@@ -15,21 +15,15 @@ from __future__ import annotations
 import functools
 import math
 import time
-from typing import Any
-from typing import Callable
-from typing import Optional
+from typing import Any, Callable
 
 import numpy as np
 
 from benchmarks import _results
-from tfcactus import _format
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
-from tfcactus.accounting import auditing
-from tfcactus.accounting import calibration
+from tfcactus import _format, accounting, noise as noise_lib
+from tfcactus.accounting import auditing, calibration
 from tfcactus.randomness import SystemRandom
-from tfcactus.release import planner
-from tfcactus.release import selection
+from tfcactus.release import planner, selection
 from tfcactus.release.result import repeated
 
 EPSILON, DELTA, BETA = 1.0, 1e-6, 0.05
@@ -78,7 +72,7 @@ def families(releases: int) -> dict[str, list]:
 
 
 def _least(make: Callable[[float], noise_lib.Noise], low: float, high: float,
-           releases: int) -> Optional[noise_lib.Noise]:
+           releases: int) -> noise_lib.Noise | None:
   """The least noise in [low, high] within the budget, to 1e-4; or None."""
   cost = calibration.account(lambda size: repeated(
       accounting.noise_event(make(size)), releases), DELTA)

@@ -18,8 +18,7 @@ import time
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-from benchmarks import _results  # noqa: E402
-from benchmarks import training_speed  # noqa: E402
+from benchmarks import _results, training_speed  # noqa: E402
 
 LONG = 'it needs the interpreters of two environments'
 

@@ -19,10 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import _bounded
-from benchmarks import _results
-from tfcactus import _format
-from tfcactus import design
+from benchmarks import _bounded, _results
+from tfcactus import _format, design
 
 LONG = 'gradient descent on some 100 problems'
 

@@ -18,12 +18,9 @@ from typing import Any
 import dp_accounting
 import numpy as np
 
-from benchmarks import _bounded
-from benchmarks import _results
-from benchmarks import learned_figures
+from benchmarks import _bounded, _results, learned_figures
 import tfcactus
-from tfcactus import accounting
-from tfcactus import design
+from tfcactus import accounting, design
 
 LONG = 'gradient descent on some 20 problems'
 

@@ -20,19 +20,16 @@ import argparse
 import dataclasses
 import functools
 import math
-from typing import Any
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 from scipy import stats
 
 from benchmarks import _results
 import tfcactus
-from tfcactus import design
-from tfcactus import sampling
+from tfcactus import design, sampling
 from tfcactus.accounting import calibration
-from tfcactus.randomness import KeyStream
-from tfcactus.randomness import SystemRandom
+from tfcactus.randomness import KeyStream, SystemRandom
 
 LONG = 'it trains 7,360 small models'
 QUICK = ('--quick',)

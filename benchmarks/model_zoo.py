@@ -20,8 +20,7 @@ import sys
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-from benchmarks import _results  # noqa: E402
-from benchmarks import _zoo_training  # noqa: E402
+from benchmarks import _results, _zoo_training  # noqa: E402
 
 LONG = 'it trains some 160 models, in an environment of each Keras'
 

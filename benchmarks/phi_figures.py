@@ -14,27 +14,20 @@ only, and writes no numbers.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import functools
 import math
-from typing import Any
-from typing import Callable
-from typing import Optional
-from typing import Sequence
+from typing import Any, Callable
 
 import dp_accounting
 from dp_accounting import pld
 import numpy as np
-from scipy import optimize
-from scipy import special
+from scipy import optimize, special
 
 from benchmarks import _results
-from tfcactus import _format
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
-from tfcactus.accounting import renyi_tradeoff
-from tfcactus.accounting import views
-from tfcactus.accounting.composition.composition import Composition
-from tfcactus.accounting.composition.composition import StepLoss
+from tfcactus import _format, accounting, noise as noise_lib
+from tfcactus.accounting import renyi_tradeoff, views
+from tfcactus.accounting.composition.composition import Composition, StepLoss
 from tfcactus.pairs import envelope
 
 QUICK = ('--quick',)
@@ -82,7 +75,7 @@ def renyi(steps: Steps, delta: float) -> float:
 
 
 def prv(random_variables: Callable[[Any], list], counts: list[int], delta: float
-        ) -> Optional[float]:
+        ) -> float | None:
   """prv_accountant's upper bound; None where there is none."""
   try:
     # pylint: disable=import-outside-toplevel
@@ -100,7 +93,7 @@ def prv(random_variables: Callable[[Any], list], counts: list[int], delta: float
     return None
 
 
-def compared(steps: Steps, delta: float, by_pld: float, by_prv: Optional[float]
+def compared(steps: Steps, delta: float, by_pld: float, by_prv: float | None
              ) -> dict[str, Any]:
   """All accounts of one composition."""
   bounds = phi(steps, delta)

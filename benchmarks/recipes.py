@@ -17,9 +17,7 @@ from typing import Any
 
 from benchmarks import _results
 from tfcactus import _format
-from training import datasets
-from training import mnist
-from training import recipes
+from training import datasets, mnist, recipes
 
 LONG = 'it trains twelve models'
 

@@ -25,8 +25,7 @@ import tensorflow as tf  # noqa: E402
 from benchmarks import _results  # noqa: E402
 import tfcactus  # noqa: E402
 from tfcactus import keras as private  # noqa: E402
-from training import networks  # noqa: E402
-from training import strategies  # noqa: E402
+from training import networks, strategies  # noqa: E402
 
 QUICK = ('--batch-size', '64', '--steps', '2', '--rounds', '1')
 

@@ -10,11 +10,10 @@ of processor time, with OMP_NUM_THREADS=1.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 import dataclasses
 import time
 from typing import Any
-from typing import Iterator
-from typing import Sequence
 
 import numpy as np
 

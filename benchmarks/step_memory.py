@@ -39,8 +39,7 @@ def run(name, rows):
   from tests.keras.zoo.base import Size
   import tfcactus
   from tfcactus import keras as private_keras
-  from tfcactus.keras.gradients import layer_routes
-  from tfcactus.keras.gradients import physical_batch
+  from tfcactus.keras.gradients import layer_routes, physical_batch
 
   case = zoo.ZOO[name].make(Size(DRAW, real=True))
   plan = tfcactus.PrivacyPlan(

@@ -23,9 +23,7 @@ import tensorflow as tf
 
 from benchmarks import _results
 import tfcactus
-from tfcactus import _format
-from tfcactus import keras as private
-from tfcactus import sampling
+from tfcactus import _format, keras as private, sampling
 
 LONG = 'it writes 20 GB'
 

@@ -12,18 +12,14 @@ from __future__ import annotations
 
 import math
 from typing import Any
-from typing import Optional
 
 import numpy as np
-from scipy import optimize
-from scipy import special
+from scipy import optimize, special
 
 from benchmarks import _results
 from tfcactus import noise as noise_lib
-from tfcactus.accounting import loss_tails
-from tfcactus.accounting import packing
-from tfcactus.accounting import sinh_normal
-from tfcactus.accounting import truncated_cdp
+from tfcactus.accounting import sinh_normal, truncated_cdp
+from tfcactus.papers import loss_tails, packing
 
 QUICK = ()
 
@@ -137,7 +133,7 @@ def draw_figure_2(pyplot: Any) -> dict[str, list[float]]:
           'sinh_normal': list(bent[::100])}
 
 
-def least_sinh_normal(bend: float) -> Optional[noise_lib.SinhNormal]:
+def least_sinh_normal(bend: float) -> noise_lib.SinhNormal | None:
   """The least noise with that bend which keeps the third picture's guarantee, or None.
 
   A replaced record changes two counts by one, which costs what a change of two in one

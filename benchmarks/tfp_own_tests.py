@@ -17,9 +17,6 @@ import subprocess
 import sys
 import tempfile
 from typing import Any
-from typing import Dict
-from typing import List
-from typing import Tuple
 
 from benchmarks import _results
 
@@ -86,7 +83,7 @@ def ported(text: str) -> str:
   return text
 
 
-def run(path: pathlib.Path) -> List[Tuple[str, str, str]]:
+def run(path: pathlib.Path) -> list[tuple[str, str, str]]:
   """(name, 'pass' or 'fail' or 'skip', failure) of each test of a file."""
   with tempfile.TemporaryDirectory() as folder:
     (pathlib.Path(folder) / 'ported_test.py').write_text(
@@ -122,7 +119,7 @@ def main() -> None:
   for test in _TESTS:
     found = [each for each in run(pathlib.Path(folder) / test) if each[1] != 'skip']
     passed = sum(how == 'pass' for _, how, _ in found)
-    why: Dict[str, int] = collections.Counter(
+    why: dict[str, int] = collections.Counter(
         reason(name, failure) for name, how, failure in found if how == 'fail')
     rows.append([f'`{pathlib.Path(test).stem}`', str(len(found)), str(passed),
                  '; '.join(f'{count}: {words}' for words, count in why.items()) or '-'])

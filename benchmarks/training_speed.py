@@ -24,8 +24,7 @@ import time
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-from benchmarks import _opacus_speed  # noqa: E402
-from benchmarks import _results  # noqa: E402
+from benchmarks import _opacus_speed, _results  # noqa: E402
 
 QUICK = ('--rounds', '1', '--only', 'plain', 'tfcactus')
 

@@ -16,16 +16,12 @@ import math
 import numpy as np
 
 from benchmarks import _results
-from tfcactus import _format
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
-from tfcactus.accounting import sinh_normal
-from tfcactus.accounting import truncated_cdp
+from tfcactus import _format, accounting, noise as noise_lib
+from tfcactus.accounting import sinh_normal, truncated_cdp
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.accounting.renyi import RenyiAccountant
 from tfcactus.randomness import SystemRandom
-from tfcactus.release import interior
-from tfcactus.release import planner
+from tfcactus.release import interior, planner
 
 CASES = ((0.1, 8 / math.sqrt(0.1)), (0.01, 10.0), (0.01, 20.0), (0.01, 80.0),
          (0.001, 8 / math.sqrt(0.001)))

@@ -10,16 +10,15 @@ bound, except where "full shift" is said of noise that is not monotone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import json
 import math
 import sys
 from typing import Any
-from typing import Sequence
 
 import numpy as np
 
-from benchmarks import _bounded
-from benchmarks import _results
+from benchmarks import _bounded, _results
 import tfcactus
 from tfcactus import design
 from tfcactus.noise import scalar_pairs

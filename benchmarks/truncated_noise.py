@@ -16,8 +16,7 @@ import numpy as np
 
 from benchmarks import _results
 import tfcactus
-from tfcactus import _format
-from tfcactus import design
+from tfcactus import _format, design
 from tfcactus.search import truncated
 
 QUICK = ()

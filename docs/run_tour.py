@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import contextlib
 import io
 import os
@@ -16,8 +17,6 @@ import shutil
 import sys
 import tempfile
 import time
-from typing import Optional
-from typing import Sequence
 
 HERE = pathlib.Path(__file__).parent
 PAGE = HERE / 'tour.md'
@@ -59,7 +58,7 @@ def written(text: str, printed: Sequence[str]) -> str:
   return ''.join(parts)
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
   """Runs them; returns the exit code."""
   parser = argparse.ArgumentParser(prog='python -m docs.run_tour',
                                    description=__doc__.splitlines()[0])

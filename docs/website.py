@@ -12,6 +12,7 @@ and what the site shows are the same files.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import functools
 import http.server
 import importlib.util
@@ -21,8 +22,6 @@ import pathlib
 import re
 import shutil
 import sys
-from typing import Optional
-from typing import Sequence
 
 from docs import public_names
 
@@ -150,7 +149,7 @@ def missing() -> list[str]:
           if where not in found and not public_names.file_of(where).exists()]
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
   """Builds; returns the exit code."""
   parser = argparse.ArgumentParser(prog='python -m docs.website',
                                    description=__doc__.splitlines()[0])

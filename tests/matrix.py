@@ -18,6 +18,7 @@ by name.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import dataclasses
 import glob
 import hashlib
@@ -27,10 +28,6 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import List
-from typing import Optional
-from typing import Sequence
-from typing import Tuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KERAS_TESTS = ('tests/keras', 'tests/conformance', 'tests/learned', 'tests/training',
@@ -81,11 +78,11 @@ class Environment:
   """
 
   name: str
-  pythons: Tuple[str, ...]
+  pythons: tuple[str, ...]
   extras: str
-  requirements: Tuple[str, ...] = ()
-  tests: Tuple[str, ...] = KERAS_TESTS
-  variables: Tuple[Tuple[str, str], ...] = ()
+  requirements: tuple[str, ...] = ()
+  tests: tuple[str, ...] = KERAS_TESTS
+  variables: tuple[tuple[str, str], ...] = ()
   between: bool = False
 
 
@@ -130,7 +127,7 @@ ENVIRONMENTS = (
 NEWEST = Environment('newest', PYTHONS, 'test,training,datasets')
 
 
-def candidates(version: str) -> List[str]:
+def candidates(version: str) -> list[str]:
   """Commands that may be a Python of that version."""
   roots = [os.environ.get('PYENV_ROOT'), os.path.expanduser('~/.pyenv')]
   found = [f'python{version}', 'python3', 'python', sys.executable]
@@ -140,7 +137,7 @@ def candidates(version: str) -> List[str]:
   return found
 
 
-def find_python(versions: Sequence[str]) -> Optional[Tuple[str, str]]:
+def find_python(versions: Sequence[str]) -> tuple[str, str] | None:
   """The first version there is an interpreter of, with its path, or None."""
   for version in versions:
     for candidate in candidates(version):
@@ -156,7 +153,7 @@ def find_python(versions: Sequence[str]) -> Optional[Tuple[str, str]]:
   return None
 
 
-def run(command: List[str], **kwargs) -> None:
+def run(command: list[str], **kwargs) -> None:
   """Runs a command, which must succeed."""
   print('+', ' '.join(map(str, command))[:200], flush=True)
   # On PYTHONPATH pip would take a checkout for what is installed already.
@@ -204,7 +201,7 @@ def make(environment: Environment, python: str) -> pathlib.Path:
 
 
 def check(environment: Environment, python: pathlib.Path,
-          command: Optional[List[str]]) -> None:
+          command: list[str] | None) -> None:
   """Checks an environment and runs the tests, or the command, in it."""
   run([str(python), '-m', 'pip', 'check', '--disable-pip-version-check'])
   away = directory() / 'away'
@@ -219,7 +216,7 @@ def check(environment: Environment, python: pathlib.Path,
       env={**variables, 'MATRIX_ENVIRONMENT': environment.name})
 
 
-def outcome_of(environment: Environment, command: Optional[List[str]]) -> str:
+def outcome_of(environment: Environment, command: list[str] | None) -> str:
   """Makes and checks one environment; returns 'passed ...' or why not."""
   found = find_python(environment.pythons)
   if found is None:
@@ -239,7 +236,7 @@ def outcome_of(environment: Environment, command: Optional[List[str]]) -> str:
   return f'{result})'
 
 
-def main(arguments: Optional[Sequence[str]] = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
   """Runs what the command line asks for; returns 0 if all of it passed."""
   known = {environment.name: environment
            for environment in (*ENVIRONMENTS, NEWEST)}

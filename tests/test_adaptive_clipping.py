@@ -5,8 +5,7 @@ import math
 import dp_accounting
 import pytest
 
-from tests.noise.tables import gaussian_radial
-from tests.noise.tables import gaussian_scalar
+from tests.noise.tables import gaussian_radial, gaussian_scalar
 import tfcactus
 from tfcactus import AdaptiveClipping
 

@@ -10,8 +10,7 @@ import sys
 
 import pytest
 
-from benchmarks import __main__ as runner
-from benchmarks import _results
+from benchmarks import __main__ as runner, _results
 
 ROOT = pathlib.Path(__file__).parent.parent
 

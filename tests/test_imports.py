@@ -1,5 +1,6 @@
 """The numbers half of the library must not load TensorFlow or cvxpy."""
 
+import ast
 import os
 import pathlib
 import pkgutil
@@ -12,6 +13,9 @@ import pytest
 import tfcactus
 
 ROOT = pathlib.Path(tfcactus.__file__).parent
+MODULES = {
+    '.'.join(('tfcactus', *file.relative_to(ROOT).with_suffix('').parts)).removesuffix(
+        '.__init__'): file for file in ROOT.rglob('*.py')}
 CORE = sorted(
     module.name for module in pkgutil.walk_packages(
         [str(ROOT)], 'tfcactus.', onerror=lambda name: None)
@@ -58,29 +62,44 @@ def test_scipy_signal_loads_when_it_is_asked_for():
           'False', 'True', 'True']
 
 
-def rooms_imported(file):
-  """The rooms of tfcactus that a file imports from, wherever in it."""
-  text = file.read_text(encoding='utf-8')
-  return {name for pair in re.findall(
-      r'^\s*(?:from|import) tfcactus(?:\.(\w+)[\w.]*| import (\w+))', text, re.M)
-          for name in pair if name}
+def imported(file):
+  """The modules of tfcactus that a file imports, wherever in it."""
+  for node in ast.walk(ast.parse(file.read_text(encoding='utf-8'))):
+    if isinstance(node, ast.Import):
+      found = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+      found = [f'{node.module}.{alias.name}' for alias in node.names]
+    else:
+      continue
+    for name in found:
+      while name.startswith('tfcactus') and name not in MODULES:
+        name = name.rpartition('.')[0]
+      if name.startswith('tfcactus'):
+        yield name
 
 
 @pytest.mark.parametrize('room', BELOW)
 def test_imports_are_as_drawn(room):
   files = sorted((ROOT / room).rglob('*.py')) or [ROOT / f'{room}.py']
-  found = set().union(*map(rooms_imported, files)) - {room}
+  found = {name.split('.')[1] for file in files for name in imported(file)
+           if '.' in name} - {room}
   assert found == BELOW[room], f'{room} imports from {sorted(found)}'
 
 
 @pytest.mark.parametrize('room', KERAS)
 def test_rooms_of_keras_are_as_drawn(room):
-  found = set()
-  for file in (ROOT / room.replace('.', '/')).rglob('*.py'):
-    found |= {f'keras.{name}' for pair in re.findall(
-        r'^\s*from tfcactus\.keras(?:\.(\w+)[\w.]*| import (\w+))',
-        file.read_text(encoding='utf-8'), re.M) for name in pair}
+  found = {'.'.join(name.split('.')[1:3])
+           for file in (ROOT / room.replace('.', '/')).rglob('*.py')
+           for name in imported(file)}
   assert found & set(KERAS) - {room} == KERAS[room]
+
+
+def test_no_modules_import_each_other_in_a_circle():
+  below = {name: set(imported(file)) - {name} for name, file in MODULES.items()}
+  while below:  # Take away whatever imports nothing that is left.
+    free = {name for name, names in below.items() if not names & set(below)}
+    assert free, f'circles among {sorted(below)}'
+    below = {name: names for name, names in below.items() if name not in free}
 
 
 def test_the_drawing_is_whole_and_goes_one_way():

@@ -8,8 +8,7 @@ import re
 import pytest
 
 from benchmarks import __main__ as runner
-from benchmarks.papers import document
-from benchmarks.papers import item
+from benchmarks.papers import document, item
 
 ROOT = pathlib.Path(__file__).parent.parent
 ITEMS = [pytest.param(each, id=f'{paper.title[:3]}: {each.name}')

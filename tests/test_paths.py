@@ -91,8 +91,8 @@ def test_budget_to_noise_in_a_step():
   plan = tfcactus.PrivacyPlan(noise=tfcactus.Gaussian(2.0), **PLAN)
   # A search for the noise multiplier asks this, and gets an epsilon back.
   settled = path_to(plan.guarantee, lambda file, name: name == 'epsilon_bounds')
-  drawn = path_to(training(), lambda file, _: file == 'keras/random_bits.py')
-  assert settled[0] == 'plan.py' and 'keras/noise_addition.py' in drawn
+  drawn = path_to(training(), lambda file, _: file == 'keras/noise/random_bits.py')
+  assert settled[0] == 'plan.py' and 'keras/noise/noise_addition.py' in drawn
   check(settled + drawn, 10)
 
 

@@ -5,19 +5,16 @@ import dp_accounting
 import dp_accounting.rdp
 import pytest
 
-from tests.noise.tables import gaussian_radial
-from tests.noise.tables import gaussian_scalar
-from tests.noise.tables import wavy_scalar
+from tests.noise.tables import gaussian_radial, gaussian_scalar, wavy_scalar
 import tfcactus
-from tfcactus import _format
-from tfcactus import accounting
-from tfcactus import correlated
-from tfcactus import noise
-from tfcactus.sampling import CyclicPoissonSampling
-from tfcactus.sampling import FixedSizeSampling
-from tfcactus.sampling import OnePassSampling
-from tfcactus.sampling import PoissonSampling
-from tfcactus.sampling import RandomAllocationSampling
+from tfcactus import _format, accounting, correlated, noise
+from tfcactus.sampling import (
+  CyclicPoissonSampling,
+  FixedSizeSampling,
+  OnePassSampling,
+  PoissonSampling,
+  RandomAllocationSampling,
+)
 
 SETTINGS = dict(noise=noise.Gaussian(1.3), l2_norm_clip=1.5,
                 num_examples=60_000, sampling_prob=250 / 60_000, steps=1200,

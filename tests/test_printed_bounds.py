@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import tfcactus
-from tfcactus import guarantee as guarantee_lib
-from tfcactus import release
+from tfcactus import guarantee as guarantee_lib, release
 from tfcactus.cli import main
 
 ROOT = pathlib.Path(tfcactus.__file__).parent.parent

@@ -7,17 +7,13 @@ import math
 import os
 import pickle
 
-from cryptography.hazmat.primitives.ciphers import algorithms
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers import modes
+from cryptography.hazmat.primitives.ciphers import algorithms, Cipher, modes
 import numpy as np
 import pytest
 from scipy import stats
 
 from tfcactus import randomness
-from tfcactus.randomness import fine_uniform
-from tfcactus.randomness import KeyStream
-from tfcactus.randomness import SystemRandom
+from tfcactus.randomness import fine_uniform, KeyStream, SystemRandom
 
 
 def test_only_seeds_repeat():

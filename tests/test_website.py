@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from docs import public_names
-from docs import website
+from docs import public_names, website
 from tests.test_documents import DOCUMENTS
 
 ROOT = public_names.ROOT

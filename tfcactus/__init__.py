@@ -6,26 +6,22 @@ This package does not import TensorFlow. `tfcactus.keras`, imported on request, 
 from __future__ import annotations
 
 from tfcactus import _dp_accounting  # noqa: F401  Before other imports of it.
-from tfcactus.accounting import NoiseTableDpEvent
-from tfcactus.accounting import PhiAccountant
-from tfcactus.accounting import TCDP
-from tfcactus.accounting import TCDPAccountant
+from tfcactus.accounting import NoiseTableDpEvent, PhiAccountant, TCDP, TCDPAccountant
 from tfcactus.adaptive_clipping import AdaptiveClipping
 from tfcactus.guarantee import Guarantee
-from tfcactus.noise import Gaussian
-from tfcactus.noise import Laplace
-from tfcactus.noise import library
-from tfcactus.noise import load
-from tfcactus.noise import RadialTable
-from tfcactus.noise import ScalarTable
-from tfcactus.noise import SinhNormal
-from tfcactus.plan import calibrate_noise_multiplier
-from tfcactus.plan import PrivacyPlan
-from tfcactus.search.least_utility import least_utility
-from tfcactus.search.least_utility import LeastUtility
+from tfcactus.noise import (
+    Gaussian,
+    Laplace,
+    library,
+    load,
+    RadialTable,
+    ScalarTable,
+    SinhNormal,
+)
+from tfcactus.plan import calibrate_noise_multiplier, PrivacyPlan
+from tfcactus.search.least_utility import least_utility, LeastUtility
 from tfcactus.search.optimal import optimal_noise
-from tfcactus.search.truncated import truncated_noise
-from tfcactus.search.truncated import TruncatedNoise
+from tfcactus.search.truncated import truncated_noise, TruncatedNoise
 
 __all__ = [
     'AdaptiveClipping', 'Gaussian', 'Guarantee', 'Laplace', 'LeastUtility',

@@ -6,9 +6,10 @@ Each check returns the value converted to its canonical Python type, and raises
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import math
 import numbers
-from typing import Optional
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +63,7 @@ def non_negative(name: str, value: object) -> float:
   return value
 
 
-def integer(name: str, value: object, minimum: int, maximum: Optional[int] = None
+def integer(name: str, value: object, minimum: int, maximum: int | None = None
             ) -> int:
   """Returns `value` as an int of at least `minimum`, and at most a given `maximum`."""
   if isinstance(value, (bool, np.bool_)) or not isinstance(
@@ -126,3 +127,25 @@ def numbers_of(name: str, value: object) -> np.ndarray:
         f'Expected numbers in {name}, got {value!r}, which has or is none; leave out '
         'what is missing.')
   return array
+
+
+class Fixed:
+  """Mixin that makes some attributes read-only once `__init__` has set them.
+
+  The account reads them long after the releases that they determined. Computed
+  properties can never be set; Python 3.9 would not name them in its error. This class
+  goes before other bases.
+  """
+
+  _FIXED: Mapping[str, str] = {}
+  """Remedies in error messages, by attribute name."""
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    if name in self._FIXED and (
+        isinstance(getattr(type(self), name, None), property) or
+        self.__dict__.get(name, value) is not value):
+      raise AttributeError(
+          f'Expected {name} of a {type(self).__name__} to stay as it was made, '
+          f'got {value!r}: what was released is accounted for by it. '
+          f'{self._FIXED[name]}')
+    super().__setattr__(name, value)

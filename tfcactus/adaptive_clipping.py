@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Optional
 
 from tfcactus import _checks
 
@@ -39,7 +38,7 @@ class AdaptiveClipping:
 
   target_unclipped_quantile: float = 0.5
   learning_rate: float = 0.2
-  clipped_count_stddev: Optional[float] = None
+  clipped_count_stddev: float | None = None
   geometric_update: bool = True
 
   def __post_init__(self):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import dataclasses
-from typing import Iterable
-from typing import Tuple
 
 import attr
 import dp_accounting
 
-from tfcactus import _format
-from tfcactus import accounting
-from tfcactus import relations
+from tfcactus import _format, accounting, relations
 from tfcactus.relations import Relation
 
 _ACCOUNTANT = 'tfcactus PhiAccountant'
@@ -69,7 +66,7 @@ class Guarantee:
   accountant: str
   proven: bool
   statement: str
-  conditions: Tuple[str, ...] = ()
+  conditions: tuple[str, ...] = ()
   seeded: bool = False
 
   def __str__(self) -> str:
@@ -119,7 +116,7 @@ class ReleasedStatistic:
   seeded: bool
 
 
-def release_events(releases: object) -> Tuple[dp_accounting.DpEvent, ...]:
+def release_events(releases: object) -> tuple[dp_accounting.DpEvent, ...]:
   """Returns the events of releases; ValueError if one is seeded or has no account."""
   if not isinstance(releases, (list, tuple)):
     raise ValueError(

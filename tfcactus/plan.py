@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import functools
-from typing import Any
-from typing import Callable
-from typing import Optional
-from typing import Sequence
-from typing import Type
-from typing import Union
+from typing import Any, Callable
 
 import dp_accounting
 
-from tfcactus import _checks
-from tfcactus import _format
-from tfcactus import accounting
-from tfcactus import correlated
-from tfcactus import guarantee as guarantee_lib
-from tfcactus import noise as noise_lib
-from tfcactus import relations
-from tfcactus import sampling as sampling_lib
+from tfcactus import (
+  _checks,
+  _format,
+  accounting,
+  correlated,
+  guarantee as guarantee_lib,
+  noise as noise_lib,
+  relations,
+  sampling as sampling_lib,
+)
 from tfcactus.accounting import calibration
 from tfcactus.adaptive_clipping import AdaptiveClipping
 from tfcactus.correlated import choice
-from tfcactus.guarantee import Guarantee
-from tfcactus.guarantee import ReleasedStatistic
+from tfcactus.guarantee import Guarantee, ReleasedStatistic
 from tfcactus.relations import Relation
-from tfcactus.sampling import OnePassSampling
-from tfcactus.sampling import PoissonSampling
-from tfcactus.sampling import SamplingScheme
+from tfcactus.sampling import OnePassSampling, PoissonSampling, SamplingScheme
 from tfcactus.sampling.base import whole_batches
 
 ACCOUNTINGS = ('proven', 'scalar-unproven')
@@ -74,12 +69,12 @@ class PrivacyPlan:
   sampling_prob: float
   steps: int
   delta: float
-  dim: Optional[int] = None
+  dim: int | None = None
   accounting: str = 'proven'
-  adaptive_clipping: Optional[AdaptiveClipping] = None
-  releases: Sequence[Union[ReleasedStatistic, dp_accounting.DpEvent]] = ()
+  adaptive_clipping: AdaptiveClipping | None = None
+  releases: Sequence[ReleasedStatistic | dp_accounting.DpEvent] = ()
   correlation: correlated.Wanted = None
-  target_epsilon: Optional[float] = None
+  target_epsilon: float | None = None
 
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
@@ -112,10 +107,10 @@ class PrivacyPlan:
   @classmethod
   def for_training(cls, *, batch_size: int, epochs: int, num_examples: int,
                    delta: float, l2_norm_clip: float,
-                   noise: Optional[noise_lib.Noise] = None,
-                   target_epsilon: Optional[float] = None,
-                   sampling: Optional[Type[SamplingScheme]] = None,
-                   correlation: Union[correlated.Wanted, str] = None,
+                   noise: noise_lib.Noise | None = None,
+                   target_epsilon: float | None = None,
+                   sampling: type[SamplingScheme] | None = None,
+                   correlation: correlated.Wanted | str = None,
                    **settings: Any) -> PrivacyPlan:
     """Returns a plan from the terms of `fit`: a batch size and epochs.
 
@@ -163,8 +158,8 @@ class PrivacyPlan:
 
   @classmethod
   def _of_least_error(cls, correlation: str, *, batch_size: int, num_examples: int,
-                      noise: Optional[noise_lib.Noise],
-                      target_epsilon: Optional[float], **settings: Any
+                      noise: noise_lib.Noise | None,
+                      target_epsilon: float | None, **settings: Any
                      ) -> PrivacyPlan:
     """Returns the plan for training whose number of bands has the least total error."""
     if correlation != 'auto' or noise is not None or target_epsilon is None:
@@ -219,7 +214,7 @@ class PrivacyPlan:
         self.noise.noise_multiplier, self.expected_batch_size)
 
   @property
-  def strategy(self) -> Optional[correlated.Strategy]:
+  def strategy(self) -> correlated.Strategy | None:
     """The `correlation`, solved."""
     found = self.correlation
     assert not isinstance(found, correlated.Correlation), 'It was solved.'
@@ -269,9 +264,9 @@ class PrivacyPlan:
     self.check_independent()
     return PoissonSampling.of_plan(self).event(accounting.noise_event(self.noise))
 
-  def guarantee(self, steps: Optional[int] = None,
-                neighboring_relation: Optional[Relation] = None, *,
-                sampling: Optional[Type[SamplingScheme]] = None) -> Guarantee:
+  def guarantee(self, steps: int | None = None,
+                neighboring_relation: Relation | None = None, *,
+                sampling: type[SamplingScheme] | None = None) -> Guarantee:
     """Returns the guarantee of `steps` released steps.
 
     Args:
@@ -295,9 +290,9 @@ class PrivacyPlan:
     """
     return self._guarantee(self.noise, steps, neighboring_relation, sampling)
 
-  def _guarantee(self, noise: noise_lib.Noise, steps: Optional[int],
-                 neighboring_relation: Optional[Relation],
-                 sampling: Optional[Type[SamplingScheme]]) -> Guarantee:
+  def _guarantee(self, noise: noise_lib.Noise, steps: int | None,
+                 neighboring_relation: Relation | None,
+                 sampling: type[SamplingScheme] | None) -> Guarantee:
     """Returns the guarantee of the plan with another noise."""
     scheme = self._scheme(sampling)
     count = self._draws(scheme) if steps is None else _checks.integer('steps', steps, 0)
@@ -326,7 +321,7 @@ class PrivacyPlan:
             f'once an epoch too, for epsilon <= {_format.upper(epsilon)} with one '
             'added or removed.')
 
-  def _scheme(self, sampling: Optional[Type[SamplingScheme]]) -> SamplingScheme:
+  def _scheme(self, sampling: type[SamplingScheme] | None) -> SamplingScheme:
     """Returns the sampling scheme, by default the plan's."""
     bands = None if self.strategy is None else self.strategy.bands
     return sampling_lib.suitable(sampling, bands).of_plan(self)
@@ -338,8 +333,8 @@ class PrivacyPlan:
     return -(-self.steps // scheme.batches_per_epoch)
 
   def steps_within(self, epsilon: float, *,
-                   neighboring_relation: Optional[Relation] = None,
-                   sampling: Optional[Type[SamplingScheme]] = None) -> int:
+                   neighboring_relation: Relation | None = None,
+                   sampling: type[SamplingScheme] | None = None) -> int:
     """Returns the largest number of steps, at most `steps`, within a budget of epsilon.
 
     Counts epochs if the scheme draws epochs.
@@ -358,8 +353,8 @@ class PrivacyPlan:
 def calibrate_noise_multiplier(
     target_epsilon: float, make_noise: Callable[[float], noise_lib.Noise],
     *, tolerance: float = 1e-4,
-    neighboring_relation: Optional[Relation] = None,
-    sampling: Optional[Type[SamplingScheme]] = None,
+    neighboring_relation: Relation | None = None,
+    sampling: type[SamplingScheme] | None = None,
     **settings: Any) -> noise_lib.Noise:
   """Returns the least noise of a family that keeps within a target epsilon.
 

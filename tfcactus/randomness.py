@@ -7,14 +7,9 @@ import hashlib
 import math
 import os
 import threading
-from typing import Optional
-from typing import Protocol
-from typing import Tuple
-from typing import Union
+from typing import Protocol, Union
 
-from cryptography.hazmat.primitives.ciphers import algorithms
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers import modes
+from cryptography.hazmat.primitives.ciphers import algorithms, Cipher, modes
 import numpy as np
 
 PARALLEL = 2**19
@@ -22,7 +17,7 @@ PARALLEL = 2**19
 
 _PARTS = 8
 _CHUNK = 2**15
-Size = Union[int, Tuple[int, ...]]
+Size = Union[int, tuple[int, ...]]
 _ZEROS = memoryview(bytes(2**20))
 _REACH = 1.3
 """Points drawn for each pair of normals wanted. A point of the square lies in the disc
@@ -40,7 +35,7 @@ class KeyStream:
   Copying or pickling a stream raises TypeError, since a copy would repeat the words.
   """
 
-  def __init__(self, seed: Optional[int] = None, purpose: str = ''):
+  def __init__(self, seed: int | None = None, purpose: str = ''):
     """Creates a stream; streams of one seed differ if their purposes differ."""
     self._seed = seed
     self._purpose = purpose
@@ -230,7 +225,7 @@ class SystemRandom:
   of this library accepts it in place of a numpy generator.
   """
 
-  def __init__(self, seed: Optional[int] = None, purpose: str = 'release'):
+  def __init__(self, seed: int | None = None, purpose: str = 'release'):
     """Creates a generator; see `KeyStream` for the seed and the purpose."""
     self._stream = KeyStream(seed, purpose)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import json
 import os
 from typing import Any
-from typing import Dict
-from typing import Mapping
-from typing import Optional
 
 import tensorflow as tf
 
@@ -48,7 +46,7 @@ class Run:
           'Expected --checkpoint to be a folder that can be written, got '
           f'{self.folder}: {error.strerror}.') from error
 
-  def options(self) -> Dict[str, Any]:
+  def options(self) -> dict[str, Any]:
     """Returns the options the run was begun with; ValueError if there is none."""
     try:
       with open(self._options, encoding='utf-8') as file:
@@ -96,12 +94,12 @@ class Saving(tf.keras.callbacks.Callback):
     self._run = run
     self._options = options
 
-  def on_train_begin(self, logs: Optional[Dict[str, Any]] = None) -> None:
+  def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
     """Saves, so that a run that is killed in its first epoch can be resumed."""
     del logs
     self._run.save(self.model, self._options)
 
-  def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
+  def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
     """Saves the run after an epoch."""
     del epoch, logs
     self._run.save(self.model, self._options)

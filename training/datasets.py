@@ -8,7 +8,6 @@ import os
 import ssl
 import threading
 from typing import Any
-from typing import Optional
 import urllib.error
 import urllib.request
 import warnings
@@ -44,7 +43,7 @@ class DatasetError(RuntimeError):
   """Raised for a dataset that is neither on disk nor can be downloaded."""
 
 
-def load(name: str, data_dir: Optional[str] = None) -> Dataset:
+def load(name: str, data_dir: str | None = None) -> Dataset:
   """Loads 'mnist', 'digits', or 'auto': MNIST if it can be had, otherwise digits.
 
   `data_dir` is that of tensorflow-datasets; default TFDS_DATA_DIR or its own default.
@@ -84,7 +83,7 @@ def hold_out(data: Dataset, size: int) -> Dataset:
       description=f'{data.description}, {size:,} of the training images held out')
 
 
-def mnist(data_dir: Optional[str] = None) -> Dataset:
+def mnist(data_dir: str | None = None) -> Dataset:
   """Returns MNIST through tensorflow-datasets, downloaded if it is not on disk."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   tfds = _tensorflow_datasets()

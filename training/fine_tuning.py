@@ -12,14 +12,11 @@ on the features of the pretrained CNN, computed once, and the same CNN from scra
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import json
 import os
 import time
 from typing import Any
-from typing import Dict
-from typing import Optional
-from typing import Sequence
-from typing import Tuple
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
@@ -27,18 +24,16 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import tfcactus  # noqa: E402
-from tfcactus.keras import PoissonBatches  # noqa: E402
-from tfcactus.keras import privatize  # noqa: E402
+from tfcactus.keras import PoissonBatches, privatize  # noqa: E402
 from tfcactus.keras.fine_tuning import features  # noqa: E402
-from training import datasets  # noqa: E402
-from training import networks  # noqa: E402
+from training import datasets, networks  # noqa: E402
 
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-Arrays = Tuple[np.ndarray, np.ndarray]
+Arrays = tuple[np.ndarray, np.ndarray]
 
 
-def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
   """Parses the command line."""
   parser = argparse.ArgumentParser(
       prog='python -m training.fine_tuning', description=__doc__.splitlines()[0],
@@ -79,7 +74,7 @@ def pretrained(data: Arrays, epochs: int) -> tf.keras.Model:
 
 
 def train(model: tf.keras.Model, plan: tfcactus.PrivacyPlan, train_data: Arrays,
-          test_data: Arrays, rate: float, seed: Optional[int]) -> Dict[str, Any]:
+          test_data: Arrays, rate: float, seed: int | None) -> dict[str, Any]:
   """Trains privately; returns accuracy, epsilon and CPU seconds."""
   start = time.process_time()
   private = privatize(model, plan, seed=seed)
@@ -94,7 +89,7 @@ def train(model: tf.keras.Model, plan: tfcactus.PrivacyPlan, train_data: Arrays,
           'cpu_seconds': round(time.process_time() - start, 1)}
 
 
-def main(argv: Optional[Sequence[str]] = None) -> Dict[str, Any]:
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
   """Runs both trainings, and prints their results."""
   args = parse(argv)
   if args.seed is not None:
@@ -103,7 +98,7 @@ def main(argv: Optional[Sequence[str]] = None) -> Dict[str, Any]:
   private = tuple(part[:args.private_examples] for part in split(data.train, True))
   test = split(data.test, True)
   count = len(private[0])
-  settings: Dict[str, Any] = {
+  settings: dict[str, Any] = {
       'l2_norm_clip': 1.0, 'num_examples': count, 'steps': args.steps,
       'sampling_prob': min(args.batch_size / count, 1.0), 'delta': args.delta}
   plan = tfcactus.PrivacyPlan(noise=tfcactus.calibrate_noise_multiplier(

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import dataclasses
 import json
 import math
@@ -22,23 +23,14 @@ import os
 import sys
 import time
 from typing import Any
-from typing import Optional
-from typing import Sequence
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 import tensorflow as tf  # noqa: E402
 
 import tfcactus  # noqa: E402
-from training import checkpoints  # noqa: E402
-from training import datasets  # noqa: E402
-from training import features  # noqa: E402
-from training import optimizers  # noqa: E402
-from training import strategies  # noqa: E402
-from training.options import build_model  # noqa: E402
-from training.options import longer_plan  # noqa: E402
-from training.options import make_plan  # noqa: E402
-from training.options import parse  # noqa: E402
+from training import checkpoints, datasets, features, optimizers, strategies  # noqa: E402
+from training.options import build_model, longer_plan, make_plan, parse  # noqa: E402
 
 
 def load_data(args: argparse.Namespace) -> datasets.Dataset:
@@ -57,7 +49,7 @@ def seen(args: argparse.Namespace, data: datasets.Dataset) -> datasets.Dataset:
           ('train', data.train), ('test', data.test))})
 
 
-def check_writable(path: Optional[str], option: str = '--json') -> None:
+def check_writable(path: str | None, option: str = '--json') -> None:
   """Raises ValueError for a file that cannot be written, before hours of training."""
   if path is None:
     return
@@ -97,7 +89,7 @@ def accuracy_name(args: argparse.Namespace) -> str:
   return 'held_out_accuracy' if args.held_out else 'test_accuracy'
 
 
-def resumed(args: argparse.Namespace) -> Optional[tf.keras.Model]:
+def resumed(args: argparse.Namespace) -> tf.keras.Model | None:
   """Returns the model of the run to resume; None for a new run."""
   if args.resume is None:
     return None
@@ -122,7 +114,7 @@ def epochs_behind(args: argparse.Namespace, model: tf.keras.Model,
 
 
 def train(args: argparse.Namespace, data: datasets.Dataset,
-          plan: tfcactus.PrivacyPlan, model: Optional[tf.keras.Model] = None
+          plan: tfcactus.PrivacyPlan, model: tf.keras.Model | None = None
           ) -> tuple[dict[str, Any], tfcactus.Guarantee]:
   """Trains `model`, or a new one; returns the JSON results and the guarantee.
 
@@ -211,7 +203,7 @@ def show(args: argparse.Namespace, found: dict[str, Any],
       file.write('\n')
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
   """Runs the script; returns the exit code."""
   try:
     args = parse(argv)

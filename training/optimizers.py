@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 from typing import Any
-from typing import Dict
-from typing import List
-from typing import Type
 
 import numpy as np
 from scipy import stats
@@ -16,8 +13,7 @@ import tensorflow as tf
 import tfcactus
 from tfcactus import keras as tfcactus_keras
 from tfcactus.keras.compat import versions
-from training import checkpoints
-from training import options
+from training import checkpoints, options
 
 _UNFIT = 1e-15
 """Probability per step that a Poisson sample exceeds the rows of its batch."""
@@ -78,12 +74,12 @@ class Way:
     """Returns the data that `fit` takes."""
     return batches
 
-  def _poisson(self) -> Dict[str, Any]:
+  def _poisson(self) -> dict[str, Any]:
     return {'sampling_prob': self.plan.sampling_prob, 'seed': self.args.seed,
             'steps_per_epoch': options.steps_per_epoch(
                 self.args, self.plan.num_examples)}
 
-  def callbacks(self, batches: Any) -> List[tf.keras.callbacks.Callback]:
+  def callbacks(self, batches: Any) -> list[tf.keras.callbacks.Callback]:
     """Returns callbacks that report epsilon during training, and save the run."""
     del batches
     # A kill may make steps count twice, beyond the epsilon the noise was chosen for.
@@ -120,7 +116,7 @@ class DropIn(Way):
     """Returns a dataset, whose shapes let the optimizer take one backward pass."""
     return batches.dataset()
 
-  def callbacks(self, batches: Any) -> List[tf.keras.callbacks.Callback]:
+  def callbacks(self, batches: Any) -> list[tf.keras.callbacks.Callback]:
     """Returns the callback that reports epsilon, with the batches."""
     self._callback = tfcactus_keras.EpsilonCallback(batches=batches)
     return [self._callback]
@@ -165,7 +161,7 @@ class TensorFlowPrivacy(Way):
     """Returns Poisson samples, all padded to the same number of rows."""
     return _OneSize(x, y, physical_batch_size=self.rows, **self._poisson())
 
-  def callbacks(self, batches: Any) -> List[tf.keras.callbacks.Callback]:
+  def callbacks(self, batches: Any) -> list[tf.keras.callbacks.Callback]:
     """Returns none: the optimizer reports nothing to callbacks."""
     del batches
     return []
@@ -220,6 +216,6 @@ def _generic_optimizer_class() -> Any:
         '3.11, or take --optimizer drop-in.') from error
 
 
-WAYS: Dict[str, Type[Way]] = dict(
+WAYS: dict[str, type[Way]] = dict(
     zip(options.OPTIMIZERS, (Way, DropIn, TensorFlowPrivacy)))
 """Ways to train, by the value of --optimizer."""

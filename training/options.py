@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import dataclasses
 import math
-from typing import Any
-from typing import Callable
-from typing import Optional
-from typing import Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 
 import tfcactus
-from tfcactus import correlated
-from tfcactus import design
-from tfcactus import noise
-from tfcactus import sampling
+from tfcactus import correlated, design, noise, sampling
 from tfcactus.noise import library
-from training import checkpoints
-from training import features
-from training import networks
-from training import recipes
-from training import strategies
+from training import checkpoints, features, networks, recipes, strategies
 
 SAMPLINGS = {'poisson': sampling.PoissonSampling,
              'allocation': sampling.RandomAllocationSampling}
@@ -36,7 +27,7 @@ ASKED_ANEW = ('epochs', 'target_epsilon', 'data_dir', 'run_card', 'json', 'verbo
 """Options that a resumed run may change; model, data and noise of a step stay."""
 
 
-def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
   """Parses the command line; ValueError if the run to resume is missing or differs."""
   parser = _parser()
   args = parser.parse_args(argv)
@@ -57,7 +48,7 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
   return args
 
 
-def _resumed(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]],
+def _resumed(parser: argparse.ArgumentParser, argv: Sequence[str] | None,
              given: argparse.Namespace) -> argparse.Namespace:
   """Returns the options of the run to resume, with new values of `ASKED_ANEW`."""
   if given.checkpoint is not None:

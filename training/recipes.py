@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import math
 from typing import Any
-from typing import Mapping
 
 TARGET_EPSILON = 2.93
 """Epsilon, at delta 1e-5, at which other publications report accuracies on MNIST."""

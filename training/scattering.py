@@ -11,11 +11,11 @@ and Boneh, "Differentially Private Learning Needs Better Features" (2021).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent import futures
 import functools
 import itertools
 import os
-from typing import Iterator
 
 import numpy as np
 from scipy import fft

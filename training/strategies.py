@@ -7,16 +7,15 @@ import functools
 import json
 import os
 from typing import Any
-from typing import ContextManager
 
 import tensorflow as tf
 
-from tfcactus.keras import replicas
+from tfcactus.keras.distribution import replicas
 
 STRATEGIES = ('none', 'mirrored', 'multi-worker')
 
 
-def scope(name: str) -> ContextManager[Any]:
+def scope(name: str) -> contextlib.AbstractContextManager[Any]:
   """Returns the scope of a strategy, in which models must be made."""
   return contextlib.nullcontext() if name == 'none' else opened(name).scope()
 

@@ -7,17 +7,9 @@ import math
 
 import numpy as np
 
-from benchmarks.papers.item import Item
-from benchmarks.papers.item import of
-from benchmarks.papers.item import Paper
-from benchmarks.papers.item import REPRODUCED
-from benchmarks.papers.item import run
-from benchmarks.papers.item import test
-from tfcactus import _format
-from tfcactus import accounting
-from tfcactus import design
-from tfcactus.noise import scalar_pairs
-from tfcactus.noise import scalar_table
+from benchmarks.papers.item import Item, of, Paper, REPRODUCED, run, test
+from tfcactus import _format, accounting, design
+from tfcactus.noise import scalar_pairs, scalar_table
 
 FIGURES, ACCOUNTS = 'paper_figures', 'cactus_figures'
 up = _format.upper

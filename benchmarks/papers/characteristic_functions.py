@@ -11,18 +11,10 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.papers import phi_numbers
-from benchmarks.papers.item import Item
-from benchmarks.papers.item import of
-from benchmarks.papers.item import Paper
-from benchmarks.papers.item import REPRODUCED
-from benchmarks.papers.item import run
-from benchmarks.papers.item import test
+from benchmarks.papers.item import Item, of, Paper, REPRODUCED, run, test
 from benchmarks.papers.phi_numbers import within
 import tfcactus
-from tfcactus import _format
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
-from tfcactus import relations
+from tfcactus import _format, accounting, noise as noise_lib, relations
 from tfcactus.accounting import views
 
 GAUSSIAN = dp_accounting.GaussianDpEvent(2.0)

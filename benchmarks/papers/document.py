@@ -6,12 +6,14 @@ import collections
 import functools
 
 from benchmarks import _results
-from benchmarks.papers import cactus
-from benchmarks.papers import characteristic_functions
-from benchmarks.papers import isotropic
-from benchmarks.papers import item
-from benchmarks.papers import learned_truncated_noise
-from benchmarks.papers import truncated_cdp
+from benchmarks.papers import (
+  cactus,
+  characteristic_functions,
+  isotropic,
+  item,
+  learned_truncated_noise,
+  truncated_cdp,
+)
 
 PAPERS = (cactus.PAPER, learned_truncated_noise.PAPER, truncated_cdp.PAPER,
           isotropic.PAPER, characteristic_functions.PAPER)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Callable
-from typing import NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from benchmarks import _results
 

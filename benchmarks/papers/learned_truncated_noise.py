@@ -9,16 +9,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.papers import learned_numbers
-from benchmarks.papers.item import Item
-from benchmarks.papers.item import of
-from benchmarks.papers.item import Paper
-from benchmarks.papers.item import REPRODUCED
-from benchmarks.papers.item import run
-from benchmarks.papers.item import test
+from benchmarks.papers.item import Item, of, Paper, REPRODUCED, run, test
 import tfcactus
-from tfcactus import _format
-from tfcactus import accounting
-from tfcactus import design
+from tfcactus import _format, accounting, design
 from tfcactus.noise import scalar_pairs
 
 FIGURES = learned_numbers.FIGURES

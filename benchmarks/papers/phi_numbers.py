@@ -8,21 +8,14 @@ from typing import Any
 
 import dp_accounting
 import numpy as np
-from scipy import integrate
-from scipy import stats
+from scipy import integrate, stats
 
 from benchmarks.papers.item import of
-from tfcactus import _format
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
-from tfcactus.accounting import conversions
-from tfcactus.accounting import levy
-from tfcactus.accounting import post_formula
-from tfcactus.accounting import renyi_tradeoff
-from tfcactus.accounting import views
+from tfcactus import _format, accounting, noise as noise_lib
+from tfcactus.accounting import renyi_tradeoff, views
 from tfcactus.accounting.composition import contour
-from tfcactus.accounting.composition.losses import gaussian
-from tfcactus.accounting.composition.losses import laplace as laplace_loss
+from tfcactus.accounting.composition.losses import gaussian, laplace as laplace_loss
+from tfcactus.papers import conversions, levy, post_formula
 
 FIGURES = 'phi_figures'
 RESPONSE = accounting.DominatingPair.from_masses([0.52, 0.48], [0.48, 0.52])

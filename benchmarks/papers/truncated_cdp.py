@@ -6,25 +6,18 @@ import functools
 import math
 from typing import Any
 
-from benchmarks.papers.item import Item
-from benchmarks.papers.item import of
-from benchmarks.papers.item import Paper
-from benchmarks.papers.item import REPRODUCED
-from benchmarks.papers.item import run
-from benchmarks.papers.item import test
+from benchmarks.papers.item import Item, of, Paper, REPRODUCED, run, test
 import tfcactus
-from tfcactus import _format
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
-from tfcactus.accounting import loss_tails
-from tfcactus.accounting import packing
-from tfcactus.accounting import sinh_normal
-from tfcactus.accounting import truncated_cdp
-from tfcactus.release import exponential
-from tfcactus.release import interior
-from tfcactus.release import planner
-from tfcactus.release import selection
-from tfcactus.release import threshold_queries
+from tfcactus import _format, accounting, noise as noise_lib
+from tfcactus.accounting import sinh_normal, truncated_cdp
+from tfcactus.papers import loss_tails, packing
+from tfcactus.release import (
+  exponential,
+  interior,
+  planner,
+  selection,
+  threshold_queries,
+)
 
 FIGURES, PICTURES = 'truncated_cdp', 'tcdp_figures'
 CLAIM = tfcactus.TCDP(0.01, 20.0)

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 import tfcactus
-from tfcactus.accounting import DominatingPair
-from tfcactus.accounting import DominatingPairDpEvent
-from tfcactus.accounting import event_steps
-from tfcactus.accounting import NoiseTableDpEvent
-from tfcactus.accounting import PhiAccountant
-from tfcactus.accounting import TCDPAccountant
+from tfcactus.accounting import (
+  DominatingPair,
+  DominatingPairDpEvent,
+  event_steps,
+  NoiseTableDpEvent,
+  PhiAccountant,
+  TCDPAccountant,
+)
 from tfcactus.cli import main
 from tfcactus.pairs.dominating_pair import PairBounds
 

@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.noise.tables import gaussian_scalar
-from tests.noise.tables import truncated_scalar
+from tests.noise.tables import gaussian_scalar, truncated_scalar
 from tfcactus import accounting
-from tfcactus.accounting import Composition
-from tfcactus.accounting import PhiAccountant
-from tfcactus.pairs.dominating_pair import DominatingPair
-from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus.accounting import Composition, PhiAccountant
+from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
 ADD_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE

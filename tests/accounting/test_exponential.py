@@ -2,15 +2,12 @@
 
 import math
 
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies
+from hypothesis import given, settings, strategies
 import mpmath
 import numpy as np
 import pytest
 
-from tfcactus import accounting
-from tfcactus import relations
+from tfcactus import accounting, relations
 from tfcactus.accounting import exponential
 from tfcactus.accounting.truncated_cdp import TCDP
 

@@ -2,16 +2,11 @@ import math
 
 import dp_accounting
 from dp_accounting import pld
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 import pytest
 
-from tests.noise.tables import gaussian_radial
-from tests.noise.tables import gaussian_scalar
-from tests.noise.tables import wavy_scalar
-from tfcactus import accounting
-from tfcactus import noise
+from tests.noise.tables import gaussian_radial, gaussian_scalar, wavy_scalar
+from tfcactus import accounting, noise
 from tfcactus.accounting import PhiAccountant
 
 REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE

@@ -7,9 +7,7 @@ import dp_accounting
 import numpy as np
 import pytest
 
-from tfcactus import accounting
-from tfcactus import design
-from tfcactus import noise
+from tfcactus import accounting, design, noise
 from tfcactus.accounting import privacy_buckets
 from tfcactus.accounting.renyi import RenyiAccountant
 from tfcactus.pairs.dominating_pair import DominatingPair

@@ -8,11 +8,8 @@ import pytest
 
 from tests.accounting import allocation_oracles
 from tests.conformance.accountants import ACCOUNTANTS
-from tfcactus import accounting
-from tfcactus import library
-from tfcactus.accounting import calibration
-from tfcactus.accounting import event_steps
-from tfcactus.accounting import views
+from tfcactus import accounting, library
+from tfcactus.accounting import calibration, event_steps, views
 
 Gaussian = dp_accounting.GaussianDpEvent
 Allocation = accounting.RandomAllocationDpEvent

@@ -6,11 +6,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from tfcactus import accounting
-from tfcactus import design
-from tfcactus import noise
-from tfcactus.accounting import sinh_normal
-from tfcactus.accounting import truncated_cdp
+from tfcactus import accounting, design, noise
+from tfcactus.accounting import sinh_normal, truncated_cdp
 from tfcactus.accounting.renyi import RenyiAccountant
 from tfcactus.noise import scalar_pairs
 

@@ -3,16 +3,12 @@
 import math
 
 import dp_accounting
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies
+from hypothesis import given, settings, strategies
 import numpy as np
 import pytest
 
-from tfcactus import accounting
-from tfcactus import noise
-from tfcactus.accounting import renyi_curves
-from tfcactus.accounting import truncated_cdp
+from tfcactus import accounting, noise
+from tfcactus.accounting import renyi_curves, truncated_cdp
 from tfcactus.accounting.composition import composition
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.accounting.truncated_cdp import TCDP

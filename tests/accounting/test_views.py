@@ -1,7 +1,5 @@
 import dp_accounting
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 import numpy as np
 import pytest
 from scipy import stats
@@ -9,8 +7,7 @@ from scipy import stats
 import tfcactus
 from tfcactus.accounting import views
 from tfcactus.accounting.composition.composition import Composition
-from tfcactus.pairs.dominating_pair import DominatingPair
-from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
 
 def random_pair(seed, outcomes=8):

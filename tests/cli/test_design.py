@@ -8,11 +8,8 @@ import json
 import pytest
 
 import tfcactus
-from tfcactus import correlated
-from tfcactus import design
-from tfcactus import noise
-from tfcactus.cli import design as design_command
-from tfcactus.cli import main
+from tfcactus import correlated, design, noise
+from tfcactus.cli import design as design_command, main
 from tfcactus.noise import library
 
 

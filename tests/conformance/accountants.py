@@ -6,11 +6,13 @@ import functools
 from typing import Callable
 
 from tests.conformance.pure_dp_accountant import PureDPAccountant
-from tfcactus.accounting import ExtendedMomentsAccountant
-from tfcactus.accounting import PhiAccountant
-from tfcactus.accounting import PrivacyBucketsAccountant
-from tfcactus.accounting import RenyiAccountant
-from tfcactus.accounting import TCDPAccountant
+from tfcactus.accounting import (
+    ExtendedMomentsAccountant,
+    PhiAccountant,
+    PrivacyBucketsAccountant,
+    RenyiAccountant,
+    TCDPAccountant,
+)
 from tfcactus.accounting.base import PairAccountant
 
 ACCOUNTANTS: dict[str, Callable[..., PairAccountant]] = {

@@ -8,10 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.conformance.logistic import Logistic
-from tests.noise.tables import bounded_scalar
-from tests.noise.tables import gaussian_radial
-from tests.noise.tables import gaussian_scalar
-from tests.noise.tables import wavy_scalar
+from tests.noise.tables import (
+  bounded_scalar,
+  gaussian_radial,
+  gaussian_scalar,
+  wavy_scalar,
+)
 from tfcactus import noise
 
 TOY_LAWS = (Logistic,)

@@ -13,9 +13,7 @@ from tfcactus import _checks
 from tfcactus.noise import base
 from tfcactus.pairs import cells
 from tfcactus.pairs.dominating_pair import PairBounds
-from tfcactus.randomness import fine_uniform
-from tfcactus.randomness import Random
-from tfcactus.randomness import Size
+from tfcactus.randomness import fine_uniform, Random, Size
 
 
 @dataclasses.dataclass(frozen=True)

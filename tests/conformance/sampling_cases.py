@@ -5,26 +5,24 @@ from __future__ import annotations
 import dataclasses
 import math
 from typing import Any
-from typing import Dict
-from typing import List
-from typing import Tuple
 
 import dp_accounting
 import numpy as np
 import pytest
 
 from tests.conformance.toy_sampling import ToySampling
-from tfcactus import correlated
-from tfcactus import sampling
+from tfcactus import correlated, sampling
 from tfcactus.accounting import RandomAllocationDpEvent
 from tfcactus.randomness import KeyStream
-from tfcactus.sampling import CyclicAllocationSampling
-from tfcactus.sampling import CyclicPoissonSampling
-from tfcactus.sampling import FixedSizeSampling
-from tfcactus.sampling import OnePassSampling
-from tfcactus.sampling import PoissonSampling
-from tfcactus.sampling import RandomAllocationSampling
-from tfcactus.sampling import SamplingScheme
+from tfcactus.sampling import (
+  CyclicAllocationSampling,
+  CyclicPoissonSampling,
+  FixedSizeSampling,
+  OnePassSampling,
+  PoissonSampling,
+  RandomAllocationSampling,
+  SamplingScheme,
+)
 
 _GAUSSIAN = dp_accounting.GaussianDpEvent(2.0)
 
@@ -48,11 +46,11 @@ class Case:
   scheme: SamplingScheme
   inclusion: float
   pair: float
-  sizes: Tuple[float, float]
+  sizes: tuple[float, float]
   event: dp_accounting.DpEvent
   words: str
-  others: Tuple[SamplingScheme, ...] = ()
-  settings: Dict[str, Any] = dataclasses.field(default_factory=dict)
+  others: tuple[SamplingScheme, ...] = ()
+  settings: dict[str, Any] = dataclasses.field(default_factory=dict)
   covers: bool = True
 
 
@@ -111,12 +109,12 @@ def each_case(request, monkeypatch):
 
 
 def batches_of(scheme: SamplingScheme, stream: KeyStream, count: int
-              ) -> List[np.ndarray]:
+              ) -> list[np.ndarray]:
   """The first batches of draws, one of each draw: draws are independent."""
   return [scheme.draw(stream)[0] for _ in range(count)]
 
 
-def far_from(case: Case, batches: List[np.ndarray], inclusion: float) -> float:
+def far_from(case: Case, batches: list[np.ndarray], inclusion: float) -> float:
   """How many standard deviations inclusions are off a probability, at most.
 
   Args:

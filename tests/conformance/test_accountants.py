@@ -7,8 +7,7 @@ A new accountant is covered by one line in `accountants`. The truth comes from
 from __future__ import annotations
 
 import math
-from typing import Callable
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import dp_accounting
 import mpmath
@@ -17,8 +16,7 @@ import pytest
 
 from tests.conformance.accountants import ACCOUNTANTS
 from tests.fuzz import oracles
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
+from tfcactus import accounting, noise as noise_lib
 from tfcactus.accounting.base import TwoSidedAccountant
 
 REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE

@@ -6,20 +6,18 @@ A command is covered by being listed: how it is called well, and wrongly.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 import json
 import re
 import subprocess
 import sys
-from typing import Any
-from typing import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from tfcactus import _format
-from tfcactus.cli import command
-from tfcactus.cli import main
+from tfcactus.cli import command, main
 
 NUMBER = r'([0-9]+[.]?[0-9]*(?:e[+-]?[0-9]+)?)'
 

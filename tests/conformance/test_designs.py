@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
-from typing import Callable
-from typing import NamedTuple
-from typing import Optional
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import pytest
 
-from tfcactus import design
-from tfcactus import noise
-from tfcactus.design import table_info
-from tfcactus.design import truncated_base
+from tfcactus import design, noise
+from tfcactus.design import table_info, truncated_base
 
 
 class Case(NamedTuple):
@@ -173,7 +168,7 @@ def test_it_saves_and_loads(name, tmp_path):
   assert _proof(again) == _proof(table)
 
 
-def _proof(table: Any) -> Optional[dict[str, float]]:
+def _proof(table: Any) -> dict[str, float] | None:
   return design.verify(table) if table.info.get('multipliers') else None
 
 

@@ -3,13 +3,9 @@
 To have a new rule tested, list its layer in `LAYERS`, with an input shape.
 """
 
+from collections.abc import Sequence
 import inspect
-from typing import Any
-from typing import Callable
-from typing import Dict
-from typing import NamedTuple
-from typing import Sequence
-from typing import Tuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,13 +15,14 @@ pytest.importorskip('tensorflow')
 import tensorflow as tf
 
 from tests.conformance import toy_layer_rule
-from tfcactus.keras.checks import example_losses
-from tfcactus.keras.checks import pass_proof
+from tfcactus.keras.checks import example_losses, pass_proof
 from tfcactus.keras.compat import versions
-from tfcactus.keras.gradients import batched_pass
-from tfcactus.keras.gradients import clipping as clipping_lib
-from tfcactus.keras.gradients import layer_routes
-from tfcactus.keras.gradients import layers as rules
+from tfcactus.keras.gradients import (
+  batched_pass,
+  clipping as clipping_lib,
+  layer_routes,
+  layers as rules,
+)
 
 layers = tf.keras.layers
 _LOSS = example_losses.loss_per_example(
@@ -44,7 +41,7 @@ class Case(NamedTuple):
   """
 
   make: Callable[..., Any]
-  shape: Tuple[int, ...]
+  shape: tuple[int, ...]
   ids: bool = False
 
 
@@ -80,7 +77,7 @@ _KERAS_3 = {
         _newer('Embedding', _VOCABULARY, 4, lora_rank=2), (7,), ids=True),
 }
 
-LAYERS: Dict[str, Case] = {
+LAYERS: dict[str, Case] = {
     'dense': Case(_of(layers.Dense, 4, 'relu'), (6,)),
     'dense, no bias': Case(_of(layers.Dense, 4, use_bias=False), (6,)),
     'dense over time': Case(_of(layers.Dense, 4, 'tanh'), (3, 6)),
@@ -179,7 +176,7 @@ def _model(case: Case, policy: str = 'float32', calls: int = 1, **kwargs: Any) -
   return model
 
 
-def _batch(case: Case, calls: int = 1) -> Tuple[Any, np.ndarray]:
+def _batch(case: Case, calls: int = 1) -> tuple[Any, np.ndarray]:
   rng = np.random.default_rng(0)
   shape = (_ROWS, *case.shape)
   x = [rng.integers(0, _VOCABULARY, shape).astype(np.int32) if case.ids else
@@ -197,7 +194,7 @@ def _pass(model: Any, x: Any, y: np.ndarray, weights: np.ndarray = _WEIGHTS) -> 
 
 
 def _sums(model: Any, x: Any, y: np.ndarray, clip: float,
-          weights: np.ndarray = _WEIGHTS) -> Dict[str, Any]:
+          weights: np.ndarray = _WEIGHTS) -> dict[str, Any]:
   """For each kind of clipping the clipped sums, an array for each variable."""
   found = _pass(model, x, y, weights)
   return {clipping: [part.numpy() for part in clipping_lib.clip_and_sum(

@@ -11,9 +11,7 @@ from scipy import stats
 from tests.conformance import laws
 from tests.conformance.laws import EXAMPLES
 import tfcactus
-from tfcactus import accounting
-from tfcactus import noise
-from tfcactus import release
+from tfcactus import accounting, noise, release
 from tfcactus.randomness import SystemRandom
 
 EPSILONS = (0.0, 0.1, 0.5, 1.0, 2.0)

@@ -12,11 +12,13 @@ from tests.conformance import laws  # noqa: E402
 from tests.conformance.laws import EXAMPLES  # noqa: E402
 import tfcactus  # noqa: E402
 from tfcactus import noise as noise_lib  # noqa: E402
-from tfcactus.keras import NoiseSampler  # noqa: E402
-from tfcactus.keras import PoissonBatches  # noqa: E402
-from tfcactus.keras import privatize  # noqa: E402
-from tfcactus.keras import serialization  # noqa: E402
-from tfcactus.keras import TableNoiseQuery  # noqa: E402
+from tfcactus.keras import (  # noqa: E402
+  NoiseSampler,
+  PoissonBatches,
+  privatize,
+  serialization,
+  TableNoiseQuery,
+)
 from tfcactus.randomness import SystemRandom  # noqa: E402
 
 X = np.linspace(-1, 1, 8, dtype=np.float32)[:, None]

@@ -11,8 +11,7 @@ import pytest
 from tests.conformance import sampling_cases as cases
 from tests.conformance.sampling_cases import each_case  # noqa: F401
 import tfcactus
-from tfcactus import relations
-from tfcactus import sampling
+from tfcactus import relations, sampling
 from tfcactus.randomness import KeyStream
 
 ALL = (*cases.CASES, cases.TOY)

@@ -14,9 +14,8 @@ import tensorflow as tf
 from tests.conformance import sampling_cases as cases
 from tests.conformance.sampling_cases import each_case  # noqa: F401
 import tfcactus
-from tfcactus import keras as ours
-from tfcactus import sampling
-from tfcactus.keras.sampled_batches import SampledBatches
+from tfcactus import keras as ours, sampling
+from tfcactus.keras.data.sampled_batches import SampledBatches
 
 ALL = (*cases.CASES, cases.TOY)
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)

@@ -6,8 +6,7 @@ import dp_accounting
 import pytest
 
 from tests.conformance.accountants import ACCOUNTANTS
-from tests.conformance.half_and_half import ADD_OR_REMOVE
-from tests.conformance.half_and_half import HalfAndHalfDpEvent
+from tests.conformance.half_and_half import ADD_OR_REMOVE, HalfAndHalfDpEvent
 from tests.fuzz import oracles
 import tfcactus
 from tfcactus import accounting

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Callable
+from typing import Any, Callable
 
 import tensorflow as tf
 

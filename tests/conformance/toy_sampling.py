@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import List
 
 import dp_accounting
 import numpy as np
 
 from tfcactus import relations
 from tfcactus.randomness import KeyStream
-from tfcactus.sampling.base import PlannedNumbers
-from tfcactus.sampling.base import SamplingScheme
+from tfcactus.sampling.base import PlannedNumbers, SamplingScheme
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +38,7 @@ class ToySampling(SamplingScheme):
   def batches_per_epoch(self) -> int:
     return self.batches
 
-  def draw(self, stream: KeyStream) -> List[np.ndarray]:
+  def draw(self, stream: KeyStream) -> list[np.ndarray]:
     # Bins by the ranks of a permutation and as many coins: any law would do.
     bins = np.zeros(self.num_examples, np.int64)
     left = np.arange(self.num_examples)

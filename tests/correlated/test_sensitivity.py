@@ -8,8 +8,7 @@ import pytest
 from tfcactus import correlated
 from tfcactus.correlated import min_separation_sensitivity_squared as sensitivity
 from tfcactus.randomness import KeyStream
-from tfcactus.sampling import CyclicAllocationSampling
-from tfcactus.sampling import CyclicPoissonSampling
+from tfcactus.sampling import CyclicAllocationSampling, CyclicPoissonSampling
 
 
 def brute_force(coefficients, steps, separation, times):

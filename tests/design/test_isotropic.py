@@ -7,8 +7,7 @@ import pytest
 
 from tests.design import oracles
 from tfcactus import design
-from tfcactus.design.solvers import grid
-from tfcactus.design.solvers import shells
+from tfcactus.design.solvers import grid, shells
 
 REQUESTS = [
     design.Isotropic(2, 0.5, bins=10),

@@ -10,9 +10,7 @@ from scipy import integrate
 
 from tests.design import oracles
 from tfcactus import design
-from tfcactus.design.solvers import divergence
-from tfcactus.design.solvers import grid
-from tfcactus.design.solvers import interior_point
+from tfcactus.design.solvers import divergence, grid, interior_point
 
 NAMES = ('kl', 'chi2', 'renyi:0.5', 'renyi:3', 'renyi:8', 'kl@0.01',
          'chi2@0.1', 'renyi:4@0.01')

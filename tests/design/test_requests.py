@@ -10,8 +10,7 @@ import hypothesis
 from hypothesis import strategies as st
 import pytest
 
-from tfcactus import design
-from tfcactus import noise
+from tfcactus import design, noise
 
 BAD_NUMBERS = [math.nan, math.inf, -math.inf, 0.0, -1.0, True, None, '1',
                1j, [1.0]]

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from tfcactus import design
-from tfcactus import noise
+from tfcactus import design, noise
 
 
 @pytest.mark.parametrize('sigma, bend, bins', [

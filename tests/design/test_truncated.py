@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 import tfcactus
-from tfcactus import accounting
-from tfcactus import design
-from tfcactus.design.solvers import density_descent
-from tfcactus.design.solvers import moments_bound
+from tfcactus import accounting, design
+from tfcactus.design.solvers import density_descent, moments_bound
 from tfcactus.design.solvers.bounded_problem import Problem
 from tfcactus.noise import tiling
 from tfcactus.search import truncated

@@ -4,11 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from scipy import integrate
-from scipy import stats
+from scipy import integrate, stats
 
-from tfcactus import accounting
-from tfcactus import design
+from tfcactus import accounting, design
 from tfcactus.search import truncated
 
 

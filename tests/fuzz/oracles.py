@@ -8,10 +8,9 @@ P the output with the first data, at alpha = e^epsilon.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import math
-from typing import Callable
-from typing import NamedTuple
-from typing import Sequence
+from typing import Callable, NamedTuple
 
 import mpmath
 from mpmath import mp

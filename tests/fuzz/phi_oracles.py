@@ -17,16 +17,14 @@ any real epsilon.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import itertools
 import math
 from typing import Callable
-from typing import Optional
-from typing import Sequence
 
 import numpy as np
-from scipy import optimize
-from scipy import special
+from scipy import optimize, special
 
 EPS = np.finfo(np.float64).eps
 
@@ -193,7 +191,7 @@ def _two(first: Gaussian, last: Gaussian, epsilon: np.ndarray, finer: float
 
 
 def _graded(step: Gaussian, loss: np.ndarray, finest: float, order: int,
-            more: Optional[np.ndarray] = None) -> tuple[np.ndarray, np.ndarray]:
+            more: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
   """(outcomes, P-weights), shape (n, nodes), for each of several losses.
 
   Where the loss left to the other releases makes their outcome certain, the
@@ -498,7 +496,7 @@ class Discretised:
 
 
 def crossing(delta_at: Callable[[float], float], delta: float,
-             high: Optional[float] = None) -> float:
+             high: float | None = None) -> float:
   """The epsilon >= 0 where a falling delta crosses `delta`."""
   if delta_at(0.0) <= delta:
     return 0.0

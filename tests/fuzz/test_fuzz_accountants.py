@@ -8,8 +8,7 @@ and without distinguishing events, multinomial sums of small tables.
 from __future__ import annotations
 
 import math
-from typing import Callable
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import dp_accounting
 import mpmath
@@ -17,15 +16,12 @@ import numpy as np
 import pytest
 
 from tests.fuzz import oracles
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
-from tfcactus.accounting import sinh_normal
-from tfcactus.accounting import truncated_cdp
+from tfcactus import accounting, noise as noise_lib
+from tfcactus.accounting import sinh_normal, truncated_cdp
 from tfcactus.accounting.moments import ExtendedMomentsAccountant
 from tfcactus.accounting.privacy_buckets import PrivacyBucketsAccountant
 from tfcactus.accounting.renyi import RenyiAccountant
-from tfcactus.accounting.truncated_cdp_accountant import TCDPAccountant
-from tfcactus.accounting.truncated_cdp_accountant import TCDPDpEvent
+from tfcactus.accounting.truncated_cdp_accountant import TCDPAccountant, TCDPDpEvent
 from tfcactus.noise.sinh_normal import SinhNormal
 
 ROUNDING = 1e-10

@@ -7,18 +7,12 @@ import math
 
 import numpy as np
 import pytest
-from scipy import integrate
-from scipy import stats
+from scipy import integrate, stats
 
 from tests.fuzz import oracles
-from tfcactus import design
-from tfcactus import noise as noise_lib
-from tfcactus.design.solvers import bounded_problem
-from tfcactus.design.solvers import linear
-from tfcactus.design.solvers import moments_bound
-from tfcactus.release import noise_sources
-from tfcactus.release import planner
-from tfcactus.release import selection
+from tfcactus import design, noise as noise_lib
+from tfcactus.design.solvers import bounded_problem, linear, moments_bound
+from tfcactus.release import noise_sources, planner, selection
 from tfcactus.search import truncated
 
 cvxpy = pytest.importorskip('cvxpy')

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from typing import NamedTuple
-from typing import Optional
 
 import mpmath
 import numpy as np
 import pytest
 
 from tests.fuzz import oracles
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
+from tfcactus import accounting, noise as noise_lib
 from tfcactus.noise import scalar_pairs
 from tfcactus.pairs import dominating_pair as pair_lib
 
@@ -30,7 +28,7 @@ class Case(NamedTuple):
   epsilon: float
   truth: float
 
-  def violation(self) -> Optional[str]:
+  def violation(self) -> str | None:
     """What is wrong, if anything."""
     upper, lower = self.pairs.upper, self.pairs.lower
     beyond = float(np.sum(upper.p[upper.loss > self.epsilon - 1e-9])) + upper.p_inf

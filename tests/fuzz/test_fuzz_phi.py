@@ -6,8 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from tests.fuzz import phi_cases
-from tests.fuzz import phi_oracles as oracles
+from tests.fuzz import phi_cases, phi_oracles as oracles
 from tfcactus import accounting
 from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.losses import gaussian_parts

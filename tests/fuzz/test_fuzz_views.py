@@ -12,9 +12,7 @@ from scipy import stats
 
 from tests.fuzz import oracles
 from tfcactus import accounting
-from tfcactus.accounting import auditing
-from tfcactus.accounting import calibration
-from tfcactus.accounting import views
+from tfcactus.accounting import auditing, calibration, views
 
 ROUNDING = 1e-10
 

@@ -8,11 +8,8 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 import pytest
 import tensorflow as tf
 
-from tfcactus import noise as noise_lib
-from tfcactus import relations
-from tfcactus.sampling import FixedSizeSampling
-from tfcactus.sampling import OnePassSampling
-from tfcactus.sampling import PoissonSampling
+from tfcactus import noise as noise_lib, relations
+from tfcactus.sampling import FixedSizeSampling, OnePassSampling, PoissonSampling
 
 # Two devices for tests of strategies; TensorFlow takes it before anything else only.
 tf.config.set_logical_device_configuration(

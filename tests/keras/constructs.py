@@ -5,11 +5,7 @@ measures every one, on both Keras. To extend the suite add a line: what comes ou
 (`BOUNDED`, or words of the refusal), the layers, and what else differs.
 """
 
-from typing import Any
-from typing import Callable
-from typing import Dict
-from typing import NamedTuple
-from typing import Tuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -42,7 +38,7 @@ class Construct(NamedTuple):
 
   outcome: str
   make: Callable[[], Any]
-  shape: Tuple[int, ...] = (4,)
+  shape: tuple[int, ...] = (4,)
   loss: Callable[[], Any] = lambda: losses.SparseCategoricalCrossentropy(
       from_logits=True, reduction='none')
   targets: str = 'labels'
@@ -149,7 +145,7 @@ def _size(x):
   return tf.cast(tf.shape(x)[0], x.dtype)
 
 
-ACROSS: Dict[str, Callable[[Any], Any]] = {
+ACROSS: dict[str, Callable[[Any], Any]] = {
     'minus mean': lambda x: x - tf.reduce_mean(x, 0, keepdims=True),
     'minus mean, negative axis': lambda x: x - tf.reduce_mean(
         x, -x.shape.rank, keepdims=True),
@@ -340,7 +336,7 @@ def _tied() -> tf.keras.Model:
 
 _IMAGE, _TIME = (5, 5, 2), (5, 4)
 
-PRIVATE: Dict[str, Construct] = {
+PRIVATE: dict[str, Construct] = {
     # Layers with rules, and ways to clip.
     'linear': _line(),
     'dense': _line(BOUNDED, _dense),
@@ -599,7 +595,7 @@ PRIVATE: Dict[str, Construct] = {
         lambda y, p: tf.reduce_mean((y - p)**2))),
 }
 
-DROP_IN: Dict[str, Construct] = {
+DROP_IN: dict[str, Construct] = {
     'linear': _line(),
     'dense': _line(BOUNDED, lambda: _dense(activation='relu')),
     'swish': _line(BOUNDED, lambda: _dense(activation='swish')),

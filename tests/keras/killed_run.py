@@ -16,8 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfcactus
-from tfcactus import correlated
-from tfcactus import keras as private
+from tfcactus import correlated, keras as private
 from tfcactus.randomness import KeyStream
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.compat import models
-from tfcactus.keras.gradients import engine as engine_lib
-from tfcactus.keras.gradients import layer_routes
+from tfcactus.keras.gradients import engine as engine_lib, layer_routes
 
 CLIP = 0.5
 

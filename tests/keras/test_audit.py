@@ -13,14 +13,14 @@ import pytest
 import tensorflow as tf
 
 import tfcactus
-from tfcactus import accounting
-from tfcactus import correlated
-from tfcactus.accounting import auditing
-from tfcactus.accounting import views
-from tfcactus.keras import AllocatedBatches
-from tfcactus.keras import CyclicBatches
-from tfcactus.keras import DPKerasSGDOptimizer
-from tfcactus.keras import privatize
+from tfcactus import accounting, correlated
+from tfcactus.accounting import auditing, views
+from tfcactus.keras import (
+  AllocatedBatches,
+  CyclicBatches,
+  DPKerasSGDOptimizer,
+  privatize,
+)
 
 _DELTA = 1e-3
 _TRIALS = 1500

@@ -6,14 +6,10 @@ import warnings
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import inner
-from tests.keras.tiny import NONE
-from tests.keras.tiny import X
-from tests.keras.tiny import Y
+from tests.keras.tiny import inner, NONE, X, Y
 import tfcactus
 from tfcactus import keras as private
-from tfcactus.keras import run_card
-from tfcactus.keras import serialization
+from tfcactus.keras import run_card, serialization
 from tfcactus.keras.compat.versions import KERAS_3
 
 STOPPED = 'Stopped fit after 8 steps'

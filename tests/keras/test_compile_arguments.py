@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import X
-from tests.keras.tiny import Y
-from tfcactus.keras import DPKerasSGDOptimizer
-from tfcactus.keras import PoissonBatches
-from tfcactus.keras import privatize
+from tests.keras.tiny import X, Y
+from tfcactus.keras import DPKerasSGDOptimizer, PoissonBatches, privatize
 from tfcactus.keras.compat import versions
 
 layers = tf.keras.layers

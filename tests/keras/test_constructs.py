@@ -11,16 +11,15 @@ import tensorflow as tf
 from tests.keras import constructs
 from tests.keras.conftest import FakePlan
 from tfcactus import noise as noise_lib
-from tfcactus.keras import DPKerasSGDOptimizer
-from tfcactus.keras import PoissonBatches
-from tfcactus.keras import privatize
+from tfcactus.keras import DPKerasSGDOptimizer, PoissonBatches, privatize
 from tfcactus.keras.checks import example_losses
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import versions
-from tfcactus.keras.drop_in import graph_gradients
-from tfcactus.keras.drop_in import microbatches
-from tfcactus.keras.drop_in import operation_gradients
-from tfcactus.keras.drop_in import tape_gradients
+from tfcactus.keras.compat import models, versions
+from tfcactus.keras.drop_in import (
+  graph_gradients,
+  microbatches,
+  operation_gradients,
+  tape_gradients,
+)
 from tfcactus.keras.gradients import engine as engine_lib
 
 _CLIP = 0.7

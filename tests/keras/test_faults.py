@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import NONE as _NONE
-from tests.keras.tiny import X as _X
-from tests.keras.tiny import Y as _Y
+from tests.keras.tiny import NONE as _NONE, X as _X, Y as _Y
 from tfcactus.keras.compat import versions
 from tfcactus.keras.tfp import stand_in
 
@@ -22,10 +20,7 @@ import tensorflow_privacy
 from tensorflow_privacy.privacy.fast_gradient_clipping import layer_registry
 
 import tfcactus
-from tfcactus.keras import DPKerasSGDOptimizer
-from tfcactus.keras import NoiseSampler
-from tfcactus.keras import PoissonBatches
-from tfcactus.keras import privatize
+from tfcactus.keras import DPKerasSGDOptimizer, NoiseSampler, PoissonBatches, privatize
 
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 

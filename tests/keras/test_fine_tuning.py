@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfcactus.keras import fine_tuning
-from tfcactus.keras import privatize
+from tfcactus.keras import fine_tuning, privatize
 from tfcactus.keras.checks import whole_model
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import versions
+from tfcactus.keras.compat import models, versions
 from tfcactus.keras.gradients import clipping
 
 _LAYERS = tf.keras.layers

@@ -5,16 +5,12 @@ import pytest
 import tensorflow as tf
 
 from tfcactus import noise as noise_lib
-from tfcactus.keras import DPKerasSGDOptimizer
-from tfcactus.keras import PoissonBatches
-from tfcactus.keras import PrivateModel
-from tfcactus.keras import privatize
+from tfcactus.keras import DPKerasSGDOptimizer, PoissonBatches, PrivateModel, privatize
 from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat import versions
 from tfcactus.keras.gradients import device_memory
 from tfcactus.keras.ledger import counts
-from tfcactus.sampling import OnePassSampling
-from tfcactus.sampling import PoissonSampling
+from tfcactus.sampling import OnePassSampling, PoissonSampling
 
 layers = tf.keras.layers
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)

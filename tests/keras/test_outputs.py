@@ -6,10 +6,8 @@ import tensorflow as tf
 
 from tests.keras.conftest import FakePlan
 from tfcactus import noise as noise_lib
-from tfcactus.keras import PoissonBatches
-from tfcactus.keras import privatize
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import versions
+from tfcactus.keras import PoissonBatches, privatize
+from tfcactus.keras.compat import models, versions
 
 layers = tf.keras.layers
 ROWS = 10

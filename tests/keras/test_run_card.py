@@ -7,11 +7,13 @@ import pytest
 import tensorflow as tf
 
 import tfcactus
-from tfcactus.keras import DPKerasSGDOptimizer
-from tfcactus.keras import EpsilonCallback
-from tfcactus.keras import make_run_card
-from tfcactus.keras import PoissonBatches
-from tfcactus.keras import privatize
+from tfcactus.keras import (
+  DPKerasSGDOptimizer,
+  EpsilonCallback,
+  make_run_card,
+  PoissonBatches,
+  privatize,
+)
 
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy(
     from_logits=True, reduction='none')

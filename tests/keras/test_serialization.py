@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import NONE as _NONE
-from tests.keras.tiny import X as _X
-from tests.keras.tiny import Y as _Y
+from tests.keras.tiny import NONE as _NONE, X as _X, Y as _Y
 import tfcactus
 from tfcactus import noise as noise_lib
-from tfcactus.keras import DPKerasAdamOptimizer
-from tfcactus.keras import DPKerasSGDOptimizer
-from tfcactus.keras import EpsilonCallback
-from tfcactus.keras import make_run_card
-from tfcactus.keras import PoissonBatches
-from tfcactus.keras import privatize
-from tfcactus.keras import serialization
+from tfcactus.keras import (
+  DPKerasAdamOptimizer,
+  DPKerasSGDOptimizer,
+  EpsilonCallback,
+  make_run_card,
+  PoissonBatches,
+  privatize,
+  serialization,
+)
 from tfcactus.keras.compat import versions
 from tfcactus.keras.ledger import counts
 

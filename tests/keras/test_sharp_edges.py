@@ -8,10 +8,7 @@ import warnings
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import inner
-from tests.keras.tiny import NONE
-from tests.keras.tiny import X
-from tests.keras.tiny import Y
+from tests.keras.tiny import inner, NONE, X, Y
 import tfcactus
 from tfcactus import keras as private
 

@@ -12,16 +12,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import inner as _inner
-from tests.keras.tiny import NONE as _NONE
-from tests.keras.tiny import X as _X
-from tests.keras.tiny import Y as _Y
+from tests.keras.tiny import inner as _inner, NONE as _NONE, X as _X, Y as _Y
 import tfcactus
-from tfcactus.keras import DPKerasSGDOptimizer
-from tfcactus.keras import EpsilonCallback
-from tfcactus.keras import PoissonBatches
-from tfcactus.keras import PrivateModel
-from tfcactus.keras import ShuffledBatches
+from tfcactus.keras import (
+  DPKerasSGDOptimizer,
+  EpsilonCallback,
+  PoissonBatches,
+  PrivateModel,
+  ShuffledBatches,
+)
 
 _PLAN = tfcactus.PrivacyPlan(
     noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=40,

@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from tests.keras import zoo
 from tests.keras.zoo import oracle
-from tests.keras.zoo.base import Case
-from tests.keras.zoo.base import Entry
+from tests.keras.zoo.base import Case, Entry
 
 _VERSION = oracle.version()
 

@@ -7,12 +7,8 @@ import pytest
 import tensorflow as tf
 
 import tfcactus
-from tfcactus import accounting
-from tfcactus import noise
-from tfcactus.learned import learned_noise
-from tfcactus.learned import models
-from tfcactus.learned import privacy_losses
-from tfcactus.learned import training
+from tfcactus import accounting, noise
+from tfcactus.learned import learned_noise, models, privacy_losses, training
 from tfcactus.noise import scalar_pairs
 from tfcactus.search import truncated
 

@@ -7,8 +7,7 @@ import pathlib
 
 import pytest
 
-from tfcactus import design
-from tfcactus import noise
+from tfcactus import design, noise
 from tfcactus.noise import library
 
 

@@ -4,18 +4,16 @@ import math
 
 import numpy as np
 import pytest
-from scipy import integrate
-from scipy import stats
+from scipy import integrate, stats
 
-from tests.noise.tables import gaussian_radial
-from tests.noise.tables import gaussian_scalar
-from tests.noise.tables import truncated_scalar
-from tests.noise.tables import wavy_scalar
-from tfcactus import accounting
-from tfcactus import design
-from tfcactus import noise
-from tfcactus.noise import library
-from tfcactus.noise import scalar_pairs
+from tests.noise.tables import (
+  gaussian_radial,
+  gaussian_scalar,
+  truncated_scalar,
+  wavy_scalar,
+)
+from tfcactus import accounting, design, noise
+from tfcactus.noise import library, scalar_pairs
 from tfcactus.pairs import envelope
 from tfcactus.pairs.dominating_pair import DominatingPair
 

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
-from scipy import special
-from scipy import stats
+from scipy import special, stats
 
 from tests.noise.tables import gaussian_radial
 from tfcactus import noise

@@ -1,16 +1,16 @@
 import math
 
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 import numpy as np
 import pytest
 from scipy import stats
 
-from tests.noise.tables import bounded_scalar
-from tests.noise.tables import gaussian_scalar
-from tests.noise.tables import truncated_scalar
-from tests.noise.tables import wavy_scalar
+from tests.noise.tables import (
+  bounded_scalar,
+  gaussian_scalar,
+  truncated_scalar,
+  wavy_scalar,
+)
 from tfcactus import noise
 
 TABLES = [gaussian_scalar(), wavy_scalar(), truncated_scalar(),

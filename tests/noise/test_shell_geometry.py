@@ -1,8 +1,7 @@
 import mpmath
 import numpy as np
 import pytest
-from scipy import integrate
-from scipy import special
+from scipy import integrate, special
 
 from tfcactus.noise import shell_geometry
 

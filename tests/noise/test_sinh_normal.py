@@ -2,8 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import integrate
-from scipy import stats
+from scipy import integrate, stats
 
 from tfcactus import noise
 

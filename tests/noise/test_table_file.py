@@ -3,8 +3,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from tests.noise.tables import gaussian_radial
-from tests.noise.tables import gaussian_scalar
+from tests.noise.tables import gaussian_radial, gaussian_scalar
 from tfcactus import noise
 
 

@@ -8,8 +8,7 @@ import pytest
 from tests.accounting import allocation_oracles
 from tfcactus.noise import gaussian_pairs
 from tfcactus.pairs import allocation
-from tfcactus.pairs.dominating_pair import DominatingPair
-from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
 
 def enumerated(p, q, bins, direction, epsilon):

@@ -4,13 +4,10 @@ import dp_accounting
 import mpmath
 import numpy as np
 import pytest
-from scipy import optimize
-from scipy import special
-from scipy import stats
+from scipy import optimize, special, stats
 
 from tfcactus import accounting
-from tfcactus.pairs.continuous import continuous_pair
-from tfcactus.pairs.continuous import FunctionLaw
+from tfcactus.pairs.continuous import continuous_pair, FunctionLaw
 
 
 def normal_delta(p, q, epsilon):

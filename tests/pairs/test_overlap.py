@@ -12,12 +12,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.noise.tables import gaussian_radial
-from tests.noise.tables import wavy_scalar
-from tfcactus import noise as noise_lib
-from tfcactus import relations
-from tfcactus.accounting import Composition
-from tfcactus.accounting import PhiAccountant
+from tests.noise.tables import gaussian_radial, wavy_scalar
+from tfcactus import noise as noise_lib, relations
+from tfcactus.accounting import Composition, PhiAccountant
 from tfcactus.pairs import overlap
 from tfcactus.pairs.dominating_pair import DominatingPair
 

@@ -8,15 +8,10 @@ not tell would prove nothing.
 import numpy as np
 import pytest
 
-from tfcactus import accounting
-from tfcactus import noise
-from tfcactus import release
+from tfcactus import accounting, noise, release
 from tfcactus.accounting import auditing
 from tfcactus.randomness import SystemRandom
-from tfcactus.release import interior
-from tfcactus.release import noise_sources
-from tfcactus.release import selection
-from tfcactus.release import threshold_queries
+from tfcactus.release import interior, noise_sources, selection, threshold_queries
 
 RUNS = 1_000_000
 PILOT = 100_000

@@ -6,9 +6,7 @@ import dp_accounting
 import pytest
 
 import tfcactus
-from tfcactus import guarantee as guarantee_lib
-from tfcactus import relations
-from tfcactus import release
+from tfcactus import guarantee as guarantee_lib, relations, release
 from tfcactus.sampling import OnePassSampling
 
 SETTINGS = {'noise': tfcactus.Gaussian(1.3), 'l2_norm_clip': 1.0,

@@ -2,12 +2,9 @@ import math
 
 import numpy as np
 import pytest
-from scipy import special
-from scipy import stats
+from scipy import special, stats
 
-from tfcactus import accounting
-from tfcactus import relations
-from tfcactus import release
+from tfcactus import accounting, relations, release
 from tfcactus.randomness import SystemRandom
 from tfcactus.release import exponential
 

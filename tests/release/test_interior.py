@@ -3,8 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from tfcactus import noise
-from tfcactus import release
+from tfcactus import noise, release
 from tfcactus.randomness import SystemRandom
 from tfcactus.release import interior
 

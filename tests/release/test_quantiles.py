@@ -2,9 +2,7 @@ import numpy as np
 import pytest
 
 from tests.noise.tables import gaussian_scalar
-from tfcactus import accounting
-from tfcactus import noise
-from tfcactus import release
+from tfcactus import accounting, noise, release
 
 
 def test_quantiles_of_numbers():

@@ -3,13 +3,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.noise.tables import gaussian_radial
-from tests.noise.tables import gaussian_scalar
-from tests.noise.tables import truncated_scalar
-from tests.noise.tables import wavy_scalar
-from tfcactus import accounting
-from tfcactus import noise
-from tfcactus import release
+from tests.noise.tables import (
+  gaussian_radial,
+  gaussian_scalar,
+  truncated_scalar,
+  wavy_scalar,
+)
+from tfcactus import accounting, noise, release
 from tfcactus.release import noise_sources
 
 LAWS = [noise.Gaussian(2.0), noise.Laplace(2.0), noise.SinhNormal(2.0, 3.0),

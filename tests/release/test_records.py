@@ -6,8 +6,7 @@ import fractions
 import numpy as np
 import pytest
 
-from tfcactus import noise
-from tfcactus import release
+from tfcactus import noise, release
 from tfcactus.cli import main
 from tfcactus.release import query
 

@@ -2,11 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.noise.tables import gaussian_scalar
-from tests.noise.tables import truncated_scalar
-from tests.noise.tables import wavy_scalar
-from tfcactus import noise
-from tfcactus import release
+from tests.noise.tables import gaussian_scalar, truncated_scalar, wavy_scalar
+from tfcactus import noise, release
 from tfcactus.accounting import sinh_normal
 from tfcactus.randomness import SystemRandom
 from tfcactus.release import selection

@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
 
-from tests.noise.tables import gaussian_scalar
-from tests.noise.tables import wavy_scalar
-from tfcactus import noise
-from tfcactus import release
+from tests.noise.tables import gaussian_scalar, wavy_scalar
+from tfcactus import noise, release
 from tfcactus.randomness import SystemRandom
 from tfcactus.release import threshold_queries
 

@@ -8,8 +8,7 @@ import dp_accounting
 import numpy as np
 import pytest
 
-from tfcactus import accounting
-from tfcactus import design
+from tfcactus import accounting, design
 from tfcactus.noise import scalar_table
 from tfcactus.search import epsilon_gradient
 

@@ -7,8 +7,7 @@ import pytest
 from scipy import optimize
 
 import tfcactus
-from tfcactus import accounting
-from tfcactus import design
+from tfcactus import accounting, design
 from tfcactus.search import truncated
 
 STAIRCASE = {'range': 5, 'epsilon': 0.3, 'norm': 1, 'bins': 20}

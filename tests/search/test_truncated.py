@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import tfcactus
-from tfcactus import accounting
-from tfcactus import noise
+from tfcactus import accounting, noise
 from tfcactus.search import truncated
 
 

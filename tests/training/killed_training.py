@@ -13,9 +13,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 import tensorflow as tf
 
-from training import checkpoints
-from training import mnist
-from training import networks
+from training import checkpoints, mnist, networks
 
 
 def linear(*args, **kwargs):

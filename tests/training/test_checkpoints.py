@@ -14,10 +14,7 @@ import pytest
 from tests.training import killed_training
 import tfcactus
 from tfcactus import sampling
-from training import checkpoints
-from training import datasets
-from training import mnist
-from training import networks
+from training import checkpoints, datasets, mnist, networks
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 STEPS = 15

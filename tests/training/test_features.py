@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from training import datasets
-from training import features
+from training import datasets, features
 
 
 @pytest.fixture(scope='module')

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from tests.training import killed_training
-from training import datasets
-from training import mnist
-from training import networks
+from training import datasets, mnist, networks
 
 QUICK = ['--dataset', 'digits', '--epochs', '1', '--batch-size', '100',
          '--verbose', '2']

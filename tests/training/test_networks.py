@@ -2,8 +2,7 @@
 
 import pytest
 
-from training import features
-from training import networks
+from training import features, networks
 
 
 def test_cnn_is_the_tutorials():

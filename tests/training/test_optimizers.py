@@ -10,10 +10,7 @@ import tensorflow as tf
 from tests.training.test_mnist import run
 from tfcactus.keras.compat import versions
 from tfcactus.keras.tfp import stand_in
-from training import datasets
-from training import mnist
-from training import networks
-from training import optimizers
+from training import datasets, mnist, networks, optimizers
 
 THEIRS = pytest.param('tensorflow-privacy', marks=[pytest.mark.slow, pytest.mark.skipif(
     versions.KERAS_3 or not stand_in.AVAILABLE,

@@ -6,9 +6,7 @@ import pathlib
 import pytest
 
 from tests.training.test_mnist import run
-from training import datasets
-from training import mnist
-from training import recipes
+from training import datasets, mnist, recipes
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import signal
 
-from training import datasets
-from training import scattering
+from training import datasets, scattering
 
 
 @pytest.fixture(scope='module')

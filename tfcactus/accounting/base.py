@@ -10,12 +10,10 @@ from __future__ import annotations
 import abc
 import math
 from typing import Callable
-from typing import Optional
 
 import dp_accounting
 
-from tfcactus import _checks
-from tfcactus import relations
+from tfcactus import _checks, relations
 from tfcactus.accounting import event_steps
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
@@ -70,7 +68,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
 
   def _maybe_compose(
       self, event: dp_accounting.DpEvent, count: int, do_compose: bool
-  ) -> Optional[dp_accounting.PrivacyAccountant.CompositionErrorDetails]:
+  ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
     if do_compose or count != 0:
       count = _checks.integer('count', count, 0 if not do_compose else 1)
     try:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Bounds(NamedTuple):

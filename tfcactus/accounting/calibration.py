@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from typing import Callable
-from typing import Optional
 
 import dp_accounting
 from scipy import optimize
@@ -99,7 +98,7 @@ def calibrate_sampling_prob(target_epsilon: float, cost: Account) -> float:
 
 
 def calibrate_steps(target_epsilon: float, cost: Callable[[int], float],
-                    most: Optional[int] = None) -> int:
+                    most: int | None = None) -> int:
   """Returns the largest number of steps whose cost is within the target, or zero.
 
   Args:

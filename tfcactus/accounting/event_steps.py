@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Iterator
 import dataclasses
 import functools
 import math
-from typing import Callable
-from typing import Iterator
-from typing import Optional
-from typing import TypeVar
-from typing import Union
+from typing import Callable, Optional, TypeVar
 
 import dp_accounting
 
-from tfcactus import _checks
-from tfcactus import noise as noise_lib
-from tfcactus import relations
+from tfcactus import _checks, noise as noise_lib, relations
 from tfcactus.accounting import events
 from tfcactus.accounting.composition.composition import StepLoss
 from tfcactus.accounting.composition.losses.allocated import AllocatedGaussian
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.accounting.composition.losses.laplace import LaplaceLoss
-from tfcactus.noise import base as noise_base
-from tfcactus.noise import gaussian_pairs
-from tfcactus.pairs import allocation
-from tfcactus.pairs import dominating_pair as pair_lib
-from tfcactus.pairs import envelope
+from tfcactus.noise import base as noise_base, gaussian_pairs
+from tfcactus.pairs import allocation, dominating_pair as pair_lib, envelope
 
 _Value = TypeVar('_Value')
 
@@ -135,7 +127,7 @@ class PairStep(PairedStep):
   for one mechanism.
   """
 
-  pair: Union[pair_lib.DominatingPair, pair_lib.PairBounds]
+  pair: pair_lib.DominatingPair | pair_lib.PairBounds
   sample: Sample
 
   def loss(self, direction: str) -> StepLoss:
@@ -325,7 +317,7 @@ def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool
 
 
 def _check_own_sample(
-    event: Union[events.SteppedDpEvent, events.RandomAllocationDpEvent],
+    event: events.SteppedDpEvent | events.RandomAllocationDpEvent,
     sample: Sample) -> None:
   """Raises Unsupported if an event that samples is sampled again or lacks a proof."""
   if sample != Sample(sample.relation):

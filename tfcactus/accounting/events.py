@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import abc
-from typing import Union
 
 import attr
 import dp_accounting
 import numpy as np
 
-from tfcactus import _checks
-from tfcactus import _numerics
-from tfcactus import noise as noise_lib
-from tfcactus.noise.base import Noise
-from tfcactus.noise.base import NoiseTableDpEvent
+from tfcactus import _checks, _numerics, noise as noise_lib
+from tfcactus.noise.base import Noise, NoiseTableDpEvent
 from tfcactus.pairs import dominating_pair as pair_lib
 
 __all__ = ['DominatingPairDpEvent', 'NoiseTableDpEvent', 'RandomAllocationDpEvent',
@@ -38,7 +34,7 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
       not dominated by the upper one.
   """
 
-  pair: Union[pair_lib.DominatingPair, pair_lib.PairBounds]
+  pair: pair_lib.DominatingPair | pair_lib.PairBounds
   neighboring_relation: dp_accounting.NeighboringRelation = (
       dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
 

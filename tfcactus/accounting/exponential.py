@@ -28,8 +28,7 @@ import attr
 import dp_accounting
 import numpy as np
 
-from tfcactus import _checks
-from tfcactus import relations
+from tfcactus import _checks, relations
 from tfcactus._numerics import EPS
 from tfcactus.accounting import events
 from tfcactus.pairs import dominating_pair as pair_lib

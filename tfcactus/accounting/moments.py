@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import math
 from typing import Any
-from typing import Sequence
 
 import numpy as np
 
-from tfcactus.accounting import base
-from tfcactus.accounting import renyi
+from tfcactus.accounting import base, renyi
 from tfcactus.accounting.composition.composition import Composition
 
 

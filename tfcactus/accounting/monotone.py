@@ -12,8 +12,7 @@ from typing import Callable
 
 from scipy import optimize
 
-from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting.bounds import Bounds, IntractableError
 
 MAX_DOUBLINGS = 60
 """Largest number of moves of an end before a search gives up. Knob of speed."""

@@ -13,21 +13,18 @@ Meiser and Mohammadi, "Privacy Loss Classes" (PoPETs 2019).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import functools
 import math
 from typing import Callable
-from typing import Optional
-from typing import Sequence
 
 import dp_accounting
 import numpy as np
 import scipy
 
-from tfcactus import _checks
-from tfcactus import _numerics
-from tfcactus.accounting import base
-from tfcactus.accounting import monotone
+from tfcactus import _checks, _numerics
+from tfcactus.accounting import base, monotone
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition import composition
 from tfcactus.pairs import dominating_pair as pair_lib
@@ -65,7 +62,7 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
   def __init__(self, neighboring_relation: dp_accounting.NeighboringRelation = (
       dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE), *,
                direction: str = 'both', guarantee: str = 'adp',
-               buckets: int = 1 << 16, factor: Optional[float] = None):
+               buckets: int = 1 << 16, factor: float | None = None):
     """Initializes an empty account.
 
     Args:
@@ -88,8 +85,7 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     self._factor = None if factor is None else _checks.real('factor', factor)
     if self._factor is not None and self._factor <= 1:
       raise ValueError(f'Expected factor > 1, got factor={factor!r}.')
-    self._last: Optional[tuple[composition.Composition,
-                               tuple[Buckets, Buckets]]] = None
+    self._last: tuple[composition.Composition, tuple[Buckets, Buckets]] | None = None
 
   def compositions(self) -> dict[str, composition.Composition]:
     """Returns {direction: composition}.
@@ -261,7 +257,7 @@ class Buckets:
 
 
 def compose_buckets(groups: Sequence[tuple[composition.StepLoss, int]],
-                    buckets: int, factor: Optional[float]
+                    buckets: int, factor: float | None
                     ) -> tuple[Buckets, Buckets]:
   """Returns the buckets of all steps for the lower and the upper pairs.
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import math
-from typing import Any
-from typing import Callable
-from typing import Sequence
+from typing import Any, Callable
 
 import numpy as np
 import numpy.typing as npt
 
-from tfcactus import _checks
-from tfcactus import _numerics
-from tfcactus.accounting import base
-from tfcactus.accounting import monotone
-from tfcactus.accounting import renyi_tradeoff
+from tfcactus import _checks, _numerics
+from tfcactus.accounting import base, monotone, renyi_tradeoff
 from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.composition import Composition
 from tfcactus.pairs import dominating_pair as pair_lib

@@ -6,9 +6,9 @@ it therefore lies below its chord.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import math
 from typing import Callable
-from typing import Sequence
 
 import numpy as np
 

@@ -20,8 +20,6 @@ testing interpretations and Renyi differential privacy" (2020).
 
 from __future__ import annotations
 
-from typing import Optional
-
 import numpy as np
 import numpy.typing as npt
 
@@ -40,7 +38,7 @@ _HALVINGS = 62
 
 def tradeoff_from_renyi(
     orders: npt.ArrayLike, divergences: npt.ArrayLike,
-    false_positive: npt.ArrayLike, reverse: Optional[npt.ArrayLike] = None
+    false_positive: npt.ArrayLike, reverse: npt.ArrayLike | None = None
     ) -> np.ndarray:
   """Returns lower bounds on the trade-off function of all pairs with such divergences.
 

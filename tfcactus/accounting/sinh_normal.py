@@ -13,10 +13,12 @@ import math
 from tfcactus import _checks
 from tfcactus.accounting import truncated_cdp
 from tfcactus.noise.sinh_normal import SinhNormal
-from tfcactus.noise.sinh_normal_pairs import delta
-from tfcactus.noise.sinh_normal_pairs import epsilon
-from tfcactus.noise.sinh_normal_pairs import renyi_divergence
-from tfcactus.noise.sinh_normal_pairs import renyi_limit
+from tfcactus.noise.sinh_normal_pairs import (
+  delta,
+  epsilon,
+  renyi_divergence,
+  renyi_limit,
+)
 
 __all__ = ['delta', 'epsilon', 'histogram_error', 'histogram_noise',
            'renyi_divergence', 'renyi_limit', 'sinh_normal_bound']

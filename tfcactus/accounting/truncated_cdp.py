@@ -12,17 +12,15 @@ Truncated CDP" (STOC 2018), called "the paper" below.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import math
 from typing import Callable
-from typing import Optional
-from typing import Sequence
 
 import numpy as np
 from scipy import optimize
 
-from tfcactus import _checks
-from tfcactus import _format
+from tfcactus import _checks, _format
 from tfcactus.accounting import renyi_curves
 from tfcactus.pairs import dominating_pair as pair_lib
 
@@ -81,7 +79,7 @@ class TCDP:
 
   @classmethod
   def from_renyi(cls, orders: Sequence[float], divergences: Sequence[float],
-                 omega: Optional[float] = None) -> TCDP:
+                 omega: float | None = None) -> TCDP:
     """Returns the guarantee with the least rho that Renyi divergences imply.
 
     Args:
@@ -288,7 +286,7 @@ def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
   return low <= order <= log_inverse / rho
 
 
-def _largest_order(rho: float, s: float, omega: float) -> Optional[float]:
+def _largest_order(rho: float, s: float, omega: float) -> float | None:
   """Returns the largest omega' <= omega below the upper side of condition (5)."""
   # order rho + log((order - 2) s) increases from -inf at order two: it has one root.
   excess = lambda order: order * rho + math.log((order - 2) * s)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Optional
 
 import attr
 import dp_accounting
 import numpy as np
 
-from tfcactus import _checks
-from tfcactus import relations
-from tfcactus.accounting import event_steps
-from tfcactus.accounting import renyi_curves
-from tfcactus.accounting import truncated_cdp
+from tfcactus import _checks, relations
+from tfcactus.accounting import event_steps, renyi_curves, truncated_cdp
 from tfcactus.accounting.base import PairAccountant
 from tfcactus.accounting.renyi import known_divergences
 
@@ -70,8 +66,7 @@ class TCDPAccountant(PairAccountant):
   """
 
   _takes = event_steps.EventStep
-  _last: Optional[tuple[dict[event_steps.EventStep, int],
-                        list[truncated_cdp.TCDP]]] = None
+  _last: tuple[dict[event_steps.EventStep, int], list[truncated_cdp.TCDP]] | None = None
 
   def certificate(self, omega: float) -> truncated_cdp.TCDP:
     """Returns the guarantee of everything composed with `omega` and the least rho.

@@ -9,13 +9,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tfcactus import _checks
-from tfcactus import _numerics
+from tfcactus import _checks, _numerics
 from tfcactus.accounting.base import PairAccountant
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
-from tfcactus.pairs.dominating_pair import DominatingPair
-from tfcactus.pairs.dominating_pair import lower_hull
+from tfcactus.pairs.dominating_pair import DominatingPair, lower_hull
 
 CDF_STEP = 1e-5
 """Distance of the losses between which a distribution function is bracketed."""

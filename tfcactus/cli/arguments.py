@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import fractions
 from typing import Any
-from typing import Optional
-from typing import Sequence
 
 from tfcactus import noise as noise_lib
 from tfcactus.release import planner
@@ -64,8 +63,8 @@ def add_noise(parser: argparse.ArgumentParser) -> None:
   add('--bend', type=float, help='of the sinh-normal, over the sensitivity')
 
 
-def make_noise(family: str, noise_multiplier: Optional[float],
-               bend: Optional[float]) -> noise_lib.ScalarNoise:
+def make_noise(family: str, noise_multiplier: float | None,
+               bend: float | None) -> noise_lib.ScalarNoise:
   """Returns the noise of a family, one of `planner.FAMILIES`.
 
   Raises ValueError without a noise multiplier, or if `check_bend` does.
@@ -76,7 +75,7 @@ def make_noise(family: str, noise_multiplier: Optional[float],
   return planner.noise_family(family, bend)(noise_multiplier)
 
 
-def check_bend(family: str, bend: Optional[float]) -> None:
+def check_bend(family: str, bend: float | None) -> None:
   """Raises ValueError unless a bend is given exactly with sinh-normal noise."""
   if (bend is not None) != (family == 'sinh-normal'):
     raise ValueError(

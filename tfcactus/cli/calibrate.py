@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import fractions
 import time
-from typing import Any
-from typing import Callable
+from typing import Any, Callable
 
 import dp_accounting
 
-from tfcactus import _format
-from tfcactus import relations
+from tfcactus import _format, relations
 from tfcactus.accounting import calibration
-from tfcactus.cli import command
-from tfcactus.cli import steps
+from tfcactus.cli import command, steps
 from tfcactus.release import planner
 
 _SOLVERS: dict[str, Callable[[float, Callable[[Any], float]], float]] = {

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 import contextlib
 import math
 import sys
 import threading
 import time
-from typing import Any
-from typing import Iterator
-from typing import Union
+from typing import Any, Union
 
-from tfcactus import _format
-from tfcactus import design as design_lib
-from tfcactus import noise as noise_lib
-from tfcactus.cli import arguments
-from tfcactus.cli import command
-from tfcactus.cli import design_correlation
-from tfcactus.cli import design_truncated
+from tfcactus import _format, design as design_lib, noise as noise_lib
+from tfcactus.cli import arguments, command, design_correlation, design_truncated
 from tfcactus.search import optimal
 
 _QUIET_SECONDS = 2.0

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
-from typing import Callable
-from typing import List
-from typing import Tuple
+from typing import Any, Callable
 
 import numpy as np
 
-from tfcactus import _format
-from tfcactus import correlated
-from tfcactus.cli import arguments
-from tfcactus.cli import command
+from tfcactus import _format, correlated
+from tfcactus.cli import arguments, command
 from tfcactus.correlated import choice
 from tfcactus.plan import PrivacyPlan
 
 _FOREIGN = ('budget', 'objective', 'dim', 'cells', 'tail_ratio', 'bins',
             'sampling_prob', 'range', 'utility', 'norm', 'method', 'seed', 'seconds')
 
-_Plans = List[PrivacyPlan]
+_Plans = list[PrivacyPlan]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +81,7 @@ def _request(args: argparse.Namespace) -> Callable[[int], correlated.Correlation
   return correlated.BlockedStrategy
 
 
-def _searched(args: argparse.Namespace) -> Tuple[PrivacyPlan, _Plans]:
+def _searched(args: argparse.Namespace) -> tuple[PrivacyPlan, _Plans]:
   """Returns the plan of the requested bands, or the best, and all plans compared."""
   if args.batches < 1 or args.steps % args.batches:
     raise ValueError(

@@ -10,10 +10,8 @@ import time
 from typing import Any
 
 from tfcactus import _format
-from tfcactus.cli import arguments
-from tfcactus.cli import command
-from tfcactus.search import least_utility
-from tfcactus.search import truncated
+from tfcactus.cli import arguments, command
+from tfcactus.search import least_utility, truncated
 
 LEARNED = ('sigmoid-adp', 'sigmoid-pdp', 'sigmoid-ma')
 METHODS = ('direct', 'lp', 'ma', *LEARNED)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from tfcactus import _format
-from tfcactus import release
-from tfcactus.cli import arguments
-from tfcactus.cli import command
+from tfcactus import _format, release
+from tfcactus.cli import arguments, command
 from tfcactus.release import selection
 
 

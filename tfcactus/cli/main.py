@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import sys
-from typing import Optional
-from typing import Sequence
 
 import dp_accounting
 
 from tfcactus import design as design_lib
-from tfcactus.cli import calibrate
-from tfcactus.cli import delta
-from tfcactus.cli import design
-from tfcactus.cli import epsilon
-from tfcactus.cli import gap
-from tfcactus.cli import plot
-from tfcactus.cli import release
-from tfcactus.cli import tables
-from tfcactus.cli import tcdp
+from tfcactus.cli import (
+  calibrate,
+  delta,
+  design,
+  epsilon,
+  gap,
+  plot,
+  release,
+  tables,
+  tcdp,
+)
 from tfcactus.cli.command import Command
 
 COMMANDS: tuple[Command, ...] = (
@@ -46,7 +47,7 @@ def parser(commands: Sequence[Command] = COMMANDS) -> argparse.ArgumentParser:
   return whole
 
 
-def main(argv: Optional[Sequence[str]] = None,
+def main(argv: Sequence[str] | None = None,
          commands: Sequence[Command] = COMMANDS) -> int:
   """Runs the command and returns its exit code."""
   args = parser(commands).parse_args(argv)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import math
 from typing import Any
-from typing import Optional
-from typing import Sequence
 
 import dp_accounting
 import numpy as np
 
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
-from tfcactus.cli import arguments
-from tfcactus.cli import steps
+from tfcactus import accounting, noise as noise_lib
+from tfcactus.cli import arguments, steps
 from tfcactus.cli.command import Command
 from tfcactus.noise import library
 
@@ -44,7 +41,7 @@ def _run(args: argparse.Namespace) -> None:
 def _draw(args: argparse.Namespace, tables: Sequence[library.Table], left: Any,
           right: Any) -> None:
   """Plots densities with Gaussians of equal variance, and delta against epsilon."""
-  seen: set[tuple[Optional[int], float]] = set()
+  seen: set[tuple[int | None, float]] = set()
   for name, table in zip(args.tables, tables):
     colour = f'C{len(left.get_lines()) % 10}'
     sigma = table.noise_multiplier

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Callable
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import numpy as np
 
-from tfcactus import noise as noise_lib
-from tfcactus import release as release_lib
-from tfcactus.cli import arguments
-from tfcactus.cli import command
-from tfcactus.release import interior
-from tfcactus.release import threshold_queries
+from tfcactus import noise as noise_lib, release as release_lib
+from tfcactus.cli import arguments, command
+from tfcactus.release import interior, threshold_queries
 from tfcactus.release.result import Release
 
 

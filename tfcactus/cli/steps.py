@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import dataclasses
 import fractions
 import json
 import time
-from typing import Any
-from typing import Callable
-from typing import Optional
-from typing import Sequence
+from typing import Any, Callable
 
 import dp_accounting
 
-from tfcactus import _checks
-from tfcactus import _format
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
-from tfcactus import relations
-from tfcactus.cli import arguments
-from tfcactus.cli import command
+from tfcactus import _checks, _format, accounting, noise as noise_lib, relations
+from tfcactus.cli import arguments, command
 from tfcactus.noise import library
 from tfcactus.release import planner
 
@@ -73,12 +66,12 @@ class StepGroup:
   """
 
   noise: str
-  noise_multiplier: Optional[float] = None
+  noise_multiplier: float | None = None
   sampling_prob: fractions.Fraction = fractions.Fraction(1)
   steps: int = 1
   sampling: str = 'poisson'
-  bend: Optional[float] = None
-  batches: Optional[int] = None
+  bend: float | None = None
+  batches: int | None = None
 
   @classmethod
   def parse(cls, text: str) -> StepGroup:
@@ -187,7 +180,7 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
   arguments.add_json(parser)
 
 
-def counted(args: argparse.Namespace) -> Optional[int]:
+def counted(args: argparse.Namespace) -> int | None:
   """Returns --steps, or --epochs for allocation sampling; None if it is not given.
 
   Raises:

@@ -6,8 +6,7 @@ import argparse
 from typing import Any
 
 from tfcactus import _format
-from tfcactus.cli import arguments
-from tfcactus.cli import command
+from tfcactus.cli import arguments, command
 from tfcactus.noise import library
 
 

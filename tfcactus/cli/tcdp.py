@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from tfcactus import _format
-from tfcactus import accounting
-from tfcactus.cli import arguments
-from tfcactus.cli import command
+from tfcactus import _format, accounting
+from tfcactus.cli import arguments, command
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

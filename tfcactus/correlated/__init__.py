@@ -7,19 +7,11 @@ the matrix that correlates noise; a request solves for one.
 
 from __future__ import annotations
 
-from tfcactus.correlated.banded import BandedStrategy
-from tfcactus.correlated.banded import BandedToeplitz
-from tfcactus.correlated.base import Correlation
-from tfcactus.correlated.base import NoiseRows
-from tfcactus.correlated.base import Strategy
-from tfcactus.correlated.blocked import BlockedBidiagonal
-from tfcactus.correlated.blocked import BlockedStrategy
-from tfcactus.correlated.files import from_config
-from tfcactus.correlated.files import load
-from tfcactus.correlated.files import save
-from tfcactus.correlated.kinds import check
-from tfcactus.correlated.kinds import solved
-from tfcactus.correlated.kinds import Wanted
+from tfcactus.correlated.banded import BandedStrategy, BandedToeplitz
+from tfcactus.correlated.base import Correlation, NoiseRows, Strategy
+from tfcactus.correlated.blocked import BlockedBidiagonal, BlockedStrategy
+from tfcactus.correlated.files import from_config, load, save
+from tfcactus.correlated.kinds import check, solved, Wanted
 from tfcactus.correlated.sensitivity import min_separation_sensitivity_squared
 from tfcactus.correlated.workload import Workload
 

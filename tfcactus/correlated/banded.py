@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from typing import Any
-from typing import Dict
-from typing import Optional
-from typing import Tuple
 
 import numpy as np
 
 from tfcactus import _checks
 from tfcactus.correlated import base
-from tfcactus.correlated.workload import PREFIX_SUMS
-from tfcactus.correlated.workload import quotient
-from tfcactus.correlated.workload import Workload
+from tfcactus.correlated.workload import PREFIX_SUMS, quotient, Workload
 
 _NODES = 400
 """Most steps whose noise is evaluated, if each step has a rate of its own."""
@@ -29,7 +24,7 @@ class BandedToeplitz(base.Strategy):
     coefficients: Shape (bands,), the first one positive; of a norm of at most one.
   """
 
-  _numbers: Tuple[float, ...]
+  _numbers: tuple[float, ...]
 
   kind = 'banded_toeplitz'
 
@@ -85,7 +80,7 @@ class BandedToeplitz(base.Strategy):
     """Returns a sampler of correlated noise; see `Strategy.rows`."""
     return _BandedRows(self.coefficients)
 
-  def fields(self) -> Dict[str, Any]:
+  def fields(self) -> dict[str, Any]:
     """Returns the coefficients, ready for JSON."""
     return {'coefficients': list(self._numbers)}
 
@@ -95,13 +90,13 @@ class _BandedRows(base.NoiseRows):
 
   def __init__(self, coefficients: np.ndarray):
     self._first, self._others = coefficients[0], coefficients[1:]
-    self._kept: Optional[np.ndarray] = None
+    self._kept: np.ndarray | None = None
     self._place = 0
 
   def restart(self) -> None:
     self._kept = None
 
-  def next(self, fresh: base.Draw, again: Optional[base.Draw] = None) -> np.ndarray:
+  def next(self, fresh: base.Draw, again: base.Draw | None = None) -> np.ndarray:
     del again
     noise, count = fresh(), self._others.size
     if count:
@@ -152,7 +147,7 @@ class BandedStrategy(base.Correlation):
     else:
       error = _constant(steps, self.workload)
 
-    def objective(others: np.ndarray) -> Tuple[float, np.ndarray]:
+    def objective(others: np.ndarray) -> tuple[float, np.ndarray]:
       coefficients = np.append(1.0, others)
       with np.errstate(all='ignore'):
         value, gradient = error(coefficients)
@@ -178,7 +173,7 @@ def _constant(steps: int, workload: Workload) -> Any:
   """
   weights = np.arange(steps, 0, -1) / steps
 
-  def error(coefficients: np.ndarray) -> Tuple[float, np.ndarray]:
+  def error(coefficients: np.ndarray) -> tuple[float, np.ndarray]:
     moved = np.cumsum(workload.with_momentum(
         quotient(_impulse(steps), coefficients)))
     pulled = weights * moved
@@ -203,7 +198,7 @@ def _rated(steps: int, workload: Workload) -> Any:
   within = np.arange(steps) < (steps - nodes)[:, None]
   weights = within * (gaps / steps)[:, None]
 
-  def error(coefficients: np.ndarray) -> Tuple[float, np.ndarray]:
+  def error(coefficients: np.ndarray) -> tuple[float, np.ndarray]:
     series = workload.with_momentum(quotient(_impulse(steps), coefficients))
     moved = np.cumsum(windows * series, axis=1)
     pulled = 2 * weights * moved

@@ -7,17 +7,12 @@ import dataclasses
 import hashlib
 import json
 import math
-from typing import Any
-from typing import Callable
-from typing import ClassVar
-from typing import Dict
-from typing import Optional
+from typing import Any, Callable, ClassVar
 
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.correlated.workload import PREFIX_SUMS
-from tfcactus.correlated.workload import Workload
+from tfcactus.correlated.workload import PREFIX_SUMS, Workload
 
 TOLERANCE = 1e-9
 """Largest deviation from the identity of C times its inverse, as drawn."""
@@ -42,7 +37,7 @@ class NoiseRows(abc.ABC):
     """Starts anew: the next step's noise is independent of all before it."""
 
   @abc.abstractmethod
-  def next(self, fresh: Draw, again: Optional[Draw] = None) -> np.ndarray:
+  def next(self, fresh: Draw, again: Draw | None = None) -> np.ndarray:
     """Returns the noise x of the next step, with C x = z.
 
     Args:
@@ -113,7 +108,7 @@ class Strategy(abc.ABC):
     """Returns a sampler of noise that is correlated by this strategy."""
 
   @abc.abstractmethod
-  def fields(self) -> Dict[str, Any]:
+  def fields(self) -> dict[str, Any]:
     """Returns the numbers that define the strategy, ready for JSON."""
 
   def matrix(self, steps: int) -> np.ndarray:
@@ -156,7 +151,7 @@ class Strategy(abc.ABC):
     text = json.dumps({'kind': self.kind, **self.fields()}, sort_keys=True)
     return hashlib.sha256(f'tfcactus/correlated/1/{text}'.encode()).hexdigest()[:16]
 
-  def to_config(self) -> Dict[str, Any]:
+  def to_config(self) -> dict[str, Any]:
     """Returns the whole strategy, ready for JSON; `from_config` restores it."""
     return {'kind': self.kind, 'digest': self.digest, **self.fields()}
 

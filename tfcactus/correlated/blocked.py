@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from typing import Any
-from typing import Dict
-from typing import Optional
-from typing import Tuple
 
 import numpy as np
 
@@ -29,7 +26,7 @@ class BlockedBidiagonal(base.Strategy):
 
   kind = 'blocked_bidiagonal'
   replays = True
-  _numbers: Tuple[float, ...]
+  _numbers: tuple[float, ...]
 
   def __init__(self, shares: Any):
     """Initialises the strategy.
@@ -91,7 +88,7 @@ class BlockedBidiagonal(base.Strategy):
     """Returns a sampler of correlated noise; see `Strategy.rows`."""
     return _BlockedRows(self.shares, self.scales)
 
-  def fields(self) -> Dict[str, Any]:
+  def fields(self) -> dict[str, Any]:
     """Returns the shares, ready for JSON."""
     return {'shares': list(self._numbers)}
 
@@ -102,12 +99,12 @@ class _BlockedRows(base.NoiseRows):
   def __init__(self, shares: np.ndarray, scales: np.ndarray):
     self._shares, self._scales = shares, scales
     self._place = 0
-    self._last: Optional[np.ndarray] = None
+    self._last: np.ndarray | None = None
 
   def restart(self) -> None:
     self._place, self._last = 0, None
 
-  def next(self, fresh: base.Draw, again: Optional[base.Draw] = None) -> np.ndarray:
+  def next(self, fresh: base.Draw, again: base.Draw | None = None) -> np.ndarray:
     place, last = self._place, self._last
     self._place = (place + 1) % self._scales.size
     if place and last is None:
@@ -157,7 +154,7 @@ def _scales(shares: np.ndarray) -> np.ndarray:
   return np.array([math.sqrt(each) * room for each in squares[:0:-1]] + [1.0])
 
 
-def _error(shares: np.ndarray, blocks: float) -> Tuple[float, np.ndarray]:
+def _error(shares: np.ndarray, blocks: float) -> tuple[float, np.ndarray]:
   """Returns log of the mean squared error of prefix sums, and its gradient.
 
   z_i enters the sums with scale_i at its own step, and with

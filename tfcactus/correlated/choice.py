@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 import math
-from typing import Any
-from typing import Callable
-from typing import Iterable
-from typing import Iterator
-from typing import List
-from typing import Protocol
-from typing import Tuple
-from typing import TypeVar
+from typing import Any, Callable, Protocol, TypeVar
 
-from tfcactus.correlated.workload import PREFIX_SUMS
-from tfcactus.correlated.workload import Workload
+from tfcactus.correlated.workload import PREFIX_SUMS, Workload
 
 _MOST = 512
 """Most bands: more take minutes to solve, and as many vectors to keep."""
@@ -77,13 +70,13 @@ def numbers_of_bands(num_batches: float) -> Iterator[int]:
 
 def least_error(numbers: Iterable[int], plan_of: Callable[[int], _Plan],
                 error_of: Callable[[_Plan], float] = total_error
-               ) -> Tuple[_Plan, List[_Plan]]:
+               ) -> tuple[_Plan, list[_Plan]]:
   """Returns the plan of least total error, and all plans that were made.
 
   The error falls in the number of bands and then rises: three worse ones end the
   search. `numbers` of bands ascend from one; `plan_of` makes plans of equal epsilon.
   """
-  seen: List[_Plan] = []
+  seen: list[_Plan] = []
   best, least, worse = None, math.inf, 0
   for bands in numbers:
     seen.append(plan_of(bands))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import json
 import os
-from typing import Any
-from typing import Mapping
-from typing import Union
+from typing import Any, Union
 
 from tfcactus.correlated import kinds
 from tfcactus.correlated.base import Strategy

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Union
 
 from tfcactus.correlated.banded import BandedToeplitz
-from tfcactus.correlated.base import Correlation
-from tfcactus.correlated.base import Strategy
+from tfcactus.correlated.base import Correlation, Strategy
 from tfcactus.correlated.blocked import BlockedBidiagonal
 
 KINDS = (BandedToeplitz, BlockedBidiagonal)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
-from typing import Sequence
 
 import numpy as np
 

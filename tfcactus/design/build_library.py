@@ -6,16 +6,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import pathlib
 import sys
 import time
-from typing import Optional
-from typing import Sequence
 from typing import Union
 
-from tfcactus import _format
-from tfcactus import design
-from tfcactus import noise
+from tfcactus import _format, design, noise
 
 TABLES = pathlib.Path(noise.__file__).parent / 'tables'
 """Directory of the shipped tables in a checkout."""
@@ -105,7 +102,7 @@ def _line(name: str, table: noise.library.Table) -> str:
   return f'{name}: {certificate}, digest {table.digest}, {size} bytes'
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit status."""
   parser = argparse.ArgumentParser(
       prog='python -m tfcactus.design.build_library', description=__doc__)

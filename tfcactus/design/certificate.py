@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Optional
-from typing import Union
+from typing import Any, Union
 
 import numpy as np
 
-from tfcactus.design import fields
-from tfcactus.design import isotropic
-from tfcactus.design import scalar
+from tfcactus.design import fields, isotropic, scalar
 from tfcactus.design.solvers import cost as cost_lib
-from tfcactus.noise import radial_table
-from tfcactus.noise import scalar_table
+from tfcactus.noise import radial_table, scalar_table
 
 Table = Union[scalar_table.ScalarTable, radial_table.RadialTable]
 
 
-def verify(table: Table, cost: Optional[fields.CostFunction] = None
+def verify(table: Table, cost: fields.CostFunction | None = None
            ) -> dict[str, float]:
   """Recomputes the certificate of a designed table.
 
@@ -56,7 +51,7 @@ def verify(table: Table, cost: Optional[fields.CostFunction] = None
   return scalar.certify(spec, table, theta, price)
 
 
-def _told(table: Table, cost: Optional[fields.CostFunction]) -> dict[str, Any]:
+def _told(table: Table, cost: fields.CostFunction | None) -> dict[str, Any]:
   """Returns the request in a table's `info`; raises ValueError if there is none."""
   if not isinstance(table, (radial_table.RadialTable, scalar_table.ScalarTable)):
     raise ValueError(f'Expected table to be a noise table, got {table!r}.')

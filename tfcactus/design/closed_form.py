@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Callable
-from typing import TypeVar
+from typing import Callable, TypeVar
 
 import numpy as np
-from scipy import optimize
-from scipy import special
+from scipy import optimize, special
 
-from tfcactus.noise import radial_table
-from tfcactus.noise import scalar_table
+from tfcactus.noise import radial_table, scalar_table
 
 STD_ERROR = 1e-9
 """Maximum relative error of a table's noise multiplier."""

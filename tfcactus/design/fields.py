@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from typing import Callable
-from typing import Optional
 
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.design.solvers import cost as cost_lib
-from tfcactus.design.solvers import divergence
+from tfcactus.design.solvers import cost as cost_lib, divergence
 
 GAPS = {'interior-point': 1e-8, 'cvxpy': 1e-3}
 """Maximum relative duality gap of a certified design, by solver."""
@@ -33,7 +31,7 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
   return value
 
 
-def check_program(power: object, cost: Optional[CostFunction], solver: object,
+def check_program(power: object, cost: CostFunction | None, solver: object,
                   objective: object) -> cost_lib.Cost:
   """Returns the cost of an optimised request; raises ValueError for a bad argument."""
   made = cost_lib.make(power, cost)

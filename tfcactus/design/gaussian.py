@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
 
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.design import closed_form
-from tfcactus.design import fields
-from tfcactus.design import table_info
+from tfcactus.design import closed_form, fields, table_info
 from tfcactus.noise import scalar_table
 
 _REACH = 12.0
@@ -39,8 +36,8 @@ class DiscretizedGaussian:
 
   noise_multiplier: float
   bins: int = 200
-  cells: Optional[int] = None
-  tail_ratio: Optional[float] = None
+  cells: int | None = None
+  tail_ratio: float | None = None
 
   def __post_init__(self) -> None:
     sigma = _checks.positive('noise_multiplier', self.noise_multiplier)

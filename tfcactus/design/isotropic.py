@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from typing import Any
-from typing import Optional
 
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.design import fields
-from tfcactus.design import solvers
-from tfcactus.design import table_info
-from tfcactus.design.solvers import convex_program
-from tfcactus.design.solvers import cost as cost_lib
-from tfcactus.design.solvers import grid
-from tfcactus.design.solvers import radial_start
-from tfcactus.design.solvers import shells
+from tfcactus.design import fields, solvers, table_info
+from tfcactus.design.solvers import (
+  convex_program,
+  cost as cost_lib,
+  grid,
+  radial_start,
+  shells,
+)
 from tfcactus.noise import radial_table
 
 _MAX_DIM = 1_000_000
@@ -74,15 +73,15 @@ class Isotropic:
   """
 
   dim: int
-  noise_multiplier: Optional[float] = None
-  budget: Optional[float] = None
+  noise_multiplier: float | None = None
+  budget: float | None = None
   power: float = 2.0
-  bins: Optional[int] = None
-  cells: Optional[int] = None
-  tail_ratio: Optional[float] = None
+  bins: int | None = None
+  cells: int | None = None
+  tail_ratio: float | None = None
   objective: str = 'kl'
   solver: str = 'interior-point'
-  cost: Optional[fields.CostFunction] = None
+  cost: fields.CostFunction | None = None
 
   def __post_init__(self) -> None:
     self.checked()
@@ -192,7 +191,7 @@ class Isotropic:
     return int(np.ceil(wanted))
 
   def _layout(self, cost: cost_lib.Cost, budget: float, sigma: float
-              ) -> tuple[shells.Layout, Optional[radial_start.Rough]]:
+              ) -> tuple[shells.Layout, radial_start.Rough | None]:
     """Returns the layout of shells and tail, and the coarse solution, if any."""
     bins, dim = self._bins(sigma), self.dim
     width, rough = 1 / bins, None

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
 
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.design import closed_form
-from tfcactus.design import fields
-from tfcactus.design import table_info
+from tfcactus.design import closed_form, fields, table_info
 from tfcactus.noise import scalar_table
 
 _MAX_CELLS = 100_000
@@ -38,7 +35,7 @@ class DiscretizedLaplace:
 
   scale: float
   bins: int = 200
-  cells: Optional[int] = None
+  cells: int | None = None
 
   def __post_init__(self) -> None:
     _checks.positive('scale', self.scale)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
 
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.design import closed_form
-from tfcactus.design import table_info
+from tfcactus.design import closed_form, table_info
 from tfcactus.noise import radial_table
 
 _REACH = 9.0
@@ -47,7 +45,7 @@ class RadialGaussian:
 
   dim: int
   noise_multiplier: float
-  width: Optional[float] = None
+  width: float | None = None
 
   def __post_init__(self) -> None:
     _checks.integer('dim', self.dim, 1)

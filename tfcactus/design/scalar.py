@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
-from typing import ClassVar
-from typing import Optional
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.design import fields
-from tfcactus.design import solvers
-from tfcactus.design import table_info
-from tfcactus.design.solvers import convex_program
-from tfcactus.design.solvers import cost as cost_lib
-from tfcactus.design.solvers import grid
-from tfcactus.design.solvers import interior_point
+from tfcactus.design import fields, solvers, table_info
+from tfcactus.design.solvers import (
+  convex_program,
+  cost as cost_lib,
+  grid,
+  interior_point,
+)
 from tfcactus.noise import scalar_table
 
 _DEFAULT_CELLS = 1500
@@ -91,12 +89,12 @@ class ScalarRequest:
 
   budget: float
   power: float = 2.0
-  bins: Optional[int] = None
-  cells: Optional[int] = None
-  tail_ratio: Optional[float] = None
+  bins: int | None = None
+  cells: int | None = None
+  tail_ratio: float | None = None
   objective: str = 'kl'
   solver: str = 'interior-point'
-  cost: Optional[fields.CostFunction] = None
+  cost: fields.CostFunction | None = None
 
   monotone: ClassVar[bool]
   """Whether the density must not increase with |z|."""

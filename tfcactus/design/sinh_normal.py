@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
 
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.design import closed_form
-from tfcactus.design import table_info
-from tfcactus.noise import scalar_table
-from tfcactus.noise import sinh_normal
+from tfcactus.design import closed_form, table_info
+from tfcactus.noise import scalar_table, sinh_normal
 
 _REACH = 12.0
 """Standard deviations of the underlying normal that the cells cover by default."""
@@ -42,7 +39,7 @@ class DiscretizedSinhNormal:
   sigma: float
   bend: float
   bins: int = 200
-  cells: Optional[int] = None
+  cells: int | None = None
 
   def __post_init__(self) -> None:
     noise = self._noise()

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Optional
 
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.design import closed_form
-from tfcactus.design import table_info
-from tfcactus.noise import scalar_table
-from tfcactus.noise import table_file
-from tfcactus.noise import tiling
+from tfcactus.design import closed_form, table_info
+from tfcactus.noise import scalar_table, table_file, tiling
 
 _MAX_CELLS = 1_000_000
 
@@ -43,8 +39,8 @@ class Staircase:
   """
 
   epsilon: float
-  range: Optional[float] = None
-  gamma: Optional[float] = None
+  range: float | None = None
+  gamma: float | None = None
   bins: int = 100
 
   def __post_init__(self) -> None:

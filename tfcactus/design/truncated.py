@@ -5,20 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 from typing import Any
-from typing import Optional
 
 import numpy as np
 
-from tfcactus import _checks
-from tfcactus import _format
+from tfcactus import _checks, _format
 from tfcactus.design import fields
-from tfcactus.design.solvers import bounded_problem
-from tfcactus.design.solvers import convex_program
-from tfcactus.design.solvers import density_descent
-from tfcactus.design.solvers import linear
-from tfcactus.design.solvers import moments_bound
-from tfcactus.noise import scalar_table
-from tfcactus.noise import tiling
+from tfcactus.design.solvers import (
+  bounded_problem,
+  convex_program,
+  density_descent,
+  linear,
+  moments_bound,
+)
+from tfcactus.noise import scalar_table, tiling
 
 METHODS = ('direct', 'lp', 'ma')
 
@@ -79,9 +78,9 @@ class Truncated:
   steps: int = 1
   sampling_prob: float = 1.0
   norm: int = 2
-  bins: Optional[int] = None
+  bins: int | None = None
   method: str = 'direct'
-  order: Optional[float] = None
+  order: float | None = None
   monotone: bool = True
 
   def __post_init__(self) -> None:

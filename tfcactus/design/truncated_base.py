@@ -6,15 +6,13 @@ import abc
 import dataclasses
 import math
 from typing import ClassVar
-from typing import Optional
 
 import numpy as np
 from scipy import optimize
 
 from tfcactus import _checks
 from tfcactus.design import table_info
-from tfcactus.noise import scalar_table
-from tfcactus.noise import tiling
+from tfcactus.noise import scalar_table, tiling
 
 _SMALLEST = 1e-300
 """Mass of the second cell where a very narrow density leaves it empty."""
@@ -25,10 +23,10 @@ class TruncatedForm(abc.ABC):
   """Base class: a density truncated to a range, of a given scale or a given utility."""
 
   range: float
-  scale: Optional[float] = None
-  utility: Optional[float] = None
+  scale: float | None = None
+  utility: float | None = None
   norm: int = 2
-  bins: Optional[int] = None
+  bins: int | None = None
 
   mechanism: ClassVar[str]
   """The mechanism's name as reports show it."""

@@ -6,8 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from tfcactus.design import closed_form
-from tfcactus.design import truncated_base
+from tfcactus.design import closed_form, truncated_base
 
 
 @dataclasses.dataclass(frozen=True)

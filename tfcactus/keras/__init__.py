@@ -11,29 +11,30 @@ if _importlib_util.find_spec('tensorflow') is None:
       'Expected TensorFlow for tfcactus.keras, found none; install '
       '"tfcactus[training]", or any TensorFlow from 2.14 on.')
 
-from tfcactus.keras.batches import AllocatedBatches
-from tfcactus.keras.batches import CyclicBatches
-from tfcactus.keras.batches import FixedSizeBatches
-from tfcactus.keras.batches import PoissonBatches
-from tfcactus.keras.batches import ShuffledBatches
 from tfcactus.keras.callbacks import EpsilonCallback
-from tfcactus.keras.drop_in.dp_models import DPModel
-from tfcactus.keras.drop_in.dp_models import DPSequential
-from tfcactus.keras.drop_in.dp_optimizers import DPKerasAdagradOptimizer
-from tfcactus.keras.drop_in.dp_optimizers import DPKerasAdamOptimizer
-from tfcactus.keras.drop_in.dp_optimizers import DPKerasRMSpropOptimizer
-from tfcactus.keras.drop_in.dp_optimizers import DPKerasSGDOptimizer
-from tfcactus.keras.drop_in.dp_optimizers import VectorizedDPKerasAdagradOptimizer
-from tfcactus.keras.drop_in.dp_optimizers import VectorizedDPKerasAdamOptimizer
-from tfcactus.keras.drop_in.dp_optimizers import VectorizedDPKerasSGDOptimizer
+from tfcactus.keras.data.batches import (
+  AllocatedBatches,
+  CyclicBatches,
+  FixedSizeBatches,
+  PoissonBatches,
+  ShuffledBatches,
+)
+from tfcactus.keras.data.stored_examples import store_examples, StoredExamples
+from tfcactus.keras.data.tfrecord_examples import TFRecordExamples
+from tfcactus.keras.drop_in.dp_models import DPModel, DPSequential
+from tfcactus.keras.drop_in.dp_optimizers import (
+  DPKerasAdagradOptimizer,
+  DPKerasAdamOptimizer,
+  DPKerasRMSpropOptimizer,
+  DPKerasSGDOptimizer,
+  VectorizedDPKerasAdagradOptimizer,
+  VectorizedDPKerasAdamOptimizer,
+  VectorizedDPKerasSGDOptimizer,
+)
 from tfcactus.keras.ledger.journal import Journal
-from tfcactus.keras.model import PrivateModel
-from tfcactus.keras.model import privatize
-from tfcactus.keras.noise_addition import NoiseSampler
+from tfcactus.keras.model import PrivateModel, privatize
+from tfcactus.keras.noise.noise_addition import NoiseSampler
 from tfcactus.keras.run_card import make_run_card
-from tfcactus.keras.stored_examples import store_examples
-from tfcactus.keras.stored_examples import StoredExamples
-from tfcactus.keras.tfrecord_examples import TFRecordExamples
 
 __all__ = [
     'AllocatedBatches',

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from typing import Dict
-from typing import Optional
 import warnings
 
 from tfcactus import _format
 from tfcactus.keras.compat import training as compat
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.ledger.ledger import HoldsLedger
-from tfcactus.keras.ledger.ledger import Ledger
-from tfcactus.keras.ledger.ledger import TrainingLedger
+from tfcactus.keras.ledger.ledger import HoldsLedger, Ledger, TrainingLedger
 
 _GO_ON = (
     'To go on, privatize(model.inner, dataclasses.replace(model.plan, '
@@ -27,7 +23,7 @@ class Limit(keras.callbacks.Callback):
 
   _supports_tf_logs = True
 
-  def __init__(self, training: TrainingLedger, target: Optional[float] = None):
+  def __init__(self, training: TrainingLedger, target: float | None = None):
     """Initialises the callback.
 
     `target` bounds the upper bound of epsilon. None takes the plan's target, which is
@@ -36,11 +32,11 @@ class Limit(keras.callbacks.Callback):
     super().__init__()
     self._training = training
     self._given = target
-    self._budget: Optional[_Budget] = None
+    self._budget: _Budget | None = None
     self._epoch = self._released = 0
     self._cut = self._late = False
 
-  def on_train_begin(self, logs: Optional[Dict[str, Any]] = None) -> None:
+  def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
     """Finds the number of steps that the target allows; ValueError if none."""
     del logs
     self._cut, self._budget = False, None
@@ -65,19 +61,19 @@ class Limit(keras.callbacks.Callback):
       else:
         self._budget = _Budget(self._training, target, f'. {_GO_ON}')
 
-  def on_epoch_begin(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
+  def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
     """Remembers the epoch."""
     del logs
     self._epoch = epoch
 
-  def on_train_batch_begin(self, batch: int, logs: Optional[Dict[str, Any]] = None
+  def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None
                           ) -> None:
     """Raises ValueError before an execution that would pass the target."""
     del logs
     if self._budget is not None:
       self._budget.check(self._next(batch))
 
-  def on_train_batch_end(self, batch: int, logs: Optional[Dict[str, Any]] = None
+  def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None
                         ) -> None:
     """Stops training after the last execution that the target allows."""
     del logs
@@ -86,7 +82,7 @@ class Limit(keras.callbacks.Callback):
     if self._budget is not None and self._budget.spent(self._next(batch + 1)):
       self._stop(batch + 1 < (self.params.get('steps') or 0))
 
-  def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
+  def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
     """Stops training if the next epoch or its next execution would pass the target."""
     del epoch, logs
     if self._budget is None:
@@ -95,7 +91,7 @@ class Limit(keras.callbacks.Callback):
         self._budget.spent(self._next(0))):
       self._stop(False)
 
-  def on_train_end(self, logs: Optional[Dict[str, Any]] = None) -> None:
+  def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
     """Warns if the plan's target or steps ended training."""
     del logs
     plan = self._training.plan

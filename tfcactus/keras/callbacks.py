@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import sys
 from typing import Any
-from typing import Dict
-from typing import Optional
-from typing import Sequence
 import warnings
 
 import dp_accounting
 
-from tfcactus import _checks
-from tfcactus import relations
+from tfcactus import _checks, relations
 from tfcactus.guarantee import Guarantee
-from tfcactus.keras import budget
-from tfcactus.keras import replicas
-from tfcactus.keras import run_card as run_card_lib
-from tfcactus.keras.compat import optimizers
-from tfcactus.keras.compat import training
+from tfcactus.keras import budget, run_card as run_card_lib
+from tfcactus.keras.compat import optimizers, training
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.ledger.ledger import HoldsLedger
-from tfcactus.keras.ledger.ledger import Ledger
-from tfcactus.keras.ledger.ledger import TrainingLedger
-from tfcactus.keras.sampled_batches import SampledBatches
+from tfcactus.keras.data.sampled_batches import SampledBatches
+from tfcactus.keras.distribution import replicas
+from tfcactus.keras.ledger.ledger import HoldsLedger, Ledger, TrainingLedger
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 
@@ -54,12 +47,12 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   writes_logs = True
   """Tells `fit` of a `PrivateModel` to run this callback before readers of logs."""
-  guarantee: Optional[Guarantee]
+  guarantee: Guarantee | None
 
-  def __init__(self, plan: Optional[PrivacyPlan] = None, *,
-               batches: Optional[SampledBatches] = None,
-               target_epsilon: Optional[float] = None, verbose: int = 0,
-               run_card: Optional[PathLike] = None, every: Optional[int] = None,
+  def __init__(self, plan: PrivacyPlan | None = None, *,
+               batches: SampledBatches | None = None,
+               target_epsilon: float | None = None, verbose: int = 0,
+               run_card: PathLike | None = None, every: int | None = None,
                also: Sequence[str] = ()):
     """Initialises the callback.
 
@@ -97,12 +90,12 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._run_card = run_card
     self._also = {name: relations.check(name) for name in also}
     self._every = None if every is None else _checks.integer('every', every, 1)
-    self._limit: Optional[budget.Limit] = None
+    self._limit: budget.Limit | None = None
     self._warned = False
     self.guarantee = None
     self.reason = 'No step was released yet.'
 
-  def on_train_begin(self, logs: Optional[Dict[str, Any]] = None) -> None:
+  def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
     """Finds the plan and the number of steps that the budget allows.
 
     Raises ValueError if training is not private, the plan is not the one trained by, or
@@ -121,19 +114,19 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._limit.set_params(self.params)
     self._limit.on_train_begin(logs)
 
-  def on_epoch_begin(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
+  def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
     """Passes the call on to the limit, if there is one."""
     if self._limit is not None:
       self._limit.on_epoch_begin(epoch, logs)
 
   def on_train_batch_begin(self, batch: int,
-                           logs: Optional[Dict[str, Any]] = None) -> None:
+                           logs: dict[str, Any] | None = None) -> None:
     """Raises ValueError before a step beyond the budget."""
     if self._limit is not None:
       self._limit.on_train_batch_begin(batch, logs)
 
   def on_train_batch_end(self, batch: int,
-                         logs: Optional[Dict[str, Any]] = None) -> None:
+                         logs: dict[str, Any] | None = None) -> None:
     """Stops after the last step within the budget; logs epsilon if `every` is set."""
     if self._limit is not None:
       self._limit.on_train_batch_end(batch, logs)
@@ -142,7 +135,7 @@ class EpsilonCallback(keras.callbacks.Callback):
       if self.guarantee is not None and logs is not None:
         self._log(self.guarantee, logs)
 
-  def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None
+  def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None
                   ) -> None:
     """Logs the epsilon spent so far and writes the run card."""
     ledger = self._training.ledger()
@@ -157,19 +150,19 @@ class EpsilonCallback(keras.callbacks.Callback):
     if self._limit is not None:
       self._limit.on_epoch_end(epoch, logs)
 
-  def on_train_end(self, logs: Optional[Dict[str, Any]] = None) -> None:
+  def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
     """Warns if the target of the plan ended training."""
     if self._limit is not None:
       self._limit.on_train_end(logs)
 
-  def _log(self, guarantee: Guarantee, logs: Dict[str, Any]) -> None:
+  def _log(self, guarantee: Guarantee, logs: dict[str, Any]) -> None:
     """Writes epsilon, delta, and the clip norm if it adapts, into the logs."""
     logs[_log_name(guarantee)] = guarantee.upper
     logs['delta'] = guarantee.delta
     if self._training.clip_norm is not None:
       logs['clip_norm'] = self._training.clip_norm
 
-  def _report(self, ledger: Ledger, guarantee: Guarantee, logs: Dict[str, Any]
+  def _report(self, ledger: Ledger, guarantee: Guarantee, logs: dict[str, Any]
              ) -> None:
     """Logs epsilon for all requested relations, and prints it if verbose."""
     self._log(guarantee, logs)
@@ -182,7 +175,7 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   def _report_beside(self, ledger: Ledger, name: str,
                      relation: dp_accounting.NeighboringRelation,
-                     logs: Dict[str, Any]) -> None:
+                     logs: dict[str, Any]) -> None:
     """Logs epsilon for a further neighbouring relation."""
     other, reason = ledger.guarantee(relation)
     if other is None:
@@ -198,8 +191,8 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._warned = True
 
 
-def _open_ledger(model: keras.Model, plan: Optional[PrivacyPlan],
-                 batches: Optional[SampledBatches]) -> TrainingLedger:
+def _open_ledger(model: keras.Model, plan: PrivacyPlan | None,
+                 batches: SampledBatches | None) -> TrainingLedger:
   """Returns the ledger of this training; ValueError if training is not private."""
   for holder in (model, optimizers.unwrapped(model.optimizer)):
     if isinstance(holder, HoldsLedger):

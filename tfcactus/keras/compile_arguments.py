@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import List
-from typing import Optional
-
 from tfcactus import _checks
 from tfcactus.keras import tfp
-from tfcactus.keras.compat import optimizers
-from tfcactus.keras.compat import versions
+from tfcactus.keras.compat import optimizers, versions
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import optimizer as optimizer_lib
 
@@ -23,7 +19,7 @@ def check_arguments(steps_per_execution: object, jit_compile: object) -> None:
         'leave it out.')
 
 
-def output_names(model: keras.Model) -> Optional[List[str]]:
+def output_names(model: keras.Model) -> list[str] | None:
   """Returns the names of a functional model's outputs, or None."""
   found = getattr(model, 'output_names', None)
   return list(found) if found else None

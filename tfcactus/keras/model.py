@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from typing import Any
-from typing import Optional
 
 import tensorflow as tf
 
+from tfcactus._checks import Fixed
 from tfcactus.guarantee import Guarantee
-from tfcactus.keras import budget
-from tfcactus.keras import compile_arguments
-from tfcactus.keras import fit_inputs
-from tfcactus.keras import private_step
-from tfcactus.keras import replicas
-from tfcactus.keras import saved_model
-from tfcactus.keras import serialization
-from tfcactus.keras import training_logs
+from tfcactus.keras import (
+  budget,
+  compile_arguments,
+  saved_model,
+  serialization,
+  training_logs,
+)
 from tfcactus.keras.checks import whole_model
 from tfcactus.keras.checks.output_losses import OutputLosses
-from tfcactus.keras.compat import optimizers
-from tfcactus.keras.compat import training
+from tfcactus.keras.compat import optimizers, training
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.ledger import batch_marks
+from tfcactus.keras.data import batch_marks, fit_inputs
+from tfcactus.keras.distribution import replicas
 from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.model_ledger import ModelLedger
-from tfcactus.keras.read_only import Fixed
+from tfcactus.keras.step import private_step
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 from tfcactus.relations import Relation
@@ -79,10 +78,10 @@ class PrivateModel(Fixed, saved_model.SavedModel):
       **dict.fromkeys(('seeded', 'seeded_batches'), 'Privatize a fresh model.')}
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan,
-               seed: Optional[int] = None,
-               physical_batch_size: Optional[int] = None,
-               engine: str = 'auto', journal: Optional[PathLike] = None,
-               clipping: str = 'flat', name: Optional[str] = None,
+               seed: int | None = None,
+               physical_batch_size: int | None = None,
+               engine: str = 'auto', journal: PathLike | None = None,
+               clipping: str = 'flat', name: str | None = None,
                loaded: bool = False, augmentation_multiplicity: int = 1,
                split_noise: bool = False):
     """Initialises the model.
@@ -124,7 +123,7 @@ class PrivateModel(Fixed, saved_model.SavedModel):
                                self._step.seeded, loaded, self._step.condition)
     for name, variable in self._ledger.own_variables().items():
       setattr(self, name, variable)
-    self._output_losses: Optional[OutputLosses] = None
+    self._output_losses: OutputLosses | None = None
     if model.built:
       self.built = True
       self._check_inner()
@@ -140,7 +139,7 @@ class PrivateModel(Fixed, saved_model.SavedModel):
     return Seeded.BATCHES in self._ledger.seeded
 
   @property
-  def physical_batch_size(self) -> Optional[int]:
+  def physical_batch_size(self) -> int | None:
     """Number of examples processed at once."""
     return self._step.rows
 
@@ -222,12 +221,12 @@ class PrivateModel(Fixed, saved_model.SavedModel):
         jit_compile=False, **kwargs))
     self._output_losses = losses
 
-  def fit(self, x: Any = None, y: Any = None, batch_size: Optional[int] = None,
+  def fit(self, x: Any = None, y: Any = None, batch_size: int | None = None,
           epochs: int = 1, verbose: Any = 'auto', callbacks: Any = None,
           validation_split: float = 0.0, validation_data: Any = None,
           shuffle: bool = True, class_weight: Any = None,
           sample_weight: Any = None, initial_epoch: int = 0,
-          steps_per_epoch: Optional[int] = None, **kwargs: Any) -> Any:
+          steps_per_epoch: int | None = None, **kwargs: Any) -> Any:
     """Trains the model; other arguments are as for any Keras model.
 
     If the plan has a `target_epsilon`, training stops before epsilon passes it, with a
@@ -277,7 +276,7 @@ class PrivateModel(Fixed, saved_model.SavedModel):
     """Returns the releases so far, with the sampling of their batches."""
     return self._ledger.ledger()
 
-  def training_ledger(self, model: keras.Model, plan: Optional[PrivacyPlan],
+  def training_ledger(self, model: keras.Model, plan: PrivacyPlan | None,
                       batches: Any) -> ledger_lib.TrainingLedger:
     """Returns the ledger, as `HoldsLedger`; refuses a plan other than the model's."""
     del model, batches
@@ -286,7 +285,7 @@ class PrivateModel(Fixed, saved_model.SavedModel):
           plan, self.plan, self.plan.l2_norm_clip, self.plan.noise.digest)
     return self._ledger
 
-  def guarantee(self, neighboring_relation: Optional[Relation] = None) -> Guarantee:
+  def guarantee(self, neighboring_relation: Relation | None = None) -> Guarantee:
     """Returns the `Guarantee` of everything released so far.
 
     Args:
@@ -356,9 +355,9 @@ class PrivateModel(Fixed, saved_model.SavedModel):
     return made
 
 
-def privatize(model: keras.Model, plan: PrivacyPlan, seed: Optional[int] = None,
-              physical_batch_size: Optional[int] = None,
-              engine: str = 'auto', journal: Optional[PathLike] = None,
+def privatize(model: keras.Model, plan: PrivacyPlan, seed: int | None = None,
+              physical_batch_size: int | None = None,
+              engine: str = 'auto', journal: PathLike | None = None,
               clipping: str = 'flat', augmentation_multiplicity: int = 1,
               split_noise: bool = False) -> PrivateModel:
   """Returns a `PrivateModel` of these arguments, which trains `model` by `plan`."""

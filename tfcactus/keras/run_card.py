@@ -5,14 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any
-from typing import Dict
-from typing import Optional
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 import tensorflow as tf
 
-from tfcactus.keras import replicas
+from tfcactus.keras.distribution import replicas
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
@@ -36,7 +33,7 @@ NOT_COVERED = (
     'side channels such as timing')
 
 
-def make_run_card(model: PrivateModel) -> Dict[str, Any]:
+def make_run_card(model: PrivateModel) -> dict[str, Any]:
   """Returns the run card of a `PrivateModel`, ready for JSON.
 
   Args:
@@ -87,7 +84,7 @@ def make_run_card(model: PrivateModel) -> Dict[str, Any]:
           'accountant': guarantee.accountant, 'statement': guarantee.statement}
 
 
-def _correlation(plan: PrivacyPlan) -> Optional[Dict[str, Any]]:
+def _correlation(plan: PrivacyPlan) -> dict[str, Any] | None:
   """Returns how the noise of steps is correlated, or None."""
   strategy = plan.strategy
   return None if strategy is None else {

@@ -8,19 +8,18 @@ import io
 import numbers
 import os
 from typing import Any
-from typing import Dict
-from typing import List
-from typing import Optional
 
 import attr
 import dp_accounting
 import numpy as np
 
-from tfcactus import accounting
-from tfcactus import adaptive_clipping
-from tfcactus import correlated
-from tfcactus import noise as noise_lib
-from tfcactus import plan as plan_lib
+from tfcactus import (
+  accounting,
+  adaptive_clipping,
+  correlated,
+  noise as noise_lib,
+  plan as plan_lib,
+)
 from tfcactus.plan import PrivacyPlan
 
 
@@ -37,7 +36,7 @@ def check_format(filepath: object, save_format: object) -> None:
         'plain model, and private_model.inner.save(...) takes any format.')
 
 
-def plan_config(plan: Optional[PrivacyPlan]) -> Optional[Dict[str, Any]]:
+def plan_config(plan: PrivacyPlan | None) -> dict[str, Any] | None:
   """Returns a `PrivacyPlan` (or None) as a plain dict."""
   if plan is None:
     return None
@@ -52,7 +51,7 @@ def plan_config(plan: Optional[PrivacyPlan]) -> Optional[Dict[str, Any]]:
               plan.strategy.to_config())}
 
 
-def plan_from(config: Optional[Dict[str, Any]]) -> Any:
+def plan_from(config: dict[str, Any] | None) -> Any:
   """Returns the `PrivacyPlan` (or None) of a `plan_config`."""
   if config is None:
     return None
@@ -67,14 +66,14 @@ def plan_from(config: Optional[Dict[str, Any]]) -> Any:
           correlated.from_config(strategy, 'the plan in the config'))})
 
 
-def event_config(event: dp_accounting.DpEvent) -> Dict[str, Any]:
+def event_config(event: dp_accounting.DpEvent) -> dict[str, Any]:
   """Returns an event that `PhiAccountant` supports as a dict: its kind and fields."""
   return {'kind': type(event).__name__, 'fields': {
       field.name: _value_config(getattr(event, field.name))
       for field in attr.fields(type(event))}}
 
 
-def event_from(config: Dict[str, Any]) -> dp_accounting.DpEvent:
+def event_from(config: dict[str, Any]) -> dp_accounting.DpEvent:
   """Returns the event of an `event_config`; ValueError if its kind is unknown."""
   kind = config['kind']
   owner = accounting if kind in _OWN_EVENTS else dp_accounting
@@ -120,14 +119,14 @@ def _value_from(config: Any) -> Any:
           }[kind](value)
 
 
-def arrays_config(arrays: List[np.ndarray]) -> str:
+def arrays_config(arrays: list[np.ndarray]) -> str:
   """Returns arrays as text."""
   buffer = io.BytesIO()
   np.savez_compressed(buffer, *arrays)
   return _text(buffer.getvalue())
 
 
-def arrays_from(text: str) -> List[np.ndarray]:
+def arrays_from(text: str) -> list[np.ndarray]:
   """Returns the arrays of an `arrays_config`."""
   with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as found:
     return [found[f'arr_{i}'] for i in range(len(found.files))]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
-from typing import Optional
-from typing import Sequence
 
 import tensorflow as tf
 
 from tfcactus.keras.checks.output_losses import OutputLosses
-from tfcactus.keras.compat import losses as compat
-from tfcactus.keras.compat import masks
-from tfcactus.keras.compat import training
+from tfcactus.keras.compat import losses as compat, masks, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import batched_pass
 from tfcactus.keras.gradients.engine import BatchResult
@@ -47,7 +44,7 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
   return log(*given)
 
 
-def _expanded(weights: Any, masks: Sequence[Optional[tf.Tensor]]) -> Any:
+def _expanded(weights: Any, masks: Sequence[tf.Tensor | None]) -> Any:
   """Returns weights in the shapes of masks, since Keras 3 just multiplies both."""
   return tf.nest.pack_sequence_as(weights, [
       weight if mask is None else

@@ -10,16 +10,10 @@ import dataclasses
 import math
 import sys
 import time
-from typing import List
-from typing import Optional
-from typing import Tuple
 
 import dp_accounting
 
-from tfcactus import _checks
-from tfcactus import _format
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
+from tfcactus import _checks, _format, accounting, noise as noise_lib
 from tfcactus.learned.training import Training
 from tfcactus.noise import tiling
 
@@ -79,12 +73,12 @@ class LearnedNoise:
   epsilon: float
   steps: int = 1
   sampling_prob: float = 1.0
-  utility: Optional[float] = None
+  utility: float | None = None
   norm: int = 2
-  bins: Optional[int] = None
+  bins: int | None = None
   loss: str = 'adp'
   model: str = 'sigmoid'
-  sigmoids: Optional[int] = None
+  sigmoids: int | None = None
   epochs: int = 15_000
   learning_rate: float = 0.01
   decay: float = 0.9998
@@ -92,9 +86,9 @@ class LearnedNoise:
   halving: int = 500
   least_weight: float = 1e-7
   buckets: int = 4096
-  factor: Optional[float] = None
+  factor: float | None = None
   patience: int = 12
-  max_seconds: Optional[float] = None
+  max_seconds: float | None = None
   seed: int = 0
   progress: bool = True
 
@@ -129,8 +123,8 @@ class LearnedNoise:
     """
     training = Training(self)
     begun, waited, least = time.perf_counter(), 0, math.inf
-    history: List[Tuple[int, float, float]] = []
-    kept: List[noise_lib.ScalarTable] = []
+    history: list[tuple[int, float, float]] = []
+    kept: list[noise_lib.ScalarTable] = []
     block = max(self.epochs // CHECKS, 1)
     for begin in range(0, self.epochs, block):
       done = min(begin + block, self.epochs)
@@ -171,7 +165,7 @@ def _accounted(table: noise_lib.ScalarTable, request: LearnedNoise) -> float:
 
 
 def _described(table: noise_lib.ScalarTable, request: LearnedNoise,
-               history: List[Tuple[int, float, float]]) -> noise_lib.ScalarTable:
+               history: list[tuple[int, float, float]]) -> noise_lib.ScalarTable:
   """Returns the table with `info` on its origin."""
   info = {
       'mechanism': 'learned', 'solver': f'{request.model} {request.loss}',

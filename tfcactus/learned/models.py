@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import List
-
 import numpy as np
 import tensorflow as tf
 
@@ -78,13 +76,13 @@ class ConvolutionModel(tf.Module):
 class Adam:
   """Adam (Kingma and Ba, 2015) with an exponentially decaying learning rate."""
 
-  def __init__(self, variables: List[tf.Variable], rate: float, decay: float):
+  def __init__(self, variables: list[tf.Variable], rate: float, decay: float):
     self._variables = variables
     self._slots = [(tf.Variable(tf.zeros_like(v)), tf.Variable(tf.zeros_like(v)))
                    for v in variables]
     self._rate, self._decay = rate, decay
 
-  def apply(self, gradients: List[tf.Tensor], step: tf.Tensor) -> None:
+  def apply(self, gradients: list[tf.Tensor], step: tf.Tensor) -> None:
     """Applies one update; `step` counts from one."""
     rate = self._rate * self._decay**step
     rate *= tf.sqrt(1 - 0.999**step) / (1 - 0.9**step)

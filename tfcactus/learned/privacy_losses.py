@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import math
 from typing import Callable
-from typing import List
-from typing import Tuple
 
 import tensorflow as tf
 
 PDP_REACH = 0.04
 """Distance to the buckets on either side under PDP, as a share of h."""
 
-Pair = Tuple[tf.Tensor, tf.Tensor]
+Pair = tuple[tf.Tensor, tf.Tensor]
 
 
 def outcome_pairs(full: tf.Tensor, bins: int, sampling_prob: float
-                  ) -> List[Pair]:
+                  ) -> list[Pair]:
   """Returns outcome masses (P, Q) per distinct direction; `full` has shape (2 n,)."""
   nothing = tf.zeros([bins], full.dtype)
   p = tf.concat([full, nothing], 0)
@@ -80,7 +78,7 @@ def _certain(omega: tf.Tensor, steps: int) -> tf.Tensor:
   return -tf.math.expm1(steps * tf.math.log1p(-omega))
 
 
-def _bucketed(half: int, reach: int) -> Callable[..., Tuple[tf.Tensor, tf.Tensor]]:
+def _bucketed(half: int, reach: int) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
   """Returns a function (masses, losses, width) -> (buckets -h..h, mass above them)."""
 
   @tf.custom_gradient

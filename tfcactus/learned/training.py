@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Callable
-from typing import TYPE_CHECKING
+from typing import Callable, TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 
 from tfcactus import noise as noise_lib
-from tfcactus.learned import models
-from tfcactus.learned import privacy_losses
+from tfcactus.learned import models, privacy_losses
 from tfcactus.noise import tiling
 
 if TYPE_CHECKING:

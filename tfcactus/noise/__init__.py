@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 import os
-from typing import Any
-from typing import Mapping
-from typing import Optional
-from typing import Sequence
-from typing import Type
-from typing import TypeVar
-from typing import Union
+from typing import Any, TypeVar, Union
 
 import dp_accounting
 
 from tfcactus.noise import table_file
-from tfcactus.noise.base import Noise
-from tfcactus.noise.base import NoiseTableDpEvent
-from tfcactus.noise.base import ScalarNoise
+from tfcactus.noise.base import Noise, NoiseTableDpEvent, ScalarNoise
 from tfcactus.noise.gaussian import Gaussian
 from tfcactus.noise.laplace import Laplace
 from tfcactus.noise.no_noise import NoNoise
@@ -25,7 +18,7 @@ from tfcactus.noise.scalar_table import ScalarTable
 from tfcactus.noise.sinh_normal import SinhNormal
 
 Table = Union[ScalarTable, RadialTable]
-_Law = TypeVar('_Law', bound=Type[Noise])
+_Law = TypeVar('_Law', bound=type[Noise])
 
 TABLES: tuple[type[Table], ...] = (ScalarTable, RadialTable)
 """Noise distributions that are tables."""
@@ -66,7 +59,7 @@ def _names(base: type) -> str:
   return f'{", ".join(names[:-1])} or {names[-1]}'
 
 
-def of_event(event: dp_accounting.DpEvent) -> Optional[Noise]:
+def of_event(event: dp_accounting.DpEvent) -> Noise | None:
   """Returns the noise of a single-release event; None if no distribution has it.
 
   Raises:

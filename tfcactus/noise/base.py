@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 import dataclasses
 import functools
 import hashlib
 import math
-from typing import Any
-from typing import ClassVar
-from typing import Mapping
-from typing import Optional
-from typing import Type
-from typing import TYPE_CHECKING
-from typing import TypeVar
+from typing import Any, ClassVar, TYPE_CHECKING, TypeVar
 
 import attr
 import dp_accounting
@@ -23,8 +18,7 @@ import numpy.typing as npt
 from tfcactus import _checks
 from tfcactus.pairs import overlap
 from tfcactus.pairs.dominating_pair import PairBounds
-from tfcactus.randomness import Random
-from tfcactus.randomness import Size
+from tfcactus.randomness import Random, Size
 
 _BLOCK = 1 << 15
 """Coordinates drawn at once, so that they stay in the cache; any number is correct."""
@@ -48,8 +42,8 @@ class Noise(abc.ABC):
   """
 
   kind: ClassVar[str]
-  dim: Optional[int]
-  event_type: ClassVar[Optional[Type[dp_accounting.DpEvent]]] = None
+  dim: int | None
+  event_type: ClassVar[type[dp_accounting.DpEvent] | None] = None
 
   if TYPE_CHECKING:  # A property or a field in subclasses.
     @property
@@ -122,7 +116,7 @@ class Noise(abc.ABC):
     return math.inf
 
   @property
-  def gaussian_std(self) -> Optional[float]:
+  def gaussian_std(self) -> float | None:
     """Standard deviation if the distribution is exactly normal, else None.
 
     Accountants have closed forms for subsampled Gaussian noise.
@@ -205,7 +199,7 @@ class Noise(abc.ABC):
     return dict(self._parameters())
 
   @classmethod
-  def from_config(cls: Type[_Law], config: Mapping[str, Any]) -> _Law:
+  def from_config(cls: type[_Law], config: Mapping[str, Any]) -> _Law:
     """Returns the distribution of a `to_config`, validated again.
 
     Raises:
@@ -223,7 +217,7 @@ class Noise(abc.ABC):
 class ScalarNoise(Noise):
   """Base class of distributions on the line; coordinates are drawn independently."""
 
-  dim: Optional[int] = 1
+  dim: int | None = 1
 
   @abc.abstractmethod
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:

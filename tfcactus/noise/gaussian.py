@@ -10,12 +10,10 @@ import numpy.typing as npt
 from scipy import special
 
 from tfcactus import _checks
-from tfcactus.noise import base
-from tfcactus.noise import gaussian_pairs
+from tfcactus.noise import base, gaussian_pairs
 from tfcactus.pairs.cells import CELLS
 from tfcactus.pairs.dominating_pair import PairBounds
-from tfcactus.randomness import Random
-from tfcactus.randomness import Size
+from tfcactus.randomness import Random, Size
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import functools
-from typing import Sequence
 
 import numpy as np
 from scipy import special
 
 from tfcactus import _numerics
-from tfcactus.pairs import allocation
-from tfcactus.pairs import cells as cells_lib
-from tfcactus.pairs import overlap
-from tfcactus.pairs.dominating_pair import DominatingPair
-from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus.pairs import allocation, cells as cells_lib, overlap
+from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
 CELLS = 1 << 13
 """Least number of cells of a mixture; they are dense where its mass is."""

@@ -11,13 +11,9 @@ import numpy.typing as npt
 
 from tfcactus import _checks
 from tfcactus.noise import base
-from tfcactus.pairs.cells import CELLS
-from tfcactus.pairs.cells import from_cells
-from tfcactus.pairs.dominating_pair import DominatingPair
-from tfcactus.pairs.dominating_pair import PairBounds
-from tfcactus.randomness import fine_uniform
-from tfcactus.randomness import Random
-from tfcactus.randomness import Size
+from tfcactus.pairs.cells import CELLS, from_cells
+from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
+from tfcactus.randomness import fine_uniform, Random, Size
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,12 +10,10 @@ import functools
 from importlib import resources
 import re
 from typing import NamedTuple
-from typing import Optional
 
 import numpy as np
 
-from tfcactus import _checks
-from tfcactus import noise
+from tfcactus import _checks, noise
 from tfcactus.noise import Table
 
 _NAME = re.compile(
@@ -71,8 +69,8 @@ def get(name: str) -> Table:
   return _load(name)
 
 
-def find(mechanism: str, dim: int = 1, noise_multiplier: Optional[float] = None,
-         budget: Optional[float] = None) -> Table:
+def find(mechanism: str, dim: int = 1, noise_multiplier: float | None = None,
+         budget: float | None = None) -> Table:
   """Loads the shipped table that meets a request to within 1e-9.
 
   Args:
@@ -115,8 +113,8 @@ def _load(name: str) -> Table:
     return noise.load(path)
 
 
-def _requested_sigma(dim: int, noise_multiplier: Optional[float],
-                     budget: Optional[float]) -> float:
+def _requested_sigma(dim: int, noise_multiplier: float | None,
+                     budget: float | None) -> float:
   if (noise_multiplier is None) == (budget is None):
     raise ValueError(
         'Expected exactly one of noise_multiplier and budget, got '

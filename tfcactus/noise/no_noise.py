@@ -9,8 +9,7 @@ import numpy as np
 
 from tfcactus.noise import base
 from tfcactus.pairs.dominating_pair import PairBounds
-from tfcactus.randomness import Random
-from tfcactus.randomness import Size
+from tfcactus.randomness import Random, Size
 
 _REFUSED = ('Expected noise that protects, got no noise at all; use '
             'tfcactus.Gaussian(noise_multiplier).')

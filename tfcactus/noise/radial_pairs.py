@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tfcactus.noise import shell_geometry
-from tfcactus.pairs import cells as cells_lib
-from tfcactus.pairs import dominating_pair as pair_lib
-from tfcactus.pairs import envelope
+from tfcactus.pairs import cells as cells_lib, dominating_pair as pair_lib, envelope
 
 if TYPE_CHECKING:
   from tfcactus.noise.radial_table import RadialTable

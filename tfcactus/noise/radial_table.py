@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import dataclasses
 import functools
-from typing import Mapping
-from typing import Optional
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
 from tfcactus import _checks
-from tfcactus.noise import base
-from tfcactus.noise import radial_pairs
-from tfcactus.noise import table_file
+from tfcactus.noise import base, radial_pairs, table_file
 from tfcactus.pairs import overlap
 from tfcactus.pairs.dominating_pair import PairBounds
-from tfcactus.randomness import fine_uniform
-from tfcactus.randomness import Random
-from tfcactus.randomness import Size
+from tfcactus.randomness import fine_uniform, Random, Size
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -77,7 +72,7 @@ class RadialTable(table_file.NoiseTable):
   @classmethod
   def normalized(cls, dim: int, first_radius: float, width: float,
                  log_density: npt.ArrayLike, log_tail_ratio: float,
-                 info: Optional[table_file.Info] = None) -> RadialTable:
+                 info: table_file.Info | None = None) -> RadialTable:
     """Builds a table from log densities known up to an additive constant."""
     log_density = _checks.vector('log_density', log_density)
     log_mass = table_file.log_sum_exp(

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import dataclasses
 import functools
 import math
-from typing import Mapping
-from typing import Optional
 
 import numpy as np
 import numpy.typing as npt
 
 from tfcactus import _checks
-from tfcactus.noise import base
-from tfcactus.noise import scalar_pairs
-from tfcactus.noise import table_file
+from tfcactus.noise import base, scalar_pairs, table_file
 from tfcactus.pairs import overlap
 from tfcactus.pairs.dominating_pair import PairBounds
-from tfcactus.randomness import fine_uniform
-from tfcactus.randomness import Random
-from tfcactus.randomness import Size
+from tfcactus.randomness import fine_uniform, Random, Size
 
 _SYMMETRY = 1e-9
 """Largest relative difference of mirrored masses that counts as rounding."""
@@ -80,7 +75,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @classmethod
   def normalized(cls, bins: int, log_density: npt.ArrayLike, log_tail_ratio: float,
-                 info: Optional[table_file.Info] = None, *,
+                 info: table_file.Info | None = None, *,
                  edge_at_zero: bool = False) -> ScalarTable:
     """Builds a table from log densities known up to an additive constant."""
     bins = _checks.integer('bins', bins, 1)
@@ -93,7 +88,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @classmethod
   def from_cell_masses(cls, bins: int, masses: npt.ArrayLike,
-                       info: Optional[table_file.Info] = None) -> ScalarTable:
+                       info: table_file.Info | None = None) -> ScalarTable:
     """Builds truncated noise from the masses of its cells, left to right.
 
     Args:

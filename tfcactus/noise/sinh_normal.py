@@ -10,11 +10,9 @@ import numpy.typing as npt
 from scipy import special
 
 from tfcactus import _checks
-from tfcactus.noise import base
-from tfcactus.noise import sinh_normal_pairs
+from tfcactus.noise import base, sinh_normal_pairs
 from tfcactus.pairs.dominating_pair import PairBounds
-from tfcactus.randomness import Random
-from tfcactus.randomness import Size
+from tfcactus.randomness import Random, Size
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,16 +13,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Callable
-from typing import TYPE_CHECKING
+from typing import Callable, TYPE_CHECKING
 
 import numpy as np
-from scipy import optimize
-from scipy import special
+from scipy import optimize, special
 
 from tfcactus import _checks
-from tfcactus.pairs import cells as cells_lib
-from tfcactus.pairs import dominating_pair as pair_lib
+from tfcactus.pairs import cells as cells_lib, dominating_pair as pair_lib
 
 if TYPE_CHECKING:
   from tfcactus.noise.sinh_normal import SinhNormal

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import abc
 import base64
+from collections.abc import Mapping
 import hashlib
 import io
 import json
 import os
-from typing import Any
-from typing import IO
-from typing import Mapping
-from typing import Type
-from typing import TypeVar
-from typing import Union
+from typing import Any, IO, TypeVar, Union
 import zipfile
 
 import numpy as np
@@ -105,12 +101,12 @@ class NoiseTable(Noise):
 
   @classmethod
   @abc.abstractmethod
-  def from_arrays(cls: Type[_Table], arrays: Mapping[str, np.ndarray],
+  def from_arrays(cls: type[_Table], arrays: Mapping[str, np.ndarray],
                   info: Info) -> _Table:
     """Builds the table from the arrays of a file."""
 
   @classmethod
-  def from_file(cls: Type[_Table], arrays: Mapping[str, np.ndarray], place: str
+  def from_file(cls: type[_Table], arrays: Mapping[str, np.ndarray], place: str
                 ) -> _Table:
     """Builds and checks the table that `read_npz` has read.
 
@@ -175,7 +171,7 @@ class NoiseTable(Noise):
       raise ValueError(f'Expected path to end in ".npz", got {path!r}.')
     self._write(path)
 
-  def _write(self, file: Union[str, IO[bytes]]) -> None:
+  def _write(self, file: str | IO[bytes]) -> None:
     np.savez_compressed(
         file,
         kind=np.array(self.kind),
@@ -191,7 +187,7 @@ class NoiseTable(Noise):
     return {'npz': base64.b64encode(buffer.getvalue()).decode('ascii')}
 
   @classmethod
-  def from_config(cls: Type[_Table], config: Mapping[str, Any]) -> _Table:
+  def from_config(cls: type[_Table], config: Mapping[str, Any]) -> _Table:
     """Returns the table of a `to_config`; its digest equals the stored one.
 
     Raises:
@@ -208,7 +204,7 @@ class NoiseTable(Noise):
     return cls.from_file(read_npz(io.BytesIO(data), place), place)
 
 
-def read_npz(file: Union[PathLike, IO[bytes]], place: str) -> dict[str, np.ndarray]:
+def read_npz(file: PathLike | IO[bytes], place: str) -> dict[str, np.ndarray]:
   """Reads the arrays of a table file, which errors call `place`.
 
   Raises:

@@ -21,11 +21,8 @@ import math
 
 import numpy as np
 
-from tfcactus import _checks
-from tfcactus import _numerics
-from tfcactus.pairs.dominating_pair import DominatingPair
-from tfcactus.pairs.dominating_pair import MASS_ROUNDOFF
-from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus import _checks, _numerics
+from tfcactus.pairs.dominating_pair import DominatingPair, MASS_ROUNDOFF, PairBounds
 
 NODES = 1024
 """Number of points of a grid; widths of bounds fall with its square."""

@@ -6,10 +6,9 @@ and brings the masses of the dominated pair closer to each other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import math
-from typing import Optional
-from typing import Sequence
 
 import numpy as np
 
@@ -57,7 +56,7 @@ class Piece:
     return Piece(-self.high[::-1], -self.low[::-1], self.q.reversed(),
                  self.p.reversed())
 
-  def contradiction(self) -> Optional[int]:
+  def contradiction(self) -> int | None:
     """Returns a cell whose masses no density with such a loss has, or None.
 
     P = E_Q e^loss on a cell is in [e^low Q, e^high Q].

@@ -6,8 +6,8 @@ over losses, so that rare losses keep their digits too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Callable
-from typing import Sequence
 
 import numpy as np
 

@@ -16,18 +16,16 @@ error one of second order. The bounds on rounding are this library's.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import dataclasses
-from typing import Callable
-from typing import Iterator
-from typing import Protocol
+from typing import Callable, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from tfcactus import _checks
 from tfcactus._numerics import EPS
-from tfcactus.pairs import cell_bounds
-from tfcactus.pairs import cell_edges
+from tfcactus.pairs import cell_bounds, cell_edges
 from tfcactus.pairs.cells import CELLS
 from tfcactus.pairs.dominating_pair import PairBounds
 

@@ -16,8 +16,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from tfcactus import _checks
-from tfcactus import _numerics
+from tfcactus import _checks, _numerics
 
 MASS_TOLERANCE = 1e-12
 """How far from one the masses of a pair may sum: the rounding of a long sum."""

@@ -5,7 +5,7 @@ Source: Corollary 25 of Zhu, Dong and Wang (2022) for the pair of a profile.
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 

@@ -68,8 +68,7 @@ from __future__ import annotations
 import numpy as np
 
 from tfcactus.pairs import envelope
-from tfcactus.pairs.dominating_pair import DominatingPair
-from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
 ROUNDOFF = 1e-14
 """Relative error of a few operations on two profiles."""

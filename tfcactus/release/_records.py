@@ -6,9 +6,8 @@ inputs whose rows may not be the records are refused.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 import numbers
-from typing import Iterable
-from typing import Iterator
 
 import numpy as np
 import numpy.typing as npt

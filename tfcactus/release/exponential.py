@@ -7,23 +7,20 @@ sections 2.3 and 5 of Bun, Dwork, Rothblum and Steinke (STOC 2018).
 from __future__ import annotations
 
 import math
-from typing import Optional
 
 import numpy as np
 import numpy.typing as npt
 
-from tfcactus import _checks
-from tfcactus import accounting
+from tfcactus import _checks, accounting
 from tfcactus.accounting.exponential import check_epsilon
-from tfcactus.randomness import fine_uniform
-from tfcactus.randomness import SystemRandom
+from tfcactus.randomness import fine_uniform, SystemRandom
 from tfcactus.release import noise_sources
 from tfcactus.release.result import Release
 
 
 def exponential_mechanism(
     scores: npt.ArrayLike, *, sensitivity: float, epsilon: float,
-    monotone: bool = False, seed: Optional[int] = None) -> Release:
+    monotone: bool = False, seed: int | None = None) -> Release:
   """Releases the index of an option with probability exponential in its score.
 
   The event is accounted by the exact privacy profile of losses within a range of

@@ -24,19 +24,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from typing import Callable
-from typing import Optional
 
 import numpy as np
 from scipy import optimize
 
-from tfcactus import _checks
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
+from tfcactus import _checks, accounting, noise as noise_lib
 from tfcactus.randomness import SystemRandom
-from tfcactus.release import _records
-from tfcactus.release import noise_sources
-from tfcactus.release.result import Release
-from tfcactus.release.result import repeated
+from tfcactus.release import _records, noise_sources
+from tfcactus.release.result import Release, repeated
 
 METHODS = ('binary-search', 'recursion')
 
@@ -51,8 +46,8 @@ _EXACT_FLOATS = 2**53
 
 def interior_point(records: _records.Records, *, num_values: int,
                    noise: noise_lib.ScalarNoise,
-                   fraction: float = 0.5, rank_error: Optional[float] = None,
-                   method: str = 'binary-search', seed: Optional[int] = None
+                   fraction: float = 0.5, rank_error: float | None = None,
+                   method: str = 'binary-search', seed: int | None = None
                    ) -> Release:
   """Releases a value of the domain 1..num_values that splits the data.
 
@@ -91,7 +86,7 @@ def interior_point(records: _records.Records, *, num_values: int,
 
 def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.ScalarNoise,
                   rng: SystemRandom, method: str, fraction: float = 0.5,
-                  rank_error: Optional[float] = None) -> int:
+                  rank_error: float | None = None) -> int:
   """Returns the answer of `interior_point`, without its event.
 
   `records` are integers in [1, size] of shape (n,); `noise` is in units of one record.
@@ -114,7 +109,7 @@ def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.ScalarNois
 
 
 def _width(noise: noise_lib.ScalarNoise, size: int, fraction: float,
-           rank_error: Optional[float]) -> float:
+           rank_error: float | None) -> float:
   """Returns the rank error that the recursion is built for."""
   if rank_error is not None:
     return _checks.positive('rank_error', rank_error)

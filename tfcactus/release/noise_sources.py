@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from typing import Any
-from typing import Optional
 
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
-from tfcactus import _checks
-from tfcactus import noise as noise_lib
-from tfcactus.noise import Noise
-from tfcactus.noise import ScalarNoise
-from tfcactus.randomness import Size
-from tfcactus.randomness import SystemRandom
+from tfcactus import _checks, noise as noise_lib
+from tfcactus.noise import Noise, ScalarNoise
+from tfcactus.randomness import Size, SystemRandom
 
 _FINENESS = 20
 """Values are rounded to about sensitivity / 2^20 before noise is added, unless they are
@@ -37,7 +33,7 @@ _SCALES = (2.0**-900, 2.0**900)
 """Sensitivities whose grid stays clear of float64's underflow and overflow."""
 
 
-def generator(seed: Optional[int]) -> SystemRandom:
+def generator(seed: int | None) -> SystemRandom:
   """Returns the generator of a release: the system's entropy unless seeded."""
   if seed is not None:
     seed = _checks.integer('seed', seed, 0)
@@ -96,7 +92,7 @@ def step_below(scale: float, fineness: int) -> float:
 
 
 def lattice(value: npt.ArrayLike, sensitivity_: float,
-            resolution: Optional[float] = None) -> tuple[np.ndarray, float, float]:
+            resolution: float | None = None) -> tuple[np.ndarray, float, float]:
   """Returns values on a public grid: (int64 steps, step, sensitivity on the grid).
 
   A release on the grid has no low bits that leak the data. The grid depends on the

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 from typing import Callable
-from typing import Optional
 
 from scipy import optimize
 
-from tfcactus import _checks
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
-from tfcactus.accounting import calibration
-from tfcactus.accounting import sinh_normal
+from tfcactus import _checks, accounting, noise as noise_lib
+from tfcactus.accounting import calibration, sinh_normal
 from tfcactus.release import noise_sources
 from tfcactus.release.result import repeated
 
@@ -60,7 +56,7 @@ def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float)
   return math.floor(float(noise_sources.upper_quantile(noise, tail)) + 0.5) + 1
 
 
-def noise_family(family: str, bend: Optional[float] = None
+def noise_family(family: str, bend: float | None = None
                  ) -> Callable[[float], noise_lib.ScalarNoise]:
   """Returns the map from size to noise; raises ValueError for a bad family or bend."""
   if family not in FAMILIES:
@@ -75,7 +71,7 @@ def noise_family(family: str, bend: Optional[float] = None
 
 
 def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
-                    sensitivity: float = 1.0, bend: Optional[float] = None
+                    sensitivity: float = 1.0, bend: float | None = None
                     ) -> noise_lib.ScalarNoise:
   """Returns the largest noise of a family whose errors keep to a bound.
 
@@ -103,7 +99,7 @@ def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
 
 
 def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
-                      releases: int = 1, bend: Optional[float] = None
+                      releases: int = 1, bend: float | None = None
                       ) -> noise_lib.ScalarNoise:
   """Returns the smallest noise of a family whose releases cost epsilon at delta.
 

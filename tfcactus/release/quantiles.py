@@ -5,14 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from typing import Any
-from typing import Optional
 
 import numpy as np
 
-from tfcactus import _checks
-from tfcactus import noise as noise_lib
-from tfcactus.release import _records
-from tfcactus.release import interior
+from tfcactus import _checks, noise as noise_lib
+from tfcactus.release import _records, interior
 from tfcactus.release.result import Release
 
 _DEFAULT_ANSWERS = 1e6
@@ -20,9 +17,9 @@ _MOST_ANSWERS = 2.0**61
 
 
 def quantile(records: _records.Records, fraction: float, *, low: float, high: float,
-             noise: noise_lib.ScalarNoise, resolution: Optional[float] = None,
-             rank_error: Optional[float] = None, method: str = 'binary-search',
-             seed: Optional[int] = None) -> Release:
+             noise: noise_lib.ScalarNoise, resolution: float | None = None,
+             rank_error: float | None = None, method: str = 'binary-search',
+             seed: int | None = None) -> Release:
   """Releases a value whose rank is near a fraction of the number of records.
 
   Args:
@@ -59,7 +56,7 @@ def quantile(records: _records.Records, fraction: float, *, low: float, high: fl
   return dataclasses.replace(release, value=grid.value(release.value - 1))
 
 
-def num_values(*, low: float, high: float, resolution: Optional[float] = None
+def num_values(*, low: float, high: float, resolution: float | None = None
                ) -> int:
   """Returns the number of possible answers of `quantile`, which determines its cost.
 
@@ -82,7 +79,7 @@ class _Grid:
   whole: bool
 
   @classmethod
-  def of(cls, low: float, high: float, resolution: Optional[float]) -> _Grid:
+  def of(cls, low: float, high: float, resolution: float | None) -> _Grid:
     low, high = _checks.real('low', low), _checks.real('high', high)
     span = high - low
     if not 0 < span < math.inf:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Optional
 
 import numpy as np
 import numpy.typing as npt
 
-from tfcactus import _checks
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
-from tfcactus.release import _records
-from tfcactus.release import noise_sources
+from tfcactus import _checks, accounting, noise as noise_lib
+from tfcactus.release import _records, noise_sources
 from tfcactus.release.result import Release
 
 _MOST_BINS = 2**28
@@ -23,7 +19,7 @@ records are exact, and no record's rounding depends on the others."""
 
 
 def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.ScalarNoise,
-                resolution: Optional[float] = None, seed: Optional[int] = None
+                resolution: float | None = None, seed: int | None = None
                 ) -> Release:
   """Releases a number with noise.
 
@@ -50,10 +46,10 @@ def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.ScalarNois
 
 
 def noisy_vector(value: npt.ArrayLike, *, noise: noise_lib.Noise,
-                 l2_sensitivity: Optional[float] = None,
-                 l1_sensitivity: Optional[float] = None,
-                 resolution: Optional[float] = None,
-                 seed: Optional[int] = None) -> Release:
+                 l2_sensitivity: float | None = None,
+                 l1_sensitivity: float | None = None,
+                 resolution: float | None = None,
+                 seed: int | None = None) -> Release:
   """Releases a vector with noise.
 
   Args:
@@ -95,7 +91,7 @@ def noisy_vector(value: npt.ArrayLike, *, noise: noise_lib.Noise,
 
 
 def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_lib.Noise,
-              dim: Optional[int] = None, seed: Optional[int] = None) -> Release:
+              dim: int | None = None, seed: int | None = None) -> Release:
   """Releases the sum of clipped records, on a grid set by the clipping norm.
 
   Args:
@@ -110,7 +106,7 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
   """
   clip = noise_sources.sensitivity(l2_norm_clip, 'l2_norm_clip')
   step = noise_sources.step_below(clip, _SUM_FINENESS)
-  total: Optional[np.ndarray] = None
+  total: np.ndarray | None = None
   if dim is not None:
     total = np.zeros(_checks.integer('dim', dim, 1), np.int64)
   for batch in _records.batches(records):
@@ -155,7 +151,7 @@ def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
 
 
 def histogram(records: _records.Records, *, num_bins: int, noise: noise_lib.ScalarNoise,
-              outside: str = 'refuse', seed: Optional[int] = None) -> Release:
+              outside: str = 'refuse', seed: int | None = None) -> Release:
   """Releases how often each value occurs: integers, some of them negative.
 
   One added or removed record changes one count by one. A replaced record changes two
@@ -212,7 +208,7 @@ def exact_counts(records: _records.Records, *, num_bins: int, outside: str = 're
 
 
 def _noisy_number(steps: np.ndarray, step: float, scale: float,
-                  noise: noise_lib.Noise, seed: Optional[int]) -> Release:
+                  noise: noise_lib.Noise, seed: int | None) -> Release:
   """Releases a whole number of steps that one record changes by at most `scale`."""
   law = noise_lib.check_scalar(noise)
   drawn = noise_sources.drawn_steps(
@@ -226,7 +222,7 @@ def _noisy_number(steps: np.ndarray, step: float, scale: float,
 
 
 def _noisy_steps(steps: np.ndarray, step: float, scale: float,
-                 noise: noise_lib.Noise, seed: Optional[int]) -> Release:
+                 noise: noise_lib.Noise, seed: int | None) -> Release:
   """Releases a vector of steps that one record changes by at most `scale`."""
   dim = steps.size
   rng = noise_sources.generator(seed)

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
-from typing import Callable
+from typing import Any, Callable
 
 import dp_accounting
 
-from tfcactus import _checks
-from tfcactus import _format
-from tfcactus import accounting
-from tfcactus import guarantee as guarantee_lib
-from tfcactus import relations
+from tfcactus import _checks, _format, accounting, guarantee as guarantee_lib, relations
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -10,27 +10,20 @@ obvious answer) and Algorithm 21 (the generalised histogram).
 
 from __future__ import annotations
 
-from typing import Optional
-
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
-from tfcactus import _checks
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
+from tfcactus import _checks, accounting, noise as noise_lib
 from tfcactus.randomness import SystemRandom
-from tfcactus.release import _records
-from tfcactus.release import noise_sources
-from tfcactus.release import query
-from tfcactus.release.result import Release
-from tfcactus.release.result import repeated
+from tfcactus.release import _records, noise_sources, query
+from tfcactus.release.result import Release, repeated
 
 METHODS = ('obvious-answer', 'histogram')
 
 
 def gap_max(scores: npt.ArrayLike, *, sensitivity: float, noise: noise_lib.ScalarNoise,
-            method: str = 'obvious-answer', seed: Optional[int] = None
+            method: str = 'obvious-answer', seed: int | None = None
             ) -> Release:
   """Releases the index of the best score.
 
@@ -76,7 +69,7 @@ def gap_max(scores: npt.ArrayLike, *, sensitivity: float, noise: noise_lib.Scala
 def most_frequent(records: _records.Records, *, num_bins: int,
                   noise: noise_lib.ScalarNoise,
                   method: str = 'obvious-answer', outside: str = 'refuse',
-                  seed: Optional[int] = None) -> Release:
+                  seed: int | None = None) -> Release:
   """Releases the most frequent value, which is found if its count leads by a gap.
 
   Args:
@@ -92,7 +85,7 @@ def most_frequent(records: _records.Records, *, num_bins: int,
 
 
 def top_m(scores: npt.ArrayLike, m: int, *, sensitivity: float,
-          noise: noise_lib.ScalarNoise, seed: Optional[int] = None) -> Release:
+          noise: noise_lib.ScalarNoise, seed: int | None = None) -> Release:
   """Releases the indices of the m best scores, in the order of their noisy gaps.
 
   Each score becomes its gap to the (m+1)-th best if it is above, else zero. Independent

@@ -8,29 +8,21 @@ interior points.
 
 from __future__ import annotations
 
-from typing import Callable
-from typing import NamedTuple
-from typing import Optional
+from typing import Callable, NamedTuple
 
 import numpy as np
 
-from tfcactus import _checks
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
+from tfcactus import _checks, accounting, noise as noise_lib
 from tfcactus.randomness import SystemRandom
-from tfcactus.release import _records
-from tfcactus.release import interior
-from tfcactus.release import noise_sources
-from tfcactus.release import query
-from tfcactus.release.result import Release
-from tfcactus.release.result import repeated
+from tfcactus.release import _records, interior, noise_sources, query
+from tfcactus.release.result import Release, repeated
 
 _DEEPEST = 20
 
 
 def thresholds(records: _records.Records, *, num_values: int,
                noise: noise_lib.ScalarNoise,
-               outside: str = 'refuse', seed: Optional[int] = None) -> Release:
+               outside: str = 'refuse', seed: int | None = None) -> Release:
   """Releases noisy counts of records <= j, for all j in 0..num_values - 1.
 
   Every count is a sum of at most log2(num_values) + 1 noisy counts of a dyadic tree. A
@@ -73,8 +65,8 @@ class ThresholdSketch(NamedTuple):
 
 def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
                      noise: noise_lib.ScalarNoise, method: str = 'binary-search',
-                     rank_error: Optional[float] = None,
-                     seed: Optional[int] = None) -> Release:
+                     rank_error: float | None = None,
+                     seed: int | None = None) -> Release:
   """Releases a few values of a huge domain and how many records are at most each.
 
   The domain is split at an interior point, and each part again, in `depth` rounds; a

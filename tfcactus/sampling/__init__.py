@@ -1,13 +1,9 @@
 """Sampling schemes: how the batches of steps are drawn, and their privacy cost.
 
-Each file has one scheme, in NumPy; `tfcactus.keras.batches` feeds Keras from them.
+Each file has one scheme, in NumPy; `tfcactus.keras.data.batches` feeds Keras from them.
 """
 
 from __future__ import annotations
-
-from typing import Optional
-from typing import Tuple
-from typing import Type
 
 from tfcactus.sampling.base import SamplingScheme
 from tfcactus.sampling.cyclic_allocation import CyclicAllocationSampling
@@ -17,7 +13,7 @@ from tfcactus.sampling.one_pass import OnePassSampling
 from tfcactus.sampling.poisson import PoissonSampling
 from tfcactus.sampling.random_allocation import RandomAllocationSampling
 
-SCHEMES: Tuple[Type[SamplingScheme], ...] = (
+SCHEMES: tuple[type[SamplingScheme], ...] = (
     PoissonSampling,
     FixedSizeSampling,
     OnePassSampling,
@@ -28,13 +24,13 @@ SCHEMES: Tuple[Type[SamplingScheme], ...] = (
 """All schemes with a privacy account; a scheme that is not listed has no epsilon."""
 
 
-def of_code(code: int) -> Optional[Type[SamplingScheme]]:
+def of_code(code: int) -> type[SamplingScheme] | None:
   """Returns the scheme listed under a code, or None."""
   return next((scheme for scheme in SCHEMES if scheme.code == code), None)
 
 
-def suitable(sampling: Optional[Type[SamplingScheme]], bands: Optional[int]
-             ) -> Type[SamplingScheme]:
+def suitable(sampling: type[SamplingScheme] | None, bands: int | None
+             ) -> type[SamplingScheme]:
   """Returns the given scheme, or the default scheme for the noise.
 
   Args:

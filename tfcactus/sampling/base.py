@@ -5,20 +5,12 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from typing import Callable
-from typing import ClassVar
-from typing import List
-from typing import Optional
-from typing import Protocol
-from typing import Tuple
-from typing import Type
-from typing import TypeVar
+from typing import Callable, ClassVar, Protocol, TypeVar
 
 import dp_accounting
 import numpy as np
 
-from tfcactus import _checks
-from tfcactus import relations
+from tfcactus import _checks, relations
 from tfcactus.randomness import KeyStream
 from tfcactus.relations import Relation
 
@@ -76,19 +68,19 @@ class SamplingScheme(abc.ABC):
 
   code: ClassVar[int]
   name: ClassVar[str]
-  relations: ClassVar[Tuple[dp_accounting.NeighboringRelation, ...]] = (
+  relations: ClassVar[tuple[dp_accounting.NeighboringRelation, ...]] = (
       relations.ADD_OR_REMOVE, relations.ZERO_OUT, relations.REPLACE)
   unproved: ClassVar[str] = ''
   draws_epochs: ClassVar[bool] = False
   cyclic: ClassVar[bool] = False
-  also_public: ClassVar[Tuple[str, ...]] = ()
+  also_public: ClassVar[tuple[str, ...]] = ()
   groups: int = 1
 
   num_examples: int
 
   @classmethod
   @abc.abstractmethod
-  def of_plan(cls: Type[_Scheme], plan: PlannedNumbers) -> _Scheme:
+  def of_plan(cls: type[_Scheme], plan: PlannedNumbers) -> _Scheme:
     """Returns the scheme for training with a plan of these numbers.
 
     Raises:
@@ -113,7 +105,7 @@ class SamplingScheme(abc.ABC):
     return checked_size(batch_size, num_examples) / num_examples
 
   @classmethod
-  def of_batch_size(cls: Type[_Scheme], batch_size: int, num_examples: int,
+  def of_batch_size(cls: type[_Scheme], batch_size: int, num_examples: int,
                     groups: int = 1) -> _Scheme:
     """Returns the scheme with this expected batch size.
 
@@ -149,7 +141,7 @@ class SamplingScheme(abc.ABC):
     """Batches in an epoch, which uses each example once (on average)."""
 
   @abc.abstractmethod
-  def draw(self, stream: KeyStream) -> List[np.ndarray]:
+  def draw(self, stream: KeyStream) -> list[np.ndarray]:
     """Makes a new draw.
 
     Args:
@@ -160,7 +152,7 @@ class SamplingScheme(abc.ABC):
       or `batches_per_epoch` of them if `draws_epochs`.
     """
 
-  def drawer(self, stream: KeyStream) -> Callable[[], List[np.ndarray]]:
+  def drawer(self, stream: KeyStream) -> Callable[[], list[np.ndarray]]:
     """Returns a function that makes successive draws; fixed choices are drawn here."""
     return functools.partial(self.draw, stream)
 
@@ -185,7 +177,7 @@ class SamplingScheme(abc.ABC):
     """
 
   @classmethod
-  def check_relation(cls, value: Optional[Relation] = None
+  def check_relation(cls, value: Relation | None = None
                      ) -> dp_accounting.NeighboringRelation:
     """Returns the relation that `value` names, or the default relation.
 
@@ -290,7 +282,7 @@ def whole_batches(plan: PlannedNumbers) -> int:
   return batches
 
 
-def dealt(batch: np.ndarray, num_batches: int) -> List[np.ndarray]:
+def dealt(batch: np.ndarray, num_batches: int) -> list[np.ndarray]:
   """Returns each batch's examples, ascending, from each example's batch."""
   order = np.argsort(batch, kind='stable')
   ends = np.cumsum(np.bincount(batch, minlength=num_batches))

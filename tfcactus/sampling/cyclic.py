@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Callable
-from typing import List
-from typing import Type
-from typing import TypeVar
+from typing import Callable, TypeVar
 
 import numpy as np
 
@@ -56,7 +53,7 @@ class CyclicSampling(base.DealtSampling):
     object.__setattr__(self, 'groups', groups)
 
   @classmethod
-  def of_plan(cls: Type[_Cyclic], plan: base.PlannedNumbers) -> _Cyclic:
+  def of_plan(cls: type[_Cyclic], plan: base.PlannedNumbers) -> _Cyclic:
     """Returns the scheme of 1 / sampling_prob batches and plan.groups groups.
 
     Raises:
@@ -89,15 +86,15 @@ class CyclicSampling(base.DealtSampling):
     return (f'{count} epochs of {self.num_batches} noisy sums{turns}, each example '
             f'{whose}')
 
-  def draw(self, stream: KeyStream) -> List[np.ndarray]:
+  def draw(self, stream: KeyStream) -> list[np.ndarray]:
     """Draws groups and one epoch; returns its batches."""
     return self.drawer(stream)()
 
-  def drawer(self, stream: KeyStream) -> Callable[[], List[np.ndarray]]:
+  def drawer(self, stream: KeyStream) -> Callable[[], list[np.ndarray]]:
     """Draws the groups; returns a function that draws successive epochs from them."""
     group = stream.integers(self.groups, self.num_examples)
     return lambda: self._epoch(stream, group)
 
   @abc.abstractmethod
-  def _epoch(self, stream: KeyStream, group: np.ndarray) -> List[np.ndarray]:
+  def _epoch(self, stream: KeyStream, group: np.ndarray) -> list[np.ndarray]:
     """Returns the batches of an epoch, from the group of each example."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import List
 
 import dp_accounting
 import numpy as np
 
 from tfcactus.accounting import RandomAllocationDpEvent
 from tfcactus.randomness import KeyStream
-from tfcactus.sampling import base
-from tfcactus.sampling import cyclic
+from tfcactus.sampling import base, cyclic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +25,7 @@ class CyclicAllocationSampling(cyclic.CyclicSampling):
   code = 6
   name = 'cyclic_allocation'
 
-  def _epoch(self, stream: KeyStream, group: np.ndarray) -> List[np.ndarray]:
+  def _epoch(self, stream: KeyStream, group: np.ndarray) -> list[np.ndarray]:
     turn = stream.integers(self.visits, self.num_examples)
     return base.dealt(turn * self.groups + group, self.num_batches)
 

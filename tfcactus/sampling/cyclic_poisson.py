@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import List
 
 import dp_accounting
 import numpy as np
@@ -29,7 +28,7 @@ class CyclicPoissonSampling(cyclic.CyclicSampling):
     """Probability with which an example of the group enters a batch."""
     return self.groups / self.num_batches
 
-  def _epoch(self, stream: KeyStream, group: np.ndarray) -> List[np.ndarray]:
+  def _epoch(self, stream: KeyStream, group: np.ndarray) -> list[np.ndarray]:
     members = [np.flatnonzero(group == each) for each in range(self.groups)]
     batches = []
     for step in range(self.num_batches):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import List
 
 import dp_accounting
 import numpy as np
@@ -50,7 +49,7 @@ class FixedSizeSampling(base.SizedSampling):
     """num_examples / batch_size rounded."""
     return max(round(self.num_examples / self.batch_size), 1)
 
-  def draw(self, stream: KeyStream) -> List[np.ndarray]:
+  def draw(self, stream: KeyStream) -> list[np.ndarray]:
     """Returns one batch."""
     return [stream.subset(self.batch_size, self.num_examples)]
 

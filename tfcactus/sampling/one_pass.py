@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import List
 
 import dp_accounting
 import numpy as np
@@ -46,7 +45,7 @@ class OnePassSampling(base.SizedSampling):
     """num_examples / batch_size, rounded up."""
     return -(-self.num_examples // self.batch_size)
 
-  def draw(self, stream: KeyStream) -> List[np.ndarray]:
+  def draw(self, stream: KeyStream) -> list[np.ndarray]:
     """Returns the batches of a pass."""
     order = stream.permutation(self.num_examples)
     return [order[start:start + self.batch_size]

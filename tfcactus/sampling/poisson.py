@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import List
 
 import dp_accounting
 import numpy as np
@@ -49,7 +48,7 @@ class PoissonSampling(base.SamplingScheme):
     """Returns the scheme for `size` examples, which enter with the same probability."""
     return dataclasses.replace(self, num_examples=size)
 
-  def draw(self, stream: KeyStream) -> List[np.ndarray]:
+  def draw(self, stream: KeyStream) -> list[np.ndarray]:
     """Returns one batch, in ascending order."""
     return [np.flatnonzero(stream.below(self.sampling_prob, self.num_examples))]
 

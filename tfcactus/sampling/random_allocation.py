@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import List
 
 import dp_accounting
 import numpy as np
@@ -46,7 +45,7 @@ class RandomAllocationSampling(base.DealtSampling):
     """Returns one over the number of batches: num_examples / batch_size rounded."""
     return 1 / max(round(1 / super().prob_of_batch_size(batch_size, num_examples)), 1)
 
-  def draw(self, stream: KeyStream) -> List[np.ndarray]:
+  def draw(self, stream: KeyStream) -> list[np.ndarray]:
     """Returns the batches of an epoch, each in ascending order."""
     return base.dealt(
         stream.integers(self.num_batches, self.num_examples), self.num_batches)

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
-from typing import Callable
-from typing import Optional
+from typing import Any, Callable
 
 from scipy import optimize
 
-from tfcactus import _checks
-from tfcactus import _format
-from tfcactus import design
+from tfcactus import _checks, _format, design
 from tfcactus.design.solvers import convex_program
 from tfcactus.noise import tiling
 from tfcactus.search import truncated
@@ -43,7 +39,7 @@ class LeastUtility:
 
   found: truncated.TruncatedNoise
   delta: float
-  lower_bound: Optional[float]
+  lower_bound: float | None
 
   @property
   def utility(self) -> float:
@@ -62,7 +58,7 @@ class LeastUtility:
 
 def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-builtin
                   epsilon: float, steps: int = 1, sampling_prob: float = 1.0,
-                  norm: int = 2, bins: Optional[int] = None,
+                  norm: int = 2, bins: int | None = None,
                   method: str = 'direct', tolerance: float = 1e-3) -> LeastUtility:
   """Searches for the noise of least utility (error) that is (epsilon, delta)-private.
 
@@ -97,7 +93,7 @@ def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-bu
   ask: dict[str, Any] = {'epsilon': epsilon, 'steps': steps,
                          'sampling_prob': sampling_prob, 'norm': norm}
 
-  def designed(utility: float) -> Optional[truncated.TruncatedNoise]:
+  def designed(utility: float) -> truncated.TruncatedNoise | None:
     try:
       return truncated.truncated_noise(range, utility=utility, bins=bins,
                                        method=method, **ask)
@@ -111,7 +107,7 @@ def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-bu
   return LeastUtility(best, delta, None if steps > 1 else proved)
 
 
-def _unreached(best: Optional[truncated.TruncatedNoise], reach: float, delta: float
+def _unreached(best: truncated.TruncatedNoise | None, reach: float, delta: float
                ) -> str:
   found = 'none' if best is None else _format.upper(best.delta.upper)
   return (f'Expected a delta that noise in [-{reach:g}, {reach:g}] reaches at that '
@@ -119,7 +115,7 @@ def _unreached(best: Optional[truncated.TruncatedNoise], reach: float, delta: fl
           'range, or ask for less.')
 
 
-def _narrowed(designed: Callable[[float], Optional[truncated.TruncatedNoise]],
+def _narrowed(designed: Callable[[float], truncated.TruncatedNoise | None],
               best: truncated.TruncatedNoise, low: float, delta: float,
               tolerance: float) -> tuple[truncated.TruncatedNoise, float]:
   """Returns the best noise seen, and the largest utility that is proved too small."""
@@ -142,8 +138,8 @@ def _narrowed(designed: Callable[[float], Optional[truncated.TruncatedNoise]],
   return best, proved
 
 
-def _gaussian(reach: float, bins: Optional[int], delta: float, ask: dict[str, Any]
-              ) -> Optional[truncated.TruncatedNoise]:
+def _gaussian(reach: float, bins: int | None, delta: float, ask: dict[str, Any]
+              ) -> truncated.TruncatedNoise | None:
   """Returns the narrowest truncated Gaussian within delta, or None."""
   def account(log_scale: float) -> truncated.TruncatedNoise:
     table = design.TruncatedGaussian(

@@ -15,12 +15,13 @@ import dataclasses
 
 import numpy as np
 
-from tfcactus.design import scalar
-from tfcactus.design import table_info
-from tfcactus.design.solvers import convex_program
-from tfcactus.design.solvers import cost as cost_lib
-from tfcactus.design.solvers import grid
-from tfcactus.design.solvers import interior_point
+from tfcactus.design import scalar, table_info
+from tfcactus.design.solvers import (
+  convex_program,
+  cost as cost_lib,
+  grid,
+  interior_point,
+)
 from tfcactus.noise import scalar_table
 
 _ACCURACY = 1e-9

@@ -8,19 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
-from typing import Callable
-from typing import NamedTuple
-from typing import Optional
+from typing import Any, Callable, NamedTuple
 
-from tfcactus import _checks
-from tfcactus import _format
-from tfcactus import design
-from tfcactus import noise as noise_lib
-from tfcactus import plan
+from tfcactus import _checks, _format, design, noise as noise_lib, plan
 from tfcactus.guarantee import Guarantee
-from tfcactus.search import epsilon_gradient
-from tfcactus.search import mirror_descent
+from tfcactus.search import epsilon_gradient, mirror_descent
 
 _SCALAR_BINS = 100
 """Cells per unit of sensitivity of scalar designs."""
@@ -79,9 +71,9 @@ class OptimalNoise:
 
 
 def optimal_noise(*, delta: float, sampling_prob: float, steps: int,
-                  noise_multiplier: Optional[float] = None,
-                  variance: Optional[float] = None, dim: int = 1,
-                  bins: Optional[int] = None,
+                  noise_multiplier: float | None = None,
+                  variance: float | None = None, dim: int = 1,
+                  bins: int | None = None,
                   progress: Callable[[str], None] = lambda line: None
                   ) -> OptimalNoise:
   """Searches for the noise of least epsilon at a given size.
@@ -131,7 +123,7 @@ class _Search:
   """A search: tries noise and records its guarantee."""
 
   def __init__(self, settings: dict[str, Any], sigma: float, dim: int,
-               bins: Optional[int], progress: Callable[[str], None]):
+               bins: int | None, progress: Callable[[str], None]):
     self._settings, self._sigma, self._dim = settings, sigma, dim
     self._bins = bins or (_SCALAR_BINS if dim == 1 else None)
     self._progress = progress

@@ -9,14 +9,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from typing import Any
-from typing import Optional
 
 import dp_accounting
 
-from tfcactus import _checks
-from tfcactus import accounting
-from tfcactus import design
-from tfcactus import noise as noise_lib
+from tfcactus import _checks, accounting, design, noise as noise_lib
 from tfcactus.design.truncated import CERTIFIED_GAP
 
 
@@ -58,7 +54,7 @@ class TruncatedNoise:
 
 def truncated_noise(range: float, *, utility: float,  # pylint: disable=redefined-builtin
                     epsilon: float, steps: int = 1, sampling_prob: float = 1.0,
-                    norm: int = 2, bins: Optional[int] = None,
+                    norm: int = 2, bins: int | None = None,
                     method: str = 'direct', **options: Any) -> TruncatedNoise:
   """Designs bounded noise for a scalar query and accounts for it.
 

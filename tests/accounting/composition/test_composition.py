@@ -10,16 +10,12 @@ import pytest
 from scipy import stats
 
 from tests.accounting.reference_values import POINTS
-from tests.noise.tables import gaussian_scalar
-from tests.noise.tables import wavy_scalar
-from tfcactus import accounting
-from tfcactus import noise
+from tests.noise.tables import gaussian_scalar, wavy_scalar
+from tfcactus import accounting, noise
 from tfcactus.accounting import Composition
 from tfcactus.accounting.composition import lattice
-from tfcactus.noise import library
-from tfcactus.noise import scalar_pairs
-from tfcactus.pairs.dominating_pair import DominatingPair
-from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus.noise import library, scalar_pairs
+from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
 
 def gaussian_delta(mu, epsilon):

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from tfcactus.accounting.composition import enumeration
-from tfcactus.pairs.dominating_pair import DominatingPair
-from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
 
 def brute_force(pairs, epsilon):

@@ -3,8 +3,7 @@
 from fractions import Fraction
 
 import dp_accounting
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 import mpmath
 import numpy as np
 import pytest

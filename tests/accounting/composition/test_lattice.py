@@ -8,8 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from tfcactus import accounting
-from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting.bounds import Bounds, IntractableError
 from tfcactus.accounting.composition.lattice import Lattice
 from tfcactus.accounting.composition.smoothed_contours import SmoothedContours
 from tfcactus.noise import gaussian_pairs

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from tfcactus import accounting
-from tfcactus.accounting.composition import composition
-from tfcactus.accounting.composition import lattice
+from tfcactus.accounting.composition import composition, lattice
 from tfcactus.accounting.composition.losses import laplace
 from tfcactus.accounting.composition.mixed_contours import MixedContours
-from tfcactus.pairs.dominating_pair import DominatingPair
-from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
 
 def gaussian_delta(mu, epsilon):

@@ -11,8 +11,7 @@ from tfcactus.accounting.composition import contour
 from tfcactus.accounting.composition.composition import Composition
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.accounting.composition.split_contours import SplitContours
-from tfcactus.accounting.event_steps import NoiseStep
-from tfcactus.accounting.event_steps import Sample
+from tfcactus.accounting.event_steps import NoiseStep, Sample
 
 # Noise multiplier, sampling probability and delta of two rare steps.
 TWO_STEPS = [(1.0, 0.01, 1e-8), (1.0, 0.01, 1e-4), (1.231, 0.01871, 3.75e-9),

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import NONE as _NONE
-from tests.keras.tiny import X as _X
-from tests.keras.tiny import Y as _Y
-from tfcactus import noise as noise_lib
-from tfcactus import plan as plan_lib
-from tfcactus.keras import DPKerasSGDOptimizer
-from tfcactus.keras import EpsilonCallback
-from tfcactus.keras import PoissonBatches
-from tfcactus.keras import privatize
+from tests.keras.tiny import NONE as _NONE, X as _X, Y as _Y
+from tfcactus import noise as noise_lib, plan as plan_lib
+from tfcactus.keras import (
+  DPKerasSGDOptimizer,
+  EpsilonCallback,
+  PoissonBatches,
+  privatize,
+)
 from tfcactus.keras.compat import versions
 
 

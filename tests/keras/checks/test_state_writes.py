@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfcactus.keras import DPKerasSGDOptimizer
-from tfcactus.keras import EpsilonCallback
-from tfcactus.keras import PoissonBatches
-from tfcactus.keras import privatize
+from tfcactus.keras import (
+  DPKerasSGDOptimizer,
+  EpsilonCallback,
+  PoissonBatches,
+  privatize,
+)
 from tfcactus.keras.checks.whole_model import check_model
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import versions
+from tfcactus.keras.compat import models, versions
 
 layers = tf.keras.layers
 

@@ -14,9 +14,7 @@ from tensorflow.python.client import pywrap_tf_session
 
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import converters
-from tfcactus.keras.independence import draws
-from tfcactus.keras.independence import graph_proof
-from tfcactus.keras.independence import operations
+from tfcactus.keras.independence import draws, graph_proof, operations
 
 
 def _registered():

@@ -5,10 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tests.keras import one_by_one
-from tests.keras.tiny import X
-from tests.keras.tiny import Y
-from tfcactus.keras import PoissonBatches
-from tfcactus.keras import privatize
+from tests.keras.tiny import X, Y
+from tfcactus.keras import PoissonBatches, privatize
 from tfcactus.keras.gradients import device_memory
 
 layers = tf.keras.layers

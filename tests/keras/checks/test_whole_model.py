@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfcactus.keras import PoissonBatches
-from tfcactus.keras import privatize
+from tfcactus.keras import PoissonBatches, privatize
 from tfcactus.keras.checks import whole_model
 
 layers = tf.keras.layers

@@ -3,14 +3,16 @@
 import numpy as np
 import tensorflow as tf
 
-from tests.keras.compat.vectorized_cases import booleans
-from tests.keras.compat.vectorized_cases import combinations
-from tests.keras.compat.vectorized_cases import complex_numbers
-from tests.keras.compat.vectorized_cases import integers
-from tests.keras.compat.vectorized_cases import normal
-from tests.keras.compat.vectorized_cases import of_dtype
-from tests.keras.compat.vectorized_cases import raw
-from tests.keras.compat.vectorized_cases import small
+from tests.keras.compat.vectorized_cases import (
+  booleans,
+  combinations,
+  complex_numbers,
+  integers,
+  normal,
+  of_dtype,
+  raw,
+  small,
+)
 
 bfloat16 = tf.bfloat16.as_numpy_dtype
 CASES = {}

@@ -7,8 +7,7 @@ import tensorflow as tf
 from tests.keras import one_by_one
 from tests.keras.compat import vectorized_cases
 from tests.keras.compat.all_cases import CASES
-from tests.keras.compat.control_flow_cases import REFUSED
-from tests.keras.compat.control_flow_cases import RIGHT
+from tests.keras.compat.control_flow_cases import REFUSED, RIGHT
 from tests.keras.compat.vectorized_cases import ROWS
 from tests.keras.drop_in import test_backward_passes
 from tfcactus.keras.compat import converters

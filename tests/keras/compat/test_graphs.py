@@ -5,10 +5,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.autograph.impl import api
 
-from tfcactus.keras import PoissonBatches
-from tfcactus.keras import privatize
-from tfcactus.keras.compat import graphs
-from tfcactus.keras.compat import versions
+from tfcactus.keras import PoissonBatches, privatize
+from tfcactus.keras.compat import graphs, versions
 
 layers = tf.keras.layers
 _REFUSED = tf.errors.OperatorNotAllowedInGraphError

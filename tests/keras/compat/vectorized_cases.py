@@ -4,14 +4,9 @@ A case is a function of one row of some tensors. `combinations` makes of each ca
 several: any of its tensors may vary with the example, or be shared by all.
 """
 
+from collections.abc import Sequence
 import itertools
-from typing import Any
-from typing import Callable
-from typing import List
-from typing import NamedTuple
-from typing import Optional
-from typing import Sequence
-from typing import Tuple
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -33,7 +28,7 @@ class Case(NamedTuple):
   op: str
   run: Callable[..., Any]
   tensors: Sequence[np.ndarray]
-  varying: Tuple[bool, ...]
+  varying: tuple[bool, ...]
 
 
 def _seeded(op: str) -> np.random.Generator:
@@ -74,7 +69,7 @@ def complex_numbers(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def combinations(op: str, run: Callable[..., Any], *tensors: Any,
-                 varying: str = '') -> List[Case]:
+                 varying: str = '') -> list[Case]:
   """Cases of one function.
 
   Args:
@@ -93,7 +88,7 @@ def combinations(op: str, run: Callable[..., Any], *tensors: Any,
           for word in words if 'v' in word]
 
 
-def outcomes(cases: Sequence[Case], run: Callable[..., Any]) -> Tuple[Any, Any]:
+def outcomes(cases: Sequence[Case], run: Callable[..., Any]) -> tuple[Any, Any]:
   """What cases give vectorised, and row by row.
 
   Args:
@@ -107,7 +102,7 @@ def outcomes(cases: Sequence[Case], run: Callable[..., Any]) -> Tuple[Any, Any]:
            if varies] for case in cases]
   shared = [[tf.constant(each[1]) for each in case.tensors] for case in cases]
 
-  def one(parts: List[List[tf.Tensor]]) -> List[List[tf.Tensor]]:
+  def one(parts: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
     found = []
     for case, part, others in zip(cases, parts, shared):
       left = iter(part)

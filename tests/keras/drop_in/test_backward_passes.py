@@ -7,10 +7,12 @@ import tensorflow as tf
 from tfcactus.keras import DPKerasSGDOptimizer
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.drop_in import graph_gradients
-from tfcactus.keras.drop_in import microbatches
-from tfcactus.keras.drop_in import operation_gradients
-from tfcactus.keras.drop_in import tape_gradients
+from tfcactus.keras.drop_in import (
+  graph_gradients,
+  microbatches,
+  operation_gradients,
+  tape_gradients,
+)
 
 layers = tf.keras.layers
 _ROWS = 40

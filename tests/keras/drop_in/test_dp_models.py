@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfcactus.keras import DPKerasSGDOptimizer
-from tfcactus.keras import DPModel
-from tfcactus.keras import DPSequential
-from tfcactus.keras import VectorizedDPKerasSGDOptimizer
+from tfcactus.keras import (
+  DPKerasSGDOptimizer,
+  DPModel,
+  DPSequential,
+  VectorizedDPKerasSGDOptimizer,
+)
 
 _X = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
 _Y = _X @ np.ones((3, 1), np.float32)

@@ -6,10 +6,12 @@ import tensorflow as tf
 
 import tfcactus
 from tfcactus import noise as noise_lib
-from tfcactus.keras import DPKerasSGDOptimizer
-from tfcactus.keras import EpsilonCallback
-from tfcactus.keras import FixedSizeBatches
-from tfcactus.keras import PoissonBatches
+from tfcactus.keras import (
+  DPKerasSGDOptimizer,
+  EpsilonCallback,
+  FixedSizeBatches,
+  PoissonBatches,
+)
 
 _X = (np.random.default_rng(0).normal(size=(24, 4)) * 3).astype(np.float32)
 _Y = (_X @ [[1.0], [-2.0], [0.5], [1.5]] + 1).astype(np.float32)

@@ -6,9 +6,7 @@ import tensorflow as tf
 
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.drop_in import microbatches
-from tfcactus.keras.drop_in import operation_gradients
-from tfcactus.keras.drop_in import operation_rules
+from tfcactus.keras.drop_in import microbatches, operation_gradients, operation_rules
 
 layers = tf.keras.layers
 _NUMBER = 7

@@ -8,11 +8,13 @@ import tensorflow as tf
 
 import tfcactus
 from tfcactus import noise as noise_lib
-from tfcactus.keras import DPKerasAdagradOptimizer
-from tfcactus.keras import DPKerasAdamOptimizer
-from tfcactus.keras import DPKerasRMSpropOptimizer
-from tfcactus.keras import DPKerasSGDOptimizer
-from tfcactus.keras import PoissonBatches
+from tfcactus.keras import (
+  DPKerasAdagradOptimizer,
+  DPKerasAdamOptimizer,
+  DPKerasRMSpropOptimizer,
+  DPKerasSGDOptimizer,
+  PoissonBatches,
+)
 from tfcactus.keras.compat import versions
 from tfcactus.keras.tfp import stand_in
 

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import X
-from tests.keras.tiny import Y
-from tfcactus.keras import DPKerasSGDOptimizer
-from tfcactus.keras import EpsilonCallback
-from tfcactus.keras import PoissonBatches
-from tfcactus.keras import TableNoiseQuery
+from tests.keras.tiny import X, Y
+from tfcactus.keras import (
+  DPKerasSGDOptimizer,
+  EpsilonCallback,
+  PoissonBatches,
+  TableNoiseQuery,
+)
 from tfcactus.keras.compat import versions
 
 layers = tf.keras.layers

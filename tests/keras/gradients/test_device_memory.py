@@ -5,7 +5,7 @@ import types
 import pytest
 import tensorflow as tf
 
-from tfcactus.keras import replicas
+from tfcactus.keras.distribution import replicas
 from tfcactus.keras.gradients import device_memory
 
 _GB = 2**30

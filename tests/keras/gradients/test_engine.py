@@ -2,21 +2,15 @@
 
 import functools
 
-from hypothesis import given
-from hypothesis import HealthCheck
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import given, HealthCheck, settings, strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras import one_by_one
-from tests.keras import rounded_products
+from tests.keras import one_by_one, rounded_products
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.compat import versions
-from tfcactus.keras.gradients import engine as engine_lib
-from tfcactus.keras.gradients import layer_routes
-from tfcactus.keras.gradients import layers as rules
+from tfcactus.keras.gradients import engine as engine_lib, layer_routes, layers as rules
 
 layers = tf.keras.layers
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras import rounded_products
-from tfcactus.keras.gradients import clipping
-from tfcactus.keras.gradients import forms
+from tfcactus.keras.gradients import clipping, forms
 
 
 def _values(entries):

@@ -3,9 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tfcactus.keras.gradients import device_memory
-from tfcactus.keras.gradients import layer_routes
-from tfcactus.keras.gradients import physical_batch
+from tfcactus.keras.gradients import device_memory, layer_routes, physical_batch
 
 _LAYERS = tf.keras.layers
 

@@ -1,16 +1,13 @@
 """Recurrent models as they are written: clipped sums are those of a loop."""
 
-from typing import Any
-from typing import Callable
-from typing import Dict
+from typing import Any, Callable
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.keras import one_by_one
-from tfcactus.keras.compat import recurrent
-from tfcactus.keras.compat import versions
+from tfcactus.keras.compat import recurrent, versions
 
 layers = tf.keras.layers
 _ROWS, _STEPS, _WIDTH = 5, 4, 3
@@ -109,14 +106,14 @@ _STACK = lambda: layers.RNN(  # noqa: E731
     [layers.LSTMCell(3), layers.GRUCell(2, reset_after=False),
      layers.SimpleRNNCell(3)], return_sequences=True)
 
-QUICK: Dict[str, Callable[[], Any]] = {
+QUICK: dict[str, Callable[[], Any]] = {
     'two directions': _merged('concat'),
     'frames': _video,
     'convolutions': _sequence(
         _of(layers.ConvLSTM2D, 2, (3, 2), strides=(2, 1), return_sequences=True),
         shape=_VIDEO.shape[1:]),
 }
-SLOW: Dict[str, Callable[[], Any]] = {
+SLOW: dict[str, Callable[[], Any]] = {
     'encoder and decoder': _encoder_decoder,
     'lstm backwards': _text(
         _of(layers.LSTM, 3, return_sequences=True, go_backwards=True),

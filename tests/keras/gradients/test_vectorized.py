@@ -4,9 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.keras import one_by_one
-from tests.keras.tiny import NONE
-from tests.keras.tiny import X
-from tests.keras.tiny import Y
+from tests.keras.tiny import NONE, X, Y
 
 layers = tf.keras.layers
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfcactus.keras.independence import dependence
-from tfcactus.keras.independence import graph_proof
+from tfcactus.keras.independence import dependence, graph_proof
 from tfcactus.keras.independence.dependence import Dependence
 
 _B, _T, _D = 4, 3, 4  # Axes of one size, so that a shape does not tell them apart.

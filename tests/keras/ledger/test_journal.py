@@ -17,15 +17,15 @@ import tensorflow as tf
 
 from tests.keras import killed_run
 import tfcactus
-from tfcactus.keras import Journal
-from tfcactus.keras import PoissonBatches
-from tfcactus.keras import privatize
+from tfcactus.keras import Journal, PoissonBatches, privatize
 from tfcactus.keras.ledger import counts
 from tfcactus.keras.ledger.counts import Counts
-from tfcactus.sampling import CyclicAllocationSampling
-from tfcactus.sampling import OnePassSampling
-from tfcactus.sampling import PoissonSampling
-from tfcactus.sampling import RandomAllocationSampling
+from tfcactus.sampling import (
+  CyclicAllocationSampling,
+  OnePassSampling,
+  PoissonSampling,
+  RandomAllocationSampling,
+)
 
 ROOT = pathlib.Path(tfcactus.__file__).parent.parent
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)

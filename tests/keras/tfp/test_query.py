@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfcactus import accounting
-from tfcactus import noise as noise_lib
-from tfcactus.keras import GaussianSumQuery
-from tfcactus.keras import TableNoiseQuery
+from tfcactus import accounting, noise as noise_lib
+from tfcactus.keras import GaussianSumQuery, TableNoiseQuery
 from tfcactus.keras.tfp import stand_in
 
 

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.keras.zoo.base import Bare
-from tests.keras.zoo.base import Case
-from tests.keras.zoo.base import classified
-from tests.keras.zoo.base import entry
-from tests.keras.zoo.base import function
-from tests.keras.zoo.base import layers
-from tests.keras.zoo.base import logits_loss
-from tests.keras.zoo.base import Size
+from tests.keras.zoo.base import (
+  Bare,
+  Case,
+  classified,
+  entry,
+  function,
+  layers,
+  logits_loss,
+  Size,
+)
 
 
 class Positions(layers.Layer):

@@ -6,17 +6,12 @@ a name, with what is expected of it: to run, or the words in which it is refused
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Callable
-from typing import Dict
-from typing import NamedTuple
-from typing import Optional
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.compat.versions import KERAS_3
+from tfcactus.keras.compat.versions import keras, KERAS_3
 
 layers, losses = tf.keras.layers, tf.keras.losses
 
@@ -59,7 +54,7 @@ class Case(NamedTuple):
   loss: Any
   loss_weights: Any = None
   sample_weight: Any = None
-  objective: Optional[Callable[..., Any]] = None
+  objective: Callable[..., Any] | None = None
 
 
 class Size:
@@ -113,8 +108,8 @@ class Entry(NamedTuple):
   """
 
   make: Callable[[Size], Case]
-  refused: Dict[int, str]
-  wrong: Dict[int, str]
+  refused: dict[int, str]
+  wrong: dict[int, str]
   keras3: bool = False
   fast: bool = False
   float32: bool = True
@@ -124,7 +119,7 @@ class Entry(NamedTuple):
   penalty: bool = False
 
 
-ZOO: Dict[str, Entry] = {}
+ZOO: dict[str, Entry] = {}
 """All models by name."""
 
 

@@ -6,10 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tests.keras.zoo.base import Case
-from tests.keras.zoo.base import entry
-from tests.keras.zoo.base import layers
-from tests.keras.zoo.base import Size
+from tests.keras.zoo.base import Case, entry, layers, Size
 
 
 @entry('Autoencoder')

@@ -7,12 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.keras.zoo.base import Case
-from tests.keras.zoo.base import entry
-from tests.keras.zoo.base import layers
-from tests.keras.zoo.base import logits_loss
-from tests.keras.zoo.base import losses
-from tests.keras.zoo.base import Size
+from tests.keras.zoo.base import Case, entry, layers, logits_loss, losses, Size
 
 
 def _net(s: Size, outputs: int, activation: Any = None) -> Any:

@@ -8,20 +8,15 @@ ordinary optimizer is given in one step of a private model.
 from __future__ import annotations
 
 from typing import Any
-from typing import List
-from typing import Tuple
 
 import numpy as np
 import tensorflow as tf
 
 from tests.keras.conftest import FakePlan
-from tests.keras.zoo.base import Case
-from tests.keras.zoo.base import Entry
-from tests.keras.zoo.base import Size
+from tests.keras.zoo.base import Case, Entry, Size
 from tfcactus import noise as noise_lib
 from tfcactus.keras import privatize
-from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.compat.versions import KERAS_3
+from tfcactus.keras.compat.versions import keras, KERAS_3
 
 ROWS, _PHYSICAL = 5, 3
 """Not a multiple, so that the last physical batch is padded."""
@@ -67,7 +62,7 @@ def _one(values: Any, i: int) -> Any:
           each, tf.RaggedTensor) else each[i:i + 1], values)
 
 
-def _variables(model: Any) -> List[tf.Variable]:
+def _variables(model: Any) -> list[tf.Variable]:
   return [v.value if KERAS_3 else v for v in model.trainable_variables]
 
 
@@ -88,7 +83,7 @@ def _objective(case: Case, x: Any, y: Any, weight: Any) -> Any:
   return model.compute_loss(x, y, outputs, weight)
 
 
-def gradients(case: Case, penalty: bool = False) -> Tuple[np.ndarray, np.ndarray]:
+def gradients(case: Case, penalty: bool = False) -> tuple[np.ndarray, np.ndarray]:
   """Each example's gradient by itself, and that of the penalty, in float64.
 
   Args:

@@ -7,12 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.keras.zoo.base import Case
-from tests.keras.zoo.base import classified
-from tests.keras.zoo.base import entry
-from tests.keras.zoo.base import layers
-from tests.keras.zoo.base import logits_loss
-from tests.keras.zoo.base import Size
+from tests.keras.zoo.base import Case, classified, entry, layers, logits_loss, Size
 
 
 def _text(s: Size, *parts: Any, mask: bool = True, classes: int = 3) -> Case:

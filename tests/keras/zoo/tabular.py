@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.keras.zoo.base import Case
-from tests.keras.zoo.base import classified
-from tests.keras.zoo.base import entry
-from tests.keras.zoo.base import layers
-from tests.keras.zoo.base import logits_loss
-from tests.keras.zoo.base import losses
-from tests.keras.zoo.base import Size
+from tests.keras.zoo.base import (
+  Case,
+  classified,
+  entry,
+  layers,
+  logits_loss,
+  losses,
+  Size,
+)
 
 
 @entry('Logistic regression', fast=True)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tests.keras.zoo.base import Case
-from tests.keras.zoo.base import classified
-from tests.keras.zoo.base import entry
-from tests.keras.zoo.base import function
-from tests.keras.zoo.base import layers
-from tests.keras.zoo.base import logits_loss
-from tests.keras.zoo.base import Size
+from tests.keras.zoo.base import (
+  Case,
+  classified,
+  entry,
+  function,
+  layers,
+  logits_loss,
+  Size,
+)
 
 
 @entry('Text CNN (Kim)')

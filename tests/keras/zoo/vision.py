@@ -6,13 +6,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tests.keras.zoo.base import Bare
-from tests.keras.zoo.base import Case
-from tests.keras.zoo.base import classified
-from tests.keras.zoo.base import entry
-from tests.keras.zoo.base import layers
-from tests.keras.zoo.base import logits_loss
-from tests.keras.zoo.base import Size
+from tests.keras.zoo.base import (
+  Bare,
+  Case,
+  classified,
+  entry,
+  layers,
+  logits_loss,
+  Size,
+)
 
 
 def _sequential(s: Size, shape: Any, *parts: Any) -> Case:

@@ -16,28 +16,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import functools
 import math
 from typing import Callable
-from typing import Optional
-from typing import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from tfcactus import _checks
-from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import IntractableError
-from tfcactus.accounting.bounds import Method
-from tfcactus.accounting.composition import contour
-from tfcactus.accounting.composition import lattice
+from tfcactus.accounting.bounds import Bounds, IntractableError, Method
+from tfcactus.accounting.composition import contour, lattice
 from tfcactus.accounting.composition.enumeration import Enumeration
 from tfcactus.accounting.composition.laplace_sum import LaplaceSum
-from tfcactus.accounting.composition.losses.base import Loss
-from tfcactus.accounting.composition.losses.base import ReleaseLoss
-from tfcactus.accounting.composition.losses.gaussian import ClosedForm
-from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
+from tfcactus.accounting.composition.losses.base import Loss, ReleaseLoss
+from tfcactus.accounting.composition.losses.gaussian import ClosedForm, GaussianLoss
 from tfcactus.accounting.composition.losses.laplace import LaplaceLoss
 from tfcactus.accounting.composition.mixed_contours import MixedContours
 from tfcactus.accounting.composition.smoothed_contours import SmoothedContours
@@ -76,8 +70,8 @@ class StepLoss:
   """
 
   make_bounds: Callable[[int], PairBounds]
-  loss: Optional[ReleaseLoss] = None
-  scalar: Optional[Loss] = None
+  loss: ReleaseLoss | None = None
+  scalar: Loss | None = None
 
   def __post_init__(self) -> None:
     # Values derived from a pair are cached with it: make each pair only once.
@@ -266,7 +260,7 @@ class Composition:
     return [*mixed, lambda: enumeration]
 
   @property
-  def _laplace(self) -> Optional[tuple[float, int]]:
+  def _laplace(self) -> tuple[float, int] | None:
     """(largest loss, count) for Laplace releases of one scale only, else None."""
     tops = {step.scalar.top if isinstance(step.scalar, LaplaceLoss) else math.nan
             for step, _ in self.groups}
@@ -285,14 +279,14 @@ class Composition:
     return sum(count for _, count in self.groups)
 
   @functools.cached_property
-  def _losses(self) -> Optional[tuple[tuple[ReleaseLoss, int], ...]]:
+  def _losses(self) -> tuple[tuple[ReleaseLoss, int], ...] | None:
     """The losses with counts if all are of Gaussian releases, else None."""
     losses = tuple((step.loss, count) for step, count in self.groups
                    if step.loss is not None)
     return losses if len(losses) == len(self.groups) else None
 
   @functools.cached_property
-  def _gaussians(self) -> Optional[tuple[tuple[GaussianLoss, int], ...]]:
+  def _gaussians(self) -> tuple[tuple[GaussianLoss, int], ...] | None:
     """The losses with counts if all are of unallocated Gaussian releases, else None."""
     losses = tuple((loss, count) for loss, count in self._losses or ()
                    if isinstance(loss, GaussianLoss))
@@ -316,7 +310,7 @@ class Composition:
     return [(step.bounds(), count) for step, count in self.groups]
 
   @functools.cached_property
-  def _enumeration(self) -> Optional[Enumeration]:
+  def _enumeration(self) -> Enumeration | None:
     """The enumeration of all outcomes, or None if there are too many."""
     return Enumeration.of(self._pairs, self._lattice.p_inf)
 

@@ -20,25 +20,20 @@ and bounds are this library's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+import contextlib
 import dataclasses
 import functools
 import math
-from typing import ContextManager
-from typing import Optional
-from typing import Sequence
 
 import numpy as np
 import threadpoolctl
 
 from tfcactus import _numerics
-from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting.bounds import Bounds, IntractableError
 from tfcactus.accounting.composition import inversion
-from tfcactus.accounting.composition.losses import base
-from tfcactus.accounting.composition.losses import rounding
-from tfcactus.accounting.composition.saddles import Alias
-from tfcactus.accounting.composition.saddles import Saddles
-from tfcactus.accounting.composition.saddles import STEP_ROUNDOFF
+from tfcactus.accounting.composition.losses import base, rounding
+from tfcactus.accounting.composition.saddles import Alias, Saddles, STEP_ROUNDOFF
 
 LOG_TOLERANCE = math.log(1e-14)
 """Log of the relative error of delta aimed at per cause. Affects speed only."""
@@ -266,7 +261,7 @@ class Contour:
     return float(high), float(decay[first])
 
   def _decay(self, order: float, grid: np.ndarray, log_need: float
-             ) -> tuple[np.ndarray, Optional[int]]:
+             ) -> tuple[np.ndarray, int | None]:
     """Returns log |phi| on `grid`, and the first index at which it is small enough."""
     decay = sum((number * loss.log_decay(order, grid)
                  for loss, number in self._all), np.zeros_like(grid))
@@ -293,7 +288,7 @@ class Contour:
     return mgf - order * epsilon + math.log(total) < log_delta - slack
 
 
-def one_thread() -> ContextManager[object]:
+def one_thread() -> contextlib.AbstractContextManager[object]:
   """Limits BLAS to one thread: more make matrices of this size ten times slower."""
   return _threads().limit(limits=1)
 

@@ -7,19 +7,17 @@ is a sum over outcomes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import functools
 import math
-from typing import Optional
-from typing import Sequence
 
 import numpy as np
 from scipy import special
 
 from tfcactus import _numerics
 from tfcactus.accounting import monotone
-from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting.bounds import Bounds, IntractableError
 from tfcactus.accounting.composition import infinite_mass
 from tfcactus.pairs import dominating_pair as pair_lib
 
@@ -50,7 +48,7 @@ class Outcomes:
 
   @classmethod
   def of(cls, groups: Sequence[tuple[pair_lib.DominatingPair, int]]
-         ) -> Optional[Outcomes]:
+         ) -> Outcomes | None:
     """Returns all outcomes of (pair, number of releases), or None if too many."""
     if math.prod(math.comb(pair.p.size + count - 1, count) if count <= 10**6
                  else MAX_OUTCOMES + 1 for pair, count in groups) > MAX_OUTCOMES:
@@ -168,7 +166,7 @@ class Enumeration:
 
   @classmethod
   def of(cls, groups: Sequence[tuple[pair_lib.PairBounds, int]],
-         p_inf: infinite_mass.PInf) -> Optional[Enumeration]:
+         p_inf: infinite_mass.PInf) -> Enumeration | None:
     """Returns the enumeration, or None if there are too many outcomes."""
     upper = Outcomes.of([(bounds.upper, count) for bounds, count in groups])
     if upper is None:

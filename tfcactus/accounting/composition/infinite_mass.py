@@ -5,8 +5,8 @@ If nearly all of delta is such mass, epsilon depends on the last digits of the r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import math
-from typing import Iterable
 
 from tfcactus import _numerics
 

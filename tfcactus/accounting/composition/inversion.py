@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import math
-from typing import Callable
-from typing import Sequence
-from typing import TypeVar
+from typing import Callable, TypeVar
 
 import numpy as np
 
 from tfcactus import _numerics
 from tfcactus.accounting import monotone
-from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import IntractableError
-from tfcactus.accounting.composition.losses import base
-from tfcactus.accounting.composition.losses import rounding
+from tfcactus.accounting.bounds import Bounds, IntractableError
+from tfcactus.accounting.composition.losses import base, rounding
 from tfcactus.accounting.composition.saddles import Alias
 
 MAX_TABLES = 4

@@ -27,17 +27,16 @@ Source: this library's; M is from Table 2 of Zhu, Dong and Wang (AISTATS 2022).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import dataclasses
 import fractions
 import functools
 import itertools
 import math
-from typing import Iterable
 
 from tfcactus._numerics import EPS
 from tfcactus.accounting import monotone
-from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting.bounds import Bounds, IntractableError
 
 QUICK_COUNT = 128
 """Number of releases that takes hundredths of a second."""

@@ -20,12 +20,11 @@ two-sided bounds are this library's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import functools
 import math
 from typing import Callable
-from typing import Optional
-from typing import Sequence
 
 import numpy as np
 from scipy import optimize
@@ -33,9 +32,7 @@ from scipy import optimize
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition import infinite_mass
-from tfcactus.accounting.composition.tilted_sum import MAX_EXPONENT
-from tfcactus.accounting.composition.tilted_sum import TiltedSum
-from tfcactus.accounting.composition.tilted_sum import Window
+from tfcactus.accounting.composition.tilted_sum import MAX_EXPONENT, TiltedSum, Window
 from tfcactus.pairs import dominating_pair as pair_lib
 
 TILT_RANGE = (1e-4, 1e4)
@@ -81,7 +78,7 @@ class Lattice:
 
   def __init__(self, groups: Groups,
                resolution: Resolution = Resolution(),
-               pilot: Optional[Groups] = None):
+               pilot: Groups | None = None):
     """Initialises the composition of pairs (bounds on a dominating pair, steps).
 
     `pilot` holds the groups with fewer atoms: it chooses the tilt, the window and the

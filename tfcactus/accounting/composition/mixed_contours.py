@@ -6,16 +6,14 @@ losses are then neither smoothed nor put on a lattice, and only rounding is left
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
-from typing import Sequence
 from typing import Union
 
 import numpy as np
 
-from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import IntractableError
-from tfcactus.accounting.composition import contour
-from tfcactus.accounting.composition import infinite_mass
+from tfcactus.accounting.bounds import Bounds, IntractableError
+from tfcactus.accounting.composition import contour, infinite_mass
 from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses.atoms import AtomicLoss
 from tfcactus.pairs import dominating_pair as pair_lib

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 from typing import Callable
-from typing import Optional
 
 import numpy as np
 
@@ -104,7 +103,7 @@ class Alias:
   orders: np.ndarray
   mgf: np.ndarray
   steps: int
-  log_moment: Optional[Callable[[float], float]] = None
+  log_moment: Callable[[float], float] | None = None
 
   def period(self, epsilon: float, log_tolerance: float) -> float:
     """Returns a period whose aliasing error is below the tolerance."""

@@ -7,17 +7,13 @@ most its range. Values on a grid certify that phi stays small before it decays.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import functools
-from typing import Sequence
 
-from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import IntractableError
-from tfcactus.accounting.composition import contour
-from tfcactus.accounting.composition import infinite_mass
-from tfcactus.accounting.composition import inversion
-from tfcactus.accounting.composition.losses import atoms
-from tfcactus.accounting.composition.losses import base
+from tfcactus.accounting.bounds import Bounds, IntractableError
+from tfcactus.accounting.composition import contour, infinite_mass, inversion
+from tfcactus.accounting.composition.losses import atoms, base
 from tfcactus.pairs import dominating_pair as pair_lib
 
 RANGE = 5e-6

@@ -19,22 +19,22 @@ Source: this library's; the bounds are those of `gaussian.GaussianLoss`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import math
 from typing import Callable
-from typing import Sequence
 
 import numpy as np
 
 from tfcactus import _numerics
 from tfcactus.accounting import monotone
-from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import IntractableError
-from tfcactus.accounting.composition import contour
-from tfcactus.accounting.composition import inversion
-from tfcactus.accounting.composition.losses.gaussian_parts import Groups
-from tfcactus.accounting.composition.losses.gaussian_parts import PartLoss
-from tfcactus.accounting.composition.losses.gaussian_parts import RareLoss
+from tfcactus.accounting.bounds import Bounds, IntractableError
+from tfcactus.accounting.composition import contour, inversion
+from tfcactus.accounting.composition.losses.gaussian_parts import (
+  Groups,
+  PartLoss,
+  RareLoss,
+)
 from tfcactus.accounting.composition.saddles import Saddles
 
 SHARES = (0.1, 0.3, 0.2, 0.06, 0.03)

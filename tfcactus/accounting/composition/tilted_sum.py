@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import functools
 import math
 from typing import Callable
-from typing import Sequence
 
 import numpy as np
-from scipy import fft
-from scipy import optimize
+from scipy import fft, optimize
 
 from tfcactus import _numerics
 from tfcactus.pairs import dominating_pair as pair_lib

@@ -24,8 +24,7 @@ from scipy import special
 
 from tfcactus._numerics import EPS
 from tfcactus.accounting import monotone
-from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting.bounds import Bounds, IntractableError
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.pairs import cells as cells_lib
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfcactus.design.solvers import conic
-from tfcactus.design.solvers import convex_program
-from tfcactus.design.solvers import interior_point
+from tfcactus.design.solvers import conic, convex_program, interior_point
 
 
 def solve(program: convex_program.Program, start: np.ndarray, *, solver: str,

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Optional
 
 import numpy as np
 from scipy import fft
@@ -47,7 +46,7 @@ class Value:
 
 
 def composed_delta(p: np.ndarray, q: np.ndarray, *, epsilon: float, steps: int,
-                   points: Optional[int] = None) -> Value:
+                   points: int | None = None) -> Value:
   """Returns delta of `steps` independent releases with outcome masses p against q.
 
   `p` and `q` have shape (outcomes,) on the same outcomes; `epsilon` is at least zero.

@@ -9,13 +9,10 @@ keeps the lower bound (`Program.lower_bound`) short.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import functools
-from typing import Any
-from typing import NamedTuple
-from typing import Optional
-from typing import Sequence
-from typing import Union
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +62,7 @@ class _Edges(NamedTuple):
   scale: np.ndarray
   weight: np.ndarray
   starts: np.ndarray
-  row: Union[int, np.ndarray]
+  row: int | np.ndarray
 
   def cells(self, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the masses of the two cells that every edge compares."""
@@ -91,7 +88,7 @@ class Program:
   mass: np.ndarray
   cost: np.ndarray
   budget: float
-  log_volume: Optional[np.ndarray] = None
+  log_volume: np.ndarray | None = None
 
   @property
   def divergence(self) -> divergence.Divergence:
@@ -165,7 +162,7 @@ class Program:
     return np.abs(e.second - e.first) * size + np.minimum(e.first, e.second)
 
   def lower_bound(self, p: np.ndarray, theta: np.ndarray, price: float = 1.0,
-                  gradients: Optional[np.ndarray] = None) -> float:
+                  gradients: np.ndarray | None = None) -> float:
     """Returns a lower bound on the optimum, valid for any p > 0 and theta >= 0.
 
     With g the gradient of sum theta_k D_k at p, convexity and homogeneity give

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 from typing import Callable
-from typing import Optional
 
 import numpy as np
 
@@ -24,7 +23,7 @@ class Cost(abc.ABC):
     power: Exponent of |z|^power; None for another function, which no file can hold.
   """
 
-  power: Optional[float] = None
+  power: float | None = None
 
   @abc.abstractmethod
   def at(self, radius: np.ndarray) -> np.ndarray:
@@ -146,7 +145,7 @@ class FunctionCost(Cost):
         weight, axis=1)
 
 
-def make(power: object, function: Optional[Callable[[np.ndarray], np.ndarray]] = None
+def make(power: object, function: Callable[[np.ndarray], np.ndarray] | None = None
          ) -> Cost:
   """Returns the cost of a request's `power` and `cost` arguments."""
   if function is None:

@@ -17,8 +17,7 @@ import math
 from typing import Callable
 
 import numpy as np
-from scipy import linalg
-from scipy import optimize
+from scipy import linalg, optimize
 
 from tfcactus.design.solvers.bounded_problem import Problem
 

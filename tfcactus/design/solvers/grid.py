@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import optimize
-from scipy import special
+from scipy import optimize, special
 
-from tfcactus.design.solvers import convex_program
-from tfcactus.design.solvers import divergence
+from tfcactus.design.solvers import convex_program, divergence
 from tfcactus.design.solvers.cost import Cost
 
 _DROP = 30.0

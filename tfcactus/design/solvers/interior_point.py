@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 from typing import NamedTuple
-from typing import Optional
 import warnings
 
 import numpy as np
@@ -94,7 +93,7 @@ def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = Fa
   """
   state = _start(program, start, 1e-3 if warm else 0.1)
   values = program.divergences(state.p)
-  best: Optional[_State] = None
+  best: _State | None = None
   least, stale, steps, centering = np.inf, 0, 0, 0.2
   with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
     while steps < _MAX_ITERATIONS:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Tuple
 
 import numpy as np
-from scipy import optimize
-from scipy import sparse
+from scipy import optimize, sparse
 
 from tfcactus.design.solvers import convex_program
 from tfcactus.design.solvers.bounded_problem import Problem
@@ -20,7 +18,7 @@ from tfcactus.design.solvers.bounded_problem import Problem
 NEGLIGIBLE = 1e-13
 """Masses below this share of the largest count as zero."""
 
-_Program = Tuple[np.ndarray, sparse.csr_matrix, np.ndarray, sparse.csr_matrix]
+_Program = tuple[np.ndarray, sparse.csr_matrix, np.ndarray, sparse.csr_matrix]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -6,10 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfcactus.design.solvers import convex_program
-from tfcactus.design.solvers import grid
-from tfcactus.design.solvers import interior_point
-from tfcactus.design.solvers import shells
+from tfcactus.design.solvers import convex_program, grid, interior_point, shells
 from tfcactus.design.solvers.cost import Cost
 
 _COARSE_RULE = 0.4

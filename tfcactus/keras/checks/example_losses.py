@@ -9,28 +9,18 @@ of one, where examples cannot mix.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 import contextlib
 import threading
-from typing import Any
-from typing import Callable
-from typing import Iterator
-from typing import List
-from typing import Optional
-from typing import Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 
-from tfcactus.keras import example_seeds
-from tfcactus.keras import vectorization
 from tfcactus.keras.checks import state_writes
-from tfcactus.keras.compat import graphs
-from tfcactus.keras.compat import masks
-from tfcactus.keras.compat import patches
-from tfcactus.keras.compat import versions
+from tfcactus.keras.compat import graphs, masks, patches, vectorization, versions
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.independence import dependence
-from tfcactus.keras.independence import draws
-from tfcactus.keras.independence import graph_proof
+from tfcactus.keras.independence import dependence, draws, graph_proof
+from tfcactus.keras.noise import example_seeds
 
 LossFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 _MaskedLossFn = Callable[..., tf.Tensor]
@@ -78,7 +68,7 @@ def loss_per_example(loss: Any) -> LossFn:
   given = loss.call if isinstance(loss, keras.losses.Loss) else loss
 
   def compute(targets: tf.Tensor, predictions: tf.Tensor,
-              mask: Optional[tf.Tensor] = None) -> tf.Tensor:
+              mask: tf.Tensor | None = None) -> tf.Tensor:
     losses = graphs.as_keras_calls(given)(
         aligned_targets(targets, predictions), masks.put(predictions, mask))
     found = [m for m in (mask, masks.mask_of(losses)) if m is not None]
@@ -212,7 +202,7 @@ def _one_by_one(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> tf.Tensor:
   if predictions.shape[0] == 1:
     return call(*given)
 
-  def one(values: Any) -> List[tf.Tensor]:
+  def one(values: Any) -> list[tf.Tensor]:
     rows, seed = values
     target, prediction, *mask = (row[None] for row in rows)
     with tf.GradientTape(watch_accessed_variables=False) as tape, (
@@ -239,7 +229,7 @@ def _one_by_one(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> tf.Tensor:
           'without loops such as tf.map_fn, which go through a batch one by '
           'one.') from error
 
-    def gradient(upstream: tf.Tensor, variables: Optional[Any] = None) -> Any:
+    def gradient(upstream: tf.Tensor, variables: Any | None = None) -> Any:
       column = tf.reshape(tf.cast(upstream, gradients.dtype),
                           [-1] + [1] * (gradients.shape.rank - 1))
       found = column * gradients

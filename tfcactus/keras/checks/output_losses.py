@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Callable
-from typing import List
-from typing import NamedTuple
-from typing import Optional
-from typing import Sequence
-from typing import Tuple
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 
 from tfcactus import _checks
-from tfcactus.keras import precision
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.checks.example_losses import LossFn
+from tfcactus.keras.compat import precision
 
-_Path = Tuple[Any, ...]
+_Path = tuple[Any, ...]
 
 
 class Term(NamedTuple):
@@ -41,7 +36,7 @@ class OutputLosses:
   """
 
   def __init__(self, loss: Any, loss_weights: Any = None,
-               names: Optional[Sequence[str]] = None):
+               names: Sequence[str] | None = None):
     """Takes the losses and loss weights of `compile`; ValueError for a wrong loss.
 
     `loss` is one loss for all outputs, or a list or dict of losses by output, in which
@@ -52,7 +47,7 @@ class OutputLosses:
     self._losses = _mapped(example_losses.loss_per_example, loss)
     self._factors = _mapped(_factor, loss_weights)
 
-  def terms(self, outputs: Any) -> List[Term]:
+  def terms(self, outputs: Any) -> list[Term]:
     """Returns a term per output with a loss; ValueError if losses have other keys."""
     paths = _paths(outputs)
     losses = self._conformed('loss', self._losses, outputs, broadcast=True)
@@ -86,7 +81,7 @@ class OutputLosses:
       return _weight(found[0], rows)
     return tf.stack(columns, 1) if _is_nested(outputs) else columns[0]
 
-  def __call__(self, targets: Any, predictions: Any) -> Optional[tf.Tensor]:
+  def __call__(self, targets: Any, predictions: Any) -> tf.Tensor | None:
     """Returns losses times loss weights, shaped as `weights`; None without losses.
 
     Losses with loss weight zero are left as they are; `used_weights` drops them.
@@ -123,7 +118,7 @@ class OutputLosses:
     return '/'.join(map(str, term.path)) or 'y'
 
   def _conformed(self, what: str, given: Any, outputs: Any, broadcast: bool
-                ) -> List[Any]:
+                ) -> list[Any]:
     """Returns one entry per output, in the order of `tf.nest.flatten`."""
     if not _is_nested(outputs):
       return [_only(what, given)]
@@ -171,7 +166,7 @@ def _mapped(function: Callable[[Any], Any], structure: Any) -> Any:
   return None if structure is None else function(structure)
 
 
-def _paths(outputs: Any) -> List[_Path]:
+def _paths(outputs: Any) -> list[_Path]:
   """Returns the path of each output, in the order of `tf.nest.flatten`."""
   if not _is_nested(outputs):
     return [()]
@@ -198,7 +193,7 @@ def _keys(given: Any) -> Any:
   return f'{len(given)} in a {type(given).__name__}' if _is_nested(given) else given
 
 
-def _shown(outputs: Any, names: Optional[Sequence[str]]) -> Any:
+def _shown(outputs: Any, names: Sequence[str] | None) -> Any:
   if names and len(names) == len(outputs):
     return list(names)
   return ['/'.join(map(str, path)) for path in _paths(outputs)]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List
-from typing import Sequence
+from collections.abc import Sequence
 import warnings
 
 from tfcactus.keras.compat.versions import keras
@@ -36,6 +35,6 @@ def check_own_training(model: keras.Model) -> None:
         'call; those of private_model.inner do.', stacklevel=2)
 
 
-def _overridden(model: keras.Model, names: Sequence[str]) -> List[str]:
+def _overridden(model: keras.Model, names: Sequence[str]) -> list[str]:
   return [name for name in names if name in vars(model) or (
       getattr(type(model), name, None) is not getattr(keras.Model, name, None))]

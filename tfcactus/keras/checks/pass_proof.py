@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Callable
-from typing import List
-from typing import NamedTuple
-from typing import Optional
-from typing import Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 
-from tfcactus.keras import vectorization
-from tfcactus.keras.checks import state_writes
-from tfcactus.keras.checks import variable_reads
-from tfcactus.keras.compat import patches
+from tfcactus.keras.checks import state_writes, variable_reads
+from tfcactus.keras.compat import patches, vectorization
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.independence import draws
-from tfcactus.keras.independence import graph_proof
+from tfcactus.keras.independence import draws, graph_proof
 
 
 class Pass(NamedTuple):
@@ -42,7 +35,7 @@ class Unproved(NamedTuple):
 
   reason: str
   operation: str = ''
-  variable: Optional[keras.Variable] = None
+  variable: keras.Variable | None = None
 
 
 class TracedPass(NamedTuple):
@@ -61,8 +54,8 @@ class TracedPass(NamedTuple):
 @tf.autograph.experimental.do_not_convert
 def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedPass:
   """Traces `run`, a pass, on `TensorSpec`s of known shapes with one row per example."""
-  made: List[Pass] = []
-  stood_in_for: List[tf.Graph] = []
+  made: list[Pass] = []
+  stood_in_for: list[tf.Graph] = []
 
   def traced(batch: Any) -> Sequence[tf.Tensor]:
     with vectorization.standing_in() as graphs, (
@@ -76,7 +69,7 @@ def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedP
                     not stood_in_for, made[-1])
 
 
-def unproved(model: keras.Model, traced: TracedPass) -> Optional[Unproved]:
+def unproved(model: keras.Model, traced: TracedPass) -> Unproved | None:
   """Returns None if the pass is proved to give each whole gradient, else why not."""
   graph, examples, _, found = traced
   unexplained = variable_reads.first_unexplained(

@@ -11,15 +11,11 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from typing import Dict
-from typing import Optional
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from tfcactus.keras.compat import graphs
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import graphs, models, patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.independence import draws
 
@@ -30,7 +26,7 @@ _CALL = 'calls a function whose operations are looked at too'
 _MESSAGE = 'tells its user of the data or stops; nothing in the model depends on it'
 _DEVICE = 'tells of the device or the version, and of no data'
 
-ALLOWED: Dict[str, str] = {
+ALLOWED: dict[str, str] = {
     **dict.fromkeys((
         'ReadVariableOp', 'ResourceGather', 'ResourceGatherNd', 'VariableShape',
         'VarIsInitializedOp', 'DisableCopyOnRead'), _READ),
@@ -92,7 +88,7 @@ def check_no_writes(model: keras.Model) -> Any:
   return graph.structured_outputs[0]
 
 
-def check_graph(graph: tf.Graph, what: str, model: Optional[keras.Model]) -> None:
+def check_graph(graph: tf.Graph, what: str, model: keras.Model | None) -> None:
   """Raises ValueError, with the remedy, if a traced computation touches other state.
 
   Allowed are operations in `ALLOWED` and weights of `model`. A function that draws must
@@ -154,7 +150,7 @@ def _draws(node: tf.compat.v1.NodeDef) -> bool:
       any(arg.name == 'algorithm' for arg in signature.input_arg)))
 
 
-def _check_captures(graph: tf.Graph, what: str, model: Optional[keras.Model]) -> None:
+def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None) -> None:
   """Raises ValueError for captured variables that are not weights of the model.
 
   Changes of weights outside of steps are noticed and end the guarantee. A callback may

@@ -10,18 +10,12 @@ operations compute; loops and functions count as operations.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 import contextlib
-from typing import Any
-from typing import Dict
-from typing import FrozenSet
-from typing import Iterable
-from typing import Iterator
-from typing import List
-from typing import NamedTuple
-from typing import Optional
-from typing import Sequence
-from typing import Set
-from typing import Tuple
+from typing import (
+  Any,
+  NamedTuple,
+)
 
 import tensorflow as tf
 
@@ -56,7 +50,7 @@ class _Read(NamedTuple):
   """A use of a weight by an operation, in a call or in none."""
 
   variable: str
-  call: Optional[int]
+  call: int | None
   operation: str
 
 
@@ -65,9 +59,9 @@ class Calls:
 
   def __init__(self) -> None:
     self._graph = _current_graph()
-    self._open: List[int] = []
+    self._open: list[int] = []
     self._count = 0
-    self._changes: List[Tuple[int, Optional[int]]] = [(0, None)]
+    self._changes: list[tuple[int, int | None]] = [(0, None)]
 
   @contextlib.contextmanager
   def one(self, layer: keras.layers.Layer) -> Iterator[int]:
@@ -90,7 +84,7 @@ class Calls:
       self._open.pop()
       self._note()
 
-  def of_operations(self, graph: tf.Graph) -> List[Tuple[tf.Operation, Optional[int]]]:
+  def of_operations(self, graph: tf.Graph) -> list[tuple[tf.Operation, int | None]]:
     """Returns a graph's operations in order of creation, each with its call or None."""
     found, call = [], None
     changes = iter(self._changes[1:] if graph is self._graph else [])
@@ -111,17 +105,17 @@ class Calls:
 
 def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
                       answers: Iterable[Answer], losses: Sequence[tf.Tensor]
-                     ) -> Optional[Unexplained]:
+                     ) -> Unexplained | None:
   """Returns a trainable variable's use in `losses` that no rule explains, or None."""
   names = {_identity(variable): variable for variable in model.trainable_variables}
   handles = {inside.name: _of_handle(outside) for outside, inside in graph.captures
              if _of_handle(outside) in names}
-  answered: Dict[str, Set[Tuple[str, int]]] = {}
+  answered: dict[str, set[tuple[str, int]]] = {}
   for answer in answers:
     answered.setdefault(answer.tensor.name, set()).update(
         (_identity(variable), answer.call)
         for variable in answer.variables)
-  reads: Dict[str, FrozenSet[_Read]] = {}
+  reads: dict[str, frozenset[_Read]] = {}
   call_of = {op.name: call for op, call in calls.of_operations(graph)}
   for op in graph_proof.needed(losses, handles):
     found = _reads_of(op, call_of[op.name], handles, reads)
@@ -137,8 +131,8 @@ def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
   return Unexplained(names[left[0].variable], left[0].operation)
 
 
-def _reads_of(op: tf.Operation, call: Optional[int], handles: Dict[str, str],
-              reads: Dict[str, FrozenSet[_Read]]) -> FrozenSet[_Read]:
+def _reads_of(op: tf.Operation, call: int | None, handles: dict[str, str],
+              reads: dict[str, frozenset[_Read]]) -> frozenset[_Read]:
   """Returns the reads that an operation's outputs may have gradients for."""
   if op.type == 'StopGradient':
     return frozenset()
@@ -163,5 +157,5 @@ def _of_handle(handle: Any) -> str:
   return repr(handle) if eager and handle.dtype == tf.resource else ''
 
 
-def _current_graph() -> Optional[tf.Graph]:
+def _current_graph() -> tf.Graph | None:
   return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

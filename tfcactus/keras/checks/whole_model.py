@@ -5,13 +5,10 @@ Each ValueError names the layer and the remedy.
 
 from __future__ import annotations
 
-from typing import List
-
-from tfcactus.keras.checks import devices
 from tfcactus.keras.checks import state_writes
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import versions
+from tfcactus.keras.compat import models, versions
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.distribution import devices
 
 
 def check_model(model: keras.Model) -> None:
@@ -105,7 +102,7 @@ def _normalizes_batches(layer: keras.layers.Layer) -> bool:
   return layer.trainable or models.mixes_when_frozen(layer)
 
 
-def _regularizers(layer: keras.layers.Layer) -> List[str]:
+def _regularizers(layer: keras.layers.Layer) -> list[str]:
   names = ('kernel_regularizer', 'bias_regularizer', 'activity_regularizer',
            'embeddings_regularizer', 'beta_regularizer', 'gamma_regularizer',
            'recurrent_regularizer', 'depthwise_regularizer',

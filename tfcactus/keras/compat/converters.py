@@ -8,16 +8,13 @@ with a loop over unlike rows. Other operations run row by row, or raise ValueErr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import contextlib
 import functools
 import logging
 import sys
 import threading
-from typing import Any
-from typing import Callable
-from typing import Dict
-from typing import Iterator
-from typing import List
+from typing import Any, Callable
 
 import tensorflow as tf
 from tensorflow.python.ops import gen_stateless_random_ops as stateless
@@ -28,7 +25,7 @@ from tfcactus.keras.compat import patches
 # The module; its package has a function of the same name.
 pfor = sys.modules[wrap.__module__]
 
-_registry: Dict[str, Any] = pfor._pfor_converter_registry  # pylint: disable=protected-access
+_registry: dict[str, Any] = pfor._pfor_converter_registry  # pylint: disable=protected-access
 
 RELIED_ON = frozenset('''
 Abs Acos Acosh Add AddN AddV2 All Angle Any ArgMax ArgMin Asin Asinh Assert Atan Atan2
@@ -128,7 +125,7 @@ def _batches_from_the_start(pfor_input: Any) -> bool:
   return pfor_input.input(0).is_stacked or pfor_input.get_attr('batch_dims') >= 0
 
 
-_SOMETIMES: Dict[str, Callable[[Any], bool]] = {
+_SOMETIMES: dict[str, Callable[[Any], bool]] = {
     'BiasAdd': _has_last_channels, 'BiasAddGrad': _has_last_channels,
     'ClipByValue': _is_by_numbers, 'Conv2DBackpropFilter': _is_not_grouped,
     'Equal': _fits, 'GatherV2': _batches_from_the_start, 'MatMul': _is_real,
@@ -153,7 +150,7 @@ def _loop(pfor_input: Any, *args: Any, **kwargs: Any) -> Any:
   number = pfor_input.pfor.loop_len_vector[0] if number is None else int(number[0])
   attributes = op.node_def.attr
 
-  def body(i: tf.Tensor, made: List[tf.TensorArray]) -> Any:
+  def body(i: tf.Tensor, made: list[tf.TensorArray]) -> Any:
     outputs = pfor._create_op(  # pylint: disable=protected-access
         op.type, [taken.t[i] if taken.is_stacked else taken.t
                   for taken in pfor_input.inputs],
@@ -264,7 +261,7 @@ def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
   return original(loop, conditions, indices, inputs, *args)
 
 
-_OWN: Dict[str, Callable[..., Any]] = {
+_OWN: dict[str, Callable[..., Any]] = {
     'BatchMatMulV2': _convert_matmul, 'PrintV2': _convert_print,
     **{f'UnsortedSegment{name}': _convert_segments
        for name in ('Max', 'Min', 'Prod', 'Sum')},

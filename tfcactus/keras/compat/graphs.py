@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Callable
-from typing import Iterator
-from typing import List
-from typing import Optional
-from typing import Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.eager import record
@@ -46,7 +41,7 @@ def has_own_gradient(node: Any) -> bool:
 
 
 def gradients(graph: tf.Graph, of: tf.Tensor, by: Sequence[tf.Tensor],
-              upstream: Optional[tf.Tensor] = None) -> List[Any]:
+              upstream: tf.Tensor | None = None) -> list[Any]:
   """Returns gradients of `of` with respect to each tensor of `by`, as `tf.gradients`.
 
   Works inside a loop or a branch too, which is another graph: `graph` is where the

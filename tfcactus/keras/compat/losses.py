@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from typing import Any
-from typing import List
-from typing import Tuple
 
 import tensorflow as tf
 
 from tfcactus.keras.compat import models
-from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.compat.versions import KERAS_3
+from tfcactus.keras.compat.versions import keras, KERAS_3
 
 ACTIVITY_REGULARIZER: str = (
     'activity_regularizer' if KERAS_3 else '_activity_regularizer')
 """The attribute of a layer that holds its activity regularizer."""
 
 
-def weight_penalties(model: keras.Model) -> List[tf.Tensor]:
+def weight_penalties(model: keras.Model) -> list[tf.Tensor]:
   """Returns the losses of a model's weight regularizers at the present weights.
 
   They are the losses that Keras adds. Under Keras 2 these include frozen weights, whose
@@ -33,7 +30,7 @@ def weight_penalties(model: keras.Model) -> List[tf.Tensor]:
 
 
 def output_trackers(model: keras.Model, predictions: Any,
-                    places: List[Tuple[int, Tuple[Any, ...]]]) -> List[Any]:
+                    places: list[tuple[int, tuple[Any, ...]]]) -> list[Any]:
   """Returns the metric that logs each output's loss, or None where Keras logs none.
 
   `places` has, for each output with a loss, its index in `tf.nest.flatten(predictions)`

@@ -2,47 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
-from typing import Dict
-from typing import List
-from typing import Optional
-from typing import Sequence
 
 import tensorflow as tf
 
 
-def mask_of(tensor: Any) -> Optional[tf.Tensor]:
+def mask_of(tensor: Any) -> tf.Tensor | None:
   """Returns the mask that a tensor carries, or None."""
-  found: Optional[tf.Tensor] = getattr(tensor, '_keras_mask', None)
+  found: tf.Tensor | None = getattr(tensor, '_keras_mask', None)
   return found
 
 
-def put(tensor: tf.Tensor, mask: Optional[tf.Tensor]) -> tf.Tensor:
+def put(tensor: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
   """Sets or removes a tensor's mask; returns the tensor."""
   if mask is not mask_of(tensor):
     tensor._keras_mask = mask  # pylint: disable=protected-access
   return tensor
 
 
-def of_all(outputs: Any) -> List[Optional[tf.Tensor]]:
+def of_all(outputs: Any) -> list[tf.Tensor | None]:
   """Returns the masks of the tensors of a structure, in the order of `tf.nest`."""
   return [mask_of(each) for each in tf.nest.flatten(outputs)]
 
 
-def put_all(outputs: Any, masks: Sequence[Optional[tf.Tensor]]) -> Any:
+def put_all(outputs: Any, masks: Sequence[tf.Tensor | None]) -> Any:
   """Sets the masks of the tensors of a structure; returns the structure."""
   for each, mask in zip(tf.nest.flatten(outputs), masks):
     put(each, mask)
   return outputs
 
 
-def of_one(outputs: Any) -> Dict[str, tf.Tensor]:
+def of_one(outputs: Any) -> dict[str, tf.Tensor]:
   """Returns {index in `tf.nest.flatten`: mask} of a batch of one, without its axis."""
   return {str(i): mask[0] for i, mask in enumerate(of_all(outputs))
           if mask is not None}
 
 
-def put_rows(outputs: Any, masks: Dict[str, tf.Tensor]) -> Any:
+def put_rows(outputs: Any, masks: dict[str, tf.Tensor]) -> Any:
   """Sets the masks of a structure from a dict as of `of_one`; returns the structure."""
   return put_all(outputs, [
       masks.get(str(i)) for i, _ in enumerate(tf.nest.flatten(outputs))])

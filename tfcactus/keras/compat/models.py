@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import functools
 import inspect
-from typing import Any
-from typing import Callable
-from typing import Dict
-from typing import Iterable
-from typing import List
-from typing import Optional
-from typing import Set
+from typing import Any, Callable
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.compat.versions import KERAS_3
+from tfcactus.keras.compat.versions import keras, KERAS_3
 
 
 @functools.cache
@@ -51,7 +45,7 @@ def name_of(variable: keras.Variable) -> str:
   return name.split(':')[0]
 
 
-def tf_variables(model: keras.Model) -> List[tf.Variable]:
+def tf_variables(model: keras.Model) -> list[tf.Variable]:
   """Returns the trainable variables of a model or layer on this replica, for tapes."""
   return [local(tf_variable(v)) for v in model.trainable_variables]
 
@@ -66,12 +60,12 @@ def depthwise_kernel(layer: keras.layers.Layer) -> keras.Variable:
   return layer.kernel if KERAS_3 else layer.depthwise_kernel
 
 
-def flat_layers(model: keras.Model) -> List[keras.layers.Layer]:
+def flat_layers(model: keras.Model) -> list[keras.layers.Layer]:
   """Returns all layers of a model, including nested ones."""
   return list(model._flatten_layers(recursive=True, include_self=False))  # pylint: disable=protected-access
 
 
-def direct_layers(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
+def direct_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
   """Returns the layers that a layer holds, without nested ones."""
   return list(layer._flatten_layers(recursive=False, include_self=False))  # pylint: disable=protected-access
 
@@ -87,12 +81,12 @@ def is_graph(model: keras.Model) -> bool:
   return type(model) is _functional()
 
 
-def graph_layers(model: keras.Model) -> List[keras.layers.Layer]:
+def graph_layers(model: keras.Model) -> list[keras.layers.Layer]:
   """Returns the layers of a model; nested Sequential or functional models are opened.
 
   Under Keras 3 they include operations between the layers, which are no layers.
   """
-  found: Dict[int, keras.layers.Layer] = {}
+  found: dict[int, keras.layers.Layer] = {}
   functional: bool = type(model) is _functional()
   for layer in model.operations if KERAS_3 and functional else model.layers:
     inner = graph_layers(layer) if is_graph(layer) else [layer]
@@ -100,7 +94,7 @@ def graph_layers(model: keras.Model) -> List[keras.layers.Layer]:
   return list(found.values())
 
 
-def layer_classes(names: Iterable[str]) -> Set[type]:
+def layer_classes(names: Iterable[str]) -> set[type]:
   """Returns the classes of the named layers, as far as this Keras has them."""
   return {getattr(keras.layers, name) for name in names
           if hasattr(keras.layers, name)}
@@ -124,11 +118,11 @@ def is_bare_operation(layer: keras.layers.Layer) -> bool:
           type(layer).__name__ in ('TFOpLambda', 'SlicingOpLambda'))
 
 
-def _nodes(layer: keras.layers.Layer) -> List[Any]:
+def _nodes(layer: keras.layers.Layer) -> list[Any]:
   return layer._inbound_nodes  # pylint: disable=protected-access
 
 
-def call_arguments(layer: keras.layers.Layer) -> List[Any]:
+def call_arguments(layer: keras.layers.Layer) -> list[Any]:
   """Returns (args, kwargs) of each call of a layer in a functional model."""
   if KERAS_3:
     return [(node.arguments.args, node.arguments.kwargs)
@@ -136,19 +130,19 @@ def call_arguments(layer: keras.layers.Layer) -> List[Any]:
   return [(node.call_args, node.call_kwargs) for node in _nodes(layer)]
 
 
-def output_shapes(layer: keras.layers.Layer) -> List[Any]:
+def output_shapes(layer: keras.layers.Layer) -> list[Any]:
   """Returns the shapes of a layer's outputs in all its calls in a functional model."""
   return [list(out.shape) for node in _nodes(layer)
           for out in tf.nest.flatten(node.outputs)]
 
 
-def input_shapes(layer: keras.layers.Layer) -> List[Any]:
+def input_shapes(layer: keras.layers.Layer) -> list[Any]:
   """Returns the shapes of a layer's inputs in all its calls in a functional model."""
   return [list(each.shape) for node in _nodes(layer)
           for each in tf.nest.flatten(node.input_tensors)]
 
 
-def input_spec(model: keras.Model) -> Optional[Any]:
+def input_spec(model: keras.Model) -> Any | None:
   """Returns `TensorSpec`s of a model's inputs, to trace it; None if unknown."""
   inputs = None
   if not KERAS_3:
@@ -174,7 +168,7 @@ def is_quantized(layer: keras.layers.Layer) -> bool:
   return bool(getattr(layer, 'quantization_mode', None))
 
 
-def generators(model: keras.Model) -> List[keras.random.SeedGenerator]:
+def generators(model: keras.Model) -> list[keras.random.SeedGenerator]:
   """Returns the random number generators in a model; Keras 2 has none."""
   if not KERAS_3:
     return []

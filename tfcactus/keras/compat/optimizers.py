@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 import contextlib
 from typing import Any
-from typing import ContextManager
-from typing import Dict
-from typing import Mapping
-from typing import Sequence
 
 import tensorflow as tf
 
-from tfcactus.keras import replicas
 from tfcactus.keras.compat import patches
-from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.compat.versions import KERAS_3
+from tfcactus.keras.compat.versions import keras, KERAS_3
+from tfcactus.keras.distribution import replicas
 
 Optimizer: Any = object
 """Base class of drop-in optimizers' mixins: `Any` only to type checkers."""
@@ -84,13 +80,13 @@ def apply_averages(optimizer: keras.optimizers.Optimizer, averages: Sequence[tf.
     optimizer.apply_gradients(list(zip(averages, variables)), **of_sums())
 
 
-def applying_sums() -> ContextManager[None]:
+def applying_sums() -> contextlib.AbstractContextManager[None]:
   """Makes Keras 3 optimizers treat gradients as already summed over replicas."""
   return patches.applying_sums() if KERAS_3 and replicas.number() > 1 else (
       contextlib.nullcontext())
 
 
-def of_sums() -> Dict[str, Any]:
+def of_sums() -> dict[str, Any]:
   """Returns arguments that make Keras 2 optimizers treat gradients as summed."""
   return {} if KERAS_3 or replicas.number() == 1 else {
       'experimental_aggregate_gradients': False}
@@ -114,7 +110,7 @@ def is_wrapped(optimizer: keras.optimizers.Optimizer) -> bool:
   return getattr(optimizer, '_is_wrapped_by_loss_scale_optimizer', False)
 
 
-def drop_in_arguments(optimizer: keras.optimizers.Optimizer) -> Dict[str, Any]:
+def drop_in_arguments(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
   """Returns the arguments of a drop-in optimizer that is equivalent to a plain one.
 
   `optimizer` may be legacy or not under Keras 2. Raises ValueError if the base of

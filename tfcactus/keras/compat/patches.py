@@ -6,21 +6,16 @@ originals are back once no thread is inside.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import contextlib
 import functools
 import sys
 import threading
-from typing import Any
-from typing import Callable
-from typing import Iterator
-from typing import List
-from typing import NamedTuple
-from typing import Optional
+from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
-from tensorflow.python.ops import gen_random_ops
-from tensorflow.python.ops import gen_stateless_random_ops as stateless
+from tensorflow.python.ops import gen_random_ops, gen_stateless_random_ops as stateless
 
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
@@ -78,9 +73,9 @@ class LibraryPatch:
   All threads look the replacements up, so those outside are handed the original.
   """
 
-  def __init__(self, places: List[Place]):
+  def __init__(self, places: list[Place]):
     self._places = places
-    self._originals: List[Callable[..., Any]] = []
+    self._originals: list[Callable[..., Any]] = []
     self._lock = threading.Lock()
     self._threads_inside = 0
     self._local = threading.local()
@@ -182,7 +177,7 @@ def current_seed() -> tf.Tensor:
 
 
 @contextlib.contextmanager
-def drawing(model: Optional[keras.Model], make_seed: MakeSeed) -> Iterator[None]:
+def drawing(model: keras.Model | None, make_seed: MakeSeed) -> Iterator[None]:
   """Makes this thread draw from the seeds that `make_seed` returns.
 
   Draws of Keras 3 generators are reached in `model`, a model or layer, or None. Draws

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import contextlib
 import inspect
-from typing import Any
-from typing import Callable
-from typing import Iterator
-from typing import List
-from typing import NamedTuple
-from typing import Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import patches
-from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.compat.versions import KERAS_3
+from tfcactus.keras.compat import models, patches
+from tfcactus.keras.compat.versions import keras, KERAS_3
 
 CONVOLUTIONAL = (
     keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D, keras.layers.ConvLSTM3D)
 
-Masks = Optional[List[tf.Tensor]]
+Masks = Optional[list[tf.Tensor]]
 """Dropout masks of the values before each gate's kernel; None for no dropout."""
 
 
@@ -36,8 +30,8 @@ class Arguments(NamedTuple):
   """
 
   sequences: tf.Tensor
-  states: Optional[List[tf.Tensor]]
-  mask: Optional[tf.Tensor]
+  states: list[tf.Tensor] | None
+  mask: tf.Tensor | None
   training: Any
 
 
@@ -60,7 +54,7 @@ def arguments(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Arguments:
       None if mask is None else tf.cast(mask, tf.bool), bound.get('training'))
 
 
-def cells(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
+def cells(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
   """Returns the cells of a recurrent layer, in the order of their calls."""
   cell = layer.cell
   return list(cell.cells) if type(cell) is keras.layers.StackedRNNCells else [cell]
@@ -90,7 +84,7 @@ def zeroes_masked(layer: keras.layers.Layer) -> bool:
 
 
 def dropped(layer: keras.layers.Layer, sequences: tf.Tensor, training: Any
-           ) -> Optional[tf.Tensor]:
+           ) -> tf.Tensor | None:
   """Returns inputs after dropout if each time step has its own mask, else None."""
   # Keras 2 does where it may choose a GPU kernel.
   if not getattr(layer, '_could_use_gpu_kernel', False) or not layer.dropout:
@@ -148,7 +142,7 @@ def unrolled(model: keras.Model) -> Iterator[None]:
     yield
 
 
-def returned(layer: keras.layers.Layer, output: tf.Tensor, states: List[Any]) -> Any:
+def returned(layer: keras.layers.Layer, output: tf.Tensor, states: list[Any]) -> Any:
   """Returns `output`, and `states` as a list per cell, as the layer's `call` does."""
   if KERAS_3:
     output = tf.cast(output, layer.compute_dtype)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import contextlib
-from typing import Any
-from typing import Callable
-from typing import Iterator
-from typing import Optional
+from typing import Any, Callable
 
 import tensorflow as tf
 
-from tfcactus.keras import replicas
 from tfcactus.keras.compat import patches
-from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.compat.versions import KERAS_3
+from tfcactus.keras.compat.versions import keras, KERAS_3
+from tfcactus.keras.distribution import replicas
 
 
 def counter(value: float, name: str, dtype: str = 'int64') -> Any:
@@ -90,7 +87,7 @@ def log_loss(model: keras.Model, losses: tf.Tensor) -> None:
   tracker.update_state(losses)
 
 
-def steps_per_execution(model: keras.Model) -> Optional[int]:
+def steps_per_execution(model: keras.Model) -> int | None:
   """Returns how many steps a model runs at a time; None if the number may vary."""
   # Keras 2 sets the first for 'auto' from TensorFlow 2.15 on, earlier the second.
   if getattr(model, '_autotune_steps_per_execution', False) or (
@@ -103,7 +100,7 @@ def steps_per_execution(model: keras.Model) -> Optional[int]:
   return 1 if steps is None else number(steps)
 
 
-def next_steps(model: keras.Model, left: Optional[int]) -> int:
+def next_steps(model: keras.Model, left: int | None) -> int:
   """Returns how many steps a model runs next, with `left` steps left in the epoch."""
   steps = steps_per_execution(model) or 1
   # Keras 3 runs whole executions, past the end of an epoch.

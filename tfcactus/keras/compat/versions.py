@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import os
 from typing import Any
-from typing import Tuple
 
 import tensorflow as tf
 
@@ -19,7 +18,7 @@ _OLDEST_KERAS_3 = (3, 5)
 _WITHOUT_LEGACY = (2, 16)
 
 
-def _parts(version: str) -> Tuple[int, int]:
+def _parts(version: str) -> tuple[int, int]:
   major, minor = version.split('.')[:2]
   return int(major), int(minor)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from typing import Optional
 
 from tfcactus.keras.compat import optimizers
 from tfcactus.keras.compat.versions import keras
@@ -15,7 +14,7 @@ class _DPModel:
   """Mixin whose `compile` replaces a Keras optimizer by a drop-in DP optimizer."""
 
   def __init__(self, l2_norm_clip: float, noise_multiplier: float,
-               num_microbatches: Optional[int] = None, use_xla: bool = True,
+               num_microbatches: int | None = None, use_xla: bool = True,
                layer_registry: Any = None, *args: Any, **kwargs: Any):
     del use_xla, layer_registry  # Options for speed in TensorFlow Privacy.
     if num_microbatches is not None and (

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from typing import Any
-from typing import Optional
-from typing import Type
 
-from tfcactus.keras.compat import optimizers
-from tfcactus.keras.compat import versions
-from tfcactus.keras.drop_in import keras2
-from tfcactus.keras.drop_in import keras3
+from tfcactus.keras.compat import optimizers, versions
+from tfcactus.keras.drop_in import keras2, keras3
 from tfcactus.keras.drop_in.optimizer import DPOptimizer
 
 _registered = versions.keras.saving.register_keras_serializable('tfcactus')
 
 
-def make_dp_optimizer_class(base: Any) -> Type[DPOptimizer]:
+def make_dp_optimizer_class(base: Any) -> type[DPOptimizer]:
   """Returns a DP subclass of a Keras optimizer, with `DPKerasSGDOptimizer`'s arguments.
 
   Under Keras 2 `base` is a subclass of `tf.keras.optimizers.legacy.Optimizer`.
@@ -107,7 +103,7 @@ def _vectorized(base: Any) -> Any:
     """Takes the arguments in the order of `VectorizedDPKerasSGDOptimizer`."""
 
     def __init__(self, l2_norm_clip: Any, noise_multiplier: Any = None,
-                 num_microbatches: Optional[int] = None,
+                 num_microbatches: int | None = None,
                  unconnected_gradients_to_zero: bool = False, *args: Any,
                  **kwargs: Any):
       del unconnected_gradients_to_zero  # They always are.

@@ -6,14 +6,12 @@ losses are kept, and the graph in which they were traced is differentiated.
 
 from __future__ import annotations
 
-from typing import List
-from typing import Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tfcactus.keras.compat import graphs
-from tfcactus.keras.drop_in import tape_gradients
-from tfcactus.keras.drop_in import tiled_sums
+from tfcactus.keras.drop_in import tape_gradients, tiled_sums
 
 
 def traced_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
@@ -26,7 +24,7 @@ def traced_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
   graph = losses.graph  # A branch, where this may run, is another graph.
   handles = [graph.capture(var.handle) for var in var_list]
 
-  def row(index: tf.Tensor) -> List[tf.Tensor]:
+  def row(index: tf.Tensor) -> list[tf.Tensor]:
     # Past the batch, upstream weights are zeros, and so are gradients.
     found = graphs.gradients(graph, losses, handles,
                              tf.one_hot(index, batch, dtype=losses.dtype))

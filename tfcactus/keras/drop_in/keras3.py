@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
-from typing import List
-from typing import Optional
-from typing import Sequence
 
 import tensorflow as tf
 
 from tfcactus.keras.checks import example_losses
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import optimizers
-from tfcactus.keras.drop_in import graph_gradients
-from tfcactus.keras.drop_in import loss_scaling
-from tfcactus.keras.drop_in import operation_gradients
-from tfcactus.keras.drop_in import optimizer
+from tfcactus.keras.compat import models, optimizers
+from tfcactus.keras.drop_in import (
+  graph_gradients,
+  loss_scaling,
+  operation_gradients,
+  optimizer,
+)
 
 
 class Keras3Optimizer(optimizer.DPOptimizer):
   """Hooks for Keras 3, whose `fit` scales the loss and applies its gradients."""
 
   def minimize(self, loss: Any, var_list: Sequence[tf.Variable], grad_loss: Any = None,
-               name: Any = None, tape: Optional[tf.GradientTape] = None) -> Any:
+               name: Any = None, tape: tf.GradientTape | None = None) -> Any:
     """Updates variables by clipped and noisy gradients of a loss per example.
 
     Args:
@@ -73,7 +72,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
       grads = self._prepared(sums, values)
     base: Any = super()
 
-    def apply(averages: List[tf.Tensor]) -> None:
+    def apply(averages: list[tf.Tensor]) -> None:
       with optimizers.applying_sums():
         base.apply(averages, var_list)
 

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
-from typing import List
-from typing import NamedTuple
-from typing import Optional
-from typing import Tuple
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple, TYPE_CHECKING
 
 from tfcactus import sampling
-from tfcactus.keras import replicas
 from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.data.sampled_batches import SampledBatches
+from tfcactus.keras.distribution import replicas
 from tfcactus.keras.drop_in import trace_check
-from tfcactus.keras.ledger import counts
-from tfcactus.keras.ledger import ledger as ledger_lib
-from tfcactus.keras.ledger import lineage
+from tfcactus.keras.ledger import counts, ledger as ledger_lib, lineage
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.record import Record
-from tfcactus.keras.sampled_batches import SampledBatches
 from tfcactus.plan import PrivacyPlan
 
 if TYPE_CHECKING:
@@ -45,7 +38,7 @@ class DropInLedger:
   clip_norm = None
 
   def __init__(self, optimizer: DPOptimizer, model: keras.Model,
-               plan: PrivacyPlan, batches: Optional[SampledBatches]):
+               plan: PrivacyPlan, batches: SampledBatches | None):
     """Opens the ledger; `batches` are those that `fit` is said to be given, or None.
 
     Raises ValueError if the plan's noise does not protect the model's gradients.
@@ -54,7 +47,7 @@ class DropInLedger:
     self._optimizer = optimizer
     self._model = model
     self._batches = batches
-    self._draws: Optional[bool] = None  # None until the losses were traced.
+    self._draws: bool | None = None  # None until the losses were traced.
     self._recent = ledger_lib.RecentLedgers()
     self._check_vector()
 
@@ -137,7 +130,7 @@ class _Released(NamedTuple):
 
 def _released(optimizer: DPOptimizer, model: keras.Model) -> _Released:
   """Returns the updates of `optimizer` and of all that trained the model before."""
-  earlier: List[Any] = [
+  earlier: list[Any] = [
       trainer for trainer in lineage.trainers(
           model.trainable_variables if model.built else ())
       if trainer is not optimizer and trainer.released_steps]
@@ -154,7 +147,7 @@ def _released(optimizer: DPOptimizer, model: keras.Model) -> _Released:
   return _Released(steps, problem, seeded, grouped)
 
 
-def _adds(optimizer: DPOptimizer) -> Tuple[str, float]:
+def _adds(optimizer: DPOptimizer) -> tuple[str, float]:
   """Returns noise digest and clipping norm, which decide the cost of an update."""
   return optimizer.noise.digest, optimizer.l2_norm_clip
 

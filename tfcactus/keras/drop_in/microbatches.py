@@ -11,9 +11,7 @@ removing an example moves all that follow to other microbatches: nothing bounds 
 
 from __future__ import annotations
 
-from typing import List
 from typing import NamedTuple
-from typing import Optional
 
 import tensorflow as tf
 
@@ -45,8 +43,8 @@ class Batching:
     grouped: Whether any microbatch held several examples.
   """
 
-  def __init__(self, expected_batch_size: Optional[float],
-               num_microbatches: Optional[int], parts: int):
+  def __init__(self, expected_batch_size: float | None,
+               num_microbatches: int | None, parts: int):
     """Initialises it for logical batches of so many parts.
 
     The expected size is that of a logical batch, num_microbatches that of one part.
@@ -98,7 +96,7 @@ class Batching:
     return Losses(losses, tf.reduce_mean(
         tf.reshape(opaque, [self.microbatches, -1]), 1))
 
-  def _asserts(self, size: tf.Tensor, count: tf.Tensor) -> List[tf.Operation]:
+  def _asserts(self, size: tf.Tensor, count: tf.Tensor) -> list[tf.Operation]:
     before = tf.where(self.size > 0, self.size, size)
     found = [
         tf.debugging.assert_equal(

@@ -9,23 +9,16 @@ example takes a backward pass through the whole batch instead.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import math
 from typing import Callable
-from typing import Dict
-from typing import List
-from typing import Optional
-from typing import Sequence
-from typing import Tuple
 import warnings
 
 import tensorflow as tf
 
 from tfcactus.keras.compat import graphs
-from tfcactus.keras.drop_in import microbatches
-from tfcactus.keras.drop_in import operation_rules
-from tfcactus.keras.drop_in import tiled_sums
-from tfcactus.keras.independence import dependence
-from tfcactus.keras.independence import graph_proof
+from tfcactus.keras.drop_in import microbatches, operation_rules, tiled_sums
+from tfcactus.keras.independence import dependence, graph_proof
 from tfcactus.keras.independence.dependence import Dependence
 
 _NUMBERS = 2**22
@@ -36,15 +29,15 @@ _MOST_ROWS = 64
 _REARRANGING = frozenset(('ExpandDims', 'Identity', 'Reshape', 'Squeeze'))
 """Operations that only reshape a variable on its way to the one that uses it."""
 
-_Place = Tuple[tf.Operation, int]
+_Place = tuple[tf.Operation, int]
 """An operation, and the index of one of its inputs."""
 
-_Differentiable = Tuple[operation_rules.Use, operation_rules.Rule]
+_Differentiable = tuple[operation_rules.Use, operation_rules.Rule]
 
 
 def clipped_sums(losses: microbatches.Losses, var_list: Sequence[tf.Variable],
                  l2_norm_clip: tf.Tensor, otherwise: Callable[[], tiled_sums.Sums],
-                 tape: Optional[tf.GradientTape] = None) -> tiled_sums.Sums:
+                 tape: tf.GradientTape | None = None) -> tiled_sums.Sums:
   """Returns sums of clipped gradients of each loss, and whether all were finite.
 
   The bound is on the norm over all variables together. Without a rule, or with several
@@ -85,7 +78,7 @@ def rows_at_once(var_list: Sequence[tf.Variable]) -> int:
 
 def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
           uses: Sequence[Sequence[_Differentiable]], number: tf.Tensor, rows: int
-         ) -> Callable[[tf.Tensor], List[tf.Tensor]]:
+         ) -> Callable[[tf.Tensor], list[tf.Tensor]]:
   """Returns start -> gradients of `rows` losses for each variable, zeros past the last.
 
   The losses, shape (batch,), are of this graph or of one around it. There are `number`
@@ -101,7 +94,7 @@ def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
   by_variable = [[part for part in (next(parts) for _ in found) if part is not None]
                  for found in uses]
 
-  def tile(start: tf.Tensor) -> List[tf.Tensor]:
+  def tile(start: tf.Tensor) -> list[tf.Tensor]:
     return [tf.add_n([part(start) for part in found]) if found else
             tf.zeros([rows, *var.shape], var.dtype)
             for var, found in zip(var_list, by_variable)]
@@ -110,8 +103,8 @@ def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
 
 def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable],
-                   tape: Optional[tf.GradientTape] = None
-                  ) -> List[List[_Differentiable]]:
+                   tape: tf.GradientTape | None = None
+                  ) -> list[list[_Differentiable]]:
   """Returns operations that use each variable, with rules; losses have shape (batch,).
 
   Raises:
@@ -136,7 +129,7 @@ def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
 
 def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]
-         ) -> List[List[operation_rules.Use]]:
+         ) -> list[list[operation_rules.Use]]:
   """Returns the uses of each variable, if each loss is proved to be of one example.
 
   Raises NoRule if it is not, or a use is not known.
@@ -147,7 +140,7 @@ def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]
     if graphs.has_own_gradient(op) or op.type in graph_proof.CALLS:
       raise operation_rules.NoRule(
           f'{op.type} in {op.name!r} runs a function, or has a gradient of its own')
-  readers: Dict[str, List[_Place]] = {}
+  readers: dict[str, list[_Place]] = {}
   for op in operations:
     for place, tensor in enumerate(op.inputs):
       readers.setdefault(tensor.name, []).append((op, place))
@@ -187,7 +180,7 @@ def _all_recorded(losses: tf.Tensor, var_list: Sequence[tf.Variable],
   return True
 
 
-def _readers_of(handle: tf.Tensor, readers: Dict[str, List[_Place]]) -> List[_Place]:
+def _readers_of(handle: tf.Tensor, readers: dict[str, list[_Place]]) -> list[_Place]:
   """Returns the operations that compute with a variable, and which input it is."""
   found, waiting = [], [handle]
   while waiting:
@@ -199,7 +192,7 @@ def _readers_of(handle: tf.Tensor, readers: Dict[str, List[_Place]]) -> List[_Pl
   return found
 
 
-def _given(losses: tf.Tensor) -> List[tf.Tensor]:
+def _given(losses: tf.Tensor) -> list[tf.Tensor]:
   """Returns the inputs of the graph from which the losses are computed.
 
   Captures of a graph around it are left out: they may be computed from variables there.
@@ -217,7 +210,7 @@ def _as_given(tensor: tf.Tensor) -> dependence.Value:
   return dependence.ROW_WISE if tensor.shape.rank else dependence.CONSTANT
 
 
-def _of_one_size(losses: tf.Tensor) -> List[tf.Operation]:
+def _of_one_size(losses: tf.Tensor) -> list[tf.Operation]:
   """Asserts, at run time, that inputs taken for rows of examples have one per loss."""
   number = tf.shape(losses)[0]
   return [tf.debugging.assert_equal(

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Callable
-from typing import Dict
-from typing import NamedTuple
-from typing import Sequence
-from typing import Tuple
+from collections.abc import Sequence
+from typing import Callable, NamedTuple
 
 import tensorflow as tf
 
 from tfcactus.keras.compat import converters
-from tfcactus.keras.gradients.layers import conv
-from tfcactus.keras.gradients.layers import im2col
+from tfcactus.keras.gradients.layers import conv, im2col
 from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence.dependence import Dependence
 
 Rows = Callable[[tf.Tensor], tf.Tensor]
 """Index of the first of some examples -> their results, one row per example."""
 
-Rule = Callable[[Dict[int, tf.Tensor], tf.Tensor], tf.Tensor]
+Rule = Callable[[dict[int, tf.Tensor], tf.Tensor], tf.Tensor]
 """(inputs per example, gradient of the output), each of shape (rows, block, ...) ->
 gradients of the variable, one row per example."""
 
@@ -46,13 +42,13 @@ class Use(NamedTuple):
 
   op: tf.Operation
   place: int
-  shape: Tuple[int, ...]
-  of_examples: Dict[int, int]
+  shape: tuple[int, ...]
+  of_examples: dict[int, int]
   block: int
 
   @classmethod
   def of(cls, op: tf.Operation, place: int, shape: Sequence[int],
-         known: Dict[str, dependence.Value]) -> Use:
+         known: dict[str, dependence.Value]) -> Use:
     """Returns the use; `known` maps names of tensors to their dependences.
 
     Raises NoRule unless examples follow each other along first axes.
@@ -111,7 +107,7 @@ def _matmul(use: Use) -> Rule:
     raise no_rule(use.op)
   flipped = use.op.get_attr('transpose_b')
 
-  def rule(operands: Dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
+  def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
     pair = (upstream, operands[0]) if flipped else (operands[0], upstream)
     return tf.matmul(*pair, transpose_a=True)
 
@@ -132,7 +128,7 @@ def _convolution(use: Use) -> Rule:
       op.get_attr('strides')[k], op.get_attr('dilations')[k]) for k in (1, 2)]
   groups = image[3] // kernel[2]
 
-  def rule(operands: Dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
+  def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
     rows, block = upstream.shape[:2]
     images, outputs = (
         tf.reshape(each, [rows * block, *each.shape[2:]])
@@ -164,7 +160,7 @@ def _broadcast(factor: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     # Axes of shape (rows, block, ...).
     summed = [1] + [k + 1 for k in range(1, len(out)) if own[k] == 1]
 
-    def rule(operands: Dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
+    def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
       return tf.reduce_sum(factor(upstream, operands[1 - use.place]), summed)
 
     return rule
@@ -191,7 +187,7 @@ def _lookup(use: Use) -> Rule:
     raise no_rule(use.op)
   vocabulary, width = use.shape
 
-  def rule(operands: Dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
+  def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
     rows = upstream.shape[0]
     ids = tf.reshape(operands[1], [rows, -1])
     inside = tf.logical_and(ids >= 0, ids < vocabulary)
@@ -212,10 +208,10 @@ def _differentiated(use: Use) -> Rule:
   if len(use.of_examples) != len(op.inputs) - 1:
     raise no_rule(use.op)
 
-  def rule(operands: Dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
+  def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> tf.Tensor:
     variable = op.inputs[use.place]
 
-    def one(values: Tuple[Dict[int, tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    def one(values: tuple[dict[int, tf.Tensor], tf.Tensor]) -> tf.Tensor:
       given, gradient = values
       with tf.GradientTape() as tape:
         tape.watch(variable)
@@ -228,7 +224,7 @@ def _differentiated(use: Use) -> Rule:
   return rule
 
 
-_RULES: Dict[str, Callable[[Use], Rule]] = {
+_RULES: dict[str, Callable[[Use], Rule]] = {
     'MatMul': _matmul, 'Conv2D': _convolution,
     **dict.fromkeys(('Add', 'AddV2', 'BiasAdd'), _broadcast(lambda up, _: up)),
     'Mul': _broadcast(lambda up, other: up * other), 'Sub': _difference,

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Callable
-from typing import List
-from typing import Optional
-from typing import Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 
-from tfcactus import _checks
-from tfcactus import noise as noise_lib
-from tfcactus.keras import replicas
+from tfcactus import _checks, noise as noise_lib
+from tfcactus._checks import Fixed
 from tfcactus.keras import serialization
-from tfcactus.keras.checks import devices
 from tfcactus.keras.checks import example_losses
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import optimizers
-from tfcactus.keras.compat import training
+from tfcactus.keras.compat import models, optimizers, training
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.drop_in import ledger as drop_in_ledger
-from tfcactus.keras.drop_in import loss_scaling
-from tfcactus.keras.drop_in import microbatches
-from tfcactus.keras.drop_in import operation_gradients
-from tfcactus.keras.drop_in import tape_gradients
+from tfcactus.keras.distribution import devices, replicas
+from tfcactus.keras.drop_in import (
+  ledger as drop_in_ledger,
+  loss_scaling,
+  microbatches,
+  operation_gradients,
+  tape_gradients,
+)
 from tfcactus.keras.drop_in.state import State
-from tfcactus.keras.ledger import ledger as ledger_lib
-from tfcactus.keras.ledger import lineage
-from tfcactus.keras.noise_addition import NoiseSampler
-from tfcactus.keras.read_only import Fixed
+from tfcactus.keras.ledger import ledger as ledger_lib, lineage
+from tfcactus.keras.noise.noise_addition import NoiseSampler
 from tfcactus.plan import PrivacyPlan
 
 
@@ -53,10 +47,10 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
       'Make another optimizer; what both release of one model is added up '
       'where one account covers it.')
 
-  plan: Optional[PrivacyPlan]
+  plan: PrivacyPlan | None
 
   @classmethod
-  def from_plan(cls, plan: PrivacyPlan, *, seed: Optional[int] = None,
+  def from_plan(cls, plan: PrivacyPlan, *, seed: int | None = None,
                 **kwargs: Any) -> DPOptimizer:
     """Returns an optimizer with the noise, clipping norm and batch size of a plan.
 
@@ -69,12 +63,12 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                expected_batch_size=plan.expected_batch_size, **kwargs)
 
   def __init__(self, l2_norm_clip: float,
-               noise_multiplier: Optional[float] = None,
-               num_microbatches: Optional[int] = None,
+               noise_multiplier: float | None = None,
+               num_microbatches: int | None = None,
                gradient_accumulation_steps: int = 1, *,
-               expected_batch_size: Optional[float] = None,
-               noise: Optional[noise_lib.Noise] = None,
-               seed: Optional[int] = None, plan: Optional[PrivacyPlan] = None,
+               expected_batch_size: float | None = None,
+               noise: noise_lib.Noise | None = None,
+               seed: int | None = None, plan: PrivacyPlan | None = None,
                **kwargs: Any):
     parts = _checks.integer(
         'gradient_accumulation_steps', gradient_accumulation_steps, 1)
@@ -114,7 +108,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                                tf.convert_to_tensor(self.iterations)))
     return training.number(released)
 
-  def training_ledger(self, model: keras.Model, plan: Optional[PrivacyPlan],
+  def training_ledger(self, model: keras.Model, plan: PrivacyPlan | None,
                       batches: Any) -> ledger_lib.TrainingLedger:
     """Opens the ledger of a training that begins; see `HoldsLedger`.
 
@@ -151,7 +145,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   def _compute_gradients(self, loss: Any, var_list: Sequence[tf.Variable],
                          grad_loss: Any = None,
-                         tape: Optional[tf.GradientTape] = None) -> List[tf.Tensor]:
+                         tape: tf.GradientTape | None = None) -> list[tf.Tensor]:
     """Returns pairs (`_prepared` gradient, variable) from a loss per example."""
     del grad_loss
     if not callable(loss) and tape is None:
@@ -179,13 +173,13 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def _clip(self) -> tf.Tensor:
     return tf.constant(self.l2_norm_clip, tf.float64)
 
-  def _prepared(self, sums: List[tf.Tensor], var_list: Sequence[tf.Variable]
-               ) -> List[tf.Tensor]:
+  def _prepared(self, sums: list[tf.Tensor], var_list: Sequence[tf.Variable]
+               ) -> list[tf.Tensor]:
     """Returns noisy averages; or the sums, if gradients accumulate over batches."""
     return sums if self.parts_per_step > 1 else self._averages(sums, var_list)
 
-  def _averages(self, sums: List[tf.Tensor], var_list: Sequence[tf.Variable]
-               ) -> List[tf.Tensor]:
+  def _averages(self, sums: list[tf.Tensor], var_list: Sequence[tf.Variable]
+               ) -> list[tf.Tensor]:
     """Adds noise to float64 sums, divides by the public batch size, and then rounds."""
     dim = sum(part.shape.num_elements() or 0 for part in sums)
     check = self.noise.check_dim if self.plan is None else self.plan.check_vector
@@ -223,7 +217,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
                            var_list: Sequence[tf.Variable],
-                           apply: Callable[[List[tf.Tensor]], object]) -> Any:
+                           apply: Callable[[list[tf.Tensor]], object]) -> Any:
     """Updates variables by noisy averages once a logical batch is complete."""
     if self.parts_per_step == 1:
       self._count_step(var_list)
@@ -285,7 +279,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     return made
 
 
-def _one_clip(l2_norm_clip: float, plan: Optional[PrivacyPlan]) -> float:
+def _one_clip(l2_norm_clip: float, plan: PrivacyPlan | None) -> float:
   """Returns the clipping norm: the plan's if there is a plan."""
   if plan is None:
     return _checks.positive('l2_norm_clip', l2_norm_clip)
@@ -301,9 +295,9 @@ def _one_clip(l2_norm_clip: float, plan: Optional[PrivacyPlan]) -> float:
   return plan.l2_norm_clip
 
 
-def _one_noise(noise: Optional[noise_lib.Noise],
-               noise_multiplier: Optional[float],
-               plan: Optional[PrivacyPlan]) -> noise_lib.Noise:
+def _one_noise(noise: noise_lib.Noise | None,
+               noise_multiplier: float | None,
+               plan: PrivacyPlan | None) -> noise_lib.Noise:
   """Returns the noise: the plan's if there is a plan."""
   if (noise is None) == (noise_multiplier is None):
     raise ValueError(

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import threading
-from typing import List
-from typing import Optional
-from typing import Sequence
 
 import tensorflow as tf
 
-from tfcactus.keras import replicas
-from tfcactus.keras.drop_in.microbatches import Batching
-from tfcactus.keras.drop_in.microbatches import Losses
+from tfcactus.keras.distribution import replicas
+from tfcactus.keras.drop_in.microbatches import Batching, Losses
 
 
 class _OfReplica(threading.local):
   """State of one replica within a step."""
 
   ready: bool = False
-  losses: Optional[Losses] = None
+  losses: Losses | None = None
 
 
 class State:
@@ -44,8 +41,8 @@ class State:
     self._of_replica = _OfReplica()
     self.seeded = False
     self.loaded_steps = 0
-    self.saved: Optional[str] = None
-    self._pending: List[tf.Variable] = []
+    self.saved: str | None = None
+    self._pending: list[tf.Variable] = []
 
   @property
   def ready(self) -> bool:
@@ -57,12 +54,12 @@ class State:
     self._of_replica.ready = ready
 
   @property
-  def losses(self) -> Optional[Losses]:
+  def losses(self) -> Losses | None:
     """Losses that `fit` is differentiating, or None."""
     return self._of_replica.losses
 
   @losses.setter
-  def losses(self, losses: Optional[Losses]) -> None:
+  def losses(self, losses: Losses | None) -> None:
     self._of_replica.losses = losses
 
   def note_finite(self, finite: tf.Tensor) -> None:
@@ -76,7 +73,7 @@ class State:
         tf.convert_to_tensor(self.released), tf.convert_to_tensor(iterations)) + 1))
 
   def add(self, sums: Sequence[tf.Tensor], var_list: Sequence[tf.Variable]
-          ) -> List[tf.Tensor]:
+          ) -> list[tf.Tensor]:
     """Adds clipped sums without noise to the pending ones; returns the totals."""
     with tf.init_scope():
       if not self._pending:

@@ -5,10 +5,8 @@ Keras 2 gives its optimizers the tape; Keras 3 does not: see `graph_gradients`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Callable
-from typing import List
-from typing import Sequence
-from typing import Tuple
 
 import tensorflow as tf
 
@@ -22,7 +20,7 @@ batches of activations instead of batch-size many."""
 
 def clipped_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
                  tape: tf.GradientTape, l2_norm_clip: tf.Tensor
-                ) -> Tuple[List[tf.Tensor], tf.Tensor]:
+                ) -> tuple[list[tf.Tensor], tf.Tensor]:
   """Returns sums of clipped gradients of each loss, and whether all were finite.
 
   `losses` has shape (batch,); the bound is on the norm over all variables together.
@@ -31,7 +29,7 @@ def clipped_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
   """
   batch = tf.shape(losses)[0]
 
-  def row(index: tf.Tensor) -> List[tf.Tensor]:
+  def row(index: tf.Tensor) -> list[tf.Tensor]:
     # Past the batch, upstream weights are zeros, and so are gradients.
     picked = tape.gradient(
         losses, var_list, tf.one_hot(index, batch, dtype=losses.dtype),
@@ -41,14 +39,14 @@ def clipped_sums(losses: tf.Tensor, var_list: Sequence[tf.Variable],
   return sums_of_rows(row, batch, var_list, l2_norm_clip)
 
 
-def sums_of_rows(row: Callable[[tf.Tensor], List[tf.Tensor]], batch: tf.Tensor,
+def sums_of_rows(row: Callable[[tf.Tensor], list[tf.Tensor]], batch: tf.Tensor,
                  var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor
-                ) -> Tuple[List[tf.Tensor], tf.Tensor]:
+                ) -> tuple[list[tf.Tensor], tf.Tensor]:
   """Returns sums of clipped gradients and whether all were finite, by tiles of `ROWS`.
 
   `row` maps the index of an example to its gradients, which are zeros past the batch.
   """
-  def rows(indices: tf.Tensor) -> List[tf.Tensor]:
+  def rows(indices: tf.Tensor) -> list[tf.Tensor]:
     return converters.vectorized_map(row, indices)
 
   if tf.executing_eagerly():

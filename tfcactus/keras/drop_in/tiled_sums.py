@@ -6,17 +6,14 @@ than the clipping margin allows, and by more the longer it is.
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Callable
-from typing import List
-from typing import Sequence
-from typing import Tuple
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 
 from tfcactus.keras.gradients import clipping
 
-Sums = Tuple[List[tf.Tensor], tf.Tensor]
+Sums = tuple[list[tf.Tensor], tf.Tensor]
 """float64 sums, one for each variable; and whether all summed gradients were finite."""
 
 
@@ -35,7 +32,7 @@ def of_tile(rows: Sequence[tf.Tensor], var_list: Sequence[tf.Variable],
           tf.reduce_all(tf.stack(finite)))
 
 
-def of_tiles(tile: Callable[[tf.Tensor], List[tf.Tensor]], size: int, batch: tf.Tensor,
+def of_tiles(tile: Callable[[tf.Tensor], list[tf.Tensor]], size: int, batch: tf.Tensor,
              var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor
             ) -> Sums:
   """Returns clipped sums over all tiles of a batch, in a graph; see `of_tile`.
@@ -43,7 +40,7 @@ def of_tiles(tile: Callable[[tf.Tensor], List[tf.Tensor]], size: int, batch: tf.
   `tile` maps the index of an example to the gradients of `size` examples from there on,
   zeros past the batch.
   """
-  def body(start: tf.Tensor, sums: List[tf.Tensor], finite: tf.Tensor) -> Any:
+  def body(start: tf.Tensor, sums: list[tf.Tensor], finite: tf.Tensor) -> Any:
     more, fine = of_tile(tile(start), var_list, l2_norm_clip)
     return (start + size, [a + b for a, b in zip(sums, more)],
             tf.logical_and(finite, fine))

@@ -7,23 +7,15 @@ followed from the inputs.
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Callable
-from typing import List
-from typing import Optional
-from typing import Set
+from typing import Any, Callable
 
 import tensorflow as tf
 
-from tfcactus.keras.checks import example_losses
-from tfcactus.keras.checks import state_writes
-from tfcactus.keras.compat import graphs
-from tfcactus.keras.compat import patches
+from tfcactus.keras.checks import example_losses, state_writes
+from tfcactus.keras.compat import graphs, patches
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.independence import dependence
-from tfcactus.keras.independence import draws
-from tfcactus.keras.independence import graph_proof
-from tfcactus.keras.sampled_batches import SampledBatches
+from tfcactus.keras.data.sampled_batches import SampledBatches
+from tfcactus.keras.independence import dependence, draws, graph_proof
 
 ASSUMED = (
     ' A drop-in optimizer does not see what it trains: it is assumed that fit '
@@ -60,13 +52,13 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
   specs = [tf.TensorSpec(tensor.shape[1:], tensor.dtype)
            for tensor in map(tf.constant, batches.two_examples())]
   specs.append(tf.TensorSpec([], tf.float32))
-  seeds: List[tf.Tensor] = []
+  seeds: list[tf.Tensor] = []
 
   def make_seed() -> tf.Tensor:
     seeds.append(draws.secret_seed())
     return seeds[-1]
 
-  def traced(rows: Optional[int]) -> Any:
+  def traced(rows: int | None) -> Any:
     with patches.drawing(model, make_seed):
       return _traced(losses, specs, rows)
 
@@ -101,20 +93,20 @@ def _losses_of(model: keras.Model) -> Callable[..., tf.Tensor]:
   return losses
 
 
-def _traced(losses: Callable[..., tf.Tensor], specs: List[tf.TensorSpec],
-            rows: Optional[int]) -> Any:
+def _traced(losses: Callable[..., tf.Tensor], specs: list[tf.TensorSpec],
+            rows: int | None) -> Any:
   return tf.function(losses).get_concrete_function(*[
       tf.TensorSpec([rows, *spec.shape], spec.dtype) for spec in specs]).graph
 
 
-def _dependences(graph: tf.Graph, outputs: List[tf.Tensor], given: int,
-                 rows: Optional[int]) -> List[dependence.Value]:
+def _dependences(graph: tf.Graph, outputs: list[tf.Tensor], given: int,
+                 rows: int | None) -> list[dependence.Value]:
   known = {tensor.name: dependence.ROW_WISE for tensor in graph.inputs[:given]}
   known['upstream:0'] = dependence.ROW_WISE
   return graph_proof.analyse(graph, known, outputs, draws.Draws(rows))
 
 
-def _refuse(values: List[dependence.Value]) -> None:
+def _refuse(values: list[dependence.Value]) -> None:
   found = dependence.first_violation(values)
   if found is not None:
     how = ('so that other examples change the gradient of each' if
@@ -150,9 +142,9 @@ def _check_gradients(graph: tf.Graph, given: int) -> None:
   _refuse(_dependences(graph, made, given, _ROWS))
 
 
-def _of_variables(tensors: List[tf.Tensor]) -> bool:
+def _of_variables(tensors: list[tf.Tensor]) -> bool:
   """Returns whether any tensor is computed from a variable."""
-  seen: Set[str] = set()
+  seen: set[str] = set()
   stack = [tensor.op for tensor in tensors]
   while stack:
     op = stack.pop()

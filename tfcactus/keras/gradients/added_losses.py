@@ -8,20 +8,19 @@ outputs, run on the output of one example at a time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import contextlib
 from typing import Any
-from typing import Dict
-from typing import Iterator
-from typing import List
-from typing import Optional
 
 import tensorflow as tf
 
-from tfcactus.keras import precision
-from tfcactus.keras import vectorization
-from tfcactus.keras.compat import losses as compat
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import (
+  losses as compat,
+  models,
+  patches,
+  precision,
+  vectorization,
+)
 
 
 class NotOneEach(ValueError):
@@ -36,9 +35,9 @@ class Added:
   """Losses added in one pass."""
 
   def __init__(self) -> None:
-    self._found: List[tf.Tensor] = []
+    self._found: list[tf.Tensor] = []
 
-  def total(self) -> Optional[tf.Tensor]:
+  def total(self) -> tf.Tensor | None:
     """Returns the sum in at least float32, or None if no losses were added."""
     if not self._found:
       return None
@@ -79,7 +78,7 @@ def of_rows(model: Any, rows: int) -> Iterator[Added]:
 def _collecting_rows(layer: Any, rows: int, added: Added) -> Iterator[None]:
   """Collects the losses of one layer in `added`, each of shape (rows,)."""
   regularizer: Any = getattr(layer, compat.ACTIVITY_REGULARIZER, None)
-  handled: List[tf.Tensor] = []
+  handled: list[tf.Tensor] = []
 
   def of_outputs(outputs: tf.Tensor) -> tf.Tensor:
     found = vectorization.over_rows(
@@ -101,14 +100,14 @@ def _collecting_rows(layer: Any, rows: int, added: Added) -> Iterator[None]:
             'number for each example', layer)
       added.add(tf.reshape(loss, [rows]))
 
-  attributes: Dict[str, Any] = {'add_loss': add_loss}
+  attributes: dict[str, Any] = {'add_loss': add_loss}
   if regularizer is not None:
     attributes[compat.ACTIVITY_REGULARIZER] = of_outputs
   with patches.replaced(layer, **attributes):
     yield
 
 
-def _layers(model: Any) -> List[Any]:
+def _layers(model: Any) -> list[Any]:
   return [layer for layer in [model, *models.flat_layers(model)]
           if hasattr(layer, 'add_loss')]
 

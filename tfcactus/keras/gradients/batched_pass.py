@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 import contextlib
 import functools
 import inspect
-from typing import Any
-from typing import Callable
-from typing import Dict
-from typing import Iterator
-from typing import List
-from typing import NamedTuple
-from typing import Optional
-from typing import Sequence
-from typing import Tuple
+from typing import (
+  Any,
+  Callable,
+  NamedTuple,
+)
 
 import tensorflow as tf
 
-from tfcactus.keras import example_seeds
 from tfcactus.keras.checks import variable_reads
 from tfcactus.keras.checks.example_losses import LossFn
-from tfcactus.keras.compat import converters
-from tfcactus.keras.compat import graphs
-from tfcactus.keras.compat import masks
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import patches
-from tfcactus.keras.compat import recurrent
+from tfcactus.keras.compat import converters, graphs, masks, models, patches, recurrent
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients import added_losses
-from tfcactus.keras.gradients import forms
+from tfcactus.keras.gradients import added_losses, forms
 from tfcactus.keras.gradients.layer_routes import Routes
-from tfcactus.keras.gradients.layers.base import LayerCall
-from tfcactus.keras.gradients.layers.base import LayerRule
+from tfcactus.keras.gradients.layers.base import LayerCall, LayerRule
+from tfcactus.keras.noise import example_seeds
 
-Batch = Tuple[Any, Any, tf.Tensor]
+Batch = tuple[Any, Any, tf.Tensor]
 """Inputs, targets and weights: two structures of tensors and one tensor."""
 
 _LOSS_SCALE = 2.0**10
@@ -68,8 +58,8 @@ class PassResult(NamedTuple):
   gradients: Sequence[forms.GradientForm]
   predictions: Any
   losses: tf.Tensor
-  added: Optional[tf.Tensor] = None
-  calls: Optional[variable_reads.Calls] = None
+  added: tf.Tensor | None = None
+  calls: variable_reads.Calls | None = None
   answers: Sequence[variable_reads.Answer] = ()
 
 
@@ -87,7 +77,7 @@ def takes_part(weights: tf.Tensor) -> tf.Tensor:
   return found if found.shape.rank == 1 else tf.reduce_any(found, 1)
 
 
-def _losses(losses: Optional[tf.Tensor], added: Optional[tf.Tensor]) -> tf.Tensor:
+def _losses(losses: tf.Tensor | None, added: tf.Tensor | None) -> tf.Tensor:
   """Returns the losses, zeros if only layers add losses; ValueError without any."""
   if losses is not None:
     return losses
@@ -99,7 +89,7 @@ def _losses(losses: Optional[tf.Tensor], added: Optional[tf.Tensor]) -> tf.Tenso
   return tf.zeros_like(added)
 
 
-def _weighted(losses: tf.Tensor, weights: tf.Tensor, added: Optional[tf.Tensor]
+def _weighted(losses: tf.Tensor, weights: tf.Tensor, added: tf.Tensor | None
              ) -> tf.Tensor:
   """Returns each example's weighted loss plus added losses, shape (rows,)."""
   # A loss of weight zero may be NaN or infinite: its gradient must not be 0 * NaN.
@@ -121,7 +111,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   shape (rows,) or (rows, outputs); `batch` has a known number of rows.
   """
   x, targets, weights = batch
-  captured: List[_Captured] = []
+  captured: list[_Captured] = []
   calls = variable_reads.Calls()
   with tf.GradientTape(watch_accessed_variables=False) as tape:
 
@@ -147,7 +137,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   gradients = tape.gradient(
       total, [each.outputs for each in captured],
       unconnected_gradients=tf.UnconnectedGradients.ZERO)
-  found: Dict[int, List[forms.GradientForm]] = {}
+  found: dict[int, list[forms.GradientForm]] = {}
   answers = []
   for each, gradient in zip(captured, gradients):
     given = each.rule.gradients(
@@ -200,7 +190,7 @@ def _by_name(call: Callable[..., Any], name: str) -> Callable[..., Any]:
   return lambda *args, **kwargs: call(*args[1:], **{name: args[0]}, **kwargs)
 
 
-def _added(gradients: List[forms.GradientForm], variable: tf.Variable, rows: int
+def _added(gradients: list[forms.GradientForm], variable: tf.Variable, rows: int
           ) -> forms.GradientForm:
   """Returns a variable's gradient summed over all its uses; zeros without any."""
   if gradients:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List
-from typing import Sequence
-from typing import Tuple
-from typing import Union
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -45,7 +42,7 @@ def float64_margin(entries: int, float32_roundings: int) -> float:
   return 1.01 * (float32_roundings * 2.0**-24 + (1.5 * entries + 6) * 2.0**-53)
 
 
-def check_dtypes(gradients: Sequence[Union[tf.Tensor, tf.Variable]]) -> None:
+def check_dtypes(gradients: Sequence[tf.Tensor | tf.Variable]) -> None:
   """Raises ValueError for dtypes whose rounding error the margin does not cover."""
   for each in gradients:
     if each.dtype not in (tf.float32, tf.float64):
@@ -58,7 +55,7 @@ def check_dtypes(gradients: Sequence[Union[tf.Tensor, tf.Variable]]) -> None:
 
 def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
                  normalize: bool = False, margin: float = CLIP_MARGIN
-                ) -> Tuple[tf.Tensor, tf.Tensor]:
+                ) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns each vector's float64 clipping factor and whether the vector counts.
 
   Vectors that do not count must be replaced by zeros: the factor zero alone would not
@@ -90,7 +87,7 @@ def check_kind(clipping: str) -> str:
 
 def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tensor,
                  takes_part: tf.Tensor, clipping: str = 'flat',
-                 groups: Sequence[int] = ()) -> Tuple[List[tf.Tensor], tf.Tensor]:
+                 groups: Sequence[int] = ()) -> tuple[list[tf.Tensor], tf.Tensor]:
   """Clips each example's gradient and sums over the examples.
 
   The first result has float64 sums in the shape of each variable. The second is the sum
@@ -131,7 +128,7 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
 
 
 def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor
-                ) -> List[tf.Tensor]:
+                ) -> list[tf.Tensor]:
   """Returns clipped sums of dense gradients, in each variable's shape and dtype.
 
   Norms are float64: clipped norms get closer to the clipping norm than those of

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import pathlib
-from typing import List
 
 import tensorflow as tf
 from tensorflow.python.client import device_lib
 
-from tfcactus.keras import replicas
+from tfcactus.keras.distribution import replicas
 
 _GROUPS = (pathlib.Path('/sys/fs/cgroup/memory.max'),
            pathlib.Path('/sys/fs/cgroup/memory/memory.limit_in_bytes'))
@@ -51,7 +50,7 @@ def _host_limit() -> int:
   return min(limits)
 
 
-def _gpu_limits() -> List[int]:
+def _gpu_limits() -> list[int]:
   """Returns the bytes that TensorFlow may take of each GPU; [] if unknown."""
   try:
     return [int(device.memory_limit) for device in device_lib.list_local_devices()

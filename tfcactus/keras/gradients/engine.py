@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import itertools
 import operator
-from typing import Any
-from typing import Callable
-from typing import List
-from typing import NamedTuple
-from typing import Optional
-from typing import Tuple
+from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 
-from tfcactus.keras import example_seeds
-from tfcactus.keras.checks import example_losses
-from tfcactus.keras.checks import pass_proof
-from tfcactus.keras.checks import state_writes
+from tfcactus.keras.checks import example_losses, pass_proof, state_writes
 from tfcactus.keras.checks.example_losses import LossFn
-from tfcactus.keras.compat import masks
-from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import masks, patches
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients import added_losses
-from tfcactus.keras.gradients import batched_pass
-from tfcactus.keras.gradients import clipping as clipping_lib
-from tfcactus.keras.gradients import layer_routes
+from tfcactus.keras.gradients import (
+  added_losses,
+  batched_pass,
+  clipping as clipping_lib,
+  layer_routes,
+)
+from tfcactus.keras.noise import example_seeds
 
 
 class BatchResult(NamedTuple):
@@ -41,10 +35,10 @@ class BatchResult(NamedTuple):
     weights: Sample weights, zero for padding.
   """
 
-  sums: List[tf.Tensor]
+  sums: list[tf.Tensor]
   unclipped: tf.Tensor
   predictions: Any
-  masks: List[Optional[tf.Tensor]]
+  masks: list[tf.Tensor | None]
   losses: tf.Tensor
   added: tf.Tensor
   targets: Any
@@ -64,8 +58,8 @@ class Engine:
 
   def __init__(self, model: keras.Model, compute_loss: LossFn, rows: int,
                routes: layer_routes.Routes, clipping: str = 'flat',
-               keys: Optional[example_seeds.Keys] = None,
-               rows_by: Optional[Callable[[layer_routes.Routes], int]] = None,
+               keys: example_seeds.Keys | None = None,
+               rows_by: Callable[[layer_routes.Routes], int] | None = None,
                outputs: Any = None, views: int = 1):
     """Initialises the engine of a built model.
 
@@ -120,7 +114,7 @@ class Engine:
     arrays = [tf.TensorArray(keras.backend.floatx(), chunks) for each in there if each]
     zeros = [tf.zeros(v.shape, tf.float64) for v in self._model.trainable_variables]
 
-    def body(index: tf.Tensor, sums: List[tf.Tensor], unclipped: tf.Tensor,
+    def body(index: tf.Tensor, sums: list[tf.Tensor], unclipped: tf.Tensor,
              *arrays: tf.TensorArray) -> Any:
       physical = tf.nest.map_structure(
           lambda t: self._physical(t, index), (x, targets, weights))
@@ -157,7 +151,7 @@ class Engine:
     state_writes.check_no_writes(self._model)
 
   def _failure(self, batch: batched_pass.Batch
-              ) -> Optional[Tuple[str, Optional[keras.layers.Layer]]]:
+              ) -> tuple[str, keras.layers.Layer | None] | None:
     """Returns None if the pass is proved right, else a reason and a layer to blame."""
     specs = tf.nest.map_structure(
         lambda t: tf.TensorSpec([self.rows * self._views] + t.shape[1:], t.dtype),
@@ -167,7 +161,7 @@ class Engine:
       found = pass_proof.unproved(self._model, traced)
     except Exception as error:  # pylint: disable=broad-except
       # An error that is not due to these routes recurs under the next ones.
-      told: Optional[BaseException] = error
+      told: BaseException | None = error
       while told is not None:
         if isinstance(told, batched_pass.NotOneRowEach):
           return str(told), layer_routes.holder_of(self.routes, told.layer)
@@ -208,7 +202,7 @@ class Engine:
         for value in tf.nest.flatten(
             (found.predictions, carried, found.losses, found.added))]
 
-  def _compute_loss(self, targets: Any, predictions: Any) -> Optional[tf.Tensor]:
+  def _compute_loss(self, targets: Any, predictions: Any) -> tf.Tensor | None:
     """Returns the losses; raises ValueError if predictions have another structure."""
     try:
       tf.nest.assert_same_structure(self._outputs, predictions, check_types=False)

@@ -27,11 +27,8 @@ float32 sums would err by up to N^2 2^-24 (docs/soundness.md, "Numbers").
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 import copy
-from typing import Dict
-from typing import List
-from typing import Sequence
-from typing import Union
 
 import numpy as np
 import tensorflow as tf
@@ -103,7 +100,7 @@ class GradientForm(abc.ABC):
   def averaged(self, views: int) -> GradientForm:
     """Returns means over each `views` consecutive rows, the views of one example."""
 
-  def tensors(self) -> List[tf.Tensor]:
+  def tensors(self) -> list[tf.Tensor]:
     """Returns all tensors of the form, each with one row per example."""
     return [value for value in vars(self).values() if tf.is_tensor(value)]
 
@@ -236,7 +233,7 @@ class Rows(GradientForm):
 
 
 def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
-          ) -> List[GradientForm]:
+          ) -> list[GradientForm]:
   """Zeroes gradients of examples where `rows`, finite in all variables, is False."""
   flat = [value for each in gradients for value in each.tensors()]
   left = iter(tf.cond(tf.reduce_all(rows), lambda: flat,
@@ -245,7 +242,7 @@ def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
           for each in gradients]
 
 
-def of_example(gradient: Union[tf.Tensor, tf.IndexedSlices]) -> Dict[str, tf.Tensor]:
+def of_example(gradient: tf.Tensor | tf.IndexedSlices) -> dict[str, tf.Tensor]:
   """Returns the tensors of one example's gradient: IndexedSlices as ids and values."""
   if isinstance(gradient, tf.IndexedSlices) and (
       gradient.indices.shape.rank == 1 and gradient.values.shape.rank == 2 and
@@ -256,7 +253,7 @@ def of_example(gradient: Union[tf.Tensor, tf.IndexedSlices]) -> Dict[str, tf.Ten
   return {'values': tf.convert_to_tensor(gradient)}
 
 
-def of_examples(found: Dict[str, tf.Tensor], shape: Sequence[int]) -> GradientForm:
+def of_examples(found: dict[str, tf.Tensor], shape: Sequence[int]) -> GradientForm:
   """Returns the form of a variable's gradients from stacked results of `of_example`."""
   if 'ids' in found:
     return Rows.merged(found['ids'], found['values'], shape[0])

@@ -10,16 +10,9 @@ then the whole model.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 import re
-from typing import Any
-from typing import Dict
-from typing import Iterable
-from typing import List
-from typing import Mapping
-from typing import NamedTuple
-from typing import Optional
-from typing import Set
-from typing import Tuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -38,7 +31,7 @@ class Route(NamedTuple):
   """
 
   layer: keras.layers.Layer
-  rule: Optional[LayerRule]
+  rule: LayerRule | None
   reason: str = ''
   depth: int = 0
 
@@ -67,12 +60,12 @@ class Routes(NamedTuple):
     trained: Ids of the trainable variables that the routes were decided for.
   """
 
-  layers: List[Route]
-  groups: List[int]
+  layers: list[Route]
+  groups: list[int]
   whole: str = ''
   apart: Mapping[int, str] = {}
   opened: bool = True
-  trained: Tuple[int, ...] = ()
+  trained: tuple[int, ...] = ()
 
   def holds_for(self, model: keras.Model) -> bool:
     """Whether a model still trains the variables that the routes were decided for."""
@@ -88,7 +81,7 @@ class Routes(NamedTuple):
       lines.append(f'The whole model is vectorised: {self.whole}.')
     return '\n'.join(lines)
 
-  def differentiated(self) -> List[Tuple[Any, LayerRule]]:
+  def differentiated(self) -> list[tuple[Any, LayerRule]]:
     """Returns the layers that have rules, with their rules."""
     return [(route.layer, route.rule) for route in self.layers
             if route.rule is not None]
@@ -99,7 +92,7 @@ _ATTEMPTS = 4
 
 
 def routes(model: keras.Model, vectorize: bool = False,
-           apart: Optional[Mapping[int, str]] = None, opened: bool = True) -> Routes:
+           apart: Mapping[int, str] | None = None, opened: bool = True) -> Routes:
   """Decides the routes of a built model; `apart` and `opened` as in `Routes`."""
   apart = apart or {}
   whole = 'asked for' if vectorize else ''
@@ -124,7 +117,7 @@ def wholly_vectorized(given: Routes, reason: str) -> Routes:
 
 
 def after_failure(model: keras.Model, failed: Routes, reason: str,
-                  layer: Optional[keras.layers.Layer] = None) -> Routes:
+                  layer: keras.layers.Layer | None = None) -> Routes:
   """Returns the routes to try if `failed` is not proved right; `layer` is to blame."""
   if layer is not None and len(failed.apart) < _ATTEMPTS:
     more = routes(model, False, {**failed.apart, id(layer): reason}, failed.opened)
@@ -136,8 +129,8 @@ def after_failure(model: keras.Model, failed: Routes, reason: str,
   return more
 
 
-def layer_of(given: Routes, operation: str, variable: Optional[tf.Variable] = None
-             ) -> Optional[keras.layers.Layer]:
+def layer_of(given: Routes, operation: str, variable: tf.Variable | None = None
+             ) -> keras.layers.Layer | None:
   """Returns the innermost layer whose name is in an operation's path, or None.
 
   Skips vectorised layers, and layers that do not hold `variable` if one is given.
@@ -153,7 +146,7 @@ def layer_of(given: Routes, operation: str, variable: Optional[tf.Variable] = No
 
 
 def holder_of(given: Routes, layer: keras.layers.Layer
-              ) -> Optional[keras.layers.Layer]:
+              ) -> keras.layers.Layer | None:
   """Returns the innermost layer run as written that contains `layer`, or None."""
   found = [route.layer for route in given.layers
            if route.rule is None and _variables(route.layer) and any(
@@ -162,7 +155,7 @@ def holder_of(given: Routes, layer: keras.layers.Layer
 
 
 def adder_of(given: Routes, layer: keras.layers.Layer
-             ) -> Optional[keras.layers.Layer]:
+             ) -> keras.layers.Layer | None:
   """Returns the innermost layer not vectorised that is or contains `layer`, or None."""
   alone = [route.layer for route in given.layers if not route.vectorized and
            isinstance(route.layer, keras.layers.Layer)]
@@ -171,7 +164,7 @@ def adder_of(given: Routes, layer: keras.layers.Layer
   return found[-1] if found else None
 
 
-def _parts(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
+def _parts(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
   """Returns the direct inner layers of a layer or model."""
   if models.is_graph(layer):
     return models.graph_layers(layer)
@@ -179,7 +172,7 @@ def _parts(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
 
 
 def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
-             opened: bool, depth: int, seen: Set[int]) -> List[Route]:
+             opened: bool, depth: int, seen: set[int]) -> list[Route]:
   """Returns routes of layers and of layers inside those run as written, each once."""
   found = []
   for layer in parts:
@@ -193,7 +186,7 @@ def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
   return found
 
 
-def route_of(layer: keras.layers.Layer, apart: Optional[Mapping[int, str]] = None,
+def route_of(layer: keras.layers.Layer, apart: Mapping[int, str] | None = None,
              opened: bool = False) -> Route:
   """Decides the route of one layer or operation of Keras 3; see `Routes`."""
   apart = apart or {}
@@ -216,16 +209,16 @@ def _may_be_opened(layer: keras.layers.Layer) -> bool:
   return not _own_variables(layer) and not isinstance(layer, keras.layers.RNN)
 
 
-def _own_variables(layer: keras.layers.Layer) -> List[tf.Variable]:
+def _own_variables(layer: keras.layers.Layer) -> list[tf.Variable]:
   """Returns a layer's trainable variables that belong to no inner layer."""
   inner = {id(variable) for each in models.flat_layers(layer)
            for variable in _variables(each)}
   return [variable for variable in _variables(layer) if id(variable) not in inner]
 
 
-def _layers_of(model: keras.Model) -> List[int]:
+def _layers_of(model: keras.Model) -> list[int]:
   """Returns the number of each trainable variable's layer."""
-  owner: Dict[int, int] = {}
+  owner: dict[int, int] = {}
   for i, layer in enumerate(models.graph_layers(model)):
     for variable in _variables(layer):
       owner.setdefault(id(variable), i)
@@ -234,12 +227,12 @@ def _layers_of(model: keras.Model) -> List[int]:
   return [owner.get(id(v), -1 - i) for i, v in enumerate(variables)]
 
 
-def _variables(layer: keras.layers.Layer) -> List[tf.Variable]:
+def _variables(layer: keras.layers.Layer) -> list[tf.Variable]:
   """Returns a layer's trainable variables; operations of Keras 3 have none."""
   return getattr(layer, 'trainable_variables', [])
 
 
-def _ids(layer: keras.layers.Layer) -> Tuple[int, ...]:
+def _ids(layer: keras.layers.Layer) -> tuple[int, ...]:
   return tuple(id(variable) for variable in _variables(layer))
 
 

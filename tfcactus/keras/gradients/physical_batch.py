@@ -13,15 +13,13 @@ largest are in memory together.
 from __future__ import annotations
 
 import math
-from typing import List
 
 import tensorflow as tf
 
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import device_memory
-from tfcactus.keras.gradients.layer_routes import Route
-from tfcactus.keras.gradients.layer_routes import Routes
+from tfcactus.keras.gradients.layer_routes import Route, Routes
 
 _HELD = 1.5
 """Measured memory of a row over counted memory: 1.2 to 1.5, and 1.8 for an LSTM, whose
@@ -68,7 +66,7 @@ def numbers_per_example(model: keras.Model, routes: Routes) -> int:
   return kept + max(sum(sorted(passing)[-_AT_ONCE:]), 2 * largest)
 
 
-def _shapes(route: Route) -> List[List[int]]:
+def _shapes(route: Route) -> list[list[int]]:
   return [shape[1:] for shape in models.output_shapes(route.layer)
           if None not in shape[1:]]
 
@@ -77,7 +75,7 @@ def _outputs(route: Route) -> int:
   return sum(math.prod(shape) for shape in _shapes(route))
 
 
-def _count(variables: List[tf.Variable]) -> int:
+def _count(variables: list[tf.Variable]) -> int:
   return sum(math.prod(variable.shape) for variable in variables)
 
 

@@ -8,14 +8,11 @@ output of an operation on constants may vary.
 from __future__ import annotations
 
 from typing import Callable
-from typing import Dict
-from typing import FrozenSet
-from typing import Optional
 
 from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence.dependence import Node
 
-Axes = FrozenSet[int]
+Axes = frozenset[int]
 
 
 def _axes(node: Node, i: int) -> Axes:
@@ -57,7 +54,7 @@ def _part(node: Node) -> Axes:
   return _axes(node, 0)
 
 
-def _concat(node: Node) -> Optional[Axes]:
+def _concat(node: Node) -> Axes | None:
   axis = dependence.static(node.op.inputs[-1])
   if axis is None:
     return None
@@ -72,7 +69,7 @@ def _pack(node: Node) -> Axes:
       axis + (at <= axis) for i in range(len(node.values)) for axis in _axes(node, i))
 
 
-def _expand(node: Node) -> Optional[Axes]:
+def _expand(node: Node) -> Axes | None:
   place = dependence.static(node.op.inputs[1])
   if place is None:
     return None
@@ -80,7 +77,7 @@ def _expand(node: Node) -> Optional[Axes]:
   return frozenset(axis + (at <= axis) for axis in _axes(node, 0))
 
 
-def _squeeze(node: Node) -> Optional[Axes]:
+def _squeeze(node: Node) -> Axes | None:
   rank = len(node.shape(0))
   gone = {axis % rank for axis in node.op.get_attr('squeeze_dims')}
   if not gone:
@@ -88,18 +85,18 @@ def _squeeze(node: Node) -> Optional[Axes]:
   return frozenset(axis - sum(k < axis for k in gone) for axis in _axes(node, 0))
 
 
-def _bias(node: Node) -> Optional[Axes]:
+def _bias(node: Node) -> Axes | None:
   if node.op.get_attr('data_format') == b'NCHW':
     return None
   return _axes(node, 0) | {len(node.out()) - 1}
 
 
-def _item(node: Node) -> Optional[Axes]:
+def _item(node: Node) -> Axes | None:
   """Returns the axes of a list, which hold for each of its items."""
   return node.values[0].varies
 
 
-def _with_item(node: Node) -> Optional[Axes]:
+def _with_item(node: Node) -> Axes | None:
   first, last = node.values[0].varies, node.values[-1].varies
   return None if first is None or last is None else first | last
 
@@ -108,12 +105,12 @@ def _from_tensor(node: Node) -> Axes:
   return frozenset(axis - 1 for axis in _axes(node, 0) if axis)
 
 
-def _stack(node: Node) -> Optional[Axes]:
+def _stack(node: Node) -> Axes | None:
   varies = node.values[0].varies
   return None if varies is None else frozenset({0}).union(k + 1 for k in varies)
 
 
-def varies(node: Node) -> Optional[Axes]:
+def varies(node: Node) -> Axes | None:
   """Returns the axes along which the output on constants may vary; None for any."""
   rule = _VARIES.get(node.op.type)
   try:
@@ -122,7 +119,7 @@ def varies(node: Node) -> Optional[Axes]:
     return None
 
 
-_VARIES: Dict[str, Callable[[Node], Optional[Axes]]] = {
+_VARIES: dict[str, Callable[[Node], Axes | None]] = {
     **dict.fromkeys(('MatMul', 'BatchMatMul', 'BatchMatMulV2'), _matmul),
     **dict.fromkeys(('Conv2D', 'Conv3D'), _convolution),
     **dict.fromkeys(('Split', 'SplitV'), _split),

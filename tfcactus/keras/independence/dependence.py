@@ -18,17 +18,13 @@ to one example each only under the conditions of `draws`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import enum
 import typing
-from typing import Any
-from typing import Dict
-from typing import FrozenSet
-from typing import List
-from typing import NamedTuple
-from typing import Optional
-from typing import Sequence
-from typing import Set
-from typing import Tuple
+from typing import (
+  Any,
+  NamedTuple,
+)
 
 import numpy as np
 import tensorflow as tf
@@ -71,7 +67,7 @@ class Value(NamedTuple):
   dependence: Dependence
   axis: int = 0
   block: int = 1
-  varies: Optional[FrozenSet[int]] = None
+  varies: frozenset[int] | None = None
   sizes: Any = None
   seed: str = ''
   why: str = ''
@@ -109,16 +105,16 @@ class Node:
   """
 
   def __init__(self, op: tf.Operation, values: Sequence[Value],
-               draws: Optional[Draws] = None):
+               draws: Draws | None = None):
     self.op = op
     self.values = list(values)
     self.draws = draws
 
-  def shape(self, i: int) -> List[Optional[int]]:
+  def shape(self, i: int) -> list[int | None]:
     """Returns the shape of an input."""
     return _shape(self.op.inputs[i])
 
-  def out(self, i: int = 0) -> List[Optional[int]]:
+  def out(self, i: int = 0) -> list[int | None]:
     """Returns the shape of an output."""
     return _shape(self.op.outputs[i])
 
@@ -133,18 +129,18 @@ class Node:
     """Returns the number in a constant input of shape () or (1,)."""
     return int(self.static(i).item())
 
-  def rows(self) -> List[int]:
+  def rows(self) -> list[int]:
     """Returns the indices of the inputs that are ROW_WISE."""
     return [i for i, v in enumerate(self.values) if v.dependence == Dependence.ROW_WISE]
 
 
-def _shape(tensor: tf.Tensor) -> List[Optional[int]]:
+def _shape(tensor: tf.Tensor) -> list[int | None]:
   if tensor.shape.rank is None:
     raise unknown('makes or takes a tensor of unknown rank')
   return tensor.shape.as_list()
 
 
-def static(tensor: tf.Tensor) -> Optional[np.ndarray]:
+def static(tensor: tf.Tensor) -> np.ndarray | None:
   """Returns the value of a small constant tensor, or None."""
   found = tf.get_static_value(tensor)
   if found is not None:
@@ -162,7 +158,7 @@ def static(tensor: tf.Tensor) -> Optional[np.ndarray]:
   return folded(op, known)[tensor.value_index]
 
 
-def size_taken(op: tf.Operation) -> Optional[int]:
+def size_taken(op: tf.Operation) -> int | None:
   """Returns the static size that an operation reads from a shape, or None."""
   if op.type != 'StridedSlice' or op.inputs[0].op.type != 'Shape' or (
       op.get_attr('shrink_axis_mask') != 1):
@@ -172,17 +168,17 @@ def size_taken(op: tf.Operation) -> Optional[int]:
   return None if begin is None or shape.rank is None else shape[int(begin[0])]
 
 
-def folded(op: tf.Operation, inputs: List[np.ndarray]) -> List[np.ndarray]:
+def folded(op: tf.Operation, inputs: list[np.ndarray]) -> list[np.ndarray]:
   """Runs an operation on constants."""
   with tf.init_scope():
     return [np.asarray(output) for output in rerun(op, inputs)]
 
 
-def rerun(op: tf.Operation, inputs: Sequence[Any]) -> List[Any]:
+def rerun(op: tf.Operation, inputs: Sequence[Any]) -> list[Any]:
   """Runs an operation on other inputs and returns its outputs."""
   values = iter(inputs)
-  arguments: Dict[str, Any] = {}
-  inferred: Set[str] = set()
+  arguments: dict[str, Any] = {}
+  inferred: set[str] = set()
   for arg in op.op_def.input_arg:
     inferred.update((arg.type_attr, arg.number_attr))
     # The only argument that has another name in Python.
@@ -202,7 +198,7 @@ _FOLDING = frozenset((
 """Operations that compute axes and shapes from constants."""
 
 
-def sizes_by_batch(tensor: tf.Tensor, value: Value) -> Optional[List[np.ndarray]]:
+def sizes_by_batch(tensor: tf.Tensor, value: Value) -> list[np.ndarray] | None:
   """Returns the value of sizes for each of `BATCH_SIZES` examples, None if unknown."""
   if value.sizes is not None:
     return [np.asarray(size, np.int32) for size in value.sizes]
@@ -248,7 +244,7 @@ def join(first: Value, second: Value) -> Value:
   return Value(Dependence.UNKNOWN, why='branches or rounds of a loop that do not agree')
 
 
-def first_violation(values: Sequence[Value], axis: int = 0) -> Optional[Value]:
+def first_violation(values: Sequence[Value], axis: int = 0) -> Value | None:
   """Returns why outputs are not rows along `axis`: MIXED, else UNKNOWN, else None."""
   bad = []
   for value in values:
@@ -265,7 +261,7 @@ def first_violation(values: Sequence[Value], axis: int = 0) -> Optional[Value]:
   return max(bad, key=lambda value: value.dependence, default=None)
 
 
-def as_multiples(sizes: Sequence[Sequence[int]]) -> List[Tuple[int, bool]]:
+def as_multiples(sizes: Sequence[Sequence[int]]) -> list[tuple[int, bool]]:
   """Returns (c, False) for each size c, and (c, True) for each size c B."""
   (n, m), found = BATCH_SIZES, []
   for a, b in zip(*sizes):
@@ -278,7 +274,7 @@ def as_multiples(sizes: Sequence[Sequence[int]]) -> List[Tuple[int, bool]]:
   return found
 
 
-def check_same(node: Node, i: int, axis: int, size: Optional[int]) -> None:
+def check_same(node: Node, i: int, axis: int, size: int | None) -> None:
   """Raises NotRowWise if a constant differs between positions in the batch."""
   if not 0 <= axis < len(node.shape(i)) or node.shape(i)[axis] == 1:
     return

@@ -12,22 +12,15 @@ through the operations by which TensorFlow and Keras make keys.
 from __future__ import annotations
 
 from typing import Any
-from typing import Dict
-from typing import FrozenSet
-from typing import Optional
-from typing import Tuple
 
 import tensorflow as tf
 
 from tfcactus.keras.independence import dependence
-from tfcactus.keras.independence.dependence import Dependence
-from tfcactus.keras.independence.dependence import Node
-from tfcactus.keras.independence.dependence import unknown
-from tfcactus.keras.independence.dependence import Value
+from tfcactus.keras.independence.dependence import Dependence, Node, unknown, Value
 
 _SECRET = 'tfcactus_secret_seed_of_an_analysis_trace'
 
-_KEYS: Dict[str, Tuple[int, ...]] = {
+_KEYS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(
         ('StatelessRandomUniform', 'StatelessRandomUniformInt',
          'StatelessRandomNormal', 'StatelessTruncatedNormal'), (1,)),
@@ -37,7 +30,7 @@ _KEYS: Dict[str, Tuple[int, ...]] = {
          'StatelessTruncatedNormalV2'), (1, 2))}
 """Stateless draws of independent numbers; the inputs that are seed, key or counter."""
 
-_STATEFUL: FrozenSet[str] = frozenset((
+_STATEFUL: frozenset[str] = frozenset((
     'RandomUniform', 'RandomUniformInt', 'RandomStandardNormal', 'TruncatedNormal',
     'StatefulUniform', 'StatefulUniformInt', 'StatefulStandardNormalV2',
     'StatefulTruncatedNormal'))
@@ -70,9 +63,9 @@ _RANGES = {'BitwiseAnd': 2**31 - 1, 'FloorMod': 2**31 - 2}
 class Draws:
   """Uses of secret seeds in one analysis; `number` counts the examples, if known."""
 
-  def __init__(self, number: Optional[int] = None):
+  def __init__(self, number: int | None = None):
     self.number = number
-    self._uses: Dict[str, Tuple[Any, ...]] = {}
+    self._uses: dict[str, tuple[Any, ...]] = {}
 
   def check(self, node: Node) -> None:
     """Raises NotRowWise if the draw's seed is not secret or another draw uses it."""

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Callable
-from typing import Container
-from typing import Dict
-from typing import FrozenSet
-from typing import List
-from typing import Optional
-from typing import Sequence
-from typing import Set
-from typing import Union
+from collections.abc import Container, Sequence
+from typing import (
+  Callable,
+)
 
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.independence import constants
-from tfcactus.keras.independence import dependence
-from tfcactus.keras.independence import draws as draws_lib
-from tfcactus.keras.independence import operations
-from tfcactus.keras.independence.dependence import BATCH_SIZE
-from tfcactus.keras.independence.dependence import CONSTANT
-from tfcactus.keras.independence.dependence import Dependence
-from tfcactus.keras.independence.dependence import Node
-from tfcactus.keras.independence.dependence import NotRowWise
-from tfcactus.keras.independence.dependence import UNIFORM
-from tfcactus.keras.independence.dependence import unknown
-from tfcactus.keras.independence.dependence import Value
+from tfcactus.keras.independence import (
+  constants,
+  dependence,
+  draws as draws_lib,
+  operations,
+)
+from tfcactus.keras.independence.dependence import (
+  BATCH_SIZE,
+  CONSTANT,
+  Dependence,
+  Node,
+  NotRowWise,
+  UNIFORM,
+  unknown,
+  Value,
+)
 
 
-def analyse(graph: tf.Graph, inputs: Dict[str, Value], outputs: Sequence[tf.Tensor],
-            draws: Optional[draws_lib.Draws] = None) -> List[Value]:
+def analyse(graph: tf.Graph, inputs: dict[str, Value], outputs: Sequence[tf.Tensor],
+            draws: draws_lib.Draws | None = None) -> list[Value]:
   """Returns abstract values of the outputs of a `FuncGraph`.
 
   `inputs` has the values of the graph's inputs by tensor name. Captured tensors are
@@ -54,8 +53,8 @@ def analyse(graph: tf.Graph, inputs: Dict[str, Value], outputs: Sequence[tf.Tens
 
 
 def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
-                     outputs: Sequence[tf.Tensor], number: Optional[int] = None
-                    ) -> Optional[Value]:
+                     outputs: Sequence[tf.Tensor], number: int | None = None
+                    ) -> Value | None:
   """Returns why outputs are not proved to be one row per example, or None.
 
   `examples` are the inputs of the `FuncGraph` whose first axis is the batch axis;
@@ -68,7 +67,7 @@ def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
 
 
 def needed(outputs: Sequence[tf.Tensor], known: Container[str]
-           ) -> List[tf.Operation]:
+           ) -> list[tf.Operation]:
   """Returns the operations that outputs depend on, inputs first, down to `known`."""
   # Creation order would not do: differentiation adds inputs to existing loops.
   order, seen = {}, set()
@@ -86,11 +85,11 @@ def needed(outputs: Sequence[tf.Tensor], known: Container[str]
 
 
 def _evaluate(op: tf.Operation, values: Sequence[Value],
-              draws: Optional[draws_lib.Draws]) -> List[Value]:
+              draws: draws_lib.Draws | None) -> list[Value]:
   """Returns the values of an operation's outputs."""
   node = Node(op, values, draws)
   worst = max(values, key=lambda value: value.dependence, default=CONSTANT)
-  found: Union[Value, List[Value]]
+  found: Value | list[Value]
   try:
     if worst.dependence == Dependence.CONSTANT:
       found = _of_constants(node)
@@ -131,7 +130,7 @@ def _of_constants(node: Node) -> Value:
   if (kind in operations.ELEMENTWISE or kind == 'Tile') and (
       node.op.outputs[0].shape.rank is not None):
     rank = len(node.out())
-    varies: FrozenSet[int] = frozenset()
+    varies: frozenset[int] = frozenset()
     alone = kind in ('BroadcastTo', 'Tile')  # Their second input is a shape.
     for i, value in enumerate(node.values[:1] if alone else node.values):
       shape = node.shape(i)
@@ -153,13 +152,13 @@ def _reduced_constant(node: Node) -> Value:
   if found is None or rank is None or varies is None:
     return CONSTANT
   axes = {int(axis) % rank for axis in np.ravel(found)}
-  kept: Set[int] = set(varies - axes)
+  kept: set[int] = set(varies - axes)
   if not node.op.get_attr('keep_dims'):
     kept = {axis - sum(k < axis for k in axes) for axis in kept}
   return Value(Dependence.CONSTANT, varies=frozenset(kept))
 
 
-def _of_sizes(node: Node) -> Union[Value, List[Value]]:
+def _of_sizes(node: Node) -> Value | list[Value]:
   """Returns the values of outputs whose inputs depend on the batch size only."""
   kind = node.op.type
   random = kind in draws_lib.OPERATIONS
@@ -191,7 +190,7 @@ def _of_sizes(node: Node) -> Union[Value, List[Value]]:
   return Value(Dependence.ROW_WISE, axis, block)
 
 
-def _computed_size(node: Node) -> Union[Value, List[Value]]:
+def _computed_size(node: Node) -> Value | list[Value]:
   """Returns the value of sizes that are products and rearrangements of sizes."""
   if dependence.size_taken(node.op) is not None:
     return CONSTANT
@@ -205,7 +204,7 @@ def _computed_size(node: Node) -> Union[Value, List[Value]]:
   return [dependence.sized(values) for values in found]
 
 
-def _body(node: Node, name: str, values: Sequence[Value]) -> List[Value]:
+def _body(node: Node, name: str, values: Sequence[Value]) -> list[Value]:
   """Analyses a function that the operation calls."""
   attribute = node.op.get_attr(name)
   called = node.op.graph._get_function(attribute.name)  # pylint: disable=protected-access
@@ -216,11 +215,11 @@ def _body(node: Node, name: str, values: Sequence[Value]) -> List[Value]:
   return analyse(graph, known, graph.outputs, node.draws)
 
 
-def _call(node: Node) -> List[Value]:
+def _call(node: Node) -> list[Value]:
   return _body(node, 'f', node.values)
 
 
-def _if(node: Node) -> List[Value]:
+def _if(node: Node) -> list[Value]:
   if node.values[0].dependence != Dependence.CONSTANT:
     raise unknown('chooses by what is in the data')
   first, second = (_body(node, name, node.values[1:])
@@ -228,7 +227,7 @@ def _if(node: Node) -> List[Value]:
   return [dependence.join(a, b) for a, b in zip(first, second)]
 
 
-def _while(node: Node) -> List[Value]:
+def _while(node: Node) -> list[Value]:
   values = node.values
   for _ in range(2 * len(values) + 2):
     # Rounds that depend on the number of examples would make counters depend on it.
@@ -242,7 +241,7 @@ def _while(node: Node) -> List[Value]:
   raise unknown('is a loop too deep to follow')
 
 
-CALLS: Dict[str, Callable[[Node], List[Value]]] = {
+CALLS: dict[str, Callable[[Node], list[Value]]] = {
     'PartitionedCall': _call, 'StatefulPartitionedCall': _call, 'If': _if,
     'StatelessIf': _if, 'While': _while, 'StatelessWhile': _while}
 """Operations that call functions."""

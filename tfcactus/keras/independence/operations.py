@@ -7,30 +7,27 @@ operation, write its transfer function and list it in `TRANSFER`.
 
 from __future__ import annotations
 
-from typing import Callable
-from typing import Dict
-from typing import Iterable
-from typing import List
-from typing import Optional
-from typing import Union
+from collections.abc import Iterable
+from typing import Callable, Union
 
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.independence import dependence
-from tfcactus.keras.independence import rearrangements
-from tfcactus.keras.independence.dependence import BATCH_SIZE
-from tfcactus.keras.independence.dependence import CONSTANT
-from tfcactus.keras.independence.dependence import Dependence
-from tfcactus.keras.independence.dependence import mixed
-from tfcactus.keras.independence.dependence import Node
-from tfcactus.keras.independence.dependence import unknown
-from tfcactus.keras.independence.dependence import Value
+from tfcactus.keras.independence import dependence, rearrangements
+from tfcactus.keras.independence.dependence import (
+  BATCH_SIZE,
+  CONSTANT,
+  Dependence,
+  mixed,
+  Node,
+  unknown,
+  Value,
+)
 
-Transfer = Callable[[Node], Union[Value, List[Value]]]
+Transfer = Callable[[Node], Union[Value, list[Value]]]
 
 
-def _broadcast(node: Node, which: Optional[Iterable[int]] = None) -> Value:
+def _broadcast(node: Node, which: Iterable[int] | None = None) -> Value:
   """Follows entrywise operations; shapes are aligned at their last axes."""
   which = range(len(node.values)) if which is None else list(which)
   out, found = node.out(), set()
@@ -92,7 +89,7 @@ def _band(node: Node) -> Value:
   return value
 
 
-def _cross_entropy(node: Node) -> List[Value]:
+def _cross_entropy(node: Node) -> list[Value]:
   values = {node.values[i] for i in node.rows()}
   if len(values) > 1 or values.pop().axis != 0:
     raise mixed('goes over the examples')
@@ -167,7 +164,7 @@ def _einsum(node: Node) -> Value:
   return Value(Dependence.ROW_WISE, result.index(letter), block)
 
 
-def _without_dots(node: Node, equation: str) -> List[str]:
+def _without_dots(node: Node, equation: str) -> list[str]:
   """Returns the terms of an equation, the result last, with letters for an ellipsis."""
   given, result = equation.split('->')
   terms = given.split(',')
@@ -225,7 +222,7 @@ def _bias(node: Node) -> Value:
   return value
 
 
-def _fused_norm(node: Node) -> List[Value]:
+def _fused_norm(node: Node) -> list[Value]:
   """Follows batch normalization, which layers also use to normalize channels."""
   images = (0, 1) if 'Grad' in node.op.type else (0,)
   form = node.op.get_attr('data_format')
@@ -272,7 +269,7 @@ def _batch_to_space(node: Node) -> Value:
   return Value(Dependence.ROW_WISE)
 
 
-def _each(node: Node) -> List[Value]:
+def _each(node: Node) -> list[Value]:
   return list(node.values)
 
 
@@ -317,7 +314,7 @@ def _size(node: Node) -> Value:
 REDUCTIONS = frozenset(('Sum', 'Mean', 'Max', 'Min', 'Prod', 'All', 'Any',
                          'EuclideanNorm'))
 
-ELEMENTWISE: List[str] = (
+ELEMENTWISE: list[str] = (
     'Abs Acos Acosh Add AddN AddV2 ApproximateEqual Asin Asinh Atan Atan2 Atanh '
     'BesselI0 BesselI0e BesselI1 BesselI1e Betainc BitwiseAnd BitwiseOr '
     'BitwiseXor BroadcastTo Cast Ceil CheckNumerics ClipByValue Complex '
@@ -340,7 +337,7 @@ def _elementwise(node: Node) -> Value:
   return _broadcast(node)
 
 
-def _select(node: Node) -> Union[Value, List[Value]]:
+def _select(node: Node) -> Value | list[Value]:
   # The condition may have one number per row.
   axes = {node.values[i].axis for i in node.rows()}
   if len(node.shape(0)) == len(node.shape(1)):
@@ -350,7 +347,7 @@ def _select(node: Node) -> Union[Value, List[Value]]:
   return _leading(0, 1, 2)(node)
 
 
-TRANSFER: Dict[str, Transfer] = {
+TRANSFER: dict[str, Transfer] = {
     **rearrangements.TRANSFER,
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(REDUCTIONS, _reduce),

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import math
 from typing import Callable
-from typing import Dict
-from typing import List
-from typing import Optional
-from typing import Sequence
 
 import numpy as np
 
 from tfcactus.keras.independence import dependence
-from tfcactus.keras.independence.dependence import Dependence
-from tfcactus.keras.independence.dependence import mixed
-from tfcactus.keras.independence.dependence import Node
-from tfcactus.keras.independence.dependence import unknown
-from tfcactus.keras.independence.dependence import Value
+from tfcactus.keras.independence.dependence import (
+  Dependence,
+  mixed,
+  Node,
+  unknown,
+  Value,
+)
 
 Transfer = Callable[[Node], Value]
 
 
-def _product(sizes: Sequence[Optional[int]]) -> int:
+def _product(sizes: Sequence[int | None]) -> int:
   """Returns the product of sizes, which the caller knows to be known."""
   return math.prod(size for size in sizes if size is not None)
 
@@ -53,7 +52,7 @@ def _reshape(node: Node) -> Value:
   raise unknown('moves entries of one example to another')
 
 
-def _shape_made(node: Node) -> List[Optional[int]]:
+def _shape_made(node: Node) -> list[int | None]:
   """Returns the shape a Reshape makes; None for sizes that depend on the batch size."""
   value, found = node.values[0], []
   asked = dependence.sizes_by_batch(node.op.inputs[1], node.values[1])
@@ -167,7 +166,7 @@ def _tile(node: Node) -> Value:
   return value
 
 
-def _slice_axes(node: Node, shape: List[Optional[int]]) -> Dict[int, int]:
+def _slice_axes(node: Node, shape: list[int | None]) -> dict[int, int]:
   """Maps fully sliced axes of a StridedSlice or its gradient to axes of the result."""
   rank = len(shape)
   masks = {name: node.op.get_attr(f'{name}_mask') for name in (
@@ -286,7 +285,7 @@ def _set_item(node: Node) -> Value:
   return dependence.join(*items)
 
 
-TRANSFER: Dict[str, Transfer] = {
+TRANSFER: dict[str, Transfer] = {
     'ConcatV2': _concat, 'ExpandDims': _expand, 'GatherNd': _gather_nd,
     'GatherV2': _gather, 'MirrorPad': _pad, 'MirrorPadGrad': _pad,
     'OneHot': _one_hot, 'Pack': _pack, 'Pad': _pad, 'PadV2': _pad,

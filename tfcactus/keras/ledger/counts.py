@@ -6,12 +6,10 @@ import enum
 from typing import NamedTuple
 
 from tfcactus import sampling as sampling_lib
+from tfcactus.keras.data.batch_marks import UNKNOWN
 
 NONE = 0
 """Instead of a scheme's code: the sampling of no batch was recorded."""
-
-UNKNOWN = 1000
-"""Instead of a scheme's code: the sampling of some batches is unknown."""
 
 MIXED = 1001
 """Instead of a scheme's code: batches were drawn by several schemes."""

@@ -8,10 +8,6 @@ import json
 import os
 import threading
 from typing import Any
-from typing import Dict
-from typing import List
-from typing import Optional
-from typing import Tuple
 import zlib
 
 from tfcactus import _checks
@@ -21,7 +17,7 @@ from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 
 _lock = threading.RLock()
-_open: Dict[Tuple[int, int], Journal] = {}
+_open: dict[tuple[int, int], Journal] = {}
 """Open journals of this process, by device and inode."""
 
 
@@ -97,7 +93,7 @@ class Journal:
       before.close()
 
   @staticmethod
-  def peek(path: PathLike, plan: PrivacyPlan) -> Optional[Counts]:
+  def peek(path: PathLike, plan: PrivacyPlan) -> Counts | None:
     """Returns the `Counts` on disk, even if the journal is open elsewhere.
 
     Args:
@@ -189,7 +185,7 @@ class Journal:
     self._append(entry._asdict())
     self.entry = entry
 
-  def _append(self, record: Dict[str, Any]) -> None:
+  def _append(self, record: dict[str, Any]) -> None:
     text = json.dumps(record, sort_keys=True)
     line = f'{zlib.crc32(text.encode()):08x} {text}\n'.encode()
     try:
@@ -205,7 +201,7 @@ class Journal:
     self._size += len(line)
     self._last = line
 
-  def _read(self) -> List[Dict[str, Any]]:
+  def _read(self) -> list[dict[str, Any]]:
     """Returns all records; truncates an incomplete last line, whose step never ran."""
     data = b''
     while True:
@@ -222,17 +218,17 @@ class Journal:
     return _records(self.path, data)
 
 
-def _identity(status: os.stat_result) -> Tuple[int, int]:
+def _identity(status: os.stat_result) -> tuple[int, int]:
   return status.st_dev, status.st_ino
 
 
-def _records(path: PathLike, data: bytes) -> List[Dict[str, Any]]:
+def _records(path: PathLike, data: bytes) -> list[dict[str, Any]]:
   """Returns the records of all complete lines."""
   whole = data.rfind(b'\n') + 1
   return [_parsed(path, line) for line in data[:whole].splitlines()]
 
 
-def _parsed(path: PathLike, line: bytes) -> Dict[str, Any]:
+def _parsed(path: PathLike, line: bytes) -> dict[str, Any]:
   head, _, text = line.partition(b' ')
   if head != f'{zlib.crc32(text):08x}'.encode():
     raise ValueError(
@@ -242,7 +238,7 @@ def _parsed(path: PathLike, line: bytes) -> Dict[str, Any]:
   return json.loads(text)
 
 
-def _entry(path: PathLike, record: Dict[str, Any]) -> Counts:
+def _entry(path: PathLike, record: dict[str, Any]) -> Counts:
   """Returns the counts of a record; raises ValueError if a number is invalid."""
   lowest = Counts(plan_number=counts.OTHER_PLANS)._asdict()
   if not isinstance(record, dict) or set(record) != set(lowest) or any(
@@ -257,7 +253,7 @@ def _entry(path: PathLike, record: Dict[str, Any]) -> Counts:
   return Counts(**record)
 
 
-def _last_entry(path: PathLike, records: List[Dict[str, Any]], plan: PrivacyPlan
+def _last_entry(path: PathLike, records: list[dict[str, Any]], plan: PrivacyPlan
                 ) -> Counts:
   """Returns the last entry; raises ValueError if the journal is of another plan."""
   if records and records[0] != _header(plan):
@@ -270,7 +266,7 @@ def _last_entry(path: PathLike, records: List[Dict[str, Any]], plan: PrivacyPlan
   return entries[-1] if entries else Counts()
 
 
-def _header(plan: PrivacyPlan) -> Dict[str, Any]:
+def _header(plan: PrivacyPlan) -> dict[str, Any]:
   rule = plan.adaptive_clipping
   # Omitted without correlation: older journals lack the key.
   correlation = {} if plan.strategy is None else {

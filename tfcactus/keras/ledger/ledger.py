@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Any
-from typing import Deque
-from typing import Dict
-from typing import Optional
-from typing import Protocol
-from typing import runtime_checkable
-from typing import Tuple
-from typing import Type
+from typing import Any, Optional, Protocol, runtime_checkable
 
 import dp_accounting
 
-from tfcactus import relations
-from tfcactus import sampling as sampling_lib
+from tfcactus import relations, sampling as sampling_lib
 from tfcactus.guarantee import Guarantee
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger import counts
@@ -24,7 +16,7 @@ from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.plan import PrivacyPlan
 from tfcactus.relations import Relation
 
-_Found = Tuple[Optional[Guarantee], str]
+_Found = tuple[Optional[Guarantee], str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +41,11 @@ class Ledger:
   note: str = ''
   seeded: Seeded = Seeded.NOTHING
   condition: str = ''
-  _found: Dict[Optional[dp_accounting.NeighboringRelation], _Found] = (
+  _found: dict[dp_accounting.NeighboringRelation | None, _Found] = (
       dataclasses.field(default_factory=dict, compare=False, repr=False))
 
   @property
-  def scheme(self) -> Optional[Type[sampling_lib.SamplingScheme]]:
+  def scheme(self) -> type[sampling_lib.SamplingScheme] | None:
     """The sampling scheme of all batches, or None."""
     return sampling_lib.of_code(self.sampling)
 
@@ -67,19 +59,19 @@ class Ledger:
     """Whether the guarantee counts epochs rather than steps."""
     return self.scheme is not None and self.scheme.draws_epochs
 
-  def guarantees(self) -> Dict[str, Guarantee]:
+  def guarantees(self) -> dict[str, Guarantee]:
     """Returns {label: guarantee} for all neighbouring relations that have one."""
     found = (self.guarantee(relation)[0] for relation in relations.NAMES.values())
     return {guarantee.neighboring_relation: guarantee
             for guarantee in found if guarantee is not None}
 
-  def steps_within(self, epsilon: float) -> Optional[int]:
+  def steps_within(self, epsilon: float) -> int | None:
     """Returns how many steps `epsilon` allows; None if steps are not counted."""
     if self.scheme is None or self.counts_epochs:
       return None
     return self.plan.steps_within(epsilon, sampling=self.scheme)
 
-  def guarantee(self, neighboring_relation: Optional[Relation] = None) -> _Found:
+  def guarantee(self, neighboring_relation: Relation | None = None) -> _Found:
     """Returns (guarantee of all releases, ''), or (None, reason).
 
     `neighboring_relation` is as for `PrivacyPlan.guarantee`; None takes the first
@@ -96,7 +88,7 @@ class Ledger:
       self._found[relation] = self._account(relation)
     return self._found[relation]
 
-  def _account(self, relation: Optional[dp_accounting.NeighboringRelation]
+  def _account(self, relation: dp_accounting.NeighboringRelation | None
               ) -> _Found:
     scheme = self.scheme
     if self.steps == 0:
@@ -122,7 +114,7 @@ class RecentLedgers:
 
   def __init__(self) -> None:
     # Callers alternate between the ledger and the ledger one step ahead.
-    self._recent: Deque[Ledger] = collections.deque(maxlen=4)
+    self._recent: collections.deque[Ledger] = collections.deque(maxlen=4)
 
   def same(self, ledger: Ledger) -> Ledger:
     """Returns `ledger`, or an equal ledger that was passed before."""
@@ -149,7 +141,7 @@ class TrainingLedger(Protocol):
     """How many noisy updates were released."""
 
   @property
-  def clip_norm(self) -> Optional[float]:
+  def clip_norm(self) -> float | None:
     """The clipping norm of the next step if it is adaptive, else None."""
 
   def ledger(self, ahead: int = 0) -> Ledger:
@@ -164,7 +156,7 @@ class TrainingLedger(Protocol):
 class HoldsLedger(Protocol):
   """A private model, or an optimizer that makes training private."""
 
-  def training_ledger(self, model: keras.Model, plan: Optional[PrivacyPlan],
+  def training_ledger(self, model: keras.Model, plan: PrivacyPlan | None,
                       batches: Any) -> TrainingLedger:
     """Returns the ledger of a training that begins.
 
@@ -178,7 +170,7 @@ class HoldsLedger(Protocol):
     """
 
 
-def check_same_plan(plan: PrivacyPlan, trained: Optional[PrivacyPlan],
+def check_same_plan(plan: PrivacyPlan, trained: PrivacyPlan | None,
                     l2_norm_clip: float, noise_digest: str) -> None:
   """Raises ValueError, naming the field, if `plan` is not the plan of the training."""
   _check_same('l2_norm_clip', plan.l2_norm_clip, l2_norm_clip)

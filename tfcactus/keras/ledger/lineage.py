@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import hashlib
 from typing import Any
-from typing import Dict
-from typing import Iterable
-from typing import List
 
 import tensorflow as tf
 
@@ -29,9 +27,9 @@ def remember(variables: Iterable[tf.Variable], trainer: Any) -> None:
       setattr(variable, _ATTRIBUTE, seen + [trainer])
 
 
-def trainers(variables: Iterable[tf.Variable]) -> List[Any]:
+def trainers(variables: Iterable[tf.Variable]) -> list[Any]:
   """Returns all distinct trainers that count releases from any of the variables."""
-  found: Dict[int, Any] = {}
+  found: dict[int, Any] = {}
   for variable in variables:
     found.update((id(t), t) for t in getattr(variable, _ATTRIBUTE, ()))
   return list(found.values())

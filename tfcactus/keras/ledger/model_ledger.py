@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 import contextlib
 import os
-from typing import Any
-from typing import Dict
-from typing import Iterable
-from typing import Iterator
-from typing import List
-from typing import Mapping
-from typing import MutableMapping
-from typing import Optional
-from typing import Tuple
+from typing import (
+  Any,
+)
 
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras import agreement
-from tfcactus.keras import replicas
-from tfcactus.keras.clip_norm import ClipNorm
 from tfcactus.keras.compat import patches
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.ledger import counts
-from tfcactus.keras.ledger import lineage
-from tfcactus.keras.ledger.batch_marks import Marks
-from tfcactus.keras.ledger.batch_marks import Place
-from tfcactus.keras.ledger.batch_marks import Taken
-from tfcactus.keras.ledger.counts import Counts
-from tfcactus.keras.ledger.counts import Seeded
+from tfcactus.keras.data.batch_marks import Marks, Place, Taken
+from tfcactus.keras.distribution import replicas
+from tfcactus.keras.ledger import agreement, counts, lineage
+from tfcactus.keras.ledger.counts import Counts, Seeded
 from tfcactus.keras.ledger.journal import Journal
-from tfcactus.keras.ledger.ledger import Ledger
-from tfcactus.keras.ledger.ledger import RecentLedgers
+from tfcactus.keras.ledger.ledger import Ledger, RecentLedgers
+from tfcactus.keras.step.clip_norm import ClipNorm
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 
@@ -49,7 +38,7 @@ class ModelLedger:
   no_run_card = ''
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, norm: ClipNorm,
-               journal: Optional[PathLike], seeded: bool, loaded: bool = False,
+               journal: PathLike | None, seeded: bool, loaded: bool = False,
                condition: str = ''):
     """Opens the ledger, continuing the counts of earlier ledgers of the variables.
 
@@ -66,7 +55,7 @@ class ModelLedger:
     self._norm = norm
     self.record = lineage.find_record(model, plan)
     self._noise = Seeded.of(noise=seeded, batches=False)
-    self._marks: List[Marks] = []
+    self._marks: list[Marks] = []
     self._recent = RecentLedgers()
     self._pid = os.getpid()
     self._strategy = tf.distribute.get_strategy()
@@ -75,7 +64,7 @@ class ModelLedger:
     self._agreed = self._in_parts = False
     self.journal_path = None if journal is None else (
         os.path.abspath(os.fspath(journal)))
-    self.journal: Optional[Journal] = None
+    self.journal: Journal | None = None
     if seeded and journal is not None:
       raise ValueError(
           'Expected no seed with a journal, got both: the resumed run would '
@@ -105,12 +94,12 @@ class ModelLedger:
     return self.record.released_steps
 
   @property
-  def _unread(self) -> Optional[PathLike]:
+  def _unread(self) -> PathLike | None:
     """Path of a journal that is not open, as of a loaded model; read on each use."""
     return self.journal_path if self.journal is None and self._chief else None
 
   @property
-  def clip_norm(self) -> Optional[float]:
+  def clip_norm(self) -> float | None:
     """The clipping norm of the next step if it is adaptive, else None."""
     moving = self._norm.variable
     return None if moving is None else float(tf.convert_to_tensor(moving))
@@ -120,7 +109,7 @@ class ModelLedger:
     lineage.remember(self._model.weights, self.record)
     self.record.weights.place(self._model.weights)
 
-  def own_variables(self) -> Dict[str, tf.Variable]:
+  def own_variables(self) -> dict[str, tf.Variable]:
     """Returns the counters and an adaptive clipping norm, to save with the weights."""
     moving = self._norm.variable
     return {**self.record.counters, **({} if moving is None else {
@@ -164,7 +153,7 @@ class ModelLedger:
     with tf.control_dependencies([confirmed]):
       yield found[len(Counts._fields):places]
 
-  def _counted(self, marks: List[tf.Tensor]) -> tf.Tensor:
+  def _counted(self, marks: list[tf.Tensor]) -> tf.Tensor:
     """Counts a step; `marks` are those of all replicas in this process."""
     counters = [self.record.counters[name] for name in Counts._fields]
     watch = self.record.weights
@@ -209,7 +198,7 @@ class ModelLedger:
     return np.array((*total, *(taken.place or _NOWHERE), 1, taken.fingerprint, weights),
                     np.int64)
 
-  def _recognise(self, mark: np.ndarray) -> Tuple[Taken, Seeded]:
+  def _recognise(self, mark: np.ndarray) -> tuple[Taken, Seeded]:
     """Returns what is known about the batch of a mark, and whether it is seeded."""
     numbers = set(mark[:, 0].tolist())
     for marks in self._marks:
@@ -226,7 +215,7 @@ class ModelLedger:
     """Merges which randomness was seeded, as recorded in a loaded file."""
     self.record.catch_up(Counts(seeded_parts=int(Seeded.of(noise, batches))))
 
-  def check_counters(self, weights: Iterable[Tuple[tf.Variable, Any]]) -> None:
+  def check_counters(self, weights: Iterable[tuple[tf.Variable, Any]]) -> None:
     """Raises ValueError if a counter among (variable, value) pairs is no integer."""
     own = {id(each): name for name, each in self.record.counters.items()}
     for variable, value in weights:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Dict
-from typing import Optional
 import weakref
 
 import tensorflow as tf
 
 from tfcactus.keras.compat import training
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.ledger import counts
-from tfcactus.keras.ledger import weight_watch
-from tfcactus.keras.ledger.counts import Counts
-from tfcactus.keras.ledger.counts import Seeded
+from tfcactus.keras.ledger import counts, weight_watch
+from tfcactus.keras.ledger.counts import Counts, Seeded
 
 
 class Record:
@@ -35,7 +31,7 @@ class Record:
     """Initialises the counters; `plan_number` is from `lineage.plan_number`."""
     self._known = Counts(plan_number=plan_number)
     with tf.init_scope():
-      self.counters: Dict[str, tf.Variable] = {
+      self.counters: dict[str, tf.Variable] = {
           name: training.counter(value, name)
           for name, value in self._known._asdict().items()}
     self._lock = threading.RLock()
@@ -49,7 +45,7 @@ class Record:
     return max(training.number(self.counters['released_steps']),
                self._known.released_steps)
 
-  def catch_up(self, also: Optional[Counts] = None) -> Counts:
+  def catch_up(self, also: Counts | None = None) -> Counts:
     """Raises the counters to all known counts, and to `also`; returns the counts."""
     with self._lock:
       found = Counts(**{name: training.number(v) for name, v in self.counters.items()})

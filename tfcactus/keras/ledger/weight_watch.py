@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import array
+from collections.abc import Sequence
 import math
 from typing import Any
-from typing import Dict
-from typing import List
-from typing import Sequence
-from typing import Tuple
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import training
+from tfcactus.keras.compat import models, training
 from tfcactus.keras.compat.versions import keras
 
 
@@ -34,7 +30,7 @@ class Watch:
     self._known = array.array('q')
     # Keyed by variable: the order of `model.weights` changes once a layer is frozen,
     # and in a second model of the same layers.
-    self._places: Dict[int, Tuple[int, Any]] = {}
+    self._places: dict[int, tuple[int, Any]] = {}
 
   def digest(self, variables: Sequence[tf.Variable]) -> tf.Tensor:
     """Returns a 64-bit hash of the values of variables, int64, whatever their order.
@@ -56,7 +52,7 @@ class Watch:
     return tf.bitcast(tf.raw_ops.Fingerprint(
         data=tf.reshape(both, [1, -1]), method='farmhash64'), tf.int64)[0]
 
-  def place(self, variables: Sequence[tf.Variable]) -> List[int]:
+  def place(self, variables: Sequence[tf.Variable]) -> list[int]:
     """Returns the numbers of variables; new variables get the next ones."""
     # Keeps a reference to each variable, so that its id is not reused.
     return [self._places.setdefault(id(v), (len(self._places), v))[0]

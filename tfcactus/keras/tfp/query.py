@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import collections
-from typing import Any
-from typing import Optional
-from typing import Union
+from typing import Any, Union
 
 import dp_accounting
 import tensorflow as tf
 
-from tfcactus import _checks
-from tfcactus import noise as noise_lib
+from tfcactus import _checks, noise as noise_lib
 from tfcactus.keras.gradients import clipping
-from tfcactus.keras.noise_addition import NoiseSampler
+from tfcactus.keras.noise.noise_addition import NoiseSampler
 from tfcactus.keras.tfp import stand_in
 
 Clip = Union[float, tf.Tensor, tf.Variable]
@@ -34,8 +31,8 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
 
   _GlobalState = collections.namedtuple('_GlobalState', ['l2_norm_clip'])
 
-  def __init__(self, plan_or_noise: Any, l2_norm_clip: Optional[Clip] = None,
-               *, seed: Optional[int] = None):
+  def __init__(self, plan_or_noise: Any, l2_norm_clip: Clip | None = None,
+               *, seed: int | None = None):
     """Initialises the query.
 
     Args:
@@ -186,7 +183,7 @@ class GaussianSumQuery(TableNoiseQuery):
   _GlobalState = collections.namedtuple('_GlobalState', ['l2_norm_clip', 'stddev'])
 
   def __init__(self, l2_norm_clip: Clip, stddev: float, *,
-               seed: Optional[int] = None):
+               seed: int | None = None):
     """Initialises the query.
 
     Args:

@@ -18,9 +18,6 @@ import importlib
 import importlib.util
 import sys
 from typing import Any
-from typing import Dict
-from typing import Optional
-from typing import Tuple
 import warnings
 
 import tensorflow as tf
@@ -43,7 +40,7 @@ class _SumQuery:
     del global_state
     return ()
 
-  def derive_metrics(self, global_state: Any) -> Dict[str, Any]:
+  def derive_metrics(self, global_state: Any) -> dict[str, Any]:
     """Returns an empty dict of metrics."""
     del global_state
     return collections.OrderedDict()
@@ -104,13 +101,13 @@ def _import_queries() -> Any:
     sys.modules.pop(_PACKAGE, None)
 
 
-def _modules() -> Dict[str, Any]:
+def _modules() -> dict[str, Any]:
   """Returns the loaded modules of TensorFlow Privacy, by name."""
   return {name: module for name, module in sys.modules.items()
           if name.split('.')[0] == _PACKAGE}
 
 
-def _find_sum_query() -> Tuple[Any, Optional[str]]:
+def _find_sum_query() -> tuple[Any, str | None]:
   """Returns (base class of queries, reason why it is the stand-in or None)."""
   if _PACKAGE not in sys.modules:
     if importlib.util.find_spec(_PACKAGE) is None:
@@ -136,7 +133,7 @@ def _find_sum_query() -> Tuple[Any, Optional[str]]:
 
 
 SumAggregationDPQuery: Any
-MISSING: Optional[str]
+MISSING: str | None
 SumAggregationDPQuery, MISSING = _find_sum_query()
 """The base class of queries; and why it is not TensorFlow Privacy's, or None."""
 AVAILABLE: bool = MISSING is None

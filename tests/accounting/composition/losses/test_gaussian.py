@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tfcactus.accounting.composition.losses.gaussian import ClosedForm
-from tfcactus.accounting.composition.losses.gaussian import gaussian_delta
-from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
+from tfcactus.accounting.composition.losses.gaussian import (
+  ClosedForm,
+  gaussian_delta,
+  GaussianLoss,
+)
 
 CASES = [(1.0, 0.01, 'remove'), (1.0, 0.01, 'add'), (0.25, 0.1, 'add'),
          (2.0, 0.5, 'remove'), (1.0, 0.5, 'add')]

@@ -16,17 +16,16 @@ pair; the moments are this library's.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import dataclasses
 import functools
 import math
-from typing import Iterator
 from typing import TypeVar
 
 import numpy as np
 
 from tfcactus.accounting.composition.losses import base
-from tfcactus.accounting.composition.losses.mean_lognormal import Line
-from tfcactus.accounting.composition.losses.mean_lognormal import MeanLognormal
+from tfcactus.accounting.composition.losses.mean_lognormal import Line, MeanLognormal
 
 MAX_EXACT = 24.0
 """Largest order times mu at which moments are computed. Beyond it terms underflow, and

@@ -9,17 +9,16 @@ grid show it, because phi is Lipschitz.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import functools
 import math
-from typing import Sequence
 
 import numpy as np
 
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import IntractableError
-from tfcactus.accounting.composition.losses import base
-from tfcactus.accounting.composition.losses import rounding
+from tfcactus.accounting.composition.losses import base, rounding
 from tfcactus.pairs import dominating_pair as pair_lib
 
 SUBSET = 96

@@ -13,8 +13,7 @@ from tfcactus.accounting import monotone
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses.quadrature import SampledGaussian
-from tfcactus.accounting.composition.losses.rounding import PHASE_ROUNDOFF
-from tfcactus.accounting.composition.losses.rounding import ROUNDOFF
+from tfcactus.accounting.composition.losses.rounding import PHASE_ROUNDOFF, ROUNDOFF
 
 _TINY = float(np.finfo(np.float64).tiny)
 

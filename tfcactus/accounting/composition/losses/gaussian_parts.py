@@ -7,10 +7,10 @@ a phi function of its own; `split_contours` composes the parts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
 import functools
 import math
-from typing import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -18,8 +18,7 @@ from scipy import special
 
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import IntractableError
-from tfcactus.accounting.composition.losses import base
-from tfcactus.accounting.composition.losses import quadrature
+from tfcactus.accounting.composition.losses import base, quadrature
 
 SHARPNESS = 0.25
 """Width of the step of w as a log-likelihood ratio: a narrower one needs more

@@ -38,8 +38,7 @@ from scipy import special
 
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import IntractableError
-from tfcactus.accounting.composition.losses import lognormal_lattice
-from tfcactus.accounting.composition.losses import rounding
+from tfcactus.accounting.composition.losses import lognormal_lattice, rounding
 
 DIGITS = 37.0
 """The rules aim at errors of exp(-DIGITS) of the moment; actual errors are added up.

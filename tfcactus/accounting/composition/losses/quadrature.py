@@ -21,8 +21,7 @@ import numpy as np
 
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import IntractableError
-from tfcactus.accounting.composition.losses import base
-from tfcactus.accounting.composition.losses import rounding
+from tfcactus.accounting.composition.losses import base, rounding
 
 REACH = 9.5
 """Least reach of quadrature beyond the outermost mode, in standard deviations. Any

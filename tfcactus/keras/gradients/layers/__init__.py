@@ -6,9 +6,6 @@ list its layer in tests/conformance/test_layer_rules.py.
 
 from __future__ import annotations
 
-from typing import Optional
-from typing import Tuple
-
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients.layers.base import LayerRule
 from tfcactus.keras.gradients.layers.conv import ConvRule
@@ -17,22 +14,28 @@ from tfcactus.keras.gradients.layers.dense import DenseRule
 from tfcactus.keras.gradients.layers.depthwise import DepthwiseRule
 from tfcactus.keras.gradients.layers.einsum_dense import EinsumDenseRule
 from tfcactus.keras.gradients.layers.embedding import EmbeddingRule
-from tfcactus.keras.gradients.layers.lora import LoraConvRule
-from tfcactus.keras.gradients.layers.lora import LoraDenseRule
-from tfcactus.keras.gradients.layers.lora import LoraEinsumDenseRule
-from tfcactus.keras.gradients.layers.lora import LoraEmbeddingRule
-from tfcactus.keras.gradients.layers.normalization import GroupNormalizationRule
-from tfcactus.keras.gradients.layers.normalization import LayerNormalizationRule
-from tfcactus.keras.gradients.layers.normalization import RMSNormalizationRule
+from tfcactus.keras.gradients.layers.lora import (
+  LoraConvRule,
+  LoraDenseRule,
+  LoraEinsumDenseRule,
+  LoraEmbeddingRule,
+)
+from tfcactus.keras.gradients.layers.normalization import (
+  GroupNormalizationRule,
+  LayerNormalizationRule,
+  RMSNormalizationRule,
+)
 from tfcactus.keras.gradients.layers.prelu import PReLURule
 from tfcactus.keras.gradients.layers.recurrent import RecurrentRule
 from tfcactus.keras.gradients.layers.reversible_embedding import ReversibleEmbeddingRule
 from tfcactus.keras.gradients.layers.separable import SeparableConvRule
 from tfcactus.keras.gradients.layers.vectorized import VectorizedRule
-from tfcactus.keras.gradients.layers.wrappers import BidirectionalRule
-from tfcactus.keras.gradients.layers.wrappers import TimeDistributedRule
+from tfcactus.keras.gradients.layers.wrappers import (
+  BidirectionalRule,
+  TimeDistributedRule,
+)
 
-RULES: Tuple[LayerRule, ...] = (
+RULES: tuple[LayerRule, ...] = (
     DenseRule(),
     EinsumDenseRule(),
     ConvRule(),
@@ -58,7 +61,7 @@ VECTORIZED = VectorizedRule()
 """Rule for every layer without a rule of its own."""
 
 
-def rule_for(layer: keras.layers.Layer) -> Optional[LayerRule]:
+def rule_for(layer: keras.layers.Layer) -> LayerRule | None:
   """Returns the rule for layers of exactly this type, or None."""
   composed = bool(getattr(layer, 'lora_enabled', False))
   return next((rule for rule in RULES if type(layer) in rule.layer_types and

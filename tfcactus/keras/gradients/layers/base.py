@@ -8,26 +8,20 @@ A rule runs its layer on a whole batch and passes the tensor whose gradient it n
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 import math
-from typing import Any
-from typing import Callable
-from typing import ClassVar
-from typing import List
-from typing import NamedTuple
-from typing import Sequence
-from typing import Tuple
+from typing import Any, Callable, ClassVar, NamedTuple
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import models, patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
 
 Capture = Callable[[Any, tf.Tensor], tf.Tensor]
 """(value to remember, tensor) -> the tensor to continue with."""
 
-Gradients = List[Tuple[tf.Variable, forms.GradientForm]]
+Gradients = list[tuple[tf.Variable, forms.GradientForm]]
 
 
 class LayerCall(NamedTuple):
@@ -53,7 +47,7 @@ class LayerRule(abc.ABC):
     composed: Whether the rule is for layers after `enable_lora`.
   """
 
-  layer_types: ClassVar[Tuple[type, ...]] = ()
+  layer_types: ClassVar[tuple[type, ...]] = ()
   also_frozen: ClassVar[bool] = False
   composed: ClassVar[bool] = False
 
@@ -89,7 +83,7 @@ class LayerRule(abc.ABC):
     """Returns per-example gradients of the layer's trainable variables at one call."""
 
   def numbers_per_example(self, layer: keras.layers.Layer,
-                          output_shapes: Sequence[List[int]]) -> int:
+                          output_shapes: Sequence[list[int]]) -> int:
     """Returns about how many numbers `gradients` holds at once per example.
 
     Args:

@@ -5,17 +5,14 @@ Inputs and output gradients are (batch, ..., channels).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import math
-from typing import List
-from typing import Sequence
-from typing import Tuple
 
 import tensorflow as tf
 
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
-from tfcactus.keras.gradients.layers import base
-from tfcactus.keras.gradients.layers import im2col
+from tfcactus.keras.gradients.layers import base, im2col
 
 
 class ConvRule(base.LayerRule):
@@ -37,7 +34,7 @@ class ConvRule(base.LayerRule):
     return found
 
   def numbers_per_example(self, layer: keras.layers.Layer,
-                          output_shapes: Sequence[List[int]]) -> int:
+                          output_shapes: Sequence[list[int]]) -> int:
     depth = math.prod(layer.kernel.shape[:-1]) if layer.built else 0
     positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
     return (super().numbers_per_example(layer, output_shapes) +
@@ -45,7 +42,7 @@ class ConvRule(base.LayerRule):
 
 
 def images_and_windows(call: base.LayerCall, kernel: tf.Variable
-                      ) -> Tuple[tf.Tensor, tf.Tensor, List[im2col.Window]]:
+                      ) -> tuple[tf.Tensor, tf.Tensor, list[im2col.Window]]:
   """Returns inputs and output gradients as images or volumes, and the windows."""
   images = base.layer_inputs(call, kernel)
   outputs = base.in_stored_dtype(call.gradient, kernel)
@@ -53,15 +50,15 @@ def images_and_windows(call: base.LayerCall, kernel: tf.Variable
 
 
 def windows_of(layer: keras.layers.Layer, wide: tf.Tensor, narrow: tf.Tensor
-              ) -> List[im2col.Window]:
+              ) -> list[im2col.Window]:
   """Returns each axis's windows, cut from `wide`; `narrow` has an entry per window."""
   return [im2col.window(layer.padding, *sizes) for sizes in zip(
       wide.shape[1:-1], narrow.shape[1:-1], layer.kernel_size, layer.strides,
       layer.dilation_rate)]
 
 
-def as_images(wide: tf.Tensor, narrow: tf.Tensor, windows: List[im2col.Window]
-             ) -> Tuple[tf.Tensor, tf.Tensor, List[im2col.Window]]:
+def as_images(wide: tf.Tensor, narrow: tf.Tensor, windows: list[im2col.Window]
+             ) -> tuple[tf.Tensor, tf.Tensor, list[im2col.Window]]:
   """Adds an axis of height one if there is a single spatial axis."""
   if len(windows) > 1:
     return wide, narrow, windows

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import math
-from typing import List
-from typing import Sequence
 
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
-from tfcactus.keras.gradients.layers import base
-from tfcactus.keras.gradients.layers import conv
+from tfcactus.keras.gradients.layers import base, conv
 
 
 class ConvTransposeRule(base.LayerRule):
@@ -35,7 +33,7 @@ class ConvTransposeRule(base.LayerRule):
     return found
 
   def numbers_per_example(self, layer: keras.layers.Layer,
-                          output_shapes: Sequence[List[int]]) -> int:
+                          output_shapes: Sequence[list[int]]) -> int:
     depth = math.prod(layer.kernel.shape[:-1]) if layer.built else 0
     positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
     # Outputs have at most as many positions as inputs times the strides.

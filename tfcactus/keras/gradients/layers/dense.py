@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List
-from typing import Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -41,7 +40,7 @@ class DenseRule(base.LayerRule):
     return found
 
   def numbers_per_example(self, layer: keras.layers.Layer,
-                          output_shapes: Sequence[List[int]]) -> int:
+                          output_shapes: Sequence[list[int]]) -> int:
     if all(len(shape) == 1 for shape in output_shapes):
       return 0
     return super().numbers_per_example(layer, output_shapes)

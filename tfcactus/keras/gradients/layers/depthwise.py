@@ -7,16 +7,14 @@ in one operation.
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
-from tfcactus.keras.gradients.layers import base
-from tfcactus.keras.gradients.layers import conv
-from tfcactus.keras.gradients.layers import im2col
+from tfcactus.keras.gradients.layers import base, conv, im2col
 
 
 class DepthwiseRule(base.LayerRule):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Optional
-from typing import Tuple
-
 import tensorflow as tf
 
 from tfcactus.keras.compat.versions import keras
@@ -56,8 +53,8 @@ def bias_gradients(layer: keras.layers.Layer, outputs: tf.Tensor) -> base.Gradie
       bias.shape))]
 
 
-def _terms(equation: str, rank: Optional[int] = None, of_outputs: bool = False
-          ) -> Tuple[str, str, str]:
+def _terms(equation: str, rank: int | None = None, of_outputs: bool = False
+          ) -> tuple[str, str, str]:
   """Returns the letters of inputs, kernel and outputs, with the ellipsis spelled out.
 
   `rank` is the rank of the inputs, or of the outputs if `of_outputs`; None gives the

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Callable
-from typing import List
-from typing import Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 
@@ -30,7 +28,7 @@ class EmbeddingRule(base.LayerRule):
     return looked_up(call.layer.embeddings, call.saved, call.gradient)
 
   def numbers_per_example(self, layer: keras.layers.Layer,
-                          output_shapes: Sequence[List[int]]) -> int:
+                          output_shapes: Sequence[list[int]]) -> int:
     return 0  # Gradients are no larger than the outputs.
 
 

@@ -5,9 +5,8 @@ Images are (batch, height, width, channels).
 
 from __future__ import annotations
 
-from typing import List
+from collections.abc import Sequence
 from typing import NamedTuple
-from typing import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -59,7 +58,7 @@ def padded(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
   return padded[:, :sizes[0], :sizes[1]]
 
 
-def taps(images: tf.Tensor, windows: Sequence[Window]) -> List[tf.Tensor]:
+def taps(images: tf.Tensor, windows: Sequence[Window]) -> list[tf.Tensor]:
   """Returns (batch, positions, channels) per tap of the kernel, in row-major order."""
   images = padded(images, windows)
   (rows, columns) = windows
@@ -92,7 +91,7 @@ def patches(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
   return tf.reshape(_gathered(images, [rows, columns]), shape)
 
 
-def volume_patches(volumes: tf.Tensor, windows: Sequence[Window]) -> List[tf.Tensor]:
+def volume_patches(volumes: tf.Tensor, windows: Sequence[Window]) -> list[tf.Tensor]:
   """Returns patches of (batch, frames, height, width, channels), per tap of frames.
 
   Each tensor is (batch, positions, depth), depth as in the flattened kernel at one tap.

@@ -6,18 +6,14 @@ and the other factor; where possible the gradient of W is not formed.
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Callable
+from typing import Any, Callable
 
 import tensorflow as tf
 
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
-from tfcactus.keras.gradients.layers import base
-from tfcactus.keras.gradients.layers import conv
-from tfcactus.keras.gradients.layers import einsum_dense
-from tfcactus.keras.gradients.layers import embedding
+from tfcactus.keras.gradients.layers import base, conv, einsum_dense, embedding
 
 
 class LoraDenseRule(base.LayerRule):

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Callable
-from typing import ClassVar
-from typing import Dict
-from typing import List
-from typing import Optional
-from typing import Tuple
+from typing import Any, Callable, ClassVar, Optional
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import models, patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base
 
-Factors = Tuple[Optional[tf.Variable], Optional[tf.Variable]]
+Factors = tuple[Optional[tf.Variable], Optional[tf.Variable]]
 """Scale and offset."""
 
 
 class _NormalizationRule(base.LayerRule):
   """Rule that runs the layer without scale and offset, and applies both itself."""
 
-  _UNSCALED: ClassVar[Dict[str, Any]]
+  _UNSCALED: ClassVar[dict[str, Any]]
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
     return 'axis 0' if over_batch(layer) else ''
 
-  def unscaled(self, layer: keras.layers.Layer) -> Dict[str, Any]:
+  def unscaled(self, layer: keras.layers.Layer) -> dict[str, Any]:
     """Returns the attributes with which the layer only normalizes."""
     del layer
     return self._UNSCALED
@@ -77,7 +70,7 @@ class LayerNormalizationRule(_NormalizationRule):
 
   layer_types = (keras.layers.LayerNormalization,)
 
-  def unscaled(self, layer: keras.layers.Layer) -> Dict[str, Any]:
+  def unscaled(self, layer: keras.layers.Layer) -> dict[str, Any]:
     gamma = None
     if getattr(layer, 'rms_scaling', False):  # Keras up to 3.10 needs a tensor.
       gamma = tf.ones(layer.gamma.shape, layer.gamma.dtype)
@@ -108,5 +101,5 @@ def over_batch(layer: keras.layers.Layer) -> bool:
              for axis in _axes(layer) for rank in ranks or {0})
 
 
-def _axes(layer: keras.layers.Layer) -> List[int]:
+def _axes(layer: keras.layers.Layer) -> list[int]:
   return tf.nest.flatten(layer.axis)

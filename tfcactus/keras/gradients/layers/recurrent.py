@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import math
-from typing import Any
-from typing import Callable
-from typing import List
-from typing import NamedTuple
-from typing import Sequence
+from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import recurrent as compat
+from tfcactus.keras.compat import models, recurrent as compat
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
-from tfcactus.keras.gradients.layers import base
-from tfcactus.keras.gradients.layers import recurrent_cells
-from tfcactus.keras.gradients.layers import recurrent_scan
+from tfcactus.keras.gradients.layers import base, recurrent_cells, recurrent_scan
 from tfcactus.keras.gradients.layers.recurrent_kernels import Kernel
 
 
@@ -32,7 +26,7 @@ class _Run(NamedTuple):
   math: recurrent_cells.CellMath
   inputs: tf.Tensor
   kernel: Kernel
-  loop: List[Any]
+  loop: list[Any]
 
 
 class RecurrentRule(base.LayerRule):
@@ -44,7 +38,7 @@ class RecurrentRule(base.LayerRule):
   also_frozen = True
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
-    own: List[Any] = []
+    own: list[Any] = []
     for cell in compat.cells(layer):
       if recurrent_cells.math_of(cell) is None:
         return f'no rule for the cell {type(cell).__name__}'
@@ -91,7 +85,7 @@ class RecurrentRule(base.LayerRule):
             for variable, values in found]
 
   def numbers_per_example(self, layer: keras.layers.Layer,
-                          output_shapes: Sequence[List[int]]) -> int:
+                          output_shapes: Sequence[list[int]]) -> int:
     del output_shapes  # Output shapes may lack the time axis.
     shapes = [shape[1:] for shape in models.input_shapes(layer)]
     return self.numbers_of(layer, [s for s in shapes if len(s) > 1][:1])

@@ -9,21 +9,18 @@ and of dz for b.
 from __future__ import annotations
 
 import abc
-from typing import Any
-from typing import ClassVar
-from typing import Dict
-from typing import List
-from typing import Optional
-from typing import Tuple
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
 from tfcactus.keras.compat import recurrent as compat
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients.layers import recurrent_scan
-from tfcactus.keras.gradients.layers.recurrent_kernels import Kernel
-from tfcactus.keras.gradients.layers.recurrent_kernels import over_positions
-from tfcactus.keras.gradients.layers.recurrent_kernels import read
+from tfcactus.keras.gradients.layers.recurrent_kernels import (
+  Kernel,
+  over_positions,
+  read,
+)
 
 
 class CellMath(abc.ABC):
@@ -48,7 +45,7 @@ class CellMath(abc.ABC):
     """Returns the function of one time step; states go through the recurrent kernel."""
 
   def gradients(self, scanned: recurrent_scan.Scanned, kernel: Kernel,
-                gradient: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+                gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns per-example gradients of the recurrent kernel and of the bias.
 
     Args:
@@ -78,7 +75,7 @@ class LSTMMath(CellMath):
     activation, gate = cell.activation, cell.recurrent_activation
     product = kernel.product()
 
-    def step(now: tf.Tensor, states: List[tf.Tensor]) -> Any:
+    def step(now: tf.Tensor, states: list[tf.Tensor]) -> Any:
       state, carry = states
       i, f, c, o = tf.split(now + product(state), 4, -1)
       carry = gate(f) * carry + gate(i) * activation(c)
@@ -104,7 +101,7 @@ class GRUMath(CellMath):
     product = kernel.product()
     bias = read(cell.bias, cell)[1] if cell.use_bias else None
 
-    def step(now: tf.Tensor, states: List[tf.Tensor]) -> Any:
+    def step(now: tf.Tensor, states: list[tf.Tensor]) -> Any:
       (state,), inner = states, product(states[0])
       if bias is not None:
         inner += tf.stop_gradient(bias)  # The loop captures the bias from outside.
@@ -116,7 +113,7 @@ class GRUMath(CellMath):
     return step
 
   def gradients(self, scanned: recurrent_scan.Scanned, kernel: Kernel,
-                gradient: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+                gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     z, r, h = tf.split(gradient, 3, -1)
     inner = tf.concat([z, r, h * tf.cast(scanned.kept[0], h.dtype)], -1)
     bias = [over_positions(each) for each in (gradient, inner)]
@@ -132,7 +129,7 @@ class EarlyResetGRUMath(CellMath):
   def step(self, cell: keras.layers.Layer, kernel: Kernel) -> recurrent_scan.Step:
     gates, last = kernel.product(0, 2), kernel.product(2, 3)
 
-    def step(now: tf.Tensor, states: List[tf.Tensor]) -> Any:
+    def step(now: tf.Tensor, states: list[tf.Tensor]) -> Any:
       state, = states
       x, x_h = tf.split(now, [2 * cell.units, cell.units], -1)
       z, r = tf.split(cell.recurrent_activation(x + gates(state)), 2, -1)
@@ -143,7 +140,7 @@ class EarlyResetGRUMath(CellMath):
     return step
 
   def gradients(self, scanned: recurrent_scan.Scanned, kernel: Kernel,
-                gradient: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+                gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     units = gradient.shape[-1] // 3
     gates, last = tf.split(gradient, [2 * units, units], -1)
     return tf.concat([
@@ -152,13 +149,13 @@ class EarlyResetGRUMath(CellMath):
             over_positions(gradient))
 
 
-_MATH: Dict[type, CellMath] = {
+_MATH: dict[type, CellMath] = {
     keras.layers.SimpleRNNCell: SimpleMath(),
     keras.layers.LSTMCell: LSTMMath(),
 }
 
 
-def math_of(cell: keras.layers.Layer) -> Optional[CellMath]:
+def math_of(cell: keras.layers.Layer) -> CellMath | None:
   """Returns the arithmetic of a cell, or None if unknown."""
   if type(cell) is keras.layers.GRUCell:
     return GRUMath() if cell.reset_after else EarlyResetGRUMath()

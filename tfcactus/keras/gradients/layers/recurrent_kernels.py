@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import math
 from typing import Callable
-from typing import List
-from typing import Optional
-from typing import Sequence
-from typing import Tuple
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import recurrent as compat
+from tfcactus.keras.compat import models, recurrent as compat
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients.layers import base
-from tfcactus.keras.gradients.layers import im2col
+from tfcactus.keras.gradients.layers import base, im2col
 
 
 def read(variable: tf.Variable, cell: keras.layers.Layer) -> tf.Tensor:
@@ -45,12 +40,12 @@ class Kernel:
     self._masks = masks
     self._rank = len(variable.shape) - 2
     moving = of_inputs and self._rank  # The states keep their size.
-    self._strides: List[int] = list(cell.strides if moving else [1] * self._rank)
-    self._dilations: List[int] = list(
+    self._strides: list[int] = list(cell.strides if moving else [1] * self._rank)
+    self._dilations: list[int] = list(
         cell.dilation_rate if moving else [1] * self._rank)
     self._padding: str = cell.padding if moving else 'same'
 
-  def product(self, first: int = 0, last: Optional[int] = None
+  def product(self, first: int = 0, last: int | None = None
              ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns the function that multiplies a step's values by gates `first:last`."""
     parts = self._parts(first, last)
@@ -68,7 +63,7 @@ class Kernel:
     return _joined(found)
 
   def gradient(self, values: tf.Tensor, outputs: tf.Tensor, first: int = 0,
-               last: Optional[int] = None) -> tf.Tensor:
+               last: int | None = None) -> tf.Tensor:
     """Returns per-example gradients of gates `first:last`, in the kernel's dtype.
 
     `values` are the factors of the kernel, `outputs` the gradients with respect to the
@@ -80,8 +75,8 @@ class Kernel:
             _masked_over_time(values, mask), self.variable), part)
         for mask, part in zip(masks, tf.split(outputs, len(masks), -1))])
 
-  def _parts(self, first: int, last: Optional[int]
-            ) -> List[Tuple[Optional[tf.Tensor], tf.Tensor]]:
+  def _parts(self, first: int, last: int | None
+            ) -> list[tuple[tf.Tensor | None, tf.Tensor]]:
     """Returns pairs of a mask and the part of the kernel that it precedes."""
     last = self._gates if last is None else last
     width = self._value.shape[-1] // self._gates
@@ -114,11 +109,11 @@ def _joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
   return parts[0] if len(parts) == 1 else tf.concat(parts, -1)
 
 
-def _masked(values: tf.Tensor, mask: Optional[tf.Tensor]) -> tf.Tensor:
+def _masked(values: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
   return values if mask is None else values * mask
 
 
-def _masked_over_time(values: tf.Tensor, mask: Optional[tf.Tensor]) -> tf.Tensor:
+def _masked_over_time(values: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
   return _masked(values, None if mask is None else tf.expand_dims(mask, 1))
 
 
@@ -135,7 +130,7 @@ def _folded(values: tf.Tensor) -> tf.Tensor:
 
 
 def _convolution_gradient(values: tf.Tensor, outputs: tf.Tensor,
-                          windows: List[im2col.Window], shape: Sequence[int]
+                          windows: list[im2col.Window], shape: Sequence[int]
                          ) -> tf.Tensor:
   """Sums patches times output gradients over time and positions: (rows, *shape).
 

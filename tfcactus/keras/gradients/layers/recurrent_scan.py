@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Callable
-from typing import List
-from typing import NamedTuple
-from typing import Optional
-from typing import Sequence
-from typing import Tuple
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 
-Step = Callable[[tf.Tensor, List[tf.Tensor]],
-                Tuple[List[tf.Tensor], List[tf.Tensor]]]
+Step = Callable[[tf.Tensor, list[tf.Tensor]],
+                tuple[list[tf.Tensor], list[tf.Tensor]]]
 """(input of a step, states) -> (states, tensors kept of the step)."""
 
 
@@ -24,14 +19,14 @@ class Scanned(NamedTuple):
   tensors that the steps kept.
   """
 
-  states: List[tf.Tensor]
+  states: list[tf.Tensor]
   before: tf.Tensor
   after: tf.Tensor
-  kept: List[tf.Tensor]
+  kept: list[tf.Tensor]
 
 
 def scan(step: Step, inputs: tf.Tensor, states: Sequence[tf.Tensor],
-         mask: Optional[tf.Tensor], keeps: int, whole: bool) -> Scanned:
+         mask: tf.Tensor | None, keeps: int, whole: bool) -> Scanned:
   """Loops over time; a masked step leaves an example's states unchanged.
 
   `inputs` is (rows, time, ...), `states` (rows, ...), `mask` boolean (rows, time). A
@@ -44,7 +39,7 @@ def scan(step: Step, inputs: tf.Tensor, states: Sequence[tf.Tensor],
   arrays = [tf.TensorArray(first.dtype, steps, element_shape=first.shape)
             for _ in range(1 + keeps)]
 
-  def body(time: tf.Tensor, states: List[tf.Tensor], arrays: List[Any]) -> Any:
+  def body(time: tf.Tensor, states: list[tf.Tensor], arrays: list[Any]) -> Any:
     now, *masked = (row.read(time) for row in rows)
     found, kept = step(now, list(states))
     for goes_on in masked:
@@ -63,7 +58,7 @@ def scan(step: Step, inputs: tf.Tensor, states: Sequence[tf.Tensor],
   return Scanned(list(last), before, after, kept)
 
 
-def outputs(scanned: Scanned, mask: Optional[tf.Tensor], zeroed: bool) -> tf.Tensor:
+def outputs(scanned: Scanned, mask: tf.Tensor | None, zeroed: bool) -> tf.Tensor:
   """Returns the layer's outputs at all steps; `mask` is boolean, (rows, time), or None.
 
   Masked steps give zeros if `zeroed`; otherwise the output of the step before, and
@@ -77,7 +72,7 @@ def outputs(scanned: Scanned, mask: Optional[tf.Tensor], zeroed: bool) -> tf.Ten
                   tf.zeros_like(scanned.after))
 
 
-def last_output(scanned: Scanned, mask: Optional[tf.Tensor], zeroed: bool
+def last_output(scanned: Scanned, mask: tf.Tensor | None, zeroed: bool
                ) -> tf.Tensor:
   """Returns the layer's output at the last step; arguments as in `outputs`."""
   last = scanned.states[0]
@@ -104,5 +99,5 @@ def _reader(values: tf.Tensor, steps: Any) -> Any:
                        ).unstack(by_time)
 
 
-def _by_rows(values: tf.Tensor, steps: Optional[int]) -> tf.Tensor:
+def _by_rows(values: tf.Tensor, steps: int | None) -> tf.Tensor:
   return _swapped(tf.ensure_shape(values, [steps, *values.shape[1:]]))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Callable
-from typing import List
-from typing import Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
-from tfcactus.keras.gradients.layers import base
-from tfcactus.keras.gradients.layers import embedding
+from tfcactus.keras.gradients.layers import base, embedding
 
 
 class ReversibleEmbeddingRule(base.LayerRule):
@@ -50,5 +47,5 @@ class ReversibleEmbeddingRule(base.LayerRule):
     return [(table, forms.Dense(values, table.shape))]
 
   def numbers_per_example(self, layer: keras.layers.Layer,
-                          output_shapes: Sequence[List[int]]) -> int:
+                          output_shapes: Sequence[list[int]]) -> int:
     return 2 * super().numbers_per_example(layer, output_shapes)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import math
-from typing import Any
-from typing import Callable
-from typing import List
-from typing import Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
-from tfcactus.keras.gradients.layers import base
-from tfcactus.keras.gradients.layers import conv
-from tfcactus.keras.gradients.layers import depthwise
-from tfcactus.keras.gradients.layers import im2col
+from tfcactus.keras.gradients.layers import base, conv, depthwise, im2col
 
 
 class SeparableConvRule(base.LayerRule):
@@ -49,7 +44,7 @@ class SeparableConvRule(base.LayerRule):
     return [(kernel, forms.Dense(values, kernel.shape))]
 
   def numbers_per_example(self, layer: keras.layers.Layer,
-                          output_shapes: Sequence[List[int]]) -> int:
+                          output_shapes: Sequence[list[int]]) -> int:
     width = layer.pointwise_kernel.shape[-2] if layer.built else 0
     positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
     return super().numbers_per_example(layer, output_shapes) + 4 * width * positions

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Callable
-from typing import Dict
-from typing import List
-from typing import Set
-from typing import Tuple
+from typing import Any, Callable
 
 import tensorflow as tf
 
-from tfcactus.keras import example_seeds
-from tfcactus.keras import vectorization
-from tfcactus.keras.compat import graphs
-from tfcactus.keras.compat import masks
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import patches
-from tfcactus.keras.compat import recurrent
+from tfcactus.keras.compat import (
+  graphs,
+  masks,
+  models,
+  patches,
+  recurrent,
+  vectorization,
+)
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients import added_losses
-from tfcactus.keras.gradients import forms
+from tfcactus.keras.gradients import added_losses, forms
 from tfcactus.keras.gradients.layers import base
+from tfcactus.keras.noise import example_seeds
 
 
 class VectorizedRule(base.LayerRule):
@@ -32,8 +28,8 @@ class VectorizedRule(base.LayerRule):
     flat = tf.nest.flatten((inputs, args, kwargs))
     mapped = [i for i, value in enumerate(flat) if tf.is_tensor(value)]
     masked = [i for i in mapped if masks.mask_of(flat[i]) is not None]
-    taken_off: Set[int] = set()
-    own_gradients: Set[str] = set()
+    taken_off: set[int] = set()
+    own_gradients: set[str] = set()
 
     def one(values: Any) -> Any:
       rows, row_masks, seed = values
@@ -89,14 +85,14 @@ class VectorizedRule(base.LayerRule):
             in zip(call.layer.trainable_variables, found)]
 
 
-def _first_rows(outputs: Any, added: List[tf.Tensor]
-               ) -> Tuple[Any, Dict[str, tf.Tensor], List[tf.Tensor]]:
+def _first_rows(outputs: Any, added: list[tf.Tensor]
+               ) -> tuple[Any, dict[str, tf.Tensor], list[tf.Tensor]]:
   """Removes the batch axis from a layer's outputs, their masks and its added losses."""
   return (tf.nest.map_structure(lambda out: out[0], outputs), masks.of_one(outputs),
           [loss[0] for loss in added])
 
 
-def _own_gradients() -> Set[str]:
+def _own_gradients() -> set[str]:
   """Returns the names of traced operations that have a custom gradient."""
   return {node.name for node in graphs.nodes(tf.compat.v1.get_default_graph())
           if graphs.has_own_gradient(node)}

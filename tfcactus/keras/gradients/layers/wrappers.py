@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 import contextlib
 import functools
 import inspect
 import math
-from typing import Any
-from typing import Callable
-from typing import Iterator
-from typing import List
-from typing import Sequence
-from typing import Tuple
+from typing import Any, Callable
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat import patches
-from tfcactus.keras.compat import recurrent
+from tfcactus.keras.compat import models, patches, recurrent
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base
@@ -72,13 +66,13 @@ class BidirectionalRule(_WrapperRule):
     return outputs
 
   def numbers_per_example(self, layer: keras.layers.Layer,
-                          output_shapes: Sequence[List[int]]) -> int:
+                          output_shapes: Sequence[list[int]]) -> int:
     del output_shapes
     shapes = [shape[1:] for shape in models.input_shapes(layer)][:1]
     return sum(_RECURRENT.numbers_of(inner, shapes) for inner in _directions(layer))
 
 
-def _directions(layer: keras.layers.Layer) -> List[keras.layers.Layer]:
+def _directions(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
   return [layer.forward_layer, layer.backward_layer]
 
 
@@ -146,7 +140,7 @@ class TimeDistributedRule(_WrapperRule):
     return [(variable, _summed(form, rows)) for variable, form in found]
 
   def numbers_per_example(self, layer: keras.layers.Layer,
-                          output_shapes: Sequence[List[int]]) -> int:
+                          output_shapes: Sequence[list[int]]) -> int:
     steps = max([shape[0] for shape in output_shapes], default=1)
     count = 0
     for inside, rule in _ruled(layer):
@@ -158,7 +152,7 @@ class TimeDistributedRule(_WrapperRule):
     return steps * count
 
 
-def _routes(layer: keras.layers.Layer) -> List[Any]:
+def _routes(layer: keras.layers.Layer) -> list[Any]:
   """Returns the routes of the layers that a TimeDistributed wraps."""
   # Imported here: `layer_routes` imports the rules, which include this one.
   from tfcactus.keras.gradients import layer_routes
@@ -168,7 +162,7 @@ def _routes(layer: keras.layers.Layer) -> List[Any]:
 
 
 def _ruled(layer: keras.layers.Layer
-          ) -> List[Tuple[keras.layers.Layer, base.LayerRule]]:
+          ) -> list[tuple[keras.layers.Layer, base.LayerRule]]:
   """Returns the wrapped layers that have a rule, with their rules."""
   return [(route.layer, route.rule) for route in _routes(layer)
           if route.rule is not None]

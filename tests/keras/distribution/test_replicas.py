@@ -1,0 +1,359 @@
+"""Several replicas on one machine: the same weights, counts and noise as one device."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras.tiny import NONE
+import tfcactus
+from tfcactus import correlated
+from tfcactus.keras import (
+  AllocatedBatches,
+  compat,
+  CyclicBatches,
+  DPKerasAdamOptimizer,
+  DPKerasSGDOptimizer,
+  EpsilonCallback,
+  FixedSizeBatches,
+  make_run_card,
+  PoissonBatches,
+  privatize,
+  ShuffledBatches,
+)
+from tfcactus.keras.compat import precision
+from tfcactus.keras.distribution import devices, replicas
+
+layers = tf.keras.layers
+KERAS_3 = compat.versions.KERAS_3
+
+N = 60
+X = np.random.default_rng(0).normal(size=(N, 6, 6, 1)).astype(np.float32)
+Y = np.arange(N) % 3
+
+
+@functools.cache
+def two_replicas():
+  # One for all: collectives of TensorFlow have numbers that each strategy begins anew.
+  return tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1'])
+
+
+def plan_of(noise=1e-3, prob=0.1, num_examples=N, **kwargs):
+  return tfcactus.PrivacyPlan(
+      noise=tfcactus.Gaussian(noise), l2_norm_clip=0.5, num_examples=num_examples,
+      sampling_prob=prob, steps=30, delta=1e-5, **kwargs)
+
+
+def inner(dtype=None):
+  tf.keras.utils.set_random_seed(1)
+  return tf.keras.Sequential([
+      layers.Input((6, 6, 1)), layers.Conv2D(3, 3, activation='relu', dtype=dtype),
+      layers.GroupNormalization(1, dtype=dtype), layers.Flatten(),
+      layers.Dense(3, dtype='float32')])
+
+
+BATCHES = {
+    'poisson': lambda plan: PoissonBatches(X, Y, plan.sampling_prob, seed=5,
+                                           steps_per_epoch=15),
+    'fixed': lambda plan: FixedSizeBatches(X, Y, 7, seed=5, steps_per_epoch=15),
+    'shuffled': lambda plan: ShuffledBatches(X, Y, 4, seed=5),
+    'allocated': lambda plan: AllocatedBatches(X, Y, 15, seed=5),
+    'cyclic': lambda plan: CyclicBatches(X, Y, plan=plan, seed=5)}
+
+
+def trained(strategy, plan, batches='poisson', optimizer=None, dtype=None, epochs=2,
+            make=inner, class_weight=None, **kwargs):
+  """A model after `epochs`, with what fit logged."""
+  with replicas.scope(strategy):
+    private = privatize(make(dtype), plan, seed=3, **kwargs)
+    private.compile((optimizer or (lambda: tf.keras.optimizers.SGD(0.3, 0.9)))(),
+                    NONE, metrics=['accuracy'], weighted_metrics=['accuracy'])
+  history = private.fit(BATCHES[batches](plan), epochs=epochs, verbose=0,
+                        class_weight=class_weight, callbacks=[EpsilonCallback()])
+  return private, history.history
+
+
+def adam():
+  return tf.keras.optimizers.Adam(0.01, clipnorm=1.0)
+
+
+ADAPTIVE = tfcactus.AdaptiveClipping()
+CYCLIC = {'prob': 1 / 12, 'correlation': correlated.BandedStrategy(3).solve(24)}
+CASES = {
+    'sgd': {},
+    'per layer': {'clipping': 'per_layer', 'batches': 'fixed',
+                  'plan': {'prob': 7 / 60}},
+    'automatic': {'clipping': 'automatic', 'batches': 'allocated',
+                  'plan': {'prob': 1 / 15}, 'optimizer': adam},
+    'adaptive': {'plan': {'adaptive_clipping': ADAPTIVE}},
+    'shuffled': {'batches': 'shuffled', 'optimizer': adam},
+    'cyclic': {'batches': 'cyclic', 'plan': CYCLIC},
+    'nearly always empty': {'plan': {'prob': 0.01}},
+    'vectorised': {'engine': 'vectorized', 'class_weight': {0: 1.0, 1: 2.0}},
+    'small parts': {'physical_batch_size': 2},
+    'several views': {'augmentation_multiplicity': 2},
+    'rmsprop': {'optimizer': lambda: tf.keras.optimizers.RMSprop(0.003)},
+    'mixed bfloat16': {'dtype': 'mixed_bfloat16', 'tolerance': 2e-2},
+    'mixed float16': {'dtype': 'mixed_float16', 'tolerance': 2e-2}}
+OFTEN = ('sgd', 'adaptive', 'cyclic')
+
+
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow)
+    for name in CASES])
+def test_two_replicas_do_what_one_device_does(name):
+  case = dict(CASES[name])
+  plan, tolerance = plan_of(**case.pop('plan', {})), case.pop('tolerance', 1e-6)
+  (one, logs), (two, others) = (
+      trained(strategy, plan, **case)
+      for strategy in (tf.distribute.get_strategy(), two_replicas()))
+  assert one.releases == two.releases > 20
+  assert one.ledger() == two.ledger()
+  assert logs.keys() == others.keys()
+  for key, values in logs.items():
+    # Rounding may turn one answer around.
+    room = 1e-5 if tolerance < 1e-5 else 0.05
+    np.testing.assert_allclose(others[key], values, rtol=room, atol=room)
+  moved = 0.0
+  for a, b, start in zip(one.get_weights(), two.get_weights(), inner().get_weights()):
+    np.testing.assert_allclose(b, a, atol=tolerance)
+    moved = max(moved, np.abs(a - start).max())
+  assert moved > 0.02
+  assert_same_bits(two)
+
+
+def assert_same_bits(model):
+  for variable in model.inner.trainable_variables:
+    first, second = compat.models.tf_variable(variable).values
+    np.testing.assert_array_equal(first.numpy(), second.numpy())
+
+
+def test_a_model_without_input_shapes():
+  with two_replicas().scope():
+    private = privatize(tf.keras.Sequential([layers.Flatten(), layers.Dense(3)]),
+                        plan_of())
+    private.compile(tf.keras.optimizers.SGD(0.1), NONE)
+  private.fit(PoissonBatches(X, Y, 0.1), verbose=0)
+  assert private.releases == 10 and private.guarantee().steps == 10
+  assert_same_bits(private)
+
+
+def test_arrays_that_keras_splits_are_passes():
+  plan, found = plan_of(1e-9), []
+  for strategy in (tf.distribute.get_strategy(), two_replicas()):
+    with replicas.scope(strategy):
+      private = privatize(inner(), plan)
+      private.compile(tf.keras.optimizers.SGD(0.3), NONE)
+    private.fit(X, Y, batch_size=15, epochs=2, verbose=0, shuffle=False)
+    found.append(private)
+  one, two = found
+  assert one.ledger().steps == two.ledger().steps == 8
+  assert one.ledger().epochs == two.ledger().epochs == 2
+  assert one.ledger().sampling == two.ledger().sampling
+  for a, b in zip(one.get_weights(), two.get_weights()):
+    np.testing.assert_allclose(b, a, atol=1e-6)
+
+
+def _wide():
+  tf.keras.utils.set_random_seed(1)
+  return tf.keras.Sequential([layers.Input((6, 6, 1)), layers.Flatten(),
+                              layers.Dense(3000), layers.Dense(3)])
+
+
+def _noise_of_a_step(strategy, drop_in):
+  plan = plan_of(2.0)
+  with strategy.scope():
+    model = _wide()
+    if drop_in:
+      model.compile(DPKerasSGDOptimizer.from_plan(plan, learning_rate=1.0), NONE)
+    else:
+      private = privatize(model, plan)
+      private.compile(tf.keras.optimizers.SGD(1.0), NONE)
+  before = model.get_weights()
+  batches = PoissonBatches(X, Y, 0.1, steps_per_epoch=1, physical_batch_size=2)
+  (model if drop_in else private).fit(batches, verbose=0)
+  moved = np.concatenate([(a - b).ravel() for a, b in zip(model.get_weights(), before)])
+  return np.std(moved) / (2.0 * plan.l2_norm_clip / plan.expected_batch_size)
+
+
+@pytest.mark.parametrize('drop_in', [
+    False, pytest.param(True, marks=pytest.mark.slow)])
+def test_noise_is_added_once(monkeypatch, drop_in):
+  # 120,000 coordinates: a standard deviation is within .2 %; gradients are short.
+  assert _noise_of_a_step(two_replicas(), drop_in) == pytest.approx(1, rel=0.02)
+  monkeypatch.setattr(replicas, 'is_first', lambda of_worker: True)
+  assert _noise_of_a_step(two_replicas(), drop_in) == pytest.approx(2**0.5, rel=0.02)
+
+
+@pytest.mark.parametrize('make', [
+    lambda plan: DPKerasSGDOptimizer.from_plan(plan, learning_rate=0.3, momentum=0.9),
+    pytest.param(lambda plan: DPKerasAdamOptimizer.from_plan(plan, learning_rate=0.01),
+                 marks=pytest.mark.slow)])
+def test_drop_in_optimizers_do_what_they_do_on_one_device(make):
+  plan, found = plan_of(1e-9), []
+  data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(12)
+  for strategy in (tf.distribute.get_strategy(), two_replicas()):
+    with replicas.scope(strategy):
+      model = inner()
+      model.compile(make(plan), NONE)
+    model.fit(data, epochs=3, verbose=0)
+    assert model.optimizer.released_steps == 15 and model.optimizer.sound
+    found.append(model.get_weights())
+  for a, b in zip(*found):
+    np.testing.assert_allclose(b, a, atol=1e-6)
+
+
+def test_drop_in_optimizers_have_their_epsilon():
+  plan = plan_of(1.0)
+  with two_replicas().scope():
+    model = inner()
+    model.compile(DPKerasSGDOptimizer.from_plan(plan), NONE)
+  batches = PoissonBatches(X, Y, 0.1, physical_batch_size=2)
+  epsilon = EpsilonCallback(batches=batches)
+  model.fit(batches, verbose=0, callbacks=[epsilon])
+  assert epsilon.guarantee.upper == plan.guarantee(10).upper
+
+
+def test_a_gradient_that_is_not_finite_on_any_replica_is_noticed():
+  x = X.copy()
+  x[11] = np.inf  # Of the second replica's share.
+  with two_replicas().scope():
+    model = inner()
+    model.compile(DPKerasSGDOptimizer.from_plan(plan_of()), NONE)
+  model.fit(tf.data.Dataset.from_tensor_slices((x, Y)).batch(12), verbose=0)
+  assert not model.optimizer.sound
+
+
+def test_drop_in_optimizers_have_to_know_the_size_of_whole_batches():
+  for kwargs in ({}, {'num_microbatches': 12},
+                 {'expected_batch_size': 12, 'gradient_accumulation_steps': 2}):
+    with two_replicas().scope():
+      model = inner()
+      model.compile(DPKerasSGDOptimizer(0.5, 1.0, **kwargs), NONE)
+    with pytest.raises(ValueError, match='expected_batch_size, and gradient_acc'):
+      model.fit(X, Y, batch_size=12, verbose=0)
+
+
+def test_a_run_card_and_a_journal(tmp_path):
+  plan = plan_of(1.0)
+  with two_replicas().scope():
+    private = privatize(inner(), plan, journal=tmp_path / 'journal')
+    private.compile(tf.keras.optimizers.SGD(0.1), NONE)
+  private.fit(PoissonBatches(X, Y, 0.1), verbose=0, callbacks=[
+      EpsilonCallback(run_card=tmp_path / 'card')])
+  card = make_run_card(private)
+  assert card['released_steps'] == 10 and card['epsilon']['upper'] == (
+      plan.guarantee(10).upper)
+  assert card['replicas'] == 2 and card['workers'] == 1
+  with two_replicas().scope():
+    again = privatize(inner(), plan, journal=tmp_path / 'journal')
+  assert again.releases == 10
+
+
+def test_weights_that_change_between_steps_are_noticed():
+  with two_replicas().scope():
+    private = privatize(inner(), plan_of())
+    private.compile(tf.keras.optimizers.SGD(0.1), NONE)
+  private.fit(PoissonBatches(X, Y, 0.1), verbose=0)
+  assert private.ledger().guarantee()[0] is not None
+  private.inner.set_weights([w + 1 for w in private.inner.get_weights()])
+  assert 'weights changed' in private.ledger().guarantee()[1]
+
+
+def test_models_and_strategies_that_do_not_go_together_are_refused():
+  strategy = two_replicas()
+  outside = inner()
+  with strategy.scope():
+    inside = inner()
+    with pytest.raises(ValueError, match='scope of the MirroredStrategy.*one device'):
+      privatize(outside, plan_of()).build((None, 6, 6, 1))
+  with pytest.raises(ValueError, match='in the scope that the model was made in'):
+    privatize(inside, plan_of())
+  with tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1']).scope():
+    with pytest.raises(ValueError, match='of another strategy'):
+      privatize(inside, plan_of())
+
+
+class ParameterServerStrategyV2:  # Names are all that is looked at.
+  num_replicas_in_sync = 2
+
+
+class TPUStrategy:
+  num_replicas_in_sync = 8
+
+
+class HomeMade:
+  num_replicas_in_sync = 3
+
+
+@pytest.mark.parametrize('strategy, reason', [
+    (ParameterServerStrategyV2, 'no step has a sum'), (TPUStrategy, 'XLA'),
+    (HomeMade, 'does not know')])
+def test_other_strategies_are_refused_in_a_sentence(monkeypatch, strategy, reason):
+  monkeypatch.setattr(tf.distribute, 'get_strategy', strategy)
+  with pytest.raises(ValueError, match=f'{strategy.__name__}.*{reason}.*Use tf.dist'):
+    devices.check()
+
+
+def test_central_storage_is_refused():
+  strategy = tf.distribute.experimental.CentralStorageStrategy(['CPU:0', 'CPU:1'])
+  with strategy.scope():
+    with pytest.raises(ValueError, match='CentralStorageStrategy.*has not been shown'):
+      privatize(inner(), plan_of())
+
+
+@pytest.mark.skipif(not KERAS_3, reason='Keras 2 can')
+@pytest.mark.parametrize('kwargs', [{'use_ema': True},
+                                    {'gradient_accumulation_steps': 2}])
+def test_what_keras_3_cannot_run_there_is_refused(kwargs):
+  with two_replicas().scope():
+    private = privatize(inner(), plan_of())
+    with pytest.raises(ValueError, match='use_ema=False and gradient_accum'):
+      private.compile(tf.keras.optimizers.SGD(0.1, **kwargs), NONE)
+
+
+def test_shares_are_all_of_a_batch_and_each_once():
+  index = np.arange(11)
+  for total in (1, 2, 3, 16):
+    parts = [part for first in range(total)
+             for part in replicas.Shares(total, first, 1).of(index)]
+    np.testing.assert_array_equal(np.concatenate(parts), index)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_sums_with_noise_are_rounded_once(monkeypatch):
+  """Below the grid of rounded noise the bits of other shares would show."""
+  given, totals, summed = [], [], replicas.summed
+
+  def recorded(sums, like, rounded):
+    given.extend(each.dtype for each in sums)
+    step = precision.grid(rounded.keywords['scale'])
+    found = summed(sums, like, rounded)
+    totals.extend(each.dtype for each in found)
+    on_grid = [tf.cast(each, tf.float64) / step for each in found]
+    with tf.control_dependencies([tf.debugging.assert_equal(each, tf.round(each))
+                                  for each in on_grid]):
+      return [tf.identity(each) for each in found]
+
+  monkeypatch.setattr(replicas, 'summed', recorded)
+  with two_replicas().scope():
+    private = privatize(inner(), plan_of())
+    private.compile(tf.keras.optimizers.SGD(0.1), NONE)
+  private.fit(PoissonBatches(X, Y, 0.1, steps_per_epoch=1), verbose=0)
+  assert set(given) == {tf.float64} and set(totals) == {tf.float32}
+
+
+def test_parts_are_for_several_workers_without_a_seed():
+  with pytest.raises(ValueError, match='no seed with part_of'):
+    PoissonBatches(X, Y, 0.1, part_of=2 * N, seed=1)
+  with pytest.raises(ValueError, match=f'part_of >= {N}'):
+    PoissonBatches(X, Y, 0.1, part_of=N - 1)
+  batches = PoissonBatches(X, Y, 0.1, part_of=2 * N)
+  assert batches.num_examples == 2 * N and len(batches.two_examples()[1]) == 2
+  private = privatize(inner(), plan_of(num_examples=2 * N))
+  private.compile('sgd', NONE)
+  with pytest.raises(ValueError, match='part_of=120 examples with one worker'):
+    private.fit(batches, verbose=0)
+  with pytest.raises(ValueError, match='each by itself'):
+    FixedSizeBatches(X, Y, 6).scheme.of_part(3)

@@ -1,0 +1,84 @@
+"""Noise of which each worker adds a share."""
+
+from fractions import Fraction
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras.tiny import NONE
+import tfcactus
+from tfcactus import correlated
+from tfcactus.keras import FixedSizeBatches, make_run_card, privatize
+from tfcactus.keras.distribution import replicas
+from tfcactus.keras.step import step_noise
+
+
+def plan_of(noise=None, **kwargs):
+  return tfcactus.PrivacyPlan(
+      noise=noise or tfcactus.Gaussian(2.0), l2_norm_clip=0.5, num_examples=60,
+      sampling_prob=0.1, steps=30, delta=1e-5, **kwargs)
+
+
+def model():
+  return tf.keras.Sequential([tf.keras.layers.Input((3,)), tf.keras.layers.Dense(2)])
+
+
+def _sums(workers, seeds):
+  """The shares of all workers, added up."""
+  total = np.zeros(100_000)
+  for worker, seed in zip(range(workers), seeds):
+    share = step_noise.ShareSampler(tfcactus.Gaussian(2.0), worker, workers, seed)
+    total += share.add_to([tf.zeros(total.shape, tf.float64)],
+                          tf.constant(0.5, tf.float64))[0].numpy()
+  return total
+
+
+@pytest.mark.parametrize('workers', [1, 2, 5])
+def test_shares_add_up_to_the_noise_and_differ_by_one_seed(workers):
+  # Four standard errors of a standard deviation; equal shares would give sqrt(workers).
+  assert abs(_sums(workers, [7] * workers).std() - 1) < 4 / np.sqrt(2 * 100_000)
+
+
+@pytest.mark.parametrize('workers', [1, 2, 3, 7, 100, 12345])
+def test_variances_of_shares_are_never_less_than_the_whole(workers):
+  part = step_noise.ShareSampler(tfcactus.Gaussian(1.0), 0, workers)._part
+  assert 1 <= workers * Fraction(part)**2 < 1 + Fraction(1, 10**14)
+
+
+@pytest.mark.parametrize('plan, words', [
+    (lambda: plan_of(tfcactus.Laplace(2.0), accounting='scalar-unproven'),
+     'got Laplace'),
+    (lambda: tfcactus.PrivacyPlan(
+        noise=tfcactus.Gaussian(2.0), l2_norm_clip=0.5, num_examples=60,
+        sampling_prob=1 / 12, steps=24, delta=1e-5,
+        correlation=correlated.BandedStrategy(3).solve(24)), 'correlated over steps')])
+def test_noise_without_shares_is_refused(plan, words):
+  with pytest.raises(ValueError, match=words):
+    privatize(model(), plan(), split_noise=True)
+
+
+@pytest.mark.parametrize('value', [1, 'workers', None])
+def test_split_noise_is_a_flag(value):
+  with pytest.raises(ValueError, match='split_noise to be True or False'):
+    privatize(model(), plan_of(), split_noise=value)
+
+
+def test_workers_are_told_what_they_see_of_each_other(monkeypatch):
+  assert step_noise.condition(plan_of()) == ''
+  monkeypatch.setattr(replicas, 'workers', lambda strategy=None: 4)
+  words = step_noise.condition(plan_of())
+  assert 'shares of 4 workers' in words
+  assert 'multiplier of 1.73205, ' in words and 'with 1 over' in words
+
+
+def test_one_worker_adds_all_of_it_and_saves_that(tmp_path):
+  x, y = np.zeros((60, 3), np.float32), np.zeros(60)
+  private = privatize(model(), plan_of(), split_noise=True)
+  private.compile('sgd', NONE)
+  private.fit(FixedSizeBatches(x, y, 6, steps_per_epoch=2), verbose=0)
+  card = make_run_card(private)
+  assert card['split_noise'] and 'shares' not in json.dumps(card['statement'])
+  private.save(tmp_path / 'model.keras')
+  assert tf.keras.models.load_model(tmp_path / 'model.keras').split_noise

@@ -1,0 +1,55 @@
+"""Dtypes of losses, graph rewrites, and the grid that noisy sums are rounded to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+_EXPONENT = 0x7FF0000000000000
+"""Mask of the exponent bits of a float64."""
+
+
+def alike(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+  """Returns the values in float64 if all are, else in float32."""
+  double = all(each.dtype == tf.float64 for each in values)
+  return [each if double else tf.cast(each, tf.float32) for each in values]
+
+
+def check_graphs_are_as_written() -> None:
+  """Raises ValueError if TensorFlow may rewrite float32 operations to half precision.
+
+  Grappler would round a gradient in some places only, so that the clipped norm and the
+  sum would be of different numbers.
+  """
+  for name, value in tf.config.optimizer.get_experimental_options().items():
+    if name.startswith('auto_mixed_precision') and value:
+      raise ValueError(
+          f'Expected the optimizer option {name!r} to be off, got {value!r}: it rounds '
+          'gradients between the norm and the sum, and one could exceed the clip '
+          f'norm. Call tf.config.optimizer.set_experimental_options({{{name!r}: '
+          "False}); for speed, use keras.mixed_precision.set_global_policy("
+          "'mixed_bfloat16').")
+
+
+def grid(scale: tf.Tensor) -> tf.Tensor:
+  """Returns the step of the grid that a noisy sum is rounded to before release.
+
+  The low bits of a float64 sum depend on which numbers were added, so that some sums
+  can come from one data set only (Mironov 2012). On a grid 2^30 times finer than the
+  noise, or coarser, many pairs of a sum and a draw give each released number.
+
+  `scale` is a float64 scalar, `NoiseSampler.spread`; its sign does not matter. The step
+  is a float64 scalar, the largest power of two that is at most 2^-30 times the scale
+  (at least 2^-1022), so that dividing and multiplying by it is exact.
+  """
+  bits = tf.bitwise.bitwise_and(
+      tf.bitcast(scale, tf.int64), tf.constant(_EXPONENT, tf.int64))
+  return tf.maximum(tf.bitcast(bits, tf.float64) * 2.0**-30,
+                    tf.constant(2.0**-1022, tf.float64))
+
+
+def released(noisy: tf.Tensor, scale: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+  """Returns a float64 noisy sum rounded to the `grid` of its scale, then to `dtype`."""
+  step = grid(scale)
+  return tf.cast(tf.round(noisy / step) * step, dtype)

@@ -1,0 +1,81 @@
+"""Runs a function of one example on each row of a batch, vectorised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+import contextlib
+import threading
+from typing import Any, Callable
+
+import tensorflow as tf
+
+from tfcactus.keras.compat import converters, graphs
+
+_standing_in = threading.local()
+
+
+@contextlib.contextmanager
+def standing_in() -> Iterator[list[tf.Graph]]:
+  """Makes `over_rows` trace a stand-in with equal dependences instead of the function.
+
+  Yields a list to which `over_rows` adds the graph of each function, without gradients.
+  """
+  _standing_in.graphs = []
+  try:
+    yield _standing_in.graphs
+  finally:
+    _standing_in.graphs = None
+
+
+def is_standing_in() -> bool:
+  """Returns whether `over_rows` traces stand-ins in this thread."""
+  return getattr(_standing_in, 'graphs', None) is not None
+
+
+def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
+  """Runs a function on each row, vectorised.
+
+  No row can depend on another, because the function is traced on one row. The
+  vectorised operations do not show that to an analysis of a trace. Inside `standing_in`
+  the result is therefore replaced by numbers that depend on all of their own row.
+  Tensors in `rows` and in the result have shape (rows, ...).
+  """
+  as_written = graphs.as_written(lambda row: function(row))
+  if not is_standing_in():
+    return converters.vectorized_map(as_written, rows)
+  flat = tf.nest.flatten(rows)
+  specs = tf.nest.map_structure(
+      lambda each: tf.TensorSpec(each.shape[1:], each.dtype), rows)
+  made = tf.function(as_written).get_concrete_function(specs)
+  _standing_in.graphs.append(made.graph)
+  number = _with_captures(made.graph.captures, tf.add_n([
+      tf.reduce_sum(tf.cast(each, tf.float32), list(range(1, each.shape.rank)))
+      for each in flat]))
+
+  def like(spec: tf.TensorSpec) -> tf.Tensor:
+    shape = [flat[0].shape[0]] + [1] * spec.shape.rank
+    values = tf.broadcast_to(tf.reshape(number, shape), shape[:1] + spec.shape)
+    return tf.cast(values, spec.dtype)
+
+  return tf.nest.map_structure(like, made.structured_outputs)
+
+
+def _with_captures(captures: Sequence[tuple[tf.Tensor, tf.Tensor]],
+                   number: tf.Tensor) -> tf.Tensor:
+  """Adds to `number` a data dependence on each captured tensor."""
+  resources = []
+  for outside, _ in captures:
+    eager = isinstance(outside, tf.__internal__.EagerTensor)
+    if outside.dtype == tf.resource:
+      resources.append(outside)
+    elif outside.dtype == tf.variant and not eager:
+      raise ValueError(
+          'Expected layers that take what they compute with as inputs, got one '
+          f'that reaches for a list of tensors of the whole batch, {outside}; '
+          "use privatize(..., engine='vectorized').")
+    elif not eager:
+      # It may hold the whole batch, so that the number depends on all of it.
+      plain = tf.strings.length(outside) if outside.dtype == tf.string else outside
+      number += tf.reduce_sum(tf.cast(plain, tf.float32))
+  return tf.function(lambda number, *reached: tf.identity(number), autograph=False)(
+      number, *resources) if resources else number

@@ -1,0 +1,1 @@
+"""Batches: data sources, sampling, marks on batches, the arguments of `fit`."""

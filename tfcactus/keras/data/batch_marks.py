@@ -1,0 +1,180 @@
+"""Marks on batches: each identifies its feed, and is valid for one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+import itertools
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus.sampling import OnePassSampling, SamplingScheme
+
+_numbers = itertools.count(1)
+
+UNKNOWN = 1000
+"""Instead of a scheme's code: the sampling of some batches is unknown."""
+
+
+class Place(NamedTuple):
+  """Position of a batch in the feed of one call of `fit`.
+
+  Attributes:
+    feed: The `number` of the feed's `Marks`.
+    serial: Index of the batch in the feed.
+    step: Index of the batch in its pass.
+    length: Batches of a pass.
+  """
+
+  feed: int
+  serial: int
+  step: int
+  length: int
+
+  @classmethod
+  def of(cls, numbers: np.ndarray) -> Place | None:
+    """Returns the place encoded by four integers; None if their feed is zero."""
+    return cls(*map(int, numbers)) if numbers[0] else None
+
+  def follows(self, before: Place | None) -> bool:
+    """Returns whether this batch comes directly after `before`, in whole passes."""
+    return before is not None and self == before._replace(
+        serial=before.serial + 1, step=(before.step + 1) % before.length)
+
+
+class Taken(NamedTuple):
+  """Facts that a mark tells about the batch of a step.
+
+  Attributes:
+    sampling: The code of the sampling scheme, or `UNKNOWN`.
+    epochs: How many epochs begin with the batch.
+    place: The position of the batch under a cyclic scheme, else None.
+    fingerprint: Identifies the examples of the batch; workers compare theirs.
+  """
+
+  sampling: int = UNKNOWN
+  epochs: int = 0
+  place: Place | None = None
+  fingerprint: int = 0
+
+
+class Marked(NamedTuple):
+  """Inputs x with a mark; only batches made by this library carry one.
+
+  `mark` is int64 of shape (rows, 2): `Marks.number`, and the key of the batch or row.
+  """
+
+  x: Any
+  mark: Any
+
+
+def unmarked(x: Any) -> tuple[Any, tf.Tensor]:
+  """Returns (inputs, mark); the mark is zeros of shape (1, 2) if there is none."""
+  if isinstance(x, Marked):
+    return x.x, tf.cast(x.mark, tf.int64)
+  return x, tf.zeros([1, 2], tf.int64)
+
+
+class Marks:
+  """Recognises the batches of one call of `fit`; this base class knows nothing of them.
+
+  Attributes:
+    number: Unique in this process, positive.
+    sampling: The code of the sampling scheme, or `UNKNOWN`.
+    seeded: Whether the batches are drawn from a seed.
+  """
+
+  def __init__(self, scheme: type[SamplingScheme] | None = None,
+               seeded: bool = False):
+    """Initialises the marks; `scheme` is None if the scheme is unknown."""
+    self.number = next(_numbers)
+    self.sampling = UNKNOWN if scheme is None else scheme.code
+    self.seeded = seeded
+    self._lock = threading.Lock()
+
+  def take(self, keys: np.ndarray) -> Taken:
+    """Uses up a batch and returns what is known about it; `keys` has a key per row."""
+    with self._lock:
+      return self._take(keys)
+
+  def _take(self, keys: np.ndarray) -> Taken:
+    del keys
+    return Taken()
+
+
+class BatchMarks(Marks):
+  """Recognises each batch by a serial number that is valid for one step."""
+
+  def __init__(self, scheme: type[SamplingScheme], seeded: bool, length: int):
+    """Initialises the marks; `length` is the number of batches of a pass."""
+    super().__init__(scheme, seeded)
+    self._scheme = scheme
+    self._length = length
+    self._serials = itertools.count()
+    self._unused: dict[int, tuple[int, int, int]] = {}
+    self._passes = 0
+    self._taken = 0
+
+  def specs(self, x: Any) -> Marked:
+    """Returns the `TensorSpec`s of marked inputs."""
+    return Marked(x, tf.TensorSpec((None, 2), tf.int64))
+
+  def mark(self, batches: Iterable[tuple[int, Iterable[tuple[Any, Any, Any]]]]
+          ) -> Iterator[Iterator[tuple[Marked, Any, Any]]]:
+    """Yields marked parts (x, y, weights) of each (fingerprint, parts) of a pass."""
+    for index, (fingerprint, parts) in enumerate(batches):
+      yield self._marked(self._issue(index, fingerprint), parts)
+
+  def _marked(self, key: int, parts: Iterable[tuple[Any, Any, Any]]
+             ) -> Iterator[tuple[Marked, Any, Any]]:
+    for x, y, weights in parts:
+      rows = len(tf.nest.flatten(weights)[0])
+      yield Marked(x, np.full((rows, 2), [self.number, key], np.int64)), y, weights
+
+  def _issue(self, index: int, fingerprint: int) -> int:
+    with self._lock:
+      self._passes += index == 0
+      serial = next(self._serials)
+      self._unused[serial] = self._passes, index, fingerprint
+      return serial
+
+  def _take(self, keys: np.ndarray) -> Taken:
+    same = keys.size and np.all(keys == keys[0])
+    issued = self._unused.pop(int(keys[0]), None) if same else None
+    if issued is None:
+      return Taken()
+    number, index, fingerprint = issued
+    begun = number != self._taken
+    self._taken = number
+    place = Place(self.number, int(keys[0]), index, self._length)
+    return Taken(self.sampling, int(self._scheme.draws_epochs and begun),
+                 place if self._scheme.cyclic else None, fingerprint)
+
+
+class RowMarks(Marks):
+  """Recognises each example by its row, for arrays that Keras splits into batches.
+
+  A pass ends when an example comes again. No example is therefore used twice in a pass,
+  however the batches are made.
+  """
+
+  def __init__(self, num_examples: int):
+    super().__init__(OnePassSampling)
+    self._seen = np.zeros(num_examples, bool)
+    self._begun = False
+
+  def mark(self, x: Any) -> Marked:
+    """Returns `x` with marks on its rows."""
+    rows = np.arange(self._seen.size)
+    return Marked(x, np.stack([np.full_like(rows, self.number), rows], 1))
+
+  def _take(self, keys: np.ndarray) -> Taken:
+    if np.unique(keys).size < keys.size:
+      return Taken()
+    again = not self._begun or self._seen[keys].any()
+    if again:
+      self._seen[:] = False
+    self._seen[keys] = self._begun = True
+    return Taken(self.sampling, int(again))

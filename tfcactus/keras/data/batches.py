@@ -1,0 +1,236 @@
+"""Batches for Keras, one class per sampling scheme."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfcactus import _checks
+from tfcactus.keras.data import data_sources
+from tfcactus.keras.data.sampled_batches import SampledBatches
+from tfcactus.plan import PrivacyPlan
+from tfcactus.sampling import (
+  CyclicAllocationSampling,
+  FixedSizeSampling,
+  OnePassSampling,
+  PoissonSampling,
+  RandomAllocationSampling,
+)
+from tfcactus.sampling.base import checked_size
+from tfcactus.sampling.cyclic import CyclicSampling
+
+
+class PoissonBatches(SampledBatches):
+  """Poisson-sampled batches: each example enters independently with probability q.
+
+  Batch sizes vary; `SampledBatches` describes the content of a batch. No batch is
+  truncated or drawn again. An empty draw becomes one padded example.
+
+  Attributes:
+    sampling_prob: The sampling probability q.
+  """
+
+  def __init__(self, x: Any, y: Any = None,
+               sampling_prob: float | None = None, *,
+               batch_size: int | None = None,
+               steps_per_epoch: int | None = None,
+               physical_batch_size: int | None = None,
+               seed: int | None = None, sample_weight: Any = None,
+               part_of: int | None = None):
+    """Initialises the batches.
+
+    Args:
+      x: Array or tensor of examples, shape (num_examples, ...), not copied; or a dict,
+        list or tuple of arrays, for a model of several inputs. With y=None also a
+        source of pairs (x, y) or triples (x, y, weight), one per example: a
+        `tf.data.Dataset`, which is read once and in full, or a random access source
+        (with a length and `__getitem__`, such as `tfds.data_source` of pairs), which
+        is read as examples are drawn.
+      y: Targets, shape (num_examples, ...): an array or tensor, or a dict, list or
+        tuple of arrays; None if no loss takes targets.
+      sampling_prob: The sampling probability q in (0, 1].
+      batch_size: Expected batch size, instead of sampling_prob: q is
+        batch_size / num_examples, as in `PrivacyPlan.for_training`.
+      steps_per_epoch: Batches per epoch; by default 1 / q rounded, so that an epoch
+        uses each example once on average.
+      physical_batch_size: Pads each batch to a multiple of this size; by default only
+        empty batches are padded. (A `PrivateModel` pads on its own.)
+      seed: For repeatable experiments; None takes the system's entropy.
+      sample_weight: Array of weights, shape (num_examples,), or one array per output
+        in a dict or list. Weights multiply the losses before clipping.
+      part_of: For several workers that hold different examples: the number of
+        examples of all workers. Each worker draws from its own part; the draws
+        together are a Poisson batch of all. No example may be in two parts.
+
+    Raises:
+      ValueError: if an argument is invalid.
+    """
+    data = data_sources.open_data(x, y, sample_weight)
+    total = data.num_examples if part_of is None else (
+        _checked_whole(part_of, data.num_examples, seed))
+    if batch_size is not None:
+      _check_alone('sampling_prob', sampling_prob, batch_size)
+      scheme = PoissonSampling.of_batch_size(batch_size, total)
+    else:
+      scheme = PoissonSampling(total, _checks.sampling_prob(sampling_prob))
+    super().__init__(
+        data, None, scheme, steps_per_epoch=steps_per_epoch,
+        physical_batch_size=physical_batch_size, seed=seed, part_of=part_of)
+    self.sampling_prob = scheme.sampling_prob
+
+  @property
+  def expected_batch_size(self) -> float:
+    """sampling_prob * num_examples."""
+    return self.sampling_prob * self.num_examples
+
+
+class FixedSizeBatches(SampledBatches):
+  """Batches of a fixed number of examples, drawn without replacement.
+
+  Each batch is a new uniformly random subset of all examples. The cost is about that
+  of Poisson batches with half the noise multiplier: an example that enters displaces
+  another, so a sum changes by up to twice the clipping norm.
+
+  Attributes:
+    batch_size: Examples per batch.
+  """
+
+  def __init__(self, x: Any, y: Any = None, batch_size: int | None = None, *,
+               steps_per_epoch: int | None = None,
+               seed: int | None = None, sample_weight: Any = None):
+    """Initialises the batches; other arguments are as for `PoissonBatches`.
+
+    Args:
+      batch_size: sampling_prob * num_examples of the plan.
+    """
+    data = data_sources.open_data(x, y, sample_weight)
+    scheme = FixedSizeSampling(
+        data.num_examples, checked_size(batch_size, data.num_examples))
+    super().__init__(data, None, scheme, steps_per_epoch=steps_per_epoch, seed=seed)
+    self.batch_size = scheme.batch_size
+
+
+class _DealtBatches(SampledBatches):
+  """Base class of schemes that split every epoch into a fixed number of batches."""
+
+  @property
+  def num_batches(self) -> int:
+    """Batches per epoch; datasets of Keras 3 have this property too."""
+    return self.scheme.batches_per_epoch
+
+
+class AllocatedBatches(_DealtBatches):
+  """Batches by balls-in-bins (random allocation): each example in one batch an epoch.
+
+  Every epoch uses every example once, in a batch drawn uniformly at random.
+  Amplification by this sampling is proved. In all cases computed, an epoch with
+  Gaussian noise costs no more than Poisson batches of this size. Batch sizes vary.
+  The account needs Gaussian noise and the add-or-remove or zero-out relation.
+
+  An epoch is counted as a whole when it begins. An epoch that is interrupted and begun
+  again is counted twice.
+  """
+
+  def __init__(self, x: Any, y: Any = None, num_batches: int | None = None, *,
+               batch_size: int | None = None,
+               physical_batch_size: int | None = None,
+               seed: int | None = None, sample_weight: Any = None):
+    """Initialises the batches; other arguments are as for `PoissonBatches`.
+
+    Args:
+      num_batches: Batches per epoch: one over the plan's sampling_prob.
+      batch_size: Approximate expected batch size, instead of num_batches, which is
+        then num_examples / batch_size rounded, as in
+        `PrivacyPlan.for_training(..., sampling=RandomAllocationSampling)`.
+
+    Raises:
+      ValueError: if an argument is invalid.
+    """
+    data = data_sources.open_data(x, y, sample_weight)
+    if batch_size is not None:
+      _check_alone('num_batches', num_batches, batch_size)
+      scheme = RandomAllocationSampling.of_batch_size(batch_size, data.num_examples)
+    else:
+      scheme = RandomAllocationSampling(
+          data.num_examples, _checks.integer('num_batches', num_batches, 1))
+    super().__init__(data, None, scheme, physical_batch_size=physical_batch_size,
+                     seed=seed)
+
+
+class CyclicBatches(_DealtBatches):
+  """Batches of groups of examples in turn, for noise correlated over steps (DP-FTRL).
+
+  The group of an example is drawn once, when the batches are made. The batches of the
+  group that the example enters are drawn in each epoch.
+
+  The plan's noise is correlated within one call of `fit`. Noise begins anew where
+  batches are skipped: the guarantee still holds, but noise adds up to more. An epoch
+  is counted as a whole when it begins.
+  """
+
+  def __init__(self, x: Any, y: Any = None, *, plan: PrivacyPlan,
+               sampling: type[CyclicSampling] = CyclicAllocationSampling,
+               physical_batch_size: int | None = None,
+               seed: int | None = None, sample_weight: Any = None):
+    """Initialises the batches; other arguments are as for `PoissonBatches`.
+
+    Args:
+      plan: A plan with a `correlation`. Gives the number of examples, the batches per
+        epoch (one over its `sampling_prob`) and the groups (bands of the noise).
+      sampling: `CyclicAllocationSampling`: each example enters one batch of its group
+        an epoch; or `CyclicPoissonSampling`: a Poisson sample of the group each.
+
+    Raises:
+      ValueError: if an argument is invalid or differs from the plan's.
+    """
+    if not (isinstance(sampling, type) and issubclass(sampling, CyclicSampling)):
+      raise ValueError(
+          'Expected sampling to be CyclicAllocationSampling or CyclicPoissonSampling '
+          f'of tfcactus.sampling, got {sampling!r}.')
+    if not isinstance(plan, PrivacyPlan):
+      raise ValueError(
+          'Expected plan=PrivacyPlan(..., correlation=...), the one that the model is '
+          f'privatized with, got {plan!r}.')
+    super().__init__(x, y, sampling.of_plan(plan), seed=seed,
+                     physical_batch_size=physical_batch_size,
+                     sample_weight=sample_weight)
+
+
+class ShuffledBatches(SampledBatches):
+  """Batches of passes over all examples in a fresh random order.
+
+  Each example is in one batch of a pass; the last batch may be smaller. No
+  amplification by shuffling is proved for training. So a pass is accounted for as any
+  fixed order is: one release that each example takes part in.
+
+  Attributes:
+    batch_size: Examples per batch.
+  """
+
+  def __init__(self, x: Any, y: Any = None, batch_size: int | None = None, *,
+               seed: int | None = None, sample_weight: Any = None):
+    """Initialises the batches; arguments are as for `PoissonBatches`.
+
+    Args:
+      batch_size: Examples per batch, in [1, num_examples].
+    """
+    data = data_sources.open_data(x, y, sample_weight)
+    scheme = OnePassSampling(
+        data.num_examples, checked_size(batch_size, data.num_examples))
+    super().__init__(data, None, scheme, seed=seed)
+    self.batch_size = scheme.batch_size
+
+
+def _checked_whole(part_of: object, size: int, seed: int | None) -> int:
+  """Returns part_of as an integer >= `size`; refuses a seed, which workers share."""
+  if seed is not None:
+    raise ValueError(
+        f'Expected no seed with part_of, got seed={seed!r}: all workers would draw '
+        'by it, and examples of several parts enter together.')
+  return _checks.integer('part_of', part_of, size)
+
+
+def _check_alone(name: str, value: object, batch_size: object) -> None:
+  """Raises ValueError if both batch_size and the argument it replaces are given."""
+  if value is not None:
+    raise ValueError(
+        f'Expected either {name} or batch_size, got {value!r} and {batch_size!r}.')

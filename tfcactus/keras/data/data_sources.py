@@ -1,0 +1,311 @@
+"""Data that batches draw examples from: arrays, datasets, random access sources."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus.keras.compat import graphs
+from tfcactus.keras.compat.versions import keras
+
+Rows = tuple[Any, ...]
+"""Inputs and targets, and weights if there are any: structures of arrays."""
+
+_BLOCK = 4096
+"""Number of examples of a dataset to read at a time."""
+
+
+class ExampleData(abc.ABC):
+  """Abstract data that batches draw examples from.
+
+  Attributes:
+    num_examples: Number of examples.
+    specs: `TensorSpec`s of a batch, in the structure that `rows` returns.
+  """
+
+  num_examples: int
+  specs: Rows
+
+  @abc.abstractmethod
+  def rows(self, index: np.ndarray) -> Rows:
+    """Returns inputs, targets, and any weights, of the examples at `index`."""
+
+  @property
+  def weighted(self) -> bool:
+    """Whether examples have weights."""
+    return len(self.specs) == 3
+
+
+class ArrayData(ExampleData):
+  """Examples in memory. NumPy arrays and tensors on a CPU are not copied.
+
+  The guarantee assumes that nobody writes to the arrays while batches are drawn.
+  """
+
+  def __init__(self, x: Any, y: Any, sample_weight: Any = None):
+    """Initialises the data from arrays, or dicts, lists or tuples of arrays.
+
+    Arrays of `x` and `y` have shape (num_examples, ...), those of `sample_weight`
+    (num_examples,). `y` is None for losses of the inputs alone. Raises ValueError if
+    they are not arrays of numbers of one length.
+    """
+    rows = _length(x if y is None else y)
+    parts = [_arrays('x', x, rows), () if y is None else _arrays('y', y, rows)]
+    if sample_weight is not None:
+      parts.append(_arrays('sample_weight', sample_weight, rows))
+    self._arrays = tuple(parts)
+    lengths = [sorted({len(array) for array in tf.nest.flatten(part)})
+               for part in self._arrays]
+    known = {size for part in lengths for size in part}
+    if len(known) != 1 or not min(known):
+      names = ('examples in x', 'in y', 'in sample_weight')
+      raise ValueError(
+          'Expected x and y of the same length of at least one, got ' + ' and '.join(
+              f'{" or ".join(map(str, part)) or 0} {name}'
+              for name, part in zip(names, lengths)) + '.')
+    self.num_examples = known.pop()
+    self.specs = _specs(self.rows(np.zeros(1, np.int64)))
+
+  def rows(self, index: np.ndarray) -> Rows:
+    """Returns inputs, targets, and any weights, of the examples at `index`."""
+    return each_array(lambda array: array[index], self._arrays)
+
+
+class RandomAccessData(ExampleData):
+  """Examples that are read when drawn, such as TFDS data sources.
+
+  The source is Python code, which cannot be checked. The guarantee assumes that the
+  example of an index depends on one record, constant over all steps, and on random
+  draws that are secret, fresh and independent of the draws for other indices.
+  """
+
+  def __init__(self, source: Any):
+    """Initialises the data; ValueError if the source is empty or gives no numbers.
+
+    The source has a length and gives (x, y) or (x, y, weight) for an index; its
+    `__getitems__`, if any, reads many at once.
+    """
+    self._source = source
+    self.num_examples = len(source)
+    if not self.num_examples:
+      raise ValueError('Expected at least one example, got a source of none.')
+    self.specs = _specs(self.rows(np.zeros(1, np.int64)))
+
+  def rows(self, index: np.ndarray) -> Rows:
+    """Returns inputs, targets, and any weights, of the examples at `index`."""
+    if not index.size:
+      return no_rows(self.specs)
+    wanted = [int(i) for i in index]
+    many = getattr(self._source, '__getitems__', None)
+    items = many(wanted) if many else [self._source[i] for i in wanted]
+    return stacked(items)
+
+
+def each_array(change: Callable[[np.ndarray], np.ndarray], parts: Any) -> Any:
+  """Applies `change` to each array of a structure; `map_structure` would slow draws."""
+  if isinstance(parts, np.ndarray):
+    return change(parts)
+  if type(parts) is tuple:  # pylint: disable=unidiomatic-typecheck
+    return tuple(each_array(change, part) for part in parts)
+  return tf.nest.map_structure(change, parts)
+
+
+def no_rows(specs: Rows) -> Rows:
+  """Returns rows of no examples."""
+  return tf.nest.map_structure(
+      lambda spec: np.zeros((0,) + tuple(spec.shape[1:]), spec.dtype.as_numpy_dtype),
+      specs)
+
+
+def checked_example(item: object) -> Rows:
+  """Returns one example as a tuple of its parts; ValueError unless a pair or triple."""
+  if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
+    raise ValueError(
+        'Expected a source that gives triples (x, y, weight) or pairs (x, y), got '
+        f'{type(item).__name__}; wrap it in a class whose __getitem__ '
+        'returns such a pair.')
+  return tuple(_of_example(part) for part in item)
+
+
+def stacked(examples: Iterable[Any]) -> Rows:
+  """Returns the rows of examples; ValueError unless pairs or triples of numbers."""
+  return tf.nest.map_structure(
+      lambda *values: checked_array('the source', np.stack(values)),
+      *map(checked_example, examples))
+
+
+def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
+  """Returns the examples as `ExampleData`; an `ExampleData` is returned unchanged.
+
+  `x` is inputs: an array, tensor, or a dict or list of them. With y=None it may also
+  be a `tf.data.Dataset` or a random access source of pairs (x, y) or triples (x, y,
+  weight), one per example. Raises ValueError if no examples can be drawn from these.
+  """
+  if isinstance(x, ExampleData):
+    _no_targets(y, sample_weight)
+    return x
+  if isinstance(x, tf.data.Dataset):
+    _no_targets(y, sample_weight)
+    return ArrayData(*_read(x))
+  if isinstance(x, keras.utils.Sequence):
+    raise ValueError(
+        f'Expected examples to draw from, got {type(x).__name__}, a Sequence of '
+        'Keras, which gives batches that somebody else chose; pass its arrays, or a '
+        'class with __len__ and __getitem__ that gives the pair (x, y) of one '
+        'example.')
+  if not isinstance(x, (np.ndarray, tf.Tensor, list, tuple, dict)) and (
+      hasattr(x, '__len__') and hasattr(x, '__getitem__') and
+      not hasattr(x, '__array__')):
+    _no_targets(y, sample_weight)
+    return RandomAccessData(x)
+  return ArrayData(x, y, sample_weight)
+
+
+def _no_targets(*given: Any) -> None:
+  for each in given:
+    if each is not None:
+      raise ValueError(
+          'Expected y=None with a dataset, and no sample_weight: its elements are '
+          f'pairs (x, y) or (x, y, weight); got {type(each).__name__}.')
+
+
+def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
+  """Reads a dataset of pairs or triples once, in blocks of up to `_BLOCK` examples.
+
+  Random shuffling and augmentation of the dataset are thereby fixed. Raises ValueError
+  if elements have no fully known shape, or the dataset is infinite.
+  """
+  spec = dataset.element_spec
+  if not isinstance(spec, tuple) or len(spec) not in (2, 3) or not all(
+      isinstance(part, tf.TensorSpec) and part.shape.is_fully_defined()
+      for part in tf.nest.flatten(spec)):
+    raise ValueError(
+        'Expected a dataset whose elements are pairs (x, y), or (x, y, weight), of '
+        f'known shape, one for each example, got {spec}; use '
+        'tfds.load(as_supervised=True), unbatch() one of batches, and make ragged and '
+        'sparse parts dense before.')
+  if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+    raise ValueError(
+        'Expected a dataset that ends, got an infinite one; leave out '
+        'repeat(): batches are drawn as often as they are asked for.')
+  if draw := next(_random_operations(dataset), ''):
+    warnings.warn(
+        f'A dataset that draws at random ({draw}) was read once: what it drew for an '
+        'example, such as an augmented image, stays the same in all batches. Put '
+        'random layers into the model instead, such as '
+        'tf.keras.layers.RandomFlip, or draw in the parse of TFRecordExamples.',
+        stacklevel=6)
+  return dataset.batch(_BLOCK).as_numpy_iterator()
+
+
+def _read(dataset: tf.data.Dataset) -> list[Any]:
+  """Reads a dataset once into arrays, one for each part of its elements."""
+  read, spec, count = blocks(dataset), dataset.element_spec, int(dataset.cardinality())
+  if count < 0:
+    found = list(read) or [tf.nest.map_structure(
+        lambda part: np.zeros((0,) + tuple(part.shape)), spec)]
+    return list(tf.nest.map_structure(lambda *parts: np.concatenate(parts), *found))
+  arrays = tf.nest.map_structure(
+      lambda part: np.empty([count] + part.shape, part.dtype.as_numpy_dtype), spec)
+  done = 0
+  for block in read:
+    flat = tf.nest.flatten(block)
+    for array, part in zip(tf.nest.flatten(arrays), flat):
+      array[done:done + len(part)] = part
+    done += len(flat[0])
+  return list(tf.nest.map_structure(lambda array: array[:done], arrays))
+
+
+def _random_operations(dataset: tf.data.Dataset) -> Iterator[str]:
+  """Yields the random operations in functions that a dataset maps; ignores shuffles."""
+  for function in dataset._functions():  # pylint: disable=protected-access
+    for node in graphs.nodes(function.function.graph):
+      if 'Random' in node.op or (node.op.startswith(('Stateful', 'Rng'))
+                                 and not node.op.startswith('StatefulPartitioned')):
+        yield node.op
+  for inner in dataset._inputs():  # pylint: disable=protected-access
+    yield from _random_operations(inner)
+
+
+def finite_rows(parts: Any) -> np.ndarray:
+  """Returns which examples hold neither NaN nor infinity, shape (rows,)."""
+  usable = [np.all(np.isfinite(array), axis=tuple(range(1, array.ndim)))
+            for array in tf.nest.flatten(parts)]
+  return np.logical_and.reduce(usable)
+
+
+def is_array(value: object) -> bool:
+  """Returns whether `value` is an array or tensor of at least one dimension."""
+  return isinstance(value, (np.ndarray, tf.Tensor)) and len(value.shape) > 0
+
+
+def _length(value: Any) -> int:
+  """Returns the number of examples in a structure of arrays, or 0 if ambiguous."""
+  while isinstance(value, dict):
+    value = next(iter(value.values()), ())
+  if isinstance(value, (list, tuple)) and value and all(map(is_array, value)):
+    sizes = {len(each) for each in value}
+    # A list of arrays of one length holds an array per input, or per example.
+    return sizes.pop() if len(sizes) == 1 and len(value) not in sizes else 0
+  return len(value) if hasattr(value, '__len__') else 0
+
+
+def _arrays(name: str, value: Any, rows: int) -> Any:
+  """Returns checked arrays in their structure; a list of arrays is a list of inputs."""
+  if isinstance(value, dict):
+    return {key: _arrays(f'{name}[{key!r}]', part, rows)
+            for key, part in value.items()}
+  if not isinstance(value, (list, tuple)) or not value:
+    return checked_array(name, value)
+  if all(map(is_array, value)):
+    sizes = {len(part) for part in value}
+    if len(value) > 1 and sizes == {len(value)}:
+      raise ValueError(
+          f'Expected {name} to be one array or a dict of arrays, got a list of '
+          f'{len(value)} arrays of length {len(value)}, which may be either an '
+          'array for each example or one for each input; use np.stack or a dict.')
+    if len(value) == rows and sizes != {rows}:
+      return checked_array(name, np.stack([np.asarray(part) for part in value]))
+  elif not any(isinstance(part, (dict, np.ndarray, tf.Tensor)) for part in value):
+    return checked_array(name, value)
+  return tuple(_arrays(f'{name}[{i}]', part, rows) for i, part in enumerate(value))
+
+
+def _of_example(part: Any) -> Any:
+  """Returns a part of one example, its arrays in their structure."""
+  if isinstance(part, dict):
+    return {key: _of_example(value) for key, value in part.items()}
+  if isinstance(part, (list, tuple)) and part and all(
+      isinstance(value, (np.ndarray, tf.Tensor, dict)) for value in part):
+    return tuple(_of_example(value) for value in part)
+  return np.asarray(part)
+
+
+def checked_array(name: str, value: object) -> np.ndarray:
+  """Returns an array of numbers, examples along its first axis; ValueError if not."""
+  if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+    raise ValueError(
+        f'Expected {name} to be a dense array, got {type(value).__name__}; make it '
+        'dense before, padded to one length: to_tensor(), tf.sparse.to_dense().')
+  array = np.asarray(value)
+  if array.dtype.kind in 'SUO':
+    raise ValueError(
+        f'Expected {name} to be an array of numbers, got strings or objects '
+        f'({array.dtype}); turn strings into numbers before, by StringLookup or '
+        'TextVectorization outside of the model, with a vocabulary that is public.')
+  if array.ndim == 0 or array.dtype.kind not in 'fiub':
+    raise ValueError(
+        f'Expected {name} to be an array of numbers with examples along its '
+        f'first axis, got shape {array.shape} and dtype {array.dtype}.')
+  return array
+
+
+def _specs(rows: Iterable[Any]) -> Rows:
+  return tuple(tf.nest.map_structure(
+      lambda part: tf.TensorSpec((None,) + part.shape[1:], part.dtype), part)
+               for part in rows)

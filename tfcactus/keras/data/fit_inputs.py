@@ -1,0 +1,204 @@
+"""Arguments of `fit`, turned into batches that can be accounted for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, NamedTuple
+
+import tensorflow as tf
+
+from tfcactus import _checks, sampling
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.data import data_sources
+from tfcactus.keras.data.batch_marks import BatchMarks, Marks, RowMarks
+from tfcactus.keras.data.batches import (
+  AllocatedBatches,
+  CyclicBatches,
+  FixedSizeBatches,
+  PoissonBatches,
+  ShuffledBatches,
+)
+from tfcactus.keras.data.sampled_batches import SampledBatches
+from tfcactus.keras.distribution import replicas
+from tfcactus.plan import PrivacyPlan
+
+_KNOWN = (SampledBatches, AllocatedBatches, CyclicBatches, FixedSizeBatches,
+          PoissonBatches, ShuffledBatches)
+"""Classes of batches that are accounted for; a subclass may draw differently."""
+
+
+class Feed(NamedTuple):
+  """The data that Keras trains on.
+
+  Attributes:
+    marks: Recognises the batches.
+    x: Arrays or a dataset.
+    steps_per_epoch: None leaves the number to `x`.
+    class_weight: Class weights that Keras still has to apply.
+    ordered: Whether Keras has to keep the order of the examples.
+    example: (x, y, weights) of any two examples, for several replicas, or None.
+  """
+
+  marks: Marks
+  x: Any
+  steps_per_epoch: int | None
+  class_weight: Any = None
+  ordered: bool = False
+  example: Any = None
+
+
+def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
+              sample_weight: Any, class_weight: Any,
+              steps_per_epoch: int | None, journal: bool,
+              strategy: tf.distribute.Strategy) -> Feed:
+  """Returns the data of `fit`, and how its batches are recognised and accounted for.
+
+  `journal` says whether the run keeps a journal; other arguments are those of `fit`.
+  Raises ValueError if the data do not match the plan.
+  """
+  if isinstance(x, SampledBatches):
+    if not all(v is None for v in (y, batch_size, sample_weight)):
+      raise ValueError(
+          'Expected y, batch_size and sample_weight to be None with '
+          f'{type(x).__name__}, which hold the targets and know the sizes.')
+    x.check_plan(plan)
+    return _sampled_feed(x, class_weight, steps_per_epoch, journal, strategy)
+  if plan.groups > 1:
+    raise ValueError(
+        'Expected fit(CyclicBatches(x, y, plan=plan)) under a plan whose noise is '
+        f'correlated over {plan.groups} steps, got {type(x).__name__}: it is private '
+        'only for batches of groups that take turns.')
+  found = _lengths(x)
+  if not found or steps_per_epoch is not None:
+    return Feed(Marks(), x, steps_per_epoch, class_weight,
+                isinstance(x, tf.data.Dataset))
+  if set(found) != {plan.num_examples}:
+    raise ValueError(
+        f'Expected num_examples={plan.num_examples} examples as in the '
+        f'plan, got {found[0]}.')
+  rows = RowMarks(plan.num_examples)
+  example = None if replicas.number(strategy) == 1 else tf.nest.map_structure(
+      lambda part: None if part is None else part[:2], (x, y, sample_weight))
+  return Feed(rows, rows.mark(x), None, class_weight, example=example)
+
+
+def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> list[Any]:
+  """Returns the callbacks with writers of logs first, and `limit` last.
+
+  `limit` keeps the plan's target; it is left out if a callback has a target_epsilon.
+  """
+  given = tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
+  own = any(getattr(each, 'target_epsilon', None) is not None for each in given)
+  return sorted(given, key=lambda each: not getattr(each, 'writes_logs', False)) + (
+      [] if own else [limit])
+
+
+class Split(NamedTuple):
+  """Data of a `fit`, with validation data separated."""
+
+  x: Any
+  y: Any
+  sample_weight: Any
+  validation_data: Any
+
+
+def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
+          validation_data: Any, validation_split: float) -> Split:
+  """Separates the last examples of arrays for validation, as Keras does.
+
+  Arguments are those of `fit`. Raises ValueError if the number of remaining examples is
+  not the plan's.
+  """
+  if not validation_split or validation_data is not None:
+    return Split(x, y, sample_weight, validation_data)
+  found = set(_lengths(x))
+  if len(found) != 1 or not 0 < validation_split < 1:
+    raise ValueError(
+        f'Expected validation_split=0 with {type(x).__name__}, got '
+        f'{validation_split!r}: only arrays are split, by a part between 0 and 1; '
+        'split the data before and pass validation_data.')
+  total = found.pop()
+  kept = int(math.floor(total * (1 - validation_split)))
+  if kept != plan.num_examples:
+    raise ValueError(
+        f'Expected a validation_split that leaves the num_examples='
+        f'{plan.num_examples} of the plan, got {validation_split!r} of {total} '
+        f'examples, which leaves {kept}; plan for num_examples={kept}, or split the '
+        'data before and pass validation_data.')
+  parts = (x, y) if sample_weight is None else (x, y, sample_weight)
+  first, last = (tf.nest.map_structure(
+      lambda part, rows=rows: None if part is None else part[rows], parts)
+                 for rows in (slice(kept), slice(kept, None)))
+  return Split(first[0], first[1], None if sample_weight is None else first[2], last)
+
+
+def _sampled_feed(batches: SampledBatches, class_weight: Any,
+                  steps_per_epoch: int | None, journal: bool,
+                  strategy: tf.distribute.Strategy) -> Feed:
+  """Returns the data of `fit` for batches that a sampling scheme draws."""
+  kind, scheme = type(batches), type(batches.scheme)
+  if journal and batches.seeded:
+    raise ValueError(
+        f'Expected {kind.__name__} without a seed in a run with a journal, got '
+        'seeded ones: resumed, they would draw the same samples again.')
+  if not scheme.draws_epochs:
+    steps_per_epoch = steps_per_epoch or batches.steps_per_epoch
+  elif steps_per_epoch is not None:
+    raise ValueError(
+        f'Expected steps_per_epoch=None with {kind.__name__}, whose passes are '
+        f'accounted for as a whole, got {steps_per_epoch!r}.')
+  known = kind in _KNOWN and scheme in sampling.SCHEMES
+  marks = BatchMarks(
+      scheme, batches.seeded, batches.scheme.batches_per_epoch) if known else None
+  shares = replicas.shares(strategy)
+  if batches.part_of is not None:  # Each worker draws from its own examples alone.
+    shares = replicas.Shares(shares.here, 0, shares.here)
+  feed = batches.feed(marks, shares)
+  if class_weight is not None:
+    # Keras applies class weights only without sample weights, which padding needs.
+    feed = feed.map(_weighing(class_weight))
+  found = Feed(marks or Marks(), feed, steps_per_epoch, ordered=True)
+  if replicas.number(strategy) == 1:
+    return found
+  # The dataset is infinite, so Keras needs a number of steps.
+  return found._replace(
+      x=replicas.distributed(feed, strategy), example=batches.example_batch(),
+      steps_per_epoch=steps_per_epoch or batches.steps_per_epoch)
+
+
+def _weighing(class_weight: Any) -> Callable[..., Any]:
+  """Returns a function that multiplies the weights of a batch by its class weights.
+
+  Raises ValueError if `class_weight` is not a dict of labels and weights >= 0.
+  """
+  try:
+    weights = {int(label): _checks.non_negative('class_weight', weight)
+               for label, weight in class_weight.items()}
+  except (AttributeError, TypeError, ValueError) as error:
+    raise ValueError(
+        'Expected class_weight to be a dict of labels and weights that are not '
+        'negative, such as {0: 1.0, 1: 2.5}, got '
+        f'{class_weight!r}.') from error
+
+  def weigh(x, y, weight):
+    if not tf.is_tensor(y) or y.shape.rank not in (1, 2):
+      raise ValueError(
+          'Expected targets of shape (batch,) or (batch, classes) with '
+          f'class_weight, got {y!r}; pass weights of examples instead.')
+    one_hot = y.shape.rank == 2 and y.shape[1] != 1
+    labels = tf.argmax(y, 1) if one_hot else tf.reshape(y, [-1])
+    same = tf.equal(tf.cast(labels, tf.int64)[:, None],
+                    tf.constant(list(weights), tf.int64))
+    factors = tf.where(same, tf.constant(list(weights.values()), tf.float32), 0)
+    return x, y, weight * tf.where(
+        tf.reduce_any(same, 1), tf.reduce_sum(factors, 1), 1.0)
+
+  return weigh
+
+
+def _lengths(x: Any) -> list:
+  """Returns the lengths of the arrays of `x`; empty if `x` holds anything else."""
+  parts = tf.nest.flatten(x)
+  if not all(map(data_sources.is_array, parts)):
+    return []
+  return [int(part.shape[0]) for part in parts]

@@ -1,0 +1,323 @@
+"""Base class of batches for Keras: drawn by a sampling scheme, padded, marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import copy
+import itertools
+import os
+import threading
+from typing import Any, Callable
+import weakref
+import zlib
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus import _checks
+from tfcactus._checks import Fixed
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.data import data_sources, plain_fit
+from tfcactus.keras.data.batch_marks import BatchMarks
+from tfcactus.keras.distribution.replicas import Shares, WHOLE
+from tfcactus.plan import PrivacyPlan
+from tfcactus.randomness import KeyStream
+from tfcactus.sampling import SamplingScheme
+
+_Batch = tuple[Any, Any, Any]
+
+
+class SampledBatches(Fixed, keras.utils.Sequence):
+  """Batches of the examples that a sampling scheme draws.
+
+  Goes into `model.fit(batches, epochs=...)`. The third part of a batch is weights: for
+  an example drawn 1, or its `sample_weight`, and 0 for padding, which contributes
+  nothing. An example with NaN or infinity counts as padding whenever it is drawn, which
+  depends on that example alone.
+
+  A `fit` of a model that is not private raises, since noise was most likely forgotten;
+  pass it `for_plain_training()`. `evaluate`, `predict` and loops take the batches.
+
+  Draws come from AES-256 in counter mode under a fresh key from the operating system.
+  With a seed draws repeat, and amplification by sampling does not hold against whoever
+  knows the seed: for experiments only.
+
+  Attributes:
+    scheme: The `SamplingScheme`.
+    num_examples: Number of examples (public).
+    steps_per_epoch: Batches per epoch.
+    physical_batch_size: Batches are padded to a multiple of this size.
+    seeded: Whether the draws repeat.
+  """
+
+  _FIXED = dict.fromkeys(
+      ('scheme', 'num_examples', 'part_of', 'sampling_prob', 'batch_size', 'seeded',
+       'draws', 'steps_per_epoch'),
+      'Make other batches, and a plan that accounts for them.')
+
+  def __init__(self, x: Any, y: Any, scheme: SamplingScheme, *,
+               steps_per_epoch: int | None = None,
+               physical_batch_size: int | None = None,
+               seed: int | None = None, sample_weight: Any = None,
+               part_of: int | None = None):
+    """Initialises the batches; other arguments are as for `PoissonBatches`.
+
+    Args:
+      scheme: A sampling scheme of `tfcactus.sampling`.
+      steps_per_epoch: Batches per epoch; by default the scheme's `batches_per_epoch`,
+        and always so if the scheme draws epochs.
+      part_of: Only for schemes that draw examples independently.
+
+    Raises:
+      ValueError: if an argument is invalid.
+    """
+    super().__init__()
+    self._data = data_sources.open_data(x, y, sample_weight)
+    self.size = self._data.num_examples
+    self.part_of = part_of
+    self.num_examples = self.size if part_of is None else part_of
+    _check_scheme(scheme, self.num_examples, steps_per_epoch)
+    self.scheme = scheme
+    self.steps_per_epoch = _checks.integer(
+        'steps_per_epoch', scheme.batches_per_epoch if steps_per_epoch is None else
+        steps_per_epoch, 1)
+    self.physical_batch_size = _checks.integer(
+        'physical_batch_size',
+        1 if physical_batch_size is None else physical_batch_size, 1)
+    self.seeded = seed is not None
+    self._stream = KeyStream(
+        None if seed is None else _checks.integer('seed', seed, 0),
+        f'{scheme.name} batches')
+    drawn = scheme if part_of is None else scheme.of_part(self.size)
+    self._next_draw = drawn.drawer(self._stream)
+    self._share_begins = False
+    self._drawn = 0
+    self._lock = threading.Lock()
+    self._pid = os.getpid()
+    self._plain = False
+
+  def for_plain_training(self) -> SampledBatches:
+    """Returns these batches, continuing their draws, for models without privacy.
+
+    `fit` of a plain model then accepts the batches, for comparison with private
+    training.
+    """
+    plain = copy.copy(self)
+    plain._plain = True
+    return plain
+
+  def _check_private(self, source: Any) -> None:
+    """Raises ValueError if a plain model is fitted on these batches or a dataset."""
+    if not self._plain:
+      plain_fit.refuse(source)
+
+  def fingerprint(self) -> int:
+    """Returns a checksum of up to 256 examples; draws nothing.
+
+    Workers compare it to notice different data; equality proves nothing.
+    """
+    rows = self._data.rows(np.unique(np.linspace(
+        0, self.size - 1, 256).astype(np.int64)))
+    return zlib.crc32(b''.join(
+        np.ascontiguousarray(part).tobytes() for part in tf.nest.flatten(rows)))
+
+  def share(self, secret: bytes) -> None:
+    """Makes the next pass draw from `secret`, a fresh key that all workers use once."""
+    with self._lock:
+      self._stream = KeyStream.of_key(secret)
+      self._next_draw = self.scheme.drawer(self._stream)
+      self._share_begins = True
+
+  def _check_shared(self) -> None:
+    """Raises RuntimeError unless seeded, or workers agreed on a key for this pass.
+
+    A second pass from one key could begin at different places on the workers.
+    """
+    if not self._share_begins and not self.seeded:
+      raise RuntimeError(
+          'Expected batches that fit agreed on with all workers, once for each call, '
+          'got others; train by fit of a PrivateModel.')
+    self._share_begins = False
+
+  @property
+  def draws(self) -> int:
+    """Number of draws of the scheme so far: batches, or epochs."""
+    return self._drawn
+
+  def check_plan(self, plan: PrivacyPlan) -> None:
+    """Raises ValueError, naming the difference, if the plan is for other batches."""
+    self.scheme.check_plan(plan)
+
+  def __repr__(self) -> str:
+    return (f'<{type(self).__name__} of {self.num_examples:,} examples: {self.scheme}, '
+            f'{self.steps_per_epoch} batches per epoch, {self._drawn} drawn'
+            f'{", seeded" if self.seeded else ""}>')
+
+  def two_examples(self) -> tuple[Any, Any]:
+    """Returns x and y of two usable examples, to try a loss on; draws nothing."""
+    for start in range(0, self.size, 256):
+      parts = _usable(self._data.rows(
+          np.arange(start, min(start + 256, self.size))))
+      if _count(parts):
+        return tf.nest.map_structure(
+            lambda part: part[np.resize(np.arange(min(len(part), 2)), 2)], parts[:2])
+    return self._data.rows(np.zeros(2, np.int64))[:2]
+
+  def example_batch(self) -> _Batch:
+    """Returns a batch of any two examples, to build a model on; draws nothing."""
+    return self._batch_of(self._data.rows(np.zeros(2, np.int64)))
+
+  def __len__(self) -> int:
+    self._check_private(self)
+    return self.steps_per_epoch
+
+  def __getitem__(self, index: int) -> _Batch:
+    self._check_private(self)
+    if self.scheme.draws_epochs:
+      raise TypeError(
+          f'Expected iteration over the batches of {type(self.scheme).__name__}, '
+          'which draws an epoch as a whole, got an index.')
+    if not 0 <= index < self.steps_per_epoch:
+      raise IndexError(
+          f'Expected a batch index in [0, {self.steps_per_epoch}), got '
+          f'{index}.')
+    index_of_examples, = self._draw()
+    return self._batch(index_of_examples)
+
+  def __iter__(self) -> Iterator[_Batch]:
+    """Yields the batches of an epoch, drawn afresh."""
+    if self.scheme.draws_epochs:
+      return map(self._batch, self._draw())
+    return itertools.islice(map(self._batch, self._draws()), self.steps_per_epoch)
+
+  def feed(self, marks: BatchMarks | None = None, shares: Shares = WHOLE
+          ) -> tf.data.Dataset:
+    """Returns the dataset that a `PrivateModel` trains on.
+
+    Its elements are the parts `shares` of each batch in sequence, with `marks` to
+    recognise them. It is infinite; or, if the scheme draws epochs and `shares` is
+    `WHOLE`, one epoch, drawn afresh in each iteration.
+    """
+    whole = self.scheme.draws_epochs and shares == WHOLE
+    dataset = self._dataset(whole, marks, shares)
+    return dataset.apply(tf.data.experimental.assert_cardinality(
+        self.steps_per_epoch)) if whole else dataset
+
+  def dataset(self, steps: int | None = None) -> tf.data.Dataset:
+    """Returns the batches of one epoch as a dataset; each pass draws afresh.
+
+    For drop-in optimizers: a `PrivateModel` reports no epsilon for a dataset. A plain
+    model's `fit` on this dataset is refused; `fit` on a dataset derived from it (map,
+    cache, take) goes unnoticed.
+
+    Args:
+      steps: Number of batches, `steps_per_epoch` by default.
+    """
+    steps = _checks.integer(
+        'steps', self.steps_per_epoch if steps is None else steps, 1)
+    own: list[Callable[[], Any]] = []
+    dataset = self._dataset(
+        self.scheme.draws_epochs, None, WHOLE, lambda: self._check_private(own[0]()))
+    dataset = dataset.take(steps).apply(tf.data.experimental.assert_cardinality(steps))
+    own.append(weakref.ref(dataset))
+    return dataset
+
+  def _draw(self) -> list[np.ndarray]:
+    """Makes a draw; refuses a forked process, which would repeat other draws."""
+    if os.getpid() != self._pid:
+      raise RuntimeError(
+          'Expected batches to be drawn in the process that made them: a '
+          'forked copy would repeat the draws of the others. Use '
+          'fit(..., use_multiprocessing=False).')
+    with self._lock:
+      self._drawn += 1
+      return self._next_draw()
+
+  def _passes(self, once: bool, shares: Shares
+             ) -> Iterator[Iterator[tuple[int, Iterator[_Batch]]]]:
+    """Yields passes (one if `once`): each batch's fingerprint and its `shares`.
+
+    Fingerprints are 0 unless other workers draw the batch too.
+    """
+    draws = self._draw if self.scheme.draws_epochs else self._draws
+    alike = shares.total > shares.here  # Other workers make the same draws.
+    if alike:
+      self._check_shared()
+    while True:
+      yield ((zlib.crc32(index.astype(np.int64).tobytes()) if alike else 0,
+              map(self._batch, shares.of(index))) for index in draws())
+      if once:
+        return
+
+  def _draws(self) -> Iterator[np.ndarray]:
+    """Yields the examples of single batches, without end."""
+    while True:
+      yield from self._draw()
+
+  def _batch(self, index: np.ndarray) -> _Batch:
+    """Returns the usable examples of a batch, padded."""
+    return self._batch_of(_usable(self._data.rows(index)))
+
+  def _batch_of(self, parts: data_sources.Rows) -> _Batch:
+    """Returns rows with weights, padded."""
+    size, count = self.physical_batch_size, _count(parts)
+    rows = max(-(-count // size), 1) * size
+    x, y, *given = parts
+    weights = given[0] if given else np.ones(count, np.float32)
+    each = data_sources.each_array
+    return (each(lambda part: _pad(part, rows), x),
+            each(lambda part: _pad(part, rows), y),
+            each(lambda part: _pad(part.astype(np.float32, copy=False), rows), weights))
+
+  def _dataset(self, once: bool, marks: BatchMarks | None, shares: Shares,
+               begin: Callable[[], None] = lambda: None) -> tf.data.Dataset:
+    """Returns batches as a dataset; calls `begin` at the start of each iteration."""
+
+    def generator() -> Iterator[Any]:
+      begin()
+      for batches in self._passes(once, shares):
+        for parts in (parts for _, parts in batches) if marks is None else (
+            marks.mark(batches)):
+          yield from parts
+
+    x, y, *given = self._data.specs
+    weights = given[0] if given else tf.TensorSpec((None,))
+    weights = tf.nest.map_structure(
+        lambda spec: tf.TensorSpec(spec.shape, tf.float32), weights)
+    return tf.data.Dataset.from_generator(
+        generator,
+        output_signature=(x if marks is None else marks.specs(x), y, weights)
+        ).prefetch(2)
+
+
+def _check_scheme(scheme: SamplingScheme, num_examples: int,
+                  steps_per_epoch: int | None) -> None:
+  """Raises ValueError for another number of examples, or steps in a drawn epoch."""
+  if scheme.num_examples != num_examples:
+    raise ValueError(
+        f'Expected the num_examples={scheme.num_examples} examples of the '
+        f'sampling scheme, got {num_examples}.')
+  if scheme.draws_epochs and steps_per_epoch is not None:
+    raise ValueError(
+        f'Expected steps_per_epoch=None with {type(scheme).__name__}, which draws '
+        f'the batches of an epoch as a whole, got {steps_per_epoch!r}.')
+
+
+def _count(parts: data_sources.Rows) -> int:
+  """Returns the number of rows."""
+  return len(tf.nest.flatten(parts)[0])
+
+
+def _usable(parts: data_sources.Rows) -> data_sources.Rows:
+  """Returns the examples without NaN and infinity."""
+  usable = data_sources.finite_rows(parts)
+  if usable.all():
+    return parts
+  return data_sources.each_array(lambda part: part[usable], parts)
+
+
+def _pad(rows: np.ndarray, size: int) -> np.ndarray:
+  if len(rows) == size:
+    return rows
+  padding = np.zeros((size - len(rows),) + rows.shape[1:], rows.dtype)
+  return np.concatenate([rows, padding])

@@ -1,0 +1,187 @@
+"""Examples of a pipeline or generator, written to disk once to be drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+import itertools
+import json
+import math
+import os
+from typing import Any, BinaryIO
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.data import data_sources, open_files
+from tfcactus.noise.table_file import PathLike
+
+_INDEX = 'examples.json'
+_CHECKSUMS = 'checksums.raw'
+
+_BLOCK = 256
+"""Number of examples of a generator to write at a time."""
+
+
+class StoredExamples(data_sources.ArrayData):
+  """Examples written by `store_examples`, mapped into memory as they are drawn.
+
+  Each draw compares the size and modification time of each file with those at opening,
+  and the CRC-32 of each example drawn with the stored one, so that an example is the
+  same in all steps. A change that keeps all three is not noticed.
+
+  Attributes:
+    directory: Directory of the files.
+  """
+
+  def __init__(self, directory: PathLike):
+    """Opens the examples.
+
+    Raises:
+      ValueError: if there are none, or their files are not whole.
+    """
+    self.directory = os.fspath(directory)
+    try:
+      with open(os.path.join(self.directory, _INDEX), encoding='utf-8') as file:
+        index = json.load(file)
+      names = [f'part{i}.raw' for i in range(len(index['parts']))]
+      self._open = open_files.OpenFiles([
+          os.path.join(self.directory, name) for name in (*names, _CHECKSUMS)])
+      *arrays, sums = [
+          _mapped(file, np.dtype(part['dtype']), (index['num_examples'],
+                                                  *part['shape']))
+          for file, part in zip(self._open.descriptors, [
+              *index['parts'], {'dtype': '<u4', 'shape': []}])]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+      raise ValueError(
+          f'Expected examples of store_examples in {self.directory!r}, got none that '
+          f'are whole: {error}.') from error
+    self._sums = np.array(sums)
+    x, y, *weights = tf.nest.pack_sequence_as(index['structure'], arrays)
+    # Examples without targets have an empty structure in place of y.
+    super().__init__(x, None if isinstance(y, list) and not y else y, *weights)
+
+  def rows(self, index: np.ndarray) -> data_sources.Rows:
+    """Returns inputs, targets, and any weights, of the examples at `index`.
+
+    Raises:
+      ValueError: if a file has changed.
+    """
+    self._open.check_unchanged()  # First, since pages of a cut file cannot be read.
+    found = super().rows(index)
+    wrong = index[open_files.row_checksums(found) != self._sums[index]]
+    if wrong.size:
+      raise open_files.changed(self.directory, f'example {wrong[0]} is another')
+    return found
+
+  def __repr__(self) -> str:
+    return f'<StoredExamples: {self.num_examples:,} in {self.directory!r}>'
+
+
+def store_examples(examples: Any, directory: PathLike) -> StoredExamples:
+  """Writes the examples of a stream to disk, so that batches can draw among them.
+
+  A sampling scheme draws a batch from all examples, which a stream cannot provide.
+  Drawing within a window of the stream is another mechanism, without known
+  amplification. So the stream is read once, a block at a time. Files take the bytes of
+  the examples, and four more for each. Random draws of a pipeline, such as augmented
+  images, are thereby fixed: put random layers into the model instead.
+
+  Args:
+    examples: A `tf.data.Dataset` or another iterable of pairs (x, y), or triples
+      (x, y, weight), one for each example, or a Keras `Sequence` or `PyDataset` of
+      batches of them: numbers, of equal shapes for all examples.
+    directory: Directory to write to; created if missing.
+
+  Returns:
+    The examples, for `AllocatedBatches(...)` or `PoissonBatches(...)`.
+    `StoredExamples(directory)` opens them again.
+
+  Raises:
+    ValueError: if the directory already holds examples, or `examples` is invalid.
+  """
+  directory = os.fspath(directory)
+  if os.path.exists(os.path.join(directory, _INDEX)):
+    raise ValueError(
+        f'Expected a directory without examples, got {directory!r}; open those there '
+        'by StoredExamples(directory), or delete them.')
+  os.makedirs(directory, exist_ok=True)
+  writer = _Writer(directory)
+  try:
+    for block in _blocks(examples):
+      writer.write(block)
+  finally:
+    writer.close()
+  writer.finish()
+  return StoredExamples(directory)
+
+
+class _Writer:
+  """Appends blocks of examples to files, one file per array."""
+
+  def __init__(self, directory: str):
+    self._directory = directory
+    self._files: list[BinaryIO] = []
+    self._structure: Any = None
+    self._parts: list[Any] = []
+    self._count = 0
+
+  def write(self, block: Any) -> None:
+    arrays = [data_sources.checked_array('examples', part)
+              for part in tf.nest.flatten(block)]
+    structure = json.loads(json.dumps(
+        tf.nest.pack_sequence_as(block, list(range(len(arrays))))))
+    parts = [{'dtype': array.dtype.str, 'shape': list(array.shape[1:])}
+             for array in arrays]
+    if self._structure is None:
+      self._structure, self._parts = structure, parts
+      names = [*(f'part{i}.raw' for i in range(len(parts))), _CHECKSUMS]
+      self._files = [open(os.path.join(self._directory, name), 'wb')
+                     for name in names]
+    lengths = {len(array) for array in arrays}
+    if (structure, parts) != (self._structure, self._parts) or len(lengths) != 1:
+      raise ValueError(
+          f'Expected examples of one structure, got {parts} of {sorted(lengths)} '
+          f'examples in {structure} after {self._parts} in {self._structure}.')
+    sums = open_files.row_checksums(arrays).astype('<u4')
+    for file, array in zip(self._files, [*arrays, sums]):
+      file.write(np.ascontiguousarray(array).data)
+    self._count += lengths.pop()
+
+  def close(self) -> None:
+    for file in self._files:
+      file.close()
+
+  def finish(self) -> None:
+    if not self._count:
+      raise ValueError('Expected at least one example, got a stream of none.')
+    whole = {'num_examples': self._count, 'parts': self._parts,
+             'structure': self._structure}
+    place = os.path.join(self._directory, _INDEX)
+    with open(place + '.new', 'w', encoding='utf-8') as file:
+      json.dump(whole, file)
+    os.replace(place + '.new', place)
+
+
+def _mapped(file: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+  """Returns the array that an open file holds, mapped into memory."""
+  size, wanted = os.fstat(file).st_size, math.prod(shape) * dtype.itemsize
+  if size != wanted:
+    raise ValueError(f'a file has {size} bytes, not {wanted}')
+  with open(file, 'rb', closefd=False) as whole:
+    return np.memmap(whole, dtype, 'r', shape=shape)
+
+
+def _blocks(examples: Any) -> Iterator[Any]:
+  """Returns an iterator of blocks of examples, tuples of structures of arrays."""
+  if isinstance(examples, tf.data.Dataset):
+    return data_sources.blocks(examples)
+  if isinstance(examples, keras.utils.Sequence):
+    return (data_sources.checked_example(examples[i]) for i in range(len(examples)))
+  return map(data_sources.stacked, _grouped(examples))
+
+
+def _grouped(examples: Iterable[Any]) -> Iterator[list[Any]]:
+  rest = iter(examples)
+  while group := list(itertools.islice(rest, _BLOCK)):
+    yield group

@@ -1,0 +1,1 @@
+"""Replicas of a `tf.distribute` strategy, and devices."""

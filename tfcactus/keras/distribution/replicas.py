@@ -1,0 +1,143 @@
+"""Replicas of a distribution strategy: one noise, one count, one sum per step.
+
+A private step runs on each replica over its share of a batch. One replica adds the
+step's noise to its share before all shares are summed: the sum without noise exists
+nowhere but inside that addition. Without a strategy there is one replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import contextlib
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+
+class Shares(NamedTuple):
+  """The parts of a batch that the replicas of this process take.
+
+  Attributes:
+    total: Number of parts of a batch.
+    first: Index of the first part of this process.
+    here: Number of consecutive parts of this process.
+  """
+
+  total: int = 1
+  first: int = 0
+  here: int = 1
+
+  def of(self, index: np.ndarray) -> list[np.ndarray]:
+    """Returns the examples of a batch for this process, one part per replica."""
+    return np.array_split(index, self.total)[self.first:self.first + self.here]
+
+
+WHOLE = Shares()
+"""Share of a single replica."""
+
+
+def number(strategy: Any = None) -> int:
+  """Returns the number of replicas in sync over all processes; 1 without a strategy."""
+  strategy = strategy or tf.distribute.get_strategy()
+  return int(strategy.num_replicas_in_sync)
+
+
+def workers(strategy: Any = None) -> int:
+  """Returns the number of processes that train one model together."""
+  resolver = _resolver(strategy)
+  spec = resolver.cluster_spec().as_dict() if resolver else {}
+  return max(1, sum(len(spec.get(kind, ())) for kind in ('chief', 'worker')))
+
+
+def worker(strategy: Any = None) -> int:
+  """Returns the index of this process; 0 is the chief, which keeps the journal."""
+  resolver = _resolver(strategy)
+  if resolver is None or workers(strategy) == 1:
+    return 0
+  spec = resolver.cluster_spec().as_dict()
+  return int(resolver.task_id) + (
+      len(spec.get('chief', ())) if resolver.task_type == 'worker' else 0)
+
+
+def _resolver(strategy: Any) -> Any:
+  strategy = strategy or tf.distribute.get_strategy()
+  if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    return None
+  return strategy.cluster_resolver
+
+
+def shares(strategy: Any = None) -> Shares:
+  """Returns the parts of a batch that the replicas of this process take."""
+  here = number(strategy) // workers(strategy)
+  return Shares(number(strategy), worker(strategy) * here, here)
+
+
+def scope(strategy: Any) -> contextlib.AbstractContextManager[Any]:
+  """Returns the scope of a strategy of several replicas, else an empty context."""
+  return strategy.scope() if number(strategy) > 1 else contextlib.nullcontext()
+
+
+def is_first(of_worker: bool = False) -> bool:
+  """Returns whether this replica adds the noise: for all, or for its worker."""
+  if number() == 1:
+    return True
+  context = tf.distribute.get_replica_context()
+  index = None if context is None else (
+      tf.get_static_value(context.replica_id_in_sync_group))
+  if index is None:
+    raise ValueError(
+        'Expected a private step inside strategy.run, got one outside of it, or of a '
+        'strategy that traces all replicas at once; train by fit.')
+  return int(index) % (shares().here if of_worker else number()) == 0
+
+
+def widened(sums: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+  """Returns a replica's sums ready for noise: float64, or unchanged on one replica.
+
+  Rounded shares would show bits of other replicas' shares below those of the noise.
+  """
+  return list(sums) if number() == 1 else [tf.cast(each, tf.float64) for each in sums]
+
+
+def summed(shares: Sequence[tf.Tensor], like: Sequence[Any],
+           rounded: Callable[..., tf.Tensor] = tf.cast) -> list[tf.Tensor]:
+  """Returns the sums of `shares` over all replicas, bit-identical on each.
+
+  Shares are float64, and are returned unchanged on one replica. Totals are rounded
+  once, to the dtypes of `like`, by `rounded(total, dtype=...)`.
+  """
+  if number() == 1:
+    return list(shares)
+  totals = tf.distribute.get_replica_context().all_reduce(
+      tf.distribute.ReduceOp.SUM, list(shares))
+  return [rounded(total, dtype=each.dtype) for total, each in zip(totals, like)]
+
+
+def gathered(tensor: tf.Tensor) -> tf.Tensor:
+  """Returns the rows of all replicas in order; to be called on each replica."""
+  return tf.distribute.get_replica_context().all_gather(tensor, axis=0)
+
+
+def once(function: Callable[..., Any], *values: tf.Tensor) -> Any:
+  """Calls `function` once in each process and returns its result on all replicas.
+
+  `function` takes, for each value, the list of the values on this process's replicas.
+  Variables that it assigns are assigned on all of these replicas.
+  """
+  if number() == 1:
+    return function(*([value] for value in values))
+
+  def merged(strategy: tf.distribute.Strategy, *held: Any) -> Any:
+    return function(*(list(strategy.experimental_local_results(value))
+                      for value in held))
+
+  return tf.distribute.get_replica_context().merge_call(merged, args=values)
+
+
+def distributed(dataset: tf.data.Dataset, strategy: Any) -> Any:
+  """Returns a dataset whose elements go to this process's replicas in turn.
+
+  The infinite `dataset` has one element per replica and step.
+  """
+  return strategy.distribute_datasets_from_function(lambda _: dataset)

@@ -1,0 +1,160 @@
+"""Agreement of the workers of a distributed `fit`, before it and before each step.
+
+TensorFlow sums the contributions of all workers. The sum is one private release only if
+all workers mean one batch of one scheme, counted once, so differing messages raise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.data.sampled_batches import SampledBatches
+from tfcactus.keras.distribution import replicas
+from tfcactus.keras.ledger.counts import Counts
+from tfcactus.keras.ledger.record import Record
+
+_ROOM = 2048
+"""Length of a worker's message: bytes of JSON, padded with zeros."""
+
+
+def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) -> Counts:
+  """Agrees on a `fit` of `batches` with all workers; returns the merged past counts.
+
+  Every worker has to call this function. Raises ValueError, naming the difference.
+  Unseeded batches of all examples draw from a key that the chief sends.
+  """
+  strategy, known = model.distribute_strategy, record.catch_up()
+  if replicas.workers(strategy) == 1:
+    _check_whole(batches)
+    return known
+  if not isinstance(batches, SampledBatches):
+    _exchanged(strategy, {'batches': type(batches).__name__, 'dealt': True})
+    raise ValueError(_DEALT.format(type(batches).__name__))
+  secret = os.urandom(32).hex() if replicas.worker(strategy) == 0 else ''
+  told = _exchanged(strategy, {
+      'plan': plan_number, 'batches': type(batches).__name__,
+      'scheme': repr(batches.scheme), 'steps_per_epoch': batches.steps_per_epoch,
+      'seeded': batches.seeded, 'part_of': batches.part_of,
+      'split_noise': model.split_noise,
+      'weights': int(record.weights.digest(model.inner.weights)) if (
+          model.inner.built) else 0,
+      'size': batches.size, 'data': batches.fingerprint(), 'known': list(known),
+      'secret': secret})
+  for each in told:
+    if 'dealt' in each:
+      raise ValueError(_DEALT.format(each['batches']))
+  for name in ('plan', 'batches', 'scheme', 'steps_per_epoch', 'seeded', 'part_of',
+               'split_noise', 'weights'):
+    _check_same(name, [each[name] for each in told])
+  _check_data(batches, told)
+  if batches.part_of is None and not batches.seeded:
+    batches.share(bytes.fromhex(told[0]['secret']))
+  for each in told:
+    known = known.merged(Counts(*each['known']))
+  return known
+
+
+_DEALT = (
+    'Expected fit(PoissonBatches(...)), or other batches of tfcactus.keras, on each of '
+    'several workers, got {}: Keras would have each worker choose batches of its own, '
+    'and an example could be in one step several times.')
+
+
+def _check_whole(batches: Any) -> None:
+  """Raises ValueError if the only worker holds just a part of the examples."""
+  part_of = getattr(batches, 'part_of', None)
+  if part_of is not None and part_of != batches.size:
+    raise ValueError(
+        f'Expected all part_of={part_of} examples with one worker, got a part of '
+        f'{batches.size}; part_of is for workers of a MultiWorkerMirroredStrategy.')
+
+
+def _check_same(name: str, values: list[Any]) -> None:
+  if any(value != values[0] for value in values):
+    raise ValueError(
+        f'Expected all workers to begin with the same {_WORDS.get(name, name)}, got '
+        f'{", ".join(map(repr, values))} (by worker). Run the same program on each.')
+
+
+_WORDS = {'plan': 'plan', 'batches': 'kind of batches', 'scheme': 'sampling scheme',
+          'weights': 'weights (load the same file on each)'}
+
+
+def _check_data(batches: SampledBatches, told: list[dict[str, Any]]) -> None:
+  """Raises ValueError unless workers hold equal data, or parts that make up one set."""
+  sizes, prints = ([each[name] for each in told] for name in ('size', 'data'))
+  if batches.part_of is None:
+    if len(set(zip(sizes, prints))) > 1:
+      raise ValueError(
+          'Expected the same examples in the same order on all workers, of which each '
+          f'takes its share of a batch, got others (of lengths {sizes}). Give all of '
+          'them to each worker; or each its own part, PoissonBatches(part, ..., '
+          'part_of=number of all).')
+  elif sum(sizes) != batches.part_of:
+    raise ValueError(
+        f'Expected parts that make up part_of={batches.part_of} examples, got parts of '
+        f'{sizes}, which are {sum(sizes)}.')
+  elif len(set(prints)) < len(prints):
+    raise ValueError(
+        'Expected another part of the examples on each worker, got the same on '
+        'several: an example in two parts would count twice. Split them by the '
+        "worker's number, such as x[worker::workers].")
+
+
+def _exchanged(strategy: tf.distribute.Strategy, message: dict[str, Any]
+              ) -> list[dict[str, Any]]:
+  """Returns the messages of all workers, in the workers' order."""
+  data = np.frombuffer(json.dumps(message).encode(), np.uint8)
+  if data.size > _ROOM:
+    raise ValueError(f'Expected a message of at most {_ROOM} bytes, got {data.size}.')
+  padded = np.pad(data, (0, _ROOM - data.size)).astype(np.int32)[None]
+
+  @tf.function(autograph=False)
+  def gather() -> Any:
+    return strategy.run(lambda: replicas.gathered(tf.constant(padded)))
+
+  rows = strategy.experimental_local_results(gather())[0].numpy()
+  here = replicas.number(strategy) // replicas.workers(strategy)
+  return [json.loads(bytes(row[row > 0].astype(np.uint8))) for row in rows[::here]]
+
+
+class StepAgreement:
+  """Agreement of workers to take a step only if all count the step in the same way."""
+
+  def __init__(self) -> None:
+    self._failure: BaseException | None = None
+
+  def failed(self, error: BaseException) -> None:
+    """Keeps this worker's counting error until all workers have been told."""
+    self._failure = error
+
+  def confirmed(self, told: tf.Tensor) -> tf.Tensor:
+    """Returns `told` if all workers give equal numbers; else running the op fails.
+
+    `told` is int64, shape (n,); its first number is zero where counting failed.
+    """
+    return tf.ensure_shape(tf.numpy_function(
+        self._confirm, [told, replicas.gathered(told[None])], tf.int64), told.shape)
+
+  def _confirm(self, told: np.ndarray, all_told: np.ndarray) -> np.ndarray:
+    failure, self._failure = self._failure, None
+    if failure is not None:  # TensorFlow drops the messages of some error types.
+      raise RuntimeError(
+          f'Expected to count this step, got {failure} No worker has released anything '
+          'of it.') from failure
+    if not all_told[:, 0].all():
+      raise RuntimeError(
+          'Expected every worker to count this step, got another that could not; see '
+          'its own error. No worker has released anything of the step.')
+    if (all_told != told).any():
+      raise RuntimeError(
+          'Expected all workers to train on the same batch, chosen in the same way, '
+          'and to count it likewise, got others; nothing of the step was released. '
+          'Run the same program on each, and train by fit alone.')
+    return told

@@ -1,0 +1,1 @@
+"""Random bits, seeds and noise inside TensorFlow graphs."""

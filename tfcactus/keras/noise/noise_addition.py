@@ -1,0 +1,275 @@
+"""Noise sampling inside TensorFlow graphs, in float64 and with full tails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus import _checks, noise as noise_lib
+from tfcactus.keras.compat import precision
+from tfcactus.keras.distribution import replicas
+from tfcactus.keras.noise import random_bits
+from tfcactus.randomness import SystemRandom
+
+TOGETHER = 2**21
+"""Coordinates up to which the noise of a sum is drawn at once: 16 MB."""
+
+_CHUNK = 2**15
+
+_DIGITS = {tf.float64: 51, tf.float32: 22, tf.float16: 9, tf.bfloat16: 6}
+"""1 - 2^-digits times a number is below the number by more than rounding."""
+
+
+class NoiseSampler:
+  """Sampler of noise for a sum of vectors of sensitivity one.
+
+  Works eagerly and inside `tf.function`, but not under XLA. It calls the noise's own
+  `sample`, the one of tests and releases, in float64 and with full tails.
+  (`tf.random.normal` stops at 5.68 standard deviations; that cut would cost delta.)
+
+  The random bits come from AES-256 in counter mode under a key from the operating
+  system, fresh for each sampler and each forked process, and never saved. With a seed
+  the key is made of the seed: draws repeat, and whoever knows the seed can subtract
+  the noise. Use a seed for experiments only.
+
+  A sampler proves nothing about privacy: scalar noise is drawn independently for each
+  coordinate, whatever the shape. `PrivacyPlan` and `TableNoiseQuery` check validity.
+
+  Attributes:
+    noise: The distribution of the noise.
+    dim: Number of coordinates of a draw, or None if it may vary.
+    seeded: Whether the draws repeat.
+  """
+
+  def __init__(self, noise: noise_lib.Noise, dim: int | None = None,
+               seed: int | None = None, purpose: str = 'noise'):
+    """Initialises the sampler.
+
+    Args:
+      noise: Any noise of this library.
+      dim: Number of coordinates of each draw; checked at each draw.
+      seed: An integer of at least zero for repeatable experiments, or None.
+      purpose: Label of the draws; samplers of one seed differ by it.
+
+    Raises:
+      ValueError: if an argument is invalid or `dim` is not the table's.
+    """
+    if not isinstance(noise, noise_lib.Noise):
+      noise_lib.check(noise)
+    self.noise = noise
+    self.dim = None if dim is None else _checks.integer('dim', dim, 1)
+    self.seeded = seed is not None
+    if seed is not None:
+      _checks.integer('seed', seed, 0)
+    self._rng = SystemRandom(seed, purpose)
+    if noise.dim not in (None, 1):
+      if self.dim not in (None, noise.dim):
+        raise ValueError(
+            f'Expected dim={noise.dim}, the dimension of the radial table, got '
+            f'dim={self.dim}.')
+      self.dim = noise.dim
+
+  def draw(self, size: int, place: tf.Tensor | None = None) -> tf.Tensor:
+    """Draws one noise vector.
+
+    Args:
+      size: Number of coordinates.
+      place: Position of the step's batch; used by correlated noise only.
+
+    Returns:
+      float64, shape (size,), in units of sensitivity.
+
+    Raises:
+      ValueError: if `size` is not the sampler's dimension.
+    """
+    size = self._checked(size)
+    if not self.noise.noise_multiplier:
+      return tf.zeros([size], tf.float64)
+    return random_bits.drawn(
+        lambda *numbers: self._sample(size, *numbers), size, tf.float64,
+        *self._numbers(place))
+
+  def _checked(self, size: int) -> int:
+    size = _checks.integer('size', size, 1)
+    if self.dim not in (None, size):
+      raise ValueError(
+          f'Expected {self.dim} coordinates in total, as {self.noise!r} was '
+          f'built for, got {size}.')
+    return size
+
+  def _numbers(self, place: tf.Tensor | None) -> list[tf.Tensor]:
+    """Returns the numbers of a batch's position that `_sample` takes."""
+    del place
+    return []
+
+  def _sample(self, size: int, *numbers: np.ndarray) -> np.ndarray:
+    """Draws noise, float64, shape (size,), as an array that the caller may change."""
+    del numbers
+    return self.noise.sample_vector(self._rng, size)
+
+  def __call__(self, template: Any, scale: Any = 1.0,
+               place: tf.Tensor | None = None) -> Any:
+    """Draws noise in the structure of `template`, jointly over all its parts.
+
+    Args:
+      template: One shape (a tuple or list of ints, or a `TensorShape`), or a
+        nested structure of tensors, variables, arrays or `TensorSpec`s.
+      scale: Multiplies the draw; the sensitivity (clipping norm) of the sum.
+      place: As for `draw`.
+
+    Returns:
+      Noise in the structure, shapes and dtypes of `template` (float64 for a bare
+      shape), computed in float64.
+
+    Raises:
+      ValueError: if a shape is not fully known or the size is not `dim`.
+    """
+    if _is_shape(template):
+      template = tf.TensorSpec(template, tf.float64)
+    parts = tf.nest.flatten(template)
+    shapes = [_static_shape(part) for part in parts]
+    sizes = [math.prod(shape) for shape in shapes]
+    scale = exact(scale)
+    flat = self.draw(sum(sizes), place) * scale
+    pieces = tf.split(flat, sizes) if len(sizes) > 1 else [flat]
+    return tf.nest.pack_sequence_as(template, [
+        self._cast(tf.reshape(piece, shape), part.dtype, scale)
+        for piece, shape, part in zip(pieces, shapes, parts)
+    ])
+
+  def add_to(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
+             place: tf.Tensor | None = None,
+             dtypes: Sequence[tf.DType] | None = None) -> list[tf.Tensor]:
+    """Adds one draw, in float64, to a vector given in parts.
+
+    On one replica the noisy sum is final: rounded to the `precision.grid` of its
+    `spread`, then to its dtype. With several replicas it is a share that
+    `replicas.summed` adds and rounds.
+
+    Args:
+      sums: The parts.
+      scale: Multiplies the draw; the sensitivity (clipping norm) of the sum.
+      place: As for `draw`.
+      dtypes: Dtypes of the noisy parts; None for the dtypes of `sums`.
+
+    Returns:
+      The noisy parts in the shapes of `sums`.
+    """
+    kept = [part.dtype for part in sums] if dtypes is None else dtypes
+    dtypes = [tf.as_dtype(dtype) for dtype in kept]
+    if not self.noise.noise_multiplier:
+      return [tf.cast(part, dtype) for part, dtype in zip(sums, dtypes)]
+    scale = exact(scale)
+    if self._part_by_part(sums):
+      found: list[tf.Tensor] = []
+      for part, dtype in zip(sums, dtypes):
+        # In sequence, so that memory holds one draw at a time.
+        with tf.control_dependencies(found[-1:]):
+          found += self._added([part], [dtype], scale, place)
+      return found
+    return self._added(sums, dtypes, scale, place)
+
+  def spread(self, scale: tf.Tensor) -> tf.Tensor:
+    """Returns the larger of the sensitivity and the noise's standard deviation.
+
+    Noisy sums are rounded to its `precision.grid`: float64 noise is too coarse for a
+    grid that is made for much less noise. `scale` is as for `add_to`.
+    """
+    return exact(scale) * max(1.0, self.noise.noise_multiplier)
+
+  def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
+    """Returns whether many coordinates are drawn, independently of each other."""
+    return _size(sums) > TOGETHER and self.noise.dim in (None, 1) and self.dim is None
+
+  def _added(self, sums: Sequence[tf.Tensor], dtypes: Sequence[tf.DType],
+             scale: tf.Tensor, place: tf.Tensor | None) -> list[tf.Tensor]:
+    self._checked(_size(sums))
+    # NumPy computes in full precision; half precision is rounded to afterwards.
+    wide = [part if part.dtype in (tf.float32, tf.float64) else
+            tf.cast(part, tf.float64) for part in sums]
+    made = [dtype if dtype in (tf.float32, tf.float64) else tf.float64
+            for dtype in dtypes]
+    step = precision.grid(self.spread(scale)) if replicas.number() == 1 else (
+        tf.zeros([], tf.float64))
+    noisy = random_bits.changed(
+        functools.partial(self._noisy, [dtype.as_numpy_dtype for dtype in made]),
+        wide, made, scale, step, *self._numbers(place))
+    return [tf.cast(each, dtype) for each, dtype in zip(noisy, dtypes)]
+
+  def _noisy(self, dtypes: Sequence[type], sums: Sequence[np.ndarray],
+             scale: np.ndarray, step: np.ndarray, *numbers: np.ndarray
+            ) -> list[np.ndarray]:
+    """Adds scaled noise in pieces that stay in a core's cache; leaves `sums` unchanged.
+
+    `step` is the grid to round noisy sums to, a power of two, or 0 for none.
+    """
+    # Checked at run time: options set later rewrite functions traced earlier.
+    precision.check_graphs_are_as_written()
+    noise = self._sample(sum(part.size for part in sums), *numbers)
+    ends = np.cumsum([part.size for part in sums])[:-1]
+    found: list[np.ndarray] = []
+    for part, dtype, extra in zip(sums, dtypes, np.split(noise, ends)):
+      found.append(np.empty(part.shape, dtype))
+      given, made = part.reshape(-1), found[-1].reshape(-1)
+      for start in range(0, part.size, _CHUNK):
+        piece = extra[start:start + _CHUNK] * scale
+        if not math.isinf(self.noise.range):
+          end = self.noise.range * abs(scale)
+          np.clip(piece, -end, end, out=piece)
+        with np.errstate(over='ignore', invalid='ignore'):
+          # Unrounded noise is added: rounded noise would lie on a coarser grid.
+          piece += given[start:start + _CHUNK]
+          if step:
+            piece *= 1 / step
+            piece = np.rint(piece, out=piece)
+            piece *= step
+          made[start:start + _CHUNK] = piece
+    return found
+
+  def _cast(self, noise: tf.Tensor, dtype: tf.DType, scale: tf.Tensor
+            ) -> tf.Tensor:
+    """Casts to `dtype` without rounding beyond the range of a bounded table."""
+    limit = self.noise.range
+    if math.isinf(limit):
+      return tf.cast(noise, dtype)
+    end = limit * tf.abs(scale)
+    nearest = tf.cast(end, dtype)
+    below = nearest * tf.cast(1 - 2.0**-_DIGITS[tf.as_dtype(dtype)], dtype)
+    largest = tf.where(tf.cast(nearest, tf.float64) > end, below, nearest)
+    return tf.clip_by_value(tf.cast(noise, dtype), -largest, largest)
+
+
+def exact(scale: Any) -> tf.Tensor:
+  """Returns a scale in float64; `tf.cast` would take a Python float through float32."""
+  return (tf.constant(scale, tf.float64) if isinstance(scale, float) else
+          tf.cast(scale, tf.float64))
+
+
+def _is_shape(template: Any) -> bool:
+  if isinstance(template, tf.TensorShape):
+    return True
+  return isinstance(template, (tuple, list)) and all(
+      isinstance(entry, (int, np.integer)) for entry in template)
+
+
+def _size(parts: Sequence[tf.Tensor]) -> int:
+  """Returns the total number of coordinates of tensors."""
+  return sum(math.prod(_static_shape(part)) for part in parts)
+
+
+def _static_shape(part: tf.Tensor) -> list[int]:
+  if not hasattr(part, 'dtype') or not hasattr(part, 'shape'):
+    raise ValueError(
+        'Expected template to hold tensors, arrays or TensorSpecs, got '
+        f'{part!r}.')
+  shape = tf.TensorShape(part.shape)
+  if not shape.is_fully_defined():
+    raise ValueError(
+        f'Expected shapes that are fully known, got {shape}; noise is drawn '
+        'for model variables, whose shapes are fixed.')
+  return shape.as_list()

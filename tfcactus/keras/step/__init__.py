@@ -1,0 +1,1 @@
+"""One private step of a wrapped model."""

@@ -1,0 +1,185 @@
+"""One private training step: checks, clips, sums and adds noise."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from tfcactus import _checks
+from tfcactus.keras.checks import own_training, state_writes, whole_model
+from tfcactus.keras.checks.example_losses import LossFn
+from tfcactus.keras.compat import precision
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.distribution import replicas
+from tfcactus.keras.gradients import (
+  clipping as clipping_lib,
+  engine as engine_lib,
+  layer_routes,
+  physical_batch,
+)
+from tfcactus.keras.noise import example_seeds
+from tfcactus.keras.step import clip_norm, step_noise, weight_penalties
+from tfcactus.plan import PrivacyPlan
+
+
+class Step:
+  """A private training step: noisy averages of a model's clipped per-example gradients.
+
+  Attributes:
+    rows: Physical batch size; None until `check`, unless given.
+    engine: 'auto' or 'vectorized'.
+    clipping: 'flat', 'per_layer' or 'automatic'.
+    views: Number of passes of each example through the model.
+    norm: The `ClipNorm`.
+    seeded: Whether the noise repeats.
+    split_noise: Whether each worker adds a share of the noise.
+    condition: Condition of the guarantee if noise is split, a sentence or ''.
+    outputs: `TensorSpec`s of the model's outputs; None until `check`.
+  """
+
+  def __init__(self, model: keras.Model, plan: PrivacyPlan, seed: int | None,
+               rows: int | None, engine: str, clipping: str, views: int = 1,
+               split_noise: bool = False):
+    """Initialises the step; arguments as for `PrivateModel`."""
+    own_training.check_own_training(model)
+    self._model = model
+    self._plan = plan
+    self._replicas = replicas.number()
+    self._given_rows = self.rows = None if rows is None else (
+        _checks.integer('physical_batch_size', rows, 1))
+    self._settled: layer_routes.Routes | None = None
+    self.clipping = clipping_lib.check_kind(clipping)
+    if engine not in ('auto', 'vectorized'):
+      raise ValueError(
+          f"Expected engine 'auto' or 'vectorized', got engine={engine!r}.")
+    self.engine = engine
+    self.views = _checks.integer('augmentation_multiplicity', views, 1)
+    if plan.adaptive_clipping is not None and clipping != 'flat':
+      raise ValueError(
+          "Expected clipping='flat' with a plan of adaptive_clipping, whose "
+          f'count is that of whole gradients, got clipping={clipping!r}.')
+    self.norm = clip_norm.ClipNorm(plan)
+    if not isinstance(split_noise, bool):
+      raise ValueError(
+          f'Expected split_noise to be True or False, got {split_noise!r}.')
+    self.split_noise = split_noise
+    self._sampler = step_noise.share_sampler(plan, seed) if split_noise else (
+        step_noise.sampler(plan, seed))
+    self.condition = step_noise.condition(plan) if split_noise else ''
+    self.seeded = self._sampler.seeded
+    self._keys = example_seeds.Keys(seed)
+    self.outputs: Any = None
+
+  def routes(self) -> layer_routes.Routes:
+    """Returns how each layer computes gradients, given the layer's current state."""
+    settled = self._settled
+    if settled is not None and settled.holds_for(self._model):
+      return settled
+    return layer_routes.routes(self._model, self.engine == 'vectorized')
+
+  def check(self) -> None:
+    """Checks the built model and settles the physical batch; ValueError if refused.
+
+    Checks once, here, that the model writes no variables. The engine checks each trace.
+    """
+    whole_model.check_layers(self._model, half=True, losses=True)
+    whole_model.check_texts(self._model)
+    precision.check_graphs_are_as_written()
+    if self.outputs is None:
+      outputs = state_writes.check_no_writes(self._model)
+      self.outputs = tf.nest.map_structure(_spec, outputs)
+    self._check_vector()
+    self.rows = self._rows_by(self.routes())
+
+  def _rows_by(self, routes: layer_routes.Routes) -> int:
+    return self._given_rows or physical_batch.physical_rows(
+        _usual_draw(self._plan, self._replicas), self._model, routes, self.views)
+
+  def _check_vector(self) -> None:
+    """Checks that the noise protects the gradient of the whole model."""
+    dim = sum(math.prod(v.shape) for v in self._model.trainable_variables)
+    if dim == 0:
+      raise ValueError(
+          f'Expected a model with trainable variables, got '
+          f'{self._model.name!r} with none.')
+    self._plan.check_vector(dim)
+
+  def shaped(self, x: Any, y: Any) -> Any:
+    """Checks a batch while the step is traced; returns `x` in the model's input shape.
+
+    Data from generators have no static shape. Raises ValueError if tensors are not
+    dense, or of unknown rank.
+    """
+    given = tf.nest.flatten(x if y is None else (x, y))
+    for each in given:
+      if not isinstance(each, tf.Tensor):
+        raise ValueError(
+            'Expected inputs and targets as dense tensors, in which each row is an '
+            f'example, got {type(each).__name__}; make ragged and sparse ones '
+            'dense before: to_tensor(), tf.sparse.to_dense().')
+    shape = getattr(self._model, 'input_shape', None) if (
+        self._model.built) else None
+    if tf.is_tensor(x) and isinstance(shape, tuple):
+      # Without the batch size, which a Sequential remembers from its first input.
+      x = tf.ensure_shape(x, (None,) + shape[1:])
+    if any(each.shape.rank is None for each in given):
+      raise ValueError(
+          'Expected inputs and targets of known rank, got unknown shapes; call '
+          'compile() again before data of another shape, and give generators '
+          'an output_signature.')
+    return x
+
+  def run(self, x: Any, y: Any, weights: tf.Tensor,
+          compute_loss: LossFn, place: tf.Tensor
+         ) -> tuple[list[tf.Tensor], engine_lib.BatchResult, tf.Tensor]:
+    """Clips, sums, adds noise, averages, and adds gradients of weight penalties.
+
+    Averages divide by the plan's expected batch size. `weights` are zero for padding,
+    of shape (batch,) or that of the losses; `place` is the batch's position, from
+    `ModelLedger.count_step`.
+
+    Returns:
+      (averages to apply, in the shape of each variable; the `BatchResult`; the
+      penalty of weight regularizers, a part of the loss).
+    """
+    self._settled = None  # The model may have been compiled with another loss.
+    routes = self.routes()
+    engine = engine_lib.Engine(
+        self._model, compute_loss, self._rows_by(routes), routes, self.clipping,
+        self._keys, self._rows_by, self.outputs, self.views)
+    batch = engine.run(x, y, weights, self.norm.value())
+    self.rows = engine.rows
+    self._settled = engine.routes
+    release, scale = self.norm.release(batch)
+    self._check_vector()
+    # Dtypes of the variables, and of the count released with their sums.
+    like = [*self._model.trainable_variables, *release[len(batch.sums):]]
+    # One replica (of each worker, if noise is split) adds noise before replicas sum.
+    if replicas.is_first(of_worker=self.split_noise):
+      release = self._sampler.add_to(release, scale, place, (
+          [each.dtype for each in like] if replicas.number() == 1 else None))
+    sums = self.norm.move(replicas.summed(
+        release, like,
+        functools.partial(precision.released, scale=self._sampler.spread(scale))))
+    averages = [total / self._plan.expected_batch_size for total in sums]
+    penalty, gradients = weight_penalties.penalty(self._model)
+    return [average if more is None else average + tf.cast(more, average.dtype)
+            for average, more in zip(averages, gradients)], batch, penalty
+
+
+def _spec(output: Any) -> Any:
+  """Returns the TensorSpec of an output; ValueError unless it has a row per example."""
+  if not isinstance(output, tf.Tensor) or output.shape.rank == 0:
+    raise ValueError(
+        'Expected a model whose outputs have a row for each example, got '
+        f'{output!r} among them; return it in shape (batch, ...).')
+  return tf.TensorSpec(output.shape, output.dtype)
+
+
+def _usual_draw(plan: PrivacyPlan, parts: int) -> float:
+  """Returns a size that most shares of a batch stay below: mean and two stddevs."""
+  expected = plan.expected_batch_size / parts
+  return expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))

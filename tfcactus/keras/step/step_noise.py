@@ -1,0 +1,127 @@
+"""Noise of a step: correlated over steps (BandMF, DP-FTRL), or in workers' shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import math
+import threading
+from typing import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus import _format, correlated
+from tfcactus.keras.data.batch_marks import Place
+from tfcactus.keras.distribution import replicas
+from tfcactus.keras.noise import noise_addition
+from tfcactus.keras.noise.noise_addition import NoiseSampler
+from tfcactus.noise import Gaussian, Noise
+from tfcactus.plan import PrivacyPlan
+
+_REPLAYED_FROM = 2**24
+"""Coordinates from which earlier draws are redrawn rather than kept: 128 MB."""
+
+
+class CorrelatedSampler(NoiseSampler):
+  """Sampler of noise correlated over successive steps by a strategy.
+
+  Earlier draws that it keeps are secret and never saved: whoever has them can subtract
+  noise. So noise begins anew in a process that resumes a run, where a batch does not
+  directly follow the last one of a `fit`, and where other weights are trained. Earlier
+  columns of the strategy then end early, which increases no column's norm.
+  """
+
+  def __init__(self, noise: Noise, strategy: correlated.Strategy,
+               seed: int | None = None):
+    """Initialises the sampler; `noise` is Gaussian."""
+    super().__init__(noise, seed=seed)
+    self._strategy = strategy
+    self._rows = strategy.rows()
+    self._before: Place | None = None
+    self._size = 0
+    self._position = 0
+    self._lock = threading.Lock()
+
+  def _numbers(self, place: tf.Tensor | None) -> list[tf.Tensor]:
+    if place is None:
+      raise ValueError('Expected noise that is correlated over steps within a step.')
+    return [place]
+
+  def _sample(self, size: int, *numbers: np.ndarray) -> np.ndarray:
+    return self._next(Place.of(numbers[0]), size)
+
+  def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
+    return False  # A row of the strategy covers all parts.
+
+  def _next(self, place: Place | None, size: int) -> np.ndarray:
+    """Returns the noise of the step at `place`; restarts unless it follows the last."""
+    with self._lock:
+      before, self._before = self._before, place
+      if place is None or not place.follows(before) or size != self._size:
+        self._rows.restart()
+      replay = None
+      if self._strategy.replays and size >= _REPLAYED_FROM:
+        replay = self._replay(self._position, size)
+      self._size, self._position = size, self._rng.position
+      return self._rows.next(lambda: self.noise.sample_vector(self._rng, size), replay)
+
+  def _replay(self, position: int, size: int) -> Callable[[], np.ndarray]:
+    """Returns a function that repeats the previous draw."""
+    return lambda: self.noise.sample_vector(self._rng.replayed(position), size)
+
+
+def sampler(plan: PrivacyPlan, seed: int | None) -> NoiseSampler:
+  """Returns the sampler of a plan's noise."""
+  if plan.strategy is None or plan.strategy.bands == 1:
+    return NoiseSampler(plan.noise, seed=seed)
+  return CorrelatedSampler(plan.noise, plan.strategy, seed)
+
+
+class ShareSampler(NoiseSampler):
+  """Sampler of one worker's share: a Gaussian of the variance divided by all workers.
+
+  Independent Gaussians add up to a Gaussian whose variance is the sum of theirs. No
+  other noise of this library is a sum of shares of its kind.
+  """
+
+  def __init__(self, noise: Gaussian, worker: int, workers: int,
+               seed: int | None = None):
+    """Initialises the sampler of a worker; `noise` is that of the sum of all shares."""
+    super().__init__(noise, seed=seed, purpose=f'noise of worker {worker}')
+    # Rounded up, so that the variances never add up to less than the whole.
+    self._part = math.sqrt(1 / workers) * (1 + 2.0**-50)
+
+  def add_to(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
+             place: tf.Tensor | None = None,
+             dtypes: Sequence[tf.DType] | None = None) -> list[tf.Tensor]:
+    """Adds this worker's share of the noise; arguments as for `NoiseSampler.add_to`."""
+    return super().add_to(
+        sums, noise_addition.exact(scale) * self._part, place, dtypes)
+
+
+def share_sampler(plan: PrivacyPlan, seed: int | None) -> NoiseSampler:
+  """Returns the sampler of this worker's share of a plan's noise.
+
+  Raises ValueError unless the noise is Gaussian and independent over steps.
+  """
+  if plan.strategy is not None or not isinstance(plan.noise, Gaussian):
+    found = 'noise correlated over steps' if plan.strategy is not None else (
+        repr(plan.noise))
+    raise ValueError(
+        'Expected split_noise=True with a plan of Gaussian noise and without '
+        f'correlation, got {found}: only Gaussians add up to a Gaussian, and the chief '
+        'alone keeps earlier draws. Leave split_noise out, and the chief draws all.')
+  return ShareSampler(plan.noise, replicas.worker(), replicas.workers(), seed)
+
+
+def condition(plan: PrivacyPlan) -> str:
+  """States in a sentence what workers learn of each other; '' for one worker."""
+  workers, whole = replicas.workers(), plan.noise.noise_multiplier
+  if workers == 1:
+    return ''
+  others, own = (whole * math.sqrt(part / workers) for part in (workers - 1, 1))
+  return (
+      f'The noise is the sum of shares of {workers} workers: one that takes its own '
+      f'off is left with a noise multiplier of {_format.lower(others)}, and whoever '
+      'sees what one worker sends, as its neighbours do, with '
+      f'{_format.lower(own)} over that worker\'s examples.')

@@ -1,0 +1,1 @@
+"""Statements of the five papers that training and accounting do not need."""
