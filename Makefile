@@ -4,7 +4,7 @@
 # and the reference into build/website; `make docs ARGS=--serve` shows it. `make tour`
 # runs docs/tour.md; with ARGS=--write it puts outputs and pictures there.
 
-.PHONY: train test test-slow test-matrix lint docs tour clean
+.PHONY: train test test-all test-slow test-matrix lint docs tour clean
 .DEFAULT_GOAL := test
 
 # TensorFlow Privacy asks for Python 3.9 to 3.11; where there is only a later
@@ -28,6 +28,10 @@ test: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/python -m docs.website
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
+
+# With every case of each class; `make test` has representatives.
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -m 'not slow' $(WORKERS) --durations=100 $(ARGS)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(WORKERS) $(ARGS)
