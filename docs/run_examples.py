@@ -86,12 +86,13 @@ def run(notebook: Any, parameters: Mapping[str, Any] | None = None) -> Any:
   with tempfile.TemporaryDirectory() as folder:
     nbclient.NotebookClient(
         executed, timeout=None, kernel_name='python3', record_timing=False,
-        coalesce_streams=True, resources={'metadata': {'path': folder}}).execute(
+        startup_timeout=600, coalesce_streams=True,
+        resources={'metadata': {'path': folder}}).execute(
             env={'TF_CPP_MIN_LOG_LEVEL': '3', **os.environ,
                  'PYTHONPATH': os.pathsep.join(paths)})
     _clean(executed)
     text = outputs_of(executed)
-  for place in {folder, str(ROOT), str(pathlib.Path.home()), sys.prefix}:
+  for place in {folder, str(ROOT), str(pathlib.Path.home()), sys.prefix} - {'/'}:
     if place in text:
       raise ValueError(f'Expected outputs without directories of this machine, got '
                        f'{place!r} in them.')
