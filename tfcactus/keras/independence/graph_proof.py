@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import (
-  Callable,
-)
+from typing import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +20,7 @@ from tfcactus.keras.independence.dependence import (
   Dependence,
   Node,
   NotRowWise,
+  SeedUses,
   UNIFORM,
   unknown,
   Value,
@@ -29,7 +28,7 @@ from tfcactus.keras.independence.dependence import (
 
 
 def analyse(graph: tf.Graph, inputs: dict[str, Value], outputs: Sequence[tf.Tensor],
-            draws: draws_lib.Draws | None = None) -> list[Value]:
+            draws: SeedUses | None = None) -> list[Value]:
   """Returns abstract values of the outputs of a `FuncGraph`.
 
   `inputs` has the values of the graph's inputs by tensor name. Captured tensors are
@@ -85,7 +84,7 @@ def needed(outputs: Sequence[tf.Tensor], known: Container[str]
 
 
 def _evaluate(op: tf.Operation, values: Sequence[Value],
-              draws: draws_lib.Draws | None) -> list[Value]:
+              draws: SeedUses | None) -> list[Value]:
   """Returns the values of an operation's outputs."""
   node = Node(op, values, draws)
   worst = max(values, key=lambda value: value.dependence, default=CONSTANT)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 import contextlib
 import os
-from typing import (
-  Any,
-)
+from typing import Any
 
 import numpy as np
 import tensorflow as tf

@@ -29,11 +29,18 @@ from tfcactus.keras.gradients.layers.prelu import PReLURule
 from tfcactus.keras.gradients.layers.recurrent import RecurrentRule
 from tfcactus.keras.gradients.layers.reversible_embedding import ReversibleEmbeddingRule
 from tfcactus.keras.gradients.layers.separable import SeparableConvRule
-from tfcactus.keras.gradients.layers.vectorized import VectorizedRule
 from tfcactus.keras.gradients.layers.wrappers import (
   BidirectionalRule,
   TimeDistributedRule,
 )
+
+
+def rule_for(layer: keras.layers.Layer) -> LayerRule | None:
+  """Returns the rule for layers of exactly this type, or None."""
+  composed = bool(getattr(layer, 'lora_enabled', False))
+  return next((rule for rule in RULES if type(layer) in rule.layer_types and
+               rule.composed == composed), None)
+
 
 RULES: tuple[LayerRule, ...] = (
     DenseRule(),
@@ -54,15 +61,5 @@ RULES: tuple[LayerRule, ...] = (
     LoraEmbeddingRule(),
     RecurrentRule(),
     BidirectionalRule(),
-    TimeDistributedRule(),
+    TimeDistributedRule(rule_for),
 )
-
-VECTORIZED = VectorizedRule()
-"""Rule for every layer without a rule of its own."""
-
-
-def rule_for(layer: keras.layers.Layer) -> LayerRule | None:
-  """Returns the rule for layers of exactly this type, or None."""
-  composed = bool(getattr(layer, 'lora_enabled', False))
-  return next((rule for rule in RULES if type(layer) in rule.layer_types and
-               rule.composed == composed), None)
