@@ -12,8 +12,7 @@ from tfcactus.keras.data.sampled_batches import SampledBatches
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.drop_in import trace_check
 from tfcactus.keras.ledger import counts, ledger as ledger_lib, lineage
-from tfcactus.keras.ledger.counts import Seeded
-from tfcactus.keras.ledger.record import Record
+from tfcactus.keras.ledger.counts import Record, Seeded
 from tfcactus.noise import Noise
 from tfcactus.plan import PrivacyPlan
 

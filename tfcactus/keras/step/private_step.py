@@ -139,7 +139,7 @@ class Step:
 
     Averages divide by the plan's expected batch size. `weights` are zero for padding,
     of shape (batch,) or that of the losses; `place` is the batch's position, from
-    `ModelLedger.count_step`.
+    `StepCounter.count_step`.
 
     Returns:
       (averages to apply, in the shape of each variable; the `BatchResult`; the
