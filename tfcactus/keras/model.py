@@ -11,7 +11,6 @@ from tfcactus.guarantee import Guarantee
 from tfcactus.keras import (
   budget,
   compile_arguments,
-  saved_model,
   serialization,
   training_logs,
 )
@@ -31,7 +30,7 @@ from tfcactus.relations import Relation
 
 
 @keras.saving.register_keras_serializable('tfcactus')
-class PrivateModel(Fixed, saved_model.SavedModel):
+class PrivateModel(Fixed, serialization.SavedModel):
   """A Keras model that trains an inner model privately and predicts as it does.
 
   Compile it with any Keras optimizer and any loss per example, and fit it on

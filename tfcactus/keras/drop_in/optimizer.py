@@ -15,11 +15,10 @@ from tfcactus.keras.compat import models, optimizers, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.distribution import devices, replicas
 from tfcactus.keras.drop_in import (
+  clipped_sums,
   ledger as drop_in_ledger,
-  loss_scaling,
   microbatches,
   operation_gradients,
-  tape_gradients,
 )
 from tfcactus.keras.drop_in.state import State
 from tfcactus.keras.ledger import ledger as ledger_lib, lineage
@@ -117,8 +116,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
         optimizer's.
     """
     if model.optimizer is not self:
-      loss_scaling.refuse(
-          f'it inside a {type(model.optimizer).__name__}')
+      _refuse_scaling(f'it inside a {type(model.optimizer).__name__}')
     plan = plan or self.plan
     if plan is None:
       raise ValueError(
@@ -153,7 +151,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
           'Expected tape with a loss that is a tensor, got None; use '
           'minimize(loss, var_list, tape=tape) or pass a callable.')
     self._check_replicas()
-    loss_scaling.check_unscaled(self)
+    check_unscaled(self)
     tape = tape if tape is not None else tf.GradientTape()
     with tape:
       if callable(loss):
@@ -164,7 +162,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
       var_list = var_list() if callable(var_list) else var_list
     var_list = tf.nest.flatten(var_list)
     sums, finite = operation_gradients.clipped_sums(
-        losses, var_list, self._clip(), lambda: tape_gradients.clipped_sums(
+        losses, var_list, self._clip(), lambda: clipped_sums.by_tape(
             losses.of_microbatches, var_list, tape, self._clip()), tape)
     self._private.note_finite(finite)
     self._private.ready = True
@@ -206,13 +204,13 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def _check_ready(self) -> None:
     """Raises ValueError for gradients that this optimizer did not make."""
     if not self._private.ready:
-      loss_scaling.check_unscaled(self)
+      check_unscaled(self)
       raise ValueError(
           'Expected gradients from minimize() of this optimizer, got others: '
           'gradients of a tape are neither clipped nor noisy. Call '
           'minimize(loss_per_example, variables, tape=tape), or use '
           'compile() and fit(). If you do, something scales the loss: '
-          + loss_scaling.UNSCALED)
+          + _UNSCALED)
     self._private.ready = False
 
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
@@ -309,3 +307,30 @@ def _one_noise(noise: noise_lib.Noise | None,
     return noise
   return (noise_lib.Gaussian(noise_multiplier) if noise_multiplier else
           noise_lib.NoNoise())
+
+
+def check_unscaled(optimizer: keras.optimizers.Optimizer) -> None:
+  """Raises ValueError if Keras or the optimizer is known to scale losses."""
+  policy = keras.mixed_precision.global_policy().name
+  factor = getattr(optimizer, 'loss_scale_factor', None)
+  if policy == 'mixed_float16':
+    _refuse_scaling(f'the policy {policy!r}')
+  if optimizers.is_wrapped(optimizer):
+    _refuse_scaling('it inside a LossScaleOptimizer')
+  if factor is not None:
+    _refuse_scaling(f'loss_scale_factor={factor!r}')
+
+
+def _refuse_scaling(got: str) -> None:
+  """Raises ValueError; `got` names what scales the loss."""
+  raise ValueError(
+      f'Expected a drop-in optimizer whose loss nothing scales, got {got}: '
+      'scaled gradients would be clipped as if they were larger, and then '
+      'unscaled. ' + _UNSCALED)
+
+
+_UNSCALED = (
+    'Keras puts a LossScaleOptimizer around the optimizer of a model that was '
+    'made under the policy "mixed_float16". Make it under "float32" or '
+    '"mixed_bfloat16", or use tfcactus.keras.privatize, which unscales '
+    'gradients before it clips them.')

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Callable
 
-import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras.independence import (
@@ -91,7 +90,7 @@ def _evaluate(op: tf.Operation, values: Sequence[Value],
   found: Value | list[Value]
   try:
     if worst.dependence == Dependence.CONSTANT:
-      found = _of_constants(node)
+      found = constants.value(node)
     elif worst.dependence >= Dependence.UNKNOWN:
       found = worst
     elif op.type in CALLS:
@@ -112,49 +111,6 @@ def _evaluate(op: tf.Operation, values: Sequence[Value],
   # The violation is in this operation or in a function that it calls.
   return [value._replace(operation=op.name)
           if value.dependence >= Dependence.UNKNOWN else value for value in found]
-
-
-def _of_constants(node: Node) -> Value:
-  kind = node.op.type
-  if seed := draws_lib.seed_of(node):
-    return Value(Dependence.CONSTANT, seed=seed)
-  if draws_lib.takes_seed_for_numbers(node):
-    raise unknown('takes a seed for numbers')
-  if not node.op.inputs:
-    return dependence.constant(node.op.outputs[0]) if node.op.outputs else CONSTANT
-  if kind in _FILLING:
-    return UNIFORM
-  if kind in draws_lib.OPERATIONS:
-    return draws_lib.drawn(node)
-  if (kind in operations.ELEMENTWISE or kind == 'Tile') and (
-      node.op.outputs[0].shape.rank is not None):
-    rank = len(node.out())
-    varies: frozenset[int] = frozenset()
-    alone = kind in ('BroadcastTo', 'Tile')  # Their second input is a shape.
-    for i, value in enumerate(node.values[:1] if alone else node.values):
-      shape = node.shape(i)
-      varies |= {k + rank - len(shape) for k, size in enumerate(shape)
-                 if size != 1 and (value.varies is None or k in value.varies)}
-    return Value(Dependence.CONSTANT, varies=varies)
-  if kind in operations.REDUCTIONS and node.values[0].varies is not None:
-    return _reduced_constant(node)
-  if kind in ('Reshape', 'ExpandDims', 'Transpose', 'Squeeze') and (
-      node.values[0].varies == frozenset() or
-      node.op.outputs[0].shape.num_elements() == 1):
-    return UNIFORM
-  return Value(Dependence.CONSTANT, varies=constants.varies(node))
-
-
-def _reduced_constant(node: Node) -> Value:
-  found = dependence.static(node.op.inputs[1])
-  rank, varies = node.op.inputs[0].shape.rank, node.values[0].varies
-  if found is None or rank is None or varies is None:
-    return CONSTANT
-  axes = {int(axis) % rank for axis in np.ravel(found)}
-  kept: set[int] = set(varies - axes)
-  if not node.op.get_attr('keep_dims'):
-    kept = {axis - sum(k < axis for k in axes) for axis in kept}
-  return Value(Dependence.CONSTANT, varies=frozenset(kept))
 
 
 def _of_sizes(node: Node) -> Value | list[Value]:
@@ -245,8 +201,6 @@ CALLS: dict[str, Callable[[Node], list[Value]]] = {
     'StatelessIf': _if, 'While': _while, 'StatelessWhile': _while}
 """Operations that call functions."""
 
-_FILLING = frozenset(('Fill', 'ZerosLike', 'OnesLike', 'TensorListReserve',
-                   'EmptyTensorList'))
 _MONOMIAL = frozenset((
     'Cast', 'ConcatV2', 'ExpandDims', 'GatherV2', 'Identity', 'Mul', 'Pack', 'Prod',
     'Reshape', 'Slice', 'Squeeze', 'StridedSlice'))

@@ -1,4 +1,6 @@
-"""Rule for convolutions: per example, a product of patches and output gradients.
+"""Rules for convolutions: per example, a product of patches and output gradients.
+
+Transposed convolutions exchange inputs and outputs.
 
 Inputs and output gradients are (batch, ..., channels).
 """
@@ -39,6 +41,37 @@ class ConvRule(base.LayerRule):
     positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
     return (super().numbers_per_example(layer, output_shapes) +
             layer.groups * depth * positions)
+
+
+class ConvTransposeRule(base.LayerRule):
+  """Rule that cuts windows from output gradients; kernel (..., outputs, inputs)."""
+
+  layer_types = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose,
+                 keras.layers.Conv3DTranspose)
+
+  def unsupported(self, layer: keras.layers.Layer) -> str:
+    return '' if layer.data_format == 'channels_last' else 'channels_first'
+
+  def gradients(self, call: base.LayerCall) -> base.Gradients:
+    layer = call.layer
+    inputs = base.layer_inputs(call, layer.kernel)
+    outputs = base.in_stored_dtype(call.gradient, layer.kernel)
+    wide, narrow, windows = as_images(
+        outputs, inputs, windows_of(layer, outputs, inputs))
+    values = kernel_gradients(wide, narrow, windows)
+    found: base.Gradients = [(layer.kernel, forms.Dense(
+        values, layer.kernel.shape, transposed=True))]
+    if layer.use_bias:
+      found.append((layer.bias, bias_gradient(outputs, layer.bias)))
+    return found
+
+  def numbers_per_example(self, layer: keras.layers.Layer,
+                          output_shapes: Sequence[list[int]]) -> int:
+    depth = math.prod(layer.kernel.shape[:-1]) if layer.built else 0
+    positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
+    # Outputs have at most as many positions as inputs times the strides.
+    windows = -(-positions // math.prod(layer.strides))
+    return super().numbers_per_example(layer, output_shapes) + depth * windows
 
 
 def images_and_windows(call: base.LayerCall, kernel: tf.Variable
