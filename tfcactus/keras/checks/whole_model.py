@@ -74,7 +74,8 @@ def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
         f'Expected layers that treat each example alone, got {layer.name!r}, a '
         'BatchNormalization: it mixes the examples of a batch and keeps their '
         'statistics without noise. Use GroupNormalization or '
-        'LayerNormalization, or freeze it (layer.trainable = False).')
+        'LayerNormalization (tfcactus.keras.fine_tuning.group_normalized(model) '
+        'copies a model with the former), or freeze it (layer.trainable = False).')
   if getattr(layer, 'stateful', False) and isinstance(
       layer, keras.layers.RNN):
     raise ValueError(

@@ -72,11 +72,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     parts = _checks.integer(
         'gradient_accumulation_steps', gradient_accumulation_steps, 1)
     batches = microbatches.Batching(expected_batch_size, num_microbatches, parts)
-    if kwargs.get('loss_scale_factor') is not None:
-      raise ValueError(
-          'Expected loss_scale_factor=None, got '
-          f'{kwargs["loss_scale_factor"]!r}: scaled gradients would be clipped '
-          'as if they were larger; leave it out.')
+    _check_factor(kwargs.get('loss_scale_factor'))
     optimizers.check_optimizer_arguments(kwargs)
     super().__init__(**kwargs)
     self.plan = plan
@@ -143,7 +139,8 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   def _compute_gradients(self, loss: Any, var_list: Sequence[tf.Variable],
                          grad_loss: Any = None,
-                         tape: tf.GradientTape | None = None) -> list[tf.Tensor]:
+                         tape: tf.GradientTape | None = None
+                        ) -> list[tuple[tf.Tensor, tf.Variable]]:
     """Returns pairs (`_prepared` gradient, variable) from a loss per example."""
     del grad_loss
     if not callable(loss) and tape is None:
@@ -312,13 +309,19 @@ def _one_noise(noise: noise_lib.Noise | None,
 def check_unscaled(optimizer: keras.optimizers.Optimizer) -> None:
   """Raises ValueError if Keras or the optimizer is known to scale losses."""
   policy = keras.mixed_precision.global_policy().name
-  factor = getattr(optimizer, 'loss_scale_factor', None)
   if policy == 'mixed_float16':
     _refuse_scaling(f'the policy {policy!r}')
   if optimizers.is_wrapped(optimizer):
     _refuse_scaling('it inside a LossScaleOptimizer')
+  _check_factor(getattr(optimizer, 'loss_scale_factor', None))
+
+
+def _check_factor(factor: float | None) -> None:
+  """Raises ValueError if an optimizer is given a loss_scale_factor."""
   if factor is not None:
-    _refuse_scaling(f'loss_scale_factor={factor!r}')
+    raise ValueError(
+        f'Expected loss_scale_factor=None, got loss_scale_factor={factor!r}: scaled '
+        'gradients would be clipped as if they were larger; leave it out.')
 
 
 def _refuse_scaling(got: str) -> None:

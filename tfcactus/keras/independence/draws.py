@@ -110,8 +110,7 @@ def seed_of(node: Node) -> str:
   if seed.endswith(_MIXED) and op.type not in _WHOLE:
     return ''  # It may take the constants alone.
   if any(not tensor.dtype.is_integer or tensor.dtype.size < 4 or
-         not tensor.shape.num_elements() for tensor in op.outputs
-         if tensor.dtype is not tf.resource):
+         not tensor.shape.num_elements() for tensor in op.outputs):
     return ''
   if op.type in _RANGES:
     number = dependence.static(op.inputs[1])
