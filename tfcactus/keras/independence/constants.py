@@ -35,7 +35,7 @@ def value(node: Node) -> Value:
     return dependence.constant(node.op.outputs[0]) if node.op.outputs else CONSTANT
   if kind in _FILLING:
     return UNIFORM
-  if kind in draws_lib.OPERATIONS:
+  if kind in draws_lib.SHAPE_ARGUMENT:
     return draws_lib.drawn(node)
   if (kind in operations.ELEMENTWISE or kind == 'Tile') and (
       node.op.outputs[0].shape.rank is not None):

@@ -36,8 +36,9 @@ _STATEFUL: frozenset[str] = frozenset((
     'StatefulTruncatedNormal'))
 """Draws by a state inside TensorFlow, whose seed the graph does not show."""
 
-OPERATIONS = _STATEFUL.union(_KEYS)
-"""Draws of independent numbers; the first input is the shape, or else the third."""
+SHAPE_ARGUMENT: dict[str, int] = {
+    name: 2 if name.startswith('Stateful') else 0 for name in (*_STATEFUL, *_KEYS)}
+"""Draws of independent numbers; the input that is the shape."""
 
 _KEEPING = frozenset((
     'BitwiseAnd', 'Bitcast', 'Cast', 'ConcatV2', 'EnsureShape', 'ExpandDims',

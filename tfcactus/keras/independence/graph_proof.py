@@ -116,13 +116,12 @@ def _evaluate(op: tf.Operation, values: Sequence[Value],
 def _of_sizes(node: Node) -> Value | list[Value]:
   """Returns the values of outputs whose inputs depend on the batch size only."""
   kind = node.op.type
-  random = kind in draws_lib.OPERATIONS
-  place = _SHAPE_ARGUMENT.get(kind, 0 if random else None)
+  place = _SHAPE_ARGUMENT.get(kind)
   others = [value for i, value in enumerate(node.values) if i != place]
   if place is None or any(
       value.dependence == Dependence.BATCH_SIZE for value in others):
     return _computed_size(node)
-  if random and node.draws is not None:
+  if kind in draws_lib.SHAPE_ARGUMENT and node.draws is not None:
     node.draws.check(node)
   if kind == 'TensorListReserve':
     return UNIFORM
@@ -208,6 +207,5 @@ _MONOMIAL = frozenset((
 
 _SHAPE_ARGUMENT = {
     'Fill': 0, 'BroadcastTo': 1, 'Tile': 1, 'TensorListReserve': 0,
-    'StatefulUniform': 2, 'StatefulUniformInt': 2, 'StatefulStandardNormalV2': 2,
-    'StatefulTruncatedNormal': 2}
+    **draws_lib.SHAPE_ARGUMENT}
 """The input that is the shape of a constant or of a draw."""
