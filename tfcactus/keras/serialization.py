@@ -193,14 +193,10 @@ def arrays_config(arrays: list[np.ndarray]) -> str:
   """Returns arrays as text."""
   buffer = io.BytesIO()
   np.savez_compressed(buffer, *arrays)
-  return _text(buffer.getvalue())
+  return base64.b64encode(buffer.getvalue()).decode('ascii')
 
 
 def arrays_from(text: str) -> list[np.ndarray]:
   """Returns the arrays of an `arrays_config`."""
   with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as found:
     return [found[f'arr_{i}'] for i in range(len(found.files))]
-
-
-def _text(data: bytes) -> str:
-  return base64.b64encode(data).decode('ascii')

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-tf = pytest.importorskip('tensorflow')
+import tensorflow as tf
 
 from tfcactus import keras as ours
 from tfcactus.keras.drop_in import trace_check
