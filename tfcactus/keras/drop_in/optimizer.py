@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import functools
 from typing import Any, Callable
 
 import tensorflow as tf
@@ -11,7 +12,7 @@ from tfcactus import _checks, noise as noise_lib
 from tfcactus._checks import Fixed
 from tfcactus.keras import serialization
 from tfcactus.keras.checks import example_losses
-from tfcactus.keras.compat import models, optimizers, training
+from tfcactus.keras.compat import models, optimizers, precision, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.distribution import devices, replicas
 from tfcactus.keras.drop_in import (
@@ -182,8 +183,10 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     shares = replicas.widened(sums)
     if replicas.is_first():  # It adds the noise for all.
       shares = self._sampler.add_to(shares, self._clip())
-    return [tf.cast(self._private.batching.divided(part), var.dtype)
-            for part, var in zip(replicas.summed(shares, sums), var_list)]
+    totals = replicas.summed(shares, sums, functools.partial(
+        precision.released, scale=self._sampler.spread(self._clip())))
+    return [tf.cast(self._private.batching.divided(total), var.dtype)
+            for total, var in zip(totals, var_list)]
 
   def _check_replicas(self) -> None:
     """Raises ValueError for unsupported strategies, or shares of replicas."""
