@@ -17,23 +17,24 @@ from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base, im2col
 
 
-class ConvRule(base.LayerRule):
-  """Rule for convolutions over one, two or three axes, grouped or not."""
-
-  layer_types = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
+class ChannelsLastRule(base.LayerRule):
+  """Base class of rules for convolutions, whose channels have to be last."""
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
     return '' if layer.data_format == 'channels_last' else 'channels_first'
+
+
+class ConvRule(ChannelsLastRule):
+  """Rule for convolutions over one, two or three axes, grouped or not."""
+
+  layer_types = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
     layer = call.layer
     images, outputs, windows = images_and_windows(call, layer.kernel)
     values = kernel_gradients(images, outputs, windows, layer.groups)
-    found: base.Gradients = [(layer.kernel, forms.Dense(
-        values, layer.kernel.shape, transposed=True))]
-    if layer.use_bias:
-      found.append((layer.bias, bias_gradient(outputs, layer.bias)))
-    return found
+    return [(layer.kernel, forms.Dense(values, layer.kernel.shape, transposed=True)),
+            *base.bias_gradients(layer, outputs)]
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
@@ -43,14 +44,11 @@ class ConvRule(base.LayerRule):
             layer.groups * depth * positions)
 
 
-class ConvTransposeRule(base.LayerRule):
+class ConvTransposeRule(ChannelsLastRule):
   """Rule that cuts windows from output gradients; kernel (..., outputs, inputs)."""
 
   layer_types = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose,
                  keras.layers.Conv3DTranspose)
-
-  def unsupported(self, layer: keras.layers.Layer) -> str:
-    return '' if layer.data_format == 'channels_last' else 'channels_first'
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
     layer = call.layer
@@ -59,11 +57,8 @@ class ConvTransposeRule(base.LayerRule):
     wide, narrow, windows = as_images(
         outputs, inputs, windows_of(layer, outputs, inputs))
     values = kernel_gradients(wide, narrow, windows)
-    found: base.Gradients = [(layer.kernel, forms.Dense(
-        values, layer.kernel.shape, transposed=True))]
-    if layer.use_bias:
-      found.append((layer.bias, bias_gradient(outputs, layer.bias)))
-    return found
+    return [(layer.kernel, forms.Dense(values, layer.kernel.shape, transposed=True)),
+            *base.bias_gradients(layer, outputs)]
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
@@ -126,9 +121,3 @@ def _apart(images: tf.Tensor, groups: int) -> tf.Tensor:
   images = tf.transpose(images, [0, rank - 1, *range(1, rank - 1), rank])
   return tf.reshape(
       images, [images.shape[0] * groups, *sizes, images.shape[-1]])
-
-
-def bias_gradient(outputs: tf.Tensor, bias: tf.Variable) -> forms.Dense:
-  """Sums output gradients over all positions; channels are last."""
-  return forms.Dense(
-      tf.reduce_sum(outputs, list(range(1, outputs.shape.rank - 1))), bias.shape)

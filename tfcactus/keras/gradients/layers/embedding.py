@@ -61,13 +61,7 @@ class ReversibleEmbeddingRule(base.LayerRule):
     outputs = base.in_stored_dtype(call.gradient, table)
     if layer.tie_weights:
       inputs, outputs = outputs, inputs
-    if inputs.shape.rank == 2:
-      return [(table, forms.Outer(inputs, outputs))]
-    rows = [inputs.shape[0], -1]
-    values = tf.matmul(
-        tf.reshape(inputs, rows + [inputs.shape[-1]]),
-        tf.reshape(outputs, rows + [outputs.shape[-1]]), transpose_a=True)
-    return [(table, forms.Dense(values, table.shape))]
+    return [(table, base.products(inputs, outputs))]
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
