@@ -37,7 +37,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
       loss: Losses per example, shape (batch, ...).
     """
     self._check_replicas()
-    optimizer.check_unscaled(self)
+    self._check_unscaled()
     losses = self._private.batching.split(example_losses.mean_per_example(loss))
     if tf.executing_eagerly():
       raise ValueError(

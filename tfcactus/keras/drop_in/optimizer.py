@@ -149,7 +149,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
           'Expected tape with a loss that is a tensor, got None; use '
           'minimize(loss, var_list, tape=tape) or pass a callable.')
     self._check_replicas()
-    check_unscaled(self)
+    self._check_unscaled()
     tape = tape if tape is not None else tf.GradientTape()
     with tape:
       if callable(loss):
@@ -201,10 +201,19 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
           'size of whole batches as expected_batch_size (without num_microbatches), '
           'or use tfcactus.keras.privatize.')
 
+  def _check_unscaled(self) -> None:
+    """Raises ValueError if Keras or the optimizer is known to scale losses."""
+    policy = keras.mixed_precision.global_policy().name
+    if policy == 'mixed_float16':
+      _refuse_scaling(f'the policy {policy!r}')
+    if optimizers.is_wrapped(self):
+      _refuse_scaling('it inside a LossScaleOptimizer')
+    _check_factor(getattr(self, 'loss_scale_factor', None))
+
   def _check_ready(self) -> None:
     """Raises ValueError for gradients that this optimizer did not make."""
     if not self._private.ready:
-      check_unscaled(self)
+      self._check_unscaled()
       raise ValueError(
           'Expected gradients from minimize() of this optimizer, got others: '
           'gradients of a tape are neither clipped nor noisy. Call '
@@ -307,16 +316,6 @@ def _one_noise(noise: noise_lib.Noise | None,
     return noise
   return (noise_lib.Gaussian(noise_multiplier) if noise_multiplier else
           noise_lib.NoNoise())
-
-
-def check_unscaled(optimizer: keras.optimizers.Optimizer) -> None:
-  """Raises ValueError if Keras or the optimizer is known to scale losses."""
-  policy = keras.mixed_precision.global_policy().name
-  if policy == 'mixed_float16':
-    _refuse_scaling(f'the policy {policy!r}')
-  if optimizers.is_wrapped(optimizer):
-    _refuse_scaling('it inside a LossScaleOptimizer')
-  _check_factor(getattr(optimizer, 'loss_scale_factor', None))
 
 
 def _check_factor(factor: float | None) -> None:
