@@ -185,4 +185,4 @@ _VARIES: dict[str, Callable[[Node], Axes | None]] = {
 """Rules by operation; outputs of other operations may vary along any axis."""
 
 _FILLING = frozenset(('Fill', 'ZerosLike', 'OnesLike', 'TensorListReserve',
-                   'EmptyTensorList'))
+                       'EmptyTensorList'))
