@@ -32,7 +32,7 @@ def save(name: str, result: Any) -> None:
 
 
 def load(name: str, missing: Any = None) -> Any:
-  """Returns the content of results/NAME.json, or `missing` if there is no file."""
+  """Returns the content of results/NAME.json, or `missing` without a file."""
   path = RESULTS / f'{name}.json'
   return (json.loads(path.read_text(encoding='utf-8')) if path.exists() else
           missing)
@@ -59,7 +59,7 @@ def save_figure(figure: Any, name: str, rect: Sequence[float] | None = None
 
 
 def save_captioned(figure: Any, axes: Sequence[Any], name: str, caption: str) -> None:
-  """Writes results/NAME.png with a grid on all axes and a wrapped caption below them."""
+  """Writes results/NAME.png with a grid on all axes and a wrapped caption below."""
   for axis in axes:
     axis.grid(alpha=0.3)
   width, height = figure.get_size_inches()

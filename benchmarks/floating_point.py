@@ -91,7 +91,7 @@ def possible(released, total, dtype):
 
 
 def impossible(sigma, draws):
-  """Returns the share of releases of sum 0 that a sum of one clipping norm cannot give.
+  """Returns the share of releases of sum 0 that are impossible for sum 1.
 
   Float64 numbers are released with draws of the library. Impossible float32 numbers are
   so rare that draws below `SMALL` are taken uniformly, and weighted by the probability
@@ -115,7 +115,7 @@ def impossible(sigma, draws):
 
 
 def _possible_on_grid(released, dtype):
-  """Returns `possible` for total one, rounded to the release grid of clipping norm 1."""
+  """Returns `possible` for total 1, rounded to the release grid of clipping norm 1."""
   near = tf.constant(released.astype(np.float64) - 1.0)
   one = tf.constant(1.0, tf.float64)
   return precision.released(one + near, one, dtype).numpy() == released
