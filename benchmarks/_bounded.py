@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 from scipy import optimize
@@ -87,20 +87,21 @@ def gaussian_of_delta(reach: float, bins: int, wanted: float, ask: dict[str, Any
   return design.TruncatedGaussian(reach, scale=scale, bins=bins).solve()
 
 
-def draw(name: str, figures: dict[str, Any], wanted: list[str]) -> None:
-  """Draws the wanted figures, or all if none is given, and saves their results.
+def draw(name: str, text: str, figures: dict[str, Callable[[Any], dict]]) -> None:
+  """Draws the figures that the command line names, and saves their results.
 
   Args:
-    name: Name of the results' file, in which results of other figures are kept.
+    name: Name of the benchmark and of its results, which keep other figures' results.
+    text: Docstring of the benchmark, for its help.
     figures: Functions that draw a figure with pyplot, by number of the figure.
-    wanted: Numbers of figures.
-
-  Raises:
-    ValueError: if a figure is unknown.
   """
+  parser = _results.parser(name, text)
+  parser.add_argument('figures', nargs='*', metavar='FIGURE',
+                      help=f'out of {", ".join(figures)}; default all')
+  wanted = parser.parse_args().figures
   unknown = [number for number in wanted if number not in figures]
   if unknown:
-    raise ValueError(f'Expected figures of {", ".join(figures)}, got {unknown}.')
+    parser.error(f'expected figures of {", ".join(figures)}, got {unknown}')
   pyplot = _results.pyplot()
   for number in wanted or figures:
     found = figures[number](pyplot)

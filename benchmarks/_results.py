@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 import json
 import os
@@ -22,6 +23,13 @@ BLUE, VERMILION, GREEN, ORANGE = '#0072B2', '#D55E00', '#009E73', '#E69F00'
 PURPLE, SKY, BLACK, GRAY = '#CC79A7', '#56B4E9', '#000000', '#7F7F7F'
 """Colours that colour-blind readers can tell apart (Okabe and Ito, 2008). Lines differ
 in style too."""
+
+
+def parser(name: str, text: str) -> argparse.ArgumentParser:
+  """Returns a parser of a benchmark's command line, whose help shows its docstring."""
+  return argparse.ArgumentParser(
+      prog=f'python -m benchmarks.{name}', description=text,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def save(name: str, result: Any) -> None:

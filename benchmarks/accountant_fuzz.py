@@ -15,7 +15,6 @@ import os
 for _name in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS'):
   os.environ[_name] = '1'
 
-import argparse  # noqa: E402
 import concurrent.futures  # noqa: E402
 import dataclasses  # noqa: E402
 import math  # noqa: E402
@@ -53,7 +52,7 @@ def outcome(job: tuple[str, int]) -> dict[str, Any]:
 
 def main() -> None:
   """Checks all settings; writes results/accountant_fuzz.json and the tables."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('accountant_fuzz', __doc__)
   parser.add_argument('--share', type=float, default=1.0,
                       help='share of the settings of each family that are checked')
   parser.add_argument('--processes', type=int, default=2,

@@ -99,6 +99,7 @@ def rare_settings() -> list[dict[str, float]]:
 
 def main() -> None:
   """Measures all settings; writes results/accountant_speed.json and the tables."""
+  _results.parser('accountant_speed', __doc__).parse_args()
   results = []
   for sigma, prob, steps, delta, reference in POINTS:
     setting = (sigma, prob, steps, delta)

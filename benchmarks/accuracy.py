@@ -15,7 +15,6 @@ Runs in results/accuracy.json are not repeated.
 
 from __future__ import annotations
 
-import argparse
 import os
 from typing import Any
 
@@ -143,8 +142,7 @@ def draw(found: list[dict[str, Any]]) -> None:
 
 def main() -> None:
   """Makes the missing runs; writes the table and the picture."""
-  parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.accuracy', description=__doc__.splitlines()[0])
+  parser = _results.parser('accuracy', __doc__)
   parser.add_argument('--way', choices=WAYS, default=None,
                       help='way to train; default all')
   parser.add_argument('--epsilon', type=float, choices=EPSILONS, default=None,

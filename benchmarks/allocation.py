@@ -13,7 +13,6 @@ epsilon of the column.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import time
@@ -145,7 +144,7 @@ def peer_table() -> None:
 
 def main() -> None:
   """Makes the measurement that the command line names."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('allocation', __doc__)
   parser.add_argument('--training', action='store_true',
                       help='train on MNIST with both sampling schemes')
   parser.add_argument('--peer', action='store_true',

@@ -15,7 +15,6 @@ train; it takes the accuracies of the saved results.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 import functools
 import json
@@ -262,7 +261,7 @@ def show(found: dict[str, Any]) -> None:
 
 def main() -> None:
   """Makes all measurements; writes the results, the pictures and the tables."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('cactus_figures', __doc__)
   parser.add_argument('--quick', action='store_true',
                       help='do not train; take the accuracies of the saved results')
   quick = parser.parse_args().quick

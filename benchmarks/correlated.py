@@ -13,7 +13,6 @@ out training images; the final runs use all images and other seeds.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 import math
@@ -243,7 +242,7 @@ def peer_table() -> None:
 
 def main() -> None:
   """Makes the measurement that the command line names."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('correlated', __doc__)
   parser.add_argument('--training', action='store_true',
                       help='train on MNIST with and without correlated noise')
   parser.add_argument('--cost', action='store_true',

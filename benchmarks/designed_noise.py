@@ -138,6 +138,7 @@ def table(result: dict) -> str:
 
 def main() -> None:
   """Computes all cells; writes results/designed_noise.json and the table."""
+  _results.parser('designed_noise', __doc__).parse_args()
   result: dict[str, Any] = {
       'settings': SETTINGS, 'scalar': [], 'radial': [], 'refined': [], 'large': []}
   for column, budget in enumerate(GRIDS):

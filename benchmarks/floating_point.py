@@ -15,7 +15,6 @@ The attacks exploit that floating-point numbers reveal more than real numbers wo
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 
@@ -141,7 +140,7 @@ def counted(mode, examples=1000):
 
 def main():
   """Measures all attacks; writes results/floating_point.json and the tables."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('floating_point', __doc__)
   parser.add_argument('--draws', type=int, default=1_000_000,
                       help='noise draws per noise multiplier')
   args = parser.parse_args()

@@ -105,6 +105,7 @@ def measured(noise, options: int, gap: float, method: str, purpose: str) -> dict
 
 def main() -> None:
   """Measures all gaps; writes results/gap_max.json, the table and the picture."""
+  _results.parser('gap_max', __doc__).parse_args()
   results: dict[str, Any] = {
       'epsilon': EPSILON, 'delta': DELTA, 'beta': BETA, 'rows': []}
   for releases in RELEASES:

@@ -12,7 +12,6 @@ a reader who judges whether they are understood at first reading.
 
 from __future__ import annotations
 
-import argparse
 import ast
 from collections.abc import Iterator
 import functools
@@ -118,7 +117,7 @@ def chosen(number: int, seed: int) -> Iterator[str]:
 
 def main() -> None:
   """Prints the measures, or functions."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('house', __doc__)
   parser.add_argument('--functions', type=int, metavar='N',
                       help='print N functions of the library instead of the measures')
   parser.add_argument('--seed', type=int, default=0, help='seed of --functions')

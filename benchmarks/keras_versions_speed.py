@@ -58,7 +58,7 @@ def measure(interpreters, rounds):
 
 def main():
   """Measures all interpreters; writes the results and the table."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('keras_versions_speed', __doc__)
   parser.add_argument('interpreters', nargs='*', metavar='PYTHON',
                       help='Python interpreters of two or more environments')
   parser.add_argument('--serve', help=argparse.SUPPRESS)

@@ -9,7 +9,6 @@ process.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
@@ -74,7 +73,7 @@ def run(private, batch_size, steps):
 
 def main():
   """Measures both trainings; writes the results and the table."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('large_model', __doc__)
   parser.add_argument('--batch-size', type=int, default=64,
                       help='number of texts in a batch')
   parser.add_argument('--steps', type=int, default=8, help='number of timed steps')

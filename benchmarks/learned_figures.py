@@ -14,7 +14,6 @@ picture per figure. Each delta is the upper bound of this library's accountant.
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 import numpy as np
@@ -317,4 +316,4 @@ FIGURES = {'2': figure_2, '7': figure_7, '8': figure_8, '5': figure_5, '12': fig
 
 
 if __name__ == '__main__':
-  _bounded.draw('learned_figures', FIGURES, sys.argv[1:])
+  _bounded.draw('learned_figures', __doc__, FIGURES)

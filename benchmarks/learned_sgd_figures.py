@@ -13,7 +13,6 @@ epsilon .3.
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 import dp_accounting
@@ -207,4 +206,4 @@ def figure_14(pyplot: Any) -> dict:
 FIGURES = {'11': figure_11, '4': figure_4, '14': figure_14, '10': figure_10}
 
 if __name__ == '__main__':
-  _bounded.draw('learned_sgd_figures', FIGURES, sys.argv[1:])
+  _bounded.draw('learned_sgd_figures', __doc__, FIGURES)

@@ -15,7 +15,6 @@ picture; --quick makes 20 pairs at epsilon 8 for the smallest model, and writes 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import math
@@ -253,7 +252,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
   """Makes all runs; writes results/low_dimension.json, the picture and the table."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('low_dimension', __doc__)
   parser.add_argument('--quick', action='store_true',
                       help='make 20 pairs of runs at epsilon 8, and write nothing')
   if parser.parse_args().quick:

@@ -125,7 +125,7 @@ def summary_table(found: dict) -> str:
 
 def main() -> None:
   """Measures the models for the installed Keras, and writes the tables."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('model_zoo', __doc__)
   parser.add_argument('--serve', help=argparse.SUPPRESS)
   parser.add_argument('--rounds', type=int, default=ROUNDS,
                       help='rounds in which plain and private training alternate')

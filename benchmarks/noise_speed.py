@@ -8,7 +8,6 @@ The samplers alternate in one process; those of TensorFlow run inside a tf.funct
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 
@@ -60,7 +59,7 @@ def measured(draws, rounds):
 
 def main():
   """Measures both sizes; writes the results and the table."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('noise_speed', __doc__)
   parser.add_argument('--rounds', type=int, default=1000,
                       help=f'number of draws for {SMALL:,} weights')
   parser.add_argument('--large', type=int, default=10**8,

@@ -146,6 +146,7 @@ def figure_2_of_003(pyplot, tables: dict) -> dict:
 
 def main() -> None:
   """Draws all figures and writes results/paper_figures.json."""
+  _results.parser('paper_figures', __doc__).parse_args()
   pyplot = _results.pyplot()
   tables = {ratio: design.Isotropic(10, 0.5, bins=400, cells=1200,
                                     tail_ratio=ratio).solve()

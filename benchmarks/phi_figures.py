@@ -13,7 +13,6 @@ Figure 3, and writes no numbers.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 import functools
 import math
@@ -351,7 +350,7 @@ def show(parts: dict[str, Any]) -> None:
 
 def main() -> None:
   """Draws all figures; writes results/phi_figures.json and the table."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('phi_figures', __doc__)
   parser.add_argument('--quick', action='store_true',
                       help='leave out Figure 3, and write no numbers')
   quick = parser.parse_args().quick

@@ -10,7 +10,6 @@ in results/recipes.json are not repeated.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import statistics
 from typing import Any
@@ -75,8 +74,7 @@ def table(found: list[dict[str, Any]]) -> str:
 
 def main() -> None:
   """Makes the missing runs, and writes the table."""
-  parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.recipes', description=__doc__.splitlines()[0])
+  parser = _results.parser('recipes', __doc__)
   parser.add_argument('--recipe', choices=recipes.RECIPES, default=None,
                       help='recipe to run; default all')
   parser.add_argument('--epsilon', type=float, default=None,

@@ -14,7 +14,6 @@ The bandwidth measured on one machine is that of its memory, not of a network.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 
@@ -100,7 +99,7 @@ def sum_seconds(size, rounds):
 
 def main():
   """Measures steps and all-reduces; writes the results and the tables."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('replicas_speed', __doc__)
   parser.add_argument('--batch-size', type=int, default=1024,
                       help='number of examples in a batch of all replicas')
   parser.add_argument('--steps', type=int, default=8, help='steps per round')

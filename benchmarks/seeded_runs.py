@@ -18,7 +18,6 @@ other kernels (without oneDNN).
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import importlib.util
 import json
@@ -224,7 +223,7 @@ def compare():
 
 def main():
   """Records the runs of this environment, or compares all records."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('seeded_runs', __doc__)
   parser.add_argument('--record', action='store_true',
                       help='train and record in this environment; without this option '
                       'all records are compared')

@@ -10,7 +10,6 @@ compare ratios of CPU times, since wall times depend on the machine's other load
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 import dataclasses
 import time
@@ -93,7 +92,7 @@ def alone(dims: Sequence[int]) -> Iterator[dict]:
 
 def main() -> None:
   """Measures both parts, writes results/solver_speed.json and prints a table."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('solver_speed', __doc__)
   parser.add_argument('--largest', type=int, default=80,
                       help='largest number of cells per unit for Clarabel: 20, 40, 80')
   parser.add_argument('--dims', type=int, nargs='*', default=DIMS,

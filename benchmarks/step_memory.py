@@ -11,7 +11,6 @@ which does not depend on the size cancels.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
@@ -81,7 +80,7 @@ def show(found):
 
 def main():
   """Measures the models; writes the results and the table."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('step_memory', __doc__)
   parser.add_argument('--serve', metavar='MODEL',
                       help='train one model in this process, and print JSON')
   parser.add_argument('--rows', type=int, default=None,

@@ -8,7 +8,6 @@ allocation, and saves time, peak memory and epsilon. The files are deleted at th
 
 from __future__ import annotations
 
-import argparse
 import os
 import pathlib
 import resource
@@ -88,7 +87,7 @@ def train(examples: private.TFRecordExamples) -> dict:
 
 def main() -> None:
   """Writes the data, trains, and writes the results and the table."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('streaming', __doc__)
   parser.add_argument('--gigabytes', type=float, default=20.0,
                       help='size of the images')
   parser.add_argument('--directory', default='runs/streaming',

@@ -222,6 +222,7 @@ def show(found: dict[str, Any]) -> None:
 
 def main() -> None:
   """Draws all figures; writes results/tcdp_figures.json and the table."""
+  _results.parser('tcdp_figures', __doc__).parse_args()
   pyplot = _results.pyplot()
   bounds, laws, rows = definitions(), mechanisms(), histograms()
   draw_figure_1(pyplot, bounds, laws)

@@ -8,7 +8,6 @@ and its tests (TensorFlow up to 2.15), or the folder that holds the tests.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import importlib.util
 import json
@@ -112,7 +111,7 @@ def reason(name: str, failure: str) -> str:
 
 def main() -> None:
   """Runs all tests; writes the results and the table."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('tfp_own_tests', __doc__)
   parser.add_argument('--tests', default=None, metavar='FOLDER',
                       help='the folder tensorflow_privacy/privacy; default that of the '
                       'installed package')

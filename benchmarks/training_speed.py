@@ -132,7 +132,7 @@ def measure(names, rounds, opacus_python):
 
 def main():
   """Measures the contenders; writes the results and the table."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = _results.parser('training_speed', __doc__)
   parser.add_argument('--serve', help=argparse.SUPPRESS)
   parser.add_argument('--rounds', type=int, default=8,
                       help='rounds in which the contenders alternate')

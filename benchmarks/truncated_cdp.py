@@ -92,6 +92,7 @@ def medians() -> list[dict]:
 
 def main() -> None:
   """Measures all parts; writes the results and the tables."""
+  _results.parser('truncated_cdp', __doc__).parse_args()
   costs, constants, rows = (
       sinh_normal_costs(), theorem_12_constants(), medians())
   _results.save('truncated_cdp', {

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import math
-import sys
 from typing import Any
 
 import numpy as np
@@ -320,4 +319,4 @@ def _save(figure: Any, axes: Sequence[Any], name: str) -> None:
 FIGURES = {'1': figure_1, '3': figure_3, '4': figure_4, '6': figure_6}
 
 if __name__ == '__main__':
-  _bounded.draw('truncated_figures', FIGURES, sys.argv[1:])
+  _bounded.draw('truncated_figures', __doc__, FIGURES)

@@ -58,6 +58,7 @@ def measure(steps: int, reach: float, utility: float, bins: int,
 
 def main() -> None:
   """Measures all cases; writes the results and the table."""
+  _results.parser('truncated_noise', __doc__).parse_args()
   rows = [measure(*case) for case in CASES]
   _results.save('truncated_noise', rows)
   show(rows)

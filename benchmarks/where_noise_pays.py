@@ -29,6 +29,7 @@ def epsilon(noise: tfcactus.noise.Noise) -> float:
 
 def main() -> None:
   """Accounts for every shipped noise table; writes the results and the table."""
+  _results.parser('where_noise_pays', __doc__).parse_args()
   results = []
   for entry in library.entries():
     table = library.get(entry.name)
