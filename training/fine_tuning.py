@@ -26,7 +26,7 @@ import tensorflow as tf  # noqa: E402
 import tfcactus  # noqa: E402
 from tfcactus.keras import PoissonBatches, privatize  # noqa: E402
 from tfcactus.keras.fine_tuning import features  # noqa: E402
-from training import datasets, networks  # noqa: E402
+from training import datasets, networks, options  # noqa: E402
 
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -37,7 +37,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
   """Parses the command line."""
   parser = argparse.ArgumentParser(
       prog='python -m training.fine_tuning', description=__doc__.splitlines()[0],
-      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+      formatter_class=options.HelpFormatter)
   add = parser.add_argument
   add('--target-epsilon', type=float, default=1.0,
       help='epsilon of each private training')

@@ -22,9 +22,15 @@ CYCLIC = {'poisson': sampling.CyclicPoissonSampling,
 OPTIMIZERS = ('privatize', 'drop-in', 'tensorflow-privacy')
 MECHANISMS = ('isotropic', 'gaussian', 'cactus', 'monotone', 'laplace')
 
-
 ASKED_ANEW = ('epochs', 'target_epsilon', 'data_dir', 'run_card', 'json', 'verbose')
 """Options that may differ in a resumed run: model, data and noise may not."""
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+  """Shows the defaults of options in the help, except None."""
+
+  def _get_help_string(self, action: argparse.Action) -> str | None:
+    return action.help if action.default is None else super()._get_help_string(action)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -87,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
       prog='python -m training.mnist',
       description='Trains a small model, by default a CNN, on MNIST with differential '
       'privacy.',
-      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+      formatter_class=HelpFormatter)
   parser.add_argument(
       '--recipe', choices=recipes.RECIPES, default=None,
       help='settings that were chosen together, for epsilon '
@@ -312,5 +318,3 @@ def make_correlated_plan(args: argparse.Namespace, num_examples: int
       noise=noise.Gaussian(multiplier) if noise_given else None,
       sampling=CYCLIC[args.sampling], correlation='auto' if args.bands == 'auto' else
       correlated.BandedStrategy(int(args.bands)))
-
-

@@ -2,7 +2,8 @@
 
 A feature depends on one image only, and so costs no privacy. Orders zero, one and two
 of a scattering transform with two scales and eight angles give 81 channels. The
-channels are averaged, sampled at every fourth pixel, and normalised over groups of channels.
+channels are averaged, sampled at every fourth pixel, and normalised over groups of
+channels.
 
 Source: Bruna and Mallat, "Invariant Scattering Convolution Networks" (2013); the
 wavelets are those of Kymatio (Andreux et al., 2020); under differential privacy: Tramer

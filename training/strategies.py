@@ -24,8 +24,8 @@ def scope(name: str) -> contextlib.AbstractContextManager[Any]:
 def opened(name: str) -> Any:
   """Returns a strategy of `STRATEGIES`; must precede all other use of TensorFlow.
 
-  'mirrored' takes all GPUs, or two logical CPU devices if there are fewer than two GPUs.
-  'multi-worker' takes the machines of TF_CONFIG; raises ValueError if it names no
+  'mirrored' takes all GPUs, or two logical CPU devices if there are fewer than two
+  GPUs. 'multi-worker' takes the machines of TF_CONFIG; raises ValueError if it names no
   workers.
   """
   if name == 'none':
