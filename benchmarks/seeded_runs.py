@@ -71,40 +71,28 @@ def start(model):
 
 
 class Recorder:
-  """Records the clipped sums and the noise of a step's query.
+  """Records the clipped sums and the noise that pass through a `NoiseSampler`.
 
   Attributes:
-    sums: The clipped sum of each step, as a flat float32 vector.
+    sums: The clipped sum of each step, as a flat vector.
     noise: Digest of all float64 noise.
   """
 
-  def __init__(self, query):
+  def __init__(self, sampler):
     self.sums = []
     self.noise = hashlib.sha256()
-    self._release, self._draw = query.get_noised_result, query._sampler
-    query.get_noised_result = self._released
-    query._sampler = self._drawn
+    self._sample, self._noisy = sampler._sample, sampler._noisy
+    sampler._sample = self._drawn
+    sampler._noisy = self._added
 
-  def _released(self, sums, state):
-    return self._release(self._kept(sums, self._add), state)
+  def _drawn(self, *args):
+    noise = self._sample(*args)
+    self.noise.update(noise.tobytes())
+    return noise
 
-  def _drawn(self, *args, **kwargs):
-    return self._kept(self._draw(*args, **kwargs), self._hash)
-
-  def _add(self, *parts):
-    self.sums.append(np.concatenate([part.ravel() for part in parts]))
-    return np.int64(0)
-
-  def _hash(self, *parts):
-    for part in parts:
-      self.noise.update(np.ascontiguousarray(part).tobytes())
-    return np.int64(0)
-
-  def _kept(self, parts, function):
-    import tensorflow as tf
-    with tf.control_dependencies([
-        tf.numpy_function(function, list(parts), tf.int64)]):
-      return [tf.identity(part) for part in parts]
+  def _added(self, dtypes, sums, *args):
+    self.sums.append(np.concatenate([part.ravel() for part in sums]))
+    return self._noisy(dtypes, sums, *args)
 
 
 def build(pools):
@@ -134,7 +122,7 @@ def train(floatx, pools):
       noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=EXAMPLES,
       sampling_prob=BATCH / EXAMPLES, steps=STEPS, delta=1e-5)
   model = private.privatize(build(pools), plan, seed=SEED)
-  recorder = Recorder(model._step._query)
+  recorder = Recorder(model._step._sampler)
   model.compile(tf.keras.optimizers.SGD(0.25, momentum=0.5),
                 tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
                 metrics=['accuracy'])
