@@ -26,7 +26,7 @@ class Run(NamedTuple):
 
   @property
   def summary(self) -> dict[str, Any]:
-    """Test accuracy, upper bound on epsilon, and noise multiplier."""
+    """Returns test accuracy, upper bound on epsilon, and noise multiplier."""
     return {'accuracy': self.result['test_accuracy'], 'epsilon': self.guarantee.upper,
             'noise_multiplier': self.plan.noise.noise_multiplier}
 

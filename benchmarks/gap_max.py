@@ -85,7 +85,7 @@ def _least(make: Callable[[float], noise_lib.Noise], low: float, high: float,
 
 
 def measured(noise, options: int, gap: float, method: str, purpose: str) -> dict:
-  """Returns the measured success rate on scores of which one exceeds all by `gap`."""
+  """Returns the success rate on scores whose best exceeds the rest by `gap`."""
   rng = SystemRandom(0, purpose)
   scores = np.zeros(options, np.int64)
   fine = 2.0**20
@@ -138,6 +138,7 @@ def main() -> None:
 
 
 def _parameters(noise) -> dict:
+  """Returns the parameters of a noise by name."""
   if isinstance(noise, noise_lib.SinhNormal):
     return {'sigma': noise.sigma, 'bend': noise.bend}
   if isinstance(noise, noise_lib.ScalarTable):
@@ -183,6 +184,7 @@ def show(results: dict) -> None:
 
 
 def _draw(results: dict) -> None:
+  """Draws the gap against k, for each number of releases."""
   figure, axes = _results.pyplot().subplots(1, len(RELEASES), figsize=(15, 4.2))
   styles = {'Laplace': 'C2-.', 'Gaussian': 'C0--', 'truncated Laplace': 'C1:',
             'sinh-normal': 'C3-'}

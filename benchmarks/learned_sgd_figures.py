@@ -37,10 +37,12 @@ def _problem(steps: int, norm: int) -> dict[str, Any]:
 
 
 def _learned(steps: int, norm: int, loss: str) -> Any:
+  """Returns noise learned for this number of releases, norm and loss."""
   return _bounded.learned(loss=loss, epochs=EPOCHS, **_problem(steps, norm))
 
 
 def _ask(steps: int, norm: int) -> dict[str, Any]:
+  """Returns the arguments of `_bounded.delta`."""
   return {'steps': steps, 'norm': norm, 'sampling_prob': PROB}
 
 

@@ -70,6 +70,7 @@ def figure_1(pyplot: Any) -> dict:
 
 
 def _draw_figure_1(pyplot: Any, *groups: dict) -> None:
+  """Draws two groups of tables by name, side by side."""
   figure, axes = pyplot.subplots(1, 2, figsize=(13, 4.6))
   for axis, group in zip(axes, groups):
     for name, table in group.items():
@@ -83,6 +84,7 @@ def _draw_figure_1(pyplot: Any, *groups: dict) -> None:
 
 
 def _claims_1(delta: dict[str, float], least: float) -> dict[str, Any]:
+  """Returns whether the paper's claims on Figure 1 hold."""
   analytic = delta['truncated staircase']
   return {
       'sigmoid adp reproduces the staircase, delta within 1e-2':
@@ -310,6 +312,7 @@ def figure_6(pyplot: Any) -> dict:
 
 
 def _save(figure: Any, axes: Sequence[Any], name: str) -> None:
+  """Adds legends and grids, and writes results/NAME.png."""
   for axis in axes:
     axis.legend(fontsize=7)
     axis.grid(alpha=0.3)
