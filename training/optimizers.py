@@ -47,6 +47,7 @@ class Way:
     return self._wrapped(model.inner, model.optimizer)  # Counts earlier steps.
 
   def _wrapped(self, model: tf.keras.Model, optimizer: Any) -> tf.keras.Model:
+    """Wraps the model by `privatize`, and compiles it with this optimizer."""
     private = tfcactus_keras.privatize(
         model, self.plan, seed=self.args.seed,
         journal=None if self.run is None else self.run.journal,
@@ -77,6 +78,7 @@ class Way:
     return batches
 
   def _poisson(self) -> dict[str, Any]:
+    """Returns the arguments of `PoissonBatches`."""
     return {'sampling_prob': self.plan.sampling_prob, 'seed': self.args.seed,
             'steps_per_epoch': options.steps_per_epoch(
                 self.args, self.plan.num_examples)}
