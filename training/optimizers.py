@@ -16,7 +16,7 @@ from tfcactus.keras.compat import versions
 from training import checkpoints, options
 
 _UNFIT = 1e-15
-"""Bound on the probability that a Poisson sample exceeds the rows of its batch."""
+"""Bound on the probability per step that a Poisson sample exceeds its batch's rows."""
 
 
 class Way:
