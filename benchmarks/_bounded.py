@@ -45,9 +45,8 @@ def trained(epochs: int, **kwargs: Any) -> scalar_table.ScalarTable:
   """What the last epoch left: `learned` is the best that the accountant saw."""
   from tfcactus.learned import (
     learned_noise,  # pylint: disable=import-outside-toplevel
-    training,  # pylint: disable=import-outside-toplevel
   )
-  run = training.Training(learned_noise.LearnedNoise(
+  run = learned_noise.Training(learned_noise.LearnedNoise(
       epsilon=EPSILON, progress=False, buckets=BUCKETS, **kwargs))
   run.run(epochs)
   return run.table()

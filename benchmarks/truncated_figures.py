@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks import _bounded, _results
 import tfcactus
 from tfcactus import design
-from tfcactus.noise import scalar_pairs
+from tfcactus.noise import scalar_table
 
 LONG = 'gradient descent from many seeds'
 
@@ -58,7 +58,7 @@ def figure_1(pyplot: Any) -> dict:
       utility=POINTY_UTILITY, method='lp', **STAIRS).solve()
   _draw_figure_1(pyplot, tables, {'truncated staircase': staircase, **towers})
   rows = {name: {'utility': table.moment(1), 'delta': _bounded.delta(table),
-                 'delta_full_shift': scalar_pairs.shifted(
+                 'delta_full_shift': scalar_table.shifted_pair(
                      table, table.bins).hockey_stick(EPSILON)}
           for name, table in {**tables, **towers,
                               'linear program, U = 1.879': falling}.items()}

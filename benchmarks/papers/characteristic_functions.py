@@ -190,7 +190,7 @@ def _figure(name: str) -> tuple[str, ...]:
 
 FIGURES = phi_numbers.FIGURES
 _PAIR = 'pairs.dominating_pair.DominatingPair'
-_PHI = 'accounting.levy.PhiFunction'
+_PHI = 'papers.levy.PhiFunction'
 _VIEWS = 'accounting.views'
 _C = 'accounting/composition/test_composition'
 _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
@@ -240,11 +240,11 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
                                    f'{_PHI}.gaussian'), REPRODUCED,
      test('accounting/composition/losses/test_gaussian::test_moments_and_phi'), _phi),
     ('Algorithm 1, Theorem 16, Lemma 17: Levy\'s formula',
-     _module('accounting.levy.LevyComposition'),
+     _module('papers.levy.LevyComposition'),
      'corrected: a sum with all errors bounded in place of a quadrature believed to be '
-     'exact', test('accounting/test_levy::test_gaussians'), phi_numbers.levys_formula),
+     'exact', test('papers/test_levy::test_gaussians'), phi_numbers.levys_formula),
     ('The same with a phi of one\'s own', _module(_PHI), REPRODUCED,
-     test('accounting/test_levy::test_a_phi_of_ones_own'), phi_numbers.own_phi),
+     test('papers/test_levy::test_a_phi_of_ones_own'), phi_numbers.own_phi),
     ('Algorithm 1 as the accountant runs it, in place of Lemma 41',
      _module('accounting.composition.contour'),
      'corrected: a tilted contour with all errors bounded', run('accountant_speed'),
@@ -272,19 +272,19 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
     ('Figure 2, Lemmas 18 to 22, 24, 45 to 47: conversions', _module(_VIEWS),
      REPRODUCED, test('accounting/test_views::test_round_trips'), _cdf),
     ('Appendix B: from a distribution function of the loss',
-     _module('accounting.conversions.pair_from_loss_cdf'), REPRODUCED,
-     test('accounting/test_conversions::'
+     _module('papers.conversions.pair_from_loss_cdf'), REPRODUCED,
+     test('papers/test_conversions::'
           'test_a_distribution_function_becomes_a_pair'), phi_numbers.from_loss_cdf),
     ('Appendix B: from Renyi divergences',
-     _module('accounting.conversions.profile_from_renyi'),
+     _module('papers.conversions.profile_from_renyi'),
      'in part: an upper bound on the profile, from divergences at some orders; an '
-     'exact inversion takes all of them', test('accounting/test_conversions::'
+     'exact inversion takes all of them', test('papers/test_conversions::'
                                          'test_renyi_divergences_become_a_profile'),
      phi_numbers.from_renyi),
-    ('Appendix B: Post\'s formula', _module('accounting.post_formula.profile_by_post'),
+    ('Appendix B: Post\'s formula', _module('papers.post_formula.profile_by_post'),
      'in part: for losses bounded from below, by differences in place of derivatives; '
      'the bounds are proved and shrink with the root of their number',
-     test('accounting/test_post_formula::test_bounds_hold_and_close'),
+     test('papers/test_post_formula::test_bounds_hold_and_close'),
      phi_numbers.posts_formula),
     ('Appendix B: any other inverse Laplace transform',
      _module('accounting.composition.contour'), REPRODUCED,
@@ -295,9 +295,9 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
                       'test_laplace_moments_against_mpmath'),
      phi_numbers.imaginary_orders),
     ('Appendix B: from phi to a trade-off function, Levy\'s formula and Lemma 21',
-     _module('accounting.levy.LevyComposition.loss_cdf', f'{_VIEWS}.tradeoff'),
+     _module('papers.levy.LevyComposition.loss_cdf', f'{_VIEWS}.tradeoff'),
      'corrected: a lower bound, from a grid of losses',
-     test('accounting/test_conversions::'
+     test('papers/test_conversions::'
           'test_phi_to_distribution_function_to_pair'), phi_numbers.phi_to_tradeoff),
     ('The same, of compositions', _module(f'{_VIEWS}.composed_loss_cdf'), REPRODUCED,
      test('accounting/test_views::test_composed_loss_distribution_of_gaussians'),

@@ -12,7 +12,7 @@ from benchmarks.papers import learned_numbers
 from benchmarks.papers.item import Item, of, Paper, REPRODUCED, run, test
 import tfcactus
 from tfcactus import _format, accounting, design
-from tfcactus.noise import scalar_pairs
+from tfcactus.noise import scalar_table
 
 FIGURES = learned_numbers.FIGURES
 SCALE = ('scale: one sigmoid per cell, 60 to 500 cells a side, 1,500 to 15,000 epochs, '
@@ -55,7 +55,7 @@ def _old_moments() -> str:
 
 
 def _infinite() -> str:
-  pair = scalar_pairs.shifted(_normal(), _normal().bins)
+  pair = scalar_table.shifted_pair(_normal(), _normal().bins)
   return f'mass of certain distinction of that Gaussian {_format.upper(pair.p_inf, 4)}'
 
 
@@ -84,7 +84,7 @@ def _least() -> str:
 
 
 def _shifts() -> str:
-  values = [scalar_pairs.shifted(_normal(), k).hockey_stick(0.1) for k in (1, 2)]
+  values = [scalar_table.shifted_pair(_normal(), k).hockey_stick(0.1) for k in (1, 2)]
   return ('delta at epsilon .1 after half and the full shift: '
           f'{_format.upper(values[0], 4)}, {_format.upper(values[1], 4)}')
 
@@ -169,12 +169,12 @@ PAPER = Paper(
                               'test_least_of_one_release_is_that_of_a_program_of_its_own'),
              _least),
         Item('Lemmas 13, 14, Theorem 15: symmetric falling noise, the full shift',
-             ('tfcactus.noise.scalar_pairs',), REPRODUCED,
+             ('tfcactus.noise.scalar_table',), REPRODUCED,
              test('noise/test_pairs::test_full_shift_dominates_smaller_ones_if_monotone'),
              _shifts),
         Item('(1) to (4), section 3.3: loss, weight decay, sigmoid model',
              ('tfcactus.learned.models.SigmoidModel',
-              'tfcactus.learned.training.Training'), REPRODUCED,
+              'tfcactus.learned.learned_noise.Training'), REPRODUCED,
              test('learned/test_learned_noise::'
                   'test_one_release_comes_near_the_linear_program'), _engine),
         Item('Theorems 16, 19, Proposition 17, Definition 18: extended moments '

@@ -224,15 +224,15 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
     ('Lemmas 6, 8: (epsilon, delta)', _module(_CLASS), REPRODUCED,
      _tested('test_lemma_6'), _lemma_6),
     ('Section 1.3: tails of the privacy loss', _module(
-        'accounting.loss_tails.pure_dp', 'accounting.loss_tails.truncated_cdp_tail',
-        'accounting.loss_tails.renyi_dp'), REPRODUCED,
-     test('accounting/test_loss_tails::test_truncated_cdp_as_the_paper_writes_it'),
+        'papers.loss_tails.pure_dp', 'papers.loss_tails.truncated_cdp_tail',
+        'papers.loss_tails.renyi_dp'), REPRODUCED,
+     test('papers/test_loss_tails::test_truncated_cdp_as_the_paper_writes_it'),
      _tails),
     ('Section 1.3: tails under approximate definitions', _module(
-        'accounting.loss_tails.approximate_dp',
-        'accounting.loss_tails.approximate_zcdp'),
+        'papers.loss_tails.approximate_dp',
+        'papers.loss_tails.approximate_zcdp'),
      'corrected: up to constants in the paper, here with them',
-     test('accounting/test_loss_tails::test_approximate_dp_is_attained'),
+     test('papers/test_loss_tails::test_approximate_dp_is_attained'),
      _approximate_tails),
     ('Figure 1', _picture('figure1'),
      'corrected: a caricature in the paper, here the bounds themselves and noise that '
@@ -283,13 +283,13 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
      'corrected: the paper leaves its constants open, here they are worked out',
      run(FIGURES), _interior),
     ('Theorem 26: what an answer tells', _module(
-        'accounting.packing.mutual_information',
-        'accounting.packing.printed_mutual_information'), REPRODUCED,
-     test('accounting/test_packing::'
+        'papers.packing.mutual_information',
+        'papers.packing.printed_mutual_information'), REPRODUCED,
+     test('papers/test_packing::'
           'test_theorem_26_is_at_least_the_divergence_of_its_proof'), _theorem_26),
     ('Corollary 27: lower bounds on records',
-     (*_module('accounting.packing.fewest_records',
-               'accounting.packing.printed_fewest_records'),
+     (*_module('papers.packing.fewest_records',
+               'papers.packing.printed_fewest_records'),
       *_picture('lower_bounds')), REPRODUCED, run(PICTURES), _corollary_27),
     ('Threshold queries', _module('release.thresholds', 'release.threshold_sketch'),
      REPRODUCED, test('release/test_threshold_queries::'

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 import tfcactus
 from tfcactus import accounting, noise
-from tfcactus.learned import learned_noise, models, privacy_losses, training
-from tfcactus.noise import scalar_pairs
+from tfcactus.learned import learned_noise, models, privacy_losses
+from tfcactus.noise import scalar_table
 from tfcactus.search import truncated
 
 BINS = 3
@@ -166,7 +166,7 @@ def test_cnn_noise_is_accounted_by_the_envelope():
       learning_rate=1e-3, progress=False).solve()
   assert not table.monotone
   found = truncated.account(table, epsilon=0.3, norm=1)
-  worst = max(scalar_pairs.shifted(table, k).hockey_stick(0.3)
+  worst = max(scalar_table.shifted_pair(table, k).hockey_stick(0.3)
               for k in range(1, 7))
   assert found.delta.upper == pytest.approx(worst, rel=1e-6)
 
@@ -178,11 +178,11 @@ def test_seeds_repeat_and_differ():
 
 
 def test_weight_halves_unless_the_noise_is_too_wide():
-  wide = training.Training(learned_noise.LearnedNoise(
+  wide = learned_noise.Training(learned_noise.LearnedNoise(
       3, 0.3, bins=3, utility=0.5, halving=10, weight=1e-3, progress=False))
   wide.run(10)
   assert float(wide._weight) == pytest.approx(2e-3)
-  free = training.Training(learned_noise.LearnedNoise(
+  free = learned_noise.Training(learned_noise.LearnedNoise(
       3, 0.3, bins=3, halving=10, weight=1e-3, least_weight=3e-4,
       progress=False))
   free.run(10)

@@ -30,9 +30,9 @@ def test_tells_what_the_accountant_says(sampling_prob):
 def test_smaller_changes_cost_less():
   """The account of the full shift covers every smaller change."""
   found = tfcactus.truncated_noise(6, utility=1.5, epsilon=0.4, steps=5, bins=4)
-  from tfcactus.noise import scalar_pairs  # pylint: disable=import-outside-toplevel
+  from tfcactus.noise import scalar_table  # pylint: disable=import-outside-toplevel
   for cells in (1, 2, 3):
-    pair = scalar_pairs.shifted(found.noise, cells)
+    pair = scalar_table.shifted_pair(found.noise, cells)
     smaller = accounting.PhiAccountant().compose(
         accounting.DominatingPairDpEvent(pair), 5)
     assert smaller.get_delta(0.4) < found.delta.upper
