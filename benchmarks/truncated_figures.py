@@ -166,7 +166,7 @@ def _trade_off(steps: int, norm: int) -> list[dict]:
         500, utility=utility, norm=norm, bins=1).solve()
     rows.append({
         'utility': utility, 'truncated_gaussian': _bounded.delta(normal, **ask), **{
-            method: tfcactus.truncated_noise(
+            method: tfcactus.search.truncated_noise(
                 500, utility=utility, bins=1, method=method, **ask).delta.upper
             for method in ('direct', 'ma')}})
   return rows
@@ -200,7 +200,7 @@ def _epsilons(axis) -> list[dict]:
       rows.append({
           'epsilon': epsilon, 'utility': utility,
           'truncated_gaussian': _bounded.delta(normal, **ask),
-          'direct': tfcactus.truncated_noise(
+          'direct': tfcactus.search.truncated_noise(
               500, utility=utility, bins=1, **ask).delta.upper})
   for utility, style in ((40.0, 'o-'), (80.0, 's-')):
     for key, line in (('direct', style), ('truncated_gaussian', 'k--')):
@@ -254,7 +254,7 @@ def _equal_deltas(steps: int, colour: str, left: Any, right: Any) -> dict:
   ask: dict[str, Any] = {
       'epsilon': EPSILON, 'steps': steps, 'sampling_prob': 0.1, 'norm': 1}
   bins = max(2, min(20, 160 // reach))
-  found, moments = (tfcactus.truncated_noise(
+  found, moments = (tfcactus.search.truncated_noise(
       reach, utility=utility, bins=bins, method=method, **ask)
                     for method in ('direct', 'ma'))
   for axis, name, design_ in ((left, 'direct', found), (right, 'ma', moments)):

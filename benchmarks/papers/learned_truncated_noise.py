@@ -76,7 +76,7 @@ def _utilities() -> str:
 
 
 def _least() -> str:
-  found = tfcactus.least_utility(5, delta=0.0504, epsilon=0.3, norm=1, bins=20,
+  found = tfcactus.search.least_utility(5, delta=0.0504, epsilon=0.3, norm=1, bins=20,
                                  tolerance=1e-3)
   return (f'range 5, (.3, .0504): E abs(x) {_format.upper(found.utility, 5)}, none '
           f'below '

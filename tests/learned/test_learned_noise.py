@@ -131,7 +131,7 @@ def test_one_release_comes_near_the_linear_program(loss, slack):
       5, loss=loss, progress=False, max_seconds=60, epochs=6000,
       decay=0.9995, **ask).solve()
   found = truncated.account(table, epsilon=0.3, norm=1)
-  best = tfcactus.truncated_noise(5, **ask)
+  best = tfcactus.search.truncated_noise(5, **ask)
   assert best.delta.lower <= found.delta.upper < slack * best.delta.upper
   assert found.utility <= 1.884781 * (1 + 1e-9)
   assert table.monotone and not found.certified
@@ -145,7 +145,7 @@ def test_eight_releases_come_near_the_direct_method():
   ask = {'utility': 20, 'epsilon': 0.3, 'steps': 8, 'bins': 2}
   table = learned_noise.LearnedNoise(60, progress=False, max_seconds=110, **ask).solve()
   found = truncated.account(table, epsilon=0.3, steps=8)
-  best = tfcactus.truncated_noise(60, **ask)
+  best = tfcactus.search.truncated_noise(60, **ask)
   assert found.delta.upper < 2 * best.delta.upper
 
 
@@ -155,7 +155,7 @@ def test_sampled_releases():
          'sampling_prob': 0.1}
   table = learned_noise.LearnedNoise(8, progress=False, max_seconds=60, **ask).solve()
   found = truncated.account(table, epsilon=0.3, steps=4, sampling_prob=0.1)
-  best = tfcactus.truncated_noise(8, **ask)
+  best = tfcactus.search.truncated_noise(8, **ask)
   assert found.delta.upper < 2 * best.delta.upper
 
 

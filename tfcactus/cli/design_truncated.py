@@ -11,7 +11,7 @@ from typing import Any
 
 from tfcactus import _format
 from tfcactus.cli import arguments, command
-from tfcactus.search import least_utility, truncated
+from tfcactus.search import truncated
 
 LEARNED = ('sigmoid-adp', 'sigmoid-pdp', 'sigmoid-ma')
 METHODS = ('direct', 'lp', 'ma', *LEARNED)
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
           'Expected --seed and --seconds with the sigmoid methods only, got '
           f'them with --method {method}.')
     if args.utility is None:
-      least = least_utility.least_utility(
+      least = truncated.least_utility(
           args.range, delta=args.delta, method=method, **request)
       found, words = least.found, [least.statement]
       report = {'least_utility': least.lower_bound}

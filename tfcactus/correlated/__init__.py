@@ -7,12 +7,14 @@ the matrix that correlates noise; a request solves for one.
 
 from __future__ import annotations
 
-from tfcactus.correlated.banded import BandedStrategy, BandedToeplitz
+from tfcactus.correlated.banded import (
+    BandedStrategy,
+    BandedToeplitz,
+    min_separation_sensitivity_squared,
+)
 from tfcactus.correlated.base import Correlation, NoiseRows, Strategy
 from tfcactus.correlated.blocked import BlockedBidiagonal, BlockedStrategy
-from tfcactus.correlated.files import from_config, load, save
-from tfcactus.correlated.kinds import check, solved, Wanted
-from tfcactus.correlated.sensitivity import min_separation_sensitivity_squared
+from tfcactus.correlated.kinds import check, from_config, load, save, solved, Wanted
 from tfcactus.correlated.workload import Workload
 
 __all__ = [
