@@ -1,4 +1,19 @@
-"""The Renyi differential privacy (RDP) accountant, and trade-off functions from it."""
+"""The Renyi differential privacy (RDP) accountant, and trade-off functions from it.
+
+`tradeoff_from_renyi` bounds trade-off functions as follows. A test maps each law to a
+coin. Let x be the false positive rate, Q's probability to reject, and y the false negative rate, so that 1 - y is P's probability to reject. By
+post-processing, at each order a
+
+    d_a(1 - y || x) <= D_a(P || Q)   and   d_a(x || 1 - y) <= D_a(Q || P),
+
+where d_a is the divergence of two coins. For given x, the left sides decrease in y up
+to 1 - x, so that each order has a least y. The largest of these is a lower bound on
+the false negative rate of every test of every pair whose divergences are at most the
+given ones. This is proved for any set of orders, also below one. The paper
+conjectures, without proof, that the divergences imply no larger bound. The bound lies
+below the trade-off function of the pair, usually far below, since divergences are
+upper bounds here and need not be attained at all orders at once.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +65,7 @@ _HALVINGS = 62
 
 
 class RenyiAccountant(base.OneSidedAccountant):
-  """Composes Renyi divergences and converts them to epsilon.
+  """Renyi (RDP) accountant: composes divergences and converts them to epsilon.
 
   The divergences are those of the exact dominating pairs, so that only the
   conversion loses against `PhiAccountant`.
@@ -253,20 +268,6 @@ def tradeoff_from_renyi(
     false_positive: npt.ArrayLike, reverse: npt.ArrayLike | None = None
     ) -> np.ndarray:
   """Returns lower bounds on the trade-off function of all pairs with such divergences.
-
-  A test maps each law to a coin. Let x be the false positive rate, Q's probability to
-  reject, and y the false negative rate, so that 1 - y is P's probability to reject. By
-  post-processing, at each order a
-
-      d_a(1 - y || x) <= D_a(P || Q)   and   d_a(x || 1 - y) <= D_a(Q || P),
-
-  where d_a is the divergence of two coins. For given x, the left sides decrease in y up
-  to 1 - x, so that each order has a least y. The largest of these is a lower bound on
-  the false negative rate of every test of every pair whose divergences are at most the
-  given ones. This is proved for any set of orders, also below one. The paper
-  conjectures, without proof, that the divergences imply no larger bound. The bound lies
-  below the trade-off function of the pair, usually far below, since divergences are
-  upper bounds here and need not be attained at all orders at once.
 
   Args:
     orders: Shape (n,), positive, other than one.

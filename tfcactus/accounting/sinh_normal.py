@@ -82,11 +82,8 @@ def histogram_error(rho: float, omega: float, *, num_bins: int,
                     beta: float) -> float:
   """Returns Corollary 18's bound on the largest error of all counts.
 
-  Args:
-    rho: Of the guarantee.
-    omega: Of the guarantee.
-    num_bins: Size of the domain.
-    beta: Probability of a larger error.
+  The guarantee is (rho, omega)-tCDP, `num_bins` is the size of the domain, and the
+  error is larger with probability at most `beta`.
   """
   histogram_noise(rho, omega)
   num_bins = _checks.integer('num_bins', num_bins, 1)

@@ -14,11 +14,18 @@ from tfcactus.correlated.banded import (
 )
 from tfcactus.correlated.base import Correlation, NoiseRows, Strategy
 from tfcactus.correlated.blocked import BlockedBidiagonal, BlockedStrategy
-from tfcactus.correlated.kinds import check, from_config, load, save, solved, Wanted
+from tfcactus.correlated.kinds import (
+    AnyCorrelation,
+    check,
+    from_config,
+    load,
+    save,
+    solved,
+)
 from tfcactus.correlated.workload import Workload
 
 __all__ = [
     'BandedStrategy', 'BandedToeplitz', 'BlockedBidiagonal', 'BlockedStrategy',
-    'Correlation', 'NoiseRows', 'Strategy', 'Wanted', 'Workload', 'check',
+    'Correlation', 'NoiseRows', 'Strategy', 'AnyCorrelation', 'Workload', 'check',
     'from_config', 'load', 'min_separation_sensitivity_squared', 'save', 'solved',
 ]

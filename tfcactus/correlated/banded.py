@@ -18,7 +18,9 @@ _TOO_MUCH = 1e100
 
 
 class BandedToeplitz(base.Strategy):
-  """A banded Toeplitz strategy: column t has the coefficients in rows t, t + 1, ...
+  """Banded Toeplitz strategy matrix (BandMF).
+
+  Column t has the coefficients in rows t, t + 1, ...
 
   Attributes:
     coefficients: Shape (bands,), the first one positive; of a norm of at most one.
@@ -116,7 +118,7 @@ class _BandedRows(base.NoiseRows):
 
 @dataclasses.dataclass(frozen=True)
 class BandedStrategy(base.Correlation):
-  """A request for the banded Toeplitz matrix of least error.
+  """Request for the banded Toeplitz matrix (BandMF) of least error.
 
   Attributes:
     bands: As `Correlation.bands`; drawing keeps bands - 1 vectors of the model's size.

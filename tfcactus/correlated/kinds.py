@@ -14,13 +14,13 @@ from tfcactus.correlated.blocked import BlockedBidiagonal
 KINDS = (BandedToeplitz, BlockedBidiagonal)
 """Strategies that are checked when made: a subclass may draw by another matrix."""
 
-Wanted = Union[Correlation, Strategy, None]
+AnyCorrelation = Union[Correlation, Strategy, None]
 """The correlation of noise: a request, a strategy, or None for independent noise."""
 
 PathLike = Union[str, 'os.PathLike[str]']
 
 
-def check(correlation: object) -> Wanted:
+def check(correlation: object) -> AnyCorrelation:
   """Returns `correlation` if it is a request, a strategy or None.
 
   Raises:

@@ -25,7 +25,7 @@ _Cyclic = TypeVar('_Cyclic', bound='CyclicSampling')
 
 @dataclasses.dataclass(frozen=True)
 class CyclicSampling(base.DealtSampling):
-  """Each example is in one of several groups; step t draws from group t mod groups.
+  """Cyclic sampling: step t draws from group t mod groups of fixed groups.
 
   Each example draws its group once, uniformly and independently, so that an additional
   example moves no other. An example's participations are at least `groups` steps apart:
@@ -107,8 +107,9 @@ class CyclicSampling(base.DealtSampling):
 
 @dataclasses.dataclass(frozen=True)
 class CyclicPoissonSampling(CyclicSampling):
-  """A step takes each example of its group with probability groups / num_batches.
+  """Cyclic Poisson sampling (BandMF): Poisson sampling of the group of each step.
 
+  A step takes each example of its group with probability groups / num_batches.
   Examples enter independently. For a group, an epoch costs `visits` Poisson samples.
   Source: Choquette-Choo et al., "(Amplified) Banded Matrix Factorization" (2023),
   Theorem 4.
@@ -144,8 +145,9 @@ class CyclicPoissonSampling(CyclicSampling):
 
 @dataclasses.dataclass(frozen=True)
 class CyclicAllocationSampling(CyclicSampling):
-  """Each example enters one of its group's batches of an epoch, uniformly.
+  """Cyclic random allocation (balls-in-bins): allocation within groups of examples.
 
+  Each example enters one of its group's batches of an epoch, uniformly.
   The batch is drawn anew for each epoch, so that an epoch uses every example once. For
   a group, an epoch costs random allocation to `visits` batches. The proof follows that
   for Poisson samples (Choquette-Choo et al., "(Amplified) Banded Matrix Factorization",
