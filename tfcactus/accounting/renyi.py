@@ -1,8 +1,9 @@
 """The Renyi differential privacy (RDP) accountant, and trade-off functions from it.
 
 `tradeoff_from_renyi` bounds trade-off functions as follows. A test maps each law to a
-coin. Let x be the false positive rate, Q's probability to reject, and y the false negative rate, so that 1 - y is P's probability to reject. By
-post-processing, at each order a
+coin. Let x be the false positive rate, Q's probability to reject, and y
+the false negative rate, so that 1 - y is P's probability to reject. By post-processing,
+at each order a
 
     d_a(1 - y || x) <= D_a(P || Q)   and   d_a(x || 1 - y) <= D_a(Q || P),
 
