@@ -111,7 +111,7 @@ class RenyiAccountant(base.OneSidedAccountant):
 
     The bounds hold whichever neighbour is the null. They lie below the trade-off
     function of `views.composed_pair`, since Renyi divergences lose information.
-    `renyi_tradeoff` has the proof.
+    The docstring of this module has the proof.
 
     Args:
       false_positive: In [0, 1], any shape.
