@@ -1,7 +1,13 @@
 """Noise for vector queries: a radial piecewise-constant density in R^dim.
 
 `RadialTable` is the law of the noise; the functions below it compute its dominating
-pairs.
+pairs, shifted and as mixtures at three points of a line, +e, 0 and -e.
+
+An outcome at distances r_+, r_0 and r_- from the three points has r_0^2 =
+(r_+^2 + r_-^2) / 2 - 1, so the joint law of (r_+, r_-), two units apart, gives all three
+densities. That law is the shell-to-shell transition under a shift of two. Within one
+cell of the transition r_0 varies by about a shell; the density around 0 is taken where
+it is least, which raises the profile of the mixtures.
 """
 
 from __future__ import annotations
@@ -420,12 +426,6 @@ def _three_point_profile(table: RadialTable, prob: float, opposite: bool
   `table` is monotone, and the component of share `prob` is at +e in the first law. If
   `opposite` (a replaced record), it is at -e in the second law and the shared
   component at 0; else (a zeroed record) it is at 0 and the shared one at -e.
-
-  An outcome at distances r_+, r_0 and r_- from +e, 0 and -e has r_0^2 =
-  (r_+^2 + r_-^2) / 2 - 1, so the joint law of (r_+, r_-), two units apart, gives all
-  three densities. That law is the shell-to-shell transition under a shift of two.
-  Within one cell of the transition r_0 varies by about a shell; the density around 0
-  is taken where it is least, which raises the profile of the mixtures.
 
   Returns:
     (alpha, value), shape (points,): alpha from one upwards, and values that the
