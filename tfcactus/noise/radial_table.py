@@ -4,10 +4,10 @@
 pairs, shifted and as mixtures at three points of a line, +e, 0 and -e.
 
 An outcome at distances r_+, r_0 and r_- from the three points has r_0^2 =
-(r_+^2 + r_-^2) / 2 - 1, so the joint law of (r_+, r_-), two units apart, gives all three
-densities. That law is the shell-to-shell transition under a shift of two. Within one
-cell of the transition r_0 varies by about a shell; the density around 0 is taken where
-it is least, which raises the profile of the mixtures.
+(r_+^2 + r_-^2) / 2 - 1, so the joint law of (r_+, r_-), two units apart, gives all
+three densities. That law is the shell-to-shell transition under a shift of two. Within
+one cell of the transition r_0 varies by about a shell; the density around 0 is taken
+where it is least, which raises the profile of the mixtures.
 """
 
 from __future__ import annotations
