@@ -55,9 +55,8 @@ def trained(epochs: int, **kwargs: Any) -> scalar_table.ScalarTable:
   """Returns the noise of the last epoch; `learned` returns that of the best epoch."""
   from tfcactus.learned import (
     learned_noise,  # pylint: disable=import-outside-toplevel
-    training,  # pylint: disable=import-outside-toplevel
   )
-  run = training.Training(learned_noise.LearnedNoise(
+  run = learned_noise.Training(learned_noise.LearnedNoise(
       epsilon=EPSILON, progress=False, buckets=BUCKETS, **kwargs))
   run.run(epochs)
   return run.table()

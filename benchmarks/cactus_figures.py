@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks import _results
 import tfcactus
 from tfcactus import _format, accounting
-from tfcactus.noise import library, scalar_pairs
+from tfcactus.noise import library, scalar_table
 
 LONG = 'it trains four models for fifteen epochs'
 QUICK = ('--quick',)
@@ -64,7 +64,8 @@ def published(noise: Any, steps: int, prob: float, delta: float, *,
   """
   event = accounting.noise_event(noise)
   if isinstance(noise, tfcactus.ScalarTable):
-    event = accounting.DominatingPairDpEvent(scalar_pairs.shifted(noise, noise.bins))
+    event = accounting.DominatingPairDpEvent(
+        scalar_table.shifted_pair(noise, noise.bins))
   settings = {} if orders is None else {'orders': orders}
   return accounting.RenyiAccountant(conversion='moments', **settings).compose(
       dp_accounting.PoissonSampledDpEvent(prob, event), steps).get_epsilon(delta)
@@ -88,7 +89,7 @@ def spread_tests(table: tfcactus.ScalarTable) -> Iterator[accounting.DominatingP
   power = np.geomspace(1e-3, 4, 400)
   for cells in (1, 2, 4, 10, 20, 50, 100, 200):
     weights = min((table.bins // cells)**2, WEIGHTS)
-    pair = scalar_pairs.shifted(table, cells)
+    pair = scalar_table.shifted_pair(table, cells)
     tilt = np.exp(np.multiply.outer(power, pair.loss))
     under_p, under_q = weights * np.log(1 / tilt @ pair.p), weights * np.log(
         tilt @ pair.q)

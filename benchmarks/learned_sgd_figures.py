@@ -60,7 +60,7 @@ def _compared(steps: int, norm: int, loss: str) -> dict:
   delta = _bounded.delta(table, **_ask(steps, norm))
   normal = _bounded.gaussian_of_delta(
       problem['range'], problem['bins'], delta, _ask(steps, norm))
-  direct = tfcactus.truncated_noise(
+  direct = tfcactus.search.truncated_noise(
       problem['range'], epsilon=_bounded.EPSILON, bins=problem['bins'],
       utility=problem['utility'], **_ask(steps, norm))
   row = {'steps': steps, 'norm': norm, 'loss': loss, 'delta': delta,

@@ -25,8 +25,9 @@ from scipy import optimize, special
 
 from benchmarks import _prv, _results
 from tfcactus import _format, accounting, noise as noise_lib
-from tfcactus.accounting import renyi_tradeoff, views
+from tfcactus.accounting import views
 from tfcactus.accounting.composition.composition import Composition, StepLoss
+from tfcactus.accounting.renyi import tradeoff_from_renyi
 from tfcactus.pairs import envelope
 
 QUICK = ('--quick',)
@@ -183,7 +184,7 @@ def figure_1(pyplot: Any) -> dict[str, Any]:
   pair, orders, divergence = response()
   rho = float(np.max(divergence / orders))
   sigma, x = 1 / math.sqrt(2 * rho), np.linspace(1e-3, 1 - 1e-3, 400)
-  implied, own = (renyi_tradeoff.tradeoff_from_renyi(
+  implied, own = (tradeoff_from_renyi(
       orders, known, x, known) for known in (rho * orders, divergence))
   lines = {'Gaussian': special.ndtr(special.ndtri(1 - x) - 1 / sigma),
            'randomised response': views.tradeoff(pair, x),

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks import _bounded, _results
 import tfcactus
 from tfcactus import design
-from tfcactus.noise import scalar_pairs
+from tfcactus.noise import scalar_table
 
 LONG = 'gradient descent from many seeds'
 
@@ -57,7 +57,7 @@ def figure_1(pyplot: Any) -> dict:
       utility=POINTY_UTILITY, method='lp', **STAIRS).solve()
   _draw_figure_1(pyplot, tables, {'truncated staircase': staircase, **towers})
   rows = {name: {'utility': table.moment(1), 'delta': _bounded.delta(table),
-                 'delta_full_shift': scalar_pairs.shifted(
+                 'delta_full_shift': scalar_table.shifted_pair(
                      table, table.bins).hockey_stick(EPSILON)}
           for name, table in {**tables, **towers,
                               'linear program, U = 1.879': falling}.items()}
@@ -167,7 +167,7 @@ def _trade_off(steps: int, norm: int) -> list[dict]:
         500, utility=utility, norm=norm, bins=1).solve()
     rows.append({
         'utility': utility, 'truncated_gaussian': _bounded.delta(normal, **ask), **{
-            method: tfcactus.truncated_noise(
+            method: tfcactus.search.truncated_noise(
                 500, utility=utility, bins=1, method=method, **ask).delta.upper
             for method in ('direct', 'ma')}})
   return rows
@@ -201,7 +201,7 @@ def _epsilons(axis) -> list[dict]:
       rows.append({
           'epsilon': epsilon, 'utility': utility,
           'truncated_gaussian': _bounded.delta(normal, **ask),
-          'direct': tfcactus.truncated_noise(
+          'direct': tfcactus.search.truncated_noise(
               500, utility=utility, bins=1, **ask).delta.upper})
   for utility, style in ((40.0, 'o-'), (80.0, 's-')):
     for key, line in (('direct', style), ('truncated_gaussian', 'k--')):
@@ -255,7 +255,7 @@ def _equal_deltas(steps: int, colour: str, left: Any, right: Any) -> dict:
   ask: dict[str, Any] = {
       'epsilon': EPSILON, 'steps': steps, 'sampling_prob': 0.1, 'norm': 1}
   bins = max(2, min(20, 160 // reach))
-  found, moments = (tfcactus.truncated_noise(
+  found, moments = (tfcactus.search.truncated_noise(
       reach, utility=utility, bins=bins, method=method, **ask)
                     for method in ('direct', 'ma'))
   for axis, name, design_ in ((left, 'direct', found), (right, 'ma', moments)):

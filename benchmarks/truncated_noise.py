@@ -41,7 +41,7 @@ def measure(steps: int, reach: float, utility: float, bins: int,
   ask: dict[str, Any] = {
       'epsilon': epsilon, 'steps': steps, 'sampling_prob': sampling_prob}
   cpu = time.process_time()
-  found = tfcactus.truncated_noise(reach, utility=utility, bins=bins, **ask)
+  found = tfcactus.search.truncated_noise(reach, utility=utility, bins=bins, **ask)
   cpu = time.process_time() - cpu
   normal = design.TruncatedGaussian(reach, utility=utility, bins=bins).solve()
   p, q = (np.exp(table.log_density) / np.sum(np.exp(table.log_density))

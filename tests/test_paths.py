@@ -101,4 +101,4 @@ def test_table_to_epsilon_in_a_callback():
       8, 0.25, 0.25, [-0.8 * i for i in range(12)], -1.0)
   path = path_to(training(table, [ours.EpsilonCallback()]),
                  lambda file, _: file.startswith('pairs/'))
-  check(path[path.index('keras/callbacks.py'):], 10)
+  check(path[path.index('keras/callbacks.py'):], 9)

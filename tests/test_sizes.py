@@ -13,7 +13,7 @@ FILES = sorted(path for room in ('tfcactus', 'training', 'benchmarks')
 @pytest.mark.parametrize('file', FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_files_and_functions_are_short(file):
   text = file.read_text(encoding='utf-8')
-  assert text.count('\n') <= 400
+  assert text.count('\n') <= 500
   for node in ast.walk(ast.parse(text)):
     if isinstance(node, ast.FunctionDef):
       assert node.end_lineno - node.lineno + 1 <= 50, node.name

@@ -73,7 +73,7 @@ class PrivacyPlan:
   accounting: str = 'proven'
   adaptive_clipping: AdaptiveClipping | None = None
   releases: Sequence[ReleasedStatistic | dp_accounting.DpEvent] = ()
-  correlation: correlated.Wanted = None
+  correlation: correlated.AnyCorrelation = None
   target_epsilon: float | None = None
 
   def __post_init__(self):
@@ -110,7 +110,7 @@ class PrivacyPlan:
                    noise: noise_lib.Noise | None = None,
                    target_epsilon: float | None = None,
                    sampling: type[SamplingScheme] | None = None,
-                   correlation: correlated.Wanted | str = None,
+                   correlation: correlated.AnyCorrelation | str = None,
                    **settings: Any) -> PrivacyPlan:
     """Returns a plan from the terms of `fit`: a batch size and epochs.
 

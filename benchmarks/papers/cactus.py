@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.papers.item import Item, of, Paper, REPRODUCED, run, test
 from tfcactus import _format, accounting, design
-from tfcactus.noise import scalar_pairs, scalar_table
+from tfcactus.noise import scalar_table
 
 FIGURES, ACCOUNTS = 'paper_figures', 'cactus_figures'
 up = _format.upper
@@ -60,9 +60,9 @@ def _mass() -> str:
 def _shifts() -> str:
   """Returns delta by the full shift and by the worst shift."""
   table = _cactus()
-  envelope = max(scalar_pairs.shifted(table, k).hockey_stick(3.0)
+  envelope = max(scalar_table.shifted_pair(table, k).hockey_stick(3.0)
                  for k in range(1, table.bins + 1))
-  full = scalar_pairs.shifted(table, table.bins).hockey_stick(3.0)
+  full = scalar_table.shifted_pair(table, table.bins).hockey_stick(3.0)
   return (f'delta at epsilon 3, n = 40: {full:.5g} by the full shift, {envelope:.5g} '
           'by the worst shift')
 
@@ -179,7 +179,7 @@ PAPER = Paper(
              ('tfcactus.noise.ScalarTable',), REPRODUCED,
              test('design/test_scalar::test_mass_cost_and_symmetry'), _mass),
         Item('(17), (18): the worst shift k / n',
-             ('tfcactus.pairs.envelope', 'tfcactus.noise.scalar_pairs'),
+             ('tfcactus.pairs.envelope', 'tfcactus.noise.scalar_table'),
              'corrected: the worst shift may depend on epsilon; the accountant takes '
              'the envelope over all shifts',
              test('noise/test_pairs::test_envelope_is_the_largest_profile_over_shifts'),

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.papers.item import Item, of, Paper, REPRODUCED, run, test
 from tfcactus import _format, accounting, design
-from tfcactus.noise import radial_pairs, radial_table
+from tfcactus.noise import radial_table
 
 FIGURES = 'paper_figures'
 
@@ -52,7 +52,7 @@ def _monotone() -> str:
 
 def _proposition_1() -> str:
   """Returns delta of shifts by one and by two."""
-  values = [radial_pairs.shifted(_table(), shift).upper.hockey_stick(1.0)
+  values = [radial_table.shifted_pair(_table(), shift).upper.hockey_stick(1.0)
             for shift in (1, 2)]
   return ('three dimensions, delta at epsilon 1 of shifts 1 and 2: at most '
           f'{_format.upper(values[0], 5)}, {_format.upper(values[1], 5)}')
@@ -142,7 +142,7 @@ PAPER = Paper(
                               'test_radial_noise_that_is_not_monotone_is_refused'),
              _monotone),
         Item('Lemma 1, Proposition 1: the full shift dominates',
-             ('tfcactus.noise.radial_pairs',), REPRODUCED,
+             ('tfcactus.noise.radial_table',), REPRODUCED,
              test('noise/test_pairs::test_shipped_radial_tables_by_quadrature'),
              _proposition_1),
         Item('Definition 2: shells with a geometric tail',

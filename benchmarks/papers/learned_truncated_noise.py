@@ -12,7 +12,7 @@ from benchmarks.papers import learned_numbers
 from benchmarks.papers.item import Item, of, Paper, REPRODUCED, run, test, within
 import tfcactus
 from tfcactus import _format, accounting, design
-from tfcactus.noise import scalar_pairs
+from tfcactus.noise import scalar_table
 
 FIGURES = learned_numbers.FIGURES
 SCALE = ('smaller scale: one sigmoid per cell, 60 to 500 cells per side, 1,500 to '
@@ -57,7 +57,7 @@ def _old_moments() -> str:
 
 def _infinite() -> str:
   """Returns the mass of infinite loss of a truncated Gaussian."""
-  pair = scalar_pairs.shifted(_normal(), _normal().bins)
+  pair = scalar_table.shifted_pair(_normal(), _normal().bins)
   return ('truncated Gaussian (10, range 30): mass of infinite loss '
           f'{_format.upper(pair.p_inf, 4)}')
 
@@ -83,7 +83,7 @@ def _utilities() -> str:
 
 def _least() -> str:
   """Returns the least utility at an epsilon and delta, and its lower bound."""
-  found = tfcactus.least_utility(5, delta=0.0504, epsilon=0.3, norm=1, bins=20,
+  found = tfcactus.search.least_utility(5, delta=0.0504, epsilon=0.3, norm=1, bins=20,
                                  tolerance=1e-3)
   return (f'range 5, (.3, .0504)-DP: E abs(x) {_format.upper(found.utility, 5)}, lower '
           f'bound {_format.lower(found.lower_bound or 0.0, 5)}')
@@ -91,7 +91,7 @@ def _least() -> str:
 
 def _shifts() -> str:
   """Returns delta of half the shift and of the full shift."""
-  values = [scalar_pairs.shifted(_normal(), k).hockey_stick(0.1) for k in (1, 2)]
+  values = [scalar_table.shifted_pair(_normal(), k).hockey_stick(0.1) for k in (1, 2)]
   return ('delta at epsilon .1 of half the shift and of the full shift: '
           f'{_format.upper(values[0], 4)}, {_format.upper(values[1], 4)}')
 
@@ -179,12 +179,12 @@ PAPER = Paper(
                               'test_least_of_one_release_is_that_of_a_program_of_its_own'),
              _least),
         Item('Lemmas 13, 14, Theorem 15: symmetric monotone noise, the full shift',
-             ('tfcactus.noise.scalar_pairs',), REPRODUCED,
+             ('tfcactus.noise.scalar_table',), REPRODUCED,
              test('noise/test_pairs::test_full_shift_dominates_smaller_ones_if_monotone'),
              _shifts),
         Item('(1) to (4), section 3.3: loss, weight decay, sigmoid model',
              ('tfcactus.learned.models.SigmoidModel',
-              'tfcactus.learned.training.Training'), REPRODUCED,
+              'tfcactus.learned.learned_noise.Training'), REPRODUCED,
              test('learned/test_learned_noise::'
                   'test_one_release_comes_near_the_linear_program'), _engine),
         Item('Theorems 16, 19, Proposition 17, Definition 18: extended moments '

@@ -11,7 +11,7 @@ from scipy import integrate, stats
 
 from benchmarks.papers.item import of, within
 from tfcactus import _format, accounting, noise as noise_lib
-from tfcactus.accounting import renyi_tradeoff, views
+from tfcactus.accounting import renyi, views
 from tfcactus.accounting.composition import contour
 from tfcactus.accounting.composition.losses import gaussian, laplace as laplace_loss
 from tfcactus.papers import conversions, levy, post_formula
@@ -225,7 +225,7 @@ def best_conversion() -> str:
   deltas = []
   for orders in (above, np.append(below, above)):
     known = 0.5 * mu**2 * orders
-    least = renyi_tradeoff.tradeoff_from_renyi(orders, known, x, known)
+    least = renyi.tradeoff_from_renyi(orders, known, x, known)
     # Between two points of x, the value at the larger x is a bound.
     deltas.append(float(np.max(1 - least[1:] - math.exp(epsilon) * x[:-1])))
   exact = gaussian_delta(mu, epsilon)

@@ -20,7 +20,7 @@ from tfcactus.release import (
 )
 
 FIGURES, PICTURES = 'truncated_cdp', 'tcdp_figures'
-CLAIM = tfcactus.TCDP(0.01, 20.0)
+CLAIM = accounting.TCDP(0.01, 20.0)
 BENT = noise_lib.SinhNormal(1 / math.sqrt(2 * 0.01), 20.0)
 up, down = _format.upper, _format.lower
 
@@ -33,7 +33,7 @@ def _definitions() -> str:
 
 def _composed() -> str:
   """Returns the composition of two tCDP claims."""
-  both = CLAIM.compose(tfcactus.TCDP(0.02, 15.0))
+  both = CLAIM.compose(accounting.TCDP(0.02, 15.0))
   return f'(.01, 20) and (.02, 15): ({both.rho:g}, {down(both.omega)})'
 
 
@@ -41,7 +41,7 @@ def _lemma_6() -> str:
   """Compares epsilon of zCDP, tCDP and the Gaussian itself."""
   gaussian = accounting.PhiAccountant().compose(
       accounting.noise_event(tfcactus.Gaussian(1 / math.sqrt(0.02)))).get_epsilon(1e-6)
-  return (f'rho .01, delta 1e-6: epsilon {up(tfcactus.TCDP(0.01).epsilon(1e-6))} by '
+  return (f'rho .01, delta 1e-6: epsilon {up(accounting.TCDP(0.01).epsilon(1e-6))} by '
           f'zCDP, {up(CLAIM.epsilon(1e-6))} with omega 20, exactly {up(gaussian)} for '
           'the Gaussian')
 
@@ -61,7 +61,7 @@ def _large_groups() -> str:
 
 def _theorem_11() -> str:
   """Returns the claim of Theorem 11, and whether it is proved."""
-  claim = tfcactus.TCDP(0.1).printed_theorem_11(0.1)
+  claim = accounting.TCDP(0.1).printed_theorem_11(0.1)
   return (f'rho .1, s .1: claims ({claim.claim.rho:.3g}, '
           f'{down(claim.claim.omega, 4)})-tCDP, which is '
           f'{"proved" if claim.proven else "not proved"}')
@@ -69,7 +69,7 @@ def _theorem_11() -> str:
 
 def _theorem_12() -> str:
   """Returns the claim of Theorem 12, and the exact constants."""
-  claim = tfcactus.TCDP(0.01).subsample(0.01)
+  claim = accounting.TCDP(0.01).subsample(0.01)
   constants = [row['constant'] for row in of(FIGURES, 'theorem_12')]
   return (f'rho .01, s .01: ({claim.rho:.4g}, {down(claim.omega, 5)})-tCDP; exact '
           f'constants of subsampled Gaussians {min(constants):.4g} to '
@@ -162,7 +162,7 @@ def _histogram() -> str:
 
 def _basic() -> str:
   """Returns rho of pure DP and of a Gaussian."""
-  pure, gaussian = tfcactus.TCDP.from_pure_dp(1.0), tfcactus.TCDP.from_zcdp(0.5)
+  pure, gaussian = accounting.TCDP.from_pure_dp(1.0), accounting.TCDP.from_zcdp(0.5)
   return (f'epsilon 1 gives rho {pure.rho:g}; a Gaussian of 1 has rho .5, epsilon '
           f'{up(gaussian.epsilon(1e-6))} at 1e-6')
 
@@ -170,8 +170,8 @@ def _basic() -> str:
 def _tails() -> str:
   """Returns tails of the privacy loss under four definitions."""
   tails = (loss_tails.pure_dp(0.5, 4.0),
-           loss_tails.truncated_cdp_tail(tfcactus.TCDP(0.125), 4.0),
-           loss_tails.truncated_cdp_tail(tfcactus.TCDP(0.125, 6.0), 4.0),
+           loss_tails.truncated_cdp_tail(accounting.TCDP(0.125), 4.0),
+           loss_tails.truncated_cdp_tail(accounting.TCDP(0.125, 6.0), 4.0),
            loss_tails.renyi_dp(6.0, 0.75, 4.0))
   return ('P(loss > 4) at most ' + ', '.join(up(float(tail), 3) for tail in tails) +
           ' under .5-DP, .125-zCDP, (.125, 6)-tCDP, (6, .75)-RDP')
@@ -209,13 +209,13 @@ def _exponential() -> str:
   # With sensitivity one, a score is multiplied by half of epsilon.
   below = 2 * exponential.shortfall(10**6, 0.05)
   return (f'epsilon 1, a million options: score within {up(below, 4)} of the best with '
-          f'probability .95; rho {tfcactus.TCDP.from_bounded_range(1.0).rho:g} (the '
+          f'probability .95; rho {accounting.TCDP.from_bounded_range(1.0).rho:g} (the '
           f'paper\'s .5); ten releases: epsilon {up(ten)} at 1e-6')
 
 
 def _theorem_26() -> str:
   """Returns bounds on mutual information, ours and as printed."""
-  guarantee = tfcactus.TCDP(1e-4, 80.0)
+  guarantee = accounting.TCDP(1e-4, 80.0)
   return ('(1e-4, 80)-tCDP, 50 and 200 records: mutual information in nats at most '
           ) + ' and '.join(
       f'{up(packing.mutual_information(guarantee, n), 4)} (as printed '

@@ -10,7 +10,7 @@ from scipy import stats
 
 from tfcactus import accounting
 from tfcactus.accounting import views
-from tfcactus.accounting.renyi_tradeoff import tradeoff_from_renyi
+from tfcactus.accounting.renyi import tradeoff_from_renyi
 
 ORDERS = np.concatenate([np.linspace(0.5, 0.99, 30), 1 + np.geomspace(0.01, 300, 60)])
 

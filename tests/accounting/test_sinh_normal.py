@@ -9,7 +9,7 @@ import pytest
 from tfcactus import accounting, design, noise
 from tfcactus.accounting import sinh_normal, truncated_cdp
 from tfcactus.accounting.renyi import RenyiAccountant
-from tfcactus.noise import scalar_pairs
+from tfcactus.noise import scalar_table
 
 ROWS = [
     # rho, A, exact rho' / rho, eps(1e-5): exact, Renyi; eps(1e-10): exact
@@ -206,7 +206,7 @@ def test_two_peaks_are_refused_in_closed_form_and_accounted_as_a_table():
   table = design.DiscretizedSinhNormal(4.0, 1.0, bins=20).solve()
   assert not table.monotone
   full = accounting.Composition((((accounting.PairBounds.exact(
-      scalar_pairs.shifted(table, table.bins))), 1),)).epsilon(1e-2)
+      scalar_table.shifted_pair(table, table.bins))), 1),)).epsilon(1e-2)
   assert accounting.PhiAccountant().compose(
       accounting.noise_event(table)).get_epsilon(1e-2) >= full.lower
 

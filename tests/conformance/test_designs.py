@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tfcactus import design, noise
-from tfcactus.design import table_info, truncated_base
+from tfcactus.design import table_info, truncated_forms
 
 
 class Case(NamedTuple):
@@ -86,7 +86,7 @@ CASES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class TruncatedCauchy(truncated_base.TruncatedForm):
+class TruncatedCauchy(truncated_forms.TruncatedForm):
   """A request as somebody would add it: all that it takes is one such file."""
 
   mechanism = 'truncated-cauchy'

@@ -38,7 +38,7 @@ def ask(case):
 @pytest.mark.slow
 def test_learned_deltas(case, gaussian, learned):
   reach, utility, bins, rest = ask(case)
-  found = tfcactus.truncated_noise(reach, utility=utility, bins=bins, **rest)
+  found = tfcactus.search.truncated_noise(reach, utility=utility, bins=bins, **rest)
   assert found.delta.upper <= 1.02 * learned
   assert found.delta.upper < gaussian
   assert found.noise.monotone and found.noise.range <= reach
@@ -76,7 +76,7 @@ class TestLinearProgram:
 
   @pytest.mark.parametrize('method', ['direct', 'lp'])
   def test_is_the_truncated_staircase(self, method):
-    found = tfcactus.truncated_noise(5, bins=40, method=method, **STAIRCASE)
+    found = tfcactus.search.truncated_noise(5, bins=40, method=method, **STAIRCASE)
     assert found.delta.upper == pytest.approx(0.0502427, rel=1e-4)
     assert found.certified and 'global optimum' in found.statement
     info = found.noise.info
@@ -123,7 +123,7 @@ class TestLinearProgram:
     assert seen > 30
 
   def test_towers_pay_for_smaller_changes(self):
-    found = tfcactus.truncated_noise(5, bins=10, method='lp', monotone=False,
+    found = tfcactus.search.truncated_noise(5, bins=10, method='lp', monotone=False,
                                      **STAIRCASE)
     assert not found.noise.monotone and not found.certified
     full = accounting.dominating_pair(found.noise).upper
@@ -159,8 +159,8 @@ class TestMoments:
   def test_is_the_accountants_bound_and_not_the_best_delta(self, sampling_prob):
     request = {'utility': 4, 'epsilon': 0.5, 'steps': 8, 'bins': 2,
                'sampling_prob': sampling_prob}
-    moments = tfcactus.truncated_noise(16, method='ma', **request)
-    direct = tfcactus.truncated_noise(16, **request)
+    moments = tfcactus.search.truncated_noise(16, method='ma', **request)
+    direct = tfcactus.search.truncated_noise(16, **request)
     assert moments.delta.upper > direct.delta.upper
     assert not moments.certified
     told = moments.noise.info['objective']
@@ -196,8 +196,8 @@ def test_descent_is_near_the_program_where_both_apply():
 
 
 def test_loose_utility_is_not_used_up():
-  tight = tfcactus.truncated_noise(60, utility=25, epsilon=0.3, steps=8, bins=1)
-  loose = tfcactus.truncated_noise(60, utility=32, epsilon=0.3, steps=8, bins=1)
+  tight = tfcactus.search.truncated_noise(60, utility=25, epsilon=0.3, steps=8, bins=1)
+  loose = tfcactus.search.truncated_noise(60, utility=32, epsilon=0.3, steps=8, bins=1)
   assert loose.delta.upper < 1.001 * tight.delta.upper
   assert loose.utility < 30
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fuzz import oracles
 from tfcactus import accounting, noise as noise_lib
-from tfcactus.noise import scalar_pairs
+from tfcactus.noise.scalar_table import shifted_pair
 from tfcactus.pairs import dominating_pair as pair_lib
 
 ROUNDING = 2e-12
@@ -193,7 +193,7 @@ def test_the_full_shift_of_a_table_that_rises_is_seen_to_be_too_little():
   rng, wrong = np.random.default_rng(4), 0
   table = noise_lib.ScalarTable.normalized(
       4, -np.array([0.0, 2, 0.5, 3, 0.2, 4, 1, 5]), -1.0)
-  pair = pair_lib.PairBounds.exact(scalar_pairs.shifted(table, 4))
+  pair = pair_lib.PairBounds.exact(shifted_pair(table, 4))
   half = np.exp(np.asarray(table.log_density, np.longdouble))
   cells = oracles.cell_masses(half, table.log_tail_ratio, False)
   for epsilon in rng.uniform(0, 3, 20):

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 import tfcactus
 from tfcactus import accounting, noise
-from tfcactus.learned import learned_noise, models, privacy_losses, training
-from tfcactus.noise import scalar_pairs
+from tfcactus.learned import learned_noise, models, privacy_losses
+from tfcactus.noise import scalar_table
 from tfcactus.search import truncated
 
 BINS = 3
@@ -131,7 +131,7 @@ def test_one_release_comes_near_the_linear_program(loss, slack):
       5, loss=loss, progress=False, max_seconds=60, epochs=6000,
       decay=0.9995, **ask).solve()
   found = truncated.account(table, epsilon=0.3, norm=1)
-  best = tfcactus.truncated_noise(5, **ask)
+  best = tfcactus.search.truncated_noise(5, **ask)
   assert best.delta.lower <= found.delta.upper < slack * best.delta.upper
   assert found.utility <= 1.884781 * (1 + 1e-9)
   assert table.monotone and not found.certified
@@ -145,7 +145,7 @@ def test_eight_releases_come_near_the_direct_method():
   ask = {'utility': 20, 'epsilon': 0.3, 'steps': 8, 'bins': 2}
   table = learned_noise.LearnedNoise(60, progress=False, max_seconds=110, **ask).solve()
   found = truncated.account(table, epsilon=0.3, steps=8)
-  best = tfcactus.truncated_noise(60, **ask)
+  best = tfcactus.search.truncated_noise(60, **ask)
   assert found.delta.upper < 2 * best.delta.upper
 
 
@@ -155,7 +155,7 @@ def test_sampled_releases():
          'sampling_prob': 0.1}
   table = learned_noise.LearnedNoise(8, progress=False, max_seconds=60, **ask).solve()
   found = truncated.account(table, epsilon=0.3, steps=4, sampling_prob=0.1)
-  best = tfcactus.truncated_noise(8, **ask)
+  best = tfcactus.search.truncated_noise(8, **ask)
   assert found.delta.upper < 2 * best.delta.upper
 
 
@@ -166,7 +166,7 @@ def test_cnn_noise_is_accounted_by_the_envelope():
       learning_rate=1e-3, progress=False).solve()
   assert not table.monotone
   found = truncated.account(table, epsilon=0.3, norm=1)
-  worst = max(scalar_pairs.shifted(table, k).hockey_stick(0.3)
+  worst = max(scalar_table.shifted_pair(table, k).hockey_stick(0.3)
               for k in range(1, 7))
   assert found.delta.upper == pytest.approx(worst, rel=1e-6)
 
@@ -178,11 +178,11 @@ def test_seeds_repeat_and_differ():
 
 
 def test_weight_halves_unless_the_noise_is_too_wide():
-  wide = training.Training(learned_noise.LearnedNoise(
+  wide = learned_noise.Training(learned_noise.LearnedNoise(
       3, 0.3, bins=3, utility=0.5, halving=10, weight=1e-3, progress=False))
   wide.run(10)
   assert float(wide._weight) == pytest.approx(2e-3)
-  free = training.Training(learned_noise.LearnedNoise(
+  free = learned_noise.Training(learned_noise.LearnedNoise(
       3, 0.3, bins=3, halving=10, weight=1e-3, least_weight=3e-4,
       progress=False))
   free.run(10)

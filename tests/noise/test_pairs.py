@@ -13,7 +13,7 @@ from tests.noise.tables import (
   wavy_scalar,
 )
 from tfcactus import accounting, design, noise
-from tfcactus.noise import library, scalar_pairs
+from tfcactus.noise import library, scalar_table
 from tfcactus.pairs import envelope
 from tfcactus.pairs.dominating_pair import DominatingPair
 
@@ -204,7 +204,7 @@ def test_likelihood_ratios_of_the_sampler(table):
     moved -= 1
   loss = table.log_density_at(z) - table.log_density_at(moved)
   pair = (accounting.dominating_pair(table).upper if table.monotone else
-          scalar_pairs.shifted(table, table.bins))
+          scalar_table.shifted_pair(table, table.bins))
   for epsilon in (0.0, 0.5, 1.5):
     gain = np.maximum(-np.expm1(np.minimum(epsilon - loss, 0)), 0)
     error = np.std(gain) / math.sqrt(gain.size)
@@ -276,7 +276,7 @@ class TestBoundedNoise:
     nothing = np.zeros(shift)
     plain = DominatingPair.from_masses(np.append(mass, nothing),
                                        np.append(nothing, mass))
-    pair = scalar_pairs.shifted(table, shift)
+    pair = scalar_table.shifted_pair(table, shift)
     for epsilon in (0.0, 0.3, 1.0, 5.0):
       assert pair.hockey_stick(epsilon) == pytest.approx(
           plain.hockey_stick(epsilon), rel=1e-12)
@@ -287,7 +287,7 @@ class TestBoundedNoise:
     assert not table.monotone
     bounds = accounting.dominating_pair(table)
     for epsilon in (0.0, 0.3, 0.6, 1.0, 4.0):
-      truth = max(scalar_pairs.shifted(table, k).hockey_stick(epsilon)
+      truth = max(scalar_table.shifted_pair(table, k).hockey_stick(epsilon)
                   for k in range(1, 11))
       assert bounds.lower.hockey_stick(epsilon) <= truth * (1 + 1e-12)
       assert bounds.upper.hockey_stick(epsilon) >= truth * (1 - 1e-12)
@@ -299,5 +299,5 @@ class TestBoundedNoise:
     full = accounting.dominating_pair(table).upper
     for epsilon in (0.0, 0.5, 2.0):
       for k in range(1, 11):
-        assert scalar_pairs.shifted(table, k).hockey_stick(
+        assert scalar_table.shifted_pair(table, k).hockey_stick(
             epsilon) <= full.hockey_stick(epsilon) + 1e-15

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.accounting import allocation_oracles
-from tfcactus.noise import gaussian_pairs
+from tfcactus.noise import gaussian
 from tfcactus.pairs import allocation
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
@@ -41,7 +41,7 @@ def test_few_outcomes_by_enumeration(bins, direction):
 def test_gaussian_against_quadrature(bins, direction, sigma):
   widths = []
   for nodes in (128, 256):
-    found = gaussian_pairs.allocated(1 / sigma, bins, direction, nodes)
+    found = gaussian.allocated_pair(1 / sigma, bins, direction, nodes)
     lower, upper = [], []
     for epsilon in (0.0, 0.1, 0.5, 2.0):
       exact = allocation_oracles.delta(1 / sigma, bins, direction, epsilon)
@@ -54,7 +54,7 @@ def test_gaussian_against_quadrature(bins, direction, sigma):
 
 def test_masses_and_mean_are_kept():
   for bins in (2, 7, 64):
-    found = gaussian_pairs.allocated(0.8, bins, 'remove', 256)
+    found = gaussian.allocated_pair(0.8, bins, 'remove', 256)
     upper = found.upper
     assert np.sum(upper.q) + upper.q_inf == pytest.approx(1, abs=1e-10)
     assert np.sum(upper.p) + upper.p_inf == pytest.approx(1, abs=1e-10)
@@ -64,7 +64,7 @@ def test_masses_and_mean_are_kept():
 
 
 def test_shifts_beyond_numbers():
-  found = gaussian_pairs.allocated(100.0, 30, 'add', 256)
+  found = gaussian.allocated_pair(100.0, 30, 'add', 256)
   assert found.lower.hockey_stick(0.0) == 0
   assert found.upper.hockey_stick(0.0) == pytest.approx(1)
 
@@ -73,7 +73,7 @@ def test_shifts_beyond_numbers():
 @pytest.mark.parametrize('mu', [20.0, 25.0, 40.0, 50.0, 51.0, 1e3, 1e6, 1e9, 1e15])
 def test_noise_next_to_none_hides_nothing(mu, direction):
   """Cells too wide for their rule once lost all mass."""
-  found = gaussian_pairs.allocated(mu, 10, direction, 256)
+  found = gaussian.allocated_pair(mu, 10, direction, 256)
   for pair in (found.lower, found.upper):
     assert np.isfinite(pair.loss).all() and np.isfinite(pair.p).all()
   assert np.sum(found.upper.p) + found.upper.p_inf >= 1 - 1e-12

@@ -37,7 +37,7 @@ def test_one_accountant_takes_both():
   assert beside.guarantee().upper == pytest.approx(whole, rel=1e-12)
   assert beside.guarantee(0).upper == pytest.approx(alone, rel=1e-12)
   assert '3 statistics' in beside.guarantee().statement
-  truncated = tfcactus.TCDPAccountant()
+  truncated = tfcactus.accounting.TCDPAccountant()
   for one in made:
     truncated.compose(one.event)
   assert truncated.get_epsilon(1e-5) > alone
@@ -176,7 +176,7 @@ def test_a_statistic_says_whom_it_protects():
     [dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(1.0), -1)],
     [dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(1.0), 0.5)],
     [3], ['x'], [dp_accounting.UnsupportedDpEvent()],
-    [tfcactus.accounting.TCDPDpEvent(tfcactus.TCDP(0.1, 5))]])
+    [tfcactus.accounting.TCDPDpEvent(tfcactus.accounting.TCDP(0.1, 5))]])
 def test_what_has_no_exact_cost_is_refused(bad):
   with pytest.raises(ValueError, match='Expected releases'):
     tfcactus.PrivacyPlan(**SETTINGS, releases=bad)

@@ -53,7 +53,7 @@ def by_linprog(reach, bins, epsilon, delta, norm):
     (3, 4, 1.0, 0.06, 2)])
 def test_least_of_one_release_is_that_of_a_program_of_its_own(
     reach, bins, epsilon, delta, norm):
-  found = tfcactus.least_utility(reach, delta=delta, epsilon=epsilon, norm=norm,
+  found = tfcactus.search.least_utility(reach, delta=delta, epsilon=epsilon, norm=norm,
                                  bins=bins, tolerance=1e-4)
   least = by_linprog(reach, bins, epsilon, delta, norm)**(1 / norm)
   assert found.lower_bound <= least * (1 + 1e-7)
@@ -66,7 +66,7 @@ def test_finds_the_staircase_of_the_paper():
   """U = 1.884 where the delta is that of the truncated staircase (Figure 1)."""
   delta = truncated.account(design.Staircase(0.3, range=5, bins=20).solve(),
                             epsilon=0.3, norm=1).delta.upper
-  found = tfcactus.least_utility(
+  found = tfcactus.search.least_utility(
       delta=delta * (1 + 1e-5), tolerance=1e-4, **STAIRCASE)
   assert found.utility == pytest.approx(1.884, abs=2e-3)
   assert found.lower_bound == pytest.approx(1.884, abs=2e-3)
@@ -77,7 +77,7 @@ def test_several_releases_stay_within_delta_and_need_less_than_the_gaussian():
   ask = {'epsilon': 0.3, 'steps': 2}
   normal = design.TruncatedGaussian(30, utility=10, bins=1).solve()
   delta = truncated.account(normal, **ask).delta.upper
-  found = tfcactus.least_utility(30, delta=delta, bins=1, tolerance=0.01, **ask)
+  found = tfcactus.search.least_utility(30, delta=delta, bins=1, tolerance=0.01, **ask)
   accountant = accounting.PhiAccountant().compose(
       accounting.noise_event(found.found.noise), 2)
   assert accountant.get_delta(0.3) <= delta
@@ -86,7 +86,8 @@ def test_several_releases_stay_within_delta_and_need_less_than_the_gaussian():
 
 
 def test_subsampled_releases_stay_within_delta():
-  found = tfcactus.least_utility(8, delta=1e-3, epsilon=0.3, sampling_prob=0.1, bins=4)
+  found = tfcactus.search.least_utility(
+      8, delta=1e-3, epsilon=0.3, sampling_prob=0.1, bins=4)
   assert found.found.sampling_prob == 0.1 and found.found.delta.upper <= 1e-3
   assert found.lower_bound <= found.utility <= found.lower_bound * 1.01
 
@@ -98,7 +99,7 @@ def test_subsampled_releases_stay_within_delta():
 def test_refuses(change, words):
   ask = {'range': 5, 'delta': 0.06, 'epsilon': 0.3, 'bins': 4, **change}
   with pytest.raises(ValueError, match=words):
-    tfcactus.least_utility(ask.pop('range'), **ask)
+    tfcactus.search.least_utility(ask.pop('range'), **ask)
 
 
 def test_ends_where_no_float_is_left_between_the_ends(monkeypatch):
@@ -110,6 +111,7 @@ def test_ends_where_no_float_is_left_between_the_ends(monkeypatch):
     return made(*args, **settings)
 
   monkeypatch.setattr(truncated, 'truncated_noise', counted)
-  found = tfcactus.least_utility(1, delta=0.5, epsilon=0.1, bins=2, tolerance=1e-300)
+  found = tfcactus.search.least_utility(
+      1, delta=0.5, epsilon=0.1, bins=2, tolerance=1e-300)
   assert found.found.delta.upper <= 0.5
   assert found.lower_bound <= found.utility

@@ -11,7 +11,7 @@ from tfcactus.search import truncated
 
 @pytest.mark.parametrize('sampling_prob', [1.0, 0.2])
 def test_tells_what_the_accountant_says(sampling_prob):
-  found = tfcactus.truncated_noise(8, utility=2, epsilon=0.5, steps=6, bins=3,
+  found = tfcactus.search.truncated_noise(8, utility=2, epsilon=0.5, steps=6, bins=3,
                                    sampling_prob=sampling_prob)
   step = accounting.noise_event(found.noise)
   if sampling_prob < 1:
@@ -29,10 +29,10 @@ def test_tells_what_the_accountant_says(sampling_prob):
 @pytest.mark.slow
 def test_smaller_changes_cost_less():
   """The account of the full shift covers every smaller change."""
-  found = tfcactus.truncated_noise(6, utility=1.5, epsilon=0.4, steps=5, bins=4)
-  from tfcactus.noise import scalar_pairs  # pylint: disable=import-outside-toplevel
+  found = tfcactus.search.truncated_noise(6, utility=1.5, epsilon=0.4, steps=5, bins=4)
+  from tfcactus.noise import scalar_table  # pylint: disable=import-outside-toplevel
   for cells in (1, 2, 3):
-    pair = scalar_pairs.shifted(found.noise, cells)
+    pair = scalar_table.shifted_pair(found.noise, cells)
     smaller = accounting.PhiAccountant().compose(
         accounting.DominatingPairDpEvent(pair), 5)
     assert smaller.get_delta(0.4) < found.delta.upper
@@ -40,7 +40,7 @@ def test_smaller_changes_cost_less():
 
 def test_accounts_for_what_is_sampled():
   """A test on the draws cannot beat the delta."""
-  found = tfcactus.truncated_noise(4, utility=1.2, epsilon=0.3, bins=4)
+  found = tfcactus.search.truncated_noise(4, utility=1.2, epsilon=0.3, bins=4)
   rng = np.random.default_rng(0)
   z = found.noise.sample(rng, 400_000)
   log_ratio = found.noise.log_density_at(z) - found.noise.log_density_at(z + 1)
@@ -61,7 +61,7 @@ def test_bad_noise(bad, words):
 
 
 def test_bad_arguments():
-  table = tfcactus.truncated_noise(4, utility=1.2, epsilon=0.3, bins=4).noise
+  table = tfcactus.search.truncated_noise(4, utility=1.2, epsilon=0.3, bins=4).noise
   for change, words in (({'epsilon': -1}, 'epsilon'), ({'steps': 0}, 'count'),
                         ({'sampling_prob': 0}, 'sampling_prob')):
     with pytest.raises(ValueError, match=words):

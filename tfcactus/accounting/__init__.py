@@ -1,5 +1,6 @@
 """Privacy accountants, the privacy loss of compositions, and events."""
 
+from tfcactus.accounting import views
 from tfcactus.accounting.base import (
     OneSidedAccountant,
     PairAccountant,
@@ -33,5 +34,5 @@ __all__ = [
     'PhiAccountant', 'PrivacyBucketsAccountant', 'RandomAllocationDpEvent',
     'RenyiAccountant', 'StepLoss', 'SteppedDpEvent', 'TCDP', 'TCDPAccountant',
     'TCDPDpEvent', 'TwoSidedAccountant', 'continuous_pair', 'dominating_pair',
-    'noise_event', 'randomized_response_event',
+    'noise_event', 'randomized_response_event', 'views',
 ]

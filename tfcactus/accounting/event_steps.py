@@ -17,7 +17,7 @@ from tfcactus.accounting.composition.composition import StepLoss
 from tfcactus.accounting.composition.losses.allocated import AllocatedGaussian
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.accounting.composition.losses.laplace import LaplaceLoss
-from tfcactus.noise import base as noise_base, gaussian_pairs
+from tfcactus.noise import base as noise_base, gaussian
 from tfcactus.pairs import allocation, dominating_pair as pair_lib, envelope
 
 _Value = TypeVar('_Value')
@@ -101,7 +101,7 @@ class NoiseStep(PairedStep):
     loss = None if prob < 1 and replace else (
         GaussianLoss(mu, prob, 'add' if direction == 'add' else 'remove'))
     return StepLoss(lambda cells: _sampled(
-        gaussian_pairs.shifted(mu, cells), prob, way), loss)
+        gaussian.shifted_pair(mu, cells), prob, way), loss)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,7 @@ class AllocatedStep(PairedStep):
   def loss(self, direction: str) -> StepLoss:
     mu, bins = 1 / self.std, self.num_batches
     return StepLoss(
-        lambda cells: gaussian_pairs.allocated(
+        lambda cells: gaussian.allocated_pair(
             mu, bins, direction, min(max(cells // 16, 256), allocation.NODES)),
         AllocatedGaussian(mu, bins, direction))
 

@@ -8,7 +8,9 @@ from tfcactus.accounting.composition.composition import Composition
 
 
 class PhiAccountant(base.TwoSidedAccountant):
-  """Composes exact characteristic functions (phi) of privacy losses.
+  """Accountant that composes characteristic functions (phi) of privacy losses.
+
+  In the field's terms it is an accountant by privacy loss distributions (PLD, PRV).
 
   `get_epsilon` and `get_delta` return upper bounds. `epsilon_bounds` and
   `delta_bounds` return lower bounds too, which show how tight the upper ones are.

@@ -51,7 +51,7 @@ CONVOLUTION_ROUNDOFF = 8 * _numerics.EPS
 
 
 class PrivacyBucketsAccountant(base.TwoSidedAccountant):
-  """Composes buckets of privacy losses, with lower and upper bounds.
+  """Composes buckets of privacy losses (PLD), with lower and upper bounds.
 
   With guarantee='pdp', delta is the probability of a loss above epsilon
   (probabilistic differential privacy). It implies the usual guarantee but is not

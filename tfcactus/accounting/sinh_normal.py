@@ -1,6 +1,6 @@
 """Bounds that the paper of sinh-normal noise proves in terms of truncated CDP.
 
-`tfcactus.noise.sinh_normal_pairs` accounts for the noise exactly: `delta` and
+`tfcactus.noise.sinh_normal` accounts for the noise exactly: `delta` and
 `epsilon` of one release, and `renyi_divergence` below `renyi_limit`.
 
 Source: section 4 of Bun, Dwork, Rothblum and Steinke (STOC 2018).
@@ -12,12 +12,12 @@ import math
 
 from tfcactus import _checks
 from tfcactus.accounting import truncated_cdp
-from tfcactus.noise.sinh_normal import SinhNormal
-from tfcactus.noise.sinh_normal_pairs import (
+from tfcactus.noise.sinh_normal import (
   delta,
   epsilon,
   renyi_divergence,
   renyi_limit,
+  SinhNormal,
 )
 
 __all__ = ['delta', 'epsilon', 'histogram_error', 'histogram_noise',
@@ -82,11 +82,8 @@ def histogram_error(rho: float, omega: float, *, num_bins: int,
                     beta: float) -> float:
   """Returns Corollary 18's bound on the largest error of all counts.
 
-  Args:
-    rho: Of the guarantee.
-    omega: Of the guarantee.
-    num_bins: Size of the domain.
-    beta: Probability of a larger error.
+  The guarantee is (rho, omega)-tCDP, `num_bins` is the size of the domain, and the
+  error is larger with probability at most `beta`.
   """
   histogram_noise(rho, omega)
   num_bins = _checks.integer('num_bins', num_bins, 1)

@@ -28,7 +28,7 @@ def number(text: str) -> float:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
   """Adds --json, which prints JSON in place of words."""
-  parser.add_argument('--json', action='store_true', help='print JSON')
+  parser.add_argument('--json', action='store_true', help='print the result as JSON')
 
 
 def require(args: argparse.Namespace, command: str, *names: str) -> None:
@@ -56,11 +56,13 @@ def option(name: str) -> str:
 def add_noise(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of closed-form noise: its family and its size."""
   add = parser.add_argument
-  add('--noise', choices=planner.FAMILIES, default='gaussian')
+  add('--noise', choices=planner.FAMILIES, default='gaussian',
+      help='noise distribution; default: %(default)s')
   add('--noise-multiplier', type=float,
-      help='over the sensitivity: standard deviation of the Gaussian, scale of '
-      'the Laplace, sigma of the sinh-normal')
-  add('--bend', type=float, help='of the sinh-normal, over the sensitivity')
+      help='size of the noise over the sensitivity: standard deviation of the '
+      'Gaussian, scale of the Laplace, sigma of the sinh-normal')
+  add('--bend', type=float, help='distance at which the tails of the sinh-normal turn, '
+      'over the sensitivity')
 
 
 def make_noise(family: str, noise_multiplier: float | None,

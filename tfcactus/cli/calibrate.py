@@ -23,8 +23,10 @@ _SOLVERS: dict[str, Callable[[float, Callable[[Any], float]], float]] = {
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
   steps.add_steps(parser)
   parser.set_defaults(sampling_prob=None)
-  parser.add_argument('--target-epsilon', type=float, required=True)
-  parser.add_argument('--delta', type=float, required=True)
+  parser.add_argument('--target-epsilon', type=float, required=True,
+                      help='largest epsilon allowed at --delta')
+  parser.add_argument('--delta', type=float, required=True,
+                      help='delta of the target')
 
 
 def _wanted(args: argparse.Namespace) -> str:
@@ -74,5 +76,5 @@ def _run(args: argparse.Namespace) -> None:
 
 
 COMMAND = command.Command(
-    'calibrate', 'the one of noise multiplier, steps and sampling probability '
-    'that is not given, for a target epsilon', _add_arguments, _run)
+    'calibrate', 'find the noise multiplier, the number of steps or the sampling '
+    'probability that meets a target epsilon; give the other two', _add_arguments, _run)

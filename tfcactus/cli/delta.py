@@ -1,4 +1,4 @@
-"""`tfcactus delta`: what steps cost at an epsilon."""
+"""`tfcactus delta`: the delta of training steps at an epsilon."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tfcactus.cli.command import Command
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
   steps.add_steps(parser)
-  parser.add_argument('--epsilon', type=float, required=True)
+  parser.add_argument('--epsilon', type=float, required=True,
+                      help='epsilon at which delta is computed')
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -19,4 +20,5 @@ def _run(args: argparse.Namespace) -> None:
                     lambda accountant: accountant.delta_bounds(args.epsilon))
 
 
-COMMAND = Command('delta', 'delta of steps at an epsilon', _add_arguments, _run)
+COMMAND = Command('delta', 'compute the delta of training steps at an epsilon',
+                  _add_arguments, _run)

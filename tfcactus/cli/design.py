@@ -27,23 +27,32 @@ _PLAN = ('delta', 'sampling_prob', 'steps')
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add('mechanism', choices=(
-      'cactus', 'monotone', 'isotropic', 'optimal', 'truncated', 'correlation'))
+      'cactus', 'monotone', 'isotropic', 'optimal', 'truncated', 'correlation'),
+      help='kind of noise: cactus and monotone for scalar queries, isotropic for '
+      'vectors, optimal for least epsilon of a plan, truncated for a bounded range, '
+      'correlation for noise correlated over steps (BandMF, DP-FTRL)')
   add('--budget', type=arguments.number, metavar='C',
-      help='bound on E|Z|^power in units of sensitivity^power')
-  add('--power', type=arguments.number, default=2.0)
+      help='bound on E|Z|^power, in units of sensitivity^power')
+  add('--power', type=arguments.number, default=2.0,
+      help='exponent of the cost |z|^power; default: %(default)s')
   add('--dim', type=int, default=None, help='dimension of the query')
   add('--objective', default=None, metavar='kl|chi2|renyi:A',
-      help='optionally followed by @Q for releases subsampled at rate Q')
-  add('--bins', type=int, help='cells or shells per unit (n)')
-  add('--cells', type=int, help='index of the last free cell (N)')
-  add('--tail-ratio', type=arguments.number, help='density ratio beyond it (r)')
-  add('--solver', choices=('interior-point', 'cvxpy'), default='interior-point')
-  add('--delta', type=arguments.number, help='of the plan (optimal and truncated only)')
+      help='divergence to minimise, followed by @Q for releases subsampled with '
+      'probability Q; default: kl')
+  add('--bins', type=int, help='cells or shells per unit of sensitivity')
+  add('--cells', type=int, help='index of the last cell before the geometric tail')
+  add('--tail-ratio', type=arguments.number,
+      help='density ratio of neighbouring cells in the tail')
+  add('--solver', choices=('interior-point', 'cvxpy'), default='interior-point',
+      help='solver of the convex program; default: %(default)s')
+  add('--delta', type=arguments.number, help='delta of the plan (optimal, truncated, '
+      'correlation)')
   add('--sampling-prob', type=arguments.number,
-      help='of the plan (optimal and truncated only)')
-  add('--steps', type=int, help='of the plan (optimal, truncated, correlation)')
+      help='sampling probability of the plan (optimal and truncated only)')
+  add('--steps', type=int, help='number of steps of the plan (optimal, truncated, '
+      'correlation)')
   add('--out', metavar='F.npz',
-      help='where to write the table, or a correlation as F.json')
+      help='file to write the table to; F.json for a correlation')
   arguments.add_json(parser)
   design_truncated.add_arguments(parser)
   design_correlation.add_arguments(parser)
@@ -166,4 +175,5 @@ def _progress(what: str) -> Iterator[None]:
 
 
 COMMAND = command.Command(
-    'design', 'solve for certified optimal noise', _add_arguments, _run)
+    'design', 'solve for a noise table, or for noise correlated over steps',
+    _add_arguments, _run)

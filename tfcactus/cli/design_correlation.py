@@ -21,14 +21,15 @@ _Plans = list[PrivacyPlan]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of correlations only."""
   add = parser.add_argument_group(
-      'correlated noise', 'with --steps; and --batches, --epsilon and --delta to look '
-      'for the bands of least total error').add_argument
-  add('--bands', type=int, metavar='B', help='steps that noise is correlated over')
+      'correlated noise', 'Give --steps. With --batches, --epsilon and --delta the '
+      'number of bands of least total error is searched.').add_argument
+  add('--bands', type=int, metavar='B', help='number of steps over which noise is '
+      'correlated')
   add('--blocked', action='store_true', default=None,
-      help='one vector of the model\'s size is kept, in place of bands - 1')
-  add('--momentum', type=arguments.number, help='of the optimizer; default 0')
-  add('--batches', type=int, metavar='T', help='in an epoch')
-  add('--plot', metavar='P.png', help='where to draw it')
+      help='keep one vector of the size of the model, in place of bands - 1')
+  add('--momentum', type=arguments.number, help='momentum of the optimizer; default: 0')
+  add('--batches', type=int, metavar='T', help='number of batches in an epoch')
+  add('--plot', metavar='P.png', help='file to draw the strategies to')
 
 
 def refuse_arguments(args: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tfcactus import _format
 from tfcactus.cli import arguments, command
-from tfcactus.search import least_utility, truncated
+from tfcactus.search import truncated
 
 LEARNED = ('sigmoid-adp', 'sigmoid-pdp', 'sigmoid-ma')
 METHODS = ('direct', 'lp', 'ma', *LEARNED)
@@ -23,15 +23,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of truncated noise only."""
   add = parser.add_argument_group('truncated noise').add_argument
   number = arguments.number
-  add('--range', type=number, metavar='R', help='bound on |noise| over the '
+  add('--range', type=number, metavar='R', help='bound on |noise|, in units of '
       'sensitivity')
-  add('--utility', type=number, metavar='U', help='bound on E|Z| or sqrt(E Z^2)')
-  add('--norm', type=int, choices=(1, 2), help='of the utility; default 2')
-  add('--epsilon', type=number, help='where delta is made least')
-  add('--method', choices=METHODS, help='default direct')
-  add('--seed', type=int, help='of the sigmoid methods; default 0')
+  add('--utility', type=number, metavar='U',
+      help='bound on E|Z| or sqrt(E Z^2), by --norm')
+  add('--norm', type=int, choices=(1, 2),
+      help='1 bounds E|Z|, 2 sqrt(E Z^2); default: 2')
+  add('--epsilon', type=number, help='epsilon at which delta is minimised')
+  add('--method', choices=METHODS, help='how the table is found; default: direct')
+  add('--seed', type=int, help='seed of the sigmoid methods; default: 0')
   add('--seconds', type=number,
-      help='longest training of the sigmoid methods; default 120')
+      help='longest training time of the sigmoid methods; default: 120')
 
 
 def refuse_arguments(args: argparse.Namespace) -> None:
@@ -71,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
           'Expected --seed and --seconds with the sigmoid methods only, got '
           f'them with --method {method}.')
     if args.utility is None:
-      least = least_utility.least_utility(
+      least = truncated.least_utility(
           args.range, delta=args.delta, method=method, **request)
       found, words = least.found, [least.statement]
       report = {'least_utility': least.lower_bound}

@@ -1,4 +1,4 @@
-"""`tfcactus epsilon`: the epsilon of steps at a delta."""
+"""`tfcactus epsilon`: the epsilon of training steps at a delta."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tfcactus.cli.command import Command
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
   steps.add_steps(parser)
-  parser.add_argument('--delta', type=float, required=True)
+  parser.add_argument('--delta', type=float, required=True,
+                      help='delta at which epsilon is computed')
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -19,4 +20,5 @@ def _run(args: argparse.Namespace) -> None:
                     lambda accountant: accountant.epsilon_bounds(args.delta))
 
 
-COMMAND = Command('epsilon', 'epsilon of steps at a delta', _add_arguments, _run)
+COMMAND = Command('epsilon', 'compute the epsilon of training steps at a delta',
+                  _add_arguments, _run)

@@ -12,9 +12,12 @@ from tfcactus.release import selection
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
   arguments.add_noise(parser)
   add = parser.add_argument
-  add('--options', type=int, required=True, metavar='K')
-  add('--beta', type=float, default=0.05, help='probability of a wrong answer')
-  add('--sensitivity', type=float, default=1.0)
+  add('--options', type=int, required=True, metavar='K',
+      help='number of options to select from')
+  add('--beta', type=float, default=0.05,
+      help='probability that another option is selected; default: %(default)s')
+  add('--sensitivity', type=float, default=1.0,
+      help='largest change of a score by one record; default: %(default)s')
   arguments.add_json(parser)
 
 
@@ -30,5 +33,5 @@ def _run(args: argparse.Namespace) -> None:
 
 
 COMMAND = command.Command(
-    'gap', 'the gap from which on the best of many options is found',
+    'gap', 'compute the lead that the best of many options needs to be selected',
     _add_arguments, _run)

@@ -1,4 +1,4 @@
-"""The `tfcactus` command: what noise costs, and which tables are shipped."""
+"""Accounts for, designs and releases with differentially private noise."""
 
 from __future__ import annotations
 

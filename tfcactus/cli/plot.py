@@ -22,9 +22,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add('tables', nargs='+', metavar='TABLE',
       help='FILE.npz or the name of a shipped table')
-  add('--out', required=True, metavar='P.png')
-  add('--sampling-prob', type=arguments.number, default=1.0)
-  add('--steps', type=int, default=1)
+  add('--out', required=True, metavar='P.png', help='file to write the picture to')
+  add('--sampling-prob', type=arguments.number, default=1.0,
+      help='sampling probability of the privacy curves; default: %(default)s')
+  add('--steps', type=int, default=1,
+      help='number of steps of the privacy curves; default: %(default)s')
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -103,4 +105,5 @@ def _curve(axis: Any, args: argparse.Namespace, noise: noise_lib.Noise,
 
 
 COMMAND = Command(
-    'plot', 'draw densities and privacy curves of tables', _add_arguments, _run)
+    'plot', 'draw the densities and the privacy curves of noise tables',
+    _add_arguments, _run)

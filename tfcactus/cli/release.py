@@ -16,21 +16,23 @@ from tfcactus.release.result import Release
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
-  add('statistic', choices=tuple(_STATISTICS))
+  add('statistic', choices=tuple(_STATISTICS), help='statistic to publish')
   add('data', metavar='DATA', help='FILE.npy, or text with one number per line')
   arguments.add_noise(parser)
-  add('--epsilon', type=float, help='budget, in place of --noise-multiplier')
-  add('--delta', type=float, required=True)
+  add('--epsilon', type=float, help='epsilon to spend, in place of --noise-multiplier')
+  add('--delta', type=float, required=True, help='delta of the guarantee')
   add('--bins', type=int, help='size of the domain 0..BINS-1 (histogram, '
       'most-frequent, thresholds)')
-  add('--fraction', type=float, default=0.5, help='of the quantile')
+  add('--fraction', type=float, default=0.5,
+      help='fraction of records below the quantile; default: %(default)s')
   add('--low', type=float, help='least value of the domain (quantile)')
   add('--high', type=float, help='largest value of the domain (quantile)')
-  add('--resolution', type=float, help='spacing of answers (quantile); default a '
-      'millionth of the range, 1 for whole numbers')
-  add('--clip', type=float, help='bound on a record (sum)')
-  add('--beta', type=float, default=0.05, help='of the accuracy statement')
-  add('--seed', type=int, help='repeatable noise: an experiment, no release')
+  add('--resolution', type=float, help='distance between possible answers (quantile); '
+      'default: a millionth of the range, 1 for whole numbers')
+  add('--clip', type=float, help='bound to which each record is clipped (sum)')
+  add('--beta', type=float, default=0.05,
+      help='probability that the stated error bound fails; default: %(default)s')
+  add('--seed', type=int, help='seed of repeatable noise, for experiments: not private')
   arguments.add_json(parser)
 
 

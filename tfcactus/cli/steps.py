@@ -152,31 +152,36 @@ def named_table(name: str) -> library.Table:
 def add_steps(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of steps, neighbouring relation and direction."""
   add = parser.add_argument
-  add('--noise', help='gaussian, laplace, sinh-normal, the name of a shipped '
-      'table, or FILE.npz')
+  add('--noise', help='noise distribution: gaussian, laplace, sinh-normal, the name of '
+      'a shipped table, or FILE.npz')
   add('--noise-multiplier', type=float,
-      help='standard deviation of the Gaussian over the sensitivity; for the '
-      'Laplace its scale b, for the sinh-normal its sigma')
+      help='size of the noise over the sensitivity: standard deviation of the '
+      'Gaussian, scale b of the Laplace, sigma of the sinh-normal')
   add('--bend', type=float,
-      help='where the tails of the sinh-normal turn, over the sensitivity')
+      help='distance at which the tails of the sinh-normal turn, over the sensitivity')
   add('--sampling-prob', type=arguments.fraction, default=fractions.Fraction(1),
-      help='such as 0.004 or 250/60000')
-  add('--steps', type=int)
+      help='probability that a record is in a batch, such as 0.004 or 250/60000')
+  add('--steps', type=int, help='number of steps')
   add('--sampling', choices=SAMPLINGS, default='poisson',
-      help='poisson: each record by a coin of its own; fixed: so many of all, drawn '
-      'for each step; allocation: each record in one of the --batches of each of '
-      '--epochs, drawn at random (default: %(default)s)')
-  add('--batches', type=int, help='of an epoch, with --sampling allocation')
-  add('--epochs', type=int, help='in place of --steps, with --sampling allocation')
+      help='sampling of batches. poisson: each record enters independently; fixed: '
+      'each step draws a batch of fixed size; allocation: each record enters one of '
+      'the --batches of each of --epochs at random (random allocation, '
+      'balls-in-bins). Default: %(default)s')
+  add('--batches', type=int, help='batches of an epoch, with --sampling allocation')
+  add('--epochs', type=int, help='number of epochs, in place of --steps, with '
+      '--sampling allocation')
   add('--step', action='append', type=StepGroup.parse, default=[],
-      metavar='NAME=VALUE,...', help='a group of steps; repeat for more')
+      metavar='NAME=VALUE,...', help='one group of steps, such as '
+      'noise=gaussian,noise_multiplier=1,steps=10; repeat for more groups')
   add('--steps-file', metavar='FILE.json',
-      help='a JSON list of such groups, as objects')
+      help='file with a JSON list of groups of steps, one object per group')
   add('--relation', '--neighbors', choices=sorted(relations.NAMES),
-      default='add-or-remove', help='what neighbours differ in: one record more '
-      'or less, one that contributes zero (zero-out), or one replaced by any '
-      'other (default: %(default)s)')
-  add('--direction', choices=('both', 'add', 'remove'), default='both')
+      default='add-or-remove', help='neighboring relation: one record is added or '
+      'removed, one contributes zero instead (zero-out), or one is replaced by any '
+      'other. Default: %(default)s')
+  add('--direction', choices=('both', 'add', 'remove'), default='both',
+      help='direction of add-or-remove; one alone is no guarantee. Default: '
+      '%(default)s')
   arguments.add_json(parser)
 
 

@@ -29,4 +29,5 @@ def _run(args: argparse.Namespace) -> None:
 
 
 COMMAND = command.Command(
-    'tables', 'list the shipped noise tables', arguments.add_json, _run)
+    'tables', 'list the noise tables that come with the package',
+    arguments.add_json, _run)

@@ -10,12 +10,16 @@ from tfcactus.cli import arguments, command
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
-  add('--rho', type=float, required=True)
-  add('--omega', type=float, default=float('inf'), help='default: zCDP')
-  add('--sampling-prob', type=float, help='on a sample first (Theorem 12)')
-  add('--steps', type=int, default=1, help='so many of them')
-  add('--group', type=int, default=1, help='for groups of that size')
-  add('--delta', type=float, required=True)
+  add('--rho', type=float, required=True, help='rho of the guarantee')
+  add('--omega', type=float, default=float('inf'),
+      help='omega of the guarantee; default: infinite, which is zCDP')
+  add('--sampling-prob', type=float, help='amplify by sampling with this probability '
+      '(Theorem 12)')
+  add('--steps', type=int, default=1, help='number of releases composed; default: '
+      '%(default)s')
+  add('--group', type=int, default=1, help='number of records protected together '
+      '(group privacy); default: %(default)s')
+  add('--delta', type=float, required=True, help='delta at which epsilon is computed')
   arguments.add_json(parser)
 
 
@@ -34,4 +38,5 @@ def _run(args: argparse.Namespace) -> None:
 
 
 COMMAND = command.Command(
-    'tcdp', 'what (rho, omega)-truncated CDP implies', _add_arguments, _run)
+    'tcdp', 'convert (rho, omega)-truncated CDP to epsilon and delta',
+    _add_arguments, _run)

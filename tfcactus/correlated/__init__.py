@@ -7,16 +7,25 @@ the matrix that correlates noise; a request solves for one.
 
 from __future__ import annotations
 
-from tfcactus.correlated.banded import BandedStrategy, BandedToeplitz
+from tfcactus.correlated.banded import (
+    BandedStrategy,
+    BandedToeplitz,
+    min_separation_sensitivity_squared,
+)
 from tfcactus.correlated.base import Correlation, NoiseRows, Strategy
 from tfcactus.correlated.blocked import BlockedBidiagonal, BlockedStrategy
-from tfcactus.correlated.files import from_config, load, save
-from tfcactus.correlated.kinds import check, solved, Wanted
-from tfcactus.correlated.sensitivity import min_separation_sensitivity_squared
+from tfcactus.correlated.kinds import (
+    AnyCorrelation,
+    check,
+    from_config,
+    load,
+    save,
+    solved,
+)
 from tfcactus.correlated.workload import Workload
 
 __all__ = [
     'BandedStrategy', 'BandedToeplitz', 'BlockedBidiagonal', 'BlockedStrategy',
-    'Correlation', 'NoiseRows', 'Strategy', 'Wanted', 'Workload', 'check',
+    'Correlation', 'NoiseRows', 'Strategy', 'AnyCorrelation', 'Workload', 'check',
     'from_config', 'load', 'min_separation_sensitivity_squared', 'save', 'solved',
 ]

@@ -47,7 +47,7 @@ class NoiseRows(abc.ABC):
 
 
 class Strategy(abc.ABC):
-  """A strategy: a lower triangular matrix C whose inverse correlates noise.
+  """Strategy matrix C (DP-MF, DP-FTRL): lower triangular, its inverse correlates noise.
 
   With noise x, C x = z of independent normals z of the noise multiplier, the released
   sums are as private as C applied to the clipped sums is under independent noise. For
@@ -227,7 +227,7 @@ def _squared_norm(column: np.ndarray) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Correlation(abc.ABC):
-  """A request for a strategy, which a plan solves for its number of steps.
+  """Request for a strategy, which a plan solves for its number of steps.
 
   Attributes:
     bands: Rows that a column of the strategy reaches over, the diagonal included:

@@ -120,7 +120,7 @@ class _BlockedRows(base.NoiseRows):
 
 @dataclasses.dataclass(frozen=True)
 class BlockedStrategy(base.Correlation):
-  """A request for the blocked bidiagonal matrix of least error of prefix sums.
+  """Request for the blocked bidiagonal matrix of least error of prefix sums.
 
   Drawing keeps one vector of the model's size, or none. The error of prefix sums is 3
   to 25 percent more than that of `BandedStrategy` of 4 to 30 bands. The last step of a

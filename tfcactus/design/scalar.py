@@ -1,4 +1,8 @@
-"""Scalar design from a budget to a certified ScalarTable, for Cactus and Monotone."""
+"""Scalar noise of least divergence, from a budget to a certified ScalarTable.
+
+`Cactus` minimises the largest divergence over all shifts; the density of `Monotone`
+does not increase with |z|, so that the full shift is the worst.
+"""
 
 from __future__ import annotations
 
@@ -241,3 +245,42 @@ def _statement(request: ScalarSpec) -> str:
       f'Optimal among {kind} within this grid and tail class (cells of width '
       f'1/{request.bins}, geometric tails beyond cell {request.cells}) up to '
       'the stated relative gap; not a statement about other grids.')
+
+
+class Cactus(ScalarRequest):
+  """Request for scalar noise that minimises the largest divergence over all shifts.
+
+  Shifts are by 1 to `bins` whole cells. For small budgets the optimal density is not
+  monotone in |z|, so that its privacy must be accounted over all shifts. `Monotone` is
+  often the better choice there.
+
+  Attributes:
+    budget, power, cost: E cost(|Z|) <= budget; the cost is |z|^power unless given.
+    bins, cells, tail_ratio: The grid (n, N, r of the paper); None chooses.
+    objective, solver: The divergence to minimise and the solver; see `ScalarRequest`.
+
+  Source: program (20), Theorem 2 of Alghamdi et al., "Cactus Mechanisms: Optimal
+  Differential Privacy Mechanisms in the Large-Composition Regime" (ISIT 2022).
+  """
+
+  monotone = False
+
+
+class Monotone(ScalarRequest):
+  """Request for the density, non-increasing in |z|, of least divergence at full shift.
+
+  For a monotone density the pair of the full shift dominates the pair of every smaller
+  shift, so that one dominating pair accounts its privacy exactly.
+
+  Attributes:
+    budget, power, cost: E cost(|Z|) <= budget; the cost is |z|^power unless given.
+    bins, cells, tail_ratio: The grid (n, N, r of the paper); None chooses.
+    objective, solver: The divergence to minimise and the solver; see `ScalarRequest`.
+
+  Source: program (20) of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022), with
+  the monotonicity of Definition 1 and Proposition 1 of Alghamdi et al.,
+  "Optimal Multidimensional Differentially Private Mechanisms in the
+  Large-Composition Regime" (ISIT 2023).
+  """
+
+  monotone = True

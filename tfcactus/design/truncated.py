@@ -40,7 +40,7 @@ class Truncated:
 
   The table is the best among densities on whole cells that never increase with |z|
   and meet the bound on utility. A table's cost comes from the accountant
-  (`tfcactus.truncated_noise` calls it). The table's `info` says what was proved:
+  (`tfcactus.search.truncated_noise` calls it). The table's `info` says what was proved:
 
   - steps=1, 'direct' or 'lp': a linear program; the global optimum, proved by
     its multipliers.

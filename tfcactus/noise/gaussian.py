@@ -1,19 +1,41 @@
-"""Gaussian noise: i.i.d. normal coordinates, for vectors of any dimension."""
+"""Gaussian noise, and its dominating pairs: shifted, and mixed by subsampling."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import dataclasses
+import functools
 
 import dp_accounting
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from tfcactus import _checks
-from tfcactus.noise import base, gaussian_pairs
+from tfcactus import _checks, _numerics
+from tfcactus.noise import base
+from tfcactus.pairs import allocation, cells as cells_lib, overlap
 from tfcactus.pairs.cells import CELLS
-from tfcactus.pairs.dominating_pair import PairBounds
+from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 from tfcactus.randomness import Random, Size
+
+MIXTURE_CELLS = 1 << 13
+"""Least number of cells of a mixture; they are dense where its mass is."""
+
+CELL_REACH = 0.5
+"""Largest product of a cell's width and the distance of its ends from a mean at which
+eight Gauss points are exact to rounding."""
+
+NARROWEST = 1e-200
+"""Width of a cell whose ends have the same loss to rounding."""
+
+LARGEST_MU = 50.0
+"""Larger shifts over standard deviations count as no noise, since
+`dominating_pair.LOSS_ROUNDOFF` does not cover losses beyond 3,000."""
+
+LARGEST_ALLOCATED = 25.0
+"""Largest shift over standard deviation at which likelihood ratios fit in floats."""
+
+_TAIL = float(special.ndtr(-cells_lib.GAUSSIAN_REACH))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,13 +91,124 @@ class Gaussian(base.ScalarNoise):
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
     """Returns bounds from cells of the line, in which the privacy loss is linear."""
-    return gaussian_pairs.shifted(
+    return shifted_pair(
         _checks.integer('shift', shift, 1) / self.noise_multiplier, CELLS)
 
   def replaced_pair(self, sampling_prob: float) -> PairBounds:
     """Returns bounds on the pair of a record of norm one replaced by its negative."""
-    return gaussian_pairs.replaced(1 / self.noise_multiplier, sampling_prob)
+    return _replaced_pair(1 / self.noise_multiplier, sampling_prob)
 
   def zeroed_pair(self, sampling_prob: float) -> PairBounds:
     """Returns bounds on the pair of a zeroed record of norm one among its negatives."""
-    return gaussian_pairs.zeroed(1 / self.noise_multiplier, sampling_prob)
+    return _zeroed_pair(1 / self.noise_multiplier, sampling_prob)
+
+
+def shifted_pair(mu: float, cells: int) -> PairBounds:
+  """Returns bounds on the pair of a normal law shifted by `mu` standard deviations."""
+  if mu > LARGEST_MU:
+    return overlap.no_noise(1.0)
+  # The loss is mu x + mu^2 / 2 with x standard normal under P and
+  # x + mu standard normal under Q.
+  reach = cells_lib.GAUSSIAN_REACH
+  width = (2 * reach + mu) / cells
+  x = -reach - mu + width * np.arange(cells + 1)
+  return cells_lib.from_cells(
+      mu * x + 0.5 * mu * mu, mu * width, cells_lib.normal_cells(x[:-1], width),
+      cells_lib.normal_cells(x[:-1] + mu, width), _TAIL)
+
+
+@functools.lru_cache(maxsize=32)
+def allocated_pair(mu: float, bins: int, direction: str, nodes: int) -> PairBounds:
+  """Returns bounds on the pair of a record in one of `bins` releases (balls-in-bins).
+
+  `mu` is the sensitivity over the standard deviation of each release. P is the law
+  with the record for direction 'remove', Q for 'add'; `nodes` are points of a grid.
+  """
+  one = shifted_pair(mu, allocation.CELLS)
+  if mu <= LARGEST_ALLOCATED:
+    return allocation.allocated(one, bins, direction, nodes)
+  # A release that surely has the record costs more, no release at all costs less.
+  nothing = DominatingPair(np.zeros(1), np.ones(1), np.ones(1))
+  return PairBounds(nothing, one.upper)
+
+
+def _replaced_pair(mu: float, prob: float) -> PairBounds:
+  """Returns bounds on the pair of a replaced record under Poisson sampling.
+
+  P has mean `mu` with probability `prob`, Q has mean -mu, and both have mean 0
+  otherwise; `mu` is sensitivity over standard deviation. The pair is attained by a
+  record of norm one and its negative; see `pairs.overlap`.
+  """
+  if mu > LARGEST_MU:
+    return overlap.no_noise(prob)
+  # The loss is odd and increasing in x.
+  top = cells_lib.GAUSSIAN_REACH + mu
+  x = _edges(-top, top, (-mu, 0.0, mu), MIXTURE_CELLS)
+  x = 0.5 * (x - x[::-1])
+  p = (1 - prob) * _cells(x) + prob * _cells(x - mu)
+  loss = _log_ratio(x, mu, prob)
+  loss = loss - loss[::-1]
+  return cells_lib.from_cells(loss, _widths(loss), p, p[::-1], _TAIL)
+
+
+def _zeroed_pair(mu: float, prob: float) -> PairBounds:
+  """Returns bounds on the pair of a zeroed record under sampling of a fixed size.
+
+  For alpha >= 1, P has mean 2 mu with probability `prob` (the share of records in the
+  sample), Q has mean mu, and both have mean 0 otherwise; below, the pair is that of a
+  removed record, reversed (see `pairs.overlap`). `mu` is sensitivity over standard
+  deviation.
+  """
+  if mu > LARGEST_MU:
+    return overlap.no_noise(prob)
+  reach = cells_lib.GAUSSIAN_REACH
+
+  def mixtures(bottom, cells):
+    x = _edges(bottom, 2 * mu + reach, (0.0, mu, 2 * mu), cells)
+    out, other, one = (_cells(x - k * mu) for k in (0, 1, 2))
+    return x, (1 - prob) * out + prob * one, (1 - prob) * out + prob * other
+
+  # The loss is zero at x = 1.5 mu and increasing above.
+  x, p, q = mixtures(1.5 * mu, MIXTURE_CELLS // 2)
+  loss = _log_ratio(x, 2 * mu, prob) - _log_ratio(x, mu, prob)
+  loss[0] = 0.0
+  upper = cells_lib.from_cells(loss, _widths(loss), p, q, _TAIL).upper
+  _, p, q = mixtures(-reach, MIXTURE_CELLS)
+  both = (p > 0) & (q > 0)
+  lower = DominatingPair(np.log(p[both]) - np.log(q[both]), p[both], q[both])
+  return overlap.zeroed_by(
+      PairBounds(lower, upper), shifted_pair(mu, MIXTURE_CELLS), prob)
+
+
+def _log_ratio(x: np.ndarray, mu: float, prob: float) -> np.ndarray:
+  """Returns log of the density of (1-prob) N(0, 1) + prob N(mu, 1) over N(0, 1)'s."""
+  z = mu * x - 0.5 * mu * mu
+  return np.where(
+      z < 30, _numerics.log_mixture(prob, np.minimum(z, 30.0)),
+      z + np.log(prob) + np.log1p(
+          (1 - prob) / prob * np.exp(-np.maximum(z, 30.0))))
+
+
+def _edges(bottom: float, top: float, means: Sequence[float], cells: int
+           ) -> np.ndarray:
+  """Returns edges of cells, dense where there is mass.
+
+  A chord over a cell of width w and mass m costs about m w^2, so the optimal density
+  of edges is proportional to the cube root of the density of mass.
+  """
+  reach = max(top - min(means), max(means) - bottom)
+  cells = max(cells, int(np.ceil((top - bottom) * reach / CELL_REACH)))
+  x = np.linspace(bottom, top, 8 * MIXTURE_CELLS)
+  density = 1 / 8 + sum(np.exp(-(x - mean)**2 / 6) for mean in means)
+  position = np.append(0.0, np.cumsum(0.5 * (density[1:] + density[:-1])))
+  return np.interp(np.linspace(0, position[-1], cells + 1), position, x)
+
+
+def _widths(loss: np.ndarray) -> np.ndarray:
+  """Returns differences of losses, raised to `NARROWEST`: rounding may reverse ties."""
+  return np.maximum(np.diff(loss), NARROWEST)
+
+
+def _cells(x: np.ndarray) -> np.ndarray:
+  """Returns standard normal probabilities between neighbouring edges."""
+  return cells_lib.cell_masses(cells_lib.normal_density, x[:-1], np.diff(x), 8)

@@ -1,4 +1,4 @@
-"""Noise tables shipped with the package, solved and certified in advance.
+"""Precomputed noise tables that come with the package, solved and certified.
 
 Names read mechanism[-dimM]-sigmaS or mechanism-budgetC. `python -m
 tfcactus.design.build_library` makes the tables.

@@ -1,4 +1,4 @@
-"""Probabilities that a unit shift moves a point between shells, in any dimension.
+"""Spherical shells: their masses, and how probably a unit shift moves between them.
 
 For x uniform in one spherical shell, the probability that x - e (e a unit vector) lies
 in another shell is a double difference of ball-ball intersection volumes. Two balls
@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import special
+
+from tfcactus.noise import table_file
 
 REACH_TAIL = 1e-24
 """Probability of a change of radius that the band leaves out."""
@@ -299,3 +301,40 @@ def _series() -> tuple[float, ...]:
   return tuple(
       sum(root[k - j] * (-1)**j / math.factorial(j) for j in range(k + 1))
       for k in range(SERIES_TERMS))
+
+
+def enumerate_shells(dim: int, first_radius: float, width: float,
+                     log_density: np.ndarray, log_tail_ratio: float
+                     ) -> tuple[np.ndarray, np.ndarray]:
+  """Returns log densities and log masses of all shells, in volumes of the inner ball.
+
+  Both arrays are read-only; the tail goes down to a mass of 1e-30.
+  """
+  last = log_density.size - 1
+  tail = 0 if np.isneginf(log_tail_ratio) else max(64, last // 4)
+  while True:
+    steps = np.arange(1, tail + 1)
+    log_f = np.concatenate(
+        [log_density, log_density[-1] + (log_tail_ratio if tail else 0) * steps])
+    index = np.arange(log_f.size)
+    log_outer = dim * np.log1p(index * (width / first_radius))
+    with np.errstate(divide='ignore'):
+      log_volume = log_outer + np.log(
+          -np.expm1(np.concatenate([[-np.inf], -np.diff(log_outer)])))
+    log_mass = log_f + log_volume
+    if not tail:
+      break
+    # Volume ratios of neighbouring shells fall: a geometric series bounds the rest.
+    log_ratio = log_mass[-1] - log_mass[-2]
+    if log_ratio < 0 and (log_mass[-1] - np.log(-np.expm1(log_ratio)) <
+                          np.max(log_mass) + table_file.LOG_TAIL_FLOOR):
+      break
+    tail *= 2
+    if tail > table_file.MAX_CELLS:
+      raise ValueError(
+          f'Expected a tail that ends within {table_file.MAX_CELLS} shells in '
+          f'dimension {dim}, got log_tail_ratio={log_tail_ratio!r}; make the '
+          'tail steeper.')
+  log_f.setflags(write=False)
+  log_mass.setflags(write=False)
+  return log_f, log_mass

@@ -108,11 +108,9 @@ class NoiseTable(Noise):
   @classmethod
   def from_file(cls: type[_Table], arrays: Mapping[str, np.ndarray], place: str
                 ) -> _Table:
-    """Builds and checks the table that `read_npz` has read.
+    """Builds and checks the table from arrays by name, as `read_npz` returns them.
 
-    Args:
-      arrays: The arrays of the file by name.
-      place: Name of the file in error messages.
+    `place` is the name of the file in error messages.
 
     Raises:
       ValueError: if the file is altered or invalid.
@@ -159,9 +157,6 @@ class NoiseTable(Noise):
 
   def save(self, path: PathLike) -> None:
     """Writes the table to `path` as .npz (no pickle inside).
-
-    Args:
-      path: File to write; must end in ".npz".
 
     Raises:
       ValueError: if `path` does not end in ".npz".

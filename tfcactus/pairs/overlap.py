@@ -51,7 +51,7 @@ reverse neighbours. Replacing is symmetric: the pair of u = 1, v = -1 is attaine
 that nothing smaller dominates. Zeroed: above alpha = 1 the pair of w = -1, u = 1, below
 it that of a removed record reversed.
 
-Radial tables: see `noise.radial_pairs`. Where no line is the worst (i.i.d. Laplace on a
+Radial tables: see `noise.radial_table`. Where no line is the worst (i.i.d. Laplace on a
 vector of bounded l1 norm and tables that are not monotone, known only by pairs that
 dominate each shift), advanced joint convexity bounds H by the profiles h_1 and h_2 of
 shifts 1 and 2: with alpha = 1 + q (a - 1) and b = alpha / a,

@@ -25,7 +25,7 @@ METHODS = ('obvious-answer', 'histogram')
 def gap_max(scores: npt.ArrayLike, *, sensitivity: float, noise: noise_lib.ScalarNoise,
             method: str = 'obvious-answer', seed: int | None = None
             ) -> Release:
-  """Releases the index of the best score.
+  """Releases the index of the best score, by its gap to the others (Gap-Max).
 
   Both methods cost one release of the noise. The obvious-answer mechanism adds noise to
   half the gap between the best and the second score. It returns the best option if the

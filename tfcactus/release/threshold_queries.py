@@ -23,7 +23,7 @@ _DEEPEST = 20
 def thresholds(records: _records.Records, *, num_values: int,
                noise: noise_lib.ScalarNoise,
                outside: str = 'refuse', seed: int | None = None) -> Release:
-  """Releases noisy counts of records <= j, for all j in 0..num_values - 1.
+  """Releases noisy cumulative counts: of records <= j, for j in 0..num_values - 1.
 
   Every count is a sum of at most log2(num_values) + 1 noisy counts of a dyadic tree. A
   record is in at most one node of each level.

@@ -6,8 +6,7 @@ Each file has one scheme, in NumPy; `tfcactus.keras.data.batches` feeds Keras fr
 from __future__ import annotations
 
 from tfcactus.sampling.base import SamplingScheme
-from tfcactus.sampling.cyclic_allocation import CyclicAllocationSampling
-from tfcactus.sampling.cyclic_poisson import CyclicPoissonSampling
+from tfcactus.sampling.cyclic import CyclicAllocationSampling, CyclicPoissonSampling
 from tfcactus.sampling.fixed_size import FixedSizeSampling
 from tfcactus.sampling.one_pass import OnePassSampling
 from tfcactus.sampling.poisson import PoissonSampling

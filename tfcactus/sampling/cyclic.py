@@ -1,4 +1,7 @@
-"""Base class of cyclic schemes: steps use fixed groups of examples in turn."""
+"""Cyclic schemes: steps use fixed groups of examples in turn.
+
+Within its group, an example is Poisson sampled or allocated at random (balls-in-bins).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import abc
 import dataclasses
 from typing import Callable, TypeVar
 
+import dp_accounting
 import numpy as np
 
 from tfcactus import _checks
+from tfcactus.accounting import RandomAllocationDpEvent
 from tfcactus.randomness import KeyStream
 from tfcactus.sampling import base
 
@@ -20,7 +25,7 @@ _Cyclic = TypeVar('_Cyclic', bound='CyclicSampling')
 
 @dataclasses.dataclass(frozen=True)
 class CyclicSampling(base.DealtSampling):
-  """Each example is in one of several groups; step t draws from group t mod groups.
+  """Cyclic sampling: step t draws from group t mod groups of fixed groups.
 
   Each example draws its group once, uniformly and independently, so that an additional
   example moves no other. An example's participations are at least `groups` steps apart:
@@ -98,3 +103,70 @@ class CyclicSampling(base.DealtSampling):
   @abc.abstractmethod
   def _epoch(self, stream: KeyStream, group: np.ndarray) -> list[np.ndarray]:
     """Returns the batches of an epoch, from the group of each example."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CyclicPoissonSampling(CyclicSampling):
+  """Cyclic Poisson sampling (BandMF): Poisson sampling of the group of each step.
+
+  A step takes each example of its group with probability groups / num_batches.
+  Examples enter independently. For a group, an epoch costs `visits` Poisson samples.
+  Source: Choquette-Choo et al., "(Amplified) Banded Matrix Factorization" (2023),
+  Theorem 4.
+  """
+
+  code = 5
+  name = 'cyclic_poisson'
+
+  @property
+  def group_prob(self) -> float:
+    """Probability with which an example of the group enters a batch."""
+    return self.groups / self.num_batches
+
+  def _epoch(self, stream: KeyStream, group: np.ndarray) -> list[np.ndarray]:
+    members = [np.flatnonzero(group == each) for each in range(self.groups)]
+    batches = []
+    for step in range(self.num_batches):
+      found = members[step % self.groups]
+      batches.append(found[stream.below(self.group_prob, found.size)])
+    return batches
+
+  def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """Returns the composition of a group's visits, each a Poisson sample."""
+    return dp_accounting.SelfComposedDpEvent(
+        dp_accounting.PoissonSampledDpEvent(self.group_prob, noise_event), self.visits)
+
+  def released(self, count: int) -> str:
+    """Describes in words the releases of `count` draws."""
+    of_group = '' if self.groups == 1 else 'of a group '
+    return self._of_groups(
+        count, f'{of_group}taken with probability {self.group_prob:.6g}')
+
+
+@dataclasses.dataclass(frozen=True)
+class CyclicAllocationSampling(CyclicSampling):
+  """Cyclic random allocation (balls-in-bins): allocation within groups of examples.
+
+  Each example enters one of its group's batches of an epoch, uniformly.
+  The batch is drawn anew for each epoch, so that an epoch uses every example once. For
+  a group, an epoch costs random allocation to `visits` batches. The proof follows that
+  for Poisson samples (Choquette-Choo et al., "(Amplified) Banded Matrix Factorization",
+  2023): a group's turns are released in disjoint blocks of rows.
+  """
+
+  code = 6
+  name = 'cyclic_allocation'
+
+  def _epoch(self, stream: KeyStream, group: np.ndarray) -> list[np.ndarray]:
+    turn = stream.integers(self.visits, self.num_examples)
+    return base.dealt(turn * self.groups + group, self.num_batches)
+
+  def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """Returns random allocation to the visits of a group."""
+    return RandomAllocationDpEvent(self.visits, noise_event)
+
+  def released(self, count: int) -> str:
+    """Describes in words the releases of `count` draws."""
+    of_group = '' if self.groups == 1 else ' of its group'
+    return self._of_groups(
+        count, f'in one of the {self.visits}{of_group}, drawn at random in each epoch')

@@ -14,7 +14,7 @@ from tfcactus.sampling import base
 
 @dataclasses.dataclass(frozen=True)
 class FixedSizeSampling(base.SizedSampling):
-  """Each batch is a uniformly random subset of a fixed number of examples.
+  """Sampling without replacement: uniformly random subsets of a fixed size.
 
   An example that enters displaces another one, so that a sum changes by up to twice
   the clipping norm. Zero-out costs more than under Poisson sampling too: batches

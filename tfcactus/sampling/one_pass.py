@@ -14,7 +14,7 @@ from tfcactus.sampling import base
 
 @dataclasses.dataclass(frozen=True)
 class OnePassSampling(base.SizedSampling):
-  """Each epoch uses each example exactly once, in a fresh random order.
+  """Shuffling: each epoch uses each example exactly once, in a fresh random order.
 
   A shuffled Keras `fit` draws such batches. No amplification by shuffling is proved for
   training, so that the account holds for any order: a pass is one noisy sum that

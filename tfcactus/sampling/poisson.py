@@ -14,7 +14,7 @@ from tfcactus.sampling import base
 
 @dataclasses.dataclass(frozen=True)
 class PoissonSampling(base.SamplingScheme):
-  """Each example enters each batch independently with probability q.
+  """Poisson sampling: each example enters each batch independently with probability q.
 
   Batch sizes vary. An empty batch is a step like any other.
 

@@ -14,10 +14,11 @@ from tfcactus.sampling import base
 
 @dataclasses.dataclass(frozen=True)
 class RandomAllocationSampling(base.DealtSampling):
-  """Each example enters one of an epoch's batches, uniformly and independently.
+  """Random allocation (balls-in-bins): examples enter one batch of each epoch.
 
-  The batch is drawn anew for each epoch. Batch sizes vary, and a batch may be empty. An
-  additional example moves no other. An interrupted epoch counts as a whole one.
+  The batch is drawn uniformly and independently, anew for each epoch. Batch sizes
+  vary, and a batch may be empty. An additional example moves no other. An interrupted
+  epoch counts as a whole one.
 
   Attributes:
     num_examples: Size of the training set (public).

@@ -14,7 +14,7 @@ from tests.noise.tables import gaussian_scalar, wavy_scalar
 from tfcactus import accounting, noise
 from tfcactus.accounting import Composition
 from tfcactus.accounting.composition import lattice
-from tfcactus.noise import library, scalar_pairs
+from tfcactus.noise import library, scalar_table
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
 
@@ -135,7 +135,7 @@ def test_envelope_reference_and_the_single_shift_below_it():
   assert result.upper >= 4.42774 - 5e-6
   assert result.upper - result.lower < 1e-3
   best = max(Composition([(PairBounds.exact(
-      scalar_pairs.shifted(table, cells).poisson(0.00417)[1]),
+      scalar_table.shifted_pair(table, cells).poisson(0.00417)[1]),
                            14400)]).epsilon(1e-5).upper
              for cells in (140, 145, 150, 200))
   assert best < 4.40

@@ -11,7 +11,7 @@ from tfcactus import accounting
 from tfcactus.accounting.bounds import Bounds, IntractableError
 from tfcactus.accounting.composition.lattice import Lattice
 from tfcactus.accounting.composition.smoothed_contours import SmoothedContours
-from tfcactus.noise import gaussian_pairs
+from tfcactus.noise import gaussian
 from tfcactus.pairs.dominating_pair import PairBounds
 
 
@@ -72,7 +72,7 @@ def test_a_lower_pair_without_losses_leaves_the_upper_one_what_it_says(steps):
 
 
 def test_allocation_to_more_sums_than_masses_are_right_for_is_not_free():
-  pair = gaussian_pairs.allocated(1.0, 2**40, 'remove', 64)
+  pair = gaussian.allocated_pair(1.0, 2**40, 'remove', 64)
   # E|L - 1| / 2 of a mean L of 2^40 lognormals, about normal.
   truth = math.sqrt((math.e - 1) / 2**40 / (2 * math.pi))
   assert accounting.Composition([(pair, 1)]).delta(0.0).upper > 0.99 * truth

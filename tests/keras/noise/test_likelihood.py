@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfcactus import accounting, design
 from tfcactus.keras import NoiseSampler
-from tfcactus.noise import library, scalar_pairs
+from tfcactus.noise import library, scalar_table
 
 TABLES = {
     'isotropic': lambda: library.get('isotropic-dim3-sigma0.5'),
@@ -44,7 +44,7 @@ def test_likelihood_ratios_of_draws_give_the_accounted_delta(name):
   z = draw(table, 40_000)
   shift = np.eye(1, table.dim)
   pair = (accounting.dominating_pair(table).upper if table.monotone else
-          scalar_pairs.shifted(table, table.bins))
+          scalar_table.shifted_pair(table, table.bins))
 
   def gains(epsilon, scale):
     loss = log_density(table, scale * z) - log_density(

@@ -1,4 +1,4 @@
-"""Base class of requests for truncated densities of one scale parameter."""
+"""The Gaussian and the Laplace distribution, truncated to a range, as tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from scipy import optimize
 
 from tfcactus import _checks
-from tfcactus.design import table_info
+from tfcactus.design import closed_form, table_info
 from tfcactus.noise import scalar_table, tiling
 
 _SMALLEST = 1e-300
@@ -77,3 +77,55 @@ class TruncatedForm(abc.ABC):
     return scalar_table.ScalarTable.normalized(
         bins, np.log(np.maximum(w[:kept], _SMALLEST)), -math.inf, info,
         edge_at_zero=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncatedGaussian(TruncatedForm):
+  """Request for a normal density truncated to [-range, range], on cells that tile it.
+
+  Attributes:
+    range: Bound on |noise|, in units of sensitivity; above one half.
+    scale: Standard deviation before truncation; give either `scale` or `utility`.
+    utility: E|Z| (norm 1) or sqrt(E Z^2) (norm 2) of the table.
+    norm: 1 or 2.
+    bins: Cells per unit of sensitivity; None for about 400 on each side.
+
+  Raises:
+    ValueError: if an argument is out of range, or none or both of `scale` and
+      `utility` are given.
+
+  Source: Example 7 of Sommer et al., "Learning Numeric Optimal Differentially
+  Private Truncated Additive Mechanisms" (2021).
+  """
+
+  mechanism = 'truncated-gaussian'
+
+  def _log_mass(self, edges: np.ndarray, scale: float) -> np.ndarray:
+    return closed_form.normal_log_mass(edges / scale)
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncatedLaplace(TruncatedForm):
+  """Request for a Laplace density truncated to [-range, range], on cells that tile it.
+
+  Attributes:
+    range: Bound on |noise|, in units of sensitivity; above one half.
+    scale: The parameter b of exp(-|z| / b); give either `scale` or `utility`.
+    utility: E|Z| (norm 1) or sqrt(E Z^2) (norm 2) of the table.
+    norm: 1 or 2.
+    bins: Cells per unit of sensitivity; None for about 400 on each side.
+
+  Raises:
+    ValueError: if an argument is out of range, or none or both of `scale` and
+      `utility` are given.
+
+  Source: Geng, Ding, Guo and Kumar, "Tight analysis of privacy and utility
+  tradeoff in approximate differential privacy" (AISTATS 2020).
+  """
+
+  norm: int = 1
+
+  mechanism = 'truncated-laplace'
+
+  def _log_mass(self, edges: np.ndarray, scale: float) -> np.ndarray:
+    return -edges[:-1] / scale
