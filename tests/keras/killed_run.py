@@ -1,7 +1,9 @@
-"""A run to be killed: python -m tests.keras.killed_run DIRECTORY [allocated | cyclic].
+"""Script of a run to be killed.
 
-Writes a line for each epoch, for each noise drawn and, after it, for each update
-released.
+    python -m tests.keras.killed_run DIRECTORY [poisson | allocated | cyclic]
+
+It writes a line to DIRECTORY/log for each epoch, for each draw of noise, and for each
+released update.
 """
 
 import hashlib
