@@ -67,7 +67,7 @@ def test_broken_examples_are_left_out_and_forked_processes_raise(kind):
      lambda plan: plan.guarantee(2, sampling=OnePassSampling)),
     (PoissonBatches, PoissonSampling.code, 8, lambda plan: plan.guarantee(8)),
 ])
-def test_each_kind_of_batches_has_the_epsilon_of_its_scheme(kind, sampling, steps, cost):
+def test_each_kind_of_batches_is_accounted_by_its_scheme(kind, sampling, steps, cost):
   plan = _PLAN
   private, callback = privatized(plan), EpsilonCallback()
   batches = kind(X, Y, 0.25 if kind is PoissonBatches else 10)
