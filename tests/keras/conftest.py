@@ -113,9 +113,8 @@ _CLIPPED_SUMS = engine.Engine.run
 _SEEDS = itertools.count()
 
 
-@pytest.fixture
-def random_sums(monkeypatch):
-  """Replaces clipped sums of gradients by random numbers, for tests of what is counted.
+def _replace_sums(monkeypatch, sum_like):
+  """Makes private steps take sums from `sum_like`, (shape) -> tensor.
 
   A step without gradients is traced in a third of the time.
   """
@@ -124,13 +123,26 @@ def random_sums(monkeypatch):
     predictions = self._model(x, training=True)
     nothing = tf.zeros(tf.shape(weights)[:1])
     return engine.BatchResult(
-        [tf.random.normal(variable.shape, dtype=tf.float64, seed=next(_SEEDS))
+        [tf.cast(sum_like(variable.shape), tf.float64)
          for variable in self._model.trainable_variables],
         tf.zeros([], tf.float64), predictions,
         [None for _ in tf.nest.flatten(predictions)], nothing, nothing, targets,
         weights)
 
   monkeypatch.setattr(engine.Engine, 'run', run)
+
+
+@pytest.fixture
+def random_sums(monkeypatch):
+  """Replaces clipped sums of gradients by random numbers, for tests of what is counted.
+  """
+  _replace_sums(monkeypatch, lambda shape: tf.random.normal(shape, seed=next(_SEEDS)))
+
+
+@pytest.fixture
+def zero_sums(monkeypatch):
+  """Replaces clipped sums of gradients by zeros, for tests of noise."""
+  _replace_sums(monkeypatch, tf.zeros)
 
 
 @pytest.fixture
