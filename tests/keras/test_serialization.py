@@ -130,14 +130,14 @@ def test_loading_counts_all_steps_of_the_journal(tmp_path):
   assert again.guarantee().steps == 8
   again.predict(X, verbose=0)
   with open(path, 'rb') as other:  # As another process does.
-    private._ledger.journal.close()
+    private._ledger.counter.journal.close()
     fcntl.flock(other, fcntl.LOCK_EX)
     with pytest.raises(ValueError, match='another run has open'):
       again.fit(poisson(), verbose=0)
   again.train_on_batch(X, Y)
   assert int(again.released_steps) == 9
   assert again.ledger().sampling == counts.UNKNOWN
-  again._ledger.journal.close()
+  again._ledger.counter.journal.close()
   # The journal counts the whole block of 32 that was reserved for the step.
   assert _load(tmp_path / 'm.keras').ledger().steps == 40
   os.remove(path)

@@ -359,7 +359,7 @@ def test_attributes_of_a_drop_in_optimizer_cannot_be_set(name, value):
 def test_a_forked_process_takes_no_steps():
   private = _private()
   private.fit(poisson(), verbose=0)
-  private._ledger._pid += 1
+  private._ledger.counter._pid += 1
   with pytest.raises(Exception, match='got a fork'):
     private.train_on_batch(X, Y)
   assert private.ledger().steps == len(private.ran) == 4

@@ -104,7 +104,7 @@ def test_a_pass_that_is_broken_off_counts_as_one(make_plan, tmp_path):
     with pytest.raises(KeyboardInterrupt):
       private.fit(ShuffledBatches(X, Y, 10), verbose=0, callbacks=[stopping])
   assert private.guarantee().steps == 2
-  assert private._ledger.journal.entry[:3] == (
+  assert private._ledger.counter.journal.entry[:3] == (
       32, 2, OnePassSampling.code)
 
 

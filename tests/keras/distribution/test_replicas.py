@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras.tiny import NONE, plan_of as tiny_plan, privatized
+from tests.representatives import representatives
 import tfcactus
 from tfcactus import correlated
 from tfcactus.keras import (
@@ -321,7 +322,8 @@ def test_shares_partition_a_batch():
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_sums_with_noise_are_rounded_once(monkeypatch):
+@representatives('drop_in', [False, True])
+def test_sums_with_noise_are_rounded_once(monkeypatch, drop_in):
   """Bits below the grid of the rounded noise would reveal other shares."""
   given, totals, summed = [], [], replicas.summed
 
@@ -337,9 +339,12 @@ def test_sums_with_noise_are_rounded_once(monkeypatch):
 
   monkeypatch.setattr(replicas, 'summed', recorded)
   with two_replicas().scope():
-    private = privatized(plan_of(), inner(), tf.keras.optimizers.SGD(0.1))
-  private.fit(PoissonBatches(X, Y, 0.1, steps_per_epoch=1), verbose=0)
-  assert set(given) == {tf.float64} and set(totals) == {tf.float32}
+    model = inner() if drop_in else privatize(inner(), plan_of())
+    model.compile(DPKerasSGDOptimizer.from_plan(plan_of()) if drop_in else
+                  tf.keras.optimizers.SGD(0.1), NONE)
+  model.fit(PoissonBatches(X, Y, 0.1, steps_per_epoch=1), verbose=0)
+  assert set(given) == {tf.float64}
+  assert set(totals) == {tf.float64 if drop_in else tf.float32}
 
 
 def test_part_of_needs_several_workers_and_no_seed():

@@ -128,13 +128,13 @@ def test_blocks_are_written_before_their_steps_and_exact_counts_at_the_end(
       on_train_batch_end=lambda batch, logs: seen.append(path.read_text()))
   private.fit(poisson(), verbose=0, callbacks=[look])
   assert '"released_steps": 32' in seen[0] and len(set(seen)) == 1
-  assert private._ledger.journal.entry[:3] == (4, 0, PoissonSampling.code)
-  private._ledger.journal.close()
+  assert private._ledger.counter.journal.entry[:3] == (4, 0, PoissonSampling.code)
+  private._ledger.counter.journal.close()
   resumed = _private(make_plan(), path)
   assert resumed.ledger() == private.ledger()
   resumed.train_on_batch(X, Y)
-  assert resumed._ledger.journal.entry[:3] == (36, 0, counts.UNKNOWN)
-  resumed._ledger.journal.close()
+  assert resumed._ledger.counter.journal.entry[:3] == (36, 0, counts.UNKNOWN)
+  resumed._ledger.counter.journal.close()
   assert _private(make_plan(), path).ledger().sampling == counts.UNKNOWN
 
 
@@ -147,7 +147,7 @@ def test_epochs_over_arrays_are_counted_when_they_begin(make_plan, tmp_path):
   with pytest.raises(KeyboardInterrupt):
     private.fit(X, Y, batch_size=20, verbose=0, callbacks=[
         tf.keras.callbacks.LambdaCallback(on_train_batch_end=stop)])
-  assert private._ledger.journal.entry[:3] == (32, 1, OnePassSampling.code)
+  assert private._ledger.counter.journal.entry[:3] == (32, 1, OnePassSampling.code)
 
 
 def test_a_torn_last_line_is_cut_and_other_damage_raises(make_plan, tmp_path):
@@ -188,7 +188,7 @@ def test_a_new_model_of_one_process_takes_the_journal_over(make_plan, tmp_path):
 
 def test_journals_of_other_runs_plans_and_seeded_runs_are_refused(make_plan, tmp_path):
   path = tmp_path / 'journal'
-  _private(make_plan(), path)._ledger.journal.close()
+  _private(make_plan(), path)._ledger.counter.journal.close()
   with open(path, 'rb') as other:  # As another process does.
     fcntl.flock(other, fcntl.LOCK_EX)
     with pytest.raises(ValueError, match='another run'):
@@ -275,7 +275,7 @@ def test_a_full_disk_stops_before_weights_move(
   np.testing.assert_array_equal(private.inner.get_weights()[0], before)
   # With room again, the file holds no torn line.
   private.fit(poisson(), verbose=0)
-  private._ledger.journal.close()
+  private._ledger.counter.journal.close()
   assert Journal(path, make_plan()).entry.released_steps == private.releases >= 4
 
 
