@@ -187,6 +187,7 @@ def test_noise_is_added_once_for_all_replicas(monkeypatch, drop_in):
   assert _noise_of_a_step(two_replicas(), drop_in) == pytest.approx(2**0.5, rel=0.02)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize('make', [
     lambda plan: DPKerasSGDOptimizer.from_plan(plan, learning_rate=0.3, momentum=0.9),
     pytest.param(lambda plan: DPKerasAdamOptimizer.from_plan(plan, learning_rate=0.01),
@@ -216,6 +217,7 @@ def test_drop_in_optimizers_report_epsilon_on_replicas():
   assert epsilon.guarantee.upper == plan.guarantee(10).upper
 
 
+@pytest.mark.more
 def test_a_gradient_that_is_not_finite_on_any_replica_is_noticed():
   x = X.copy()
   x[11] = np.inf  # Of the second replica's share.
@@ -236,6 +238,7 @@ def test_drop_in_optimizers_on_replicas_need_the_expected_batch_size():
       model.fit(X, Y, batch_size=12, verbose=0)
 
 
+@pytest.mark.usefixtures('random_sums')
 def test_run_cards_and_journals_count_steps_on_replicas(tmp_path):
   plan = plan_of(1.0)
   with two_replicas().scope():
@@ -252,6 +255,7 @@ def test_run_cards_and_journals_count_steps_on_replicas(tmp_path):
   assert again.releases == 10
 
 
+@pytest.mark.usefixtures('random_sums')
 def test_weights_that_change_between_steps_are_noticed():
   with two_replicas().scope():
     private = privatized(plan_of(), inner(), tf.keras.optimizers.SGD(0.1))

@@ -89,7 +89,6 @@ def _epochs_with_noise(folder):
 
 
 @pytest.mark.parametrize('times,kind,scheme', [
-    (1, 'cyclic', CyclicAllocationSampling),
     pytest.param(2, 'cyclic', CyclicAllocationSampling, marks=pytest.mark.more),
     pytest.param(20, 'cyclic', CyclicAllocationSampling, marks=pytest.mark.slow),
     pytest.param(20, 'allocated', RandomAllocationSampling, marks=pytest.mark.slow)])

@@ -512,17 +512,17 @@ def _check_fresh(sums, stays=False):
   assert stays or np.linalg.norm(one - other) > 1e-3
 
 
-@representatives('name', _KNOWN, 8)
+@representatives('name', _KNOWN, 6)
 def test_layers_with_a_public_seed_draw_the_same_for_each_example(name):
   _check_known(_sums(_KNOWN[name]))
 
 
-@representatives('name', _FRESH, 8)
+@representatives('name', _FRESH, 6)
 def test_layers_with_secret_seeds_draw_anew_for_each_example(name):
   _check_fresh(_sums(_FRESH[name]), name in _STAYS)
 
 
-@representatives('name', _REFUSED, 10)
+@representatives('name', _REFUSED, 7)
 def test_layers_with_other_draws_state_or_reads_are_refused(name):
   words, make = _REFUSED[name]
   with pytest.raises(ValueError, match=words):

@@ -37,7 +37,8 @@ def log_density(table, z):
 
 
 @pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[] if name == 'isotropic' else [pytest.mark.slow])
+    pytest.param(name, marks=(
+        pytest.mark.more if name == 'isotropic' else pytest.mark.slow))
     for name in TABLES])
 def test_likelihood_ratios_of_draws_give_the_accounted_delta(name):
   table = TABLES[name]()

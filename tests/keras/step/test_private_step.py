@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras.tiny import NONE, poisson, X, Y
+from tests.representatives import representatives
 from tfcactus.keras import (
   DPKerasSGDOptimizer,
   EpsilonCallback,
@@ -25,7 +26,7 @@ def _mirrored():
   return tf.distribute.MirroredStrategy(['CPU:0'])
 
 
-@pytest.mark.parametrize('inside', [False, True])
+@representatives('inside', [False, True])
 def test_one_device_trains_as_without_a_strategy(make_plan, inside):
   plain = privatize(_dense(), make_plan())
   plain.compile(tf.keras.optimizers.SGD(0.5), NONE)
@@ -93,7 +94,7 @@ def _rewritten(option):
     tf.config.optimizer.set_experimental_options({option: False})
 
 
-@pytest.mark.parametrize('option', [
+@representatives('option', [
     'auto_mixed_precision', 'auto_mixed_precision_onednn_bfloat16',
     'auto_mixed_precision_mkl'])
 def test_graphs_that_are_rewritten_in_half_precision_are_refused(make_plan, option):
