@@ -1,1 +1,1 @@
-"""One script per claim; each writes results/*.json and prints a table."""
+"""Benchmarks: one script per claim, which writes results/*.json and prints a table."""

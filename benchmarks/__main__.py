@@ -1,18 +1,18 @@
-"""Runs benchmarks.
+"""Lists and runs the benchmarks.
 
-    python -m benchmarks list              # what there is, and how long it takes
-    python -m benchmarks NAME ...          # these
-    python -m benchmarks all               # all but the long ones
-    python -m benchmarks all --quick       # minutes; shows that they run
-    python -m benchmarks ... --results DIR # write there, and into no document
+    python -m benchmarks list              # names, times and descriptions
+    python -m benchmarks NAME ...          # run the named benchmarks
+    python -m benchmarks all               # run all but the long ones
+    python -m benchmarks all --quick       # short runs, to see that they work
+    python -m benchmarks ... --results DIR # write to DIR, and change no document
 
-Each script runs in a process of its own. What it takes is noted in
-results/durations.json. A script says by itself, as constants of its module,
+Each benchmark runs in a child process. Its time is saved in results/durations.json.
+A benchmark may define two constants in its module:
 
-    LONG = 'why'           # not a part of `all`
-    QUICK = ('--rounds', '1')  # the arguments of a quick run, which it has then
+    LONG = 'reason'            # `all` leaves it out, for this reason
+    QUICK = ('--rounds', '1')  # arguments of its quick run
 
-Quick runs write into a folder that is thrown away.
+Quick runs write their results to a temporary folder.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ DURATIONS = 'durations'
 
 
 class Benchmark(NamedTuple):
-  """A script, as its source tells it: nothing is imported.
+  """A benchmark, described by its source code, which is not imported.
 
   Attributes:
-    name: Of the module.
-    summary: First line of its docstring.
-    long: Why it is no part of `all`; None if it is.
-    quick: Arguments of its quick run; None if it has none.
+    name: Name of the module.
+    summary: First line of the module's docstring.
+    long: The reason why `all` leaves it out; None if `all` runs it.
+    quick: Arguments of the quick run; None if there is no quick run.
   """
 
   name: str
@@ -52,17 +52,17 @@ class Benchmark(NamedTuple):
 
 
 def described(path: pathlib.Path) -> Benchmark:
-  """The benchmark in a file.
+  """Returns the benchmark in a file.
 
-  Raises:
-    ValueError: if it has no docstring, or constants of another kind.
+  Raises ValueError if the file has no docstring, or LONG or QUICK has a wrong type.
   """
   tree = ast.parse(path.read_text(encoding='utf-8'))
-  told = {target.id: ast.literal_eval(node.value)
-          for node in tree.body if isinstance(node, ast.Assign)
-          for target in node.targets
-          if isinstance(target, ast.Name) and target.id in ('LONG', 'QUICK')}
-  text, long, quick = ast.get_docstring(tree), told.get('LONG'), told.get('QUICK')
+  constants = {target.id: ast.literal_eval(node.value)
+               for node in tree.body if isinstance(node, ast.Assign)
+               for target in node.targets
+               if isinstance(target, ast.Name) and target.id in ('LONG', 'QUICK')}
+  text = ast.get_docstring(tree)
+  long, quick = constants.get('LONG'), constants.get('QUICK')
   if not text or not isinstance(long, (str, type(None))) or not isinstance(
       quick, (tuple, type(None))):
     raise ValueError(
@@ -72,13 +72,13 @@ def described(path: pathlib.Path) -> Benchmark:
 
 
 def benchmarks() -> dict[str, Benchmark]:
-  """All benchmarks, by name."""
+  """Returns all benchmarks by name."""
   return {path.stem: described(path) for path in sorted(HERE.glob('*.py'))
           if not path.stem.startswith('_')}
 
 
 def listed() -> str:
-  """A line or two for each benchmark."""
+  """Returns the text of `list`: one or two lines per benchmark."""
   took = _results.load(DURATIONS, {})
   lines = []
   for each in benchmarks().values():
@@ -89,20 +89,20 @@ def listed() -> str:
 
 
 def _time(taken: dict | None) -> str:
+  """Returns CPU time as text; wall time depends on the machine's other load."""
   if taken is None:
     return 'not measured'
-  # Of the processor: the clock's depends on what else the machine did.
   seconds = taken['cpu_seconds']
   return f'{seconds:.0f} s CPU' if seconds < 100 else f'{seconds / 60:.0f} min CPU'
 
 
 def run(each: Benchmark, *, quick: bool, folder: str | None) -> bool:
-  """Runs a benchmark; returns whether it ended well.
+  """Runs a benchmark in a child process; returns whether it succeeded.
 
   Args:
     each: The benchmark.
-    quick: Its quick way; what it takes is not noted then.
-    folder: For results, instead of the one in the tree.
+    quick: Whether to make the quick run, whose time is not saved.
+    folder: Folder for the results; None for benchmarks/results.
   """
   environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(
       [str(HERE.parent), *filter(None, [os.environ.get('PYTHONPATH')])])}
@@ -127,15 +127,15 @@ def run(each: Benchmark, *, quick: bool, folder: str | None) -> bool:
 
 
 def _processor() -> float:
+  """Returns the CPU seconds of all child processes that have ended."""
   used = resource.getrusage(resource.RUSAGE_CHILDREN)
   return used.ru_utime + used.ru_stime
 
 
 def chosen(names: Sequence[str], quick: bool) -> list[Benchmark]:
-  """What the arguments ask for.
+  """Returns the benchmarks that the command line names.
 
-  Raises:
-    ValueError: if there is no such benchmark, or no quick way of it.
+  Raises ValueError for an unknown name, or a benchmark without a quick run.
   """
   known = benchmarks()
   if list(names) == ['all']:
@@ -152,13 +152,16 @@ def chosen(names: Sequence[str], quick: bool) -> list[Benchmark]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Does what the command line says; returns 1 if a benchmark failed."""
+  """Runs the command line; returns 1 if a benchmark failed, else 0."""
   parser = argparse.ArgumentParser(
       prog='python -m benchmarks', description=__doc__,
       formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('names', nargs='*', metavar='NAME', help='or: list, all')
-  parser.add_argument('--quick', action='store_true', help='minutes, not an hour')
-  parser.add_argument('--results', metavar='DIR', help='where to write')
+  parser.add_argument('names', nargs='*', metavar='NAME',
+                      help='names of benchmarks, or list, or all')
+  parser.add_argument('--quick', action='store_true',
+                      help='make quick runs: minutes in all, instead of an hour')
+  parser.add_argument('--results', metavar='DIR',
+                      help='folder for the results; documents are left unchanged')
   args = parser.parse_args(argv)
   if args.names == ['list'] or not (args.names or args.quick):
     print(listed())
@@ -167,8 +170,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = chosen(args.names or ['all'], args.quick)
   except ValueError as error:
     parser.error(str(error))
-  with tempfile.TemporaryDirectory() as thrown_away:
-    folder = args.results or (thrown_away if args.quick else None)
+  with tempfile.TemporaryDirectory() as temporary:
+    folder = args.results or (temporary if args.quick else None)
     if folder is not None:
       folder = str(pathlib.Path(folder).resolve())
       _results.RESULTS = pathlib.Path(folder)

@@ -1,4 +1,7 @@
-"""Opacus on the tutorial CNN, for training_speed; PyTorch is imported here."""
+"""Trains the tutorial CNN with Opacus, for `training_speed`.
+
+PyTorch is imported in `contender`, as it may not be installed.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,17 @@ MODES = ('hooks', 'functorch', 'ew', 'ghost')
 
 
 def contender(x, y, batch, mode):
-  """Returns a function: steps -> trains so many.
+  """Returns a function that trains for a given number of steps.
 
-  Args:
-    x: Images, shape (examples, 28, 28, 1).
-    y: Labels.
-    batch: Expected batch size.
-    mode: How Opacus takes gradients per example, one of `MODES`.
+  Images `x` have shape (examples, 28, 28, 1), and `batch` is the expected batch size.
+  `mode` is Opacus' way to per-example gradients, one of `MODES`.
   """
   import warnings
 
   import opacus
   import torch
   from torch import nn
-  warnings.simplefilter('ignore')  # Of its secure mode, and of unused hooks.
+  warnings.simplefilter('ignore')  # Opacus warns of secure mode and unused hooks.
   model = nn.Sequential(
       nn.ZeroPad2d(3), nn.Conv2d(1, 16, 8, 2), nn.ReLU(), nn.MaxPool2d(2, 1),
       nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(),

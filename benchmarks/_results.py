@@ -1,7 +1,8 @@
-"""Where benchmarks put what they measured."""
+"""Files of the benchmarks' results, and the tables and pictures made from them."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 import json
 import os
@@ -10,8 +11,8 @@ import textwrap
 from typing import Any
 
 ELSEWHERE = 'BENCHMARKS_RESULTS'
-"""Environment variable: a folder for results instead of the one below, for runs that
-are no full ones. Documents are left as they are then."""
+"""Environment variable that names another folder for results than `KEPT`, for runs that
+are not complete. Documents are not changed if it is set."""
 
 KEPT = pathlib.Path(__file__).parent / 'results'
 RESULTS = pathlib.Path(os.environ.get(ELSEWHERE) or KEPT)
@@ -20,8 +21,15 @@ DOCUMENTS = (pathlib.Path(__file__).parent / 'README.md',
 
 BLUE, VERMILION, GREEN, ORANGE = '#0072B2', '#D55E00', '#009E73', '#E69F00'
 PURPLE, SKY, BLACK, GRAY = '#CC79A7', '#56B4E9', '#000000', '#7F7F7F'
-"""Told apart by the colour-blind too (Okabe and Ito, 2008); lines differ in style as
-well."""
+"""Colours that colour-blind readers can tell apart (Okabe and Ito, 2008). Lines differ
+in style too."""
+
+
+def parser(name: str, text: str) -> argparse.ArgumentParser:
+  """Returns a parser of a benchmark's command line, whose help shows its docstring."""
+  return argparse.ArgumentParser(
+      prog=f'python -m benchmarks.{name}', description=text,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def save(name: str, result: Any) -> None:
@@ -32,14 +40,14 @@ def save(name: str, result: Any) -> None:
 
 
 def load(name: str, missing: Any = None) -> Any:
-  """What results/NAME.json holds, or `missing` where there is no such file."""
+  """Returns the content of results/NAME.json, or `missing` without a file."""
   path = RESULTS / f'{name}.json'
   return (json.loads(path.read_text(encoding='utf-8')) if path.exists() else
           missing)
 
 
 def pyplot() -> Any:
-  """matplotlib.pyplot, drawing into files."""
+  """Imports and returns matplotlib.pyplot with the backend that draws into files."""
   import matplotlib  # pylint: disable=import-outside-toplevel
   matplotlib.use('Agg')
   from matplotlib import pyplot as plot  # pylint: disable=import-outside-toplevel
@@ -48,12 +56,9 @@ def pyplot() -> Any:
 
 def save_figure(figure: Any, name: str, rect: Sequence[float] | None = None
                 ) -> None:
-  """Writes results/NAME.png, and closes the figure.
+  """Writes a matplotlib figure to results/NAME.png, and closes it.
 
-  Args:
-    figure: Of matplotlib.
-    name: Of the file.
-    rect: The part of the figure that its axes are laid out in; None for all.
+  `rect` is the part of the figure in which the axes are laid out; None for all of it.
   """
   RESULTS.mkdir(exist_ok=True)
   figure.tight_layout(rect=rect)
@@ -62,14 +67,7 @@ def save_figure(figure: Any, name: str, rect: Sequence[float] | None = None
 
 
 def save_captioned(figure: Any, axes: Sequence[Any], name: str, caption: str) -> None:
-  """Writes results/NAME.png with a grid on the axes and a caption below them.
-
-  Args:
-    figure: Of matplotlib.
-    axes: All of its axes.
-    name: Of the file.
-    caption: In words, wrapped here.
-  """
+  """Writes results/NAME.png with a grid on all axes and a wrapped caption below."""
   for axis in axes:
     axis.grid(alpha=0.3)
   width, height = figure.get_size_inches()
@@ -80,22 +78,16 @@ def save_captioned(figure: Any, axes: Sequence[Any], name: str, caption: str) ->
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  """A Markdown table."""
+  """Returns a Markdown table."""
   lines = [header, ['---'] * len(header), *rows]
   return '\n'.join('| ' + ' | '.join(line) + ' |' for line in lines)
 
 
 def show(name: str, table: str) -> None:
-  """Prints a table, and puts it between the marks of that name in a document.
+  """Prints a Markdown table, and writes it between the marks NAME in a document.
 
-  Where results go elsewhere it is printed only.
-
-  Args:
-    name: Of the marks.
-    table: In Markdown.
-
-  Raises:
-    ValueError: if no document has such marks.
+  The table is printed only if results go to another folder than `KEPT`. Raises
+  ValueError if no document has the marks.
   """
   print(table)
   if RESULTS != KEPT:

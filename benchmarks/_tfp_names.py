@@ -1,4 +1,4 @@
-"""Names of TensorFlow Privacy's modules of optimizers, for its own tests."""
+"""The names that TensorFlow Privacy's optimizer tests import, from tfcactus."""
 
 from tfcactus.keras import (
   DPKerasAdagradOptimizer,
@@ -18,5 +18,5 @@ __all__ = [
 
 
 def DPFTRLTreeAggregationOptimizer(*args: object, **kwargs: object) -> None:  # noqa: N802
-  """Refused: not offered."""
+  """Raises NotImplementedError: tfcactus has no DP-FTRL optimizer."""
   raise NotImplementedError('DPFTRL: no optimizer here draws correlated noise.')

@@ -1,22 +1,23 @@
-"""Trains one model of the zoo, plain and private by turns, in one process."""
+"""Trains one model of tests/keras/zoo without and with privacy, in one process."""
 
 from __future__ import annotations
 
 import re
-import resource
 import statistics
 import time
 from typing import Any, Callable
 
+from benchmarks import _processes
+
 BATCH, EXAMPLES = 128, 640
 _SECONDS = 0.6
-"""Of CPU for plain training in a round, at least: or one step."""
+"""CPU seconds that plain training takes in a round, unless one step takes longer."""
 
 _REFUSALS = (ValueError, TypeError, NotImplementedError)
 
 
 def names() -> tuple[int, list[str]]:
-  """The version of Keras, and the models that are written for it."""
+  """Returns the major version of Keras, and the names of the models for it."""
   from tests.keras import zoo
   from tests.keras.zoo import oracle
   version = oracle.version()
@@ -25,7 +26,7 @@ def names() -> tuple[int, list[str]]:
 
 
 def route(summary: str) -> str:
-  """What a privacy_summary says, in few words."""
+  """Returns the way to per-example gradients, in short, from a privacy_summary."""
   *lines, _ = summary.splitlines()
   if lines and lines[-1].startswith('The whole model is vectorised'):
     return 'whole model vectorised: ' + lines[-1].partition(': ')[2].rstrip('.')[:80]
@@ -34,17 +35,8 @@ def route(summary: str) -> str:
   return 'vectorised: ' + ', '.join(kinds) if kinds else 'batched'
 
 
-def _megabytes() -> float:
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def _cpu(run: Callable[[], Any]) -> float:
-  start = time.process_time()
-  run()
-  return time.process_time() - start
-
-
 def _case(entry: Any) -> Any:
+  """Returns a new model of the zoo with its data and loss, after seeding Keras."""
   import tensorflow as tf
 
   from tests.keras.zoo.base import Size
@@ -56,7 +48,7 @@ def _case(entry: Any) -> Any:
 
 
 def _batches(case: Any) -> Any:
-  """Batches of fixed size without end, as both are fed with."""
+  """Returns an endless dataset of batches of fixed size."""
   import tensorflow as tf
   parts = (case.x, case.y) if case.sample_weight is None else (
       case.x, case.y, case.sample_weight)
@@ -67,15 +59,14 @@ def _batches(case: Any) -> Any:
 
 
 def _fit(model: Any, batches: Any) -> Callable[[int], float]:
-  """Returns what trains so many steps, and one before, and says what a step cost.
+  """Returns a function that trains n + 1 steps, and returns CPU seconds per step.
 
-  What a call of `fit` costs before its first step is not counted: a training is one
-  call.
+  The first step and the start of `fit` are not timed: training calls `fit` once.
   """
   import tensorflow as tf
 
   class Clock(tf.keras.callbacks.Callback):
-    """CPU times at the ends of steps."""
+    """Records the CPU time at the end of each step."""
 
     def __init__(self):
       super().__init__()
@@ -93,22 +84,22 @@ def _fit(model: Any, batches: Any) -> Callable[[int], float]:
 
 
 def _plain(case: Any) -> Callable[[int], float]:
-  """As `_fit`, of plain Keras."""
+  """Returns the function of `_fit` for training without privacy."""
   import tensorflow as tf
   case.model.compile(tf.keras.optimizers.SGD(0.01), case.loss, **_weights(case))
   return _fit(case.model, _batches(case))
 
 
 def _weights(case: Any) -> dict[str, Any]:
-  """What `compile` is given beside a loss, without XLA for both."""
+  """Returns the arguments of `compile`: loss weights, and no XLA in either training."""
   more = {} if case.loss_weights is None else {'loss_weights': case.loss_weights}
   return {'jit_compile': False, **more}
 
 
 def _private(case: Any) -> tuple[Any, Callable[[int], float], bool]:
-  """A private model, what `_fit` makes of it, and whether by Poisson batches.
+  """Returns a private model, its function of `_fit`, and whether batches are Poisson.
 
-  Where the data are none that Poisson batches take, batches are of fixed size.
+  Batches have a fixed size if `PoissonBatches` does not accept the data.
   """
   import tensorflow as tf
 
@@ -131,7 +122,7 @@ def _private(case: Any) -> tuple[Any, Callable[[int], float], bool]:
 
 
 def _steps(plain: Callable[[int], float]) -> int:
-  """How many steps a round takes."""
+  """Returns the number of steps in a round, at least one."""
   one = plain(1)
   if one < 0.2:
     one = plain(9)
@@ -139,12 +130,12 @@ def _steps(plain: Callable[[int], float]) -> int:
 
 
 def _words(error: Exception) -> str:
-  """What is said, without the places in the code that Keras adds."""
+  """Returns the message of an error, without the traceback that Keras adds."""
   return re.split(r'\b\w+Error: ', str(error))[-1].strip()
 
 
 def _refusal(case: Any) -> str:
-  """In which words a model is refused, or ''."""
+  """Returns the message with which a model is refused, or '' if it is trained."""
   try:
     _private(case)[1](1)
   except _REFUSALS as error:
@@ -153,11 +144,9 @@ def _refusal(case: Any) -> str:
 
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
-  """What a model costs, why it is refused, or what is known to be wrong with it.
+  """Returns the cost of a model, why it is refused, or its known defect.
 
-  Args:
-    name: Of the model.
-    rounds: How often plain and private training take turns.
+  Plain and private training alternate for `rounds` rounds.
   """
   import keras
   import tensorflow as tf
@@ -174,10 +163,12 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
       return {**about, 'refused': words}
   plain_case, case = _case(entry), _case(entry)
   plain = _plain(plain_case)
-  first = {'plain': _cpu(lambda: plain(1))}  # And the second, which is no trace.
+  start = time.process_time()
+  plain(1)  # Two steps: the first one is traced.
+  first = {'plain': time.process_time() - start}
   steps = _steps(plain)
   plain(steps)
-  before = _megabytes()
+  before = _processes.peak_megabytes()
   try:
     start = time.process_time()
     model, private, poisson = _private(case)
@@ -194,4 +185,4 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
       'private_ms': 1e3 * statistics.median(b for _, b in times),
       'slowdown': statistics.median(b / a for a, b in times),
       'first_step_s': first, 'first_step': first['private'] / first['plain'],
-      'memory_above_plain_mb': _megabytes() - before}
+      'memory_above_plain_mb': _processes.peak_megabytes() - before}

@@ -1,10 +1,10 @@
-"""The accountant against its peers: error, gap and time, side by side.
+"""Measures error, width of bounds and time of the accountant and of its peers.
 
     python -m benchmarks.accountant_speed
 
-One process, one thread, medians of CPU time. Peers: dp_accounting's PLD
-accountant on its 1e-4 grid, its RDP accountant and, where it is installed,
-prv_accountant at 0.01 (remove only).
+Everything runs in one process and one thread; times are medians of CPU time. Peers are
+dp_accounting's PLD accountant on its 1e-4 grid, dp_accounting's RDP accountant, and
+prv_accountant with error 0.01 and for removal only, if it is installed.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ import dp_accounting  # noqa: E402
 from dp_accounting import pld, rdp  # noqa: E402
 import numpy as np  # noqa: E402
 
-from benchmarks import _results  # noqa: E402
+from benchmarks import _prv, _results  # noqa: E402
 from tests.accounting.reference_values import POINTS  # noqa: E402
 import tfcactus  # noqa: E402
 from tfcactus import _format  # noqa: E402
 
-# Settings where a few rare large losses decide.
 RARE = (
     (.817, .000522, 114, 1e-11), (1, 1e-4, 15000, 1e-12), (1, 1e-5, 1000, 1e-9),
     (1, .01, 2, 1e-8), (1, .01, 4, 1e-6), (5, .001, 3, 1e-9), (.3, 1e-4, 10, 1e-10))
+"""Settings (sigma, q, steps, delta) in which a few rare large privacy losses decide, so
+that one tilted contour is not accurate."""
 
 
 def timed(run: Callable[[], Any], seconds: float) -> tuple[Any, float]:
-  """The result and the median CPU time in milliseconds of repeated runs."""
+  """Repeats `run` for some seconds; returns its result and median CPU milliseconds."""
   times: list[float] = []
   start = time.perf_counter()
   while not times or time.perf_counter() - start < seconds:
@@ -46,48 +47,37 @@ def timed(run: Callable[[], Any], seconds: float) -> tuple[Any, float]:
   return result, 1e3 * statistics.median(times)
 
 
+def subsampled(sigma: float, prob: float) -> dp_accounting.DpEvent:
+  """Returns the event of one step of DP-SGD on a Poisson sample."""
+  return dp_accounting.PoissonSampledDpEvent(prob, dp_accounting.GaussianDpEvent(sigma))
+
+
 def mine(sigma, prob, steps, delta) -> tfcactus.accounting.Bounds:
-  """Bounds of this library's accountant."""
-  event = dp_accounting.PoissonSampledDpEvent(
-      prob, dp_accounting.GaussianDpEvent(sigma))
-  return tfcactus.PhiAccountant().compose(event, steps).epsilon_bounds(delta)
+  """Returns the bounds on epsilon of this library's accountant."""
+  return tfcactus.PhiAccountant().compose(
+      subsampled(sigma, prob), steps).epsilon_bounds(delta)
 
 
 def peer_pld(sigma, prob, steps, delta) -> float:
-  """dp_accounting's pessimistic epsilon."""
-  event = dp_accounting.PoissonSampledDpEvent(
-      prob, dp_accounting.GaussianDpEvent(sigma))
+  """Returns epsilon by dp_accounting's PLD accountant, an upper bound."""
   accountant = pld.PLDAccountant(value_discretization_interval=1e-4)
-  return accountant.compose(event, steps).get_epsilon(delta)
+  return accountant.compose(subsampled(sigma, prob), steps).get_epsilon(delta)
 
 
 def peer_prv(sigma, prob, steps, delta) -> float | None:
-  """prv_accountant's upper bound, where it is installed and answers."""
-  try:
-    import prv_accountant
-  except ImportError:
-    return None
-  try:
-    mechanism = prv_accountant.PoissonSubsampledGaussianMechanism(
-        noise_multiplier=sigma, sampling_probability=prob)
-    accountant = prv_accountant.PRVAccountant(
-        prvs=[mechanism], max_self_compositions=[steps], eps_error=0.01,
-        delta_error=delta * 1e-3)
-    return accountant.compute_epsilon(delta, [steps])[2]
-  except (MemoryError, RuntimeError, ValueError) as error:
-    print(f'prv_accountant: {type(error).__name__}: {error}')
-    return None
+  """Returns epsilon by prv_accountant, or None if there is none."""
+  return _prv.epsilon(lambda kinds: [kinds.PoissonSubsampledGaussianMechanism(
+      noise_multiplier=sigma, sampling_probability=prob)], [steps], delta)
 
 
 def peer_rdp(sigma, prob, steps, delta) -> float:
-  """dp_accounting's epsilon by Renyi divergences of its own orders."""
-  event = dp_accounting.PoissonSampledDpEvent(
-      prob, dp_accounting.GaussianDpEvent(sigma))
-  return rdp.RdpAccountant().compose(event, steps).get_epsilon(delta)
+  """Returns epsilon by dp_accounting's RDP accountant with its default orders."""
+  return rdp.RdpAccountant().compose(
+      subsampled(sigma, prob), steps).get_epsilon(delta)
 
 
 def table_time() -> tuple[tfcactus.accounting.Bounds, float]:
-  """Both directions of a table of 3,400 atoms, from its pair on."""
+  """Accounts for a noise table of 3,400 atoms in both directions; returns the time."""
   z = np.arange(1601) / 200
   table = tfcactus.ScalarTable.normalized(200, -z * z / 2, math.log(0.9))
   event = dp_accounting.PoissonSampledDpEvent(
@@ -97,7 +87,7 @@ def table_time() -> tuple[tfcactus.accounting.Bounds, float]:
 
 
 def rare_settings() -> list[dict[str, float]]:
-  """Bounds and times where one tilt does not serve."""
+  """Returns bounds and times for the settings `RARE`."""
   results = []
   for setting in RARE:
     bounds, own = timed(functools.partial(mine, *setting), 0.5)
@@ -108,7 +98,8 @@ def rare_settings() -> list[dict[str, float]]:
 
 
 def main() -> None:
-  """Runs everything and writes results/accountant_speed.json."""
+  """Measures all settings; writes results/accountant_speed.json and the tables."""
+  _results.parser('accountant_speed', __doc__).parse_args()
   results = []
   for sigma, prob, steps, delta, reference in POINTS:
     setting = (sigma, prob, steps, delta)
@@ -141,7 +132,7 @@ def _setting(row: dict) -> str:
 
 
 def show(found: dict) -> None:
-  """Writes the tables, from the results."""
+  """Writes the tables from the results."""
   rows = []
   for row in found['points']:
     own, reference, other = row['milliseconds'], row['reference'], row['prv']
@@ -155,7 +146,8 @@ def show(found: dict) -> None:
           if 'rdp' in row else ())])
   _results.show('accountant_speed', _results.markdown(
       ['sigma, q, steps, delta', 'epsilon', 'error', 'upper - lower', 'ms',
-       'PLD', 'time', 'PRV', 'time', 'RDP', 'time'][:len(rows[0])], rows))
+       'PLD error', 'PLD time', 'PRV error', 'PRV time', 'RDP error', 'RDP time'
+       ][:len(rows[0])], rows))
   _results.show('accountant_rare', _results.markdown(
       ['sigma, q, steps, delta', 'epsilon', 'upper - lower', 'ms'],
       [[_setting(row), f'{row["estimate"]:.12g}', f'{row["upper"] - row["lower"]:.1e}',

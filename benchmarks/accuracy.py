@@ -1,28 +1,28 @@
-"""Accuracy on MNIST against epsilon: four ways to train, as a picture.
+"""Measures accuracy on MNIST against epsilon, for four ways of private training.
 
-    python -m benchmarks.accuracy                              # all that is missing
+    python -m benchmarks.accuracy                              # all missing runs
     python -m benchmarks.accuracy --way privatize --epsilon 2
-    python -m benchmarks.accuracy --show                       # of what was run
+    python -m benchmarks.accuracy --show                       # table and picture only
     python -m benchmarks.accuracy --quick                      # digits, writes nothing
 
-The tutorial's CNN (tanh), batches of 250, two epochs, a learning rate of 2 that falls
-by a cosine, clip norm 1, delta 1e-5, for three of them: TensorFlow Privacy's
-DPSequential on shuffled batches, with noise by its own account (Renyi, as if batches
-were Poisson samples); the drop-in optimizer and `privatize`, on Poisson samples. The
-fourth is the recipe of training/recipes.py that goes furthest. What was run is kept.
+Three ways train the tutorial CNN (tanh) for two epochs with batches of 250, a learning
+rate of 2 with cosine decay, clipping norm 1 and delta 1e-5. TensorFlow Privacy's
+DPSequential trains on shuffled batches, with the noise multiplier of its own accountant
+(RDP, as if batches were Poisson samples). The drop-in optimizer and `privatize` train
+on Poisson samples. The fourth way is the most accurate recipe of training/recipes.py.
+Runs in results/accuracy.json are not repeated.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 from typing import Any
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-from benchmarks import _results, recipes  # noqa: E402
+from benchmarks import _mnist, _results, recipes  # noqa: E402
 from tfcactus import _format  # noqa: E402
-from training import datasets, mnist  # noqa: E402
+from training import datasets  # noqa: E402
 
 LONG = 'it trains sixteen models'
 QUICK = ('--quick',)
@@ -39,7 +39,7 @@ WAYS = {'tensorflow-privacy': 'TensorFlow Privacy, its account',
 
 
 def theirs(data: datasets.Dataset, target: float, epochs: int) -> dict[str, Any]:
-  """TensorFlow Privacy's model, and its account."""
+  """Trains TensorFlow Privacy's DPSequential; returns accuracy and its own epsilon."""
   import dp_accounting
   from dp_accounting import rdp
   import tensorflow as tf
@@ -72,20 +72,16 @@ def theirs(data: datasets.Dataset, target: float, epochs: int) -> dict[str, Any]
 
 def ours(data: datasets.Dataset, way: str, target: float, epochs: int
          ) -> dict[str, Any]:
-  """The training script."""
-  args = mnist.parse([
+  """Trains by the training script, with the optimizer `way`."""
+  return _mnist.train([
       '--mechanism', 'gaussian', '--optimizer', way, '--target-epsilon', str(target),
       '--epochs', str(epochs), '--batch-size', str(BATCH), '--learning-rate', str(RATE),
       '--l2-norm-clip', str(CLIP), '--delta', str(DELTA), '--seed', '1', '--verbose',
-      '2'])
-  plan = mnist.make_plan(args, data.train[1].size)
-  result, guarantee = mnist.train(args, data, plan)
-  return {'accuracy': result['test_accuracy'], 'epsilon': guarantee.upper,
-          'noise_multiplier': plan.noise.noise_multiplier}
+      '2'], data).summary
 
 
 def run(way: str, target: float, quick: bool) -> dict[str, Any]:
-  """One run."""
+  """Trains in one way within one epsilon; on digits if `quick`."""
   if way == 'recipe':
     return {**by_recipe(target), 'way': way, 'target': target}
   data = datasets.digits() if quick else datasets.mnist()
@@ -95,17 +91,17 @@ def run(way: str, target: float, quick: bool) -> dict[str, Any]:
 
 
 def by_recipe(target: float) -> dict[str, Any]:
-  """A run of before, where there is one of that epsilon, else one of now."""
-  before = [each for each in recipes.kept() if (each['recipe'], each['target']) == (
+  """Returns the saved run of the recipe within this epsilon, or else trains."""
+  saved = [each for each in recipes.kept() if (each['recipe'], each['target']) == (
       RECIPE, target)]
-  found = before[0] if before else recipes.run(RECIPE, target, 1)
+  found = saved[0] if saved else recipes.run(RECIPE, target, 1)
   return {'accuracy': found['accuracy'], 'epsilon': found['epsilon'],
           'noise_multiplier': found['parameters']['noise_multiplier'],
           'epochs': found['parameters']['epochs']}
 
 
 def table(found: list[dict[str, Any]]) -> str:
-  """Accuracies, in Markdown; a dash where nothing was run."""
+  """Returns a Markdown table of accuracies, with a dash for each missing run."""
   cells = {(each['way'], each['target']): each for each in found}
   rows = []
   for way, name in WAYS.items():
@@ -121,12 +117,12 @@ def table(found: list[dict[str, Any]]) -> str:
 
 
 def show(found: list[dict[str, Any]]) -> None:
-  """Writes the table, from the results."""
+  """Writes the table from the results."""
   _results.show('accuracy', table(found))
 
 
 def draw(found: list[dict[str, Any]]) -> None:
-  """The picture."""
+  """Draws accuracy against epsilon."""
   figure, axis = _results.pyplot().subplots(figsize=(6.5, 4))
   for way, name in WAYS.items():
     mine = sorted((each['target'], each['accuracy']) for each in found
@@ -145,14 +141,17 @@ def draw(found: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-  """Runs what was not run before, and shows it."""
-  parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.accuracy', description=__doc__.splitlines()[0])
-  parser.add_argument('--way', choices=WAYS, default=None)
-  parser.add_argument('--epsilon', type=float, choices=EPSILONS, default=None)
-  parser.add_argument('--show', action='store_true', help='run nothing')
+  """Makes the missing runs; writes the table and the picture."""
+  parser = _results.parser('accuracy', __doc__)
+  parser.add_argument('--way', choices=WAYS, default=None,
+                      help='way to train; default all')
+  parser.add_argument('--epsilon', type=float, choices=EPSILONS, default=None,
+                      help='target epsilon; default all')
+  parser.add_argument('--show', action='store_true',
+                      help='train nothing; write the table and the picture')
   parser.add_argument('--quick', action='store_true',
-                      help='digits at one epsilon, without the recipe; writes nothing')
+                      help='train on digits within one epsilon, without the recipe, '
+                      'and write nothing')
   args = parser.parse_args()
   targets = EPSILONS if args.epsilon is None else (args.epsilon,)
   ways = WAYS if args.way is None else (args.way,)

@@ -1,17 +1,18 @@
-"""Each example once an epoch: what random allocation costs, and what it trains.
+"""Measures epsilon and accuracy of random allocation (balls-in-bins) against Poisson.
 
-    python -m benchmarks.allocation             # the account: tables
-    python -m benchmarks.allocation --training  # MNIST beside Poisson batches
-    python -m benchmarks.allocation --peer      # beside PLD_accounting, if installed
+    python -m benchmarks.allocation             # epsilon
+    python -m benchmarks.allocation --training  # accuracy on MNIST
+    python -m benchmarks.allocation --peer      # PLD_accounting, if installed
 
-The account: at the noise for which Poisson batches cost the epsilon of the table's
-head, what allocation costs, how close its bounds are and how long they take, and how
-much less noise makes it cost the same.
+With random allocation each example is in exactly one batch of an epoch. The noise
+multiplier of a row is the one with which Poisson samples have the epsilon of the
+column. Measured are the epsilon of random allocation with this noise, the width of its
+bounds and their CPU time, and the noise multiplier with which random allocation has the
+epsilon of the column.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import time
@@ -21,36 +22,36 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import dp_accounting
 import numpy as np
 
-from benchmarks import _results
+from benchmarks import _mnist, _results
 from tfcactus import _format, accounting
 from tfcactus.accounting import calibration
 
 BATCHES, EPOCHS, EPSILONS, DELTA = (15, 59, 240), (1, 5, 20), (0.5, 1, 3, 8), 1e-5
 SEEDS = (1, 2, 3)
 PEER_CASES = ((1.0, 60, 5), (2.0, 15, 20), (0.7, 59, 1))
-"""Noise multiplier, batches, epochs."""
+"""Noise multiplier, batches per epoch, and epochs."""
 
 
 def allocation(sigma: float, batches: int, epochs: int) -> accounting.PhiAccountant:
-  """An account of so many epochs."""
+  """Returns an accountant that has composed epochs of random allocation."""
   return accounting.PhiAccountant().compose(accounting.RandomAllocationDpEvent(
       batches, dp_accounting.GaussianDpEvent(sigma)), epochs)
 
 
 def poisson(sigma: float, batches: int, epochs: int) -> accounting.PhiAccountant:
-  """An account of Poisson batches of the same expected size, and as many."""
+  """Returns an accountant of Poisson samples, in number and expected size as above."""
   return accounting.PhiAccountant().compose(dp_accounting.PoissonSampledDpEvent(
       1 / batches, dp_accounting.GaussianDpEvent(sigma)), batches * epochs)
 
 
 def cost_at(batches: int, epochs: int, target: float) -> dict:
-  """What allocation costs where Poisson batches cost `target`."""
+  """Returns bounds for random allocation with the noise of Poisson at `target`."""
   least = [calibration.calibrate_noise(
       target, lambda sigma, account=account: account(
           sigma, batches, epochs).get_epsilon(DELTA),
       low=0.2, high=100.0, tolerance=1e-6) for account in (poisson, allocation)]
   start = time.process_time()
-  # Another noise multiplier by a hair: nothing of it is kept from before.
+  # Changed in the last digits, so that no cached result is used.
   bounds = allocation(least[0] * (1 + 1e-12), batches, epochs).epsilon_bounds(DELTA)
   seconds = time.process_time() - start
   return {'batches': batches, 'epochs': epochs, 'poisson_epsilon': target,
@@ -61,14 +62,14 @@ def cost_at(batches: int, epochs: int, target: float) -> dict:
 
 
 def account_tables() -> None:
-  """Computes and shows the tables of the account."""
+  """Computes all bounds; writes results/allocation.json and the table."""
   found = [cost_at(*case) for case in itertools.product(BATCHES, EPOCHS, EPSILONS)]
   _results.save('allocation', found)
   show(found)
 
 
 def show(found: list[dict]) -> None:
-  """Writes the table of the account, from the results."""
+  """Writes the table of bounds from the results."""
   rows = []
   for batches, epochs in itertools.product(BATCHES, EPOCHS):
     mine = [one for one in found
@@ -87,23 +88,16 @@ def show(found: list[dict]) -> None:
 
 
 def train(kind: str, seed: int, target: float, epochs: int) -> dict:
-  """One run on MNIST within an epsilon."""
-  from training import mnist  # pylint: disable=import-outside-toplevel
-  args = mnist.parse(['--mechanism', 'gaussian', '--target-epsilon', str(target),
+  """Trains on MNIST within epsilon `target`, with the sampling scheme `kind`."""
+  run = _mnist.train(['--mechanism', 'gaussian', '--target-epsilon', str(target),
                       '--epochs', str(epochs), '--sampling', kind, '--seed',
                       str(seed), '--verbose', '0', '--dataset', 'mnist'])
-  data = mnist.datasets.load('mnist', None)
-  plan = mnist.make_plan(args, data.train[1].size)
-  start = time.process_time()
-  result, guarantee = mnist.train(args, data, plan)
-  return {'sampling': kind, 'seed': seed, 'epsilon': guarantee.upper,
-          'noise_multiplier': plan.noise.noise_multiplier,
-          'accuracy': result['test_accuracy'],
-          'cpu_seconds_per_step': (time.process_time() - start) / result['steps']}
+  return {'sampling': kind, 'seed': seed, **run.summary,
+          'cpu_seconds_per_step': run.cpu_seconds / run.result['steps']}
 
 
 def used_once() -> bool:
-  """Whether each of MNIST's examples is in exactly one batch of an epoch."""
+  """Returns whether each of 60,000 examples is in exactly one batch of an epoch."""
   from tfcactus import keras as private  # pylint: disable=import-outside-toplevel
   count = 60_000
   batches = private.AllocatedBatches(
@@ -113,7 +107,7 @@ def used_once() -> bool:
 
 
 def training_table(target: float, epochs: int) -> None:
-  """Trains with both schemes by turns, and shows the table."""
+  """Trains with both schemes alternately; writes results and table."""
   runs = [train(kind, seed, target, epochs)
           for seed in SEEDS for kind in ('poisson', 'allocation')]
   _results.save('allocation_training', {
@@ -133,7 +127,7 @@ def training_table(target: float, epochs: int) -> None:
 
 
 def peer_table() -> None:
-  """Compares with the bounds of PLD_accounting (Feldman and Shenfeld)."""
+  """Prints the bounds and times of PLD_accounting (Feldman and Shenfeld) and ours."""
   import PLD_accounting as peer  # pylint: disable=import-outside-toplevel
   for sigma, batches, epochs in PEER_CASES:
     start = time.process_time()
@@ -149,12 +143,15 @@ def peer_table() -> None:
 
 
 def main() -> None:
-  """Runs what was asked for."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--training', action='store_true')
-  parser.add_argument('--peer', action='store_true')
-  parser.add_argument('--epsilon', type=float, default=1.0)
-  parser.add_argument('--epochs', type=int, default=5)
+  """Makes the measurement that the command line names."""
+  parser = _results.parser('allocation', __doc__)
+  parser.add_argument('--training', action='store_true',
+                      help='train on MNIST with both sampling schemes')
+  parser.add_argument('--peer', action='store_true',
+                      help='compare bounds with those of PLD_accounting')
+  parser.add_argument('--epsilon', type=float, default=1.0,
+                      help='target epsilon of --training')
+  parser.add_argument('--epochs', type=int, default=5, help='epochs of --training')
   args = parser.parse_args()
   if args.training:
     training_table(args.epsilon, args.epochs)

@@ -1,21 +1,20 @@
-"""Figures 2b, 2c and 2d of paper 000: the published account beside what holds.
+"""Redraws Figures 2b, 2c and 2d of paper 000 with the published and the exact epsilon.
 
     python -m benchmarks.cactus_figures
     python -m benchmarks.cactus_figures --quick
 
 Paper 000 is "Cactus Mechanisms" (Alghamdi et al., ISIT 2022). It trains on MNIST with
-the scalar cactus drawn for each weight, and accounts for that by the moments accountant
-of the noise against itself, shifted by the sensitivity. That is an account of a number
-that changes by no less than the sensitivity or not at all: for a number, smaller shifts
-cost more, since the cactus is not monotone; for a vector, a change spread over its
-entries costs many times as much. Both are computed here. Writes
-results/cactus_figures.json and two pictures; --quick trains nothing and takes the
-accuracies that were measured before.
+scalar cactus noise drawn for each weight. Its account is the moments accountant of the
+noise against the noise shifted by the sensitivity. This account is valid only for a
+number that changes by exactly the sensitivity or not at all. For a number that may
+change by less, smaller shifts cost more, since the cactus density is not monotone. For
+a vector, a change that is spread over its entries costs many times as much. All three
+are computed here. Writes results/cactus_figures.json and two pictures. --quick does not
+train; it takes the accuracies of the saved results.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 import functools
 import json
@@ -34,17 +33,17 @@ LONG = 'it trains four models for fifteen epochs'
 QUICK = ('--quick',)
 
 BUDGET, SIGMA = 0.1, math.sqrt(0.1)
-"""C and sigma of Figures 2b to 2d; Figures 2c and 2d are at a sampling probability of
-250 / 60000 and delta 1e-5, Figure 2b unsampled and at delta 1e-3."""
+"""C and sigma of Figures 2b to 2d. Figures 2c and 2d have sampling probability
+250 / 60000 and delta 1e-5; Figure 2b has no sampling, and delta 1e-3."""
 PROB, DELTA, DELTA_2B = 250 / 60000, 1e-5, 1e-3
 
 STEPS = (1, 10, 60, 120, 240, 480, 960, 1800, 2700, 3600, 5400, 7200)
 STEPS_2B = (1, 2, 3, 5, 8, 12, 20, 30, 45, 65, 100)
 TABLE_STEPS = (240, 3600, 7200)
 WEIGHTS = 26_010
-"""Of the tutorial's network."""
+"""Number of weights of the tutorial CNN."""
 INTEGER_ORDERS = tuple(map(float, range(2, 34)))
-"""Of Abadi et al. (2016); the paper does not say which it takes."""
+"""Renyi orders of Abadi et al. (2016); paper 000 does not state its orders."""
 EPOCHS, SEEDS = 15, (1, 2)
 
 STATEMENT = (
@@ -54,14 +53,13 @@ STATEMENT = (
 
 def published(noise: Any, steps: int, prob: float, delta: float, *,
               orders: tuple[float, ...] | None = None) -> float:
-  """The moments accountant of one coordinate at the full shift.
+  """Returns epsilon by the moments accountant of one coordinate at the full shift.
 
   Args:
-    noise: The Gaussian, of which this is an upper bound, or a scalar table, of which
-      it is none.
-    steps: How often it is released.
-    prob: With which an example is in a step.
-    delta: Of the claim.
+    noise: For the Gaussian the result is an upper bound, for a scalar table it is not.
+    steps: Number of releases.
+    prob: Sampling probability.
+    delta: The delta of the claim.
     orders: Renyi orders; None for those of `RenyiAccountant`.
   """
   event = accounting.noise_event(noise)
@@ -73,18 +71,19 @@ def published(noise: Any, steps: int, prob: float, delta: float, *,
 
 
 def proved(noise: Any, steps: int, prob: float, delta: float) -> float:
-  """The exact account: of any vector for the Gaussian, of a number for a table."""
+  """Returns the exact epsilon: for any vector with the Gaussian, else for a number."""
   return accounting.PhiAccountant().compose(dp_accounting.PoissonSampledDpEvent(
       prob, accounting.noise_event(noise)), steps).get_epsilon(delta)
 
 
 def spread_tests(table: tfcactus.ScalarTable) -> Iterator[accounting.DominatingPair]:
-  """Pairs that independent draws for `WEIGHTS` weights do not keep below.
+  """Yields pairs of Bernoulli laws that bound the privacy of a vector from below.
 
-  A change by so many cells in each of so many weights that its norm is at most one, and
-  a test of it: whether the sum of the losses is above t. Its error rates are bounded by
-  Chernoff's method from the losses of one weight; worse rates than a test's own are
-  those of a test too, so each pair is attained by two neighbours.
+  The noise is drawn independently for `WEIGHTS` weights. Two neighbours differ by some
+  number of cells in as many weights as a change of norm one allows. A test compares the
+  sum of the losses of these weights with a threshold t. Chernoff bounds on its error
+  rates follow from the losses of one weight. Error rates above those of a test are
+  attained by another test, so that the two neighbours attain each pair.
   """
   power = np.geomspace(1e-3, 4, 400)
   for cells in (1, 2, 4, 10, 20, 50, 100, 200):
@@ -109,19 +108,19 @@ def _tests() -> tuple[accounting.DominatingPair, ...]:
 
 
 def attained(steps: int) -> float:
-  """An epsilon that the cactus on a vector does not keep within, at `DELTA`."""
+  """Returns a lower bound on epsilon at `DELTA` of cactus noise on a vector."""
   return max(accounting.PhiAccountant().compose(dp_accounting.PoissonSampledDpEvent(
       PROB, accounting.DominatingPairDpEvent(pair)), steps).epsilon_bounds(DELTA).lower
              for pair in _tests())
 
 
 def cactus() -> tfcactus.ScalarTable:
-  """The paper's own grid: n = 200, N = 1600, r = .9."""
+  """Returns the cactus on the paper's grid: n = 200, N = 1600, r = .9."""
   return library.get('cactus-paper-budget0.1')
 
 
 def accounts() -> list[dict[str, float]]:
-  """All accounts of Figure 2c."""
+  """Returns epsilon by all accounts of Figure 2c."""
   gaussian = tfcactus.Gaussian(SIGMA)
   rows = []
   for steps in STEPS:
@@ -140,7 +139,7 @@ def accounts() -> list[dict[str, float]]:
 
 
 def unsampled_accounts() -> list[dict[str, float]]:
-  """All accounts of Figure 2b, which is of a number."""
+  """Returns epsilon by all accounts of Figure 2b, which releases a number."""
   gaussian = tfcactus.Gaussian(SIGMA)
   return [{'steps': steps, 'published_cactus': published(cactus(), steps, 1, DELTA_2B),
            'published_gaussian': published(gaussian, steps, 1, DELTA_2B),
@@ -150,7 +149,7 @@ def unsampled_accounts() -> list[dict[str, float]]:
 
 
 def trained(mechanism: str, seed: int) -> list[float]:
-  """Accuracy on MNIST's test images after each epoch of training/mnist.py's run."""
+  """Trains by training/mnist.py; returns the test accuracy after each epoch."""
   from training import mnist  # pylint: disable=import-outside-toplevel
   args = mnist.parse(
       ['--mechanism', mechanism, '--noise-multiplier', repr(SIGMA), '--epochs',
@@ -166,7 +165,7 @@ def trained(mechanism: str, seed: int) -> list[float]:
 
 
 def training(quick: bool) -> dict[str, list[list[float]]]:
-  """Accuracies by mechanism, seed and epoch."""
+  """Returns accuracies by mechanism, seed and epoch; the saved ones if `quick`."""
   if quick:
     saved = _results.KEPT / 'cactus_figures.json'
     return json.loads(saved.read_text(encoding='utf-8'))['accuracy']
@@ -189,7 +188,7 @@ LINES = {
 
 
 def draw_accounts(pyplot: Any, unsampled: list, sampled: list) -> None:
-  """Figures 2b and 2c."""
+  """Draws Figures 2b and 2c."""
   figure, axes = pyplot.subplots(1, 2, figsize=(9.6, 5.6))
   for axis, rows in zip(axes, (unsampled, sampled)):
     for key, (label, color, style) in LINES.items():
@@ -213,7 +212,7 @@ def draw_accounts(pyplot: Any, unsampled: list, sampled: list) -> None:
 
 
 def draw_accuracy(pyplot: Any, rows: dict[str, list], accuracy: dict) -> None:
-  """Figure 2d, once more for each account."""
+  """Draws Figure 2d: accuracy against the epsilon of each account."""
   figure, axis = pyplot.subplots(figsize=(9.6, 5.2))
   for mechanism, keys in (
       ('cactus', ('published_cactus', 'vector_cactus_at_least')),
@@ -242,12 +241,13 @@ def draw_accuracy(pyplot: Any, rows: dict[str, list], accuracy: dict) -> None:
 
 
 def show(found: dict[str, Any]) -> None:
-  """Writes both tables of benchmarks/README.md, from the results."""
+  """Writes both tables from the results."""
   up, down = (functools.partial(way, digits=4) for way in (
       _format.upper, _format.lower))
   _results.show('cactus_figures', _results.markdown(
-      ['steps', 'cactus, published', 'at integer orders', 'a number', 'a vector',
-       'Gaussian, published', 'at integer orders', 'a vector'],
+      ['steps', 'cactus, published', 'cactus, published, integer orders',
+       'cactus, a number', 'cactus, a vector', 'Gaussian, published',
+       'Gaussian, published, integer orders', 'Gaussian, a vector'],
       [[str(row['steps']), up(row['published_cactus']),
         up(row['published_cactus_integer_orders']), up(row['number_cactus']),
         f'over {down(row["vector_cactus_at_least"])}', up(row['published_gaussian']),
@@ -260,10 +260,10 @@ def show(found: dict[str, Any]) -> None:
 
 
 def main() -> None:
-  """Accounts, trains, draws, and writes results/cactus_figures.json."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  """Makes all measurements; writes the results, the pictures and the tables."""
+  parser = _results.parser('cactus_figures', __doc__)
   parser.add_argument('--quick', action='store_true',
-                      help='take the accuracies that were measured before')
+                      help='do not train; take the accuracies of the saved results')
   quick = parser.parse_args().quick
   result: dict[str, Any] = {
       'statement': STATEMENT, 'accuracy': training(quick),

@@ -1,19 +1,18 @@
-"""Noise correlated over steps: how much less adds up, what it trains, what it costs.
+"""Measures error, accuracy and cost of noise correlated over steps (BandMF).
 
-    python -m benchmarks.correlated                        # errors: a table
-    python -m benchmarks.correlated --training --epsilon 3 # MNIST, beside Poisson
-    python -m benchmarks.correlated --cost                 # of a step
-    OTHER/bin/python -m benchmarks.correlated --peer       # where jax_privacy is
+    python -m benchmarks.correlated                        # errors
+    python -m benchmarks.correlated --training --epsilon 3 # accuracy on MNIST
+    python -m benchmarks.correlated --cost                 # CPU time of a step
+    OTHER/bin/python -m benchmarks.correlated --peer       # jax_privacy, if installed
 
-Errors are root mean squares over steps of what noise adds to the weights under plain
-SGD, over those of independent noise and Poisson batches at the same epsilon. In
-training each method has the learning rate that was best on 5,000 training images held
-out for it; then all images are trained on, with other seeds.
+An error is the root mean square over steps of the noise that plain SGD has added to the
+weights. It is divided by the error of independent noise on Poisson samples with the
+same epsilon. In training each method has the learning rate that was best on 5,000 held
+out training images; the final runs use all images and other seeds.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 import math
@@ -25,7 +24,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 import numpy as np
 
-from benchmarks import _results
+from benchmarks import _mnist, _results
 import tfcactus
 from tfcactus import _format, correlated, sampling
 from tfcactus.correlated import choice
@@ -40,7 +39,7 @@ METHODS = {
 
 def total_error(batches: int, epochs: int, target: float, bands: int,
                 scheme: type) -> float:
-  """Noise multiplier times error, at the epsilon `target`."""
+  """Returns noise multiplier times error of a banded strategy, at epsilon `target`."""
   plan = tfcactus.PrivacyPlan.for_training(
       batch_size=1, epochs=epochs, num_examples=batches, delta=DELTA, l2_norm_clip=1.0,
       target_epsilon=target, sampling=scheme,
@@ -49,7 +48,10 @@ def total_error(batches: int, epochs: int, target: float, bands: int,
 
 
 def least(batches: int, epochs: int, target: float, scheme: type) -> tuple:
-  """The least total error of numbers of bands that divide the batches, and which."""
+  """Returns the least total error and its number of bands, a divisor of `batches`.
+
+  The search ends after three numbers of bands without an improvement.
+  """
   worse, best = 0, (np.inf, 0)
   for bands in (b for b in range(1, batches + 1) if batches % b == 0):
     error = total_error(batches, epochs, target, bands, scheme)
@@ -61,7 +63,7 @@ def least(batches: int, epochs: int, target: float, scheme: type) -> tuple:
 
 
 def error_table() -> None:
-  """Computes and shows what adds up."""
+  """Computes errors by batches and epochs; writes results and table."""
   found, rows = [], []
   for batches, epochs in itertools.product(BATCHES, EPOCHS):
     cells = []
@@ -81,10 +83,10 @@ def error_table() -> None:
 
 
 def by_visits(size: int, epochs: int, target: float, bands: int) -> float:
-  """Noise multiplier times error of cyclic Poisson batches of MNIST's images.
+  """Returns noise multiplier times error for cyclic Poisson sampling of MNIST.
 
-  Accounted by the visits of one group, in which epochs need not be whole; so any
-  number of bands has a value.
+  Accounts for the visits of one group, so that the number of bands need not divide the
+  number of batches.
   """
   steps = epochs * round(EXAMPLES / size)
   found = tfcactus.calibrate_noise_multiplier(
@@ -96,7 +98,7 @@ def by_visits(size: int, epochs: int, target: float, bands: int) -> float:
 
 
 def size_table() -> None:
-  """The same by batch sizes."""
+  """Computes errors by batch size and epochs; writes results and table."""
   found, rows = [], []
   for size, epochs in itertools.product(SIZES, (*EPOCHS, 40)):
     tried = sorted({*(2**k for k in range(7) if 2**k * size <= EXAMPLES),
@@ -116,31 +118,26 @@ def size_table() -> None:
 
 def train(method: str, seed: int, rate: float, target: float, epochs: int,
           held_out: bool) -> dict:
-  """One run on MNIST within an epsilon."""
-  from training import mnist  # pylint: disable=import-outside-toplevel
-  args = mnist.parse([
-      '--mechanism', 'gaussian', '--target-epsilon', str(target), '--epochs',
-      str(epochs), '--learning-rate', str(rate), '--seed', str(seed), '--verbose', '0',
-      '--dataset', 'mnist', *METHODS[method]])
-  data = mnist.datasets.load('mnist', None)
+  """Trains on MNIST within epsilon `target`; tests on training images if `held_out`."""
+  from training import datasets  # pylint: disable=import-outside-toplevel
+  data = datasets.load('mnist', None)
   if held_out:
     data = dataclasses.replace(
         data, train=tuple(part[:-HELD_OUT] for part in data.train),
         test=tuple(part[-HELD_OUT:] for part in data.train))
-  plan = mnist.make_plan(args, data.train[1].size)
-  start = time.process_time()
-  result, guarantee = mnist.train(args, data, plan)
+  run = _mnist.train([
+      '--mechanism', 'gaussian', '--target-epsilon', str(target), '--epochs',
+      str(epochs), '--learning-rate', str(rate), '--seed', str(seed), '--verbose', '0',
+      '--dataset', 'mnist', *METHODS[method]], data)
   found = {'method': method, 'seed': seed, 'learning_rate': rate,
-           'epsilon': guarantee.upper, 'bands': plan.groups,
-           'noise_multiplier': plan.noise.noise_multiplier,
-           'accuracy': result['test_accuracy'], 'held_out': held_out,
-           'cpu_seconds': time.process_time() - start}
+           'bands': run.plan.groups, **run.summary, 'held_out': held_out,
+           'cpu_seconds': run.cpu_seconds}
   print(found, flush=True)
   return found
 
 
 def training_table(target: float, epochs: int) -> None:
-  """Chooses learning rates on held out images, trains, and shows the table."""
+  """Chooses learning rates on held out images, trains, writes results and table."""
   runs, rows = [], []
   for method in METHODS:
     tried = [train(method, 0, rate, target, epochs, True) for rate in RATES]
@@ -165,7 +162,7 @@ def training_table(target: float, epochs: int) -> None:
 
 
 def cost_table() -> None:
-  """CPU time of a step of the tutorial CNN, kinds of noise by turns."""
+  """Measures CPU time of a step of the tutorial CNN, kinds of noise alternating."""
   from tfcactus import keras as private  # pylint: disable=import-outside-toplevel
   from training import networks  # pylint: disable=import-outside-toplevel
   rng = np.random.default_rng(0)
@@ -207,11 +204,11 @@ def cost_table() -> None:
 
 
 PEER_CASES = ((1200, 240, 16, 1.2), (1200, 240, 30, 1.5), (4800, 240, 16, 1.2))
-"""Steps, batches of an epoch, bands, noise multiplier."""
+"""Steps, batches per epoch, bands, and noise multiplier."""
 
 
 def peer_table() -> None:
-  """Compares with the BandMF of jax_privacy: errors, epsilons, and what beats it."""
+  """Compares errors and epsilons with those of BandMF in jax_privacy."""
   # pylint: disable=import-outside-toplevel
   import jax
   jax.config.update('jax_enable_x64', True)
@@ -244,13 +241,17 @@ def peer_table() -> None:
 
 
 def main() -> None:
-  """Runs what was asked for."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--training', action='store_true')
-  parser.add_argument('--cost', action='store_true')
-  parser.add_argument('--peer', action='store_true')
-  parser.add_argument('--epsilon', type=float, default=3.0)
-  parser.add_argument('--epochs', type=int, default=5)
+  """Makes the measurement that the command line names."""
+  parser = _results.parser('correlated', __doc__)
+  parser.add_argument('--training', action='store_true',
+                      help='train on MNIST with and without correlated noise')
+  parser.add_argument('--cost', action='store_true',
+                      help='measure CPU time and memory of the noise of a step')
+  parser.add_argument('--peer', action='store_true',
+                      help='compare with BandMF in jax_privacy')
+  parser.add_argument('--epsilon', type=float, default=3.0,
+                      help='target epsilon of --training')
+  parser.add_argument('--epochs', type=int, default=5, help='epochs of --training')
   args = parser.parse_args()
   if args.training:
     training_table(args.epsilon, args.epochs)

@@ -1,8 +1,9 @@
-"""The epsilon tables of the design notes, through this project's accountant.
+"""Measures epsilon of designed noise against Gaussian and Laplace of equal variance.
 
     python -m benchmarks.designed_noise
 
-All at q=250/60000, 14400 steps, delta=1e-5, equal variance; valid accounting.
+Epsilon is the accountant's upper bound after 14,400 steps with sampling probability
+250/60000, at delta 1e-5.
 """
 
 from __future__ import annotations
@@ -23,32 +24,34 @@ SETTINGS: dict[str, Any] = {
     'sampling_prob': 250 / 60_000, 'steps': 14_400, 'delta': 1e-5}
 
 GRIDS = {0.1: (869, -0.039528), 0.25: (1200, -0.025), 1.0: (2100, -0.0125)}
-"""Cells and log tail ratio at n=200 of the monotone chi-square references."""
+"""Cells and log tail ratio of the monotone chi-square references, by variance; they
+have 200 cells per unit of sensitivity."""
 
 EXPECTED = {
     'gaussian': (133.38, 20.886, 2.784), 'laplace': (22.69, 7.758, 2.762),
     'cactus': (17.32, 8.581, 2.598), 'monotone KL': (14.98, 7.681, 2.568),
     'monotone chi2': (14.34, 6.895, 2.440)}
-"""What independent prototypes measured, at budgets .1, .25 and 1."""
+"""Epsilon that independent prototypes measured, at variances .1, .25 and 1."""
 
 RADIAL_EXPECTED = {(2, 0.5): -59, (10, 0.5): -35, (20, 0.5): -23, (50, 0.5): -11,
                    (100, 0.5): -5.9, (10, 1.0): -4.9, (100, 1.0): -0.6}
-"""Percent of the Gaussian's epsilon, isotropic chi-square."""
-
+"""Difference of isotropic chi-square noise to the Gaussian in epsilon, in percent, by
+dimension and noise multiplier, as independent prototypes measured it."""
 
 REFINED = ((1.0, 1.0, 1), (1.0, 1.0, 3), (1.0, 1.0, 10), (4.0, 1.0, 10),
            (0.25, 0.01, 10), (0.25, 0.01, 100), (1.0, 0.1, 30))
-"""Few releases, where epsilon is no divergence: variance, rate, steps."""
+"""Variance, sampling probability and steps of settings with few releases, in which no
+divergence decides epsilon."""
 
 
 def epsilon(noise) -> float:
-  """The accountant's upper bound."""
+  """Returns the accountant's upper bound on epsilon."""
   return tfcactus.PrivacyPlan(noise=noise, l2_norm_clip=1.0, num_examples=60_000,
                               **SETTINGS).guarantee().upper
 
 
 def scalar_cell(budget: float, column: int) -> dict:
-  """Every mechanism of the scalar table at one budget."""
+  """Returns epsilon of all scalar mechanisms with variance `budget`."""
   cells, log_ratio = GRIDS[budget]
   fine: dict[str, Any] = {'bins': 200, 'cells': 1600, 'tail_ratio': 0.9}
   noises = {
@@ -72,7 +75,7 @@ def scalar_cell(budget: float, column: int) -> dict:
 
 
 def radial_cell(dim: int, sigma: float) -> dict:
-  """Isotropic chi-square against the Gaussian, and the best objective."""
+  """Returns epsilon of the Gaussian, of isotropic chi-square and of the best design."""
   gaussian = epsilon(tfcactus.Gaussian(sigma))
   table = design.Isotropic(dim, sigma, objective='chi2').solve()
   designed = epsilon(table)
@@ -88,7 +91,7 @@ def radial_cell(dim: int, sigma: float) -> dict:
 
 
 def refined_cell(variance: float, sampling_prob: float, steps: int) -> dict:
-  """What epsilon's own gradient gains over the best order."""
+  """Returns what descent on epsilon itself gains over the best certified design."""
   best = optimal.optimal_noise(variance=variance, sampling_prob=sampling_prob,
                                steps=steps, delta=1e-5, bins=50)
   certified = min((c for c in best.candidates if 'refined' not in c.label),
@@ -103,7 +106,10 @@ def refined_cell(variance: float, sampling_prob: float, steps: int) -> dict:
 
 
 def large_cell(dim: int, sigma: float, steps: int) -> dict:
-  """Isotropic KL where the Gaussian is optimal: what do the shells cost?"""
+  """Returns what the grid of shells costs in large dimensions.
+
+  There the Gaussian is nearly optimal, so that isotropic KL noise can hardly gain.
+  """
   settings: dict[str, Any] = {**SETTINGS, 'steps': steps}
   cost = [tfcactus.PrivacyPlan(
       noise=noise, l2_norm_clip=1.0, num_examples=60_000,
@@ -116,7 +122,7 @@ def large_cell(dim: int, sigma: float, steps: int) -> dict:
 
 
 def table(result: dict) -> str:
-  """The table of README.md: every mechanism in every cell."""
+  """Returns the Markdown table: a row per setting, a column per mechanism."""
   names = [*EXPECTED, 'optimal_noise']
   rows = [[f'1, {row["budget"] ** 0.5:.3g}'] + [
       _format.upper(row[name]["epsilon"], 5) for name in names]
@@ -131,7 +137,8 @@ def table(result: dict) -> str:
 
 
 def main() -> None:
-  """Accounts all cells and writes results/designed_noise.json."""
+  """Computes all cells; writes results/designed_noise.json and the table."""
+  _results.parser('designed_noise', __doc__).parse_args()
   result: dict[str, Any] = {
       'settings': SETTINGS, 'scalar': [], 'radial': [], 'refined': [], 'large': []}
   for column, budget in enumerate(GRIDS):
@@ -151,7 +158,7 @@ def main() -> None:
 
 
 def show(found: dict) -> None:
-  """Writes the table, from the results."""
+  """Writes the table from the results."""
   _results.show('designed_noise', table(found))
 
 

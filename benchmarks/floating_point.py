@@ -1,22 +1,20 @@
-"""Attacks on floating-point numbers: plain float32 sums beside the library's.
+"""Measures three floating-point attacks on plain float32 sums and on a private step.
 
     python -m benchmarks.floating_point
 
-Three ways in which numbers of a computer tell more than real ones, each with sums and
-releases as they are usually computed, and with those of a private step:
+The attacks exploit that floating-point numbers reveal more than real numbers would:
 
-- how far one example moves a sum of many rows (Casacuberta et al., "Widespread
+- how far one example moves the sum of many rows (Casacuberta et al., "Widespread
   Underestimation of Sensitivity in Differentially Private Libraries and How to Fix It",
   2022);
-- how many released numbers only one of two sums can give (Mironov, "On Significance of
-  the Least Significant Bits For Differential Privacy", 2012; Haney et al., "Precision-
-  based attacks and interval refining", 2022);
-- how much a clipped example counts where products round their operands.
+- which share of released numbers is possible for only one of two sums (Mironov, "On
+  Significance of the Least Significant Bits For Differential Privacy", 2012; Haney et
+  al., "Precision-based attacks and interval refining", 2022);
+- how large a clipped gradient is in a sum if matrix products round their operands.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 
@@ -39,11 +37,11 @@ PLAIN, OURS = 'float32', 'tfcactus'
 ROWS = (1025, 4097, 16_385)
 SIGMAS = (0.5, 1.0, 2.0)
 SMALL = 2.0**-24
-"""Draws below it times the clip norm are where float32 numbers are told apart."""
+"""Only draws below this multiple of the clipping norm can separate float32 numbers."""
 
 
 def plain_sum(rows, clip):
-  """Clips rows to a norm, and sums them in float32, as one product."""
+  """Returns the sum of clipped rows, computed as one float32 matrix product."""
   norms = tf.norm(tf.cast(rows, tf.float64), axis=1)
   factors = clip * (1 - clipping.CLIP_MARGIN) / tf.maximum(
       norms, clip * (1 - clipping.CLIP_MARGIN))
@@ -51,7 +49,7 @@ def plain_sum(rows, clip):
 
 
 def private_sum(rows, clip):
-  """As a private step does."""
+  """Returns the sum of clipped rows, computed as in a private step."""
   return clipping.clip_and_sum(
       [forms.Dense(rows, rows.shape[1:])], tf.constant(clip, tf.float64),
       tf.ones(rows.shape[:1], tf.bool))[0][0]
@@ -61,10 +59,11 @@ SUMS = {PLAIN: plain_sum, OURS: private_sum}
 
 
 def unlucky_rows(examples):
-  """Rows of one number, of which the middle one decides what is rounded away.
+  """Returns rows of one number; the middle one decides which are rounded away.
 
-  The first half add up to a number from which on float32 numbers lie `step` apart. Each
-  of the second half takes off half a step: rounded away above that number only.
+  The first half of the rows sum to a power of two, above which float32 numbers lie
+  `step` apart. The middle row lifts the sum above it. Each row of the second half
+  subtracts step / 2, which is rounded away only above the power of two.
   """
   half = examples // 2
   step = 2.0**(math.floor(math.log2(half)) - 23)
@@ -73,7 +72,7 @@ def unlucky_rows(examples):
 
 
 def moved(examples):
-  """By how many clip norms one example moves a sum, and its own gradient's norm."""
+  """Returns how far one example moves a sum, and its own norm, in clipping norms."""
   rows, clip = unlucky_rows(examples), 1.0001
   others = np.delete(rows, examples // 2, axis=0)
   found = {name: float(np.linalg.norm(
@@ -84,17 +83,18 @@ def moved(examples):
 
 
 def possible(released, total, dtype):
-  """Whether a float64 draw exists that makes each released number of a sum."""
+  """Returns whether some float64 draw yields each released number from `total`."""
   near = released.astype(np.float64) - total
   return np.any([(total + draw).astype(dtype) == released for draw in (
       near, np.nextafter(near, -np.inf), np.nextafter(near, np.inf))], axis=0)
 
 
 def impossible(sigma, draws):
-  """Share of numbers released of a sum of 0 that a sum of one clip norm cannot give.
+  """Returns the share of releases of sum 0 that are impossible for sum 1.
 
-  Of float64, draws are those of the library. Of float32 such numbers are so rare that
-  draws below `SMALL` are taken, evenly, and weighed by their probability.
+  Float64 numbers are released with draws of the library. Impossible float32 numbers are
+  so rare that draws below `SMALL` are taken uniformly, and weighted by the probability
+  of this range.
   """
   sampler = NoiseSampler(tfcactus.Gaussian(sigma))
   scale = tf.constant(1.0, tf.float64)
@@ -114,18 +114,18 @@ def impossible(sigma, draws):
 
 
 def _possible_on_grid(released, dtype):
-  """As `possible`, for sums of one that are rounded to the grid of clip norm one."""
+  """Returns `possible` for total 1, rounded to the release grid of clipping norm 1."""
   near = tf.constant(released.astype(np.float64) - 1.0)
   one = tf.constant(1.0, tf.float64)
   return precision.released(one + near, one, dtype).numpy() == released
 
 
 def counted(mode, examples=1000):
-  """The largest norm that a clipped example has in a sum, in clip norms."""
+  """Returns the largest norm of a clipped example in a sum, in clipping norms."""
   rng = np.random.default_rng(0)
   half = 2.0**-rounded_products.SIGNIFICANT_BITS[mode] + 2.0**-20
   rows = [np.full(16, 1 + half), *rng.normal(size=(examples, 16))]
-  # The first factor lies where rounding makes it largest, as its row's entries do.
+  # Rounding enlarges the first clipping factor, and the entries of its row, the most.
   clips = [2 * (1 + half)**2 / (1 - clipping.CLIP_MARGIN),
            *rng.uniform(0.1, 1, examples)]
   found = {}
@@ -139,8 +139,10 @@ def counted(mode, examples=1000):
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--draws', type=int, default=1_000_000)
+  """Measures all attacks; writes results/floating_point.json and the tables."""
+  parser = _results.parser('floating_point', __doc__)
+  parser.add_argument('--draws', type=int, default=1_000_000,
+                      help='noise draws per noise multiplier')
   args = parser.parse_args()
   _results.save('floating_point', {
       'draws': args.draws, 'moved': [moved(examples) for examples in ROWS],
@@ -150,13 +152,13 @@ def main():
 
 
 def show(found: dict) -> None:
-  """Writes the tables, from the results."""
+  """Writes the tables from the results."""
   _results.show('floating_point_rows', _results.markdown(
       ['rows', "the example's own norm", 'float32 moves by', 'tfcactus moves by'],
       [[f'{each["rows"]:,}', *(f'{each[name]:.2g}' for name in ('own', PLAIN, OURS))]
        for each in found['moved']]))
   _results.show('floating_point_bits', _results.markdown(
-      ['noise multiplier', 'weights', 'as they are', 'as released'],
+      ['noise multiplier', 'weights', 'plain sum', 'tfcactus'],
       [[f'{each["sigma"]:g}', dtype, *(f'{each[dtype][name]:.2g}'
                                        for name in (PLAIN, OURS))]
        for each in found['impossible'] for dtype in ('float32', 'float64')]))

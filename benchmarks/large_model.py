@@ -1,26 +1,23 @@
-"""Time and memory of training a transformer of ten million weights, private and plain.
+"""Measures time and memory of training a transformer of ten million weights.
 
     python -m benchmarks.large_model
 
-Each in a process of its own; one step is timed after the first two, and the most memory
-that the process ever held is what the system says.
+Trains with and without privacy, in one child process each. The time of a step is the
+median over all steps but the first two; memory is the peak resident memory of the
+process.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import resource
-import subprocess
-import sys
 import time
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 import numpy as np  # noqa: E402
 
-from benchmarks import _results  # noqa: E402
+from benchmarks import _processes, _results  # noqa: E402
 
 QUICK = ('--batch-size', '8', '--steps', '3')
 
@@ -28,7 +25,7 @@ EXAMPLES, LENGTH, WORDS, WIDTH, LAYERS, HEADS, CLASSES = 4096, 64, 16_000, 320, 
 
 
 def transformer(tf):
-  """An encoder over words, for classes of texts."""
+  """Returns a transformer encoder that classifies texts."""
   layers = tf.keras.layers
   inputs = tf.keras.Input((LENGTH,), dtype='int32')
   x = layers.Embedding(WORDS, WIDTH)(inputs)
@@ -42,7 +39,7 @@ def transformer(tf):
 
 
 def run(private, batch_size, steps):
-  """Seconds of a step and the most memory in MB, in this process."""
+  """Trains in this process; returns weights, seconds per step and peak memory in MB."""
   import tensorflow as tf
 
   import tfcactus
@@ -71,39 +68,35 @@ def run(private, batch_size, steps):
 
   model.fit(data, steps_per_epoch=steps + 2, verbose=0, callbacks=[Clock()])
   return {'weights': weights, 'seconds': float(np.median(np.diff(moments)[1:])),
-          'megabytes': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
-
-
-def measured(private, args):
-  """What a process of its own says."""
-  command = [sys.executable, '-m', 'benchmarks.large_model', '--batch-size',
-             str(args.batch_size), '--steps', str(args.steps), '--run',
-             'private' if private else 'plain']
-  out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-  return json.loads(out.splitlines()[-1])
+          'megabytes': _processes.peak_megabytes()}
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--batch-size', type=int, default=64)
-  parser.add_argument('--steps', type=int, default=8)
+  """Measures both trainings; writes the results and the table."""
+  parser = _results.parser('large_model', __doc__)
+  parser.add_argument('--batch-size', type=int, default=64,
+                      help='number of texts in a batch')
+  parser.add_argument('--steps', type=int, default=8, help='number of timed steps')
   parser.add_argument('--run', choices=('plain', 'private'), default=None,
-                      help='in this process alone')
+                      help='train once in this process, and print JSON')
   args = parser.parse_args()
   if args.run:
     print(json.dumps(run(args.run == 'private', args.batch_size, args.steps)))
     return
-  found = {name: measured(name == 'private', args) for name in ('plain', 'private')}
+  found = {name: _processes.measure(
+      'large_model', '--batch-size', str(args.batch_size), '--steps', str(args.steps),
+      '--run', name) for name in ('plain', 'private')}
   _results.save('large_model', {
       'batch_size': args.batch_size, 'cores': len(os.sched_getaffinity(0)), **found})
   show(_results.load('large_model'))
 
 
 def show(found: dict) -> None:
-  """Writes the table, from the results."""
+  """Writes the table from the results."""
   plain = found['plain']
   _results.show('large_model', _results.markdown(
-      ['training', 'weights', 's a step', 'MB at most', 'times plain', 'times its MB'],
+      ['training', 'weights', 'seconds per step', 'peak MB', 'time, over plain',
+       'memory, over plain'],
       [[name, f'{each["weights"]:,}', f'{each["seconds"]:.2f}',
         f'{each["megabytes"]:,.0f}', f'{each["seconds"] / plain["seconds"]:.2f}',
         f'{each["megabytes"] / plain["megabytes"]:.2f}']

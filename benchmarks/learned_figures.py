@@ -1,20 +1,19 @@
-"""Figures 2, 3, 5, 7, 8, 9, 12 and 13 of paper 001, by its own gradient descent.
+"""Redraws Figures 2, 3, 5, 7, 8, 9, 12 and 13 of paper 001 by gradient descent.
 
     python -m benchmarks.learned_figures [FIGURE ...]
 
-For queries of bounded sensitivity; `learned_sgd_figures` has those for DP-SGD. Paper
-001 is Sommer et al., "Learning Numeric Optimal Differentially Private Truncated
-Additive Mechanisms" (2021). It learns noise on 60,000 points with 10,000 sigmoids, on
-eight A100 and 25 days for all; here it is one sigmoid per cell, some 100 to 500 cells
-a side, and at most 5,000 epochs, 15,000 in Figure 3 (the paper: 15,000, or 100,000
-with 'ma'). What each figure has is in results/learned_figures.json. Every delta is this
-library's accountant's upper bound.
+Paper 001 is Sommer et al., "Learning Numeric Optimal Differentially Private Truncated
+Additive Mechanisms" (2021). These figures are about queries of bounded sensitivity;
+`learned_sgd_figures` draws those about DP-SGD. The paper learns noise on 60,000 points
+with 10,000 sigmoids, and takes 25 days on eight A100. Here there is one sigmoid per
+cell, with 100 to 500 cells per side and at most 5,000 epochs, or 15,000 for Figure 3
+(in the paper: 15,000, or 100,000 with 'ma'). Writes results/learned_figures.json and a
+picture per figure. Each delta is the upper bound of this library's accountant.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 import numpy as np
@@ -25,15 +24,14 @@ from tfcactus import _format, design
 LONG = 'gradient descent on some 100 problems'
 
 EPSILON = _bounded.EPSILON
-COLOURS = (_results.BLUE, _results.VERMILION, _results.GREEN, _results.PURPLE,
-           _results.ORANGE, _results.SKY)
+COLOURS = _bounded.COLOURS
 ADP, PDP, MA = (f'learned, {loss}' for loss in ('ADP', 'PDP', 'MA'))
 STAIRS: dict[str, Any] = {'range': 5, 'norm': 1, 'bins': 20, 'utility': 1.884781}
 DIRECT, NORMAL = 'designed (direct)', 'truncated Gaussian'
 
 
 def figure_2(pyplot: Any) -> dict:
-  """delta over epsilon: the staircase beside what was learned for it."""
+  """Draws delta against epsilon for the staircase and for noise learned at .3."""
   staircase = design.Staircase(EPSILON, range=5, bins=20).solve()
   tables = {ADP: _bounded.learned(loss='adp', **STAIRS),
             PDP: _bounded.learned(loss='pdp', **STAIRS),
@@ -68,7 +66,7 @@ def figure_2(pyplot: Any) -> dict:
 
 
 def figure_3(pyplot: Any) -> dict:
-  """Utility against delta: learned beside designed noise, and shapes at equal U."""
+  """Draws delta against utility for learned and designed noise, and KL to Gaussians."""
   drawn = _results.load('truncated_figures')['figure 3']['curves']
   figure, axes = pyplot.subplots(1, 3, figsize=(11, 4.4))
   rows = []
@@ -110,7 +108,7 @@ def figure_3(pyplot: Any) -> dict:
 
 
 def _shape(steps: int) -> dict:
-  """KL of learned and designed noise to the truncated Gaussian of its utility."""
+  """Returns KL of learned and designed noise to the Gaussian of equal utility."""
   utility = round(100 / math.sqrt(128 / steps))
   reach = 4 * utility
   normal = design.TruncatedGaussian(reach, utility=utility, bins=1).solve()
@@ -123,7 +121,10 @@ def _shape(steps: int) -> dict:
 
 
 def figure_5(pyplot: Any) -> dict:
-  """A cut at the range raises the middle: learned noise beside the cut staircase."""
+  """Draws learned noise and the truncated staircase in three ranges.
+
+  The paper claims that truncation moves mass to the middle.
+  """
   figure, axes = pyplot.subplots(1, 3, figsize=(11, 3.9), sharey=True)
   rows = []
   for axis, reach in zip(axes, (3, 5, 10)):
@@ -152,7 +153,7 @@ def figure_5(pyplot: Any) -> dict:
 
 
 def figure_7(pyplot: Any) -> dict:
-  """delta of truncated Gaussians over their width: it rises again."""
+  """Draws delta of truncated Gaussians against sigma: it rises for large sigma."""
   figure, axis = pyplot.subplots(figsize=(7, 4.6))
   rows = []
   for i, steps in enumerate((1, 2, 4, 8, 16, 32, 64, 128)):
@@ -176,7 +177,7 @@ def figure_7(pyplot: Any) -> dict:
 
 
 def figure_8(pyplot: Any) -> dict:
-  """A heavy weight on utility and no decay: the noise collapses."""
+  """Draws noise that collapsed under a large constant weight on utility."""
   staircase = design.Staircase(EPSILON / 4, range=100, bins=2).solve()
   collapsed = _bounded.trained(1500, loss='ma', weight=2.0, halving=0, range=100,
                                bins=2, norm=1, steps=4)
@@ -205,7 +206,7 @@ WEIGHTS = (2.0, 0.2, 0.02, 2e-3, 2e-4)
 
 
 def figure_9(pyplot: Any) -> dict:
-  """What weights reach, with and without their decay."""
+  """Draws delta against utility for many weights, with and without weight decay."""
   figure, axes = pyplot.subplots(2, 3, figsize=(11, 7), sharex='row', sharey=True)
   rows = []
   for norm, across in zip((1, 2), axes):
@@ -218,7 +219,7 @@ def figure_9(pyplot: Any) -> dict:
                                    loss=loss, weight=weight, halving=halving,
                                    least_weight=weight / 100)
           rows.append({'norm': norm, 'loss': loss, 'weight': weight,
-                       'decay': halving > 0, 'utility': table.moment(norm)**(1 / norm),
+                       'decay': halving > 0, 'utility': _bounded.utility(table, norm),
                        'delta': _bounded.delta(table, steps=8, norm=norm)})
         found = [row for row in rows[-len(WEIGHTS):] if row['delta'] < 0.9]
         axis.semilogy([row['utility'] for row in found],
@@ -246,17 +247,17 @@ def figure_9(pyplot: Any) -> dict:
 
 
 def _frontier(norm: int) -> list[tuple[float, float]]:
-  """(utility, delta) of truncated Gaussians after eight releases."""
+  """Returns (utility, delta) of truncated Gaussians after eight releases."""
   points = []
   for sigma in np.geomspace(1, 60, 30):
     table = design.TruncatedGaussian(100, scale=float(sigma), bins=1).solve()
-    points.append((table.moment(norm)**(1 / norm),
+    points.append((_bounded.utility(table, norm),
                    _bounded.delta(table, steps=8, norm=norm)))
   return points
 
 
 def figure_12(pyplot: Any) -> dict:
-  """Densities that were learned, and Gaussians of equal utility."""
+  """Draws densities of learned noise and of Gaussians of equal utility."""
   figure, axes = pyplot.subplots(1, 2, figsize=(10.5, 4.2))
   rows = []
   for axis, steps in zip(axes, (8, 128)):
@@ -281,7 +282,7 @@ def figure_12(pyplot: Any) -> dict:
 
 
 def figure_13(pyplot: Any) -> dict:
-  """Other epsilons: 128 releases, L2."""
+  """Draws delta against epsilon after 128 releases, L2."""
   figure, axis = pyplot.subplots(figsize=(7.5, 4.6))
   known = _results.load('truncated_figures')['figure 3']['curves']['other epsilons']
   rows = []
@@ -314,26 +315,5 @@ FIGURES = {'2': figure_2, '7': figure_7, '8': figure_8, '5': figure_5, '12': fig
            '9': figure_9, '3': figure_3, '13': figure_13}
 
 
-def draw(name: str, figures: dict[str, Any], wanted: list[str]) -> None:
-  """Draws the figures named, or all, and merges them into the results.
-
-  Args:
-    name: Of the results.
-    figures: Functions of pyplot, by number.
-    wanted: Numbers; none for all.
-
-  Raises:
-    ValueError: if there is no such figure.
-  """
-  unknown = [number for number in wanted if number not in figures]
-  if unknown:
-    raise ValueError(f'Expected figures of {", ".join(figures)}, got {unknown}.')
-  pyplot = _results.pyplot()
-  for number in wanted or figures:
-    found = figures[number](pyplot)
-    print(number, found['claims'], flush=True)
-    _results.save(name, {**_results.load(name, {}), f'figure {number}': found})
-
-
 if __name__ == '__main__':
-  draw('learned_figures', FIGURES, sys.argv[1:])
+  _bounded.draw('learned_figures', __doc__, FIGURES)

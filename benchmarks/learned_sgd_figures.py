@@ -1,35 +1,35 @@
-"""Figures 4, 10, 11 and 14 of paper 001 (DP-SGD), by its own gradient descent.
+"""Redraws Figures 4, 10, 11 and 14 of paper 001 (DP-SGD) by gradient descent.
 
     python -m benchmarks.learned_sgd_figures [FIGURE ...]
 
-Noise for one number, sampled with probability .1, learned at once for adding and
-removing a record. The paper learns on [-500, 500]; here the range is four times the
-utility, which is where its plateaus begin, with some 60 cells a side and at most 1,500
-epochs. `learned_figures` says more of the scale. Every delta is this library's
-accountant's upper bound, at epsilon .3 where no other is said.
+The noise is for one number under Poisson sampling with probability .1. It is learned
+for adding and for removing a record at once. The paper learns on [-500, 500]. Here the
+range is four times the utility, where the paper's plateaus begin, with about 60 cells
+per side and at most 1,500 epochs; `learned_figures` compares the scale with the
+paper's. Each delta is the upper bound of this library's accountant, by default at
+epsilon .3.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 import dp_accounting
 import numpy as np
 
-from benchmarks import _bounded, _results, learned_figures
+from benchmarks import _bounded, _results
 import tfcactus
 from tfcactus import accounting, design
 
 LONG = 'gradient descent on some 20 problems'
 
 PROB, STEPS, EPOCHS = 0.1, (1, 8, 128), 1500
-COLOURS = learned_figures.COLOURS
+COLOURS = _bounded.COLOURS
 
 
 def _problem(steps: int, norm: int) -> dict[str, Any]:
-  """Range, cells and utility for so many releases."""
+  """Returns range, cells and utility for this number of releases."""
   utility = 0.35 * math.sqrt(steps) + 0.5
   reach = math.ceil(4 * utility) + 1
   return {'range': reach, 'bins': max(2, min(12, 64 // reach)), 'norm': norm,
@@ -37,19 +37,24 @@ def _problem(steps: int, norm: int) -> dict[str, Any]:
 
 
 def _learned(steps: int, norm: int, loss: str) -> Any:
+  """Returns noise learned for this number of releases, norm and loss."""
   return _bounded.learned(loss=loss, epochs=EPOCHS, **_problem(steps, norm))
 
 
 def _ask(steps: int, norm: int) -> dict[str, Any]:
+  """Returns the arguments of `_bounded.delta`."""
   return {'steps': steps, 'norm': norm, 'sampling_prob': PROB}
 
 
-def _utility(table: Any, norm: int) -> float:
-  return table.moment(norm)**(1 / norm)
+def _ratios(rows: list[dict], loss: str | None = None) -> list[float]:
+  """Returns the Gaussian's utility over the learned noise's; NaN without a Gaussian."""
+  return [math.nan if row['gaussian_utility'] is None else
+          row['gaussian_utility'] / row['utility']
+          for row in rows if loss is None or row['loss'] == loss]
 
 
 def _compared(steps: int, norm: int, loss: str) -> dict:
-  """Learned noise beside the designed one and the Gaussian of its delta."""
+  """Returns results of learned noise, designed noise and the Gaussian of its delta."""
   problem = _problem(steps, norm)
   table = _learned(steps, norm, loss)
   delta = _bounded.delta(table, **_ask(steps, norm))
@@ -59,14 +64,15 @@ def _compared(steps: int, norm: int, loss: str) -> dict:
       problem['range'], epsilon=_bounded.EPSILON, bins=problem['bins'],
       utility=problem['utility'], **_ask(steps, norm))
   row = {'steps': steps, 'norm': norm, 'loss': loss, 'delta': delta,
-         'utility': _utility(table, norm), 'direct_delta': direct.delta.upper,
-         'gaussian_utility': None if normal is None else _utility(normal, norm)}
+         'utility': _bounded.utility(table, norm), 'direct_delta': direct.delta.upper,
+         'gaussian_utility':
+             None if normal is None else _bounded.utility(normal, norm)}
   print(row, flush=True)
   return row
 
 
 def _shapes(axis: Any, norm: int, loss: str) -> None:
-  """Densities after several numbers of releases, each in a colour."""
+  """Draws the densities learned for several numbers of releases."""
   for colour, steps in zip(COLOURS, STEPS):
     axis.semilogy(*_bounded.density(_learned(steps, norm, loss)),
                   drawstyle='steps-mid', color=colour, label=f'n = {steps}')
@@ -75,7 +81,7 @@ def _shapes(axis: Any, norm: int, loss: str) -> None:
 
 
 def figure_4(pyplot: Any) -> dict:
-  """Shapes (4a, b), and the Gaussian of equal delta, whole and cut (4c, d)."""
+  """Draws densities (4a, b) and the utility of Gaussians of equal delta (4c, d)."""
   figure, axes = pyplot.subplots(1, 3, figsize=(11, 4.2))
   for axis, loss in zip(axes, ('adp', 'ma')):
     _shapes(axis, 1, loss)
@@ -84,13 +90,10 @@ def figure_4(pyplot: Any) -> dict:
   rows = [_compared(steps, 1, loss) for loss in ('adp', 'ma') for steps in STEPS]
   cut = [_cut(steps) for steps in STEPS]
   for loss, style, colour in (('adp', 'o-', COLOURS[0]), ('ma', 's:', COLOURS[1])):
-    axes[2].semilogx(STEPS, [
-        math.nan if row['gaussian_utility'] is None else
-        row['gaussian_utility'] / row['utility'] for row in rows
-        if row['loss'] == loss], style, color=colour, label=f'4c: {loss.upper()}')
-  axes[2].semilogx(STEPS, [math.nan if row['gaussian_utility'] is None else
-                           row['gaussian_utility'] / row['utility'] for row in cut],
-                   '^--', color=COLOURS[2], label='4d: ADP, both cut')
+    axes[2].semilogx(STEPS, _ratios(rows, loss), style, color=colour,
+                     label=f'4c: {loss.upper()}')
+  axes[2].semilogx(STEPS, _ratios(cut), '^--', color=COLOURS[2],
+                   label='4d: ADP, both cut')
   axes[2].axhline(1.0, color=_results.GRAY, linewidth=0.8)
   axes[2].set(xlabel='n', title='E|Z| of the Gaussian of equal delta,\nover learned')
   axes[2].legend(fontsize=8)
@@ -111,7 +114,7 @@ def figure_4(pyplot: Any) -> dict:
 
 
 def _cut(steps: int) -> dict:
-  """The learned noise and a Gaussian, cut one unit before the plateau's beginning."""
+  """Cuts learned noise one unit before its plateau; compares it with a Gaussian."""
   table = _learned(steps, 1, 'adp')
   y = table.log_density
   plateau = int(np.argmax(y < y[-1] + 0.05)) if y[0] > y[-1] + 0.05 else y.size
@@ -128,7 +131,7 @@ def _cut(steps: int) -> dict:
 
 
 def figure_10(pyplot: Any) -> dict:
-  """More shapes: L2, with PDP."""
+  """Draws the densities learned for L2, with PDP too."""
   figure, axes = pyplot.subplots(1, 3, figsize=(11, 4.0), sharey=True)
   for axis, loss in zip(axes, ('adp', 'pdp', 'ma')):
     _shapes(axis, 2, loss)
@@ -145,7 +148,7 @@ def figure_10(pyplot: Any) -> dict:
 
 
 def figure_11(pyplot: Any) -> dict:
-  """delta over epsilon in both directions, 128 releases."""
+  """Draws delta against epsilon in both directions after 128 releases."""
   figure, axes = pyplot.subplots(1, 2, figsize=(10.5, 4.2), sharey=True)
   grid = np.linspace(0.0, 1.0, 26)
   rows = {}
@@ -169,7 +172,7 @@ def figure_11(pyplot: Any) -> dict:
 
 
 def figure_14(pyplot: Any) -> dict:
-  """L2: shapes beside Gaussians of equal delta, and who needs more noise."""
+  """Draws densities for L2, Gaussians of equal delta, and the ratio of utilities."""
   figure, axes = pyplot.subplots(1, 3, figsize=(11, 4.2))
   for axis, steps in zip(axes, (8, 128)):
     problem = _problem(steps, 2)
@@ -179,7 +182,7 @@ def figure_14(pyplot: Any) -> dict:
     normal = _bounded.gaussian_of_delta(
         problem['range'], problem['bins'], _bounded.delta(
             _learned(steps, 2, 'adp'), **_ask(steps, 2)), _ask(steps, 2))
-    if normal is None:  # None costs as little: that of equal utility instead.
+    if normal is None:  # No Gaussian has so small a delta: draw that of equal utility.
       normal = design.TruncatedGaussian(
           problem['range'], utility=problem['utility'], bins=problem['bins']).solve()
     axis.semilogy(*_bounded.density(normal), '--', color=_results.BLACK,
@@ -189,10 +192,8 @@ def figure_14(pyplot: Any) -> dict:
   axes[0].legend(fontsize=8)
   rows = [_compared(steps, 2, loss) for loss in ('adp', 'ma') for steps in STEPS]
   for loss, style, colour in (('adp', 'o-', COLOURS[0]), ('ma', 's:', COLOURS[1])):
-    axes[2].semilogx(STEPS, [
-        math.nan if row['gaussian_utility'] is None else
-        row['gaussian_utility'] / row['utility'] for row in rows
-        if row['loss'] == loss], style, color=colour, label=loss.upper())
+    axes[2].semilogx(STEPS, _ratios(rows, loss), style, color=colour,
+                     label=loss.upper())
   axes[2].axhline(1.0, color=_results.GRAY, linewidth=0.8)
   axes[2].set(xlabel='n',
               title='sqrt(E Z^2) of the Gaussian\nof equal delta, over learned')
@@ -207,4 +208,4 @@ def figure_14(pyplot: Any) -> dict:
 FIGURES = {'11': figure_11, '4': figure_4, '14': figure_14, '10': figure_10}
 
 if __name__ == '__main__':
-  learned_figures.draw('learned_sgd_figures', FIGURES, sys.argv[1:])
+  _bounded.draw('learned_sgd_figures', __doc__, FIGURES)

@@ -1,22 +1,20 @@
-"""Where isotropic noise trains better than the Gaussian at equal epsilon, where not.
+"""Measures test loss with isotropic and with Gaussian noise at equal epsilon.
 
     python -m benchmarks.low_dimension
     python -m benchmarks.low_dimension --quick
 
-Paper 003 is "Optimal Multidimensional Differentially Private Mechanisms" (Alghamdi et
-al., ISIT 2023). Logistic and linear regression of 3, 10 and 30 weights on data that
-scikit-learn ships, by clipped gradients of small Poisson batches. For each epsilon the
-Gaussian and the isotropic chi-square design are the least of their kind that the plan's
-guarantee allows: both accounts are proved. Runs are paired: split, batches, starting
-weights, learning rate and the bits that noise is drawn from are the same, and the
-learning rate is the one that is best for the Gaussian on other splits. Writes
-results/low_dimension.json and a picture; --quick takes epsilon 8 of the smallest model
-and 20 pairs only, and writes nothing.
+The isotropic noise is that of paper 003, "Optimal Multidimensional Differentially
+Private Mechanisms" (Alghamdi et al., ISIT 2023), designed for chi-square. Models are
+logistic and linear regressions with 3, 10 and 30 weights on data sets of scikit-learn,
+trained by DP-SGD on small Poisson samples. Both kinds of noise are the least with which
+the plan's proved guarantee is within epsilon. Runs are paired: split, batches, starting
+weights, learning rate and the random bits of the noise are equal. The learning rate is
+the best one for the Gaussian on other splits. Writes results/low_dimension.json and a
+picture; --quick makes 20 pairs at epsilon 8 for the smallest model, and writes nothing.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import math
@@ -35,27 +33,28 @@ LONG = 'it trains 7,360 small models'
 QUICK = ('--quick',)
 
 SMALL, LARGE = (0.005, 400), (0.2, 100)
-"""Sampling probability and steps: batches of about two examples, and of 85."""
+"""Sampling probability and number of steps, for batches of about 2 and 85 examples."""
 DELTA, CLIP = 1e-5, 1.0
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 PAIRS, TUNING = 100, 20
-"""Pairs of runs, and runs on other splits that choose a learning rate."""
+"""Number of pairs of runs, and of runs on other splits that choose a learning rate."""
 RATES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 TESTED = 0.25
-"""Share of the examples that a run is tested on."""
+"""Share of the examples on which a run is tested."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A model of few weights, and its data.
+  """A regression model with few weights, and its data.
 
   Attributes:
-    name: What it is, in words.
-    x: Shape (examples, weights), a column of ones among them if there is a constant.
-    y: Shape (examples,): 0 and 1, or numbers.
-    logistic: Whether the model is logistic; else linear, with half the square as loss.
-    prob: With which an example enters a batch.
-    steps: Of training.
+    name: Name in the table.
+    x: Features of shape (examples, weights), with a column of ones for a constant.
+    y: Targets of shape (examples,): 0 and 1 if the model is logistic.
+    logistic: Whether the model is logistic; otherwise it is linear, with half the
+      squared error as loss.
+    prob: Sampling probability.
+    steps: Number of training steps.
   """
 
   name: str
@@ -66,7 +65,7 @@ class Task:
   steps: int
 
   def gradients(self, weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Of each row's loss, shape (rows, weights)."""
+    """Returns per-example gradients of the loss, of shape (rows, weights)."""
     x = self.x[rows]
     value = x @ weights
     if self.logistic:
@@ -74,7 +73,7 @@ class Task:
     return (value - self.y[rows])[:, None] * x
 
   def loss(self, weights: np.ndarray, rows: np.ndarray) -> float:
-    """The mean loss of some rows."""
+    """Returns the mean loss of these rows."""
     value, y = self.x[rows] @ weights, self.y[rows]
     if self.logistic:
       return float(np.mean(np.logaddexp(0.0, value) - y * value))
@@ -82,11 +81,11 @@ class Task:
 
 
 def tasks() -> list[Task]:
-  """Three models, by number of weights.
+  """Returns three models by number of weights, and the first one with large batches.
 
-  What scales the data is taken as public: the ranges that scikit-learn's description of
-  the tumours states, the scaling in which diabetes comes, its target's rounded mean and
-  deviation.
+  The scaling of the data counts as public: the ranges in scikit-learn's description of
+  the breast cancer data, the shipped scaling of the diabetes data, and the rounded mean
+  and standard deviation of its target.
   """
   from sklearn import datasets  # pylint: disable=import-outside-toplevel
   x, ill = datasets.load_breast_cancer(return_X_y=True)
@@ -103,19 +102,19 @@ def tasks() -> list[Task]:
 
 
 def plan_of(task: Task, noise: Any) -> tfcactus.PrivacyPlan:
-  """What the training of a task costs."""
+  """Returns the privacy plan for training a task with this noise."""
   return tfcactus.PrivacyPlan(
       noise=noise, l2_norm_clip=CLIP, num_examples=len(task.y) - tested(task),
       sampling_prob=task.prob, steps=task.steps, delta=DELTA, dim=task.x.shape[1])
 
 
 def tested(task: Task) -> int:
-  """How many examples are held out."""
+  """Returns the number of examples that are held out for the test."""
   return round(TESTED * len(task.y))
 
 
 def noises(task: Task, epsilon: float) -> dict[str, Any]:
-  """The least Gaussian and the least isotropic design within epsilon."""
+  """Returns the least Gaussian and the least isotropic chi-square noise in epsilon."""
   cost = lambda make: lambda size: plan_of(task, make(size)).guarantee().upper
   gaussian = calibration.calibrate_noise(
       epsilon, cost(tfcactus.Gaussian), low=0.1, high=20.0)
@@ -127,13 +126,13 @@ def noises(task: Task, epsilon: float) -> dict[str, Any]:
 
 
 def trained(task: Task, noise: Any, rate: float, seed: int) -> float:
-  """The loss on the examples held out, after a run of DP-SGD.
+  """Trains by DP-SGD; returns the loss on the held out examples.
 
   Args:
     task: The model and its data.
-    noise: In units of the clip norm; None for none.
-    rate: The learning rate of the first step; it falls to a twentieth by a cosine.
-    seed: Of the split, the batches and the noise.
+    noise: Noise in units of the clipping norm; None trains without noise.
+    rate: Learning rate of the first step; cosine decay ends at a twentieth of it.
+    seed: Seed of the split, the batches and the noise.
   """
   order = np.random.default_rng(seed).permutation(len(task.y))
   test, rest = np.split(order, [tested(task)])
@@ -145,7 +144,7 @@ def trained(task: Task, noise: Any, rate: float, seed: int) -> float:
   weights = np.zeros(width)
   for step in range(task.steps):
     gradient = task.gradients(weights, rest[scheme.draw(stream)[0]])
-    # Rounding must not carry a norm past the clip norm.
+    # The factor keeps rounding from lifting a norm above the clipping norm.
     norm = np.linalg.norm(gradient, axis=1) * (1 + 1e-12)
     clipped = gradient / np.maximum(norm / CLIP, 1.0)[:, None]
     total = np.sum(clipped, axis=0) + CLIP * drawn[step]
@@ -155,20 +154,20 @@ def trained(task: Task, noise: Any, rate: float, seed: int) -> float:
 
 
 def _drawn(noise: Any, task: Task, seed: int) -> np.ndarray:
-  """The noise of all steps; of one seed both laws take the same directions."""
+  """Returns the noise of all steps; one seed gives both laws the same directions."""
   shape = (task.steps, task.x.shape[1]) if noise.dim is None else (task.steps,)
   return noise.sample(SystemRandom(seed, 'noise'), shape)
 
 
 def best_rate(task: Task, noise: Any) -> float:
-  """The learning rate of least mean loss, on splits that are not compared."""
+  """Returns the learning rate of least mean loss, on splits used for nothing else."""
   mean: Callable[[float], float] = lambda rate: float(np.mean(
       [trained(task, noise, rate, 10**6 + seed) for seed in range(TUNING)]))
   return min(RATES, key=mean)
 
 
 def compare(task: Task, epsilon: float, pairs: int) -> dict[str, Any]:
-  """Both kinds of noise, run by run."""
+  """Returns the results of paired runs within one epsilon."""
   laws = noises(task, epsilon)
   rate = best_rate(task, laws['Gaussian'])
   row = {
@@ -182,7 +181,7 @@ def compare(task: Task, epsilon: float, pairs: int) -> dict[str, Any]:
 
 
 def paired(task: Task, laws: dict[str, Any], rate: float, pairs: int) -> dict[str, Any]:
-  """Runs with each noise and without, and what their differences say."""
+  """Trains with each noise and without; returns mean losses and paired differences."""
   losses = {name: np.array([trained(task, law, rate, seed) for seed in range(pairs)])
             for name, law in (*laws.items(), ('none', None))}
   gain, excess = (losses['Gaussian'] - losses[name] for name in ('isotropic', 'none'))
@@ -195,14 +194,14 @@ def paired(task: Task, laws: dict[str, Any], rate: float, pairs: int) -> dict[st
 
 
 def _interval(values: np.ndarray) -> list[float]:
-  """Student's 95 % interval of the mean."""
+  """Returns Student's 95 % interval of the mean."""
   reach = stats.t.ppf(0.975, values.size - 1) * np.std(values, ddof=1) / math.sqrt(
       values.size)
   return [float(np.mean(values) - reach), float(np.mean(values) + reach)]
 
 
 def draw(pyplot: Any, rows: list[dict[str, Any]]) -> None:
-  """What isotropic noise takes off the noise, and off the loss."""
+  """Draws the reduction of noise and of loss by isotropic noise, against epsilon."""
   figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.6, 5.2))
   looks = ((_results.VERMILION, 'o-'), (_results.BLUE, 's--'), (_results.BLACK, '^:'),
            (_results.GREEN, 'D-.'))
@@ -237,11 +236,11 @@ def draw(pyplot: Any, rows: list[dict[str, Any]]) -> None:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-  """Writes the table, from the results."""
+  """Writes the table from the results, for the smallest and the largest epsilon."""
   _results.show('low_dimension', _results.markdown(
-      ['model', 'weights', 'epsilon', 'noise: Gaussian', 'isotropic',
-       'test loss: Gaussian', 'isotropic', 'without noise', 'difference, 95 %',
-       'isotropic better in', 'p'],
+      ['model', 'weights', 'epsilon', 'noise multiplier, Gaussian', 'isotropic',
+       'test loss, Gaussian', 'isotropic', 'without noise',
+       'difference, 95 % interval', 'isotropic better in', 'p'],
       [[row['task'], str(row['weights']), f'{row["epsilon"]:g}',
         f'{row["Gaussian_multiplier"]:.3f}', f'{row["isotropic_multiplier"]:.3f}',
         f'{row["Gaussian_loss"]:.4f}', f'{row["isotropic_loss"]:.4f}',
@@ -252,9 +251,10 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-  """Compares, draws, writes results/low_dimension.json and the table."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--quick', action='store_true')
+  """Makes all runs; writes results/low_dimension.json, the picture and the table."""
+  parser = _results.parser('low_dimension', __doc__)
+  parser.add_argument('--quick', action='store_true',
+                      help='make 20 pairs of runs at epsilon 8, and write nothing')
   if parser.parse_args().quick:
     compare(tasks()[0], EPSILONS[-1], 20)
     return

@@ -1,12 +1,12 @@
-"""The models of tests/keras/zoo, private and plain, and what they cost.
+"""Measures time and memory of private training for each model of tests/keras/zoo.
 
     python -m benchmarks.model_zoo
     OTHER/bin/python -m benchmarks.model_zoo
 
-Once in an environment of each Keras: each run keeps what it measured, and the
-tables are written from both. Every model has a process of its own, in which plain
-and private training alternate at (expected) batches of 128; ratios are of CPU
-times, medians of the rounds. A run that was stopped goes on with `--resume`.
+Run it once with Keras 2 and once with Keras 3: each run saves its own results, and the
+tables are written from both. Each model has a child process, in which plain and private
+training alternate at an (expected) batch size of 128. Ratios are those of CPU times,
+medians over the rounds. `--resume` continues an interrupted run.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ LONG = 'it trains some 160 models, in an environment of each Keras'
 ROUNDS, PATIENCE = 5, 900
 VERSIONS = (2, 3)
 LONG_STEP = 10
-"""Milliseconds of a plain step; in shorter ones what any private step costs is most."""
+"""Milliseconds of a plain step. In shorter steps the fixed cost of a private step
+dominates."""
 
 
 def measure(name: str, rounds: int) -> dict:
-  """What a process of its own found out about a model."""
+  """Measures a model in a child process; returns its results or how it failed."""
   command = [sys.executable, '-m', 'benchmarks.model_zoo', '--serve', name,
              '--rounds', str(rounds)]
   try:
@@ -47,7 +48,7 @@ def measure(name: str, rounds: int) -> dict:
 
 
 def measure_all(names: list, rounds: int, found: dict) -> None:
-  """Measures models one after the other, each kept at once."""
+  """Measures models one after the other, and saves after each."""
   for name in names:
     result = measure(name, rounds)
     version = result.pop('keras', None)
@@ -59,13 +60,13 @@ def measure_all(names: list, rounds: int, found: dict) -> None:
 
 
 def kept(version: int) -> dict:
-  """What was measured with a version of Keras, or nothing."""
+  """Returns the saved results for a version of Keras; without models if none."""
   return _results.load(f'model_zoo_keras{version}', {
       'keras': version, 'batch': _zoo_training.BATCH, 'models': {}})
 
 
 def _cells(result: dict) -> list:
-  """Route, slowdown, memory and first step of a model, as text."""
+  """Returns route, slowdown, memory and first step of a model, as text."""
   if not result:
     return ['', '', '', '']
   for kind in ('refused', 'failed', 'wrong'):
@@ -78,7 +79,7 @@ def _cells(result: dict) -> list:
 
 
 def models_table(found: dict) -> str:
-  """One line for each model."""
+  """Returns a table with one row per model."""
   names = sorted({name for each in found.values() for name in each['models']},
                  key=str.casefold)
   heads = ('route', 'slowdown', 'memory, MB', 'first step')
@@ -91,7 +92,7 @@ def models_table(found: dict) -> str:
 
 
 def summary_table(found: dict) -> str:
-  """The median and the worst of each Keras."""
+  """Returns a table with medians and worst cases for each version of Keras."""
   rows = []
   for version in VERSIONS:
     models = found[version]['models']
@@ -123,13 +124,15 @@ def summary_table(found: dict) -> str:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  """Measures the models for the installed Keras, and writes the tables."""
+  parser = _results.parser('model_zoo', __doc__)
   parser.add_argument('--serve', help=argparse.SUPPRESS)
-  parser.add_argument('--rounds', type=int, default=ROUNDS)
+  parser.add_argument('--rounds', type=int, default=ROUNDS,
+                      help='rounds in which plain and private training alternate')
   parser.add_argument('--only', nargs='*', metavar='NAME',
-                      help='models to measure; what others gave is kept')
+                      help='models to measure; saved results of others are kept')
   parser.add_argument('--resume', action='store_true',
-                      help='measure only what was not yet')
+                      help='measure only models without saved results')
   args = parser.parse_args()
   if args.serve:
     print(json.dumps(_zoo_training.measure(args.serve, args.rounds)))
@@ -147,7 +150,7 @@ def main() -> None:
 
 
 def show(both: dict) -> None:
-  """Writes the tables, from the results of both."""
+  """Writes the tables from the results for both versions of Keras."""
   _results.show('model_zoo_summary', summary_table(both))
   _results.show('model_zoo', models_table(both))
 

@@ -1,15 +1,13 @@
-"""Time of one draw of noise against TensorFlow's own normals and NumPy's.
+"""Measures the time of a draw of Gaussian noise against TensorFlow and NumPy.
 
     python -m benchmarks.noise_speed
     python -m benchmarks.noise_speed --large 10000000
 
-All take turns in one process, TensorFlow's each inside a tf.function, and the medians
-count.
+The samplers alternate in one process; those of TensorFlow run inside a tf.function.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 
@@ -25,13 +23,13 @@ from tfcactus import keras as private  # noqa: E402
 QUICK = ('--rounds', '20', '--large', '1000000')
 
 SMALL = 26_010
-"""The weights of the tutorial's CNN."""
+"""Number of weights of the tutorial CNN."""
 
 OURS, NUMPY = 'tfcactus, float64, AES-256', 'numpy, float64'
 
 
 def contenders(draws):
-  """Functions that draw once, by name."""
+  """Returns functions that draw `draws` normals, by name of the sampler."""
   sampler, generator = private.NoiseSampler(tfcactus.Gaussian(1.0)), (
       np.random.default_rng())
   graphs = {
@@ -45,7 +43,7 @@ def contenders(draws):
 
 
 def measured(draws, rounds):
-  """Microseconds of a draw, by name."""
+  """Returns median and best microseconds of a draw, by name of the sampler."""
   made = contenders(draws)
   seconds = {name: [] for name in made}
   warm = min(10, rounds)
@@ -60,10 +58,12 @@ def measured(draws, rounds):
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--rounds', type=int, default=1000)
+  """Measures both sizes; writes the results and the table."""
+  parser = _results.parser('noise_speed', __doc__)
+  parser.add_argument('--rounds', type=int, default=1000,
+                      help=f'number of draws for {SMALL:,} weights')
   parser.add_argument('--large', type=int, default=10**8,
-                      help='weights of a large model, drawn 7 times')
+                      help='number of weights of a large model, with 7 draws')
   args = parser.parse_args()
   found = {draws: measured(draws, rounds)
            for draws, rounds in ((SMALL, args.rounds), (args.large, 7))}
@@ -74,9 +74,9 @@ def main():
 
 
 def show(found: dict) -> None:
-  """Writes the table, from the results."""
+  """Writes the table from the results."""
   _results.show('noise_speed', _results.markdown(
-      ['normals', 'by', 'median', 'best', "over numpy's"],
+      ['normals', 'sampler', 'median', 'best', 'median, over NumPy'],
       [[f'{int(draws):,}', name, _time(each['median_us']), _time(each['best_us']),
         f'{each["median_us"] / times[NUMPY]["median_us"]:.2f}']
        for draws, times in found['microseconds'].items()

@@ -1,10 +1,10 @@
-"""Figures 1 and 2a of paper 000 and Figures 1 and 2 of paper 003, redrawn.
+"""Redraws Figures 1 and 2a of paper 000 and Figures 1 and 2 of paper 003.
 
     python -m benchmarks.paper_figures
 
-Writes results/paper_figures.json and one picture per figure. Paper 000 is
-"Cactus Mechanisms" (ISIT 2022), paper 003 "Optimal Multidimensional
-Differentially Private Mechanisms" (ISIT 2023), both by Alghamdi et al.
+Writes results/paper_figures.json and one picture per figure. Paper 000 is "Cactus
+Mechanisms" (ISIT 2022), paper 003 is "Optimal Multidimensional Differentially Private
+Mechanisms" (ISIT 2023), both by Alghamdi et al.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ FAULTS = {
         'The printed curves come out at delta = 1e-5 with r = .98, not at the '
         'printed delta = 1e-8 with r = .9, whose epsilon is above the Gaussian\'s '
         'from a few steps on.'}
+"""Errors in the printed parameters, by figure."""
 
 STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 350, 500, 750, 1000, 1500, 2000)
 
@@ -38,7 +39,7 @@ BUDGETS = (0.05, 0.1, 0.175, 0.25, 0.375, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 
 
 def figure_1_of_000(pyplot) -> dict:
-  """The cactus at C = .25, n = 200, N = 1600, r = .9."""
+  """Draws the cactus density at C = .25, n = 200, N = 1600, r = .9."""
   table = design.Cactus(0.25, bins=200, cells=1600, tail_ratio=0.9).solve()
   z = np.arange(-900, 901) / table.bins
   half = table.log_density[:800]
@@ -59,7 +60,7 @@ def figure_1_of_000(pyplot) -> dict:
 
 
 def figure_2a_of_000(pyplot) -> list[dict]:
-  """Largest KL against sigma: printed grid, matched tail, Gaussian."""
+  """Draws the largest KL divergence against sigma: both cactus grids, Gaussian."""
   rows = []
   for budget in BUDGETS:
     printed = design.Cactus(budget, bins=200, cells=1600, tail_ratio=0.9).solve()
@@ -94,7 +95,7 @@ def figure_2a_of_000(pyplot) -> list[dict]:
 
 
 def figure_1_of_003(pyplot, tables: dict) -> dict:
-  """Density of the radius in ten dimensions: both tails, and the Gaussian."""
+  """Draws the density of the radius in ten dimensions: both tails, Gaussian."""
   figure, axes = pyplot.subplots(1, 2, figsize=(9.6, 4.6))
   radius = np.linspace(1e-3, 6, 2000)
   log_chi = (9 * np.log(2 * radius) - 2 * radius**2 - 4 * math.log(2) -
@@ -118,7 +119,7 @@ def figure_1_of_003(pyplot, tables: dict) -> dict:
 
 
 def figure_2_of_003(pyplot, tables: dict) -> dict:
-  """Epsilon against compositions in ten dimensions, at both deltas."""
+  """Draws epsilon against compositions in ten dimensions, at both deltas."""
   noises = {'isotropic, r = .98': (tables[0.98], 'tab:blue', '-'),
             'isotropic, r = .9': (tables[0.9], 'tab:orange', ':'),
             'Gaussian': (tfcactus.Gaussian(0.5), 'tab:gray', '--')}
@@ -144,7 +145,8 @@ def figure_2_of_003(pyplot, tables: dict) -> dict:
 
 
 def main() -> None:
-  """Redraws all and writes results/paper_figures.json."""
+  """Draws all figures and writes results/paper_figures.json."""
+  _results.parser('paper_figures', __doc__).parse_args()
   pyplot = _results.pyplot()
   tables = {ratio: design.Isotropic(10, 0.5, bins=400, cells=1200,
                                     tail_ratio=ratio).solve()

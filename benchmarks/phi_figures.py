@@ -1,30 +1,29 @@
-"""Figures 1, 3a, 3b, 3c, 4 and appendix F of paper 004, with other accountants beside.
+"""Redraws Figures 1, 3, 4 and appendix F of paper 004, and adds other accountants.
 
     python -m benchmarks.phi_figures
     python -m benchmarks.phi_figures --quick
 
 Paper 004 is "Optimal Accounting of Differential Privacy via Characteristic Function"
 (Zhu, Dong and Wang, AISTATS 2022). Parameters of Figure 3 are those of the authors'
-code (github.com/yuxiangw/autodp, papers/Aistats2021-AFA). PLD is dp_accounting's on its
-1e-4 grid; prv_accountant, at an error of 0.01, is left out where it is not installed.
-Writes results/phi_figures.json and six pictures; --quick draws those without Figure 3
-only, and writes no numbers.
+code (github.com/yuxiangw/autodp, papers/Aistats2021-AFA). PLD is dp_accounting's
+accountant on its 1e-4 grid. PRV is prv_accountant with error 0.01; it is left out if it
+is not installed. Writes results/phi_figures.json and six pictures. --quick leaves out
+Figure 3, and writes no numbers.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 import functools
 import math
-from typing import Any, Callable
+from typing import Any
 
 import dp_accounting
 from dp_accounting import pld
 import numpy as np
 from scipy import optimize, special
 
-from benchmarks import _results
+from benchmarks import _prv, _results
 from tfcactus import _format, accounting, noise as noise_lib
 from tfcactus.accounting import renyi_tradeoff, views
 from tfcactus.accounting.composition.composition import Composition, StepLoss
@@ -33,23 +32,22 @@ from tfcactus.pairs import envelope
 QUICK = ('--quick',)
 
 RESPONSE = 2.0
-"""Epsilon of Figure 1's randomised response; the paper's is not in its text."""
-PRV_ERROR = 0.01
+"""Epsilon of the randomised response in Figure 1; the text does not state it."""
 
 TESTED = {
     'Gaussian, sigma 1/2': (dp_accounting.GaussianDpEvent(0.5), 1),
     'ten Laplace releases, scale 3': (dp_accounting.LaplaceDpEvent(3.0), 10),
     'DP-SGD, sigma .7, q .02, 500 steps': (dp_accounting.PoissonSampledDpEvent(
         0.02, dp_accounting.GaussianDpEvent(0.7)), 500)}
-"""Whose trade-off functions are drawn, and how often each is composed."""
+"""Events whose trade-off functions appendix F draws, and how often each is composed."""
 
 PUBLISHED_FFT = (
     0.5738987073827246, 0.7070330939276875, 0.8213662927173179, 0.92358900507979,
     1.0171625920742302, 1.1041565229625558, 1.1859259173798518, 1.2634158671679698,
     1.3373168083154394, 1.4081514706603082, 1.4763269642671626, 1.54216775460533,
     1.605937390055278, 1.667853467197358)
-"""Figure 3c's curve of the Fourier accountant of Koskela et al., as the authors' code
-holds it: afa_subsample.py, `fft_lower`, at 200, 300, ... 1500 steps."""
+"""Figure 3c's curve of the Fourier accountant of Koskela et al., from the authors' code
+(afa_subsample.py, `fft_lower`), at 200, 300, ... 1500 steps."""
 
 RDP, PLD, PRV, PHI = 'Renyi', 'PLD', 'PRV', 'phi'
 STYLES = {PHI: (_results.BLACK, '-', None), RDP: (_results.VERMILION, '--', None),
@@ -59,7 +57,7 @@ Steps = Sequence[tuple[dp_accounting.DpEvent, int]]
 
 
 def phi(steps: Steps, delta: float) -> accounting.Bounds:
-  """This library's accountant."""
+  """Returns the bounds on epsilon of this library's accountant."""
   accountant = accounting.PhiAccountant()
   for event, count in steps:
     accountant.compose(event, count)
@@ -67,49 +65,30 @@ def phi(steps: Steps, delta: float) -> accounting.Bounds:
 
 
 def renyi(steps: Steps, delta: float) -> float:
-  """The Renyi accountant of the same pairs."""
+  """Returns epsilon by the Renyi accountant for the dominating pairs of these steps."""
   accountant = accounting.RenyiAccountant()
   for event, count in steps:
     accountant.compose(event, count)
   return accountant.get_epsilon(delta)
 
 
-def prv(random_variables: Callable[[Any], list], counts: list[int], delta: float
-        ) -> float | None:
-  """prv_accountant's upper bound; None where there is none."""
-  try:
-    # pylint: disable=import-outside-toplevel
-    import prv_accountant
-    from prv_accountant import privacy_random_variables
-  except ImportError:
-    return None
-  try:
-    accountant = prv_accountant.PRVAccountant(
-        prvs=random_variables(privacy_random_variables), max_self_compositions=counts,
-        eps_error=PRV_ERROR, delta_error=1e-3 * delta)
-    return float(accountant.compute_epsilon(delta, counts)[2])
-  except (MemoryError, RuntimeError, ValueError, AssertionError) as error:
-    print(f'prv_accountant: {type(error).__name__}: {error}')
-    return None
-
-
 def compared(steps: Steps, delta: float, by_pld: float, by_prv: float | None
              ) -> dict[str, Any]:
-  """All accounts of one composition."""
+  """Returns epsilon of one composition by all accountants."""
   bounds = phi(steps, delta)
   return {'phi_lower': bounds.lower, PHI: bounds.upper, PLD: by_pld, PRV: by_prv,
           RDP: renyi(steps, delta)}
 
 
 def figure_3a() -> list[dict[str, Any]]:
-  """Gaussians, at delta 1e-10, beside the closed form."""
+  """Returns epsilon of composed Gaussians at delta 1e-10, with the closed form."""
   rows, delta = [], 1e-10
   for sigma in (30.0, 60.0):
     event = dp_accounting.GaussianDpEvent(sigma)
     for count in range(400, 1121, 80):
       by_pld = pld.PLDAccountant().compose(event, count).get_epsilon(delta)
-      by_prv = prv(lambda kinds, sigma=sigma: [kinds.GaussianMechanism(sigma)], [count],
-                   delta)
+      by_prv = _prv.epsilon(
+          lambda kinds, sigma=sigma: [kinds.GaussianMechanism(sigma)], [count], delta)
       rows.append({'sigma': sigma, 'compositions': count, 'delta': delta,
                    'exact': gaussian_epsilon(sigma / math.sqrt(count), delta),
                    **compared([(event, count)], delta, by_pld, by_prv)})
@@ -117,7 +96,7 @@ def figure_3a() -> list[dict[str, Any]]:
 
 
 def gaussian_epsilon(sigma: float, delta: float) -> float:
-  """Balle and Wang (2018): Phi(1/2s - es) - e^e Phi(-1/2s - es) = delta."""
+  """Solves Phi(1/2s - es) - e^e Phi(-1/2s - es) = delta (Balle and Wang, 2018)."""
   def excess(epsilon: float) -> float:
     one, other = (special.log_ndtr(sign * 0.5 / sigma - epsilon * sigma)
                   for sign in (1, -1))
@@ -127,7 +106,7 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
 
 
 def figure_3b() -> list[dict[str, Any]]:
-  """Gaussians and randomised responses by turns, at delta 1e-6."""
+  """Returns epsilon of Gaussians composed with randomised responses, at delta 1e-6."""
   sigma, share, delta, rows = 5.0, 0.52, 1e-6, []
   events = (dp_accounting.GaussianDpEvent(sigma), accounting.DominatingPairDpEvent(
       accounting.DominatingPair.from_masses([share, 1 - share], [1 - share, share])))
@@ -137,7 +116,7 @@ def figure_3b() -> list[dict[str, Any]]:
   for count in (50, 150, 250, 350, 450, 550, 650, 750, 850, 950):
     parts = [loss.self_compose(count) for loss in losses]
     by_pld = parts[0].compose(parts[1]).get_epsilon_for_delta(delta)
-    by_prv = prv(lambda kinds: [
+    by_prv = _prv.epsilon(lambda kinds: [
         kinds.GaussianMechanism(sigma),
         kinds.PureDPMechanism(math.log(share / (1 - share)))], [count, count], delta)
     rows.append({'compositions': count, 'delta': delta, **compared(
@@ -146,13 +125,13 @@ def figure_3b() -> list[dict[str, Any]]:
 
 
 def figure_3c() -> list[dict[str, Any]]:
-  """Poisson subsampled Gaussians, at delta 1e-5."""
+  """Returns epsilon of composed Poisson-subsampled Gaussians at delta 1e-5."""
   sigma, prob, delta, rows = 2.0, 0.02, 1e-5, []
   event = dp_accounting.PoissonSampledDpEvent(
       prob, dp_accounting.GaussianDpEvent(sigma))
   for index, count in enumerate(range(200, 1501, 100)):
     by_pld = pld.PLDAccountant().compose(event, count).get_epsilon(delta)
-    by_prv = prv(lambda kinds: [kinds.PoissonSubsampledGaussianMechanism(
+    by_prv = _prv.epsilon(lambda kinds: [kinds.PoissonSubsampledGaussianMechanism(
         noise_multiplier=sigma, sampling_probability=prob)], [count], delta)
     rows.append({'compositions': count, 'delta': delta,
                  'published': PUBLISHED_FFT[index],
@@ -162,7 +141,7 @@ def figure_3c() -> list[dict[str, Any]]:
 
 def draw_epsilons(pyplot: Any, name: str, title: str, caption: str,
                   groups: dict[str, list], extra: dict[str, str]) -> None:
-  """Epsilon against compositions, and what each exceeds the lower bound by."""
+  """Draws epsilon against compositions, and its distance to the lower bound."""
   figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.6, 5.2))
   for place, (group, rows) in enumerate(groups.items()):
     count = [row['compositions'] for row in rows]
@@ -190,7 +169,7 @@ def draw_epsilons(pyplot: Any, name: str, title: str, caption: str,
 
 
 def response() -> tuple[accounting.DominatingPair, np.ndarray, np.ndarray]:
-  """Figure 1's randomised response, orders from 1/2 and its divergences there."""
+  """Returns Figure 1's randomised response, orders from 1/2, and its divergences."""
   truth = 1 / (1 + math.exp(-RESPONSE))
   pair = accounting.DominatingPair.from_masses(
       [truth, 1 - truth], [1 - truth, truth])
@@ -200,7 +179,7 @@ def response() -> tuple[accounting.DominatingPair, np.ndarray, np.ndarray]:
 
 
 def figure_1(pyplot: Any) -> dict[str, Any]:
-  """Randomised response and a Gaussian of the same rho, seen by Renyi divergences."""
+  """Draws randomised response, the Gaussian of its rho, and what rho implies."""
   pair, orders, divergence = response()
   rho = float(np.max(divergence / orders))
   sigma, x = 1 / math.sqrt(2 * rho), np.linspace(1e-3, 1 - 1e-3, 400)
@@ -246,12 +225,12 @@ def _delta(event: dp_accounting.DpEvent, epsilon: float) -> float:
 
 
 def _profile_of(x: np.ndarray, y: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
-  """Lemma 44: delta = max over x of 1 - y - e^epsilon x."""
+  """Returns delta = max over x of 1 - y - e^epsilon x (Lemma 44)."""
   return np.maximum(np.max(1 - y - np.exp(epsilon)[:, None] * x, axis=1), 0.0)
 
 
 def figure_4(pyplot: Any) -> dict[str, Any]:
-  """Adding and removing a record of a Poisson sample, and the pair of both."""
+  """Draws both directions of a Poisson sample, and the single pair for both."""
   sigma, prob, delta = 1.0, 0.2, 1e-5
   add, remove = noise_lib.Gaussian(sigma).dominating_pair().poisson(prob)
   both = envelope.envelope_of([add, remove])
@@ -288,7 +267,7 @@ def figure_4(pyplot: Any) -> dict[str, Any]:
 
 
 def appendix_f(pyplot: Any) -> dict[str, Any]:
-  """Trade-off functions from Renyi divergences, with and without orders below one."""
+  """Draws trade-off functions by Renyi divergences, with and without orders below 1."""
   x = np.linspace(0, 1, 201)
   figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.6, 5.0))
   found = {}
@@ -328,7 +307,7 @@ def appendix_f(pyplot: Any) -> dict[str, Any]:
 
 
 def draw_figure_3(pyplot: Any, parts: dict[str, list]) -> None:
-  """All three."""
+  """Draws Figures 3a, 3b and 3c."""
   both = {f'sigma = {sigma:g}': [row for row in parts['3a'] if row['sigma'] == sigma]
           for sigma in (30, 60)}
   draw_epsilons(
@@ -354,7 +333,7 @@ def draw_figure_3(pyplot: Any, parts: dict[str, list]) -> None:
 
 
 def show(parts: dict[str, Any]) -> None:
-  """Writes the table, from the results: the largest composition of each figure."""
+  """Writes the table from the results: the last point of each curve of Figure 3."""
   up, rows = functools.partial(_format.upper, digits=7), []
   for name, setting, row in (
       ('3a', 'Gaussian, sigma 30', [r for r in parts['3a'] if r['sigma'] == 30][-1]),
@@ -365,14 +344,15 @@ def show(parts: dict[str, Any]) -> None:
                 ['' if row[key] is None else up(row[key])
                  for key in (PLD, PRV, RDP)])
   _results.show('phi_figures', _results.markdown(
-      ['figure', 'mechanism', 'times', 'phi, lower', 'phi, upper', PLD, PRV, RDP],
-      rows))
+      ['figure', 'mechanism', 'compositions', 'phi, lower', 'phi, upper', PLD, PRV,
+       RDP], rows))
 
 
 def main() -> None:
-  """Computes and draws all, and writes results/phi_figures.json."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--quick', action='store_true')
+  """Draws all figures; writes results/phi_figures.json and the table."""
+  parser = _results.parser('phi_figures', __doc__)
+  parser.add_argument('--quick', action='store_true',
+                      help='leave out Figure 3, and write no numbers')
   quick = parser.parse_args().quick
   pyplot = _results.pyplot()
   drawn = {'figure_1': figure_1(pyplot), 'figure_4': figure_4(pyplot),
@@ -384,7 +364,7 @@ def main() -> None:
   draw_figure_3(pyplot, parts)
   _results.save('phi_figures', {**drawn, **parts})
   if all(row[PRV] is None for rows in parts.values() for row in rows):
-    print('prv_accountant: not installed, or it gave no answer; left out.')
+    print('prv_accountant is left out: it is not installed, or it failed.')
   show(parts)
 
 

@@ -1,21 +1,20 @@
-"""What the recipes of the training script reach on MNIST.
+"""Measures the accuracy of the training script's recipes on MNIST.
 
-    python -m benchmarks.recipes                   # all, an hour or two
+    python -m benchmarks.recipes                   # all recipes, an hour or two
     python -m benchmarks.recipes --recipe scattering --epsilon 2.93 --seeds 1
-    python -m benchmarks.recipes --show            # the table, of what was run
+    python -m benchmarks.recipes --show            # table of the saved runs
 
-Each run is `python -m training.mnist --recipe NAME --target-epsilon E --seed S`; what
-was run before is kept.
+Each run is `python -m training.mnist --recipe NAME --target-epsilon E --seed S`. Runs
+in results/recipes.json are not repeated.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import statistics
 from typing import Any
 
-from benchmarks import _results
+from benchmarks import _mnist, _results
 from tfcactus import _format
 from training import datasets, mnist, recipes
 
@@ -26,18 +25,16 @@ EPSILONS, SEEDS = (recipes.TARGET_EPSILON, 1.0), 3
 
 @functools.lru_cache(maxsize=1)
 def images(name: str) -> datasets.Dataset:
-  """What a recipe's model is shown."""
+  """Returns MNIST as the features on which a recipe trains."""
   args = mnist.parse(['--recipe', name, '--dataset', 'mnist'])
   return mnist.seen(args, mnist.load_data(args))
 
 
 def run(name: str, target: float, seed: int) -> dict[str, Any]:
-  """One run, from a plan to the guarantee."""
-  args = mnist.parse(['--recipe', name, '--target-epsilon', str(target), '--seed',
-                      str(seed), '--dataset', 'mnist', '--verbose', '2'])
-  data = images(name)
-  plan = mnist.make_plan(args, data.train[1].size)
-  result, guarantee = mnist.train(args, data, plan)
+  """Trains by a recipe within epsilon `target`; returns accuracy, epsilon and time."""
+  result, guarantee = _mnist.train(
+      ['--recipe', name, '--target-epsilon', str(target), '--seed', str(seed),
+       '--dataset', 'mnist', '--verbose', '2'], images(name))[1:3]
   return {'recipe': name, 'target': target, 'seed': seed,
           'accuracy': result['test_accuracy'], 'epsilon': guarantee.upper,
           'steps': result['steps'], 'seconds': result['seconds'],
@@ -45,7 +42,7 @@ def run(name: str, target: float, seed: int) -> dict[str, Any]:
 
 
 def kept() -> list[dict[str, Any]]:
-  """The runs of before, of the recipes as they are."""
+  """Returns the saved runs whose options are those of the recipes today."""
   found = _results.load('recipes', [])
   return [each for each in found if each['recipe'] in recipes.RECIPES and all(
       each['parameters'][option] == value
@@ -56,7 +53,7 @@ def kept() -> list[dict[str, Any]]:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-  """What was reached, in Markdown."""
+  """Returns a Markdown table of accuracy and time, a row per recipe and epsilon."""
   rows = []
   for name in recipes.RECIPES:
     for target in sorted({each['target'] for each in found}, reverse=True):
@@ -76,13 +73,17 @@ def table(found: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-  """Runs what was not run before, and shows it."""
-  parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.recipes', description=__doc__.splitlines()[0])
-  parser.add_argument('--recipe', choices=recipes.RECIPES, default=None)
-  parser.add_argument('--epsilon', type=float, default=None)
-  parser.add_argument('--seeds', type=int, default=SEEDS, help='how many')
-  parser.add_argument('--show', action='store_true', help='run nothing')
+  """Makes the missing runs, and writes the table."""
+  parser = _results.parser('recipes', __doc__)
+  parser.add_argument('--recipe', choices=recipes.RECIPES, default=None,
+                      help='recipe to run; default all')
+  parser.add_argument('--epsilon', type=float, default=None,
+                      help='target epsilon; default '
+                      f'{" and ".join(f"{target:g}" for target in EPSILONS)}')
+  parser.add_argument('--seeds', type=int, default=SEEDS,
+                      help='number of runs, with seeds from 1 on')
+  parser.add_argument('--show', action='store_true',
+                      help='train nothing; write the table')
   args = parser.parse_args()
   found = kept()
   for target in () if args.show else (
@@ -97,7 +98,7 @@ def main() -> None:
 
 
 def show(found: list[dict[str, Any]]) -> None:
-  """Writes the table, from the results."""
+  """Writes the table from the results."""
   _results.show('recipes', table(found))
 
 

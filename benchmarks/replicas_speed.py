@@ -1,19 +1,19 @@
-"""Speed of two replicas on one machine, and what their all-reduce costs.
+"""Measures the speed of two replicas on one machine, and the cost of their all-reduce.
 
     python -m benchmarks.replicas_speed
 
-Both train the tutorial's CNN with the same cores, in turns. Then sums of vectors as
-long as the weights of three models are timed alone. The first is latency, the last
-gives the bandwidth, from which a step of N replicas is computed,
+One device and two replicas train two models alternately, with the same cores. Then
+all-reduces of vectors are timed alone, as long as the weights of three models. The
+shortest gives the latency, the longest the bandwidth. The time of a step with N
+replicas is estimated as
 
     compute / N + latency + 8 bytes * weights * 2 (N - 1) / N / bandwidth.
 
-On one machine that is memory, not a network.
+The bandwidth measured on one machine is that of its memory, not of a network.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 
@@ -31,11 +31,11 @@ QUICK = ('--batch-size', '64', '--steps', '2', '--rounds', '1')
 
 EXAMPLES = 8192
 SIZES = (26_010, 25_000_000, 110_000_000)
-"""Weights of the tutorial's CNN, of a ResNet-50 and of BERT-base."""
+"""Number of weights of the tutorial CNN, of a ResNet-50 and of BERT-base."""
 
 
 def lstm():
-  """Rows of pixels, one after the other: a core of a device waits much of the time."""
+  """Returns an LSTM over rows of pixels, which often leaves a core idle."""
   layers = tf.keras.layers
   return tf.keras.Sequential([
       layers.Input((28, 28, 1)), layers.Reshape((28, 28)), layers.LSTM(64),
@@ -47,7 +47,7 @@ MODELS = {'the tutorial CNN': lambda: networks.build('pixels', 'relu'),
 
 
 def step_seconds(make, batch_size, steps, rounds):
-  """Seconds of a step on one device and on two replicas in each round, by name."""
+  """Returns the seconds of a step in each round, by name of the strategy."""
   rng = np.random.default_rng(0)
   x = rng.normal(size=(EXAMPLES, 28, 28, 1)).astype(np.float32)
   y = rng.integers(0, 10, EXAMPLES)
@@ -74,11 +74,11 @@ def step_seconds(make, batch_size, steps, rounds):
 
 
 def sum_seconds(size, rounds):
-  """Seconds of one sum of two vectors over two replicas, the median."""
+  """Returns the median seconds of an all-reduce of two vectors of this length."""
   strategy = strategies.opened('mirrored')
 
   def one():
-    vector = tf.ones([size], tf.float64)  # As noisy sums are.
+    vector = tf.ones([size], tf.float64)  # Noisy sums are float64 too.
     return tf.distribute.get_replica_context().all_reduce('sum', vector)[:1]
 
   def none():
@@ -98,12 +98,15 @@ def sum_seconds(size, rounds):
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--batch-size', type=int, default=1024)
-  parser.add_argument('--steps', type=int, default=8)
-  parser.add_argument('--rounds', type=int, default=9)
+  """Measures steps and all-reduces; writes the results and the tables."""
+  parser = _results.parser('replicas_speed', __doc__)
+  parser.add_argument('--batch-size', type=int, default=1024,
+                      help='number of examples in a batch of all replicas')
+  parser.add_argument('--steps', type=int, default=8, help='steps per round')
+  parser.add_argument('--rounds', type=int, default=9,
+                      help='rounds in which one device and two replicas alternate')
   args = parser.parse_args()
-  strategies.opened('mirrored')  # Before anything else of TensorFlow.
+  strategies.opened('mirrored')  # TensorFlow must not have been used before.
   steps = {name: step_seconds(make, args.batch_size, args.steps, args.rounds)
            for name, make in MODELS.items()}
   sums = {size: sum_seconds(size, 9) for size in SIZES}
@@ -117,7 +120,7 @@ def main():
 
 
 def show(found: dict) -> None:
-  """Writes the tables, from the results."""
+  """Writes the tables from the results."""
   latency, slope = found['latency'], 8 / found['bytes_per_second']
   rows = []
   for name, each in found['steps'].items():
@@ -126,11 +129,11 @@ def show(found: dict) -> None:
     rows.append([name, f'{1e3 * np.median(one):.0f}', f'{1e3 * np.median(two):.0f}',
                  f'{middle:.2f} ({low:.2f} to {high:.2f})'])
   _results.show('replicas_speed', _results.markdown(
-      [f'batches of {found["batch_size"]}', 'one device, ms a step', 'two replicas',
-       'times as long (quartiles of rounds)'], rows))
+      [f'batches of {found["batch_size"]}', 'one device, ms per step',
+       'two replicas, ms per step', 'ratio (quartiles of rounds)'], rows))
   _results.show('replicas_sums', _results.markdown(
-      ['weights', 'sum of two replicas, ms',
-       'more in a step of 8, by the line, ms'],
+      ['weights', 'all-reduce of two replicas, ms',
+       'all-reduce of 8 replicas by the formula, ms'],
       [[f'{int(size):,}', f'{1e3 * each:.1f}',
         f'{1e3 * (latency + 2 * 7 / 8 * slope * int(size)):.1f}']
        for size, each in found['sums'].items()]))

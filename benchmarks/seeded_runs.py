@@ -1,25 +1,23 @@
-"""One seeded training run, the same with every TensorFlow.
+"""Compares a seeded training run between all supported versions of TensorFlow.
 
     python tests/matrix.py --each -m benchmarks.seeded_runs --record
     python -m benchmarks.seeded_runs
 
-The first trains for 500 steps in each environment of the matrix, from the same
-weights on the same samples, and records the clipped sums of all steps and a
-digest of all noise. The second compares them with those of the primary
-environment.
+The first command trains for 500 steps in each environment of the matrix, with equal
+initial weights and samples. It records the clipped sums of all steps and a digest of
+all noise. The second command compares the records with the primary environment's.
 
-The tutorial CNN runs in float64 and in float32, and once more in float32 with
-averages instead of maxima in its pools. The kernels of two TensorFlows round
-differently, in the last digits of float32; where such a difference decides
-which entry is the maximum of a pool, a whole gradient goes another way. So the
-run with maxima parts sooner or later, and the one with averages does not. That
-this is neither Keras nor this package is shown by a control: the primary
-environment against itself, with other kernels (without oneDNN).
+The tutorial CNN is trained in float64 and in float32, and in float32 with average
+pooling in place of max pooling. Kernels of different TensorFlow versions round the last
+digits of float32 differently. If such a difference decides which entry is the maximum
+of a pool, a whole gradient takes another path. The run with max pooling therefore
+diverges at some step, and the run with average pooling does not. A control shows that
+neither Keras nor tfcactus is the cause: the primary environment against itself with
+other kernels (without oneDNN).
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import importlib.util
 import json
@@ -42,17 +40,19 @@ STEPS, EXAMPLES, BATCH, SEED = 500, 2000, 64, 7
 PRIMARY = 'py311-tf2.15'
 CONTROL = f'{PRIMARY}-other-kernels'
 TOLERANCE = 1e-5
-RUNS = {  # Type of floats, and pools.
+RUNS = {
     'float64': ('float64', 'MaxPooling2D'),
     'float32': ('float32', 'MaxPooling2D'),
     'float32_averages': ('float32', 'AveragePooling2D'),
 }
+"""Float type and class of pooling layers, by name of the run."""
+
 RECORDS = pathlib.Path(os.environ.get(
     'SEEDED_RUNS', _results.KEPT.parent.parent / 'runs' / 'seeded'))
 
 
 def data():
-  """Images with something in them to learn, from integers alone."""
+  """Returns images and labels to learn from, computed exactly from integers."""
   rng = np.random.default_rng(SEED)
   shapes = rng.integers(0, 2, (10, 7, 7))
   labels = rng.integers(0, 10, EXAMPLES)
@@ -62,7 +62,7 @@ def data():
 
 
 def start(model):
-  """Sets weights that do not depend on anybody's initialisers."""
+  """Sets initial weights that do not depend on the initializers of Keras."""
   rng = np.random.default_rng(SEED)
   model.set_weights([
       (rng.integers(-1000, 1001, w.shape) / 1000 *
@@ -71,44 +71,32 @@ def start(model):
 
 
 class Recorder:
-  """Stands before a query, and records what goes through it.
+  """Records the clipped sums and the noise that pass through a `NoiseSampler`.
 
   Attributes:
-    sums: One flat float32 vector for each step.
-    noise: Digest of all noise, in float64.
+    sums: The clipped sum of each step, as a flat vector.
+    noise: Digest of all float64 noise.
   """
 
-  def __init__(self, query):
+  def __init__(self, sampler):
     self.sums = []
     self.noise = hashlib.sha256()
-    self._release, self._draw = query.get_noised_result, query._sampler
-    query.get_noised_result = self._released
-    query._sampler = self._drawn
+    self._sample, self._noisy = sampler._sample, sampler._noisy
+    sampler._sample = self._drawn
+    sampler._noisy = self._added
 
-  def _released(self, sums, state):
-    return self._release(self._kept(sums, self._add), state)
+  def _drawn(self, *args):
+    noise = self._sample(*args)
+    self.noise.update(noise.tobytes())
+    return noise
 
-  def _drawn(self, *args, **kwargs):
-    return self._kept(self._draw(*args, **kwargs), self._hash)
-
-  def _add(self, *parts):
-    self.sums.append(np.concatenate([part.ravel() for part in parts]))
-    return np.int64(0)
-
-  def _hash(self, *parts):
-    for part in parts:
-      self.noise.update(np.ascontiguousarray(part).tobytes())
-    return np.int64(0)
-
-  def _kept(self, parts, function):
-    import tensorflow as tf
-    with tf.control_dependencies([
-        tf.numpy_function(function, list(parts), tf.int64)]):
-      return [tf.identity(part) for part in parts]
+  def _added(self, dtypes, sums, *args):
+    self.sums.append(np.concatenate([part.ravel() for part in sums]))
+    return self._noisy(dtypes, sums, *args)
 
 
 def build(pools):
-  """The tutorial CNN with pools of some class."""
+  """Returns the tutorial CNN with pooling layers of the class named `pools`."""
   import tensorflow as tf
 
   from training import networks
@@ -122,7 +110,7 @@ def build(pools):
 
 
 def train(floatx, pools):
-  """Trains; returns the model, what was recorded, and the accuracy."""
+  """Trains; returns the model, its recorder and the accuracy."""
   import tensorflow as tf
 
   import tfcactus
@@ -134,7 +122,7 @@ def train(floatx, pools):
       noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=EXAMPLES,
       sampling_prob=BATCH / EXAMPLES, steps=STEPS, delta=1e-5)
   model = private.privatize(build(pools), plan, seed=SEED)
-  recorder = Recorder(model._step._query)
+  recorder = Recorder(model._step._sampler)
   model.compile(tf.keras.optimizers.SGD(0.25, momentum=0.5),
                 tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
                 metrics=['accuracy'])
@@ -145,7 +133,7 @@ def train(floatx, pools):
 
 
 def record():
-  """Trains, and writes what happened; nothing where there is no TensorFlow."""
+  """Trains all runs, and writes their records; does nothing without TensorFlow."""
   if importlib.util.find_spec('tensorflow') is None:
     return
   import tensorflow as tf
@@ -173,7 +161,7 @@ def record():
 
 
 def parted(differences):
-  """How many steps two runs agree for, in words."""
+  """Returns the number of steps for which two runs agree, as text."""
   steps = np.flatnonzero(differences > TOLERANCE)
   if not len(steps):
     return 'all steps'
@@ -222,14 +210,13 @@ def compare():
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  """Records the runs of this environment, or compares all records."""
+  parser = _results.parser('seeded_runs', __doc__)
   parser.add_argument('--record', action='store_true',
-                      help='train here; without, compare the records')
-  args = parser.parse_args()
-  if args.record:
-    import importlib.util
-    if importlib.util.find_spec('tensorflow'):
-      record()
+                      help='train and record in this environment; without this option '
+                      'all records are compared')
+  if parser.parse_args().record:
+    record()
   else:
     compare()
 

@@ -1,15 +1,15 @@
-"""The structured solver against cvxpy and Clarabel, and its cost in n and m.
+"""Measures the time of the structured solver for designs, and of Clarabel by cvxpy.
 
     python -m benchmarks.solver_speed [--largest 80]
 
-Both solve the same program (20) at budget .25 with all shifts, in one process;
-Clarabel at n=80 takes minutes. Times are of a busy machine: read the ratios, best
-of processor time, with OMP_NUM_THREADS=1.
+Both solve program (20) of paper 000 at variance .25 with all shifts, in one process;
+Clarabel takes minutes for 80 cells per unit. The structured solver alone is also timed
+at the resolutions of the papers, and by dimension. Run it with OMP_NUM_THREADS=1, and
+compare ratios of CPU times, since wall times depend on the machine's other load.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 import dataclasses
 import time
@@ -21,18 +21,19 @@ from benchmarks import _results
 from tfcactus import design
 from tfcactus.design.solvers import conic
 
-LONG = 'its peer is slow, and fails, where designs are large'
+LONG = 'Clarabel is slow, and fails for large designs'
 QUICK = ('--largest', '20', '--dims', '1', '10')
 
 BUDGET, UNITS, LOG_RATIO = 0.25, 8, 200 * np.log(0.9)
-"""The grid reaches eight units; r = .9 at n = 200."""
+"""Variance, half-width of the grid in units of sensitivity, and log tail ratio per
+unit: a ratio of .9 per cell at 200 cells per unit."""
 
 DIMS = (1, 2, 10, 50, 100, 1000, 26_010, 100_000, 1_000_000)
-"""Where the cost in the dimension is measured."""
+"""Dimensions in which isotropic designs are timed."""
 
 
 def timed(request, repeats: int = 1) -> dict:
-  """Solves a request; the least wall and processor time of several."""
+  """Solves a request several times; returns the least wall and CPU time."""
   seconds, processor, told = [], [], {}
   for _ in range(repeats):
     begun = time.perf_counter(), time.process_time()
@@ -46,20 +47,20 @@ def timed(request, repeats: int = 1) -> dict:
 
 
 def cactus(bins: int, **changes) -> design.Cactus:
-  """Program (20) at a resolution, with the paper's tail."""
+  """Returns program (20) with `bins` cells per unit and the paper's tail."""
   return design.Cactus(BUDGET, bins=bins, cells=UNITS * bins,
                        tail_ratio=float(np.exp(LOG_RATIO / bins)), **changes)
 
 
 def against_clarabel(bins: int) -> dict:
-  """Both solvers on one program."""
+  """Times both solvers on program (20) with `bins` cells per unit."""
   conic.MAX_EDGES = 10**6
   own = timed(cactus(bins), 5)
   begun = time.perf_counter(), time.process_time()
   try:
     other = timed(dataclasses.replace(cactus(bins), solver='cvxpy'))
   except design.SolverError as error:
-    # Timed all the same: it ran, and what it found could not be certified.
+    # It ran to the end; only its solution could not be certified.
     other = {'seconds': time.perf_counter() - begun[0],
              'cpu_seconds': time.process_time() - begun[1], 'error': str(error)}
   return {'n': bins, 'own': own, 'clarabel': other,
@@ -68,7 +69,7 @@ def against_clarabel(bins: int) -> dict:
 
 
 def alone(dims: Sequence[int]) -> Iterator[dict]:
-  """The structured solver by itself, at the papers' resolutions and beyond."""
+  """Times the structured solver at the resolutions of the papers and by dimension."""
   fine: dict[str, Any] = {'bins': 200, 'cells': 1600, 'tail_ratio': 0.9}
   ball: dict[str, Any] = {'bins': 400, 'cells': 1200}
   requests = {
@@ -90,10 +91,12 @@ def alone(dims: Sequence[int]) -> Iterator[dict]:
 
 
 def main() -> None:
-  """Runs both parts and writes results/solver_speed.json."""
-  parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument('--largest', type=int, default=80)
-  parser.add_argument('--dims', type=int, nargs='*', default=DIMS)
+  """Measures both parts, writes results/solver_speed.json and prints a table."""
+  parser = _results.parser('solver_speed', __doc__)
+  parser.add_argument('--largest', type=int, default=80,
+                      help='largest number of cells per unit for Clarabel: 20, 40, 80')
+  parser.add_argument('--dims', type=int, nargs='*', default=DIMS,
+                      help='dimensions of the isotropic designs')
   args = parser.parse_args()
   result: dict[str, list] = {'against_clarabel': [], 'alone': []}
   for bins in (20, 40, 80):

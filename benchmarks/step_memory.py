@@ -1,26 +1,23 @@
-"""Memory that physical batches take, beside what their size was chosen by.
+"""Measures memory per example of a physical batch, against the estimate of tfcactus.
 
     python -m benchmarks.step_memory
 
-Each model takes steps in processes of their own, by the physical batch that is chosen
-for a draw of 256 examples and by a quarter of it. The difference of the most memory
-that they ever held, divided by that of their rows, is what a row takes; what they hold
-without any row is no matter of rows.
+tfcactus chooses the size of physical batches from an estimate of the memory per
+example. Each model is trained in two child processes, on samples of 256 examples: with
+the chosen physical batch size, and with a quarter of it. The memory per example is the
+difference of their peak memories divided by the difference of the sizes, so that memory
+which does not depend on the size cancels.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import resource
-import subprocess
-import sys
 import time
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-from benchmarks import _results  # noqa: E402
+from benchmarks import _processes, _results  # noqa: E402
 
 MODELS = ('CNN of the MNIST tutorial', 'VGG-like, dropout',
           'ResNet-20, GroupNormalization', 'WRN-16-4', 'DenseNet-like',
@@ -32,7 +29,10 @@ QUICK = ('--only', 'CNN of the MNIST tutorial')
 
 
 def run(name, rows):
-  """What steps of a model take, in this process; its own rows where none are given."""
+  """Trains a model in this process; returns memory and CPU time.
+
+  `rows` is the physical batch size; None for the one that tfcactus chooses.
+  """
   import tensorflow as tf
 
   from tests.keras import zoo
@@ -63,23 +63,15 @@ def run(name, rows):
       'rows': model.physical_batch_size,
       'counted': 4 / 2**20 * physical_batch.numbers_per_example(
           case.model, layer_routes.routes(case.model)),
-      'most': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+      'most': _processes.peak_megabytes(),
       'ms_an_example': 1e3 * min(seconds[1:]) / DRAW}
 
 
-def measured(name, rows=None):
-  """What a process of its own says of a model."""
-  command = [sys.executable, '-m', 'benchmarks.step_memory', '--serve', name]
-  out = subprocess.run(command + ([] if rows is None else ['--rows', str(rows)]),
-                       check=True, capture_output=True, text=True).stdout
-  return json.loads(out.splitlines()[-1])
-
-
 def show(found):
-  """Writes the table, from the results."""
+  """Writes the table from the results."""
   _results.show('step_memory', _results.markdown(
-      ['model', 'rows at once', 'MB a row, counted', 'measured', 'MB at most',
-       'CPU ms an example', 'by a quarter of the rows'],
+      ['model', 'physical batch size', 'MB per example, estimated', 'measured',
+       'peak MB', 'CPU ms per example', 'with a quarter of the size'],
       [[name, str(whole['rows']), f'{whole["counted"]:.2f}',
         f'{each["megabytes_a_row"]:.2f}', f'{whole["most"]:,.0f}',
         f'{whole["ms_an_example"]:.2f}', f'{each["quarter"]["ms_an_example"]:.2f}']
@@ -87,19 +79,23 @@ def show(found):
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--serve', help='one model, in this process alone')
-  parser.add_argument('--rows', type=int, default=None)
+  """Measures the models; writes the results and the table."""
+  parser = _results.parser('step_memory', __doc__)
+  parser.add_argument('--serve', metavar='MODEL',
+                      help='train one model in this process, and print JSON')
+  parser.add_argument('--rows', type=int, default=None,
+                      help='physical batch size with --serve; default as chosen')
   parser.add_argument('--only', nargs='*', choices=MODELS,
-                      help='models to measure, without writing anything')
+                      help='models to measure, without writing results')
   args = parser.parse_args()
   if args.serve:
     print(json.dumps(run(args.serve, args.rows)))
     return
   found = {}
   for name in args.only or MODELS:
-    whole = measured(name)
-    part = measured(name, max(1, whole['rows'] // 4))
+    whole = _processes.measure('step_memory', '--serve', name)
+    part = _processes.measure(
+        'step_memory', '--serve', name, '--rows', str(max(1, whole['rows'] // 4)))
     found[name] = {
         'chosen': whole, 'quarter': part,
         'megabytes_a_row': (whole['most'] - part['most']) / (

@@ -1,15 +1,13 @@
-"""An epoch of random allocation over TFRecords that do not fit into memory.
+"""Measures time and memory of private training on data that do not fit into memory.
 
     python -m benchmarks.streaming --gigabytes 20 --directory /somewhere
 
-Writes synthetic images to TFRecord files, trains on them for an epoch with Poisson or
-allocated batches, and reports the time, the largest memory of the process and the
-account. The files are deleted afterwards.
+Writes synthetic images to TFRecord files, trains on them for an epoch with random
+allocation, and saves time, peak memory and epsilon. The files are deleted at the end.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import pathlib
 import resource
@@ -33,7 +31,7 @@ BATCH = 100
 
 
 def write(directory: pathlib.Path, gigabytes: float) -> list:
-  """Writes labelled images, noise and a brightness that tells the label."""
+  """Writes labelled images of noise, whose brightness depends on the label."""
   rng = np.random.default_rng(0)
   noise = rng.integers(0, 100, (64, SIDE, SIDE, 3), dtype=np.uint8)
   count = int(gigabytes * 1e9 / noise[0].size)
@@ -48,19 +46,14 @@ def write(directory: pathlib.Path, gigabytes: float) -> list:
 
 
 def parse(record):
-  """A label and an image."""
+  """Returns the image and the label of a record."""
   data = tf.io.decode_raw(record, tf.uint8)
   data = tf.ensure_shape(data, (1 + SIDE * SIDE * 3,))
   return tf.reshape(data[1:], (SIDE, SIDE, 3)), tf.cast(data[0], tf.int64)
 
 
-def peak() -> float:
-  """The largest memory that the process has had, in gigabytes."""
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-
-
 def train(examples: private.TFRecordExamples) -> dict:
-  """Trains for an epoch."""
+  """Trains for an epoch; returns time, accuracy, and the guarantee."""
   layers = tf.keras.layers
   plan = tfcactus.PrivacyPlan.for_training(
       batch_size=BATCH, epochs=1, num_examples=examples.num_examples, delta=1e-6,
@@ -93,10 +86,12 @@ def train(examples: private.TFRecordExamples) -> dict:
 
 
 def main() -> None:
-  """Writes, trains, reports."""
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--gigabytes', type=float, default=20.0)
-  parser.add_argument('--directory', default='runs/streaming')
+  """Writes the data, trains, and writes the results and the table."""
+  parser = _results.parser('streaming', __doc__)
+  parser.add_argument('--gigabytes', type=float, default=20.0,
+                      help='size of the images')
+  parser.add_argument('--directory', default='runs/streaming',
+                      help='folder of the files, which must not exist')
   args = parser.parse_args()
   directory = pathlib.Path(args.directory)
   directory.mkdir(parents=True)
@@ -107,7 +102,8 @@ def main() -> None:
     examples = private.TFRecordExamples(files, parse)
     found = {'gigabytes': size / 1e9, 'num_examples': examples.num_examples,
              'seconds_to_find_records': time.time() - start, **train(examples),
-             'peak_gigabytes': peak()}
+             'peak_gigabytes': resource.getrusage(
+                 resource.RUSAGE_SELF).ru_maxrss / 1e6}
   finally:
     shutil.rmtree(directory)
   _results.save('streaming', found)
@@ -115,10 +111,10 @@ def main() -> None:
 
 
 def show(found: dict) -> None:
-  """Writes the table, from the results."""
+  """Writes the table from the results."""
   _results.show('streaming', _results.markdown(
       ['GB on disk', 'examples', 'steps', 'minutes', 'peak memory, GB',
-       'each used once', 'epsilon at 1e-6'],
+       'each example used once', 'epsilon at delta 1e-6'],
       [[f'{found["gigabytes"]:.1f}', f'{found["num_examples"]:,}',
         str(found['steps']), f'{found["seconds"] / 60:.1f}',
         f'{found["peak_gigabytes"]:.2f}', 'yes' if found['each_used_once'] else 'no',

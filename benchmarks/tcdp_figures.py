@@ -1,11 +1,12 @@
-"""Figures 1 and 2 of paper 002, and its lower bounds beside its upper ones.
+"""Redraws Figures 1 and 2 of paper 002, and draws its lower and upper bounds.
 
     python -m benchmarks.tcdp_figures
 
 Paper 002 is "Composable and Versatile Privacy via Truncated CDP" (Bun, Dwork, Rothblum
-and Steinke, STOC 2018). Its Figure 1 is called a caricature there: what tail of the
-privacy loss each definition permits. Here the bounds are drawn as they are, with
-mechanisms that keep them. Writes results/tcdp_figures.json and three pictures.
+and Steinke, STOC 2018). Its Figure 1 sketches the tail of the privacy loss that each
+definition permits, and calls itself a caricature. Here the exact bounds are drawn, and
+tails of mechanisms that satisfy them. Writes results/tcdp_figures.json and three
+pictures.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from tfcactus.papers import loss_tails, packing
 QUICK = ()
 
 EPSILON = 0.5
-"""Of Figure 1: pure DP at it and what is comparable in other definitions."""
+"""Epsilon of pure DP in Figure 1; the other definitions have comparable parameters."""
 RHO, OMEGA, FAILURE = 0.5 * EPSILON**2, 6.0, 1e-6
 LOSSES = np.linspace(0, 6, 601)
 
 BOUNDS_RHO, BOUNDS_OMEGA = 1e-4, 80.0
-"""Of the third picture; omega is above 1 / sqrt(2 rho), where Corollary 18 holds."""
+"""Parameters of the third picture. Corollary 18 needs omega >= 1 / sqrt(2 rho)."""
 DOMAINS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Powers of ten: sizes of domains."""
+"""Numbers of bins in the third picture, as powers of ten."""
 TABLE_POWERS = (2, 8, 32, 128, 256)
 BENDS = tuple(np.geomspace(320, 1600, 12))
-"""Bends that are tried."""
+"""Bends that are tried for sinh-normal noise."""
 
 
 def definitions() -> dict[str, np.ndarray]:
-  """Bounds on P(Z > loss) by each definition, at comparable parameters."""
+  """Returns the bound on P(Z > loss) of each definition."""
   guarantee = truncated_cdp.TCDP(RHO, OMEGA)
   return {
       'pure DP': loss_tails.pure_dp(EPSILON, LOSSES),
@@ -51,7 +52,7 @@ def definitions() -> dict[str, np.ndarray]:
 
 
 def mechanisms() -> dict[str, np.ndarray]:
-  """P(Z > loss) of mechanisms that keep one of the definitions."""
+  """Returns P(Z > loss) of mechanisms that satisfy one of the definitions."""
   gaussian = special.ndtr(-(LOSSES - RHO) / math.sqrt(2 * RHO))
   noise = _sinh_normal()
   pair = noise.dominating_pair().lower
@@ -62,7 +63,10 @@ def mechanisms() -> dict[str, np.ndarray]:
 
 
 def _sinh_normal() -> noise_lib.SinhNormal:
-  """The least bend for which the Gaussian's rho holds, by a tenth more, up to omega."""
+  """Returns noise of the least bend that is (`RHO`, `OMEGA`)-tCDP.
+
+  Its sigma^2 is 1.1 times that of the Gaussian with `RHO`.
+  """
   sigma = 1 / math.sqrt(2 * RHO)
   for bend in np.linspace(1, 12, 111) * sigma:
     noise = noise_lib.SinhNormal(sigma * math.sqrt(1.1), float(bend))
@@ -84,7 +88,7 @@ STYLES = {
 
 
 def draw_figure_1(pyplot: Any, bounds: dict, laws: dict) -> None:
-  """Tails of the loss."""
+  """Draws tails of the privacy loss: bounds and mechanisms."""
   figure, axis = pyplot.subplots(figsize=(9.6, 5.8))
   for name, (color, style, label) in STYLES.items():
     with np.errstate(divide='ignore'):
@@ -108,7 +112,7 @@ def draw_figure_1(pyplot: Any, bounds: dict, laws: dict) -> None:
 
 
 def draw_figure_2(pyplot: Any) -> dict[str, list[float]]:
-  """Densities of a normal law of variance two and of its arsinh."""
+  """Draws the densities of a normal variable of variance two and of its arsinh."""
   z = np.linspace(-6, 6, 1201)
   normal = noise_lib.Gaussian(math.sqrt(2)).log_density_at(z)
   bent = noise_lib.SinhNormal(math.sqrt(2), 1.0).log_density_at(z)
@@ -134,10 +138,10 @@ def draw_figure_2(pyplot: Any) -> dict[str, list[float]]:
 
 
 def least_sinh_normal(bend: float) -> noise_lib.SinhNormal | None:
-  """The least noise with that bend which keeps the third picture's guarantee, or None.
+  """Returns the least noise with this bend for the third picture's guarantee, or None.
 
-  A replaced record changes two counts by one, which costs what a change of two in one
-  count does.
+  A replaced record changes two counts by one each. This costs as much as a change of
+  one count by two.
   """
   def excess(sigma: float) -> float:
     noise = noise_lib.SinhNormal(sigma, bend)
@@ -149,13 +153,13 @@ def least_sinh_normal(bend: float) -> noise_lib.SinhNormal | None:
 
   if excess(bend) > 0:
     return None
-  low = 2 / math.sqrt(2 * BOUNDS_RHO)  # The Gaussian's, which sinh-normal exceeds.
+  low = 2 / math.sqrt(2 * BOUNDS_RHO)  # The Gaussian's sigma, a lower bound.
   sigma = optimize.brentq(excess, 0.99 * low, bend, xtol=1e-3)
   return noise_lib.SinhNormal(min(sigma + 2e-3, bend), bend)
 
 
 def histograms() -> list[dict[str, float]]:
-  """Records needed for a histogram, from below and from above."""
+  """Returns lower and upper bounds on the number of records for a histogram."""
   guarantee = truncated_cdp.TCDP(BOUNDS_RHO, BOUNDS_OMEGA)
   zcdp = truncated_cdp.TCDP(BOUNDS_RHO)
   # A replaced record moves two counts by one: sqrt(2) in all.
@@ -185,7 +189,7 @@ HISTOGRAM_LINES = (
 
 
 def draw_histograms(pyplot: Any, rows: list) -> None:
-  """Lower bounds beside upper ones."""
+  """Draws lower and upper bounds on the number of records, against bins."""
   figure, axis = pyplot.subplots(figsize=(9.6, 5.6))
   for key, label, color, style in HISTOGRAM_LINES:
     axis.plot([row['power'] for row in rows], [row[key] for row in rows], style,
@@ -206,7 +210,7 @@ def draw_histograms(pyplot: Any, rows: list) -> None:
 
 
 def show(found: dict[str, Any]) -> None:
-  """Writes the table, from the results."""
+  """Writes the table from the results."""
   _results.show('tcdp_figures', _results.markdown(
       ['bins', 'needed: Corollary 27', '`fewest_records`', 'enough: sinh-normal noise',
        'Corollary 18', 'zCDP: needed', 'enough: Gaussian'],
@@ -217,7 +221,8 @@ def show(found: dict[str, Any]) -> None:
 
 
 def main() -> None:
-  """Draws all and writes results/tcdp_figures.json."""
+  """Draws all figures; writes results/tcdp_figures.json and the table."""
+  _results.parser('tcdp_figures', __doc__).parse_args()
   pyplot = _results.pyplot()
   bounds, laws, rows = definitions(), mechanisms(), histograms()
   draw_figure_1(pyplot, bounds, laws)

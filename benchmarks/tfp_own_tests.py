@@ -1,12 +1,13 @@
-"""TensorFlow Privacy's own tests, run against tfcactus with only imports changed.
+"""Counts how many of TensorFlow Privacy's own tests tfcactus passes.
 
-Run `python -m benchmarks.tfp_own_tests` where TensorFlow Privacy is installed, with its
-tests (TensorFlow up to 2.15); or give the folder that holds them.
+    python -m benchmarks.tfp_own_tests [--tests FOLDER]
+
+Only the imports of the tests are changed. Needs an environment with TensorFlow Privacy
+and its tests (TensorFlow up to 2.15), or the folder that holds the tests.
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
 import importlib.util
 import json
@@ -26,29 +27,30 @@ _OURS = {
     'dp_keras_model': 'tfcactus import keras',
     'gaussian_query': 'tfcactus import keras',
 }
-"""What is imported in place of each module of theirs."""
+"""Import that replaces each imported module of TensorFlow Privacy."""
 
 _TESTS = (
     'optimizers/dp_optimizer_keras_test.py',
     'dp_query/gaussian_query_test.py',
     'keras_models/dp_keras_model_test.py')
 
-_DP_FTRL = 'DP-FTRL: no optimizer here draws correlated noise, `privatize` does'
+_DP_FTRL = ('DP-FTRL: optimizers of tfcactus draw no correlated noise; `privatize` '
+            'does')
 
 _REASONS = (
     ('DPFTRL', _DP_FTRL), ('DPTreeAggregation', _DP_FTRL),
-    ('get_gradients', 'Estimators, which TensorFlow 2.16 removed: get_gradients has '
-     'no tape, and says so'),
-    ('Expected gradients from minimize', 'the same refusal by ValueError, where theirs '
-     'is an AssertionError'),
-    ('UnconnectedGradientsAsNoneFails', 'an error is asked for where gradients are '
-     'unconnected; they are zero here'),
-    ('without regularizers and add_loss', 'drop-in optimizers take neither '
-     'regularizers nor add_loss, in words; `privatize` does'),
-    ('SparseSoftmaxCrossEntropyWithLogits', 'labels 0 and 1 for one logit: the error '
-     'of TensorFlow, where theirs trains on NaN'),
+    ('get_gradients', 'Estimators, which TensorFlow 2.16 removed: `get_gradients` '
+     'raises an error, since it has no tape'),
+    ('Expected gradients from minimize', 'tfcactus raises ValueError where TensorFlow '
+     'Privacy raises AssertionError'),
+    ('UnconnectedGradientsAsNoneFails', 'the test expects an error for unconnected '
+     'gradients; tfcactus takes them as zero'),
+    ('without regularizers and add_loss', 'drop-in optimizers refuse regularizers and '
+     '`add_loss` with a message; `privatize` accepts them'),
+    ('SparseSoftmaxCrossEntropyWithLogits', 'labels 0 and 1 for one logit: tfcactus '
+     'passes on the error of TensorFlow, where TensorFlow Privacy trains on NaN'),
 )
-"""What is found in a test's class, name or failure, and why it must not pass."""
+"""Text in a test's class, name or failure, and the reason why the test fails."""
 
 _REPORT = '''
 import json, sys, unittest
@@ -76,7 +78,7 @@ app.run(main)
 
 
 def ported(text: str) -> str:
-  """The text of a test with its imports changed, and nothing else."""
+  """Returns the source of a test with only its imports changed."""
   for module, ours in _OURS.items():
     text = re.sub(rf'^from tensorflow_privacy\S* import {module}$',
                   f'from {ours} as {module}', text, flags=re.M)
@@ -84,7 +86,7 @@ def ported(text: str) -> str:
 
 
 def run(path: pathlib.Path) -> list[tuple[str, str, str]]:
-  """(name, 'pass' or 'fail' or 'skip', failure) of each test of a file."""
+  """Runs a test file; returns (name, 'pass', 'fail' or 'skip', failure) per test."""
   with tempfile.TemporaryDirectory() as folder:
     (pathlib.Path(folder) / 'ported_test.py').write_text(
         ported(path.read_text(encoding='utf-8')), encoding='utf-8')
@@ -100,7 +102,7 @@ def run(path: pathlib.Path) -> list[tuple[str, str, str]]:
 
 
 def reason(name: str, failure: str) -> str:
-  """Why a test must not pass, or its last line where nobody knows."""
+  """Returns why a test fails, or the last line of an unknown failure."""
   for word, why in _REASONS:
     if word in name or word in failure:
       return why
@@ -108,25 +110,33 @@ def reason(name: str, failure: str) -> str:
 
 
 def main() -> None:
-  """Runs all, and writes the table."""
-  parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument('--tests', help='folder tensorflow_privacy/privacy', default=None)
+  """Runs all tests; writes the results and the table."""
+  parser = _results.parser('tfp_own_tests', __doc__)
+  parser.add_argument('--tests', default=None, metavar='FOLDER',
+                      help='the folder tensorflow_privacy/privacy; default that of the '
+                      'installed package')
   folder = parser.parse_args().tests
   if folder is None:
     spec: Any = importlib.util.find_spec('tensorflow_privacy')
     folder = str(pathlib.Path(spec.origin).parent / 'privacy')
-  rows, saved = [], {}
+  saved = {}
   for test in _TESTS:
     found = [each for each in run(pathlib.Path(folder) / test) if each[1] != 'skip']
-    passed = sum(how == 'pass' for _, how, _ in found)
     why: dict[str, int] = collections.Counter(
         reason(name, failure) for name, how, failure in found if how == 'fail')
-    rows.append([f'`{pathlib.Path(test).stem}`', str(len(found)), str(passed),
-                 '; '.join(f'{count}: {words}' for words, count in why.items()) or '-'])
-    saved[test] = {'tests': len(found), 'passed': passed, 'others': dict(why)}
+    saved[test] = {'tests': len(found), 'others': dict(why),
+                   'passed': sum(how == 'pass' for _, how, _ in found)}
   _results.save('tfp_own_tests', saved)
+  show(saved)
+
+
+def show(found: dict) -> None:
+  """Writes the table from the results."""
   _results.show('tfp_own_tests', _results.markdown(
-      ['test', 'cases', 'pass', 'the others, and why'], rows))
+      ['test file', 'tests', 'passed', 'failed, and why'],
+      [[f'`{pathlib.Path(test).stem}`', str(each['tests']), str(each['passed']),
+        '; '.join(f'{count}: {words}' for words, count in each['others'].items()) or
+        '-'] for test, each in found.items()]))
 
 
 if __name__ == '__main__':

@@ -1,11 +1,11 @@
-"""Speed and memory of private training against its peers, in one run.
+"""Measures speed and memory of private training: tfcactus, its peers, plain Keras.
 
     python -m benchmarks.training_speed
 
-Each contender trains the tutorial CNN at an (expected) batch of 250 in a process
-of its own, all alternating on the same machine; the best of the rounds counts.
-Opacus takes part in each of its modes, where it is installed; as it needs
-another NumPy than TensorFlow, it may be in another environment:
+Each contender trains the tutorial CNN at an (expected) batch size of 250 in a child
+process. The processes alternate on one machine; the result is the best of the rounds.
+Opacus takes part with each way to per-example gradients, if it is installed. It may be
+in another environment, since it needs another NumPy than TensorFlow:
 
     python -m benchmarks.training_speed --opacus-python VENV/bin/python
 """
@@ -17,14 +17,12 @@ import importlib
 import importlib.util
 import json
 import os
-import resource
-import subprocess
 import sys
 import time
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-from benchmarks import _opacus_speed, _results  # noqa: E402
+from benchmarks import _opacus_speed, _processes, _results  # noqa: E402
 
 QUICK = ('--rounds', '1', '--only', 'plain', 'tfcactus')
 
@@ -40,10 +38,11 @@ CONTENDERS = {
 }
 STEPS = {'tfp_sgd': 2, 'tfp_sequential': 20, 'vectorized': 20,
          **{f'opacus_{mode}': 20 for mode in _opacus_speed.MODES}}
+"""Number of steps in a round of slow contenders; the others make 60."""
 
 
 def data():
-  """Random images and labels: speed does not depend on what they show."""
+  """Returns random images and labels, which are as fast to train on as real ones."""
   import numpy as np
   rng = np.random.default_rng(0)
   return (rng.random((EXAMPLES, 28, 28, 1), dtype=np.float32),
@@ -51,7 +50,7 @@ def data():
 
 
 def keras_contender(name):
-  """Returns a function: steps -> trains so many."""
+  """Returns a function that trains a Keras contender for a given number of steps."""
   import tensorflow as tf
 
   from training import networks
@@ -82,14 +81,14 @@ def keras_contender(name):
     from tensorflow_privacy.privacy.keras_models import dp_keras_model
     model = dp_keras_model.DPSequential(
         l2_norm_clip=1.5, noise_multiplier=1.3, layers=model.layers)
-    # Without XLA, which makes it slower on a CPU.
+    # XLA would make it slower on a CPU.
     model.compile('sgd', apart, metrics=['accuracy'], jit_compile=False)
   return lambda steps: model.fit(
       x[:steps * BATCH], y[:steps * BATCH], batch_size=BATCH, verbose=0)
 
 
 def serve(name):
-  """A contender's process: trains on each line of input, reports a line."""
+  """Trains for the number of steps on each input line; prints time and memory."""
   library, _, mode = name.partition('_')
   train = (_opacus_speed.contender(*data(), batch=BATCH, mode=mode)
            if library == 'opacus' else keras_contender(name))
@@ -99,54 +98,48 @@ def serve(name):
     start = time.perf_counter()
     train(steps)
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({'seconds': seconds, 'steps': steps, 'peak_mb': peak}),
-          flush=True)
-
-
-def start(name, opacus_python):
-  """Starts a contender's process."""
-  python = opacus_python if name.startswith('opacus') else sys.executable
-  return subprocess.Popen(
-      [python, '-m', 'benchmarks.training_speed', '--serve', name],
-      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    print(json.dumps({'seconds': seconds, 'steps': steps,
+                      'peak_mb': _processes.peak_megabytes()}), flush=True)
 
 
 def measure(names, rounds, opacus_python):
   """Alternates the contenders; returns examples per second and peak memory."""
+
+  def start(name):
+    return _processes.Worker('training_speed', name, (
+        opacus_python if name.startswith('opacus') else sys.executable))
+
   found = {name: {'examples_per_second': 0.0} for name in names}
-  workers = {name: start(name, opacus_python)
-             for name in names if name != 'tfp_sgd'}
+  workers = {name: start(name) for name in names if name != 'tfp_sgd'}
   for number in range(rounds):
     for name in names:
       if name == 'tfp_sgd':
+        # It takes minutes and gigabytes: it runs in one round, and then ends.
         if number:
-          continue  # Gigabytes of memory and minutes: once, and not beside.
-        workers[name] = start(name, opacus_python)
-      worker = workers[name]
-      worker.stdin.write(f'{STEPS.get(name, 60)}\n')
-      worker.stdin.flush()
-      result = json.loads(worker.stdout.readline())
+          continue
+        workers[name] = start(name)
+      result = workers[name].ask(STEPS.get(name, 60))
       speed = result['steps'] * BATCH / result['seconds']
       best = found[name]
       best['examples_per_second'] = max(best['examples_per_second'], speed)
       best['peak_mb'] = result['peak_mb']
       if name == 'tfp_sgd':
-        worker.communicate()
+        workers[name].close()
   for worker in workers.values():
-    if worker.poll() is None:
-      worker.communicate()
+    worker.close()
   return found
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  """Measures the contenders; writes the results and the table."""
+  parser = _results.parser('training_speed', __doc__)
   parser.add_argument('--serve', help=argparse.SUPPRESS)
-  parser.add_argument('--rounds', type=int, default=8)
+  parser.add_argument('--rounds', type=int, default=8,
+                      help='rounds in which the contenders alternate')
   parser.add_argument('--only', nargs='*', choices=CONTENDERS,
-                      help='contenders to compare, without writing anything')
-  parser.add_argument('--opacus-python', default=sys.executable,
-                      help='of an environment with torch and opacus')
+                      help='contenders to compare, without writing results')
+  parser.add_argument('--opacus-python', default=sys.executable, metavar='PYTHON',
+                      help='Python interpreter of an environment with torch and opacus')
   args = parser.parse_args()
   if args.serve:
     serve(args.serve)
@@ -171,7 +164,7 @@ def main():
 
 
 def show(found: dict) -> None:
-  """Writes the table, from the results."""
+  """Writes the table from the results."""
   _results.show('training_speed', _results.markdown(
       ['training', 'examples/s', 'slowdown', 'peak memory above plain'],
       [[CONTENDERS[name], f'{r["examples_per_second"]:,.0f}',

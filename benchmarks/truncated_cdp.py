@@ -1,11 +1,12 @@
-"""Exact accounting against truncated CDP's printed constants, and Theorem 25.
+"""Measures how far the printed bounds of paper 002 are from exact accounting.
 
     python -m benchmarks.truncated_cdp
 
-Writes results/truncated_cdp.json: what sinh-normal noise costs exactly, by its
-Renyi divergences and by Theorem 17; the constant of Theorem 12 on subsampled
-Gaussians; and the rank error of private medians by binary search and by the
-recursion of Theorem 25 at equal exact epsilon.
+Paper 002 is "Composable and Versatile Privacy via Truncated CDP". Writes
+results/truncated_cdp.json with epsilon of sinh-normal noise, exactly, by its Renyi
+divergences and by Theorem 17; the constant of Theorem 12 for subsampled Gaussians; and
+rank errors of private medians by binary search and by the recursion of Theorem 25, at
+equal exact epsilon.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ RUNS = 2000
 
 
 def sinh_normal_costs() -> list[dict]:
-  """The table of section 4: exact, Renyi and printed."""
+  """Returns epsilon of sinh-normal noise: exact, by Renyi and by Theorem 17."""
   rows = []
   for rho, bend in CASES:
     noise = noise_lib.SinhNormal(1 / math.sqrt(2 * rho), bend)
@@ -49,7 +50,7 @@ def sinh_normal_costs() -> list[dict]:
 
 
 def theorem_12_constants() -> list[dict]:
-  """sup D_a / (s^2 rho a) of subsampled Gaussians, where the theorem has 13."""
+  """Returns sup D_a / (s^2 rho a) of subsampled Gaussians; the theorem has 13."""
   rows = []
   for rho, s in ((0.01, 1e-3), (0.05, 1e-3), (0.001, 0.01), (0.01, 0.01)):
     claim = truncated_cdp.TCDP(rho).subsample(s)
@@ -63,7 +64,7 @@ def theorem_12_constants() -> list[dict]:
 
 
 def medians() -> list[dict]:
-  """Rank errors at epsilon 1, delta 1e-6, planned and measured."""
+  """Returns planned and measured rank errors of medians at epsilon 1, delta 1e-6."""
   rows = []
   for size in DOMAINS:
     for method in interior.METHODS:
@@ -90,7 +91,8 @@ def medians() -> list[dict]:
 
 
 def main() -> None:
-  """Computes all and fills the tables of README.md."""
+  """Measures all parts; writes the results and the tables."""
+  _results.parser('truncated_cdp', __doc__).parse_args()
   costs, constants, rows = (
       sinh_normal_costs(), theorem_12_constants(), medians())
   _results.save('truncated_cdp', {
@@ -101,14 +103,14 @@ def main() -> None:
 
 
 def show(found: dict) -> None:
-  """Writes the tables, from the results."""
+  """Writes the tables from the results."""
   _results.show('sinh_normal', _results.markdown(
-      ['sigma', 'bend', 'exact', 'by Renyi', 'by Theorem 17'],
+      ['sigma', 'bend', 'epsilon, exact', 'by Renyi divergences', 'by Theorem 17'],
       [[f'{1 / math.sqrt(2 * row["rho"]):.4g}', f'{row["bend"]:.4g}'] + [
           _format.upper(row[kind + "_1e-05"], 5) for kind in (
               'exact', 'renyi', 'theorem_17')] for row in found['sinh_normal']]))
   _results.show('medians', _results.markdown(
-      ['values', 'method', 'questions', 'rank error', 'exceeded (of 0.05)'],
+      ['values', 'method', 'queries', 'rank error', 'share above (at most 0.05)'],
       [[f'2^{row["size"].bit_length() - 1}', row['method'],
         str(row['questions']), _format.upper(row["planned_error"], 4),
         f'{row["failed"]:.4f}'] for row in found['medians']]))

@@ -1,19 +1,17 @@
-"""Figures 1, 3, 4 and 6 of paper 001, redrawn, with its claims checked.
+"""Redraws Figures 1, 3, 4 and 6 of paper 001, and checks the paper's claims.
 
     python -m benchmarks.truncated_figures [FIGURE ...]
 
-Writes results/truncated_figures.json and one picture per figure. Paper 001 is
-Sommer et al., "Learning Numeric Optimal Differentially Private Truncated
-Additive Mechanisms" (2021). Every delta is this library's accountant's upper
-bound, except where "full shift" is said of noise that is not monotone.
+Paper 001 is Sommer et al., "Learning Numeric Optimal Differentially Private Truncated
+Additive Mechanisms" (2021). Writes results/truncated_figures.json and one picture per
+figure. Each delta is the upper bound of this library's accountant. The only exceptions
+are deltas of noise that is not monotone, named "full shift".
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-import json
 import math
-import sys
 from typing import Any
 
 import numpy as np
@@ -33,16 +31,17 @@ SEEDS = 10
 
 
 def _learned(**kwargs):
+  """Returns noise learned by gradient descent with the default number of epochs."""
   from tfcactus.learned import learned_noise  # pylint: disable=import-outside-toplevel
   return learned_noise.LearnedNoise(epsilon=EPSILON, progress=False, **kwargs).solve()
 
 
 STAIRS: dict[str, Any] = {'range': 5, 'epsilon': EPSILON, 'norm': 1, 'bins': 40}
-"""The staircase's problem."""
+"""Arguments of designs that solve the staircase's problem."""
 
 
 def figure_1(pyplot: Any) -> dict:
-  """The staircase is found again; without monotonicity, pointy towers."""
+  """Draws noise that reproduces the staircase, and pointy towers (not monotone)."""
   staircase = design.Staircase(EPSILON, range=5, bins=40).solve()
   learn: dict[str, Any] = {'range': 5, 'utility': STAIRCASE_UTILITY, 'norm': 1,
                            'bins': 40, 'max_seconds': 60}
@@ -71,6 +70,7 @@ def figure_1(pyplot: Any) -> dict:
 
 
 def _draw_figure_1(pyplot: Any, *groups: dict) -> None:
+  """Draws two groups of tables by name, side by side."""
   figure, axes = pyplot.subplots(1, 2, figsize=(13, 4.6))
   for axis, group in zip(axes, groups):
     for name, table in group.items():
@@ -84,6 +84,7 @@ def _draw_figure_1(pyplot: Any, *groups: dict) -> None:
 
 
 def _claims_1(delta: dict[str, float], least: float) -> dict[str, Any]:
+  """Returns whether the paper's claims on Figure 1 hold."""
   analytic = delta['truncated staircase']
   return {
       'sigmoid adp reproduces the staircase, delta within 1e-2':
@@ -100,7 +101,7 @@ def _claims_1(delta: dict[str, float], least: float) -> dict[str, Any]:
 
 
 def _variation(first, second) -> float:
-  """Total variation distance of two tables on the same cells."""
+  """Returns the total variation distance of two tables on the same cells."""
   p, q = (2 * np.exp(table.log_density) / table.bins
           for table in (first, second))
   size = max(p.size, q.size)
@@ -109,7 +110,7 @@ def _variation(first, second) -> float:
 
 
 def _least_pointy_utility(delta: float) -> float:
-  """Least E|Z| at which the full shift alone costs no more than `delta`."""
+  """Returns the least E|Z| at which the full shift alone has at most this delta."""
   low, high = 1.0, STAIRCASE_UTILITY
   while high - low > 1e-4:
     middle = 0.5 * (low + high)
@@ -121,7 +122,7 @@ def _least_pointy_utility(delta: float) -> float:
 
 
 def figure_3(pyplot: Any) -> dict:
-  """Utility against delta after n releases; KL to the Gaussian."""
+  """Draws delta against utility after n releases, and KL to the Gaussian."""
   figure, axes = pyplot.subplots(1, 4, figsize=(20, 4.4))
   result: dict[str, Any] = {}
   claims: dict[str, Any] = {}
@@ -157,7 +158,7 @@ def figure_3(pyplot: Any) -> dict:
 
 
 def _trade_off(steps: int, norm: int) -> list[dict]:
-  """delta at several utilities: direct, moments and truncated Gaussian."""
+  """Returns delta at several utilities: direct, moments and truncated Gaussian."""
   rows = []
   for multiple in (1, 1.5, 2, 2.5) if steps == 1 else (1.5, 3, 5, 7, 9, 11):
     utility = multiple * math.sqrt(steps) * (1.0 if norm == 2 else 0.8)
@@ -173,6 +174,7 @@ def _trade_off(steps: int, norm: int) -> list[dict]:
 
 
 def _divergences(axis) -> list[dict]:
+  """Draws and returns KL of designed noise to the Gaussian, by number of releases."""
   rows = []
   for steps in STEPS:
     utility = 100 / math.sqrt(128 / steps)
@@ -180,9 +182,7 @@ def _divergences(axis) -> list[dict]:
     table = design.Truncated(reach, utility, EPSILON, steps=steps,
                              bins=1).solve()
     normal = design.TruncatedGaussian(reach, utility=utility, bins=1).solve()
-    p, q = (np.exp(x.log_density) for x in (table, normal))
-    rows.append({'steps': steps, 'kl': float(2 * np.sum(
-        p * (np.log(p) - np.log(q[:p.size]))))})
+    rows.append({'steps': steps, 'kl': _bounded.divergence(table, normal)})
   axis.loglog(*zip(*[(row['steps'], row['kl']) for row in rows]), 'o-',
               label='direct')
   axis.axhline(1e-4, color='k', linewidth=0.8)
@@ -192,6 +192,7 @@ def _divergences(axis) -> list[dict]:
 
 
 def _epsilons(axis) -> list[dict]:
+  """Draws and returns delta after 128 releases, by epsilon and utility."""
   rows = []
   for epsilon in (0.1, 0.3, 0.5, 1.0):
     for utility in (40.0, 80.0):
@@ -213,7 +214,7 @@ def _epsilons(axis) -> list[dict]:
 
 
 def figure_4(pyplot: Any) -> dict:
-  """DP-SGD, q = .1: shapes, and utility at equal delta."""
+  """Draws designs for DP-SGD with q = .1, and the ratio of utilities at equal delta."""
   figure, axes = pyplot.subplots(1, 3, figsize=(16, 4.4))
   rows = [_equal_deltas(steps, f'C{colour}', *axes[:2])
           for colour, steps in enumerate((1, 8, 16, 32, 64, 128))]
@@ -248,7 +249,7 @@ def figure_4(pyplot: Any) -> dict:
 
 
 def _equal_deltas(steps: int, colour: str, left: Any, right: Any) -> dict:
-  """Both designs after some steps, drawn, and the Gaussians of their deltas."""
+  """Draws both designs for some steps; returns them and Gaussians of equal delta."""
   utility = 0.35 * math.sqrt(steps) + 0.5
   reach = math.ceil(4 * utility) + 1
   ask: dict[str, Any] = {
@@ -270,13 +271,13 @@ def _equal_deltas(steps: int, colour: str, left: Any, right: Any) -> dict:
 
 
 def _gaussian_utility(reach: float, bins: int, delta: float, ask: dict):
-  """Least E|Z| of a truncated Gaussian with at most this delta, or None."""
+  """Returns the least E|Z| of a truncated Gaussian with at most this delta, or None."""
   table = _bounded.gaussian_of_delta(reach, bins, delta, ask)
   return None if table is None else table.moment(1)
 
 
 def figure_6(pyplot: Any) -> dict:
-  """Ten seeds: convergence and spread of each loss."""
+  """Draws convergence and spread of each loss over ten seeds."""
   figure, axes = pyplot.subplots(1, 2, figsize=(11, 4))
   result: dict[str, Any] = {}
   claims: dict[str, Any] = {}
@@ -311,23 +312,14 @@ def figure_6(pyplot: Any) -> dict:
 
 
 def _save(figure: Any, axes: Sequence[Any], name: str) -> None:
+  """Adds legends and grids, and writes results/NAME.png."""
   for axis in axes:
     axis.legend(fontsize=7)
     axis.grid(alpha=0.3)
   _results.save_figure(figure, name)
 
 
-def main(wanted: list[str]) -> None:
-  """Redraws the figures named, or all, and merges them into the results."""
-  pyplot = _results.pyplot()
-  result = _results.load('truncated_figures', {})
-  for name, draw in (('1', figure_1), ('3', figure_3), ('4', figure_4),
-                     ('6', figure_6)):
-    if not wanted or name in wanted:
-      result[f'figure {name}'] = draw(pyplot)
-      print(json.dumps(result[f'figure {name}']['claims'], indent=1), flush=True)
-      _results.save('truncated_figures', result)
-
+FIGURES = {'1': figure_1, '3': figure_3, '4': figure_4, '6': figure_6}
 
 if __name__ == '__main__':
-  main(sys.argv[1:])
+  _bounded.draw('truncated_figures', __doc__, FIGURES)

@@ -1,9 +1,9 @@
-"""Truncated noise: delta of the direct method against the truncated Gaussian.
+"""Measures delta of designed truncated noise against truncated Gaussians.
 
     python -m benchmarks.truncated_noise
 
-Equal utility, sensitivity one; every delta is the accountant's upper bound on
-the frozen table. Writes results/truncated_noise.json.
+Both have equal utility, and sensitivity is one. Each delta is the accountant's upper
+bound for the frozen table. Writes results/truncated_noise.json.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CASES = (
 
 def measure(steps: int, reach: float, utility: float, bins: int,
             sampling_prob: float, epsilon: float) -> dict:
-  """Both noises of one case."""
+  """Returns delta of both kinds of noise in one case."""
   ask: dict[str, Any] = {
       'epsilon': epsilon, 'steps': steps, 'sampling_prob': sampling_prob}
   cpu = time.process_time()
@@ -57,22 +57,23 @@ def measure(steps: int, reach: float, utility: float, bins: int,
 
 
 def main() -> None:
-  """Prints the table, puts it into README.md and writes the results."""
+  """Measures all cases; writes the results and the table."""
+  _results.parser('truncated_noise', __doc__).parse_args()
   rows = [measure(*case) for case in CASES]
   _results.save('truncated_noise', rows)
   show(rows)
 
 
 def show(rows: list[dict]) -> None:
-  """Writes the table, from the results."""
+  """Writes the table from the results."""
   _results.show('truncated_noise', _results.markdown(
-      ('steps', 'q', 'epsilon', 'range', 'utility', 'truncated Gaussian',
-       'designed', 'proved', 'CPU s'),
+      ('steps', 'q', 'epsilon', 'range', 'utility', 'delta, truncated Gaussian',
+       'delta, designed', 'optimality', 'CPU s'),
       [[str(row['steps']), f'{row["sampling_prob"]:g}', f'{row["epsilon"]:g}',
         str(row['range']), str(row['utility']),
         _format.upper(row["truncated_gaussian"], 4),
         _format.upper(row["learned"], 4),
-        'optimum' if row['certified'] else 'local', f'{row["cpu_seconds"]:.1f}']
+        'proved' if row['certified'] else 'local', f'{row["cpu_seconds"]:.1f}']
        for row in rows]))
 
 

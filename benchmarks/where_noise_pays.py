@@ -1,4 +1,4 @@
-"""Epsilon of designed noise against the Gaussian of equal variance.
+"""Measures epsilon of the shipped noise tables against Gaussians of equal variance.
 
     python -m benchmarks.where_noise_pays
 """
@@ -15,20 +15,21 @@ SHOWN = (
     'isotropic-dim3-sigma0.5', 'isotropic-chi2-dim3-sigma0.5',
     'isotropic-chi2-dim10-sigma0.5', 'isotropic-chi2-dim10-sigma1',
     'isotropic-dim26010-sigma1.3')
-"""What README.md shows; results/ holds all."""
+"""Tables that README.md shows; results/where_noise_pays.json holds all."""
 
 STEPS, SAMPLING_PROB, DELTA = 3600, 250 / 60_000, 1e-5
 
 
 def epsilon(noise: tfcactus.noise.Noise) -> float:
-  """The upper bound after `STEPS` subsampled steps."""
+  """Returns the upper bound on epsilon after `STEPS` steps on Poisson samples."""
   return tfcactus.PrivacyPlan(
       noise=noise, l2_norm_clip=1.0, num_examples=60_000,
       sampling_prob=SAMPLING_PROB, steps=STEPS, delta=DELTA).guarantee().upper
 
 
 def main() -> None:
-  """Accounts every shipped table and writes the table."""
+  """Accounts for every shipped noise table; writes the results and the table."""
+  _results.parser('where_noise_pays', __doc__).parse_args()
   results = []
   for entry in library.entries():
     table = library.get(entry.name)
@@ -45,13 +46,14 @@ def main() -> None:
 
 
 def show(found: dict) -> None:
-  """Writes the table, from the results."""
+  """Writes the table from the results."""
   rows = [[f'`{row["name"]}`', str(row['dim']), f'{row["noise_multiplier"]:.4g}',
            _format.upper(row['epsilon']), _format.upper(row['epsilon_gaussian']),
            f'{100 * (row["epsilon"] / row["epsilon_gaussian"] - 1):+.2f} %']
           for row in found['rows'] if row['name'] in SHOWN]
   _results.show('where_noise_pays', _results.markdown(
-      ['table', 'dim', 'noise multiplier', 'epsilon', 'Gaussian', 'difference'],
+      ['noise table', 'dimension', 'noise multiplier', 'epsilon', 'epsilon, Gaussian',
+       'difference'],
       rows))
 
 

@@ -31,7 +31,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KERAS_TESTS = ('tests/keras', 'tests/conformance', 'tests/learned', 'tests/training',
-               'tests/test_readme.py', 'tests/test_imports.py', 'tests/test_paths.py',
+               'tests/test_examples.py', 'tests/test_readme.py', 'tests/test_imports.py', 'tests/test_paths.py',
                'tests/test_packaging.py')
 # Enough to run the code of every part of the core.
 SMALL_TESTS = ('tests/cli/test_main.py', 'tests/cli/test_release.py',

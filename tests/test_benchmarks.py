@@ -119,7 +119,8 @@ SHOWING = {'accountant_fuzz': None, 'accountant_speed': None, 'accuracy': None,
            'keras_versions_speed': None, 'large_model': None,
            'low_dimension': None, 'noise_speed': None, 'phi_figures': None,
            'recipes': None, 'replicas_speed': None, 'step_memory': None,
-           'streaming': None, 'tcdp_figures': None, 'training_speed': None,
+           'streaming': None, 'tcdp_figures': None, 'tfp_own_tests': None,
+           'training_speed': None,
            'truncated_cdp': None, 'truncated_noise': None, 'where_noise_pays': None,
            'model_zoo': {2: 'model_zoo_keras2', 3: 'model_zoo_keras3'}}
 """Benchmarks whose tables are made of their results alone, and what they read."""

@@ -1,1 +1,1 @@
-"""Training scripts, run from a checkout: `python -m training.mnist`."""
+"""Training scripts that are run from a checkout, such as `python -m training.mnist`."""

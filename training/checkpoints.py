@@ -1,4 +1,4 @@
-"""Training runs kept in a folder, to be resumed: options, model and journal."""
+"""Checkpoints of training runs in a folder: options, model and journal of steps."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import tensorflow as tf
 
 
 class Run:
-  """A training run in a folder.
+  """A training run that is saved in a folder.
 
   Attributes:
-    folder: Where it is.
-    journal: The file that counts steps before they are released.
+    folder: Path of the folder.
+    journal: Path of the file that counts steps before they are released.
   """
 
   def __init__(self, folder: str):
-    """Names the files of the run; touches none."""
+    """Sets the paths of the run, without access to the disk."""
     self.folder = folder
     self.journal = os.path.join(folder, 'journal')
     self._model = os.path.join(folder, 'model.keras')
@@ -30,7 +30,7 @@ class Run:
     return os.path.exists(self._model)
 
   def begin(self) -> None:
-    """Makes the folder of a new run; ValueError if not writable or it holds a run."""
+    """Makes the folder of a new run; ValueError if that fails or it holds a run."""
     if self.begun():
       raise ValueError(
           f'Expected --checkpoint to be a folder for a run that begins, got '
@@ -57,7 +57,7 @@ class Run:
           f'step was released from, got {self.folder}: {error}.') from error
 
   def save(self, model: tf.keras.Model, options: Mapping[str, Any]) -> None:
-    """Writes options and `PrivateModel`; a kill leaves the old file or the new one."""
+    """Writes options and `PrivateModel`; a kill leaves each file old or new."""
     with open(_part(self._options), 'w', encoding='utf-8') as file:
       json.dump(dict(options), file, indent=2)
       file.write('\n')

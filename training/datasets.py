@@ -1,4 +1,4 @@
-"""Image datasets of the training scripts, as arrays."""
+"""Image datasets of the training scripts, loaded as arrays."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ class DatasetError(RuntimeError):
 
 
 def load(name: str, data_dir: str | None = None) -> Dataset:
-  """Loads 'mnist', 'digits', or 'auto': MNIST if it can be had, otherwise digits.
+  """Loads 'mnist', 'digits', or 'auto': MNIST if it is available, otherwise digits.
 
-  `data_dir` is that of tensorflow-datasets; default TFDS_DATA_DIR or its own default.
-  Raises DatasetError if MNIST cannot be had, and ValueError for another name.
+  `data_dir` is the folder of tensorflow-datasets, by default TFDS_DATA_DIR or its own
+  default. Raises DatasetError if 'mnist' is not available, and ValueError for another
+  name.
   """
   if name == 'digits':
     return digits()
@@ -66,7 +67,7 @@ def load(name: str, data_dir: str | None = None) -> Dataset:
 
 
 def hold_out(data: Dataset, size: int) -> Dataset:
-  """Replaces the test images by `size` training images, the same in each call.
+  """Replaces the test images by `size` training images, equal ones in each call.
 
   Raises ValueError if no training image would be left, or none held out.
   """
@@ -128,23 +129,23 @@ def _check_network() -> None:
 
 
 def _answers() -> bool:
-  """Returns whether the host answers, with any status, perhaps through a proxy."""
+  """Returns whether the host answers with any status, also through a proxy."""
   try:
     urllib.request.build_opener().open(f'https://{_HOST}/', timeout=_PATIENCE).close()
   except urllib.error.HTTPError:
-    return True  # From the host: a proxy that refuses raises another OSError.
+    return True  # The host answered: a refusing proxy raises another OSError.
   except OSError as error:
-    # The host did answer; tensorflow-datasets may accept its certificate.
+    # The host answered; tensorflow-datasets may accept its certificate.
     return isinstance(getattr(error, 'reason', None), ssl.SSLError)
   return True
 
 
 def _tensorflow_datasets() -> Any:
-  """Imports tensorflow-datasets, which is slow and needed for MNIST only."""
+  """Imports tensorflow-datasets here, since it is slow and only MNIST needs it."""
   try:
     import tensorflow_datasets as tfds
     if not hasattr(tfds, 'builder'):
-      # It imports even if its parts do not; importing these shows the reason.
+      # The package imports even if its parts do not; importing them shows the reason.
       importlib.import_module('tensorflow_datasets.public_api')
       raise ImportError('it has no builder()')
   except Exception as error:  # Its dependencies may raise anything.

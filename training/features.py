@@ -1,4 +1,4 @@
-"""Features of images: functions of one image each, which cost no privacy."""
+"""Features of images: each depends on one image only, and so costs no privacy."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def straightened(images: np.ndarray) -> np.ndarray:
   uncorrelated. Images are non-negative, of shape (examples, height, width, 1). The
   result is float32, has this shape too, and stays within the range of the images.
 
-  Source: LeCun et al., "Gradient-Based Learning Applied to Document Recognition"
-  (1998), whose deslanted images these are; by moments.
+  Source: the deslanted images of LeCun et al., "Gradient-Based Learning Applied to
+  Document Recognition" (1998), here computed by moments.
   """
   images = np.asarray(images, np.float32)
   if images.ndim != 4 or images.shape[3] != 1:
@@ -36,10 +36,11 @@ def straightened(images: np.ndarray) -> np.ndarray:
 
 
 def _straightened(images: np.ndarray) -> np.ndarray:
+  """Returns straightened images, of shape (examples, height, width)."""
   height, width = images.shape[1:]
   y, x = np.arange(height), np.arange(width)
   mass = images.sum((1, 2), dtype=np.float64)
-  mass[mass == 0] = 1  # A black image stays one.
+  mass[mass == 0] = 1  # A black image stays black.
   rows, columns = images.sum(2, dtype=np.float64), images.sum(1, dtype=np.float64)
   middle_y, middle_x = rows @ y / mass, columns @ x / mass
   off_y, off_x = y - middle_y[:, None], x - middle_x[:, None]
@@ -57,7 +58,7 @@ def _straightened(images: np.ndarray) -> np.ndarray:
 def scattered(images: np.ndarray) -> np.ndarray:
   """Returns scattering features of straightened images.
 
-  They are float32, of shape (examples, height / 4, width / 4, 81).
+  The result is float32, of shape (examples, height / 4, width / 4, 81).
   """
   return scattering.features(straightened(images)[..., 0])
 

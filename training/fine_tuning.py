@@ -1,4 +1,4 @@
-"""Fine-tunes a small pretrained CNN on MNIST, against training from scratch.
+"""Compares private fine-tuning of a pretrained CNN on MNIST with private training.
 
     python -m training.fine_tuning
     python -m training.fine_tuning --target-epsilon 1
@@ -26,7 +26,7 @@ import tensorflow as tf  # noqa: E402
 import tfcactus  # noqa: E402
 from tfcactus.keras import PoissonBatches, privatize  # noqa: E402
 from tfcactus.keras.fine_tuning import features  # noqa: E402
-from training import datasets, networks  # noqa: E402
+from training import datasets, networks, options  # noqa: E402
 
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -37,18 +37,23 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
   """Parses the command line."""
   parser = argparse.ArgumentParser(
       prog='python -m training.fine_tuning', description=__doc__.splitlines()[0],
-      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+      formatter_class=options.HelpFormatter)
   add = parser.add_argument
-  add('--target-epsilon', type=float, default=1.0, help='of both trainings')
-  add('--delta', type=float, default=1e-5, help='of the guarantee')
-  add('--private-examples', type=int, default=1000, help='of the digits 5 to 9')
-  add('--batch-size', type=int, default=200, help='expected, of private training')
-  add('--steps', type=int, default=60, help='of private training')
-  add('--public-epochs', type=int, default=2, help='of pretraining')
-  add('--data-dir', default=None, help='of tensorflow-datasets')
-  add('--dataset', choices=('mnist', 'digits'), default='mnist', help='which images')
-  add('--seed', type=int, default=None, help='for experiments, not for releases')
-  add('--json', metavar='FILE', default=None, help='write the results here')
+  add('--target-epsilon', type=float, default=1.0,
+      help='epsilon of each private training')
+  add('--delta', type=float, default=1e-5, help='delta of the guarantee')
+  add('--private-examples', type=int, default=1000,
+      help='number of private images of the digits 5 to 9')
+  add('--batch-size', type=int, default=200,
+      help='expected batch size of private training')
+  add('--steps', type=int, default=60, help='number of steps of private training')
+  add('--public-epochs', type=int, default=2, help='number of epochs of pretraining')
+  add('--data-dir', default=None, help='folder of tensorflow-datasets')
+  add('--dataset', choices=('mnist', 'digits'), default='mnist',
+      help='MNIST, or the handwritten digits of scikit-learn')
+  add('--seed', type=int, default=None,
+      help='make the run repeatable, for experiments; do not release a seeded run')
+  add('--json', metavar='FILE', default=None, help='write the results to FILE')
   return parser.parse_args(argv)
 
 

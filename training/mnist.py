@@ -1,4 +1,4 @@
-"""Trains a small model on MNIST under differential privacy, by default a CNN.
+"""Trains a small model, by default a CNN, on MNIST with differential privacy.
 
     python -m training.mnist
     python -m training.mnist --mechanism gaussian --target-epsilon 1
@@ -34,23 +34,23 @@ from training.options import build_model, longer_plan, make_plan, parse  # noqa:
 
 
 def load_data(args: argparse.Namespace) -> datasets.Dataset:
-  """Loads the images, with some training images held out if asked for."""
+  """Loads the images; with --held-out, training images replace the test images."""
   data = datasets.load(args.dataset, args.data_dir)
   return datasets.hold_out(data, args.held_out) if args.held_out else data
 
 
 def seen(args: argparse.Namespace, data: datasets.Dataset) -> datasets.Dataset:
-  """Returns the data as features of the images; scattering takes minutes."""
+  """Replaces the images by their --features; scattering features take minutes."""
   if args.features != 'pixels':
     print(f'Computing features: {args.features}.')
-  shown = features.FEATURES[args.features]
+  transform = features.FEATURES[args.features]
   return dataclasses.replace(
-      data, **{part: (shown(images), labels) for part, (images, labels) in (
+      data, **{part: (transform(images), labels) for part, (images, labels) in (
           ('train', data.train), ('test', data.test))})
 
 
 def check_writable(path: str | None, option: str = '--json') -> None:
-  """Raises ValueError for a file that cannot be written, before hours of training."""
+  """Raises ValueError if a file cannot be written, so that no training is wasted."""
   if path is None:
     return
   existed = os.path.exists(path)
@@ -85,7 +85,7 @@ def announce(args: argparse.Namespace, data: datasets.Dataset,
 
 
 def accuracy_name(args: argparse.Namespace) -> str:
-  """Returns the name of the accuracy in the JSON file."""
+  """Returns the key of the accuracy in the JSON file."""
   return 'held_out_accuracy' if args.held_out else 'test_accuracy'
 
 
@@ -97,28 +97,28 @@ def resumed(args: argparse.Namespace) -> tf.keras.Model | None:
     return checkpoints.Run(args.resume).load()
 
 
-def epochs_behind(args: argparse.Namespace, model: tf.keras.Model,
-                  steps_per_epoch: int) -> int:
-  """Returns and prints how many epochs a resumed model has completed.
+def completed_epochs(args: argparse.Namespace, model: tf.keras.Model,
+                     steps_per_epoch: int) -> int:
+  """Returns and prints the number of epochs that a resumed model has completed.
 
-  Raises ValueError if none is left.
+  Raises ValueError if no epoch is left.
   """
-  behind = int(model.optimizer.iterations.numpy()) // steps_per_epoch
-  if behind >= args.epochs:
+  completed = int(model.optimizer.iterations.numpy()) // steps_per_epoch
+  if completed >= args.epochs:
     raise ValueError(
-        f'Expected more --epochs than the {behind} that the run in {args.resume} has '
-        f'behind it, got {args.epochs}.')
-  print(f'Goes on after epoch {behind} of {args.epochs}; {model.ledger().steps} steps '
-        'count as released before.')
-  return behind
+        f'Expected more --epochs than the {completed} that the run in {args.resume} '
+        f'has behind it, got {args.epochs}.')
+  print(f'Goes on after epoch {completed} of {args.epochs}; {model.ledger().steps} '
+        'steps count as released before.')
+  return completed
 
 
 def train(args: argparse.Namespace, data: datasets.Dataset,
           plan: tfcactus.PrivacyPlan, model: tf.keras.Model | None = None
           ) -> tuple[dict[str, Any], tfcactus.Guarantee]:
-  """Trains `model`, or a new one; returns the JSON results and the guarantee.
+  """Trains `model`, or a new model; returns the JSON results and the guarantee.
 
-  `plan` is that of the options, or of the run that `model` resumes.
+  `plan` is the plan of the options, or of the run that is resumed with `model`.
   """
   if args.seed is not None:
     tf.keras.utils.set_random_seed(args.seed)
@@ -126,11 +126,12 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
     way = optimizers.WAYS[args.optimizer](args, plan)
     model = way.compiled(build_model(args)) if model is None else way.resumed(model)
   batches = way.batches(*data.train)
-  behind = epochs_behind(args, model, batches.steps_per_epoch) if args.resume else 0
+  completed = (completed_epochs(args, model, batches.steps_per_epoch)
+               if args.resume else 0)
   start = time.time()
   history = model.fit(
       way.fed(batches), epochs=args.epochs, validation_data=data.test,
-      initial_epoch=behind, callbacks=way.callbacks(batches),
+      initial_epoch=completed, callbacks=way.callbacks(batches),
       verbose=args.verbose if strategies.is_chief(args.strategy) else 0)
   seconds = time.time() - start
   return result(args, data, way, model, history, seconds), way.guarantee(model)
@@ -138,7 +139,7 @@ def train(args: argparse.Namespace, data: datasets.Dataset,
 
 def result(args: argparse.Namespace, data: datasets.Dataset, way: optimizers.Way,
            model: tf.keras.Model, history: Any, seconds: float) -> dict[str, Any]:
-  """Returns the contents of the JSON file."""
+  """Returns the content of the JSON file."""
   plan, guarantee = way.plan, way.guarantee(model)
   return {
       'dataset': data.name, 'dataset_description': data.description,
@@ -167,13 +168,13 @@ def result(args: argparse.Namespace, data: datasets.Dataset, way: optimizers.Way
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], tfcactus.Guarantee]:
-  """Runs the training of the options; returns the JSON results and the guarantee."""
+  """Trains as the options say; returns the JSON results and the guarantee."""
   check_writable(args.json)
   check_writable(args.run_card, '--run-card')
-  strategies.opened(args.strategy)  # Before all else of TensorFlow.
+  strategies.opened(args.strategy)  # Must precede all other use of TensorFlow.
   model = resumed(args)
   data = load_data(args)
-  args.dataset = data.name  # Saved, so that a resumed run takes it.
+  args.dataset = data.name  # Saved, so that a resumed run loads the same data.
   plan = make_plan(args, num_examples=data.train[1].size) if model is None else (
       longer_plan(args, model.plan))
   if args.checkpoint is not None:

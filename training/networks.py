@@ -10,9 +10,10 @@ SHIFT = 2 / 28
 
 def build(features: str, activation: str, augmented: bool = False
          ) -> tf.keras.Sequential:
-  """Returns the model for a name in `features.FEATURES`; `activation` is the CNN's.
+  """Returns a linear model for scattering features, otherwise the CNN.
 
-  If `augmented`, the CNN shifts training images at random; ValueError for 'scattering'.
+  `features` is a name in `features.FEATURES`. If `augmented`, the CNN shifts training
+  images at random; raises ValueError for scattering features.
   """
   if features == 'scattering':
     if augmented:
@@ -26,9 +27,10 @@ def build(features: str, activation: str, augmented: bool = False
 def cnn(activation: str = 'relu', augmented: bool = False) -> tf.keras.Sequential:
   """Returns the CNN of TensorFlow Privacy's MNIST tutorial: 26,010 parameters.
 
-  The tutorial has the activation 'relu'; under clipping and noise the bounded 'tanh'
-  learns better (Papernot et al., "Tempered Sigmoid Activations for Deep Learning with
-  Differential Privacy", 2021). If `augmented`, it shifts training images at random.
+  The tutorial has the activation 'relu'. With clipping and noise, the bounded 'tanh' is
+  more accurate (Papernot et al., "Tempered Sigmoid Activations for Deep Learning with
+  Differential Privacy", 2021). If `augmented`, the CNN shifts training images at
+  random.
   """
   layers = tf.keras.layers
   shift = [layers.RandomTranslation(SHIFT, SHIFT, 'constant')] if augmented else []

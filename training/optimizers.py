@@ -1,4 +1,4 @@
-"""Ways to train a model privately: a wrapped model, or a DP optimizer."""
+"""Three ways of private training: a wrapped model, and two kinds of DP optimizers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from tfcactus.keras.compat import versions
 from training import checkpoints, options
 
 _UNFIT = 1e-15
-"""Probability per step that a Poisson sample exceeds the rows of its batch."""
+"""Bound on the probability per step that a Poisson sample exceeds its batch's rows."""
 
 
 class Way:
-  """Trains a model wrapped by `tfcactus.keras.privatize`; subclasses train otherwise.
+  """Private training of a model that `tfcactus.keras.privatize` wraps.
+
+  Subclasses train with DP optimizers instead.
 
   Attributes:
-    args: Options.
+    args: Command-line options.
     plan: The privacy plan of the options.
-    run: The `Run` that is kept in a folder, or None.
+    run: The checkpointed run, or None.
   """
 
   def __init__(self, args: argparse.Namespace, plan: tfcactus.PrivacyPlan):
@@ -35,16 +37,17 @@ class Way:
     self.run = None if folder is None else checkpoints.Run(folder)
 
   def compiled(self, model: tf.keras.Model) -> tf.keras.Model:
-    """Returns the model to train, compiled."""
+    """Wraps and compiles the model; returns the model to train."""
     return self._wrapped(model, tf.keras.optimizers.SGD(self.learning_rates()))
 
   def resumed(self, model: tf.keras.Model) -> tf.keras.Model:
-    """Returns a resumed model, wrapped anew if the plan has another number of steps."""
+    """Returns a resumed model, wrapped again if the plan has other steps."""
     if self.plan.steps == model.plan.steps:
       return model
     return self._wrapped(model.inner, model.optimizer)  # Counts earlier steps.
 
   def _wrapped(self, model: tf.keras.Model, optimizer: Any) -> tf.keras.Model:
+    """Wraps the model by `privatize`, and compiles it with this optimizer."""
     private = tfcactus_keras.privatize(
         model, self.plan, seed=self.args.seed,
         journal=None if self.run is None else self.run.journal,
@@ -54,12 +57,12 @@ class Way:
     return private
 
   def learning_rates(self, scale: float = 1.0) -> Any:
-    """Returns rates times `scale`: small last steps average the noise of many."""
+    """Returns a cosine decay times `scale`: small last steps average the noise."""
     return tf.keras.optimizers.schedules.CosineDecay(
         scale * self.args.learning_rate, self.plan.steps, alpha=0.05)
 
   def batches(self, x: np.ndarray, y: np.ndarray) -> Any:
-    """Returns batches that are sampled as the plan says."""
+    """Returns batches by the sampling scheme of the plan."""
     if self.plan.strategy is not None:
       return tfcactus_keras.CyclicBatches(
           x, y, plan=self.plan, sampling=options.CYCLIC[self.args.sampling],
@@ -75,6 +78,7 @@ class Way:
     return batches
 
   def _poisson(self) -> dict[str, Any]:
+    """Returns the arguments of `PoissonBatches`."""
     return {'sampling_prob': self.plan.sampling_prob, 'seed': self.args.seed,
             'steps_per_epoch': options.steps_per_epoch(
                 self.args, self.plan.num_examples)}
@@ -82,7 +86,7 @@ class Way:
   def callbacks(self, batches: Any) -> list[tf.keras.callbacks.Callback]:
     """Returns callbacks that report epsilon during training, and save the run."""
     del batches
-    # A kill may make steps count twice, beyond the epsilon the noise was chosen for.
+    # Steps may count twice after a kill, so that epsilon exceeds that of the plan.
     target = self.args.target_epsilon if self.args.resume else None
     report = tfcactus_keras.EpsilonCallback(
         run_card=self.args.run_card, target_epsilon=target)
@@ -93,19 +97,19 @@ class Way:
     return [report, checkpoints.Saving(self.run, asked)]
 
   def guarantee(self, model: tf.keras.Model) -> tfcactus.Guarantee:
-    """Returns the guarantee so far; raises ValueError if nothing is known."""
+    """Returns the guarantee so far; raises ValueError if there is none."""
     return model.guarantee()
 
   def released(self, model: tf.keras.Model) -> int:
-    """Returns the number of noisy updates."""
+    """Returns the number of released updates."""
     return model.releases
 
 
 class DropIn(Way):
-  """A plain model with `tfcactus.keras.DPKerasSGDOptimizer`."""
+  """Private training of a plain model with `tfcactus.keras.DPKerasSGDOptimizer`."""
 
   def compiled(self, model: tf.keras.Model) -> tf.keras.Model:
-    """Returns the model, compiled."""
+    """Compiles and returns the model."""
     model.compile(
         tfcactus_keras.DPKerasSGDOptimizer.from_plan(
             self.plan, seed=self.args.seed, learning_rate=self.learning_rates()),
@@ -113,11 +117,11 @@ class DropIn(Way):
     return model
 
   def fed(self, batches: Any) -> Any:
-    """Returns a dataset, whose shapes let the optimizer take one backward pass."""
+    """Returns a dataset whose static shapes let the optimizer use one backward pass."""
     return batches.dataset()
 
   def callbacks(self, batches: Any) -> list[tf.keras.callbacks.Callback]:
-    """Returns the callback that reports epsilon, with the batches."""
+    """Returns the callback that reports epsilon for these batches."""
     self._callback = tfcactus_keras.EpsilonCallback(batches=batches)
     return [self._callback]
 
@@ -128,16 +132,17 @@ class DropIn(Way):
     return self._callback.guarantee
 
   def released(self, model: tf.keras.Model) -> int:
-    """Returns the number of updates that the optimizer counted."""
+    """Returns the number of releases that the optimizer counted."""
     return model.optimizer.released_steps
 
 
 class TensorFlowPrivacy(Way):
-  """A plain model with TensorFlow Privacy's optimizer for any query.
+  """Private training of a plain model with TensorFlow Privacy's generic optimizer.
 
-  The optimizer takes the Jacobian of a batch, clips each row by `TableNoiseQuery`, and
-  divides the noisy sum by the number of rows. To make that number a public constant,
-  samples are padded to one size, which all but surely holds them.
+  The optimizer computes per-example gradients as the Jacobian of a batch, clips them by
+  `TableNoiseQuery`, and divides the noisy sum by the number of rows. To make this
+  number a public constant, samples are padded to one size, which a sample exceeds with
+  probability at most `_UNFIT`.
   """
 
   def __init__(self, args: argparse.Namespace, plan: tfcactus.PrivacyPlan):
@@ -147,12 +152,12 @@ class TensorFlowPrivacy(Way):
     self.rows = int(stats.binom.isf(_UNFIT, plan.num_examples, plan.sampling_prob)) + 1
 
   def compiled(self, model: tf.keras.Model) -> tf.keras.Model:
-    """Returns the model, compiled."""
+    """Compiles and returns the model."""
     query = tfcactus_keras.TableNoiseQuery(self.plan, seed=self.args.seed)
     optimizer = self._make_class(tf.keras.optimizers.legacy.SGD)(
         query, num_microbatches=self.rows,
         learning_rate=self.learning_rates(self.rows / self.plan.expected_batch_size))
-    # Weighted metrics leave out padding.
+    # Padding has weight zero in weighted metrics.
     model.compile(optimizer, _each_loss(), weighted_metrics=['accuracy'])
     query.check_vector(model.count_params())
     return model
@@ -162,12 +167,12 @@ class TensorFlowPrivacy(Way):
     return _OneSize(x, y, physical_batch_size=self.rows, **self._poisson())
 
   def callbacks(self, batches: Any) -> list[tf.keras.callbacks.Callback]:
-    """Returns none: the optimizer reports nothing to callbacks."""
+    """Returns no callbacks, since the optimizer reports nothing to them."""
     del batches
     return []
 
   def guarantee(self, model: tf.keras.Model) -> tfcactus.Guarantee:
-    """Returns the plan's guarantee for the steps that Keras counted, on trust."""
+    """Returns the plan's guarantee for the steps Keras counted, with assumptions."""
     found = self.plan.guarantee(self.released(model))
     if self.args.seed is not None:
       found = found.seeded_by('the noise and the samples')
@@ -198,12 +203,13 @@ class _OneSize(tfcactus_keras.PoissonBatches):
 
 
 def _each_loss() -> tf.keras.losses.Loss:
+  """Returns the loss per example, without reduction."""
   return tf.keras.losses.SparseCategoricalCrossentropy(
       from_logits=True, reduction='none')
 
 
 def _generic_optimizer_class() -> Any:
-  """Returns TensorFlow Privacy's maker of optimizers; ValueError if it is missing."""
+  """Returns TensorFlow Privacy's factory of optimizers; ValueError if it is missing."""
   try:
     if versions.KERAS_3:
       raise ImportError(f'Keras {versions.KERAS_VERSION} is not theirs')
@@ -218,4 +224,4 @@ def _generic_optimizer_class() -> Any:
 
 WAYS: dict[str, type[Way]] = dict(
     zip(options.OPTIMIZERS, (Way, DropIn, TensorFlowPrivacy)))
-"""Ways to train, by the value of --optimizer."""
+"""Ways of private training by value of --optimizer."""

@@ -1,4 +1,4 @@
-"""Command-line options of `training.mnist`, and the privacy plan that they describe."""
+"""Command-line options of `training.mnist`, and the privacy plan of given options."""
 
 from __future__ import annotations
 
@@ -22,13 +22,22 @@ CYCLIC = {'poisson': sampling.CyclicPoissonSampling,
 OPTIMIZERS = ('privatize', 'drop-in', 'tensorflow-privacy')
 MECHANISMS = ('isotropic', 'gaussian', 'cactus', 'monotone', 'laplace')
 
-
 ASKED_ANEW = ('epochs', 'target_epsilon', 'data_dir', 'run_card', 'json', 'verbose')
-"""Options that a resumed run may change; model, data and noise of a step stay."""
+"""Options that may differ in a resumed run: model, data and noise may not."""
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+  """Shows the defaults of options in the help, except None."""
+
+  def _get_help_string(self, action: argparse.Action) -> str | None:
+    return action.help if action.default is None else super()._get_help_string(action)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-  """Parses the command line; ValueError if the run to resume is missing or differs."""
+  """Parses the command line; ValueError if the run to resume is missing or differs.
+
+  A recipe sets the defaults of its options.
+  """
   parser = _parser()
   args = parser.parse_args(argv)
   if args.resume is not None:
@@ -69,7 +78,7 @@ def _resumed(parser: argparse.ArgumentParser, argv: Sequence[str] | None,
 
 
 def _complete(args: argparse.Namespace) -> None:
-  """Sets the recipe's epsilon and learning rate where none is given."""
+  """Sets the recipe's epsilon and learning rate if the options give none."""
   if args.noise_multiplier is args.target_epsilon is None:
     args.target_epsilon = recipes.TARGET_EPSILON
   if args.learning_rate is None:
@@ -82,13 +91,13 @@ def _parser() -> argparse.ArgumentParser:
   """Returns the parser of all options."""
   parser = argparse.ArgumentParser(
       prog='python -m training.mnist',
-      description='Trains a small model on MNIST under differential privacy, by '
-      'default a CNN.',
-      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+      description='Trains a small model, by default a CNN, on MNIST with differential '
+      'privacy.',
+      formatter_class=HelpFormatter)
   parser.add_argument(
       '--recipe', choices=recipes.RECIPES, default=None,
-      help='settings chosen together, within epsilon '
-      f'{recipes.TARGET_EPSILON}; options given beside it have the last word')
+      help='settings that were chosen together, for epsilon '
+      f'{recipes.TARGET_EPSILON}; other options override them')
   _add_noise(parser.add_argument_group('noise and sampling').add_argument)
   _add_training(parser.add_argument_group('training').add_argument)
   _add_data(parser.add_argument_group('data and results').add_argument)
@@ -96,71 +105,77 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_noise(add: Callable[..., Any]) -> None:
+  """Adds the options of noise, clipping, sampling and accounting."""
   add('--mechanism', default='isotropic', metavar='NAME',
-      help=f'{", ".join(MECHANISMS)}, or the path of a table (.npz)')
+      help=f'noise: {", ".join(MECHANISMS)}, or the path of a noise table (.npz)')
   add('--noise-multiplier', type=float, default=None,
-      help='standard deviation of the noise over the clip norm (default 1.3)')
+      help='standard deviation of the noise divided by the clipping norm (default 1.3)')
   add('--target-epsilon', type=float, default=None,
-      help='find the noise multiplier that spends this epsilon instead')
+      help='use the least noise multiplier with which epsilon is at most this')
   add('--l2-norm-clip', type=float, default=1.0,
-      help="bound on the norm of an example's gradient")
+      help="clipping norm of an example's gradient")
   add('--batch-size', type=int, default=250, help='expected batch size')
   add('--sampling', choices=SAMPLINGS, default=None,
-      help='poisson (default): each example enters each batch by chance; allocation '
-      '(default with --bands): each enters one of each epoch, with Gaussian noise')
+      help='poisson (default): each example enters each batch at random; allocation '
+      '(default with --bands): each example enters one random batch of each epoch, '
+      'with Gaussian noise only')
   add('--bands', default=None, metavar='B',
-      help='correlate Gaussian noise over so many steps, or as many as leave the '
-      'least of it with auto, and take batches from as many groups of examples in turn')
-  add('--delta', type=float, default=1e-5, help='of the guarantee')
+      help='correlate Gaussian noise over B steps (BandMF), and take batches from B '
+      'groups of examples in turn; auto takes the B of least total noise')
+  add('--delta', type=float, default=1e-5, help='delta of the guarantee')
   add('--accounting', choices=('proven', 'scalar-unproven'), default='proven',
-      help='scalar-unproven accounts scalar noise as if on one number, exactly (paper '
-      '000: by moments of the full shift); NOT a guarantee for training')
+      help='scalar-unproven accounts for scalar noise on each weight as if one number '
+      'were released, exactly (paper 000 takes moments of the full shift); this is '
+      'NOT a guarantee for training')
 
 
 def _add_training(add: Callable[..., Any]) -> None:
+  """Adds the options of model, optimizer and devices."""
   add('--epochs', type=int, default=15,
-      help='passes over the data, in expectation')
+      help='expected number of passes over the data')
   add('--learning-rate', type=float, default=0.5,
-      help='of plain SGD in the first step; it falls to a twentieth')
+      help='learning rate of SGD in the first step; cosine decay ends at a twentieth')
   add('--features', choices=features.FEATURES, default='pixels',
-      help='what the model is shown of an image: pixels, straightened ones, or '
-      'scattering features of these, on which a linear model is trained')
+      help='input of the model: pixels, pixels of straightened images, or scattering '
+      'features of straightened images, on which a linear model is trained')
   add('--augmentation-multiplicity', type=int, default=1, metavar='K',
-      help="average each example's gradient over so many views of it, shifted at "
-      'random, before it is clipped')
+      help="average each example's gradient over K randomly shifted views of the "
+      'image before it is clipped')
   add('--activation', choices=('tanh', 'relu'), default='tanh',
-      help="of the CNN; the tutorial's is relu, tanh learns better here")
+      help='activation of the CNN; relu is that of the tutorial, tanh is more '
+      'accurate here')
   add('--optimizer', choices=OPTIMIZERS, default='privatize',
-      help='privatize wraps the model; drop-in: DPKerasSGDOptimizer of tfcactus in a '
-      'plain Keras model; tensorflow-privacy: the optimizer that its '
-      'make_keras_generic_optimizer_class makes, with TableNoiseQuery. The latter two '
-      'are slower')
+      help='privatize: wrap the model; drop-in: compile a plain Keras model with '
+      'DPKerasSGDOptimizer of tfcactus; tensorflow-privacy: compile it with the '
+      'optimizer of make_keras_generic_optimizer_class, with TableNoiseQuery. '
+      'privatize is the fastest')
   add('--strategy', choices=strategies.STRATEGIES, default='none',
-      help='mirrored: all GPUs, or two halves of the CPU; multi-worker: the machines '
-      'of TF_CONFIG, on each of which this command runs')
+      help='mirrored: all GPUs, or two logical CPU devices; multi-worker: the '
+      'machines of TF_CONFIG, on each of which this command runs')
   add('--seed', type=int, default=None,
-      help='repeat a run exactly; for experiments, not for releases')
+      help='make the run repeatable, for experiments; do not release a seeded run')
 
 
 def _add_data(add: Callable[..., Any]) -> None:
+  """Adds the options of data, checkpoints and results."""
   add('--dataset', choices=('auto', 'mnist', 'digits'), default='auto',
-      help='auto is MNIST where it can be had, otherwise digits')
+      help='auto: MNIST if it is on disk or can be downloaded, otherwise digits')
   add('--held-out', type=int, default=0, metavar='N',
-      help='for choosing settings: do not train on so many training images, chosen at '
-      'random, and evaluate on them in place of the test images')
-  add('--data-dir', default=None, help='of tensorflow-datasets')
+      help='hold N random training images out of training, and evaluate on them '
+      'instead of the test images, to choose settings')
+  add('--data-dir', default=None, help='folder of tensorflow-datasets')
   add('--checkpoint', metavar='FOLDER', default=None,
-      help='keep there what --resume needs: a journal of the steps, and the model '
+      help='save in FOLDER what --resume needs: a journal of the steps, and the model '
       'after each epoch; with --optimizer privatize')
   add('--resume', metavar='FOLDER', default=None,
-      help='go on with the run of a --checkpoint, as it was begun, up to --epochs; '
-      '--target-epsilon, if there is one, now ends it. All that was released counts')
+      help='continue the run of --checkpoint FOLDER with its options up to --epochs, '
+      'or until --target-epsilon would be exceeded; all earlier steps count')
   add('--run-card', metavar='FILE', default=None,
-      help='write what ran and what it cost here, after each epoch, with --optimizer '
-      'privatize')
-  add('--json', metavar='FILE', default=None, help='write the results here')
+      help='write a run card (settings and guarantee) to FILE after each epoch; with '
+      '--optimizer privatize')
+  add('--json', metavar='FILE', default=None, help='write the results to FILE')
   add('--verbose', type=int, choices=(0, 1, 2), default=1,
-      help='as in Keras: silent, progress bar, one line per epoch')
+      help='output during training: 0 none, 1 progress bar, 2 one line per epoch')
 
 
 def build_model(args: argparse.Namespace) -> tf.keras.Sequential:
@@ -170,7 +185,7 @@ def build_model(args: argparse.Namespace) -> tf.keras.Sequential:
 
 
 def make_noise(mechanism: str, noise_multiplier: float, dim: int) -> Any:
-  """Returns the noise of a mechanism: a table of the library, else one solved now."""
+  """Returns the noise of a mechanism, from the shipped tables or designed now."""
   if mechanism.endswith('.npz'):
     return noise.load(mechanism)
   if mechanism == 'gaussian':
@@ -238,10 +253,10 @@ def make_plan(args: argparse.Namespace, num_examples: int
 
 def longer_plan(args: argparse.Namespace, plan: tfcactus.PrivacyPlan
                ) -> tfcactus.PrivacyPlan:
-  """Returns the plan of a resumed run, with at least the number of steps now asked for.
+  """Returns the plan of a resumed run, with steps for all epochs of the options.
 
-  Noise, clipping and sampling stay, and so does the cost of a step. Plans of correlated
-  noise are returned as they are: each epoch counts as a whole.
+  Noise, clipping, sampling and the cost of a step do not change. A plan with correlated
+  noise is returned unchanged, since the guarantee counts whole epochs.
   """
   steps = args.epochs * steps_per_epoch(args, plan.num_examples)
   if plan.strategy is not None or steps <= plan.steps:
@@ -250,7 +265,7 @@ def longer_plan(args: argparse.Namespace, plan: tfcactus.PrivacyPlan
 
 
 def steps_per_epoch(args: argparse.Namespace, num_examples: int) -> int:
-  """Returns the number of steps per epoch where noise is not correlated."""
+  """Returns the number of steps per epoch without correlated noise."""
   return SAMPLINGS[args.sampling].of_batch_size(
       args.batch_size, num_examples).batches_per_epoch
 
@@ -287,7 +302,7 @@ def _check_checkpoint(args: argparse.Namespace) -> None:
 
 def make_correlated_plan(args: argparse.Namespace, num_examples: int
                         ) -> tfcactus.PrivacyPlan:
-  """Returns the plan of the options, with noise correlated over steps (BandMF)."""
+  """Returns the plan of the options with noise correlated over steps (BandMF)."""
   if args.bands != 'auto' and not args.bands.isdecimal():
     raise ValueError(f'Expected --bands auto or a number, got {args.bands!r}.')
   noise_given = args.target_epsilon is None
@@ -304,5 +319,3 @@ def make_correlated_plan(args: argparse.Namespace, num_examples: int
       noise=noise.Gaussian(multiplier) if noise_given else None,
       sampling=CYCLIC[args.sampling], correlation='auto' if args.bands == 'auto' else
       correlated.BandedStrategy(int(args.bands)))
-
-

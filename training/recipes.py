@@ -1,4 +1,4 @@
-"""Recipes: options of `python -m training.mnist` that were chosen together."""
+"""Recipes of `python -m training.mnist`: options that were chosen together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 TARGET_EPSILON = 2.93
-"""Epsilon, at delta 1e-5, at which other publications report accuracies on MNIST."""
+"""Epsilon at delta 1e-5 for which other publications report accuracies on MNIST."""
 
 _COMMON = {'mechanism': 'gaussian', 'bands': 'auto'}
 
@@ -17,7 +17,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     'scattering': {**_COMMON, 'features': 'scattering', 'batch_size': 1000,
                    'epochs': 20},
 }
-"""Defaults of options, by the name of the recipe.
+"""Defaults of options by name of the recipe.
 
 Each was chosen by its accuracy on 5,000 images held out from training; no choice was
 made on test images. `benchmarks/README.md` reports the accuracies.

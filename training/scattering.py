@@ -1,8 +1,9 @@
-"""Scattering features of images: fixed wavelets, without learned weights.
+"""Scattering features of images: fixed wavelets without learned weights.
 
-Each feature is a function of one image, and so costs no privacy. Orders zero, one and
-two of a scattering transform of two scales and eight angles give 81 channels. They are
-averaged over and taken at every fourth pixel, and normalised over groups of channels.
+A feature depends on one image only, and so costs no privacy. Orders zero, one and two
+of a scattering transform with two scales and eight angles give 81 channels. The
+channels are averaged, sampled at every fourth pixel, and normalised over groups of
+channels.
 
 Source: Bruna and Mallat, "Invariant Scattering Convolution Networks" (2013); the
 wavelets are those of Kymatio (Andreux et al., 2020); under differential privacy: Tramer
@@ -46,7 +47,7 @@ def features(images: np.ndarray) -> np.ndarray:
 
 
 def _normalized(channels: np.ndarray) -> np.ndarray:
-  """Group normalization without weights."""
+  """Applies group normalization without weights."""
   parts = channels.reshape(*channels.shape[:3], _GROUPS, -1)
   mean = parts.mean((1, 2, 4), keepdims=True)
   spread = parts.std((1, 2, 4), keepdims=True)
@@ -54,6 +55,7 @@ def _normalized(channels: np.ndarray) -> np.ndarray:
 
 
 def _scattered(images: np.ndarray) -> np.ndarray:
+  """Returns the 81 channels before normalization."""
   padded = np.pad(images, ((0, 0), (_MARGIN, _MARGIN), (_MARGIN, _MARGIN)), 'reflect')
   wavelets = [[_wavelet(padded.shape[1:], scale, angle) for angle in range(ANGLES)]
               for scale in range(SCALES)]
@@ -70,7 +72,7 @@ def _scattered(images: np.ndarray) -> np.ndarray:
 
 
 def _averaging(size: int) -> np.ndarray:
-  """Returns weights of Gaussian means around every fourth pixel, with margins."""
+  """Returns the weights of Gaussian means around every fourth pixel, with margins."""
   centres = _MARGIN + STEP * np.arange(size // STEP) + 0.5 * (STEP - 1)
   spread = 0.8 * 2**(SCALES - 1)
   weights = np.exp(-0.5 * ((np.arange(size + 2 * _MARGIN) - centres[:, None]) / spread
@@ -80,7 +82,7 @@ def _averaging(size: int) -> np.ndarray:
 
 @functools.cache
 def _wavelet(shape: tuple[int, int], scale: int, angle: int) -> np.ndarray:
-  """Returns the spectrum of a Morlet wavelet of mean zero."""
+  """Returns the Fourier transform of a Morlet wavelet with mean zero."""
   spread, frequency = 0.8 * 2**scale, 0.75 * np.pi / 2**scale
   turn = (int(ANGLES - ANGLES / 2 - 1) - angle) * np.pi / ANGLES
   window, wave = np.zeros(shape), np.zeros(shape, complex)
@@ -95,7 +97,7 @@ def _wavelet(shape: tuple[int, int], scale: int, angle: int) -> np.ndarray:
 
 
 def _periods(shape: tuple[int, int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Yields coordinates of the pixels, shifted by up to two periods."""
+  """Yields the coordinates of the pixels, shifted by up to two periods."""
   y, x = np.mgrid[:shape[0], :shape[1]]
   for up, left in itertools.product((-2, -1, 0, 1, 2), repeat=2):
     yield y + up * shape[0], x + left * shape[1]

@@ -1,4 +1,4 @@
-"""Devices and machines on which a script trains (TensorFlow's strategies)."""
+"""Strategies of `tf.distribute` by which a script trains on devices and machines."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ STRATEGIES = ('none', 'mirrored', 'multi-worker')
 
 
 def scope(name: str) -> contextlib.AbstractContextManager[Any]:
-  """Returns the scope of a strategy, in which models must be made."""
+  """Returns the scope of a strategy, in which models must be created."""
   return contextlib.nullcontext() if name == 'none' else opened(name).scope()
 
 
 @functools.cache
 def opened(name: str) -> Any:
-  """Returns a strategy of `STRATEGIES`; to be called before all else of TensorFlow.
+  """Returns a strategy of `STRATEGIES`; must precede all other use of TensorFlow.
 
-  'mirrored' takes all GPUs, or two halves of the CPU where there are not two GPUs.
-  'multi-worker' takes the machines of TF_CONFIG; ValueError if that names no workers.
+  'mirrored' takes all GPUs, or two logical CPU devices if there are fewer than two
+  GPUs. 'multi-worker' takes the machines of TF_CONFIG; raises ValueError if it names no
+  workers.
   """
   if name == 'none':
     return tf.distribute.get_strategy()
@@ -47,6 +48,7 @@ def is_chief(name: str) -> bool:
 
 
 def _check_config(text: str) -> None:
+  """Raises ValueError if the value of TF_CONFIG names no workers."""
   try:
     config = json.loads(text)
     known = config['cluster'] and config['task']

@@ -1,4 +1,4 @@
-"""The five papers, item by item: where each lives, how to see it, and its numbers.
+"""Items of the five papers: where each is implemented, how to check it, and its result.
 
-A file a paper; `python -m benchmarks.papers` writes PAPERS.md from them.
+There is one file per paper; `python -m benchmarks.papers` writes PAPERS.md from them.
 """

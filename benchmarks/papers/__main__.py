@@ -2,7 +2,7 @@
 
     python -m benchmarks.papers [--print]
 
-Minutes of CPU time are in the benchmarks that it reads; it takes seconds itself.
+It takes seconds, since it reads the results of the slow benchmarks.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ PATH = pathlib.Path(__file__).parent.parent / 'PAPERS.md'
 
 
 def main() -> None:
-  """Does so."""
+  """Writes or prints the document."""
   parser = argparse.ArgumentParser(prog='python -m benchmarks.papers',
                                    description=__doc__.splitlines()[0])
-  parser.add_argument('--print', action='store_true', help='write nothing')
+  parser.add_argument('--print', action='store_true',
+                      help='print the document, and write nothing')
   text = document.text()
   if parser.parse_args().print:
     print(text, end='')

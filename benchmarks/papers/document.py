@@ -1,4 +1,4 @@
-"""The text of PAPERS.md."""
+"""Builds the text of PAPERS.md."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ PAPERS = (cactus.PAPER, learned_truncated_noise.PAPER, truncated_cdp.PAPER,
 
 HEAD = '''# The papers, item by item
 
-Written by `python -m benchmarks.papers`; do not edit. Numbers are read from
-`results/*.json` or computed by the library while this is written, but for those that
-are called the paper's. Tests are run by `python -m pytest NODE`. Bounds are rounded to
-the safe side. Pictures are in `results/`; [README.md](README.md) says what the scripts
-are and how they are run.
+This page is written by `python -m benchmarks.papers`; do not edit it. It lists for each
+definition, theorem and figure of the five papers where it is implemented, how to check
+it, and a result. Results are read from `results/*.json`, or computed by the library
+when the page is written; only numbers named "the paper's" are published ones. Run a
+test by `python -m pytest NODE`. Upper bounds are rounded up, and lower bounds down.
+Pictures are in `results/`; [README.md](README.md) describes the benchmarks.
 '''
 
 
 def text() -> str:
-  """All of it."""
+  """Returns the whole document."""
   papers = [(paper, *_numbers(paper)) for paper in PAPERS]
   return '\n'.join([HEAD, _counts(papers),
                     *(_section(*each) for each in papers)]).rstrip() + '\n'
 
 
 def kind(status: str) -> str:
-  """'reproduced', 'corrected', 'not reproducible' or 'in part'."""
+  """Returns 'reproduced', 'corrected', 'not reproducible' or 'in part'."""
   return status.split(':')[0]
 
 
 @functools.cache
 def _numbers(paper: item.Paper) -> tuple[list[tuple[item.Item, str]], list[item.Item]]:
-  """Items with what came out, and those that were not measured."""
+  """Returns the items with their results, and the items without results."""
   measured, missing = [], []
   for each in paper.items:
     try:
@@ -53,11 +54,12 @@ def _numbers(paper: item.Paper) -> tuple[list[tuple[item.Item, str]], list[item.
 
 
 def not_measured() -> list[str]:
-  """Names of the items whose numbers are not among the results."""
+  """Returns the names of items without results."""
   return [each.name for paper in PAPERS for each in _numbers(paper)[1]]
 
 
 def _counts(papers: list[tuple[item.Paper, list, list]]) -> str:
+  """Returns the table of the number of items by paper and status."""
   kinds = (item.REPRODUCED, 'corrected', 'in part', 'not reproducible')
   rows = []
   for paper, measured, missing in papers:
@@ -69,6 +71,7 @@ def _counts(papers: list[tuple[item.Paper, list, list]]) -> str:
 
 def _section(paper: item.Paper, measured: list[tuple[item.Item, str]],
              missing: list[item.Item]) -> str:
+  """Returns the section of a paper; ValueError for a cell that breaks its table."""
   rows = [[each.name, '<br>'.join(f'`{place}`' for place in each.places),
            each.status, f'`{each.command}`', number] for each, number in measured]
   for row in rows:
@@ -76,6 +79,6 @@ def _section(paper: item.Paper, measured: list[tuple[item.Item, str]],
       if '\n' in cell or '|' in cell:
         raise ValueError(f'Expected cells without line breaks and bars, got {cell!r}.')
   table = _results.markdown(
-      ['item', 'where', 'status', 'to see it', 'what came out'], rows)
+      ['item', 'implemented in', 'status', 'test or command', 'result'], rows)
   told = [f'Not measured yet: {each.name} (`{each.command}`).' for each in missing]
   return '\n\n'.join([f'## Paper {paper.title}', table, *told, paper.not_computed, ''])

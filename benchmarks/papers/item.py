@@ -1,25 +1,26 @@
-"""What is told of an item of a paper, and where its numbers come from."""
+"""Records of papers and their items, and helpers for the results of items."""
 
 from __future__ import annotations
 
 from typing import Any, Callable, NamedTuple
 
 from benchmarks import _results
+from tfcactus import _format
 
 REPRODUCED = 'reproduced'
 
 
 class Item(NamedTuple):
-  """One definition, algorithm, theorem, figure, table or experiment.
+  """A definition, algorithm, theorem, figure, table or experiment of a paper.
 
   Attributes:
-    name: As in the paper, with a few words.
-    places: Modules or what is in them, as it is imported; or files.
-    status: `REPRODUCED`, or 'corrected: how', or 'not reproducible: why', or
+    name: Number in the paper, with a short description.
+    places: Importable names or paths of files that implement the item.
+    status: `REPRODUCED`, 'corrected: how', 'not reproducible: why', or
       'in part: what is missing'.
-    command: A test ('tests/...::test_...') or a benchmark ('python -m ...').
-    number: Text with what came out: read from results or computed now; published
-      numbers are named so.
+    command: Test ('tests/...::test_...') or benchmark ('python -m ...') that checks it.
+    number: Function that returns the result as text. It reads numbers from results or
+      computes them; published numbers are named "the paper's".
   """
 
   name: str
@@ -33,10 +34,9 @@ class Paper(NamedTuple):
   """A paper.
 
   Attributes:
-    title: With its number, authors and place.
-    items: In the paper's order.
-    not_computed: Its items without computational content, and those not yet done, in
-      sentences.
+    title: Number, authors, title and place of publication.
+    items: The items in the paper's order.
+    not_computed: Sentences on items without computational content or not yet done.
   """
 
   title: str
@@ -45,14 +45,13 @@ class Paper(NamedTuple):
 
 
 class NotMeasured(ValueError):
-  """What an item's number is read from is not among the results."""
+  """Raised for an item whose numbers are not in the results."""
 
 
 def of(name: str, *path: Any) -> Any:
-  """What results/NAME.json holds at a path of keys and indices.
+  """Returns the value in results/NAME.json at a path of keys and indices.
 
-  Raises:
-    NotMeasured: if there is no such file, or no such thing in it.
+  Raises NotMeasured if there is no such file or value.
   """
   found = _results.load(name)
   try:
@@ -68,11 +67,22 @@ def of(name: str, *path: Any) -> Any:
 
 
 def test(path: str) -> str:
-  """A test's node, from 'folder/test_file::test_name'."""
+  """Returns the pytest node of 'folder/test_file::test_name'."""
   file, name = path.split('::', 1)
   return f'tests/{file}.py::{name}'
 
 
 def run(name: str, *arguments: str) -> str:
-  """The command of a benchmark."""
+  """Returns the command that runs a benchmark."""
   return ' '.join(('python -m', f'benchmarks.{name}', *arguments))
+
+
+def modules(*names: str) -> tuple[str, ...]:
+  """Returns the full names of modules, or names in modules, of tfcactus."""
+  return tuple(f'tfcactus.{name}' for name in names)
+
+
+def within(bounds: Any, digits: int = 8) -> str:
+  """Returns bounds as text, rounded outwards."""
+  return (f'in [{_format.lower(bounds.lower, digits)}, '
+          f'{_format.upper(bounds.upper, digits)}]')

@@ -1,4 +1,4 @@
-"""Paper 001: learned truncated noise."""
+"""Items of paper 001: learned truncated noise."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from typing import Any
 import numpy as np
 
 from benchmarks.papers import learned_numbers
-from benchmarks.papers.item import Item, of, Paper, REPRODUCED, run, test
+from benchmarks.papers.item import Item, of, Paper, REPRODUCED, run, test, within
 import tfcactus
 from tfcactus import _format, accounting, design
 from tfcactus.noise import scalar_pairs
 
 FIGURES = learned_numbers.FIGURES
-SCALE = ('scale: one sigmoid per cell, 60 to 500 cells a side, 1,500 to 15,000 epochs, '
-         'in place of 10,000 sigmoids on 60,000 points')
+SCALE = ('smaller scale: one sigmoid per cell, 60 to 500 cells per side, 1,500 to '
+         '15,000 epochs, in place of 10,000 sigmoids on 60,000 points')
 
 
 @functools.cache
 def _normal() -> Any:
+  """Returns a truncated Gaussian of scale 10 on [-30, 30]."""
   return design.TruncatedGaussian(30, scale=10.0, bins=2).solve()
 
 
 def _by_buckets(guarantee: str) -> str:
+  """Returns delta of eight releases by privacy buckets: ADP or PDP."""
   accountant = accounting.PrivacyBucketsAccountant(guarantee=guarantee).compose(
       accounting.noise_event(_normal()), 8)
   return (f'truncated Gaussian (10, range 30), 8 releases, epsilon .3: '
-          f'{guarantee} delta {_bounds(accountant.delta_bounds(0.3))}')
-
-
-def _bounds(bounds: Any) -> str:
-  return f'in [{_format.lower(bounds.lower)}, {_format.upper(bounds.upper)}]'
+          f'{guarantee.upper()} delta {within(accountant.delta_bounds(0.3), 6)}')
 
 
 def _phi() -> str:
-  return 'the same by phi: ' + _bounds(accounting.PhiAccountant().compose(
-      accounting.noise_event(_normal()), 8).delta_bounds(0.3))
+  """Returns delta of eight releases by the phi accountant."""
+  return 'by the phi accountant ' + within(accounting.PhiAccountant().compose(
+      accounting.noise_event(_normal()), 8).delta_bounds(0.3), 6)
 
 
 def _moments() -> str:
+  """Returns delta of eight releases by the extended moments accountant."""
   accountant = accounting.ExtendedMomentsAccountant().compose(
       accounting.noise_event(_normal()), 8)
   return (f'truncated Gaussian (10, range 30), 8 releases: delta at most '
@@ -48,6 +48,7 @@ def _moments() -> str:
 
 
 def _old_moments() -> str:
+  """Returns epsilon of eight Gaussians by the moments accountant."""
   accountant = accounting.RenyiAccountant(conversion='moments').compose(
       accounting.noise_event(tfcactus.Gaussian(10.0)), 8)
   return (f'Gaussian of 10, 8 releases: epsilon at most '
@@ -55,57 +56,64 @@ def _old_moments() -> str:
 
 
 def _infinite() -> str:
+  """Returns the mass of infinite loss of a truncated Gaussian."""
   pair = scalar_pairs.shifted(_normal(), _normal().bins)
-  return f'mass of certain distinction of that Gaussian {_format.upper(pair.p_inf, 4)}'
+  return ('truncated Gaussian (10, range 30): mass of infinite loss '
+          f'{_format.upper(pair.p_inf, 4)}')
 
 
 def _drawn() -> str:
+  """Compares range and standard deviation of draws with those of the table."""
   z = _normal().sample(np.random.default_rng(0), 400_000)
-  return (f'400,000 draws: largest {np.max(np.abs(z)):.4f} of 30, standard deviation '
-          f'{np.std(z):.3f} of {_normal().std:.3f}')
+  return (f'400,000 draws: largest {np.max(np.abs(z)):.4f}, range 30; standard '
+          f'deviation {np.std(z):.3f}, expected {_normal().std:.3f}')
 
 
 def _example_7() -> str:
+  """Compares a probability of a truncated Gaussian with the closed form."""
   inside = math.erf(1 / 10 / math.sqrt(2)) / math.erf(3 / math.sqrt(2))
   table = float(2 * np.sum(np.exp(_normal().log_density[:2])) / 2)
-  return f'mass of [-1, 1] {table:.10f}, by erf {inside:.10f}'
+  return f'probability of [-1, 1] {table:.10f}, by the error function {inside:.10f}'
 
 
 def _utilities() -> str:
+  """Returns both utilities of a truncated Gaussian."""
   return f'E abs(x) {_normal().moment(1):.6f}, E x^2 {_normal().moment(2):.5f}'
 
 
 def _least() -> str:
+  """Returns the least utility at an epsilon and delta, and its lower bound."""
   found = tfcactus.least_utility(5, delta=0.0504, epsilon=0.3, norm=1, bins=20,
                                  tolerance=1e-3)
-  return (f'range 5, (.3, .0504): E abs(x) {_format.upper(found.utility, 5)}, none '
-          f'below '
-          f'{_format.lower(found.lower_bound or 0.0, 5)}')
+  return (f'range 5, (.3, .0504)-DP: E abs(x) {_format.upper(found.utility, 5)}, lower '
+          f'bound {_format.lower(found.lower_bound or 0.0, 5)}')
 
 
 def _shifts() -> str:
+  """Returns delta of half the shift and of the full shift."""
   values = [scalar_pairs.shifted(_normal(), k).hockey_stick(0.1) for k in (1, 2)]
-  return ('delta at epsilon .1 after half and the full shift: '
+  return ('delta at epsilon .1 of half the shift and of the full shift: '
           f'{_format.upper(values[0], 4)}, {_format.upper(values[1], 4)}')
 
 
 def _engine() -> str:
+  """Compares delta of learned noise with the optimal one."""
   found = of(FIGURES, 'figure 1', 'tables')
   ratio = found['sigmoid adp']['delta'] / found['linear program']['delta']
-  return f'one release, range 5: {ratio:.4f} times the optimum\'s delta'
+  return f'one release, range 5: delta is {ratio:.4f} times the optimal one'
 
 
 def _cnn() -> str:
+  """Returns utility and delta of noise learned by the CNN model."""
   row = of(FIGURES, 'figure 1', 'tables', 'CNN')
   return (f'E abs(x) {row["utility"]:.5g}, delta {_format.upper(row["delta"], 4)}; '
-          f'by the '
-          f'full shift alone {_format.upper(row["delta_full_shift"], 4)}')
+          f'by the full shift alone {_format.upper(row["delta_full_shift"], 4)}')
 
 
 def _sphere() -> str:
-  """delta(.3) of radius abs(N(0, 10)) times a direction in three dimensions."""
-  # Its density is that of N(0, 10) in the norm, over the area of the sphere; what the
-  # scalar account knows is the pair on a line through the origin.
+  """Returns delta at .3 of a radius abs(N(0, 10)) times a direction in 3 dimensions."""
+  # The density is that of N(0, 10) at the norm, divided by the area of the sphere. A
+  # scalar account considers only points on one line through the origin.
   sigma, epsilon = 10.0, 0.3
   r = np.geomspace(1e-6, 120, 4000)
   mu = np.linspace(-1, 1, 2001)
@@ -122,16 +130,18 @@ def _sphere() -> str:
   scalar = accounting.PhiAccountant().compose(
       accounting.noise_event(tfcactus.Gaussian(sigma))).get_delta(epsilon)
   return (f'radius abs(N(0, 10)) in three dimensions: delta at epsilon .3 about '
-          f'{found:.3f} by quadrature, where the scalar account says '
-          f'{_format.upper(scalar, 2)}')
+          f'{found:.3f} by quadrature, {_format.upper(scalar, 2)} by the scalar '
+          'account')
 
 
 def _picture(number: str) -> str:
+  """Returns the path of a picture."""
   return f'benchmarks/results/paper001_figure{number}.png'
 
 
 def _drawn_figure(name: str, number: str, file: str, number_of: Any,
                   status: str = f'in part: {SCALE}') -> Item:
+  """Returns the item of a figure that is drawn by a benchmark."""
   return Item(name, (f'benchmarks.{file}', _picture(number)), status,
               run(file, number.split('_')[0]), number_of)
 
@@ -146,7 +156,7 @@ PAPER = Paper(
              ('tfcactus.accounting.PrivacyBucketsAccountant',), REPRODUCED,
              test('accounting/test_privacy_buckets::test_bounds_hold'),
              functools.partial(_by_buckets, 'pdp')),
-        Item('Definitions 3, 4: losses that tell for certain',
+        Item('Definitions 3, 4: distinguishing events with infinite loss',
              ('tfcactus.pairs.dominating_pair.DominatingPair',), REPRODUCED,
              test('noise/test_pairs::test_truncated_noise_has_mass_at_infinity'),
              _infinite),
@@ -168,7 +178,7 @@ PAPER = Paper(
              REPRODUCED, test('search/test_least_utility::'
                               'test_least_of_one_release_is_that_of_a_program_of_its_own'),
              _least),
-        Item('Lemmas 13, 14, Theorem 15: symmetric falling noise, the full shift',
+        Item('Lemmas 13, 14, Theorem 15: symmetric monotone noise, the full shift',
              ('tfcactus.noise.scalar_pairs',), REPRODUCED,
              test('noise/test_pairs::test_full_shift_dominates_smaller_ones_if_monotone'),
              _shifts),
@@ -187,19 +197,19 @@ PAPER = Paper(
              ('tfcactus.accounting.privacy_buckets', 'tfcactus.learned.privacy_losses'),
              REPRODUCED, test('accounting/test_privacy_buckets::'
                               'test_brackets_the_phi_accountant'),
-             lambda: f'{_by_buckets("adp")}; {_phi()}'),
+             lambda: f'{_by_buckets("adp")}, {_phi()}'),
         Item('Section 3.4.3: PrivacyBuckets, PDP',
              ('tfcactus.accounting.privacy_buckets',), REPRODUCED,
              test('accounting/test_privacy_buckets::test_one_release_is_summed_exactly'),
              functools.partial(_by_buckets, 'pdp')),
         Item('Soft derivatives of comparisons', ('tfcactus.learned.privacy_losses',),
-             'corrected: buckets are counted exactly forwards, and only the derivative '
-             'is softened',
+             'corrected: buckets are exact in the forward pass; only the derivative is '
+             'softened',
              test('learned/test_learned_noise::'
                   'test_slope_points_where_the_exact_delta_falls'), _engine),
-        Item('Figure 1a: the staircase is found again',
+        Item('Figure 1a: learned noise reproduces the staircase',
              (f'benchmarks.{FIGURES}', _picture('1')),
-             'corrected: MA comes out apart from PDP, not upon it',
+             'corrected: MA differs from PDP; in the paper they coincide',
              run(FIGURES, '1'), learned_numbers.figure_1),
         Item('Figure 1b: pointy towers', (f'benchmarks.{FIGURES}', _picture('1')),
              REPRODUCED, run(FIGURES, '1'), learned_numbers.towers),
@@ -214,29 +224,28 @@ PAPER = Paper(
                       learned_numbers.figure_3_learned),
         Item('Figures 4a to c: DP-SGD, designed',
              (f'benchmarks.{FIGURES}', _picture('4')),
-             'corrected: noise by MA is never better than the Gaussian at 16 to 128 '
-             'releases', run(FIGURES, '4'), learned_numbers.figure_4),
+             'corrected: noise designed by MA is never better than the Gaussian at 16 '
+             'to 128 releases', run(FIGURES, '4'), learned_numbers.figure_4),
         _drawn_figure('Figure 4, by gradient descent', '4_learned', _SGD,
                       learned_numbers.figure_4_learned),
         _drawn_figure('Figure 4d: both cut', '4_learned', _SGD,
                       learned_numbers.figure_4d),
         Item('Section 4.4: radius from a scalar table, times a direction',
              ('tfcactus.noise.RadialTable', 'tfcactus.design.Isotropic'),
-             'corrected: refused, a scalar account does not hold for it; radial tables '
-             'are designed and accounted in their dimension',
+             'corrected: refused, since a scalar account is not valid for it; radial '
+             'tables are designed and accounted for in their dimension',
              test('test_plan::test_scalar_noise_for_a_vector_is_refused'),
              _sphere),
         _drawn_figure('Figure 5: effects of truncation', '5', _LEARNED,
                       learned_numbers.figure_5),
         Item('Figure 6: ten seeds', (f'benchmarks.{FIGURES}', _picture('6')),
-             'in part: MA for 15,000 of 100,000 epochs; a spread below 1 % came out '
-             'for '
+             'in part: MA for 15,000 of 100,000 epochs; the spread is below 1 % for '
              'ADP only', run(FIGURES, '6'), learned_numbers.figure_6),
         _drawn_figure('Figure 7', '7', _LEARNED, learned_numbers.figure_7, REPRODUCED),
         _drawn_figure('Figure 8: collapse', '8', _LEARNED, learned_numbers.figure_8),
         _drawn_figure('Figure 9', '9', _LEARNED, learned_numbers.figure_9,
-                      'in part: eight releases only; a falling weight pays with ADP, '
-                      f'not with PDP; {SCALE}'),
+                      'in part: eight releases only; weight decay reduces delta with '
+                      f'ADP, not with PDP; {SCALE}'),
         _drawn_figure('Figure 10', '10', _SGD, learned_numbers.figure_10,
                       f'in part: both directions learned at once; {SCALE}'),
         _drawn_figure('Figure 11', '11', _SGD, learned_numbers.figure_11,
@@ -246,14 +255,12 @@ PAPER = Paper(
                       f'in part: learned at U = 40 only; {SCALE}'),
         _drawn_figure('Figure 14', '14', _SGD, learned_numbers.figure_14),
         Item('Section 4.1: the scale of all runs', ('tfcactus.learned.learned_noise',),
-             'not reproducible: 25 days on eight A100; what ran here is said at each '
-             'figure', run(_LEARNED), _engine),
+             'not reproducible: 25 days on eight A100; the scale here is stated at '
+             'each figure', run(_LEARNED), _engine),
         Item('Appendix B: CNN model', ('tfcactus.learned.models.ConvolutionModel',),
-             'corrected: the paper gives no filter length, 3 is taken; not monotone, '
-             'so '
-             'accounted by the envelope',
+             'corrected: the paper states no filter length, here it is 3; the noise is '
+             'not monotone, so that the accountant takes the envelope',
              test('learned/test_learned_noise::'
                   'test_cnn_noise_is_accounted_by_the_envelope'), _cnn)),
-    'Not done, as the paper\'s own future work: learned ranges, noise for '
-    'distributions '
-    'of output differences, noise for selection.')
+    'Not implemented, since they are future work in the paper too: learned ranges, '
+    'noise for distributions of output differences, noise for selection.')

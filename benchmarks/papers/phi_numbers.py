@@ -1,16 +1,15 @@
-"""What came out of paper 004's figures, conversions and laws of one's own."""
+"""Results of paper 004's figures, conversions and user-supplied laws, as text."""
 
 from __future__ import annotations
 
 from decimal import Decimal
 import math
-from typing import Any
 
 import dp_accounting
 import numpy as np
 from scipy import integrate, stats
 
-from benchmarks.papers.item import of
+from benchmarks.papers.item import of, within
 from tfcactus import _format, accounting, noise as noise_lib
 from tfcactus.accounting import renyi_tradeoff, views
 from tfcactus.accounting.composition import contour
@@ -21,27 +20,21 @@ FIGURES = 'phi_figures'
 RESPONSE = accounting.DominatingPair.from_masses([0.52, 0.48], [0.48, 0.52])
 
 
-def within(bounds: Any, digits: int = 8) -> str:
-  """Bounds, rounded outwards."""
-  return (f'in [{_format.lower(bounds.lower, digits)}, '
-          f'{_format.upper(bounds.upper, digits)}]')
-
-
 def gaussian_delta(mu: float, epsilon: float) -> float:
-  """The closed form of the Gaussian's delta."""
+  """Returns the Gaussian's delta by the closed form."""
   one, other = stats.norm.cdf([mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu])
   return float(one - math.exp(epsilon) * other)
 
 
 def levys_formula() -> str:
-  """Algorithm 1, as printed but for its errors."""
+  """Compares delta by Levy's formula (Algorithm 1) with the closed form."""
   found = levy.LevyComposition([(levy.PhiFunction.gaussian(0.5), 10)]).delta(1.0)
   return (f'ten Gaussians of 2, delta at epsilon 1: {within(found)}, closed form '
           f'{gaussian_delta(0.5 * math.sqrt(10), 1.0):.8g}')
 
 
 def own_phi() -> str:
-  """phi of a user."""
+  """Compares delta of a user-supplied phi with the closed form."""
   log_phi = lambda t: 0.5j * t - 0.5 * t * t
   bounded, free = (levy.LevyComposition([(levy.PhiFunction(log_phi, decay), 1)]).delta(
       0.7) for decay in (lambda t: -0.5 * t * t, None))
@@ -51,7 +44,7 @@ def own_phi() -> str:
 
 
 def laplace() -> str:
-  """The closed form of the Laplace mechanism's phi."""
+  """Compares the closed form of the Laplace mechanism's phi with quadrature."""
   scale, t = 5.0, 1.0
   value = complex(np.exp(levy.PhiFunction.laplace(scale).log_phi(np.array([t]))[0]))
   ends = 0.5 * np.exp(1j * t / scale) + 0.5 * np.exp(-(1 + 1j * t) / scale)
@@ -64,17 +57,17 @@ def laplace() -> str:
 
 
 def from_loss_cdf() -> str:
-  """From a distribution function of the loss to a pair."""
+  """Compares delta of a pair made from a distribution function of the loss."""
   mu = 0.5
   loss = mu * np.linspace(-12, 12, 2001) + 0.5 * mu**2
   pair = conversions.pair_from_loss_cdf(loss, stats.norm.cdf(loss / mu - 0.5 * mu))
-  return (f'Gaussian of 2, from 2,001 points of that function: delta at epsilon 1 at '
-          f'most {_format.upper(pair.hockey_stick(1.0))}, closed form '
+  return (f'Gaussian of 2, from 2,001 points of its distribution function: delta at '
+          f'epsilon 1 at most {_format.upper(pair.hockey_stick(1.0))}, closed form '
           f'{gaussian_delta(mu, 1.0):.6g}')
 
 
 def from_renyi() -> str:
-  """From Renyi divergences to a profile."""
+  """Compares delta by Renyi divergences with the closed form."""
   mu, orders = 0.5, 1 + np.geomspace(0.01, 500, 400)
   value = conversions.profile_from_renyi(orders, 0.5 * mu**2 * orders, 1.0)
   return (f'Gaussian of 2: delta at epsilon 1 at most {_format.upper(float(value))}, '
@@ -82,7 +75,7 @@ def from_renyi() -> str:
 
 
 def posts_formula() -> str:
-  """From Renyi divergences of all real orders to a profile."""
+  """Returns delta by Post's formula from Renyi divergences of real orders."""
   truth, rest = Decimal('0.7'), Decimal('0.3')
 
   def log_moment(s: Decimal) -> Decimal:
@@ -95,20 +88,20 @@ def posts_formula() -> str:
     told.append(f'{terms} differences: {found.estimate:.5f}, proved {within(found, 3)}')
   exact = 0.7 - 0.3 * math.exp(epsilon)
   return (f'randomised response .7, delta at epsilon .5 from {"; from ".join(told)}; '
-          f'in truth {exact:.6g}. Divergences were asked for to '
+          f'exactly {exact:.6g}. Divergences were computed to '
           f'{200 + post_formula.SPARE_DIGITS} digits')
 
 
 def tilted_contour() -> str:
-  """The inverse Laplace transform by which the accountant goes."""
+  """Compares delta by the accountant's Laplace inversion with the closed form."""
   found = contour.Contour(((gaussian.GaussianLoss(0.5, 1.0, 'remove'), 10),)).delta(1.0)
-  return (f'ten Gaussians of 2, delta at epsilon 1, of divergences at complex orders: '
+  return ('ten Gaussians of 2, delta at epsilon 1, from divergences at complex orders: '
           f'{within(found, 12)}, closed form '
           f'{gaussian_delta(0.5 * math.sqrt(10), 1.0):.12g}')
 
 
 def imaginary_orders() -> str:
-  """phi and Renyi divergences are one function of the order."""
+  """Compares phi with Renyi divergences: one function of the order."""
   top = 0.2
   pair = noise_lib.Laplace(1 / top).dominating_pair().upper
   value = laplace_loss.log_moment(np.array([2.0, 1j]), top)
@@ -119,7 +112,7 @@ def imaginary_orders() -> str:
 
 
 def phi_to_tradeoff() -> str:
-  """From phi by Levy's formula to a distribution function and a trade-off function."""
+  """Compares a trade-off function by Levy's formula with the closed form."""
   whole = levy.LevyComposition([(levy.PhiFunction.gaussian(0.5), 4)])
   loss = np.linspace(-6, 8, 561)
   pair = conversions.pair_from_loss_cdf(
@@ -132,8 +125,8 @@ def phi_to_tradeoff() -> str:
 
 
 def own_densities() -> str:
-  """Algorithm 2 on laws of a user."""
-  # Where the loss of Cauchy noise turns: x^2 - x = 1.
+  """Compares delta of Cauchy noise by Algorithm 2 with quadrature."""
+  # The loss of Cauchy noise has its extrema at the roots of x^2 - x = 1.
   turns = [0.5 - math.sqrt(1.25), 0.5 + math.sqrt(1.25)]
   pair = accounting.continuous_pair(stats.cauchy(0), stats.cauchy(1), turns)
   one, ten = (accounting.PhiAccountant().compose(
@@ -147,7 +140,7 @@ def own_densities() -> str:
 
 
 def example_14() -> str:
-  """Noise whose variance depends on the data: the loss is a chi square."""
+  """Compares delta of noise whose variance depends on the data with chi-square."""
   ratio, count, epsilon = 1.2, 7, 2.0
   pair = accounting.continuous_pair(stats.norm(0, 1), stats.norm(0, ratio), [0.0])
   found = accounting.PhiAccountant().compose(
@@ -165,7 +158,7 @@ def example_14() -> str:
 
 
 def experiment_1() -> str:
-  """Figure 3a."""
+  """Returns epsilon of Figure 3a, and its distance to the closed form."""
   rows = of(FIGURES, '3a')
   row = [each for each in rows if each['sigma'] == 30][-1]
   apart = max(abs(each['phi'] - each['exact']) for each in rows)
@@ -176,7 +169,7 @@ def experiment_1() -> str:
 
 
 def experiment_2() -> str:
-  """Figure 3b, and its last point by two methods now."""
+  """Returns epsilon at the last point of Figure 3b by all methods."""
   row = of(FIGURES, '3b')[-1]
   count, gaussian = row['compositions'], dp_accounting.GaussianDpEvent(5.0)
   contour = accounting.PhiAccountant().compose(gaussian, count).compose(
@@ -191,7 +184,7 @@ def experiment_2() -> str:
 
 
 def experiment_3() -> str:
-  """Figure 3c."""
+  """Returns epsilon at the last point of Figure 3c by all methods."""
   rows = of(FIGURES, '3c')
   row = rows[-1]
   others = ', '.join(f'{name} {_format.upper(row[name])}' for name in (
@@ -201,7 +194,7 @@ def experiment_3() -> str:
 
 
 def figure_1() -> str:
-  """Figure 1."""
+  """Returns rho and the deltas of Figure 1."""
   found = of(FIGURES, 'figure_1')
   deltas = ', '.join(f'{name} {value:.4f}' for name, value in found[
       'delta_at_epsilon_1'].items())
@@ -209,41 +202,43 @@ def figure_1() -> str:
 
 
 def touching() -> str:
-  """Appendix F.1: where the implied trade-off function meets randomised response."""
+  """Compares the implied trade-off function with randomised response (F.1)."""
   found = of(FIGURES, 'figure_1')
-  return ('implied by rho, all orders from 1/2: at the nearest '
-          f'{_format.upper(found["touching"], 2)} below that of randomised response; '
-          'by its own divergences, orders up to 10,000, nowhere more than '
-          f'{_format.upper(found["own"], 2)} below')
+  return ('implied by rho, all orders from 1/2: nearest distance below the trade-off '
+          f'function of randomised response {_format.upper(found["touching"], 2)}; '
+          'implied by its own divergences, orders up to 10,000: largest distance '
+          f'{_format.upper(found["own"], 2)}')
 
 
 def below_one() -> str:
-  """Appendix F: what orders below one say that those above do not."""
-  told = [f'{name}: {row["gained_below_one"]:.2g} gained, {row["lost"]:.2g} still lost'
+  """Returns what orders below one add to false negative rates (appendix F)."""
+  told = [f'{name}: {row["gained_below_one"]:.2g}, {row["lost"]:.2g}'
           for name, row in of(FIGURES, 'appendix_f').items()]
-  return 'false negative rates, at most, ' + '; '.join(told)
+  return ('largest gain in the false negative rate by orders below one, and largest '
+          'remaining distance to the certified one: ' + '; '.join(told))
 
 
 def best_conversion() -> str:
-  """Appendix F.2 and F.3: epsilon, and what orders below one add to it."""
+  """Compares delta by orders above one and by all orders (F.2, F.3)."""
   mu, epsilon, x = 2.0, 1.0, np.linspace(0, 1, 4001)
   above, below = 1 + np.geomspace(1e-3, 500, 400), np.linspace(0.5, 0.999, 150)
   deltas = []
   for orders in (above, np.append(below, above)):
     known = 0.5 * mu**2 * orders
     least = renyi_tradeoff.tradeoff_from_renyi(orders, known, x, known)
-    # Between two levels the value at the larger is a bound.
+    # Between two points of x, the value at the larger x is a bound.
     deltas.append(float(np.max(1 - least[1:] - math.exp(epsilon) * x[:-1])))
   exact = gaussian_delta(mu, epsilon)
   return (f'Gaussian of 1/2, delta at epsilon 1: at most {_format.upper(deltas[0])} by '
-          f'orders above one, {_format.upper(deltas[1])} from 1/2, truly {exact:.6g}')
+          f'orders above one, {_format.upper(deltas[1])} by orders from 1/2, exactly '
+          f'{exact:.6g}')
 
 
 def figure_4() -> str:
-  """Figure 4."""
+  """Returns epsilon of both directions composed apart, and by one pair."""
   found = of(FIGURES, 'figure_4')
   return f'sigma 1, q .2, delta 1e-5, at {found["compositions"][0]} and ' + (
-      f'{found["compositions"][-1]} steps: epsilon apart '
+      f'{found["compositions"][-1]} steps: epsilon with both directions composed apart '
       f'{_format.upper(found["apart"][0])} and {_format.upper(found["apart"][-1])}, by '
       f'one pair {_format.upper(found["together"][0])} and '
       f'{_format.upper(found["together"][-1])}')

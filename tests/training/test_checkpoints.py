@@ -52,14 +52,14 @@ def _killed(tmp_path, after, *arguments):
 def _resumed(tmp_path, monkeypatch, *arguments):
   """Goes on; returns the results, the model, and what it began from."""
   seen = {}
-  behind = mnist.epochs_behind
+  behind = mnist.completed_epochs
 
   def spy(args, model, steps_per_epoch):
     seen.update(model=model, weights=killed_training.digest(model),
                 iterations=int(model.optimizer.iterations.numpy()))
     return behind(args, model, steps_per_epoch)
 
-  monkeypatch.setattr(mnist, 'epochs_behind', spy)
+  monkeypatch.setattr(mnist, 'completed_epochs', spy)
   path = tmp_path / 'result.json'
   assert mnist.main(['--resume', str(tmp_path / 'run'), '--json', str(path),
                      *arguments]) == 0

@@ -1,0 +1,46 @@
+"""Child processes in which benchmarks measure, and the peak memory of a process."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from typing import Any
+
+
+def peak_megabytes() -> float:
+  """Returns the largest memory that this process has held, in units of 2**20 bytes."""
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measure(name: str, *arguments: str) -> dict[str, Any]:
+  """Runs a benchmark in a child process; returns the JSON of its last output line."""
+  output = subprocess.run(
+      [sys.executable, '-m', f'benchmarks.{name}', *arguments],
+      check=True, capture_output=True, text=True).stdout
+  return json.loads(output.splitlines()[-1])
+
+
+class Worker:
+  """A child process that answers each input line with one line of JSON.
+
+  The child process is `python -m benchmarks.NAME --serve CONTENDER`.
+  """
+
+  def __init__(self, name: str, contender: str, python: str = sys.executable):
+    self._process = subprocess.Popen(
+        [python, '-m', f'benchmarks.{name}', '--serve', contender],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+  def ask(self, line: object = '') -> dict[str, Any]:
+    """Sends a line; returns the answer."""
+    assert self._process.stdin and self._process.stdout
+    self._process.stdin.write(f'{line}\n')
+    self._process.stdin.flush()
+    return json.loads(self._process.stdout.readline())
+
+  def close(self) -> None:
+    """Ends the child process, if it has not ended yet."""
+    if self._process.poll() is None:
+      self._process.communicate()
