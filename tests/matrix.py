@@ -99,8 +99,9 @@ ENVIRONMENTS = (
                  'tensorflow-privacy==0.9.0')),
     Environment('py312-tf2.21', ('3.12',), 'test,training,datasets',
                 ('tensorflow==2.21.*',)),
+    # With Grappler, which tests/keras/conftest.py turns off elsewhere to save time.
     Environment('py313-tf2.21', ('3.13',), 'test,training,datasets',
-                ('tensorflow==2.21.*',)),
+                ('tensorflow==2.21.*',), variables=(('WITH_GRAPPLER', '1'),)),
     Environment('core', PYTHONS, 'test', (),
                 ('tests', '--ignore=tests/keras', '--ignore=tests/learned',
                  '--ignore=tests/training',
@@ -125,7 +126,8 @@ ENVIRONMENTS = (
                 variables=(('TF_USE_LEGACY_KERAS', '1'),), between=True),
 )
 # For where there may be one Python only: whatever pip takes for it.
-NEWEST = Environment('newest', PYTHONS, 'test,training,datasets')
+NEWEST = Environment('newest', PYTHONS, 'test,training,datasets',
+                     variables=(('WITH_GRAPPLER', '1'),))
 
 
 def candidates(version: str) -> list[str]:

@@ -1,6 +1,8 @@
-"""A plan whose numbers are easy to predict, for tests of the Keras layer."""
+"""Fixtures of the Keras tests: a plan of predictable cost, and steps without gradients.
+"""
 
 import dataclasses
+import itertools
 import os
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -9,16 +11,24 @@ import pytest
 import tensorflow as tf
 
 from tfcactus import noise as noise_lib, relations
+from tfcactus.keras.gradients import engine
 from tfcactus.sampling import FixedSizeSampling, OnePassSampling, PoissonSampling
 
-# Two devices for tests of strategies; TensorFlow takes it before anything else only.
+# Two devices for tests of strategies. TensorFlow takes the setting only before any use.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices('CPU')[0],
     [tf.config.LogicalDeviceConfiguration()] * 2)
 
+# Grappler takes a sixth of a first `fit`. `tests/matrix.py` runs the newest TensorFlow
+# with it.
+if 'WITH_GRAPPLER' not in os.environ:
+  tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})
+
 
 @dataclasses.dataclass(frozen=True)
 class FakeGuarantee:
+  """Stands in for a `Guarantee`."""
+
   upper: float
   steps: int
   lower: float = 0.0
@@ -41,8 +51,11 @@ class FakeGuarantee:
 
 @dataclasses.dataclass(frozen=True)
 class FakePlan:
-  """Epsilon is steps / 100, twice that for samples of fixed size, or 5 for each
-  pass over all examples."""
+  """Stands in for a `PrivacyPlan`.
+
+  Epsilon is steps / 100 for Poisson samples, steps / 50 for samples of fixed size, and
+  5 for each pass over all examples.
+  """
 
   noise: object
   l2_norm_clip: float
@@ -85,7 +98,7 @@ class FakePlan:
 
 @pytest.fixture
 def make_plan():
-  """A function that makes a plan, tiny noise by default."""
+  """Returns a function that makes a `FakePlan`, with tiny noise by default."""
 
   def make(noise=None, l2_norm_clip=1.0, num_examples=40, sampling_prob=0.25,
            **kwargs):
@@ -95,15 +108,58 @@ def make_plan():
   return make
 
 
+_CLIPPED_SUMS = engine.Engine.run
+# Seeds of operations, so that models draw different numbers under one global seed.
+_SEEDS = itertools.count()
+
+
+def _replace_sums(monkeypatch, sum_like):
+  """Makes private steps take sums from `sum_like`, (shape) -> tensor.
+
+  A step without gradients is traced in a third of the time.
+  """
+
+  def run(self, x, targets, weights, l2_norm_clip):
+    predictions = self._model(x, training=True)
+    nothing = tf.zeros(tf.shape(weights)[:1])
+    return engine.BatchResult(
+        [tf.cast(sum_like(variable.shape), tf.float64)
+         for variable in self._model.trainable_variables],
+        tf.zeros([], tf.float64), predictions,
+        [None for _ in tf.nest.flatten(predictions)], nothing, nothing, targets,
+        weights)
+
+  monkeypatch.setattr(engine.Engine, 'run', run)
+
+
+@pytest.fixture
+def random_sums(monkeypatch):
+  """Replaces clipped sums of gradients by random numbers, for tests of what is counted.
+  """
+  _replace_sums(monkeypatch, lambda shape: tf.random.normal(shape, seed=next(_SEEDS)))
+
+
+@pytest.fixture
+def zero_sums(monkeypatch):
+  """Replaces clipped sums of gradients by zeros, for tests of noise."""
+  _replace_sums(monkeypatch, tf.zeros)
+
+
+@pytest.fixture
+def clipped_sums(monkeypatch, random_sums):
+  """Restores clipped sums for one test in a file that uses `random_sums`."""
+  monkeypatch.setattr(engine.Engine, 'run', _CLIPPED_SUMS)
+
+
 @pytest.fixture
 def radial():
-  """A radial table in three dimensions with a fat tail."""
+  """Returns a radial table in three dimensions with a fat tail."""
   return noise_lib.RadialTable.normalized(
       3, 0.25, 0.25, [-0.8 * i for i in range(12)], -1.0)
 
 
 @pytest.fixture
 def scalar():
-  """A scalar table that is not monotone, with two tails of 5 %."""
+  """Returns a scalar table that is not monotone, with two tails of 5 %."""
   return noise_lib.ScalarTable.normalized(
       4, [0.0, 0.4, 0.2, -0.3, -0.5, -0.9, -1.2, -1.6], -0.3)

@@ -1,8 +1,8 @@
-"""What a Keras user can type, and what each example may then do to the sum.
+"""Constructs that a Keras user can type, and how far an example may then move the sum.
 
-A line of `PRIVATE` or `DROP_IN` is a construct; `test_constructs.py`
-measures every one, on both Keras. To extend the suite add a line: what comes out
-(`BOUNDED`, or words of the refusal), the layers, and what else differs.
+A line of `PRIVATE` or `DROP_IN` is a construct. `test_constructs.py` measures each of
+them, with Keras 2 and Keras 3. To extend the suite, add a line with the outcome
+(`BOUNDED`, or words of the refusal), the layers, and other settings.
 """
 
 from typing import Any, Callable, NamedTuple
@@ -11,8 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 BOUNDED = ''
-APART = 'each example is by itself'  # How a mixing loss is refused.
-ALONE = 'loss per example'  # How drop-in optimizers are.
+# Words in which a private model refuses a loss that mixes examples, and a drop-in
+# optimizer any loss or model that does.
+APART = 'each example is by itself'
+ALONE = 'loss per example'
 
 layers = tf.keras.layers
 losses = tf.keras.losses
@@ -22,18 +24,18 @@ class Construct(NamedTuple):
   """One line of the suite.
 
   Attributes:
-    outcome: BOUNDED, or a pattern of the words in which it is refused (or, of a
-      drop-in optimizer, in which there is no epsilon).
-    make: Makes the layers between the input and the last one; or a model.
-    shape: Of an input.
+    outcome: BOUNDED, or a pattern of the message that refuses the construct. For a
+      drop-in optimizer the pattern is of the reason why there is no epsilon.
+    make: Makes the layers between the input and the last one, or a model.
+    shape: Shape of an input.
     loss: Makes the loss.
-    targets: What the targets are; see `targets`.
-    clipping: As `privatize` takes it.
-    engine: As `privatize` takes it.
-    policy: Of the dtypes.
+    targets: Kind of targets; see `targets`.
+    clipping: Argument of `privatize`.
+    engine: Argument of `privatize`.
+    policy: Dtype policy of Keras.
     weights: Whether examples have weights.
     ids: Whether inputs are integers.
-    slow: Whether it is left to `make test-slow`.
+    slow: Whether only `make test-slow` runs the construct.
   """
 
   outcome: str
@@ -51,7 +53,7 @@ class Construct(NamedTuple):
 
 
 def targets(kind: str, rows: int, rng: np.random.Generator) -> np.ndarray:
-  """Targets of some kind, of three outputs."""
+  """Returns targets of one kind for three outputs."""
   labels = rng.integers(0, 3, rows)
   return {
       'labels': labels, 'column': labels[:, None],
@@ -59,7 +61,7 @@ def targets(kind: str, rows: int, rng: np.random.Generator) -> np.ndarray:
       'binary': rng.integers(0, 2, (rows, 3)).astype(np.float32),
       'real': rng.standard_t(2, (rows, 3)).astype(np.float32),
       'positive': np.abs(rng.standard_t(2, (rows, 3))).astype(np.float32),
-      # Binary labels, but for those of some examples.
+      # Binary labels; -1 for the examples of one class.
       'signs': np.where(labels[:, None] == 2, -1.0, rng.integers(
           0, 2, (rows, 3))).astype(np.float32)}[kind]
 
@@ -69,14 +71,14 @@ def _dense(**kwargs: Any) -> Any:
 
 
 class Centering(layers.Layer):
-  """Takes off the mean of the batch."""
+  """Subtracts the mean of the batch."""
 
   def call(self, inputs):
     return inputs - tf.reduce_mean(inputs, axis=0)
 
 
 class Attending(layers.Layer):
-  """Attention of the examples to each other."""
+  """Attention between examples."""
 
   def call(self, inputs):
     rows = tf.reshape(inputs, [tf.shape(inputs)[0], inputs.shape[-1]])
@@ -96,7 +98,7 @@ class Function(layers.Layer):
 
 
 class Scaled(layers.Layer):
-  """With a weight of its own, and a function of the batch."""
+  """Multiplies by a weight and applies any function of the batch."""
 
   def __init__(self, function):
     super().__init__()
@@ -110,7 +112,7 @@ class Scaled(layers.Layer):
 
 
 class Counting(layers.Layer):
-  """Keeps how many examples it saw."""
+  """Counts the examples that it saw."""
 
   def build(self, shape):
     self.seen = self.add_weight(name='seen', shape=(), trainable=False)
@@ -137,7 +139,7 @@ class Attention(layers.Layer):
 
 @tf.custom_gradient
 def backward_mean(x):
-  """A layer whose gradient alone mixes the examples."""
+  """Returns its input; only the gradient mixes examples."""
   return tf.identity(x), lambda up: up - tf.reduce_mean(up, 0, keepdims=True)
 
 
@@ -168,14 +170,14 @@ ACROSS: dict[str, Callable[[Any], Any]] = {
     'sorted': lambda x: tf.sort(x, 0),
     'backward alone': backward_mean,
 }
-"""Functions in which one example meets another."""
+"""Functions of a batch that mix examples."""
 
 
 def _loss(function: Callable[[Any], Any]) -> Callable[[], Any]:
-  """A loss that does something to those of the examples."""
+  """Returns a loss that applies a function to the losses of all examples."""
 
   class Mixing(losses.Loss):
-    """Which sees the whole batch."""
+    """Crossentropy of each example, changed by a function of the whole batch."""
 
     def __init__(self):
       super().__init__(reduction='none', name='mixing')
@@ -189,7 +191,7 @@ def _loss(function: Callable[[Any], Any]) -> Callable[[], Any]:
 
 
 def _pairs(function: Callable[[Any, Any], Any]) -> Callable[[], Any]:
-  """A loss that is a function."""
+  """Returns what makes a loss given as a function."""
   return lambda: function
 
 
@@ -292,7 +294,7 @@ def _nested() -> tf.keras.Model:
 
 
 class Subclassed(tf.keras.Model):
-  """A model that takes off the mean of the batch."""
+  """A model that subtracts the mean of the batch."""
 
   def __init__(self):
     super().__init__()
@@ -310,7 +312,7 @@ def _subclassed() -> tf.keras.Model:
 
 
 class Head(layers.Layer):
-  """Reaches for the table of another layer."""
+  """Reads the table of another layer."""
 
   def __init__(self, embedding):
     super().__init__()
@@ -337,7 +339,7 @@ def _tied() -> tf.keras.Model:
 _IMAGE, _TIME = (5, 5, 2), (5, 4)
 
 PRIVATE: dict[str, Construct] = {
-    # Layers with rules, and ways to clip.
+    # Layers with gradient rules, and kinds of clipping.
     'linear': _line(),
     'dense': _line(BOUNDED, _dense),
     'dense per layer': _line(BOUNDED, _dense, clipping='per_layer'),
@@ -429,7 +431,7 @@ PRIVATE: dict[str, Construct] = {
                                shape=_TIME),
     'softmax over time, negative': _line(
         BOUNDED, lambda: layers.Softmax(axis=-2), shape=_TIME),
-    # Axes that are the batch.
+    # Axes that include the batch.
     'softmax axis 0': _line(BOUNDED, lambda: layers.Softmax(axis=0)),
     'softmax axis -2': _line(BOUNDED, lambda: layers.Softmax(axis=-2)),
     'softmax axes': _line(BOUNDED, lambda: layers.Softmax(axis=(-2, -1))),
@@ -438,7 +440,7 @@ PRIVATE: dict[str, Construct] = {
     'unit norm axis 0': _line(BOUNDED, lambda: layers.UnitNormalization(axis=0)),
     'unit norm axis -2': _line(
         BOUNDED, lambda: layers.UnitNormalization(axis=-2)),
-    # What an activation may be.
+    # Activations: functions, layers and names.
     **{f'activation {name}': _line(
         BOUNDED, lambda name=name: _dense(activation=name),
         slow=name not in ('swish', 'gelu', 'softmax'))
@@ -463,7 +465,7 @@ PRIVATE: dict[str, Construct] = {
             ACROSS['minus mean'])), shape=_TIME),
     'dense activation relu layer': _line(
         BOUNDED, lambda: _dense(activation=layers.ReLU())),
-    # Layers that mix the batch: they see one example at a time.
+    # Layers that mix a batch are bounded: they are run on one example at a time.
     **{f'layer {name}': _line(
         BOUNDED, lambda name=name: Function(ACROSS[name]),
         slow=name in ('softmax', 'cumsum', 'sorted', 'standardized', 'transposed'))
@@ -487,7 +489,7 @@ PRIVATE: dict[str, Construct] = {
     'tied embedding': Construct(BOUNDED, _tied, ids=True),
     'tied by closure': Construct(BOUNDED, _tied_by_closure, ids=True, slow=True),
     'stacked rows': Construct(BOUNDED, _stacked_rows),
-    # Refused with their model.
+    # Layers and models that are refused, and penalties, which are not.
     'batch norm': _line('GroupNormalization', layers.BatchNormalization),
     'stateful rnn': Construct('without state', _stateful, shape=(3, 4)),
     'two outputs': Construct('y for the outputs', _two_outputs),
@@ -526,7 +528,7 @@ PRIVATE: dict[str, Construct] = {
     'loss smoothed weights': _losses(
         BOUNDED, 'onehot', lambda: losses.CategoricalCrossentropy(
             True, label_smoothing=0.2), weights=True),
-    # Losses of one's own that are of each example.
+    # Losses per example, written by the user.
     'loss own': _losses(BOUNDED, 'real', _pairs(_squares)),
     'loss over features': _losses(BOUNDED, 'real', _pairs(
         lambda y, p: tf.reduce_mean((y - p - tf.reduce_mean(
@@ -546,7 +548,7 @@ PRIVATE: dict[str, Construct] = {
     'loss by place': _losses(BOUNDED, 'real', _pairs(
         lambda y, p: _squares(y, p) * tf.cast(
             tf.range(tf.shape(p)[0]), p.dtype))),
-    # Losses that mix the batch.
+    # Losses that mix examples.
     'loss circle': _losses(APART, 'labels', lambda: losses.Circle(
         ) if hasattr(losses, 'Circle') else _contrastive),
     'loss cosine axis 0': _losses(
@@ -555,7 +557,7 @@ PRIVATE: dict[str, Construct] = {
         APART, 'real', lambda: losses.CosineSimilarity(axis=-2)),
     'loss categorical axis 0': _losses(
         APART, 'onehot', lambda: losses.CategoricalCrossentropy(axis=0)),
-    # Of which Keras 3 says itself that it cannot.
+    # Keras 3 refuses this loss by itself.
     'loss categorical axis -2': _losses(
         APART + '|start <= limit', 'onehot', lambda: losses.CategoricalCrossentropy(
             from_logits=True, axis=-2)),
@@ -660,4 +662,19 @@ COVERED_DROP_IN = frozenset((
     'softmax axis -2', 'lambda minus mean, negative axis', 'lambda standardized',
     'lambda softmax', 'lambda reverse', 'lambda roll', 'lambda first row',
     'lambda gather', 'lambda cumsum', 'lambda top'))
-"""Constructs whose mechanism a sibling has too: left to `make test-slow`."""
+"""Constructs that use the same mechanism as another one; only `make test-slow` runs
+them."""
+
+REPRESENTATIVE_PRIVATE = frozenset((
+    'dense per layer', 'dense vectorized', 'dense weights', 'dense float16', 'conv2d',
+    'layer norm', 'embedding mask', 'rnn', 'attention within', 'softmax axis 0',
+    'activation swish', 'dense activation layer minus mean', 'layer branch',
+    'layer backward alone', 'weighted layer over the size', 'centering vectorized',
+    'stacked rows', 'batch norm', 'two outputs', 'counting layer', 'activity', 'python',
+    'loss categorical', 'loss cosine axis 0', 'loss by place', 'loss contrastive',
+    'loss minus mean, vectorized', 'loss mixed gradient', 'loss with a state'))
+REPRESENTATIVE_DROP_IN = frozenset((
+    'conv2d', 'embedding', 'softmax axis 0', 'batch norm', 'counting layer',
+    'lambda branch', 'lambda backward alone', 'loss hardest'))
+"""Constructs of each class that `make test` runs; `make test-all` runs all but the slow
+ones."""

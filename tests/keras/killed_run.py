@@ -1,7 +1,9 @@
-"""A run to be killed: python -m tests.keras.killed_run DIRECTORY [allocated | cyclic].
+"""Script of a run to be killed.
 
-Writes a line for each epoch, for each noise drawn and, after it, for each update
-released.
+    python -m tests.keras.killed_run DIRECTORY [poisson | allocated | cyclic]
+
+It writes a line to DIRECTORY/log for each epoch, for each draw of noise, and for each
+released update.
 """
 
 import hashlib
@@ -15,15 +17,14 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import numpy as np
 import tensorflow as tf
 
-import tfcactus
+from tests.keras.tiny import inner, MEAN, plan_of, X, Y
 from tfcactus import correlated, keras as private
 from tfcactus.randomness import KeyStream
 
 
 def plan(kind='poisson'):
-  return tfcactus.PrivacyPlan(
-      noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=40,
-      sampling_prob=0.25, steps=100_000, delta=1e-5,
+  return plan_of(
+      steps=100_000,
       correlation=correlated.BandedStrategy(2) if kind == 'cyclic' else None)
 
 
@@ -39,10 +40,7 @@ def main(directory, kind='poisson'):
     return values
 
   KeyStream.normals = watched
-  model = private.privatize(
-      tf.keras.Sequential([tf.keras.layers.Input((6,)),
-                           tf.keras.layers.Dense(3)]),
-      plan(kind), journal=folder / 'journal')
+  model = private.privatize(inner(), plan(kind), journal=folder / 'journal')
   os.write(log, f'counted {int(model.released_steps)}\n'.encode())
 
   class Log(tf.keras.callbacks.Callback):
@@ -56,13 +54,11 @@ def main(directory, kind='poisson'):
       os.write(log, b'released\n')
       time.sleep(0.002)
 
-  model.compile('sgd', tf.keras.losses.SparseCategoricalCrossentropy(True))
-  rng = np.random.default_rng(0)
-  data = rng.normal(size=(40, 6)).astype(np.float32), rng.integers(0, 3, 40)
+  model.compile('sgd', MEAN)
   batches = {
-      'poisson': lambda: private.PoissonBatches(*data, 0.25, steps_per_epoch=50),
-      'allocated': lambda: private.AllocatedBatches(*data, num_batches=4),
-      'cyclic': lambda: private.CyclicBatches(*data, plan=model.plan)}
+      'poisson': lambda: private.PoissonBatches(X, Y, 0.25, steps_per_epoch=50),
+      'allocated': lambda: private.AllocatedBatches(X, Y, num_batches=4),
+      'cyclic': lambda: private.CyclicBatches(X, Y, plan=model.plan)}
   model.fit(batches[kind](), epochs=10_000, verbose=0, callbacks=[Log()])
 
 

@@ -1,9 +1,11 @@
-"""Several views of each example in a step: one clipped gradient, the mean of theirs."""
+"""Tests of augmentation multiplicity: the mean gradient of several views is clipped."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.keras.tiny import plan_of
+from tests.representatives import representatives
 import tfcactus
 from tfcactus import keras as ours
 from tfcactus.keras.gradients import forms
@@ -22,7 +24,7 @@ def _tensor(*shape):
     forms.Outer(_tensor(12, 5), _tensor(12, 4)),
     forms.Rows.merged(tf.constant(RNG.integers(0, 5, (12, 3))), _tensor(12, 3, 4), 5),
 ], ids=['dense', 'transposed', 'outer', 'rows'])
-def test_forms_are_averaged_over_rows_in_turn(form):
+def test_forms_of_gradients_average_over_neighbouring_rows(form):
   found, expected = form.averaged(3), form.dense().numpy().reshape(4, 3, 5, 4).mean(1)
   np.testing.assert_allclose(found.dense().numpy(), expected, atol=1e-6)
   np.testing.assert_allclose(
@@ -41,13 +43,12 @@ def _model():
 
 
 def _plan(**changes):
-  return tfcactus.PrivacyPlan(**{**dict(
-      noise=tfcactus.Gaussian(1e-6), l2_norm_clip=0.3, num_examples=20,
-      sampling_prob=1.0, steps=100, delta=1e-5), **changes})
+  return plan_of(**{**dict(noise=tfcactus.Gaussian(1e-6), l2_norm_clip=0.3,
+                           num_examples=20, sampling_prob=1.0), **changes})
 
 
 def _moved(model, views, x, y, loss, plan=None, **settings):
-  """What one step at a rate of one does to all weights."""
+  """Returns the move of all weights in a step of learning rate one, and the model."""
   plan = plan or _plan()
   private = ours.privatize(model, plan, augmentation_multiplicity=views, **settings)
   private.compile(tf.keras.optimizers.SGD(1.0), loss)
@@ -57,8 +58,8 @@ def _moved(model, views, x, y, loss, plan=None, **settings):
       before, model.trainable_variables)]), private
 
 
-@pytest.mark.parametrize('engine,rows', [('auto', 3), ('vectorized', 20)])
-def test_views_that_are_alike_count_once(engine, rows):
+@representatives('engine,rows', [('auto', 3), ('vectorized', 20)])
+def test_equal_views_give_the_step_of_one_view(engine, rows):
   x = RNG.normal(size=(20, 6, 6, 1)).astype(np.float32)
   y = RNG.integers(0, 4, 20)
   loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -67,8 +68,8 @@ def test_views_that_are_alike_count_once(engine, rows):
   np.testing.assert_allclose(thrice, once, atol=1e-6)
 
 
-def test_the_mean_of_the_views_is_what_is_clipped():
-  """Of a linear model, whose gradient is its input: noise in it averages out."""
+def test_the_mean_gradient_of_the_views_is_clipped():
+  """Noise in the input of a linear model is noise in its gradient, and averages out."""
   x = np.zeros((20, 500), np.float32)
   spread = {}
   for views in (1, 4, 16):
@@ -78,14 +79,14 @@ def test_the_mean_of_the_views_is_what_is_clipped():
     plan = _plan(l2_norm_clip=1e3)
     moved, _ = _moved(model, views, x, np.zeros((20, 1), np.float32),
                       lambda y, prediction: prediction[:, 0], plan)
-    # Of 20 examples with as many views each, divided by 20.
+    # The step is the sum over 20 examples, each a mean of `views`, divided by 20.
     spread[views] = np.std(moved) * np.sqrt(20 * views)
   for views, found in spread.items():
     assert abs(found - 1) < 4.5 / np.sqrt(2 * 500), views
   assert abs(spread[4] / 2 - 1) > 10 / np.sqrt(2 * 500)
 
 
-def test_an_examples_views_are_bounded_together():
+def test_all_views_of_an_example_move_the_sum_by_one_clip_norm_at_most():
   x = np.full((20, 50), 9.0, np.float32)
   model = tf.keras.Sequential([
       layers.Input((50,)), layers.GaussianNoise(1.0), layers.Dense(1, use_bias=False)])
@@ -94,7 +95,7 @@ def test_an_examples_views_are_bounded_together():
   assert 0.2999 < np.linalg.norm(moved) <= 0.3
 
 
-def test_an_example_with_a_view_that_is_not_finite_contributes_nothing():
+def test_a_view_that_is_not_finite_drops_its_example():
 
   class Broken(layers.Layer):
 
@@ -107,11 +108,11 @@ def test_an_example_with_a_view_that_is_not_finite_contributes_nothing():
   moved, _ = _moved(model, 32, np.ones((20, 5), np.float32),
                     np.zeros((20, 1), np.float32),
                     lambda y, prediction: prediction[:, 0])
-  # That all 32 are finite has probability 2^-32.
+  # All 32 views of an example are finite with probability 2^-32.
   assert np.max(np.abs(moved)) < 1e-5
 
 
-def test_augmentation_trains_is_logged_by_example_and_saved(tmp_path):
+def test_a_model_with_augmentation_trains_and_is_saved(tmp_path):
   x = RNG.normal(size=(20, 6, 6, 1)).astype(np.float32)
   model = tf.keras.Sequential([
       layers.Input((6, 6, 1)), layers.RandomTranslation(0.2, 0.2), layers.Flatten(),
@@ -131,6 +132,6 @@ def test_augmentation_trains_is_logged_by_example_and_saved(tmp_path):
 
 
 @pytest.mark.parametrize('views', [0, 1.5, '4', True])
-def test_other_numbers_of_views_are_refused(views):
+def test_invalid_numbers_of_views_raise(views):
   with pytest.raises(ValueError, match='augmentation_multiplicity'):
     ours.privatize(_model(), _plan(), augmentation_multiplicity=views)

@@ -1,4 +1,4 @@
-"""A plan's target epsilon is a limit; its steps are told of when they are passed."""
+"""Tests that `fit` stops before a plan's target epsilon, and warns past its steps."""
 
 import dataclasses
 import warnings
@@ -6,12 +6,14 @@ import warnings
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import inner, NONE, X, Y
+from tests.keras.tiny import inner, NONE, privatized, X, Y
+from tests.representatives import representatives
 import tfcactus
 from tfcactus import keras as private
 from tfcactus.keras import run_card, serialization
 from tfcactus.keras.compat.versions import KERAS_3
 
+pytestmark = pytest.mark.usefixtures('random_sums')
 STOPPED = 'Stopped fit after 8 steps'
 
 
@@ -22,16 +24,14 @@ def _plan(**settings):
 
 
 def _private(plan=None, model=None, **options):
-  model = private.privatize(model or inner(), plan or _plan(), **options)
-  model.compile('sgd', NONE)
-  return model
+  return privatized(plan or _plan(), model, **options)
 
 
 def _batches(**options):
   return private.PoissonBatches(X, Y, batch_size=10, **options)
 
 
-def test_fit_stops_before_the_target_and_says_how_to_go_on():
+def test_fit_stops_before_the_target_and_tells_the_remedy():
   model = _private()
   with pytest.warns(UserWarning, match=STOPPED) as said:
     history = model.fit(_batches(), epochs=5, verbose=0)
@@ -45,8 +45,8 @@ def test_fit_stops_before_the_target_and_says_how_to_go_on():
 
 
 @pytest.mark.parametrize('model', [
-    inner(), tf.keras.Sequential([tf.keras.layers.Dense(3)])], ids=['built', 'not yet'])
-def test_fit_stops_within_an_epoch_too(model):
+    inner(), tf.keras.Sequential([tf.keras.layers.Dense(3)])], ids=['built', 'unbuilt'])
+def test_fit_stops_within_an_epoch(model):
   model = _private(model=model)
   with pytest.warns(UserWarning, match=STOPPED):
     model.fit(_batches(steps_per_epoch=5), epochs=2, verbose=0)
@@ -54,7 +54,7 @@ def test_fit_stops_within_an_epoch_too(model):
 
 
 @pytest.mark.parametrize('epochs', [[2], [1, 1]])
-def test_training_as_planned_ends_without_a_word(epochs):
+def test_training_as_planned_gives_no_warning(epochs):
   model = _private()
   with warnings.catch_warnings():
     warnings.simplefilter('error', UserWarning)
@@ -63,7 +63,7 @@ def test_training_as_planned_ends_without_a_word(epochs):
   assert model.releases == 8
 
 
-def test_it_holds_whatever_resets_stop_training():
+def test_fit_stops_also_if_callbacks_reset_stop_training():
   reset = tf.keras.callbacks.LambdaCallback(
       on_train_batch_end=lambda batch, logs: setattr(model, 'stop_training', False),
       on_epoch_end=lambda epoch, logs: setattr(model, 'stop_training', False))
@@ -74,7 +74,7 @@ def test_it_holds_whatever_resets_stop_training():
   assert model.releases == 8
 
 
-def test_another_target_is_asked_for_by_the_callback_or_by_a_plan():
+def test_a_callback_or_another_plan_sets_another_target():
   model = _private(dataclasses.replace(_plan(), steps=40))
   smaller = model.plan.guarantee(3).upper
   model.fit(_batches(), epochs=5, verbose=0, callbacks=[
@@ -95,16 +95,16 @@ def test_passes_over_arrays_are_limited_by_the_epoch():
     model.fit(private.AllocatedBatches(X, Y, num_batches=4), epochs=5, verbose=0)
   assert model.releases == 8
   with pytest.raises(ValueError, match='the next would bring epsilon'):
-    _private().fit(X, Y, batch_size=10, verbose=0)  # Dearer than the whole plan.
+    _private().fit(X, Y, batch_size=10, verbose=0)  # A pass costs more than the plan.
 
 
-def test_batches_without_an_account_are_told_of():
+def test_batches_without_an_account_give_a_warning():
   data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(10)
   with pytest.warns(UserWarning, match='Nothing keeps target_epsilon=3'):
     _private().fit(data, verbose=0)
 
 
-def test_steps_beyond_a_plan_without_a_target_are_told_of_once():
+def test_steps_beyond_a_plan_without_a_target_give_one_warning():
   model = _private(dataclasses.replace(_plan(), target_epsilon=None))
   with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter('always')
@@ -116,7 +116,7 @@ def test_steps_beyond_a_plan_without_a_target_are_told_of_once():
   assert model.releases == 24
 
 
-def test_executions_of_several_steps_end_whole():
+def test_fit_stops_after_whole_executions_of_several_steps():
   model = private.privatize(inner(), _plan(epochs=5))
   model.compile('sgd', NONE, steps_per_execution=3)
   with pytest.warns(UserWarning, match='Stopped fit after'):
@@ -125,7 +125,7 @@ def test_executions_of_several_steps_end_whole():
   assert model.releases == (18 if KERAS_3 else 20)
 
 
-def test_a_list_of_callbacks_keeps_its_own():
+def test_the_limit_is_added_to_a_callback_list():
   model, seen = _private(), []
   callbacks = tf.keras.callbacks.CallbackList(
       [tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: seen.append(1))],
@@ -135,7 +135,7 @@ def test_a_list_of_callbacks_keeps_its_own():
   assert len(seen) == 2 and model.releases == 8
 
 
-def test_files_journals_and_cards_know_the_target(tmp_path):
+def test_files_and_run_cards_hold_the_target_and_journals_do_not(tmp_path):
   model = _private(journal=tmp_path / 'run.journal')
   model.fit(_batches(), verbose=0)
   model.save(tmp_path / 'm.keras')
@@ -145,17 +145,17 @@ def test_files_journals_and_cards_know_the_target(tmp_path):
   with pytest.warns(UserWarning, match=STOPPED):
     again.fit(_batches(), epochs=5, verbose=0)
   config = serialization.plan_config(model.plan)
-  del config['target_epsilon']  # As written before there was one.
+  del config['target_epsilon']  # As in files of older versions.
   free = serialization.plan_from(config)
   assert free.target_epsilon is None
-  # A journal is of what steps cost, which no target changes.
+  # The target changes no step's cost, so that the journal is taken.
   resumed = private.privatize(inner(), free, journal=tmp_path / 'run.journal')
   assert resumed.releases == 8
 
 
 @pytest.mark.filterwarnings('ignore:Each example takes')
-@pytest.mark.parametrize('model', [
-    inner(), tf.keras.Sequential([tf.keras.layers.Dense(3)])], ids=['built', 'not yet'])
+@representatives('model', [
+    inner(), tf.keras.Sequential([tf.keras.layers.Dense(3)])], ids=['built', 'unbuilt'])
 def test_a_drop_in_optimizer_keeps_the_target_by_the_callback(model):
   plan, batches = _plan(), _batches()
   model.compile(private.DPKerasSGDOptimizer.from_plan(plan), NONE)
@@ -166,7 +166,7 @@ def test_a_drop_in_optimizer_keeps_the_target_by_the_callback(model):
 
 
 @pytest.mark.parametrize('bad', [0, -1.0, 'small'])
-def test_bad_targets_are_refused_in_words(bad):
+def test_invalid_targets_raise(bad):
   with pytest.raises(ValueError, match='target_epsilon'):
     tfcactus.PrivacyPlan(noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, delta=1e-5,
                          num_examples=40, sampling_prob=0.25, steps=8,

@@ -1,4 +1,4 @@
-"""Features of a frozen backbone, and GroupNormalization in place of another."""
+"""Tests of features of frozen backbones, and of GroupNormalization as a replacement."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def _residual():
   return tf.keras.Model(inputs, _LAYERS.Dense(2)(x))
 
 
-def test_features_are_those_of_inference_row_by_row():
+def test_features_are_the_outputs_of_inference_per_example():
   backbone = _residual()
   for variable in backbone.weights:  # Moving statistics that are not 0 and 1.
     variable.assign(variable + 0.3)
@@ -43,7 +43,7 @@ def test_a_backbone_that_mixes_examples_is_refused():
     fine_tuning.features(mixing, np.ones((0, 3), np.float32))
 
 
-def test_group_normalization_takes_the_place_and_the_weights():
+def test_group_normalization_replaces_batch_normalization_with_its_weights():
   model = _residual()
   for variable in model.trainable_weights:
     variable.assign(variable + 0.1)
@@ -56,12 +56,12 @@ def test_group_normalization_takes_the_place_and_the_weights():
   for mine, its in zip(copy.trainable_weights, model.trainable_weights):
     np.testing.assert_array_equal(mine, its)
   assert np.all(np.isfinite(copy(_X)))
-  whole_model.check_model(copy)  # It can be trained privately, and the other not.
+  whole_model.check_model(copy)  # The copy can be trained privately.
   with pytest.raises(ValueError, match='a BatchNormalization'):
     whole_model.check_model(model)
 
 
-def test_groups_of_one_feature_are_not_normalised_to_nothing():
+def test_no_group_has_one_feature():
   model = tf.keras.Sequential([
       _LAYERS.Input((3,)), _LAYERS.Dense(4), _LAYERS.BatchNormalization()])
   copy = fine_tuning.group_normalized(model, 8)
@@ -69,7 +69,7 @@ def test_groups_of_one_feature_are_not_normalised_to_nothing():
   assert np.ptp(copy(np.ones((1, 3), np.float32))) > 0
 
 
-def test_only_models_made_of_layers_can_be_copied():
+def test_subclassed_models_cannot_be_copied():
   class Own(tf.keras.Model):
     pass
 
@@ -91,7 +91,7 @@ def _only_biases(model):
 
 
 @pytest.mark.parametrize('freeze', [_frozen_backbone, _only_biases])
-def test_what_is_not_frozen_trains_as_by_single_examples(make_plan, freeze):
+def test_trainable_weights_move_as_by_a_loop_over_examples(make_plan, freeze):
   if freeze is _only_biases and not versions.KERAS_3:
     pytest.skip('Keras 2 freezes whole layers')
   loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)

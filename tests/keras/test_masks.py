@@ -1,10 +1,11 @@
-"""Masks go the way they go in plain Keras, on every route; so do other arguments."""
+"""Tests that masks and other arguments of layers are those of plain Keras."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.keras import one_by_one
+from tests.representatives import representatives
 from tfcactus.keras import privatize
 
 layers = tf.keras.layers
@@ -20,7 +21,7 @@ _LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 class Block(layers.Layer):
-  """Attention with a residual, as people write transformers."""
+  """Attention with a residual connection, as in transformers."""
 
   def __init__(self, **kwargs):
     super().__init__(**kwargs)
@@ -38,7 +39,7 @@ class Block(layers.Layer):
 
 
 class TakesMask(layers.Layer):
-  """A layer of one's own that is handed the mask."""
+  """A custom layer whose call takes the mask."""
 
   def build(self, shape):
     self.w = self.add_weight(name='w', shape=(shape[-1],), initializer='ones')
@@ -50,7 +51,7 @@ class TakesMask(layers.Layer):
 
 
 class MakesMask(layers.Layer):
-  """Puts a mask on what it returns, by itself."""
+  """A custom layer that attaches a mask to its output."""
 
   def build(self, shape):
     self._inner = layers.Masking()
@@ -135,15 +136,16 @@ def _check(model, x, y, vectorize=False):
 @pytest.mark.parametrize('vectorize', [False, pytest.param(
     True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('name', [
-    name if name in ('attention', 'block') else pytest.param(
-        name, marks=pytest.mark.slow) for name in HEADS])
-def test_masks_of_embeddings(name, vectorize):
+    name if name == 'block' else pytest.param(name, marks=(
+        pytest.mark.more if name == 'attention' else pytest.mark.slow))
+    for name in HEADS])
+def test_sums_under_masks_of_embeddings_equal_a_loop(name, vectorize):
   _check(_model(HEADS[name]), _IDS, _LABELS, vectorize)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', HEADS)
-def test_masks_of_features(name):
+def test_sums_under_masks_of_features_equal_a_loop(name):
   _check(_model(HEADS[name], ids=False), _SEQUENCES, _LABELS)
 
 
@@ -156,13 +158,13 @@ TOKENS = {
 @pytest.mark.parametrize('name', [
     name if name == 'block' else pytest.param(name, marks=pytest.mark.slow)
     for name in TOKENS])
-def test_losses_of_tokens(name, vectorize):
+def test_sums_of_masked_token_losses_equal_a_loop(name, vectorize):
   head = type(TOKENS[name]).from_config(TOKENS[name].get_config())
   _check(_model(head, tokens=True), _IDS, _TOKENS, vectorize)
 
 
-@pytest.mark.parametrize('engine, rows', [('auto', 6), ('auto', 4), ('vectorized', 4)])
-def test_metrics_of_fit_leave_out_what_evaluate_does(make_plan, engine, rows):
+@representatives('engine, rows', [('auto', 4), ('auto', 6), ('vectorized', 4)])
+def test_metrics_of_fit_respect_masks_as_evaluate_does(make_plan, engine, rows):
   inputs = layers.Input((5,), dtype='int32')
   tokens = layers.Embedding(7, 4, mask_zero=True)(inputs)
   model = privatize(tf.keras.Model(inputs, layers.Dense(3)(tokens)),

@@ -1,9 +1,11 @@
-"""The private model against a reference per example, and what it refuses."""
+"""Tests of `PrivateModel` against a loop over single examples, and of its refusals."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.keras.tiny import MEAN, privatized
+from tests.representatives import representatives
 from tfcactus import noise as noise_lib
 from tfcactus.keras import DPKerasSGDOptimizer, PoissonBatches, PrivateModel, privatize
 from tfcactus.keras.checks import whole_model
@@ -13,7 +15,6 @@ from tfcactus.keras.ledger import counts
 from tfcactus.sampling import OnePassSampling, PoissonSampling
 
 layers = tf.keras.layers
-_LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def _dense():
@@ -37,18 +38,17 @@ def _data(rows=40, shape=(6,)):
 
 
 def _private(plan, model=None, rate=0.5, **kwargs):
-  private = privatize(model or _dense(), plan, **kwargs)
-  private.compile(tf.keras.optimizers.SGD(rate), _LOSS, metrics=['accuracy'])
-  return private
+  return privatized(
+      plan, model or _dense(), tf.keras.optimizers.SGD(rate), MEAN, **kwargs)
 
 
 def _reference(model, x, y, clip, batch, rate, weights=None):
-  """Weights after one step, and the mean loss, example by example."""
+  """Returns weights after one step, and the mean loss, by a loop over examples."""
   total = [np.zeros(v.shape) for v in model.trainable_variables]
   losses = []
   for i, (xi, yi) in enumerate(zip(x, y)):
     with tf.GradientTape() as tape:
-      loss = _LOSS(yi[None], model(xi[None]))
+      loss = MEAN(yi[None], model(xi[None]))
       losses.append(float(loss))
       loss *= 1.0 if weights is None else weights[i]
     gradient = [g.numpy().astype(float) for g in
@@ -67,9 +67,9 @@ def _assert_close(model, expected):
     np.testing.assert_allclose(variable.numpy(), value, atol=2e-6)
 
 
-@pytest.mark.parametrize('make, shape, rows', [
-    (_dense, (6,), 64), (_dense, (6,), 7), (_conv, (6, 6, 1), 16)])
-def test_a_step_equals_the_reference_whatever_the_physical_batch(
+@representatives('make, shape, rows', [
+    (_dense, (6,), 7), (_conv, (6, 6, 1), 16), (_dense, (6,), 64)], 2)
+def test_a_step_equals_the_reference_at_any_physical_batch_size(
     make_plan, make, shape, rows):
   x, y = _data(shape=shape)
   expected, loss = _reference(make(), x, y, 0.3, 10.0, 0.5)
@@ -97,10 +97,10 @@ def test_poisson_draws_larger_than_the_physical_batch_are_split(make_plan):
   _assert_close(models[0], [v.numpy() for v in model.trainable_variables])
 
 
-@pytest.mark.parametrize('make, shape, bad', [
-    (_dense, (6,), np.nan), (_dense, (6,), np.inf), (_dense, (6,), 3e38),
-    (_conv, (6, 6, 1), np.nan)])
-def test_a_broken_example_is_dropped_and_the_others_are_not(
+@representatives('make, shape, bad', [
+    (_dense, (6,), 3e38), (_dense, (6,), np.nan), (_conv, (6, 6, 1), np.nan),
+    (_dense, (6,), np.inf)], 2)
+def test_an_example_whose_gradient_is_not_finite_is_dropped_alone(
     make_plan, make, shape, bad):
   x, y = _data(shape=shape)
   x[3].fill(bad)
@@ -123,10 +123,10 @@ def test_weights_of_zero_contribute_exactly_zero(make_plan):
   _assert_close(private, expected)
 
 
-@pytest.mark.parametrize('shape', ['labels', 'column', 'one-hot'])
-def test_classes_weigh_before_clipping(make_plan, shape):
+@representatives('shape', ['one-hot', 'labels', 'column'])
+def test_class_weights_multiply_losses_before_clipping(make_plan, shape):
   x, labels = _data()
-  classes = {0: 2.0, 2: 0.25}  # The other one has weight one.
+  classes = {0: 2.0, 2: 0.25}  # Class 1 has weight one.
   weights = np.array([2, 1, 0.25], np.float32)[labels]
   expected, _ = _reference(_dense(), x, labels, 0.3, 10.0, 0.5, weights)
   y = {'labels': labels, 'column': labels[:, None],
@@ -143,14 +143,14 @@ def test_classes_weigh_before_clipping(make_plan, shape):
 
 @pytest.mark.parametrize('classes', [{0: -1.0}, {0: float('nan')}, [1, 2], 2,
                                      {'a': 1.0}])
-def test_bad_weights_of_classes_are_refused(make_plan, classes):
+def test_invalid_class_weights_raise(make_plan, classes):
   x, y = _data()
   private = _private(make_plan())
   with pytest.raises(ValueError, match='Expected class_weight'):
     private.fit(PoissonBatches(x, y, 0.25), class_weight=classes, verbose=0)
 
 
-def test_empty_draws_release_noise_and_count(make_plan):
+def test_empty_draws_release_noise_and_are_counted(make_plan):
   x, y = _data()
   plan = make_plan(noise_lib.Gaussian(1.0), sampling_prob=1e-12)
   private = _private(plan, rate=1e-12)
@@ -163,7 +163,7 @@ def test_empty_draws_release_noise_and_count(make_plan):
     assert np.all(np.isfinite(b)) and np.all(a != b)
 
 
-def test_a_dataset_of_empty_batches_is_noise_too(make_plan):
+def test_a_dataset_of_empty_batches_releases_noise(make_plan):
   private = _private(make_plan(noise_lib.Gaussian(1.0)), _conv())
   empty = tf.data.Dataset.from_tensors(
       (tf.zeros([0, 6, 6, 1]), tf.zeros([0], tf.int64)))
@@ -171,7 +171,7 @@ def test_a_dataset_of_empty_batches_is_noise_too(make_plan):
   assert int(private.released_steps) == 1
 
 
-def test_noise_is_added_once_whatever_the_number_of_physical_batches(make_plan):
+def test_noise_is_added_once_for_all_physical_batches(make_plan):
   model = tf.keras.Sequential([layers.Input((100,)), layers.Dense(50)])
   plan = make_plan(noise_lib.Gaussian(0.5), l2_norm_clip=2.0)
   private = _private(plan, model, rate=1.0, seed=1, physical_batch_size=4)
@@ -183,7 +183,7 @@ def test_noise_is_added_once_whatever_the_number_of_physical_batches(make_plan):
 
 
 @pytest.mark.slow
-def test_seeded_training_repeats_and_other_training_does_not(make_plan):
+def test_only_seeded_training_repeats(make_plan):
   x, y = _data()
   plan = make_plan(noise_lib.Gaussian(1.0))
 
@@ -196,13 +196,14 @@ def test_seeded_training_repeats_and_other_training_does_not(make_plan):
   assert np.all(train(None) != train(None))
 
 
-def test_logs_leave_padding_out_and_evaluate_is_ordinary(make_plan):
+def test_logs_leave_padding_out_and_evaluate_is_that_of_keras(make_plan):
   x, y = _data()
   plan = make_plan(sampling_prob=1.0)
   plain = _dense()
-  plain.compile('sgd', _LOSS, metrics=['accuracy'])
+  plain.compile('sgd', MEAN, metrics=['accuracy'])
   expected = plain.evaluate(x, y, verbose=0)
-  private = _private(plan, rate=1e-9, physical_batch_size=64)
+  private = privatize(_dense(), plan, physical_batch_size=64)
+  private.compile(tf.keras.optimizers.SGD(1e-9), MEAN, metrics=['accuracy'])
   batches = PoissonBatches(x, y, 1.0, physical_batch_size=7)
   history = private.fit(batches, verbose=0, validation_data=(x, y)).history
   for prefix in ('', 'val_'):
@@ -214,7 +215,7 @@ def test_logs_leave_padding_out_and_evaluate_is_ordinary(make_plan):
 
 
 def _counted(plan):
-  """A private model, and a list that grows by one when its step is traced."""
+  """Returns a private model, and a list that grows when its step is traced."""
   traces = []
 
   class Counted(PrivateModel):
@@ -226,26 +227,28 @@ def _counted(plan):
   return Counted(_dense(), plan, physical_batch_size=4), traces
 
 
+@pytest.mark.usefixtures('random_sums')
 def test_a_shorter_last_batch_is_not_traced_again(make_plan):
   x, y = _data()
   private, traces = _counted(make_plan(num_examples=len(x)))
-  private.compile('adam', _LOSS, metrics=['accuracy'])
+  private.compile('adam', MEAN, metrics=['accuracy'])
   private.fit(x, y, batch_size=len(x) // 2 - 1, epochs=2, verbose=0)
   assert len(traces) == 1 and int(private.released_steps) == 6
 
 
-@pytest.mark.parametrize('optimizer', ['sgd', 'adam'])
-def test_one_trace_for_all_draws(make_plan, optimizer):
+@pytest.mark.usefixtures('random_sums')
+@representatives('optimizer', ['adam', 'sgd'])
+def test_draws_of_all_sizes_share_one_trace(make_plan, optimizer):
   x, y = _data()
   private, traces = _counted(make_plan())
-  private.compile(optimizer, _LOSS, metrics=['accuracy'])
+  private.compile(optimizer, MEAN, metrics=['accuracy'])
   private.fit(PoissonBatches(x, y, 0.25, steps_per_epoch=20), epochs=2,
               verbose=0)
   assert len(traces) == 1 and int(private.released_steps) == 40
 
 
 @pytest.mark.slow
-def test_other_losses_layers_and_late_building(make_plan):
+def test_recurrent_layers_train_with_other_losses_before_they_are_built(make_plan):
   rng = np.random.default_rng(0)
   ids = rng.integers(0, 9, (40, 5))
   model = tf.keras.Sequential([
@@ -273,12 +276,13 @@ def test_dropout_differs_between_examples(make_plan):
   private.fit(np.ones((40, 8), np.float32), np.zeros(40), batch_size=40,
               verbose=0)
   seen = (before - model.get_weights()[0]).ravel() * 10
-  # The same mask for all would give 0 or 80 everywhere.
+  # One mask for all examples would give 0 or 80 everywhere.
   assert np.all((seen > 4) & (seen < 76))
 
 
-@pytest.mark.parametrize('name', ['w.weights.h5', 'w.h5'])
-def test_counts_survive_weights_and_never_fall(make_plan, tmp_path, name):
+@pytest.mark.usefixtures('random_sums')
+@representatives('name', ['w.weights.h5', 'w.h5'])
+def test_counts_are_saved_with_weights_and_never_fall(make_plan, tmp_path, name):
   if versions.KERAS_3 and name == 'w.h5':
     pytest.skip('Keras 3 knows one kind of file')
   x, y = _data()
@@ -309,6 +313,7 @@ def _kinds(private, x, y):
   }
 
 
+@pytest.mark.usefixtures('random_sums')
 @pytest.mark.parametrize('fits, sampling', [
     (['poisson', 'poisson'], PoissonSampling.code),
     (['once', 'once'], OnePassSampling.code),
@@ -318,7 +323,7 @@ def _kinds(private, x, y):
     (['poisson', 'by hand', 'poisson'], counts.UNKNOWN),
     (['its dataset'], counts.UNKNOWN),
 ])
-def test_the_ledger_knows_how_batches_were_chosen(make_plan, fits, sampling):
+def test_the_ledger_records_how_batches_were_chosen(make_plan, fits, sampling):
   x, y = _data()
   private = _private(make_plan())
   for kind in fits:
@@ -359,10 +364,10 @@ def test_frozen_normalization_is_allowed(make_plan):
   np.testing.assert_array_equal(frozen.moving_mean, np.zeros(6))
 
 
-def test_a_layer_refused_only_once_it_is_built(make_plan):
+def test_a_layer_may_be_refused_once_it_is_built(make_plan):
   model = tf.keras.Sequential([layers.Dense(3), layers.BatchNormalization()])
   private = privatize(model, make_plan())
-  private.compile('sgd', _LOSS)
+  private.compile('sgd', MEAN)
   with pytest.raises(ValueError, match='GroupNormalization'):
     private.fit(*_data(), verbose=0)
 
@@ -372,23 +377,23 @@ def test_noise_of_another_dimension_is_refused(make_plan, radial, scalar):
     with pytest.raises(ValueError, match='dim='):
       privatize(_dense(), make_plan(noise))
   private = privatize(tf.keras.Sequential([layers.Dense(3)]), make_plan(radial))
-  private.compile('sgd', _LOSS)
+  private.compile('sgd', MEAN)
   with pytest.raises(ValueError, match='dim=3'):
     private.fit(*_data(), verbose=0)
 
 
 @pytest.mark.parametrize('kwargs, words', [
-    ({'loss': [_LOSS, _LOSS]}, 'one loss'),
+    ({'loss': [MEAN, MEAN]}, 'one loss'),
     ({'loss_weights': ['a']}, 'loss_weights'),
     ({'steps_per_execution': 'auto'}, 'steps_per_execution'),
     ({'jit_compile': True}, 'jit_compile=False'),
     ({'optimizer': DPKerasSGDOptimizer(1.0, 1.0, expected_batch_size=2)},
      'added twice'),
 ])
-def test_compile_refuses_in_words(make_plan, kwargs, words):
+def test_compile_raises_for_arguments_it_does_not_take(make_plan, kwargs, words):
   with pytest.raises(ValueError, match=words):
     privatize(_dense(), make_plan()).compile(
-        **{'optimizer': 'sgd', 'loss': _LOSS, **kwargs})
+        **{'optimizer': 'sgd', 'loss': MEAN, **kwargs})
 
 
 def test_a_loss_over_the_batch_is_refused(make_plan):
@@ -408,7 +413,7 @@ def test_a_loss_over_the_batch_is_refused(make_plan):
     (lambda m, x, y: m.fit(PoissonBatches(x, y, 0.25), batch_size=8),
      'to be None'),
 ])
-def test_fit_refuses_in_words(make_plan, call, words):
+def test_fit_raises_for_data_other_than_those_of_the_plan(make_plan, call, words):
   private = _private(make_plan())
   with pytest.raises(ValueError, match=words):
     call(private, *_data())
@@ -423,13 +428,13 @@ def test_fit_refuses_in_words(make_plan, call, words):
     (lambda p: privatize(tf.keras.Sequential(
         [layers.Input((3,)), layers.Flatten()]), p), 'trainable'),
 ])
-def test_privatize_refuses_in_words(make_plan, call, words):
+def test_privatize_raises_for_invalid_arguments(make_plan, call, words):
   with pytest.raises(ValueError, match=words):
     call(make_plan())
 
 
 class Scale(layers.Layer):
-  """With a weight and no rule."""
+  """A layer with a weight and without a gradient rule."""
 
   def build(self, shape):
     self.w = self.add_weight(name='w', shape=(shape[-1],))
@@ -438,7 +443,7 @@ class Scale(layers.Layer):
     return inputs * self.w
 
 
-def test_the_summary_says_which_way_each_layer_takes(make_plan):
+def test_the_summary_names_the_route_of_each_layer(make_plan):
   inputs = tf.keras.Input((4, 3))
   x = Scale()(layers.Dense(3)(inputs))
   private = privatize(tf.keras.Model(inputs, layers.Dense(3)(x)), make_plan())
@@ -469,8 +474,9 @@ def test_the_physical_batch_holds_most_draws_as_far_as_memory_allows(
   assert privatize(_dense(), make_plan()).physical_batch_size == 16
 
 
-@pytest.mark.parametrize('policy', ['mixed_float16', 'mixed_bfloat16'])
-@pytest.mark.parametrize('engine', ['auto', 'vectorized'])
+@representatives('policy, engine', [
+    ('mixed_float16', 'auto'), ('mixed_float16', 'vectorized'),
+    ('mixed_bfloat16', 'vectorized'), ('mixed_bfloat16', 'auto')], 2)
 def test_mixed_precision_clips_unscaled_gradients(make_plan, policy, engine):
   x, y = _data()
   tf.keras.mixed_precision.set_global_policy(policy)
@@ -485,8 +491,8 @@ def test_mixed_precision_clips_unscaled_gradients(make_plan, policy, engine):
                                     expected):
     assert variable.dtype == tf.float32
     step, want = variable.numpy() - start, value - start
-    # As far as the forward pass is precise; scaled gradients would be clipped
-    # to other lengths altogether.
+    # The tolerance is that of the forward pass. Clipping gradients that are still
+    # scaled would give other lengths.
     assert np.linalg.norm(step - want) < 0.05 * np.linalg.norm(want)
 
 
@@ -497,9 +503,9 @@ def test_float16_behind_a_drop_in_optimizer_is_refused():
     whole_model.check_model(model)
 
 
-def test_a_model_without_an_input_layer_trains_eagerly_too(make_plan):
+def test_a_model_without_an_input_layer_trains_eagerly(make_plan):
   private = privatize(tf.keras.Sequential([layers.Dense(3)]), make_plan())
-  private.compile('sgd', _LOSS, run_eagerly=True)
+  private.compile('sgd', MEAN, run_eagerly=True)
   private.fit(PoissonBatches(*_data(), 0.25), verbose=0)
   private.fit(*_data(), batch_size=40, verbose=0)
   assert private.ledger().steps == 5

@@ -1,4 +1,4 @@
-"""Several outputs and losses, added losses and regularizers, against a plain loop."""
+"""Tests of several outputs, added losses and regularizers, against a loop."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ MSE = tf.keras.losses.MeanSquaredError()
 
 
 def two(wrap, **kwargs):
-  """A model of two outputs, wrapped as a list or dict."""
+  """Returns a model of two outputs, in a structure that `wrap` makes."""
   tf.keras.utils.set_random_seed(1)
   inputs = tf.keras.Input((6,))
   x = layers.Dense(5, 'tanh', **kwargs)(inputs)
@@ -47,7 +47,7 @@ def nested(digits, size):
 
 
 def clipped(model, loss_of, rows=ROWS, penalty=None, clip=CLIP):
-  """The update of a plain loop over single examples, over `rows`, as one vector."""
+  """Returns the sum of clipped gradients divided by `rows`, and losses, by a loop."""
   total, losses = 0.0, []
   for i in range(ROWS):
     with tf.GradientTape() as tape:
@@ -75,7 +75,7 @@ def plan(**kwargs):
 
 
 def updated(model, x, y, loss, engine='auto', rows=4, fit=None, **kwargs):
-  """What a step of gradient descent subtracts, and the logs."""
+  """Returns what a step of gradient descent subtracts, and the logs."""
   private = privatize(model, plan(), engine=engine, physical_batch_size=rows)
   private.compile(tf.keras.optimizers.SGD(1.0), loss, **kwargs)
   before = vector(model.trainable_variables)
@@ -86,12 +86,12 @@ def updated(model, x, y, loss, engine='auto', rows=4, fit=None, **kwargs):
 
 
 def assert_close(found, want, tolerance=1e-5):
-  """Norm of the difference within a fraction, beside the rounding of weights."""
+  """Asserts that vectors agree up to a relative tolerance and the weights' rounding."""
   assert np.linalg.norm(found - want) <= tolerance * np.linalg.norm(want) + 1e-7
 
 
 def weighted_loss(pick, factors=(1.0, 1.0), weights=None):
-  """The loss of an example of `two`, as a function of (outputs, row)."""
+  """Returns the loss of an example of `two`, a function of (outputs, row)."""
 
   def loss_of(outputs, i):
     digits, size = pick(outputs)
@@ -118,7 +118,7 @@ SLOW = pytest.mark.slow
     pytest.param(wrap, engine, id=f'{wrap.__name__} {engine}', marks=(
         () if (wrap, engine) == (by_dict, 'auto') else SLOW))
     for wrap in PICK for engine in ('auto', 'vectorized')])
-def test_losses_of_outputs_are_clipped_as_one(wrap, engine):
+def test_the_gradient_of_all_outputs_losses_is_clipped(wrap, engine):
   model = two(wrap)
   want, losses = clipped(model, weighted_loss(PICK[wrap]))
   found, logs = updated(model, X, TARGETS[wrap], LOSSES[wrap], engine)
@@ -179,7 +179,7 @@ def test_an_optional_loss_of_weight_zero_is_still_logged():
 
 
 class Added(layers.Layer):
-  """Adds a loss of its own, by a variable, on any batch."""
+  """Adds a mean loss over the batch, with a weight of the layer."""
 
   def build(self, shape):
     self.scale = self.add_weight(name='scale', shape=(shape[-1],))
@@ -191,7 +191,7 @@ class Added(layers.Layer):
 
 
 class Rowwise(Added):
-  """The same of shape (batch,)."""
+  """Adds a loss of shape (batch,), with a weight of the layer."""
 
   def call(self, inputs):
     outputs = inputs * tf.convert_to_tensor(self.scale)
@@ -200,7 +200,7 @@ class Rowwise(Added):
 
 
 class Mean(layers.Layer):
-  """Adds a mean over the batch, and has no weights."""
+  """Adds a mean loss over the batch; has no weights."""
 
   def call(self, inputs):
     self.add_loss(0.7 * tf.reduce_mean(tf.square(inputs)))
@@ -208,7 +208,7 @@ class Mean(layers.Layer):
 
 
 class Both(tf.keras.Model):
-  """A model of one's own that adds a loss itself."""
+  """A subclassed model that adds a loss."""
 
   def __init__(self):
     super().__init__()
@@ -287,7 +287,7 @@ def test_only_the_layer_that_adds_a_mean_is_vectorised(make_plan):
 
 
 @SLOW
-def test_an_added_scalar_is_of_one_example_at_any_physical_batch():
+def test_an_added_scalar_is_per_example_at_any_physical_batch_size():
   model = stack(Added())
   want, _ = clipped(model, lambda out, i: CE(DIGITS[i:i + 1], out) + sum(model.losses))
   for rows in (1, 3, ROWS):
@@ -296,7 +296,7 @@ def test_an_added_scalar_is_of_one_example_at_any_physical_batch():
 
 
 class Cubes(tf.keras.regularizers.Regularizer):
-  """A regularizer of one's own."""
+  """A custom regularizer."""
 
   def __call__(self, x):
     return 0.2 * tf.reduce_sum(tf.abs(x)**3)
@@ -340,7 +340,7 @@ def test_regularizers_of_weights_are_added_after_the_noise(kwargs):
 
 
 @SLOW
-def test_a_regularizer_of_something_else_is_refused():
+def test_a_regularizer_that_reads_data_is_refused():
   data = tf.Variable(X)
   model = penalties(kernel_regularizer=lambda w: tf.reduce_sum(data @ w))
   with pytest.raises(ValueError, match='weights of the model alone'):
@@ -348,7 +348,7 @@ def test_a_regularizer_of_something_else_is_refused():
 
 
 @SLOW
-def test_targets_and_losses_of_no_output_are_refused_in_words():
+def test_targets_and_losses_of_no_output_raise():
   for y, loss, words in (
       ([DIGITS], [CE, MSE], 'y for the outputs'),
       ({'digits': DIGITS}, {'digits': CE, 'size': MSE}, "output 'size', which has a"),
@@ -386,7 +386,7 @@ def test_a_variational_autoencoder_without_targets():
 
 
 class Loss(layers.Layer):
-  """All of the loss by add_loss, as of old."""
+  """Adds all of the loss by `add_loss`."""
 
   def call(self, inputs):
     given, made = inputs

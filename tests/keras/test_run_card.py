@@ -1,41 +1,25 @@
-"""The run card says what ran, and nothing it cannot know."""
+"""Tests that the run card states what ran, and no epsilon without an account."""
 
 import json
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
-import tfcactus
+from tests.keras.tiny import inner, NONE, plan_of, poisson, privatized, X, Y
 from tfcactus.keras import (
   DPKerasSGDOptimizer,
   EpsilonCallback,
   make_run_card,
-  PoissonBatches,
-  privatize,
 )
 
-_LOSS = tf.keras.losses.SparseCategoricalCrossentropy(
-    from_logits=True, reduction='none')
-
-
-def _model():
-  return tf.keras.Sequential([tf.keras.layers.Input((6,)),
-                              tf.keras.layers.Dense(3)])
-
-
-def _data():
-  rng = np.random.default_rng(0)
-  return rng.normal(size=(40, 6)).astype(np.float32), rng.integers(0, 3, 40)
+pytestmark = pytest.mark.usefixtures('random_sums')
 
 
 def test_a_run_card_says_what_ran(make_plan, tmp_path):
   plan = make_plan()
-  private = privatize(_model(), plan)
-  private.compile('sgd', _LOSS)
+  private = privatized(plan)
   path = tmp_path / 'card.json'
   callback = EpsilonCallback(run_card=path)
-  private.fit(PoissonBatches(*_data(), 0.25), verbose=0, callbacks=[callback])
+  private.fit(poisson(), verbose=0, callbacks=[callback])
   card = json.loads(path.read_text())
   assert card == json.loads(json.dumps(make_run_card(private)))
   assert card['epsilon']['upper'] == private.guarantee().upper == 0.04
@@ -47,22 +31,18 @@ def test_a_run_card_says_what_ran(make_plan, tmp_path):
   assert 'AES-256' in card['randomness'] and len(card['not_covered']) >= 4
   assert card['releases_beside'] == [] and card['sums'].startswith('float64')
   assert any('noise that is made of float64' in each for each in card['not_covered'])
-  private.fit(PoissonBatches(*_data(), 0.25, seed=1), verbose=0)
+  private.fit(poisson(seed=1), verbose=0)
   assert 'SEEDED (batches)' in make_run_card(private)['randomness']
-  private.train_on_batch(*_data())
+  private.train_on_batch(X, Y)
   card = make_run_card(private)
   assert card['epsilon'] is None and 'No epsilon' in card['reason']
 
 
-def test_epsilon_of_other_relations_is_shown_beside(capsys):
-  """The true plan: each relation's epsilon and whom it protects."""
-  plan = tfcactus.PrivacyPlan(
-      noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=40,
-      sampling_prob=0.25, steps=8, delta=1e-3)
-  private = privatize(_model(), plan)
-  private.compile('sgd', _LOSS)
+def test_epsilon_of_other_relations_is_logged_printed_and_in_the_card(capsys):
+  plan = plan_of(steps=8, delta=1e-3)
+  private = privatized(plan)
   callback = EpsilonCallback(also=['replace', 'zero-out'], verbose=1)
-  history = private.fit(PoissonBatches(*_data(), 0.25), verbose=0, epochs=2,
+  history = private.fit(poisson(), verbose=0, epochs=2,
                         callbacks=[callback]).history
   assert history['epsilon_replace'] == [
       plan.guarantee(steps, 'replace').upper for steps in (4, 8)]
@@ -79,20 +59,17 @@ def test_epsilon_of_other_relations_is_shown_beside(capsys):
       private.guarantee('replace').statement)
   with pytest.raises(ValueError, match='neighboring_relation'):
     EpsilonCallback(also=['swap'])
-  private.fit(*_data(), verbose=0)
+  private.fit(X, Y, verbose=0)
   for relation in ('replace', 'zero-out'):
     with pytest.raises(ValueError, match='in another'):
       private.guarantee(relation)
 
 
-def test_passes_have_no_account_of_an_added_example():
-  plan = tfcactus.PrivacyPlan(
-      noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=40,
-      sampling_prob=0.25, steps=8, delta=1e-3)
-  private = privatize(_model(), plan)
-  private.compile('sgd', _LOSS)
+def test_passes_over_arrays_have_no_epsilon_for_an_added_example():
+  plan = plan_of(steps=8, delta=1e-3)
+  private = privatized(plan)
   callback = EpsilonCallback(also=['zero-out'])
-  history = private.fit(*_data(), batch_size=10, verbose=0,
+  history = private.fit(X, Y, batch_size=10, verbose=0,
                         callbacks=[callback]).history
   assert history['epsilon_zero_out'][0] < history['epsilon'][0]
   assert private.guarantee('zero-out').neighboring_relation == 'replace-special'
@@ -103,8 +80,8 @@ def test_passes_have_no_account_of_an_added_example():
 
 
 def test_a_drop_in_optimizer_has_no_run_card(make_plan, tmp_path):
-  model = _model()
-  model.compile(DPKerasSGDOptimizer.from_plan(make_plan()), _LOSS)
+  model = inner()
+  model.compile(DPKerasSGDOptimizer.from_plan(make_plan()), NONE)
   with pytest.raises(ValueError, match='PrivateModel with run_card'):
-    model.fit(*_data(), verbose=0, callbacks=[
+    model.fit(X, Y, verbose=0, callbacks=[
         EpsilonCallback(run_card=tmp_path / 'card.json')])

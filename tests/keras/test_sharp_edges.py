@@ -1,4 +1,4 @@
-"""Each sharp edge of docs/sharp_edges.md says what the page quotes."""
+"""Tests that each sharp edge raises or warns in the words of docs/sharp_edges.md."""
 
 import json
 import pathlib
@@ -8,40 +8,32 @@ import warnings
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import inner, NONE, X, Y
+from tests.keras.tiny import inner, NONE, plan_of, poisson, privatized, X, Y
 import tfcactus
 from tfcactus import keras as private
 
 PAGE = pathlib.Path(__file__).parents[2] / 'docs' / 'sharp_edges.md'
-PLAN = dict(l2_norm_clip=1.0, num_examples=40, sampling_prob=0.25, steps=8, delta=1e-5)
 LAYERS = tf.keras.layers
 
 
 def _plan(noise=None, **settings):
-  return tfcactus.PrivacyPlan(
-      noise=noise or tfcactus.Gaussian(2.0), **{**PLAN, **settings})
-
-
-def _batches(**options):
-  return private.PoissonBatches(X, Y, 0.25, **options)
+  return plan_of(noise=noise or tfcactus.Gaussian(2.0), **{'steps': 8, **settings})
 
 
 def _private(model=None, plan=None, loss=NONE, **options):
-  model = private.privatize(model or inner(), plan or _plan(), **options)
-  model.compile('sgd', loss)
-  return model
+  return privatized(plan or _plan(), model, loss=loss, **options)
 
 
 def _fit(model=None, batches=None, epochs=1, callbacks=(), **options):
   model = model or _private()
   epsilon = private.EpsilonCallback(**options)
-  model.fit(_batches() if batches is None else batches, epochs=epochs, verbose=0,
+  model.fit(poisson() if batches is None else batches, epochs=epochs, verbose=0,
             callbacks=[*callbacks, epsilon])
   return model, epsilon
 
 
 def _drop_in(optimizer=None, loss=NONE, given=True):
-  batches = _batches()
+  batches = poisson()
   model = inner()
   model.compile(optimizer or private.DPKerasSGDOptimizer.from_plan(
       _plan(), learning_rate=0.1), loss)
@@ -82,19 +74,19 @@ def _rewritten(folder):
 def _plain():
   model = inner()
   model.compile('sgd', NONE)
-  _fit(model, _batches().for_plain_training())
+  _fit(model, poisson().for_plain_training())
 
 
 def _dropped():
   model = inner()
   private.privatize(model, _plan())
   model.compile('sgd', 'sparse_categorical_crossentropy')
-  model.fit(_batches(), verbose=0)
+  model.fit(poisson(), verbose=0)
 
 
 def _changed():
   class Changes(tf.keras.callbacks.Callback):
-    """Sets weights behind the model's back."""
+    """Sets weights outside of the steps."""
 
     def on_epoch_end(self, epoch, logs=None):
       weight = self.model.inner.trainable_variables[0]
@@ -105,7 +97,7 @@ def _changed():
 
 def _own_train_step():
   class Own(tf.keras.Model):
-    """A model with a step of its own."""
+    """A model with its own train_step."""
 
     def __init__(self):
       super().__init__()
@@ -121,7 +113,7 @@ def _own_train_step():
 
 
 class _Applied(LAYERS.Layer):
-  """Any function."""
+  """Applies any function to its inputs."""
 
   def __init__(self, function):
     super().__init__()
@@ -225,7 +217,7 @@ CASES = {
 
 
 def said(case, folder):
-  """What a case raises or warns of."""
+  """Returns the error or the warnings of a case, as text."""
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')
     try:
@@ -236,11 +228,11 @@ def said(case, folder):
 
 
 def quoted():
-  """What the tables of the page quote."""
+  """Returns the quotations in the tables of the page."""
   return re.findall(r'^\| [^|]* \| `([^`|]*)` \|', PAGE.read_text('utf-8'), re.M)
 
 
-def test_the_page_quotes_what_is_tested():
+def test_the_page_quotes_the_tested_cases():
   assert sorted(quoted()) == sorted(CASES)
 
 
@@ -256,5 +248,5 @@ SLOW = (
 
 @pytest.mark.parametrize('words', [
     pytest.param(words, marks=[pytest.mark.slow] * (words in SLOW)) for words in CASES])
-def test_careless_use_is_told_in_the_words_of_the_page(words, tmp_path):
+def test_careless_use_raises_or_warns_in_the_words_of_the_page(words, tmp_path):
   assert words in said(words, tmp_path)

@@ -1,4 +1,4 @@
-"""The tutorials of TensorFlow Privacy, ported as docs/porting.md shows."""
+"""Tests of the tutorials of TensorFlow Privacy, ported as docs/porting.md shows."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ _LAYERS = tf.keras.layers
 
 def _fit(model, x, y, *, batch_size, epochs, l2_norm_clip, noise_multiplier, optimizer,
          loss):
-  """The ported lines of all four."""
+  """Trains privately by the ported lines; returns the losses."""
   plan = tfcactus.PrivacyPlan(
       noise=tfcactus.Gaussian(noise_multiplier), l2_norm_clip=l2_norm_clip,
       num_examples=len(x), sampling_prob=batch_size / len(x),
@@ -50,7 +50,7 @@ def _images(count=64):
   return x.astype(np.float32), tf.keras.utils.to_categorical(y, 10)
 
 
-def test_keras_model_by_its_own_call():
+def test_the_tutorial_of_keras_models_trains():
   x, y = _images()
   model = tfcactus_keras.DPSequential(
       l2_norm_clip=1.0, noise_multiplier=0.01, num_microbatches=16,
@@ -63,7 +63,7 @@ def test_keras_model_by_its_own_call():
   assert history['loss'][-1] < history['loss'][0]
 
 
-def test_keras_model_with_a_guarantee():
+def test_the_tutorial_of_keras_models_has_a_guarantee_by_privatize():
   x, y = _images()
   history = _fit(
       tf.keras.Sequential(_cnn_layers()), x, y, batch_size=16, epochs=3,
@@ -73,12 +73,12 @@ def test_keras_model_with_a_guarantee():
   assert history[-1] < history[0]
 
 
-def test_language_model():
+def test_the_tutorial_of_language_models_trains():
   length, words = 12, 16
   text = np.arange(64 * length).reshape(64, length) % words
   model = tf.keras.Sequential([
       _LAYERS.Input((length - 1,), dtype='int32'),
-      # One-hot, as a table that stays.
+      # One-hot vectors, as a table that is not trained.
       _LAYERS.Embedding(words, words, embeddings_initializer='identity',
                         trainable=False),
       _LAYERS.LSTM(8, return_sequences=True, unroll=True),
@@ -90,7 +90,7 @@ def test_language_model():
   assert history[-1] < history[0]
 
 
-def test_movielens():
+def test_the_tutorial_of_movielens_trains():
   users, movies = 20, 15
   pairs = np.stack([_RNG.integers(0, users, 256), _RNG.integers(0, movies, 256)], 1)
   ratings = (pairs.sum(1) % 5).astype(np.int64)
@@ -114,7 +114,7 @@ def test_movielens():
   assert history[-1] < history[0]
 
 
-def test_logistic_regression():
+def test_the_tutorial_of_logistic_regression_trains():
   x = _RNG.normal(size=(128, 20)).astype(np.float32)
   x *= 8 / np.linalg.norm(x, axis=1, keepdims=True)
   y = np.argmax(x[:, :10], 1)

@@ -1,17 +1,17 @@
-"""A model that trains by a method of its own is not trained by another, silently."""
+"""Tests that models with their own training methods are refused."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import NONE, X, Y
-from tfcactus.keras import PoissonBatches, privatize
+from tests.keras.tiny import poisson, privatized
+from tfcactus.keras import privatize
 
 layers = tf.keras.layers
 
 
 class Own(tf.keras.Model):
-  """A subclass; those below override what it trains or is evaluated by."""
+  """A subclassed model without own training."""
 
   def __init__(self):
     super().__init__()
@@ -22,28 +22,28 @@ class Own(tf.keras.Model):
 
 
 class OwnStep(Own):
-  """Trains by a loss that it computes itself."""
+  """Overrides train_step."""
 
   def train_step(self, data):
     return super().train_step(data)
 
 
 class OwnLoss(Own):
-  """Adds to the loss."""
+  """Overrides compute_loss."""
 
   def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **kwargs):
     return super().compute_loss(x, y, y_pred, sample_weight, **kwargs)
 
 
 class OwnTest(Own):
-  """Is evaluated by something else."""
+  """Overrides test_step."""
 
   def test_step(self, data):
     return super().test_step(data)
 
 
 class Restored(OwnStep):
-  """Trained by Keras' own step after all."""
+  """Restores the train_step of Keras."""
 
   train_step = tf.keras.Model.train_step
 
@@ -56,28 +56,27 @@ def _built(cls):
 
 @pytest.mark.parametrize('cls, name', [
     (OwnStep, 'train_step'), (OwnLoss, 'compute_loss')])
-def test_own_training_is_refused_and_the_remedy_said(make_plan, cls, name):
+def test_own_training_is_refused_with_a_remedy(make_plan, cls, name):
   with pytest.raises(ValueError, match=f'tf.keras.Model.{name}'):
     privatize(_built(cls), make_plan())
   with pytest.raises(ValueError, match='as a function of targets and outputs'):
     privatize(cls(), make_plan())
 
 
-def test_a_method_of_one_object_is_seen_too(make_plan):
+def test_a_method_set_on_the_model_is_noticed(make_plan):
   model = _built(Own)
   model.train_step = lambda data: {}
   with pytest.raises(ValueError, match='train_step'):
     privatize(model, make_plan())
 
 
-def test_the_remedy_works(make_plan):
-  private = privatize(_built(Restored), make_plan())
-  private.compile('sgd', NONE)
+def test_a_model_that_follows_the_remedy_trains(make_plan):
+  private = privatized(make_plan(), _built(Restored))
   before = private.inner.dense.kernel.numpy()
-  private.fit(PoissonBatches(X, Y, 0.25), epochs=1, verbose=0)
+  private.fit(poisson(), verbose=0)
   assert np.abs(private.inner.dense.kernel.numpy() - before).max() > 0
 
 
-def test_own_evaluation_is_told_of(make_plan):
+def test_own_evaluation_gives_a_warning(make_plan):
   with pytest.warns(UserWarning, match='test_step'):
     privatize(_built(OwnTest), make_plan())

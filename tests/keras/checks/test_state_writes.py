@@ -1,9 +1,10 @@
-"""Layers that keep something of the data are refused, whatever their name."""
+"""Tests that layers which keep data in variables are refused."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.representatives import representatives
 from tfcactus.keras import (
   DPKerasSGDOptimizer,
   EpsilonCallback,
@@ -17,7 +18,7 @@ layers = tf.keras.layers
 
 
 class _Hoarder(layers.Layer):
-  """Keeps a row of the data in a weight."""
+  """Keeps a row of the data in a weight, in several ways."""
 
   def __init__(self, how):
     super().__init__()
@@ -64,7 +65,7 @@ class _BackwardHoarder(_Hoarder):
 
 
 def _model(layer):
-  # The first layer makes a gradient flow through the second.
+  # The first layer lets a gradient flow through the second.
   return tf.keras.Sequential([layers.Input((6,)), layers.Dense(6), layer,
                               layers.Dense(3)])
 
@@ -79,7 +80,7 @@ def test_layers_that_write_are_refused(make_plan, how):
 
 
 class _Late(_Hoarder):
-  """Writes only once it was told to."""
+  """Writes only after `writes` was set."""
 
   writes = False
 
@@ -97,11 +98,13 @@ class _LateWithWeights(_Late):
     return super().call(inputs, training) * self.scale
 
 
-@pytest.mark.parametrize('how, engine', [
-    ('assign', 'auto'), ('assign', 'vectorized'),
-    *(pytest.param(how, 'auto', marks=pytest.mark.slow)
-      for how in ('assign_if', 'in_function', 'python'))])
-@pytest.mark.parametrize('kind', [_Late, _LateWithWeights])
+@representatives('kind, how, engine', [
+    pytest.param(kind, how, engine, marks=(
+        [] if how == 'assign' else [pytest.mark.slow]))
+    for how, engine in (('assign', 'auto'), ('assign', 'vectorized'),
+                        ('assign_if', 'auto'), ('in_function', 'auto'),
+                        ('python', 'auto'))
+    for kind in (_LateWithWeights, _Late)])
 def test_layers_that_begin_to_write_are_refused_when_the_step_is_traced(
     make_plan, kind, how, engine):
   layer = kind(how)
@@ -131,7 +134,7 @@ def test_every_batch_normalization_is_refused(make_plan, layer):
     privatize(_model(layer), make_plan())
 
 
-def test_a_drop_in_optimizer_reports_no_epsilon_for_them(make_plan):
+def test_a_drop_in_optimizer_has_no_epsilon_with_layers_that_write(make_plan):
   x, y = np.ones((40, 6), np.float32), np.zeros(40, np.int64)
   model = _model(_Hoarder('assign'))
   model.compile(
@@ -144,9 +147,9 @@ def test_a_drop_in_optimizer_reports_no_epsilon_for_them(make_plan):
   assert 'epsilon' not in history
 
 
-@pytest.mark.skipif(versions.KERAS_3, reason='of Keras 2')
+@pytest.mark.skipif(versions.KERAS_3, reason='Keras 2 has two kinds of generators')
 @pytest.mark.parametrize('generator', [False, True])
-def test_both_generators_of_keras_2_are_no_writers(make_plan, generator):
+def test_layers_with_either_generator_of_keras_2_are_taken(make_plan, generator):
   experimental = tf.keras.backend.experimental
   before = experimental.is_tf_random_generator_enabled()
   (experimental.enable_tf_random_generator if generator else
@@ -160,13 +163,13 @@ def test_both_generators_of_keras_2_are_no_writers(make_plan, generator):
      experimental.disable_tf_random_generator)()
 
 
-def test_random_layers_are_no_writers(make_plan):
+def test_random_layers_are_taken(make_plan):
   for layer in (layers.Dropout(0.5), layers.GaussianNoise(0.1),
                 layers.Dropout(0.5, seed=3)):
     privatize(_model(layer), make_plan())
 
 
-def test_models_of_many_kinds_are_no_writers():
+def test_models_of_many_kinds_are_taken():
   inputs = [tf.keras.Input((5,)), tf.keras.Input((5, 4))]
   ids = layers.Embedding(9, 4)(inputs[0])
   both = layers.MultiHeadAttention(2, 3)(ids, inputs[1])
@@ -175,7 +178,7 @@ def test_models_of_many_kinds_are_no_writers():
   check_model(tf.keras.Model({'a': inputs[0], 'b': inputs[1]}, outputs[0]))
 
 
-def test_a_model_without_known_inputs_is_refused_until_it_is_called():
+def test_a_model_needs_known_inputs():
   class Late(tf.keras.Model):
 
     def __init__(self):

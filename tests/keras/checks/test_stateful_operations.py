@@ -1,8 +1,8 @@
-"""Every operation that TensorFlow registers, held against the list of those allowed.
+"""Tests of the list of allowed operations against all that TensorFlow registers.
 
-What a pass may hold is decided here a second time, by what an operation's
-registration says and by a table of reasons, so that a TensorFlow with an operation
-that nobody thought of shows it.
+The tests decide a second time what a forward and backward pass may contain, from the
+registration of each operation and a table of exceptions. An unknown operation of a new
+TensorFlow fails them.
 """
 
 import re
@@ -56,7 +56,7 @@ def _marked():
       for arg in [*op.input_arg, *op.output_arg])]
 
 
-def test_what_tensorflow_marks_is_refused_or_has_a_reason():
+def test_operations_marked_stateful_are_refused_or_in_a_table():
   marked = _marked()
   assert len(marked) > 500
   for name in marked:
@@ -64,7 +64,7 @@ def test_what_tensorflow_marks_is_refused_or_has_a_reason():
     assert _refused(name) != bool(known), name
 
 
-def test_what_keeps_or_reaches_something_unmarked_is_refused():
+def test_stateful_operations_that_are_not_marked_are_refused():
   for name in ('InplaceAdd', 'InplaceSub', 'InplaceUpdate', 'ImmutableConst',
                'DebugIdentity', 'Copy', 'Batch', 'Unbatch', 'DecodeProtoV2',
                'GetElementAtIndex', 'DatasetCardinality', 'FractionalMaxPool',
@@ -74,28 +74,28 @@ def test_what_keeps_or_reaches_something_unmarked_is_refused():
     assert not _refused(name), name
 
 
-def test_every_reason_is_of_a_kind_and_of_an_operation_that_may_need_one():
+def test_each_allowed_operation_has_a_known_reason_and_exists():
   kinds = set(state_writes.ALLOWED.values())
   assert len(kinds) == 7 and all(kinds)
   for name in state_writes.ALLOWED:
     assert name in _OPERATIONS or name == 'DisableCopyOnRead'
 
 
-def test_what_has_a_seed_or_a_shared_name_is_refused():
+def test_operations_with_a_seed_or_a_shared_name_are_refused():
   for name, op in _OPERATIONS.items():
     if any(attr.name in ('seed', 'shared_name') for attr in op.attr):
       assert _refused(name) or name in state_writes.ALLOWED, name
 
 
-def test_what_reaches_files_or_python_is_refused_though_it_is_not_marked():
+def test_operations_that_reach_files_or_python_are_refused():
   reaching = [name for name in _OPERATIONS if re.search(
       r'PyFunc|^(Read|Write|Matching)File', name)]
   assert len(reaching) >= 5
   assert all(map(_refused, reaching))
 
 
-def test_what_draws_is_refused_or_no_row_of_it_is_taken_for_an_example():
-  """A draw that is not stateful is known to the proof by `draws` alone."""
+def test_operations_that_draw_are_refused_or_no_row_is_taken_for_an_example():
+  """The proof knows draws that are not stateful from `draws` alone."""
   drawing = [name for name, op in _OPERATIONS.items()
              if (_RANDOM.search(name) or any(
                  arg.name in ('seed', 'seed2', 'key', 'counter')
@@ -109,11 +109,11 @@ def test_what_draws_is_refused_or_no_row_of_it_is_taken_for_an_example():
 
 
 @pytest.mark.parametrize('name', sorted(draws.SHAPE_ARGUMENT))
-def test_a_draw_by_no_secret_seed_follows_the_place(name):
+def test_the_table_of_draws_names_their_seeds_and_shapes(name):
   op = _OPERATIONS[name]
   keys = [i for i, arg in enumerate(op.input_arg)
           if arg.name in ('seed', 'key', 'counter')]
-  # Those of the state are refused wherever they stand.
+  # Draws from a generator's state are refused.
   assert op.is_stateful == (not keys) == _refused(name)
   assert tuple(keys) == draws._KEYS.get(name, ())
   assert [i for i, arg in enumerate(op.input_arg) if arg.name == 'shape'] == [

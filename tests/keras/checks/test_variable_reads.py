@@ -1,4 +1,4 @@
-"""Weights used where no rule sees them: right all the same, or refused."""
+"""Tests of weights used outside of their layer: right gradients, or a refusal."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tests.keras import one_by_one
 from tests.keras.tiny import X, Y
+from tests.representatives import representatives
 from tfcactus.keras import PoissonBatches, privatize
 from tfcactus.keras.gradients import physical_batch
 
@@ -20,7 +21,7 @@ def _crossentropy(y, p):
 
 
 class Head(layers.Layer):
-  """Logits from a table that it is not told of as a layer."""
+  """Logits from a table of another layer, by a closure."""
 
   def __init__(self, table):
     super().__init__()
@@ -79,7 +80,7 @@ def _in_a_custom_gradient(embedding):
 
 
 class OtherTable(layers.Layer):
-  """With a weight of its own, and the table of another layer."""
+  """Logits from its own weight and the table of another layer."""
 
   def __init__(self, embedding):
     super().__init__()
@@ -92,10 +93,10 @@ class OtherTable(layers.Layer):
     return tf.matmul(inputs * self.w, self._reach(), transpose_b=True)
 
 
-@pytest.mark.parametrize('head', [_by_closure, OtherTable, *(
+@representatives('head', [_by_closure, OtherTable, *(
     pytest.param(head, marks=pytest.mark.slow)
     for head in (_in_a_function, _in_a_loop, _in_a_custom_gradient))])
-def test_tables_reached_past_their_layer(head):
+def test_tables_used_outside_of_their_layer_have_right_gradients(head):
   model = _language_model(head)
   got = one_by_one.engine_sums(model, _crossentropy, _IDS, _TOKENS)
   want = one_by_one.loop_sums(
@@ -104,14 +105,14 @@ def test_tables_reached_past_their_layer(head):
   assert 'embeddings' in got.routes.whole and 'as well' in got.routes.whole
 
 
-def test_tables_in_what_tensorflow_cannot_vectorise_are_refused():
+def test_tables_in_operations_that_cannot_be_vectorised_are_refused():
   with pytest.raises(ValueError, match='can be vectorised over examples'):
     one_by_one.engine_sums(
         _language_model(_in_a_branch), _crossentropy, _IDS, _TOKENS)
 
 
 @pytest.mark.slow
-def test_in_float64():
+def test_tables_used_outside_of_their_layer_are_exact_in_float64():
   model = _language_model(_by_closure, 'float64')
   got = one_by_one.engine_sums(model, _crossentropy, _IDS, _TOKENS)
   want = one_by_one.loop_sums(
@@ -126,7 +127,7 @@ def _classifier(*parts):
 
 
 def _with_weights(kernel):
-  """A loss that shrinks a kernel too."""
+  """Returns a loss with a penalty on a kernel."""
 
   def loss(y, p):
     values = _crossentropy(y, p)
@@ -136,7 +137,7 @@ def _with_weights(kernel):
   return loss
 
 
-def test_weights_in_the_loss():
+def test_weights_in_the_loss_have_right_gradients():
   model = _classifier()
   loss = _with_weights(lambda: model.layers[0].kernel)
   got = one_by_one.engine_sums(model, loss, X[:6], Y[:6])
@@ -144,7 +145,7 @@ def test_weights_in_the_loss():
   assert 'kernel' in got.routes.whole
 
 
-def test_weights_that_the_loss_only_looks_at_have_no_gradient():
+def test_weights_behind_stop_gradient_in_the_loss_need_no_other_route():
   model = _classifier()
   loss = _with_weights(lambda: tf.stop_gradient(
       tf.convert_to_tensor(model.layers[0].kernel)))
@@ -162,7 +163,7 @@ def test_weights_that_are_not_trained_may_be_used_anywhere():
   assert not got.routes.whole
 
 
-def test_logits_from_a_table_in_the_loss():
+def test_products_with_a_kernel_in_the_loss_have_right_gradients():
   model = _classifier()
   table = model.layers[0].kernel
 
@@ -174,7 +175,7 @@ def test_logits_from_a_table_in_the_loss():
   assert got.routes.whole
 
 
-def test_a_weight_of_two_layers_is_explained_by_both():
+def test_a_weight_of_two_layers_needs_no_other_route():
   first, second = layers.Dense(6), layers.Dense(6)
   first.build((None, 6))
   second.build((None, 6))
@@ -191,7 +192,7 @@ def test_a_weight_of_two_layers_is_explained_by_both():
 
 
 class Leaking(layers.Layer):
-  """Looks at what another layer computed, by a closure."""
+  """Uses the output of another layer, by a closure."""
 
   def __init__(self, kept):
     super().__init__()
@@ -201,8 +202,7 @@ class Leaking(layers.Layer):
     return inputs + tf.reduce_mean(self._reach(), 0)
 
 
-def test_a_tensor_of_the_batch_that_leaks_is_no_secret_way():
-  """From a layer run on the batch into one that is vectorised."""
+def test_a_batch_tensor_used_in_a_vectorised_layer_is_noticed():
   kept, leaky = [], layers.Dense(4)
   model = _classifier(leaky, Leaking(kept))
   inner = leaky.call
@@ -220,7 +220,7 @@ def test_a_tensor_of_the_batch_that_leaks_is_no_secret_way():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('policy', ['mixed_bfloat16', 'mixed_float16'])
-def test_casts_of_mixed_precision_are_explained(policy):
+def test_casts_of_mixed_precision_need_no_other_route(policy):
   tf.keras.mixed_precision.set_global_policy(policy)
   try:
     model = _classifier(layers.LayerNormalization(), layers.Dense(4, 'relu'))
@@ -232,7 +232,7 @@ def test_casts_of_mixed_precision_are_explained(policy):
   assert one_by_one.engine_sums(model, loss, X[:6], Y[:6]).routes.whole
 
 
-def test_the_summary_tells_and_the_physical_batch_is_of_that_route(
+def test_summary_and_physical_batch_follow_the_route_of_the_loss(
     make_plan, monkeypatch):
   monkeypatch.setattr(physical_batch, 'memory_for_steps', lambda: 2**29)
   model = _classifier(layers.Dense(1600), layers.Dense(1600))

@@ -1,4 +1,4 @@
-"""Layers that no private step can take, and what is advised instead."""
+"""Tests of layers that split texts, which no private step takes, and of the remedy."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def _turn():
       vocabulary=['the', 'a', 'cat', 'mat', 'sat', 'on'], output_sequence_length=5)
 
 
-def test_texts_are_split_before_the_model_and_put_in_front_of_it_after(make_plan):
+def test_texts_are_split_before_a_private_model(make_plan):
   turn, labels = _turn(), np.arange(40) % 2
   inputs = tf.keras.Input((1,), dtype='string')
   with pytest.raises(ValueError, match='that splits texts') as error:
@@ -40,7 +40,7 @@ def test_texts_are_split_before_the_model_and_put_in_front_of_it_after(make_plan
   np.testing.assert_allclose(both(tf.constant(_TEXTS)), inner(x), rtol=1e-6)
 
 
-def test_texts_that_are_not_split_are_no_reason_to_refuse():
+def test_layers_that_do_not_split_texts_are_taken():
   for split, match in (('whitespace', 'splits texts'), (None, '')):
     turn = layers.TextVectorization(
         vocabulary=['a', 'b'], split=split, standardize=None)

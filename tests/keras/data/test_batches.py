@@ -1,4 +1,4 @@
-"""Poisson batches: who enters, what is padded, what is refused."""
+"""Tests of `PoissonBatches`: the law of samples, padding, and refusals."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_each_example_enters_independently_with_probability_q():
   assert np.abs(pairs).max() < 0.12
 
 
-def test_no_draw_is_truncated_and_padding_has_no_weight():
+def test_no_sample_is_truncated_and_padding_has_weight_zero():
   for x, y, weights in _batches(physical_batch_size=4, seed=1):
     assert len(x) == len(y) == len(weights) and len(x) % 4 == 0
     drawn = y[weights == 1]
@@ -43,18 +43,18 @@ def test_no_draw_is_truncated_and_padding_has_no_weight():
     assert not np.any(x[weights == 0])
 
 
-def test_empty_draws_are_one_padded_example():
+def test_empty_samples_are_one_padded_example():
   for x, _, weights in _batches(q=1e-12, steps_per_epoch=3):
     assert x.shape == (1, 1) and weights.tolist() == [0]
 
 
-def test_probability_one_takes_everyone():
+def test_probability_one_takes_all_examples():
   batches = _batches(q=1.0)
   assert len(batches) == 1
   assert batches[0][1].tolist() == list(range(30))
 
 
-def test_epochs_are_drawn_afresh_and_seeds_repeat():
+def test_epochs_are_drawn_anew_and_seeds_repeat_them():
   def ids(batches):
     return [tuple(y[w == 1]) for _, y, w in batches]
 
@@ -67,7 +67,7 @@ def test_epochs_are_drawn_afresh_and_seeds_repeat():
   assert batches.draws == 10 and batches.seeded and not _batches().seeded
 
 
-def test_datasets_have_static_inner_shapes_and_draw_afresh():
+def test_datasets_have_static_inner_shapes_and_draw_anew():
   batches = PoissonBatches(tf.zeros([20, 4, 3]), np.arange(20), 0.25, seed=1)
   dataset = batches.dataset()
   assert dataset.element_spec[0].shape.as_list() == [None, 4, 3]
@@ -77,7 +77,7 @@ def test_datasets_have_static_inner_shapes_and_draw_afresh():
   assert dataset.cardinality() == 4
 
 
-def test_another_process_is_refused():
+def test_a_forked_process_raises():
   batches = _batches()
   batches._pid += 1
   with pytest.raises(RuntimeError, match='forked'):
@@ -105,7 +105,7 @@ def test_examples_that_are_not_finite_are_padding():
     ((np.zeros((3, 2)), ['a', 'b', 'c'], 0.5), 'array of numbers'),
     ((7, np.zeros(3), 0.5), 'first axis'),
 ])
-def test_bad_data_are_refused_in_words(args, words):
+def test_invalid_data_raise(args, words):
   with pytest.raises(ValueError, match=words):
     PoissonBatches(*args)
 
@@ -116,6 +116,6 @@ def test_bad_data_are_refused_in_words(args, words):
     ({'physical_batch_size': 2.5}, 'integer'),
     ({'seed': -3}, 'seed >= 0'),
 ])
-def test_bad_settings_are_refused_in_words(kwargs, words):
+def test_invalid_settings_raise(kwargs, words):
   with pytest.raises(ValueError, match=words):
     _batches(**kwargs)

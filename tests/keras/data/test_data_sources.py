@@ -1,4 +1,4 @@
-"""Examples from arrays, datasets and random access, without needless copies."""
+"""Tests of examples from arrays, datasets and random access sources."""
 
 import os
 
@@ -14,7 +14,7 @@ _Y = np.arange(40)
 
 
 class _Pairs:
-  """What `tfds.data_source` gives, mapped to pairs; counts what is read."""
+  """Stands in for a `tfds.data_source` of pairs; records what is read."""
 
   def __init__(self, many=False):
     self.read = []
@@ -58,7 +58,7 @@ def test_arrays_are_not_copied():
     assert np.shares_memory(batches._data._arrays[0], np.asarray(x))
 
 
-def test_random_access_reads_what_was_drawn_alone():
+def test_random_access_reads_only_the_sampled_examples():
   source = _Pairs()
   batches = FixedSizeBatches(source, batch_size=5)
   source.read.clear()
@@ -69,7 +69,8 @@ def test_random_access_reads_what_was_drawn_alone():
   assert x.shape == (1, 6) and weights.tolist() == [0]
 
 
-def test_training_on_a_dataset_is_accounted_and_traced_once(make_plan):
+@pytest.mark.usefixtures('random_sums')
+def test_training_on_a_dataset_has_the_epsilon_of_poisson_sampling(make_plan):
   private = privatize(tf.keras.Sequential(
       [tf.keras.layers.Input((6,)), tf.keras.layers.Dense(40)]), make_plan())
   private.compile('sgd', tf.keras.losses.SparseCategoricalCrossentropy(True))
@@ -85,7 +86,7 @@ def test_training_on_a_dataset_is_accounted_and_traced_once(make_plan):
 @pytest.mark.parametrize('scale', [True, False])
 @pytest.mark.parametrize('engine', ['auto', 'vectorized'])
 @pytest.mark.slow
-def test_bytes_train_as_floats_do(make_plan, scale, engine):
+def test_integer_images_train_as_floats(make_plan, scale, engine):
   x = np.random.default_rng(1).integers(0, 255, (40, 6), np.uint8)
   weights = []
   for kind in (np.uint8, np.float32):
@@ -104,7 +105,7 @@ def test_bytes_train_as_floats_do(make_plan, scale, engine):
 @pytest.mark.skipif(
     not os.path.isdir(os.path.join(os.environ.get('TFDS_DATA_DIR', ''), 'mnist')),
     reason='TFDS_DATA_DIR holds no MNIST')
-def test_mnist_from_tensorflow_datasets():
+def test_batches_take_mnist_from_tensorflow_datasets():
   import tensorflow_datasets as tfds
   dataset = tfds.load('mnist', split='test', as_supervised=True)
   batches = PoissonBatches(dataset, sampling_prob=0.01)
@@ -128,6 +129,6 @@ def test_mnist_from_tensorflow_datasets():
     ((iter([1]),), 'array of numbers'),
     (([],), 'at least one|array of numbers'),
 ])
-def test_other_sources_are_refused_in_words(args, words):
+def test_other_sources_raise(args, words):
   with pytest.raises(ValueError, match=words):
     PoissonBatches(*args, sampling_prob=0.5)

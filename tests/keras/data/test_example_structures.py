@@ -1,4 +1,4 @@
-"""Inputs, targets and weights in structures, from data to a step."""
+"""Tests of inputs, targets and weights in structures, from data to a step."""
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def update(model, batches):
 
 
 class Triples:
-  """A random access source of weighted examples in dicts."""
+  """Random access source of weighted examples in dicts."""
 
   def __len__(self):
     return ROWS
@@ -102,13 +102,13 @@ def test_a_step_takes_structures_and_weights():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', [FixedSizeBatches, ShuffledBatches])
-def test_other_batches_take_lists(kind):
+def test_other_kinds_of_batches_take_lists(kind):
   model = both(by_dict=False)
   expected = want(model, by_dict=False)
   assert_close(update(model, kind([X, IDS], TARGETS, batch_size=ROWS)), expected)
 
 
-def test_lists_of_arrays_are_told_from_arrays_of_lists():
+def test_lists_of_arrays_and_arrays_as_lists_are_distinguished():
   x, _, _ = PoissonBatches([X, IDS], DIGITS, 1.0)[0]
   assert [part.shape for part in x] == [(ROWS, 6), (ROWS,)]
   for rows in (list(X), X.tolist()):
@@ -134,12 +134,12 @@ class Given(tf.keras.utils.Sequence):
     (lambda: PoissonBatches(BY_DICT, DIGITS[1:], 0.5), '10 examples in x and 9 in y'),
     (lambda: PoissonBatches(X, DIGITS, 0.5, batch_size=3), 'either sampling_prob or'),
 ], ids=['sequence', 'strings', 'ragged', 'lengths', 'both'])
-def test_what_cannot_be_drawn_from_is_refused_in_words(make, words):
+def test_data_without_examples_to_sample_raise(make, words):
   with pytest.raises(ValueError, match=words):
     make()
 
 
-def test_what_a_dataset_draws_is_said_to_be_frozen(recwarn):
+def test_a_dataset_with_random_maps_gives_a_warning(recwarn):
   dataset = tf.data.Dataset.from_tensor_slices((X, DIGITS)).shuffle(10)
   PoissonBatches(dataset, sampling_prob=0.5)
   assert not recwarn
@@ -165,7 +165,7 @@ def test_a_plan_by_batch_size_and_epochs():
                                l2_norm_clip=1.0, **wrong)
 
 
-def test_batches_say_what_they_are():
+def test_the_repr_of_batches_names_scheme_and_counts():
   batches = PoissonBatches(X, DIGITS, 0.5, seed=1)
   _ = batches[0]
   assert repr(batches) == (
@@ -182,7 +182,7 @@ def small():
 
 
 @pytest.mark.slow
-def test_a_validation_split_that_leaves_the_examples_of_the_plan():
+def test_a_validation_split_must_leave_the_examples_of_the_plan():
   x, y = np.concatenate([X, X + 1, X[:5]]), np.concatenate([DIGITS, DIGITS, DIGITS[:5]])
   private, plain = small(), small()
   logs = private.fit(x[:15], y[:15], validation_split=1 / 3, batch_size=ROWS, verbose=0)
@@ -197,7 +197,7 @@ def test_a_validation_split_that_leaves_the_examples_of_the_plan():
 
 
 @pytest.mark.slow
-def test_several_steps_an_execution_are_counted_each():
+def test_each_step_of_an_execution_is_counted():
   private = small()
   private.compile(tf.keras.optimizers.SGD(1.0), CE, steps_per_execution=3)
   private.fit(PoissonBatches(X, DIGITS, 1.0, steps_per_epoch=6), verbose=0)

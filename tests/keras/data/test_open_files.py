@@ -1,4 +1,4 @@
-"""Files that stay as they are: checksums of rows, and descriptors."""
+"""Tests of files that must not change: checksums of rows, and descriptors."""
 
 import os
 
@@ -9,7 +9,7 @@ from tfcactus.keras.data import open_files
 
 
 @pytest.mark.parametrize('dtype', ['<f4', '<f2', '|b1', '>i8', '|u1'])
-def test_a_checksum_tells_of_each_byte_of_its_row_alone(dtype):
+def test_a_checksum_depends_on_each_byte_of_its_row_alone(dtype):
   rng = np.random.default_rng(0)
   arrays = [rng.integers(0, 2, (5, 2, 3)).astype(dtype), np.zeros((5, 0), dtype),
             rng.integers(0, 2, 5).astype(dtype)]

@@ -1,4 +1,4 @@
-"""Examples on disk: each read as it was written, and drawn as arrays are."""
+"""Tests of examples on disk: read as written, and sampled like arrays."""
 
 import os
 import shutil
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.representatives import representatives
 import tfcactus
 from tfcactus import keras as private, sampling
 from tfcactus.keras.compat.versions import keras
@@ -33,7 +34,7 @@ def parse(record):
 
 @pytest.fixture(name='files')
 def write_files(tmp_path):
-  """Three shards; one has no records."""
+  """Writes three shards; one has no records."""
   files = []
   for name, rows in (('a', range(20)), ('b', ()), ('c', range(20, COUNT))):
     files.append(tmp_path / f'{name}.tfrecord')
@@ -43,7 +44,7 @@ def write_files(tmp_path):
   return files
 
 
-def test_records_are_found_in_all_files(files):
+def test_records_of_all_files_are_read(files):
   data = private.TFRecordExamples(files, parse)
   assert data.num_examples == COUNT and not data.weighted
   index = np.random.default_rng(0).permutation(COUNT)
@@ -57,7 +58,7 @@ def test_records_are_found_in_all_files(files):
 @pytest.mark.parametrize('batches', [
     lambda data: private.AllocatedBatches(data, num_batches=7, seed=3),
     lambda data: private.PoissonBatches(data, sampling_prob=0.2, seed=3)])
-def test_what_is_drawn_is_what_arrays_give(files, batches):
+def test_batches_from_files_equal_batches_from_arrays(files, batches):
   from_files = batches(private.TFRecordExamples(files, parse))
   from_arrays = private.AllocatedBatches(X, Y, 7, seed=3) if isinstance(
       from_files, private.AllocatedBatches) else private.PoissonBatches(
@@ -76,7 +77,7 @@ def test_an_epoch_uses_each_example_once(files):
   assert batches.num_batches == 7 and batches.draws == 2
 
 
-def test_each_record_is_parsed_by_itself(files):
+def test_each_record_is_parsed_alone(files):
   shapes = []
 
   def looking(record):
@@ -94,12 +95,12 @@ def test_each_record_is_parsed_by_itself(files):
     (lambda record: (record, parse(record)[1]), 'of numbers'),
     (lambda record: (tf.io.decode_raw(record, tf.uint8), parse(record)[1]),
      'known shapes')])
-def test_parsers_that_give_no_examples(files, function, words):
+def test_parsers_that_return_no_examples_raise(files, function, words):
   with pytest.raises(ValueError, match=words):
     private.TFRecordExamples(files, function)
 
 
-def test_files_that_are_none(files, tmp_path):
+def test_files_without_whole_records_raise(files, tmp_path):
   with pytest.raises(ValueError, match='at least one record, got 1 files with none'):
     private.TFRecordExamples(files[1], parse)
   packed = tmp_path / 'packed.tfrecord'
@@ -130,9 +131,9 @@ DRAWS = {
     'tf.function': tf.function(lambda x: x + tf.random.normal(x.shape, seed=1))}
 
 
-@pytest.mark.parametrize('name', list(DRAWS))
-def test_draws_follow_no_known_seed(files, name):
-  """A row must not tell of the rows before it, as it would by a known seed."""
+@representatives('name', list(DRAWS), 4)
+def test_draws_of_parsers_follow_no_known_seed(files, name):
+  """With a known seed, an example would depend on the examples read before it."""
   def draw(record):
     x, y = parse(record)
     return DRAWS[name](x), y
@@ -174,14 +175,14 @@ WAYS = {
         tf.raw_ops.Unstage(dtypes=[tf.float32])[0], (2, 3)))[1], 'Stage')}
 
 
-@pytest.mark.parametrize('name', list(WAYS))
-def test_parsers_whose_outputs_depend_on_more_than_the_record(files, name):
+@representatives('name', list(WAYS), 6)
+def test_parsers_whose_outputs_depend_on_more_than_the_record_raise(files, name):
   change, words = WAYS[name]
   with pytest.raises(ValueError, match=f'depend on the record alone.*{words}'):
     private.TFRecordExamples(files[0], lambda record: (change(parse(record)[0]), 0))
 
 
-def test_parsers_that_look_up_fixed_tables(files):
+def test_parsers_may_look_up_fixed_tables(files):
   table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(
       tf.range(3), tf.constant([5.0, 6.0, 7.0])), -1.0)
 
@@ -195,7 +196,7 @@ def test_parsers_that_look_up_fixed_tables(files):
 
 
 def rotate(path):
-  """Moves records of one size by one place, in place."""
+  """Moves records of equal size by one place, in place."""
   size = len(serialized(0)) + 16
   whole = path.read_bytes()
   with open(path, 'r+b') as file:
@@ -203,7 +204,7 @@ def rotate(path):
 
 
 def keeping_time(change):
-  """Changes a file, but not its modification time."""
+  """Returns a change of a file that keeps its modification time."""
   def changed(path):
     state = os.stat(path)
     change(path)
@@ -219,7 +220,7 @@ CHANGES = {
     'shorter': lambda path: os.truncate(path, 100)}
 
 
-def test_a_first_record_whose_length_looks_like_gzip(tmp_path):
+def test_a_record_whose_length_looks_like_gzip_is_read(tmp_path):
   with tf.io.TFRecordWriter(str(tmp_path / 'a')) as writer:
     writer.write(bytes(0x8b1f))
   data = private.TFRecordExamples(tmp_path / 'a', lambda record: (
@@ -228,10 +229,10 @@ def test_a_first_record_whose_length_looks_like_gzip(tmp_path):
 
 
 @pytest.mark.parametrize('name', list(CHANGES))
-def test_files_that_change(tmp_path, name):
+def test_files_that_change_raise(tmp_path, name):
   path = tmp_path / 'a.tfrecord'
   with tf.io.TFRecordWriter(str(path)) as writer:
-    for i in range(1, 20):  # Of one size.
+    for i in range(1, 20):  # Records of equal size.
       writer.write(serialized(i))
   data = private.TFRecordExamples(path, parse)
   data.rows(np.array([18]))
@@ -242,12 +243,12 @@ def test_files_that_change(tmp_path, name):
 
 @pytest.mark.parametrize('name', ['one byte', 'touched', 'shorter'])
 @pytest.mark.parametrize('part', ['part0.raw', 'part1.raw'])
-def test_stored_files_that_change(tmp_path, name, part):
+def test_stored_files_that_change_raise(tmp_path, name, part):
   data = private.store_examples(zip(X, Y), tmp_path)
   CHANGES[name](tmp_path / part)
   with pytest.raises(ValueError, match='has changed since'):
     data.rows(np.array([COUNT - 1]))
-  if name == 'one byte':  # Between two openings likewise.
+  if name == 'one byte':  # A change between two openings is noticed as well.
     again = private.StoredExamples(tmp_path)
     again.rows(np.array([0]))
     with pytest.raises(ValueError, match='example 52 is another'):
@@ -257,7 +258,7 @@ def test_stored_files_that_change(tmp_path, name, part):
       private.StoredExamples(tmp_path)
 
 
-def test_files_that_are_replaced_or_deleted_are_read_as_they_were(files, tmp_path):
+def test_replaced_and_deleted_files_are_read_as_they_were(files, tmp_path):
   data = private.TFRecordExamples(files[0], parse)
   stored = private.store_examples(zip(X, Y), tmp_path / 'there')
   os.replace(files[2], files[0])
@@ -268,8 +269,8 @@ def test_files_that_are_replaced_or_deleted_are_read_as_they_were(files, tmp_pat
 
 
 @pytest.mark.parametrize('cut', [3, 30, 120])
-def test_damaged_records(files, cut):
-  """The length, the payload of the first record, its checksum or the next."""
+def test_damaged_records_raise(files, cut):
+  """Damages the first record's length, its payload, or a checksum."""
   whole = bytearray(files[0].read_bytes())
   whole[cut] ^= 1
   files[0].write_bytes(whole)
@@ -282,7 +283,7 @@ def test_damaged_records(files, cut):
     (lambda path, other: os.symlink(path, other), 'are one file'),
     (lambda path, other: os.link(path, other), 'are one file'),
     (shutil.copyfile, 'the same records')])
-def test_a_file_given_twice(files, tmp_path, copy, words):
+def test_a_file_given_twice_raises(files, tmp_path, copy, words):
   other = tmp_path / 'other'
   twice = [*files, copy(files[0], other) or other]
   with pytest.raises(ValueError, match=words):
@@ -292,8 +293,9 @@ def test_a_file_given_twice(files, tmp_path, copy, words):
   assert private.TFRecordExamples([*files, empty], parse).num_examples == COUNT
 
 
+@pytest.mark.usefixtures('random_sums')
 def test_training_stops_when_records_move(tmp_path):
-  """Otherwise one person would be in several sums of one epoch."""
+  """Otherwise one example would be in several sums of an epoch."""
   path = tmp_path / 'a.tfrecord'
   with tf.io.TFRecordWriter(str(path)) as writer:
     for i in range(1, COUNT):
@@ -312,7 +314,7 @@ def test_training_stops_when_records_move(tmp_path):
 
 
 class Batches(keras.utils.Sequence):
-  """As Keras users write them."""
+  """Batches in a Keras Sequence."""
 
   def __len__(self):
     return 6
@@ -343,7 +345,7 @@ def test_streams_are_stored_once(name, tmp_path):
     private.store_examples(STREAMS[name](), tmp_path / 'there')
 
 
-def test_structures_and_weights_are_kept(tmp_path):
+def test_stored_examples_keep_structures_and_weights(tmp_path):
   rows = [({'a': X[i], 'b': (np.asarray(Y[i]), X[i, 0])}, Y[i], np.float32(0.5))
           for i in range(COUNT)]
   stored = private.store_examples(iter(rows), tmp_path)
@@ -358,14 +360,15 @@ def test_structures_and_weights_are_kept(tmp_path):
     ([], 'none'), ([(1.0,)], 'pairs'), ([3.0], 'pairs'),
     ([(X[0], 'cat')], 'strings'),
     ([(X[0], 0)] * 256 + [(X[0, 0], 0)], 'one structure')])
-def test_streams_of_nothing_to_draw(stream, words, tmp_path):
+def test_streams_without_examples_raise(stream, words, tmp_path):
   with pytest.raises(ValueError, match=words):
     private.store_examples(stream, tmp_path)
   with pytest.raises(ValueError, match='none that are whole'):
     private.StoredExamples(tmp_path)
 
 
-def test_training_from_disk(files, tmp_path):
+@pytest.mark.usefixtures('random_sums')
+def test_training_from_disk_has_the_epsilon_of_its_plan(files, tmp_path):
   plan = tfcactus.PrivacyPlan.for_training(
       batch_size=8, epochs=2, num_examples=COUNT, delta=1e-3, l2_norm_clip=1.0,
       noise=tfcactus.Gaussian(1.0), sampling=sampling.RandomAllocationSampling)

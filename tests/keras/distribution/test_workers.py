@@ -1,4 +1,4 @@
-"""Several workers of a MultiWorkerMirroredStrategy, each a process of its own."""
+"""Tests of workers of a MultiWorkerMirroredStrategy, each in its own process."""
 
 import json
 import os
@@ -17,7 +17,7 @@ _SCRIPT = pathlib.Path(__file__).with_name('workers_run.py')
 
 
 def _start(case, workers=2):
-  """Starts the workers; returns their processes."""
+  """Starts workers; returns their processes."""
   ports = []
   for _ in range(workers):
     with socket.socket() as found:
@@ -35,7 +35,7 @@ def _start(case, workers=2):
 
 
 def _run(workers=2, **case):
-  """What each worker tells in the end."""
+  """Runs workers; returns the final report of each."""
   processes = _start(case, workers)
   try:
     found = [process.communicate(timeout=240) for process in processes]
@@ -62,7 +62,7 @@ def _check_alike(found):
     ({'dtype': 'mixed_bfloat16'}, 2e-2), ({'dtype': 'mixed_float16'}, 2e-2)],
     ids=lambda case: '-'.join(map(str, case.values())) if isinstance(case, dict) else (
         None))
-def test_two_workers_do_what_one_device_does(case, tolerance):
+def test_two_workers_train_as_one_device(case, tolerance):
   one, = _run(1, seed=7, **case)
   two = _run(2, seed=7, **case)
   _check_alike(two)
@@ -85,26 +85,27 @@ def test_shares_of_noise_add_up_to_the_noise():
     _check_alike(found)
   assert split[0]['digest'] != chief[0]['digest']
   for found in (*chief, *split, one):
-    # Shares of equal numbers would give 1.41 of it, one share alone .71.
+    # Equal shares would give a factor of 1.41, one share alone .71.
     assert abs(found['moved'] / 3 - 1) < 0.02
   assert 'multiplier of 2.1213' in split[0]['condition'] and not one['condition']
 
 
 @pytest.mark.slow
-def test_workers_that_split_noise_and_others_do_not_are_refused():
+def test_workers_with_different_split_noise_are_refused():
   for each in _run(2, split=[0]):
     assert 'the same split_noise, got True, False' in each['error']
 
 
 @pytest.mark.slow
-def test_workers_without_a_seed_draw_alike_and_stop_at_a_budget_together():
+def test_workers_without_a_seed_draw_alike_and_stop_together():
   found = _run(2, case='poisson', noise=2.0, target=1.0, epochs=9)
   _check_alike(found)
   assert 0 < found[0]['steps'] < 90
   assert found[0]['logs']['epsilon'][-1] <= 1.0
 
 
-def test_parts_of_the_examples(tmp_path):
+@pytest.mark.more
+def test_workers_with_parts_of_the_examples_report_one_epsilon(tmp_path):
   found = _run(2, case='parts', noise=2.0, journal=str(tmp_path / 'journal'))
   _check_alike(found)
   assert found[0]['steps'] == 20 and 'epsilon' in found[0]['logs']
@@ -117,7 +118,7 @@ def test_parts_of_the_examples(tmp_path):
     ('same parts', 'in two parts would count twice'),
     ('other data', 'same examples in the same order'),
     ('other kind', 'the same kind of batches')])
-def test_workers_that_do_not_mean_the_same_are_refused(case, words):
+def test_workers_with_different_batches_are_refused(case, words):
   for each in _run(2, case=case):
     assert words in each['error']
 
@@ -127,7 +128,7 @@ def test_workers_that_do_not_mean_the_same_are_refused(case, words):
     ('journal', ['to stay the file that this run writes', 'another that could not']),
     ('full', ['File too large', 'another that could not']),
     ('weights', ['to count it likewise'] * 2)])
-def test_trouble_on_one_worker_is_an_error_on_all_before_the_step(
+def test_a_failure_of_one_worker_stops_all_before_the_step(
     tmp_path, disturb, words):
   # More steps than the journal counts ahead.
   found = _run(2, case='poisson', disturb=disturb, journal=str(tmp_path / 'journal'),
@@ -137,14 +138,14 @@ def test_trouble_on_one_worker_is_an_error_on_all_before_the_step(
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_from_its_backup_with_what_it_released(tmp_path):
+def test_a_killed_run_resumes_from_its_backup_with_all_steps_counted(tmp_path):
   case = {'case': 'poisson', 'noise': 2.0, 'journal': str(tmp_path / 'journal'),
           'backup': str(tmp_path / 'backup'), 'epochs': 4, 'steps': 200}
   rng = np.random.default_rng(3)
   most = _kill_one({**case, 'announce': True, 'epochs': 15}, rng, least=25)
   found = _run(2, **{**case, 'epochs': 16})
   _check_alike(found)
-  # What was released before is counted, and epochs that were saved are not repeated.
+  # Steps before the kill are counted, and saved epochs are not repeated.
   assert most < found[0]['steps'] <= most + 160 + 32
   assert 0 < len(found[0]['logs']['loss']) < 16
 
@@ -153,9 +154,9 @@ def _kill_one(case, rng, least=1):
   """Kills one of two workers at a random moment; returns the most steps seen.
 
   Args:
-    case: Of the script.
-    rng: Of the moments.
-    least: Steps to be seen before.
+    case: The case of the script.
+    rng: Generator of the moment.
+    least: Number of steps to wait for first.
   """
   processes, seen, lock = _start(case), [0], threading.Lock()
 
@@ -174,7 +175,7 @@ def _kill_one(case, rng, least=1):
   time.sleep(wait)
   victim.send_signal(signal.SIGKILL)
   time.sleep(rng.exponential(0.2))
-  for each in processes:  # As whoever runs a cluster does.
+  for each in processes:  # Cluster managers kill the rest of a job as well.
     each.kill()
     each.wait()
   for each in threads:
@@ -183,13 +184,13 @@ def _kill_one(case, rng, least=1):
 
 
 @pytest.mark.slow
-def test_killed_workers_release_no_step_that_is_not_counted(tmp_path):
+def test_killed_workers_count_every_released_step(tmp_path):
   rng, journal, most, kills = np.random.default_rng(1), str(tmp_path / 'journal'), 0, 20
   case = {'case': 'poisson', 'journal': journal, 'announce': True, 'epochs': 400}
   for _ in range(kills):
     before = most
     most = max(most, _kill_one(case, rng))
-    # It went on from what was counted, and got further.
+    # Each run resumed from the count, and got further.
     assert most > before
   found = _run(2, case='poisson', journal=journal, epochs=1)
   _check_alike(found)

@@ -1,8 +1,8 @@
-"""One worker of several, as a script: trains a small model, and tells what it has.
+"""Script of one worker: trains a small model, and prints a report.
 
     python tests/keras/workers_run.py '{"case": "poisson", ...}'
 
-with TF_CONFIG in the environment; without it, on one device.
+TF_CONFIG in the environment names the workers; without it the run is on one device.
 """
 
 import hashlib
@@ -73,7 +73,7 @@ def batches_of(kind, plan, worker, workers, seed):
 
 
 class Announce(tf.keras.callbacks.Callback):
-  """Tells of each step once it was released."""
+  """Prints the number of steps after each release."""
 
   def on_train_batch_end(self, batch, logs=None):
     sys.stdout.write(f'released {self.model.releases}\n')
@@ -81,7 +81,7 @@ class Announce(tf.keras.callbacks.Callback):
 
 
 class Disturb(tf.keras.callbacks.Callback):
-  """Does to a run what the case says, at its fourth step."""
+  """Disturbs a run at its fourth step, as the case says."""
 
   def __init__(self, how, journal, worker):
     super().__init__()
@@ -150,4 +150,4 @@ if __name__ == '__main__':
     found = {'error': f'{type(error).__name__}: {error}'}
   sys.stdout.write('\n' + json.dumps(found) + '\n')
   sys.stdout.flush()
-  os._exit(0)  # What waits for others at exit has been told enough.
+  os._exit(0)  # Does not wait for other workers at exit.

@@ -1,4 +1,4 @@
-"""A run that is killed and resumed forgets no step and repeats no noise."""
+"""Tests that a killed and resumed run counts every step and repeats no noise."""
 
 import fcntl
 import json
@@ -16,8 +16,9 @@ import pytest
 import tensorflow as tf
 
 from tests.keras import killed_run
+from tests.keras.tiny import inner, MEAN, poisson, privatized, X, Y
 import tfcactus
-from tfcactus.keras import Journal, PoissonBatches, privatize
+from tfcactus.keras import Journal, privatize
 from tfcactus.keras.ledger import counts
 from tfcactus.keras.ledger.counts import Counts
 from tfcactus.sampling import (
@@ -28,7 +29,9 @@ from tfcactus.sampling import (
 )
 
 ROOT = pathlib.Path(tfcactus.__file__).parent.parent
-_LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+pytestmark = pytest.mark.usefixtures('random_sums')
 
 
 def _lines(folder, word):
@@ -38,7 +41,7 @@ def _lines(folder, word):
 
 
 def _run_and_kill(folder, seconds, *arguments):
-  """Kills a run so many seconds after its first released step."""
+  """Kills a run after its first released step and a number of seconds."""
   before = len(_lines(folder, 'released'))
   run = subprocess.Popen(
       [sys.executable, '-m', 'tests.keras.killed_run', str(folder), *arguments],
@@ -64,9 +67,7 @@ def _kill_often(folder, times):
   assert counted == sorted(counted) and counted[0] == 0 < counted[1]
   noise = _lines(folder, 'noise')
   assert len(set(noise)) == len(noise)
-  model = privatize(tf.keras.Sequential([
-      tf.keras.layers.Input((6,)), tf.keras.layers.Dense(3)]),
-                    killed_run.plan(), journal=folder / 'journal')
+  model = privatize(inner(), killed_run.plan(), journal=folder / 'journal')
   released = len(_lines(folder, 'released'))
   steps = model.ledger().steps
   assert released <= len(noise) <= steps <= released + 33 * times
@@ -75,37 +76,36 @@ def _kill_often(folder, times):
           killed_run.plan().guarantee(len(noise)).upper)
 
 
+@pytest.mark.more
 def test_a_killed_run_counts_every_released_step(tmp_path):
   _kill_often(tmp_path, 3)
 
 
 def _epochs_with_noise(folder):
-  """How many epochs drew noise, of all runs."""
+  """Returns the number of epochs that drew noise, in all runs."""
   words = [line.split()[0] for line in _lines(folder, '')]
   return sum(word == 'noise' and before == 'epoch'
              for before, word in zip(words, words[1:]))
 
 
 @pytest.mark.parametrize('times,kind,scheme', [
-    (2, 'cyclic', CyclicAllocationSampling),
+    pytest.param(2, 'cyclic', CyclicAllocationSampling, marks=pytest.mark.more),
     pytest.param(20, 'cyclic', CyclicAllocationSampling, marks=pytest.mark.slow),
     pytest.param(20, 'allocated', RandomAllocationSampling, marks=pytest.mark.slow)])
-def test_epochs_that_are_broken_off_count_whole(times, kind, scheme, tmp_path):
+def test_epochs_of_killed_runs_count_whole(times, kind, scheme, tmp_path):
   draw, plan = random.Random(7), killed_run.plan(kind)
   for _ in range(times):
     _run_and_kill(tmp_path, draw.uniform(0, 0.2), kind)
     journal = Journal(tmp_path / 'journal', plan)
     assert journal.entry.epochs_begun >= _epochs_with_noise(tmp_path) > 0
     journal.close()
-  model = privatize(tf.keras.Sequential([
-      tf.keras.layers.Input((6,)), tf.keras.layers.Dense(3)]),
-                    plan, journal=tmp_path / 'journal')
+  model = privatize(inner(), plan, journal=tmp_path / 'journal')
   epochs = _epochs_with_noise(tmp_path)
   assert model.ledger().sampling == scheme.code
   assert epochs <= model.ledger().epochs <= epochs + times
   assert model.guarantee().upper >= plan.guarantee(epochs, sampling=scheme).upper
-  # A new epoch after each kill: never the rest of one that was drawn before, nor
-  # what noise that is correlated with it could be subtracted by.
+  # Each run begins a new epoch and new noise: the rest of an old epoch, or noise that
+  # is correlated with the old one, could reveal the old noise.
   assert len(set(_lines(tmp_path, 'noise'))) == len(_lines(tmp_path, 'noise'))
 
 
@@ -115,51 +115,41 @@ def test_a_run_killed_twenty_times_counts_every_released_step(tmp_path):
 
 
 def _private(plan, path, **kwargs):
-  tf.keras.utils.set_random_seed(1)
-  model = tf.keras.Sequential([tf.keras.layers.Input((6,)),
-                               tf.keras.layers.Dense(3)])
-  private = privatize(model, plan, journal=path, **kwargs)
-  private.compile('sgd', _LOSS)
-  return private
+  return privatized(plan, inner(seed=1), loss=MEAN, journal=path, **kwargs)
 
 
-def _data():
-  rng = np.random.default_rng(0)
-  return rng.normal(size=(40, 6)).astype(np.float32), rng.integers(0, 3, 40)
-
-
-def test_blocks_are_on_disk_before_their_steps_and_an_orderly_end_is_exact(
+def test_blocks_are_written_before_their_steps_and_exact_counts_at_the_end(
     make_plan, tmp_path):
   path = tmp_path / 'journal'
   private = _private(make_plan(), path)
   seen = []
   look = tf.keras.callbacks.LambdaCallback(
       on_train_batch_end=lambda batch, logs: seen.append(path.read_text()))
-  private.fit(PoissonBatches(*_data(), 0.25), verbose=0, callbacks=[look])
+  private.fit(poisson(), verbose=0, callbacks=[look])
   assert '"released_steps": 32' in seen[0] and len(set(seen)) == 1
   assert private._ledger.counter.journal.entry[:3] == (4, 0, PoissonSampling.code)
   private._ledger.counter.journal.close()
   resumed = _private(make_plan(), path)
   assert resumed.ledger() == private.ledger()
-  resumed.train_on_batch(*_data())
+  resumed.train_on_batch(X, Y)
   assert resumed._ledger.counter.journal.entry[:3] == (36, 0, counts.UNKNOWN)
   resumed._ledger.counter.journal.close()
   assert _private(make_plan(), path).ledger().sampling == counts.UNKNOWN
 
 
-def test_epochs_of_a_plain_fit_are_counted_when_they_begin(make_plan, tmp_path):
+def test_epochs_over_arrays_are_counted_when_they_begin(make_plan, tmp_path):
   private = _private(make_plan(), tmp_path / 'journal')
 
   def stop(batch, logs):
     raise KeyboardInterrupt
 
   with pytest.raises(KeyboardInterrupt):
-    private.fit(*_data(), batch_size=20, verbose=0, callbacks=[
+    private.fit(X, Y, batch_size=20, verbose=0, callbacks=[
         tf.keras.callbacks.LambdaCallback(on_train_batch_end=stop)])
   assert private._ledger.counter.journal.entry[:3] == (32, 1, OnePassSampling.code)
 
 
-def test_a_torn_last_line_is_cut_and_damage_is_not_excused(make_plan, tmp_path):
+def test_a_torn_last_line_is_cut_and_other_damage_raises(make_plan, tmp_path):
   path = tmp_path / 'journal'
   journal = Journal(path, make_plan())
   journal.reserve(Counts(1, 0, 1))
@@ -179,23 +169,23 @@ def test_a_torn_last_line_is_cut_and_damage_is_not_excused(make_plan, tmp_path):
     Journal(path, make_plan())
 
 
-def test_a_cell_that_is_run_again_takes_the_journal_over(make_plan, tmp_path):
+def test_a_new_model_of_one_process_takes_the_journal_over(make_plan, tmp_path):
   path = tmp_path / 'journal'
   first = _private(make_plan(), path)
-  first.fit(PoissonBatches(*_data(), 0.25), verbose=0)
+  first.fit(poisson(), verbose=0)
   with pytest.raises(ValueError, match='of another'):
     _private(make_plan(l2_norm_clip=2.0), path)
-  first.fit(PoissonBatches(*_data(), 0.25), verbose=0)  # Refused, it took nothing.
+  first.fit(poisson(), verbose=0)  # The refused model took nothing.
   again = _private(make_plan(), path)
   assert again.guarantee().steps == 8
   with pytest.raises(Exception, match='took over'):
-    first.fit(PoissonBatches(*_data(), 0.25), verbose=0)
-  again.fit(PoissonBatches(*_data(), 0.25), verbose=0)
+    first.fit(poisson(), verbose=0)
+  again.fit(poisson(), verbose=0)
   assert again.guarantee().steps == 12
   assert '"released_steps": 12' in path.read_text().splitlines()[-1]
 
 
-def test_journals_are_refused_in_words(make_plan, tmp_path):
+def test_journals_of_other_runs_plans_and_seeded_runs_are_refused(make_plan, tmp_path):
   path = tmp_path / 'journal'
   _private(make_plan(), path)._ledger.counter.journal.close()
   with open(path, 'rb') as other:  # As another process does.
@@ -208,7 +198,7 @@ def test_journals_are_refused_in_words(make_plan, tmp_path):
     _private(make_plan(), tmp_path / 'other', seed=1)
   private = _private(make_plan(), tmp_path / 'third')
   with pytest.raises(ValueError, match='without a seed'):
-    private.fit(PoissonBatches(*_data(), 0.25, seed=1))
+    private.fit(poisson(seed=1))
   with pytest.raises(ValueError, match='block >= 1'):
     Journal(tmp_path / 'fourth', make_plan(), block=0)
 
@@ -218,7 +208,7 @@ def _removed(path):
 
 
 def _edited(path):
-  """As by an editor, or rsync: a copy is moved to its place."""
+  """Moves a copy in the file's place, as editors and rsync do."""
   copy = path.with_suffix('.new')
   copy.write_bytes(path.read_bytes())
   os.replace(copy, path)
@@ -236,7 +226,7 @@ def _overwritten(path):
 
 
 @pytest.mark.parametrize('change', [_removed, _edited, _extended, _overwritten])
-def test_a_journal_that_others_change_stops_the_run(make_plan, tmp_path, change):
+def test_a_change_of_the_journal_stops_the_run(make_plan, tmp_path, change):
   path = tmp_path / 'journal'
   private = _private(make_plan(), path)
   seen = []
@@ -247,9 +237,9 @@ def test_a_journal_that_others_change_stops_the_run(make_plan, tmp_path, change)
       change(path)
 
   with pytest.raises(Exception, match='to stay the file.*At most 32 steps'):
-    private.fit(PoissonBatches(*_data(), 0.25), verbose=0, callbacks=[
+    private.fit(poisson(), verbose=0, callbacks=[
         tf.keras.callbacks.LambdaCallback(on_train_batch_end=after)])
-  # Before the third step was released.
+  # The third step was not released.
   assert len(seen) == 2
   assert [w.tobytes() for w in private.inner.get_weights()] == seen[-1]
 
@@ -258,7 +248,7 @@ def test_a_journal_removed_after_the_last_step_is_noticed(make_plan, tmp_path):
   path = tmp_path / 'journal'
   private = _private(make_plan(), path)
   with pytest.raises(RuntimeError, match='got none'):
-    private.fit(PoissonBatches(*_data(), 0.25), verbose=0, callbacks=[
+    private.fit(poisson(), verbose=0, callbacks=[
         tf.keras.callbacks.LambdaCallback(
             on_train_end=lambda logs: os.remove(path))])
 
@@ -279,11 +269,11 @@ def test_a_full_disk_stops_before_weights_move(
 
   monkeypatch.setattr(os, 'write', full)
   with pytest.raises(Exception, match='No space left'):
-    private.fit(PoissonBatches(*_data(), 0.25), verbose=0)
+    private.fit(poisson(), verbose=0)
   monkeypatch.undo()
   np.testing.assert_array_equal(private.inner.get_weights()[0], before)
-  # Room again: nothing torn stands in the file.
-  private.fit(PoissonBatches(*_data(), 0.25), verbose=0)
+  # With room again, the file holds no torn line.
+  private.fit(poisson(), verbose=0)
   private._ledger.counter.journal.close()
   assert Journal(path, make_plan()).entry.released_steps == private.releases >= 4
 

@@ -1,33 +1,24 @@
-"""What was released stays released, however the model is wrapped or restored."""
+"""Tests that no wrapping or restoring of a model lowers the count of its releases."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import inner as _inner, NONE as _NONE, X as _X, Y as _Y
+from tests.keras.tiny import inner, NONE, poisson, privatized, X, Y
 from tfcactus import noise as noise_lib
 from tfcactus.keras import (
   DPKerasSGDOptimizer,
   EpsilonCallback,
-  PoissonBatches,
   privatize,
 )
 from tfcactus.keras.ledger import counts
 
-
-def _private(plan, inner=None):
-  private = privatize(inner or _inner(), plan)
-  private.compile('sgd', _NONE)
-  return private
+pytestmark = pytest.mark.usefixtures('random_sums')
 
 
-def _batches():
-  return PoissonBatches(_X, _Y, 0.25)
-
-
-def _trained(plan, inner=None):
-  private = _private(plan, inner)
-  private.fit(_batches(), verbose=0)
+def _trained(plan, model=None):
+  private = privatized(plan, model)
+  private.fit(poisson(), verbose=0)
   return private
 
 
@@ -36,17 +27,17 @@ def _trained(plan, inner=None):
     {'sampling_prob': 0.5}, {'num_examples': 41}])
 def test_weights_of_another_plan_void_the_account(make_plan, tmp_path, change):
   _trained(make_plan()).save_weights(tmp_path / 'w.weights.h5')
-  other = _private(make_plan(**change))
+  other = privatized(make_plan(**change))
   other.load_weights(tmp_path / 'w.weights.h5')
   assert other.ledger().sampling == counts.UNKNOWN
   with pytest.raises(ValueError, match='another noise'):
     other.guarantee()
-  same = _private(make_plan(delta=1e-6))
+  same = privatized(make_plan(delta=1e-6))
   same.load_weights(tmp_path / 'w.weights.h5')
   assert same.guarantee().steps == 4
 
 
-def test_weights_of_another_plan_never_become_ones_own(make_plan, tmp_path):
+def test_weights_of_another_plan_void_the_account_for_good(make_plan, tmp_path):
   _trained(make_plan()).save_weights(tmp_path / 'a.weights.h5')
   other = _trained(make_plan(noise_lib.Gaussian(2.0)))
   other.save_weights(tmp_path / 'b.weights.h5')
@@ -54,9 +45,9 @@ def test_weights_of_another_plan_never_become_ones_own(make_plan, tmp_path):
   other.load_weights(tmp_path / 'b.weights.h5')
   with pytest.raises(ValueError, match='another noise'):
     other.guarantee()
-  # Weights without any steps bring nothing along.
+  # Weights without any steps void nothing.
   fresh = _trained(make_plan())
-  fresh.set_weights(_private(make_plan(l2_norm_clip=2.0)).get_weights())
+  fresh.set_weights(privatized(make_plan(l2_norm_clip=2.0)).get_weights())
   assert fresh.guarantee().steps == 4
 
 
@@ -65,34 +56,34 @@ def test_a_second_private_model_inherits_the_ledger(make_plan, tmp_path):
   second = _trained(make_plan(), first.inner)
   assert first.guarantee().steps == second.guarantee().steps == 8
   again = tf.keras.Model(first.inner.inputs, first.inner.outputs)
-  assert _private(make_plan(), again).guarantee().steps == 8
-  for inner in (first.inner, again):
+  assert privatized(make_plan(), again).guarantee().steps == 8
+  for model in (first.inner, again):
     with pytest.raises(ValueError, match='clone_model'):
-      privatize(inner, make_plan(noise_lib.Gaussian(2.0)))
+      privatize(model, make_plan(noise_lib.Gaussian(2.0)))
 
 
-def test_private_models_of_two_plans_do_not_hide_each_other(make_plan):
-  inner = _inner()
-  models = [_private(make_plan(l2_norm_clip=c), inner) for c in (1.0, 2.0)]
+def test_private_models_of_two_plans_on_one_model_have_no_epsilon(make_plan):
+  model = inner()
+  models = [privatized(make_plan(l2_norm_clip=c), model) for c in (1.0, 2.0)]
   for private in models:
-    private.fit(_batches(), verbose=0)
+    private.fit(poisson(), verbose=0)
   for private in models:
     with pytest.raises(ValueError, match='same variables'):
       private.guarantee()
 
 
 def _averaged(models, counters):
-  """The mean of weights, with the counters of one model."""
+  """Returns the mean of all weights, with the counters of one model."""
   rows = zip(*(model.get_weights() for model in models), counters.get_weights())
   return [own if own.dtype.kind == 'i' else sum(parts) / len(parts)
           for *parts, own in rows]
 
 
 def test_an_average_of_private_models_counts_all_of_them(make_plan):
-  first, second, third = (_private(make_plan()) for _ in range(3))
+  first, second, third = (privatized(make_plan()) for _ in range(3))
   second.inner.set_weights(first.inner.get_weights())
-  first.fit(_batches(), verbose=0)
-  second.fit(_batches(), epochs=2, verbose=0)
+  first.fit(poisson(), verbose=0)
+  second.fit(poisson(), epochs=2, verbose=0)
   mean = _averaged((first, second), first)
   with pytest.raises(ValueError, match='Compute with the other weights alone'):
     third.set_weights([np.mean(each, 0) for each in zip(
@@ -100,19 +91,19 @@ def test_an_average_of_private_models_counts_all_of_them(make_plan):
   first.set_weights(mean)
   third.set_weights(mean)
   assert third.guarantee().steps == first.guarantee().steps == 12
-  first.set_weights(mean)  # No more than it has.
+  first.set_weights(mean)  # Counts nothing twice.
   assert first.guarantee().steps == 12
 
 
-def test_a_copy_of_a_private_model_counts_it_alone(make_plan):
-  first, second, third = (_private(make_plan()) for _ in range(3))
+def test_copied_weights_bring_the_steps_of_their_model(make_plan):
+  first, second, third = (privatized(make_plan()) for _ in range(3))
   second.inner.set_weights(first.inner.get_weights())
   for model in (first, second):
-    model.fit(_batches(), verbose=0)
+    model.fit(poisson(), verbose=0)
   third.set_weights(second.get_weights())
   assert third.guarantee().steps == 4
   earlier = first.get_weights()
-  first.fit(_batches(), verbose=0)
+  first.fit(poisson(), verbose=0)
   first.set_weights(earlier)
   assert first.guarantee().steps == 8
 
@@ -120,37 +111,37 @@ def test_a_copy_of_a_private_model_counts_it_alone(make_plan):
 def test_training_outside_is_noticed(make_plan):
   private = _trained(make_plan())
   assert private.guarantee().steps == 4
-  private.inner.compile('sgd', _NONE)
-  private.inner.fit(_X, _Y, verbose=0)
+  private.inner.compile('sgd', NONE)
+  private.inner.fit(X, Y, verbose=0)
   with pytest.raises(ValueError, match='changed outside'):
     private.guarantee()
-  private.fit(_batches(), verbose=0)
+  private.fit(poisson(), verbose=0)
   with pytest.raises(ValueError, match='changed outside'):
     private.guarantee()
 
 
 def test_a_checkpoint_of_the_beginning_lowers_no_counter(make_plan, tmp_path):
-  private = _private(make_plan())
+  private = privatized(make_plan())
   path = tf.train.Checkpoint(model=private).save(tmp_path / 'c')
-  private.fit(_batches(), verbose=0)
+  private.fit(poisson(), verbose=0)
   tf.train.Checkpoint(model=private).restore(path)
-  private.fit(_batches(), verbose=0)
+  private.fit(poisson(), verbose=0)
   # The weights are those that the account began with; both trainings count.
   assert private.guarantee().steps == int(private.released_steps) == 8
 
 
 def test_a_checkpoint_of_other_weights_is_noticed(make_plan, tmp_path):
-  private, other = _private(make_plan()), _private(make_plan())
+  private, other = privatized(make_plan()), privatized(make_plan())
   path = tf.train.Checkpoint(inner=other.inner).save(tmp_path / 'c')
-  private.fit(_batches(), verbose=0)
+  private.fit(poisson(), verbose=0)
   tf.train.Checkpoint(inner=private.inner).restore(path)
-  private.fit(_batches(), verbose=0)
+  private.fit(poisson(), verbose=0)
   with pytest.raises(ValueError, match='changed outside'):
     private.guarantee()
 
 
 class _Each(tf.keras.callbacks.Callback):
-  """Calls something after each epoch."""
+  """Calls a function after each epoch."""
 
   def __init__(self, call):
     super().__init__()
@@ -161,11 +152,11 @@ class _Each(tf.keras.callbacks.Callback):
 
 
 def test_checkpoints_restored_within_fit_lower_nothing(make_plan, tmp_path):
-  private = _private(make_plan())
+  private = privatized(make_plan())
   checkpoint = tf.train.Checkpoint(model=private)
   path = checkpoint.save(tmp_path / 'c')
   seen = []
-  private.fit(_batches(), epochs=3, verbose=0, callbacks=[
+  private.fit(poisson(), epochs=3, verbose=0, callbacks=[
       _Each(lambda: checkpoint.restore(path)),
       _Each(lambda: seen.append((private.releases, private.ledger().steps)))])
   assert seen == [(4, 4), (8, 8), (12, 12)]
@@ -177,24 +168,22 @@ def test_checkpoints_restored_after_a_crash_lower_no_journal(
   journal = tmp_path / 'run.journal'
 
   def private():
-    made = privatize(_inner(), make_plan(), journal=journal)
-    made.compile('sgd', _NONE)
-    return made
+    return privatized(make_plan(), journal=journal)
 
   first = private()
-  first.fit(_batches(), verbose=0)
+  first.fit(poisson(), verbose=0)
   path = tf.train.Checkpoint(model=first).save(tmp_path / 'c')
-  first.fit(_batches(), verbose=0)
-  first._ledger.counter.journal.close()  # As the end of its process does.
+  first.fit(poisson(), verbose=0)
+  first._ledger.counter.journal.close()  # The end of a process closes it as well.
   second = private()
   tf.train.Checkpoint(model=second).restore(path)
-  second.fit(_batches(), verbose=0)
+  second.fit(poisson(), verbose=0)
   assert second.guarantee().steps == 12
   assert second._ledger.counter.journal.entry.released_steps == 12
 
 
 def test_a_backup_restored_by_fit_lowers_nothing(make_plan, tmp_path):
-  private = _private(make_plan())
+  private = privatized(make_plan())
 
   class Stop(tf.keras.callbacks.Callback):
 
@@ -204,9 +193,9 @@ def test_a_backup_restored_by_fit_lowers_nothing(make_plan, tmp_path):
 
   backup = lambda: tf.keras.callbacks.BackupAndRestore(tmp_path / 'backup')
   with pytest.raises(KeyboardInterrupt):
-    private.fit(_batches(), epochs=3, verbose=0, callbacks=[backup(), Stop()])
-  private.fit(_batches(), epochs=3, verbose=0, callbacks=[backup()])
-  # Seven, and two epochs from the end of the first on.
+    private.fit(poisson(), epochs=3, verbose=0, callbacks=[backup(), Stop()])
+  private.fit(poisson(), epochs=3, verbose=0, callbacks=[backup()])
+  # Seven steps, and two epochs of four that follow the saved first one.
   assert private.guarantee().steps == 15
 
 
@@ -217,25 +206,25 @@ def test_checkpoints_of_another_plan_void_the_account(
       _trained(make_plan(l2_norm_clip=clip)) for clip in (1.0, 2.0)][::order]
   paths = [tf.train.Checkpoint(model=model).save(tmp_path / str(i))
            for i, model in enumerate((one, other))]
-  fresh = _private(one.plan)
-  for path in paths[::-1]:  # Its own one last.
+  fresh = privatized(one.plan)
+  for path in paths[::-1]:  # The checkpoint of its own plan is last.
     tf.train.Checkpoint(model=fresh).restore(path)
     assert fresh.releases == 4
     with pytest.raises(ValueError, match='another noise'):
       fresh.guarantee()
 
 
-def test_a_drop_in_optimizer_counts_for_private_models_too(make_plan):
-  plan, inner = make_plan(), _inner()
-  inner.compile(DPKerasSGDOptimizer.from_plan(plan), _NONE)
-  inner.fit(_batches(), verbose=0)
+def test_steps_of_a_drop_in_optimizer_count_for_private_models(make_plan):
+  plan, model = make_plan(), inner()
+  model.compile(DPKerasSGDOptimizer.from_plan(plan), NONE)
+  model.fit(poisson(), verbose=0)
   with pytest.raises(ValueError, match='4 steps were released'):
-    privatize(inner, plan)
+    privatize(model, plan)
 
 
 def test_restoring_a_drop_in_optimizer_lowers_nothing(make_plan, tmp_path):
-  model, batches = _inner(), _batches()
-  model.compile(DPKerasSGDOptimizer.from_plan(make_plan()), _NONE)
+  model, batches = inner(), poisson()
+  model.compile(DPKerasSGDOptimizer.from_plan(make_plan()), NONE)
   model.fit(batches, verbose=0)
   checkpoint = tf.train.Checkpoint(optimizer=model.optimizer)
   path = checkpoint.save(tmp_path / 'c')
@@ -249,11 +238,11 @@ def test_restoring_a_drop_in_optimizer_lowers_nothing(make_plan, tmp_path):
   assert other.released_steps == 4
 
 
-def test_a_new_drop_in_optimizer_forgets_nothing(make_plan):
-  model, batches, plan = _inner(), _batches(), make_plan()
+def test_a_new_drop_in_optimizer_keeps_the_count_of_its_model(make_plan):
+  model, batches, plan = inner(), poisson(), make_plan()
   spent = []
   for _ in range(3):
-    model.compile(DPKerasSGDOptimizer.from_plan(plan), _NONE)
+    model.compile(DPKerasSGDOptimizer.from_plan(plan), NONE)
     callback = EpsilonCallback(batches=batches)
     spent += model.fit(batches, verbose=0,
                        callbacks=[callback]).history['epsilon']
@@ -263,7 +252,7 @@ def test_a_new_drop_in_optimizer_forgets_nothing(make_plan):
     model.fit(batches, verbose=0, callbacks=[
         EpsilonCallback(batches=batches, target_epsilon=0.2)])
   model.compile(DPKerasSGDOptimizer.from_plan(make_plan(l2_norm_clip=2.0)),
-                _NONE)
+                NONE)
   with pytest.warns(UserWarning, match='by another plan'):
     model.fit(batches, verbose=0,
               callbacks=[EpsilonCallback(batches=batches)])

@@ -1,17 +1,18 @@
-"""Weights that changed are noticed, wherever they stand and whatever they became."""
+"""Tests that every change of weights outside of private steps is noticed."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import NONE, X, Y
-from tfcactus.keras import PoissonBatches, privatize
+from tests.keras.tiny import poisson, privatized
 from tfcactus.keras.compat import training
 from tfcactus.keras.ledger import weight_watch
 
+pytestmark = pytest.mark.usefixtures('random_sums')
+
 
 def _inner():
-  """A model with two kernels and two biases of one shape."""
+  """Returns a model with two kernels and two biases of equal shapes."""
   return tf.keras.Sequential([tf.keras.layers.Input((6,)), tf.keras.layers.Dense(6),
                               tf.keras.layers.Dense(6)])
 
@@ -21,7 +22,7 @@ def _digest(watch, model):
 
 
 class _Each(tf.keras.callbacks.Callback):
-  """Calls something with the inner model after each step."""
+  """Calls a function of the inner model after each step."""
 
   def __init__(self, call):
     super().__init__()
@@ -38,22 +39,19 @@ def _swap(model):
 
 
 def test_kernels_that_a_callback_exchanges_are_noticed(make_plan):
-  private = privatize(_inner(), make_plan())
-  private.compile('sgd', NONE)
-  private.fit(PoissonBatches(X, Y, 0.25), verbose=0, callbacks=[_Each(_swap)])
+  private = privatized(make_plan(), _inner())
+  private.fit(poisson(), verbose=0, callbacks=[_Each(_swap)])
   with pytest.raises(ValueError, match='changed outside'):
     private.guarantee()
 
 
 def test_freezing_and_thawing_between_fits_changes_nothing(make_plan):
   inner = _inner()
-  private = privatize(inner, make_plan())
-  private.compile('sgd', NONE)
+  private = privatized(make_plan(), inner)
   for frozen in (False, True, False):
     inner.layers[0].trainable = not frozen
-    private = privatize(inner, make_plan())
-    private.compile('sgd', NONE)
-    private.fit(PoissonBatches(X, Y, 0.25), verbose=0)
+    private = privatized(make_plan(), inner)
+    private.fit(poisson(), verbose=0)
   assert private.guarantee().steps == 12
 
 
@@ -72,7 +70,7 @@ def test_a_digest_depends_on_values_and_not_on_the_order_of_a_list():
   assert _digest(watch, model) == before
 
 
-def test_each_choice_of_values_has_a_digest_of_its_own():
+def test_digests_of_different_values_differ():
   variables = [training.counter(0.0, f'v{i}', 'float32') for i in range(4)]
   seen = set()
   for values in np.ndindex(2, 2, 2, 2):
@@ -84,7 +82,7 @@ def test_each_choice_of_values_has_a_digest_of_its_own():
 
 def test_processes_that_list_variables_alike_get_equal_digests():
   digests = set()
-  for extra in (0, 3):  # What one of them has made before counts for nothing.
+  for extra in (0, 3):  # Variables that a process made before do not matter.
     made = [training.counter(float(i), f'v{i}', 'float32') for i in range(extra + 2)]
     for i, variable in enumerate(made[extra:]):
       variable.assign(float(i))

@@ -1,10 +1,10 @@
-"""Draws in layers and losses, by every kind of seed that a user can type.
+"""Tests of layers and losses that draw random numbers, by any kind of seed.
 
-A construct of `KNOWN` draws by a seed that is public: each example has to get the
-same numbers, and taking one example away may move the clipped sum by one clip norm.
-One of `FRESH` draws anew: the sums of two steps differ, and so do those of two equal
-examples; with the secret seeds fixed, an example of weight zero moves the sum by one
-clip norm at most. One of `REFUSED` is refused in words.
+A construct of `_KNOWN` draws from a public seed: each example gets the same numbers in
+every step, and removing an example moves the clipped sum by one clipping norm at most.
+A construct of `_FRESH` draws anew: the sums of two steps differ, and so do those of two
+equal examples. If the secret seeds are fixed, giving an example weight zero moves the
+sum by one clipping norm at most. A construct of `_REFUSED` is refused.
 """
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras.conftest import FakePlan
+from tests.representatives import representatives
 from tfcactus import noise as noise_lib
 from tfcactus.keras import privatize
 from tfcactus.keras.compat import models, versions
@@ -24,7 +25,7 @@ _random = tf.random
 
 
 class Applied(layers.Layer):
-  """Any function of the inputs, which may keep things on the layer."""
+  """Applies any function of the layer and its inputs."""
 
   def __init__(self, function):
     super().__init__()
@@ -36,7 +37,7 @@ class Applied(layers.Layer):
 
 
 def _times(draw):
-  """A layer that multiplies its inputs by what is drawn for their shape."""
+  """Returns what makes a layer that multiplies its inputs by drawn numbers."""
   return lambda: Applied(lambda layer, x: x * tf.cast(
       draw(tf.shape(x)), x.dtype) * 3)
 
@@ -51,7 +52,7 @@ def _images(change):
 
 
 def _by_function(**kwargs):
-  """A `tf.function` that lives as long as the module, and has traces already."""
+  """Returns a layer that calls a `tf.function` which was traced before."""
   @tf.function(**kwargs)
   def noisy(x):
     return x * (1 + 20 * _random.normal(tf.shape(x)))
@@ -68,7 +69,8 @@ def _in_loop(x):
 
 
 def _reused_seed(x):
-  """Rows of one draw are parts of rows of the other."""
+  """Draws twice from one seed: rows of the first draw are parts of those of the second.
+  """
   seed = _random.uniform([2], maxval=10**6, dtype=tf.int32)
   rows = tf.shape(x)[0]
   first = _random.stateless_uniform([rows, _WIDTH], seed)
@@ -76,7 +78,7 @@ def _reused_seed(x):
 
 
 def _shown_seed(x):
-  """The seed of a draw is added to the data."""
+  """Adds the seed of a draw to the data."""
   key, counter = _GENERATOR._prepare_key_counter(tf.shape(x))
   drawn = tf.raw_ops.StatelessRandomUniformV2(
       shape=tf.shape(x), key=key, counter=counter, alg=1)
@@ -84,7 +86,7 @@ def _shown_seed(x):
 
 
 def _half_of_a_seed(x):
-  """A seed from which all that is secret is cut away again."""
+  """Draws from a seed whose secret half is cut off."""
   key, _ = _GENERATOR._prepare_key_counter(tf.shape(x))
   known = tf.concat([key, tf.constant([5, 6], tf.uint64)], 0)[1:]
   return x * tf.raw_ops.StatelessRandomUniformV2(
@@ -92,7 +94,8 @@ def _half_of_a_seed(x):
 
 
 def _counted_by_a_loop(x):
-  """Rows of one round are other rows of the next."""
+  """Draws in a loop whose rounds count up the key: rows of one round recur in the next.
+  """
   key, counter = _GENERATOR._prepare_key_counter(tf.shape(x))
   def body(i, h):
     drawn = tf.raw_ops.StatelessRandomUniformV2(
@@ -117,7 +120,7 @@ def _rounds_by_the_data(x):
 
 
 def _in_a_call(x):
-  """A function of a seed alone, and a draw by that seed."""
+  """Draws in a function of the seed alone, and again from the same seed."""
   key, counter = _GENERATOR._prepare_key_counter(tf.shape(x))
   table = tf.function(lambda k, c: tf.raw_ops.StatelessRandomUniformV2(
       shape=[_WIDTH], key=k, counter=c, alg=1))(key, counter)
@@ -126,7 +129,7 @@ def _in_a_call(x):
 
 
 def _generator_reused(x):
-  """As `_reused_seed`, by the key of a generator."""
+  """Draws twice from one key of a generator; see `_reused_seed`."""
   generator = _GENERATOR
   key, counter = generator._prepare_key_counter(tf.shape(x))
   first, second = (tf.raw_ops.StatelessRandomUniformV2(
@@ -150,7 +153,7 @@ class Generator(layers.Layer):
 
 
 class SeedGenerator(layers.Layer):
-  """Of Keras 3."""
+  """Draws from a seed generator of Keras 3."""
 
   def __init__(self, draw):
     super().__init__()
@@ -162,7 +165,7 @@ class SeedGenerator(layers.Layer):
 
 
 def _rows_of_loop(x):
-  """Each row draws by its place, in a loop over rows."""
+  """Draws for each row, in a loop over rows, from its place in the batch."""
   places = tf.range(tf.shape(x)[0])
   return tf.map_fn(
       lambda row: row[0] * _random.stateless_uniform([_WIDTH], [3, row[1]]),
@@ -170,7 +173,7 @@ def _rows_of_loop(x):
 
 
 def _cached_mask(layer, x):
-  """Drawn once for all steps, outside of the step."""
+  """Draws once for all steps, outside of the step."""
   if layer.kept is None:
     with tf.init_scope():
       layer.kept = np.array(_random.uniform([_ROWS, _WIDTH]))
@@ -313,11 +316,11 @@ _FRESH = {
     }),
 }
 _STAYS = frozenset(('mask of an earlier time',))
-"""Drawn by a secret seed once, and the same for all examples and steps since."""
+"""Constructs that draw once: all later steps and all examples see the same numbers."""
 
 
 def _concrete(x):
-  """A trace from outside, whose draws follow the public seeds."""
+  """Calls a function traced outside of the step, whose draws follow public seeds."""
   return _CONCRETE(x)
 
 
@@ -329,7 +332,7 @@ _TABLE = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.)
 
 
 class _ByPlace(layers.Layer):
-  """Looks up a weight by the place of a row in the batch."""
+  """Looks up a weight by a row's place in the batch."""
 
   def build(self, shape):
     self.table = self.add_weight(name='table', shape=(_ROWS, 3, _WIDTH))
@@ -406,7 +409,7 @@ _REFUSED = {
 
 
 def _loss(change):
-  """A loss of predictions that are changed by what is drawn."""
+  """Returns a loss of predictions that a random draw changes."""
   def compute(y, p):
     return tf.reduce_sum(tf.square(change(p) - tf.cast(y, p.dtype)), -1)
   return compute
@@ -444,7 +447,7 @@ def _data(seed):
 
 
 class _Keys:
-  """Secret seeds that begin anew on request."""
+  """Secret seeds that can be restarted."""
 
   def __init__(self):
     self.begin(None)
@@ -458,7 +461,7 @@ class _Keys:
 
 
 def _sums(make=None, loss=None, engine='auto'):
-  """Returns (batch, seed of the secret seeds) -> clipped sum, in clip norms."""
+  """Returns (batch, seed of the secret seeds) -> clipped sum, in clipping norms."""
   tf.keras.utils.set_random_seed(1)
   parts = [layers.Input((_WIDTH,)), layers.Dense(_WIDTH, bias_initializer='ones')]
   model = tf.keras.Sequential(
@@ -502,45 +505,46 @@ def _check_fresh(sums, stays=False):
   lighter = [(*batch[:2], batch[2] * (np.arange(_ROWS) != k)) for k in (1, 4, 6)]
   moved = [np.linalg.norm(sums(batch, seed=5) - sums(each, seed=5)) for each in lighter]
   assert 0 < max(moved) <= 1 + 1e-4
-  # Examples that are equal draw numbers of their own.
+  # Equal examples draw different numbers.
   alike = tuple(np.repeat(part[:1], _ROWS, 0) for part in batch)
   alone = [np.where(np.arange(_ROWS) == k, 1, 0).astype(np.float32) for k in (2, 3)]
   one, other = (sums((*alike[:2], weights), seed=5) for weights in alone)
   assert stays or np.linalg.norm(one - other) > 1e-3
 
 
-@pytest.mark.parametrize('name', _KNOWN)
-def test_layers_that_draw_by_a_known_seed(name):
+@representatives('name', _KNOWN, 6)
+def test_layers_with_a_public_seed_draw_the_same_for_each_example(name):
   _check_known(_sums(_KNOWN[name]))
 
 
-@pytest.mark.parametrize('name', _FRESH)
-def test_layers_that_draw_anew(name):
+@representatives('name', _FRESH, 6)
+def test_layers_with_secret_seeds_draw_anew_for_each_example(name):
   _check_fresh(_sums(_FRESH[name]), name in _STAYS)
 
 
-@pytest.mark.parametrize('name', _REFUSED)
-def test_layers_that_draw_keep_or_read_otherwise_are_refused(name):
+@representatives('name', _REFUSED, 7)
+def test_layers_with_other_draws_state_or_reads_are_refused(name):
   words, make = _REFUSED[name]
   with pytest.raises(ValueError, match=words):
     _sums(make)(_data(0))
 
 
-@pytest.mark.parametrize('engine', ['auto', 'vectorized'])
-@pytest.mark.parametrize('name', _KNOWN_LOSSES)
-def test_losses_that_draw_by_a_known_seed(name, engine):
+def _with_engines(names):
+  return [(name, engine) for name in names for engine in ('auto', 'vectorized')]
+
+
+@representatives('name, engine', _with_engines(_KNOWN_LOSSES))
+def test_losses_with_a_public_seed_draw_the_same_for_each_example(name, engine):
   _check_known(_sums(loss=_KNOWN_LOSSES[name], engine=engine))
 
 
-@pytest.mark.parametrize('engine', ['auto', 'vectorized'])
-@pytest.mark.parametrize('name', _FRESH_LOSSES)
-def test_losses_that_draw_anew(name, engine):
+@representatives('name, engine', _with_engines(_FRESH_LOSSES), 3)
+def test_losses_with_secret_seeds_draw_anew_for_each_example(name, engine):
   _check_fresh(_sums(loss=_FRESH_LOSSES[name], engine=engine))
 
 
-@pytest.mark.parametrize('engine', ['auto', 'vectorized'])
-@pytest.mark.parametrize('name', _REFUSED_LOSSES)
-def test_losses_that_draw_or_read_otherwise_are_refused(name, engine):
+@representatives('name, engine', _with_engines(_REFUSED_LOSSES), 3)
+def test_losses_with_other_draws_or_reads_are_refused(name, engine):
   words, change = _REFUSED_LOSSES[name]
   with pytest.raises(ValueError, match=words):
     _sums(loss=change, engine=engine)(_data(0))

@@ -1,13 +1,15 @@
-"""What layers draw: fresh for each example, whatever seeds are set.
+"""Tests that layers draw fresh numbers for each example, whatever seeds are set.
 
-Each example has weights of its own, and a loss that is linear in them, so that
-a step shows each example's mask.
+Each example has weights of its own, and a loss that is linear in them, so that a step
+shows each example's mask.
 """
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.keras.tiny import plan_of
+from tests.representatives import representatives
 import tfcactus
 from tfcactus.keras import (
   DPKerasSGDOptimizer,
@@ -23,14 +25,14 @@ _CLIP = 100.0
 
 
 class Normal(layers.Layer):
-  """Draws by TensorFlow, not by Keras."""
+  """Draws with TensorFlow, not with Keras."""
 
   def call(self, inputs):
     return inputs * (1 + tf.random.normal(tf.shape(inputs), seed=7))
 
 
 class Generator(layers.Layer):
-  """Draws from a generator of its own, under a seed that is known."""
+  """Draws from its own generator, which has a known seed."""
 
   def __init__(self):
     super().__init__()
@@ -41,6 +43,7 @@ class Generator(layers.Layer):
 
 
 class Integers(layers.Layer):
+  """Draws integers."""
 
   def call(self, inputs):
     return inputs * tf.cast(tf.random.uniform(
@@ -55,18 +58,17 @@ _LAYERS = {
     'SpatialDropout1D': lambda: tf.keras.Sequential([
         layers.Reshape((1, -1)), layers.SpatialDropout1D(0.5),
         layers.Flatten()]),
-    'of TensorFlow': Normal, 'a generator': Generator, 'integers': Integers,
+    'TensorFlow': Normal, 'generator': Generator, 'integers': Integers,
 }
 
 
 def _plan(rows):
-  return tfcactus.PrivacyPlan(
-      noise=tfcactus.Gaussian(1e-9), l2_norm_clip=_CLIP, num_examples=rows,
-      sampling_prob=1.0, steps=100, delta=1e-5)
+  return plan_of(noise=tfcactus.Gaussian(1e-9), l2_norm_clip=_CLIP,
+                 num_examples=rows, sampling_prob=1.0)
 
 
 def _masks(make, engine='auto', first=0, seed=None):
-  """Each example's draws, shape (examples, width), from `first` on."""
+  """Returns each example's draws from `first` on, shape (examples, width)."""
   tf.keras.utils.set_random_seed(42)
   size = _EXAMPLES * _WIDTH
   model = tf.keras.Sequential([
@@ -82,37 +84,35 @@ def _masks(make, engine='auto', first=0, seed=None):
 
 
 def _like(one, other):
-  """How often draws of examples are the same, up to the noise added."""
+  """Returns how often two arrays of draws agree, up to the noise added."""
   return np.mean(np.abs(one - other) < 1e-3)
 
 
-@pytest.mark.parametrize('engine', ['auto', 'vectorized'])
-@pytest.mark.parametrize('name', _LAYERS)
-def test_masks_repeat_in_no_other_run_and_no_other_row(name, engine):
+@representatives('name, engine', [
+    (name, engine) for name in _LAYERS for engine in ('auto', 'vectorized')], 3)
+def test_masks_differ_between_runs_and_between_examples(name, engine):
   masks, again = (_masks(_LAYERS[name], engine) for _ in range(2))
   assert np.std(masks) > 0.1
-  assert _like(masks, again) < 0.7  # Half of masks of two values are alike.
-  # An example of its own, and not one of its row.
+  assert _like(masks, again) < 0.7  # Independent masks of two values agree in half.
   for one, other in zip(masks, masks[1:]):
     assert _like(one, other) < 0.8
 
 
-@pytest.mark.parametrize('name', ['Dropout', 'Dropout of a seed',
-                                  'GaussianNoise'])
-def test_one_example_more_tells_nothing_of_the_masks_of_others(name):
-  """Of rows one further on; under a seed that is known, all would change, and
-  those of a row would be the same whoever is in it."""
+@representatives('name', ['Dropout of a seed', 'Dropout', 'GaussianNoise'])
+def test_an_example_more_leaves_the_law_of_other_masks(name):
+  """A mask drawn by a known seed would be that of a row, whichever example is in it."""
   whole, fewer = _masks(_LAYERS[name]), _masks(_LAYERS[name], first=1)
   rest = whole[1:]
   assert _like(rest, fewer) < 0.7 and _like(whole[:-1], fewer) < 0.7
-  # They are distributed the same: mean and spread, at five standard errors.
+  # Mean and standard deviation agree within five standard errors.
   error = 5 * np.std(rest) / np.sqrt(rest.size)
   assert abs(np.mean(rest) - np.mean(fewer)) < 2 * error
   assert abs(np.std(rest) - np.std(fewer)) < 2 * error
 
 
-@pytest.mark.parametrize('engine', ['auto', 'vectorized'])
-@pytest.mark.parametrize('name', ['Dropout', 'of TensorFlow', 'a generator'])
+@representatives('name, engine', [
+    (name, engine) for name in ('Dropout', 'TensorFlow', 'generator')
+    for engine in ('auto', 'vectorized')])
 def test_masks_of_a_seeded_run_repeat(name, engine):
   one, other = (_masks(_LAYERS[name], engine, seed=5) for _ in range(2))
   np.testing.assert_allclose(one, other, atol=1e-4)
@@ -123,7 +123,7 @@ def test_masks_of_a_seeded_run_repeat(name, engine):
     lambda x: x + tf.cast(tf.random.categorical(x, 1), x.dtype),
     lambda x: x * tf.raw_ops.RandomUniform(
         shape=tf.shape(x), dtype=tf.float32, seed=3)])
-def test_draws_that_cannot_be_made_fresh_are_refused(call):
+def test_draws_that_cannot_follow_secret_seeds_are_refused(call):
   model = tf.keras.Sequential([
       layers.Input((4,)), layers.Lambda(call), layers.Dense(2)])
   with pytest.raises(ValueError, match='Expected layers that draw by'):
@@ -131,7 +131,7 @@ def test_draws_that_cannot_be_made_fresh_are_refused(call):
 
 
 def test_layers_of_keras_that_draw_are_not_vectorised():
-  """Their draws are seen to be each example's own, at no cost in speed."""
+  """Their draws are proved to be per example without a slower route."""
   inputs = layers.Input((6, 4))
   x = layers.SpatialDropout1D(.2)(layers.GaussianNoise(.1)(inputs))
   x = layers.MultiHeadAttention(2, 4, dropout=.2)(x, x)
@@ -146,7 +146,7 @@ def test_layers_of_keras_that_draw_are_not_vectorised():
   assert 'batched' in private.privacy_summary()
 
 
-def test_drawing_outside_of_private_steps_is_as_ever():
+def test_draws_outside_of_private_steps_follow_their_seeds():
   _masks(_LAYERS['Dropout'])
   draws = []
   for _ in range(2):
@@ -156,15 +156,12 @@ def test_drawing_outside_of_private_steps_is_as_ever():
 
 
 @pytest.mark.parametrize('rate', [0.0, 0.5])
-def test_a_drop_in_optimizer_says_what_its_masks_rest_on(rate):
+def test_a_drop_in_statement_names_random_layers_as_a_condition(rate):
   x, y = np.ones((40, 6), np.float32), np.arange(40) % 3
-  plan = tfcactus.PrivacyPlan(
-      noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=40,
-      sampling_prob=0.25, steps=100, delta=1e-5)
   model = tf.keras.Sequential([
       layers.Input((6,)), layers.Dropout(rate), layers.Dense(3)])
   model.compile(
-      DPKerasSGDOptimizer.from_plan(plan),
+      DPKerasSGDOptimizer.from_plan(plan_of()),
       tf.keras.losses.SparseCategoricalCrossentropy(True, reduction='none'))
   batches = PoissonBatches(x, y, 0.25)
   epsilon = EpsilonCallback(batches=batches)
@@ -173,8 +170,8 @@ def test_a_drop_in_optimizer_says_what_its_masks_rest_on(rate):
   assert said == bool(rate)
 
 
-@pytest.mark.skipif(not versions.KERAS_3, reason='of Keras 3')
-def test_the_generator_of_all_layers_is_refused():
+@pytest.mark.skipif(not versions.KERAS_3, reason='Keras 3 has a global generator')
+def test_the_global_generator_of_keras_is_refused():
   class Global(layers.Layer):
 
     def call(self, inputs):

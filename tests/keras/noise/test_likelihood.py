@@ -1,4 +1,4 @@
-"""The sampler that training uses against the pairs that are accounted."""
+"""Tests of the sampler of training against the dominating pairs of the account."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TABLES = {
 
 
 def draw(table, count):
-  """Draws as training does: one joint vector at a time, in a graph."""
+  """Draws joint vectors one at a time, in a graph, as training does."""
   sampler = NoiseSampler(table, table.dim, seed=11)
 
   @tf.function
@@ -37,7 +37,8 @@ def log_density(table, z):
 
 
 @pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[] if name == 'isotropic' else [pytest.mark.slow])
+    pytest.param(name, marks=(
+        pytest.mark.more if name == 'isotropic' else pytest.mark.slow))
     for name in TABLES])
 def test_likelihood_ratios_of_draws_give_the_accounted_delta(name):
   table = TABLES[name]()

@@ -1,10 +1,11 @@
-"""The sampler draws the table: right scale accepted, wrong scale rejected."""
+"""Tests that the sampler draws the law of its noise, at the right scale."""
 
 import numpy as np
 import pytest
 from scipy import stats
 import tensorflow as tf
 
+from tests.representatives import representatives
 from tfcactus import noise as noise_lib
 from tfcactus.keras import NoiseSampler
 from tfcactus.keras.compat import precision
@@ -31,7 +32,7 @@ def test_scalar_draws_follow_the_cdf_and_no_other_scale(noise):
   assert _p_value(1.1 * draws, noise.cdf) < 1e-6
 
 
-def test_scalar_cell_counts_tail_included(scalar):
+def test_scalar_draws_fill_cells_and_tail_by_their_masses(scalar):
   draws = NoiseSampler(scalar, seed=4).draw(_DRAWS).numpy()
   cells = np.floor(np.abs(draws) * scalar.bins + 0.5).astype(int)
   last = 14
@@ -45,7 +46,7 @@ def test_scalar_cell_counts_tail_included(scalar):
   assert stats.chisquare(counts, expected).pvalue < 1e-6
 
 
-def test_radial_radius_and_direction(radial):
+def test_radial_draws_have_the_law_of_radius_and_direction(radial):
   sampler = NoiseSampler(radial, seed=5)
   draw = tf.function(lambda: tf.map_fn(
       lambda _: sampler.draw(3), tf.range(8000),
@@ -54,13 +55,13 @@ def test_radial_radius_and_direction(radial):
   radii = np.linalg.norm(vectors, axis=1)
   assert _p_value(radii, radial.radius_cdf) > 1e-3
   assert _p_value(1.1 * radii, radial.radius_cdf) < 1e-6
-  # Archimedes: a coordinate of a uniform point on the sphere is uniform.
+  # A coordinate of a uniform point on the sphere is uniform (Archimedes).
   for axis in range(3):
     height = vectors[:, axis] / radii
     assert stats.kstest(height, 'uniform', args=(-1, 2)).pvalue > 1e-3
 
 
-def test_radial_in_many_dimensions_is_one_joint_draw():
+def test_radial_noise_in_many_dimensions_is_one_joint_draw():
   dim = 2000
   log_density = -0.5 * (40 + 0.02 * np.arange(600))**2
   table = noise_lib.RadialTable.normalized(dim, 40.0, 0.02, log_density, -1.5)
@@ -72,7 +73,7 @@ def test_radial_in_many_dimensions_is_one_joint_draw():
 
 
 class _Uniforms:
-  """Stands in for a generator: every draw is as given."""
+  """Stands in for a generator: returns given numbers."""
 
   def __init__(self, values):
     self.values = list(values)
@@ -86,11 +87,11 @@ def test_uniforms_below_the_float_grid_choose_the_rarest_cells():
   assert table.survival[2] > 2.0**-63
   sampler = NoiseSampler(table)
   sampler._rng = _Uniforms([0.0, 2.0**-10, .5, .5, .9, .5])
-  # Cell 2, then no tail, then either sign and the middle of the cell.
+  # The numbers choose cell 2, no tail, a sign, and the middle of the cell.
   assert abs(abs(float(sampler.draw(1)[0])) - 2) < 1
 
 
-def test_seeded_draws_repeat_and_others_do_not(noise):
+def test_only_seeded_draws_repeat(noise):
   first, again, other = (
       NoiseSampler(noise, seed=s).draw(50).numpy() for s in (1, 1, 2))
   np.testing.assert_array_equal(first, again)
@@ -103,7 +104,7 @@ def test_seeded_draws_repeat_and_others_do_not(noise):
   assert not np.any(sampler.draw(50).numpy() == first)
 
 
-def test_graph_mode_gives_fresh_noise_without_retracing(radial):
+def test_graphs_draw_fresh_noise_without_retracing(radial):
   sampler = NoiseSampler(radial, seed=1)
   traces = []
 
@@ -120,7 +121,7 @@ def test_graph_mode_gives_fresh_noise_without_retracing(radial):
   np.testing.assert_allclose(eager[:2], draws[0][0], rtol=1e-6)
 
 
-def test_scale_and_shapes():
+def test_draws_have_the_given_scale_and_shape():
   one, two = (NoiseSampler(noise_lib.Gaussian(1.0), seed=1) for _ in range(2))
   np.testing.assert_allclose(3 * one((2, 5)).numpy(), two((2, 5), scale=3.0))
   assert one((7,)).shape == (7,)
@@ -136,7 +137,7 @@ def test_scale_and_shapes():
     (lambda t: NoiseSampler(t)(tf.TensorSpec([None])), 'fully known'),
     (lambda t: NoiseSampler(t)('abc'), 'template'),
 ])
-def test_bad_input_is_refused_in_words(radial, call, words):
+def test_invalid_arguments_raise(radial, call, words):
   with pytest.raises(ValueError, match=words):
     call(radial)
 
@@ -148,13 +149,14 @@ class TestBoundedNoise:
     return noise_lib.ScalarTable.normalized(
         bins, -0.5 * z * z, float('-inf'), edge_at_zero=True)
 
-  def test_follows_the_cdf_and_no_other_scale(self):
+  def test_draws_follow_the_cdf_and_no_other_scale(self):
     table = self._table()
     draws = NoiseSampler(table, seed=8).draw(_DRAWS).numpy()
     assert _p_value(draws, table.cdf) > 1e-3
     assert _p_value(1.1 * draws, table.cdf) < 1e-6
 
-  def test_ten_million_draws_and_the_outermost_cells(self):
+  @pytest.mark.more
+  def test_ten_million_draws_fill_the_outermost_cells(self):
     table = self._table()
     sampler = NoiseSampler(table, seed=9)
     expected = 1e7 * np.exp(table.log_density[-1]) / 7
@@ -168,12 +170,11 @@ class TestBoundedNoise:
       assert abs(count - expected) < 4 * expected**0.5
     assert abs(half - expected) > 20 * expected**0.5
 
-  @pytest.mark.parametrize('dtype', [tf.float64, tf.float32, tf.float16,
-                                     tf.bfloat16])
-  @pytest.mark.parametrize('bins', [1, 3, 7, 10])
-  @pytest.mark.parametrize('scale', [1.0, 0.1, -1.3, 3.7])
+  @representatives('dtype, bins, scale', [
+      (dtype, bins, scale) for scale in (0.1, 1.0, -1.3, 3.7) for bins in (7, 1, 3, 10)
+      for dtype in (tf.float32, tf.float64, tf.float16, tf.bfloat16)], 13)
   def test_rounding_does_not_leave_the_range(self, dtype, bins, scale):
-    # Cells so few and uniforms so large that every draw is at the very end.
+    # With two cells and uniforms close to one, every draw is at the end of the range.
     table = self._table(bins, 2)
     sampler = NoiseSampler(table, seed=1)
     largest = np.nextafter(1.0, 0)
@@ -184,13 +185,12 @@ class TestBoundedNoise:
     size = np.abs(tf.cast(drawn, tf.float64).numpy())
     assert np.all(size <= end)
     assert np.all(size > 0.97 * end)
-    # Rounding to nearest does leave it for some of these.
+    # Rounding to nearest leaves the range in this case.
     if (dtype, bins, scale) == (tf.float32, 7, 0.1):
       assert float(tf.cast(tf.cast(end, dtype), tf.float64)) != end
 
 
-def test_noise_of_many_coordinates_is_drawn_part_by_part(monkeypatch):
-  """Each part its own draw, all in one step; a radial law draws them together."""
+def test_noise_of_many_coordinates_is_drawn_per_variable(monkeypatch):
   monkeypatch.setattr(noise_addition, 'TOGETHER', 1000)
   sizes = []
   sampler = noise_addition.NoiseSampler(noise_lib.Gaussian(2.0))
@@ -206,7 +206,7 @@ def test_noise_of_many_coordinates_is_drawn_part_by_part(monkeypatch):
 
 
 @pytest.mark.parametrize('dtype', [tf.bfloat16, tf.float16, tf.float32, tf.float64])
-def test_sums_keep_shapes_and_dtypes_in_graphs_and_outside(dtype):
+def test_noisy_sums_keep_shapes_and_dtypes_in_graphs_and_eagerly(dtype):
   def added():
     sampler = noise_addition.NoiseSampler(noise_lib.Gaussian(2.0), seed=1)
     return sampler.add_to([tf.ones([300, 2], dtype), tf.ones([], dtype)],
@@ -221,7 +221,7 @@ def test_sums_keep_shapes_and_dtypes_in_graphs_and_outside(dtype):
 
 @pytest.mark.parametrize('scale', [1.0, 1.5, 0.1, 3e-5, 2.0**-7 * (1 - 2.0**-50), 700])
 def test_noisy_sums_lie_on_a_grid_a_billion_times_finer_than_the_noise(scale):
-  """Low bits of a sum in float64, and of small noise in float32, would tell of both."""
+  """Low bits of a float64 sum, and of small float32 noise, would reveal both."""
   wide = tf.constant(scale, tf.float64)
   step = precision.grid(wide).numpy()
   assert np.frexp(step)[0] == 0.5 and scale * 2.0**-31 < step <= scale * 2.0**-30
@@ -238,14 +238,14 @@ def test_noisy_sums_lie_on_a_grid_a_billion_times_finer_than_the_noise(scale):
 
 @pytest.mark.parametrize('multiplier', [0.01, 1.0, 2.0**24, 1.6e9])
 def test_the_grid_grows_with_the_noise(multiplier):
-  """Large float64 noise leaves out numbers of a grid that is made for small noise."""
+  """Large float64 noise would skip points of a grid for small noise."""
   sampler = NoiseSampler(noise_lib.Gaussian(multiplier))
   [noisy] = sampler.add_to([tf.zeros([500], tf.float64)], tf.constant(3.0, tf.float64))
   step = 2.0**np.floor(np.log2(3 * max(1, multiplier)) - 30)
   np.testing.assert_array_equal(noisy / step, np.rint(noisy / step))
 
 
-def test_no_scale_makes_no_number_of_a_sum():
+def test_noise_of_scale_zero_is_zero():
   sampler = NoiseSampler(noise_lib.Gaussian(1.0))
   [noisy] = sampler.add_to([tf.zeros([3])], tf.constant(0.0, tf.float64))
   np.testing.assert_array_equal(noisy, 0)

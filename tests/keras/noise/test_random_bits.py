@@ -1,4 +1,4 @@
-"""What graphs draw: fresh bits, whenever they run."""
+"""Tests that graphs draw fresh bits in every run."""
 
 import numpy as np
 import tensorflow as tf
@@ -15,5 +15,3 @@ def test_unseeded_samplers_draw_from_the_system(radial):
   step = tf.function(lambda: NoiseSampler(noise_lib.Gaussian(1.0)).draw(3))
   draws = np.ravel([step() for _ in range(5)])
   assert len(set(draws)) == 15
-
-

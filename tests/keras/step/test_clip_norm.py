@@ -1,4 +1,4 @@
-"""The clip norm that moves: TensorFlow Privacy's rule, our one release."""
+"""Tests of adaptive clipping: TensorFlow Privacy's rule, and one release for both."""
 
 import importlib
 
@@ -7,6 +7,8 @@ import pytest
 from scipy import stats
 import tensorflow as tf
 
+from tests.keras.tiny import inner, MEAN, plan_of, privatized
+from tests.representatives import representatives
 import tfcactus
 from tfcactus import AdaptiveClipping, noise as noise_lib
 from tfcactus.keras import (
@@ -20,28 +22,22 @@ from tfcactus.keras import (
 from tfcactus.keras.compat import versions
 from tfcactus.keras.tfp import stand_in
 
-_LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 _X = 3 * np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 _Y = np.arange(40) % 3
 
 
 def _plan(noise=None, rule=None, **changes):
-  return tfcactus.PrivacyPlan(**{**dict(
-      noise=noise or noise_lib.Gaussian(1e-9), l2_norm_clip=1.0,
-      num_examples=40, sampling_prob=0.25, steps=100, delta=1e-5,
-      adaptive_clipping=rule or AdaptiveClipping()), **changes})
+  return plan_of(noise=noise or noise_lib.Gaussian(1e-9), **{
+      'adaptive_clipping': rule or AdaptiveClipping(), **changes})
 
 
 def _private(plan, rate=0.5, **kwargs):
-  tf.keras.utils.set_random_seed(1)
-  private = privatize(tf.keras.Sequential(
-      [tf.keras.layers.Input((6,)), tf.keras.layers.Dense(3)]), plan, **kwargs)
-  private.compile(tf.keras.optimizers.SGD(rate), _LOSS)
-  return private
+  return privatized(
+      plan, inner(seed=1), tf.keras.optimizers.SGD(rate), MEAN, **kwargs)
 
 
-@pytest.mark.parametrize('geometric, rows', [(True, 64), (True, 3), (False, 7)])
-def test_the_norm_moves_as_tensorflow_privacys(geometric, rows):
+@representatives('geometric, rows', [(True, 3), (True, 64), (False, 7)])
+def test_the_norm_moves_as_in_tensorflow_privacy(geometric, rows):
   if versions.KERAS_3 or not stand_in.AVAILABLE:
     pytest.skip('TensorFlow Privacy does not import here')
   peer = importlib.import_module(
@@ -60,7 +56,7 @@ def test_the_norm_moves_as_tensorflow_privacys(geometric, rows):
     total = query.initial_sample_state(model.trainable_variables)
     for xi, yi in zip(x[weights == 1], y[weights == 1]):
       with tf.GradientTape() as tape:
-        loss = _LOSS(yi[None], model(xi[None]))
+        loss = MEAN(yi[None], model(xi[None]))
       total = query.accumulate_record(
           params, total, tape.gradient(loss, model.trainable_variables))
     noisy, state, _ = query.get_noised_result(total, state)
@@ -74,7 +70,8 @@ def test_the_norm_moves_as_tensorflow_privacys(geometric, rows):
   assert len(set(norms)) == 8
 
 
-def test_the_gradient_and_the_count_get_the_noise_that_is_accounted():
+@pytest.mark.more
+def test_gradient_and_count_get_the_noise_of_the_account():
   plan = _plan(noise_lib.Gaussian(1.2),
                AdaptiveClipping(0.5, 0.01, 2.0), sampling_prob=1.0)
   private = _private(plan, rate=40.0, seed=5)
@@ -96,12 +93,12 @@ def test_the_gradient_and_the_count_get_the_noise_that_is_accounted():
 
   assert 1e-3 < fits(gradients, sigma) < 1 - 1e-3
   assert 1e-3 < fits(counts, 2.0) < 1 - 1e-3
-  # The test would see the noise of a constant norm, or a count of 20 % less.
+  # The noise of a constant norm, and 20 % less on the count, would fail.
   assert fits(gradients, 1.2) > 1 - 1e-3 and fits(counts, 2.5) < 1e-3
   assert abs(np.corrcoef(gradients[::21], counts)[0, 1]) < 0.2
 
 
-def test_designed_noise_covers_both():
+def test_designed_noise_covers_gradient_and_count():
   table = noise_lib.RadialTable.normalized(
       22, 0.25, 0.25, [-0.8 * i for i in range(40)], -1.0)
   private = _private(_plan(table))
@@ -114,7 +111,7 @@ def test_designed_noise_covers_both():
         21, 0.25, 0.25, [-0.8 * i for i in range(40)], -1.0)))
 
 
-def test_broken_examples_and_padding_do_not_count():
+def test_padding_and_examples_that_are_not_finite_leave_the_count():
   norms = []
   for break_it in (True, False):
     private = _private(_plan(rule=AdaptiveClipping(clipped_count_stddev=1.0)))
@@ -128,7 +125,7 @@ def test_broken_examples_and_padding_do_not_count():
   np.testing.assert_allclose(*norms, rtol=1e-8)
 
 
-def test_the_norm_is_saved_and_keeps_within_reach(tmp_path):
+def test_the_norm_is_saved_and_stays_in_its_range(tmp_path):
   private = _private(_plan(rule=AdaptiveClipping(0.0, 3.0, 1.0)))
   private.fit(PoissonBatches(_X, _Y, 0.25), epochs=3, verbose=0)
   private.save_weights(tmp_path / 'w.weights.h5')
@@ -155,14 +152,14 @@ def test_the_norm_is_saved_and_keeps_within_reach(tmp_path):
     (lambda: DPKerasSGDOptimizer.from_plan(_plan()), 'without adaptive'),
     (lambda: TableNoiseQuery(_plan()), 'use tfcactus.keras.privatize'),
 ])
-def test_refusals_in_words(call, words):
+def test_what_adaptive_clipping_does_not_go_with_raises(call, words):
   with pytest.raises(ValueError, match=words):
     call()
 
 
 @pytest.mark.slow
 def test_an_audit_of_gradient_and_count_together():
-  """Whoever sees weights and clip norm learns as much as is accounted."""
+  """Weights and clipping norm together reveal as much as the account says."""
   claim, clip, trials, canaries = 1.0, 0.5, 3000, []
   plan = tfcactus.PrivacyPlan(
       noise=noise_lib.Gaussian(claim), l2_norm_clip=clip, num_examples=12,
@@ -187,7 +184,7 @@ def test_an_audit_of_gradient_and_count_together():
       step((tf.constant(x), tf.zeros((12, 1)), weights))
       moved = -float(model.layers[0].kernel[0, 0]) / clip
       halves = -np.log(float(private.clip_norm) / clip) * 12
-      # The log likelihood ratio, but for a constant.
+      # The log likelihood ratio up to a constant.
       seen.append((moved / gradient**2, -0.5 * halves / count**2))
     canaries.append(np.array(seen))
   without, present = canaries
@@ -198,7 +195,7 @@ def test_an_audit_of_gradient_and_count_together():
     errors = [np.sum(scores[0] > threshold), np.sum(scores[1] <= threshold)]
     rates.append([stats.beta.ppf(0.99995, e + 1, trials - e) for e in errors])
   refuted = [1 / np.sum(stats.norm.isf(rate)) for rate in rates]
-  # The gradient alone shows its own noise; both together that of the plan,
-  # which an account of the gradient alone would have missed.
+  # The gradient alone reveals its own noise multiplier; gradient and count together
+  # reveal that of the plan, which an account of the gradient alone would miss.
   assert refuted[0] > 0.9 * gradient > 1.9 * claim
   assert claim <= refuted[1] < 1.4 * claim

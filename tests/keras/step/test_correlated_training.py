@@ -1,4 +1,4 @@
-"""Training with noise correlated over steps: what is released, and its account."""
+"""Tests of training with noise correlated over steps: covariance and account."""
 
 import threading
 import zipfile
@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.keras.tiny import plan_of, privatized
 import tfcactus
 from tfcactus import correlated, keras as ours, sampling
 from tfcactus.keras.data import batch_marks
 from tfcactus.keras.ledger import counts
 from tfcactus.keras.step import step_noise
 
+pytestmark = pytest.mark.usefixtures('zero_sums')
 _BATCHES, _DIM = 8, 400
 X = np.zeros((16, _DIM), np.float32)
 Y = np.zeros((16, 1), np.float32)
@@ -21,7 +23,7 @@ STRATEGIES = [BANDED, correlated.BlockedStrategy(4)]
 
 
 def _plan(epochs=25, **changes):
-  return tfcactus.PrivacyPlan(**{**dict(
+  return plan_of(**{**dict(
       noise=tfcactus.Gaussian(1.5), l2_norm_clip=0.5, num_examples=16,
       sampling_prob=1 / _BATCHES, steps=epochs * _BATCHES, delta=1e-3,
       correlation=BANDED), **changes})
@@ -41,17 +43,16 @@ class _Watch(tf.keras.callbacks.Callback):
     self.weights.append(self.model.inner.get_weights()[0].ravel())
 
   def released(self):
-    """Noise of the steps, over clip norm and noise multiplier."""
+    """Returns the noise of all steps, over clipping norm and noise multiplier."""
     return -np.diff(np.stack(self.weights), axis=0) / (0.5 * 1.5)
 
 
 def _private(plan, **settings):
   model = tf.keras.Sequential([tf.keras.layers.Input((_DIM,)), tf.keras.layers.Dense(
       1, use_bias=False, kernel_initializer='zeros')])
-  private = ours.privatize(model, plan, **settings)
-  # Inputs are zero, and so are gradients: weights are sums of noise.
-  private.compile(tf.keras.optimizers.SGD(plan.expected_batch_size), 'mse')
-  return private
+  # Gradients are zero, so that weights are sums of noise.
+  return privatized(plan, model, tf.keras.optimizers.SGD(plan.expected_batch_size),
+                    'mse', **settings)
 
 
 def _fit(private, batches, epochs=1):
@@ -61,7 +62,7 @@ def _fit(private, batches, epochs=1):
 
 
 def _white(noise):
-  """How far noise is from independent standard normals, in standard deviations."""
+  """Returns how far noise is from independent standard normals, in their stddevs."""
   steps, dim = noise.shape
   gram = noise @ noise.T / dim
   off = [abs(np.mean(np.diagonal(gram, lag))) * np.sqrt(dim * (steps - lag))
@@ -73,13 +74,13 @@ def _white(noise):
 @pytest.mark.parametrize('kind', [
     sampling.CyclicAllocationSampling,
     pytest.param(sampling.CyclicPoissonSampling, marks=pytest.mark.slow)])
-def test_what_is_released_has_the_covariance_of_the_strategy(request_, kind):
+def test_released_noise_has_the_covariance_of_the_strategy(request_, kind):
   plan = _plan(correlation=request_)
   private = _private(plan, seed=5)
   noise = _fit(private, ours.CyclicBatches(X, Y, plan=plan, sampling=kind), epochs=25)
   assert noise.shape == (200, _DIM)
   assert _white(plan.strategy.matrix(200) @ noise) < 4.5
-  # Another number of bands, another scale, and no correlation are all told apart.
+  # Another number of bands, another scale, and no correlation would fail.
   other = type(request_)(5).solve(200).matrix(200)
   for wrong in (other, 1.05 * plan.strategy.matrix(200), np.eye(200)):
     assert _white(wrong @ noise) > 6
@@ -94,7 +95,7 @@ def test_noise_begins_anew_with_each_fit_and_costs_no_more():
   matrix = plan.strategy.matrix(48)
   for part in (first, second):
     assert _white(matrix @ part) < 4.5
-  # The last of one and the first of the other would be far from independent.
+  # Noise that went on would correlate the last step with the next first one.
   joint = np.vstack([first, second])
   across = np.mean(joint[47] * joint[48]) / np.mean(joint[47]**2)
   within = np.mean(joint[46] * joint[47]) / np.mean(joint[47]**2)
@@ -102,7 +103,7 @@ def test_noise_begins_anew_with_each_fit_and_costs_no_more():
   assert private.guarantee().upper == plan.guarantee(12).upper
 
 
-def test_a_fit_that_breaks_off_begins_anew_and_counts_its_epoch():
+def test_a_fit_after_one_that_was_broken_off_begins_anew():
 
   class Stop(tf.keras.callbacks.Callback):
 
@@ -151,7 +152,7 @@ def test_steps_within_one_execution_are_correlated_too():
   assert _white(whiten @ sums) < 4.5 < 6 < _white(sums / np.sqrt(8))
 
 
-def test_nothing_of_the_noise_is_saved_and_a_loaded_run_draws_fresh(tmp_path):
+def test_noise_is_not_saved_and_a_loaded_model_draws_anew(tmp_path):
   plan, path = _plan(), tmp_path / 'model.keras'
   private, batches = _private(plan), ours.CyclicBatches(X, Y, plan=plan)
   _fit(private, batches, 2)
@@ -177,7 +178,7 @@ def test_nothing_of_the_noise_is_saved_and_a_loaded_run_draws_fresh(tmp_path):
   assert abs(np.corrcoef(*ways)[0, 1]) < 4.5 / np.sqrt(_DIM)
 
 
-def test_a_journal_counts_epochs_and_belongs_to_its_correlation(tmp_path):
+def test_a_journal_counts_epochs_and_is_of_one_correlation(tmp_path):
   path, plan = tmp_path / 'journal', _plan()
   _fit(_private(plan, journal=path), ours.CyclicBatches(X, Y, plan=plan), 2)
   resumed = _private(plan, journal=path)
@@ -215,7 +216,7 @@ def test_one_band_is_independent_noise():
     assert 'correlated' not in private.guarantee().statement
 
 
-def test_large_models_make_a_draw_again_and_keep_none(monkeypatch):
+def test_large_models_repeat_draws_and_keep_none(monkeypatch):
   monkeypatch.setattr('tfcactus.keras.step.step_noise._REPLAYED_FROM', 1)
   plan = _plan(correlation=STRATEGIES[1])
   private = _private(plan, seed=5)
@@ -257,19 +258,19 @@ def test_other_batches_are_refused(data):
         correlation=correlated.BandedStrategy(3))), 'multiple of groups'),
     (lambda: ours.CyclicBatches(X, Y, plan=_plan(sampling_prob=0.3)), 'whole number'),
 ])
-def test_what_does_not_go_together_is_refused_in_words(make, words):
+def test_plans_and_batches_that_do_not_go_together_raise(make, words):
   with pytest.raises(ValueError, match=words):
     make()
 
 
-def test_noise_begins_anew_where_other_weights_are_trained():
+def test_noise_begins_anew_when_the_number_of_weights_changes():
   plan = _plan(correlation=STRATEGIES[1])
   sampler = step_noise.CorrelatedSampler(plan.noise, plan.strategy, seed=4)
   places = [batch_marks.Place(1, step, step % 8, 8) for step in range(6)]
   drawn = [sampler._next(place, size)
            for place, size in zip(places, (1, 50, 50, 70_000, 70_000, 1))]
   assert [noise.size for noise in drawn] == [1, 50, 50, 70_000, 70_000, 1]
-  # Independent of the draw before, which is not broadcast.
+  # The draw before, of one number, is not broadcast.
   assert np.std(drawn[1]) > 10 * abs(np.mean(drawn[1])) / np.sqrt(50) / 4.5
   scale = plan.strategy.scales[0] * 1.5
   for noise in (drawn[1], drawn[3]):
@@ -295,15 +296,15 @@ def test_a_batch_out_of_its_place_begins_anew():
     assert abs(correlation(before, after)) < 4.5 / np.sqrt(20_000), (before, after)
 
 
-def test_the_length_of_a_pass_is_that_of_the_scheme():
+def test_steps_per_epoch_and_scheme_cannot_be_set():
   batches = ours.CyclicBatches(X, Y, plan=_plan())
   for name in ('steps_per_epoch', 'scheme'):
     with pytest.raises(AttributeError):
       setattr(batches, name, 1)
 
 
-def test_two_fits_at_once_never_share_a_correlation():
-  """Each draw is that of its own step, whatever steps of others lie between."""
+def test_noise_of_concurrent_fits_is_not_correlated():
+  """Each draw is of its own step, also if steps of other fits lie between."""
   plan, seen = _plan(correlation=correlated.BandedStrategy(8)), []
   private = _private(plan)
   real = private._step._sampler._next

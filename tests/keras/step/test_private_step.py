@@ -1,4 +1,4 @@
-"""Which models a private step is for, refused before TensorFlow stumbles."""
+"""Tests of models, strategies and dtypes that a private step takes or refuses."""
 
 import contextlib
 
@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import X, Y
+from tests.keras.tiny import NONE, poisson, X, Y
+from tests.representatives import representatives
 from tfcactus.keras import (
   DPKerasSGDOptimizer,
   EpsilonCallback,
-  PoissonBatches,
   privatize,
 )
 
 layers = tf.keras.layers
-_NONE = tf.keras.losses.SparseCategoricalCrossentropy(
-    from_logits=True, reduction='none')
 
 
 def _dense(dtype=None):
@@ -28,31 +26,31 @@ def _mirrored():
   return tf.distribute.MirroredStrategy(['CPU:0'])
 
 
-@pytest.mark.parametrize('inside', [False, True])
+@representatives('inside', [False, True])
 def test_one_device_trains_as_without_a_strategy(make_plan, inside):
   plain = privatize(_dense(), make_plan())
-  plain.compile(tf.keras.optimizers.SGD(0.5), _NONE)
+  plain.compile(tf.keras.optimizers.SGD(0.5), NONE)
   with tf.distribute.OneDeviceStrategy('CPU:0').scope():
     model = _dense()
     if inside:
       private = privatize(model, make_plan())
-      private.compile(tf.keras.optimizers.SGD(0.5), _NONE)
+      private.compile(tf.keras.optimizers.SGD(0.5), NONE)
   if not inside:
     private = privatize(model, make_plan())
-    private.compile(tf.keras.optimizers.SGD(0.5), _NONE)
+    private.compile(tf.keras.optimizers.SGD(0.5), NONE)
   for each in (plain, private):
     each.fit(X, Y, batch_size=40, verbose=0)
   np.testing.assert_allclose(private.inner.get_weights()[0],
                              plain.inner.get_weights()[0], atol=1e-6)
 
 
-def test_one_mirrored_replica_trains_too(make_plan):
+def test_one_mirrored_replica_trains(make_plan):
   with _mirrored().scope():
     model = _dense()
-    model.compile(DPKerasSGDOptimizer.from_plan(make_plan()), _NONE)
+    model.compile(DPKerasSGDOptimizer.from_plan(make_plan()), NONE)
     private = privatize(_dense(), make_plan())
-    private.compile('sgd', _NONE)
-  batches = PoissonBatches(X, Y, 0.25)
+    private.compile('sgd', NONE)
+  batches = poisson()
   epsilon = EpsilonCallback(batches=batches)
   model.fit(batches, verbose=0, callbacks=[epsilon])
   assert model.optimizer.released_steps == 4
@@ -74,21 +72,21 @@ class Pair(tf.keras.Model):
 def test_an_output_without_rows_is_refused(make_plan):
   with pytest.raises(ValueError, match='a row for each example'):
     private = privatize(Pair(), make_plan())
-    private.compile('sgd', _NONE)
-    private.fit(PoissonBatches(X, Y, 0.25), verbose=0)
+    private.compile('sgd', NONE)
+    private.fit(poisson(), verbose=0)
 
 
 @pytest.mark.parametrize('dtype', ['float16', 'bfloat16'])
-def test_half_variables_are_refused_by_name(make_plan, dtype):
+def test_variables_in_half_precision_are_refused(make_plan, dtype):
   private = privatize(_dense(dtype), make_plan())
-  private.compile('sgd', _NONE)
+  private.compile('sgd', NONE)
   with pytest.raises(ValueError, match=f'float64, got {dtype}:'):
-    private.fit(PoissonBatches(X, Y, 0.25), verbose=0)
+    private.fit(poisson(), verbose=0)
 
 
 @contextlib.contextmanager
 def _rewritten(option):
-  """Has Grappler rewrite float32 operations into half precision for a while."""
+  """Lets Grappler rewrite float32 operations into half precision in the context."""
   tf.config.optimizer.set_experimental_options({option: True})
   try:
     yield
@@ -96,20 +94,20 @@ def _rewritten(option):
     tf.config.optimizer.set_experimental_options({option: False})
 
 
-@pytest.mark.parametrize('option', [
+@representatives('option', [
     'auto_mixed_precision', 'auto_mixed_precision_onednn_bfloat16',
     'auto_mixed_precision_mkl'])
 def test_graphs_that_are_rewritten_in_half_precision_are_refused(make_plan, option):
-  """Also where the step was traced before: functions are rewritten when they run."""
+  """Functions are rewritten when they run, so that traced steps are refused as well."""
   private = privatize(_dense(), make_plan())
-  private.compile('sgd', _NONE)
+  private.compile('sgd', NONE)
   refused = pytest.raises(Exception, match=f"option '{option}' to be off")
   with _rewritten(option), refused:
-    private.fit(PoissonBatches(X, Y, 0.25), verbose=0)
-  private.fit(PoissonBatches(X, Y, 0.25), verbose=0)
+    private.fit(poisson(), verbose=0)
+  private.fit(poisson(), verbose=0)
   before = private.inner.get_weights()
   step = private.train_function
   with _rewritten(option), refused:
-    step(iter(PoissonBatches(X, Y, 0.25).dataset()))
+    step(iter(poisson().dataset()))
   for one, other in zip(before, private.inner.get_weights()):
     np.testing.assert_array_equal(one, other)

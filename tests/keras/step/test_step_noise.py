@@ -1,4 +1,4 @@
-"""Noise of which each worker adds a share."""
+"""Tests of noise of which each worker adds a share."""
 
 from fractions import Fraction
 import json
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import NONE
+from tests.keras.tiny import plan_of as tiny_plan, privatized
 import tfcactus
 from tfcactus import correlated
 from tfcactus.keras import FixedSizeBatches, make_run_card, privatize
@@ -16,9 +16,9 @@ from tfcactus.keras.step import step_noise
 
 
 def plan_of(noise=None, **kwargs):
-  return tfcactus.PrivacyPlan(
+  return tiny_plan(**{**dict(
       noise=noise or tfcactus.Gaussian(2.0), l2_norm_clip=0.5, num_examples=60,
-      sampling_prob=0.1, steps=30, delta=1e-5, **kwargs)
+      sampling_prob=0.1, steps=30), **kwargs})
 
 
 def model():
@@ -26,7 +26,7 @@ def model():
 
 
 def _sums(workers, seeds):
-  """The shares of all workers, added up."""
+  """Returns the sum of the shares of all workers."""
   total = np.zeros(100_000)
   for worker, seed in zip(range(workers), seeds):
     share = step_noise.ShareSampler(tfcactus.Gaussian(2.0), worker, workers, seed)
@@ -36,7 +36,7 @@ def _sums(workers, seeds):
 
 
 @pytest.mark.parametrize('workers', [1, 2, 5])
-def test_shares_add_up_to_the_noise_and_differ_by_one_seed(workers):
+def test_shares_add_up_to_the_noise_and_differ_under_one_seed(workers):
   # Four standard errors of a standard deviation; equal shares would give sqrt(workers).
   assert abs(_sums(workers, [7] * workers).std() - 1) < 4 / np.sqrt(2 * 100_000)
 
@@ -50,9 +50,8 @@ def test_variances_of_shares_are_never_less_than_the_whole(workers):
 @pytest.mark.parametrize('plan, words', [
     (lambda: plan_of(tfcactus.Laplace(2.0), accounting='scalar-unproven'),
      'got Laplace'),
-    (lambda: tfcactus.PrivacyPlan(
-        noise=tfcactus.Gaussian(2.0), l2_norm_clip=0.5, num_examples=60,
-        sampling_prob=1 / 12, steps=24, delta=1e-5,
+    (lambda: plan_of(
+        sampling_prob=1 / 12, steps=24,
         correlation=correlated.BandedStrategy(3).solve(24)), 'correlated over steps')])
 def test_noise_without_shares_is_refused(plan, words):
   with pytest.raises(ValueError, match=words):
@@ -60,12 +59,12 @@ def test_noise_without_shares_is_refused(plan, words):
 
 
 @pytest.mark.parametrize('value', [1, 'workers', None])
-def test_split_noise_is_a_flag(value):
+def test_split_noise_must_be_a_bool(value):
   with pytest.raises(ValueError, match='split_noise to be True or False'):
     privatize(model(), plan_of(), split_noise=value)
 
 
-def test_workers_are_told_what_they_see_of_each_other(monkeypatch):
+def test_the_condition_states_the_noise_that_one_worker_sees(monkeypatch):
   assert step_noise.condition(plan_of()) == ''
   monkeypatch.setattr(replicas, 'workers', lambda strategy=None: 4)
   words = step_noise.condition(plan_of())
@@ -73,10 +72,9 @@ def test_workers_are_told_what_they_see_of_each_other(monkeypatch):
   assert 'multiplier of 1.73205, ' in words and 'with 1 over' in words
 
 
-def test_one_worker_adds_all_of_it_and_saves_that(tmp_path):
+def test_one_worker_adds_all_of_the_noise_and_saves_the_flag(tmp_path):
   x, y = np.zeros((60, 3), np.float32), np.zeros(60)
-  private = privatize(model(), plan_of(), split_noise=True)
-  private.compile('sgd', NONE)
+  private = privatized(plan_of(), model(), split_noise=True)
   private.fit(FixedSizeBatches(x, y, 6, steps_per_epoch=2), verbose=0)
   card = make_run_card(private)
   assert card['split_noise'] and 'shares' not in json.dumps(card['statement'])
