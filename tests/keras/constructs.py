@@ -1,8 +1,9 @@
-"""What a Keras user can type, and what each example may then do to the sum.
+"""Models and losses whose clipped sums `test_constructs.py` measures.
 
-A line of `PRIVATE` or `DROP_IN` is a construct; `test_constructs.py`
-measures every one, on both Keras. To extend the suite add a line: what comes out
-(`BOUNDED`, or words of the refusal), the layers, and what else differs.
+A line of `PRIVATE` or `DROP_IN` is a construct that a Keras user can type. To extend
+the suite add a line: the outcome (`BOUNDED`, or words of the refusal), the layers, and
+other settings. `make test` runs the constructs of `REPRESENTATIVE_PRIVATE` and
+`REPRESENTATIVE_DROP_IN`, `make test-all` the others.
 """
 
 from typing import Any, Callable, NamedTuple
@@ -11,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 BOUNDED = ''
-APART = 'each example is by itself'  # How a mixing loss is refused.
-ALONE = 'loss per example'  # How drop-in optimizers are.
+APART = 'each example is by itself'  # The refusal of a loss that mixes examples.
+ALONE = 'loss per example'  # The refusal of a drop-in optimizer.
 
 layers = tf.keras.layers
 losses = tf.keras.losses
@@ -22,18 +23,18 @@ class Construct(NamedTuple):
   """One line of the suite.
 
   Attributes:
-    outcome: BOUNDED, or a pattern of the words in which it is refused (or, of a
-      drop-in optimizer, in which there is no epsilon).
-    make: Makes the layers between the input and the last one; or a model.
-    shape: Of an input.
+    outcome: BOUNDED, or a pattern of the words of the refusal; a drop-in optimizer
+      gives these words as the reason why there is no epsilon.
+    make: Makes the layers between the input and the last layer, or a model.
+    shape: Shape of one example's input.
     loss: Makes the loss.
-    targets: What the targets are; see `targets`.
-    clipping: As `privatize` takes it.
-    engine: As `privatize` takes it.
-    policy: Of the dtypes.
+    targets: The kind of targets; see `targets`.
+    clipping: Argument of `privatize`.
+    engine: Argument of `privatize`.
+    policy: The dtype policy.
     weights: Whether examples have weights.
     ids: Whether inputs are integers.
-    slow: Whether it is left to `make test-slow`.
+    slow: Whether only `make test-slow` runs this construct.
   """
 
   outcome: str
@@ -51,7 +52,7 @@ class Construct(NamedTuple):
 
 
 def targets(kind: str, rows: int, rng: np.random.Generator) -> np.ndarray:
-  """Targets of some kind, of three outputs."""
+  """Returns targets of a kind for three outputs."""
   labels = rng.integers(0, 3, rows)
   return {
       'labels': labels, 'column': labels[:, None],
@@ -59,7 +60,7 @@ def targets(kind: str, rows: int, rng: np.random.Generator) -> np.ndarray:
       'binary': rng.integers(0, 2, (rows, 3)).astype(np.float32),
       'real': rng.standard_t(2, (rows, 3)).astype(np.float32),
       'positive': np.abs(rng.standard_t(2, (rows, 3))).astype(np.float32),
-      # Binary labels, but for those of some examples.
+      # Binary labels for some examples, signs for the others.
       'signs': np.where(labels[:, None] == 2, -1.0, rng.integers(
           0, 2, (rows, 3))).astype(np.float32)}[kind]
 
@@ -69,14 +70,14 @@ def _dense(**kwargs: Any) -> Any:
 
 
 class Centering(layers.Layer):
-  """Takes off the mean of the batch."""
+  """Subtracts the mean of the batch."""
 
   def call(self, inputs):
     return inputs - tf.reduce_mean(inputs, axis=0)
 
 
 class Attending(layers.Layer):
-  """Attention of the examples to each other."""
+  """Attention between the examples of a batch."""
 
   def call(self, inputs):
     rows = tf.reshape(inputs, [tf.shape(inputs)[0], inputs.shape[-1]])
@@ -85,7 +86,7 @@ class Attending(layers.Layer):
 
 
 class Function(layers.Layer):
-  """Any function of the batch."""
+  """Applies a function to the batch."""
 
   def __init__(self, function):
     super().__init__()
@@ -96,7 +97,7 @@ class Function(layers.Layer):
 
 
 class Scaled(layers.Layer):
-  """With a weight of its own, and a function of the batch."""
+  """Multiplies by a weight and applies a function to the batch."""
 
   def __init__(self, function):
     super().__init__()
@@ -110,7 +111,7 @@ class Scaled(layers.Layer):
 
 
 class Counting(layers.Layer):
-  """Keeps how many examples it saw."""
+  """Counts the examples that it saw."""
 
   def build(self, shape):
     self.seen = self.add_weight(name='seen', shape=(), trainable=False)
@@ -137,7 +138,7 @@ class Attention(layers.Layer):
 
 @tf.custom_gradient
 def backward_mean(x):
-  """A layer whose gradient alone mixes the examples."""
+  """The identity, with a gradient that mixes the examples."""
   return tf.identity(x), lambda up: up - tf.reduce_mean(up, 0, keepdims=True)
 
 
@@ -172,10 +173,10 @@ ACROSS: dict[str, Callable[[Any], Any]] = {
 
 
 def _loss(function: Callable[[Any], Any]) -> Callable[[], Any]:
-  """A loss that does something to those of the examples."""
+  """A loss that applies a function to the losses of the batch."""
 
   class Mixing(losses.Loss):
-    """Which sees the whole batch."""
+    """Cross-entropies that a function of the whole batch changes."""
 
     def __init__(self):
       super().__init__(reduction='none', name='mixing')
@@ -189,7 +190,7 @@ def _loss(function: Callable[[Any], Any]) -> Callable[[], Any]:
 
 
 def _pairs(function: Callable[[Any, Any], Any]) -> Callable[[], Any]:
-  """A loss that is a function."""
+  """Makes a loss that is a function."""
   return lambda: function
 
 
@@ -292,7 +293,7 @@ def _nested() -> tf.keras.Model:
 
 
 class Subclassed(tf.keras.Model):
-  """A model that takes off the mean of the batch."""
+  """A model that subtracts the mean of the batch."""
 
   def __init__(self):
     super().__init__()
@@ -310,7 +311,7 @@ def _subclassed() -> tf.keras.Model:
 
 
 class Head(layers.Layer):
-  """Reaches for the table of another layer."""
+  """Reads the table of another layer."""
 
   def __init__(self, embedding):
     super().__init__()
@@ -337,6 +338,24 @@ def _tied() -> tf.keras.Model:
 _IMAGE, _TIME = (5, 5, 2), (5, 4)
 
 PRIVATE: dict[str, Construct] = {
+    # Several layers of a kind in one model.
+    'layers of images': _line(
+        BOUNDED, lambda: layers.Conv2D(4, 3, strides=2, padding='same'),
+        lambda: layers.DepthwiseConv2D(2), lambda: layers.GroupNormalization(2),
+        layers.ZeroPadding2D, lambda: layers.SeparableConv2D(2, 2),
+        layers.LeakyReLU, lambda: layers.Conv2D(3, 2, dilation_rate=2),
+        layers.UpSampling2D, layers.MaxPooling2D, shape=_IMAGE),
+    'layers of series': _line(
+        BOUNDED, lambda: layers.Conv1D(4, 2, padding='causal', dilation_rate=2),
+        lambda: layers.LayerNormalization(axis=(1, 2)), _dense, layers.PReLU,
+        lambda: layers.EinsumDense('abc,cd->abd', output_shape=(5, 4)),
+        lambda: layers.TimeDistributed(_dense()), lambda: layers.Softmax(axis=1),
+        shape=_TIME),
+    'layers that mix examples': _line(
+        BOUNDED, lambda: layers.Softmax(axis=0),
+        lambda: Function(ACROSS['branch']), lambda: Scaled(ACROSS['by place']),
+        lambda: _dense(activation=ACROSS['minus mean']), Attending,
+        lambda: layers.Lambda(ACROSS['over the size'])),
     # Layers with rules, and ways to clip.
     'linear': _line(),
     'dense': _line(BOUNDED, _dense),
@@ -429,7 +448,7 @@ PRIVATE: dict[str, Construct] = {
                                shape=_TIME),
     'softmax over time, negative': _line(
         BOUNDED, lambda: layers.Softmax(axis=-2), shape=_TIME),
-    # Axes that are the batch.
+    # Axes of the batch.
     'softmax axis 0': _line(BOUNDED, lambda: layers.Softmax(axis=0)),
     'softmax axis -2': _line(BOUNDED, lambda: layers.Softmax(axis=-2)),
     'softmax axes': _line(BOUNDED, lambda: layers.Softmax(axis=(-2, -1))),
@@ -438,7 +457,7 @@ PRIVATE: dict[str, Construct] = {
     'unit norm axis 0': _line(BOUNDED, lambda: layers.UnitNormalization(axis=0)),
     'unit norm axis -2': _line(
         BOUNDED, lambda: layers.UnitNormalization(axis=-2)),
-    # What an activation may be.
+    # Activations.
     **{f'activation {name}': _line(
         BOUNDED, lambda name=name: _dense(activation=name),
         slow=name not in ('swish', 'gelu', 'softmax'))
@@ -463,7 +482,7 @@ PRIVATE: dict[str, Construct] = {
             ACROSS['minus mean'])), shape=_TIME),
     'dense activation relu layer': _line(
         BOUNDED, lambda: _dense(activation=layers.ReLU())),
-    # Layers that mix the batch: they see one example at a time.
+    # Layers that mix the batch: the engine runs them on batches of one.
     **{f'layer {name}': _line(
         BOUNDED, lambda name=name: Function(ACROSS[name]),
         slow=name in ('softmax', 'cumsum', 'sorted', 'standardized', 'transposed'))
@@ -487,7 +506,7 @@ PRIVATE: dict[str, Construct] = {
     'tied embedding': Construct(BOUNDED, _tied, ids=True),
     'tied by closure': Construct(BOUNDED, _tied_by_closure, ids=True, slow=True),
     'stacked rows': Construct(BOUNDED, _stacked_rows),
-    # Refused with their model.
+    # Models that are refused, and penalties.
     'batch norm': _line('GroupNormalization', layers.BatchNormalization),
     'stateful rnn': Construct('without state', _stateful, shape=(3, 4)),
     'two outputs': Construct('y for the outputs', _two_outputs),
@@ -526,7 +545,7 @@ PRIVATE: dict[str, Construct] = {
     'loss smoothed weights': _losses(
         BOUNDED, 'onehot', lambda: losses.CategoricalCrossentropy(
             True, label_smoothing=0.2), weights=True),
-    # Losses of one's own that are of each example.
+    # Custom losses that treat each example alone.
     'loss own': _losses(BOUNDED, 'real', _pairs(_squares)),
     'loss over features': _losses(BOUNDED, 'real', _pairs(
         lambda y, p: tf.reduce_mean((y - p - tf.reduce_mean(
@@ -555,7 +574,7 @@ PRIVATE: dict[str, Construct] = {
         APART, 'real', lambda: losses.CosineSimilarity(axis=-2)),
     'loss categorical axis 0': _losses(
         APART, 'onehot', lambda: losses.CategoricalCrossentropy(axis=0)),
-    # Of which Keras 3 says itself that it cannot.
+    # Keras 3 itself refuses this axis.
     'loss categorical axis -2': _losses(
         APART + '|start <= limit', 'onehot', lambda: losses.CategoricalCrossentropy(
             from_logits=True, axis=-2)),
@@ -660,4 +679,25 @@ COVERED_DROP_IN = frozenset((
     'softmax axis -2', 'lambda minus mean, negative axis', 'lambda standardized',
     'lambda softmax', 'lambda reverse', 'lambda roll', 'lambda first row',
     'lambda gather', 'lambda cumsum', 'lambda top'))
-"""Constructs whose mechanism a sibling has too: left to `make test-slow`."""
+"""Constructs with the mechanism of another: only `make test-slow` runs them."""
+
+REPRESENTATIVE_PRIVATE = frozenset((
+    'layers of images', 'layers of series', 'layers that mix examples', 'linear',
+    'dense per layer', 'dense automatic', 'dense vectorized', 'dense weights',
+    'dense bfloat16', 'dense float64', 'frozen batch norm', 'embedding mask',
+    'rnn', 'attention within', 'upsampling', 'activation softmax',
+    'layer backward alone', 'layer transposed', 'layer over the size',
+    'centering vectorized', 'branches', 'subclassed', 'tied embedding',
+    'stacked rows', 'batch norm', 'stateful rnn', 'two outputs', 'counting layer',
+    'regularizer', 'python', 'loss sparse column', 'loss by name', 'loss binary',
+    'loss hinge', 'loss own', 'loss mapped', 'loss over a size', 'loss by place',
+    'loss circle', 'loss cosine axis 0', 'loss minus mean',
+    'loss minus mean, vectorized', 'loss half hardest', 'loss pairwise ranks',
+    'loss mixed gradient', 'loss of the branch', 'loss with a state',
+    'loss in Python', 'loss of one number'))
+REPRESENTATIVE_DROP_IN = frozenset((
+    'linear', 'conv2d', 'layer norm', 'embedding', 'categorical', 'softmax axis 0',
+    'attention between', 'activation layer', 'batch norm', 'counting layer',
+    'lambda branch', 'lambda backward alone', 'hinge', 'loss minus mean',
+    'loss cosine axis 0'))
+"""Constructs that `make test` runs."""

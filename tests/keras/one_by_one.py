@@ -1,4 +1,4 @@
-"""Clipped sums of the engine, and of a plain loop over single examples."""
+"""Clipped sums by the engine and by a loop over single examples."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ CLIP = 0.5
 
 
 class Sums(NamedTuple):
-  """What the engine made of a batch.
+  """Clipped sums of a batch.
 
   Attributes:
-    sums: As one vector.
-    routes: By which it did.
-    losses: Of the examples.
+    sums: The sums as one vector.
+    routes: The engine's routes; None for the loop.
+    losses: Losses of the examples.
   """
 
   sums: np.ndarray
@@ -29,7 +29,7 @@ class Sums(NamedTuple):
 
 
 def shake(model: tf.keras.Model, seed: int = 3) -> tf.keras.Model:
-  """Moves all variables off their initial zeros and ones, where mistakes hide."""
+  """Moves all variables off initial zeros and ones, where mistakes hide."""
   rng = np.random.default_rng(seed)
   model.set_weights([w + 0.3 * rng.normal(size=w.shape)
                      for w in model.get_weights()])
@@ -38,7 +38,7 @@ def shake(model: tf.keras.Model, seed: int = 3) -> tf.keras.Model:
 
 def engine_sums(model: tf.keras.Model, loss: Any, x: Any, y: Any,
                 vectorize: bool = False) -> Sums:
-  """Clipped sums by the engine, in physical batches of which the last is padded."""
+  """Returns clipped sums by the engine; the last physical batch is padded."""
   x, y = tf.nest.map_structure(tf.constant, (x, y))
   rows = tf.nest.flatten(x)[0].shape[0]
   engine = engine_lib.Engine(
@@ -51,7 +51,7 @@ def engine_sums(model: tf.keras.Model, loss: Any, x: Any, y: Any,
 
 
 def loop_sums(model: tf.keras.Model, loss: Any, x: Any, y: Any) -> Sums:
-  """The same by a plain GradientTape, one example after the other.
+  """Returns clipped sums by a GradientTape, one example after the other.
 
   Args:
     model: The model.
@@ -79,10 +79,10 @@ def loop_sums(model: tf.keras.Model, loss: Any, x: Any, y: Any) -> Sums:
 
 
 def assert_same(got: Sums, want: Sums, tolerance: float = 1e-5) -> None:
-  """The norm of the difference is within the tolerance of that of the sum."""
+  """Asserts that the relative error of the sums is within the tolerance."""
   assert np.linalg.norm(got.sums - want.sums) <= (
       tolerance * np.linalg.norm(want.sums))
-  # Which are kept in floatx.
+  # Losses have the precision of floatx.
   np.testing.assert_allclose(got.losses, want.losses, 1e-5, 1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Each model of the zoo trains by the clipped sums of a loop, or is refused."""
+"""Tests that each model of the zoo gives the clipped sums of a loop, or is refused."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ _VERSION = oracle.version()
 
 
 def _cases(float64: bool = False) -> list:
-  """All entries of this Keras, but a dozen left to `make test-slow`."""
-  found = []
+  """Entries of this Keras; a dozen are fast, of which `make test` runs every third."""
+  found, fast = [], 0
   for name, entry in zoo.ZOO.items():
     if (entry.keras3 and _VERSION == 2) or (float64 and not entry.float64) or (
         not float64 and not entry.float32):
       continue
-    marks = [] if entry.fast and not float64 else [pytest.mark.slow]
+    if entry.fast and not float64:
+      marks = [pytest.mark.more] if fast % 3 else []
+      fast += 1
+    else:
+      marks = [pytest.mark.slow]
     if entry.wrong[_VERSION]:
       marks.append(pytest.mark.xfail(
           reason=f'known: {entry.wrong[_VERSION]}', strict=True))
@@ -53,7 +57,7 @@ def test_the_zoo_is_large():
 
 
 def test_the_oracle_sees_a_wrong_gradient():
-  """A model whose private step is given another loss than the loop."""
+  """Gives the private step another loss than the loop."""
   entry = zoo.ZOO['Logistic regression']
   wrong = entry._replace(make=lambda size: _doubled(entry.make(size)))
   assert oracle.error(wrong) > 0.01
