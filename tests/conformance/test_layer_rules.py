@@ -270,7 +270,7 @@ _OFTEN = ('dense', 'dense, no bias', 'dense over time', 'conv1d', 'conv1d, no bi
           'conv2d', 'conv2d, no bias', 'depthwise', 'depthwise, no bias', 'embedding',
           'layer norm', 'layer norm, no offset', 'group norm', 'group norm, no scale',
           'a rule of a test')
-"""Layers that every test tries: side by side in `make test`, one by one in `test-all`."""
+"""Layers that every test tries, side by side in `make test`, else one by one."""
 
 _ONCE = ('conv2d, groups', 'conv3d', 'conv2d transposed', 'depthwise, strides',
          'depthwise, a single row', 'separable', 'einsum dense', 'prelu, shared',
