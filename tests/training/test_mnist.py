@@ -66,6 +66,7 @@ def test_gaussian_agrees_with_the_peer_accountant(small, tmp_path):
   assert result['epsilon']['upper'] == pytest.approx(peer, abs=1e-3)
 
 
+@pytest.mark.more
 def test_target_epsilon_is_met(small, tmp_path):
   code, result = run(tmp_path, '--mechanism', 'gaussian', '--target-epsilon',
                      '2')

@@ -190,7 +190,7 @@ def _check(model: Any, tolerance: float = 1e-5) -> None:
   one_by_one.assert_same(got, one_by_one.loop_sums(model, _loss, x, y), tolerance)
 
 
-@representatives('name', QUICK, 2)
+@representatives('name', QUICK)
 def test_clipped_sums_equal_a_loop(name):
   _check(_made(QUICK[name]))
 
