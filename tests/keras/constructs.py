@@ -687,11 +687,11 @@ REPRESENTATIVE_PRIVATE = frozenset((
     'dense bfloat16', 'embedding mask', 'layer backward alone',
     'centering vectorized', 'branches', 'subclassed', 'tied embedding',
     'batch norm', 'stateful rnn', 'two outputs', 'counting layer', 'python',
-    'loss by name', 'loss own', 'loss mapped', 'loss over a size',
+    'loss by name', 'loss own', 'loss over a size',
     'loss cosine axis 0', 'loss minus mean', 'loss pairwise ranks',
     'loss mixed gradient', 'loss with a state', 'loss of one number'))
 REPRESENTATIVE_DROP_IN = frozenset((
-    'conv2d', 'embedding', 'categorical', 'softmax axis 0', 'batch norm',
+    'conv2d', 'embedding', 'softmax axis 0', 'batch norm',
     'counting layer', 'lambda backward alone', 'loss minus mean',
     'loss cosine axis 0'))
 """Constructs that `make test` runs."""

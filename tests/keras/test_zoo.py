@@ -14,14 +14,14 @@ _VERSION = oracle.version()
 
 
 def _cases(float64: bool = False) -> list:
-  """Entries of this Keras; a dozen are fast, of which `make test` runs every third."""
+  """Entries of this Keras; a dozen are fast, of which `make test` runs every fourth."""
   found, fast = [], 0
   for name, entry in zoo.ZOO.items():
     if (entry.keras3 and _VERSION == 2) or (float64 and not entry.float64) or (
         not float64 and not entry.float32):
       continue
     if entry.fast and not float64:
-      marks = [pytest.mark.more] if fast % 3 else []
+      marks = [pytest.mark.more] if fast % 4 else []
       fast += 1
     else:
       marks = [pytest.mark.slow]

@@ -63,7 +63,8 @@ def test_without_a_recipe_nothing_changes():
 
 
 @pytest.mark.parametrize('name', [
-    'best', pytest.param('scattering', marks=pytest.mark.slow)])
+    pytest.param('best', marks=pytest.mark.more),
+    pytest.param('scattering', marks=pytest.mark.slow)])
 def test_recipes_train(tmp_path, capsys, name):
   code, result = run(tmp_path, '--recipe', name, '--held-out', '300', '--epochs', '2',
                      '--bands', '3')

@@ -599,7 +599,8 @@ def test_matrix_products_of_single_examples(layer):
       sums_of(model, x, y), loop_of(model)(x, y), rtol=1e-4, atol=1e-6)
 
 
-@representatives('mode', rounded_products.SIGNIFICANT_BITS)
+@pytest.mark.more
+@pytest.mark.parametrize('mode', rounded_products.SIGNIFICANT_BITS)
 def test_rounded_products_never_carry_an_example_over_the_bound(mode):
   """Covers gradients as outer products and dense gradients."""
   model = model_of(layers.Dense(8), layers.Reshape([4, 2]), layers.Conv1D(3, 2),
