@@ -1,4 +1,4 @@
-"""The listing of accountants: one line each, and the suite covers it."""
+"""The accountants that the conformance tests cover, a line each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sampling scheme with an event of its own, as somebody would add one: this file."""
+"""An example of an event of one's own: a privacy event in one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Examples of every law of noise, each once: listing one here covers it."""
+"""Examples of every law of noise; the conformance tests cover what is listed here."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tests.noise.tables import (
 from tfcactus import noise
 
 TOY_LAWS = (Logistic,)
-"""Laws that tests list beside those of the library."""
+"""Laws that only the tests define."""
 
 
 class Example(NamedTuple):
-  """A law, and whether a guarantee is known for it."""
+  """A law of noise, and whether a guarantee is known for it."""
 
   law: noise.Noise
   accounted: bool = True
 
   @property
   def dim(self) -> int:
-    """A dimension that it protects, if any."""
+    """Returns a dimension that the law protects, if any."""
     return self.law.dim or 5
 
   @property
   def scalar(self) -> bool:
-    """Whether it protects a scalar query."""
+    """Whether the law protects a scalar query."""
     return self.accounted and isinstance(self.law, noise.ScalarNoise)
 
 
@@ -59,18 +59,18 @@ DRAWN = [name for name in EXAMPLES if name != 'no noise']
 
 
 def size(law: noise.Noise, draws: np.ndarray) -> np.ndarray:
-  """What of draws has a known law: themselves, or their norms."""
+  """Returns draws of a scalar law, or norms of draws of a radial law."""
   return draws if isinstance(law, noise.ScalarNoise) else np.linalg.norm(draws, axis=1)
 
 
 def cdf(law: noise.Noise, value: np.ndarray) -> np.ndarray:
-  """The law of `size`."""
+  """Returns the distribution function of `size`."""
   return law.cdf(value) if isinstance(law, noise.ScalarNoise) else (
       law.radius_cdf(value))
 
 
 def line(law: noise.ScalarNoise) -> tuple[np.ndarray, float]:
-  """Points of the line, midway between edges of a table's cells, and their distance."""
+  """Returns points of the line midway between edges of cells, and their distance."""
   step = 1 / (20 * getattr(law, 'bins', 20))
   reach = 45 * max(law.noise_multiplier, 1)
   half = math.ceil(reach / step)
@@ -78,6 +78,6 @@ def line(law: noise.ScalarNoise) -> tuple[np.ndarray, float]:
 
 
 def plane(law: noise.RadialTable) -> tuple[np.ndarray, float]:
-  """Points of the plane, shape (points, 2), and the area of each."""
+  """Returns points of the plane, shape (points, 2), and the area of each."""
   x = np.arange(-7, 7, 0.01) + 0.005
   return np.stack(np.meshgrid(x, x), -1).reshape(-1, 2), 0.01**2

@@ -1,4 +1,4 @@
-"""A law that the library does not have: all there is to write for one."""
+"""An example of a law of noise of one's own: logistic noise in one file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Logistic(base.ScalarNoise):
   """Logistic noise for a scalar query.
 
   Attributes:
-    scale: Over the sensitivity.
+    scale: The scale in units of the sensitivity.
   """
 
   scale: float
@@ -51,7 +51,7 @@ class Logistic(base.ScalarNoise):
     return -z - 2 * np.log1p(np.exp(-z)) - math.log(self.scale)
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
-    """Bounds from cells; the loss increases, since the law is log-concave."""
+    """Returns bounds from cells; the loss increases, as the law is log-concave."""
     end = 40 * self.scale
     x = np.linspace(-end - shift, end, cells.CELLS + 1)
     loss = np.maximum.accumulate(

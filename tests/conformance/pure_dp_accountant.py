@@ -1,4 +1,4 @@
-"""An accountant as somebody would add one: this file and a line of the listing."""
+"""An example of an accountant of one's own: this file and a line in `accountants`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfcactus.accounting.composition.composition import Composition
 
 
 class PureDPAccountant(OneSidedAccountant):
-  """Basic composition of pure differential privacy: the largest losses add."""
+  """Basic composition of pure differential privacy: adds the largest losses."""
 
   def _epsilon(self, part: Composition, delta: float) -> float:
     return _largest_loss(part)

@@ -1,4 +1,4 @@
-"""What every sampling scheme states of itself, for one suite to check of all."""
+"""Known facts about every sampling scheme, for the tests of all schemes."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _GAUSSIAN = dp_accounting.GaussianDpEvent(2.0)
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A scheme on 40 examples, and what is known of it from elsewhere.
+  """A scheme on 40 examples and known facts about it.
 
   Attributes:
-    scheme: Draws about ten of 40 examples a batch.
+    scheme: A scheme that draws about ten of 40 examples a batch.
     inclusion: The probability that an example is in one batch.
-    pair: That two given examples are in one batch.
+    pair: The probability that two given examples are in one batch.
     sizes: Mean and variance of a batch's size.
-    event: What a draw of Gaussian noise, multiplier 2, costs.
-    words: A part of what `released(3)` says.
+    event: The privacy event of a draw with Gaussian noise of multiplier 2.
+    words: A part of the text of `released(3)`.
     others: Schemes that a plan of sampling_prob=0.25 has to refuse.
-    settings: What a plan for it has besides.
+    settings: Further arguments of a plan for this scheme.
     covers: Whether the batches of an epoch hold each example once.
   """
 
@@ -86,23 +86,23 @@ CASES = (
          (CyclicAllocationSampling(40, 4, 1), CyclicAllocationSampling(41, 4, 2),
           RandomAllocationSampling(40, 4)), _TWO_BANDS),
 )
-"""One line a scheme; `tests/conformance` runs them all."""
+"""A case for each scheme of the library."""
 
 
 def id_of(case: Case) -> str:
-  """The name of a case."""
+  """Returns the name of a case."""
   return case.scheme.name
 
 
 TOY = Case(ToySampling(40, 4), 0.25, 0.0625, (10.0, 7.5), _GAUSSIAN,
            '3 epochs in which each example was in a random batch',
            (ToySampling(41, 4),))
-"""Not listed by the library; tests list it for as long as they run."""
+"""A scheme that the library does not list; its tests list it while they run."""
 
 
 @pytest.fixture(name='case', params=(*CASES, TOY), ids=id_of)
 def each_case(request, monkeypatch):
-  """Each case; to be imported where it is used."""
+  """Returns each case; a test module imports this fixture."""
   if request.param is TOY:
     monkeypatch.setattr(sampling, 'SCHEMES', (*sampling.SCHEMES, ToySampling))
   return request.param
@@ -110,17 +110,17 @@ def each_case(request, monkeypatch):
 
 def batches_of(scheme: SamplingScheme, stream: KeyStream, count: int
               ) -> list[np.ndarray]:
-  """The first batches of draws, one of each draw: draws are independent."""
+  """Returns the first batch of each of several independent draws."""
   return [scheme.draw(stream)[0] for _ in range(count)]
 
 
 def far_from(case: Case, batches: list[np.ndarray], inclusion: float) -> float:
-  """How many standard deviations inclusions are off a probability, at most.
+  """Returns the largest deviation of inclusions in standard deviations.
 
   Args:
-    case: What drew them.
-    batches: Of independent draws.
-    inclusion: Probability of each example to be in a batch.
+    case: The case that drew the batches.
+    batches: Batches of independent draws.
+    inclusion: Assumed probability that an example is in a batch.
   """
   entered = np.zeros(case.scheme.num_examples)
   for batch in batches:

@@ -1,6 +1,6 @@
-"""What every accountant keeps to, whatever its method.
+"""Tests that every accountant keeps one contract, whatever its method.
 
-A new accountant is covered by one line in `accountants`. The truth comes from
+To cover an accountant, add a line to `accountants`. Exact values come from
 `tests.fuzz.oracles`, which share no code with the package.
 """
 
@@ -25,7 +25,7 @@ GAUSSIAN = dp_accounting.GaussianDpEvent(2.0)
 
 
 class Setting(NamedTuple):
-  """What is released, and its exact delta at an epsilon."""
+  """A release and its exact delta at an epsilon."""
 
   event: dp_accounting.DpEvent
   count: int
@@ -113,7 +113,7 @@ def test_two_sided_bounds_are_ordered_and_the_upper_is_reported(make, setting):
     assert lower <= setting.delta(epsilon) * (1 + ROUNDING)
 
 
-def test_epsilon_and_delta_fall_in_each_other_and_grow_in_steps(make, setting):
+def test_epsilon_falls_with_delta_and_both_grow_with_steps(make, setting):
   few, many = (make().compose(setting.event, count)
                for count in (setting.count, setting.count + 5))
   deltas, epsilons = (1e-7, 1e-4, 0.05, 0.5), (0.0, 0.3, 1.0, 4.0)
@@ -179,7 +179,7 @@ def test_nothing_costs_nothing(make, event):
     assert accountant.get_delta(value) == 0
 
 
-def test_what_protects_nothing_has_no_finite_epsilon(make):
+def test_a_release_without_noise_has_no_finite_epsilon(make):
   event = dp_accounting.NonPrivateDpEvent()
   accountant = make()
   assert accountant.supports(event)
@@ -204,7 +204,7 @@ def test_relations_and_directions(make):
 
 
 @pytest.mark.parametrize('delta', [-0.1, 0.0, 1.0, math.nan, 'x', None])
-def test_a_delta_that_is_none_is_refused(make, delta):
+def test_invalid_deltas_are_refused(make, delta):
   with pytest.raises(ValueError, match='target_delta'):
     make().compose(GAUSSIAN).get_epsilon(delta)
 

@@ -1,6 +1,6 @@
-"""Every command keeps the contract of the command line.
+"""Tests that every command keeps the contract of the command line.
 
-A command is covered by being listed: how it is called well, and wrongly.
+To cover a command, list arguments that succeed and arguments that are refused.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ STEPS = ['--noise', 'gaussian', '--noise-multiplier', '1.2345', '--steps', '7']
 
 
 class Case(NamedTuple):
-  """How a command is tried.
+  """Arguments of a command and what it prints.
 
   Attributes:
     good: Arguments that succeed; NUMBERS is a file of numbers, OUT a picture.
     bad: Arguments that are refused by the command, not by its parser.
-    words: What the refusal names.
+    words: Words of the refusal.
     upper: Keys of the JSON that are upper bounds, and the pattern in which they
       are printed, # for the number.
-    lower: The same of lower bounds.
+    lower: Keys and patterns of lower bounds.
     json: Whether the command knows --json.
   """
 
@@ -99,7 +99,7 @@ def _answer_arguments(parser: argparse.ArgumentParser) -> None:
 
 NEW = command.Command('answer', 'a command as somebody would add it',
                       _answer_arguments, _answer)
-"""All that a new command is: one such file, and a line in `cli.main`."""
+"""An example of a command of one's own: one file and a line in `cli.main`."""
 
 CASES = {**COMMANDS, NEW.name: Case(
     ['--value', '0.12345678'], ['--value', '-1'], '--value',
@@ -108,7 +108,7 @@ CASES = {**COMMANDS, NEW.name: Case(
 
 @pytest.fixture
 def call(tmp_path, capsys):
-  """Runs a command: (exit code, what it printed, what it complained of)."""
+  """Returns a function that runs a command: (exit code, stdout, stderr)."""
   np.savetxt(tmp_path / 'numbers.txt', np.arange(100) % 7, fmt='%d')
   names = {'NUMBERS': str(tmp_path / 'numbers.txt'),
            'OUT': str(tmp_path / 'plot.png')}

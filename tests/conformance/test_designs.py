@@ -1,6 +1,6 @@
-"""Every design request keeps the contract: a table, its proof, clear refusals.
+"""Tests that every design request gives a table, its proof and clear refusals.
 
-A request is covered by being listed with one small instance.
+To cover a request, list one small instance.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tfcactus.design import table_info, truncated_forms
 
 
 class Case(NamedTuple):
-  """A request and what is promised of it.
+  """A request and known facts about its table.
 
   Attributes:
-    request: A small one.
-    used: The size of a table, in the units of the budget.
-    budget: What `used` must not exceed, or must meet where it is a size.
+    request: A small request.
+    used: Returns the cost or size of a table, in the units of the budget.
+    budget: The largest cost, or the size, of the table.
     certified: Whether `design.verify` proves the table optimal.
-    bad: Fields that are refused, by name.
+    bad: Values that are refused, by field.
   """
 
   request: Any
@@ -82,12 +82,12 @@ CASES = {
         design.Staircase(1.0, range=4, bins=6), _range, 4.0,
         {'epsilon': 0.0, 'range': 0.2, 'gamma': 1.0, 'bins': 0}),
 }
-"""Every request of `tfcactus.design`, by name: one line covers a new one."""
+"""Every request of `tfcactus.design` by name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TruncatedCauchy(truncated_forms.TruncatedForm):
-  """A request as somebody would add it: all that it takes is one such file."""
+  """An example of a request of one's own on the base class for truncated noise."""
 
   mechanism = 'truncated-cauchy'
 
@@ -98,7 +98,7 @@ class TruncatedCauchy(truncated_forms.TruncatedForm):
 
 @dataclasses.dataclass(frozen=True)
 class Uniform:
-  """A request that shares nothing: solve() and checked fields are enough."""
+  """An example of a request of one's own without a base class."""
 
   range: float
   bins: int = 4
@@ -139,7 +139,7 @@ def test_every_request_is_listed():
   assert all(name == type(case.request).__name__ for name, case in ALL.items())
 
 
-def test_a_table_says_where_it_came_from(name):
+def test_a_table_records_how_it_was_made(name):
   table = _solved(name)
   assert {'mechanism', 'parameters', 'objective', 'lower_bound', 'gap', 'solver',
           'statement'} <= set(table.info)
@@ -147,7 +147,7 @@ def test_a_table_says_where_it_came_from(name):
   assert table.info['statement'].endswith('.')
 
 
-def test_it_keeps_to_its_budget(name):
+def test_a_table_keeps_to_its_budget(name):
   case = ALL[name]
   used = case.used(_solved(name))
   assert 0.9 * case.budget < used <= case.budget * (1 + 1e-9)
@@ -157,7 +157,7 @@ def test_solving_twice_is_the_same(name):
   assert ALL[name].request.solve().digest == _solved(name).digest
 
 
-def test_it_saves_and_loads(name, tmp_path):
+def test_a_table_is_saved_and_loaded(name, tmp_path):
   table = _solved(name)
   path = tmp_path / 'table.npz'
   table.save(path)
@@ -172,7 +172,7 @@ def _proof(table: Any) -> dict[str, float] | None:
   return design.verify(table) if table.info.get('multipliers') else None
 
 
-def test_its_certificate_verifies(name):
+def test_a_certificate_verifies(name):
   table = _solved(name)
   if not ALL[name].certified:
     with pytest.raises(ValueError, match='certificate'):
@@ -186,7 +186,7 @@ def test_its_certificate_verifies(name):
 
 
 def test_a_false_claim_is_caught(name):
-  """Of a tighter budget, or of another density."""
+  """Claims a tighter budget than the table has."""
   if not ALL[name].certified:
     return
   table = _solved(name)

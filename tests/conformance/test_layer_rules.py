@@ -1,4 +1,4 @@
-"""Every layer rule keeps one contract: its clipped sums are those of a loop.
+"""Tests of every layer rule: clipped sums are those of a loop over examples.
 
 To have a new rule tested, list its layer in `LAYERS`, with an input shape.
 """
@@ -35,27 +35,27 @@ class Case(NamedTuple):
   """A layer whose rule is tried.
 
   Attributes:
-    make: Makes the layer; takes arguments that all layers take.
+    make: Makes the layer.
     shape: Of one example's input.
     ids: Whether inputs are integers below `_VOCABULARY`.
   """
 
-  make: Callable[..., Any]
+  make: Callable[[], Any]
   shape: tuple[int, ...]
   ids: bool = False
 
 
-def _of(kind: Any, *args: Any, **fixed: Any) -> Callable[..., Any]:
-  return lambda **more: kind(*args, **fixed, **more)
+def _of(kind: Any, *args: Any, **kwargs: Any) -> Callable[[], Any]:
+  return lambda: kind(*args, **kwargs)
 
 
-def _newer(name: str, *args: Any, **fixed: Any) -> Any:
-  """As `_of`, of a layer of Keras 3, or None before it had one, or one with LoRA."""
+def _newer(name: str, *args: Any, **kwargs: Any) -> Any:
+  """Returns `_of` a layer, or None where Keras lacks the layer or its LoRA."""
   kind = getattr(layers, name, None)
-  if not versions.KERAS_3 or kind is None or 'lora_rank' in fixed and not any(
+  if not versions.KERAS_3 or kind is None or 'lora_rank' in kwargs and not any(
       'lora_rank' in inspect.signature(base).parameters for base in kind.__mro__[:-1]):
     return None
-  return _of(kind, *args, **fixed)
+  return _of(kind, *args, **kwargs)
 
 
 _KERAS_3 = {
@@ -133,14 +133,14 @@ LAYERS: dict[str, Case] = {
     'simple rnn': Case(_of(layers.SimpleRNN, 3), (4, 3)),
     'lstm': Case(_of(layers.LSTM, 3, return_sequences=True), (4, 3)),
     'gru': Case(_of(layers.GRU, 3), (4, 3)),
-    'cells': Case(lambda **kwargs: layers.RNN(layers.LSTMCell(2), **kwargs), (4, 3)),
+    'cells': Case(lambda: layers.RNN(layers.LSTMCell(2)), (4, 3)),
     'conv lstm 1d': Case(_of(layers.ConvLSTM1D, 2, 2), (3, 5, 2)),
     'conv lstm 2d': Case(_of(layers.ConvLSTM2D, 2, 2), (3, 4, 3, 2)),
     'conv lstm 3d': Case(_of(layers.ConvLSTM3D, 2, 2), (3, 3, 4, 3, 2)),
     'two directions': Case(
-        lambda **kwargs: layers.Bidirectional(layers.LSTM(2), **kwargs), (4, 3)),
+        lambda: layers.Bidirectional(layers.LSTM(2)), (4, 3)),
     'over steps': Case(
-        lambda **kwargs: layers.TimeDistributed(layers.Conv1D(3, 2), **kwargs),
+        lambda: layers.TimeDistributed(layers.Conv1D(3, 2)),
         (3, 5, 2)),
     'a rule of a test': Case(toy_layer_rule.Scaling, (3, 5)),
 }
@@ -148,25 +148,29 @@ LAYERS: dict[str, Case] = {
 
 @pytest.fixture(autouse=True)
 def listed(monkeypatch):
-  """A rule from a file outside of the library, in the listing like any other."""
+  """Lists a rule that is not the library's."""
   monkeypatch.setattr(rules, 'RULES', (*rules.RULES, toy_layer_rule.ScalingRule()))
 
 
-def _model(case: Case, policy: str = 'float32', calls: int = 1, **kwargs: Any) -> Any:
-  """A classifier of inputs that all go through one layer."""
+def _model(cases: Sequence[Case], policy: str = 'float32', calls: int = 1,
+           trainable: bool = True) -> Any:
+  """A classifier of inputs that go through layers side by side."""
   tf.keras.utils.set_random_seed(1)
   tf.keras.mixed_precision.set_global_policy(policy)
   try:
-    trainable = kwargs.pop('trainable', True)
-    layer = case.make(**kwargs)
-    inputs = [tf.keras.Input(case.shape, dtype='int32' if case.ids else None)
-              for _ in range(calls)]
-    outputs = [layer(each) for each in inputs]
-    x = layers.Add()(outputs) if calls > 1 else outputs[0]
-    x = layers.Flatten()(x) if len(x.shape) > 2 else x
+    inputs, outputs = [], []
+    for case in cases:
+      layer = case.make()
+      own = [tf.keras.Input(case.shape, dtype='int32' if case.ids else None)
+             for _ in range(calls)]
+      found = [layer(each) for each in own]
+      x = layers.Add()(found) if calls > 1 else found[0]
+      inputs += own
+      outputs.append(layers.Flatten()(x) if len(x.shape) > 2 else x)
+      layer.trainable = trainable  # Set once the layer has its cells and the like.
+    x = layers.Concatenate()(outputs) if len(outputs) > 1 else outputs[0]
     x = layers.Dense(_CLASSES)(layers.Activation('tanh')(x))
-    layer.trainable = trainable  # Once it has cells and the like.
-    model = tf.keras.Model(inputs if calls > 1 else inputs[0], x)
+    model = tf.keras.Model(inputs if len(inputs) > 1 else inputs[0], x)
   finally:
     tf.keras.mixed_precision.set_global_policy('float32')
   rng = np.random.default_rng(3)
@@ -176,12 +180,14 @@ def _model(case: Case, policy: str = 'float32', calls: int = 1, **kwargs: Any) -
   return model
 
 
-def _batch(case: Case, calls: int = 1) -> tuple[Any, np.ndarray]:
+def _batch(cases: Sequence[Case], calls: int = 1) -> tuple[Any, np.ndarray]:
   rng = np.random.default_rng(0)
-  shape = (_ROWS, *case.shape)
-  x = [rng.integers(0, _VOCABULARY, shape).astype(np.int32) if case.ids else
-       2 * rng.normal(size=shape).astype(np.float32) for _ in range(calls)]
-  return (x if calls > 1 else x[0]), rng.integers(0, _CLASSES, _ROWS)
+  x = []
+  for case in cases:
+    shape = (_ROWS, *case.shape)
+    x += [rng.integers(0, _VOCABULARY, shape).astype(np.int32) if case.ids else
+          2 * rng.normal(size=shape).astype(np.float32) for _ in range(calls)]
+  return (x if len(x) > 1 else x[0]), rng.integers(0, _CLASSES, _ROWS)
 
 
 def _pass(model: Any, x: Any, y: np.ndarray, weights: np.ndarray = _WEIGHTS) -> Any:
@@ -238,8 +244,16 @@ def _loop(model: Any, gradients: Any, clipping: str, clip: float) -> Any:
   return sums
 
 
-def _assert_same(got: Any, want: Any, tolerance: float = 1e-5) -> None:
-  """Norm of the difference within a tolerance of that of the sum."""
+def _names(model: Any) -> list[str]:
+  return [getattr(v, 'path', v.name) for v in model.trainable_variables]
+
+
+def _assert_same(got: Any, want: Any, names: Sequence[str] = (),
+                 tolerance: float = 1e-5) -> None:
+  """Norms of differences within a tolerance, for each name and for all together."""
+  for name, *parts in zip(names, got, want):
+    assert np.linalg.norm(np.subtract(*parts)) <= tolerance * np.linalg.norm(
+        parts[1]), name
   got, want = (np.concatenate([np.ravel(part) for part in each])
                for each in (got, want))
   assert np.linalg.norm(got - want) <= tolerance * np.linalg.norm(want)
@@ -249,26 +263,30 @@ def _check_sums(model: Any, data: Any) -> None:
   gradients = _gradients(model, *data)
   clip = float(np.median(_norms(gradients)))  # So that some are clipped.
   for clipping, sums in _sums(model, *data, clip).items():
-    _assert_same(sums, _loop(model, gradients, clipping, clip))
+    _assert_same(sums, _loop(model, gradients, clipping, clip), _names(model))
 
 
 _OFTEN = ('dense', 'dense, no bias', 'dense over time', 'conv1d', 'conv1d, no bias',
           'conv2d', 'conv2d, no bias', 'depthwise', 'depthwise, no bias', 'embedding',
           'layer norm', 'layer norm, no offset', 'group norm', 'group norm, no scale',
           'a rule of a test')
-"""Tried in each way whenever tests run; the others are where time matters less."""
+"""Layers that every test tries, side by side in `make test`, else one by one."""
 
 _ONCE = ('conv2d, groups', 'conv3d', 'conv2d transposed', 'depthwise, strides',
          'depthwise, a single row', 'separable', 'einsum dense', 'prelu, shared',
          'rms norm', 'reversible embedding', 'dense, lora', 'einsum dense, lora',
          'embedding, lora')
-"""Tried in one way at least."""
+"""Layers that only one test tries there; `make test-slow` tries the others."""
 
 
 def _cases(often: Sequence[str] = _OFTEN) -> Any:
-  return pytest.mark.parametrize('case', [
-      pytest.param(case, id=name, marks=[] if name in often else [pytest.mark.slow])
-      for name, case in LAYERS.items()])
+  """Parametrises with the layers of some names in one model, then with each layer."""
+  together = tuple(LAYERS[name] for name in often if name in LAYERS)
+  return pytest.mark.parametrize('cases', [
+      pytest.param(together, id='side by side'),
+      *(pytest.param((case,), id=name, marks=(
+          pytest.mark.more if name in often else pytest.mark.slow))
+        for name, case in LAYERS.items())])
 
 
 def test_every_rule_is_listed():
@@ -277,57 +295,58 @@ def test_every_rule_is_listed():
 
 
 @_cases(_OFTEN + _ONCE)
-def test_clipped_sums_equal_a_loop(case):
-  _check_sums(_model(case), _batch(case))
+def test_clipped_sums_equal_a_loop(cases):
+  _check_sums(_model(cases), _batch(cases))
 
 
 @_cases()
-def test_a_shared_layer(case):
-  _check_sums(_model(case, calls=2), _batch(case, calls=2))
+def test_shared_layers_sum_the_gradients_of_their_calls(cases):
+  _check_sums(_model(cases, calls=2), _batch(cases, calls=2))
 
 
 @_cases()
-def test_a_frozen_layer_takes_no_part(case):
-  model = _model(case, trainable=False)
+def test_frozen_layers_take_no_part(cases):
+  model = _model(cases, trainable=False)
   assert len(model.trainable_variables) == 2
-  _check_sums(model, _batch(case))
+  _check_sums(model, _batch(cases))
 
 
 @pytest.mark.parametrize('policy', ['mixed_bfloat16', 'mixed_float16'])
 @_cases()
-def test_mixed_precision(case, policy):
-  """Alone among examples of weight zero, since kernels round by the shape."""
-  model, (x, y) = _model(case, policy), _batch(case)
+def test_clip_norms_bound_rows_in_mixed_precision(cases, policy):
+  model, (x, y) = _model(cases, policy), _batch(cases)
   gradients = _gradients(model, x, y)
   clip = float(np.median(_norms(gradients)))
+  # Each example among others of weight zero, since kernels round by the shape.
   rows = [_sums(model, x, y, clip, row) for row in np.diag(_WEIGHTS)]
   for clipping, together in _sums(model, x, y, clip).items():
     alone = [row[clipping] for row in rows]
     _assert_same(together, [sum(parts) for parts in zip(*alone)])
-    _assert_same(together, _loop(model, gradients, clipping, clip), 0.03)
+    _assert_same(together, _loop(model, gradients, clipping, clip), tolerance=0.03)
     for each in alone:
       assert np.sqrt(sum(np.sum(part.astype(float)**2) for part in each)) <= clip
 
 
 @_cases()
-def test_norms_and_sums_are_of_the_same_gradients(case):
-  """Norms are taken by one route, sums by another, and both stand for `dense`."""
-  model, (x, y) = _model(case), _batch(case)
+def test_norms_and_sums_are_of_the_same_gradients(cases):
+  """Norms and sums are computed apart; both are compared with dense gradients."""
+  model, (x, y) = _model(cases), _batch(cases)
   factors = np.random.default_rng(1).normal(size=_ROWS)
   keep = np.array([True, False, True, True, True])
-  for form, gradients in zip(_pass(model, x, y).gradients, _gradients(model, x, y)):
+  for name, form, gradients in zip(
+      _names(model), _pass(model, x, y).gradients, _gradients(model, x, y)):
     dense = form.dense().numpy().astype(np.float64)
-    np.testing.assert_allclose(dense, gradients, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(dense, gradients, rtol=1e-4, atol=1e-5, err_msg=name)
     np.testing.assert_allclose(
         form.squared_norms(), np.sum(dense.reshape(_ROWS, -1)**2, 1),
-        rtol=4e-6, atol=1e-35)
+        rtol=4e-6, atol=1e-35, err_msg=name)
     _assert_same([form.where(tf.constant(keep)).weighted_sum(tf.constant(factors))],
-                 [np.tensordot(factors * keep, dense, 1)], 1e-6)
+                 [np.tensordot(factors * keep, dense, 1)], [name], 1e-6)
 
 
 @_cases()
-def test_a_pass_is_proved_to_treat_examples_alone(case):
-  model, (x, y) = _model(case), _batch(case)
+def test_a_pass_is_proved_to_treat_each_example_alone(cases):
+  model, (x, y) = _model(cases), _batch(cases)
   routes = layer_routes.routes(model)
 
   def run(batch):

@@ -1,4 +1,4 @@
-"""Every law of noise: drawn, protecting, saved, accounted and released as stated."""
+"""Tests that every law of noise is drawn, saved, accounted and released as stated."""
 
 import json
 import math
@@ -10,6 +10,7 @@ from scipy import stats
 
 from tests.conformance import laws
 from tests.conformance.laws import EXAMPLES
+from tests.representatives import representatives
 import tfcactus
 from tfcactus import accounting, noise, release
 from tfcactus.randomness import SystemRandom
@@ -20,7 +21,7 @@ PROB = 0.2
 
 @pytest.fixture(autouse=True)
 def listed(monkeypatch):
-  """The one line of listing of a law outside the library."""
+  """Lists the laws that only the tests define."""
   monkeypatch.setattr(noise, 'LAWS', (*noise.LAWS, *laws.TOY_LAWS))
 
 
@@ -29,7 +30,7 @@ def test_every_listed_law_has_an_example():
   assert len({law.kind for law in noise.LAWS}) == len(noise.LAWS)
 
 
-@pytest.mark.parametrize('make_rng', [np.random.default_rng, SystemRandom])
+@representatives('make_rng', [SystemRandom, np.random.default_rng])
 @pytest.mark.parametrize('name', laws.DRAWN)
 def test_draws_have_the_law_and_a_wrong_scale_is_seen(name, make_rng):
   law = EXAMPLES[name].law
@@ -42,7 +43,7 @@ def test_draws_have_the_law_and_a_wrong_scale_is_seen(name, make_rng):
   multiplier = math.sqrt(np.mean(draws**2))
   assert multiplier == pytest.approx(law.noise_multiplier, rel=0.03)
   assert np.max(np.abs(draws)) <= law.range
-  # Symmetric: the sign says nothing.
+  # Draws are symmetric.
   assert abs(np.mean(np.sign(draws))) < 0.02
   assert abs(np.mean(draws**3)) < 0.2 * np.mean(np.abs(draws)**3)
 
@@ -87,7 +88,7 @@ def plan(law, **changes):
 
 
 @pytest.mark.parametrize('name', laws.ACCOUNTED)
-def test_what_is_protected_is_accepted_by_law_and_plan_alike(name):
+def test_laws_and_plans_accept_the_same_dimensions(name):
   law = EXAMPLES[name].law
   for dim in (1, 2, 3, 26_010):
     calls = [lambda dim=dim: law.check_dim(dim), lambda dim=dim: plan(law, dim=dim),
@@ -102,7 +103,7 @@ def test_what_is_protected_is_accepted_by_law_and_plan_alike(name):
 
 
 @pytest.mark.parametrize('name', laws.REFUSED)
-def test_what_has_no_account_is_refused_in_words(name):
+def test_laws_without_a_guarantee_are_refused_in_words(name):
   law = EXAMPLES[name].law
   event = law.dp_event
   for call in (law.check_accounted, law.dominating_pair,
@@ -116,7 +117,7 @@ def test_what_has_no_account_is_refused_in_words(name):
 
 
 @pytest.mark.parametrize('bad', [1.0, None, 'gaussian', noise.Gaussian, [1]])
-def test_what_is_no_law_is_refused_in_words(bad):
+def test_other_objects_are_refused_in_words(bad):
   for call in (noise.check, noise.check_scalar, plan, accounting.dominating_pair):
     with pytest.raises(ValueError, match='Expected noise to be Gaussian'):
       call(bad)
@@ -125,7 +126,7 @@ def test_what_is_no_law_is_refused_in_words(bad):
 
 
 @pytest.mark.parametrize('name', EXAMPLES)
-def test_configs_hold_a_law_whole(name):
+def test_configs_restore_a_law(name):
   law = EXAMPLES[name].law
   config = json.loads(json.dumps(noise.to_config(law)))
   again = noise.from_config(config)
@@ -163,7 +164,7 @@ def test_only_listed_laws_are_saved_and_read(monkeypatch):
 
 
 def gains(law, shift, epsilons=EPSILONS):
-  """Hockey-stick divergences of the law from itself shifted, by summation."""
+  """Returns hockey-stick divergences of a law and its shift, by summation."""
   if isinstance(law, noise.ScalarNoise):
     x, area = laws.line(law)
     p, q = (np.exp(law.log_density_at(x - by)) for by in (0, shift))
@@ -176,7 +177,7 @@ def gains(law, shift, epsilons=EPSILONS):
 
 @pytest.mark.parametrize('shift', [1, 2])
 @pytest.mark.parametrize('name', laws.ACCOUNTED)
-def test_the_pair_brackets_what_the_density_says(name, shift):
+def test_pairs_bracket_divergences_of_the_density(name, shift):
   law = EXAMPLES[name].law
   bounds = law.dominating_pair(shift)
   for pair in (bounds.lower, bounds.upper):
@@ -202,8 +203,8 @@ def test_the_pair_brackets_what_the_density_says(name, shift):
 
 
 @pytest.mark.parametrize('name', laws.SCALAR)
-def test_samples_that_overlap_are_dominated(name):
-  """A replaced record, and a zeroed one in samples of a fixed size."""
+def test_pairs_dominate_samples_that_overlap(name):
+  """Covers a replaced record and a zeroed one in samples of a fixed size."""
   law = EXAMPLES[name].law
   x, step = laws.line(law)
   at = lambda mean: np.exp(law.log_density_at(x - mean))
@@ -225,7 +226,7 @@ def test_samples_that_overlap_are_dominated(name):
           bounds.upper.hockey_stick(epsilon) + 1e-9)
 
 
-@pytest.mark.parametrize('name', laws.ACCOUNTED)
+@representatives('name', laws.ACCOUNTED, 2)
 def test_the_accountant_composes_its_event(name):
   law = EXAMPLES[name].law
   event = law.dp_event

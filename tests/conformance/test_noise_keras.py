@@ -1,4 +1,4 @@
-"""Every law of noise in Keras: drawn in graphs, added, and in `.keras` files."""
+"""Tests of every law of noise in Keras: draws in graphs, sums and `.keras` files."""
 
 import pytest
 
@@ -10,6 +10,7 @@ from scipy import stats  # noqa: E402
 
 from tests.conformance import laws  # noqa: E402
 from tests.conformance.laws import EXAMPLES  # noqa: E402
+from tests.representatives import representatives  # noqa: E402
 import tfcactus  # noqa: E402
 from tfcactus import noise as noise_lib  # noqa: E402
 from tfcactus.keras import (  # noqa: E402
@@ -26,13 +27,13 @@ X = np.linspace(-1, 1, 8, dtype=np.float32)[:, None]
 
 @pytest.fixture(autouse=True)
 def listed(monkeypatch):
-  """The one line of listing of a law outside the library."""
+  """Lists the laws that only the tests define."""
   monkeypatch.setattr(noise_lib, 'LAWS', (*noise_lib.LAWS, *laws.TOY_LAWS))
 
 
 @pytest.mark.parametrize('name', EXAMPLES)
 def test_graphs_draw_what_the_law_draws(name):
-  """On the same bits the same numbers: what is tested is what runs."""
+  """Compares draws from the same random bits."""
   example = EXAMPLES[name]
   sampler = NoiseSampler(example.law, seed=7)
   draw = tf.function(lambda: sampler.draw(example.dim))
@@ -69,7 +70,7 @@ def plan(law, **changes):
 
 
 def model(dim):
-  """A model of `dim` parameters."""
+  """Returns a model of `dim` parameters."""
   layer = tf.keras.layers.Dense(1, use_bias=False)
   return tf.keras.Sequential([tf.keras.layers.Input((dim,)), layer])
 
@@ -82,8 +83,8 @@ def trained(law, dim, path, **changes):
   return private
 
 
-@pytest.mark.parametrize('name', laws.ACCOUNTED)
-def test_a_private_model_comes_back_whole(name, tmp_path):
+@representatives('name', laws.ACCOUNTED, 2)
+def test_a_private_model_is_saved_and_loaded(name, tmp_path):
   example = EXAMPLES[name]
   releases = [EXAMPLES[one].law.dp_event for one in (name, 'sinh-normal')]
   private = trained(example.law, example.dim, tmp_path / 'm.keras',
@@ -100,7 +101,7 @@ def test_a_private_model_comes_back_whole(name, tmp_path):
 
 
 @pytest.mark.parametrize('name', laws.ACCOUNTED)
-def test_model_and_query_refuse_what_the_law_does_not_protect(name):
+def test_models_and_queries_refuse_other_dimensions(name):
   law, dim = EXAMPLES[name].law, EXAMPLES[name].dim
   query = TableNoiseQuery(law, 1.0)
   state = query.initial_global_state()
@@ -114,6 +115,6 @@ def test_model_and_query_refuse_what_the_law_does_not_protect(name):
 
 
 @pytest.mark.parametrize('name', laws.REFUSED)
-def test_what_has_no_account_trains_no_private_model(name):
+def test_laws_without_a_guarantee_are_refused(name):
   with pytest.raises(ValueError, match='Expected'):
     privatize(model(1), plan(EXAMPLES[name].law))

@@ -1,4 +1,4 @@
-"""Every sampling scheme draws what it states, and costs what its event costs.
+"""Tests that every sampling scheme draws as it states and costs what its event costs.
 
 A new scheme is one file in tfcactus/sampling, one line there in `SCHEMES`, and one
 case in `sampling_cases.CASES`; `ToySampling` shows it.
@@ -27,7 +27,7 @@ def test_every_listed_scheme_has_a_case():
   assert {type(case.scheme) for case in cases.CASES} == set(sampling.SCHEMES)
 
 
-def test_codes_and_names_are_its_own(case):
+def test_codes_and_names_are_unique(case):
   kind = type(case.scheme)
   assert 1 <= kind.code <= 999 and sampling.of_code(kind.code) is kind
   assert [other.name for other in sampling.SCHEMES].count(kind.name) == 1
@@ -37,7 +37,7 @@ def test_codes_and_names_are_its_own(case):
 
 def test_inclusions_are_as_stated_and_no_others(case):
   drawn = cases.batches_of(case.scheme, KeyStream(3, 'inclusions'), 4000)
-  # Of 40 normals one is beyond 4.5 once in 4,000 seeds.
+  # One of 40 normal numbers exceeds 4.5 for one seed in 4,000.
   assert cases.far_from(case, drawn, case.inclusion) < 4.5
   assert cases.far_from(case, drawn, case.inclusion * 1.15) > 4.5
   together = np.mean([np.isin([0, 1], batch).all() for batch in drawn])
@@ -77,7 +77,7 @@ def test_draws_are_fresh_and_repeat_with_their_seed(case):
   assert len(set(drawn(1))) == len(drawn(1))
 
 
-def test_its_event_is_what_the_accountant_composes(case):
+def test_the_accountant_composes_its_event(case):
   noise_event = dp_accounting.GaussianDpEvent(2.0)
   assert case.scheme.event(noise_event) == case.event
   for relation in type(case.scheme).relations:
@@ -91,7 +91,7 @@ def test_its_event_is_what_the_accountant_composes(case):
     assert found.neighboring_relation == relations.label(relation)
 
 
-def test_plans_make_it_of_their_numbers(case):
+def test_plans_make_it_from_their_numbers(case):
   kind = type(case.scheme)
   assert kind.of_plan(_plan(case)) == case.scheme
   case.scheme.check_plan(_plan(case))
@@ -112,7 +112,7 @@ def test_other_relations_are_refused_in_words(case):
     _plan(case).guarantee(2, 'swap', sampling=kind)
 
 
-def test_its_statement_says_what_was_released_and_what_is_public(case):
+def test_statements_name_what_was_released_and_what_is_public(case):
   kind = type(case.scheme)
   assert case.words in case.scheme.released(3)
   for relation in kind.relations:
@@ -129,7 +129,7 @@ def test_draws_are_counted_as_steps_or_epochs(case):
   costs = [_plan(case).guarantee(n, sampling=kind).upper for n in (1, 2, 12)]
   assert 0 < costs[0] < costs[1] < costs[2]
   assert _plan(case).steps_within(costs[1], sampling=kind) == 2
-  # Of 12 steps planned; three epochs of four.
+  # The plan has 12 steps: three epochs of four.
   planned = 3 if kind.draws_epochs else 12
   plan = _plan(case)
   assert plan.guarantee(sampling=kind) == plan.guarantee(planned, sampling=kind)

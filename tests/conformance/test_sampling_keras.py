@@ -1,4 +1,4 @@
-"""Every sampling scheme through Keras: batches, `fit`, ledger, guarantee."""
+"""Tests of every sampling scheme in Keras: batches, `fit`, ledger, guarantee."""
 
 import os
 
@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tests.conformance import sampling_cases as cases
 from tests.conformance.sampling_cases import each_case  # noqa: F401
+from tests.representatives import representatives
 import tfcactus
 from tfcactus import keras as ours, sampling
 from tfcactus.keras.data.sampled_batches import SampledBatches
@@ -20,6 +21,8 @@ from tfcactus.keras.data.sampled_batches import SampledBatches
 ALL = (*cases.CASES, cases.TOY)
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 2, 40)
+
+_two_schemes = representatives('case', ALL, 2, ids=cases.id_of, indirect=True)
 
 
 def _plan(case):
@@ -44,7 +47,7 @@ def _private(case, **kwargs):
 
 
 def _by_hand(case, epochs, relation=None):
-  """What the plan says that epochs of four batches cost."""
+  """Returns the plan's guarantee for epochs of four batches."""
   count = epochs if case.scheme.draws_epochs else 4 * epochs
   return _plan(case).guarantee(count, relation, sampling=type(case.scheme))
 
@@ -59,7 +62,7 @@ def test_batches_hold_what_the_scheme_drew(case):
   assert batches.draws == (1 if case.scheme.draws_epochs else 4)
 
 
-def test_fit_is_accounted_as_the_plan_does_by_hand(case, tmp_path):
+def test_fit_is_accounted_as_the_plan_accounts(case, tmp_path):
   private = _private(case, journal=tmp_path / 'journal')
   callback = ours.EpsilonCallback(run_card=tmp_path / 'card.json')
   history = private.fit(SampledBatches(X, Y, case.scheme), epochs=2, verbose=0,
@@ -76,7 +79,8 @@ def test_fit_is_accounted_as_the_plan_does_by_hand(case, tmp_path):
   assert private._ledger.counter.journal.entry == private._ledger.record.catch_up()
 
 
-def test_a_ledger_finds_each_guarantee_once(case, tmp_path, monkeypatch):
+@_two_schemes
+def test_a_ledger_computes_each_guarantee_once(case, tmp_path, monkeypatch):
   found = []
   real = tfcactus.PrivacyPlan.guarantee
   monkeypatch.setattr(
@@ -91,7 +95,8 @@ def test_a_ledger_finds_each_guarantee_once(case, tmp_path, monkeypatch):
   assert len(found) == len(set(found))
 
 
-def test_a_file_knows_the_scheme(case, tmp_path):
+@_two_schemes
+def test_a_file_keeps_the_scheme(case, tmp_path):
   private = _private(case)
   private.fit(SampledBatches(X, Y, case.scheme), verbose=0)
   private.save(tmp_path / 'm.keras')
@@ -100,6 +105,7 @@ def test_a_file_knows_the_scheme(case, tmp_path):
   assert again.guarantee() == private.guarantee()
 
 
+@_two_schemes
 def test_budgets_stop_in_time(case):
   private = _private(case)
   target = _by_hand(case, 2).upper + 1e-9
@@ -108,7 +114,8 @@ def test_budgets_stop_in_time(case):
   assert private.ledger().steps == 8 and private.guarantee().upper <= target
 
 
-def test_schemes_do_not_mix_and_unlisted_ones_count_for_nothing(
+@_two_schemes
+def test_mixed_or_unlisted_schemes_give_no_guarantee(
     case, monkeypatch):
   private = _private(case)
   private.fit(SampledBatches(X, Y, case.scheme), verbose=0)
@@ -124,7 +131,8 @@ def test_schemes_do_not_mix_and_unlisted_ones_count_for_nothing(
     unlisted.guarantee()
 
 
-def test_seeds_are_told(case):
+@_two_schemes
+def test_guarantees_name_seeds(case):
   private = _private(case)
   private.fit(SampledBatches(X, Y, case.scheme, seed=3), verbose=0)
   assert private.guarantee().seeded
@@ -138,6 +146,7 @@ def test_other_plans_are_refused(case):
       _private(case).fit(SampledBatches(x, np.zeros(len(x)), other), verbose=0)
 
 
+@_two_schemes
 def test_drop_in_optimizers_offer_the_same_ledger(case):
   batches = SampledBatches(X, Y, case.scheme)
   if case.scheme.draws_epochs:

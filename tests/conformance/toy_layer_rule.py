@@ -1,4 +1,4 @@
-"""A layer of one's own and its rule: all that a new layer takes, in one file."""
+"""An example of a layer of one's own with its rule, in one file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfcactus.keras.gradients.layers import base
 
 
 class Scaling(tf.keras.layers.Layer):
-  """Multiplies features with weights."""
+  """Multiplies features by weights."""
 
   def build(self, shape: Any) -> None:
     self.scale = self.add_weight(name='scale', shape=(shape[-1],))
@@ -21,7 +21,7 @@ class Scaling(tf.keras.layers.Layer):
 
 
 class ScalingRule(base.LayerRule):
-  """The gradient is inputs times those of the outputs, summed over positions."""
+  """Multiplies inputs by gradients of outputs and sums over positions."""
 
   layer_types = (Scaling,)
 

@@ -1,4 +1,4 @@
-"""A sampling scheme of one's own: this file and a line of the listing."""
+"""An example of a sampling scheme of one's own: this file and a line in `SCHEMES`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfcactus.sampling.base import PlannedNumbers, SamplingScheme
 
 @dataclasses.dataclass(frozen=True)
 class ToySampling(SamplingScheme):
-  """Each example goes into a random batch of its epoch: a scheme of one file.
+  """Puts each example into a random batch of its epoch.
 
   No amplification is claimed: each example is in one noisy sum of an epoch, and a
   zeroed one changes no other batch.
@@ -39,7 +39,7 @@ class ToySampling(SamplingScheme):
     return self.batches
 
   def draw(self, stream: KeyStream) -> list[np.ndarray]:
-    # Bins by the ranks of a permutation and as many coins: any law would do.
+    # Random bins by coins; any distribution over bins would do.
     bins = np.zeros(self.num_examples, np.int64)
     left = np.arange(self.num_examples)
     for index in range(self.batches, 1, -1):

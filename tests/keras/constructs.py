@@ -1,8 +1,9 @@
-"""Constructs that a Keras user can type, and how far an example may then move the sum.
+"""Models and losses whose clipped sums `test_constructs.py` measures.
 
-A line of `PRIVATE` or `DROP_IN` is a construct. `test_constructs.py` measures each of
-them, with Keras 2 and Keras 3. To extend the suite, add a line with the outcome
-(`BOUNDED`, or words of the refusal), the layers, and other settings.
+A line of `PRIVATE` or `DROP_IN` is a construct that a Keras user can type. To extend
+the suite add a line: the outcome (`BOUNDED`, or words of the refusal), the layers, and
+other settings. `make test` runs the constructs of `REPRESENTATIVE_PRIVATE` and
+`REPRESENTATIVE_DROP_IN`, `make test-all` the others.
 """
 
 from typing import Any, Callable, NamedTuple
@@ -11,10 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 BOUNDED = ''
-# Words in which a private model refuses a loss that mixes examples, and a drop-in
-# optimizer any loss or model that does.
-APART = 'each example is by itself'
-ALONE = 'loss per example'
+APART = 'each example is by itself'  # The refusal of a loss that mixes examples.
+ALONE = 'loss per example'  # The refusal of a drop-in optimizer.
 
 layers = tf.keras.layers
 losses = tf.keras.losses
@@ -24,18 +23,18 @@ class Construct(NamedTuple):
   """One line of the suite.
 
   Attributes:
-    outcome: BOUNDED, or a pattern of the message that refuses the construct. For a
-      drop-in optimizer the pattern is of the reason why there is no epsilon.
-    make: Makes the layers between the input and the last one, or a model.
-    shape: Shape of an input.
+    outcome: BOUNDED, or a pattern of the words of the refusal; a drop-in optimizer
+      gives these words as the reason why there is no epsilon.
+    make: Makes the layers between the input and the last layer, or a model.
+    shape: Shape of one example's input.
     loss: Makes the loss.
-    targets: Kind of targets; see `targets`.
+    targets: The kind of targets; see `targets`.
     clipping: Argument of `privatize`.
     engine: Argument of `privatize`.
-    policy: Dtype policy of Keras.
+    policy: The dtype policy.
     weights: Whether examples have weights.
     ids: Whether inputs are integers.
-    slow: Whether only `make test-slow` runs the construct.
+    slow: Whether only `make test-slow` runs this construct.
   """
 
   outcome: str
@@ -53,7 +52,7 @@ class Construct(NamedTuple):
 
 
 def targets(kind: str, rows: int, rng: np.random.Generator) -> np.ndarray:
-  """Returns targets of one kind for three outputs."""
+  """Returns targets of a kind for three outputs."""
   labels = rng.integers(0, 3, rows)
   return {
       'labels': labels, 'column': labels[:, None],
@@ -61,7 +60,7 @@ def targets(kind: str, rows: int, rng: np.random.Generator) -> np.ndarray:
       'binary': rng.integers(0, 2, (rows, 3)).astype(np.float32),
       'real': rng.standard_t(2, (rows, 3)).astype(np.float32),
       'positive': np.abs(rng.standard_t(2, (rows, 3))).astype(np.float32),
-      # Binary labels; -1 for the examples of one class.
+      # Binary labels for some examples, signs for the others.
       'signs': np.where(labels[:, None] == 2, -1.0, rng.integers(
           0, 2, (rows, 3))).astype(np.float32)}[kind]
 
@@ -78,7 +77,7 @@ class Centering(layers.Layer):
 
 
 class Attending(layers.Layer):
-  """Attention between examples."""
+  """Attention between the examples of a batch."""
 
   def call(self, inputs):
     rows = tf.reshape(inputs, [tf.shape(inputs)[0], inputs.shape[-1]])
@@ -87,7 +86,7 @@ class Attending(layers.Layer):
 
 
 class Function(layers.Layer):
-  """Any function of the batch."""
+  """Applies a function to the batch."""
 
   def __init__(self, function):
     super().__init__()
@@ -98,7 +97,7 @@ class Function(layers.Layer):
 
 
 class Scaled(layers.Layer):
-  """Multiplies by a weight and applies any function of the batch."""
+  """Multiplies by a weight and applies a function to the batch."""
 
   def __init__(self, function):
     super().__init__()
@@ -139,7 +138,7 @@ class Attention(layers.Layer):
 
 @tf.custom_gradient
 def backward_mean(x):
-  """Returns its input; only the gradient mixes examples."""
+  """The identity, with a gradient that mixes the examples."""
   return tf.identity(x), lambda up: up - tf.reduce_mean(up, 0, keepdims=True)
 
 
@@ -170,14 +169,14 @@ ACROSS: dict[str, Callable[[Any], Any]] = {
     'sorted': lambda x: tf.sort(x, 0),
     'backward alone': backward_mean,
 }
-"""Functions of a batch that mix examples."""
+"""Functions in which one example meets another."""
 
 
 def _loss(function: Callable[[Any], Any]) -> Callable[[], Any]:
-  """Returns a loss that applies a function to the losses of all examples."""
+  """A loss that applies a function to the losses of the batch."""
 
   class Mixing(losses.Loss):
-    """Crossentropy of each example, changed by a function of the whole batch."""
+    """Cross-entropies that a function of the whole batch changes."""
 
     def __init__(self):
       super().__init__(reduction='none', name='mixing')
@@ -191,7 +190,7 @@ def _loss(function: Callable[[Any], Any]) -> Callable[[], Any]:
 
 
 def _pairs(function: Callable[[Any, Any], Any]) -> Callable[[], Any]:
-  """Returns what makes a loss given as a function."""
+  """Makes a loss that is a function."""
   return lambda: function
 
 
@@ -339,7 +338,25 @@ def _tied() -> tf.keras.Model:
 _IMAGE, _TIME = (5, 5, 2), (5, 4)
 
 PRIVATE: dict[str, Construct] = {
-    # Layers with gradient rules, and kinds of clipping.
+    # Several layers of a kind in one model.
+    'layers of images': _line(
+        BOUNDED, lambda: layers.Conv2D(4, 3, strides=2, padding='same'),
+        lambda: layers.DepthwiseConv2D(2), lambda: layers.GroupNormalization(2),
+        layers.ZeroPadding2D, lambda: layers.SeparableConv2D(2, 2),
+        layers.LeakyReLU, lambda: layers.Conv2D(3, 2, dilation_rate=2),
+        layers.UpSampling2D, layers.MaxPooling2D, shape=_IMAGE),
+    'layers of series': _line(
+        BOUNDED, lambda: layers.Conv1D(4, 2, padding='causal', dilation_rate=2),
+        lambda: layers.LayerNormalization(axis=(1, 2)), _dense, layers.PReLU,
+        lambda: layers.EinsumDense('abc,cd->abd', output_shape=(5, 4)),
+        lambda: layers.TimeDistributed(_dense()), lambda: layers.Softmax(axis=1),
+        shape=_TIME),
+    'layers that mix examples': _line(
+        BOUNDED, lambda: layers.Softmax(axis=0),
+        lambda: Function(ACROSS['branch']), lambda: Scaled(ACROSS['by place']),
+        lambda: _dense(activation=ACROSS['minus mean']), Attending,
+        lambda: layers.Lambda(ACROSS['over the size'])),
+    # Layers with rules, and ways to clip.
     'linear': _line(),
     'dense': _line(BOUNDED, _dense),
     'dense per layer': _line(BOUNDED, _dense, clipping='per_layer'),
@@ -431,7 +448,7 @@ PRIVATE: dict[str, Construct] = {
                                shape=_TIME),
     'softmax over time, negative': _line(
         BOUNDED, lambda: layers.Softmax(axis=-2), shape=_TIME),
-    # Axes that include the batch.
+    # Axes of the batch.
     'softmax axis 0': _line(BOUNDED, lambda: layers.Softmax(axis=0)),
     'softmax axis -2': _line(BOUNDED, lambda: layers.Softmax(axis=-2)),
     'softmax axes': _line(BOUNDED, lambda: layers.Softmax(axis=(-2, -1))),
@@ -440,7 +457,7 @@ PRIVATE: dict[str, Construct] = {
     'unit norm axis 0': _line(BOUNDED, lambda: layers.UnitNormalization(axis=0)),
     'unit norm axis -2': _line(
         BOUNDED, lambda: layers.UnitNormalization(axis=-2)),
-    # Activations: functions, layers and names.
+    # Activations.
     **{f'activation {name}': _line(
         BOUNDED, lambda name=name: _dense(activation=name),
         slow=name not in ('swish', 'gelu', 'softmax'))
@@ -465,7 +482,7 @@ PRIVATE: dict[str, Construct] = {
             ACROSS['minus mean'])), shape=_TIME),
     'dense activation relu layer': _line(
         BOUNDED, lambda: _dense(activation=layers.ReLU())),
-    # Layers that mix a batch are bounded: they are run on one example at a time.
+    # Layers that mix the batch: the engine runs them on batches of one.
     **{f'layer {name}': _line(
         BOUNDED, lambda name=name: Function(ACROSS[name]),
         slow=name in ('softmax', 'cumsum', 'sorted', 'standardized', 'transposed'))
@@ -489,7 +506,7 @@ PRIVATE: dict[str, Construct] = {
     'tied embedding': Construct(BOUNDED, _tied, ids=True),
     'tied by closure': Construct(BOUNDED, _tied_by_closure, ids=True, slow=True),
     'stacked rows': Construct(BOUNDED, _stacked_rows),
-    # Layers and models that are refused, and penalties, which are not.
+    # Models that are refused, and penalties.
     'batch norm': _line('GroupNormalization', layers.BatchNormalization),
     'stateful rnn': Construct('without state', _stateful, shape=(3, 4)),
     'two outputs': Construct('y for the outputs', _two_outputs),
@@ -528,7 +545,7 @@ PRIVATE: dict[str, Construct] = {
     'loss smoothed weights': _losses(
         BOUNDED, 'onehot', lambda: losses.CategoricalCrossentropy(
             True, label_smoothing=0.2), weights=True),
-    # Losses per example, written by the user.
+    # Custom losses that treat each example alone.
     'loss own': _losses(BOUNDED, 'real', _pairs(_squares)),
     'loss over features': _losses(BOUNDED, 'real', _pairs(
         lambda y, p: tf.reduce_mean((y - p - tf.reduce_mean(
@@ -548,7 +565,7 @@ PRIVATE: dict[str, Construct] = {
     'loss by place': _losses(BOUNDED, 'real', _pairs(
         lambda y, p: _squares(y, p) * tf.cast(
             tf.range(tf.shape(p)[0]), p.dtype))),
-    # Losses that mix examples.
+    # Losses that mix the batch.
     'loss circle': _losses(APART, 'labels', lambda: losses.Circle(
         ) if hasattr(losses, 'Circle') else _contrastive),
     'loss cosine axis 0': _losses(
@@ -557,7 +574,7 @@ PRIVATE: dict[str, Construct] = {
         APART, 'real', lambda: losses.CosineSimilarity(axis=-2)),
     'loss categorical axis 0': _losses(
         APART, 'onehot', lambda: losses.CategoricalCrossentropy(axis=0)),
-    # Keras 3 refuses this loss by itself.
+    # Keras 3 itself refuses this axis.
     'loss categorical axis -2': _losses(
         APART + '|start <= limit', 'onehot', lambda: losses.CategoricalCrossentropy(
             from_logits=True, axis=-2)),
@@ -662,19 +679,19 @@ COVERED_DROP_IN = frozenset((
     'softmax axis -2', 'lambda minus mean, negative axis', 'lambda standardized',
     'lambda softmax', 'lambda reverse', 'lambda roll', 'lambda first row',
     'lambda gather', 'lambda cumsum', 'lambda top'))
-"""Constructs that use the same mechanism as another one; only `make test-slow` runs
-them."""
+"""Constructs with the mechanism of another: only `make test-slow` runs them."""
 
 REPRESENTATIVE_PRIVATE = frozenset((
-    'dense per layer', 'dense vectorized', 'dense weights', 'dense float16', 'conv2d',
-    'layer norm', 'embedding mask', 'rnn', 'attention within', 'softmax axis 0',
-    'activation swish', 'dense activation layer minus mean', 'layer branch',
-    'layer backward alone', 'weighted layer over the size', 'centering vectorized',
-    'stacked rows', 'batch norm', 'two outputs', 'counting layer', 'activity', 'python',
-    'loss categorical', 'loss cosine axis 0', 'loss by place', 'loss contrastive',
-    'loss minus mean, vectorized', 'loss mixed gradient', 'loss with a state'))
+    'layers of images', 'layers of series', 'layers that mix examples',
+    'dense per layer', 'dense automatic', 'dense vectorized', 'dense weights',
+    'dense bfloat16', 'embedding mask', 'layer backward alone',
+    'centering vectorized', 'branches', 'subclassed', 'tied embedding',
+    'batch norm', 'stateful rnn', 'two outputs', 'counting layer', 'python',
+    'loss by name', 'loss own', 'loss over a size',
+    'loss cosine axis 0', 'loss minus mean', 'loss pairwise ranks',
+    'loss mixed gradient', 'loss with a state', 'loss of one number'))
 REPRESENTATIVE_DROP_IN = frozenset((
-    'conv2d', 'embedding', 'softmax axis 0', 'batch norm', 'counting layer',
-    'lambda branch', 'lambda backward alone', 'loss hardest'))
-"""Constructs of each class that `make test` runs; `make test-all` runs all but the slow
-ones."""
+    'conv2d', 'embedding', 'softmax axis 0', 'batch norm',
+    'counting layer', 'lambda backward alone', 'loss minus mean',
+    'loss cosine axis 0'))
+"""Constructs that `make test` runs."""

@@ -1,4 +1,4 @@
-"""Clipped sums by the engine, and by a loop over single examples."""
+"""Clipped sums by the engine and by a loop over single examples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Sums(NamedTuple):
 
   Attributes:
     sums: The sums as one vector.
-    routes: How each layer was run; None for a loop.
+    routes: The engine's routes; None for the loop.
     losses: Losses of the examples.
   """
 
@@ -29,7 +29,7 @@ class Sums(NamedTuple):
 
 
 def shake(model: tf.keras.Model, seed: int = 3) -> tf.keras.Model:
-  """Moves all variables off their initial zeros and ones, which hide mistakes."""
+  """Moves all variables off initial zeros and ones, where mistakes hide."""
   rng = np.random.default_rng(seed)
   model.set_weights([w + 0.3 * rng.normal(size=w.shape)
                      for w in model.get_weights()])
@@ -38,22 +38,26 @@ def shake(model: tf.keras.Model, seed: int = 3) -> tf.keras.Model:
 
 def engine_sums(model: tf.keras.Model, loss: Any, x: Any, y: Any,
                 vectorize: bool = False) -> Sums:
-  """Returns clipped sums by the engine, in two physical batches, one of them padded."""
+  """Returns clipped sums by the engine; the last physical batch is padded."""
   x, y = tf.nest.map_structure(tf.constant, (x, y))
   rows = tf.nest.flatten(x)[0].shape[0]
   engine = engine_lib.Engine(
       model, example_losses.loss_per_example(loss), rows - 2,
       layer_routes.routes(model, vectorize))
-  # AutoGraph would take most of the time.
+  # Autograph would take longer than all else.
   found = tf.function(lambda x, y: engine.run(
       x, y, tf.ones([rows]), tf.constant(CLIP)), autograph=False)(x, y)
   return Sums(_flat(found.sums), engine.routes, found.losses[:rows].numpy())
 
 
 def loop_sums(model: tf.keras.Model, loss: Any, x: Any, y: Any) -> Sums:
-  """Returns clipped sums by a GradientTape for one example after the other.
+  """Returns clipped sums by a GradientTape, one example after the other.
 
-  `loss` maps (targets, predictions) to the loss, as Keras computes it for a batch.
+  Args:
+    model: The model.
+    loss: (targets, predictions) -> the loss, as Keras computes it for a batch.
+    x: Inputs.
+    y: Targets.
   """
   variables = [models.tf_variable(v) for v in model.trainable_variables]
 
@@ -75,10 +79,10 @@ def loop_sums(model: tf.keras.Model, loss: Any, x: Any, y: Any) -> Sums:
 
 
 def assert_same(got: Sums, want: Sums, tolerance: float = 1e-5) -> None:
-  """Asserts that sums agree up to a relative tolerance in norm, and losses do."""
+  """Asserts that the relative error of the sums is within the tolerance."""
   assert np.linalg.norm(got.sums - want.sums) <= (
       tolerance * np.linalg.norm(want.sums))
-  # Losses are kept in floatx.
+  # Losses have the precision of floatx.
   np.testing.assert_allclose(got.losses, want.losses, 1e-5, 1e-6)
 
 

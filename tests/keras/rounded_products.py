@@ -1,4 +1,4 @@
-"""Matrix products with rounded operands, as by TensorFloat-32 and bfloat16 units."""
+"""Matrix products of rounded operands, as in TensorFloat-32 and bfloat16."""
 
 import contextlib
 from unittest import mock
@@ -9,7 +9,7 @@ SIGNIFICANT_BITS = {'tensor_float_32': 11, 'bfloat16': 8}
 
 
 def rounded(values, bits):
-  """Returns float32 values rounded to nearest, ties to even; others unchanged."""
+  """Rounds float32 to nearest, ties to even; returns any other dtype unchanged."""
   if not tf.is_tensor(values) or values.dtype != tf.float32:
     return values
   dropped = 24 - bits
@@ -21,7 +21,7 @@ def rounded(values, bits):
 
 @contextlib.contextmanager
 def rounding(mode):
-  """Rounds the operands of float32 products that are called or traced inside."""
+  """Rounds operands of float32 products that are called or traced inside."""
   bits = SIGNIFICANT_BITS[mode]
   with contextlib.ExitStack() as stack:
     for owner, name in ((tf, 'matmul'), (tf.linalg, 'matmul'), (tf.linalg, 'matvec'),

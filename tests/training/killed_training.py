@@ -1,7 +1,7 @@
-"""A training to be killed: python -m tests.training.killed_training LOG OPTIONS.
+"""A slow training run to kill: python -m tests.training.killed_training LOG OPTIONS.
 
-Trains a linear model in place of the CNN, slowly; writes a line to the log for each
-update that was released, and one with the weights for each epoch that was saved.
+Trains a linear model in place of the CNN. Writes a line to the log for each released
+update, and a line with a digest of the weights for each saved epoch.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ def linear(*args, **kwargs):
 
 
 def digest(model):
-  """Of the weights of a private model."""
+  """Returns a digest of the weights of a private model."""
   return hashlib.sha256(b''.join(
       weights.tobytes() for weights in model.inner.get_weights())).hexdigest()
 

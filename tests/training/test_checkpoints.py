@@ -1,4 +1,4 @@
-"""--checkpoint and --resume: a run that was killed, or ended, goes on."""
+"""Tests of --checkpoint and --resume: a run that was killed or ended continues."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from training import checkpoints, datasets, mnist, networks
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 STEPS = 15
-"""Batches of an epoch: 1,500 digits by hundreds."""
+"""Batches of an epoch: 1,500 digits in batches of 100."""
 
 BEGUN = ['--dataset', 'digits', '--batch-size', '100', '--mechanism', 'gaussian',
          '--verbose', '0']
@@ -34,7 +34,7 @@ def _lines(log):
 
 
 def _killed(tmp_path, after, *arguments):
-  """Kills a run so many steps after an epoch; returns the lines of its log."""
+  """Kills a run after a number of lines of its log; returns all lines."""
   log = tmp_path / 'log'
   run = subprocess.Popen(
       [sys.executable, '-m', 'tests.training.killed_training', str(log), *BEGUN,
@@ -50,7 +50,7 @@ def _killed(tmp_path, after, *arguments):
 
 
 def _resumed(tmp_path, monkeypatch, *arguments):
-  """Goes on; returns the results, the model, and what it began from."""
+  """Resumes a run; returns its results, and its model and state at the start."""
   seen = {}
   behind = mnist.completed_epochs
 
@@ -66,7 +66,7 @@ def _resumed(tmp_path, monkeypatch, *arguments):
   return json.loads(path.read_text()), seen
 
 
-def test_a_killed_run_goes_on_from_its_checkpoint_and_counts_what_was_released(
+def test_a_killed_run_continues_from_its_checkpoint_and_counts_all_releases(
     tmp_path, monkeypatch, capsys):
   lines = _killed(tmp_path, 2 * (STEPS + 1) + 7, '--epochs', '6',
                   '--noise-multiplier', '1.5')
@@ -82,7 +82,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_and_counts_what_was_released(
   optimizer = seen['model'].optimizer
   assert int(optimizer.iterations.numpy()) == 6 * STEPS
   assert optimizer.get_config()['learning_rate']['config']['decay_steps'] == 6 * STEPS
-  # At most a block of the journal is counted too much, and a step that was begun.
+  # The count may exceed the releases by a block of the journal and a step.
   least = released + (6 - epochs) * STEPS
   assert least <= found['steps'] <= least + 33
   plan = tfcactus.PrivacyPlan(
@@ -94,7 +94,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_and_counts_what_was_released(
 
 
 def _broken_off(tmp_path, monkeypatch, *arguments):
-  """Ends a run in its second epoch as a kill does: nothing is settled or saved."""
+  """Ends a run in its second epoch as a kill does: nothing more is saved."""
 
   class Breaking(checkpoints.Saving):
 
@@ -111,7 +111,7 @@ def _broken_off(tmp_path, monkeypatch, *arguments):
                        '--target-epsilon', '2', *arguments]) == 130
 
 
-def test_a_budget_ends_a_run_that_was_broken_off_earlier(
+def test_a_budget_ends_an_interrupted_run_earlier(
     tmp_path, monkeypatch, capsys):
   _broken_off(tmp_path, monkeypatch, '--epochs', '3')
   assert capsys.readouterr().err.endswith(
@@ -119,15 +119,16 @@ def test_a_budget_ends_a_run_that_was_broken_off_earlier(
   found, seen = _resumed(tmp_path, monkeypatch)
   assert seen['iterations'] == STEPS and found['steps'] == 3 * STEPS
   assert 1.99 < found['epsilon']['upper'] <= 2
-  # The journal had counted a block of 32 steps twice, of which 15 were saved.
+  # The journal had counted a block of 32 steps, of which 15 were saved.
   assert int(seen['model'].optimizer.iterations.numpy()) == 3 * STEPS - 17
 
 
 @pytest.mark.parametrize('arguments,scheme', [
     pytest.param(('--sampling', 'allocation'), sampling.RandomAllocationSampling,
                  marks=pytest.mark.slow),
-    (('--bands', '3'), sampling.CyclicAllocationSampling)])
-def test_an_epoch_that_was_broken_off_counts_whole(
+    pytest.param(('--bands', '3'), sampling.CyclicAllocationSampling,
+                 marks=pytest.mark.more)])
+def test_an_interrupted_epoch_counts_as_a_whole(
     tmp_path, monkeypatch, arguments, scheme):
   _broken_off(tmp_path, monkeypatch, '--epochs', '4', *arguments)
   found, seen = _resumed(tmp_path, monkeypatch)
@@ -140,7 +141,7 @@ def test_an_epoch_that_was_broken_off_counts_whole(
 
 @pytest.fixture(scope='module')
 def ended(tmp_path_factory):
-  """A folder with a run of one epoch."""
+  """Returns a folder with a run of one epoch."""
   folder = tmp_path_factory.mktemp('ended')
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(networks, 'build', killed_training.linear)
@@ -157,7 +158,7 @@ def _refused(capsys, *arguments):
   return err
 
 
-def test_a_run_that_ended_goes_on_for_more_and_its_card_says_so(ended, capsys):
+def test_a_run_that_ended_continues_and_its_card_counts_all_steps(ended, capsys):
   assert 'Expected more --epochs than the 1 ' in _refused(
       capsys, '--resume', str(ended))
   assert 'raise the budget' in _refused(
@@ -169,7 +170,7 @@ def test_a_run_that_ended_goes_on_for_more_and_its_card_says_so(ended, capsys):
   out = capsys.readouterr().out
   assert f'Goes on after epoch 1 of 2; {STEPS} steps count as released' in out
   assert '30 noisy sums' in out
-  # What is asked anew is kept for the next time.
+  # The new options are kept for the next resumption.
   assert 'more --epochs than the 2 ' in _refused(capsys, '--resume', str(ended))
 
 
@@ -200,7 +201,7 @@ def test_data_of_another_size_are_refused(ended, monkeypatch, capsys):
       capsys, '--resume', str(ended), '--epochs', '5')
 
 
-def test_folders_without_a_run_or_with_one_are_said(ended, tmp_path, capsys):
+def test_folders_without_a_run_or_with_one_are_refused(ended, tmp_path, capsys):
   assert 'which holds one; go on with --resume' in _refused(
       capsys, *BEGUN, '--checkpoint', str(ended))
   assert '--resume to be a folder that' in _refused(
@@ -238,7 +239,7 @@ def test_a_run_without_its_journal_or_moved_is_refused(ended, tmp_path, capsys):
     (('--seed', '1'), 'no --seed with --checkpoint'),
     (('--strategy', 'multi-worker'), 'TF_CONFIG'),
     (('--optimizer', 'drop-in'), 'no --checkpoint with --optimizer')])
-def test_what_no_run_could_go_on_with_is_refused(tmp_path, capsys, arguments, words):
+def test_options_that_cannot_be_resumed_are_refused(tmp_path, capsys, arguments, words):
   assert words in _refused(
       capsys, *BEGUN, '--checkpoint', str(tmp_path / 'run'), *arguments)
   assert not (tmp_path / 'run').exists()

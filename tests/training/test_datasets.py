@@ -1,4 +1,4 @@
-"""Where a dataset is not to be had, the reason is said."""
+"""Tests that a dataset that cannot be loaded is refused with the reason."""
 
 import io
 import socket
@@ -15,7 +15,7 @@ from training import datasets
 
 
 class _Blocked(types.ModuleType):
-  """A module whose parts did not import, as tensorflow-datasets' log says."""
+  """A module whose submodules did not import."""
 
   __path__ = ()
 
@@ -38,7 +38,7 @@ def test_mnist_without_its_library_says_what_to_install(broken):
   assert "has no attribute 'builder'" not in words
 
 
-def test_auto_without_it_takes_digits_and_says_why(broken):
+def test_auto_without_its_library_takes_digits_and_says_why(broken):
   pytest.importorskip('sklearn')
   data = datasets.load('auto')
   assert data.name == 'digits'
@@ -48,7 +48,7 @@ def test_auto_without_it_takes_digits_and_says_why(broken):
 
 @pytest.fixture
 def library(monkeypatch, tmp_path):
-  """tensorflow-datasets with nothing on disk, which tries what it is asked to."""
+  """tensorflow-datasets with nothing on disk, whose download fails."""
   builder = types.SimpleNamespace(data_path=tmp_path / 'none', tried=False)
 
   def download():
@@ -73,7 +73,7 @@ def _refuse(*args, **kwargs):
   raise urllib.error.URLError(ConnectionRefusedError())
 
 
-def test_a_network_that_hangs_is_none_within_five_seconds(library, monkeypatch):
+def test_a_network_that_hangs_is_given_up_within_five_seconds(library, monkeypatch):
   over = threading.Event()
   _opening(monkeypatch, lambda *args, **kwargs: over.wait(60) and io.BytesIO())
   start = time.monotonic()
@@ -84,7 +84,7 @@ def test_a_network_that_hangs_is_none_within_five_seconds(library, monkeypatch):
 
 
 @pytest.mark.parametrize('answer', [None, b'HTTP/1.1 403 Forbidden\r\n\r\n'])
-def test_a_proxy_that_leads_nowhere_is_no_network(library, monkeypatch, answer):
+def test_a_proxy_without_connection_counts_as_no_network(library, monkeypatch, answer):
   with socket.create_server(('127.0.0.1', 0)) as server:
 
     def refuse():
@@ -117,7 +117,7 @@ def _forbidden(*args, **kwargs):
 @pytest.mark.parametrize('answer', [
     lambda *args, **kwargs: io.BytesIO(), _forbidden, _unknown_certificate, 'socks',
     'disk'])
-def test_what_may_be_had_is_tried(library, monkeypatch, answer, tmp_path):
+def test_a_download_that_may_succeed_is_tried(library, monkeypatch, answer, tmp_path):
   _opening(monkeypatch, answer if callable(answer) else _refuse)
   if answer == 'socks':
     monkeypatch.setenv('ALL_PROXY', 'socks5://localhost:1')

@@ -1,4 +1,4 @@
-"""Features of images, by what must not change them."""
+"""Tests of features of images by their invariances."""
 
 import numpy as np
 import pytest
@@ -9,14 +9,14 @@ from training import datasets, features
 
 @pytest.fixture(scope='module')
 def digits():
-  """With a margin, so that nothing leaves the image."""
+  """Returns digits with a margin, so that shifts stay in the image."""
   small = ndimage.zoom(
       datasets.digits().train[0][:40], (1, 16 / 28, 16 / 28, 1), order=1)
   return np.pad(small, ((0, 0), (6, 6), (6, 6), (0, 0)))
 
 
 def moments(images):
-  """Middles, and the covariance of x and y over the variance of y."""
+  """Returns centers, and the covariance of x and y over the variance of y."""
   y, x = np.mgrid[:28, :28]
   found = []
   for image in images[..., 0].astype(float):
@@ -46,7 +46,7 @@ def test_shifts_and_slants_are_undone():
   np.testing.assert_allclose(straight[1], straight[0], atol=0.05)
 
 
-def test_each_image_is_alone_and_black_ones_stay(digits):
+def test_images_are_independent_and_black_ones_stay_black(digits):
   both = features.straightened(np.concatenate([digits[:3], 0 * digits[:1]]))
   np.testing.assert_array_equal(both[1:2], features.straightened(digits[1:2]))
   assert not both[3].any() and both.dtype == np.float32

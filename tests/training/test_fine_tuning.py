@@ -1,4 +1,4 @@
-"""The example of fine-tuning as a user types it, on the small data set."""
+"""Tests of the fine-tuning script on the small data set."""
 
 import json
 

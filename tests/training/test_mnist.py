@@ -1,4 +1,4 @@
-"""The training script as a user types it, on the small data set."""
+"""Tests of the training script on the small data set."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def run(tmp_path, *arguments):
 
 @pytest.fixture
 def small(monkeypatch):
-  """A linear model in place of the CNN, where only the account is looked at."""
+  """Replaces the CNN by a linear model, where only the account matters."""
   monkeypatch.setattr(networks, 'build', killed_training.linear)
 
 
@@ -66,6 +66,7 @@ def test_gaussian_agrees_with_the_peer_accountant(small, tmp_path):
   assert result['epsilon']['upper'] == pytest.approx(peer, abs=1e-3)
 
 
+@pytest.mark.more
 def test_target_epsilon_is_met(small, tmp_path):
   code, result = run(tmp_path, '--mechanism', 'gaussian', '--target-epsilon',
                      '2')
@@ -103,6 +104,7 @@ def test_correlated_noise_keeps_the_target(
   assert f'Correlated over {found} steps' in capsys.readouterr().out
 
 
+@pytest.mark.more
 def test_seeded_runs_repeat(tmp_path):
   results = [run(tmp_path, '--mechanism', 'gaussian', '--seed', '3')[1]
              for _ in range(2)]
@@ -190,6 +192,7 @@ def test_missing_mnist_fails_clearly_or_falls_back(no_mnist, capsys):
   assert 0 <= data.train[0].min() and data.train[0].max() <= 1
 
 
+@pytest.mark.more
 @pytest.mark.skipif('TFDS_DATA_DIR' not in os.environ,
                     reason='MNIST is not on disk')
 def test_mnist_from_disk():

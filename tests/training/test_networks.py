@@ -1,4 +1,4 @@
-"""The models of the training scripts."""
+"""Tests of the models of the training scripts."""
 
 import pytest
 

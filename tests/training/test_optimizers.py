@@ -1,4 +1,4 @@
-"""--optimizer of the training script: three ways to one private training."""
+"""Tests of --optimizer of the training script: three ways to train privately."""
 
 import json
 
@@ -21,7 +21,7 @@ QUICK = ['--dataset', 'digits', '--epochs', '1', '--batch-size', '100', '--mecha
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-  """A linear model on pools of pixels, since a Jacobian of the CNN takes long."""
+  """Replaces the CNN, whose Jacobian takes long, by a linear model."""
   layers = tf.keras.layers
   monkeypatch.setattr(networks, 'build', lambda *args, **kwargs: tf.keras.Sequential([
       layers.InputLayer((28, 28, 1)), layers.AveragePooling2D(7), layers.Flatten(),
@@ -29,7 +29,7 @@ def small(monkeypatch):
 
 
 def weights(optimizer):
-  """What three steps of all examples make of the same weights, next to no noise."""
+  """Returns weights after three steps of all examples with almost no noise."""
   args = mnist.parse([*QUICK, '--seed', '1', '--optimizer', optimizer, '--epochs', '3',
                       '--batch-size', '1500', '--noise-multiplier', '1e-6'])
   data = datasets.digits()
@@ -44,7 +44,7 @@ def weights(optimizer):
 
 
 @pytest.mark.parametrize('optimizer', ['drop-in', THEIRS])
-def test_ways_make_the_same_steps(optimizer):
+def test_optimizers_take_the_same_steps(optimizer):
   found, want = weights(optimizer), weights('privatize')
   for one, other in zip(found, want):
     np.testing.assert_allclose(one, other, atol=2e-5)
@@ -55,7 +55,7 @@ def test_ways_make_the_same_steps(optimizer):
     ('drop-in', 'does not see what it trains', ()),
     *(pytest.param('tensorflow-privacy', 'Nothing watched', options, marks=THEIRS.marks)
       for options in ((), ('--seed', '1')))])
-def test_what_was_spent_is_what_wrapped_models_spend(
+def test_optimizers_spend_the_same_epsilon(
     tmp_path, optimizer, words, options):
   code, found = run(tmp_path, '--mechanism', 'gaussian', '--optimizer', optimizer,
                     *options)
@@ -69,7 +69,7 @@ def test_what_was_spent_is_what_wrapped_models_spend(
 
 @pytest.mark.slow
 @pytest.mark.parametrize('optimizer', ['drop-in', THEIRS])
-def test_radial_tables_go_into_it(tmp_path, optimizer):
+def test_optimizers_take_radial_tables(tmp_path, optimizer):
   code, found = run(tmp_path, '--optimizer', optimizer)
   assert code == 0 and found['mechanism'] == 'isotropic' and found['proven']
 
@@ -82,7 +82,7 @@ def test_radial_tables_go_into_it(tmp_path, optimizer):
     (['--run-card', 'card.json'], 'no --run-card with --optimizer'),
     (['--strategy', 'mirrored'], '--strategy none with --optimizer')])
 @pytest.mark.parametrize('optimizer', ['drop-in', 'tensorflow-privacy'])
-def test_what_needs_a_wrapped_model_is_refused(capsys, optimizer, arguments, words):
+def test_options_of_privatize_alone_are_refused(capsys, optimizer, arguments, words):
   args = mnist.parse([*QUICK, '--optimizer', optimizer, *arguments])
   with pytest.raises(ValueError, match=words):
     mnist.make_plan(args, 1500)
@@ -98,7 +98,7 @@ def test_a_run_card_is_written_where_it_can_be(tmp_path, capsys):
   assert '--run-card to be a file' in capsys.readouterr().err
 
 
-def test_where_there_is_no_tensorflow_privacy_it_is_said(monkeypatch, capsys):
+def test_a_missing_tensorflow_privacy_is_reported(monkeypatch, capsys):
   monkeypatch.setattr(versions, 'KERAS_3', True)
   assert mnist.main([*QUICK, '--optimizer', 'tensorflow-privacy']) == 2
   err = capsys.readouterr().err
@@ -106,7 +106,7 @@ def test_where_there_is_no_tensorflow_privacy_it_is_said(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize('size', [20, 250])
-def test_rows_hold_all_but_surely_every_sample(size):
+def test_rows_hold_a_sample_with_overwhelming_probability(size):
   if versions.KERAS_3 or not stand_in.AVAILABLE:
     pytest.skip('TensorFlow Privacy has no optimizers here')
   args = mnist.parse([*QUICK, '--batch-size', str(size), '--optimizer',

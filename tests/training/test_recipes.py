@@ -1,4 +1,4 @@
-"""Recipes as they are typed."""
+"""Tests of the recipes of the training script."""
 
 import json
 import pathlib
@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 @pytest.mark.parametrize('name', recipes.RECIPES)
-def test_options_beside_a_recipe_have_the_last_word(name):
+def test_options_override_a_recipe(name):
   args = mnist.parse(['--recipe', name])
   assert args.target_epsilon == 2.93 and args.delta == 1e-5
   assert args.sampling == 'allocation' and args.bands == 'auto'
@@ -26,7 +26,7 @@ def test_options_beside_a_recipe_have_the_last_word(name):
 
 @pytest.mark.parametrize('epsilon,same', [
     (0.1, 1), (1, 1), (1.6, 1), (1.8, 2.93), (2.93, 2.93), (50, 2.93)])
-def test_learning_rates_are_those_of_an_epsilon_near_by(epsilon, same):
+def test_learning_rates_are_those_of_a_near_epsilon(epsilon, same):
   for name in recipes.RECIPES:
     want = recipes.learning_rate(same)
     args = mnist.parse(['--recipe', name, '--target-epsilon', str(epsilon)])
@@ -35,7 +35,7 @@ def test_learning_rates_are_those_of_an_epsilon_near_by(epsilon, same):
 
 
 @pytest.mark.parametrize('epsilon', ['0', '-1', 'inf', 'nan'])
-def test_epsilons_that_are_none_are_refused_beside_a_recipe(capsys, epsilon):
+def test_invalid_epsilons_are_refused_beside_a_recipe(capsys, epsilon):
   assert mnist.main(['--recipe', 'best', '--features', 'pixels', '--dataset', 'digits',
                      '--target-epsilon', epsilon]) == 2
   assert 'target_epsilon' in capsys.readouterr().err
@@ -45,7 +45,7 @@ def test_epsilons_that_are_none_are_refused_beside_a_recipe(capsys, epsilon):
     (['--augmentation-multiplicity', '4'], 'multiplicity 1 with scattering'),
     (['--learning-rate', 'nan'], 'learning-rate'),
     (['--bands', 'x'], 'auto or a number')])
-def test_what_is_wrong_is_said_before_minutes_of_features(capsys, arguments, words):
+def test_errors_come_before_minutes_of_features(capsys, arguments, words):
   assert mnist.main(['--recipe', 'scattering', '--dataset', 'digits', *arguments]) == 2
   shown = capsys.readouterr()
   assert words in shown.err and 'Computing features' not in shown.out
@@ -63,7 +63,8 @@ def test_without_a_recipe_nothing_changes():
 
 
 @pytest.mark.parametrize('name', [
-    'best', pytest.param('scattering', marks=pytest.mark.slow)])
+    pytest.param('best', marks=pytest.mark.more),
+    pytest.param('scattering', marks=pytest.mark.slow)])
 def test_recipes_train(tmp_path, capsys, name):
   code, result = run(tmp_path, '--recipe', name, '--held-out', '300', '--epochs', '2',
                      '--bands', '3')
@@ -78,7 +79,7 @@ def test_recipes_train(tmp_path, capsys, name):
 
 
 @pytest.mark.parametrize('size', [0, 7, 1_500])
-def test_held_out_images_are_no_others_than_those_left_out(size):
+def test_held_out_images_are_those_left_out_of_training(size):
   data = datasets.digits()
   if not 0 < size < 1_500:
     with pytest.raises(ValueError, match=f'1500 training images .* got {size}'):
@@ -91,7 +92,7 @@ def test_held_out_images_are_no_others_than_those_left_out(size):
   assert sorted(parts) == whole
 
 
-def test_the_documents_say_what_was_measured_of_the_recipes_as_they_are():
+def test_the_documents_show_measurements_of_the_current_recipes():
   from benchmarks import recipes as benchmark
   found = benchmark.kept()
   whole = json.loads((ROOT / 'benchmarks/results/recipes.json').read_text())

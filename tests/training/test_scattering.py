@@ -1,4 +1,4 @@
-"""Scattering features, by their symmetries and by convolution in space."""
+"""Tests of scattering features by symmetries and by convolution in space."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_a_quarter_turn_turns_the_angles(digits):
 
 
 def test_first_order_is_a_convolution_in_space(digits):
-  scale, angle = 1, 3  # Along x.
+  scale, angle = 1, 3  # Angle 3 is along x.
   y, x = np.mgrid[-16:17, -16:17]
   spread, frequency = 1.6, 3 * np.pi / 8
   window = np.exp(-0.5 * (x**2 + (y / 2)**2) / spread**2)

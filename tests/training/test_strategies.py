@@ -1,4 +1,4 @@
-"""--strategy of the training script, each run a process of its own."""
+"""Tests of --strategy of the training script, each run in a process."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def test_mirrored_gives_what_one_device_gives(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_workers_of_which_the_chief_writes(tmp_path):
+def test_of_two_workers_the_chief_alone_writes(tmp_path):
   with socket.socket() as first, socket.socket() as second:
     for each in (first, second):
       each.bind(('127.0.0.1', 0))
@@ -65,7 +65,7 @@ def test_two_workers_of_which_the_chief_writes(tmp_path):
 
 
 @pytest.mark.parametrize('config', ['', '{', '{}', '[]', '{"cluster": {}, "task": {}}'])
-def test_workers_without_a_config_are_told_what_it_is(monkeypatch, capsys, config):
+def test_workers_without_a_config_are_refused_in_words(monkeypatch, capsys, config):
   monkeypatch.setenv('TF_CONFIG', config)
   assert mnist.main(['--strategy', 'multi-worker', '--dataset', 'digits']) == 2
   assert 'TF_CONFIG to name the workers' in capsys.readouterr().err

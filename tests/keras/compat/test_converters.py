@@ -1,4 +1,4 @@
-"""Each converter that is relied on, against a loop over unlike rows."""
+"""Tests of converters of operations against a loop over unlike rows."""
 
 import numpy as np
 import pytest
@@ -10,12 +10,13 @@ from tests.keras.compat.all_cases import CASES
 from tests.keras.compat.control_flow_cases import REFUSED, RIGHT
 from tests.keras.compat.vectorized_cases import ROWS
 from tests.keras.drop_in import test_backward_passes
+from tests.representatives import representatives
 from tfcactus.keras.compat import converters
 
-# Wrong in some TensorFlow: these run in every suite.
-_WRONG = '''BatchMatMulV2 BiasAdd BiasAddGrad ClipByValue Conv2DBackpropFilter Equal
-GatherV2 MatMul NotEqual PadV2 Roll Slice Squeeze UnsortedSegmentMax UnsortedSegmentMin
-UnsortedSegmentProd UnsortedSegmentSum'''.split()
+# Operations that some TensorFlow vectorises wrongly; every third is in `make test`.
+_WRONG = '''BatchMatMulV2 MatMul BiasAdd BiasAddGrad Conv2DBackpropFilter ClipByValue
+Equal NotEqual PadV2 GatherV2 Slice Squeeze Roll UnsortedSegmentMax UnsortedSegmentMin
+UnsortedSegmentSum UnsortedSegmentProd'''.split()
 _OTHERS = sorted(set(CASES) - set(_WRONG))
 _PARTS = 8
 
@@ -24,7 +25,7 @@ def _difference(cases):
   return vectorized_cases.first_difference(cases, converters.vectorized_map)
 
 
-@pytest.mark.parametrize('op', _WRONG)
+@representatives('op', _WRONG, 6)
 def test_operations_that_some_converter_mistakes(op):
   assert _difference(CASES[op]) is None
 
@@ -44,7 +45,7 @@ def _rows():
           tf.constant(rng.integers(0, 6, ROWS).astype(np.int32)))
 
 
-@pytest.mark.parametrize('name', RIGHT)
+@representatives('name', RIGHT, 6)
 def test_branches_loops_and_calls(name):
   run, x = RIGHT[name], _rows()
   got = tf.function(lambda: converters.vectorized_map(run, x))()
@@ -54,8 +55,8 @@ def test_branches_loops_and_calls(name):
     np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize('name', REFUSED)
-def test_what_lists_of_tensors_would_be_mistaken_in_is_refused(name):
+@representatives('name', REFUSED, 3)
+def test_lists_of_tensors_whose_sizes_depend_on_the_row_are_refused(name):
   with pytest.raises((TypeError, ValueError)):
     tf.function(lambda: converters.vectorized_map(REFUSED[name], _rows()))()
 
@@ -71,7 +72,10 @@ def test_every_operation_that_is_relied_on_has_cases():
                 for node in function.node_def)
   left = converters.RELIED_ON - set(CASES) - seen
   assert left == set()
-  # And each case is of the operation that it names.
+
+
+@pytest.mark.more
+def test_each_case_has_the_operation_that_it_names():
   for op, cases in CASES.items():
     graph = tf.function(lambda *row, case=cases[0]: case.run(*row)
                        ).get_concrete_function(*[
@@ -80,7 +84,7 @@ def test_every_operation_that_is_relied_on_has_cases():
     assert op in {node.op for node in graph.as_graph_def().node}
 
 
-def test_what_is_not_relied_on_runs_row_by_row():
+def test_operations_that_are_not_relied_on_run_row_by_row():
   names = set()
   original = converters._loop  # pylint: disable=protected-access
 
@@ -99,7 +103,7 @@ def test_what_is_not_relied_on_runs_row_by_row():
       got[0], [np.diag(np.sqrt(np.square(row) + 1)) for row in x], rtol=1e-6)
 
 
-def test_what_writes_is_refused_by_name():
+def test_operations_that_write_are_refused_by_name():
   variable = tf.Variable(0.)
 
   def run(row):
@@ -110,8 +114,8 @@ def test_what_writes_is_refused_by_name():
     tf.function(lambda: converters.vectorized_map(run, _rows()[0]))()
 
 
-def test_numbers_of_no_segment_are_in_no_other_row():
-  # Some devices, and compiled functions, let them pass.
+def test_ids_of_no_segment_add_to_no_other_row():
+  # Some devices, and compiled functions, accept such ids.
   data = tf.constant(np.arange(1., 7, dtype=np.float32).reshape(2, 3))
   ids = tf.constant([[0, 2, 3], [-1, 1, 7]])
   got = converters.vectorized_map(
@@ -119,7 +123,7 @@ def test_numbers_of_no_segment_are_in_no_other_row():
   np.testing.assert_array_equal(got, [[1, 0, 2], [0, 5, 0]])
 
 
-def test_printed_words_of_all_rows(capfd):
+def test_every_row_is_printed(capfd):
   def run(row):
     with tf.control_dependencies([tf.print('row', row[1])]):
       return tf.identity(row)
@@ -129,7 +133,7 @@ def test_printed_words_of_all_rows(capfd):
   assert 'row 1\nrow 3' in capfd.readouterr().err
 
 
-@pytest.mark.parametrize('vectorize', [False, True])
+@representatives('vectorize', [False, True])
 def test_private_layers_that_roll_leave_examples_apart(vectorize):
   tf.keras.utils.set_random_seed(1)
   model = one_by_one.shake(tf.keras.Sequential([
@@ -146,7 +150,7 @@ def test_private_layers_that_roll_leave_examples_apart(vectorize):
   np.testing.assert_allclose(whole, alone, atol=1e-4 * one_by_one.CLIP)
 
 
-def test_tensorflow_is_as_it_was_outside():
+def test_the_registry_of_converters_is_restored():
   registry = converters._registry  # pylint: disable=protected-access
   before = dict(registry)
   converters.vectorized_map(tf.square, tf.range(3))

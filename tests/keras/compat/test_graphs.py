@@ -1,4 +1,4 @@
-"""What AutoGraph rewrites: what users wrote, where Keras has that done, and no more."""
+"""Tests that AutoGraph rewrites only what Keras has it rewrite."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def _branches(x):
   return -x
 
 
-def test_what_is_left_as_written_still_has_others_rewritten():
+def test_functions_left_as_written_may_call_rewritten_ones():
   x = tf.constant([1.0, -3.0])
   with pytest.raises(_REFUSED):
     tf.function(graphs.as_written(lambda x: _branches(x)))(x)
@@ -31,7 +31,7 @@ def test_what_is_left_as_written_still_has_others_rewritten():
 
 
 class _Scaled(layers.Layer):
-  """A layer of a user's own."""
+  """A custom layer."""
 
   def build(self, shape):
     self.w = self.add_weight(name='w', shape=(shape[-1],), initializer='ones')
@@ -40,7 +40,7 @@ class _Scaled(layers.Layer):
     return inputs * self.w
 
 
-def test_a_first_step_has_nothing_of_this_library_rewritten(make_plan, monkeypatch):
+def test_a_first_step_rewrites_nothing_of_this_library(make_plan, monkeypatch):
   rewritten, convert = [], api._convert_actual  # pylint: disable=protected-access
 
   def noted(entity, context):
@@ -58,5 +58,5 @@ def test_a_first_step_has_nothing_of_this_library_rewritten(make_plan, monkeypat
   x = np.ones((40, 3), np.float32)
   model.fit(PoissonBatches(x, x[:, :2], 0.25), verbose=0)
   assert not [name for name in rewritten if name.startswith('tfcactus')]
-  if not versions.KERAS_3:  # Keras 2 has its own function and the user's rewritten.
+  if not versions.KERAS_3:  # Keras 2 has the user's functions rewritten.
     assert any(name.startswith(__name__) for name in rewritten)

@@ -1,9 +1,10 @@
-"""Sums by backward passes, of what has no rule, against a loop over unlike examples."""
+"""Tests of clipped sums by backward passes against a loop over unlike examples."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.representatives import representatives
 from tfcactus.keras import DPKerasSGDOptimizer
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
@@ -24,7 +25,7 @@ def _own_gradient(x):
 
 
 class Rolled(layers.Layer):
-  """Mixes the channels of each place."""
+  """Rolls the channels by one."""
 
   def build(self, shape):
     self.factor = self.add_weight(name='factor', shape=(shape[-1],),
@@ -35,7 +36,7 @@ class Rolled(layers.Layer):
 
 
 class _Segments(layers.Layer):
-  """Sums of the places whose first entry is positive, and of no others."""
+  """Scales the time steps whose first entry is positive and drops the others."""
 
   def build(self, shape):
     self.factor = self.add_weight(name='factor', shape=(3, shape[-1]),
@@ -108,7 +109,7 @@ def _made(shape, part, policy='float32'):
 
 
 def _data(shape, rows=_ROWS):
-  """Small entries, tails, and every eighth row of one sign here and another there."""
+  """Heavy-tailed rows; every eighth is large, with both signs among its channels."""
   rng = np.random.default_rng(4)
   if len(shape) == 1:
     return rng.integers(0, 4, (rows, *shape)).astype(np.int32)
@@ -123,7 +124,7 @@ def _losses(model, x):
 
 
 def _rows(model, x):
-  """Each example's gradient, by itself."""
+  """Per-example gradients from batches of one example."""
   variables = [models.tf_variable(v) for v in model.trainable_variables]
 
   @tf.function
@@ -142,7 +143,7 @@ def _norms(rows):
 
 
 def _ways(model, x, **choose):
-  """A function of examples and a clip norm: sums by a tape, by a graph, and as used."""
+  """A function of examples and a clip norm: clipped sums by each way."""
   variables = [models.tf_variable(v) for v in model.trainable_variables]
 
   @tf.function(input_signature=[tf.TensorSpec([None, *x.shape[1:]], x.dtype),
@@ -181,12 +182,12 @@ def _check(name, shape, part, rows=_ROWS):
     fewer = run(np.delete(x, left_out, 0), clip)
     for way, found in whole.items():
       moved = _length([np.subtract(a, b) for a, b in zip(found, fewer[way])])
-      # What is left differs by how a batch of another size is rounded in float32.
+      # A batch of another size is rounded differently in float32.
       assert .9 * clip < moved <= clip * (1 + 1e-3), (name, way, left_out, moved / clip)
 
 
 @pytest.mark.filterwarnings('ignore:Each example takes a backward pass')
-@pytest.mark.parametrize('name', _QUICK)
+@representatives('name', _QUICK)
 def test_backward_passes_are_those_of_each_example(name):
   _check(name, *_QUICK[name])
 
@@ -194,7 +195,7 @@ def test_backward_passes_are_those_of_each_example(name):
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:Each example takes a backward pass')
 @pytest.mark.parametrize('name', _SLOW)
-def test_other_layers_likewise(name):
+def test_backward_passes_of_other_layers_are_those_of_each_example(name):
   _check(name, *_SLOW[name])
 
 
@@ -207,19 +208,19 @@ def test_batches_of_several_tiles():
 @pytest.mark.parametrize('part', [
     lambda: layers.Conv2D(4, 3, padding='same'), pytest.param(
         lambda: layers.Conv2D(4, 3, groups=2), marks=pytest.mark.slow)])
-def test_norms_are_of_the_numbers_that_are_added_in_half_precision(part):
+def test_clip_norms_bound_half_precision_gradients(part):
   model, x = _made(_IMAGE, part, 'mixed_bfloat16'), _data(_IMAGE)
   run = _ways(model, x)
   clip = 1e-3
   whole, fewer = run(x, clip), run(x[1:], clip)
   for way, found in whole.items():
     moved = _length([np.subtract(a, b) for a, b in zip(found, fewer[way])])
-    # Another size of a batch rounds to bfloat16 elsewhere: no row by more than itself.
+    # A batch of another size rounds differently to bfloat16, a row by 1 % at most.
     assert moved <= clip * (1 + 1e-2 * len(x)), way
     assert _length(found) <= clip * len(x), way
 
 
-def test_sums_are_of_float64():
+def test_sums_are_in_float64():
   # A float32 sum of a long and many short rows would lose the short ones.
   model = keras.Sequential([keras.Input((1,)), layers.Dense(1, use_bias=False)])
   model.set_weights([np.zeros([1, 1])])
@@ -238,7 +239,7 @@ def test_sums_are_of_float64():
 
 
 class _Output(tf.keras.losses.Loss):
-  """What a model returns."""
+  """A loss that is the sum of the model's outputs."""
 
   def call(self, y_true, y_pred):
     del y_true

@@ -1,9 +1,10 @@
-"""TensorFlow Privacy's names of models and vectorised optimizers."""
+"""Tests of TensorFlow Privacy's DPModel, DPSequential and vectorised optimizers."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.representatives import representatives
 from tfcactus.keras import (
   DPKerasSGDOptimizer,
   DPModel,
@@ -39,12 +40,16 @@ def _drop_in(kind=DPKerasSGDOptimizer):
   return _weights(model)
 
 
-@pytest.mark.parametrize('kind', [DPModel, DPSequential])
-@pytest.mark.parametrize('make', [
-    lambda: tf.keras.optimizers.SGD(0.3),
-    lambda: tf.keras.optimizers.SGD(
-        tf.keras.optimizers.schedules.ExponentialDecay(0.3, 10, 0.5))])
-def test_a_model_compiled_plainly_trains_as_by_a_drop_in_optimizer(kind, make):
+def _decaying():
+  return tf.keras.optimizers.SGD(
+      tf.keras.optimizers.schedules.ExponentialDecay(0.3, 10, 0.5))
+
+
+@representatives('kind, make', [
+    (DPModel, _decaying), (DPModel, lambda: tf.keras.optimizers.SGD(0.3)),
+    (DPSequential, lambda: tf.keras.optimizers.SGD(0.3)),
+    (DPSequential, _decaying)], 2)
+def test_models_with_plain_optimizers_train_as_with_a_drop_in_optimizer(kind, make):
   model = _model(kind, use_xla=False, layer_registry=object())
   model.compile(make(), tf.keras.losses.MeanSquaredError(), metrics=['mae'])
   assert isinstance(model.optimizer, DPKerasSGDOptimizer)
@@ -69,6 +74,6 @@ def test_vectorized_optimizers_are_the_same_ones():
      'an optimizer of Keras'),
     (lambda: _model(DPModel, layer={'kernel_regularizer': 'l2'}).compile(
         'sgd', tf.keras.losses.MeanSquaredError()), 'without regularizers')])
-def test_what_cannot_be_ported_is_refused_in_words(make, words):
+def test_other_arguments_are_refused_in_words(make, words):
   with pytest.raises(ValueError, match=words):
     make()

@@ -1,9 +1,10 @@
-"""TensorFlow Privacy's own call: what is clipped, divided by, and claimed."""
+"""Tests of num_microbatches as in TensorFlow Privacy: sums, divisors and epsilon."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.representatives import representatives
 import tfcactus
 from tfcactus import noise as noise_lib
 from tfcactus.keras import (
@@ -41,8 +42,8 @@ def _steps(size, microbatches, clip=_CLIP):
   return weights
 
 
-@pytest.mark.parametrize('given, microbatches', [
-    (None, 8), (8, 8), (4, 4), (2, 2), (1, 1)])
+@representatives('given, microbatches', [
+    (None, 8), (8, 8), (4, 4), (2, 2), (1, 1)], 2)
 def test_divides_by_microbatches_and_clips_their_means(given, microbatches):
   optimizer = DPKerasSGDOptimizer(
       l2_norm_clip=_CLIP, noise_multiplier=0.0, num_microbatches=given,
@@ -57,7 +58,7 @@ def test_divides_by_microbatches_and_clips_their_means(given, microbatches):
   assert again.num_microbatches == given and again.grouped == optimizer.grouped
 
 
-def test_parts_of_a_logical_batch_are_divided_by_all_of_it():
+def test_accumulated_batches_are_divided_by_the_logical_batch():
   optimizer = DPKerasSGDOptimizer(_CLIP, 0.0, None, 2, learning_rate=_RATE)
   model = _fit(optimizer, _X, _Y, batch_size=12)
   kernel, bias = model.get_weights()
@@ -65,16 +66,16 @@ def test_parts_of_a_logical_batch_are_divided_by_all_of_it():
       [*kernel[:, 0], *bias], _steps(24, 24), rtol=3e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize('microbatches, rows, words', [
+@representatives('microbatches, rows, words', [
     (None, 20, 'batches of one size.*expected_batch_size=sampling_prob'),
     (8, 20, 'batches of one size'),
     (3, 24, 'whole multiple of num_microbatches=3')])
-def test_what_is_unsound_or_has_no_meaning_says_the_line(microbatches, rows, words):
+def test_batches_of_other_sizes_are_refused_with_a_remedy(microbatches, rows, words):
   optimizer = DPKerasSGDOptimizer(_CLIP, 1.0, microbatches, learning_rate=_RATE)
   with pytest.raises(
       (ValueError, tf.errors.InvalidArgumentError), match=f'(?s){words}'):
     _fit(optimizer, _X[:rows], _Y[:rows], batch_size=8)
-  # What was seen is not forgotten: nor does the next batch of that size pass.
+  # The first size is kept, so the next batch of another size is refused too.
   assert int(optimizer._private.batching.size) == (0 if rows == 24 else 8)
 
 
@@ -88,7 +89,7 @@ def _epsilon(batches, **kwargs):
   return callback.guarantee, callback.reason
 
 
-def test_epsilon_only_where_sizes_tell_nothing():
+def test_epsilon_is_given_only_for_batches_of_one_size():
   guarantee, _ = _epsilon(FixedSizeBatches(_X, _Y, 8))
   assert guarantee is not None and guarantee.proven
   for microbatches in (2, 1):
@@ -99,7 +100,7 @@ def test_epsilon_only_where_sizes_tell_nothing():
   assert found is not None, reason
 
 
-def test_samples_of_random_size_get_no_epsilon_and_the_line():
+def test_samples_of_random_size_get_no_epsilon_but_a_remedy():
   batches = PoissonBatches(_X, _Y, 1 / 3, seed=1)
   plan = tfcactus.PrivacyPlan(
       noise=noise_lib.Gaussian(1.0), l2_norm_clip=_CLIP, num_examples=24,

@@ -1,9 +1,10 @@
-"""Gradients by the operations that read variables, against a loop over examples."""
+"""Tests of gradients of operations that read variables against a loop over examples."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.representatives import representatives
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import microbatches, operation_gradients, operation_rules
@@ -26,7 +27,7 @@ class _Tied(layers.Layer):
 
 
 class _Scaled(layers.Layer):
-  """Multiplies, adds and subtracts, of shapes that are broadcast along other axes."""
+  """Multiplies, adds and subtracts weights that are broadcast along several axes."""
 
   def build(self, shape):
     self.factor = self.add_weight(name='factor', shape=(shape[1], 1),
@@ -44,7 +45,7 @@ class _Scaled(layers.Layer):
 
 
 class _Reshaped(layers.Layer):
-  """A table kept in another shape."""
+  """Looks up rows of a table that is reshaped first."""
 
   def build(self, shape):
     del shape
@@ -60,7 +61,7 @@ def _attention(x):
 
 
 def _twice(layer):
-  """A layer in two places."""
+  """Applies one layer twice."""
   return lambda x: layer(tf.keras.layers.Activation('tanh')(layer(x)))
 
 
@@ -153,7 +154,7 @@ def _norms(rows):
 
 
 def _rows(model, x, losses=_losses):
-  """The rows of all tiles."""
+  """Rows of gradients from all tiles."""
   variables = _variables(model)
   size = operation_gradients.rows_at_once(variables)
   assert size < _NUMBER and _NUMBER % size
@@ -178,18 +179,18 @@ def _few_at_once(monkeypatch):
   monkeypatch.setattr(operation_gradients, '_MOST_ROWS', 3)
 
 
-@pytest.mark.parametrize('name', _KNOWN)
-def test_are_those_of_each_example_alone(name):
+@representatives('name', _KNOWN, 3)
+def test_rows_are_the_gradients_of_single_examples(name):
   model, x = _made(*_KNOWN[name])
   found, expected = _rows(model, x), _gradients_one_by_one(model, x)
   errors = [got - wanted for got, wanted in zip(found, expected)]
   assert np.all(_norms(errors) <= 1e-5 * _norms(expected) + 1e-7)
-  # Of each variable something is asked.
+  # No gradient is zero, but that of the variable that is not used.
   assert all(np.any(each) for each in expected) == (name != 'broadcast')
 
 
-@pytest.mark.parametrize('name', _LEFT)
-def test_what_is_not_known_is_left_to_backward_passes(name):
+@representatives('name', _LEFT, 3)
+def test_operations_without_a_rule_are_left_to_backward_passes(name):
   model, x = _made(*_LEFT[name])
   with pytest.raises(operation_rules.NoRule, match='in .*/'):
     _rows(model, x)
@@ -199,10 +200,10 @@ def test_what_is_not_known_is_left_to_backward_passes(name):
   _compare(sums, ones)
 
 
-@pytest.mark.parametrize('losses', [
+@representatives('losses', [
     lambda *args: _losses(*args) - tf.reduce_mean(_losses(*args)),
     lambda *args: tf.reverse(_losses(*args), [0]),
-    # By the place in the batch.
+    # Weights that depend on the place in the batch.
     lambda *args: _losses(*args, tf.range(_NUMBER, dtype=tf.float32))])
 def test_losses_of_several_examples_are_left(losses):
   model, x = _made(*_KNOWN['dense'])
@@ -224,7 +225,7 @@ def test_eager_steps_and_examples_of_no_known_shape_are_left():
 
 
 def _clipped(model, x):
-  """A clip norm that some are longer than, and the sums."""
+  """A clip norm that some gradients exceed, and the clipped sums."""
   rows = _gradients_one_by_one(model, x)
   clip = np.median(_norms(rows))
   factors = np.minimum(1, clip / np.maximum(_norms(rows), 1e-300))
@@ -250,11 +251,11 @@ def _compare(found, expected):
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_losses_of_each_place_are_known():
+def test_losses_summed_over_time_have_rules():
   model, x = _made(_SERIES, [lambda: layers.Dense(4, 'tanh')])
 
   def losses(model, x):
-    # As Keras has them: of matrices, by sizes that are taken from shapes.
+    # Flattened by sizes taken from shapes, as Keras does it.
     out = model(x)
     labels = tf.cast(tf.reduce_sum(x, 2) > 0, tf.int32)
     width = tf.shape(out)[tf.rank(out) - 1]
@@ -268,7 +269,7 @@ def test_losses_of_each_place_are_known():
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
 
 
-def test_sums_are_clipped_one_by_one():
+def test_each_example_is_clipped():
   model, x = _made(*_KNOWN['CNN'])
   clip, expected = _clipped(model, x)
   sums, finite = _summed(model, x, clip)
@@ -276,7 +277,7 @@ def test_sums_are_clipped_one_by_one():
   _compare(sums, expected)
 
 
-def test_an_example_that_is_not_finite_is_left_out_and_told():
+def test_an_example_that_is_not_finite_is_left_out_and_reported():
   model, x = _made(*_KNOWN['CNN'])
   clip, expected = _clipped(model, x)
   spoiled = np.concatenate([x, np.full_like(x[:1], np.nan)])[[*range(4), 7, 4, 5, 6]]
@@ -285,14 +286,14 @@ def test_an_example_that_is_not_finite_is_left_out_and_told():
   _compare(sums, expected)
 
 
-def test_no_examples_sum_to_nothing():
+def test_the_sum_of_no_examples_is_zero():
   model, x = _made(*_KNOWN['CNN'])
   sums, finite = _summed(model, x[:0], 1.0)
   assert finite and not any(np.any(each) for each in sums)
 
 
-@pytest.mark.parametrize('size', [1, _NUMBER])
-def test_microbatches_of_several_are_left(size):
+@representatives('size', [_NUMBER, 1])
+def test_microbatches_of_several_examples_are_left(size):
   model, x = _made(*_KNOWN['dense'])
   clip, expected = _clipped(model, x)
   ones = [tf.ones(v.shape, tf.float64) for v in _variables(model)]
@@ -302,7 +303,7 @@ def test_microbatches_of_several_are_left(size):
   _compare(sums, expected if size == 1 else ones)
 
 
-def test_what_is_given_of_another_size_stops_the_step():
+def test_tensors_of_another_batch_size_stop_the_step():
   model, x = _made(*_KNOWN['dense'])
   variables = _variables(model)
 
@@ -318,8 +319,8 @@ def test_what_is_given_of_another_size_stops_the_step():
     run(x, np.zeros(1, np.float32))
 
 
-def test_ids_that_are_in_no_table_are_in_no_other_example():
-  # XLA takes them for the nearest that is; so do devices that return zeros.
+def test_ids_outside_of_the_table_change_no_other_example():
+  # XLA reads the nearest row instead; other devices return zeros.
   model, x = _made(*_KNOWN['table'])
   variables = _variables(model)
   x[1, 0], x[3, 2], x[4, 4] = -1, 4, -3

@@ -1,9 +1,10 @@
-"""What is differentiated by operations is what the tape recorded, and nothing else."""
+"""Tests that gradients of operations leave out what the tape did not record."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.representatives import representatives
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import (
@@ -94,8 +95,8 @@ _TAPES = {_recorded: True, _argument_of_no_gradient: True, _before: False,
 
 
 @pytest.mark.filterwarnings('ignore:Each example takes a backward pass')
-@pytest.mark.parametrize('record', _TAPES)
-def test_what_a_tape_did_not_record_is_constant(record):
+@representatives('record', _TAPES, 3)
+def test_operations_that_a_tape_did_not_record_are_constant(record):
   model, x = _made()
   variables = _variables(model)
   clip = 1.0
@@ -123,7 +124,7 @@ def test_what_a_tape_did_not_record_is_constant(record):
   assert known == _TAPES[record]
 
 
-def test_a_tape_around_another_may_know_more():
+def test_operations_that_another_tape_recorded_are_left():
   model, x = _made()
   variables = _variables(model)
 
@@ -136,7 +137,7 @@ def test_a_tape_around_another_may_know_more():
   assert not run(x)
 
 
-def test_losses_of_the_graph_around_are_left():
+def test_losses_of_an_outer_graph_are_left():
   model, x = _made()
   variables = _variables(model)
 

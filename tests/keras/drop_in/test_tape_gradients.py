@@ -1,4 +1,4 @@
-"""Where a drop-in optimizer must not be put, and what half precision does."""
+"""Tests of drop-in optimizers with loss scaling, half precision and XLA."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def _made_under_float16(make_plan):
 
 @pytest.mark.parametrize('make', [_wrapped, _made_under_float16])
 @pytest.mark.parametrize('callback', [False, True])
-def test_scaled_losses_are_refused_by_reason_and_remedy(
+def test_scaled_losses_are_refused_with_reason_and_remedy(
     make_plan, make, callback):
   model, batches = make(make_plan), PoissonBatches(X, Y, 0.25)
   before = model.get_weights()[0]
@@ -84,7 +84,7 @@ def test_a_scale_that_is_set_later_is_refused():
 @pytest.mark.parametrize('rows', [1, 2500])
 @pytest.mark.slow
 def test_half_precision_keeps_the_sensitivity(rows):
-  # Of like examples, so that the sum is long and its rounding is seen.
+  # Similar examples, so that the sum is long and rounding shows.
   rng = np.random.default_rng(3)
   x = (rng.normal(size=(1, 64)) + .01 * rng.normal(size=(rows, 64)))
   x, y = x.astype(np.float32), np.full((rows, 1), 100, np.float32)
@@ -112,7 +112,7 @@ def test_half_precision_keeps_the_sensitivity(rows):
   if rows == 1:
     assert 0.9999 < np.linalg.norm(whole) <= 1
   else:
-    # One example more; what is left is float32's rounding of the weights.
+    # One example moves the sum by the clip norm, up to float32 rounding of weights.
     assert abs(np.linalg.norm(whole - step(1)) - 1) < 2e-4
 
 
@@ -129,7 +129,7 @@ def test_xla_is_refused_where_fresh_noise_is_drawn():
 
   with pytest.raises(ValueError, match='jit_compile=False'):
     release(tf.zeros([3]))
-  # Of a seed too: what is drawn is drawn in one way.
+  # Seeded noise is drawn outside of the graph, too.
   model.compile(_sgd(seed=1), _NONE, jit_compile=True)
   with pytest.raises(ValueError, match='jit_compile=False'):
     model.fit(X, Y, verbose=0)

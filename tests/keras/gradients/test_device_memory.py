@@ -1,4 +1,4 @@
-"""How much memory a physical batch may take."""
+"""Tests of the memory that a physical batch may take."""
 
 import types
 
@@ -13,7 +13,7 @@ _GB = 2**30
 
 @pytest.fixture(name='host')
 def host_fixture(monkeypatch, tmp_path):
-  """Sets what the machine has, and what its container is allowed."""
+  """Sets the memory of the machine and the limits of its container."""
   def host(total, *groups):
     monkeypatch.setattr(
         physical_batch.os, 'sysconf',
@@ -30,7 +30,7 @@ def host_fixture(monkeypatch, tmp_path):
     (24 * _GB, (), _GB), (8 * _GB, (), _GB // 2), (24 * _GB, ('max\n',), _GB),
     (24 * _GB, ('max\n', str(4 * _GB)), _GB // 4),
     (8 * _GB, (str(2**63 - 4096),), _GB // 2)])
-def test_a_host_gives_a_part_of_what_its_container_may_take(host, total, groups, found):
+def test_a_batch_takes_a_part_of_the_containers_memory(host, total, groups, found):
   host(total, *groups)
   assert physical_batch.memory_for_steps() == found
 
@@ -43,7 +43,7 @@ def test_replicas_of_a_host_share_it(host, monkeypatch):
 
 @pytest.mark.parametrize('limits, found', [
     ([16 * _GB, 24 * _GB], 8 * _GB), ([], _GB), (None, _GB)])
-def test_the_smallest_gpu_gives_half(monkeypatch, limits, found):
+def test_a_batch_takes_half_of_the_smallest_gpu(monkeypatch, limits, found):
   def devices():
     if limits is None:
       raise RuntimeError('GPUs are split already')
@@ -55,11 +55,11 @@ def test_the_smallest_gpu_gives_half(monkeypatch, limits, found):
   assert physical_batch.memory_for_steps() == found
 
 
-def test_a_system_that_does_not_tell_gets_what_is_enough(host, monkeypatch):
+def test_an_unknown_amount_of_memory_gives_one_gigabyte(host, monkeypatch):
   host(8 * _GB)
   monkeypatch.delattr(physical_batch.os, 'sysconf')
   assert physical_batch.memory_for_steps() == _GB
 
 
-def test_this_machine_has_some():
+def test_this_machine_has_memory():
   assert 2**20 < physical_batch.memory_for_steps() < 2**40

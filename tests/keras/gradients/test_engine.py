@@ -1,6 +1,7 @@
-"""Clipped sums of the batched engine against gradients taken one by one."""
+"""Tests of clipped sums of the batched engine against a loop over examples."""
 
 import functools
+import math
 
 from hypothesis import given, HealthCheck, settings, strategies as st
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras import one_by_one, rounded_products
+from tests.representatives import representatives
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.compat import versions
 from tfcactus.keras.gradients import engine as engine_lib, layer_routes, layers as rules
@@ -24,12 +26,7 @@ def model_of(*parts, shape, dtype=None):
     x = part(x)
   if len(x.shape) > 2:
     x = layers.Flatten()(x)
-  model = tf.keras.Model(inputs, layers.Dense(3)(x))
-  rng = np.random.default_rng(3)
-  # No variable at its initial zeros or ones, where mistakes hide.
-  model.set_weights([w + 0.3 * rng.normal(size=w.shape)
-                     for w in model.get_weights()])
-  return model
+  return one_by_one.shake(tf.keras.Model(inputs, layers.Dense(3)(x)))
 
 
 def data_for(model, rows=6, ids=None):
@@ -62,7 +59,7 @@ def engine_of(model, rows=6, clipping='flat'):
 
 
 def loop_of(model):
-  """The same in float64 sums, one example at a time."""
+  """(x, y, weights, clip) -> clipped sums in float64, one example at a time."""
 
   @tf.function(autograph=False)
   def gradient(x, y, weight):
@@ -87,9 +84,16 @@ def loop_of(model):
   return sums
 
 
-def assert_equal(got, want):
-  """Norm of the difference within 1e-5 of the norm of the sum."""
+def assert_equal(got, want, model=None):
+  """Norm of the difference within 1e-5 of the sum's; of a model, for each variable."""
   assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want)
+  start = 0
+  for variable in model.trainable_variables if model else ():
+    end = start + math.prod(variable.shape)
+    assert np.linalg.norm((got - want)[start:end]) <= (
+        1e-5 * np.linalg.norm(want[start:end])), getattr(
+            variable, 'path', variable.name)
+    start = end
 
 
 def assert_equal_sums(model, x, y, **kwargs):
@@ -146,30 +150,54 @@ CASES = {
 }
 
 
+def _side_by_side(names):
+  """A model of parallel layers that all read the first numbers of one input."""
+  tf.keras.utils.set_random_seed(1)
+  sizes = [math.prod(CASES[name][0]) for name in names]
+  inputs = tf.keras.Input((max(sizes),))
+  column, outputs = layers.Reshape((max(sizes), 1))(inputs), []
+  for name, size in zip(names, sizes):
+    shape, make = CASES[name]
+    x = layers.Cropping1D((0, max(sizes) - size))(column)
+    outputs.append(layers.Flatten()(make()(layers.Reshape(shape)(x))))
+  x = layers.Rescaling(0.1)(layers.Concatenate()(outputs))
+  return one_by_one.shake(tf.keras.Model(inputs, layers.Dense(3)(x)))
+
+
 @functools.lru_cache(None)
-def made(name):
-  """The model of a case, which no test changes, and its engine, traced once."""
-  shape, make = CASES[name]
-  model = model_of(make(), shape=shape)
+def _made(*names):
+  """A model of some cases, which no test changes, and its engine, traced once."""
+  if len(names) > 1:
+    model = _side_by_side(names)
+  else:
+    shape, make = CASES[names[0]]
+    model = model_of(make(), shape=shape)
   return model, engine_of(model)
 
 
-@pytest.mark.parametrize('name', CASES)
-def test_registered_layers_equal_the_reference(name):
-  model, run = made(name)
-  layer = model.layers[1]
-  assert rules_of(model)[type(layer).__name__] is rules.rule_for(layer)
+_cases = pytest.mark.parametrize('names', [
+    pytest.param(tuple(CASES), id='side by side'),
+    *(pytest.param((name,), id=name, marks=pytest.mark.more) for name in CASES)])
+
+
+@_cases
+def test_registered_layers_equal_the_reference(names):
+  model, run = _made(*names)
+  routes = layer_routes.routes(model)
+  assert not routes.whole
+  for route in routes.layers:
+    assert route.rule is rules.rule_for(route.layer)
+    assert route.rule or not route.layer.weights
   (x, y), loop = data_for(model), loop_of(model)
-  assert_equal(run(x, y), loop(x, y))
   weights = np.array([1, 0, 0.1, 1, 3, 1], np.float32)
-  assert_equal(run(x, y, weights, 1.5), loop(x, y, weights, 1.5))
+  for changes in ({}, {'weights': weights, 'clip': 1.5}):
+    assert_equal(run(x, y, **changes), loop(x, y, **changes), model)
 
 
-@pytest.mark.parametrize('name, bad', [
-    *((name, np.nan) for name in CASES), ('dense', np.inf),
-    ('conv2d', np.inf), ('depthwise', np.inf), ('layer norm', np.inf)])
-def test_a_broken_example_contributes_exactly_zero(name, bad):
-  model, run = made(name)
+@pytest.mark.parametrize('bad', [np.nan, np.inf])
+@_cases
+def test_a_broken_example_contributes_exactly_zero(names, bad):
+  model, run = _made(*names)
   x, y = data_for(model)
   x[2].flat[0] = bad
   broken = run(x, y)
@@ -185,7 +213,7 @@ def test_huge_inputs_are_clipped_like_others():
   assert_equal_sums(model, x, y)
 
 
-@pytest.mark.parametrize('mask', [False, True])
+@representatives('mask', [True, False])
 def test_embeddings_with_repeated_ids(mask):
   model = model_of(layers.Embedding(7, 4, mask_zero=mask), layers.Dense(3),
                    shape=(9,), dtype='int32')
@@ -210,12 +238,13 @@ def test_a_broken_row_of_an_embedding_drops_its_readers_alone():
   np.testing.assert_array_equal(broken, run(x, y, weights))
 
 
-@pytest.mark.parametrize('layer, shape', [
-    (layers.Dense(6, 'tanh'), (6,)),
-    (layers.Conv2D(2, 3, padding='same'), (5, 4, 2)),
-    (layers.LayerNormalization(), (4, 6)),
+@representatives('make, shape', [
+    (lambda: layers.Conv2D(2, 3, padding='same'), (5, 4, 2)),
+    (lambda: layers.Dense(6, 'tanh'), (6,)),
+    (layers.LayerNormalization, (4, 6)),
 ])
-def test_a_layer_called_twice(layer, shape):
+def test_a_layer_called_twice(make, shape):
+  layer = make()
   model = model_of(layer, layers.Activation('tanh'), layer, shape=shape)
   assert_equal_sums(model, *data_for(model))
 
@@ -265,7 +294,7 @@ class Centering(layers.Layer):
 
 
 class Counting(layers.Layer):
-  """Puts a weight before the others, a step of its own."""
+  """Prepends a weight as a first time step."""
 
   def build(self, shape):
     self.first = self.add_weight(name='first', shape=(1, 1, shape[-1]))
@@ -276,7 +305,7 @@ class Counting(layers.Layer):
 
 
 class Positions(layers.Layer):
-  """Of tokens and of their places, as tutorials have it."""
+  """Adds embeddings of tokens and of their positions, as tutorials do."""
 
   def __init__(self):
     super().__init__()
@@ -287,7 +316,7 @@ class Positions(layers.Layer):
 
 
 class Block(layers.Layer):
-  """A transformer's block: layers alone, though no Keras layer."""
+  """A transformer block that holds Keras layers and no weight of its own."""
 
   def __init__(self):
     super().__init__()
@@ -303,15 +332,14 @@ def _crossentropy(y, p):
 
 
 def _settled(model, x, y):
-  """The names of the layers that are vectorised in the end; sums are a loop's."""
+  """Checks the sums; returns the routes and the types of vectorised layers."""
   got = one_by_one.engine_sums(model, _crossentropy, x, y)
   one_by_one.assert_same(got, one_by_one.loop_sums(
       model, lambda y, p: tf.reduce_mean(_crossentropy(y, p)), x, y))
   return got.routes, {type(r.layer).__name__ for r in got.routes.layers if r.vectorized}
 
 
-@pytest.mark.parametrize('shape, make', [
-    ((6,), Doubling), ((4, 6), Counting)])
+@representatives('shape, make', [((4, 6), Counting), ((6,), Doubling)])
 def test_layers_with_weights_and_no_rule_are_vectorised_alone(shape, make):
   layer = make()
   model = model_of(layers.Dense(shape[-1], 'tanh'), layer, layers.Dense(3),
@@ -320,10 +348,10 @@ def test_layers_with_weights_and_no_rule_are_vectorised_alone(shape, make):
   assert vectorized == {type(layer).__name__} and not routes.whole
 
 
-@pytest.mark.parametrize('shape, make', [
+@representatives('shape, make', [
     ((4, 4), Block), ((6,), lambda: layers.Dense(4, lambda z: z * z)),
-    ((6,), lambda: layers.Lambda(lambda v: v[:, 1:])),
-    ((6,), lambda: lambda v: v[:, 1:] + v[:, :-1])])
+    ((6,), lambda: lambda v: v[:, 1:] + v[:, :-1]),
+    ((6,), lambda: layers.Lambda(lambda v: v[:, 1:]))], 2)
 def test_layers_of_layers_and_bare_operations_are_batched(shape, make):
   model = model_of(layers.Dense(shape[-1], 'tanh'), make(), shape=shape)
   routes, vectorized = _settled(model, *data_for(model))
@@ -332,10 +360,10 @@ def test_layers_of_layers_and_bare_operations_are_batched(shape, make):
     assert 'by its layers' in routes.summary() and '    ' in routes.summary()
 
 
-@pytest.mark.parametrize('make, words', [
+@representatives('make, words', [
     (Centering, 'goes over the examples'),
     (lambda: layers.Dense(4, lambda z: z - tf.reduce_mean(z, 0)), 'goes over')])
-def test_what_mixes_examples_sees_one_at_a_time(make, words):
+def test_layers_that_mix_examples_are_vectorised(make, words):
   layer = make()
   model = model_of(layers.Dense(4), layer, layers.Dense(3), shape=(6,))
   x, y = data_for(model)
@@ -345,14 +373,14 @@ def test_what_mixes_examples_sees_one_at_a_time(make, words):
   _settled(model, x, y)
 
 
-def test_what_keeps_statistics_is_refused():
+def test_layers_that_keep_statistics_are_refused():
   normalization = layers.BatchNormalization(scale=False, center=False)
   model = model_of(layers.Dense(4), normalization, layers.Dense(3), shape=(6,))
   with pytest.raises(ValueError, match='write no variables'):
     one_by_one.engine_sums(model, _crossentropy, *data_for(model))
 
 
-def test_an_embedding_of_places_is_vectorised_with_its_holder():
+def test_an_embedding_of_positions_is_vectorised_with_its_holder():
   model = model_of(Positions(), Block(), shape=(5,), dtype='int32')
   routes, vectorized = _settled(model, *data_for(model, ids=7))
   assert vectorized == {'Positions'} and not routes.whole
@@ -360,7 +388,7 @@ def test_an_embedding_of_places_is_vectorised_with_its_holder():
 
 @pytest.mark.parametrize('noise_shape, shared', [(None, False), ((1, 4), True)])
 def test_draws_that_examples_would_share_are_made_for_each(noise_shape, shared):
-  """Masks of a whole batch would follow how many examples came before."""
+  """A mask drawn for the whole batch would depend on its companions."""
   model = model_of(layers.Dense(4), layers.Dropout(0.5, noise_shape), shape=(6,))
   x, y = data_for(model)
   got = one_by_one.engine_sums(model, _crossentropy, x, y).routes
@@ -369,7 +397,7 @@ def test_draws_that_examples_would_share_are_made_for_each(noise_shape, shared):
 
 
 class Noisy(layers.Layer):
-  """Of one mask in its output and in its gradient, whatever way it is run."""
+  """A layer that draws a mask for its output and its gradient."""
 
   def __init__(self):
     super().__init__()
@@ -397,7 +425,7 @@ def test_a_vectorised_layer_draws_once_for_output_and_gradient():
   assert len(np.unique(found.predictions.numpy() == 0, axis=0)) > 1
 
 
-@pytest.mark.parametrize('vectorize', [False, True])
+@representatives('vectorize', [False, True])
 def test_outputs_of_another_structure_are_refused_in_words(vectorize):
   inputs = tf.keras.Input((9,))
   model = tf.keras.Model(inputs, {'a': layers.Dense(1)(inputs)})
@@ -405,7 +433,8 @@ def test_outputs_of_another_structure_are_refused_in_words(vectorize):
   engine = engine_lib.Engine(model, loss, 4, layer_routes.routes(model, vectorize))
   with pytest.raises(ValueError, match=r"was built, \.\.\., got {'a': \.\.\.}"):
     tf.function(lambda: engine.run(
-        tf.ones([4, 9]), tf.zeros([4]), tf.ones([4]), tf.constant(1.0)))()
+        tf.ones([4, 9]), tf.zeros([4]), tf.ones([4]), tf.constant(1.0)),
+                autograph=False)()
 
 
 _transpose = versions.choose(
@@ -413,7 +442,7 @@ _transpose = versions.choose(
     keras_3=getattr(getattr(tf.keras, 'ops', None), 'transpose', None))
 
 
-def test_an_operation_that_turns_the_batch_vectorises_the_whole_model():
+def test_an_operation_that_moves_the_batch_axis_vectorises_the_whole_model():
   inputs = tf.keras.Input((4, 3))
   turned = _transpose(layers.Dense(3)(inputs), [1, 0, 2])
   outputs = layers.Dense(3)(_transpose(layers.Dense(3)(turned), [1, 0, 2]))
@@ -516,7 +545,7 @@ def test_no_clipped_example_exceeds_the_bound(clip):
 
 
 @pytest.mark.parametrize('kind', ['per_layer', 'automatic'])
-def test_other_ways_of_clipping_keep_the_same_sensitivity(kind):
+def test_per_layer_and_automatic_clipping_keep_the_sensitivity(kind):
   model = model_of(layers.Dense(5, 'tanh'), layers.LayerNormalization(),
                    shape=(6,))
   x, y = data_for(model)
@@ -526,7 +555,7 @@ def test_other_ways_of_clipping_keep_the_same_sensitivity(kind):
   engine = engine_of(model, 6, kind)
   run = lambda *data: engine(*data, 0.3)
   for i in range(6):
-    # Of weight 1000, so that every layer's gradient is clipped.
+    # The weight of 1000 makes every layer's gradient long enough to be clipped.
     total = run(x, y, np.float32(1e3) * np.eye(6, dtype=np.float32)[i])
     norms = [np.linalg.norm(total[groups == g].astype(float))
              for g in sorted(set(groups))]
@@ -544,7 +573,7 @@ def test_other_ways_of_clipping_keep_the_same_sensitivity(kind):
 
 
 class _SelfAttention(layers.Layer):
-  """Attention of a sequence to itself: a layer that has no rule of its own."""
+  """Self-attention, a layer without a rule."""
 
   def __init__(self):
     super().__init__()
@@ -558,21 +587,22 @@ class _SelfAttention(layers.Layer):
     return self._attention(inputs, inputs)
 
 
-@pytest.mark.parametrize('layer', [
+@representatives('layer', [
     lambda: _SelfAttention(),
     lambda: layers.EinsumDense('abc,cd->abd', output_shape=(5, 4),
                                bias_axes='d')])
 def test_matrix_products_of_single_examples(layer):
-  """Vectorised products of one example with weights, which broadcast."""
+  """Vectorised products of one example with weights broadcast."""
   model = model_of(layer(), shape=(5, 4))
   x, y = data_for(model)
   np.testing.assert_allclose(
       sums_of(model, x, y), loop_of(model)(x, y), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize('mode', rounded_products.SIGNIFICANT_BITS)
 def test_rounded_products_never_carry_an_example_over_the_bound(mode):
-  """Outer products and kernels held whole, of all kinds of layers."""
+  """Covers gradients as outer products and dense gradients."""
   model = model_of(layers.Dense(8), layers.Reshape([4, 2]), layers.Conv1D(3, 2),
                    layers.LSTM(4), shape=(5,))
   x, y = data_for(model, 12)

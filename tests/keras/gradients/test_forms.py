@@ -1,4 +1,4 @@
-"""Norms of per-example gradients are as exact as clipping takes them to be."""
+"""Tests that norms and sums of per-example gradients err by no more than is proved."""
 
 import math
 
@@ -11,7 +11,7 @@ from tfcactus.keras.gradients import clipping, forms
 
 
 def _values(entries):
-  """Rows of float32 that round as badly as they may, and of all magnitudes."""
+  """Rows of float32 of all magnitudes, some of which round as badly as possible."""
   rng = np.random.default_rng(entries)
   rows = [rng.normal(size=entries), rng.standard_t(1, entries),
           # One large square, to which each of the others is added.
@@ -26,7 +26,7 @@ def test_norms_err_by_no_more_than_is_proved(entries):
   values = _values(entries)
   exact = [math.fsum(float(v)**2 for v in row) for row in values]
   found = forms.squared_norms(tf.constant(values)).numpy()
-  # Rounding of the norm is half that of the square; two more are of scaling.
+  # A square errs by twice as much as its norm; scaling may err by as much again.
   error = 2 * forms.NORM_ERROR
   added = entries * 2.0**-126
   assert np.all(found >= np.array(exact) * (1 - error))
@@ -46,7 +46,7 @@ def test_norms_of_outer_products_of_float64_do_not_underflow(first, second):
 
 
 def test_float32_sums_of_any_length_would_not_do():
-  """The test above sees an error that the margin would not cover."""
+  """Shows that a naive float32 sum errs by more than the margin covers."""
   values = np.float32(2.0**-12.2) * np.ones(2**20, np.float32)
   values[0] = 1.0
   naive = np.add.accumulate(values**2, dtype=np.float32)[-1]
@@ -76,7 +76,7 @@ def test_clipped_rows_stay_within_the_bound(dtype, clipped):
 
 
 def _forms_of(rows):
-  """The same gradients of a variable of shape (1, d) in every form."""
+  """Gradients of a variable of shape (1, d) in every form."""
   made = [forms.Dense(rows[:, None], [1, rows.shape[1]]),
           forms.Outer(tf.ones_like(rows[:, :1]), rows),
           forms.Rows(tf.zeros([rows.shape[0], 1], tf.int32), rows[:, None], 1)]

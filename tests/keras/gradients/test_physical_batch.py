@@ -1,4 +1,4 @@
-"""How many rows a physical batch has by default."""
+"""Tests of the default number of rows of a physical batch."""
 
 import pytest
 import tensorflow as tf
@@ -21,18 +21,18 @@ def _numbers(model):
   return physical_batch.numbers_per_example(model, layer_routes.routes(model))
 
 
-def test_outputs_stay_and_what_rules_need_goes_again():
+def test_only_outputs_are_held_for_the_whole_pass():
   few, many = _numbers(_convolutions(8)), _numbers(_convolutions(16))
   # Eight layers more: their outputs and gradients, and not eight times im2col.
   assert many - few == 8 * (16 * 16 * 16 + 9 * 16 * 16 + 16)
 
 
-def test_frozen_layers_below_hold_one_of_them():
+def test_frozen_layers_hold_the_outputs_of_one_layer():
   frozen = [_numbers(_convolutions(depth, depth)) for depth in (4, 12)]
   assert frozen[0] == frozen[1] < _numbers(_convolutions(4)) / 2
 
 
-def test_a_frozen_model_inside_holds_no_more():
+def test_a_frozen_inner_model_holds_the_outputs_of_one_layer():
   backbone = _convolutions(12)
   backbone.trainable = False
   inputs = _LAYERS.Input((16, 16, 3))

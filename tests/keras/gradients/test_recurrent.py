@@ -1,4 +1,4 @@
-"""Recurrent models as they are written: clipped sums are those of a loop."""
+"""Tests that clipped sums of recurrent models are those of a loop over examples."""
 
 from typing import Any, Callable
 
@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras import one_by_one
+from tests.representatives import representatives
 from tfcactus.keras.compat import recurrent, versions
 
 layers = tf.keras.layers
@@ -30,7 +31,7 @@ def _classifier(inputs: Any, x: Any) -> Any:
 
 
 def _text(*made: Callable[[], Any]) -> Callable[[], Any]:
-  """Layers on words of which some are padding, anywhere."""
+  """Layers behind an embedding of ids with padding in all places."""
 
   def make() -> Any:
     inputs = tf.keras.Input((_STEPS,), dtype='int32')
@@ -47,7 +48,7 @@ def _of(kind: Any, *args: Any, **kwargs: Any) -> Callable[[], Any]:
 
 
 def _encoder_decoder() -> Any:
-  """States of one layer begin another; a mask, and a cell of one's own choice."""
+  """A decoder that begins with the states of an encoder, with masks."""
   source = tf.keras.Input((_STEPS,), dtype='int32')
   x = layers.Embedding(6, 3, mask_zero=True)(source)
   _, h, c = layers.LSTM(3, return_state=True)(x)
@@ -189,26 +190,26 @@ def _check(model: Any, tolerance: float = 1e-5) -> None:
   one_by_one.assert_same(got, one_by_one.loop_sums(model, _loss, x, y), tolerance)
 
 
-@pytest.mark.parametrize('name', QUICK)
+@representatives('name', QUICK)
 def test_clipped_sums_equal_a_loop(name):
   _check(_made(QUICK[name]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', SLOW)
-def test_clipped_sums_of_any_settings_equal_a_loop(name):
+def test_clipped_sums_of_other_settings_equal_a_loop(name):
   _check(_made(SLOW[name]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [*QUICK, 'cells', 'gru', 'simple'])
-def test_in_float64_to_nine_digits(name):
+def test_clipped_sums_in_float64_equal_a_loop_to_nine_digits(name):
   _check(_made({**QUICK, **SLOW}[name], 'float64'), 1e-9)
 
 
 @pytest.fixture
 def dropout_by_place(monkeypatch):
-  """Masks of dropout that are alike for all examples, so that a loop has them."""
+  """Replaces dropout masks by fixed ones, so that a loop has the same masks."""
   mixin = next(cls for cls in layers.LSTMCell.__mro__
                if cls.__name__.startswith('DropoutRNNCell'))
 
@@ -241,7 +242,7 @@ _DROPPED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', _DROPPED)
-def test_dropout_goes_where_keras_has_it(dropout_by_place, name):
+def test_dropout_is_applied_where_keras_applies_it(dropout_by_place, name):
   del dropout_by_place
   shape = (3, 5, 2) if name == 'convolutions' else (_STEPS, _WIDTH)
   _check(_made(_sequence(_DROPPED[name], shape=shape)))
@@ -255,7 +256,7 @@ def test_each_example_has_its_own_dropout():
 
 
 @pytest.mark.slow
-def test_a_frozen_layer_is_run_and_takes_no_part():
+def test_frozen_layers_take_no_part():
   model = _made(_text(_of(layers.LSTM, 3, return_sequences=True), _of(layers.GRU, 2)))
   for frozen in (2, 3):
     model.layers[frozen].trainable = False
@@ -263,7 +264,7 @@ def test_a_frozen_layer_is_run_and_takes_no_part():
 
 
 class _Cell(layers.Layer):
-  """A cell that no rule knows."""
+  """A recurrent cell without a rule."""
 
   state_size = output_size = 2
 
@@ -278,7 +279,7 @@ class _Cell(layers.Layer):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('vectorize', [False, True])
-def test_other_cells_are_written_out_and_vectorised(vectorize):
+def test_cells_without_a_rule_are_unrolled_and_vectorised(vectorize):
   layer = _of(layers.LSTM, 2) if vectorize else lambda: layers.RNN(_Cell())
   model = _made(_text(layer))
   x, y = _data(model)
@@ -288,7 +289,7 @@ def test_other_cells_are_written_out_and_vectorised(vectorize):
 
 
 def test_a_weight_that_an_activation_uses_is_not_forgotten():
-  """The loop reads it, and no rule gives its gradient: all is vectorised."""
+  """No rule gives its gradient, so the whole model is vectorised."""
   inputs = tf.keras.Input((_STEPS,), dtype='int32')
   embedding = layers.Embedding(6, _WIDTH)
   scaled = lambda x: tf.tanh(x) * tf.reduce_sum(  # noqa: E731

@@ -1,4 +1,4 @@
-"""A layer that is vectorised by itself has the gradients that it says it has."""
+"""Tests that vectorised layers keep their custom gradients."""
 
 import numpy as np
 import tensorflow as tf
@@ -10,7 +10,7 @@ layers = tf.keras.layers
 
 
 class Reversal(layers.Layer):
-  """As in domain adaptation: the gradient goes on with its sign changed."""
+  """Reverses the gradient, as in domain adaptation."""
 
   def call(self, inputs):
 
@@ -22,7 +22,7 @@ class Reversal(layers.Layer):
 
 
 class Sine(layers.Layer):
-  """With a gradient that is not its own by calculus, of its weight too."""
+  """A layer whose custom gradients are not its derivatives."""
 
   def build(self, shape):
     self.w = self.add_weight(name='w', shape=(shape[-1],), initializer='ones')
@@ -37,14 +37,14 @@ class Sine(layers.Layer):
 
 
 class InFunction(Sine):
-  """The same, hidden in a function."""
+  """Calls `Sine` inside a tf.function."""
 
   def call(self, inputs):
     return tf.function(super().call)(inputs)
 
 
 class Two(layers.Layer):
-  """Several outputs, one of them of integers."""
+  """A layer with several outputs, one of integers."""
 
   def call(self, inputs):
     reverse = Reversal()
@@ -65,12 +65,12 @@ def _check(*parts):
   assert not got.routes.whole
 
 
-def test_gradients_of_ones_own_go_through_layers():
+def test_custom_gradients_are_kept():
   _check(Sine(), layers.Dense(4, 'swish'), Reversal(), InFunction(), Two())
 
 
 class Tagged(layers.Layer):
-  """Takes several inputs, called by their names."""
+  """A layer with several inputs, passed by name."""
 
   def build(self, *unused, **shapes):
     self.w = self.add_weight(name='w', shape=(), initializer='ones')
@@ -79,7 +79,7 @@ class Tagged(layers.Layer):
     return first * self.w + tf.sin(second)
 
 
-def test_inputs_that_are_called_by_name():
+def test_inputs_passed_by_name():
   tf.keras.utils.set_random_seed(1)
   inputs = tf.keras.Input((6,))
   a, b = layers.Dense(4)(inputs), layers.Dense(4)(inputs)

@@ -1,4 +1,4 @@
-"""Models as people write them; see `base`."""
+"""A zoo of models as people write them; `base` defines an entry."""
 
 from tests.keras.zoo import (
            attention,

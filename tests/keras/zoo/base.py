@@ -1,7 +1,7 @@
-"""What a model of the zoo is, and what all of them are made with.
+"""Entries of the zoo of models, and helpers that the models share.
 
 An entry is a function that takes a `Size` and returns a `Case`. It is listed under
-a name, with what is expected of it: to run, or the words in which it is refused.
+a name with the expected outcome: that it runs, or the words of its refusal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ layers, losses = tf.keras.layers, tf.keras.losses
 
 
 class Bare:
-  """What users of each Keras call between layers."""
+  """Functions that users of each Keras call between layers."""
 
   if KERAS_3:
     relu, mean, total, exp = (
@@ -35,17 +35,17 @@ class Bare:
 
 
 class Case(NamedTuple):
-  """A model, and what it is trained on.
+  """A model and its training data.
 
   Attributes:
-    model: Not compiled.
+    model: A model that is not compiled.
     x: Inputs, as `fit` takes them.
     y: Targets.
-    loss: As `compile` takes it.
-    loss_weights: Likewise.
-    sample_weight: As `fit` takes it.
-    objective: (model, x, y) -> what its author trains it by, where that is not
-      the model's `compute_loss`.
+    loss: Argument of `compile`.
+    loss_weights: Argument of `compile`.
+    sample_weight: Argument of `fit`.
+    objective: (model, x, y) -> the training loss, where that is not the model's
+      `compute_loss`.
   """
 
   model: Any
@@ -58,11 +58,11 @@ class Case(NamedTuple):
 
 
 class Size:
-  """Small for a comparison with a loop, real for a benchmark.
+  """The size of models and data: small for tests, real for a benchmark.
 
   Attributes:
-    rows: How many examples.
-    rng: Draws them.
+    rows: Number of examples.
+    rng: Draws the examples.
   """
 
   def __init__(self, rows: int, real: bool = False):
@@ -72,20 +72,20 @@ class Size:
     self._real = real
 
   def __call__(self, small: Any, real: Any) -> Any:
-    """The one of both that is asked for."""
+    """Returns the number of the two that this size stands for."""
     return real if self._real else small
 
   def floats(self, *shape: int) -> np.ndarray:
-    """Normal numbers for all examples."""
+    """Returns normal numbers for all examples."""
     return self.rng.normal(size=(self.rows, *shape)).astype(
         keras.backend.floatx())
 
   def labels(self, classes: int, *shape: int) -> np.ndarray:
-    """Labels of so many classes."""
+    """Returns labels of this many classes."""
     return self.rng.integers(0, classes, (self.rows, *shape)).astype(np.int32)
 
   def tokens(self, length: int, vocabulary: int) -> np.ndarray:
-    """Texts of any lengths from one, padded with zeros."""
+    """Returns texts of length one or more, padded with zeros."""
     found = self.rng.integers(1, vocabulary, (self.rows, length))
     ends = self.rng.integers(1, length + 1, (self.rows, 1))
     return np.where(np.arange(length) < ends, found, 0).astype(np.int32)
@@ -96,15 +96,15 @@ class Entry(NamedTuple):
 
   Attributes:
     make: Makes the case of a size.
-    refused: Words in which it is refused, by the version of Keras; or ''.
-    wrong: What its sums are known to be wrong by, by the version of Keras; or ''.
-    keras3: Whether it is written for Keras 3 alone.
-    fast: Whether it is tested in the default suite.
-    float32: Whether float32 is precise enough to compare at all.
+    refused: Words of the refusal by version of Keras, or ''.
+    wrong: A known error of the sums by version of Keras, or ''.
+    keras3: Whether the model is written for Keras 3 alone.
+    fast: Whether `make test` or `make test-all` runs it; others are slow.
+    float32: Whether float32 is precise enough for a comparison.
     float64: Whether there is a variant in float64.
-    policy: Of the dtypes.
-    tolerance: Of the comparison in float32 or less.
-    penalty: Whether its regularisers are added to what is clipped and noisy.
+    policy: The dtype policy.
+    tolerance: Tolerance of the comparison in float32 or less.
+    penalty: Whether regularisers are added to the clipped and noisy sum.
   """
 
   make: Callable[[Size], Case]
@@ -126,16 +126,16 @@ ZOO: dict[str, Entry] = {}
 def entry(name: str, refused: str = '', refused2: str = '', refused3: str = '',
           wrong: str = '', wrong2: str = '', wrong3: str = '', **kwargs: Any
          ) -> Callable[[Callable[[Size], Case]], Callable[[Size], Case]]:
-  """Lists a function.
+  """Returns a decorator that lists a function as an entry.
 
   Args:
-    name: Of the model.
-    refused: Words in which it is refused; '' where it runs.
-    refused2: The same under Keras 2 alone.
-    refused3: The same under Keras 3 alone.
-    wrong: By how much its sums are known to be wrong.
-    wrong2: The same under Keras 2 alone.
-    wrong3: The same under Keras 3 alone.
+    name: Name of the model.
+    refused: Words of the refusal, or '' if the model runs.
+    refused2: Words of the refusal under Keras 2 alone.
+    refused3: Words of the refusal under Keras 3 alone.
+    wrong: A known error of the sums.
+    wrong2: A known error under Keras 2 alone.
+    wrong3: A known error under Keras 3 alone.
     **kwargs: Other attributes of the `Entry`.
   """
 
@@ -149,15 +149,15 @@ def entry(name: str, refused: str = '', refused2: str = '', refused3: str = '',
 
 
 def logits_loss() -> Any:
-  """The usual loss of a classifier."""
+  """Returns the usual loss of a classifier."""
   return losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def classified(s: Size, inputs: Any, outputs: Any, x: Any, classes: int) -> Case:
-  """The case of a functional classifier."""
+  """Returns the case of a functional classifier."""
   return Case(tf.keras.Model(inputs, outputs), x, s.labels(classes), logits_loss())
 
 
 def function(call: Callable[..., Any], shape: Any = None) -> Any:
-  """A Lambda layer."""
+  """Returns a Lambda layer."""
   return layers.Lambda(call, **({} if shape is None else {'output_shape': shape}))

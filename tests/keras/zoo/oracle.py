@@ -1,8 +1,8 @@
-"""Clipped sums of a private step, and what they are to be.
+"""Clipped sums of a private step, and an oracle of their values.
 
-The oracle is plain Keras' own loss of a batch of one example, a GradientTape, and
-a loop; it shares nothing with the library. What it is compared with is what an
-ordinary optimizer is given in one step of a private model.
+The oracle loops over examples: Keras' own loss on a batch of one example, and a
+GradientTape. It shares no code with the library. It is compared with the gradients that
+an ordinary optimizer receives in one step of a private model.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tfcactus.keras.compat.versions import keras, KERAS_3
 ROWS, _PHYSICAL = 5, 3
 """Not a multiple, so that the last physical batch is padded."""
 _MARGIN = 1e-5
-"""What is documented: norms are clipped to this fraction below the clip norm."""
+"""Norms are clipped to this fraction below the clip norm, as documented."""
 
 
 def make(entry: Entry, policy: str = '', rows: int = ROWS) -> Case:
-  """The small case of an entry, no variable at its initial zeros or ones.
+  """Returns the small case of an entry, with no variable at initial zeros or ones.
 
   Args:
-    entry: A line of the zoo.
-    policy: Of the dtypes; by default the entry's.
-    rows: How many examples.
+    entry: An entry of the zoo.
+    policy: The dtype policy; by default the entry's.
+    rows: Number of examples.
   """
   policy = policy or entry.policy or 'float32'
   tf.keras.backend.clear_session()
@@ -48,13 +48,13 @@ def make(entry: Entry, policy: str = '', rows: int = ROWS) -> Case:
 
 
 def restore() -> None:
-  """Puts the global dtypes back."""
+  """Restores the global dtypes."""
   tf.keras.backend.set_floatx('float32')
   tf.keras.mixed_precision.set_global_policy('float32')
 
 
 def _one(values: Any, i: int) -> Any:
-  """The batch of one example; ragged tensors too."""
+  """Returns the batch of example `i`; ragged tensors too."""
   if values is None:
     return None
   return tf.nest.map_structure(
@@ -67,7 +67,7 @@ def _variables(model: Any) -> list[tf.Variable]:
 
 
 def _penalty(model: Any) -> Any:
-  """The sum of what weights are regularised by, which depends on no example."""
+  """Returns the sum of weight penalties, which depends on no example."""
   if KERAS_3:
     return tf.add_n(model._get_regularization_losses())  # pylint: disable=protected-access
   return tf.add_n([each() for layer in model.layers
@@ -75,7 +75,7 @@ def _penalty(model: Any) -> Any:
 
 
 def _objective(case: Case, x: Any, y: Any, weight: Any) -> Any:
-  """What plain Keras trains on a batch."""
+  """Returns the training loss of plain Keras on a batch."""
   model = case.model
   if case.objective is not None:
     return case.objective(model, x, y)
@@ -84,11 +84,11 @@ def _objective(case: Case, x: Any, y: Any, weight: Any) -> Any:
 
 
 def gradients(case: Case, penalty: bool = False) -> tuple[np.ndarray, np.ndarray]:
-  """Each example's gradient by itself, and that of the penalty, in float64.
+  """Returns per-example gradients and the gradient of the penalty, in float64.
 
   Args:
     case: The case.
-    penalty: Whether its regularisers are left out of the gradients of examples.
+    penalty: Whether per-example gradients leave out the weight penalties.
   """
   case.model.compile(tf.keras.optimizers.SGD(), case.loss,
                      loss_weights=case.loss_weights)
@@ -116,26 +116,26 @@ def gradients(case: Case, penalty: bool = False) -> tuple[np.ndarray, np.ndarray
 
 
 def median_norm(found: np.ndarray) -> float:
-  """A clip norm by which some are clipped and others are not."""
+  """Returns the median norm, so that some gradients are clipped."""
   return float(np.median(np.linalg.norm(found, axis=1)))
 
 
 def clipped_sum(found: np.ndarray, clip: float) -> np.ndarray:
-  """The sum of gradients, each clipped."""
+  """Returns the sum of clipped gradients."""
   bound = clip * (1 - _MARGIN)
   norms = np.linalg.norm(found, axis=1)
   return (found * (bound / np.maximum(norms, bound))[:, None]).sum(0)
 
 
 class Recording(tf.keras.optimizers.SGD):
-  """Keeps what it is given."""
+  """An optimizer that keeps the gradients it receives."""
 
   def __init__(self, shapes: Any, dtypes: Any):
     """Initialises the optimizer for variables of these shapes."""
     super().__init__(0.0)
     kept = [tf.Variable(tf.zeros(shape, dtype)) for shape, dtype
             in zip(shapes, dtypes)]
-    self._kept = lambda: kept  # Hidden from Keras, which would save them.
+    self._kept = lambda: kept  # Hidden from Keras, which would track the variables.
 
   def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
     pairs = list(grads_and_vars)
@@ -144,13 +144,13 @@ class Recording(tf.keras.optimizers.SGD):
     return super().apply_gradients(pairs, *args, **kwargs)
 
   def kept(self) -> np.ndarray:
-    """All in one vector."""
+    """Returns all gradients as one vector."""
     return np.concatenate([np.ravel(each).astype(np.float64)
                            for each in self._kept()])
 
 
 def private_sum(case: Case, clip: float, **kwargs: Any) -> np.ndarray:
-  """What one step of the private model sums, by what the optimizer is given.
+  """Returns the sum of one private step from the gradients the optimizer receives.
 
   Raises:
     ValueError: if the model is refused.
@@ -167,7 +167,7 @@ def private_sum(case: Case, clip: float, **kwargs: Any) -> np.ndarray:
 
 
 def error(entry: Entry, policy: str = '', **kwargs: Any) -> float:
-  """How far the private sum of an entry is from that of the loop, relatively.
+  """Returns the relative error of an entry's private sum against the loop.
 
   Raises:
     ValueError: if the model is refused.
@@ -185,7 +185,7 @@ def error(entry: Entry, policy: str = '', **kwargs: Any) -> float:
 
 
 def run(entry: Entry, policy: str = '') -> None:
-  """Takes one private step, to see what is said.
+  """Takes one private step.
 
   Raises:
     ValueError: if the model is refused.
@@ -197,5 +197,5 @@ def run(entry: Entry, policy: str = '') -> None:
 
 
 def version() -> int:
-  """Of Keras: 2 or 3."""
+  """Returns the major version of Keras: 2 or 3."""
   return int(keras.__version__.split('.')[0])
