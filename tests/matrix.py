@@ -36,6 +36,8 @@ KERAS_TESTS = ('tests/keras', 'tests/conformance', 'tests/learned', 'tests/train
 # Enough to run the code of every part of the core.
 SMALL_TESTS = ('tests/cli/test_main.py', 'tests/cli/test_release.py',
                'tests/test_packaging.py')
+# Every case, as `make test-all` runs, not only the representatives of `make test`.
+MARKERS = ('-m', 'not slow')
 # As in the Makefile, where pytest-xdist is installed.
 WORKERS = ('-n', '2', '--dist', 'worksteal')
 PYTHONS = ('3.13', '3.12', '3.11', '3.10', '3.9')
@@ -211,7 +213,7 @@ def check(environment: Environment, python: pathlib.Path,
   run([str(python.parent / 'tfcactus'), 'tables'], cwd=away, env=variables,
       stdout=subprocess.DEVNULL)
   workers = WORKERS if 'test' in environment.extras.split(',') else ()
-  command = command or ['-m', 'pytest', '-q', *workers, *environment.tests]
+  command = command or ['-m', 'pytest', '-q', *MARKERS, *workers, *environment.tests]
   run([str(python), *command], cwd=ROOT,
       env={**variables, 'MATRIX_ENVIRONMENT': environment.name})
 
