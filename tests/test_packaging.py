@@ -14,6 +14,8 @@ import zipfile
 
 import pytest
 
+from tests.representatives import representatives
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HAS_TENSORFLOW = importlib.util.find_spec('tensorflow') is not None
 HAS_TFP = importlib.util.find_spec('tensorflow_privacy') is not None
@@ -61,7 +63,8 @@ def test_users_imports_are_left_as_they_were_in_either_order():
 @pytest.mark.skipif(not (HAS_TENSORFLOW and HAS_TFP),
                     reason='needs TensorFlow Privacy')
 @pytest.mark.parametrize('first', [
-    pytest.param('theirs', marks=pytest.mark.slow), 'ours'])
+    pytest.param('theirs', marks=pytest.mark.slow),
+    pytest.param('ours', marks=pytest.mark.more)])
 def test_the_query_is_one_of_theirs_in_either_order(first):
   theirs = '''
 sys.skip_tf_privacy_import = None
@@ -193,7 +196,7 @@ def test_other_backends_are_refused_with_the_reason(backend):
 
 
 @pytest.mark.skipif(not HAS_TENSORFLOW, reason='needs TensorFlow')
-@pytest.mark.parametrize('variable, value, package, missing', [
+@representatives('variable, value, package, missing', [
     ('KERAS_BACKEND', 'jax', 'keras', 'jax'),
     ('TF_USE_LEGACY_KERAS', '1', 'tf_keras', 'tf_keras')])
 def test_a_keras_that_does_not_import_is_refused_with_the_reason(

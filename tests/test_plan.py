@@ -6,6 +6,7 @@ import dp_accounting.rdp
 import pytest
 
 from tests.noise.tables import gaussian_radial, gaussian_scalar, wavy_scalar
+from tests.representatives import representatives
 import tfcactus
 from tfcactus import _format, accounting, correlated, noise
 from tfcactus.sampling import (
@@ -276,7 +277,7 @@ def test_calibration_reaches_the_target_from_below():
 CORRELATED = dict(sampling_prob=1 / 240, correlation=correlated.BandedStrategy(16))
 
 
-@pytest.mark.parametrize('multiplier,bands,epsilon', [
+@representatives('multiplier,bands,epsilon', [
     (1.2, 16, 2.9037306773), (1.5, 30, 2.8826010806), (0.8, 16, 6.6331838572)])
 def test_cyclic_poisson_costs_the_visits_of_one_group(multiplier, bands, epsilon):
   # By dp_accounting's PLD accountant to seven digits, too.

@@ -7,6 +7,7 @@ import dp_accounting
 import numpy as np
 import pytest
 
+from tests.representatives import representatives
 from tfcactus import accounting, design, noise
 from tfcactus.accounting import privacy_buckets
 from tfcactus.accounting.renyi import RenyiAccountant
@@ -119,7 +120,7 @@ def test_bad_arguments(bad, words):
 
 class TestExtendedMoments:
 
-  @pytest.mark.parametrize('steps', [1, 5])
+  @representatives('steps', [1, 5])
   def test_is_proposition_17(self, steps):
     epsilon, both = 0.5, (P > 0) & (Q > 0)
     found = []

@@ -8,6 +8,7 @@ import pytest
 
 from tests.accounting import allocation_oracles
 from tests.conformance.accountants import ACCOUNTANTS
+from tests.representatives import representatives
 from tfcactus import accounting, library
 from tfcactus.accounting import calibration, event_steps, views
 
@@ -32,7 +33,7 @@ def test_epsilon_of_epochs(sigma, batches, epochs, remove, add):
       event, epochs).get_epsilon(1e-5)
 
 
-@pytest.mark.parametrize('name', list(ACCOUNTANTS))
+@representatives('name', list(ACCOUNTANTS), 2)
 def test_every_accountant_takes_it(name):
   event = Allocation(60, Gaussian(1.0))
   try:
@@ -83,7 +84,7 @@ def test_bounds_where_no_contour_serves(batches, sigma, delta):
   assert 0 <= lower <= upper <= phi(Gaussian(sigma)).get_epsilon(delta)
 
 
-@pytest.mark.parametrize('sigma, batches, delta', [
+@representatives('sigma, batches, delta', [
     (0.2, 10, 1e-5), (0.19, 1000, 1e-9), (0.13, 100, 1e-5)])
 def test_little_noise(sigma, batches, delta):
   # Terms of high orders leave the range of numbers there.
@@ -157,7 +158,7 @@ def test_the_event_of_newer_dp_accounting():
     event_steps._random_allocation(event, whole)
 
 
-@pytest.mark.parametrize('seed', [0, 2, 3, 5] + [
+@representatives('seed', [0, 2, 3, 5] + [
     pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 4, 6, 7)])
 def test_fuzz_against_convex_order(seed):
   # A bracket that shares no code with the moments.

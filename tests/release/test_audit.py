@@ -8,6 +8,7 @@ not tell would prove nothing.
 import numpy as np
 import pytest
 
+from tests.representatives import representatives
 from tfcactus import accounting, noise, release
 from tfcactus.accounting import auditing
 from tfcactus.randomness import SystemRandom
@@ -73,7 +74,7 @@ def check(draw_with, event_with, law, *, tight=0.7):
   assert halved > claim
 
 
-@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
+@representatives('law', LAWS.values(), ids=LAWS)
 def test_histogram(law):
   """A million counts, all one more on the neighbour: a million runs at once."""
   def draw(noise_law, which, runs, seed):
@@ -83,7 +84,7 @@ def test_histogram(law):
   check(draw, accounting.noise_event, law)
 
 
-@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
+@representatives('law', LAWS.values(), ids=LAWS)
 def test_noisy_vector(law):
   """Each coordinate is a noisy number on a grid."""
   def draw(noise_law, which, runs, seed):
@@ -122,7 +123,7 @@ def test_noisy_sum_of_clipped_records():
   check(draw, accounting.noise_event, LAWS['gaussian'])
 
 
-@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
+@representatives('law', LAWS.values(), ids=LAWS)
 def test_obvious_answer(law):
   """Gaps that differ by two sensitivities, k = 50: the answer, right or wrong."""
   def draw(noise_law, which, runs, seed):
@@ -137,8 +138,8 @@ def test_obvious_answer(law):
   check(draw, accounting.noise_event, law)
 
 
-@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
-@pytest.mark.parametrize('options, m', [(2, 1), (6, 2)])
+@representatives('law', LAWS.values(), ids=LAWS)
+@representatives('options, m', [(2, 1), (6, 2)])
 def test_generalised_histogram(law, options, m):
   """The set of the best m; its order by noisy gap is not looked at."""
   def draw(noise_law, which, runs, seed):
@@ -157,7 +158,7 @@ def test_generalised_histogram(law, options, m):
   check(draw, event, law, tight=0.2)
 
 
-@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
+@representatives('law', LAWS.values(), ids=LAWS)
 def test_thresholds(law):
   """A record in the first value is in the tree's leaf and root."""
   def draw(noise_law, which, runs, seed):
@@ -192,7 +193,7 @@ def test_threshold_sketch_one_by_one(runs):
   assert auditing.epsilon_lower_bound(*counts[2:], runs, delta=DELTA) > claim
 
 
-@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
+@representatives('law', LAWS.values(), ids=LAWS)
 def test_binary_search_by_its_answer(law):
   """Two values: one comparison, whose answer is all that there is."""
   def draw(noise_law, which, runs, seed):

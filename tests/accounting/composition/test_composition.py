@@ -11,6 +11,7 @@ from scipy import stats
 
 from tests.accounting.reference_values import POINTS
 from tests.noise.tables import gaussian_scalar, wavy_scalar
+from tests.representatives import representatives
 from tfcactus import accounting, noise
 from tfcactus.accounting import Composition
 from tfcactus.accounting.composition import lattice
@@ -90,7 +91,7 @@ def test_randomised_response_is_binomial(steps):
 
 
 # 200-bit values of two independent inversions; add/remove, Poisson sampling.
-@pytest.mark.parametrize('sigma, prob, steps, delta, epsilon', POINTS[:-1])
+@representatives('sigma, prob, steps, delta, epsilon', POINTS[:-1], 2)
 def test_subsampled_gaussian_reference(sigma, prob, steps, delta, epsilon):
   sides = accounting.dominating_pair(noise.Gaussian(sigma)).poisson(prob)
   results = [Composition([(side, steps)]).epsilon(delta) for side in sides]
@@ -101,7 +102,7 @@ def test_subsampled_gaussian_reference(sigma, prob, steps, delta, epsilon):
       epsilon, rel=1e-6)
 
 
-@pytest.mark.parametrize('sigma, prob, steps, delta, epsilon', POINTS)
+@representatives('sigma, prob, steps, delta, epsilon', POINTS, 3)
 def test_accountant_reaches_ten_digits(sigma, prob, steps, delta, epsilon):
   bounds = accounting.PhiAccountant().compose(dp_accounting.PoissonSampledDpEvent(
       prob, dp_accounting.GaussianDpEvent(sigma)), steps).epsilon_bounds(delta)
@@ -176,10 +177,10 @@ def test_small_delta_is_not_lost_in_rounding():
   assert bounds.upper - bounds.lower < 1e-8
 
 
-@pytest.mark.parametrize('sigma, prob, steps, delta', [
+@representatives('sigma, prob, steps, delta', [
     (1, 1e-4, 15_000, 1e-10), (1, 1e-4, 15_000, 1e-12), (1, 1e-4, 1000, 1e-10),
     (.8, 1e-4, 15_000, 1e-12), (1, .01, 20, 1e-6), (50, .5, 10, 1e-5),
-    (.05, 1, 5, 1e-5), (1, 1, 10**6, 1e-5)])
+    (.05, 1, 5, 1e-5), (1, 1, 10**6, 1e-5)], 3)
 def test_gaussians_far_from_the_usual_have_tight_bounds(sigma, prob, steps, delta):
   accountant = accounting.PhiAccountant().compose(
       dp_accounting.PoissonSampledDpEvent(

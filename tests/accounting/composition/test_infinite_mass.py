@@ -8,6 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from tests.representatives import representatives
 from tfcactus import accounting
 from tfcactus.accounting.composition import infinite_mass
 from tfcactus.pairs.dominating_pair import DominatingPair
@@ -56,7 +57,7 @@ def _delta(epsilon, p_inf, count):
 
 
 @pytest.mark.parametrize('p_inf, count', [(0.3, 5), (1e-6, 40), (0.01, 2)])
-@pytest.mark.parametrize('room', [1e-16, 1e-15, 1e-13, 1e-9, 1e-3])
+@representatives('room', [1e-16, 1e-15, 1e-13, 1e-9, 1e-3], 2)
 def test_delta_next_to_the_mass_at_infinity(p_inf, count, room):
   kept = 1 - p_inf
   pair = DominatingPair.from_masses(np.array([0.6 * kept, 0.4 * kept, p_inf, 0]),

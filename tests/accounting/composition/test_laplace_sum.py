@@ -8,6 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from tests.representatives import representatives
 from tfcactus import accounting
 from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition import laplace_sum
@@ -54,7 +55,7 @@ def _integral(start, low, high, power, rate):
              for r in range(power + 1))
 
 
-@pytest.mark.parametrize('seed', range(12))
+@representatives('seed', range(12), 3)
 def test_sums_over_atoms_and_uniform_variables(seed):
   rng = np.random.default_rng(seed)
   count, top = int(rng.integers(1, 10)), float(10.0**rng.uniform(-3, 1))

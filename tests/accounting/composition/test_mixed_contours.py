@@ -8,6 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from tests.representatives import representatives
 from tfcactus import accounting
 from tfcactus.accounting.composition import composition, lattice
 from tfcactus.accounting.composition.losses import laplace
@@ -69,7 +70,7 @@ CASES = [
     (1.0, [(0.6, 2), (0.8, 3)], 0.25, 12.0), (100.0, [(0.99, 1)], None, 4.5951)]
 
 
-@pytest.mark.parametrize('sigma, responses, top, epsilon', CASES)
+@representatives('sigma, responses, top, epsilon', CASES, 4)
 def test_bounds_hold_and_are_close(sigma, responses, top, epsilon):
   account = accounting.PhiAccountant().compose(events(sigma, responses, top))
   exact = exact_delta(1 / mpmath.mpf(sigma), responses, top, epsilon)
@@ -163,7 +164,7 @@ RESPONSE = accounting.DominatingPairDpEvent(
     DominatingPair.from_masses([0.6, 0.4], [0.4, 0.6]))
 
 
-@pytest.mark.parametrize('direction', ['add', 'remove'])
+@representatives('direction', ['remove', 'add'])
 @pytest.mark.parametrize('event', [
     dp_accounting.ComposedDpEvent([
         dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(

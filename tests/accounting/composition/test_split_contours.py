@@ -4,6 +4,7 @@
 import mpmath
 import pytest
 
+from tests.representatives import representatives
 import tfcactus
 from tfcactus import relations
 from tfcactus.accounting.bounds import IntractableError
@@ -46,7 +47,7 @@ def delta_of_two(sigma, prob, epsilon):
   return mpmath.quad(term, sorted([*mpmath.linspace(-12, 15 + 3 * mu, 33), edge]))
 
 
-@pytest.mark.parametrize('sigma, prob, delta', TWO_STEPS)
+@representatives('sigma, prob, delta', TWO_STEPS)
 def test_two_steps_against_quadrature(sigma, prob, delta):
   bounds = SplitContours([(removal(sigma, prob), 2)]).epsilon(delta)
   assert bounds.upper - bounds.lower <= 1e-9 * bounds.upper
@@ -59,7 +60,7 @@ def test_two_steps_against_quadrature(sigma, prob, delta):
   assert float(exact) == pytest.approx(delta, rel=1e-10)
 
 
-@pytest.mark.parametrize('sigma, prob, steps, delta', RARE)
+@representatives('sigma, prob, steps, delta', RARE, 2)
 def test_epsilon_and_delta_are_inverse_and_narrow(sigma, prob, steps, delta):
   groups = [(removal(sigma, prob), steps)]
   bounds = SplitContours(groups).epsilon(delta)
@@ -70,7 +71,7 @@ def test_epsilon_and_delta_are_inverse_and_narrow(sigma, prob, steps, delta):
   assert back.upper - back.lower <= 1e-8 * delta
 
 
-@pytest.mark.parametrize('sigma, prob, steps, delta', [
+@representatives('sigma, prob, steps, delta', [
     (0.5, 0.001, 2000, 1e-8), (1.0, 0.5, 2, 1e-6), (1.0, 0.1, 2, 1e-12),
     (1.274, 0.004786, 197, 1.98e-12)])
 def test_agrees_with_one_tilt(sigma, prob, steps, delta):

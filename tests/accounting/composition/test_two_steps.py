@@ -3,6 +3,7 @@
 import pytest
 
 from tests.fuzz import phi_oracles as oracles
+from tests.representatives import representatives
 from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.accounting.composition.two_steps import TwoSteps
@@ -17,7 +18,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize('direction', ['add', 'remove'])
-@pytest.mark.parametrize('one, other, delta', SETTINGS)
+@representatives('one, other, delta', SETTINGS, 3)
 def test_against_quadrature(one, other, delta, direction):
   losses = [GaussianLoss(1 / sigma, prob, direction) for sigma, prob in (one, other)]
   steps = [oracles.Gaussian(sigma, prob, direction == 'remove')

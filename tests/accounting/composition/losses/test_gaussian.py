@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.representatives import representatives
 from tfcactus.accounting.composition.losses.gaussian import (
   ClosedForm,
   gaussian_delta,
@@ -24,8 +25,8 @@ def moment(mu, prob, direction, order):
   return mpmath.quad(term, mpmath.linspace(-14, top + 14, 41))
 
 
-@pytest.mark.parametrize('mu, prob, direction', CASES)
-@pytest.mark.parametrize('order', [0.3, 6.0])
+@representatives('mu, prob, direction', CASES, 2)
+@representatives('order', [6.0, 0.3])
 def test_moments_and_phi(mu, prob, direction, order):
   loss = GaussianLoss(mu, prob, direction)
   with mpmath.workdps(30):
@@ -62,7 +63,7 @@ def test_cumulants_are_derivatives(mu, prob, direction):
   assert (slope[2] - slope[0]) / 0.002 == pytest.approx(curvature[1], rel=1e-5)
 
 
-@pytest.mark.parametrize('mu, prob, direction', CASES)
+@representatives('mu, prob, direction', CASES, 2)
 @pytest.mark.parametrize('epsilon', [-0.2, 0.0, 1e-3, 0.3, 2.0])
 def test_delta_of_one_release(mu, prob, direction, epsilon):
   def density(y, shift):
