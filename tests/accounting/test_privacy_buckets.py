@@ -1,12 +1,12 @@
 """PrivacyBuckets and the Extended Moments Accountant against enumeration."""
 
-import functools
 import math
 
 import dp_accounting
 import numpy as np
 import pytest
 
+from tests.accounting.oracles import product_delta, product_masses
 from tests.representatives import representatives
 from tfcactus import accounting, design, noise
 from tfcactus.accounting import privacy_buckets
@@ -22,12 +22,11 @@ def event(p=P, q=Q):
 
 
 def enumerated(epsilon, steps, pdp=False, p=P, q=Q):
-  """delta by listing all outcomes of the product laws."""
-  a, b = (functools.reduce(np.multiply.outer, [mass] * steps).ravel()
-          for mass in (p, q))
-  if pdp:
-    return float(np.sum(a[a > math.exp(epsilon) * b * (1 + 1e-12)]))
-  return float(np.sum(np.maximum(a - math.exp(epsilon) * b, 0.0)))
+  """Returns delta, approximate or probabilistic, from all sequences of outcomes."""
+  if not pdp:
+    return product_delta([(p, q)] * steps, epsilon)
+  a, b = (product_masses([mass] * steps) for mass in (p, q))
+  return float(np.sum(a[a > math.exp(epsilon) * b * (1 + 1e-12)]))
 
 
 def truth(epsilon, steps, pdp=False):

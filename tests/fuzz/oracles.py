@@ -25,6 +25,11 @@ precision reaches far below."""
 Profile = Callable[[mpmath.mpf], mpmath.mpf]
 
 
+def between(rng: np.random.Generator, low: float, high: float) -> float:
+  """Returns a random number whose logarithm is uniform."""
+  return math.exp(rng.uniform(math.log(low), math.log(high)))
+
+
 class Law(NamedTuple):
   """Symmetric log-concave noise with density exp(log_density)."""
 

@@ -47,12 +47,8 @@ class Setting(NamedTuple):
   delta: Callable[[float], float]
 
 
-def _between(rng, low, high):
-  return math.exp(rng.uniform(math.log(low), math.log(high)))
-
-
 def _composed_gaussians(rng) -> Setting:
-  sigma, count = _between(rng, 0.05, 200), int(10**rng.uniform(0, 7))
+  sigma, count = oracles.between(rng, 0.05, 200), int(10**rng.uniform(0, 7))
   count = max(min(count, int(1000 * sigma**2)), 1)
   mu = math.sqrt(count) / sigma
   return Setting(f'gaussian {sigma!r}', dp_accounting.GaussianDpEvent(sigma), count,
@@ -62,10 +58,10 @@ def _composed_gaussians(rng) -> Setting:
 def _one_sampled(rng) -> Setting:
   prob = 10**rng.uniform(-7, 0)
   if rng.random() < 0.6:
-    sigma = _between(rng, 0.05, 200)
+    sigma = oracles.between(rng, 0.05, 200)
     law, event = oracles.gaussian(sigma), dp_accounting.GaussianDpEvent(sigma)
   else:
-    sigma = _between(rng, 0.05, 50)
+    sigma = oracles.between(rng, 0.05, 50)
     law, event = oracles.laplace(sigma), dp_accounting.LaplaceDpEvent(sigma)
   ways = [oracles.subsampled(
       lambda alpha: oracles.threshold_profile(law, 1, alpha), prob, way)
@@ -251,7 +247,7 @@ def claims(rng: np.random.Generator) -> list[str]:
     if epsilon < 1e5 and oracles.gaussian_delta(
         group * math.sqrt(2 * rho), epsilon) > delta:
       wrong.append(f'{claim} group {group} delta {delta!r} epsilon {epsilon!r}')
-  sigma = _between(rng, 0.8, 50)
+  sigma = oracles.between(rng, 0.8, 50)
   noise = SinhNormal(sigma, max(math.sqrt(2) * sigma, 8.01) * math.exp(
       rng.exponential()))
   try:
@@ -287,7 +283,7 @@ def test_no_claim_of_truncated_cdp_is_below_the_divergence(count):
 def test_sinh_normal_divergence_is_the_quadrature_of_50_digits(count):
   rng = np.random.default_rng(6)
   for _ in range(count):
-    sigma = _between(rng, 0.1, 50)
+    sigma = oracles.between(rng, 0.1, 50)
     bend = sigma * math.exp(rng.uniform(0, 3))
     noise = SinhNormal(sigma, bend)
     order = 1 + 0.98 * (min(sinh_normal.renyi_limit(noise), 50) - 1) * rng.random()

@@ -41,10 +41,6 @@ class Case(NamedTuple):
             f'<= {high!r}')
 
 
-def _between(rng: np.random.Generator, low: float, high: float) -> float:
-  return math.exp(rng.uniform(math.log(low), math.log(high)))
-
-
 def _sampling(rng: np.random.Generator) -> tuple[float, str]:
   prob = 1.0 if rng.random() < 0.4 else 10**rng.uniform(-7, 0)
   return prob, str(rng.choice(['add', 'remove']))
@@ -60,13 +56,13 @@ def _epsilons(rng: np.random.Generator, pairs: pair_lib.PairBounds,
 def closed_form(rng: np.random.Generator) -> list[Case]:
   """Returns cases of Gaussian, Laplace or sinh-normal noise, sampled or not."""
   kind = rng.choice(['gaussian', 'laplace', 'sinh-normal'])
-  scale, shift = _between(rng, 0.005, 300), int(rng.integers(1, 3))
+  scale, shift = oracles.between(rng, 0.005, 300), int(rng.integers(1, 3))
   if kind == 'gaussian':
     law, noise = oracles.gaussian(scale), noise_lib.Gaussian(scale)
   elif kind == 'laplace':
     law, noise = oracles.laplace(scale), noise_lib.Laplace(scale)
   else:
-    scale = _between(rng, 0.03, 100)
+    scale = oracles.between(rng, 0.03, 100)
     bend = scale * math.exp(rng.uniform(0, 6))
     law = oracles.sinh_normal(scale, bend)
     noise = noise_lib.SinhNormal(scale, bend)

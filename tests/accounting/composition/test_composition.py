@@ -1,7 +1,6 @@
 """Composition: brackets around exact answers, laws, reference values."""
 
 import fractions
-import itertools
 import math
 
 import dp_accounting
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.accounting.oracles import gaussian_delta, product_delta
 from tests.accounting.reference_values import POINTS
 from tests.noise.tables import gaussian_scalar, wavy_scalar
 from tests.representatives import representatives
@@ -17,11 +17,6 @@ from tfcactus.accounting import Composition
 from tfcactus.accounting.composition import lattice
 from tfcactus.noise import library, scalar_pairs
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
-
-
-def gaussian_delta(mu, epsilon):
-  return stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(
-      epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
 
 
 @pytest.mark.parametrize('steps', [1, 2, 3, 10, 1000])
@@ -39,16 +34,6 @@ def test_composed_gaussians_are_one_gaussian(steps, delta):
   assert at.upper - at.lower < 1e-3 * exact
 
 
-def enumerate_delta(pairs, epsilon):
-  """sup over events of the product laws, by listing all outcomes."""
-  total = 0.0
-  for combo in itertools.product(*[list(zip(p, q)) for p, q in pairs]):
-    p = math.prod(c[0] for c in combo)
-    q = math.prod(c[1] for c in combo)
-    total += max(p - math.exp(epsilon) * q, 0)
-  return total
-
-
 @pytest.mark.parametrize('seed', range(6))
 def test_random_discrete_pairs_against_enumeration(seed):
   rng = np.random.default_rng(seed)
@@ -63,11 +48,11 @@ def test_random_discrete_pairs_against_enumeration(seed):
   composition = Composition(groups)
   for epsilon in (0.0, 0.3, 1.0, 2.5):
     result = composition.delta(epsilon)
-    exact = enumerate_delta(listed, epsilon)
+    exact = product_delta(listed, epsilon)
     assert result.lower <= exact + 1e-12
     assert exact <= result.upper + 1e-12
     assert result.upper - result.lower < 1e-3
-  delta = enumerate_delta(listed, 0.7)
+  delta = product_delta(listed, 0.7)
   if composition.p_inf[1] < delta < 1:
     result = composition.epsilon(delta)
     assert result.lower <= 0.7 + 1e-9 and 0.7 <= result.upper + 1e-9

@@ -8,6 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from tests.accounting.oracles import precise_gaussian_delta
 from tests.representatives import representatives
 from tfcactus import accounting
 from tfcactus.accounting.composition import infinite_mass
@@ -44,12 +45,11 @@ def test_differences_and_sums_are_rounded_outwards(delta, p_inf):
 
 
 def _delta(epsilon, p_inf, count):
-  """A Gaussian release beside `count` randomised responses that may lose all."""
+  """Returns delta of a Gaussian and `count` responses with a mass of infinite loss."""
   with mpmath.workdps(60):
     loss, total = mpmath.log(mpmath.mpf(0.6) / mpmath.mpf(0.4)), mpmath.mpf(0)
     for ups in range(count + 1):
-      x = mpmath.mpf(epsilon) - (2 * ups - count) * loss
-      each = mpmath.ncdf(0.5 - x) - mpmath.exp(x) * mpmath.ncdf(-0.5 - x)
+      each = precise_gaussian_delta(1, mpmath.mpf(epsilon) - (2 * ups - count) * loss)
       total += mpmath.binomial(count, ups) * mpmath.mpf(0.6)**ups * (
           mpmath.mpf(0.4)**(count - ups)) * each
     kept = (1 - mpmath.mpf(p_inf))**count

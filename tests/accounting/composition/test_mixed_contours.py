@@ -8,17 +8,13 @@ import mpmath
 import numpy as np
 import pytest
 
+from tests.accounting.oracles import precise_gaussian_delta as gaussian_delta
 from tests.representatives import representatives
 from tfcactus import accounting
 from tfcactus.accounting.composition import composition, lattice
 from tfcactus.accounting.composition.losses import laplace
 from tfcactus.accounting.composition.mixed_contours import MixedContours
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
-
-
-def gaussian_delta(mu, epsilon):
-  return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(
-      -mu / 2 - epsilon / mu)
 
 
 def exact_delta(mu, responses, top, epsilon):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.accounting.oracles import precise_gaussian_delta
 from tests.representatives import representatives
 from tfcactus.accounting.composition.losses.gaussian import (
   ClosedForm,
@@ -108,7 +109,7 @@ def test_delta_at_any_scale(log_mu):
     for x in (-8.0, -4.0, -0.5, 0.0, 0.7, 5.0):
       for epsilon in (mu * (0.5 * mu - x), 0.1 * mu, -0.3 * mu * mu):
         if abs(epsilon) < 1e6:
-          exact = _delta(mu, epsilon)
+          exact = precise_gaussian_delta(mu, epsilon)
         elif epsilon > 0:  # Where exp(epsilon) times the tail is next to the density.
           y = mpmath.mpf(mu) / 2 + mpmath.mpf(epsilon) / mu
           z = mpmath.mpf(mu) / 2 - mpmath.mpf(epsilon) / mu
@@ -118,12 +119,6 @@ def test_delta_at_any_scale(log_mu):
           exact = mpmath.mpf(1)
         value, error = gaussian_delta(mu, np.float64(epsilon))
         assert abs(float(value) - exact) <= error + 1e-18, (x, epsilon)
-
-
-def _delta(mu, epsilon):
-  mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
-  return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * (
-      mpmath.ncdf(-mu / 2 - epsilon / mu))
 
 
 @pytest.mark.parametrize('mu', [1e2, 1e6, 1e9, 1e12])
