@@ -14,8 +14,6 @@ import zipfile
 
 import pytest
 
-from tests.representatives import representatives
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HAS_TENSORFLOW = importlib.util.find_spec('tensorflow') is not None
 HAS_TFP = importlib.util.find_spec('tensorflow_privacy') is not None
@@ -196,7 +194,8 @@ def test_other_backends_are_refused_with_the_reason(backend):
 
 
 @pytest.mark.skipif(not HAS_TENSORFLOW, reason='needs TensorFlow')
-@representatives('variable, value, package, missing', [
+@pytest.mark.more
+@pytest.mark.parametrize('variable, value, package, missing', [
     ('KERAS_BACKEND', 'jax', 'keras', 'jax'),
     ('TF_USE_LEGACY_KERAS', '1', 'tf_keras', 'tf_keras')])
 def test_a_keras_that_does_not_import_is_refused_with_the_reason(

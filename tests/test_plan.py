@@ -143,7 +143,7 @@ def test_zero_out_costs_the_same_and_assumes_less():
     plan().guarantee(100, 'swap')
 
 
-@pytest.mark.parametrize('cost', [
+@representatives('cost', [
     lambda made, relation: made.guarantee(20, relation),
     lambda made, relation: made.guarantee(20, relation, sampling=FixedSizeSampling),
     lambda made, relation: made.guarantee(2, relation, sampling=OnePassSampling)])
@@ -193,12 +193,12 @@ def test_budgets_keep_to_the_relation():
 
 
 def test_conditions_are_said_wherever_a_guarantee_is():
-  guarantee = plan().guarantee(10).given('The moon is full.')
+  guarantee = plan().guarantee(1).given('The moon is full.')
   assert 'on conditions that its statement names' in str(guarantee)
   assert guarantee.statement.endswith(' The moon is full.')
   assert guarantee.given('It rains.').conditions == (
       'The moon is full.', 'It rains.')
-  assert guarantee.upper == plan().guarantee(10).upper
+  assert guarantee.upper == plan().guarantee(1).upper
 
 
 @pytest.mark.parametrize('bad', [gaussian_scalar(), wavy_scalar(),

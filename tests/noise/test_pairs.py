@@ -12,6 +12,7 @@ from tests.noise.tables import (
   truncated_scalar,
   wavy_scalar,
 )
+from tests.representatives import representatives
 from tfcactus import accounting, design, noise
 from tfcactus.noise import library, scalar_pairs
 from tfcactus.pairs import envelope
@@ -176,7 +177,7 @@ def test_cactus_of_a_conic_solver_by_quadrature():
     assert bracket(bounds, epsilon) == pytest.approx((exact, exact), abs=1e-6)
 
 
-@pytest.mark.parametrize('dim, sigma, shift', [
+@representatives('dim, sigma, shift', [
     (3, 0.5, 1), (3, 0.5, 2), (7, 0.5, 1), *(
         pytest.param(*case, marks=pytest.mark.slow)
         for case in ((2, 0.8, 1), (2, 0.8, 2), (7, 0.5, 2)))])

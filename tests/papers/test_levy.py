@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.representatives import representatives
 from tfcactus import accounting, noise
 from tfcactus.accounting.composition.losses import gaussian
 from tfcactus.pairs.dominating_pair import DominatingPair
@@ -116,7 +117,7 @@ def test_laplace(scale, count):
     assert bounds.upper - bounds.lower <= 1e-3
 
 
-@pytest.mark.parametrize('seed', range(6))
+@representatives('seed', range(6), 2)
 def test_random_pairs_against_enumeration(seed):
   """The tail of phi alone bounds what is beyond a period, however far losses are."""
   rng = np.random.default_rng(seed)
@@ -149,7 +150,7 @@ def laplace_or_infinite(p_inf, decay=True):
 
 
 @pytest.mark.parametrize('decay', [True, False])
-@pytest.mark.parametrize('p_inf, epsilon', [
+@representatives('p_inf, epsilon', [
     (0.9, 19.99995), (0.5, 20.0), (0.5, 20.5), (0.99, 19.0)])
 def test_the_end_of_a_sum_counts_infinite_losses_once(p_inf, epsilon, decay):
   """A bound on |phi| has them in it, and was made less of by them again."""

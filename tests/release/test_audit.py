@@ -98,7 +98,8 @@ def test_noisy_vector(law):
 
 
 @pytest.mark.parametrize('runs', [
-    8_000, pytest.param(RUNS, marks=pytest.mark.slow)])
+    pytest.param(8_000, marks=pytest.mark.more),
+    pytest.param(RUNS, marks=pytest.mark.slow)])
 def test_noisy_value_one_by_one(runs):
   law = noise.Laplace(1.0)
   counts = [sum(release.noisy_value(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from tests.representatives import representatives
 from tfcactus import accounting, relations, release
 from tfcactus.randomness import SystemRandom
 from tfcactus.release import exponential
@@ -29,7 +30,7 @@ def test_a_rare_option_stays_possible():
   assert exponential.exponential_draws(np.array([60, 60, 0]), 1.0, Early(), 1)[0] == 2
 
 
-@pytest.mark.parametrize('monotone', [False, True])
+@representatives('monotone', [False, True])
 @pytest.mark.parametrize('beta', [0.05, 0.5])
 def test_answers_fall_short_by_no_more_than_is_said(monotone, beta):
   settings = dict(sensitivity=2.0, epsilon=1.5, monotone=monotone)
