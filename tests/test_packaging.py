@@ -1,4 +1,4 @@
-"""What the metadata promises, and how imports go together, in subprocesses."""
+"""Metadata of the package, and imports beside other packages, in subprocesses."""
 
 import email
 import importlib.metadata
@@ -175,7 +175,7 @@ except ImportError as error:
 
 
 def answer(out):
-  """What IMPORT_KERAS printed."""
+  """Returns what IMPORT_KERAS printed."""
   found = re.search('^answer: (.*)', out, re.M)
   assert found, out
   return found.group(1)
@@ -270,7 +270,7 @@ def test_what_is_installed_names_every_version_of_python():
 
 @pytest.fixture(scope='module')
 def wheel(tmp_path_factory):
-  """The wheel of this checkout, opened."""
+  """Yields the wheel of this checkout, opened."""
   # Not in this process, whose distutils setuptools would replace.
   if 'yes' not in run(
       'import setuptools, importlib.util\n'

@@ -1,4 +1,4 @@
-"""Random bits: unpredictable, never repeated, and of the promised laws."""
+"""Random bits: unpredictable, never repeated, and of their stated laws."""
 
 import collections
 import copy

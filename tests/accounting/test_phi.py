@@ -1,3 +1,5 @@
+"""The phi accountant: events that it composes or refuses, and epsilons of peers."""
+
 import math
 
 import dp_accounting
@@ -41,7 +43,7 @@ def test_against_the_peer_accountant():
     sampled(dp_accounting.SelfComposedDpEvent(
         dp_accounting.GaussianDpEvent(1.0), 3)),
 ])
-def test_supports_what_it_knows(event):
+def test_supports_the_events_that_it_knows(event):
   assert PhiAccountant().supports(event)
 
 
@@ -54,7 +56,7 @@ def test_supports_what_it_knows(event):
     sampled(dp_accounting.ComposedDpEvent(
         [dp_accounting.GaussianDpEvent(1), dp_accounting.LaplaceDpEvent(1)])),
 ])
-def test_refuses_the_unknown(event):
+def test_refuses_events_that_it_does_not_know(event):
   accountant = PhiAccountant()
   assert not accountant.supports(event)
   with pytest.raises(dp_accounting.UnsupportedEventError):
@@ -71,7 +73,7 @@ def test_replace_has_twice_the_sensitivity():
 
 
 def test_releases_from_one_sample_are_one_step():
-  """Two sigma=1 Gaussians, q=.01, 1000 steps: 4.481, not 2.584."""
+  """Two sigma=1 Gaussians, q=.01, 1000 steps, cost 4.481 jointly and 2.584 apart."""
   joint = sampled(dp_accounting.ComposedDpEvent(
       [dp_accounting.GaussianDpEvent(1.0)] * 2))
   result = PhiAccountant().compose(joint, 1000).epsilon_bounds(1e-5)
@@ -183,7 +185,7 @@ def test_the_quick_proof_that_one_direction_costs_less_is_right(number):
 
 
 def test_the_larger_direction_is_never_skipped():
-  """Also where adding a record costs more than removing one."""
+  """Adding a record costs more than removing one here."""
   event = sampled(accounting.noise_event(noise.Laplace(0.5)), 0.9)
   account = PhiAccountant().compose(event, 30)
   parts = [part.epsilon(1e-6) for part in account.compositions().values()]

@@ -51,7 +51,7 @@ def test_bounds_hold(guarantee, steps, epsilon, settings):
 
 
 def test_error_correction_pays():
-  """Without it a label is all that is known of a bucket."""
+  """Without error correction, the label bounds every loss of a bucket."""
   accountant = privacy_buckets.PrivacyBucketsAccountant(buckets=512)
   accountant.compose(event(), 6)
   part = accountant.compositions()['add']
@@ -164,7 +164,7 @@ class TestExtendedMoments:
 
 
 def test_one_release_is_summed_exactly():
-  """The lattice would round losses; a single release needs none."""
+  """A single release needs no lattice, which would round losses."""
   bounds = accounting.PhiAccountant().compose(event()).delta_bounds(0.2)
   exact = truth(0.2, 1)
   assert bounds.lower <= exact <= bounds.upper

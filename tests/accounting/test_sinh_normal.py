@@ -99,7 +99,7 @@ def _mp_log_density(x, law):
 
 
 def _mp_delta(law, epsilon):
-  """The hockey-stick divergence by quadrature, cut where the sign changes."""
+  """Returns the hockey-stick divergence by quadrature from where the sign changes."""
   loss = lambda x: _mp_log_density(x - 1, law) - _mp_log_density(x, law) - epsilon
   low, high = mpmath.mpf(0.5), mpmath.mpf(1)
   while loss(high) < 0:

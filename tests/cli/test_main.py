@@ -1,3 +1,5 @@
+"""The commands epsilon, delta, calibrate, steps and tables."""
+
 import json
 
 import pytest

@@ -1,3 +1,5 @@
+"""The commands release, gap and tcdp."""
+
 import numpy as np
 import pytest
 

@@ -51,7 +51,7 @@ def test_laplace_brackets_the_closed_form(scale, shift):
 
 
 def scalar_quadrature(table, shift, epsilon):
-  """sup_A P(A) - e^eps Q(A) by summing the density over half cells."""
+  """Returns sup_A P(A) - e^eps Q(A), by summing the density over half cells."""
   width = 0.5 / table.bins
   z = (np.arange(-30_000, 30_000) + 0.5) * width
   p = np.exp(table.log_density_at(z))
@@ -126,7 +126,7 @@ def test_lower_envelopes_of_two_directions_are_pairs(name, prob):
 
 
 def radial_quadrature(table, shift, epsilon):
-  """The hockey stick in R^dim, over radius and cosine by adaptive quadrature."""
+  """Returns the divergence in R^dim, by quadrature over radius and cosine."""
   dim = table.dim
   a = 0.5 * (dim - 3)
   edges = table.radii[:1200]

@@ -138,7 +138,7 @@ def test_bad_input_is_one_clear_error(call):
 
 
 def answer_law(scores, law):
-  """The exact probabilities of the obvious answer."""
+  """Returns the exact probabilities of the obvious answer."""
   k = len(scores)
   order = np.sort(scores)
   success = selection.obvious_answer_success(law, k, order[-1] - order[-2])

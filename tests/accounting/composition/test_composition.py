@@ -60,7 +60,7 @@ def test_random_discrete_pairs_against_enumeration(seed):
 
 @pytest.mark.parametrize('steps', [1, 2, 10, 1000])
 def test_randomised_response_is_binomial(steps):
-  """Losses on a lattice of their own: the sum is a binomial law."""
+  """The sum of the losses has a binomial law."""
   keep = 0.6
   pair = DominatingPair.from_masses([keep, 1 - keep], [1 - keep, keep])
   composition = Composition([(PairBounds.exact(pair), steps)])
@@ -100,7 +100,7 @@ def test_accountant_reaches_ten_digits(sigma, prob, steps, delta, epsilon):
     (lambda z: -z * z / 2, 2.78669593257670, 2.58427556860283),
     (lambda z: -z, 21.2631855617133, 1.83019535962863)])
 def test_table_reference(log_density, remove, add):
-  """Independent 200-bit values; n=200, N=1600, r=.9, q=.00417, k=14400."""
+  """The values are independent 200-bit ones; n=200, N=1600, r=.9, q=.00417, k=14400."""
   table = noise.ScalarTable.normalized(
       200, log_density(np.arange(1601) / 200), math.log(0.9))
   sides = accounting.dominating_pair(table).poisson(0.00417)
@@ -111,7 +111,7 @@ def test_table_reference(log_density, remove, add):
 
 
 def test_envelope_reference_and_the_single_shift_below_it():
-  """exp(-z^2/2)(1 + .8 cos 2 pi z): 4.42774 by the envelope."""
+  """The envelope of exp(-z^2/2)(1 + .8 cos 2 pi z) has an epsilon of 4.42774."""
   z = np.arange(1601) / 200
   table = noise.ScalarTable.normalized(
       200, -z * z / 2 + np.log1p(.8 * np.cos(2 * np.pi * z)), math.log(0.9))
@@ -127,7 +127,7 @@ def test_envelope_reference_and_the_single_shift_below_it():
   assert best < 4.40
 
 
-def test_laws_of_composition():
+def test_order_and_grouping_of_steps_do_not_matter():
   a = accounting.dominating_pair(gaussian_scalar()).poisson(0.02)[1]
   b = accounting.dominating_pair(wavy_scalar()).poisson(0.01)[1]
   def epsilon(groups, delta=1e-5):
@@ -203,7 +203,7 @@ def test_upper_pairs_lose_no_mass():
 
 
 def test_lower_bounds_stay_below_what_is_possible():
-  """Binary response with a loss of exactly five: no epsilon above five."""
+  """Randomised response with a loss of five has no epsilon above five."""
   keep = 1 / (1 + math.exp(-5))
   pair = PairBounds.exact(DominatingPair.from_masses(
       [keep, 1 - keep], [1 - keep, keep]))
@@ -213,7 +213,7 @@ def test_lower_bounds_stay_below_what_is_possible():
 
 
 def test_two_engines_agree_on_random_pairs():
-  """Contour and lattice share no arithmetic: their bounds must overlap."""
+  """Contour and lattice share no arithmetic, and their bounds overlap."""
   contours = 0
   for seed in range(8):
     rng = np.random.default_rng(seed)
@@ -233,7 +233,7 @@ def test_two_engines_agree_on_random_pairs():
 
 
 def test_epsilon_is_never_below_where_delta_is_next_to_its_value_at_zero():
-  """A delta within the error of what it is at epsilon zero."""
+  """The deltas are within the error of delta at epsilon zero."""
   for sigma, prob in ((0.05, 1e-7), (1.0, 0.5), (0.3, 1.0), (100.0, 1.0)):
     accountant = accounting.PhiAccountant(direction='remove').compose(
         dp_accounting.PoissonSampledDpEvent(
@@ -249,7 +249,7 @@ def test_epsilon_is_never_below_where_delta_is_next_to_its_value_at_zero():
 
 @pytest.mark.parametrize('steps', [2, 5, 30])
 def test_few_rare_steps_of_a_table_have_close_bounds(steps):
-  """Epsilon is next to nothing, and the lattice is as fine as that wants."""
+  """The lattice is fine enough for an epsilon that is next to zero."""
   event = dp_accounting.PoissonSampledDpEvent(
       250 / 60000, accounting.noise_event(library.get('cactus-budget0.25')))
   bounds = accounting.PhiAccountant().compose(event, steps).epsilon_bounds(1e-5)

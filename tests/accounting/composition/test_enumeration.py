@@ -1,4 +1,4 @@
-"""Few discrete releases, outcome by outcome."""
+"""Enumeration of few discrete releases, against sums over all sequences."""
 
 import math
 
@@ -36,7 +36,7 @@ def test_against_all_sequences(one, count, other, more):
       assert bounds.upper - bounds.lower <= 1e-9
 
 
-def test_what_is_too_long_is_left_to_others():
+def test_compositions_with_too_many_outcomes_are_left_to_other_methods():
   pair = PairBounds.exact(random_pair(3, 50))
   assert enumeration.Enumeration.of([(pair, 10)], (0.0, 0.0)) is None
   response = PairBounds.exact(DominatingPair.from_masses([.7, .3], [.3, .7]))
@@ -45,7 +45,7 @@ def test_what_is_too_long_is_left_to_others():
   assert long.upper.loss.size == 10**5 + 1
 
 
-def test_bounds_of_pairs_that_differ_are_apart():
+def test_upper_and_lower_pairs_that_differ_have_bounds_apart():
   low, high = random_pair(4, 3), random_pair(5, 3)
   outcomes = enumeration.Enumeration.of([(PairBounds(low, high), 2)], (0.0, 0.1))
   assert outcomes.lower is not outcomes.upper

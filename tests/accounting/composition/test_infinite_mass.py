@@ -1,4 +1,4 @@
-"""Deltas with and without the mass of infinite losses."""
+"""The mass of infinite losses: composed, and added to or taken from delta."""
 
 from fractions import Fraction
 

@@ -18,7 +18,7 @@ CASES = [(1.0, 0.01, 'remove'), (1.0, 0.01, 'add'), (0.25, 0.1, 'add'),
 
 
 def moment(mu, prob, direction, order):
-  """E_P[exp(order * loss)] by mpmath, for complex orders."""
+  """Returns E_P[exp(order * loss)] by mpmath, for complex orders."""
   def term(y):
     u = 1 - prob + prob * mpmath.exp(mu * y - mpmath.mpf(mu)**2 / 2)
     return mpmath.npdf(y) * u**((1 + order) if direction == 'remove' else -order)
@@ -39,7 +39,7 @@ def test_moments_and_phi(mu, prob, direction, order):
     phi = complex(moment(mu, prob, direction, mpmath.mpc(order, t)) / exact)
     got = complex(np.exp(tilted.log_phi(t, 2)[1]))
     assert abs(got - phi) <= 1e-13 + float(tilted.error(np.array([t]))[0])
-    # The bound on all that is further up the line holds here too.
+    # The bound on |phi| at t and beyond holds at t.
     assert loss.log_decay(order, np.array([t]))[0] >= np.log(abs(phi)) - 1e-9
 
 
@@ -103,7 +103,7 @@ def test_oracle_knows_the_normal_law():
 
 @pytest.mark.parametrize('log_mu', range(-7, 16, 2))
 def test_delta_at_any_scale(log_mu):
-  """Of noise next to none, large numbers cancel; errors have to cover it."""
+  """With next to no noise large numbers cancel; the error bound covers it."""
   mu = 10.0**log_mu
   with mpmath.workdps(60):
     for x in (-8.0, -4.0, -0.5, 0.0, 0.7, 5.0):

@@ -62,7 +62,7 @@ def test_decay_bound_holds_along_the_line(index):
 
 
 def exact_part(low, high, order):
-  """M of a part of removal(0.9, 1e-3) by mpmath, for complex orders."""
+  """Returns the moment of a part of removal(0.9, 1e-3), for complex orders."""
   mu, s = 1 / mpmath.mpf('0.9'), mpmath.mpf('0.001')
   def above(level, y):
     if level == 0:
