@@ -73,7 +73,7 @@ def test_fit_is_accounted_as_the_plan_does_by_hand(case, tmp_path):
   card = ours.make_run_card(private)
   assert card['sampling'] == case.scheme.name
   assert card['epsilon']['upper'] == private.guarantee().upper
-  assert private._ledger.journal.entry == private._ledger.record.catch_up()
+  assert private._ledger.counter.journal.entry == private._ledger.record.catch_up()
 
 
 def test_a_ledger_finds_each_guarantee_once(case, tmp_path, monkeypatch):

@@ -15,10 +15,9 @@ from tfcactus.keras import DPKerasSGDOptimizer, PoissonBatches, privatize
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.compat import models, versions
 from tfcactus.keras.drop_in import (
-  graph_gradients,
+  clipped_sums,
   microbatches,
   operation_gradients,
-  tape_gradients,
 )
 from tfcactus.keras.gradients import engine as engine_lib
 
@@ -141,9 +140,9 @@ def test_of_a_drop_in_optimizer(construct):
       losses = example_losses.mean_per_example(
           loss(y, model(x, training=True), sample_weight=weights))
     clip = tf.constant(_CLIP)
-    passes = (graph_gradients.traced_sums(losses, variables, clip)
+    passes = (clipped_sums.by_graph(losses, variables, clip)
               if versions.KERAS_3 else
-              tape_gradients.clipped_sums(losses, variables, tape, clip))
+              clipped_sums.by_tape(losses, variables, tape, clip))
     operations = operation_gradients.clipped_sums(
         microbatches.Losses(losses, losses), variables, clip, lambda: passes)
     return passes[0], operations[0]

@@ -8,7 +8,7 @@ from tfcactus import noise as noise_lib
 from tfcactus.keras import DPKerasSGDOptimizer, PoissonBatches, PrivateModel, privatize
 from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat import versions
-from tfcactus.keras.gradients import device_memory
+from tfcactus.keras.gradients import physical_batch
 from tfcactus.keras.ledger import counts
 from tfcactus.sampling import OnePassSampling, PoissonSampling
 
@@ -458,7 +458,7 @@ def test_the_summary_says_which_way_each_layer_takes(make_plan):
 
 def test_the_physical_batch_holds_most_draws_as_far_as_memory_allows(
     make_plan, monkeypatch):
-  monkeypatch.setattr(device_memory, 'for_steps', lambda: 2**30)
+  monkeypatch.setattr(physical_batch, 'memory_for_steps', lambda: 2**30)
   plan = make_plan(num_examples=60_000, sampling_prob=250 / 60_000)
   assert privatize(_dense(), plan).physical_batch_size == 288
   wide = tf.keras.Sequential([layers.Input((1000,)), layers.Dense(1000),

@@ -141,14 +141,14 @@ def test_loading_never_forgets_what_the_journal_counts(tmp_path):
   assert again.guarantee().steps == 8
   again.predict(_X, verbose=0)
   with open(path, 'rb') as other:  # As another process does.
-    private._ledger.journal.close()
+    private._ledger.counter.journal.close()
     fcntl.flock(other, fcntl.LOCK_EX)
     with pytest.raises(ValueError, match='another run has open'):
       again.fit(_batches(), verbose=0)
   again.train_on_batch(_X, _Y)
   assert int(again.released_steps) == 9
   assert again.ledger().sampling == counts.UNKNOWN
-  again._ledger.journal.close()
+  again._ledger.counter.journal.close()
   # The block of 32 that was reserved for the step, and never settled.
   assert _load(tmp_path / 'm.keras').ledger().steps == 40
   os.remove(path)

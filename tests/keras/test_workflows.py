@@ -367,7 +367,7 @@ def test_what_a_drop_in_optimizer_trains_by_stays(name, value):
 def test_a_forked_process_takes_no_steps():
   private = _private()
   private.fit(_batches(), verbose=0)
-  private._ledger._pid += 1
+  private._ledger.counter._pid += 1
   with pytest.raises(Exception, match='got a fork'):
     private.train_on_batch(_X, _Y)
   assert private.ledger().steps == len(private.ran) == 4

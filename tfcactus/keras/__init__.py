@@ -11,6 +11,7 @@ if _importlib_util.find_spec('tensorflow') is None:
       'Expected TensorFlow for tfcactus.keras, found none; install '
       '"tfcactus[training]", or any TensorFlow from 2.14 on.')
 
+from tfcactus.keras import fine_tuning
 from tfcactus.keras.callbacks import EpsilonCallback
 from tfcactus.keras.data.batches import (
   AllocatedBatches,
@@ -59,6 +60,7 @@ __all__ = [
     'VectorizedDPKerasAdagradOptimizer',
     'VectorizedDPKerasAdamOptimizer',
     'VectorizedDPKerasSGDOptimizer',
+    'fine_tuning',
     'make_run_card',
     'privatize',
     'store_examples',

@@ -11,7 +11,6 @@ from tfcactus.guarantee import Guarantee
 from tfcactus.keras import (
   budget,
   compile_arguments,
-  saved_model,
   serialization,
   training_logs,
 )
@@ -31,7 +30,7 @@ from tfcactus.relations import Relation
 
 
 @keras.saving.register_keras_serializable('tfcactus')
-class PrivateModel(Fixed, saved_model.SavedModel):
+class PrivateModel(Fixed, serialization.SavedModel):
   """A Keras model that trains an inner model privately and predicts as it does.
 
   Compile it with any Keras optimizer and any loss per example, and fit it on
@@ -253,7 +252,7 @@ class PrivateModel(Fixed, saved_model.SavedModel):
         self.plan, x, y, sample_weight, validation_data, validation_split)
     feed = fit_inputs.make_feed(
         self.plan, x, y, batch_size, sample_weight, class_weight, steps_per_epoch,
-        self._ledger.journal_path is not None, self.distribute_strategy)
+        self._ledger.counter.journal_path is not None, self.distribute_strategy)
     with replicas.scope(self.distribute_strategy):
       optimizers.make_variables(self, feed.example)
     with self._ledger.training(feed.marks, optimizers.bare_optimizer(self), self, x), (
@@ -312,12 +311,12 @@ class PrivateModel(Fixed, saved_model.SavedModel):
     x, outputs = self._prepare(x, y), self._step.outputs
     targets = losses.targets(y, outputs)
     weights = losses.weights(weights, outputs, tf.shape(tf.nest.flatten(x)[0])[0])
-    with self._ledger.count_step(mark) as place:
+    with self._ledger.counter.count_step(mark) as place:
       averages, batch, penalty = self._step.run(
           x, targets, losses.used_weights(weights, outputs), losses, place)
       optimizers.apply_averages(
           optimizers.bare_optimizer(self), averages, self.inner.trainable_variables)
-      self._ledger.end_step()
+      self._ledger.counter.end_step()
       return training_logs.update(self, losses, x, y, weights, batch, penalty)
 
   def _prepare(self, x: Any, y: Any) -> Any:
@@ -339,7 +338,7 @@ class PrivateModel(Fixed, saved_model.SavedModel):
         'physical_batch_size': self.physical_batch_size,
         'clipping': self.clipping, 'augmentation_multiplicity': (
             self.augmentation_multiplicity), 'split_noise': self.split_noise,
-        'journal': self._ledger.journal_path,
+        'journal': self._ledger.counter.journal_path,
         'seeded': self.seeded, 'seeded_batches': self.seeded_batches}
 
   @classmethod

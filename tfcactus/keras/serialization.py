@@ -1,4 +1,4 @@
-"""Plans, noise, events and arrays as configs that Keras can save."""
+"""Saving: of private models, and of plans, events and arrays as configs for Keras."""
 
 from __future__ import annotations
 
@@ -20,10 +20,80 @@ from tfcactus import (
   noise as noise_lib,
   plan as plan_lib,
 )
+from tfcactus.keras.compat import optimizers
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.ledger.model_ledger import ModelLedger
 from tfcactus.plan import PrivacyPlan
 
 
-def check_format(filepath: object, save_format: object) -> None:
+class SavedModel(keras.Model):
+  """Base class of `PrivateModel` that saves all state but randomness.
+
+  Attributes:
+    inner: The wrapped model.
+  """
+
+  inner: keras.Model
+  _ledger: ModelLedger
+
+  def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+    """Saves everything into a .keras file; arguments as for any Keras model.
+
+    Raises:
+      ValueError: if the file is of another format, which cannot hold everything.
+    """
+    _check_format(filepath, kwargs.get('save_format'))
+    super().save(filepath, *args, **kwargs)
+
+  def export(self, *args: Any, **kwargs: Any) -> Any:
+    """Exports the wrapped model alone, for inference, without plan and counts."""
+    return self.inner.export(*args, **kwargs)
+
+  def set_weights(self, weights: Any) -> None:
+    """Sets all weights; the counts of releases never decrease.
+
+    Weights that this model never had, such as the average of two models, also count the
+    releases of all private models of this process that they may come from.
+
+    Args:
+      weights: As `get_weights` returns them, counters included.
+
+    Raises:
+      ValueError: if counters are not whole numbers, as after arithmetic on weights.
+    """
+    self._ledger.check_counters(zip(self.weights, weights))
+    with self._ledger.keeping_counts(others=True):
+      super().set_weights(weights)
+
+  def save_weights(self, *args: Any, **kwargs: Any) -> None:
+    """Saves the weights together with the counts of releases."""
+    self._ledger.check_weights()
+    super().save_weights(*args, **kwargs)
+
+  def load_weights(self, *args: Any, **kwargs: Any) -> Any:
+    """Loads weights; the counts of releases never decrease."""
+    with self._ledger.keeping_counts():
+      return super().load_weights(*args, **kwargs)
+
+  def compile_from_config(self, config: Any) -> None:
+    """Compiles a loaded model and makes its optimizer ready to be restored."""
+    self.compile(**keras.saving.deserialize_keras_object(config))
+    optimizers.make_variables(self)
+
+  def save_own_variables(self, store: Any) -> None:
+    """Saves the counters, and the clipping norm if it adapts."""
+    self._ledger.save(store)
+
+  def load_own_variables(self, store: Any) -> None:
+    """Loads counters and clipping norm; the counts of releases never decrease.
+
+    Raises:
+      ValueError: if the file is not of such a model.
+    """
+    self._ledger.load(store)
+
+
+def _check_format(filepath: object, save_format: object) -> None:
   """Raises ValueError unless saving as .keras, which alone holds plan and counts."""
   named = str(filepath).endswith('.keras') or not isinstance(
       filepath, (str, os.PathLike))
@@ -123,14 +193,10 @@ def arrays_config(arrays: list[np.ndarray]) -> str:
   """Returns arrays as text."""
   buffer = io.BytesIO()
   np.savez_compressed(buffer, *arrays)
-  return _text(buffer.getvalue())
+  return base64.b64encode(buffer.getvalue()).decode('ascii')
 
 
 def arrays_from(text: str) -> list[np.ndarray]:
   """Returns the arrays of an `arrays_config`."""
   with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as found:
     return [found[f'arr_{i}'] for i in range(len(found.files))]
-
-
-def _text(data: bytes) -> str:
-  return base64.b64encode(data).decode('ascii')

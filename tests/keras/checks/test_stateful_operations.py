@@ -105,10 +105,10 @@ def test_what_draws_is_refused_or_no_row_of_it_is_taken_for_an_example():
   followed = {*operations.TRANSFER, *graph_proof.CALLS}
   for name in drawing:
     assert _refused(name) or name not in followed, name
-  assert set(draws.OPERATIONS) <= set(_OPERATIONS)
+  assert set(draws.SHAPE_ARGUMENT) <= set(_OPERATIONS)
 
 
-@pytest.mark.parametrize('name', sorted(draws.OPERATIONS))
+@pytest.mark.parametrize('name', sorted(draws.SHAPE_ARGUMENT))
 def test_a_draw_by_no_secret_seed_follows_the_place(name):
   op = _OPERATIONS[name]
   keys = [i for i, arg in enumerate(op.input_arg)
@@ -116,8 +116,8 @@ def test_a_draw_by_no_secret_seed_follows_the_place(name):
   # Those of the state are refused wherever they stand.
   assert op.is_stateful == (not keys) == _refused(name)
   assert tuple(keys) == draws._KEYS.get(name, ())
-  assert [i for i, arg in enumerate(op.input_arg) if arg.name == 'shape'] == (
-      [2] if name.startswith('Stateful') else [0])
+  assert [i for i, arg in enumerate(op.input_arg) if arg.name == 'shape'] == [
+      draws.SHAPE_ARGUMENT[name]]
 
 
 def test_dropout_of_a_fused_kernel_is_refused():

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.keras import one_by_one
 from tests.keras.tiny import X, Y
 from tfcactus.keras import PoissonBatches, privatize
-from tfcactus.keras.gradients import device_memory
+from tfcactus.keras.gradients import physical_batch
 
 layers = tf.keras.layers
 _IDS = np.random.default_rng(1).integers(0, 7, (6, 4)).astype(np.int32)
@@ -234,7 +234,7 @@ def test_casts_of_mixed_precision_are_explained(policy):
 
 def test_the_summary_tells_and_the_physical_batch_is_of_that_route(
     make_plan, monkeypatch):
-  monkeypatch.setattr(device_memory, 'for_steps', lambda: 2**29)
+  monkeypatch.setattr(physical_batch, 'memory_for_steps', lambda: 2**29)
   model = _classifier(layers.Dense(1600), layers.Dense(1600))
   private = privatize(model, make_plan(sampling_prob=0.5))
   before = private.physical_batch_size

@@ -114,7 +114,7 @@ def test_a_broken_pass_counts_as_one(make_plan, tmp_path):
     with pytest.raises(KeyboardInterrupt):
       private.fit(ShuffledBatches(_X, _Y, 10), verbose=0, callbacks=[stopping])
   assert private.guarantee().steps == 2
-  assert private._ledger.journal.entry[:3] == (
+  assert private._ledger.counter.journal.entry[:3] == (
       32, 2, OnePassSampling.code)
 
 

@@ -322,7 +322,8 @@ def test_shares_are_all_of_a_batch_and_each_once():
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_sums_with_noise_are_rounded_once(monkeypatch):
+@pytest.mark.parametrize('drop_in', [False, True])
+def test_sums_with_noise_are_rounded_once(monkeypatch, drop_in):
   """Below the grid of rounded noise the bits of other shares would show."""
   given, totals, summed = [], [], replicas.summed
 
@@ -338,10 +339,12 @@ def test_sums_with_noise_are_rounded_once(monkeypatch):
 
   monkeypatch.setattr(replicas, 'summed', recorded)
   with two_replicas().scope():
-    private = privatize(inner(), plan_of())
-    private.compile(tf.keras.optimizers.SGD(0.1), NONE)
-  private.fit(PoissonBatches(X, Y, 0.1, steps_per_epoch=1), verbose=0)
-  assert set(given) == {tf.float64} and set(totals) == {tf.float32}
+    model = inner() if drop_in else privatize(inner(), plan_of())
+    model.compile(DPKerasSGDOptimizer.from_plan(plan_of()) if drop_in else
+                  tf.keras.optimizers.SGD(0.1), NONE)
+  model.fit(PoissonBatches(X, Y, 0.1, steps_per_epoch=1), verbose=0)
+  assert set(given) == {tf.float64}
+  assert set(totals) == {tf.float64 if drop_in else tf.float32}
 
 
 def test_parts_are_for_several_workers_without_a_seed():

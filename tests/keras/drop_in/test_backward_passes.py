@@ -8,10 +8,9 @@ from tfcactus.keras import DPKerasSGDOptimizer
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import (
-  graph_gradients,
+  clipped_sums,
   microbatches,
   operation_gradients,
-  tape_gradients,
 )
 
 layers = tf.keras.layers
@@ -151,8 +150,8 @@ def _ways(model, x, **choose):
   def run(batch, clip):
     with tf.GradientTape(persistent=True) as tape:
       losses = _losses(model, batch)
-    found = {'tape': tape_gradients.clipped_sums(losses, variables, tape, clip)[0],
-             'graph': graph_gradients.traced_sums(losses, variables, clip)[0]}
+    found = {'tape': clipped_sums.by_tape(losses, variables, tape, clip)[0],
+             'graph': clipped_sums.by_graph(losses, variables, clip)[0]}
     if choose:
       found['used'] = operation_gradients.clipped_sums(
           microbatches.Losses(losses, losses), variables, clip,
@@ -230,7 +229,7 @@ def test_sums_are_of_float64():
   def run(x):
     with tf.GradientTape() as tape:
       losses = tf.reduce_sum(model(x), 1)
-    return tape_gradients.clipped_sums(
+    return clipped_sums.by_tape(
         losses, variables, tape, tf.constant(1e9, tf.float64))[0][0]
 
   x = np.ones((101, 1), np.float32)

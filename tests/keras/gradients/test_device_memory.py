@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfcactus.keras.distribution import replicas
-from tfcactus.keras.gradients import device_memory
+from tfcactus.keras.gradients import physical_batch
 
 _GB = 2**30
 
@@ -16,12 +16,12 @@ def host_fixture(monkeypatch, tmp_path):
   """Sets what the machine has, and what its container is allowed."""
   def host(total, *groups):
     monkeypatch.setattr(
-        device_memory.os, 'sysconf',
+        physical_batch.os, 'sysconf',
         lambda name: 4096 if name == 'SC_PAGE_SIZE' else total // 4096)
     paths = [tmp_path / str(index) for index in range(len(groups))]
     for path, text in zip(paths, groups):
       path.write_text(text)
-    monkeypatch.setattr(device_memory, '_GROUPS', (tmp_path / 'none', *paths))
+    monkeypatch.setattr(physical_batch, '_GROUPS', (tmp_path / 'none', *paths))
     monkeypatch.setattr(tf.config, 'list_logical_devices', lambda kind: [])
   return host
 
@@ -32,13 +32,13 @@ def host_fixture(monkeypatch, tmp_path):
     (8 * _GB, (str(2**63 - 4096),), _GB // 2)])
 def test_a_host_gives_a_part_of_what_its_container_may_take(host, total, groups, found):
   host(total, *groups)
-  assert device_memory.for_steps() == found
+  assert physical_batch.memory_for_steps() == found
 
 
 def test_replicas_of_a_host_share_it(host, monkeypatch):
   host(8 * _GB)
   monkeypatch.setattr(replicas, 'shares', lambda: replicas.Shares(8, 4, 4))
-  assert device_memory.for_steps() == _GB // 8
+  assert physical_batch.memory_for_steps() == _GB // 8
 
 
 @pytest.mark.parametrize('limits, found', [
@@ -51,15 +51,15 @@ def test_the_smallest_gpu_gives_half(monkeypatch, limits, found):
             for kind, limit in (('CPU', 256), *(('GPU', limit) for limit in limits))]
 
   monkeypatch.setattr(tf.config, 'list_logical_devices', lambda kind: ['GPU:0'])
-  monkeypatch.setattr(device_memory.device_lib, 'list_local_devices', devices)
-  assert device_memory.for_steps() == found
+  monkeypatch.setattr(physical_batch.device_lib, 'list_local_devices', devices)
+  assert physical_batch.memory_for_steps() == found
 
 
 def test_a_system_that_does_not_tell_gets_what_is_enough(host, monkeypatch):
   host(8 * _GB)
-  monkeypatch.delattr(device_memory.os, 'sysconf')
-  assert device_memory.for_steps() == _GB
+  monkeypatch.delattr(physical_batch.os, 'sysconf')
+  assert physical_batch.memory_for_steps() == _GB
 
 
 def test_this_machine_has_some():
-  assert 2**20 < device_memory.for_steps() < 2**40
+  assert 2**20 < physical_batch.memory_for_steps() < 2**40

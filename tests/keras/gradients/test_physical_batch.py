@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tfcactus.keras.gradients import device_memory, layer_routes, physical_batch
+from tfcactus.keras.gradients import layer_routes, physical_batch
 
 _LAYERS = tf.keras.layers
 
@@ -45,6 +45,7 @@ def test_a_frozen_model_inside_holds_no_more():
 def test_rows_fill_the_physical_batches_of_a_draw(monkeypatch, usual, limit, rows):
   model = _convolutions(2)
   taken = 4 * physical_batch._HELD * _numbers(model)
-  monkeypatch.setattr(device_memory, 'for_steps', lambda: int((limit + 0.5) * taken))
+  monkeypatch.setattr(
+      physical_batch, 'memory_for_steps', lambda: int((limit + 0.5) * taken))
   found = physical_batch.physical_rows(usual, model, layer_routes.routes(model))
   assert found == rows

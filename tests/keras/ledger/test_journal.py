@@ -137,13 +137,13 @@ def test_blocks_are_on_disk_before_their_steps_and_an_orderly_end_is_exact(
       on_train_batch_end=lambda batch, logs: seen.append(path.read_text()))
   private.fit(PoissonBatches(*_data(), 0.25), verbose=0, callbacks=[look])
   assert '"released_steps": 32' in seen[0] and len(set(seen)) == 1
-  assert private._ledger.journal.entry[:3] == (4, 0, PoissonSampling.code)
-  private._ledger.journal.close()
+  assert private._ledger.counter.journal.entry[:3] == (4, 0, PoissonSampling.code)
+  private._ledger.counter.journal.close()
   resumed = _private(make_plan(), path)
   assert resumed.ledger() == private.ledger()
   resumed.train_on_batch(*_data())
-  assert resumed._ledger.journal.entry[:3] == (36, 0, counts.UNKNOWN)
-  resumed._ledger.journal.close()
+  assert resumed._ledger.counter.journal.entry[:3] == (36, 0, counts.UNKNOWN)
+  resumed._ledger.counter.journal.close()
   assert _private(make_plan(), path).ledger().sampling == counts.UNKNOWN
 
 
@@ -156,7 +156,7 @@ def test_epochs_of_a_plain_fit_are_counted_when_they_begin(make_plan, tmp_path):
   with pytest.raises(KeyboardInterrupt):
     private.fit(*_data(), batch_size=20, verbose=0, callbacks=[
         tf.keras.callbacks.LambdaCallback(on_train_batch_end=stop)])
-  assert private._ledger.journal.entry[:3] == (32, 1, OnePassSampling.code)
+  assert private._ledger.counter.journal.entry[:3] == (32, 1, OnePassSampling.code)
 
 
 def test_a_torn_last_line_is_cut_and_damage_is_not_excused(make_plan, tmp_path):
@@ -197,7 +197,7 @@ def test_a_cell_that_is_run_again_takes_the_journal_over(make_plan, tmp_path):
 
 def test_journals_are_refused_in_words(make_plan, tmp_path):
   path = tmp_path / 'journal'
-  _private(make_plan(), path)._ledger.journal.close()
+  _private(make_plan(), path)._ledger.counter.journal.close()
   with open(path, 'rb') as other:  # As another process does.
     fcntl.flock(other, fcntl.LOCK_EX)
     with pytest.raises(ValueError, match='another run'):
@@ -284,7 +284,7 @@ def test_a_full_disk_stops_before_weights_move(
   np.testing.assert_array_equal(private.inner.get_weights()[0], before)
   # Room again: nothing torn stands in the file.
   private.fit(PoissonBatches(*_data(), 0.25), verbose=0)
-  private._ledger.journal.close()
+  private._ledger.counter.journal.close()
   assert Journal(path, make_plan()).entry.released_steps == private.releases >= 4
 
 

@@ -185,12 +185,12 @@ def test_checkpoints_restored_after_a_crash_lower_no_journal(
   first.fit(_batches(), verbose=0)
   path = tf.train.Checkpoint(model=first).save(tmp_path / 'c')
   first.fit(_batches(), verbose=0)
-  first._ledger.journal.close()  # As the end of its process does.
+  first._ledger.counter.journal.close()  # As the end of its process does.
   second = private()
   tf.train.Checkpoint(model=second).restore(path)
   second.fit(_batches(), verbose=0)
   assert second.guarantee().steps == 12
-  assert second._ledger.journal.entry.released_steps == 12
+  assert second._ledger.counter.journal.entry.released_steps == 12
 
 
 def test_a_backup_restored_by_fit_lowers_nothing(make_plan, tmp_path):

@@ -1,9 +1,12 @@
-"""Refuses models for their layers, regularizers, inputs or devices.
+"""Refuses models for their layers, regularizers, inputs, devices or methods.
 
 Each ValueError names the layer and the remedy.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+import warnings
 
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import models, versions
@@ -71,7 +74,8 @@ def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
         f'Expected layers that treat each example alone, got {layer.name!r}, a '
         'BatchNormalization: it mixes the examples of a batch and keeps their '
         'statistics without noise. Use GroupNormalization or '
-        'LayerNormalization, or freeze it (layer.trainable = False).')
+        'LayerNormalization (tfcactus.keras.fine_tuning.group_normalized(model) '
+        'copies a model with the former), or freeze it (layer.trainable = False).')
   if getattr(layer, 'stateful', False) and isinstance(
       layer, keras.layers.RNN):
     raise ValueError(
@@ -108,3 +112,36 @@ def _regularizers(layer: keras.layers.Layer) -> list[str]:
            'recurrent_regularizer', 'depthwise_regularizer',
            'pointwise_regularizer')
   return [name for name in names if getattr(layer, name, None) is not None]
+
+
+def check_own_training(model: keras.Model) -> None:
+  """Raises ValueError if a model overrides a training method; warns of other steps.
+
+  Such a method may do anything besides calling the model and its compiled loss.
+  """
+  own = _overridden(model, _TRAINING)
+  if own:
+    cls = type(model).__name__
+    raise ValueError(
+        f'Expected a model that Keras trains, got {model.name!r} with '
+        f'{cls}.{own[0]}, which a private step does not call: it clips the gradient '
+        'of each example of the loss given to compile(). Have call() return what '
+        'the loss needs, and write the loss as a function of targets and outputs '
+        'for compile(); it may use weights. If the method changes nothing of what '
+        f"is trained, take Keras' own back: class Plain({cls}): "
+        f'{own[0]} = tf.keras.Model.{own[0]}.')
+  beside = _overridden(model, _BESIDE)
+  if beside:
+    warnings.warn(
+        f'{type(model).__name__} has its own {", ".join(beside)}, which evaluate() '
+        'and predict() of the private model, and the logs of its fit(), do not '
+        'call; those of private_model.inner do.', stacklevel=2)
+
+
+def _overridden(model: keras.Model, names: Sequence[str]) -> list[str]:
+  return [name for name in names if name in vars(model) or (
+      getattr(type(model), name, None) is not getattr(keras.Model, name, None))]
+
+
+_TRAINING = ('train_step', 'compute_loss', 'make_train_function')
+_BESIDE = ('test_step', 'predict_step', 'compute_metrics')

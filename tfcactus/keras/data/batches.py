@@ -157,7 +157,7 @@ class AllocatedBatches(_DealtBatches):
 
 
 class CyclicBatches(_DealtBatches):
-  """Batches of groups of examples in turn, for noise correlated over steps (DP-FTRL).
+  """Cyclic batches: groups of examples in turn, for correlated noise (BandMF, DP-FTRL).
 
   The group of an example is drawn once, when the batches are made. The batches of the
   group that the example enters are drawn in each epoch.
@@ -196,7 +196,7 @@ class CyclicBatches(_DealtBatches):
 
 
 class ShuffledBatches(SampledBatches):
-  """Batches of passes over all examples in a fresh random order.
+  """Shuffled batches: passes over all examples, each in a fresh random order.
 
   Each example is in one batch of a pass; the last batch may be smaller. No
   amplification by shuffling is proved for training. So a pass is accounted for as any

@@ -31,12 +31,11 @@ def refuse(source: Any) -> None:
 
 def _is_private(model: Any) -> bool:
   """Returns whether a model, or an optimizer that it holds, trains privately."""
-  if hasattr(type(model), 'training_ledger') or tfp.is_foreign_dp_optimizer(model):
-    return True
   held = [optimizers.unwrapped(model.optimizer), *vars(model).values()]
-  return any(hasattr(type(each), 'apply_gradients') and (
-      hasattr(type(each), 'training_ledger') or tfp.is_foreign_dp_optimizer(each))
-             for each in held)
+  return any(
+      hasattr(type(each), 'training_ledger') or tfp.is_foreign_dp_optimizer(each)
+      for each in (model, *held)
+      if each is model or hasattr(type(each), 'apply_gradients'))
 
 
 _PLAIN = (

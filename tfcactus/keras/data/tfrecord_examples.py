@@ -144,8 +144,6 @@ class TFRecordExamples(data_sources.ExampleData):
 
 def _each(parse: Callable[[Any], Any]) -> Any:
   """Returns a function of records and int64 seeds (records, 2) that parses each."""
-  parse = getattr(parse, 'python_function', parse)  # An older trace has other seeds.
-
   def with_seed(record: tf.Tensor, seed: tf.Tensor) -> Any:
     with patches.drawing(None, example_seeds.counting(seed)):
       return tf.function(parse)(record)

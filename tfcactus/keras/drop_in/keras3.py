@@ -9,12 +9,7 @@ import tensorflow as tf
 
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.compat import models, optimizers
-from tfcactus.keras.drop_in import (
-  graph_gradients,
-  loss_scaling,
-  operation_gradients,
-  optimizer,
-)
+from tfcactus.keras.drop_in import clipped_sums, operation_gradients, optimizer
 
 
 class Keras3Optimizer(optimizer.DPOptimizer):
@@ -42,7 +37,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
       loss: Losses per example, shape (batch, ...).
     """
     self._check_replicas()
-    loss_scaling.check_unscaled(self)
+    self._check_unscaled()
     losses = self._private.batching.split(example_losses.mean_per_example(loss))
     if tf.executing_eagerly():
       raise ValueError(
@@ -66,7 +61,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
       values, clip = [
           models.local(models.tf_variable(v)) for v in var_list], self._clip()
       sums, finite = operation_gradients.clipped_sums(
-          losses, values, clip, lambda: graph_gradients.traced_sums(
+          losses, values, clip, lambda: clipped_sums.by_graph(
               losses.of_microbatches, values, clip))
       self._private.note_finite(finite)
       grads = self._prepared(sums, values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, TYPE_CHECKING
+from typing import Any, NamedTuple, Protocol
 
 from tfcactus import sampling
 from tfcactus.keras.checks import whole_model
@@ -12,12 +12,45 @@ from tfcactus.keras.data.sampled_batches import SampledBatches
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.drop_in import trace_check
 from tfcactus.keras.ledger import counts, ledger as ledger_lib, lineage
-from tfcactus.keras.ledger.counts import Seeded
-from tfcactus.keras.ledger.record import Record
+from tfcactus.keras.ledger.counts import Record, Seeded
+from tfcactus.noise import Noise
 from tfcactus.plan import PrivacyPlan
 
-if TYPE_CHECKING:
-  from tfcactus.keras.drop_in.optimizer import DPOptimizer
+
+class Trainer(Protocol):
+  """Facts that the ledger asks of a drop-in optimizer, such as `DPOptimizer`.
+
+  Attributes:
+    noise: The noise, in units of the clipping norm.
+    l2_norm_clip: The clipping norm.
+    expected_batch_size: Divisor of the noisy sum; None for one that batches decide.
+    parts_per_step: Batches per noisy update.
+  """
+
+  noise: Noise
+  l2_norm_clip: float
+  expected_batch_size: float | None
+  parts_per_step: int
+
+  @property
+  def released_steps(self) -> int:
+    """Number of noisy updates made."""
+
+  @property
+  def loaded_steps(self) -> int:
+    """Number of released steps that were loaded from a config."""
+
+  @property
+  def seeded(self) -> bool:
+    """Whether any noise came from a seed."""
+
+  @property
+  def sound(self) -> bool:
+    """Whether all gradients were finite."""
+
+  @property
+  def grouped(self) -> bool:
+    """Whether any microbatch held several examples."""
 
 
 class DropInLedger:
@@ -37,7 +70,7 @@ class DropInLedger:
       'which does not know its batches; use tfcactus.keras.privatize.')
   clip_norm = None
 
-  def __init__(self, optimizer: DPOptimizer, model: keras.Model,
+  def __init__(self, optimizer: Trainer, model: keras.Model,
                plan: PrivacyPlan, batches: SampledBatches | None):
     """Opens the ledger; `batches` are those that `fit` is said to be given, or None.
 
@@ -128,7 +161,7 @@ class _Released(NamedTuple):
   grouped: bool
 
 
-def _released(optimizer: DPOptimizer, model: keras.Model) -> _Released:
+def _released(optimizer: Trainer, model: keras.Model) -> _Released:
   """Returns the updates of `optimizer` and of all that trained the model before."""
   earlier: list[Any] = [
       trainer for trainer in lineage.trainers(
@@ -147,7 +180,7 @@ def _released(optimizer: DPOptimizer, model: keras.Model) -> _Released:
   return _Released(steps, problem, seeded, grouped)
 
 
-def _adds(optimizer: DPOptimizer) -> tuple[str, float]:
+def _adds(optimizer: Trainer) -> tuple[str, float]:
   """Returns noise digest and clipping norm, which decide the cost of an update."""
   return optimizer.noise.digest, optimizer.l2_norm_clip
 

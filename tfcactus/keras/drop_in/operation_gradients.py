@@ -17,7 +17,11 @@ import warnings
 import tensorflow as tf
 
 from tfcactus.keras.compat import graphs
-from tfcactus.keras.drop_in import microbatches, operation_rules, tiled_sums
+from tfcactus.keras.drop_in import (
+  clipped_sums as sums_lib,
+  microbatches,
+  operation_rules,
+)
 from tfcactus.keras.independence import dependence, graph_proof
 from tfcactus.keras.independence.dependence import Dependence
 
@@ -36,8 +40,8 @@ _Differentiable = tuple[operation_rules.Use, operation_rules.Rule]
 
 
 def clipped_sums(losses: microbatches.Losses, var_list: Sequence[tf.Variable],
-                 l2_norm_clip: tf.Tensor, otherwise: Callable[[], tiled_sums.Sums],
-                 tape: tf.GradientTape | None = None) -> tiled_sums.Sums:
+                 l2_norm_clip: tf.Tensor, otherwise: Callable[[], sums_lib.Sums],
+                 tape: tf.GradientTape | None = None) -> sums_lib.Sums:
   """Returns sums of clipped gradients of each loss, and whether all were finite.
 
   The bound is on the norm over all variables together. Without a rule, or with several
@@ -55,14 +59,14 @@ def clipped_sums(losses: microbatches.Losses, var_list: Sequence[tf.Variable],
     number = tf.identity(tf.shape(losses.of_examples)[0])
   rows = rows_at_once(var_list)
 
-  def of_examples() -> tiled_sums.Sums:
+  def of_examples() -> sums_lib.Sums:
     tile = tiles(losses.of_examples, var_list, uses, number, rows)
-    return tiled_sums.of_tiles(tile, rows, number, var_list, l2_norm_clip)
+    return sums_lib.of_tiles(tile, rows, number, var_list, l2_norm_clip)
 
-  def by_operations() -> tiled_sums.Sums:
+  def by_operations() -> sums_lib.Sums:
     # Some backward passes of TensorFlow end the process if a batch is empty.
     return tf.cond(
-        number > 0, of_examples, lambda: tiled_sums.of_none(var_list))
+        number > 0, of_examples, lambda: sums_lib.of_none(var_list))
 
   if losses.of_microbatches is losses.of_examples:
     return by_operations()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import functools
 from typing import Any, Callable
 
 import tensorflow as tf
@@ -11,15 +12,14 @@ from tfcactus import _checks, noise as noise_lib
 from tfcactus._checks import Fixed
 from tfcactus.keras import serialization
 from tfcactus.keras.checks import example_losses
-from tfcactus.keras.compat import models, optimizers, training
+from tfcactus.keras.compat import models, optimizers, precision, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.distribution import devices, replicas
 from tfcactus.keras.drop_in import (
+  clipped_sums,
   ledger as drop_in_ledger,
-  loss_scaling,
   microbatches,
   operation_gradients,
-  tape_gradients,
 )
 from tfcactus.keras.drop_in.state import State
 from tfcactus.keras.ledger import ledger as ledger_lib, lineage
@@ -73,11 +73,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     parts = _checks.integer(
         'gradient_accumulation_steps', gradient_accumulation_steps, 1)
     batches = microbatches.Batching(expected_batch_size, num_microbatches, parts)
-    if kwargs.get('loss_scale_factor') is not None:
-      raise ValueError(
-          'Expected loss_scale_factor=None, got '
-          f'{kwargs["loss_scale_factor"]!r}: scaled gradients would be clipped '
-          'as if they were larger; leave it out.')
+    _check_factor(kwargs.get('loss_scale_factor'))
     optimizers.check_optimizer_arguments(kwargs)
     super().__init__(**kwargs)
     self.plan = plan
@@ -117,8 +113,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
         optimizer's.
     """
     if model.optimizer is not self:
-      loss_scaling.refuse(
-          f'it inside a {type(model.optimizer).__name__}')
+      _refuse_scaling(f'it inside a {type(model.optimizer).__name__}')
     plan = plan or self.plan
     if plan is None:
       raise ValueError(
@@ -145,7 +140,8 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   def _compute_gradients(self, loss: Any, var_list: Sequence[tf.Variable],
                          grad_loss: Any = None,
-                         tape: tf.GradientTape | None = None) -> list[tf.Tensor]:
+                         tape: tf.GradientTape | None = None
+                        ) -> list[tuple[tf.Tensor, tf.Variable]]:
     """Returns pairs (`_prepared` gradient, variable) from a loss per example."""
     del grad_loss
     if not callable(loss) and tape is None:
@@ -153,7 +149,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
           'Expected tape with a loss that is a tensor, got None; use '
           'minimize(loss, var_list, tape=tape) or pass a callable.')
     self._check_replicas()
-    loss_scaling.check_unscaled(self)
+    self._check_unscaled()
     tape = tape if tape is not None else tf.GradientTape()
     with tape:
       if callable(loss):
@@ -164,7 +160,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
       var_list = var_list() if callable(var_list) else var_list
     var_list = tf.nest.flatten(var_list)
     sums, finite = operation_gradients.clipped_sums(
-        losses, var_list, self._clip(), lambda: tape_gradients.clipped_sums(
+        losses, var_list, self._clip(), lambda: clipped_sums.by_tape(
             losses.of_microbatches, var_list, tape, self._clip()), tape)
     self._private.note_finite(finite)
     self._private.ready = True
@@ -187,8 +183,10 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     shares = replicas.widened(sums)
     if replicas.is_first():  # It adds the noise for all.
       shares = self._sampler.add_to(shares, self._clip())
-    return [tf.cast(self._private.batching.divided(part), var.dtype)
-            for part, var in zip(replicas.summed(shares, sums), var_list)]
+    totals = replicas.summed(shares, sums, functools.partial(
+        precision.released, scale=self._sampler.spread(self._clip())))
+    return [tf.cast(self._private.batching.divided(total), var.dtype)
+            for total, var in zip(totals, var_list)]
 
   def _check_replicas(self) -> None:
     """Raises ValueError for unsupported strategies, or shares of replicas."""
@@ -203,16 +201,25 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
           'size of whole batches as expected_batch_size (without num_microbatches), '
           'or use tfcactus.keras.privatize.')
 
+  def _check_unscaled(self) -> None:
+    """Raises ValueError if Keras or the optimizer is known to scale losses."""
+    policy = keras.mixed_precision.global_policy().name
+    if policy == 'mixed_float16':
+      _refuse_scaling(f'the policy {policy!r}')
+    if optimizers.is_wrapped(self):
+      _refuse_scaling('it inside a LossScaleOptimizer')
+    _check_factor(getattr(self, 'loss_scale_factor', None))
+
   def _check_ready(self) -> None:
     """Raises ValueError for gradients that this optimizer did not make."""
     if not self._private.ready:
-      loss_scaling.check_unscaled(self)
+      self._check_unscaled()
       raise ValueError(
           'Expected gradients from minimize() of this optimizer, got others: '
           'gradients of a tape are neither clipped nor noisy. Call '
           'minimize(loss_per_example, variables, tape=tape), or use '
           'compile() and fit(). If you do, something scales the loss: '
-          + loss_scaling.UNSCALED)
+          + _UNSCALED)
     self._private.ready = False
 
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
@@ -309,3 +316,26 @@ def _one_noise(noise: noise_lib.Noise | None,
     return noise
   return (noise_lib.Gaussian(noise_multiplier) if noise_multiplier else
           noise_lib.NoNoise())
+
+
+def _check_factor(factor: float | None) -> None:
+  """Raises ValueError if an optimizer is given a loss_scale_factor."""
+  if factor is not None:
+    raise ValueError(
+        f'Expected loss_scale_factor=None, got loss_scale_factor={factor!r}: scaled '
+        'gradients would be clipped as if they were larger; leave it out.')
+
+
+def _refuse_scaling(got: str) -> None:
+  """Raises ValueError; `got` names what scales the loss."""
+  raise ValueError(
+      f'Expected a drop-in optimizer whose loss nothing scales, got {got}: '
+      'scaled gradients would be clipped as if they were larger, and then '
+      'unscaled. ' + _UNSCALED)
+
+
+_UNSCALED = (
+    'Keras puts a LossScaleOptimizer around the optimizer of a model that was '
+    'made under the policy "mixed_float16". Make it under "float32" or '
+    '"mixed_bfloat16", or use tfcactus.keras.privatize, which unscales '
+    'gradients before it clips them.')

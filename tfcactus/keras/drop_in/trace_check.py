@@ -64,7 +64,7 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
 
   graph = traced(None)
   state_writes.check_graph(graph, 'layers and losses', model)
-  _refuse(_dependences(graph, graph.outputs, len(specs), None))
+  _check(graph, graph.inputs[:len(specs)], graph.outputs, None)
   if any(map(graphs.has_own_gradient, graphs.nodes(graph))):
     _check_gradients(traced(_ROWS), len(specs))
   return bool(seeds)
@@ -99,15 +99,10 @@ def _traced(losses: Callable[..., tf.Tensor], specs: list[tf.TensorSpec],
       tf.TensorSpec([rows, *spec.shape], spec.dtype) for spec in specs]).graph
 
 
-def _dependences(graph: tf.Graph, outputs: list[tf.Tensor], given: int,
-                 rows: int | None) -> list[dependence.Value]:
-  known = {tensor.name: dependence.ROW_WISE for tensor in graph.inputs[:given]}
-  known['upstream:0'] = dependence.ROW_WISE
-  return graph_proof.analyse(graph, known, outputs, draws.Draws(rows))
-
-
-def _refuse(values: list[dependence.Value]) -> None:
-  found = dependence.first_violation(values)
+def _check(graph: tf.Graph, examples: list[tf.Tensor], outputs: list[tf.Tensor],
+           rows: int | None) -> None:
+  """Raises ValueError unless outputs are proved to be one row per example."""
+  found = graph_proof.first_dependence(graph, examples, outputs, rows)
   if found is not None:
     how = ('so that other examples change the gradient of each' if
            found.dependence == dependence.Dependence.MIXED else
@@ -119,10 +114,13 @@ def _refuse(values: list[dependence.Value]) -> None:
 
 def _check_gradients(graph: tf.Graph, given: int) -> None:
   """Raises ValueError if a custom gradient may mix examples, or is of variables."""
+  examples = list(graph.inputs[:given])
   inputs = [tensor for op in graph.get_operations()
             if graphs.has_own_gradient(op) for tensor in op.inputs
             if tensor.dtype.is_floating]
-  found = _dependences(graph, inputs, given, _ROWS)
+  found = graph_proof.analyse(
+      graph, {tensor.name: dependence.ROW_WISE for tensor in examples}, inputs,
+      draws.Draws(_ROWS))
   rows = [tensor for tensor, value in zip(inputs, found)
           if value.dependence != dependence.Dependence.CONSTANT]
   hidden = any(graphs.has_own_gradient(node) for function in
@@ -136,10 +134,10 @@ def _check_gradients(graph: tf.Graph, given: int) -> None:
         'variables, or inside of a function, which is not followed. ' + _REMEDY)
   with graph.as_default():
     upstream = tf.compat.v1.placeholder(
-        graph.outputs[0].dtype, graph.outputs[0].shape, name='upstream')
+        graph.outputs[0].dtype, graph.outputs[0].shape)
     found = tf.gradients(graph.outputs[0], rows, grad_ys=upstream)
   made = [tensor for tensor in found if tensor is not None]
-  _refuse(_dependences(graph, made, given, _ROWS))
+  _check(graph, [*examples, upstream], made, _ROWS)
 
 
 def _of_variables(tensors: list[tf.Tensor]) -> bool:

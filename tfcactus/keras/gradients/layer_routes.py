@@ -19,32 +19,15 @@ import tensorflow as tf
 
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients import layers
+from tfcactus.keras.gradients.layers import rule_for
 from tfcactus.keras.gradients.layers.base import LayerRule
-
-
-class Route(NamedTuple):
-  """How one layer is run in a private step.
-
-  `rule` is None if the layer runs as written; `reason` says why it is vectorised, or
-  ''. `depth` is the number of enclosing layers that run as written.
-  """
-
-  layer: keras.layers.Layer
-  rule: LayerRule | None
-  reason: str = ''
-  depth: int = 0
-
-  @property
-  def vectorized(self) -> bool:
-    """Whether the layer runs on batches of one."""
-    return self.rule is layers.VECTORIZED
-
-  def __str__(self) -> str:
-    if self.rule is None:
-      return 'batched: by its layers' if _variables(self.layer) else 'no variables'
-    method = 'vectorised' if self.vectorized else 'batched'
-    return f'{method}: {self.reason}' if self.reason else method
+from tfcactus.keras.gradients.layers.route import (
+  own_variables,
+  Route,
+  route_of,
+  trainable_variables,
+  VECTORIZED,
+)
 
 
 class Routes(NamedTuple):
@@ -96,9 +79,9 @@ def routes(model: keras.Model, vectorize: bool = False,
   """Decides the routes of a built model; `apart` and `opened` as in `Routes`."""
   apart = apart or {}
   whole = 'asked for' if vectorize else ''
-  if not models.is_graph(model) and _own_variables(model):
+  if not models.is_graph(model) and own_variables(model):
     whole = whole or (
-        f'{_own_variables(model)[0].name!r} belongs to the model itself, not to a '
+        f'{own_variables(model)[0].name!r} belongs to the model itself, not to a '
         'layer with a rule')
   found = _visited(_parts(model), apart, opened, 0, set())
   for route in found:
@@ -111,8 +94,8 @@ def routes(model: keras.Model, vectorize: bool = False,
 def wholly_vectorized(given: Routes, reason: str) -> Routes:
   """Returns the routes with the whole model vectorised, for this reason."""
   return given._replace(whole=reason, layers=[
-      r if r.rule is None and not _variables(r.layer) else
-      r._replace(rule=layers.VECTORIZED, reason=r.reason or 'as the whole model')
+      r if r.rule is None and not trainable_variables(r.layer) else
+      r._replace(rule=VECTORIZED, reason=r.reason or 'as the whole model')
       for r in given.layers if not r.depth])
 
 
@@ -141,7 +124,7 @@ def layer_of(given: Routes, operation: str, variable: tf.Variable | None = None
       for place in places)]
   if variable is not None:
     found = [layer for layer in found
-             if any(each is variable for each in _variables(layer))]
+             if any(each is variable for each in trainable_variables(layer))]
   return found[-1] if found else None
 
 
@@ -149,7 +132,7 @@ def holder_of(given: Routes, layer: keras.layers.Layer
               ) -> keras.layers.Layer | None:
   """Returns the innermost layer run as written that contains `layer`, or None."""
   found = [route.layer for route in given.layers
-           if route.rule is None and _variables(route.layer) and any(
+           if route.rule is None and trainable_variables(route.layer) and any(
                each is layer for each in _parts(route.layer))]
   return found[-1] if found else None
 
@@ -179,61 +162,26 @@ def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
     if id(layer) in seen:
       continue
     seen.add(id(layer))
-    route = route_of(layer, apart, opened)._replace(depth=depth)
+    route = route_of(layer, rule_for(layer), apart, opened)._replace(depth=depth)
     found.append(route)
-    if route.rule is None and _variables(layer):
+    if route.rule is None and trainable_variables(layer):
       found.extend(_visited(_parts(layer), apart, opened, depth + 1, seen))
   return found
-
-
-def route_of(layer: keras.layers.Layer, apart: Mapping[int, str] | None = None,
-             opened: bool = False) -> Route:
-  """Decides the route of one layer or operation of Keras 3; see `Routes`."""
-  apart = apart or {}
-  if id(layer) in apart:
-    return Route(layer, layers.VECTORIZED, apart[id(layer)])
-  rule = layers.rule_for(layer)
-  if rule is None:
-    if not _variables(layer) or opened and _may_be_opened(layer):
-      return Route(layer, None)
-    return Route(layer, layers.VECTORIZED, f'no rule for {type(layer).__name__}')
-  reason = ('its weights are quantised' if models.is_quantized(layer) else
-            rule.unsupported(layer))
-  if not _variables(layer) and not rule.also_frozen:
-    return Route(layer, None)
-  return Route(layer, layers.VECTORIZED, reason) if reason else Route(layer, rule)
-
-
-def _may_be_opened(layer: keras.layers.Layer) -> bool:
-  # Recurrent layers call their cells in a loop, where nothing can be captured.
-  return not _own_variables(layer) and not isinstance(layer, keras.layers.RNN)
-
-
-def _own_variables(layer: keras.layers.Layer) -> list[tf.Variable]:
-  """Returns a layer's trainable variables that belong to no inner layer."""
-  inner = {id(variable) for each in models.flat_layers(layer)
-           for variable in _variables(each)}
-  return [variable for variable in _variables(layer) if id(variable) not in inner]
 
 
 def _layers_of(model: keras.Model) -> list[int]:
   """Returns the number of each trainable variable's layer."""
   owner: dict[int, int] = {}
   for i, layer in enumerate(models.graph_layers(model)):
-    for variable in _variables(layer):
+    for variable in trainable_variables(layer):
       owner.setdefault(id(variable), i)
   variables = model.trainable_variables
   # A variable of no layer is its own group.
   return [owner.get(id(v), -1 - i) for i, v in enumerate(variables)]
 
 
-def _variables(layer: keras.layers.Layer) -> list[tf.Variable]:
-  """Returns a layer's trainable variables; operations of Keras 3 have none."""
-  return getattr(layer, 'trainable_variables', [])
-
-
 def _ids(layer: keras.layers.Layer) -> tuple[int, ...]:
-  return tuple(id(variable) for variable in _variables(layer))
+  return tuple(id(variable) for variable in trainable_variables(layer))
 
 
 def _cannot_stand_alone(layer: keras.layers.Layer) -> str:

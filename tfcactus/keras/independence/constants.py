@@ -1,18 +1,80 @@
-"""Axes along which tensors made of constants may vary.
+"""Operations on constants, and the axes along which their outputs may vary.
 
 A loop over time begins with states that are equal for all examples and become functions
-of the examples only inside the loop. The functions here return the axes along which the
-output of an operation on constants may vary.
+of the examples only inside the loop. So the proof follows along which axes a tensor
+made of constants may vary.
 """
 
 from __future__ import annotations
 
 from typing import Callable
 
-from tfcactus.keras.independence import dependence
-from tfcactus.keras.independence.dependence import Node
+import numpy as np
+
+from tfcactus.keras.independence import dependence, draws as draws_lib, operations
+from tfcactus.keras.independence.dependence import (
+  CONSTANT,
+  Dependence,
+  Node,
+  UNIFORM,
+  unknown,
+  Value,
+)
 
 Axes = frozenset[int]
+
+
+def value(node: Node) -> Value:
+  """Returns the value of outputs whose inputs are CONSTANT; NotRowWise for some."""
+  kind = node.op.type
+  if seed := draws_lib.seed_of(node):
+    return Value(Dependence.CONSTANT, seed=seed)
+  if draws_lib.takes_seed_for_numbers(node):
+    raise unknown('takes a seed for numbers')
+  if not node.op.inputs:
+    return dependence.constant(node.op.outputs[0]) if node.op.outputs else CONSTANT
+  if kind in _FILLING:
+    return UNIFORM
+  if kind in draws_lib.SHAPE_ARGUMENT:
+    return draws_lib.drawn(node)
+  if (kind in operations.ELEMENTWISE or kind == 'Tile') and (
+      node.op.outputs[0].shape.rank is not None):
+    rank = len(node.out())
+    varies: frozenset[int] = frozenset()
+    alone = kind in ('BroadcastTo', 'Tile')  # Their second input is a shape.
+    for i, each in enumerate(node.values[:1] if alone else node.values):
+      shape = node.shape(i)
+      varies |= {k + rank - len(shape) for k, size in enumerate(shape)
+                 if size != 1 and (each.varies is None or k in each.varies)}
+    return Value(Dependence.CONSTANT, varies=varies)
+  if kind in operations.REDUCTIONS and node.values[0].varies is not None:
+    return _reduced_constant(node)
+  if kind in ('Reshape', 'ExpandDims', 'Transpose', 'Squeeze') and (
+      node.values[0].varies == frozenset() or
+      node.op.outputs[0].shape.num_elements() == 1):
+    return UNIFORM
+  return Value(Dependence.CONSTANT, varies=_varies(node))
+
+
+def _reduced_constant(node: Node) -> Value:
+  found = dependence.static(node.op.inputs[1])
+  rank, varies = node.op.inputs[0].shape.rank, node.values[0].varies
+  if found is None or rank is None or varies is None:
+    return CONSTANT
+  axes = {int(axis) % rank for axis in np.ravel(found)}
+  kept: set[int] = set(varies - axes)
+  if not node.op.get_attr('keep_dims'):
+    kept = {axis - sum(k < axis for k in axes) for axis in kept}
+  return Value(Dependence.CONSTANT, varies=frozenset(kept))
+
+
+def _varies(node: Node) -> Axes | None:
+  """Returns the axes along which the output on constants may vary; None for any."""
+  rule = _VARIES.get(node.op.type)
+  try:
+    return None if rule is None else rule(node)
+  except dependence.NotRowWise:  # A rank or an argument is not known.
+    return None
 
 
 def _axes(node: Node, i: int) -> Axes:
@@ -110,15 +172,6 @@ def _stack(node: Node) -> Axes | None:
   return None if varies is None else frozenset({0}).union(k + 1 for k in varies)
 
 
-def varies(node: Node) -> Axes | None:
-  """Returns the axes along which the output on constants may vary; None for any."""
-  rule = _VARIES.get(node.op.type)
-  try:
-    return None if rule is None else rule(node)
-  except dependence.NotRowWise:  # A rank or an argument is not known.
-    return None
-
-
 _VARIES: dict[str, Callable[[Node], Axes | None]] = {
     **dict.fromkeys(('MatMul', 'BatchMatMul', 'BatchMatMulV2'), _matmul),
     **dict.fromkeys(('Conv2D', 'Conv3D'), _convolution),
@@ -130,3 +183,6 @@ _VARIES: dict[str, Callable[[Node], Axes | None]] = {
     'TensorListStack': _stack,
 }
 """Rules by operation; outputs of other operations may vary along any axis."""
+
+_FILLING = frozenset(('Fill', 'ZerosLike', 'OnesLike', 'TensorListReserve',
+                       'EmptyTensorList'))

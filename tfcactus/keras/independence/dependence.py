@@ -20,17 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import enum
-import typing
-from typing import (
-  Any,
-  NamedTuple,
-)
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
-
-if typing.TYPE_CHECKING:
-  from tfcactus.keras.independence.draws import Draws
 
 BATCH_SIZES = (5, 7)
 _FOLDED = 4096
@@ -98,6 +91,19 @@ def unknown(what: str) -> NotRowWise:
   return NotRowWise(Dependence.UNKNOWN, what)
 
 
+class SeedUses(Protocol):
+  """Uses of secret seeds in one analysis: `draws.Draws`.
+
+  Attributes:
+    number: The number of examples, or None if it is not known.
+  """
+
+  number: int | None
+
+  def check(self, node: Node) -> None:
+    """Raises NotRowWise if the draw's seed is not secret or another draw uses it."""
+
+
 class Node:
   """An operation of the graph and the abstract value of each input.
 
@@ -105,7 +111,7 @@ class Node:
   """
 
   def __init__(self, op: tf.Operation, values: Sequence[Value],
-               draws: Draws | None = None):
+               draws: SeedUses | None = None):
     self.op = op
     self.values = list(values)
     self.draws = draws

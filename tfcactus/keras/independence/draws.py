@@ -36,8 +36,9 @@ _STATEFUL: frozenset[str] = frozenset((
     'StatefulTruncatedNormal'))
 """Draws by a state inside TensorFlow, whose seed the graph does not show."""
 
-OPERATIONS = _STATEFUL.union(_KEYS)
-"""Draws of independent numbers; the first input is the shape, or else the third."""
+SHAPE_ARGUMENT: dict[str, int] = {
+    name: 2 if name.startswith('Stateful') else 0 for name in (*_STATEFUL, *_KEYS)}
+"""Draws of independent numbers; the input that is the shape."""
 
 _KEEPING = frozenset((
     'BitwiseAnd', 'Bitcast', 'Cast', 'ConcatV2', 'EnsureShape', 'ExpandDims',
@@ -110,8 +111,7 @@ def seed_of(node: Node) -> str:
   if seed.endswith(_MIXED) and op.type not in _WHOLE:
     return ''  # It may take the constants alone.
   if any(not tensor.dtype.is_integer or tensor.dtype.size < 4 or
-         not tensor.shape.num_elements() for tensor in op.outputs
-         if tensor.dtype is not tf.resource):
+         not tensor.shape.num_elements() for tensor in op.outputs):
     return ''
   if op.type in _RANGES:
     number = dependence.static(op.inputs[1])

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import (
-  Callable,
-)
+from typing import Callable
 
-import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras.independence import (
@@ -22,6 +19,7 @@ from tfcactus.keras.independence.dependence import (
   Dependence,
   Node,
   NotRowWise,
+  SeedUses,
   UNIFORM,
   unknown,
   Value,
@@ -29,7 +27,7 @@ from tfcactus.keras.independence.dependence import (
 
 
 def analyse(graph: tf.Graph, inputs: dict[str, Value], outputs: Sequence[tf.Tensor],
-            draws: draws_lib.Draws | None = None) -> list[Value]:
+            draws: SeedUses | None = None) -> list[Value]:
   """Returns abstract values of the outputs of a `FuncGraph`.
 
   `inputs` has the values of the graph's inputs by tensor name. Captured tensors are
@@ -85,14 +83,14 @@ def needed(outputs: Sequence[tf.Tensor], known: Container[str]
 
 
 def _evaluate(op: tf.Operation, values: Sequence[Value],
-              draws: draws_lib.Draws | None) -> list[Value]:
+              draws: SeedUses | None) -> list[Value]:
   """Returns the values of an operation's outputs."""
   node = Node(op, values, draws)
   worst = max(values, key=lambda value: value.dependence, default=CONSTANT)
   found: Value | list[Value]
   try:
     if worst.dependence == Dependence.CONSTANT:
-      found = _of_constants(node)
+      found = constants.value(node)
     elif worst.dependence >= Dependence.UNKNOWN:
       found = worst
     elif op.type in CALLS:
@@ -115,59 +113,15 @@ def _evaluate(op: tf.Operation, values: Sequence[Value],
           if value.dependence >= Dependence.UNKNOWN else value for value in found]
 
 
-def _of_constants(node: Node) -> Value:
-  kind = node.op.type
-  if seed := draws_lib.seed_of(node):
-    return Value(Dependence.CONSTANT, seed=seed)
-  if draws_lib.takes_seed_for_numbers(node):
-    raise unknown('takes a seed for numbers')
-  if not node.op.inputs:
-    return dependence.constant(node.op.outputs[0]) if node.op.outputs else CONSTANT
-  if kind in _FILLING:
-    return UNIFORM
-  if kind in draws_lib.OPERATIONS:
-    return draws_lib.drawn(node)
-  if (kind in operations.ELEMENTWISE or kind == 'Tile') and (
-      node.op.outputs[0].shape.rank is not None):
-    rank = len(node.out())
-    varies: frozenset[int] = frozenset()
-    alone = kind in ('BroadcastTo', 'Tile')  # Their second input is a shape.
-    for i, value in enumerate(node.values[:1] if alone else node.values):
-      shape = node.shape(i)
-      varies |= {k + rank - len(shape) for k, size in enumerate(shape)
-                 if size != 1 and (value.varies is None or k in value.varies)}
-    return Value(Dependence.CONSTANT, varies=varies)
-  if kind in operations.REDUCTIONS and node.values[0].varies is not None:
-    return _reduced_constant(node)
-  if kind in ('Reshape', 'ExpandDims', 'Transpose', 'Squeeze') and (
-      node.values[0].varies == frozenset() or
-      node.op.outputs[0].shape.num_elements() == 1):
-    return UNIFORM
-  return Value(Dependence.CONSTANT, varies=constants.varies(node))
-
-
-def _reduced_constant(node: Node) -> Value:
-  found = dependence.static(node.op.inputs[1])
-  rank, varies = node.op.inputs[0].shape.rank, node.values[0].varies
-  if found is None or rank is None or varies is None:
-    return CONSTANT
-  axes = {int(axis) % rank for axis in np.ravel(found)}
-  kept: set[int] = set(varies - axes)
-  if not node.op.get_attr('keep_dims'):
-    kept = {axis - sum(k < axis for k in axes) for axis in kept}
-  return Value(Dependence.CONSTANT, varies=frozenset(kept))
-
-
 def _of_sizes(node: Node) -> Value | list[Value]:
   """Returns the values of outputs whose inputs depend on the batch size only."""
   kind = node.op.type
-  random = kind in draws_lib.OPERATIONS
-  place = _SHAPE_ARGUMENT.get(kind, 0 if random else None)
+  place = _SHAPE_ARGUMENT.get(kind)
   others = [value for i, value in enumerate(node.values) if i != place]
   if place is None or any(
       value.dependence == Dependence.BATCH_SIZE for value in others):
     return _computed_size(node)
-  if random and node.draws is not None:
+  if kind in draws_lib.SHAPE_ARGUMENT and node.draws is not None:
     node.draws.check(node)
   if kind == 'TensorListReserve':
     return UNIFORM
@@ -246,8 +200,6 @@ CALLS: dict[str, Callable[[Node], list[Value]]] = {
     'StatelessIf': _if, 'While': _while, 'StatelessWhile': _while}
 """Operations that call functions."""
 
-_FILLING = frozenset(('Fill', 'ZerosLike', 'OnesLike', 'TensorListReserve',
-                   'EmptyTensorList'))
 _MONOMIAL = frozenset((
     'Cast', 'ConcatV2', 'ExpandDims', 'GatherV2', 'Identity', 'Mul', 'Pack', 'Prod',
     'Reshape', 'Slice', 'Squeeze', 'StridedSlice'))
@@ -255,6 +207,5 @@ _MONOMIAL = frozenset((
 
 _SHAPE_ARGUMENT = {
     'Fill': 0, 'BroadcastTo': 1, 'Tile': 1, 'TensorListReserve': 0,
-    'StatefulUniform': 2, 'StatefulUniformInt': 2, 'StatefulStandardNormalV2': 2,
-    'StatefulTruncatedNormal': 2}
+    **draws_lib.SHAPE_ARGUMENT}
 """The input that is the shape of a constant or of a draw."""

@@ -16,8 +16,7 @@ import tensorflow as tf
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.sampled_batches import SampledBatches
 from tfcactus.keras.distribution import replicas
-from tfcactus.keras.ledger.counts import Counts
-from tfcactus.keras.ledger.record import Record
+from tfcactus.keras.ledger.counts import Counts, Record
 
 _ROOM = 2048
 """Length of a worker's message: bytes of JSON, padded with zeros."""

@@ -1,12 +1,19 @@
-"""Counts of released updates, as stored in saved models, checkpoints and journals."""
+"""Counts of released updates, and the record that keeps those of a set of variables."""
 
 from __future__ import annotations
 
 import enum
+import threading
 from typing import NamedTuple
+import weakref
+
+import tensorflow as tf
 
 from tfcactus import sampling as sampling_lib
+from tfcactus.keras.compat import training
+from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import UNKNOWN
+from tfcactus.keras.ledger import weight_watch
 
 NONE = 0
 """Instead of a scheme's code: the sampling of no batch was recorded."""
@@ -52,7 +59,7 @@ OTHER_PLANS = -1
 
 
 class Counts(NamedTuple):
-  """What was released from one set of variables.
+  """What was released from one set of variables, as files and journals store it.
 
   Attributes:
     released_steps: Noisy updates.
@@ -91,3 +98,106 @@ class Counts(NamedTuple):
     return Counts(self.released_steps + 1, self.epochs_begun + epochs,
                   combined(self.sampling, sampling), self.plan_number,
                   self.seeded_parts | int(seeded))
+
+
+class Record:
+  """Counters of one set of variables, shared by all `PrivateModel`s of these variables.
+
+  Keras tracks the counters, and saves them with the weights, only where a
+  `PrivateModel` holds them as attributes. Restoring a checkpoint assigns older values
+  to them. A copy of the counts outside of TensorFlow, which no checkpoint reaches,
+  keeps the maximum.
+
+  Attributes:
+    counters: {field of `Counts`: int64 variable}.
+    weights: A `Watch` over the weights.
+    changed: Whether weights that changed outside counted steps were trained or saved.
+  """
+
+  def __init__(self, plan_number: int):
+    """Initialises the counters; `plan_number` is from `lineage.plan_number`."""
+    self._known = Counts(plan_number=plan_number)
+    with tf.init_scope():
+      self.counters: dict[str, tf.Variable] = {
+          name: training.counter(value, name)
+          for name, value in self._known._asdict().items()}
+    self._lock = threading.RLock()
+    self.weights = weight_watch.Watch()
+    self.changed = False
+    _records.add(self)
+
+  @property
+  def released_steps(self) -> int:
+    """How many noisy updates were released."""
+    return max(training.number(self.counters['released_steps']),
+               self._known.released_steps)
+
+  def catch_up(self, also: Counts | None = None) -> Counts:
+    """Raises the counters to all known counts, and to `also`; returns the counts."""
+    with self._lock:
+      found = Counts(**{name: training.number(v) for name, v in self.counters.items()})
+      self._known = self._known.merged(found)
+      if also is not None:
+        self._known = self._known.merged(also)
+      for name, value in self._known._asdict().items():
+        self.counters[name].assign(value)
+      return self._known
+
+  def step(self, found: Counts, weights: int, left: int, sampling: int,
+           epochs: int, seeded: Seeded) -> Counts:
+    """Counts a step before it runs; returns the counts, for the caller to assign.
+
+    `found` are the counters' values, which a checkpoint may have lowered. `weights` and
+    `left` are digests of the weights before this step and after the last one.
+    `sampling`, `epochs` and `seeded` describe the batch and its randomness, see
+    `Counts.stepped`.
+    """
+    with self._lock:
+      self.changed = not self.weights.step(weights, left) or self.changed
+      self._known = self._known.merged(found).stepped(
+          UNKNOWN if self.changed else sampling, epochs, seeded)
+      return self._known
+
+  def count_others(self, model: keras.Model, before: Counts) -> None:
+    """Adds the counts of other models from which the weights just set may be computed.
+
+    These are the private models of this process that had exactly these weights. If none
+    had, they are all copies: models that began with the same weights, and whose weights
+    may have been averaged. (Averages of models that are not copies are useless, and not
+    detected.) `before` are the counts from before the weights were set.
+    """
+    with self._lock:
+      weights = int(self.weights.digest(model.weights))
+      brought = training.number(self.counters['released_steps'])
+      if not brought or self.weights.has_left(weights):
+        return
+      others = [each for each in list(_records) if each is not self]
+      sources = [each for each in others if each.weights.has_left(weights)]
+      # A model without steps may be loaded from a file of one of the others.
+      total = before if self.weights.stepped else Counts()
+      near = [self] if self.weights.stepped else others
+      for each in sources or [each for each in others if any(
+          each is not other and each.weights.shares(other.weights) for other in near)]:
+        total = total.plus(each.catch_up())
+      self.catch_up(total)
+
+  def keep(self, model: keras.Model) -> None:
+    """Makes the weights known, which a private model's method has set."""
+    with self._lock:
+      self.weights.keep(model)
+
+  def knows(self, model: keras.Model) -> bool:
+    """Returns whether only steps and private models' methods changed the weights."""
+    with self._lock:
+      return not self.changed and self.weights.knows(model)
+
+  def look(self, model: keras.Model) -> None:
+    """Voids the account if weights changed outside counted steps, before their use."""
+    self.changed = not self.knows(model)
+    if self.changed:
+      # Saved with the weights, for processes that load them.
+      self.catch_up(Counts(sampling=UNKNOWN))
+
+
+_records: weakref.WeakSet[Record] = weakref.WeakSet()
+"""The records of all private models of this process."""

@@ -22,7 +22,7 @@ _open: dict[tuple[int, int], Journal] = {}
 
 
 class Journal:
-  """Counts steps on disk, so that a killed run loses no count.
+  """Write-ahead log of steps on disk, so that a killed run loses no count.
 
   Before a step runs, a block of steps is reserved: written and synced to disk. A run
   that is killed at any moment and resumed with its journal therefore counts at least

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfcactus.keras.compat import training
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.ledger.record import Record
+from tfcactus.keras.ledger.counts import Record
 from tfcactus.plan import PrivacyPlan
 
 _ATTRIBUTE = '_tfcactus_trainers'

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcactus import _checks
-from tfcactus.keras.checks import own_training, state_writes, whole_model
+from tfcactus.keras.checks import state_writes, whole_model
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import precision
 from tfcactus.keras.compat.versions import keras
@@ -44,7 +44,7 @@ class Step:
                rows: int | None, engine: str, clipping: str, views: int = 1,
                split_noise: bool = False):
     """Initialises the step; arguments as for `PrivateModel`."""
-    own_training.check_own_training(model)
+    whole_model.check_own_training(model)
     self._model = model
     self._plan = plan
     self._replicas = replicas.number()
@@ -139,7 +139,7 @@ class Step:
 
     Averages divide by the plan's expected batch size. `weights` are zero for padding,
     of shape (batch,) or that of the losses; `place` is the batch's position, from
-    `ModelLedger.count_step`.
+    `StepCounter.count_step`.
 
     Returns:
       (averages to apply, in the shape of each variable; the `BatchResult`; the

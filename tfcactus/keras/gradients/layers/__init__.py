@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients.layers.base import LayerRule
-from tfcactus.keras.gradients.layers.conv import ConvRule
-from tfcactus.keras.gradients.layers.conv_transpose import ConvTransposeRule
+from tfcactus.keras.gradients.layers.conv import ConvRule, ConvTransposeRule
 from tfcactus.keras.gradients.layers.dense import DenseRule
 from tfcactus.keras.gradients.layers.depthwise import DepthwiseRule
 from tfcactus.keras.gradients.layers.einsum_dense import EinsumDenseRule
-from tfcactus.keras.gradients.layers.embedding import EmbeddingRule
+from tfcactus.keras.gradients.layers.embedding import (
+  EmbeddingRule,
+  ReversibleEmbeddingRule,
+)
 from tfcactus.keras.gradients.layers.lora import (
   LoraConvRule,
   LoraDenseRule,
@@ -27,13 +29,19 @@ from tfcactus.keras.gradients.layers.normalization import (
 )
 from tfcactus.keras.gradients.layers.prelu import PReLURule
 from tfcactus.keras.gradients.layers.recurrent import RecurrentRule
-from tfcactus.keras.gradients.layers.reversible_embedding import ReversibleEmbeddingRule
 from tfcactus.keras.gradients.layers.separable import SeparableConvRule
-from tfcactus.keras.gradients.layers.vectorized import VectorizedRule
 from tfcactus.keras.gradients.layers.wrappers import (
   BidirectionalRule,
   TimeDistributedRule,
 )
+
+
+def rule_for(layer: keras.layers.Layer) -> LayerRule | None:
+  """Returns the rule for layers of exactly this type, or None."""
+  composed = bool(getattr(layer, 'lora_enabled', False))
+  return next((rule for rule in RULES if type(layer) in rule.layer_types and
+               rule.composed == composed), None)
+
 
 RULES: tuple[LayerRule, ...] = (
     DenseRule(),
@@ -54,15 +62,5 @@ RULES: tuple[LayerRule, ...] = (
     LoraEmbeddingRule(),
     RecurrentRule(),
     BidirectionalRule(),
-    TimeDistributedRule(),
+    TimeDistributedRule(rule_for),
 )
-
-VECTORIZED = VectorizedRule()
-"""Rule for every layer without a rule of its own."""
-
-
-def rule_for(layer: keras.layers.Layer) -> LayerRule | None:
-  """Returns the rule for layers of exactly this type, or None."""
-  composed = bool(getattr(layer, 'lora_enabled', False))
-  return next((rule for rule in RULES if type(layer) in rule.layer_types and
-               rule.composed == composed), None)

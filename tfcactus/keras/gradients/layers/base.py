@@ -102,3 +102,26 @@ def in_stored_dtype(value: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
 def layer_inputs(call: LayerCall, variable: tf.Variable) -> tf.Tensor:
   """Returns the inputs as the layer computed with them, in the variable's dtype."""
   return in_stored_dtype(tf.cast(call.saved, call.layer.compute_dtype), variable)
+
+
+def products(inputs: tf.Tensor, outputs: tf.Tensor) -> forms.GradientForm:
+  """Returns outer products per example, summed over positions.
+
+  `inputs` and `outputs` are (batch, ..., width), each of its own width.
+  """
+  if inputs.shape.rank == 2:
+    return forms.Outer(inputs, outputs)
+  rows = [inputs.shape[0], -1]
+  inputs = tf.reshape(inputs, rows + [inputs.shape[-1]])
+  outputs = tf.reshape(outputs, rows + [outputs.shape[-1]])
+  values = tf.matmul(inputs, outputs, transpose_a=True)
+  return forms.Dense(values, values.shape[1:])
+
+
+def bias_gradients(layer: keras.layers.Layer, outputs: tf.Tensor) -> Gradients:
+  """Sums output gradients over all positions; [] without a bias. Channels are last."""
+  if not layer.use_bias:
+    return []
+  positions = list(range(1, outputs.shape.rank - 1))
+  return [(layer.bias, forms.Dense(
+      tf.reduce_sum(outputs, positions), layer.bias.shape))]

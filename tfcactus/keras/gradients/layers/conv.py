@@ -1,4 +1,6 @@
-"""Rule for convolutions: per example, a product of patches and output gradients.
+"""Rules for convolutions: per example, a product of patches and output gradients.
+
+Transposed convolutions exchange inputs and outputs.
 
 Inputs and output gradients are (batch, ..., channels).
 """
@@ -15,23 +17,24 @@ from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base, im2col
 
 
-class ConvRule(base.LayerRule):
-  """Rule for convolutions over one, two or three axes, grouped or not."""
-
-  layer_types = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
+class ChannelsLastRule(base.LayerRule):
+  """Base class of rules for convolutions, whose channels have to be last."""
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
     return '' if layer.data_format == 'channels_last' else 'channels_first'
+
+
+class ConvRule(ChannelsLastRule):
+  """Rule for convolutions over one, two or three axes, grouped or not."""
+
+  layer_types = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
     layer = call.layer
     images, outputs, windows = images_and_windows(call, layer.kernel)
     values = kernel_gradients(images, outputs, windows, layer.groups)
-    found: base.Gradients = [(layer.kernel, forms.Dense(
-        values, layer.kernel.shape, transposed=True))]
-    if layer.use_bias:
-      found.append((layer.bias, bias_gradient(outputs, layer.bias)))
-    return found
+    return [(layer.kernel, forms.Dense(values, layer.kernel.shape, transposed=True)),
+            *base.bias_gradients(layer, outputs)]
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
@@ -39,6 +42,31 @@ class ConvRule(base.LayerRule):
     positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
     return (super().numbers_per_example(layer, output_shapes) +
             layer.groups * depth * positions)
+
+
+class ConvTransposeRule(ChannelsLastRule):
+  """Rule that cuts windows from output gradients; kernel (..., outputs, inputs)."""
+
+  layer_types = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose,
+                 keras.layers.Conv3DTranspose)
+
+  def gradients(self, call: base.LayerCall) -> base.Gradients:
+    layer = call.layer
+    inputs = base.layer_inputs(call, layer.kernel)
+    outputs = base.in_stored_dtype(call.gradient, layer.kernel)
+    wide, narrow, windows = as_images(
+        outputs, inputs, windows_of(layer, outputs, inputs))
+    values = kernel_gradients(wide, narrow, windows)
+    return [(layer.kernel, forms.Dense(values, layer.kernel.shape, transposed=True)),
+            *base.bias_gradients(layer, outputs)]
+
+  def numbers_per_example(self, layer: keras.layers.Layer,
+                          output_shapes: Sequence[list[int]]) -> int:
+    depth = math.prod(layer.kernel.shape[:-1]) if layer.built else 0
+    positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
+    # Outputs have at most as many positions as inputs times the strides.
+    windows = -(-positions // math.prod(layer.strides))
+    return super().numbers_per_example(layer, output_shapes) + depth * windows
 
 
 def images_and_windows(call: base.LayerCall, kernel: tf.Variable
@@ -93,9 +121,3 @@ def _apart(images: tf.Tensor, groups: int) -> tf.Tensor:
   images = tf.transpose(images, [0, rank - 1, *range(1, rank - 1), rank])
   return tf.reshape(
       images, [images.shape[0] * groups, *sizes, images.shape[-1]])
-
-
-def bias_gradient(outputs: tf.Tensor, bias: tf.Variable) -> forms.Dense:
-  """Sums output gradients over all positions; channels are last."""
-  return forms.Dense(
-      tf.reduce_sum(outputs, list(range(1, outputs.shape.rank - 1))), bias.shape)

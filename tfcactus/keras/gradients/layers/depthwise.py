@@ -17,23 +17,18 @@ from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base, conv, im2col
 
 
-class DepthwiseRule(base.LayerRule):
+class DepthwiseRule(conv.ChannelsLastRule):
   """Rule for depthwise convolutions over one or two axes."""
 
   layer_types = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
-
-  def unsupported(self, layer: keras.layers.Layer) -> str:
-    return '' if layer.data_format == 'channels_last' else 'channels_first'
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
     layer = call.layer
     kernel = models.depthwise_kernel(layer)
     images, outputs, windows = conv.images_and_windows(call, kernel)
-    found: base.Gradients = [(kernel, forms.Dense(
-        kernel_gradients(images, outputs, windows), kernel.shape))]
-    if layer.use_bias:
-      found.append((layer.bias, conv.bias_gradient(outputs, layer.bias)))
-    return found
+    values = kernel_gradients(images, outputs, windows)
+    return [(kernel, forms.Dense(values, kernel.shape)),
+            *base.bias_gradients(layer, outputs)]
 
 
 def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,

@@ -1,4 +1,4 @@
-"""Rule for embeddings: gradients of the rows that an example looked up."""
+"""Rules for embeddings: gradients of the rows that an example looked up."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
+from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base
@@ -30,6 +31,41 @@ class EmbeddingRule(base.LayerRule):
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
     return 0  # Gradients are no larger than the outputs.
+
+
+class ReversibleEmbeddingRule(base.LayerRule):
+  """Rule for ReversibleEmbedding, whose table also projects back if it is tied.
+
+  Gradients are those of looked-up rows, or products of inputs and output gradients.
+  """
+
+  layer_types = tuple(models.layer_classes(['ReversibleEmbedding']))
+
+  def unsupported(self, layer: keras.layers.Layer) -> str:
+    if layer.logit_soft_cap is not None:
+      return 'logit_soft_cap'
+    return '' if layer.reverse_dtype is None else 'reverse_dtype'
+
+  def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
+              capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    reverse = args[0] if args else kwargs.get('reverse', False)
+    return capture((inputs, bool(reverse)), call(inputs, *args, **kwargs))
+
+  def gradients(self, call: base.LayerCall) -> base.Gradients:
+    layer = call.layer
+    inputs, reverse = call.saved
+    if not reverse:
+      return looked_up(layer.embeddings, inputs, call.gradient)
+    table = layer.embeddings if layer.tie_weights else layer.reverse_embeddings
+    inputs = base.layer_inputs(call._replace(saved=inputs), table)
+    outputs = base.in_stored_dtype(call.gradient, table)
+    if layer.tie_weights:
+      inputs, outputs = outputs, inputs
+    return [(table, base.products(inputs, outputs))]
+
+  def numbers_per_example(self, layer: keras.layers.Layer,
+                          output_shapes: Sequence[list[int]]) -> int:
+    return 2 * super().numbers_per_example(layer, output_shapes)
 
 
 def looked_up(table: tf.Variable, ids: tf.Tensor, gradient: tf.Tensor

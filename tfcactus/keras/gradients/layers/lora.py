@@ -32,14 +32,9 @@ class LoraDenseRule(base.LayerRule):
     outputs = base.in_stored_dtype(call.gradient, first)
     below = scale * tf.matmul(outputs, second, transpose_b=True)
     between = scale * tf.matmul(inputs, first)
-    found: base.Gradients = [
-        (layer.lora_kernel_a, _products(inputs, below)),
-        (layer.lora_kernel_b, _products(between, outputs))]
-    if layer.use_bias:
-      summed = list(range(1, outputs.shape.rank - 1))
-      found.append((layer.bias, forms.Dense(
-          tf.reduce_sum(outputs, summed), layer.bias.shape)))
-    return found
+    return [(layer.lora_kernel_a, base.products(inputs, below)),
+            (layer.lora_kernel_b, base.products(between, outputs)),
+            *base.bias_gradients(layer, outputs)]
 
 
 class LoraEinsumDenseRule(einsum_dense.EinsumDenseRule):
@@ -71,10 +66,8 @@ class LoraConvRule(conv.ConvRule):
     layer = call.layer
     images, outputs, windows = conv.images_and_windows(call, layer.lora_kernel_a)
     whole = conv.kernel_gradients(images, outputs, windows, layer.groups)
-    found = _of_factors(layer, tf.linalg.matrix_transpose(whole))
-    if layer.use_bias:
-      found.append((layer.bias, conv.bias_gradient(outputs, layer.bias)))
-    return found
+    return [*_of_factors(layer, tf.linalg.matrix_transpose(whole)),
+            *base.bias_gradients(layer, outputs)]
 
 
 class LoraEmbeddingRule(base.LayerRule):
@@ -131,14 +124,3 @@ def _of_factors(layer: keras.layers.Layer, whole: tf.Tensor) -> base.Gradients:
       (a, forms.Dense(tf.reshape(tf.matmul(rows, second, transpose_b=True),
                                  [batch, *a.shape]), a.shape)),
       (b, forms.Dense(tf.matmul(first, whole, transpose_a=True), b.shape))]
-
-
-def _products(inputs: tf.Tensor, outputs: tf.Tensor) -> forms.GradientForm:
-  """Returns outer products of each example, summed over its positions."""
-  if inputs.shape.rank == 2:
-    return forms.Outer(inputs, outputs)
-  rows = [inputs.shape[0], -1]
-  inputs = tf.reshape(inputs, rows + [inputs.shape[-1]])
-  outputs = tf.reshape(outputs, rows + [outputs.shape[-1]])
-  values = tf.matmul(inputs, outputs, transpose_a=True)
-  return forms.Dense(values, values.shape[1:])

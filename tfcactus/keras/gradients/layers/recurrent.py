@@ -12,7 +12,7 @@ from tfcactus.keras.compat import models, recurrent as compat
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base, recurrent_cells, recurrent_scan
-from tfcactus.keras.gradients.layers.recurrent_kernels import Kernel
+from tfcactus.keras.gradients.layers.recurrent_cells import Kernel
 
 
 class _Run(NamedTuple):

@@ -13,13 +13,10 @@ from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base, conv, depthwise, im2col
 
 
-class SeparableConvRule(base.LayerRule):
+class SeparableConvRule(conv.ChannelsLastRule):
   """Rule that runs both convolutions itself, to capture the tensor between them."""
 
   layer_types = (keras.layers.SeparableConv1D, keras.layers.SeparableConv2D)
-
-  def unsupported(self, layer: keras.layers.Layer) -> str:
-    return '' if layer.data_format == 'channels_last' else 'channels_first'
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -82,8 +79,5 @@ def _pointwise(call: base.LayerCall) -> base.Gradients:
   flat = tf.reshape(outputs, [*rows, outputs.shape[-1]])
   values = conv.kernel_gradients(
       inputs, flat, [one, one._replace(size=flat.shape[2])])
-  found: base.Gradients = [
-      (kernel, forms.Dense(values, kernel.shape, transposed=True))]
-  if layer.use_bias:
-    found.append((layer.bias, conv.bias_gradient(outputs, layer.bias)))
-  return found
+  return [(kernel, forms.Dense(values, kernel.shape, transposed=True)),
+          *base.bias_gradients(layer, outputs)]

@@ -16,6 +16,7 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
 from tfcactus.keras.gradients.layers import base
 from tfcactus.keras.gradients.layers.recurrent import RecurrentRule
+from tfcactus.keras.gradients.layers.route import Route, route_of
 
 _RECURRENT = RecurrentRule()
 
@@ -96,11 +97,27 @@ class TimeDistributedRule(_WrapperRule):
 
   layer_types = (keras.layers.TimeDistributed,)
 
+  def __init__(self, rule_for: Callable[[keras.layers.Layer], base.LayerRule | None]):
+    """Initialises the rule; `rule_for` returns the rule of a wrapped layer, or None."""
+    self._rule_for = rule_for
+
+  def _routes(self, layer: keras.layers.Layer) -> list[Route]:
+    """Returns the routes of the layers that a TimeDistributed wraps."""
+    inner = layer.layer
+    return [route_of(each, self._rule_for(each)) for each in (
+        models.graph_layers(inner) if models.is_graph(inner) else [inner])]
+
+  def _ruled(self, layer: keras.layers.Layer
+            ) -> list[tuple[keras.layers.Layer, base.LayerRule]]:
+    """Returns the wrapped layers that have a rule, with their rules."""
+    return [(route.layer, route.rule) for route in self._routes(layer)
+            if route.rule is not None]
+
   def unsupported(self, layer: keras.layers.Layer) -> str:
     inner = layer.layer
     if isinstance(inner, keras.Model) and not models.is_graph(inner):
       return f'{inner.name!r} is no Sequential or functional model'
-    for route in _routes(layer):
+    for route in self._routes(layer):
       if route.vectorized:
         return f'{route.layer.name!r} in it is vectorised ({route.reason})'
     return ''
@@ -118,7 +135,7 @@ class TimeDistributedRule(_WrapperRule):
     named = {name: _folded(given[name]) if tf.is_tensor(given[name]) else given[name]
              for name in ('training', 'mask')
              if name in takes and given.get(name) is not None}
-    rules = {id(inside): rule for inside, rule in _ruled(layer)}
+    rules = {id(inside): rule for inside, rule in self._ruled(layer)}
 
     def run(inside: keras.layers.Layer, own: Callable[..., Any], *args: Any,
             **kwargs: Any) -> Any:
@@ -130,7 +147,7 @@ class TimeDistributedRule(_WrapperRule):
 
       return rule.forward(inside, own, captured, *args, **kwargs)
 
-    with _calling([inside for inside, _ in _ruled(layer)], run):
+    with _calling([inside for inside, _ in self._ruled(layer)], run):
       outputs = inner(tf.nest.map_structure(_folded, sequences), **named)
     return tf.nest.map_structure(lambda each: _unfolded(each, rows), outputs)
 
@@ -143,29 +160,13 @@ class TimeDistributedRule(_WrapperRule):
                           output_shapes: Sequence[list[int]]) -> int:
     steps = max([shape[0] for shape in output_shapes], default=1)
     count = 0
-    for inside, rule in _ruled(layer):
+    for inside, rule in self._ruled(layer):
       shapes = [shape[1:] for shape in models.output_shapes(inside)
                 if None not in shape[1:]]
       count += rule.numbers_per_example(
           inside, shapes or [shape[1:] for shape in output_shapes])
       count += 2 * sum(map(math.prod, shapes))
     return steps * count
-
-
-def _routes(layer: keras.layers.Layer) -> list[Any]:
-  """Returns the routes of the layers that a TimeDistributed wraps."""
-  # Imported here: `layer_routes` imports the rules, which include this one.
-  from tfcactus.keras.gradients import layer_routes
-  inner = layer.layer
-  return [layer_routes.route_of(each) for each in (
-      models.graph_layers(inner) if models.is_graph(inner) else [inner])]
-
-
-def _ruled(layer: keras.layers.Layer
-          ) -> list[tuple[keras.layers.Layer, base.LayerRule]]:
-  """Returns the wrapped layers that have a rule, with their rules."""
-  return [(route.layer, route.rule) for route in _routes(layer)
-          if route.rule is not None]
 
 
 def _folded(values: tf.Tensor) -> tf.Tensor:

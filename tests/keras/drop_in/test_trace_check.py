@@ -1,0 +1,23 @@
+"""The proof that losses behind a drop-in optimizer are each of one example."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfcactus import keras as ours
+from tfcactus.keras.drop_in import trace_check
+
+
+@pytest.mark.parametrize('name', ['reversed', 'upstream'])
+def test_no_name_of_an_operation_proves_anything(name):
+  def loss(targets, predictions):
+    each = tf.reduce_mean((targets - predictions) ** 2, -1)
+    return tf.reverse(each, [0], name=name)
+
+  model = tf.keras.Sequential(
+      [tf.keras.layers.Input((3,)), tf.keras.layers.Dense(2)])
+  model.compile('sgd', loss)
+  batches = ours.PoissonBatches(
+      np.zeros((40, 3), np.float32), np.zeros((40, 2), np.float32), 0.25)
+  with pytest.raises(ValueError, match='goes along the examples'):
+    trace_check.check_per_example(model, batches)

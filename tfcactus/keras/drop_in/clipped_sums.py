@@ -1,0 +1,124 @@
+"""Clipped sums of per-example gradients that are held a few examples at a time.
+
+Norms and sums are taken of the same float64 numbers: a float32 sum would round by more
+than the clipping margin allows, and by more the longer it is.
+
+Two ways need no rule for any operation: each example takes a backward pass through the
+whole batch. Keras 2 gives its optimizers the tape. Keras 3 gives them the loss first,
+gradients and variables later: the losses are kept, and the graph in which they were
+traced is differentiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable
+
+import tensorflow as tf
+
+from tfcactus.keras.compat import converters, graphs
+from tfcactus.keras.gradients import clipping
+
+ROWS = 16
+"""Backward passes at once: enough to keep the cores busy, with memory for this many
+batches of activations instead of batch-size many."""
+
+Sums = tuple[list[tf.Tensor], tf.Tensor]
+"""float64 sums, one for each variable; and whether all summed gradients were finite."""
+
+
+def of_tile(rows: Sequence[tf.Tensor], var_list: Sequence[tf.Variable],
+            l2_norm_clip: tf.Tensor) -> Sums:
+  """Returns clipped sums of some examples, and whether all gradients were finite.
+
+  `rows` has a tensor of shape (examples, *variable.shape) for each variable. The bound
+  is on the norm over all variables together.
+  """
+  clipping.check_dtypes(rows)
+  rows = [tf.cast(tf.ensure_shape(each, [*each.shape[:1], *var.shape]), tf.float64)
+          for each, var in zip(rows, var_list)]
+  finite = [tf.reduce_all(tf.math.is_finite(each)) for each in rows]
+  return (clipping.clipped_sums(rows, l2_norm_clip),
+          tf.reduce_all(tf.stack(finite)))
+
+
+def of_tiles(tile: Callable[[tf.Tensor], list[tf.Tensor]], size: int, batch: tf.Tensor,
+             var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor
+            ) -> Sums:
+  """Returns clipped sums over all tiles of a batch, in a graph; see `of_tile`.
+
+  `tile` maps the index of an example to the gradients of `size` examples from there on,
+  zeros past the batch.
+  """
+  def body(start: tf.Tensor, sums: list[tf.Tensor], finite: tf.Tensor) -> Any:
+    more, fine = of_tile(tile(start), var_list, l2_norm_clip)
+    return (start + size, [a + b for a, b in zip(sums, more)],
+            tf.logical_and(finite, fine))
+
+  sums, finite = of_none(var_list)
+  _, sums, finite = tf.while_loop(
+      lambda start, *_: start < batch, body, (0, sums, finite), parallel_iterations=1)
+  return sums, finite
+
+
+def of_none(var_list: Sequence[tf.Variable]) -> Sums:
+  """Returns the sums over no examples."""
+  return [tf.zeros(var.shape, tf.float64) for var in var_list], tf.constant(True)
+
+
+def by_tape(losses: tf.Tensor, var_list: Sequence[tf.Variable],
+            tape: tf.GradientTape, l2_norm_clip: tf.Tensor) -> Sums:
+  """Returns sums of clipped gradients of each loss, which the tape recorded.
+
+  `losses` has shape (batch,); the bound is on the norm over all variables together.
+  tape.jacobian(parallel_iterations=...) is no alternative: from a tape that is not
+  persistent, such as Keras', it silently returns zeros for all but the first tile.
+  """
+  batch = tf.shape(losses)[0]
+
+  def row(index: tf.Tensor) -> list[tf.Tensor]:
+    # Past the batch, upstream weights are zeros, and so are gradients.
+    picked = tape.gradient(
+        losses, var_list, tf.one_hot(index, batch, dtype=losses.dtype),
+        unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return [tf.convert_to_tensor(each) for each in picked]
+
+  return _of_rows(row, batch, var_list, l2_norm_clip)
+
+
+def by_graph(losses: tf.Tensor, var_list: Sequence[tf.Variable],
+             l2_norm_clip: tf.Tensor) -> Sums:
+  """Returns sums of clipped gradients of each loss, from the graph of the losses.
+
+  `losses` has shape (batch,). The bound is on the norm over all variables together.
+  """
+  batch = tf.shape(losses)[0]
+  graph = losses.graph  # A branch, where this may run, is another graph.
+  handles = [graph.capture(var.handle) for var in var_list]
+
+  def row(index: tf.Tensor) -> list[tf.Tensor]:
+    # Past the batch, upstream weights are zeros, and so are gradients.
+    found = graphs.gradients(graph, losses, handles,
+                             tf.one_hot(index, batch, dtype=losses.dtype))
+    return [tf.zeros(var.shape, var.dtype) if each is None else
+            tf.ensure_shape(tf.convert_to_tensor(each), var.shape)
+            for each, var in zip(found, var_list)]
+
+  return _of_rows(row, batch, var_list, l2_norm_clip)
+
+
+def _of_rows(row: Callable[[tf.Tensor], list[tf.Tensor]], batch: tf.Tensor,
+             var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor) -> Sums:
+  """Returns sums of clipped gradients and whether all were finite, by tiles of `ROWS`.
+
+  `row` maps the index of an example to its gradients, which are zeros past the batch.
+  """
+  def rows(indices: tf.Tensor) -> list[tf.Tensor]:
+    return converters.vectorized_map(row, indices)
+
+  if tf.executing_eagerly():
+    # One tile: the tape may give gradients only once.
+    return of_tile(
+        rows(tf.range(tf.maximum(batch, 1))), var_list, l2_norm_clip)
+  return of_tiles(lambda start: rows(start + tf.range(ROWS)), ROWS, batch, var_list,
+                  l2_norm_clip)

@@ -1,0 +1,80 @@
+"""Routes of one layer: by its rule, as written, or vectorised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfcactus.keras.compat import models
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients.layers.base import LayerRule
+from tfcactus.keras.gradients.layers.vectorized import VectorizedRule
+
+VECTORIZED = VectorizedRule()
+"""Rule for every layer without a rule of its own."""
+
+
+class Route(NamedTuple):
+  """How one layer is run in a private step.
+
+  `rule` is None if the layer runs as written; `reason` says why it is vectorised, or
+  ''. `depth` is the number of enclosing layers that run as written.
+  """
+
+  layer: keras.layers.Layer
+  rule: LayerRule | None
+  reason: str = ''
+  depth: int = 0
+
+  @property
+  def vectorized(self) -> bool:
+    """Whether the layer runs on batches of one."""
+    return self.rule is VECTORIZED
+
+  def __str__(self) -> str:
+    if self.rule is None:
+      return ('batched: by its layers' if trainable_variables(self.layer) else
+              'no variables')
+    method = 'vectorised' if self.vectorized else 'batched'
+    return f'{method}: {self.reason}' if self.reason else method
+
+
+def route_of(layer: keras.layers.Layer, rule: LayerRule | None,
+             apart: Mapping[int, str] | None = None, opened: bool = False) -> Route:
+  """Decides the route of one layer, or operation of Keras 3, that has this rule.
+
+  `apart` has reasons by id of layers to vectorise. `opened` tells whether a layer
+  without a rule runs as written if only inner layers hold its variables.
+  """
+  apart = apart or {}
+  if id(layer) in apart:
+    return Route(layer, VECTORIZED, apart[id(layer)])
+  if rule is None:
+    if not trainable_variables(layer) or opened and _may_be_opened(layer):
+      return Route(layer, None)
+    return Route(layer, VECTORIZED, f'no rule for {type(layer).__name__}')
+  reason = ('its weights are quantised' if models.is_quantized(layer) else
+            rule.unsupported(layer))
+  if not trainable_variables(layer) and not rule.also_frozen:
+    return Route(layer, None)
+  return Route(layer, VECTORIZED, reason) if reason else Route(layer, rule)
+
+
+def _may_be_opened(layer: keras.layers.Layer) -> bool:
+  # Recurrent layers call their cells in a loop, where nothing can be captured.
+  return not own_variables(layer) and not isinstance(layer, keras.layers.RNN)
+
+
+def own_variables(layer: keras.layers.Layer) -> list[tf.Variable]:
+  """Returns a layer's trainable variables that belong to no inner layer."""
+  inner = {id(variable) for each in models.flat_layers(layer)
+           for variable in trainable_variables(each)}
+  return [variable for variable in trainable_variables(layer)
+          if id(variable) not in inner]
+
+
+def trainable_variables(layer: keras.layers.Layer) -> list[tf.Variable]:
+  """Returns a layer's trainable variables; operations of Keras 3 have none."""
+  return getattr(layer, 'trainable_variables', [])

@@ -1,0 +1,200 @@
+"""Counts the steps of a private model before they are released."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import os
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.data.batch_marks import Marks, Place, Taken
+from tfcactus.keras.distribution import replicas
+from tfcactus.keras.ledger import agreement, lineage
+from tfcactus.keras.ledger.counts import Counts, Record, Seeded
+from tfcactus.keras.ledger.journal import Journal
+from tfcactus.keras.step.clip_norm import ClipNorm
+from tfcactus.noise.table_file import PathLike
+from tfcactus.plan import PrivacyPlan
+
+
+class StepCounter:
+  """Counts each step of one model, in its journal too, before the step is released.
+
+  The workers of a distributed `fit` agree on the count of each step.
+
+  Attributes:
+    noise: Whether the noise comes from a seed.
+    in_parts: Whether any `fit` was given a part of the examples on each worker.
+    journal: The `Journal` if it is open, or None.
+    journal_path: Its absolute path, or None.
+  """
+
+  def __init__(self, model: keras.Model, plan: PrivacyPlan, record: Record,
+               norm: ClipNorm, journal: PathLike | None, seeded: bool, loaded: bool):
+    """Initialises it to count in `record`; opens the journal unless `loaded`.
+
+    The other arguments are as for `ModelLedger`.
+    """
+    self._model = model
+    self._plan = plan
+    self._record = record
+    self._norm = norm
+    self._loaded = loaded
+    self.noise = Seeded.of(noise=seeded, batches=False)
+    self._marks: list[Marks] = []
+    self._pid = os.getpid()
+    self._strategy = tf.distribute.get_strategy()
+    self._chief = replicas.worker(self._strategy) == 0
+    self._agreement = agreement.StepAgreement()
+    self._agreed = self.in_parts = False
+    self.journal_path = None if journal is None else (
+        os.path.abspath(os.fspath(journal)))
+    self.journal: Journal | None = None
+    if seeded and journal is not None:
+      raise ValueError(
+          'Expected no seed with a journal, got both: the resumed run would '
+          'draw the noise of the first again.')
+    if not loaded:
+      self._open_journal()
+
+  def _open_journal(self) -> None:
+    """Opens the journal on the chief, if there is a path, and merges its counts."""
+    if self.journal_path is None or self.journal is not None or not self._chief:
+      return
+    if self._loaded and not os.path.exists(self.journal_path):
+      raise ValueError(_NO_JOURNAL.format(self.journal_path))
+    self.journal = Journal(self.journal_path, self._plan)
+    self._record.catch_up(self.journal.entry)
+
+  def read_journal(self) -> str:
+    """Merges the counts of a journal that is not open, as of a loaded model.
+
+    Returns why steps may be missing from the counts, or ''.
+    """
+    if self.journal_path is None or self.journal is not None:
+      return ''
+    if not self._chief:
+      return '' if self._agreed else _CHIEF
+    entry = Journal.peek(self.journal_path, self._plan)
+    self._record.catch_up(entry)
+    return '' if entry else _NO_JOURNAL.format(self.journal_path)
+
+  @contextlib.contextmanager
+  def training(self, marks: Marks, model: keras.Model, batches: Any) -> Iterator[None]:
+    """Takes batches of `marks` inside the context; `fit` was given `batches`."""
+    self._open_journal()
+    self._record.catch_up()
+    self._record.look(self._model)
+    self._record.catch_up(agreement.begin(
+        model, batches, self._record, lineage.plan_number(self._plan)))
+    self._agreed = True
+    self.in_parts = self.in_parts or getattr(batches, 'part_of', None) is not None
+    self._marks.append(marks)
+    try:
+      yield
+    finally:
+      self._marks.remove(marks)
+      self._record.look(self._model)
+    if self.journal is not None:
+      self.journal.settle(self._record.catch_up())
+
+  def coming(self) -> tuple[int, Seeded]:
+    """Returns the sampling of further steps, and what of them is reproducible."""
+    marks = self._marks[-1] if self._marks else Marks()
+    return marks.sampling, self.noise | Seeded.of(noise=False, batches=marks.seeded)
+
+  @contextlib.contextmanager
+  def count_step(self, mark: tf.Tensor) -> Iterator[tf.Tensor]:
+    """Counts a step on the batch of `mark`; the step may run inside the context.
+
+    Yields the int64 numbers of `Place.of`. A step that fails after it was counted stays
+    counted.
+    """
+    with tf.init_scope():
+      self._open_journal()
+    found = replicas.once(self._counted, mark)
+    places = len(Counts._fields) + len(Place._fields)
+    # No worker releases a step before all workers have counted it.
+    confirmed = found if replicas.workers(self._strategy) == 1 else (
+        self._agreement.confirmed(tf.concat(
+            [found[places:], found[:len(Counts._fields)],
+             tf.bitcast(self._norm.value(), tf.int64)[None]], 0)))
+    with tf.control_dependencies([confirmed]):
+      yield found[len(Counts._fields):places]
+
+  def _counted(self, marks: list[tf.Tensor]) -> tf.Tensor:
+    """Counts a step; `marks` are those of all replicas in this process."""
+    counters = [self._record.counters[name] for name in Counts._fields]
+    watch = self._record.weights
+    totals = tf.numpy_function(
+        self._admit, [tf.concat(marks, 0), watch.digest(self._model.weights),
+                      *map(tf.convert_to_tensor, [watch.left, *counters])], tf.int64)
+    totals = tf.ensure_shape(totals, [len(counters) + len(_NOWHERE) + len(_FAILED)])
+    for counter, total in zip(counters, tf.unstack(totals)):
+      counter.assign(total)
+    return totals
+
+  def _admit(self, mark: np.ndarray, weights: np.ndarray, left: np.ndarray,
+             *counters: np.ndarray) -> np.ndarray:
+    """Counts a step, also on disk, before any operation that needs the result runs.
+
+    Returns int64 numbers: the `Counts`, the `Place` of the batch, and three that
+    workers compare: one, the batch's fingerprint, and the digest of the weights. On
+    several workers, a failure returns zeros for the last three, so that the others
+    learn of it.
+    """
+    try:
+      return self._admitted(mark, weights, left, *counters)
+    except Exception as error:  # pylint: disable=broad-except
+      if replicas.workers(self._strategy) == 1:
+        raise
+      self._agreement.failed(error)
+      return np.array((*counters, *_NOWHERE, *_FAILED), np.int64)
+
+  def _admitted(self, mark: np.ndarray, weights: np.ndarray, left: np.ndarray,
+                *counters: np.ndarray) -> np.ndarray:
+    if os.getpid() != self._pid:
+      raise RuntimeError(
+          'Expected steps in the process that made the private model, got a '
+          'fork, whose steps the ledger there would not count; make the model '
+          'in the process that trains it.')
+    taken, seeded = self._recognise(mark)
+    total = self._record.step(
+        Counts(*map(int, counters)), int(weights), int(left), taken.sampling,
+        taken.epochs, seeded | self.noise)
+    if self.journal is not None:
+      self.journal.reserve(total)
+    return np.array((*total, *(taken.place or _NOWHERE), 1, taken.fingerprint, weights),
+                    np.int64)
+
+  def _recognise(self, mark: np.ndarray) -> tuple[Taken, Seeded]:
+    """Returns what is known about the batch of a mark, and whether it is seeded."""
+    numbers = set(mark[:, 0].tolist())
+    for marks in self._marks:
+      if numbers == {marks.number}:
+        return marks.take(mark[:, 1]), Seeded.of(noise=False, batches=marks.seeded)
+    return Taken(), Seeded.NOTHING
+
+  def end_step(self) -> None:
+    """Records the digest of the weights that a step left."""
+    watch = self._record.weights
+    replicas.once(lambda: watch.left.assign(watch.digest(self._model.weights)))
+
+
+_NOWHERE = Place(0, 0, 0, 0)
+
+_FAILED = (0, 0, 0)
+"""Instead of the numbers that workers compare."""
+
+_CHIEF = (
+    'No epsilon: the journal is the chief\'s, who may count steps that are not known '
+    'here before all workers have begun a fit. Ask the chief.')
+
+_NO_JOURNAL = (
+    'No epsilon: the journal {} of this model is not there, and it may count '
+    'steps that were released after the model was saved. Put it back; or build '
+    'the model anew with privatize(model, plan).')
