@@ -152,6 +152,7 @@ def test_bad_construction_is_refused():
     PhiAccountant('neighbours')
 
 
+@pytest.mark.more
 def test_closed_form_and_table_agree():
   event = accounting.noise_event(noise.Gaussian(1.0))
   assert event == dp_accounting.GaussianDpEvent(1.0)

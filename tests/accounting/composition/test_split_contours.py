@@ -82,6 +82,7 @@ def test_agrees_with_one_tilt(sigma, prob, steps, delta):
   assert split.estimate == pytest.approx(one.estimate, rel=1e-8)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize('sigma, prob, steps, delta', RARE[3:4])
 def test_the_lattice_agrees(sigma, prob, steps, delta):
   step = NoiseStep(tfcactus.Gaussian(sigma), Sample(relations.ADD_OR_REMOVE, prob))
