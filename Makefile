@@ -3,8 +3,9 @@
 # with every one supported where ARGS=all. `make docs` builds a site of all documents
 # and the reference into build/website; `make docs ARGS=--serve` shows it. `make tour`
 # runs docs/tour.md; with ARGS=--write it puts outputs and pictures there.
+# `make examples` runs the notebooks of docs/examples in full and stores their outputs.
 
-.PHONY: train test test-all test-slow test-matrix lint docs tour clean
+.PHONY: train test test-all test-slow test-matrix lint docs tour examples clean
 .DEFAULT_GOAL := test
 
 # TensorFlow Privacy asks for Python 3.9 to 3.11; where there is only a later
@@ -51,6 +52,10 @@ docs: $(STAMP)
 
 tour: $(STAMP)
 	$(BIN)/python -m docs.run_tour $(ARGS)
+
+# ARGS may name notebooks; with --small they run on small data, and nothing is stored.
+examples: $(STAMP)
+	$(BIN)/python -m docs.run_examples $(ARGS)
 
 $(STAMP): setup.py
 	@python=; for candidate in $(CANDIDATES); do \

@@ -56,9 +56,10 @@ DATASETS = [
 ]
 PLOT = ['matplotlib>=3.5']
 TEST = ['pytest>=7', 'pytest-xdist>=3', 'hypothesis>=6', 'mpmath>=1.2', 'ruff>=0.4',
-        'mypy>=1.8']
+        'mypy>=1.8', 'nbclient>=0.8', 'ipykernel>=6']
 # What `make docs` builds the site by, in a checkout.
-DOCS = ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5,<10', 'mkdocstrings[python]>=0.26,<2']
+DOCS = ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5,<10', 'mkdocstrings[python]>=0.26,<2',
+        'nbformat>=5.7']
 
 setuptools.setup(
     name='tfcactus',

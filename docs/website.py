@@ -6,7 +6,8 @@
 A link that leads nowhere, an anchor that is not there, a name of the library that the
 reference lacks and a public name without a docstring fail the build. Pages are copied,
 as they lie in the checkout, into build/website_pages first, so that what GitHub shows
-and what the site shows are the same files.
+and what the site shows are the same files. Notebooks become pages by
+`docs/notebook_pages.py`, and links to notebooks lead to those pages.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ import re
 import shutil
 import sys
 
-from docs import public_names
+from docs import notebook_pages, public_names
 
 ROOT = public_names.ROOT
 PAGES, SITE = ROOT / 'build' / 'website_pages', ROOT / 'build' / 'website'
-DOCUMENTS = ('README.md', 'CHANGELOG.md', 'benchmarks/*.md', 'docs/*.md')
+DOCUMENTS = ('README.md', 'CHANGELOG.md', 'benchmarks/*.md', 'docs/*.md',
+             'docs/examples/*.md')
+NOTEBOOKS = 'docs/examples/*.ipynb'
 
 _LINK = re.compile(r'\]\(([^)#\s]+)[^)]*\)')
+_NOTEBOOK_LINK = re.compile(r'(\]\([^):\s]+)\.ipynb\)')
 
 
 def documents() -> list[pathlib.Path]:
@@ -92,17 +96,30 @@ def _block(path: str, options: dict[str, object]) -> str:
 def stage() -> None:
   """Copies pages and what they link to, and writes the reference."""
   shutil.rmtree(PAGES, ignore_errors=True)
-  for page in documents():
-    for path in {page, *(page.parent / link for link in _LINK.findall(
-        page.read_text(encoding='utf-8')) if '://' not in link)}:
-      path = path.resolve()
-      if path.is_file() and ROOT in path.parents:
-        there = PAGES / path.relative_to(ROOT)
-        there.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, there)
+  texts = {page: page.read_text(encoding='utf-8') for page in documents()}
+  for notebook in sorted(ROOT.glob(NOTEBOOKS)):
+    text, pictures = notebook_pages.page(notebook)
+    texts[notebook.with_suffix('.md')] = text
+    for name, content in pictures.items():
+      _place(notebook.parent / name).write_bytes(content)
+    shutil.copyfile(notebook, _place(notebook))
+  for page, text in texts.items():
+    for link in _LINK.findall(text):
+      path = (page.parent / link).resolve()
+      if '://' not in link and path.is_file() and ROOT in path.parents:
+        shutil.copyfile(path, _place(path))
+  for page, text in texts.items():
+    _place(page).write_text(_NOTEBOOK_LINK.sub(r'\1.md)', text), encoding='utf-8')
   (PAGES / 'reference').mkdir()
   for room, text in reference().items():
     (PAGES / 'reference' / f'{room}.md').write_text(text, encoding='utf-8')
+
+
+def _place(path: pathlib.Path) -> pathlib.Path:
+  """Returns where a file of the checkout is copied to, in a directory that exists."""
+  there = PAGES / path.relative_to(ROOT)
+  there.parent.mkdir(parents=True, exist_ok=True)
+  return there
 
 
 class _Counter(logging.Handler):
