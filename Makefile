@@ -30,7 +30,8 @@ test: $(STAMP)
 	$(BIN)/python -m docs.website
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-# With every case of each class; `make test` has representatives.
+# Runs every case of each class; `make test` runs representatives. ARGS="-m 'more and
+# not slow'" runs only the cases that `make test` leaves out.
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -m 'not slow' $(WORKERS) --durations=100 $(ARGS)
 

@@ -1,4 +1,4 @@
-"""Settings of every test process: one thread for each of several workers."""
+"""Sets one thread for each test process where there are several."""
 
 import os
 

@@ -1,18 +1,18 @@
 """Runs the tests with every Python and TensorFlow that is supported.
 
-    python tests/matrix.py                      # where versions part
-    python tests/matrix.py all                  # those in between, too
-    python tests/matrix.py py313-tf2.21 core    # some
-    python tests/matrix.py newest               # of what there is a Python for
+    python tests/matrix.py                      # versions that differ in behaviour
+    python tests/matrix.py all                  # every version in between, too
+    python tests/matrix.py py313-tf2.21 core    # the environments named
+    python tests/matrix.py newest               # the newest Python found
     python tests/matrix.py --each COMMAND ...   # another command in each
 
-Needs no package. Builds a wheel of the checkout, makes an environment for each
-combination under .venvs (or $MATRIX_DIR) with the newest versions that fit,
-installs the wheel, checks `pip check` and that the wheel works away from the
-checkout, and then runs the tests. Pythons are looked for on PATH, and where
-pyenv keeps its own. What none was found for is named, and fails the run as a
-failed test does; --allow-missing lets that pass, but not for what was asked for
-by name.
+The script needs no package. It builds a wheel of the checkout, makes an environment
+for each combination under .venvs (or $MATRIX_DIR) with the newest versions that fit,
+and installs the wheel. It runs `pip check`, tries the wheel away from the checkout,
+and then runs the tests: every case of each class, as `make test-all` does. Pythons are
+looked for on PATH and where pyenv keeps them. An environment whose Python is not found
+is named and fails the run, as a failed test does; with --allow-missing it passes,
+unless it was asked for by name.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ KERAS_TESTS = ('tests/keras', 'tests/conformance', 'tests/learned', 'tests/train
                'tests/test_examples.py', 'tests/test_readme.py',
                'tests/test_imports.py', 'tests/test_paths.py',
                'tests/test_packaging.py')
-# Enough to run the code of every part of the core.
+# Tests that run code of every part of the core.
 SMALL_TESTS = ('tests/cli/test_main.py', 'tests/cli/test_release.py',
                'tests/test_packaging.py')
-# As in the Makefile, where pytest-xdist is installed.
+# Every case, as `make test-all` runs, not only the representatives of `make test`.
+MARKERS = ('-m', 'not slow')
+# The workers of the Makefile, for environments with pytest-xdist.
 WORKERS = ('-n', '2', '--dist', 'worksteal')
 PYTHONS = ('3.13', '3.12', '3.11', '3.10', '3.9')
 SMOKE = """
@@ -69,13 +71,14 @@ class Environment:
   """One combination of versions.
 
   Attributes:
-    name: Of its directory.
-    pythons: Such as '3.12'; of several, the first that there is.
-    extras: Of tfcactus; none for the bare wheel.
-    requirements: What else to install.
-    tests: What to run; the core tests are all others than these of Keras.
-    variables: Of the process' environment.
-    between: Whether others stand for it, unless it is asked for.
+    name: Name of its directory.
+    pythons: Versions such as '3.12'; the first one that is found is used.
+    extras: Extras of tfcactus to install; '' for the bare wheel.
+    requirements: Further packages to install.
+    tests: Arguments of pytest: the tests of Keras, or those of the core.
+    variables: Variables added to the environment of its processes.
+    between: Whether it is left out, since other environments represent it, unless it
+      is asked for.
   """
 
   name: str
@@ -93,7 +96,7 @@ ENVIRONMENTS = (
                 ('tensorflow==2.14.*',)),
     Environment('py311-tf2.15', ('3.11',),
                 'test,training,tensorflow-privacy,datasets'),
-    # With the queries of TensorFlow Privacy, which import there.
+    # TensorFlow Privacy's queries can be imported with these versions.
     Environment('py311-tf2.16-keras3.5', ('3.11',), 'test,training,datasets',
                 ('tensorflow==2.16.*', 'keras==3.5.*',
                  'tensorflow-privacy==0.9.0')),
@@ -106,7 +109,7 @@ ENVIRONMENTS = (
                 ('tests', '--ignore=tests/keras', '--ignore=tests/learned',
                  '--ignore=tests/training',
                  '--ignore=tests/test_readme.py')),
-    # The metadata, and what is installed for it, on each Python.
+    # The bare wheel with the packages that its metadata requires, on each Python.
     *(Environment(f'core-py{python.replace(".", "")}', (python,), '',
                   ('pytest',), SMALL_TESTS) for python in reversed(PYTHONS)),
     Environment('py310-tf2.17', ('3.10',), 'test,training,datasets',
@@ -114,10 +117,10 @@ ENVIRONMENTS = (
     Environment('py310-tf2.18', ('3.10',), 'test,training,datasets',
                 ('tensorflow==2.18.*',), between=True),
     Environment('py312-tf2.19', ('3.12',), 'test,training,datasets',
-                # Later ones ask for protobuf 6, that TensorFlow for 5.
+                # Later versions need protobuf 6; this TensorFlow needs protobuf 5.
                 ('tensorflow==2.19.*', 'tensorflow-metadata<1.18'),
                 between=True),
-    # The last one for Python 3.9.
+    # The last TensorFlow for Python 3.9.
     Environment('py39-tf2.20', ('3.9',), 'test,training,datasets',
                 ('tensorflow==2.20.*',), between=True),
     # Keras 2 on a TensorFlow that comes with Keras 3.
@@ -125,13 +128,13 @@ ENVIRONMENTS = (
                 ('tensorflow==2.21.*', 'tf-keras==2.21.*'),
                 variables=(('TF_USE_LEGACY_KERAS', '1'),), between=True),
 )
-# For where there may be one Python only: whatever pip takes for it.
+# For machines with one Python: the newest versions that pip finds for it.
 NEWEST = Environment('newest', PYTHONS, 'test,training,datasets',
                      variables=(('WITH_GRAPPLER', '1'),))
 
 
 def candidates(version: str) -> list[str]:
-  """Commands that may be a Python of that version."""
+  """Returns commands that may start a Python of this version."""
   roots = [os.environ.get('PYENV_ROOT'), os.path.expanduser('~/.pyenv')]
   found = [f'python{version}', 'python3', 'python', sys.executable]
   for root in filter(None, roots):
@@ -141,7 +144,7 @@ def candidates(version: str) -> list[str]:
 
 
 def find_python(versions: Sequence[str]) -> tuple[str, str] | None:
-  """The first version there is an interpreter of, with its path, or None."""
+  """Returns the first version with an interpreter, and its path, or None."""
   for version in versions:
     for candidate in candidates(version):
       path = shutil.which(candidate)
@@ -157,31 +160,32 @@ def find_python(versions: Sequence[str]) -> tuple[str, str] | None:
 
 
 def run(command: list[str], **kwargs) -> None:
-  """Runs a command, which must succeed."""
+  """Runs a command and raises if it fails."""
   print('+', ' '.join(map(str, command))[:200], flush=True)
-  # On PYTHONPATH pip would take a checkout for what is installed already.
+  # With PYTHONPATH set, pip would take a checkout for an installed package.
   variables = {k: v for k, v in kwargs.pop('env', os.environ).items()
                if k != 'PYTHONPATH'}
   subprocess.run(command, check=True, env=variables, **kwargs)
 
 
 def directory() -> pathlib.Path:
-  """Where the environments are."""
+  """Returns the directory of the environments."""
   return pathlib.Path(os.environ.get('MATRIX_DIR', ROOT / '.venvs')).resolve()
 
 
 def build_wheel(python: str) -> pathlib.Path:
-  """Builds the wheel of the checkout."""
+  """Builds the wheel of the checkout and returns its path."""
   into = directory() / 'wheel'
   shutil.rmtree(into, ignore_errors=True)
-  shutil.rmtree(ROOT / 'build', ignore_errors=True)  # Would go in, stale.
+  # Stale files in build/ would go into the wheel.
+  shutil.rmtree(ROOT / 'build', ignore_errors=True)
   run([python, '-m', 'pip', 'wheel', '--quiet', '--disable-pip-version-check',
        '--no-deps', '--wheel-dir', str(into), str(ROOT)])
   return next(into.glob('*.whl'))
 
 
 def make(environment: Environment, python: str) -> pathlib.Path:
-  """Makes an environment unless it is there; returns its interpreter."""
+  """Makes an environment unless it exists; returns the path of its Python."""
   home = directory() / environment.name
   wanted = hashlib.sha256(
       repr((python, environment.extras, environment.requirements)).encode() +
@@ -192,7 +196,7 @@ def make(environment: Environment, python: str) -> pathlib.Path:
   if not stamp.exists() or stamp.read_text() != wanted:
     shutil.rmtree(home, ignore_errors=True)
     run([python, '-m', 'venv', str(home)])
-    # Older ones take minutes to find versions that go together.
+    # Older versions of pip take minutes to resolve the requirements.
     run([*pip, '--upgrade', 'pip'])
     wheel = build_wheel(str(inside))
     extras = f'[{environment.extras}]' if environment.extras else ''
@@ -214,13 +218,13 @@ def check(environment: Environment, python: pathlib.Path,
   run([str(python.parent / 'tfcactus'), 'tables'], cwd=away, env=variables,
       stdout=subprocess.DEVNULL)
   workers = WORKERS if 'test' in environment.extras.split(',') else ()
-  command = command or ['-m', 'pytest', '-q', *workers, *environment.tests]
+  command = command or ['-m', 'pytest', '-q', *MARKERS, *workers, *environment.tests]
   run([str(python), *command], cwd=ROOT,
       env={**variables, 'MATRIX_ENVIRONMENT': environment.name})
 
 
 def outcome_of(environment: Environment, command: list[str] | None) -> str:
-  """Makes and checks one environment; returns 'passed ...' or why not."""
+  """Makes and checks one environment; returns 'passed ...' or why it did not pass."""
   found = find_python(environment.pythons)
   if found is None:
     return (f'LEFT OUT: no Python {" or ".join(environment.pythons)} with venv '
@@ -234,13 +238,13 @@ def outcome_of(environment: Environment, command: list[str] | None) -> str:
     result = f'FAILED: {" ".join(map(str, error.cmd))[:100]}'
   result = f'{result} ({time.time() - start:.0f} s, Python {version}'
   if version != environment.pythons[0]:
-    # Of several, that is: what is newer was not tested.
+    # An older version of several was used: the newest was not tested.
     return f'{result}; NO PYTHON {environment.pythons[0]} WAS FOUND)'
   return f'{result})'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-  """Runs what the command line asks for; returns 0 if all of it passed."""
+  """Runs what the command line asks for; returns 0 if every environment passed."""
   known = {environment.name: environment
            for environment in (*ENVIRONMENTS, NEWEST)}
   usual = [environment.name for environment in ENVIRONMENTS
@@ -250,10 +254,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                       help=f'of {", ".join(known)}, or all; by default '
                       f'{", ".join(usual)}')
   parser.add_argument('--allow-missing', action='store_true',
-                      help='pass without what there is no Python for, if it was '
-                      'not asked for by name')
+                      help='pass where no Python is found for an environment, '
+                      'unless it was asked for by name')
   parser.add_argument('--each', nargs=argparse.REMAINDER, metavar='ARGUMENT',
-                      help='for python in each, instead of the tests')
+                      help='arguments of python in each environment, instead '
+                      'of the tests')
   args = parser.parse_args(arguments)
   if set(args.names) - {*known, 'all'}:
     parser.error(f'expected names of {", ".join(known)}, or all, got '

@@ -1,4 +1,4 @@
-"""Adaptive clipping: what it costs, and which plans it is refused in."""
+"""Adaptive clipping: its cost, and plans that refuse it."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The runner of benchmarks, and the documents' tables beside their results."""
+"""The runner of benchmarks, and tables of documents that show their results."""
 
 import importlib
 import json
@@ -26,7 +26,7 @@ BROKEN = '"""It fails."""\nLONG = "why not"\nQUICK = ()\nraise SystemExit(3)\n'
 
 @pytest.fixture(name='toys')
 def _toys(tmp_path, monkeypatch):
-  """A folder of two benchmarks, of which one fails."""
+  """Returns a folder of two benchmarks, one of which fails."""
   folder = tmp_path / 'benchmarks'
   folder.mkdir()
   for name in ('__init__.py', '_results.py'):
@@ -41,7 +41,7 @@ def _toys(tmp_path, monkeypatch):
   return folder
 
 
-def test_names_run_and_what_they_take_is_noted(toys, capfd, monkeypatch):
+def test_benchmarks_run_by_name_and_their_times_are_recorded(toys, capfd, monkeypatch):
   # Some machines tell the times of processes in steps longer than this one runs.
   readings = iter([3.0, 5.5])
   monkeypatch.setattr(runner, '_processor', lambda: next(readings))
@@ -58,21 +58,21 @@ def test_names_run_and_what_they_take_is_noted(toys, capfd, monkeypatch):
   assert 'Not a part of `all`: why not.' in told
 
 
-def test_all_leaves_the_long_ones_out(toys):
+def test_all_leaves_long_benchmarks_out(toys):
   assert [each.name for each in runner.chosen(['all'], False)] == ['fine']
   assert [each.name for each in runner.chosen(['all'], True)] == ['broken', 'fine']
   assert runner.main(['all']) == 0
   assert (toys / 'results' / 'fine.json').exists()
 
 
-def test_failures_are_told_at_the_end(toys, capfd):
+def test_failures_are_listed_at_the_end(toys, capfd):
   assert runner.main(['broken', 'fine']) == 1
   assert capfd.readouterr().out.splitlines()[-1] == (
       '1 of 2 ended well. Failed: broken.')
   assert 'broken' not in json.loads((toys / 'results' / 'durations.json').read_text())
 
 
-def test_a_quick_run_writes_nowhere(toys, capfd):
+def test_a_quick_run_writes_no_results(toys, capfd):
   assert runner.main(['fine', '--quick']) == 0
   assert not (toys / 'results').exists()
   assert 'old' in (toys / 'README.md').read_text()
@@ -83,7 +83,7 @@ def test_a_quick_run_writes_nowhere(toys, capfd):
 
 
 @pytest.mark.usefixtures('toys')
-def test_what_is_not_there_is_refused(capsys):
+def test_unknown_benchmarks_are_refused(capsys):
   for argv, words in ((['nothing'], "got 'nothing'"), (['all', 'fine'], "got 'all'")):
     with pytest.raises(SystemExit):
       runner.main(argv)

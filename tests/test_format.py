@@ -1,4 +1,4 @@
-"""Printed bounds are read back: none is on the wrong side of what was proved."""
+"""Bounds as text: read back, they are still bounds."""
 
 import decimal
 import math

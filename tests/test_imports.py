@@ -1,9 +1,8 @@
-"""The numbers half of the library must not load TensorFlow or cvxpy."""
+"""Imports between rooms are as drawn, and the core loads no TensorFlow or cvxpy."""
 
 import ast
 import os
 import pathlib
-import pkgutil
 import re
 import subprocess
 import sys
@@ -16,15 +15,12 @@ ROOT = pathlib.Path(tfcactus.__file__).parent
 MODULES = {
     '.'.join(('tfcactus', *file.relative_to(ROOT).with_suffix('').parts)).removesuffix(
         '.__init__'): file for file in ROOT.rglob('*.py')}
-CORE = sorted(
-    module.name for module in pkgutil.walk_packages(
-        [str(ROOT)], 'tfcactus.', onerror=lambda name: None)
-    if not module.name.startswith(('tfcactus.keras', 'tfcactus.learned')))
-
+CORE = sorted(name for name in MODULES
+              if not name.startswith(('tfcactus.keras', 'tfcactus.learned')))
 
 
 def drawn():
-  """The rooms that each room imports from, as docs/architecture.md has it."""
+  """Returns, for each room of docs/architecture.md, the rooms it imports from."""
   text = (ROOT.parent / 'docs' / 'architecture.md').read_text(encoding='utf-8')
   rows = re.findall(r'^\| `([\w.]+)` \| [^|]* \|([^|]*)\|$', text, re.M)
   return {room: set(re.findall(r'`([\w.]+)`', names)) for room, names in rows}
@@ -36,7 +32,7 @@ KERAS = {room: below for room, below in DRAWN.items() if '.' in room}
 
 
 def printed(script):
-  """What a script prints in a Python of its own."""
+  """Returns what a script prints in a new Python process."""
   return subprocess.run(
       [sys.executable, '-c', script], capture_output=True, text=True,
       env={**os.environ, 'PYTHONPATH': str(ROOT.parent)}, check=True).stdout
@@ -51,7 +47,7 @@ def test_core_loads_neither_tensorflow_nor_cvxpy():
   assert len(CORE) > 15
 
 
-def test_scipy_signal_loads_when_it_is_asked_for():
+def test_scipy_signal_loads_only_when_used():
   # Newer versions of dp_accounting need scipy.stats while they are imported.
   assert printed(
       'import sys, tfcactus\nprint("scipy.signal" in sys.modules)\n'
@@ -63,7 +59,7 @@ def test_scipy_signal_loads_when_it_is_asked_for():
 
 
 def imported(file):
-  """The modules of tfcactus that a file imports, wherever in it."""
+  """Yields the modules of tfcactus that a file imports, in functions too."""
   for node in ast.walk(ast.parse(file.read_text(encoding='utf-8'))):
     if isinstance(node, ast.Import):
       found = [alias.name for alias in node.names]
@@ -78,31 +74,35 @@ def imported(file):
         yield name
 
 
-@pytest.mark.parametrize('room', BELOW)
-def test_imports_are_as_drawn(room):
-  files = sorted((ROOT / room).rglob('*.py')) or [ROOT / f'{room}.py']
-  found = {name.split('.')[1] for file in files for name in imported(file)
-           if '.' in name} - {room}
-  assert found == BELOW[room], f'{room} imports from {sorted(found)}'
+def test_imports_between_rooms_are_as_drawn():
+  found = {}
+  for room in BELOW:
+    files = sorted((ROOT / room).rglob('*.py')) or [ROOT / f'{room}.py']
+    found[room] = {name.split('.')[1] for file in files for name in imported(file)
+                   if '.' in name} - {room}
+  assert found == BELOW
 
 
-@pytest.mark.parametrize('room', KERAS)
-def test_rooms_of_keras_are_as_drawn(room):
-  found = {'.'.join(name.split('.')[1:3])
-           for file in (ROOT / room.replace('.', '/')).rglob('*.py')
-           for name in imported(file)}
-  assert found & set(KERAS) - {room} == KERAS[room]
+def test_imports_between_rooms_of_keras_are_as_drawn():
+  found = {}
+  for room in KERAS:
+    names = {'.'.join(name.split('.')[1:3])
+             for file in (ROOT / room.replace('.', '/')).rglob('*.py')
+             for name in imported(file)}
+    found[room] = names & set(KERAS) - {room}
+  assert found == KERAS
 
 
-def test_no_modules_import_each_other_in_a_circle():
+def test_modules_import_each_other_in_no_circle():
   below = {name: set(imported(file)) - {name} for name, file in MODULES.items()}
-  while below:  # Take away whatever imports nothing that is left.
-    free = {name for name, names in below.items() if not names & set(below)}
-    assert free, f'circles among {sorted(below)}'
+  # Take away modules that import nothing that is left, or that nothing left imports.
+  while free := {name for name, names in below.items() if not names & below.keys() or
+                 not any(name in others for others in below.values())}:
     below = {name: names for name, names in below.items() if name not in free}
+  assert not below, f'circles among {sorted(below)}'
 
 
-def test_the_drawing_is_whole_and_goes_one_way():
+def test_the_drawing_has_every_room_and_imports_go_one_way():
   rooms = {path.stem for path in ROOT.iterdir()
            if path.suffix == '.py' or (path / '__init__.py').exists()}
   assert rooms - {'__init__'} == set(BELOW)
@@ -113,14 +113,14 @@ def test_the_drawing_is_whole_and_goes_one_way():
     assert all(order.index(other) < order.index(room) for other in below), room
 
 
-def test_tensorflow_privacy_is_the_business_of_one_room():
+def test_only_keras_tfp_imports_tensorflow_privacy():
   users = {str(file.parent.relative_to(ROOT)) for file in ROOT.rglob('*.py')
            if re.search(r"^\s*(import|from) tensorflow_privacy|'tensorflow_privacy",
                         file.read_text(encoding='utf-8'), re.M)}
   assert users == {'keras/tfp'}
 
 
-def test_keras_does_not_load_tensorflow_privacy_until_asked():
+def test_keras_loads_tensorflow_privacy_only_when_used():
   pytest.importorskip('tensorflow')
   assert printed(
       'import sys, tfcactus.keras\n'

@@ -1,4 +1,4 @@
-"""What the matrix of environments passes, and what it does not."""
+"""The matrix of environments: what it runs, and when it fails."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ USUAL = [environment.name for environment in matrix.ENVIRONMENTS
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-  """Sets which Pythons there are and what fails; returns what was checked."""
+  """Yields lists to read and change: environments checked, Pythons, failures."""
   checked, pythons, failing = [], set(matrix.PYTHONS), set()
   monkeypatch.setenv('MATRIX_DIR', str(tmp_path))
   monkeypatch.setattr(matrix, 'candidates', lambda version: [version])
@@ -37,7 +37,7 @@ def _checked(machine):
   return [name for name, _, _ in machine[0]]
 
 
-def test_where_all_pythons_are_all_is_checked(machine):
+def test_every_environment_is_checked_where_every_python_is_found(machine):
   assert matrix.main([]) == 0
   assert _checked(machine) == USUAL
   machine[0].clear()
@@ -78,7 +78,7 @@ def test_a_failure_fails_whatever_is_allowed(machine, capsys):
 
 
 @pytest.mark.parametrize('name', ['newest', 'core'])
-def test_the_newest_python_there_is_is_taken_and_said(machine, capsys, name):
+def test_the_newest_python_found_is_used_and_named(machine, capsys, name):
   assert matrix.main([name]) == 0
   assert 'WAS FOUND' not in capsys.readouterr().out
   machine[1].difference_update({'3.13', '3.12'})
@@ -91,7 +91,7 @@ def test_the_newest_python_there_is_is_taken_and_said(machine, capsys, name):
   assert 'LEFT OUT: no Python 3.13 or 3.12 or' in capsys.readouterr().out
 
 
-def test_names_that_are_none_are_refused(machine, capsys):
+def test_unknown_names_are_refused(machine, capsys):
   with pytest.raises(SystemExit):
     matrix.main(['py313'])
   assert 'expected names of' in capsys.readouterr().err
@@ -105,7 +105,31 @@ def test_each_python_has_an_environment_of_the_core_and_one_of_tensorflow():
     assert covered >= {(python,) for python in matrix.PYTHONS}
 
 
-def test_continuous_integration_asks_for_what_there_is():
+def test_environments_run_every_case(monkeypatch, tmp_path):
+  commands = []
+  monkeypatch.setenv('MATRIX_DIR', str(tmp_path))
+  monkeypatch.setattr(matrix, 'run', lambda command, **_: commands.append(command))
+  python = tmp_path / 'python'
+  for environment in matrix.ENVIRONMENTS:
+    matrix.check(environment, python, None)
+    assert commands[-1][:6] == [str(python), '-m', 'pytest', '-q', '-m', 'not slow']
+    assert commands[-1][-len(environment.tests):] == list(environment.tests)
+  matrix.check(environment, python, ['-m', 'this'])
+  assert commands[-1] == [str(python), '-m', 'this']
+
+
+def test_continuous_integration_runs_every_test_once():
+  text = (matrix.ROOT / '.ci' / 'run').read_text(encoding='utf-8')
+  usual = re.search(r'addopts = ".*-m \'(.*)\'"', (
+      matrix.ROOT / 'pyproject.toml').read_text(encoding='utf-8')).group(1)
+  assert usual == 'not slow and not more'
+  assert re.findall(r'^make (test\S*)', text, re.M) == [
+      'test', 'test-all', 'test-matrix']
+  # Later markers take the place of earlier ones.
+  assert 'make test-all ARGS="-m \'more and not slow\'"' in text
+
+
+def test_continuous_integration_names_environments_of_the_matrix():
   text = (matrix.ROOT / '.ci' / 'run').read_text(encoding='utf-8')
   asked = re.findall(r'make test-matrix ARGS=(\S+)', text)
   assert asked and set(asked) <= {*NAMES, matrix.NEWEST.name}

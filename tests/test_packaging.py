@@ -1,4 +1,4 @@
-"""What the metadata promises, and how imports go together, in subprocesses."""
+"""Metadata of the package, and imports beside other packages, in subprocesses."""
 
 import email
 import importlib.metadata
@@ -61,7 +61,8 @@ def test_users_imports_are_left_as_they_were_in_either_order():
 @pytest.mark.skipif(not (HAS_TENSORFLOW and HAS_TFP),
                     reason='needs TensorFlow Privacy')
 @pytest.mark.parametrize('first', [
-    pytest.param('theirs', marks=pytest.mark.slow), 'ours'])
+    pytest.param('theirs', marks=pytest.mark.slow),
+    pytest.param('ours', marks=pytest.mark.more)])
 def test_the_query_is_one_of_theirs_in_either_order(first):
   theirs = '''
 sys.skip_tf_privacy_import = None
@@ -174,7 +175,7 @@ except ImportError as error:
 
 
 def answer(out):
-  """What IMPORT_KERAS printed."""
+  """Returns what IMPORT_KERAS printed."""
   found = re.search('^answer: (.*)', out, re.M)
   assert found, out
   return found.group(1)
@@ -193,6 +194,7 @@ def test_other_backends_are_refused_with_the_reason(backend):
 
 
 @pytest.mark.skipif(not HAS_TENSORFLOW, reason='needs TensorFlow')
+@pytest.mark.more
 @pytest.mark.parametrize('variable, value, package, missing', [
     ('KERAS_BACKEND', 'jax', 'keras', 'jax'),
     ('TF_USE_LEGACY_KERAS', '1', 'tf_keras', 'tf_keras')])
@@ -268,7 +270,7 @@ def test_what_is_installed_names_every_version_of_python():
 
 @pytest.fixture(scope='module')
 def wheel(tmp_path_factory):
-  """The wheel of this checkout, opened."""
+  """Yields the wheel of this checkout, opened."""
   # Not in this process, whose distutils setuptools would replace.
   if 'yes' not in run(
       'import setuptools, importlib.util\n'

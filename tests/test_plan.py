@@ -1,3 +1,5 @@
+"""Privacy plans: guarantees, calibration, sampling schemes and what is refused."""
+
 import dataclasses
 import math
 
@@ -6,6 +8,7 @@ import dp_accounting.rdp
 import pytest
 
 from tests.noise.tables import gaussian_radial, gaussian_scalar, wavy_scalar
+from tests.representatives import representatives
 import tfcactus
 from tfcactus import _format, accounting, correlated, noise
 from tfcactus.sampling import (
@@ -58,7 +61,7 @@ def test_steps_within_stops_before_the_budget():
 
 
 def test_samples_of_fixed_size_cost_as_poisson_ones_at_half_the_noise():
-  """Zhu et al., section 4.1: the pair for replaced records, subsampled."""
+  """Zhu et al., section 4.1, subsample the pair for replaced records."""
   fixed = plan().guarantee(300, sampling=FixedSizeSampling)
   half = plan(noise=noise.Gaussian(0.65)).guarantee(300)
   assert fixed.upper == pytest.approx(half.upper, rel=1e-9)
@@ -78,8 +81,8 @@ def test_samples_of_fixed_size_cost_as_poisson_ones_at_half_the_noise():
     plan(sampling_prob=250.2 / 60_000).guarantee(sampling=FixedSizeSampling)
 
 
-def test_shuffled_epochs_get_what_holds():
-  """Each example once per epoch: q=1, replace, shift 2."""
+def test_shuffled_epochs_are_accounted_without_amplification():
+  """Each example is used once per epoch, without amplification."""
   guarantee = plan(noise=noise.Gaussian(2.0)).guarantee(3, sampling=OnePassSampling)
   # Three Gaussians of sigma 2 at shift 2 are one of mu = sqrt 3.
   mu = math.sqrt(3)
@@ -91,7 +94,7 @@ def test_shuffled_epochs_get_what_holds():
   assert delta == pytest.approx(1e-5, rel=1e-3)
   assert guarantee.neighboring_relation == 'replace-one'
   assert 'no amplification' in guarantee.statement
-  # And what would be amplified, in one sentence.
+  # The statement names the scheme that is amplified.
   other = plan(noise=noise.Gaussian(2.0)).guarantee(
       3, sampling=RandomAllocationSampling)
   assert other.upper < 0.1 * guarantee.upper
@@ -125,7 +128,7 @@ def test_plans_for_random_allocation():
 
 
 def test_zero_out_costs_the_same_and_assumes_less():
-  """The same two laws, and num_examples is no secret: no assumption about it."""
+  """Zeroed examples give the same two laws, and num_examples need not be secret."""
   added, zeroed, replaced = (
       plan().guarantee(100, name)
       for name in ('add-or-remove', 'zero-out', 'replace'))
@@ -142,7 +145,7 @@ def test_zero_out_costs_the_same_and_assumes_less():
     plan().guarantee(100, 'swap')
 
 
-@pytest.mark.parametrize('cost', [
+@representatives('cost', [
     lambda made, relation: made.guarantee(20, relation),
     lambda made, relation: made.guarantee(20, relation, sampling=FixedSizeSampling),
     lambda made, relation: made.guarantee(2, relation, sampling=OnePassSampling)])
@@ -171,7 +174,7 @@ def test_fixed_size_samples_under_the_other_relations():
   zeroed, added, replaced = (
       plan().guarantee(300, name, sampling=FixedSizeSampling)
       for name in ('zero-out', 'add-or-remove', 'replace'))
-  # Others take the place of the zeroed one: more than under Poisson sampling.
+  # Other examples take the place of a zeroed one, unlike under Poisson sampling.
   assert plan().guarantee(300).upper < zeroed.lower
   assert zeroed.upper < added.upper <= replaced.upper
 
@@ -192,12 +195,12 @@ def test_budgets_keep_to_the_relation():
 
 
 def test_conditions_are_said_wherever_a_guarantee_is():
-  guarantee = plan().guarantee(10).given('The moon is full.')
+  guarantee = plan().guarantee(1).given('The moon is full.')
   assert 'on conditions that its statement names' in str(guarantee)
   assert guarantee.statement.endswith(' The moon is full.')
   assert guarantee.given('It rains.').conditions == (
       'The moon is full.', 'It rains.')
-  assert guarantee.upper == plan().guarantee(10).upper
+  assert guarantee.upper == plan().guarantee(1).upper
 
 
 @pytest.mark.parametrize('bad', [gaussian_scalar(), wavy_scalar(),
@@ -276,10 +279,10 @@ def test_calibration_reaches_the_target_from_below():
 CORRELATED = dict(sampling_prob=1 / 240, correlation=correlated.BandedStrategy(16))
 
 
-@pytest.mark.parametrize('multiplier,bands,epsilon', [
+@representatives('multiplier,bands,epsilon', [
     (1.2, 16, 2.9037306773), (1.5, 30, 2.8826010806), (0.8, 16, 6.6331838572)])
 def test_cyclic_poisson_costs_the_visits_of_one_group(multiplier, bands, epsilon):
-  # By dp_accounting's PLD accountant to seven digits, too.
+  # dp_accounting's PLD accountant has seven of these digits.
   found = plan(**{**CORRELATED, 'noise': noise.Gaussian(multiplier),
                   'correlation': correlated.BandedStrategy(bands)}
               ).guarantee(sampling=CyclicPoissonSampling)
@@ -297,7 +300,7 @@ def test_cyclic_allocation_costs_random_allocation_to_the_visits_of_one_group():
   assert planned.guarantee().upper == accountant.get_epsilon(1e-5)
   assert planned.guarantee().upper < planned.guarantee(
       sampling=CyclicPoissonSampling).upper
-  # Begun epochs count whole.
+  # An epoch that is begun counts whole.
   assert dataclasses.replace(planned, steps=1201).guarantee() == planned.guarantee(6)
   assert plan(**{**CORRELATED, 'steps': 1201}).guarantee().steps == 6
 

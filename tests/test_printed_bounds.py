@@ -1,4 +1,4 @@
-"""Wherever a bound is printed it is read back on the side that was proved."""
+"""Printed bounds are rounded to the safe side, wherever they are printed."""
 
 import json
 import pathlib
@@ -16,7 +16,7 @@ NUMBER = r'([0-9.]+(?:e[+-]?[0-9]+)?|inf)'
 
 
 def read(pattern, text):
-  """The numbers that stand for `#` in a pattern, and in the text."""
+  """Returns the numbers of a text that stand for `#` in a pattern."""
   found = re.search(re.escape(pattern).replace(r'\#', NUMBER), text)
   assert found, (pattern, text)
   return [float(group.rstrip('.')) for group in found.groups()]
@@ -30,7 +30,7 @@ def guarantee(upper, delta=1e-5, proven=True):
 
 
 def test_printed_guarantees():
-  """210 of 400 were below their bound, and 9e-6 was 'epsilon <= 0.0000'."""
+  """Of 400 bounds 210 were once printed too low, and 9e-6 as 'epsilon <= 0.0000'."""
   rng = np.random.default_rng(1)
   for upper in [*rng.uniform(0, 20, 200), *np.exp(rng.uniform(-20, 8, 200)), 9e-6]:
     delta = float(np.exp(rng.uniform(-30, -1)))
@@ -43,7 +43,7 @@ def test_printed_guarantees():
 
 
 def run(capsys, *arguments):
-  """What a command prints, and what it writes as JSON."""
+  """Returns what a command prints, and its JSON."""
   assert main.main([*arguments]) == 0
   told = capsys.readouterr().out
   assert main.main([*arguments, '--json']) == 0

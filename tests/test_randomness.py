@@ -1,4 +1,4 @@
-"""Random bits: unpredictable, never repeated, and of the promised laws."""
+"""Random bits: unpredictable, never repeated, and of their stated laws."""
 
 import collections
 import copy
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.representatives import representatives
 from tfcactus import randomness
 from tfcactus.randomness import fine_uniform, KeyStream, SystemRandom
 
@@ -176,7 +177,7 @@ def test_words_of_another_process_are_not_replayed(monkeypatch):
     stream.replayed(0)
 
 
-@pytest.mark.parametrize('count', [randomness.PARALLEL + 1, 3 * randomness.PARALLEL + 7,
+@representatives('count', [randomness.PARALLEL + 1, 3 * randomness.PARALLEL + 7,
                                    100_001])
 def test_many_normals_are_normal_and_repeat_with_a_seed(count):
   stream = randomness.KeyStream(3)

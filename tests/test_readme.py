@@ -1,4 +1,4 @@
-"""The examples of the README and the pages behind it run, in one session."""
+"""The examples of the README and of four pages run, in one session."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""The tour runs as it is written, on the digits where there is no MNIST."""
+"""The tour runs as it is written, here on the handwritten digits."""
 
 import pytest
 

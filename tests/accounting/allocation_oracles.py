@@ -35,7 +35,7 @@ QUADRATURE = (
 
 
 def delta(mu, bins, direction, epsilon):
-  """delta of one epoch of few batches.
+  """Returns delta of one epoch of few batches.
 
   Args:
     mu: Sensitivity over standard deviation.
@@ -50,7 +50,7 @@ def delta(mu, bins, direction, epsilon):
 
 
 def _price(option, mu, bins, strike):
-  """E of an option on a sum of lognormals of mean one."""
+  """Returns the mean of an option on a sum of lognormals of mean one."""
   if bins == 1:
     return float(option(mu, np.array([strike]))[0])
   end = (np.log(strike) + 0.5 * mu * mu) / mu if strike > 0 else -12.0
@@ -66,7 +66,7 @@ def _price(option, mu, bins, strike):
 
 
 def _nodes(low, high, step=0.04):
-  """The double exponential rule on an interval."""
+  """Returns the nodes and weights of the double exponential rule on an interval."""
   if high <= low:
     return np.zeros(0), np.zeros(0)
   s = np.arange(-3.6, 3.6, step)
@@ -76,7 +76,7 @@ def _nodes(low, high, step=0.04):
 
 
 def _call(mu, strike):
-  """E[(X - strike)^+] for a lognormal of mean one."""
+  """Returns E[(X - strike)^+] for a lognormal of mean one."""
   inside = strike > 0
   high = -np.log(np.where(inside, strike, 1.0)) / mu + 0.5 * mu
   return np.where(inside, special.ndtr(high) - strike * special.ndtr(high - mu),
@@ -84,7 +84,7 @@ def _call(mu, strike):
 
 
 def _put(mu, strike):
-  """E[(strike - X)^+]."""
+  """Returns E[(strike - X)^+] for a lognormal of mean one."""
   inside = strike > 0
   high = -np.log(np.where(inside, strike, 1.0)) / mu + 0.5 * mu
   return np.where(inside, strike * special.ndtr(mu - high) - special.ndtr(-high), 0.0)

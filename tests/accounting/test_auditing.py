@@ -1,3 +1,5 @@
+"""Audits: bounds from counted outcomes, against exact laws and scipy."""
+
 import math
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Calibration finds the noise, sampling probability or steps that meet a target."""
+
 import dp_accounting
 import pytest
 

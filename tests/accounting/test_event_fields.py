@@ -1,4 +1,4 @@
-"""Fields of events: every number that is none is refused, none is taken for zero."""
+"""Fields of events: numbers out of range are refused, and none is taken for zero."""
 
 import fractions
 import json
@@ -51,7 +51,7 @@ def _wraps(count):
     -2, -1, 0.01, 0.5, 2.0, math.nan, math.inf, True, None, '3', 1j, [1], 2**60])
 @pytest.mark.parametrize('place', range(6))
 def test_counts_that_are_no_whole_numbers_are_refused(count, place):
-  """0.01 of a release was taken for none under Poisson sampling."""
+  """A count of 0.01 was once taken for zero under Poisson sampling."""
   with pytest.raises(dp_accounting.UnsupportedEventError, match='count'):
     PhiAccountant().compose(_wraps(count)[place])
   if place in (0, 1, 5):
@@ -119,8 +119,8 @@ def test_numbers_of_other_types_are_the_numbers_they_are(event):
       want, rel=1e-10)
 
 
-def test_a_small_fixed_share_on_the_command_line_is_no_nothing(capsys):
-  """Shares below 1e-9 were rounded to no record at all."""
+def test_a_small_fixed_share_on_the_command_line_is_not_rounded_to_zero(capsys):
+  """Shares below 1e-9 were once rounded to no record at all."""
   assert main.main(['delta', '--noise', 'gaussian', '--noise-multiplier', '1',
                    '--sampling', 'fixed', '--sampling-prob', '1/10000000000',
                    '--steps', '1', '--epsilon', '0', '--json']) == 0
@@ -136,7 +136,7 @@ def test_a_small_fixed_share_on_the_command_line_is_no_nothing(capsys):
     '"steps": 2, "noise_multiplier": [1]', '"steps": 2, "noise_multiplier": true',
     '"steps": 2, "sampling_prob": NaN', '"steps": 2, "sampling_prob": [0.5]'])
 def test_a_file_of_steps_is_never_rounded(fields, tmp_path, capsys):
-  """2.5 steps were accounted as two, and of two numbers the last one held."""
+  """2.5 steps once counted as two, and of two numbers the last one was taken."""
   multiplier = '' if 'noise_mu' in fields else ', "noise_multiplier": 1'
   path = tmp_path / 'steps.json'
   path.write_text(f'[{{"noise": "gaussian"{multiplier}, {fields}}}]')
@@ -172,7 +172,7 @@ def _pair(**changes):
     lambda: DominatingPair.from_masses([0.5, 0.4999], [0.5, 0.5]),
     lambda: DominatingPair.from_masses([0.5, 0.5 - 1e-10], [0.5, 0.5])])
 def test_masses_that_are_no_pair_are_refused(make):
-  """Rubbish cost an epsilon of 1e-13."""
+  """Masses that are no pair once had an epsilon of 1e-13."""
   with pytest.raises(ValueError, match='Expected'):
     DominatingPairDpEvent(make())
 
@@ -181,7 +181,7 @@ def test_masses_that_are_no_pair_are_refused(make):
     ([0.5, 0.5], [0.6, 0.4]), ([0.55, 0.45], [0.55 + 1e-9, 0.45 - 1e-9]),
     ([0.99, 0.01], [1.0, 0.0]), ([0.1, 0.9], [1e-200, 1.0])])
 def test_bounds_that_are_swapped_are_refused(less, more):
-  """A lower pair above the upper one cost what the upper one said."""
+  """A lower pair above the upper one was once accounted by the upper one."""
   lower, upper = (DominatingPair.from_masses(p, p[::-1]) for p in (less, more))
   for order in (lambda pair: pair, DominatingPair.reversed):
     DominatingPairDpEvent(PairBounds(order(lower), order(upper)))
@@ -191,7 +191,7 @@ def test_bounds_that_are_swapped_are_refused(less, more):
 
 @pytest.mark.parametrize('seed', range(5))
 def test_bounds_that_cross_are_refused(seed):
-  """Above at few levels only; told by all profiles' corners, as brute force does."""
+  """The lower pair is above at few levels, found at the corners of both profiles."""
   rng = np.random.default_rng(seed)
   for _ in range(50):
     lower, upper = (DominatingPair.from_masses(*rng.dirichlet([0.3, 1, 1, 1], 2))
@@ -205,7 +205,7 @@ def test_bounds_that_cross_are_refused(seed):
       assert above > 1e-12
 
 
-def test_pairs_are_taken():
+def test_valid_pairs_are_accepted():
   rng = np.random.default_rng(4)
   p, q = rng.random((2, 100_000))
   exact = [DominatingPair.from_masses(p / np.sum(p), q / np.sum(q)), _pair(),
@@ -227,7 +227,7 @@ def test_pairs_are_taken():
     tfcactus.Gaussian, tfcactus.Laplace, lambda s: tfcactus.SinhNormal(s, 1.0),
     lambda s: tfcactus.SinhNormal(1.0, s)])
 def test_noise_that_cannot_be_accounted_is_refused(make):
-  """1e300 was a division by zero, 1e-300 an overflow."""
+  """A multiplier of 1e300 once divided by zero, and one of 1e-300 overflowed."""
   for size in (1e-300, 1e300, 1e-101, 1e101, 10**400, math.nan, 0, -1, True):
     with pytest.raises(ValueError, match='Expected'):
       make(size)

@@ -65,7 +65,7 @@ def test_fixed_size_replace_is_above_both_directions():
   assert replace.upper >= both.lower
 
 
-def test_whole_data_set_is_no_sampling():
+def test_a_sample_of_the_whole_data_set_is_no_sampling():
   for relation in (ADD_REMOVE, REPLACE):
     whole = PhiAccountant(relation).compose(fixed(GAUSSIAN, 10)).get_epsilon(1e-5)
     plain = PhiAccountant(REPLACE).compose(GAUSSIAN).get_epsilon(1e-5)
@@ -79,12 +79,12 @@ def test_whole_data_set_is_no_sampling():
     fixed(accounting.DominatingPairDpEvent(
         DominatingPair.from_masses([.5, .5], [.4, .6]))),
 ])
-def test_what_has_no_account_is_refused(event):
+def test_events_without_an_account_are_refused(event):
   assert not PhiAccountant().supports(event)
 
 
-def test_pairs_say_nothing_of_samples_without_the_record():
-  """Known for replaced or zeroed records only: not sampled."""
+def test_pairs_of_replaced_records_are_not_sampled():
+  """Pairs for replaced or zeroed records only cannot be sampled."""
   pair = DominatingPair.from_masses([.5, .5], [.4, .6])
   sampled = [lambda event: dp_accounting.PoissonSampledDpEvent(0.5, event), fixed]
   for relation, refused in ((REPLACE, sampled[:1]), (ZERO_OUT, sampled)):
@@ -101,7 +101,7 @@ def test_pairs_say_nothing_of_samples_without_the_record():
     GAUSSIAN, dp_accounting.LaplaceDpEvent(2.0),
     accounting.NoiseTableDpEvent(truncated_scalar())])
 def test_a_zeroed_record_costs_what_a_removed_one_does(event):
-  """Unsampled and under Poisson sampling: the same two laws."""
+  """The two laws are the same without sampling and under Poisson sampling."""
   for sampled in (event, dp_accounting.PoissonSampledDpEvent(0.1, event)):
     for direction in ('add', 'remove', 'both'):
       zeroed, removed = (
@@ -134,7 +134,7 @@ def test_two_gaussians_of_one_sample_are_one_under_replace():
 @pytest.mark.parametrize('kind', [
     accounting.TCDPAccountant, accounting.PrivacyBucketsAccountant])
 def test_other_accountants_take_the_relations(kind):
-  """Above the exact account, for each that has finite divergences."""
+  """Each accountant with finite divergences is above the exact epsilon."""
   event = dp_accounting.PoissonSampledDpEvent(0.1, accounting.NoiseTableDpEvent(
       gaussian_scalar(bins=5, cells=20)))
   for relation in (ZERO_OUT, REPLACE):
@@ -144,7 +144,7 @@ def test_other_accountants_take_the_relations(kind):
 
 
 def test_randomised_response():
-  """Binary, keep .75: pure epsilon log 3 for replaced records."""
+  """Binary response kept with .75 has a pure epsilon of log 3 for replaced records."""
   event = accounting.randomized_response_event(0.5, 2)
   assert not PhiAccountant().supports(event)
   one = PhiAccountant(REPLACE).compose(event)
@@ -193,7 +193,7 @@ def test_truncated_noise_keeps_its_mass_at_infinity_when_removed():
 
 
 def test_noise_that_never_overlaps_protects_nothing():
-  """Truncated noise narrower than the sensitivity."""
+  """The truncated noise is narrower than the sensitivity."""
   table = truncated_scalar(bins=10, cells=3)
   accountant = PhiAccountant().compose(accounting.NoiseTableDpEvent(table))
   assert accountant.get_epsilon(0.5) == math.inf
@@ -202,7 +202,7 @@ def test_noise_that_never_overlaps_protects_nothing():
 
 @pytest.mark.skipif(not hasattr(dp_accounting, 'RandomizedResponseDpEvent'),
                     reason='an event of dp_accounting 0.6')
-def test_the_event_of_newer_dp_accounting_is_ours():
+def test_random_allocation_of_newer_dp_accounting_is_accepted():
   theirs = dp_accounting.RandomizedResponseDpEvent(0.5, 4)
   bounds = [
       PhiAccountant(REPLACE).compose(event, 20).epsilon_bounds(1e-5)

@@ -1,4 +1,4 @@
-"""The exponential mechanism's account against neighbours that are written out."""
+"""The exponential mechanism's account, against explicit neighbours."""
 
 import math
 
@@ -38,7 +38,7 @@ def test_no_neighbours_are_above_the_profile(options, epsilon, share, seed):
 @pytest.mark.parametrize('epsilon', [0.1, 1.0, 6.0])
 @pytest.mark.parametrize('share', [-0.5, 0.0, 0.3, 0.9])
 def test_many_options_attain_it(epsilon, share):
-  """A share of a million equal options moves, such that the loss above is t."""
+  """Of a million equal options, the share moves for which the larger loss is t."""
   loss = share * epsilon
   t, options = 0.5 * (loss + epsilon), 10**6
   # Losses are t of those that move down and t - epsilon of the rest.
@@ -53,7 +53,7 @@ def test_many_options_attain_it(epsilon, share):
 @pytest.mark.parametrize('epsilon', [
     1e-9, 1e-8, 1e-6, 1e-4, 1e-3, 0.3, 2.0, 20.0, 250.0, 500.0])
 def test_pairs_hold_the_profile_between_them(epsilon):
-  """Of a small epsilon one rounding of e^epsilon is much: 5e-8 too low at 1e-8."""
+  """Rounding e^epsilon once made the profile 5e-8 too low at an epsilon of 1e-8."""
   bounds = exponential.bounded_range_pair(epsilon)
   points = bounds.upper.loss[bounds.upper.loss > 0][::101] / epsilon
   for share in [0.0, *np.random.default_rng(0).random(50), *points, 0.99999]:
@@ -87,7 +87,7 @@ def test_a_replaced_record_costs_twice_the_epsilon():
 
 
 def test_composition_is_above_that_of_any_two_sided_range():
-  """Ten releases whose losses are t or t - epsilon, for many t, by convolution."""
+  """Ten releases with losses t or t - epsilon are convolved, for many t."""
   epsilon, count = 0.7, 10
   account = accounting.PhiAccountant().compose(
       accounting.ExponentialMechanismDpEvent(epsilon), count)
@@ -106,7 +106,7 @@ def test_composition_is_above_that_of_any_two_sided_range():
 @pytest.mark.parametrize('t', [0.1, 0.5, 0.9])
 @pytest.mark.parametrize('order', [1.001, 1.5, 4.0, 40.0])
 def test_bounded_range_is_concentrated(epsilon, t, order):
-  """Renyi divergences of the worst laws: on t epsilon and (t - 1) epsilon."""
+  """The worst laws have losses t epsilon and (t - 1) epsilon."""
   high, low = t * epsilon, (t - 1) * epsilon
   share = -math.expm1(low) / (math.exp(high) - math.exp(low))  # Q's on the upper end.
   log_moment = np.logaddexp(math.log(share) + order * high,
@@ -119,12 +119,12 @@ def test_bounded_range_is_concentrated(epsilon, t, order):
 
 @pytest.mark.parametrize('epsilon', [
     0, -1, 1e-10, math.nan, math.inf, 251, True, None])
-def test_no_other_epsilon(epsilon):
+def test_bad_epsilons_are_refused(epsilon):
   with pytest.raises(ValueError, match='epsilon'):
     accounting.ExponentialMechanismDpEvent(epsilon)
 
 
-def test_it_is_not_sampled():
+def test_sampling_is_refused():
   import dp_accounting
   assert not accounting.PhiAccountant().supports(dp_accounting.PoissonSampledDpEvent(
       0.1, accounting.ExponentialMechanismDpEvent(1.0)))

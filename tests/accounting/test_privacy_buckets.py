@@ -1,12 +1,13 @@
 """PrivacyBuckets and the Extended Moments Accountant against enumeration."""
 
-import functools
 import math
 
 import dp_accounting
 import numpy as np
 import pytest
 
+from tests.accounting.oracles import product_delta, product_masses
+from tests.representatives import representatives
 from tfcactus import accounting, design, noise
 from tfcactus.accounting import privacy_buckets
 from tfcactus.accounting.renyi import RenyiAccountant
@@ -21,12 +22,11 @@ def event(p=P, q=Q):
 
 
 def enumerated(epsilon, steps, pdp=False, p=P, q=Q):
-  """delta by listing all outcomes of the product laws."""
-  a, b = (functools.reduce(np.multiply.outer, [mass] * steps).ravel()
-          for mass in (p, q))
-  if pdp:
-    return float(np.sum(a[a > math.exp(epsilon) * b * (1 + 1e-12)]))
-  return float(np.sum(np.maximum(a - math.exp(epsilon) * b, 0.0)))
+  """Returns delta, approximate or probabilistic, from all sequences of outcomes."""
+  if not pdp:
+    return product_delta([(p, q)] * steps, epsilon)
+  a, b = (product_masses([mass] * steps) for mass in (p, q))
+  return float(np.sum(a[a > math.exp(epsilon) * b * (1 + 1e-12)]))
 
 
 def truth(epsilon, steps, pdp=False):
@@ -51,7 +51,7 @@ def test_bounds_hold(guarantee, steps, epsilon, settings):
 
 
 def test_error_correction_pays():
-  """Without it a label is all that is known of a bucket."""
+  """Without error correction, the label bounds every loss of a bucket."""
   accountant = privacy_buckets.PrivacyBucketsAccountant(buckets=512)
   accountant.compose(event(), 6)
   part = accountant.compositions()['add']
@@ -119,7 +119,7 @@ def test_bad_arguments(bad, words):
 
 class TestExtendedMoments:
 
-  @pytest.mark.parametrize('steps', [1, 5])
+  @representatives('steps', [1, 5])
   def test_is_proposition_17(self, steps):
     epsilon, both = 0.5, (P > 0) & (Q > 0)
     found = []
@@ -164,7 +164,7 @@ class TestExtendedMoments:
 
 
 def test_one_release_is_summed_exactly():
-  """The lattice would round losses; a single release needs none."""
+  """A single release needs no lattice, which would round losses."""
   bounds = accounting.PhiAccountant().compose(event()).delta_bounds(0.2)
   exact = truth(0.2, 1)
   assert bounds.lower <= exact <= bounds.upper

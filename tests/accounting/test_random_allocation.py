@@ -1,4 +1,4 @@
-"""RandomAllocationDpEvent: what it costs beside other events, and what is refused."""
+"""RandomAllocationDpEvent (balls-in-bins): epsilons, and events that are refused."""
 
 import types
 
@@ -8,6 +8,7 @@ import pytest
 
 from tests.accounting import allocation_oracles
 from tests.conformance.accountants import ACCOUNTANTS
+from tests.representatives import representatives
 from tfcactus import accounting, library
 from tfcactus.accounting import calibration, event_steps, views
 
@@ -32,8 +33,8 @@ def test_epsilon_of_epochs(sigma, batches, epochs, remove, add):
       event, epochs).get_epsilon(1e-5)
 
 
-@pytest.mark.parametrize('name', list(ACCOUNTANTS))
-def test_every_accountant_takes_it(name):
+@representatives('name', list(ACCOUNTANTS), 2)
+def test_every_accountant_accounts_for_it(name):
   event = Allocation(60, Gaussian(1.0))
   try:
     found = ACCOUNTANTS[name]().compose(event, 5).get_epsilon(1e-5)
@@ -61,7 +62,7 @@ def test_several_releases_of_a_batch_are_one():
       phi(Allocation(30, Gaussian(2**0.5)), 2).get_epsilon(1e-5), rel=1e-9)
 
 
-def test_beside_other_events():
+def test_it_composes_with_other_events():
   event = Allocation(60, Gaussian(1.0))
   mixed = dp_accounting.ComposedDpEvent([
       dp_accounting.SelfComposedDpEvent(event, 5), Allocation(20, Gaussian(2.0)),
@@ -83,10 +84,10 @@ def test_bounds_where_no_contour_serves(batches, sigma, delta):
   assert 0 <= lower <= upper <= phi(Gaussian(sigma)).get_epsilon(delta)
 
 
-@pytest.mark.parametrize('sigma, batches, delta', [
+@representatives('sigma, batches, delta', [
     (0.2, 10, 1e-5), (0.19, 1000, 1e-9), (0.13, 100, 1e-5)])
-def test_little_noise(sigma, batches, delta):
-  # Terms of high orders leave the range of numbers there.
+def test_bounds_are_close_with_little_noise(sigma, batches, delta):
+  # Terms of high orders overflow here.
   bounds = phi(Allocation(batches, Gaussian(sigma))).epsilon_bounds(delta)
   assert 0 < bounds.lower <= bounds.upper <= phi(Gaussian(sigma)).get_epsilon(delta)
   assert bounds.upper - bounds.lower < 0.05 * bounds.upper
@@ -100,7 +101,7 @@ def test_pilot_moments_show_nothing_smaller(mu, epsilon):
   assert not accounting.Composition([(step, 10**5)]).stays_below(epsilon, 1e-5)
 
 
-def test_no_noise_and_no_question():
+def test_no_noise_costs_all_and_no_release_nothing():
   for nothing in (dp_accounting.NoOpDpEvent(),
                   dp_accounting.PoissonSampledDpEvent(0.0, Gaussian(1.0))):
     assert phi(Allocation(60, nothing)).get_epsilon(1e-5) == 0
@@ -127,7 +128,7 @@ def refused(event, relation=RELATIONS.ADD_OR_REMOVE_ONE):
   return str(error.value)
 
 
-def test_what_is_not_proved_is_refused_in_words():
+def test_allocations_without_a_proof_are_refused_in_words():
   event = Allocation(60, Gaussian(1.0))
   assert 'none for REPLACE_ONE' in refused(event, RELATIONS.REPLACE_ONE)
   for inner in (dp_accounting.LaplaceDpEvent(1.0),
@@ -142,12 +143,12 @@ def test_what_is_not_proved_is_refused_in_words():
 
 
 @pytest.mark.parametrize('batches', [0, -1, 2.5, '3', True, None, 2**53 + 1, 10**400])
-def test_batches_have_a_number(batches):
+def test_bad_numbers_of_batches_are_refused(batches):
   with pytest.raises(ValueError, match='num_batches'):
     Allocation(batches, Gaussian(1.0))
 
 
-def test_the_event_of_newer_dp_accounting():
+def test_the_event_of_newer_dp_accounting_has_the_same_steps():
   whole = event_steps.Sample(RELATIONS.ADD_OR_REMOVE_ONE)
   event = types.SimpleNamespace(event=Gaussian(1.0), num_selected=1, num_steps=60)
   assert list(event_steps._random_allocation(event, whole)) == list(
@@ -157,10 +158,10 @@ def test_the_event_of_newer_dp_accounting():
     event_steps._random_allocation(event, whole)
 
 
-@pytest.mark.parametrize('seed', [0, 2, 3, 5] + [
+@representatives('seed', [0, 2, 3, 5] + [
     pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 4, 6, 7)])
 def test_fuzz_against_convex_order(seed):
-  # A bracket that shares no code with the moments.
+  # The oracle is a bracket that shares no code with the moments.
   rng = np.random.default_rng(seed)
   batches = int(np.exp(rng.uniform(np.log(2), np.log(400))))
   epochs = int(np.exp(rng.uniform(0, np.log(60))))

@@ -1,3 +1,5 @@
+"""The Renyi accountant and its conversions to epsilon and delta."""
+
 import dp_accounting
 from dp_accounting import rdp
 import pytest

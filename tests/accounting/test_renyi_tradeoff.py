@@ -16,7 +16,7 @@ ORDERS = np.concatenate([np.linspace(0.5, 0.99, 30), 1 + np.geomspace(0.01, 300,
 
 
 def coins(order, p, q):
-  """The divergence of two coins, with 40 digits."""
+  """Returns the Renyi divergence of two coins, with 40 digits."""
   with mpmath.workdps(40):
     a, p, q = mpmath.mpf(order), mpmath.mpf(p), mpmath.mpf(q)
     return mpmath.log(p**a * q**(1 - a) + (1 - p)**a * (1 - q)**(1 - a)) / (a - 1)
@@ -26,7 +26,7 @@ def coins(order, p, q):
                   st.floats(1e-9, 0.999), st.floats(1e-6, 0.999), st.booleans())
 @hypothesis.settings(max_examples=60, deadline=None)
 def test_one_order_of_two_coins_determines_them(order, x, share, backwards):
-  """The bound is attained: it is the truth less rounding, and never above it."""
+  """The bound is the exact value less rounding, and never above it."""
   y = (1 - x) * share
   with mpmath.workdps(40):
     def divergence(y):

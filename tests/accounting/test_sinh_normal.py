@@ -6,6 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from tests.representatives import representatives
 from tfcactus import accounting, design, noise
 from tfcactus.accounting import sinh_normal, truncated_cdp
 from tfcactus.accounting.renyi import RenyiAccountant
@@ -24,7 +25,7 @@ def make(rho, bend):
   return noise.SinhNormal(1 / math.sqrt(2 * rho), bend)
 
 
-@pytest.mark.parametrize('rho, bend, factor, at_5, renyi_5, at_10', ROWS)
+@representatives('rho, bend, factor, at_5, renyi_5, at_10', ROWS, 2)
 def test_the_table_of_exact_against_printed(rho, bend, factor, at_5, renyi_5,
                                             at_10):
   law = make(rho, bend)
@@ -98,7 +99,7 @@ def _mp_log_density(x, law):
 
 
 def _mp_delta(law, epsilon):
-  """The hockey-stick divergence by quadrature, cut where the sign changes."""
+  """Returns the hockey-stick divergence by quadrature from where the sign changes."""
   loss = lambda x: _mp_log_density(x - 1, law) - _mp_log_density(x, law) - epsilon
   low, high = mpmath.mpf(0.5), mpmath.mpf(1)
   while loss(high) < 0:
@@ -115,10 +116,11 @@ def _mp_delta(law, epsilon):
   return mpmath.quad(f, points)
 
 
-def test_exact_epsilon_against_quadrature_at_random():
+@pytest.mark.parametrize('count', [4, pytest.param(20, marks=pytest.mark.more)])
+def test_exact_epsilon_against_quadrature_at_random(count):
   rng = np.random.default_rng(7)
   with mpmath.workdps(25):
-    for _ in range(20):
+    for _ in range(count):
       sigma = math.exp(rng.uniform(math.log(0.3), math.log(20)))
       bend = sigma * math.exp(rng.uniform(0.0, math.log(15)))
       law = noise.SinhNormal(sigma, bend)
@@ -131,9 +133,9 @@ def test_exact_epsilon_against_quadrature_at_random():
           epsilon, abs=1e-9)
 
 
-@pytest.mark.parametrize('sigma, bend, order', [
+@representatives('sigma, bend, order', [
     (7.07, 10, 1.2), (40, 10, 5.0), (1, 1, 1.1), (22.36, 253, 80.0),
-    (3, 8, 4.4), (1, 100, 9.0)])
+    (3, 8, 4.4), (1, 100, 9.0)], 2)
 def test_renyi_divergence_against_quadrature(sigma, bend, order):
   law = noise.SinhNormal(sigma, bend)
   with mpmath.workdps(20):

@@ -1,4 +1,4 @@
-"""The calculus of truncated CDP, number by number and law by law."""
+"""Truncated CDP: conversions, composition, groups, sampling and its accountant."""
 
 import math
 
@@ -13,8 +13,7 @@ from tfcactus.accounting.composition import composition
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.accounting.truncated_cdp import TCDP
 
-# Reference values computed apart from this code, with mpmath, to the digits
-# given.
+# The reference values were computed with mpmath, independently of this code.
 
 
 @pytest.mark.parametrize('rho, omega, delta, expected', [

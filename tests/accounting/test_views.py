@@ -1,3 +1,5 @@
+"""Views of what is composed: profiles, trade-off functions, loss distributions, phi."""
+
 import dp_accounting
 from hypothesis import given, settings, strategies as st
 import numpy as np

@@ -133,6 +133,7 @@ def test_design_truncated_of_least_utility(tmp_path, capsys):
   assert 'No table of this grid' in capsys.readouterr().out
 
 
+@pytest.mark.more
 def test_design_truncated_by_learning(capsys):
   pytest.importorskip('tensorflow')
   run(*BOUNDED, '--method', 'sigmoid-adp', '--seconds', '.1', '--seed', '3',

@@ -1,7 +1,10 @@
+"""The commands epsilon, delta, calibrate, steps and tables."""
+
 import json
 
 import pytest
 
+from tests.cli.command import output
 from tests.noise.tables import gaussian_scalar
 from tfcactus.cli import main
 from tfcactus.noise import library
@@ -94,11 +97,6 @@ def test_bad_fractions_are_usage_errors(text, capsys):
   with pytest.raises(SystemExit):
     main.main(GAUSSIAN + ['--sampling-prob', text])
   assert '250/60000' in capsys.readouterr().err
-
-
-def output(capsys, *arguments):
-  assert main.main([*arguments, '--json']) == 0
-  return json.loads(capsys.readouterr().out)
 
 
 def test_delta_inverts_epsilon(capsys):

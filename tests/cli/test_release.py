@@ -1,8 +1,9 @@
-import json
+"""The commands release, gap and tcdp."""
 
 import numpy as np
 import pytest
 
+from tests.cli.command import output
 from tfcactus.cli import main
 
 
@@ -11,11 +12,6 @@ def files(tmp_path):
   np.savetxt(tmp_path / 'whole.txt', np.arange(300) % 7, fmt='%d')
   np.save(tmp_path / 'real.npy', np.linspace(0, 1, 5001))
   return {'whole': str(tmp_path / 'whole.txt'), 'real': str(tmp_path / 'real.npy')}
-
-
-def output(capsys, *arguments):
-  assert main.main([*arguments, '--json']) == 0
-  return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize('arguments', [

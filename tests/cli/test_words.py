@@ -1,4 +1,4 @@
-"""Mistakes in arguments, in the words of what was mistaken."""
+"""Errors about arguments name the argument that was wrong."""
 
 import pytest
 

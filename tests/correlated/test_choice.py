@@ -1,4 +1,4 @@
-"""How many bands are worth their price."""
+"""The choice of the number of bands."""
 
 import types
 

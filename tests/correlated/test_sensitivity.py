@@ -1,4 +1,4 @@
-"""What one example adds to C times the sums, by counting all ways to take part."""
+"""Sensitivity of banded strategies, by all patterns of participation."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from tfcactus.sampling import CyclicAllocationSampling, CyclicPoissonSampling
 
 
 def brute_force(coefficients, steps, separation, times):
-  """The largest of all patterns and signs."""
+  """Returns the largest norm over all patterns of participation and signs."""
   matrix = np.zeros((steps, steps))
   for offset, value in enumerate(coefficients[:steps]):
     matrix += value * np.eye(steps, k=-offset)
@@ -29,7 +29,7 @@ def brute_force(coefficients, steps, separation, times):
 
 
 @pytest.mark.parametrize('separation,times', [(1, 3), (2, 2), (3, 3), (4, 9), (10, 1)])
-def test_it_is_the_largest_of_all_patterns(separation, times):
+def test_sensitivity_is_the_largest_of_all_patterns(separation, times):
   rng = np.random.default_rng(separation)
   falling = np.sort(rng.uniform(0, 1, 6))[::-1]
   found = sensitivity(falling, 10, min_separation=separation, max_participations=times)
@@ -41,7 +41,7 @@ def test_it_is_the_largest_of_all_patterns(separation, times):
         ) >= brute_force(any_sign, 10, separation, times) * (1 - 1e-12)
 
 
-def test_it_is_that_of_jax_privacy():
+def test_sensitivity_is_that_of_jax_privacy():
   # Of its minsep_sensitivity_squared; and a direct sum.
   assert sensitivity(0.9**np.arange(100), 100, min_separation=10, max_participations=5
                      ) == pytest.approx(45.88424375467111, rel=1e-13)

@@ -1,4 +1,4 @@
-"""Strategies: the errors they have, the matrices they are, the noise they draw."""
+"""Strategies of correlated noise: errors, matrices, draws and files."""
 
 import copy
 import fractions
@@ -197,7 +197,7 @@ def test_more_bands_leave_less_and_one_is_independent_noise():
     (lambda: Workload(momentum=1.0), 'below 1'),
     (lambda: Workload(momentum=-0.1), '>= 0'),
 ])
-def test_what_is_no_strategy_is_refused_in_words(make, words):
+def test_bad_strategies_are_refused_in_words(make, words):
   with np.errstate(all='ignore'), pytest.raises(ValueError, match=words):
     make()
 
@@ -232,7 +232,7 @@ def test_files_that_were_altered_are_refused(tmp_path):
 
 
 @strategies
-def test_what_was_checked_cannot_be_changed(strategy):
+def test_strategies_are_frozen(strategy):
   for name in ('coefficients', 'shares', 'scales', '_numbers', 'bands', 'rows'):
     with pytest.raises(AttributeError, match='make another one'):
       setattr(strategy, name, 1e-6)

@@ -1,4 +1,4 @@
-"""Divergences by brute force, sharing nothing with the solvers."""
+"""Computes divergences by brute force, without code of the solvers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from scipy import special
 
 
 def scalar_divergence(table, shift, objective='kl'):
-  """The divergence at a shift by whole cells, tail enumerated far out."""
+  """Returns the divergence at a shift by whole cells, with the tail enumerated."""
   reach = table.half_density.size + 4 * table.bins
   z = np.arange(-reach, reach + 1) / table.bins
   log_p = table.log_density_at(z)
@@ -19,7 +19,7 @@ def scalar_divergence(table, shift, objective='kl'):
 
 
 def scalar_cost(table, power):
-  """E|Z|^power by Gauss-Legendre inside every cell of the half-line."""
+  """Returns E|Z|^power, by Gauss-Legendre quadrature inside every cell."""
   x, w = np.polynomial.legendre.leggauss(24)
   half = table.half_density
   index = np.arange(half.size)
@@ -31,7 +31,7 @@ def scalar_cost(table, power):
 
 
 def radial_divergence(table, objective='kl', nodes=12):
-  """The divergence at a unit shift from the law of |x - e| given |x|."""
+  """Returns the divergence at a unit shift, from the law of |x - e| given |x|."""
   dim, radii = table.dim, table.radii
   x, w = np.polynomial.legendre.leggauss(nodes)
   log_f, mass = table.shell_log_density, table.shell_mass
@@ -53,7 +53,7 @@ def radial_divergence(table, objective='kl', nodes=12):
 
 
 def moved_cdf(dim, rho, t):
-  """P(|x - e| <= t) for x uniform on the sphere of radius rho."""
+  """Returns P(|x - e| <= t) for x uniform on the sphere of radius rho."""
   if dim == 1:
     return 0.5 * (abs(rho - 1) <= t) + 0.5 * (rho + 1 <= t)
   z = np.clip((1 - (rho * rho + 1 - t * t) / (2 * rho)) / 2, 0, 1)

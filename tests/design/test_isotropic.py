@@ -1,4 +1,4 @@
-"""Laws of the isotropic designs."""
+"""Isotropic designs: budgets, certificates, and optimality."""
 
 from __future__ import annotations
 

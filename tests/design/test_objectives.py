@@ -1,4 +1,4 @@
-"""Objectives, costs and laws that every design obeys."""
+"""Objectives and costs of designs, and properties that every design has."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_slope_and_curvature_are_derivatives(name):
 
 
 def direct(table, name):
-  """The divergence of a scalar table at full shift, from its definition."""
+  """Returns the divergence of a scalar table at full shift, from its definition."""
   kind, _, rate = name.partition('@')
   q = float(rate) if rate else 1.0
   reach = table.half_density.size + 4 * table.bins

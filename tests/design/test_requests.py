@@ -1,4 +1,4 @@
-"""Bad requests: a ValueError that names the argument, before any solving."""
+"""Bad requests raise a ValueError that names the argument, before any solving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of the scalar designs: cactus and monotone."""
+"""Scalar designs, cactus and monotone: budgets, certificates, and optimality."""
 
 from __future__ import annotations
 

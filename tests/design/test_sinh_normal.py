@@ -1,3 +1,5 @@
+"""Discretised sinh-normal noise as a table."""
+
 import numpy as np
 import pytest
 

@@ -1,5 +1,6 @@
-"""Privacy profiles from first principles, for fuzzing: nothing is imported here
-from the package, and no formula is shared with it.
+"""Computes privacy profiles from first principles, for fuzzing.
+
+This file imports nothing from the package and shares no formula with it.
 
 `Law` objects are noise in mpmath's 50 digits; tables are given as plain arrays and
 enumerated cell by cell. `*_profile` functions are H(alpha) = sup_A P(A) - alpha Q(A),
@@ -23,6 +24,11 @@ _TAIL = 1500.0
 precision reaches far below."""
 
 Profile = Callable[[mpmath.mpf], mpmath.mpf]
+
+
+def between(rng: np.random.Generator, low: float, high: float) -> float:
+  """Returns a random number whose logarithm is uniform."""
+  return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 
 class Law(NamedTuple):
@@ -57,7 +63,7 @@ def sinh_normal(sigma: float, bend: float) -> Law:
 
 
 def threshold_profile(law: Law, shift: float, alpha: mpmath.mpf) -> mpmath.mpf:
-  """H(alpha) of noise moved by `shift` against noise: the best of threshold tests.
+  """Returns H(alpha) of noise moved by `shift` against noise, by threshold tests.
 
   For log-concave noise the likelihood ratio rises along the line. Any threshold
   gives a lower bound, so that a rough root cannot make an upper bound look wrong
@@ -83,7 +89,7 @@ def threshold_profile(law: Law, shift: float, alpha: mpmath.mpf) -> mpmath.mpf:
 
 
 def subsampled(profile: Profile, prob: float, way: str) -> Profile:
-  """The profile with a record taken with `prob`, from that of P against Q.
+  """Returns the profile where the record is sampled with `prob`, from that of P and Q.
 
   'remove': (1 - s) Q + s P against Q. 'add': Q against that mixture, for which the
   profile of Q against P is needed, the same by symmetry.
@@ -102,13 +108,13 @@ def subsampled(profile: Profile, prob: float, way: str) -> Profile:
 
 
 def discrete_profile(p: Sequence[float], q: Sequence[float], alpha: float) -> float:
-  """H(alpha) of two mass vectors, term by term, summed without rounding."""
+  """Returns H(alpha) of two mass vectors, summed without rounding."""
   return math.fsum(max(a - alpha * b, 0.0) for a, b in zip(p, q))
 
 
 def cell_masses(half: np.ndarray, log_tail_ratio: float, edge_at_zero: bool
                 ) -> np.ndarray:
-  """All cells of a symmetric table from its right half, tails enumerated."""
+  """Returns all cells of a symmetric table from its right half, tails enumerated."""
   half = np.asarray(half, dtype=np.longdouble)
   if math.isfinite(log_tail_ratio) and half[-1] > 0:
     count = int(math.ceil(-_TAIL / log_tail_ratio)) + 1
@@ -121,25 +127,25 @@ def cell_masses(half: np.ndarray, log_tail_ratio: float, edge_at_zero: bool
 
 
 def moved(mass: np.ndarray, cells: int) -> tuple[np.ndarray, np.ndarray]:
-  """(masses, masses moved by whole cells), on common cells."""
+  """Returns (masses, masses moved by whole cells), on common cells."""
   nothing = np.zeros(cells, mass.dtype)
   return np.append(nothing, mass), np.append(mass, nothing)
 
 
 def array_profile(p: np.ndarray, q: np.ndarray, alpha: float) -> float:
-  """H(alpha) of two arrays of masses in extended precision."""
+  """Returns H(alpha) of two arrays of masses in extended precision."""
   return float(np.sum(np.maximum(p - np.longdouble(alpha) * q, 0)))
 
 
 def binomial_delta(first: float, epsilon_each: float, count: int, epsilon: float
                    ) -> mpmath.mpf:
-  """delta of `count` randomised responses, summed over how many were true.
+  """Returns delta of `count` randomised responses, summed over the number of true ones.
 
   Args:
-    first: Unused mass at infinity of each response.
-    epsilon_each: Loss of a response.
-    count: How many.
-    epsilon: Where.
+    first: Mass of infinite loss of each response.
+    epsilon_each: Finite loss of a response.
+    count: Number of responses.
+    epsilon: Epsilon at which delta is computed.
   """
   keep, e = 1 - mpmath.mpf(first), mpmath.mpf(epsilon_each)
   win = keep * mpmath.exp(e) / (1 + mpmath.exp(e))
@@ -156,7 +162,7 @@ def binomial_delta(first: float, epsilon_each: float, count: int, epsilon: float
 
 def composed_delta(p: Sequence[float], q: Sequence[float], count: int,
                    epsilon: float) -> float:
-  """delta of `count` releases of a small discrete pair, by multinomial counts."""
+  """Returns delta of `count` releases of a discrete pair, by multinomial counts."""
   p, q = np.asarray(p, float), np.asarray(q, float)
   size, total = p.size, []
   log_p, log_q = (np.log(np.where(x > 0, x, 1.0)) for x in (p, q))
@@ -186,14 +192,14 @@ def composed_delta(p: Sequence[float], q: Sequence[float], count: int,
 
 
 def gaussian_delta(mu: float, epsilon: float) -> mpmath.mpf:
-  """delta of a normal law moved by mu standard deviations."""
+  """Returns delta of a normal law moved by mu standard deviations."""
   mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
   return _normal_survival(epsilon / mu - mu / 2) - mpmath.exp(
       epsilon) * _normal_survival(epsilon / mu + mu / 2)
 
 
 def renyi(law: Law, shift: float, order: float, reach: float) -> mpmath.mpf:
-  """D_order of noise moved by `shift`, by quadrature in 50 digits."""
+  """Returns the Renyi divergence of noise moved by `shift`, by quadrature."""
   shift, order = mpmath.mpf(shift), mpmath.mpf(order)
   points = mpmath.linspace(-reach, reach + shift, 33)
   with mp.workdps(25):
@@ -205,7 +211,7 @@ def renyi(law: Law, shift: float, order: float, reach: float) -> mpmath.mpf:
 
 
 def _cap(dim: int, height: mpmath.mpf) -> mpmath.mpf:
-  """Share of the unit ball beyond a plane at signed distance `height`."""
+  """Returns the share of the unit ball beyond a plane at signed distance `height`."""
   if height >= 1:
     return mpmath.mpf(0)
   if height <= -1:
@@ -217,7 +223,7 @@ def _cap(dim: int, height: mpmath.mpf) -> mpmath.mpf:
 
 def _lens(dim: int, a: mpmath.mpf, b: mpmath.mpf, distance: mpmath.mpf
           ) -> mpmath.mpf:
-  """Volume common to balls of radii a and b, the unit ball having one."""
+  """Returns the common volume of two balls, in units of the unit ball's."""
   if a <= 0 or b <= 0 or a + b <= distance:
     return mpmath.mpf(0)
   if abs(a - b) >= distance:
@@ -228,7 +234,7 @@ def _lens(dim: int, a: mpmath.mpf, b: mpmath.mpf, distance: mpmath.mpf
 
 
 class RadialProfile:
-  """H of noise that is constant on spherical shells, moved by a distance."""
+  """Privacy profile of noise constant on spherical shells, moved by a distance."""
 
   def __init__(self, dim: int, first: float, width: float,
                log_density: Sequence[float], log_tail_ratio: float,
@@ -267,6 +273,6 @@ class RadialProfile:
         max(p - alpha * q, mpmath.mpf(0)) for p, q in self._terms)
 
   def beyond(self, alpha: mpmath.mpf) -> mpmath.mpf:
-    """P-probability that the loss is above log(alpha)."""
+    """Returns the P-probability that the loss is above log(alpha)."""
     return self._outside + mpmath.fsum(
         p for p, q in self._terms if p > alpha * q)

@@ -1,8 +1,7 @@
 """Random settings for the accountant, each with an oracle of its own.
 
-A case is made from a seed. `check` asks the accountant for bounds on epsilon and
-on delta, and the oracle whether they hold; what it returns lists violations,
-widths and times.
+A case is made from a seed. `check` compares the accountant's bounds on epsilon and on
+delta with the oracle, and returns violations, widths and times.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A setting.
+  """A composition of releases with an oracle.
 
   Attributes:
-    name: What it is, in words.
-    accountant: With the setting composed.
-    delta: The target.
-    truth: Returns (lower, upper) of delta at an epsilon, by the oracle.
+    name: Its settings in words.
+    accountant: An accountant that has composed the releases.
+    delta: The target delta.
+    truth: Function epsilon -> (lower, upper), the oracle's bounds on delta.
   """
 
   name: str
@@ -41,13 +40,13 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """What was found.
+  """Result of comparing an accountant with an oracle.
 
   Attributes:
-    name: Of the case.
+    name: Name of the case.
     wrong: Bounds that do not hold, in words.
-    width: Of the bounds on epsilon, relative where epsilon is above one.
-    seconds: CPU time of both answers.
+    width: Width of the bounds on epsilon, relative where epsilon is above one.
+    seconds: CPU time of the bounds on epsilon and on delta together.
     vacuous: Whether the oracle's own bounds were far apart.
   """
 
@@ -264,7 +263,7 @@ def _prob(rng) -> float:
 
 
 def _delta(rng) -> float:
-  """From 1e-15 to .99."""
+  """Returns a random delta from 1e-15 to .99."""
   return float(10**rng.uniform(-15, -0.01) if rng.random() < 0.6 else
                rng.uniform(0.01, 0.99))
 

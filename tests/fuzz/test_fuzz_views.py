@@ -1,4 +1,4 @@
-"""Views, calibration and audits against first principles, at random settings."""
+"""Compares views, calibration and audits with first principles, at random settings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from tests.fuzz import oracles
+from tests.representatives import representatives
 from tfcactus import accounting
 from tfcactus.accounting import auditing, calibration, views
 
@@ -18,7 +19,7 @@ ROUNDING = 1e-10
 
 
 def _masses(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-  """Two mass vectors with outcomes that only one of them has, now and then."""
+  """Returns two mass vectors; some have outcomes that the other never has."""
   size = int(rng.integers(2, 40))
   p, q = (rng.exponential(1, size)**rng.uniform(0.5, 6) for _ in range(2))
   for mass in (p, q):
@@ -28,7 +29,7 @@ def _masses(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pair_violations(rng: np.random.Generator) -> list[str]:
-  """Profile, trade-off, their inverses and sampling of one discrete pair."""
+  """Returns what is wrong with the views of one discrete pair."""
   p, q = _masses(rng)
   pair = accounting.DominatingPair.from_masses(p, q)
   wrong = []
@@ -70,8 +71,9 @@ def pair_violations(rng: np.random.Generator) -> list[str]:
 
 
 @pytest.mark.parametrize('count', [
-    300, pytest.param(5000, marks=pytest.mark.slow)])
-def test_views_of_discrete_pairs(count):
+    40, pytest.param(300, marks=pytest.mark.more),
+    pytest.param(5000, marks=pytest.mark.slow)])
+def test_views_of_discrete_pairs_are_those_of_their_definitions(count):
   rng = np.random.default_rng(1)
   assert [text for _ in range(count) for text in pair_violations(rng)] == []
 
@@ -93,9 +95,10 @@ def test_a_loose_value_at_one_asks_for_no_more_mass_than_there_is():
 
 
 @pytest.mark.parametrize('count', [
-    12, pytest.param(200, marks=pytest.mark.slow)])
-def test_composed_views_of_gaussians(count):
-  """The distribution of the loss of Gaussians is normal; so is the trade-off."""
+    2, pytest.param(12, marks=pytest.mark.more),
+    pytest.param(200, marks=pytest.mark.slow)])
+def test_composed_views_of_gaussians_are_those_of_one_gaussian(count):
+  """Composed Gaussians have a normal privacy loss and a Gaussian trade-off."""
   rng = np.random.default_rng(3)
   for _ in range(count):
     mu = math.exp(rng.uniform(math.log(0.01), math.log(6)))
@@ -128,7 +131,8 @@ def _true_delta(sigma: float, prob: float, epsilon: float) -> float:
 
 
 @pytest.mark.parametrize('count', [
-    10, pytest.param(150, marks=pytest.mark.slow)])
+    2, pytest.param(10, marks=pytest.mark.more),
+    pytest.param(150, marks=pytest.mark.slow)])
 def test_calibration_keeps_the_target_and_wastes_little(count):
   rng = np.random.default_rng(4)
   for _ in range(count):
@@ -158,16 +162,16 @@ def test_calibration_keeps_the_target_and_wastes_little(count):
     assert prob == 1 or _true_delta(sigma, 1.01 * prob, epsilon) > delta
 
 
-def test_calibration_pays_for_the_noise_that_it_returns():
-  """Fails where the end of the range was returned without a look at its cost."""
+def test_calibration_never_returns_noise_that_costs_more_than_the_target():
+  """Failed when the end of the range was returned without computing its cost."""
   cost = calibration.account(dp_accounting.GaussianDpEvent, 1e-5)
   sigma = calibration.calibrate_noise(2e5, cost)
   assert cost(sigma) <= 2e5
 
 
-@pytest.mark.parametrize('significance', [0.3, 0.05, 1e-3])
-def test_audits_err_no_more_often_than_they_say(significance):
-  """Exact coverage, summed over all counts; no simulation."""
+@representatives('significance', [0.05, 0.3, 1e-3])
+def test_clopper_pearson_intervals_cover_as_often_as_stated(significance):
+  """The coverage is exact, summed over all counts."""
   rng = np.random.default_rng(5)
   for _ in range(20):
     trials = int(rng.integers(1, 200))
@@ -181,8 +185,8 @@ def test_audits_err_no_more_often_than_they_say(significance):
     assert max(below, above) <= significance / 2 * (1 + 1e-9)
 
 
-def test_audits_of_pairs_of_counts_err_no_more_often_than_they_say():
-  """The epsilon and the noise multiplier of a test, over all pairs of counts."""
+def test_audited_bounds_are_wrong_no_more_often_than_stated():
+  """The probability of a wrong bound is summed over all pairs of counts."""
   trials, significance = 25, 0.2
   for epsilon, delta, q in ((1.0, 0.0, 0.2), (0.3, 0.1, 0.5), (2.0, 0.01, 0.1)):
     p = min(math.exp(epsilon) * q + delta, 1.0)

@@ -1,4 +1,4 @@
-"""Small tables for tests, built from formulas rather than solvers."""
+"""Builds small tables for tests from formulas, without solvers."""
 
 import math
 
@@ -15,7 +15,7 @@ def gaussian_scalar(sigma=1.0, bins=20, cells=160, tail_ratio=None):
 
 
 def wavy_scalar(bins=20, cells=160):
-  """Not monotone: the full shift is not its worst one."""
+  """Returns a table that is not monotone: its worst shift is not the full one."""
   z = np.arange(cells + 1) / bins
   return noise.ScalarTable.normalized(
       bins, -z * z / 2 + np.log1p(0.8 * np.cos(2 * np.pi * z)), math.log(0.7))
@@ -28,7 +28,7 @@ def truncated_scalar(sigma=1.0, bins=10, cells=30):
 
 
 def bounded_scalar(sigma=1.0, bins=10, cells=30):
-  """Truncated, on cells that tile [-range, range]."""
+  """Returns a truncated table on cells that tile [-range, range]."""
   z = (np.arange(cells) + 0.5) / bins
   return noise.ScalarTable.normalized(
       bins, -z * z / (2 * sigma**2), float('-inf'), edge_at_zero=True)

@@ -7,6 +7,7 @@ import pathlib
 
 import pytest
 
+from tests.representatives import representatives
 from tfcactus import design, noise
 from tfcactus.noise import library
 
@@ -26,10 +27,10 @@ def test_every_shipped_table(name):
   assert table.info['lower_bound'] <= table.info['objective']
 
 
-@pytest.mark.parametrize('name', [
+@representatives('name', [
     'cactus-budget0.25', 'monotone-budget4', 'monotone-chi2-budget0.1',
     'isotropic-dim5-sigma0.3', 'isotropic-chi2-dim10-sigma0.5',
-    'isotropic-dim100-sigma1', 'isotropic-chi2-dim1000-sigma0.3'])
+    'isotropic-dim100-sigma1', 'isotropic-chi2-dim1000-sigma0.3'], 2)
 def test_certificates_hold_anew(name):
   table = library.get(name)
   fresh = design.verify(table)

@@ -12,6 +12,7 @@ from tests.noise.tables import (
   truncated_scalar,
   wavy_scalar,
 )
+from tests.representatives import representatives
 from tfcactus import accounting, design, noise
 from tfcactus.noise import library, scalar_table
 from tfcactus.pairs import envelope
@@ -50,7 +51,7 @@ def test_laplace_brackets_the_closed_form(scale, shift):
 
 
 def scalar_quadrature(table, shift, epsilon):
-  """sup_A P(A) - e^eps Q(A) by summing the density over half cells."""
+  """Returns sup_A P(A) - e^eps Q(A), by summing the density over half cells."""
   width = 0.5 / table.bins
   z = (np.arange(-30_000, 30_000) + 0.5) * width
   p = np.exp(table.log_density_at(z))
@@ -125,7 +126,7 @@ def test_lower_envelopes_of_two_directions_are_pairs(name, prob):
 
 
 def radial_quadrature(table, shift, epsilon):
-  """The hockey stick in R^dim, over radius and cosine by adaptive quadrature."""
+  """Returns the divergence in R^dim, by quadrature over radius and cosine."""
   dim = table.dim
   a = 0.5 * (dim - 3)
   edges = table.radii[:1200]
@@ -176,7 +177,7 @@ def test_cactus_of_a_conic_solver_by_quadrature():
     assert bracket(bounds, epsilon) == pytest.approx((exact, exact), abs=1e-6)
 
 
-@pytest.mark.parametrize('dim, sigma, shift', [
+@representatives('dim, sigma, shift', [
     (3, 0.5, 1), (3, 0.5, 2), (7, 0.5, 1), *(
         pytest.param(*case, marks=pytest.mark.slow)
         for case in ((2, 0.8, 1), (2, 0.8, 2), (7, 0.5, 2)))])

@@ -1,3 +1,5 @@
+"""Scalar tables: masses, moments, draws, files and what is refused."""
+
 import math
 
 from hypothesis import given, settings, strategies as st
@@ -19,7 +21,7 @@ TABLES = [gaussian_scalar(), wavy_scalar(), truncated_scalar(),
 
 
 def edge(table):
-  """Where cell edges lie, modulo cells."""
+  """Returns the position of cell edges, modulo cells."""
   return 0.0 if table.edge_at_zero else 0.5
 
 
@@ -74,7 +76,7 @@ class TestLaws:
   def test_draws_follow_the_table(self, table):
     z = table.sample(np.random.default_rng(5), 40_000)
     assert stats.kstest(z, table.cdf).pvalue > 1e-3
-    # The same test tells a wrong scale.
+    # The test detects a wrong scale.
     assert stats.kstest(1.1 * z, table.cdf).pvalue < 1e-4
 
   def test_cells_are_hit_as_often_as_they_should_be(self, table):
@@ -107,7 +109,7 @@ def test_tail_is_geometric_and_really_drawn():
 def test_deep_tail_is_reached_by_small_uniforms():
 
   class Stub:
-    """All uniforms tiny: the deepest draw there is."""
+    """Generator whose uniforms are tiny: the deepest draw of all."""
 
     def random(self, size):
       return np.full(size, 1e-300)
@@ -225,7 +227,7 @@ class TestEdgeAtZero:
   def test_no_draw_leaves_the_range(self, bins):
 
     class Stub:
-      """The largest uniforms there are, or the smallest."""
+      """Generator that returns one uniform, such as the largest or the smallest."""
 
       def __init__(self, value):
         self.value = value

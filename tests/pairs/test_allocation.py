@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.accounting import allocation_oracles
+from tests.representatives import representatives
 from tfcactus.noise import gaussian
 from tfcactus.pairs import allocation
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
@@ -37,7 +38,7 @@ def test_few_outcomes_by_enumeration(bins, direction):
 
 @pytest.mark.parametrize('bins', [2, 3])
 @pytest.mark.parametrize('direction', ['remove', 'add'])
-@pytest.mark.parametrize('sigma', [0.5, 1.0, 4.0])
+@representatives('sigma', [0.5, 1.0, 4.0])
 def test_gaussian_against_quadrature(bins, direction, sigma):
   widths = []
   for nodes in (128, 256):

@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 
 from tests.noise.tables import gaussian_radial, wavy_scalar
+from tests.representatives import representatives
 from tfcactus import noise as noise_lib, relations
 from tfcactus.accounting import Composition, PhiAccountant
 from tfcactus.pairs import overlap
@@ -42,7 +43,7 @@ SETTINGS = [(1.3, 0.004), (0.7, 0.1), (3.0, 0.5), (0.3, 0.02), (0.1, 0.3),
             (20.0, 0.9), (1.0, 1e-6)]
 
 
-@pytest.mark.parametrize('sigma, prob', SETTINGS)
+@representatives('sigma, prob', SETTINGS, 2)
 def test_one_step_of_gaussian_noise(sigma, prob):
   cells = normal_cells(sigma)
   law = noise_lib.Gaussian(sigma)
@@ -63,7 +64,7 @@ def test_one_step_of_gaussian_noise(sigma, prob):
     assert restored <= zeroed.reversed().upper.hockey_stick(epsilon) + slack
 
 
-@pytest.mark.parametrize('sigma, prob, other', [
+@representatives('sigma, prob, other', [
     (0.7, 0.1, (0.7, 0.1)), (1.3, 0.3, (0.6, 0.02)), (0.5, 0.5, (2.0, 1.0))])
 def test_two_steps_of_gaussian_noise(sigma, prob, other):
   """Replaced records: both outputs together, also beside an unsampled release."""
@@ -106,7 +107,7 @@ def directions(rng, count):
 ORIGIN = np.zeros(2)
 
 
-@pytest.mark.parametrize('sigma, prob', [(0.9, 0.2), (1.4, 0.6)])
+@representatives('sigma, prob', [(0.9, 0.2), (1.4, 0.6)])
 def test_no_two_directions_exceed_the_line(sigma, prob):
   """Two dimensions: records of any length at any angle."""
   cells = plane(lambda r: np.exp(-0.5 * (r / sigma)**2) / (2 * np.pi * sigma**2))
@@ -125,7 +126,7 @@ def test_no_two_directions_exceed_the_line(sigma, prob):
             epsilon) + 1e-6
 
 
-@pytest.mark.parametrize('density', [
+@representatives('density', [
     lambda r: np.exp(-2 * r) * 2 / np.pi,
     lambda r: 2 / (1 + np.exp((r - 0.3) / 0.04)) + 0.12 / (
         1 + np.exp((r - 1.2) / 0.04)),
@@ -207,7 +208,7 @@ TABLES = {
     'wavy': wavy_scalar()}
 
 
-@pytest.mark.parametrize('name', TABLES)
+@representatives('name', TABLES, 2)
 @pytest.mark.parametrize('prob', [0.02, 0.4])
 def test_tables_by_enumeration(name, prob):
   """All neighbours on the table's own grid."""

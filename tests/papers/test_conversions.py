@@ -9,16 +9,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.accounting.oracles import gaussian_delta
 from tfcactus import accounting
 from tfcactus.accounting import views
 from tfcactus.pairs import dominating_pair
 from tfcactus.papers import conversions
 from tfcactus.papers.levy import LevyComposition, PhiFunction
-
-
-def gaussian_delta(mu, epsilon):
-  return stats.norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon) * stats.norm.cdf(
-      -mu / 2 - epsilon / mu)
 
 
 @pytest.mark.parametrize('mu', [0.1, 1.0, 4.0])

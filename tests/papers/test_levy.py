@@ -1,4 +1,4 @@
-"""phi functions of one's own against closed forms and enumeration."""
+"""Levy's formula on given phi functions, against closed forms and enumeration."""
 
 import math
 
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.representatives import representatives
 from tfcactus import accounting, noise
 from tfcactus.accounting.composition.losses import gaussian
 from tfcactus.pairs.dominating_pair import DominatingPair
@@ -16,7 +17,7 @@ from tfcactus.papers.levy import LevyComposition, PhiFunction
 
 @pytest.fixture(autouse=True)
 def few_nodes(monkeypatch):
-  """So that what does not decay takes no time; bounds widen."""
+  """Limits the number of nodes: functions that do not decay take no time."""
   monkeypatch.setattr(levy, 'MAX_NODES', 1 << 18)
 
 
@@ -43,7 +44,7 @@ def test_losses_below_zero_have_a_distribution_too():
 
 
 def mixture_delta(mu, prob, count, epsilon):
-  """A Gaussian and `count` randomised responses: a sum over how many came out true."""
+  """Returns delta of a Gaussian and `count` responses, over the number of true ones."""
   loss = math.log(prob / (1 - prob))
   total = 0.0
   for true in range(count + 1):
@@ -116,7 +117,7 @@ def test_laplace(scale, count):
     assert bounds.upper - bounds.lower <= 1e-3
 
 
-@pytest.mark.parametrize('seed', range(6))
+@representatives('seed', range(6), 2)
 def test_random_pairs_against_enumeration(seed):
   """The tail of phi alone bounds what is beyond a period, however far losses are."""
   rng = np.random.default_rng(seed)
@@ -140,7 +141,7 @@ def test_hardly_any_finite_loss():
 
 
 def laplace_or_infinite(p_inf, decay=True):
-  """Laplace noise of scale 1/20, and with probability p_inf all is told."""
+  """Returns Laplace noise of scale 1/20 with a mass p_inf of infinite loss."""
   one, log_w = PhiFunction.laplace(1 / 20), math.log1p(-p_inf)
   return LevyComposition([(PhiFunction(
       lambda t: log_w + one.log_phi(t),
@@ -149,10 +150,10 @@ def laplace_or_infinite(p_inf, decay=True):
 
 
 @pytest.mark.parametrize('decay', [True, False])
-@pytest.mark.parametrize('p_inf, epsilon', [
+@representatives('p_inf, epsilon', [
     (0.9, 19.99995), (0.5, 20.0), (0.5, 20.5), (0.99, 19.0)])
 def test_the_end_of_a_sum_counts_infinite_losses_once(p_inf, epsilon, decay):
-  """A bound on |phi| has them in it, and was made less of by them again."""
+  """The bound on |phi| counts infinite losses already; they were once counted twice."""
   exact = p_inf - (1 - p_inf) * min(math.expm1(0.5 * (epsilon - 20)), 0)
   bounds = laplace_or_infinite(p_inf, decay).delta(epsilon)
   assert bounds.lower <= exact <= bounds.upper <= exact + 1e-3
@@ -168,7 +169,7 @@ def test_a_decay_is_no_more_than_the_mass_of_finite_losses():
 
 
 def test_above_the_infinite_mass_epsilon_is_finite(monkeypatch):
-  """1 - (1 - 0.05) is more than 0.05: inf was called a lower bound of less than 20."""
+  """1 - (1 - 0.05) is above 0.05: inf was once returned as a lower bound of 20."""
   monkeypatch.setattr(levy, 'MAX_NODES', 1 << 14)
   bounds = laplace_or_infinite(0.05).epsilon(math.nextafter(0.05, 1))
   assert 19 < bounds.lower < 20 and bounds.upper == math.inf
@@ -192,7 +193,7 @@ def test_the_accuracy_of_laplace(scale):
 
 
 def test_the_accuracy_of_a_pair():
-  """A phase's error grows with t, and that of log phi where phi is small."""
+  """The phase's error grows with t, and log phi's error where phi is small."""
   p, q = np.array([0.49, 0.51]), np.array([0.51, 0.49])
   pair = DominatingPair.from_masses(p / p.sum(), q)
   phi, t = PhiFunction.of_pair(pair), np.linspace(1e5, 1.1e5, 400)
@@ -207,7 +208,7 @@ def test_the_accuracy_of_a_pair():
 
 
 def test_a_phi_that_is_zero_somewhere():
-  """Bounds were nan."""
+  """The bounds were once nan."""
   def log_phi(t):
     return np.where(t > 20, -np.inf, -0.5 * t * t) + 0.5j * t
 
@@ -218,8 +219,8 @@ def test_a_phi_that_is_zero_somewhere():
     assert bounds.estimate == pytest.approx(exact, abs=1e-10)
 
 
-def test_an_accuracy_of_nothing_says_nothing():
-  """An error of log phi above one was cut to one."""
+def test_an_error_of_one_leaves_phi_unknown():
+  """An error of log phi above one was once cut to one."""
   phi = PhiFunction(lambda t: -500 + 0j * t, lambda t: 0 * t, accuracy=1.0)
   wrong = LevyComposition([(phi, 1)])._nodes(64.0)._wrong
   assert np.all(wrong >= 1)
@@ -227,7 +228,7 @@ def test_an_accuracy_of_nothing_says_nothing():
 
 @pytest.mark.parametrize('mu, count', [(1e4, 1), (19.996, 100_000)])
 def test_epsilons_beyond_all_periods(mu, count):
-  """nan was asked for as an epsilon."""
+  """nan was once passed on as an epsilon."""
   bounds = LevyComposition([(PhiFunction.gaussian(mu), count)]).epsilon(1e-5)
   assert bounds.upper == math.inf and 0 <= bounds.lower <= 2e7
   joint = mu * math.sqrt(count)

@@ -15,7 +15,7 @@ LOSSES = np.linspace(-1, 12, 300)
 
 
 def gaussian_tail(sigma, loss):
-  """P(Z > loss) where Z is normal with mean rho and variance 2 rho."""
+  """Returns P(Z > loss) where Z is normal with mean rho and variance 2 rho."""
   rho = 0.5 / sigma**2
   return special.ndtr(-(np.asarray(loss) - rho) / math.sqrt(2 * rho))
 

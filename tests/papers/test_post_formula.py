@@ -14,7 +14,7 @@ MOST = LOSS * (1 + 1e-15)
 
 
 def response(s):
-  """Of randomised response .7."""
+  """Returns the log moment of randomised response kept with .7."""
   loss = (Decimal(7) / 3).ln()
   return (Decimal('.7') * (-s * loss).exp() + Decimal('.3') * (s * loss).exp()).ln()
 
@@ -25,7 +25,7 @@ def delta(epsilon):
 
 
 def laplace(s):
-  """Of Laplace noise of scale one."""
+  """Returns the log moment of Laplace noise of scale one."""
   return (((1 - s) * (-s).exp() - s * (s - 1).exp()) / (1 - 2 * s)).ln()
 
 

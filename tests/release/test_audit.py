@@ -1,13 +1,14 @@
-"""Counting attacks on every release, a million runs on each of two neighbours.
+"""Audits every release by counting outcomes in a million runs on two neighbours.
 
-The lower bound on epsilon (Clopper-Pearson, 1e-3) must never exceed the upper
-bound that is claimed. Run with half the noise, it must: an attack that could
-not tell would prove nothing.
+The audit's lower bound on epsilon (Clopper-Pearson, 1e-3) must not exceed the upper
+bound that is claimed. With half the noise it must exceed it: an attack that cannot
+detect too little noise would prove nothing.
 """
 
 import numpy as np
 import pytest
 
+from tests.representatives import representatives
 from tfcactus import accounting, noise, release
 from tfcactus.accounting import auditing
 from tfcactus.randomness import SystemRandom
@@ -24,19 +25,20 @@ LAWS = {
 
 
 def rare(law):
-  """How often the event of an attack shall happen; a Laplace loss is bounded,
-  so that its tail tells no more than its flank."""
+  """Returns how often the event of an attack shall happen.
+
+  A Laplace loss is bounded: rarer events tell no more.
+  """
   return 0.1 if isinstance(law, noise.Laplace) else 0.004
 
 
-
 def attack(draw, delta=DELTA):
-  """The epsilon that counting refutes.
+  """Returns the largest epsilon that counting refutes.
 
   Args:
     draw: (which, runs, seed) -> a statistic of the releases on neighbour 0 or
       1, shape (runs,). The event is chosen on a pilot, then counted afresh.
-    delta: Of the claim.
+    delta: Delta of the claim.
   """
   best, plan = -1.0, None
   pilot = [draw(0, PILOT, 1), draw(1, PILOT, 2)]
@@ -48,7 +50,7 @@ def attack(draw, delta=DELTA):
   for one, other in ((0, 1), (1, 0)):
     p, q = pilot[one], pilot[other]
     hits, others = (np.bincount(cell(x), minlength=cells) for x in (p, q))
-    # Few outcomes by their likelihood ratios, a statistic by its value.
+    # Few outcomes are ordered by likelihood ratio, other statistics by value.
     order = (np.argsort(-(hits + 0.5) / (others + 0.5)) if cells <= 16 else
              np.arange(cells)[::-1 if np.mean(p) > np.mean(q) else 1])
     bounds = [auditing.epsilon_lower_bound(int(a), int(b), PILOT, delta=delta)
@@ -73,9 +75,9 @@ def check(draw_with, event_with, law, *, tight=0.7):
   assert halved > claim
 
 
-@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
+@representatives('law', LAWS.values(), ids=LAWS)
 def test_histogram(law):
-  """A million counts, all one more on the neighbour: a million runs at once."""
+  """Each of a million counts is one run; a neighbour has one more in each."""
   def draw(noise_law, which, runs, seed):
     return release.histogram(np.arange(runs) if which else [], num_bins=runs,
                              noise=noise_law, seed=seed).value
@@ -83,7 +85,7 @@ def test_histogram(law):
   check(draw, accounting.noise_event, law)
 
 
-@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
+@representatives('law', LAWS.values(), ids=LAWS)
 def test_noisy_vector(law):
   """Each coordinate is a noisy number on a grid."""
   def draw(noise_law, which, runs, seed):
@@ -97,8 +99,9 @@ def test_noisy_vector(law):
 
 
 @pytest.mark.parametrize('runs', [
-    8_000, pytest.param(RUNS, marks=pytest.mark.slow)])
-def test_noisy_value_one_by_one(runs):
+    pytest.param(8_000, marks=pytest.mark.more),
+    pytest.param(RUNS, marks=pytest.mark.slow)])
+def test_noisy_value_in_single_calls(runs):
   law = noise.Laplace(1.0)
   counts = [sum(release.noisy_value(
       which, sensitivity=1, noise=size, seed=10 * i + which).value >= 2
@@ -122,9 +125,9 @@ def test_noisy_sum_of_clipped_records():
   check(draw, accounting.noise_event, LAWS['gaussian'])
 
 
-@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
+@representatives('law', LAWS.values(), ids=LAWS)
 def test_obvious_answer(law):
-  """Gaps that differ by two sensitivities, k = 50: the answer, right or wrong."""
+  """The gaps of 50 options differ by two sensitivities."""
   def draw(noise_law, which, runs, seed):
     scores = np.zeros(50, np.int64)
     scores[7] = round(release.smallest_gap(
@@ -137,10 +140,10 @@ def test_obvious_answer(law):
   check(draw, accounting.noise_event, law)
 
 
-@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
-@pytest.mark.parametrize('options, m', [(2, 1), (6, 2)])
+@representatives('law', LAWS.values(), ids=LAWS)
+@representatives('options, m', [(2, 1), (6, 2)])
 def test_generalised_histogram(law, options, m):
-  """The set of the best m; its order by noisy gap is not looked at."""
+  """The audit counts sets of the best m, without their order."""
   def draw(noise_law, which, runs, seed):
     beta = rare(noise_law) if m == 1 else 0.2
     gap = selection.top_m_gap(noise_law, options, beta, m)
@@ -157,9 +160,9 @@ def test_generalised_histogram(law, options, m):
   check(draw, event, law, tight=0.2)
 
 
-@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
+@representatives('law', LAWS.values(), ids=LAWS)
 def test_thresholds(law):
-  """A record in the first value is in the tree's leaf and root."""
+  """The record is counted in a leaf and in the root of the tree."""
   def draw(noise_law, which, runs, seed):
     answer = threshold_queries.threshold_draws(
         np.array([3 + which, 2]), noise_law, SystemRandom(seed), runs)
@@ -173,7 +176,7 @@ def test_thresholds(law):
 
 @pytest.mark.parametrize('runs', [8_000, RUNS // 4])
 @pytest.mark.slow
-def test_threshold_sketch_one_by_one(runs):
+def test_threshold_sketch_in_single_calls(runs):
   """A record on the left moves the split, its part's count and the total."""
   def told(which, law, i):
     made = release.threshold_sketch(
@@ -192,9 +195,9 @@ def test_threshold_sketch_one_by_one(runs):
   assert auditing.epsilon_lower_bound(*counts[2:], runs, delta=DELTA) > claim
 
 
-@pytest.mark.parametrize('law', LAWS.values(), ids=LAWS)
+@representatives('law', LAWS.values(), ids=LAWS)
 def test_binary_search_by_its_answer(law):
-  """Two values: one comparison, whose answer is all that there is."""
+  """With two values, the answer to one comparison is all that is released."""
   def draw(noise_law, which, runs, seed):
     offset = round(float(noise_sources.upper_quantile(
         noise_law, rare(noise_law))))
@@ -210,7 +213,7 @@ def test_binary_search_by_its_answer(law):
 
 
 def noisy_answers(monkeypatch, run):
-  """What a search was told: the noisy answers that the account covers."""
+  """Returns the noisy answers that a search was given, which the account covers."""
   seen = []
   noisy = noise_sources.noisy
 
@@ -224,8 +227,8 @@ def noisy_answers(monkeypatch, run):
   return seen
 
 
-def test_binary_search_by_all_that_it_was_told(monkeypatch):
-  """Eight values, three balances, each changed by the whole sensitivity."""
+def test_binary_search_by_all_noisy_answers(monkeypatch):
+  """Each of the three balances changes by the whole sensitivity."""
   def draw(law, which, runs, seed):
     balance = interior.Balance.of(
         np.repeat([1, 8], [3 + which, 3]), 0.5, 8)
@@ -238,8 +241,8 @@ def test_binary_search_by_all_that_it_was_told(monkeypatch):
   check(draw, event, LAWS['gaussian'])
 
 
-def test_recursion_by_all_that_it_was_told(monkeypatch):
-  """Three values, sixty records in the middle: the path is always the same."""
+def test_recursion_by_all_noisy_answers(monkeypatch):
+  """Sixty records in the middle value make the path always the same."""
   def draw(law, which, runs, seed):
     balance = interior.Balance.of(np.full(60 + which, 2), 0.5, 3)
     answers = noisy_answers(monkeypatch, lambda: interior.recursion_draws(

@@ -73,7 +73,7 @@ def test_events_serve_as_well_as_results():
         100, 5, dp_accounting.GaussianDpEvent(2.0)),
     dp_accounting.ComposedDpEvent([dp_accounting.LaplaceDpEvent(3.0)] * 3)])
 def test_an_event_with_an_event_inside_is_kept_whole(event):
-  """A thousand releases were counted as one: 4.4 for 634."""
+  """A thousand releases once counted as one: an epsilon of 4.4 instead of 634."""
   plan = tfcactus.PrivacyPlan(**SETTINGS, releases=[event])
   alone = tfcactus.PhiAccountant().compose(event).get_epsilon(1e-5)
   assert plan.releases == (event,)
@@ -144,7 +144,7 @@ _PAIR_EVENT = tfcactus.accounting.DominatingPairDpEvent(
         [dp_accounting.SelfComposedDpEvent(_PAIR_EVENT, 2)]), 2),
     dp_accounting.PoissonSampledDpEvent(0.1, _PAIR_EVENT)])
 def test_a_pair_that_was_handed_in_is_named_as_a_condition(event):
-  """That it dominates was the user's word, and the guarantee did not say so."""
+  """The guarantee says that the pair's dominance is assumed."""
   beside = dp_accounting.GaussianDpEvent(8.0)
   found = tfcactus.PrivacyPlan(**SETTINGS, releases=[beside, event]).guarantee()
   condition, = found.conditions

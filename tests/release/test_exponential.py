@@ -1,9 +1,12 @@
+"""The exponential mechanism: its draws, its accuracy and its account."""
+
 import math
 
 import numpy as np
 import pytest
 from scipy import special, stats
 
+from tests.representatives import representatives
 from tfcactus import accounting, relations, release
 from tfcactus.randomness import SystemRandom
 from tfcactus.release import exponential
@@ -19,9 +22,9 @@ def test_options_are_drawn_by_their_weights():
 
 
 def test_a_rare_option_stays_possible():
-  """e^-60 of the weight is below the 53 bits of a uniform, and its clock is not."""
+  """A weight of e^-60 is below the 53 bits of a uniform; exponential clocks keep it."""
 
-  class Early:  # The last option's clock rings as early as it may, others do not.
+  class Early:  # The clock of the last option rings as early as it can.
 
     def random(self, size):
       return np.broadcast_to([0.9, 0.9, 0.0], size)
@@ -29,7 +32,7 @@ def test_a_rare_option_stays_possible():
   assert exponential.exponential_draws(np.array([60, 60, 0]), 1.0, Early(), 1)[0] == 2
 
 
-@pytest.mark.parametrize('monotone', [False, True])
+@representatives('monotone', [False, True])
 @pytest.mark.parametrize('beta', [0.05, 0.5])
 def test_answers_fall_short_by_no_more_than_is_said(monotone, beta):
   settings = dict(sensitivity=2.0, epsilon=1.5, monotone=monotone)
@@ -41,7 +44,7 @@ def test_answers_fall_short_by_no_more_than_is_said(monotone, beta):
   assert wrong == pytest.approx(beta, abs=4 * math.sqrt(beta * (1 - beta) / 3000))
 
 
-def test_its_cost():
+def test_it_costs_its_epsilon_and_twice_that_for_replaced_records():
   made = release.exponential_mechanism([1, 2, 3], sensitivity=1, epsilon=0.5)
   assert made.event == accounting.ExponentialMechanismDpEvent(0.5)
   assert made.guarantee(1e-9).upper <= 0.5
@@ -52,7 +55,7 @@ def test_its_cost():
 
 
 def test_neighbours_are_told_apart_no_better_than_claimed():
-  """The law itself, written out for scores that one record moves by one."""
+  """The exact laws of neighbouring scores are compared."""
   epsilon = 1.2
   one, other = np.array([4, 4, 2, 1]), np.array([5, 3, 2, 2])
   made = release.exponential_mechanism(one, sensitivity=1, epsilon=epsilon)
@@ -71,7 +74,7 @@ def test_neighbours_are_told_apart_no_better_than_claimed():
     ({'scores': [1, math.nan]}, 'finite'), ({'epsilon': 0}, 'epsilon'),
     ({'epsilon': 300}, 'protects nothing'), ({'sensitivity': -1}, 'sensitivity'),
     ({'monotone': 1}, 'monotone'), ({'seed': -1}, 'seed')])
-def test_refusals(change, words):
+def test_bad_arguments_are_refused(change, words):
   arguments = {'scores': [1, 2], 'sensitivity': 1, 'epsilon': 1, **change}
   with pytest.raises(ValueError, match=words):
     release.exponential_mechanism(arguments.pop('scores'), **arguments)

@@ -1,3 +1,5 @@
+"""Interior points and quantiles by noisy search: rank errors and what they cost."""
+
 import math
 
 import numpy as np
@@ -11,7 +13,7 @@ LAWS = [noise.Gaussian(2.0), noise.Laplace(1.5), noise.SinhNormal(2.0, 3.0)]
 
 
 def rank_error(records, answer, fraction):
-  """How far the answer is from being a fraction-quantile, in records."""
+  """Returns how many records the answer is away from being a fraction-quantile."""
   balance = interior.Balance.of(np.sort(records), fraction, 2**62)
   return max(-float(balance(np.int64(answer))),
              float(balance(np.int64(answer - 1))), 0.0)

@@ -1,4 +1,4 @@
-"""Records are rows, and nothing but public arguments decides what is public."""
+"""Records are rows, and grids depend on public arguments only."""
 
 import collections
 import fractions
@@ -32,7 +32,7 @@ Pair = collections.namedtuple('Pair', 'x y')
 
 
 class _Frame:
-  """What numpy sees of a table of two columns."""
+  """Array-like with two columns, as a data frame has."""
 
   shape = (3, 2)
 
@@ -72,7 +72,7 @@ def test_records_that_are_no_real_numbers_are_refused(name, kind):
 @pytest.mark.parametrize('name', [n for n in STATISTICS if n != 'noisy_sum'])
 @pytest.mark.parametrize('kind', ROWS)
 def test_a_record_of_several_numbers_is_refused(name, kind):
-  """A histogram of images counted each 784 times and paid for one."""
+  """A histogram of images once counted each 784 times and paid for one."""
   with pytest.raises(ValueError, match='one number per record'):
     STATISTICS[name](ROWS[kind]())
 
@@ -109,7 +109,7 @@ def test_the_type_of_the_same_records_changes_nothing(name):
 @pytest.mark.parametrize('settings', [
     {}, {'resolution': 1}, {'resolution': 0.5}, {'resolution': 2}])
 def test_a_record_that_is_no_whole_number_moves_no_grid(settings):
-  """[60, 61] paid 7 questions and [61, 30.5] twenty."""
+  """[60, 61] once paid for 7 questions and [61, 30.5] for twenty."""
   made = [release.quantile(records, 0.5, low=0, high=100, noise=LAW, **settings)
           for records in ([60, 61], [61, 30.5], [61], [], [60, 61.0],
                           iter([[60], [61.5]]), [10**25, 3.5])]
@@ -135,7 +135,7 @@ def test_quantiles_of_a_shifted_and_a_huge_domain():
 
 
 def test_an_integer_that_floats_do_not_hold_is_not_rounded_for_another():
-  """One float among them rounded all integers beyond 2^53."""
+  """One float among the records once rounded all integers beyond 2^53."""
   size = 2**60
   with pytest.raises(ValueError, match='floats'):
     release.interior_point([2**59 + 1, 5.0], num_values=size, noise=QUIET)
@@ -150,7 +150,7 @@ def test_an_integer_that_floats_do_not_hold_is_not_rounded_for_another():
     lambda v, **k: release.noisy_vector([v, v], l1_sensitivity=3, noise=LAW, **k)])
 @pytest.mark.parametrize('resolution', [None, 1, 4.0])
 def test_numbers_are_released_on_a_public_grid(call, resolution):
-  """The type of a sum told in every run whether it held a fraction."""
+  """The type of a sum once told whether the data held a fraction."""
   made = [call(value, resolution=resolution, seed=1) for value in (
       8, 8.0, np.int32(8), np.float32(8), np.uint64(8))]
   assert len({repr(one.value) for one in made}) == 1
@@ -177,7 +177,7 @@ def test_scores_of_whole_numbers_are_no_other_scores():
 @pytest.mark.parametrize('clip', [1e-200, 2.6e-16, 0.3, 1.0, 7.7, 1e200])
 @pytest.mark.parametrize('dim', [None, 1, 3, 4000])
 def test_no_record_adds_more_than_the_clip_norm(clip, dim):
-  """A record of 1e308 added 1.9 clip norms of 2.6e-16."""
+  """A record of 1e308 once added 1.9 clip norms of 2.6e-16."""
   rng = np.random.default_rng(5)
   sizes = np.array([5e-324, 1e-310, 1e-300, 1e-20, 1.0, 1e20, 1e154, 1e300, 1e308])
   sizes = np.append(sizes, clip * np.array([0.5, 1 - 1e-15, 1.0, 1 + 1e-15, 3.0]))
@@ -215,7 +215,7 @@ def test_a_sum_of_no_records_has_the_shape_of_others():
     lambda law: release.histogram([1], num_bins=4, noise=law),
     lambda law: release.thresholds([1], num_values=4, noise=law)])
 def test_noise_too_large_for_its_grid_is_refused(call):
-  """Cast to int64 it was the same number in each run: the answer was exact."""
+  """Cast to int64, such noise was once the same number in each run."""
   with pytest.raises(ValueError, match='exact steps'):
     call(noise.Gaussian(1e20))
   values = [call(noise.Gaussian(1e4)).value for _ in range(3)]

@@ -3,6 +3,7 @@ import pytest
 from scipy import stats
 
 from tests.noise.tables import gaussian_scalar, truncated_scalar, wavy_scalar
+from tests.representatives import representatives
 from tfcactus import noise, release
 from tfcactus.accounting import sinh_normal
 from tfcactus.randomness import SystemRandom
@@ -55,7 +56,7 @@ def test_histogram_success_is_bounded_closely(law, options, m):
   assert 0.8 - 0.013 < right < 0.8 + 0.02
 
 
-@pytest.mark.parametrize('law', LAWS)
+@representatives('law', LAWS, 2)
 @pytest.mark.parametrize('method', selection.METHODS)
 def test_gaps_are_enough_and_not_much_more(law, method):
   gap = release.smallest_gap(law, num_options=50, beta=0.1, method=method)
@@ -137,7 +138,7 @@ def test_bad_input_is_one_clear_error(call):
 
 
 def answer_law(scores, law):
-  """The exact probabilities of the obvious answer."""
+  """Returns the exact probabilities of the obvious answer."""
   k = len(scores)
   order = np.sort(scores)
   success = selection.obvious_answer_success(law, k, order[-1] - order[-2])
@@ -146,7 +147,7 @@ def answer_law(scores, law):
   return p
 
 
-@pytest.mark.parametrize('shift', [1, 2])
+@representatives('shift', [1, 2])
 def test_obvious_answers_of_neighbours_are_as_close_as_accounted(shift):
   """Exact laws; by replacement (two) the best may change beyond the clipping."""
   law = noise.SinhNormal(1.0, 2.0)

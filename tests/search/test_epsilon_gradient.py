@@ -1,4 +1,4 @@
-"""Epsilon's gradient, against differences of the accountant's epsilon."""
+"""Gradients of epsilon with respect to densities, against differences of epsilon."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def epsilon(table, rate, steps, delta):
   return accountant.epsilon_bounds(delta).estimate
 
 
-# One release's epsilon has kinks: there the difference is taken far apart.
+# The epsilon of one release has kinks, so its differences are taken far apart.
 @pytest.mark.parametrize('rate, steps, size, tolerance', [
     (0.01, 2000, 1e-3, 0.02), (0.2, 100, 1e-3, 0.02), (1.0, 20, 1e-3, 0.05),
     (1.0, 1, 1e-2, 0.15)])

@@ -1,4 +1,4 @@
-"""The least bounded noise at an (epsilon, delta): within it, and none smaller."""
+"""The search for the least truncated noise at an (epsilon, delta)."""
 
 import math
 
@@ -14,10 +14,10 @@ STAIRCASE = {'range': 5, 'epsilon': 0.3, 'norm': 1, 'bins': 20}
 
 
 def by_linprog(reach, bins, epsilon, delta, norm):
-  """Least utility^norm of a full release, by a program of its own.
+  """Returns the least utility^norm of a full release, by an independent program.
 
-  Masses of all cells, not of mirrored pairs; one excess per outcome in either
-  direction; delta is a constraint and the utility what is minimised.
+  Its variables are the masses of all cells, not of mirrored pairs, and one excess per
+  outcome and direction. delta is a constraint and the utility the objective.
   """
   cells = 2 * reach * bins
   centre = (np.arange(cells) - cells / 2 + 0.5) / bins
@@ -96,7 +96,7 @@ def test_subsampled_releases_stay_within_delta():
     ({'delta': 1e-6}, 'widen the range'), ({'delta': 0}, 'delta'),
     ({'tolerance': 0}, 'tolerance'), ({'norm': 3}, 'norm'), ({'range': 0.4}, 'range'),
     ({'epsilon': -1}, 'epsilon'), ({'steps': 0}, '0')])
-def test_refuses(change, words):
+def test_bad_requests_are_refused(change, words):
   ask = {'range': 5, 'delta': 0.06, 'epsilon': 0.3, 'bins': 4, **change}
   with pytest.raises(ValueError, match=words):
     tfcactus.search.least_utility(ask.pop('range'), **ask)

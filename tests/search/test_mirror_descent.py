@@ -1,4 +1,4 @@
-"""Mirror steps from a design."""
+"""Mirror descent steps from a design."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def table():
   return design.Monotone(0.5, bins=10).solve()
 
 
-def test_no_length_stays(table):
+def test_a_step_of_length_zero_changes_nothing(table):
   slope = np.arange(table.log_density.size, dtype=float)
   moved = mirror_descent.step(table, slope, 0.0)
   head = table.log_density > -20
@@ -23,7 +23,7 @@ def test_no_length_stays(table):
                              atol=1e-3)
 
 
-def test_a_step_lowers_what_it_has_the_gradient_of(table):
+def test_a_step_lowers_the_function_whose_gradient_it_takes(table):
   # The fourth moment: linear, so that its gradient is known.
   z = np.arange(table.log_density.size) / table.bins
   slope = 2 * z**4

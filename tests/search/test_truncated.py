@@ -1,4 +1,4 @@
-"""Truncated noise with its account: the delta told is the accountant's."""
+"""Truncated noise with its account: the delta it states is the accountant's."""
 
 import dp_accounting
 import numpy as np

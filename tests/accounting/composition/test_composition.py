@@ -1,7 +1,6 @@
 """Composition: brackets around exact answers, laws, reference values."""
 
 import fractions
-import itertools
 import math
 
 import dp_accounting
@@ -9,18 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.accounting.oracles import gaussian_delta, product_delta
 from tests.accounting.reference_values import POINTS
 from tests.noise.tables import gaussian_scalar, wavy_scalar
+from tests.representatives import representatives
 from tfcactus import accounting, noise
 from tfcactus.accounting import Composition
 from tfcactus.accounting.composition import lattice
 from tfcactus.noise import library, scalar_table
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
-
-
-def gaussian_delta(mu, epsilon):
-  return stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(
-      epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
 
 
 @pytest.mark.parametrize('steps', [1, 2, 3, 10, 1000])
@@ -38,16 +34,6 @@ def test_composed_gaussians_are_one_gaussian(steps, delta):
   assert at.upper - at.lower < 1e-3 * exact
 
 
-def enumerate_delta(pairs, epsilon):
-  """sup over events of the product laws, by listing all outcomes."""
-  total = 0.0
-  for combo in itertools.product(*[list(zip(p, q)) for p, q in pairs]):
-    p = math.prod(c[0] for c in combo)
-    q = math.prod(c[1] for c in combo)
-    total += max(p - math.exp(epsilon) * q, 0)
-  return total
-
-
 @pytest.mark.parametrize('seed', range(6))
 def test_random_discrete_pairs_against_enumeration(seed):
   rng = np.random.default_rng(seed)
@@ -62,11 +48,11 @@ def test_random_discrete_pairs_against_enumeration(seed):
   composition = Composition(groups)
   for epsilon in (0.0, 0.3, 1.0, 2.5):
     result = composition.delta(epsilon)
-    exact = enumerate_delta(listed, epsilon)
+    exact = product_delta(listed, epsilon)
     assert result.lower <= exact + 1e-12
     assert exact <= result.upper + 1e-12
     assert result.upper - result.lower < 1e-3
-  delta = enumerate_delta(listed, 0.7)
+  delta = product_delta(listed, 0.7)
   if composition.p_inf[1] < delta < 1:
     result = composition.epsilon(delta)
     assert result.lower <= 0.7 + 1e-9 and 0.7 <= result.upper + 1e-9
@@ -74,7 +60,7 @@ def test_random_discrete_pairs_against_enumeration(seed):
 
 @pytest.mark.parametrize('steps', [1, 2, 10, 1000])
 def test_randomised_response_is_binomial(steps):
-  """Losses on a lattice of their own: the sum is a binomial law."""
+  """The sum of the losses has a binomial law."""
   keep = 0.6
   pair = DominatingPair.from_masses([keep, 1 - keep], [1 - keep, keep])
   composition = Composition([(PairBounds.exact(pair), steps)])
@@ -90,7 +76,7 @@ def test_randomised_response_is_binomial(steps):
 
 
 # 200-bit values of two independent inversions; add/remove, Poisson sampling.
-@pytest.mark.parametrize('sigma, prob, steps, delta, epsilon', POINTS[:-1])
+@representatives('sigma, prob, steps, delta, epsilon', POINTS[:-1], 2)
 def test_subsampled_gaussian_reference(sigma, prob, steps, delta, epsilon):
   sides = accounting.dominating_pair(noise.Gaussian(sigma)).poisson(prob)
   results = [Composition([(side, steps)]).epsilon(delta) for side in sides]
@@ -101,7 +87,7 @@ def test_subsampled_gaussian_reference(sigma, prob, steps, delta, epsilon):
       epsilon, rel=1e-6)
 
 
-@pytest.mark.parametrize('sigma, prob, steps, delta, epsilon', POINTS)
+@representatives('sigma, prob, steps, delta, epsilon', POINTS, 3)
 def test_accountant_reaches_ten_digits(sigma, prob, steps, delta, epsilon):
   bounds = accounting.PhiAccountant().compose(dp_accounting.PoissonSampledDpEvent(
       prob, dp_accounting.GaussianDpEvent(sigma)), steps).epsilon_bounds(delta)
@@ -114,7 +100,7 @@ def test_accountant_reaches_ten_digits(sigma, prob, steps, delta, epsilon):
     (lambda z: -z * z / 2, 2.78669593257670, 2.58427556860283),
     (lambda z: -z, 21.2631855617133, 1.83019535962863)])
 def test_table_reference(log_density, remove, add):
-  """Independent 200-bit values; n=200, N=1600, r=.9, q=.00417, k=14400."""
+  """The values are independent 200-bit ones; n=200, N=1600, r=.9, q=.00417, k=14400."""
   table = noise.ScalarTable.normalized(
       200, log_density(np.arange(1601) / 200), math.log(0.9))
   sides = accounting.dominating_pair(table).poisson(0.00417)
@@ -125,7 +111,7 @@ def test_table_reference(log_density, remove, add):
 
 
 def test_envelope_reference_and_the_single_shift_below_it():
-  """exp(-z^2/2)(1 + .8 cos 2 pi z): 4.42774 by the envelope."""
+  """The envelope of exp(-z^2/2)(1 + .8 cos 2 pi z) has an epsilon of 4.42774."""
   z = np.arange(1601) / 200
   table = noise.ScalarTable.normalized(
       200, -z * z / 2 + np.log1p(.8 * np.cos(2 * np.pi * z)), math.log(0.9))
@@ -141,7 +127,7 @@ def test_envelope_reference_and_the_single_shift_below_it():
   assert best < 4.40
 
 
-def test_laws_of_composition():
+def test_order_and_grouping_of_steps_do_not_matter():
   a = accounting.dominating_pair(gaussian_scalar()).poisson(0.02)[1]
   b = accounting.dominating_pair(wavy_scalar()).poisson(0.01)[1]
   def epsilon(groups, delta=1e-5):
@@ -176,10 +162,10 @@ def test_small_delta_is_not_lost_in_rounding():
   assert bounds.upper - bounds.lower < 1e-8
 
 
-@pytest.mark.parametrize('sigma, prob, steps, delta', [
+@representatives('sigma, prob, steps, delta', [
     (1, 1e-4, 15_000, 1e-10), (1, 1e-4, 15_000, 1e-12), (1, 1e-4, 1000, 1e-10),
     (.8, 1e-4, 15_000, 1e-12), (1, .01, 20, 1e-6), (50, .5, 10, 1e-5),
-    (.05, 1, 5, 1e-5), (1, 1, 10**6, 1e-5)])
+    (.05, 1, 5, 1e-5), (1, 1, 10**6, 1e-5)], 3)
 def test_gaussians_far_from_the_usual_have_tight_bounds(sigma, prob, steps, delta):
   accountant = accounting.PhiAccountant().compose(
       dp_accounting.PoissonSampledDpEvent(
@@ -217,7 +203,7 @@ def test_upper_pairs_lose_no_mass():
 
 
 def test_lower_bounds_stay_below_what_is_possible():
-  """Binary response with a loss of exactly five: no epsilon above five."""
+  """Randomised response with a loss of five has no epsilon above five."""
   keep = 1 / (1 + math.exp(-5))
   pair = PairBounds.exact(DominatingPair.from_masses(
       [keep, 1 - keep], [1 - keep, keep]))
@@ -227,7 +213,7 @@ def test_lower_bounds_stay_below_what_is_possible():
 
 
 def test_two_engines_agree_on_random_pairs():
-  """Contour and lattice share no arithmetic: their bounds must overlap."""
+  """Contour and lattice share no arithmetic, and their bounds overlap."""
   contours = 0
   for seed in range(8):
     rng = np.random.default_rng(seed)
@@ -247,7 +233,7 @@ def test_two_engines_agree_on_random_pairs():
 
 
 def test_epsilon_is_never_below_where_delta_is_next_to_its_value_at_zero():
-  """A delta within the error of what it is at epsilon zero."""
+  """The deltas are within the error of delta at epsilon zero."""
   for sigma, prob in ((0.05, 1e-7), (1.0, 0.5), (0.3, 1.0), (100.0, 1.0)):
     accountant = accounting.PhiAccountant(direction='remove').compose(
         dp_accounting.PoissonSampledDpEvent(
@@ -263,7 +249,7 @@ def test_epsilon_is_never_below_where_delta_is_next_to_its_value_at_zero():
 
 @pytest.mark.parametrize('steps', [2, 5, 30])
 def test_few_rare_steps_of_a_table_have_close_bounds(steps):
-  """Epsilon is next to nothing, and the lattice is as fine as that wants."""
+  """The lattice is fine enough for an epsilon that is next to zero."""
   event = dp_accounting.PoissonSampledDpEvent(
       250 / 60000, accounting.noise_event(library.get('cactus-budget0.25')))
   bounds = accounting.PhiAccountant().compose(event, steps).epsilon_bounds(1e-5)

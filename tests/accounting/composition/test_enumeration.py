@@ -1,23 +1,13 @@
-"""Few discrete releases, outcome by outcome."""
+"""Enumeration of few discrete releases, against sums over all sequences."""
 
-import itertools
 import math
 
 import numpy as np
 import pytest
 
+from tests.accounting.oracles import product_delta
 from tfcactus.accounting.composition import enumeration
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
-
-
-def brute_force(pairs, epsilon):
-  """delta over all sequences of outcomes."""
-  total = 0.0
-  for chosen in itertools.product(*(range(pair.p.size) for pair in pairs)):
-    p = math.prod(float(pair.p[i]) for pair, i in zip(pairs, chosen))
-    q = math.prod(float(pair.q[i]) for pair, i in zip(pairs, chosen))
-    total += max(p - math.exp(epsilon) * q, 0.0)
-  return total
 
 
 def random_pair(seed, atoms):
@@ -34,9 +24,9 @@ def test_against_all_sequences(one, count, other, more):
   outcomes = math.comb(one + count - 1, count) * math.comb(other + more - 1, more)
   assert whole.upper.loss.size == outcomes
   assert np.sum(whole.upper.p) == pytest.approx(1, abs=1e-13)
-  pairs = [a] * count + [b] * more
+  pairs = [(a.p, a.q)] * count + [(b.p, b.q)] * more
   for epsilon in (0.0, 0.3, 1.5):
-    exact = brute_force(pairs, epsilon)
+    exact = product_delta(pairs, epsilon)
     low, _, high = whole.delta(epsilon)
     assert low <= exact * (1 + 1e-13) and exact * (1 - 1e-13) <= high
     assert high - low <= 1e-10
@@ -46,7 +36,7 @@ def test_against_all_sequences(one, count, other, more):
       assert bounds.upper - bounds.lower <= 1e-9
 
 
-def test_what_is_too_long_is_left_to_others():
+def test_compositions_with_too_many_outcomes_are_left_to_other_methods():
   pair = PairBounds.exact(random_pair(3, 50))
   assert enumeration.Enumeration.of([(pair, 10)], (0.0, 0.0)) is None
   response = PairBounds.exact(DominatingPair.from_masses([.7, .3], [.3, .7]))
@@ -55,13 +45,13 @@ def test_what_is_too_long_is_left_to_others():
   assert long.upper.loss.size == 10**5 + 1
 
 
-def test_bounds_of_pairs_that_differ_are_apart():
+def test_upper_and_lower_pairs_that_differ_have_bounds_apart():
   low, high = random_pair(4, 3), random_pair(5, 3)
   outcomes = enumeration.Enumeration.of([(PairBounds(low, high), 2)], (0.0, 0.1))
   assert outcomes.lower is not outcomes.upper
   bounds = outcomes.delta(0.5)
   assert bounds.upper == pytest.approx(
-      max(0.1 + brute_force([high] * 2, 0.5), bounds.lower), abs=1e-10)
+      max(0.1 + product_delta([(high.p, high.q)] * 2, 0.5), bounds.lower), abs=1e-10)
   assert outcomes.epsilon(0.05).upper == math.inf
   assert enumeration.Enumeration.of(
       [(PairBounds.exact(low), 1)], (0.2, 0.2)).epsilon(0.1).lower == math.inf

@@ -1,4 +1,4 @@
-"""Deltas with and without the mass of infinite losses."""
+"""The mass of infinite losses: composed, and added to or taken from delta."""
 
 from fractions import Fraction
 
@@ -8,6 +8,8 @@ import mpmath
 import numpy as np
 import pytest
 
+from tests.accounting.oracles import precise_gaussian_delta
+from tests.representatives import representatives
 from tfcactus import accounting
 from tfcactus.accounting.composition import infinite_mass
 from tfcactus.pairs.dominating_pair import DominatingPair
@@ -43,12 +45,11 @@ def test_differences_and_sums_are_rounded_outwards(delta, p_inf):
 
 
 def _delta(epsilon, p_inf, count):
-  """A Gaussian release beside `count` randomised responses that may lose all."""
+  """Returns delta of a Gaussian and `count` responses with a mass of infinite loss."""
   with mpmath.workdps(60):
     loss, total = mpmath.log(mpmath.mpf(0.6) / mpmath.mpf(0.4)), mpmath.mpf(0)
     for ups in range(count + 1):
-      x = mpmath.mpf(epsilon) - (2 * ups - count) * loss
-      each = mpmath.ncdf(0.5 - x) - mpmath.exp(x) * mpmath.ncdf(-0.5 - x)
+      each = precise_gaussian_delta(1, mpmath.mpf(epsilon) - (2 * ups - count) * loss)
       total += mpmath.binomial(count, ups) * mpmath.mpf(0.6)**ups * (
           mpmath.mpf(0.4)**(count - ups)) * each
     kept = (1 - mpmath.mpf(p_inf))**count
@@ -56,7 +57,7 @@ def _delta(epsilon, p_inf, count):
 
 
 @pytest.mark.parametrize('p_inf, count', [(0.3, 5), (1e-6, 40), (0.01, 2)])
-@pytest.mark.parametrize('room', [1e-16, 1e-15, 1e-13, 1e-9, 1e-3])
+@representatives('room', [1e-16, 1e-15, 1e-13, 1e-9, 1e-3], 2)
 def test_delta_next_to_the_mass_at_infinity(p_inf, count, room):
   kept = 1 - p_inf
   pair = DominatingPair.from_masses(np.array([0.6 * kept, 0.4 * kept, p_inf, 0]),

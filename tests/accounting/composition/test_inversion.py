@@ -1,4 +1,4 @@
-"""What an inversion cannot answer is left to other methods."""
+"""Inversion of a profile refuses what it cannot solve."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tfcactus.accounting.composition import inversion
 
 
 def test_a_profile_of_which_every_measure_is_left_out_is_not_solved():
-  # All were below what counts at a guess; no node is left to solve by.
+  # At some guess every measure was below the cut-off, and no node was left.
   profile = inversion.Profile([], lambda epsilon: 1e-120)
   with pytest.raises(IntractableError):
     inversion.solved(lambda guess: profile, 1e-100, 1.0)

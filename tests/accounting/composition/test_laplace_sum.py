@@ -8,6 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from tests.representatives import representatives
 from tfcactus import accounting
 from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition import laplace_sum
@@ -17,7 +18,7 @@ from tfcactus.accounting.composition.mixed_contours import MixedContours
 
 
 def exact_delta(top, count, epsilon):
-  """delta by what a release's loss is: atoms at both ends, or uniform between them.
+  """Returns delta from the law of a loss: atoms at both ends, and uniform between them.
 
   Seen from half way between P and Q both ends weigh the same, and the density is flat;
   the density of a sum of uniform variables is that of Irwin and Hall.
@@ -33,7 +34,7 @@ def exact_delta(top, count, epsilon):
 
 
 def _gain(a, at, centre, flat):
-  """E (e^(s / 2) - e^(epsilon - s / 2))+ of a centre and some uniform variables."""
+  """Returns E (e^(s / 2) - e^(epsilon - s / 2))+, s a centre plus uniform variables."""
   if not flat:
     return max(mpmath.exp(centre / 2) - mpmath.exp(at - centre / 2), mpmath.mpf(0))
   last, total = centre + flat * a, mpmath.mpf(0)
@@ -47,21 +48,21 @@ def _gain(a, at, centre, flat):
 
 
 def _integral(start, low, high, power, rate):
-  """Of (s - start)^power e^(rate s) from low to high, by parts."""
+  """Integrates (s - start)^power e^(rate s) from low to high, by parts."""
   return sum((-1)**r * mpmath.factorial(power) / mpmath.factorial(power - r) / (
       rate**(r + 1)) * (mpmath.exp(rate * high) * (high - start)**(power - r) -
                         mpmath.exp(rate * low) * (low - start)**(power - r))
              for r in range(power + 1))
 
 
-@pytest.mark.parametrize('seed', range(12))
+@representatives('seed', range(12), 3)
 def test_sums_over_atoms_and_uniform_variables(seed):
   rng = np.random.default_rng(seed)
   count, top = int(rng.integers(1, 10)), float(10.0**rng.uniform(-3, 1))
   for share in (0.0, float(rng.uniform(0, 1)), 0.9999, 1.0):
     epsilon = share * top * count
     exact = exact_delta(top, count, epsilon)
-    # For exactly this `top`.
+    # The oracle takes the float `top` to be exact.
     with mpmath.workdps(120):
       low, high = (mpmath.mpf(x.numerator) / x.denominator
                    for x in laplace_sum._delta(top, count, epsilon))
@@ -74,14 +75,14 @@ def test_sums_over_atoms_and_uniform_variables(seed):
       room = 4e-16 * float(exact) * (1 + epsilon)
       assert exact_delta(top, count, found.upper) <= exact + room
       assert exact_delta(top, count, found.lower) >= exact - room
-      # Next to one a float of delta says less of epsilon.
+      # Next to one, a float of delta determines epsilon less closely.
       assert found.upper - found.lower <= (1e-13 if exact < 0.9 else 1e-11) * (
           top + epsilon)
 
 
 @pytest.mark.parametrize('top', [0.3, 1.0])
 def test_where_outcomes_change_delta_is_continuous(top):
-  # Where an atom of the sum comes in.
+  # The sum has atoms at these losses.
   for at in (top, 3 * top):
     values = [LaplaceSum(top, 7).delta(at + move) for move in (-1e-9, 0.0, 1e-9)]
     assert values[0].lower >= values[1].lower >= values[2].lower
@@ -124,7 +125,7 @@ def test_all_relations_and_directions():
     assert account.epsilon_bounds(1e-6) == LaplaceSum(0.1, 50).epsilon(1e-6)
 
 
-def test_other_compositions_go_elsewhere():
+def test_other_compositions_are_left_to_other_methods():
   for top, count in ((1.0, 301), (1.0, 200), (30.0, 100)):
     with pytest.raises(IntractableError):
       LaplaceSum.of(top, count)

@@ -8,6 +8,8 @@ import mpmath
 import numpy as np
 import pytest
 
+from tests.accounting.oracles import precise_gaussian_delta as gaussian_delta
+from tests.representatives import representatives
 from tfcactus import accounting
 from tfcactus.accounting.composition import composition, lattice
 from tfcactus.accounting.composition.losses import laplace
@@ -15,16 +17,11 @@ from tfcactus.accounting.composition.mixed_contours import MixedContours
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
 
-def gaussian_delta(mu, epsilon):
-  return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(
-      -mu / 2 - epsilon / mu)
-
-
 def exact_delta(mu, responses, top, epsilon):
-  """delta of a Gaussian, randomised responses and at most one Laplace release.
+  """Returns delta of a Gaussian, randomised responses and at most one Laplace release.
 
   Args:
-    mu: Of the Gaussian.
+    mu: Sensitivity of the Gaussian over its standard deviation.
     responses: Pairs (probability of the truth, how many).
     top: One over the Laplace noise's scale, or None.
     epsilon: Epsilon.
@@ -69,7 +66,7 @@ CASES = [
     (1.0, [(0.6, 2), (0.8, 3)], 0.25, 12.0), (100.0, [(0.99, 1)], None, 4.5951)]
 
 
-@pytest.mark.parametrize('sigma, responses, top, epsilon', CASES)
+@representatives('sigma, responses, top, epsilon', CASES, 4)
 def test_bounds_hold_and_are_close(sigma, responses, top, epsilon):
   account = accounting.PhiAccountant().compose(events(sigma, responses, top))
   exact = exact_delta(1 / mpmath.mpf(sigma), responses, top, epsilon)
@@ -78,7 +75,7 @@ def test_bounds_hold_and_are_close(sigma, responses, top, epsilon):
   assert bounds.upper - bounds.lower <= 1e-10
   if 1e-12 < exact < 1:
     found = account.epsilon_bounds(float(exact))
-    # As far as the rounding of delta to a float moves epsilon.
+    # Rounding delta to a float moves epsilon by up to `room`.
     later = exact_delta(1 / mpmath.mpf(sigma), responses, top, epsilon + 1e-6)
     room = 1e-15 + 1e-22 * float(exact / (exact - later))
     assert found.lower - room <= epsilon <= found.upper + room
@@ -86,7 +83,7 @@ def test_bounds_hold_and_are_close(sigma, responses, top, epsilon):
 
 
 def test_experiment_2():
-  """Figure 3b's kind of composition keeps its digits over many releases."""
+  """The composition of Figure 3b keeps its digits over a hundred releases."""
   pair = DominatingPair.from_masses([0.52, 0.48], [0.48, 0.52])
   account = accounting.PhiAccountant().compose(dp_accounting.ComposedDpEvent([
       dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(5.0), 100),
@@ -163,7 +160,7 @@ RESPONSE = accounting.DominatingPairDpEvent(
     DominatingPair.from_masses([0.6, 0.4], [0.4, 0.6]))
 
 
-@pytest.mark.parametrize('direction', ['add', 'remove'])
+@representatives('direction', ['remove', 'add'])
 @pytest.mark.parametrize('event', [
     dp_accounting.ComposedDpEvent([
         dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(

@@ -1,9 +1,10 @@
-"""Rare large losses: the split against quadrature, and against one tilt."""
+"""Split contours for rare large losses, against quadrature and the plain contour."""
 
 
 import mpmath
 import pytest
 
+from tests.representatives import representatives
 import tfcactus
 from tfcactus import relations
 from tfcactus.accounting.bounds import IntractableError
@@ -17,7 +18,7 @@ from tfcactus.accounting.event_steps import NoiseStep, Sample
 TWO_STEPS = [(1.0, 0.01, 1e-8), (1.0, 0.01, 1e-4), (1.231, 0.01871, 3.75e-9),
              (0.8, 1e-4, 1e-12), (3.0, 0.003, 1e-7), (2.5, 1e-4, 1e-11)]
 
-# The same for more steps, with their number; all too rare for one tilt.
+# Noise multiplier, sampling probability, steps and delta, too rare for one tilt.
 RARE = [(0.817, 0.000522, 114, 1e-11), (1.0, 1e-4, 15000, 1e-12),
         (1.0, 1e-5, 1000, 1e-9), (1.0, 0.01, 4, 1e-6), (0.3, 1e-4, 10, 1e-10),
         (1.958, 1.314e-5, 2065, 2.02e-8), (5.0, 1e-3, 3, 1e-9)]
@@ -28,7 +29,7 @@ def removal(sigma, prob):
 
 
 def delta_of_two(sigma, prob, epsilon):
-  """delta of two steps: the second in closed form, the first by quadrature."""
+  """Returns delta of two steps: the first by quadrature, the second in closed form."""
   mu, s = 1 / mpmath.mpf(sigma), mpmath.mpf(prob)
   def one(eps):
     top = mpmath.expm1(eps) + s
@@ -40,13 +41,13 @@ def delta_of_two(sigma, prob, epsilon):
   def term(y):
     u = 1 - s + s * mpmath.exp(mu * y - mu * mu / 2)
     return mpmath.npdf(y) * u * one(epsilon - mpmath.log(u))
-  # The rest of epsilon is below any loss from here on.
+  # Beyond this outcome the rest of epsilon is below every loss of the other step.
   u = mpmath.exp(epsilon) / (1 - s)
   edge = (mpmath.log((u - 1 + s) / s) + mu * mu / 2) / mu
   return mpmath.quad(term, sorted([*mpmath.linspace(-12, 15 + 3 * mu, 33), edge]))
 
 
-@pytest.mark.parametrize('sigma, prob, delta', TWO_STEPS)
+@representatives('sigma, prob, delta', TWO_STEPS)
 def test_two_steps_against_quadrature(sigma, prob, delta):
   bounds = SplitContours([(removal(sigma, prob), 2)]).epsilon(delta)
   assert bounds.upper - bounds.lower <= 1e-9 * bounds.upper
@@ -59,7 +60,7 @@ def test_two_steps_against_quadrature(sigma, prob, delta):
   assert float(exact) == pytest.approx(delta, rel=1e-10)
 
 
-@pytest.mark.parametrize('sigma, prob, steps, delta', RARE)
+@representatives('sigma, prob, steps, delta', RARE, 2)
 def test_epsilon_and_delta_are_inverse_and_narrow(sigma, prob, steps, delta):
   groups = [(removal(sigma, prob), steps)]
   bounds = SplitContours(groups).epsilon(delta)
@@ -70,7 +71,7 @@ def test_epsilon_and_delta_are_inverse_and_narrow(sigma, prob, steps, delta):
   assert back.upper - back.lower <= 1e-8 * delta
 
 
-@pytest.mark.parametrize('sigma, prob, steps, delta', [
+@representatives('sigma, prob, steps, delta', [
     (0.5, 0.001, 2000, 1e-8), (1.0, 0.5, 2, 1e-6), (1.0, 0.1, 2, 1e-12),
     (1.274, 0.004786, 197, 1.98e-12)])
 def test_agrees_with_one_tilt(sigma, prob, steps, delta):
@@ -81,8 +82,9 @@ def test_agrees_with_one_tilt(sigma, prob, steps, delta):
   assert split.estimate == pytest.approx(one.estimate, rel=1e-8)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize('sigma, prob, steps, delta', RARE[3:4])
-def test_the_lattice_holds_it(sigma, prob, steps, delta):
+def test_the_lattice_agrees(sigma, prob, steps, delta):
   step = NoiseStep(tfcactus.Gaussian(sigma), Sample(relations.ADD_OR_REMOVE, prob))
   composition = Composition([(step.loss('remove'), steps)])
   wide = composition._lattice.epsilon(delta)
@@ -103,6 +105,6 @@ def test_groups_of_different_steps():
 
 @pytest.mark.parametrize('loss', [
     GaussianLoss(1.0, 1e-3, 'add'), GaussianLoss(1.0, 1.0, 'remove')])
-def test_what_cannot_be_split_is_hard(loss):
+def test_losses_that_cannot_be_split_are_refused(loss):
   with pytest.raises(IntractableError):
     SplitContours([(loss, 3)]).epsilon(1e-6)

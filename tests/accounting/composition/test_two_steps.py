@@ -1,13 +1,14 @@
-"""Two releases by cells of one and the closed form of the other."""
+"""Two steps, one in cells and one in closed form, against quadrature."""
 
 import pytest
 
 from tests.fuzz import phi_oracles as oracles
+from tests.representatives import representatives
 from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.accounting.composition.two_steps import TwoSteps
 
-# Twice noise multiplier and sampling probability, and delta.
+# Noise multiplier and sampling probability of both steps, and delta.
 SETTINGS = [
     ((.681, .1239), (.681, .1239), .0068416), ((.06, .14), (.66, .49), .28),
     ((.47, 9.2e-5), (.98, .0188), 8.8e-11), ((.88, .38), (.79, 2.3e-7), .0187),
@@ -17,7 +18,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize('direction', ['add', 'remove'])
-@pytest.mark.parametrize('one, other, delta', SETTINGS)
+@representatives('one, other, delta', SETTINGS, 3)
 def test_against_quadrature(one, other, delta, direction):
   losses = [GaussianLoss(1 / sigma, prob, direction) for sigma, prob in (one, other)]
   steps = [oracles.Gaussian(sigma, prob, direction == 'remove')
@@ -41,17 +42,17 @@ def test_order_does_not_matter():
   assert TwoSteps.of(one, other) == TwoSteps.of(other, one)
 
 
-def test_what_has_no_masses_is_hard():
+def test_losses_too_large_for_cells_are_refused():
   with pytest.raises(IntractableError):
     TwoSteps.of(*[GaussianLoss(1000.0, 0.1, 'remove')] * 2)
 
 
-def test_a_delta_of_all_has_epsilon_zero():
+def test_a_delta_next_to_one_has_epsilon_zero():
   loss = GaussianLoss(1.0, 0.1, 'add')
   assert TwoSteps(loss, loss).epsilon(0.999) == (0.0, 0.0, 0.0)
 
 
-def test_a_delta_below_what_is_in_no_cell_is_hard():
+def test_a_delta_below_the_mass_outside_of_all_cells_is_refused():
   loss = GaussianLoss(1.0, 0.1, 'add')
   with pytest.raises(IntractableError):
     TwoSteps(loss, loss).epsilon(1e-300)

@@ -7,6 +7,7 @@ import pytest
 from scipy import special
 
 from tests.accounting import allocation_oracles
+from tests.representatives import representatives
 from tfcactus.accounting.composition.contour import Contour
 from tfcactus.accounting.composition.losses import lognormal_lattice
 from tfcactus.accounting.composition.losses.allocated import AllocatedGaussian
@@ -86,7 +87,7 @@ def test_epsilon_against_other_methods(sigma, bins, epochs, remove, add):
     assert upper - lower <= 1e-7
 
 
-@pytest.mark.parametrize('sigma, bins', [(0.6, 15), (1.0, 59), (0.9, 240)])
+@representatives('sigma, bins', [(0.6, 15), (1.0, 59), (0.9, 240)])
 def test_simulation_is_a_third_witness(sigma, bins):
   rng = np.random.default_rng(7)
   mu, runs = 1 / sigma, 200_000
@@ -105,7 +106,7 @@ def test_simulation_is_a_third_witness(sigma, bins):
 
 
 @pytest.mark.parametrize('direction', WAYS)
-@pytest.mark.parametrize('mu, bins', [(0.115, 764), (0.328, 12837), (0.1, 875)])
+@representatives('mu, bins', [(0.115, 764), (0.328, 12837), (0.1, 875)])
 def test_many_batches_of_little_privacy_loss(mu, bins, direction):
   # Lines far from the real one lost all digits there, and errors were cut off.
   loss = AllocatedGaussian(mu, bins, direction)

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.accounting.oracles import precise_gaussian_delta
+from tests.representatives import representatives
 from tfcactus.accounting.composition.losses.gaussian import (
   ClosedForm,
   gaussian_delta,
@@ -16,7 +18,7 @@ CASES = [(1.0, 0.01, 'remove'), (1.0, 0.01, 'add'), (0.25, 0.1, 'add'),
 
 
 def moment(mu, prob, direction, order):
-  """E_P[exp(order * loss)] by mpmath, for complex orders."""
+  """Returns E_P[exp(order * loss)] by mpmath, for complex orders."""
   def term(y):
     u = 1 - prob + prob * mpmath.exp(mu * y - mpmath.mpf(mu)**2 / 2)
     return mpmath.npdf(y) * u**((1 + order) if direction == 'remove' else -order)
@@ -24,8 +26,8 @@ def moment(mu, prob, direction, order):
   return mpmath.quad(term, mpmath.linspace(-14, top + 14, 41))
 
 
-@pytest.mark.parametrize('mu, prob, direction', CASES)
-@pytest.mark.parametrize('order', [0.3, 6.0])
+@representatives('mu, prob, direction', CASES, 2)
+@representatives('order', [6.0, 0.3])
 def test_moments_and_phi(mu, prob, direction, order):
   loss = GaussianLoss(mu, prob, direction)
   with mpmath.workdps(30):
@@ -37,7 +39,7 @@ def test_moments_and_phi(mu, prob, direction, order):
     phi = complex(moment(mu, prob, direction, mpmath.mpc(order, t)) / exact)
     got = complex(np.exp(tilted.log_phi(t, 2)[1]))
     assert abs(got - phi) <= 1e-13 + float(tilted.error(np.array([t]))[0])
-    # The bound on all that is further up the line holds here too.
+    # The bound on |phi| at t and beyond holds at t.
     assert loss.log_decay(order, np.array([t]))[0] >= np.log(abs(phi)) - 1e-9
 
 
@@ -62,7 +64,7 @@ def test_cumulants_are_derivatives(mu, prob, direction):
   assert (slope[2] - slope[0]) / 0.002 == pytest.approx(curvature[1], rel=1e-5)
 
 
-@pytest.mark.parametrize('mu, prob, direction', CASES)
+@representatives('mu, prob, direction', CASES, 2)
 @pytest.mark.parametrize('epsilon', [-0.2, 0.0, 1e-3, 0.3, 2.0])
 def test_delta_of_one_release(mu, prob, direction, epsilon):
   def density(y, shift):
@@ -101,13 +103,13 @@ def test_oracle_knows_the_normal_law():
 
 @pytest.mark.parametrize('log_mu', range(-7, 16, 2))
 def test_delta_at_any_scale(log_mu):
-  """Of noise next to none, large numbers cancel; errors have to cover it."""
+  """With next to no noise large numbers cancel; the error bound covers it."""
   mu = 10.0**log_mu
   with mpmath.workdps(60):
     for x in (-8.0, -4.0, -0.5, 0.0, 0.7, 5.0):
       for epsilon in (mu * (0.5 * mu - x), 0.1 * mu, -0.3 * mu * mu):
         if abs(epsilon) < 1e6:
-          exact = _delta(mu, epsilon)
+          exact = precise_gaussian_delta(mu, epsilon)
         elif epsilon > 0:  # Where exp(epsilon) times the tail is next to the density.
           y = mpmath.mpf(mu) / 2 + mpmath.mpf(epsilon) / mu
           z = mpmath.mpf(mu) / 2 - mpmath.mpf(epsilon) / mu
@@ -117,12 +119,6 @@ def test_delta_at_any_scale(log_mu):
           exact = mpmath.mpf(1)
         value, error = gaussian_delta(mu, np.float64(epsilon))
         assert abs(float(value) - exact) <= error + 1e-18, (x, epsilon)
-
-
-def _delta(mu, epsilon):
-  mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
-  return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * (
-      mpmath.ncdf(-mu / 2 - epsilon / mu))
 
 
 @pytest.mark.parametrize('mu', [1e2, 1e6, 1e9, 1e12])

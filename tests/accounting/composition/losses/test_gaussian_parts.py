@@ -6,6 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from tests.representatives import representatives
 from tfcactus.accounting.composition.losses import gaussian_parts
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 
@@ -61,7 +62,7 @@ def test_decay_bound_holds_along_the_line(index):
 
 
 def exact_part(low, high, order):
-  """M of a part of removal(0.9, 1e-3) by mpmath, for complex orders."""
+  """Returns the moment of a part of removal(0.9, 1e-3), for complex orders."""
   mu, s = 1 / mpmath.mpf('0.9'), mpmath.mpf('0.001')
   def above(level, y):
     if level == 0:
@@ -78,7 +79,7 @@ def exact_part(low, high, order):
   return mpmath.quad(term, mpmath.linspace(-12, 18, 41))
 
 
-@pytest.mark.parametrize('low, high', PARTS)
+@representatives('low, high', PARTS)
 def test_phi_of_a_part(low, high):
   part = gaussian_parts.PartLoss.of(removal(0.9, 1e-3), low, high)
   t = 31.7
