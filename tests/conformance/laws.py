@@ -33,7 +33,7 @@ class Example(NamedTuple):
 
   @property
   def scalar(self) -> bool:
-    """Whether the law protects a scalar query."""
+    """Returns whether the law protects a scalar query."""
     return self.accounted and isinstance(self.law, noise.ScalarNoise)
 
 

@@ -57,7 +57,7 @@ class Sample:
 
   @property
   def displaces(self) -> bool:
-    """Whether a record that enters the sample displaces another one."""
+    """Returns whether a record that enters the sample displaces another one."""
     return self.fixed_size and self.relation != relations.ZERO_OUT
 
 

@@ -87,7 +87,7 @@ class Strategy(abc.ABC):
 
   @property
   def replays(self) -> bool:
-    """Whether drawing needs only the previous draw, which can be repeated."""
+    """Returns whether drawing needs only the previous draw, which can be repeated."""
     return False
 
   @property

@@ -101,7 +101,7 @@ class ScalarRequest:
   cost: fields.CostFunction | None = None
 
   monotone: ClassVar[bool]
-  """Whether the density must not increase with |z|."""
+  """Returns whether the density must not increase with |z|."""
 
   def __post_init__(self) -> None:
     self.spec()

@@ -129,12 +129,12 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   @property
   def seeded(self) -> bool:
-    """Whether any noise came from a seed; see `NoiseSampler`."""
+    """Returns whether any noise came from a seed; see `NoiseSampler`."""
     return Seeded.NOISE in self._ledger.seeded
 
   @property
   def seeded_batches(self) -> bool:
-    """Whether any batches came from a seed."""
+    """Returns whether any batches came from a seed."""
     return Seeded.BATCHES in self._ledger.seeded
 
   @property
@@ -154,7 +154,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   @property
   def split_noise(self) -> bool:
-    """Whether each worker adds a share of the noise."""
+    """Returns whether each worker adds a share of the noise."""
     return self._step.split_noise
 
   def privacy_summary(self) -> str:

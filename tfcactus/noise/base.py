@@ -253,12 +253,12 @@ class ScalarNoise(Noise):
 
   @property
   def log_concave(self) -> bool:
-    """Whether the density is proved to be log-concave; False claims nothing."""
+    """Returns whether the density is proved to be log-concave; False claims nothing."""
     return False
 
   @property
   def log_concave_on_cells(self) -> bool:
-    """Whether the density is log-concave across whole numbers of sensitivities."""
+    """Returns whether the density is log-concave at steps of whole sensitivities."""
     return self.log_concave
 
   def log_mgf(self, t: float) -> float:

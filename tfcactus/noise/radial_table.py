@@ -165,7 +165,7 @@ class RadialTable(table_file.NoiseTable):
 
   @functools.cached_property
   def monotone(self) -> bool:
-    """Whether the density never increases with |z|, exactly from the arrays."""
+    """Returns whether the density never increases with |z|, exactly from the arrays."""
     return bool(np.all(np.diff(self.log_density) <= 0))
 
   @functools.cached_property

@@ -176,7 +176,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @functools.cached_property
   def monotone(self) -> bool:
-    """Whether the density never increases with |z|, exactly from the arrays."""
+    """Returns whether the density never increases with |z|, exactly from the arrays."""
     return bool(np.all(np.diff(self.log_density) <= 0))
 
   @functools.cached_property
@@ -316,7 +316,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @property
   def log_concave_on_cells(self) -> bool:
-    """Whether the cells' densities are log-concave, from the arrays, to rounding."""
+    """Returns whether the cells' densities are log-concave, up to rounding."""
     slope = np.append(np.diff(self.log_density), self.log_tail_ratio)
     # Rounding can make the computed logs of a log-concave law slightly convex.
     return bool(np.all(slope <= 0) and np.all(np.diff(slope) <= 1e-9))

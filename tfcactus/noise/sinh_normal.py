@@ -72,12 +72,12 @@ class SinhNormal(base.ScalarNoise):
 
   @property
   def monotone(self) -> bool:
-    """Whether the density never increases with |z|."""
+    """Returns whether the density never increases with |z|."""
     return self.bend >= self.sigma
 
   @property
   def log_concave(self) -> bool:
-    """Whether the density is log-concave, which holds if it has one peak."""
+    """Returns whether the density is log-concave, which holds if it has one peak."""
     return self.monotone
 
   def check_accounted(self) -> None:

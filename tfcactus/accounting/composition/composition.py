@@ -294,7 +294,7 @@ class Composition:
 
   @property
   def _allocates(self) -> bool:
-    """Whether all releases are Gaussian, some of them by random allocation."""
+    """Returns whether all releases are Gaussian, some of them by random allocation."""
     return self._losses is not None and self._gaussians is None
 
   @property

@@ -100,7 +100,7 @@ class Table:
 
   @property
   def margin(self) -> float:
-    """How far below the epsilon it was made for the table is still good."""
+    """The distance below the table's own epsilon down to which the table holds."""
     return margin(self.order)
 
 

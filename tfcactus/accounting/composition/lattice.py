@@ -141,12 +141,12 @@ class Lattice:
 
   @property
   def _empty(self) -> bool:
-    """Whether some step's upper pair has no finite loss at all."""
+    """Returns whether some step's upper pair has no finite loss at all."""
     return any(not np.any(bounds.upper.p > 0) for bounds, _ in self.groups)
 
   @property
   def known_below(self) -> bool:
-    """Whether all steps' lower pairs have finite losses; else they give no bound."""
+    """Returns whether all lower pairs have finite losses; else they give no bound."""
     return all(np.any(bounds.lower.p > 0) for bounds, _ in self.groups)
 
   @functools.cached_property
@@ -237,7 +237,7 @@ class _View:
 
   @functools.cached_property
   def _too_large(self) -> bool:
-    """Whether the upper pair's factor overflows: losses lie far above epsilon."""
+    """Returns whether the upper pair's factor overflows: losses far above epsilon."""
     return self._upper.log_factor(self._near) + self._upper.slack > MAX_FACTOR
 
   @functools.cached_property

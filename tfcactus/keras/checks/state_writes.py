@@ -104,7 +104,7 @@ def check_graph(graph: tf.Graph, what: str, model: keras.Model | None) -> None:
 
 
 def _is_allowed(node: tf.compat.v1.NodeDef) -> bool:
-  """Whether an operation is stateless or one of `ALLOWED`."""
+  """Returns whether an operation is stateless or one of `ALLOWED`."""
   signature = op_def_registry.get(node.op)
   if signature is None:
     return False
@@ -143,7 +143,7 @@ def _refusal(node: tf.compat.v1.NodeDef, what: str) -> str:
 
 
 def _draws(node: tf.compat.v1.NodeDef) -> bool:
-  """Whether an operation draws by a state of its own."""
+  """Returns whether an operation draws by a state of its own."""
   signature = op_def_registry.get(node.op)
   return node.op.startswith('Rng') or (signature is not None and (
       any(attr.name in ('seed', 'seed2') for attr in signature.attr) or

@@ -100,7 +100,7 @@ def _check_regularizers(layer: keras.layers.Layer) -> None:
 
 
 def _normalizes_batches(layer: keras.layers.Layer) -> bool:
-  """Whether a layer is a BatchNormalization of any kind that is not frozen."""
+  """Returns whether a layer is a BatchNormalization of any kind that is not frozen."""
   if not any('BatchNorm' in cls.__name__ for cls in type(layer).__mro__):
     return False
   return layer.trainable or models.mixes_when_frozen(layer)

@@ -61,7 +61,7 @@ def _channel(image: tf.Tensor, pfor_input: Any) -> int:
 
 
 def _is_not_grouped(pfor_input: Any) -> bool:
-  """Whether a convolution has one group and no explicit padding.
+  """Returns whether a convolution has one group and no explicit padding.
 
   The converter takes the filters of groups for those of other rows' groups.
   """
@@ -72,24 +72,24 @@ def _is_not_grouped(pfor_input: Any) -> bool:
 
 
 def _has_no_negative_axes(pfor_input: Any) -> bool:
-  """Whether Roll has static axes >= 0: the converter takes -1 for the axis of rows."""
+  """Returns whether Roll has static axes >= 0; the converter takes -1 for the rows."""
   axes = tf.get_static_value(pfor_input.input(2).t)
   return not pfor_input.input(1).is_stacked and axes is not None and bool(
       (axes >= 0).all())
 
 
 def _is_real(pfor_input: Any) -> bool:
-  """Whether factors are real: the converter conjugates what it is to transpose."""
+  """Returns whether factors are real; the converter conjugates what it transposes."""
   return not pfor_input.op.outputs[0].dtype.is_complex
 
 
 def _has_last_channels(pfor_input: Any) -> bool:
-  """Whether channels come last: the converter mistakes axes where they come first."""
+  """Returns whether channels come last; the converter mistakes axes otherwise."""
   return pfor_input.get_attr('data_format') == b'NHWC'
 
 
 def _fits(pfor_input: Any) -> bool:
-  """Whether shapes must match: otherwise Equal gives one answer for all rows."""
+  """Returns whether shapes must match; else Equal gives one answer for all rows."""
   if pfor_input.get_attr('incompatible_shape_error'):
     return True
   x, y = (each.shape for each in pfor_input.op.inputs)
@@ -98,22 +98,22 @@ def _fits(pfor_input: Any) -> bool:
 
 
 def _is_by_numbers(pfor_input: Any) -> bool:
-  """Whether clipping bounds are scalars: the converter does not broadcast tensors."""
+  """Returns whether clipping bounds are scalars; the converter does not broadcast."""
   return all(bound.shape.rank == 0 for bound in pfor_input.op.inputs[1:])
 
 
 def _has_axes(pfor_input: Any) -> bool:
-  """Whether Squeeze names its axes: otherwise it would remove an axis of one row."""
+  """Returns whether Squeeze names its axes; else it would remove an axis of one row."""
   return bool(pfor_input.get_attr('squeeze_dims'))
 
 
 def _begins_alike(pfor_input: Any) -> bool:
-  """Whether slices begin alike: otherwise the converter takes sizes over all rows."""
+  """Returns whether slices begin alike; else sizes are taken over all rows."""
   return not pfor_input.input(1).is_stacked
 
 
 def _is_read_alike(pfor_input: Any) -> bool:
-  """Whether rows share the list or the index.
+  """Returns whether rows share the list or the index.
 
   The converter otherwise uses the numbers of all rows, even in a branch of some rows.
   """
@@ -121,7 +121,7 @@ def _is_read_alike(pfor_input: Any) -> bool:
 
 
 def _batches_from_the_start(pfor_input: Any) -> bool:
-  """Whether the converter counts batch axes right: shared rows need batch_dims >= 0."""
+  """Returns whether batch axes are counted right; shared rows need batch_dims >= 0."""
   return pfor_input.input(0).is_stacked or pfor_input.get_attr('batch_dims') >= 0
 
 

@@ -37,7 +37,7 @@ class ExampleData(abc.ABC):
 
   @property
   def weighted(self) -> bool:
-    """Whether examples have weights."""
+    """Returns whether examples have weights."""
     return len(self.specs) == 3
 
 

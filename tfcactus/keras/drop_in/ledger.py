@@ -42,15 +42,15 @@ class Trainer(Protocol):
 
   @property
   def seeded(self) -> bool:
-    """Whether any noise came from a seed."""
+    """Returns whether any noise came from a seed."""
 
   @property
   def sound(self) -> bool:
-    """Whether all gradients were finite."""
+    """Returns whether all gradients were finite."""
 
   @property
   def grouped(self) -> bool:
-    """Whether any microbatch held several examples."""
+    """Returns whether any microbatch held several examples."""
 
 
 class DropInLedger:

@@ -88,7 +88,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   @property
   def seeded(self) -> bool:
-    """Whether any noise came from a seed; see `NoiseSampler`."""
+    """Returns whether any noise came from a seed; see `NoiseSampler`."""
     return self._sampler.seeded or self._private.seeded
 
   @property
@@ -130,12 +130,12 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   @property
   def sound(self) -> bool:
-    """Whether all gradients were finite; False voids the guarantee."""
+    """Returns whether all gradients were finite; False voids the guarantee."""
     return bool(tf.convert_to_tensor(self._private.sound))
 
   @property
   def grouped(self) -> bool:
-    """Whether any microbatch held several examples."""
+    """Returns whether any microbatch held several examples."""
     return bool(tf.convert_to_tensor(self._private.batching.grouped))
 
   def _compute_gradients(self, loss: Any, var_list: Sequence[tf.Variable],

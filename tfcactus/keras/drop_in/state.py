@@ -46,7 +46,7 @@ class State:
 
   @property
   def ready(self) -> bool:
-    """Whether the next gradients applied are clipped."""
+    """Returns whether the next gradients applied are clipped."""
     return self._of_replica.ready
 
   @ready.setter

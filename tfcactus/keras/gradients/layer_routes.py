@@ -51,7 +51,7 @@ class Routes(NamedTuple):
   trained: tuple[int, ...] = ()
 
   def holds_for(self, model: keras.Model) -> bool:
-    """Whether a model still trains the variables that the routes were decided for."""
+    """Returns whether a model still trains the variables that the routes are for."""
     return self.trained == _ids(model)
 
   def summary(self) -> str:

@@ -128,7 +128,7 @@ def _root(seed: str) -> str:
 
 
 def takes_seed_for_numbers(node: Node) -> bool:
-  """Whether an operation computes with a secret seed, and is no draw by it.
+  """Returns whether an operation computes with a secret seed, and is no draw by it.
 
   Whoever knows the result knows something of the draws by that seed, whose rows then
   follow the place in the batch.

@@ -208,7 +208,7 @@ def _leading(*data: int, sizes: int = -1) -> Transfer:
 
 
 def _is_fixed(node: Node, i: int) -> bool:
-  """Whether an input made of sizes is equal for any number of examples."""
+  """Returns whether an input made of sizes is equal for any number of examples."""
   found = dependence.sizes_by_batch(node.op.inputs[i], node.values[i])
   return found is not None and all(np.array_equal(each, found[0]) for each in found)
 

@@ -59,7 +59,7 @@ OTHER_PLANS = -1
 
 
 class Counts(NamedTuple):
-  """What was released from one set of variables, as files and journals store it.
+  """Counts of releases from one set of variables, as files and journals store them.
 
   Attributes:
     released_steps: Noisy updates.
@@ -128,7 +128,7 @@ class Record:
 
   @property
   def released_steps(self) -> int:
-    """How many noisy updates were released."""
+    """The number of noisy updates that were released."""
     return max(training.number(self.counters['released_steps']),
                self._known.released_steps)
 

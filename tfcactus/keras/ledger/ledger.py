@@ -56,7 +56,7 @@ class Ledger:
 
   @property
   def counts_epochs(self) -> bool:
-    """Whether the guarantee counts epochs rather than steps."""
+    """Returns whether the guarantee counts epochs rather than steps."""
     return self.scheme is not None and self.scheme.draws_epochs
 
   def guarantees(self) -> dict[str, Guarantee]:
@@ -138,7 +138,7 @@ class TrainingLedger(Protocol):
 
   @property
   def released_steps(self) -> int:
-    """How many noisy updates were released."""
+    """The number of noisy updates that were released."""
 
   @property
   def clip_norm(self) -> float | None:

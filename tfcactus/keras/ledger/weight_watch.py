@@ -60,7 +60,7 @@ class Watch:
 
   @property
   def stepped(self) -> bool:
-    """Whether any step was counted in this process."""
+    """Returns whether any step was counted in this process."""
     return self._stepped
 
   def has_left(self, weights: int) -> bool:

@@ -135,7 +135,7 @@ class ReleaseLoss(Loss):
 
   @property
   def normal(self) -> bool:
-    """Whether the loss is a normal variable: neither sampled nor allocated."""
+    """Returns whether the loss is a normal variable: neither sampled nor allocated."""
     return False
 
   @property

@@ -27,7 +27,7 @@ class GaussianLoss(SampledGaussian):
 
   @property
   def normal(self) -> bool:
-    """Whether the loss is a normal variable: nothing is sampled."""
+    """Returns whether the loss is a normal variable: nothing is sampled."""
     return self.sampling_prob == 1
 
   @property

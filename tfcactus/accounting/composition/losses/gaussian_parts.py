@@ -204,7 +204,7 @@ class RareLoss(base.Loss):
   @functools.cached_property
   def _laws(self) -> list[tuple[quadrature.SampledGaussian,
                                 quadrature.SampledGaussian, int]]:
-    """For each group: all losses up to `high`, those above `low`, number of steps."""
+    """The losses up to `high`, those above `low`, and the number of steps, a group."""
     return [(PartLoss.of(loss, 0.0, self.high),
              PartLoss.of(loss, self.low, self.high), count)
             for loss, count in self.groups]

@@ -95,7 +95,7 @@ class RMSNormalizationRule(_NormalizationRule):
 
 
 def over_batch(layer: keras.layers.Layer) -> bool:
-  """Whether a layer normalizes over the batch axis in any of its calls."""
+  """Returns whether a layer normalizes over the batch axis in any of its calls."""
   ranks = {len(shape) for shape in models.output_shapes(layer)}
   return any(axis == 0 or axis + rank == 0
              for axis in _axes(layer) for rank in ranks or {0})

@@ -17,7 +17,7 @@ VECTORIZED = VectorizedRule()
 
 
 class Route(NamedTuple):
-  """How one layer is run in a private step.
+  """The way in which one layer runs in a private step.
 
   `rule` is None if the layer runs as written; `reason` says why it is vectorised, or
   ''. `depth` is the number of enclosing layers that run as written.
@@ -30,7 +30,7 @@ class Route(NamedTuple):
 
   @property
   def vectorized(self) -> bool:
-    """Whether the layer runs on batches of one."""
+    """Returns whether the layer runs on batches of one."""
     return self.rule is VECTORIZED
 
   def __str__(self) -> str:
