@@ -20,6 +20,8 @@ WORKERS := -n 2 --dist worksteal
 EXTRAS := test,training,tensorflow-privacy,datasets,docs
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
+# pytest keeps the test modules that it has rewritten, which halves later collections.
+unexport PYTHONDONTWRITEBYTECODE
 
 train: $(STAMP)
 	$(BIN)/python -m training.mnist $(ARGS)
