@@ -76,7 +76,7 @@ def test_fit_is_accounted_as_the_plan_accounts(case, tmp_path):
   card = ours.make_run_card(private)
   assert card['sampling'] == case.scheme.name
   assert card['epsilon']['upper'] == private.guarantee().upper
-  assert private._ledger.counter.journal.entry == private._ledger.record.catch_up()
+  assert private._ledger.counter.journal.entry == private._ledger.record.merge_counts()
 
 
 @_two_schemes

@@ -1,4 +1,8 @@
-"""Callback that logs epsilon during `fit` and stops training at a budget."""
+"""Callback that logs epsilon during `fit`; a target is kept by `budget.Limit`.
+
+`budget.Limit` is the callback that stops training, at this callback's `target_epsilon`
+or at the limit of the plan.
+"""
 
 from __future__ import annotations
 
@@ -186,6 +190,7 @@ class EpsilonCallback(keras.callbacks.Callback):
       sys.stdout.write(f'\n{other}. {other.statement}\n')
 
   def _warn(self, text: str) -> None:
+    """Warns, unless this callback has warned before."""
     if not self._warned:
       warnings.warn(text, stacklevel=2)
     self._warned = True
@@ -211,6 +216,7 @@ def _log_name(guarantee: Guarantee) -> str:
 
 
 def _check_steps_per_execution(model: keras.Model) -> None:
+  """Raises ValueError if an execution takes several steps, or 'auto'."""
   steps = training.steps_per_execution(model)
   if steps != 1:
     raise ValueError(

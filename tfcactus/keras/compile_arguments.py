@@ -37,9 +37,10 @@ def ordinary_optimizer(optimizer: object) -> keras.optimizers.Optimizer:
 
 
 def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
-  """Raises ValueError for optimizers that add noise, need one replica or unscale.
+  """Raises ValueError for an optimizer that cannot apply noisy averages.
 
-  A LossScaleOptimizer is judged by the optimizer inside.
+  It adds noise itself, divides by a loss_scale_factor, or fails under the current
+  strategy of several replicas. For a LossScaleOptimizer, the optimizer inside counts.
   """
   inner = optimizers.unwrapped(optimizer)
   if isinstance(inner, optimizer_lib.DPOptimizer) or (

@@ -93,6 +93,7 @@ def _is_normalization(layer: keras.layers.Layer) -> bool:
 
 
 def _copied(layer: keras.layers.Layer, groups: int) -> keras.layers.Layer:
+  """Returns a copy of a layer, or of a nested model, for `group_normalized`."""
   if models.is_graph(layer):
     return group_normalized(layer, groups)
   if not _is_normalization(layer):

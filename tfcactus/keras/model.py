@@ -61,7 +61,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
     plan: The `PrivacyPlan`. Cannot be replaced.
     physical_batch_size: Examples processed at once; None until built or given.
     released_steps: int64 variable, number of noisy updates released.
-    epochs_begun: int64 variable, passes over arrays given to `fit`.
+    epochs_begun: int64 variable, number of epochs begun on arrays, or on batches whose
+      scheme draws whole epochs.
     sampling: int64 variable, code of the sampling scheme; see `Counts`.
     plan_number: int64 variable, number of the plan that steps were released under.
     clip_norm: float64 variable, the clipping norm of the next step, if the plan has
@@ -171,6 +172,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
             f'Physical batch: {self.physical_batch_size} examples.')
 
   def _check_inner(self) -> None:
+    """Checks the built inner model; records the ledger on its variables."""
     self._step.check()
     self._ledger.remember()
 
@@ -359,7 +361,7 @@ def privatize(model: keras.Model, plan: PrivacyPlan, seed: int | None = None,
               engine: str = 'auto', journal: PathLike | None = None,
               clipping: str = 'flat', augmentation_multiplicity: int = 1,
               split_noise: bool = False) -> PrivateModel:
-  """Returns a `PrivateModel` of these arguments, which trains `model` by `plan`."""
+  """Returns a `PrivateModel` with these arguments, which trains `model` by `plan`."""
   return PrivateModel(model, plan, seed, physical_batch_size, engine, journal, clipping,
                       augmentation_multiplicity=augmentation_multiplicity,
                       split_noise=split_noise)

@@ -31,6 +31,7 @@ NOT_COVERED = (
     'gradients of an example whose last bits change with its place in the batch, which '
     'frozen layers of huge weights can make large',
     'side channels such as timing')
+"""Leaks and assumptions that the guarantee on the card does not cover."""
 
 
 def make_run_card(model: PrivateModel) -> dict[str, Any]:
@@ -92,6 +93,7 @@ def _correlation(plan: PrivacyPlan) -> dict[str, Any] | None:
 
 
 def _randomness(model: PrivateModel) -> str:
+  """Returns where the randomness of noise and batches came from, in words."""
   seeded = Seeded.of(model.seeded, model.seeded_batches)
   if seeded:
     return (f'SEEDED ({seeded.words()}): an experiment that can be '

@@ -177,6 +177,7 @@ def _value_config(value: Any) -> Any:
 
 
 def _value_from(config: Any) -> Any:
+  """Returns the field of an event that `_value_config` turned into `config`."""
   if not isinstance(config, dict):
     return config
   (kind, value), = config.items()

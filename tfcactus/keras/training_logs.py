@@ -1,4 +1,4 @@
-"""Losses and metrics of the examples drawn, which `fit` logs of a step."""
+"""Losses and metrics that `fit` logs, computed on the examples drawn for a step."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
 
 
 def _expanded(weights: Any, masks: Sequence[tf.Tensor | None]) -> Any:
-  """Returns weights in the shapes of masks, since Keras 3 just multiplies both."""
+  """Returns each output's weights, broadcast to the shape of its mask if it has one.
+
+  Keras 3 multiplies weights by masks without broadcasting.
+  """
   return tf.nest.pack_sequence_as(weights, [
       weight if mask is None else
       tf.ones(tf.shape(mask), weight.dtype) * tf.reshape(
@@ -55,7 +58,10 @@ def _expanded(weights: Any, masks: Sequence[tf.Tensor | None]) -> Any:
 
 def _log_losses(model: keras.Model, losses: OutputLosses, predictions: Any,
                 parts: Any, penalty: tf.Tensor) -> None:
-  """Logs mean losses over examples, whatever reduction the losses have."""
+  """Logs mean losses over examples, whatever reduction the losses have.
+
+  `parts` are, for each example: its losses, the losses that layers add, and its weight.
+  """
   values, added, weights = parts
   terms = losses.terms(predictions)
   trackers = compat.output_trackers(

@@ -1,4 +1,8 @@
-"""Marks on batches: each identifies its feed, and is valid for one step."""
+"""Marks on batches: each names the `fit` that made the batch, and serves one step.
+
+A feed is the data of one call of `fit`. A mark has, for each row of a batch, the number
+of the feed and a key: the serial number of the batch, or the index of the example.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ UNKNOWN = 1000
 
 
 class Place(NamedTuple):
-  """Position of a batch in the feed of one call of `fit`.
+  """Position of a batch in its feed, the data of one call of `fit`.
 
   Attributes:
     feed: The `number` of the feed's `Marks`.
@@ -35,7 +39,7 @@ class Place(NamedTuple):
 
   @classmethod
   def of(cls, numbers: np.ndarray) -> Place | None:
-    """Returns the place encoded by four integers; None if their feed is zero."""
+    """Returns the place with these four fields; None if the first, `feed`, is zero."""
     return cls(*map(int, numbers)) if numbers[0] else None
 
   def follows(self, before: Place | None) -> bool:
@@ -61,7 +65,7 @@ class Taken(NamedTuple):
 
 
 class Marked(NamedTuple):
-  """Inputs x with a mark; only batches made by this library carry one.
+  """Inputs x with a mark; only batches made by this library carry a mark.
 
   `mark` is int64 of shape (rows, 2): `Marks.number`, and the key of the batch or row.
   """
@@ -78,7 +82,7 @@ def unmarked(x: Any) -> tuple[Any, tf.Tensor]:
 
 
 class Marks:
-  """Recognises the batches of one call of `fit`; this base class knows nothing of them.
+  """Recognises the batches of one call of `fit`; the base class knows none of them.
 
   Attributes:
     number: Unique in this process, positive.
@@ -95,11 +99,15 @@ class Marks:
     self._lock = threading.Lock()
 
   def take(self, keys: np.ndarray) -> Taken:
-    """Uses up a batch and returns what is known about it; `keys` has a key per row."""
+    """Uses up a batch's mark and returns what is known about the batch.
+
+    `keys` is the second column of the mark, shape (rows,).
+    """
     with self._lock:
       return self._take(keys)
 
   def _take(self, keys: np.ndarray) -> Taken:
+    """Implements `take`, which holds the lock."""
     del keys
     return Taken()
 
@@ -108,7 +116,7 @@ class BatchMarks(Marks):
   """Recognises each batch by a serial number that is valid for one step."""
 
   def __init__(self, scheme: type[SamplingScheme], seeded: bool, length: int):
-    """Initialises the marks; `length` is the number of batches of a pass."""
+    """Initialises the marks; `length` is the number of batches in a pass."""
     super().__init__(scheme, seeded)
     self._scheme = scheme
     self._length = length
@@ -118,22 +126,27 @@ class BatchMarks(Marks):
     self._taken = 0
 
   def specs(self, x: Any) -> Marked:
-    """Returns the `TensorSpec`s of marked inputs."""
+    """Returns the `TensorSpec`s of marked inputs; `x` has those of the inputs."""
     return Marked(x, tf.TensorSpec((None, 2), tf.int64))
 
   def mark(self, batches: Iterable[tuple[int, Iterable[tuple[Any, Any, Any]]]]
           ) -> Iterator[Iterator[tuple[Marked, Any, Any]]]:
-    """Yields marked parts (x, y, weights) of each (fingerprint, parts) of a pass."""
+    """Yields, for each batch of a pass, an iterator of its parts with a mark on x.
+
+    `batches` gives (fingerprint of the examples, parts (x, y, weights)) for each batch.
+    """
     for index, (fingerprint, parts) in enumerate(batches):
       yield self._marked(self._issue(index, fingerprint), parts)
 
   def _marked(self, key: int, parts: Iterable[tuple[Any, Any, Any]]
              ) -> Iterator[tuple[Marked, Any, Any]]:
+    """Yields the parts of one batch, each with the mark of serial number `key`."""
     for x, y, weights in parts:
       rows = len(tf.nest.flatten(weights)[0])
       yield Marked(x, np.full((rows, 2), [self.number, key], np.int64)), y, weights
 
   def _issue(self, index: int, fingerprint: int) -> int:
+    """Returns a new serial number, valid once, for batch `index` of a pass."""
     with self._lock:
       self._passes += index == 0
       serial = next(self._serials)
@@ -141,6 +154,7 @@ class BatchMarks(Marks):
       return serial
 
   def _take(self, keys: np.ndarray) -> Taken:
+    """Returns no facts unless all rows carry one serial number, not used before."""
     same = keys.size and np.all(keys == keys[0])
     issued = self._unused.pop(int(keys[0]), None) if same else None
     if issued is None:
@@ -166,11 +180,12 @@ class RowMarks(Marks):
     self._begun = False
 
   def mark(self, x: Any) -> Marked:
-    """Returns `x` with marks on its rows."""
+    """Returns `x` with a mark on each row: the row's index is the key."""
     rows = np.arange(self._seen.size)
     return Marked(x, np.stack([np.full_like(rows, self.number), rows], 1))
 
   def _take(self, keys: np.ndarray) -> Taken:
+    """Begins a pass if an example comes again; no facts if the batch has one twice."""
     if np.unique(keys).size < keys.size:
       return Taken()
     again = not self._begun or self._seen[keys].any()

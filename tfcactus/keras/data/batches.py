@@ -1,4 +1,7 @@
-"""Batches for Keras, one class per sampling scheme."""
+"""Batches for Keras, one class per sampling scheme.
+
+A new class has to enter `ACCOUNTED`; without that, its batches have no epsilon.
+"""
 
 from __future__ import annotations
 
@@ -177,7 +180,8 @@ class CyclicBatches(_DealtBatches):
       plan: A plan with a `correlation`. Gives the number of examples, the batches per
         epoch (one over its `sampling_prob`) and the groups (bands of the noise).
       sampling: `CyclicAllocationSampling`: each example enters one batch of its group
-        an epoch; or `CyclicPoissonSampling`: a Poisson sample of the group each.
+        an epoch; or `CyclicPoissonSampling`: each batch is a Poisson sample of its
+        group.
 
     Raises:
       ValueError: if an argument is invalid or differs from the plan's.
@@ -199,8 +203,8 @@ class ShuffledBatches(SampledBatches):
   """Shuffled batches: passes over all examples, each in a fresh random order.
 
   Each example is in one batch of a pass; the last batch may be smaller. No
-  amplification by shuffling is proved for training. So a pass is accounted for as any
-  fixed order is: one release that each example takes part in.
+  amplification by shuffling is proved for training. So a pass costs as much as a pass
+  in a fixed order: one release that each example takes part in.
 
   Attributes:
     batch_size: Examples per batch.
@@ -218,6 +222,12 @@ class ShuffledBatches(SampledBatches):
         data.num_examples, checked_size(batch_size, data.num_examples))
     super().__init__(data, None, scheme, seed=seed)
     self.batch_size = scheme.batch_size
+
+
+ACCOUNTED = (SampledBatches, AllocatedBatches, CyclicBatches, FixedSizeBatches,
+             PoissonBatches, ShuffledBatches)
+"""Classes whose batches have an epsilon; not their subclasses, which may draw in other
+ways."""
 
 
 def _checked_whole(part_of: object, size: int, seed: int | None) -> int:

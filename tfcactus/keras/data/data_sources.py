@@ -51,7 +51,7 @@ class ArrayData(ExampleData):
     """Initialises the data from arrays, or dicts, lists or tuples of arrays.
 
     Arrays of `x` and `y` have shape (num_examples, ...), those of `sample_weight`
-    (num_examples,). `y` is None for losses of the inputs alone. Raises ValueError if
+    (num_examples,). `y` is None if no loss takes targets. Raises ValueError if
     they are not arrays of numbers of one length.
     """
     rows = _length(x if y is None else y)
@@ -167,6 +167,7 @@ def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
 
 
 def _no_targets(*given: Any) -> None:
+  """Raises ValueError if y or weights were given beside a source that holds them."""
   for each in given:
     if each is not None:
       raise ValueError(
@@ -256,7 +257,11 @@ def _length(value: Any) -> int:
 
 
 def _arrays(name: str, value: Any, rows: int) -> Any:
-  """Returns checked arrays in their structure; a list of arrays is a list of inputs."""
+  """Returns checked arrays in their structure; a list of arrays is a list of inputs.
+
+  It is a list of examples instead if it has `rows` arrays, the number of examples (0 if
+  ambiguous), of another length. `name` is for error messages.
+  """
   if isinstance(value, dict):
     return {key: _arrays(f'{name}[{key!r}]', part, rows)
             for key, part in value.items()}
@@ -306,6 +311,7 @@ def checked_array(name: str, value: object) -> np.ndarray:
 
 
 def _specs(rows: Iterable[Any]) -> Rows:
+  """Returns `TensorSpec`s of rows like these, but of any number of examples."""
   return tuple(tf.nest.map_structure(
       lambda part: tf.TensorSpec((None,) + part.shape[1:], part.dtype), part)
                for part in rows)

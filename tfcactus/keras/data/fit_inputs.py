@@ -11,20 +11,10 @@ from tfcactus import _checks, sampling
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data import data_sources
 from tfcactus.keras.data.batch_marks import BatchMarks, Marks, RowMarks
-from tfcactus.keras.data.batches import (
-  AllocatedBatches,
-  CyclicBatches,
-  FixedSizeBatches,
-  PoissonBatches,
-  ShuffledBatches,
-)
+from tfcactus.keras.data.batches import ACCOUNTED
 from tfcactus.keras.data.sampled_batches import SampledBatches
 from tfcactus.keras.distribution import replicas
 from tfcactus.plan import PrivacyPlan
-
-_KNOWN = (SampledBatches, AllocatedBatches, CyclicBatches, FixedSizeBatches,
-          PoissonBatches, ShuffledBatches)
-"""Classes of batches that are accounted for; a subclass may draw differently."""
 
 
 class Feed(NamedTuple):
@@ -33,7 +23,7 @@ class Feed(NamedTuple):
   Attributes:
     marks: Recognises the batches.
     x: Arrays or a dataset.
-    steps_per_epoch: None leaves the number to `x`.
+    steps_per_epoch: Batches per epoch; if None, Keras finds the number from `x`.
     class_weight: Class weights that Keras still has to apply.
     ordered: Whether Keras has to keep the order of the examples.
     example: (x, y, weights) of any two examples, for several replicas, or None.
@@ -83,9 +73,10 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
 
 
 def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> list[Any]:
-  """Returns the callbacks with writers of logs first, and `limit` last.
+  """Returns the callbacks in the order to run: writers of logs first, `limit` last.
 
-  `limit` keeps the plan's target; it is left out if a callback has a target_epsilon.
+  `limit` stops at the plan's target_epsilon. It is left out if a callback of the user
+  has a target_epsilon.
   """
   given = tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
   own = any(getattr(each, 'target_epsilon', None) is not None for each in given)
@@ -135,7 +126,10 @@ def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
 def _sampled_feed(batches: SampledBatches, class_weight: Any,
                   steps_per_epoch: int | None, journal: bool,
                   strategy: tf.distribute.Strategy) -> Feed:
-  """Returns the data of `fit` for batches that a sampling scheme draws."""
+  """Returns the data of `fit` for batches that a sampling scheme draws.
+
+  Other arguments are as for `make_feed`.
+  """
   kind, scheme = type(batches), type(batches.scheme)
   if journal and batches.seeded:
     raise ValueError(
@@ -147,7 +141,7 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
     raise ValueError(
         f'Expected steps_per_epoch=None with {kind.__name__}, whose passes are '
         f'accounted for as a whole, got {steps_per_epoch!r}.')
-  known = kind in _KNOWN and scheme in sampling.SCHEMES
+  known = kind in ACCOUNTED and scheme in sampling.SCHEMES
   marks = BatchMarks(
       scheme, batches.seeded, batches.scheme.batches_per_epoch) if known else None
   shares = replicas.shares(strategy)

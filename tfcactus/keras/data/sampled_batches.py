@@ -32,8 +32,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   Goes into `model.fit(batches, epochs=...)`. The third part of a batch is weights: for
   an example drawn 1, or its `sample_weight`, and 0 for padding, which contributes
-  nothing. An example with NaN or infinity counts as padding whenever it is drawn, which
-  depends on that example alone.
+  nothing. An example that holds NaN or infinity is left out whenever it is drawn; this
+  depends on no other example.
 
   A `fit` of a model that is not private raises, since noise was most likely forgotten;
   pass it `for_plain_training()`. `evaluate`, `predict` and loops take the batches.
@@ -44,7 +44,9 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   Attributes:
     scheme: The `SamplingScheme`.
-    num_examples: Number of examples (public).
+    num_examples: Number of examples (public), over all workers.
+    size: Number of examples that this worker holds.
+    part_of: `num_examples` if each worker holds a part of the examples, else None.
     steps_per_epoch: Batches per epoch.
     physical_batch_size: Batches are padded to a multiple of this size.
     seeded: Whether the draws repeat.
@@ -223,7 +225,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     return dataset
 
   def _draw(self) -> list[np.ndarray]:
-    """Makes a draw; refuses a forked process, which would repeat other draws."""
+    """Returns the example indices of each batch of one draw: one batch, or an epoch.
+
+    Refuses a forked process, which would repeat the draws of the others.
+    """
     if os.getpid() != self._pid:
       raise RuntimeError(
           'Expected batches to be drawn in the process that made them: a '
@@ -235,9 +240,11 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   def _passes(self, once: bool, shares: Shares
              ) -> Iterator[Iterator[tuple[int, Iterator[_Batch]]]]:
-    """Yields passes (one if `once`): each batch's fingerprint and its `shares`.
+    """Yields passes over the batches, endlessly, or only one pass if `once`.
 
-    Fingerprints are 0 unless other workers draw the batch too.
+    A pass yields (fingerprint, parts) for each batch: a checksum of the indices drawn,
+    or 0 unless other workers draw the batch too; and the padded parts that this process
+    takes by `shares`.
     """
     draws = self._draw if self.scheme.draws_epochs else self._draws
     alike = shares.total > shares.here  # Other workers make the same draws.
@@ -250,16 +257,16 @@ class SampledBatches(Fixed, keras.utils.Sequence):
         return
 
   def _draws(self) -> Iterator[np.ndarray]:
-    """Yields the examples of single batches, without end."""
+    """Yields the indices of the examples of each batch, without end."""
     while True:
       yield from self._draw()
 
   def _batch(self, index: np.ndarray) -> _Batch:
-    """Returns the usable examples of a batch, padded."""
+    """Returns (x, y, weights) of the usable examples at `index`, padded."""
     return self._batch_of(_usable(self._data.rows(index)))
 
   def _batch_of(self, parts: data_sources.Rows) -> _Batch:
-    """Returns rows with weights, padded."""
+    """Returns (x, y, weights) of examples, padded to whole physical batches."""
     size, count = self.physical_batch_size, _count(parts)
     rows = max(-(-count // size), 1) * size
     x, y, *given = parts
@@ -271,7 +278,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   def _dataset(self, once: bool, marks: BatchMarks | None, shares: Shares,
                begin: Callable[[], None] = lambda: None) -> tf.data.Dataset:
-    """Returns batches as a dataset; calls `begin` at the start of each iteration."""
+    """Returns batches as a dataset; calls `begin` at the start of each iteration.
+
+    An iteration takes one pass if `once`, else endless passes; see `feed`.
+    """
 
     def generator() -> Iterator[Any]:
       begin()
@@ -292,7 +302,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
 def _check_scheme(scheme: SamplingScheme, num_examples: int,
                   steps_per_epoch: int | None) -> None:
-  """Raises ValueError for another number of examples, or steps in a drawn epoch."""
+  """Raises ValueError if the scheme is for another number of examples.
+
+  Also if steps_per_epoch is given for a scheme that draws whole epochs.
+  """
   if scheme.num_examples != num_examples:
     raise ValueError(
         f'Expected the num_examples={scheme.num_examples} examples of the '
@@ -317,6 +330,7 @@ def _usable(parts: data_sources.Rows) -> data_sources.Rows:
 
 
 def _pad(rows: np.ndarray, size: int) -> np.ndarray:
+  """Returns `rows` followed by rows of zeros, `size` rows in all."""
   if len(rows) == size:
     return rows
   padding = np.zeros((size - len(rows),) + rows.shape[1:], rows.dtype)

@@ -127,6 +127,7 @@ class _Writer:
     self._count = 0
 
   def write(self, block: Any) -> None:
+    """Appends examples, a structure of arrays; ValueError if unlike the first block."""
     arrays = [data_sources.checked_array('examples', part)
               for part in tf.nest.flatten(block)]
     structure = json.loads(json.dumps(
@@ -149,10 +150,12 @@ class _Writer:
     self._count += lengths.pop()
 
   def close(self) -> None:
+    """Closes the files of arrays and checksums."""
     for file in self._files:
       file.close()
 
   def finish(self) -> None:
+    """Writes the index, which makes the directory valid; ValueError if it is empty."""
     if not self._count:
       raise ValueError('Expected at least one example, got a stream of none.')
     whole = {'num_examples': self._count, 'parts': self._parts,
@@ -182,6 +185,7 @@ def _blocks(examples: Any) -> Iterator[Any]:
 
 
 def _grouped(examples: Iterable[Any]) -> Iterator[list[Any]]:
+  """Yields the examples in lists of `_BLOCK`; the last may be shorter."""
   rest = iter(examples)
   while group := list(itertools.islice(rest, _BLOCK)):
     yield group

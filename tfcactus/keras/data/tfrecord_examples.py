@@ -126,6 +126,7 @@ class TFRecordExamples(data_sources.ExampleData):
             'records are of different people, write them to one file.')
 
   def _checked_specs(self) -> data_sources.Rows:
+    """Returns the `TensorSpec`s of parsed examples; ValueError if they do not fit."""
     specs = self._parse.structured_outputs
     if not isinstance(specs, tuple) or len(specs) not in (2, 3) or not all(
         part.shape.rank and part.shape[1:].is_fully_defined() and
@@ -143,7 +144,10 @@ class TFRecordExamples(data_sources.ExampleData):
 
 
 def _each(parse: Callable[[Any], Any]) -> Any:
-  """Returns a function of records and int64 seeds (records, 2) that parses each."""
+  """Returns a function that parses records, each with draws from a seed of its own.
+
+  It takes records, shape (records,), and int64 seeds, shape (records, 2).
+  """
   def with_seed(record: tf.Tensor, seed: tf.Tensor) -> Any:
     with patches.drawing(None, example_seeds.counting(seed)):
       return tf.function(parse)(record)
@@ -192,7 +196,10 @@ def _check_captured(one: Any) -> None:
 
 
 def _is_fixed_table(handle: tf.Tensor, keys: int, values: int) -> bool:
-  """Returns whether a resource is a lookup table that refuses insertion."""
+  """Returns whether a resource is a lookup table that refuses insertion.
+
+  `keys` and `values` are the dtypes of the table, as enum numbers of TensorFlow.
+  """
   try:
     tf.raw_ops.LookupTableInsertV2(
         table_handle=handle, keys=tf.zeros([0], keys), values=tf.zeros([0], values))
@@ -218,7 +225,7 @@ def _records(path: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _damaged(path: str, record: int, error: Exception) -> ValueError:
-  """Returns the error for a file in which a record cannot be read."""
+  """Returns the error for a file whose record of index `record` cannot be read."""
   with open(path, 'rb') as file:
     if not record and file.read(2) == b'\x1f\x8b':
       return ValueError(

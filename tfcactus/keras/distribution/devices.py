@@ -51,6 +51,7 @@ def check(variables: Sequence[tf.Variable] = ()) -> None:
 
 
 def _check_supported(strategy: tf.distribute.Strategy) -> None:
+  """Raises ValueError for a strategy of several replicas that is not supported."""
   if isinstance(strategy, _SUPPORTED) or strategy.num_replicas_in_sync == 1:
     return
   name = type(strategy).__name__

@@ -1,8 +1,9 @@
 """Replicas of a distribution strategy: one noise, one count, one sum per step.
 
-A private step runs on each replica over its share of a batch. One replica adds the
-step's noise to its share before all shares are summed: the sum without noise exists
-nowhere but inside that addition. Without a strategy there is one replica.
+A private step runs on each replica over its share of a batch. One replica (or with
+`split_noise` one of each worker) adds noise to its share before all shares are summed:
+with several replicas, the sum without noise is never computed. Without a strategy there
+is one replica.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def worker(strategy: Any = None) -> int:
 
 
 def _resolver(strategy: Any) -> Any:
+  """Returns the cluster resolver of a MultiWorkerMirroredStrategy, else None."""
   strategy = strategy or tf.distribute.get_strategy()
   if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
     return None
@@ -79,7 +81,10 @@ def scope(strategy: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def is_first(of_worker: bool = False) -> bool:
-  """Returns whether this replica adds the noise: for all, or for its worker."""
+  """Returns whether this replica is the first, which adds the noise.
+
+  It is the first of all replicas, or with `of_worker` of this worker's replicas.
+  """
   if number() == 1:
     return True
   context = tf.distribute.get_replica_context()
@@ -95,7 +100,8 @@ def is_first(of_worker: bool = False) -> bool:
 def widened(sums: Sequence[tf.Tensor]) -> list[tf.Tensor]:
   """Returns a replica's sums ready for noise: float64, or unchanged on one replica.
 
-  Rounded shares would show bits of other replicas' shares below those of the noise.
+  If shares were rounded before they are summed, the sum could show bits of other
+  replicas' shares that are finer than the bits of the noise.
   """
   return list(sums) if number() == 1 else [tf.cast(each, tf.float64) for each in sums]
 

@@ -1,12 +1,12 @@
 """Clipped sums of per-example gradients that are held a few examples at a time.
 
-Norms and sums are taken of the same float64 numbers: a float32 sum would round by more
-than the clipping margin allows, and by more the longer it is.
+Norms and sums are computed from the same float64 numbers. A float32 sum would round by
+more than the clipping margin allows; its error grows with the number of terms.
 
-Two ways need no rule for any operation: each example takes a backward pass through the
-whole batch. Keras 2 gives its optimizers the tape. Keras 3 gives them the loss first,
-gradients and variables later: the losses are kept, and the graph in which they were
-traced is differentiated.
+`by_tape` and `by_graph` need no rule for any operation: each example takes a backward
+pass through the whole batch. Keras 2 gives its optimizers the tape. Keras 3 gives them
+the loss first, gradients and variables later: the losses are kept, and the graph in
+which they were traced is differentiated.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tfcactus.keras.compat import converters, graphs
 from tfcactus.keras.gradients import clipping
 
 ROWS = 16
-"""Backward passes at once: enough to keep the cores busy, with memory for this many
-batches of activations instead of batch-size many."""
+"""Number of backward passes that run at once. This many keep the cores busy; each takes
+memory for the activations of a batch."""
 
 Sums = tuple[list[tf.Tensor], tf.Tensor]
 """float64 sums, one for each variable; and whether all summed gradients were finite."""
@@ -29,10 +29,10 @@ Sums = tuple[list[tf.Tensor], tf.Tensor]
 
 def of_tile(rows: Sequence[tf.Tensor], var_list: Sequence[tf.Variable],
             l2_norm_clip: tf.Tensor) -> Sums:
-  """Returns clipped sums of some examples, and whether all gradients were finite.
+  """Returns sums of clipped per-example gradients, and whether all were finite.
 
-  `rows` has a tensor of shape (examples, *variable.shape) for each variable. The bound
-  is on the norm over all variables together.
+  `rows` has the gradients for each variable, shape (examples, *variable.shape). Each
+  example's gradient is clipped in norm over all variables together.
   """
   clipping.check_dtypes(rows)
   rows = [tf.cast(tf.ensure_shape(each, [*each.shape[:1], *var.shape]), tf.float64)
@@ -45,10 +45,10 @@ def of_tile(rows: Sequence[tf.Tensor], var_list: Sequence[tf.Variable],
 def of_tiles(tile: Callable[[tf.Tensor], list[tf.Tensor]], size: int, batch: tf.Tensor,
              var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor
             ) -> Sums:
-  """Returns clipped sums over all tiles of a batch, in a graph; see `of_tile`.
+  """Returns `of_tile` summed over a batch, `size` examples at a time; only in a graph.
 
-  `tile` maps the index of an example to the gradients of `size` examples from there on,
-  zeros past the batch.
+  `tile` maps the index of an example to the per-example gradients of that example and
+  the `size` - 1 after it, zeros past the batch. `batch` is the number of examples.
   """
   def body(start: tf.Tensor, sums: list[tf.Tensor], finite: tf.Tensor) -> Any:
     more, fine = of_tile(tile(start), var_list, l2_norm_clip)
@@ -68,9 +68,9 @@ def of_none(var_list: Sequence[tf.Variable]) -> Sums:
 
 def by_tape(losses: tf.Tensor, var_list: Sequence[tf.Variable],
             tape: tf.GradientTape, l2_norm_clip: tf.Tensor) -> Sums:
-  """Returns sums of clipped gradients of each loss, which the tape recorded.
+  """Returns sums of clipped gradients of each loss, from the tape that recorded it.
 
-  `losses` has shape (batch,); the bound is on the norm over all variables together.
+  `losses` has shape (batch,). The norm that is clipped is over all variables together.
   tape.jacobian(parallel_iterations=...) is no alternative: from a tape that is not
   persistent, such as Keras', it silently returns zeros for all but the first tile.
   """
@@ -90,7 +90,7 @@ def by_graph(losses: tf.Tensor, var_list: Sequence[tf.Variable],
              l2_norm_clip: tf.Tensor) -> Sums:
   """Returns sums of clipped gradients of each loss, from the graph of the losses.
 
-  `losses` has shape (batch,). The bound is on the norm over all variables together.
+  `losses` has shape (batch,). The norm that is clipped is over all variables together.
   """
   batch = tf.shape(losses)[0]
   graph = losses.graph  # A branch, where this may run, is another graph.
@@ -109,9 +109,10 @@ def by_graph(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
 def _of_rows(row: Callable[[tf.Tensor], list[tf.Tensor]], batch: tf.Tensor,
              var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor) -> Sums:
-  """Returns sums of clipped gradients and whether all were finite, by tiles of `ROWS`.
+  """Returns sums of clipped gradients, computed for `ROWS` examples at a time.
 
   `row` maps the index of an example to its gradients, which are zeros past the batch.
+  `batch` is the number of examples.
   """
   def rows(indices: tf.Tensor) -> list[tf.Tensor]:
     return converters.vectorized_map(row, indices)

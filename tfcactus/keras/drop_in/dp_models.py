@@ -53,6 +53,7 @@ class _DPModel:
     base.compile(optimizer=self._private(optimizer), loss=_per_example(loss), **kwargs)
 
   def _private(self, optimizer: Any) -> Any:
+    """Returns the drop-in DP version of a Keras optimizer or of its name."""
     if isinstance(optimizer, DPOptimizer):
       raise ValueError(
           'Expected an optimizer of Keras, which DPModel makes private, got '
@@ -83,7 +84,7 @@ def _per_example(loss: Any) -> Any:
 class DPModel(_DPModel, keras.Model):
   """Keras model with a drop-in DP optimizer, in place of `tensorflow_privacy.DPModel`.
 
-  All that `DPKerasSGDOptimizer` says of its limits is true of this model.
+  The limits that `DPKerasSGDOptimizer` describes hold for this model too.
   `tfcactus.keras.privatize` is faster, and knows its batches.
 
   Args:
@@ -93,8 +94,8 @@ class DPModel(_DPModel, keras.Model):
     use_xla: Ignored.
     layer_registry: Ignored.
     expected_batch_size: See `DPKerasSGDOptimizer`.
-    *args: Of `keras.Model`.
-    **kwargs: Of `keras.Model`.
+    *args: Arguments of `keras.Model`.
+    **kwargs: Arguments of `keras.Model`.
   """
 
 

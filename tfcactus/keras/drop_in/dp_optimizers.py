@@ -97,7 +97,10 @@ class DPKerasRMSpropOptimizer(_RMSprop):
 
 
 def _vectorized(base: Any) -> Any:
-  """Returns a subclass with the arguments of vectorized optimizers, no faster."""
+  """Returns a subclass of `base` with the arguments of vectorized optimizers.
+
+  Gradients are computed as in `base`, no faster.
+  """
 
   class _Vectorized(base):
     """Takes the arguments in the order of `VectorizedDPKerasSGDOptimizer`."""
@@ -106,7 +109,7 @@ def _vectorized(base: Any) -> Any:
                  num_microbatches: int | None = None,
                  unconnected_gradients_to_zero: bool = False, *args: Any,
                  **kwargs: Any):
-      del unconnected_gradients_to_zero  # They always are.
+      del unconnected_gradients_to_zero  # Unconnected gradients are always zeros.
       super().__init__(l2_norm_clip, noise_multiplier, num_microbatches,
                        *args, **kwargs)
 

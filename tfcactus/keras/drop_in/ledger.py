@@ -23,7 +23,8 @@ class Trainer(Protocol):
   Attributes:
     noise: The noise, in units of the clipping norm.
     l2_norm_clip: The clipping norm.
-    expected_batch_size: Divisor of the noisy sum; None for one that batches decide.
+    expected_batch_size: Divisor of the noisy sum; None if that is the number of
+      microbatches or the batch size.
     parts_per_step: Batches per noisy update.
   """
 
@@ -85,6 +86,7 @@ class DropInLedger:
     self._check_vector()
 
   def _check_vector(self) -> None:
+    """Raises ValueError if the noise does not protect gradients of a built model."""
     if self._model.built:
       self.plan.check_vector(sum(
           math.prod(v.shape) for v in self._model.trainable_variables))
@@ -113,6 +115,7 @@ class DropInLedger:
         condition=_WORD + trace_check.ASSUMED + (_DRAWN if self._draws else '')))
 
   def _unknown(self, steps: int, note: str) -> ledger_lib.Ledger:
+    """Returns a ledger of `steps` steps without epsilon; `note` says why."""
     return ledger_lib.Ledger(self.plan, counts.UNKNOWN, steps, note=note)
 
   def _problem(self, batches: SampledBatches, steps: int) -> str:
@@ -138,7 +141,7 @@ class DropInLedger:
     return ''
 
   def _size_problem(self, batches: SampledBatches) -> str:
-    """Returns why microbatches and divisor do not go with these batches, or ''."""
+    """Returns why microbatches or divisor give no epsilon on these batches, or ''."""
     if self._optimizer.expected_batch_size is None and not isinstance(
         batches.scheme, sampling.FixedSizeSampling):
       return _SIZES.format(self.plan.expected_batch_size)
@@ -181,7 +184,7 @@ def _released(optimizer: Trainer, model: keras.Model) -> _Released:
 
 
 def _adds(optimizer: Trainer) -> tuple[str, float]:
-  """Returns noise digest and clipping norm, which decide the cost of an update."""
+  """Returns (noise digest, clipping norm), which an update's cost depends on."""
   return optimizer.noise.digest, optimizer.l2_norm_clip
 
 

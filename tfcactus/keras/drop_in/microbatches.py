@@ -1,12 +1,13 @@
 """Microbatches, and the public number by which a noisy sum is divided.
 
 TensorFlow Privacy divides by num_microbatches, or by the size of the batch at hand.
-num_microbatches is a public constant. The batch size is one only if all batches have
-one size, which `Batching` checks.
+num_microbatches is a public constant. The batch size is a public constant only if all
+batches have the same size, which `Batching` checks.
 
-Where a microbatch holds several examples its mean gradient is clipped. Replacing an
-example then moves one clipped mean, by up to twice the clipping norm. Adding or
-removing an example moves all that follow to other microbatches: nothing bounds that.
+If a microbatch holds several examples, its mean gradient is clipped. Replacing an
+example then changes one clipped mean, by up to twice the clipping norm. Adding or
+removing an example moves all later examples to other microbatches: no bound is known
+for the change.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ class Batching:
 
   def __init__(self, expected_batch_size: float | None,
                num_microbatches: int | None, parts: int):
-    """Initialises it for logical batches of so many parts.
+    """Initialises the sizes; a logical batch consists of `parts` batches.
 
-    The expected size is that of a logical batch, num_microbatches that of one part.
-    Raises ValueError if an argument is invalid, or they contradict each other.
+    `expected_batch_size` is that of a logical batch; `num_microbatches` is the number
+    in one of its batches. Raises ValueError if an argument is invalid, or they
+    contradict each other.
     """
     self.microbatches = None if num_microbatches is None else (
         _checks.integer('num_microbatches', num_microbatches, 1))
@@ -72,9 +74,9 @@ class Batching:
     """Returns the losses of microbatches: means over their examples.
 
     Raises:
-      ValueError: if it is known before it runs that microbatches of one batch differ in
-        size.
-      tf.errors.InvalidArgumentError: when it runs, if microbatches or batches do.
+      ValueError: if the static batch size is no multiple of the number of microbatches.
+      tf.errors.InvalidArgumentError: when the step runs, if the batch size is no such
+        multiple, is zero, or differs from the size of earlier batches.
     """
     if self.expected is not None:
       return Losses(losses, losses)
@@ -90,13 +92,14 @@ class Batching:
       losses = tf.identity(losses)
     if self.microbatches is None:
       return Losses(losses, losses)
-    # Hides the static shape: TensorFlow would simplify the reshape by shapes of before
-    # the asserts, and fail with its own message instead of theirs.
+    # Hides the static shape. TensorFlow would use it to simplify the reshape, and fail
+    # with its own message before the assertions run.
     opaque = tf.compat.v1.placeholder_with_default(losses, [None])
     return Losses(losses, tf.reduce_mean(
         tf.reshape(opaque, [self.microbatches, -1]), 1))
 
   def _asserts(self, size: tf.Tensor, count: tf.Tensor) -> list[tf.Operation]:
+    """Returns assertions on a batch of `size` examples in `count` microbatches."""
     before = tf.where(self.size > 0, self.size, size)
     found = [
         tf.debugging.assert_equal(
@@ -111,12 +114,17 @@ class Batching:
     return [each for each in found if each is not None]  # Eager asserts are None.
 
   def _multiples(self) -> str:
+    """Returns the error message for a batch that microbatches do not divide."""
     return ('Expected batches of a whole multiple of num_microbatches='
             f'{self.microbatches} examples; leave out num_microbatches for one '
             f'example per microbatch, and {_REMEDY}.')
 
   def divided(self, total: tf.Tensor) -> tf.Tensor:
-    """Returns the noisy sum of a logical batch, divided by its public size."""
+    """Returns the noisy sum of a logical batch, divided by its public size.
+
+    That is the expected size, if given; else the number of microbatches, if given, or
+    of examples in all batches of the logical batch.
+    """
     if self.expected is not None:
       return total / self.expected
     if self.microbatches is not None:

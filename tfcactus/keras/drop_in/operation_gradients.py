@@ -26,9 +26,10 @@ from tfcactus.keras.independence import dependence, graph_proof
 from tfcactus.keras.independence.dependence import Dependence
 
 _NUMBERS = 2**22
-"""Approximate limit of the numbers held at once: rows times weights."""
+"""Approximate limit of the numbers held at once: examples times weights."""
 
 _MOST_ROWS = 64
+"""Largest number of examples whose gradients are held at once."""
 
 _REARRANGING = frozenset(('ExpandDims', 'Identity', 'Reshape', 'Squeeze'))
 """Operations that only reshape a variable on its way to the one that uses it."""
@@ -42,11 +43,12 @@ _Differentiable = tuple[operation_rules.Use, operation_rules.Rule]
 def clipped_sums(losses: microbatches.Losses, var_list: Sequence[tf.Variable],
                  l2_norm_clip: tf.Tensor, otherwise: Callable[[], sums_lib.Sums],
                  tape: tf.GradientTape | None = None) -> sums_lib.Sums:
-  """Returns sums of clipped gradients of each loss, and whether all were finite.
+  """Returns the sums of clipped per-example gradients, and whether all were finite.
 
-  The bound is on the norm over all variables together. Without a rule, or with several
-  examples per microbatch, the sums of microbatches come from `otherwise`. If `tape` is
-  given, only what it recorded is differentiated.
+  Gradients are clipped in norm over all variables together. The result is that of
+  `otherwise`, which clips the gradients of microbatches, if an operation has no rule, a
+  microbatch holds several examples, or `tape` is given and did not record all
+  operations that lead from variables to losses.
   """
   try:
     uses = differentiable(losses.of_examples, var_list, tape)
@@ -55,7 +57,7 @@ def clipped_sums(losses: microbatches.Losses, var_list: Sequence[tf.Variable],
         'Each example takes a backward pass through the whole batch, which is slow: '
         f'{reason}. tfcactus.keras.privatize is fast.', stacklevel=2)
     return otherwise()
-  with tf.control_dependencies(_of_one_size(losses.of_examples)):
+  with tf.control_dependencies(_assert_one_size(losses.of_examples)):
     number = tf.identity(tf.shape(losses.of_examples)[0])
   rows = rows_at_once(var_list)
 
@@ -75,7 +77,7 @@ def clipped_sums(losses: microbatches.Losses, var_list: Sequence[tf.Variable],
 
 
 def rows_at_once(var_list: Sequence[tf.Variable]) -> int:
-  """Returns for how many examples the gradients of all variables are held at once."""
+  """Returns the number of examples whose gradients are held at once."""
   weights = sum(math.prod(var.shape) for var in var_list)
   return max(1, min(_MOST_ROWS, _NUMBERS // max(weights, 1)))
 
@@ -83,10 +85,12 @@ def rows_at_once(var_list: Sequence[tf.Variable]) -> int:
 def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
           uses: Sequence[Sequence[_Differentiable]], number: tf.Tensor, rows: int
          ) -> Callable[[tf.Tensor], list[tf.Tensor]]:
-  """Returns start -> gradients of `rows` losses for each variable, zeros past the last.
+  """Returns a function of an example's index to gradients of the losses from there on.
 
-  The losses, shape (batch,), are of this graph or of one around it. There are `number`
-  of them, at least one. `uses` come from `differentiable`.
+  It returns a tensor for each variable, shape (rows, *variable.shape): per-example
+  gradients of that example and the `rows` - 1 after it, zeros past the last. `losses`,
+  shape (batch,), belong to the current graph or to one around it. `number` is the
+  number of losses, at least one. `uses` come from `differentiable`.
   """
   everywhere = [each for found in uses for each in found]
   upstream = graphs.gradients(
@@ -109,17 +113,20 @@ def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable],
                    tape: tf.GradientTape | None = None
                   ) -> list[list[_Differentiable]]:
-  """Returns operations that use each variable, with rules; losses have shape (batch,).
+  """Returns, for each variable, the operations that compute with it, and their rules.
+
+  `losses` has shape (batch,).
 
   Raises:
-    NoRule: if an operation is not known, or not recorded by `tape` where there is one,
-      or not each loss is proved to depend on one example.
+    NoRule: if an operation has no rule, a given `tape` did not record it, or a loss is
+      not proved to depend on one example only.
   """
   if tf.executing_eagerly():
     raise operation_rules.NoRule('run_eagerly=True leaves no graph to look at')
   if losses.graph is not tf.compat.v1.get_default_graph():
     raise operation_rules.NoRule('the losses are of another graph')
-  if any(None in tensor.shape[1:] for tensor in _given(losses) if tensor.shape.rank):
+  if any(None in tensor.shape[1:] for tensor in _inputs_of(losses)
+         if tensor.shape.rank):
     raise operation_rules.NoRule(
         'the shapes of examples are not known, which Keras 2 forgets of a Sequence; '
         'pass fit(batches.dataset()) instead of fit(batches)')
@@ -134,9 +141,10 @@ def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
 def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]
          ) -> list[list[operation_rules.Use]]:
-  """Returns the uses of each variable, if each loss is proved to be of one example.
+  """Returns, for each variable, the operations that compute with it.
 
-  Raises NoRule if it is not, or a use is not known.
+  Raises NoRule if a loss is not proved to depend on one example only, or an operation
+  does not keep examples separate.
   """
   graph = losses.graph
   operations = graph_proof.needed([losses], ())
@@ -152,7 +160,7 @@ def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]
   tensors = {tensor.name: tensor for places in found for op, _ in places
              for tensor in (*op.inputs, op.outputs[0])}
   values = graph_proof.analyse(
-      graph, {tensor.name: _as_given(tensor) for tensor in _given(losses)},
+      graph, {tensor.name: _input_value(tensor) for tensor in _inputs_of(losses)},
       [losses, *tensors.values()])
   if values[0] != dependence.ROW_WISE:
     why = values[0].why or 'losses that are not a row for each example'
@@ -166,11 +174,11 @@ def _all_recorded(losses: tf.Tensor, var_list: Sequence[tf.Variable],
                   tape: tf.GradientTape) -> bool:
   """Returns whether a tape recorded all operations that lead from variables to losses.
 
-  Layers may have run before the tape, beside it, or while it did not record: their
-  results are constants to the tape, but not to the graph. The tape must not record now.
-  It is not asked for gradients, which it may give only once.
+  Layers may have run before the tape began, or while it did not record. Their results
+  are constants to the tape, but not to the graph. The caller must have stopped the
+  tape. This function asks the tape for no gradients, since it may give them only once.
   """
-  if graphs.is_recording():  # Another tape, which may know more.
+  if graphs.is_recording():  # `is_recorded` could mean that tape.
     return False
   moving = {losses.graph.capture(var.handle).name for var in var_list}
   with tape:
@@ -185,7 +193,11 @@ def _all_recorded(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
 
 def _readers_of(handle: tf.Tensor, readers: dict[str, list[_Place]]) -> list[_Place]:
-  """Returns the operations that compute with a variable, and which input it is."""
+  """Returns (operation, index of the input that is the variable) for each of its uses.
+
+  `readers` maps the name of a tensor to the operations that read it. Operations that
+  only reshape the variable are followed to those that compute with it.
+  """
   found, waiting = [], [handle]
   while waiting:
     for op, place in readers.get(waiting.pop().name, ()):
@@ -196,10 +208,11 @@ def _readers_of(handle: tf.Tensor, readers: dict[str, list[_Place]]) -> list[_Pl
   return found
 
 
-def _given(losses: tf.Tensor) -> list[tf.Tensor]:
+def _inputs_of(losses: tf.Tensor) -> list[tf.Tensor]:
   """Returns the inputs of the graph from which the losses are computed.
 
-  Captures of a graph around it are left out: they may be computed from variables there.
+  Tensors that it captures from a graph around it are left out: they may be computed
+  from variables there.
   """
   own = {inside.name for _, inside in getattr(losses.graph, 'captures', ())}
   return [tensor for op in graph_proof.needed([losses], ())
@@ -207,16 +220,19 @@ def _given(losses: tf.Tensor) -> list[tf.Tensor]:
           if tensor.name not in own and tensor.dtype not in (tf.resource, tf.variant)]
 
 
-def _as_given(tensor: tf.Tensor) -> dependence.Value:
-  """Takes all inputs but scalars for rows of examples; see `_of_one_size`."""
+def _input_value(tensor: tf.Tensor) -> dependence.Value:
+  """Returns the dependence assumed of an input: row-wise, or constant for a scalar.
+
+  `_assert_one_size` checks at run time that a row-wise input has one row per loss.
+  """
   if tensor.shape.rank is None:
     return dependence.Value(Dependence.UNKNOWN, why='a tensor of unknown rank')
   return dependence.ROW_WISE if tensor.shape.rank else dependence.CONSTANT
 
 
-def _of_one_size(losses: tf.Tensor) -> list[tf.Operation]:
-  """Asserts, at run time, that inputs taken for rows of examples have one per loss."""
+def _assert_one_size(losses: tf.Tensor) -> list[tf.Operation]:
+  """Returns run-time assertions that inputs, except scalars, have one row per loss."""
   number = tf.shape(losses)[0]
   return [tf.debugging.assert_equal(
       tf.shape(tensor)[0], number, 'Expected tensors of a row for each loss.')
-          for tensor in _given(losses) if tensor.shape.rank]
+          for tensor in _inputs_of(losses) if tensor.shape.rank]

@@ -13,11 +13,15 @@ from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence.dependence import Dependence
 
 Rows = Callable[[tf.Tensor], tf.Tensor]
-"""Index of the first of some examples -> their results, one row per example."""
+"""Maps the index of an example to the results of a fixed number of examples from there
+on, one row per example."""
 
 Rule = Callable[[dict[int, tf.Tensor], tf.Tensor], tf.Tensor]
-"""(inputs per example, gradient of the output), each of shape (rows, block, ...) ->
-gradients of the variable, one row per example."""
+"""Maps (operands, gradient of the output) to per-example gradients of the variable.
+
+Operands are the operation's per-example inputs by index. They and the gradient have
+shape (rows, block, ...) for `rows` examples, each with `block` rows of the tensor. The
+result has one row per example."""
 
 
 class NoRule(Exception):
@@ -36,8 +40,9 @@ class Use(NamedTuple):
     op: The operation.
     place: Index of the input that is the variable.
     shape: Shape of the variable.
-    of_examples: Number of rows per example, by the index of each per-example input.
-    block: Number of rows per example of the output.
+    of_examples: {index of an input that holds examples: its number of rows per
+      example}.
+    block: The number of rows per example of the output.
   """
 
   op: tf.Operation
@@ -51,7 +56,8 @@ class Use(NamedTuple):
          known: dict[str, dependence.Value]) -> Use:
     """Returns the use; `known` maps names of tensors to their dependences.
 
-    Raises NoRule unless examples follow each other along first axes.
+    Raises NoRule unless the output, and each input that is not constant, holds the
+    examples one after the other along its first axis.
     """
     blocks = {}
     for i, tensor in enumerate([*op.inputs, *op.outputs]):
@@ -77,28 +83,30 @@ def rule_for(use: Use) -> Rule:
 
 def rows_of(use: Use, rule: Rule, upstream: tf.Tensor, number: tf.Tensor, rows: int
            ) -> Rows:
-  """Returns start -> gradients of the examples from there on, zeros past the last.
+  """Returns a function of an example's index to per-example gradients through `use`.
 
-  The gradients have shape (rows, *use.shape). `upstream` is the gradient of the sum of
-  all losses with respect to the operation's output; `number` of examples is positive.
+  It returns the variable's gradients for that example and the `rows` - 1 after it,
+  shape (rows, *use.shape), zeros past the last example. `upstream` is the gradient of
+  the summed loss with respect to the operation's output. `number` is the number of
+  examples, at least one.
   """
-  def taken(tensor: tf.Tensor, block: int, places: tf.Tensor) -> tf.Tensor:
+  def rows_at(tensor: tf.Tensor, block: int, places: tf.Tensor) -> tf.Tensor:
     sizes = [block, *tensor.shape[1:]]
     apart = tf.reshape(tensor, tf.stack([number, *sizes]))
     return tf.ensure_shape(tf.gather(apart, places), [rows, *sizes])
 
-  def found(start: tf.Tensor) -> tf.Tensor:
+  def gradients_from(start: tf.Tensor) -> tf.Tensor:
     indices = start + tf.range(rows)
     places = tf.minimum(indices, number - 1)
-    operands = {i: taken(use.op.inputs[i], block, places)
+    operands = {i: rows_at(use.op.inputs[i], block, places)
                 for i, block in use.of_examples.items()}
     gradients = tf.reshape(
-        rule(operands, taken(upstream, use.block, places)), [rows, *use.shape])
+        rule(operands, rows_at(upstream, use.block, places)), [rows, *use.shape])
     # Not a product, since 0 * NaN = NaN.
     inside = tf.reshape(indices < number, [rows] + [1] * len(use.shape))
     return tf.where(inside, gradients, tf.zeros_like(gradients))
 
-  return found
+  return gradients_from
 
 
 def _matmul(use: Use) -> Rule:
@@ -144,7 +152,8 @@ def _broadcast(factor: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
               ) -> Callable[[Use], Rule]:
   """Returns the rule for a broadcast operand: sums over the broadcast axes.
 
-  `factor` is (upstream gradient, the other operand) -> gradient at each place.
+  `factor` maps (gradient of the output, the other operand) to the gradient of the
+  operand before that sum.
   """
   def made(use: Use) -> Rule:
     op = use.op

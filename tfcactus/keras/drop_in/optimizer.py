@@ -36,8 +36,8 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     plan: The `PrivacyPlan` from which it was made, or None.
     noise: The noise, in units of the clipping norm.
     l2_norm_clip: The bound on the norm of each per-example gradient.
-    expected_batch_size: Divisor of the noisy sum; None if that is the number of
-      microbatches, or the size of all batches.
+    expected_batch_size: Divisor of the noisy sum; None if the divisor is the number of
+      microbatches, or the size that all batches have.
     num_microbatches: Number of microbatches per batch; None for one per example.
   """
 
@@ -78,7 +78,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     super().__init__(**kwargs)
     self.plan = plan
     self.noise = _one_noise(noise, noise_multiplier, plan)
-    # Keras' name for it would have Keras average, without noise.
+    # Under the name gradient_accumulation_steps, Keras would average without noise.
     self.parts_per_step = parts
     self.expected_batch_size = batches.expected
     self.num_microbatches = batches.microbatches
@@ -142,7 +142,11 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                          grad_loss: Any = None,
                          tape: tf.GradientTape | None = None
                         ) -> list[tuple[tf.Tensor, tf.Variable]]:
-    """Returns pairs (`_prepared` gradient, variable) from a loss per example."""
+    """Returns pairs (gradient, variable) from a loss per example.
+
+    A gradient is a noisy average; or a clipped sum, if gradients accumulate over
+    batches.
+    """
     del grad_loss
     if not callable(loss) and tape is None:
       raise ValueError(
@@ -167,11 +171,12 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     return list(zip(self._prepared(sums, var_list), var_list))
 
   def _clip(self) -> tf.Tensor:
+    """Returns the clipping norm as a float64 scalar."""
     return tf.constant(self.l2_norm_clip, tf.float64)
 
   def _prepared(self, sums: list[tf.Tensor], var_list: Sequence[tf.Variable]
                ) -> list[tf.Tensor]:
-    """Returns noisy averages; or the sums, if gradients accumulate over batches."""
+    """Returns noisy averages of clipped sums, or the sums if they accumulate."""
     return sums if self.parts_per_step > 1 else self._averages(sums, var_list)
 
   def _averages(self, sums: list[tf.Tensor], var_list: Sequence[tf.Variable]
@@ -189,7 +194,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
             for total, var in zip(totals, var_list)]
 
   def _check_replicas(self) -> None:
-    """Raises ValueError for unsupported strategies, or shares of replicas."""
+    """Raises ValueError for a strategy, or options, that replicas do not support."""
     devices.check()
     if replicas.number() > 1 and (
         self.expected_batch_size is None or self.parts_per_step > 1):
@@ -225,7 +230,10 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
                            var_list: Sequence[tf.Variable],
                            apply: Callable[[list[tf.Tensor]], object]) -> Any:
-    """Updates variables by noisy averages once a logical batch is complete."""
+    """Updates variables by noisy averages once a logical batch is complete.
+
+    `gradients` are what `_prepared` returned. `apply` is Keras' update, given averages.
+    """
     if self.parts_per_step == 1:
       self._count_step(var_list)
       return apply(list(gradients))

@@ -23,7 +23,8 @@ class State:
 
   Attributes:
     batching: The `Batching`.
-    released: Number of noisy updates; checkpoints restore `iterations`, also to fewer.
+    released: Number of noisy updates. Checkpoints may lower `iterations` of Keras, but
+      not this number.
     sound: Whether all gradients were finite.
     parts_seen: Number of batches seen, if gradients accumulate.
     saved: Values of slots from a config, until the slots exist.
@@ -68,13 +69,16 @@ class State:
         [tf.convert_to_tensor(self.sound), *found])), finite)
 
   def count(self, iterations: tf.Variable) -> None:
-    """Counts an update; checkpoints may lower Keras' own count, not this one."""
+    """Counts an update: sets `released` to one more than it or Keras' `iterations`."""
     replicas.once(lambda: self.released.assign(tf.maximum(
         tf.convert_to_tensor(self.released), tf.convert_to_tensor(iterations)) + 1))
 
   def add(self, sums: Sequence[tf.Tensor], var_list: Sequence[tf.Variable]
           ) -> list[tf.Tensor]:
-    """Adds clipped sums without noise to the pending ones; returns the totals."""
+    """Adds a batch's clipped sums to those of its logical batch; returns the totals.
+
+    The totals have no noise yet. Also counts the batch in `parts_seen`.
+    """
     with tf.init_scope():
       if not self._pending:
         self._pending = [

@@ -30,6 +30,7 @@ _REMEDY = (
     'at a time.')
 
 _ROWS = 3
+"""Number of examples in the trace that checks custom gradients."""
 
 
 def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
@@ -95,13 +96,18 @@ def _losses_of(model: keras.Model) -> Callable[..., tf.Tensor]:
 
 def _traced(losses: Callable[..., tf.Tensor], specs: list[tf.TensorSpec],
             rows: int | None) -> Any:
+  """Returns the graph of the losses of `rows` examples; None for an unknown number."""
   return tf.function(losses).get_concrete_function(*[
       tf.TensorSpec([rows, *spec.shape], spec.dtype) for spec in specs]).graph
 
 
 def _check(graph: tf.Graph, examples: list[tf.Tensor], outputs: list[tf.Tensor],
            rows: int | None) -> None:
-  """Raises ValueError unless outputs are proved to be one row per example."""
+  """Raises ValueError unless `outputs` are proved to have one row per example.
+
+  `examples` are the per-example inputs of the graph. `rows` is the number of examples
+  that it was traced for, or None.
+  """
   found = graph_proof.first_dependence(graph, examples, outputs, rows)
   if found is not None:
     how = ('so that other examples change the gradient of each' if
@@ -113,7 +119,12 @@ def _check(graph: tf.Graph, examples: list[tf.Tensor], outputs: list[tf.Tensor],
 
 
 def _check_gradients(graph: tf.Graph, given: int) -> None:
-  """Raises ValueError if a custom gradient may mix examples, or is of variables."""
+  """Raises ValueError if a tf.custom_gradient may mix examples or is not followed.
+
+  It is not followed inside a nested function, or if one of its inputs is computed from
+  variables but not from examples. The first `given` inputs of the graph are per
+  example.
+  """
   examples = list(graph.inputs[:given])
   inputs = [tensor for op in graph.get_operations()
             if graphs.has_own_gradient(op) for tensor in op.inputs

@@ -23,12 +23,16 @@ _ROOM = 2048
 
 
 def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) -> Counts:
-  """Agrees on a `fit` of `batches` with all workers; returns the merged past counts.
+  """Agrees with all workers on a `fit` of `batches`; returns the counts of past steps.
 
-  Every worker has to call this function. Raises ValueError, naming the difference.
-  Unseeded batches of all examples draw from a key that the chief sends.
+  Every worker has to call this function. The counts merge those of all workers.
+  `plan_number` is from `lineage.plan_number`. If each worker holds all examples and
+  there is no seed, the batches draw from a key that the chief sends.
+
+  Raises ValueError, naming the difference, if workers differ in plan, weights or
+  scheme, or if their examples do not fit together.
   """
-  strategy, known = model.distribute_strategy, record.catch_up()
+  strategy, known = model.distribute_strategy, record.merge_counts()
   if replicas.workers(strategy) == 1:
     _check_whole(batches)
     return known
@@ -75,6 +79,7 @@ def _check_whole(batches: Any) -> None:
 
 
 def _check_same(name: str, values: list[Any]) -> None:
+  """Raises ValueError unless all workers sent the same value of the field `name`."""
   if any(value != values[0] for value in values):
     raise ValueError(
         f'Expected all workers to begin with the same {_WORDS.get(name, name)}, got '
@@ -86,7 +91,10 @@ _WORDS = {'plan': 'plan', 'batches': 'kind of batches', 'scheme': 'sampling sche
 
 
 def _check_data(batches: SampledBatches, told: list[dict[str, Any]]) -> None:
-  """Raises ValueError unless workers hold equal data, or parts that make up one set."""
+  """Raises ValueError unless workers hold equal data, or parts that make up one set.
+
+  `told` has the message of each worker, with the size and a checksum of its data.
+  """
   sizes, prints = ([each[name] for each in told] for name in ('size', 'data'))
   if batches.part_of is None:
     if len(set(zip(sizes, prints))) > 1:
@@ -108,7 +116,7 @@ def _check_data(batches: SampledBatches, told: list[dict[str, Any]]) -> None:
 
 def _exchanged(strategy: tf.distribute.Strategy, message: dict[str, Any]
               ) -> list[dict[str, Any]]:
-  """Returns the messages of all workers, in the workers' order."""
+  """Sends `message` to all workers; returns the messages of all, in workers' order."""
   data = np.frombuffer(json.dumps(message).encode(), np.uint8)
   if data.size > _ROOM:
     raise ValueError(f'Expected a message of at most {_ROOM} bytes, got {data.size}.')
@@ -134,14 +142,19 @@ class StepAgreement:
     self._failure = error
 
   def confirmed(self, told: tf.Tensor) -> tf.Tensor:
-    """Returns `told` if all workers give equal numbers; else running the op fails.
+    """Returns a tensor equal to `told`; computing it fails if workers' numbers differ.
 
-    `told` is int64, shape (n,); its first number is zero where counting failed.
+    `told` is int64, shape (n,). Its first number is zero on a worker that could not
+    count the step.
     """
     return tf.ensure_shape(tf.numpy_function(
         self._confirm, [told, replicas.gathered(told[None])], tf.int64), told.shape)
 
   def _confirm(self, told: np.ndarray, all_told: np.ndarray) -> np.ndarray:
+    """Returns `told`; RuntimeError if a worker could not count, or numbers differ.
+
+    `all_told` has shape (replicas, n): the numbers of every replica's worker.
+    """
     failure, self._failure = self._failure, None
     if failure is not None:  # TensorFlow drops the messages of some error types.
       raise RuntimeError(

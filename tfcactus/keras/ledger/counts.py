@@ -48,7 +48,11 @@ def is_sampling(code: int) -> bool:
 
 
 def combined(seen: int, current: int) -> int:
-  """Returns the sampling of all steps from the samplings of two sets of steps."""
+  """Returns the sampling code of two sets of steps together, from the code of each.
+
+  `NONE` adds nothing. Two different schemes give `MIXED`. `UNKNOWN` with a scheme gives
+  `UNKNOWN`, and with `MIXED` gives `MIXED`; neither has an epsilon.
+  """
   if NONE in (seen, current) or seen == current:
     return max(seen, current)
   return max(seen, current) if max(seen, current) >= UNKNOWN else MIXED
@@ -77,7 +81,10 @@ class Counts(NamedTuple):
   seeded_parts: int = 0
 
   def merged(self, other: Counts) -> Counts:
-    """Returns the larger counts of two views of one sequence of releases."""
+    """Returns the larger counts of two records of the same sequence of releases.
+
+    The plan number is `OTHER_PLANS` if both have steps, under different plans.
+    """
     number = self.plan_number
     if other.released_steps and other.plan_number != number:
       number = OTHER_PLANS if self.released_steps else other.plan_number
@@ -132,8 +139,11 @@ class Record:
     return max(training.number(self.counters['released_steps']),
                self._known.released_steps)
 
-  def catch_up(self, also: Counts | None = None) -> Counts:
-    """Raises the counters to all known counts, and to `also`; returns the counts."""
+  def merge_counts(self, also: Counts | None = None) -> Counts:
+    """Merges `also`, the counters and the copy outside of TensorFlow.
+
+    Returns the counts, and sets counters and copy to them, so that no count is lost.
+    """
     with self._lock:
       found = Counts(**{name: training.number(v) for name, v in self.counters.items()})
       self._known = self._known.merged(found)
@@ -178,11 +188,11 @@ class Record:
       near = [self] if self.weights.stepped else others
       for each in sources or [each for each in others if any(
           each is not other and each.weights.shares(other.weights) for other in near)]:
-        total = total.plus(each.catch_up())
-      self.catch_up(total)
+        total = total.plus(each.merge_counts())
+      self.merge_counts(total)
 
   def keep(self, model: keras.Model) -> None:
-    """Makes the weights known, which a private model's method has set."""
+    """Adds weights that a private model's method has set to the known weights."""
     with self._lock:
       self.weights.keep(model)
 
@@ -191,12 +201,15 @@ class Record:
     with self._lock:
       return not self.changed and self.weights.knows(model)
 
-  def look(self, model: keras.Model) -> None:
-    """Voids the account if weights changed outside counted steps, before their use."""
+  def void_if_changed(self, model: keras.Model) -> None:
+    """Voids the account if weights changed outside counted steps.
+
+    Called before the weights are trained or saved.
+    """
     self.changed = not self.knows(model)
     if self.changed:
       # Saved with the weights, for processes that load them.
-      self.catch_up(Counts(sampling=UNKNOWN))
+      self.merge_counts(Counts(sampling=UNKNOWN))
 
 
 _records: weakref.WeakSet[Record] = weakref.WeakSet()

@@ -114,7 +114,7 @@ class Journal:
     return _last_entry(path, _records(path, data), plan)
 
   def reserve(self, wanted: Counts) -> None:
-    """Writes `wanted` to disk, unless it is there; to be called before the step runs.
+    """Writes counts of at least `wanted` to disk; to be called before the step runs.
 
     Raises:
       RuntimeError: in a forked process, whose steps would not be counted; or if the
@@ -129,6 +129,7 @@ class Journal:
       self._reserve(wanted)
 
   def _reserve(self, wanted: Counts) -> None:
+    """Writes `wanted` with a block of steps, unless the entry covers it already."""
     self._check_place()
     kept, steps = self.entry, wanted.released_steps
     if steps > kept.released_steps:
@@ -182,10 +183,12 @@ class Journal:
         'moves, edits or copies over, and add their cost to its.')
 
   def _write(self, entry: Counts) -> None:
+    """Appends counts to the file, and makes them the current entry."""
     self._append(entry._asdict())
     self.entry = entry
 
   def _append(self, record: dict[str, Any]) -> None:
+    """Appends a line '<CRC-32 in hex> <JSON>' and syncs; undoes it on an OSError."""
     text = json.dumps(record, sort_keys=True)
     line = f'{zlib.crc32(text.encode()):08x} {text}\n'.encode()
     try:
@@ -219,6 +222,7 @@ class Journal:
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
+  """Returns (device, inode), which identify a file under any name."""
   return status.st_dev, status.st_ino
 
 
@@ -229,6 +233,7 @@ def _records(path: PathLike, data: bytes) -> list[dict[str, Any]]:
 
 
 def _parsed(path: PathLike, line: bytes) -> dict[str, Any]:
+  """Returns the record of a line '<CRC-32 in hex> <JSON>'; ValueError if damaged."""
   head, _, text = line.partition(b' ')
   if head != f'{zlib.crc32(text):08x}'.encode():
     raise ValueError(
@@ -267,6 +272,7 @@ def _last_entry(path: PathLike, records: list[dict[str, Any]], plan: PrivacyPlan
 
 
 def _header(plan: PrivacyPlan) -> dict[str, Any]:
+  """Returns the first record of a journal: the fields that set a step's cost."""
   rule = plan.adaptive_clipping
   # Omitted without correlation: older journals lack the key.
   correlation = {} if plan.strategy is None else {
@@ -279,6 +285,7 @@ def _header(plan: PrivacyPlan) -> dict[str, Any]:
 
 
 def _sync_directory(path: str) -> None:
+  """Syncs the directory of a new file, so that a crash does not lose its name."""
   directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
   try:
     os.fsync(directory)

@@ -17,6 +17,7 @@ from tfcactus.plan import PrivacyPlan
 from tfcactus.relations import Relation
 
 _Found = tuple[Optional[Guarantee], str]
+"""(guarantee, ''), or (None, reason)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Ledger:
 
   def _account(self, relation: dp_accounting.NeighboringRelation | None
               ) -> _Found:
+    """Computes what `guarantee` returns, without keeping it."""
     scheme = self.scheme
     if self.steps == 0:
       return None, 'No step was released yet.'
@@ -110,7 +112,7 @@ class Ledger:
 
 
 class RecentLedgers:
-  """Returns one object for equal ledgers of a plan, to reuse computed guarantees."""
+  """Cache of ledgers: equal ones share an object, and so its computed guarantees."""
 
   def __init__(self) -> None:
     # Callers alternate between the ledger and the ledger one step ahead.
@@ -172,7 +174,11 @@ class HoldsLedger(Protocol):
 
 def check_same_plan(plan: PrivacyPlan, trained: PrivacyPlan | None,
                     l2_norm_clip: float, noise_digest: str) -> None:
-  """Raises ValueError, naming the field, if `plan` is not the plan of the training."""
+  """Raises ValueError, naming the field, if `plan` is not the plan of the training.
+
+  `trained` is that plan, or None if only the training's clipping norm and noise are
+  known.
+  """
   _check_same('l2_norm_clip', plan.l2_norm_clip, l2_norm_clip)
   _check_same('noise', plan.noise.digest, noise_digest)
   if trained is not None:
@@ -181,6 +187,7 @@ def check_same_plan(plan: PrivacyPlan, trained: PrivacyPlan | None,
 
 
 def _check_same(name: str, planned: object, trained: object) -> None:
+  """Raises ValueError unless the field `name` of plan and training is equal."""
   if planned != trained:
     raise ValueError(
         f'Expected the plan that is trained by, with {name}={trained!r}, got a '

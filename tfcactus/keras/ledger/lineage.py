@@ -44,7 +44,10 @@ def plan_number(plan: PrivacyPlan) -> int:
 
 
 def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
-  """Returns why the record gives no epsilon, or ''; its counters must be caught up."""
+  """Returns why the record gives no epsilon, or ''.
+
+  Call `Record.merge_counts` before.
+  """
   number = training.number(record.counters['plan_number'])
   if record.released_steps and number != plan_number(plan):
     return _OTHER_PLAN
@@ -59,7 +62,8 @@ def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
   record = None
   known = trainers(model.weights if model.built else ())
   optimizer = getattr(model, 'optimizer', None)
-  if hasattr(optimizer, 'released_steps'):  # True for a loaded model.
+  # The variables of a loaded model do not remember their drop-in optimizer.
+  if hasattr(optimizer, 'released_steps'):
     known.append(optimizer)
   for trainer in known:
     if trainer.released_steps:
@@ -70,7 +74,10 @@ def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
 
 def _check_same(trainer: Any, record: Any, model: keras.Model,
                 plan: PrivacyPlan) -> None:
-  """Raises ValueError if no one ledger of `plan` can count the trainer's releases."""
+  """Raises ValueError unless `trainer` is a `Record` of `plan`, and the only one.
+
+  `record` is another trainer's record, found before, or None.
+  """
   if (record is not None or not isinstance(trainer, Record) or
       training.number(trainer.counters['plan_number']) != plan_number(plan)):
     raise ValueError(

@@ -36,8 +36,9 @@ class ModelLedger:
                condition: str = ''):
     """Opens the ledger, continuing the counts of earlier ledgers of the variables.
 
-    `seeded` tells whether the noise comes from a seed; `condition` is a further
-    assumption of the guarantee, a sentence or ''. If the model is `loaded` from a file,
+    `norm` is the clipping norm of the steps. `seeded` tells whether the noise comes
+    from a seed; `condition` is a further assumption of the guarantee, a sentence or
+    ''. If the model is `loaded` from a file,
     its journal may count more than the file; it is only read, and not opened before
     training. Raises ValueError if the plan does not cover released steps, or the
     journal cannot be opened.
@@ -54,7 +55,7 @@ class ModelLedger:
   @property
   def seeded(self) -> Seeded:
     """Which randomness of the noise and of the released steps is reproducible."""
-    return self.counter.noise | Seeded(self.record.catch_up().seeded_parts)
+    return self.counter.noise | Seeded(self.record.merge_counts().seeded_parts)
 
   @property
   def released_steps(self) -> int:
@@ -86,7 +87,10 @@ class ModelLedger:
       store[name] = variable.numpy()
 
   def load(self, store: Mapping[str, Any]) -> None:
-    """Reads variables, never decreasing counts; raises ValueError if one is missing."""
+    """Reads the values of `own_variables` from `store`; counts never decrease.
+
+    Raises ValueError if one is missing.
+    """
     own = self.own_variables()
     missing = set(own) - set(store.keys())
     if missing:
@@ -100,7 +104,7 @@ class ModelLedger:
 
   def count_seeded(self, noise: bool, batches: bool) -> None:
     """Merges which randomness was seeded, as recorded in a loaded file."""
-    self.record.catch_up(Counts(seeded_parts=int(Seeded.of(noise, batches))))
+    self.record.merge_counts(Counts(seeded_parts=int(Seeded.of(noise, batches))))
 
   def check_counters(self, weights: Iterable[tuple[tf.Variable, Any]]) -> None:
     """Raises ValueError if a counter among (variable, value) pairs is no integer."""
@@ -110,14 +114,18 @@ class ModelLedger:
         raise ValueError(_COMPUTED.format(own[id(variable)], np.asarray(value).dtype))
 
   def check_weights(self) -> None:
-    """Voids the account if weights changed outside counted steps, before their use."""
-    self.record.catch_up()
-    self.record.look(self._model)
+    """Voids the account, before a save, if weights changed outside counted steps."""
+    self.record.merge_counts()
+    self.record.void_if_changed(self._model)
 
   @contextlib.contextmanager
   def training(self, marks: Marks, optimizer: keras.optimizers.Optimizer,
                model: keras.Model, batches: Any) -> Iterator[None]:
-    """Accounts steps inside the context to `marks`; `fit` was given `batches`."""
+    """Counts the steps of one `fit` of `model` while the context is open.
+
+    `marks` recognise its batches, `optimizer` applies its updates, and `batches` is
+    what it was given. Raises as `StepCounter.training`.
+    """
     with self.counter.training(marks, model, batches), self._finalizing(optimizer):
       yield
 
@@ -145,22 +153,22 @@ class ModelLedger:
     then on; `others`, whether they may be computed from weights of other private
     models.
     """
-    before = self.record.catch_up()
+    before = self.record.merge_counts()
     if weights:
-      self.record.look(self._model)
+      self.record.void_if_changed(self._model)
     yield
     if others and self._model.built:
       self.record.count_others(self._model, before)
-    self.record.catch_up()
+    self.record.merge_counts()
     if weights:
       self.record.keep(self._model)
 
   def ledger(self, ahead: int = 0) -> Ledger:
     """Returns the ledger, with `ahead` further steps on the data being trained on."""
-    self.record.catch_up()
+    self.record.merge_counts()
     note = lineage.problem(self.record, self._model, self.plan)
     unread = self.counter.read_journal()
-    note, known = note or unread, self.record.catch_up()
+    note, known = note or unread, self.record.merge_counts()
     sampling, seeded = known.sampling, Seeded(known.seeded_parts)
     if ahead:
       drawn, from_seeds = self.counter.coming()

@@ -27,17 +27,18 @@ class StepCounter:
   The workers of a distributed `fit` agree on the count of each step.
 
   Attributes:
-    noise: Whether the noise comes from a seed.
-    in_parts: Whether any `fit` was given a part of the examples on each worker.
+    noise: A `Seeded`: `NOISE` if the noise comes from a seed, else `NOTHING`.
+    in_parts: Whether any `fit` was given batches with `part_of`, which are drawn from
+      the part of the examples that this worker holds.
     journal: The `Journal` if it is open, or None.
-    journal_path: Its absolute path, or None.
+    journal_path: Absolute path of the journal, or None.
   """
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, record: Record,
                norm: ClipNorm, journal: PathLike | None, seeded: bool, loaded: bool):
-    """Initialises it to count in `record`; opens the journal unless `loaded`.
+    """Initialises a counter that counts in `record`; opens the journal unless `loaded`.
 
-    The other arguments are as for `ModelLedger`.
+    Other arguments are as for `ModelLedger`.
     """
     self._model = model
     self._plan = plan
@@ -68,28 +69,36 @@ class StepCounter:
     if self._loaded and not os.path.exists(self.journal_path):
       raise ValueError(_NO_JOURNAL.format(self.journal_path))
     self.journal = Journal(self.journal_path, self._plan)
-    self._record.catch_up(self.journal.entry)
+    self._record.merge_counts(self.journal.entry)
 
   def read_journal(self) -> str:
-    """Merges the counts of a journal that is not open, as of a loaded model.
+    """Merges a journal that is not open into the record; only the chief reads it.
 
-    Returns why steps may be missing from the counts, or ''.
+    The journal of a loaded model is not open before training. Returns why steps may be
+    missing from the record, or ''.
     """
     if self.journal_path is None or self.journal is not None:
       return ''
     if not self._chief:
       return '' if self._agreed else _CHIEF
     entry = Journal.peek(self.journal_path, self._plan)
-    self._record.catch_up(entry)
+    self._record.merge_counts(entry)
     return '' if entry else _NO_JOURNAL.format(self.journal_path)
 
   @contextlib.contextmanager
   def training(self, marks: Marks, model: keras.Model, batches: Any) -> Iterator[None]:
-    """Takes batches of `marks` inside the context; `fit` was given `batches`."""
+    """Recognises the batches of one `fit`, by `marks`, while the context is open.
+
+    A step on a batch without a valid mark is counted too, with unknown sampling.
+    `batches` is what `fit` was given. Raises ValueError if the workers of a distributed
+    `fit` differ in plan, batches or weights, or a single worker holds only a part of
+    the examples. Writes the exact count to the journal if the context ends without an
+    exception.
+    """
     self._open_journal()
-    self._record.catch_up()
-    self._record.look(self._model)
-    self._record.catch_up(agreement.begin(
+    self._record.merge_counts()
+    self._record.void_if_changed(self._model)
+    self._record.merge_counts(agreement.begin(
         model, batches, self._record, lineage.plan_number(self._plan)))
     self._agreed = True
     self.in_parts = self.in_parts or getattr(batches, 'part_of', None) is not None
@@ -98,21 +107,21 @@ class StepCounter:
       yield
     finally:
       self._marks.remove(marks)
-      self._record.look(self._model)
+      self._record.void_if_changed(self._model)
     if self.journal is not None:
-      self.journal.settle(self._record.catch_up())
+      self.journal.settle(self._record.merge_counts())
 
   def coming(self) -> tuple[int, Seeded]:
-    """Returns the sampling of further steps, and what of them is reproducible."""
+    """Returns the sampling code of the next steps, and which randomness is seeded."""
     marks = self._marks[-1] if self._marks else Marks()
     return marks.sampling, self.noise | Seeded.of(noise=False, batches=marks.seeded)
 
   @contextlib.contextmanager
   def count_step(self, mark: tf.Tensor) -> Iterator[tf.Tensor]:
-    """Counts a step on the batch of `mark`; the step may run inside the context.
+    """Counts a step on the batch that carries `mark`, before the step runs.
 
-    Yields the int64 numbers of `Place.of`. A step that fails after it was counted stays
-    counted.
+    Operations made inside the context run after the count. Yields four int64 numbers:
+    the batch's `Place`, or zeros. A step that fails after it was counted stays counted.
     """
     with tf.init_scope():
       self._open_journal()
@@ -127,7 +136,10 @@ class StepCounter:
       yield found[len(Counts._fields):places]
 
   def _counted(self, marks: list[tf.Tensor]) -> tf.Tensor:
-    """Counts a step; `marks` are those of all replicas in this process."""
+    """Counts a step once for all replicas of this process; returns as `_admit`.
+
+    `marks` has the mark of each replica's share of the batch.
+    """
     counters = [self._record.counters[name] for name in Counts._fields]
     watch = self._record.weights
     totals = tf.numpy_function(
@@ -142,8 +154,11 @@ class StepCounter:
              *counters: np.ndarray) -> np.ndarray:
     """Counts a step, also on disk, before any operation that needs the result runs.
 
+    `mark` has shape (rows, 2). `weights` and `left` are digests of the weights now and
+    after the last step. `counters` are the values of the record's counters.
+
     Returns int64 numbers: the `Counts`, the `Place` of the batch, and three that
-    workers compare: one, the batch's fingerprint, and the digest of the weights. On
+    workers compare: 1, the batch's fingerprint, and the digest of the weights. On
     several workers, a failure returns zeros for the last three, so that the others
     learn of it.
     """
@@ -157,6 +172,7 @@ class StepCounter:
 
   def _admitted(self, mark: np.ndarray, weights: np.ndarray, left: np.ndarray,
                 *counters: np.ndarray) -> np.ndarray:
+    """Does the work of `_admit`; raises if the step cannot be counted."""
     if os.getpid() != self._pid:
       raise RuntimeError(
           'Expected steps in the process that made the private model, got a '
@@ -172,7 +188,10 @@ class StepCounter:
                     np.int64)
 
   def _recognise(self, mark: np.ndarray) -> tuple[Taken, Seeded]:
-    """Returns what is known about the batch of a mark, and whether it is seeded."""
+    """Uses up a mark; returns what is known about its batch, and if that is seeded.
+
+    `mark` has shape (rows, 2): numbers of `Marks`, and keys.
+    """
     numbers = set(mark[:, 0].tolist())
     for marks in self._marks:
       if numbers == {marks.number}:
@@ -180,15 +199,16 @@ class StepCounter:
     return Taken(), Seeded.NOTHING
 
   def end_step(self) -> None:
-    """Records the digest of the weights that a step left."""
+    """Records the digest of the weights after a step."""
     watch = self._record.weights
     replicas.once(lambda: watch.left.assign(watch.digest(self._model.weights)))
 
 
 _NOWHERE = Place(0, 0, 0, 0)
+"""Stands for no place: `Place.of` returns None for feed 0."""
 
 _FAILED = (0, 0, 0)
-"""Instead of the numbers that workers compare."""
+"""Replaces the three numbers that workers compare if a worker could not count."""
 
 _CHIEF = (
     'No epsilon: the journal is the chief\'s, who may count steps that are not known '

@@ -14,7 +14,7 @@ from tfcactus.keras.compat.versions import keras
 
 
 class Watch:
-  """Digests of known weights: those an account began with and those its steps left.
+  """Digests of known weights: the first, those after steps, those that methods set.
 
   The weights after any earlier step are as good as the last ones: restoring them
   (BackupAndRestore, restore_best_weights) is post-processing of released values.
@@ -64,7 +64,7 @@ class Watch:
     return self._stepped
 
   def has_left(self, weights: int) -> bool:
-    """Returns whether counted steps, or a private model's methods, left this digest."""
+    """Returns whether weights of this digest are known; records nothing."""
     return weights in self._known or (
         self._stepped and weights == training.number(self.left))
 
@@ -73,12 +73,19 @@ class Watch:
     return not set(self._known).isdisjoint(other._known)
 
   def step(self, weights: int, left: int) -> bool:
-    """Records a step; returns whether its weights are known, or are the first ones."""
+    """Records a step; returns whether its weights are known, or are the first ones.
+
+    `weights` and `left` are digests of the weights before this step and after the last.
+    """
     known = self._knows(weights, left)
     self._stepped = True
     return known
 
   def _knows(self, weights: int, left: int) -> bool:
+    """Returns whether the digest `weights` is known; the first one ever seen is.
+
+    Adds `left`, the digest after the last step, if there was a step.
+    """
     if self._stepped and (not self._known or self._known[-1] != left):
       self._known.append(left)
     if not self._known:

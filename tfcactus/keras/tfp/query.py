@@ -83,6 +83,7 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     return self._GlobalState(self._clip_now())
 
   def _clip_now(self) -> tf.Tensor:
+    """Returns the clipping norm, float64; asserts that a tensor is finite and >= 0."""
     if not tf.is_tensor(self.l2_norm_clip):
       return tf.constant(self.l2_norm_clip, tf.float64)
     clip = tf.cast(self.l2_norm_clip, tf.float64)
@@ -162,7 +163,7 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
             self._event(global_state, dim))
 
   def _noise_scale(self, global_state: Any) -> tf.Tensor:
-    """Returns the factor of the noise."""
+    """Returns the factor by which the noise is multiplied: the clipping norm."""
     return global_state.l2_norm_clip
 
   def _event(self, global_state: Any, dim: int) -> dp_accounting.DpEvent:
@@ -204,9 +205,11 @@ class GaussianSumQuery(TableNoiseQuery):
         self._clip_now(), tf.constant(self.stddev, tf.float64))
 
   def _noise_scale(self, global_state: Any) -> tf.Tensor:
+    """Returns the standard deviation, which multiplies noise of deviation one."""
     return global_state.stddev
 
   def _event(self, global_state: Any, dim: int) -> dp_accounting.DpEvent:
+    """Returns the Gaussian event of the ratio stddev / clipping norm."""
     del dim
     clip = tf.get_static_value(global_state.l2_norm_clip)
     if not self.stddev:
@@ -219,6 +222,7 @@ class GaussianSumQuery(TableNoiseQuery):
 
 
 def _added(total: Any, part: Any) -> Any:
+  """Returns the sum of two tensors of one shape; `total` if `part` is None."""
   if part is None:
     return total
   shaped = tf.ensure_shape(part, tf.convert_to_tensor(total).shape)
@@ -226,6 +230,7 @@ def _added(total: Any, part: Any) -> Any:
 
 
 def _checked_scalar(clip: Any) -> Any:
+  """Returns a clipping norm; ValueError unless it is a scalar of floats."""
   if clip.shape.rank != 0 or not clip.dtype.is_floating:
     raise ValueError(
         'Expected l2_norm_clip to be a number or a scalar of floats, got '

@@ -78,6 +78,7 @@ class _SumQuery:
 
 
 def _zeros_like(part: Any) -> tf.Tensor:
+  """Returns zeros in the shape and dtype of a tensor, a number or a `TensorSpec`."""
   if part is None:
     raise AttributeError(
         'Expected template to be a structure of tensors, arrays, numbers or '
