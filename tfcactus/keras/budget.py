@@ -1,4 +1,4 @@
-"""Stops `fit` before epsilon passes a target: that of a callback or of the plan."""
+"""Stops `fit` before epsilon passes the target of a callback or of the plan."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
   `save('m.keras')` saves all state but randomness. `keras.models.load_model` restores
   it, and reads the journal for steps released since. Setting or loading weights never
   lowers `released_steps`, `epochs_begun`, `sampling` and `plan_number`, which are saved
-  with them. `private_model.inner` has the weights alone. Private models of one inner
+  with them. `private_model.inner` has only the weights. Private models of one inner
   model share counters.
 
   Epsilon accounts for the releases of this model, from the weights that it was given.

@@ -46,7 +46,7 @@ class SavedModel(keras.Model):
     super().save(filepath, *args, **kwargs)
 
   def export(self, *args: Any, **kwargs: Any) -> Any:
-    """Exports the wrapped model alone, for inference, without plan and counts."""
+    """Exports only the wrapped model, for inference, without plan and counts."""
     return self.inner.export(*args, **kwargs)
 
   def set_weights(self, weights: Any) -> None:

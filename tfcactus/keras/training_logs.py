@@ -34,6 +34,7 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
 
   def log(x: Any, y: Any, predictions: Any, carried: Any, parts: Any,
           penalty: tf.Tensor) -> Any:
+    """Logs the examples drawn; `carried` are masks, `parts` as for `_log_losses`."""
     masks.put_all(predictions, carried)  # Keras metrics read masks off predictions.
     _log_losses(model, losses, predictions, parts, penalty)
     return model.compute_metrics(

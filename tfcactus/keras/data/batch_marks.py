@@ -175,6 +175,7 @@ class RowMarks(Marks):
   """
 
   def __init__(self, num_examples: int):
+    """Initialises the marks for arrays of `num_examples` rows."""
     super().__init__(OnePassSampling)
     self._seen = np.zeros(num_examples, bool)
     self._begun = False

@@ -292,7 +292,7 @@ def _of_example(part: Any) -> Any:
 
 
 def checked_array(name: str, value: object) -> np.ndarray:
-  """Returns an array of numbers, examples along its first axis; ValueError if not."""
+  """Returns `value` as an array of numbers of rank >= 1; ValueError if it is none."""
   if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
     raise ValueError(
         f'Expected {name} to be a dense array, got {type(value).__name__}; make it '

@@ -175,6 +175,7 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
         f'{class_weight!r}.') from error
 
   def weigh(x, y, weight):
+    """Returns (x, y, weight times the class weight of y); other labels have one."""
     if not tf.is_tensor(y) or y.shape.rank not in (1, 2):
       raise ValueError(
           'Expected targets of shape (batch,) or (batch, classes) with '

@@ -50,6 +50,7 @@ class OpenFiles:
     return [(state.st_size, state.st_mtime_ns) for state in states]
 
   def __del__(self, close: Callable[[int], None] = os.close) -> None:
+    # At exit the module `os` may be gone; the default argument is not.
     for descriptor in self.descriptors:
       close(descriptor)
 

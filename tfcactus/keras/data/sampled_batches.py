@@ -170,10 +170,12 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     return self._batch_of(self._data.rows(np.zeros(2, np.int64)))
 
   def __len__(self) -> int:
+    """Returns the batches per epoch; refuses `fit` of a plain model."""
     self._check_private(self)
     return self.steps_per_epoch
 
   def __getitem__(self, index: int) -> _Batch:
+    """Draws a batch afresh, whatever the index; TypeError if epochs are drawn."""
     self._check_private(self)
     if self.scheme.draws_epochs:
       raise TypeError(

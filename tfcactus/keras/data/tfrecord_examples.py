@@ -149,6 +149,7 @@ def _each(parse: Callable[[Any], Any]) -> Any:
   It takes records, shape (records,), and int64 seeds, shape (records, 2).
   """
   def with_seed(record: tf.Tensor, seed: tf.Tensor) -> Any:
+    """Parses one record, with draws from `seed`, int64 of shape (2,)."""
     with patches.drawing(None, example_seeds.counting(seed)):
       return tf.function(parse)(record)
 

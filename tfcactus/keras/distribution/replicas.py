@@ -135,6 +135,7 @@ def once(function: Callable[..., Any], *values: tf.Tensor) -> Any:
     return function(*([value] for value in values))
 
   def merged(strategy: tf.distribute.Strategy, *held: Any) -> Any:
+    """Calls `function`; each of `held` has a value for each replica."""
     return function(*(list(strategy.experimental_local_results(value))
                       for value in held))
 

@@ -77,6 +77,7 @@ def by_tape(losses: tf.Tensor, var_list: Sequence[tf.Variable],
   batch = tf.shape(losses)[0]
 
   def row(index: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the gradient of one loss with respect to each variable."""
     # Past the batch, upstream weights are zeros, and so are gradients.
     picked = tape.gradient(
         losses, var_list, tf.one_hot(index, batch, dtype=losses.dtype),
@@ -97,6 +98,7 @@ def by_graph(losses: tf.Tensor, var_list: Sequence[tf.Variable],
   handles = [graph.capture(var.handle) for var in var_list]
 
   def row(index: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the gradient of one loss with respect to each variable."""
     # Past the batch, upstream weights are zeros, and so are gradients.
     found = graphs.gradients(graph, losses, handles,
                              tf.one_hot(index, batch, dtype=losses.dtype))
@@ -115,6 +117,7 @@ def _of_rows(row: Callable[[tf.Tensor], list[tf.Tensor]], batch: tf.Tensor,
   `batch` is the number of examples.
   """
   def rows(indices: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the gradients of several examples, shape (examples, *variable.shape)."""
     return converters.vectorized_map(row, indices)
 
   if tf.executing_eagerly():

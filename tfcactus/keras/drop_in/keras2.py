@@ -1,4 +1,4 @@
-"""Hooks by which Keras 2 calls a drop-in optimizer."""
+"""Methods of drop-in optimizers that Keras 2 calls."""
 
 from __future__ import annotations
 

@@ -62,6 +62,7 @@ def clipped_sums(losses: microbatches.Losses, var_list: Sequence[tf.Variable],
   rows = rows_at_once(var_list)
 
   def of_examples() -> sums_lib.Sums:
+    """Returns the sums over a batch that is not empty."""
     tile = tiles(losses.of_examples, var_list, uses, number, rows)
     return sums_lib.of_tiles(tile, rows, number, var_list, l2_norm_clip)
 
@@ -103,6 +104,7 @@ def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
                  for found in uses]
 
   def tile(start: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the gradients of each variable, added up over its uses."""
     return [tf.add_n([part(start) for part in found]) if found else
             tf.zeros([rows, *var.shape], var.dtype)
             for var, found in zip(var_list, by_variable)]

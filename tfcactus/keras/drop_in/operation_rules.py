@@ -91,6 +91,7 @@ def rows_of(use: Use, rule: Rule, upstream: tf.Tensor, number: tf.Tensor, rows: 
   examples, at least one.
   """
   def rows_at(tensor: tf.Tensor, block: int, places: tf.Tensor) -> tf.Tensor:
+    """Returns a tensor's rows for the examples at `places`: (rows, block, ...)."""
     sizes = [block, *tensor.shape[1:]]
     apart = tf.reshape(tensor, tf.stack([number, *sizes]))
     return tf.ensure_shape(tf.gather(apart, places), [rows, *sizes])
@@ -155,7 +156,7 @@ def _broadcast(factor: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
   `factor` maps (gradient of the output, the other operand) to the gradient of the
   operand before that sum.
   """
-  def made(use: Use) -> Rule:
+  def make_rule(use: Use) -> Rule:
     op = use.op
     own, out = op.inputs[use.place].shape.as_list(), op.outputs[0].shape.as_list()
     if op.type == 'BiasAdd':
@@ -174,7 +175,7 @@ def _broadcast(factor: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
     return rule
 
-  return made
+  return make_rule
 
 
 def _difference(use: Use) -> Rule:
@@ -221,6 +222,7 @@ def _differentiated(use: Use) -> Rule:
     variable = op.inputs[use.place]
 
     def one(values: tuple[dict[int, tf.Tensor], tf.Tensor]) -> tf.Tensor:
+      """Returns the gradient for one example's (operands, gradient of the output)."""
       given, gradient = values
       with tf.GradientTape() as tape:
         tape.watch(variable)

@@ -240,6 +240,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     totals = self._private.add(gradients, var_list)
 
     def update():
+      """Updates the variables by the totals with noise; empties the logical batch."""
       self._count_step(var_list)
       averages = self._averages(totals, var_list)
       with tf.control_dependencies(averages):

@@ -56,10 +56,12 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
   seeds: list[tf.Tensor] = []
 
   def make_seed() -> tf.Tensor:
+    """Returns a secret seed for a random draw, and notes that there is a draw."""
     seeds.append(draws.secret_seed())
     return seeds[-1]
 
   def traced(rows: int | None) -> Any:
+    """Returns `_traced` with secret seeds for all random draws."""
     with patches.drawing(model, make_seed):
       return _traced(losses, specs, rows)
 

@@ -83,7 +83,7 @@ class Journal:
     _open[_identity(os.fstat(self._file))] = self
 
   def _take_over(self, plan: PrivacyPlan) -> None:
-    """Closes the file if this process has it open; raises if it is of another plan."""
+    """Closes the file if this process has it open; raises if its plan is another."""
     try:
       before = _open.get(_identity(os.stat(self.path)))
     except FileNotFoundError:
@@ -260,7 +260,7 @@ def _entry(path: PathLike, record: dict[str, Any]) -> Counts:
 
 def _last_entry(path: PathLike, records: list[dict[str, Any]], plan: PrivacyPlan
                 ) -> Counts:
-  """Returns the last entry; raises ValueError if the journal is of another plan."""
+  """Returns the last entry; raises ValueError if its plan is not `plan`."""
   if records and records[0] != _header(plan):
     raise ValueError(
         f'Expected journal {os.fspath(path)!r} of the plan that is trained by, '

@@ -19,7 +19,7 @@ def remember(variables: Iterable[tf.Variable], trainer: Any) -> None:
   """Records on each variable that `trainer` counts releases from it.
 
   Variables hold the record because a model is easily wrapped in another one. Copies of
-  the values alone (get_weights, a weights file of the wrapped model) lose it.
+  only the values (get_weights, a weights file of the wrapped model) lose the record.
   """
   for variable in variables:
     seen = trainers([variable])

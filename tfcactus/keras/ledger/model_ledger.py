@@ -138,6 +138,7 @@ class ModelLedger:
     finalize = optimizer.finalize_variable_values
 
     def keeping(*args: Any, **kwargs: Any) -> None:
+      """Assigns the averages as known weights."""
       with self.keeping_counts():
         finalize(*args, **kwargs)
 
