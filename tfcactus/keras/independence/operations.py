@@ -105,8 +105,8 @@ def _band(node: Node) -> Value:
 def _cross_entropy(node: Node) -> list[Value]:
   """Follows the cross-entropy operations.
 
-  Returns the values of the loss and of the gradient. Both have one row per example if the
-  examples are on axis 0 of every input that has them.
+  Returns the values of the loss and of the gradient. Both have one row per example if
+  the examples are on axis 0 of every input that has them.
   """
   values = {node.values[i] for i in node.rows()}
   if len(values) > 1 or values.pop().axis != 0:
@@ -124,9 +124,9 @@ def _cross_entropy(node: Node) -> list[Value]:
 def _product(node: Node, transposed_x: bool, transposed_y: bool) -> Value:
   """Follows matrix products of input 0 and input 1.
 
-  `transposed_x` and `transposed_y` say whether these are transposed. The examples may be
-  on a batch axis of both, or on the axis of one input that becomes the rows or columns of
-  the product. They must not be on the axis that the product sums over.
+  `transposed_x` and `transposed_y` say whether these are transposed. The examples may
+  be on a batch axis of both, or on the axis of one input that becomes the rows or
+  columns of the product. They must not be on the axis that the product sums over.
   """
   found = []
   rank = len(node.out())
@@ -218,8 +218,8 @@ def _without_dots(node: Node, equation: str) -> list[str]:
 def _leading(*data: int, sizes: int = -1) -> Transfer:
   """Returns a transfer function for operations whose examples are on axis 0.
 
-  `data` has the indices of the inputs that may depend on examples. Input `sizes`, if not
-  -1, holds the shape of one of these or of the output.
+  `data` has the indices of the inputs that may depend on examples. Input `sizes`, if
+  not -1, holds the shape of one of these or of the output.
   """
 
   def rule(node: Node) -> Value:
@@ -264,9 +264,9 @@ def _bias(node: Node) -> Value:
 def _fused_norm(node: Node) -> list[Value]:
   """Follows batch normalization and its gradient; returns a value per output.
 
-  With given statistics, the examples may be on axis 0. With statistics of its input, the
-  operation normalizes each channel separately, so that the examples must be on the axis
-  of the channels. Some layers put them there.
+  With given statistics, the examples may be on axis 0. With statistics of its input,
+  the operation normalizes each channel separately, so that the examples must be on the
+  axis of the channels. Some layers put them there.
   """
   images = (0, 1) if 'Grad' in node.op.type else (0,)
   form = node.op.get_attr('data_format')
@@ -325,8 +325,9 @@ def _each(node: Node) -> list[Value]:
 def _depthwise_filter(node: Node) -> Value:
   """Follows the gradient with respect to a depthwise kernel.
 
-  It is ROW_WISE along axis 2, the channels, if every example has its own channels in the
-  images and in the upstream gradient. Otherwise the gradient adds over the examples.
+  It is ROW_WISE along axis 2, the channels, if every example has its own channels in
+  the images and in the upstream gradient. Otherwise the gradient adds over the
+  examples.
   """
   images, sizes, outputs = node.values
   channels, narrow = node.shape(0)[3], node.shape(2)[3]
@@ -354,8 +355,8 @@ def _like(node: Node) -> Value:
 def _size(node: Node) -> Value:
   """Follows operations that return shapes, ranks or numbers of entries.
 
-  Their results depend on the number of examples only. If that number determines the only
-  unknown size of a shape, the result has `sizes`.
+  Their results depend on the number of examples only. If that number determines the
+  only unknown size of a shape, the result has `sizes`.
   """
   if all(None not in node.shape(i) for i in range(len(node.values))):
     return CONSTANT

@@ -28,8 +28,8 @@ def _product(sizes: Sequence[int | None]) -> int:
 def _reshape(node: Node) -> Value:
   """Follows Reshape.
 
-  The result is ROW_WISE if every example keeps its own `block` of neighbouring positions
-  on one axis.
+  The result is ROW_WISE if every example keeps its own `block` of neighbouring
+  positions on one axis.
   """
   value = node.values[0]
   if node.rows() != [0]:
@@ -248,8 +248,8 @@ def _strided_slice_grad(node: Node) -> Value:
 def _gather(node: Node) -> Value:
   """Follows GatherV2 and ResourceGather, which look up `indices` in `params`.
 
-  The examples may be in the indices, or on an axis of `params` that is not looked up. They
-  may be in both if they are on one batch axis (`batch_dims`) of the operation.
+  The examples may be in the indices, or on an axis of `params` that is not looked up.
+  They may be in both if they are on one batch axis (`batch_dims`) of the operation.
   """
   params, indices = node.values[:2]
   if node.op.type == 'ResourceGather':
