@@ -105,7 +105,7 @@ def _fits(pfor_input: Any) -> bool:
 
 
 def _is_by_numbers(pfor_input: Any) -> bool:
-  """Returns whether the clipping bounds are scalars; others are not broadcast."""
+  """Returns whether clipping bounds are scalars; the converter does not broadcast."""
   return all(bound.shape.rank == 0 for bound in pfor_input.op.inputs[1:])
 
 

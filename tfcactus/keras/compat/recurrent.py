@@ -68,7 +68,10 @@ def is_convolution(cell: keras.layers.Layer) -> bool:
 
 
 def unusual_call(layer: keras.layers.Layer) -> str:
-  """Returns a setting that the rules do not cover and one Keras may lack, or ''."""
+  """Returns a setting of the layer that only one of Keras 2 and Keras 3 has, or ''.
+
+  The rules of recurrent layers do not cover such settings.
+  """
   if getattr(layer, 'time_major', False):
     return 'time_major=True'
   if getattr(layer.cell, 'reverse_state_order', False):
