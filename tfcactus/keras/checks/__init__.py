@@ -13,5 +13,5 @@ To refuse something, or to allow it, find its module:
 - weights that are used outside of their own layer: `variable_reads`.
 
 `pass_proof` applies the checks of operations, state and weights to a pass over a whole
-batch. It traces the pass, and says why it is not proved to give each example's gradient.
+batch. It traces the pass and says what is not proved about each example's gradient.
 """

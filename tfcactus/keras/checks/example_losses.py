@@ -37,6 +37,7 @@ _REMEDY = ('Let the loss function compute each example by itself: reduce the '
 
 
 _found = threading.local()
+"""Proofs and the model of `looked_at_once`, per thread."""
 
 
 @contextlib.contextmanager
@@ -60,7 +61,7 @@ def loss_per_example(loss: Any) -> LossFn:
   ignored), or a function that returns losses per example. If predictions carry a Keras
   mask, such as that of `Embedding(mask_zero=True)`, or the loss ignores a class, an
   example's loss is the mean over its positions that count, as Keras computes for a
-  batch of that example alone; zero if no position counts. Raises ValueError for a loss
+  batch of only that example; zero if no position counts. Raises ValueError for a loss
   of another Keras, or none.
   """
   versions.check_same_keras('loss', loss)

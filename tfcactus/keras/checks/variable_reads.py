@@ -1,11 +1,12 @@
 """Proof that the rules of a batched pass account for every use of the weights.
 
-A rule gives the gradient with respect to its layer's weights through the layer's own
-computation. Other code can use weights too: a loss, another layer, a closure. No rule
-gives the gradient through such a use. So the pass is traced, and each weight is
-followed from where it is read to the loss. On the way it must meet a tensor captured by
-the rule in the call that read it. The analysis follows plain data flow, whatever the
-operations compute; loops and functions count as operations.
+A rule gives the gradient with respect to its layer's weights. It captures tensors of
+the layer's own computation, and computes the weights' gradients from the gradients with
+respect to these tensors. Other code can use weights too: a loss, another layer, a
+closure. No rule gives the gradient through such a use. So the pass is traced, and each
+weight is followed from where it is read to the loss. On the way it must meet a tensor
+that the rule captured in the call that read the weight. The analysis follows plain data
+flow, whatever the operations compute; loops and functions count as operations.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from tfcactus.keras.independence import graph_proof
 
 
 class Answer(NamedTuple):
-  """The weights whose gradients a rule computes from the gradient of one tensor.
+  """The weights whose gradients a rule computes from one captured tensor.
 
-  The rule captured `tensor` in its call number `call`.
+  The rule takes the gradient with respect to `tensor`, which it captured in the layer
+  call number `call`. `variables` are the weights.
   """
 
   tensor: tf.Tensor

@@ -303,6 +303,7 @@ _OWN: dict[str, Callable[..., Any]] = {
 """Converters of this library, by operation."""
 
 _LOOPS = frozenset(('While', 'StatelessWhile'))
+"""Operations whose converter of TensorFlow is kept: it converts the loop's body."""
 
 _converters = patches.LibraryPatch([
     patches.Place(pfor, '_fallback_converter', _in_a_loop),

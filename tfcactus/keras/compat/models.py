@@ -194,7 +194,10 @@ def handle(variable: keras.Variable) -> tf.Tensor:
 
 
 def local(variable: tf.Variable) -> tf.Variable:
-  """Returns this replica's copy of a distributed variable; the primary one outside."""
+  """Returns this replica's copy of a distributed variable.
+
+  Returns the primary copy outside of replicas, and any other variable as it is.
+  """
   if not isinstance(variable, tf.distribute.DistributedValues):
     return variable
   if tf.distribute.in_cross_replica_context():

@@ -29,7 +29,7 @@ DRAW = 'tfcactus_draw'
 
 @contextlib.contextmanager
 def replaced(thing: Any, **attributes: Any) -> Iterator[None]:
-  """Replaces attributes of one object for a while, past Keras' attribute tracking."""
+  """Replaces attributes of one object inside the block, unseen by Keras' tracking."""
   kept = {k: thing.__dict__[k] for k in attributes if k in thing.__dict__}
   thing.__dict__.update(attributes)
   try:

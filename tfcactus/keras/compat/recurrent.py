@@ -152,7 +152,10 @@ def unrolled(model: keras.Model) -> Iterator[None]:
 
 
 def returned(layer: keras.layers.Layer, output: tf.Tensor, states: list[Any]) -> Any:
-  """Returns `output`, and `states` as a list per cell, as the layer's `call` does."""
+  """Returns what the layer's `call` returns: the output, and states if it returns them.
+
+  `states` has the final states, a list per cell.
+  """
   if KERAS_3:
     output = tf.cast(output, layer.compute_dtype)
     states = tf.nest.map_structure(

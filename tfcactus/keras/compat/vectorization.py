@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfcactus.keras.compat import converters, graphs
 
 _standing_in = threading.local()
+"""The list of graphs of `standing_in`, per thread."""
 
 
 @contextlib.contextmanager
@@ -37,10 +38,10 @@ def is_standing_in() -> bool:
 def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
   """Runs a function on each row, vectorised.
 
-  No row can depend on another, because the function is traced on one row. The
-  vectorised operations do not show that to an analysis of a trace. Inside `standing_in`
-  the result is therefore replaced by numbers that depend on all of their own row.
-  Tensors in `rows` and in the result have shape (rows, ...).
+  Tensors in `rows` and in the result have shape (rows, ...). No row can depend on
+  another, because the function is traced on one row. An analysis of the vectorised
+  operations could not see that. So inside `standing_in` the result is replaced by
+  numbers, each of which depends on all of its own row.
   """
   as_written = graphs.as_written(lambda row: function(row))
   if not is_standing_in():

@@ -23,6 +23,7 @@ from tfcactus.keras.independence.dependence import (
 )
 
 Axes = frozenset[int]
+"""Axes of a tensor, counted from 0."""
 
 
 def value(node: Node) -> Value:

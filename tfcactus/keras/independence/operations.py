@@ -125,8 +125,8 @@ def _product(node: Node, transposed_x: bool, transposed_y: bool) -> Value:
   """Follows matrix products of input 0 and input 1.
 
   `transposed_x` and `transposed_y` say whether these are transposed. The examples may
-  be on a batch axis of both, or on the axis of one input that becomes the rows or
-  columns of the product. They must not be on the axis that the product sums over.
+  be on a batch axis. They may also be the rows or the columns of the product, if only
+  one input has them. They must not be on the axis that the product sums over.
   """
   found = []
   rank = len(node.out())

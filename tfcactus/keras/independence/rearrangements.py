@@ -191,7 +191,7 @@ def _tile(node: Node) -> Value:
 def _slice_axes(node: Node, shape: list[int | None]) -> dict[int, int]:
   """Maps each axis that a StridedSlice takes whole to its axis in the result.
 
-  `node` is the operation or its gradient, `shape` is that of the tensor that is sliced.
+  `node` is the operation or its gradient, `shape` the shape of the sliced tensor.
   """
   rank = len(shape)
   masks = {name: node.op.get_attr(f'{name}_mask') for name in (
