@@ -190,8 +190,8 @@ def current_seed() -> tf.Tensor:
 def drawing(model: keras.Model | None, make_seed: MakeSeed) -> Iterator[None]:
   """Makes this thread draw from the seeds that `make_seed` returns.
 
-  `model` is a model or layer, or None. Under Keras 3 the random number generators in it
-  are replaced too, but no other generators. Draws that are not replaced, such as those
+  `model` is a model or layer, or None. Under Keras 3 its seed generators are replaced
+  too, but no other seed generators. Draws that are not replaced, such as those
   of `tf.random.gamma` or `tf.raw_ops`, are refused by `checks.state_writes`. Draws from
   seeds that the user gives stay as they are; `independence.draws` tells them apart.
   Each `tf.function` is traced anew in each call.

@@ -178,7 +178,7 @@ def _squeeze(node: Node) -> Axes | None:
 
 
 def _bias(node: Node) -> Axes | None:
-  """Returns the axes along which the input may vary, and the last, the channels.
+  """Returns the axes along which the input may vary, and the last axis, the channels.
 
   Returns None if the channels are not on the last axis.
   """
