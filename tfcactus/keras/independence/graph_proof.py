@@ -190,12 +190,12 @@ def _body(node: Node, name: str, values: Sequence[Value]) -> list[Value]:
 
 
 def _call(node: Node) -> list[Value]:
-  """Follows a call of a function: returns the function's outputs."""
+  """Follows a call of a function: returns the values of its outputs."""
   return _body(node, 'f', node.values)
 
 
 def _if(node: Node) -> list[Value]:
-  """Follows a conditional: returns what covers the outputs of both branches.
+  """Follows a conditional: returns, per output, the join of both branches' values.
 
   The condition must be CONSTANT.
   """
@@ -207,7 +207,7 @@ def _if(node: Node) -> list[Value]:
 
 
 def _while(node: Node) -> list[Value]:
-  """Follows a loop: returns values of its variables that hold in every iteration.
+  """Follows a loop: returns values of its variables that cover every iteration.
 
   The number of iterations must be CONSTANT.
   """

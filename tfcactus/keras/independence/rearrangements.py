@@ -309,7 +309,10 @@ def _from_list(node: Node) -> Value:
 
 
 def _stack_list(node: Node) -> Value:
-  """Follows TensorListStack, which stacks the items of a list along a new axis 0."""
+  """Follows TensorListStack, which stacks the items of a list along a new axis 0.
+
+  The items must have the examples.
+  """
   value = node.values[0]
   if value.dependence != Dependence.ROW_WISE:
     raise unknown('takes a shape that depends on the examples')
@@ -319,7 +322,7 @@ def _stack_list(node: Node) -> Value:
 def _list_item(node: Node) -> Value:
   """Follows operations that take an item from a list (input 0).
 
-  Returns the value of the items. The index must not depend on the examples.
+  Returns the value of the items. The index must not be ROW_WISE.
   """
   if node.values[0].dependence != Dependence.ROW_WISE or any(
       value.dependence == Dependence.ROW_WISE for value in node.values[1:]):
