@@ -59,11 +59,12 @@ def squared_norms(values: tf.Tensor) -> tf.Tensor:
 
 
 def _column(row: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+  """Reshapes (batch,) to (batch, 1, ...), the rank of `like`."""
   return tf.reshape(row, [row.shape[0]] + [1] * (like.shape.rank - 1))
 
 
 def _kept(values: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
-  """Returns `values` with zeros for rows that are not kept."""
+  """Returns `values` with zeros for rows where `keep`, (batch,), is False."""
   # Not tf.where: broadcasting a column of booleans takes twice the time.
   return tf.raw_ops.Select(condition=keep, x=values, y=tf.zeros_like(values))
 
@@ -98,7 +99,10 @@ class GradientForm(abc.ABC):
 
   @abc.abstractmethod
   def averaged(self, views: int) -> GradientForm:
-    """Returns means over each `views` consecutive rows, the views of one example."""
+    """Returns the means over every `views` consecutive rows.
+
+    These rows are one example, augmented in `views` ways.
+    """
 
   def tensors(self) -> list[tf.Tensor]:
     """Returns all tensors of the form, each with one row per example."""
@@ -144,6 +148,7 @@ class Dense(GradientForm):
                  self.transposed)
 
   def _arranged(self, values: tf.Tensor, axis: int) -> tf.Tensor:
+    """Returns `values` in the variable's shape, after `axis` batch axes (0 or 1)."""
     if self.transposed:
       values = tf.linalg.matrix_transpose(values)
     return tf.reshape(values, values.shape[:axis] + self.shape)
@@ -165,7 +170,7 @@ class Outer(GradientForm):
     rows = [tf.cast(each, tf.float64) for each in (self.inputs, self.outputs)]
     if tf.float64 not in (self.inputs.dtype, self.outputs.dtype):
       return squared_norms(rows[0]) * squared_norms(rows[1])
-    # Squares of float64 numbers may be flushed to zero beside a large other factor.
+    # A float64 square may be flushed to zero although the other factor is large.
     largest = [tf.reduce_max(tf.abs(each), 1) for each in rows]
     units = [tf.where(most > 0, most, tf.ones_like(most)) for most in largest]
     shares = [squared_norms(each / unit[:, None]) for each, unit in zip(rows, units)]
@@ -200,7 +205,7 @@ class Rows(GradientForm):
 
   @classmethod
   def merged(cls, ids: tf.Tensor, values: tf.Tensor, vocabulary: int) -> Rows:
-    """Adds up the gradients of ids that an example looked up several times."""
+    """Returns the form; adds up the gradients of ids that an example looked up twice."""
     same = tf.equal(ids[:, :, None], ids[:, None, :])
     earlier = tf.linalg.band_part(
         tf.ones(same.shape[1:], values.dtype), -1, 0) - tf.eye(
@@ -234,7 +239,10 @@ class Rows(GradientForm):
 
 def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
           ) -> list[GradientForm]:
-  """Zeroes gradients of examples where `rows`, finite in all variables, is False."""
+  """Returns the gradients, with zeros for examples whose entry of `rows` is False.
+
+  `rows` are booleans, shape (batch,): whether all of an example's gradients are finite.
+  """
   flat = [value for each in gradients for value in each.tensors()]
   left = iter(tf.cond(tf.reduce_all(rows), lambda: flat,
                       lambda: [_kept(value, rows) for value in flat]))
@@ -243,7 +251,7 @@ def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
 
 
 def of_example(gradient: tf.Tensor | tf.IndexedSlices) -> dict[str, tf.Tensor]:
-  """Returns the tensors of one example's gradient: IndexedSlices as ids and values."""
+  """Returns one example's gradient as 'values', and 'ids' if it is IndexedSlices."""
   if isinstance(gradient, tf.IndexedSlices) and (
       gradient.indices.shape.rank == 1 and gradient.values.shape.rank == 2 and
       gradient.indices.shape.is_fully_defined()):

@@ -1,4 +1,4 @@
-"""Rules for convolutions: per example, a product of patches and output gradients.
+"""Rules for convolutions: kernel gradients are image patches times output gradients.
 
 Transposed convolutions exchange inputs and outputs.
 
@@ -38,6 +38,7 @@ class ConvRule(ChannelsLastRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
+    """Adds the image patches: output positions x kernel positions x input channels."""
     depth = math.prod(layer.kernel.shape[:-1]) if layer.built else 0
     positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
     return (super().numbers_per_example(layer, output_shapes) +
@@ -62,9 +63,13 @@ class ConvTransposeRule(ChannelsLastRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
+    """Adds the patches of output gradients.
+
+    They have input positions x kernel positions x output channels numbers.
+    """
     depth = math.prod(layer.kernel.shape[:-1]) if layer.built else 0
     positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
-    # Outputs have at most as many positions as inputs times the strides.
+    # Outputs have about as many positions as inputs times the strides.
     windows = -(-positions // math.prod(layer.strides))
     return super().numbers_per_example(layer, output_shapes) + depth * windows
 
@@ -79,7 +84,10 @@ def images_and_windows(call: base.LayerCall, kernel: tf.Variable
 
 def windows_of(layer: keras.layers.Layer, wide: tf.Tensor, narrow: tf.Tensor
               ) -> list[im2col.Window]:
-  """Returns each axis's windows, cut from `wide`; `narrow` has an entry per window."""
+  """Returns the windows of each spatial axis.
+
+  Windows are cut from `wide`; `narrow` has one position per window.
+  """
   return [im2col.window(layer.padding, *sizes) for sizes in zip(
       wide.shape[1:-1], narrow.shape[1:-1], layer.kernel_size, layer.strides,
       layer.dilation_rate)]
@@ -96,12 +104,13 @@ def as_images(wide: tf.Tensor, narrow: tf.Tensor, windows: list[im2col.Window]
 
 def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
                      windows: Sequence[im2col.Window], groups: int = 1) -> tf.Tensor:
-  """Sums each output channel times its patches over positions.
+  """Returns per-example kernel gradients: output gradients times patches of images.
 
-  `images` is (batch, ..., channels) with two or three spatial axes; `outputs` is
-  (batch, ..., filters) with one entry per window. Filters see the channels of their own
-  group. The result is (batch, filters, depth), depth in the order of the flattened
-  kernel.
+  The products are summed over positions. `images` is (batch, ..., channels) with two or
+  three spatial axes; `outputs`, the output gradients, is (batch, ..., filters) with one
+  position per window. Filters see the channels of their own group. The result is
+  (batch, filters, depth); depth runs over all axes of the kernel but the last, in
+  row-major order.
   """
   batch, filters = outputs.shape[0], outputs.shape[-1]
   images, outputs = _apart(images, groups), _apart(outputs, groups)
@@ -113,7 +122,10 @@ def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
 
 
 def _apart(images: tf.Tensor, groups: int) -> tf.Tensor:
-  """Splits groups of channels into separate images, consecutive in the batch."""
+  """Makes each group of channels an image: (batch * groups, ..., channels / groups).
+
+  The images of an example are consecutive.
+  """
   if groups == 1:
     return images
   sizes, rank = images.shape[1:-1], images.shape.rank

@@ -25,6 +25,7 @@ class DenseRule(base.LayerRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
+    """Returns 0 for vectors, whose kernel gradients stay outer products."""
     if all(len(shape) == 1 for shape in output_shapes):
       return 0
     return super().numbers_per_example(layer, output_shapes)

@@ -12,7 +12,7 @@ _SPARE = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ'
 
 
 class EinsumDenseRule(base.LayerRule):
-  """Rule: the kernel's gradient is an einsum of inputs and output gradients."""
+  """Rule for EinsumDense: kernel gradients are an einsum of inputs and output gradients."""
 
   layer_types = (keras.layers.EinsumDense,)
 
@@ -41,7 +41,7 @@ def kernel_gradients(layer: keras.layers.Layer, inputs: tf.Tensor,
 
 
 def bias_gradients(layer: keras.layers.Layer, outputs: tf.Tensor) -> base.Gradients:
-  """Sums output gradients over the axes that the bias lacks; [] without a bias."""
+  """Sums the output gradients over axes that the bias lacks; [] without a bias."""
   bias = layer.bias
   if bias is None:
     return []

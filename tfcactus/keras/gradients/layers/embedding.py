@@ -65,14 +65,16 @@ class ReversibleEmbeddingRule(base.LayerRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
+    """Counts two dense gradients: of looking up in a tied table and of projecting back."""
     return 2 * super().numbers_per_example(layer, output_shapes)
 
 
 def looked_up(table: tf.Variable, ids: tf.Tensor, gradient: tf.Tensor
              ) -> base.Gradients:
-  """Returns gradients of a table, (vocabulary, width), from those of its rows.
+  """Returns the gradients of a table of shape (vocabulary, width).
 
-  `ids` are integers, (batch, ...); `gradient` is (batch, ..., width).
+  `ids`, integers (batch, ...), are the rows that were looked up; `gradient` is the
+  gradient with respect to them, (batch, ..., width).
   """
   batch = ids.shape[0]
   ids = tf.reshape(tf.cast(ids, tf.int32), [batch, -1])

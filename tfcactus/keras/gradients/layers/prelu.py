@@ -12,7 +12,7 @@ from tfcactus.keras.gradients.layers import base
 
 
 class PReLURule(base.LayerRule):
-  """Rule: the gradient is the inputs' negative part times the output gradients."""
+  """Rule for PReLU: gradients are min(input, 0) times the output gradients."""
 
   layer_types = (keras.layers.PReLU,)
 
