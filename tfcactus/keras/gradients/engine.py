@@ -65,11 +65,12 @@ class Engine:
     """Initialises the engine of a built model.
 
     `routes` are replaced until the pass is proved right; `rows_by` returns the size of
-    the physical batch for the new routes (None: `rows`). `compute_loss` maps targets and predictions
-    to losses, as `OutputLosses` does. `keys` seed the model's random draws (None: fresh
-    system entropy). `outputs` has the structure of the model's outputs (None: one
-    tensor). Each example goes through the model `views` times with different random
-    draws, and the mean of these gradients is clipped (augmentation multiplicity).
+    the physical batch for the new routes (None: `rows`). `compute_loss` maps targets
+    and predictions to losses, as `OutputLosses` does. `keys` seed the model's random
+    draws (None: fresh system entropy). `outputs` has the structure of the model's
+    outputs (None: one tensor). Each example goes through the model `views` times with
+    different random draws, and the mean of these gradients is clipped (augmentation
+    multiplicity).
     """
     self._views = views
     self._outputs = outputs

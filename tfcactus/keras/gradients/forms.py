@@ -205,7 +205,11 @@ class Rows(GradientForm):
 
   @classmethod
   def merged(cls, ids: tf.Tensor, values: tf.Tensor, vocabulary: int) -> Rows:
-    """Returns the form; adds up the gradients of ids that an example looked up twice."""
+    """Returns the form with one gradient per id that an example looked up.
+
+    The gradients of an id that the example looked up several times are added up. The
+    first place has the sum, later ones zeros.
+    """
     same = tf.equal(ids[:, :, None], ids[:, None, :])
     earlier = tf.linalg.band_part(
         tf.ones(same.shape[1:], values.dtype), -1, 0) - tf.eye(
@@ -251,7 +255,7 @@ def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
 
 
 def of_example(gradient: tf.Tensor | tf.IndexedSlices) -> dict[str, tf.Tensor]:
-  """Returns one example's gradient as 'values', and 'ids' if it is IndexedSlices."""
+  """Returns one example's gradient: 'values', and 'ids' of IndexedSlices."""
   if isinstance(gradient, tf.IndexedSlices) and (
       gradient.indices.shape.rank == 1 and gradient.values.shape.rank == 2 and
       gradient.indices.shape.is_fully_defined()):

@@ -40,16 +40,16 @@ _HOST_SHARE, _GPU_SHARE = 1 / 16, 1 / 2
 
 _HOST_ENOUGH = 2**30
 """In bytes. More memory hardly makes steps faster on a CPU: with a quarter of the
-physical batch that fits, ResNet-20 takes 17.2 rather than 15.2 ms per example, WRN-16-4 52.9 rather than 49.8
-(benchmarks.step_memory)."""
+physical batch that fits into it, ResNet-20 takes 17.2 rather than 15.2 ms per example,
+WRN-16-4 52.9 rather than 49.8 (benchmarks.step_memory)."""
 
 
 def physical_rows(usual: float, model: keras.Model, routes: Routes,
                   views: int = 1) -> int:
   """Returns the size of a physical batch, in examples.
 
-  Most drawn batches are no larger than `usual`. If memory allows, a physical batch holds
-  `usual` examples; otherwise they are split evenly over several physical batches.
+  Most drawn batches are no larger than `usual`. A physical batch holds `usual` examples
+  if memory allows. Otherwise they are split evenly over several physical batches.
   `views` is the number of passes per example.
   """
   numbers = max(1, views * numbers_per_example(model, routes))

@@ -33,6 +33,7 @@ def penalty(model: keras.Model) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
 
 
 def _total(model: keras.Model) -> tf.Tensor:
+  """Returns the sum of a model's weight regularizers, in at least float32."""
   found = map(tf.convert_to_tensor, losses.weight_penalties(model))
   return tf.add_n(list(map(tf.reduce_sum, precision.alike(list(found)))))
 

@@ -1,8 +1,8 @@
 """Rule for depthwise convolutions, whose channels have separate kernels.
 
 The channels of all examples are put side by side as the channels of one image. The
-gradient of its kernel holds the gradients of all examples; TensorFlow computes it in one
-operation.
+gradient of its kernel holds the gradients of all examples. TensorFlow computes it in
+one operation.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class DepthwiseRule(conv.ChannelsLastRule):
 
 def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
                      windows: Sequence[im2col.Window]) -> tf.Tensor:
-  """Returns per-example gradients: inputs times output gradients, over all positions.
+  """Returns per-example kernel gradients: inputs times output gradients, summed.
 
   `images` is (batch, height, width, channels); `outputs`, the output gradients, is
-  (batch, ..., channels * multiplier). The result is (batch, taps, channels, multiplier);
-  taps are the positions in the kernel.
+  (batch, ..., channels * multiplier). The sum is over positions. The result is (batch,
+  taps, channels, multiplier), where taps are the positions in the kernel.
   """
   strides = {w.stride for w in windows if w.size > 1}
   if len(strides) <= 1 and all(w.dilation == 1 for w in windows):

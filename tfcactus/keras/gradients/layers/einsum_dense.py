@@ -12,7 +12,7 @@ _SPARE = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ'
 
 
 class EinsumDenseRule(base.LayerRule):
-  """Rule for EinsumDense: kernel gradients are an einsum of inputs and output gradients."""
+  """Rule for EinsumDense: gradients are an einsum of inputs and output gradients."""
 
   layer_types = (keras.layers.EinsumDense,)
 

@@ -65,7 +65,7 @@ class ReversibleEmbeddingRule(base.LayerRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
-    """Counts two dense gradients: of looking up in a tied table and of projecting back."""
+    """Counts two dense gradients: a tied table both looks up and projects back."""
     return 2 * super().numbers_per_example(layer, output_shapes)
 
 

@@ -71,7 +71,7 @@ class LoraConvRule(conv.ConvRule):
 
 
 class LoraEmbeddingRule(base.LayerRule):
-  """Rule for embeddings; the first factor's gradient has the looked-up rows only."""
+  """Rule for embeddings; the first factor's gradient has looked-up rows only."""
 
   layer_types = (keras.layers.Embedding,)
   composed = True
@@ -112,7 +112,10 @@ def _factors(layer: keras.layers.Layer, name: str) -> Any:
 
 
 def _of_factors(layer: keras.layers.Layer, whole: tf.Tensor) -> base.Gradients:
-  """Returns gradients of both factors from a kernel's, (batch, ..., last axis)."""
+  """Returns the gradients of both factors.
+
+  `whole` is the gradient of the kernel, (batch, ..., last axis).
+  """
   first, second, scale = _factors(layer, 'kernel')
   a, b = layer.lora_kernel_a, layer.lora_kernel_b
   batch, rank = whole.shape[0], second.shape[0]

@@ -19,6 +19,7 @@ class _NormalizationRule(base.LayerRule):
   """Rule that runs the layer without scale and offset, and applies both itself."""
 
   _UNSCALED: ClassVar[dict[str, Any]]
+  """The attributes with which the layer only normalizes."""
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
     return 'axis 0' if over_batch(layer) else ''
@@ -102,4 +103,5 @@ def over_batch(layer: keras.layers.Layer) -> bool:
 
 
 def _axes(layer: keras.layers.Layer) -> list[int]:
+  """Returns the layer's `axis` as a list."""
   return tf.nest.flatten(layer.axis)

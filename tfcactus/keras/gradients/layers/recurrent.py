@@ -18,8 +18,8 @@ from tfcactus.keras.gradients.layers.recurrent_cells import Kernel
 class _Run(NamedTuple):
   """One cell's pass over the sequences of a batch.
 
-  `kernel`, of the inputs, multiplies `inputs`, (rows, time, ...). `loop` has the
-  recurrent kernel and the result of the loop, once the loop has run.
+  `kernel` is the kernel of the inputs; `inputs` are (rows, time, ...). `loop` is empty
+  until the loop over time has run, then [recurrent kernel, `recurrent_scan.Scanned`].
   """
 
   cell: keras.layers.Layer
@@ -112,7 +112,10 @@ _VARIABLES = ('kernel', 'recurrent_kernel', 'bias')
 def _run(layer: keras.layers.Layer, cell: keras.layers.Layer,
          capture: base.Capture, given: compat.Arguments, whole: bool
         ) -> recurrent_scan.Scanned:
-  """Runs one cell of a layer over sequences; `whole` as in `recurrent_scan.scan`."""
+  """Runs one cell of a layer over sequences and captures its x W + b.
+
+  `whole` is as for `recurrent_scan.scan`.
+  """
   known = recurrent_cells.known(cell)
   inputs = tf.cast(given.sequences, cell.compute_dtype)
   dropped = compat.dropped(layer, inputs, given.training)

@@ -22,7 +22,11 @@ _RECURRENT = RecurrentRule()
 
 
 class _WrapperRule(base.LayerRule):
-  """Rule that saves each tensor's inner layer and rule, and asks that rule."""
+  """Base class of rules that leave the gradients to the rules of wrapped layers.
+
+  With each captured tensor they save (rule of the wrapped layer, wrapped layer, value
+  that the rule of the wrapped layer saved).
+  """
 
   also_frozen = True
 
@@ -74,13 +78,17 @@ class BidirectionalRule(_WrapperRule):
 
 
 def _directions(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+  """Returns the forward and the backward layer."""
   return [layer.forward_layer, layer.backward_layer]
 
 
 @contextlib.contextmanager
 def _calling(layers: Sequence[keras.layers.Layer], run: Callable[..., Any]
             ) -> Iterator[None]:
-  """Replaces each `call` by `run`: (layer, its own call, arguments) -> outputs."""
+  """Replaces the `call` of each layer while the context is open.
+
+  `run` takes the layer, the layer's own call and the arguments; it returns the outputs.
+  """
   with contextlib.ExitStack() as stack:
     for layer in layers:
       stack.enter_context(patches.replaced(
@@ -142,6 +150,7 @@ class TimeDistributedRule(_WrapperRule):
       rule = rules[id(inside)]
 
       def captured(saved: Any, outputs: tf.Tensor) -> tf.Tensor:
+        """Captures a tensor in shape (rows, time, ...), so that rows are examples."""
         whole = capture((rule, inside, saved), _unfolded(outputs, rows))
         return tf.reshape(whole, outputs.shape)
 
@@ -158,6 +167,7 @@ class TimeDistributedRule(_WrapperRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
+    """Sums over wrapped layers, with their outputs and output gradients, and steps."""
     steps = max([shape[0] for shape in output_shapes], default=1)
     count = 0
     for inside, rule in self._ruled(layer):
@@ -176,6 +186,7 @@ def _folded(values: tf.Tensor) -> tf.Tensor:
 
 
 def _unfolded(values: tf.Tensor, rows: int) -> tf.Tensor:
+  """Reshapes (rows * time, ...) to (rows, time, ...)."""
   return tf.reshape(values, [rows, -1, *values.shape[1:]])
 
 
