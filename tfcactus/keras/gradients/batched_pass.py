@@ -51,8 +51,7 @@ class PassResult(NamedTuple):
   """Gradients, predictions and losses of one physical batch of `rows` examples.
 
   Attributes:
-    gradients: Per-example gradients, in the order of
-      `model.trainable_variables`.
+    gradients: Per-example gradients, in the order of `model.trainable_variables`.
     predictions: The model's outputs, tensors of shape (rows, ...), with Keras masks.
     losses: Shape (rows,) or (rows, outputs), not weighted.
     added: Losses that layers added, shape (rows,); None if there are none.
@@ -85,7 +84,10 @@ def takes_part(weights: tf.Tensor) -> tf.Tensor:
 
 
 def _losses(losses: tf.Tensor | None, added: tf.Tensor | None) -> tf.Tensor:
-  """Returns the losses, zeros if only layers add losses; ValueError if none do."""
+  """Returns the losses, or zeros if only layers add losses.
+
+  Raises ValueError if there are no losses at all.
+  """
   if losses is not None:
     return losses
   if added is None:
@@ -223,6 +225,7 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
 
   @graphs.as_written
   def one(example: Any) -> Any:
+    """Returns gradients, predictions, masks, loss and added loss of one example."""
     (x, target, weight), seed = example
     variables = models.tf_variables(model)
     with tf.GradientTape(watch_accessed_variables=False) as tape:

@@ -132,7 +132,7 @@ def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor
                 ) -> list[tf.Tensor]:
   """Returns clipped sums of dense gradients, in each variable's shape and dtype.
 
-  Norms are float64: clipped norms get closer to the clipping norm than those of
+  Norms are float64: clipped norms get closer to the clipping norm than in
   `clip_and_sum`, and squares of large float32 numbers do not overflow. Sums are float64
   and rounded once. `per_example` has a tensor of known shape (batch, ...) per variable;
   `l2_norm_clip` bounds the norm over all variables together.

@@ -244,6 +244,7 @@ class Engine:
       return found
 
     def mean(rows: tf.Tensor) -> tf.Tensor:
+      """Averages each `views` consecutive rows."""
       return tf.reduce_mean(tf.reshape(rows, [self.rows, views, *rows.shape[1:]]), 1)
 
     carried = masks.of_all(found.predictions)

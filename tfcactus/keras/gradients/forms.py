@@ -16,7 +16,7 @@ The norm of float32 numbers, with u = 2^-24:
 
 So an example that is clipped to C contributes at most C (1 + `NORM_ERROR`). Squares
 that overflow float32 make the norm infinite, and the example is dropped, which depends
-on that example alone. Norms of float64 numbers are float64 throughout; their error is
+on no other example. Norms of float64 numbers are float64 throughout; their error is
 smaller.
 
 Sums are float64. TensorFloat-32, bfloat16 and other modes of reduced precision affect
@@ -136,6 +136,7 @@ class Dense(GradientForm):
     return squared_norms(self.values)
 
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
+    """Multiplies factors by values in float64; sums in the variable's shape."""
     rows = tf.reshape(self.values, [self.values.shape[0], -1])
     total = tf.matmul(factors[None], tf.cast(rows, tf.float64))
     return self._arranged(tf.reshape(total, self.values.shape[1:]), 0)
@@ -166,7 +167,8 @@ class Outer(GradientForm):
     self.outputs = outputs
 
   def squared_norms(self) -> tf.Tensor:
-    # These are few numbers: float64 is cheap, and squares do not overflow.
+    """Returns |inputs|^2 |outputs|^2, the squared norms of outer products."""
+    # Inputs and outputs are few numbers: float64 is cheap, and squares do not overflow.
     rows = [tf.cast(each, tf.float64) for each in (self.inputs, self.outputs)]
     if tf.float64 not in (self.inputs.dtype, self.outputs.dtype):
       return squared_norms(rows[0]) * squared_norms(rows[1])
@@ -177,14 +179,17 @@ class Outer(GradientForm):
     return tf.square(largest[0] * largest[1]) * shares[0] * shares[1]
 
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of factor * input output^T, shape (d, p), float64."""
     # The factor goes first: a product of two entries could overflow.
     scaled = tf.cast(self.outputs, tf.float64) * factors[:, None]
     return tf.matmul(tf.cast(self.inputs, tf.float64), scaled, transpose_a=True)
 
   def dense(self) -> tf.Tensor:
+    """Returns the outer products, (batch, d, p)."""
     return self.inputs[:, :, None] * self.outputs[:, None, :]
 
   def averaged(self, views: int) -> GradientForm:
+    """Returns the means of the views' outer products, as `Dense`."""
     # A mean of outer products is no outer product.
     total = tf.matmul(_in_turn(self.inputs, views), _in_turn(
         self.outputs, views) / views, transpose_a=True)
@@ -220,9 +225,11 @@ class Rows(GradientForm):
     return cls(ids, totals, vocabulary)
 
   def squared_norms(self) -> tf.Tensor:
+    """Returns squared norms of the values: each id has one nonzero gradient."""
     return squared_norms(self.values)
 
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
+    """Adds weighted values to their ids' rows of a (vocabulary, p) table."""
     scaled = tf.cast(self.values, tf.float64) * _column(factors, self.values)
     width = scaled.shape[-1]
     return tf.math.unsorted_segment_sum(
@@ -230,6 +237,7 @@ class Rows(GradientForm):
         self.vocabulary)
 
   def averaged(self, views: int) -> GradientForm:
+    """Merges the ids of an example's views; divides their values by `views`."""
     width = self.values.shape[-1]
     ids = tf.reshape(_in_turn(self.ids, views), [
         self.ids.shape[0] // views, views * self.ids.shape[1]])
@@ -237,6 +245,7 @@ class Rows(GradientForm):
                        self.vocabulary)
 
   def dense(self) -> tf.Tensor:
+    """Returns the gradients of the whole table, (batch, vocabulary, p)."""
     hot = tf.one_hot(self.ids, self.vocabulary, dtype=self.values.dtype)
     return tf.matmul(hot, self.values, transpose_a=True)
 

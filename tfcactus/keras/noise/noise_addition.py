@@ -23,7 +23,7 @@ _CHUNK = 2**15
 """Coordinates that are scaled, added and rounded at once, within a core's cache."""
 
 _DIGITS = {tf.float64: 51, tf.float32: 22, tf.float16: 9, tf.bfloat16: 6}
-"""For each dtype, d such that x (1 - 2^-d), rounded, is below x for all x > 0."""
+"""For each dtype, d such that x (1 - 2^-d), rounded, is below every normal x > 0."""
 
 
 class NoiseSampler:

@@ -44,11 +44,13 @@ class CorrelatedSampler(NoiseSampler):
     self._lock = threading.Lock()
 
   def _numbers(self, place: tf.Tensor | None) -> list[tf.Tensor]:
+    """Returns the place of the batch; raises ValueError without it."""
     if place is None:
       raise ValueError('Expected noise that is correlated over steps within a step.')
     return [place]
 
   def _sample(self, size: int, *numbers: np.ndarray) -> np.ndarray:
+    """Draws the noise of the step at the place that `_numbers` returned."""
     return self._next(Place.of(numbers[0]), size)
 
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:

@@ -40,7 +40,7 @@ def _total(model: keras.Model) -> tf.Tensor:
 
 @tf.autograph.experimental.do_not_convert
 def _check(model: keras.Model) -> None:
-  """Raises ValueError unless penalties are functions of the model's weights alone.
+  """Raises ValueError unless penalties depend on nothing but the model's weights.
 
   They may not read other variables, write any, or run Python. Constants and strength
   of a regularizer are taken as public.

@@ -73,6 +73,7 @@ class LayerRule(abc.ABC):
     activation = layer.activation
 
     def captured(outputs: tf.Tensor) -> tf.Tensor:
+      """Captures the input of the activation, then applies the activation."""
       return activation(capture(inputs, outputs))
 
     with patches.replaced(layer, activation=captured):

@@ -21,6 +21,7 @@ class ChannelsLastRule(base.LayerRule):
   """Base class of rules for convolutions, whose channels have to be last."""
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
+    """Returns 'channels_first' for layers of that data format, else ''."""
     return '' if layer.data_format == 'channels_last' else 'channels_first'
 
 
@@ -30,6 +31,7 @@ class ConvRule(ChannelsLastRule):
   layer_types = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of the kernel and the bias."""
     layer = call.layer
     images, outputs, windows = images_and_windows(call, layer.kernel)
     values = kernel_gradients(images, outputs, windows, layer.groups)
@@ -52,6 +54,7 @@ class ConvTransposeRule(ChannelsLastRule):
                  keras.layers.Conv3DTranspose)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of the kernel and the bias."""
     layer = call.layer
     inputs = base.layer_inputs(call, layer.kernel)
     outputs = base.in_stored_dtype(call.gradient, layer.kernel)

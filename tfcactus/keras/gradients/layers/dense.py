@@ -1,4 +1,4 @@
-"""Rule for Dense layers, on vectors or along the last axis of larger inputs."""
+"""Rule for Dense layers, on vectors or on the last axis of larger inputs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class DenseRule(base.LayerRule):
   layer_types = (keras.layers.Dense,)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of the kernel (inputs times output gradients) and the bias."""
     layer = call.layer
     inputs = base.layer_inputs(call, layer.kernel)
     outputs = base.in_stored_dtype(call.gradient, layer.kernel)

@@ -23,6 +23,7 @@ class DepthwiseRule(conv.ChannelsLastRule):
   layer_types = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of the kernel and the bias."""
     layer = call.layer
     kernel = models.depthwise_kernel(layer)
     images, outputs, windows = conv.images_and_windows(call, kernel)

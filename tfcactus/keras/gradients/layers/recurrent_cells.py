@@ -57,6 +57,7 @@ class SimpleMath(CellMath):
   """SimpleRNN: h = f(z)."""
 
   def step(self, cell: keras.layers.Layer, kernel: Kernel) -> recurrent_scan.Step:
+    """Returns the step: new h = activation(x W + b + h U)."""
     activation = cell.activation or tf.identity
     product = kernel.product()
     return lambda now, states: ([activation(now + product(states[0]))], [])
@@ -69,6 +70,7 @@ class LSTMMath(CellMath):
   states = 2
 
   def step(self, cell: keras.layers.Layer, kernel: Kernel) -> recurrent_scan.Step:
+    """Returns the step of an LSTM; its states are h and the carry c."""
     activation, gate = cell.activation, cell.recurrent_activation
     product = kernel.product()
 
@@ -92,9 +94,11 @@ class GRUMath(CellMath):
   keeps = 1
 
   def input_bias(self, cell: keras.layers.Layer) -> Any:
+    """Returns the first row of the bias; the second is added to h U."""
     return _read(cell.bias, cell)[0] if cell.use_bias else None
 
   def step(self, cell: keras.layers.Layer, kernel: Kernel) -> recurrent_scan.Step:
+    """Returns the step; `inner` is h U plus the second row of the bias."""
     product = kernel.product()
     bias = _read(cell.bias, cell)[1] if cell.use_bias else None
 
@@ -111,6 +115,7 @@ class GRUMath(CellMath):
 
   def gradients(self, scanned: recurrent_scan.Scanned, kernel: Kernel,
                 gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns gradients of the recurrent kernel, and of both rows of the bias."""
     z, r, h = tf.split(gradient, 3, -1)
     inner = tf.concat([z, r, h * tf.cast(scanned.kept[0], h.dtype)], -1)
     bias = [_over_positions(each) for each in (gradient, inner)]
@@ -124,6 +129,7 @@ class EarlyResetGRUMath(CellMath):
   keeps = 1
 
   def step(self, cell: keras.layers.Layer, kernel: Kernel) -> recurrent_scan.Step:
+    """Returns the step; the kernel's last gate multiplies r h instead of h."""
     gates, last = kernel.product(0, 2), kernel.product(2, 3)
 
     def step(now: tf.Tensor, states: list[tf.Tensor]) -> Any:
@@ -138,6 +144,7 @@ class EarlyResetGRUMath(CellMath):
 
   def gradients(self, scanned: recurrent_scan.Scanned, kernel: Kernel,
                 gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns gradients of the recurrent kernel (last gate: from r h) and the bias."""
     units = gradient.shape[-1] // 3
     gates, last = tf.split(gradient, [2 * units, units], -1)
     return tf.concat([
@@ -183,7 +190,7 @@ def _over_positions(values: tf.Tensor) -> tf.Tensor:
 
 
 class Kernel:
-  """A kernel of a cell; `variable` has one part per gate along its last axis."""
+  """A kernel of a cell; the last axis of `variable` has one part per gate."""
 
   def __init__(self, cell: keras.layers.Layer, variable: tf.Variable, gates: int,
                masks: compat.Masks, of_inputs: bool):
@@ -236,7 +243,7 @@ class Kernel:
 
   def _parts(self, first: int, last: int | None
             ) -> list[tuple[tf.Tensor | None, tf.Tensor]]:
-    """Returns pairs: a dropout mask or None, and the kernel that masked values meet."""
+    """Returns pairs: a dropout mask or None, and the part of the kernel to use with it."""
     last = self._gates if last is None else last
     width = self._value.shape[-1] // self._gates
     whole = (first, last) == (0, self._gates)
@@ -272,6 +279,7 @@ def _joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _masked(values: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+  """Multiplies by a dropout mask unless it is None."""
   return values if mask is None else values * mask
 
 

@@ -34,6 +34,7 @@ class Route(NamedTuple):
     return self.rule is VECTORIZED
 
   def __str__(self) -> str:
+    """Returns the route in words, as `Routes.summary` shows it."""
     if self.rule is None:
       return ('batched: by its layers' if trainable_variables(self.layer) else
               'no variables')

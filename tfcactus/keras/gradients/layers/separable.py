@@ -20,6 +20,7 @@ class SeparableConvRule(conv.ChannelsLastRule):
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Captures the results of both convolutions; does not use `call`."""
     del call, args, kwargs
     inputs = tf.cast(inputs, layer.compute_dtype)
     between = capture(inputs, _depthwise(layer, inputs))
@@ -32,6 +33,7 @@ class SeparableConvRule(conv.ChannelsLastRule):
     return outputs if layer.activation is None else layer.activation(outputs)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of the convolution whose result was captured."""
     layer = call.layer
     if isinstance(call.saved, _Between):
       return _pointwise(call._replace(saved=call.saved.tensor))

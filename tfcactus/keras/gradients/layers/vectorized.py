@@ -75,6 +75,7 @@ class VectorizedRule(base.LayerRule):
     return outputs
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Runs the layer again on each example, under a tape on its variables."""
     one, values, place = call.saved
     variables = models.tf_variables(call.layer)
 

@@ -31,6 +31,7 @@ class _WrapperRule(base.LayerRule):
   also_frozen = True
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns the gradients that the wrapped layer's rule computes."""
     rule, layer, saved = call.saved
     return rule.gradients(base.LayerCall(layer, saved, call.gradient))
 
@@ -41,6 +42,7 @@ class BidirectionalRule(_WrapperRule):
   layer_types = (keras.layers.Bidirectional,)
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
+    """Returns why the rule of a direction does not hold, or ''."""
     for inner in _directions(layer):
       if type(inner) not in RecurrentRule.layer_types:
         return f'no rule for {type(inner).__name__} in two directions'
@@ -51,10 +53,12 @@ class BidirectionalRule(_WrapperRule):
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls the layer; both directions run through their rules."""
     called = []
 
     def run(inner: keras.layers.Layer, own: Callable[..., Any], *args: Any,
             **kwargs: Any) -> Any:
+      """Calls one direction through its rule."""
       called.append(inner)
       return _RECURRENT.forward(
           inner, own, lambda saved, outputs: capture(
@@ -72,6 +76,7 @@ class BidirectionalRule(_WrapperRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
+    """Sums over both directions, from the input shapes."""
     del output_shapes
     shapes = [shape[1:] for shape in models.input_shapes(layer)][:1]
     return sum(_RECURRENT.numbers_of(inner, shapes) for inner in _directions(layer))
@@ -122,6 +127,7 @@ class TimeDistributedRule(_WrapperRule):
             if route.rule is not None]
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
+    """Returns a reason if a wrapped layer needs to be vectorised, else ''."""
     inner = layer.layer
     if isinstance(inner, keras.Model) and not models.is_graph(inner):
       return f'{inner.name!r} is no Sequential or functional model'
@@ -132,6 +138,7 @@ class TimeDistributedRule(_WrapperRule):
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls the wrapped layers on the time steps of all examples at once."""
     given = inspect.signature(call).bind(inputs, *args, **kwargs).arguments
     sequences, inner = given['inputs'], layer.layer
     rows, steps = tf.nest.flatten(sequences)[0].shape[:2]
@@ -147,6 +154,7 @@ class TimeDistributedRule(_WrapperRule):
 
     def run(inside: keras.layers.Layer, own: Callable[..., Any], *args: Any,
             **kwargs: Any) -> Any:
+      """Calls one wrapped layer through its rule."""
       rule = rules[id(inside)]
 
       def captured(saved: Any, outputs: tf.Tensor) -> tf.Tensor:
@@ -161,6 +169,7 @@ class TimeDistributedRule(_WrapperRule):
     return tf.nest.map_structure(lambda each: _unfolded(each, rows), outputs)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Sums the wrapped layer's gradients over each example's time steps."""
     rows = call.gradient.shape[0]
     found = super().gradients(call._replace(gradient=_folded(call.gradient)))
     return [(variable, _summed(form, rows)) for variable, form in found]
