@@ -39,8 +39,8 @@ class EmbeddingRule(base.LayerRule):
 class ReversibleEmbeddingRule(base.LayerRule):
   """Rule for ReversibleEmbedding, whose table also projects back if it is tied.
 
-  The gradients have looked-up rows only, or are products of inputs and output gradients
-  if the table projects back.
+  The gradients have looked-up rows only. If the table projects back, they are products
+  of inputs and output gradients.
   """
 
   layer_types = tuple(models.layer_classes(['ReversibleEmbedding']))

@@ -243,7 +243,7 @@ class Kernel:
 
   def _parts(self, first: int, last: int | None
             ) -> list[tuple[tf.Tensor | None, tf.Tensor]]:
-    """Returns pairs: a dropout mask or None, and the part of the kernel to use with it."""
+    """Returns pairs: a dropout mask or None, and the kernel's part to use with it."""
     last = self._gates if last is None else last
     width = self._value.shape[-1] // self._gates
     whole = (first, last) == (0, self._gates)
