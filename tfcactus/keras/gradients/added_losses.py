@@ -1,7 +1,7 @@
 """Losses that layers add (`add_loss`, activity regularizers), per example.
 
 Keras layers may sum or average an added loss over a batch. The loss that belongs to one
-example is the loss that the layer adds when its batch is only this example. So layers that
+example is the loss that the layer adds for a batch of this example only. So layers that
 add losses run on batches of one, and activity regularizers, which are functions of
 outputs, run on the output of one example at a time.
 """
