@@ -126,6 +126,10 @@ def release_events(releases: object) -> tuple[dp_accounting.DpEvent, ...]:
 
 
 def _release_event(release: object) -> dp_accounting.DpEvent:
+  """Returns the event of a `ReleasedStatistic`, or the event that `release` is.
+
+  Raises ValueError if the statistic is seeded or `PhiAccountant` cannot compose it.
+  """
   event = release
   if isinstance(release, ReleasedStatistic):
     if release.seeded:

@@ -29,10 +29,10 @@ def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
   The result has the shape of `table.log_density`. Each entry is the derivative with
   respect to the mass of one stored cell. The cell's mirror image changes with it, and
   the tail changes with the last cell. Only changes that keep the total mass have a
-  meaning. `epsilon` is the table's epsilon at that delta. The neighbours differ by adding
-  or removing a record, whichever costs more, at the full shift: the table must be
-  monotone. Raises ValueError if the table has no geometric tail, or an argument is out
-  of range.
+  meaning. `epsilon` is the table's epsilon at that delta. The neighbours differ by
+  adding or removing a record, whichever costs more, at the full shift: the table must
+  be monotone. Raises ValueError if the table has no geometric tail, or an argument is
+  out of range.
   """
   sampling_prob = _checks.sampling_prob(sampling_prob)
   steps = _checks.integer('steps', steps, 1)
