@@ -47,7 +47,7 @@ class PrivacyPlan:
       on vectors as if on one number, over all shifts (the paper on the cactus used the
       moments accountant of the full shift). It is labelled as no guarantee everywhere.
     adaptive_clipping: Adapts the clipping norm, starting at l2_norm_clip; None keeps
-      it. The noise is then that of the gradient and the count together.
+      it. `noise` then protects the gradient and the count as one vector.
     releases: Statistics of the same records released beside the training:
       `tfcactus.release` results or events, kept as events. Every guarantee of the plan
       covers each of them in full.
@@ -273,7 +273,7 @@ class PrivacyPlan:
     Args:
       steps: Number of steps; default all planned. Zero costs nothing. For a scheme
         that draws epochs (`RandomAllocationSampling`, `OnePassSampling`, and cyclic
-        ones) the number of epochs, by default those that all planned steps take.
+        ones) the number of epochs, by default as many as all planned steps take.
       neighboring_relation: One of dp_accounting's, or 'add-or-remove', 'zero-out' (an
         example replaced by one that contributes zero; num_examples stays as it is) or
         'replace' (by any other example, which alone protects attributes; it costs

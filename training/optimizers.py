@@ -90,7 +90,7 @@ class Way:
   def callbacks(self, batches: Any) -> list[tf.keras.callbacks.Callback]:
     """Returns callbacks that report epsilon during training, and save the run."""
     del batches
-    # Steps may count twice after a kill, so that epsilon exceeds that of the plan.
+    # Steps may count twice after a kill: epsilon may exceed the epsilon of the plan.
     target = self.args.target_epsilon if self.args.resume else None
     report = tfcactus_keras.EpsilonCallback(
         run_card=self.args.run_card, target_epsilon=target)

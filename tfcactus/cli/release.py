@@ -66,7 +66,8 @@ def _thresholds(args: argparse.Namespace, data: np.ndarray) -> Release:
 
 
 def _quantile(args: argparse.Namespace, data: np.ndarray) -> Release:
-  # The number of possible answers determines the number of releases, hence the noise.
+  # The number of possible answers determines the number of noisy comparisons, each of
+  # which is one release.
   size = release_lib.num_values(low=args.low, high=args.high,
                                 resolution=args.resolution)
   noise = _noise(args, releases=interior.num_queries(size, 'binary-search'))

@@ -101,6 +101,7 @@ def _bucketed(half: int, reach: int) -> Callable[..., tuple[tf.Tensor, tf.Tensor
     counted = tf.math.unsorted_segment_sum(masses, place, 2 * half + 2)
 
     def gradient(by_buckets, by_above):
+      """Maps gradients for (buckets, mass above) to those for masses and losses."""
       by_all = tf.concat([by_buckets, [by_above]], 0)
       high = tf.minimum(place + reach, 2 * half + 1)
       low = tf.maximum(place - 1 - reach, 0)

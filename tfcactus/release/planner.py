@@ -140,7 +140,7 @@ def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
 def best_sinh_normal(epsilon: float, delta: float,
                      error: Callable[[noise_lib.ScalarNoise], float]
                      ) -> noise_lib.SinhNormal:
-  """Returns the sinh-normal noise of least error among those with one epsilon.
+  """Returns the sinh-normal noise of least error at a given epsilon and delta.
 
   Args:
     epsilon: Exact epsilon of one release.

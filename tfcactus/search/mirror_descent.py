@@ -76,13 +76,13 @@ def _scale(program: convex_program.Program, p: np.ndarray, gradient: np.ndarray,
            own: np.ndarray) -> float:
   """Returns the size of `gradient` relative to `own`, the divergence's gradient.
 
-  Their components along the constraints on mass and cost are projected out before.
+  Both are first projected onto changes that keep the mass and the cost.
   """
   weight = np.sqrt(program.mass * p)
   rows = np.column_stack([program.mass, program.cost]) / program.mass[:, None]
 
   def free(slope):
-    """Returns the weighted gradient without components along the constraints."""
+    """Returns a weighted gradient, projected onto changes that keep mass and cost."""
     values = weight * slope / program.mass
     found = np.linalg.lstsq(weight[:, None] * rows, values, rcond=None)[0]
     return values - weight * (rows @ found)

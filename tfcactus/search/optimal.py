@@ -234,7 +234,7 @@ class _Search:
     return plan.PrivacyPlan(noise=noise, **self._settings).guarantee()
 
   def result(self) -> OptimalNoise:
-    """Returns the noise of least epsilon among those tried."""
+    """Returns the tried noise of least epsilon, with the other candidates."""
     ranked = sorted(self._tried.items(), key=lambda item: item[1][0])
     label, (_, noise, guarantee) = ranked[0]
     info = getattr(noise, 'info', {})
