@@ -100,7 +100,7 @@ class TwoSteps:
         move + 1.01 * max(at.upper - delta, 0.0) / slope)
 
   def _at(self, cells: _Cells, epsilon: float) -> Bounds:
-    """Returns bounds on delta at `epsilon` from the given cells."""
+    """Returns bounds on delta at `epsilon`, computed from `cells`."""
     sums = []
     for loss, p, sign in ((cells.mean, cells.p, -1), (cells.loss, cells.raised, 1)):
       room = LOSS_ROUNDOFF * (abs(epsilon) + np.abs(loss)) + (
@@ -122,28 +122,37 @@ class TwoSteps:
 
   @functools.cached_property
   def _edges(self) -> np.ndarray:
-    """Ends of the first pilot's cells, in standard deviations of the output."""
+    """Edges of equally wide cells of the output, in standard deviations.
+
+    They make the first of the partitions of `PILOTS`.
+    """
     reach = cells_lib.GAUSSIAN_REACH
     shift = self.first.mu if self.first.direction == 'remove' else 0.0
     return np.linspace(-reach, reach + shift, PILOTS[0] + 1)
 
   @functools.cached_property
   def _even(self) -> _Cells:
-    """Cells of the first pilot."""
+    """The loss of the first release in equally wide cells of its output."""
     return self._partition(self._edges)
 
   def _refined(self, edges: np.ndarray, epsilon: float, count: int) -> np.ndarray:
-    """Returns edges of cells in which chords and tangents differ about equally."""
+    """Returns the edges of about `count` cells, from a coarser partition's `edges`.
+
+    Each cell contributes about equally to the distance between the upper bound (chords)
+    and the lower bound (tangents) on delta at `epsilon`.
+    """
     loss = self._sign * self.first.log_u(edges)
     width = np.diff(edges)
     p = cells_lib.normal_cells(edges[:-1], width)
     if self._sign > 0:
+      # The likelihood ratio turns masses without the record into P-masses.
       p = p * np.exp(np.minimum(loss[1:], 600.0))
     value = self.second.delta(epsilon - loss)[0]
     middle = self.second.delta(epsilon - 0.5 * (loss[1:] + loss[:-1]))[0]
     gap = p * np.abs(0.5 * (value[1:] + value[:-1]) - middle)
     # The gap of a cell grows with the cube of its width.
     density = np.cbrt(gap / width**3)
+    # Take the largest value among a cell and its neighbours: a kink nearby is refined.
     density = np.maximum(density, np.append(0.0, density[:-1]))
     density = np.maximum(density, np.append(density[1:], 0.0)) * width
     total = float(np.sum(density))
@@ -160,6 +169,7 @@ class TwoSteps:
     return 1 if self.first.direction == 'remove' else -1
 
   def _partition(self, edges: np.ndarray) -> _Cells:
+    """Returns the first release's loss in cells of its output between `edges`."""
     law, s = self.first, self.first.sampling_prob
     z = law.mu * edges - 0.5 * law.mu**2
     log_u = law.log_u(edges)
@@ -173,9 +183,11 @@ class TwoSteps:
         np.add.reduceat(cells_lib.normal_cells(start, np.diff(edges)), keep[:-1])
         for start in (edges[:-1], edges[:-1] - law.mu))
     z, log_u = z[keep], log_u[keep]
-    # In terms of q1 / p0 nothing cancels where s is tiny.
+    # With the likelihood ratio of the unsampled pair nothing cancels at tiny s.
     excess = with_it / without
     mean = np.log1p(s * (excess - 1)) if s < 1 else np.log(excess)
+    # `up` is the share of a cell's mass that moves to the end of larger z, so that both
+    # the P- and the Q-mass are kept.
     from_low = excess * np.exp(-z[:-1]) - 1
     width = np.expm1(np.diff(z))
     up = from_low / width

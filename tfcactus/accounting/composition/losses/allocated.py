@@ -80,7 +80,7 @@ class AllocatedGaussian(base.ReleaseLoss):
     known = np.flatnonzero(orders <= self.max_order)
     if known.size:
       exact = self._law.log_moments(q[known]) * np.array([[1.0], [sign], [1.0]])
-      # Bounds are this close to the moments; others have lost all digits.
+      # The true moments are this close to the bounds. Others have lost all digits.
       good = np.isfinite(exact).all(axis=0) & (
           exact[0] <= bound[known] + 1e-6) & (
               exact[0] >= bound[known] - 1 - 0.51 * self.mu**2 * np.abs(q[known]))
@@ -89,7 +89,7 @@ class AllocatedGaussian(base.ReleaseLoss):
 
   def log_moment(self, order: float) -> float:
     return _log_moment(self._law, self._power(order),
-                       order <= self.max_order)
+                       exact=order <= self.max_order)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
     # Moving all y by i a / mu turns L by exp(i a) and makes the density
@@ -116,7 +116,16 @@ class TiltedAllocated(base.TiltedLoss):
 
   def __init__(self, lines: list[tuple[float, Line]], law: AllocatedGaussian,
                log_bound: float):
-    """Takes pairs (largest t, line) by t; raises IntractableError if M is uncertain."""
+    """Takes the lines whose nodes give phi, each up to a largest t.
+
+    Args:
+      lines: Pairs (largest t, line), in increasing order of t.
+      law: The loss before the tilt.
+      log_bound: An upper bound on log M(order).
+
+    Raises:
+      IntractableError: if the relative error of M(order) may exceed MAX_ERROR.
+    """
     self._lines = lines
     self._law = law
     line, zero = lines[0][1], np.zeros(1)
@@ -136,7 +145,7 @@ class TiltedAllocated(base.TiltedLoss):
       found[part] = line.log_integral(
           spacing, part.stop - part.start, spacing * part.start) - self.log_mgf
     found = np.where(np.isfinite(found), found, 0.0)
-    # Clip to the bound on |phi|, which moves no value away from the truth.
+    # Clip to the bound on |phi|. No value moves away from the true one.
     found.real = np.minimum(found.real, self._decay(t))
     return found.conj() if self._law.direction == 'add' else found
 
@@ -147,10 +156,11 @@ class TiltedAllocated(base.TiltedLoss):
     return np.exp(np.minimum(found, math.log(2) + self._decay(t)))
 
   def _decay(self, t: np.ndarray) -> np.ndarray:
+    """Returns upper bounds on log |phi| at `t`; they hold at every order."""
     return self._law.log_decay(0.0, t)
 
   def _parts(self, t: np.ndarray) -> Iterator[tuple[slice, Line]]:
-    """Yields slices of increasing `t`, with the line for each."""
+    """Yields slices that cover the increasing `t`, each with the line to use there."""
     start = 0
     for index, (end, line) in enumerate(self._lines):
       last = index == len(self._lines) - 1
@@ -162,12 +172,17 @@ class TiltedAllocated(base.TiltedLoss):
 
 @functools.lru_cache(maxsize=64)
 def _line(law: MeanLognormal, q: float, start: float, end: float) -> Line:
+  """Returns the cached `law.line`, the nodes for E[L^(q + i t)], t in [start, end]."""
   return law.line(q, start, end)
 
 
 @functools.lru_cache(maxsize=256)
 def _log_moment(law: MeanLognormal, q: float, exact: bool) -> float:
-  """Returns an upper bound on log E[L^q], by convexity if no better one is known."""
+  """Returns an upper bound on log M(order) = log E[L^q].
+
+  `q` is order + 1 for 'remove' and -order for 'add'. If `exact`, quadrature is tried;
+  without it, or if it fails, the bound follows from the convexity of log E[L^q] in q.
+  """
   bound = float(law.log_bound(q))
   if not exact:
     return bound

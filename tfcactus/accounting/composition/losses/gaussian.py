@@ -77,14 +77,14 @@ class GaussianLoss(SampledGaussian):
     error = scale * (error + slip + ROUNDOFF * value)
     sure = np.maximum(-np.expm1(np.minimum(signed, 0.0)), 0.0) if remove else 0.0
     return (np.where(certain, sure, scale * value),
-            # Odds near zero may be rounded to it.
+            # Odds near zero may have been rounded to zero.
             np.where(certain, ROUNDOFF * sure + np.where(
                 close, ROUNDOFF * s * np.exp(np.maximum(epsilon, 0.0)), 0.0), error))
 
 
 @dataclasses.dataclass(frozen=True)
 class TiltedNormal(base.TiltedLoss):
-  """A normal loss of mean mu^2 / 2 and variance mu^2 under a tilt, normal again."""
+  """A normal loss (mean mu^2 / 2, variance mu^2) under a tilt; it stays normal."""
 
   log_mgf: float
   mu: float
@@ -129,8 +129,8 @@ def gaussian_delta(mu: float, epsilon: np.ndarray
   Source: Balle and Wang (2018), Theorem 8.
   """
   x, y = 0.5 * mu - epsilon / mu, 0.5 * mu + epsilon / mu
-  # Large numbers would cancel in e^eps Phi(-y). It is exp(-x^2 / 2) times erfcx, since
-  # eps - y^2 / 2 = -x^2 / 2.
+  # Large exponents would cancel in b = e^eps Phi(-y). Use b = exp(-x^2 / 2) erfcx / 2
+  # instead, since eps - y^2 / 2 = -x^2 / 2.
   a, peak = special.ndtr(x), np.exp(-0.5 * x * x)
   scaled = 0.5 * special.erfcx(np.maximum(y, 0.0) / math.sqrt(2))
   b = np.where(y > 0, peak * scaled,
@@ -148,7 +148,7 @@ def gaussian_delta(mu: float, epsilon: np.ndarray
       for from_zero, above in ((near, y - slack), (far, y + slack)))
   error += np.where(y > 0, most - least,
                     slack * b * (1 + np.abs(x)) + ROUNDOFF * b * np.abs(epsilon))
-  # Underflow, then nan.
+  # Add the error of underflow. Below, nan becomes delta 0 with error 1.
   error = error + _TINY * (x < -37)
   return (np.where(np.isnan(value), 0.0, value),
           np.where(np.isnan(error), 1.0, error))

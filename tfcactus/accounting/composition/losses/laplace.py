@@ -21,7 +21,8 @@ STEEP = 30.0
 """Above this real part of s a, M is one term and a correction. Any value > 1 works."""
 
 _SERIES = 0.5
-"""Below it e^z - 1 - z is a sum of TERMS terms: the rest is 0.5^22 / 22! of it."""
+"""Modulus of z below which e^z - 1 - z is computed as a series of _TERMS terms. The
+remainder is about z^22 / 22!."""
 
 _TERMS = 20
 
@@ -76,8 +77,8 @@ class LaplaceLoss(base.Loss):
     return np.stack([log_moment(s, a).real, mean, np.maximum(variance, 0.0)])
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    # Two atoms have tilted weight w together; the density between them has a transform
-    # of at most w / (2 t).
+    # The two atoms have tilted weight w together. The density between them has a
+    # transform of modulus w / (2 t) at most.
     return np.minimum(self._log_weight(order) + np.log1p(
         0.5 / np.asarray(t, dtype=np.float64)), 0.0)
 
