@@ -280,18 +280,22 @@ class Composition:
 
   @property
   def _steps(self) -> int:
+    """The number of steps of all groups."""
     return sum(count for _, count in self.groups)
 
   @functools.cached_property
   def _losses(self) -> tuple[tuple[ReleaseLoss, int], ...] | None:
-    """The losses with counts if all are of Gaussian releases, else None."""
+    """The losses with counts if all steps are Gaussian releases, else None."""
     losses = tuple((step.loss, count) for step, count in self.groups
                    if step.loss is not None)
     return losses if len(losses) == len(self.groups) else None
 
   @functools.cached_property
   def _gaussians(self) -> tuple[tuple[GaussianLoss, int], ...] | None:
-    """The losses with counts if all are of unallocated Gaussian releases, else None."""
+    """The losses with counts if no Gaussian release is allocated, else None.
+
+    None also if some step is not a Gaussian release.
+    """
     losses = tuple((loss, count) for loss, count in self._losses or ()
                    if isinstance(loss, GaussianLoss))
     return losses if len(losses) == len(self.groups) else None

@@ -140,10 +140,12 @@ class Contour:
 
   @property
   def _steps(self) -> int:
+    """The number of steps of all groups."""
     return sum(number for _, number in self.groups)
 
   @property
   def _moments_are_proved(self) -> bool:
+    """Returns whether `cumulants` of every loss is right up to rounding."""
     return all(loss.moments_are_proved for loss, _ in self.groups)
 
   @property

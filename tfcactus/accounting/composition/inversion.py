@@ -79,7 +79,7 @@ class Table:
     self._tail = math.exp(max(log_tail, -745.0)) / (math.pi * self._t[-1])
 
   def _scale(self, epsilon: float) -> float:
-    """Returns exp(K(order) - order * epsilon), by which sums are multiplied.
+    """Returns exp(K(order) - order * epsilon), the factor of sums over the nodes.
 
     Raises IntractableError if it is too large for a float.
     """

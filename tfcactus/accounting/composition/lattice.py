@@ -82,7 +82,7 @@ class Lattice:
     """Initialises the composition of pairs (bounds on a dominating pair, steps).
 
     `pilot` holds the groups with fewer atoms: it chooses the tilt, the window and the
-    least loss on the lattice, every choice of which gives bounds.
+    least loss on the lattice. Bounds are true for every choice of these.
     """
     self.groups = groups
     self.pilot = groups if pilot is None else pilot
@@ -199,6 +199,7 @@ class Lattice:
     The arguments of `objective` are a tilt and `log_mgf` at it.
     """
     def finite(x):  # The search subtracts values.
+      """Returns `objective` at tilt e^x, clipped to finite values."""
       value = objective(math.exp(x), self.log_mgf(math.exp(x), bulk))
       return min(max(value, -1e300), 1e300)
 

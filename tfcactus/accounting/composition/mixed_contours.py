@@ -29,6 +29,7 @@ class BoundedAtoms(AtomicLoss):
   """Finite losses of a pair, whose |phi| is bounded by one only."""
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """Returns zeros, the bound |phi| <= 1, in the shape of `t`."""
     return np.zeros(np.shape(t))
 
 

@@ -40,6 +40,7 @@ class SmoothedContour(contour.Contour):
 
   @property
   def _all(self) -> Sequence[tuple[base.Loss, int]]:
+    """The discrete losses, and last the smoothing variable."""
     return [*self.groups, (self.smoothing, 1)]
 
   def _certify(self, table: inversion.Table) -> None:

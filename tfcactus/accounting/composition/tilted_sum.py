@@ -154,11 +154,12 @@ class TiltedSum:
                     ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the transform of the sum, without outcomes of small losses only.
 
-    A is the product over the steps of phi, the transform of a step's tilted masses, and
-    B that of s, the transform of its small losses' masses. The result is A - B, with
-    its relative accuracy. The second result bounds its error, over the error of one
-    transform. The error of s contributes |A / phi - B / s|. The error of the other
-    losses' transform contributes |A / phi| times their mass.
+    A is the product over the steps of phi, the transform of a step's tilted masses. B
+    is the product over the steps of s, the transform of its small losses' masses. The
+    result is A - B, computed to relative accuracy. The second result bounds its error,
+    divided by the error of one transform. The error of s contributes
+    |A / phi - B / s|. The error of the other losses' transform contributes |A / phi|
+    times their mass.
 
     Args:
       tilted: Tuples (first index, tilted masses, where the loss is small, steps).

@@ -7,7 +7,7 @@ With H the second release's delta in closed form, at any real epsilon,
 The first release's outcomes are put into cells. Keeping both masses of a cell and
 moving them to the ends of its range of losses raises delta, by the chords of a convex
 function; merging a cell into one atom lowers delta, by its tangents. Both sums are
-exact but for rounding. Cells are narrow where chords and tangents differ, so that
+exact up to rounding. Cells are narrow where chords and tangents differ, so that
 kinks, tails and tiny sampling probabilities need no special care.
 
 Source: this library's; the raising and lowering is Lemma 9 and Proposition 15 of Zhu,

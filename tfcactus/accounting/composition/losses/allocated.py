@@ -58,10 +58,12 @@ class AllocatedGaussian(base.ReleaseLoss):
 
   @property
   def _law(self) -> MeanLognormal:
+    """The law of L, the mean of `bins` lognormals."""
     return MeanLognormal(self.mu, self.bins)
 
   @property
   def max_order(self) -> float:
+    """The largest order whose moment is computed by quadrature."""
     # Moments of order q - 1 = c have degree about c + 5, those of negative q degree 4.
     most = max(min(MAX_EXACT, 37 - 6 * self.mu), 0.1) / self.mu
     return min(most, MAX_DEGREE) if self.direction == 'remove' else min(
@@ -72,6 +74,7 @@ class AllocatedGaussian(base.ReleaseLoss):
     return order + 1 if self.direction == 'remove' else -order
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """Estimates log M at `orders` and its first two derivatives, shape (3, n)."""
     q, sign = self._power(orders), 1 if self.direction == 'remove' else -1
     bound, near = self._law.log_bound(q), 1e-6 * np.maximum(np.abs(q), 1.0)
     step = self._law.log_bound(q + near) - bound
@@ -88,15 +91,18 @@ class AllocatedGaussian(base.ReleaseLoss):
     return found
 
   def log_moment(self, order: float) -> float:
+    """Returns an upper bound on log M(order)."""
     return _log_moment(self._law, self._power(order),
                        exact=order <= self.max_order)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,); any order."""
     # Moving all y by i a / mu turns L by exp(i a) and makes the density
     # exp(bins (a / mu)^2 / 2) times as large; the best a is t mu^2 / bins.
     return -0.5 * (self.mu * np.asarray(t, dtype=np.float64))**2 / self.bins
 
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedAllocated:
+    """Returns the loss under the tilt `order`, with phi at t up to `t_max`."""
     del tolerance
     if order > self.max_order:
       raise base.IntractableError
@@ -137,9 +143,11 @@ class TiltedAllocated(base.TiltedLoss):
 
   @property
   def nodes(self) -> int:
+    """The largest number of terms summed for a value of phi."""
     return max(line.u.size for _, line in self._lines)
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """Returns log phi at spacing * (0..count-1), shape (count,)."""
     found, t = np.empty(count, np.complex128), spacing * np.arange(count)
     for part, line in self._parts(t):
       found[part] = line.log_integral(
@@ -150,6 +158,7 @@ class TiltedAllocated(base.TiltedLoss):
     return found.conj() if self._law.direction == 'add' else found
 
   def error(self, t: np.ndarray) -> np.ndarray:
+    """Returns bounds on the error of phi at `t`, shape (n,)."""
     found = np.empty(t.size)
     for part, line in self._parts(t):
       found[part] = line.log_error_at(t[part], self._log_bound) - self.log_mgf

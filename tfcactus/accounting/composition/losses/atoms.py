@@ -40,13 +40,16 @@ class AtomicLoss(base.Loss):
 
   @property
   def max_order(self) -> float:
+    """The approximate largest tilt that is tried."""
     return 1e4
 
   @functools.cached_property
   def _log_p(self) -> np.ndarray:
+    """log of the P-masses, shape (atoms,)."""
     return _numerics.log_mass(self.pair.p)
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     return np.array([self._moments(order) for order in orders]).T
 
   def _moments(self, order: float) -> tuple[float, float, float]:
@@ -63,6 +66,7 @@ class AtomicLoss(base.Loss):
 
   def tilted(self, order: float, t_max: float, tolerance: float
              ) -> TiltedAtoms:
+    """Returns the atoms under the tilt `order`; exact for every t."""
     del t_max, tolerance
     return TiltedAtoms(order, *self._tilt(order), self.pair.loss)
 
@@ -88,6 +92,7 @@ class TiltedAtoms(base.TiltedSum):
   loss: np.ndarray
 
   def error(self, t: np.ndarray) -> np.ndarray:
+    """Returns bounds on the error of phi at `t`, shape (n,). They are rounding."""
     return pair_lib.MASS_ROUNDOFF + rounding.phi_error(
         self.loss, self.weight, self.order, 1.0 + abs(self.log_mgf), t)
 
@@ -206,9 +211,11 @@ class Smoothing(base.Loss):
 
   @property
   def max_order(self) -> float:
+    """Any tilt is possible."""
     return math.inf
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     return np.stack([self._log_m(orders).real,
                      np.full_like(orders, 0.5 * self.width),
                      np.full_like(orders, self.width**2 / (12 * self.order))])
@@ -224,11 +231,13 @@ class Smoothing(base.Loss):
 
   def tilted(self, order: float, t_max: float, tolerance: float
              ) -> TiltedSmoothing:
+    """Returns the sum under the tilt `order`, in closed form."""
     del t_max, tolerance
     log_mgf = float(self.cumulants(np.array([order]))[0, 0])
     return TiltedSmoothing(self, order, log_mgf)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,)."""
     scale = 0.5 * self.width / self.order
     return np.minimum(self.order * (
         0.5 * (scale * order)**2 - np.log(np.maximum(scale * t, 1e-300))), 0.0)
@@ -249,13 +258,16 @@ class TiltedSmoothing(base.TiltedLoss):
 
   @property
   def nodes(self) -> int:
+    """One: phi has a closed form."""
     return 1
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """Returns log phi at spacing * (0..count-1), shape (count,)."""
     s = self.order + 1j * spacing * np.arange(count)
     return self.law._log_m(s) - self.log_mgf
 
   def error(self, t: np.ndarray) -> np.ndarray:
+    """Returns bounds on the error of phi at `t`, shape (n,)."""
     return rounding.ROUNDOFF * np.minimum(1.0, self.law.width * (t + self.order))
 
 

@@ -70,9 +70,11 @@ class TiltedSum(TiltedLoss):
 
   @property
   def nodes(self) -> int:
+    """The number of points."""
     return self.loss.size
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """Returns log phi at spacing * (0..count-1), shape (count,), complex."""
     return _numerics.log_phi_table(self.loss, self.weight, spacing, count)
 
 

@@ -32,23 +32,27 @@ class GaussianLoss(SampledGaussian):
 
   @property
   def largest(self) -> float:
+    """The largest loss: finite for addition to a sampled release, else inf."""
     if self.normal or self.direction == 'remove':
       return math.inf
     return -math.log1p(-self.sampling_prob)
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     if not self.normal:
       return super().cumulants(orders)
     return 0.5 * self.mu**2 * np.stack(
         [orders * (orders + 1), 2 * orders + 1, np.full_like(orders, 2.0)])
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,)."""
     if not self.normal:
       return super().log_decay(order, t)
     return -0.5 * (self.mu * np.asarray(t, dtype=np.float64))**2
 
   def tilted(self, order: float, t_max: float, tolerance: float
              ) -> base.TiltedLoss:
+    """Returns the loss under the tilt `order`, in closed form if it is normal."""
     if not self.normal:
       return super().tilted(order, t_max, tolerance)
     return TiltedNormal(0.5 * self.mu**2 * order * (order + 1), self.mu, order)
@@ -92,13 +96,16 @@ class TiltedNormal(base.TiltedLoss):
 
   @property
   def nodes(self) -> int:
+    """One: phi has a closed form."""
     return 1
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """Returns log phi at spacing * (0..count-1), shape (count,)."""
     t = spacing * np.arange(count)
     return 0.5 * self.mu**2 * t * (1j * (2 * self.order + 1) - t)
 
   def error(self, t: np.ndarray) -> np.ndarray:
+    """Returns bounds on the error of phi at `t`, shape (n,)."""
     return PHASE_ROUNDOFF * 0.5 * self.mu**2 * t * (2 * self.order + 1 + t)
 
 

@@ -31,7 +31,7 @@ MAX_V = 300.0
 """Log-likelihood ratios are capped here. Above this, W is one."""
 
 MAX_TILTED_LEVEL = 60.0
-"""Bound on order times level: larger tilts are of no interest."""
+"""Bound on order times level. Larger tilts are not needed."""
 
 MAX_RANGE = 1200.0
 """Range of log-likelihood ratios beyond which quadrature takes longer than other
@@ -63,7 +63,7 @@ _Real = TypeVar('_Real', float, np.ndarray)
 class PartLoss(quadrature.SampledGaussian):
   """The losses of a subsampled Gaussian between two levels.
 
-  Its measure has a mass of less than one. The density is that of P times
+  Its measure has a mass of less than one. Its density is P's density times
   W(low) - W(high), where W(level) = Phi(v / SHARPNESS + CUTOFF (e^v - 1)) and v is the
   log-likelihood ratio of the output minus the one at which the loss is `level`. The
   first term makes W vanish fast on small losses. The second makes 1 - W fall faster
@@ -90,12 +90,14 @@ class PartLoss(quadrature.SampledGaussian):
 
   @property
   def max_order(self) -> float:
+    """The approximate largest tilt that is tried."""
     if math.isinf(self.high):
       return min(MAX_TILTED_LEVEL / self.low, super().max_order)
     return MAX_TILTED_LEVEL / self.high
 
   @property
   def _bend(self) -> float:
+    """The approximate best strip for many small losses, divided by t."""
     return self.sampling_prob / (self.mu**-2 + SHARPNESS**-2)
 
   def _middle(self, level: float) -> float:
@@ -108,8 +110,8 @@ class PartLoss(quadrature.SampledGaussian):
                 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the real and imaginary parts of the argument of Phi in W(level).
 
-    The log-likelihood ratio is z + i strip, z that of the output `y`. W is one at level
-    zero and zero at level inf.
+    The log-likelihood ratio is z + i strip, where z belongs to the output `y`. W is one
+    at level zero and zero at level inf.
     """
     if level == 0 or math.isinf(level):
       value = np.full(np.broadcast_shapes(y.shape, strip.shape),
@@ -134,8 +136,8 @@ class PartLoss(quadrature.SampledGaussian):
     return super()._log_density(y) + part
 
   def _missing(self, y: np.ndarray, step: float) -> float:
+    """Returns one minus the mass of the density; `step` is the spacing of `y`."""
     scale = step / math.sqrt(2 * math.pi)
-    """Overrides one minus the mass of the density; `step` is the spacing of `y`."""
     if self.low > 0:
       return 1.0 - scale * float(np.sum(np.exp(self._log_density(y))))
     # Integrate the missing part itself: one minus the mass would lose digits.
@@ -233,9 +235,11 @@ class RareLoss(base.Loss):
 
   @property
   def max_order(self) -> float:
+    """The approximate largest tilt that is tried, the least of all parts'."""
     return min(law.max_order for laws in self._laws for law in laws[:2])
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     total, rest = np.zeros((2, 3, orders.size))
     for loss, large, count in self._laws:
       full, part = loss.cumulants(orders), large.cumulants(orders)
@@ -254,6 +258,7 @@ class RareLoss(base.Loss):
         (rest[2] - rest[1]**2) / grown - slope**2])
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,)."""
     # The measure is a difference of two products over the steps. It telescopes into a
     # sum over the steps: each term has the difference of this step's two factors, and
     # the other steps' factors, which are at most one.
@@ -264,6 +269,7 @@ class RareLoss(base.Loss):
     return np.minimum(np.logaddexp.reduce(bounds, axis=0) - log_all, 0.0)
 
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedRare:
+    """Returns the loss under the tilt `order`; `tolerance` is shared by the steps."""
     tolerance = tolerance / sum(count for _, count in self.groups)
     return TiltedRare.of(order, tuple(
         (loss.tilted_nodes(order, t_max, tolerance),
@@ -306,9 +312,11 @@ class TiltedRare(base.TiltedLoss):
 
   @property
   def nodes(self) -> int:
+    """The largest number of terms summed for a value of phi."""
     return max(large.nodes for _, large, _ in self.parts)
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """Returns log phi at spacing * (0..count-1), shape (count,)."""
     total, less = np.zeros((2, count), np.complex128)
     for (full, large, steps), share in zip(self.parts, self.shares):
       log_phi = full.log_phi(spacing, count)
@@ -327,6 +335,7 @@ class TiltedRare(base.TiltedLoss):
     return _numerics.log(value) - self.log_share
 
   def error(self, t: np.ndarray) -> np.ndarray:
+    """Returns bounds on the error of phi at `t`, shape (n,)."""
     rare = sum(part[2] * share for part, share in zip(self.parts, self.shares))
     total = np.zeros_like(t)
     for (full, large, count), share in zip(self.parts, self.shares):

@@ -176,10 +176,10 @@ class Lattice:
     log_unit = k * (self._log_unit - self.u)
     # The error of the trapezoidal rule is bounded by integrals with all y moved by
     # +-i width. The moduli rise and fall once, so that an integral is at most its sum
-    # plus one maximum. If the maximum lies among the nodes, the log modulus has a second
-    # derivative of modulus at most bend = 1 + mu (k mu - y) from there to the next node
-    # below. The maximum is then at most exp(bend step^2 / 2) times that node's modulus.
-    # In any case no modulus exceeds the maximum without the density.
+    # plus one maximum. If the maximum lies among the nodes, the log modulus has there,
+    # and down to the next node below, a second derivative of modulus at most
+    # bend = 1 + mu (k mu - y). The maximum is then at most exp(bend step^2 / 2) times
+    # that node's modulus. Otherwise no modulus exceeds the maximum without the density.
     inside = side * np.exp(np.minimum(self.u + log_x[0], 700.0)) < k - self.y[0] / mu
     bend = 1 + mu * (k * mu - self.y[0])
     log_most = special.xlogy(k, k / math.e) - k * math.log(side) - log_factor + log_unit
@@ -189,7 +189,8 @@ class Lattice:
     grown = self.width * (self.lift + 0.5 * self.width)
     rule = 1.01 * (sides + most) * 2 * math.exp(grown) / math.expm1(min(
         2 * math.pi * self.width / step, 700.0))
-    # Rounding of the weights' exponents. That of exp(-t X) is |t X| times that of t X.
+    # Rounding of the weights' exponents, and of exp(-t X), whose relative error is
+    # |t X| times the relative error of t X.
     far = 1 + float(np.max(np.abs(log_x))) + mu**2
     y = float(np.max(np.abs(self.y)))
     rounded = 1.01 * own[:-1] * (_numerics.sum_roundoff(self.y.size) + (

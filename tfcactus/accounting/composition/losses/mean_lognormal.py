@@ -60,7 +60,7 @@ _STRIPS = np.linspace(0.03, 1.5, 50)
 """Half widths of strips about a ray of u."""
 
 _MOVES = np.linspace(0.0, 1.0, 17)[:, None]
-"""Shares of a strip's half width by which moving y turns t X back."""
+"""Shares of a strip's half width that the imaginary part of y offsets in arg(t X)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +80,8 @@ class MeanLognormal:
 
     For q > 1 the moments of integer orders are finite sums. log E[L^q] is convex in q,
     so that interpolation bounds the moments between them. Above the largest order whose
-    sum is known, the bound is E[X^q], by Jensen's inequality. For q < 0 the bound is the
-    moment of the variables' geometric mean, which is at most L. For q in [0, 1],
+    sum is known, the bound is E[X^q], by Jensen's inequality. For q < 0 the bound is
+    the moment of the variables' geometric mean, which is at most L. For q in [0, 1],
     E[L^q] <= 1.
     """
     q, whole = np.asarray(q, dtype=np.float64), _whole_moments(self.mu, self.count)
@@ -153,7 +153,7 @@ class MeanLognormal:
             ) -> tuple[float, float, float]:
     """Returns the ends of u, and log of a bound on the integral beyond them.
 
-    The bound aims at exp(-digits) of the whole integral. `angle` is that of the ray.
+    The bound aims at exp(-digits) of the whole integral. `angle` is the ray's.
     """
     left, log_cosine = n - order, math.log(math.cos(angle))
     whole = special.gammaln(left) + float(self.log_bound(order))

@@ -62,6 +62,7 @@ class SampledGaussian(base.ReleaseLoss):
 
   @property
   def max_order(self) -> float:
+    """The approximate largest tilt that is tried."""
     # For removal the number of nodes grows with the tilt.
     return 5e3 * max(1.0, 1 / self.mu) if self.direction == 'remove' else 1e8
 
@@ -85,6 +86,7 @@ class SampledGaussian(base.ReleaseLoss):
         np.maximum(z - MAX_Z, 0.0))
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     y, step = self._nodes(float(np.min(orders)), float(np.max(orders)), 0.0, 1e-16)
     a, b = self._power
     log_u = self.log_u(y)
@@ -220,6 +222,7 @@ class SampledGaussian(base.ReleaseLoss):
 
   def tilted(self, order: float, t_max: float, tolerance: float
              ) -> base.TiltedLoss:
+    """Returns the loss under the tilt `order`, by quadrature."""
     return self.tilted_nodes(order, t_max, tolerance)
 
   def tilted_nodes(self, order: float, t_max: float, tolerance: float
@@ -247,6 +250,7 @@ class SampledGaussian(base.ReleaseLoss):
                       float(size))
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,)."""
     # The line of integration is moved to Im z = b, where |u^(i t)| = exp(-t arg u).
     y, step = self._nodes(order, order, 0.0, 1e-16)
     # Every other node belongs to a second rule, for the check below.
@@ -299,6 +303,7 @@ class TiltedQuadrature(base.TiltedSum):
   size: float
 
   def error(self, t: np.ndarray) -> np.ndarray:
+    """Returns bounds on the error of phi at `t`: quadrature and rounding, shape (n,)."""
     return (rounding.phi_error(self.loss, self.weight, self.order, self.size, t) +
             self.quadrature(t) + 2 * self.cut)
 

@@ -19,7 +19,7 @@ def phi_error(loss: np.ndarray, weight: np.ndarray, order: float, size: float,
               t: np.ndarray) -> np.ndarray:
   """Returns bounds on the rounding error of phi at `t`, and of log M at 0.
 
-  Each term of phi carries the error of its phase, and that of its weight, which is an
+  Each term of phi carries the errors of its phase and of its weight. The weight is an
   exponential of order times the loss. phi - 1 is summed as products of e^ix - 1 and
   e^iy - 1 with x + y = t loss, whose moduli are at most min(2, |x|) and min(2, |y|).
   `loss` and `weight` (tilted probabilities) have shape (nodes,). `size` is the sum of
