@@ -137,7 +137,7 @@ def _draw_by_draw(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
     source = np.repeat(np.arange(last.size), choices)
     step = np.arange(source.size) - (np.cumsum(choices) - choices)[source]
     atom = last[source] + step
-    # A run of n equal atoms counts once in n! orders.
+    # The mass counts all orders of the draws: divide by n! for a run of n equal atoms.
     run = np.where(step == 0, run[source], 0) + 1
     loss = loss[source] + atom_loss[atom]
     log_p = log_p[source] + atom_log_p[atom] - np.log(run)

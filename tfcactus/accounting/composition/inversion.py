@@ -72,6 +72,7 @@ class Table:
     wrong = np.minimum(
         np.abs(phi) * np.expm1(np.minimum(slack, 1.0)) + np.where(
             slack > 1, np.exp(np.minimum(log_phi.real + slack, 1.0)), 0.0), 3.0)
+    # Errors of delta over `_scale`: `_noise`, and `_turning` times 1 + |epsilon|.
     self._noise = float(
         np.sum(size * relative) + np.sum(weight * wrong / np.abs(s * (s + 1))))
     self._turning = rounding.PHASE_ROUNDOFF * float(

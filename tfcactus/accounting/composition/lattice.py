@@ -70,7 +70,7 @@ class Resolution:
 
 
 FINE = Resolution(1e-9, 1 << 19)
-"""For compositions that have no better method."""
+"""The resolution for compositions that have no better method."""
 
 
 class Lattice:

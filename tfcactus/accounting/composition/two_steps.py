@@ -102,10 +102,11 @@ class TwoSteps:
   def _at(self, cells: _Cells, epsilon: float) -> Bounds:
     """Returns bounds on delta at `epsilon`, computed from `cells`."""
     sums = []
+    # Sign -1 is the lower bound, by tangents; sign 1 the upper bound, by chords.
     for loss, p, sign in ((cells.mean, cells.p, -1), (cells.loss, cells.raised, 1)):
-      room = LOSS_ROUNDOFF * (abs(epsilon) + np.abs(loss)) + (
-          cells.room if sign < 0 else 0.0)
-      value, error = self.second.delta(epsilon - loss - sign * room)
+      slack = LOSS_ROUNDOFF * (abs(epsilon) + np.abs(loss)) + (
+          cells.mean_error if sign < 0 else 0.0)
+      value, error = self.second.delta(epsilon - loss - sign * slack)
       terms = p * np.clip(value + sign * error, 0.0, 1.0)
       sums.append(float(np.sum(terms)) * (1 + sign * MASS_ROUNDOFF))
     upper = min(sums[1] + BEYOND, 1.0)
@@ -201,24 +202,24 @@ class TwoSteps:
       share = np.maximum(up - cells_lib.RATIO_ROUNDOFF / width, 0.0)
       share = np.where(np.isfinite(share), np.minimum(share, 1.0), 0.0)
     raised = np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
-    room = 2 * cells_lib.RATIO_ROUNDOFF * s * excess / np.exp(mean)
-    return _Cells(self._sign * log_u, raised, self._sign * mean, p, room)
+    mean_error = 2 * cells_lib.RATIO_ROUNDOFF * s * excess / np.exp(mean)
+    return _Cells(self._sign * log_u, raised, self._sign * mean, p, mean_error)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Cells:
-  """A loss in cells.
+  """The loss of one release, with its outcomes put into cells.
 
   Attributes:
     loss: Shape (cells + 1,), losses at the cells' ends.
-    raised: Shape (cells + 1,), P-masses moved to the ends, raising delta.
+    raised: Shape (cells + 1,), P-masses moved to the ends, which raises delta.
     mean: Shape (cells,), losses of the merged cells.
     p: Shape (cells,), P-masses of the merged cells.
-    room: Shape (cells,), bounds on the error of `mean`.
+    mean_error: Shape (cells,), bounds on the error of `mean`.
   """
 
   loss: np.ndarray
   raised: np.ndarray
   mean: np.ndarray
   p: np.ndarray
-  room: np.ndarray
+  mean_error: np.ndarray

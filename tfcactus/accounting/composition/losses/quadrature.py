@@ -44,6 +44,7 @@ refused. Any value is sound; at a fine enough step the difference is about the s
 root of the error bound, 1e-8."""
 
 _STRIPS = np.concatenate([[0.02, 0.05, 0.1, 0.2, 0.4], np.arange(0.7, 3.01, 0.23)])
+"""Half widths of strips about the real line of z that are tried."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,7 +304,7 @@ class TiltedQuadrature(base.TiltedSum):
   size: float
 
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Returns bounds on the error of phi at `t`: quadrature and rounding, shape (n,)."""
+    """Returns bounds on the error of phi at `t`, shape (n,)."""
     return (rounding.phi_error(self.loss, self.weight, self.order, self.size, t) +
             self.quadrature(t) + 2 * self.cut)
 
