@@ -159,9 +159,10 @@ class Lattice:
                  2 * pair_lib.LOSS_ROUNDOFF) for bounds, count in self.groups)
 
   def _bulks(self, near: float) -> list[float]:
-    """Returns the bounds on a step's small loss to try; -inf makes no loss small.
+    """Returns the values of `bulk` to try, in turn.
 
-    `near` is a rough epsilon.
+    A step's loss is small if it is at most `bulk`; with -inf no loss is. `near` is a
+    rough epsilon.
     """
     if near <= 0 or not math.isfinite(near):
       return [-math.inf]
@@ -170,7 +171,7 @@ class Lattice:
   def log_mgf(self, order: float, bulk: float = -math.inf) -> float:
     """Estimates log M(order) of the total loss, without outcomes of small losses only.
 
-    Losses of at most `bulk` are small. The pilot's upper pairs are used.
+    A step's loss is small if it is at most `bulk`. The pilot's upper pairs are used.
     """
     small, ratio = 0.0, 0.0
     for bounds, count in self.pilot:
@@ -218,7 +219,7 @@ class _View:
     lattice: The composition.
     tilt: The tilt of all lattice masses.
     near: The epsilon at which bounds are wanted, roughly.
-    bulk: Outcomes of losses of at most `bulk` only are left out.
+    bulk: Outcomes in which every step's loss is at most this are left out.
   """
 
   def __init__(self, lattice: Lattice, tilt: float, near: float, bulk: float):

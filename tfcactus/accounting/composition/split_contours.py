@@ -5,7 +5,7 @@ tilt serves. At small tilts |phi| stays near one, because the many small losses 
 close to each other; at large tilts losses far beyond epsilon determine the moments. So
 the composition is split into measures with a tilt each. With smooth weights 0 = w_0 <=
 w_1 <= ... <= w_n = 1 on the outputs of a step and M_i the moments of its density times
-w_i, small losses first, k steps have
+w_i, small losses first, compositions of groups of k steps have
 
     product of M^k = product of M_1^k + sum over i > 1 of
                      (product of M_i^k - product of M_{i-1}^k).
@@ -138,8 +138,8 @@ class _Split:
   """A composition as a sum of measures.
 
   Attributes:
-    sums: One composition per level, of the steps' losses below the level, and last the
-      composition of all losses.
+    sums: For each level, the composition of the steps' losses below it. The last
+      element is the composition of all losses.
     parts: The measures. The first n of them add up to element n - 1 of `sums`.
     saddles: Saddle points of each measure.
   """

@@ -83,7 +83,7 @@ class AllocatedGaussian(base.ReleaseLoss):
     known = np.flatnonzero(orders <= self.max_order)
     if known.size:
       exact = self._law.log_moments(q[known]) * np.array([[1.0], [sign], [1.0]])
-      # The true moments are this close to the bounds. Others have lost all digits.
+      # True moments are this close to the bounds. Other values have lost all digits.
       good = np.isfinite(exact).all(axis=0) & (
           exact[0] <= bound[known] + 1e-6) & (
               exact[0] >= bound[known] - 1 - 0.51 * self.mu**2 * np.abs(q[known]))

@@ -26,7 +26,7 @@ SUBSET = 96
 their weight."""
 
 MAX_GRID = 2_000_000
-"""Most grid points of a certificate. Affects speed only."""
+"""Most grid points of a certificate. Any value is sound."""
 
 MAX_DOUBTS = 400
 """Most grid points that are examined again with all atoms."""
@@ -73,7 +73,8 @@ class AtomicLoss(base.Loss):
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
     """Returns the largest log |phi| at this and all later points of `t`.
 
-    Not a proved bound: nothing is known between the points. `certify` proves one.
+    These are not proved bounds: nothing is known between the points.
+    `TiltedAtoms.certify` proves one.
     """
     _, weight = self._tilt(order)
     keep = weight > 1e-12
@@ -167,10 +168,11 @@ class _Atoms:
       IntractableError: if it cannot be shown, or the grid is too large.
     """
     need = 1 - level
-    room = expected - need
-    if room <= 0:
+    # The gap changes by at most `_slope` per unit of t.
+    margin = expected - need
+    if margin <= 0:
       raise IntractableError
-    spacing = room / self._slope
+    spacing = margin / self._slope
     points = int((end - start) / spacing) + 2
     if points > MAX_GRID:
       raise IntractableError

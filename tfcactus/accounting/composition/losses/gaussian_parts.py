@@ -123,7 +123,7 @@ class PartLoss(quadrature.SampledGaussian):
             strip / SHARPNESS + grown * np.sin(strip))
 
   def _log_density(self, y: np.ndarray) -> np.ndarray:
-    """Overrides the log density: the weight W(low) - W(high) is a factor."""
+    """Returns log of P0's density times W(low) - W(high), up to a constant."""
     above, below = (self._argument(y, level, np.zeros(1))[0]
                     for level in (self.low, self.high))
     # Phi(a) - Phi(b) = Phi(-b) - Phi(-a): use the side where both are small.
@@ -160,7 +160,12 @@ class PartLoss(quadrature.SampledGaussian):
             0.5 * (strip / self.mu)**2)
 
   def _growth(self, strip: np.ndarray, order: float, t: np.ndarray) -> np.ndarray:
-    """Overrides the bound: sums over cells replace integrals of the modulus."""
+    """Returns log of a bound on the moduli's integral at z + i strip, over M(order).
+
+    The moduli are those of the integrand of M(order + i t). Both integrals are replaced
+    by sums over cells. Shapes: `strip` (strips, 1), `t` (n,) and increasing, result
+    (strips, n).
+    """
     top = self._top(order) + quadrature.REACH
     if (top + quadrature.REACH) * self.mu > MAX_RANGE:
       raise IntractableError
@@ -179,7 +184,7 @@ class PartLoss(quadrature.SampledGaussian):
         :, np.searchsorted(at, t)]
 
   def _top(self, order: float) -> float:
-    """Overrides the upper bound on modes of the output under tilts up to `order`."""
+    """Returns an upper bound on the output's mode under tilts <= `order`."""
     top = super()._top(order)
     if self.low > 0:
       # W(low) grows up to this output, and the mode may be anywhere below it.
