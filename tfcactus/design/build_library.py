@@ -72,6 +72,7 @@ def check(name: str, request: Request) -> str:
 
 
 def _compare(name: str, key: str, new: float, old: float) -> None:
+  """Raises ValueError if a recomputed number, `new`, differs from the stored `old`."""
   if not abs(old / new - 1) <= REPRODUCIBLE:
     raise ValueError(f'Expected {key}={new!r} in {name}, got {old!r}.')
 
@@ -93,6 +94,7 @@ def build(name: str, request: Request) -> str:
 
 
 def _line(name: str, table: noise.library.Table) -> str:
+  """Returns the report line of a table: certificate, digest and size of its file."""
   info = table.info
   size = (TABLES / f'{name}.npz').stat().st_size
   certificate = (
