@@ -58,13 +58,13 @@ def check(name: str, request: Request) -> str:
   if its certificate does not hold.
   """
   shipped = noise.load(TABLES / f'{name}.npz')
-  told = shipped.info['parameters']
+  stored = shipped.info['parameters']
   budget = (request.checked()[1] if isinstance(request, design.Isotropic) else
             request.budget)
   wanted = {'budget': budget, 'objective': request.objective}
   for key, value in wanted.items():
-    if told[key] != value:
-      raise ValueError(f'Expected {key}={value!r} in {name}, got {told[key]!r}.')
+    if stored[key] != value:
+      raise ValueError(f'Expected {key}={value!r} in {name}, got {stored[key]!r}.')
   fresh = design.verify(shipped)
   for key in ('objective', 'lower_bound'):
     _compare(name, key, fresh[key], shipped.info[key])

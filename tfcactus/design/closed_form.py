@@ -32,7 +32,11 @@ def central_log_mass(edges: np.ndarray) -> np.ndarray:
 
 
 def check_resolution(name: str, std: float, bins: int) -> None:
-  """Raises ValueError if the standard deviation is below half a cell."""
+  """Raises ValueError if the standard deviation is below half a cell.
+
+  `std` is in units of sensitivity; `bins` is the number of cells per unit. `name` names
+  the standard deviation in the message.
+  """
   if std * bins < 0.5:
     raise ValueError(
         'Expected a standard deviation of at least half a cell, got '
@@ -40,7 +44,10 @@ def check_resolution(name: str, std: float, bins: int) -> None:
 
 
 def check_size(size: float, largest: int, what: str, remedy: str) -> None:
-  """Raises ValueError if a table would have more than `largest` elements."""
+  """Raises ValueError if a table would have more than `largest` elements.
+
+  The message calls the elements `what` and ends with `remedy`.
+  """
   if size > largest:
     raise ValueError(
         f'Expected at most {largest} {what}, got {size:.6g}; {remedy}.')

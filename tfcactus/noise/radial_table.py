@@ -364,7 +364,7 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   for start in range(0, count, ROWS_AT_ONCE):
     rows = np.arange(start, min(start + ROWS_AT_ONCE, count))
     loss = log_f[rows, None] - padded[rows[:, None] + np.arange(1, band + 2)]
-    # Moves beyond the band: infinite loss above, left out below.
+    # Moves beyond the band count as infinite losses in the upper pair only.
     loss[:, -1] = np.inf
     for grid, sign in ((raised, 1), (merged, -1)):
       survival = np.clip(further[rows] + sign * error[rows], 0.0, 1.0)
