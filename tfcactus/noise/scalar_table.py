@@ -199,7 +199,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @functools.cached_property
   def half_density(self) -> np.ndarray:
-    """Log densities of cells 0, 1, ... the tail down to a mass of 1e-30."""
+    """Log densities of cells 0, 1, ...; a tail is enumerated to a mass of 1e-30."""
     return np.concatenate(
         [self.log_density, self.log_density[-1] + self.log_tail_ratio *
          np.arange(1, 1 + self._tail_cells)]

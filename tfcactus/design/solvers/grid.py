@@ -89,7 +89,7 @@ def scalar_program(objective: str, bins: int, cells: int, log_ratio: float,
                    monotone: bool) -> convex_program.Program:
   """Returns program (20): the unknowns are the masses of cells 0..cells.
 
-  Cells i and -i have one unknown. `log_ratio` is the log of the density ratio of
+  Cells i and -i share one unknown. `log_ratio` is the log of the density ratio of
   neighbouring cells in the geometric tail, which the last unknown represents. `shifts`
   are in cells.
 

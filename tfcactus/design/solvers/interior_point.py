@@ -211,7 +211,8 @@ def _step(program: convex_program.Program, state: _State, values: np.ndarray,
 class _Laplacian:
   """Cholesky factor of a banded graph Laplacian plus a small diagonal, grounded.
 
-  "Grounded" means that `ground` is added to the diagonal entry of cell `heaviest`.
+  "Grounded" means that `ground` is added to the diagonal entry of cell `heaviest`, so
+  that the factor is accurate.
   """
 
   def __init__(self, band: np.ndarray, excess: np.ndarray):
