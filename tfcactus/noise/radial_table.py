@@ -411,8 +411,8 @@ class _LossGrid:
     """Returns a pair with losses on grid points that dominates the atoms.
 
     Each atom, its loss raised by `LOSS_ROUNDOFF`, is split between the two grid points
-    around its loss, so that its masses under P and Q stay. Probability `lost` and losses
-    above `LARGEST_LOSS` are added to the mass at infinity.
+    around its loss, so that its masses under P and Q stay. Probability `lost` and
+    losses above `LARGEST_LOSS` are added to the mass at infinity.
     """
     loss = np.arange(self._raised.size) * self._width
     known = loss <= envelope.LARGEST_LOSS
