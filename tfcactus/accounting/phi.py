@@ -1,4 +1,4 @@
-"""Accountant by characteristic functions of privacy losses, with two-sided bounds."""
+"""Accountant by characteristic functions of privacy losses: lower and upper bounds."""
 
 from __future__ import annotations
 
