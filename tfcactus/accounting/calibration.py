@@ -1,6 +1,6 @@
 """Calibration (no accountant): parameters of a run that spend a given epsilon.
 
-The parameters are the noise multiplier, the sampling probability or the number of steps.
+They are the noise multiplier, the sampling probability or the number of steps.
 """
 
 from __future__ import annotations

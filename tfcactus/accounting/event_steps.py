@@ -206,7 +206,7 @@ def steps_of(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
   """Yields an event's steps, each with the number of its repetitions.
 
   The event runs on `sample`. This default takes an event as noise; other kinds of
-  events are registered below. Raises `Unsupported` if there is no account for the event.
+  events are registered below. Raises `Unsupported` if the event has no account.
   """
   noise = _checked(event, noise_lib.of_event, event)
   if noise is None:

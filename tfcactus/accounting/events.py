@@ -195,8 +195,8 @@ def dominating_pair(noise: Noise, *, shift: int = 1) -> pair_lib.PairBounds:
 
   Args:
     noise: Any noise of this library.
-    shift: Shift of the query in units of sensitivity: 1 for neighbours that differ in one record (add or remove),
-      2 for neighbours where one record is replaced.
+    shift: Shift of the query in units of sensitivity: 1 for neighbours that differ in
+      one record (add or remove), 2 for neighbours where one record is replaced.
 
   Returns:
     Pairs that bracket the tight dominating pair over all shifts of at most

@@ -3,8 +3,8 @@
 One of k options is drawn with probability proportional to exp(c score). Between
 neighbours, the changes of c score lie in an interval of length epsilon, and the
 log-normalizer shifts so that the mass stays one. The losses of one pair of neighbours
-therefore lie in some interval [t - epsilon, t]. Among all laws with such losses, the law
-on the two ends of the interval has the largest profile, since a chord lies above a
+therefore lie in some interval [t - epsilon, t]. Among all laws with such losses, the
+law on the two ends of the interval has the largest profile, since a chord lies above a
 convex function:
 
     H_t(e^x) = (1 - e^(t - epsilon)) (1 - e^(x - t)) / (1 - e^-epsilon),

@@ -1,10 +1,10 @@
 """Accountant by buckets of privacy losses (PrivacyBuckets), composed by convolution.
 
-All buckets have equal width. Each outcome goes to the bucket above its loss; the
-bucket's label is its upper end, so labels are at most one bucket too high per release. Each bucket keeps its P-mass and its Q-mass: the Q-mass is the
-error correction. If all outcomes of a bucket lie above epsilon, both masses give its
-exact share of delta. Otherwise the label bounds the share from above and the masses
-bound it from below.
+All buckets have equal width. Each outcome goes to the bucket above its loss, and the
+bucket's label is its upper end: labels are at most one bucket too high per release.
+Each bucket keeps its P-mass and its Q-mass: the Q-mass is the error correction. If all
+outcomes of a bucket lie above epsilon, both masses give its exact share of delta.
+Otherwise the label bounds the share from above and the masses bound it from below.
 
 Source: Meiser and Mohammadi, "Tight on Budget? Tight Bounds for r-Fold
 Approximate Differential Privacy" (CCS 2018); PDP and the infinite bucket: Sommer,

@@ -1,9 +1,9 @@
 """Accountant by Renyi differential privacy (RDP), and trade-off functions from it.
 
-`tradeoff_from_renyi` bounds trade-off functions as follows. A test turns each law into a
-coin: reject or not. Let x be the false positive rate, Q's probability to reject, and y
-the false negative rate, so that 1 - y is P's probability to reject. By post-processing,
-at each order a
+`tradeoff_from_renyi` bounds trade-off functions as follows. A test turns each law into
+a coin: reject or not. Let x be the false positive rate, Q's probability to reject, and
+y the false negative rate, so that 1 - y is P's probability to reject. By
+post-processing, at each order a
 
     d_a(1 - y || x) <= D_a(P || Q)   and   d_a(x || 1 - y) <= D_a(Q || P),
 

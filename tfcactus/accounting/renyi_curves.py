@@ -37,7 +37,7 @@ def check(orders: Sequence[float], divergences: Sequence[float]
 
 
 def running_rho(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:
-  """Returns upper bounds on the supremum of D_a / a over a in (1, orders[i]), for each i.
+  """Returns upper bounds on the supremum of D_a / a, a in (1, orders[i]), for each i.
 
   `orders` is increasing and above one; `divergences` are upper bounds. Shapes (n,).
   """

@@ -47,8 +47,8 @@ def numbers_of_bands(num_batches: float) -> Iterator[int]:
   """Yields numbers of bands to try, ascending by factors of about 1.3 to 1.8.
 
   Each number has a multiple close to `num_batches`, the unrounded number of batches of
-  an epoch. No number exceeds 512 or `num_batches` rounded: with as many bands as batches
-  of an epoch, each example takes part at one fixed step of each epoch.
+  an epoch. No number exceeds 512 or `num_batches` rounded. With as many bands as
+  batches of an epoch, each example takes part at one fixed step of each epoch.
   """
   whole = min(max(round(num_batches), 1), _MOST)
 

@@ -189,9 +189,9 @@ class _Mean:
 
 
 def _least_beyond(place: np.ndarray, sign: int, mass: np.ndarray) -> float:
-  """Returns a place with mass e^LOG_LEFT_OUT above it (`sign` 1) or below it (-1).
+  """Returns a place with mass <= e^LOG_LEFT_OUT above it (`sign` 1) or below it (-1).
 
-  `place` and `mass` have shape (atoms,). The result is rounded outwards.
+  `place` and `mass` have shape (atoms,).
   """
   low, high = float(np.min(place)), float(np.max(place))
   if not high > low:

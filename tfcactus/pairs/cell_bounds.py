@@ -2,8 +2,8 @@
 
 The masses of cells and the losses at their ends are known up to bounded errors. `upper`
 returns a pair that dominates the true one: errors raise its loss stochastically.
-`lower` returns a pair that the true one dominates: errors bring the two masses of a cell
-closer to each other.
+`lower` returns a pair that the true one dominates: errors bring the two masses of a
+cell closer to each other.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def upper(pieces: Sequence[Piece]) -> DominatingPair:
   """Returns a pair that dominates the pair of which `pieces` are all cells.
 
   H(alpha) is the integral over x > log alpha of alpha e^-x times the P-mass of losses
-  above x. A pivot near the middle of the losses splits the proof in three:
+  above x. A pivot near the middle of the losses splits the proof:
 
   - Above the pivot, the P-mass of losses above each x is at least the true one. Hence
     so is H.
@@ -175,8 +175,8 @@ class _Beyond:
 def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
   """Returns (pivot, room): a loss near the middle of the mass, and a distance.
 
-  If the bounds [low, high] at some end of a cell contain the pivot, then high is at most
-  pivot + room or low is at least pivot - room. Exceptions are bounds that both are
+  If the bounds [low, high] at some end of a cell contain the pivot, then high is at
+  most pivot + room or low is at least pivot - room. Exceptions are bounds that both are
   farther from the pivot than WIDEST_ROOM.
   """
   low = np.concatenate([piece.low[1:] for piece in pieces])
@@ -252,9 +252,9 @@ def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _spread(p: float, q: float, pivot: float, room: float) -> DominatingPair:
-  """Returns a pair of total masses `p` and `q`, at the losses pivot +- room if possible.
+  """Returns a pair of masses `p` and `q` split over the losses pivot +- room.
 
-  An atom with a loss outside, or with room zero, keeps the loss log(p / q).
+  If log(p / q) is outside these losses, or `room` is zero, it is the only loss.
   """
   # Both masses are one minus a sum. If one of them is mostly rounding error, up to
   # SUM_ROUNDOFF of it is moved to outcomes of that distribution only.
@@ -310,7 +310,8 @@ def _with_rest(p: np.ndarray, q: np.ndarray, alone_p: np.ndarray, alone_q: np.nd
   """Returns the pair of the given outcomes and of one more outcome of loss zero.
 
   The additional outcome has the mass by which the sums of `p` and `q` are below one.
-  `alone_p` is True for outcomes with mass under P only, `alone_q` for those under Q only.
+  `alone_p` is True for outcomes with mass under P only, `alone_q` for outcomes with
+  mass under Q only.
   """
   rest = max(1 - max(float(np.sum(p)), float(np.sum(q))), 0.0)
   p_inf, q_inf = float(np.sum(p[alone_p])), float(np.sum(q[alone_q]))

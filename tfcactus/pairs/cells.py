@@ -59,8 +59,8 @@ def cell_masses(density: Callable[[np.ndarray], np.ndarray], first: np.ndarray,
                 width: npt.ArrayLike, nodes: int) -> np.ndarray:
   """Returns probabilities of cells [first, first + width] by Gauss's rule.
 
-  `nodes` is the number of nodes of the rule per cell. `density` has to be smooth on each cell. Unlike differences of the distribution
-  function the rule keeps the digits of narrow cells.
+  The rule has `nodes` nodes per cell. `density` has to be smooth on each cell. Unlike
+  differences of the distribution function, the rule keeps the digits of narrow cells.
   """
   width = np.asarray(width, dtype=np.float64)
   places, weights = np.polynomial.legendre.leggauss(nodes)

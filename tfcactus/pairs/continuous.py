@@ -232,8 +232,8 @@ def _outwards(near: tuple[float, float], far: tuple[float, float], way: int
               ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the bounds (low, high) of a `Piece` of one cell.
 
-  `near` and `far` are (lower, upper) bounds on the loss at the cell's two ends. The loss
-  rises (`way` 1) or falls (-1) from `near` to `far`; `way` is 0 if this is unknown.
+  `near` and `far` are (lower, upper) bounds on the loss at the cell's two ends. From
+  `near` to `far` the loss rises (`way` 1) or falls (-1); `way` is 0 if this is unknown.
   """
   low, high = min(near[0], far[0]), max(near[1], far[1])
   # Outwards the loss continues in its direction, or anywhere if it did not move.

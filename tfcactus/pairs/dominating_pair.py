@@ -262,11 +262,11 @@ def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
                     ) -> tuple[int, np.ndarray, np.ndarray]:
   """Returns a pair with a lower profile: each atom gets a random label on a grid.
 
-  A label is an integer; the mean of label times `width` is the loss. Given the atom, the
-  label is drawn alike under P and Q, so that labels are post-processing. A label is not
-  the exact loss of its masses. Losses below `floor` get the label of `floor`. Returns
-  (first, p, q): the least label and the masses of the labels first, first + 1, ...
-  under P and Q.
+  A label is an integer; the mean of label times `width` is the loss. Given the atom,
+  the label is drawn alike under P and Q, so that labels are post-processing. A label is
+  not the exact loss of its masses. Losses below `floor` get the label of `floor`.
+  Returns (first, p, q): the least label and the masses of the labels first,
+  first + 1, ... under P and Q.
   """
   scaled = np.maximum(pair.loss, floor) / width
   cell = np.floor(scaled).astype(np.int64)

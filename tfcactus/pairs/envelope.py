@@ -80,9 +80,9 @@ def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray,
                   p_inf: float) -> pair_lib.DominatingPair:
   """Returns the symmetric pair whose profile is the maximum of given tangents.
 
-  A tangent touches a convex profile at `alpha`, where the profile is `value`; `slope` is
-  the tangent's slope. All have shape (points,). `p_inf` is a lower bound on the limit of
-  the profile for large alpha.
+  A tangent touches a convex profile at `alpha`, where the profile is `value`; `slope`
+  is the tangent's slope. All have shape (points,). `p_inf` is a lower bound on the
+  limit of the profile for large alpha.
   """
   # Where several tangents meet at alpha = 1 the profile has a kink; a symmetric pair's
   # tangent there is known, and no steeper one completes to a pair.
