@@ -162,7 +162,7 @@ def test_sampled_releases():
 
 
 @pytest.mark.slow
-def test_noise_that_is_not_monotone_is_accounted_by_its_envelope():
+def test_cnn_noise_is_accounted_by_the_envelope():
   table = learned_noise.LearnedNoise(
       3, 0.3, utility=1.2, norm=1, bins=6, model='cnn', epochs=600,
       learning_rate=1e-3, progress=False).solve()
