@@ -107,6 +107,7 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     return parts
 
   def _epsilon_bounds(self, part: composition.Composition, delta: float) -> Bounds:
+    """Returns bounds on epsilon of a composition in one direction."""
     lower, upper = self._composed(part)
 
     def first(delta_at: Callable[[float, str], float]) -> tuple[float, float]:
@@ -121,6 +122,7 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     return Bounds(low, high if math.isinf(high) else 0.5 * (low + high), high)
 
   def _delta_bounds(self, part: composition.Composition, epsilon: float) -> Bounds:
+    """Returns bounds on delta of a composition in one direction."""
     lower, upper = self._composed(part)
     low = lower.lower(epsilon, self._guarantee)
     high = min(upper.upper(epsilon, self._guarantee), 1.0)

@@ -95,6 +95,7 @@ class RenyiAccountant(base.OneSidedAccountant):
     self._convert = _CONVERSIONS[conversion]
 
   def _epsilon(self, part: Composition, delta: float) -> float:
+    """Returns an upper bound on epsilon of a composition in one direction."""
     return self._converted(divergence_bounds(part, self._orders), delta)
 
   def _delta(self, part: Composition, epsilon: float) -> float:

@@ -191,6 +191,7 @@ def _constant(steps: int, workload: Workload) -> Any:
   weights = np.arange(steps, 0, -1) / steps
 
   def error(coefficients: np.ndarray) -> tuple[float, np.ndarray]:
+    """Returns the mean squared error, and its gradient of shape (bands,)."""
     moved = np.cumsum(workload.with_momentum(
         quotient(_impulse(steps), coefficients)))
     pulled = weights * moved
@@ -219,6 +220,7 @@ def _rated(steps: int, workload: Workload) -> Any:
   weights = within * (gaps / steps)[:, None]
 
   def error(coefficients: np.ndarray) -> tuple[float, np.ndarray]:
+    """Returns the mean squared error, and its gradient of shape (bands,)."""
     series = workload.with_momentum(quotient(_impulse(steps), coefficients))
     moved = np.cumsum(windows * series, axis=1)
     pulled = 2 * weights * moved

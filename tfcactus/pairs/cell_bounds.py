@@ -19,13 +19,14 @@ from tfcactus.pairs.dominating_pair import DominatingPair
 
 LARGEST_LOSS = 700.0
 """Larger losses count as infinite: their Q-mass is below any float. Losses below
--LARGEST_LOSS are raised to -LARGEST_LOSS."""
+-LARGEST_LOSS count as minus infinity: their P-mass is below any float."""
 
 SUM_ROUNDOFF = 1e-13
 """Bound on the rounding of a sum of masses; MASS_TOLERANCE of pairs allows more."""
 
 LEAST_MASS = 1e-290
-"""Atoms of less P-mass are moved up: those of large losses to infinity."""
+"""Atoms with a smaller P- or Q-mass are not kept: `upper` moves their mass to infinite
+losses, `lower` merges them."""
 
 
 ONE_ROUNDOFF = 16 * EPS
@@ -126,7 +127,7 @@ class Masses:
 
 
 def upper(pieces: Sequence[Piece]) -> DominatingPair:
-  """Returns a pair that dominates the pair of which `pieces` are all cells.
+  """Returns a pair that dominates the pair whose cells are in `pieces`.
 
   H(alpha) is the integral over x > log alpha of alpha e^-x times the P-mass of losses
   above x. A pivot near the middle of the losses splits the proof:
@@ -146,7 +147,7 @@ def upper(pieces: Sequence[Piece]) -> DominatingPair:
     middle = _spread(rest_p, rest_q, pivot, room)
   else:
     # Distributions that hardly overlap: all mass below the pivot is raised to it, and
-    # the Q-mass that is lost belongs to Q alone.
+    # the Q-mass that this leaves over goes to outcomes with mass under Q only.
     low = _Beyond(np.zeros(0), np.zeros(0), 0.0, np.zeros(0))
     level = pivot + room
     rest_p = max(1 - float(np.sum(top.p)) - top.p_inf, 0.0)
@@ -176,8 +177,8 @@ def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
   """Returns (pivot, room): a loss near the middle of the mass, and a distance.
 
   If the bounds [low, high] at some end of a cell contain the pivot, then high is at
-  most pivot + room or low is at least pivot - room. Exceptions are bounds that both are
-  farther from the pivot than WIDEST_ROOM.
+  most pivot + room or low is at least pivot - room. This does not hold for bounds that
+  are both farther from the pivot than WIDEST_ROOM.
   """
   low = np.concatenate([piece.low[1:] for piece in pieces])
   high = np.concatenate([piece.high[1:] for piece in pieces])

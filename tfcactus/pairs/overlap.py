@@ -48,8 +48,8 @@ record, attained at w = v. []
 
 alpha < 1 follows from H_alpha(P||Q) = 1 - alpha + alpha H_{1/alpha}(Q||P) and the
 reverse neighbours. Replacing is symmetric: the pair of u = 1, v = -1 is attained, so
-that nothing smaller dominates. Zeroed: above alpha = 1 the pair of w = -1, u = 1, below
-it that of a removed record reversed.
+that no smaller pair dominates. Zeroed: for alpha >= 1 the profile is that of the pair
+of w = -1, u = 1; for alpha < 1 it is that of the reversed pair of a removed record.
 
 Radial tables: see `noise.radial_table`. Where no line is the worst (i.i.d. Laplace on a
 vector of bounded l1 norm and tables that are not monotone, known only by pairs that
