@@ -39,7 +39,8 @@ class ToySampling(SamplingScheme):
     return self.batches
 
   def draw(self, stream: KeyStream) -> list[np.ndarray]:
-    # Random bins by coins; any distribution over bins would do.
+    # Each remaining example enters batch `index - 1` with probability `1 / index`,
+    # so all batches are equally likely.
     bins = np.zeros(self.num_examples, np.int64)
     left = np.arange(self.num_examples)
     for index in range(self.batches, 1, -1):
