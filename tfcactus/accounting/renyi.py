@@ -114,9 +114,10 @@ class RenyiAccountant(base.OneSidedAccountant):
                ) -> np.ndarray:
     """Returns lower bounds on the false negative rate of any test between neighbours.
 
-    The bounds hold whichever neighbour is the null. They are never above the bounds
-    that `views.composed_pair(...).tradeoff` gives for the composition, since Renyi
-    divergences lose information. The docstring of this module has the proof.
+    The bounds hold whichever neighbour is the null. The docstring of this module has
+    the proof. Renyi divergences lose information: with many epsilons,
+    `views.composed_pair` and `views.tradeoff` give larger lower bounds. With few
+    epsilons their bounds may be smaller than these.
 
     Args:
       false_positive: In [0, 1], any shape.
