@@ -322,11 +322,14 @@ def _stack_list(node: Node) -> Value:
 def _list_item(node: Node) -> Value:
   """Follows operations that take an item from a list (input 0).
 
-  Returns the value of the items. The index must not be ROW_WISE.
+  Returns the value of the items. The index must depend neither on an example nor on the
+  number of examples; the shape of an item (the last input) may be made of the number.
   """
   if node.values[0].dependence != Dependence.ROW_WISE or any(
       value.dependence == Dependence.ROW_WISE for value in node.values[1:]):
     raise unknown('takes examples by what is in the data')
+  if any(value.dependence != Dependence.CONSTANT for value in node.values[1:-1]):
+    raise unknown('takes an item by the number of examples')
   return node.values[0]
 
 
