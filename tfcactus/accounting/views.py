@@ -128,8 +128,8 @@ def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> Dominat
   """Returns a pair that dominates a composition in both directions.
 
   The pair's `tradeoff` is a lower bound on the false negative rates of any test (the
-  f-DP guarantee), tight if the points are dense. Its `privacy_profile` is an upper bound, equal to the accountant's
-  delta at the given points.
+  f-DP guarantee), tight if the points are dense. Its `privacy_profile` is an upper
+  bound, equal to the accountant's delta at the given points.
 
   Args:
     accountant: Holds the composition, in both directions.
