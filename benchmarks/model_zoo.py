@@ -113,7 +113,7 @@ def summary_table(found: dict) -> str:
         str(sum(route.startswith('vectorised') for route in routes)),
         str(sum(route.startswith('whole') for route in routes)),
         str(sum('refused' in each for each in models.values())),
-        f'{median_long:.2f} of {len(long)}',
+        f'{median_long:.2f} ({len(long)} models)',
         f'{long[worst_long]["slowdown"]:.2f} ({worst_long})',
         f'{middle[0]:.2f}', f'{ran[worst]["slowdown"]:.2f} ({worst})',
         f'{middle[1]:.1f}', f'{ran[first]["first_step"]:.1f} ({first})'])

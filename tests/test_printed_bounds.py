@@ -101,8 +101,9 @@ def test_releases_and_gaps(tmp_path, capsys):
     told, exact = run(capsys, 'gap', '--options', '100', '--noise-multiplier', '2',
                       '--beta', beta)
     for method, gap in exact.items():
-      told_gap, probability = read(
-          f'{method}: a gap of # is found with probability #', told)
+      probability, told_gap = read(
+          f'{method}: the best of 100 options is selected with probability # or more '
+          'if its score leads by #', told)
       assert told_gap >= gap and probability <= 1 - float(beta)
   made = release.noisy_value(3.0, sensitivity=1, noise=tfcactus.Gaussian(7.7))
   epsilon, = read('-tCDP, epsilon #', made.report(1e-6))

@@ -130,17 +130,18 @@ def numbers_of(name: str, value: object) -> np.ndarray:
 
 
 class Fixed:
-  """Mixin that makes some attributes read-only once `__init__` has set them.
+  """Mixin that makes the attributes in `_FIXED` read-only once `__init__` has set them.
 
-  The account reads them long after the releases that they determined. Computed
-  properties can never be set; Python 3.9 would not name them in its error. This class
-  goes before other bases.
+  They determine what is released, and the account reads them long after. Properties in
+  `_FIXED` can never be set; without this class the error of Python 3.9 would not name
+  them. This class goes before other bases.
   """
 
   _FIXED: Mapping[str, str] = {}
   """Remedies in error messages, by attribute name."""
 
   def __setattr__(self, name: str, value: Any) -> None:
+    """Raises AttributeError for a new value of a fixed attribute."""
     if name in self._FIXED and (
         isinstance(getattr(type(self), name, None), property) or
         self.__dict__.get(name, value) is not value):

@@ -26,6 +26,7 @@ def lower(value: float, digits: int = DIGITS) -> str:
 
 
 def _rounded(value: float, digits: int, rounding: str) -> str:
+  """Returns `value` with at most `digits` digits, in a rounding mode of `decimal`."""
   # repr reads back as the same float, so a short number keeps its text. Reading text
   # is monotone, so a number rounded in decimals stays on its side of the bound.
   context = decimal.Context(prec=digits, rounding=rounding)

@@ -69,7 +69,8 @@ def log_sum(exponent: np.ndarray) -> np.ndarray:
 
 
 BLOCK = 32
-"""Terms of a block: added up in any order, before the blocks are added up."""
+"""Number of terms in a block of a sum: numpy adds up the terms of each block in any
+order, and `product` then adds up the blocks."""
 
 EPS = float(np.finfo(np.float64).eps)
 """Twice the largest relative error of one rounded operation."""

@@ -53,8 +53,8 @@ class Guarantee:
     proven: False if the number is not a guarantee.
     statement: Meaning of the number in words.
     conditions: Unchecked conditions of the guarantee, sentences that end the statement.
-    seeded: Whether it holds only against those who do not know a seed, with which they
-      could subtract the noise; the statement then says so.
+    seeded: Whether some of the randomness came from a seed. Whoever knows the seed can
+      repeat it; the guarantee holds against all others, as its statement says.
   """
 
   lower: float
@@ -103,9 +103,10 @@ class Guarantee:
 
 
 class ReleasedStatistic:
-  """Base class of `Release`, by which a plan recognises results of `tfcactus.release`.
+  """Base class of `Release`, so that plans recognise results of `tfcactus.release`.
 
-  Events have attributes of these names with another meaning, so plans check the type.
+  Plans check the type, since a DpEvent may have attributes of these names with another
+  meaning: a PoissonSampledDpEvent has an `event`.
 
   Attributes:
     event: Event of the whole cost of the result.
@@ -126,6 +127,10 @@ def release_events(releases: object) -> tuple[dp_accounting.DpEvent, ...]:
 
 
 def _release_event(release: object) -> dp_accounting.DpEvent:
+  """Returns the event of a `ReleasedStatistic`, or the event that `release` is.
+
+  Raises ValueError if the statistic is seeded or `PhiAccountant` cannot compose it.
+  """
   event = release
   if isinstance(release, ReleasedStatistic):
     if release.seeded:

@@ -39,15 +39,15 @@ class PrivacyPlan:
       clipping norm.
     l2_norm_clip: Clipping norm: bound on the l2 norm of a per-example gradient.
     num_examples: Size of the training set (public).
-    sampling_prob: Sampling probability: that of an example to be in a Poisson batch.
+    sampling_prob: Probability that an example is in a Poisson batch (sampling rate).
     steps: Planned number of steps.
     delta: Target delta.
     dim: Length of the clipped vector; None checks it once the model is known.
     accounting: 'proven'; or 'scalar-unproven', which accounts for i.i.d. scalar noise
-      on vectors as if on one number, over all shifts (published for the cactus was the
-      moments accountant of the full shift). Labelled as no guarantee everywhere.
+      on vectors as if on one number, over all shifts (the paper on the cactus used the
+      moments accountant of the full shift). It is labelled as no guarantee everywhere.
     adaptive_clipping: Adapts the clipping norm, starting at l2_norm_clip; None keeps
-      it. The noise is then that of the gradient and the count together.
+      it. `noise` then protects the gradient and the count as one vector.
     releases: Statistics of the same records released beside the training:
       `tfcactus.release` results or events, kept as events. Every guarantee of the plan
       covers each of them in full.
@@ -127,7 +127,7 @@ class PrivacyPlan:
       sampling: Sampling scheme from `tfcactus.sampling` for which the noise is
         chosen; give it to `guarantee` too, whose default applies here.
       correlation: As the attribute; or 'auto', with `target_epsilon`, for the number
-        of bands of least total error: one, independent noise, where none gains.
+        of bands of least total error: one band, independent noise, if more do not help.
       **settings: The other attributes.
 
     Raises:
@@ -191,6 +191,7 @@ class PrivacyPlan:
     return strategy
 
   def _check_adaptive(self) -> None:
+    """Raises ValueError if the noise does not protect gradient and clipped count."""
     if not isinstance(self.adaptive_clipping, AdaptiveClipping):
       raise ValueError(
           'Expected adaptive_clipping to be an AdaptiveClipping or None, got '
@@ -207,7 +208,7 @@ class PrivacyPlan:
 
   @property
   def release_sensitivity(self) -> float:
-    """Norm of one example's part of gradient and count, at most, in clipping norms."""
+    """Bound on the norm of one example's (gradient, count), in clipping norms."""
     if self.adaptive_clipping is None:
       return 1.0
     return self.adaptive_clipping.sensitivity(
@@ -215,7 +216,7 @@ class PrivacyPlan:
 
   @property
   def strategy(self) -> correlated.Strategy | None:
-    """The `correlation`, solved."""
+    """The strategy that `correlation` was solved to; None for independent noise."""
     found = self.correlation
     assert not isinstance(found, correlated.Correlation), 'It was solved.'
     return found
@@ -272,7 +273,7 @@ class PrivacyPlan:
     Args:
       steps: Number of steps; default all planned. Zero costs nothing. For a scheme
         that draws epochs (`RandomAllocationSampling`, `OnePassSampling`, and cyclic
-        ones) the number of epochs, by default those that all planned steps take.
+        ones) the number of epochs, by default as many as all planned steps take.
       neighboring_relation: One of dp_accounting's, or 'add-or-remove', 'zero-out' (an
         example replaced by one that contributes zero; num_examples stays as it is) or
         'replace' (by any other example, which alone protects attributes; it costs
@@ -309,7 +310,11 @@ class PrivacyPlan:
 
   def _allocation_instead(self, scheme: SamplingScheme, noise: noise_lib.Noise,
                           count: int) -> str:
-    """States the cost of random allocation instead of passes in any order, or ''."""
+    """Returns a sentence on the epsilon of random allocation in the scheme's place.
+
+    Returns '' unless the scheme makes passes over several batches in any order, and the
+    noise is Gaussian with a noise multiplier of at most 5.
+    """
     # With larger noise the computation takes seconds, and epsilon is next to zero.
     if not (isinstance(scheme, OnePassSampling) and count and
             scheme.batches_per_epoch > 1 and 0 < (noise.gaussian_std or 0) <= 5):
@@ -375,6 +380,7 @@ def calibrate_noise_multiplier(
   plan = PrivacyPlan(noise=make_noise(0.5), **settings)
 
   def cost(multiplier: float) -> float:
+    """Returns the upper bound on epsilon with this noise multiplier."""
     return plan._guarantee(
         make_noise(multiplier), None, neighboring_relation, sampling).upper
 

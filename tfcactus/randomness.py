@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers import algorithms, Cipher, modes
 import numpy as np
 
 PARALLEL = 2**19
-"""Several threads draw more normals than this."""
+"""Largest number of normals drawn at once in one thread; several threads draw more."""
 
 _PARTS = 8
 _CHUNK = 2**15
@@ -46,7 +46,7 @@ class KeyStream:
   def of_key(cls, key: bytes) -> KeyStream:
     """Returns the stream of a key that processes share to draw the same words.
 
-    `key` is 32 bytes from the operating system, used for this stream alone.
+    `key` is 32 bytes from the operating system. It must serve no other purpose.
     """
     stream = cls()  # Unseeded: a fork draws a key of its own.
     stream._key = bytes(key)
@@ -55,6 +55,7 @@ class KeyStream:
     return stream
 
   def _rekey(self) -> None:
+    """Starts with a new key: random without a seed, else derived from the seed."""
     self._key = key = os.urandom(32)
     if self._seed is not None:
       self._key = key = hashlib.sha256(
@@ -187,6 +188,7 @@ class KeyStream:
     return out
 
   def _few_normals(self, count: int) -> np.ndarray:
+    """Returns normals as `normals` does, all at once and in this thread."""
     pairs = (count + 1) // 2
     out = np.empty((2, pairs))
     done = 0

@@ -36,7 +36,7 @@ def straightened(images: np.ndarray) -> np.ndarray:
 
 
 def _straightened(images: np.ndarray) -> np.ndarray:
-  """Returns straightened images, of shape (examples, height, width)."""
+  """Straightens images as `straightened` does; shape (examples, height, width)."""
   height, width = images.shape[1:]
   y, x = np.arange(height), np.arange(width)
   mass = images.sum((1, 2), dtype=np.float64)
@@ -47,6 +47,7 @@ def _straightened(images: np.ndarray) -> np.ndarray:
   spread = np.einsum('ny,ny->n', rows, off_y**2)
   slant = np.einsum('nyx,ny,nx->n', images, off_y, off_x) / np.where(
       spread > 0, spread, 1)
+  # Each pixel of the result takes the value of the image at (source_y, source_x).
   from_middle = (y - (height - 1) / 2)[None, :, None]
   source_y = np.broadcast_to(from_middle + middle_y[:, None, None], images.shape)
   source_x = (x - (width - 1) / 2)[None, None] + middle_x[:, None, None] + (

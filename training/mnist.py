@@ -40,7 +40,7 @@ def load_data(args: argparse.Namespace) -> datasets.Dataset:
 
 
 def seen(args: argparse.Namespace, data: datasets.Dataset) -> datasets.Dataset:
-  """Replaces the images by their --features; scattering features take minutes."""
+  """Replaces images by the features of --features; scattering takes minutes."""
   if args.features != 'pixels':
     print(f'Computing features: {args.features}.')
   transform = features.FEATURES[args.features]

@@ -16,7 +16,8 @@ from tfcactus.keras.compat import versions
 from training import checkpoints, options
 
 _UNFIT = 1e-15
-"""Bound on the probability per step that a Poisson sample exceeds its batch's rows."""
+"""Bound on the probability, in one step, that a Poisson sample has more examples than
+the rows of a batch."""
 
 
 class Way:
@@ -47,7 +48,7 @@ class Way:
     return self._wrapped(model.inner, model.optimizer)  # Counts earlier steps.
 
   def _wrapped(self, model: tf.keras.Model, optimizer: Any) -> tf.keras.Model:
-    """Wraps the model by `privatize`, and compiles it with this optimizer."""
+    """Wraps the model with `privatize`, and compiles it with this optimizer."""
     private = tfcactus_keras.privatize(
         model, self.plan, seed=self.args.seed,
         journal=None if self.run is None else self.run.journal,
@@ -57,12 +58,15 @@ class Way:
     return private
 
   def learning_rates(self, scale: float = 1.0) -> Any:
-    """Returns a cosine decay times `scale`: small last steps average the noise."""
+    """Returns a cosine decay of the learning rate times `scale`.
+
+    The last steps are small, and so average the noise.
+    """
     return tf.keras.optimizers.schedules.CosineDecay(
         scale * self.args.learning_rate, self.plan.steps, alpha=0.05)
 
   def batches(self, x: np.ndarray, y: np.ndarray) -> Any:
-    """Returns batches by the sampling scheme of the plan."""
+    """Returns batches drawn by the sampling scheme of the plan and of --sampling."""
     if self.plan.strategy is not None:
       return tfcactus_keras.CyclicBatches(
           x, y, plan=self.plan, sampling=options.CYCLIC[self.args.sampling],
@@ -74,7 +78,7 @@ class Way:
     return tfcactus_keras.PoissonBatches(x, y, **self._poisson())
 
   def fed(self, batches: Any) -> Any:
-    """Returns the data that `fit` takes."""
+    """Returns the data for `fit`, made of `batches`."""
     return batches
 
   def _poisson(self) -> dict[str, Any]:
@@ -86,7 +90,7 @@ class Way:
   def callbacks(self, batches: Any) -> list[tf.keras.callbacks.Callback]:
     """Returns callbacks that report epsilon during training, and save the run."""
     del batches
-    # Steps may count twice after a kill, so that epsilon exceeds that of the plan.
+    # Steps may count twice after a kill: epsilon may exceed the epsilon of the plan.
     target = self.args.target_epsilon if self.args.resume else None
     report = tfcactus_keras.EpsilonCallback(
         run_card=self.args.run_card, target_epsilon=target)
@@ -194,6 +198,7 @@ class _OneSize(tfcactus_keras.PoissonBatches):
   """Poisson samples that fit one physical batch; RuntimeError for one that does not."""
 
   def __getitem__(self, index: int) -> Any:
+    """Returns (x, y, weights); raises RuntimeError if the sample does not fit."""
     batch = super().__getitem__(index)
     if len(batch[2]) != self.physical_batch_size:
       raise RuntimeError(

@@ -47,7 +47,7 @@ def features(images: np.ndarray) -> np.ndarray:
 
 
 def _normalized(channels: np.ndarray) -> np.ndarray:
-  """Applies group normalization without weights."""
+  """Applies group normalization without weights to (examples, height, width, 81)."""
   parts = channels.reshape(*channels.shape[:3], _GROUPS, -1)
   mean = parts.mean((1, 2, 4), keepdims=True)
   spread = parts.std((1, 2, 4), keepdims=True)
@@ -55,7 +55,12 @@ def _normalized(channels: np.ndarray) -> np.ndarray:
 
 
 def _scattered(images: np.ndarray) -> np.ndarray:
-  """Returns the 81 channels before normalization."""
+  """Returns the 81 channels before normalization, shape (examples, h / 4, w / 4, 81).
+
+  Images have shape (examples, h, w). The channels are local averages of the image
+  (order zero), of the moduli of its wavelet transforms (order one), and of the moduli
+  of the coarser wavelet transforms of the finer of those moduli (order two).
+  """
   padded = np.pad(images, ((0, 0), (_MARGIN, _MARGIN), (_MARGIN, _MARGIN)), 'reflect')
   wavelets = [[_wavelet(padded.shape[1:], scale, angle) for angle in range(ANGLES)]
               for scale in range(SCALES)]
@@ -72,7 +77,10 @@ def _scattered(images: np.ndarray) -> np.ndarray:
 
 
 def _averaging(size: int) -> np.ndarray:
-  """Returns the weights of Gaussian means around every fourth pixel, with margins."""
+  """Returns the matrix that averages an axis with Gaussian weights at every 4th pixel.
+
+  The shape is (size / 4, size + 2 * _MARGIN), since the axis is padded by margins.
+  """
   centres = _MARGIN + STEP * np.arange(size // STEP) + 0.5 * (STEP - 1)
   spread = 0.8 * 2**(SCALES - 1)
   weights = np.exp(-0.5 * ((np.arange(size + 2 * _MARGIN) - centres[:, None]) / spread
@@ -82,7 +90,10 @@ def _averaging(size: int) -> np.ndarray:
 
 @functools.cache
 def _wavelet(shape: tuple[int, int], scale: int, angle: int) -> np.ndarray:
-  """Returns the Fourier transform of a Morlet wavelet with mean zero."""
+  """Returns the discrete Fourier transform of a periodic Morlet wavelet of mean zero.
+
+  `scale` is in 0..SCALES - 1, from fine to coarse, and `angle` in 0..ANGLES - 1.
+  """
   spread, frequency = 0.8 * 2**scale, 0.75 * np.pi / 2**scale
   turn = (int(ANGLES - ANGLES / 2 - 1) - angle) * np.pi / ANGLES
   window, wave = np.zeros(shape), np.zeros(shape, complex)
@@ -97,7 +108,10 @@ def _wavelet(shape: tuple[int, int], scale: int, angle: int) -> np.ndarray:
 
 
 def _periods(shape: tuple[int, int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Yields the coordinates of the pixels, shifted by up to two periods."""
+  """Yields coordinates (y, x) of all pixels, shifted by up to two image sizes.
+
+  The sum of a function over these shifts has the period of the image.
+  """
   y, x = np.mgrid[:shape[0], :shape[1]]
   for up, left in itertools.product((-2, -1, 0, 1, 2), repeat=2):
     yield y + up * shape[0], x + left * shape[1]

@@ -1,4 +1,4 @@
-"""Strategies of `tf.distribute` by which a script trains on devices and machines."""
+"""Strategies of `tf.distribute`, with which a script trains on devices and machines."""
 
 from __future__ import annotations
 

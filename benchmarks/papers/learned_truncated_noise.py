@@ -172,7 +172,7 @@ PAPER = Paper(
         Item('Definitions 8, 10, 11, Example 9: queries and utilities',
              ('tfcactus.release.noisy_value', 'tfcactus.release.histogram',
               'tfcactus.noise.ScalarTable'), REPRODUCED,
-             test('release/test_query::test_histogram_counts'), _utilities),
+             test('release/test_additive_noise::test_histogram_counts'), _utilities),
         Item('Definition 12: least utility at (epsilon, delta)',
              ('tfcactus.search.least_utility', 'tfcactus.cli.design_truncated'),
              REPRODUCED, test('search/test_least_utility::'

@@ -319,7 +319,7 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
      REPRODUCED, test('release/test_threshold_queries::'
                       'test_errors_hold_as_often_as_stated'), _thresholds),
     ('Histograms', modules('release.histogram'), REPRODUCED,
-     test('release/test_query::test_histogram_counts'), _histogram))
+     test('release/test_additive_noise::test_histogram_counts'), _histogram))
 
 PAPER = Paper(
     '002: Bun, Dwork, Rothblum and Steinke, "Composable and Versatile Privacy via '

@@ -116,10 +116,10 @@ def test_noisy_value_in_single_calls(runs):
 def test_noisy_sum_of_clipped_records():
   """A record far beyond the clip norm, along a million coordinates in turn."""
   def draw(law, which, runs, seed):
-    total = release.query._clipped_steps(
+    total = release.additive_noise._clipped_steps(
         np.array([[1e9], [0.0]])[:1 + (1 - which)], 1.0, 2.0**-30)
     steps = np.full(runs, int(np.sum(total[:1])) if which else 0)
-    return release.query._noisy_steps(
+    return release.additive_noise._noisy_steps(
         steps, 2.0**-30, 1.0, law, seed).value
 
   check(draw, accounting.noise_event, LAWS['gaussian'])

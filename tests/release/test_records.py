@@ -8,7 +8,7 @@ import pytest
 
 from tfcactus import noise, release
 from tfcactus.cli import main
-from tfcactus.release import query
+from tfcactus.release import additive_noise
 
 LAW = noise.Gaussian(2.0)
 QUIET = noise.Gaussian(1e-3)
@@ -184,7 +184,7 @@ def test_no_record_adds_more_than_the_clip_norm(clip, dim):
   rows = rng.uniform(0.1, 1, (sizes.size, dim or 1)) * sizes[:, None]
   rows *= rng.choice([-1, 1], rows.shape)
   step = 2.0**(np.floor(np.log2(clip)) - 30)
-  steps = query._clipped_steps(rows if dim else rows[:, 0], clip, step)
+  steps = additive_noise._clipped_steps(rows if dim else rows[:, 0], clip, step)
   steps = steps.reshape(sizes.size, -1)
   limit = fractions.Fraction(clip) / fractions.Fraction(step)
   norms = [sum(int(x)**2 for x in row) for row in steps]

@@ -1,4 +1,4 @@
-"""Privacy audits: bounds on epsilon and noise from repeated runs of a mechanism.
+"""Audits (no accountant): bounds on epsilon and noise from runs of a mechanism.
 
 An auditor runs a mechanism on two neighbouring inputs and counts an event on each.
 Epsilons under which the counts are improbable are refuted. An audit can refute a
@@ -48,12 +48,14 @@ def clopper_pearson(successes: int, trials: int, *, significance: float = 1e-3
 
 def epsilon_lower_bound(hits: int, hits_on_neighbor: int, trials: int, *,
                         delta: float = 0.0, significance: float = 1e-3) -> float:
-  """Returns the epsilon below which a mechanism is refuted at `delta`.
+  """Returns a lower bound on a mechanism's epsilon at `delta`.
 
   An event, fixed before the runs were seen, happened in `hits` of `trials` runs on one
   input and in `hits_on_neighbor` of `trials` runs on its neighbour. The bound is
-  log((p - delta) / q) for the lower end of p and the upper end of q, or zero if the
-  counts refute nothing. It exceeds the truth with probability at most `significance`.
+  log((p - delta) / q). Here p is the lower end of the confidence interval for the
+  event's probability on the input, and q the upper end for the neighbour. The bound is
+  zero if the counts refute no epsilon. It exceeds the mechanism's epsilon with
+  probability at most `significance`.
   """
   delta = _checks.non_negative('delta', delta)
   # Each of the two one-sided limits fails with at most half the significance.
@@ -64,11 +66,12 @@ def epsilon_lower_bound(hits: int, hits_on_neighbor: int, trials: int, *,
 
 def gaussian_noise_upper_bound(false_alarms: int, misses: int, trials: int, *,
                                significance: float = 1e-3) -> float:
-  """Returns the noise multiplier above which Gaussian noise is refuted.
+  """Returns an upper bound on the noise multiplier of Gaussian noise.
 
-  A test took `false_alarms` of `trials` runs without the record for runs with it, and
-  `misses` of `trials` runs with the record for runs without it. The bound is inf if the
-  counts refute nothing; it is below the truth with probability at most `significance`.
+  A test guesses from a run's output whether the record was in the data. It guessed
+  wrongly in `false_alarms` of `trials` runs without the record, and in `misses` of
+  `trials` runs with the record. The bound is inf if the counts refute no noise
+  multiplier. It is below the true one with probability at most `significance`.
   The trade-off function of two normal distributions one apart is the least error of any
   test (Dong, Roth and Su, 2022).
   """

@@ -28,6 +28,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     direction: How neighbours differ: 'both', 'add' or 'remove'.
   """
 
+  # Class of the steps that the accountant can compose; it refuses others.
   _takes: type[event_steps.EventStep] = event_steps.PairedStep
 
   def __init__(
@@ -69,6 +70,10 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
   def _maybe_compose(
       self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
+    """Returns why `event` cannot be composed, or None; see dp_accounting.
+
+    If it can be and `do_compose` is True, adds `count` such events to the account.
+    """
     if do_compose or count != 0:
       count = _checks.integer('count', count, 0 if not do_compose else 1)
     try:
@@ -95,7 +100,11 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     return None
 
   def compositions(self) -> dict[str, Composition]:
-    """Returns {direction: composition}; REPLACE_ONE has 'replace' only, none is {}."""
+    """Returns {direction: composition}; {} if no step with a pair was composed.
+
+    The only direction of REPLACE_ONE is 'replace'. Other relations have 'remove', 'add'
+    or both, as `direction` says.
+    """
     counts = [(step, count) for step, count in self._counts.items()
               if isinstance(step, event_steps.PairedStep)]
     if not counts:
@@ -133,6 +142,11 @@ class OneSidedAccountant(PairAccountant):
 
   def _worst(self, solve: Callable[[Composition], float], non_private: float
              ) -> float:
+    """Returns the larger of both directions' values, which is the guarantee.
+
+    `solve` returns one direction's value. `non_private` is the result if some event
+    protects nothing.
+    """
     if self._non_private:
       return non_private
     return max(map(solve, self.compositions().values()), default=0.0)
@@ -180,18 +194,26 @@ class TwoSidedAccountant(PairAccountant):
     """Returns bounds on delta of a composition in one direction."""
 
   def _stays_below(self, part: Composition, epsilon: float, delta: float) -> bool:
-    """Returns whether a cheap test proves (epsilon, delta)-DP of one direction."""
+    """Returns True if a cheap test proves (epsilon, delta)-DP of one direction.
+
+    False proves nothing. A subclass without such a test keeps this method.
+    """
     del part, epsilon, delta
     return False
 
   def _worst(self, solve: Callable[[Composition], Bounds], non_private: float,
              stays_below: Callable[[Composition, float], bool]) -> Bounds:
-    """Returns the larger of both directions' bounds, which is the guarantee."""
+    """Returns the larger of both directions' bounds, which is the guarantee.
+
+    `solve` returns one direction's bounds. `stays_below(part, value)` is True only if
+    the direction `part` is proved to be at most `value`. `non_private` is the result if
+    some event protects nothing.
+    """
     if self._non_private:
       return Bounds(non_private, non_private, non_private)
     best = Bounds(0.0, 0.0, 0.0)
     for part in self.compositions().values():
-      # The smaller direction's bounds are not needed, only that it is smaller.
+      # A direction that is proved to be the smaller one needs no bounds.
       if not (best.lower > 0 and stays_below(part, best.lower)):
         best = Bounds(*map(max, best, _known(solve(part), non_private)))
     return best

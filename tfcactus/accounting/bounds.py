@@ -1,4 +1,4 @@
-"""Lower and upper bounds on a number, and the protocol of methods that find them."""
+"""Types (no accountant): bounds on a number, and methods that find such bounds."""
 
 from __future__ import annotations
 

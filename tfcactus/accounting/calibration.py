@@ -1,4 +1,7 @@
-"""Finds the noise, steps or sampling probability that spend a given epsilon."""
+"""Calibration (no accountant): parameters of a run that spend a given epsilon.
+
+They are the noise multiplier, the sampling probability or the number of steps.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,23 @@ TOLERANCE = 1e-7
 """Relative tolerance of results; the error is on the safe side."""
 
 Account = Callable[[float], float]
+"""Function from the value of a parameter to an upper bound on epsilon."""
 
 
 def account(make_event: Callable[[float], dp_accounting.DpEvent], delta: float,
             relation: dp_accounting.NeighboringRelation = (
                 dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE),
             direction: str = 'both') -> Account:
-  """Returns a function from a parameter to the upper bound on epsilon.
+  """Returns a function from a parameter's value to an upper bound on epsilon.
 
   Args:
-    make_event: Returns the whole event for a parameter.
+    make_event: Function from the parameter's value to the event of the whole run.
     delta: Target delta.
     relation: Neighbouring relation.
     direction: 'both', 'add' or 'remove', as in `PairAccountant`.
   """
   def cost(value: float) -> float:
+    """Returns the upper bound on epsilon of `make_event(value)` at `delta`."""
     accountant = PhiAccountant(relation, direction=direction)
     return accountant.compose(make_event(value)).get_epsilon(delta)
   return cost
@@ -60,6 +65,7 @@ def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
   least, most = math.log(low), math.log(high)
 
   def excess(log_value: float) -> float:
+    """Returns log(cost / target) at the noise e^log_value."""
     value = cost(math.exp(log_value))
     return math.log(max(value, 1e-300) / target) if value < math.inf else 1e3
 

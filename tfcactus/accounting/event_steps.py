@@ -1,4 +1,7 @@
-"""Conversion of DpEvents to steps: mechanisms and the samples that they run on."""
+"""Conversion (no accountant) of DpEvents to steps, which accountants compose.
+
+A step is a mechanism together with the sample of records that it runs on.
+"""
 
 from __future__ import annotations
 
@@ -81,6 +84,7 @@ class NoiseStep(PairedStep):
   sample: Sample
 
   def loss(self, direction: str) -> StepLoss:
+    """Returns the privacy loss; `direction` is 'add', 'remove' or 'replace'."""
     sample, noise = self.sample, self.noise
     prob, replace = sample.sampling_prob, direction == 'replace'
     if prob < 1 and sample.fixed_size and not sample.displaces:
@@ -106,12 +110,17 @@ class NoiseStep(PairedStep):
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedStep(PairedStep):
-  """Gaussian noise of `std` sensitivities on sums; each record enters one at random."""
+  """Gaussian noise on the sums of an epoch; each record enters one sum at random.
+
+  `std` is the standard deviation of the noise in units of sensitivity. `num_batches` is
+  the number of sums.
+  """
 
   std: float
   num_batches: int
 
   def loss(self, direction: str) -> StepLoss:
+    """Returns the privacy loss of the epoch; `direction` is 'add' or 'remove'."""
     mu, bins = 1 / self.std, self.num_batches
     return StepLoss(
         lambda cells: gaussian.allocated_pair(
@@ -131,6 +140,7 @@ class PairStep(PairedStep):
   sample: Sample
 
   def loss(self, direction: str) -> StepLoss:
+    """Returns the privacy loss; `direction` is 'add', 'remove' or 'replace'."""
     base = self.pair if isinstance(self.pair, pair_lib.PairBounds) else (
         pair_lib.PairBounds.exact(self.pair))
     return StepLoss.of(_sampled(base, self.sample.sampling_prob, direction))
@@ -144,16 +154,19 @@ class SchemeStep(PairedStep):
   relation: dp_accounting.NeighboringRelation
 
   def loss(self, direction: str) -> StepLoss:
+    """Returns the privacy loss; `direction` is 'add', 'remove' or 'replace'."""
     return StepLoss.of(_scheme_pairs(self.event, self.relation, direction))
 
 
 @functools.lru_cache(maxsize=32)
 def _replaced(noise: noise_lib.Noise, sampling_prob: float) -> pair_lib.PairBounds:
+  """Returns bounds on a replaced record's pair under Poisson sampling, cached."""
   return noise.replaced_pair(sampling_prob)
 
 
 @functools.lru_cache(maxsize=32)
 def _zeroed(noise: noise_lib.Noise, sampling_prob: float) -> pair_lib.PairBounds:
+  """Returns bounds on a zeroed record's pair under fixed-size sampling, cached."""
   return noise.zeroed_pair(sampling_prob)
 
 
@@ -161,13 +174,17 @@ def _zeroed(noise: noise_lib.Noise, sampling_prob: float) -> pair_lib.PairBounds
 def _scheme_pairs(event: events.SteppedDpEvent,
                   relation: dp_accounting.NeighboringRelation, direction: str
                   ) -> pair_lib.PairBounds:
-  """Returns the event's pairs, cached by equality of events."""
+  """Returns bounds on the event's pair, cached by equality of events."""
   return event.pair_bounds(relation, direction)
 
 
 def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
              ) -> pair_lib.PairBounds:
-  """Returns the pair of a step on a sample from the pair of the mechanism.
+  """Returns bounds on the pair of a mechanism that runs on a sample of the records.
+
+  `base` bounds the mechanism's pair on all records: for an added record under Poisson
+  sampling, for a replaced record under fixed-size sampling or direction 'replace'.
+  `prob` is the expected share of the records in the sample.
 
   Source: Zhu, Dong and Wang (2022): the amplification theorem of section 4.1,
   and Proposition 29 for records that are replaced under fixed-size sampling.
@@ -181,12 +198,16 @@ def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
 
 
 Steps = Iterator[tuple[Optional[EventStep], int]]
-"""Pairs (step, count); the step is None if it protects nothing."""
+"""Pairs (step, number of repetitions); the step is None if it protects nothing."""
 
 
 @functools.singledispatch
 def steps_of(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
-  """Yields an event's steps on a sample of the records; raises `Unsupported`."""
+  """Yields an event's steps, each with the number of its repetitions.
+
+  The event runs on `sample`. This default takes an event as noise; other kinds of
+  events are registered below. Raises `Unsupported` if the event has no account.
+  """
   noise = _checked(event, noise_lib.of_event, event)
   if noise is None:
     raise Unsupported(event, 'unknown kind of event')
@@ -203,45 +224,50 @@ steps_of.register(
 
 @steps_of.register(dp_accounting.SelfComposedDpEvent)
 def _(event: dp_accounting.SelfComposedDpEvent, sample: Sample) -> Steps:
+  """Yields the steps of the repeated event, with their repetitions times `count`."""
   count = _checked(event, _checks.integer, 'count', event.count, 0)
   if count > MAX_COUNT:
     raise Unsupported(event, f'more than 2^53 releases, count={count}')
-  _refuse_joint(event, sample, count > 1)
+  _refuse_releases_of_one_sample(event, sample, several=count > 1)
   for step, repeats in steps_of(event.event, sample):
     yield step, repeats * count
 
 
 @steps_of.register(dp_accounting.ComposedDpEvent)
 def _(event: dp_accounting.ComposedDpEvent, sample: Sample) -> Steps:
+  """Yields the steps of all composed events in turn."""
   if not isinstance(event.events, (list, tuple)):
     raise Unsupported(event, 'its events are not a list')
-  _refuse_joint(event, sample, len(event.events) > 1)
+  _refuse_releases_of_one_sample(event, sample, several=len(event.events) > 1)
   for part in event.events:
     yield from steps_of(part, sample)
 
 
 @steps_of.register(dp_accounting.PoissonSampledDpEvent)
 def _(event: dp_accounting.PoissonSampledDpEvent, sample: Sample) -> Steps:
+  """Returns the steps of the inner event on a Poisson sample of `sample`."""
   prob = _checked(event, _checks.non_negative, 'sampling_probability',
                   event.sampling_probability)
   if prob > 1:
     raise Unsupported(event, 'the sampling probability is not in [0, 1]')
-  return _steps_of_sample(event, prob, False, sample)
+  return _steps_of_sample(event, prob, fixed_size=False, outer=sample)
 
 
 @steps_of.register(dp_accounting.SampledWithoutReplacementDpEvent)
 def _(event: dp_accounting.SampledWithoutReplacementDpEvent, sample: Sample
       ) -> Steps:
+  """Returns the steps of the inner event on a sample of fixed size of `sample`."""
   total = _checked(event, _checks.integer, 'source_dataset_size',
                    event.source_dataset_size, 1)
   taken = _checked(event, _checks.integer, 'sample_size', event.sample_size, 0)
   if taken > total:
     raise Unsupported(event, 'the sample size is not within the data size')
-  return _steps_of_sample(event, taken / total, True, sample)
+  return _steps_of_sample(event, taken / total, fixed_size=True, outer=sample)
 
 
 @steps_of.register(events.DominatingPairDpEvent)
 def _(event: events.DominatingPairDpEvent, sample: Sample) -> Steps:
+  """Yields one step if the pair's relation fits the neighbours of the sample."""
   # If a record displaces another, neighbouring samples differ by a replacement.
   wanted = relations.REPLACE if sample.displaces else sample.relation
   if event.neighboring_relation != wanted:
@@ -260,12 +286,18 @@ def _(event: events.DominatingPairDpEvent, sample: Sample) -> Steps:
 
 @steps_of.register(events.SteppedDpEvent)
 def _(event: events.SteppedDpEvent, sample: Sample) -> Steps:
+  """Yields one step, whose pairs the event supplies."""
   _check_own_sample(event, sample)
   yield SchemeStep(event, sample.relation), 1
 
 
 @steps_of.register(events.RandomAllocationDpEvent)
 def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
+  """Returns one step for the epoch; Unsupported unless the noise is Gaussian.
+
+  Several Gaussian releases of one batch are merged. An epoch of one batch has the steps
+  of the inner event.
+  """
   _check_own_sample(event, sample)
   inner = _merged(event.event)
   found = list(steps_of(inner, sample))
@@ -282,6 +314,7 @@ def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
 
 
 def _random_allocation(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
+  """Returns the steps of dp_accounting's own event of random allocation."""
   if _checked(event, _checks.integer, 'num_selected', event.num_selected, 1) > 1:
     raise Unsupported(event, 'records that enter several of the batches have no proof')
   return steps_of(_checked(event, events.RandomAllocationDpEvent, event.num_steps,
@@ -293,6 +326,7 @@ if hasattr(dp_accounting, 'RandomAllocationDpEvent'):  # Newer releases have it.
 
 
 def _randomized_response(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
+  """Returns the steps of dp_accounting's own event of randomized response."""
   return steps_of(_checked(event, events.randomized_response_event,
                          event.noise_parameter, event.num_buckets), sample)
 
@@ -303,7 +337,10 @@ if hasattr(dp_accounting, 'RandomizedResponseDpEvent'):  # Newer releases have i
 
 def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool,
                      outer: Sample) -> Steps:
-  """Returns the steps of an event that samples a share `prob` of the `outer` sample."""
+  """Returns the steps of an event that samples a share `prob` of the `outer` sample.
+
+  `fixed_size` says whether the event's sample has a fixed size; else it is Poisson.
+  """
   if outer.fixed_size or (fixed_size and outer.sampling_prob < 1):
     raise Unsupported(event, 'samples of samples are accounted for Poisson only')
   prob *= outer.sampling_prob
@@ -319,7 +356,10 @@ def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool
 def _check_own_sample(
     event: events.SteppedDpEvent | events.RandomAllocationDpEvent,
     sample: Sample) -> None:
-  """Raises Unsupported if an event that samples is sampled again or lacks a proof."""
+  """Raises Unsupported if `event` is sampled again, or not proved for the relation.
+
+  Such events state their own sampling, so that no sample may be around them.
+  """
   if sample != Sample(sample.relation):
     raise Unsupported(
         event, 'it says what it samples itself; it is not sampled once more')
@@ -330,7 +370,9 @@ def _check_own_sample(
         f'{sample.relation.name}')
 
 
-def _refuse_joint(event: dp_accounting.DpEvent, sample: Sample, several: bool) -> None:
+def _refuse_releases_of_one_sample(event: dp_accounting.DpEvent, sample: Sample, *,
+                                   several: bool) -> None:
+  """Raises Unsupported if several releases read one subsample: they are one step."""
   if several and sample.sampling_prob < 1:
     raise Unsupported(
         event, 'several releases from one sample are one step; only Gaussians '
@@ -347,7 +389,10 @@ def _checked(event: dp_accounting.DpEvent, check: Callable[..., _Value],
 
 
 def _merged(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  """Merges Gaussian releases from one sample into one; their precisions add."""
+  """Returns one Gaussian event in place of several Gaussian releases of one sample.
+
+  Their precisions (inverse variances) add. Returns any other event as it is.
+  """
   if not isinstance(event, (dp_accounting.SelfComposedDpEvent,
                             dp_accounting.ComposedDpEvent)):
     return event

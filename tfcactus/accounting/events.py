@@ -1,4 +1,4 @@
-"""Events beyond those of dp_accounting: noise, dominating pairs, sampling schemes."""
+"""Events (no accountant) that dp_accounting lacks: noise, pairs, sampling schemes."""
 
 from __future__ import annotations
 
@@ -80,19 +80,24 @@ def _check_order(bounds: pair_lib.PairBounds) -> None:
 
 
 def _profile(pair: pair_lib.DominatingPair, loss: np.ndarray) -> np.ndarray:
-  """Returns the profile H(e^loss) of a pair by sums from the largest loss down."""
+  """Returns a pair's profile H(e^loss), with the shape of `loss`.
+
+  Masses are summed from the largest loss down.
+  """
   order = np.argsort(-pair.loss)
   p, q = (np.append(0.0, np.cumsum(mass[order])) for mass in (pair.p, pair.q))
   count = np.searchsorted(-pair.loss[order], -loss)
   with np.errstate(under='ignore'):
-    # At most one: atoms above a loss have Q-mass of at most e^-loss times P-mass.
+    # e^loss times the Q-mass of the atoms above `loss`. It is at most their P-mass,
+    # hence one.
     lost = np.exp(np.minimum(loss + _numerics.log_mass(q[count]), 0.0))
   return p[count] - lost + pair.p_inf
 
 
 class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
-  """Base class of events that supply their dominating pairs: add sampling schemes so.
+  """Base class of events that supply their dominating pairs.
 
+  A new sampling scheme with a proof of its own has a subclass as its event.
   One event is one step, sampling included; steps of several kinds form a
   ComposedDpEvent. Every accountant accepts such events. A subclass is a frozen attrs
   class: accountants count equal events together and charge equal costs.
@@ -175,7 +180,9 @@ def randomized_response_event(noise_parameter: float, num_buckets: int
 
 
 def noise_event(noise: Noise) -> dp_accounting.DpEvent:
-  """Returns the event of one release with `noise`: of dp_accounting, if it has one.
+  """Returns the event of one release with `noise`.
+
+  The event is dp_accounting's own for the noise, if there is one.
 
   Args:
     noise: Any noise of this library.
@@ -184,12 +191,12 @@ def noise_event(noise: Noise) -> dp_accounting.DpEvent:
 
 
 def dominating_pair(noise: Noise, *, shift: int = 1) -> pair_lib.PairBounds:
-  """Returns bounds on the pair of `noise` against itself shifted.
+  """Returns bounds on the dominating pair of `noise` for a query's sensitivity.
 
   Args:
     noise: Any noise of this library.
-    shift: Sensitivities: 1 for neighbours that differ in one record (add or remove),
-      2 for neighbours where one record is replaced.
+    shift: Shift of the query in units of sensitivity: 1 for neighbours that differ in
+      one record (add or remove), 2 for neighbours where one record is replaced.
 
   Returns:
     Pairs that bracket the tight dominating pair over all shifts of at most

@@ -1,10 +1,11 @@
-"""The exponential mechanism: its exact dominating pair and its event.
+"""Event and dominating pair (no accountant) of the exponential mechanism.
 
 One of k options is drawn with probability proportional to exp(c score). Between
 neighbours, the changes of c score lie in an interval of length epsilon, and the
 log-normalizer shifts so that the mass stays one. The losses of one pair of neighbours
-therefore lie in some interval [t - epsilon, t]. Of all laws with such losses the law on
-the two ends has the largest profile, since a chord lies above a convex function:
+therefore lie in some interval [t - epsilon, t]. Among all laws with such losses, the
+law on the two ends of the interval has the largest profile, since a chord lies above a
+convex function:
 
     H_t(e^x) = (1 - e^(t - epsilon)) (1 - e^(x - t)) / (1 - e^-epsilon),
 
@@ -12,9 +13,9 @@ and the worst t is (x + epsilon) / 2:
 
     H(e^x) = (1 - e^((x - epsilon) / 2))^2 / (1 - e^-epsilon),  |x| <= epsilon.
 
-Many options, of which a share changes, attain H. For small epsilon it is half of the
-profile that pure epsilon-differential privacy allows. H is a maximum over neighbours,
-so that for compositions its pair gives upper bounds only, and
+A mechanism with many options attains H if a share of the options changes its score. For
+small epsilon, H is half of the profile that pure epsilon-differential privacy allows. H
+is a maximum over neighbours, so that for compositions its pair gives upper bounds only;
 `TCDP.from_bounded_range` may give smaller ones.
 
 Source: McSherry and Talwar, "Mechanism Design via Differential Privacy" (FOCS 2007);
@@ -95,7 +96,10 @@ def check_epsilon(value: object) -> float:
 
 
 def profile(epsilon: float, loss: np.ndarray) -> np.ndarray:
-  """Returns sup P(A) - e^loss Q(A) over events and neighbours; |loss| <= epsilon."""
+  """Returns H(e^loss) = sup P(A) - e^loss Q(A) over events A and all neighbours.
+
+  `epsilon` is the length of the interval of losses; |loss| is at most `epsilon`.
+  """
   return np.expm1(0.5 * (np.asarray(loss) - epsilon))**2 / -np.expm1(-epsilon)
 
 
@@ -108,7 +112,7 @@ def _slope(epsilon: float, loss: np.ndarray) -> np.ndarray:
 
 
 def bounded_range_pair(epsilon: float) -> pair_lib.PairBounds:
-  """Returns bounds on the tight dominating pair of losses with range `epsilon`.
+  """Returns bounds on the pair that is tight for losses in intervals of `epsilon`.
 
   `epsilon` is from `LEAST` to `MOST`. The upper pair has chords of the convex profile,
   which lie above it; the lower pair has tangents.

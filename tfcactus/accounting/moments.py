@@ -1,4 +1,4 @@
-"""The moments accountant, extended to noise with distinguishing events."""
+"""Accountant by moments of the loss, extended to noise with infinite losses."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tfcactus.accounting.composition.composition import Composition
 class ExtendedMomentsAccountant(base.OneSidedAccountant):
   """The moments accountant for noise with distinguishing events.
 
+  A distinguishing event is an outcome that only one of two neighbours has: its privacy
+  loss is infinite.
   Composes the mass omega of infinite losses separately and applies Markov's
   inequality to finite losses: delta = 1 - (1 - omega)^n + min over lambda of
   exp(n Gamma_lambda - lambda epsilon). Without infinite losses this equals
@@ -37,6 +39,7 @@ class ExtendedMomentsAccountant(base.OneSidedAccountant):
     self._orders = renyi.check_orders(orders)
 
   def _epsilon(self, part: Composition, delta: float) -> float:
+    """Returns an upper bound on epsilon of a composition in one direction."""
     rest = delta - part.p_inf[1]
     if rest <= 0:
       return math.inf
@@ -44,9 +47,11 @@ class ExtendedMomentsAccountant(base.OneSidedAccountant):
         self._orders, self._finite_divergences(part), rest), 0.0)
 
   def _delta(self, part: Composition, epsilon: float) -> float:
+    """Returns an upper bound on delta of a composition in one direction."""
     log_tail = float(np.min(
         (self._orders - 1) * (self._finite_divergences(part) - epsilon)))
     return min(part.p_inf[1] + math.exp(min(log_tail, 0.0)), 1.0)
 
   def _finite_divergences(self, part: Composition) -> np.ndarray:
+    """Returns upper bounds on Renyi divergences over finite losses, at all orders."""
     return renyi.divergence_bounds(part, self._orders, finite=True)

@@ -1,4 +1,4 @@
-"""Inverse of monotone functions of epsilon, with bounds that are checked at both ends.
+"""Helper (no accountant): inverts monotone functions, with bounds checked at both ends.
 
 A search may end anywhere. Each end of a published bracket is an argument at which the
 bound on the function was evaluated and found on the right side; monotonicity of the
@@ -32,6 +32,7 @@ def root(delta_at: Callable[[float], float], delta: float, *, near: float = 0.0,
   target = math.log(delta)
 
   def excess(epsilon: float) -> float:
+    """Returns log(delta_at(epsilon) / delta)."""
     value = delta_at(epsilon)
     return math.log(value) - target if value > 0 else _NOTHING
 
@@ -64,7 +65,7 @@ def epsilon_bounds(delta_at: Callable[[float], Bounds], delta: float, near: floa
 
 def first_end(near: float, move: float, holds: Callable[[float], bool],
               tries: int = MAX_DOUBLINGS) -> float:
-  """Returns the first of near + move, near + 2 move, near + 4 move, ... that `holds`.
+  """Returns the first of near + move, near + 2 move, near + 4 move, ... that holds.
 
   Returns zero if the search reaches it from above: no epsilon is smaller. Raises
   `IntractableError` after `tries` arguments that do not hold.
@@ -84,10 +85,11 @@ def crossing(holds: Callable[[float], bool], low: float, high: float, *,
              ) -> tuple[float, float]:
   """Returns (low, high) around the argument at which `holds` turns True, by bisection.
 
-  `holds` is False at the low end found, or that end is the given `low`, not checked.
-  `holds` is True at the high end, or that end is inf: False up to `limit`. The given
-  `high` is raised until it holds. `tolerance` is the distance of the ends; zero gives
-  neighbouring floats.
+  `holds` is False at the returned low end, unless that end is the given `low`, which is
+  not checked. `holds` is True at the returned high end, unless that end is inf: then
+  `holds` is False up to `limit`. The search raises the given `high` until `holds` is
+  True there. `tolerance` bounds the distance of the ends; zero gives neighbouring
+  floats.
   """
   while not holds(high):
     if high >= limit:

@@ -1,10 +1,10 @@
-"""PrivacyBuckets: privacy losses in buckets of equal width, composed by convolution.
+"""Accountant by buckets of privacy losses (PrivacyBuckets), composed by convolution.
 
-Each outcome goes to the bucket above its loss, so labels are at most one bucket
-too high per release. Each bucket keeps its P-mass and its Q-mass: the Q-mass is the
-error correction. If all outcomes of a bucket lie above epsilon, both masses give its
-exact share of delta. Otherwise the label bounds the share from above and the masses
-bound it from below.
+All buckets have equal width. Each outcome goes to the bucket above its loss, and the
+bucket's label is its upper end: labels are at most one bucket too high per release.
+Each bucket keeps its P-mass and its Q-mass: the Q-mass is the error correction. If all
+outcomes of a bucket lie above epsilon, both masses give its exact share of delta.
+Otherwise the label bounds the share from above and the masses bound it from below.
 
 Source: Meiser and Mohammadi, "Tight on Budget? Tight Bounds for r-Fold
 Approximate Differential Privacy" (CCS 2018); PDP and the infinite bucket: Sommer,
@@ -107,9 +107,11 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     return parts
 
   def _epsilon_bounds(self, part: composition.Composition, delta: float) -> Bounds:
+    """Returns bounds on epsilon of a composition in one direction."""
     lower, upper = self._composed(part)
 
     def first(delta_at: Callable[[float, str], float]) -> tuple[float, float]:
+      """Returns neighbouring floats around the least epsilon of delta <= `delta`."""
       if delta_at(0.0, self._guarantee) <= delta:
         return 0.0, 0.0
       return monotone.crossing(
@@ -120,6 +122,7 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     return Bounds(low, high if math.isinf(high) else 0.5 * (low + high), high)
 
   def _delta_bounds(self, part: composition.Composition, epsilon: float) -> Bounds:
+    """Returns bounds on delta of a composition in one direction."""
     lower, upper = self._composed(part)
     low = lower.lower(epsilon, self._guarantee)
     high = min(upper.upper(epsilon, self._guarantee), 1.0)
@@ -127,6 +130,7 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
 
   def _composed(self, part: composition.Composition
                 ) -> tuple[Buckets, Buckets]:
+    """Returns the buckets of the lower and upper pairs; caches the last composition."""
     if self._last is None or self._last[0] is not part:
       self._last = part, compose_buckets(part.groups, self._buckets,
                                          self._factor)
@@ -135,17 +139,17 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Buckets:
-  """Masses of a number of releases in buckets first, first + 1, ...
+  """P- and Q-masses of the total loss of several releases, in buckets.
 
   Attributes:
-    width: log of the factor.
-    first: Index of the lowest bucket; bucket i holds labels i * width.
+    width: Width of a bucket in units of loss: log of the factor.
+    first: Index of the lowest bucket; losses in bucket i are labelled i * width.
     p: Shape (buckets,), P-masses.
     q: Shape (buckets,), Q-masses.
-    q_kept: Shape (buckets,), Q-masses, where Q-mass of losses raised to the lowest
-      bucket is capped to fit its label.
+    q_kept: Shape (buckets,), as `q`, but losses raised to the lowest bucket have at
+      most the Q-mass that their P-mass has at the label, e^-label times.
     p_inf: P-mass of infinite losses and of labels above the highest bucket.
-    known_inf: P-mass of infinite losses alone.
+    known_inf: P-mass of infinite losses only.
     raised: Bound on the total P-mass raised to the lowest bucket.
     releases: Number of releases; a label is at most as many buckets too high.
     error: Bound on the error of any sum of masses.
@@ -165,7 +169,7 @@ class Buckets:
   @classmethod
   def of(cls, pair: pair_lib.DominatingPair, width: float, buckets: int
          ) -> Buckets:
-    """Returns the buckets of one release."""
+    """Returns the buckets of one release; `buckets` is their number."""
     first = -(buckets // 2)
     label = np.ceil((pair.loss + pair_lib.LOSS_ROUNDOFF) / width + ROUNDOFF
                     ).astype(np.int64)
@@ -182,10 +186,11 @@ class Buckets:
                float(np.sum(pair.p[below])), error=ROUNDOFF)
 
   def compose(self, other: Buckets) -> Buckets:
-    """Returns the buckets of both."""
+    """Returns the buckets of the releases of both, which have equal width."""
     size, first = self.p.size, self.first
 
     def join(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+      """Returns the masses of sums of labels, shape (2 * size - 1,)."""
       # Labels add: index 0 of the convolution is label 2 * first.
       return np.maximum(scipy.signal.fftconvolve(x, y), 0.0)
 
@@ -211,7 +216,7 @@ class Buckets:
         2 * (self.error + other.error) + levels * worst)
 
   def repeated(self, count: int) -> Buckets:
-    """Returns the buckets of `count` such releases."""
+    """Returns the buckets of `count` times these releases."""
     power, factors = self, []
     while True:
       if count & 1:
@@ -223,10 +228,11 @@ class Buckets:
 
   @functools.cached_property
   def _labels(self) -> np.ndarray:
+    """Labels of the buckets, shape (buckets,): upper bounds on the losses in them."""
     return (self.first + np.arange(self.p.size)) * self.width
 
   def upper(self, epsilon: float, guarantee: str) -> float:
-    """Returns an upper bound on delta at `epsilon`."""
+    """Returns an upper bound on delta at `epsilon`; `guarantee` is 'adp' or 'pdp'."""
     loss = self._labels
     slack = self.error * (1 + math.exp(min(epsilon, LARGEST_EPSILON)))
     above = loss > epsilon
@@ -244,7 +250,7 @@ class Buckets:
                             float(np.sum(gain[above])) + self.error)
 
   def lower(self, epsilon: float, guarantee: str) -> float:
-    """Returns a lower bound on delta at `epsilon`."""
+    """Returns a lower bound on delta at `epsilon`; `guarantee` is 'adp' or 'pdp'."""
     if guarantee == 'pdp':
       sure = self._labels - self.releases * self.width > epsilon
       return max(self.known_inf + float(np.sum(self.p[sure])) - self.raised -
@@ -261,7 +267,9 @@ def compose_buckets(groups: Sequence[tuple[composition.StepLoss, int]],
                     ) -> tuple[Buckets, Buckets]:
   """Returns the buckets of all steps for the lower and the upper pairs.
 
-  `groups` holds (step, count). `factor` is the ratio between buckets; None adapts it.
+  `groups` holds (step, number of repetitions) and `buckets` is the number of buckets.
+  `factor` is the ratio P / Q of one bucket to that of the next lower one; None chooses
+  it from the likely losses. If all pairs are exact, both results are one object.
   """
   bounds = [(step.bounds(), count) for step, count in groups]
   width = math.log(factor) if factor is not None else _width(
@@ -278,7 +286,10 @@ def compose_buckets(groups: Sequence[tuple[composition.StepLoss, int]],
 
 def _width(groups: Sequence[tuple[pair_lib.DominatingPair, int]],
            buckets: int) -> float:
-  """Returns the least width for which the buckets cover the likely losses."""
+  """Returns the least width for which `buckets` buckets cover the likely losses.
+
+  `groups` holds (pair, number of repetitions).
+  """
   mean, variance, single = 0.0, 0.0, 0.0
   for pair, count in groups:
     order = np.argsort(np.abs(pair.loss))

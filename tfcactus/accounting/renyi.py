@@ -1,9 +1,9 @@
-"""The Renyi differential privacy (RDP) accountant, and trade-off functions from it.
+"""Accountant by Renyi differential privacy (RDP), and trade-off functions from it.
 
-`tradeoff_from_renyi` bounds trade-off functions as follows. A test maps each law to a
-coin. Let x be the false positive rate, Q's probability to reject, and y
-the false negative rate, so that 1 - y is P's probability to reject. By post-processing,
-at each order a
+`tradeoff_from_renyi` bounds trade-off functions as follows. A test turns each law into
+a coin: reject or not. Let x be the false positive rate, Q's probability to reject, and
+y the false negative rate, so that 1 - y is P's probability to reject. By
+post-processing, at each order a
 
     d_a(1 - y || x) <= D_a(P || Q)   and   d_a(x || 1 - y) <= D_a(Q || P),
 
@@ -11,9 +11,9 @@ where d_a is the divergence of two coins. For given x, the left sides decrease i
 to 1 - x, so that each order has a least y. The largest of these is a lower bound on
 the false negative rate of every test of every pair whose divergences are at most the
 given ones. This is proved for any set of orders, also below one. The paper
-conjectures, without proof, that the divergences imply no larger bound. The bound lies
-below the trade-off function of the pair, usually far below, since divergences are
-upper bounds here and need not be attained at all orders at once.
+conjectures, without proof, that the divergences imply no larger bound. The bound is
+never above the trade-off function of the pair and usually far below it, since the
+divergences are upper bounds here and one pair need not attain all of them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ _LOWEST = -700.0
 """Least log of a false positive rate, or of a delta, that is searched."""
 
 _DIVISIONS = 12
+"""Largest number of times that `_optimal` divides cells. Knob of tightness."""
+
 _SHARES = np.arange(1, 8) / 8
+"""Places of the points that divide a cell, as shares of the cell in log x."""
 
 MAX_ORDER = 1e12
 """Largest order: beyond it the divergence is practically the largest loss."""
@@ -92,6 +95,7 @@ class RenyiAccountant(base.OneSidedAccountant):
     self._convert = _CONVERSIONS[conversion]
 
   def _epsilon(self, part: Composition, delta: float) -> float:
+    """Returns an upper bound on epsilon of a composition in one direction."""
     return self._converted(divergence_bounds(part, self._orders), delta)
 
   def _delta(self, part: Composition, epsilon: float) -> float:
@@ -103,15 +107,17 @@ class RenyiAccountant(base.OneSidedAccountant):
     return math.exp(min(log_delta, 0.0))
 
   def _converted(self, divergence: np.ndarray, delta: float) -> float:
+    """Returns epsilon >= 0 at `delta` from the divergences at all orders."""
     return max(self._convert(self._orders, divergence, delta), 0.0)
 
   def tradeoff(self, false_positive: npt.ArrayLike, *, below_one: bool = True
                ) -> np.ndarray:
     """Returns lower bounds on the false negative rate of any test between neighbours.
 
-    The bounds hold whichever neighbour is the null. They lie below the trade-off
-    function of `views.composed_pair`, since Renyi divergences lose information.
-    The docstring of this module has the proof.
+    The bounds hold whichever neighbour is the null. The docstring of this module has
+    the proof. Renyi divergences lose information: with many epsilons,
+    `views.composed_pair` and `views.tradeoff` give larger lower bounds. With few
+    epsilons their bounds may be smaller than these.
 
     Args:
       false_positive: In [0, 1], any shape.
@@ -139,7 +145,8 @@ def divergence_bounds(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
   """Returns upper bounds on a composition's Renyi divergences, rounding included.
 
-  `orders` has shape (n,), positive, other than one. `finite` omits infinite losses.
+  `orders` has shape (n,), positive, other than one. `finite` omits infinite losses. The
+  result has shape (n,).
   """
   slack = sum(count * (ROUNDOFF / np.abs(orders - 1) + np.where(
       orders < 1, pair_lib.LOSS_ROUNDOFF + pair_lib.MASS_ROUNDOFF / np.abs(orders - 1),
@@ -150,7 +157,11 @@ def divergence_bounds(part: Composition, orders: np.ndarray, *,
 
 def known_divergences(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
-  """Returns a composition's Renyi divergences; inf where they are intractable."""
+  """Returns a composition's Renyi divergences; inf where they are intractable.
+
+  `orders` and the result have shape (n,). `finite` omits infinite losses. Rounding is
+  not included.
+  """
   try:
     return part.renyi_divergence(orders, finite=finite)
   except IntractableError:
@@ -170,6 +181,7 @@ def check_orders(orders: Sequence[float]) -> np.ndarray:
 
 
 def _tight(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
+  """Returns the least epsilon by Proposition 12 of Canonne et al. (2020)."""
   return float(np.min(
       divergence + np.log1p(-1 / orders) -
       (math.log(delta) + np.log(orders)) / (orders - 1)))
@@ -181,12 +193,13 @@ def markov_epsilon(orders: np.ndarray, divergence: np.ndarray, delta: float) -> 
 
 
 def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
-  """Returns the least epsilon for which no test that all orders allow has gain delta.
+  """Returns the least epsilon at `delta` that all orders together imply, plus `WASTE`.
 
-  It is the maximum of log((y - delta) / x) over the region, bounded from above. y(x),
-  the largest power at x, is concave: between two points it lies below the extended
-  chords of both neighbouring cells. Cells that might exceed the best point by `WASTE`
-  are divided.
+  Let y(x) be the largest true positive rate (power) that the divergences allow a test
+  with false positive rate x. Epsilon is the maximum of log((y(x) - delta) / x), here
+  bounded from above. y(x) is concave: between two points it lies below the extended
+  chords of both neighbouring cells. Cells in which the maximum might exceed the best
+  known value by `WASTE` are divided.
   """
   known = np.isfinite(divergence)
   orders, log_bound = orders[known], ((orders - 1) * divergence)[known]
@@ -194,6 +207,7 @@ def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
     return math.inf
 
   def power(x: np.ndarray) -> np.ndarray:
+    """Returns y(x), shape (points,)."""
     return np.exp(np.min(_largest_power(
         orders[:, None], log_bound[:, None], np.log(x)), axis=0))
 
@@ -242,7 +256,8 @@ def _largest_power(order: np.ndarray, log_bound: np.ndarray, log_x: np.ndarray
                    ) -> np.ndarray:
   """Returns log of the largest true positive rate y at false positive rate x.
 
-  The constraint is y^a x^(1-a) + (1-y)^a (1-x)^(1-a) <= exp(log_bound), by bisection.
+  The constraint at order a is y^a x^(1-a) + (1-y)^a (1-x)^(1-a) <= exp(log_bound). y is
+  found by bisection. `order` and `log_bound` have shape (n, 1), `log_x` has (points,).
   """
   log_1x = np.log(-np.expm1(log_x))
   shape = np.broadcast_shapes(order.shape, log_x.shape)
@@ -279,8 +294,8 @@ def tradeoff_from_renyi(
 
   Returns:
     Lower bounds on the false negative rate (1 minus the P-probability of rejecting) of
-    any test at that level. Between two levels the chord is no bound; the value at the
-    larger level is one.
+    any test at that level. Between two levels the chord is no lower bound, but the
+    value at the larger level is a lower bound.
 
   Raises:
     ValueError: if orders, divergences or levels are out of range.
@@ -308,6 +323,7 @@ def tradeoff_from_renyi(
 
 
 def _divergences(name: str, value: npt.ArrayLike, size: int) -> np.ndarray:
+  """Returns `value` as an array; ValueError unless it is `size` numbers >= 0."""
   array = _checks.numbers_of(name, value)
   if array.shape != (size,) or np.any(array < 0):
     raise ValueError(
@@ -317,10 +333,12 @@ def _divergences(name: str, value: npt.ArrayLike, size: int) -> np.ndarray:
 
 def _least(order: np.ndarray, divergence: np.ndarray, x: np.ndarray, forward: bool
            ) -> np.ndarray:
-  """Returns the largest y seen to violate some order's bound, by bisecting its logit.
+  """Returns lower bounds on the false negative rate at false positive rates `x`.
 
-  `order` and `divergence` have shape (n, 1); `x` has shape (points,), in (0, 1). The
-  result has the shape of `x`, with zero if none is seen. `forward` means P against Q.
+  A bound is the largest y found at which some order's divergence would exceed its
+  bound, by bisecting log(y / (1 - y)), or zero if there is no such y. `order` and
+  `divergence` have shape (n, 1); `x` and the result have shape (points,), with x in
+  (0, 1). `divergence` is of P against Q if `forward`, else of Q against P.
   """
   log_x, log_1x = np.log(x), np.log1p(-x)
   low, high = np.full(x.shape, -700.0), log_1x - log_x
@@ -340,8 +358,8 @@ def _breaks(order: np.ndarray, divergence: np.ndarray,
             ) -> np.ndarray:
   """Returns whether d_order(p || q) of two coins exceeds `divergence` despite rounding.
 
-  `order` and `divergence` have shape (n, 1). `p` and `q` hold the logs of the
-  probabilities of both sides, each of shape (points,).
+  `order` and `divergence` have shape (n, 1), the result has shape (n, points). `p` and
+  `q` hold the logs of a coin's two probabilities, each of shape (points,).
   """
   sides = [order * a + (1 - order) * b for a, b in zip(p, q)]
   size = 1 + sum(order * np.abs(a) + np.abs(1 - order) * np.abs(b)

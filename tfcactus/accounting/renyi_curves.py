@@ -1,4 +1,4 @@
-"""Renyi divergence as a function of the order: bounds between known orders.
+"""Helper (no accountant): bounds on Renyi divergences between known orders.
 
 (order - 1) D_order is convex in the order and zero at order one. Between two orders
 it therefore lies below its chord.
@@ -17,7 +17,11 @@ from tfcactus import _checks
 
 def check(orders: Sequence[float], divergences: Sequence[float]
           ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns both as arrays; ValueError unless they are a Renyi curve."""
+  """Returns orders and divergences as arrays of shape (n,).
+
+  Raises ValueError unless the orders increase from above one, with one divergence of at
+  least zero for each.
+  """
   order = _checks.vector('orders', list(orders))
   divergence = _checks.vector('divergences', list(divergences))
   if order.shape != divergence.shape:
@@ -33,7 +37,7 @@ def check(orders: Sequence[float], divergences: Sequence[float]
 
 
 def running_rho(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:
-  """Returns upper bounds on sup of D_a / a over a in (1, orders[i]), for each i.
+  """Returns upper bounds on the supremum of D_a / a, a in (1, orders[i]), for each i.
 
   `orders` is increasing and above one; `divergences` are upper bounds. Shapes (n,).
   """

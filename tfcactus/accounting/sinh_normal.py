@@ -1,7 +1,8 @@
-"""Bounds that the paper of sinh-normal noise proves in terms of truncated CDP.
+"""Theorems (no accountant) on sinh-normal noise in terms of truncated CDP.
 
-`tfcactus.noise.sinh_normal` accounts for the noise exactly: `delta` and
-`epsilon` of one release, and `renyi_divergence` below `renyi_limit`.
+`tfcactus.noise.sinh_normal` is the law of the noise and accounts for the noise exactly:
+`delta` and `epsilon` of one release, and `renyi_divergence` below `renyi_limit`. All
+four are importable from here too.
 
 Source: section 4 of Bun, Dwork, Rothblum and Steinke (STOC 2018).
 """

@@ -1,4 +1,4 @@
-"""Truncated concentrated differential privacy: the calculus of (rho, omega).
+"""Calculus (no accountant) of truncated concentrated differential privacy (tCDP).
 
 A mechanism is (rho, omega)-tCDP if its outputs on neighbouring inputs have Renyi
 divergence D_order <= rho order for all orders in (1, omega). Two printed
@@ -101,13 +101,16 @@ class TCDP:
     return cls(float(renyi_curves.running_rho(order, divergence)[last]), omega)
 
   def compose(self, *others: TCDP) -> TCDP:
-    """Returns the guarantee of all: rhos add, the least omega stays (Lemma 2)."""
+    """Returns the guarantee of this release and `others` together (Lemma 2).
+
+    Their rhos add, and the least omega stays.
+    """
     parts = (self,) + others
     return TCDP(math.fsum(part.rho for part in parts),
                 min(part.omega for part in parts))
 
   def self_compose(self, count: int) -> TCDP:
-    """Returns the guarantee of `count` such releases."""
+    """Returns the guarantee of `count` releases that each have this guarantee."""
     return TCDP(_checks.integer('count', count, 1) * self.rho, self.omega)
 
   def epsilon(self, delta: float) -> float:
@@ -242,6 +245,7 @@ class LargeGroup:
 
   @property
   def _growth(self) -> float:
+    """(omega / (omega - 1))^size - 1 for the single record's omega; inf on overflow."""
     try:
       return math.expm1(self.size * math.log1p(1 / (self.single.omega - 1)))
     except OverflowError:
@@ -287,7 +291,11 @@ def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
 
 
 def _largest_order(rho: float, s: float, omega: float) -> float | None:
-  """Returns the largest omega' <= omega below the upper side of condition (5)."""
+  """Returns the largest omega' <= omega that the upper side of condition (5) allows.
+
+  The upper side is omega' <= log(1 / ((omega' - 2) s)) / rho. Returns None if no
+  omega' > 2 satisfies it.
+  """
   # order rho + log((order - 2) s) increases from -inf at order two: it has one root.
   excess = lambda order: order * rho + math.log((order - 2) * s)
   low, high = 2 + 1e-12, 2 + 2 / s
@@ -301,8 +309,9 @@ def certificate(divergence: Callable[[float], float], omega: float, *,
                 orders: int = CERTIFICATE_ORDERS) -> TCDP:
   """Returns (rho, omega)-tCDP with an upper bound on the least rho.
 
-  `divergence` returns the Renyi divergence at an order, here up to the finite `omega`.
-  The excess of rho is about the inverse square of `orders`, the number of orders.
+  `divergence` is a function from an order to the Renyi divergence; it is evaluated at
+  `orders` orders up to `omega`, which is finite. The excess of rho falls with the
+  square of `orders`.
   Raises ValueError if a divergence is infinite.
   """
   omega = check_omega(omega)

@@ -1,4 +1,4 @@
-"""The truncated CDP accountant, with dp_accounting's interface."""
+"""Accountant by truncated CDP, with dp_accounting's interface."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class ClaimStep(event_steps.EventStep):
 
 @event_steps.steps_of.register(TCDPDpEvent)
 def _(event: TCDPDpEvent, sample: event_steps.Sample) -> event_steps.Steps:
+  """Yields one step with the event's guarantee after subsampling by Theorem 12."""
   covered = relations.REPLACE if sample.fixed_size else relations.ADD_OR_REMOVE
   if sample != event_steps.Sample(sample.relation) and sample.relation != covered:
     raise event_steps.Unsupported(
@@ -65,6 +66,7 @@ class TCDPAccountant(PairAccountant):
   Theorem 12.
   """
 
+  # All steps can be composed, also those without dominating pairs.
   _takes = event_steps.EventStep
   _last: tuple[dict[event_steps.EventStep, int], list[truncated_cdp.TCDP]] | None = None
 
@@ -112,7 +114,10 @@ class TCDPAccountant(PairAccountant):
     return min((one.delta(target) for one in self._guarantees()), default=1.0)
 
   def _claimed(self, omega: float) -> truncated_cdp.TCDP:
-    """Returns the composed guarantee of all claims up to `omega`."""
+    """Returns the composed guarantee of all `TCDPDpEvent` releases, up to `omega`.
+
+    Raises ValueError if `omega` is above the least omega of these releases.
+    """
     if not self._claims:
       return truncated_cdp.TCDP(0.0, omega)
     whole = self._claims[0].compose(*self._claims[1:])
@@ -124,6 +129,7 @@ class TCDPAccountant(PairAccountant):
 
   @property
   def _claims(self) -> list[truncated_cdp.TCDP]:
+    """The guarantee of each kind of `TCDPDpEvent` release, all repetitions together."""
     return [step.guarantee.self_compose(count) for step, count in
             self._counts.items() if isinstance(step, ClaimStep)]
 

@@ -1,4 +1,4 @@
-"""Equivalent views of privacy: privacy profile, trade-off function, loss distribution.
+"""Views (no accountant) of privacy: profile, trade-off function, loss distribution.
 
 They are exact for a pair and bounds for a composition. Each view determines the others
 (appendix B of Zhu, Dong and Wang, AISTATS 2022).
@@ -34,7 +34,7 @@ def privacy_profile(pair: DominatingPair, alpha: npt.ArrayLike) -> np.ndarray:
 
 
 def pair_from_profile(alpha: npt.ArrayLike, value: npt.ArrayLike) -> DominatingPair:
-  """Returns the pair with the largest convex profile below some points.
+  """Returns the pair with the largest convex profile below the given points.
 
   Args:
     alpha: Shape (points,), positive and increasing.
@@ -79,7 +79,7 @@ def tradeoff(pair: DominatingPair, false_positive: npt.ArrayLike) -> np.ndarray:
     false_positive: Q-probability of rejecting, in [0, 1], any shape.
 
   Returns:
-    1 - P-probability of rejecting, of the best test at that level.
+    One minus the P-probability with which the best test at that level rejects.
   """
   level = np.asarray(false_positive, dtype=np.float64)
   if not np.all((level >= 0) & (level <= 1)):
@@ -92,7 +92,7 @@ def tradeoff(pair: DominatingPair, false_positive: npt.ArrayLike) -> np.ndarray:
 
 def pair_from_tradeoff(false_positive: npt.ArrayLike, false_negative: npt.ArrayLike
                        ) -> DominatingPair:
-  """Returns the pair of a trade-off function given at points, linear between them.
+  """Returns the pair whose trade-off function is linear between the given points.
 
   Args:
     false_positive: Shape (points,), increasing from 0 to 1.
@@ -128,8 +128,8 @@ def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> Dominat
   """Returns a pair that dominates a composition in both directions.
 
   The pair's `tradeoff` is a lower bound on the false negative rates of any test (the
-  f-DP guarantee). Its `privacy_profile` is an upper bound, equal to the accountant's
-  delta at the given points.
+  f-DP guarantee), tight if the points are dense. Its `privacy_profile` is an upper
+  bound, equal to the accountant's delta at the given points.
 
   Args:
     accountant: Holds the composition, in both directions.

@@ -86,7 +86,10 @@ def check_bend(family: str, bend: float | None) -> None:
 
 
 def pyplot(command: str) -> Any:
-  """Returns matplotlib.pyplot for files; raises ImportError if not installed."""
+  """Returns matplotlib.pyplot, which writes files; ImportError if not installed.
+
+  `command` is the name of the command that needs it.
+  """
   try:
     import matplotlib  # pylint: disable=import-outside-toplevel
     matplotlib.use('Agg')

@@ -30,7 +30,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _wanted(args: argparse.Namespace) -> str:
-  """Returns the name of the one argument that is not given; completes the others."""
+  """Returns the key of `_SOLVERS` that no argument gives, and thus is to be found.
+
+  Sets defaults of the others in `args`. Raises ValueError unless just one is missing.
+  """
   if args.noise is None or args.step or args.steps_file:
     raise ValueError('Expected --noise with calibrate, and no other steps.')
   args.steps = steps.counted(args)
@@ -53,6 +56,7 @@ def _run(args: argparse.Namespace) -> None:
   name = _wanted(args)
 
   def event(value: float) -> dp_accounting.DpEvent:
+    """Returns the event of all steps, with `value` for the argument to find."""
     values = {known: getattr(args, known) for known in _SOLVERS}
     values[name] = fractions.Fraction(value) if name == 'sampling_prob' else value
     return steps.StepGroup(args.noise, sampling=args.sampling, bend=args.bend,

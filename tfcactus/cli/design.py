@@ -91,6 +91,7 @@ def _run(args: argparse.Namespace) -> None:
 
 def _told(args: argparse.Namespace, table: noise_lib.Noise,
           report: dict[str, Any]) -> str:
+  """Returns the report in words."""
   lines = []
   if 'epsilon' in report:
     lines.append(f'{report["label"]}: {report["certified"]}; searched: '

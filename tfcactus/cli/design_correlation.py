@@ -72,7 +72,10 @@ def _workload(args: argparse.Namespace) -> correlated.Workload:
 
 
 def _request(args: argparse.Namespace) -> Callable[[int], correlated.Correlation]:
-  """Returns the function from a number of bands to the requested correlation."""
+  """Returns the function from a number of bands to the requested correlation.
+
+  The correlation is not solved yet. Raises ValueError for --blocked with --momentum.
+  """
   if not args.blocked:
     return lambda bands: correlated.BandedStrategy(bands, _workload(args))
   if args.momentum:
@@ -83,7 +86,10 @@ def _request(args: argparse.Namespace) -> Callable[[int], correlated.Correlation
 
 
 def _searched(args: argparse.Namespace) -> tuple[PrivacyPlan, _Plans]:
-  """Returns the plan of the requested bands, or the best, and all plans compared."""
+  """Returns the plan with --bands, by default the best, and all plans compared.
+
+  The best plan has the least total error at --epsilon and --delta.
+  """
   if args.batches < 1 or args.steps % args.batches:
     raise ValueError(
         'Expected --steps to be a multiple of --batches, whole epochs, got '
@@ -91,6 +97,7 @@ def _searched(args: argparse.Namespace) -> tuple[PrivacyPlan, _Plans]:
   request = _request(args)
 
   def plan_of(bands: int) -> PrivacyPlan:
+    """Returns the plan of the arguments with noise correlated over `bands` steps."""
     # Only the ratio of the number of examples to the batch size matters.
     return PrivacyPlan.for_training(
         batch_size=1000, num_examples=1000 * args.batches,
@@ -105,17 +112,20 @@ def _searched(args: argparse.Namespace) -> tuple[PrivacyPlan, _Plans]:
 
 
 def _strategy(plan: PrivacyPlan) -> correlated.Strategy:
+  """Returns the strategy of a plan with correlated noise."""
   assert plan.strategy is not None, 'Of a plan with a correlation.'
   return plan.strategy
 
 
 def _row(plan: PrivacyPlan, workload: correlated.Workload) -> dict[str, Any]:
+  """Returns a plan's bands, noise multiplier and total error, ready for JSON."""
   return {'bands': plan.groups, 'noise_multiplier': plan.noise.noise_multiplier,
           'total_error': choice.total_error(plan, workload)}
 
 
 def _told(args: argparse.Namespace, strategy: correlated.Strategy,
           report: dict[str, Any]) -> str:
+  """Returns the report in words."""
   share = report['error'] / report['error_of_independent_noise']
   lines = [f'{strategy.kind} of {strategy.bands} bands for {report["steps"]} steps: '
            f'{100 * share:.4g} % of what independent noise of the same noise '
@@ -137,7 +147,10 @@ def _told(args: argparse.Namespace, strategy: correlated.Strategy,
 
 def _draw(args: argparse.Namespace, strategy: correlated.Strategy, steps: int,
           plans: _Plans) -> None:
-  """Draws a column of the strategy's inverse, errors by step, total errors by bands."""
+  """Draws a column of the strategy's inverse, errors by step, total errors by bands.
+
+  `plans` are those compared; if there are none, the total errors are left out.
+  """
   pyplot = arguments.pyplot('design correlation --plot')
   figure, axes = pyplot.subplots(1, 3 if plans else 2, figsize=(15 if plans else 10, 4))
   size = min(2 * strategy.bands, steps)

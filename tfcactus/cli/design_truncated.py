@@ -88,6 +88,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _learned(args: argparse.Namespace, method: str, request: dict[str, Any]
              ) -> truncated.TruncatedNoise:
+  """Learns noise with a method of `LEARNED`; returns it with its account."""
   if args.utility is None:
     raise ValueError(f'Expected --utility with --method {method}, got --delta; the '
                      'other methods take one.')
@@ -104,10 +105,12 @@ def _learned(args: argparse.Namespace, method: str, request: dict[str, Any]
 
 
 def _options(names: list[str]) -> str:
+  """Returns the command-line spellings of arguments, or 'none'."""
   return ', '.join(map(arguments.option, names)) or 'none'
 
 
 def _report(found: truncated.TruncatedNoise) -> dict[str, Any]:
+  """Returns the noise and its account, ready for JSON."""
   return {'delta': found.delta.upper, 'utility': found.utility,
           'omega': found.omega, 'method': found.method,
           'certified': found.certified, 'seconds': found.seconds,
@@ -115,6 +118,7 @@ def _report(found: truncated.TruncatedNoise) -> dict[str, Any]:
 
 
 def _told(args: argparse.Namespace, found: truncated.TruncatedNoise) -> str:
+  """Returns the noise and its account in words."""
   law = 'E|Z|' if (args.norm or 2) == 1 else 'sqrt(E Z^2)'
   by = ('full shift: it never increases with |z|' if found.noise.monotone else
         'envelope of all smaller shifts: it is not monotone')

@@ -27,8 +27,9 @@ def _run(args: argparse.Namespace) -> None:
       noise, num_options=args.options, beta=args.beta, method=method,
       sensitivity=args.sensitivity) for method in selection.METHODS}
   command.show(args, gaps, '\n'.join(
-      f'{method}: a gap of {_format.upper(gap)} is found with probability '
-      f'{_format.lower(1 - args.beta)} among {args.options} options'
+      f'{method}: the best of {args.options} options is selected with probability '
+      f'{_format.lower(1 - args.beta)} or more if its score leads by '
+      f'{_format.upper(gap)}'
       for method, gap in gaps.items()))
 
 

@@ -42,7 +42,10 @@ def _run(args: argparse.Namespace) -> None:
 
 def _draw(args: argparse.Namespace, tables: Sequence[library.Table], left: Any,
           right: Any) -> None:
-  """Plots densities with Gaussians of equal variance, and delta against epsilon."""
+  """Plots densities on the left axes, and delta against epsilon on the right.
+
+  Both axes also show Gaussians of equal variance.
+  """
   seen: set[tuple[int | None, float]] = set()
   for name, table in zip(args.tables, tables):
     colour = f'C{len(left.get_lines()) % 10}'
@@ -92,6 +95,7 @@ def _densities(table: library.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 def _curve(axis: Any, args: argparse.Namespace, noise: noise_lib.Noise,
            style: dict[str, Any]) -> None:
+  """Plots upper bounds on delta against epsilon for --steps steps with `noise`."""
   event = accounting.noise_event(noise)
   if args.sampling_prob != 1:
     event = dp_accounting.PoissonSampledDpEvent(args.sampling_prob, event)

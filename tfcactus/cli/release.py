@@ -37,6 +37,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _noise(args: argparse.Namespace, releases: int) -> noise_lib.ScalarNoise:
+  """Returns the requested noise; with --epsilon, the least for `releases` releases."""
   if (args.noise_multiplier is None) == (args.epsilon is None):
     raise ValueError(
         'Expected exactly one of --noise-multiplier and --epsilon.')
@@ -48,26 +49,28 @@ def _noise(args: argparse.Namespace, releases: int) -> noise_lib.ScalarNoise:
 
 
 def _histogram(args: argparse.Namespace, data: np.ndarray) -> Release:
-  return release_lib.histogram(data, num_bins=args.bins, noise=_noise(args, 1),
+  return release_lib.histogram(data, num_bins=args.bins, noise=_noise(args, releases=1),
                                seed=args.seed)
 
 
 def _most_frequent(args: argparse.Namespace, data: np.ndarray) -> Release:
   return release_lib.most_frequent(
-      data, num_bins=args.bins, noise=_noise(args, 1), seed=args.seed)
+      data, num_bins=args.bins, noise=_noise(args, releases=1), seed=args.seed)
 
 
 def _thresholds(args: argparse.Namespace, data: np.ndarray) -> Release:
+  """Answers all threshold queries; each level of the counting tree is one release."""
   return release_lib.thresholds(
       data, num_values=args.bins, seed=args.seed,
-      noise=_noise(args, threshold_queries.num_levels(args.bins)))
+      noise=_noise(args, releases=threshold_queries.num_levels(args.bins)))
 
 
 def _quantile(args: argparse.Namespace, data: np.ndarray) -> Release:
-  # The number of grid points sets the number of queries, hence the noise.
+  # The number of possible answers determines the number of noisy comparisons, each of
+  # which is one release.
   size = release_lib.num_values(low=args.low, high=args.high,
                                 resolution=args.resolution)
-  noise = _noise(args, interior.num_queries(size, 'binary-search'))
+  noise = _noise(args, releases=interior.num_queries(size, 'binary-search'))
   return release_lib.quantile(
       data, args.fraction, low=args.low, high=args.high, noise=noise,
       resolution=args.resolution, method='binary-search', seed=args.seed)
@@ -75,7 +78,7 @@ def _quantile(args: argparse.Namespace, data: np.ndarray) -> Release:
 
 def _sum(args: argparse.Namespace, data: np.ndarray) -> Release:
   return release_lib.noisy_sum(data, l2_norm_clip=args.clip,
-                               noise=_noise(args, 1), seed=args.seed)
+                               noise=_noise(args, releases=1), seed=args.seed)
 
 
 class _Statistic(NamedTuple):
@@ -111,7 +114,10 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _read(path: str) -> np.ndarray:
-  """Returns a column of numbers, or rows for a sum; raises ValueError otherwise."""
+  """Returns the array of a file: one number per record, or one row for a sum of rows.
+
+  Raises ValueError if the file is missing or does not hold numbers.
+  """
   if not os.path.exists(path):
     raise ValueError(f'Expected a file of numbers at {path!r}, found none.')
   try:

@@ -25,11 +25,17 @@ def _distinct(pairs: Sequence[Sequence[Any]]) -> dict[str, Any]:
   names = [pair[0] for pair in pairs]
   if len(set(names)) < len(names):
     raise ValueError(f'Expected each name once, got {", ".join(names)}.')
-  return dict(pairs)  # type: ignore[arg-type]  # A part without '=' raises.
+  # dict() raises ValueError if an entry has no value, as for an argument typed
+  # without '='.
+  return dict(pairs)  # type: ignore[arg-type]
 
 
 def _typed(name: str, kinds: tuple[type, ...], value: object) -> Any:
-  """Converts JSON or text to the last of `kinds`; refuses values that need rounding."""
+  """Converts JSON or text to the last of `kinds`.
+
+  Raises ValueError for another type, such as a float where `kinds` is (int,): a value
+  is never rounded.
+  """
   if isinstance(value, bool) or not isinstance(value, (*kinds, str)):
     raise ValueError(
         f'Expected {name} to be {" or ".join(kind.__name__ for kind in kinds)}, '
@@ -38,10 +44,11 @@ def _typed(name: str, kinds: tuple[type, ...], value: object) -> Any:
 
 
 def _allocated(values: dict[str, Any]) -> dict[str, Any]:
-  """Returns values that hold epochs, which only allocation sampling counts.
+  """Returns `values`, which give a number of epochs, unchanged.
 
   Raises:
-    ValueError: if the sampling is another one, or steps are given as well.
+    ValueError: if the sampling is not 'allocation', the only one that counts epochs,
+      or a number of steps is given as well.
   """
   if values.get('sampling') != 'allocation' or 'steps' in values:
     raise ValueError(
@@ -57,8 +64,8 @@ class StepGroup:
   Attributes:
     noise: A family, the name of a shipped table, or a file.
     noise_multiplier: Size of the noise; None for a table, which has its own.
-    sampling_prob: Exact sampling probability; a fixed-size sample reads its size
-      and the data size off the fraction.
+    sampling_prob: Exact sampling probability; for samples of a fixed size, the sample
+      size (numerator) over the data size (denominator).
     steps: Number of steps; for allocation sampling, number of epochs.
     sampling: One of `SAMPLINGS`.
     bend: Bend of sinh-normal noise.
@@ -127,6 +134,10 @@ class StepGroup:
     return dp_accounting.SelfComposedDpEvent(event, steps)
 
   def _noise(self) -> noise_lib.Noise:
+    """Returns the noise of the family or table.
+
+    Raises ValueError for an unknown name, or a noise multiplier given with a table.
+    """
     if self.noise in planner.FAMILIES:
       return arguments.make_noise(self.noise, self.noise_multiplier, self.bend)
     try:
@@ -200,6 +211,7 @@ def counted(args: argparse.Namespace) -> int | None:
 
 
 def _groups(args: argparse.Namespace) -> list[StepGroup]:
+  """Returns the groups of --step, --steps-file and --noise; ValueError if none."""
   groups = list(args.step)
   if args.steps_file:
     groups += _read(args.steps_file)
@@ -217,6 +229,7 @@ def _groups(args: argparse.Namespace) -> list[StepGroup]:
 
 
 def _read(path: str) -> list[StepGroup]:
+  """Returns the groups in a JSON file; raises ValueError if it has no list of them."""
   with open(path, encoding='utf-8') as file:
     try:
       listed = json.load(file, object_pairs_hook=_distinct)

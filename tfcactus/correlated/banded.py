@@ -12,9 +12,10 @@ from tfcactus.correlated import base
 from tfcactus.correlated.workload import PREFIX_SUMS, quotient, Workload
 
 _NODES = 400
-"""Most steps whose noise is evaluated, if each step has a rate of its own."""
+"""Largest number of steps whose noise is evaluated if learning rates vary."""
 
 _TOO_MUCH = 1e100
+"""Objective of coefficients whose error is not a finite number."""
 
 
 class BandedToeplitz(base.Strategy):
@@ -23,7 +24,8 @@ class BandedToeplitz(base.Strategy):
   Column t has the coefficients in rows t, t + 1, ...
 
   Attributes:
-    coefficients: Shape (bands,), the first one positive; of a norm of at most one.
+    coefficients: Shape (bands,), the first one positive; their Euclidean norm is at
+      most one.
   """
 
   _numbers: tuple[float, ...]
@@ -36,7 +38,8 @@ class BandedToeplitz(base.Strategy):
     """Initialises the strategy.
 
     Args:
-      coefficients: Shape (bands,), the first one positive; of a norm of at most one.
+      coefficients: Shape (bands,), the first one positive; their Euclidean norm is at
+        most one.
 
     Raises:
       ValueError: if the first is not positive, their norm is above one, or their
@@ -83,12 +86,15 @@ class BandedToeplitz(base.Strategy):
     return _BandedRows(self.coefficients)
 
   def fields(self) -> dict[str, Any]:
-    """Returns the coefficients, ready for JSON."""
+    """Returns {'coefficients': list of numbers}, ready for JSON."""
     return {'coefficients': list(self._numbers)}
 
 
 class _BandedRows(base.NoiseRows):
-  """Draws x_t = (z_t - c_1 x_(t-1) - ... ) / c_0 and keeps the last few x."""
+  """Draws x_t = (z_t - c_1 x_(t-1) - ...) / c_0; keeps the last bands - 1 x.
+
+  z is fresh noise and c are the coefficients.
+  """
 
   def __init__(self, coefficients: np.ndarray):
     self._first, self._others = coefficients[0], coefficients[1:]
@@ -96,9 +102,11 @@ class _BandedRows(base.NoiseRows):
     self._place = 0
 
   def restart(self) -> None:
+    """Forgets all noise drawn so far; see `NoiseRows.restart`."""
     self._kept = None
 
   def next(self, fresh: base.Draw, again: base.Draw | None = None) -> np.ndarray:
+    """Returns the noise x of the next step; see `NoiseRows.next`."""
     del again
     noise, count = fresh(), self._others.size
     if count:
@@ -150,6 +158,11 @@ class BandedStrategy(base.Correlation):
       error = _constant(steps, self.workload)
 
     def objective(others: np.ndarray) -> tuple[float, np.ndarray]:
+      """Returns log(squared norm * mean squared error), and its gradient.
+
+      `others` are the coefficients after the first, which is one. The product does not
+      change if all coefficients are scaled.
+      """
       coefficients = np.append(1.0, others)
       with np.errstate(all='ignore'):
         value, gradient = error(coefficients)
@@ -160,7 +173,7 @@ class BandedStrategy(base.Correlation):
               2 * others / length + gradient[1:] / value)
 
     order = np.arange(1, self.bands)
-    start = np.cumprod((order - 0.5) / order)  # (1 - x)^(-1/2).
+    start = np.cumprod((order - 0.5) / order)  # Power series of (1 - x)^(-1/2).
     found = optimize.minimize(objective, start, jac=True, method='L-BFGS-B', options={
         'maxiter': 2000, 'maxfun': 3000, 'ftol': 1e-15, 'gtol': 1e-10})
     best = min((found.x, start), key=lambda others: objective(others)[0])
@@ -168,18 +181,22 @@ class BandedStrategy(base.Correlation):
 
 
 def _constant(steps: int, workload: Workload) -> Any:
-  """Returns a function of the mean squared error and its gradient, at a constant rate.
+  """Returns a function from coefficients to (mean squared error, its gradient).
 
-  Weights after step t have moved by B_0, ..., B_t times normals: sums of the inverse
-  series, which momentum divides once more.
+  The learning rate is constant. After step t, the noise in a weight is the sum of
+  B_i z_(t - i) over i = 0, ..., t, with standard normals z. B is the running sum of the
+  power series of 1 / C(x), where C is the polynomial of the coefficients; momentum
+  divides the series by 1 - momentum x.
   """
   weights = np.arange(steps, 0, -1) / steps
 
   def error(coefficients: np.ndarray) -> tuple[float, np.ndarray]:
+    """Returns the mean squared error, and its gradient of shape (bands,)."""
     moved = np.cumsum(workload.with_momentum(
         quotient(_impulse(steps), coefficients)))
     pulled = weights * moved
-    slopes = quotient(moved, coefficients)  # B's, up to sign and shift.
+    # The derivative of B with respect to coefficient k is minus this, shifted by k.
+    slopes = quotient(moved, coefficients)
     gradient = [-2 * pulled[shift:] @ slopes[:steps - shift]
                 for shift in range(coefficients.size)]
     return float(pulled @ moved), np.array(gradient)
@@ -188,9 +205,11 @@ def _constant(steps: int, workload: Workload) -> Any:
 
 
 def _rated(steps: int, workload: Workload) -> Any:
-  """Returns a function of the mean squared error and its gradient, at varying rates.
+  """Returns a function from coefficients to (mean squared error, its gradient).
 
-  The noise of at most `_NODES` steps is evaluated; errors are smooth between them.
+  Learning rates vary over steps. The noise drawn at some steps, at most `_NODES`, is
+  evaluated. Each of these steps stands for the steps since the previous one, since
+  errors vary smoothly.
   """
   rates = workload.rates(steps)
   nodes = np.unique(np.linspace(0, steps - 1, min(steps, _NODES)).round().astype(int))
@@ -201,6 +220,7 @@ def _rated(steps: int, workload: Workload) -> Any:
   weights = within * (gaps / steps)[:, None]
 
   def error(coefficients: np.ndarray) -> tuple[float, np.ndarray]:
+    """Returns the mean squared error, and its gradient of shape (bands,)."""
     series = workload.with_momentum(quotient(_impulse(steps), coefficients))
     moved = np.cumsum(windows * series, axis=1)
     pulled = 2 * weights * moved
@@ -216,6 +236,7 @@ def _rated(steps: int, workload: Workload) -> Any:
 
 
 def _impulse(size: int) -> np.ndarray:
+  """Returns (1, 0, ..., 0), shape (size,): the power series of one."""
   impulse = np.zeros(size)
   impulse[0] = 1.0
   return impulse
@@ -226,9 +247,10 @@ def min_separation_sensitivity_squared(
     max_participations: int) -> float:
   """Returns an upper bound on the squared sensitivity of a Toeplitz strategy.
 
-  The sensitivity is the largest change of C times the sums by an example of norm one
-  each time. The bound is attained if the coefficients are non-negative and do not grow;
-  otherwise it is that of larger ones.
+  The sensitivity is the largest norm of the change of C times the sums, if one example
+  changes each sum that it takes part in by norm one. The bound is attained if the
+  coefficients are non-negative and do not grow; otherwise it is the bound for larger
+  coefficients that do not grow.
 
   Args:
     coefficients: Shape (bands,), the first column of C; zero beyond.

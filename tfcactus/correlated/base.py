@@ -18,12 +18,13 @@ TOLERANCE = 1e-9
 """Largest deviation from the identity of C times its inverse, as drawn."""
 
 _LARGEST = 1e6
-"""Factor by which noise may grow over the independent draws."""
+"""Largest entry of C's inverse: the factor by which noise may exceed a draw."""
 
 _NORM_ROOM = 1 - 2.0**-40
 """Norm to which columns are scaled: no rounding takes it beyond one."""
 
 Draw = Callable[[], np.ndarray]
+"""Function that returns independent normals of shape (dim,)."""
 
 
 class NoiseRows(abc.ABC):
@@ -34,27 +35,29 @@ class NoiseRows(abc.ABC):
 
   @abc.abstractmethod
   def restart(self) -> None:
-    """Starts anew: the next step's noise is independent of all before it."""
+    """Starts anew: the next step's noise is independent of all earlier noise."""
 
   @abc.abstractmethod
   def next(self, fresh: Draw, again: Draw | None = None) -> np.ndarray:
     """Returns the noise x of the next step, with C x = z.
 
     Args:
-      fresh: Draws z, independent of all before, shape (dim,); may be overwritten.
-      again: Repeats the z of the step before; None if each z is to be kept.
+      fresh: Draws the z of this step, independent of earlier ones, shape (dim,). The
+        array may be overwritten.
+      again: Repeats the z of the previous step; None if the sampler has to keep each z.
     """
 
 
 class Strategy(abc.ABC):
   """Strategy matrix C (DP-MF, DP-FTRL): lower triangular, its inverse correlates noise.
 
-  With noise x, C x = z of independent normals z of the noise multiplier, the released
-  sums are as private as C applied to the clipped sums is under independent noise. For
-  lower triangular C and Gaussian z this holds for gradients that depend on earlier
-  releases. Column t holds the rows that see step t. If no column is longer than one and
-  no example takes part twice within `bands` steps, then each participation of an
-  example is released in rows of its own, with sensitivity of at most one.
+  The noise x satisfies C x = z, where z are independent normals whose standard
+  deviation is the noise multiplier. The noisy sums are then as private as C times the
+  clipped sums plus z. For lower triangular C and Gaussian z this holds for gradients
+  that depend on earlier releases. Column t of C is nonzero in those rows of the product
+  to which step t contributes. If no column has a norm above one and no example takes
+  part twice within `bands` steps, then each participation of an example is released in
+  rows of its own, with sensitivity of at most one.
 
   Immutable: attributes cannot be set, and arrays are made anew. The recursion that
   draws noise is compared with C when a strategy is made. Plans accept this library's
@@ -93,7 +96,7 @@ class Strategy(abc.ABC):
   @property
   @abc.abstractmethod
   def period(self) -> int:
-    """Number of steps after which columns repeat, but for their end."""
+    """Number of steps after which columns repeat; the last step cuts columns off."""
 
   @abc.abstractmethod
   def column(self, step: int, steps: int) -> np.ndarray:
@@ -109,7 +112,7 @@ class Strategy(abc.ABC):
 
   @abc.abstractmethod
   def fields(self) -> dict[str, Any]:
-    """Returns the numbers that define the strategy, ready for JSON."""
+    """Returns the constructor's arguments by name, ready for JSON."""
 
   def matrix(self, steps: int) -> np.ndarray:
     """Returns C as a dense matrix, shape (steps, steps)."""
@@ -230,9 +233,9 @@ class Correlation(abc.ABC):
   """Request for a strategy, which a plan solves for its number of steps.
 
   Attributes:
-    bands: Rows that a column of the strategy reaches over, the diagonal included:
-      examples are split into as many groups, of which each step takes one. One is
-      independent noise.
+    bands: Rows that a column of the strategy reaches over, the diagonal included. The
+      examples are split into `bands` groups, and each step draws from one group. One
+      band is independent noise.
   """
 
   bands: int

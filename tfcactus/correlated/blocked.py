@@ -1,4 +1,4 @@
-"""Blocked bidiagonal strategies: noise that takes back a part of the previous draw."""
+"""Blocked bidiagonal strategies: each step subtracts a share of the previous draw."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from tfcactus.correlated import base
 
 
 class BlockedBidiagonal(base.Strategy):
-  """A strategy of blocks of steps; inside one, x_t = scale (z_t - share z_(t-1)).
+  """A strategy of blocks of steps; inside a block, x_t = scale (z_t - share z_(t-1)).
 
-  Each step needs only the previous draw. It is kept, or repeated from its random bits
-  if even one vector of the model's size is too much.
+  x is the noise and z are the draws, independent normals. Each step needs only the
+  previous draw. It is kept, or repeated from its random bits if even one vector of the
+  model's size is too much.
 
   Attributes:
     shares: Shape (bands - 1,): share of the previous draw that each step of a block
@@ -89,7 +90,7 @@ class BlockedBidiagonal(base.Strategy):
     return _BlockedRows(self.shares, self.scales)
 
   def fields(self) -> dict[str, Any]:
-    """Returns the shares, ready for JSON."""
+    """Returns {'shares': list of numbers}, ready for JSON."""
     return {'shares': list(self._numbers)}
 
 
@@ -102,9 +103,11 @@ class _BlockedRows(base.NoiseRows):
     self._last: np.ndarray | None = None
 
   def restart(self) -> None:
+    """Starts a new block; see `NoiseRows.restart`."""
     self._place, self._last = 0, None
 
   def next(self, fresh: base.Draw, again: base.Draw | None = None) -> np.ndarray:
+    """Returns the noise x of the next step; see `NoiseRows.next`."""
     place, last = self._place, self._last
     self._place = (place + 1) % self._scales.size
     if place and last is None:
@@ -120,11 +123,12 @@ class _BlockedRows(base.NoiseRows):
 
 @dataclasses.dataclass(frozen=True)
 class BlockedStrategy(base.Correlation):
-  """Request for the blocked bidiagonal matrix of least error of prefix sums.
+  """Request for the blocked bidiagonal matrix with the least error of prefix sums.
 
-  Drawing keeps one vector of the model's size, or none. The error of prefix sums is 3
-  to 25 percent more than that of `BandedStrategy` of 4 to 30 bands. The last step of a
-  block takes back about three times the previous draw: all that the block has left.
+  Drawing keeps one vector of the model's size, or none. With 4 to 30 bands, the error
+  of prefix sums is 3 to 25 percent larger than with `BandedStrategy`. If there are many
+  blocks, the last step of a block takes back about two to four times the previous draw,
+  which entered with such a factor: little of any draw stays in the weights.
   """
 
   def solve(self, steps: int) -> BlockedBidiagonal:
@@ -141,10 +145,11 @@ class BlockedStrategy(base.Correlation):
 
 
 def _scales(shares: np.ndarray) -> np.ndarray:
-  """Returns the norms of unscaled columns, rounded up.
+  """Returns the norms of the unscaled columns of a block, rounded up, shape (bands,).
 
-  A column is 1, its step's share, that times the next share, ...: its square is
-  1 + share^2 times the square of the next column.
+  The unscaled column of a step is (1, a, a b, a b c, ...), where a, b, c, ... are the
+  shares of the following steps. Its squared norm is 1 + a^2 times the squared norm of
+  the next column.
   """
   squares = [1.0]
   for share in shares[::-1]:
@@ -157,9 +162,9 @@ def _scales(shares: np.ndarray) -> np.ndarray:
 def _error(shares: np.ndarray, blocks: float) -> tuple[float, np.ndarray]:
   """Returns log of the mean squared error of prefix sums, and its gradient.
 
-  z_i enters the sums with scale_i at its own step, and with
-  scale_i - scale_(i+1) share_(i+1) from the next step of its block on. `blocks` need
-  not be whole.
+  Draw z_i enters the prefix sums with factor scale_i at its own step i, and with
+  scale_i - scale_(i+1) share_(i+1) from the next step of its block on. `blocks` is the
+  number of blocks, which need not be whole.
   """
   size = shares.size + 1
   squares = np.ones(size)

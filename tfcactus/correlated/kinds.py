@@ -12,7 +12,8 @@ from tfcactus.correlated.base import Correlation, Strategy
 from tfcactus.correlated.blocked import BlockedBidiagonal
 
 KINDS = (BandedToeplitz, BlockedBidiagonal)
-"""Strategies that are checked when made: a subclass may draw by another matrix."""
+"""The accepted classes of strategies. Subclasses of these are refused: they may draw by
+a matrix that was not checked."""
 
 AnyCorrelation = Union[Correlation, Strategy, None]
 """The correlation of noise: a request, a strategy, or None for independent noise."""
@@ -38,7 +39,7 @@ def check(correlation: object) -> AnyCorrelation:
 
 
 def solved(correlation: object, steps: int) -> Strategy:
-  """Returns the strategy that is given, or the solution of a request.
+  """Returns a strategy as it is, or the strategy that solves a request.
 
   Args:
     correlation: A request or a strategy.
@@ -59,7 +60,7 @@ def solved(correlation: object, steps: int) -> Strategy:
 
 
 def from_config(config: Mapping[str, Any], place: str = 'the config') -> Strategy:
-  """Returns the strategy of a `Strategy.to_config`.
+  """Returns the strategy that `Strategy.to_config` described.
 
   Args:
     config: The mapping.

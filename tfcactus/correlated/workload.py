@@ -1,4 +1,4 @@
-"""Workloads: how releases add up to weights, whose error a strategy minimises."""
+"""Workloads: linear maps from releases to weights, whose error strategies minimise."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Workload:
     return np.cumsum(rates * self.with_momentum(column))
 
   def with_momentum(self, series: np.ndarray) -> np.ndarray:
-    """Returns the momentum m of each step, for a series of releases."""
+    """Returns the m of each step (see `momentum`) for one release per step, (n,)."""
     if not self.momentum:
       return series
     return quotient(series, np.array([1.0, -self.momentum]))
@@ -83,7 +83,10 @@ PREFIX_SUMS = Workload()
 
 
 def quotient(series: np.ndarray, divisor: np.ndarray) -> np.ndarray:
-  """Returns coefficients of a power series over a polynomial, as many as are given."""
+  """Returns the power series `series` / `divisor`, in as many terms as `series` has.
+
+  Both hold coefficients from order zero on.
+  """
   # scipy.signal takes long to import.
   from scipy import signal  # pylint: disable=import-outside-toplevel
   return signal.lfilter([1.0], divisor, series)

@@ -58,13 +58,13 @@ def check(name: str, request: Request) -> str:
   if its certificate does not hold.
   """
   shipped = noise.load(TABLES / f'{name}.npz')
-  told = shipped.info['parameters']
+  stored = shipped.info['parameters']
   budget = (request.checked()[1] if isinstance(request, design.Isotropic) else
             request.budget)
   wanted = {'budget': budget, 'objective': request.objective}
   for key, value in wanted.items():
-    if told[key] != value:
-      raise ValueError(f'Expected {key}={value!r} in {name}, got {told[key]!r}.')
+    if stored[key] != value:
+      raise ValueError(f'Expected {key}={value!r} in {name}, got {stored[key]!r}.')
   fresh = design.verify(shipped)
   for key in ('objective', 'lower_bound'):
     _compare(name, key, fresh[key], shipped.info[key])
@@ -72,6 +72,7 @@ def check(name: str, request: Request) -> str:
 
 
 def _compare(name: str, key: str, new: float, old: float) -> None:
+  """Raises ValueError if a recomputed number, `new`, differs from the stored `old`."""
   if not abs(old / new - 1) <= REPRODUCIBLE:
     raise ValueError(f'Expected {key}={new!r} in {name}, got {old!r}.')
 
@@ -93,6 +94,7 @@ def build(name: str, request: Request) -> str:
 
 
 def _line(name: str, table: noise.library.Table) -> str:
+  """Returns the report line of a table: certificate, digest and size of its file."""
   info = table.info
   size = (TABLES / f'{name}.npz').stat().st_size
   certificate = (

@@ -34,25 +34,30 @@ def verify(table: Table, cost: fields.CostFunction | None = None
       a table of unknown origin).
     SolverError: if the certificate does not hold, naming the residual.
   """
-  told = _told(table, cost)
+  request = _request_of(table, cost)
   price = float(table.info['multipliers']['price'])
-  made = cost_lib.make(2.0 if told['power'] is None else told['power'], cost)
+  checked_cost = cost_lib.make(
+      2.0 if request['power'] is None else request['power'], cost)
   if isinstance(table, radial_table.RadialTable):
-    return isotropic.certify(table, told['objective'], made, told['budget'],
-                             price, table.info['solver'])
+    return isotropic.certify(table, request['objective'], checked_cost,
+                             request['budget'], price, table.info['solver'])
   theta = np.zeros(table.bins)
   for shift, share in table.info['multipliers']['shifts'].items():
     theta[int(shift) - 1] = share
   mechanism = table.info['mechanism']
   spec = scalar.ScalarSpec(
-      mechanism, told['objective'], told['budget'], made, table.bins,
+      mechanism, request['objective'], request['budget'], checked_cost, table.bins,
       table.log_density.size - 1, table.log_tail_ratio, table.info['solver'],
       monotone=not mechanism.startswith('cactus'))
   return scalar.certify(spec, table, theta, price)
 
 
-def _told(table: Table, cost: fields.CostFunction | None) -> dict[str, Any]:
-  """Returns the request in a table's `info`; raises ValueError if there is none."""
+def _request_of(table: Table, cost: fields.CostFunction | None) -> dict[str, Any]:
+  """Returns the request that a table's `info` holds.
+
+  Raises ValueError if there is none, or unless `cost` is given exactly for a table that
+  was designed for a cost function.
+  """
   if not isinstance(table, (radial_table.RadialTable, scalar_table.ScalarTable)):
     raise ValueError(f'Expected table to be a noise table, got {table!r}.')
   missing = [key for key in ('parameters', 'multipliers', 'solver')
@@ -62,9 +67,9 @@ def _told(table: Table, cost: fields.CostFunction | None) -> dict[str, Any]:
         'Expected a designed table with a certificate, got '
         f'{table.name!r} without {", ".join(missing)} in its info; quantised '
         'Gaussians and Laplaces have none.')
-  told = table.info['parameters']
-  if (told['power'] is None) != (cost is not None):
+  request = table.info['parameters']
+  if (request['power'] is None) != (cost is not None):
     raise ValueError(
         f'Expected {"the" if cost is None else "no"} cost function for a table '
-        f'designed with power={told["power"]!r}, got cost={cost!r}.')
-  return told
+        f'designed with power={request["power"]!r}, got cost={cost!r}.')
+  return request

@@ -16,20 +16,27 @@ Table = TypeVar('Table', scalar_table.ScalarTable, radial_table.RadialTable)
 
 
 def normal_log_mass(edges: np.ndarray) -> np.ndarray:
-  """Returns log normal probabilities between edges >= 0; shape (edges - 1,)."""
+  """Returns log N(0, 1) probabilities between edges >= 0; shape (edges - 1,)."""
   log_above = special.log_ndtr(-edges)
   return log_above[:-1] + np.log(-np.expm1(np.diff(log_above)))
 
 
 def central_log_mass(edges: np.ndarray) -> np.ndarray:
-  """Returns log normal probabilities, edges[0] = -edges[1]; shape (edges - 1,)."""
+  """Returns log N(0, 1) probabilities between edges; shape (edges - 1,).
+
+  Only edges[0] = -edges[1] is below zero: the first cell is centred at zero.
+  """
   log_mass = normal_log_mass(np.maximum(edges, 0.0))
   log_mass[0] += np.log(2.0)
   return log_mass
 
 
 def check_resolution(name: str, std: float, bins: int) -> None:
-  """Raises ValueError if the standard deviation is below half a cell."""
+  """Raises ValueError if the standard deviation is below half a cell.
+
+  `std` is in units of sensitivity; `bins` is the number of cells per unit. `name` names
+  the standard deviation in the message.
+  """
   if std * bins < 0.5:
     raise ValueError(
         'Expected a standard deviation of at least half a cell, got '
@@ -37,7 +44,10 @@ def check_resolution(name: str, std: float, bins: int) -> None:
 
 
 def check_size(size: float, largest: int, what: str, remedy: str) -> None:
-  """Raises ValueError if a table would have more than `largest` elements."""
+  """Raises ValueError if a table would have more than `largest` elements.
+
+  The message calls the elements `what` and ends with `remedy`.
+  """
   if size > largest:
     raise ValueError(
         f'Expected at most {largest} {what}, got {size:.6g}; {remedy}.')
@@ -50,6 +60,7 @@ def match_std(build: Callable[[float], Table], target: float) -> Table:
   Raises ValueError if the grid cannot carry noise of that size.
   """
   def error(log_factor: float) -> float:
+    """Returns log(noise multiplier / target) at the scale target * e^log_factor."""
     return float(np.log(
         build(target * np.exp(log_factor)).noise_multiplier / target))
 

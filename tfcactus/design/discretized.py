@@ -60,6 +60,7 @@ class DiscretizedGaussian:
       fields.check_tail_ratio(self.tail_ratio)
 
   def _cells(self) -> int:
+    """Returns the index of the last stored cell: `cells`, or the default for None."""
     if self.cells is not None:
       return _checks.integer('cells', self.cells, 1)
     return int(np.ceil(_REACH * max(self.noise_multiplier * self.bins, 1)))
@@ -75,6 +76,7 @@ class DiscretizedGaussian:
         'The normal distribution quantised on cells; not an optimised design.')
 
     def build(sigma: float) -> scalar_table.ScalarTable:
+      """Returns the table of a normal of standard deviation `sigma`."""
       log_mass = np.minimum.accumulate(
           closed_form.central_log_mass(edges / (self.bins * sigma)))
       slope = log_mass[-1] - log_mass[-2] if self.tail_ratio is None else (
@@ -174,6 +176,7 @@ class DiscretizedSinhNormal:
     return sinh_normal.SinhNormal(self.sigma, self.bend)
 
   def _cells(self) -> int:
+    """Returns the index of the last stored cell: `cells`, or the default for None."""
     if self.cells is not None:
       return _checks.integer('cells', self.cells, 1)
     reach = self.bend * np.arcsinh(_REACH * self.sigma / self.bend)

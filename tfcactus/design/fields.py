@@ -34,10 +34,10 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
 def check_program(power: object, cost: CostFunction | None, solver: object,
                   objective: object) -> cost_lib.Cost:
   """Returns the cost of an optimised request; raises ValueError for a bad argument."""
-  made = cost_lib.make(power, cost)
+  checked = cost_lib.make(power, cost)
   check_choice('solver', solver, tuple(GAPS))
   divergence.parse(objective)
-  return made
+  return checked
 
 
 def check_sigma(sigma: float) -> None:

@@ -135,6 +135,7 @@ class Isotropic:
 
   def _parameters(self, cost: cost_lib.Cost, budget: float, sigma: float,
                   layout: shells.Layout) -> dict[str, Any]:
+    """Returns the request as JSON values, with all defaults filled in."""
     return {'dim': self.dim, 'budget': budget, 'power': cost.power,
             'noise_multiplier': sigma if cost.power == 2 else None,
             'bins': int(round(1 / layout.width)), 'cells': layout.cells,
@@ -161,6 +162,7 @@ class Isotropic:
     return cost, budget, sigma
 
   def _budget(self, dim: int, cost: cost_lib.Cost) -> tuple[float, float]:
+    """Returns (budget, sigma); sigma is approximate unless the cost is |z|^2."""
     if (self.budget is None) == (self.noise_multiplier is None):
       raise ValueError(
           'Expected exactly one of noise_multiplier and budget, got '
@@ -177,7 +179,7 @@ class Isotropic:
     return dim * sigma**2, sigma
 
   def _bins(self, sigma: float) -> int:
-    """Returns shells per unit by the default rule, finer where pairs are few."""
+    """Returns shells per unit of sensitivity: `bins`, or a default if that is None."""
     if self.bins is not None:
       return _checks.integer('bins', self.bins, 1)
     dim = self.dim
@@ -221,7 +223,10 @@ class Isotropic:
 
 def certify(table: radial_table.RadialTable, objective: str, cost: cost_lib.Cost,
             budget: float, price: float, solver: str) -> dict[str, float]:
-  """Recomputes the certificate of a frozen table from its arrays."""
+  """Recomputes the certificate of a table from its arrays.
+
+  `price` is the multiplier of the cost.
+  """
   layout = shells.Layout(table.first_radius, table.width, table.log_density.size - 1,
                    table.log_tail_ratio)
   program = shells.radial_program(objective, table.dim, layout, cost, budget)
@@ -231,7 +236,11 @@ def certify(table: radial_table.RadialTable, objective: str, cost: cost_lib.Cost
 
 
 class Rough(NamedTuple):
-  """A coarse optimum: locates the mass, and starts a finer solution."""
+  """A coarse optimum: locates the mass, and starts a finer solution.
+
+  `mass` holds the probability of every shell of `layout`, `log_density` its log density
+  up to a constant.
+  """
 
   layout: shells.Layout
   mass: np.ndarray
@@ -260,7 +269,11 @@ class Rough(NamedTuple):
 
 def coarse(objective: str, dim: int, cost: Cost, budget: float, sigma: float,
             width: float) -> Rough:
-  """Returns a coarse optimum, on wide shells around the typical radius of a normal."""
+  """Returns a coarse optimum, on wide shells around the typical radius of a normal.
+
+  The normal has standard deviation `sigma` per coordinate. `width` is the shell width
+  of the final grid; coarse shells are never narrower.
+  """
   mode = sigma * np.sqrt(dim)
   spread = sigma / np.sqrt(2)
   rough = max(width, _COARSE_RULE / np.sqrt(dim))
@@ -280,13 +293,18 @@ def coarse(objective: str, dim: int, cost: Cost, budget: float, sigma: float,
 
 def gaussian_start(program: convex_program.Program, dim: int, layout: shells.Layout,
            cost: Cost) -> np.ndarray:
-  """Returns the radial Gaussian above `FLAT_DIM` dimensions, else exponential tails."""
+  """Returns masses, within budget, from which a solver starts.
+
+  Above `FLAT_DIM` dimensions they are those of a radial Gaussian whose far tail is
+  exponential, else of an exponential density.
+  """
   if dim <= shells.FLAT_DIM:
     return grid.exponential_start(program)
   outer = layout.first + layout.width * np.arange(program.mass.size)
   middle = np.maximum(outer - 0.5 * layout.width, 0.5 * outer)
 
   def shaped(log_size):
+    """Returns masses of the density of standard deviation e^log_size per coordinate."""
     size = np.exp(log_size)
     # Optimal tails are no steeper than exponential.
     steep = np.maximum(middle - size * (np.sqrt(dim) + 0.7), 0.0)

@@ -95,6 +95,7 @@ class RadialGaussian:
         'quantisation': width**2 * self.dim / 8}
 
     def build(sigma: float) -> radial_table.RadialTable:
+      """Returns the table of a normal of standard deviation `sigma` per coordinate."""
       # Relative to the first shell: a large common term would cost digits.
       log_density = -(middle - middle[0]) * (middle + middle[0]) / (
           2 * sigma**2)

@@ -25,7 +25,7 @@ _DEFAULT_CELLS = 1500
 """Maximum number of cells at the default resolution."""
 
 _REFINE = 5
-"""Ratio of the coarse grid's cell width to that of the final grid."""
+"""Ratio of the cell width of the coarse grid to the cell width of the final grid."""
 
 _SMALL = 200
 """Number of unknowns below which a coarse grid saves no time."""
@@ -101,7 +101,7 @@ class ScalarRequest:
   cost: fields.CostFunction | None = None
 
   monotone: ClassVar[bool]
-  """Returns whether the density must not increase with |z|."""
+  """True if the density must not increase with |z|."""
 
   def __post_init__(self) -> None:
     self.spec()
@@ -165,7 +165,7 @@ class ScalarRequest:
 
 
 def _constrained(request: ScalarSpec) -> tuple[convex_program.Program, np.ndarray]:
-  """Returns (program, shifts) with all shifts, or the full one alone if monotone."""
+  """Returns (program, shifts) with all shifts, or only the full shift if monotone."""
   shifts = request.all_shifts()[request.bins - 1 if request.monotone else 0:]
   return request.program(shifts), shifts
 
@@ -212,7 +212,7 @@ def _optimum(request: ScalarSpec
 
 
 def _more(solution: convex_program.Solution, earlier: int) -> convex_program.Solution:
-  """Adds the iterations of coarser grids to those of a solution."""
+  """Returns the solution with `earlier` iterations added, those of other solutions."""
   return dataclasses.replace(solution,
                              iterations=solution.iterations + earlier)
 
@@ -220,6 +220,7 @@ def _more(solution: convex_program.Solution, earlier: int) -> convex_program.Sol
 def _near(shifts: np.ndarray, factor: float, bins: int) -> np.ndarray:
   """Returns whole shifts within two coarse cells of `shifts`, and a few of all sizes.
 
+  Shifts are in cells of the fine grid; a coarse cell is as wide as `factor` fine ones.
   Too many shifts cost little; with too few, chains of cells decouple.
   """
   reach = int(np.ceil(2 * factor))
@@ -231,7 +232,7 @@ def _near(shifts: np.ndarray, factor: float, bins: int) -> np.ndarray:
 
 def certify(request: ScalarSpec, table: scalar_table.ScalarTable, theta: np.ndarray,
             price: float) -> dict[str, float]:
-  """Recomputes the certificate of a frozen table over every whole-cell shift."""
+  """Recomputes the certificate of a table over every whole-cell shift."""
   return convex_program.certify(
       request.program(request.all_shifts()),
       np.exp(table.log_density) / table.bins, theta, price,
@@ -239,6 +240,7 @@ def certify(request: ScalarSpec, table: scalar_table.ScalarTable, theta: np.ndar
 
 
 def _statement(request: ScalarSpec) -> str:
+  """Returns the sentence in a table's `info` that says what was proved."""
   kind = ('symmetric densities non-increasing in |z|' if request.monotone else
           'symmetric densities')
   return (

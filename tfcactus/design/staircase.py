@@ -19,16 +19,17 @@ class Staircase:
   """Request for staircase noise: optimal for pure epsilon, one release and no range.
 
   The density decreases by e^-epsilon once in each unit, at gamma, 1 + gamma, ... A cell
-  that contains a step holds its average density. Moved by one unit, every cell still
-  has exactly e^-epsilon times its density, so quantisation costs no privacy.
+  that contains a step holds its average density. One unit further
+  out, a cell has exactly e^-epsilon times the density, so quantisation costs no
+  privacy.
 
   Attributes:
     epsilon: Log of the ratio of neighbouring steps, above zero.
     range: Where the density is truncated and renormalised; None for no truncation.
       Without a range the density continues, once it has decreased to 1e-30, as a
       geometric tail of the same mean slope, which keeps epsilon.
-    gamma: Place of the step in (0, 1); None for 1 / (1 + e^(epsilon / 2)), the one
-      of least E|Z|.
+    gamma: Place of the step in (0, 1); None for 1 / (1 + e^(epsilon / 2)), which
+      minimises E|Z|.
     bins: Cells per unit of sensitivity.
 
   Raises:
@@ -57,6 +58,7 @@ class Staircase:
           f'Expected gamma in (0, 1), got gamma={self.gamma!r}.')
 
   def _stairs(self) -> int:
+    """Returns the number of units in which the density decreases to 1e-30 or less."""
     return math.ceil(-table_file.LOG_TAIL_FLOOR / self.epsilon) + 1
 
   def solve(self) -> scalar_table.ScalarTable:

@@ -16,8 +16,8 @@ def certified(mechanism: str, parameters: Mapping[str, Any],
               ) -> dict[str, Any]:
   """Returns the `info` of a table whose certificate `design.verify` can recompute.
 
-  `theta` holds a multiplier for each shift by 1, 2, ... cells, or for the unit shift
-  alone if the table is radial. `parameters` is the request as JSON values.
+  `theta` holds a multiplier for each shift by 1, 2, ... cells, or only for the unit
+  shift if the table is radial. `parameters` is the request as JSON values.
   """
   return {
       'mechanism': mechanism, 'parameters': dict(parameters), **certificate,

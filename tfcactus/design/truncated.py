@@ -48,7 +48,7 @@ class Truncated:
     optimum, the better of two starts.
   - 'ma': the Extended Moments Accountant's bound, convex at a fixed order; the
     global optimum of that bound at that order, where a tangent proves it. The
-    true delta is worse than that of 'direct'.
+    true delta is worse than with 'direct'.
 
   Attributes:
     range: Bound on |noise|, in units of sensitivity; above one half.
@@ -104,6 +104,7 @@ class Truncated:
 
   @functools.cached_property
   def _problem(self) -> bounded_problem.Problem:
+    """The checked request on its grid; ValueError if an argument is out of range."""
     bins, cells = tiling.check_range(self.range, self.bins)
     norm = tiling.check_norm(self.norm)
     return bounded_problem.Problem(
@@ -139,6 +140,7 @@ class Truncated:
 
   def _by_program(self, problem: bounded_problem.Problem
                   ) -> tuple[np.ndarray, dict[str, Any]]:
+    """Returns (masses, entries of `info`) from the linear program of one release."""
     found = linear.solve(problem, monotone=self.monotone)
     lower = min(max(found.lower_bound, 0.0), found.delta)
     gap = (found.delta - lower) / found.delta if found.delta > 0 else 0.0
@@ -163,6 +165,7 @@ class Truncated:
 
   def _by_moments(self, problem: bounded_problem.Problem
                   ) -> tuple[np.ndarray, dict[str, Any]]:
+    """Returns (masses, entries of `info`) that minimise the moments bound."""
     found = moments_bound.solve(problem, self.order)
     gap = (found.bound - found.lower_bound) / found.bound
     proved = gap <= MOMENTS_GAP
@@ -180,6 +183,7 @@ class Truncated:
                      'Not the optimum of delta.'}
 
   def _parameters(self, problem: bounded_problem.Problem) -> dict[str, Any]:
+    """Returns the request as JSON values, with `bins` filled in."""
     return {'range': float(self.range), 'utility': problem.utility,
             'norm': problem.norm, 'epsilon': problem.epsilon,
             'steps': problem.steps, 'sampling_prob': problem.sampling_prob,

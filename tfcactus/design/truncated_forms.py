@@ -45,9 +45,10 @@ class TruncatedForm(abc.ABC):
 
   @abc.abstractmethod
   def _log_mass(self, edges: np.ndarray, scale: float) -> np.ndarray:
-    """Returns log masses between edges, up to a constant; shape (edges - 1,)."""
+    """Returns log masses between edges >= 0, up to a constant; one fewer than edges."""
 
   def _masses(self, edges: np.ndarray, scale: float) -> np.ndarray:
+    """Returns the masses, of sum one, of mirrored pairs of cells between edges >= 0."""
     shape = np.minimum.accumulate(self._log_mass(edges, scale))
     w = np.exp(shape - shape[0])
     return w / np.sum(w)
@@ -55,6 +56,7 @@ class TruncatedForm(abc.ABC):
   def _sought_scale(self, edges: np.ndarray, bins: int, utility: float) -> float:
     """Returns the scale at which the table has this utility."""
     def excess(log_scale: float) -> float:
+      """Returns the log of the utility at this scale over the wanted one."""
       w = self._masses(edges, math.exp(log_scale))
       return math.log(tiling.utility_of(w, bins, self.norm) / utility)
 
@@ -101,6 +103,7 @@ class TruncatedGaussian(TruncatedForm):
   mechanism = 'truncated-gaussian'
 
   def _log_mass(self, edges: np.ndarray, scale: float) -> np.ndarray:
+    """Returns log normal probabilities between edges; `scale` is the deviation."""
     return closed_form.normal_log_mass(edges / scale)
 
 
@@ -128,4 +131,5 @@ class TruncatedLaplace(TruncatedForm):
   mechanism = 'truncated-laplace'
 
   def _log_mass(self, edges: np.ndarray, scale: float) -> np.ndarray:
+    """Returns log masses of the Laplace density with b = `scale`, up to a constant."""
     return -edges[:-1] / scale

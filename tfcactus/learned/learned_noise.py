@@ -36,10 +36,10 @@ class LearnedNoise:
   """Request for truncated noise, by gradient descent on delta + weight * utility.
 
   The weight halves every `halving` epochs down to `least_weight`. If `utility` is
-  given, the weight multiplies the used share of that bound, doubles instead while the
-  noise exceeds the bound, and the returned table meets the bound. The accountant
-  evaluates the noise regularly, and the table of least delta is the result. The
-  training loss is never reported as a guarantee.
+  given, the weight multiplies the noise's utility over that bound. It then doubles
+  every `halving` epochs while the noise exceeds the bound, and the returned table meets
+  the bound. The accountant evaluates the noise regularly, and the table of least delta
+  is the result. The training loss is never reported as a guarantee.
 
   Attributes:
     range: Bound on |noise|, in units of sensitivity; above one half.
@@ -47,8 +47,8 @@ class LearnedNoise:
     steps: Number of releases composed.
     sampling_prob: Poisson sampling probability (DP-SGD), both directions learned at
       once; 1 for sensitivity-bounded queries.
-    utility: Bound on E|Z| (norm 1) or sqrt(E Z^2) (norm 2), or None for the result
-      of the weight alone.
+    utility: Bound on E|Z| (norm 1) or sqrt(E Z^2) (norm 2); None for no bound, so that
+      only the weight limits the noise.
     norm: 1 or 2.
     bins: Cells per unit of sensitivity; None for about 400 on each side.
     loss: 'adp' or 'pdp' (PrivacyBuckets), or 'ma' (Extended Moments
@@ -60,12 +60,12 @@ class LearnedNoise:
     learning_rate: Initial learning rate of Adam.
     decay: Factor of the learning rate in each epoch.
     weight: Initial weight of the utility.
-    halving: Epochs in which the weight halves; 0 for a constant weight.
+    halving: Number of epochs in which the weight halves; 0 for a constant weight.
     least_weight: Smallest weight.
     buckets: Number 2 h of buckets; more are slower and closer.
     factor: Discretisation factor f > 1; None follows the losses.
     patience: Checks by the accountant without a better table before training
-      stops; not counted before the noise has been as wide as the utility.
+      stops; not counted before the noise has reached 98 % of the bound on utility.
     max_seconds: Maximum training time; None for no limit.
     seed: Seed of the initial parameters.
     progress: Whether to show a bar on stderr.
@@ -155,6 +155,7 @@ class LearnedNoise:
 
   def _show(self, done: int, training: Training, delta: float, best: float
             ) -> None:
+    """Shows progress on stderr if `progress`: epochs done, loss, delta, least delta."""
     if self.progress:
       share = done / self.epochs
       bar = ('=' * int(20 * share)).ljust(20, '.')
@@ -164,7 +165,7 @@ class LearnedNoise:
 
 
 def _accounted(table: noise_lib.ScalarTable, request: LearnedNoise) -> float:
-  """Returns the accountant's upper bound on delta."""
+  """Returns the accountant's upper bound on the delta of all steps."""
   event = accounting.noise_event(table)
   if request.sampling_prob < 1:
     event = dp_accounting.PoissonSampledDpEvent(request.sampling_prob, event)
@@ -192,8 +193,8 @@ class Training:
   """Parameters, optimizer and schedule of one run.
 
   Attributes:
-    last: The learned delta at the last update: no guarantee.
-    wide: Whether the noise has been as wide as the utility.
+    last: The learned delta before the last update: no guarantee.
+    wide: Whether the noise has reached 98 % of the bound on utility, or has no bound.
   """
 
   def __init__(self, request: LearnedNoise):
@@ -223,6 +224,7 @@ class Training:
 
   @functools.cached_property
   def _many(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Returns the compiled function from (epochs, bucket width) to the last delta."""
     @tf.function
     def many(epochs: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
       delta = tf.constant(0.0, tf.float64)
@@ -232,6 +234,7 @@ class Training:
     return many
 
   def _update(self, width: tf.Tensor) -> tf.Tensor:
+    """Updates parameters and weight; returns the learned delta before the update."""
     with tf.GradientTape() as tape:
       w = tf.nn.softmax(self._model())
       utility = tf.reduce_sum(w * self._cost)**(1 / self._request.norm)
@@ -249,6 +252,11 @@ class Training:
     return delta
 
   def _delta(self, w: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
+    """Returns the differentiable delta, the larger of both directions.
+
+    `w` has the masses of |noise| by cell outwards from zero, of sum one. `width` is the
+    width of a bucket of privacy losses.
+    """
     ask = self._request
     full = 0.5 * tf.concat([w[::-1], w], 0)
     pairs = privacy_losses.outcome_pairs(full, self._bins, ask.sampling_prob)
@@ -263,7 +271,11 @@ class Training:
     return tf.reduce_max(tf.stack(deltas))
 
   def _width(self) -> float:
-    """Returns log `factor`; by default buckets cover the likely loss and 2 epsilon."""
+    """Returns the width of a bucket of privacy losses: log `factor`, if given.
+
+    By default the buckets cover losses up to 2 epsilon, and up to the mean plus eight
+    standard deviations of the composed loss.
+    """
     if self._request.factor is not None:
       return float(np.log(self._request.factor))
     w = tf.nn.softmax(self._model()).numpy()
@@ -304,7 +316,10 @@ def _softmax(log_mass: np.ndarray) -> np.ndarray:
 
 def _narrowed(log_mass: np.ndarray, cost: np.ndarray, budget: float
               ) -> np.ndarray:
-  """Tilts the masses towards zero until their cost is within the budget."""
+  """Returns softmax(log_mass - a cost), with the least a >= 0 that keeps the budget.
+
+  The masses multiply the cell costs `cost`; their sum is then at most `budget`.
+  """
   w = _softmax(log_mass)
   low, high = 0.0, 1.0 / budget
   if w @ cost <= budget:

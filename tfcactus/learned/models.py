@@ -53,6 +53,7 @@ class ConvolutionModel(tf.Module):
     super().__init__(name='cnn_model')
 
     def normal(*shape: int) -> tf.Variable:
+      """Returns a variable of normal numbers of variance 1 / shape[-1]."""
       return tf.Variable(rng.standard_normal(shape) / np.sqrt(shape[-1]))
 
     self._x = tf.constant((np.arange(cells) + 0.5) / cells)

@@ -25,7 +25,12 @@ Pair = tuple[tf.Tensor, tf.Tensor]
 
 def outcome_pairs(full: tf.Tensor, bins: int, sampling_prob: float
                   ) -> list[Pair]:
-  """Returns outcome masses (P, Q) per distinct direction; `full` has shape (2 n,)."""
+  """Returns a pair (P, Q) of outcome masses for each direction that differs.
+
+  `full` has the masses of all cells from left to right, shape (2 n,). The neighbour's
+  noise is shifted by the sensitivity, `bins` cells; P and Q have shape (2 n + bins,).
+  Without subsampling both directions are equal by symmetry.
+  """
   nothing = tf.zeros([bins], full.dtype)
   p = tf.concat([full, nothing], 0)
   q = tf.concat([nothing, full], 0)
@@ -37,7 +42,12 @@ def outcome_pairs(full: tf.Tensor, bins: int, sampling_prob: float
 
 def moments_delta(pair: Pair, order: tf.Tensor, epsilon: float, steps: int
                   ) -> tf.Tensor:
-  """Returns 1 - (1 - omega)^n + exp(n Gamma - lambda epsilon)."""
+  """Returns the extended moments accountant's delta, differentiable in the masses.
+
+  It is 1 - (1 - omega)^n + exp(n Gamma - lambda epsilon), with n = `steps`, lambda =
+  `order`, the P-mass omega of outcomes that Q cannot have, and Gamma the log of the sum
+  of P (P / Q)^lambda over the other outcomes.
+  """
   p, q = pair
   both = (p > 0) & (q > 0)
   log_p = tf.math.log(tf.where(both, p, 1.0))
@@ -70,11 +80,13 @@ def buckets_delta(pair: Pair, epsilon: float, steps: int, width: tf.Tensor,
 
 
 def _omega(pair: Pair) -> tf.Tensor:
+  """Returns the P-mass of outcomes that Q cannot have, whose loss is infinite."""
   p, q = pair
   return tf.reduce_sum(tf.where(q > 0, tf.zeros_like(p), p))
 
 
 def _certain(omega: tf.Tensor, steps: int) -> tf.Tensor:
+  """Returns 1 - (1 - omega)^steps: the probability of any infinite loss."""
   return -tf.math.expm1(steps * tf.math.log1p(-omega))
 
 
@@ -83,11 +95,13 @@ def _bucketed(half: int, reach: int) -> Callable[..., tuple[tf.Tensor, tf.Tensor
 
   @tf.custom_gradient
   def count(masses, loss, width):
+    """Returns (buckets, mass above); see the module's docstring for the gradient."""
     place = tf.cast(tf.math.ceil(loss / width), tf.int64) + half
     place = tf.clip_by_value(place, 0, 2 * half + 1)
     counted = tf.math.unsorted_segment_sum(masses, place, 2 * half + 2)
 
     def gradient(by_buckets, by_above):
+      """Maps gradients for (buckets, mass above) to those for masses and losses."""
       by_all = tf.concat([by_buckets, [by_above]], 0)
       high = tf.minimum(place + reach, 2 * half + 1)
       low = tf.maximum(place - 1 - reach, 0)
@@ -102,7 +116,11 @@ def _bucketed(half: int, reach: int) -> Callable[..., tuple[tf.Tensor, tf.Tensor
 
 def _compose(buckets: tf.Tensor, infinite: tf.Tensor, steps: int, half: int
              ) -> Pair:
-  """Returns the buckets of `steps` releases, by repeated convolution."""
+  """Returns (buckets, infinite) of `steps` releases, by repeated squaring.
+
+  `buckets` has the masses of the privacy losses -h..h of one release, h = `half`, and
+  `infinite` the mass of larger losses.
+  """
   power = (buckets, infinite)
   while steps & 1 == 0:
     power, steps = _convolve(power, power, half), steps >> 1
@@ -115,7 +133,10 @@ def _compose(buckets: tf.Tensor, infinite: tf.Tensor, steps: int, half: int
 
 
 def _convolve(first: Pair, second: Pair, half: int) -> Pair:
-  """Convolves buckets; mass below moves up to bucket -h, mass above to infinity."""
+  """Convolves two (buckets, infinite mass); h is `half`.
+
+  Mass below bucket -h moves up to it, and mass above bucket h becomes infinite.
+  """
   (a, a_inf), (b, b_inf) = first, second
   size = 4 * half + 1
   length = [1 << (size - 1).bit_length()]

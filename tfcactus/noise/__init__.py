@@ -54,13 +54,14 @@ def check_scalar(noise: object) -> ScalarNoise:
 
 
 def _names(base: type) -> str:
+  """Returns 'A, B or C': the classes in `LAWS` derived from `base`, but not NoNoise."""
   names = [law.__name__ for law in LAWS
            if issubclass(law, base) and law is not NoNoise]
   return f'{", ".join(names[:-1])} or {names[-1]}'
 
 
 def of_event(event: dp_accounting.DpEvent) -> Noise | None:
-  """Returns the noise of a single-release event; None if no distribution has it.
+  """Returns the noise of a single-release event; None if `LAWS` has none for it.
 
   Raises:
     ValueError: if the noise of the event is out of range.
@@ -76,7 +77,9 @@ def of_event(event: dp_accounting.DpEvent) -> Noise | None:
 
 
 def to_config(noise: Noise) -> dict[str, Any]:
-  """Returns a noise distribution as plain JSON values; tables whole, with their digest.
+  """Returns a noise distribution as plain JSON values.
+
+  A noise table is stored whole, with its digest.
 
   Raises:
     ValueError: if its class is not in `LAWS`, so that it could not be read again.
@@ -89,7 +92,7 @@ def to_config(noise: Noise) -> dict[str, Any]:
 
 
 def from_config(config: Mapping[str, Any]) -> Noise:
-  """Returns the noise distribution of a `to_config`, validated again.
+  """Returns the noise distribution that `to_config` saved, validated again.
 
   Raises:
     ValueError: if the config is damaged, or of a class that is not in `LAWS`.

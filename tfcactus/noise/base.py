@@ -156,7 +156,7 @@ class Noise(abc.ABC):
         "accounting='scalar-unproven' to the plan.")
 
   def max_error(self, dim: int, beta: float) -> float:
-    """Returns a bound on |noise| in all coordinates, of failure probability beta.
+    """Returns a bound that no coordinate of |noise| exceeds, with probability 1 - beta.
 
     Args:
       dim: Length of the vector.
@@ -200,7 +200,7 @@ class Noise(abc.ABC):
 
   @classmethod
   def from_config(cls: type[_Law], config: Mapping[str, Any]) -> _Law:
-    """Returns the distribution of a `to_config`, validated again.
+    """Returns the distribution that `to_config` saved, validated again.
 
     Raises:
       ValueError: if the config is damaged.
@@ -258,7 +258,7 @@ class ScalarNoise(Noise):
 
   @property
   def log_concave_on_cells(self) -> bool:
-    """Returns whether the density is log-concave at steps of whole sensitivities."""
+    """Returns whether the densities at z + k, k any integer, are log-concave in k."""
     return self.log_concave
 
   def log_mgf(self, t: float) -> float:

@@ -19,7 +19,7 @@ from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 from tfcactus.randomness import Random, Size
 
 MIXTURE_CELLS = 1 << 13
-"""Least number of cells of a mixture; they are dense where its mass is."""
+"""Minimum number of cells of a mixture; they are narrower where it has more mass."""
 
 CELL_REACH = 0.5
 """Largest product of a cell's width and the distance of its ends from a mean at which
@@ -29,13 +29,14 @@ NARROWEST = 1e-200
 """Width of a cell whose ends have the same loss to rounding."""
 
 LARGEST_MU = 50.0
-"""Larger shifts over standard deviations count as no noise, since
+"""Shifts by more standard deviations than this count as no noise, since
 `dominating_pair.LOSS_ROUNDOFF` does not cover losses beyond 3,000."""
 
 LARGEST_ALLOCATED = 25.0
-"""Largest shift over standard deviation at which likelihood ratios fit in floats."""
+"""Largest shift, in standard deviations, whose likelihood ratios fit in floats."""
 
 _TAIL = float(special.ndtr(-cells_lib.GAUSSIAN_REACH))
+"""Probability of a standard normal beyond the cells, on one side."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +100,10 @@ class Gaussian(base.ScalarNoise):
     return _replaced_pair(1 / self.noise_multiplier, sampling_prob)
 
   def zeroed_pair(self, sampling_prob: float) -> PairBounds:
-    """Returns bounds on the pair of a zeroed record of norm one among its negatives."""
+    """Returns bounds on the pair of a zeroed record.
+
+    The worst record has norm one, and the record that takes its place is its negative.
+    """
     return _zeroed_pair(1 / self.noise_multiplier, sampling_prob)
 
 
@@ -122,12 +126,13 @@ def allocated_pair(mu: float, bins: int, direction: str, nodes: int) -> PairBoun
   """Returns bounds on the pair of a record in one of `bins` releases (balls-in-bins).
 
   `mu` is the sensitivity over the standard deviation of each release. P is the law
-  with the record for direction 'remove', Q for 'add'; `nodes` are points of a grid.
+  with the record for direction 'remove', Q for 'add'; `nodes` is the number of grid
+  points.
   """
   one = shifted_pair(mu, allocation.CELLS)
   if mu <= LARGEST_ALLOCATED:
     return allocation.allocated(one, bins, direction, nodes)
-  # A release that surely has the record costs more, no release at all costs less.
+  # A release that always has the record costs more; releasing nothing costs less.
   nothing = DominatingPair(np.zeros(1), np.ones(1), np.ones(1))
   return PairBounds(nothing, one.upper)
 
@@ -155,15 +160,16 @@ def _zeroed_pair(mu: float, prob: float) -> PairBounds:
   """Returns bounds on the pair of a zeroed record under sampling of a fixed size.
 
   For alpha >= 1, P has mean 2 mu with probability `prob` (the share of records in the
-  sample), Q has mean mu, and both have mean 0 otherwise; below, the pair is that of a
-  removed record, reversed (see `pairs.overlap`). `mu` is sensitivity over standard
-  deviation.
+  sample), Q has mean mu, and both have mean 0 otherwise. For alpha < 1, the pair is the
+  reversed pair of a removed record (see `pairs.overlap`). `mu` is sensitivity over
+  standard deviation.
   """
   if mu > LARGEST_MU:
     return overlap.no_noise(prob)
   reach = cells_lib.GAUSSIAN_REACH
 
   def mixtures(bottom, cells):
+    """Returns (edges of cells from `bottom` up, their masses under P, under Q)."""
     x = _edges(bottom, 2 * mu + reach, (0.0, mu, 2 * mu), cells)
     out, other, one = (_cells(x - k * mu) for k in (0, 1, 2))
     return x, (1 - prob) * out + prob * one, (1 - prob) * out + prob * other
@@ -181,7 +187,10 @@ def _zeroed_pair(mu: float, prob: float) -> PairBounds:
 
 
 def _log_ratio(x: np.ndarray, mu: float, prob: float) -> np.ndarray:
-  """Returns log of the density of (1-prob) N(0, 1) + prob N(mu, 1) over N(0, 1)'s."""
+  """Returns log f(x) / g(x), where g is the standard normal density.
+
+  f is the density of (1 - prob) N(0, 1) + prob N(mu, 1).
+  """
   z = mu * x - 0.5 * mu * mu
   return np.where(
       z < 30, _numerics.log_mixture(prob, np.minimum(z, 30.0)),
@@ -191,8 +200,9 @@ def _log_ratio(x: np.ndarray, mu: float, prob: float) -> np.ndarray:
 
 def _edges(bottom: float, top: float, means: Sequence[float], cells: int
            ) -> np.ndarray:
-  """Returns edges of cells, dense where there is mass.
+  """Returns edges of at least `cells` cells from `bottom` to `top`.
 
+  Cells are narrower near `means`, the means of the normal components (variance one).
   A chord over a cell of width w and mass m costs about m w^2, so the optimal density
   of edges is proportional to the cube root of the density of mass.
   """
@@ -205,7 +215,7 @@ def _edges(bottom: float, top: float, means: Sequence[float], cells: int
 
 
 def _widths(loss: np.ndarray) -> np.ndarray:
-  """Returns differences of losses, raised to `NARROWEST`: rounding may reverse ties."""
+  """Returns differences of losses, at least `NARROWEST`: rounding may reverse ties."""
   return np.maximum(np.diff(loss), NARROWEST)
 
 

@@ -109,12 +109,14 @@ def find(mechanism: str, dim: int = 1, noise_multiplier: float | None = None,
 
 @functools.cache
 def _load(name: str) -> Table:
+  """Loads a shipped table, once per name."""
   with resources.as_file(_folder() / f'{name}.npz') as path:
     return noise.load(path)
 
 
 def _requested_sigma(dim: int, noise_multiplier: float | None,
                      budget: float | None) -> float:
+  """Returns the noise multiplier that exactly one of the other arguments requests."""
   if (noise_multiplier is None) == (budget is None):
     raise ValueError(
         'Expected exactly one of noise_multiplier and budget, got '
@@ -141,6 +143,7 @@ def _recipe(mechanism: str, dim: int, sigma: float) -> str:
 
 @functools.cache
 def _entries() -> tuple[Entry, ...]:
+  """Returns all shipped tables, in no particular order; reads only file names."""
   found = []
   for item in _folder().iterdir():
     if not item.name.endswith('.npz'):

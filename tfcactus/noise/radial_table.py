@@ -6,8 +6,8 @@ pairs, shifted and as mixtures at three points of a line, +e, 0 and -e.
 An outcome at distances r_+, r_0 and r_- from the three points has r_0^2 =
 (r_+^2 + r_-^2) / 2 - 1, so the joint law of (r_+, r_-), two units apart, gives all
 three densities. That law is the shell-to-shell transition under a shift of two. Within
-one cell of the transition r_0 varies by about a shell; the density around 0 is taken
-where it is least, which raises the profile of the mixtures.
+one cell of the transition r_0 varies by about a shell; the least density around
+0 in the cell replaces the true one, which can only raise the profile of the mixtures.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROWS_AT_ONCE = 1024
 """Shells processed together, to bound memory."""
 
 EMPTY_SHELL = 1e-27
-"""Shells beyond the last one of more mass than this count as privacy failures."""
+"""Shells beyond the last one whose mass exceeds this count as privacy failures."""
 
 REACH_ROUNDOFF = 1e-12
 """Relative error allowed in a radius."""
@@ -46,7 +46,7 @@ LARGEST_LOG = 700.0
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class RadialTable(table_file.NoiseTable):
-  """A noise table on R^dim whose density depends on |z| alone, constant on shells.
+  """A noise table on R^dim whose density depends only on |z|, constant on shells.
 
   Shell 0 is the ball of radius `first_radius`; shell i > 0 lies between the
   radii first_radius + (i - 1) * width and first_radius + i * width. Definition
@@ -136,6 +136,7 @@ class RadialTable(table_file.NoiseTable):
 
   @functools.cached_property
   def _shells(self) -> tuple[np.ndarray, np.ndarray]:
+    """(Log densities, log masses) of all shells, the tail enumerated."""
     return shell_geometry.enumerate_shells(
         self.dim, self.first_radius, self.width, self.log_density,
         self.log_tail_ratio)
@@ -147,6 +148,7 @@ class RadialTable(table_file.NoiseTable):
 
   @property
   def _log_shell_mass(self) -> np.ndarray:
+    """Log masses of all enumerated shells, not yet scaled to sum exactly to one."""
     return self._shells[1]
 
   @functools.cached_property
@@ -341,12 +343,12 @@ class RadialTable(table_file.NoiseTable):
 def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   """Returns bounds on the pair of a radial table from binned shell-to-shell losses.
 
-  The laws of the noise and of the shifted noise are mirror images, so the moves
-  outwards, whose losses are positive, are enough. For each shell, the probability of
-  moving further than d shells out is known up to an error. Adding the error makes
-  losses stochastically larger, since they increase outwards, and H(alpha) is an
-  average of that survival function: this is the upper pair. Subtracting the error
-  gives the lower pair.
+  `shift` is in sensitivities. The laws of the noise and of the shifted noise are mirror
+  images, so the moves outwards, whose losses are positive, are enough. For each
+  shell, the probability of moving further than d shells out is known up to an error.
+  Adding the error makes losses stochastically larger, since they increase outwards, and
+  H(alpha) is an average of that survival function: this is the upper pair. Subtracting
+  the error gives the lower pair.
   """
   log_f, mass = table.shell_log_density, table.shell_mass
   occupied = np.flatnonzero(mass > EMPTY_SHELL)
@@ -362,7 +364,7 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   for start in range(0, count, ROWS_AT_ONCE):
     rows = np.arange(start, min(start + ROWS_AT_ONCE, count))
     loss = log_f[rows, None] - padded[rows[:, None] + np.arange(1, band + 2)]
-    # Moves beyond the band: infinite loss above, left out below.
+    # Moves beyond the band count as infinite losses in the upper pair only.
     loss[:, -1] = np.inf
     for grid, sign in ((raised, 1), (merged, -1)):
       survival = np.clip(further[rows] + sign * error[rows], 0.0, 1.0)
@@ -375,7 +377,10 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
 
 
 class _LossGrid:
-  """Grid of privacy losses that accumulates atoms of positive loss."""
+  """Grid of privacy losses that accumulates atoms of positive loss.
+
+  Grid points are 0, `width`, 2 `width`, ... to beyond `top`.
+  """
 
   def __init__(self, top: float, width: float):
     self._width = width
@@ -386,7 +391,7 @@ class _LossGrid:
     self._p_inf = 0.0
 
   def add(self, loss: np.ndarray, p: np.ndarray) -> None:
-    """Adds atoms; a loss of +inf goes to the mass at infinity."""
+    """Adds atoms of P-mass `p`; a loss of +inf goes to the mass at infinity."""
     finite = np.isfinite(loss)
     self._p_inf += float(np.sum(p[~finite]))
     loss, p = loss[finite], p[finite]
@@ -403,7 +408,12 @@ class _LossGrid:
         cell, p * np.exp(-np.minimum(loss, envelope.LARGEST_LOSS)), size)
 
   def upper(self, lost: float) -> pair_lib.DominatingPair:
-    """Returns the pair of the raised atoms; probability `lost` counts at infinity."""
+    """Returns a pair with losses on grid points that dominates the atoms.
+
+    Each atom, its loss raised by `LOSS_ROUNDOFF`, is split between the two grid points
+    around its loss, so that its masses under P and Q stay. Probability `lost` and
+    losses above `LARGEST_LOSS` are added to the mass at infinity.
+    """
     loss = np.arange(self._raised.size) * self._width
     known = loss <= envelope.LARGEST_LOSS
     loss, p = loss[known], self._raised[known]
@@ -412,7 +422,7 @@ class _LossGrid:
         self._p_inf + lost + float(np.sum(self._raised[~known])))
 
   def lower(self) -> pair_lib.DominatingPair:
-    """Returns the pair that merges the atoms of each cell."""
+    """Returns the pair that the atoms dominate: all atoms of a cell become one."""
     real = (self._p > 0) & (self._q > 0)
     p, q = self._p[real], self._q[real]
     return pair_lib.DominatingPair.symmetric(
@@ -468,7 +478,12 @@ def _three_point_profile(table: RadialTable, prob: float, opposite: bool
 
 def _densities(table: RadialTable, log_f: np.ndarray, rows: np.ndarray,
                columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns least densities around -e and 0, over that around +e, for each cell."""
+  """Returns the densities around -e and 0, divided by the density around +e.
+
+  Cell (i, j) of the transition holds the points of shell i around +e and shell j around
+  -e; `rows` holds i, `columns` j, and `log_f` the log density of every shell. The
+  density around 0 is its least value in the cell.
+  """
   radii = table.first_radius + table.width * np.arange(log_f.size)
   middle = np.sqrt(np.maximum(
       0.5 * (radii[rows]**2 + radii[columns]**2) - 1, 0.0))

@@ -199,7 +199,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @functools.cached_property
   def half_density(self) -> np.ndarray:
-    """Log densities of cells 0, 1, ... with the tail enumerated to 1e-30."""
+    """Log densities of cells 0, 1, ...; a tail is enumerated to a mass of 1e-30."""
     return np.concatenate(
         [self.log_density, self.log_density[-1] + self.log_tail_ratio *
          np.arange(1, 1 + self._tail_cells)]
@@ -207,7 +207,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @functools.cached_property
   def _tail_cells(self) -> int:
-    """Number of cells past N that are enumerated."""
+    """Number of cells beyond N in `half_density`; 0 for noise without a tail."""
     if np.isneginf(self.log_tail_ratio):
       return 0
     count = np.ceil((table_file.LOG_TAIL_FLOOR - self._log_cell_mass[-1]) /
@@ -304,13 +304,13 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     # The largest i with survival[i] > u; survival[0] = 1 > u always holds.
     cell = last - np.searchsorted(self.survival[::-1], u, side='right')
     if np.isfinite(self.log_tail_ratio):
-      depth = np.floor(np.log(fine_uniform(rng, size)) /
-                       self.log_tail_ratio)
-      cell = cell + np.where(cell == last, depth, 0.0)
+      tail_cells = np.floor(np.log(fine_uniform(rng, size)) /
+                            self.log_tail_ratio)
+      cell = cell + np.where(cell == last, tail_cells, 0.0)
     sign = np.where(rng.random(size) < 0.5, -1.0, 1.0)
     if self.edge_at_zero:
-      # Division by `bins`, unlike multiplication by the width, never rounds to
-      # more than the range.
+      # Divides by `bins`: a product with 1 / bins may round to a number beyond the
+      # range.
       return sign * (cell + rng.random(size)) / self.bins
     return (sign * cell + (rng.random(size) - 0.5)) * self.width
 
@@ -324,7 +324,8 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
   def log_mgf(self, t: float) -> float:
     """Returns an upper bound on log E exp(t Z), for t > 0; inf if the tail diverges.
 
-    Takes quantile cells at their outer ends and the rest as a geometric tail.
+    All mass between two neighbouring quantiles counts at the outer one. The mass beyond
+    the last quantile is bounded by a geometric series.
     """
     tail = np.geomspace(0.5, 1e-25, 4000)
     edge = -self.quantile(tail)
@@ -377,9 +378,9 @@ def _log_masses(bins: int, log_density: np.ndarray, log_tail_ratio: float,
 
 
 def shifted_pair(table: ScalarTable, cells: int) -> DominatingPair:
-  """Returns the exact pair of a scalar table against its shift by whole cells.
+  """Returns the exact pair of a scalar table against its shift by `cells` cells.
 
-  `table.bins` cells are one sensitivity.
+  A shift by the sensitivity is one by `table.bins` cells.
   """
   log_p, log_q = _shifted_log_masses(table, (0, cells))
   return log_mass_pair(log_p, log_q)
@@ -388,7 +389,7 @@ def shifted_pair(table: ScalarTable, cells: int) -> DominatingPair:
 def _shifted_log_masses(table: ScalarTable, shifts: Sequence[int]) -> np.ndarray:
   """Returns log masses of a scalar table at `shifts` in cells, on common outcomes.
 
-  The shape is (shifts, outcomes), and values are exact but for rounding. The first and
+  The shape is (shifts, outcomes), and values are exact up to rounding. The first and
   the last outcome are whole tails, on which ratios of two shifts are constant.
   """
   last = table.log_density.size - 1
@@ -398,6 +399,7 @@ def _shifted_log_masses(table: ScalarTable, shifts: Sequence[int]) -> np.ndarray
   index = np.arange(first + min(shifts), last + max(shifts) + 1)
 
   def log_mass(i):
+    """Returns the log masses of cells `i`, any integers, of the table not shifted."""
     i = np.where(i < 0, first + last - i, i)
     beyond = np.maximum(i - last, 0)
     with np.errstate(invalid='ignore'):
@@ -437,10 +439,11 @@ def _largest_pair(table: ScalarTable, cells: int) -> PairBounds:
 
 def _mixture_pair(table: ScalarTable, prob: float, shifts: tuple[int, int, int]
                   ) -> DominatingPair:
-  """Returns the exact pair of mixtures at (w, u) and (w, v); see `pairs.overlap`.
+  """Returns the exact pair (P, Q) of two mixtures with a common component.
 
-  `shifts` are w, u and v in cells; u and v have the share `prob`. `table` is monotone,
-  so that the worst record lies on one line.
+  P is the noise shifted by u with probability `prob`, else by w; Q is shifted by v
+  instead of u. `shifts` are (w, u, v) in cells. They are worst-case records only if
+  `table` is monotone; see `pairs.overlap`.
   """
   without, one, other = _shifted_log_masses(table, shifts)
   log_out, log_in = np.log1p(-prob), np.log(prob)

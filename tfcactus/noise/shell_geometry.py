@@ -18,7 +18,7 @@ from scipy import special
 from tfcactus.noise import table_file
 
 REACH_TAIL = 1e-24
-"""Probability of a change of radius that the band leaves out."""
+"""Probability of a change of radius beyond the band of `transition`."""
 
 BODY_ROUNDOFF = 2e-15
 """Bound on the error of a central cap's fraction of its ball, and
@@ -54,10 +54,11 @@ SERIES_TERMS = 24
 
 
 def reach(dim: int, first_radius: float, width: float) -> int:
-  """Returns how many shells a unit shift can move a point, but for `REACH_TAIL`.
+  """Returns how many shells a unit shift can move a point, except rarely.
 
-  This is the half bandwidth of `transition`. The innermost shell is the ball of
-  `first_radius`; the others have this `width`.
+  A move by more shells has at most the probability `REACH_TAIL`. The result is the
+  half bandwidth of `transition`. The innermost shell is the ball of `first_radius`; the
+  others have this `width`.
   """
   change = 1.0
   if first_radius > 1 and dim > 1:
@@ -84,7 +85,7 @@ def transition(dim: int, first_radius: float, width: float,
     A pair. First, shape (shells, 2 * reach + 1): entry (i, reach + d) is the
     probability that x - e lies in shell i + d for x uniform in shell i; zero
     where i + d < 0. Columns with i + d >= shells are the probabilities of
-    leaving the given shells for shells of the same width beyond. Second, shape
+    moving to shells of the same width beyond the last one. Second, shape
     (shells,): a bound on how much probability of a row rounding may have moved
     to neighbouring columns.
   """
@@ -93,7 +94,8 @@ def transition(dim: int, first_radius: float, width: float,
   forward = _fraction(dim, radii[:, None], width * np.arange(band + 2))
   own, own_error = (_both_ways(dim, radii, width, part)
                     for part in (forward.value, forward.error))
-  # Row i - 1, one step on, has the next smaller ball against the same balls.
+  # Entry (i, d) of `below` compares ball i - 1 with ball i + d, as entry (i - 1, d + 1)
+  # of `own` does.
   below, below_error = (
       np.concatenate([np.zeros((1, part.shape[1] - 1)), part[:-1, 1:]])
       for part in (own, own_error))
@@ -114,10 +116,11 @@ def outward(dim: int, first_radius: float, width: float, shells: int
             ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the probability that a unit shift moves a point out by more than d shells.
 
-  lens(i, d) is the part of ball i around zero outside ball i + d around e. Its part
-  in shell i is lens(i, d) less the lens(i - 1, d + 1) of the next smaller ball. Lenses
-  keep their digits where they are tiny, so the error of a rare move is small beside
-  its probability. Shell 0 is the ball of `first_radius`; the others have this `width`.
+  lens(i, d) is the part of ball i around zero that lies outside ball i + d around e.
+  Without lens(i - 1, d + 1), which lies in ball i - 1, it is the part of shell i that
+  moves out by more than d. Lenses keep their digits where they are tiny, so the error
+  of a rare move is small relative to its probability. Shell 0 is the ball of
+  `first_radius`; the others have this `width`.
 
   Returns:
     Two arrays of shape (shells, reach + 1): the probability that x - e lies
@@ -143,13 +146,14 @@ def outward(dim: int, first_radius: float, width: float, shells: int
 
 def _inward(dim: int, radii: np.ndarray, width: float, lens: np.ndarray
             ) -> np.ndarray:
-  """Returns volumes moved from shell i to shells i - band..i - 1, over that of ball i.
+  """Returns, for each shell i, the volumes that a unit shift moves further in.
 
-  A ball of radius R_j around e lies within the larger ball R_i but for a lens,
-  D(j, i - j) of its volume; `lens` is D(j, d), shape (shells, band + 2). Of shell i,
-  ball j takes the difference of its lenses for R_{i-1} and R_i: a difference of tiny
-  numbers, not of nearly whole balls. A certificate needs these volumes to relative
-  precision, since huge ratios of densities multiply them.
+  These are the volumes moved to shells i - band..i - 1, divided by the volume of ball
+  i; shape (shells, band). lens[j, d], shape (shells, band + 2), is the fraction of ball
+  j that lies outside ball j + d after the shift. Ball j and shell i share the fraction
+  lens[j, i - j - 1] - lens[j, i - j] of ball j. Volumes of nearly whole balls would
+  cancel; lenses are small and do not. A certificate multiplies these volumes by large
+  ratios of densities, so it needs small relative errors.
   """
   ring = np.maximum(lens[:, :-1] - lens[:, 1:], 0.0)
   taken = np.zeros(ring.shape)
@@ -163,7 +167,9 @@ def _both_ways(dim: int, radii: np.ndarray, width: float, forward: np.ndarray
                ) -> np.ndarray:
   """Extends ball fractions, or their errors, from d = 0..band to d = -band..band.
 
-  The intersection is symmetric in the two radii; zero where i + d < 0.
+  Entry (i, d) of `forward` is the fraction of ball i that lies in ball i + d after a
+  unit shift. Two balls intersect in the same volume whichever is shifted, so entry
+  (i, -d) is entry (i - d, d) times the ratio of their volumes; zero where i - d < 0.
   """
   band = forward.shape[1] - 1
   result = np.zeros((radii.size, 2 * band + 1))
@@ -177,7 +183,8 @@ def _both_ways(dim: int, radii: np.ndarray, width: float, forward: np.ndarray
 class _Fraction(NamedTuple):
   """vol(B(0, a) & B(e, a + step)) / vol(B(0, a)), its complement, and both errors.
 
-  The complement `lens` = 1 - value keeps its digits where it is tiny (step >= 0).
+  B(c, r) is the ball in R^dim of centre c and radius r; e is a unit vector. The
+  complement `lens` = 1 - value keeps its digits where it is tiny (step >= 0).
   """
 
   value: np.ndarray
@@ -224,9 +231,10 @@ def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
 
 def _cap(dim: int, s: np.ndarray
          ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """Returns ball fractions beyond and before a plane at signed distance s, and errors.
+  """Returns (fraction beyond, fraction before, error of each) of a unit ball in R^dim.
 
-  The smaller fraction has relative precision.
+  A plane at signed distance s from the centre divides the ball. The smaller fraction
+  has relative precision.
   """
   s = np.clip(s, -1.0, 1.0)
   size = np.abs(s)
@@ -248,7 +256,10 @@ def _cap(dim: int, s: np.ndarray
 
 
 def _beta_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the cap beyond distance size >= 0 and its error, by the beta function."""
+  """Returns the fraction of a unit ball beyond distance size >= 0, and its error.
+
+  The method is the incomplete beta function.
+  """
   shape = 0.5 * (dim + 1)
   in_tail = dim * size * size > TAIL_START
   small = np.empty_like(size)
@@ -261,12 +272,13 @@ def _beta_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _near_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the cap beyond distance size >= 0 in many dimensions, and its error.
+  """Returns the fraction of a unit ball beyond distance size >= 0, and its error.
 
-  A cap is the integral of (1 - t^2)^A from s to 1, A = (dim - 1) / 2, over twice
-  that from 0. With w = -log(1 - t^2) = u^2 / (2 A) it is the integral over u of
-  exp(-u^2 / 2) h(w), h(w) = exp(-w) sqrt(w / (1 - exp(-w))). The series of h gives
-  moments of the normal tail, all positive.
+  The method is a series for more than `MANY` dimensions. The fraction is the integral
+  of (1 - t^2)^A from `size` to 1, A = (dim - 1) / 2, over twice the integral from 0 to
+  1. Substituting w = -log(1 - t^2) = u^2 / (2 A) turns both, up to one factor, into
+  integrals over u of exp(-u^2 / 2) h(w), h(w) = exp(-w) sqrt(w / (1 - exp(-w))). The
+  power series of h turns them into sums of moments of the normal tail, all positive.
   """
   power = 0.5 * (dim - 1)
   exponent = -power * np.log1p(-size * size)
@@ -308,7 +320,9 @@ def enumerate_shells(dim: int, first_radius: float, width: float,
                      ) -> tuple[np.ndarray, np.ndarray]:
   """Returns log densities and log masses of all shells, in volumes of the inner ball.
 
-  Both arrays are read-only; the tail goes down to a mass of 1e-30.
+  The log density is `log_density` up to its last shell and decreases by
+  -`log_tail_ratio` per shell beyond. Both arrays are read-only; the tail goes down to
+  a mass of 1e-30.
   """
   last = log_density.size - 1
   tail = 0 if np.isneginf(log_tail_ratio) else max(64, last // 4)

@@ -2,9 +2,9 @@
 
 `SinhNormal` is the law. The functions below it compute its exact privacy: delta and
 epsilon of one release, Renyi moments, and a dominating pair. The density is
-log-concave, so the privacy loss of the noise against its shift increases along the
-line, and the best test is a threshold. The delta of one release is therefore in closed
-form, to rounding; epsilon is its inverse.
+log-concave, so the privacy loss of the noise against its shift increases from
+left to right, and the best test is a threshold. The delta of one release is therefore
+in closed form, to rounding; epsilon is its inverse.
 
 Source: section 4 of Bun, Dwork, Rothblum and Steinke (STOC 2018) for the noise;
 exact accounting is this library's.
@@ -28,7 +28,7 @@ from tfcactus.pairs.dominating_pair import PairBounds
 from tfcactus.randomness import Random, Size
 
 _REACH = 12.0
-"""Standard deviations, of the normal inside, kept in cells."""
+"""Standard deviations of the underlying normal that the cells cover."""
 
 _LARGEST_LOSS = 650.0
 """Larger losses count as infinite: e^-650 is negligible."""
@@ -45,13 +45,14 @@ _SEARCH_NODES = 4000
 class SinhNormal(base.ScalarNoise):
   """Sinh-normal noise, bend * arsinh(sigma N(0, 1) / bend), for a scalar query.
 
-  Near zero it is N(0, sigma^2); beyond `bend` it grows like the logarithm of a
+  Near zero it is N(0, sigma^2); beyond `bend` it grows like the logarithm of that
   normal. The density has one peak, and is log-concave, if and only if
   bend >= sigma; only then is the closed form accounted.
 
   Attributes:
-    sigma: Standard deviation of the normal inside, over the sensitivity.
-    bend: Where the tails turn (A of the paper), in units of sensitivity.
+    sigma: Standard deviation of the underlying normal, over the sensitivity.
+    bend: The |z| beyond which tails get lighter (A of the paper), in units of
+      sensitivity.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -96,16 +97,17 @@ class SinhNormal(base.ScalarNoise):
   @property
   def noise_multiplier(self) -> float:
     """Standard deviation over sensitivity."""
-    # E X^2 over the normal inside; the trapezoidal rule is exact to rounding.
+    # E Z^2 over the underlying normal y; the trapezoidal rule is exact to rounding.
     y = np.linspace(-39, 39, 4001)
     weight = np.exp(-0.5 * y * y)
     return float(np.sqrt(np.sum(weight * self._bent(y)**2) / np.sum(weight)))
 
   def _bent(self, normal: np.ndarray) -> np.ndarray:
+    """Returns the noise to which standard normal values are mapped."""
     return self.bend * np.arcsinh(self.sigma / self.bend * normal)
 
   def _straight(self, z: npt.ArrayLike) -> np.ndarray:
-    """Returns the standard normal value that is bent to z; infinite on overflow."""
+    """Returns the standard normal value that `_bent` maps to z; inf on overflow."""
     with np.errstate(over='ignore'):
       return self.bend / self.sigma * np.sinh(
           np.asarray(z, dtype=np.float64) / self.bend)
@@ -162,7 +164,7 @@ def delta(noise: SinhNormal, epsilon: float, *, shift: float = 1.0) -> float:
 
 
 def epsilon(noise: SinhNormal, delta: float, *, shift: float = 1.0) -> float:  # pylint: disable=redefined-outer-name
-  """Returns the exact epsilon of one release; zero if delta is reached without any.
+  """Returns the exact epsilon of one release; zero if delta(0) is small enough.
 
   Args:
     noise: Log-concave sinh-normal noise.
@@ -217,6 +219,7 @@ def renyi_divergence(noise: SinhNormal, order: float, *, shift: float = 1.0
 
 @functools.lru_cache(maxsize=4096)
 def _renyi_divergence(noise: SinhNormal, order: float, shift: float) -> float:
+  """Returns D_order by quadrature, for `order` above one and below `renyi_limit`."""
   log_term = lambda x: (order * noise.log_density_at(x) -
                         (order - 1) * noise.log_density_at(x - shift))
   low, high = _support(log_term, noise, shift)
@@ -229,7 +232,7 @@ def _renyi_divergence(noise: SinhNormal, order: float, shift: float) -> float:
 
 def _support(log_term: Callable[[np.ndarray], np.ndarray], noise: SinhNormal,
              shift: float) -> tuple[float, float]:
-  """Returns an interval outside which the integrand is below e^-80 of its peak."""
+  """Returns an interval outside which exp(log_term) is below e^-80 of its peak."""
   unit = min(noise.sigma, noise.bend)
   # The integrand falls doubly exponentially: its span in units of the bend is a
   # logarithm, unless the bend is far out and the noise is nearly normal.
@@ -274,6 +277,7 @@ def _threshold(noise: SinhNormal, epsilon: float, shift: float) -> float:  # pyl
 
 
 def _log_delta(noise: SinhNormal, epsilon: float, shift: float) -> float:  # pylint: disable=redefined-outer-name
+  """Returns log delta(epsilon), epsilon >= 0; -inf if delta is zero to rounding."""
   t = _threshold(noise, epsilon, shift)
   steep = noise.bend / noise.sigma
   with np.errstate(over='ignore'):
@@ -300,7 +304,10 @@ def _shifted_pair(noise: SinhNormal, shift: int) -> pair_lib.PairBounds:
 
 def _with_tail(pair: pair_lib.DominatingPair, p: float, q: float
                ) -> pair_lib.DominatingPair:
-  """Adds the tail as one atom, which lowers its losses to their mean."""
+  """Returns the pair with one more atom for the tail, of masses `p` and `q`.
+
+  One atom for many losses lowers the privacy profile: the result is a lower bound.
+  """
   q = max(q, 1e-300)
   if p <= q:
     return pair
@@ -311,7 +318,7 @@ def _with_tail(pair: pair_lib.DominatingPair, p: float, q: float
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _SinhNormalPair(pair_lib.DominatingPair):
-  """Dominating pair with exact Renyi moments; atoms count the far tail as a failure."""
+  """Dominating pair with exact Renyi moments; atoms count the far tail as failure."""
 
   noise: SinhNormal = None  # type: ignore[assignment]  # After fields with defaults.
   shift: int = 1
@@ -329,6 +336,7 @@ class _SinhNormalPair(pair_lib.DominatingPair):
 
 def _with_moments(pair: pair_lib.DominatingPair, noise: SinhNormal, shift: int
                   ) -> _SinhNormalPair:
+  """Returns the pair with the Renyi moments of `noise` at `shift` sensitivities."""
   return _SinhNormalPair(pair.loss, pair.p, pair.q, pair.p_inf, pair.q_inf,
                          noise, shift)
 

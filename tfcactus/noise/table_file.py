@@ -30,7 +30,7 @@ LOG_TAIL_FLOOR = -69.0
 guarantee can notice, and less than a float64 uniform can reach in one draw."""
 
 MAX_CELLS = 10_000_000
-"""More enumerated cells than this are a mistake in the tail."""
+"""Maximum number of enumerated cells; more are a mistake in the tail ratio."""
 
 PathLike = Union[str, 'os.PathLike[str]']
 Info = Mapping[str, Any]
@@ -49,7 +49,7 @@ def log_sum_exp(values: np.ndarray) -> float:
 
 
 def check_tail_ratio(value: object) -> float:
-  """Returns a log tail ratio: below zero, -inf for no tail."""
+  """Returns a log tail ratio, checked to be below zero; -inf stands for no tail."""
   if isinstance(value, (float, np.floating)) and np.isneginf(value):
     return float('-inf')
   value = _checks.real('log_tail_ratio', value)
@@ -60,7 +60,7 @@ def check_tail_ratio(value: object) -> float:
 
 
 def check_info(info: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns `info` as a plain dict of JSON values."""
+  """Returns `info` as a plain dict of JSON values; ValueError if that is impossible."""
   try:
     return json.loads(json.dumps(dict(info)))
   except (TypeError, ValueError) as error:
@@ -84,8 +84,8 @@ class NoiseTable(Noise):
   """Base class of noise tables: frozen densities that sampler and accountant both read.
 
   The density is piecewise constant, symmetric, and normalised to sensitivity one:
-  lengths are in units of the clipping norm (or the query's sensitivity), by which the
-  caller multiplies draws.
+  lengths are in units of the clipping norm (or the query's sensitivity). The caller
+  multiplies draws by that norm.
   """
 
   info: Info
@@ -167,6 +167,7 @@ class NoiseTable(Noise):
     self._write(path)
 
   def _write(self, file: str | IO[bytes]) -> None:
+    """Writes the table as .npz to a path or to an open binary file."""
     np.savez_compressed(
         file,
         kind=np.array(self.kind),
@@ -176,14 +177,14 @@ class NoiseTable(Noise):
         **self._payload())
 
   def to_config(self) -> dict[str, Any]:
-    """Returns the whole table as base64 text, so that its digest stays."""
+    """Returns the .npz file of the table as base64 text, which keeps the digest."""
     buffer = io.BytesIO()
     self._write(buffer)
     return {'npz': base64.b64encode(buffer.getvalue()).decode('ascii')}
 
   @classmethod
   def from_config(cls: type[_Table], config: Mapping[str, Any]) -> _Table:
-    """Returns the table of a `to_config`; its digest equals the stored one.
+    """Returns the table that `to_config` saved; its digest equals the stored one.
 
     Raises:
       ValueError: if the config is damaged.
@@ -200,7 +201,7 @@ class NoiseTable(Noise):
 
 
 def read_npz(file: PathLike | IO[bytes], place: str) -> dict[str, np.ndarray]:
-  """Reads the arrays of a table file, which errors call `place`.
+  """Returns the arrays of a table file by name; errors call the file `place`.
 
   Raises:
     FileNotFoundError: if there is no such file.

@@ -9,6 +9,7 @@ import numpy as np
 from tfcactus import _checks
 
 NORMS = (1, 2)
+"""Norms of the utility: 1 for E|Z|, 2 for sqrt(E Z^2)."""
 
 MAX_CELLS = 20_000
 """Largest number of cells on one side; more take minutes."""
@@ -20,6 +21,7 @@ MAX_BINS = 20
 """Largest number of cells per unit that is chosen by default."""
 
 _WHOLE = 1e-9
+"""Relative distance from a whole number that counts as rounding."""
 
 
 def cell_cost(cells: int, bins: int, norm: int) -> np.ndarray:
@@ -38,7 +40,10 @@ def check_norm(norm: int) -> int:
 
 
 def check_range(value: float, bins: float | None) -> tuple[int, int]:
-  """Returns (cells per unit, cells up to the range).
+  """Returns (cells per unit, cells up to the range), both whole numbers.
+
+  `value` is the range, in units of sensitivity. `bins` is the requested number of cells
+  per unit; None chooses one that tiles the range.
 
   Raises ValueError if the range is at most 1/2, so that the noise would never hide a
   full change, or if no whole number of cells tiles it.
@@ -82,9 +87,10 @@ def _is_whole(value: float) -> bool:
 
 
 def utility_limits(cells: int, bins: int, norm: int) -> tuple[float, float]:
-  """Returns the utility of the narrowest table and of the uniform (less a billionth).
+  """Returns (least, most) utility of tables whose density never increases with |z|.
 
-  Tables whose density falls outwards have utilities between the two.
+  The narrowest table has the least, uniform noise the most (`most` is lower by a
+  billionth). The utility is E|Z| for norm 1, sqrt(E Z^2) for norm 2.
   """
   cost = cell_cost(cells, bins, norm)
   return (float(cost[0])**(1 / norm),
@@ -110,6 +116,9 @@ def check_utility(value: float, cells: int, bins: int, norm: int) -> float:
 
 
 def utility_of(w: np.ndarray, bins: int, norm: int) -> float:
-  """Returns E|Z| or sqrt(E Z^2) of the table with the masses `w`."""
+  """Returns E|Z| (norm 1) or sqrt(E Z^2) (norm 2) of a table.
+
+  `w` holds the masses of the mirrored pairs of cells, from zero outwards.
+  """
   cost = cell_cost(w.size, bins, norm)
   return float((w @ cost) / math.fsum(w))**(1 / norm)

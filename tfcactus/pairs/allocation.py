@@ -5,10 +5,10 @@ independent copies of X under Q. Both profiles,
 
     remove: E_Q[(L - e^eps)^+],    add: E_Q[(1 - e^eps L)^+],
 
-are means of convex functions of L. They rise if masses of X are split between points of
-a grid, keeping mass and mean, and fall if masses are merged into their mean; sums of
-independent variables keep that order. T copies are added up by doubling, each sum on a
-grid of its own.
+are means of convex functions of L. The profiles rise if each mass of X is split between
+two points of a grid, keeping mass and mean. They fall if several masses are merged at
+their mean. Sums of independent variables keep this order of distributions, the convex
+order. T copies are added up by doubling, each sum on a grid of its own.
 
 Source: Feldman and Shenfeld, "Privacy amplification by random allocation" (2025), for
 the pair; convex order in place of a grid of losses is this library's.
@@ -34,7 +34,7 @@ LOG_LEFT_OUT = -64.0
 """log of the Q-mass below a grid and of the P-mass above it; both are counted."""
 
 _LEAST, _MOST = 1e-300, 1e300
-"""Ratios beyond these are not represented; masses below the first are none."""
+"""Ratios outside [_LEAST, _MOST] are not represented; masses below _LEAST are zero."""
 
 UNDERFLOW = 1e-290
 """Bound on the sum of some million products of masses, each product below 1e-307."""
@@ -67,8 +67,9 @@ class _Mean:
     count: Number of ratios averaged.
     ratio: Shape (atoms,).
     q: Shape (atoms,), masses.
-    infinite: Contribution to the mean of masses near zero at ratios beyond any float.
-    raises: Whether it is an upper bound, which grids may raise; else a lower bound.
+    infinite: Contribution to the mean of the distribution from ratios beyond any float,
+      whose masses are near zero.
+    raises: Whether this is an upper bound, which grids may raise; else a lower bound.
     roundoff: Bound on the relative error of the masses, and of merged ratios.
   """
 
@@ -81,7 +82,11 @@ class _Mean:
 
   @classmethod
   def of(cls, pair: DominatingPair, raises: bool) -> _Mean:
-    """Returns the ratio of one pair; outcomes of Q alone have ratio zero."""
+    """Returns the distribution of the ratio P / Q of one pair, under Q.
+
+    Outcomes with mass under Q only have ratio zero. `raises` says whether the result is
+    an upper bound, else a lower bound.
+    """
     with np.errstate(over='ignore', under='ignore'):
       ratio, q = np.exp(pair.loss), pair.q
     # Ratios or Q-masses that are not floats: the upper bound counts their P-mass at
@@ -125,7 +130,10 @@ class _Mean:
                           q_inf)
 
   def plus(self, other: _Mean, nodes: int) -> _Mean:
-    """Returns the mean of all ratios of two independent means, on a grid."""
+    """Returns the mean of the ratios in two independent means together, on a grid.
+
+    `nodes` is the number of points of the grid besides zero.
+    """
     count = self.count + other.count
     share = self.count / count
     ratio = np.add.outer(self.ratio * share, other.ratio * (other.count / count))
@@ -135,10 +143,13 @@ class _Mean:
         self.roundoff + other.roundoff + 4 * _numerics.EPS).on_grid(nodes)
 
   def on_grid(self, nodes: int) -> _Mean:
-    """Returns a mean on fewer points that bounds this one in convex order."""
+    """Returns the distribution on at most `nodes` + 1 points.
+
+    The result is an upper bound in convex order if `raises`, else a lower bound.
+    """
     grid = self._grid(nodes)
     cell = np.searchsorted(grid, self.ratio, side='right') - 1
-    # A sum of n numbers of one sign is within n EPS / 2.
+    # A sum of n terms of one sign has a relative error of at most n EPS / 2.
     most = float(np.max(np.bincount(cell, minlength=grid.size)))
     roundoff = self.roundoff + _numerics.EPS * (4 + most)
     if not self.raises:
@@ -146,7 +157,8 @@ class _Mean:
               for weights in (self.q, self.q * self.ratio))
       return dataclasses.replace(
           self, ratio=p[q > 0] / q[q > 0], q=q[q > 0], roundoff=roundoff)
-    # Mass above the last point keeps its mean by mass at infinite ratios.
+    # Mass above the last point moves to that point; `infinite` takes up the excess, so
+    # that the mean stays.
     above, width = self.ratio - grid[cell], np.append(np.diff(grid), np.inf)
     up = self.q * (above / width[cell])
     q = np.bincount(cell, self.q - up, grid.size)
@@ -157,9 +169,10 @@ class _Mean:
         infinite=self.infinite + float(np.sum((self.q * above)[beyond])))
 
   def _grid(self, nodes: int) -> np.ndarray:
-    """Returns points: zero, even ones where the mass is, geometric ones beyond.
+    """Returns increasing points, shape (nodes + 1,), of which the first is zero.
 
-    Their position affects only the width of bounds.
+    The others are about evenly spaced where the mass is, geometrically beyond. Their
+    position affects only the width of bounds.
     """
     real = self.ratio > 0
     z, q = np.log(self.ratio[real]), self.q[real]
@@ -176,7 +189,10 @@ class _Mean:
 
 
 def _least_beyond(place: np.ndarray, sign: int, mass: np.ndarray) -> float:
-  """Returns a place with hardly any mass above it (`sign` 1) or below it (-1)."""
+  """Returns a place with mass <= e^LOG_LEFT_OUT above it (`sign` 1) or below it (-1).
+
+  `place` and `mass` have shape (atoms,).
+  """
   low, high = float(np.min(place)), float(np.max(place))
   if not high > low:
     return low
@@ -190,7 +206,7 @@ def _least_beyond(place: np.ndarray, sign: int, mass: np.ndarray) -> float:
 
 
 def _multiple(mean: _Mean, bins: int, nodes: int) -> _Mean:
-  """Returns the mean of `bins` independent copies of a ratio, by doubling."""
+  """Returns the mean of `bins` independent copies of `mean`, by doubling."""
   mean = mean.on_grid(nodes)
   if bins == 1:
     return mean

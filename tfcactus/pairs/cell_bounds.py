@@ -1,7 +1,9 @@
-"""Pairs around the truth, from cells of monotone losses with bounded mass errors.
+"""Bounds on a pair, from cells on which its loss is monotone.
 
-Uncertainty of masses and losses raises the loss of the dominating pair stochastically,
-and brings the masses of the dominated pair closer to each other.
+The masses of cells and the losses at their ends are known up to bounded errors. `upper`
+returns a pair that dominates the true one: errors raise its loss stochastically.
+`lower` returns a pair that the true one dominates: errors bring the two masses of a
+cell closer to each other.
 """
 
 from __future__ import annotations
@@ -16,23 +18,24 @@ from tfcactus._numerics import EPS
 from tfcactus.pairs.dominating_pair import DominatingPair
 
 LARGEST_LOSS = 700.0
-"""Larger losses count as infinite: their Q-mass is below any float. Losses below its
-negative are raised to it."""
+"""Larger losses count as infinite: their Q-mass is below any float. Losses below
+-LARGEST_LOSS count as minus infinity: their P-mass is below any float."""
 
 SUM_ROUNDOFF = 1e-13
 """Bound on the rounding of a sum of masses; MASS_TOLERANCE of pairs allows more."""
 
 LEAST_MASS = 1e-290
-"""Atoms of less P-mass are moved up: those of large losses to infinity."""
+"""Atoms with a smaller P- or Q-mass are not kept: `upper` moves their mass to infinite
+losses, `lower` merges them."""
 
 
 ONE_ROUNDOFF = 16 * EPS
-"""Smaller contradictions of masses and losses may come from a tail computed as one
-minus the other."""
+"""Smaller contradictions of masses and losses are ignored: they may come from a tail
+computed as one minus the other tail."""
 
 WIDEST_ROOM = 1.0
-"""Losses with errors up to this are kept between the two sides of a pivot; mass with
-larger errors counts on both."""
+"""Largest `room` of `_pivot`. Mass whose loss is less certain counts both above the
+pivot and below it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +43,12 @@ class Piece:
   """Cells between breaks, or a tail, in order of increasing loss.
 
   Attributes:
-    low: Shape (cells + 1,), non-decreasing lower bounds on losses from each end on.
-    high: Shape (cells + 1,), non-decreasing upper bounds on losses up to each end.
-    p: P-masses.
-    q: Q-masses.
+    low: Shape (cells + 1,), non-decreasing: low[i] is a lower bound on all losses
+      above end i of the cells.
+    high: Shape (cells + 1,), non-decreasing: high[i] is an upper bound on all losses
+      below end i of the cells.
+    p: Masses of the cells under P.
+    q: Masses of the cells under Q.
   """
 
   low: np.ndarray
@@ -53,13 +58,14 @@ class Piece:
 
   def reversed(self) -> Piece:
     """Returns these cells with P and Q exchanged."""
-    return Piece(-self.high[::-1], -self.low[::-1], self.q.reversed(),
-                 self.p.reversed())
+    return Piece(low=-self.high[::-1], high=-self.low[::-1], p=self.q.reversed(),
+                 q=self.p.reversed())
 
   def contradiction(self) -> int | None:
-    """Returns a cell whose masses no density with such a loss has, or None.
+    """Returns the index of a cell whose masses contradict its losses, or None.
 
-    P = E_Q e^loss on a cell is in [e^low Q, e^high Q].
+    The P-mass of a cell is the integral of e^loss under Q over the cell. With exact
+    losses and masses it is at least e^low and at most e^high times the Q-mass.
     """
     for side in (self, self.reversed()):
       (p, p_error), (q, q_error) = side.p.cell, side.q.cell
@@ -76,10 +82,12 @@ class Piece:
 class Masses:
   """Masses of cells under one distribution, each with a bound on its error.
 
+  Row 0 of each array holds masses, row 1 holds bounds on their absolute errors.
+
   Attributes:
-    cell: Shape (2, cells): of each cell.
-    above: Shape (2, cells + 1): of all cells above each end.
-    below: Shape (2, cells + 1): of all cells below each end.
+    cell: Shape (2, cells): cell[0, i] is the mass of cell i.
+    above: Shape (2, cells + 1): above[0, i] is the mass of all cells above end i.
+    below: Shape (2, cells + 1): below[0, i] is the mass of all cells below end i.
   """
 
   cell: np.ndarray
@@ -88,14 +96,17 @@ class Masses:
 
   @classmethod
   def of(cls, tails: tuple[np.ndarray, np.ndarray], accuracy: float) -> Masses:
-    """Returns masses from tails (P(X <= x), P(X > x)) at the cells' ends, in order.
+    """Returns masses from the tails (P(X <= x), P(X > x)) at the cells' ends x.
+
+    The ends increase or decrease; the result has cells in their order.
 
     `accuracy` bounds the relative errors of the tails.
     """
     below, above = tails
 
     def between(first: slice, last: slice) -> np.ndarray:
-      # Use the side on which both are small.
+      """Returns masses between ends `first` and `last` and their errors, (2, n)."""
+      # Subtract the tails of the side on which both are small.
       near = below[first] + below[last] <= above[first] + above[last]
       mass = np.where(near, np.abs(below[last] - below[first]),
                       np.abs(above[first] - above[last]))
@@ -103,21 +114,29 @@ class Masses:
       return np.stack([mass, (accuracy + 2 * EPS) * size])
 
     every, end, start = slice(None), slice(-1, None), slice(0, 1)
-    return cls(between(slice(0, -1), slice(1, None)), between(every, end),
-               between(start, every))
+    return cls(cell=between(slice(0, -1), slice(1, None)), above=between(every, end),
+               below=between(start, every))
 
   def reversed(self) -> Masses:
-    """Returns the masses in the opposite order."""
-    return Masses(self.cell[:, ::-1], self.below[:, ::-1], self.above[:, ::-1])
+    """Returns the masses with the cells in reverse order.
+
+    So `above` and `below` change places.
+    """
+    return Masses(cell=self.cell[:, ::-1], above=self.below[:, ::-1],
+                  below=self.above[:, ::-1])
 
 
 def upper(pieces: Sequence[Piece]) -> DominatingPair:
-  """Returns a pair with more P-mass beyond each level above a pivot, more Q-mass below.
+  """Returns a pair that dominates the pair whose cells are in `pieces`.
 
-  H(alpha) is an integral of the P-mass of losses beyond log alpha, and the reverse's H
-  one of the Q-mass below: above and below the pivot the pair dominates. Around the
-  pivot, where losses are uncertain, the rest of both masses is at the two ends, so that
-  H is a chord of a convex function.
+  H(alpha) is the integral over x > log alpha of alpha e^-x times the P-mass of losses
+  above x. A pivot near the middle of the losses splits the proof:
+
+  - Above the pivot, the P-mass of losses above each x is at least the true one. Hence
+    so is H.
+  - Below the pivot, the same holds with P and Q exchanged.
+  - Within `room` of the pivot, losses may be on either side. The rest of both masses is
+    at pivot - room and pivot + room, so that H is a chord of a convex function there.
   """
   pivot, room = _pivot(pieces)
   top = _beyond(pieces, pivot + room)
@@ -128,7 +147,7 @@ def upper(pieces: Sequence[Piece]) -> DominatingPair:
     middle = _spread(rest_p, rest_q, pivot, room)
   else:
     # Distributions that hardly overlap: all mass below the pivot is raised to it, and
-    # the Q-mass that is lost belongs to Q alone.
+    # the Q-mass that this leaves over goes to outcomes with mass under Q only.
     low = _Beyond(np.zeros(0), np.zeros(0), 0.0, np.zeros(0))
     level = pivot + room
     rest_p = max(1 - float(np.sum(top.p)) - top.p_inf, 0.0)
@@ -143,7 +162,7 @@ def upper(pieces: Sequence[Piece]) -> DominatingPair:
 
 @dataclasses.dataclass(frozen=True)
 class _Beyond:
-  """Atoms of losses beyond a level, in order of increasing loss.
+  """Atoms whose losses are above some level, in order of increasing loss.
 
   `loss`, `p` and `q` have shape (atoms,); `p_inf` is the P-mass of an infinite loss.
   """
@@ -155,7 +174,12 @@ class _Beyond:
 
 
 def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
-  """Returns a loss near the middle, and the uncertainty of losses around it."""
+  """Returns (pivot, room): a loss near the middle of the mass, and a distance.
+
+  If the bounds [low, high] at some end of a cell contain the pivot, then high is at
+  most pivot + room or low is at least pivot - room. This does not hold for bounds that
+  are both farther from the pivot than WIDEST_ROOM.
+  """
   low = np.concatenate([piece.low[1:] for piece in pieces])
   high = np.concatenate([piece.high[1:] for piece in pieces])
   mass = np.concatenate([piece.p.cell[0] + piece.q.cell[0] for piece in pieces])
@@ -173,7 +197,7 @@ def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
   pivot = float(loss[middle[np.argmax(mass[middle])]])
   low = np.concatenate([piece.low for piece in pieces])
   high = np.concatenate([piece.high for piece in pieces])
-  # A loss that may be on either side is on one: the room covers the other.
+  # If a loss may be on either side of the pivot, the nearer bound tells how far.
   reach = np.minimum(high - pivot, pivot - low)
   reach = reach[(reach >= 0) & (reach <= WIDEST_ROOM)]
   room = float(np.max(reach, initial=0.0))
@@ -181,7 +205,10 @@ def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
 
 
 def _beyond(pieces: Sequence[Piece], start: float) -> _Beyond:
-  """Returns P-masses whose sums beyond any level above `start` are upper bounds."""
+  """Returns atoms with losses above `start`, for an upper bound on a pair.
+
+  Their P-mass above each level is an upper bound on the true P-mass of losses above it.
+  """
   levels, masses = [], []
   for piece in pieces:
     level, at_least = _raised(piece)
@@ -203,9 +230,11 @@ def _beyond(pieces: Sequence[Piece], start: float) -> _Beyond:
 
 
 def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-  """Returns levels at the cells' ends, and upper bounds on the P-mass from each on.
+  """Returns losses at the cells' ends, and upper bounds on the P-mass from each on.
 
-  Masses are moved to the levels. Both have shape (ends,); the second is non-increasing.
+  The mass of each cell is moved to the upper bounds on the loss at its two ends, which
+  are the losses returned. Both arrays have shape (cells + 1,). The second one is
+  non-increasing: entry i bounds the P-mass at loss i and larger losses.
   """
   level = piece.high
   (p, p_error), (q, q_error) = piece.p.cell, piece.q.cell
@@ -224,9 +253,12 @@ def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _spread(p: float, q: float, pivot: float, room: float) -> DominatingPair:
-  """Returns one atom split over pivot +- room, keeping both masses."""
-  # The masses are one minus a sum. Either may be rounding beside the other, and then
-  # belongs to one distribution alone.
+  """Returns a pair of masses `p` and `q` split over the losses pivot +- room.
+
+  If log(p / q) is outside these losses, or `room` is zero, it is the only loss.
+  """
+  # Both masses are one minus a sum. If one of them is mostly rounding error, up to
+  # SUM_ROUNDOFF of it is moved to outcomes of that distribution only.
   whole_p, whole_q = p, q
   p, q = (max(p - SUM_ROUNDOFF, min(p, q * math.exp(pivot + room))),
           max(q - SUM_ROUNDOFF, min(q, p * math.exp(room - pivot))))
@@ -244,10 +276,13 @@ def _spread(p: float, q: float, pivot: float, room: float) -> DominatingPair:
 
 
 def lower(pieces: Sequence[Piece]) -> DominatingPair:
-  """Returns the pair of cells as outcomes, masses moved closer by their errors."""
+  """Returns a pair that the pair of the cells in `pieces` dominates.
+
+  Each cell is one outcome. Bounds on errors move its P- and Q-mass closer together.
+  """
   p, p_error = np.concatenate([piece.p.cell for piece in pieces], axis=1)
   q, q_error = np.concatenate([piece.q.cell for piece in pieces], axis=1)
-  # No mass where the loss is infinite throughout a cell.
+  # A cell with loss +inf throughout has no Q-mass, a cell with loss -inf no P-mass.
   alone_p = np.concatenate([piece.low[:-1] for piece in pieces]) == np.inf
   alone_q = np.concatenate([piece.high[1:] for piece in pieces]) == -np.inf
   q, q_error = np.where(alone_p, 0.0, q), np.where(alone_p, 0.0, q_error)
@@ -273,9 +308,11 @@ def lower(pieces: Sequence[Piece]) -> DominatingPair:
 
 def _with_rest(p: np.ndarray, q: np.ndarray, alone_p: np.ndarray, alone_q: np.ndarray
                ) -> DominatingPair:
-  """Returns the pair of outcomes and one more, with the mass that both lack.
+  """Returns the pair of the given outcomes and of one more outcome of loss zero.
 
-  `alone_p` and `alone_q` mark outcomes with mass under P or Q alone.
+  The additional outcome has the mass by which the sums of `p` and `q` are below one.
+  `alone_p` is True for outcomes with mass under P only, `alone_q` for outcomes with
+  mass under Q only.
   """
   rest = max(1 - max(float(np.sum(p)), float(np.sum(q))), 0.0)
   p_inf, q_inf = float(np.sum(p[alone_p])), float(np.sum(q[alone_q]))

@@ -33,7 +33,7 @@ def from_cells(edges: np.ndarray, width: npt.ArrayLike, p: np.ndarray,
 
   Args:
     edges: Shape (cells + 1,), the losses at the cells' ends.
-    width: Their distance, one for all or one for each.
+    width: Distance between neighbouring edges: one number, or shape (cells,).
     p: Shape (cells,), P-masses.
     q: Shape (cells,), Q-masses.
     p_beyond: Upper bound on the P-mass of losses above the last edge.
@@ -49,7 +49,7 @@ def from_cells(edges: np.ndarray, width: npt.ArrayLike, p: np.ndarray,
   real = raised > 0
   loss, raised = edges[real], raised[real]
   mass = np.exp(np.log(raised) - loss)
-  # The Q-mass lost by raising losses belongs to outcomes of Q alone.
+  # The Q-mass lost by raising losses belongs to outcomes with mass under Q only.
   q_inf = max(1 - float(np.sum(mass)) - q_elsewhere, p_beyond)
   return pair_lib.PairBounds(
       lower, pair_lib.DominatingPair(loss, raised, mass, p_beyond, q_inf))
@@ -59,8 +59,8 @@ def cell_masses(density: Callable[[np.ndarray], np.ndarray], first: np.ndarray,
                 width: npt.ArrayLike, nodes: int) -> np.ndarray:
   """Returns probabilities of cells [first, first + width] by Gauss's rule.
 
-  `density` has to be smooth on each cell. Unlike differences of the distribution
-  function the rule keeps the digits of narrow cells.
+  The rule has `nodes` nodes per cell. `density` has to be smooth on each cell. Unlike
+  differences of the distribution function, the rule keeps the digits of narrow cells.
   """
   width = np.asarray(width, dtype=np.float64)
   places, weights = np.polynomial.legendre.leggauss(nodes)
@@ -87,7 +87,7 @@ def normal_cells(first: np.ndarray, width: npt.ArrayLike) -> np.ndarray:
   wide = width * (np.maximum(np.abs(first), np.abs(last)) + 4) > WIDEST
   if wide.any():
     low, high = first[wide], last[wide]
-    # Use the side on which both are small.
+    # Subtract the tails of the side on which both are small.
     low, high = np.where(low > 0, -high, low), np.where(low > 0, -low, high)
     mass[wide] = special.ndtr(high) - special.ndtr(low)
   return mass

@@ -33,16 +33,16 @@ _TAIL = 1e-40
 """Mass of either distribution outside all cells."""
 
 _PILOT = 200
-"""Number of quantiles of each tail at which the first cells end."""
+"""Number of quantiles of each tail that are the first edges of cells."""
 
 _SHARE = 0.5
 """Share of the cells that is spread over losses."""
 
 _WIDEST = 1.0
-"""Largest change of the loss on a cell that counts in spreading cells."""
+"""Larger changes of the loss on a cell count as this one where cells are placed."""
 
 Tails = Callable[[np.ndarray], 'tuple[np.ndarray, np.ndarray]']
-"""P(X <= x) and P(X > x) of a distribution."""
+"""Function from points x to P(X <= x) and P(X > x) of a distribution."""
 
 
 class Law(Protocol):
@@ -167,6 +167,7 @@ def _pieces(p: _Checked, q: _Checked, breaks: np.ndarray, cells: int
   """Yields all of the line: cells between breaks, gaps beside breaks, and the tails."""
 
   def density_ratio(x: np.ndarray) -> np.ndarray:
+    """Returns log p(x) - log q(x); nan where both densities are zero."""
     with np.errstate(invalid='ignore'):
       return p.log_density(x) - q.log_density(x)
 
@@ -185,7 +186,7 @@ def _pieces(p: _Checked, q: _Checked, breaks: np.ndarray, cells: int
 
 
 _ANY = (np.full(2, -np.inf), np.full(2, np.inf))
-"""Bounds on a loss of which nothing is known."""
+"""Lower and upper bounds at the two ends of a cell whose loss is unknown."""
 
 
 def _part(p: _Checked, q: _Checked, x: np.ndarray, breaks: np.ndarray
@@ -220,14 +221,19 @@ def _part(p: _Checked, q: _Checked, x: np.ndarray, breaks: np.ndarray
 
 def _piece(p: _Checked, q: _Checked, x: np.ndarray, low: np.ndarray, high: np.ndarray
            ) -> cell_bounds.Piece:
-  return cell_bounds.Piece(low, high, p.masses(x), q.masses(x))
+  """Returns the cells between points `x`, in order of increasing loss.
+
+  `low` and `high` bound the losses at the points as in `Piece`. All have shape (ends,).
+  """
+  return cell_bounds.Piece(low=low, high=high, p=p.masses(x), q=q.masses(x))
 
 
 def _outwards(near: tuple[float, float], far: tuple[float, float], way: int
               ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns bounds at the ends of a cell whose loss goes from `near` to `far`.
+  """Returns the bounds (low, high) of a `Piece` of one cell.
 
-  The loss rises (`way` 1) or falls (-1) towards `far`; 0 if unknown.
+  `near` and `far` are (lower, upper) bounds on the loss at the cell's two ends. From
+  `near` to `far` the loss rises (`way` 1) or falls (-1); `way` is 0 if this is unknown.
   """
   low, high = min(near[0], far[0]), max(near[1], far[1])
   # Outwards the loss continues in its direction, or anywhere if it did not move.
@@ -263,12 +269,13 @@ def _check_masses(piece: cell_bounds.Piece, x: np.ndarray) -> None:
 
 
 def _beside(x: np.ndarray, breaks: np.ndarray) -> np.ndarray:
+  """Returns the points, with each break replaced by the next larger float."""
   return np.where(np.isin(x, breaks), np.nextafter(x, np.inf), x)
 
 
 def _losses(p: _Checked, q: _Checked, x: np.ndarray
             ) -> tuple[np.ndarray, np.ndarray, int]:
-  """Returns (low, high, way): bounds on the losses at points, and their direction.
+  """Returns (low, high, way): bounds on the loss at points `x`, and its direction.
 
   `way` is 1 where the loss increases with x, -1 where it decreases, 0 where its errors
   allow both; the bounds are monotone in that direction.
@@ -306,10 +313,11 @@ def _segments(laws: Sequence[Tails], loss: Callable[[np.ndarray], np.ndarray],
              breaks: np.ndarray, cells: int) -> list[np.ndarray]:
   """Returns increasing cell edges for each interval between breaks, `cells` in all.
 
-  `loss` is log p - log q, infinite or nan anywhere. The first array begins and the last
-  ends where hardly any mass is beyond. All edges are sound. Half of the cells lie where
-  chords over them cost most; the other half is spread evenly over losses, so that rare
-  losses keep their digits too.
+  `laws` are the tails of both distributions. `loss` returns log p - log q at points and
+  may be infinite or nan. The first array begins and the last one ends where each
+  distribution has about mass `_TAIL` beyond. Any edges give valid bounds. Half of the
+  cells lie where chords over them cost most; the other half is spread evenly over
+  losses, so that rare losses keep their digits too.
   """
   edges = np.unique(np.concatenate(
       [breaks, *(_quantiles(tails) for tails in laws)]))
@@ -320,7 +328,10 @@ def _segments(laws: Sequence[Tails], loss: Callable[[np.ndarray], np.ndarray],
 
 
 def _quantiles(tails: Tails) -> np.ndarray:
-  """Returns quantiles of both tails, evenly spaced in log probability."""
+  """Returns quantiles of both tails, evenly spaced in log probability.
+
+  Shape (2 * _PILOT,), not sorted.
+  """
   log_mass = np.linspace(np.log(_TAIL), np.log(0.5), _PILOT)
   found = []
   for which, sign in ((0, 1), (1, -1)):
@@ -337,7 +348,7 @@ def _quantiles(tails: Tails) -> np.ndarray:
 
 def _refined(edges: np.ndarray, laws: Sequence[Tails],
              loss: Callable[[np.ndarray], np.ndarray], count: int) -> np.ndarray:
-  """Returns the cells cut into equal parts, about `count` in all."""
+  """Returns the edges after each cell is cut into equal parts, about `count` in all."""
   mass = np.zeros(edges.size - 1)
   for tails in laws:
     below, above = tails(edges)

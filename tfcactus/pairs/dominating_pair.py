@@ -26,8 +26,8 @@ _LOSS_TOLERANCE = 1e-12
 
 MASS_ROUNDOFF = 1e-13
 """Bound on the relative error of a computed mass: 1e-14 for cells
-(`cells.normal_cells`), and as much for its log and for an exponential under a tilt,
-whose exponents are within a few hundred where masses count."""
+(`cells.normal_cells`), and as much for its log and for the exponential of loss times
+order, whose exponents are within a few hundred where masses count."""
 
 LOSS_ROUNDOFF = 1e-12
 """Bound on the error of a log ratio of two computed masses."""
@@ -123,20 +123,21 @@ class DominatingPair:
   @classmethod
   def from_symmetric_profile(cls, alpha: np.ndarray, value: np.ndarray
                              ) -> DominatingPair:
-    """Returns the symmetric pair whose profile for alpha >= 1 is the points' hull.
+    """Returns the symmetric pair whose profile is the lower convex hull of points.
 
     The reverse of the pair has the same profile, as for any symmetric noise. If the
     values bound the profile of a symmetric mechanism at the points, the pair dominates
     the mechanism: chords lie above a convex function.
 
     Args:
-      alpha: Shape (points,), increasing from one.
+      alpha: Shape (points,), increasing from one; symmetry gives the profile below.
       value: Shape (points,), H(alpha); constant beyond the last point.
 
     Source: Lemma 9 and Corollary 25 of the paper.
     """
-    # A symmetric profile falls from one by (1 - H(1)) / 2 at most: a larger value at
-    # one would need more mass than there is.
+    # From alpha = 1 on, a symmetric profile falls by at most (1 - H(1)) / 2 per unit of
+    # alpha, since Q-mass at positive losses equals P-mass at negative ones. So the
+    # other values bound H(1).
     reach = 0.5 * (alpha - 1)
     value = np.append(min(value[0], np.min((value + reach) / (1 + reach))),
                       value[1:])
@@ -150,7 +151,7 @@ class DominatingPair:
   @classmethod
   def symmetric(cls, loss: np.ndarray, p: np.ndarray, q: np.ndarray,
                 p_inf: float) -> DominatingPair:
-    """Completes a pair known at positive losses to one that equals its reverse."""
+    """Returns the pair with these positive losses that equals its own reverse."""
     real = (q > 0) & (loss > 0)
     loss, p, q = loss[real], p[real], q[real]
     rest = max(1 - p_inf - float(np.sum(p) + np.sum(q)), 0.0)
@@ -179,7 +180,8 @@ class DominatingPair:
 
     Args:
       order: Positive, other than one.
-      finite: Leave that mass out; the rest of P is not normalised again.
+      finite: Leave the P-mass of infinite losses out; the rest of P is not normalised
+        again.
     """
     order = _checks.positive('order', order)
     if order == 1:
@@ -192,7 +194,9 @@ class DominatingPair:
 
   def poisson(self, sampling_prob: float
               ) -> tuple[DominatingPair, DominatingPair]:
-    """Returns the Poisson subsampled pairs of one that dominates for add neighbours.
+    """Returns the pairs of a mechanism on a Poisson sample of the records.
+
+    This pair has to dominate the mechanism on all records when a record is added.
 
     Args:
       sampling_prob: Probability with which each record is drawn.
@@ -206,7 +210,7 @@ class DominatingPair:
     s = _checks.sampling_prob(sampling_prob)
     if s == 1:
       return self, self.reversed()
-    # Outcomes of P alone get a finite loss: the record may be left out.
+    # Outcomes with mass under P only get a finite loss: the record may be left out.
     loss, p, q = self.loss, self.p, self.q
     mixed = (1 - s) * p + s * q
     # log((1-s) + s e^-loss).
@@ -227,7 +231,7 @@ class DominatingPair:
 class PairBounds:
   """Bounds on a mechanism: it dominates the pair `lower`, and `upper` dominates it.
 
-  Where atoms are exact, both are one object.
+  If the mechanism's pair is known exactly, both are one object.
   """
 
   lower: DominatingPair
@@ -256,12 +260,13 @@ class PairBounds:
 
 def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
                     ) -> tuple[int, np.ndarray, np.ndarray]:
-  """Lowers the profile: each atom gets a random label on a grid of losses.
+  """Returns a pair with a lower profile: each atom gets a random label on a grid.
 
-  The label is unbiased for the loss and independent of P or Q given the atom, so labels
-  are post-processing; a label is not the exact loss. Losses below `floor` get its
-  label. Returns (first, p, q): the index of the first grid point and the masses of
-  labels first, first + 1, ... under P and Q.
+  A label is an integer; the mean of label times `width` is the loss. Given the atom,
+  the label is drawn alike under P and Q, so that labels are post-processing. A label is
+  not the exact loss of its masses. Losses below `floor` get the label of `floor`.
+  Returns (first, p, q): the least label and the masses of the labels first,
+  first + 1, ... under P and Q.
   """
   scaled = np.maximum(pair.loss, floor) / width
   cell = np.floor(scaled).astype(np.int64)
@@ -292,7 +297,7 @@ def split_fraction(p: np.ndarray, q: np.ndarray, low: np.ndarray,
 
 def split_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
                   ) -> tuple[int, np.ndarray]:
-  """Raises the profile onto the losses (first + j) * width.
+  """Returns a pair with a higher profile, on the losses (first + j) * width.
 
   Losses below `floor` are raised to it first. Returns (first, p): the index of the
   first grid point and the P-masses; the loss of point j is exactly (first + j) * width.

@@ -23,7 +23,8 @@ LARGEST_LOSS = 700.0
 def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
   """Returns bounds on a pair of the maximum of privacy profiles.
 
-  The maximum has to be symmetric: the reverse of each pair has a profile below it.
+  `parts` bound one pair for each profile. Their maximum has to be symmetric: it also
+  bounds the profile of each pair's reverse.
 
   Source: Corollary 25 of Zhu et al. (2022).
   """
@@ -46,7 +47,10 @@ def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
 
 def profile_at(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
                ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns a pair's profile at e^log_alpha, its slope, and bounds on its rounding."""
+  """Returns a pair's profile at alpha = e^log_alpha, its slope, and rounding bounds.
+
+  The slope is the derivative with respect to alpha. All have the shape of `log_alpha`.
+  """
   order = np.argsort(pair.loss)
   above = np.searchsorted(pair.loss[order], log_alpha, side='right')
   p, q = (np.append(np.cumsum(mass[order][::-1])[::-1], 0.0)[above]
@@ -56,12 +60,12 @@ def profile_at(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
 
 
 def profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
-  """Returns losses >= 0 at which to evaluate a profile: dense where mass is.
+  """Returns losses >= 0 at which to evaluate profiles: dense where the pairs have mass.
 
   A chord over a cell of width w and mass m costs about m w^2 / 8, so the best density
   of points is the cube root of the density of mass.
   """
-  # Mass beyond the largest float is counted at infinity.
+  # Mass at losses above LARGEST_LOSS is counted at infinity.
   top = min(max(np.max(np.abs(pair.loss), initial=0.0) for pair in pairs),
             LARGEST_LOSS)
   edges = np.linspace(0, max(top, 1e-6), 4097)
@@ -76,8 +80,9 @@ def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray,
                   p_inf: float) -> pair_lib.DominatingPair:
   """Returns the symmetric pair whose profile is the maximum of given tangents.
 
-  `value` is a convex profile at each `alpha`, `slope` that of a tangent there; all have
-  shape (points,). `p_inf` is a lower bound on the limit of the profile.
+  A tangent touches a convex profile at `alpha`, where the profile is `value`; `slope`
+  is the tangent's slope. All have shape (points,). `p_inf` is a lower bound on the
+  limit of the profile for large alpha.
   """
   # Where several tangents meet at alpha = 1 the profile has a kink; a symmetric pair's
   # tangent there is known, and no steeper one completes to a pair.

@@ -48,8 +48,8 @@ record, attained at w = v. []
 
 alpha < 1 follows from H_alpha(P||Q) = 1 - alpha + alpha H_{1/alpha}(Q||P) and the
 reverse neighbours. Replacing is symmetric: the pair of u = 1, v = -1 is attained, so
-that nothing smaller dominates. Zeroed: above alpha = 1 the pair of w = -1, u = 1, below
-it that of a removed record reversed.
+that no smaller pair dominates. Zeroed: for alpha >= 1 the profile is that of the pair
+of w = -1, u = 1; for alpha < 1 it is that of the reversed pair of a removed record.
 
 Radial tables: see `noise.radial_table`. Where no line is the worst (i.i.d. Laplace on a
 vector of bounded l1 norm and tables that are not monotone, known only by pairs that
@@ -77,7 +77,7 @@ def replaced(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBou
   """Returns bounds on a replaced record's pair, by advanced joint convexity.
 
   `near` and `far` bound the noise's pair over all shifts up to one and up to two.
-  Poisson sampling with `sampling_prob` in (0, 1).
+  Records are Poisson sampled with probability `sampling_prob` in (0, 1).
   """
   return mixture_bounds(
       near, *mixed_profile(near.upper, far.upper, sampling_prob), sampling_prob)
@@ -96,11 +96,11 @@ def zeroed(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBound
 
 def mixture_bounds(near: PairBounds, alpha: np.ndarray, value: np.ndarray,
                    sampling_prob: float) -> PairBounds:
-  """Returns bounds on a symmetric pair of mixtures, given points above its profile.
+  """Returns bounds on a symmetric pair of mixtures, given upper bounds on its profile.
 
   `near` bounds the noise's pair over all shifts up to one. `value` bounds the profile
-  from above at `alpha`, from one upwards; both have shape (points,). `lower` is a
-  record against one that contributes nothing.
+  from above at `alpha`, which increases from one; both have shape (points,). The lower
+  pair of the result compares a record with one that contributes nothing.
   """
   return PairBounds(near.poisson(sampling_prob)[1].lower,
                     DominatingPair.from_symmetric_profile(alpha, value))
@@ -111,9 +111,9 @@ def zeroed_by(above: PairBounds, near: PairBounds, sampling_prob: float
   """Returns bounds on a zeroed record's pair, given bounds `above` for alpha >= 1.
 
   `near` bounds the noise's pair over all shifts up to one, `sampling_prob` is the share
-  of records in a sample of fixed size. `upper` dominates, P being with the record; its
-  reverse dominates for a restored one. `lower` is a record of norm one among records
-  that are its opposite, or zeros.
+  of records in a sample of fixed size. In the upper pair, P is the distribution with
+  the record; the reverse dominates for a restored record. The lower pair is that of
+  `above`: a record of norm one, while all other records are its opposite, or are zero.
   """
   add, _ = near.poisson(sampling_prob)
   return PairBounds(above.lower, _joined(above.upper, add.upper))
@@ -121,10 +121,12 @@ def zeroed_by(above: PairBounds, near: PairBounds, sampling_prob: float
 
 def mixed_profile(out: DominatingPair, other: DominatingPair,
                   sampling_prob: float) -> tuple[np.ndarray, np.ndarray]:
-  """Bounds the profile of two mixtures from above by advanced joint convexity.
+  """Returns (alpha, value): upper bounds on the profile of two mixtures, alpha >= 1.
 
-  `out` dominates the drawn record against its sample without it, `other` the drawn
-  record against the neighbour's. Returns (alpha, value), shape (points,), alpha >= 1.
+  Both have shape (points,). `out` dominates the release with the drawn record against
+  the release in which the record is not drawn. `other` dominates the release with the
+  drawn record against the neighbour's release with its drawn record. The bounds are by
+  advanced joint convexity.
   """
   log_a = envelope.profile_grid([out, other])
   values = []
@@ -138,7 +140,10 @@ def mixed_profile(out: DominatingPair, other: DominatingPair,
 
 
 def no_noise(prob: float) -> PairBounds:
-  """Returns bounds that hold for any noise: a drawn record is seen for certain."""
+  """Returns bounds on a pair that hold for any noise.
+
+  The upper pair sees a drawn record for certain; `prob` is the sampling probability.
+  """
   one = np.ones(1)
   return PairBounds(
       DominatingPair(np.zeros(1), one, one),
@@ -148,10 +153,10 @@ def no_noise(prob: float) -> PairBounds:
 
 def _joined(above: DominatingPair, below: DominatingPair
             ) -> DominatingPair:
-  """Returns the pair with one profile for alpha >= 1, another below.
+  """Returns the pair with the profile of `above` for alpha >= 1, of `below` for less.
 
-  Both profiles agree at one, but for rounding: the mass that the smaller one lacks
-  there is added at a loss of typical size.
+  Both profiles agree at alpha = 1 up to rounding. The mass that the smaller profile
+  lacks there is added at a loss of typical size.
   """
   up, down = above.loss > 0, below.loss < 0
   gain = float(np.sum(above.p[up] - above.q[up])) + above.p_inf

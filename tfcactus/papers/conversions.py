@@ -73,7 +73,7 @@ def pair_from_loss_cdf(loss: npt.ArrayLike, cdf: npt.ArrayLike) -> DominatingPai
 
 def profile_from_renyi(orders: Sequence[float], divergences: Sequence[float],
                        epsilon: npt.ArrayLike) -> np.ndarray:
-  """Returns upper bounds on delta at `epsilon` from Renyi divergences; lossy.
+  """Returns upper bounds on delta at `epsilon` from Renyi divergences; not tight.
 
   Args:
     orders: Above one, increasing.
@@ -81,7 +81,7 @@ def profile_from_renyi(orders: Sequence[float], divergences: Sequence[float],
     epsilon: Real or infinite, any shape.
 
   Returns:
-    delta, of the shape of `epsilon`; `views.pair_from_profile` makes a pair of it.
+    Bounds with the shape of `epsilon`; `views.pair_from_profile` makes a pair of them.
 
   Raises:
     ValueError: if orders and divergences are no Renyi curve, or epsilon contains NaN.

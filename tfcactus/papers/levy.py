@@ -118,7 +118,7 @@ class PhiFunction:
 
   @classmethod
   def of_pair(cls, pair: DominatingPair) -> PhiFunction:
-    """Returns phi of a discrete pair, such as randomized response; without decay."""
+    """Returns phi of a discrete pair, such as randomized response; no `log_decay`."""
     size = float(np.sum(pair.p * np.abs(pair.loss)))
     rounded = MASS_ROUNDOFF + _numerics.sum_roundoff(pair.p.size)
     return cls(
@@ -154,7 +154,10 @@ class PhiFunction:
     return real + 1j * own.imag, error + 4 * EPS * size
 
   def decay(self, t: Array) -> Array:
-    """Returns log of a bound on |phi| at t and beyond, at most that of finite mass."""
+    """Returns the log of a bound on |phi| at t and all larger arguments.
+
+    The bound is never above the probability of a finite loss.
+    """
     mass = math.log1p(-self.p_inf)
     if self.log_decay is None:
       return np.full(np.shape(t), mass)
@@ -195,7 +198,10 @@ class LevyComposition:
     return self._clipped(1 - 0.5 * self.finite_mass + value, below, above)
 
   def epsilon(self, delta: float) -> Bounds:
-    """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1); see `delta`."""
+    """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1).
+
+    `estimate` may be far better than the bounds, as in the method `delta`.
+    """
     delta = _checks.delta(delta)
     # Rounded down: for delta slightly above the mass at infinity epsilon is finite.
     infinite = -math.expm1(self._log_finite_mass) * (1 - 16 * EPS)
@@ -217,6 +223,10 @@ class LevyComposition:
     return Bounds(low, min(max(near, low), high), high)
 
   def _root(self, side: Callable[[Bounds], float], delta: float) -> float:
+    """Returns roughly the epsilon at which one of `self.delta`'s bounds is `delta`.
+
+    `side` picks the bound. Returns inf if the search fails.
+    """
     try:
       return monotone.root(lambda x: side(self.delta(x)), delta, precision=1e-13,
                            limit=MAX_PERIOD)
@@ -240,6 +250,7 @@ class LevyComposition:
 
   @functools.cached_property
   def _log_finite_mass(self) -> float:
+    """Log of the P-probability of a finite total loss."""
     return math.fsum(count * math.log1p(-phi.p_inf) for phi, count in self.groups)
 
   @functools.cached_property
@@ -248,17 +259,23 @@ class LevyComposition:
     return math.fsum(4 * EPS * count / (1 - phi.p_inf) for phi, count in self.groups)
 
   def _clipped(self, value: float, below: float, above: float) -> Bounds:
+    """Returns value - below and value + above, widened by rounding, within [0, 1]."""
     room = 4 * EPS + self._mass_error * self.finite_mass
     low, high = max(value - below - room, 0.0), min(value + above + room, 1.0)
     return Bounds(low, min(max(value, low), high), high)
 
   def log_phi(self, t: Array) -> tuple[Array, Array]:
-    """Returns log phi at t > 0 and a bound on log prod(|phi| + error) - log |phi|."""
+    """Returns the total loss's log phi at t > 0, and bounds on its error.
+
+    An error bound is the log of the product of the groups' |phi| + error, each to the
+    power of its number of steps, minus log |phi|. All have shape (n,).
+    """
     parts = [self._log_phi(part) for part in np.array_split(t, -(-t.size // BLOCK))]
     return (np.concatenate([part for part, _ in parts]),
             np.concatenate([error for _, error in parts]))
 
   def _log_phi(self, t: Array) -> tuple[Array, Array]:
+    """Returns the results of `log_phi` for few `t`, all in one call of each phi."""
     total, error = np.zeros(t.shape, np.complex128), np.zeros(t.shape)
     for phi, count in self.groups:
       own, off = phi.values(t)
@@ -267,12 +284,16 @@ class LevyComposition:
     return total, error
 
   def log_decay(self, t: Array) -> Array:
-    """Returns log of a bound on |phi| at t and beyond, over finite losses."""
+    """Returns log of a bound on the total loss's |phi| at t and larger arguments."""
     return sum((count * phi.decay(t) for phi, count in self.groups),
                np.full(np.shape(t), self._mass_error))
 
   def _period(self, epsilon: float) -> float:
-    """Returns a power of two with little mass beyond it; epsilons share its nodes."""
+    """Returns the period X of the module's midpoint rule for `epsilon`.
+
+    Little mass is beyond epsilon + X. X is a power of two, so that many epsilons have
+    equal nodes.
+    """
     reach = max(abs(epsilon), abs(epsilon - self._centre)) - LOG_TAIL
     period = 2.0**math.ceil(math.log2(reach))
     while period < MAX_PERIOD and self.tail(epsilon + period) > max(
@@ -289,7 +310,7 @@ class LevyComposition:
         for phi, count in self.groups))
 
   def tail(self, x: float) -> float:
-    """Returns an upper bound on the P-probability of finite losses beyond x."""
+    """Returns an upper bound on the P-probability of finite losses above x."""
     reach = x - self._centre
     if reach <= 0:
       return 1.0
@@ -308,6 +329,7 @@ class LevyComposition:
 
   @functools.lru_cache(maxsize=8)  # noqa: B019
   def _nodes(self, period: float) -> _Nodes:
+    """Returns the nodes of the midpoint rule with this period; caches eight periods."""
     return _Nodes(self, period)
 
 
@@ -347,6 +369,12 @@ class _Nodes:
 
   def _summed(self, at: float, kernel: Array, rest: float
               ) -> tuple[float, float, float]:
+    """Returns (midpoint sum, error bound below, error bound above) at a loss `at`.
+
+    The sum approximates 1 / pi times the integral of Re(phi(t) kernel(t) e^(-i t at)).
+    `kernel` has its values at the nodes. `rest` bounds the integral of |phi kernel|
+    beyond the last node.
+    """
     weight = self._spacing / math.pi
     value = weight * float(np.sum((self._phi * kernel * np.exp(
         -1j * self._t * at)).real))

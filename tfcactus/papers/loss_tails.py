@@ -88,4 +88,5 @@ def approximate_zcdp(rho: float, delta: float, loss: npt.ArrayLike) -> np.ndarra
 
 
 def _losses(loss: npt.ArrayLike) -> np.ndarray:
+  """Returns losses as an array; ValueError unless they are real numbers or infinite."""
   return _checks.numbers_of('loss', loss)

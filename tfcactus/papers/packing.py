@@ -14,9 +14,9 @@ from tfcactus.accounting import truncated_cdp
 def mutual_information(guarantee: truncated_cdp.TCDP, num_records: int) -> float:
   """Returns an upper bound on the mutual information of answer and data, in nats.
 
-  The smaller of rho n^2 (group privacy, n < omega) and the divergence of Proposition 9,
-  which Theorem 26 relaxes in its last step. `guarantee` is for one replaced record; the
-  n records may have any distribution.
+  The bound is the smaller of rho n^2 (group privacy, n < omega) and the divergence of
+  Proposition 9, which Theorem 26 relaxes in its last step. `guarantee` is for one
+  replaced record; the n records may have any distribution.
   """
   guarantee = truncated_cdp.check_guarantee(guarantee)
   n = _checks.integer('num_records', num_records, 1)
@@ -80,6 +80,7 @@ def printed_fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> fl
 
 
 def _bins(num_bins: float) -> float:
+  """Returns `num_bins` as a float; ValueError unless above four."""
   size = _checks.real('num_bins', num_bins)
   if size <= 4:
     raise ValueError(f'Expected num_bins > 4, got num_bins={num_bins!r}.')

@@ -1,4 +1,4 @@
-"""Post's formula: a privacy profile from Renyi divergences at real orders alone.
+"""Post's formula: a privacy profile from Renyi divergences at real orders only.
 
 Let losses be at least -m, u = epsilon + m, and phi(s) = E_P exp(-s (loss + m)) over
 finite losses. For u > 0, delta(u - m) has the Laplace transform
@@ -19,8 +19,8 @@ proved, wide bounds of about (epsilon + m) / (2 sqrt(k)). For smooth delta the e
 of order 1 / k.
 
 The sum cancels to one part in 8^k: divergences are needed to more than k digits, which
-takes a closed form. The method serves comparisons; a contour of complex orders inverts
-the transform to twelve digits in float64.
+takes a closed form. The method serves comparisons: an integral over complex orders, as
+in `accounting.composition`, inverts the transform to twelve digits in float64.
 
 Source: appendix B of Zhu, Dong and Wang (AISTATS 2022) names the formula. The
 differences for F and the bounds are derived here.
@@ -37,10 +37,11 @@ from tfcactus import _checks
 from tfcactus.accounting.bounds import Bounds
 
 SPARE_DIGITS = 60
-"""Digits beyond two per term. Of these two one cancels, and near s = 1 half is lost."""
+"""Decimal digits besides two per term of the sum. Cancellation takes one digit per
+term, and near s = 1 half of the digits are lost."""
 
 _ROUNDOFF = 1e-15
-"""Bound on the rounding error left by those digits and by conversions to float."""
+"""Bound on the rounding error with so many digits, conversions to float included."""
 
 
 def profile_by_post(log_moment: Callable[[Decimal], Decimal], most: float,
@@ -86,13 +87,17 @@ def profile_by_post(log_moment: Callable[[Decimal], Decimal], most: float,
 
 def _moment(log_moment: Callable[[Decimal], Decimal], s: Decimal, most: float
             ) -> Decimal:
-  """Returns phi(s)."""
+  """Returns phi(s) = E_P exp(-s (loss + most)) over finite losses."""
   return (log_moment(s) - s * Decimal(most)).exp()
 
 
 def _transform(log_moment: Callable[[Decimal], Decimal], s: Decimal, most: float,
                at_one: Decimal, near: Decimal) -> Decimal:
-  """Returns F(s); within `near` of s = 1 the mean of two neighbours, F being smooth."""
+  """Returns the Laplace transform F(s) of the module's formula; `at_one` is phi(1).
+
+  The formula has no value at s = 1. Within `near` of it, the result is the mean of F at
+  two points beside it, since F is smooth.
+  """
   if abs(s - 1) < near:
     return sum((_transform(log_moment, 1 + sign * near, most, at_one, near)
                 for sign in (-1, 1)), Decimal(0)) / 2

@@ -1,7 +1,16 @@
-"""Differentially private statistics without training, each returned as a `Release`."""
+"""Differentially private statistics without training, each returned as a `Release`.
+
+A new statistic is a function that returns a `Release`; there is no base class.
+"""
 
 from __future__ import annotations
 
+from tfcactus.release.additive_noise import (
+    histogram,
+    noisy_sum,
+    noisy_value,
+    noisy_vector,
+)
 from tfcactus.release.exponential import exponential_mechanism
 from tfcactus.release.interior import interior_point
 from tfcactus.release.planner import (
@@ -12,7 +21,6 @@ from tfcactus.release.planner import (
     smallest_count,
 )
 from tfcactus.release.quantiles import num_values, quantile
-from tfcactus.release.query import histogram, noisy_sum, noisy_value, noisy_vector
 from tfcactus.release.result import Release
 from tfcactus.release.selection import gap_max, most_frequent, smallest_gap, top_m
 from tfcactus.release.threshold_queries import (

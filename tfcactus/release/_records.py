@@ -64,6 +64,11 @@ def _check_batched(records: object) -> None:
 
 
 def _array(batch: object) -> np.ndarray:
+  """Returns a batch as an array of real numbers, shape (n, ...).
+
+  Floats become float64 and booleans int64; other integers keep their type. Raises
+  ValueError for NaN, masks, several arrays, or values that are not real numbers.
+  """
   if isinstance(batch, dict) or (isinstance(batch, tuple) and any(
       hasattr(part, 'shape') and part.shape != () for part in batch)):
     raise ValueError(
@@ -100,6 +105,7 @@ def _array(batch: object) -> np.ndarray:
 
 
 def _as_floats(array: np.ndarray) -> np.ndarray:
+  """Converts Python integers to float64; raises ValueError if one is too large."""
   try:
     return array.astype(np.float64)
   except OverflowError as error:

@@ -23,15 +23,17 @@ def exponential_mechanism(
     monotone: bool = False, seed: int | None = None) -> Release:
   """Releases the index of an option with probability exponential in its score.
 
-  The event is accounted by the exact privacy profile of losses within a range of
-  epsilon, half the range that pure epsilon-differential privacy allows.
+  The privacy losses lie in an interval of length epsilon (bounded range), half the
+  length that pure epsilon-differential privacy allows. The accountant uses the exact
+  privacy profile of such losses.
 
   Args:
     scores: Shape (k,), k >= 2; ties are allowed, NaN is not.
     sensitivity: The largest change of any score by one added or removed record.
-    epsilon: Of pure differential privacy, in (0, 250].
+    epsilon: Epsilon of pure differential privacy, in (0, 250].
     monotone: Whether adding a record lowers no score, or raises none, as for counts.
-      Scores then weigh twice as much. It must be known without the data.
+      An option's probability is then proportional to exp(epsilon score / sensitivity),
+      else to exp(epsilon score / (2 sensitivity)). It must be known without the data.
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
@@ -62,8 +64,10 @@ def exponential_draws(steps: np.ndarray, rate: float, rng: SystemRandom, runs: i
   """Returns `runs` independent answers of the exponential mechanism, shape (runs,).
 
   `steps` are integer scores; `rate` is the growth of an option's log-weight per step.
-  The option whose exponential clock rings first is drawn. The clocks are accurate in
-  both tails, so that rare options have their true probability.
+  Each option gets an exponential random variable, divided by the option's weight. The
+  option with the smallest quotient is drawn (the Gumbel-max trick). The exponential
+  variables are accurate in both tails, so that rare options have their true
+  probability.
   """
   shape = (runs, steps.size)
   half = 0.5 * fine_uniform(rng, shape)
@@ -73,10 +77,12 @@ def exponential_draws(steps: np.ndarray, rate: float, rng: SystemRandom, runs: i
 
 
 def shortfall(num_options: int, beta: float) -> float:
-  """Returns a t with P(rate * (best score - drawn score) > t) <= beta in (0, 1).
+  """Returns a t >= 0 with P(rate * (best score - drawn score) > t) <= `beta`.
 
-  At most k - 1 >= 1 options are that far below the best one. Their share of the weight
-  is largest if all of them are exactly t below.
+  `rate` is the growth of an option's log-weight per unit of score; `beta` is in (0, 1).
+  At most k - 1 of k options have a log-weight more than t below the best one's. Their
+  probability is less than (k - 1) e^-t / (1 + (k - 1) e^-t). This equals `beta` at the
+  returned t, if that is positive.
   """
   k = _checks.integer('num_options', num_options, 2)
   beta = _checks.delta(beta, 'beta')

@@ -9,9 +9,10 @@ f(k + 1) = 1.
 
 There are two methods. 'binary-search' asks ceil(log2(k)) noisy balances. 'recursion' is
 Theorem 25: the largest increase of f over a node grows with the level of the dyadic
-tree. A search over log2(k) levels finds a level where some node holds more than 1/5 and
-no node below it 2/5; a noisy maximum finds such a node; one more noisy balance tells
-which end of the node is an answer. One level of recursion reduces every domain of
+tree, counted from the leaves. A binary search over log2(k) levels finds a level where f
+grows by more than 1/5 over some node, and by less than 2/5 over every node of the level
+below. A noisy maximum finds such a node; one more noisy balance tells which end of the
+node is an answer. One level of recursion reduces every domain of
 64-bit integers to at most 64 levels, where binary search is cheaper than another
 recursion.
 
@@ -118,7 +119,13 @@ def _width(noise: noise_lib.ScalarNoise, size: int, fraction: float,
 
 @dataclasses.dataclass(frozen=True)
 class Balance:
-  """The balance g(j) of sorted int64 `records` in [1, k]; `size` is k, `fraction` q."""
+  """The balance g(j) = (1 - q) #{records <= j} - q #{records > j}, a function of j.
+
+  Attributes:
+    records: Sorted int64 values in [1, size].
+    fraction: Fraction q of the quantile, in (0, 1).
+    size: Number of values in the domain.
+  """
 
   records: np.ndarray
   fraction: float
@@ -126,7 +133,7 @@ class Balance:
 
   @classmethod
   def of(cls, records: np.ndarray, fraction: float, size: int) -> Balance:
-    """Returns the balance of records, which are checked and sorted."""
+    """Sorts the records; raises ValueError if one is no integer in [1, size]."""
     fraction = _checks.real('fraction', fraction)
     if not 0 < fraction < 1:
       raise ValueError(
@@ -151,32 +158,35 @@ class Balance:
     return max(self.fraction, 1 - self.fraction)
 
   def __call__(self, j: np.ndarray) -> np.ndarray:
-    """Returns g at the values j, of any shape."""
+    """Returns the balance g at values j, an array of any shape."""
     below = np.searchsorted(self.records, j, side='right')
     return below - self.fraction * self.records.size
 
   def clipped(self, j: np.ndarray, width: float) -> np.ndarray:
-    """Returns 2 width f(j), from 0 at j = 0 to 2 width at j = size + 1."""
+    """Returns g(j) + width, clipped to [0, 2 width].
+
+    The result is 0 for j <= 0 and 2 width for j > size.
+    """
     inner = np.clip(self(j) + width, 0, 2 * width)
     return np.where(j <= 0, 0.0, np.where(j > self.size, 2 * width, inner))
 
 
 def num_queries(size: int, method: str) -> int:
-  """Returns how many releases of the noise a search of `size` values costs."""
+  """Returns how many releases of the noise an interior point of `size` values costs."""
   if method == 'binary-search':
     return _halvings(size)
-  # A search over the levels, a maximum, and a choice of ends.
+  # A binary search over the levels, a noisy maximum, and a comparison of two ends.
   return _halvings(_levels(size) + 1) + 2
 
 
 def planned_error(noise: noise_lib.ScalarNoise, size: int, fraction: float,
                   beta: float, method: str) -> float:
-  """Returns the rank error exceeded with probability at most beta."""
+  """Returns the rank error, in records, exceeded with probability at most beta."""
   scale = max(fraction, 1 - fraction)
   if method == 'binary-search':
     tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) /
                        _halvings(size))
-    # Where the balance is beyond w, a comparison can err on one side only.
+    # If |balance| >= w, a comparison errs only if its noise exceeds w on one side.
     return scale * float(noise_sources.upper_quantile(noise, tail))
   excess = lambda log_width: _recursion_failure(
       noise, size, math.exp(log_width)) - beta
@@ -191,13 +201,14 @@ def planned_error(noise: noise_lib.ScalarNoise, size: int, fraction: float,
 def _recursion_failure(noise: noise_lib.ScalarNoise, size: int, width: float) -> float:
   """Returns an upper bound on P(rank error of the recursion > `width`).
 
-  Comparisons of levels and the choice of the end have a margin of width/5 at
-  sensitivity one. The maximum has a margin of 2 width/5 against the worst of all nodes,
-  at sensitivity two.
+  A comparison of levels or of the ends of a node errs only if its noise, at sensitivity
+  one, exceeds width/5. The noisy maximum errs only if the noise of another node exceeds
+  that of the best node by 2 width/5, both at sensitivity two.
   """
   above = lambda z: float(noise.cdf(-z))
   compare = (_halvings(_levels(size) + 1) + 1) * above(0.2 * width)
-  # Splits the margin between the node's own noise and the largest of all others.
+  # A union bound: the best node's noise exceeds a part of the margin, or the noise of
+  # one of the other nodes exceeds the rest of it.
   share = optimize.minimize_scalar(
       lambda log_split: above(0.2 * width * math.exp(log_split)) + min(
           1.0, (size + 1) * above(0.2 * width * -math.expm1(log_split))),
@@ -211,7 +222,10 @@ def _halvings(outcomes: int) -> int:
 
 
 def _levels(size: int) -> int:
-  """Returns the levels below the root of the dyadic tree over size + 1 increments."""
+  """Returns the number of levels below the root of a tree with size + 1 leaves.
+
+  Leaf j - 1 of the dyadic tree holds the increment f(j) - f(j - 1), j = 1..size + 1.
+  """
   return int(size).bit_length()
 
 
@@ -244,7 +258,7 @@ def binary_search_draws(balance: Balance, noise: noise_lib.ScalarNoise,
 
 def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise,
                     rng: SystemRandom, runs: int) -> np.ndarray:
-  """Returns `runs` answers of Theorem 25's recursion for rank error `width`."""
+  """Returns answers of Theorem 25's recursion for rank error `width`, shape (runs,)."""
   levels = _levels(balance.size)
   nodes = [_nodes(balance, width, level) for level in range(levels + 1)]
   largest = np.array([np.max(value) for _, value in nodes])
@@ -268,10 +282,10 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise
 
 def _nodes(balance: Balance, width: float, level: int
            ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns a level's nodes where f may grow, and 2 width times its growth there.
+  """Returns the nodes of a level over which f may grow, and 2 width times its growth.
 
-  Node i holds the increments i 2^level + 1 to (i + 1) 2^level of f; f grows only at
-  records and at the ends of the domain.
+  2 width f is `balance.clipped`. Node i covers the increments i 2^level + 1 to
+  (i + 1) 2^level of f; f grows only at records and at the ends of the domain.
   """
   places = np.unique(np.concatenate([
       [1], balance.records, [balance.size + 1]]) - 1 >> level)
@@ -283,11 +297,13 @@ def _nodes(balance: Balance, width: float, level: int
 def _noisy_maximum(places: np.ndarray, value: np.ndarray, size: int, level: int,
                    noise: noise_lib.ScalarNoise, rng: SystemRandom, runs: int
                    ) -> np.ndarray:
-  """Returns the node of a level with the largest noisy value, for each of `runs`.
+  """Returns the node of a level with the largest noisy value, shape (runs,).
 
-  One record changes the values of all nodes by at most two in total, since f changes
-  along the domain by 0, -q, 1 - q and 0 again. The largest noise of all empty nodes is
-  drawn at once, from its distribution.
+  `places` and `value` are those of `_nodes`; the other nodes have value zero. An added
+  record x changes 2 width f by 0 at j = 0, by -q below x, by 1 - q from x on, and by 0
+  at j = size + 1 (clipping only reduces this). The values of all nodes change by at
+  most q + 1 + (1 - q) = 2 in total, hence the sensitivity two. The largest noise of all
+  nodes of value zero is drawn at once, from the distribution of their maximum.
   """
   noisy = noise_sources.noisy(np.broadcast_to(value, (runs, value.size)), 2.0, noise,
                        rng)
@@ -305,7 +321,7 @@ def _noisy_maximum(places: np.ndarray, value: np.ndarray, size: int, level: int,
 
 
 def _nth_missing(places: np.ndarray, rank: np.ndarray) -> np.ndarray:
-  """Returns the rank-th non-negative integer that is not among sorted `places`."""
+  """Returns the rank-th (from 0) integer >= 0 that is not among sorted `places`."""
   # places[i] - i numbers are missing below places[i].
   below = np.searchsorted(places - np.arange(places.size), rank, side='right')
   return rank + below

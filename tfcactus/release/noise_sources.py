@@ -18,8 +18,9 @@ _FINENESS = 20
 multiples of a public resolution. This raises the sensitivity by two millionths."""
 
 ROUNDING = 2
-"""Steps by which rounding can part two values: each moves by half a step on the grid
-and, if it is an integer beyond 2^53, by as much in its conversion to float64."""
+"""Steps by which rounding can increase the distance of two values: each moves by half a
+step on the grid and, if it is an integer beyond 2^53, by another half step in its
+conversion to float64."""
 
 _LARGEST = 2.0**52
 """Largest value in steps: larger ones do not fit beside their noise in a float64."""
@@ -138,7 +139,10 @@ def lattice(value: npt.ArrayLike, sensitivity_: float,
 
 
 def on_lattice(noise: np.ndarray, step: float) -> np.ndarray:
-  """Returns rounded noise in steps: x + rint(z) = rint(x + z) for whole x."""
+  """Returns noise in steps, rounded to int64.
+
+  Rounding commutes with a whole number x of steps: x + rint(z) = rint(x + z).
+  """
   return np.rint(noise / step).astype(np.int64)
 
 
@@ -159,21 +163,25 @@ def in_steps(noise: Noise, drawn: np.ndarray, scale: float, step: float
 
 def drawn_steps(noise: ScalarNoise, rng: SystemRandom, shape: Size, scale: float = 1.0,
                 step: float = 1.0) -> np.ndarray:
-  """Returns fresh noise, in units of `scale`, in steps; raises as `in_steps`."""
+  """Draws noise and multiplies it by `scale`; returns it in steps of a grid, as int64.
+
+  `scale` is the sensitivity. Raises ValueError if the noise is too large for the grid.
+  """
   return in_steps(noise, noise.sample(rng, shape), scale, step)
 
 
 def noisy(exact: np.ndarray, scale: float, noise: ScalarNoise, rng: SystemRandom
           ) -> np.ndarray:
-  """Returns answers that change by at most `scale` each, with independent noise.
+  """Returns exact answers plus independent noise times `scale`, the sensitivity.
 
-  Only for answers that are compared and never published: they are on no grid.
+  The sums are on no grid, so that their low bits may leak the data: compare them, and
+  never publish them.
   """
   return exact + scale * noise.sample(rng, exact.shape)
 
 
 def to_numbers(steps: np.ndarray, step: float) -> Any:
-  """Returns steps as numbers: int64 for step one, else exact float64."""
+  """Returns steps * step: int64 if `step` is one, else float64 without rounding."""
   return steps if step == 1.0 else steps * step
 
 
@@ -184,17 +192,18 @@ def max_error(noise: ScalarNoise, count: int, beta: float) -> float:
 
 def sum_error(noise: ScalarNoise, terms: int, sums: int, beta: float
               ) -> float:
-  """Returns a t with P(any of `sums` sums of at most `terms` draws exceeds t) <= beta.
+  """Returns a t with P(one of `sums` sums is beyond t in absolute value) <= beta.
 
-  The bound is Markov's inequality for exp(u sum) with the best u.
+  Each sum has at most `terms` draws of the noise. The bound is Markov's inequality for
+  exp(u sum) with the best u (Chernoff), or the sum of the largest draws if smaller.
   """
   log_ratio = math.log(2 * sums / _checks.delta(beta, 'beta'))
   if terms == 1:
     return max_error(noise, sums, beta)
-  bound = lambda log_t: min((terms * noise.log_mgf(math.exp(log_t)) +
-                             log_ratio) / math.exp(log_t), 1e100)
+  bound = lambda log_u: min((terms * noise.log_mgf(math.exp(log_u)) +
+                             log_ratio) / math.exp(log_u), 1e100)
   guess = math.log(math.sqrt(2 * log_ratio / terms) / noise.std)
-  # Unimodal in log t; infinite beyond the exponential rate of the noise's tail.
+  # Unimodal in log u; infinite beyond the exponential rate of the noise's tail.
   found = optimize.minimize_scalar(
       bound, bounds=(guess - 4, guess + 4), method='bounded')
   return min(float(bound(found.x)), float(bound(guess - 1)),

@@ -58,7 +58,12 @@ def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float)
 
 def noise_family(family: str, bend: float | None = None
                  ) -> Callable[[float], noise_lib.ScalarNoise]:
-  """Returns the map from size to noise; raises ValueError for a bad family or bend."""
+  """Returns the function from a size to the noise of a family of that size.
+
+  The size is in units of the sensitivity: the standard deviation of 'gaussian', the
+  scale of 'laplace', sigma of 'sinh-normal'. Raises ValueError for an unknown family,
+  and unless a bend is given exactly with 'sinh-normal'.
+  """
   if family not in FAMILIES:
     raise ValueError(
         f'Expected family in {FAMILIES}, got family={family!r}.')
@@ -80,8 +85,8 @@ def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
     error: Bound on the largest of `count` errors, in units of the query.
     beta: Probability that the largest error exceeds the bound.
     count: Number of noisy values.
-    sensitivity: Of the query.
-    bend: For 'sinh-normal', in sensitivities.
+    sensitivity: Sensitivity of the query.
+    bend: Bend of 'sinh-normal', in units of the sensitivity.
 
   Raises:
     ValueError: if an argument is out of range or the family is unknown.
@@ -108,7 +113,7 @@ def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
     epsilon: Budget for the accountant's upper bound.
     delta: Target delta.
     releases: How many releases share the budget (see each release's event).
-    bend: For 'sinh-normal', in sensitivities.
+    bend: Bend of 'sinh-normal', in units of the sensitivity.
 
   Raises:
     ValueError: if no noise of the family keeps the budget; for sinh-normal noise, if
@@ -135,7 +140,7 @@ def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
 def best_sinh_normal(epsilon: float, delta: float,
                      error: Callable[[noise_lib.ScalarNoise], float]
                      ) -> noise_lib.SinhNormal:
-  """Returns the sinh-normal noise of least error among those with one epsilon.
+  """Returns the sinh-normal noise of least error at a given epsilon and delta.
 
   Args:
     epsilon: Exact epsilon of one release.
@@ -146,7 +151,7 @@ def best_sinh_normal(epsilon: float, delta: float,
   delta = _checks.delta(delta)
 
   def noise(log_ratio: float) -> noise_lib.SinhNormal:
-    """Returns the noise of that epsilon with bend = sigma exp(log_ratio)."""
+    """Returns noise with bend = sigma exp(log_ratio), sigma set by `epsilon`."""
     ratio = math.exp(log_ratio)
     make = lambda sigma: noise_lib.SinhNormal(sigma, ratio * sigma)
     return make(calibration.calibrate_noise(

@@ -46,7 +46,7 @@ def quantile(records: _records.Records, fraction: float, *, low: float, high: fl
     ValueError: if an argument is out of range.
   """
   grid = _Grid.of(low, high, resolution)
-  # One type for all records: the place of each depends on its own value alone.
+  # One type for all records: the index of each depends on no other record's type.
   x = np.clip(_records.vector(records).astype(np.float64), grid.low, grid.high)
   index = np.rint((x - grid.low) / grid.spacing)
   index = np.minimum(index.astype(np.int64), grid.size - 1) + 1
@@ -70,7 +70,10 @@ def num_values(*, low: float, high: float, resolution: float | None = None
 
 @dataclasses.dataclass(frozen=True)
 class _Grid:
-  """The public answers low, low + spacing, ..., up to high."""
+  """The public answers low, low + spacing, ..., up to high.
+
+  There are `size` of them. `whole` says that `low` and `spacing` are whole numbers.
+  """
 
   low: float
   high: float
@@ -80,6 +83,7 @@ class _Grid:
 
   @classmethod
   def of(cls, low: float, high: float, resolution: float | None) -> _Grid:
+    """Returns the grid of `quantile`; raises ValueError if an argument is wrong."""
     low, high = _checks.real('low', low), _checks.real('high', high)
     span = high - low
     if not 0 < span < math.inf:
@@ -96,7 +100,7 @@ class _Grid:
     return cls(low, high, spacing, math.floor(span / spacing + 1e-9) + 1, whole)
 
   def value(self, index: int) -> Any:
-    """Returns the answer of an index from 0."""
+    """Returns the answer of an index in [0, size), an int if the grid is whole."""
     if self.whole:
       return int(self.low) + int(self.spacing) * int(index)
     return self.low + self.spacing * int(index)

@@ -45,7 +45,7 @@ class Release(guarantee_lib.ReleasedStatistic):
       self, delta: float, neighboring_relation:
       dp_accounting.NeighboringRelation = relations.ADD_OR_REMOVE
   ) -> guarantee_lib.Guarantee:
-    """Returns the guarantee of this release alone.
+    """Returns the guarantee of this release, without any other release or training.
 
     Args:
       delta: In (0, 1).

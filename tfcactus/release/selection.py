@@ -16,7 +16,7 @@ from scipy import optimize
 
 from tfcactus import _checks, accounting, noise as noise_lib
 from tfcactus.randomness import SystemRandom
-from tfcactus.release import _records, noise_sources, query
+from tfcactus.release import _records, additive_noise, noise_sources
 from tfcactus.release.result import Release, repeated
 
 METHODS = ('obvious-answer', 'histogram')
@@ -29,9 +29,10 @@ def gap_max(scores: npt.ArrayLike, *, sensitivity: float, noise: noise_lib.Scala
 
   Both methods cost one release of the noise. The obvious-answer mechanism adds noise to
   half the gap between the best and the second score. It returns the best option if the
-  sum exceeds a threshold, which noise alone exceeds with probability 1/k; else another
-  option. Where the clipped gap is zero it draws uniformly among all options, so that
-  the exact equality on which the proof rests holds despite floating point.
+  sum exceeds a threshold, which noise alone exceeds with probability 1/k; else one of
+  the other options at random. If the clipped gap is zero it draws uniformly among all
+  options, so that the exact equality on which the proof rests holds despite floating
+  point.
 
   Args:
     scores: Shape (k,), k >= 2; ties are allowed, NaN is not.
@@ -42,8 +43,8 @@ def gap_max(scores: npt.ArrayLike, *, sensitivity: float, noise: noise_lib.Scala
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
-    Release whose value is an int in [0, k). From a gap of `error(beta)` on, the answer
-    is right with probability 1 - beta.
+    Release whose value is an int in [0, k). If the best score leads by `error(beta)` or
+    more, the answer is right with probability at least 1 - beta.
   """
   if method not in METHODS:
     raise ValueError(f'Expected method in {METHODS}, got method={method!r}.')
@@ -53,8 +54,9 @@ def gap_max(scores: npt.ArrayLike, *, sensitivity: float, noise: noise_lib.Scala
         int(release.value[0]), release.event, release.mechanism,
         release.error_kind, release.seeded, release.error_bound)
   steps, step, scale = _scores(scores, sensitivity, 1)
-  # The clipping is made for one added or removed record; a replaced one may move the
-  # best option past it. It is two changes, which cost what a shift by two does.
+  # The proof for the clipped gap covers one added or removed record; a replaced record
+  # can change the best option while the gap is not clipped. Replacement is two such
+  # changes; for log-concave noise they cost no more than one shift by two.
   noise_sources.spread_noise(noise, whole=True)
   value = obvious_answer_draws(
       steps, scale / step, noise, noise_sources.generator(seed), 1)[0]
@@ -80,7 +82,7 @@ def most_frequent(records: _records.Records, *, num_bins: int,
     outside: As for `histogram`.
     seed: For repeatable experiments; None draws from the system.
   """
-  counts = query.exact_counts(records, num_bins=num_bins, outside=outside)
+  counts = additive_noise.exact_counts(records, num_bins=num_bins, outside=outside)
   return gap_max(counts, sensitivity=1, noise=noise, method=method, seed=seed)
 
 
@@ -102,8 +104,8 @@ def top_m(scores: npt.ArrayLike, m: int, *, sensitivity: float,
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
-    Release whose value has shape (m,), int64. From a gap of `error(beta)` between the
-    m-th and the next score on, all m are right with probability 1 - beta.
+    Release whose value has shape (m,), int64. If the m-th score leads the next one by
+    `error(beta)` or more, all m are right with probability at least 1 - beta.
   """
   m = _checks.integer('m', m, 1)
   steps, step, scale = _scores(scores, sensitivity, m)
@@ -120,6 +122,10 @@ def top_m(scores: npt.ArrayLike, m: int, *, sensitivity: float,
 
 def _scores(scores: npt.ArrayLike, sensitivity: float, m: int
             ) -> tuple[np.ndarray, float, float]:
+  """Returns scores on a public grid: (int64 steps, step, sensitivity on the grid).
+
+  Raises ValueError unless there are more than `m` scores.
+  """
   scale = noise_sources.sensitivity(sensitivity)
   steps, step, scale = noise_sources.lattice(scores, scale)
   if steps.ndim != 1 or steps.size <= m:
@@ -131,7 +137,10 @@ def _scores(scores: npt.ArrayLike, sensitivity: float, m: int
 
 def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.ScalarNoise,
                          rng: SystemRandom, runs: int) -> np.ndarray:
-  """Returns `runs` answers of Algorithm 22 to integer scores of sensitivity `scale`."""
+  """Returns independent answers of Algorithm 22 (the obvious answer), shape (runs,).
+
+  `steps` are integer scores; one record changes each by at most `scale`.
+  """
   size = steps.size
   best = int(np.argmax(steps))
   second = int(np.max(np.delete(steps, best)))
@@ -146,7 +155,10 @@ def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.Scala
 
 def top_m_draws(steps: np.ndarray, m: int, scale: float, noise: noise_lib.ScalarNoise,
                 rng: SystemRandom, runs: int) -> np.ndarray:
-  """Returns `runs` independent answers of Algorithm 21, shape (runs, m)."""
+  """Returns independent answers of Algorithm 21, shape (runs, m).
+
+  `steps` are integer scores; one record changes each by at most `scale`.
+  """
   after = np.partition(steps, steps.size - m - 1)[steps.size - m - 1]
   gap = np.maximum(steps - after, 0) / (2 * scale)
   noisy = noise_sources.noisy(np.broadcast_to(gap, (runs, steps.size)), 1.0, noise, rng)
@@ -159,8 +171,8 @@ def obvious_answer_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: flo
                        ) -> float:
   """Returns the gap in sensitivities at which Algorithm 22 errs with probability beta.
 
-  The probability of the right answer is exactly that of the noise exceeding the
-  threshold less the clipped gap, or 1/k where the clipped gap is zero.
+  The right answer has exactly the probability P(noise > threshold - clipped gap), or
+  1/k if the clipped gap max(gap / 2 - 1, 0) is zero.
   """
   k = _checks.integer('num_options', num_options, 2)
   beta = _checks.delta(beta, 'beta')
@@ -180,7 +192,7 @@ def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: in
   excess = lambda gap: 1 - beta - _top_m_success(*rival, noise, gap, m)
   if excess(0.0) <= 0:
     return 0.0
-  # All k draws are below a quarter of it with probability 1 - beta / 2.
+  # All k draws are below high / 4 with probability 1 - beta / 2.
   high = 4 * noise_sources.max_error(noise, k, 0.5 * beta)
   while excess(high) > 0:
     high *= 1.5
@@ -190,8 +202,11 @@ def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: in
 
 def _worst_rival(noise: noise_lib.ScalarNoise, rivals: int
                  ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns quantiles of the largest of `rivals` draws, and each cell's probability."""
-  # The grid u = 1 - tail is fine where success is decided.
+  """Returns the distribution of the largest of `rivals` draws, in cells.
+
+  The results are the upper end and the probability of each cell, shape (cells,).
+  """
+  # The grid is finest in the upper tail, which decides whether the best option wins.
   tail = np.geomspace(1.0, 1e-13, 4000)[1:]
   each = -np.expm1(np.log1p(-tail) / float(rivals))
   mass = -np.diff(np.append(1.0, tail))
@@ -200,7 +215,11 @@ def _worst_rival(noise: noise_lib.ScalarNoise, rivals: int
 
 def _top_m_success(rival: np.ndarray, mass: np.ndarray, noise: noise_lib.ScalarNoise,
                    gap: float, m: int) -> float:
-  # A lower bound: each cell of the rival's distribution is at its upper end.
+  """Returns a lower bound on P(Algorithm 21 names the m best), `gap` in sensitivities.
+
+  `rival` and `mass` are the cells of `_worst_rival`. The largest draw of the other
+  options counts as the upper end of its cell, hence a lower bound.
+  """
   beaten = noise.cdf(0.5 * gap - rival)
   return float(np.sum(mass * beaten**m))
 
@@ -214,7 +233,7 @@ def smallest_gap(noise: noise_lib.ScalarNoise, *, num_options: int, beta: float,
     noise: Noise in units of the sensitivity.
     num_options: k, at least two.
     beta: Probability of a wrong answer.
-    sensitivity: Of a score.
+    sensitivity: Sensitivity of a score.
     method: 'obvious-answer' or 'histogram'.
   """
   if method not in METHODS:

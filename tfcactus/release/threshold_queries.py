@@ -14,7 +14,7 @@ import numpy as np
 
 from tfcactus import _checks, accounting, noise as noise_lib
 from tfcactus.randomness import SystemRandom
-from tfcactus.release import _records, interior, noise_sources, query
+from tfcactus.release import _records, additive_noise, interior, noise_sources
 from tfcactus.release.result import Release, repeated
 
 _DEEPEST = 20
@@ -39,7 +39,7 @@ def thresholds(records: _records.Records, *, num_values: int,
   Returns:
     Release whose value has shape (num_values,), int64.
   """
-  counts = query.exact_counts(records, num_bins=num_values, outside=outside)
+  counts = additive_noise.exact_counts(records, num_bins=num_values, outside=outside)
   noise_sources.spread_noise(noise, whole=True)
   value = threshold_draws(counts, noise, noise_sources.generator(seed), 1)[0]
   levels = num_levels(counts.size)
@@ -139,13 +139,19 @@ def _splits(x: np.ndarray, size: int, depth: int,
 
 
 def num_levels(num_values: int) -> int:
-  """Returns the tree's levels; a record is in at most one noisy count of each."""
+  """Returns the number of levels of a dyadic tree over `num_values` values.
+
+  A record is in at most one noisy count of each level.
+  """
   return _checks.integer('num_values', num_values, 1).bit_length()
 
 
 def threshold_draws(counts: np.ndarray, noise: noise_lib.ScalarNoise, rng: SystemRandom,
                     runs: int) -> np.ndarray:
-  """Returns `runs` answers to all threshold queries, int64, shape (runs, k)."""
+  """Returns `runs` noisy cumulative sums of counts, int64, shape (runs, k).
+
+  `counts` has shape (k,): the exact number of records at each value of the domain.
+  """
   size = counts.size
   upto = np.arange(1, size + 1)
   running = np.append(0, np.cumsum(counts))

@@ -35,7 +35,7 @@ class PlannedNumbers(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-  """`PlannedNumbers` without a plan."""
+  """The numbers that a scheme reads, given directly instead of by a `PrivacyPlan`."""
 
   num_examples: int
   sampling_prob: float
@@ -81,10 +81,10 @@ class SamplingScheme(abc.ABC):
   @classmethod
   @abc.abstractmethod
   def of_plan(cls: type[_Scheme], plan: PlannedNumbers) -> _Scheme:
-    """Returns the scheme for training with a plan of these numbers.
+    """Returns the scheme for training with a plan that has these numbers.
 
     Raises:
-      ValueError: if there is none.
+      ValueError: if this kind of scheme has none with these numbers.
     """
 
   @classmethod
@@ -161,7 +161,7 @@ class SamplingScheme(abc.ABC):
     """Returns the event of one draw.
 
     Args:
-      noise_event: Event of one noisy sum for an example known to be in it.
+      noise_event: Event of one noisy sum for an example known to be in that sum.
     """
 
   @abc.abstractmethod
@@ -258,7 +258,7 @@ class DealtSampling(SamplingScheme):
 
   @property
   def batches_per_epoch(self) -> int:
-    """num_batches."""
+    """Batches in an epoch: num_batches."""
     return self.num_batches
 
   def check_plan(self, plan: PlannedNumbers) -> None:
@@ -283,7 +283,10 @@ def whole_batches(plan: PlannedNumbers) -> int:
 
 
 def dealt(batch: np.ndarray, num_batches: int) -> list[np.ndarray]:
-  """Returns each batch's examples, ascending, from each example's batch."""
+  """Returns the indices of the examples in each batch, in ascending order.
+
+  `batch` has shape (num_examples,): the number of the batch that each example enters.
+  """
   order = np.argsort(batch, kind='stable')
   ends = np.cumsum(np.bincount(batch, minlength=num_batches))
   return np.split(order, ends[:-1])

@@ -69,7 +69,10 @@ class CyclicSampling(base.DealtSampling):
   @classmethod
   def prob_of_batch_size(cls, batch_size: int, num_examples: int, groups: int = 1
                          ) -> float:
-    """Returns one over the multiple of groups next to num_examples / batch_size."""
+    """Returns one over the multiple of groups closest to num_examples / batch_size.
+
+    Raises ValueError if that multiple is too far from it or above num_examples.
+    """
     batches = 1 / super().prob_of_batch_size(batch_size, num_examples)
     found = groups * max(round(batches / groups), 1)
     if found > num_examples or abs(found - batches) > max(_FARTHEST * batches, 1):
@@ -81,11 +84,14 @@ class CyclicSampling(base.DealtSampling):
 
   @property
   def visits(self) -> int:
-    """Turns of a group in an epoch."""
+    """Number of batches in an epoch that draw from one group."""
     return self.num_batches // self.groups
 
   def _of_groups(self, count: int, whose: str) -> str:
-    """Describes in words `count` epochs of noisy sums and who is in them."""
+    """Describes in words the releases of `count` epochs.
+
+    `whose` completes the clause "each example ...": which of the sums it enters.
+    """
     turns = '' if self.groups == 1 else (
         f' over {self.groups} fixed groups of examples in turn')
     return (f'{count} epochs of {self.num_batches} noisy sums{turns}, each example '
@@ -102,7 +108,10 @@ class CyclicSampling(base.DealtSampling):
 
   @abc.abstractmethod
   def _epoch(self, stream: KeyStream, group: np.ndarray) -> list[np.ndarray]:
-    """Returns the batches of an epoch, from the group of each example."""
+    """Draws the batches of an epoch; each holds indices of examples.
+
+    `group` has shape (num_examples,): the number of each example's group.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +133,7 @@ class CyclicPoissonSampling(CyclicSampling):
     return self.groups / self.num_batches
 
   def _epoch(self, stream: KeyStream, group: np.ndarray) -> list[np.ndarray]:
+    """Draws the batches of an epoch, given the number of each example's group."""
     members = [np.flatnonzero(group == each) for each in range(self.groups)]
     batches = []
     for step in range(self.num_batches):
@@ -132,7 +142,7 @@ class CyclicPoissonSampling(CyclicSampling):
     return batches
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """Returns the composition of a group's visits, each a Poisson sample."""
+    """Returns the event of an epoch: `visits` Poisson samples of a group."""
     return dp_accounting.SelfComposedDpEvent(
         dp_accounting.PoissonSampledDpEvent(self.group_prob, noise_event), self.visits)
 
@@ -158,11 +168,12 @@ class CyclicAllocationSampling(CyclicSampling):
   name = 'cyclic_allocation'
 
   def _epoch(self, stream: KeyStream, group: np.ndarray) -> list[np.ndarray]:
+    """Draws the batches of an epoch, given the number of each example's group."""
     turn = stream.integers(self.visits, self.num_examples)
     return base.dealt(turn * self.groups + group, self.num_batches)
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """Returns random allocation to the visits of a group."""
+    """Returns the event of an epoch: random allocation to `visits` batches."""
     return RandomAllocationDpEvent(self.visits, noise_event)
 
   def released(self, count: int) -> str:

@@ -30,10 +30,10 @@ class FixedSizeSampling(base.SizedSampling):
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> FixedSizeSampling:
-    """Returns the scheme with batches of sampling_prob * num_examples.
+    """Returns the scheme with sampling_prob * num_examples examples per batch.
 
     Raises:
-      ValueError: if that is not a whole number.
+      ValueError: if the number of examples per batch is not whole.
     """
     expected = plan.sampling_prob * plan.num_examples
     size = round(expected)
@@ -50,7 +50,7 @@ class FixedSizeSampling(base.SizedSampling):
     return max(round(self.num_examples / self.batch_size), 1)
 
   def draw(self, stream: KeyStream) -> list[np.ndarray]:
-    """Returns one batch."""
+    """Returns one batch in a list."""
     return [stream.subset(self.batch_size, self.num_examples)]
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:

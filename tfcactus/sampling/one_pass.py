@@ -36,7 +36,10 @@ class OnePassSampling(base.SizedSampling):
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> OnePassSampling:
-    """Returns batches of about sampling_prob * num_examples; the size costs nothing."""
+    """Returns the scheme with about sampling_prob * num_examples examples per batch.
+
+    The number is rounded: the cost does not depend on the batch size.
+    """
     return cls(plan.num_examples,
                max(round(plan.sampling_prob * plan.num_examples), 1))
 
@@ -46,7 +49,7 @@ class OnePassSampling(base.SizedSampling):
     return -(-self.num_examples // self.batch_size)
 
   def draw(self, stream: KeyStream) -> list[np.ndarray]:
-    """Returns the batches of a pass."""
+    """Returns the batches of a pass, in a random order of the examples."""
     order = stream.permutation(self.num_examples)
     return [order[start:start + self.batch_size]
             for start in range(0, self.num_examples, self.batch_size)]

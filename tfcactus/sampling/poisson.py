@@ -49,7 +49,7 @@ class PoissonSampling(base.SamplingScheme):
     return dataclasses.replace(self, num_examples=size)
 
   def draw(self, stream: KeyStream) -> list[np.ndarray]:
-    """Returns one batch, in ascending order."""
+    """Returns one batch in a list, indices in ascending order."""
     return [np.flatnonzero(stream.below(self.sampling_prob, self.num_examples))]
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:

@@ -26,12 +26,13 @@ def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
                      steps: int, epsilon: float) -> np.ndarray:
   """Returns the gradient of epsilon, at fixed delta, with respect to the cell masses.
 
-  The result has the shape of `table.log_density` and is per unit of mass of one cell,
-  together with its mirror image and, for the last cell, the tail. Only differences
-  along changes that keep the total mass are meaningful. `epsilon` is the table's own
-  at that delta. The neighbours differ by adding or removing a record, whichever costs
-  more, at the full shift: the table must be monotone. Raises ValueError if the table
-  has no geometric tail, or an argument is out of range.
+  The result has the shape of `table.log_density`. Each entry is the derivative with
+  respect to the mass of one stored cell. The cell's mirror image changes with it, and
+  the tail changes with the last cell. Only changes that keep the total mass have a
+  meaning. `epsilon` is the table's epsilon at that delta. The neighbours differ by
+  adding or removing a record, whichever costs more, at the full shift: the table must
+  be monotone. Raises ValueError if the table has no geometric tail, or an argument is
+  out of range.
   """
   sampling_prob = _checks.sampling_prob(sampling_prob)
   steps = _checks.integer('steps', steps, 1)
@@ -51,7 +52,9 @@ def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
       p, q, epsilon=epsilon, steps=steps, points=POINTS) for p, q in pairs]
   worst = max(range(len(values)), key=lambda i: values[i].delta)
   value = values[worst]
-  # delta is linear in e^epsilon; its part in Q is homogeneous of degree `steps`.
+  # delta is P(S) - e^epsilon Q(S), with the best set S of outcomes, and its derivative
+  # with respect to epsilon is -e^epsilon Q(S). Q(S) has degree `steps` in the masses q,
+  # so that by Euler's theorem by_q @ q is `steps` times that derivative.
   per_epsilon = -float(value.by_q @ pairs[worst][1]) / steps
   by_here, by_there = composed_delta.unsampled(worst, value.by_p, value.by_q,
                                                sampling_prob)
@@ -60,7 +63,13 @@ def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
 
 
 class _Cells(NamedTuple):
-  """Cells of the line: index of the stored cell, share of its density, and mass."""
+  """Cells of the real line, of which the table stores the right half up to a last one.
+
+  Attributes:
+    stored: Index of the stored cell whose density determines the cell's density.
+    share: The cell's density over the density of that stored cell; below 1 in the tail.
+    mass: The cell's probability.
+  """
 
   stored: np.ndarray
   share: np.ndarray
@@ -68,7 +77,7 @@ class _Cells(NamedTuple):
 
   @classmethod
   def of(cls, table: scalar_table.ScalarTable, index: np.ndarray) -> _Cells:
-    """Returns the cells with these indices, counted from the centre."""
+    """Returns the cells with these indices; 0 is the cell around zero noise."""
     last = table.log_density.size - 1
     stored = np.minimum(np.abs(index), last)
     share = np.exp((np.abs(index) - stored) * table.log_tail_ratio)
@@ -76,5 +85,8 @@ class _Cells(NamedTuple):
                share * np.exp(table.log_density[stored]) / table.bins)
 
   def collect(self, slope: np.ndarray, size: int) -> np.ndarray:
-    """Sums derivatives with respect to these cells into those of stored cells."""
+    """Returns derivatives with respect to the masses of `size` stored cells.
+
+    `slope` has the derivatives with respect to the masses of these cells.
+    """
     return np.bincount(self.stored, slope * self.share, size)

@@ -45,10 +45,10 @@ def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
   """Takes one mirror step from a table of `Monotone`, or of this function.
 
   `gradient` has the shape of `table.log_density` and holds the quantity's derivatives
-  with respect to each stored cell's mass. `length` is 1 if the design's divergence,
-  scaled to the gradient's size, has the curvature of the quantity; 0 stays. The result
-  is monotone, of the same grid and cost as `table`, without a certificate. Raises
-  SolverError if there is no accurate solution.
+  with respect to each stored cell's mass. `length` 1 is right if the design's
+  divergence, scaled to the gradient's size, has the curvature of the quantity; 0 leaves
+  the density unchanged. The result is monotone, of the same grid and cost as `table`,
+  without a certificate. Raises SolverError if there is no accurate solution.
   """
   told = table.info['parameters']
   spec = scalar.ScalarSpec(
@@ -59,7 +59,7 @@ def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
   p = np.exp(table.log_density) / table.bins
   own = program.gradients(p)[0]
   linear = length * gradient / _scale(program, p, gradient, own) - own
-  # Constant for p of mass one: keeps the objective above zero.
+  # Adds a constant for all p of mass one, which keeps the objective above zero.
   linear = linear + (float(program.divergences(p)[0]) - linear @ p) * program.mass
   fields = {f.name: getattr(program, f.name) for f in dataclasses.fields(program)}
   solution = interior_point.solve(_Tilted(**fields, linear=linear), p, warm=True,
@@ -74,17 +74,21 @@ def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
 
 def _scale(program: convex_program.Program, p: np.ndarray, gradient: np.ndarray,
            own: np.ndarray) -> float:
-  """Returns the size of `gradient` relative to `own`, both off the constraints."""
+  """Returns the size of `gradient` relative to `own`, the divergence's gradient.
+
+  Both are first projected onto changes that keep the mass and the cost.
+  """
   weight = np.sqrt(program.mass * p)
   rows = np.column_stack([program.mass, program.cost]) / program.mass[:, None]
 
   def free(slope):
+    """Returns a weighted gradient, projected onto changes that keep mass and cost."""
     values = weight * slope / program.mass
     found = np.linalg.lstsq(weight[:, None] * rows, values, rcond=None)[0]
     return values - weight * (rows @ found)
 
   ours, theirs = free(own), free(gradient)
   along = float(ours @ theirs) / float(ours @ ours)
-  # Where the directions oppose each other, their norms are compared.
+  # If the gradients point in opposite directions, the ratio of their norms is used.
   return along if along > 0 else float(
       np.linalg.norm(theirs) / np.linalg.norm(ours))

@@ -76,7 +76,7 @@ def optimal_noise(*, delta: float, sampling_prob: float, steps: int,
                   bins: int | None = None,
                   progress: Callable[[str], None] = lambda line: None
                   ) -> OptimalNoise:
-  """Searches for the noise of least epsilon at a given size.
+  """Searches for the noise of least epsilon at a given noise multiplier.
 
   Args:
     delta: Target delta.
@@ -91,9 +91,10 @@ def optimal_noise(*, delta: float, sampling_prob: float, steps: int,
   Returns:
     The best of the Gaussian, the Laplace (dim 1), the cactus (dim 1) and the monotone
     or isotropic designs for KL, chi-square and Renyi orders, by the accountant's upper
-    bound; the Gaussian alone if dim is above 1000. A monotone design is then refined by
-    the gradient of epsilon, if that gains anything: 1 to 2 % for one to three full
-    releases, .1 % for ten, less than .01 % (and then it is left) for hundreds.
+    bound; the Gaussian if dim is above 1000, where nothing else is tried. A monotone
+    design is then refined by the gradient of epsilon. This gains 1 to 2 % for one to
+    three full releases, .1 % for ten, and less than .01 % for hundreds, where the
+    certified design is returned.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -120,7 +121,10 @@ def optimal_noise(*, delta: float, sampling_prob: float, steps: int,
 
 
 class _Search:
-  """A search: tries noise and records its guarantee."""
+  """A search: tries noise and records its guarantee.
+
+  `_tried` maps the label of each noise to (upper bound on epsilon, noise, guarantee).
+  """
 
   def __init__(self, settings: dict[str, Any], sigma: float, dim: int,
                bins: int | None, progress: Callable[[str], None]):
@@ -130,7 +134,7 @@ class _Search:
     self._tried: dict[str, tuple[float, Any, Any]] = {}
 
   def run(self) -> None:
-    """Tries closed forms and designs, then searches the Renyi order."""
+    """Tries closed forms and designs, then searches for the best Renyi order."""
     self._try('gaussian', lambda: noise_lib.Gaussian(self._sigma))
     if self._dim > _LARGEST_DIM:
       return
@@ -161,8 +165,8 @@ class _Search:
   def _refine(self) -> None:
     """Descends along the gradient of epsilon from the best monotone design.
 
-    Where many steps compose, the best order leaves next to nothing to gain. For a few
-    releases epsilon is not a divergence, and the descent gains.
+    After many steps, the design of the best Renyi order is nearly optimal. After a few
+    steps epsilon is no function of one Renyi divergence, and the descent reduces it.
     """
     label, (start, noise, best) = min(
         self._tried.items(), key=lambda item: item[1][0])
@@ -193,10 +197,12 @@ class _Search:
       self._progress(f'{refined}: epsilon <= {_format.upper(epsilon)}')
 
   def _order(self, order: float) -> float:
+    """Tries the design for a Renyi order; returns its epsilon."""
     rate = self._settings['sampling_prob']
     return self._design(f'renyi:{order:g}' + (f'@{rate!r}' if rate < 1 else ''))
 
   def _design(self, objective: str) -> float:
+    """Tries the monotone or isotropic design for an objective; returns its epsilon."""
     if self._dim == 1:
       return self._try(f'monotone {objective}', lambda: design.Monotone(
           self._sigma**2, bins=self._bins, objective=objective).solve())
@@ -204,6 +210,11 @@ class _Search:
         self._dim, self._sigma, bins=self._bins, objective=objective).solve())
 
   def _try(self, label: str, make: Callable[[], noise_lib.Noise]) -> float:
+    """Records the noise that `make` returns; returns its epsilon.
+
+    Epsilon is inf if the noise cannot be designed or accounted for; for 'gaussian' the
+    error is raised.
+    """
     try:
       noise = make()
       guarantee = self._guarantee(noise)
@@ -219,10 +230,11 @@ class _Search:
     return self._tried[label][0]
 
   def _guarantee(self, noise: noise_lib.Noise) -> Guarantee:
+    """Returns the guarantee of the requested steps with this noise."""
     return plan.PrivacyPlan(noise=noise, **self._settings).guarantee()
 
   def result(self) -> OptimalNoise:
-    """Returns the cheapest noise that was tried."""
+    """Returns the tried noise of least epsilon, with the other candidates."""
     ranked = sorted(self._tried.items(), key=lambda item: item[1][0])
     label, (_, noise, guarantee) = ranked[0]
     info = getattr(noise, 'info', {})

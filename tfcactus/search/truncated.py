@@ -22,7 +22,8 @@ from tfcactus.design.truncated import CERTIFIED_GAP
 from tfcactus.noise import tiling
 
 MARGIN = 1e-9
-"""Relative excess over delta with which a linear program's float bound is a proof."""
+"""A linear program's lower bound, computed in floats, counts as proof that delta cannot
+be reached if it exceeds delta by this relative margin."""
 
 _SCALES = 24
 """Number of steps in the first scan over widths of truncated Gaussians."""
@@ -130,7 +131,10 @@ def account(noise: noise_lib.ScalarTable, *, epsilon: float, steps: int = 1,
 
 
 def _is_certified(noise: noise_lib.ScalarTable, **asked: Any) -> bool:
-  """Returns whether the table's proof is about the arguments and closed its gap."""
+  """Returns whether a linear program proved the table optimal for arguments `asked`.
+
+  The table must be monotone, and the program's duality gap at most CERTIFIED_GAP.
+  """
   info = noise.info
   told, gap = info.get('parameters') or {}, info.get('gap')
   return (info.get('solver') == 'linear program' and noise.monotone and
@@ -208,6 +212,7 @@ def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-bu
                          'sampling_prob': sampling_prob, 'norm': norm}
 
   def designed(utility: float) -> TruncatedNoise | None:
+    """Returns noise designed for this utility; None if the solver failed."""
     try:
       return truncated_noise(range, utility=utility, bins=bins,
                                        method=method, **ask)
@@ -223,6 +228,7 @@ def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-bu
 
 def _unreached(best: TruncatedNoise | None, reach: float, delta: float
                ) -> str:
+  """Returns the error message for a delta that no noise in [-reach, reach] meets."""
   found = 'none' if best is None else _format.upper(best.delta.upper)
   return (f'Expected a delta that noise in [-{reach:g}, {reach:g}] reaches at that '
           f'epsilon, got delta={delta!r}, where the least found is {found}; widen the '
@@ -232,10 +238,14 @@ def _unreached(best: TruncatedNoise | None, reach: float, delta: float
 def _narrowed(designed: Callable[[float], TruncatedNoise | None],
               best: TruncatedNoise, low: float, delta: float,
               tolerance: float) -> tuple[TruncatedNoise, float]:
-  """Returns the best noise seen, and the largest utility that is proved too small."""
+  """Returns the noise of least utility found, and the largest utility proved too small.
+
+  `designed` returns the noise for a utility, or None. `low` is a utility known to be
+  too small for `delta`, and `best` is noise that meets `delta`.
+  """
   proved, share = low, 0.8
   while best.utility > low * (1 + tolerance):
-    # Steps grow at first: designs are seldom far below the Gaussian.
+    # The first steps are small and grow: few designs are far below the Gaussian.
     middle = max(share * best.utility, math.sqrt(low * best.utility))
     if not low < middle < best.utility:
       break  # No float lies between.
@@ -254,8 +264,9 @@ def _narrowed(designed: Callable[[float], TruncatedNoise | None],
 
 def _gaussian(reach: float, bins: int | None, delta: float, ask: dict[str, Any]
               ) -> TruncatedNoise | None:
-  """Returns the narrowest truncated Gaussian within delta, or None."""
+  """Returns the narrowest truncated Gaussian with at most this delta, or None."""
   def of_scale(log_scale: float) -> TruncatedNoise:
+    """Returns the truncated Gaussian of scale exp(log_scale) with its account."""
     table = design.TruncatedGaussian(
         reach, scale=math.exp(log_scale), bins=bins).solve()
     return account(table, method='truncated Gaussian', **ask)

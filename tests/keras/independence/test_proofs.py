@@ -293,3 +293,18 @@ def test_proofs_of_random_programs_hold_in_numbers(seed):
     np.testing.assert_allclose(places(other)[0], first[0], rtol=1e-4, atol=1e-5)
   if seed == 0:
     assert proved  # The proof does not reject every program.
+
+
+def test_an_item_of_a_list_by_the_number_of_examples_is_not_alone():
+  def by_number(x):
+    steps = tf.TensorArray(tf.float32, _T, element_shape=[None, _D]).unstack(
+        tf.transpose(x, [1, 0, 2]))
+    return steps.read(tf.shape(x)[0] % _T)
+
+  def by_place(x):
+    steps = tf.TensorArray(tf.float32, _T, element_shape=[None, _D]).unstack(
+        tf.transpose(x, [1, 0, 2]))
+    return steps.read(1)
+
+  assert _found(by_place, None).dependence == Dependence.ROW_WISE
+  assert 'by the number of examples' in _found(by_number, None).why

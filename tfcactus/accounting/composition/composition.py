@@ -46,7 +46,8 @@ FAIR = 1e-4
 """Allocated releases with bounds of at most this relative width need no lattice."""
 
 FLOOR = 2e-14
-"""Width per step that is rounding, whatever the method: accepted at once."""
+"""Width per step that every method's bounds have from rounding. Bounds no wider than
+that are accepted at once."""
 
 FINE_CELLS = 1 << 18
 """Number of cells per continuous loss on the fine lattice."""
@@ -108,10 +109,11 @@ class StepLoss:
 
   def _around_one(self, loss: ReleaseLoss, orders: np.ndarray, below: np.ndarray
                   ) -> np.ndarray:
-    """Returns divergences; orders below one use the upper pair's, which are larger.
+    """Returns Renyi divergences; `below` is true at the orders below one.
 
-    Closed-form moments exist on the right half plane only. A divergence is a mean of
-    hockey sticks, but for signs: what dominates has larger ones at every order.
+    Closed-form moments exist on the right half plane only. Orders below one use the
+    divergences of the upper pair. They are upper bounds: a Renyi divergence increases
+    with every hockey-stick divergence, and a dominating pair has the larger ones.
     """
     found = np.empty(orders.shape)
     if not np.all(below):
@@ -202,6 +204,8 @@ class Composition:
   def _ask(self, ask: Callable[[Method], Bounds]) -> Bounds:
     """Returns the first method's bounds within tolerance, else the narrowest.
 
+    `ask` calls `epsilon` or `delta` of a method.
+
     The lattice is the last resort: its bounds are returned if no method has any, and
     are intersected with wide bounds on allocated releases.
     """
@@ -276,18 +280,22 @@ class Composition:
 
   @property
   def _steps(self) -> int:
+    """The number of steps of all groups."""
     return sum(count for _, count in self.groups)
 
   @functools.cached_property
   def _losses(self) -> tuple[tuple[ReleaseLoss, int], ...] | None:
-    """The losses with counts if all are of Gaussian releases, else None."""
+    """The losses with counts if all steps are Gaussian releases, else None."""
     losses = tuple((step.loss, count) for step, count in self.groups
                    if step.loss is not None)
     return losses if len(losses) == len(self.groups) else None
 
   @functools.cached_property
   def _gaussians(self) -> tuple[tuple[GaussianLoss, int], ...] | None:
-    """The losses with counts if all are of unallocated Gaussian releases, else None."""
+    """The losses with counts if no Gaussian release is allocated, else None.
+
+    None also if some step is not a Gaussian release.
+    """
     losses = tuple((loss, count) for loss, count in self._losses or ()
                    if isinstance(loss, GaussianLoss))
     return losses if len(losses) == len(self.groups) else None
@@ -299,7 +307,7 @@ class Composition:
 
   @property
   def _total_variation(self) -> float:
-    """An upper bound on delta(0): the sum of the steps' own, or inf if unknown."""
+    """An upper bound on delta(0): the sum of each step's delta(0); inf if unknown."""
     if self._gaussians is None or all(loss.normal for loss, _ in self._gaussians):
       return math.inf
     return math.fsum(count * float(sum(loss.delta(0.0)))
@@ -307,6 +315,7 @@ class Composition:
 
   @functools.cached_property
   def _pairs(self) -> list[tuple[PairBounds, int]]:
+    """Bounds on each group's dominating pair, with the number of steps."""
     return [(step.bounds(), count) for step, count in self.groups]
 
   @functools.cached_property
@@ -316,6 +325,7 @@ class Composition:
 
   @functools.cached_property
   def _lattice(self) -> lattice.Lattice:
+    """The lattice; a fine one with a coarse pilot if all releases are Gaussian."""
     if self._losses is None:
       return lattice.Lattice(self._pairs)
     fine, pilot = ([(step.bounds(cells), count) for step, count in self.groups]

@@ -51,7 +51,8 @@ BLOCK = 25.0
 """Ratio of the ends of each further range of tilts."""
 
 REACHES = (0.8, 40.0)
-"""Range in which the integral's end is sought first, over its end for a normal loss."""
+"""Range in which the end of the integral is sought first, relative to the end for a
+normal loss of equal variance."""
 
 LOG_NOTHING = -650.0
 """If log delta is smaller, delta is bounded below by zero and above by about this."""
@@ -79,14 +80,15 @@ FEW_STEPS = 100_000
 class Contour:
   """A composition of independent losses with analytic phi functions.
 
-  `groups` are pairs (loss, number of steps). If `quick`, give up after tenths of a
-  second, because another method exists.
+  `groups` are pairs (loss, number of steps). If `quick`, IntractableError is raised for
+  contours that take more than tenths of a second; another method exists then.
   """
 
   groups: Sequence[tuple[base.Loss, int]]
   quick: bool = False
 
   _decay_margin = 0.0
+  """Added to log |phi| of the total loss where `log_decay` is seen, not proved."""
 
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on epsilon; raises IntractableError if a contour is too hard."""
@@ -94,6 +96,7 @@ class Contour:
       return self._epsilon(delta)
 
   def _epsilon(self, delta: float) -> Bounds:
+    """Returns bounds on epsilon; the caller limits BLAS to one thread."""
     log_delta = math.log(delta)
     saddles = self.saddles(log_delta=log_delta)
     guess = saddles.epsilon_at(log_delta)
@@ -111,6 +114,7 @@ class Contour:
       return self._delta(epsilon)
 
   def _delta(self, epsilon: float) -> Bounds:
+    """Returns bounds on delta; the caller limits BLAS to one thread."""
     saddles = self.saddles(epsilon=epsilon)
     if saddles.log_chernoff(epsilon) < LOG_NOTHING:
       self._check_nothing(saddles.best_order(epsilon), epsilon)
@@ -121,7 +125,13 @@ class Contour:
     return inversion.Profile([table]).delta_bounds(epsilon)
 
   def _check_nothing(self, order: float, epsilon: float) -> None:
-    """Raises IntractableError unless delta is shown to be below its reported bound."""
+    """Raises unless delta at `epsilon` is proved to be tiny.
+
+    The bound is exp(LOG_NOTHING + NOTHING_ROOM), by Chernoff's inequality at `order`.
+
+    Raises:
+      IntractableError: if the inequality does not show it.
+    """
     if self._moments_are_proved:
       return
     log_bound = self.log_moment(order) - order * epsilon + _numerics.log_kernel(order)
@@ -130,19 +140,25 @@ class Contour:
 
   @property
   def _steps(self) -> int:
+    """The number of steps of all groups."""
     return sum(number for _, number in self.groups)
 
   @property
   def _moments_are_proved(self) -> bool:
+    """Returns whether `cumulants` of every loss is right up to rounding."""
     return all(loss.moments_are_proved for loss, _ in self.groups)
 
   @property
   def _max_order(self) -> float:
+    """The approximate largest tilt that all losses support."""
     return min(loss.max_order for loss, _ in self._all)
 
   def saddles(self, log_delta: float = -math.inf, epsilon: float = math.inf
               ) -> Saddles:
-    """Returns saddle points on both sides of a delta or of an epsilon."""
+    """Returns saddle points on both sides of `log_delta` or of `epsilon`.
+
+    Callers give one of the two; the default of the other has no effect.
+    """
     known = self._block(*FIRST_ORDERS)
     while True:
       passed = np.flatnonzero(
@@ -164,12 +180,13 @@ class Contour:
     return known
 
   def _refined(self, known: Saddles, index: int) -> Saddles:
-    """Returns `known` with more tilts around the one at `index`."""
+    """Returns `known` with more tilts between the neighbours of tilt number `index`."""
     index = min(max(index, 1), known.orders.size - 2)
     return known.joined(
         self._block(known.orders[index - 1], known.orders[index + 1]))
 
   def _block(self, low: float, high: float, points: int = 14) -> Saddles:
+    """Returns saddle points of `points` tilts from `low` to `high` in equal ratios."""
     orders = _geometric(low, high, points)
     return Saddles(orders, *sum(
         (count * loss.cumulants(orders) for loss, count in self._all),
@@ -184,8 +201,9 @@ class Contour:
             ) -> inversion.Table:
     """Returns phi values on enough nodes for bounds on delta near `epsilon`.
 
-    `log_delta` is a rough log delta at `epsilon`: errors are a small share of delta.
-    Raises IntractableError if too many nodes are needed.
+    `log_delta` is a rough log delta at `epsilon`. Errors are aimed to be a share of
+    exp(LOG_TOLERANCE) of that delta. Raises IntractableError if too many nodes are
+    needed.
     """
     log_moment = None if self._moments_are_proved else functools.lru_cache(
         self.log_moment)
@@ -221,6 +239,10 @@ class Contour:
 
   def _tilted(self, order: float, t_max: float
               ) -> list[tuple[base.TiltedLoss, int]]:
+    """Returns pairs (loss under the tilt `order`, number of steps).
+
+    `t_max` is the largest argument at which phi will be computed.
+    """
     tolerance = math.exp(LOG_TOLERANCE) / (10 * self._steps)
     return [(loss.tilted(order, t_max, tolerance), number)
             for loss, number in self._all]
@@ -240,11 +262,25 @@ class Contour:
                      for loss, number in self._all)
 
   def _certify(self, table: inversion.Table) -> None:
-    """Raises IntractableError unless phi is shown to decay as `log_decay` says."""
+    """Raises IntractableError unless phi is proved to decay as `log_decay` says.
+
+    Accepts every table here, because these losses prove `log_decay`.
+    """
 
   def _end(self, order: float, variance: float, spacing: float, log_need: float
            ) -> tuple[float, float]:
-    """Returns a point beyond which the integral can be dropped, and log |phi| there."""
+    """Returns t beyond which the integral can be dropped, and a bound on log |phi|.
+
+    Args:
+      order: The tilt.
+      variance: Variance of the total loss under the tilt.
+      spacing: Spacing of the nodes.
+      log_need: Minus log of the part of the integral that may be dropped, over
+        M(order) exp(-order * epsilon).
+
+    Raises:
+      IntractableError: if no end is found within twenty million nodes.
+    """
     normal = max(math.sqrt(2 * max(log_need, 1.0) / max(variance, 1e-300)),
                  2 * spacing)
     grid = _geometric(REACHES[0] * normal, REACHES[1] * normal, 14)
@@ -262,7 +298,11 @@ class Contour:
 
   def _decay(self, order: float, grid: np.ndarray, log_need: float
              ) -> tuple[np.ndarray, int | None]:
-    """Returns log |phi| on `grid`, and the first index at which it is small enough."""
+    """Returns bounds on log |phi| of the total loss on the increasing `grid`.
+
+    Also returns the first index at which the integral beyond the point, at most
+    |phi| / (pi t), is below exp(-log_need), or None.
+    """
     decay = sum((number * loss.log_decay(order, grid)
                  for loss, number in self._all), np.zeros_like(grid))
     decay = decay + self._decay_margin
@@ -270,7 +310,10 @@ class Contour:
     return decay, int(enough[0]) if enough.size else None
 
   def stays_below(self, epsilon: float, log_delta: float) -> bool:
-    """Returns whether integrating |phi|'s bound shows log delta < `log_delta`."""
+    """Returns whether the integral of a bound on |phi| proves log delta < `log_delta`.
+
+    False means unknown.
+    """
     known = self._block(*FIRST_ORDERS, 22)
     best = int(np.argmin(
         known.mgf - known.orders * epsilon + _numerics.log_kernel(known.orders)))
@@ -289,16 +332,21 @@ class Contour:
 
 
 def one_thread() -> contextlib.AbstractContextManager[object]:
-  """Limits BLAS to one thread: more make matrices of this size ten times slower."""
+  """Limits BLAS to one thread.
+
+  With several threads, products of matrices of this size take ten times as long.
+  """
   return _threads().limit(limits=1)
 
 
 @functools.cache
 def _threads() -> threadpoolctl.ThreadpoolController:
+  """Returns the controller of the loaded BLAS libraries, which are found only once."""
   return threadpoolctl.ThreadpoolController()
 
 
 _STEPS = {points: np.linspace(0.0, 1.0, points) for points in (6, 12, 14, 22)}
+"""Exponents for `_geometric`, by the number of points."""
 
 _SPREAD = np.concatenate([np.linspace(0.25, 4.0, 13), [5.0, 7.0, 12.0, 50.0]])
 """Points where `stays_below` bounds |phi|, times the loss's standard deviation."""

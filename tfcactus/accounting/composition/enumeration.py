@@ -27,9 +27,9 @@ MAX_OUTCOMES = 4_000_000
 
 OPERATIONS = 64
 """Bound on the operations behind the loss or the log mass of an outcome, each with an
-error of EPS / 2 of the largest intermediate. MAX_OUTCOMES allows a step at most twelve
-draws, or twelve atoms, with one product and two sums each (C(25, 12) > 4e6), and fewer
-for each of several steps, whose counts multiply."""
+error of EPS / 2 of the largest intermediate. Within MAX_OUTCOMES a pair has at most
+twelve releases or at most twelve atoms, since C(25, 12) > 4e6. Each takes one product
+and two sums. Several pairs have fewer each, because their outcome counts multiply."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class Outcomes:
 
   @property
   def _loss_error(self) -> float:
-    """Bound on the error of a loss."""
+    """Bound on the absolute error of every outcome's loss."""
     top = float(np.max(np.abs(self.loss), initial=0.0))
     return self.steps * pair_lib.LOSS_ROUNDOFF + OPERATIONS * _numerics.EPS * top
 
@@ -79,13 +79,16 @@ class Outcomes:
 
   @functools.cached_property
   def _log_size(self) -> np.ndarray:
-    """Bound on the moduli of the terms of each log mass."""
+    """Bound on the moduli of all intermediates behind each outcome's log P-mass."""
     return np.abs(_numerics.log_mass(np.maximum(self.p, 1e-300))) + (
         2 * special.gammaln(self.steps + 1.0))
 
   @functools.cached_property
   def _suffix(self) -> tuple[np.ndarray, np.ndarray]:
-    """P- and Q-masses of each outcome together with all of larger loss."""
+    """P-masses and Q-masses of each outcome plus all outcomes of larger loss.
+
+    Both have shape (outcomes + 1,); the last element is zero.
+    """
     # The cap acts far below any epsilon that is sought.
     q = self.p * np.exp(np.minimum(-self.loss, 600.0))
     p, q = (np.append(np.cumsum(mass[::-1])[::-1], 0.0) for mass in (self.p, q))
@@ -96,7 +99,7 @@ class Outcomes:
     if self.delta(0.0, sign) <= delta:
       return 0.0
     p, q = self._suffix
-    # delta at each loss, from the atoms above it: decreasing.
+    # delta at each outcome's loss, from the outcomes above it. It decreases.
     with np.errstate(over='ignore', invalid='ignore'):
       at = p[1:] - np.exp(self.loss) * q[1:]
     index = int(np.searchsorted(-np.nan_to_num(at), -delta))
@@ -122,7 +125,10 @@ def _multisets(pair: pair_lib.DominatingPair, count: int
 
 def _draw_by_draw(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
                   ) -> tuple[np.ndarray, np.ndarray]:
-  """Builds each multiset as a sorted sequence of atoms: for few draws."""
+  """Returns losses and log P-masses of all multisets of `count` atoms, for few draws.
+
+  Builds each multiset as a sorted sequence of atoms.
+  """
   last = np.zeros(1, np.int64)
   run = np.zeros(1, np.int64)
   loss, log_p = np.zeros(1), np.full(1, math.lgamma(count + 1))
@@ -131,7 +137,7 @@ def _draw_by_draw(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
     source = np.repeat(np.arange(last.size), choices)
     step = np.arange(source.size) - (np.cumsum(choices) - choices)[source]
     atom = last[source] + step
-    # A run of n equal atoms counts once in n! orders.
+    # The mass counts all orders of the draws: divide by n! for a run of n equal atoms.
     run = np.where(step == 0, run[source], 0) + 1
     loss = loss[source] + atom_loss[atom]
     log_p = log_p[source] + atom_log_p[atom] - np.log(run)
@@ -141,7 +147,10 @@ def _draw_by_draw(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
 
 def _atom_by_atom(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
                   ) -> tuple[np.ndarray, np.ndarray]:
-  """Builds each multiset from the count of each atom: for few atoms."""
+  """Returns losses and log P-masses of all multisets of `count` atoms, for few atoms.
+
+  Builds each multiset by choosing how often each atom occurs.
+  """
   left = np.full(1, count)
   loss, log_p = np.zeros(1), np.full(1, math.lgamma(count + 1))
   for index in range(atom_loss.size):
@@ -158,7 +167,13 @@ def _atom_by_atom(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
 
 @dataclasses.dataclass(frozen=True)
 class Enumeration:
-  """Enumerated outcomes of two compositions, which bound one from below and above."""
+  """Enumerated outcomes of the compositions of the lower and of the upper pairs.
+
+  Attributes:
+    lower: Outcomes of the lower pairs, which bound delta from below.
+    upper: Outcomes of the upper pairs, which bound delta from above.
+    p_inf: Bounds (lower, upper) on the probability of an infinite loss.
+  """
 
   lower: Outcomes
   upper: Outcomes

@@ -32,17 +32,24 @@ def composed(masses: Iterable[tuple[float, int]], sign: int) -> float:
 
 
 def without(delta: float, p_inf: PInf) -> tuple[float, float]:
-  """Returns finite losses' delta: rounded up for lower epsilon, down for upper."""
+  """Returns `delta` less the mass of infinite losses, as (upper, lower) bounds.
+
+  The first serves a lower bound on epsilon, the second an upper bound.
+  """
   return (_difference(delta, p_inf[0], math.inf),
           _difference(delta, p_inf[1], -math.inf))
 
 
 def beside(low: float, high: float, p_inf: PInf) -> tuple[float, float]:
-  """Returns bounds (lower, upper) on delta of all losses from those of finite ones."""
+  """Returns bounds (lower, upper) on delta of all losses.
+
+  `low` and `high` bound the part of delta that finite losses contribute.
+  """
   lower = min(max(_difference(low, -p_inf[0], -math.inf), p_inf[0], 0.0), 1.0)
   upper = min(_difference(high, -p_inf[1], math.inf), 1.0)
   return min(lower, upper), upper
 
 
 def _difference(a: float, b: float, towards: float) -> float:
+  """Returns a - b, rounded towards `towards`; exact if a or b is zero."""
   return a - b if a == 0 or b == 0 else math.nextafter(a - b, towards)

@@ -16,7 +16,8 @@ from tfcactus.accounting.composition.losses import base, rounding
 from tfcactus.accounting.composition.saddles import Alias
 
 MAX_TABLES = 4
-"""Largest number of tables; the last one is used wherever it was made."""
+"""Most tables made in search of one epsilon. The last one is used even if it was made
+far from the epsilon that it gives."""
 
 MAX_NEWTON = 80
 """Largest number of Newton steps before the tables are given up. Affects speed only."""
@@ -35,7 +36,16 @@ _Profile = TypeVar('_Profile', bound='Profile')
 
 
 class Table:
-  """Values of phi on the nodes; gives bounds on delta at any epsilon nearby."""
+  """Values of phi on the nodes; gives bounds on delta at any epsilon nearby.
+
+  Args:
+    order: The tilt.
+    spacing: Spacing of the nodes.
+    count: Number of nodes.
+    tilted: Pairs (loss under the tilt, number of steps).
+    alias: Bounds on the aliasing error at this tilt.
+    log_tail: Bound on log |phi| beyond the last node.
+  """
 
   def __init__(self, order: float, spacing: float, count: int,
                tilted: Sequence[tuple[base.TiltedLoss, int]],
@@ -62,6 +72,7 @@ class Table:
     wrong = np.minimum(
         np.abs(phi) * np.expm1(np.minimum(slack, 1.0)) + np.where(
             slack > 1, np.exp(np.minimum(log_phi.real + slack, 1.0)), 0.0), 3.0)
+    # Errors of delta over `_scale`: `_noise`, and `_turning` times 1 + |epsilon|.
     self._noise = float(
         np.sum(size * relative) + np.sum(weight * wrong / np.abs(s * (s + 1))))
     self._turning = rounding.PHASE_ROUNDOFF * float(
@@ -69,7 +80,10 @@ class Table:
     self._tail = math.exp(max(log_tail, -745.0)) / (math.pi * self._t[-1])
 
   def _scale(self, epsilon: float) -> float:
-    """Returns e^{K - c eps}."""
+    """Returns exp(K(order) - order * epsilon), the factor of sums over the nodes.
+
+    Raises IntractableError if it is too large for a float.
+    """
     log_scale = self._log_mgf - self.order * epsilon
     if log_scale > 700:
       raise IntractableError
@@ -100,13 +114,17 @@ class Table:
 
   @property
   def margin(self) -> float:
-    """The distance below the table's own epsilon down to which the table holds."""
+    """Distance below the table's epsilon within which errors are still small."""
     return margin(self.order)
 
 
 def log_phi_of(tilted: Sequence[tuple[base.TiltedLoss, int]], spacing: float,
                count: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns log of the tilted phi at spacing * (0..count-1), and its error bounds."""
+  """Returns log phi of a sum of tilted losses, and bounds on its absolute error.
+
+  `tilted` are pairs (loss under a tilt, number of steps). The arguments of phi are
+  spacing * (0..count-1); both results have shape (count,).
+  """
   t = spacing * np.arange(count)
   log_phi, slack = np.zeros(count, np.complex128), np.zeros(count)
   for part, n in tilted:
@@ -148,7 +166,7 @@ class Profile:
     """Returns epsilon by Newton's method on log delta, safeguarded by a bracket.
 
     Raises:
-      IntractableError: if it does not converge, or every measure was left out.
+      IntractableError: if it does not converge, or no measure has a table.
     """
     if not self.tables:
       raise IntractableError
@@ -175,12 +193,13 @@ class Profile:
     return epsilon
 
   def _delta(self, epsilon: float) -> Bounds:
+    """Returns bounds on delta that may leave [0, 1]."""
     value, _ = self._at(epsilon)
     below, above = self._errors(epsilon)
     return Bounds(value - below, value, value + above)
 
   def bracket(self, delta: float, epsilon: float) -> Bounds:
-    """Turns the errors of delta into bounds on epsilon, and checks them."""
+    """Returns checked bounds on the epsilon of `delta`; `epsilon` estimates it."""
     _, slope = self._at(epsilon)
     down, up = (1e-15 * (1 + abs(epsilon)) + 1.01 * error / abs(slope)
                 for error in self._errors(epsilon))
@@ -197,11 +216,11 @@ class Profile:
 
 def solved(make: Callable[[float], _Profile], delta: float, guess: float
            ) -> tuple[_Profile, float]:
-  """Returns a profile made at the epsilon sought, and that epsilon.
+  """Returns a profile, and the epsilon at which its estimate of delta is `delta`.
 
-  `make` makes a profile near an epsilon. Where a few rare losses compete with many
-  small ones the first guess is poor: the epsilon found with one profile is where the
-  next is made.
+  `make` returns a profile whose errors are small near the epsilon passed to it. The
+  first `guess` is poor if a few rare losses compete with many small ones. The next
+  profile is then made at the epsilon that the last one gave.
   """
   for _ in range(MAX_TABLES):
     profile = make(guess)
@@ -213,5 +232,8 @@ def solved(make: Callable[[float], _Profile], delta: float, guess: float
 
 
 def margin(order: float) -> float:
-  """Returns how far below the epsilon it was made for a table is still good."""
+  """Returns the distance below a table's epsilon within which errors are still small.
+
+  `order` is the table's tilt.
+  """
   return 2 / order

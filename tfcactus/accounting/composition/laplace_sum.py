@@ -81,7 +81,10 @@ class LaplaceSum:
 
   @property
   def neighbours(self) -> tuple[float, float]:
-    """Floats between which the largest loss lies; a larger one dominates."""
+    """Floats below and above the exact largest loss, which `top` rounds.
+
+    A release with a larger largest loss dominates one with a smaller.
+    """
     return math.nextafter(self.top, 0.0), math.nextafter(self.top, math.inf)
 
   def delta(self, epsilon: float) -> Bounds:
@@ -169,7 +172,10 @@ def _horner(coefficients: Iterable[int], degree: int, h: int, bits: int) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _polynomials(count: int) -> list[list[int]]:
-  """Returns ascending coefficients of (w + 1)^(n-k-1) (w - 1)^(k-1) for 0 < k < n/2."""
+  """Returns coefficients of (w + 1)^(n - k - 1) (w - 1)^(k - 1) for 0 < k < n / 2.
+
+  n is `count`. There is one list per k, in ascending powers of w.
+  """
   rows: list[list[int]] = []
   row = [math.comb(count - 2, m) for m in range(count - 1)] if count > 2 else []
   for _ in range((count - 1) // 2):

@@ -70,7 +70,7 @@ class Resolution:
 
 
 FINE = Resolution(1e-9, 1 << 19)
-"""For compositions that have no better method."""
+"""The resolution for compositions that have no better method."""
 
 
 class Lattice:
@@ -82,7 +82,7 @@ class Lattice:
     """Initialises the composition of pairs (bounds on a dominating pair, steps).
 
     `pilot` holds the groups with fewer atoms: it chooses the tilt, the window and the
-    least loss on the lattice, every choice of which gives bounds.
+    least loss on the lattice. Bounds are true for every choice of these.
     """
     self.groups = groups
     self.pilot = groups if pilot is None else pilot
@@ -106,6 +106,7 @@ class Lattice:
       return Bounds(0.0, 0.0, math.inf if delta <= p_high else 0.0)
     log_delta = math.log(max(delta - p_high, delta * 1e-3, 5e-324))
     def reached(c: float, log_mass: float) -> float:
+      """Returns the epsilon at which Chernoff's bound at tilt c is exp(log_delta)."""
       return (log_mass + float(_numerics.log_kernel(c)) - log_delta) / c
     near = self._tilt(reached, -math.inf)[1]
     for bulk in self._bulks(near):
@@ -128,6 +129,7 @@ class Lattice:
       return Bounds(p_low, p_high, p_high)
     bulk = BULK_SHARES[0] * epsilon / self.steps or -math.inf
     def reached(c: float, log_mass: float) -> float:
+      """Returns log of Chernoff's bound on delta at tilt c."""
       return log_mass - c * epsilon + float(_numerics.log_kernel(c))
     tilt, bound = self._tilt(reached, bulk)
     if bound < -MAX_EXPONENT:
@@ -157,13 +159,20 @@ class Lattice:
                  2 * pair_lib.LOSS_ROUNDOFF) for bounds, count in self.groups)
 
   def _bulks(self, near: float) -> list[float]:
-    """Returns the thresholds of small losses to try; the last leaves out nothing."""
+    """Returns the values of `bulk` to try, in turn.
+
+    A step's loss is small if it is at most `bulk`; with -inf no loss is. `near` is a
+    rough epsilon.
+    """
     if near <= 0 or not math.isfinite(near):
       return [-math.inf]
     return [share * near / self.steps or -math.inf for share in BULK_SHARES]
 
   def log_mgf(self, order: float, bulk: float = -math.inf) -> float:
-    """Estimates log of the product of M(order), minus that of losses up to `bulk`."""
+    """Estimates log M(order) of the total loss, without outcomes of small losses only.
+
+    A step's loss is small if it is at most `bulk`. The pilot's upper pairs are used.
+    """
     small, ratio = 0.0, 0.0
     for bounds, count in self.pilot:
       pair = bounds.upper
@@ -186,8 +195,12 @@ class Lattice:
 
   def _tilt(self, objective: Callable[[float, float], float], bulk: float
             ) -> tuple[float, float]:
-    """Returns (tilt, bound) that minimise an upper bound over the tilt."""
+    """Returns the tilt at which `objective` is least, and its value there.
+
+    The arguments of `objective` are a tilt and `log_mgf` at it.
+    """
     def finite(x):  # The search subtracts values.
+      """Returns `objective` at tilt e^x, clipped to finite values."""
       value = objective(math.exp(x), self.log_mgf(math.exp(x), bulk))
       return min(max(value, -1e300), 1e300)
 
@@ -200,7 +213,14 @@ class Lattice:
 
 
 class _View:
-  """Bounds of a composition at one tilt, near one epsilon."""
+  """Bounds of a composition at one tilt, near one epsilon.
+
+  Args:
+    lattice: The composition.
+    tilt: The tilt of all lattice masses.
+    near: The epsilon at which bounds are wanted, roughly.
+    bulk: Outcomes in which every step's loss is at most this are left out.
+  """
 
   def __init__(self, lattice: Lattice, tilt: float, near: float, bulk: float):
     wanted = lattice.resolution
@@ -232,6 +252,10 @@ class _View:
     self._losses = self._upper.losses[self._range]
 
   def _raised(self, shift: int) -> np.ndarray:
+    """Returns suffix sums of the upper pair's masses at `_losses`, without `_excess`.
+
+    The masses are P-masses (`shift` 0), or Q-masses times exp(_near) (`shift` 1).
+    """
     upper = self._upper
     return self._scale * upper.suffix(self._near, shift)[self._range]
 
@@ -247,7 +271,7 @@ class _View:
 
   @functools.cached_property
   def _excess(self) -> np.ndarray:
-    """Upper bound on what rounding and wrap-around take from the upper delta."""
+    """Upper bound on the error of `_raised(0)` from rounding and wrap-around."""
     return self._scale * self._upper.error(self._near)[self._range]
 
   def upper_epsilon(self, delta: float) -> float:
@@ -283,7 +307,10 @@ class _View:
 
   @functools.cached_property
   def _tests(self) -> tuple[np.ndarray, np.ndarray]:
-    """Threshold tests: P-masses from below, logs of Q-masses from above."""
+    """Tests of whether the sum of labels is at least each of `_losses`.
+
+    Returns lower bounds on their P-masses, and logs of upper bounds on their Q-masses.
+    """
     if self._lower is None:
       return np.zeros(0), np.zeros(0)
     (p, q), near = self._lower, self._near

@@ -29,12 +29,18 @@ class BoundedAtoms(AtomicLoss):
   """Finite losses of a pair, whose |phi| is bounded by one only."""
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """Returns zeros, the bound |phi| <= 1, in the shape of `t`."""
     return np.zeros(np.shape(t))
 
 
 @dataclasses.dataclass(frozen=True)
 class MixedContours:
-  """A composition of losses in closed form, at least one, and of discrete ones."""
+  """A composition of losses in closed form, at least one, and of discrete losses.
+
+  Attributes:
+    groups: Pairs (closed-form loss or bounds on a discrete pair, number of steps).
+    p_inf: Bounds (lower, upper) on the probability of an infinite loss.
+  """
 
   groups: Sequence[tuple[Part, int]]
   p_inf: infinite_mass.PInf
@@ -64,6 +70,7 @@ class MixedContours:
 
   @property
   def _exact(self) -> bool:
+    """Returns whether every discrete pair is its own lower and upper bound."""
     return all(part.lower is part.upper for part, _ in self.groups
                if isinstance(part, pair_lib.PairBounds))
 
@@ -74,6 +81,10 @@ class MixedContours:
         count for part, count in self.groups if isinstance(part, pair_lib.PairBounds))
 
   def _side(self, side: str) -> contour.Contour:
+    """Returns the contour of the discrete losses' 'lower' or 'upper' pairs.
+
+    Raises IntractableError if a pair has too many atoms or no finite loss.
+    """
     groups = []
     for part, count in self.groups:
       if isinstance(part, pair_lib.PairBounds):

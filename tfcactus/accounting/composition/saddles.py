@@ -58,23 +58,24 @@ class Saddles:
     return int(np.argmin(np.abs(self.epsilon - epsilon)))
 
   def log_chernoff(self, epsilon: float) -> float:
-    """Returns log of the least Chernoff bound on delta, as good as the moments are."""
+    """Returns log of the least Chernoff bound on delta; proved only if `mgf` is."""
     return float(np.min(self._log_chernoff(epsilon)))
 
   def best_order(self, epsilon: float) -> float:
-    """Returns the order of the least Chernoff bound on delta."""
+    """Returns the order at which the Chernoff bound on delta at `epsilon` is least."""
     return float(self.orders[np.argmin(self._log_chernoff(epsilon))])
 
   def _log_chernoff(self, epsilon: float) -> np.ndarray:
+    """Returns log of the Chernoff bound on delta at each of `orders`."""
     return self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
 
   def epsilon_at(self, log_delta: float) -> float:
-    """Returns epsilon by interpolation; extrapolates with the largest tilt."""
+    """Estimates epsilon by interpolation; extrapolates with the largest tilt."""
     beyond = max(float(self.log_delta[-1]) - log_delta, 0.0) / self.orders[-1]
     return float(np.interp(-log_delta, -self.log_delta, self.epsilon)) + beyond
 
   def log_delta_at(self, epsilon: float) -> float:
-    """Returns log delta by interpolation; extrapolates with the largest tilt."""
+    """Estimates log delta by interpolation; extrapolates with the largest tilt."""
     beyond = max(epsilon - float(self.epsilon[-1]), 0.0) * self.orders[-1]
     return float(np.interp(epsilon, self.epsilon, self.log_delta)) - beyond
 
@@ -106,14 +107,19 @@ class Alias:
   log_moment: Callable[[float], float] | None = None
 
   def period(self, epsilon: float, log_tolerance: float) -> float:
-    """Returns a period whose aliasing error is below the tolerance."""
+    """Returns a period at which aliases are small beside delta at `epsilon`.
+
+    The aliases at larger epsilon add at most exp(log_tolerance) to delta, and so do
+    those at smaller epsilon, if `mgf` is right.
+    """
     above, below = self._log_excess(epsilon)
     up, down = self.orders > self.order, self.orders < self.order
     high = np.logaddexp(0.0, above - log_tolerance)[up] / (
         self.orders[up] - self.order)
     low = np.logaddexp(0.0, below - log_tolerance)[down] / (
         self.order - self.orders[down])
-    # At order zero every delta below is at most one.
+    # Aliases at smaller epsilon are values of delta, each at most one. At order zero a
+    # geometric series bounds their sum.
     zero = np.logaddexp(0.0, -log_tolerance) / self.order
     period = max(np.min(high, initial=np.inf), np.min(low, initial=zero))
     if not (math.isfinite(period) and period > 0):
@@ -139,6 +145,11 @@ class Alias:
     return math.exp(min(np.min(high), 700.0)) + math.exp(min(np.min(low), zero))
 
   def _log_excess(self, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns log A for aliases at larger epsilon, then for those at smaller epsilon.
+
+    Each has one value per order. delta(epsilon + x) <= A exp(-order x) for all x of the
+    sign in question, by Chernoff's inequality, and by delta <= 1 for negative x.
+    """
     log_a = self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
     log_a = log_a + STEP_ROUNDOFF * self.steps + ROUNDOFF * (
         1 + np.abs(self.mgf) + np.abs(self.orders * epsilon))

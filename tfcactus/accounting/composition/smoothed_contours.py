@@ -40,18 +40,29 @@ class SmoothedContour(contour.Contour):
 
   @property
   def _all(self) -> Sequence[tuple[base.Loss, int]]:
+    """The discrete losses, and last the smoothing variable."""
     return [*self.groups, (self.smoothing, 1)]
 
   def _certify(self, table: inversion.Table) -> None:
+    """Raises IntractableError unless |phi| is proved small beyond the last node.
+
+    The discrete losses' phi is shown to be small up to the point from which the
+    smoothing variable's phi is.
+    """
     end = self.smoothing.end(-table.log_tail, table.order)
-    # The smoothing variable, the last group, has a bound of its own.
+    # The smoothing variable, the last element, has a proved bound.
     atoms.certify_decay(table.tilted[:-1], table.last, max(end, table.last),
                         -table.log_tail)
 
 
 @dataclasses.dataclass(frozen=True)
 class SmoothedContours:
-  """Contours of discrete losses, over the pairs that bound them."""
+  """Bounds on epsilon by smoothed contours of the lower and of the upper pairs.
+
+  Attributes:
+    groups: Pairs (bounds on a step's dominating pair, number of steps).
+    p_inf: Bounds (lower, upper) on the probability of an infinite loss.
+  """
 
   groups: Groups
   p_inf: infinite_mass.PInf
@@ -78,10 +89,12 @@ class SmoothedContours:
     raise IntractableError
 
   def _side(self, side: str) -> SmoothedContour:
+    """Returns the contour of the 'lower' or of the 'upper' pairs."""
     return SmoothedContour(tuple(
         (_atoms_of(getattr(pair, side)), count) for pair, count in self.groups))
 
 
 @functools.lru_cache(maxsize=64)
 def _atoms_of(pair: pair_lib.DominatingPair) -> atoms.AtomicLoss:
+  """Returns the pair's finite losses; cached with the values computed from them."""
   return atoms.AtomicLoss(pair)

@@ -5,7 +5,7 @@ tilt serves. At small tilts |phi| stays near one, because the many small losses 
 close to each other; at large tilts losses far beyond epsilon determine the moments. So
 the composition is split into measures with a tilt each. With smooth weights 0 = w_0 <=
 w_1 <= ... <= w_n = 1 on the outputs of a step and M_i the moments of its density times
-w_i, small losses first,
+w_i, small losses first, compositions of groups of k steps have
 
     product of M^k = product of M_1^k + sum over i > 1 of
                      (product of M_i^k - product of M_{i-1}^k).
@@ -38,7 +38,8 @@ from tfcactus.accounting.composition.losses.gaussian_parts import (
 from tfcactus.accounting.composition.saddles import Saddles
 
 SHARES = (0.1, 0.3, 0.2, 0.06, 0.03)
-"""First levels that are tried, as shares of the way from the least loss to epsilon."""
+"""First levels that are tried in turn, each over the distance from the least total loss
+to epsilon."""
 
 MAX_GUESSES = 8
 """Largest number of guesses of epsilon."""
@@ -50,7 +51,7 @@ TOP = 0.5
 """Largest level: losses beyond it grow slowly enough."""
 
 MAX_RISE = 1e3
-"""Epsilon is sought up to this far above that of one measure alone."""
+"""Epsilon is sought up to this far above the largest epsilon of a single measure."""
 
 LOG_OMITTED = -34.0
 """Log of the share of delta below which a measure is left out."""
@@ -76,6 +77,7 @@ class SplitContours:
     log_delta = math.log(delta)
 
     def attempt(share: float) -> Bounds:
+      """Returns bounds on epsilon from a split; `share` is as for `_Split.of`."""
       split = _Split.of(self.groups, share, near, log_delta=log_delta)
       if near == 0:
         profile = split.profile(0.0, log_delta)
@@ -95,6 +97,7 @@ class SplitContours:
   def delta(self, epsilon: float) -> Bounds:
     """Returns bounds on delta; raises IntractableError if all splits are too hard."""
     def attempt(share: float) -> Bounds:
+      """Returns bounds on delta from a split; `share` is as for `_Split.of`."""
       split = _Split.of(self.groups, share, epsilon, epsilon=epsilon)
       profile = split.profile(epsilon, split.log_delta_at(epsilon))
       split.check(profile)
@@ -104,7 +107,7 @@ class SplitContours:
       return _first(attempt)
 
   def _near(self, log_delta: float) -> float:
-    """Returns a rough epsilon at delta, from which each split starts."""
+    """Returns a rough epsilon at exp(`log_delta`), the guess that splits start from."""
     near = contour.Contour(self.groups).saddles(log_delta=log_delta).epsilon_at(
         log_delta)
     for _ in range(MAX_GUESSES):
@@ -117,7 +120,11 @@ class SplitContours:
 
 
 def _first(attempt: Callable[[float], Bounds]) -> Bounds:
-  """Returns the bounds from the first of `SHARES` that is not too hard."""
+  """Returns attempt(share) for the first of `SHARES` that raises no IntractableError.
+
+  Raises:
+    IntractableError: if every share does.
+  """
   for share in SHARES:
     try:
       return attempt(share)
@@ -131,9 +138,10 @@ class _Split:
   """A composition as a sum of measures.
 
   Attributes:
-    sums: Compositions of all losses up to each level.
-    parts: The measures; the first ones add up to the elements of `sums`.
-    saddles: Saddle points of each part.
+    sums: For each level, the composition of the steps' losses below it. The last
+      element is the composition of all losses.
+    parts: The measures. The first n of them add up to element n - 1 of `sums`.
+    saddles: Saddle points of each measure.
   """
 
   sums: Sequence[contour.Contour]
@@ -143,7 +151,15 @@ class _Split:
   @classmethod
   def of(cls, groups: Groups, share: float, near: float, **target: float
          ) -> _Split:
-    """Splits a composition; the first level is `share` of the way to epsilon `near`."""
+    """Splits a composition at levels of a step's loss.
+
+    The first level is `share` times the distance from the least total loss to `near`, a
+    guess of epsilon. Each further level is `LADDER` times the one before, up to `TOP`.
+    `target` is epsilon= or log_delta=, as for `Contour.saddles`.
+
+    Raises:
+      IntractableError: unless all losses are by removal and sampled.
+    """
     if any(loss.direction != 'remove' or loss.sampling_prob == 1
            for loss, _ in groups):
       raise IntractableError
@@ -177,7 +193,11 @@ class _Split:
     return high
 
   def profile(self, epsilon: float, log_delta: float) -> _SplitProfile:
-    """Returns the profile near `epsilon`: a table or a Chernoff bound per part."""
+    """Returns the profile near `epsilon`: a table or a Chernoff bound per measure.
+
+    `log_delta` is a rough log delta at `epsilon`. It decides which measures are
+    negligible.
+    """
     tables, indices, left_out = [], [], []
     for index, (part, saddles) in enumerate(zip(self.parts, self.saddles)):
       if saddles.log_chernoff(epsilon) <= log_delta + LOG_OMITTED:
@@ -195,7 +215,8 @@ class _Split:
 
     Moments and phi at some nodes are compared at each tilt used. The parts up to a
     level add up to the composition of all losses up to it, which is computed directly.
-    The first part is checked together with the second.
+    The first part equals the first sum by definition, and is checked together with the
+    second part.
     """
     for table, index in zip(profile.tables, profile.indices):
       parts = self.parts[:max(index, 1) + 1]
@@ -216,6 +237,10 @@ class _Split:
 
 @dataclasses.dataclass(frozen=True)
 class _SplitProfile(inversion.Profile):
-  """A profile whose tables are those of the parts of a split at `indices`."""
+  """The profile of a split.
+
+  Attributes:
+    indices: For each table, the index of its measure in `_Split.parts`.
+  """
 
   indices: Sequence[int] = ()

@@ -36,7 +36,8 @@ APART = 30.0
 """Log of a ratio of two products beyond which each is computed separately."""
 
 NEGLIGIBLE = -30.0
-"""Log weight below which small losses alone need no separate treatment."""
+"""Log of the tilted mass of outcomes of small losses only, below which these outcomes
+need not be left out."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Window:
     step = 1e-4 * max(tilt, 1e-2)
     mean = (mgf(tilt + step) - mgf(tilt - step)) / (2 * step)
     def growth(sign: int) -> Callable[[float], float]:
+      """Returns the log moment generating function of sign (loss - mean)."""
       return lambda u: mgf(tilt + sign * u) - base - sign * u * mean
 
     (above, u_above), (below, u_below) = (cls._reach(growth(sign)) for sign in (1, -1))
@@ -86,7 +88,11 @@ class Window:
 
   @staticmethod
   def _reach(growth: Callable[[float], float]) -> tuple[float, float]:
-    """Returns the distance with Chernoff bound exp(-LOG_TAIL), and its exponent."""
+    """Returns how far from the mean a tail has Chernoff bound exp(-LOG_TAIL).
+
+    Also returns the exponent of that bound. `growth` is the log moment generating
+    function of the distance from the mean, positive on this tail.
+    """
     result = optimize.minimize_scalar(
         lambda x: math.log(max(growth(math.exp(x)) + LOG_TAIL, 1e-9)) - x,
         bounds=(math.log(1e-3), math.log(1e4)), method='bounded',
@@ -99,6 +105,16 @@ class TiltedSum:
 
   The mass at loss x is exp(log_mgf - tilt * x) times the tilted mass. Sums of losses
   that are all at most `bulk` are left out.
+
+  Args:
+    groups: Tuples (first index, masses, steps). A step's masses lie on consecutive
+      lattice points, from the first index on.
+    window: The part of the lattice on which the sum's masses are computed.
+    tilt: The tilt.
+    bulk: Largest loss of a step that counts as small.
+
+  Attributes:
+    losses: Shape (points,), the losses in the window.
   """
 
   def __init__(self, groups: Sequence[tuple], window: Window, tilt: float,
@@ -136,11 +152,18 @@ class TiltedSum:
   @staticmethod
   def _without_bulk(tilted: Sequence[tuple], points: int
                     ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the product A of phi minus the product B of its small losses' parts.
+    """Returns the transform of the sum, without outcomes of small losses only.
 
-    Also returns the size of its error in units of the transform's error: A / phi - B /
-    s from the part s of small losses, and A / phi times the transformed mass from the
-    rest. The difference keeps its relative accuracy.
+    A is the product over the steps of phi, the transform of a step's tilted masses. B
+    is the product over the steps of s, the transform of its small losses' masses. The
+    result is A - B, computed to relative accuracy. The second result bounds its error,
+    divided by the error of one transform. The error of s contributes
+    |A / phi - B / s|. The error of the other losses' transform contributes |A / phi|
+    times their mass.
+
+    Args:
+      tilted: Tuples (first index, tilted masses, where the loss is small, steps).
+      points: Number of lattice points.
     """
     small = ratio = whole = np.zeros(points // 2 + 1, np.complex128)
     parts = []
@@ -156,13 +179,13 @@ class TiltedSum:
       whole = whole + count * log_phi
       parts.append((np.log(np.abs(part)), log_phi.real, share,
                     float(np.sum(weight[~low])), count))
-    # If B is tiny beside A, B times a ratio would lose digits.
+    # Where B is tiny beside A, B expm1(log(A / B)) would lose digits of A.
     apart = ratio.real > APART
     phi = np.where(apart, np.exp(whole) - np.exp(small),
                    np.exp(small) * _numerics.expm1(np.where(apart, 0.0, ratio)))
     error = np.zeros(phi.size)
     for log_part, log_phi, share, rare, count in parts:
-      # B / s, and A / phi, which is larger by e^(ratio - share).
+      # |B / s|, and |A / phi|, which is |B / s| times |e^(ratio - share)|.
       base, kept = np.exp(small.real - log_part), np.exp(whole.real - log_phi)
       far = (ratio - share).real > APART
       error += count * (rare * kept + np.where(far, kept + base, base * np.abs(
@@ -191,6 +214,7 @@ class TiltedSum:
     return np.cumsum(terms[::-1])[::-1]
 
   def _decay(self, near: float) -> np.ndarray:
+    """Returns exp(-tilt (x - near)) at all lattice losses x, capped."""
     return np.exp(np.minimum(
         -self.tilt * (self.losses - near), MAX_EXPONENT + 50))
 
@@ -215,6 +239,7 @@ class TiltedSum:
     return total
 
   def _mgf(self, order: float) -> float:
+    """Returns log of the moment generating function of the total loss at `order`."""
     total = 0.0
     for first, mass, count in self._groups:
       x = (first + np.arange(mass.size)) * self._window.width
@@ -224,7 +249,7 @@ class TiltedSum:
 
 def _tilt(mass: np.ndarray, x: np.ndarray, order: float
           ) -> tuple[float, np.ndarray]:
-  """Returns log sum(mass e^{order x}) and the normalised summands."""
+  """Returns log sum(mass e^{order x}), and the summands divided by their sum."""
   exponent = _numerics.log_mass(mass) + order * x
   peak = float(np.max(exponent))
   weight = np.exp(exponent - peak)

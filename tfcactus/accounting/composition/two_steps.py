@@ -7,7 +7,7 @@ With H the second release's delta in closed form, at any real epsilon,
 The first release's outcomes are put into cells. Keeping both masses of a cell and
 moving them to the ends of its range of losses raises delta, by the chords of a convex
 function; merging a cell into one atom lowers delta, by its tangents. Both sums are
-exact but for rounding. Cells are narrow where chords and tangents differ, so that
+exact up to rounding. Cells are narrow where chords and tangents differ, so that
 kinks, tails and tiny sampling probabilities need no special care.
 
 Source: this library's; the raising and lowering is Lemma 9 and Proposition 15 of Zhu,
@@ -100,12 +100,13 @@ class TwoSteps:
         move + 1.01 * max(at.upper - delta, 0.0) / slope)
 
   def _at(self, cells: _Cells, epsilon: float) -> Bounds:
-    """Returns bounds on delta at `epsilon` from the given cells."""
+    """Returns bounds on delta at `epsilon`, computed from `cells`."""
     sums = []
+    # Sign -1 is the lower bound, by tangents; sign 1 the upper bound, by chords.
     for loss, p, sign in ((cells.mean, cells.p, -1), (cells.loss, cells.raised, 1)):
-      room = LOSS_ROUNDOFF * (abs(epsilon) + np.abs(loss)) + (
-          cells.room if sign < 0 else 0.0)
-      value, error = self.second.delta(epsilon - loss - sign * room)
+      slack = LOSS_ROUNDOFF * (abs(epsilon) + np.abs(loss)) + (
+          cells.mean_error if sign < 0 else 0.0)
+      value, error = self.second.delta(epsilon - loss - sign * slack)
       terms = p * np.clip(value + sign * error, 0.0, 1.0)
       sums.append(float(np.sum(terms)) * (1 + sign * MASS_ROUNDOFF))
     upper = min(sums[1] + BEYOND, 1.0)
@@ -122,28 +123,37 @@ class TwoSteps:
 
   @functools.cached_property
   def _edges(self) -> np.ndarray:
-    """Ends of the first pilot's cells, in standard deviations of the output."""
+    """Edges of equally wide cells of the output, in standard deviations.
+
+    They make the first of the partitions of `PILOTS`.
+    """
     reach = cells_lib.GAUSSIAN_REACH
     shift = self.first.mu if self.first.direction == 'remove' else 0.0
     return np.linspace(-reach, reach + shift, PILOTS[0] + 1)
 
   @functools.cached_property
   def _even(self) -> _Cells:
-    """Cells of the first pilot."""
+    """The loss of the first release in equally wide cells of its output."""
     return self._partition(self._edges)
 
   def _refined(self, edges: np.ndarray, epsilon: float, count: int) -> np.ndarray:
-    """Returns edges of cells in which chords and tangents differ about equally."""
+    """Returns the edges of about `count` cells, from a coarser partition's `edges`.
+
+    Each cell contributes about equally to the distance between the upper bound (chords)
+    and the lower bound (tangents) on delta at `epsilon`.
+    """
     loss = self._sign * self.first.log_u(edges)
     width = np.diff(edges)
     p = cells_lib.normal_cells(edges[:-1], width)
     if self._sign > 0:
+      # The likelihood ratio turns masses without the record into P-masses.
       p = p * np.exp(np.minimum(loss[1:], 600.0))
     value = self.second.delta(epsilon - loss)[0]
     middle = self.second.delta(epsilon - 0.5 * (loss[1:] + loss[:-1]))[0]
     gap = p * np.abs(0.5 * (value[1:] + value[:-1]) - middle)
     # The gap of a cell grows with the cube of its width.
     density = np.cbrt(gap / width**3)
+    # Take the largest value among a cell and its neighbours: a kink nearby is refined.
     density = np.maximum(density, np.append(0.0, density[:-1]))
     density = np.maximum(density, np.append(density[1:], 0.0)) * width
     total = float(np.sum(density))
@@ -160,6 +170,7 @@ class TwoSteps:
     return 1 if self.first.direction == 'remove' else -1
 
   def _partition(self, edges: np.ndarray) -> _Cells:
+    """Returns the first release's loss in cells of its output between `edges`."""
     law, s = self.first, self.first.sampling_prob
     z = law.mu * edges - 0.5 * law.mu**2
     log_u = law.log_u(edges)
@@ -173,9 +184,11 @@ class TwoSteps:
         np.add.reduceat(cells_lib.normal_cells(start, np.diff(edges)), keep[:-1])
         for start in (edges[:-1], edges[:-1] - law.mu))
     z, log_u = z[keep], log_u[keep]
-    # In terms of q1 / p0 nothing cancels where s is tiny.
+    # With the likelihood ratio of the unsampled pair nothing cancels at tiny s.
     excess = with_it / without
     mean = np.log1p(s * (excess - 1)) if s < 1 else np.log(excess)
+    # `up` is the share of a cell's mass that moves to the end of larger z, so that both
+    # the P- and the Q-mass are kept.
     from_low = excess * np.exp(-z[:-1]) - 1
     width = np.expm1(np.diff(z))
     up = from_low / width
@@ -189,24 +202,24 @@ class TwoSteps:
       share = np.maximum(up - cells_lib.RATIO_ROUNDOFF / width, 0.0)
       share = np.where(np.isfinite(share), np.minimum(share, 1.0), 0.0)
     raised = np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
-    room = 2 * cells_lib.RATIO_ROUNDOFF * s * excess / np.exp(mean)
-    return _Cells(self._sign * log_u, raised, self._sign * mean, p, room)
+    mean_error = 2 * cells_lib.RATIO_ROUNDOFF * s * excess / np.exp(mean)
+    return _Cells(self._sign * log_u, raised, self._sign * mean, p, mean_error)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Cells:
-  """A loss in cells.
+  """The loss of one release, with its outcomes put into cells.
 
   Attributes:
     loss: Shape (cells + 1,), losses at the cells' ends.
-    raised: Shape (cells + 1,), P-masses moved to the ends, raising delta.
+    raised: Shape (cells + 1,), P-masses moved to the ends, which raises delta.
     mean: Shape (cells,), losses of the merged cells.
     p: Shape (cells,), P-masses of the merged cells.
-    room: Shape (cells,), bounds on the error of `mean`.
+    mean_error: Shape (cells,), bounds on the error of `mean`.
   """
 
   loss: np.ndarray
   raised: np.ndarray
   mean: np.ndarray
   p: np.ndarray
-  room: np.ndarray
+  mean_error: np.ndarray

@@ -9,7 +9,7 @@ from tfcactus.design.solvers import conic, convex_program, interior_point
 
 def solve(program: convex_program.Program, start: np.ndarray, *, solver: str,
           warm: bool = False) -> convex_program.Solution:
-  """Solves a program from positive masses `start`, near the optimum if `warm`.
+  """Solves a program from positive masses `start`; `warm` if they are near the optimum.
 
   Raises SolverError if there is no solution or the program is too large, ImportError
   if solver='cvxpy' and cvxpy is absent.

@@ -3,10 +3,10 @@
 Each privacy loss is split between the two nearest points of a uniform grid. One FFT
 composes the losses, and the total is tested against epsilon. The gradient of this
 discretised delta costs one more FFT. With g the gain of a total loss, the derivative
-with respect to a mass at fixed loss is n V, V being g correlated with the law of n - 1
-losses; the derivative with respect to a loss is its mass times the slope of n V. The
-result is an objective to minimise, not a guarantee: only the accountant says what a
-table costs.
+with respect to a mass at fixed loss is n V, where V(x) is the mean of g(x + S) over the
+sum S of n - 1 losses. The derivative with respect to a loss is its mass times the slope
+of n V. The result is an objective to minimise, not a guarantee: only the accountant
+says what a table costs.
 
 Source: the composition of Sommer et al., "Learning Numeric Optimal
 Differentially Private Truncated Additive Mechanisms" (2021), section 3.4.2; the
@@ -25,11 +25,12 @@ SPREAD = 12.0
 """Standard deviations of the total loss that the grid covers on either side."""
 
 POINTS = 1 << 14
-"""Grid points of few releases; many releases get twice as many. Splitting raises the
+"""Grid points for up to `FEW` releases; more get twice as many. Splitting raises the
 variance of a loss by a share of about (SPREAD / points)^2 * steps, which shifts the
 optimum."""
 
 FEW = 32
+"""Largest number of releases that are composed on `POINTS` grid points."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,11 @@ def composed_delta(p: np.ndarray, q: np.ndarray, *, epsilon: float, steps: int,
 
 def sampled_pairs(p: np.ndarray, q: np.ndarray, sampling_prob: float
                   ) -> list[tuple[np.ndarray, np.ndarray]]:
-  """Returns Poisson-sampled (P, Q) of noise p and shifted noise q, per direction."""
+  """Returns Poisson-sampled (P, Q) of noise p and shifted noise q, per direction.
+
+  The first pair is for a removed record, the second for an added one. Without
+  sampling the noise's symmetry makes both cost the same, and one pair is returned.
+  """
   if sampling_prob == 1:
     return [(p, q)]
   mixed = (1 - sampling_prob) * p + sampling_prob * q
@@ -120,7 +125,11 @@ class _Grid:
 
   def test(self, loss: np.ndarray, mass: np.ndarray, epsilon: float, steps: int
            ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Returns (gradient in mass, in loss at fixed mass, delta of finite losses)."""
+    """Returns the delta of finite losses and its derivatives, as a triple.
+
+    The triple is (derivatives with respect to `mass` at fixed loss, derivatives with
+    respect to `loss` at fixed mass, delta).
+    """
     cell = np.floor(loss / self.width).astype(np.int64)
     share = loss / self.width - cell
     at = cell % self.points
@@ -132,6 +141,7 @@ class _Grid:
     gain = -np.expm1(np.minimum(epsilon - total, 0.0))
     gain = np.roll(gain, self.first % self.points)
     rest = phi**(steps - 1)
+    # V of the docstring of this module, at every grid point.
     seen = fft.irfft(np.conj(rest) * fft.rfft(gain), self.points)
     value = float(law @ seen)
     low, high = steps * seen[at], steps * seen[then]

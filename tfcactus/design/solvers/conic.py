@@ -1,4 +1,7 @@
-"""The convex program by cvxpy and Clarabel: slow, independent, for small grids."""
+"""A solver of the convex program by cvxpy and Clarabel, for small grids.
+
+It is slow, and independent of the interior-point method.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,11 @@ def _cvxpy() -> Any:
 
 def _constraints(cp: ModuleType, program: convex_program.Program, unit: np.ndarray,
                  x: Any) -> tuple[list[Any], Any, list[Any]]:
-  """Returns (each divergence <= top, cost within budget, the rest) for x = p / unit."""
+  """Returns the constraints on x = p / unit as (tops, within, rest).
+
+  `tops` are divergence <= top, one for each shift; `within` is cost <= budget; `rest`
+  are all others.
+  """
   p, top = cp.multiply(unit, x), cp.Variable()
   values = [_divergence(cp, program.objective, s, p, unit)
             for s in program.shifts]
@@ -106,7 +113,10 @@ def _mend_tail(program: convex_program.Program, p: np.ndarray, theta: np.ndarray
 
 def _relax(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,
            price: float, cut: int) -> np.ndarray:
-  """Minimises the Lagrangian over the cells from `cut` on, by Newton steps."""
+  """Returns p with the cells from `cut` on at the minimum of the Lagrangian.
+
+  The other cells are fixed. The method takes damped Newton steps in log p.
+  """
   nu = -float(theta @ program.divergences(p) + price * (program.cost @ p))
   nu /= float(program.mass @ p)
   for _ in range(60):
@@ -124,7 +134,7 @@ def _relax(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,
 
 
 def _laplacian(band: np.ndarray) -> np.ndarray:
-  """Returns a dense graph Laplacian from edge weights by distance."""
+  """Returns a dense graph Laplacian; band[d, i] weighs the edge from i to i + d."""
   n = band.shape[1]
   edges = np.zeros((n, n))
   for distance, row in enumerate(band[:n]):
@@ -135,7 +145,10 @@ def _laplacian(band: np.ndarray) -> np.ndarray:
 
 def _divergence(cp: ModuleType, objective: str, shift: convex_program.Shift, p: Any,
                 unit: np.ndarray) -> tuple[Any, list[Any]]:
-  """Returns D_k as a cvxpy expression, and the cones that define it."""
+  """Returns the divergence of one shift as a cvxpy expression, and its cones.
+
+  `p` is the expression of the masses; `unit` holds their approximate sizes.
+  """
   scale = np.exp(shift.log_scale)
   # phi is homogeneous: dividing both cells by `size` and multiplying the weight by
   # it changes only the conditioning.

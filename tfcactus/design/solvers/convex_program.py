@@ -55,7 +55,11 @@ class Shift:
 
 
 class _Edges(NamedTuple):
-  """The edges of all shifts; shift k's begin at starts[k] and have row k."""
+  """The edges of all shifts, concatenated; see `Shift`.
+
+  starts[k] is the first edge of shift k. `row` holds the shift of every edge; 0 if
+  there is only one shift.
+  """
 
   first: np.ndarray
   second: np.ndarray
@@ -111,6 +115,7 @@ class Program:
 
   @functools.cached_property
   def _tails(self) -> np.ndarray:
+    """Coefficient of the last unknown in every D_k; shape (shifts,)."""
     return np.array([s.tail for s in self.shifts])
 
   @functools.cached_property
@@ -120,7 +125,10 @@ class Program:
             self.log_volume)
 
   def divergences(self, p: np.ndarray) -> np.ndarray:
-    """Returns D_k(p) of every shift: the sums of phi (see `Divergence.report`)."""
+    """Returns D_k(p) of every shift k, shape (shifts,).
+
+    D_k is a sum of phi; `Divergence.report` maps it to the divergence.
+    """
     e = self._edges
     return np.add.reduceat(e.weight * self.divergence.value(*e.cells(p)),
                            e.starts) + self._tails * p[-1]
@@ -147,7 +155,7 @@ class Program:
     """Returns diag(p) H diag(p) of sum theta_k D_k, a graph Laplacian, as edge weights.
 
     Entry (d, i) of shape (bandwidth + 1, N + 1) is the weight of the edge between i
-    and i + d; row 0 is empty.
+    and i + d; row 0 is zero. H is the Hessian of the sum with respect to p.
     """
     e = self._edges
     where, size = self._band_index(p.size), (self.bandwidth + 1) * p.size
@@ -158,6 +166,7 @@ class Program:
     return band
 
   def _band_index(self, size: int) -> np.ndarray:
+    """Returns the flat index of every edge in the array of `edges`; `size` is N + 1."""
     e = self._edges
     return np.abs(e.second - e.first) * size + np.minimum(e.first, e.second)
 
@@ -183,7 +192,7 @@ class Program:
     return _best_price(lead, self._per_mass(self.cost) - self.budget, price)
 
   def _per_mass(self, values: np.ndarray) -> np.ndarray:
-    """Returns values per unit of mass of each extreme point of the feasible cone."""
+    """Returns values @ r / (mass @ r) for each extreme ray r of the cone of all p."""
     if self.log_volume is None:
       return values / self.mass
     # The extreme rays of non-increasing densities are constant up to cell i.
@@ -192,11 +201,13 @@ class Program:
 
 
 def _best_price(lead: np.ndarray, cost: np.ndarray, price: float) -> float:
-  """Returns max over price >= 0 of min_i lead_i + price * cost_i, by cutting lines.
+  """Returns max over price >= 0 of min_i (lead_i + price * cost_i), by cutting lines.
 
-  Every evaluated value is a valid lower bound; the lines choose where to evaluate.
+  The argument `price` is a first guess. Every evaluated value is a valid lower
+  bound; the lines choose where to evaluate.
   """
   def least(price):
+    """Returns the minimum over i at this price, and its index i."""
     values = lead + price * cost
     i = int(np.argmin(values))
     return float(values[i]), i
@@ -267,7 +278,7 @@ class Solution:
 
 def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
             tolerance: float) -> dict[str, float]:
-  """Recomputes objective, lower bound and feasibility of a frozen density.
+  """Recomputes objective, lower bound and feasibility of a table's density.
 
   No claim of a solver is trusted: the multipliers `theta` and `price` only select one
   of many valid lower bounds. `tolerance` is the maximum relative gap. Returns
@@ -299,7 +310,11 @@ def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
 
 
 def multipliers(theta: np.ndarray, price: float) -> dict[str, Any]:
-  """Returns the multipliers as JSON values: a file alone can then be certified."""
+  """Returns the multipliers as JSON values, so that a file can be certified by itself.
+
+  Multipliers of shifts are scaled to sum to one; keys are shifts from '1' on.
+  Negligible multipliers are left out.
+  """
   theta = np.maximum(theta, 0.0)
   theta = theta / np.sum(theta)
   return {'shifts': {str(k + 1): float(theta[k])

@@ -47,12 +47,15 @@ class PowerCost(Cost):
     self.power = power
 
   def at(self, radius: np.ndarray) -> np.ndarray:
+    """Returns the cost at distances from zero."""
     return radius**self.power
 
   def size(self, budget: float) -> float:
+    """Returns the distance that costs the budget."""
     return budget**(1 / self.power)
 
   def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
+    """Returns the exact mean cost between two radii, by volume in R^dim."""
     power = self.power
     with np.errstate(divide='ignore'):
       # In thin shells far out the difference of powers would cancel.
@@ -62,7 +65,9 @@ class PowerCost(Cost):
 
 
 class FunctionCost(Cost):
-  """A cost given by a function of an array of distances, zero included; checked.
+  """A cost given by a function of an array of distances, which may contain zero.
+
+  The constructor checks the papers' assumptions on a grid of distances.
 
   Raises:
     ValueError: naming the assumption that fails.
@@ -100,6 +105,7 @@ class FunctionCost(Cost):
           f'local powers {slope[0]:.4g} and {slope[1]:.4g} near |z| = 1e6')
 
   def _check_jumps(self, radius: np.ndarray, values: np.ndarray) -> None:
+    """Raises if bisection of one of the 20 steepest rises ends at a jump."""
     steps = np.diff(values) / np.maximum(values[1:], 1e-300)
     for i in np.argsort(steps)[-20:]:
       low, high = radius[i], radius[i + 1]
@@ -115,6 +121,7 @@ class FunctionCost(Cost):
             f'|z| = {high:.6g}')
 
   def at(self, radius: np.ndarray) -> np.ndarray:
+    """Returns the cost at distances; ValueError unless finite and of their shape."""
     radius = np.asarray(radius, dtype=np.float64)
     try:
       values = np.asarray(self._function(radius), dtype=np.float64)
@@ -129,6 +136,7 @@ class FunctionCost(Cost):
     return values
 
   def size(self, budget: float) -> float:
+    """Returns the distance, between e^-14 and e^14, that costs the budget."""
     low, high = -14.0, 14.0
     for _ in range(80):
       middle = 0.5 * (low + high)
@@ -137,6 +145,7 @@ class FunctionCost(Cost):
     return float(np.exp(high))
 
   def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
+    """Returns the mean cost between two radii, by volume in R^dim; by quadrature."""
     node, weight = np.polynomial.legendre.leggauss(_NODES)
     share = (inner / outer)[:, None] + (1 - inner / outer)[:, None] * (
         (node + 1) / 2)
@@ -147,7 +156,10 @@ class FunctionCost(Cost):
 
 def make(power: object, function: Callable[[np.ndarray], np.ndarray] | None = None
          ) -> Cost:
-  """Returns the cost of a request's `power` and `cost` arguments."""
+  """Returns the cost |z|^power, or the cost `function` of |z| if it is not None.
+
+  With a function, `power` must be its default, 2. Raises ValueError otherwise.
+  """
   if function is None:
     return PowerCost(_checks.positive('power', power))
   if not callable(function):
@@ -160,6 +172,7 @@ def make(power: object, function: Callable[[np.ndarray], np.ndarray] | None = No
 
 
 def _violation(expected: str, got: str) -> ValueError:
+  """Returns the error to raise if a cost fails an assumption of the papers."""
   return ValueError(f'Expected cost to be {expected}, got {got}; the papers '
                     'prove nothing for such a cost.' if not
                     expected.startswith('cost(') else

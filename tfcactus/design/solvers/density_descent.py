@@ -52,7 +52,7 @@ def solve(problem: Problem) -> tuple[np.ndarray, int]:
   """Returns (w, evaluations) at a local minimum of the composed delta.
 
   The masses w never increase outwards and meet the bound on utility; `evaluations`
-  counts how often delta was computed.
+  counts the evaluations of delta by L-BFGS on the problem's own grid.
   """
   found, evaluations = descend(problem, smooth_start(problem), problem.delta)
   best, best_delta = found, problem.delta(found)[0]
@@ -77,6 +77,7 @@ def _ground_state(problem: Problem) -> np.ndarray:
   potential = potential / problem.budget
 
   def log_masses(kappa):
+    """Returns log masses of the ground state psi^2 for this kappa, up to a constant."""
     _, vector = linalg.eigh_tridiagonal(
         2 / width**2 + kappa * potential, np.full(2 * n - 1, -1 / width**2),
         select='i', select_range=(0, 0))
@@ -84,6 +85,7 @@ def _ground_state(problem: Problem) -> np.ndarray:
     return 2 * np.log(np.maximum(psi, 1e-150))
 
   def excess(x):
+    """Returns cost / budget - 1 of the ground state for kappa = sinh(x)."""
     w = np.exp(log_masses(math.sinh(x)))
     return float((w @ problem.cost) / np.sum(w)) / problem.budget - 1
 
@@ -118,7 +120,7 @@ def descend(problem: Problem, steps: np.ndarray, value: Value
   """Minimises the log of an objective over decrements; `steps` has shape (cells - 1,).
 
   Returns (w, evaluations): masses at a local minimum, the global one if the objective
-  is convex in the masses, and how often the objective was computed.
+  is convex in the masses, and how often L-BFGS computed the objective.
   """
   density = _Fitted(problem, value)
   evaluations = 0
@@ -133,6 +135,7 @@ def descend(problem: Problem, steps: np.ndarray, value: Value
     density.reset()
 
     def objective(y, scale=scale):
+      """Returns the log objective and its gradient with respect to `y`."""
       log_value, slope = density.log_value(y * scale)
       return log_value, slope * scale
 
@@ -147,14 +150,19 @@ def descend(problem: Problem, steps: np.ndarray, value: Value
 
 
 def fitted(problem: Problem, steps: np.ndarray) -> np.ndarray:
-  """Returns masses of the power of a shape that meets the bound on utility."""
+  """Returns masses of the shape with these decrements, raised to the power that fits.
+
+  The power is the one at which E|Z|^norm equals the budget.
+  """
   return _Fitted(problem, problem.delta).fit(steps)[0]
 
 
 class _Fitted:
   """Densities exp(power * log shape) that meet the bound on utility.
 
-  The power is one once the bound on utility is seen not to bind.
+  The log shape has the given decrements. The power makes the cost equal to the budget.
+  It is one after `better_within_budget` has dropped the bound on utility, unless the
+  shape itself then costs more than the budget.
   """
 
   def __init__(self, problem: Problem, value: Value):
@@ -164,6 +172,7 @@ class _Fitted:
     self._free = False
 
   def _shape(self, steps: np.ndarray) -> np.ndarray:
+    """Returns the log shape from its decrements, with the least slope `FLATTEST`."""
     cost = self._problem.cost
     return np.append(0.0, -np.cumsum(steps)) - FLATTEST * cost / cost[-1]
 
@@ -203,20 +212,27 @@ class _Fitted:
     by_shape = power * w * gain
     if not (self._free and power == 1.0):
       # The power changes with the shape so that the cost stays constant.
-      price = self._problem.cost - w @ self._problem.cost
-      by_shape -= self._price(w, gain, steps) * power * w * price
+      centred_cost = self._problem.cost - w @ self._problem.cost
+      by_shape -= self._price(w, gain, steps) * power * w * centred_cost
     by_steps = -np.cumsum(by_shape[::-1])[::-1][1:]
     value = max(value, 0.0) + LEAST_VALUE
     return math.log(value), by_steps / value
 
   def _price(self, w: np.ndarray, gain: np.ndarray, steps: np.ndarray) -> float:
-    """Derivative of the objective with respect to the cost budget, along the power."""
+    """Returns the derivative of the objective with respect to the cost budget.
+
+    Only the power of the shape changes with the budget. `gain` is the gradient of the
+    objective with respect to w, minus its mean under w.
+    """
     shape = self._shape(steps)
-    price = self._problem.cost - w @ self._problem.cost
-    return float((w * gain) @ shape) / min(float((w * price) @ shape), -1e-300)
+    centred_cost = self._problem.cost - w @ self._problem.cost
+    return float((w * gain) @ shape) / min(float((w * centred_cost) @ shape), -1e-300)
 
   def better_within_budget(self, steps: np.ndarray) -> bool:
-    """Drops the bound on utility if the objective decreases inside; returns whether."""
+    """Returns whether a smaller budget lowers the objective.
+
+    If so, the bound on utility need not be attained from now on.
+    """
     w, _ = self.fit(steps)
     _, by_w = self._value(w)
     self._free = self._price(w, by_w - w @ by_w, steps) > 0
@@ -224,5 +240,6 @@ class _Fitted:
 
 
 def _normalized(log_mass: np.ndarray) -> np.ndarray:
+  """Returns masses of sum one; none is below e^`LOG_FLOOR` times that of cell 0."""
   w = np.exp(np.maximum(log_mass - log_mass[0], LOG_FLOOR))
   return w / np.sum(w)

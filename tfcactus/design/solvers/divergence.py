@@ -57,9 +57,10 @@ def parse(name: object) -> Divergence:
 
   Args:
     name: 'kl' (many full releases); 'chi2' (subsampled training: the small-rate
-      limit); 'renyi:A', the Renyi divergence of order A; or 'kl@Q' and
-      'renyi:A@Q', the divergence of a Poisson-subsampled release at sampling
-      probability Q from the noise alone (the direction that removes a record).
+      limit); 'renyi:A', the Renyi divergence of order A; or one of
+      them followed by '@Q', the divergence of a Poisson-subsampled release at
+      sampling probability Q from the release without the record (the direction
+      'remove').
 
   Raises:
     ValueError: for any other name.
@@ -73,6 +74,7 @@ def parse(name: object) -> Divergence:
 
 @functools.lru_cache(maxsize=64)
 def _parse(name: str) -> Divergence:
+  """Returns the divergence of that name, cached; ValueError for an unknown name."""
   order = rate = math.nan
   form = _FORM.fullmatch(name)
   if form is not None:
@@ -90,82 +92,101 @@ def _parse(name: str) -> Divergence:
 
 
 def _plain(name: str, order: float) -> Divergence:
-  """phi = (b^A a^(1-A) + a^A b^(1-A) - a - b) / (A (A - 1)); KL for A = 1."""
+  """Returns the Renyi divergence of `order` A of unsampled releases, KL for A = 1.
+
+  Its phi is (b^A a^(1-A) + a^A b^(1-A) - a - b) / (A (A - 1)); phi of chi2 is
+  twice phi of A = 2.
+  """
   chi2 = name == 'chi2'
   unit = 2.0 if chi2 else 1.0
-  lower = order - 1
+  order_minus_one = order - 1
 
   def value(a, b):
+    """Returns phi(a, b), elementwise."""
     log_ratio = np.log(b / a)
     if order == 1:
       return (b - a) * log_ratio
     # A product, so that nearly equal cells lose no digits.
-    return unit * a * np.expm1(lower * log_ratio) * np.expm1(
-        order * log_ratio) * np.exp(-lower * log_ratio) / (order * lower)
+    return unit * a * np.expm1(order_minus_one * log_ratio) * np.expm1(
+        order * log_ratio) * np.exp(-order_minus_one * log_ratio) / (
+            order * order_minus_one)
 
   def slope(a, b):
+    """Returns the derivative of phi with respect to a."""
     log_ratio = np.log(b / a)
     if order == 1:
       return 1 - log_ratio - b / a
-    return unit * (order * np.expm1(-lower * log_ratio) -
-                   lower * np.expm1(order * log_ratio)) / (order * lower)
+    return unit * (order * np.expm1(-order_minus_one * log_ratio) -
+                   order_minus_one * np.expm1(order * log_ratio)) / (
+                       order * order_minus_one)
 
   def curvature(a, b):
+    """Returns -a b times the mixed second derivative of phi."""
     if order == 1:
       return a + b
     log_ratio = np.log(b / a)
-    return unit * a * (np.exp(order * log_ratio) + np.exp(-lower * log_ratio))
+    return unit * a * (np.exp(order * log_ratio) +
+                       np.exp(-order_minus_one * log_ratio))
 
   def report(total):
+    """Returns the Renyi divergence log(1 + A (A - 1) total) / (A - 1).
+
+    For KL and chi2 returns `total` itself.
+    """
     if chi2 or order == 1:
       return float(total)
-    return float(np.log1p(order * lower * total) / lower)
+    return float(np.log1p(order * order_minus_one * total) / order_minus_one)
 
   return Divergence(name, value, slope, curvature, report)
 
 
 def _subsampled(name: str, order: float, rate: float) -> Divergence:
-  """g(t) = G(rate (t - 1)) / rate^2, so that chi2 / 2 is the limit for small rates."""
-  lower = order - 1
+  """Returns the divergence of generator g(t) = G(rate (t - 1)) / rate^2."""
+  # For small rates the limit is chi2 / 2.
+  order_minus_one = order - 1
 
   def generator(v):
-    """G(v) = ((1 + v)^A - 1 - A v) / (A (A - 1))."""
+    """Returns G(v) = ((1 + v)^A - 1 - A v) / (A (A - 1)), A being the order."""
     series = np.ones_like(v)
     for k in range(_TERMS, 2, -1):
       series = 1 + (order - k + 1) / k * v * series
     if order == 1:
       direct = (1 + v) * np.log1p(v) - v
     else:
-      direct = (np.expm1(order * np.log1p(v)) - order * v) / (order * lower)
-    return np.where(np.abs(v) * max(order, 1) < _SERIES,
-                    0.5 * v * v * series, direct)
+      direct = (np.expm1(order * np.log1p(v)) - order * v) / (order * order_minus_one)
+    return np.where(np.abs(v) * max(order, 1) < _SERIES, 0.5 * v * v * series, direct)
 
   def first(v):
+    """Returns the derivative of G."""
     log = np.log1p(v)
-    return log if order == 1 else np.expm1(lower * log) / lower
+    return log if order == 1 else np.expm1(order_minus_one * log) / order_minus_one
 
   def second(v):
+    """Returns the second derivative of G."""
     return np.exp((order - 2) * np.log1p(v))
 
   def value(a, b):
+    """Returns phi(a, b), elementwise."""
     forth, back = rate * (b - a) / a, rate * (a - b) / b
     return (a * generator(forth) + b * generator(back)) / rate**2
 
   def slope(a, b):
+    """Returns the derivative of phi with respect to a."""
     forth, back = rate * (b - a) / a, rate * (a - b) / b
-    return (generator(forth) / rate - b / a * first(forth) +
-            first(back)) / rate
+    return (generator(forth) / rate - b / a * first(forth) + first(back)) / rate
 
   def curvature(a, b):
+    """Returns -a b times the mixed second derivative of phi."""
     forth, back = rate * (b - a) / a, rate * (a - b) / b
     return b * (b / a) * second(forth) + a * (a / b) * second(back)
 
   def report(total):
+    """Returns the divergence from `total`, the sum of phi."""
     total = rate**2 * total
     if name.startswith('chi2'):
       return float(2 * total)
     if order == 1:
       return float(total)
-    return float(np.log1p(order * lower * total) / lower)
+    return float(np.log1p(order * order_minus_one * total) / order_minus_one)
 
   return Divergence(name, value, slope, curvature, report)

@@ -1,4 +1,4 @@
-"""Grids and tails matched to a budget, and the scalar program (20)."""
+"""Grids and tails that suit a budget, and the convex program of scalar noise."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ _ANGLES = 48
 """Number of Gauss nodes over the cosine between the noise and the shift."""
 
 _STEEPEST = 600.0
+"""Largest slope of minus the log density, per unit of sensitivity."""
 
 
 def tail_shape(objective: str, cost: Cost, budget: float,
                dim: int) -> tuple[float, float]:
   """Returns (radius, slope): the end of a grid, and how steep its geometric tail is.
 
-  Little mass is left beyond the radius. The slope is that of minus the log density
-  there, per unit of sensitivity. Far out the density is locally exponential with some
-  slope s. Stationarity requires that the mean over directions of -d phi / d a at
-  (1, exp(s cos)) equals the price of cost times the cost. Integrating the slopes gives
-  a density for every price; the price is chosen so that the density costs the budget.
+  Little mass is left beyond the radius. The slope is the decrease of the log
+  density there, per unit of sensitivity. Far out the density is
+  locally exponential with some slope s. Stationarity requires that the mean over
+  directions of -d phi / d a at (1, exp(s cos)) equals the price of cost times the cost.
+  Integrating the slopes gives a density for every price; the price is chosen so that
+  the density costs the budget.
   """
   log_s = np.linspace(np.log(1e-5), np.log(_STEEPEST), 700)
   log_pull = _log_pull(objective, np.exp(log_s), dim)
@@ -35,11 +37,13 @@ def tail_shape(objective: str, cost: Cost, budget: float,
   log_cost = np.log(np.maximum(cost.at(radius), 1e-300))
 
   def density(log_price):
+    """Returns slopes of minus the log density, and log masses, at every radius."""
     slope = np.exp(np.interp(log_price + log_cost, log_pull, log_s))
     log_mass = (dim - 1) * np.log(radius) - np.cumsum(slope) * radius[0]
     return slope, log_mass - np.max(log_mass)
 
   def excess(log_price):
+    """Returns cost / budget - 1 of the density at this price."""
     mass = np.exp(density(log_price)[1])
     return float(np.exp(log_cost) @ mass / np.sum(mass)) / budget - 1
 
@@ -55,7 +59,11 @@ def tail_shape(objective: str, cost: Cost, budget: float,
 
 
 def _log_pull(objective: str, slope: np.ndarray, dim: int) -> np.ndarray:
-  """Returns the log of the mean of -d phi / d a over directions; increasing."""
+  """Returns log of the mean of -d phi / d a at (1, exp(slope * cos)), increasing.
+
+  The mean is over the directions of the noise in R^dim; cos is the cosine between noise
+  and shift. `slope` increases; the result has its shape.
+  """
   parsed = divergence.parse(objective)
   if dim == 1:
     cosine, weight = np.array([-1.0, 1.0]), np.array([0.5, 0.5])
@@ -79,7 +87,11 @@ def _log_pull(objective: str, slope: np.ndarray, dim: int) -> np.ndarray:
 def scalar_program(objective: str, bins: int, cells: int, log_ratio: float,
                    cost: Cost, budget: float, shifts: np.ndarray,
                    monotone: bool) -> convex_program.Program:
-  """Returns program (20): cells 0..cells, a folded geometric tail, given shifts.
+  """Returns program (20): the unknowns are the masses of cells 0..cells.
+
+  Cells i and -i share one unknown. `log_ratio` is the log of the density ratio of
+  neighbouring cells in the geometric tail, which the last unknown represents. `shifts`
+  are in cells.
 
   Source: Theorem 2 of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022).
   """
@@ -115,7 +127,7 @@ def scalar_shift(objective: str, k: int, cells: int,
 
 
 def _cell_costs(index: np.ndarray, bins: int, cost: Cost) -> np.ndarray:
-  """Returns the mean cost over each cell."""
+  """Returns the mean cost over each cell i of `index`, i / bins +- 1 / (2 bins)."""
   return cost.means(np.maximum((index - 0.5) / bins, 0.0), (index + 0.5) / bins,
                     1)
 
@@ -130,11 +142,13 @@ def exponential_start(program: convex_program.Program) -> np.ndarray:
   volume = program.log_volumes
 
   def tilted(rate):
+    """Returns p of mass one whose density is proportional to exp(-rate * index)."""
     log_p = volume - rate * index
     p = np.exp(np.maximum(log_p - np.max(log_p), -600.0))
     return p / (program.mass @ p)
 
   def excess(log_rate):
+    """Returns cost over budget, minus 0.9; decreasing."""
     return float(program.cost @ tilted(np.exp(log_rate))) / program.budget - 0.9
 
   low, high = np.log(1e-7), np.log(200.0)
@@ -150,7 +164,10 @@ def exponential_start(program: convex_program.Program) -> np.ndarray:
 
 
 def into_budget(program: convex_program.Program, p: np.ndarray) -> np.ndarray:
-  """Projects a solver's point: exactly monotone, mass one, within budget."""
+  """Returns a solver's point p made exactly monotone, of mass one and within budget.
+
+  Raises SolverError if the point is far beyond its budget.
+  """
   log_p = np.log(p)
   if program.log_volume is not None:
     log_p = np.minimum.accumulate(
@@ -158,10 +175,12 @@ def into_budget(program: convex_program.Program, p: np.ndarray) -> np.ndarray:
   index = np.arange(p.size) / p.size
 
   def tilted(rate):
+    """Returns the point times exp(-rate * index), scaled to mass one."""
     q = np.exp(log_p - rate * index)
     return q / (program.mass @ q)
 
   def excess(rate):
+    """Returns cost / budget - 1 + 1e-13 of the tilted point."""
     return float(program.cost @ tilted(rate)) / program.budget - 1 + 1e-13
 
   if excess(0.0) <= 0:

@@ -86,7 +86,7 @@ class _State:
 
 def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = False,
           target: float = _GAP) -> convex_program.Solution:
-  """Solves a program from positive masses `start`, near the optimum if `warm`.
+  """Solves a program from positive masses `start`; `warm` if they are near the optimum.
 
   Stops at the relative gap `target`; returns the best iterate, not yet certified.
   Raises SolverError if the method breaks down before it is near the optimum.
@@ -106,7 +106,8 @@ def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = Fa
           best, least, stale = state, found, 0
         if least < target or stale >= _PATIENCE:
           break
-      # The barrier waits for the duals: it holds cells that the shifts leave loose.
+      # The barrier must not vanish before the multipliers converge: only the
+      # barrier holds cells that no binding shift constrains.
       aim = max(centering * gap, min(_BEHIND * found, gap), 0.01 * target)
       try:
         state, values, length = _step(program, state, values, gradients, aim)
@@ -121,7 +122,10 @@ def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = Fa
 
 
 def _start(program: convex_program.Program, p: np.ndarray, gap: float) -> _State:
-  """Returns a centred state: each product of slack and multiplier is near mu."""
+  """Returns a centred state: all products of slack and multiplier are near mu.
+
+  `gap` is the slack of the largest divergence, relative to it.
+  """
   fall, eta = np.zeros(0), np.zeros(0)
   if program.log_volume is not None:
     log_density = np.log(p) - program.log_volume
@@ -148,6 +152,7 @@ def _start(program: convex_program.Program, p: np.ndarray, gap: float) -> _State
 
 
 def _complementarity(state: _State) -> float:
+  """Returns the sum of slack times multiplier over all constraints, over `top`."""
   return float(state.theta @ state.slack + state.spare * state.price +
                state.eta @ state.drop) / state.top
 
@@ -164,7 +169,12 @@ def _certified_gap(program: convex_program.Program, state: _State,
 
 def _step(program: convex_program.Program, state: _State, values: np.ndarray,
           gradients: np.ndarray, gap: float) -> tuple[_State, np.ndarray, float]:
-  """Returns (state, divergences, length) of a damped Newton step to a smaller mu."""
+  """Returns (state, divergences, length) after a damped Newton step.
+
+  `values` and `gradients` are those of the divergences at `state`. The step aims at
+  the complementarity `gap`, relative to `top`. `length`, at most one, is the share of
+  the full step.
+  """
   p, k = state.p, state.theta.size
   mu = gap * state.top / (k + 1 + bool(state.fall.size))
   tau = mu * p[:-1] / np.sum(p[:-1]) if state.fall.size else np.zeros(0)
@@ -191,7 +201,7 @@ def _step(program: convex_program.Program, state: _State, values: np.ndarray,
   system = _Bordered(_Laplacian(band, excess), border, corner, k)
   du, dual, top = system.solve(pull, right, np.sum(state.theta) - 1)
   moved, length = _advance(state, du, dual, top, mu, tau)
-  # A loose shift takes its true slack, not the linearised one.
+  # The linearised slack is replaced by the true one unless that is much smaller.
   values = program.divergences(moved.p)
   slack = moved.top - values
   return dataclasses.replace(moved, slack=np.where(
@@ -199,9 +209,18 @@ def _step(program: convex_program.Program, state: _State, values: np.ndarray,
 
 
 class _Laplacian:
-  """A banded graph Laplacian plus a small diagonal, grounded and factorised."""
+  """Cholesky factor of a banded graph Laplacian plus a small diagonal, grounded.
+
+  "Grounded" means that `ground` is added to the diagonal entry of cell `heaviest`, so
+  that the factor is accurate.
+  """
 
   def __init__(self, band: np.ndarray, excess: np.ndarray):
+    """Factorises the matrix.
+
+    band[d, i], d >= 1, is the weight of the edge between cells i and i + d; `excess`,
+    shape (cells,), is added to the diagonal.
+    """
     self.band, self.excess = band, excess
     width, n = band.shape
     degree = np.sum(band, axis=0)
@@ -210,8 +229,9 @@ class _Laplacian:
     for d in range(1, width):
       degree[d:] += band[d, :n - d]
       lower[:n - d, d] = -band[d, n - d - 1::-1]
-    # Constant vectors are in the kernel (scaling p changes only the mass): the
-    # heaviest cell is grounded here, and released again in the border.
+    # Constant vectors are in the kernel of the Laplacian (scaling p changes only the
+    # mass). So the cell of largest degree gets that degree added to its diagonal entry
+    # once more; `_Bordered` subtracts it again.
     self.heaviest = int(np.argmax(degree))
     self.ground = degree[self.heaviest]
     lower[:, 0] = (degree + excess)[::-1]
@@ -225,6 +245,10 @@ class _Laplacian:
 
   @staticmethod
   def _cholesky(lower: np.ndarray) -> np.ndarray:
+    """Returns the factor of a symmetric matrix; `lower` and the result are lower bands.
+
+    Raises SolverError if the matrix is not positive definite.
+    """
     for jitter in (0.0, 1e-15, 1e-13, 1e-10, 1e-7):
       # Rounding may make a pivot negative. Refinement corrects for the jitter.
       shifted = lower.copy(order='F')
@@ -255,6 +279,11 @@ class _Laplacian:
 
 
 class _Solved(NamedTuple):
+  """Newton direction: changes of log p, of the multipliers, and of `top`.
+
+  `dual` holds the changes of theta, price and nu, in this order.
+  """
+
   du: np.ndarray
   dual: np.ndarray
   top: float
@@ -263,8 +292,8 @@ class _Solved(NamedTuple):
 class _Bordered:
   """The system [A B'; B -diag(corner)], with `top` as an additional unknown.
 
-  The first k rows of the border belong to shifts; `top` enters their equations with
-  coefficient -1.
+  A is `matrix` without its grounding and B is `border`. The first k rows of the border
+  belong to shifts; `top` enters their equations with coefficient -1.
   """
 
   def __init__(self, matrix: _Laplacian, border: np.ndarray,
@@ -293,7 +322,11 @@ class _Bordered:
 
   def solve(self, first: np.ndarray, second: np.ndarray,
             third: float) -> _Solved:
-    """Solves for (du, dual, top), with a round of refinement."""
+    """Solves for (du, dual, top), with one round of iterative refinement.
+
+    The equations are A du + B' dual = first, B du - corner * dual - top = second (top
+    in the first k only), and sum(dual[:k]) = -third.
+    """
     du, dual, top = self._solve_once(first, second, third)
     fix = self._solve_once(*self._residual(du, dual, top, first, second, third))
     du, dual, top = du + fix.du, dual + fix.dual, top + fix.top
@@ -302,16 +335,18 @@ class _Bordered:
     return _Solved(du, dual, top)
 
   def _residual(self, du, dual, top, first, second, third):
+    """Returns right-hand side minus left-hand side of the equations in `solve`."""
     inner = first - self._matrix.apply(du) - dual @ self._border
     outer = second - self._border @ du + self._corner * dual
     outer[:self._k] += top
     return inner, outer, third + np.sum(dual[:self._k])
 
   def _solve_once(self, first, second, third) -> _Solved:
+    """Solves the equations in `solve` without refinement."""
     particular = self._matrix.solve(first[None, :])[0]
     right = self._rows @ particular
     right[:-1] -= second
-    # A' du + B' y = first and B du - D y - top = second, for y and top.
+    # Eliminating du leaves the Schur complement for y, the multiplier of `unit`, top.
     y = self._scale * linalg.lu_solve(
         self._lu, self._scale * np.append(right, -third))
     du = particular - y[:-1] @ self._inverse
@@ -319,6 +354,7 @@ class _Bordered:
 
 
 def _breakdown() -> convex_program.SolverError:
+  """Returns the error to raise if a Newton step is not finite."""
   return convex_program.SolverError(
       'Expected a finite Newton step, got none: the program is too badly '
       'scaled. Use fewer bins or cells, or another tail_ratio.')
@@ -326,7 +362,11 @@ def _breakdown() -> convex_program.SolverError:
 
 def _advance(state: _State, du: np.ndarray, dual: np.ndarray, top: float,
              mu: float, tau: np.ndarray) -> tuple[_State, float]:
-  """Applies a Newton direction as far as positivity allows; returns (state, length)."""
+  """Applies a Newton direction as far as positivity allows; returns (state, length).
+
+  `mu` and `tau` are the products of slack and multiplier that the step aims at: `mu`
+  for shifts and cost, `tau` for `drop` and `eta`.
+  """
   k = state.theta.size
   theta, price, nu = dual[:k], dual[k], dual[k + 1]
   slack = mu / state.theta - state.slack - state.slack / state.theta * theta

@@ -28,7 +28,7 @@ class Solution:
   Attributes:
     w: Shape (cells,), masses of the mirrored pairs of cells.
     delta: The delta of w.
-    lower_bound: No masses within the budget have a smaller delta.
+    lower_bound: Lower bound on the delta of all masses that the program allows.
   """
 
   w: np.ndarray
@@ -108,7 +108,7 @@ def _pair_maps(problem: Problem) -> list[tuple[sparse.csr_matrix, sparse.csr_mat
 
 
 def _lower_bound(program: _Program, result: optimize.OptimizeResult) -> float:
-  """Returns a lower bound on the optimum from multipliers, whatever their errors.
+  """Returns a lower bound on the optimum; it holds for any errors of the multipliers.
 
   Every variable lies in [0, 1], so that a negative reduced cost lowers the bound by no
   more than its own size.
@@ -129,7 +129,10 @@ def _mended(problem: Problem, w: np.ndarray, monotone: bool) -> np.ndarray:
 
 
 def within_budget(problem: Problem, w: np.ndarray) -> np.ndarray:
-  """Returns masses of sum one; moves mass to the middle if they exceed the budget."""
+  """Returns masses of sum one whose cost is within the budget.
+
+  If the cost of `w` exceeds the budget, a share of all masses moves to cell 0.
+  """
   w = w / np.sum(w)
   excess = float(w @ problem.cost) - problem.budget
   if excess > 0:

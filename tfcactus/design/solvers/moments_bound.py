@@ -109,6 +109,7 @@ def _next_order(problem: Problem, w: np.ndarray) -> Solution:
 
 
 def _best_order(problem: Problem, w: np.ndarray) -> float:
+  """Returns the order within `ORDERS` at which the bound of masses `w` is least."""
   result = optimize.minimize_scalar(
       lambda x: math.log(bound(problem, w, math.exp(x))[0]),
       bounds=tuple(map(math.log, ORDERS)), method='bounded')
@@ -116,7 +117,10 @@ def _best_order(problem: Problem, w: np.ndarray) -> float:
 
 
 def _fixed_order(problem: Problem, start: np.ndarray, order: float) -> Solution:
-  """Solves the convex program of one order."""
+  """Solves the convex program of one order.
+
+  `start` holds decrements of neighbouring log masses, shape (cells - 1,).
+  """
   w, _ = density_descent.descend(problem, start,
                           lambda masses: bound(problem, masses, order))
   value, slope = bound(problem, w, order)
@@ -133,13 +137,15 @@ def _least_linear(problem: Problem, slope: np.ndarray) -> float:
   """Returns a lower bound on slope @ w over non-increasing masses within the budget.
 
   Non-increasing masses are mixtures of uniforms on the first k cells. With one
-  constraint on cost the best mixes two, and the dual is a search over one price.
+  constraint on cost the best mixture has two components, and the dual problem has one
+  variable, the price of cost.
   """
   count = np.arange(1, slope.size + 1)
   values = np.cumsum(slope) / count
   costs = np.cumsum(problem.cost) / count / problem.budget - 1
 
   def dual(price):
+    """Returns minus the dual objective."""
     return -float(np.min(values + price * costs))
 
   # The dual is concave and piecewise linear; every price gives a valid bound.

@@ -1,4 +1,4 @@
-"""Radial densities on shells: program (28) of isotropic noise."""
+"""The convex program of isotropic noise, whose density is constant on shells."""
 
 from __future__ import annotations
 
@@ -42,7 +42,13 @@ class Layout(NamedTuple):
 
 def radial_program(objective: str, dim: int, layout: Layout, cost: Cost,
                    budget: float) -> convex_program.Program:
-  """Returns program (28) in shell masses, the geometric tail folded into the last."""
+  """Returns program (28), whose unknowns are the masses of shells 0..cells.
+
+  The shells beyond form a geometric tail; their masses are multiples of the last
+  unknown.
+
+  Source: Theorem 4 of Alghamdi et al. (ISIT 2023).
+  """
   first, width, cells, log_ratio = layout
   band = shell_geometry.reach(dim, first, width)
   shells = _count_shells(dim, layout) + band
@@ -84,10 +90,11 @@ def _log_volume(dim: int, first: float, width: float, shells: int) -> np.ndarray
 @functools.lru_cache(maxsize=1)
 def _overlaps(dim: int, first: float, width: float, shells: int
               ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns (i, j, chance) of shells i < j; chance that a unit shift moves i to j.
+  """Returns (i, j, chance), shape (pairs,), for pairs of shells i < j.
 
-  Computed from v_i T_ij = v_j T_ji. Inward moves are caps known to relative
-  precision; caps of outward moves are nearly whole and are not.
+  `chance` is the probability T_ij that a unit shift moves a uniform point of shell i to
+  shell j. It is computed from v_i T_ij = v_j T_ji, where v are volumes: probabilities
+  of inward moves are known to relative precision, those of outward moves are not.
   """
   log_volume = _log_volume(dim, first, width, shells)
   band, _ = shell_geometry.transition(dim, first, width, shells)

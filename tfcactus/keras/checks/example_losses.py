@@ -1,10 +1,10 @@
 """Losses that are proved to depend on their own example only.
 
 A loss and its gradient are traced on a batch. If every operation is known to treat
-examples alone (see `independence`), training uses the loss of the batch: a proof
-without cost. If an operation mixes examples, the loss is refused: on one example alone
-it would be another. If an operation is merely unknown, the loss is computed on batches
-of one, where examples cannot mix.
+examples separately (see `independence`), training uses the loss of the batch: the proof
+then costs nothing in training. If an operation mixes examples, the loss is refused: on
+a batch of one example it would be another loss. If an operation is merely unknown, the
+loss is computed on batches of one, where examples cannot mix.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ _REMEDY = ('Let the loss function compute each example by itself: reduce the '
 
 
 _found = threading.local()
+"""Proofs and the model of `looked_at_once`, per thread."""
 
 
 @contextlib.contextmanager
 def looked_at_once(model: keras.Model) -> Iterator[None]:
   """Caches proofs of losses while a step is traced, since its pass is traced twice.
 
-  Later traces prove anew, since a loss may have become another function. A loss may
-  read weights of `model`, the model that is trained.
+  The cache ends with the block, because a loss may have become another function before
+  the next trace. `model` is the model that is trained, whose weights a loss may read.
   """
   _found.reasons, _found.model = {}, model
   try:
@@ -60,7 +61,7 @@ def loss_per_example(loss: Any) -> LossFn:
   ignored), or a function that returns losses per example. If predictions carry a Keras
   mask, such as that of `Embedding(mask_zero=True)`, or the loss ignores a class, an
   example's loss is the mean over its positions that count, as Keras computes for a
-  batch of that example alone; zero if no position counts. Raises ValueError for a loss
+  batch of only that example; zero if no position counts. Raises ValueError for a loss
   of another Keras, or none.
   """
   versions.check_same_keras('loss', loss)
@@ -69,6 +70,7 @@ def loss_per_example(loss: Any) -> LossFn:
 
   def compute(targets: tf.Tensor, predictions: tf.Tensor,
               mask: tf.Tensor | None = None) -> tf.Tensor:
+    """Returns losses of shape (batch,), means over the positions that count."""
     losses = graphs.as_keras_calls(given)(
         aligned_targets(targets, predictions), masks.put(predictions, mask))
     found = [m for m in (mask, masks.mask_of(losses)) if m is not None]
@@ -102,7 +104,11 @@ def mean_per_example(losses: tf.Tensor) -> tf.Tensor:
 
 
 def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Averages losses over the positions of each example that all masks count."""
+  """Averages losses over the positions of each example that all masks count.
+
+  `found` has the masks: True, or not zero, at positions that count. The result has
+  shape (batch,); it is zero for an example without such a position.
+  """
   mean_per_example(losses)  # Raises for losses without an axis of examples.
   rank = losses.shape.rank
   counts = tf.ones_like(losses)
@@ -122,49 +128,56 @@ def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
 def _per_example(call: _MaskedLossFn, loss: Any) -> LossFn:
   """Returns the loss computed per example; its trace raises ValueError if examples mix.
 
-  `call` maps (targets, predictions, and their mask if any) to losses of shape (batch,),
-  by the Keras `loss`.
+  `loss` is the Keras loss. `call` computes it: it maps targets, predictions and, if
+  there is one, their mask to losses of shape (batch,).
   """
-  apart = isinstance(loss, tuple(
+  known_to_mix = isinstance(loss, tuple(
       kind for kind in _ONE_BY_ONE if isinstance(kind, type))) or (
           loss in _ONE_BY_ONE)
 
   def compute(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+    """Returns losses of shape (batch,), computed one by one if unproved."""
     mask = masks.mask_of(predictions)
     given = [targets, predictions] + ([] if mask is None else [mask])
-    if _reason(call, given, apart):
+    if _reason(call, given, known_to_mix):
       return _one_by_one(call, given)
     return call(*given)
 
   return compute
 
 
-def _reason(call: _MaskedLossFn, given: Sequence[tf.Tensor], apart: bool) -> str:
-  """Returns `_unproved`, cached per shapes and dtypes of `given`."""
+def _reason(call: _MaskedLossFn, given: Sequence[tf.Tensor], known_to_mix: bool) -> str:
+  """Returns the result of `_unproved`, cached inside of `looked_at_once`.
+
+  The key of the cache is `call`, with the shapes and dtypes of `given`.
+  """
   reasons = getattr(_found, 'reasons', None)
   if reasons is None:
-    return _unproved(call, given, apart)
+    return _unproved(call, given, known_to_mix)
   kind = call, tuple((tuple(each.shape), each.dtype) for each in given)
   if kind not in reasons:
-    reasons[kind] = _unproved(call, given, apart)
+    reasons[kind] = _unproved(call, given, known_to_mix)
   return reasons[kind]
 
 
 @tf.autograph.experimental.do_not_convert
-def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor], apart: bool) -> str:
+def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor], known_to_mix: bool
+             ) -> str:
   """Returns why a loss is not proved to depend on its own example only, or ''.
 
-  `given` has targets, predictions and their mask, if any; `apart` marks a loss that is
-  known to mix examples in a batch. Raises ValueError if another loss mixes examples, or
-  if any loss keeps, reads or draws unknown data.
+  `given` has targets, predictions and their mask, if any. `known_to_mix` says that
+  Keras reads an example's labels in a way that depends on the other labels of the
+  batch. Such a loss is not refused, but computed one by one. Raises ValueError if
+  another loss mixes examples, or if any loss keeps, reads or draws unknown data.
   """
-  # With one example, no dependence on others could be seen.
+  # A batch of one example could not show a dependence on others.
   rows = max(2, given[1].shape[0])
   specs = [tf.TensorSpec([rows, *tensor.shape[1:]], tensor.dtype)
            for tensor in given]
 
   @graphs.looked_at
   def forward_and_back(upstream, targets, predictions, *mask):
+    """Returns the losses and, if there is one, their gradient."""
     with tf.GradientTape() as tape:
       tape.watch(predictions)
       losses = call(targets, predictions, *mask)
@@ -178,7 +191,7 @@ def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor], apart: bool) -> s
     graph = forward_and_back.get_concrete_function(
         tf.TensorSpec([rows]), *specs).graph
   state_writes.check_graph(graph, 'losses', getattr(_found, 'model', None))
-  if apart:
+  if known_to_mix:
     return 'takes labels of several examples for alike'
   found = graph_proof.first_dependence(
       graph, graph.inputs[:1 + len(specs)], graph.outputs, rows)
@@ -197,12 +210,16 @@ def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor], apart: bool) -> s
 
 
 def _one_by_one(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Returns losses computed on batches of one, with their gradients."""
+  """Returns losses computed on batches of one example, shape (batch,).
+
+  Their gradient with respect to the predictions is computed in the same pass.
+  """
   targets, predictions, *mask = given
   if predictions.shape[0] == 1:
     return call(*given)
 
   def one(values: Any) -> list[tf.Tensor]:
+    """Returns the loss of one example and its gradient; `values` is (row, seed)."""
     rows, seed = values
     target, prediction, *mask = (row[None] for row in rows)
     with tf.GradientTape(watch_accessed_variables=False) as tape, (
@@ -219,6 +236,7 @@ def _one_by_one(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> tf.Tensor:
 
   @tf.custom_gradient
   def losses_of(predictions: tf.Tensor) -> Any:
+    """Returns the losses, and the function that returns their gradient."""
     try:
       losses, gradients = vectorization.over_rows(
           one, ([targets, predictions, *mask], seeds))

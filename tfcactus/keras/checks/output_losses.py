@@ -1,4 +1,8 @@
-"""The loss of an example: the sum over all outputs, with loss weights of `compile`."""
+"""Losses of models with one or several outputs, per example.
+
+The loss of an example is the sum over all outputs, with the loss weights of `compile`.
+It is also multiplied by the example's sample weight.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ _Path = tuple[Any, ...]
 class Term(NamedTuple):
   """The loss of one output, with its loss weight `factor`.
 
-  `place` is the index of the output in the order of `tf.nest.flatten`, `path` the keys
+  `place` is the index of the output in `tf.nest.flatten(outputs)`. `path` has the keys
   and indices that lead to the output. `compute` returns losses per example.
   """
 
@@ -32,7 +36,8 @@ class OutputLosses:
   """Losses per example of one or several outputs.
 
   An example's loss is the sum over its outputs, each times its loss weight and the
-  example's weight. `names` has the names of outputs that are a list, in order, or None.
+  example's weight. `names` has the names of the outputs in order if these are a list,
+  or is None.
   """
 
   def __init__(self, loss: Any, loss_weights: Any = None,
@@ -60,8 +65,9 @@ class OutputLosses:
   def targets(self, y: Any, outputs: Any) -> Any:
     """Returns targets of the outputs that have a loss; ValueError if any is missing.
 
-    `y` has the structure of the model's outputs, or is by name. The result is a tensor
-    if the model returns one, else a list with one dense tensor per term.
+    `y` has the structure of the model's outputs, or is a dict by their names. The
+    result is a tensor if the model returns one, else a list with one dense tensor per
+    term.
     """
     found = self._conformed('y', y, outputs, broadcast=False)
     chosen = [_target(found[term.place], self._name(term)) for term in
@@ -69,10 +75,11 @@ class OutputLosses:
     return chosen if _is_nested(outputs) or not chosen else chosen[0]
 
   def weights(self, sample_weight: Any, outputs: Any, rows: tf.Tensor) -> tf.Tensor:
-    """Returns example weights, (rows,), or (rows, terms) for a structure of outputs.
+    """Returns example weights: a column per term if outputs are a structure.
 
-    `sample_weight` is None, an array for all outputs, or arrays by output. Raises
-    ValueError if a weight is not of shape (rows,).
+    Their shape is (rows,), or (rows, terms) for a structure of outputs with losses.
+    `rows` is the number of examples. `sample_weight` is None, an array for all outputs,
+    or arrays by output. Raises ValueError if a weight is not of shape (rows,).
     """
     terms = self.terms(outputs)
     found = self._conformed('sample_weight', sample_weight, outputs, broadcast=True)
@@ -84,7 +91,7 @@ class OutputLosses:
   def __call__(self, targets: Any, predictions: Any) -> tf.Tensor | None:
     """Returns losses times loss weights, shaped as `weights`; None without losses.
 
-    Losses with loss weight zero are left as they are; `used_weights` drops them.
+    Losses with loss weight zero are not multiplied by it; `used_weights` drops them.
     """
     flat, terms = tf.nest.flatten(predictions), self.terms(predictions)
     if not terms:
@@ -96,7 +103,7 @@ class OutputLosses:
     return tf.stack(precision.alike(losses), 1)
 
   def used_weights(self, weights: tf.Tensor, outputs: Any) -> tf.Tensor:
-    """Returns `weights` with zeros for losses whose loss weight is zero."""
+    """Returns example weights with zeros for losses whose loss weight is zero."""
     used = [float(term.factor != 0) for term in self.terms(outputs)]
     if all(used):
       return weights
@@ -104,7 +111,10 @@ class OutputLosses:
                                  weights.dtype)
 
   def spread(self, weights: tf.Tensor, outputs: Any) -> Any:
-    """Returns `weights` per output; an output without a loss gets the first loss's."""
+    """Returns the columns of `weights` in the structure of `outputs`.
+
+    An output without a loss gets the weights of the first output that has one.
+    """
     if not _is_nested(outputs):
       return weights
     columns = {term.place: i for i, term in enumerate(self.terms(outputs))}
@@ -113,13 +123,19 @@ class OutputLosses:
     return tf.nest.pack_sequence_as(outputs, flat)
 
   def _name(self, term: Term) -> str:
+    """Returns the name of a term's output for messages."""
     if self.names and len(term.path) == 1 and isinstance(term.path[0], int):
       return self.names[term.path[0]]
     return '/'.join(map(str, term.path)) or 'y'
 
   def _conformed(self, what: str, given: Any, outputs: Any, broadcast: bool
                 ) -> list[Any]:
-    """Returns one entry per output, in the order of `tf.nest.flatten`."""
+    """Returns one entry of `given` per output, in the order of `tf.nest.flatten`.
+
+    `given` is one entry, or a structure of entries like `outputs`; missing entries are
+    None. `broadcast` allows one entry for all outputs. `what` names the argument in
+    messages. Raises ValueError if the structures differ.
+    """
     if not _is_nested(outputs):
       return [_only(what, given)]
     if given is None or not _is_nested(given):
@@ -142,7 +158,7 @@ class OutputLosses:
             for each in self._conformed(what, part, output, broadcast)]
 
   def _by_name(self, what: str, given: Any, outputs: Sequence[Any]) -> Any:
-    """Returns a dict by names of outputs as a list."""
+    """Returns the entries of a dict by output name as a list, None where missing."""
     names = self.names or [f'output_{i + 1}' for i in range(len(outputs))]
     if len(names) != len(outputs) or set(given) - set(names):
       raise ValueError(_OTHER.format(what, list(names), _keys(given)))
@@ -158,7 +174,7 @@ def _is_nested(structure: Any) -> bool:
 
 
 def _mapped(function: Callable[[Any], Any], structure: Any) -> Any:
-  """Applies a function to the leaves of lists and dicts."""
+  """Applies a function to the leaves of lists and dicts that are not None."""
   if isinstance(structure, dict):
     return {key: _mapped(function, value) for key, value in structure.items()}
   if isinstance(structure, (list, tuple)):
@@ -176,7 +192,10 @@ def _paths(outputs: Any) -> list[_Path]:
 
 
 def _only(what: str, given: Any) -> Any:
-  """Returns the entry given for the one output of a model."""
+  """Returns the entry for a model with one output, which may be in lists or dicts.
+
+  Returns None for an empty list or dict. Raises ValueError for several entries.
+  """
   while _is_nested(given):
     if not given:
       return None
@@ -188,26 +207,31 @@ def _only(what: str, given: Any) -> Any:
 
 
 def _keys(given: Any) -> Any:
+  """Returns what a message says of an argument: its keys, its length or itself."""
   if isinstance(given, dict):
     return sorted(map(str, given))
   return f'{len(given)} in a {type(given).__name__}' if _is_nested(given) else given
 
 
 def _shown(outputs: Any, names: Sequence[str] | None) -> Any:
+  """Returns what a message says of the outputs: their names, or their paths."""
   if names and len(names) == len(outputs):
     return list(names)
   return ['/'.join(map(str, path)) for path in _paths(outputs)]
 
 
 def _factor(value: Any) -> float:
+  """Returns a loss weight as a float; raises if it is no real number."""
   return float(_checks.real('loss_weights', value))
 
 
 def _scaled(losses: tf.Tensor, factor: float) -> tf.Tensor:
+  """Returns losses times a loss weight; losses of weight zero stay as they are."""
   return losses if factor in (0.0, 1.0) else losses * tf.constant(factor, losses.dtype)
 
 
 def _target(target: Any, name: str) -> tf.Tensor:
+  """Returns the target of the output `name`; ValueError if it is no dense tensor."""
   if not tf.is_tensor(target) or not isinstance(target, tf.Tensor):
     raise ValueError(
         f'Expected targets of the output {name!r}, which has a loss, to be one '
@@ -215,13 +239,17 @@ def _target(target: Any, name: str) -> tf.Tensor:
   return target
 
 
-def _weight(weight: Any, rows: tf.Tensor) -> tf.Tensor:
+def _weight(weight: Any, num_rows: tf.Tensor) -> tf.Tensor:
+  """Returns example weights of shape (num_rows,), ones if `weight` is None.
+
+  Raises ValueError if an example has several weights.
+  """
   if weight is None:
-    return tf.ones(tf.reshape(rows, [1]))
+    return tf.ones(tf.reshape(num_rows, [1]))
   if weight.shape.rank not in (None, 1) and any(
       size != 1 for size in weight.shape[1:]):
     raise ValueError(
         'Expected sample weights of shape (batch,), one for each example, got '
         f'shape {weight.shape}; weigh the parts of an example in its loss.')
   kept = weight.dtype if weight.dtype == tf.float64 else tf.float32
-  return tf.reshape(tf.cast(weight, kept), tf.reshape(rows, [1]))
+  return tf.reshape(tf.cast(weight, kept), tf.reshape(num_rows, [1]))

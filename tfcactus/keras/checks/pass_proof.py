@@ -16,8 +16,9 @@ from tfcactus.keras.independence import draws, graph_proof
 class Pass(NamedTuple):
   """Tensors of one traced forward and backward pass over a batch.
 
-  `rows` has all outputs of the pass, one row per example; gradients were taken of
-  `losses`. `calls` and `answers` record the rules and the gradients that they gave.
+  `rows` has all outputs of the pass, one row per example. Gradients were taken of
+  `losses`. `calls` records which operations each call of a layer with a rule added, and
+  `answers` has the weights whose gradients the rules computed.
   """
 
   rows: Sequence[tf.Tensor]
@@ -29,8 +30,8 @@ class Pass(NamedTuple):
 class Unproved(NamedTuple):
   """A property of a pass that the proof failed to show, and the operation to blame.
 
-  `variable` is a weight whose gradient at the operation no rule gives; None if the
-  operation mixes examples or is unknown.
+  `variable` is a weight that the operation uses and whose gradient there no rule gives;
+  None if the operation mixes examples or is unknown.
   """
 
   reason: str
@@ -39,10 +40,11 @@ class Unproved(NamedTuple):
 
 
 class TracedPass(NamedTuple):
-  """A pass traced for analysis; `examples` are the inputs, one row per example.
+  """A pass traced for analysis.
 
-  Stand-ins with equal dependences replace vectorised code; `complete` if there are
-  none. `graph` includes gradients.
+  `examples` are the inputs, one row per example. `graph` includes gradients. `complete`
+  is False if stand-ins with equal dependences replace vectorised code; `found` has the
+  tensors of the pass.
   """
 
   graph: tf.Graph
@@ -53,7 +55,11 @@ class TracedPass(NamedTuple):
 
 @tf.autograph.experimental.do_not_convert
 def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedPass:
-  """Traces `run`, a pass, on `TensorSpec`s of known shapes with one row per example."""
+  """Traces a pass for analysis.
+
+  `run` maps a batch to its `Pass`. `batch` has `TensorSpec`s of known shapes, with one
+  row per example.
+  """
   made: list[Pass] = []
   stood_in_for: list[tf.Graph] = []
 
@@ -70,7 +76,7 @@ def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedP
 
 
 def unproved(model: keras.Model, traced: TracedPass) -> Unproved | None:
-  """Returns None if the pass is proved to give each whole gradient, else why not."""
+  """Returns why a pass is not proved to give each example's whole gradient, or None."""
   graph, examples, _, found = traced
   unexplained = variable_reads.first_unexplained(
       graph, model, found.calls, found.answers, found.losses)
@@ -84,7 +90,8 @@ def unproved(model: keras.Model, traced: TracedPass) -> Unproved | None:
 def check_no_writes(model: keras.Model, traced: TracedPass) -> None:
   """Raises ValueError, with the remedy, if a pass is stateful; see `state_writes`.
 
-  The traced pass shows all operations only if it is complete.
+  If the traced pass is not complete, some operations are missing in it. The model is
+  then traced again as a whole.
   """
   if traced.complete:
     state_writes.check_graph(traced.graph, 'layers', model)

@@ -1,10 +1,10 @@
 """Refuses passes that keep, read or draw data outside of the privacy account.
 
 A private step releases a noisy sum and nothing else. So a layer or a loss may not write
-values of the data, read values that other code writes, or draw by a state that this
+values of the data, read values that other code writes, or draw from a state that this
 library does not set. TensorFlow marks the operations that can: it registers them as
-stateful, or they take a resource. Each of them is in `ALLOWED`, with the reason, or
-refused; unknown ones are refused too.
+stateful, or they take a resource. Each such operation is in `ALLOWED`, with the reason,
+or refused. Unknown operations are refused too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _UNMARKED = re.compile(
     r'CompressElement|\w*File\w*|GetDeadline|GetElementAtIndex|GetOptions|ImmutableConst|'
     r'Inplace\w*|\w*Iterator\w*|Mlir\w*|\w*Proto\w*|PyFunc\w*|TRT\w*|TfLite\w*|'
     r'Unbatch(Grad)?|XlaCustomCall\w*')
-"""Names of operations that keep or reach something, and are not marked as stateful."""
+"""Names of operations that keep or read state and are not marked as stateful."""
 
 
 def check_no_writes(model: keras.Model) -> Any:
@@ -73,6 +73,7 @@ def check_no_writes(model: keras.Model) -> Any:
         'model(inputs)).')
 
   def forward_and_back(inputs):
+    """Returns the outputs of the model and the gradients of their sum."""
     with tf.GradientTape() as tape:
       outputs = model(inputs, training=True)
     gradients = tape.gradient(
@@ -91,9 +92,9 @@ def check_no_writes(model: keras.Model) -> Any:
 def check_graph(graph: tf.Graph, what: str, model: keras.Model | None) -> None:
   """Raises ValueError, with the remedy, if a traced computation touches other state.
 
-  Allowed are operations in `ALLOWED` and weights of `model`. A function that draws must
-  be traced inside `patches.drawing`. `what` names the computation in messages, in the
-  plural.
+  Allowed are operations in `ALLOWED` and weights of `model`; with None, no weights. A
+  function that draws must be traced inside `patches.drawing`. `what` names the
+  computation in messages, in the plural.
   """
   functions = {function.signature.name
                for function in graph.as_graph_def().library.function}
@@ -143,7 +144,7 @@ def _refusal(node: tf.compat.v1.NodeDef, what: str) -> str:
 
 
 def _draws(node: tf.compat.v1.NodeDef) -> bool:
-  """Returns whether an operation draws by a state of its own."""
+  """Returns whether an operation draws random numbers from a state of its own."""
   signature = op_def_registry.get(node.op)
   return node.op.startswith('Rng') or (signature is not None and (
       any(attr.name in ('seed', 'seed2') for attr in signature.attr) or
@@ -153,8 +154,9 @@ def _draws(node: tf.compat.v1.NodeDef) -> bool:
 def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None) -> None:
   """Raises ValueError for captured variables that are not weights of the model.
 
-  Changes of weights outside of steps are noticed and end the guarantee. A callback may
-  set any other variable to values of the data, unseen.
+  Weights are safe to read: if they change outside of steps, this library notices and
+  ends the guarantee. Any other variable may be set to values of the data, unseen, such
+  as by a callback.
   """
   weights = [] if model is None else model.weights
   known = {id(models.handle(variable)) for variable in weights}

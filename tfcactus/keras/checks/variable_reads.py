@@ -1,11 +1,12 @@
 """Proof that the rules of a batched pass account for every use of the weights.
 
-A rule gives the gradient with respect to its layer's weights through the layer's own
-computation. Other code can use weights too: a loss, another layer, a closure. No rule
-gives the gradient through such a use. So the pass is traced, and each weight is
-followed from where it is read to the loss. On the way it must meet a tensor captured by
-the rule in the call that read it. The analysis follows plain data flow, whatever the
-operations compute; loops and functions count as operations.
+A rule gives the gradient with respect to its layer's weights. It captures tensors of
+the layer's own computation, and computes the weights' gradients from the gradients with
+respect to these tensors. Other code can use weights too: a loss, another layer, a
+closure. No rule gives the gradient through such a use. So the pass is traced, and each
+weight is followed from where it is read to the loss. On the way it must meet a tensor
+that the rule captured in the call that read the weight. The analysis follows plain data
+flow, whatever the operations compute; loops and functions count as operations.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from tfcactus.keras.independence import graph_proof
 
 
 class Answer(NamedTuple):
-  """The weights whose gradients a rule computes from the gradient of one tensor.
+  """The weights whose gradients a rule computes from one captured tensor.
 
-  The rule captured `tensor` in its call number `call`.
+  The rule takes the gradient with respect to `tensor`, which it captured in the layer
+  call number `call`. `variables` are the weights.
   """
 
   tensor: tf.Tensor
@@ -47,7 +49,10 @@ class Unexplained(NamedTuple):
 
 
 class _Read(NamedTuple):
-  """A use of a weight by an operation, in a call or in none."""
+  """A use of a weight by an operation.
+
+  `call` is the number of the layer call in which the operation was added, or None.
+  """
 
   variable: str
   call: int | None
@@ -65,7 +70,7 @@ class Calls:
 
   @contextlib.contextmanager
   def one(self, layer: keras.layers.Layer) -> Iterator[int]:
-    """Records a call of a layer, nested or not; yields its number.
+    """Records a call of a layer, nested or not; yields the number of the call.
 
     Raises ValueError if the layer is called in a loop or a function inside the pass,
     which gradients cannot leave.
@@ -97,6 +102,7 @@ class Calls:
     return found
 
   def _note(self) -> None:
+    """Records that operations from here on belong to the innermost open call."""
     if self._graph is not None:
       # The graph's version grows by one with each operation.
       self._changes.append(
@@ -106,7 +112,12 @@ class Calls:
 def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
                       answers: Iterable[Answer], losses: Sequence[tf.Tensor]
                      ) -> Unexplained | None:
-  """Returns a trainable variable's use in `losses` that no rule explains, or None."""
+  """Returns a trainable variable's use in `losses` that no rule explains, or None.
+
+  `calls` tells in which call of a layer each operation was added. An answer explains
+  the uses of its variables in its call, as far as they reach the losses through its
+  tensor.
+  """
   names = {_identity(variable): variable for variable in model.trainable_variables}
   handles = {inside.name: _of_handle(outside) for outside, inside in graph.captures
              if _of_handle(outside) in names}
@@ -133,7 +144,11 @@ def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
 
 def _reads_of(op: tf.Operation, call: int | None, handles: dict[str, str],
               reads: dict[str, frozenset[_Read]]) -> frozenset[_Read]:
-  """Returns the reads that an operation's outputs may have gradients for."""
+  """Returns the uses of weights on which an operation's outputs may depend.
+
+  `handles` maps names of captured handles to weights. `reads` has the uses of weights
+  on which each tensor depends. Only uses that may have a gradient count.
+  """
   if op.type == 'StopGradient':
     return frozenset()
   own = {_Read(handles[tensor.name], call, op.name)
@@ -143,19 +158,25 @@ def _reads_of(op: tf.Operation, call: int | None, handles: dict[str, str],
 
 
 def _carries_gradient(tensor: tf.Tensor) -> bool:
+  """Returns whether a tensor of this dtype may pass on a gradient."""
   return tensor.dtype.is_floating or tensor.dtype.is_complex or tensor.dtype in (
       tf.variant, tf.resource)
 
 
 def _identity(variable: keras.Variable) -> str:
+  """Returns the string that identifies a variable."""
   return _of_handle(models.handle(variable))
 
 
 def _of_handle(handle: Any) -> str:
-  """Identifies a variable by its handle, whose name is unique."""
+  """Returns the string that identifies the variable of a handle.
+
+  Returns '' for a tensor that is no handle of a variable.
+  """
   eager = isinstance(handle, tf.__internal__.EagerTensor)
   return repr(handle) if eager and handle.dtype == tf.resource else ''
 
 
 def _current_graph() -> tf.Graph | None:
+  """Returns the graph that is traced now, or None."""
   return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

@@ -25,7 +25,7 @@ def check_layers(model: keras.Model, half: bool = False, losses: bool = False
                 ) -> None:
   """Raises ValueError for layers and losses that mix examples or that nothing clips.
 
-  `half` allows float16, if gradients are unscaled before clipping; `losses` allows
+  `half` allows float16, if gradients are unscaled before clipping. `losses` allows
   added losses and regularizers, if the caller handles them.
   """
   devices.check([models.tf_variable(v) for v in model.trainable_variables])
@@ -69,6 +69,10 @@ def check_arguments(model: object, plan: object, private: type) -> None:
 
 
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
+  """Raises ValueError for a layer that mixes examples, keeps state or uses float16.
+
+  `half` allows float16.
+  """
   if _normalizes_batches(layer):
     raise ValueError(
         f'Expected layers that treat each example alone, got {layer.name!r}, a '
@@ -91,6 +95,7 @@ def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
 
 
 def _check_regularizers(layer: keras.layers.Layer) -> None:
+  """Raises ValueError if a layer has a regularizer."""
   for name in _regularizers(layer):
     raise ValueError(
         f'Expected a model without regularizers, got {name} in layer '
@@ -107,6 +112,7 @@ def _normalizes_batches(layer: keras.layers.Layer) -> bool:
 
 
 def _regularizers(layer: keras.layers.Layer) -> list[str]:
+  """Returns the names of a layer's attributes that hold regularizers."""
   names = ('kernel_regularizer', 'bias_regularizer', 'activity_regularizer',
            'embeddings_regularizer', 'beta_regularizer', 'gamma_regularizer',
            'recurrent_regularizer', 'depthwise_regularizer',
@@ -139,9 +145,13 @@ def check_own_training(model: keras.Model) -> None:
 
 
 def _overridden(model: keras.Model, names: Sequence[str]) -> list[str]:
+  """Returns those of the method names that a model or its class overrides."""
   return [name for name in names if name in vars(model) or (
       getattr(type(model), name, None) is not getattr(keras.Model, name, None))]
 
 
 _TRAINING = ('train_step', 'compute_loss', 'make_train_function')
+"""Methods of Keras that a private step does not call; own ones are refused."""
+
 _BESIDE = ('test_step', 'predict_step', 'compute_metrics')
+"""Methods that a private model does not call either; own ones cause a warning."""

@@ -51,11 +51,11 @@ Tan Tanh TanhGrad TensorListFromTensor TensorListPopBack TensorListPushBack
 TensorListReserve TensorListSetItem TensorListStack Tile TopKV2 Transpose TruncateDiv
 TruncateMod Unpack Xdivy Xlog1py Xlogy ZerosLike
 '''.split())
-"""Operations for which TensorFlow's converter is used unconditionally."""
+"""Operations for which this library always uses TensorFlow's converter."""
 
 
 def _channel(image: tf.Tensor, pfor_input: Any) -> int:
-  """Returns the number of channels of an image tensor; 0 if it is unknown."""
+  """Returns the number of channels of a batch of images; 0 if it is unknown."""
   nhwc = pfor_input.get_attr('data_format') == b'NHWC'
   return image.shape[-1 if nhwc else 1] or 0 if image.shape.rank else 0
 
@@ -63,7 +63,8 @@ def _channel(image: tf.Tensor, pfor_input: Any) -> int:
 def _is_not_grouped(pfor_input: Any) -> bool:
   """Returns whether a convolution has one group and no explicit padding.
 
-  The converter takes the filters of groups for those of other rows' groups.
+  With several groups TensorFlow's converter confuses filters of one row's groups with
+  filters of other rows.
   """
   made = pfor_input.op.outputs[0].shape
   return bool(made.rank) and made[2] is not None and (
@@ -72,24 +73,30 @@ def _is_not_grouped(pfor_input: Any) -> bool:
 
 
 def _has_no_negative_axes(pfor_input: Any) -> bool:
-  """Returns whether Roll has static axes >= 0; the converter takes -1 for the rows."""
+  """Returns whether Roll has static axes >= 0 and one shift for all rows.
+
+  The converter takes axis -1 for the axis of the rows.
+  """
   axes = tf.get_static_value(pfor_input.input(2).t)
   return not pfor_input.input(1).is_stacked and axes is not None and bool(
       (axes >= 0).all())
 
 
 def _is_real(pfor_input: Any) -> bool:
-  """Returns whether factors are real; the converter conjugates what it transposes."""
+  """Returns whether factors are real; the converter conjugates those it transposes."""
   return not pfor_input.op.outputs[0].dtype.is_complex
 
 
 def _has_last_channels(pfor_input: Any) -> bool:
-  """Returns whether channels come last; the converter mistakes axes otherwise."""
+  """Returns whether channels come last; otherwise the converter mistakes axes."""
   return pfor_input.get_attr('data_format') == b'NHWC'
 
 
 def _fits(pfor_input: Any) -> bool:
-  """Returns whether shapes must match; else Equal gives one answer for all rows."""
+  """Returns whether the inputs of Equal or NotEqual must have shapes that fit.
+
+  If they need not, TensorFlow's converter may return one boolean for all rows.
+  """
   if pfor_input.get_attr('incompatible_shape_error'):
     return True
   x, y = (each.shape for each in pfor_input.op.inputs)
@@ -103,25 +110,35 @@ def _is_by_numbers(pfor_input: Any) -> bool:
 
 
 def _has_axes(pfor_input: Any) -> bool:
-  """Returns whether Squeeze names its axes; else it would remove an axis of one row."""
+  """Returns whether Squeeze names its axes.
+
+  Otherwise the converter would also remove the axis of the rows if there is one row.
+  """
   return bool(pfor_input.get_attr('squeeze_dims'))
 
 
 def _begins_alike(pfor_input: Any) -> bool:
-  """Returns whether slices begin alike; else sizes are taken over all rows."""
+  """Returns whether all rows are sliced from the same position.
+
+  Otherwise the converter gives every row the largest size of all rows.
+  """
   return not pfor_input.input(1).is_stacked
 
 
 def _is_read_alike(pfor_input: Any) -> bool:
-  """Returns whether rows share the list or the index.
+  """Returns whether all rows read from one list, or read the same index.
 
-  The converter otherwise uses the numbers of all rows, even in a branch of some rows.
+  Otherwise the converter addresses rows by their numbers in the whole batch, even in a
+  branch that only some rows take.
   """
   return not (pfor_input.input(0).is_stacked and pfor_input.input(1).is_stacked)
 
 
 def _batches_from_the_start(pfor_input: Any) -> bool:
-  """Returns whether batch axes are counted right; shared rows need batch_dims >= 0."""
+  """Returns whether the converter of GatherV2 finds the batch axes.
+
+  If all rows look up in one tensor, it does so for `batch_dims` >= 0 only.
+  """
   return pfor_input.input(0).is_stacked or pfor_input.get_attr('batch_dims') >= 0
 
 
@@ -131,11 +148,15 @@ _SOMETIMES: dict[str, Callable[[Any], bool]] = {
     'Equal': _fits, 'GatherV2': _batches_from_the_start, 'MatMul': _is_real,
     'NotEqual': _fits, 'Roll': _has_no_negative_axes, 'Slice': _begins_alike,
     'Squeeze': _has_axes, 'TensorListGetItem': _is_read_alike}
-"""Conditions under which TensorFlow's converter of an operation is used."""
+"""Conditions under which TensorFlow's converter is used; else a loop over rows."""
 
 
 def _loop(pfor_input: Any, *args: Any, **kwargs: Any) -> Any:
-  """Runs an operation row by row; ValueError for variants, resources or no output."""
+  """Runs an operation row by row in a tf.while_loop.
+
+  Raises ValueError if the operation has no outputs, or if outputs or inputs that differ
+  between rows are variants or resources.
+  """
   del args, kwargs
   op = pfor_input.op
   if not op.outputs or any(
@@ -151,6 +172,7 @@ def _loop(pfor_input: Any, *args: Any, **kwargs: Any) -> Any:
   attributes = op.node_def.attr
 
   def body(i: tf.Tensor, made: list[tf.TensorArray]) -> Any:
+    """Runs the operation on row `i` and writes its outputs into the arrays."""
     outputs = pfor._create_op(  # pylint: disable=protected-access
         op.type, [taken.t[i] if taken.is_stacked else taken.t
                   for taken in pfor_input.inputs],
@@ -165,7 +187,7 @@ def _loop(pfor_input: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _in_a_loop(original: Any, value: Any, pfor_input: Any, *args: Any, **kwargs: Any
               ) -> Any:
-  """Replaces a converter that is not relied on by a loop over rows."""
+  """Replaces TensorFlow's converter, which may mix rows, by a loop over rows."""
   del original, value, args, kwargs
   return _loop(pfor_input)
 
@@ -195,10 +217,11 @@ def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
 
 
 def _convert_segments(original: Any, value: Any, pfor_input: Any) -> Any:
-  """Gives each row segments of its own, and leaves out ids that are out of range.
+  """Reduces the segments of each row separately; ids out of range are left out.
 
-  TensorFlow offsets the ids of each row by the segments of the rows before, so that an
-  id past the last is the next row's first; until 2.14 -1 is the last of the row before.
+  With n segments TensorFlow adds n times the number of the row to each id. An id n
+  would then be the first segment of the next row. Until TensorFlow 2.14 an id -1 would
+  be the last segment of the row before.
   """
   del original, value
   pfor_input.stack_inputs([0, 1])
@@ -227,11 +250,15 @@ def _convert_print(original: Any, value: Any, pfor_input: Any) -> Any:
 
 def _convert_draw(draw: Callable[..., tf.Tensor], original: Any, value: Any,
                   pfor_input: Any) -> Any:
-  """Draws random numbers for all rows at once from the seed of the first row.
+  """Draws the numbers of all rows in one operation, from the first row's seed.
 
-  Each row's seed is fresh, so that rows are independent either way; TensorFlow would
-  loop over the rows. A loop draws by one seed in each round. Its rows keep their places
-  in the draw only where the shape, and the rows that take part, stay the same.
+  Every row has a fresh seed of its own, so rows are independent either way; TensorFlow
+  would draw row by row. Inside a tf.while_loop, all iterations use the same seed. A row
+  then gets the same numbers in each iteration only if the shape of the draw and the set
+  of active rows do not change. Otherwise it could get numbers that another row had in
+  an earlier iteration. So the operation runs row by row if the shape is not static or
+  only some rows may be active. It also does so if the draw is not one of
+  `patches.drawing`, or if more than the seed differs between rows.
   """
   del original, value
   inputs = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
@@ -249,7 +276,10 @@ def _convert_draw(draw: Callable[..., tf.Tensor], original: Any, value: Any,
 
 def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
            inputs: Any, *args: Any) -> Any:
-  """Raises ValueError if a loop of another length for each row changes tensor lists."""
+  """Calls TensorFlow's converter of loops that may end earlier for some rows.
+
+  Raises ValueError if such a loop changes lists of tensors.
+  """
   del value
   kept = loop._body_pass_through_indices  # pylint: disable=protected-access
   if any(each.dtype == tf.variant for i, each in enumerate(inputs) if i not in kept):
@@ -273,6 +303,7 @@ _OWN: dict[str, Callable[..., Any]] = {
 """Converters of this library, by operation."""
 
 _LOOPS = frozenset(('While', 'StatelessWhile'))
+"""Operations whose converter of TensorFlow is kept: it converts the loop's body."""
 
 _converters = patches.LibraryPatch([
     patches.Place(pfor, '_fallback_converter', _in_a_loop),
@@ -289,8 +320,8 @@ def vectorized_map(function: Callable[[Any], Any], rows: Any) -> Any:
   """Runs a function on each row, vectorised by converters that do not mix rows.
 
   Tensors in `rows` and in the result have shape (rows, ...). Operations of `function`
-  may not depend on the place of a row. Raises ValueError, naming an operation that can
-  neither be vectorised nor looped over.
+  may not depend on the position of a row. Raises ValueError, naming an operation that
+  can neither be vectorised nor looped over.
   """
   with _vectorizing():
     return tf.vectorized_map(function, rows, warn=False)
@@ -302,6 +333,7 @@ def _vectorizing() -> Iterator[None]:
   logger, thread = tf.get_logger(), threading.get_ident()
 
   def keep(record: logging.LogRecord) -> bool:
+    """Returns False for this thread's log records about loops over rows."""
     return record.thread != thread or 'uses a while_loop' not in record.getMessage()
 
   logger.addFilter(keep)

@@ -24,7 +24,7 @@ def nodes(graph: tf.Graph) -> Iterator[tf.compat.v1.NodeDef]:
 
 
 def is_variable(handle: tf.Tensor) -> bool:
-  """Returns whether a resource may be a variable: whatever is no lookup table."""
+  """Returns whether a resource may be a variable: true unless it is a lookup table."""
   if not isinstance(handle, tf.__internal__.EagerTensor):
     return True
   try:
@@ -44,9 +44,10 @@ def gradients(graph: tf.Graph, of: tf.Tensor, by: Sequence[tf.Tensor],
               upstream: tf.Tensor | None = None) -> list[Any]:
   """Returns gradients of `of` with respect to each tensor of `by`, as `tf.gradients`.
 
-  Works inside a loop or a branch too, which is another graph: `graph` is where the
-  tensors were traced. `upstream` weighs `of`; None stands for ones. Returns tensors,
-  `tf.IndexedSlices`, and None for tensors that `of` does not depend on.
+  Works inside a loop or a branch too, which is a graph of its own: `graph` is the one
+  in which the tensors were traced. `upstream` is the gradient with respect to `of`;
+  None stands for ones. Returns tensors, `tf.IndexedSlices`, and None for tensors that
+  `of` does not depend on.
   """
   return gradients_util._GradientsHelper(  # pylint: disable=protected-access
       [of], list(by), None if upstream is None else [upstream], src_graph=graph,
@@ -74,14 +75,18 @@ def is_recorded(tensor: tf.Tensor) -> bool:
 def as_written(function: _Function) -> _Function:
   """Excludes a function, but not Keras' own calls inside it, from AutoGraph.
 
-  Converting functions of this library takes as long as tracing them.
+  AutoGraph takes as long to convert functions of this library as TensorFlow to trace
+  them.
   """
   vars(function)['autograph_info__'] = {}  # AutoGraph's mark of converted functions.
   return function
 
 
 def looked_at(function: Callable[..., Any]) -> Any:
-  """Returns a `tf.function` to be traced only; AutoGraph is on under Keras 2 only."""
+  """Returns a `tf.function` that is traced for analysis only, and never run.
+
+  AutoGraph is on under Keras 2 only.
+  """
   return tf.function(as_written(function), autograph=not versions.KERAS_3)
 
 

@@ -95,14 +95,14 @@ def graph_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def layer_classes(names: Iterable[str]) -> set[type]:
-  """Returns the classes of the named layers, as far as this Keras has them."""
+  """Returns the classes of the named layers; leaves out those this Keras lacks."""
   return {getattr(keras.layers, name) for name in names
           if hasattr(keras.layers, name)}
 
 
 def mixes_when_frozen(layer: keras.layers.Layer) -> bool:
   """Returns whether a BatchNormalization uses batch statistics when not trainable."""
-  # The layer of tf.compat.v1 does.
+  # The BatchNormalization of tf.compat.v1 does.
   return not getattr(layer, '_USE_V2_BEHAVIOR', True)
 
 
@@ -113,12 +113,13 @@ def splits_texts(layer: keras.layers.Layer) -> bool:
 
 
 def is_bare_operation(layer: keras.layers.Layer) -> bool:
-  """Returns whether a part of a functional model is an operation, not a layer."""
+  """Returns whether an entry of `graph_layers` is an operation, not a layer."""
   return (not isinstance(layer, keras.layers.Layer) or
           type(layer).__name__ in ('TFOpLambda', 'SlicingOpLambda'))
 
 
 def _nodes(layer: keras.layers.Layer) -> list[Any]:
+  """Returns what Keras recorded of each call of a layer in a functional model."""
   return layer._inbound_nodes  # pylint: disable=protected-access
 
 
@@ -188,12 +189,15 @@ def in_xla() -> bool:
 
 
 def handle(variable: keras.Variable) -> tf.Tensor:
-  """Returns the resource through which a graph reads a variable."""
+  """Returns the resource tensor through which a graph reads a variable."""
   return local(tf_variable(variable)).handle
 
 
 def local(variable: tf.Variable) -> tf.Variable:
-  """Returns this replica's copy of a distributed variable; the primary one outside."""
+  """Returns this replica's copy of a distributed variable.
+
+  Returns the primary copy outside of replicas, and any other variable as it is.
+  """
   if not isinstance(variable, tf.distribute.DistributedValues):
     return variable
   if tf.distribute.in_cross_replica_context():
@@ -207,6 +211,7 @@ def clone(model: keras.Model, copied: Callable[[Any], Any]) -> keras.Model:
     return keras.models.clone_model(model, clone_function=copied)
 
   def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls a copied layer with those arguments that its `call` has."""
     known = inspect.signature(layer.call).parameters
     # Keras 3 repeats the arguments of the original layer's call.
     return layer(*args, **{name: value for name, value in kwargs.items()

@@ -59,11 +59,12 @@ def bare_optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
 
 
 def make_variables(model: keras.Model, example: Any = None) -> None:
-  """Creates the optimizer's variables of a private model, where that is possible.
+  """Creates the optimizer's variables of a private model if its weights exist.
 
   TensorFlow traces a function again if its first trace creates variables. `model` is a
   `PrivateModel` that may lack weights and an optimizer. `example` is (x, y, weights) of
-  any examples, or None. With several replicas, it builds the weights outside of them.
+  any examples, or None. If there are several replicas, the weights are made too, by
+  calling the model on `example` outside of the replicas.
   """
   if replicas.number() > 1 and example is not None and not model.inner.built:
     model.inner(tf.nest.map_structure(tf.convert_to_tensor, example[0]))
@@ -75,7 +76,10 @@ def make_variables(model: keras.Model, example: Any = None) -> None:
 
 def apply_averages(optimizer: keras.optimizers.Optimizer, averages: Sequence[tf.Tensor],
                    variables: Sequence[keras.Variable]) -> None:
-  """Updates variables by averages that are equal on all replicas and not scaled."""
+  """Applies averaged gradients to variables.
+
+  `averages` are equal on all replicas, and loss scaling has been undone.
+  """
   with applying_sums():
     optimizer.apply_gradients(list(zip(averages, variables)), **of_sums())
 
@@ -87,7 +91,10 @@ def applying_sums() -> contextlib.AbstractContextManager[None]:
 
 
 def of_sums() -> dict[str, Any]:
-  """Returns arguments that make Keras 2 optimizers treat gradients as summed."""
+  """Returns keyword arguments of `apply_gradients` under Keras 2.
+
+  They tell an optimizer that gradients are already summed over replicas.
+  """
   return {} if KERAS_3 or replicas.number() == 1 else {
       'experimental_aggregate_gradients': False}
 

@@ -29,7 +29,7 @@ DRAW = 'tfcactus_draw'
 
 @contextlib.contextmanager
 def replaced(thing: Any, **attributes: Any) -> Iterator[None]:
-  """Replaces attributes of one object for a while, past Keras' attribute tracking."""
+  """Replaces attributes of one object inside the block, unseen by Keras' tracking."""
   kept = {k: thing.__dict__[k] for k in attributes if k in thing.__dict__}
   thing.__dict__.update(attributes)
   try:
@@ -68,9 +68,9 @@ class Place(NamedTuple):
 
 
 class LibraryPatch:
-  """Replaces functions of a library for the threads that are inside.
+  """Replaces functions of a library for the threads that are inside of `inside`.
 
-  All threads look the replacements up, so those outside are handed the original.
+  The replacements are global. For all other threads they call the original functions.
   """
 
   def __init__(self, places: list[Place]):
@@ -86,7 +86,10 @@ class LibraryPatch:
 
   @contextlib.contextmanager
   def inside(self, value: Any) -> Iterator[None]:
-    """Activates the replacements for this thread; they get `value`, not None."""
+    """Activates the replacements for this thread.
+
+    They get `value`, which must not be None, as their second argument.
+    """
     with self._lock:
       if not self._threads_inside:
         self._originals = [place.get() for place in self._places]
@@ -106,6 +109,10 @@ class LibraryPatch:
 
   def _hook(self, instead: Callable[..., Any], original: Callable[..., Any]
            ) -> Callable[..., Any]:
+    """Returns the function that stands in the library while a thread is inside.
+
+    It calls `instead` for threads that are inside, and `original` for all others.
+    """
 
     @functools.wraps(original)
     def hooked(*args: Any, **kwargs: Any) -> Any:
@@ -120,6 +127,7 @@ class LibraryPatch:
 def _draw(draw: Callable[..., tf.Tensor], original: Any, make_seed: MakeSeed,
           shape: Any, dtype: tf.DType, seed: int = 0, seed2: int = 0,
           name: Any = None) -> tf.Tensor:
+  """Replaces a stateful draw by the stateless one `draw`, from a fresh seed."""
   del original, seed, seed2, name
   return draw(shape, make_seed(), dtype=dtype, name=DRAW)
 
@@ -127,6 +135,7 @@ def _draw(draw: Callable[..., tf.Tensor], original: Any, make_seed: MakeSeed,
 def _draw_integers(original: Any, make_seed: MakeSeed, shape: Any, minval: Any,
                    maxval: Any, seed: int = 0, seed2: int = 0,
                    name: Any = None) -> tf.Tensor:
+  """Replaces a stateful draw of integers by a stateless one, from a fresh seed."""
   del original, seed, seed2, name
   return stateless.stateless_random_uniform_int(
       shape, make_seed(), minval, maxval, name=DRAW)
@@ -134,7 +143,7 @@ def _draw_integers(original: Any, make_seed: MakeSeed, shape: Any, minval: Any,
 
 def _key_and_counter(original: Any, make_seed: MakeSeed,
                      generator: tf.random.Generator, shape: Any) -> Any:
-  """Replaces a generator's stored key and counter by a fresh seed."""
+  """Returns a fresh seed in place of a generator's stored key and counter."""
   del original, shape
   seed = tf.bitcast(make_seed(), tf.uint64)
   size = int(generator.state.shape[0]) - 1
@@ -143,10 +152,11 @@ def _key_and_counter(original: Any, make_seed: MakeSeed,
 
 def _traced_anew(original: Any, make_seed: MakeSeed, function: Any, *args: Any,
                  **kwargs: Any) -> Any:
-  """Calls a copy of a `tf.function`, which has no traces and keeps none.
+  """Calls a copy of a `tf.function`, which has no traces and is not kept.
 
-  A trace from outside of `drawing` draws from other seeds, one from an analysis from
-  none. Functions of a saved model are not copied: they have nothing but traces.
+  A trace made outside of `drawing` would draw from TensorFlow's own seeds, a trace made
+  for an analysis from a placeholder. Functions of a saved model are not copied: they
+  have nothing but traces.
   """
   del make_seed
   if type(function) is polymorphic_function.Function:  # pylint: disable=unidiomatic-typecheck
@@ -163,7 +173,7 @@ _draws = LibraryPatch([
     Place(gen_random_ops, 'random_uniform_int', _draw_integers),
     Place(tf.random.Generator, '_prepare_key_counter', _key_and_counter),
     Place(polymorphic_function.Function, '__call__', _traced_anew)])
-"""Makes layers draw from known seeds: see `example_seeds`."""
+"""Makes layers draw from the seeds of `drawing`; see `noise.example_seeds`."""
 
 
 def is_drawing() -> bool:
@@ -180,10 +190,11 @@ def current_seed() -> tf.Tensor:
 def drawing(model: keras.Model | None, make_seed: MakeSeed) -> Iterator[None]:
   """Makes this thread draw from the seeds that `make_seed` returns.
 
-  Draws of Keras 3 generators are reached in `model`, a model or layer, or None. Draws
-  that are not reached, such as `tf.random.gamma` or `tf.raw_ops`, are refused by
-  `checks.state_writes`. Draws from seeds that the user gives stay as they are;
-  `independence.draws` tells them apart. Each `tf.function` is traced for one call.
+  `model` is a model or layer, or None. Under Keras 3 its seed generators are replaced
+  too, but no other seed generators. Draws that are not replaced, such as those
+  of `tf.random.gamma` or `tf.raw_ops`, are refused by `checks.state_writes`. Draws from
+  seeds that the user gives stay as they are; `independence.draws` tells them apart.
+  Each `tf.function` is traced anew in each call.
   """
   with contextlib.ExitStack() as stack:
     stack.enter_context(_draws.inside(make_seed))
@@ -194,7 +205,10 @@ def drawing(model: keras.Model | None, make_seed: MakeSeed) -> Iterator[None]:
 
 
 def _keras_seed(generator: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
-  """Replaces `SeedGenerator.next` of Keras 3, whose seeds have 32 bits; keeps 31."""
+  """Replaces `SeedGenerator.next` of Keras 3; returns a fresh seed of 31 bits.
+
+  Seeds of Keras have 32 bits, in the dtype of the generator's state.
+  """
   del args, kwargs
   bits = tf.bitwise.bitwise_and(current_seed(), 2**31 - 1)
   return tf.cast(bits, generator.state.dtype)
@@ -209,7 +223,7 @@ _sums = LibraryPatch([Place(
 
 @contextlib.contextmanager
 def applying_sums() -> Iterator[None]:
-  """Makes optimizers of Keras 3 take gradients as sums over all replicas already."""
+  """Makes Keras 3 optimizers treat gradients as already summed over replicas."""
   with _sums.inside(True):
     yield
 
@@ -218,7 +232,8 @@ def _mean(original: Any, value: Any, values: Any, strategy: tf.distribute.Strate
           reduction: str) -> Any:
   """Averages the logs of a step over the replicas of all workers.
 
-  Keras 3 averages over rows there, and logs are scalars.
+  Replaces a function of Keras 3 that averages over axis 0 of its values, which scalar
+  logs do not have.
   """
   del value
   if reduction != 'auto':
@@ -230,6 +245,7 @@ def _mean(original: Any, value: Any, values: Any, strategy: tf.distribute.Strate
 
 @functools.cache
 def _logs() -> LibraryPatch:
+  """Returns the patch that replaces `reduce_per_replica` in the trainer of Keras 3."""
   trainer = sys.modules[next(cls.__module__ for cls in keras.Model.__mro__
                              if cls.__name__ == 'TensorFlowTrainer')]
   return LibraryPatch([Place(trainer, 'reduce_per_replica', _mean)])

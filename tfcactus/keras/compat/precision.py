@@ -11,7 +11,7 @@ _EXPONENT = 0x7FF0000000000000
 
 
 def alike(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """Returns the values in float64 if all are, else in float32."""
+  """Casts tensors to one dtype: float64 if all have it, else float32."""
   double = all(each.dtype == tf.float64 for each in values)
   return [each if double else tf.cast(each, tf.float32) for each in values]
 
@@ -19,8 +19,8 @@ def alike(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 def check_graphs_are_as_written() -> None:
   """Raises ValueError if TensorFlow may rewrite float32 operations to half precision.
 
-  Grappler would round a gradient in some places only, so that the clipped norm and the
-  sum would be of different numbers.
+  Grappler would round a gradient in some places only, so that the norm would be
+  computed from other numbers than the sum.
   """
   for name, value in tf.config.optimizer.get_experimental_options().items():
     if name.startswith('auto_mixed_precision') and value:
@@ -50,6 +50,9 @@ def grid(scale: tf.Tensor) -> tf.Tensor:
 
 
 def released(noisy: tf.Tensor, scale: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-  """Returns a float64 noisy sum rounded to the `grid` of its scale, then to `dtype`."""
+  """Returns a noisy sum rounded to the grid `grid(scale)`, then to `dtype`.
+
+  `noisy` is a float64 tensor, `scale` is as in `grid`.
+  """
   step = grid(scale)
   return tf.cast(tf.round(noisy / step) * step, dtype)

@@ -61,14 +61,17 @@ def cells(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 
 def is_convolution(cell: keras.layers.Layer) -> bool:
-  """Returns whether a cell is that of a ConvLSTM, which Keras does not export."""
+  """Returns whether a cell belongs to a ConvLSTM; Keras does not export its class."""
   kind = type(cell)
   return kind.__name__ == 'ConvLSTMCell' and (
       kind.__module__.startswith(keras.__name__ + '.'))
 
 
 def unusual_call(layer: keras.layers.Layer) -> str:
-  """Returns a setting of the layer that only one Keras has, or ''."""
+  """Returns a setting of the layer that only one of Keras 2 and Keras 3 has, or ''.
+
+  The rules of recurrent layers do not cover such settings.
+  """
   if getattr(layer, 'time_major', False):
     return 'time_major=True'
   if getattr(layer.cell, 'reverse_state_order', False):
@@ -85,8 +88,11 @@ def zeroes_masked(layer: keras.layers.Layer) -> bool:
 
 def dropped(layer: keras.layers.Layer, sequences: tf.Tensor, training: Any
            ) -> tf.Tensor | None:
-  """Returns inputs after dropout if each time step has its own mask, else None."""
-  # Keras 2 does where it may choose a GPU kernel.
+  """Returns the inputs after dropout if each time step has a mask of its own.
+
+  Returns None if there is no dropout, or one mask for all time steps.
+  """
+  # Keras 2 draws such masks in layers for which it may choose a GPU kernel.
   if not getattr(layer, '_could_use_gpu_kernel', False) or not layer.dropout:
     return None
   layer.reset_dropout_mask()
@@ -97,9 +103,11 @@ def dropped(layer: keras.layers.Layer, sequences: tf.Tensor, training: Any
 
 def dropout_masks(cell: keras.layers.Layer, gates: int, name: str,
                   values: tf.Tensor, training: Any) -> Masks:
-  """Returns a cell's dropout masks for all time steps: one per gate, one, or None.
+  """Returns a cell's dropout masks, which are the same at all time steps.
 
-  `name` is 'dropout' or 'recurrent_dropout', `values` what is masked at one time step.
+  The list has one mask per gate, or one for all gates. Returns None without dropout.
+  `name` is 'dropout' or 'recurrent_dropout'. `values` is the tensor that is masked at
+  one time step.
   """
   if not 0 < getattr(cell, name) < 1 or KERAS_3 and not training:
     return None
@@ -115,6 +123,7 @@ def dropout_masks(cell: keras.layers.Layer, gates: int, name: str,
 
 
 def _forget_masks(cell: keras.layers.Layer) -> None:
+  """Removes the dropout masks that a cell has cached."""
   cell.reset_dropout_mask()
   cell.reset_recurrent_dropout_mask()
 
@@ -143,7 +152,10 @@ def unrolled(model: keras.Model) -> Iterator[None]:
 
 
 def returned(layer: keras.layers.Layer, output: tf.Tensor, states: list[Any]) -> Any:
-  """Returns `output`, and `states` as a list per cell, as the layer's `call` does."""
+  """Returns what the layer's `call` returns: the output, and states if it returns them.
+
+  `states` has the final states, a list per cell.
+  """
   if KERAS_3:
     output = tf.cast(output, layer.compute_dtype)
     states = tf.nest.map_structure(

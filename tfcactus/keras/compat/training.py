@@ -29,7 +29,8 @@ def number(variable: Any) -> int:
 def compile_arguments(**arguments: Any) -> Any:
   """Returns arguments for `Model.compile`; Keras 3 gets those that are not None.
 
-  Gradients are unscaled before they are clipped, so automatic loss scaling is off.
+  Automatic loss scaling of Keras 3 is off, because gradients have to be unscaled before
+  they are clipped.
   """
   if not KERAS_3:
     return arguments
@@ -46,8 +47,9 @@ def remember_inputs(model: keras.Model, inputs: Any) -> None:
 def make_variables(function: Callable[..., Any], arguments: Any) -> None:
   """Creates the variables of a function in a separate trace, which is never run.
 
-  TensorFlow traces a function again if its first trace creates variables. To be called
-  inside the trace that will call `function` with `arguments`, tensors in any structure.
+  TensorFlow traces a function again if its first trace creates variables. Call this
+  inside the trace that will call `function(*arguments)`. `arguments` are tensors in any
+  structure.
   """
   if tf.executing_eagerly() or tf.distribute.has_strategy():
     return
@@ -72,6 +74,7 @@ def built_on(model: keras.Model, batch: Any) -> Iterator[None]:
   build = model._maybe_symbolic_build  # pylint: disable=protected-access
 
   def build_on(iterator: Any = None, data_batch: Any = None) -> None:
+    """Builds from `batch` where Keras would take a first batch of data."""
     build(data_batch=data_batch if iterator is None else batch)
 
   with patches.replaced(model, _maybe_symbolic_build=build_on), (
@@ -89,7 +92,8 @@ def log_loss(model: keras.Model, losses: tf.Tensor) -> None:
 
 def steps_per_execution(model: keras.Model) -> int | None:
   """Returns how many steps a model runs at a time; None if the number may vary."""
-  # Keras 2 sets the first for 'auto' from TensorFlow 2.15 on, earlier the second.
+  # For 'auto' Keras 2 sets the first attribute from TensorFlow 2.15 on, and the second
+  # in earlier versions.
   if getattr(model, '_autotune_steps_per_execution', False) or (
       getattr(model, '_steps_per_execution_tuner', None) is not None):
     return None

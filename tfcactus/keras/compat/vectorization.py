@@ -12,13 +12,16 @@ import tensorflow as tf
 from tfcactus.keras.compat import converters, graphs
 
 _standing_in = threading.local()
+"""The list of graphs of `standing_in`, per thread."""
 
 
 @contextlib.contextmanager
 def standing_in() -> Iterator[list[tf.Graph]]:
-  """Makes `over_rows` trace a stand-in with equal dependences instead of the function.
+  """Makes `over_rows` return stand-ins for its results, for the analysis of a trace.
 
-  Yields a list to which `over_rows` adds the graph of each function, without gradients.
+  A stand-in has the same dependences as the result. Yields a list to which `over_rows`
+  adds the graph of each function that it did not vectorise. These graphs have no
+  gradients.
   """
   _standing_in.graphs = []
   try:
@@ -28,17 +31,17 @@ def standing_in() -> Iterator[list[tf.Graph]]:
 
 
 def is_standing_in() -> bool:
-  """Returns whether `over_rows` traces stand-ins in this thread."""
+  """Returns whether `over_rows` returns stand-ins in this thread."""
   return getattr(_standing_in, 'graphs', None) is not None
 
 
 def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
   """Runs a function on each row, vectorised.
 
-  No row can depend on another, because the function is traced on one row. The
-  vectorised operations do not show that to an analysis of a trace. Inside `standing_in`
-  the result is therefore replaced by numbers that depend on all of their own row.
-  Tensors in `rows` and in the result have shape (rows, ...).
+  Tensors in `rows` and in the result have shape (rows, ...). No row can depend on
+  another, because the function is traced on one row. An analysis of the vectorised
+  operations could not see that. So inside `standing_in` the result is replaced by
+  numbers, each of which depends on all of its own row.
   """
   as_written = graphs.as_written(lambda row: function(row))
   if not is_standing_in():
@@ -53,6 +56,7 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
       for each in flat]))
 
   def like(spec: tf.TensorSpec) -> tf.Tensor:
+    """Returns a stand-in: each row depends on all of its own row of `rows`."""
     shape = [flat[0].shape[0]] + [1] * spec.shape.rank
     values = tf.broadcast_to(tf.reshape(number, shape), shape[:1] + spec.shape)
     return tf.cast(values, spec.dtype)
@@ -62,7 +66,10 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
 
 def _with_captures(captures: Sequence[tuple[tf.Tensor, tf.Tensor]],
                    number: tf.Tensor) -> tf.Tensor:
-  """Adds to `number` a data dependence on each captured tensor."""
+  """Adds to `number` a data dependence on each captured tensor.
+
+  `captures` has pairs (tensor outside, placeholder inside) of a traced function.
+  """
   resources = []
   for outside, _ in captures:
     eager = isinstance(outside, tf.__internal__.EagerTensor)

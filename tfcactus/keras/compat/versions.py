@@ -19,6 +19,7 @@ _WITHOUT_LEGACY = (2, 16)
 
 
 def _parts(version: str) -> tuple[int, int]:
+  """Returns (major, minor) of a version string."""
   major, minor = version.split('.')[:2]
   return int(major), int(minor)
 
@@ -78,7 +79,10 @@ check_versions(tf.__version__, KERAS_VERSION,
 
 
 def check_same_keras(name: str, thing: object) -> None:
-  """Raises ValueError if the argument `name` is of another Keras than `tf.keras`."""
+  """Raises ValueError if a Keras object belongs to another package than `tf.keras`.
+
+  `name` is the name of the argument that holds `thing`.
+  """
   cls = thing if isinstance(thing, type) else type(thing)
   packages = [base.__module__.split('.')[0] for base in cls.__mro__]
   if keras.__name__ in packages:
@@ -108,5 +112,5 @@ def whole_tensorflow_privacy_imports() -> bool:
 
 
 def choose(*, keras_2: Any, keras_3: Any) -> Any:
-  """Returns the argument for the Keras in use."""
+  """Returns `keras_3` under Keras 3, else `keras_2`."""
   return keras_3 if KERAS_3 else keras_2

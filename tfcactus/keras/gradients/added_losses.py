@@ -1,7 +1,7 @@
 """Losses that layers add (`add_loss`, activity regularizers), per example.
 
 Keras layers may sum or average an added loss over a batch. The loss that belongs to one
-example is the loss that the layer adds on a batch of that example alone. So layers that
+example is the loss that the layer adds for a batch of this example only. So layers that
 add losses run on batches of one, and activity regularizers, which are functions of
 outputs, run on the output of one example at a time.
 """
@@ -50,10 +50,11 @@ class Added:
 
 @contextlib.contextmanager
 def of_one(model: Any) -> Iterator[Added]:
-  """Collects losses that a model or layer adds in a pass over one example; scalars."""
+  """Collects losses that a model or layer adds for one example, as scalars."""
   added = Added()
 
   def add_loss(losses: Any, **kwargs: Any) -> None:
+    """Replaces the layer's `add_loss`: adds losses to `added`."""
     del kwargs
     for loss in tf.nest.flatten(losses):
       added.add(tf.reduce_sum(_number(loss)))
@@ -81,6 +82,7 @@ def _collecting_rows(layer: Any, rows: int, added: Added) -> Iterator[None]:
   handled: list[tf.Tensor] = []
 
   def of_outputs(outputs: tf.Tensor) -> tf.Tensor:
+    """Replaces the activity regularizer: adds its loss per example, returns 0."""
     found = vectorization.over_rows(
         lambda row: tf.reduce_sum(_number(regularizer(row[None]))), outputs)
     added.add(found)
@@ -88,6 +90,7 @@ def _collecting_rows(layer: Any, rows: int, added: Added) -> Iterator[None]:
     return tf.zeros([], outputs.dtype)
 
   def add_loss(losses: Any, **kwargs: Any) -> None:
+    """Replaces the layer's `add_loss`: adds losses of shape (rows,) to `added`."""
     del kwargs
     if handled:  # Keras passes on the loss that `of_outputs` returned.
       handled.pop()
@@ -108,9 +111,11 @@ def _collecting_rows(layer: Any, rows: int, added: Added) -> Iterator[None]:
 
 
 def _layers(model: Any) -> list[Any]:
+  """Returns a model and its inner layers, without operations of Keras 3."""
   return [layer for layer in [model, *models.flat_layers(model)]
           if hasattr(layer, 'add_loss')]
 
 
 def _number(loss: Any) -> tf.Tensor:
+  """Returns an added loss, or the result of a function that returns it."""
   return tf.convert_to_tensor(loss() if callable(loss) else loss)

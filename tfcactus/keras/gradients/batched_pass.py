@@ -32,7 +32,10 @@ loss scaling would leak information on the gradients."""
 
 
 def _scale(model: keras.Model) -> float:
-  """Returns the factor of the losses, which is divided out before clipping."""
+  """Returns the factor of the losses: 1 unless a layer computes in float16.
+
+  Gradients are divided by the factor before clipping.
+  """
   layers = models.flat_layers(model)
   half = any(getattr(layer, 'compute_dtype', None) == 'float16'
              for layer in layers)
@@ -40,19 +43,22 @@ def _scale(model: keras.Model) -> float:
 
 
 def _unscaled(gradient: tf.Tensor, scale: float) -> tf.Tensor:
+  """Divides a gradient by the losses' factor, in float32 unless the factor is 1."""
   return gradient if scale == 1 else tf.cast(gradient, tf.float32) / scale
 
 
 class PassResult(NamedTuple):
-  """Gradients, predictions and losses of one physical batch.
+  """Gradients, predictions and losses of one physical batch of `rows` examples.
 
   Attributes:
-    gradients: One per trainable variable, in the model's order.
+    gradients: Per-example gradients, in the order of `model.trainable_variables`.
     predictions: The model's outputs, tensors of shape (rows, ...), with Keras masks.
     losses: Shape (rows,) or (rows, outputs), not weighted.
     added: Losses that layers added, shape (rows,); None if there are none.
-    calls: Operations of each rule's call; None if the whole model is vectorised.
-    answers: The weights that rules gave gradients of, with the captured tensors.
+    calls: The operations that each call of a rule added to the graph; None if the
+      whole model is vectorised.
+    answers: The weights that each captured tensor accounts for; `variable_reads`
+      checks that no use of a weight is left out.
   """
 
   gradients: Sequence[forms.GradientForm]
@@ -78,7 +84,10 @@ def takes_part(weights: tf.Tensor) -> tf.Tensor:
 
 
 def _losses(losses: tf.Tensor | None, added: tf.Tensor | None) -> tf.Tensor:
-  """Returns the losses, zeros if only layers add losses; ValueError without any."""
+  """Returns the losses, or zeros if only layers add losses.
+
+  Raises ValueError if there are no losses at all.
+  """
   if losses is not None:
     return losses
   if added is None:
@@ -107,15 +116,17 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
             batch: Batch) -> PassResult:
   """Runs one forward and one backward pass over the whole batch.
 
-  No route may mix examples. `compute_loss` maps (targets, predictions) to losses of
-  shape (rows,) or (rows, outputs); `batch` has a known number of rows.
+  Each layer with a rule is called through the rule, which captures the tensors whose
+  gradients it needs. The layers must not mix examples. `compute_loss` maps (targets,
+  predictions) to losses of shape (rows,) or (rows, outputs); `batch` has a known number
+  of rows.
   """
   x, targets, weights = batch
   captured: list[_Captured] = []
   calls = variable_reads.Calls()
   with tf.GradientTape(watch_accessed_variables=False) as tape:
 
-    def capture(rule: LayerRule, layer: keras.layers.Layer, number: int,
+    def capture(rule: LayerRule, layer: keras.layers.Layer, call_number: int,
                 saved: Any, outputs: tf.Tensor) -> tf.Tensor:
       if outputs.shape[0] != weights.shape[0]:
         raise NotOneRowEach(
@@ -123,7 +134,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
             f'of {weights.shape[0]} examples, got shape {outputs.shape}; use '
             "privatize(..., engine='vectorized').", layer)
       tape.watch(outputs)
-      captured.append(_Captured(rule, layer, number, saved, outputs))
+      captured.append(_Captured(rule, layer, call_number, saved, outputs))
       return outputs
 
     with _capturing(routes, capture, calls), (
@@ -137,23 +148,27 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   gradients = tape.gradient(
       total, [each.outputs for each in captured],
       unconnected_gradients=tf.UnconnectedGradients.ZERO)
-  found: dict[int, list[forms.GradientForm]] = {}
+  forms_by_variable: dict[int, list[forms.GradientForm]] = {}
   answers = []
   for each, gradient in zip(captured, gradients):
-    given = each.rule.gradients(
+    layer_gradients = each.rule.gradients(
         LayerCall(each.layer, each.saved, _unscaled(gradient, scale)))
-    for variable, form in given:
-      found.setdefault(id(variable), []).append(form)
+    for variable, form in layer_gradients:
+      forms_by_variable.setdefault(id(variable), []).append(form)
     answers.append(variable_reads.Answer(
-        each.outputs, each.call, [variable for variable, _ in given]))
+        each.outputs, each.call, [variable for variable, _ in layer_gradients]))
   return PassResult(
-      [_added(found.get(id(v), []), v, weights.shape[0])
+      [_added(forms_by_variable.get(id(v), []), v, weights.shape[0])
        for v in model.trainable_variables], predictions, losses, added.total(),
       calls, answers)
 
 
 class _Captured(NamedTuple):
-  """A tensor whose gradient a rule needs, and the number of the rule's call."""
+  """A tensor whose gradient a rule needs.
+
+  The rule captured `outputs` in its call number `call` (see `variable_reads.Calls`),
+  and saved `saved` for `LayerRule.gradients`.
+  """
 
   rule: LayerRule
   layer: keras.layers.Layer
@@ -165,18 +180,23 @@ class _Captured(NamedTuple):
 @contextlib.contextmanager
 def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
                calls: variable_reads.Calls) -> Iterator[None]:
-  """Runs each layer that has a rule by the rule while the context is open."""
+  """Calls layers that have a rule through the rule while the context is open.
+
+  `capture` takes a rule, its layer, the number of the call, the value that the rule
+  saves, and the tensor.
+  """
 
   def by_rule(rule: LayerRule, layer: keras.layers.Layer, call: Callable[..., Any],
               *args: Any, **kwargs: Any) -> Any:
+    """Calls the layer through its rule; `call` is the layer's own."""
     call = graphs.as_keras_calls(call)
     if not args:  # Keras 3 passes named arguments on by name.
       name = next(name for name in inspect.signature(call).parameters
                   if name in kwargs)
       args, call = (kwargs.pop(name),), _by_name(call, name)
-    with calls.one(layer) as number:
+    with calls.one(layer) as call_number:
       return rule.forward(layer, call, functools.partial(
-          capture, rule, layer, number), *args, **kwargs)
+          capture, rule, layer, call_number), *args, **kwargs)
 
   with contextlib.ExitStack() as stack:
     for layer, rule in routes.differentiated():
@@ -186,13 +206,13 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
 
 
 def _by_name(call: Callable[..., Any], name: str) -> Callable[..., Any]:
-  """Returns `call` with its first positional argument passed by name."""
+  """Returns a function that passes its first argument to `call` under this name."""
   return lambda *args, **kwargs: call(*args[1:], **{name: args[0]}, **kwargs)
 
 
 def _added(gradients: list[forms.GradientForm], variable: tf.Variable, rows: int
           ) -> forms.GradientForm:
-  """Returns a variable's gradient summed over all its uses; zeros without any."""
+  """Returns a variable's gradients, for `rows` examples, summed over all its uses."""
   if gradients:
     return forms.added(gradients)
   return forms.Dense(
@@ -200,11 +220,12 @@ def _added(gradients: list[forms.GradientForm], variable: tf.Variable, rows: int
 
 
 def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassResult:
-  """Runs the pass over each example alone by `tf.vectorized_map`; see `batched`."""
+  """Runs a pass per example by `tf.vectorized_map`; arguments as for `batched`."""
   scale = _scale(model)
 
   @graphs.as_written
   def one(example: Any) -> Any:
+    """Returns gradients, predictions, masks, loss and added loss of one example."""
     (x, target, weight), seed = example
     variables = models.tf_variables(model)
     with tf.GradientTape(watch_accessed_variables=False) as tape:

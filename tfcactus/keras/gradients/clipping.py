@@ -56,10 +56,10 @@ def check_dtypes(gradients: Sequence[tf.Tensor | tf.Variable]) -> None:
 def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
                  normalize: bool = False, margin: float = CLIP_MARGIN
                 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Returns each vector's float64 clipping factor and whether the vector counts.
+  """Returns each vector's float64 clipping factor and whether the vector is usable.
 
-  Vectors that do not count must be replaced by zeros: the factor zero alone would not
-  do, since 0 * NaN = NaN.
+  The caller replaces vectors that are not usable by zeros. Their factor of zero is not
+  enough, since 0 * NaN = NaN.
 
   Args:
     squared_norms: float64, any shape; not finite where any entry was not.
@@ -91,7 +91,8 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
   """Clips each example's gradient and sums over the examples.
 
   The first result has float64 sums in the shape of each variable. The second is the sum
-  of 1/2 per unclipped and -1/2 per clipped example, of those that take part.
+  of 1/2 per unclipped and -1/2 per clipped example, over the examples that contribute
+  to the sums.
 
   Args:
     gradients: One per variable.
@@ -99,7 +100,7 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
     takes_part: Booleans, shape (batch,); an example with False, or with any entry that
       is not finite, contributes exactly zero.
     clipping: 'flat', 'per_layer' or 'automatic'.
-    groups: The number of each variable's layer, for 'per_layer'.
+    groups: The index of each variable's layer, for 'per_layer'.
 
   Source: 'automatic' is AUTO-S of Bu et al., "Automatic Clipping: Differentially
   Private Deep Learning Made Easier and Stronger" (2023).
@@ -131,7 +132,7 @@ def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor
                 ) -> list[tf.Tensor]:
   """Returns clipped sums of dense gradients, in each variable's shape and dtype.
 
-  Norms are float64: clipped norms get closer to the clipping norm than those of
+  Norms are float64: clipped norms get closer to the clipping norm than in
   `clip_and_sum`, and squares of large float32 numbers do not overflow. Sums are float64
   and rounded once. `per_example` has a tensor of known shape (batch, ...) per variable;
   `l2_norm_clip` bounds the norm over all variables together.

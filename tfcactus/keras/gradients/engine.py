@@ -27,7 +27,8 @@ class BatchResult(NamedTuple):
   Attributes:
     sums: float64 sums of clipped gradients, in the shape of each variable.
     unclipped: float64, the sum of 1/2 per unclipped and -1/2 per clipped example.
-    predictions: The model's outputs, tensors of shape (rows, ...).
+    predictions: The model's outputs, tensors of shape (rows, ...); `rows` is the size
+      of the logical batch with its padding.
     masks: Masks of the predictions in the order of `tf.nest`, or None for each.
     losses: Shape (rows,) or (rows, outputs).
     added: Losses that layers added, shape (rows,).
@@ -63,12 +64,13 @@ class Engine:
                outputs: Any = None, views: int = 1):
     """Initialises the engine of a built model.
 
-    Routes are an attempt until the pass is proved right; `rows_by` gives the physical
-    batch for other routes (None: `rows`). `compute_loss` maps targets and predictions
-    to losses, as `OutputLosses` does. `keys` seed the model's random draws (None: fresh
-    system entropy). `outputs` has the structure of the model's outputs (None: one
-    tensor). Each example goes through the model `views` times with different random
-    draws, and the mean of these gradients is clipped (augmentation multiplicity).
+    `routes` are replaced until the pass is proved right; `rows_by` returns the size of
+    the physical batch for the new routes (None: `rows`). `compute_loss` maps targets
+    and predictions to losses, as `OutputLosses` does. `keys` seed the model's random
+    draws (None: fresh system entropy). `outputs` has the structure of the model's
+    outputs (None: one tensor). Each example goes through the model `views` times with
+    different random draws, and the mean of these gradients is clipped (augmentation
+    multiplicity).
     """
     self._views = views
     self._outputs = outputs
@@ -102,6 +104,7 @@ class Engine:
 
   def _run(self, x: Any, targets: Any, weights: tf.Tensor,
            l2_norm_clip: tf.Tensor) -> BatchResult:
+    """Implements `run`: loops over the physical batches in a `tf.while_loop`."""
     self._settle((x, targets, weights))
     batch = tf.shape(weights)[0]
     chunks = tf.maximum((batch + self.rows - 1) // self.rows, 1)
@@ -140,7 +143,10 @@ class Engine:
 
   @tf.autograph.experimental.do_not_convert
   def _settle(self, batch: batched_pass.Batch) -> None:
-    """Vectorises layers until the pass is proved right; ValueError if stateful."""
+    """Vectorises layers until the pass is proved right.
+
+    Raises ValueError if the model writes variables.
+    """
     while not self.routes.whole:
       failed = self._failure(batch)
       if failed is None:
@@ -176,12 +182,17 @@ class Engine:
         self.routes, found.operation, found.variable)
 
   def _physical(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+    """Returns physical batch number `index` of `rows`, one row per example."""
     chosen = rows[index * self.rows:(index + 1) * self.rows]
     return tf.ensure_shape(chosen, [self.rows] + chosen.shape[1:])
 
   def _physical_batch(self, batch: batched_pass.Batch, l2_norm_clip: tf.Tensor
                      ) -> Any:
-    """Returns clipped sums, and flat predictions, masks, losses and added losses."""
+    """Returns the results of `clip_and_sum`, and a flat list of other results.
+
+    The list has predictions, their masks, losses and added losses, with zeros for masks
+    and added losses that are absent.
+    """
     viewed = tf.nest.map_structure(self._viewed, batch)
     with patches.drawing(self._model, self._keys):
       found = self._averaged(
@@ -227,12 +238,13 @@ class Engine:
         tf.repeat(rows, self._views, 0), [self.rows * self._views] + rows.shape[1:])
 
   def _averaged(self, found: batched_pass.PassResult) -> batched_pass.PassResult:
-    """Averages gradients and losses over views; keeps first predictions."""
+    """Averages gradients and losses over views; keeps each first view's predictions."""
     views = self._views
     if views == 1:
       return found
 
     def mean(rows: tf.Tensor) -> tf.Tensor:
+      """Averages each `views` consecutive rows."""
       return tf.reduce_mean(tf.reshape(rows, [self.rows, views, *rows.shape[1:]]), 1)
 
     carried = masks.of_all(found.predictions)
@@ -245,6 +257,7 @@ class Engine:
         added=None if found.added is None else mean(found.added))
 
   def _batched(self, batch: batched_pass.Batch) -> batched_pass.PassResult:
+    """Runs a pass over a physical batch by the current routes."""
     return batched_pass.batched(
         self._model, self.routes, self._compute_loss, batch)
 
@@ -261,9 +274,11 @@ class Engine:
 
 
 def _shown(structure: Any) -> str:
+  """Returns the text of a structure, with ... for each tensor."""
   return str(tf.nest.map_structure(lambda _: '...', structure)).replace("'...'", '...')
 
 
 def _pad_rows(value: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+  """Appends rows of zeros, so that there are `rows` rows."""
   padding = [[0, rows - tf.shape(value)[0]]] + [[0, 0]] * (value.shape.rank - 1)
   return tf.pad(value, padding)

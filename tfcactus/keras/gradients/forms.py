@@ -16,7 +16,7 @@ The norm of float32 numbers, with u = 2^-24:
 
 So an example that is clipped to C contributes at most C (1 + `NORM_ERROR`). Squares
 that overflow float32 make the norm infinite, and the example is dropped, which depends
-on that example alone. Norms of float64 numbers are float64 throughout; their error is
+on no other example. Norms of float64 numbers are float64 throughout; their error is
 smaller.
 
 Sums are float64. TensorFloat-32, bfloat16 and other modes of reduced precision affect
@@ -59,11 +59,12 @@ def squared_norms(values: tf.Tensor) -> tf.Tensor:
 
 
 def _column(row: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+  """Reshapes (batch,) to (batch, 1, ...), the rank of `like`."""
   return tf.reshape(row, [row.shape[0]] + [1] * (like.shape.rank - 1))
 
 
 def _kept(values: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
-  """Returns `values` with zeros for rows that are not kept."""
+  """Returns `values` with zeros for rows where `keep`, (batch,), is False."""
   # Not tf.where: broadcasting a column of booleans takes twice the time.
   return tf.raw_ops.Select(condition=keep, x=values, y=tf.zeros_like(values))
 
@@ -98,7 +99,10 @@ class GradientForm(abc.ABC):
 
   @abc.abstractmethod
   def averaged(self, views: int) -> GradientForm:
-    """Returns means over each `views` consecutive rows, the views of one example."""
+    """Returns the means over every `views` consecutive rows.
+
+    These rows are one example, augmented in `views` ways.
+    """
 
   def tensors(self) -> list[tf.Tensor]:
     """Returns all tensors of the form, each with one row per example."""
@@ -132,6 +136,7 @@ class Dense(GradientForm):
     return squared_norms(self.values)
 
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
+    """Multiplies factors by values in float64; sums in the variable's shape."""
     rows = tf.reshape(self.values, [self.values.shape[0], -1])
     total = tf.matmul(factors[None], tf.cast(rows, tf.float64))
     return self._arranged(tf.reshape(total, self.values.shape[1:]), 0)
@@ -144,6 +149,7 @@ class Dense(GradientForm):
                  self.transposed)
 
   def _arranged(self, values: tf.Tensor, axis: int) -> tf.Tensor:
+    """Returns `values` in the variable's shape, after `axis` batch axes (0 or 1)."""
     if self.transposed:
       values = tf.linalg.matrix_transpose(values)
     return tf.reshape(values, values.shape[:axis] + self.shape)
@@ -161,25 +167,29 @@ class Outer(GradientForm):
     self.outputs = outputs
 
   def squared_norms(self) -> tf.Tensor:
-    # These are few numbers: float64 is cheap, and squares do not overflow.
+    """Returns |inputs|^2 |outputs|^2, the squared norms of outer products."""
+    # Inputs and outputs are few numbers: float64 is cheap, and squares do not overflow.
     rows = [tf.cast(each, tf.float64) for each in (self.inputs, self.outputs)]
     if tf.float64 not in (self.inputs.dtype, self.outputs.dtype):
       return squared_norms(rows[0]) * squared_norms(rows[1])
-    # Squares of float64 numbers may be flushed to zero beside a large other factor.
+    # A float64 square may be flushed to zero although the other factor is large.
     largest = [tf.reduce_max(tf.abs(each), 1) for each in rows]
     units = [tf.where(most > 0, most, tf.ones_like(most)) for most in largest]
     shares = [squared_norms(each / unit[:, None]) for each, unit in zip(rows, units)]
     return tf.square(largest[0] * largest[1]) * shares[0] * shares[1]
 
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of factor * input output^T, shape (d, p), float64."""
     # The factor goes first: a product of two entries could overflow.
     scaled = tf.cast(self.outputs, tf.float64) * factors[:, None]
     return tf.matmul(tf.cast(self.inputs, tf.float64), scaled, transpose_a=True)
 
   def dense(self) -> tf.Tensor:
+    """Returns the outer products, (batch, d, p)."""
     return self.inputs[:, :, None] * self.outputs[:, None, :]
 
   def averaged(self, views: int) -> GradientForm:
+    """Returns the means of the views' outer products, as `Dense`."""
     # A mean of outer products is no outer product.
     total = tf.matmul(_in_turn(self.inputs, views), _in_turn(
         self.outputs, views) / views, transpose_a=True)
@@ -200,7 +210,11 @@ class Rows(GradientForm):
 
   @classmethod
   def merged(cls, ids: tf.Tensor, values: tf.Tensor, vocabulary: int) -> Rows:
-    """Adds up the gradients of ids that an example looked up several times."""
+    """Returns the form with one gradient per id that an example looked up.
+
+    The gradients of an id that the example looked up several times are added up. The
+    first place has the sum, later ones zeros.
+    """
     same = tf.equal(ids[:, :, None], ids[:, None, :])
     earlier = tf.linalg.band_part(
         tf.ones(same.shape[1:], values.dtype), -1, 0) - tf.eye(
@@ -211,9 +225,11 @@ class Rows(GradientForm):
     return cls(ids, totals, vocabulary)
 
   def squared_norms(self) -> tf.Tensor:
+    """Returns squared norms of the values: each id has one nonzero gradient."""
     return squared_norms(self.values)
 
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
+    """Adds weighted values to their ids' rows of a (vocabulary, p) table."""
     scaled = tf.cast(self.values, tf.float64) * _column(factors, self.values)
     width = scaled.shape[-1]
     return tf.math.unsorted_segment_sum(
@@ -221,6 +237,7 @@ class Rows(GradientForm):
         self.vocabulary)
 
   def averaged(self, views: int) -> GradientForm:
+    """Merges the ids of an example's views; divides their values by `views`."""
     width = self.values.shape[-1]
     ids = tf.reshape(_in_turn(self.ids, views), [
         self.ids.shape[0] // views, views * self.ids.shape[1]])
@@ -228,13 +245,17 @@ class Rows(GradientForm):
                        self.vocabulary)
 
   def dense(self) -> tf.Tensor:
+    """Returns the gradients of the whole table, (batch, vocabulary, p)."""
     hot = tf.one_hot(self.ids, self.vocabulary, dtype=self.values.dtype)
     return tf.matmul(hot, self.values, transpose_a=True)
 
 
 def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
           ) -> list[GradientForm]:
-  """Zeroes gradients of examples where `rows`, finite in all variables, is False."""
+  """Returns the gradients, with zeros for examples whose entry of `rows` is False.
+
+  `rows` are booleans, shape (batch,): whether all of an example's gradients are finite.
+  """
   flat = [value for each in gradients for value in each.tensors()]
   left = iter(tf.cond(tf.reduce_all(rows), lambda: flat,
                       lambda: [_kept(value, rows) for value in flat]))
@@ -243,7 +264,7 @@ def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
 
 
 def of_example(gradient: tf.Tensor | tf.IndexedSlices) -> dict[str, tf.Tensor]:
-  """Returns the tensors of one example's gradient: IndexedSlices as ids and values."""
+  """Returns one example's gradient: 'values', and 'ids' of IndexedSlices."""
   if isinstance(gradient, tf.IndexedSlices) and (
       gradient.indices.shape.rank == 1 and gradient.values.shape.rank == 2 and
       gradient.indices.shape.is_fully_defined()):

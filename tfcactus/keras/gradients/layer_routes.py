@@ -1,4 +1,6 @@
-"""Routes of layers: how per-example gradients of each layer are taken.
+"""Routes: which layers of a model run by their rules, as written, or vectorised.
+
+The rules themselves are listed in `RULES` of gradients/layers/__init__.py.
 
 At first the whole batch goes through the model: layers with rules by their rules,
 layers that only contain such layers as written. The engine then needs a proof that
@@ -35,9 +37,10 @@ class Routes(NamedTuple):
 
   Attributes:
     layers: One route per layer.
-    groups: The number of each trainable variable's layer.
+    groups: For each trainable variable, the index of its layer, whose gradients are
+      clipped together by 'per_layer' clipping.
     whole: Why the whole model is vectorised, or ''.
-    apart: Reasons by id of the layers that a proof failed in.
+    apart: Layers to vectorise because a proof failed in them: from id to reason.
     opened: Whether layers without rules run as written if only inner layers hold their
       variables.
     trained: Ids of the trainable variables that the routes were decided for.
@@ -76,7 +79,11 @@ _ATTEMPTS = 4
 
 def routes(model: keras.Model, vectorize: bool = False,
            apart: Mapping[int, str] | None = None, opened: bool = True) -> Routes:
-  """Decides the routes of a built model; `apart` and `opened` as in `Routes`."""
+  """Decides the routes of a built model; `apart` and `opened` as in `Routes`.
+
+  The whole model is vectorised if `vectorize`, or if one of its layers or variables
+  allows nothing else.
+  """
   apart = apart or {}
   whole = 'asked for' if vectorize else ''
   if not models.is_graph(model) and own_variables(model):
@@ -101,7 +108,10 @@ def wholly_vectorized(given: Routes, reason: str) -> Routes:
 
 def after_failure(model: keras.Model, failed: Routes, reason: str,
                   layer: keras.layers.Layer | None = None) -> Routes:
-  """Returns the routes to try if `failed` is not proved right; `layer` is to blame."""
+  """Returns the routes to try next if the proof fails for the routes `failed`.
+
+  `reason` is the reason of the failure; `layer` is the layer to blame, None if unknown.
+  """
   if layer is not None and len(failed.apart) < _ATTEMPTS:
     more = routes(model, False, {**failed.apart, id(layer): reason}, failed.opened)
     reason = f'{reason}; {more.whole}' if more.whole else reason
@@ -114,7 +124,7 @@ def after_failure(model: keras.Model, failed: Routes, reason: str,
 
 def layer_of(given: Routes, operation: str, variable: tf.Variable | None = None
              ) -> keras.layers.Layer | None:
-  """Returns the innermost layer whose name is in an operation's path, or None.
+  """Returns the innermost layer named in a TensorFlow operation's name, or None.
 
   Skips vectorised layers, and layers that do not hold `variable` if one is given.
   """
@@ -139,7 +149,10 @@ def holder_of(given: Routes, layer: keras.layers.Layer
 
 def adder_of(given: Routes, layer: keras.layers.Layer
              ) -> keras.layers.Layer | None:
-  """Returns the innermost layer not vectorised that is or contains `layer`, or None."""
+  """Returns the innermost layer that is or contains `layer`, or None.
+
+  Skips vectorised layers.
+  """
   alone = [route.layer for route in given.layers if not route.vectorized and
            isinstance(route.layer, keras.layers.Layer)]
   found = [each for each in alone if each is layer or any(
@@ -156,7 +169,11 @@ def _parts(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
              opened: bool, depth: int, seen: set[int]) -> list[Route]:
-  """Returns routes of layers and of layers inside those run as written, each once."""
+  """Returns the routes of `parts`, and of layers inside those that run as written.
+
+  `depth` is the number of layers around `parts`. `seen` holds the ids of layers that
+  have a route already; layers found here are added.
+  """
   found = []
   for layer in parts:
     if id(layer) in seen:
@@ -170,7 +187,7 @@ def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
 
 
 def _layers_of(model: keras.Model) -> list[int]:
-  """Returns the number of each trainable variable's layer."""
+  """Returns the index of each trainable variable's layer in the model."""
   owner: dict[int, int] = {}
   for i, layer in enumerate(models.graph_layers(model)):
     for variable in trainable_variables(layer):
@@ -181,11 +198,12 @@ def _layers_of(model: keras.Model) -> list[int]:
 
 
 def _ids(layer: keras.layers.Layer) -> tuple[int, ...]:
+  """Returns the ids of a layer's trainable variables."""
   return tuple(id(variable) for variable in trainable_variables(layer))
 
 
 def _cannot_stand_alone(layer: keras.layers.Layer) -> str:
-  """Returns why a layer cannot be vectorised alone, or ''."""
+  """Returns why a layer cannot be vectorised unless the whole model is, or ''."""
   if models.is_bare_operation(layer):
     return (f'{layer.name!r} is an operation outside of layers; write it as a '
             'layer (Add, Multiply, Reshape, ...) to have it batched')

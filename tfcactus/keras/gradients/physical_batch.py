@@ -1,7 +1,7 @@
 """Estimate of the physical batch that fits in memory; no guarantee rests on it.
 
-The tensors of a pass are counted and compared with the memory that steps were measured
-to take (benchmarks.step_memory).
+The estimate counts the numbers in the tensors of a pass. `_HELD` relates the count to
+the memory that steps were measured to take (benchmarks.step_memory).
 
 Outputs of the lowest differentiated layer and of all layers above it stay until the
 backward pass reaches them. Below that layer nothing is recorded: a frozen backbone
@@ -25,8 +25,8 @@ from tfcactus.keras.distribution import replicas
 from tfcactus.keras.gradients.layer_routes import Route, Routes
 
 _HELD = 1.5
-"""Measured memory of a row over counted memory: 1.2 to 1.5, and 1.8 for an LSTM, whose
-rows are small (benchmarks.step_memory)."""
+"""Measured memory per example divided by the counted memory: 1.2 to 1.5, and 1.8 for an
+LSTM, whose examples take little memory (benchmarks.step_memory)."""
 
 _AT_ONCE = 4
 """Layers whose transient tensors are in memory together, as cores run in parallel."""
@@ -39,17 +39,18 @@ _HOST_SHARE, _GPU_SHARE = 1 / 16, 1 / 2
 """A host serves other purposes too; a GPU's memory is for training steps."""
 
 _HOST_ENOUGH = 2**30
-"""More memory hardly makes steps faster on a CPU: with a quarter of these rows
-ResNet-20 takes 17.2 rather than 15.2 ms per example, WRN-16-4 52.9 rather than 49.8
-(benchmarks.step_memory)."""
+"""In bytes. More memory hardly makes steps faster on a CPU: with a quarter of the
+physical batch that fits into it, ResNet-20 takes 17.2 rather than 15.2 ms per example,
+WRN-16-4 52.9 rather than 49.8 (benchmarks.step_memory)."""
 
 
 def physical_rows(usual: float, model: keras.Model, routes: Routes,
                   views: int = 1) -> int:
-  """Returns the rows of a physical batch that holds most draws if memory allows.
+  """Returns the size of a physical batch, in examples.
 
-  `usual` bounds the size of most draws. A draw that takes several physical batches
-  fills them. `views` is the number of passes per example.
+  Most drawn batches are no larger than `usual`. A physical batch holds `usual` examples
+  if memory allows. Otherwise they are split evenly over several physical batches.
+  `views` is the number of passes per example.
   """
   numbers = max(1, views * numbers_per_example(model, routes))
   fitting = max(1, int(memory_for_steps() // (
@@ -77,20 +78,24 @@ def numbers_per_example(model: keras.Model, routes: Routes) -> int:
       kept += gradients
       largest = max(largest, gradients)
       passing[index] += needs - gradients
-  # float64 sums are taken one variable at a time: twice its float32 gradients.
+  # Clipped sums convert the gradients of one variable at a time to float64, which
+  # takes twice their float32 memory.
   return kept + max(sum(sorted(passing)[-_AT_ONCE:]), 2 * largest)
 
 
 def _shapes(route: Route) -> list[list[int]]:
+  """Returns the known output shapes of a route's layer, without the batch axis."""
   return [shape[1:] for shape in models.output_shapes(route.layer)
           if None not in shape[1:]]
 
 
 def _outputs(route: Route) -> int:
+  """Returns how many numbers a route's layer outputs per example."""
   return sum(math.prod(shape) for shape in _shapes(route))
 
 
 def _count(variables: list[tf.Variable]) -> int:
+  """Returns the total number of entries of variables."""
   return sum(math.prod(variable.shape) for variable in variables)
 
 

@@ -1,8 +1,9 @@
-"""Operations on constants, and the axes along which their outputs may vary.
+"""Rules for operations whose inputs do not depend on the examples (CONSTANT).
 
-A loop over time begins with states that are equal for all examples and become functions
-of the examples only inside the loop. So the proof follows along which axes a tensor
-made of constants may vary.
+A loop over time starts from states that are equal for all examples, such as zeros. Only
+inside the loop do the states become functions of the examples. The proof must know that
+the first states are equal along the batch axis. So for each constant tensor it records
+the axes along which the tensor's entries may differ: the axes along which it varies.
 """
 
 from __future__ import annotations
@@ -22,10 +23,15 @@ from tfcactus.keras.independence.dependence import (
 )
 
 Axes = frozenset[int]
+"""Axes of a tensor, counted from 0."""
 
 
 def value(node: Node) -> Value:
-  """Returns the value of outputs whose inputs are CONSTANT; NotRowWise for some."""
+  """Returns the abstract value of an operation's outputs if all inputs are CONSTANT.
+
+  Raises NotRowWise for a draw that does not give each example its own numbers, and for
+  an operation that uses a secret seed otherwise than to draw.
+  """
   kind = node.op.type
   if seed := draws_lib.seed_of(node):
     return Value(Dependence.CONSTANT, seed=seed)
@@ -41,8 +47,9 @@ def value(node: Node) -> Value:
       node.op.outputs[0].shape.rank is not None):
     rank = len(node.out())
     varies: frozenset[int] = frozenset()
-    alone = kind in ('BroadcastTo', 'Tile')  # Their second input is a shape.
-    for i, each in enumerate(node.values[:1] if alone else node.values):
+    # The second input of these two holds sizes, no entries of the output.
+    only_first = kind in ('BroadcastTo', 'Tile')
+    for i, each in enumerate(node.values[:1] if only_first else node.values):
       shape = node.shape(i)
       varies |= {k + rank - len(shape) for k, size in enumerate(shape)
                  if size != 1 and (each.varies is None or k in each.varies)}
@@ -57,6 +64,7 @@ def value(node: Node) -> Value:
 
 
 def _reduced_constant(node: Node) -> Value:
+  """Returns the value of a reduced constant, which varies along no reduced axis."""
   found = dependence.static(node.op.inputs[1])
   rank, varies = node.op.inputs[0].shape.rank, node.values[0].varies
   if found is None or rank is None or varies is None:
@@ -69,7 +77,10 @@ def _reduced_constant(node: Node) -> Value:
 
 
 def _varies(node: Node) -> Axes | None:
-  """Returns the axes along which the output on constants may vary; None for any."""
+  """Returns the axes along which the output may vary if all inputs are CONSTANT.
+
+  None stands for any axis: the operation has no rule, or its rule finds none.
+  """
   rule = _VARIES.get(node.op.type)
   try:
     return None if rule is None else rule(node)
@@ -78,7 +89,7 @@ def _varies(node: Node) -> Axes | None:
 
 
 def _axes(node: Node, i: int) -> Axes:
-  """Returns the axes along which an input may vary."""
+  """Returns the axes along which input `i` may vary; axes of size 1 do not vary."""
   varies = node.values[i].varies
   shape = node.shape(i)
   every = range(len(shape)) if varies is None else varies
@@ -86,7 +97,11 @@ def _axes(node: Node, i: int) -> Axes:
 
 
 def _matmul(node: Node) -> Axes:
-  """Sums over the inner axis: rows vary as those of x, columns as those of y."""
+  """Returns the axes along which a matrix product x y may vary.
+
+  The rows of the product vary as the rows of x, its columns as the columns of y. Batch
+  axes vary if they vary in x or in y.
+  """
   names = ('transpose_a', 'transpose_b') if node.op.type == 'MatMul' else (
       'adj_x', 'adj_y')
   rank, found = len(node.out()), set()
@@ -103,20 +118,26 @@ def _matmul(node: Node) -> Axes:
 
 
 def _convolution(node: Node) -> Axes:
-  """Varies along the batch only if the images do, and possibly along all other axes."""
+  """Returns all axes except axis 0, the batch, and axis 0 if images vary along it."""
   others = frozenset(range(1, len(node.out())))
   return others | (_axes(node, 0) & {0})
 
 
 def _split(node: Node) -> Axes:
+  """Returns the axes along which the input may vary; so may each part of it."""
   return _axes(node, 1 if node.op.type == 'Split' else 0)
 
 
 def _part(node: Node) -> Axes:
+  """Returns the axes along which the first input may vary; so may a slice of it."""
   return _axes(node, 0)
 
 
 def _concat(node: Node) -> Axes | None:
+  """Returns the joined axis, and each axis along which an input may vary.
+
+  Returns None if the joined axis is not known.
+  """
   axis = dependence.static(node.op.inputs[-1])
   if axis is None:
     return None
@@ -126,12 +147,17 @@ def _concat(node: Node) -> Axes | None:
 
 
 def _pack(node: Node) -> Axes:
+  """Returns the new axis, and each axis of the result along which an input may vary."""
   at = node.op.get_attr('axis') % len(node.out())
   return frozenset({at}).union(
       axis + (at <= axis) for i in range(len(node.values)) for axis in _axes(node, i))
 
 
 def _expand(node: Node) -> Axes | None:
+  """Returns the axes of the result along which the input may vary.
+
+  The new axis has size 1. Returns None if its place is not known.
+  """
   place = dependence.static(node.op.inputs[1])
   if place is None:
     return None
@@ -140,6 +166,10 @@ def _expand(node: Node) -> Axes | None:
 
 
 def _squeeze(node: Node) -> Axes | None:
+  """Returns the axes of the result along which the input may vary.
+
+  Returns None if the operation does not name the axes that it removes.
+  """
   rank = len(node.shape(0))
   gone = {axis % rank for axis in node.op.get_attr('squeeze_dims')}
   if not gone:
@@ -148,26 +178,39 @@ def _squeeze(node: Node) -> Axes | None:
 
 
 def _bias(node: Node) -> Axes | None:
+  """Returns the axes along which the input may vary, and the last axis, the channels.
+
+  Returns None if the channels are not on the last axis.
+  """
   if node.op.get_attr('data_format') == b'NCHW':
     return None
   return _axes(node, 0) | {len(node.out()) - 1}
 
 
 def _item(node: Node) -> Axes | None:
-  """Returns the axes of a list, which hold for each of its items."""
+  """Returns the axes along which items of a list may vary."""
   return node.values[0].varies
 
 
 def _with_item(node: Node) -> Axes | None:
+  """Returns the axes along which an item of the list may vary, old or new.
+
+  Input 0 is the list, the last input is the new item.
+  """
   first, last = node.values[0].varies, node.values[-1].varies
   return None if first is None or last is None else first | last
 
 
 def _from_tensor(node: Node) -> Axes:
+  """Returns the axes along which items of a list made of a tensor may vary.
+
+  The items are the tensor's slices along axis 0, so each other axis moves down by one.
+  """
   return frozenset(axis - 1 for axis in _axes(node, 0) if axis)
 
 
 def _stack(node: Node) -> Axes | None:
+  """Returns the new axis 0, and each axis of the result along which items may vary."""
   varies = node.values[0].varies
   return None if varies is None else frozenset({0}).union(k + 1 for k in varies)
 
@@ -182,7 +225,11 @@ _VARIES: dict[str, Callable[[Node], Axes | None]] = {
     'TensorListPushBack': _with_item, 'TensorListSetItem': _with_item,
     'TensorListStack': _stack,
 }
-"""Rules by operation; outputs of other operations may vary along any axis."""
+"""Rules that return the axes along which an output may vary, or None for any axis.
+
+Outputs of operations that are not listed may vary along any axis.
+"""
 
 _FILLING = frozenset(('Fill', 'ZerosLike', 'OnesLike', 'TensorListReserve',
                        'EmptyTensorList'))
+"""Operations that fill a tensor with one number, or make a list without entries."""

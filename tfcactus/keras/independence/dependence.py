@@ -3,17 +3,18 @@
 The proof is an abstract interpretation. Starting from the inputs of the graph, each
 tensor gets one of five dependences:
 
-- CONSTANT: neither on the examples nor on their number;
-- BATCH_SIZE: on the number of examples only;
-- ROW_WISE: along one axis each example has its own positions (`block` of them next to
-  each other), whose entries are one function of that example, whatever its position in
-  the batch and whatever the other examples;
-- MIXED: found to depend on several examples at once;
-- UNKNOWN: made by an operation without a transfer function.
+- CONSTANT: it depends neither on the examples nor on their number;
+- BATCH_SIZE: it depends on the number of examples only;
+- ROW_WISE: along one axis each example has its own positions, `block` of them next to
+  each other. The entries there are one function of that example, whatever its position
+  in the batch and whatever the other examples;
+- MIXED: it was found to depend on several examples at once;
+- UNKNOWN: it was made by an operation without a transfer function, or by one that no
+  transfer function shows to be row-wise.
 
 Only the transfer functions in `operations` and `rearrangements` are trusted: all other
-operations make UNKNOWN outputs, so ROW_WISE at the end is a proof. Random draws belong
-to one example each only under the conditions of `draws`.
+operations make UNKNOWN outputs, so ROW_WISE at the end is a proof. `draws` has the
+conditions under which each row of a random draw belongs to one example.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ import numpy as np
 import tensorflow as tf
 
 BATCH_SIZES = (5, 7)
+"""Numbers of examples for which the analysis computes sizes."""
 _FOLDED = 4096
-"""Constants of more numbers are not evaluated."""
+"""Constants with more entries than this are not evaluated."""
 
 
 class Dependence(enum.IntEnum):
@@ -48,11 +50,13 @@ class Value(NamedTuple):
     axis: If ROW_WISE, the axis of the examples.
     block: If ROW_WISE, the number of neighbouring positions per example on that axis;
       if negative, the whole batch is repeated that many times.
-    varies: If CONSTANT, the axes along which entries may differ; None for any.
-    seed: If CONSTANT, the only secret seed that the tensor is made of; see `draws`.
-    sizes: If BATCH_SIZE, and integers that are products of sizes: their values for each
-      number of examples in `BATCH_SIZES`. Two values tell c from c B, and both from
-      other powers of B.
+    varies: If CONSTANT, the axes along which entries may differ; None if they may
+      differ along any axis.
+    seed: If CONSTANT, the name of the only secret seed from which the tensor is
+      computed, or '' if there is none; see `draws`.
+    sizes: If BATCH_SIZE, and the tensor holds products of sizes: its integers for each
+      number B of examples in `BATCH_SIZES`. Two values tell a size c from a size c B,
+      and both from other powers of B.
     why: If UNKNOWN or MIXED, the operation and what it does.
     operation: If UNKNOWN or MIXED, the name of the operation.
   """
@@ -87,12 +91,12 @@ def mixed(what: str) -> NotRowWise:
 
 
 def unknown(what: str) -> NotRowWise:
-  """Returns the exception for an operation not known to treat each example alone."""
+  """Returns the exception for an operation that is not known to be row-wise."""
   return NotRowWise(Dependence.UNKNOWN, what)
 
 
 class SeedUses(Protocol):
-  """Uses of secret seeds in one analysis: `draws.Draws`.
+  """Interface of `draws.Draws`, which records the uses of secret seeds.
 
   Attributes:
     number: The number of examples, or None if it is not known.
@@ -107,7 +111,8 @@ class SeedUses(Protocol):
 class Node:
   """An operation of the graph and the abstract value of each input.
 
-  `draws` has the uses of secret seeds; None treats draws as equal in all rows.
+  `draws` records the uses of secret seeds. None treats random draws as trusted; see
+  `graph_proof.analyse`.
   """
 
   def __init__(self, op: tf.Operation, values: Sequence[Value],
@@ -141,13 +146,20 @@ class Node:
 
 
 def _shape(tensor: tf.Tensor) -> list[int | None]:
+  """Returns the static shape, None for unknown sizes.
+
+  Raises NotRowWise if the rank is unknown.
+  """
   if tensor.shape.rank is None:
     raise unknown('makes or takes a tensor of unknown rank')
   return tensor.shape.as_list()
 
 
 def static(tensor: tf.Tensor) -> np.ndarray | None:
-  """Returns the value of a small constant tensor, or None."""
+  """Returns the value of a small constant tensor, or None.
+
+  Evaluates the operations in `_FOLDING` if all their inputs are constants.
+  """
   found = tf.get_static_value(tensor)
   if found is not None:
     return np.asarray(found)
@@ -165,7 +177,7 @@ def static(tensor: tf.Tensor) -> np.ndarray | None:
 
 
 def size_taken(op: tf.Operation) -> int | None:
-  """Returns the static size that an operation reads from a shape, or None."""
+  """Returns the static size that an operation reads, as tf.shape(x)[1], or None."""
   if op.type != 'StridedSlice' or op.inputs[0].op.type != 'Shape' or (
       op.get_attr('shrink_axis_mask') != 1):
     return None
@@ -175,13 +187,13 @@ def size_taken(op: tf.Operation) -> int | None:
 
 
 def folded(op: tf.Operation, inputs: list[np.ndarray]) -> list[np.ndarray]:
-  """Runs an operation on constants."""
+  """Runs an operation on constants and returns its outputs."""
   with tf.init_scope():
     return [np.asarray(output) for output in rerun(op, inputs)]
 
 
 def rerun(op: tf.Operation, inputs: Sequence[Any]) -> list[Any]:
-  """Runs an operation on other inputs and returns its outputs."""
+  """Runs an operation with the attributes of `op` on `inputs`; returns its outputs."""
   values = iter(inputs)
   arguments: dict[str, Any] = {}
   inferred: set[str] = set()
@@ -205,7 +217,10 @@ _FOLDING = frozenset((
 
 
 def sizes_by_batch(tensor: tf.Tensor, value: Value) -> list[np.ndarray] | None:
-  """Returns the value of sizes for each of `BATCH_SIZES` examples, None if unknown."""
+  """Returns a tensor's integers for each number of examples in `BATCH_SIZES`.
+
+  `value` is the tensor's abstract value. Returns None if the integers are not known.
+  """
   if value.sizes is not None:
     return [np.asarray(size, np.int32) for size in value.sizes]
   found = static(tensor) if value.dependence == Dependence.CONSTANT else None
@@ -213,16 +228,21 @@ def sizes_by_batch(tensor: tf.Tensor, value: Value) -> list[np.ndarray] | None:
 
 
 def sized(values: Sequence[np.ndarray]) -> Value:
-  """Returns the `Value` of sizes; nested tuples, since arrays do not compare."""
+  """Returns the `Value` of a tensor of sizes.
+
+  `values` has the tensor's integers for each number of examples in `BATCH_SIZES`. They
+  become nested tuples, because arrays cannot be compared by ==.
+  """
   return Value(Dependence.BATCH_SIZE, sizes=tuple(map(_nested_tuple, values)))
 
 
 def _nested_tuple(array: np.ndarray) -> Any:
+  """Converts an array of integers to nested tuples."""
   return tuple(map(_nested_tuple, array)) if np.ndim(array) else int(array)
 
 
 def constant(tensor: tf.Tensor) -> Value:
-  """Returns the `Value` of a tensor without inputs or of a captured tensor."""
+  """Returns the `Value` of a captured tensor, or of an operation without inputs."""
   value = (None if tensor.dtype in (tf.resource, tf.variant) else
            tf.get_static_value(tensor))
   if value is None or np.size(value) > _FOLDED:
@@ -234,7 +254,10 @@ def constant(tensor: tf.Tensor) -> Value:
 
 
 def join(first: Value, second: Value) -> Value:
-  """Returns the least upper bound: the `Value` of a tensor that has either value."""
+  """Returns the least upper bound: the `Value` of a tensor that has either value.
+
+  It is UNKNOWN if no other value covers both.
+  """
   worst = max(first, second, key=lambda value: value.dependence)
   if worst.dependence >= Dependence.UNKNOWN or first == second:
     return worst
@@ -251,7 +274,11 @@ def join(first: Value, second: Value) -> Value:
 
 
 def first_violation(values: Sequence[Value], axis: int = 0) -> Value | None:
-  """Returns why outputs are not rows along `axis`: MIXED, else UNKNOWN, else None."""
+  """Returns a value that is not one row per example along `axis`, with the reason.
+
+  The result is MIXED if any is, else UNKNOWN; None if there is no such value. A
+  constant that does not vary along `axis` is no violation.
+  """
   bad = []
   for value in values:
     if value.dependence >= Dependence.UNKNOWN:
@@ -268,7 +295,11 @@ def first_violation(values: Sequence[Value], axis: int = 0) -> Value | None:
 
 
 def as_multiples(sizes: Sequence[Sequence[int]]) -> list[tuple[int, bool]]:
-  """Returns (c, False) for each size c, and (c, True) for each size c B."""
+  """Returns (c, False) for each size c, and (c, True) for each size c B.
+
+  `sizes` has one shape for each number B of examples in `BATCH_SIZES`. Raises
+  NotRowWise for sizes that depend on B in another way.
+  """
   (n, m), found = BATCH_SIZES, []
   for a, b in zip(*sizes):
     if a == b:
@@ -281,7 +312,12 @@ def as_multiples(sizes: Sequence[Sequence[int]]) -> list[tuple[int, bool]]:
 
 
 def check_same(node: Node, i: int, axis: int, size: int | None) -> None:
-  """Raises NotRowWise if a constant differs between positions in the batch."""
+  """Raises NotRowWise if the constant input `i` may differ between examples.
+
+  `axis` is the input's axis along which an operation pairs it with the examples, and
+  `size` is the length of the examples' axis. An input passes if it lacks the axis
+  (negative), or has one entry there, which is broadcast.
+  """
   if not 0 <= axis < len(node.shape(i)) or node.shape(i)[axis] == 1:
     return
   varies = node.values[i].varies
@@ -291,7 +327,7 @@ def check_same(node: Node, i: int, axis: int, size: int | None) -> None:
 
 
 def only_operand(node: Node, i: int = 0) -> Value:
-  """Returns the value of input `i`; raises NotRowWise if another is no constant."""
+  """Returns the value of input `i`; NotRowWise if another input is not CONSTANT."""
   for k, value in enumerate(node.values):
     if k != i and value.dependence != Dependence.CONSTANT:
       raise unknown('takes an argument that is of the examples')

@@ -1,12 +1,12 @@
 """Random draws in a traced graph: which draws belong to one example each.
 
 Rows of a draw are independent of each other and of everything else if the seed of the
-draw is secret, fresh and used for no other draw. Then a row is as good as drawn by its
-example. A draw by any other seed is a constant whose rows follow the position in the
-batch: one more example would give all later examples other rows.
+draw is secret, fresh and used for no other draw. Then each row may count as drawn by
+its own example. A draw from any other seed is a constant whose rows depend on the
+position in the batch: one more example would give all later examples other rows.
 
 `secret_seed` stands for secret seeds in an analysis trace. The analysis follows them
-through the operations by which TensorFlow and Keras make keys.
+through the operations with which TensorFlow and Keras make keys.
 """
 
 from __future__ import annotations
@@ -44,32 +44,44 @@ _KEEPING = frozenset((
     'BitwiseAnd', 'Bitcast', 'Cast', 'ConcatV2', 'EnsureShape', 'ExpandDims',
     'FloorMod', 'Identity', 'Pack', 'Reshape', 'Slice', 'Squeeze',
     'StatelessRandomGetKeyCounter', 'StatelessRandomGetKeyCounterAlg', 'StridedSlice'))
-"""Operations whose output has some 31 secret bits or more if an input is a secret seed;
-of two numbers, where the other is one of `_RANGES`."""
+"""Operations that keep about 31 secret bits or more of a secret seed.
+
+BitwiseAnd and FloorMod do so if their second input is the number in `_RANGES`.
+"""
 
 _WHOLE = frozenset((
     'Bitcast', 'Cast', 'EnsureShape', 'ExpandDims', 'Identity', 'Reshape', 'Squeeze',
     'StatelessRandomGetKeyCounter', 'StatelessRandomGetKeyCounterAlg'))
-"""Operations of them that use all of their input."""
+"""The operations in `_KEEPING` that use all entries of their input."""
 
 _MIXED = ' and constants'
+"""Suffix of the name of a seed that shares a tensor with constants."""
 
 _SHAPES = frozenset(('Rank', 'Shape', 'Size'))
-"""Operations that tell nothing of the numbers in their input."""
+"""Operations whose result does not depend on the numbers in their input."""
 
 _RANGES = {'BitwiseAnd': 2**31 - 1, 'FloorMod': 2**31 - 2}
-"""Ranges that this library, and then Keras, cut the 32 bits of a seed of Keras to."""
+"""Second inputs of the operations that shorten the 32 bits of a Keras seed.
+
+This library uses BitwiseAnd, and then Keras uses FloorMod.
+"""
 
 
 class Draws:
-  """Uses of secret seeds in one analysis; `number` counts the examples, if known."""
+  """Record of the uses of secret seeds in one analysis.
+
+  `number` is the number of examples, or None if it is not known.
+  """
 
   def __init__(self, number: int | None = None):
     self.number = number
     self._uses: dict[str, tuple[Any, ...]] = {}
 
   def check(self, node: Node) -> None:
-    """Raises NotRowWise if the draw's seed is not secret or another draw uses it."""
+    """Raises NotRowWise if the draw's seed is not secret or another draw uses it.
+
+    Also raises if the shape of the draw may change while the graph runs.
+    """
     op, keys = node.op, _KEYS.get(node.op.type, ())
     seeds = {_root(node.values[i].seed) for i in keys}
     if len(seeds) != 1 or not all(seeds):
@@ -77,7 +89,8 @@ class Draws:
                     'the place in the batch')
     if node.out().count(None) > (self.number is None):
       raise unknown('draws in shapes that may differ in each round of a loop')
-    # Draws that agree in all of this are equal: a row is its example's own in both.
+    # Draws that agree in all of this give equal numbers, so that each row belongs to
+    # the same example in all of them.
     algorithm = dependence.static(op.inputs[3]) if len(keys) > 1 else None
     use = (id(op.graph), op.type, op.outputs[0].dtype, tuple(node.out()),
            str(algorithm), *(op.inputs[i].name for i in keys))
@@ -89,14 +102,17 @@ class Draws:
 def secret_seed() -> tf.Tensor:
   """Returns a placeholder for a secret seed in an analysis trace: int64, shape (2,).
 
-  The trace cannot run: if code kept a part of the trace, that part would fail instead
-  of drawing by a known seed.
+  The trace cannot run. Code that kept a part of the trace would fail when it runs that
+  part, and would not draw from a known seed.
   """
   return tf.compat.v1.placeholder(tf.int64, [2], name=_SECRET)
 
 
 def seed_of(node: Node) -> str:
-  """Returns the one secret seed that an operation's outputs are made of, or ''."""
+  """Returns the name of the one secret seed that outputs are computed from, or ''.
+
+  Returns '' as well if too few secret bits of the seed may be left.
+  """
   op = node.op
   if op.type == 'Placeholder':
     return f'{id(op.graph)} {op.name}' if _SECRET in op.name else ''
@@ -104,12 +120,12 @@ def seed_of(node: Node) -> str:
   if len(seeds) != 1 or op.type not in _KEEPING:
     return ''
   seed, = seeds
-  # What is beside the seed must not change in the rounds of a loop.
+  # The other inputs must be static, or they could change between loop iterations.
   if any(dependence.static(tensor) is None for tensor, value in zip(
       op.inputs, node.values) if not value.seed):
     return ''
   if seed.endswith(_MIXED) and op.type not in _WHOLE:
-    return ''  # It may take the constants alone.
+    return ''  # It may take only the constants.
   if any(not tensor.dtype.is_integer or tensor.dtype.size < 4 or
          not tensor.shape.num_elements() for tensor in op.outputs):
     return ''
@@ -123,15 +139,16 @@ def seed_of(node: Node) -> str:
 
 
 def _root(seed: str) -> str:
-  """Returns a secret seed without the mark that constants were put beside it."""
+  """Returns the name of a secret seed without the suffix `_MIXED`."""
   return seed[:-len(_MIXED)] if seed.endswith(_MIXED) else seed
 
 
 def takes_seed_for_numbers(node: Node) -> bool:
-  """Returns whether an operation computes with a secret seed, and is no draw by it.
+  """Returns whether an operation uses a secret seed otherwise than to draw from it.
 
-  Whoever knows the result knows something of the draws by that seed, whose rows then
-  follow the place in the batch.
+  The result of such an operation would tell something about the draws from that seed.
+  Rows of these draws depend on the position in the batch, which is harmless only while
+  the seed is secret.
   """
   keys = _KEYS.get(node.op.type, ())
   return node.draws is not None and node.op.type not in _SHAPES and any(
@@ -139,7 +156,12 @@ def takes_seed_for_numbers(node: Node) -> bool:
 
 
 def drawn(node: Node) -> Value:
-  """Returns the value of a draw of constant shape; NotRowWise if examples share it."""
+  """Returns the abstract value of a random draw whose shape is constant.
+
+  It is ROW_WISE along axis 0, UNIFORM if `node.draws` is None, and CONSTANT if the
+  number of examples is not known. Raises NotRowWise if the seed is not secret, if
+  another draw uses it, or if several examples would share the same numbers.
+  """
   if node.draws is None:
     return dependence.UNIFORM
   node.draws.check(node)

@@ -31,9 +31,11 @@ def analyse(graph: tf.Graph, inputs: dict[str, Value], outputs: Sequence[tf.Tens
   """Returns abstract values of the outputs of a `FuncGraph`.
 
   `inputs` has the values of the graph's inputs by tensor name. Captured tensors are
-  CONSTANT, or UNKNOWN if they belong to another graph. `draws` None treats every draw
-  as equal in all rows: right for derivatives with respect to the numbers drawn, never
-  for a guarantee.
+  CONSTANT, or UNKNOWN if they belong to another graph.
+
+  If `draws` is None, a random draw counts as equal for all examples, or as one row per
+  example if its shape depends on their number. This is right for derivatives in which
+  the drawn numbers are held fixed. It is never right for a privacy guarantee.
   """
   known = dict(inputs)
   for outside, inside in getattr(graph, 'captures', ()):
@@ -55,9 +57,9 @@ def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
                     ) -> Value | None:
   """Returns why outputs are not proved to be one row per example, or None.
 
-  `examples` are the inputs of the `FuncGraph` whose first axis is the batch axis;
-  `number` counts the examples, if known. The result is MIXED or UNKNOWN with a reason;
-  MIXED takes precedence.
+  `examples` are the inputs of the `FuncGraph` whose first axis is the batch axis.
+  `number` is the number of examples, or None if it is not known. The result is MIXED or
+  UNKNOWN with a reason; MIXED takes precedence.
   """
   known = {tensor.name: dependence.ROW_WISE for tensor in examples}
   return dependence.first_violation(
@@ -66,7 +68,10 @@ def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
 
 def needed(outputs: Sequence[tf.Tensor], known: Container[str]
            ) -> list[tf.Operation]:
-  """Returns the operations that outputs depend on, inputs first, down to `known`."""
+  """Returns the operations that outputs depend on, each after those it depends on.
+
+  `known` has names of tensors whose own operations are not needed.
+  """
   # Creation order would not do: differentiation adds inputs to existing loops.
   order, seen = {}, set()
   stack = [(tensor.op, False) for tensor in outputs]
@@ -84,7 +89,11 @@ def needed(outputs: Sequence[tf.Tensor], known: Container[str]
 
 def _evaluate(op: tf.Operation, values: Sequence[Value],
               draws: SeedUses | None) -> list[Value]:
-  """Returns the values of an operation's outputs."""
+  """Returns the abstract values of an operation's outputs.
+
+  `values` are those of its inputs. An operation that raises NotRowWise has outputs that
+  are MIXED or UNKNOWN, with the reason.
+  """
   node = Node(op, values, draws)
   worst = max(values, key=lambda value: value.dependence, default=CONSTANT)
   found: Value | list[Value]
@@ -114,7 +123,11 @@ def _evaluate(op: tf.Operation, values: Sequence[Value],
 
 
 def _of_sizes(node: Node) -> Value | list[Value]:
-  """Returns the values of outputs whose inputs depend on the batch size only."""
+  """Returns the values of outputs if each input is BATCH_SIZE or CONSTANT.
+
+  A filled, repeated or drawn tensor is ROW_WISE if the number of examples determines
+  the size of exactly one of its axes.
+  """
   kind = node.op.type
   place = _SHAPE_ARGUMENT.get(kind)
   others = [value for i, value in enumerate(node.values) if i != place]
@@ -130,6 +143,7 @@ def _of_sizes(node: Node) -> Value | list[Value]:
     return BATCH_SIZE
   sizes = list(enumerate(dependence.as_multiples([list(each) for each in out])))
   if kind in ('BroadcastTo', 'Tile'):
+    # Only axes of size 1 may be repeated, so that all repeats are equal.
     shape = [1] * (len(out[0]) - len(node.shape(0))) + node.shape(0)
     found = [(k, size) for k, size in sizes
              if size[1] or kind == 'Tile' and size[0] != 1]
@@ -145,7 +159,10 @@ def _of_sizes(node: Node) -> Value | list[Value]:
 
 
 def _computed_size(node: Node) -> Value | list[Value]:
-  """Returns the value of sizes that are products and rearrangements of sizes."""
+  """Returns the value of integers that are computed from sizes.
+
+  It has `sizes` if the operation only multiplies or rearranges them.
+  """
   if dependence.size_taken(node.op) is not None:
     return CONSTANT
   operands = [dependence.sizes_by_batch(tensor, value)
@@ -159,7 +176,10 @@ def _computed_size(node: Node) -> Value | list[Value]:
 
 
 def _body(node: Node, name: str, values: Sequence[Value]) -> list[Value]:
-  """Analyses a function that the operation calls."""
+  """Returns the values of the outputs of a function that the operation calls.
+
+  `name` is the attribute with the function, `values` are its arguments.
+  """
   attribute = node.op.get_attr(name)
   called = node.op.graph._get_function(attribute.name)  # pylint: disable=protected-access
   graph = getattr(called, 'graph', None)
@@ -170,10 +190,15 @@ def _body(node: Node, name: str, values: Sequence[Value]) -> list[Value]:
 
 
 def _call(node: Node) -> list[Value]:
+  """Follows a call of a function: returns the values of its outputs."""
   return _body(node, 'f', node.values)
 
 
 def _if(node: Node) -> list[Value]:
+  """Follows a conditional: returns, per output, the join of both branches' values.
+
+  The condition must be CONSTANT.
+  """
   if node.values[0].dependence != Dependence.CONSTANT:
     raise unknown('chooses by what is in the data')
   first, second = (_body(node, name, node.values[1:])
@@ -182,9 +207,13 @@ def _if(node: Node) -> list[Value]:
 
 
 def _while(node: Node) -> list[Value]:
+  """Follows a loop: returns values of its variables that cover every iteration.
+
+  The number of iterations must be CONSTANT.
+  """
   values = node.values
   for _ in range(2 * len(values) + 2):
-    # Rounds that depend on the number of examples would make counters depend on it.
+    # If the number of iterations depended on the number of examples, so would counters.
     if _body(node, 'cond', values)[0].dependence != Dependence.CONSTANT:
       raise unknown('goes on by what is in the data')
     more = _body(node, 'body', values)
@@ -198,14 +227,14 @@ def _while(node: Node) -> list[Value]:
 CALLS: dict[str, Callable[[Node], list[Value]]] = {
     'PartitionedCall': _call, 'StatefulPartitionedCall': _call, 'If': _if,
     'StatelessIf': _if, 'While': _while, 'StatelessWhile': _while}
-"""Operations that call functions."""
+"""Transfer functions of operations that call functions."""
 
 _MONOMIAL = frozenset((
     'Cast', 'ConcatV2', 'ExpandDims', 'GatherV2', 'Identity', 'Mul', 'Pack', 'Prod',
     'Reshape', 'Slice', 'Squeeze', 'StridedSlice'))
-"""Operations that map sizes c B^k to sizes of that form."""
+"""Operations that map integers c B^k, for B examples, to integers of that form."""
 
 _SHAPE_ARGUMENT = {
     'Fill': 0, 'BroadcastTo': 1, 'Tile': 1, 'TensorListReserve': 0,
     **draws_lib.SHAPE_ARGUMENT}
-"""The input that is the shape of a constant or of a draw."""
+"""The input that determines the shape of a constant or of a draw."""

@@ -1,8 +1,8 @@
 """Transfer functions: how each operation treats the examples of a batch.
 
-A transfer function is called only if an input is ROW_WISE and none is worse. It returns
-one `Value` for all outputs or a list, or raises `NotRowWise`. To support another
-operation, write its transfer function and list it in `TRANSFER`.
+A transfer function is called only if an input is ROW_WISE and none is MIXED or UNKNOWN.
+It returns one `Value` for all outputs or a list, or raises `NotRowWise`. To support
+another operation, write its transfer function and list it in `TRANSFER`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ Transfer = Callable[[Node], Union[Value, list[Value]]]
 
 
 def _broadcast(node: Node, which: Iterable[int] | None = None) -> Value:
-  """Follows entrywise operations; shapes are aligned at their last axes."""
+  """Follows entrywise operations, which align shapes at their last axes.
+
+  The examples must be on one axis of the result. Constants must be equal along it.
+  `which` has the indices of the inputs that hold entries; None stands for all inputs.
+  """
   which = range(len(node.values)) if which is None else list(which)
   out, found = node.out(), set()
   for i in which:
@@ -47,6 +51,7 @@ def _broadcast(node: Node, which: Iterable[int] | None = None) -> Value:
 
 
 def _reduce(node: Node) -> Value:
+  """Follows reductions, which must not reduce the examples' axis."""
   value, rank = dependence.only_operand(node), len(node.shape(0))
   axes = {int(axis) % rank for axis in np.ravel(node.static(1))}
   if value.axis in axes:
@@ -57,6 +62,7 @@ def _reduce(node: Node) -> Value:
 
 
 def _arg_reduce(node: Node) -> Value:
+  """Follows ArgMax and ArgMin, which must not compare along the examples' axis."""
   value, rank = dependence.only_operand(node), len(node.shape(0))
   axis = node.whole(1) % rank
   if axis == value.axis:
@@ -65,7 +71,10 @@ def _arg_reduce(node: Node) -> Value:
 
 
 def _along(node: Node) -> Value:
-  """Follows Cumsum, ReverseV2, Roll and similar operations along constant axes."""
+  """Follows Cumsum, ReverseV2, Roll and similar operations along constant axes.
+
+  The examples' axis must not be one of these axes.
+  """
   argument = 2 if node.op.type == 'Roll' else 1
   value, rank = dependence.only_operand(node), len(node.shape(0))
   axes = {int(axis) % rank for axis in np.ravel(node.static(argument))}
@@ -75,7 +84,7 @@ def _along(node: Node) -> Value:
 
 
 def _last(node: Node) -> Value:
-  """Follows operations over the last axis."""
+  """Follows operations over the last axis, which must not be the examples' axis."""
   value = dependence.only_operand(node)
   if value.axis == len(node.shape(0)) - 1:
     raise mixed('goes over the examples')
@@ -83,6 +92,10 @@ def _last(node: Node) -> Value:
 
 
 def _band(node: Node) -> Value:
+  """Follows MatrixBandPart, which zeroes entries of matrices on the last two axes.
+
+  The examples must be on an axis before these.
+  """
   value = dependence.only_operand(node)
   if value.axis >= len(node.shape(0)) - 2:
     raise unknown('treats examples by their place in the batch')
@@ -90,29 +103,40 @@ def _band(node: Node) -> Value:
 
 
 def _cross_entropy(node: Node) -> list[Value]:
+  """Follows the cross-entropy operations.
+
+  Returns the values of the loss and of the gradient. Both have one row per example if
+  the examples are on axis 0 of every input that has them.
+  """
   values = {node.values[i] for i in node.rows()}
   if len(values) > 1 or values.pop().axis != 0:
     raise mixed('goes over the examples')
   value = node.values[node.rows()[0]]
   for i, other in enumerate(node.values):
     if other.dependence == Dependence.CONSTANT:
+      # A constant must be equal for all examples.
       dependence.check_same(node, i, 0, node.shape(node.rows()[0])[0])
     elif other.dependence == Dependence.BATCH_SIZE:
       raise mixed('depends on how many examples there are')
   return [value, value]
 
 
-def _product(node: Node, x: int, y: int) -> Value:
-  """Follows matrix products; x and y are 1 where that factor is transposed."""
+def _product(node: Node, transposed_x: bool, transposed_y: bool) -> Value:
+  """Follows matrix products of input 0 and input 1.
+
+  `transposed_x` and `transposed_y` say whether these are transposed. The examples may
+  be on a batch axis. They may also be the rows or the columns of the product, if only
+  one input has them. They must not be on the axis that the product sums over.
+  """
   found = []
   rank = len(node.out())
-  for i, flipped in ((0, x), (1, y)):
+  for i, flipped in ((0, transposed_x), (1, transposed_y)):
     value, own = node.values[i], len(node.shape(i))
     if value.dependence == Dependence.BATCH_SIZE:
       raise mixed('depends on how many examples there are')
     if value.dependence != Dependence.ROW_WISE:
       continue
-    place = value.axis - own  # From the end.
+    place = value.axis - own  # Negative: counted from the last axis.
     if place < -2:
       found.append(value._replace(axis=place + rank))
       continue
@@ -134,15 +158,22 @@ def _product(node: Node, x: int, y: int) -> Value:
 
 
 def _matmul(node: Node) -> Value:
+  """Follows MatMul."""
   return _product(node, node.op.get_attr('transpose_a'),
                   node.op.get_attr('transpose_b'))
 
 
 def _batch_matmul(node: Node) -> Value:
+  """Follows the BatchMatMul operations."""
   return _product(node, node.op.get_attr('adj_x'), node.op.get_attr('adj_y'))
 
 
 def _einsum(node: Node) -> Value:
+  """Follows Einsum.
+
+  The examples must have one letter in all inputs that have them, and it must be in the
+  result.
+  """
   equation = node.op.get_attr('equation')
   equation = equation.decode() if isinstance(equation, bytes) else equation
   *terms, result = _without_dots(node, equation.replace(' ', ''))
@@ -165,7 +196,10 @@ def _einsum(node: Node) -> Value:
 
 
 def _without_dots(node: Node, equation: str) -> list[str]:
-  """Returns the terms of an equation, the result last, with letters for an ellipsis."""
+  """Returns the terms of an equation, the result last.
+
+  Unused capital letters replace an ellipsis.
+  """
   given, result = equation.split('->')
   terms = given.split(',')
   if '...' not in equation:
@@ -182,13 +216,14 @@ def _without_dots(node: Node, equation: str) -> list[str]:
 
 
 def _leading(*data: int, sizes: int = -1) -> Transfer:
-  """Returns a transfer function for operations with examples along the first axis.
+  """Returns a transfer function for operations whose examples are on axis 0.
 
-  `data` lists the inputs that may depend on examples; input `sizes` is the shape of one
-  of them.
+  `data` has the indices of the inputs that may depend on examples. Input `sizes`, if
+  not -1, holds the shape of one of these or of the output.
   """
 
   def rule(node: Node) -> Value:
+    """Follows an operation whose outputs have the examples on axis 0 too."""
     for i, value in enumerate(node.values):
       if value.dependence == Dependence.BATCH_SIZE and i != sizes and (
           not _is_fixed(node, i)):
@@ -208,12 +243,16 @@ def _leading(*data: int, sizes: int = -1) -> Transfer:
 
 
 def _is_fixed(node: Node, i: int) -> bool:
-  """Returns whether an input made of sizes is equal for any number of examples."""
+  """Returns whether input `i`, computed from sizes, is equal in batches of any size."""
   found = dependence.sizes_by_batch(node.op.inputs[i], node.values[i])
   return found is not None and all(np.array_equal(each, found[0]) for each in found)
 
 
 def _bias(node: Node) -> Value:
+  """Follows BiasAdd, which adds one number per channel.
+
+  If the examples are on the axis of the channels, all numbers must be equal.
+  """
   value = dependence.only_operand(node)
   form = node.op.get_attr('data_format')
   channels = 1 if form == b'NCHW' else len(node.shape(0)) - 1
@@ -223,7 +262,12 @@ def _bias(node: Node) -> Value:
 
 
 def _fused_norm(node: Node) -> list[Value]:
-  """Follows batch normalization, which layers also use to normalize channels."""
+  """Follows batch normalization and its gradient; returns a value per output.
+
+  With given statistics, the examples may be on axis 0. With statistics of its input,
+  the operation normalizes each channel separately, so that the examples must be on the
+  axis of the channels. Some layers put them there.
+  """
   images = (0, 1) if 'Grad' in node.op.type else (0,)
   form = node.op.get_attr('data_format')
   channels = 1 if form == b'NCHW' else len(node.shape(0)) - 1
@@ -255,7 +299,10 @@ def _fused_norm(node: Node) -> list[Value]:
 
 
 def _space_to_batch(node: Node) -> Value:
-  """Follows SpaceToBatchND, which repeats the batch once per part of the images."""
+  """Follows SpaceToBatchND, which cuts images into parts.
+
+  The result repeats the whole batch once per part, which is a negative `block`.
+  """
   value, times = dependence.only_operand(node), int(np.prod(node.static(1)))
   if value != Value(Dependence.ROW_WISE):
     raise unknown('takes another axis than the first for the examples')
@@ -263,6 +310,7 @@ def _space_to_batch(node: Node) -> Value:
 
 
 def _batch_to_space(node: Node) -> Value:
+  """Follows BatchToSpaceND, the inverse of SpaceToBatchND."""
   value, times = dependence.only_operand(node), int(np.prod(node.static(1)))
   if value != Value(Dependence.ROW_WISE, block=-times):
     raise unknown('takes another axis than the first for the examples')
@@ -270,11 +318,17 @@ def _batch_to_space(node: Node) -> Value:
 
 
 def _each(node: Node) -> list[Value]:
+  """Follows IdentityN: each output has the value of its input."""
   return list(node.values)
 
 
 def _depthwise_filter(node: Node) -> Value:
-  """Follows a depthwise kernel's gradient, row-wise if no channel mixes examples."""
+  """Follows the gradient with respect to a depthwise kernel.
+
+  It is ROW_WISE along axis 2, the channels, if every example has its own channels in
+  the images and in the upstream gradient. Otherwise the gradient adds over the
+  examples.
+  """
   images, sizes, outputs = node.values
   channels, narrow = node.shape(0)[3], node.shape(2)[3]
   if not channels or not narrow or sizes.dependence != Dependence.CONSTANT or (
@@ -288,16 +342,22 @@ def _depthwise_filter(node: Node) -> Value:
 
 
 def _adds_over(node: Node) -> Value:
+  """Raises NotRowWise for an operation that adds over the examples."""
   del node
   raise mixed('adds over the examples')
 
 
 def _like(node: Node) -> Value:
+  """Follows ZerosLike and OnesLike, which keep the shape of their input."""
   return node.values[0]
 
 
 def _size(node: Node) -> Value:
-  """Follows shapes, which depend on the number of examples only."""
+  """Follows operations that return shapes, ranks or numbers of entries.
+
+  Their results depend on the number of examples only. If that number determines the
+  only unknown size of a shape, the result has `sizes`.
+  """
   if all(None not in node.shape(i) for i in range(len(node.values))):
     return CONSTANT
   value, found = node.values[0], []
@@ -313,6 +373,7 @@ def _size(node: Node) -> Value:
 
 REDUCTIONS = frozenset(('Sum', 'Mean', 'Max', 'Min', 'Prod', 'All', 'Any',
                          'EuclideanNorm'))
+"""Operations that reduce the axes in their second input."""
 
 ELEMENTWISE: list[str] = (
     'Abs Acos Acosh Add AddN AddV2 ApproximateEqual Asin Asinh Atan Atan2 Atanh '
@@ -329,16 +390,18 @@ ELEMENTWISE: list[str] = (
     'Sinh Snapshot Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad '
     'Square SquaredDifference StopGradient Sub Tan Tanh TanhGrad TruncateDiv '
     'TruncateMod Xdivy Xlog1py Xlogy Zeta').split()
+"""Operations that compute each entry from the entries at its position."""
 
 
 def _elementwise(node: Node) -> Value:
+  """Follows entrywise operations; the second input of BroadcastTo is a shape."""
   if node.op.type == 'BroadcastTo':
     return _broadcast(node, [0])
   return _broadcast(node)
 
 
 def _select(node: Node) -> Value | list[Value]:
-  # The condition may have one number per row.
+  """Follows Select, whose condition has the shape of the data or one entry per row."""
   axes = {node.values[i].axis for i in node.rows()}
   if len(node.shape(0)) == len(node.shape(1)):
     return _broadcast(node)
@@ -385,4 +448,4 @@ TRANSFER: dict[str, Transfer] = {
     'IdentityN': _each, 'SpaceToBatchND': _space_to_batch,
     'BatchToSpaceND': _batch_to_space,
 }
-"""Transfer functions by operation; all other operations make UNKNOWN."""
+"""Transfer functions by operation; all other operations have UNKNOWN outputs."""

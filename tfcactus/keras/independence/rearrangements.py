@@ -21,17 +21,22 @@ Transfer = Callable[[Node], Value]
 
 
 def _product(sizes: Sequence[int | None]) -> int:
-  """Returns the product of sizes, which the caller knows to be known."""
+  """Returns the product of sizes; the caller makes sure that none is None."""
   return math.prod(size for size in sizes if size is not None)
 
 
 def _reshape(node: Node) -> Value:
+  """Follows Reshape.
+
+  The result is ROW_WISE if every example keeps its own `block` of neighbouring
+  positions on one axis.
+  """
   value = node.values[0]
   if node.rows() != [0]:
-    raise unknown('is of a shape that is of the examples')
+    raise unknown('takes a shape that depends on the examples')
   shape, out = node.shape(0), _shape_made(node)
   before, after = shape[:value.axis], shape[value.axis + 1:]
-  # If only axes behind the examples' axis change, that axis keeps its size.
+  # If only axes after the examples' axis change, that axis keeps its size.
   behind = out[value.axis + 1:]
   if out[:value.axis] == before and None not in after + behind and (
       _product(after) == _product(behind) > 0):
@@ -53,7 +58,10 @@ def _reshape(node: Node) -> Value:
 
 
 def _shape_made(node: Node) -> list[int | None]:
-  """Returns the shape a Reshape makes; None for sizes that depend on the batch size."""
+  """Returns the shape that a Reshape makes.
+
+  A size is None if it is not known, such as a multiple of the number of examples.
+  """
   value, found = node.values[0], []
   asked = dependence.sizes_by_batch(node.op.inputs[1], node.values[1])
   if asked is None or node.shape(0)[value.axis] is not None:
@@ -72,12 +80,14 @@ def _shape_made(node: Node) -> list[int | None]:
 
 
 def _expand(node: Node) -> Value:
+  """Follows ExpandDims; the examples' axis moves up behind the new axis."""
   value, rank = dependence.only_operand(node), len(node.out())
   return value._replace(
       axis=value.axis + (node.whole(1) % rank <= value.axis))
 
 
 def _squeeze(node: Node) -> Value:
+  """Follows Squeeze, which must not remove the examples' axis."""
   value, shape = dependence.only_operand(node), node.shape(0)
   axes = [k % len(shape) for k in node.op.get_attr('squeeze_dims')]
   if not axes:
@@ -90,13 +100,18 @@ def _squeeze(node: Node) -> Value:
 
 
 def _transpose(node: Node) -> Value:
+  """Follows Transpose; returns the new place of the examples' axis."""
   value = dependence.only_operand(node)
   order = [int(k) % len(node.shape(0)) for k in np.ravel(node.static(1))]
   return value._replace(axis=order.index(value.axis))
 
 
 def _same_place(node: Node, which: Sequence[int]) -> Value:
-  """Returns the value of inputs of one shape in which examples have equal positions."""
+  """Returns the value of joined inputs, which have the examples on the same axis.
+
+  `which` has the indices of these inputs. Inputs without examples must be equal along
+  that axis, and as long.
+  """
   rows = [i for i in which if i in node.rows()]
   found = {node.values[i] for i in rows}
   if len(found) != 1:
@@ -114,6 +129,7 @@ def _same_place(node: Node, which: Sequence[int]) -> Value:
 
 
 def _concat(node: Node) -> Value:
+  """Follows ConcatV2, which must not join along the examples' axis."""
   axis = len(node.values) - 1
   value = _same_place(node, range(axis))
   if node.whole(axis) % len(node.out()) == value.axis:
@@ -122,12 +138,14 @@ def _concat(node: Node) -> Value:
 
 
 def _pack(node: Node) -> Value:
+  """Follows Pack, which stacks inputs along a new axis."""
   value = _same_place(node, range(len(node.values)))
   axis = node.op.get_attr('axis') % len(node.out())
   return value._replace(axis=value.axis + (axis <= value.axis))
 
 
 def _unpack(node: Node) -> Value:
+  """Follows Unpack, which must not take the examples' axis apart."""
   value = dependence.only_operand(node)
   axis = node.op.get_attr('axis') % len(node.shape(0))
   if axis == value.axis:
@@ -136,6 +154,7 @@ def _unpack(node: Node) -> Value:
 
 
 def _split(node: Node) -> Value:
+  """Follows Split and SplitV, which must not split the examples' axis."""
   data, place = (1, 0) if node.op.type == 'Split' else (0, 2)
   value = dependence.only_operand(node, data)
   if node.whole(place) % len(node.shape(data)) == value.axis:
@@ -144,6 +163,7 @@ def _split(node: Node) -> Value:
 
 
 def _slice(node: Node) -> Value:
+  """Follows Slice, which must take the examples' axis whole."""
   value = dependence.only_operand(node)
   begin, size = node.static(1), node.static(2)
   if begin[value.axis] or size[value.axis] not in (
@@ -153,6 +173,7 @@ def _slice(node: Node) -> Value:
 
 
 def _pad(node: Node) -> Value:
+  """Follows padding, which must not pad the examples' axis."""
   value = dependence.only_operand(node)
   if np.any(node.static(1)[value.axis]):
     raise unknown('adds rows to those of the examples')
@@ -160,6 +181,7 @@ def _pad(node: Node) -> Value:
 
 
 def _tile(node: Node) -> Value:
+  """Follows Tile, which must not repeat along the examples' axis."""
   value = dependence.only_operand(node)
   if node.static(1)[value.axis] != 1:
     raise unknown('repeats the rows of the examples')
@@ -167,7 +189,10 @@ def _tile(node: Node) -> Value:
 
 
 def _slice_axes(node: Node, shape: list[int | None]) -> dict[int, int]:
-  """Maps fully sliced axes of a StridedSlice or its gradient to axes of the result."""
+  """Maps each axis that a StridedSlice takes whole to its axis in the result.
+
+  `node` is the operation or its gradient, `shape` the shape of the sliced tensor.
+  """
   rank = len(shape)
   masks = {name: node.op.get_attr(f'{name}_mask') for name in (
       'begin', 'end', 'ellipsis', 'new_axis', 'shrink_axis')}
@@ -200,6 +225,7 @@ def _slice_axes(node: Node, shape: list[int | None]) -> dict[int, int]:
 
 
 def _strided_slice(node: Node) -> Value:
+  """Follows StridedSlice, which must take the examples' axis whole."""
   value = dependence.only_operand(node)
   whole = _slice_axes(node, node.shape(0))
   if value.axis not in whole:
@@ -208,6 +234,10 @@ def _strided_slice(node: Node) -> Value:
 
 
 def _strided_slice_grad(node: Node) -> Value:
+  """Follows the gradient of StridedSlice; its last input is the upstream gradient.
+
+  The slice must have taken the examples' axis whole.
+  """
   value = dependence.only_operand(node, 4)
   for axis, place in _slice_axes(node, node.out()).items():
     if place == value.axis:
@@ -216,6 +246,11 @@ def _strided_slice_grad(node: Node) -> Value:
 
 
 def _gather(node: Node) -> Value:
+  """Follows GatherV2 and ResourceGather, which look up `indices` in `params`.
+
+  The examples may be in the indices, or on an axis of `params` that is not looked up.
+  They may be in both if they are on one batch axis (`batch_dims`) of the operation.
+  """
   params, indices = node.values[:2]
   if node.op.type == 'ResourceGather':
     if node.op.get_attr('batch_dims'):
@@ -246,6 +281,10 @@ def _gather(node: Node) -> Value:
 
 
 def _gather_nd(node: Node) -> Value:
+  """Follows GatherNd with examples in the indices and constants to look up.
+
+  The last axis of the indices holds one index, so the examples must not be on it.
+  """
   params, indices = node.values
   if params.dependence == Dependence.CONSTANT and indices.axis < len(node.shape(1)) - 1:
     return indices
@@ -253,11 +292,16 @@ def _gather_nd(node: Node) -> Value:
 
 
 def _one_hot(node: Node) -> Value:
+  """Follows OneHot; the examples' axis moves up behind the new axis."""
   value, axis = dependence.only_operand(node), node.op.get_attr('axis')
   return value._replace(axis=value.axis + (0 <= axis <= value.axis))
 
 
 def _from_list(node: Node) -> Value:
+  """Follows TensorListFromTensor, whose items are slices along axis 0.
+
+  The examples must be on another axis; in the items it is one axis further down.
+  """
   value = dependence.only_operand(node)
   if value.axis == 0:
     raise unknown('goes through the examples one after another')
@@ -265,20 +309,35 @@ def _from_list(node: Node) -> Value:
 
 
 def _stack_list(node: Node) -> Value:
+  """Follows TensorListStack, which stacks the items of a list along a new axis 0.
+
+  The items must have the examples.
+  """
   value = node.values[0]
   if value.dependence != Dependence.ROW_WISE:
-    raise unknown('is of a shape that is of the examples')
+    raise unknown('takes a shape that depends on the examples')
   return value._replace(axis=value.axis + 1)
 
 
 def _list_item(node: Node) -> Value:
+  """Follows operations that take an item from a list (input 0).
+
+  Returns the value of the items. The index must depend neither on an example nor on the
+  number of examples; the shape of an item (the last input) may be made of the number.
+  """
   if node.values[0].dependence != Dependence.ROW_WISE or any(
       value.dependence == Dependence.ROW_WISE for value in node.values[1:]):
     raise unknown('takes examples by what is in the data')
+  if any(value.dependence != Dependence.CONSTANT for value in node.values[1:-1]):
+    raise unknown('takes an item by the number of examples')
   return node.values[0]
 
 
 def _set_item(node: Node) -> Value:
+  """Follows operations that put an item (the last input) into a list (input 0).
+
+  Returns the value that covers the old items and the new one.
+  """
   items = [node.values[0], node.values[-1]]
   if any(value.dependence != Dependence.CONSTANT for value in node.values[1:-1]):
     raise unknown('takes examples by what is in the data')

@@ -1,15 +1,15 @@
 """Random seeds for layers that draw, such as Dropout: fresh keys for each example.
 
 If a mask depended on an example's row and a known seed, one example more would change
-the masks of all later rows, and the sum by many clipping norms. So every draw of a
-model in a private step uses keys of the operating system, new for each physical batch,
-whatever `set_random_seed` or a layer's `seed` says. Masks of examples are then
-independent of each other and of all else. Given the masks, an example changes the sum
-by one clipping norm. Averaging over masks reveals no more, by joint convexity of the
-hockey-stick divergence.
+the masks of all later rows, and the sum of gradients by many clipping norms. So every
+draw of a model in a private step uses keys of the operating system, new for each
+physical batch, whatever `set_random_seed` or a layer's `seed` says. Masks of examples
+are then independent of each other and of all else. Given the masks, an example changes
+the sum by one clipping norm. Averaging over masks reveals no more, by joint convexity
+of the hockey-stick divergence.
 
-A stateless draw from the user's own seed stays a constant. Its layer then runs on one
-example at a time, and every example gets the same draw.
+A layer may draw statelessly from a seed of the user. This draw stays a constant: the
+layer runs on one example at a time, and every example gets the same draw.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tfcactus.randomness import KeyStream
 
 
 class Keys:
-  """Seeds for the draws of layers, fresh whenever a step runs."""
+  """Source of seeds for the draws of layers; each run of a step gets fresh seeds."""
 
   def __init__(self, seed: int | None):
     """Initialises the source; seed None takes the system's entropy."""

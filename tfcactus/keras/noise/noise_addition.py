@@ -20,9 +20,10 @@ TOGETHER = 2**21
 """Coordinates up to which the noise of a sum is drawn at once: 16 MB."""
 
 _CHUNK = 2**15
+"""Coordinates that are scaled, added and rounded at once, within a core's cache."""
 
 _DIGITS = {tf.float64: 51, tf.float32: 22, tf.float16: 9, tf.bfloat16: 6}
-"""1 - 2^-digits times a number is below the number by more than rounding."""
+"""For each dtype, d such that x (1 - 2^-d), rounded, is below every normal x > 0."""
 
 
 class NoiseSampler:
@@ -95,6 +96,7 @@ class NoiseSampler:
         *self._numbers(place))
 
   def _checked(self, size: int) -> int:
+    """Returns `size`; raises ValueError if it is not the sampler's dimension."""
     size = _checks.integer('size', size, 1)
     if self.dim not in (None, size):
       raise ValueError(
@@ -103,7 +105,7 @@ class NoiseSampler:
     return size
 
   def _numbers(self, place: tf.Tensor | None) -> list[tf.Tensor]:
-    """Returns the numbers of a batch's position that `_sample` takes."""
+    """Returns the tensors that `_sample` takes beside the size: none, or the place."""
     del place
     return []
 
@@ -177,8 +179,9 @@ class NoiseSampler:
   def spread(self, scale: tf.Tensor) -> tf.Tensor:
     """Returns the larger of the sensitivity and the noise's standard deviation.
 
-    Noisy sums are rounded to its `precision.grid`: float64 noise is too coarse for a
-    grid that is made for much less noise. `scale` is as for `add_to`.
+    Noisy sums are rounded to the `precision.grid` of this number. A grid for the
+    sensitivity alone could be finer than the resolution of large float64 noise. `scale`
+    is as for `add_to`.
     """
     return exact(scale) * max(1.0, self.noise.noise_multiplier)
 
@@ -188,6 +191,7 @@ class NoiseSampler:
 
   def _added(self, sums: Sequence[tf.Tensor], dtypes: Sequence[tf.DType],
              scale: tf.Tensor, place: tf.Tensor | None) -> list[tf.Tensor]:
+    """Adds one draw to all parts; arguments as for `add_to`."""
     self._checked(_size(sums))
     # NumPy computes in full precision; half precision is rounded to afterwards.
     wide = [part if part.dtype in (tf.float32, tf.float64) else
@@ -251,6 +255,7 @@ def exact(scale: Any) -> tf.Tensor:
 
 
 def _is_shape(template: Any) -> bool:
+  """Returns whether a template is one shape: a TensorShape, or a sequence of ints."""
   if isinstance(template, tf.TensorShape):
     return True
   return isinstance(template, (tuple, list)) and all(
@@ -263,6 +268,7 @@ def _size(parts: Sequence[tf.Tensor]) -> int:
 
 
 def _static_shape(part: tf.Tensor) -> list[int]:
+  """Returns the shape of a tensor; raises ValueError if it is not fully known."""
   if not hasattr(part, 'dtype') or not hasattr(part, 'shape'):
     raise ValueError(
         'Expected template to hold tensors, arrays or TensorSpecs, got '

@@ -13,7 +13,10 @@ from tfcactus.keras.compat import models
 
 def drawn(draw: Callable[..., np.ndarray], size: int, dtype: tf.DType,
           *inputs: tf.Tensor) -> tf.Tensor:
-  """Returns the array, shape (size,), of `draw(*inputs)` in each run; not under XLA."""
+  """Returns a tensor of shape (size,) that calls `draw(*inputs)` whenever it is run.
+
+  Raises ValueError under XLA.
+  """
   _check_outside_xla()
   return tf.ensure_shape(tf.numpy_function(draw, list(inputs), dtype), [size])
 
@@ -35,6 +38,7 @@ def changed(change: Callable[..., list[np.ndarray]], parts: Sequence[tf.Tensor],
 
 
 def _check_outside_xla() -> None:
+  """Raises ValueError in a function that XLA compiles."""
   if models.in_xla():
     raise ValueError(
         'Expected jit_compile=False, got a function that XLA compiles: bits '

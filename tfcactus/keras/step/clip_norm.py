@@ -18,8 +18,9 @@ count: a norm of zero would never grow again."""
 class ClipNorm:
   """A plan's clipping norm: constant, or following a quantile of gradient norms.
 
-  With `adaptive_clipping` a step releases the vector (sum of gradients, weight *
-  count) as one, so that one draw of the plan's noise covers both.
+  With `adaptive_clipping` a step releases one vector (sum of gradients, weight *
+  count), so that one draw of the plan's noise covers both. The count adds 1/2 for each
+  unclipped and -1/2 for each clipped example.
 
   Attributes:
     variable: float64 variable, or None for a constant norm.
@@ -47,7 +48,7 @@ class ClipNorm:
              ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns the tensors to release, and the sensitivity that scales their noise.
 
-    The sums of `batch` are of gradients clipped to `value()`.
+    The gradients that `batch` sums were clipped to `value()`.
     """
     if self._rule is None:
       return batch.sums, self.value()
@@ -58,12 +59,17 @@ class ClipNorm:
     return self.value() * self._sensitivity
 
   def _weight(self, rule: AdaptiveClipping) -> tf.Tensor:
-    """Returns the factor of the count that gives its noise the rule's stddev."""
+    """Returns the factor of the count.
+
+    The factor gives the noise of the released count the rule's standard deviation.
+    """
     stddev = rule.count_stddev(self._noise_multiplier, self._expected)
     return self._scale() * (self._noise_multiplier / stddev)
 
   def move(self, noisy: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Updates the norm from the noisy count of a release; returns the noisy sums.
+    """Updates an adaptive norm from a noisy release; returns the noisy sums.
+
+    `noisy` are the tensors of `release` with noise: the sums, then the count.
 
     Source: TensorFlow Privacy's QuantileEstimatorQuery.
     """

@@ -95,6 +95,7 @@ class Step:
     self.rows = self._rows_by(self.routes())
 
   def _rows_by(self, routes: layer_routes.Routes) -> int:
+    """Returns the size of the physical batch: as given, or as memory allows."""
     return self._given_rows or physical_batch.physical_rows(
         _usual_draw(self._plan, self._replicas), self._model, routes, self.views)
 
@@ -108,10 +109,10 @@ class Step:
     self._plan.check_vector(dim)
 
   def shaped(self, x: Any, y: Any) -> Any:
-    """Checks a batch while the step is traced; returns `x` in the model's input shape.
+    """Checks a batch while the step is traced; sets the static shape of `x`.
 
-    Data from generators have no static shape. Raises ValueError if tensors are not
-    dense, or of unknown rank.
+    Data from generators have no static shape; `x` is returned in the model's input
+    shape. Raises ValueError if tensors are not dense, or of unknown rank.
     """
     given = tf.nest.flatten(x if y is None else (x, y))
     for each in given:
@@ -137,9 +138,9 @@ class Step:
          ) -> tuple[list[tf.Tensor], engine_lib.BatchResult, tf.Tensor]:
     """Clips, sums, adds noise, averages, and adds gradients of weight penalties.
 
-    Averages divide by the plan's expected batch size. `weights` are zero for padding,
-    of shape (batch,) or that of the losses; `place` is the batch's position, from
-    `StepCounter.count_step`.
+    Averages divide by the plan's expected batch size. `weights`, sample weights, have
+    shape (batch,) or the shape of the losses, and are zero for padding. `place` is the
+    batch's position, from `StepCounter.count_step`.
 
     Returns:
       (averages to apply, in the shape of each variable; the `BatchResult`; the
@@ -171,7 +172,10 @@ class Step:
 
 
 def _spec(output: Any) -> Any:
-  """Returns the TensorSpec of an output; ValueError unless it has a row per example."""
+  """Returns the TensorSpec of an output of the model.
+
+  Raises ValueError if the output is not a dense tensor, or has no batch axis.
+  """
   if not isinstance(output, tf.Tensor) or output.shape.rank == 0:
     raise ValueError(
         'Expected a model whose outputs have a row for each example, got '
@@ -180,6 +184,10 @@ def _spec(output: Any) -> Any:
 
 
 def _usual_draw(plan: PrivacyPlan, parts: int) -> float:
-  """Returns a size that most shares of a batch stay below: mean and two stddevs."""
+  """Returns a number of examples that a replica rarely exceeds in a step.
+
+  The number is the mean plus two standard deviations; `parts` is the number of replicas
+  that share the drawn batch.
+  """
   expected = plan.expected_batch_size / parts
   return expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))

@@ -19,16 +19,17 @@ from tfcactus.noise import Gaussian, Noise
 from tfcactus.plan import PrivacyPlan
 
 _REPLAYED_FROM = 2**24
-"""Coordinates from which earlier draws are redrawn rather than kept: 128 MB."""
+"""From this many coordinates (128 MB) on, earlier draws are repeated, not kept."""
 
 
 class CorrelatedSampler(NoiseSampler):
   """Sampler of noise correlated over successive steps by a strategy.
 
   Earlier draws that it keeps are secret and never saved: whoever has them can subtract
-  noise. So noise begins anew in a process that resumes a run, where a batch does not
-  directly follow the last one of a `fit`, and where other weights are trained. Earlier
-  columns of the strategy then end early, which increases no column's norm.
+  noise. So the strategy restarts in a process that resumes a run, when a batch does not
+  directly follow the previous one of a `fit`, and when the number of trained weights
+  changes. A restart ends earlier columns of the strategy early, which increases no
+  column's norm.
   """
 
   def __init__(self, noise: Noise, strategy: correlated.Strategy,
@@ -43,18 +44,23 @@ class CorrelatedSampler(NoiseSampler):
     self._lock = threading.Lock()
 
   def _numbers(self, place: tf.Tensor | None) -> list[tf.Tensor]:
+    """Returns the place of the batch; raises ValueError without it."""
     if place is None:
       raise ValueError('Expected noise that is correlated over steps within a step.')
     return [place]
 
   def _sample(self, size: int, *numbers: np.ndarray) -> np.ndarray:
+    """Draws the noise of the step at the place that `_numbers` returned."""
     return self._next(Place.of(numbers[0]), size)
 
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
-    return False  # A row of the strategy covers all parts.
+    return False  # One step of the strategy draws noise for all parts together.
 
   def _next(self, place: Place | None, size: int) -> np.ndarray:
-    """Returns the noise of the step at `place`; restarts unless it follows the last."""
+    """Returns the noise of the step at `place`.
+
+    Restarts the strategy unless the step follows the previous one.
+    """
     with self._lock:
       before, self._before = self._before, place
       if place is None or not place.follows(before) or size != self._size:
@@ -66,7 +72,7 @@ class CorrelatedSampler(NoiseSampler):
       return self._rows.next(lambda: self.noise.sample_vector(self._rng, size), replay)
 
   def _replay(self, position: int, size: int) -> Callable[[], np.ndarray]:
-    """Returns a function that repeats the previous draw."""
+    """Returns a function that repeats the draw at a position of the generator."""
     return lambda: self.noise.sample_vector(self._rng.replayed(position), size)
 
 
@@ -78,15 +84,16 @@ def sampler(plan: PrivacyPlan, seed: int | None) -> NoiseSampler:
 
 
 class ShareSampler(NoiseSampler):
-  """Sampler of one worker's share: a Gaussian of the variance divided by all workers.
+  """Sampler of one worker's share of Gaussian noise.
 
+  A share has the variance of the whole noise divided by the number of workers.
   Independent Gaussians add up to a Gaussian whose variance is the sum of theirs. No
   other noise of this library is a sum of shares of its kind.
   """
 
   def __init__(self, noise: Gaussian, worker: int, workers: int,
                seed: int | None = None):
-    """Initialises the sampler of a worker; `noise` is that of the sum of all shares."""
+    """Initialises the sampler of a worker; `noise` is the sum of all shares."""
     super().__init__(noise, seed=seed, purpose=f'noise of worker {worker}')
     # Rounded up, so that the variances never add up to less than the whole.
     self._part = math.sqrt(1 / workers) * (1 + 2.0**-50)

@@ -33,13 +33,14 @@ def penalty(model: keras.Model) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
 
 
 def _total(model: keras.Model) -> tf.Tensor:
+  """Returns the sum of a model's weight regularizers, in at least float32."""
   found = map(tf.convert_to_tensor, losses.weight_penalties(model))
   return tf.add_n(list(map(tf.reduce_sum, precision.alike(list(found)))))
 
 
 @tf.autograph.experimental.do_not_convert
 def _check(model: keras.Model) -> None:
-  """Raises ValueError unless penalties are functions of the model's weights alone.
+  """Raises ValueError unless penalties depend on nothing but the model's weights.
 
   They may not read other variables, write any, or run Python. Constants and strength
   of a regularizer are taken as public.

@@ -58,10 +58,12 @@ class AllocatedGaussian(base.ReleaseLoss):
 
   @property
   def _law(self) -> MeanLognormal:
+    """The law of L, the mean of `bins` lognormals."""
     return MeanLognormal(self.mu, self.bins)
 
   @property
   def max_order(self) -> float:
+    """The largest order whose moment is computed by quadrature."""
     # Moments of order q - 1 = c have degree about c + 5, those of negative q degree 4.
     most = max(min(MAX_EXACT, 37 - 6 * self.mu), 0.1) / self.mu
     return min(most, MAX_DEGREE) if self.direction == 'remove' else min(
@@ -72,6 +74,7 @@ class AllocatedGaussian(base.ReleaseLoss):
     return order + 1 if self.direction == 'remove' else -order
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """Estimates log M at `orders` and its first two derivatives, shape (3, n)."""
     q, sign = self._power(orders), 1 if self.direction == 'remove' else -1
     bound, near = self._law.log_bound(q), 1e-6 * np.maximum(np.abs(q), 1.0)
     step = self._law.log_bound(q + near) - bound
@@ -80,7 +83,7 @@ class AllocatedGaussian(base.ReleaseLoss):
     known = np.flatnonzero(orders <= self.max_order)
     if known.size:
       exact = self._law.log_moments(q[known]) * np.array([[1.0], [sign], [1.0]])
-      # Bounds are this close to the moments; others have lost all digits.
+      # True moments are this close to the bounds. Other values have lost all digits.
       good = np.isfinite(exact).all(axis=0) & (
           exact[0] <= bound[known] + 1e-6) & (
               exact[0] >= bound[known] - 1 - 0.51 * self.mu**2 * np.abs(q[known]))
@@ -88,15 +91,18 @@ class AllocatedGaussian(base.ReleaseLoss):
     return found
 
   def log_moment(self, order: float) -> float:
+    """Returns an upper bound on log M(order)."""
     return _log_moment(self._law, self._power(order),
-                       order <= self.max_order)
+                       exact=order <= self.max_order)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,); any order."""
     # Moving all y by i a / mu turns L by exp(i a) and makes the density
     # exp(bins (a / mu)^2 / 2) times as large; the best a is t mu^2 / bins.
     return -0.5 * (self.mu * np.asarray(t, dtype=np.float64))**2 / self.bins
 
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedAllocated:
+    """Returns the loss under the tilt `order`, with phi at t up to `t_max`."""
     del tolerance
     if order > self.max_order:
       raise base.IntractableError
@@ -116,7 +122,16 @@ class TiltedAllocated(base.TiltedLoss):
 
   def __init__(self, lines: list[tuple[float, Line]], law: AllocatedGaussian,
                log_bound: float):
-    """Takes pairs (largest t, line) by t; raises IntractableError if M is uncertain."""
+    """Takes the lines whose nodes give phi, each up to a largest t.
+
+    Args:
+      lines: Pairs (largest t, line), in increasing order of t.
+      law: The loss before the tilt.
+      log_bound: An upper bound on log M(order).
+
+    Raises:
+      IntractableError: if the relative error of M(order) may exceed MAX_ERROR.
+    """
     self._lines = lines
     self._law = law
     line, zero = lines[0][1], np.zeros(1)
@@ -128,29 +143,33 @@ class TiltedAllocated(base.TiltedLoss):
 
   @property
   def nodes(self) -> int:
+    """The largest number of terms summed for a value of phi."""
     return max(line.u.size for _, line in self._lines)
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """Returns log phi at spacing * (0..count-1), shape (count,)."""
     found, t = np.empty(count, np.complex128), spacing * np.arange(count)
     for part, line in self._parts(t):
       found[part] = line.log_integral(
           spacing, part.stop - part.start, spacing * part.start) - self.log_mgf
     found = np.where(np.isfinite(found), found, 0.0)
-    # Clip to the bound on |phi|, which moves no value away from the truth.
+    # Clip to the bound on |phi|. No value moves away from the true one.
     found.real = np.minimum(found.real, self._decay(t))
     return found.conj() if self._law.direction == 'add' else found
 
   def error(self, t: np.ndarray) -> np.ndarray:
+    """Returns bounds on the error of phi at `t`, shape (n,)."""
     found = np.empty(t.size)
     for part, line in self._parts(t):
       found[part] = line.log_error_at(t[part], self._log_bound) - self.log_mgf
     return np.exp(np.minimum(found, math.log(2) + self._decay(t)))
 
   def _decay(self, t: np.ndarray) -> np.ndarray:
+    """Returns upper bounds on log |phi| at `t`; they hold at every order."""
     return self._law.log_decay(0.0, t)
 
   def _parts(self, t: np.ndarray) -> Iterator[tuple[slice, Line]]:
-    """Yields slices of increasing `t`, with the line for each."""
+    """Yields slices that cover the increasing `t`, each with the line to use there."""
     start = 0
     for index, (end, line) in enumerate(self._lines):
       last = index == len(self._lines) - 1
@@ -162,12 +181,17 @@ class TiltedAllocated(base.TiltedLoss):
 
 @functools.lru_cache(maxsize=64)
 def _line(law: MeanLognormal, q: float, start: float, end: float) -> Line:
+  """Returns the cached `law.line`, the nodes for E[L^(q + i t)], t in [start, end]."""
   return law.line(q, start, end)
 
 
 @functools.lru_cache(maxsize=256)
 def _log_moment(law: MeanLognormal, q: float, exact: bool) -> float:
-  """Returns an upper bound on log E[L^q], by convexity if no better one is known."""
+  """Returns an upper bound on log M(order) = log E[L^q].
+
+  `q` is order + 1 for 'remove' and -order for 'add'. If `exact`, quadrature is tried;
+  without it, or if it fails, the bound follows from the convexity of log E[L^q] in q.
+  """
   bound = float(law.log_bound(q))
   if not exact:
     return bound

@@ -22,10 +22,11 @@ from tfcactus.accounting.composition.losses import base, rounding
 from tfcactus.pairs import dominating_pair as pair_lib
 
 SUBSET = 96
-"""Number of atoms that show that |phi| is small: the rest adds its weight at most."""
+"""Number of atoms of a subset with which |phi| is bounded. All other atoms add at most
+their weight."""
 
 MAX_GRID = 2_000_000
-"""Grid points beyond which no certificate is sought."""
+"""Most grid points of a certificate. Any value is sound."""
 
 MAX_DOUBTS = 400
 """Most grid points that are examined again with all atoms."""
@@ -39,32 +40,42 @@ class AtomicLoss(base.Loss):
 
   @property
   def max_order(self) -> float:
+    """The approximate largest tilt that is tried."""
     return 1e4
 
   @functools.cached_property
   def _log_p(self) -> np.ndarray:
+    """log of the P-masses, shape (atoms,)."""
     return _numerics.log_mass(self.pair.p)
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     return np.array([self._moments(order) for order in orders]).T
 
   def _moments(self, order: float) -> tuple[float, float, float]:
+    """Returns log M(order), and the tilted mean and variance of the loss."""
     log_mgf, weight = self._tilt(order)
     mean = float(weight @ self.pair.loss)
     return log_mgf, mean, float(weight @ (self.pair.loss - mean)**2)
 
   def _tilt(self, order: float) -> tuple[float, np.ndarray]:
+    """Returns log M(order) and the tilted masses, shape (atoms,)."""
     exponent = self._log_p + order * self.pair.loss
     log_mgf = float(_numerics.log_sum(exponent))
     return log_mgf, np.exp(exponent - log_mgf)
 
   def tilted(self, order: float, t_max: float, tolerance: float
              ) -> TiltedAtoms:
+    """Returns the atoms under the tilt `order`; exact for every t."""
     del t_max, tolerance
     return TiltedAtoms(order, *self._tilt(order), self.pair.loss)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    """Returns the largest log |phi| at each `t` and later ones: seen, not proved."""
+    """Returns the largest log |phi| at this and all later points of `t`.
+
+    These are not proved bounds: nothing is known between the points.
+    `TiltedAtoms.certify` proves one.
+    """
     _, weight = self._tilt(order)
     keep = weight > 1e-12
     phase = np.multiply.outer(t, self.pair.loss[keep])
@@ -82,14 +93,16 @@ class TiltedAtoms(base.TiltedSum):
   loss: np.ndarray
 
   def error(self, t: np.ndarray) -> np.ndarray:
+    """Returns bounds on the error of phi at `t`, shape (n,). They are rounding."""
     return pair_lib.MASS_ROUNDOFF + rounding.phi_error(
         self.loss, self.weight, self.order, 1.0 + abs(self.log_mgf), t)
 
   def certify(self, start: float, end: float, level: float) -> None:
     """Shows that |phi| <= level on [start, end], or raises IntractableError.
 
-    All atoms are used while |phi| is still close to the level; further on a few of them
-    suffice, since |phi| <= 1 - W + |their sum|, where W is their weight.
+    All atoms are used while |phi| is still close to the level. At larger t the atoms of
+    a subset suffice: |phi| <= 1 - W + |S|, where W is the subset's weight and S the sum
+    of weight e^(i t loss) over it.
     """
     everything = _Atoms(self.weight, self.loss)
     few = everything.subset()
@@ -100,14 +113,18 @@ class TiltedAtoms(base.TiltedSum):
         stop = min(2 * start, end)
         seen = everything.certify(start, stop, everything, level, seen)
       else:
-        # Once all phases have come apart, |phi| is large only here and there.
+        # At a gap this large the phases have spread out, and |phi| is rarely large.
         stop = end if gap > 0.3 * few.total else min(4 * start, end)
         few.certify(start, stop, everything, level, gap)
       start = stop
 
 
 class _Atoms:
-  """Some of the atoms of a distribution, centred."""
+  """Some of the atoms of a distribution, with the mean of their losses moved to zero.
+
+  Attributes:
+    total: W, the sum of their weights.
+  """
 
   def __init__(self, weight: np.ndarray, loss: np.ndarray):
     self._weight = weight
@@ -116,7 +133,7 @@ class _Atoms:
     self._slope = max(float(weight @ np.abs(self._loss)), 1e-300)
 
   def subset(self) -> _Atoms:
-    """Returns the heaviest atom of each of `SUBSET` equally heavy intervals."""
+    """Returns the heaviest atom of each of `SUBSET` intervals of equal weight."""
     order = np.argsort(self._loss)
     stretch = np.cumsum(self._weight[order]) / self.total * SUBSET
     _, first = np.unique(stretch.astype(np.int64), return_index=True)
@@ -125,7 +142,10 @@ class _Atoms:
     return _Atoms(self._weight[chosen], self._loss[chosen])
 
   def gap(self, start: float, spacing: float, points: int) -> np.ndarray:
-    """Returns W - |sum| at start + spacing * (0..points-1); W is the total weight."""
+    """Returns the gap W - |S| at t = start + spacing * (0..points-1).
+
+    W is the total weight, S the sum of weight e^(i t loss).
+    """
     return self.total - np.abs(_numerics.phi_table(
         self._loss, self._weight, spacing, points, start))
 
@@ -135,16 +155,24 @@ class _Atoms:
 
   def certify(self, start: float, end: float, everything: _Atoms,
               level: float, expected: float) -> float:
-    """Shows |phi| <= level on [start, end] and returns the least gap on its grid.
+    """Shows |phi| <= level on [start, end], and returns the least gap on its grid.
 
-    `expected` is about the least gap and sets the grid; `everything` holds all atoms,
-    for grid points where these do not suffice. Raises IntractableError if it cannot.
+    Args:
+      start: Start of the interval.
+      end: End of the interval.
+      everything: All atoms, for grid points where the gap of these is too small.
+      level: The bound on |phi|.
+      expected: A guess of the least gap, which sets the spacing of the grid.
+
+    Raises:
+      IntractableError: if it cannot be shown, or the grid is too large.
     """
     need = 1 - level
-    room = expected - need
-    if room <= 0:
+    # The gap changes by at most `_slope` per unit of t.
+    margin = expected - need
+    if margin <= 0:
       raise IntractableError
-    spacing = room / self._slope
+    spacing = margin / self._slope
     points = int((end - start) / spacing) + 2
     if points > MAX_GRID:
       raise IntractableError
@@ -158,7 +186,11 @@ class _Atoms:
     return float(np.min(gap))
 
   def march(self, left: float, right: float, need: float) -> None:
-    """Shows gap > need on a short interval, step by step; raises IntractableError."""
+    """Shows gap > need on [left, right] in steps that the gap's slope allows.
+
+    Raises:
+      IntractableError: if it fails, or takes more than MAX_DOUBTS steps.
+    """
     for _ in range(MAX_DOUBTS):
       gap = float(self.gap(left, 0.0, 1)[0]) - need
       if gap <= 0:
@@ -181,14 +213,17 @@ class Smoothing(base.Loss):
 
   @property
   def max_order(self) -> float:
+    """Any tilt is possible."""
     return math.inf
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     return np.stack([self._log_m(orders).real,
                      np.full_like(orders, 0.5 * self.width),
                      np.full_like(orders, self.width**2 / (12 * self.order))])
 
   def _log_m(self, s: np.ndarray) -> np.ndarray:
+    """Returns log M at real or complex `s`."""
     z = np.asarray(s) * (0.5 * self.width / self.order)
     small = np.abs(z) < 0.1
     safe = np.where(small, 1.0, z)
@@ -198,17 +233,19 @@ class Smoothing(base.Loss):
 
   def tilted(self, order: float, t_max: float, tolerance: float
              ) -> TiltedSmoothing:
+    """Returns the sum under the tilt `order`, in closed form."""
     del t_max, tolerance
     log_mgf = float(self.cumulants(np.array([order]))[0, 0])
     return TiltedSmoothing(self, order, log_mgf)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,)."""
     scale = 0.5 * self.width / self.order
     return np.minimum(self.order * (
         0.5 * (scale * order)**2 - np.log(np.maximum(scale * t, 1e-300))), 0.0)
 
   def end(self, log_need: float, order: float) -> float:
-    """Returns the point beyond which log |phi| stays below -log_need."""
+    """Returns t beyond which log |phi| is below -log_need under the tilt `order`."""
     scale = 0.5 * self.width / self.order
     return math.exp(log_need / self.order + 0.5 * (scale * order)**2) / scale
 
@@ -223,19 +260,29 @@ class TiltedSmoothing(base.TiltedLoss):
 
   @property
   def nodes(self) -> int:
+    """One: phi has a closed form."""
     return 1
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """Returns log phi at spacing * (0..count-1), shape (count,)."""
     s = self.order + 1j * spacing * np.arange(count)
     return self.law._log_m(s) - self.log_mgf
 
   def error(self, t: np.ndarray) -> np.ndarray:
+    """Returns bounds on the error of phi at `t`, shape (n,)."""
     return rounding.ROUNDOFF * np.minimum(1.0, self.law.width * (t + self.order))
 
 
 def certify_decay(tilted: Sequence[tuple[base.TiltedLoss, int]], start: float,
                   end: float, log_need: float) -> None:
-  """Shows the product of phi^count < exp(-log_need), or raises IntractableError."""
+  """Shows that |product of phi^count| <= exp(-log_need) on [start, end].
+
+  `tilted` are pairs (loss under the tilt, number of steps). One pair has to show it,
+  since |phi| of the others is at most one.
+
+  Raises:
+    IntractableError: if no pair does.
+  """
   for part, count in sorted(tilted, key=lambda item: -item[1]):
     try:
       part.certify(start, end, math.exp(-log_need / count))

@@ -32,7 +32,10 @@ class TiltedLoss(abc.ABC):
   @property
   @abc.abstractmethod
   def nodes(self) -> int:
-    """Number of terms of which each phi value is a sum: its cost."""
+    """Returns the number of terms summed for each value of phi.
+
+    The cost of `log_phi` is proportional to it.
+    """
 
   @abc.abstractmethod
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
@@ -40,13 +43,16 @@ class TiltedLoss(abc.ABC):
 
   @abc.abstractmethod
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Returns bounds on the error of phi at `t` >= 0, shape (n,); of `log_mgf` at 0."""
+    """Returns bounds on the absolute error of phi at `t` >= 0, shape (n,).
+
+    The value at t = 0 bounds the error of `log_mgf`.
+    """
 
   def certify(self, start: float, end: float, level: float) -> None:
     """Shows that |phi| <= level on [start, end].
 
     Raises:
-      IntractableError: if it could not be shown, which is always so here.
+      IntractableError: if it could not be shown. This base class always raises.
     """
     raise IntractableError
 
@@ -64,9 +70,11 @@ class TiltedSum(TiltedLoss):
 
   @property
   def nodes(self) -> int:
+    """The number of points."""
     return self.loss.size
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """Returns log phi at spacing * (0..count-1), shape (count,), complex."""
     return _numerics.log_phi_table(self.loss, self.weight, spacing, count)
 
 
@@ -75,7 +83,7 @@ class Loss(abc.ABC):
 
   Attributes:
     moments_are_proved: Whether the quadrature step behind `cumulants` is fine enough at
-      every order, so that only rounding is left; otherwise `log_moment` is asked.
+      every order, so that only rounding is left. Otherwise bounds use `log_moment`.
   """
 
   moments_are_proved: bool = True
@@ -102,8 +110,9 @@ class Loss(abc.ABC):
       t: Shape (n,), positive and increasing.
 
     Returns:
-      Shape (n,), at most zero and decreasing in t. For atoms this is the largest value
-      seen only, which `smoothed_contours` certifies.
+      Shape (n,), at most zero and decreasing in t. `AtomicLoss` proves no bound: it
+      returns the largest value at the given points, and `smoothed_contours` certifies
+      it.
     """
 
   @abc.abstractmethod

@@ -32,23 +32,27 @@ class GaussianLoss(SampledGaussian):
 
   @property
   def largest(self) -> float:
+    """The largest loss: finite for addition to a sampled release, else inf."""
     if self.normal or self.direction == 'remove':
       return math.inf
     return -math.log1p(-self.sampling_prob)
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     if not self.normal:
       return super().cumulants(orders)
     return 0.5 * self.mu**2 * np.stack(
         [orders * (orders + 1), 2 * orders + 1, np.full_like(orders, 2.0)])
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,)."""
     if not self.normal:
       return super().log_decay(order, t)
     return -0.5 * (self.mu * np.asarray(t, dtype=np.float64))**2
 
   def tilted(self, order: float, t_max: float, tolerance: float
              ) -> base.TiltedLoss:
+    """Returns the loss under the tilt `order`, in closed form if it is normal."""
     if not self.normal:
       return super().tilted(order, t_max, tolerance)
     return TiltedNormal(0.5 * self.mu**2 * order * (order + 1), self.mu, order)
@@ -77,14 +81,14 @@ class GaussianLoss(SampledGaussian):
     error = scale * (error + slip + ROUNDOFF * value)
     sure = np.maximum(-np.expm1(np.minimum(signed, 0.0)), 0.0) if remove else 0.0
     return (np.where(certain, sure, scale * value),
-            # Odds near zero may be rounded to it.
+            # Odds near zero may have been rounded to zero.
             np.where(certain, ROUNDOFF * sure + np.where(
                 close, ROUNDOFF * s * np.exp(np.maximum(epsilon, 0.0)), 0.0), error))
 
 
 @dataclasses.dataclass(frozen=True)
 class TiltedNormal(base.TiltedLoss):
-  """A normal loss of mean mu^2 / 2 and variance mu^2 under a tilt, normal again."""
+  """A normal loss (mean mu^2 / 2, variance mu^2) under a tilt; it stays normal."""
 
   log_mgf: float
   mu: float
@@ -92,13 +96,16 @@ class TiltedNormal(base.TiltedLoss):
 
   @property
   def nodes(self) -> int:
+    """One: phi has a closed form."""
     return 1
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """Returns log phi at spacing * (0..count-1), shape (count,)."""
     t = spacing * np.arange(count)
     return 0.5 * self.mu**2 * t * (1j * (2 * self.order + 1) - t)
 
   def error(self, t: np.ndarray) -> np.ndarray:
+    """Returns bounds on the error of phi at `t`, shape (n,)."""
     return PHASE_ROUNDOFF * 0.5 * self.mu**2 * t * (2 * self.order + 1 + t)
 
 
@@ -129,8 +136,8 @@ def gaussian_delta(mu: float, epsilon: np.ndarray
   Source: Balle and Wang (2018), Theorem 8.
   """
   x, y = 0.5 * mu - epsilon / mu, 0.5 * mu + epsilon / mu
-  # Large numbers would cancel in e^eps Phi(-y). It is exp(-x^2 / 2) times erfcx, since
-  # eps - y^2 / 2 = -x^2 / 2.
+  # Large exponents would cancel in b = e^eps Phi(-y). Use b = exp(-x^2 / 2) erfcx / 2
+  # instead, since eps - y^2 / 2 = -x^2 / 2.
   a, peak = special.ndtr(x), np.exp(-0.5 * x * x)
   scaled = 0.5 * special.erfcx(np.maximum(y, 0.0) / math.sqrt(2))
   b = np.where(y > 0, peak * scaled,
@@ -148,7 +155,7 @@ def gaussian_delta(mu: float, epsilon: np.ndarray
       for from_zero, above in ((near, y - slack), (far, y + slack)))
   error += np.where(y > 0, most - least,
                     slack * b * (1 + np.abs(x)) + ROUNDOFF * b * np.abs(epsilon))
-  # Underflow, then nan.
+  # Add the error of underflow. Below, nan becomes delta 0 with error 1.
   error = error + _TINY * (x < -37)
   return (np.where(np.isnan(value), 0.0, value),
           np.where(np.isnan(error), 1.0, error))

@@ -21,20 +21,21 @@ from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.losses import base, quadrature
 
 SHARPNESS = 0.25
-"""Width of the step of w as a log-likelihood ratio: a narrower one needs more
-quadrature nodes, a wider one a longer contour."""
+"""Width of the step of the weight W, in units of the log-likelihood ratio. A narrower
+step needs more quadrature nodes; a wider one needs a longer contour."""
 
 CUTOFF = 2.0
 """Coefficient of the term that makes 1 - W beat any exponential of a loss."""
 
 MAX_V = 300.0
-"""Log-likelihood ratios are capped here: beyond, w is one."""
+"""Log-likelihood ratios are capped here. Above this, W is one."""
 
 MAX_TILTED_LEVEL = 60.0
-"""Bound on order times level: larger tilts are of no interest."""
+"""Bound on order times level. Larger tilts are not needed."""
 
 MAX_RANGE = 1200.0
-"""Log-likelihood ratios over which quadrature takes longer than other methods."""
+"""Range of log-likelihood ratios beyond which quadrature takes longer than other
+methods."""
 
 GROWTH_CELL = 0.04
 """Cells, in z, of the sums that replace integrals of a bound on the integrand; at most
@@ -44,14 +45,16 @@ GROWTH_SLACK = 1.0
 """Allowance for these sums in the log of their ratio. A sum over cells of h differs
 from the integral of a bump by h times its height at most. The argument of Phi has slope
 1 / SHARPNESS + CUTOFF = 6 at the level, so a bump of W(low) - W(high) is at least 0.1
-wide: 0.4 of the integral, log 1.4 - log 0.6 < 1 for both together."""
+wide. A sum is thus off by at most 0.4 of its integral, and the log of the ratio of two
+sums by at most log 1.4 - log 0.6 < 1."""
 
 Groups = Sequence[tuple[quadrature.SampledGaussian, int]]
 """Losses by removal, and the number of steps with each."""
 
 TiltedParts = Sequence[tuple[quadrature.TiltedQuadrature,
                              quadrature.TiltedQuadrature, int]]
-"""Triples (a step under the tilt, its large losses, number of such steps)."""
+"""Triples, one per group of a `RareLoss`: under the tilt, a step's losses below `high`;
+under the tilt, its losses between `low` and `high`; the number of such steps."""
 
 _Real = TypeVar('_Real', float, np.ndarray)
 
@@ -60,10 +63,11 @@ _Real = TypeVar('_Real', float, np.ndarray)
 class PartLoss(quadrature.SampledGaussian):
   """The losses of a subsampled Gaussian between two levels.
 
-  A measure of less than mass one: the density of P times W(low) - W(high), where
-  W(level) = Phi(v / SHARPNESS + CUTOFF (e^v - 1)) and v is the log-likelihood ratio
-  over that of the level. The first term makes W vanish fast on small losses, the second
-  makes 1 - W beat any exponential of a loss.
+  Its measure has a mass of less than one. Its density is P's density times
+  W(low) - W(high), where W(level) = Phi(v / SHARPNESS + CUTOFF (e^v - 1)) and v is the
+  log-likelihood ratio of the output minus the one at which the loss is `level`. The
+  first term makes W vanish fast on small losses. The second makes 1 - W fall faster
+  than any exponential of the loss grows.
 
   Attributes:
     low: Approximate lower level, above the least possible loss.
@@ -79,30 +83,36 @@ class PartLoss(quadrature.SampledGaussian):
   @classmethod
   def of(cls, loss: quadrature.SampledGaussian, low: float, high: float
          ) -> quadrature.SampledGaussian:
-    """Returns the part of a loss between two levels; from 0 to inf, all of it."""
+    """Returns the part of a loss between two levels; `loss` itself for 0 and inf."""
     if low == 0 and math.isinf(high):
       return loss
     return cls(loss.mu, loss.sampling_prob, loss.direction, low, high)
 
   @property
   def max_order(self) -> float:
+    """The approximate largest tilt that is tried."""
     if math.isinf(self.high):
       return min(MAX_TILTED_LEVEL / self.low, super().max_order)
     return MAX_TILTED_LEVEL / self.high
 
   @property
   def _bend(self) -> float:
+    """The approximate best strip for many small losses, divided by t."""
     return self.sampling_prob / (self.mu**-2 + SHARPNESS**-2)
 
   def _middle(self, level: float) -> float:
-    """Returns the output whose loss is `level`."""
+    """Returns the output, in standard deviations, at which the loss is `level`."""
     s, mu = self.sampling_prob, self.mu
     return (float(_numerics.log_expm1(level)) + math.log((1 - s) / s) +
             0.5 * mu * mu) / mu
 
   def _argument(self, y: np.ndarray, level: float, strip: np.ndarray
                 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns real and imaginary part of the argument of Phi in W, at z + i strip."""
+    """Returns the real and imaginary parts of the argument of Phi in W(level).
+
+    The log-likelihood ratio is z + i strip, where z belongs to the output `y`. W is one
+    at level zero and zero at level inf.
+    """
     if level == 0 or math.isinf(level):
       value = np.full(np.broadcast_shapes(y.shape, strip.shape),
                       -np.inf if level else np.inf)
@@ -113,6 +123,7 @@ class PartLoss(quadrature.SampledGaussian):
             strip / SHARPNESS + grown * np.sin(strip))
 
   def _log_density(self, y: np.ndarray) -> np.ndarray:
+    """Returns log of P0's density times W(low) - W(high), up to a constant."""
     above, below = (self._argument(y, level, np.zeros(1))[0]
                     for level in (self.low, self.high))
     # Phi(a) - Phi(b) = Phi(-b) - Phi(-a): use the side where both are small.
@@ -125,24 +136,36 @@ class PartLoss(quadrature.SampledGaussian):
     return super()._log_density(y) + part
 
   def _missing(self, y: np.ndarray, step: float) -> float:
+    """Returns one minus the mass of the density; `step` is the spacing of `y`."""
     scale = step / math.sqrt(2 * math.pi)
     if self.low > 0:
       return 1.0 - scale * float(np.sum(np.exp(self._log_density(y))))
-    # The mass left out is computed with digits of its own.
+    # Integrate the missing part itself: one minus the mass would lose digits.
     rest = dataclasses.replace(self, low=self.high, high=math.inf)
     return scale * float(np.sum(np.exp(rest._log_density(y))))
 
   def _shifted(self, y: np.ndarray, strip: np.ndarray
                ) -> tuple[np.ndarray, np.ndarray]:
-    sizes = [_log_size(*self._argument(y, level, strip[..., None]))
-             for level in (self.low, self.high)]
-    # Bound |W(low) - W(high)| by both W and by both complements 1 - W.
-    (low, low_rest), (high, high_rest) = sizes
+    """Overrides the bound on the density's modulus at z + i strip.
+
+    The first term includes a bound on |W(low) - W(high)|. The second is the log growth
+    of the Gaussian density.
+    """
+    log_bounds = [_log_size(*self._argument(y, level, strip[..., None]))
+                  for level in (self.low, self.high)]
+    # |W(low) - W(high)| is at most the sum of both |W|, and of both |1 - W|.
+    (low, low_rest), (high, high_rest) = log_bounds
     return super()._log_density(y) + np.minimum(
         np.logaddexp(low, high), np.logaddexp(low_rest, high_rest)), (
             0.5 * (strip / self.mu)**2)
 
   def _growth(self, strip: np.ndarray, order: float, t: np.ndarray) -> np.ndarray:
+    """Returns log of a bound on the moduli's integral at z + i strip, over M(order).
+
+    The moduli are those of the integrand of M(order + i t). Both integrals are replaced
+    by sums over cells. Shapes: `strip` (strips, 1), `t` (n,) and increasing, result
+    (strips, n).
+    """
     top = self._top(order) + quadrature.REACH
     if (top + quadrature.REACH) * self.mu > MAX_RANGE:
       raise IntractableError
@@ -153,7 +176,7 @@ class PartLoss(quadrature.SampledGaussian):
     e = self.sampling_prob / (1 - self.sampling_prob) * np.exp(
         np.minimum(self.mu * y - 0.5 * self.mu**2, 300.0))
     turn = np.arctan2(np.sin(strip) * e, 1 + np.cos(strip) * e)
-    # The bound grows with t: between two grid points it is that at the next.
+    # The bound grows with t: between two grid points, use its value at the next one.
     at = np.unique(np.append(np.geomspace(1e-9, 1, 7) * t[-1], [0.0, t[-1]]))
     bound = _numerics.log_sum(
         (moved + log_u)[:, None, :] + at[:, None] * turn[:, None, :])
@@ -161,22 +184,24 @@ class PartLoss(quadrature.SampledGaussian):
         :, np.searchsorted(at, t)]
 
   def _top(self, order: float) -> float:
+    """Returns an upper bound on the output's mode under tilts <= `order`."""
     top = super()._top(order)
     if self.low > 0:
-      # W(low) grows up to here, and the mode may be anywhere below.
+      # W(low) grows up to this output, and the mode may be anywhere below it.
       top = max(top, self._middle(self.low) + 1 / self.mu)
     if math.isinf(self.high):
       return top
-    # There e^(-2 (e^v - 1)^2) falls faster than the tilt's e^(order * loss) grows.
+    # Above this output e^(-2 (e^v - 1)^2) falls faster than e^(order * loss) grows.
     return min(top, max(self._middle(self.high), 0.0) + float(np.logaddexp(
         0.0, math.log1p(order) + _numerics.log_expm1(self.high))) / self.mu)
 
 
 def _log_size(real: np.ndarray, imag: np.ndarray
               ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns log of bounds on |Phi(real + i imag)| and on |1 - Phi|.
+  """Returns log of upper bounds on |Phi(real + i imag)| and on |1 - Phi|, in turn.
 
-  The smaller is at most e^(imag^2 / 2) Phi(-|real|), the other at most one more.
+  The smaller of the two moduli is at most e^(imag^2 / 2) Phi(-|real|), and the larger
+  is at most one plus that.
   """
   small = 0.5 * imag**2 + special.log_ndtr(-np.abs(real))
   other = np.logaddexp(0.0, small)
@@ -185,9 +210,9 @@ def _log_size(real: np.ndarray, imag: np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class RareLoss(base.Loss):
-  """The total loss of steps of which the largest loss lies between two levels.
+  """The total loss of steps, on outcomes whose largest loss lies between two levels.
 
-  Its measure has less than mass one.
+  Its measure has a mass of less than one.
 
   Attributes:
     groups: Pairs (loss of a subsampled Gaussian, removal; number of steps).
@@ -204,16 +229,22 @@ class RareLoss(base.Loss):
   @functools.cached_property
   def _laws(self) -> list[tuple[quadrature.SampledGaussian,
                                 quadrature.SampledGaussian, int]]:
-    """The losses up to `high`, those above `low`, and the number of steps, a group."""
+    """Returns one triple per group.
+
+    A triple holds the losses below `high`, the losses between `low` and `high`, and the
+    number of steps.
+    """
     return [(PartLoss.of(loss, 0.0, self.high),
              PartLoss.of(loss, self.low, self.high), count)
             for loss, count in self.groups]
 
   @property
   def max_order(self) -> float:
+    """The approximate largest tilt that is tried, the least of all parts'."""
     return min(law.max_order for laws in self._laws for law in laws[:2])
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     total, rest = np.zeros((2, 3, orders.size))
     for loss, large, count in self._laws:
       full, part = loss.cumulants(orders), large.cumulants(orders)
@@ -232,8 +263,10 @@ class RareLoss(base.Loss):
         (rest[2] - rest[1]**2) / grown - slope**2])
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    # A difference of two products is a sum over the steps of the difference of their
-    # factors, the others being at most one.
+    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,)."""
+    # The measure is a difference of two products over the steps. It telescopes into a
+    # sum over the steps: each term has the difference of this step's two factors, and
+    # the other steps' factors, which are at most one.
     log_all, bounds = self.tilted(order, 0.0, 1e-16).log_share, []
     for loss, large, count in self._laws:
       part, full = (law.cumulants(np.array([order]))[0, 0] for law in (large, loss))
@@ -241,6 +274,7 @@ class RareLoss(base.Loss):
     return np.minimum(np.logaddexp.reduce(bounds, axis=0) - log_all, 0.0)
 
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedRare:
+    """Returns the loss under the tilt `order`; `tolerance` is shared by the steps."""
     tolerance = tolerance / sum(count for _, count in self.groups)
     return TiltedRare.of(order, tuple(
         (loss.tilted_nodes(order, t_max, tolerance),
@@ -249,7 +283,7 @@ class RareLoss(base.Loss):
 
 
 def _share(log_part: _Real, log_full: _Real) -> _Real:
-  """Returns a part's share of M, kept between zero and one."""
+  """Returns M of a part over M of the whole, clipped to lie between zero and one."""
   return np.exp(np.clip(log_part - log_full, -660.0, -1e-15))
 
 
@@ -258,9 +292,11 @@ class TiltedRare(base.TiltedLoss):
   """A `RareLoss` under a tilt.
 
   Attributes:
-    parts: Triples (a step under the tilt, its large losses, number of steps).
-    shares: Share of the large losses in each step's M.
-    log_share: log of the share of the product of M that has a large loss.
+    parts: Triples, as in `TiltedParts`. Losses between `low` and `high` are large.
+    shares: For each triple, M of a step's large losses over M of its losses below
+      `high`.
+    log_share: log of M of the outcomes with a large loss, over M of all outcomes of
+      losses below `high`, for all steps together.
   """
 
   order: float
@@ -271,7 +307,7 @@ class TiltedRare(base.TiltedLoss):
 
   @classmethod
   def of(cls, order: float, parts: TiltedParts) -> TiltedRare:
-    """Returns the tilted loss of steps that are already tilted."""
+    """Returns the tilted loss from the steps' tilted losses."""
     shares = [float(_share(large.log_mgf, full.log_mgf))
               for full, large, _ in parts]
     log_share = math.log(-math.expm1(math.fsum(
@@ -281,9 +317,11 @@ class TiltedRare(base.TiltedLoss):
 
   @property
   def nodes(self) -> int:
+    """The largest number of terms summed for a value of phi."""
     return max(large.nodes for _, large, _ in self.parts)
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """Returns log phi at spacing * (0..count-1), shape (count,)."""
     total, less = np.zeros((2, count), np.complex128)
     for (full, large, steps), share in zip(self.parts, self.shares):
       log_phi = full.log_phi(spacing, count)
@@ -302,6 +340,7 @@ class TiltedRare(base.TiltedLoss):
     return _numerics.log(value) - self.log_share
 
   def error(self, t: np.ndarray) -> np.ndarray:
+    """Returns bounds on the error of phi at `t`, shape (n,)."""
     rare = sum(part[2] * share for part, share in zip(self.parts, self.shares))
     total = np.zeros_like(t)
     for (full, large, count), share in zip(self.parts, self.shares):

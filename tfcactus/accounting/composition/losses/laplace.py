@@ -21,7 +21,8 @@ STEEP = 30.0
 """Above this real part of s a, M is one term and a correction. Any value > 1 works."""
 
 _SERIES = 0.5
-"""Below it e^z - 1 - z is a sum of TERMS terms: the rest is 0.5^22 / 22! of it."""
+"""Modulus of z below which e^z - 1 - z is computed as a series of _TERMS terms. The
+remainder is about z^22 / 22!."""
 
 _TERMS = 20
 
@@ -64,9 +65,11 @@ class LaplaceLoss(base.Loss):
 
   @property
   def max_order(self) -> float:
+    """The approximate largest tilt that is tried."""
     return max(1e4, 1e2 / self.top)
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     s, a = np.asarray(orders, dtype=np.float64), self.top
     z = np.exp(-(2 * s + 1) * a)
     g, slope = (s + 1) + s * z, 1 + z - 2 * a * s * z
@@ -76,8 +79,9 @@ class LaplaceLoss(base.Loss):
     return np.stack([log_moment(s, a).real, mean, np.maximum(variance, 0.0)])
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    # Two atoms have tilted weight w together; the density between them has a transform
-    # of at most w / (2 t).
+    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,)."""
+    # The two atoms have tilted weight w together. The density between them has a
+    # transform of modulus w / (2 t) at most.
     return np.minimum(self._log_weight(order) + np.log1p(
         0.5 / np.asarray(t, dtype=np.float64)), 0.0)
 
@@ -89,6 +93,7 @@ class LaplaceLoss(base.Loss):
             - log_mgf) + ROUNDOFF * (1 + size)
 
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedLaplace:
+    """Returns the loss under the tilt `order`, in closed form."""
     del t_max, tolerance
     return TiltedLaplace(
         self.top, order, float(log_moment(np.array([order]), self.top)[0].real))
@@ -104,13 +109,16 @@ class TiltedLaplace(base.TiltedLoss):
 
   @property
   def nodes(self) -> int:
+    """Four: phi is a closed form of about four terms."""
     return 4
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """Returns log phi at spacing * (0..count-1), shape (count,)."""
     s = self.order + 1j * spacing * np.arange(count)
     return log_moment(s, self.top) - self.log_mgf
 
   def error(self, t: np.ndarray) -> np.ndarray:
+    """Returns bounds on the error of phi at `t`, shape (n,)."""
     s = self.order + 1j * np.asarray(t, dtype=np.float64)
     if self.order * self.top > STEEP:
       size = np.full(s.shape, 2.0)

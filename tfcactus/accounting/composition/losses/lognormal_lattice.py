@@ -23,7 +23,7 @@ REACH = 12.0
 """Standard deviations of y beyond the outermost mode."""
 
 MAX_PRODUCTS = 1_000_000_000
-"""Products in a correlation beyond which a moment is given up."""
+"""Most products in a correlation; moments that take more are intractable."""
 
 NOTHING = 1e-300
 """Smaller weights are left out, so that sums of products do not underflow."""
@@ -48,11 +48,12 @@ class Lattice:
     angle: Angle of t.
     u: Shape (nodes,).
     y: Shape (inner,), real parts.
-    lift: All y are moved by i times this.
+    lift: Imaginary part added to all y.
     width: Half width of a strip about y.
     spacing: Spacing of u.
-    stride: Spacing of u over the lattice's.
-    comb: Spacing of y times mu over the lattice's; `stride` or `comb` is one.
+    stride: Spacing of u, in units of the lattice's spacing.
+    comb: Spacing of mu y, in units of the lattice's spacing. One of `stride` and `comb`
+      is one.
   """
 
   mu: float
@@ -70,7 +71,11 @@ class Lattice:
   @classmethod
   def of(cls, mu: float, count: int, n: int, low: float, high: float, spacing: float,
          angle: float, digits: float) -> Lattice:
-    """Returns nodes for u in [low, high]; raises IntractableError if too many."""
+    """Returns nodes for u in [low, high]; raises IntractableError if too many.
+
+    `spacing` is the largest spacing of u. The trapezoidal rule in y aims at relative
+    errors of exp(-digits).
+    """
     lift = min(abs(angle) / mu, 1.5)
     rest = abs(angle) - mu * lift
     widths = _SHARES * min((_HALF_PI - rest) / mu, 6.0)
@@ -79,7 +84,7 @@ class Lattice:
     width, inner = float(widths[np.argmax(steps)]), float(steps.max())
     stride = max(int(spacing / (mu * inner)), 1)
     comb = max(int(mu * inner / spacing), 1)
-    # Both spacings are at most the wanted ones.
+    # Neither spacing exceeds the one asked for.
     if comb == 1:
       spacing = min(spacing, stride * mu * inner)
     inner = spacing * comb / (stride * mu)
@@ -108,13 +113,14 @@ class Lattice:
 
   @functools.cached_property
   def _log_unit(self) -> float:
-    """log of (the unit of h) t; it keeps coefficients within the range of floats."""
+    """log of `unit`: A_k (unit / t)^k is computed, which floats can represent."""
     return max(math.log(self.n) - 1, 0.0)
 
   def _sums(self, rest: float, weights: np.ndarray) -> np.ndarray:
-    """Returns sums over y of weights exp(-t X / T), with t X turned by -rest.
+    """Returns sums over y of weights times exp(-t X / T), where t X has angle -rest.
 
-    Shapes: weights (inner, rows), sums (rows, nodes). Real weights give sums of moduli.
+    Complex `weights` are multiplied by the exponential, real ones by its modulus. They
+    have shape (inner, number of k), the sums (number of k, nodes).
     """
     size = (self.u.size - 1) * self.stride + (self.y.size - 1) * self.comb + 1
     v = self.u[0] + self._log_x[0] + self.spacing / self.stride * np.arange(size)
@@ -132,7 +138,10 @@ class Lattice:
     return self.mu * self.y - 0.5 * self.mu**2 - math.log(self.count)
 
   def _weights(self, rows: int) -> np.ndarray:
-    """Moduli of exp(-t X / T)'s factors in A_k / (t / unit)^k, shape (inner, rows)."""
+    """Returns moduli of the factors of exp(-t X / T) in A_k / (t / unit)^k.
+
+    `rows` is the number of k, from zero. The result has shape (inner, rows).
+    """
     k = np.arange(rows)
     exponent = (self.lift**2 - self.y**2)[:, None] / 2 + k * (
         self._log_x[:, None] + self._log_unit) - special.gammaln(k + 1)
@@ -155,18 +164,22 @@ class Lattice:
               ) -> np.ndarray:
     """Returns bounds on the errors of `_coefficients`.
 
-    `weights` are moduli, as for `_sums`. `own` are sums of the terms' moduli, one row
-    more; `sides` are such sums with exp(-t X) on the sides of the strip about y.
+    Args:
+      weights: Shape (inner, n + 1), from `_weights`.
+      own: Shape (n + 2, nodes), for each k the sum over y of the moduli of the terms.
+      sides: Shape (n + 1, nodes), such sums with y on the sides of its strip.
     """
     mu, step, rest = self.mu, self._inner, self._rest
     k = np.arange(self.n + 1)[:, None]
     side = math.cos(rest + mu * self.width)
     log_factor, log_x = special.gammaln(k + 1), self._log_x
     log_unit = k * (self._log_unit - self.u)
-    # The rule: with all y moved by the width both ways. The moduli rise and fall once,
-    # so that their integral is at most their sum and one maximum. If the maximum is
-    # inside, its log bends by 1 + mu (k mu - y) there, or less between it and the next
-    # node below; elsewhere no modulus exceeds that without the density.
+    # The error of the trapezoidal rule is bounded by integrals with all y moved by
+    # +-i width. The moduli rise and fall once, so that an integral is at most its sum
+    # plus one maximum. If the maximum lies among the nodes, the log modulus has there,
+    # and down to the next node below, a second derivative of modulus at most
+    # bend = 1 + mu (k mu - y). The maximum is then at most exp(bend step^2 / 2) times
+    # that node's modulus. Otherwise no modulus exceeds the maximum without the density.
     inside = side * np.exp(np.minimum(self.u + log_x[0], 700.0)) < k - self.y[0] / mu
     bend = 1 + mu * (k * mu - self.y[0])
     log_most = special.xlogy(k, k / math.e) - k * math.log(side) - log_factor + log_unit
@@ -176,7 +189,8 @@ class Lattice:
     grown = self.width * (self.lift + 0.5 * self.width)
     rule = 1.01 * (sides + most) * 2 * math.exp(grown) / math.expm1(min(
         2 * math.pi * self.width / step, 700.0))
-    # Rounding: of the weights' exponents, and of exp(-t X) by |t X| times that of t X.
+    # Rounding of the weights' exponents, and of exp(-t X), whose relative error is
+    # |t X| times the relative error of t X.
     far = 1 + float(np.max(np.abs(log_x))) + mu**2
     y = float(np.max(np.abs(self.y)))
     rounded = 1.01 * own[:-1] * (_numerics.sum_roundoff(self.y.size) + (
@@ -186,8 +200,8 @@ class Lattice:
     with np.errstate(over='ignore'):
       rounded += 1.01 * own[1:] * (k + 1) * np.exp(self.u - self._log_unit) * (
           far * rounding.PHASE_ROUNDOFF)
-    # Beyond the ends the strip's moduli have the size of the terms, times the rule's
-    # factor; and exp(-t X) may underflow.
+    # Beyond the ends the moduli on the strip's sides are about as large as the terms,
+    # times the rule's factor. `lost` counts terms that underflow.
     lost = self.y.size * (NOTHING + LEAST * weights.max(axis=0))
     return lost[:, None] + rule + rounded + 1.01 * self._beyond(
         k, log_factor, log_unit)
@@ -195,6 +209,8 @@ class Lattice:
   def _beyond(self, k: np.ndarray, log_factor: np.ndarray, log_unit: np.ndarray
               ) -> np.ndarray:
     """Returns bounds on the terms of `_coefficients` beyond the ends of y.
+
+    `k` has shape (n + 1, 1). `log_factor` is log k!, `log_unit` is log (unit / |t|)^k.
 
     The normal density falls there, and |t X|^k exp(-|t X| cos(rest)) is at most its
     value at the end, or at its peak, or without the exponential.
@@ -244,7 +260,7 @@ class Lattice:
 
 
 def power(coefficients: np.ndarray, exponent: int) -> np.ndarray:
-  """Returns the power >= 1 of polynomials, up to their degree.
+  """Returns the coefficients of a power >= 1 of polynomials, up to their degree.
 
   `coefficients` have shape (degree + 1, points), the lowest, which is nonzero, first.
   """
@@ -269,6 +285,7 @@ def power(coefficients: np.ndarray, exponent: int) -> np.ndarray:
 
 
 def _one(like: np.ndarray) -> np.ndarray:
+  """Returns the coefficients of the polynomial one, in the shape of `like`."""
   out = np.zeros_like(like)
   out[0] = 1.0
   return out

@@ -45,10 +45,10 @@ DIGITS = 37.0
 All constants here affect speed only, unless they say otherwise."""
 
 PILOT_DIGITS = 18.0
-"""DIGITS for numbers that only guide."""
+"""DIGITS for estimates that only guide choices."""
 
 AHEAD = 4
-"""n exceeds q by at least this much."""
+"""n exceeds Re q by at least this much."""
 
 MAX_WHOLE = 1000
 """Moments of integer orders up to this are known."""
@@ -60,7 +60,7 @@ _STRIPS = np.linspace(0.03, 1.5, 50)
 """Half widths of strips about a ray of u."""
 
 _MOVES = np.linspace(0.0, 1.0, 17)[:, None]
-"""Shares of a strip that moving y takes away."""
+"""Shares of a strip's half width that the imaginary part of y offsets in arg(t X)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +78,11 @@ class MeanLognormal:
   def log_bound(self, q: npt.ArrayLike) -> np.ndarray:
     """Returns an upper bound on log E[L^q], close to its value.
 
-    For q > 1 moments of integer orders are sums, and convexity in q gives the rest; far
-    away the bound is that of one X, by convexity. For q < 0 it is that of the geometric
-    mean, which L is not below; between them E[L^q] is at most one.
+    For q > 1 the moments of integer orders are finite sums. log E[L^q] is convex in q,
+    so that interpolation bounds the moments between them. Above the largest order whose
+    sum is known, the bound is E[X^q], by Jensen's inequality. For q < 0 the bound is
+    the moment of the variables' geometric mean, which is at most L. For q in [0, 1],
+    E[L^q] <= 1.
     """
     q, whole = np.asarray(q, dtype=np.float64), _whole_moments(self.mu, self.count)
     room = 1 + rounding.PHASE_ROUNDOFF
@@ -115,7 +117,10 @@ class MeanLognormal:
           np.maximum(spread - special.polygamma(1, left), 0.0)])
 
   def reach(self, order: float, start: float) -> float:
-    """Returns the largest t that a `line` from `start` serves with its angle."""
+    """Returns the largest Im q at which the ray chosen for Im q = `start` serves.
+
+    `order` is Re q. `line` chooses the ray's angle by `start`.
+    """
     left = _degree(order) - order
     angle = math.atan(start / left) + 1.2 / math.sqrt(left)
     return left * math.tan(angle) if angle < 1.2 else max(2 * start, 1.0)
@@ -146,13 +151,21 @@ class MeanLognormal:
 
   def _ends(self, n: int, order: float, angle: float, digits: float
             ) -> tuple[float, float, float]:
-    """Returns the ends of u, and log of a bound on the integral beyond them."""
+    """Returns the ends of u, and log of a bound on the integral beyond them.
+
+    The bound aims at exp(-digits) of the whole integral. `angle` is the ray's.
+    """
     left, log_cosine = n - order, math.log(math.cos(angle))
     whole = special.gammaln(left) + float(self.log_bound(order))
     if order < 0:  # Shown by moving all y by q mu / T.
       whole += 0.5 * self.mu**2 * order
 
     def end(move: np.ndarray, sign: int) -> tuple[float, float]:
+      """Returns the distance of an end from u = 0, and log of a bound beyond it.
+
+      The bound uses the moment of order + sign * move, with the best of `move`: sign 1
+      at the lower end, -1 at the upper.
+      """
       size = special.gammaln(left - sign * move) + self.log_bound(order + sign * move)
       reach = (digits + np.maximum(size - whole, 0.0)) / move
       best = int(np.argmin(reach))
@@ -167,9 +180,10 @@ class MeanLognormal:
   def _strips(self, left: float, angle: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns strips about a ray, and log of bounds on the integrand at their sides.
 
-    The half widths have shape (strips,). The bounds, shape (2, strips), are on the
-    integral of the modulus over that of t^(-c - 1) B_n on the positive line, without
-    the factor from Im q: first the side of the positive line, then the other.
+    Half widths have shape (strips,), bounds (2, strips). A bound is on the integral of
+    the integrand's modulus along one side of a strip, divided by the integral of
+    t^(-c - 1) B_n(t) over t > 0, without the factor from Im q. The first row is for the
+    side towards the positive line, the second for the other side. `left` is n - Re q.
     """
     outer = abs(angle) + _STRIPS
     move = np.minimum(_MOVES * _STRIPS, outer)
@@ -248,7 +262,7 @@ class Line:
                                 log_size + rounded)
 
   def log_moment(self) -> float:
-    """Returns an upper bound on log E[L^order], of a line with angle zero."""
+    """Returns an upper bound on log E[L^order]; requires angle zero."""
     zero = np.zeros(1)
     found = float(self.log_integral(1.0, 1)[0].real)
     fixed = float(self.log_error_at(zero, -math.inf)[0])
@@ -261,13 +275,13 @@ class Line:
 
 
 def _degree(order: float) -> int:
-  """Returns the n that serves E[L^q] with Re q = order."""
+  """Returns the n of the B_n from which E[L^q] is computed at Re q = `order`."""
   return max(1, math.ceil(order) + AHEAD)
 
 
 @functools.lru_cache(maxsize=64)
 def _whole_moments(mu: float, count: int) -> np.ndarray:
-  """Returns upper bounds on log E[L^k], k = 0, 1, ..., while they are floats."""
+  """Returns upper bounds on log E[L^k], k = 0, 1, ..., as far as they are finite."""
   k = np.arange(int(min(30 / mu, MAX_WHOLE)) + 3)
   bound = 0.5 * mu**2 * k * (k - 1)
   # E[L^k] is k! times a coefficient of a power. In these units all terms are floats.

@@ -44,6 +44,7 @@ refused. Any value is sound; at a fine enough step the difference is about the s
 root of the error bound, 1e-8."""
 
 _STRIPS = np.concatenate([[0.02, 0.05, 0.1, 0.2, 0.4], np.arange(0.7, 3.01, 0.23)])
+"""Half widths of strips about the real line of z that are tried."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,7 @@ class SampledGaussian(base.ReleaseLoss):
 
   @property
   def max_order(self) -> float:
+    """The approximate largest tilt that is tried."""
     # For removal the number of nodes grows with the tilt.
     return 5e3 * max(1.0, 1 / self.mu) if self.direction == 'remove' else 1e8
 
@@ -85,6 +87,7 @@ class SampledGaussian(base.ReleaseLoss):
         np.maximum(z - MAX_Z, 0.0))
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     y, step = self._nodes(float(np.min(orders)), float(np.max(orders)), 0.0, 1e-16)
     a, b = self._power
     log_u = self.log_u(y)
@@ -105,7 +108,7 @@ class SampledGaussian(base.ReleaseLoss):
   def _log_mean(exponent: np.ndarray, log_density: np.ndarray, step: float,
                 log_sum: np.ndarray, missing: float
                 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns log of the trapezoidal mean of exp(exponent), and the size of its terms.
+    """Returns log E[exp(exponent)] by the trapezoidal rule, and the size of its terms.
 
     Args:
       exponent: Shape (n, nodes).
@@ -115,8 +118,8 @@ class SampledGaussian(base.ReleaseLoss):
       missing: One minus the mass of the density.
 
     Returns:
-      The logs, and over each mean the sum of the moduli of the terms that were added,
-      whose rounding the mean carries; both of shape (n,).
+      The logs, and the sums of the moduli of the terms that were added, divided by the
+      mean. The rounding error is proportional to the latter. Both have shape (n,).
     """
     scale = step / math.sqrt(2 * math.pi)
     full = log_sum + math.log(scale)
@@ -131,7 +134,7 @@ class SampledGaussian(base.ReleaseLoss):
       terms *= scale
       excess = np.sum(terms, axis=1) - missing
       near = np.abs(excess) < 0.5
-      # Both sums are of the same mean: a wrong mass shows.
+      # Both sums estimate the same mean. They differ if the mass is wrong.
       if np.any(np.abs(np.expm1(full[modest]) - excess)[near] > UNRESOLVED * 1e-6):
         raise IntractableError
       full[modest] = np.where(near, np.log1p(np.where(near, excess, 0.0)),
@@ -146,7 +149,7 @@ class SampledGaussian(base.ReleaseLoss):
     return -0.5 * y * y
 
   def _missing(self, y: np.ndarray, step: float) -> float:
-    """Returns one minus the mass of the density."""
+    """Returns one minus the mass of the density; `step` is the spacing of `y`."""
     del y, step
     return 0.0
 
@@ -154,12 +157,15 @@ class SampledGaussian(base.ReleaseLoss):
                ) -> tuple[np.ndarray, np.ndarray]:
     """Returns log of a bound on the density's modulus at z + i strip, as two terms.
 
-    The last axis of the first belongs to y. The second has the shape of `strip`.
+    Their sum is the bound. The last axis of the first term belongs to `y`. The second
+    term has the shape of `strip`.
     """
     return self._log_density(y), 0.5 * (strip / self.mu)**2
 
   def _growth(self, strip: np.ndarray, order: float, t: np.ndarray) -> np.ndarray:
-    """Returns log of a bound on M's integrand at z + i strip, over M(order).
+    """Returns log of a bound on the moduli's integral at z + i strip, over M(order).
+
+    The moduli are those of the integrand of M(order + i t).
 
     Shapes: `strip` (strips, 1), `t` (n,) and increasing, result (strips, n).
     """
@@ -167,7 +173,7 @@ class SampledGaussian(base.ReleaseLoss):
             self._log_kappa(order, strip))
 
   def _top(self, order: float) -> float:
-    """Returns an upper bound on modes of outputs tilted by up to `order` (removal)."""
+    """Returns an upper bound on the output's mode under tilts <= `order` (removal)."""
     return self.mu * (1 + order)
 
   def _nodes(self, low: float, high: float, t_max: float, tolerance: float
@@ -184,7 +190,7 @@ class SampledGaussian(base.ReleaseLoss):
       bottom, top = -REACH, self._top(high) + REACH
     else:
       bottom, top = self._mode(high) - REACH - 0.01, self._mode(low) + REACH
-    # All terms beyond the mode of the tilted density by REACH are tiny.
+    # Terms are tiny at more than REACH beyond the mode of the tilted density.
     count = int(math.ceil((top - bottom) / step)) + 1
     if count > MAX_NODES:
       raise IntractableError
@@ -207,13 +213,17 @@ class SampledGaussian(base.ReleaseLoss):
     return high
 
   def _log_kappa(self, order: float, strip: np.ndarray) -> np.ndarray:
-    """Returns log of sup |u(z + i strip)|^(a c + b) over its value on the real line."""
+    """Returns log of sup over z of |u(z + i strip) / u(z)|^(a order + b).
+
+    (a, b) is `_power`.
+    """
     if self.direction == 'remove':
       return np.zeros_like(strip)
     return -order * np.log(np.cos(0.5 * strip))
 
   def tilted(self, order: float, t_max: float, tolerance: float
              ) -> base.TiltedLoss:
+    """Returns the loss under the tilt `order`, by quadrature."""
     return self.tilted_nodes(order, t_max, tolerance)
 
   def tilted_nodes(self, order: float, t_max: float, tolerance: float
@@ -229,7 +239,7 @@ class SampledGaussian(base.ReleaseLoss):
     weight = np.exp(weight - peak)
     total = weight.sum()
     weight /= total
-    # The error bound implies that a rule of twice the step is already good.
+    # The error bound implies that the rule with twice the step is already good.
     if abs(float(weight[::2].sum()) - 0.5) > UNRESOLVED:
       raise IntractableError
     # Beyond the end points the terms fall by exp(-step * REACH) each.
@@ -241,6 +251,7 @@ class SampledGaussian(base.ReleaseLoss):
                       float(size))
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,)."""
     # The line of integration is moved to Im z = b, where |u^(i t)| = exp(-t arg u).
     y, step = self._nodes(order, order, 0.0, 1e-16)
     # Every other node belongs to a second rule, for the check below.
@@ -263,8 +274,8 @@ class SampledGaussian(base.ReleaseLoss):
     exponent = moved + power * math.log1p(-self.sampling_prob)
     exponent = exponent + (0.5 * power) * np.log1p(e * e + 2 * cosine)
     exponent -= t[:, None, None] * np.arctan2(sine, 1 + cosine)
-    # The modulus is not analytic and has no strip of its own: use two rules whose
-    # errors have opposite signs, and add their difference.
+    # The modulus is not analytic, so that no strip bounds the rule's error. Use two
+    # rules whose errors have opposite signs, and add their difference.
     even, odd = np.moveaxis(_numerics.log_sum(exponent), -1, 0)
     value = np.maximum(even, odd) + np.abs(even - odd) - log_mgf + growth[..., 0]
     return np.minimum(np.min(value, axis=0), 0.0)
@@ -280,7 +291,7 @@ class TiltedQuadrature(base.TiltedSum):
     weight: Shape (nodes,), tilted probabilities; sum to one.
     step: Step of the quadrature.
     cut: Bound on the relative mass beyond the nodes.
-    size: Sum of the moduli of the terms of log M.
+    size: Sum of the moduli of the terms that were added for log M, as in `_log_mean`.
   """
 
   law: SampledGaussian
@@ -293,6 +304,7 @@ class TiltedQuadrature(base.TiltedSum):
   size: float
 
   def error(self, t: np.ndarray) -> np.ndarray:
+    """Returns bounds on the error of phi at `t`, shape (n,)."""
     return (rounding.phi_error(self.loss, self.weight, self.order, self.size, t) +
             self.quadrature(t) + 2 * self.cut)
 

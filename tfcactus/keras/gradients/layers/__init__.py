@@ -1,4 +1,6 @@
-"""Layer rules: per-example gradients of each kind of layer from one pass.
+"""Layer rules, listed in `RULES`: per-example gradients of each kind of layer.
+
+gradients/layer_routes.py decides which layers of a model run by their rules.
 
 To support another layer, write a `LayerRule` in a new file, list it in `RULES`, and
 list its layer in tests/conformance/test_layer_rules.py.
@@ -37,7 +39,7 @@ from tfcactus.keras.gradients.layers.wrappers import (
 
 
 def rule_for(layer: keras.layers.Layer) -> LayerRule | None:
-  """Returns the rule for layers of exactly this type, or None."""
+  """Returns the rule for the layer's exact type, or None."""
   composed = bool(getattr(layer, 'lora_enabled', False))
   return next((rule for rule in RULES if type(layer) in rule.layer_types and
                rule.composed == composed), None)

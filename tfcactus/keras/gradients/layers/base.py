@@ -19,17 +19,17 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
 
 Capture = Callable[[Any, tf.Tensor], tf.Tensor]
-"""(value to remember, tensor) -> the tensor to continue with."""
+"""(value to save for `LayerRule.gradients`, tensor) -> the tensor to continue with."""
 
 Gradients = list[tuple[tf.Variable, forms.GradientForm]]
 
 
 class LayerCall(NamedTuple):
-  """One call of a layer, differentiated.
+  """One captured tensor of a call of a layer, and its gradient.
 
   Attributes:
     layer: The layer.
-    saved: The value that the rule remembered of the call.
+    saved: The value that the rule saved together with the tensor.
     gradient: Gradient of the weighted losses with respect to the captured tensor.
   """
 
@@ -42,7 +42,7 @@ class LayerRule(abc.ABC):
   """Rule that runs one kind of layer and computes its per-example gradients.
 
   Attributes:
-    layer_types: Exact types of the layers; a subclass may override `call`.
+    layer_types: Exact types of the layers, no subclasses: they may override `call`.
     also_frozen: Whether the rule also runs layers without trainable variables.
     composed: Whether the rule is for layers after `enable_lora`.
   """
@@ -73,6 +73,7 @@ class LayerRule(abc.ABC):
     activation = layer.activation
 
     def captured(outputs: tf.Tensor) -> tf.Tensor:
+      """Captures the input of the activation, then applies the activation."""
       return activation(capture(inputs, outputs))
 
     with patches.replaced(layer, activation=captured):
@@ -80,7 +81,10 @@ class LayerRule(abc.ABC):
 
   @abc.abstractmethod
   def gradients(self, call: LayerCall) -> Gradients:
-    """Returns per-example gradients of the layer's trainable variables at one call."""
+    """Returns per-example gradients of variables that the captured tensor depends on.
+
+    If several captured tensors depend on a variable, its gradients are added up.
+    """
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
@@ -95,7 +99,7 @@ class LayerRule(abc.ABC):
 
 
 def in_stored_dtype(value: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
-  """Casts to the variable's dtype: float32 under mixed precision."""
+  """Casts to the dtype that the variable is stored in: float32 in mixed precision."""
   return tf.cast(value, models.stored_dtype(variable))
 
 
@@ -107,7 +111,8 @@ def layer_inputs(call: LayerCall, variable: tf.Variable) -> tf.Tensor:
 def products(inputs: tf.Tensor, outputs: tf.Tensor) -> forms.GradientForm:
   """Returns outer products per example, summed over positions.
 
-  `inputs` and `outputs` are (batch, ..., width), each of its own width.
+  `inputs` is (batch, ..., d), `outputs` (batch, ..., p), the output gradients. The
+  gradients are (d, p).
   """
   if inputs.shape.rank == 2:
     return forms.Outer(inputs, outputs)
@@ -119,7 +124,10 @@ def products(inputs: tf.Tensor, outputs: tf.Tensor) -> forms.GradientForm:
 
 
 def bias_gradients(layer: keras.layers.Layer, outputs: tf.Tensor) -> Gradients:
-  """Sums output gradients over all positions; [] without a bias. Channels are last."""
+  """Returns the bias gradients: output gradients summed over all positions.
+
+  Returns [] without a bias. `outputs`, the output gradients, has channels last.
+  """
   if not layer.use_bias:
     return []
   positions = list(range(1, outputs.shape.rank - 1))

@@ -1,4 +1,4 @@
-"""Rules for convolutions: per example, a product of patches and output gradients.
+"""Rules for convolutions: kernel gradients are image patches times output gradients.
 
 Transposed convolutions exchange inputs and outputs.
 
@@ -21,6 +21,7 @@ class ChannelsLastRule(base.LayerRule):
   """Base class of rules for convolutions, whose channels have to be last."""
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
+    """Returns 'channels_first' for layers of that data format, else ''."""
     return '' if layer.data_format == 'channels_last' else 'channels_first'
 
 
@@ -30,6 +31,7 @@ class ConvRule(ChannelsLastRule):
   layer_types = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of the kernel and the bias."""
     layer = call.layer
     images, outputs, windows = images_and_windows(call, layer.kernel)
     values = kernel_gradients(images, outputs, windows, layer.groups)
@@ -38,6 +40,7 @@ class ConvRule(ChannelsLastRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
+    """Adds the image patches: output positions x kernel positions x input channels."""
     depth = math.prod(layer.kernel.shape[:-1]) if layer.built else 0
     positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
     return (super().numbers_per_example(layer, output_shapes) +
@@ -51,6 +54,7 @@ class ConvTransposeRule(ChannelsLastRule):
                  keras.layers.Conv3DTranspose)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of the kernel and the bias."""
     layer = call.layer
     inputs = base.layer_inputs(call, layer.kernel)
     outputs = base.in_stored_dtype(call.gradient, layer.kernel)
@@ -62,9 +66,13 @@ class ConvTransposeRule(ChannelsLastRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
+    """Adds the patches of output gradients.
+
+    They have input positions x kernel positions x output channels numbers.
+    """
     depth = math.prod(layer.kernel.shape[:-1]) if layer.built else 0
     positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
-    # Outputs have at most as many positions as inputs times the strides.
+    # Outputs have about as many positions as inputs times the strides.
     windows = -(-positions // math.prod(layer.strides))
     return super().numbers_per_example(layer, output_shapes) + depth * windows
 
@@ -79,7 +87,10 @@ def images_and_windows(call: base.LayerCall, kernel: tf.Variable
 
 def windows_of(layer: keras.layers.Layer, wide: tf.Tensor, narrow: tf.Tensor
               ) -> list[im2col.Window]:
-  """Returns each axis's windows, cut from `wide`; `narrow` has an entry per window."""
+  """Returns the windows of each spatial axis.
+
+  Windows are cut from `wide`; `narrow` has one position per window.
+  """
   return [im2col.window(layer.padding, *sizes) for sizes in zip(
       wide.shape[1:-1], narrow.shape[1:-1], layer.kernel_size, layer.strides,
       layer.dilation_rate)]
@@ -96,12 +107,13 @@ def as_images(wide: tf.Tensor, narrow: tf.Tensor, windows: list[im2col.Window]
 
 def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
                      windows: Sequence[im2col.Window], groups: int = 1) -> tf.Tensor:
-  """Sums each output channel times its patches over positions.
+  """Returns per-example kernel gradients: output gradients times patches of images.
 
-  `images` is (batch, ..., channels) with two or three spatial axes; `outputs` is
-  (batch, ..., filters) with one entry per window. Filters see the channels of their own
-  group. The result is (batch, filters, depth), depth in the order of the flattened
-  kernel.
+  The products are summed over positions. `images` is (batch, ..., channels) with two or
+  three spatial axes; `outputs`, the output gradients, is (batch, ..., filters) with one
+  position per window. Filters see the channels of their own group. The result is
+  (batch, filters, depth); depth runs over all axes of the kernel but the last, in
+  row-major order.
   """
   batch, filters = outputs.shape[0], outputs.shape[-1]
   images, outputs = _apart(images, groups), _apart(outputs, groups)
@@ -113,7 +125,10 @@ def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
 
 
 def _apart(images: tf.Tensor, groups: int) -> tf.Tensor:
-  """Splits groups of channels into separate images, consecutive in the batch."""
+  """Makes each group of channels an image: (batch * groups, ..., channels / groups).
+
+  The images of an example are consecutive.
+  """
   if groups == 1:
     return images
   sizes, rank = images.shape[1:-1], images.shape.rank

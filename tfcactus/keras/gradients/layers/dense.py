@@ -1,4 +1,4 @@
-"""Rule for Dense layers, on vectors or along the last axis of larger inputs."""
+"""Rule for Dense layers, on vectors or on the last axis of larger inputs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class DenseRule(base.LayerRule):
   layer_types = (keras.layers.Dense,)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of the kernel (inputs times output gradients) and the bias."""
     layer = call.layer
     inputs = base.layer_inputs(call, layer.kernel)
     outputs = base.in_stored_dtype(call.gradient, layer.kernel)
@@ -25,6 +26,7 @@ class DenseRule(base.LayerRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
+    """Returns 0 for vectors, whose kernel gradients stay outer products."""
     if all(len(shape) == 1 for shape in output_shapes):
       return 0
     return super().numbers_per_example(layer, output_shapes)

@@ -1,8 +1,8 @@
 """Rule for depthwise convolutions, whose channels have separate kernels.
 
-So the channels of all examples, side by side, are the channels of one image, and the
-gradient of its kernel holds each example's gradient. TensorFlow computes that gradient
-in one operation.
+The channels of all examples are put side by side as the channels of one image. The
+gradient of its kernel holds the gradients of all examples. TensorFlow computes it in
+one operation.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class DepthwiseRule(conv.ChannelsLastRule):
   layer_types = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of the kernel and the bias."""
     layer = call.layer
     kernel = models.depthwise_kernel(layer)
     images, outputs, windows = conv.images_and_windows(call, kernel)
@@ -33,10 +34,11 @@ class DepthwiseRule(conv.ChannelsLastRule):
 
 def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
                      windows: Sequence[im2col.Window]) -> tf.Tensor:
-  """Sums each channel times its output gradients over positions.
+  """Returns per-example kernel gradients: inputs times output gradients, summed.
 
-  `images` is (batch, height, width, channels), `outputs` (batch, ..., channels *
-  multiplier). Returns (batch, taps, channels, multiplier).
+  `images` is (batch, height, width, channels); `outputs`, the output gradients, is
+  (batch, ..., channels * multiplier). The sum is over positions. The result is (batch,
+  taps, channels, multiplier), where taps are the positions in the kernel.
   """
   strides = {w.stride for w in windows if w.size > 1}
   if len(strides) <= 1 and all(w.dilation == 1 for w in windows):
@@ -50,7 +52,7 @@ def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
 
 def _side_by_side(images: tf.Tensor, outputs: tf.Tensor,
                   windows: Sequence[im2col.Window], stride: int) -> tf.Tensor:
-  """Returns `kernel_gradients` by one operation; strides equal and no dilation."""
+  """Computes `kernel_gradients` in one operation, for one stride and no dilation."""
   batch, channels = images.shape[0], images.shape[3]
   images = im2col.padded(images, windows)
   sizes = [(w.size - 1) * stride + w.kernel for w in windows]

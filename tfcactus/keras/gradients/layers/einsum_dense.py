@@ -12,11 +12,16 @@ _SPARE = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ'
 
 
 class EinsumDenseRule(base.LayerRule):
-  """Rule: the kernel's gradient is an einsum of inputs and output gradients."""
+  """Rule for EinsumDense: gradients are an einsum of inputs and output gradients."""
 
   layer_types = (keras.layers.EinsumDense,)
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
+    """Returns the equation if no einsum gives per-example gradients, else ''.
+
+    The batch axis must come first in inputs and outputs, and be absent from the kernel.
+    No term may repeat a letter. Kernel axes must occur in inputs or outputs.
+    """
     inputs, kernel, outputs = _terms(layer.equation)
     if inputs[0] != outputs[0] or inputs[0] in kernel or any(
         len(set(term)) < len(term) for term in (inputs, kernel, outputs)) or (
@@ -25,6 +30,7 @@ class EinsumDenseRule(base.LayerRule):
     return ''
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of the kernel and the bias."""
     layer = call.layer
     kernel = layer.kernel
     outputs = base.in_stored_dtype(call.gradient, kernel)
@@ -41,7 +47,7 @@ def kernel_gradients(layer: keras.layers.Layer, inputs: tf.Tensor,
 
 
 def bias_gradients(layer: keras.layers.Layer, outputs: tf.Tensor) -> base.Gradients:
-  """Sums output gradients over the axes that the bias lacks; [] without a bias."""
+  """Sums the output gradients over axes that the bias lacks; [] without a bias."""
   bias = layer.bias
   if bias is None:
     return []

@@ -19,13 +19,16 @@ class EmbeddingRule(base.LayerRule):
   layer_types = (keras.layers.Embedding,)
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
+    """Returns a reason for layers with sparse gradients, else ''."""
     return 'sparse=True' if getattr(layer, 'sparse', False) else ''
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Captures the looked-up rows and saves their ids."""
     return capture(inputs, call(inputs, *args, **kwargs))
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of the looked-up rows."""
     return looked_up(call.layer.embeddings, call.saved, call.gradient)
 
   def numbers_per_example(self, layer: keras.layers.Layer,
@@ -36,22 +39,26 @@ class EmbeddingRule(base.LayerRule):
 class ReversibleEmbeddingRule(base.LayerRule):
   """Rule for ReversibleEmbedding, whose table also projects back if it is tied.
 
-  Gradients are those of looked-up rows, or products of inputs and output gradients.
+  The gradients have looked-up rows only. If the table projects back, they are products
+  of inputs and output gradients.
   """
 
   layer_types = tuple(models.layer_classes(['ReversibleEmbedding']))
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
+    """Returns the name of an option that the rule does not cover, or ''."""
     if layer.logit_soft_cap is not None:
       return 'logit_soft_cap'
     return '' if layer.reverse_dtype is None else 'reverse_dtype'
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Captures the outputs; saves the inputs and whether the call projects back."""
     reverse = args[0] if args else kwargs.get('reverse', False)
     return capture((inputs, bool(reverse)), call(inputs, *args, **kwargs))
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of the table that the call used."""
     layer = call.layer
     inputs, reverse = call.saved
     if not reverse:
@@ -65,14 +72,16 @@ class ReversibleEmbeddingRule(base.LayerRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
+    """Counts two dense gradients: a tied table both looks up and projects back."""
     return 2 * super().numbers_per_example(layer, output_shapes)
 
 
 def looked_up(table: tf.Variable, ids: tf.Tensor, gradient: tf.Tensor
              ) -> base.Gradients:
-  """Returns gradients of a table, (vocabulary, width), from those of its rows.
+  """Returns the gradients of a table of shape (vocabulary, width).
 
-  `ids` are integers, (batch, ...); `gradient` is (batch, ..., width).
+  `ids`, integers (batch, ...), are the rows that were looked up; `gradient` is the
+  gradient with respect to them, (batch, ..., width).
   """
   batch = ids.shape[0]
   ids = tf.reshape(tf.cast(ids, tf.int32), [batch, -1])

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 _IDENTITY_MAX_DEPTH = 64
-"""Up to this patch length, a convolution with the identity cuts patches faster than
-copies do, although it multiplies by zeros."""
+"""Up to this patch length, a convolution with an identity kernel extracts patches
+faster than copies do, although it multiplies by zeros."""
 
 _SHORT_COPY = 8
 """Copies of fewer numbers cost more for the call than for the data."""
@@ -35,7 +35,10 @@ class Window(NamedTuple):
 
 def window(padding: str, length: int, size: int, kernel: int, stride: int,
            dilation: int) -> Window:
-  """Returns the window of an axis; `padding` is 'valid', 'same' or 'causal'."""
+  """Returns the `Window` of an axis of `length` entries with `size` windows.
+
+  `padding` is 'valid', 'same' or 'causal'.
+  """
   span = dilation * (kernel - 1) + 1
   if padding == 'causal':
     before = span - 1
@@ -47,7 +50,10 @@ def window(padding: str, length: int, size: int, kernel: int, stride: int,
 
 
 def padded(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
-  """Pads and crops so that windows start at 0 and whole strides remain."""
+  """Pads and crops images so that the first window starts at 0.
+
+  Height and width become multiples of the strides.
+  """
   padding, sizes = [[0, 0]], []
   for length, w in zip(images.shape[1:3], windows):
     needed = (w.size - 1) * w.stride + w.dilation * (w.kernel - 1) + 1
@@ -59,7 +65,10 @@ def padded(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
 
 
 def taps(images: tf.Tensor, windows: Sequence[Window]) -> list[tf.Tensor]:
-  """Returns (batch, positions, channels) per tap of the kernel, in row-major order."""
+  """Returns the numbers that each tap (position in the kernel) is multiplied by.
+
+  There is one tensor (batch, positions, channels) per tap, in row-major order.
+  """
   images = padded(images, windows)
   (rows, columns) = windows
   ends = [(w.size - 1) * w.stride + 1 for w in windows]
@@ -92,9 +101,10 @@ def patches(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
 
 
 def volume_patches(volumes: tf.Tensor, windows: Sequence[Window]) -> list[tf.Tensor]:
-  """Returns patches of (batch, frames, height, width, channels), per tap of frames.
+  """Returns patches of (batch, frames, height, width, channels).
 
-  Each tensor is (batch, positions, depth), depth as in the flattened kernel at one tap.
+  There is one tensor (batch, positions, depth) per tap (position in the kernel) along
+  the frames; depth is as in the flattened kernel at this tap.
   """
   frames, rows, columns = windows
   batch, number = volumes.shape[:2]
@@ -108,7 +118,7 @@ def volume_patches(volumes: tf.Tensor, windows: Sequence[Window]) -> list[tf.Ten
 
 
 def _identity(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
-  """Cuts patches by a convolution with the identity."""
+  """Extracts patches by a convolution with an identity kernel."""
   sizes = [w.kernel for w in windows] + [images.shape[3]]
   depth = int(np.prod(sizes))
   eye = tf.reshape(tf.eye(depth, dtype=images.dtype), sizes + [depth])
@@ -117,7 +127,7 @@ def _identity(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
 
 
 def _gathered(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
-  """Cuts patches by copying all channels of each tap's position."""
+  """Extracts patches by copying all channels of each position in a window."""
   batch, height, width, channels = images.shape
   down, right = (
       w.stride * np.arange(w.size)[:, None] +

@@ -26,6 +26,7 @@ class LoraDenseRule(base.LayerRule):
     return _unsupported(layer)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of both factors and the bias, never the kernel's."""
     layer = call.layer
     first, second, scale = _factors(layer, 'kernel')
     inputs = base.layer_inputs(call, first)
@@ -46,6 +47,7 @@ class LoraEinsumDenseRule(einsum_dense.EinsumDenseRule):
     return _unsupported(layer) or super().unsupported(layer)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of both factors and the bias."""
     layer = call.layer
     kernel = layer.lora_kernel_a
     outputs = base.in_stored_dtype(call.gradient, kernel)
@@ -63,6 +65,7 @@ class LoraConvRule(conv.ConvRule):
     return _unsupported(layer) or super().unsupported(layer)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of both factors and the bias."""
     layer = call.layer
     images, outputs, windows = conv.images_and_windows(call, layer.lora_kernel_a)
     whole = conv.kernel_gradients(images, outputs, windows, layer.groups)
@@ -71,7 +74,7 @@ class LoraConvRule(conv.ConvRule):
 
 
 class LoraEmbeddingRule(base.LayerRule):
-  """Rule for embeddings; the first factor's gradient has the looked-up rows only."""
+  """Rule for embeddings; the first factor's gradient has looked-up rows only."""
 
   layer_types = (keras.layers.Embedding,)
   composed = True
@@ -81,9 +84,11 @@ class LoraEmbeddingRule(base.LayerRule):
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Captures the looked-up rows and saves their ids."""
     return capture(inputs, call(inputs, *args, **kwargs))
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of both factors."""
     layer = call.layer
     first, second, scale = _factors(layer, 'embeddings')
     a, b = layer.lora_embeddings_a, layer.lora_embeddings_b
@@ -98,6 +103,7 @@ class LoraEmbeddingRule(base.LayerRule):
 
 
 def _unsupported(layer: keras.layers.Layer) -> str:
+  """Returns a reason if the base weights are trained too, else ''."""
   # Setting `trainable` unfreezes the base weights again.
   base_weights = models.lora_base(layer)
   return 'its own weights are trained too' if base_weights.trainable else ''
@@ -112,7 +118,10 @@ def _factors(layer: keras.layers.Layer, name: str) -> Any:
 
 
 def _of_factors(layer: keras.layers.Layer, whole: tf.Tensor) -> base.Gradients:
-  """Returns gradients of both factors from a kernel's, (batch, ..., last axis)."""
+  """Returns the gradients of both factors.
+
+  `whole` is the gradient of the kernel, (batch, ..., last axis).
+  """
   first, second, scale = _factors(layer, 'kernel')
   a, b = layer.lora_kernel_a, layer.lora_kernel_b
   batch, rank = whole.shape[0], second.shape[0]

@@ -19,8 +19,10 @@ class _NormalizationRule(base.LayerRule):
   """Rule that runs the layer without scale and offset, and applies both itself."""
 
   _UNSCALED: ClassVar[dict[str, Any]]
+  """The attributes with which the layer only normalizes."""
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
+    """Returns a reason for layers that normalize over the batch axis, else ''."""
     return 'axis 0' if over_batch(layer) else ''
 
   def unscaled(self, layer: keras.layers.Layer) -> dict[str, Any]:
@@ -36,6 +38,7 @@ class _NormalizationRule(base.LayerRule):
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Captures the outputs and saves the normalized inputs."""
     gamma, beta = self.factors(layer)
     with patches.replaced(layer, **self.unscaled(layer)):
       normal = call(inputs, *args, **kwargs)
@@ -50,6 +53,11 @@ class _NormalizationRule(base.LayerRule):
     return capture(normal, outputs)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of scale and offset.
+
+    They are sums over the axes that scale and offset lack: of normalized inputs times
+    output gradients, and of output gradients.
+    """
     layer, rank = call.layer, call.gradient.shape.rank
     axes = {axis % rank for axis in _axes(layer)}
     summed = [i for i in range(1, rank) if i not in axes]
@@ -71,6 +79,7 @@ class LayerNormalizationRule(_NormalizationRule):
   layer_types = (keras.layers.LayerNormalization,)
 
   def unscaled(self, layer: keras.layers.Layer) -> dict[str, Any]:
+    """Returns no offset, and no scale or a scale of ones."""
     gamma = None
     if getattr(layer, 'rms_scaling', False):  # Keras up to 3.10 needs a tensor.
       gamma = tf.ones(layer.gamma.shape, layer.gamma.dtype)
@@ -91,6 +100,7 @@ class RMSNormalizationRule(_NormalizationRule):
   _UNSCALED = {'scale': 1.0}  # Keras 3.10 needs a number.
 
   def factors(self, layer: keras.layers.Layer) -> Factors:
+    """Returns the scale, and None for the offset."""
     return layer.scale, None
 
 
@@ -102,4 +112,5 @@ def over_batch(layer: keras.layers.Layer) -> bool:
 
 
 def _axes(layer: keras.layers.Layer) -> list[int]:
+  """Returns the layer's `axis` as a list."""
   return tf.nest.flatten(layer.axis)

@@ -12,15 +12,17 @@ from tfcactus.keras.gradients.layers import base
 
 
 class PReLURule(base.LayerRule):
-  """Rule: the gradient is the inputs' negative part times the output gradients."""
+  """Rule for PReLU: gradients are min(input, 0) times the output gradients."""
 
   layer_types = (keras.layers.PReLU,)
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Captures the outputs and saves the inputs."""
     return capture(inputs, call(inputs, *args, **kwargs))
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of the slopes, summed over axes that share one slope."""
     slopes = call.layer.alpha
     values = (tf.minimum(base.layer_inputs(call, slopes), 0) *
               base.in_stored_dtype(call.gradient, slopes))

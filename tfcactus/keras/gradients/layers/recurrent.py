@@ -18,8 +18,8 @@ from tfcactus.keras.gradients.layers.recurrent_cells import Kernel
 class _Run(NamedTuple):
   """One cell's pass over the sequences of a batch.
 
-  `kernel`, of the inputs, multiplies `inputs`, (rows, time, ...). `loop` has the
-  recurrent kernel and the result of the loop, once the loop has run.
+  `kernel` is the kernel of the inputs; `inputs` are (rows, time, ...). `loop` is empty
+  until the loop over time has run, then [recurrent kernel, `recurrent_scan.Scanned`].
   """
 
   cell: keras.layers.Layer
@@ -38,6 +38,7 @@ class RecurrentRule(base.LayerRule):
   also_frozen = True
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
+    """Returns a reason for unknown cells, variables or calls, else ''."""
     own: list[Any] = []
     for cell in compat.cells(layer):
       if recurrent_cells.math_of(cell) is None:
@@ -52,6 +53,7 @@ class RecurrentRule(base.LayerRule):
   @tf.autograph.experimental.do_not_convert  # Conversion takes seconds.
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Runs the layer's cells one after another, each over the whole sequence."""
     given = compat.arguments(call, inputs, *args, **kwargs)
     sequences, states, mask = given.sequences, given.states, given.mask
     if layer.go_backwards:
@@ -73,6 +75,7 @@ class RecurrentRule(base.LayerRule):
         layer, given_out(scanned, mask, compat.zeroes_masked(layer)), last)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of one cell's kernel, recurrent kernel and bias."""
     run: _Run = call.saved
     cell, (recurrent, scanned) = run.cell, run.loop
     gradient = base.in_stored_dtype(call.gradient, cell.kernel)
@@ -86,6 +89,7 @@ class RecurrentRule(base.LayerRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
+    """Counts from the input shapes, which have the time axis."""
     del output_shapes  # Output shapes may lack the time axis.
     shapes = [shape[1:] for shape in models.input_shapes(layer)]
     return self.numbers_of(layer, [s for s in shapes if len(s) > 1][:1])
@@ -112,7 +116,10 @@ _VARIABLES = ('kernel', 'recurrent_kernel', 'bias')
 def _run(layer: keras.layers.Layer, cell: keras.layers.Layer,
          capture: base.Capture, given: compat.Arguments, whole: bool
         ) -> recurrent_scan.Scanned:
-  """Runs one cell of a layer over sequences; `whole` as in `recurrent_scan.scan`."""
+  """Runs one cell of a layer over sequences and captures its x W + b.
+
+  `whole` is as for `recurrent_scan.scan`.
+  """
   known = recurrent_cells.known(cell)
   inputs = tf.cast(given.sequences, cell.compute_dtype)
   dropped = compat.dropped(layer, inputs, given.training)

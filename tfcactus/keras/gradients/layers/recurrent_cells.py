@@ -1,9 +1,9 @@
 """Cells of recurrent layers and their kernels: one time step, per-example gradients.
 
 The inputs' part of the pre-activations, x W + b, is computed for all steps at once and
-captured. Its gradient dz is all that is needed: a step sees only z = x W + b + h U, so
-an example's gradients are sums over time, of the products x dz for W, of h dz for U,
-and of dz for b.
+captured. Every step depends on W, U and b through z = x W + b + h U only. So the
+gradient dz of the captured tensor suffices: an example's gradients are the sums over
+time of x dz for W, of h dz for U, and of dz for b.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class CellMath(abc.ABC):
   keeps: ClassVar[int] = 0
 
   def input_bias(self, cell: keras.layers.Layer) -> Any:
-    """Returns the bias that is added to the products of the inputs, or None."""
+    """Returns the bias b of x W + b, or None."""
     return _read(cell.bias, cell) if cell.use_bias else None
 
   @abc.abstractmethod
   def step(self, cell: keras.layers.Layer, kernel: Kernel) -> recurrent_scan.Step:
-    """Returns the function of one time step; states go through the recurrent kernel."""
+    """Returns the function of one time step; `kernel` is the recurrent kernel."""
 
   def gradients(self, scanned: recurrent_scan.Scanned, kernel: Kernel,
                 gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -57,6 +57,7 @@ class SimpleMath(CellMath):
   """SimpleRNN: h = f(z)."""
 
   def step(self, cell: keras.layers.Layer, kernel: Kernel) -> recurrent_scan.Step:
+    """Returns the step: new h = activation(x W + b + h U)."""
     activation = cell.activation or tf.identity
     product = kernel.product()
     return lambda now, states: ([activation(now + product(states[0]))], [])
@@ -69,6 +70,7 @@ class LSTMMath(CellMath):
   states = 2
 
   def step(self, cell: keras.layers.Layer, kernel: Kernel) -> recurrent_scan.Step:
+    """Returns the step of an LSTM; its states are h and the carry c."""
     activation, gate = cell.activation, cell.recurrent_activation
     product = kernel.product()
 
@@ -92,9 +94,11 @@ class GRUMath(CellMath):
   keeps = 1
 
   def input_bias(self, cell: keras.layers.Layer) -> Any:
+    """Returns the first row of the bias; the second is added to h U."""
     return _read(cell.bias, cell)[0] if cell.use_bias else None
 
   def step(self, cell: keras.layers.Layer, kernel: Kernel) -> recurrent_scan.Step:
+    """Returns the step; `inner` is h U plus the second row of the bias."""
     product = kernel.product()
     bias = _read(cell.bias, cell)[1] if cell.use_bias else None
 
@@ -111,6 +115,7 @@ class GRUMath(CellMath):
 
   def gradients(self, scanned: recurrent_scan.Scanned, kernel: Kernel,
                 gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns gradients of the recurrent kernel, and of both rows of the bias."""
     z, r, h = tf.split(gradient, 3, -1)
     inner = tf.concat([z, r, h * tf.cast(scanned.kept[0], h.dtype)], -1)
     bias = [_over_positions(each) for each in (gradient, inner)]
@@ -124,6 +129,7 @@ class EarlyResetGRUMath(CellMath):
   keeps = 1
 
   def step(self, cell: keras.layers.Layer, kernel: Kernel) -> recurrent_scan.Step:
+    """Returns the step; the kernel's last gate multiplies r h instead of h."""
     gates, last = kernel.product(0, 2), kernel.product(2, 3)
 
     def step(now: tf.Tensor, states: list[tf.Tensor]) -> Any:
@@ -138,6 +144,7 @@ class EarlyResetGRUMath(CellMath):
 
   def gradients(self, scanned: recurrent_scan.Scanned, kernel: Kernel,
                 gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns gradients of the recurrent kernel (last gate: from r h) and the bias."""
     units = gradient.shape[-1] // 3
     gates, last = tf.split(gradient, [2 * units, units], -1)
     return tf.concat([
@@ -169,7 +176,10 @@ def known(cell: keras.layers.Layer) -> CellMath:
 
 
 def _read(variable: tf.Variable, cell: keras.layers.Layer) -> tf.Tensor:
-  """Returns a cell's variable as a constant: tapes would sum over examples."""
+  """Returns a cell's variable as a constant, in the compute dtype.
+
+  A gradient with respect to the variable would be summed over examples.
+  """
   value = tf.cast(models.tf_variable(variable), cell.compute_dtype)
   return tf.stop_gradient(value)
 
@@ -180,21 +190,22 @@ def _over_positions(values: tf.Tensor) -> tf.Tensor:
 
 
 class Kernel:
-  """A kernel of a cell; `variable` has one part per gate along its last axis."""
+  """A kernel of a cell; the last axis of `variable` has one part per gate."""
 
   def __init__(self, cell: keras.layers.Layer, variable: tf.Variable, gates: int,
                masks: compat.Masks, of_inputs: bool):
     """Initialises the kernel of a cell with `gates` gates.
 
     Values are multiplied by `masks` first: one mask per gate, one for all gates, or
-    None. `of_inputs` tells the kernel of the inputs from the kernel of the state.
+    None. `of_inputs` is True for the kernel W of the inputs, False for the
+    recurrent kernel U.
     """
     self.variable = variable
     self._value = _read(variable, cell)
     self._gates = gates
     self._masks = masks
     self._rank = len(variable.shape) - 2
-    moving = of_inputs and self._rank  # The states keep their size.
+    moving = of_inputs and self._rank  # Convolutions of states keep their size.
     self._strides: list[int] = list(cell.strides if moving else [1] * self._rank)
     self._dilations: list[int] = list(
         cell.dilation_rate if moving else [1] * self._rank)
@@ -202,13 +213,13 @@ class Kernel:
 
   def product(self, first: int = 0, last: int | None = None
              ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns the function that multiplies a step's values by gates `first:last`."""
+    """Returns a function that multiplies a step's values by gates `first:last`."""
     parts = self._parts(first, last)
     return lambda values: _joined([
         self._multiplied(_masked(values, mask), part) for mask, part in parts])
 
   def products(self, sequences: tf.Tensor) -> tf.Tensor:
-    """Returns the products at all steps, shape (rows, time, ...)."""
+    """Returns `sequences` times the kernel at all steps, shape (rows, time, ...)."""
     found = []
     for mask, part in self._parts(0, None):
       values = _masked_over_time(sequences, mask)
@@ -221,8 +232,8 @@ class Kernel:
                last: int | None = None) -> tf.Tensor:
     """Returns per-example gradients of gates `first:last`, in the kernel's dtype.
 
-    `values` are the factors of the kernel, `outputs` the gradients with respect to the
-    products; both have shape (rows, time, ...).
+    `values` were multiplied by the kernel; `outputs` are the gradients with respect to
+    these products. Both have shape (rows, time, ...).
     """
     masks = [mask for mask, _ in self._parts(first, last)]
     return _joined([
@@ -232,7 +243,7 @@ class Kernel:
 
   def _parts(self, first: int, last: int | None
             ) -> list[tuple[tf.Tensor | None, tf.Tensor]]:
-    """Returns pairs of a mask and the part of the kernel that it precedes."""
+    """Returns pairs: a dropout mask or None, and the kernel's part to use with it."""
     last = self._gates if last is None else last
     width = self._value.shape[-1] // self._gates
     whole = (first, last) == (0, self._gates)
@@ -242,6 +253,7 @@ class Kernel:
     return list(zip(self._masks[first:last], tf.split(kernel, last - first, -1)))
 
   def _multiplied(self, values: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """Multiplies by a part of the kernel, or convolves with it in a ConvLSTM."""
     kernel = tf.stop_gradient(kernel)  # Also inside loops that capture the kernel.
     if not self._rank:
       return tf.matmul(values, kernel)
@@ -251,6 +263,7 @@ class Kernel:
         data_format='N' + 'DHW'[3 - self._rank:] + 'C')
 
   def _gradient(self, values: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    """Returns the gradients of one part of the kernel; arguments as for `gradient`."""
     if not self._rank:
       return tf.matmul(values, outputs, transpose_a=True)
     windows = [im2col.window(self._padding, *sizes) for sizes in zip(
@@ -261,14 +274,17 @@ class Kernel:
 
 
 def _joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+  """Concatenates the parts of gates along the last axis."""
   return parts[0] if len(parts) == 1 else tf.concat(parts, -1)
 
 
 def _masked(values: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+  """Multiplies by a dropout mask unless it is None."""
   return values if mask is None else values * mask
 
 
 def _masked_over_time(values: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+  """Multiplies (rows, time, ...) by a mask (rows, ...) at every time step."""
   return _masked(values, None if mask is None else tf.expand_dims(mask, 1))
 
 

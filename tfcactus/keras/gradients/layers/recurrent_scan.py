@@ -9,14 +9,15 @@ import tensorflow as tf
 
 Step = Callable[[tf.Tensor, list[tf.Tensor]],
                 tuple[list[tf.Tensor], list[tf.Tensor]]]
-"""(input of a step, states) -> (states, tensors kept of the step)."""
+"""(input of a step, states) -> (states, tensors that gradients need later)."""
 
 
 class Scanned(NamedTuple):
-  """Results of a loop: the states after the last step, and tensors (rows, time, ...).
+  """Results of a loop over time.
 
-  `before` and `after` have the first state before and after each step, `kept` the
-  tensors that the steps kept.
+  `states` are the states after the last step. All else is (rows, time, ...): `before`
+  and `after` are states[0] before and after each step; `kept` are the tensors that the
+  steps returned for gradients.
   """
 
   states: list[tf.Tensor]
@@ -30,8 +31,8 @@ def scan(step: Step, inputs: tf.Tensor, states: Sequence[tf.Tensor],
   """Loops over time; a masked step leaves an example's states unchanged.
 
   `inputs` is (rows, time, ...), `states` (rows, ...), `mask` boolean (rows, time). A
-  step keeps `keeps` tensors of the first state's shape. Gradients flow through `after`
-  if `whole`; otherwise through `states` only.
+  step returns `keeps` tensors for gradients, of the shape of states[0]. If `whole`,
+  gradients flow through `after`; otherwise through `states` only.
   """
   first = states[0]
   steps = inputs.shape[1] if inputs.shape[1] is not None else tf.shape(inputs)[1]
@@ -94,10 +95,12 @@ def _swapped(values: tf.Tensor) -> tf.Tensor:
 
 
 def _reader(values: tf.Tensor, steps: Any) -> Any:
+  """Returns a TensorArray from which (rows, ...) is read by time step."""
   by_time = _swapped(values)
   return tf.TensorArray(values.dtype, steps, element_shape=by_time.shape[1:]
                        ).unstack(by_time)
 
 
 def _by_rows(values: tf.Tensor, steps: int | None) -> tf.Tensor:
+  """Swaps (time, rows, ...) to (rows, time, ...); `steps` is None if unknown."""
   return _swapped(tf.ensure_shape(values, [steps, *values.shape[1:]]))

@@ -1,4 +1,4 @@
-"""Routes of one layer: by its rule, as written, or vectorised."""
+"""The route of one layer: by its rule, as written, or vectorised."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Route(NamedTuple):
     return self.rule is VECTORIZED
 
   def __str__(self) -> str:
+    """Returns the route in words, as `Routes.summary` shows it."""
     if self.rule is None:
       return ('batched: by its layers' if trainable_variables(self.layer) else
               'no variables')
@@ -43,10 +44,11 @@ class Route(NamedTuple):
 
 def route_of(layer: keras.layers.Layer, rule: LayerRule | None,
              apart: Mapping[int, str] | None = None, opened: bool = False) -> Route:
-  """Decides the route of one layer, or operation of Keras 3, that has this rule.
+  """Decides the route of a layer, or operation of Keras 3; `rule` is its rule or None.
 
-  `apart` has reasons by id of layers to vectorise. `opened` tells whether a layer
-  without a rule runs as written if only inner layers hold its variables.
+  `apart` maps ids of layers that must be vectorised to the reasons. `opened` tells
+  whether a layer without a rule runs as written if only inner layers hold its variables
+  (the inner layers then have routes of their own).
   """
   apart = apart or {}
   if id(layer) in apart:
@@ -63,6 +65,7 @@ def route_of(layer: keras.layers.Layer, rule: LayerRule | None,
 
 
 def _may_be_opened(layer: keras.layers.Layer) -> bool:
+  """Returns whether a layer without a rule may run as written."""
   # Recurrent layers call their cells in a loop, where nothing can be captured.
   return not own_variables(layer) and not isinstance(layer, keras.layers.RNN)
 

@@ -1,4 +1,4 @@
-"""Rule for separable convolutions: a depthwise one, then a product per position."""
+"""Rule for separable convolutions: depthwise, then a matrix product per position."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class SeparableConvRule(conv.ChannelsLastRule):
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Captures the results of both convolutions; does not use `call`."""
     del call, args, kwargs
     inputs = tf.cast(inputs, layer.compute_dtype)
     between = capture(inputs, _depthwise(layer, inputs))
@@ -32,6 +33,7 @@ class SeparableConvRule(conv.ChannelsLastRule):
     return outputs if layer.activation is None else layer.activation(outputs)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns gradients of the convolution whose result was captured."""
     layer = call.layer
     if isinstance(call.saved, _Between):
       return _pointwise(call._replace(saved=call.saved.tensor))
@@ -42,13 +44,14 @@ class SeparableConvRule(conv.ChannelsLastRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
+    """Adds four times the numbers of the tensor between the convolutions."""
     width = layer.pointwise_kernel.shape[-2] if layer.built else 0
     positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
     return super().numbers_per_example(layer, output_shapes) + 4 * width * positions
 
 
 class _Between:
-  """Marks the input of the pointwise convolution."""
+  """The input of the pointwise convolution, saved for the gradient of its kernel."""
 
   def __init__(self, tensor: tf.Tensor):
     self.tensor = tensor
@@ -71,6 +74,7 @@ def _depthwise(layer: keras.layers.Layer, inputs: tf.Tensor) -> tf.Tensor:
 
 
 def _pointwise(call: base.LayerCall) -> base.Gradients:
+  """Returns gradients of the pointwise kernel and of the bias."""
   layer, kernel = call.layer, call.layer.pointwise_kernel
   outputs = base.in_stored_dtype(call.gradient, kernel)
   one = im2col.Window(1, 1, 1, 0, 1)

@@ -1,4 +1,4 @@
-"""Rule for any other layer: the layer runs on each example alone, vectorised."""
+"""Rule for layers without a rule of their own: one example at a time, vectorised."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from tfcactus.keras.noise import example_seeds
 
 
 class VectorizedRule(base.LayerRule):
-  """Rule that runs any layer and its gradient on batches of one, which cannot mix."""
+  """Rule that runs any layer, forward and backward, on batches of one example.
+
+  `vectorization.over_rows` runs these batches together. Examples cannot mix, because
+  the layer sees one of them at a time.
+  """
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -32,6 +36,10 @@ class VectorizedRule(base.LayerRule):
     own_gradients: set[str] = set()
 
     def one(values: Any) -> Any:
+      """Returns the layer's outputs and added losses for one example.
+
+      `values` are one row of its tensors, of their masks, and of the seeds.
+      """
       rows, row_masks, seed = values
       filled = list(flat)
       for i, value in zip(mapped, rows):
@@ -67,10 +75,12 @@ class VectorizedRule(base.LayerRule):
     return outputs
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Runs the layer again on each example, under a tape on its variables."""
     one, values, place = call.saved
     variables = models.tf_variables(call.layer)
 
     def gradient(row: Any) -> Any:
+      """Returns one example's gradients of the layer's variables, as tensors."""
       values, upstream = row
       with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(variables)
@@ -99,17 +109,19 @@ def _own_gradients() -> set[str]:
 
 
 def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> Any:
-  """Returns outputs whose gradients are computed within each example.
+  """Returns `outputs` with the same values and custom gradients.
 
-  `tf.vectorized_map` loses the gradients that `tf.custom_gradient` defines. `one` is
-  the layer's pass over one example; `values` has rows of its arguments, the inputs
-  first.
+  `tf.vectorized_map` drops gradients that `tf.custom_gradient` defines, so the backward
+  pass runs `one` again on each example under a tape. `one` is the layer's pass over one
+  example; `values` are its arguments with one row per example, the tensors that the
+  layer is called on in values[0].
   """
   flat = tf.nest.flatten(outputs)
   places = [i for i, out in enumerate(flat) if out.dtype.is_floating]
   inputs = [each for each in values[0] if each.dtype.is_floating]
 
   def pulled_back(row: Any) -> Any:
+    """Returns the gradients with respect to the floating inputs of one example."""
     (rows, *others), upstream = row
     floats = [each for each in rows if each.dtype.is_floating]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -120,15 +132,22 @@ def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> A
         unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
   @tf.custom_gradient
-  def attached(*tensors: tf.Tensor) -> Any:
+  def with_input_gradients(*tensors: tf.Tensor) -> Any:
+    """Returns the outputs; the backward pass computes gradients per example.
+
+    The gradients are with respect to the inputs. `tensors` are the inputs, then the
+    outputs.
+    """
 
     def gradient(*upstream: tf.Tensor) -> Any:
       return (*vectorization.over_rows(pulled_back, (values, list(upstream))),
+              # The outputs come through tf.stop_gradient: their gradients are unused.
               *(tf.zeros_like(each) for each in upstream))
 
     return [tf.identity(each) for each in tensors[len(inputs):]], gradient
 
-  given = attached(*inputs, *(tf.stop_gradient(flat[i]) for i in places))
-  for i, out in zip(places, tf.nest.flatten(given)):
+  connected = with_input_gradients(
+      *inputs, *(tf.stop_gradient(flat[i]) for i in places))
+  for i, out in zip(places, tf.nest.flatten(connected)):
     flat[i] = out
   return tf.nest.pack_sequence_as(outputs, flat)

@@ -22,11 +22,16 @@ _RECURRENT = RecurrentRule()
 
 
 class _WrapperRule(base.LayerRule):
-  """Rule that saves each tensor's inner layer and rule, and asks that rule."""
+  """Base class of rules that leave the gradients to the rules of wrapped layers.
+
+  With each captured tensor they save (rule of the wrapped layer, wrapped layer, value
+  that the rule of the wrapped layer saved).
+  """
 
   also_frozen = True
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Returns the gradients that the wrapped layer's rule computes."""
     rule, layer, saved = call.saved
     return rule.gradients(base.LayerCall(layer, saved, call.gradient))
 
@@ -37,6 +42,7 @@ class BidirectionalRule(_WrapperRule):
   layer_types = (keras.layers.Bidirectional,)
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
+    """Returns why the rule of a direction does not hold, or ''."""
     for inner in _directions(layer):
       if type(inner) not in RecurrentRule.layer_types:
         return f'no rule for {type(inner).__name__} in two directions'
@@ -47,10 +53,12 @@ class BidirectionalRule(_WrapperRule):
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls the layer; both directions run through their rules."""
     called = []
 
     def run(inner: keras.layers.Layer, own: Callable[..., Any], *args: Any,
             **kwargs: Any) -> Any:
+      """Calls one direction through its rule."""
       called.append(inner)
       return _RECURRENT.forward(
           inner, own, lambda saved, outputs: capture(
@@ -68,19 +76,24 @@ class BidirectionalRule(_WrapperRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
+    """Sums over both directions, from the input shapes."""
     del output_shapes
     shapes = [shape[1:] for shape in models.input_shapes(layer)][:1]
     return sum(_RECURRENT.numbers_of(inner, shapes) for inner in _directions(layer))
 
 
 def _directions(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+  """Returns the forward and the backward layer."""
   return [layer.forward_layer, layer.backward_layer]
 
 
 @contextlib.contextmanager
 def _calling(layers: Sequence[keras.layers.Layer], run: Callable[..., Any]
             ) -> Iterator[None]:
-  """Replaces each `call` by `run`: (layer, its own call, arguments) -> outputs."""
+  """Replaces the `call` of each layer while the context is open.
+
+  `run` takes the layer, the layer's own call and the arguments; it returns the outputs.
+  """
   with contextlib.ExitStack() as stack:
     for layer in layers:
       stack.enter_context(patches.replaced(
@@ -114,6 +127,7 @@ class TimeDistributedRule(_WrapperRule):
             if route.rule is not None]
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
+    """Returns a reason if a wrapped layer needs to be vectorised, else ''."""
     inner = layer.layer
     if isinstance(inner, keras.Model) and not models.is_graph(inner):
       return f'{inner.name!r} is no Sequential or functional model'
@@ -124,6 +138,7 @@ class TimeDistributedRule(_WrapperRule):
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls the wrapped layers on the time steps of all examples at once."""
     given = inspect.signature(call).bind(inputs, *args, **kwargs).arguments
     sequences, inner = given['inputs'], layer.layer
     rows, steps = tf.nest.flatten(sequences)[0].shape[:2]
@@ -139,9 +154,11 @@ class TimeDistributedRule(_WrapperRule):
 
     def run(inside: keras.layers.Layer, own: Callable[..., Any], *args: Any,
             **kwargs: Any) -> Any:
+      """Calls one wrapped layer through its rule."""
       rule = rules[id(inside)]
 
       def captured(saved: Any, outputs: tf.Tensor) -> tf.Tensor:
+        """Captures a tensor in shape (rows, time, ...), so that rows are examples."""
         whole = capture((rule, inside, saved), _unfolded(outputs, rows))
         return tf.reshape(whole, outputs.shape)
 
@@ -152,12 +169,14 @@ class TimeDistributedRule(_WrapperRule):
     return tf.nest.map_structure(lambda each: _unfolded(each, rows), outputs)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
+    """Sums the wrapped layer's gradients over each example's time steps."""
     rows = call.gradient.shape[0]
     found = super().gradients(call._replace(gradient=_folded(call.gradient)))
     return [(variable, _summed(form, rows)) for variable, form in found]
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
+    """Sums over wrapped layers, with their outputs and output gradients, and steps."""
     steps = max([shape[0] for shape in output_shapes], default=1)
     count = 0
     for inside, rule in self._ruled(layer):
@@ -176,6 +195,7 @@ def _folded(values: tf.Tensor) -> tf.Tensor:
 
 
 def _unfolded(values: tf.Tensor, rows: int) -> tf.Tensor:
+  """Reshapes (rows * time, ...) to (rows, time, ...)."""
   return tf.reshape(values, [rows, -1, *values.shape[1:]])
 
 

@@ -1,4 +1,4 @@
-"""Noisy numbers, vectors, clipped sums and histograms."""
+"""Releases by additive noise: numbers, vectors, clipped sums and histograms."""
 
 from __future__ import annotations
 
@@ -209,7 +209,10 @@ def exact_counts(records: _records.Records, *, num_bins: int, outside: str = 're
 
 def _noisy_number(steps: np.ndarray, step: float, scale: float,
                   noise: noise_lib.Noise, seed: int | None) -> Release:
-  """Releases a whole number of steps that one record changes by at most `scale`."""
+  """Releases the number steps * step with noise.
+
+  One record changes this number by at most `scale`.
+  """
   law = noise_lib.check_scalar(noise)
   drawn = noise_sources.drawn_steps(
       law, noise_sources.generator(seed), (1,), scale, step)[0]
@@ -223,7 +226,10 @@ def _noisy_number(steps: np.ndarray, step: float, scale: float,
 
 def _noisy_steps(steps: np.ndarray, step: float, scale: float,
                  noise: noise_lib.Noise, seed: int | None) -> Release:
-  """Releases a vector of steps that one record changes by at most `scale`."""
+  """Releases the vector steps * step with noise.
+
+  One record changes this vector by at most `scale` in the norm that the noise protects.
+  """
   dim = steps.size
   rng = noise_sources.generator(seed)
   drawn = noise_sources.in_steps(noise, noise.sample_vector(rng, dim), scale, step)

@@ -119,9 +119,9 @@ def test_sums_are_clipped_and_exact():
 
 @pytest.mark.parametrize('scale', [1e-300, 1e-8, 1.0, 1e12, 1e300])
 def test_no_record_is_longer_than_the_clip_norm(scale):
-  from tfcactus.release import query
+  from tfcactus.release import additive_noise
   rows = np.random.default_rng(4).normal(size=(400, 7)) * scale
-  steps = query._clipped_steps(rows, 0.3, 2.0**-32)
+  steps = additive_noise._clipped_steps(rows, 0.3, 2.0**-32)
   longest = max(sum(int(x)**2 for x in row) for row in steps)
   assert longest * 2.0**-64 <= 0.3**2
   if scale >= 1:
