@@ -111,10 +111,7 @@ class OutputLosses:
                                  weights.dtype)
 
   def spread(self, weights: tf.Tensor, outputs: Any) -> Any:
-    """Returns the columns of `weights` in the structure of `outputs`.
-
-    An output without a loss gets the weights of the first output that has one.
-    """
+    """Returns the columns like `outputs`; the first for outputs without a loss."""
     if not _is_nested(outputs):
       return weights
     columns = {term.place: i for i, term in enumerate(self.terms(outputs))}
@@ -192,10 +189,7 @@ def _paths(outputs: Any) -> list[_Path]:
 
 
 def _only(what: str, given: Any) -> Any:
-  """Returns the entry for a model with one output, which may be in lists or dicts.
-
-  Returns None for an empty list or dict. Raises ValueError for several entries.
-  """
+  """Returns the only entry, None if there is none; ValueError for several entries."""
   while _is_nested(given):
     if not given:
       return None
@@ -240,10 +234,7 @@ def _target(target: Any, name: str) -> tf.Tensor:
 
 
 def _weight(weight: Any, num_rows: tf.Tensor) -> tf.Tensor:
-  """Returns example weights of shape (num_rows,), ones if `weight` is None.
-
-  Raises ValueError if an example has several weights.
-  """
+  """Returns weights of shape (num_rows,), ones for None; ValueError if not one each."""
   if weight is None:
     return tf.ones(tf.reshape(num_rows, [1]))
   if weight.shape.rank not in (None, 1) and any(

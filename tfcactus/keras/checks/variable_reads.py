@@ -49,10 +49,7 @@ class Unexplained(NamedTuple):
 
 
 class _Read(NamedTuple):
-  """A use of a weight by an operation.
-
-  `call` is the number of the layer call in which the operation was added, or None.
-  """
+  """A use of a weight by an operation added in layer call `call`, or in none (None)."""
 
   variable: str
   call: int | None
@@ -70,11 +67,7 @@ class Calls:
 
   @contextlib.contextmanager
   def one(self, layer: keras.layers.Layer) -> Iterator[int]:
-    """Records a call of a layer, nested or not; yields the number of the call.
-
-    Raises ValueError if the layer is called in a loop or a function inside the pass,
-    which gradients cannot leave.
-    """
+    """Yields the number of a layer call; ValueError in a loop or function inside."""
     if _current_graph() is not self._graph:
       raise ValueError(
           f'Expected layer {layer.name!r} to be called by the model itself, got a '
@@ -169,10 +162,7 @@ def _identity(variable: keras.Variable) -> str:
 
 
 def _of_handle(handle: Any) -> str:
-  """Returns the string that identifies the variable of a handle.
-
-  Returns '' for a tensor that is no handle of a variable.
-  """
+  """Returns the string that identifies the variable of a handle; '' for no handle."""
   eager = isinstance(handle, tf.__internal__.EagerTensor)
   return repr(handle) if eager and handle.dtype == tf.resource else ''
 

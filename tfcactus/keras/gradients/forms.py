@@ -99,10 +99,7 @@ class GradientForm(abc.ABC):
 
   @abc.abstractmethod
   def averaged(self, views: int) -> GradientForm:
-    """Returns the means over every `views` consecutive rows.
-
-    These rows are one example, augmented in `views` ways.
-    """
+    """Returns means over every `views` rows, one example augmented in `views` ways."""
 
   def tensors(self) -> list[tf.Tensor]:
     """Returns all tensors of the form, each with one row per example."""
@@ -121,10 +118,7 @@ class GradientForm(abc.ABC):
 
 
 class Dense(GradientForm):
-  """Gradients as dense tensors; `values`, (batch, ...), reshapes to (batch, *shape).
-
-  If `transposed`, `values` is (batch, last axis, all other axes of `shape`).
-  """
+  """Dense gradients, (batch, ...), or (batch, last axis, others) if `transposed`."""
 
   def __init__(self, values: tf.Tensor, shape: Sequence[int],
                transposed: bool = False):
@@ -156,11 +150,7 @@ class Dense(GradientForm):
 
 
 class Outer(GradientForm):
-  """Gradients of a dense layer's kernel as outer products, never written out.
-
-  `inputs` is (batch, d); `outputs` is (batch, p), the gradients with respect to the
-  pre-activations.
-  """
+  """Outer products of inputs (batch, d) and pre-activations' gradients (batch, p)."""
 
   def __init__(self, inputs: tf.Tensor, outputs: tf.Tensor):
     self.inputs = inputs
@@ -210,11 +200,7 @@ class Rows(GradientForm):
 
   @classmethod
   def merged(cls, ids: tf.Tensor, values: tf.Tensor, vocabulary: int) -> Rows:
-    """Returns the form with one gradient per id that an example looked up.
-
-    The gradients of an id that the example looked up several times are added up. The
-    first place has the sum, later ones zeros.
-    """
+    """Adds up gradients of repeated ids; the first place has the sum, others zeros."""
     same = tf.equal(ids[:, :, None], ids[:, None, :])
     earlier = tf.linalg.band_part(
         tf.ones(same.shape[1:], values.dtype), -1, 0) - tf.eye(
@@ -252,10 +238,7 @@ class Rows(GradientForm):
 
 def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
           ) -> list[GradientForm]:
-  """Returns the gradients, with zeros for examples whose entry of `rows` is False.
-
-  `rows` are booleans, shape (batch,): whether all of an example's gradients are finite.
-  """
+  """Returns the gradients, with zeros for examples whose boolean in `rows` is False."""
   flat = [value for each in gradients for value in each.tensors()]
   left = iter(tf.cond(tf.reduce_all(rows), lambda: flat,
                       lambda: [_kept(value, rows) for value in flat]))

@@ -46,10 +46,7 @@ class ClipNorm:
 
   def release(self, batch: engine.BatchResult
              ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Returns the tensors to release, and the sensitivity that scales their noise.
-
-    The gradients that `batch` sums were clipped to `value()`.
-    """
+    """Returns tensors to release, clipped to `value()`, and their sensitivity."""
     if self._rule is None:
       return batch.sums, self.value()
     return [*batch.sums, batch.unclipped * self._weight(self._rule)], self._scale()
@@ -59,10 +56,7 @@ class ClipNorm:
     return self.value() * self._sensitivity
 
   def _weight(self, rule: AdaptiveClipping) -> tf.Tensor:
-    """Returns the factor of the count.
-
-    The factor gives the noise of the released count the rule's standard deviation.
-    """
+    """Returns the factor that gives the released count the rule's noise deviation."""
     stddev = rule.count_stddev(self._noise_multiplier, self._expected)
     return self._scale() * (self._noise_multiplier / stddev)
 

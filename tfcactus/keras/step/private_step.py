@@ -81,10 +81,7 @@ class Step:
     return layer_routes.routes(self._model, self.engine == 'vectorized')
 
   def check(self) -> None:
-    """Checks the built model and settles the physical batch; ValueError if refused.
-
-    Checks once, here, that the model writes no variables. The engine checks each trace.
-    """
+    """Checks the built model once and settles its physical batch, or ValueError."""
     whole_model.check_layers(self._model, half=True, losses=True)
     whole_model.check_texts(self._model)
     precision.check_graphs_are_as_written()
@@ -172,10 +169,7 @@ class Step:
 
 
 def _spec(output: Any) -> Any:
-  """Returns the TensorSpec of an output of the model.
-
-  Raises ValueError if the output is not a dense tensor, or has no batch axis.
-  """
+  """Returns an output's TensorSpec; ValueError if not dense or without batch axis."""
   if not isinstance(output, tf.Tensor) or output.shape.rank == 0:
     raise ValueError(
         'Expected a model whose outputs have a row for each example, got '
@@ -184,10 +178,6 @@ def _spec(output: Any) -> Any:
 
 
 def _usual_draw(plan: PrivacyPlan, parts: int) -> float:
-  """Returns a number of examples that a replica rarely exceeds in a step.
-
-  The number is the mean plus two standard deviations; `parts` is the number of replicas
-  that share the drawn batch.
-  """
+  """Returns a replica's mean number of examples plus two standard deviations."""
   expected = plan.expected_batch_size / parts
   return expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))

@@ -109,11 +109,7 @@ def layer_inputs(call: LayerCall, variable: tf.Variable) -> tf.Tensor:
 
 
 def products(inputs: tf.Tensor, outputs: tf.Tensor) -> forms.GradientForm:
-  """Returns outer products per example, summed over positions.
-
-  `inputs` is (batch, ..., d), `outputs` (batch, ..., p), the output gradients. The
-  gradients are (d, p).
-  """
+  """Sums products of (batch, ..., d) and (batch, ..., p) over positions: (d, p)."""
   if inputs.shape.rank == 2:
     return forms.Outer(inputs, outputs)
   rows = [inputs.shape[0], -1]
@@ -124,10 +120,7 @@ def products(inputs: tf.Tensor, outputs: tf.Tensor) -> forms.GradientForm:
 
 
 def bias_gradients(layer: keras.layers.Layer, outputs: tf.Tensor) -> Gradients:
-  """Returns the bias gradients: output gradients summed over all positions.
-
-  Returns [] without a bias. `outputs`, the output gradients, has channels last.
-  """
+  """Returns output gradients, channels last, summed over positions; [] if no bias."""
   if not layer.use_bias:
     return []
   positions = list(range(1, outputs.shape.rank - 1))

@@ -21,11 +21,7 @@ from tfcactus.keras.noise import example_seeds
 
 
 class VectorizedRule(base.LayerRule):
-  """Rule that runs any layer, forward and backward, on batches of one example.
-
-  `vectorization.over_rows` runs these batches together. Examples cannot mix, because
-  the layer sees one of them at a time.
-  """
+  """Rule that runs any layer on batches of one example, where examples cannot mix."""
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -36,10 +32,7 @@ class VectorizedRule(base.LayerRule):
     own_gradients: set[str] = set()
 
     def one(values: Any) -> Any:
-      """Returns the layer's outputs and added losses for one example.
-
-      `values` are one row of its tensors, of their masks, and of the seeds.
-      """
+      """Returns one example's outputs and added losses; its row has masks and seeds."""
       rows, row_masks, seed = values
       filled = list(flat)
       for i, value in zip(mapped, rows):
@@ -133,11 +126,7 @@ def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> A
 
   @tf.custom_gradient
   def with_input_gradients(*tensors: tf.Tensor) -> Any:
-    """Returns the outputs; the backward pass computes gradients per example.
-
-    The gradients are with respect to the inputs. `tensors` are the inputs, then the
-    outputs.
-    """
+    """Returns the outputs, which follow the inputs, with gradients per example."""
 
     def gradient(*upstream: tf.Tensor) -> Any:
       return (*vectorization.over_rows(pulled_back, (values, list(upstream))),
