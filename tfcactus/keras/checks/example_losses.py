@@ -104,7 +104,7 @@ def mean_per_example(losses: tf.Tensor) -> tf.Tensor:
 
 
 def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Averages losses over positions that all masks `found` count: (batch,), or 0."""
+  """Returns mean losses, (batch,), where all masks `found` count; 0 for no position."""
   mean_per_example(losses)  # Raises for losses without an axis of examples.
   rank = losses.shape.rank
   counts = tf.ones_like(losses)

@@ -111,7 +111,10 @@ class OutputLosses:
                                  weights.dtype)
 
   def spread(self, weights: tf.Tensor, outputs: Any) -> Any:
-    """Returns the columns like `outputs`; the first for outputs without a loss."""
+    """Returns the columns of `weights` in the structure of `outputs`.
+
+    An output without a loss gets the weights of the first output that has one.
+    """
     if not _is_nested(outputs):
       return weights
     columns = {term.place: i for i, term in enumerate(self.terms(outputs))}

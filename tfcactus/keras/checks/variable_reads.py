@@ -49,7 +49,7 @@ class Unexplained(NamedTuple):
 
 
 class _Read(NamedTuple):
-  """A use of a weight by an operation added in layer call `call`, or in none (None)."""
+  """A use of a weight by an operation that layer call `call`, if any, added."""
 
   variable: str
   call: int | None
@@ -67,7 +67,11 @@ class Calls:
 
   @contextlib.contextmanager
   def one(self, layer: keras.layers.Layer) -> Iterator[int]:
-    """Yields the number of a layer call; ValueError in a loop or function inside."""
+    """Records a call of a layer, nested or not; yields the number of the call.
+
+    Raises ValueError if the layer is called in a loop or a function inside the pass,
+    which gradients cannot leave.
+    """
     if _current_graph() is not self._graph:
       raise ValueError(
           f'Expected layer {layer.name!r} to be called by the model itself, got a '

@@ -115,7 +115,10 @@ def _regularizers(layer: keras.layers.Layer) -> list[str]:
 
 
 def check_own_training(model: keras.Model) -> None:
-  """Refuses overridden training methods, which may do anything; warns of steps."""
+  """Raises ValueError if a model overrides a training method; warns of other steps.
+
+  Such a method may do anything besides calling the model and its compiled loss.
+  """
   own = _overridden(model, _TRAINING)
   if own:
     cls = type(model).__name__

@@ -15,7 +15,7 @@ from tfcactus.keras.compat.versions import keras, KERAS_3
 
 @functools.cache
 def _functional() -> type:
-  """Returns the functional class; on import it would freeze settings of devices."""
+  """Returns the functional class; finding it on import would freeze device settings."""
   # Explicit names leave the automatic names of users' layers unchanged.
   # Keras 3.6 to 3.12 refuse a model whose output is its input.
   with tf.init_scope():

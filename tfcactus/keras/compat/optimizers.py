@@ -94,7 +94,11 @@ def of_sums() -> dict[str, Any]:
 
 
 def needs_one_replica(optimizer: keras.optimizers.Optimizer) -> bool:
-  """Returns whether replicas fail: Keras 3 updates averages in conditionals."""
+  """Returns whether an optimizer fails under a strategy of several replicas.
+
+  Keras 3 updates averages and accumulators in conditionals, where replicas cannot
+  communicate.
+  """
   return KERAS_3 and replicas.number() > 1 and bool(
       optimizer.use_ema or optimizer.gradient_accumulation_steps)
 

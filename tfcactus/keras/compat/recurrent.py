@@ -142,7 +142,7 @@ def unrolled(model: keras.Model) -> Iterator[None]:
 
 
 def returned(layer: keras.layers.Layer, output: tf.Tensor, states: list[Any]) -> Any:
-  """Returns the output, and the final states (a list per cell) if `call` does."""
+  """Returns the output, and final states (a list per cell) if `call` returns them."""
   if KERAS_3:
     output = tf.cast(output, layer.compute_dtype)
     states = tf.nest.map_structure(

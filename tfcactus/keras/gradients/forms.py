@@ -118,7 +118,10 @@ class GradientForm(abc.ABC):
 
 
 class Dense(GradientForm):
-  """Dense gradients, (batch, ...), or (batch, last axis, others) if `transposed`."""
+  """Gradients as dense tensors; `values`, (batch, ...), reshapes to (batch, *shape).
+
+  If `transposed`, `values` is (batch, last axis, all other axes of `shape`).
+  """
 
   def __init__(self, values: tf.Tensor, shape: Sequence[int],
                transposed: bool = False):
@@ -150,7 +153,11 @@ class Dense(GradientForm):
 
 
 class Outer(GradientForm):
-  """Outer products of inputs (batch, d) and pre-activations' gradients (batch, p)."""
+  """Gradients of a dense layer's kernel as outer products, never written out.
+
+  `inputs` is (batch, d); `outputs` is (batch, p), the gradients with respect to the
+  pre-activations.
+  """
 
   def __init__(self, inputs: tf.Tensor, outputs: tf.Tensor):
     self.inputs = inputs

@@ -117,7 +117,10 @@ def after_failure(model: keras.Model, failed: Routes, reason: str,
 
 def layer_of(given: Routes, operation: str, variable: tf.Variable | None = None
              ) -> keras.layers.Layer | None:
-  """Returns the innermost unvectorised layer in an operation's name, or None."""
+  """Returns the innermost layer named in a TensorFlow operation's name, or None.
+
+  Skips vectorised layers, and layers that do not hold `variable` if one is given.
+  """
   places = operation.split('/')
   found = [route.layer for route in given.layers if not route.vectorized and any(
       re.fullmatch(re.escape(route.layer.name) + r'(_\d+)?', place)
@@ -156,7 +159,11 @@ def _parts(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
              opened: bool, depth: int, seen: set[int]) -> list[Route]:
-  """Returns routes of `parts`, `depth` layers deep, and inside; adds ids to `seen`."""
+  """Returns the routes of `parts`, and of layers inside those that run as written.
+
+  `depth` is the number of layers around `parts`. `seen` holds the ids of layers that
+  have a route already; layers found here are added.
+  """
   found = []
   for layer in parts:
     if id(layer) in seen:

@@ -94,7 +94,7 @@ def _axes(node: Node, i: int) -> Axes:
 
 
 def _matmul(node: Node) -> Axes:
-  """Returns axes of x y: rows vary as x's, columns as y's, batch axes as either's."""
+  """Returns where x y varies: rows as x's, columns as y's, batch axes as either's."""
   names = ('transpose_a', 'transpose_b') if node.op.type == 'MatMul' else (
       'adj_x', 'adj_y')
   rank, found = len(node.out()), set()
@@ -127,7 +127,7 @@ def _part(node: Node) -> Axes:
 
 
 def _concat(node: Node) -> Axes | None:
-  """Returns the joined axis and axes along which an input varies; None if unknown."""
+  """Returns the joined axis and axes along which inputs vary; None if it is unknown."""
   axis = dependence.static(node.op.inputs[-1])
   if axis is None:
     return None
@@ -144,7 +144,7 @@ def _pack(node: Node) -> Axes:
 
 
 def _expand(node: Node) -> Axes | None:
-  """Returns the input's axes in the result; None if the new axis' place is unknown."""
+  """Returns the input's varying axes in the result; None if the new axis is unknown."""
   place = dependence.static(node.op.inputs[1])
   if place is None:
     return None
@@ -153,7 +153,7 @@ def _expand(node: Node) -> Axes | None:
 
 
 def _squeeze(node: Node) -> Axes | None:
-  """Returns the input's axes in the result; None if the removed axes are not named."""
+  """Returns the input's varying axes in the result; None if `squeeze_dims` is empty."""
   rank = len(node.shape(0))
   gone = {axis % rank for axis in node.op.get_attr('squeeze_dims')}
   if not gone:
@@ -162,7 +162,7 @@ def _squeeze(node: Node) -> Axes | None:
 
 
 def _bias(node: Node) -> Axes | None:
-  """Returns the input's axes and the last, the channels; None if they are elsewhere."""
+  """Returns the input's varying axes and the last, the channels'; None for NCHW."""
   if node.op.get_attr('data_format') == b'NCHW':
     return None
   return _axes(node, 0) | {len(node.out()) - 1}
@@ -180,7 +180,7 @@ def _with_item(node: Node) -> Axes | None:
 
 
 def _from_tensor(node: Node) -> Axes:
-  """Returns the axes of the slices along axis 0: each other axis moves down by one."""
+  """Returns axes along which items (slices along axis 0) may vary: each moves down."""
   return frozenset(axis - 1 for axis in _axes(node, 0) if axis)
 
 

@@ -68,7 +68,7 @@ def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
 
 def needed(outputs: Sequence[tf.Tensor], known: Container[str]
            ) -> list[tf.Operation]:
-  """Returns operations that outputs need, inputs first, without makers of `known`."""
+  """Returns operations that outputs need, inputs first; `known` tensors need none."""
   # Creation order would not do: differentiation adds inputs to existing loops.
   order, seen = {}, set()
   stack = [(tensor.op, False) for tensor in outputs]
@@ -116,7 +116,11 @@ def _evaluate(op: tf.Operation, values: Sequence[Value],
 
 
 def _of_sizes(node: Node) -> Value | list[Value]:
-  """Follows sizes; ROW_WISE if the number of examples determines exactly one axis."""
+  """Returns the values of outputs if each input is BATCH_SIZE or CONSTANT.
+
+  A filled, repeated or drawn tensor is ROW_WISE if the number of examples determines
+  the size of exactly one of its axes.
+  """
   kind = node.op.type
   place = _SHAPE_ARGUMENT.get(kind)
   others = [value for i, value in enumerate(node.values) if i != place]

@@ -232,7 +232,7 @@ def _is_fixed(node: Node, i: int) -> bool:
 
 
 def _bias(node: Node) -> Value:
-  """Follows BiasAdd; along the examples' axis, its numbers must be equal."""
+  """Follows BiasAdd; if examples are on the channel axis, its numbers must be equal."""
   value = dependence.only_operand(node)
   form = node.op.get_attr('data_format')
   channels = 1 if form == b'NCHW' else len(node.shape(0)) - 1

@@ -282,7 +282,7 @@ def _one_hot(node: Node) -> Value:
 
 
 def _from_list(node: Node) -> Value:
-  """Follows TensorListFromTensor, whose items are slices along another axis, 0."""
+  """Follows TensorListFromTensor: examples on an axis a > 0 are on a - 1 in items."""
   value = dependence.only_operand(node)
   if value.axis == 0:
     raise unknown('goes through the examples one after another')

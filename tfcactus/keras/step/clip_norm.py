@@ -46,7 +46,10 @@ class ClipNorm:
 
   def release(self, batch: engine.BatchResult
              ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Returns tensors to release, clipped to `value()`, and their sensitivity."""
+    """Returns the tensors to release, and the sensitivity that scales their noise.
+
+    The gradients that `batch` sums were clipped to `value()`.
+    """
     if self._rule is None:
       return batch.sums, self.value()
     return [*batch.sums, batch.unclipped * self._weight(self._rule)], self._scale()

@@ -81,7 +81,10 @@ class Step:
     return layer_routes.routes(self._model, self.engine == 'vectorized')
 
   def check(self) -> None:
-    """Checks the built model once and settles its physical batch, or ValueError."""
+    """Checks the built model and settles the physical batch; ValueError if refused.
+
+    Checks once, here, that the model writes no variables. The engine checks each trace.
+    """
     whole_model.check_layers(self._model, half=True, losses=True)
     whole_model.check_texts(self._model)
     precision.check_graphs_are_as_written()

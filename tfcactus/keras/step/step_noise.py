@@ -104,7 +104,7 @@ class ShareSampler(NoiseSampler):
 
 
 def share_sampler(plan: PrivacyPlan, seed: int | None) -> NoiseSampler:
-  """Returns this worker's sampler; ValueError unless Gaussian and independent."""
+  """Returns a share's sampler; ValueError unless Gaussian, independent over steps."""
   if plan.strategy is not None or not isinstance(plan.noise, Gaussian):
     found = 'noise correlated over steps' if plan.strategy is not None else (
         repr(plan.noise))

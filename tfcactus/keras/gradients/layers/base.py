@@ -109,7 +109,11 @@ def layer_inputs(call: LayerCall, variable: tf.Variable) -> tf.Tensor:
 
 
 def products(inputs: tf.Tensor, outputs: tf.Tensor) -> forms.GradientForm:
-  """Sums products of (batch, ..., d) and (batch, ..., p) over positions: (d, p)."""
+  """Returns outer products per example, summed over positions.
+
+  `inputs` is (batch, ..., d), `outputs` (batch, ..., p), the output gradients. The
+  gradients are (d, p).
+  """
   if inputs.shape.rank == 2:
     return forms.Outer(inputs, outputs)
   rows = [inputs.shape[0], -1]

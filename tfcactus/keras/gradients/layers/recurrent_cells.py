@@ -176,7 +176,7 @@ def known(cell: keras.layers.Layer) -> CellMath:
 
 
 def _read(variable: tf.Variable, cell: keras.layers.Layer) -> tf.Tensor:
-  """Returns a constant in the compute dtype; a variable's gradient is a sum."""
+  """Returns a compute-dtype constant; a variable's gradient sums over examples."""
   value = tf.cast(models.tf_variable(variable), cell.compute_dtype)
   return tf.stop_gradient(value)
 

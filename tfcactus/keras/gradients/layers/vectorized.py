@@ -32,7 +32,7 @@ class VectorizedRule(base.LayerRule):
     own_gradients: set[str] = set()
 
     def one(values: Any) -> Any:
-      """Returns one example's outputs and added losses; its row has masks and seeds."""
+      """Returns an example's outputs and added losses from (tensors, masks, seed)."""
       rows, row_masks, seed = values
       filled = list(flat)
       for i, value in zip(mapped, rows):
@@ -126,7 +126,11 @@ def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> A
 
   @tf.custom_gradient
   def with_input_gradients(*tensors: tf.Tensor) -> Any:
-    """Returns the outputs, which follow the inputs, with gradients per example."""
+    """Returns the outputs; the backward pass computes gradients per example.
+
+    The gradients are with respect to the inputs. `tensors` are the inputs, then the
+    outputs.
+    """
 
     def gradient(*upstream: tf.Tensor) -> Any:
       return (*vectorization.over_rows(pulled_back, (values, list(upstream))),

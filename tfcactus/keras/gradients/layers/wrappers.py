@@ -22,7 +22,11 @@ _RECURRENT = RecurrentRule()
 
 
 class _WrapperRule(base.LayerRule):
-  """Base of rules that save (wrapped layer's rule, wrapped layer, what it saved)."""
+  """Base class of rules that leave the gradients to the rules of wrapped layers.
+
+  With each captured tensor they save (rule of the wrapped layer, wrapped layer, value
+  that the rule of the wrapped layer saved).
+  """
 
   also_frozen = True
 
@@ -86,7 +90,7 @@ def _directions(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 @contextlib.contextmanager
 def _calling(layers: Sequence[keras.layers.Layer], run: Callable[..., Any]
             ) -> Iterator[None]:
-  """Replaces each `call` by `run(layer, own call, *arguments)` inside the context."""
+  """Replaces each layer's `call` by `run(layer, own call, ...)` inside the context."""
   with contextlib.ExitStack() as stack:
     for layer in layers:
       stack.enter_context(patches.replaced(
