@@ -94,7 +94,11 @@ class Draws:
 
 
 def secret_seed() -> tf.Tensor:
-  """Returns a placeholder for a secret seed, int64, shape (2,), which cannot run."""
+  """Returns a placeholder for a secret seed in an analysis trace: int64, shape (2,).
+
+  The trace cannot run. Code that kept a part of the trace would fail when it runs that
+  part, and would not draw from a known seed.
+  """
   return tf.compat.v1.placeholder(tf.int64, [2], name=_SECRET)
 
 
