@@ -346,7 +346,8 @@ def test_sums_with_noise_are_rounded_once(monkeypatch, drop_in):
     model = inner() if drop_in else privatize(inner(), plan_of())
     model.compile(DPKerasSGDOptimizer.from_plan(plan_of()) if drop_in else
                   tf.keras.optimizers.SGD(0.1), NONE)
-  model.fit(PoissonBatches(X, Y, 0.1, steps_per_epoch=1), verbose=0)
+  model.fit(PoissonBatches(
+      X, Y, 0.1, physical_batch_size=2, steps_per_epoch=1), verbose=0)
   assert set(given) == {tf.float64}
   assert set(totals) == {tf.float64 if drop_in else tf.float32}
 
