@@ -122,10 +122,7 @@ def top_m(scores: npt.ArrayLike, m: int, *, sensitivity: float,
 
 def _scores(scores: npt.ArrayLike, sensitivity: float, m: int
             ) -> tuple[np.ndarray, float, float]:
-  """Returns scores on a public grid: (int64 steps, step, sensitivity on the grid).
-
-  Raises ValueError unless there are more than `m` scores.
-  """
+  """Puts over `m` scores on a public grid: (int64 steps, step, sensitivity on it)."""
   scale = noise_sources.sensitivity(sensitivity)
   steps, step, scale = noise_sources.lattice(scores, scale)
   if steps.ndim != 1 or steps.size <= m:
@@ -202,10 +199,7 @@ def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: in
 
 def _worst_rival(noise: noise_lib.ScalarNoise, rivals: int
                  ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the distribution of the largest of `rivals` draws, in cells.
-
-  The results are the upper end and the probability of each cell, shape (cells,).
-  """
+  """Returns (upper ends, masses) of the cells of the largest of `rivals` draws."""
   # The grid is finest in the upper tail, which decides whether the best option wins.
   tail = np.geomspace(1.0, 1e-13, 4000)[1:]
   each = -np.expm1(np.log1p(-tail) / float(rivals))

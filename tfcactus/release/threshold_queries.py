@@ -115,10 +115,7 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
 
 
 def _counts_between(x: np.ndarray, points: np.ndarray) -> np.ndarray:
-  """Returns how many of sorted x are in (previous point, point], then the rest.
-
-  Counts in integers: beyond 2^53 rounding to floats would misplace records.
-  """
+  """Counts sorted x in (previous point, point], then the rest, exactly beyond 2^53."""
   return np.diff(np.searchsorted(x, points, side='right'), prepend=0, append=x.size)
 
 

@@ -131,10 +131,7 @@ def account(noise: noise_lib.ScalarTable, *, epsilon: float, steps: int = 1,
 
 
 def _is_certified(noise: noise_lib.ScalarTable, **asked: Any) -> bool:
-  """Returns whether a linear program proved the table optimal for arguments `asked`.
-
-  The table must be monotone, and the program's duality gap at most CERTIFIED_GAP.
-  """
+  """Returns whether the duality gap proves the monotone table optimal for `asked`."""
   info = noise.info
   told, gap = info.get('parameters') or {}, info.get('gap')
   return (info.get('solver') == 'linear program' and noise.monotone and

@@ -161,10 +161,7 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
 
 
 def _weighing(class_weight: Any) -> Callable[..., Any]:
-  """Returns a function that multiplies the weights of a batch by its class weights.
-
-  Raises ValueError if `class_weight` is not a dict of labels and weights >= 0.
-  """
+  """Returns a function that multiplies a batch's weights by checked class weights."""
   try:
     weights = {int(label): _checks.non_negative('class_weight', weight)
                for label, weight in class_weight.items()}
