@@ -44,7 +44,7 @@ class KeyStream:
 
   @classmethod
   def of_key(cls, key: bytes) -> KeyStream:
-    """Returns the stream of a shared key: 32 bytes of the system, used only here."""
+    """Returns the stream of a shared 32-byte system key that has no other purpose."""
     stream = cls()  # Unseeded: a fork draws a key of its own.
     stream._key = bytes(key)
     stream._cipher = Cipher(algorithms.AES(stream._key), modes.CTR(bytes(16))

@@ -31,7 +31,7 @@ def _distinct(pairs: Sequence[Sequence[Any]]) -> dict[str, Any]:
 
 
 def _typed(name: str, kinds: tuple[type, ...], value: object) -> Any:
-  """Converts to the last of `kinds`, never rounding; ValueError for another type."""
+  """Converts `value` to the last of `kinds`, unrounded; ValueError for another type."""
   if isinstance(value, bool) or not isinstance(value, (*kinds, str)):
     raise ValueError(
         f'Expected {name} to be {" or ".join(kind.__name__ for kind in kinds)}, '
@@ -185,11 +185,7 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
 
 
 def counted(args: argparse.Namespace) -> int | None:
-  """Returns --steps, or --epochs for allocation sampling; None if it is not given.
-
-  Raises:
-    ValueError: if the count that does not fit the sampling is given.
-  """
+  """Returns --steps, or --epochs for allocation, or None; ValueError for the other."""
   name, other = ('epochs', 'steps') if args.sampling == 'allocation' else (
       'steps', 'epochs')
   if getattr(args, other) is not None:

@@ -253,8 +253,7 @@ class Training:
   def _delta(self, w: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
     """Returns the differentiable delta, the larger of both directions.
 
-    `w` has the masses of |noise| by cell outwards from zero, of sum one. `width` is the
-    width of a bucket of privacy losses.
+    `w`: masses of |noise| outwards from zero, of sum one; `width`: of a loss bucket.
     """
     ask = self._request
     full = 0.5 * tf.concat([w[::-1], w], 0)

@@ -223,10 +223,7 @@ def _noisy_number(steps: np.ndarray, step: float, scale: float,
 
 def _noisy_steps(steps: np.ndarray, step: float, scale: float,
                  noise: noise_lib.Noise, seed: int | None) -> Release:
-  """Releases the vector steps * step with noise.
-
-  One record changes this vector by at most `scale` in the norm that the noise protects.
-  """
+  """Adds noise to the vector steps * step, of sensitivity `scale` in its norm."""
   dim = steps.size
   rng = noise_sources.generator(seed)
   drawn = noise_sources.in_steps(noise, noise.sample_vector(rng, dim), scale, step)

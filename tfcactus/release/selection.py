@@ -122,7 +122,7 @@ def top_m(scores: npt.ArrayLike, m: int, *, sensitivity: float,
 
 def _scores(scores: npt.ArrayLike, sensitivity: float, m: int
             ) -> tuple[np.ndarray, float, float]:
-  """Puts over `m` scores on a public grid: (int64 steps, step, sensitivity on it)."""
+  """Puts the scores, more than m, on a grid: (int64 steps, step, sensitivity on it)."""
   scale = noise_sources.sensitivity(sensitivity)
   steps, step, scale = noise_sources.lattice(scores, scale)
   if steps.ndim != 1 or steps.size <= m:
@@ -134,10 +134,7 @@ def _scores(scores: npt.ArrayLike, sensitivity: float, m: int
 
 def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.ScalarNoise,
                          rng: SystemRandom, runs: int) -> np.ndarray:
-  """Returns independent answers of Algorithm 22 (the obvious answer), shape (runs,).
-
-  `steps` are integer scores; one record changes each by at most `scale`.
-  """
+  """Returns answers of Algorithm 22, (runs,); a record changes steps by <= `scale`."""
   size = steps.size
   best = int(np.argmax(steps))
   second = int(np.max(np.delete(steps, best)))

@@ -126,10 +126,7 @@ def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
 def _sampled_feed(batches: SampledBatches, class_weight: Any,
                   steps_per_epoch: int | None, journal: bool,
                   strategy: tf.distribute.Strategy) -> Feed:
-  """Returns the data of `fit` for batches that a sampling scheme draws.
-
-  Other arguments are as for `make_feed`.
-  """
+  """Returns data of `fit` for batches of a sampling scheme; arguments: `make_feed`."""
   kind, scheme = type(batches), type(batches.scheme)
   if journal and batches.seeded:
     raise ValueError(

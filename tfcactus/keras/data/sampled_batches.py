@@ -131,7 +131,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       self._share_begins = True
 
   def _check_shared(self) -> None:
-    """Raises RuntimeError unless seeded or this pass has a new key of all workers."""
+    """Raises RuntimeError unless seeded or the workers agreed on this pass's key."""
     if not self._share_begins and not self.seeded:
       raise RuntimeError(
           'Expected batches that fit agreed on with all workers, once for each call, '

@@ -73,7 +73,7 @@ class DropInLedger:
 
   def __init__(self, optimizer: Trainer, model: keras.Model,
                plan: PrivacyPlan, batches: SampledBatches | None):
-    """Opens the ledger; `fit` is said to be given `batches`. Checks plan's noise."""
+    """Opens the ledger; `fit` is said to get `batches`. Checks the plan's noise."""
     self.plan = plan
     self._optimizer = optimizer
     self._model = model

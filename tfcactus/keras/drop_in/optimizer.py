@@ -137,7 +137,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                          grad_loss: Any = None,
                          tape: tf.GradientTape | None = None
                         ) -> list[tuple[tf.Tensor, tf.Variable]]:
-    """Returns (gradient, variable): noisy averages; clipped sums to accumulate."""
+    """Returns (gradient, variable): noisy averages, or clipped sums to accumulate."""
     del grad_loss
     if not callable(loss) and tape is None:
       raise ValueError(

@@ -139,7 +139,7 @@ class StepAgreement:
     self._failure = error
 
   def confirmed(self, told: tf.Tensor) -> tf.Tensor:
-    """Returns `told`; fails if workers' numbers differ or a first one is 0."""
+    """Returns `told`; fails unless workers' numbers agree and all counted the step."""
     return tf.ensure_shape(tf.numpy_function(
         self._confirm, [told, replicas.gathered(told[None])], tf.int64), told.shape)
 

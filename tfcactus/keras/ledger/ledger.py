@@ -167,8 +167,7 @@ def check_same_plan(plan: PrivacyPlan, trained: PrivacyPlan | None,
                     l2_norm_clip: float, noise_digest: str) -> None:
   """Raises ValueError, naming the field, if `plan` is not the plan of the training.
 
-  `trained` is that plan, or None if only the training's clipping norm and noise are
-  known.
+  `trained` is that plan; None if only the training's clipping norm and noise are known.
   """
   _check_same('l2_norm_clip', plan.l2_norm_clip, l2_norm_clip)
   _check_same('noise', plan.noise.digest, noise_digest)
