@@ -149,10 +149,7 @@ def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.Scala
 
 def top_m_draws(steps: np.ndarray, m: int, scale: float, noise: noise_lib.ScalarNoise,
                 rng: SystemRandom, runs: int) -> np.ndarray:
-  """Returns independent answers of Algorithm 21, shape (runs, m).
-
-  `steps` are integer scores; one record changes each by at most `scale`.
-  """
+  """Returns answers of Algorithm 21, (runs, m); a record moves steps by <= `scale`."""
   after = np.partition(steps, steps.size - m - 1)[steps.size - m - 1]
   gap = np.maximum(steps - after, 0) / (2 * scale)
   noisy = noise_sources.noisy(np.broadcast_to(gap, (runs, steps.size)), 1.0, noise, rng)

@@ -136,19 +136,13 @@ def _splits(x: np.ndarray, size: int, depth: int,
 
 
 def num_levels(num_values: int) -> int:
-  """Returns the number of levels of a dyadic tree over `num_values` values.
-
-  A record is in at most one noisy count of each level.
-  """
+  """Returns the levels of a dyadic tree; a record is in at most one count of each."""
   return _checks.integer('num_values', num_values, 1).bit_length()
 
 
 def threshold_draws(counts: np.ndarray, noise: noise_lib.ScalarNoise, rng: SystemRandom,
                     runs: int) -> np.ndarray:
-  """Returns `runs` noisy cumulative sums of counts, int64, shape (runs, k).
-
-  `counts` has shape (k,): the exact number of records at each value of the domain.
-  """
+  """Returns noisy cumulative sums, int64 (runs, k), of exact `counts` of shape (k,)."""
   size = counts.size
   upto = np.arange(1, size + 1)
   running = np.append(0, np.cumsum(counts))

@@ -203,7 +203,7 @@ def _readers_of(handle: tf.Tensor, readers: dict[str, list[_Place]]) -> list[_Pl
 
 
 def _inputs_of(losses: tf.Tensor) -> list[tf.Tensor]:
-  """Returns the inputs behind losses, without captures, which may hold variables."""
+  """Returns inputs behind the losses, not captures, which may come from variables."""
   own = {inside.name for _, inside in getattr(losses.graph, 'captures', ())}
   return [tensor for op in graph_proof.needed([losses], ())
           if op.type in ('IteratorGetNext', 'Placeholder') for tensor in op.outputs

@@ -221,7 +221,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
                            var_list: Sequence[tf.Variable],
                            apply: Callable[[list[tf.Tensor]], object]) -> Any:
-    """Calls Keras' `apply` with noisy averages once the logical batch is complete."""
+    """Applies what `_prepared` returned, as noisy averages of whole logical batches."""
     if self.parts_per_step == 1:
       self._count_step(var_list)
       return apply(list(gradients))

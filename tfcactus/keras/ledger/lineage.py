@@ -74,7 +74,7 @@ def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
 
 def _check_same(trainer: Any, record: Any, model: keras.Model,
                 plan: PrivacyPlan) -> None:
-  """Raises ValueError unless trainer is a `Record` of `plan`, `record` if not None."""
+  """Raises ValueError for a second `record`, or if `trainer` is none of `plan`."""
   if (record is not None or not isinstance(trainer, Record) or
       training.number(trainer.counters['plan_number']) != plan_number(plan)):
     raise ValueError(

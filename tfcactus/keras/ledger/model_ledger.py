@@ -142,7 +142,7 @@ class ModelLedger:
                     ) -> Iterator[None]:
     """Keeps the counters from decreasing where the block restores older ones.
 
-    `weights`: it also sets weights; `others`: perhaps from other private models' ones.
+    `weights`: the block sets weights; `others`: perhaps ones from other private models.
     """
     before = self.record.merge_counts()
     if weights:

@@ -82,7 +82,7 @@ class Watch:
     return known
 
   def _knows(self, weights: int, left: int) -> bool:
-    """Returns whether `weights` is known or first; adds `left`, by the last step."""
+    """Returns whether `weights` is known or first; adds the last step's `left`."""
     if self._stepped and (not self._known or self._known[-1] != left):
       self._known.append(left)
     if not self._known:
