@@ -205,8 +205,7 @@ def _top_m_success(rival: np.ndarray, mass: np.ndarray, noise: noise_lib.ScalarN
                    gap: float, m: int) -> float:
   """Returns a lower bound on P(Algorithm 21 names the m best), `gap` in sensitivities.
 
-  `rival` and `mass` are the cells of `_worst_rival`. The largest draw of the other
-  options counts as the upper end of its cell, hence a lower bound.
+  The largest draw of the others counts as the upper end of its cell in `_worst_rival`.
   """
   beaten = noise.cdf(0.5 * gap - rival)
   return float(np.sum(mass * beaten**m))

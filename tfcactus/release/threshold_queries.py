@@ -115,7 +115,7 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
 
 
 def _counts_between(x: np.ndarray, points: np.ndarray) -> np.ndarray:
-  """Counts sorted x in (previous point, point], then the rest, exactly beyond 2^53."""
+  """Counts sorted x in (previous point, point], then the rest; exact beyond 2^53."""
   return np.diff(np.searchsorted(x, points, side='right'), prepend=0, append=x.size)
 
 

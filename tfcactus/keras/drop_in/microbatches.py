@@ -71,7 +71,7 @@ class Batching:
   def split(self, losses: tf.Tensor) -> Losses:
     """Returns the losses of microbatches: means over their examples.
 
-    Raises unless the batch size is a multiple of their number, positive and constant.
+    Unless one is expected, batch sizes must be equal positive multiples of the number.
     """
     if self.expected is not None:
       return Losses(losses, losses)

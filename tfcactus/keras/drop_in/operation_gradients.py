@@ -203,7 +203,10 @@ def _readers_of(handle: tf.Tensor, readers: dict[str, list[_Place]]) -> list[_Pl
 
 
 def _inputs_of(losses: tf.Tensor) -> list[tf.Tensor]:
-  """Returns inputs behind the losses, not captures, which may come from variables."""
+  """Returns the graph's inputs behind losses.
+
+  Leaves out captured tensors: they may be computed from variables in the graph around.
+  """
   own = {inside.name for _, inside in getattr(losses.graph, 'captures', ())}
   return [tensor for op in graph_proof.needed([losses], ())
           if op.type in ('IteratorGetNext', 'Placeholder') for tensor in op.outputs

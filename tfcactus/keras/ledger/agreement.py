@@ -139,7 +139,10 @@ class StepAgreement:
     self._failure = error
 
   def confirmed(self, told: tf.Tensor) -> tf.Tensor:
-    """Returns `told`; fails unless workers' numbers agree and all counted the step."""
+    """Returns `told`, int64, (n,); computing it fails if workers' numbers differ.
+
+    The first number is zero on a worker that could not count the step.
+    """
     return tf.ensure_shape(tf.numpy_function(
         self._confirm, [told, replicas.gathered(told[None])], tf.int64), told.shape)
 

@@ -142,7 +142,8 @@ class ModelLedger:
                     ) -> Iterator[None]:
     """Keeps the counters from decreasing where the block restores older ones.
 
-    `weights`: the block sets weights; `others`: perhaps ones from other private models.
+    `weights` tells whether the block sets the weights, which are known from then on;
+    `others`, whether they may be computed from weights of other private models.
     """
     before = self.record.merge_counts()
     if weights:
