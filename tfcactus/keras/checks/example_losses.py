@@ -104,11 +104,7 @@ def mean_per_example(losses: tf.Tensor) -> tf.Tensor:
 
 
 def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Averages losses over the positions of each example that all masks count.
-
-  `found` has the masks: True, or not zero, at positions that count. The result has
-  shape (batch,); it is zero for an example without such a position.
-  """
+  """Returns mean losses, (batch,), where all masks `found` count; 0 for no position."""
   mean_per_example(losses)  # Raises for losses without an axis of examples.
   rank = losses.shape.rank
   counts = tf.ones_like(losses)
@@ -126,11 +122,7 @@ def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _per_example(call: _MaskedLossFn, loss: Any) -> LossFn:
-  """Returns the loss computed per example; its trace raises ValueError if examples mix.
-
-  `loss` is the Keras loss. `call` computes it: it maps targets, predictions and, if
-  there is one, their mask to losses of shape (batch,).
-  """
+  """Returns the loss per example; its trace raises ValueError if examples mix."""
   known_to_mix = isinstance(loss, tuple(
       kind for kind in _ONE_BY_ONE if isinstance(kind, type))) or (
           loss in _ONE_BY_ONE)
@@ -147,10 +139,7 @@ def _per_example(call: _MaskedLossFn, loss: Any) -> LossFn:
 
 
 def _reason(call: _MaskedLossFn, given: Sequence[tf.Tensor], known_to_mix: bool) -> str:
-  """Returns the result of `_unproved`, cached inside of `looked_at_once`.
-
-  The key of the cache is `call`, with the shapes and dtypes of `given`.
-  """
+  """Returns the result of `_unproved`, cached inside of `looked_at_once`."""
   reasons = getattr(_found, 'reasons', None)
   if reasons is None:
     return _unproved(call, given, known_to_mix)
@@ -210,10 +199,7 @@ def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor], known_to_mix: boo
 
 
 def _one_by_one(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Returns losses computed on batches of one example, shape (batch,).
-
-  Their gradient with respect to the predictions is computed in the same pass.
-  """
+  """Returns losses of batches of one, (batch,); the same pass computes gradients."""
   targets, predictions, *mask = given
   if predictions.shape[0] == 1:
     return call(*given)

@@ -192,10 +192,7 @@ def _paths(outputs: Any) -> list[_Path]:
 
 
 def _only(what: str, given: Any) -> Any:
-  """Returns the entry for a model with one output, which may be in lists or dicts.
-
-  Returns None for an empty list or dict. Raises ValueError for several entries.
-  """
+  """Returns the only entry, None if there is none; ValueError for several entries."""
   while _is_nested(given):
     if not given:
       return None
@@ -240,10 +237,7 @@ def _target(target: Any, name: str) -> tf.Tensor:
 
 
 def _weight(weight: Any, num_rows: tf.Tensor) -> tf.Tensor:
-  """Returns example weights of shape (num_rows,), ones if `weight` is None.
-
-  Raises ValueError if an example has several weights.
-  """
+  """Returns weights of shape (num_rows,), ones for None; ValueError if not one each."""
   if weight is None:
     return tf.ones(tf.reshape(num_rows, [1]))
   if weight.shape.rank not in (None, 1) and any(

@@ -55,11 +55,7 @@ class TracedPass(NamedTuple):
 
 @tf.autograph.experimental.do_not_convert
 def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedPass:
-  """Traces a pass for analysis.
-
-  `run` maps a batch to its `Pass`. `batch` has `TensorSpec`s of known shapes, with one
-  row per example.
-  """
+  """Traces a pass for analysis; `batch` has `TensorSpec`s of known shapes."""
   made: list[Pass] = []
   stood_in_for: list[tf.Graph] = []
 
@@ -90,8 +86,7 @@ def unproved(model: keras.Model, traced: TracedPass) -> Unproved | None:
 def check_no_writes(model: keras.Model, traced: TracedPass) -> None:
   """Raises ValueError, with the remedy, if a pass is stateful; see `state_writes`.
 
-  If the traced pass is not complete, some operations are missing in it. The model is
-  then traced again as a whole.
+  An incomplete trace lacks operations, so the model is traced again as a whole.
   """
   if traced.complete:
     state_writes.check_graph(traced.graph, 'layers', model)

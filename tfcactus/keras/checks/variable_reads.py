@@ -49,10 +49,7 @@ class Unexplained(NamedTuple):
 
 
 class _Read(NamedTuple):
-  """A use of a weight by an operation.
-
-  `call` is the number of the layer call in which the operation was added, or None.
-  """
+  """A use of a weight by an operation that layer call `call`, if any, added."""
 
   variable: str
   call: int | None
@@ -169,10 +166,7 @@ def _identity(variable: keras.Variable) -> str:
 
 
 def _of_handle(handle: Any) -> str:
-  """Returns the string that identifies the variable of a handle.
-
-  Returns '' for a tensor that is no handle of a variable.
-  """
+  """Returns the string that identifies the variable of a handle; '' for no handle."""
   eager = isinstance(handle, tf.__internal__.EagerTensor)
   return repr(handle) if eager and handle.dtype == tf.resource else ''
 

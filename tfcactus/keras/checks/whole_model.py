@@ -54,10 +54,7 @@ def check_texts(model: keras.Model) -> None:
 
 
 def check_arguments(model: object, plan: object, private: type) -> None:
-  """Raises ValueError for a wrong model or plan, or an unsupported strategy.
-
-  `private` is the class of models that are private already.
-  """
+  """Raises ValueError for a wrong plan, model (say, a `private` one) or strategy."""
   devices.check()
   versions.check_same_keras('model', model)
   if not isinstance(model, keras.Model) or isinstance(model, private):
@@ -69,10 +66,7 @@ def check_arguments(model: object, plan: object, private: type) -> None:
 
 
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
-  """Raises ValueError for a layer that mixes examples, keeps state or uses float16.
-
-  `half` allows float16.
-  """
+  """Refuses a layer that mixes examples, keeps state or, unless `half`, is float16."""
   if _normalizes_batches(layer):
     raise ValueError(
         f'Expected layers that treat each example alone, got {layer.name!r}, a '

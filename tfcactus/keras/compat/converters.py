@@ -61,11 +61,7 @@ def _channel(image: tf.Tensor, pfor_input: Any) -> int:
 
 
 def _is_not_grouped(pfor_input: Any) -> bool:
-  """Returns whether a convolution has one group and no explicit padding.
-
-  With several groups TensorFlow's converter confuses filters of one row's groups with
-  filters of other rows.
-  """
+  """Returns whether there is one group (else rows mix) and no explicit padding."""
   made = pfor_input.op.outputs[0].shape
   return bool(made.rank) and made[2] is not None and (
       pfor_input.get_attr('padding') != b'EXPLICIT' and
@@ -73,10 +69,7 @@ def _is_not_grouped(pfor_input: Any) -> bool:
 
 
 def _has_no_negative_axes(pfor_input: Any) -> bool:
-  """Returns whether Roll has static axes >= 0 and one shift for all rows.
-
-  The converter takes axis -1 for the axis of the rows.
-  """
+  """Returns whether Roll has one shift and static axes >= 0; -1 would be the rows'."""
   axes = tf.get_static_value(pfor_input.input(2).t)
   return not pfor_input.input(1).is_stacked and axes is not None and bool(
       (axes >= 0).all())
@@ -93,10 +86,7 @@ def _has_last_channels(pfor_input: Any) -> bool:
 
 
 def _fits(pfor_input: Any) -> bool:
-  """Returns whether the inputs of Equal or NotEqual must have shapes that fit.
-
-  If they need not, TensorFlow's converter may return one boolean for all rows.
-  """
+  """Returns whether shapes must fit; else all rows may get one boolean."""
   if pfor_input.get_attr('incompatible_shape_error'):
     return True
   x, y = (each.shape for each in pfor_input.op.inputs)
@@ -110,18 +100,12 @@ def _is_by_numbers(pfor_input: Any) -> bool:
 
 
 def _has_axes(pfor_input: Any) -> bool:
-  """Returns whether Squeeze names its axes.
-
-  Otherwise the converter would also remove the axis of the rows if there is one row.
-  """
+  """Returns whether Squeeze names its axes; else it could remove the axis of rows."""
   return bool(pfor_input.get_attr('squeeze_dims'))
 
 
 def _begins_alike(pfor_input: Any) -> bool:
-  """Returns whether all rows are sliced from the same position.
-
-  Otherwise the converter gives every row the largest size of all rows.
-  """
+  """Returns whether all slices begin alike; else each row gets the largest size."""
   return not pfor_input.input(1).is_stacked
 
 
@@ -135,10 +119,7 @@ def _is_read_alike(pfor_input: Any) -> bool:
 
 
 def _batches_from_the_start(pfor_input: Any) -> bool:
-  """Returns whether the converter of GatherV2 finds the batch axes.
-
-  If all rows look up in one tensor, it does so for `batch_dims` >= 0 only.
-  """
+  """Returns whether GatherV2 finds batch axes; if rows share a tensor, only if >= 0."""
   return pfor_input.input(0).is_stacked or pfor_input.get_attr('batch_dims') >= 0
 
 
@@ -219,9 +200,8 @@ def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
 def _convert_segments(original: Any, value: Any, pfor_input: Any) -> Any:
   """Reduces the segments of each row separately; ids out of range are left out.
 
-  With n segments TensorFlow adds n times the number of the row to each id. An id n
-  would then be the first segment of the next row. Until TensorFlow 2.14 an id -1 would
-  be the last segment of the row before.
+  TensorFlow adds n segments times the row's number to each id, so that an id n would be
+  the next row's first segment; until 2.14 an id -1 would be the last row's last.
   """
   del original, value
   pfor_input.stack_inputs([0, 1])
@@ -252,13 +232,11 @@ def _convert_draw(draw: Callable[..., tf.Tensor], original: Any, value: Any,
                   pfor_input: Any) -> Any:
   """Draws the numbers of all rows in one operation, from the first row's seed.
 
-  Every row has a fresh seed of its own, so rows are independent either way; TensorFlow
-  would draw row by row. Inside a tf.while_loop, all iterations use the same seed. A row
-  then gets the same numbers in each iteration only if the shape of the draw and the set
-  of active rows do not change. Otherwise it could get numbers that another row had in
-  an earlier iteration. So the operation runs row by row if the shape is not static or
-  only some rows may be active. It also does so if the draw is not one of
-  `patches.drawing`, or if more than the seed differs between rows.
+  Every row has a fresh seed, so rows are independent either way. Iterations of a
+  tf.while_loop share a seed: if the shape of the draw or the set of active rows
+  changed, a row could get numbers of another row's earlier iteration. So the operation
+  runs row by row if the shape is not static, only some rows may be active, the draw is
+  not one of `patches.drawing`, or more than the seed differs between rows.
   """
   del original, value
   inputs = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]

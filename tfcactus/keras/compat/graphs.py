@@ -73,20 +73,13 @@ def is_recorded(tensor: tf.Tensor) -> bool:
 
 
 def as_written(function: _Function) -> _Function:
-  """Excludes a function, but not Keras' own calls inside it, from AutoGraph.
-
-  AutoGraph takes as long to convert functions of this library as TensorFlow to trace
-  them.
-  """
+  """Excludes a function, not Keras' calls inside it, from AutoGraph, which is slow."""
   vars(function)['autograph_info__'] = {}  # AutoGraph's mark of converted functions.
   return function
 
 
 def looked_at(function: Callable[..., Any]) -> Any:
-  """Returns a `tf.function` that is traced for analysis only, and never run.
-
-  AutoGraph is on under Keras 2 only.
-  """
+  """Returns a `tf.function` to analyse, never run; AutoGraph only under Keras 2."""
   return tf.function(as_written(function), autograph=not versions.KERAS_3)
 
 

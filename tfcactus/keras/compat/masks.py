@@ -34,19 +34,12 @@ def put_all(outputs: Any, masks: Sequence[tf.Tensor | None]) -> Any:
 
 
 def of_one(outputs: Any) -> dict[str, tf.Tensor]:
-  """Returns the masks of a batch of one example, without the batch axis.
-
-  The keys are indices in `tf.nest.flatten(outputs)`, as strings. Outputs without a mask
-  have no entry.
-  """
+  """Returns masks of a batch of one without that axis, by flat index as a string."""
   return {str(i): mask[0] for i, mask in enumerate(of_all(outputs))
           if mask is not None}
 
 
 def put_rows(outputs: Any, masks: dict[str, tf.Tensor]) -> Any:
-  """Sets the masks of a batch; returns the structure.
-
-  `masks` has the keys of `of_one`, and masks with a batch axis.
-  """
+  """Sets the masks of a batch, by the keys of `of_one`; returns the structure."""
   return put_all(outputs, [
       masks.get(str(i)) for i, _ in enumerate(tf.nest.flatten(outputs))])

@@ -15,11 +15,7 @@ from tfcactus.keras.compat.versions import keras, KERAS_3
 
 @functools.cache
 def _functional() -> type:
-  """Returns the class of `keras.Model(inputs, outputs)`.
-
-  Not computed on import: after anything was created, TensorFlow refuses settings of
-  devices and workers.
-  """
+  """Returns the functional class; finding it on import would freeze device settings."""
   # Explicit names leave the automatic names of users' layers unchanged.
   # Keras 3.6 to 3.12 refuse a model whose output is its input.
   with tf.init_scope():
@@ -71,10 +67,7 @@ def direct_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 
 def is_graph(model: keras.Model) -> bool:
-  """Returns whether a model is exactly a built Sequential or a functional model.
-
-  False for subclasses, which may override `call`.
-  """
+  """Returns whether a model is a built Sequential or functional, and no subclass."""
   if type(model) is keras.Sequential:
     return model.built and (
         not KERAS_3 or model._functional is not None)  # pylint: disable=protected-access
@@ -82,10 +75,7 @@ def is_graph(model: keras.Model) -> bool:
 
 
 def graph_layers(model: keras.Model) -> list[keras.layers.Layer]:
-  """Returns the layers of a model; nested Sequential or functional models are opened.
-
-  Under Keras 3 they include operations between the layers, which are no layers.
-  """
+  """Returns the layers, nested models opened; under Keras 3 with operations between."""
   found: dict[int, keras.layers.Layer] = {}
   functional: bool = type(model) is _functional()
   for layer in model.operations if KERAS_3 and functional else model.layers:
@@ -194,10 +184,7 @@ def handle(variable: keras.Variable) -> tf.Tensor:
 
 
 def local(variable: tf.Variable) -> tf.Variable:
-  """Returns this replica's copy of a distributed variable.
-
-  Returns the primary copy outside of replicas, and any other variable as it is.
-  """
+  """Returns this replica's copy, outside of replicas the primary one, or `variable`."""
   if not isinstance(variable, tf.distribute.DistributedValues):
     return variable
   if tf.distribute.in_cross_replica_context():

@@ -76,10 +76,7 @@ def make_variables(model: keras.Model, example: Any = None) -> None:
 
 def apply_averages(optimizer: keras.optimizers.Optimizer, averages: Sequence[tf.Tensor],
                    variables: Sequence[keras.Variable]) -> None:
-  """Applies averaged gradients to variables.
-
-  `averages` are equal on all replicas, and loss scaling has been undone.
-  """
+  """Applies averaged, unscaled gradients, equal on all replicas, to variables."""
   with applying_sums():
     optimizer.apply_gradients(list(zip(averages, variables)), **of_sums())
 
@@ -91,10 +88,7 @@ def applying_sums() -> contextlib.AbstractContextManager[None]:
 
 
 def of_sums() -> dict[str, Any]:
-  """Returns keyword arguments of `apply_gradients` under Keras 2.
-
-  They tell an optimizer that gradients are already summed over replicas.
-  """
+  """Returns arguments that tell Keras 2 that gradients are summed over replicas."""
   return {} if KERAS_3 or replicas.number() == 1 else {
       'experimental_aggregate_gradients': False}
 
@@ -110,19 +104,12 @@ def needs_one_replica(optimizer: keras.optimizers.Optimizer) -> bool:
 
 
 def is_wrapped(optimizer: keras.optimizers.Optimizer) -> bool:
-  """Returns whether a Keras 2 optimizer knows that a LossScaleOptimizer wraps it.
-
-  Keras 3 does not tell the wrapped optimizer, and never asks it for gradients.
-  """
+  """Returns whether a Keras 2 optimizer knows that a LossScaleOptimizer wraps it."""
   return getattr(optimizer, '_is_wrapped_by_loss_scale_optimizer', False)
 
 
 def drop_in_arguments(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
-  """Returns the arguments of a drop-in optimizer that is equivalent to a plain one.
-
-  `optimizer` may be legacy or not under Keras 2. Raises ValueError if the base of
-  drop-in optimizers has no such argument.
-  """
+  """Returns arguments of an equivalent drop-in; ValueError if drop-ins lack one."""
   config = dict(optimizer.get_config())
   if config.get('gradient_accumulation_steps', 1) is None:
     del config['gradient_accumulation_steps']

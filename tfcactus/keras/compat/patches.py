@@ -68,10 +68,7 @@ class Place(NamedTuple):
 
 
 class LibraryPatch:
-  """Replaces functions of a library for the threads that are inside of `inside`.
-
-  The replacements are global. For all other threads they call the original functions.
-  """
+  """Replaces functions of a library for the threads inside of `inside`, no others."""
 
   def __init__(self, places: list[Place]):
     self._places = places
@@ -86,10 +83,7 @@ class LibraryPatch:
 
   @contextlib.contextmanager
   def inside(self, value: Any) -> Iterator[None]:
-    """Activates the replacements for this thread.
-
-    They get `value`, which must not be None, as their second argument.
-    """
+    """Activates the replacements for this thread; they get `value`, never None."""
     with self._lock:
       if not self._threads_inside:
         self._originals = [place.get() for place in self._places]
@@ -109,10 +103,7 @@ class LibraryPatch:
 
   def _hook(self, instead: Callable[..., Any], original: Callable[..., Any]
            ) -> Callable[..., Any]:
-    """Returns the function that stands in the library while a thread is inside.
-
-    It calls `instead` for threads that are inside, and `original` for all others.
-    """
+    """Returns a function that calls `instead` on threads inside, else `original`."""
 
     @functools.wraps(original)
     def hooked(*args: Any, **kwargs: Any) -> Any:
@@ -205,10 +196,7 @@ def drawing(model: keras.Model | None, make_seed: MakeSeed) -> Iterator[None]:
 
 
 def _keras_seed(generator: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
-  """Replaces `SeedGenerator.next` of Keras 3; returns a fresh seed of 31 bits.
-
-  Seeds of Keras have 32 bits, in the dtype of the generator's state.
-  """
+  """Replaces `SeedGenerator.next` of Keras 3; returns a fresh seed of 31 bits."""
   del args, kwargs
   bits = tf.bitwise.bitwise_and(current_seed(), 2**31 - 1)
   return tf.cast(bits, generator.state.dtype)
@@ -230,11 +218,7 @@ def applying_sums() -> Iterator[None]:
 
 def _mean(original: Any, value: Any, values: Any, strategy: tf.distribute.Strategy,
           reduction: str) -> Any:
-  """Averages the logs of a step over the replicas of all workers.
-
-  Replaces a function of Keras 3 that averages over axis 0 of its values, which scalar
-  logs do not have.
-  """
+  """Averages logs over replicas; Keras 3 would need an axis 0, which scalars lack."""
   del value
   if reduction != 'auto':
     return original(values, strategy, reduction)

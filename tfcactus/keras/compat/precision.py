@@ -50,9 +50,6 @@ def grid(scale: tf.Tensor) -> tf.Tensor:
 
 
 def released(noisy: tf.Tensor, scale: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-  """Returns a noisy sum rounded to the grid `grid(scale)`, then to `dtype`.
-
-  `noisy` is a float64 tensor, `scale` is as in `grid`.
-  """
+  """Returns a float64 noisy sum rounded to the grid `grid(scale)`, then to `dtype`."""
   step = grid(scale)
   return tf.cast(tf.round(noisy / step) * step, dtype)

@@ -68,10 +68,7 @@ def is_convolution(cell: keras.layers.Layer) -> bool:
 
 
 def unusual_call(layer: keras.layers.Layer) -> str:
-  """Returns a setting of the layer that only one of Keras 2 and Keras 3 has, or ''.
-
-  The rules of recurrent layers do not cover such settings.
-  """
+  """Returns a setting that only one of Keras 2 and 3 has, so no rule covers, or ''."""
   if getattr(layer, 'time_major', False):
     return 'time_major=True'
   if getattr(layer.cell, 'reverse_state_order', False):
@@ -88,10 +85,7 @@ def zeroes_masked(layer: keras.layers.Layer) -> bool:
 
 def dropped(layer: keras.layers.Layer, sequences: tf.Tensor, training: Any
            ) -> tf.Tensor | None:
-  """Returns the inputs after dropout if each time step has a mask of its own.
-
-  Returns None if there is no dropout, or one mask for all time steps.
-  """
+  """Returns the inputs after dropout if every time step has its own mask, else None."""
   # Keras 2 draws such masks in layers for which it may choose a GPU kernel.
   if not getattr(layer, '_could_use_gpu_kernel', False) or not layer.dropout:
     return None
@@ -130,11 +124,7 @@ def _forget_masks(cell: keras.layers.Layer) -> None:
 
 @contextlib.contextmanager
 def unrolled(model: keras.Model) -> Iterator[None]:
-  """Unrolls the recurrent layers of a model or layer inside the context.
-
-  Per-example gradients cannot be vectorised through their loops. Raises ValueError for
-  a layer that cannot be unrolled.
-  """
+  """Unrolls recurrent layers, as loops defy vectorising; ValueError if one cannot."""
   with contextlib.ExitStack() as stack:
     for layer in [model, *models.flat_layers(model)]:
       if not isinstance(layer, keras.layers.RNN):
@@ -152,10 +142,7 @@ def unrolled(model: keras.Model) -> Iterator[None]:
 
 
 def returned(layer: keras.layers.Layer, output: tf.Tensor, states: list[Any]) -> Any:
-  """Returns what the layer's `call` returns: the output, and states if it returns them.
-
-  `states` has the final states, a list per cell.
-  """
+  """Returns the output, and final states (a list per cell) if `call` returns them."""
   if KERAS_3:
     output = tf.cast(output, layer.compute_dtype)
     states = tf.nest.map_structure(

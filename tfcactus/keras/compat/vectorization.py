@@ -66,10 +66,7 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
 
 def _with_captures(captures: Sequence[tuple[tf.Tensor, tf.Tensor]],
                    number: tf.Tensor) -> tf.Tensor:
-  """Adds to `number` a data dependence on each captured tensor.
-
-  `captures` has pairs (tensor outside, placeholder inside) of a traced function.
-  """
+  """Adds to `number` a dependence on captures, pairs (tensor outside, placeholder)."""
   resources = []
   for outside, _ in captures:
     eager = isinstance(outside, tf.__internal__.EagerTensor)

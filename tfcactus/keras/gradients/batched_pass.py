@@ -32,10 +32,7 @@ loss scaling would leak information on the gradients."""
 
 
 def _scale(model: keras.Model) -> float:
-  """Returns the factor of the losses: 1 unless a layer computes in float16.
-
-  Gradients are divided by the factor before clipping.
-  """
+  """Returns the losses' factor, divided out before clipping; 1 without float16."""
   layers = models.flat_layers(model)
   half = any(getattr(layer, 'compute_dtype', None) == 'float16'
              for layer in layers)
@@ -84,10 +81,7 @@ def takes_part(weights: tf.Tensor) -> tf.Tensor:
 
 
 def _losses(losses: tf.Tensor | None, added: tf.Tensor | None) -> tf.Tensor:
-  """Returns the losses, or zeros if only layers add losses.
-
-  Raises ValueError if there are no losses at all.
-  """
+  """Returns the losses, or zeros if only layers add losses; ValueError for neither."""
   if losses is not None:
     return losses
   if added is None:
@@ -164,11 +158,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
 
 
 class _Captured(NamedTuple):
-  """A tensor whose gradient a rule needs.
-
-  The rule captured `outputs` in its call number `call` (see `variable_reads.Calls`),
-  and saved `saved` for `LayerRule.gradients`.
-  """
+  """A captured tensor `outputs` of call number `call`, with what its rule saved."""
 
   rule: LayerRule
   layer: keras.layers.Layer
@@ -180,11 +170,7 @@ class _Captured(NamedTuple):
 @contextlib.contextmanager
 def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
                calls: variable_reads.Calls) -> Iterator[None]:
-  """Calls layers that have a rule through the rule while the context is open.
-
-  `capture` takes a rule, its layer, the number of the call, the value that the rule
-  saves, and the tensor.
-  """
+  """Calls layers by their rules; `capture` takes (rule, layer, call, saved, tensor)."""
 
   def by_rule(rule: LayerRule, layer: keras.layers.Layer, call: Callable[..., Any],
               *args: Any, **kwargs: Any) -> Any:

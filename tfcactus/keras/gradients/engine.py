@@ -143,10 +143,7 @@ class Engine:
 
   @tf.autograph.experimental.do_not_convert
   def _settle(self, batch: batched_pass.Batch) -> None:
-    """Vectorises layers until the pass is proved right.
-
-    Raises ValueError if the model writes variables.
-    """
+    """Vectorises layers until the pass is proved; ValueError for written variables."""
     while not self.routes.whole:
       failed = self._failure(batch)
       if failed is None:

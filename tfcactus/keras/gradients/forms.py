@@ -99,10 +99,7 @@ class GradientForm(abc.ABC):
 
   @abc.abstractmethod
   def averaged(self, views: int) -> GradientForm:
-    """Returns the means over every `views` consecutive rows.
-
-    These rows are one example, augmented in `views` ways.
-    """
+    """Returns means over every `views` rows, one example augmented in `views` ways."""
 
   def tensors(self) -> list[tf.Tensor]:
     """Returns all tensors of the form, each with one row per example."""
@@ -210,11 +207,7 @@ class Rows(GradientForm):
 
   @classmethod
   def merged(cls, ids: tf.Tensor, values: tf.Tensor, vocabulary: int) -> Rows:
-    """Returns the form with one gradient per id that an example looked up.
-
-    The gradients of an id that the example looked up several times are added up. The
-    first place has the sum, later ones zeros.
-    """
+    """Adds up gradients of repeated ids; the first place has the sum, others zeros."""
     same = tf.equal(ids[:, :, None], ids[:, None, :])
     earlier = tf.linalg.band_part(
         tf.ones(same.shape[1:], values.dtype), -1, 0) - tf.eye(
@@ -252,10 +245,7 @@ class Rows(GradientForm):
 
 def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
           ) -> list[GradientForm]:
-  """Returns the gradients, with zeros for examples whose entry of `rows` is False.
-
-  `rows` are booleans, shape (batch,): whether all of an example's gradients are finite.
-  """
+  """Returns the gradients, with zeros for examples whose boolean in `rows` is False."""
   flat = [value for each in gradients for value in each.tensors()]
   left = iter(tf.cond(tf.reduce_all(rows), lambda: flat,
                       lambda: [_kept(value, rows) for value in flat]))

@@ -79,11 +79,7 @@ _ATTEMPTS = 4
 
 def routes(model: keras.Model, vectorize: bool = False,
            apart: Mapping[int, str] | None = None, opened: bool = True) -> Routes:
-  """Decides the routes of a built model; `apart` and `opened` as in `Routes`.
-
-  The whole model is vectorised if `vectorize`, or if one of its layers or variables
-  allows nothing else.
-  """
+  """Decides the routes of a built model; `apart` and `opened` as in `Routes`."""
   apart = apart or {}
   whole = 'asked for' if vectorize else ''
   if not models.is_graph(model) and own_variables(model):
@@ -108,10 +104,7 @@ def wholly_vectorized(given: Routes, reason: str) -> Routes:
 
 def after_failure(model: keras.Model, failed: Routes, reason: str,
                   layer: keras.layers.Layer | None = None) -> Routes:
-  """Returns the routes to try next if the proof fails for the routes `failed`.
-
-  `reason` is the reason of the failure; `layer` is the layer to blame, None if unknown.
-  """
+  """Returns the routes to try next; `layer` is to blame for `reason`, if known."""
   if layer is not None and len(failed.apart) < _ATTEMPTS:
     more = routes(model, False, {**failed.apart, id(layer): reason}, failed.opened)
     reason = f'{reason}; {more.whole}' if more.whole else reason
@@ -149,10 +142,7 @@ def holder_of(given: Routes, layer: keras.layers.Layer
 
 def adder_of(given: Routes, layer: keras.layers.Layer
              ) -> keras.layers.Layer | None:
-  """Returns the innermost layer that is or contains `layer`, or None.
-
-  Skips vectorised layers.
-  """
+  """Returns the innermost unvectorised layer that is or contains `layer`, or None."""
   alone = [route.layer for route in given.layers if not route.vectorized and
            isinstance(route.layer, keras.layers.Layer)]
   found = [each for each in alone if each is layer or any(

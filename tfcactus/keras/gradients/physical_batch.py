@@ -106,11 +106,7 @@ def _number_size(model: keras.Model) -> int:
 
 
 def memory_for_steps() -> int:
-  """Returns the bytes that a physical batch may take on each replica.
-
-  The result depends on installed memory, not on free memory: another physical batch
-  size rounds sums differently, and runs would not repeat.
-  """
+  """Returns bytes per replica from installed, not free, memory, so that runs repeat."""
   gpus = tf.config.list_logical_devices('GPU')
   if gpus:
     return int(_GPU_SHARE * min(_gpu_limits(), default=2 * _HOST_ENOUGH))

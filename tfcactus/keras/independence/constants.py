@@ -77,10 +77,7 @@ def _reduced_constant(node: Node) -> Value:
 
 
 def _varies(node: Node) -> Axes | None:
-  """Returns the axes along which the output may vary if all inputs are CONSTANT.
-
-  None stands for any axis: the operation has no rule, or its rule finds none.
-  """
+  """Returns axes along which the output may vary for CONSTANT inputs; None for any."""
   rule = _VARIES.get(node.op.type)
   try:
     return None if rule is None else rule(node)
@@ -97,11 +94,7 @@ def _axes(node: Node, i: int) -> Axes:
 
 
 def _matmul(node: Node) -> Axes:
-  """Returns the axes along which a matrix product x y may vary.
-
-  The rows of the product vary as the rows of x, its columns as the columns of y. Batch
-  axes vary if they vary in x or in y.
-  """
+  """Returns where x y varies: rows as x's, columns as y's, batch axes as either's."""
   names = ('transpose_a', 'transpose_b') if node.op.type == 'MatMul' else (
       'adj_x', 'adj_y')
   rank, found = len(node.out()), set()
@@ -134,10 +127,7 @@ def _part(node: Node) -> Axes:
 
 
 def _concat(node: Node) -> Axes | None:
-  """Returns the joined axis, and each axis along which an input may vary.
-
-  Returns None if the joined axis is not known.
-  """
+  """Returns the joined axis and axes along which inputs vary; None if it is unknown."""
   axis = dependence.static(node.op.inputs[-1])
   if axis is None:
     return None
@@ -154,10 +144,7 @@ def _pack(node: Node) -> Axes:
 
 
 def _expand(node: Node) -> Axes | None:
-  """Returns the axes of the result along which the input may vary.
-
-  The new axis has size 1. Returns None if its place is not known.
-  """
+  """Returns the input's varying axes in the result; None if the new axis is unknown."""
   place = dependence.static(node.op.inputs[1])
   if place is None:
     return None
@@ -166,10 +153,7 @@ def _expand(node: Node) -> Axes | None:
 
 
 def _squeeze(node: Node) -> Axes | None:
-  """Returns the axes of the result along which the input may vary.
-
-  Returns None if the operation does not name the axes that it removes.
-  """
+  """Returns the input's varying axes in the result; None if `squeeze_dims` is empty."""
   rank = len(node.shape(0))
   gone = {axis % rank for axis in node.op.get_attr('squeeze_dims')}
   if not gone:
@@ -178,10 +162,7 @@ def _squeeze(node: Node) -> Axes | None:
 
 
 def _bias(node: Node) -> Axes | None:
-  """Returns the axes along which the input may vary, and the last axis, the channels.
-
-  Returns None if the channels are not on the last axis.
-  """
+  """Returns the input's varying axes and the last, the channels'; None for NCHW."""
   if node.op.get_attr('data_format') == b'NCHW':
     return None
   return _axes(node, 0) | {len(node.out()) - 1}
@@ -193,19 +174,13 @@ def _item(node: Node) -> Axes | None:
 
 
 def _with_item(node: Node) -> Axes | None:
-  """Returns the axes along which an item of the list may vary, old or new.
-
-  Input 0 is the list, the last input is the new item.
-  """
+  """Returns axes along which an item of the list (input 0) or the new one varies."""
   first, last = node.values[0].varies, node.values[-1].varies
   return None if first is None or last is None else first | last
 
 
 def _from_tensor(node: Node) -> Axes:
-  """Returns the axes along which items of a list made of a tensor may vary.
-
-  The items are the tensor's slices along axis 0, so each other axis moves down by one.
-  """
+  """Returns axes along which items (slices along axis 0) may vary: each moves down."""
   return frozenset(axis - 1 for axis in _axes(node, 0) if axis)
 
 

@@ -109,11 +109,7 @@ class SeedUses(Protocol):
 
 
 class Node:
-  """An operation of the graph and the abstract value of each input.
-
-  `draws` records the uses of secret seeds. None treats random draws as trusted; see
-  `graph_proof.analyse`.
-  """
+  """An operation and its inputs' values; without `draws`, random draws are trusted."""
 
   def __init__(self, op: tf.Operation, values: Sequence[Value],
                draws: SeedUses | None = None):
@@ -146,20 +142,14 @@ class Node:
 
 
 def _shape(tensor: tf.Tensor) -> list[int | None]:
-  """Returns the static shape, None for unknown sizes.
-
-  Raises NotRowWise if the rank is unknown.
-  """
+  """Returns the static shape, None for unknown sizes; NotRowWise for unknown rank."""
   if tensor.shape.rank is None:
     raise unknown('makes or takes a tensor of unknown rank')
   return tensor.shape.as_list()
 
 
 def static(tensor: tf.Tensor) -> np.ndarray | None:
-  """Returns the value of a small constant tensor, or None.
-
-  Evaluates the operations in `_FOLDING` if all their inputs are constants.
-  """
+  """Returns the value of a small constant tensor, folding `_FOLDING`, or None."""
   found = tf.get_static_value(tensor)
   if found is not None:
     return np.asarray(found)
@@ -217,10 +207,7 @@ _FOLDING = frozenset((
 
 
 def sizes_by_batch(tensor: tf.Tensor, value: Value) -> list[np.ndarray] | None:
-  """Returns a tensor's integers for each number of examples in `BATCH_SIZES`.
-
-  `value` is the tensor's abstract value. Returns None if the integers are not known.
-  """
+  """Returns a tensor's integers for each of `BATCH_SIZES`, or None if not known."""
   if value.sizes is not None:
     return [np.asarray(size, np.int32) for size in value.sizes]
   found = static(tensor) if value.dependence == Dependence.CONSTANT else None
@@ -228,11 +215,7 @@ def sizes_by_batch(tensor: tf.Tensor, value: Value) -> list[np.ndarray] | None:
 
 
 def sized(values: Sequence[np.ndarray]) -> Value:
-  """Returns the `Value` of a tensor of sizes.
-
-  `values` has the tensor's integers for each number of examples in `BATCH_SIZES`. They
-  become nested tuples, because arrays cannot be compared by ==.
-  """
+  """Returns the `Value` of integers per `BATCH_SIZES`, as nested tuples to compare."""
   return Value(Dependence.BATCH_SIZE, sizes=tuple(map(_nested_tuple, values)))
 
 
@@ -254,10 +237,7 @@ def constant(tensor: tf.Tensor) -> Value:
 
 
 def join(first: Value, second: Value) -> Value:
-  """Returns the least upper bound: the `Value` of a tensor that has either value.
-
-  It is UNKNOWN if no other value covers both.
-  """
+  """Returns the least upper bound: a `Value` that covers both, UNKNOWN if none does."""
   worst = max(first, second, key=lambda value: value.dependence)
   if worst.dependence >= Dependence.UNKNOWN or first == second:
     return worst

@@ -68,20 +68,14 @@ This library uses BitwiseAnd, and then Keras uses FloorMod.
 
 
 class Draws:
-  """Record of the uses of secret seeds in one analysis.
-
-  `number` is the number of examples, or None if it is not known.
-  """
+  """Record of uses of secret seeds; `number` counts the examples, None if unknown."""
 
   def __init__(self, number: int | None = None):
     self.number = number
     self._uses: dict[str, tuple[Any, ...]] = {}
 
   def check(self, node: Node) -> None:
-    """Raises NotRowWise if the draw's seed is not secret or another draw uses it.
-
-    Also raises if the shape of the draw may change while the graph runs.
-    """
+    """Raises NotRowWise for a known or reused seed, or a shape that may change."""
     op, keys = node.op, _KEYS.get(node.op.type, ())
     seeds = {_root(node.values[i].seed) for i in keys}
     if len(seeds) != 1 or not all(seeds):
@@ -109,10 +103,7 @@ def secret_seed() -> tf.Tensor:
 
 
 def seed_of(node: Node) -> str:
-  """Returns the name of the one secret seed that outputs are computed from, or ''.
-
-  Returns '' as well if too few secret bits of the seed may be left.
-  """
+  """Returns the one secret seed's name; '' if none, or too few secret bits are left."""
   op = node.op
   if op.type == 'Placeholder':
     return f'{id(op.graph)} {op.name}' if _SECRET in op.name else ''

@@ -68,10 +68,7 @@ def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
 
 def needed(outputs: Sequence[tf.Tensor], known: Container[str]
            ) -> list[tf.Operation]:
-  """Returns the operations that outputs depend on, each after those it depends on.
-
-  `known` has names of tensors whose own operations are not needed.
-  """
+  """Returns operations that outputs need, inputs first; `known` tensors need none."""
   # Creation order would not do: differentiation adds inputs to existing loops.
   order, seen = {}, set()
   stack = [(tensor.op, False) for tensor in outputs]
@@ -89,11 +86,7 @@ def needed(outputs: Sequence[tf.Tensor], known: Container[str]
 
 def _evaluate(op: tf.Operation, values: Sequence[Value],
               draws: SeedUses | None) -> list[Value]:
-  """Returns the abstract values of an operation's outputs.
-
-  `values` are those of its inputs. An operation that raises NotRowWise has outputs that
-  are MIXED or UNKNOWN, with the reason.
-  """
+  """Returns an operation's output values; MIXED or UNKNOWN if it raises NotRowWise."""
   node = Node(op, values, draws)
   worst = max(values, key=lambda value: value.dependence, default=CONSTANT)
   found: Value | list[Value]
@@ -159,10 +152,7 @@ def _of_sizes(node: Node) -> Value | list[Value]:
 
 
 def _computed_size(node: Node) -> Value | list[Value]:
-  """Returns the value of integers that are computed from sizes.
-
-  It has `sizes` if the operation only multiplies or rearranges them.
-  """
+  """Follows integers made of sizes; keeps `sizes` if only multiplied or rearranged."""
   if dependence.size_taken(node.op) is not None:
     return CONSTANT
   operands = [dependence.sizes_by_batch(tensor, value)
@@ -176,10 +166,7 @@ def _computed_size(node: Node) -> Value | list[Value]:
 
 
 def _body(node: Node, name: str, values: Sequence[Value]) -> list[Value]:
-  """Returns the values of the outputs of a function that the operation calls.
-
-  `name` is the attribute with the function, `values` are its arguments.
-  """
+  """Returns output values of the function in attribute `name` on arguments `values`."""
   attribute = node.op.get_attr(name)
   called = node.op.graph._get_function(attribute.name)  # pylint: disable=protected-access
   graph = getattr(called, 'graph', None)
@@ -195,10 +182,7 @@ def _call(node: Node) -> list[Value]:
 
 
 def _if(node: Node) -> list[Value]:
-  """Follows a conditional: returns, per output, the join of both branches' values.
-
-  The condition must be CONSTANT.
-  """
+  """Follows a conditional: joins both branches; the condition must be CONSTANT."""
   if node.values[0].dependence != Dependence.CONSTANT:
     raise unknown('chooses by what is in the data')
   first, second = (_body(node, name, node.values[1:])
@@ -207,10 +191,7 @@ def _if(node: Node) -> list[Value]:
 
 
 def _while(node: Node) -> list[Value]:
-  """Follows a loop: returns values of its variables that cover every iteration.
-
-  The number of iterations must be CONSTANT.
-  """
+  """Returns values that cover all iterations of a loop; their number is CONSTANT."""
   values = node.values
   for _ in range(2 * len(values) + 2):
     # If the number of iterations depended on the number of examples, so would counters.

@@ -71,10 +71,7 @@ def _arg_reduce(node: Node) -> Value:
 
 
 def _along(node: Node) -> Value:
-  """Follows Cumsum, ReverseV2, Roll and similar operations along constant axes.
-
-  The examples' axis must not be one of these axes.
-  """
+  """Follows Cumsum, ReverseV2, Roll etc. along constant axes, not the examples'."""
   argument = 2 if node.op.type == 'Roll' else 1
   value, rank = dependence.only_operand(node), len(node.shape(0))
   axes = {int(axis) % rank for axis in np.ravel(node.static(argument))}
@@ -92,10 +89,7 @@ def _last(node: Node) -> Value:
 
 
 def _band(node: Node) -> Value:
-  """Follows MatrixBandPart, which zeroes entries of matrices on the last two axes.
-
-  The examples must be on an axis before these.
-  """
+  """Follows MatrixBandPart; the examples must not be on the last two axes."""
   value = dependence.only_operand(node)
   if value.axis >= len(node.shape(0)) - 2:
     raise unknown('treats examples by their place in the batch')
@@ -103,11 +97,7 @@ def _band(node: Node) -> Value:
 
 
 def _cross_entropy(node: Node) -> list[Value]:
-  """Follows the cross-entropy operations.
-
-  Returns the values of the loss and of the gradient. Both have one row per example if
-  the examples are on axis 0 of every input that has them.
-  """
+  """Follows cross-entropies (loss, gradient); the examples must be on axis 0."""
   values = {node.values[i] for i in node.rows()}
   if len(values) > 1 or values.pop().axis != 0:
     raise mixed('goes over the examples')
@@ -169,11 +159,7 @@ def _batch_matmul(node: Node) -> Value:
 
 
 def _einsum(node: Node) -> Value:
-  """Follows Einsum.
-
-  The examples must have one letter in all inputs that have them, and it must be in the
-  result.
-  """
+  """Follows Einsum; the examples must have one letter in inputs and the result."""
   equation = node.op.get_attr('equation')
   equation = equation.decode() if isinstance(equation, bytes) else equation
   *terms, result = _without_dots(node, equation.replace(' ', ''))
@@ -196,10 +182,7 @@ def _einsum(node: Node) -> Value:
 
 
 def _without_dots(node: Node, equation: str) -> list[str]:
-  """Returns the terms of an equation, the result last.
-
-  Unused capital letters replace an ellipsis.
-  """
+  """Returns the terms, the result last, with unused capitals for an ellipsis."""
   given, result = equation.split('->')
   terms = given.split(',')
   if '...' not in equation:
@@ -249,10 +232,7 @@ def _is_fixed(node: Node, i: int) -> bool:
 
 
 def _bias(node: Node) -> Value:
-  """Follows BiasAdd, which adds one number per channel.
-
-  If the examples are on the axis of the channels, all numbers must be equal.
-  """
+  """Follows BiasAdd; if examples are on the channel axis, its numbers must be equal."""
   value = dependence.only_operand(node)
   form = node.op.get_attr('data_format')
   channels = 1 if form == b'NCHW' else len(node.shape(0)) - 1
@@ -299,10 +279,7 @@ def _fused_norm(node: Node) -> list[Value]:
 
 
 def _space_to_batch(node: Node) -> Value:
-  """Follows SpaceToBatchND, which cuts images into parts.
-
-  The result repeats the whole batch once per part, which is a negative `block`.
-  """
+  """Follows SpaceToBatchND, which repeats the batch per part: a negative `block`."""
   value, times = dependence.only_operand(node), int(np.prod(node.static(1)))
   if value != Value(Dependence.ROW_WISE):
     raise unknown('takes another axis than the first for the examples')

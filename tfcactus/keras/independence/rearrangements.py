@@ -26,11 +26,7 @@ def _product(sizes: Sequence[int | None]) -> int:
 
 
 def _reshape(node: Node) -> Value:
-  """Follows Reshape.
-
-  The result is ROW_WISE if every example keeps its own `block` of neighbouring
-  positions on one axis.
-  """
+  """Follows Reshape; each example must keep its `block` of positions on one axis."""
   value = node.values[0]
   if node.rows() != [0]:
     raise unknown('takes a shape that depends on the examples')
@@ -58,10 +54,7 @@ def _reshape(node: Node) -> Value:
 
 
 def _shape_made(node: Node) -> list[int | None]:
-  """Returns the shape that a Reshape makes.
-
-  A size is None if it is not known, such as a multiple of the number of examples.
-  """
+  """Returns the shape that a Reshape makes, None for sizes that are not known."""
   value, found = node.values[0], []
   asked = dependence.sizes_by_batch(node.op.inputs[1], node.values[1])
   if asked is None or node.shape(0)[value.axis] is not None:
@@ -189,10 +182,7 @@ def _tile(node: Node) -> Value:
 
 
 def _slice_axes(node: Node, shape: list[int | None]) -> dict[int, int]:
-  """Maps each axis that a StridedSlice takes whole to its axis in the result.
-
-  `node` is the operation or its gradient, `shape` the shape of the sliced tensor.
-  """
+  """Maps axes of `shape` that a StridedSlice takes whole to axes of the result."""
   rank = len(shape)
   masks = {name: node.op.get_attr(f'{name}_mask') for name in (
       'begin', 'end', 'ellipsis', 'new_axis', 'shrink_axis')}
@@ -234,10 +224,7 @@ def _strided_slice(node: Node) -> Value:
 
 
 def _strided_slice_grad(node: Node) -> Value:
-  """Follows the gradient of StridedSlice; its last input is the upstream gradient.
-
-  The slice must have taken the examples' axis whole.
-  """
+  """Follows StridedSlice's gradient; the slice must take the examples' axis whole."""
   value = dependence.only_operand(node, 4)
   for axis, place in _slice_axes(node, node.out()).items():
     if place == value.axis:
@@ -281,10 +268,7 @@ def _gather(node: Node) -> Value:
 
 
 def _gather_nd(node: Node) -> Value:
-  """Follows GatherNd with examples in the indices and constants to look up.
-
-  The last axis of the indices holds one index, so the examples must not be on it.
-  """
+  """Follows GatherNd of constants; examples must not be on the indices' last axis."""
   params, indices = node.values
   if params.dependence == Dependence.CONSTANT and indices.axis < len(node.shape(1)) - 1:
     return indices
@@ -298,10 +282,7 @@ def _one_hot(node: Node) -> Value:
 
 
 def _from_list(node: Node) -> Value:
-  """Follows TensorListFromTensor, whose items are slices along axis 0.
-
-  The examples must be on another axis; in the items it is one axis further down.
-  """
+  """Follows TensorListFromTensor: examples on an axis a > 0 are on a - 1 in items."""
   value = dependence.only_operand(node)
   if value.axis == 0:
     raise unknown('goes through the examples one after another')
@@ -309,10 +290,7 @@ def _from_list(node: Node) -> Value:
 
 
 def _stack_list(node: Node) -> Value:
-  """Follows TensorListStack, which stacks the items of a list along a new axis 0.
-
-  The items must have the examples.
-  """
+  """Follows TensorListStack, which adds axis 0 to items that must have the examples."""
   value = node.values[0]
   if value.dependence != Dependence.ROW_WISE:
     raise unknown('takes a shape that depends on the examples')
@@ -334,10 +312,7 @@ def _list_item(node: Node) -> Value:
 
 
 def _set_item(node: Node) -> Value:
-  """Follows operations that put an item (the last input) into a list (input 0).
-
-  Returns the value that covers the old items and the new one.
-  """
+  """Returns the value that covers a list's old items (input 0) and the new (last)."""
   items = [node.values[0], node.values[-1]]
   if any(value.dependence != Dependence.CONSTANT for value in node.values[1:-1]):
     raise unknown('takes examples by what is in the data')

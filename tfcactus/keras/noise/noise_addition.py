@@ -208,10 +208,7 @@ class NoiseSampler:
   def _noisy(self, dtypes: Sequence[type], sums: Sequence[np.ndarray],
              scale: np.ndarray, step: np.ndarray, *numbers: np.ndarray
             ) -> list[np.ndarray]:
-    """Adds scaled noise in pieces that stay in a core's cache; leaves `sums` unchanged.
-
-    `step` is the grid to round noisy sums to, a power of two, or 0 for none.
-    """
+    """Returns sums plus noise, made in cache-sized pieces, on grid `step` unless 0."""
     # Checked at run time: options set later rewrite functions traced earlier.
     precision.check_graphs_are_as_written()
     noise = self._sample(sum(part.size for part in sums), *numbers)

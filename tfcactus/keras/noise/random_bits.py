@@ -13,10 +13,7 @@ from tfcactus.keras.compat import models
 
 def drawn(draw: Callable[..., np.ndarray], size: int, dtype: tf.DType,
           *inputs: tf.Tensor) -> tf.Tensor:
-  """Returns a tensor of shape (size,) that calls `draw(*inputs)` whenever it is run.
-
-  Raises ValueError under XLA.
-  """
+  """Returns a tensor (size,) that calls `draw(*inputs)` in each run; not under XLA."""
   _check_outside_xla()
   return tf.ensure_shape(tf.numpy_function(draw, list(inputs), dtype), [size])
 

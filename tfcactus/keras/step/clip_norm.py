@@ -59,10 +59,7 @@ class ClipNorm:
     return self.value() * self._sensitivity
 
   def _weight(self, rule: AdaptiveClipping) -> tf.Tensor:
-    """Returns the factor of the count.
-
-    The factor gives the noise of the released count the rule's standard deviation.
-    """
+    """Returns the factor that gives the released count the rule's noise deviation."""
     stddev = rule.count_stddev(self._noise_multiplier, self._expected)
     return self._scale() * (self._noise_multiplier / stddev)
 

@@ -172,10 +172,7 @@ class Step:
 
 
 def _spec(output: Any) -> Any:
-  """Returns the TensorSpec of an output of the model.
-
-  Raises ValueError if the output is not a dense tensor, or has no batch axis.
-  """
+  """Returns an output's TensorSpec; ValueError if not dense or without batch axis."""
   if not isinstance(output, tf.Tensor) or output.shape.rank == 0:
     raise ValueError(
         'Expected a model whose outputs have a row for each example, got '
@@ -184,10 +181,6 @@ def _spec(output: Any) -> Any:
 
 
 def _usual_draw(plan: PrivacyPlan, parts: int) -> float:
-  """Returns a number of examples that a replica rarely exceeds in a step.
-
-  The number is the mean plus two standard deviations; `parts` is the number of replicas
-  that share the drawn batch.
-  """
+  """Returns a replica's mean number of examples plus two standard deviations."""
   expected = plan.expected_batch_size / parts
   return expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))

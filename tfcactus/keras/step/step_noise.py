@@ -57,10 +57,7 @@ class CorrelatedSampler(NoiseSampler):
     return False  # One step of the strategy draws noise for all parts together.
 
   def _next(self, place: Place | None, size: int) -> np.ndarray:
-    """Returns the noise of the step at `place`.
-
-    Restarts the strategy unless the step follows the previous one.
-    """
+    """Returns the noise at `place`; restarts unless it follows the previous step."""
     with self._lock:
       before, self._before = self._before, place
       if place is None or not place.follows(before) or size != self._size:
@@ -107,10 +104,7 @@ class ShareSampler(NoiseSampler):
 
 
 def share_sampler(plan: PrivacyPlan, seed: int | None) -> NoiseSampler:
-  """Returns the sampler of this worker's share of a plan's noise.
-
-  Raises ValueError unless the noise is Gaussian and independent over steps.
-  """
+  """Returns a share's sampler; ValueError unless Gaussian, independent over steps."""
   if plan.strategy is not None or not isinstance(plan.noise, Gaussian):
     found = 'noise correlated over steps' if plan.strategy is not None else (
         repr(plan.noise))

@@ -16,11 +16,7 @@ from tfcactus.keras.compat.versions import keras
 
 
 def penalty(model: keras.Model) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
-  """Returns the sum of a model's weight regularizers, and its gradients.
-
-  The sum is float32 or float64. There is one gradient with respect to each trainable
-  variable, or None.
-  """
+  """Returns the sum of weight regularizers, and its gradient or None per variable."""
   if not losses.weight_penalties(model):
     return tf.zeros([]), [None] * len(model.trainable_variables)
   _check(model)

@@ -124,10 +124,7 @@ def products(inputs: tf.Tensor, outputs: tf.Tensor) -> forms.GradientForm:
 
 
 def bias_gradients(layer: keras.layers.Layer, outputs: tf.Tensor) -> Gradients:
-  """Returns the bias gradients: output gradients summed over all positions.
-
-  Returns [] without a bias. `outputs`, the output gradients, has channels last.
-  """
+  """Returns output gradients, channels last, summed over positions; [] if no bias."""
   if not layer.use_bias:
     return []
   positions = list(range(1, outputs.shape.rank - 1))

@@ -66,10 +66,7 @@ class ConvTransposeRule(ChannelsLastRule):
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
-    """Adds the patches of output gradients.
-
-    They have input positions x kernel positions x output channels numbers.
-    """
+    """Adds patches: input positions x kernel positions x output channels."""
     depth = math.prod(layer.kernel.shape[:-1]) if layer.built else 0
     positions = sum(math.prod(shape[:-1]) for shape in output_shapes)
     # Outputs have about as many positions as inputs times the strides.
@@ -87,10 +84,7 @@ def images_and_windows(call: base.LayerCall, kernel: tf.Variable
 
 def windows_of(layer: keras.layers.Layer, wide: tf.Tensor, narrow: tf.Tensor
               ) -> list[im2col.Window]:
-  """Returns the windows of each spatial axis.
-
-  Windows are cut from `wide`; `narrow` has one position per window.
-  """
+  """Returns each axis' windows, cut from `wide`, one per position of `narrow`."""
   return [im2col.window(layer.padding, *sizes) for sizes in zip(
       wide.shape[1:-1], narrow.shape[1:-1], layer.kernel_size, layer.strides,
       layer.dilation_rate)]
@@ -125,10 +119,7 @@ def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
 
 
 def _apart(images: tf.Tensor, groups: int) -> tf.Tensor:
-  """Makes each group of channels an image: (batch * groups, ..., channels / groups).
-
-  The images of an example are consecutive.
-  """
+  """Makes each group of channels an image: (batch * groups, ..., channels / groups)."""
   if groups == 1:
     return images
   sizes, rank = images.shape[1:-1], images.shape.rank

@@ -78,11 +78,7 @@ class ReversibleEmbeddingRule(base.LayerRule):
 
 def looked_up(table: tf.Variable, ids: tf.Tensor, gradient: tf.Tensor
              ) -> base.Gradients:
-  """Returns the gradients of a table of shape (vocabulary, width).
-
-  `ids`, integers (batch, ...), are the rows that were looked up; `gradient` is the
-  gradient with respect to them, (batch, ..., width).
-  """
+  """Returns a table's gradients from `ids` (batch, ...) and the rows' gradients."""
   batch = ids.shape[0]
   ids = tf.reshape(tf.cast(ids, tf.int32), [batch, -1])
   values = tf.reshape(base.in_stored_dtype(gradient, table),

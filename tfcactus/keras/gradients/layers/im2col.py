@@ -35,10 +35,7 @@ class Window(NamedTuple):
 
 def window(padding: str, length: int, size: int, kernel: int, stride: int,
            dilation: int) -> Window:
-  """Returns the `Window` of an axis of `length` entries with `size` windows.
-
-  `padding` is 'valid', 'same' or 'causal'.
-  """
+  """Returns the `Window` of an axis; `padding` is 'valid', 'same' or 'causal'."""
   span = dilation * (kernel - 1) + 1
   if padding == 'causal':
     before = span - 1
@@ -50,10 +47,7 @@ def window(padding: str, length: int, size: int, kernel: int, stride: int,
 
 
 def padded(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
-  """Pads and crops images so that the first window starts at 0.
-
-  Height and width become multiples of the strides.
-  """
+  """Pads and crops to multiples of the strides; the first window starts at 0."""
   padding, sizes = [[0, 0]], []
   for length, w in zip(images.shape[1:3], windows):
     needed = (w.size - 1) * w.stride + w.dilation * (w.kernel - 1) + 1
@@ -65,10 +59,7 @@ def padded(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
 
 
 def taps(images: tf.Tensor, windows: Sequence[Window]) -> list[tf.Tensor]:
-  """Returns the numbers that each tap (position in the kernel) is multiplied by.
-
-  There is one tensor (batch, positions, channels) per tap, in row-major order.
-  """
+  """Returns a tensor (batch, positions, channels) per kernel tap, row-major."""
   images = padded(images, windows)
   (rows, columns) = windows
   ends = [(w.size - 1) * w.stride + 1 for w in windows]

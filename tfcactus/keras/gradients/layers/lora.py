@@ -118,10 +118,7 @@ def _factors(layer: keras.layers.Layer, name: str) -> Any:
 
 
 def _of_factors(layer: keras.layers.Layer, whole: tf.Tensor) -> base.Gradients:
-  """Returns the gradients of both factors.
-
-  `whole` is the gradient of the kernel, (batch, ..., last axis).
-  """
+  """Returns both factors' gradients from the kernel's, (batch, ..., last axis)."""
   first, second, scale = _factors(layer, 'kernel')
   a, b = layer.lora_kernel_a, layer.lora_kernel_b
   batch, rank = whole.shape[0], second.shape[0]

@@ -53,11 +53,7 @@ class _NormalizationRule(base.LayerRule):
     return capture(normal, outputs)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
-    """Returns gradients of scale and offset.
-
-    They are sums over the axes that scale and offset lack: of normalized inputs times
-    output gradients, and of output gradients.
-    """
+    """Returns gradients of scale and offset, summed over the axes that these lack."""
     layer, rank = call.layer, call.gradient.shape.rank
     axes = {axis % rank for axis in _axes(layer)}
     summed = [i for i in range(1, rank) if i not in axes]

@@ -116,10 +116,7 @@ _VARIABLES = ('kernel', 'recurrent_kernel', 'bias')
 def _run(layer: keras.layers.Layer, cell: keras.layers.Layer,
          capture: base.Capture, given: compat.Arguments, whole: bool
         ) -> recurrent_scan.Scanned:
-  """Runs one cell of a layer over sequences and captures its x W + b.
-
-  `whole` is as for `recurrent_scan.scan`.
-  """
+  """Runs a cell over sequences and captures its x W + b; `whole` is as for `scan`."""
   known = recurrent_cells.known(cell)
   inputs = tf.cast(given.sequences, cell.compute_dtype)
   dropped = compat.dropped(layer, inputs, given.training)

@@ -176,10 +176,7 @@ def known(cell: keras.layers.Layer) -> CellMath:
 
 
 def _read(variable: tf.Variable, cell: keras.layers.Layer) -> tf.Tensor:
-  """Returns a cell's variable as a constant, in the compute dtype.
-
-  A gradient with respect to the variable would be summed over examples.
-  """
+  """Returns a compute-dtype constant; a variable's gradient sums over examples."""
   value = tf.cast(models.tf_variable(variable), cell.compute_dtype)
   return tf.stop_gradient(value)
 

@@ -21,11 +21,7 @@ from tfcactus.keras.noise import example_seeds
 
 
 class VectorizedRule(base.LayerRule):
-  """Rule that runs any layer, forward and backward, on batches of one example.
-
-  `vectorization.over_rows` runs these batches together. Examples cannot mix, because
-  the layer sees one of them at a time.
-  """
+  """Rule that runs any layer on batches of one example, where examples cannot mix."""
 
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: base.Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -36,10 +32,7 @@ class VectorizedRule(base.LayerRule):
     own_gradients: set[str] = set()
 
     def one(values: Any) -> Any:
-      """Returns the layer's outputs and added losses for one example.
-
-      `values` are one row of its tensors, of their masks, and of the seeds.
-      """
+      """Returns an example's outputs and added losses from (tensors, masks, seed)."""
       rows, row_masks, seed = values
       filled = list(flat)
       for i, value in zip(mapped, rows):

@@ -90,10 +90,7 @@ def _directions(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 @contextlib.contextmanager
 def _calling(layers: Sequence[keras.layers.Layer], run: Callable[..., Any]
             ) -> Iterator[None]:
-  """Replaces the `call` of each layer while the context is open.
-
-  `run` takes the layer, the layer's own call and the arguments; it returns the outputs.
-  """
+  """Replaces each layer's `call` by `run(layer, own call, ...)` inside the context."""
   with contextlib.ExitStack() as stack:
     for layer in layers:
       stack.enter_context(patches.replaced(
@@ -102,11 +99,7 @@ def _calling(layers: Sequence[keras.layers.Layer], run: Callable[..., Any]
 
 
 class TimeDistributedRule(_WrapperRule):
-  """Rule for layers with rules, or models of such layers, at each time step.
-
-  The time steps of all examples go through the layers as rows of a batch; gradients are
-  summed over each example's steps.
-  """
+  """Rule that runs time steps as rows of a batch and sums each example's gradients."""
 
   layer_types = (keras.layers.TimeDistributed,)
 
